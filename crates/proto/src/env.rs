@@ -1,0 +1,153 @@
+//! What the transport needs of the world around one queue pair.
+
+use crate::{AtomicOp, Completion, QpEvent, RecvWqe, Sge};
+use ferroce_wire::Headers;
+
+/// The payload of an incoming packet, however the fabric holds it.
+pub trait Payload {
+    /// Bytes, without padding.
+    fn len(&self) -> usize;
+    /// No byte at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Payload for &[u8] {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+}
+
+/// Where the payload of an outgoing packet is.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// The packet has none.
+    None,
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// `len` bytes from `offset` of the message that `sges` describe (local keys).
+    Local {
+        /// The whole message's elements.
+        sges: &'a [Sge],
+        /// Bytes of the message before this packet.
+        offset: u64,
+        /// Bytes of this packet.
+        len: u32,
+    },
+    /// `len` bytes at `va` of the region with this remote key: a READ response.
+    Remote {
+        /// Remote key of the request.
+        rkey: u32,
+        /// First byte of this packet.
+        va: u64,
+        /// Bytes of this packet.
+        len: u32,
+    },
+}
+
+/// Why a packet wasn't taken by [`Env::transmit`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TransmitError {
+    /// Not now; the caller calls [`crate::Qp::transmit`] again when there is room. Nothing has changed.
+    Blocked,
+    /// A local key, its rights, its range or the memory behind it is wrong: LOC_PROT_ERR.
+    Local,
+    /// The same of a remote key in [`Source::Remote`]: the READ is answered with a NAK.
+    Remote(RemoteError),
+}
+
+/// What a remote peer asks of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum RemoteAccess {
+    Read,
+    Write,
+    Atomic,
+}
+
+/// Why a remote peer's access was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RemoteError {
+    /// Key, protection domain, range or rights: NAK remote access error.
+    Access,
+    /// The memory was there when it was registered and is gone: NAK remote operational error.
+    Operational,
+}
+
+/// The surroundings of one QP: its memory, receive queue, completion queues and fabric.
+///
+/// Every method is called with the QP borrowed; none of them may call back into it.
+pub trait Env {
+    /// A packet's payload.
+    type Payload<'p>: Payload;
+    /// A UD address handle.
+    type Address: Clone;
+
+    /// Takes one packet. `bth.pad` is zero and is filled in by the fabric that needs it. `to` is the address of a UD
+    /// request, `None` for a connected QP (whose address the environment knows).
+    ///
+    /// # Errors
+    /// See [`TransmitError`]; the packet has not left then.
+    fn transmit(
+        &mut self,
+        headers: &Headers,
+        source: Source<'_>,
+        to: Option<&Self::Address>,
+    ) -> Result<(), TransmitError>;
+
+    /// Upper bound, in bytes, on what this QP may have in flight now: its share of what the peer's socket can hold.
+    fn window(&self) -> u32;
+
+    /// Takes the next receive work request from the RQ or SRQ.
+    fn next_recv(&mut self) -> Option<RecvWqe>;
+    /// Completes every receive work request left in the QP's own RQ with a flush error (does nothing with an SRQ).
+    fn flush_recv_queue(&mut self);
+
+    /// Writes a payload at `offset` of the message buffer that `sges` describe (a receive, or the result of a READ).
+    ///
+    /// # Errors
+    /// `Err(())`: a local key, its rights or range or the memory is wrong (LOC_PROT_ERR).
+    #[allow(clippy::result_unit_err)]
+    fn place(&mut self, sges: &[Sge], offset: u64, payload: &Self::Payload<'_>) -> Result<(), ()>;
+    /// Writes these bytes likewise (atomic results, in host byte order).
+    ///
+    /// # Errors
+    /// As [`Env::place`].
+    #[allow(clippy::result_unit_err)]
+    fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()>;
+    /// Writes the 40 bytes of GRH of the packet at hand to the start of a UD receive.
+    ///
+    /// # Errors
+    /// As [`Env::place`].
+    #[allow(clippy::result_unit_err)]
+    fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()>;
+
+    /// May the peer do this to `len` bytes at `va`? (A length of 0 asks nothing: IBTA 9.4.3.)
+    ///
+    /// # Errors
+    /// The NAK to send.
+    fn check_remote(&mut self, rkey: u32, va: u64, len: u64, access: RemoteAccess) -> Result<(), RemoteError>;
+    /// Checks again and writes a payload of an RDMA WRITE.
+    ///
+    /// # Errors
+    /// The NAK to send.
+    fn write_remote(&mut self, rkey: u32, va: u64, payload: &Self::Payload<'_>) -> Result<(), RemoteError>;
+    /// Carries out an atomic on 8 aligned bytes and returns the original value (host byte order).
+    ///
+    /// # Errors
+    /// The NAK to send.
+    fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError>;
+    /// Invalidates a remote key (SEND with invalidate; local invalidate).
+    ///
+    /// # Errors
+    /// The key can't be invalidated: NAK remote access error, or for a local request MW_BIND_ERR.
+    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError>;
+
+    /// A send work request ended.
+    fn complete_send(&mut self, completion: Completion);
+    /// A receive work request ended. The environment publishes it after the ACK it owes has left.
+    fn complete_recv(&mut self, completion: Completion);
+    /// Something for the asynchronous event queue.
+    fn event(&mut self, event: QpEvent);
+}

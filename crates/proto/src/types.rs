@@ -1,0 +1,286 @@
+//! Work requests, completions, states and parameters: the vocabulary between the transport and its caller.
+
+use smallvec::SmallVec;
+
+/// A scatter/gather element: `length` bytes at `addr` of the memory region with local key `lkey`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sge {
+    /// Address in the region's address space.
+    pub addr: u64,
+    /// Bytes. (The C ABI's "0 means 2 GiB" is resolved by the caller.)
+    pub length: u32,
+    /// Local key.
+    pub lkey: u32,
+}
+
+/// The elements of one work request.
+pub type SgeList = SmallVec<[Sge; 2]>;
+
+/// What a send work request asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the fields are those of ibv_post_send(3)
+pub enum SendOp {
+    Send,
+    SendWithImmediate { immediate: [u8; 4] },
+    SendWithInvalidate { rkey: u32 },
+    Write { va: u64, rkey: u32 },
+    WriteWithImmediate { va: u64, rkey: u32, immediate: [u8; 4] },
+    Read { va: u64, rkey: u32 },
+    CompareSwap { va: u64, rkey: u32, compare: u64, swap: u64 },
+    FetchAdd { va: u64, rkey: u32, add: u64 },
+    /// Invalidates an rkey of this host; nothing goes out.
+    LocalInvalidate { rkey: u32 },
+}
+
+/// Where a send work request's payload is (for READ and atomics: where the result goes).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Data {
+    /// In registered memory.
+    Sges(SgeList),
+    /// Copied when the request was posted (IBV_SEND_INLINE).
+    Inline(SmallVec<[u8; 32]>),
+}
+
+impl Data {
+    /// Bytes in all.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Data::Sges(s) => s.iter().map(|s| u64::from(s.length)).sum(),
+            Data::Inline(b) => b.len() as u64,
+        }
+    }
+
+    /// No byte at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Where a UD work request goes. `A` is the caller's address handle.
+#[derive(Clone, Debug)]
+pub struct UdTarget<A> {
+    /// Address handle, given back to [`crate::Env::transmit`].
+    pub address: A,
+    /// Destination QPN.
+    pub qpn: u32,
+    /// Q_Key of the request. The top bit set means "use the QP's own" (IBTA 10.2.5).
+    pub qkey: u32,
+}
+
+/// A send work request.
+#[derive(Clone, Debug)]
+pub struct SendWr<A> {
+    /// The program's number, given back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// With which bytes.
+    pub data: Data,
+    /// A success is reported too. (Errors always are.)
+    pub signaled: bool,
+    /// The receiver's completion raises a solicited event.
+    pub solicited: bool,
+    /// Starts only when all earlier READs and atomics of the queue have finished (IBTA 10.8.3.3).
+    pub fence: bool,
+    /// UD only.
+    pub ud: Option<UdTarget<A>>,
+}
+
+/// A receive work request taken from an RQ or SRQ.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecvWqe {
+    /// The program's number.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: SgeList,
+}
+
+impl RecvWqe {
+    /// Bytes that fit.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.sges.iter().map(|s| u64::from(s.length)).sum()
+    }
+}
+
+/// Completion status; discriminants are those of `enum ibv_wc_status`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+#[allow(missing_docs)] // ibv_poll_cq(3)
+pub enum WcStatus {
+    Success = 0,
+    LocLenErr = 1,
+    LocQpOpErr = 2,
+    LocEecOpErr = 3,
+    LocProtErr = 4,
+    WrFlushErr = 5,
+    MwBindErr = 6,
+    BadRespErr = 7,
+    LocAccessErr = 8,
+    RemInvReqErr = 9,
+    RemAccessErr = 10,
+    RemOpErr = 11,
+    RetryExcErr = 12,
+    RnrRetryExcErr = 13,
+    LocRddViolErr = 14,
+    RemInvRdReqErr = 15,
+    RemAbortErr = 16,
+    InvEecnErr = 17,
+    InvEecStateErr = 18,
+    FatalErr = 19,
+    RespTimeoutErr = 20,
+    GeneralErr = 21,
+}
+
+/// Completion opcode; discriminants are those of `enum ibv_wc_opcode`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+#[allow(missing_docs)] // ibv_poll_cq(3)
+pub enum WcOpcode {
+    Send = 0,
+    RdmaWrite = 1,
+    RdmaRead = 2,
+    CompSwap = 3,
+    FetchAdd = 4,
+    BindMw = 5,
+    LocalInv = 6,
+    Recv = 128,
+    RecvRdmaWithImm = 129,
+}
+
+/// A work completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The work request's number.
+    pub wr_id: u64,
+    /// How it went.
+    pub status: WcStatus,
+    /// What it was. (Undefined to programs when `status` isn't success; always set here.)
+    pub opcode: WcOpcode,
+    /// Bytes received (receives; with the 40 bytes of GRH on UD), read (READ) or 8 (atomics).
+    pub byte_len: u32,
+    /// Immediate data of a receive.
+    pub immediate: Option<[u8; 4]>,
+    /// The rkey that a SEND with invalidate invalidated here.
+    pub invalidated_rkey: Option<u32>,
+    /// Source QPN (UD), else the connected QP's.
+    pub src_qp: u32,
+    /// A GRH precedes the payload (UD).
+    pub grh: bool,
+    /// The sender asked for a solicited event (receives).
+    pub solicited: bool,
+}
+
+/// State of a queue pair; discriminants are those of `enum ibv_qp_state`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+#[allow(missing_docs)] // ibv_modify_qp(3)
+pub enum QpState {
+    Reset = 0,
+    Init = 1,
+    Rtr = 2,
+    Rts = 3,
+    Sqd = 4,
+    Sqe = 5,
+    Err = 6,
+}
+
+/// Asynchronous event of one QP (ibv_get_async_event(3)).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)] // the names are the man page's
+pub enum QpEvent {
+    Fatal,
+    RequestError,
+    AccessError,
+    CommunicationEstablished,
+    SqDrained,
+    /// Only of QPs with an SRQ.
+    LastWqeReached,
+}
+
+/// What the responder allows (IBV_ACCESS_REMOTE_* of the QP).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)]
+pub struct Access {
+    pub remote_write: bool,
+    pub remote_read: bool,
+    pub remote_atomic: bool,
+}
+
+/// Everything that `ibv_modify_qp` sets and the transport uses. Plain numbers; the caller has validated them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QpParams {
+    /// Rights of the peer.
+    pub access: Access,
+    /// Partition key put into packets, and asked of them.
+    pub pkey: u16,
+    /// UD: Q_Key asked of packets.
+    pub qkey: u32,
+    /// Peer's QPN (RC, UC).
+    pub dest_qpn: u32,
+    /// Bytes of payload a packet may carry. `u32::MAX` on a lossless fabric: a message is one packet.
+    pub path_mtu: u32,
+    /// First PSN expected.
+    pub rq_psn: u32,
+    /// First PSN sent.
+    pub sq_psn: u32,
+    /// READs and atomics the responder keeps at once.
+    pub max_dest_rd_atomic: u8,
+    /// READs and atomics the requester may have outstanding.
+    pub max_rd_atomic: u8,
+    /// RNR NAK timer code asked of the requester, 0 to 31 (IBTA table 45).
+    pub min_rnr_timer: u8,
+    /// Local ACK timeout: 4.096 µs × 2^timeout; 0 is never.
+    pub timeout: u8,
+    /// Retries after a timeout or a sequence NAK, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries after an RNR NAK, 0 to 6; 7 is for ever.
+    pub rnr_retry: u8,
+    /// The fabric loses nothing: no send window, no path MTU. Timers still run (a QP that doesn't exist answers nothing).
+    pub lossless: bool,
+    /// The QP receives from an SRQ (decides on LastWqeReached).
+    pub srq: bool,
+}
+
+impl Default for QpParams {
+    fn default() -> Self {
+        Self {
+            access: Access::default(),
+            pkey: 0xffff,
+            qkey: 0,
+            dest_qpn: 0,
+            path_mtu: 1024,
+            rq_psn: 0,
+            sq_psn: 0,
+            max_dest_rd_atomic: 0,
+            max_rd_atomic: 0,
+            min_rnr_timer: 0,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            lossless: false,
+            srq: false,
+        }
+    }
+}
+
+/// Why a work request wasn't taken.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PostError {
+    /// The send queue is full: ENOMEM.
+    QueueFull,
+    /// The QP's state doesn't take send requests (RESET, INIT, RTR): EINVAL.
+    State(QpState),
+    /// The operation doesn't exist on this service, or the message is too long for it: EINVAL.
+    Operation,
+}
+
+/// What an atomic does to the 8 bytes, in host byte order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum AtomicOp {
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
