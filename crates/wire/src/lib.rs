@@ -6,13 +6,27 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod crc;
 mod headers;
+pub mod icrc;
 mod opcode;
+mod packet;
+mod parse;
+mod syndrome;
 
 pub use headers::{Aeth, AtomicEth, Bth, Deth, Headers, Reth};
 pub use opcode::{Opcode, Operation, Service};
+pub use packet::{Packet, PacketError};
+pub use parse::{EmitError, ParseError};
+pub use syndrome::{NakCode, Syndrome};
 
 /// UDP destination port of RoCEv2 (annex A17.3.1).
 pub const ROCE_V2_PORT: u16 = 4791;
 /// Bytes of the invariant CRC that ends every packet.
 pub const ICRC_LEN: usize = 4;
+/// Bytes of a BTH, which begins every packet.
+pub const BTH_LEN: usize = 12;
+/// Bytes of the longest headers any opcode has: BTH, XRCETH and AtomicETH.
+pub const MAX_HEADERS_LEN: usize = BTH_LEN + 4 + 28;
+/// Reserved bytes between the BTH and the ICRC of a CNP (annex A17.9.3). [`Packet`] gives them as the payload.
+pub const CNP_RESERVED_LEN: usize = 16;

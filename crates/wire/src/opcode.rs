@@ -54,3 +54,241 @@ pub struct Opcode {
     /// Operation.
     pub operation: Operation,
 }
+
+impl Operation {
+    /// The operation with these low five bits, without regard to the service. Never a CNP.
+    const fn from_low_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            0x00 => Self::SendFirst,
+            0x01 => Self::SendMiddle,
+            0x02 => Self::SendLast,
+            0x03 => Self::SendLastWithImmediate,
+            0x04 => Self::SendOnly,
+            0x05 => Self::SendOnlyWithImmediate,
+            0x06 => Self::WriteFirst,
+            0x07 => Self::WriteMiddle,
+            0x08 => Self::WriteLast,
+            0x09 => Self::WriteLastWithImmediate,
+            0x0a => Self::WriteOnly,
+            0x0b => Self::WriteOnlyWithImmediate,
+            0x0c => Self::ReadRequest,
+            0x0d => Self::ReadResponseFirst,
+            0x0e => Self::ReadResponseMiddle,
+            0x0f => Self::ReadResponseLast,
+            0x10 => Self::ReadResponseOnly,
+            0x11 => Self::Acknowledge,
+            0x12 => Self::AtomicAcknowledge,
+            0x13 => Self::CompareSwap,
+            0x14 => Self::FetchAdd,
+            0x16 => Self::SendLastWithInvalidate,
+            0x17 => Self::SendOnlyWithInvalidate,
+            _ => return None,
+        })
+    }
+}
+
+impl Opcode {
+    /// The congestion notification packet, 0x81.
+    pub const CNP: Self = Self { service: Service::Cnp, operation: Operation::CongestionNotification };
+
+    /// The opcode of an operation on a service; `None` where the service doesn't have it.
+    #[must_use]
+    pub const fn new(service: Service, operation: Operation) -> Option<Self> {
+        use Operation as O;
+        let exists = match service {
+            Service::Rc | Service::Xrc => !matches!(operation, O::CongestionNotification),
+            Service::Uc => (operation as u8) <= O::WriteOnlyWithImmediate as u8,
+            Service::Ud => matches!(operation, O::SendOnly | O::SendOnlyWithImmediate),
+            Service::Cnp => matches!(operation, O::CongestionNotification),
+        };
+        if exists { Some(Self { service, operation }) } else { None }
+    }
+
+    /// The opcode with this value; `None` for reserved values and services that Ferroce doesn't speak (RD).
+    #[must_use]
+    pub const fn from_u8(value: u8) -> Option<Self> {
+        let service = match value >> 5 {
+            0b000 => Service::Rc,
+            0b001 => Service::Uc,
+            0b011 => Service::Ud,
+            0b100 if value == 0x81 => return Some(Self::CNP),
+            0b101 => Service::Xrc,
+            _ => return None,
+        };
+        match Operation::from_low_bits(value & 0x1f) {
+            Some(operation) => Self::new(service, operation),
+            None => None,
+        }
+    }
+
+    /// The value in the BTH.
+    #[must_use]
+    pub const fn to_u8(self) -> u8 {
+        let service = match self.service {
+            Service::Rc => 0b000,
+            Service::Uc => 0b001,
+            Service::Ud => 0b011,
+            Service::Cnp => 0b100,
+            Service::Xrc => 0b101,
+        };
+        service << 5 | (self.operation as u8 & 0x1f)
+    }
+
+    /// First packet of several, of a SEND, a WRITE or a READ response.
+    #[must_use]
+    pub const fn is_first(self) -> bool {
+        use Operation as O;
+        matches!(self.operation, O::SendFirst | O::WriteFirst | O::ReadResponseFirst)
+    }
+
+    /// Neither first nor last packet of a SEND, a WRITE or a READ response.
+    #[must_use]
+    pub const fn is_middle(self) -> bool {
+        use Operation as O;
+        matches!(self.operation, O::SendMiddle | O::WriteMiddle | O::ReadResponseMiddle)
+    }
+
+    /// Last packet of several, of a SEND, a WRITE or a READ response.
+    #[must_use]
+    pub const fn is_last(self) -> bool {
+        use Operation as O;
+        matches!(
+            self.operation,
+            O::SendLast
+                | O::SendLastWithImmediate
+                | O::SendLastWithInvalidate
+                | O::WriteLast
+                | O::WriteLastWithImmediate
+                | O::ReadResponseLast
+        )
+    }
+
+    /// The one packet of a SEND, a WRITE or a READ response.
+    #[must_use]
+    pub const fn is_only(self) -> bool {
+        use Operation as O;
+        matches!(
+            self.operation,
+            O::SendOnly
+                | O::SendOnlyWithImmediate
+                | O::SendOnlyWithInvalidate
+                | O::WriteOnly
+                | O::WriteOnlyWithImmediate
+                | O::ReadResponseOnly
+        )
+    }
+
+    /// Any packet of a SEND.
+    #[must_use]
+    pub const fn is_send(self) -> bool {
+        use Operation as O;
+        (self.operation as u8) <= O::SendOnlyWithImmediate as u8
+            || matches!(self.operation, O::SendLastWithInvalidate | O::SendOnlyWithInvalidate)
+    }
+
+    /// Any packet of an RDMA WRITE.
+    #[must_use]
+    pub const fn is_write(self) -> bool {
+        use Operation as O;
+        let value = self.operation as u8;
+        O::WriteFirst as u8 <= value && value <= O::WriteOnlyWithImmediate as u8
+    }
+
+    /// Any packet of an RDMA READ response.
+    #[must_use]
+    pub const fn is_read_response(self) -> bool {
+        use Operation as O;
+        let value = self.operation as u8;
+        O::ReadResponseFirst as u8 <= value && value <= O::ReadResponseOnly as u8
+    }
+
+    /// COMPARE & SWAP or FETCH & ADD.
+    #[must_use]
+    pub const fn is_atomic(self) -> bool {
+        matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
+    }
+
+    /// From the responder to the requester.
+    #[must_use]
+    pub const fn is_response(self) -> bool {
+        use Operation as O;
+        self.is_read_response() || matches!(self.operation, O::Acknowledge | O::AtomicAcknowledge)
+    }
+
+    /// From the requester to the responder.
+    #[must_use]
+    pub const fn is_request(self) -> bool {
+        !self.is_response() && !matches!(self.operation, Operation::CongestionNotification)
+    }
+
+    /// The packet may carry bytes of a message.
+    #[must_use]
+    pub const fn has_payload(self) -> bool {
+        self.is_send() || self.is_write() || self.is_read_response()
+    }
+
+    /// An XRCETH follows the BTH (annex A14: every request of XRC).
+    #[must_use]
+    pub const fn carries_xrceth(self) -> bool {
+        matches!(self.service, Service::Xrc) && self.is_request()
+    }
+
+    /// The packet has a DETH.
+    #[must_use]
+    pub const fn carries_deth(self) -> bool {
+        matches!(self.service, Service::Ud)
+    }
+
+    /// The packet has a RETH.
+    #[must_use]
+    pub const fn carries_reth(self) -> bool {
+        use Operation as O;
+        matches!(self.operation, O::WriteFirst | O::WriteOnly | O::WriteOnlyWithImmediate | O::ReadRequest)
+    }
+
+    /// The packet has an AETH.
+    #[must_use]
+    pub const fn carries_aeth(self) -> bool {
+        self.is_response() && !matches!(self.operation, Operation::ReadResponseMiddle)
+    }
+
+    /// The packet has an AtomicAckETH.
+    #[must_use]
+    pub const fn carries_atomic_ack(self) -> bool {
+        matches!(self.operation, Operation::AtomicAcknowledge)
+    }
+
+    /// The packet has immediate data.
+    #[must_use]
+    pub const fn carries_immediate(self) -> bool {
+        use Operation as O;
+        matches!(
+            self.operation,
+            O::SendLastWithImmediate
+                | O::SendOnlyWithImmediate
+                | O::WriteLastWithImmediate
+                | O::WriteOnlyWithImmediate
+        )
+    }
+
+    /// The packet has an IETH.
+    #[must_use]
+    pub const fn carries_invalidate(self) -> bool {
+        use Operation as O;
+        matches!(self.operation, O::SendLastWithInvalidate | O::SendOnlyWithInvalidate)
+    }
+
+    /// Bytes of all headers of a packet with this opcode, BTH included.
+    #[must_use]
+    pub const fn headers_len(self) -> usize {
+        crate::BTH_LEN
+            + 4 * self.carries_xrceth() as usize
+            + 8 * self.carries_deth() as usize
+            + 16 * self.carries_reth() as usize
+            + 28 * self.is_atomic() as usize
+            + 4 * self.carries_immediate() as usize
+            + 4 * self.carries_invalidate() as usize
+            + 4 * self.carries_aeth() as usize
+            + 8 * self.carries_atomic_ack() as usize
+    }
+}

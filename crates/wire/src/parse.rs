@@ -1,0 +1,239 @@
+//! From bytes to [`Headers`] and back.
+//!
+//! Which extension headers a packet has follows from its opcode alone, and they come in the order of
+//! IBTA 9.2 (table 38) and annex A14: XRCETH, DETH, RETH or AtomicETH, ImmDt or IETH, AETH, AtomicAckETH.
+
+use crate::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, Opcode, Reth};
+
+/// Why bytes aren't the headers of a packet. (IBTA 9.6.1: such packets are dropped in silence.)
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub enum ParseError {
+    /// Fewer bytes than the opcode's headers take.
+    #[error("{have} bytes, but the headers take {need}")]
+    Truncated {
+        /// Bytes that there are.
+        have: usize,
+        /// Bytes that there should be at least.
+        need: usize,
+    },
+    /// The transport header version isn't 0.
+    #[error("transport header version {0}")]
+    Version(u8),
+    /// A reserved opcode, or one of a service that isn't spoken here.
+    #[error("unknown opcode {0:#04x}")]
+    Opcode(u8),
+}
+
+/// Why headers weren't emitted. Nothing was written then.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub enum EmitError {
+    /// The buffer is shorter than the headers.
+    #[error("the headers take {need} bytes, the buffer has {have}")]
+    Short {
+        /// Bytes of the buffer.
+        have: usize,
+        /// Bytes of the headers.
+        need: usize,
+    },
+    /// The optional headers that are `Some` aren't those that the opcode has, or there is no such opcode.
+    #[error("the headers don't fit the opcode {0:?}")]
+    Mismatch(Opcode),
+}
+
+const LOW_24_BITS: u32 = 0x00ff_ffff;
+
+/// Takes fields off the front of a slice.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+}
+
+/// Puts fields to the front of a slice; what doesn't fit is left out (the caller has checked the length).
+struct Writer<'a>(&'a mut [u8]);
+
+impl Writer<'_> {
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        if let Some((head, rest)) = core::mem::take(&mut self.0).split_first_chunk_mut::<N>() {
+            *head = bytes;
+            self.0 = rest;
+        }
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.put(value.to_be_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.put(value.to_be_bytes());
+    }
+}
+
+impl Bth {
+    fn parse(bytes: &[u8; BTH_LEN]) -> Result<Self, ParseError> {
+        let [op, flags, pkey_hi, pkey_lo, ecn, qp2, qp1, qp0, ack, psn2, psn1, psn0] = *bytes;
+        let version = flags & 0x0f;
+        if version != 0 {
+            return Err(ParseError::Version(version));
+        }
+        Ok(Self {
+            opcode: Opcode::from_u8(op).ok_or(ParseError::Opcode(op))?,
+            solicited: flags & 0x80 != 0,
+            migrated: flags & 0x40 != 0,
+            pad: flags >> 4 & 3,
+            pkey: u16::from_be_bytes([pkey_hi, pkey_lo]),
+            fecn: ecn & 0x80 != 0,
+            becn: ecn & 0x40 != 0,
+            dest_qp: u32::from_be_bytes([0, qp2, qp1, qp0]),
+            ack_request: ack & 0x80 != 0,
+            psn: u32::from_be_bytes([0, psn2, psn1, psn0]),
+        })
+    }
+
+    fn emit(&self) -> [u8; BTH_LEN] {
+        let [_, qp2, qp1, qp0] = self.dest_qp.to_be_bytes();
+        let [_, psn2, psn1, psn0] = self.psn.to_be_bytes();
+        let [pkey_hi, pkey_lo] = self.pkey.to_be_bytes();
+        [
+            self.opcode.to_u8(),
+            u8::from(self.solicited) << 7 | u8::from(self.migrated) << 6 | (self.pad & 3) << 4,
+            pkey_hi,
+            pkey_lo,
+            u8::from(self.fecn) << 7 | u8::from(self.becn) << 6,
+            qp2,
+            qp1,
+            qp0,
+            u8::from(self.ack_request) << 7,
+            psn2,
+            psn1,
+            psn0,
+        ]
+    }
+}
+
+impl Headers {
+    /// Reads the headers at the front of `bytes`; the second value is how many bytes they take. Reserved bits are
+    /// ignored, as IBTA 9.2 asks.
+    ///
+    /// # Errors
+    /// See [`ParseError`].
+    pub fn parse(bytes: &[u8]) -> Result<(Self, usize), ParseError> {
+        let short = |need| ParseError::Truncated { have: bytes.len(), need };
+        let (bth, rest) = bytes.split_first_chunk::<BTH_LEN>().ok_or(short(BTH_LEN))?;
+        let mut headers = Self::new(Bth::parse(bth)?);
+        let len = headers.len();
+        headers.parse_extensions(rest).ok_or(short(len))?;
+        Ok((headers, len))
+    }
+
+    fn parse_extensions(&mut self, bytes: &[u8]) -> Option<()> {
+        let opcode = self.bth.opcode;
+        let mut r = Reader(bytes);
+        if opcode.carries_xrceth() {
+            self.xrc_srqn = Some(r.u32()? & LOW_24_BITS);
+        }
+        if opcode.carries_deth() {
+            self.deth = Some(Deth { qkey: r.u32()?, src_qp: r.u32()? & LOW_24_BITS });
+        }
+        if opcode.carries_reth() {
+            self.reth = Some(Reth { va: r.u64()?, rkey: r.u32()?, dma_len: r.u32()? });
+        }
+        if opcode.is_atomic() {
+            self.atomic =
+                Some(AtomicEth { va: r.u64()?, rkey: r.u32()?, swap_or_add: r.u64()?, compare: r.u64()? });
+        }
+        if opcode.carries_immediate() {
+            self.immediate = Some(r.array()?);
+        }
+        if opcode.carries_invalidate() {
+            self.invalidate_rkey = Some(r.u32()?);
+        }
+        if opcode.carries_aeth() {
+            let [syndrome, msn2, msn1, msn0] = r.array()?;
+            self.aeth = Some(Aeth { syndrome, msn: u32::from_be_bytes([0, msn2, msn1, msn0]) });
+        }
+        if opcode.carries_atomic_ack() {
+            self.atomic_ack = Some(r.u64()?);
+        }
+        Some(())
+    }
+
+    /// Bytes that the headers take on the wire; follows from the opcode alone.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // headers are never empty
+    pub const fn len(&self) -> usize {
+        self.bth.opcode.headers_len()
+    }
+
+    /// Exactly the optional headers are there that the opcode has.
+    #[must_use]
+    pub fn fits_opcode(&self) -> bool {
+        let opcode = self.bth.opcode;
+        Opcode::new(opcode.service, opcode.operation).is_some()
+            && self.xrc_srqn.is_some() == opcode.carries_xrceth()
+            && self.deth.is_some() == opcode.carries_deth()
+            && self.reth.is_some() == opcode.carries_reth()
+            && self.atomic.is_some() == opcode.is_atomic()
+            && self.immediate.is_some() == opcode.carries_immediate()
+            && self.invalidate_rkey.is_some() == opcode.carries_invalidate()
+            && self.aeth.is_some() == opcode.carries_aeth()
+            && self.atomic_ack.is_some() == opcode.carries_atomic_ack()
+    }
+
+    /// Writes the headers to the front of `buffer` and returns how many bytes they took ([`Headers::len`]). Of fields
+    /// with fewer bits on the wire (PSN, QPN, MSN, SRQN: 24; pad: 2) the higher bits are cut off; reserved bits are 0.
+    ///
+    /// # Errors
+    /// See [`EmitError`]; `buffer` is unchanged then.
+    pub fn emit(&self, buffer: &mut [u8]) -> Result<usize, EmitError> {
+        if !self.fits_opcode() {
+            return Err(EmitError::Mismatch(self.bth.opcode));
+        }
+        let (have, need) = (buffer.len(), self.len());
+        let mut w = Writer(buffer.get_mut(..need).ok_or(EmitError::Short { have, need })?);
+        w.put(self.bth.emit());
+        if let Some(srqn) = self.xrc_srqn {
+            w.u32(srqn & LOW_24_BITS);
+        }
+        if let Some(deth) = self.deth {
+            w.u32(deth.qkey);
+            w.u32(deth.src_qp & LOW_24_BITS);
+        }
+        if let Some(reth) = self.reth {
+            w.u64(reth.va);
+            w.u32(reth.rkey);
+            w.u32(reth.dma_len);
+        }
+        if let Some(atomic) = self.atomic {
+            w.u64(atomic.va);
+            w.u32(atomic.rkey);
+            w.u64(atomic.swap_or_add);
+            w.u64(atomic.compare);
+        }
+        if let Some(immediate) = self.immediate {
+            w.put(immediate);
+        }
+        if let Some(rkey) = self.invalidate_rkey {
+            w.u32(rkey);
+        }
+        if let Some(aeth) = self.aeth {
+            w.u32(u32::from(aeth.syndrome) << 24 | (aeth.msn & LOW_24_BITS));
+        }
+        if let Some(original) = self.atomic_ack {
+            w.u64(original);
+        }
+        Ok(need)
+    }
+}
