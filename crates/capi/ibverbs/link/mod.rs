@@ -1,0 +1,187 @@
+//! Makes libibverbs.so.1 of the static library: one trampoline per symbol and version, and the version script.
+//!
+//! The one table is `symbols.tsv`; this file, `docs/MATRIX.md` and the ABI test read it. Used by xtask and by this
+//! crate's tests through `#[path]`, so it uses nothing but std. Building the Rust code stays with cargo.
+//!
+//! Why trampolines: a name with two versions needs two addresses, `.symver` must stand in the object that defines the
+//! symbol, and rustc has no way to say it. A tail jump keeps the caller's frame, so unwinding passes.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+/// The text of the table.
+pub const TABLE: &str = include_str!("../symbols.tsv");
+
+/// Prefix of the Rust functions behind the exports.
+const IMPLEMENTATION_PREFIX: &str = "ferroce_c_";
+
+/// One exported name.
+#[derive(Clone, Debug)]
+pub struct Symbol {
+    /// The name that programs import.
+    pub name: String,
+    /// Its versions.
+    pub versions: Vec<Version>,
+    /// `yes`, `no` (returns "not supported"), `ignored` (accepted without effect) or `data`.
+    pub state: String,
+    /// The Rust function behind it, without [`IMPLEMENTATION_PREFIX`]; `-` for data.
+    pub code: String,
+    /// Packages whose programs import it; `-` if none was found.
+    pub users: String,
+}
+
+/// One version of a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Version {
+    /// The version node, such as `IBVERBS_1.1`.
+    pub node: String,
+    /// The one that a new program is linked to (`@@`).
+    pub default: bool,
+}
+
+/// Reads the table.
+///
+/// # Panics
+/// On a malformed line: the table is part of the source.
+#[must_use]
+pub fn parse(table: &str) -> Vec<Symbol> {
+    table
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [name, versions, state, code, users] = fields[..] else {
+                panic!("symbols.tsv: five fields expected in {line:?}")
+            };
+            Symbol {
+                name: name.into(),
+                versions: versions.split(',').map(Version::parse).collect(),
+                state: state.into(),
+                code: code.into(),
+                users: users.into(),
+            }
+        })
+        .collect()
+}
+
+impl Version {
+    fn parse(text: &str) -> Self {
+        let (default, short) = match text.strip_prefix("@@") {
+            Some(short) => (true, short),
+            None => (false, text.strip_prefix('@').expect("a version begins with @ or @@")),
+        };
+        let node = match short.strip_prefix('P') {
+            Some(number) => format!("IBVERBS_PRIVATE_{number}"),
+            None => format!("IBVERBS_{short}"),
+        };
+        Self { node, default }
+    }
+
+    /// Sorts the public nodes by number, the private ones behind them.
+    fn order(&self) -> (bool, u32) {
+        let number = self.node.rsplit(['.', '_']).next().and_then(|n| n.parse().ok());
+        (self.node.contains("PRIVATE"), number.expect("a node ends in a number"))
+    }
+}
+
+/// The linker's version script: every node, and nothing else visible.
+#[must_use]
+pub fn version_script(symbols: &[Symbol]) -> String {
+    let mut nodes: Vec<&Version> = symbols.iter().flat_map(|s| &s.versions).collect();
+    nodes.sort_by_key(|v| v.order());
+    nodes.dedup_by(|a, b| a.node == b.node);
+    let mut script = String::new();
+    let mut previous: Option<&str> = None;
+    for version in nodes {
+        let mut names: Vec<&str> = symbols
+            .iter()
+            .filter(|s| s.versions.iter().any(|v| v.node == version.node))
+            .map(|s| s.name.as_str())
+            .collect();
+        names.sort_unstable();
+        let local = if previous.is_none() { "\tlocal: *;\n" } else { "" };
+        let private = version.order().0;
+        let parent = previous.filter(|_| !private).map(|p| format!(" {p}")).unwrap_or_default();
+        writeln!(script, "{} {{\n\tglobal: {};\n{local}}}{parent};", version.node, names.join("; "))
+            .expect("writing to a string");
+        previous = Some(&version.node);
+    }
+    script
+}
+
+/// The assembly of all trampolines for `arch` (as in `std::env::consts::ARCH`).
+///
+/// # Errors
+/// An architecture nobody has written the jump for.
+pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
+    let jump = match arch {
+        "x86_64" => "jmp",
+        "aarch64" => "b",
+        _ => return Err(io::Error::other(format!("no trampolines for {arch}"))),
+    };
+    let mut text = String::new();
+    for (index, symbol) in symbols.iter().enumerate() {
+        for (number, version) in symbol.versions.iter().enumerate() {
+            let label = format!("ferroce_t{index}_{number}");
+            let at = if version.default { "@@" } else { "@" };
+            if symbol.state == "data" {
+                writeln!(text, "\t.section .data.{label},\"aw\",%progbits\n\t.globl {label}")
+                    .and_then(|()| writeln!(text, "\t.type {label}, %object\n\t.size {label}, 1"))
+                    .and_then(|()| writeln!(text, "{label}:\n\t.byte 0"))
+            } else {
+                writeln!(text, "\t.section .text.{label},\"ax\",%progbits\n\t.globl {label}")
+                    .and_then(|()| writeln!(text, "\t.type {label}, %function\n\t.p2align 4"))
+                    .and_then(|()| writeln!(text, "{label}:\n\t.cfi_startproc"))
+                    .and_then(|()| writeln!(text, "\t{jump} {IMPLEMENTATION_PREFIX}{}", symbol.code))
+                    .and_then(|()| writeln!(text, "\t.cfi_endproc\n\t.size {label}, .-{label}"))
+            }
+            .and_then(|()| writeln!(text, "\t.symver {label}, {}{at}{}", symbol.name, version.node))
+            .expect("writing to a string");
+        }
+    }
+    text.push_str("\t.section .note.GNU-stack,\"\",%progbits\n");
+    Ok(text)
+}
+
+/// Links `archive` (the crate's static library) to `directory/libibverbs.so.1`, with the link `libibverbs.so` beside
+/// it; intermediate files go to `scratch`.
+///
+/// # Errors
+/// The C compiler is missing or refuses, or a file can't be written.
+pub fn link(archive: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
+    let symbols = parse(TABLE);
+    fs::create_dir_all(scratch)?;
+    fs::create_dir_all(directory)?;
+    let script = scratch.join("libibverbs.map");
+    let assembly = scratch.join("libibverbs.s");
+    fs::write(&script, version_script(&symbols))?;
+    fs::write(&assembly, trampolines(&symbols, std::env::consts::ARCH)?)?;
+    // A program that has the library loaded keeps the old file.
+    let unfinished = scratch.join("libibverbs.so.1");
+    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args(["-shared", "-static-libgcc", "-o"])
+        .arg(&unfinished)
+        .arg(&assembly)
+        .arg(archive)
+        .arg(format!("-Wl,--version-script={}", script.display()))
+        .args(["-Wl,-soname,libibverbs.so.1", "-Wl,--no-undefined", "-Wl,--gc-sections", "-Wl,--as-needed"])
+        .args(["-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack", "-Wl,-z,nodelete"])
+        .args(["-lgcc_eh", "-lpthread", "-ldl", "-lm", "-lc"])
+        .output()?;
+    if !output.status.success() {
+        return Err(io::Error::other(format!(
+            "linking libibverbs.so.1: {}",
+            String::from_utf8_lossy(&output.stderr)
+        )));
+    }
+    let library = directory.join("libibverbs.so.1");
+    fs::rename(&unfinished, &library)?;
+    let alias = directory.join("libibverbs.so");
+    if alias.symlink_metadata().is_ok() {
+        fs::remove_file(&alias)?;
+    }
+    std::os::unix::fs::symlink("libibverbs.so.1", &alias)?;
+    Ok(library)
+}

@@ -1,0 +1,146 @@
+//! What every C function has around it: a panic boundary, the errno conventions, and one place where a refusal is
+//! reported.
+//!
+//! A function's body returns `Result<_, Refusal>`; [`entry!`] turns it into what its man page promises: the errno
+//! value, −1 and errno, or NULL and errno.
+
+use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use libc::c_int;
+
+use crate::log;
+
+/// Why a call is refused.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// The documented errno.
+    pub(crate) errno: c_int,
+    /// One readable sentence, with the mend where there is one.
+    pub(crate) why: Cow<'static, str>,
+}
+
+pub(crate) type Outcome<T> = Result<T, Refusal>;
+
+impl Refusal {
+    pub(crate) fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { errno, why: why.into() }
+    }
+
+    /// EINVAL.
+    pub(crate) fn invalid(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(libc::EINVAL, why)
+    }
+
+    /// EOPNOTSUPP. Programs probe for features, so this isn't shown to people who didn't ask.
+    pub(crate) fn unsupported(why: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(libc::EOPNOTSUPP, why)
+    }
+}
+
+/// Sets the calling thread's errno.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: the address is the calling thread's own errno, valid for its lifetime.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// The calling thread's errno.
+pub(crate) fn last_errno() -> c_int {
+    // SAFETY: as in `set_errno`.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Runs `body`; a panic becomes `EIO`. Nothing unwinds into C.
+pub(crate) fn guard<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        Err(Refusal::new(libc::EIO, "an internal error; the adapter can't be trusted any more"))
+    });
+    if let Err(refusal) = &outcome {
+        log::refused(call, refusal);
+    }
+    outcome
+}
+
+/// For functions that return 0 or the errno value.
+pub(crate) fn errno_value(call: &'static str, body: impl FnOnce() -> Outcome<()>) -> c_int {
+    match guard(call, body) {
+        Ok(()) => 0,
+        Err(refusal) => {
+            set_errno(refusal.errno);
+            refusal.errno
+        }
+    }
+}
+
+/// For functions that return a number, or −1 and set errno.
+pub(crate) fn minus_one(call: &'static str, body: impl FnOnce() -> Outcome<c_int>) -> c_int {
+    guard(call, body).unwrap_or_else(|refusal| {
+        set_errno(refusal.errno);
+        -1
+    })
+}
+
+/// For functions that return an object, or NULL and set errno.
+pub(crate) fn pointer<T>(call: &'static str, body: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
+    guard(call, body).unwrap_or_else(|refusal| {
+        set_errno(refusal.errno);
+        std::ptr::null_mut()
+    })
+}
+
+/// For functions that can't fail; `otherwise` is returned after a panic.
+pub(crate) fn value<T>(call: &'static str, otherwise: T, body: impl FnOnce() -> T) -> T {
+    guard(call, || Ok(body())).unwrap_or(otherwise)
+}
+
+/// The object behind a pointer that a program passed.
+///
+/// # Safety
+/// `pointer` is null or points to a live `T` that nobody changes during `'a`.
+pub(crate) unsafe fn at<'a, T>(pointer: *const T, what: &'static str) -> Outcome<&'a T> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or_else(|| Refusal::invalid(format!("{what} is NULL")))
+}
+
+/// Likewise, to write to it.
+///
+/// # Safety
+/// `pointer` is null or points to a live `T` that nobody else uses during `'a`.
+pub(crate) unsafe fn at_mut<'a, T>(pointer: *mut T, what: &'static str) -> Outcome<&'a mut T> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_mut() }.ok_or_else(|| Refusal::invalid(format!("{what} is NULL")))
+}
+
+/// Defines the function behind an export (`symbols.tsv` gives it its name and versions). After the arrow stands how it
+/// reports: `errno`, `minus_one`, `pointer T`, or `value T = x` with what a panic returns.
+macro_rules! entry {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> errno $body:block) => {
+        $(#[$meta])*
+        #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
+        $vis unsafe extern "C" fn $name($($arg: $ty),*) -> ::libc::c_int {
+            $crate::call::errno_value(stringify!($name), || -> $crate::call::Outcome<()> { $body })
+        }
+    };
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> minus_one $body:block) => {
+        $(#[$meta])*
+        #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
+        $vis unsafe extern "C" fn $name($($arg: $ty),*) -> ::libc::c_int {
+            $crate::call::minus_one(stringify!($name), || -> $crate::call::Outcome<::libc::c_int> { $body })
+        }
+    };
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> pointer $ret:ty, $body:block) => {
+        $(#[$meta])*
+        #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
+        $vis unsafe extern "C" fn $name($($arg: $ty),*) -> *mut $ret {
+            $crate::call::pointer(stringify!($name), || -> $crate::call::Outcome<*mut $ret> { $body })
+        }
+    };
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> value $ret:ty = $otherwise:expr, $body:block) => {
+        $(#[$meta])*
+        #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
+        $vis unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+            $crate::call::value(stringify!($name), $otherwise, || -> $ret { $body })
+        }
+    };
+}
+pub(crate) use entry;

@@ -1,0 +1,66 @@
+//! Where refusals and tracing go: `FERROCE_LOG` (a filter such as `debug` or `ferroce_nic=trace`) sends tracing to
+//! standard error; under `ferroce run` (`FERROCE_RUN=1`) a refused call prints one plain line, at most one a second for
+//! each call. Without either, nothing is ever printed.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::sync::{Mutex, Once, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::call::Refusal;
+
+/// How often the same call may complain on standard error.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Sets tracing up, the first time a program looks for devices. Loading the library doesn't come here.
+pub(crate) fn start() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let Some(filter) = std::env::var("FERROCE_LOG").ok().filter(|f| !f.is_empty()) else { return };
+        let filter = tracing_subscriber::EnvFilter::new(filter);
+        // An error means that the process has a subscriber already, which then gets the events.
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .try_init();
+    });
+}
+
+/// Reports a refused call.
+pub(crate) fn refused(call: &'static str, refusal: &Refusal) {
+    if refusal.errno == libc::EOPNOTSUPP || refusal.errno == libc::EAGAIN {
+        tracing::debug!(call, errno = refusal.errno, "{}", refusal.why);
+        return;
+    }
+    tracing::warn!(call, errno = refusal.errno, "{}", refusal.why);
+    static SHOWN: OnceLock<bool> = OnceLock::new();
+    if *SHOWN.get_or_init(|| std::env::var_os("FERROCE_RUN").is_some_and(|v| v == "1")) && may_print(call) {
+        // Standard error may be closed; there is nobody left to tell.
+        let _ = std::io::stderr().write_all(format!("ferroce: {call}: {}\n", refusal.why).as_bytes());
+    }
+}
+
+fn may_print(call: &'static str) -> bool {
+    static LAST: Mutex<Option<HashMap<&'static str, Instant>>> = Mutex::new(None);
+    let now = Instant::now();
+    let Ok(mut last) = LAST.lock() else { return false };
+    let last = last.get_or_insert_default();
+    if last.get(call).is_some_and(|&at| now.duration_since(at) < QUIET) {
+        return false;
+    }
+    last.insert(call, now);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_print;
+
+    #[test]
+    fn the_same_call_complains_once_a_second() {
+        assert!(may_print("a_call_of_this_test"));
+        assert!(!may_print("a_call_of_this_test"));
+        assert!(may_print("another_call_of_this_test"));
+    }
+}

@@ -1,0 +1,51 @@
+//! `cargo xtask dist`: everything a user needs, under `dist/` of the target directory.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, io};
+
+#[path = "../../crates/capi/ibverbs/link/mod.rs"]
+pub mod ibverbs;
+
+/// The directory of the workspace.
+#[must_use]
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+}
+
+/// Cargo's target directory (`CARGO_TARGET_DIR`, else `target`).
+#[must_use]
+pub fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), |dir| workspace().join(dir))
+}
+
+/// Builds `bin/ferroce` and `lib/ferroce/libibverbs.so.1` with a cargo profile (`dev`, `release` …) and returns the
+/// directory `dist` that holds them.
+///
+/// # Errors
+/// cargo or the linker fails, or a file can't be written.
+pub fn dist(profile: &str) -> io::Result<PathBuf> {
+    let status = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(workspace())
+        .args(["build", "--quiet", "--profile", profile])
+        .args(["--package", "ferroce-cli", "--package", "ferroce-capi-ibverbs"])
+        .status()?;
+    if !status.success() {
+        return Err(io::Error::other(format!("cargo build --profile {profile}: {status}")));
+    }
+    // The profiles `dev` and `test` share a directory, as cargo documents.
+    let built = target().join(if matches!(profile, "dev" | "test") { "debug" } else { profile });
+    let dist = target().join("dist");
+    let bin = dist.join("bin");
+    fs::create_dir_all(&bin)?;
+    // A running `ferroce` can't be overwritten, but it can be replaced.
+    let unfinished = bin.join("ferroce.new");
+    fs::copy(built.join("ferroce"), &unfinished)?;
+    fs::rename(&unfinished, bin.join("ferroce"))?;
+    ibverbs::link(
+        &built.join("libferroce_ibverbs.a"),
+        &built.join("link-ibverbs"),
+        &dist.join("lib").join("ferroce"),
+    )?;
+    Ok(dist)
+}
