@@ -1,1 +1,2 @@
 //! nic
+pub mod net;

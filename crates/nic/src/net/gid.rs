@@ -1,0 +1,256 @@
+//! The GID table of a device, laid out as a kernel RoCE device does: link-local first, the first IPv4 second.
+//!
+//! Indices are promises: programs and scripts say `-g 1`, and a QP keeps the index it was given. An address that
+//! stays keeps its index; one that goes leaves a zero GID; a new one takes a free index.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::interface::{Address, Netdev};
+
+/// Entries of every GID table (`gid_tbl_len` of ibv_query_port(3)); unused ones are zero.
+pub const GID_TABLE_LEN: usize = 64;
+/// `IBV_GID_TYPE_ROCE_V2` of ibv_query_gid_ex(3): the type of all our entries.
+pub const GID_TYPE_ROCE_V2: u32 = 2;
+
+/// Where the link-local GID belongs.
+const LINK_LOCAL_INDEX: usize = 0;
+/// Where the first IPv4 GID belongs.
+const IPV4_INDEX: usize = 1;
+
+/// A GID in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GidEntry {
+    /// The GID in network order (annex A17.4.1: IPv4 addresses are mapped into IPv6).
+    pub gid: [u8; 16],
+    /// The address it stands for.
+    pub ip: IpAddr,
+    /// Interface index for a link-local IPv6 address (`sin6_scope_id`), else 0.
+    pub scope_id: u32,
+    /// Index of the interface, for ibv_query_gid_ex(3).
+    pub ifindex: u32,
+}
+
+/// What became of one index in [`GidTable::update`]. A replaced entry has both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GidChange {
+    /// Index in the table.
+    pub index: usize,
+    /// What was there.
+    pub old: Option<GidEntry>,
+    /// What is there now.
+    pub new: Option<GidEntry>,
+}
+
+/// A device's GID table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GidTable {
+    entries: Vec<Option<GidEntry>>,
+    /// There was no link-local address when the table was filled: tools ask for index 0, scripts for index 1, so
+    /// both are the same address. Decided once, lest a link that goes down and up again changes what 0 means.
+    first_repeats_second: bool,
+}
+
+/// The GID of an address.
+#[must_use]
+pub fn gid_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// The address that a GID stands for.
+#[must_use]
+pub fn ip_of(gid: [u8; 16]) -> IpAddr {
+    let ip = Ipv6Addr::from(gid);
+    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
+}
+
+impl GidTable {
+    /// The table of an interface that has none yet.
+    #[must_use]
+    pub fn new(netdev: &Netdev) -> Self {
+        let mut table = Self { entries: vec![None; GID_TABLE_LEN], first_repeats_second: false };
+        table.update(netdev);
+        table
+    }
+
+    /// The entry at `index`; `None` for an unused index (a zero GID) and beyond the table.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&GidEntry> {
+        self.entries.get(index)?.as_ref()
+    }
+
+    /// The GID at `index`, zero where unused; `None` beyond the table (EINVAL in ibv_query_gid(3)).
+    #[must_use]
+    pub fn gid(&self, index: usize) -> Option<[u8; 16]> {
+        self.entries.get(index).map(|entry| entry.map_or([0; 16], |entry| entry.gid))
+    }
+
+    /// Used indices with their entries.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &GidEntry)> {
+        self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, entry.as_ref()?)))
+    }
+
+    /// The lowest index of a GID.
+    #[must_use]
+    pub fn index_of(&self, gid: [u8; 16]) -> Option<usize> {
+        self.iter().find(|(_, entry)| entry.gid == gid).map(|(index, _)| index)
+    }
+
+    /// Takes over the interface's addresses and says what changed, by index. Events (IBV_EVENT_GID_CHANGE) are
+    /// the caller's.
+    pub fn update(&mut self, netdev: &Netdev) -> Vec<GidChange> {
+        let old = self.entries.clone();
+        let now: Vec<GidEntry> =
+            netdev.usable_addresses().map(|address| entry(address, netdev.ifindex)).collect();
+        for slot in &mut self.entries {
+            if slot.is_some_and(|entry| !now.contains(&entry)) {
+                *slot = None;
+            }
+        }
+        let link_local = |entry: &GidEntry| entry.scope_id != 0;
+        if self.iter().next().is_none() {
+            self.first_repeats_second = !now.iter().any(link_local);
+        }
+        let any_ipv4 = now.iter().any(|entry| entry.ip.is_ipv4());
+        let mut without_place = 0;
+        for entry in now {
+            if self.entries.contains(&Some(entry)) {
+                continue;
+            }
+            match self.place_for(&entry, any_ipv4) {
+                Some(index) => self.entries[index] = Some(entry),
+                None => without_place += 1,
+            }
+        }
+        if without_place > 0 {
+            tracing::warn!(
+                interface = netdev.name,
+                "{without_place} addresses have no place in the GID table of {GID_TABLE_LEN} entries"
+            );
+        }
+        if self.first_repeats_second && self.entries[LINK_LOCAL_INDEX].is_none() {
+            self.entries[LINK_LOCAL_INDEX] = self.entries[IPV4_INDEX];
+        }
+        let changes = old.into_iter().zip(&self.entries).enumerate();
+        changes
+            .filter(|(_, (old, new))| old != *new)
+            .map(|(index, (old, new))| GidChange { index, old, new: *new })
+            .collect()
+    }
+
+    /// The index that belongs to an address of its kind if it is free, else the first free one after those.
+    fn place_for(&self, entry: &GidEntry, any_ipv4: bool) -> Option<usize> {
+        let own = match entry.ip {
+            IpAddr::V4(_) => Some(IPV4_INDEX),
+            IpAddr::V6(ip) if !ip.is_unicast_link_local() => (!any_ipv4).then_some(IPV4_INDEX),
+            IpAddr::V6(_) => (!self.first_repeats_second).then_some(LINK_LOCAL_INDEX),
+        };
+        let free = |&index: &usize| self.entries[index].is_none();
+        own.filter(free).or_else(|| (IPV4_INDEX + 1..GID_TABLE_LEN).find(free))
+    }
+}
+
+fn entry(address: &Address, ifindex: u32) -> GidEntry {
+    let scope_id = if address.is_link_local_v6() { ifindex } else { 0 };
+    GidEntry { gid: gid_of(address.ip), ip: address.ip, scope_id, ifindex }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::interface::tests::{address, netdev};
+    use super::*;
+
+    fn shown(table: &GidTable) -> Vec<String> {
+        table.iter().map(|(index, entry)| format!("{index}:{}", entry.ip)).collect()
+    }
+
+    fn table(addresses: &[&str]) -> GidTable {
+        GidTable::new(&netdev("eth0", 2, addresses))
+    }
+
+    #[test]
+    fn link_local_is_first_and_ipv4_second() {
+        let table = table(&["10.0.0.1", "10.0.0.2", "2001:db8::1", "fe80::1"]);
+        assert_eq!(shown(&table), ["0:fe80::1", "1:10.0.0.1", "2:10.0.0.2", "3:2001:db8::1"]);
+        assert_eq!(table.get(0).unwrap().scope_id, 2);
+        assert_eq!(table.get(1).unwrap().scope_id, 0);
+        assert_eq!(table.gid(1).unwrap()[..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 1]);
+        assert_eq!(table.gid(63), Some([0; 16]));
+        assert_eq!(table.gid(64), None);
+        assert_eq!(table.index_of(gid_of("10.0.0.2".parse().unwrap())), Some(2));
+    }
+
+    #[test]
+    fn without_link_local_the_first_two_are_the_same() {
+        assert_eq!(shown(&table(&["127.0.0.1", "::1"])), ["0:127.0.0.1", "1:127.0.0.1", "2:::1"]);
+        assert_eq!(shown(&table(&["2001:db8::1"])), ["0:2001:db8::1", "1:2001:db8::1"]);
+    }
+
+    #[test]
+    fn interface_with_ipv6_only_has_its_global_address_second() {
+        assert_eq!(
+            shown(&table(&["2001:db8::1", "2001:db8::2", "fe80::1"])),
+            ["0:fe80::1", "1:2001:db8::1", "2:2001:db8::2"]
+        );
+        assert_eq!(shown(&table(&["fe80::1"])), ["0:fe80::1"]);
+    }
+
+    #[test]
+    fn addresses_that_stay_keep_their_index_and_changes_are_told() {
+        let mut eth0 = netdev("eth0", 2, &["10.0.0.1", "10.0.0.2", "2001:db8::1", "fe80::1"]);
+        let mut table = GidTable::new(&eth0);
+        assert_eq!(table.update(&eth0), []);
+
+        eth0.addresses.retain(|a| a.ip != address("10.0.0.1").ip);
+        eth0.addresses.push(address("2001:db8::2"));
+        let changes = table.update(&eth0);
+        assert_eq!(shown(&table), ["0:fe80::1", "2:10.0.0.2", "3:2001:db8::1", "4:2001:db8::2"]);
+        assert_eq!(table.gid(1), Some([0; 16]));
+        let told: Vec<_> = changes.iter().map(|c| (c.index, c.old.is_some(), c.new.is_some())).collect();
+        assert_eq!(told, [(1, true, false), (4, false, true)]);
+
+        eth0.addresses.push(address("10.0.0.9"));
+        assert_eq!(table.update(&eth0).len(), 1);
+        assert_eq!(table.get(1).unwrap().ip, address("10.0.0.9").ip);
+    }
+
+    #[test]
+    fn link_that_goes_down_and_up_gets_its_indices_back() {
+        for addresses in [&["10.0.0.1", "2001:db8::1", "fe80::1"][..], &["10.0.0.1", "2001:db8::1"][..]] {
+            let up = netdev("eth0", 2, addresses);
+            let mut table = GidTable::new(&up);
+            let before = table.clone();
+            for left in [&["10.0.0.1"][..], &["2001:db8::1"][..], &[][..]] {
+                assert!(!table.update(&netdev("eth0", 2, left)).is_empty());
+                assert!(!table.update(&up).is_empty());
+                assert_eq!(table, before);
+            }
+        }
+    }
+
+    #[test]
+    fn more_addresses_than_entries_leave_the_table_full() {
+        let mut eth0 = netdev("eth0", 2, &[]);
+        eth0.addresses = (1..=100).map(|i| address(&format!("10.0.0.{i}"))).collect();
+        let table = GidTable::new(&eth0);
+        assert_eq!(table.iter().count(), GID_TABLE_LEN);
+        assert_eq!(table.get(63).unwrap().ip, address("10.0.0.63").ip);
+    }
+
+    #[test]
+    fn unusable_addresses_are_not_in_the_table() {
+        let mut eth0 = netdev("eth0", 2, &["10.0.0.1", "fe80::1"]);
+        eth0.addresses[1].flags = libc::IFA_F_TENTATIVE;
+        assert_eq!(shown(&GidTable::new(&eth0)), ["0:10.0.0.1", "1:10.0.0.1"]);
+    }
+
+    #[test]
+    fn gids_and_addresses_convert_both_ways() {
+        for text in ["10.1.2.3", "fe80::1", "::1", "2001:db8::7"] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert_eq!(ip_of(gid_of(ip)), ip);
+        }
+    }
+}
