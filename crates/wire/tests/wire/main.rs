@@ -1,0 +1,6 @@
+//! The wire formats against the specification, real adapters' packets and an independent decoder.
+
+mod common;
+mod headers;
+mod icrc;
+mod tshark;
