@@ -46,7 +46,7 @@ fn fields(seed: u32) -> Fields {
     let mut state = seed.wrapping_mul(0x9e37_79b9).wrapping_add(1);
     let mut next = move || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state >> 8 | state << 24
+        state.rotate_right(8)
     };
     let mut wide = || u64::from(next()) << 32 | u64::from(next());
     Fields {
