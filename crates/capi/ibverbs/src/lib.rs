@@ -4,8 +4,9 @@
 //! What stays out: how anything works (`nic`), symbol versions and linking (`link/`, run by xtask). `symbols.tsv` is
 //! the one table of exports.
 
+pub mod abi;
 mod call;
+mod device;
 mod log;
 mod names;
 mod unsupported;
-mod device;

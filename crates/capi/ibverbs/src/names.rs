@@ -40,14 +40,8 @@ const WC_STATUS: [&CStr; 24] = [
     c"TM software rendezvous",
 ];
 
-const PORT_STATE: [&CStr; 6] = [
-    c"no state change (NOP)",
-    c"down",
-    c"init",
-    c"armed",
-    c"active",
-    c"active defer",
-];
+const PORT_STATE: [&CStr; 6] =
+    [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
 
 const NODE_TYPE: [&CStr; 8] = [
     c"unknown",

@@ -1,0 +1,147 @@
+//! Constants of the header, as far as the library uses them.
+
+use std::ffi::{c_int, c_uint};
+
+macro_rules! numbers {
+    ($($ty:ty: { $($name:ident = $value:expr;)* })*) => {
+        $($(pub const $name: $ty = $value;)*)*
+
+        /// Name and value of each constant, for the comparison with the header.
+        pub const NUMBERS: &[(&str, i64)] = &[$($((stringify!($name), $name as i64),)*)*];
+    };
+}
+
+numbers! {
+    c_int: {
+        IBV_NODE_CA = 1;
+        IBV_TRANSPORT_IB = 0;
+        IBV_ATOMIC_HCA = 1;
+        IBV_MTU_256 = 1;
+        IBV_MTU_512 = 2;
+        IBV_MTU_1024 = 3;
+        IBV_MTU_2048 = 4;
+        IBV_MTU_4096 = 5;
+        IBV_PORT_DOWN = 1;
+        IBV_PORT_ACTIVE = 4;
+        IBV_LINK_LAYER_ETHERNET = 2;
+        IBV_FORK_UNNEEDED = 2;
+        IBV_GID_TYPE_ROCE_V2 = 2;
+
+        IBV_EVENT_CQ_ERR = 0;
+        IBV_EVENT_QP_FATAL = 1;
+        IBV_EVENT_QP_REQ_ERR = 2;
+        IBV_EVENT_QP_ACCESS_ERR = 3;
+        IBV_EVENT_COMM_EST = 4;
+        IBV_EVENT_SQ_DRAINED = 5;
+        IBV_EVENT_DEVICE_FATAL = 8;
+        IBV_EVENT_PORT_ACTIVE = 9;
+        IBV_EVENT_PORT_ERR = 10;
+        IBV_EVENT_SRQ_ERR = 14;
+        IBV_EVENT_SRQ_LIMIT_REACHED = 15;
+        IBV_EVENT_QP_LAST_WQE_REACHED = 16;
+        IBV_EVENT_GID_CHANGE = 18;
+
+        IBV_WC_SUCCESS = 0;
+        IBV_WC_RECV = 128;
+
+        IBV_QPT_RC = 2;
+        IBV_QPT_UC = 3;
+        IBV_QPT_UD = 4;
+
+        IBV_QPS_RESET = 0;
+        IBV_QPS_INIT = 1;
+        IBV_QPS_RTR = 2;
+        IBV_QPS_RTS = 3;
+        IBV_QPS_SQD = 4;
+        IBV_QPS_SQE = 5;
+        IBV_QPS_ERR = 6;
+        IBV_QPS_UNKNOWN = 7;
+
+        IBV_MIG_MIGRATED = 0;
+
+        IBV_WR_RDMA_WRITE = 0;
+        IBV_WR_RDMA_WRITE_WITH_IMM = 1;
+        IBV_WR_SEND = 2;
+        IBV_WR_SEND_WITH_IMM = 3;
+        IBV_WR_RDMA_READ = 4;
+        IBV_WR_ATOMIC_CMP_AND_SWP = 5;
+        IBV_WR_ATOMIC_FETCH_AND_ADD = 6;
+        IBV_WR_LOCAL_INV = 7;
+        IBV_WR_SEND_WITH_INV = 9;
+
+        IBV_SRQT_BASIC = 0;
+
+        IBV_QP_STATE = 1 << 0;
+        IBV_QP_CUR_STATE = 1 << 1;
+        IBV_QP_EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        IBV_QP_ACCESS_FLAGS = 1 << 3;
+        IBV_QP_PKEY_INDEX = 1 << 4;
+        IBV_QP_PORT = 1 << 5;
+        IBV_QP_QKEY = 1 << 6;
+        IBV_QP_AV = 1 << 7;
+        IBV_QP_PATH_MTU = 1 << 8;
+        IBV_QP_TIMEOUT = 1 << 9;
+        IBV_QP_RETRY_CNT = 1 << 10;
+        IBV_QP_RNR_RETRY = 1 << 11;
+        IBV_QP_RQ_PSN = 1 << 12;
+        IBV_QP_MAX_QP_RD_ATOMIC = 1 << 13;
+        IBV_QP_ALT_PATH = 1 << 14;
+        IBV_QP_MIN_RNR_TIMER = 1 << 15;
+        IBV_QP_SQ_PSN = 1 << 16;
+        IBV_QP_MAX_DEST_RD_ATOMIC = 1 << 17;
+        IBV_QP_PATH_MIG_STATE = 1 << 18;
+        IBV_QP_CAP = 1 << 19;
+        IBV_QP_DEST_QPN = 1 << 20;
+        IBV_QP_RATE_LIMIT = 1 << 25;
+
+        IBV_SRQ_MAX_WR = 1 << 0;
+        IBV_SRQ_LIMIT = 1 << 1;
+
+        IBV_REREG_MR_CHANGE_TRANSLATION = 1 << 0;
+        IBV_REREG_MR_CHANGE_PD = 1 << 1;
+        IBV_REREG_MR_CHANGE_ACCESS = 1 << 2;
+        IBV_REREG_MR_ERR_INPUT = -1;
+        IBV_REREG_MR_ERR_CMD = -4;
+    }
+    c_uint: {
+        IBV_WC_GRH = 1 << 0;
+        IBV_WC_WITH_IMM = 1 << 1;
+        IBV_WC_WITH_INV = 1 << 3;
+
+        IBV_SEND_FENCE = 1 << 0;
+        IBV_SEND_SIGNALED = 1 << 1;
+        IBV_SEND_SOLICITED = 1 << 2;
+        IBV_SEND_INLINE = 1 << 3;
+        IBV_SEND_IP_CSUM = 1 << 4;
+
+        IBV_ACCESS_LOCAL_WRITE = 1 << 0;
+        IBV_ACCESS_REMOTE_WRITE = 1 << 1;
+        IBV_ACCESS_REMOTE_READ = 1 << 2;
+        IBV_ACCESS_REMOTE_ATOMIC = 1 << 3;
+        IBV_ACCESS_MW_BIND = 1 << 4;
+        IBV_ACCESS_ZERO_BASED = 1 << 5;
+        IBV_ACCESS_ON_DEMAND = 1 << 6;
+        IBV_ACCESS_HUGETLB = 1 << 7;
+        IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000;
+
+        IBV_DEVICE_CURR_QP_STATE_MOD = 1 << 7;
+        IBV_DEVICE_PORT_ACTIVE_EVENT = 1 << 10;
+        IBV_DEVICE_SYS_IMAGE_GUID = 1 << 11;
+        IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12;
+        IBV_DEVICE_SRQ_RESIZE = 1 << 13;
+
+        IBV_PORT_CM_SUP = 1 << 16;
+        IBV_PORT_IP_BASED_GIDS = 1 << 26;
+
+        IBV_SRQ_INIT_ATTR_TYPE = 1 << 0;
+        IBV_SRQ_INIT_ATTR_PD = 1 << 1;
+
+        IBV_QP_INIT_ATTR_PD = 1 << 0;
+        IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2;
+        IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6;
+
+        IBV_CQ_INIT_ATTR_MASK_FLAGS = 1 << 0;
+        IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1 << 0;
+        IBV_WC_STANDARD_FLAGS = 0x7f;
+    }
+}

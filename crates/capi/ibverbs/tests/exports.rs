@@ -1,0 +1,118 @@
+//! The linked library exports every name at every version that programs may ask for, and depends on the C library only.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+#[path = "../link/mod.rs"]
+mod link;
+
+/// What rdma-core v65 exports in its public nodes, `name@@version` or `name@version`.
+const V65: &str = include_str!("data/exports-v65.txt");
+
+/// Links the static library that cargo has built for this test run.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let deps = std::env::current_exe().expect("own path").parent().expect("a directory").to_owned();
+        let newest = std::fs::read_dir(deps)
+            .expect("cargo's directory of dependencies")
+            .map(|entry| entry.expect("an entry").path())
+            .filter(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                name.starts_with("libferroce_ibverbs-") && name.ends_with(".a")
+            })
+            .max_by_key(|path| path.metadata().and_then(|m| m.modified()).expect("its time"))
+            .expect("a static library, built with this test");
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exports");
+        link::link(&newest, &directory, &directory.join("lib")).expect("linking")
+    })
+}
+
+fn output(program: &str, args: &[&str], file: &Path) -> String {
+    let output = Command::new(program).args(args).arg(file).output().expect(program);
+    assert!(
+        output.status.success(),
+        "{program} {}: {}",
+        file.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Defined dynamic symbols with their versions.
+fn exports(file: &Path) -> BTreeSet<String> {
+    output("nm", &["--dynamic", "--defined-only", "--with-symbol-versions"], file)
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .filter(|symbol| symbol.contains('@'))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn exports_are_those_of_the_table_and_nothing_else() {
+    let expected: BTreeSet<String> = link::parse(link::TABLE)
+        .iter()
+        .flat_map(|s| {
+            s.versions.iter().map(|v| format!("{}{}{}", s.name, if v.default { "@@" } else { "@" }, v.node))
+        })
+        .collect();
+    // Version nodes are symbols too.
+    let found: BTreeSet<String> =
+        exports(library()).into_iter().filter(|s| !s.starts_with("IBVERBS_")).collect();
+    let missing: Vec<_> = expected.difference(&found).collect();
+    let surplus: Vec<_> = found.difference(&expected).collect();
+    assert!(missing.is_empty() && surplus.is_empty(), "missing {missing:?}, not in the table {surplus:?}");
+}
+
+#[test]
+fn exports_include_those_of_v65() {
+    let found = exports(library());
+    let missing: Vec<_> = V65.lines().filter(|symbol| !found.contains(*symbol)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn exports_include_those_of_the_distribution() {
+    let installed = ["x86_64", "aarch64"]
+        .map(|arch| PathBuf::from(format!("/usr/lib/{arch}-linux-gnu/libibverbs.so.1")))
+        .into_iter()
+        .find(|path| path.exists());
+    let Some(installed) = installed else {
+        println!("no libibverbs.so.1 of a distribution here; nothing to compare with");
+        return;
+    };
+    // Which version of a name a new program gets is compared for the public nodes; a private name is in several nodes
+    // here, and only one can be the default.
+    let key = |symbol: String| match symbol.contains("PRIVATE") {
+        true => symbol.replace("@@", "@"),
+        false => symbol,
+    };
+    let found: BTreeSet<String> = exports(library()).into_iter().map(key).collect();
+    let theirs: BTreeSet<String> = exports(&installed).into_iter().map(key).collect();
+    assert!(theirs.len() > 100, "{} exports in {}", theirs.len(), installed.display());
+    let missing: Vec<_> = theirs.difference(&found).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_library_needs_the_c_library_only() {
+    let dynamic = output("readelf", &["--dynamic", "--wide"], library());
+    let entries = |tag: &str| -> Vec<String> {
+        dynamic
+            .lines()
+            .filter(|line| line.contains(&format!("({tag})")))
+            .filter_map(|line| Some(line.split_once('[')?.1.trim_end_matches(']').to_owned()))
+            .collect()
+    };
+    for needed in entries("NEEDED") {
+        let of_libc =
+            ["libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"].contains(&needed.as_str());
+        assert!(of_libc, "needs {needed}");
+    }
+    assert_eq!(entries("SONAME"), ["libibverbs.so.1"]);
+    let flags = dynamic.lines().find(|line| line.contains("(FLAGS_1)")).expect("flags");
+    assert!(flags.contains("NODELETE") && flags.contains("NOW"), "{flags}");
+}
