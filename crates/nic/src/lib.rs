@@ -1,2 +1,5 @@
 //! nic
 pub mod net;
+pub mod rendezvous;
+pub mod sys;
+pub mod udp;

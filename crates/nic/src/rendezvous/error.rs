@@ -1,0 +1,86 @@
+//! Why a process couldn't join its host's rendezvous.
+
+use crate::udp::HostAddr;
+use std::fmt;
+use std::io;
+
+/// Who holds UDP port 4791, as far as this process can see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Holder {
+    /// Owner of the socket, from `/proc/net/udp`.
+    pub uid: Option<u32>,
+    /// The kernel's soft RoCE driver (`rdma_rxe`) is loaded: it takes the port for itself.
+    pub kernel_rxe: bool,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.kernel_rxe, self.uid) {
+            (true, _) => f.write_str("probably the kernel's rdma_rxe, which is loaded"),
+            (false, Some(uid)) => write!(f, "a process of user {uid}"),
+            (false, None) => f.write_str("a process that can't be seen from here"),
+        }
+    }
+}
+
+/// Why joining, claiming a slot or opening an address failed.
+#[derive(thiserror::Error, Debug)]
+pub enum Error {
+    /// UDP port 4791 of the address belongs to somebody who doesn't share it: another user's process, a program that
+    /// isn't ours, or the kernel's rxe.
+    #[error("UDP port 4791 of {address} is taken by {holder}")]
+    AddressInUse {
+        /// The local address.
+        address: HostAddr,
+        /// What could be found out.
+        holder: Holder,
+    },
+    /// Processes of this user hold the address's sockets and none of them answered in time (all stopped?).
+    #[error("no process that holds the sockets of {address} answers; are they all stopped?")]
+    Unresponsive {
+        /// The local address.
+        address: HostAddr,
+    },
+    /// The address isn't one of this host's (any more).
+    #[error("{address} is not an address of this host")]
+    NoSuchAddress {
+        /// The local address.
+        address: HostAddr,
+    },
+    /// All 4,094 slots of the QPN space are taken.
+    #[error("all slots of this host's QPN space are taken")]
+    NoFreeSlot,
+    /// The process's limit of open files (`ulimit -n`) leaves no room; an address takes 64 descriptors.
+    #[error("too many open files: an address takes 64 descriptors")]
+    TooManyFiles,
+    /// A system call failed in a way that has no better name.
+    #[error("{call}: {source}")]
+    System {
+        /// Which one.
+        call: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The errno that the C ABI returns for this.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::AddressInUse { .. } => libc::EADDRINUSE,
+            Self::Unresponsive { .. } => libc::EBUSY,
+            Self::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
+            Self::NoFreeSlot => libc::ENOSPC,
+            Self::TooManyFiles => libc::EMFILE,
+            Self::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+
+    pub(super) fn system(call: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| match source.raw_os_error() {
+            Some(libc::EMFILE) => Self::TooManyFiles,
+            _ => Self::System { call, source },
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Packets that came to the wrong process, passed on to the owner of their slot.
+//!
+//! Steering is a matter of speed: two owners can share a socket, GRO can merge what steers apart, and a packet then
+//! crosses here, over the DGRAM socket of the owner's slot. Best effort: what doesn't fit is lost as on a wire.
+
+use super::names::{Name, SLOTS};
+use crate::sys::{self, control};
+use crate::udp::{Datagram, OncePerSecond, RECORD_HEADER, decode, encode, milliseconds};
+use smallvec::SmallVec;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Of one UNIX datagram: fits the default send buffer, and holds the longest train.
+const BLOB: usize = 96 << 10;
+const MAGIC: [u8; 4] = *b"FRC1";
+/// How long a slot that nobody held is believed to be free.
+const DEAD_MS: u64 = 100;
+
+type Credentials = control::Control<{ control::space(size_of::<libc::ucred>()) }>;
+
+/// What forwarding has counted. Written with relaxed ordering.
+#[derive(Debug, Default)]
+pub struct ForwardStats {
+    /// Packets passed on to another process.
+    pub forwarded: AtomicU64,
+    /// Packets that another process passed on to this one.
+    pub received: AtomicU64,
+    /// Packets lost because the owner's queue was full.
+    pub dropped: AtomicU64,
+    /// Packets for a slot that nobody holds.
+    pub unknown: AtomicU64,
+}
+
+/// Sender's side.
+pub(super) struct Forwarder {
+    uid: u32,
+    /// Per slot: until when, in milliseconds, it is taken for free. One writer's mistake costs a system call.
+    dead_until: Box<[AtomicU64]>,
+    pub(super) stats: ForwardStats,
+}
+
+impl Forwarder {
+    pub(super) fn new(uid: u32) -> Self {
+        let dead_until = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        Self { uid, dead_until, stats: ForwardStats::default() }
+    }
+
+    /// Sends packets for one slot by way of `socket`, in as few datagrams as possible.
+    pub(super) fn forward(&self, socket: RawFd, slot: u16, datagrams: &[Datagram<'_>]) {
+        let Some(dead_until) = self.dead_until.get(usize::from(slot)) else { return };
+        if dead_until.load(Ordering::Relaxed) > milliseconds() {
+            self.stats.unknown.fetch_add(datagrams.len() as u64, Ordering::Relaxed);
+            return;
+        }
+        let name = Name::slot(self.uid, slot);
+        let mut rest = datagrams;
+        while !rest.is_empty() {
+            let mut size = MAGIC.len();
+            let fits = |d: &&Datagram<'_>| {
+                size += RECORD_HEADER + d.bytes.len();
+                size <= BLOB
+            };
+            // At least one, whatever its size: the kernel then says no.
+            let (now, later) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            rest = later;
+            let mut blob =
+                Vec::with_capacity(now.iter().map(|d| RECORD_HEADER + d.bytes.len()).sum::<usize>() + 4);
+            blob.extend_from_slice(&MAGIC);
+            now.iter().for_each(|d| encode(d, &mut blob));
+            let counter = match send(socket, &name, &mut blob) {
+                Ok(()) => &self.stats.forwarded,
+                Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {
+                    dead_until.store(milliseconds() + DEAD_MS, Ordering::Relaxed);
+                    self.note(slot, "nobody holds that slot");
+                    &self.stats.unknown
+                }
+                Err(_) => {
+                    self.note(slot, "its owner doesn't keep up");
+                    &self.stats.dropped
+                }
+            };
+            counter.fetch_add(now.len() as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn note(&self, slot: u16, why: &str) {
+        static BRAKE: OncePerSecond = OncePerSecond::new();
+        if BRAKE.now() {
+            tracing::debug!(slot, why, "packets for another process's QPs lost");
+        }
+    }
+}
+
+fn send(fd: RawFd, name: &Name, blob: &mut [u8]) -> io::Result<()> {
+    use sys::KernelAddress;
+    let mut vector = libc::iovec { iov_base: blob.as_mut_ptr().cast(), iov_len: blob.len() };
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &mut vector;
+    header.msg_iovlen = 1;
+    header.msg_name = name.pointer().cast_mut().cast();
+    header.msg_namelen = name.length();
+    // SAFETY: the pointers were set just above, to locals and to `name`.
+    unsafe { sys::send_message(fd, &header) }.map(drop)
+}
+
+/// Receiver's side: the buffer a datagram is read into.
+pub(super) struct Inbox {
+    buffer: Vec<u8>,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self { buffer: vec![0; BLOB] }
+    }
+
+    /// Takes one datagram from `fd`, if there is one, and hands on the packets in it that `mine` says are this process's;
+    /// whether there was one.
+    pub(super) fn receive(
+        &mut self,
+        fd: RawFd,
+        uid: u32,
+        stats: &ForwardStats,
+        mine: &dyn Fn(u32) -> bool,
+        f: &mut dyn FnMut(&[Datagram<'_>]),
+    ) -> io::Result<bool> {
+        let mut credentials = Credentials::new();
+        let mut vector =
+            libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
+        // SAFETY: all-zero bytes are a valid msghdr.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &mut vector;
+        header.msg_iovlen = 1;
+        (header.msg_control, header.msg_controllen) = credentials.for_receiving();
+        // SAFETY: the pointers were set just above, to locals and to `self.buffer`.
+        let length = match unsafe { sys::receive_message(fd, &mut header) } {
+            Ok(n) => n,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                return Ok(false);
+            }
+            Err(e) => return Err(e),
+        };
+        let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
+        if truncated || sender_of(credentials.received(header.msg_controllen)) != Some(uid) {
+            return Ok(true);
+        }
+        let Some(mut records) = self.buffer[..length].strip_prefix(&MAGIC) else { return Ok(true) };
+        let mut batch = SmallVec::<[Datagram<'_>; 64]>::new();
+        while let Some(datagram) = decode(&mut records) {
+            if mine(datagram.dest_qpn()) {
+                batch.push(datagram);
+            }
+        }
+        stats.received.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        if !batch.is_empty() {
+            f(&batch);
+        }
+        Ok(true)
+    }
+}
+
+/// The sender's user id, as the kernel attached it.
+fn sender_of(messages: control::Messages<'_>) -> Option<u32> {
+    let mut messages = messages;
+    let message = messages.find(|m| (m.level, m.kind) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS))?;
+    // struct ucred: pid, uid, gid.
+    Some(u32::from_ne_bytes(*message.payload.get(4..8)?.first_chunk()?))
+}

@@ -1,0 +1,351 @@
+//! The rendezvous of a host's processes: one QPN space, one UDP port 4791, no daemon.
+//!
+//! In here: slots of the QPN space, the socket group of each local address and its handover between processes,
+//! forwarding of packets that came to the wrong process. All of it lives in abstract UNIX names and open descriptors: a
+//! process that ends, however it ends, leaves nothing.
+//! Out of here: what packets mean, QPs, sending (`udp`), the copying between processes (`shm`).
+//!
+//! # How it works
+//! A QPN has 24 bits: a *slot* (the high 12) and an index in it. A process owns slot *s* while it holds the abstract name
+//! of that slot. Each local address has 64 SO_REUSEPORT sockets on UDP 4791; a BPF program picks the socket by the low six
+//! bits of the slot. The first process to use an address makes the sockets, all later ones get duplicates from any process
+//! that has them, and everybody keeps all 64 for life (closing the last duplicate of one would reorder the group). Two
+//! owners can share a socket; what one of them reads for the other is forwarded.
+//!
+//! The *leader* (holder of one more name) is asked first by those who join. When it dies, whoever notices first takes
+//! the name: on joining, else within a second or so. A stopped leader delays a join by milliseconds.
+//!
+//! # Order of calls
+//! 1. [`Rendezvous::join`]: once per process, and again in a child of `fork` (whose atfork handler has called
+//!    [`crate::sys::close_all_after_fork`]). The process then owns a slot.
+//! 2. The engine's thread puts [`Rendezvous::poll_fd`] into its `epoll` and calls [`Rendezvous::service`] when that is
+//!    readable *and at least once a second*: it answers processes that join, hands on forwarded packets, and takes over
+//!    a dead leader's name. It takes at most some milliseconds.
+//! 3. [`Rendezvous::endpoint`] for each local address in use (at most about a second, usually under a millisecond), then
+//!    the calls of [`crate::udp`].
+//! 4. QPNs: `slot << 12 | index` of a slot of [`Rendezvous::slots`]; [`Rendezvous::claim_slot`] when they run out.
+//! 5. On receipt: packets for which [`Rendezvous::owns`] is false go to [`Rendezvous::forward`]. Threads that poll call
+//!    [`Rendezvous::recv_forwarded`] now and then.
+//!
+//! All methods may be called from any thread. None is a cancellation point.
+
+mod error;
+mod forward;
+mod group;
+mod handover;
+mod names;
+mod slots;
+
+pub use error::{Error, Holder};
+pub use forward::ForwardStats;
+pub use names::SLOTS;
+
+use crate::sys::{self, EngineFd};
+use crate::udp::{Datagram, Endpoint, HostAddr, milliseconds};
+use forward::{Forwarder, Inbox};
+use handover::Answer;
+use names::{Name, USABLE};
+use parking_lot::{Mutex, RwLock};
+use slots::Slot;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What those asked for a group have, after the last of them was asked.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a join goes on when other processes of ours are there …
+const JOIN_PATIENCE: Duration = Duration::from_secs(1);
+/// … and when there are none: a process that has just died may still be letting go of the port.
+const LONELY_PATIENCE: Duration = Duration::from_millis(100);
+/// Milliseconds between attempts to become leader.
+const LEAD_INTERVAL: u64 = 1000;
+/// Datagrams of forwarded packets taken from one slot in a row.
+const INBOX_BURST: usize = 16;
+
+/// What a readable descriptor in the inner `epoll` is, with the slot in the low 16 bits.
+const LISTENER: u64 = 1 << 16;
+const INBOX: u64 = 2 << 16;
+const LEADER: u64 = 3 << 16;
+
+/// The slot of a QPN.
+#[must_use]
+pub const fn slot_of(qpn: u32) -> u16 {
+    (qpn >> 12) as u16 & (SLOTS - 1)
+}
+
+/// This process's part in the rendezvous of its user and network namespace.
+pub struct Rendezvous {
+    uid: u32,
+    /// Contains every descriptor that [`Rendezvous::service`] looks after.
+    epoll: EngineFd,
+    slots: RwLock<Vec<Arc<Slot>>>,
+    /// A bit per slot, for the receive path.
+    owned: [AtomicU64; SLOTS as usize / 64],
+    leader: RwLock<Option<EngineFd>>,
+    led_at: AtomicU64,
+    endpoints: RwLock<HashMap<HostAddr, Arc<Endpoint>>>,
+    /// Held while an address is being joined. Never needed to answer others.
+    joining: Mutex<()>,
+    forwarder: Forwarder,
+    inbox: Mutex<Inbox>,
+}
+
+impl std::fmt::Debug for Rendezvous {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rendezvous").field("slots", &self.slots()).field("leader", &self.is_leader()).finish()
+    }
+}
+
+impl Rendezvous {
+    /// Joins, and claims the first slot.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn join() -> Result<Arc<Self>, Error> {
+        let uid = sys::user_id();
+        let this = Arc::new(Self {
+            uid,
+            epoll: sys::epoll_create().map_err(Error::system("epoll_create1"))?,
+            slots: RwLock::default(),
+            owned: [const { AtomicU64::new(0) }; SLOTS as usize / 64],
+            leader: RwLock::default(),
+            led_at: AtomicU64::new(0),
+            endpoints: RwLock::default(),
+            joining: Mutex::default(),
+            forwarder: Forwarder::new(uid),
+            inbox: Mutex::new(Inbox::new()),
+        });
+        this.claim_slot()?;
+        this.lead();
+        Ok(this)
+    }
+
+    /// Takes one more slot (4,096 QPNs), and returns its number.
+    ///
+    /// # Errors
+    /// [`Error::NoFreeSlot`], or a system call's.
+    pub fn claim_slot(&self) -> Result<u16, Error> {
+        let mut slots = self.slots.write();
+        let own: Vec<u16> = slots.iter().map(|s| s.number).collect();
+        let slot = slots::claim(self.uid, &own)?;
+        let number = slot.number;
+        self.watch(slot.listener.raw(), LISTENER | u64::from(number))?;
+        self.watch(slot.forwarded.raw(), INBOX | u64::from(number))?;
+        self.owned[usize::from(number) / 64].fetch_or(1 << (number % 64), Ordering::Release);
+        slots.push(Arc::new(slot));
+        tracing::debug!(slot = number, "claimed a slot of the QPN space");
+        Ok(number)
+    }
+
+    /// The slots this process owns, oldest first.
+    #[must_use]
+    pub fn slots(&self) -> Vec<u16> {
+        self.slots.read().iter().map(|s| s.number).collect()
+    }
+
+    /// Whether a QPN is in one of this process's slots.
+    #[must_use]
+    pub fn owns(&self, qpn: u32) -> bool {
+        let slot = slot_of(qpn);
+        self.owned[usize::from(slot) / 64].load(Ordering::Acquire) & 1 << (slot % 64) != 0
+    }
+
+    /// Whether this process is the one that looks after what nobody owns.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.leader.read().is_some()
+    }
+
+    /// What forwarding has counted.
+    #[must_use]
+    pub const fn stats(&self) -> &ForwardStats {
+        &self.forwarder.stats
+    }
+
+    /// The sockets of a local address: this process's already, or another's, or new ones.
+    ///
+    /// # Errors
+    /// See [`Error`]. After at most about a second.
+    pub fn endpoint(&self, address: HostAddr) -> Result<Arc<Endpoint>, Error> {
+        if let Some(endpoint) = self.endpoints.read().get(&address) {
+            return Ok(Arc::clone(endpoint));
+        }
+        let _joining = self.joining.lock();
+        if let Some(endpoint) = self.endpoints.read().get(&address) {
+            return Ok(Arc::clone(endpoint));
+        }
+        let endpoint = Arc::new(Endpoint::new(address, self.obtain(address)?));
+        self.endpoints.write().insert(address, Arc::clone(&endpoint));
+        tracing::debug!(%address, "has the sockets of UDP port 4791");
+        Ok(endpoint)
+    }
+
+    fn obtain(&self, address: HostAddr) -> Result<Box<[EngineFd; crate::udp::GROUP]>, Error> {
+        let start = Instant::now();
+        loop {
+            self.lead();
+            let names = self.others();
+            let lonely = names.is_empty();
+            let answer =
+                handover::ask(&names, address, self.uid, ANSWER_PATIENCE, &mut || self.answer_requests())?;
+            if let Answer::Group(group) = answer {
+                return Ok(group);
+            }
+            if let Some(group) = group::create(address)? {
+                return Ok(group);
+            }
+            if start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE } {
+                return Err(match answer {
+                    Answer::Silence => Error::Unresponsive { address },
+                    _ => Error::AddressInUse { address, holder: group::holder(address) },
+                });
+            }
+            // Somebody is just making the group, or letting go of it.
+            self.answer_requests();
+            group::pause();
+        }
+    }
+
+    /// Whom to ask: the leader, then everybody in random order.
+    fn others(&self) -> Vec<Name> {
+        let own = self.slots();
+        // Without /proc every name there can be is tried: a few milliseconds.
+        let mut slots = names::taken_slots(self.uid).unwrap_or_else(|| USABLE.collect());
+        slots.retain(|slot| !own.contains(slot));
+        let seed = sys::random();
+        slots.sort_unstable_by_key(|&slot| shuffled(seed, slot));
+        let leader = (!slots.is_empty() && !self.is_leader()).then(|| Name::leader(self.uid));
+        leader.into_iter().chain(slots.into_iter().map(|slot| Name::slot(self.uid, slot))).collect()
+    }
+
+    /// Takes the leader's name if it is free.
+    fn lead(&self) {
+        self.led_at.store(milliseconds(), Ordering::Relaxed);
+        if self.is_leader() {
+            return;
+        }
+        if let Ok(Some(listener)) = Name::leader(self.uid).listen() {
+            let mut leader = self.leader.write();
+            if leader.is_none() && self.watch(listener.raw(), LEADER).is_ok() {
+                *leader = Some(listener);
+                tracing::debug!("leader of this host's rendezvous");
+            }
+        }
+    }
+
+    fn watch(&self, fd: RawFd, data: u64) -> Result<(), Error> {
+        sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, data)
+            .map_err(Error::system("epoll_ctl"))
+    }
+
+    /// Readable when [`service`](Self::service) has something to do. One descriptor for life, whatever is claimed later.
+    #[must_use]
+    pub fn poll_fd(&self) -> RawFd {
+        self.epoll.raw()
+    }
+
+    /// Does what is to be done: answers processes that join, hands forwarded packets to `f`, and takes over the leader's
+    /// name when it is free. To be called when [`poll_fd`](Self::poll_fd) is readable and at least once a second.
+    ///
+    /// # Errors
+    /// The inner `epoll` is gone (EBADF: a child of `fork`).
+    pub fn service(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<()> {
+        if milliseconds() >= self.led_at.load(Ordering::Relaxed) + LEAD_INTERVAL {
+            self.lead();
+        }
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
+        let ready = match sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO)) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
+            result => result?,
+        };
+        let mut inboxes = false;
+        for event in &events[..ready] {
+            let (data, slot) = (event.u64, event.u64 as u16);
+            match data & !0xffff {
+                LEADER => self.serve_leader(),
+                LISTENER => self.serve_slot(slot),
+                _ => inboxes = true,
+            }
+        }
+        if inboxes {
+            self.recv_forwarded(f);
+        }
+        Ok(())
+    }
+
+    /// All listeners, ready or not; for a thread that waits for others itself.
+    fn answer_requests(&self) {
+        self.serve_leader();
+        for slot in self.slots() {
+            self.serve_slot(slot);
+        }
+    }
+
+    fn serve_leader(&self) {
+        if let Some(listener) = &*self.leader.read() {
+            self.serve(listener.raw());
+        }
+    }
+
+    fn serve_slot(&self, number: u16) {
+        let slot = self.slots.read().iter().find(|s| s.number == number).map(Arc::clone);
+        if let Some(slot) = slot {
+            self.serve(slot.listener.raw());
+        }
+    }
+
+    fn serve(&self, listener: RawFd) {
+        handover::serve(listener, self.uid, &mut |address| {
+            let endpoints = self.endpoints.read();
+            // Endpoints live as long as this object: the numbers stay valid.
+            Some(endpoints.get(&address)?.group().iter().map(EngineFd::raw).collect())
+        });
+    }
+
+    /// Passes packets on to the processes that own the slots of their QPNs. Never blocks; what a queue has no room for
+    /// and what nobody owns is dropped and counted.
+    pub fn forward(&self, datagrams: &[Datagram<'_>]) {
+        let Some(own) = self.slots.read().first().map(Arc::clone) else { return };
+        for same in datagrams.chunk_by(|a, b| slot_of(a.dest_qpn()) == slot_of(b.dest_qpn())) {
+            let Some(first) = same.first() else { continue };
+            let slot = slot_of(first.dest_qpn());
+            if USABLE.contains(&slot) && !self.owns(first.dest_qpn()) {
+                self.forwarder.forward(own.forwarded.raw(), slot, same);
+            } else {
+                self.forwarder.stats.unknown.fetch_add(same.len() as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes what other processes have passed on to this one's slots; `f` gets it in batches, and must not call this
+    /// method. Returns how many packets; 0 also when another thread is at it.
+    pub fn recv_forwarded(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
+        let Some(mut inbox) = self.inbox.try_lock() else { return 0 };
+        let slots: smallvec::SmallVec<[Arc<Slot>; 4]> = self.slots.read().iter().map(Arc::clone).collect();
+        let mut packets = 0;
+        for slot in slots {
+            let fd = slot.forwarded.raw();
+            for _ in 0..INBOX_BURST {
+                let mut count = |batch: &[Datagram<'_>]| {
+                    packets += batch.len();
+                    f(batch);
+                };
+                let mine = |qpn| self.owns(qpn);
+                if !matches!(inbox.receive(fd, self.uid, self.stats(), &mine, &mut count), Ok(true)) {
+                    break;
+                }
+            }
+        }
+        packets
+    }
+}
+
+/// A place in a random order.
+fn shuffled(seed: u64, slot: u16) -> u64 {
+    let mut x = (seed ^ u64::from(slot)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    x ^ (x >> 32)
+}

@@ -1,0 +1,139 @@
+//! The abstract UNIX names of the rendezvous: what they are, and which are taken.
+//!
+//! A name is exclusive per socket type and network namespace and goes when the last descriptor does. It carries the
+//! protocol's version and the user, so that neither another version nor another user is ever talked to by accident.
+
+use crate::sys::{self, EngineFd, KernelAddress};
+use std::io;
+use std::mem::offset_of;
+
+/// Version of names, handover and forwarding. Frozen: a change gets a new number, and processes of different numbers
+/// don't know of one another (the second finds the port taken).
+pub(super) const VERSION: u32 = 1;
+/// Slots there are, with those that are never used: 0 (QP 0 and 1) and 4095 (the multicast QPN 0xffffff).
+pub const SLOTS: u16 = 4096;
+/// First and last slot a process can own.
+pub(super) const USABLE: std::ops::RangeInclusive<u16> = 1..=4094;
+/// More than any sane host has; a bound on what joining reads.
+const PROC_LIMIT: usize = 32 << 20;
+
+/// An abstract UNIX address.
+#[derive(Clone, Copy)]
+pub(super) struct Name {
+    address: libc::sockaddr_un,
+    length: libc::socklen_t,
+}
+
+impl Name {
+    fn new(text: &str) -> Self {
+        // SAFETY: all-zero bytes are a valid sockaddr_un.
+        let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        // The first byte stays zero: abstract. Ours are under 40 bytes, of 107.
+        let path = &mut address.sun_path[1..];
+        let used = text.len().min(path.len());
+        for (to, from) in path.iter_mut().zip(text.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let length = offset_of!(libc::sockaddr_un, sun_path) + 1 + used;
+        Self { address, length: length as libc::socklen_t }
+    }
+
+    /// Whoever holds it creates socket groups and reads what nobody owns.
+    pub(super) fn leader(uid: u32) -> Self {
+        Self::new(&format!("ferroce-{VERSION}-u{uid}-leader"))
+    }
+
+    /// Whoever holds it owns the slot.
+    pub(super) fn slot(uid: u32, slot: u16) -> Self {
+        Self::new(&format!("{}{slot}", slot_prefix(uid)))
+    }
+
+    /// Binds a new socket of this type to the name; `Ok(None)` when somebody has it.
+    pub(super) fn bind(&self, kind: i32) -> io::Result<Option<EngineFd>> {
+        let socket = sys::socket(libc::AF_UNIX, kind | libc::SOCK_NONBLOCK)?;
+        match sys::bind(socket.raw(), self) {
+            Ok(()) => Ok(Some(socket)),
+            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Binds a SEQPACKET listener to the name; `Ok(None)` when somebody has it.
+    pub(super) fn listen(&self) -> io::Result<Option<EngineFd>> {
+        let Some(socket) = self.bind(libc::SOCK_SEQPACKET)? else { return Ok(None) };
+        sys::listen(socket.raw(), 64)?;
+        Ok(Some(socket))
+    }
+}
+
+// SAFETY: `length` is at most the size of `address`.
+unsafe impl KernelAddress for Name {
+    fn pointer(&self) -> *const libc::sockaddr {
+        std::ptr::from_ref(&self.address).cast()
+    }
+
+    fn length(&self) -> libc::socklen_t {
+        self.length
+    }
+}
+
+fn slot_prefix(uid: u32) -> String {
+    format!("ferroce-{VERSION}-u{uid}-slot-")
+}
+
+/// Slots that are taken, in no order, from `/proc/net/unix` of this thread's network namespace. `None` where that
+/// can't be read (a container without /proc).
+pub(super) fn taken_slots(uid: u32) -> Option<Vec<u16>> {
+    let table = sys::read_file(c"/proc/thread-self/net/unix", PROC_LIMIT).ok()?;
+    Some(slots_in(&table, uid))
+}
+
+fn slots_in(table: &[u8], uid: u32) -> Vec<u16> {
+    let prefix = format!("@{}", slot_prefix(uid));
+    let mut slots: Vec<u16> = table
+        .split(|&b| b == b'\n')
+        .filter_map(|line| {
+            let name = line.rsplit(|&b| b == b' ').next()?;
+            let digits = std::str::from_utf8(name.strip_prefix(prefix.as_bytes())?).ok()?;
+            digits.parse().ok().filter(|slot| USABLE.contains(slot))
+        })
+        .collect();
+    slots.sort_unstable();
+    slots.dedup();
+    slots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_gives_our_users_slots_and_no_others() {
+        let table = b"Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0000000000000000: 00000002 00000000 00000000 0002 01 1 @ferroce-1-u7-slot-17\n\
+            0000000000000000: 00000002 00000000 00010000 0005 01 2 @ferroce-1-u7-slot-17\n\
+            0000000000000000: 00000002 00000000 00000000 0002 01 3 @ferroce-1-u77-slot-18\n\
+            0000000000000000: 00000002 00000000 00000000 0002 01 4 @ferroce-2-u7-slot-19\n\
+            0000000000000000: 00000002 00000000 00000000 0002 01 5 @ferroce-1-u7-slot-0\n\
+            0000000000000000: 00000002 00000000 00000000 0002 01 6 @ferroce-1-u7-slot-99999\n\
+            0000000000000000: 00000002 00000000 00000000 0002 01 7 @ferroce-1-u7-slot-\n\
+            0000000000000000: 00000002 00000000 00000000 0002 01 8 @ferroce-1-u7-slot-4094\n\
+            0000000000000000: 00000003 00000000 00000000 0001 03 9\n";
+        assert_eq!(slots_in(table, 7), [17, 4094]);
+        assert_eq!(slots_in(b"", 7), [0_u16; 0]);
+        assert_eq!(slots_in(b"\xff\xfe @\n\n ", 7), [0_u16; 0]);
+    }
+
+    #[test]
+    fn a_name_is_held_once_per_type_and_free_after_the_drop() {
+        // A user nobody has, so that nothing real is disturbed.
+        let name = Name::slot(4_000_000_000 + std::process::id() % 1000, 5);
+        let first = name.bind(libc::SOCK_DGRAM).unwrap();
+        assert!(first.is_some());
+        assert!(name.bind(libc::SOCK_DGRAM).unwrap().is_none());
+        assert!(name.listen().unwrap().is_some(), "the other type is another name");
+        drop(first);
+        assert!(name.bind(libc::SOCK_DGRAM).unwrap().is_some());
+    }
+}

@@ -1,0 +1,57 @@
+//! A slot of the QPN space: its two sockets, and which to take.
+
+use super::error::Error;
+use super::names::{Name, SLOTS, USABLE, taken_slots};
+use super::shuffled;
+use crate::sys::{self, EngineFd};
+use crate::udp::{GROUP, large_buffer};
+
+/// A slot this process owns: while these two sockets are open, QPNs `slot << 12 ..` are its own.
+pub(super) struct Slot {
+    pub(super) number: u16,
+    /// DGRAM: packets that other processes forward.
+    pub(super) forwarded: EngineFd,
+    /// SEQPACKET: requests.
+    pub(super) listener: EngineFd,
+}
+
+/// Takes a free slot: at random, in a steering class that fewest other processes use. A second
+/// slot in a class of our own (`own` are our slots) costs no further socket to read, so those come first.
+pub(super) fn claim(uid: u32, own: &[u16]) -> Result<Slot, Error> {
+    let taken = taken_slots(uid).unwrap_or_default();
+    let mut others = [0_u16; GROUP];
+    for slot in taken.iter().filter(|slot| !own.contains(slot)) {
+        others[usize::from(*slot) % GROUP] += 1;
+    }
+    let is_own = |slot: u16| own.iter().any(|&o| usize::from(o) % GROUP == usize::from(slot) % GROUP);
+    // All slots, best class first, at random within a class: a restarted process isn't taken for its predecessor.
+    let seed = sys::random();
+    let mut candidates: Vec<(u16, bool, u64, u16)> = USABLE
+        .filter(|slot| taken.binary_search(slot).is_err())
+        .map(|slot| (others[usize::from(slot) % GROUP], !is_own(slot), shuffled(seed, slot), slot))
+        .collect();
+    candidates.sort_unstable();
+    for (.., number) in candidates {
+        if let Some(slot) = take(uid, number)? {
+            return Ok(slot);
+        }
+    }
+    Err(Error::NoFreeSlot)
+}
+
+/// `Ok(None)`: somebody was faster.
+fn take(uid: u32, number: u16) -> Result<Option<Slot>, Error> {
+    debug_assert!(number < SLOTS);
+    let name = Name::slot(uid, number);
+    let Some(forwarded) = name.bind(libc::SOCK_DGRAM).map_err(Error::system("bind of a slot's name"))? else {
+        return Ok(None);
+    };
+    let Some(listener) = name.listen().map_err(Error::system("listen on a slot's name"))? else {
+        return Ok(None);
+    };
+    // Forwarded packets must come from this user: anybody may send to an abstract name.
+    sys::set_option(forwarded.raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, &1_i32)
+        .map_err(Error::system("SO_PASSCRED"))?;
+    large_buffer(forwarded.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+    Ok(Some(Slot { number, forwarded, listener }))
+}

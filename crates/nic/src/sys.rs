@@ -1,0 +1,479 @@
+//! System calls as the adapter needs them: raw, so that none is a cancellation point of the C library.
+//!
+//! A thread of the host program that is cancelled inside one of ours would leave locks held; `libc::syscall` isn't a
+//! cancellation point, the C library's own `recvmsg`, `close`, `poll` … are. Every descriptor the adapter opens is
+//! owned by an [`EngineFd`] and entered in a lock-free table, so that a forked child can close them all.
+//! Out of here: addresses and names (`udp`, `rendezvous`), policy, retries.
+
+pub mod control;
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Descriptors at or above this can't be entered in the table and are refused with EMFILE.
+const MAX_FD: usize = 1 << 16;
+
+static ENGINE_FDS: [AtomicU64; MAX_FD / 64] = [const { AtomicU64::new(0) }; MAX_FD / 64];
+/// Counts forks on the child's side: an [`EngineFd`] of an earlier generation is somebody else's.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+fn bit_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let index = usize::try_from(fd).ok().filter(|&i| i < MAX_FD)?;
+    Some((&ENGINE_FDS[index / 64], 1 << (index % 64)))
+}
+
+/// Calls `f` with every descriptor the adapter holds in this process. Takes no lock and allocates nothing: usable in
+/// an atfork child handler.
+pub fn for_each_engine_fd(f: &mut dyn FnMut(RawFd)) {
+    for (index, word) in ENGINE_FDS.iter().enumerate() {
+        let mut bits = word.load(Ordering::Acquire);
+        while bits != 0 {
+            let fd = index * 64 + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            f(fd as RawFd);
+        }
+    }
+}
+
+/// Closes every descriptor that the parent's adapter had open and makes all [`EngineFd`]s of before the fork inert.
+/// For the atfork child handler and nothing else; async-signal-safe. The parent keeps its own.
+pub fn close_all_after_fork() {
+    GENERATION.fetch_add(1, Ordering::AcqRel);
+    for_each_engine_fd(&mut |fd| close(fd));
+    for word in &ENGINE_FDS {
+        word.store(0, Ordering::Release);
+    }
+}
+
+/// An owned descriptor of the adapter: close-on-exec, entered in the fork table, closed on drop.
+///
+/// In a child of `fork` its [`raw`](Self::raw) is -1 (so that calls fail with EBADF) and dropping it does nothing.
+#[derive(Debug)]
+pub struct EngineFd {
+    fd: RawFd,
+    generation: u32,
+}
+
+impl EngineFd {
+    /// Takes ownership of `fd`, which nobody else may close.
+    ///
+    /// # Errors
+    /// EMFILE for a number beyond the fork table (65,536); `fd` is closed then. EBADF for a negative number.
+    pub fn adopt(fd: RawFd) -> io::Result<Self> {
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        let Some((word, bit)) = bit_of(fd) else {
+            close(fd);
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        };
+        word.fetch_or(bit, Ordering::AcqRel);
+        Ok(Self { fd, generation: GENERATION.load(Ordering::Acquire) })
+    }
+
+    /// The number, or -1 in a child of the process that made it.
+    #[must_use]
+    pub fn raw(&self) -> RawFd {
+        if self.generation == GENERATION.load(Ordering::Relaxed) { self.fd } else { -1 }
+    }
+}
+
+impl Drop for EngineFd {
+    fn drop(&mut self) {
+        if self.raw() < 0 {
+            return;
+        }
+        // Out of the table first: once closed, the number can become the program's, and a fork would close that.
+        if let Some((word, bit)) = bit_of(self.fd) {
+            word.fetch_and(!bit, Ordering::AcqRel);
+        }
+        close(self.fd);
+    }
+}
+
+fn check(result: libc::c_long) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+fn fd_of(result: libc::c_long) -> io::Result<EngineFd> {
+    EngineFd::adopt(check(result)? as RawFd)
+}
+
+/// `close(2)`. The number must be the caller's; the result says nothing a caller could act on.
+pub fn close(fd: RawFd) {
+    // SAFETY: takes no pointer; the caller owns the descriptor.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+}
+
+/// `socket(2)`, close-on-exec.
+///
+/// # Errors
+/// That of the call.
+pub fn socket(domain: i32, kind: i32) -> io::Result<EngineFd> {
+    // SAFETY: takes no pointer.
+    fd_of(unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// A socket address of any family the adapter uses, in the kernel's form.
+///
+/// # Safety
+/// `pointer` must be readable for `length` bytes as long as the implementor is borrowed.
+pub unsafe trait KernelAddress {
+    /// First byte.
+    fn pointer(&self) -> *const libc::sockaddr;
+    /// Bytes that count.
+    fn length(&self) -> libc::socklen_t;
+}
+
+/// `bind(2)`.
+///
+/// # Errors
+/// That of the call.
+pub fn bind(fd: RawFd, address: &impl KernelAddress) -> io::Result<()> {
+    // SAFETY: KernelAddress guarantees `length` readable bytes.
+    check(unsafe { libc::syscall(libc::SYS_bind, fd, address.pointer(), address.length()) }).map(drop)
+}
+
+/// `connect(2)`.
+///
+/// # Errors
+/// That of the call.
+pub fn connect(fd: RawFd, address: &impl KernelAddress) -> io::Result<()> {
+    // SAFETY: KernelAddress guarantees `length` readable bytes.
+    check(unsafe { libc::syscall(libc::SYS_connect, fd, address.pointer(), address.length()) }).map(drop)
+}
+
+/// `listen(2)`.
+///
+/// # Errors
+/// That of the call.
+pub fn listen(fd: RawFd, backlog: i32) -> io::Result<()> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::syscall(libc::SYS_listen, fd, backlog) }).map(drop)
+}
+
+/// `accept4(2)` without the peer's address: close-on-exec, non-blocking.
+///
+/// # Errors
+/// That of the call.
+pub fn accept(fd: RawFd) -> io::Result<EngineFd> {
+    let null = std::ptr::null_mut::<libc::sockaddr>();
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the address and its length may be null.
+    fd_of(unsafe { libc::syscall(libc::SYS_accept4, fd, null, null, flags) })
+}
+
+/// `getsockname(2)` into `address`; returns the bytes the kernel has for it.
+///
+/// # Errors
+/// That of the call.
+pub fn socket_name<T: Copy>(fd: RawFd, address: &mut T) -> io::Result<libc::socklen_t> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `address`; callers use plain kernel structures.
+    check(unsafe { libc::syscall(libc::SYS_getsockname, fd, std::ptr::from_mut(address), &mut length) })?;
+    Ok(length)
+}
+
+/// `setsockopt(2)` with a plain value: an `int`, or the kernel's structure for the option.
+///
+/// # Errors
+/// That of the call.
+pub fn set_option<T: Copy>(fd: RawFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is readable for `length` bytes.
+    check(unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, std::ptr::from_ref(value), length) })
+        .map(drop)
+}
+
+/// `getsockopt(2)` of an `int`.
+///
+/// # Errors
+/// That of the call.
+pub fn int_option(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = 0_i32;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `value`.
+    check(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, &mut value, &mut length) })?;
+    Ok(value)
+}
+
+/// The user and process at the other end of a connected UNIX socket, as this process's namespaces show them.
+///
+/// # Errors
+/// That of `getsockopt(2)`.
+pub fn peer_credentials(fd: RawFd) -> io::Result<libc::ucred> {
+    let mut value = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: the kernel writes at most `length` bytes into `value`, any bytes are a valid ucred.
+    check(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, &mut value, &mut length) })?;
+    Ok(value)
+}
+
+/// `sendmsg(2)` with MSG_NOSIGNAL | MSG_DONTWAIT.
+///
+/// # Errors
+/// That of the call.
+///
+/// # Safety
+/// Every pointer in `message` is null or valid for the length beside it.
+pub unsafe fn send_message(fd: RawFd, message: &libc::msghdr) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the caller's promise.
+    check(unsafe { libc::syscall(libc::SYS_sendmsg, fd, std::ptr::from_ref(message), flags) })
+}
+
+/// `recvmsg(2)` with MSG_DONTWAIT | MSG_CMSG_CLOEXEC.
+///
+/// # Errors
+/// That of the call.
+///
+/// # Safety
+/// Every pointer in `message` is null or writable for the length beside it.
+pub unsafe fn receive_message(fd: RawFd, message: &mut libc::msghdr) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the caller's promise.
+    check(unsafe { libc::syscall(libc::SYS_recvmsg, fd, std::ptr::from_mut(message), flags) })
+}
+
+/// `sendmmsg(2)` with MSG_NOSIGNAL | MSG_DONTWAIT; returns the messages sent.
+///
+/// # Errors
+/// That of the call, about the first message.
+///
+/// # Safety
+/// As [`send_message`], for each.
+pub unsafe fn send_messages(fd: RawFd, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let count = messages.len() as libc::c_uint;
+    // SAFETY: the caller's promise.
+    check(unsafe { libc::syscall(libc::SYS_sendmmsg, fd, messages.as_mut_ptr(), count, flags) })
+}
+
+/// `recvmmsg(2)` with MSG_DONTWAIT and no timeout; returns the messages received.
+///
+/// # Errors
+/// That of the call, about the first message.
+///
+/// # Safety
+/// As [`receive_message`], for each.
+pub unsafe fn receive_messages(fd: RawFd, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let count = messages.len() as libc::c_uint;
+    let no_timeout = std::ptr::null_mut::<libc::timespec>();
+    // SAFETY: the caller's promise; the timeout may be null.
+    check(unsafe {
+        libc::syscall(libc::SYS_recvmmsg, fd, messages.as_mut_ptr(), count, libc::MSG_DONTWAIT, no_timeout)
+    })
+}
+
+/// `read(2)`.
+///
+/// # Errors
+/// That of the call.
+pub fn read(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: `buffer` is writable for its length.
+    check(unsafe { libc::syscall(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len()) })
+}
+
+/// `write(2)`. Not for pipes and stream sockets: it could raise SIGPIPE.
+///
+/// # Errors
+/// That of the call.
+pub fn write(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
+    // SAFETY: `buffer` is readable for its length.
+    check(unsafe { libc::syscall(libc::SYS_write, fd, buffer.as_ptr(), buffer.len()) })
+}
+
+/// The bytes of a (pseudo-)file, at most `limit` of them. No C library `open` or `read`, which can be cancelled.
+///
+/// # Errors
+/// That of `openat(2)` or `read(2)`.
+pub fn read_file(path: &std::ffi::CStr, limit: usize) -> io::Result<Vec<u8>> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: `path` is a C string; no mode is needed without O_CREAT.
+    let file = fd_of(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) })?;
+    let mut bytes = Vec::new();
+    let mut chunk = [0_u8; 16384];
+    while bytes.len() < limit {
+        match read(file.raw(), &mut chunk) {
+            Ok(0) => break,
+            Ok(n) => bytes.extend_from_slice(&chunk[..n.min(limit - bytes.len())]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(bytes)
+}
+
+/// `ppoll(2)` with the thread's own signal mask. An interruption counts as "nothing is ready".
+///
+/// # Errors
+/// That of the call, but EINTR.
+pub fn poll(fds: &mut [libc::pollfd], timeout: Duration) -> io::Result<usize> {
+    let mut time = timespec(timeout);
+    let no_mask = std::ptr::null::<libc::sigset_t>();
+    let (pointer, count) = (fds.as_mut_ptr(), fds.len() as libc::c_ulong);
+    // SAFETY: `fds` and `time` are writable; the mask may be null (its size then isn't looked at).
+    match check(unsafe { libc::syscall(libc::SYS_ppoll, pointer, count, &mut time, no_mask, 8_usize) }) {
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+        result => result,
+    }
+}
+
+/// Waits until `fd` has one of `events`; whether it came to that in time.
+#[must_use]
+pub fn wait_for(fd: RawFd, events: i16, timeout: Duration) -> bool {
+    let mut one = [libc::pollfd { fd, events, revents: 0 }];
+    matches!(poll(&mut one, timeout), Ok(n) if n > 0)
+}
+
+/// Sleeps, or less when a signal comes.
+pub fn pause(time: Duration) {
+    // An empty set of descriptors can't fail in a way that matters: at worst the pause is shorter.
+    let _ = poll(&mut [], time);
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: time.as_secs().min(i64::MAX as u64) as libc::time_t,
+        tv_nsec: libc::c_long::from(time.subsec_nanos() as i32),
+    }
+}
+
+/// `epoll_create1(2)`, close-on-exec.
+///
+/// # Errors
+/// That of the call.
+pub fn epoll_create() -> io::Result<EngineFd> {
+    // SAFETY: takes no pointer.
+    fd_of(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })
+}
+
+/// `epoll_ctl(2)`; `op` is EPOLL_CTL_ADD, _MOD or _DEL, `events` a set of EPOLL*.
+///
+/// # Errors
+/// That of the call.
+pub fn epoll_control(epoll: RawFd, op: i32, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
+    let mut event = libc::epoll_event { events, u64: data };
+    // SAFETY: `event` is a valid epoll_event.
+    check(unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, op, fd, &mut event) }).map(drop)
+}
+
+/// `epoll_pwait(2)` with the thread's own signal mask; `None` waits without an end.
+///
+/// # Errors
+/// That of the call, EINTR too.
+pub fn epoll_wait(
+    epoll: RawFd,
+    events: &mut [libc::epoll_event],
+    timeout: Option<Duration>,
+) -> io::Result<usize> {
+    // Rounded up: rounding down would turn the last millisecond before a timer into a busy loop.
+    let ms = timeout.map_or(-1, |t| i32::try_from(t.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
+    let no_mask = std::ptr::null::<libc::sigset_t>();
+    let (pointer, count) = (events.as_mut_ptr(), i32::try_from(events.len()).unwrap_or(i32::MAX));
+    // SAFETY: `events` is writable for `count` elements; the mask may be null.
+    check(unsafe { libc::syscall(libc::SYS_epoll_pwait, epoll, pointer, count, ms, no_mask, 8_usize) })
+}
+
+/// An eventfd, close-on-exec; `flags` of `eventfd2(2)`.
+///
+/// # Errors
+/// That of the call.
+pub fn eventfd(initial: u32, flags: i32) -> io::Result<EngineFd> {
+    // SAFETY: takes no pointer.
+    fd_of(unsafe { libc::syscall(libc::SYS_eventfd2, initial, flags | libc::EFD_CLOEXEC) })
+}
+
+/// The real user id: rendezvous is among the processes of one user.
+#[must_use]
+pub fn user_id() -> u32 {
+    // SAFETY: can't fail and takes no pointer.
+    unsafe { libc::getuid() }
+}
+
+/// 64 bits that differ from process to process and from call to call. Not for secrets.
+#[must_use]
+pub fn random() -> u64 {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let mut bytes = [0_u8; 8];
+    // SAFETY: `bytes` is writable for its length.
+    let got =
+        unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), libc::GRND_NONBLOCK) };
+    if got == 8 {
+        return u64::from_ne_bytes(bytes);
+    }
+    // Early boot or a filter without getrandom: process, time and where the loader put things are enough here.
+    let since =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    let place = std::ptr::from_ref(&bytes) as u64;
+    let mut x = since ^ place.rotate_left(24) ^ (u64::from(std::process::id()) << 40);
+    x = x.wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_fd_is_in_the_fork_table_until_dropped() {
+        let fd = eventfd(0, libc::EFD_NONBLOCK).unwrap();
+        let raw = fd.raw();
+        let listed = || {
+            let mut found = false;
+            for_each_engine_fd(&mut |f| found |= f == raw);
+            found
+        };
+        assert!(listed());
+        drop(fd);
+        // Another test's thread may have taken the number since; then it is listed rightly.
+        let mut buffer = [0; 8];
+        let gone = read(raw, &mut buffer).is_err_and(|e| e.raw_os_error() == Some(libc::EBADF));
+        assert!(!gone || !listed());
+    }
+
+    #[test]
+    fn a_forked_child_closes_what_the_parent_had_and_drops_nothing_of_its_own() {
+        let fd = eventfd(0, libc::EFD_NONBLOCK).unwrap();
+        let raw = fd.raw();
+        // SAFETY: the child calls async-signal-safe code only and leaves by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            close_all_after_fork();
+            let mut buffer = [0; 8];
+            let closed = read(raw, &mut buffer).is_err_and(|e| e.raw_os_error() == Some(libc::EBADF));
+            let inert = fd.raw() == -1;
+            // The number is free again: what takes it now must survive the drop of the parent's object.
+            // SAFETY: plain system call.
+            let again = unsafe { libc::syscall(libc::SYS_dup3, 2, raw, libc::O_CLOEXEC) } >= 0;
+            drop(fd);
+            // SAFETY: plain system call.
+            let survives = unsafe { libc::syscall(libc::SYS_fcntl, raw, libc::F_GETFD) } >= 0;
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(i32::from(!(closed && inert && again && survives))) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child found something wrong");
+        assert_eq!(write(raw, &1_u64.to_ne_bytes()).unwrap(), 8, "the parent's is untouched");
+    }
+
+    #[test]
+    fn random_numbers_differ() {
+        assert_ne!(random(), random());
+    }
+
+    #[test]
+    fn a_poll_without_events_ends_in_time() {
+        let fd = eventfd(0, libc::EFD_NONBLOCK).unwrap();
+        assert!(!wait_for(fd.raw(), libc::POLLIN, Duration::from_millis(1)));
+        write(fd.raw(), &1_u64.to_ne_bytes()).unwrap();
+        assert!(wait_for(fd.raw(), libc::POLLIN, Duration::from_secs(5)));
+    }
+}

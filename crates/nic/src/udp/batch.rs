@@ -1,0 +1,175 @@
+//! Outgoing packets: built in one buffer, gathered into UDP_SEGMENT trains.
+
+use super::endpoint::Dest;
+use super::send;
+use ferroce_wire::{EmitError, Headers, ICRC_LEN};
+
+/// Segments the kernel takes in a train (Linux 6.1; later ones take 128).
+pub(super) const MAX_SEGMENTS: u16 = 64;
+/// Bytes in a train, a little below what a UDP length can say.
+pub(super) const MAX_TRAIN: usize = 65_000;
+/// Trains in a batch.
+const MAX_TRAINS: usize = 64;
+const DEFAULT_STAGING: usize = 256 << 10;
+
+/// Packets of equal size to one destination, the last perhaps shorter; they lie one after the other in the buffer.
+pub(super) struct Train {
+    pub(super) dest: Dest,
+    pub(super) start: usize,
+    pub(super) len: usize,
+    /// Bytes of each packet but the last.
+    pub(super) segment: usize,
+    pub(super) count: u16,
+}
+
+impl Train {
+    /// Whether a packet of this length may follow.
+    fn takes(&self, dest: &Dest, len: usize) -> bool {
+        // A multiple: no shorter packet has ended the train yet.
+        self.len == self.segment * usize::from(self.count)
+            && len <= self.segment
+            && self.count < MAX_SEGMENTS
+            && self.len + len <= MAX_TRAIN
+            && self.dest.same_train(dest)
+    }
+}
+
+/// Why a packet wasn't appended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PushError<E> {
+    /// The caller's closure failed; its error.
+    #[error("the payload could not be copied")]
+    Fill(E),
+    /// The headers don't fit their opcode.
+    #[error(transparent)]
+    Headers(EmitError),
+    /// No UDP datagram holds this many bytes.
+    #[error("{0} bytes are too many for a packet")]
+    TooLong(usize),
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Flushed {
+    /// Packets the kernel took.
+    pub sent: usize,
+    /// Packets it didn't; lost, as on a wire.
+    pub dropped: usize,
+}
+
+/// Packets on their way out. Nothing leaves before [`flush`](Self::flush), or before there is no more room.
+///
+/// One batch belongs to one thread at a time; it may hold packets of any number of QPs and endpoints.
+pub struct TxBatch {
+    staging: Box<[u8]>,
+    used: usize,
+    trains: Vec<Train>,
+    early: Flushed,
+}
+
+impl std::fmt::Debug for TxBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TxBatch").field("bytes", &self.used).field("trains", &self.trains.len()).finish()
+    }
+}
+
+impl Default for TxBatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TxBatch {
+    /// An empty batch with room for 256 KiB.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_capacity(DEFAULT_STAGING)
+    }
+
+    /// An empty batch with room for this many bytes, at least those of one train.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        let staging = vec![0; bytes.max(MAX_TRAIN)].into_boxed_slice();
+        Self { staging, used: 0, trains: Vec::with_capacity(MAX_TRAINS), early: Flushed::default() }
+    }
+
+    /// Nothing waits for a flush.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.trains.is_empty()
+    }
+
+    /// Appends a packet. `fill` writes the payload, `payload_len` bytes, straight into the buffer (which holds old
+    /// bytes: it must write them all). Pad bytes, `bth.pad` and the ICRC are added here. Flushes first when there is
+    /// no room, which takes a system call and at most a millisecond.
+    ///
+    /// Packets for the same destination that follow one another become one train while they are of equal length; a
+    /// shorter one ends it. So SEND first, middles and last make one train; the first packet of a WRITE or of a READ
+    /// response is longer than the middles and doesn't belong to theirs.
+    ///
+    /// # Errors
+    /// See [`PushError`]; nothing was appended then.
+    pub fn packet<E>(
+        &mut self,
+        dest: &Dest,
+        headers: &Headers,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), PushError<E>> {
+        let pad = payload_len.wrapping_neg() % 4;
+        let header_len = headers.len();
+        let len = payload_len
+            .checked_add(header_len + pad + ICRC_LEN)
+            .filter(|&len| len <= MAX_TRAIN)
+            .ok_or(PushError::TooLong(payload_len))?;
+        if self.used + len > self.staging.len() || self.trains.len() == MAX_TRAINS {
+            self.send();
+        }
+        let last = self.trains.last_mut().filter(|train| train.takes(dest, len));
+        let id = last.as_ref().map_or(0, |train| train.count);
+
+        let packet = &mut self.staging[self.used..self.used + len];
+        let mut headers = *headers;
+        headers.bth.pad = pad as u8;
+        headers.emit(packet).map_err(PushError::Headers)?;
+        fill(&mut packet[header_len..header_len + payload_len]).map_err(PushError::Fill)?;
+        packet[header_len + payload_len..][..pad].fill(0);
+        seal(packet, dest, id);
+
+        if let Some(train) = last {
+            train.count += 1;
+            train.len += len;
+        } else {
+            self.trains.push(Train { dest: dest.clone(), start: self.used, len, segment: len, count: 1 });
+        }
+        self.used += len;
+        Ok(())
+    }
+
+    /// Sends everything, in the order of appending for each destination. Non-blocking, but that a full socket buffer is
+    /// given a millisecond in all. What the kernel doesn't take is counted and lost: retransmission mends it.
+    pub fn flush(&mut self) -> Flushed {
+        self.send();
+        std::mem::take(&mut self.early)
+    }
+
+    fn send(&mut self) {
+        if !self.trains.is_empty() {
+            let flushed = send::send(&mut self.staging[..self.used], &self.trains);
+            self.early.sent += flushed.sent;
+            self.early.dropped += flushed.dropped;
+            self.trains.clear();
+        }
+        self.used = 0;
+    }
+}
+
+/// Writes the ICRC at the end of a packet, for the IPv4 identification that it will have.
+pub(super) fn seal(packet: &mut [u8], dest: &Dest, id: u16) {
+    let len = packet.len();
+    if let Some((covered, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+        let mut crc = dest.flow.start(len, id);
+        crc.bth(covered);
+        *icrc = crc.finish();
+    }
+}

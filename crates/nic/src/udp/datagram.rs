@@ -1,0 +1,108 @@
+//! What a receiver gets for each packet, and how packets cross a UNIX datagram to the process that owns them.
+
+use super::HostAddr;
+use std::net::SocketAddr;
+
+/// Shortest thing worth handing on: a BTH and an ICRC.
+pub(crate) const MIN_PACKET: usize = ferroce_wire::BTH_LEN + ferroce_wire::ICRC_LEN;
+
+/// One RoCEv2 packet as it came from a socket. Nothing in it has been checked but that a BTH and an ICRC fit.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Address and UDP port it came from.
+    pub source: SocketAddr,
+    /// Our address that it was sent to.
+    pub destination: HostAddr,
+    /// Type of service or traffic class, with the two ECN bits.
+    pub tos: u8,
+    /// TTL or hop limit on arrival, where the kernel said.
+    pub ttl: Option<u8>,
+    /// Place in the train that GRO made of it: a first guess of the IPv4 identification, for the ICRC.
+    pub segment: u16,
+    /// BTH to ICRC.
+    pub bytes: &'a [u8],
+}
+
+impl Datagram<'_> {
+    /// Destination QPN of the BTH; 0 where there is none.
+    #[must_use]
+    pub fn dest_qpn(&self) -> u32 {
+        self.bytes.get(5..8).map_or(0, |b| u32::from_be_bytes([0, b[0], b[1], b[2]]))
+    }
+
+    /// Marked "congestion experienced" on the way.
+    #[must_use]
+    pub const fn congestion_experienced(&self) -> bool {
+        self.tos & 3 == 3
+    }
+}
+
+/// Record: length (u32), source (16 address, 4 scope, 2 port), destination (16, 4), segment (u16), tos, ttl, has_ttl,
+/// reserved byte, then the packet. Host byte order: it never leaves the host.
+pub(crate) const RECORD_HEADER: usize = 4 + 22 + 20 + 2 + 4;
+
+/// Appends a record to `blob`.
+pub(crate) fn encode(datagram: &Datagram<'_>, blob: &mut Vec<u8>) {
+    blob.extend_from_slice(&(datagram.bytes.len() as u32).to_ne_bytes());
+    let source = HostAddr::from(datagram.source);
+    for address in [source, datagram.destination] {
+        blob.extend_from_slice(&address.gid());
+        blob.extend_from_slice(&address.scope_id().to_ne_bytes());
+    }
+    blob.extend_from_slice(&datagram.source.port().to_ne_bytes());
+    blob.extend_from_slice(&datagram.segment.to_ne_bytes());
+    let ttl = datagram.ttl.unwrap_or(0);
+    blob.extend_from_slice(&[datagram.tos, ttl, u8::from(datagram.ttl.is_some()), 0]);
+    blob.extend_from_slice(datagram.bytes);
+}
+
+/// Takes a record off the front of `blob`; `None` when it is empty or makes no sense.
+pub(crate) fn decode<'a>(blob: &mut &'a [u8]) -> Option<Datagram<'a>> {
+    let (header, rest) = blob.split_first_chunk::<RECORD_HEADER>()?;
+    let length = u32::from_ne_bytes(*header.first_chunk()?) as usize;
+    let (bytes, rest) = rest.split_at_checked(length)?;
+    if length < MIN_PACKET {
+        return None;
+    }
+    let address = |at: usize| -> Option<HostAddr> {
+        let scope = u32::from_ne_bytes(*header.get(at + 16..)?.first_chunk()?);
+        Some(HostAddr::from_gid(*header.get(at..)?.first_chunk()?, scope))
+    };
+    let (source, destination) = (address(4)?, address(24)?);
+    let port = u16::from_ne_bytes([header[44], header[45]]);
+    let segment = u16::from_ne_bytes([header[46], header[47]]);
+    let ttl = (header[50] != 0).then_some(header[49]);
+    *blob = rest;
+    Some(Datagram { source: source.with_port(port), destination, tos: header[48], ttl, segment, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_round_trip_and_damage_is_refused() {
+        let mut blob = Vec::new();
+        let (v4, v6) = ("10.0.0.1:5000", "[fe80::1%3]:49152");
+        for (source, destination, ttl) in [(v4, "10.0.0.2", Some(0)), (v6, "fe80::9", None)] {
+            let destination = HostAddr::new(destination.parse().unwrap(), 3);
+            let bytes = &[0, 0, 0, 0, 0, 0xab, 0xcd, 0xef, 0, 0, 0, 0, 1, 2, 3, 4, 5];
+            let source = source.parse().unwrap();
+            encode(&Datagram { source, destination, tos: 0x6b, ttl, segment: 513, bytes }, &mut blob);
+        }
+        let mut rest = &blob[..];
+        let first = decode(&mut rest).unwrap();
+        assert_eq!((first.source, first.ttl, first.segment), (v4.parse().unwrap(), Some(0), 513));
+        assert!(first.congestion_experienced());
+        assert_eq!(first.dest_qpn(), 0xabcdef);
+        let second = decode(&mut rest).unwrap();
+        assert_eq!((second.source, second.ttl), (v6.parse().unwrap(), None));
+        assert_eq!(second.destination, HostAddr::new("fe80::9".parse().unwrap(), 3));
+        assert!(rest.is_empty() && decode(&mut rest).is_none());
+        for cut in 0..RECORD_HEADER + 17 {
+            assert!(decode(&mut &blob[..cut]).is_none(), "cut at {cut}");
+        }
+        blob[..4].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert!(decode(&mut &blob[..]).is_none());
+    }
+}

@@ -1,0 +1,247 @@
+//! One local address: the 64 sockets that receive for it, and the sockets that send from it.
+
+use super::address::InetAddress;
+use super::receive::{Reader, Received};
+use super::{Datagram, GROUP, HostAddr, Stats, steering_of};
+use crate::sys::{self, EngineFd};
+use ferroce_wire::ROCE_V2_PORT;
+use ferroce_wire::icrc::Flow;
+use parking_lot::Mutex;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Asked of the kernel for both directions; it gives what it allows.
+const BUFFER_BYTES: i32 = 8 << 20;
+/// Hop limit of packets whose address vector doesn't say otherwise.
+pub(super) const DEFAULT_TTL: u8 = 64;
+
+/// A local address with its sockets. Made by [`crate::rendezvous::Rendezvous::endpoint`].
+pub struct Endpoint {
+    address: HostAddr,
+    /// Dups of the host's sockets, kept for life: closing the last dup of one would reorder the group.
+    group: Box<[EngineFd; GROUP]>,
+    readers: Box<[Mutex<Option<Reader>>; GROUP]>,
+    senders: Box<[OnceLock<Sender>; GROUP]>,
+    /// UDP_SEGMENT works on this address's device, as far as is known.
+    segmentation: AtomicBool,
+    receive_buffer: u32,
+    stats: Stats,
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+struct Sender {
+    socket: EngineFd,
+    port: u16,
+}
+
+/// A path to a peer: where packets to one of its QPs go, from where, and how. Cheap to clone; keep one per connected
+/// QP or address handle.
+#[derive(Clone)]
+pub struct Dest {
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) peer: HostAddr,
+    pub(super) to: InetAddress,
+    pub(super) tos: u8,
+    pub(super) ttl: u8,
+    /// Index into the pool of senders.
+    pub(super) sender: u8,
+    pub(super) flow: Flow,
+}
+
+impl std::fmt::Debug for Dest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} to {} (tos {:#x}, ttl {})", self.endpoint.address, self.peer, self.tos, self.ttl)
+    }
+}
+
+impl Dest {
+    /// The local end.
+    #[must_use]
+    pub const fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.endpoint
+    }
+
+    /// The peer's address.
+    #[must_use]
+    pub const fn peer(&self) -> HostAddr {
+        self.peer
+    }
+
+    /// UDP source port of the packets.
+    #[must_use]
+    pub fn source_port(&self) -> u16 {
+        self.endpoint.senders[usize::from(self.sender)].get().map_or(0, |s| s.port)
+    }
+
+    /// Whether packets to both may share a train.
+    pub(super) fn same_train(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.endpoint, &other.endpoint)
+            && (self.sender, self.tos, self.ttl, self.peer)
+                == (other.sender, other.tos, other.ttl, other.peer)
+    }
+}
+
+impl Endpoint {
+    /// Takes the group's sockets, in the group's order.
+    pub(crate) fn new(address: HostAddr, group: Box<[EngineFd; GROUP]>) -> Self {
+        let size = sys::int_option(group[0].raw(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
+        Self {
+            address,
+            group,
+            readers: Box::new([const { Mutex::new(None) }; GROUP]),
+            senders: Box::new([const { OnceLock::new() }; GROUP]),
+            segmentation: AtomicBool::new(true),
+            receive_buffer: u32::try_from(size).unwrap_or(0),
+            stats: Stats::default(),
+        }
+    }
+
+    /// The local address.
+    #[must_use]
+    pub const fn address(&self) -> HostAddr {
+        self.address
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// `SO_RCVBUF` of each of the sockets, as the kernel accounts it (payload plus its own overhead).
+    #[must_use]
+    pub const fn receive_buffer(&self) -> u32 {
+        self.receive_buffer
+    }
+
+    /// The socket that receives for a steering value, for `epoll`. It is shared with other processes: never connect,
+    /// shut down or reconfigure it.
+    #[must_use]
+    pub fn fd(&self, steering: u8) -> RawFd {
+        self.group[usize::from(steering) % GROUP].raw()
+    }
+
+    /// The group's sockets in order, for handing on to another process.
+    pub(crate) fn group(&self) -> &[EngineFd; GROUP] {
+        &self.group
+    }
+
+    /// Takes what has arrived at one socket, one non-blocking `recvmmsg`. `f` is called once per batch of at most 64
+    /// packets, in the order of arrival, and must not call `recv` of the same socket.
+    ///
+    /// Packets may be for QPs of other processes: see [`crate::rendezvous::Rendezvous::forward`].
+    ///
+    /// # Errors
+    /// That of `recvmmsg(2)`; nothing there isn't one. In a child of `fork`: EBADF.
+    pub fn recv(&self, steering: u8, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<Received> {
+        let index = usize::from(steering) % GROUP;
+        let fd = self.group[index].raw();
+        let Some(mut reader) = self.readers[index].try_lock() else { return Ok(Received::Busy) };
+        let reader = reader.get_or_insert_with(Reader::new);
+        reader.receive(fd, self.address, &self.stats, f)
+    }
+
+    /// A path to `peer` for packets to its QP `qpn`, with this TOS (traffic class) and TTL (hop limit; 0 is 64).
+    ///
+    /// # Errors
+    /// EAFNOSUPPORT when one address is IPv4 and the other IPv6, else what kept a sending socket from being made.
+    pub fn dest(self: &Arc<Self>, peer: HostAddr, tos: u8, ttl: u8, qpn: u32) -> io::Result<Dest> {
+        let (sender, port) = self.sender(steering_of(qpn))?;
+        let flow = match (self.address.ip(), peer.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => Flow::v4(from, to, port, ROCE_V2_PORT),
+            (IpAddr::V6(from), IpAddr::V6(to)) => Flow::v6(from, to, port, ROCE_V2_PORT),
+            _ => return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+        };
+        let ttl = if ttl == 0 { DEFAULT_TTL } else { ttl };
+        let endpoint = Arc::clone(self);
+        Ok(Dest { endpoint, peer, to: peer.roce(), tos, ttl, sender, flow })
+    }
+
+    /// Largest IP packet the kernel would send to `peer` now: the interface's MTU, or less where a router said so.
+    ///
+    /// # Errors
+    /// No route, or no descriptor left.
+    pub fn path_mtu(&self, peer: HostAddr) -> io::Result<u32> {
+        let socket = self.new_sender()?.socket;
+        sys::connect(socket.raw(), &peer.roce())?;
+        let (level, name) = match self.address.is_ipv6() {
+            true => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+            false => (libc::IPPROTO_IP, libc::IP_MTU),
+        };
+        let mtu = sys::int_option(socket.raw(), level, name)?;
+        u32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EIO))
+    }
+
+    /// The socket to send from to QPs with this steering value. GRO on the way merges by addresses and ports, so the
+    /// packets of one source port must all steer to one socket of the receiver.
+    fn sender(&self, steering: u8) -> io::Result<(u8, u16)> {
+        let own = &self.senders[usize::from(steering) % GROUP];
+        if own.get().is_none() {
+            match self.new_sender() {
+                // Lost a race: the other's is as good.
+                Ok(new) => drop(own.set(new)),
+                Err(error) => {
+                    // Short of descriptors: any sender is right, only slower at the receiver.
+                    let other =
+                        self.senders.iter().enumerate().find_map(|(i, s)| Some((i as u8, s.get()?.port)));
+                    return other.ok_or(error);
+                }
+            }
+        }
+        let port = own.get().map_or(0, |s| s.port);
+        Ok((steering % GROUP as u8, port))
+    }
+
+    pub(super) fn sender_fd(&self, sender: u8) -> RawFd {
+        self.senders.get(usize::from(sender)).and_then(OnceLock::get).map_or(-1, |s| s.socket.raw())
+    }
+
+    pub(super) fn segmentation(&self) -> bool {
+        self.segmentation.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn segmentation_failed(&self) {
+        if self.segmentation.swap(false, Ordering::Relaxed) {
+            tracing::info!(address = %self.address, "no UDP segmentation here: sending packets one by one");
+        }
+    }
+
+    /// Unconnected: a connected socket's packets would get a changing IPv4 identification, which the ICRC covers.
+    fn new_sender(&self) -> io::Result<Sender> {
+        let v6 = self.address.is_ipv6();
+        let socket = sys::socket(if v6 { libc::AF_INET6 } else { libc::AF_INET }, libc::SOCK_DGRAM)?;
+        let fd = socket.raw();
+        if v6 {
+            sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1_i32)?;
+            sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
+            sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, &i32::from(DEFAULT_TTL))?;
+        } else {
+            sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)?;
+            sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TTL, &i32::from(DEFAULT_TTL))?;
+        }
+        large_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+        sys::bind(fd, &self.address.kernel(0))?;
+        // Nothing is ever read here: what peers send to this port by mistake should take no memory.
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &0_i32);
+        let mut name = InetAddress::zeroed();
+        sys::socket_name(fd, &mut name)?;
+        let port = name.socket_addr().map_or(0, |a| a.port());
+        Ok(Sender { socket, port })
+    }
+}
+
+/// As much as the kernel allows: privileged past its limit, else up to it.
+pub(crate) fn large_buffer(fd: RawFd, force: i32, plain: i32) {
+    if sys::set_option(fd, libc::SOL_SOCKET, force, &BUFFER_BYTES).is_err() {
+        // Can't fail on a socket; the kernel clips the number.
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, plain, &BUFFER_BYTES);
+    }
+}

@@ -1,0 +1,140 @@
+//! Reading a socket of the group: `recvmmsg` into large buffers, GRO trains cut into packets.
+
+use super::address::InetAddress;
+use super::datagram::MIN_PACKET;
+use super::{Datagram, HostAddr, Stats};
+use crate::sys::{self, control};
+use smallvec::SmallVec;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+/// Messages a call takes; each is a whole train where the kernel merges.
+const MESSAGES: usize = 16;
+/// The largest UDP datagram, merged or not.
+const MESSAGE_BYTES: usize = 65536;
+/// Packets handed on at once.
+const BATCH: usize = 64;
+/// Segment size, TOS and TTL.
+type ControlIn = control::Control<{ 3 * control::space(4) }>;
+
+/// What [`super::Endpoint::recv`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// Another thread is reading this socket at the moment.
+    Busy,
+    /// This many packets were handed on; perhaps none.
+    Packets {
+        /// How many.
+        count: usize,
+        /// The call was filled: there may be more.
+        more: bool,
+    },
+}
+
+impl Received {
+    /// Packets handed on.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        match self {
+            Self::Busy => 0,
+            Self::Packets { count, .. } => *count,
+        }
+    }
+}
+
+/// Buffers of one socket. A megabyte of address space, of which only what arrives is ever touched.
+pub(super) struct Reader {
+    buffers: Vec<u8>,
+    controls: [ControlIn; MESSAGES],
+    sources: [InetAddress; MESSAGES],
+}
+
+impl Reader {
+    pub(super) fn new() -> Self {
+        Self {
+            buffers: vec![0; MESSAGES * MESSAGE_BYTES],
+            controls: [ControlIn::new(); MESSAGES],
+            sources: [InetAddress::zeroed(); MESSAGES],
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        fd: RawFd,
+        destination: HostAddr,
+        stats: &Stats,
+        f: &mut dyn FnMut(&[Datagram<'_>]),
+    ) -> io::Result<Received> {
+        // SAFETY: all-zero bytes are a valid iovec and mmsghdr (null pointers, lengths of 0).
+        let (mut vectors, mut headers): ([libc::iovec; MESSAGES], [libc::mmsghdr; MESSAGES]) =
+            unsafe { std::mem::zeroed() };
+        let buffers = self.buffers.chunks_exact_mut(MESSAGE_BYTES);
+        for ((((vector, header), control), source), buffer) in
+            vectors.iter_mut().zip(&mut headers).zip(&mut self.controls).zip(&mut self.sources).zip(buffers)
+        {
+            *vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+            let header = &mut header.msg_hdr;
+            header.msg_iov = vector;
+            header.msg_iovlen = 1;
+            header.msg_name = std::ptr::from_mut(source).cast();
+            header.msg_namelen = InetAddress::SIZE;
+            (header.msg_control, header.msg_controllen) = control.for_receiving();
+        }
+        // SAFETY: every pointer was set just above, to buffers that outlive the call.
+        let messages = match unsafe { sys::receive_messages(fd, &mut headers) } {
+            Ok(n) => n,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            Err(e) => return Err(e),
+        };
+        let mut count = 0;
+        let buffers = self.buffers.chunks_exact(MESSAGE_BYTES);
+        for (((header, control), source), buffer) in
+            headers[..messages].iter().zip(&self.controls).zip(&self.sources).zip(buffers)
+        {
+            let Some(source) = source.socket_addr() else { continue };
+            let length = (header.msg_len as usize).min(MESSAGE_BYTES);
+            let mut about = Datagram { source, destination, tos: 0, ttl: None, segment: 0, bytes: &[] };
+            let segment_size = read_control(control.received(header.msg_hdr.msg_controllen), &mut about);
+            let mut batch = SmallVec::<[Datagram<'_>; BATCH]>::new();
+            for (segment, bytes) in buffer[..length].chunks(segment_size.unwrap_or(MESSAGE_BYTES)).enumerate()
+            {
+                if bytes.len() < MIN_PACKET {
+                    stats.malformed.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                batch.push(Datagram { segment: segment as u16, bytes, ..about });
+                if batch.len() == BATCH {
+                    count += batch.len();
+                    f(&batch);
+                    batch.clear();
+                }
+            }
+            if !batch.is_empty() {
+                count += batch.len();
+                f(&batch);
+            }
+        }
+        stats.received.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(Received::Packets { count, more: messages == MESSAGES })
+    }
+}
+
+/// Fills in TOS and TTL; returns the segment size of a merged train.
+fn read_control(messages: control::Messages<'_>, about: &mut Datagram<'_>) -> Option<usize> {
+    let mut segment_size = None;
+    for message in messages {
+        let Some(value) = message.int() else { continue };
+        match (message.level, message.kind) {
+            (libc::SOL_UDP, libc::UDP_GRO) => segment_size = usize::try_from(value).ok().filter(|&n| n > 0),
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                about.tos = value as u8
+            }
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                about.ttl = u8::try_from(value).ok();
+            }
+            _ => {}
+        }
+    }
+    segment_size
+}

@@ -1,0 +1,198 @@
+//! Handing a batch to the kernel: `sendmmsg`, and what to do when it says no.
+
+use super::batch::{Flushed, Train, seal};
+use super::endpoint::{DEFAULT_TTL, Dest, Endpoint};
+use super::stats::OncePerSecond;
+use crate::sys::KernelAddress;
+use crate::sys::{self, control};
+use smallvec::SmallVec;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Messages a `sendmmsg` takes here.
+const MESSAGES: usize = 32;
+/// What full socket buffers are given, per batch.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// TOS, TTL and segment size.
+type ControlOut = control::Control<{ 3 * control::space(4) }>;
+
+/// One message: a train, or a packet alone.
+struct Unit<'t> {
+    train: &'t Train,
+    start: usize,
+    len: usize,
+    count: u16,
+}
+
+pub(super) fn send(staging: &mut [u8], trains: &[Train]) -> Flushed {
+    let mut sending = Sending { staging, deadline: None, flushed: Flushed::default() };
+    let mut done = SmallVec::<[bool; 64]>::from_elem(false, trains.len());
+    for first in 0..trains.len() {
+        if done[first] {
+            continue;
+        }
+        // All that leaves by the same socket, in order.
+        let dest = &trains[first].dest;
+        let mut units = SmallVec::<[Unit<'_>; MESSAGES]>::new();
+        for (train, done) in trains[first..].iter().zip(&mut done[first..]) {
+            if train.dest.sender == dest.sender && Arc::ptr_eq(&train.dest.endpoint, &dest.endpoint) {
+                *done = true;
+                sending.add(train, &mut units);
+            }
+        }
+        sending.messages(&dest.endpoint, dest.endpoint.sender_fd(dest.sender), &units);
+    }
+    sending.flushed
+}
+
+struct Sending<'s> {
+    staging: &'s mut [u8],
+    /// When the patience ends; from the first full buffer on.
+    deadline: Option<Instant>,
+    flushed: Flushed,
+}
+
+impl Sending<'_> {
+    fn add<'t>(&mut self, train: &'t Train, units: &mut SmallVec<[Unit<'t>; MESSAGES]>) {
+        if train.count == 1 || train.dest.endpoint.segmentation() {
+            units.push(Unit { train, start: train.start, len: train.len, count: train.count });
+        } else {
+            units.extend(self.singles(train));
+        }
+    }
+
+    /// The packets of a train as messages of their own. Each then has the identification 0.
+    fn singles<'t>(&mut self, train: &'t Train) -> impl Iterator<Item = Unit<'t>> + use<'t> {
+        for packet in self.staging[train.start..train.start + train.len].chunks_mut(train.segment) {
+            seal(packet, &train.dest, 0);
+        }
+        (train.start..train.start + train.len).step_by(train.segment).map(|start| {
+            let len = train.segment.min(train.start + train.len - start);
+            Unit { train, start, len, count: 1 }
+        })
+    }
+
+    fn messages(&mut self, endpoint: &Endpoint, fd: RawFd, units: &[Unit<'_>]) {
+        let mut rest = units;
+        while let Some(first) = rest.first() {
+            match self.once(fd, &rest[..rest.len().min(MESSAGES)]) {
+                Ok(sent) => {
+                    let (gone, left) = rest.split_at(sent.min(rest.len()));
+                    self.sent(endpoint, gone);
+                    rest = left;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    if !self.wait(fd) {
+                        self.drop_all(endpoint, rest, &e);
+                        return;
+                    }
+                }
+                Err(e) => {
+                    rest = &rest[1..];
+                    if first.count > 1 && refuses_segmentation(&e) {
+                        self.try_singles(endpoint, fd, first.train);
+                    } else {
+                        self.drop_all(endpoint, std::slice::from_ref(first), &e);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A train was refused in a way that may be about segmentation or about the packets themselves. If the packets go
+    /// out alone it was segmentation, and this address won't try it again.
+    fn try_singles(&mut self, endpoint: &Endpoint, fd: RawFd, train: &Train) {
+        let units: SmallVec<[Unit<'_>; 64]> = self.singles(train).collect();
+        match self.once(fd, &units[..1]) {
+            Ok(_) => {
+                endpoint.segmentation_failed();
+                self.sent(endpoint, &units[..1]);
+                self.messages(endpoint, fd, &units[1..]);
+            }
+            Err(e) => self.drop_all(endpoint, &units, &e),
+        }
+    }
+
+    /// One `sendmmsg`: how many of `units` (at most [`MESSAGES`]) went.
+    fn once(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
+        // SAFETY: all-zero bytes are a valid iovec and mmsghdr (null pointers, lengths of 0).
+        let (mut vectors, mut headers): ([libc::iovec; MESSAGES], [libc::mmsghdr; MESSAGES]) =
+            unsafe { std::mem::zeroed() };
+        let mut controls = [ControlOut::new(); MESSAGES];
+        for (((unit, header), vector), control) in
+            units.iter().zip(&mut headers).zip(&mut vectors).zip(&mut controls)
+        {
+            fill_control(control, unit);
+            let bytes = &mut self.staging[unit.start..unit.start + unit.len];
+            *vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            let header = &mut header.msg_hdr;
+            header.msg_iov = vector;
+            header.msg_iovlen = 1;
+            header.msg_name = unit.train.dest.to.pointer().cast_mut().cast();
+            header.msg_namelen = unit.train.dest.to.length();
+            header.msg_controllen = control.len();
+            header.msg_control = control.for_sending();
+        }
+        let count = units.len().min(MESSAGES);
+        // SAFETY: the first `count` headers point to buffers, addresses and control messages that outlive the call.
+        unsafe { sys::send_messages(fd, &mut headers[..count]) }
+    }
+
+    fn wait(&mut self, fd: RawFd) -> bool {
+        let now = Instant::now();
+        let deadline = *self.deadline.get_or_insert(now + PATIENCE);
+        let left = deadline.saturating_duration_since(now);
+        !left.is_zero() && sys::wait_for(fd, libc::POLLOUT, left)
+    }
+
+    fn sent(&mut self, endpoint: &Endpoint, units: &[Unit<'_>]) {
+        let packets: usize = units.iter().map(|u| usize::from(u.count)).sum();
+        let trains = units.iter().filter(|u| u.count > 1).count();
+        self.flushed.sent += packets;
+        endpoint.stats().sent.fetch_add(packets as u64, Ordering::Relaxed);
+        endpoint.stats().trains.fetch_add(trains as u64, Ordering::Relaxed);
+    }
+
+    fn drop_all(&mut self, endpoint: &Endpoint, units: &[Unit<'_>], error: &io::Error) {
+        static BRAKE: OncePerSecond = OncePerSecond::new();
+        let packets: usize = units.iter().map(|u| usize::from(u.count)).sum();
+        self.flushed.dropped += packets;
+        endpoint.stats().dropped.fetch_add(packets as u64, Ordering::Relaxed);
+        if let Some(unit) = units.first()
+            && BRAKE.now()
+        {
+            let dest: &Dest = &unit.train.dest;
+            tracing::debug!(?dest, packets, bytes = unit.len, %error, "packets not sent");
+        }
+    }
+}
+
+fn fill_control(control: &mut ControlOut, unit: &Unit<'_>) {
+    let dest = &unit.train.dest;
+    let v6 = dest.peer().is_ipv6();
+    let level = if v6 { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
+    // There is room for all three.
+    if unit.count > 1 {
+        control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &(unit.train.segment as u16).to_ne_bytes());
+    }
+    if dest.tos != 0 {
+        let kind = if v6 { libc::IPV6_TCLASS } else { libc::IP_TOS };
+        control.push(level, kind, &i32::from(dest.tos).to_ne_bytes());
+    }
+    if dest.ttl != DEFAULT_TTL {
+        let kind = if v6 { libc::IPV6_HOPLIMIT } else { libc::IP_TTL };
+        control.push(level, kind, &i32::from(dest.ttl).to_ne_bytes());
+    }
+}
+
+/// Errors by which kernels and devices say that they can't segment (and which can mean other things too).
+fn refuses_segmentation(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINVAL | libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT | libc::EMSGSIZE)
+    )
+}
