@@ -127,7 +127,8 @@ pub trait Env {
     ///
     /// # Errors
     /// The NAK to send.
-    fn check_remote(&mut self, rkey: u32, va: u64, len: u64, access: RemoteAccess) -> Result<(), RemoteError>;
+    fn check_remote(&mut self, rkey: u32, va: u64, len: u64, access: RemoteAccess)
+    -> Result<(), RemoteError>;
     /// Checks again and writes a payload of an RDMA WRITE.
     ///
     /// # Errors

@@ -2,15 +2,31 @@
 //!
 //! In here: requester, responder, completer, PSN arithmetic, RNR, retransmission, the send window.
 //! Out of here: clocks, threads, sockets, memory, ABI. Time is a parameter, memory is a trait ([`Env`]),
-//! packets come in through [`handle_packet`] and go out through [`Env::transmit`].
+//! packets come in through [`Qp::handle_packet`] and go out through [`Env::transmit`].
 //! The same core serves every fabric: on a lossless one the path MTU is unlimited and a message is one packet.
 #![forbid(unsafe_code)]
 
+mod answers;
+mod completer;
+mod counters;
 mod env;
+mod execute;
+mod psn;
+mod qp;
+mod requester;
+mod responder;
+mod rnr;
+mod sendq;
 mod time;
 mod types;
+mod uc;
+mod ud;
+mod window;
 
+pub use counters::Counters;
 pub use env::{Env, Payload, RemoteAccess, RemoteError, Source, TransmitError};
+pub use qp::{MAX_MESSAGE, Qp};
+pub use rnr::rnr_delay;
 pub use time::Instant;
 pub use types::{
     Access, AtomicOp, Completion, Data, PostError, QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge,

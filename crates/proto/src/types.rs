@@ -21,15 +21,40 @@ pub type SgeList = SmallVec<[Sge; 2]>;
 #[allow(missing_docs)] // the fields are those of ibv_post_send(3)
 pub enum SendOp {
     Send,
-    SendWithImmediate { immediate: [u8; 4] },
-    SendWithInvalidate { rkey: u32 },
-    Write { va: u64, rkey: u32 },
-    WriteWithImmediate { va: u64, rkey: u32, immediate: [u8; 4] },
-    Read { va: u64, rkey: u32 },
-    CompareSwap { va: u64, rkey: u32, compare: u64, swap: u64 },
-    FetchAdd { va: u64, rkey: u32, add: u64 },
+    SendWithImmediate {
+        immediate: [u8; 4],
+    },
+    SendWithInvalidate {
+        rkey: u32,
+    },
+    Write {
+        va: u64,
+        rkey: u32,
+    },
+    WriteWithImmediate {
+        va: u64,
+        rkey: u32,
+        immediate: [u8; 4],
+    },
+    Read {
+        va: u64,
+        rkey: u32,
+    },
+    CompareSwap {
+        va: u64,
+        rkey: u32,
+        compare: u64,
+        swap: u64,
+    },
+    FetchAdd {
+        va: u64,
+        rkey: u32,
+        add: u64,
+    },
     /// Invalidates an rkey of this host; nothing goes out.
-    LocalInvalidate { rkey: u32 },
+    LocalInvalidate {
+        rkey: u32,
+    },
 }
 
 /// Where a send work request's payload is (for READ and atomics: where the result goes).

@@ -1,0 +1,294 @@
+//! What the RC responder owes its peer: READ responses and results of atomics in PSN order, then one ACK or NAK.
+//!
+//! READs are executed when their answer leaves, paced by the caller's budget; receiving goes on meanwhile. An
+//! acknowledgement waits until all answers before it have left, so that none overtakes.
+
+use crate::responder::Refusal;
+use crate::{Env, Qp, QpState, Source, TransmitError, psn};
+use ferroce_wire::{Aeth, Headers, Operation, Reth, Syndrome};
+use std::collections::VecDeque;
+
+/// A READ being answered.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    /// Its first PSN (extended).
+    first: u64,
+    /// The PSN of the next response packet.
+    next: u64,
+    /// The PSN after the last one.
+    end: u64,
+    /// What is left of the range.
+    rest: Reth,
+    /// The next packet is the first of this answer.
+    start: bool,
+    msn: u32,
+    duplicate: bool,
+}
+
+/// The result of an atomic.
+#[derive(Clone, Copy, Debug)]
+struct Atomic {
+    psn: u64,
+    original: u64,
+    msn: u32,
+    duplicate: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Read(Read),
+    Atomic(Atomic),
+}
+
+impl Answer {
+    /// The PSN of the next packet.
+    const fn next(&self) -> u64 {
+        match self {
+            Answer::Read(read) => read.next,
+            Answer::Atomic(atomic) => atomic.psn,
+        }
+    }
+
+    const fn is_duplicate(&self) -> bool {
+        match self {
+            Answer::Read(read) => read.duplicate,
+            Answer::Atomic(atomic) => atomic.duplicate,
+        }
+    }
+}
+
+/// The answers of one QP.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    queue: VecDeque<Answer>,
+    /// The acknowledgement that is owed; a later one takes the place of an earlier one.
+    owed: Option<Owed>,
+    /// Executed atomics by PSN, oldest first, for duplicates.
+    results: VecDeque<(u64, u64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Owed {
+    /// Everything before the expected PSN is done.
+    Ack,
+    Nak {
+        syndrome: Syndrome,
+        psn: u64,
+    },
+}
+
+impl Answers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.owed.is_none()
+    }
+
+    /// READs and atomics that were asked for the first time and aren't answered yet.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.queue.iter().filter(|answer| !answer.is_duplicate()).count()
+    }
+
+    /// An ACK is owed. A NAK that hasn't left says the same about everything before its PSN, and more.
+    pub(crate) fn owe_ack(&mut self) {
+        if self.owed.is_none() {
+            self.owed = Some(Owed::Ack);
+        }
+    }
+
+    pub(crate) fn owe_nak(&mut self, syndrome: Syndrome, psn: u64) {
+        self.owed = Some(Owed::Nak { syndrome, psn });
+    }
+
+    /// The expected packet has come: what was said about its absence is over.
+    pub(crate) fn withdraw_nak(&mut self) {
+        if matches!(self.owed, Some(Owed::Nak { .. })) {
+            self.owed = None;
+        }
+    }
+
+    /// A new READ of `psns` response packets.
+    pub(crate) fn read(&mut self, psn: u64, psns: u32, rest: Reth, msn: u32) {
+        // Its answer acknowledges everything before it.
+        self.owed = None;
+        let end = psn + u64::from(psns);
+        self.queue.push_back(Answer::Read(Read {
+            first: psn,
+            next: psn,
+            end,
+            rest,
+            start: true,
+            msn,
+            duplicate: false,
+        }));
+    }
+
+    /// A new atomic was executed; the last `keep` results are remembered.
+    pub(crate) fn atomic(&mut self, psn: u64, original: u64, msn: u32, keep: usize) {
+        self.owed = None;
+        if self.results.len() >= keep {
+            self.results.pop_front();
+        }
+        self.results.push_back((psn, original));
+        self.queue.push_back(Answer::Atomic(Atomic { psn, original, msn, duplicate: false }));
+    }
+
+    /// A READ was asked for again, from its beginning or from a later PSN. Nothing is done if its answer is still to
+    /// leave. At most `limit` answers are queued.
+    pub(crate) fn read_again(&mut self, psn: u64, psns: u32, rest: Reth, msn: u32, limit: usize) {
+        let again = Read {
+            first: psn,
+            next: psn,
+            end: psn + u64::from(psns),
+            rest,
+            start: true,
+            msn,
+            duplicate: true,
+        };
+        for answer in &mut self.queue {
+            if let Answer::Read(read) = answer
+                && (read.first..read.end).contains(&psn)
+            {
+                if psn < read.next {
+                    *read = Read { duplicate: read.duplicate, ..again };
+                }
+                return;
+            }
+        }
+        self.insert(Answer::Read(again), limit);
+    }
+
+    /// An atomic was asked for again: its result is sent again, if it is remembered.
+    pub(crate) fn atomic_again(&mut self, psn: u64, msn: u32, limit: usize) {
+        let Some((_, original)) = self.results.iter().find(|(number, _)| *number == psn).copied() else {
+            return;
+        };
+        if !self.queue.iter().any(|answer| matches!(answer, Answer::Atomic(a) if a.psn == psn)) {
+            self.insert(Answer::Atomic(Atomic { psn, original, msn, duplicate: true }), limit);
+        }
+    }
+
+    fn insert(&mut self, answer: Answer, limit: usize) {
+        if self.queue.len() < limit {
+            let at =
+                self.queue.iter().position(|other| other.next() > answer.next()).unwrap_or(self.queue.len());
+            self.queue.insert(at, answer);
+        }
+    }
+}
+
+impl<A: Clone> Qp<A> {
+    /// Sends what is owed until `budget` bytes of payload or the fabric ends it; `true` for the budget.
+    pub(crate) fn send_answers<E: Env<Address = A>>(&mut self, env: &mut E, budget: &mut u32) -> bool {
+        while let Some(answer) = self.answers.queue.front().copied() {
+            if *budget == 0 {
+                return true;
+            }
+            match self.send_answer(answer, env) {
+                Some(bytes) => *budget = budget.saturating_sub(bytes.max(64)),
+                None => return false,
+            }
+        }
+        self.send_owed(env);
+        false
+    }
+
+    /// Sends results of atomics, and the acknowledgement if no READ is before it.
+    pub(crate) fn send_short_answers<E: Env<Address = A>>(&mut self, env: &mut E) {
+        while let Some(answer) = self.answers.queue.front().copied() {
+            if matches!(answer, Answer::Read(_)) || self.send_answer(answer, env).is_none() {
+                return;
+            }
+        }
+        self.send_owed(env);
+    }
+
+    /// Sends one packet and returns its bytes; `None` when the fabric takes nothing.
+    fn send_answer<E: Env<Address = A>>(&mut self, answer: Answer, env: &mut E) -> Option<u32> {
+        match answer {
+            Answer::Read(read) => self.send_read_response(read, env),
+            Answer::Atomic(atomic) => {
+                let mut headers = Headers::new(self.bth(Operation::AtomicAcknowledge, psn::wire(atomic.psn)));
+                headers.aeth = Some(Aeth { syndrome: Syndrome::ACK_UNLIMITED.to_u8(), msn: atomic.msn });
+                headers.atomic_ack = Some(atomic.original);
+                env.transmit(&headers, Source::None, None).ok()?;
+                self.counters.responses_sent += 1;
+                self.answers.queue.pop_front();
+                Some(8)
+            }
+        }
+    }
+
+    fn send_read_response<E: Env<Address = A>>(&mut self, mut read: Read, env: &mut E) -> Option<u32> {
+        let len = read.rest.dma_len.min(self.mtu());
+        let last = read.next + 1 == read.end;
+        let operation = match (read.start, last) {
+            (true, true) => Operation::ReadResponseOnly,
+            (true, false) => Operation::ReadResponseFirst,
+            (false, true) => Operation::ReadResponseLast,
+            (false, false) => Operation::ReadResponseMiddle,
+        };
+        let mut headers = Headers::new(self.bth(operation, psn::wire(read.next)));
+        if read.start || last {
+            headers.aeth = Some(Aeth { syndrome: Syndrome::ACK_UNLIMITED.to_u8(), msn: read.msn });
+        }
+        let source = match len {
+            0 => Source::None,
+            _ => Source::Remote { rkey: read.rest.rkey, va: read.rest.va, len },
+        };
+        match env.transmit(&headers, source, None) {
+            Ok(()) => {}
+            Err(TransmitError::Blocked) => return None,
+            Err(TransmitError::Local | TransmitError::Remote(_)) if read.duplicate => {
+                // The first answer has probably arrived, and the program has withdrawn the memory since.
+                self.answers.queue.pop_front();
+                return Some(0);
+            }
+            Err(error) => {
+                self.answers.queue.clear();
+                let refusal = match error {
+                    TransmitError::Remote(error) => Refusal::from(error),
+                    _ => Refusal::Operational,
+                };
+                self.refuse(refusal, read.next, env);
+                return Some(0);
+            }
+        }
+        self.counters.responses_sent += 1;
+        if last {
+            self.answers.queue.pop_front();
+        } else {
+            read.next += 1;
+            read.start = false;
+            read.rest.va = read.rest.va.wrapping_add(u64::from(len));
+            read.rest.dma_len -= len;
+            if let Some(front) = self.answers.queue.front_mut() {
+                *front = Answer::Read(read);
+            }
+        }
+        Some(len)
+    }
+
+    fn send_owed<E: Env<Address = A>>(&mut self, env: &mut E) {
+        let Some(owed) = self.answers.owed else { return };
+        let (syndrome, number) = match owed {
+            Owed::Ack => (Syndrome::ACK_UNLIMITED, self.resp.expected.wrapping_sub(1)),
+            Owed::Nak { syndrome, psn } => (syndrome, psn),
+        };
+        let mut headers = Headers::new(self.bth(Operation::Acknowledge, psn::wire(number)));
+        headers.aeth = Some(Aeth { syndrome: syndrome.to_u8(), msn: self.resp.msn });
+        if env.transmit(&headers, Source::None, None).is_ok() {
+            self.answers.owed = None;
+            self.counters.responses_sent += 1;
+        }
+    }
+
+    /// Refuses a request for good: the NAK follows the answers before it, and the QP goes to ERR.
+    pub(crate) fn refuse<E: Env<Address = A>>(&mut self, refusal: Refusal, number: u64, env: &mut E) {
+        if self.state == QpState::Err {
+            self.answers.owe_nak(Syndrome::Nak(refusal.nak()), number);
+            return;
+        }
+        self.answers.owe_nak(Syndrome::Nak(refusal.nak()), number);
+        self.report_refusal(refusal, env);
+        self.enter_error(env);
+    }
+}

@@ -1,0 +1,239 @@
+//! The RC completer: what responses mean for the requests that wait for them (IBTA 9.7.5, 9.7.6).
+
+use crate::requester::charge;
+use crate::rnr::rnr_delay;
+use crate::{Data, Env, Instant, Payload, Qp, WcStatus, psn};
+use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
+
+impl<A: Clone> Qp<A> {
+    /// Takes an ACK, a NAK, a READ response or the result of an atomic.
+    pub(crate) fn handle_response<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) {
+        let number = psn::extend(self.req.una, headers.bth.psn);
+        if number < self.req.una || number >= self.req.max {
+            self.counters.stale_responses += 1;
+            return;
+        }
+        let syndrome = headers.aeth.map(|aeth| Syndrome::from_u8(aeth.syndrome));
+        match (headers.bth.opcode.operation, syndrome) {
+            (Operation::Acknowledge, Some(Syndrome::Ack { .. })) => {
+                self.acknowledge(now, number + 1, env);
+                if self.req.una <= number {
+                    self.implied_nak(now);
+                }
+            }
+            (Operation::Acknowledge, Some(Syndrome::RnrNak { timer })) => {
+                if self.acknowledge_before(now, number, env) {
+                    self.not_ready(now, timer, env);
+                }
+            }
+            (Operation::Acknowledge, Some(Syndrome::Nak(code))) => self.handle_nak(now, number, code, env),
+            (Operation::AtomicAcknowledge, Some(Syndrome::Ack { .. })) => {
+                if self.acknowledge_before(now, number, env) {
+                    self.take_atomic(now, headers.atomic_ack.unwrap_or(0), env);
+                }
+            }
+            (
+                Operation::ReadResponseFirst
+                | Operation::ReadResponseMiddle
+                | Operation::ReadResponseLast
+                | Operation::ReadResponseOnly,
+                None | Some(Syndrome::Ack { .. }),
+            ) => {
+                if self.acknowledge_before(now, number, env) {
+                    self.take_read(now, headers, payload, env);
+                }
+            }
+            _ => self.counters.malformed += 1,
+        }
+        self.settle(env);
+    }
+
+    /// Everything before `end` has arrived: retires requests up to there, but none whose data is still missing.
+    fn acknowledge<E: Env<Address = A>>(&mut self, now: Instant, end: u64, env: &mut E) {
+        let before = self.req.una;
+        let mtu = self.mtu();
+        let mut bytes = 0;
+        while self.sq.head() < self.req.started
+            && let Some(wqe) = self.sq.front()
+        {
+            if wqe.wants_data() || end <= self.req.una {
+                break;
+            }
+            let upto = wqe.end().min(end);
+            bytes += charge(wqe, (self.req.una - wqe.first) as u32, (upto - wqe.first) as u32, mtu);
+            self.req.una = upto;
+            if upto < wqe.end() {
+                break;
+            }
+            self.complete_front(WcStatus::Success, env);
+        }
+        if self.req.una > before {
+            self.moved(now, bytes);
+        }
+    }
+
+    /// `una` has moved: timers, window, and the cursor if it lags behind.
+    fn moved(&mut self, now: Instant, bytes: u64) {
+        self.req.progress(now, bytes, &self.params);
+        if self.req.next < self.req.una {
+            let back = self.req.went_back;
+            self.go_back(now);
+            self.req.went_back = back;
+        }
+    }
+
+    /// As [`Self::acknowledge`]; returns whether `number` is now the oldest that isn't acknowledged. If it isn't, a
+    /// READ or atomic before it was answered and the answer lost.
+    fn acknowledge_before<E: Env<Address = A>>(&mut self, now: Instant, number: u64, env: &mut E) -> bool {
+        self.acknowledge(now, number, env);
+        if self.req.una == number {
+            return true;
+        }
+        if self.req.una < number {
+            self.implied_nak(now);
+        }
+        false
+    }
+
+    /// A response jumped over an unanswered READ or atomic (IBTA 9.7.5.1.1): asks again, once per round trip. Only the
+    /// timers count retries here: responses that arrive are no sign of a dead peer.
+    fn implied_nak(&mut self, now: Instant) {
+        if self.went_back_within(now, 2) {
+            return;
+        }
+        self.counters.implied_naks += 1;
+        self.req.window.congested(now, self.mtu());
+        self.go_back(now);
+    }
+
+    /// Was the oldest unacknowledged packet sent again less than `halves` half round trips ago?
+    fn went_back_within(&self, now: Instant, halves: u32) -> bool {
+        self.req.went_back.is_some_and(|(una, at)| {
+            una == self.req.una && now.since(at) < self.req.window.rtt() * halves / 2
+        })
+    }
+
+    fn handle_nak<E: Env<Address = A>>(&mut self, now: Instant, number: u64, code: NakCode, env: &mut E) {
+        let status = match code {
+            NakCode::PsnSequenceError => {
+                if self.acknowledge_before(now, number, env) {
+                    self.sequence_error(now, env);
+                }
+                return;
+            }
+            NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+            NakCode::RemoteAccessError => WcStatus::RemAccessErr,
+            NakCode::RemoteOperationalError => WcStatus::RemOpErr,
+            // Reliable datagrams only.
+            NakCode::InvalidRdRequest => {
+                self.counters.malformed += 1;
+                return;
+            }
+        };
+        self.acknowledge(now, number, env);
+        // A READ may be refused in the middle of its answer, of which a part may have been lost.
+        if self.sq.front().is_some_and(|wqe| wqe.first <= number && number < wqe.end()) {
+            self.fail_front(status, env);
+        } else {
+            self.implied_nak(now);
+        }
+    }
+
+    /// The responder misses the oldest unacknowledged packet.
+    fn sequence_error<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
+        self.counters.seq_naks += 1;
+        if self.went_back_within(now, 1) {
+            // It was sent before the repetition can have arrived.
+            return;
+        }
+        if self.req.retries == 0 {
+            self.fail_front(WcStatus::RetryExcErr, env);
+            return;
+        }
+        self.req.retries -= 1;
+        self.req.window.congested(now, self.mtu());
+        self.go_back(now);
+    }
+
+    /// The responder has no receive for the oldest unacknowledged packet.
+    fn not_ready<E: Env<Address = A>>(&mut self, now: Instant, timer: u8, env: &mut E) {
+        self.counters.rnr_naks += 1;
+        if self.req.rnr_until.is_some() {
+            return;
+        }
+        if self.params.rnr_retry != 7 {
+            if self.req.rnr_retries == 0 {
+                self.fail_front(WcStatus::RnrRetryExcErr, env);
+                return;
+            }
+            self.req.rnr_retries -= 1;
+        }
+        self.go_back(now);
+        self.req.suspend(now.after(rnr_delay(timer)));
+    }
+
+    fn take_atomic<E: Env<Address = A>>(&mut self, now: Instant, original: u64, env: &mut E) {
+        let Some(wqe) = self.sq.front().filter(|wqe| wqe.is_atomic()) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        if let Data::Sges(sges) = &wqe.wr.data
+            && env.place_bytes(sges, 0, &original.to_ne_bytes()).is_err()
+        {
+            self.fail_front(WcStatus::LocProtErr, env);
+            return;
+        }
+        self.finish_data(now, true, env);
+    }
+
+    fn take_read<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) {
+        let mtu = self.mtu();
+        let Some(wqe) = self.sq.front().filter(|wqe| wqe.wants_data() && !wqe.is_atomic()) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let packet = (self.req.una - wqe.first) as u32;
+        let (offset, bytes) = wqe.slice(packet, mtu);
+        let last = packet + 1 == wqe.packets;
+        let ends = headers.bth.opcode.is_last() || headers.bth.opcode.is_only();
+        // A long READ was asked for in pieces, each of which has its own "last": only the end must be one.
+        if payload.len() as u64 != u64::from(bytes) || (last && !ends) {
+            self.fail_front(WcStatus::BadRespErr, env);
+            return;
+        }
+        if let Data::Sges(sges) = &wqe.wr.data
+            && bytes > 0
+            && env.place(sges, offset, payload).is_err()
+        {
+            self.fail_front(WcStatus::LocProtErr, env);
+            return;
+        }
+        self.finish_data(now, last, env);
+    }
+
+    /// The oldest PSN, of a READ or an atomic, was answered.
+    fn finish_data<E: Env<Address = A>>(&mut self, now: Instant, last: bool, env: &mut E) {
+        let mtu = self.mtu();
+        let Some(wqe) = self.sq.front() else { return };
+        let packet = (self.req.una - wqe.first) as u32;
+        let bytes = charge(wqe, packet, packet + 1, mtu);
+        self.req.una += 1;
+        if last {
+            self.req.unfinished_reads = self.req.unfinished_reads.saturating_sub(1);
+            self.complete_front(WcStatus::Success, env);
+        }
+        self.moved(now, bytes);
+    }
+}

@@ -1,0 +1,140 @@
+//! Execution of SEND and RDMA WRITE packets, which RC and UC share; they differ in what a refusal means.
+
+use crate::responder::Refusal;
+use crate::{Env, MAX_MESSAGE, Payload, Qp, RemoteAccess, WcOpcode, WcStatus};
+use ferroce_wire::{Headers, Opcode};
+
+/// The message of several packets that is in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Message {
+    #[default]
+    None,
+    /// A SEND; `done` bytes have been placed into the held receive.
+    Send { done: u64 },
+    /// An RDMA WRITE; `done` of `len` bytes have been written.
+    Write { va: u64, rkey: u32, len: u32, done: u32 },
+}
+
+impl<A: Clone> Qp<A> {
+    /// Places a packet of a SEND.
+    pub(crate) fn execute_send<E: Env<Address = A>>(
+        &mut self,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        let opcode = headers.bth.opcode;
+        let done = match (self.resp.message, begins(opcode)) {
+            (Message::None, true) => 0,
+            (Message::Send { done }, false) => done,
+            _ => return Err(Refusal::Invalid),
+        };
+        let len = self.packet_len(opcode, payload)?;
+        if self.resp.held.is_none() {
+            self.resp.held = env.next_recv();
+        }
+        let held = self.resp.held.as_ref().ok_or(Refusal::NotReady)?;
+        let total = done + len;
+        if total > held.capacity() || total > MAX_MESSAGE {
+            return Err(Refusal::TooLong);
+        }
+        if len > 0 {
+            env.place(&held.sges, done, payload).map_err(|()| Refusal::BadReceive)?;
+        }
+        if !ends(opcode) {
+            self.resp.message = Message::Send { done: total };
+            return Ok(());
+        }
+        if let Some(rkey) = headers.invalidate_rkey {
+            env.invalidate(rkey)?;
+        }
+        self.finish_receive(headers, WcOpcode::Recv, total as u32, env);
+        Ok(())
+    }
+
+    /// Writes a packet of an RDMA WRITE.
+    pub(crate) fn execute_write<E: Env<Address = A>>(
+        &mut self,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        let opcode = headers.bth.opcode;
+        if !self.params.access.remote_write {
+            return Err(Refusal::Invalid);
+        }
+        let len = self.packet_len(opcode, payload)? as u32;
+        let (va, rkey, whole, done) = match (self.resp.message, begins(opcode), headers.reth) {
+            (Message::None, true, Some(reth)) => (reth.va, reth.rkey, reth.dma_len, 0),
+            (Message::Write { va, rkey, len, done }, false, _) => (va, rkey, len, done),
+            _ => return Err(Refusal::Invalid),
+        };
+        let rest = u64::from(whole - done);
+        let fits = if ends(opcode) { u64::from(len) == rest } else { u64::from(len) < rest };
+        if !fits || u64::from(whole) > MAX_MESSAGE {
+            return Err(Refusal::Invalid);
+        }
+        let immediate = headers.immediate.is_some();
+        if immediate && self.resp.held.is_none() {
+            // Before anything is written, so that the whole packet can come again.
+            self.resp.held = Some(env.next_recv().ok_or(Refusal::NotReady)?);
+        }
+        if begins(opcode) && whole > 0 {
+            env.check_remote(rkey, va, u64::from(whole), RemoteAccess::Write)?;
+        }
+        if len > 0 {
+            env.write_remote(rkey, va.wrapping_add(u64::from(done)), payload)?;
+        }
+        if !ends(opcode) {
+            self.resp.message = Message::Write { va, rkey, len: whole, done: done + len };
+        } else if immediate {
+            self.finish_receive(headers, WcOpcode::RecvRdmaWithImm, whole, env);
+        } else {
+            self.resp.message = Message::None;
+            self.resp.count_message();
+        }
+        Ok(())
+    }
+
+    /// The length of a packet, if it is one that its place in the message allows (IBTA 9.7.4.1.6).
+    fn packet_len(&self, opcode: Opcode, payload: &impl Payload) -> Result<u64, Refusal> {
+        let len = payload.len() as u64;
+        let mtu = u64::from(self.mtu());
+        let right = match (begins(opcode), ends(opcode)) {
+            (_, false) => len == mtu,
+            (true, true) => len <= mtu && len <= MAX_MESSAGE,
+            (false, true) => (1..=mtu).contains(&len),
+        };
+        if right { Ok(len) } else { Err(Refusal::Invalid) }
+    }
+
+    /// The message is complete and used the held receive.
+    fn finish_receive<E: Env<Address = A>>(
+        &mut self,
+        headers: &Headers,
+        opcode: WcOpcode,
+        byte_len: u32,
+        env: &mut E,
+    ) {
+        self.resp.count_message();
+        if let Some(held) = self.resp.take_held() {
+            let mut completion = self.recv_completion(held.wr_id, WcStatus::Success);
+            completion.opcode = opcode;
+            completion.byte_len = byte_len;
+            completion.immediate = headers.immediate;
+            completion.invalidated_rkey = headers.invalidate_rkey;
+            completion.solicited = headers.bth.solicited;
+            env.complete_recv(completion);
+        }
+    }
+}
+
+/// First or only packet of a message.
+pub(crate) const fn begins(opcode: Opcode) -> bool {
+    opcode.is_first() || opcode.is_only()
+}
+
+/// Last or only packet of a message.
+pub(crate) const fn ends(opcode: Opcode) -> bool {
+    opcode.is_last() || opcode.is_only()
+}

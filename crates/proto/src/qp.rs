@@ -1,0 +1,440 @@
+//! One queue pair: its state machine (IBTA 10.3.1) and the entry points of the caller.
+
+use crate::answers::Answers;
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::sendq::{SendQueue, Wqe};
+use crate::{
+    Completion, Counters, Data, Env, Instant, PostError, QpEvent, QpParams, QpState, SendOp, SendWr,
+    WcOpcode, WcStatus,
+};
+use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+
+/// Bytes of the longest message (IBTA 9.7.7: 2^31).
+pub const MAX_MESSAGE: u64 = 1 << 31;
+
+/// A queue pair of service RC, UC or UD. `A` is the environment's address handle.
+///
+/// The caller serialises all calls. After [`Qp::post_send`], [`Qp::handle_packet`], [`Qp::handle_timeout`] or a change
+/// of state it calls [`Qp::transmit`], and after a batch of packets [`Qp::flush_acks`].
+#[derive(Debug)]
+pub struct Qp<A> {
+    pub(crate) service: Service,
+    pub(crate) qpn: u32,
+    pub(crate) state: QpState,
+    pub(crate) params: QpParams,
+    pub(crate) counters: Counters,
+    pub(crate) sq: SendQueue<A>,
+    pub(crate) req: Requester,
+    pub(crate) resp: Responder,
+    pub(crate) answers: Answers,
+}
+
+impl<A: Clone> Qp<A> {
+    /// A QP in RESET. `service` is RC, UC or UD; `max_send_wr` bounds the send queue, whose memory grows with its use.
+    #[must_use]
+    pub fn new(service: Service, qpn: u32, max_send_wr: u32) -> Self {
+        Self {
+            service,
+            qpn,
+            state: QpState::Reset,
+            params: QpParams::default(),
+            counters: Counters::default(),
+            sq: SendQueue::new(max_send_wr),
+            req: Requester::default(),
+            resp: Responder::default(),
+            answers: Answers::default(),
+        }
+    }
+
+    /// QP number.
+    #[must_use]
+    pub const fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// Transport service.
+    #[must_use]
+    pub const fn service(&self) -> Service {
+        self.service
+    }
+
+    /// Current state. Packets and timers move it to ERR or SQE on their own.
+    #[must_use]
+    pub const fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// Attributes.
+    #[must_use]
+    pub const fn params(&self) -> &QpParams {
+        &self.params
+    }
+
+    /// Attributes, to be changed before the change of state that takes them. The caller has validated them.
+    pub const fn params_mut(&mut self) -> &mut QpParams {
+        &mut self.params
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Send work requests that haven't ended.
+    #[must_use]
+    pub fn sq_len(&self) -> u32 {
+        self.sq.len()
+    }
+
+    /// The PSN that the next new request will have.
+    #[must_use]
+    pub const fn sq_psn(&self) -> u32 {
+        self.req.next_new_psn()
+    }
+
+    /// The PSN expected of the next request.
+    #[must_use]
+    pub const fn rq_psn(&self) -> u32 {
+        self.resp.expected_psn()
+    }
+
+    /// Puts the QP into `state`; the caller has checked that the transition exists and has set the attributes.
+    ///
+    /// RESET drops everything silently. ERR flushes: the send queue, the receive that was taken for a message in
+    /// progress, then the environment's receive queue. RTR begins with `rq_psn`, RTS (from RTR) with `sq_psn`. SQD lets
+    /// started requests end and raises [`QpEvent::SqDrained`]. A transition to the same state does nothing, but ERR
+    /// flushes again.
+    pub fn set_state<E: Env<Address = A>>(&mut self, state: QpState, _now: Instant, env: &mut E) {
+        let before = self.state;
+        match state {
+            QpState::Reset => {
+                self.sq.reset();
+                self.req = Requester::at(0, self.sq.head(), &self.params);
+                self.resp = Responder::default();
+                self.answers = Answers::default();
+            }
+            QpState::Rtr if before != QpState::Rtr => {
+                self.resp = Responder::at(self.params.rq_psn);
+                self.answers = Answers::default();
+            }
+            QpState::Rts if matches!(before, QpState::Rtr | QpState::Init | QpState::Reset) => {
+                self.req = Requester::at(self.params.sq_psn, self.sq.head(), &self.params);
+            }
+            QpState::Rts => self.req.draining = false,
+            QpState::Err => {
+                if before != QpState::Err {
+                    self.answers = Answers::default();
+                }
+                self.enter_error(env);
+            }
+            _ => {}
+        }
+        self.state = state;
+        if state == QpState::Sqd && before != QpState::Sqd {
+            self.req.draining = true;
+            self.report_drained(env);
+        }
+    }
+
+    /// Takes a send work request. Nothing leaves before [`Qp::transmit`]; in ERR and SQE that call flushes it.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn post_send(&mut self, wr: SendWr<A>) -> Result<(), PostError> {
+        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostError::State(self.state));
+        }
+        let bytes = wr.data.len();
+        let longest = match self.service {
+            Service::Ud => u64::from(self.params.path_mtu).min(MAX_MESSAGE),
+            _ => MAX_MESSAGE,
+        };
+        if bytes > longest || !self.offers(&wr) {
+            return Err(PostError::Operation);
+        }
+        if self.sq.is_full() {
+            return Err(PostError::QueueFull);
+        }
+        let len = bytes as u32;
+        let packets = match wr.op {
+            SendOp::LocalInvalidate { .. } => 0,
+            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 1,
+            _ => len.div_ceil(self.mtu()).max(1),
+        };
+        self.sq.push(Wqe { wr, len, packets, chunk: 0, first: 0 });
+        Ok(())
+    }
+
+    /// Does the service have this operation?
+    fn offers(&self, wr: &SendWr<A>) -> bool {
+        let inline = matches!(wr.data, Data::Inline(_));
+        match (self.service, &wr.op) {
+            (Service::Ud, SendOp::Send | SendOp::SendWithImmediate { .. }) => wr.ud.is_some(),
+            (Service::Ud, _) => false,
+            (
+                _,
+                SendOp::Send
+                | SendOp::SendWithImmediate { .. }
+                | SendOp::Write { .. }
+                | SendOp::WriteWithImmediate { .. }
+                | SendOp::LocalInvalidate { .. },
+            ) => true,
+            (Service::Rc, SendOp::SendWithInvalidate { .. }) => true,
+            (Service::Rc, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) => {
+                !inline
+            }
+            _ => false,
+        }
+    }
+
+    /// Sends what may be sent now: answers first, then requests, together about `budget` bytes of payload. Returns
+    /// whether more could go at once, that is, whether the budget and nothing else ended it.
+    pub fn transmit<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E, budget: u32) -> bool {
+        let mut left = budget;
+        match self.state {
+            QpState::Reset | QpState::Init => return false,
+            QpState::Err => {
+                self.flush_send_queue(env);
+                return self.service == Service::Rc && self.send_answers(env, &mut left);
+            }
+            QpState::Sqe => {
+                self.flush_send_queue(env);
+                return false;
+            }
+            QpState::Rtr | QpState::Rts | QpState::Sqd => {}
+        }
+        let requests = self.state != QpState::Rtr;
+        match self.service {
+            Service::Rc => {
+                // Answers must not starve requests that wait: each side gets half.
+                let mut share = if requests && self.has_unsent() { left.div_ceil(2) } else { left };
+                let before = share;
+                let more = self.send_answers(env, &mut share);
+                left -= before - share;
+                let more_requests = requests && self.send_requests(now, env, &mut left);
+                more || more_requests
+            }
+            Service::Uc => requests && self.send_unacknowledged(env, &mut left),
+            _ => requests && self.send_datagrams(env, &mut left),
+        }
+    }
+
+    /// Whether [`Qp::transmit`] may have something to send, as far as the QP can tell (the window and the fabric may
+    /// still forbid it).
+    #[must_use]
+    pub fn wants_transmit(&self) -> bool {
+        match self.state {
+            QpState::Reset | QpState::Init => false,
+            QpState::Err | QpState::Sqe => self.sq.len() > 0 || !self.answers.is_empty(),
+            QpState::Rtr => !self.answers.is_empty(),
+            QpState::Rts | QpState::Sqd => {
+                !self.answers.is_empty()
+                    || self.req.probe_due()
+                    || (self.has_unsent() && !self.req.waits_for_rnr())
+            }
+        }
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.req.cursor() < self.sq.tail()
+    }
+
+    /// Takes a packet whose destination QPN is this QP's. The caller has checked its integrity and, for RC and UC, its
+    /// addresses. Nothing that a packet says is trusted here.
+    pub fn handle_packet<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        headers: &Headers,
+        payload: E::Payload<'_>,
+        env: &mut E,
+    ) {
+        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Err) {
+            self.counters.wrong_state += 1;
+            return;
+        }
+        let opcode = headers.bth.opcode;
+        if opcode.service == Service::Cnp {
+            self.counters.cnps += 1;
+            self.req.window.congested(now, self.mtu());
+            return;
+        }
+        if opcode.service != self.service || !has_extensions(headers) {
+            self.counters.malformed += 1;
+            return;
+        }
+        if !pkey_matches(headers.bth.pkey, self.params.pkey) {
+            self.counters.pkey_violations += 1;
+            return;
+        }
+        match self.service {
+            Service::Rc if opcode.is_response() => {
+                if matches!(self.state, QpState::Rts | QpState::Sqd) {
+                    self.handle_response(now, headers, &payload, env);
+                } else {
+                    self.counters.wrong_state += 1;
+                }
+            }
+            Service::Rc => self.handle_request(headers, &payload, env),
+            Service::Uc => self.handle_unacknowledged(headers, &payload, env),
+            _ => self.handle_datagram(headers, &payload, env),
+        }
+    }
+
+    /// After a batch of packets: sends the one coalesced ACK (or the NAK) that is owed, and results of atomics before
+    /// it. What the fabric doesn't take now follows from [`Qp::transmit`].
+    pub fn flush_acks<E: Env<Address = A>>(&mut self, _now: Instant, env: &mut E) {
+        if self.service == Service::Rc {
+            self.send_short_answers(env);
+        }
+    }
+
+    /// Lets timers that are due run out. The caller calls [`Qp::transmit`] afterwards.
+    pub fn handle_timeout<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
+        if self.service == Service::Rc && matches!(self.state, QpState::Rts | QpState::Sqd) {
+            self.run_timers(now, env);
+        }
+    }
+
+    /// When [`Qp::handle_timeout`] wants to be called; earlier calls do no harm.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.req.next_timeout()
+    }
+
+    /// Bytes of payload in a full packet.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.params.path_mtu.max(1)
+    }
+
+    /// A BTH towards the connected peer.
+    pub(crate) fn bth(&self, operation: Operation, psn: u32) -> Bth {
+        Bth {
+            opcode: Opcode { service: self.service, operation },
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            pkey: self.params.pkey,
+            fecn: false,
+            becn: false,
+            dest_qp: self.params.dest_qpn,
+            ack_request: false,
+            psn,
+        }
+    }
+
+    /// Ends the oldest send request.
+    pub(crate) fn complete_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
+        let Some(wqe) = self.sq.pop() else { return };
+        self.req.forget_before(self.sq.head());
+        if wqe.wr.signaled || status != WcStatus::Success {
+            env.complete_send(self.send_completion(&wqe, status));
+        }
+    }
+
+    fn send_completion(&self, wqe: &Wqe<A>, status: WcStatus) -> Completion {
+        let (opcode, byte_len) = match wqe.wr.op {
+            SendOp::Send | SendOp::SendWithImmediate { .. } | SendOp::SendWithInvalidate { .. } => {
+                (WcOpcode::Send, 0)
+            }
+            SendOp::Write { .. } | SendOp::WriteWithImmediate { .. } => (WcOpcode::RdmaWrite, 0),
+            SendOp::Read { .. } => (WcOpcode::RdmaRead, wqe.len),
+            SendOp::CompareSwap { .. } => (WcOpcode::CompSwap, 8),
+            SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, 8),
+            SendOp::LocalInvalidate { .. } => (WcOpcode::LocalInv, 0),
+        };
+        Completion {
+            wr_id: wqe.wr.wr_id,
+            status,
+            opcode,
+            byte_len,
+            immediate: None,
+            invalidated_rkey: None,
+            src_qp: self.params.dest_qpn,
+            grh: false,
+            solicited: false,
+        }
+    }
+
+    /// Ends the oldest send request with an error that stops the QP: RC goes to ERR, UC and UD to SQE.
+    pub(crate) fn fail_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
+        self.complete_front(status, env);
+        if self.service == Service::Rc {
+            self.answers = Answers::default();
+            self.enter_error(env);
+        } else {
+            self.state = QpState::Sqe;
+            self.flush_send_queue(env);
+        }
+    }
+
+    /// To ERR, with everything flushed. What the responder still owes its peer (a NAK) is left to be sent.
+    pub(crate) fn enter_error<E: Env<Address = A>>(&mut self, env: &mut E) {
+        let entered = self.state != QpState::Err;
+        self.state = QpState::Err;
+        self.flush_send_queue(env);
+        if let Some(held) = self.resp.take_held() {
+            env.complete_recv(self.recv_completion(held.wr_id, WcStatus::WrFlushErr));
+        }
+        env.flush_recv_queue();
+        if entered && self.params.srq {
+            env.event(QpEvent::LastWqeReached);
+        }
+    }
+
+    pub(crate) fn flush_send_queue<E: Env<Address = A>>(&mut self, env: &mut E) {
+        while self.sq.len() > 0 {
+            self.complete_front(WcStatus::WrFlushErr, env);
+        }
+        self.req.halt(self.sq.head());
+    }
+
+    /// A receive completion without bytes.
+    pub(crate) fn recv_completion(&self, wr_id: u64, status: WcStatus) -> Completion {
+        Completion {
+            wr_id,
+            status,
+            opcode: WcOpcode::Recv,
+            byte_len: 0,
+            immediate: None,
+            invalidated_rkey: None,
+            src_qp: self.params.dest_qpn,
+            grh: false,
+            solicited: false,
+        }
+    }
+
+    /// The first packet in RTR tells the program that the peer is there (IBTA 11.6.3.1).
+    pub(crate) fn note_established<E: Env<Address = A>>(&mut self, env: &mut E) {
+        if self.state == QpState::Rtr && !self.resp.established {
+            self.resp.established = true;
+            env.event(QpEvent::CommunicationEstablished);
+        }
+    }
+
+    /// In SQD: are all started requests done?
+    pub(crate) fn report_drained<E: Env<Address = A>>(&mut self, env: &mut E) {
+        if self.req.draining && self.req.is_quiet(self.sq.head()) {
+            self.req.draining = false;
+            env.event(QpEvent::SqDrained);
+        }
+    }
+}
+
+/// Are the extension headers there that the opcode promises?
+fn has_extensions(h: &Headers) -> bool {
+    let op = h.bth.opcode;
+    (!op.carries_reth() || h.reth.is_some())
+        && (!op.is_atomic() || h.atomic.is_some())
+        && (!op.carries_aeth() || h.aeth.is_some())
+        && (!op.carries_atomic_ack() || h.atomic_ack.is_some())
+        && (!op.carries_immediate() || h.immediate.is_some())
+        && (!op.carries_invalidate() || h.invalidate_rkey.is_some())
+        && (!op.carries_deth() || h.deth.is_some())
+}
+
+/// IBTA 10.9.3: the low 15 bits are equal and at least one side is a full member.
+fn pkey_matches(theirs: u16, ours: u16) -> bool {
+    (theirs ^ ours) & 0x7fff == 0 && (theirs | ours) & 0x8000 != 0
+}

@@ -1,0 +1,565 @@
+//! The RC requester: turns send work requests into packets, in order, inside the window, and again when one is lost.
+
+use crate::sendq::Wqe;
+use crate::window::Window;
+use crate::{Data, Env, Instant, Qp, QpParams, QpState, SendOp, Source, TransmitError, WcStatus, psn};
+use core::time::Duration;
+use ferroce_wire::{AtomicEth, Headers, Operation, Reth};
+use std::collections::VecDeque;
+
+/// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
+const MAX_OUTSTANDING: u64 = 1 << 22;
+/// What a small packet costs of a receiver's socket buffer.
+const SMALLEST_CHARGE: u64 = 512;
+/// A probe for a lost tail waits at least this long: less than a scheduler's slip would only double the traffic.
+const SHORTEST_PROBE: Duration = Duration::from_millis(1);
+/// Probes back off to this.
+const LONGEST_PROBE: Duration = Duration::from_millis(500);
+/// Bytes of one READ request's answer, at least and at most.
+const READ_CHUNK: core::ops::RangeInclusive<u32> = 32 << 10..=1 << 20;
+
+/// Everything the requester and the completer remember besides the send queue.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    /// Oldest unacknowledged PSN (extended, like all here).
+    pub(crate) una: u64,
+    /// Next PSN to send; behind `max` while packets are sent again.
+    pub(crate) next: u64,
+    /// The PSN after the last one ever sent.
+    pub(crate) max: u64,
+    /// Number of the work request that the next packet belongs to, and that packet's index in it.
+    cursor: u64,
+    packet: u32,
+    /// Number of the first work request that was never started.
+    pub(crate) started: u64,
+    /// PSNs after the last of each READ request and atomic that is unanswered, in order.
+    reads: VecDeque<u64>,
+    /// READ and atomic work requests started and not ended: a fence waits for them.
+    pub(crate) unfinished_reads: u32,
+    /// Bytes sent and neither acknowledged nor given up.
+    pub(crate) in_flight: u64,
+    /// Bytes sent since the last packet with AckReq.
+    since_ack_request: u64,
+    pub(crate) window: Window,
+    /// Retries left after timeouts and sequence NAKs.
+    pub(crate) retries: u8,
+    /// Retries left after RNR NAKs.
+    pub(crate) rnr_retries: u8,
+    pub(crate) rnr_until: Option<Instant>,
+    pub(crate) ack_deadline: Option<Instant>,
+    probe_at: Option<Instant>,
+    probe_backoff: u8,
+    probe_due: bool,
+    /// Where and when it last went back.
+    pub(crate) went_back: Option<(u64, Instant)>,
+    /// A work request that failed here; it is reported when all before it have ended.
+    local_error: Option<(u64, WcStatus)>,
+    /// A packet with AckReq whose round trip is being measured.
+    sample: Option<(u64, Instant)>,
+    /// In SQD, with the event not yet raised.
+    pub(crate) draining: bool,
+}
+
+impl Default for Requester {
+    fn default() -> Self {
+        Self::at(0, 0, &QpParams::default())
+    }
+}
+
+impl Requester {
+    /// Ready to send work request number `head` with `first_psn`.
+    pub(crate) fn at(first_psn: u32, head: u64, params: &QpParams) -> Self {
+        let first = psn::first(first_psn);
+        Self {
+            una: first,
+            next: first,
+            max: first,
+            cursor: head,
+            packet: 0,
+            started: head,
+            reads: VecDeque::new(),
+            unfinished_reads: 0,
+            in_flight: 0,
+            since_ack_request: 0,
+            window: Window::new(),
+            retries: params.retry_cnt,
+            rnr_retries: params.rnr_retry,
+            rnr_until: None,
+            ack_deadline: None,
+            probe_at: None,
+            probe_backoff: 0,
+            probe_due: false,
+            went_back: None,
+            local_error: None,
+            sample: None,
+            draining: false,
+        }
+    }
+
+    pub(crate) const fn next_new_psn(&self) -> u32 {
+        psn::wire(self.max)
+    }
+
+    pub(crate) const fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Packet index at the cursor.
+    pub(crate) const fn packet(&self) -> u32 {
+        self.packet
+    }
+
+    pub(crate) const fn probe_due(&self) -> bool {
+        self.probe_due
+    }
+
+    pub(crate) const fn waits_for_rnr(&self) -> bool {
+        self.rnr_until.is_some()
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        [self.rnr_until, self.ack_deadline, self.probe_at].into_iter().flatten().min()
+    }
+
+    /// Work requests before `head` are gone.
+    pub(crate) fn forget_before(&mut self, head: u64) {
+        self.started = self.started.max(head);
+        if self.cursor < head {
+            self.cursor = head;
+            self.packet = 0;
+        }
+    }
+
+    /// Nothing started is unfinished.
+    pub(crate) const fn is_quiet(&self, head: u64) -> bool {
+        self.una == self.max && self.started == head && self.packet == 0
+    }
+
+    /// Stops all timers; the queue was flushed.
+    pub(crate) fn halt(&mut self, head: u64) {
+        self.forget_before(head);
+        self.una = self.max;
+        self.next = self.max;
+        self.reads.clear();
+        self.unfinished_reads = 0;
+        self.in_flight = 0;
+        self.rnr_until = None;
+        self.ack_deadline = None;
+        self.probe_at = None;
+        self.probe_due = false;
+        self.local_error = None;
+        self.sample = None;
+        self.draining = false;
+    }
+
+    /// The peer asked for silence until `until`.
+    pub(crate) fn suspend(&mut self, until: Instant) {
+        self.rnr_until = Some(until);
+        self.ack_deadline = None;
+        self.probe_at = None;
+        self.probe_due = false;
+    }
+
+    /// UC and UD: a packet has left and needs no answer. Returns whether it was the last of `packets`.
+    pub(crate) fn sent_unacknowledged(&mut self, packets: u32) -> bool {
+        self.next += 1;
+        self.max = self.next;
+        self.una = self.next;
+        self.packet += 1;
+        self.packet >= packets
+    }
+
+    /// The work request at `cursor` failed here.
+    fn fail_at_cursor(&mut self, status: WcStatus) {
+        self.local_error = Some((self.cursor, status));
+    }
+
+    /// How long to wait before probing for a lost tail.
+    fn probe_delay(&self) -> Duration {
+        let patience = self.window.patience().max(SHORTEST_PROBE);
+        (patience * (1 << self.probe_backoff.min(16))).min(LONGEST_PROBE)
+    }
+
+    /// The acknowledged part of the queue has grown: `una` has been moved by the caller.
+    pub(crate) fn progress(&mut self, now: Instant, bytes: u64, params: &QpParams) {
+        self.retries = params.retry_cnt;
+        self.rnr_retries = params.rnr_retry;
+        self.rnr_until = None;
+        self.probe_backoff = 0;
+        self.probe_due = false;
+        while self.reads.front().is_some_and(|end| *end <= self.una) {
+            self.reads.pop_front();
+        }
+        if let Some((sample, at)) = self.sample
+            && sample < self.una
+        {
+            self.sample = None;
+            self.window.sample(now.since(at));
+        }
+        if !params.lossless {
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            let in_flight = u32::try_from(self.in_flight).unwrap_or(u32::MAX);
+            self.window.acknowledged(bytes, in_flight, params.path_mtu);
+        }
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        if self.next <= self.una {
+            self.in_flight = 0;
+        }
+        self.ack_deadline = None;
+        self.probe_at = None;
+        if self.una != self.max {
+            self.arm(now, params);
+        }
+    }
+
+    /// Starts the timers that aren't running.
+    fn arm(&mut self, now: Instant, params: &QpParams) {
+        if self.ack_deadline.is_none() {
+            self.ack_deadline = ack_timeout(params.timeout).map(|t| now.after(t));
+        }
+        if !params.lossless {
+            self.probe_at = Some(now.after(self.probe_delay()));
+        }
+    }
+}
+
+/// The local ACK timeout (IBTA 9.7.6.1.3): it must lie between 4.096 µs × 2^timeout and four times that. Twice leaves
+/// a peer that the scheduler kept waiting its chance; lost packets are found sooner by probes.
+pub(crate) const fn ack_timeout(exponent: u8) -> Option<Duration> {
+    match exponent & 31 {
+        0 => None,
+        e => Some(Duration::from_nanos(4096 << (e + 1))),
+    }
+}
+
+/// What packets `from..to` of a work request cost of the window.
+pub(crate) fn charge<A>(wqe: &Wqe<A>, from: u32, to: u32, mtu: u32) -> u64 {
+    let full = u64::from(to.saturating_sub(from));
+    if to < wqe.packets {
+        return full * u64::from(mtu).max(SMALLEST_CHARGE);
+    }
+    let (_, last) = wqe.slice(wqe.packets.saturating_sub(1), mtu);
+    full.saturating_sub(1) * u64::from(mtu).max(SMALLEST_CHARGE) + u64::from(last).max(SMALLEST_CHARGE)
+}
+
+/// What the next request packet is.
+pub(crate) struct Request<'a> {
+    pub(crate) headers: Headers,
+    pub(crate) source: Source<'a>,
+    /// Bytes of payload.
+    pub(crate) bytes: u32,
+}
+
+impl<A: Clone> Qp<A> {
+    /// Sends requests until the budget, the window, the fabric, a fence or the queue ends it; `true` for the budget.
+    pub(crate) fn send_requests<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        env: &mut E,
+        budget: &mut u32,
+    ) -> bool {
+        if self.req.waits_for_rnr() {
+            return false;
+        }
+        if self.req.probe_due {
+            self.send_probe(now, env);
+        }
+        let mtu = self.mtu();
+        let window =
+            if self.params.lossless { u64::MAX } else { u64::from(self.req.window.size().min(env.window())) };
+        while self.admit(env) {
+            let Some(wqe) = self.sq.get(self.req.cursor) else { return false };
+            if *budget == 0 {
+                return true;
+            }
+            let packet = self.req.packet;
+            let psns = self.psns_of(wqe, packet);
+            let cost = charge(wqe, packet, packet + psns, mtu);
+            let full = self.req.in_flight + cost > window && self.req.in_flight > 0;
+            if full
+                || self.req.next + u64::from(psns) - self.req.una > MAX_OUTSTANDING
+                    && self.req.next > self.req.una
+            {
+                return false;
+            }
+            let mut request = self.request(wqe, packet, psns);
+            let ends = packet + psns == wqe.packets;
+            let due = self.req.since_ack_request + cost > window / 4;
+            request.headers.bth.ack_request = ends || due;
+            let acked = request.headers.bth.ack_request;
+            let bytes = request.bytes;
+            match env.transmit(&request.headers, request.source, None) {
+                Ok(()) => {}
+                Err(TransmitError::Blocked) => return false,
+                Err(TransmitError::Local | TransmitError::Remote(_)) => {
+                    self.req.fail_at_cursor(WcStatus::LocProtErr);
+                    continue;
+                }
+            }
+            *budget = budget.saturating_sub(bytes.max(64));
+            self.req.since_ack_request = if acked { 0 } else { self.req.since_ack_request + cost };
+            self.advance(now, psns, cost, acked);
+        }
+        false
+    }
+
+    /// May the request at the cursor be sent? Ends or stops what needs no packet.
+    fn admit<E: Env<Address = A>>(&mut self, env: &mut E) -> bool {
+        loop {
+            if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+                return false;
+            }
+            self.settle(env);
+            let cursor = self.req.cursor;
+            if self.req.local_error.is_some_and(|(number, _)| number <= cursor) {
+                return false;
+            }
+            let Some(wqe) = self.sq.get(cursor) else { return false };
+            let reads = wqe.wants_data();
+            let limit = usize::from(self.params.max_rd_atomic);
+            if cursor == self.req.started {
+                if self.state == QpState::Sqd || (wqe.wr.fence && self.req.unfinished_reads > 0) {
+                    return false;
+                }
+                if let SendOp::LocalInvalidate { rkey } = wqe.wr.op {
+                    // Earlier requests may have to be sent again from memory that this one takes away.
+                    if cursor != self.sq.head() {
+                        return false;
+                    }
+                    match env.invalidate(rkey) {
+                        Ok(()) => self.complete_front(WcStatus::Success, env),
+                        Err(_) => self.fail_front(WcStatus::MwBindErr, env),
+                    }
+                    continue;
+                }
+                if reads && limit == 0 {
+                    self.req.fail_at_cursor(WcStatus::LocQpOpErr);
+                    continue;
+                }
+                if wqe.is_atomic() && wqe.len < 8 {
+                    self.req.fail_at_cursor(WcStatus::LocLenErr);
+                    continue;
+                }
+                let chunk = self.read_chunk();
+                let first = self.req.next;
+                if let Some(wqe) = self.sq.get_mut(cursor) {
+                    wqe.first = first;
+                    wqe.chunk = chunk;
+                }
+            }
+            return !reads || self.req.reads.len() < limit;
+        }
+    }
+
+    /// Reports the local error if its turn has come, and SQD's end.
+    pub(crate) fn settle<E: Env<Address = A>>(&mut self, env: &mut E) {
+        if let Some((number, status)) = self.req.local_error
+            && number == self.sq.head()
+        {
+            self.req.local_error = None;
+            self.fail_front(status, env);
+        }
+        self.report_drained(env);
+    }
+
+    /// PSNs per READ request of a work request that starts now. A long READ goes out as several requests: only the
+    /// requester knows how much may be in flight towards it, and the responder can't tell them from separate READs.
+    fn read_chunk(&self) -> u32 {
+        if self.params.lossless {
+            return u32::MAX;
+        }
+        let bytes = (self.req.window.size() / 2).clamp(*READ_CHUNK.start(), *READ_CHUNK.end());
+        (bytes / self.mtu()).max(1)
+    }
+
+    fn psns_of(&self, wqe: &Wqe<A>, packet: u32) -> u32 {
+        match wqe.wr.op {
+            SendOp::Read { .. } => {
+                let chunk = wqe.chunk.max(1);
+                let end = (u64::from(packet / chunk) + 1) * u64::from(chunk);
+                (end.min(u64::from(wqe.packets)) as u32) - packet
+            }
+            _ => 1,
+        }
+    }
+
+    /// Builds packet `packet` of a work request (for a READ: the request for `psns` response packets from there).
+    pub(crate) fn request<'a>(&self, wqe: &'a Wqe<A>, packet: u32, psns: u32) -> Request<'a> {
+        let mtu = self.mtu();
+        let (offset, bytes) = wqe.slice(packet, mtu);
+        let operation = operation(&wqe.wr.op, packet == 0, packet + 1 == wqe.packets);
+        let number = psn::wire(wqe.first + u64::from(packet));
+        let mut headers = Headers::new(self.bth(operation, number));
+        let last = packet + psns == wqe.packets;
+        headers.bth.solicited = last && wqe.wr.solicited;
+        let mut source = Source::None;
+        let mut sent = 0;
+        match wqe.wr.op {
+            SendOp::Read { va, rkey } => {
+                let end = u64::from(packet + psns) * u64::from(mtu);
+                let dma_len = (end.min(u64::from(wqe.len)) - offset) as u32;
+                headers.reth = Some(Reth { va: va.wrapping_add(offset), rkey, dma_len });
+            }
+            SendOp::CompareSwap { va, rkey, compare, swap } => {
+                headers.atomic = Some(AtomicEth { va, rkey, swap_or_add: swap, compare });
+            }
+            SendOp::FetchAdd { va, rkey, add } => {
+                headers.atomic = Some(AtomicEth { va, rkey, swap_or_add: add, compare: 0 });
+            }
+            SendOp::Write { va, rkey } | SendOp::WriteWithImmediate { va, rkey, .. } => {
+                if packet == 0 {
+                    headers.reth = Some(Reth { va, rkey, dma_len: wqe.len });
+                }
+                (source, sent) = (payload(wqe, offset, bytes), bytes);
+            }
+            _ => (source, sent) = (payload(wqe, offset, bytes), bytes),
+        }
+        if last {
+            match wqe.wr.op {
+                SendOp::SendWithImmediate { immediate } | SendOp::WriteWithImmediate { immediate, .. } => {
+                    headers.immediate = Some(immediate);
+                }
+                SendOp::SendWithInvalidate { rkey } => headers.invalidate_rkey = Some(rkey),
+                _ => {}
+            }
+        }
+        Request { headers, source, bytes: sent }
+    }
+
+    /// Moves the cursor over a packet that has left.
+    fn advance(&mut self, now: Instant, psns: u32, cost: u64, acked: bool) {
+        let Some(wqe) = self.sq.get(self.req.cursor) else { return };
+        let (reads, packets) = (wqe.wants_data(), wqe.packets);
+        let req = &mut self.req;
+        self.counters.requests_sent += 1;
+        if req.next < req.max {
+            self.counters.retransmissions += 1;
+        } else if acked && req.sample.is_none() {
+            req.sample = Some((req.next + u64::from(psns) - 1, now));
+        }
+        if req.cursor == req.started {
+            req.started += 1;
+            req.unfinished_reads += u32::from(reads);
+        }
+        req.next += u64::from(psns);
+        req.max = req.max.max(req.next);
+        if reads {
+            req.reads.push_back(req.next);
+        }
+        req.in_flight += cost;
+        req.packet += psns;
+        if req.packet >= packets {
+            req.cursor += 1;
+            req.packet = 0;
+        }
+        req.arm(now, &self.params);
+    }
+
+    /// Starts again at the oldest unacknowledged packet.
+    pub(crate) fn go_back(&mut self, now: Instant) {
+        let head = self.sq.head();
+        let first = self.sq.front().map_or(self.req.una, |wqe| wqe.first);
+        let req = &mut self.req;
+        req.went_back = Some((req.una, now));
+        req.next = req.una;
+        req.cursor = head;
+        req.packet = if head < req.started { (req.una - first) as u32 } else { 0 };
+        req.reads.clear();
+        req.in_flight = 0;
+        req.since_ack_request = 0;
+        req.sample = None;
+        req.probe_due = false;
+    }
+
+    /// Runs the RNR timer, the local ACK timer and the probe timer.
+    pub(crate) fn run_timers<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.req.rnr_until) {
+            self.req.rnr_until = None;
+        }
+        if due(self.req.ack_deadline) {
+            self.req.ack_deadline = None;
+            self.counters.timeouts += 1;
+            if self.req.retries == 0 {
+                self.fail_front(WcStatus::RetryExcErr, env);
+                return;
+            }
+            self.req.retries -= 1;
+            self.req.window.congested(now, self.mtu());
+            self.go_back(now);
+            self.req.arm(now, &self.params);
+        }
+        if due(self.req.probe_at) {
+            self.req.probe_due = true;
+            self.req.probe_backoff = self.req.probe_backoff.saturating_add(1);
+            self.req.probe_at = Some(now.after(self.req.probe_delay()));
+        }
+    }
+
+    /// Sends the last packet once more, with AckReq: the peer repeats its ACK, or tells of the gap. It doesn't count as
+    /// a retry, because nobody knows that anything was lost. An unanswered READ or atomic is asked for again from where
+    /// its answer stopped.
+    fn send_probe<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
+        self.req.probe_due = false;
+        if self.req.una == self.req.max || self.req.next == self.req.una {
+            return;
+        }
+        let (number, packet) = match (self.req.packet, self.req.cursor.checked_sub(1)) {
+            (0, Some(previous)) => match self.sq.get(previous) {
+                Some(wqe) => (previous, wqe.packets.saturating_sub(1)),
+                None => return,
+            },
+            (0, None) => return,
+            (packet, _) => (self.req.cursor, packet - 1),
+        };
+        let Some(wqe) = self.sq.get(number) else { return };
+        self.counters.probes += 1;
+        if wqe.wants_data() {
+            self.go_back(now);
+            return;
+        }
+        let mut request = self.request(wqe, packet, 1);
+        request.headers.bth.ack_request = true;
+        // A packet that the fabric doesn't take now, or whose memory is gone, is the next timer's affair.
+        if env.transmit(&request.headers, request.source, None).is_ok() {
+            self.counters.requests_sent += 1;
+            self.counters.retransmissions += 1;
+        }
+    }
+}
+
+/// `bytes` of a work request's message from `offset`.
+fn payload<A>(wqe: &Wqe<A>, offset: u64, bytes: u32) -> Source<'_> {
+    match &wqe.wr.data {
+        _ if bytes == 0 => Source::None,
+        Data::Sges(sges) => Source::Local { sges, offset, len: bytes },
+        Data::Inline(data) => {
+            let from = offset as usize;
+            data.get(from..from + bytes as usize).map_or(Source::None, Source::Bytes)
+        }
+    }
+}
+
+/// The opcode of a request packet.
+const fn operation(op: &SendOp, first: bool, last: bool) -> Operation {
+    use Operation as O;
+    match (op, first, last) {
+        (SendOp::Read { .. }, ..) => O::ReadRequest,
+        (SendOp::CompareSwap { .. }, ..) => O::CompareSwap,
+        (SendOp::FetchAdd { .. }, ..) => O::FetchAdd,
+        (SendOp::Write { .. } | SendOp::WriteWithImmediate { .. }, true, false) => O::WriteFirst,
+        (SendOp::Write { .. } | SendOp::WriteWithImmediate { .. }, false, false) => O::WriteMiddle,
+        (SendOp::Write { .. }, true, true) => O::WriteOnly,
+        (SendOp::Write { .. }, false, true) => O::WriteLast,
+        (SendOp::WriteWithImmediate { .. }, true, true) => O::WriteOnlyWithImmediate,
+        (SendOp::WriteWithImmediate { .. }, false, true) => O::WriteLastWithImmediate,
+        (_, true, false) => O::SendFirst,
+        (_, false, false) => O::SendMiddle,
+        (SendOp::SendWithImmediate { .. }, true, true) => O::SendOnlyWithImmediate,
+        (SendOp::SendWithImmediate { .. }, false, true) => O::SendLastWithImmediate,
+        (SendOp::SendWithInvalidate { .. }, true, true) => O::SendOnlyWithInvalidate,
+        (SendOp::SendWithInvalidate { .. }, false, true) => O::SendLastWithInvalidate,
+        (_, true, true) => O::SendOnly,
+        (_, false, true) => O::SendLast,
+    }
+}

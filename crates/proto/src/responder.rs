@@ -1,0 +1,247 @@
+//! The RC responder: takes requests in PSN order, executes them and decides what is answered (IBTA 9.7.4, 9.9.3).
+
+use crate::execute::Message;
+use crate::{
+    AtomicOp, Env, Payload, Qp, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, WcStatus, psn,
+};
+use ferroce_wire::{Headers, NakCode, Operation, Reth, Syndrome};
+
+/// Why a request isn't executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// No receive is posted: RNR NAK, and nothing has changed.
+    NotReady,
+    /// Wrong sequence of opcodes, wrong length, unsupported: NAK invalid request.
+    Invalid,
+    /// The receive is smaller than the message: NAK invalid request, LOC_LEN_ERR here.
+    TooLong,
+    /// Key, range or rights: NAK remote access error.
+    Access,
+    /// The memory behind the key is gone: NAK remote operational error.
+    Operational,
+    /// The receive's own memory is wrong: NAK remote operational error, LOC_PROT_ERR here.
+    BadReceive,
+}
+
+impl From<RemoteError> for Refusal {
+    fn from(error: RemoteError) -> Self {
+        match error {
+            RemoteError::Access => Refusal::Access,
+            RemoteError::Operational => Refusal::Operational,
+        }
+    }
+}
+
+impl Refusal {
+    pub(crate) const fn nak(self) -> NakCode {
+        match self {
+            Refusal::NotReady | Refusal::Invalid | Refusal::TooLong => NakCode::InvalidRequest,
+            Refusal::Access => NakCode::RemoteAccessError,
+            Refusal::Operational | Refusal::BadReceive => NakCode::RemoteOperationalError,
+        }
+    }
+}
+
+/// Everything the responder remembers besides its answers.
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    /// The extended PSN of the next request.
+    pub(crate) expected: u64,
+    /// Messages completed, 24 bits.
+    pub(crate) msn: u32,
+    pub(crate) message: Message,
+    /// The receive taken for the message in progress (UC keeps it when the message is lost).
+    pub(crate) held: Option<RecvWqe>,
+    /// A NAK for the expected PSN has been sent: the highest PSN that has been seen beyond the gap since.
+    gap: Option<u64>,
+    /// [`QpEvent::CommunicationEstablished`] was raised.
+    pub(crate) established: bool,
+}
+
+impl Responder {
+    pub(crate) fn at(psn: u32) -> Self {
+        Self { expected: psn::first(psn), ..Self::default() }
+    }
+
+    pub(crate) const fn expected_psn(&self) -> u32 {
+        psn::wire(self.expected)
+    }
+
+    /// The receive that a message in progress uses.
+    pub(crate) fn take_held(&mut self) -> Option<RecvWqe> {
+        self.message = Message::None;
+        self.held.take()
+    }
+
+    /// A message has been executed.
+    pub(crate) fn count_message(&mut self) {
+        self.msn = (self.msn + 1) & 0x00ff_ffff;
+    }
+}
+
+impl<A: Clone> Qp<A> {
+    /// Takes a request packet of an RC QP.
+    pub(crate) fn handle_request<E: Env<Address = A>>(
+        &mut self,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) {
+        self.note_established(env);
+        let number = psn::extend(self.resp.expected, headers.bth.psn);
+        if number > self.resp.expected {
+            self.note_gap(number, headers.bth.ack_request);
+            return;
+        }
+        if number < self.resp.expected {
+            self.handle_duplicate(number, headers);
+            return;
+        }
+        match self.execute_request(headers, payload, env) {
+            Ok(psns) => {
+                self.resp.gap = None;
+                self.resp.expected += u64::from(psns);
+                self.answers.withdraw_nak();
+                if headers.bth.ack_request && !wants_data(headers) {
+                    self.answers.owe_ack();
+                }
+            }
+            Err(Refusal::NotReady) => {
+                self.counters.rnr_naks_sent += 1;
+                self.resp.gap = Some(number);
+                self.answers.owe_nak(Syndrome::RnrNak { timer: self.params.min_rnr_timer }, number);
+            }
+            Err(refusal) => self.refuse(refusal, number, env),
+        }
+    }
+
+    /// A packet beyond the expected one: one sequence NAK until the gap is filled (IBTA 9.7.5.1.2). When packets that
+    /// were already seen beyond the gap come again and ask for an ACK, that NAK, or what it asked for, was lost: the
+    /// NAK is repeated, where the specification would have the requester run into its timeout.
+    fn note_gap(&mut self, number: u64, ack_request: bool) {
+        self.counters.out_of_order += 1;
+        match &mut self.resp.gap {
+            Some(highest) if number > *highest => {
+                *highest = number;
+                return;
+            }
+            Some(_) if !ack_request => return,
+            gap => *gap = Some(number),
+        }
+        self.counters.seq_naks_sent += 1;
+        self.answers.owe_nak(Syndrome::Nak(NakCode::PsnSequenceError), self.resp.expected);
+    }
+
+    /// A packet that was executed before (IBTA 9.7.5.1.4).
+    fn handle_duplicate(&mut self, number: u64, headers: &Headers) {
+        self.counters.duplicates += 1;
+        let limit = 2 * usize::from(self.params.max_dest_rd_atomic);
+        match (headers.bth.opcode.operation, headers.reth) {
+            (Operation::ReadRequest, Some(reth)) => {
+                let psns = reth.dma_len.div_ceil(self.mtu()).max(1);
+                if self.params.access.remote_read && number + u64::from(psns) <= self.resp.expected {
+                    self.answers.read_again(number, psns, reth, self.resp.msn, limit);
+                }
+            }
+            (Operation::CompareSwap | Operation::FetchAdd, _) => {
+                self.answers.atomic_again(number, self.resp.msn, limit);
+            }
+            _ => self.answers.owe_ack(),
+        }
+    }
+
+    /// Executes the expected request and returns how many PSNs it takes.
+    fn execute_request<E: Env<Address = A>>(
+        &mut self,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) -> Result<u32, Refusal> {
+        let opcode = headers.bth.opcode;
+        if opcode.is_send() {
+            self.execute_send(headers, payload, env)?;
+            return Ok(1);
+        }
+        if opcode.is_write() {
+            self.execute_write(headers, payload, env)?;
+            return Ok(1);
+        }
+        if self.resp.message != Message::None
+            || !payload.is_empty()
+            || self.answers.outstanding() >= usize::from(self.params.max_dest_rd_atomic)
+        {
+            return Err(Refusal::Invalid);
+        }
+        match (opcode.operation, headers.reth, headers.atomic) {
+            (Operation::ReadRequest, Some(reth), _) => self.execute_read(reth, env),
+            (Operation::CompareSwap, _, Some(atomic)) => {
+                let op = AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_or_add };
+                self.execute_atomic(atomic.rkey, atomic.va, op, env)
+            }
+            (Operation::FetchAdd, _, Some(atomic)) => self.execute_atomic(
+                atomic.rkey,
+                atomic.va,
+                AtomicOp::FetchAdd { add: atomic.swap_or_add },
+                env,
+            ),
+            _ => Err(Refusal::Invalid),
+        }
+    }
+
+    fn execute_read<E: Env<Address = A>>(&mut self, reth: Reth, env: &mut E) -> Result<u32, Refusal> {
+        if !self.params.access.remote_read || u64::from(reth.dma_len) > crate::MAX_MESSAGE {
+            return Err(Refusal::Invalid);
+        }
+        if reth.dma_len > 0 {
+            env.check_remote(reth.rkey, reth.va, u64::from(reth.dma_len), RemoteAccess::Read)?;
+        }
+        let psns = reth.dma_len.div_ceil(self.mtu()).max(1);
+        self.resp.count_message();
+        self.answers.read(self.resp.expected, psns, reth, self.resp.msn);
+        Ok(psns)
+    }
+
+    fn execute_atomic<E: Env<Address = A>>(
+        &mut self,
+        rkey: u32,
+        va: u64,
+        op: AtomicOp,
+        env: &mut E,
+    ) -> Result<u32, Refusal> {
+        if !self.params.access.remote_atomic || va % 8 != 0 {
+            return Err(Refusal::Invalid);
+        }
+        let original = env.atomic_remote(rkey, va, op)?;
+        self.resp.count_message();
+        let keep = usize::from(self.params.max_dest_rd_atomic);
+        self.answers.atomic(self.resp.expected, original, self.resp.msn, keep);
+        Ok(1)
+    }
+
+    /// Tells the program why its QP goes to ERR: in the completion of the receive that the request used, else by an
+    /// event (IBTA 9.9.3, classes A and C).
+    pub(crate) fn report_refusal<E: Env<Address = A>>(&mut self, refusal: Refusal, env: &mut E) {
+        let status = match refusal {
+            Refusal::TooLong => WcStatus::LocLenErr,
+            Refusal::BadReceive => WcStatus::LocProtErr,
+            Refusal::Access => WcStatus::RemAccessErr,
+            Refusal::Operational => WcStatus::RemOpErr,
+            Refusal::Invalid | Refusal::NotReady => WcStatus::RemInvReqErr,
+        };
+        if let Some(held) = self.resp.take_held() {
+            env.complete_recv(self.recv_completion(held.wr_id, status));
+            return;
+        }
+        if self.state != QpState::Err {
+            env.event(match refusal {
+                Refusal::Access | Refusal::Operational => QpEvent::AccessError,
+                _ => QpEvent::RequestError,
+            });
+        }
+    }
+}
+
+/// The request is answered with data rather than an ACK.
+const fn wants_data(headers: &Headers) -> bool {
+    headers.bth.opcode.is_atomic() || matches!(headers.bth.opcode.operation, Operation::ReadRequest)
+}
