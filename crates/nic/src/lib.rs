@@ -1,5 +1,42 @@
-//! nic
+//! A software RoCEv2 adapter in the process: verbs objects, the progress engine, the fabrics between QPs.
+//!
+//! In here: devices and contexts, PDs, MRs, CQs, SRQs, QPs, AHs, events; who makes progress; the host's other processes.
+//! Out of here: wire formats (`ferroce_wire`), the transport (`ferroce_proto`), the C ABI (`capi`).
+//! Everything a program calls may be called from any thread. Nothing here is a cancellation point, blocks without a
+//! bound (but for the acknowledgement of events that the man pages ask for), or runs in an exit handler.
+
+mod ah;
+pub mod clock;
+mod cq;
+mod device;
+mod engine;
+mod error;
+mod events;
+pub mod mem;
 pub mod net;
+mod packet;
+pub mod qp;
+mod recv;
 pub mod rendezvous;
 pub mod sys;
+#[cfg(any())]
+pub mod tap;
 pub mod udp;
+
+pub use ah::Ah;
+pub use cq::{CompChannel, Cq, MAX_CQE, Wc};
+pub use device::{
+    Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices,
+};
+pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
+pub use error::{Error, Result};
+pub use events::{AsyncEvent, EventQueue, Unacked};
+pub use mem::{Mr, MrAccess, MrInit, Pd};
+pub use qp::Qp;
+pub use recv::{MAX_SGE, MAX_WR, Srq, SrqAttr};
+
+/// The transport's vocabulary, as far as callers need it.
+pub use ferroce_proto::{
+    Access, Completion, Data, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus,
+};
+pub use ferroce_wire::Service;

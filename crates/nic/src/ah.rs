@@ -1,0 +1,105 @@
+//! Address handles (ibv_create_ah(3)) and the paths that addresses lead to.
+
+use crate::engine::{Engine, Share};
+use crate::error::Result;
+use crate::mem::Pd;
+use crate::packet::PacketMeta;
+use crate::qp::{AddressVector, check_av};
+use crate::udp::{Dest, HostAddr, steering_of};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// How packets get to a QP: which fabric, and what it needs to know.
+#[derive(Clone, Debug)]
+pub(crate) enum Path {
+    /// As RoCEv2 packets.
+    Udp {
+        dest: Dest,
+        /// The part of the peer's socket that this QP may fill.
+        share: Arc<Share>,
+    },
+    /// To a QP of this process.
+    Local {
+        /// What the packets would say on the wire.
+        meta: PacketMeta,
+    },
+}
+
+/// Both ends of an address vector, resolved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Route {
+    pub(crate) from: HostAddr,
+    pub(crate) to: HostAddr,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+}
+
+impl Route {
+    /// What packets on this route say in their network header.
+    pub(crate) fn meta(&self, len: u16) -> PacketMeta {
+        let ttl = if self.ttl == 0 { 64 } else { self.ttl };
+        PacketMeta { src: self.from.ip(), dst: self.to.ip(), tos: self.tos, ttl, len }
+    }
+}
+
+/// An address handle: where UD packets go.
+#[derive(Debug)]
+pub struct Ah {
+    pd: Arc<Pd>,
+    av: AddressVector,
+    route: Route,
+    last: Mutex<Option<(u8, Path)>>,
+}
+
+impl Ah {
+    /// Resolves an address vector.
+    ///
+    /// # Errors
+    /// EINVAL without a GRH, for a source GID that doesn't exist, or for addresses of different families.
+    pub fn create(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>> {
+        check_av(&av)?;
+        let engine = pd.context().engine()?;
+        let route = engine.route(pd.context(), &av)?;
+        // A path that can't be made is said now, not at the first send.
+        engine.udp_path(&route, 0)?;
+        pd.hold();
+        Ok(Arc::new(Self { pd: pd.clone(), av, route, last: Mutex::new(None) }))
+    }
+
+    /// The address vector it was made of.
+    #[must_use]
+    pub fn vector(&self) -> &AddressVector {
+        &self.av
+    }
+
+    /// Its protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Ends the handle (ibv_destroy_ah(3)). Sends that were posted with it still go out.
+    pub fn destroy(&self) {
+        self.pd.release();
+    }
+
+    /// The path to a QP at this address; `None` when it can't be made (now).
+    pub(crate) fn path_to(&self, engine: &'static Engine, qpn: u32) -> Option<Path> {
+        if engine.is_local(&self.route, qpn) {
+            return Some(Path::Local { meta: self.route.meta(0) });
+        }
+        let steering = steering_of(qpn);
+        let mut last = self.last.lock();
+        match &*last {
+            Some((s, path)) if *s == steering => Some(path.clone()),
+            _ => {
+                let path = engine
+                    .udp_path(&self.route, qpn)
+                    .inspect_err(|error| tracing::warn!(%error, "no path for an address handle"))
+                    .ok()?;
+                *last = Some((steering, path.clone()));
+                Some(path)
+            }
+        }
+    }
+}

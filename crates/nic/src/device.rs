@@ -1,0 +1,226 @@
+//! Devices and device contexts: what ibv_get_device_list(3) shows and ibv_open_device(3) returns.
+
+use crate::cq::MAX_CQE;
+use crate::engine::{self, Engine};
+use crate::error::{Error, Result, invalid};
+use crate::events::{AsyncEvent, EventQueue};
+use crate::mem::MAX_MR;
+use crate::net::{self, DeviceInfo, GidEntry, GidTable, PortAttributes};
+use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
+use crate::recv::{MAX_SGE, MAX_WR};
+use crate::udp::HostAddr;
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+/// Queue pairs a process may have.
+pub const MAX_QP: u32 = 65_536;
+/// An organisationally unique identifier of locally administered kind: programs take 0 and 0xffffff for rxe.
+pub const VENDOR_ID: u32 = 0x02_f0ce;
+/// Tells versions of the adapter apart.
+pub const VENDOR_PART_ID: u32 = 1;
+/// Longest message: 2 GiB (IBTA 9.7.1.1: 2^31 bytes).
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
+/// A device that programs can open.
+#[derive(Debug)]
+pub struct Device {
+    info: DeviceInfo,
+    index: u32,
+}
+
+/// Limits of the adapter (ibv_query_device(3)). What isn't named here, it doesn't have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the names are the man page's
+pub struct DeviceLimits {
+    pub max_mr_size: u64,
+    pub max_qp: u32,
+    pub max_qp_wr: u32,
+    pub max_sge: u32,
+    pub max_cq: u32,
+    pub max_cqe: u32,
+    pub max_mr: u32,
+    pub max_pd: u32,
+    pub max_qp_rd_atom: u32,
+    pub max_ah: u32,
+    pub max_srq: u32,
+    pub max_srq_wr: u32,
+    pub max_srq_sge: u32,
+    pub max_inline: u32,
+}
+
+/// The adapter's limits, each of them enforced.
+pub const LIMITS: DeviceLimits = DeviceLimits {
+    max_mr_size: 1 << 47,
+    max_qp: MAX_QP,
+    max_qp_wr: MAX_WR,
+    max_sge: MAX_SGE,
+    max_cq: 1 << 20,
+    max_cqe: MAX_CQE,
+    max_mr: MAX_MR as u32,
+    max_pd: 1 << 20,
+    max_qp_rd_atom: MAX_RD_ATOMIC as u32,
+    max_ah: 1 << 20,
+    max_srq: 1 << 20,
+    max_srq_wr: MAX_WR,
+    max_srq_sge: MAX_SGE,
+    max_inline: MAX_INLINE,
+};
+
+/// The devices of this process's network namespace; may be empty.
+///
+/// # Errors
+/// The network can't be read, or FERROCE_DEVICES is wrong.
+pub fn devices() -> Result<Vec<Arc<Device>>> {
+    let infos = net::discover().map_err(|e| Error::Invalid(e.to_string()))?;
+    Ok(infos
+        .into_iter()
+        .enumerate()
+        .map(|(index, info)| Arc::new(Device { info, index: index as u32 }))
+        .collect())
+}
+
+impl Device {
+    /// Name, interface and GUID.
+    #[must_use]
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Place in the list.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Opens the device: joins the host's other processes on UDP port 4791.
+    ///
+    /// # Errors
+    /// EADDRINUSE when somebody else has the port; what else the system refused.
+    pub fn open(self: &Arc<Self>) -> Result<Arc<Context>> {
+        let engine = engine::start()?;
+        let gids = self.info.gid_table();
+        for (_, entry) in gids.iter() {
+            engine.add_address(HostAddr::new(entry.ip, entry.scope_id))?;
+        }
+        let port = RwLock::new(PortView { attributes: self.info.port(), gids });
+        let context = Arc::new(Context { device: self.clone(), port, async_events: EventQueue::new()? });
+        engine::register_context(&context);
+        Ok(context)
+    }
+}
+
+#[derive(Debug)]
+struct PortView {
+    attributes: PortAttributes,
+    gids: GidTable,
+}
+
+/// An open device (ibv_open_device(3)).
+#[derive(Debug)]
+pub struct Context {
+    device: Arc<Device>,
+    port: RwLock<PortView>,
+    async_events: EventQueue<AsyncEvent>,
+}
+
+impl Context {
+    /// The device it was opened from.
+    #[must_use]
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Attributes of the port as they are now.
+    #[must_use]
+    pub fn port(&self) -> PortAttributes {
+        self.port.read().attributes
+    }
+
+    /// An entry of the GID table; `None` where it is empty or ends.
+    #[must_use]
+    pub fn gid(&self, index: usize) -> Option<GidEntry> {
+        self.port.read().gids.get(index).copied()
+    }
+
+    /// The entries of the GID table that are in use, with their indices.
+    #[must_use]
+    pub fn gids(&self) -> Vec<(usize, GidEntry)> {
+        self.port.read().gids.iter().map(|(i, e)| (i, *e)).collect()
+    }
+
+    /// The asynchronous events. For each one taken that is about an object, that object's `unacked_async().got()` is
+    /// called by whoever takes it.
+    #[must_use]
+    pub fn async_events(&self) -> &EventQueue<AsyncEvent> {
+        &self.async_events
+    }
+
+    pub(crate) fn raise(&self, event: AsyncEvent) {
+        tracing::debug!(?event, device = %self.device.info.name, "asynchronous event");
+        self.async_events.push(event);
+    }
+
+    /// Withdraws the unread events about an object.
+    pub(crate) fn withdraw(&self, object: usize) {
+        self.async_events.withdraw(|e| e.object() == Some(object));
+    }
+
+    /// The process's engine: after a fork, a new one.
+    pub(crate) fn engine(&self) -> Result<&'static Engine> {
+        let engine = engine::start()?;
+        for (_, entry) in self.port.read().gids.iter() {
+            engine.add_address(HostAddr::new(entry.ip, entry.scope_id))?;
+        }
+        Ok(engine)
+    }
+
+    /// The local address behind a GID index.
+    ///
+    /// # Errors
+    /// EINVAL for an index without a GID.
+    pub(crate) fn source(&self, sgid_index: u8) -> Result<GidEntry> {
+        match self.gid(usize::from(sgid_index)) {
+            Some(entry) => Ok(entry),
+            None => invalid!("entry {sgid_index} of the GID table of {} is empty", self.device.info.name),
+        }
+    }
+
+    /// The interface has gone: the device is of no more use.
+    pub(crate) fn gone(&self, why: &net::NetError) {
+        tracing::warn!(%why, device = %self.device.info.name, "the device's interface is gone");
+        let mut port = self.port.write();
+        if port.attributes.state != net::PortState::Down {
+            port.attributes.state = net::PortState::Down;
+            drop(port);
+            self.raise(AsyncEvent::DeviceFatal);
+        }
+    }
+
+    /// Takes a change of the interface into account and raises the events for it.
+    pub(crate) fn refresh(&self, netdev: &net::Netdev) {
+        let mut port = self.port.write();
+        let before = port.attributes;
+        let changes = port.gids.update(netdev);
+        port.attributes = PortAttributes::of(netdev);
+        let (was, is) = (before.state, port.attributes.state);
+        drop(port);
+        for change in &changes {
+            tracing::info!(?change, device = %self.device.info.name, "GID table changed");
+            if let (Some(new), Some(engine)) = (change.new, engine::current()) {
+                if let Err(error) = engine.add_address(HostAddr::new(new.ip, new.scope_id)) {
+                    tracing::warn!(%error, ip = %new.ip, "a new address can't be used");
+                }
+            }
+        }
+        if !changes.is_empty() {
+            self.raise(AsyncEvent::GidChange(1));
+        }
+        if was != is {
+            self.raise(if is == net::PortState::Active {
+                AsyncEvent::PortActive(1)
+            } else {
+                AsyncEvent::PortError(1)
+            });
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Local addresses in use, and the paths that address vectors lead to.
+
+use super::Engine;
+use crate::Context;
+use crate::ah::{Path, Route};
+use crate::error::{Error, Result, invalid};
+use crate::qp::AddressVector;
+use crate::udp::{Endpoint, HostAddr, steering_of};
+use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// A local address of an open device.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) endpoint: Arc<Endpoint>,
+    /// The sockets of its group that packets for this process come to.
+    pub(super) steerings: SmallVec<[u8; 4]>,
+    /// QPs that expect packets there.
+    pub(super) users: Arc<AtomicUsize>,
+}
+
+/// All of them, and what is known about peers.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    locals: RwLock<Arc<Vec<Local>>>,
+    /// Where each QP has been counted as a user.
+    listeners: Mutex<HashMap<u32, Vec<Arc<AtomicUsize>>>>,
+    shares: Mutex<HashMap<(HostAddr, u8), Weak<Share>>>,
+}
+
+impl Addresses {
+    pub(super) fn snapshot(&self) -> Arc<Vec<Local>> {
+        self.locals.read().clone()
+    }
+
+    fn endpoint(&self, address: HostAddr) -> Option<Arc<Endpoint>> {
+        self.locals.read().iter().find(|l| l.endpoint.address() == address).map(|l| l.endpoint.clone())
+    }
+}
+
+/// The socket of a peer that several QPs send to: each may fill its part of it.
+#[derive(Debug)]
+pub(crate) struct Share {
+    capacity: u32,
+}
+
+impl Share {
+    /// The least that a QP gets, however many there are.
+    const FLOOR: u32 = 16 * 1024;
+    /// The most that a peer is trusted to hold.
+    const CEILING: u32 = 1 << 20;
+
+    /// Bytes that one QP may have in flight.
+    pub(crate) fn window(self: &Arc<Self>) -> u32 {
+        let paths = Arc::strong_count(self) as u32;
+        (self.capacity / paths).max(Self::FLOOR)
+    }
+}
+
+impl Engine {
+    /// Makes a local address usable.
+    ///
+    /// # Errors
+    /// EADDRINUSE when somebody else has the port there; what else the system refused.
+    pub(crate) fn add_address(&self, address: HostAddr) -> Result<()> {
+        if self.addresses.endpoint(address).is_some() {
+            return Ok(());
+        }
+        let endpoint = self.rendezvous.endpoint(address)?;
+        let mut locals = self.addresses.locals.write();
+        if locals.iter().any(|l| l.endpoint.address() == address) {
+            return Ok(());
+        }
+        let new = Local { endpoint, steerings: SmallVec::new(), users: Arc::default() };
+        *locals = Arc::new(locals.iter().map(Local::share).chain([new]).collect());
+        drop(locals);
+        self.watch_slots()
+    }
+
+    /// Sees to it that the sockets of all this process's slots, at all its addresses, are read.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(super) fn watch_slots(&self) -> Result<()> {
+        let mut steerings: SmallVec<[u8; 4]> =
+            self.rendezvous.slots().iter().map(|&slot| steering_of(u32::from(slot) << 12)).collect();
+        steerings.sort_unstable();
+        steerings.dedup();
+        let mut locals = self.addresses.locals.write();
+        for local in locals.iter() {
+            for &steering in steerings.iter().filter(|s| !local.steerings.contains(s)) {
+                let fd = local.endpoint.fd(steering);
+                crate::sys::epoll_control(self.sockets.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, 0)
+                    .map_err(Error::os("epoll_ctl of a RoCE socket"))?;
+            }
+        }
+        let with = |local: &Local| Local { steerings: steerings.clone(), ..local.share() };
+        *locals = Arc::new(locals.iter().map(with).collect());
+        Ok(())
+    }
+
+    /// Counts a QP in or out at the addresses where it expects packets: pollers read the sockets of these only.
+    pub(crate) fn listen(&self, qpn: u32, using: bool, path: Option<&Path>) {
+        let mut listeners = self.addresses.listeners.lock();
+        for users in listeners.remove(&qpn).unwrap_or_default() {
+            users.fetch_sub(1, Ordering::Relaxed);
+        }
+        if !using || matches!(path, Some(Path::Local { .. })) {
+            return;
+        }
+        let at = |local: &&Local| match path {
+            Some(Path::Udp { dest, .. }) => local.endpoint.address() == dest.endpoint().address(),
+            _ => true,
+        };
+        let users: Vec<_> = self.addresses.snapshot().iter().filter(at).map(|l| l.users.clone()).collect();
+        for users in &users {
+            users.fetch_add(1, Ordering::Relaxed);
+        }
+        listeners.insert(qpn, users);
+    }
+
+    /// Resolves both ends of an address vector.
+    ///
+    /// # Errors
+    /// EINVAL for a source GID that doesn't exist, addresses of different families, or a destination that is none.
+    pub(crate) fn route(&self, context: &Context, av: &AddressVector) -> Result<Route> {
+        let source = context.source(av.sgid_index)?;
+        let from = HostAddr::new(source.ip, source.scope_id);
+        let to = HostAddr::from_gid(av.dgid, source.ifindex);
+        if from.is_ipv6() != to.is_ipv6() {
+            return invalid!(
+                "the GID of index {} is {from}, the destination is {to}: both must be IPv4 or both IPv6 (another \
+                 sgid_index, as with -g 1 or -x 1, helps)",
+                av.sgid_index
+            );
+        }
+        let none = match to.ip() {
+            IpAddr::V4(ip) => ip.is_unspecified() || ip.is_broadcast(),
+            IpAddr::V6(ip) => ip.is_unspecified(),
+        };
+        if none {
+            return invalid!("the destination GID {to} is no address");
+        }
+        if to.ip().is_multicast() {
+            return Err(Error::NotSupported(format!("multicast ({to})")));
+        }
+        Ok(Route { from, to, tos: av.traffic_class, ttl: av.hop_limit })
+    }
+
+    /// Is this QPN at this address one of this process, to be reached without a socket?
+    pub(crate) fn is_local(&self, route: &Route, qpn: u32) -> bool {
+        !udp_only() && self.rendezvous.owns(qpn) && self.addresses.endpoint(route.to).is_some()
+    }
+
+    /// The path to a QP.
+    ///
+    /// # Errors
+    /// As [`Engine::route`], or what kept a sending socket from being made.
+    pub(crate) fn path(&self, context: &Context, av: &AddressVector, qpn: u32) -> Result<Path> {
+        let route = self.route(context, av)?;
+        if self.is_local(&route, qpn) {
+            return Ok(Path::Local { meta: route.meta(0) });
+        }
+        self.udp_path(&route, qpn)
+    }
+
+    /// The path to a QP over UDP.
+    ///
+    /// # Errors
+    /// What kept a sending socket from being made.
+    pub(crate) fn udp_path(&self, route: &Route, qpn: u32) -> Result<Path> {
+        let Some(endpoint) = self.addresses.endpoint(route.from) else {
+            return invalid!("{} is no address of an open device", route.from);
+        };
+        let dest = endpoint.dest(route.to, route.tos, route.ttl, qpn).map_err(Error::os("a sending socket"))?;
+        let key = (route.to, steering_of(qpn));
+        let mut shares = self.addresses.shares.lock();
+        let share = shares.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            shares.retain(|_, share| share.strong_count() > 0);
+            // The peer's socket is likely to be as large as ours; the kernel counts its own overhead in it as well.
+            let capacity = (endpoint.receive_buffer() / 2).min(Share::CEILING);
+            let share = Arc::new(Share { capacity });
+            shares.insert(key, Arc::downgrade(&share));
+            share
+        });
+        Ok(Path::Udp { dest, share })
+    }
+
+    /// Payload bytes that packets on this path may carry: a power of two from 256 to 4096.
+    pub(crate) fn path_mtu(&self, path: &Path, context: &Context) -> u32 {
+        match path {
+            Path::Local { .. } => crate::net::MAX_MTU,
+            Path::Udp { dest, .. } => match dest.endpoint().path_mtu(dest.peer()) {
+                Ok(bytes) => crate::net::active_mtu(bytes),
+                Err(error) => {
+                    tracing::debug!(%error, ?dest, "no route: taking the port's MTU");
+                    context.port().active_mtu
+                }
+            },
+        }
+    }
+}
+
+impl Local {
+    fn share(&self) -> Self {
+        Self {
+            endpoint: self.endpoint.clone(),
+            steerings: self.steerings.clone(),
+            users: self.users.clone(),
+        }
+    }
+}
+
+/// FERROCE_FABRIC=udp: everything goes over sockets, as between hosts.
+fn udp_only() -> bool {
+    static ONLY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *ONLY.get_or_init(|| std::env::var_os("FERROCE_FABRIC").is_some_and(|v| v == "udp"))
+}

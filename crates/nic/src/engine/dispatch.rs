@@ -1,0 +1,121 @@
+//! Incoming packets: from sockets to QPs.
+
+use super::{Engine, Work};
+use crate::clock;
+use crate::packet::PacketMeta;
+use crate::udp::{Datagram, Received};
+use ferroce_wire::icrc::Flow;
+use ferroce_wire::{Packet, ROCE_V2_PORT};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+
+impl Engine {
+    /// One round of everything: sockets, forwarded packets, timers, QPs with more to do. Returns whether anything was
+    /// done.
+    pub(super) fn progress(&'static self) -> bool {
+        let mut done = self.read_sockets(false);
+        if self.lease.forwards_lately(clock::now()) {
+            done |= self.read_forwarded();
+        }
+        done |= self.run_timers() > 0;
+        done |= self.run_queued();
+        done
+    }
+
+    /// Gives each QP in the run queue a turn.
+    pub(super) fn run_queued(&'static self) -> bool {
+        let mut done = false;
+        for _ in 0..self.run_queue.len() {
+            let Some(qp) = self.run_queue.pop() else { break };
+            done = true;
+            self.with_work(|work| qp.work(work, clock::now(), |_, _| ()));
+        }
+        done
+    }
+
+    /// Reads the sockets of this process's slots; those of addresses that no QP uses only with `all`.
+    pub(super) fn read_sockets(&'static self, all: bool) -> bool {
+        let mut done = false;
+        for address in self.addresses.snapshot().iter() {
+            if !all && address.users.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            for &steering in &address.steerings {
+                let received = address.endpoint.recv(steering, &mut |datagrams| {
+                    self.with_work(|work| self.dispatch(datagrams, work));
+                });
+                match received {
+                    Ok(Received::Busy) => {}
+                    Ok(received) => done |= received.count() > 0,
+                    Err(error) => tracing::debug!(%error, "reading a RoCE socket"),
+                }
+            }
+        }
+        done
+    }
+
+    /// Takes the packets that other processes have passed on.
+    pub(super) fn read_forwarded(&'static self) -> bool {
+        let mut done = false;
+        self.rendezvous.recv_forwarded(&mut |datagrams| {
+            done = true;
+            self.lease.forwarded(clock::now());
+            self.with_work(|work| self.dispatch(datagrams, work));
+        });
+        done
+    }
+
+    /// Hands a batch to its QPs: packets in a row for one QP are worked on under one lock, with one ACK.
+    pub(super) fn dispatch(&'static self, mut datagrams: &[Datagram<'_>], work: &mut Work) {
+        while let Some(first) = datagrams.first() {
+            let qpn = first.dest_qpn();
+            let run = datagrams.iter().take_while(|d| d.dest_qpn() == qpn).count();
+            let (these, rest) = datagrams.split_at(run);
+            datagrams = rest;
+            let Some(qp) = self.qp(qpn) else {
+                if !self.rendezvous.owns(qpn) {
+                    self.rendezvous.forward(these);
+                }
+                continue;
+            };
+            let now = clock::now();
+            let mut flow = None;
+            qp.work(work, now, |proto, env| {
+                for datagram in these {
+                    let meta = PacketMeta {
+                        src: datagram.source.ip().to_canonical(),
+                        dst: datagram.destination.ip(),
+                        tos: datagram.tos,
+                        ttl: datagram.ttl.unwrap_or(64),
+                        len: datagram.bytes.len() as u16,
+                    };
+                    if !env.accepts(&meta, false) || !icrc_is_right(&mut flow, datagram) {
+                        tracing::trace!(qpn, ?meta, "packet refused");
+                        continue;
+                    }
+                    match Packet::parse(datagram.bytes) {
+                        Ok(packet) => env.handle(proto, now, &packet.headers, packet.payload, &meta),
+                        Err(error) => tracing::trace!(qpn, %error, "packet refused"),
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Checks a packet's ICRC; `flow` saves the work that packets of one source have in common.
+fn icrc_is_right(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> bool {
+    let flow = match flow {
+        Some((source, flow)) if *source == datagram.source => flow,
+        _ => {
+            let port = datagram.source.port();
+            let new = match (datagram.source.ip().to_canonical(), datagram.destination.ip()) {
+                (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, port, ROCE_V2_PORT),
+                (IpAddr::V6(src), IpAddr::V6(dst)) => Flow::v6(src, dst, port, ROCE_V2_PORT),
+                _ => return false,
+            };
+            &flow.insert((datagram.source, new)).1
+        }
+    };
+    flow.verify(datagram.bytes, datagram.segment).is_some()
+}

@@ -1,0 +1,107 @@
+//! Who makes progress: a program that polls, a thread that waits in ibv_get_cq_event(3), or the background thread.
+//!
+//! A poller stamps a lease. While it is fresh the background thread stays off the sockets; when it has run out, the
+//! background thread sleeps on them.
+
+use super::{Engine, current};
+use crate::clock;
+use ferroce_proto::Instant;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long a poll promises the next one.
+const LEASE: Duration = Duration::from_millis(1);
+/// How long a thread that waits for an event promises to look after the sockets. It may be cancelled while it waits:
+/// then this is how long nobody does.
+const WAIT: Duration = Duration::from_millis(20);
+/// A poller that finds completions looks at the sockets this often all the same.
+const BUSY_INTERVAL: Duration = Duration::from_micros(20);
+/// Forwarded packets are looked for by pollers for this long after the last one.
+const FORWARD_MEMORY: Duration = Duration::from_millis(100);
+
+/// Who has promised what.
+#[derive(Debug, Default)]
+pub(super) struct Lease {
+    until: AtomicU64,
+    last_progress: AtomicU64,
+    last_forward: AtomicU64,
+    /// When the background thread, asleep, will wake up by itself; 0 while it is awake.
+    pub(super) sleeping_until: AtomicU64,
+}
+
+impl Lease {
+    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+        self.until.load(Ordering::Acquire) > now.0
+    }
+
+    fn stamp(&self, until: Instant) {
+        self.until.store(until.0, Ordering::Release);
+    }
+
+    pub(super) fn forwarded(&self, now: Instant) {
+        self.last_forward.store(now.0, Ordering::Relaxed);
+    }
+
+    pub(super) fn forwards_lately(&self, now: Instant) -> bool {
+        let last = self.last_forward.load(Ordering::Relaxed);
+        last != 0 && now.since(Instant(last)) < FORWARD_MEMORY
+    }
+}
+
+/// Progress on behalf of a thread in ibv_poll_cq(3). `empty`: it found nothing. `sleeper`: it has asked for an event.
+pub(crate) fn progress_of_poller(empty: bool, sleeper: bool) {
+    let Some(engine) = current() else { return };
+    let now = clock::now();
+    let last = Instant(engine.lease.last_progress.load(Ordering::Relaxed));
+    if !empty && now.since(last) < BUSY_INTERVAL {
+        return;
+    }
+    if !sleeper {
+        engine.lease.stamp(now.after(LEASE));
+    }
+    engine.lease.last_progress.store(now.0, Ordering::Relaxed);
+    engine.progress();
+}
+
+/// What a thread that waits for a completion event sleeps on.
+#[derive(Debug)]
+pub struct WaitPlan {
+    /// The channel's descriptor, and that of the adapter's sockets: poll(2) both for POLLIN. The second is −1 when
+    /// there is nothing to look after.
+    pub fds: [RawFd; 2],
+    /// Wake up after this time at the latest.
+    pub timeout: Duration,
+}
+
+/// Makes progress and says what to sleep on. The caller polls, without a lock and without anything that needs a
+/// destructor (it may be cancelled there), then calls [`progress_of_waiter`].
+#[must_use]
+pub fn prepare_wait(channel: RawFd) -> WaitPlan {
+    let Some(engine) = current() else {
+        return WaitPlan { fds: [channel, -1], timeout: Duration::from_secs(3600) };
+    };
+    while engine.progress() {}
+    let now = clock::now();
+    engine.lease.stamp(now.after(WAIT));
+    let timer = Instant(engine.timers.next()).since(now);
+    let timeout = if engine.run_queue.is_empty() { timer.min(WAIT / 2) } else { Duration::ZERO };
+    WaitPlan { fds: [channel, engine.sockets.raw()], timeout }
+}
+
+/// Progress on behalf of a thread that has waited as [`prepare_wait`] said.
+pub fn progress_of_waiter() {
+    let Some(engine) = current() else { return };
+    engine.progress();
+    engine.lease.stamp(clock::now().after(LEASE));
+}
+
+impl Engine {
+    /// Wakes the background thread if it would sleep past `at` and nobody else is there.
+    pub(super) fn wake_for(&self, at: Instant) {
+        let sleeping = self.lease.sleeping_until.load(Ordering::SeqCst);
+        if sleeping > at.0 && !self.lease.is_fresh(clock::now()) {
+            self.control.wake();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The `local` fabric: packets between QPs of one process, through each QP's inbox. Nothing is lost; no system call
+//! but the copies of payload.
+
+use super::{Engine, Work};
+use crate::clock;
+use crate::packet::PacketMeta;
+use ferroce_wire::Headers;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A packet on its way between two QPs of this process.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) headers: Headers,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) meta: PacketMeta,
+}
+
+/// What has been sent to a QP and not yet been looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    records: Mutex<VecDeque<Record>>,
+    bytes: AtomicUsize,
+    len: AtomicUsize,
+}
+
+impl Inbox {
+    /// Payload bytes above which senders wait.
+    const BYTES: usize = 1 << 20;
+    /// Records above which senders wait.
+    const RECORDS: usize = 1024;
+
+    /// A sender has to wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len.load(Ordering::Relaxed) >= Self::RECORDS || self.bytes.load(Ordering::Relaxed) >= Self::BYTES
+    }
+
+    pub(crate) fn has_records(&self) -> bool {
+        self.len.load(Ordering::Acquire) > 0
+    }
+
+    pub(crate) fn push(&self, record: Record) {
+        let mut records = self.records.lock();
+        self.bytes.fetch_add(record.payload.len(), Ordering::Relaxed);
+        records.push_back(record);
+        self.len.store(records.len(), Ordering::Release);
+    }
+
+    fn pop(&self) -> Option<Record> {
+        let mut records = self.records.lock();
+        let record = records.pop_front()?;
+        self.bytes.fetch_sub(record.payload.len(), Ordering::Relaxed);
+        self.len.store(records.len(), Ordering::Release);
+        Some(record)
+    }
+}
+
+impl Engine {
+    /// Lets QPs work on what their inboxes hold. A QP that somebody else has locked is left to them: they look into
+    /// its inbox once more after unlocking.
+    pub(super) fn deliver_local(&'static self, work: &mut Work) {
+        /// Turns a thread gives before it goes back to what it was called for.
+        const TURNS: usize = 256;
+        /// Records a QP works on in a turn.
+        const BATCH: usize = 32;
+        let mut turns = 0;
+        while let Some(qp) = work.kicks.pop() {
+            turns += 1;
+            if turns > TURNS {
+                self.enqueue(&qp);
+                continue;
+            }
+            if !qp.inbox.has_records() {
+                continue;
+            }
+            let now = clock::now();
+            let worked = qp.try_work(work, now, |proto, env| {
+                let inbox = env.inbox();
+                for record in std::iter::from_fn(|| inbox.pop()).take(BATCH) {
+                    if env.accepts(&record.meta, true) {
+                        env.handle(proto, now, &record.headers, &record.payload, &record.meta);
+                    }
+                }
+            });
+            if !worked {
+                // Whoever holds the lock may have looked into the inbox already.
+                self.enqueue(&qp);
+            }
+        }
+    }
+}

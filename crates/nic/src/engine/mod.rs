@@ -1,0 +1,126 @@
+//! The progress engine: one per process, shared by all its device contexts.
+//!
+//! In here: who owns which QPN, the paths between QPs, who moves packets and when (pollers under a lease, else the
+//! background thread), timers, and what a fork does to all that.
+//! Out of here: the transport (`ferroce_proto`), sockets (`udp`), the host's other processes (`rendezvous`).
+
+mod addresses;
+mod dispatch;
+mod fork;
+mod lease;
+mod local;
+mod qps;
+mod registry;
+mod thread;
+mod timers;
+mod work;
+
+pub(crate) use addresses::Share;
+pub(crate) use fork::generation;
+pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
+pub(crate) use lease::progress_of_poller;
+pub(crate) use local::{Inbox, Record};
+pub(crate) use registry::{
+    register_context, register_cq, register_qp, register_srq, unregister_cq, unregister_qp, unregister_srq,
+};
+pub(crate) use work::Work;
+
+use crate::error::{Error, Result};
+use crate::qp::Qp;
+use crate::rendezvous::Rendezvous;
+use crate::sys::{self, EngineFd};
+use addresses::Addresses;
+use lease::Lease;
+use parking_lot::Mutex;
+use qps::QpTable;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use thread::Control;
+use timers::Timers;
+use work::{RunQueue, WorkPool};
+
+/// The process's engine. It lives as long as the process: nothing of it runs in exit handlers.
+pub(crate) struct Engine {
+    generation: u32,
+    rendezvous: Arc<Rendezvous>,
+    addresses: Addresses,
+    qps: QpTable,
+    timers: Timers,
+    run_queue: RunQueue,
+    works: WorkPool,
+    lease: Lease,
+    /// An epoll of the RoCE sockets: the background thread, and whoever waits for a completion event, sleeps on it.
+    sockets: EngineFd,
+    /// What only the background thread looks after.
+    control: Control,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+static CURRENT: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The engine of this process, if it has one.
+pub(crate) fn current() -> Option<&'static Engine> {
+    let engine = CURRENT.load(Ordering::Acquire);
+    // SAFETY: null, or a leaked box, which nobody frees.
+    unsafe { engine.as_ref() }
+}
+
+/// The engine of this process; the first call makes it.
+///
+/// # Errors
+/// What kept the process from joining the host's others.
+pub(crate) fn start() -> Result<&'static Engine> {
+    if let Some(engine) = current() {
+        return Ok(engine);
+    }
+    let _starting = STARTING.lock();
+    if let Some(engine) = current() {
+        return Ok(engine);
+    }
+    fork::install();
+    let engine: &'static Engine = Box::leak(Box::new(Engine {
+        generation: generation(),
+        rendezvous: Rendezvous::join()?,
+        addresses: Addresses::default(),
+        qps: QpTable::default(),
+        timers: Timers::default(),
+        run_queue: RunQueue::default(),
+        works: WorkPool::default(),
+        lease: Lease::default(),
+        sockets: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
+        control: Control::new()?,
+    }));
+    engine.control.watch(engine.rendezvous.poll_fd())?;
+    thread::spawn(engine)?;
+    CURRENT.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
+    Ok(engine)
+}
+
+impl Engine {
+    /// How many forks lie between the first process and this engine's.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Runs `f` with a set of buffers, then lets the QPs of this process work to which `f` has sent something.
+    pub(crate) fn with_work<R>(&'static self, f: impl FnOnce(&mut Work) -> R) -> R {
+        let mut work = self.works.take();
+        let result = f(&mut work);
+        self.deliver_local(&mut work);
+        self.works.put(work);
+        result
+    }
+
+    /// Has more to do when others have had their turn.
+    pub(crate) fn enqueue(&self, qp: &Arc<Qp>) {
+        if self.run_queue.push(qp) {
+            self.wake_for(crate::clock::now());
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Who owns which QPN in this process. A QPN is a slot of the host (high 12 bits) and an index (low 12 bits).
+
+use super::Engine;
+use crate::device::MAX_QP;
+use crate::error::{Error, Result};
+use crate::qp::Qp;
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+/// Indices in a slot.
+const PER_SLOT: usize = 1 << 12;
+
+/// The QPs of the process, by number.
+#[derive(Debug, Default)]
+pub(super) struct QpTable(RwLock<Vec<Slot>>);
+
+#[derive(Debug)]
+struct Slot {
+    number: u16,
+    /// Where the search for a free index goes on: a number isn't used again soon.
+    next: usize,
+    count: usize,
+    qps: Box<[Option<Arc<Qp>>]>,
+}
+
+impl Slot {
+    fn new(number: u16) -> Self {
+        let next = crate::sys::random() as usize % PER_SLOT;
+        Self { number, next, count: 0, qps: vec![None; PER_SLOT].into_boxed_slice() }
+    }
+
+    fn add(&mut self, make: impl FnOnce(u32) -> Arc<Qp>) -> Option<Arc<Qp>> {
+        let index = (0..PER_SLOT).map(|i| (self.next + i) % PER_SLOT).find(|&i| self.qps[i].is_none())?;
+        self.next = (index + 1) % PER_SLOT;
+        self.count += 1;
+        let qp = make(u32::from(self.number) << 12 | index as u32);
+        self.qps[index] = Some(qp.clone());
+        Some(qp)
+    }
+}
+
+impl Engine {
+    /// Gives a new QP a number.
+    ///
+    /// # Errors
+    /// ENOMEM when the device's QPs or the host's slots are used up.
+    pub(crate) fn add_qp(&'static self, make: impl FnOnce(u32) -> Arc<Qp>) -> Result<Arc<Qp>> {
+        let mut slots = self.qps.0.write();
+        let count: usize = slots.iter().map(|s| s.count).sum();
+        if count >= MAX_QP as usize {
+            return Err(Error::NoMemory(format!("{MAX_QP} queue pairs exist")));
+        }
+        if slots.iter().all(|s| s.count == PER_SLOT) {
+            let fresh = self.rendezvous.slots().into_iter().find(|n| slots.iter().all(|s| s.number != *n));
+            let number = match fresh {
+                Some(number) => number,
+                None => self.rendezvous.claim_slot()?,
+            };
+            slots.push(Slot::new(number));
+            self.watch_slots()?;
+        }
+        let slot = slots.iter_mut().find(|s| s.count < PER_SLOT);
+        slot.and_then(|slot| slot.add(make)).ok_or_else(|| Error::NoMemory("no QPN is left".into()))
+    }
+
+    pub(crate) fn remove_qp(&self, qpn: u32) {
+        let mut slots = self.qps.0.write();
+        if let Some(slot) = slots.iter_mut().find(|s| u32::from(s.number) == qpn >> 12) {
+            if slot.qps[qpn as usize % PER_SLOT].take().is_some() {
+                slot.count -= 1;
+            }
+        }
+    }
+
+    /// The QP with this number, if it is of this process.
+    pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+        let slots = self.qps.0.read();
+        slots.iter().find(|s| u32::from(s.number) == qpn >> 12)?.qps[qpn as usize % PER_SLOT].clone()
+    }
+
+}

@@ -1,0 +1,93 @@
+//! Every object of the process that has a lock, so that a fork can hold them all still, and every open context, so
+//! that news of the network reach it.
+
+use crate::Context;
+use crate::cq::Cq;
+use crate::mem::MrTable;
+use crate::qp::Qp;
+use crate::recv::Srq;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+#[derive(Default)]
+struct Registry {
+    qps: HashMap<usize, Weak<Qp>>,
+    srqs: HashMap<usize, Weak<Srq>>,
+    cqs: HashMap<usize, Weak<Cq>>,
+    contexts: Vec<Weak<Context>>,
+}
+
+static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
+
+fn with<R>(f: impl FnOnce(&mut Registry) -> R) -> R {
+    f(REGISTRY.lock().get_or_insert_default())
+}
+
+macro_rules! kind {
+    ($register:ident, $unregister:ident, $field:ident: $type:ty) => {
+        pub(crate) fn $register(object: &Arc<$type>) {
+            with(|r| r.$field.insert(Arc::as_ptr(object) as usize, Arc::downgrade(object)));
+        }
+
+        pub(crate) fn $unregister(object: &Arc<$type>) {
+            with(|r| r.$field.remove(&(Arc::as_ptr(object) as usize)));
+        }
+    };
+}
+
+kind!(register_qp, unregister_qp, qps: Qp);
+kind!(register_srq, unregister_srq, srqs: Srq);
+kind!(register_cq, unregister_cq, cqs: Cq);
+
+pub(crate) fn register_context(context: &Arc<Context>) {
+    with(|r| {
+        r.contexts.retain(|c| c.strong_count() > 0);
+        r.contexts.push(Arc::downgrade(context));
+    });
+}
+
+/// The open contexts.
+pub(super) fn contexts() -> Vec<Arc<Context>> {
+    with(|r| r.contexts.iter().filter_map(Weak::upgrade).collect())
+}
+
+/// Everything that a fork holds still. Locks are taken in the order in which the rest of the crate takes them: a QP's,
+/// then those of SRQs, then those of CQs, then the keys.
+pub(super) struct Frozen {
+    qps: Vec<Arc<Qp>>,
+    srqs: Vec<Arc<Srq>>,
+    cqs: Vec<Arc<Cq>>,
+}
+
+/// Waits for whoever is at work and keeps all others out.
+pub(super) fn freeze() -> Frozen {
+    let mut registry = REGISTRY.lock();
+    let all = registry.get_or_insert_default();
+    let frozen = Frozen {
+        qps: all.qps.values().filter_map(Weak::upgrade).collect(),
+        srqs: all.srqs.values().filter_map(Weak::upgrade).collect(),
+        cqs: all.cqs.values().filter_map(Weak::upgrade).collect(),
+    };
+    frozen.qps.iter().for_each(|qp| qp.freeze());
+    frozen.srqs.iter().for_each(|srq| srq.freeze());
+    frozen.cqs.iter().for_each(|cq| cq.freeze());
+    MrTable::global().freeze();
+    std::mem::forget(registry);
+    frozen
+}
+
+/// Lets everybody go on.
+///
+/// # Safety
+/// This thread, or in a child its original, made `frozen`.
+pub(super) unsafe fn thaw(frozen: &Frozen) {
+    // SAFETY: all of these were locked by `freeze`, and nobody else can have unlocked them.
+    unsafe {
+        MrTable::global().thaw();
+        frozen.cqs.iter().for_each(|cq| cq.thaw());
+        frozen.srqs.iter().for_each(|srq| srq.thaw());
+        frozen.qps.iter().for_each(|qp| qp.thaw());
+        REGISTRY.force_unlock();
+    }
+}

@@ -1,0 +1,149 @@
+//! The background thread: progress when nobody polls, requests of the host's other processes, news of the network.
+
+use super::{Engine, registry};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::net::{Monitor, Netdev};
+use crate::sys::{self, EngineFd};
+use ferroce_proto::Instant;
+use parking_lot::Mutex;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often it looks whether a poller is still there.
+const NAP: Duration = Duration::from_millis(1);
+/// The longest sleep.
+const SLEEP: Duration = Duration::from_secs(1);
+const STACK: usize = 512 * 1024;
+
+/// What wakes the thread besides sockets and timers.
+#[derive(Debug)]
+pub(super) struct Control {
+    epoll: EngineFd,
+    wake: EngineFd,
+    monitor: Option<Mutex<Monitor>>,
+}
+
+impl Control {
+    /// # Errors
+    /// No descriptor is left.
+    pub(super) fn new() -> Result<Self> {
+        let epoll = sys::epoll_create().map_err(Error::os("epoll_create1"))?;
+        let wake = sys::eventfd(0, libc::EFD_NONBLOCK).map_err(Error::os("eventfd"))?;
+        let monitor = Monitor::open()
+            .inspect_err(|error| tracing::info!(%error, "changes of the network won't be noticed"))
+            .ok()
+            .map(Mutex::new);
+        let control = Self { epoll, wake, monitor };
+        control.watch(control.wake.raw())?;
+        if let Some(monitor) = &control.monitor {
+            control.watch(monitor.lock().fd().as_raw_fd())?;
+        }
+        Ok(control)
+    }
+
+    /// # Errors
+    /// The system refused.
+    pub(super) fn watch(&self, fd: RawFd) -> Result<()> {
+        sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, 0)
+            .map_err(Error::os("epoll_ctl"))
+    }
+
+    /// Ends the thread's sleep.
+    pub(super) fn wake(&self) {
+        // Full means that it is awake anyway.
+        let _ = sys::write(self.wake.raw(), &1u64.to_ne_bytes());
+    }
+}
+
+/// Starts the thread, with all signals blocked: they are the program's.
+///
+/// # Errors
+/// No thread can be made.
+pub(super) fn spawn(engine: &'static Engine) -> Result<()> {
+    // SAFETY: plain data; both sets are initialised by the calls that are handed them.
+    let old = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
+        old
+    };
+    let spawned =
+        std::thread::Builder::new().name("ferroce".into()).stack_size(STACK).spawn(move || run(engine));
+    // SAFETY: `old` is the mask that was in force.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
+    spawned.map(drop).map_err(Error::os("starting the background thread"))
+}
+
+fn run(engine: &'static Engine) {
+    let mut pollfds = [engine.control.epoll.raw(), engine.sockets.raw()]
+        .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    loop {
+        let now = clock::now();
+        let leased = engine.lease.is_fresh(now);
+        if !leased {
+            while engine.progress() {
+                if engine.lease.is_fresh(clock::now()) {
+                    break;
+                }
+            }
+        }
+        let (watched, timeout) = if leased { (1, NAP) } else { (2, engine.time_to_sleep(now)) };
+        if sys::poll(&mut pollfds[..watched], timeout).is_ok_and(|n| n > 0) {
+            if pollfds[0].revents != 0 {
+                engine.look_after_control();
+            }
+            if watched == 2 && pollfds[1].revents != 0 && !engine.lease.is_fresh(clock::now()) {
+                // Those of addresses without a listener too: what comes there would keep the epoll readable.
+                engine.read_sockets(true);
+            }
+        }
+        engine.lease.sleeping_until.store(0, Ordering::SeqCst);
+    }
+}
+
+impl Engine {
+    /// Until the next timer; and whoever sets an earlier one from now on knows that the thread has to be woken.
+    fn time_to_sleep(&self, now: Instant) -> Duration {
+        let until = self.timers.next().min(now.after(SLEEP).0);
+        self.lease.sleeping_until.store(until, Ordering::SeqCst);
+        if !self.run_queue.is_empty() {
+            return Duration::ZERO;
+        }
+        Instant(until.min(self.timers.next())).since(now)
+    }
+
+    fn look_after_control(&'static self) {
+        let mut count = [0; 8];
+        let _ = sys::read(self.control.wake.raw(), &mut count);
+        let served = self.rendezvous.service(&mut |datagrams| {
+            self.lease.forwarded(clock::now());
+            self.with_work(|work| self.dispatch(datagrams, work));
+        });
+        if let Err(error) = served {
+            tracing::debug!(%error, "serving the host's other processes");
+        }
+        if let Some(monitor) = &self.control.monitor {
+            self.look_at_network(&mut monitor.lock());
+        }
+    }
+
+    fn look_at_network(&self, monitor: &mut Monitor) {
+        let changes = match monitor.drain() {
+            Ok(changes) if !changes.is_empty() => changes,
+            Ok(_) => return,
+            Err(error) => return tracing::debug!(%error, "reading news of the network"),
+        };
+        for context in registry::contexts() {
+            let ifindex = context.device().info().netdev.ifindex;
+            if changes.concerns(ifindex) {
+                match Netdev::read(ifindex) {
+                    Ok(netdev) => context.refresh(&netdev),
+                    Err(error) => context.gone(&error),
+                }
+            }
+        }
+    }
+}

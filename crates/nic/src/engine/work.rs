@@ -1,0 +1,91 @@
+//! The buffers that a thread needs while it lets QPs work, and the queue of QPs that have more to do.
+
+use crate::qp::{Qp, ReadAhead};
+use crate::udp::TxBatch;
+use ferroce_proto::Completion;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// One thread's buffers, for as long as it is at work.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) batch: TxBatch,
+    pub(crate) ahead: ReadAhead,
+    /// Receive completions that wait for their ACK to leave.
+    pub(crate) received: Vec<Completion>,
+    /// QPs of this process that have got something.
+    pub(crate) kicks: Vec<Arc<Qp>>,
+    /// A packet wasn't taken for now.
+    pub(crate) blocked: bool,
+}
+
+impl Work {
+    /// Sends what has been gathered.
+    pub(crate) fn send(&mut self) {
+        self.ahead.clear();
+        if !self.batch.is_empty() {
+            self.batch.flush();
+        }
+    }
+}
+
+/// Buffers that aren't in use.
+#[derive(Debug, Default)]
+pub(super) struct WorkPool(Mutex<Vec<Box<Work>>>);
+
+impl WorkPool {
+    /// More than this many are freed.
+    const KEPT: usize = 8;
+
+    pub(super) fn take(&self) -> Box<Work> {
+        self.0.lock().pop().unwrap_or_default()
+    }
+
+    pub(super) fn put(&self, work: Box<Work>) {
+        let mut pool = self.0.lock();
+        if pool.len() < Self::KEPT {
+            pool.push(work);
+        }
+    }
+}
+
+/// QPs whose budget ended before their work did.
+#[derive(Debug, Default)]
+pub(super) struct RunQueue {
+    qps: Mutex<VecDeque<Arc<Qp>>>,
+    len: AtomicUsize,
+}
+
+impl RunQueue {
+    /// Appends a QP that isn't there yet. True when the queue was empty.
+    pub(super) fn push(&self, qp: &Arc<Qp>) -> bool {
+        if qp.queued.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let mut qps = self.qps.lock();
+        qps.push_back(qp.clone());
+        self.len.store(qps.len(), Ordering::Release);
+        qps.len() == 1
+    }
+
+    pub(super) fn pop(&self) -> Option<Arc<Qp>> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut qps = self.qps.lock();
+        let qp = qps.pop_front()?;
+        self.len.store(qps.len(), Ordering::Release);
+        qp.queued.store(false, Ordering::Release);
+        Some(qp)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+}

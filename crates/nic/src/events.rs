@@ -1,0 +1,180 @@
+//! Queues of events behind a file descriptor that is readable exactly while an event is unread.
+
+use crate::error::{Error, Result};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// A queue whose eventfd (in semaphore mode) counts its entries. The reader first takes one from the descriptor, in
+/// whatever way it likes to wait (it may be cancelled there), and then one from the queue.
+#[derive(Debug)]
+pub struct EventQueue<T> {
+    fd: OwnedFd,
+    queue: Mutex<VecDeque<T>>,
+}
+
+impl<T> EventQueue<T> {
+    /// An empty queue.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> Result<Self> {
+        // SAFETY: no memory is passed; the result is checked.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+        if fd < 0 {
+            return Err(Error::os("eventfd")(io::Error::last_os_error()));
+        }
+        // SAFETY: just made and owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd, queue: Mutex::new(VecDeque::new()) })
+    }
+
+    /// The descriptor, for poll, epoll and select. Programs may set O_NONBLOCK on it.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Appends an event and makes the descriptor readable.
+    pub(crate) fn push(&self, event: T) {
+        let mut queue = self.queue.lock();
+        queue.push_back(event);
+        let one = 1u64;
+        // SAFETY: eight readable bytes; a raw system call is no cancellation point. The counter can't overflow.
+        unsafe { libc::syscall(libc::SYS_write, self.fd.as_raw_fd(), &raw const one, 8) };
+    }
+
+    /// Takes the event that a successful read of 8 bytes from the descriptor stands for. `None` when it was withdrawn
+    /// in between: wait again.
+    pub fn take(&self) -> Option<T> {
+        self.queue.lock().pop_front()
+    }
+
+    /// Withdraws the unread events that `f` picks.
+    pub(crate) fn withdraw(&self, mut f: impl FnMut(&T) -> bool) {
+        let mut queue = self.queue.lock();
+        let before = queue.len();
+        queue.retain(|e| !f(e));
+        for _ in queue.len()..before {
+            let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut count = 0u64;
+            // SAFETY: valid buffers; raw calls are no cancellation points. The poll keeps the read from blocking on a
+            // descriptor whose count a reader has taken already.
+            unsafe {
+                if libc::syscall(libc::SYS_poll, &raw mut poll, 1, 0) == 1 {
+                    libc::syscall(libc::SYS_read, self.fd.as_raw_fd(), &raw mut count, 8);
+                }
+            }
+        }
+    }
+}
+
+/// Counts the events of one object that a program has got and not yet acknowledged; its destruction waits for them
+/// (ibv_ack_cq_events(3), ibv_ack_async_event(3)).
+#[derive(Debug, Default)]
+pub struct Unacked {
+    count: Mutex<u32>,
+    changed: Condvar,
+}
+
+impl Unacked {
+    /// The program got one.
+    pub fn got(&self) {
+        *self.count.lock() += 1;
+    }
+
+    /// The program acknowledges `n`.
+    pub fn ack(&self, n: u32) {
+        let mut count = self.count.lock();
+        *count = count.saturating_sub(n);
+        if *count == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until all are acknowledged. A program that never acknowledges waits here for ever, as the man pages say;
+    /// every ten seconds the log says why.
+    pub fn wait(&self) {
+        let mut count = self.count.lock();
+        while *count > 0 {
+            if self.changed.wait_for(&mut count, Duration::from_secs(10)).timed_out() {
+                tracing::warn!("destroying an object waits for {} unacknowledged events", *count);
+            }
+        }
+    }
+}
+
+/// What an asynchronous event is about (ibv_get_async_event(3)). The `usize` is the cookie of the object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the names are the man page's
+pub enum AsyncEvent {
+    QpFatal(usize),
+    QpRequestError(usize),
+    QpAccessError(usize),
+    CommunicationEstablished(usize),
+    SqDrained(usize),
+    QpLastWqeReached(usize),
+    CqError(usize),
+    SrqError(usize),
+    SrqLimitReached(usize),
+    PortActive(u8),
+    PortError(u8),
+    GidChange(u8),
+    DeviceFatal,
+}
+
+impl AsyncEvent {
+    /// The object's cookie; `None` for events of a port or device.
+    #[must_use]
+    pub fn object(&self) -> Option<usize> {
+        match *self {
+            Self::QpFatal(o)
+            | Self::QpRequestError(o)
+            | Self::QpAccessError(o)
+            | Self::CommunicationEstablished(o)
+            | Self::SqDrained(o)
+            | Self::QpLastWqeReached(o)
+            | Self::CqError(o)
+            | Self::SrqError(o)
+            | Self::SrqLimitReached(o) => Some(o),
+            Self::PortActive(_) | Self::PortError(_) | Self::GidChange(_) | Self::DeviceFatal => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readable(fd: RawFd) -> bool {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    }
+
+    fn read_one(fd: RawFd) {
+        let mut count = 0u64;
+        // SAFETY: eight writable bytes.
+        assert_eq!(unsafe { libc::read(fd, (&raw mut count).cast(), 8) }, 8);
+        assert_eq!(count, 1);
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_exactly_while_an_event_is_unread() {
+        let q = EventQueue::new().unwrap();
+        assert!(!readable(q.fd()));
+        q.push(1);
+        q.push(2);
+        read_one(q.fd());
+        assert_eq!(q.take(), Some(1));
+        assert!(readable(q.fd()));
+        q.push(3);
+        q.withdraw(|&e| e == 2);
+        assert!(readable(q.fd()));
+        read_one(q.fd());
+        assert_eq!(q.take(), Some(3));
+        assert!(!readable(q.fd()));
+    }
+}

@@ -1,0 +1,14 @@
+//! Memory as the adapter sees it: protection domains, memory regions, keys, and copies that can't fault.
+//!
+//! In here: who may touch which bytes, and the touching itself.
+//! Out of here: packets, queues, work requests.
+
+pub mod copy;
+mod mappings;
+mod mr;
+mod pd;
+
+pub(crate) use mappings::mappings_permit;
+pub(crate) use mr::{MAX_MR, MrTable};
+pub use mr::{Mr, MrAccess, MrInit};
+pub use pd::Pd;

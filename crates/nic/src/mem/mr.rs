@@ -1,0 +1,279 @@
+//! Memory regions and the table of keys.
+//!
+//! A key is an index into the table (24 bits) and a tag (8 bits) that changes at each reuse of the index.
+//! Whoever touches a region's memory holds its gate shared; revoking takes it exclusively, so that nothing touches
+//! the memory once `deregister` has returned.
+
+use super::{Pd, copy};
+use crate::error::{Error, Result, invalid};
+use ferroce_proto::{RemoteAccess, RemoteError, Sge};
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+/// Regions there may be at once.
+pub(crate) const MAX_MR: usize = 1 << 20;
+
+/// What may be done with a region (IBV_ACCESS_*).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // ibv_reg_mr(3)
+pub struct MrAccess {
+    pub local_write: bool,
+    pub remote_write: bool,
+    pub remote_read: bool,
+    pub remote_atomic: bool,
+}
+
+/// What to register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MrInit {
+    /// First byte in the program's memory.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Address of the first byte in work requests and RETHs; `addr` unless ibv_reg_mr_iova(3) says otherwise.
+    pub iova: u64,
+    /// Rights.
+    pub access: MrAccess,
+}
+
+/// A memory region (ibv_reg_mr(3)). Dropping it deregisters it.
+#[derive(Debug)]
+pub struct Mr {
+    key: u32,
+    pd: Arc<Pd>,
+    gate: RwLock<Option<MrInit>>,
+}
+
+/// All regions of the process, by key.
+#[derive(Debug)]
+pub(crate) struct MrTable {
+    slots: RwLock<Slots>,
+}
+
+#[derive(Debug)]
+struct Slots {
+    regions: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    tag: u8,
+    region: Option<Arc<Mr>>,
+}
+
+static TABLE: MrTable = MrTable {
+    slots: RwLock::new(Slots { regions: Vec::new(), free: Vec::new() }),
+};
+
+impl Mr {
+    /// Registers `init` in `pd`. Touches no page: it checks that the range is mapped and permits what is asked.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for remote write or atomic without local write, a range that wraps, or a length of 0;
+    /// [`Error::Fault`] for a range that isn't mapped or not writable where writing is asked; [`Error::NoMemory`]
+    /// when all keys are taken.
+    pub fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
+        check(&init)?;
+        TABLE.insert(pd, init)
+    }
+
+    /// The key, local and remote alike.
+    #[must_use]
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Ends the registration (ibv_dereg_mr(3)). When this returns, nothing touches the memory through the region.
+    pub fn deregister(&self) {
+        if self.gate.write().take().is_some() {
+            TABLE.remove(self.key);
+            self.pd.release();
+        }
+    }
+}
+
+/// The checks of ibv_reg_mr(3).
+fn check(init: &MrInit) -> Result<()> {
+    let a = init.access;
+    if (a.remote_write || a.remote_atomic) && !a.local_write {
+        return invalid!("remote write or atomic access needs local write access as well");
+    }
+    if init.length == 0 {
+        return invalid!("a memory region of length 0");
+    }
+    if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
+        return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
+    }
+    let writable = a.local_write;
+    match crate::mem::mappings_permit(init.addr, init.length, writable) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::Fault(format!(
+            "{:#x}+{:#x} isn't mapped{} throughout",
+            init.addr,
+            init.length,
+            if writable { " writable" } else { "" }
+        ))),
+        // Without /proc the check is left to the copies, which fail safely.
+        Err(_) => Ok(()),
+    }
+}
+
+impl MrTable {
+    /// The process's table.
+    pub(crate) fn global() -> &'static Self {
+        &TABLE
+    }
+
+    fn insert(&self, pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Mr>> {
+        let mut slots = self.slots.write();
+        let index = match slots.free.pop() {
+            Some(index) => index as usize,
+            None if slots.regions.len() < MAX_MR => {
+                slots.regions.push(Slot { tag: 0, region: None });
+                slots.regions.len() - 1
+            }
+            None => return Err(Error::NoMemory(format!("{MAX_MR} memory regions are registered"))),
+        };
+        let slot = &mut slots.regions[index];
+        slot.tag = slot.tag.wrapping_add(1);
+        // Index 0 would give keys that look like small integers; keys start at 0x101.
+        let key = (index as u32 + 1) << 8 | u32::from(slot.tag);
+        let mr = Arc::new(Mr { key, pd: pd.clone(), gate: RwLock::new(Some(init)) });
+        slot.region = Some(mr.clone());
+        pd.hold();
+        Ok(mr)
+    }
+
+    fn remove(&self, key: u32) {
+        let index = (key >> 8) - 1;
+        let mut slots = self.slots.write();
+        let region = slots.regions[index as usize].region.take();
+        slots.free.push(index);
+        drop(slots);
+        drop(region);
+    }
+
+    fn lookup(&self, key: u32) -> Option<Arc<Mr>> {
+        let index = (key >> 8).checked_sub(1)? as usize;
+        let slots = self.slots.read();
+        let region = slots.regions.get(index)?.region.as_ref()?;
+        (region.key == key).then(|| region.clone())
+    }
+
+    /// Keeps the table still over a fork.
+    pub(crate) fn freeze(&self) {
+        std::mem::forget(self.slots.write());
+    }
+
+    /// Undoes `freeze`.
+    ///
+    /// # Safety
+    /// This thread, or in a child its original, has frozen the table.
+    pub(crate) unsafe fn thaw(&self) {
+        // SAFETY: locked by `freeze`, says the caller.
+        unsafe { self.slots.force_unlock_write() };
+    }
+
+    /// Runs `f` with the program address of `sge`, while the region can't be revoked.
+    ///
+    /// # Errors
+    /// `Err(())` when the local key, its domain, range or rights don't allow it, or when `f` says so.
+    pub(crate) fn local(
+        &self,
+        pd: u32,
+        sge: &Sge,
+        write: bool,
+        f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
+    ) -> std::result::Result<(), ()> {
+        if sge.length == 0 {
+            return Ok(());
+        }
+        let mr = self.lookup(sge.lkey).ok_or(())?;
+        let gate = mr.gate.read_recursive();
+        let init = gate.as_ref().ok_or(())?;
+        if mr.pd.id() != pd || (write && !init.access.local_write) {
+            return Err(());
+        }
+        let addr = translate(init, sge.addr, u64::from(sge.length)).ok_or(())?;
+        f(addr).map_err(|copy::Fault| ())
+    }
+
+    /// Runs `f` with the program address of a remote peer's range, while the region can't be revoked.
+    ///
+    /// # Errors
+    /// [`RemoteError::Access`] when key, domain, range or rights don't allow it; [`RemoteError::Operational`] when
+    /// the memory behind it is gone.
+    pub(crate) fn remote<R>(
+        &self,
+        pd: u32,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+        f: impl FnOnce(u64) -> std::result::Result<R, copy::Fault>,
+    ) -> std::result::Result<R, RemoteError> {
+        let mr = self.lookup(rkey).ok_or(RemoteError::Access)?;
+        let gate = mr.gate.read_recursive();
+        let init = gate.as_ref().ok_or(RemoteError::Access)?;
+        let allowed = match access {
+            RemoteAccess::Read => init.access.remote_read,
+            RemoteAccess::Write => init.access.remote_write,
+            RemoteAccess::Atomic => init.access.remote_atomic,
+        };
+        if mr.pd.id() != pd || !allowed {
+            return Err(RemoteError::Access);
+        }
+        let addr = translate(init, va, len).ok_or(RemoteError::Access)?;
+        f(addr).map_err(|copy::Fault| RemoteError::Operational)
+    }
+}
+
+/// The program address of `len` bytes at `va` of the region, if they lie inside it.
+fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
+    let offset = va.checked_sub(init.iova)?;
+    (offset.checked_add(len)? <= init.length).then(|| init.addr + offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RW: MrAccess =
+        MrAccess { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
+
+    fn init(addr: u64, length: u64, access: MrAccess) -> MrInit {
+        MrInit { addr, length, iova: addr, access }
+    }
+
+    #[test]
+    fn ranges_outside_the_region_have_no_address() {
+        let i = MrInit { addr: 0x1000, length: 0x100, iova: 0x8000, access: RW };
+        assert_eq!(translate(&i, 0x8000, 0x100), Some(0x1000));
+        assert_eq!(translate(&i, 0x80ff, 1), Some(0x10ff));
+        assert_eq!(translate(&i, 0x80ff, 2), None);
+        assert_eq!(translate(&i, 0x7fff, 1), None);
+        assert_eq!(translate(&i, u64::MAX, u64::MAX), None);
+    }
+
+    #[test]
+    fn what_ibv_reg_mr_refuses() {
+        let page = vec![0u8; 8192];
+        let at = page.as_ptr() as u64;
+        let remote_only = MrAccess { remote_write: true, ..MrAccess::default() };
+        assert_eq!(check(&init(at, 8192, remote_only)).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(check(&init(at, 0, RW)).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(check(&init(u64::MAX - 5, 10, RW)).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(check(&init(0x10, 10, RW)).unwrap_err().errno(), libc::EFAULT);
+        let text = what_ibv_reg_mr_refuses as fn() as usize as u64;
+        assert_eq!(check(&init(text, 4, RW)).unwrap_err().errno(), libc::EFAULT);
+        check(&init(text, 4, MrAccess::default())).unwrap();
+        check(&init(at, 8192, RW)).unwrap();
+    }
+}

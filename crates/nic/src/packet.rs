@@ -1,0 +1,103 @@
+//! What the network layer says about a packet: addresses, TOS, TTL; and the GRH that a UD receiver sees of it.
+
+use std::net::IpAddr;
+
+/// Network-layer facts of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PacketMeta {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+    /// Bytes of the UDP payload.
+    pub(crate) len: u16,
+}
+
+/// The 40 bytes before a UD receive's payload (annex A17.4.5.1: an IPv4 header fills the last 20 of them).
+pub(crate) struct Grh;
+
+impl Grh {
+    pub(crate) const LEN: usize = 40;
+
+    pub(crate) fn of(meta: &PacketMeta) -> [u8; Self::LEN] {
+        let mut grh = [0; Self::LEN];
+        let udp_len = meta.len + 8;
+        match (meta.src, meta.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let ip = &mut grh[20..];
+                ip[0] = 0x45;
+                ip[1] = meta.tos;
+                ip[2..4].copy_from_slice(&(udp_len + 20).to_be_bytes());
+                ip[6] = 0x40;
+                ip[8] = meta.ttl;
+                ip[9] = 17;
+                ip[12..16].copy_from_slice(&src.octets());
+                ip[16..20].copy_from_slice(&dst.octets());
+                let sum = checksum(ip);
+                ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            (src, dst) => {
+                grh[0] = 0x60 | meta.tos >> 4;
+                grh[1] = meta.tos << 4;
+                grh[4..6].copy_from_slice(&udp_len.to_be_bytes());
+                grh[6] = 17;
+                grh[7] = meta.ttl;
+                grh[8..24].copy_from_slice(&v6(src));
+                grh[24..40].copy_from_slice(&v6(dst));
+            }
+        }
+        grh
+    }
+}
+
+fn v6(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// The IPv4 header checksum (RFC 1071).
+fn checksum(header: &[u8]) -> u16 {
+    let mut sum: u32 = header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_header_ends_the_grh_and_checks() {
+        let meta = PacketMeta {
+            src: "10.0.0.1".parse().unwrap(),
+            dst: "10.0.0.2".parse().unwrap(),
+            tos: 0x10,
+            ttl: 64,
+            len: 100,
+        };
+        let grh = Grh::of(&meta);
+        assert_eq!(grh[..20], [0; 20]);
+        assert_eq!(grh[20], 0x45);
+        assert_eq!(checksum(&grh[20..]), 0);
+        assert_eq!(u16::from_be_bytes([grh[22], grh[23]]), 128);
+    }
+
+    #[test]
+    fn an_ipv6_grh_is_the_ipv6_header() {
+        let meta = PacketMeta {
+            src: "fe80::1".parse().unwrap(),
+            dst: "fe80::2".parse().unwrap(),
+            tos: 0xab,
+            ttl: 1,
+            len: 32,
+        };
+        let grh = Grh::of(&meta);
+        assert_eq!(grh[..8], [0x6a, 0xb0, 0, 0, 0, 40, 17, 1]);
+        assert_eq!(grh[23], 1);
+        assert_eq!(grh[39], 2);
+    }
+}

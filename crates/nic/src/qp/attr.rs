@@ -1,0 +1,379 @@
+//! Attributes of a QP, and which of them a state transition needs or takes.
+//!
+//! The tables are those of the InfiniBand Architecture Specification, 11.2.5.2 (ibv_modify_qp(3) lists the required
+//! ones); what the kernel's ib_modify_qp accepts is accepted here.
+
+use crate::error::{Result, invalid};
+use ferroce_proto::{Access, QpState};
+use ferroce_wire::Service;
+
+/// Attribute bits of `enum ibv_qp_attr_mask`.
+#[allow(missing_docs)]
+pub mod mask {
+    pub const STATE: u32 = 1 << 0;
+    pub const CUR_STATE: u32 = 1 << 1;
+    pub const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
+    pub const ACCESS_FLAGS: u32 = 1 << 3;
+    pub const PKEY_INDEX: u32 = 1 << 4;
+    pub const PORT: u32 = 1 << 5;
+    pub const QKEY: u32 = 1 << 6;
+    pub const AV: u32 = 1 << 7;
+    pub const PATH_MTU: u32 = 1 << 8;
+    pub const TIMEOUT: u32 = 1 << 9;
+    pub const RETRY_CNT: u32 = 1 << 10;
+    pub const RNR_RETRY: u32 = 1 << 11;
+    pub const RQ_PSN: u32 = 1 << 12;
+    pub const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub const ALT_PATH: u32 = 1 << 14;
+    pub const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub const SQ_PSN: u32 = 1 << 16;
+    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub const PATH_MIG_STATE: u32 = 1 << 18;
+    pub const CAP: u32 = 1 << 19;
+    pub const DEST_QPN: u32 = 1 << 20;
+    pub const RATE_LIMIT: u32 = 1 << 25;
+}
+
+const NAMES: [(u32, &str); 22] = [
+    (mask::STATE, "IBV_QP_STATE"),
+    (mask::CUR_STATE, "IBV_QP_CUR_STATE"),
+    (mask::EN_SQD_ASYNC_NOTIFY, "IBV_QP_EN_SQD_ASYNC_NOTIFY"),
+    (mask::ACCESS_FLAGS, "IBV_QP_ACCESS_FLAGS"),
+    (mask::PKEY_INDEX, "IBV_QP_PKEY_INDEX"),
+    (mask::PORT, "IBV_QP_PORT"),
+    (mask::QKEY, "IBV_QP_QKEY"),
+    (mask::AV, "IBV_QP_AV"),
+    (mask::PATH_MTU, "IBV_QP_PATH_MTU"),
+    (mask::TIMEOUT, "IBV_QP_TIMEOUT"),
+    (mask::RETRY_CNT, "IBV_QP_RETRY_CNT"),
+    (mask::RNR_RETRY, "IBV_QP_RNR_RETRY"),
+    (mask::RQ_PSN, "IBV_QP_RQ_PSN"),
+    (mask::MAX_QP_RD_ATOMIC, "IBV_QP_MAX_QP_RD_ATOMIC"),
+    (mask::ALT_PATH, "IBV_QP_ALT_PATH"),
+    (mask::MIN_RNR_TIMER, "IBV_QP_MIN_RNR_TIMER"),
+    (mask::SQ_PSN, "IBV_QP_SQ_PSN"),
+    (mask::MAX_DEST_RD_ATOMIC, "IBV_QP_MAX_DEST_RD_ATOMIC"),
+    (mask::PATH_MIG_STATE, "IBV_QP_PATH_MIG_STATE"),
+    (mask::CAP, "IBV_QP_CAP"),
+    (mask::DEST_QPN, "IBV_QP_DEST_QPN"),
+    (mask::RATE_LIMIT, "IBV_QP_RATE_LIMIT"),
+];
+
+/// The C names of the attributes in `bits`, for messages.
+#[must_use]
+pub fn names(bits: u32) -> String {
+    let mut names: Vec<String> =
+        NAMES.iter().filter(|(bit, _)| bits & bit != 0).map(|&(_, name)| name.to_owned()).collect();
+    let unknown = bits & !NAMES.iter().fold(0, |all, (bit, _)| all | bit);
+    if unknown != 0 {
+        names.push(format!("unknown bits {unknown:#x}"));
+    }
+    names.join(" | ")
+}
+
+/// An address vector (`struct ibv_ah_attr`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AddressVector {
+    /// A GRH is given. RoCE can't do without.
+    pub is_global: bool,
+    /// Destination GID.
+    pub dgid: [u8; 16],
+    /// Index of the source in the GID table.
+    pub sgid_index: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Hop limit; 0 is taken as 64.
+    pub hop_limit: u8,
+    /// Traffic class: the IP header's TOS byte.
+    pub traffic_class: u8,
+    /// Service level (kept, not used on Ethernet).
+    pub sl: u8,
+    /// Destination LID (kept, not used on Ethernet).
+    pub dlid: u16,
+    /// Path bits (kept, not used on Ethernet).
+    pub src_path_bits: u8,
+    /// Static rate (kept, not used).
+    pub static_rate: u8,
+    /// Port, 1.
+    pub port_num: u8,
+}
+
+/// `struct ibv_qp_attr` without what has no meaning on RoCE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the fields are those of ibv_modify_qp(3)
+pub struct QpAttr {
+    pub state: QpState,
+    pub cur_state: QpState,
+    /// `enum ibv_mtu`: 1 (256) to 5 (4096).
+    pub path_mtu: u8,
+    /// 0 migrated, 1 rearm, 2 armed.
+    pub path_mig_state: u8,
+    pub qkey: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_qpn: u32,
+    pub access: Access,
+    pub av: AddressVector,
+    pub pkey_index: u16,
+    pub en_sqd_async_notify: bool,
+    pub sq_draining: bool,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub port_num: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+}
+
+impl Default for QpAttr {
+    fn default() -> Self {
+        Self {
+            state: QpState::Reset,
+            cur_state: QpState::Reset,
+            path_mtu: 0,
+            path_mig_state: 0,
+            qkey: 0,
+            rq_psn: 0,
+            sq_psn: 0,
+            dest_qpn: 0,
+            access: Access::default(),
+            av: AddressVector::default(),
+            pkey_index: 0,
+            en_sqd_async_notify: false,
+            sq_draining: false,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            port_num: 0,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+        }
+    }
+}
+
+/// READs and atomics a QP may have in flight, each way.
+pub const MAX_RD_ATOMIC: u8 = 128;
+
+/// Attributes that a transition needs and those it takes besides; `None`: there is no such transition.
+fn transition(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    use mask::*;
+    let ud = service == Service::Ud;
+    let rc = service == Service::Rc;
+    let pick = |of_ud: u32, of_uc: u32, of_rc: u32| if ud { of_ud } else if rc { of_rc } else { of_uc };
+    let running = pick(
+        CUR_STATE | QKEY,
+        CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE,
+        CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE | MIN_RNR_TIMER,
+    );
+    Some(match (from, to) {
+        (_, Reset | Err) => (0, CUR_STATE),
+        (Reset, Init) => {
+            (PKEY_INDEX | PORT | if ud { QKEY } else { ACCESS_FLAGS }, CUR_STATE)
+        }
+        (Init, Init) => (0, PKEY_INDEX | PORT | CUR_STATE | if ud { QKEY } else { ACCESS_FLAGS }),
+        (Init, Rtr) => (
+            pick(
+                0,
+                AV | PATH_MTU | DEST_QPN | RQ_PSN,
+                AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER,
+            ),
+            CUR_STATE | PKEY_INDEX | if ud { QKEY } else { ALT_PATH | ACCESS_FLAGS },
+        ),
+        (Rtr, Rts) => {
+            (pick(SQ_PSN, SQ_PSN, SQ_PSN | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC), running)
+        }
+        (Rts, Rts) | (Sqd, Rts) => (0, running),
+        (Rts, Sqd) => (0, CUR_STATE | EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Sqd) => (
+            0,
+            CUR_STATE
+                | pick(
+                    PKEY_INDEX | QKEY,
+                    AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE,
+                    PORT | AV
+                        | TIMEOUT
+                        | RETRY_CNT
+                        | RNR_RETRY
+                        | MAX_QP_RD_ATOMIC
+                        | MAX_DEST_RD_ATOMIC
+                        | ALT_PATH
+                        | ACCESS_FLAGS
+                        | PKEY_INDEX
+                        | MIN_RNR_TIMER
+                        | PATH_MIG_STATE,
+                ),
+        ),
+        (Sqe, Rts) if !rc => (0, CUR_STATE | if ud { QKEY } else { ACCESS_FLAGS }),
+        _ => return None,
+    })
+}
+
+/// Checks a modify request against the QP's present state and returns the state it leads to.
+///
+/// # Errors
+/// EINVAL, naming the attribute, for a transition that doesn't exist, a required attribute that is missing, one that
+/// the transition doesn't take, or a value out of range.
+pub fn check(service: Service, now: QpState, attr: &QpAttr, bits: u32) -> Result<QpState> {
+    if bits & mask::CUR_STATE != 0 && attr.cur_state != now {
+        return invalid!("IBV_QP_CUR_STATE says {:?}, the QP is in {now:?}", attr.cur_state);
+    }
+    let to = if bits & mask::STATE != 0 { attr.state } else { now };
+    let Some((required, optional)) = transition(service, now, to) else {
+        return invalid!("there is no transition from {now:?} to {to:?}");
+    };
+    let missing = required & !bits;
+    if missing != 0 {
+        return invalid!("{now:?} to {to:?} needs {}", names(missing));
+    }
+    let extra = bits & !(required | optional | mask::STATE);
+    if extra != 0 {
+        return invalid!("{now:?} to {to:?} doesn't take {}", names(extra));
+    }
+    check_values(attr, bits)?;
+    Ok(to)
+}
+
+fn check_values(attr: &QpAttr, bits: u32) -> Result<()> {
+    let has = |bit: u32| bits & bit != 0;
+    if has(mask::PORT) && attr.port_num != 1 {
+        return invalid!("port {}: the device has port 1", attr.port_num);
+    }
+    if has(mask::PKEY_INDEX) && attr.pkey_index != 0 {
+        return invalid!("pkey_index {}: the table has entry 0", attr.pkey_index);
+    }
+    if has(mask::PATH_MTU) && !(1..=5).contains(&attr.path_mtu) {
+        return invalid!("path_mtu {} isn't an enum ibv_mtu", attr.path_mtu);
+    }
+    if has(mask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > MAX_RD_ATOMIC {
+        return invalid!("max_rd_atomic {}: at most {MAX_RD_ATOMIC}", attr.max_rd_atomic);
+    }
+    if has(mask::MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > MAX_RD_ATOMIC {
+        return invalid!("max_dest_rd_atomic {}: at most {MAX_RD_ATOMIC}", attr.max_dest_rd_atomic);
+    }
+    let small = [
+        (mask::TIMEOUT, "timeout", attr.timeout, 31),
+        (mask::RETRY_CNT, "retry_cnt", attr.retry_cnt, 7),
+        (mask::RNR_RETRY, "rnr_retry", attr.rnr_retry, 7),
+        (mask::MIN_RNR_TIMER, "min_rnr_timer", attr.min_rnr_timer, 31),
+        (mask::PATH_MIG_STATE, "path_mig_state", attr.path_mig_state, 2),
+    ];
+    for (bit, name, value, max) in small {
+        if has(bit) && value > max {
+            return invalid!("{name} {value}: at most {max}");
+        }
+    }
+    if has(mask::AV) {
+        check_av(&attr.av)?;
+    }
+    if has(mask::ALT_PATH) {
+        return invalid!("IBV_QP_ALT_PATH: path migration isn't supported");
+    }
+    Ok(())
+}
+
+/// What holds for every address vector on RoCE.
+///
+/// # Errors
+/// EINVAL without a GRH or with another port than 1.
+pub fn check_av(av: &AddressVector) -> Result<()> {
+    if !av.is_global {
+        return invalid!("no GRH in the address: RoCE needs one (with ibverbs-utils or perftest: pass -g 1 or -x 1)");
+    }
+    if av.port_num != 1 {
+        return invalid!("port {} in the address: the device has port 1", av.port_num);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rtr() -> (QpAttr, u32) {
+        let attr = QpAttr {
+            state: QpState::Rtr,
+            path_mtu: 3,
+            av: AddressVector { is_global: true, port_num: 1, ..AddressVector::default() },
+            ..QpAttr::default()
+        };
+        let bits = mask::STATE
+            | mask::AV
+            | mask::PATH_MTU
+            | mask::DEST_QPN
+            | mask::RQ_PSN
+            | mask::MAX_DEST_RD_ATOMIC
+            | mask::MIN_RNR_TIMER;
+        (attr, bits)
+    }
+
+    #[test]
+    fn every_missing_attribute_is_einval_and_named() {
+        let (attr, bits) = rtr();
+        assert_eq!(check(Service::Rc, QpState::Init, &attr, bits).unwrap(), QpState::Rtr);
+        for (bit, name) in NAMES {
+            if bits & bit != 0 && bit != mask::STATE {
+                let e = check(Service::Rc, QpState::Init, &attr, bits & !bit).unwrap_err();
+                assert_eq!(e.errno(), libc::EINVAL);
+                assert!(e.to_string().contains(name), "{e}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_attribute_the_transition_does_not_take_is_einval_and_named() {
+        let (attr, bits) = rtr();
+        for bit in [mask::SQ_PSN, mask::TIMEOUT, mask::QKEY, mask::CAP, 1 << 30] {
+            let e = check(Service::Rc, QpState::Init, &attr, bits | bit).unwrap_err();
+            assert!(e.to_string().contains(&names(bit)), "{e}");
+        }
+        // UC needs no READ attributes, and takes none.
+        let uc = bits & !(mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER);
+        check(Service::Uc, QpState::Init, &attr, uc).unwrap();
+        check(Service::Uc, QpState::Init, &attr, bits).unwrap_err();
+    }
+
+    #[test]
+    fn transitions_that_do_not_exist_are_einval() {
+        let to = |state| QpAttr { state, ..QpAttr::default() };
+        for (service, from, state) in [
+            (Service::Rc, QpState::Reset, QpState::Rtr),
+            (Service::Rc, QpState::Reset, QpState::Rts),
+            (Service::Rc, QpState::Rtr, QpState::Init),
+            (Service::Rc, QpState::Err, QpState::Rts),
+            (Service::Rc, QpState::Sqe, QpState::Rts),
+            (Service::Ud, QpState::Init, QpState::Sqd),
+        ] {
+            let e = check(service, from, &to(state), mask::STATE).unwrap_err();
+            assert!(e.to_string().contains("no transition"), "{e}");
+        }
+        for from in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err] {
+            check(Service::Rc, from, &to(QpState::Reset), mask::STATE).unwrap();
+            check(Service::Rc, from, &to(QpState::Err), mask::STATE).unwrap();
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_are_einval() {
+        let (attr, bits) = rtr();
+        let bad = [
+            QpAttr { path_mtu: 0, ..attr },
+            QpAttr { path_mtu: 6, ..attr },
+            QpAttr { max_dest_rd_atomic: 129, ..attr },
+            QpAttr { min_rnr_timer: 32, ..attr },
+            QpAttr { av: AddressVector { is_global: false, ..attr.av }, ..attr },
+            QpAttr { av: AddressVector { port_num: 2, ..attr.av }, ..attr },
+        ];
+        for attr in bad {
+            check(Service::Rc, QpState::Init, &attr, bits).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_wrong_current_state_is_einval() {
+        let attr = QpAttr { cur_state: QpState::Rts, ..QpAttr::default() };
+        check(Service::Rc, QpState::Init, &attr, mask::CUR_STATE).unwrap_err();
+    }
+}

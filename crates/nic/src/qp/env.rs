@@ -1,0 +1,357 @@
+//! One QP's surroundings as the transport sees them: keys and memory, receive queue, completion queues, fabric.
+
+use super::{Path, Qp};
+use crate::ah::Ah;
+use crate::cq::Wc;
+use crate::engine::{Inbox, Record, Work};
+use crate::events::AsyncEvent;
+use crate::mem::{MrTable, copy};
+use crate::packet::{Grh, PacketMeta};
+use crate::udp::PushError;
+use ferroce_proto::{
+    AtomicOp, Completion, Env, Instant, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, Sge, Source,
+    TransmitError, WcOpcode, WcStatus,
+};
+use ferroce_wire::{Headers, Service};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How much of a message is read ahead of the packets that carry it.
+const READ_AHEAD: usize = 64 * 1024;
+
+/// The surroundings of `qp` while its lock is held.
+pub(crate) struct QpEnv<'a> {
+    pub(super) qp: &'a Arc<Qp>,
+    pub(super) path: Option<&'a Path>,
+    pub(super) work: &'a mut Work,
+    /// Of the packet at hand.
+    pub(super) meta: Option<PacketMeta>,
+}
+
+/// The bytes of a message around the packet that was sent last: one copy by the kernel serves many packets.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    message: usize,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl ReadAhead {
+    /// Forgets everything: the bytes may be stale once the QP's lock has been released.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Fills `dst` from `offset` of the message that `sges` describe.
+    ///
+    /// # Errors
+    /// A key or the memory is wrong.
+    fn read(&mut self, pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> {
+        let message = sges.as_ptr() as usize;
+        let hit = |ahead: &Self| {
+            let start = offset.checked_sub(ahead.offset).filter(|_| ahead.message == message)? as usize;
+            (start + dst.len() <= ahead.bytes.len()).then_some(start)
+        };
+        if let Some(start) = hit(self) {
+            dst.copy_from_slice(&self.bytes[start..start + dst.len()]);
+            return Ok(());
+        }
+        let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
+        let left = total.saturating_sub(offset);
+        if left >= 2 * dst.len() as u64 && left as usize > dst.len() {
+            let len = READ_AHEAD.min(left as usize);
+            self.bytes.resize(len, 0);
+            self.message = message;
+            self.offset = offset;
+            if gather(pd, sges, offset, &mut self.bytes).is_ok() {
+                dst.copy_from_slice(&self.bytes[..dst.len()]);
+                return Ok(());
+            }
+            self.bytes.clear();
+        }
+        gather(pd, sges, offset, dst)
+    }
+}
+
+/// The parts of the elements that make up `len` bytes from `offset` of the message, with their place in it.
+fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (Sge, usize)> + '_ {
+    let end = offset + len as u64;
+    let mut at = 0u64;
+    sges.iter().filter_map(move |sge| {
+        let (from, to) = (at.max(offset), (at + u64::from(sge.length)).min(end));
+        let start = at;
+        at += u64::from(sge.length);
+        (from < to).then(|| {
+            let piece = Sge { addr: sge.addr.wrapping_add(from - start), length: (to - from) as u32, ..*sge };
+            (piece, (from - offset) as usize)
+        })
+    })
+}
+
+fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> {
+    let table = MrTable::global();
+    for (piece, at) in pieces(sges, offset, dst.len()) {
+        let part = &mut dst[at..at + piece.length as usize];
+        table.local(pd, &piece, false, |addr| copy::read(addr, part))?;
+    }
+    Ok(())
+}
+
+fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &[u8]) -> Result<(), ()> {
+    let table = MrTable::global();
+    let mut done = 0;
+    for (piece, at) in pieces(sges, offset, src.len()) {
+        let part = &src[at..at + piece.length as usize];
+        table.local(pd, &piece, true, |addr| copy::write(addr, part))?;
+        done += part.len();
+    }
+    if done == src.len() { Ok(()) } else { Err(()) }
+}
+
+impl<'a> QpEnv<'a> {
+    /// Is a packet from there one that this QP listens to?
+    pub(crate) fn accepts(&self, meta: &PacketMeta, local: bool) -> bool {
+        match (self.qp.service, self.path) {
+            (Service::Ud, _) => true,
+            (_, Some(Path::Local { meta: own })) => local && own.src == meta.dst && own.dst == meta.src,
+            (_, Some(Path::Udp { dest, .. })) => {
+                !local && dest.peer().ip() == meta.src && dest.endpoint().address().ip() == meta.dst
+            }
+            (_, None) => false,
+        }
+    }
+
+    /// Gives the transport one packet.
+    pub(crate) fn handle(
+        &mut self,
+        proto: &mut ferroce_proto::Qp<Arc<Ah>>,
+        now: Instant,
+        headers: &Headers,
+        payload: &[u8],
+        meta: &PacketMeta,
+    ) {
+        self.meta = Some(*meta);
+        proto.handle_packet(now, headers, payload, self);
+        self.meta = None;
+    }
+
+    /// What QPs of this process have sent to this one.
+    pub(crate) fn inbox(&self) -> &'a Inbox {
+        &self.qp.inbox
+    }
+
+    fn pd(&self) -> u32 {
+        self.qp.pd.id()
+    }
+
+    fn wc(&self, completion: Completion) -> Wc {
+        Wc { qp_num: self.qp.qpn, completion }
+    }
+
+    /// Publishes what was received. The ACK for it has left.
+    pub(super) fn publish(&mut self) {
+        for completion in std::mem::take(&mut self.work.received) {
+            self.qp.recv_cq.push(self.wc(completion));
+        }
+    }
+}
+
+/// Fills `buf` with the payload that `source` names.
+fn fill(pd: u32, ahead: &mut ReadAhead, source: Source<'_>, buf: &mut [u8]) -> Result<(), TransmitError> {
+    match source {
+        Source::None => Ok(()),
+        Source::Bytes(bytes) => {
+            buf.copy_from_slice(bytes);
+            Ok(())
+        }
+        Source::Local { sges, offset, .. } => {
+            ahead.read(pd, sges, offset, buf).map_err(|()| TransmitError::Local)
+        }
+        Source::Remote { rkey, va, len } => MrTable::global()
+            .remote(pd, rkey, va, u64::from(len), RemoteAccess::Read, |addr| copy::read(addr, buf))
+            .map_err(TransmitError::Remote),
+    }
+}
+
+fn source_len(source: &Source<'_>) -> usize {
+    match *source {
+        Source::None => 0,
+        Source::Bytes(bytes) => bytes.len(),
+        Source::Local { len, .. } | Source::Remote { len, .. } => len as usize,
+    }
+}
+
+impl Env for QpEnv<'_> {
+    type Payload<'p> = &'p [u8];
+    type Address = Arc<Ah>;
+
+    fn transmit(
+        &mut self,
+        headers: &Headers,
+        source: Source<'_>,
+        to: Option<&Arc<Ah>>,
+    ) -> Result<(), TransmitError> {
+        let pd = self.pd();
+        let len = source_len(&source);
+        let of_ah = to.map(|ah| ah.path_to(&self.qp.engine, headers.bth.dest_qp));
+        let Some(path) = of_ah.as_ref().map_or(self.path, Option::as_ref) else {
+            // No way there: the packet is lost, as on a wire.
+            return Ok(());
+        };
+        let Work { batch, ahead, .. } = &mut *self.work;
+        match path {
+            Path::Udp { dest, .. } => match batch.packet(dest, headers, len, |buf| fill(pd, ahead, source, buf)) {
+                Err(PushError::Fill(error)) => Err(error),
+                Err(error) => {
+                    tracing::warn!(qpn = self.qp.qpn, %error, "a packet can't be built");
+                    Ok(())
+                }
+                Ok(()) => Ok(()),
+            },
+            Path::Local { meta } => {
+                let Some(peer) = self.qp.engine.qp(headers.bth.dest_qp) else { return Ok(()) };
+                if peer.inbox.is_full() {
+                    self.work.blocked = true;
+                    return Err(TransmitError::Blocked);
+                }
+                let mut payload = vec![0; len];
+                fill(pd, ahead, source, &mut payload)?;
+                let record = Record { headers: *headers, payload, meta: *meta };
+                peer.inbox.push(record);
+                self.work.kicks.push(peer);
+                Ok(())
+            }
+        }
+    }
+
+    fn window(&self) -> u32 {
+        match self.path {
+            Some(Path::Udp { share, .. }) => share.window(),
+            _ => u32::MAX,
+        }
+    }
+
+    fn next_recv(&mut self) -> Option<RecvWqe> {
+        match &self.qp.srq {
+            Some(srq) => srq.pop(),
+            None => self.qp.rq.lock().pop(),
+        }
+    }
+
+    fn flush_recv_queue(&mut self) {
+        let mut rq = self.qp.rq.lock();
+        // From here on post_recv flushes at once.
+        self.qp.state.store(QpState::Err as u8, Ordering::Release);
+        while let Some(wqe) = rq.pop() {
+            self.work.received.push(flushed_recv(wqe.wr_id));
+        }
+    }
+
+    fn place(&mut self, sges: &[Sge], offset: u64, payload: &&[u8]) -> Result<(), ()> {
+        scatter(self.pd(), sges, offset, payload)
+    }
+
+    fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
+        scatter(self.pd(), sges, offset, bytes)
+    }
+
+    fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()> {
+        let grh = self.meta.as_ref().map_or([0; Grh::LEN], Grh::of);
+        scatter(self.pd(), sges, 0, &grh)
+    }
+
+    fn check_remote(&mut self, rkey: u32, va: u64, len: u64, access: RemoteAccess) -> Result<(), RemoteError> {
+        MrTable::global().remote(self.pd(), rkey, va, len, access, |_| Ok(()))
+    }
+
+    fn write_remote(&mut self, rkey: u32, va: u64, payload: &&[u8]) -> Result<(), RemoteError> {
+        let len = payload.len() as u64;
+        MrTable::global()
+            .remote(self.pd(), rkey, va, len, RemoteAccess::Write, |addr| copy::write(addr, payload))
+    }
+
+    fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError> {
+        MrTable::global().remote(self.pd(), rkey, va, 8, RemoteAccess::Atomic, |addr| atomic(addr, op))
+    }
+
+    fn invalidate(&mut self, _rkey: u32) -> Result<(), RemoteError> {
+        // Only memory windows can be invalidated by a peer or a work request; a region can't.
+        Err(RemoteError::Access)
+    }
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.qp.send_cq.push(self.wc(completion));
+    }
+
+    fn complete_recv(&mut self, completion: Completion) {
+        self.work.received.push(completion);
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        let cookie = self.qp.cookie;
+        self.qp.pd.context().raise(match event {
+            QpEvent::Fatal => AsyncEvent::QpFatal(cookie),
+            QpEvent::RequestError => AsyncEvent::QpRequestError(cookie),
+            QpEvent::AccessError => AsyncEvent::QpAccessError(cookie),
+            QpEvent::CommunicationEstablished => AsyncEvent::CommunicationEstablished(cookie),
+            QpEvent::SqDrained => AsyncEvent::SqDrained(cookie),
+            QpEvent::LastWqeReached => AsyncEvent::QpLastWqeReached(cookie),
+        });
+    }
+}
+
+/// The completion of a receive work request that was never used.
+pub(super) fn flushed_recv(wr_id: u64) -> Completion {
+    Completion {
+        wr_id,
+        status: WcStatus::WrFlushErr,
+        opcode: WcOpcode::Recv,
+        byte_len: 0,
+        immediate: None,
+        invalidated_rkey: None,
+        src_qp: 0,
+        grh: false,
+        solicited: false,
+    }
+}
+
+/// Carries out an atomic as a CPU instruction on the program's memory.
+///
+/// The word may be unmapped or read-only by now: the kernel is asked first, in a way that fails where the instruction
+/// would fault. A program that unmaps it in the nanoseconds between is beyond what can be caught here.
+fn atomic(addr: u64, op: AtomicOp) -> Result<u64, copy::Fault> {
+    copy::probe_writable(addr)?;
+    // SAFETY: the transport has checked the alignment, the key and the range; the page is mapped and writable. The
+    // program shares the word with the adapter through atomics only, as with any adapter.
+    let word = unsafe { AtomicU64::from_ptr(addr as *mut u64) };
+    Ok(match op {
+        AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
+        AtomicOp::CompareSwap { compare, swap } => {
+            word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|old| old)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_exactly_the_asked_bytes() {
+        let sge = |addr, length| Sge { addr, length, lkey: 1 };
+        let sges = [sge(100, 10), sge(200, 0), sge(300, 5), sge(400, 10)];
+        let got: Vec<_> = pieces(&sges, 8, 10).map(|(s, at)| (s.addr, s.length, at)).collect();
+        assert_eq!(got, [(108, 2, 0), (300, 5, 2), (400, 3, 7)]);
+        assert_eq!(pieces(&sges, 25, 4).count(), 0);
+    }
+
+    #[test]
+    fn atomics_on_memory_that_is_gone_are_errors() {
+        let mut word = 5u64;
+        assert_eq!(atomic(&raw mut word as u64, AtomicOp::FetchAdd { add: 3 }), Ok(5));
+        let swap = AtomicOp::CompareSwap { compare: 8, swap: 9 };
+        assert_eq!(atomic(&raw mut word as u64, swap), Ok(8));
+        assert_eq!(word, 9);
+        assert_eq!(atomic(0x1000, AtomicOp::FetchAdd { add: 3 }), Err(copy::Fault));
+    }
+}

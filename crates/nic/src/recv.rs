@@ -1,0 +1,217 @@
+//! Receive queues: the RQ of a QP and the shared receive queue.
+
+use crate::error::{Error, Result, invalid};
+use crate::events::{AsyncEvent, Unacked};
+use crate::mem::Pd;
+use crate::{Context, engine};
+use ferroce_proto::RecvWqe;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Work requests a queue may hold.
+pub const MAX_WR: u32 = 32_768;
+/// Scatter/gather elements a work request may have.
+pub const MAX_SGE: u32 = 32;
+
+/// A bounded queue of receive work requests.
+#[derive(Debug)]
+pub(crate) struct RecvQueue {
+    wqes: VecDeque<RecvWqe>,
+    max_wr: u32,
+    max_sge: u32,
+}
+
+impl RecvQueue {
+    pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
+        Self { wqes: VecDeque::new(), max_wr, max_sge }
+    }
+
+    /// Appends a work request.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for too many elements, [`Error::NoMemory`] when the queue is full.
+    pub(crate) fn push(&mut self, wqe: RecvWqe) -> Result<()> {
+        if wqe.sges.len() > self.max_sge as usize {
+            return invalid!("{} scatter elements, the queue takes {}", wqe.sges.len(), self.max_sge);
+        }
+        if self.wqes.len() >= self.max_wr as usize {
+            return Err(Error::NoMemory(format!("the receive queue of {} work requests is full", self.max_wr)));
+        }
+        self.wqes.push_back(wqe);
+        Ok(())
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<RecvWqe> {
+        self.wqes.pop_front()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.wqes.clear();
+    }
+}
+
+/// Attributes of a shared receive queue (ibv_query_srq(3)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SrqAttr {
+    /// Work requests it can hold.
+    pub max_wr: u32,
+    /// Elements a work request may have.
+    pub max_sge: u32,
+    /// When fewer than this many are left, an event is raised, once. 0: never.
+    pub limit: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    queue: RecvQueue,
+    limit: u32,
+}
+
+/// A shared receive queue (ibv_create_srq(3)).
+#[derive(Debug)]
+pub struct Srq {
+    pd: Arc<Pd>,
+    cookie: usize,
+    shared: Mutex<Shared>,
+    users: AtomicUsize,
+    unacked_async: Unacked,
+}
+
+impl Srq {
+    /// A new queue in `pd`. `cookie` comes back with its events.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes out of bounds.
+    pub fn create(pd: &Arc<Pd>, attr: SrqAttr, cookie: usize) -> Result<Arc<Self>> {
+        if attr.max_wr == 0 || attr.max_wr > MAX_WR || attr.max_sge > MAX_SGE {
+            return invalid!(
+                "a shared receive queue of {} work requests with {} elements: at most {MAX_WR} with {MAX_SGE}",
+                attr.max_wr,
+                attr.max_sge
+            );
+        }
+        pd.hold();
+        let srq = Arc::new(Self {
+            pd: pd.clone(),
+            cookie,
+            shared: Mutex::new(Shared { queue: RecvQueue::new(attr.max_wr, attr.max_sge.max(1)), limit: 0 }),
+            users: AtomicUsize::new(0),
+            unacked_async: Unacked::default(),
+        });
+        engine::register_srq(&srq);
+        Ok(srq)
+    }
+
+    /// The device context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        self.pd.context()
+    }
+
+    /// The cookie given at its creation.
+    #[must_use]
+    pub fn cookie(&self) -> usize {
+        self.cookie
+    }
+
+    /// Its protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Asynchronous events that the program has to acknowledge.
+    #[must_use]
+    pub fn unacked_async(&self) -> &Unacked {
+        &self.unacked_async
+    }
+
+    /// Posts a receive work request (ibv_post_srq_recv(3)).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for too many elements, [`Error::NoMemory`] when the queue is full.
+    pub fn post(&self, wqe: RecvWqe) -> Result<()> {
+        self.shared.lock().queue.push(wqe)
+    }
+
+    /// Present attributes.
+    #[must_use]
+    pub fn query(&self) -> SrqAttr {
+        let shared = self.shared.lock();
+        SrqAttr { max_wr: shared.queue.max_wr, max_sge: shared.queue.max_sge, limit: shared.limit }
+    }
+
+    /// Sets the limit and, or, the size (ibv_modify_srq(3)).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a limit above the size, a size out of bounds or below what is posted.
+    pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<()> {
+        let mut shared = self.shared.lock();
+        let size = max_wr.unwrap_or(shared.queue.max_wr);
+        if size == 0 || size > MAX_WR || shared.queue.wqes.len() > size as usize {
+            return invalid!(
+                "a size of {size} with {} work requests posted; at most {MAX_WR}",
+                shared.queue.wqes.len()
+            );
+        }
+        if let Some(limit) = limit {
+            if limit > size {
+                return invalid!("a limit of {limit} on a queue of {size}");
+            }
+            shared.limit = limit;
+        }
+        shared.queue.max_wr = size;
+        Ok(())
+    }
+
+    /// Takes the next work request and raises the limit event when too few are left.
+    pub(crate) fn pop(&self) -> Option<RecvWqe> {
+        let mut shared = self.shared.lock();
+        let wqe = shared.queue.pop();
+        if shared.limit > 0 && (shared.queue.wqes.len() as u32) < shared.limit {
+            shared.limit = 0;
+            self.context().raise(AsyncEvent::SrqLimitReached(self.cookie));
+        }
+        wqe
+    }
+
+    pub(crate) fn hold(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Keeps the queue still over a fork.
+    pub(crate) fn freeze(&self) {
+        std::mem::forget(self.shared.lock());
+    }
+
+    /// Undoes `freeze`.
+    ///
+    /// # Safety
+    /// This thread, or in a child its original, has frozen the queue.
+    pub(crate) unsafe fn thaw(&self) {
+        // SAFETY: locked by `freeze`, says the caller.
+        unsafe { self.shared.force_unlock() };
+    }
+
+    /// Ends the queue (ibv_destroy_srq(3)).
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a QP uses it.
+    pub fn destroy(self: &Arc<Self>) -> Result<()> {
+        let users = self.users.load(Ordering::Acquire);
+        if users != 0 {
+            return Err(Error::Busy(format!("{users} queue pairs still use this shared receive queue")));
+        }
+        self.context().withdraw(self.cookie);
+        engine::unregister_srq(self);
+        self.pd.release();
+        self.unacked_async.wait();
+        Ok(())
+    }
+}
