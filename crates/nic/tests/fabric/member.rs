@@ -1,0 +1,254 @@
+//! A process that takes part in the rendezvous, told what to do line by line.
+
+use super::namespace::eventually;
+use super::packets;
+use ferroce_nic::rendezvous::Rendezvous;
+use ferroce_nic::sys;
+use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, TxBatch};
+use ferroce_wire::Operation;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const ROLE: &str = "FERROCE_TEST_MEMBER";
+/// Begins every answer; the test harness prints lines of its own.
+const ANSWER: &str = "member: ";
+
+/// The parent's side. Killed when dropped.
+pub struct Member {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Member {
+    pub fn start() -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "member::member", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(ROLE, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        // SAFETY: prctl is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, input, output }
+    }
+
+    /// One that has joined `address`.
+    pub fn joined(address: &str) -> Self {
+        let mut member = Self::start();
+        assert_eq!(member.ask(&format!("join {address}")), "ok");
+        member
+    }
+
+    pub fn tell(&mut self, command: &str) {
+        writeln!(self.input, "{command}").unwrap();
+    }
+
+    pub fn answer(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the member ended");
+            // libtest may have left "test … " at the beginning of the line.
+            if let Some((_, answer)) = line.split_once(ANSWER) {
+                return answer.trim_end().to_owned();
+            }
+        }
+    }
+
+    pub fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.answer()
+    }
+
+    /// A number of the member's: "slot", "leader", "own", "bad", "foreign", "forwarded", "taken", "unknown".
+    pub fn number(&mut self, name: &str) -> u64 {
+        self.ask(&format!("number {name}")).parse().unwrap()
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a child of ours that hasn't been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    /// SIGSTOP, and waits until all its threads are stopped.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+        };
+        eventually("all threads are stopped", || {
+            std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().all(stopped)
+        });
+    }
+
+    pub fn go_on(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // Fails when it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The child's side.
+struct Host {
+    rendezvous: Arc<Rendezvous>,
+    endpoints: Mutex<HashMap<HostAddr, Arc<Endpoint>>>,
+    /// Steering values that are read, a bit each.
+    reads: AtomicU64,
+    own: AtomicU64,
+    bad: AtomicU64,
+    foreign: AtomicU64,
+    /// Rounds of the serving thread.
+    rounds: AtomicU64,
+}
+
+impl Host {
+    fn packets(&self, datagrams: &[Datagram<'_>]) {
+        let (own, foreign): (Vec<_>, Vec<_>) =
+            datagrams.iter().copied().partition(|d| self.rendezvous.owns(d.dest_qpn()));
+        self.foreign.fetch_add(foreign.len() as u64, Ordering::Relaxed);
+        self.rendezvous.forward(&foreign);
+        for datagram in &own {
+            if packets::identification(datagram).is_some() {
+                self.own.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.bad.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn serve(&self) {
+        loop {
+            self.rounds.fetch_add(1, Ordering::SeqCst);
+            let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut fds = vec![poll(self.rendezvous.poll_fd())];
+            let endpoints: Vec<_> = self.endpoints.lock().unwrap().values().map(Arc::clone).collect();
+            let reads = self.reads.load(Ordering::SeqCst);
+            let steering = |bits: u64| (0..64_u8).filter(move |s| bits & 1 << s != 0);
+            for endpoint in &endpoints {
+                fds.extend(steering(reads).map(|s| poll(endpoint.fd(s))));
+            }
+            sys::poll(&mut fds, Duration::from_millis(10)).unwrap();
+            self.rendezvous.service(&mut |d| self.packets(d)).unwrap();
+            for endpoint in &endpoints {
+                for s in steering(reads) {
+                    endpoint.recv(s, &mut |d| self.packets(d)).unwrap();
+                }
+            }
+        }
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        let stats = self.rendezvous.stats();
+        let counter = match name {
+            "slot" => return u64::from(self.rendezvous.slots()[0]),
+            "leader" => return u64::from(self.rendezvous.is_leader()),
+            "own" => &self.own,
+            "bad" => &self.bad,
+            "foreign" => &self.foreign,
+            "forwarded" => &stats.forwarded,
+            "taken" => &stats.received,
+            "unknown" => &stats.unknown,
+            _ => panic!("no number {name}"),
+        };
+        counter.load(Ordering::Relaxed)
+    }
+
+    fn command(&self, words: &[&str]) -> String {
+        let address = |text: &str| HostAddr::new(text.parse().unwrap(), 0);
+        match *words {
+            ["join", to] => match self.rendezvous.endpoint(address(to)) {
+                Ok(endpoint) => {
+                    self.endpoints.lock().unwrap().insert(endpoint.address(), endpoint);
+                    "ok".to_owned()
+                }
+                Err(error) => format!("errno {} {error}", error.errno()),
+            },
+            ["number", name] => self.number(name).to_string(),
+            ["read", steering] => {
+                self.reads.store(1 << steering.parse::<u8>().unwrap(), Ordering::SeqCst);
+                // Until the round in which another socket was read is over.
+                let round = self.rounds.load(Ordering::SeqCst);
+                eventually("the serving thread has noticed", || {
+                    self.rounds.load(Ordering::SeqCst) >= round + 2
+                });
+                "ok".to_owned()
+            }
+            ["send", to, slot, count, len] => {
+                let [slot, count, len] = [slot, count, len].map(|n| n.parse::<u32>().unwrap());
+                let endpoint = Arc::clone(&self.endpoints.lock().unwrap()[&address(to)]);
+                let qpn = slot << 12 | 5;
+                let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
+                let mut batch = TxBatch::new();
+                for psn in 0..count {
+                    packets::push(&mut batch, &dest, Operation::SendMiddle, qpn, psn, len as usize);
+                }
+                format!("{}", batch.flush().sent)
+            }
+            // A child that closes everything, as the atfork handler does, and lives on.
+            ["fork"] => {
+                // SAFETY: the child makes system calls only.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    sys::close_all_after_fork();
+                    sys::pause(Duration::from_secs(50));
+                    // SAFETY: ends the child.
+                    unsafe { libc::_exit(0) };
+                }
+                child.to_string()
+            }
+            _ => panic!("no command {words:?}"),
+        }
+    }
+}
+
+#[test]
+#[ignore = "a process that other tests start"]
+fn member() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let rendezvous = Rendezvous::join().unwrap();
+    let steering = rendezvous.slots()[0] % 64;
+    let host = Arc::new(Host {
+        rendezvous,
+        endpoints: Mutex::default(),
+        reads: AtomicU64::new(1 << steering),
+        own: AtomicU64::new(0),
+        bad: AtomicU64::new(0),
+        foreign: AtomicU64::new(0),
+        rounds: AtomicU64::new(0),
+    });
+    let serving = Arc::clone(&host);
+    std::thread::spawn(move || serving.serve());
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        println!("{ANSWER}{}", host.command(&words));
+    }
+}

@@ -1,0 +1,71 @@
+//! A namespace per test: UDP port 4791 and the abstract names are then the test's alone, and all its processes end with it.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Names the test that is to run inside its namespace.
+const INSIDE: &str = "FERROCE_TEST_INSIDE";
+const UNSHARE: [&str; 3] = ["-Urnpf", "--kill-child", "--mount-proc"];
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs `body` in new user, network and PID namespaces, with the loopback interface up. `test` is the test's full name.
+pub fn in_namespace(test: &str, body: fn()) {
+    if std::env::var(INSIDE).as_deref() == Ok(test) {
+        // The first process of a PID namespace ignores most signals; this ends it, and with it all the others.
+        std::thread::spawn(|| {
+            std::thread::sleep(TIME_LIMIT);
+            eprintln!("took more than {TIME_LIMIT:?}");
+            std::process::exit(99);
+        });
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        assert!(up.unwrap().success());
+        return body();
+    }
+    let can = Command::new("unshare").args(UNSHARE).args(["ip", "link"]).output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        println!("skipped: no namespaces can be made here (unshare {} ip link)", UNSHARE.join(" "));
+        return;
+    }
+    let mut child = Command::new("unshare")
+        .args(UNSHARE)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(INSIDE, test)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let reader = std::thread::spawn(move || {
+        let mut said = String::new();
+        let _ = out.read_to_string(&mut said);
+        let _ = err.read_to_string(&mut said);
+        said
+    });
+    let deadline = Instant::now() + TIME_LIMIT + Duration::from_secs(10);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{test} took more than {TIME_LIMIT:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let said = reader.join().unwrap();
+    assert!(status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Waits until `condition` holds, at most ten seconds.
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,247 @@
+//! Many processes, one UDP port, one QPN space.
+
+use super::member::Member;
+use super::namespace::{eventually, in_namespace};
+use ferroce_nic::rendezvous::{Error, Rendezvous, slot_of};
+use ferroce_nic::udp::HostAddr;
+use std::fs::read_to_string;
+use std::net::UdpSocket;
+
+const LO4: &str = "127.0.0.1";
+const LO6: &str = "::1";
+
+fn address(text: &str) -> HostAddr {
+    HostAddr::new(text.parse().unwrap(), 0)
+}
+
+fn assert_nothing_is_left() {
+    eventually("all names and sockets are gone", || {
+        let names = read_to_string("/proc/net/unix").unwrap();
+        let ports = read_to_string("/proc/net/udp").unwrap() + &read_to_string("/proc/net/udp6").unwrap();
+        !names.contains("@ferroce-") && !ports.contains(":12B7 ")
+    });
+}
+
+/// Numbers from a seed, the same in every run.
+struct Sequence(u64);
+
+impl Sequence {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+#[test]
+fn packets_reach_the_owner_through_joins_and_kills() {
+    in_namespace("rendezvous::packets_reach_the_owner_through_joins_and_kills", || {
+        const MEMBERS: usize = 6;
+        const EACH: u64 = 20;
+        let mut random = Sequence(7);
+        let address_of = |round: usize| [LO4, LO6][round % 2];
+        let join = || {
+            let mut member = Member::joined(LO4);
+            assert_eq!(member.ask(&format!("join {LO6}")), "ok");
+            member
+        };
+        let mut members: Vec<Member> = (0..MEMBERS).map(|_| join()).collect();
+        for round in 0..40 {
+            let to = address_of(round);
+            let before: Vec<u64> = members.iter_mut().map(|m| m.number("own")).collect();
+            let sender = random.below(MEMBERS);
+            for receiver in 0..MEMBERS {
+                let slot = members[receiver].number("slot");
+                let len = [0, 1, 64, 1023, 1024][random.below(5)];
+                assert_eq!(members[sender].ask(&format!("send {to} {slot} {EACH} {len}")), EACH.to_string());
+            }
+            for (member, before) in members.iter_mut().zip(before) {
+                eventually("the owner has all its packets", || member.number("own") == before + EACH);
+                assert_eq!((member.number("bad"), member.number("foreign")), (0, 0), "round {round}");
+            }
+            // One or two at a time, the leader often among them, while others join.
+            let mut starting: Vec<Member> = Vec::new();
+            for _ in 0..=random.below(2) {
+                members.remove(random.below(members.len())).kill();
+                starting.push(Member::start());
+            }
+            starting.iter_mut().for_each(|m| m.tell(&format!("join {LO4}\njoin {LO6}")));
+            for mut member in starting {
+                assert_eq!(
+                    (member.answer(), member.answer()),
+                    ("ok".to_owned(), "ok".to_owned()),
+                    "round {round}"
+                );
+                members.push(member);
+            }
+        }
+        let mut slots: Vec<u64> = members.iter_mut().map(|m| m.number("slot")).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), MEMBERS, "slots are exclusive");
+        members.into_iter().for_each(Member::kill);
+        assert_nothing_is_left();
+    });
+}
+
+#[test]
+fn many_first_joiners_at_once_end_up_with_one_group() {
+    in_namespace("rendezvous::many_first_joiners_at_once_end_up_with_one_group", || {
+        for _ in 0..5 {
+            let mut members: Vec<Member> = (0..8).map(|_| Member::start()).collect();
+            members.iter_mut().for_each(|m| m.tell(&format!("join {LO4}")));
+            assert!(members.iter_mut().all(|m| m.answer() == "ok"));
+            let sockets = read_to_string("/proc/net/udp").unwrap().matches(":12B7 ").count();
+            assert_eq!(sockets, 64);
+            let leaders: u64 = members.iter_mut().map(|m| m.number("leader")).sum();
+            assert_eq!(leaders, 1);
+            for receiver in 0..8 {
+                let slot = members[receiver].number("slot");
+                assert_eq!(members[(receiver + 1) % 8].ask(&format!("send {LO4} {slot} 3 100")), "3");
+                eventually("packets arrive", || members[receiver].number("own") == 3);
+            }
+            members.into_iter().for_each(Member::kill);
+            assert_nothing_is_left();
+        }
+    });
+}
+
+#[test]
+fn stopped_leader_blocks_nobody() {
+    in_namespace("rendezvous::stopped_leader_blocks_nobody", || {
+        let mut leader = Member::joined(LO4);
+        let mut second = Member::joined(LO4);
+        assert_eq!((leader.number("leader"), second.number("leader")), (1, 0));
+        leader.stop();
+        let mut third = Member::joined(LO4);
+        let slot = third.number("slot");
+        assert_eq!(second.ask(&format!("send {LO4} {slot} 70 512")), "70");
+        eventually("the newcomer has its packets", || third.number("own") == 70);
+        // Also when it is stopped in the middle of a crowd, and continues later.
+        let _more: Vec<Member> = (0..5).map(|_| Member::joined(LO4)).collect();
+        leader.go_on();
+        let slot = leader.number("slot");
+        assert_eq!(third.ask(&format!("send {LO4} {slot} 3 512")), "3");
+        eventually("the leader goes on", || leader.number("own") == 3);
+    });
+}
+
+#[test]
+fn dead_leaders_name_is_taken_over() {
+    in_namespace("rendezvous::dead_leaders_name_is_taken_over", || {
+        let leader = Member::joined(LO4);
+        let mut others = [Member::joined(LO4), Member::joined(LO4)];
+        leader.kill();
+        eventually("one of the others leads", || {
+            others.iter_mut().map(|m| m.number("leader")).sum::<u64>() == 1
+        });
+    });
+}
+
+#[test]
+fn holders_that_are_all_stopped_are_reported_as_unresponsive() {
+    in_namespace("rendezvous::holders_that_are_all_stopped_are_reported_as_unresponsive", || {
+        let only = Member::joined(LO4);
+        only.stop();
+        let joiner = Rendezvous::join().unwrap();
+        let error = joiner.endpoint(address(LO4)).unwrap_err();
+        assert!(matches!(error, Error::Unresponsive { .. }), "{error}");
+        // Another address is not affected.
+        joiner.endpoint(address(LO6)).unwrap();
+        only.go_on();
+        joiner.endpoint(address(LO4)).unwrap();
+    });
+}
+
+#[test]
+fn port_of_a_foreign_program_is_reported_with_its_user() {
+    in_namespace("rendezvous::port_of_a_foreign_program_is_reported_with_its_user", || {
+        for taken in ["127.0.0.1:4791", "0.0.0.0:4791"] {
+            let foreign = UdpSocket::bind(taken).unwrap();
+            let joiner = Rendezvous::join().unwrap();
+            match joiner.endpoint(address(LO4)).unwrap_err() {
+                Error::AddressInUse { address: a, holder } => {
+                    assert_eq!((a, holder.uid), (address(LO4), Some(0)))
+                }
+                other => panic!("{other}"),
+            }
+            drop(foreign);
+            joiner.endpoint(address(LO4)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn address_that_is_not_ours_is_refused() {
+    in_namespace("rendezvous::address_that_is_not_ours_is_refused", || {
+        let joiner = Rendezvous::join().unwrap();
+        for foreign in
+            [address("192.0.2.1"), address("2001:db8::1"), HostAddr::new("fe80::1".parse().unwrap(), 77)]
+        {
+            let error = joiner.endpoint(foreign).unwrap_err();
+            assert_eq!(error.errno(), libc::EADDRNOTAVAIL, "{error}");
+        }
+    });
+}
+
+#[test]
+fn slots_are_exclusive_usable_and_spread_over_the_steering_classes() {
+    in_namespace("rendezvous::slots_are_exclusive_usable_and_spread_over_the_steering_classes", || {
+        // One process takes slots in its own class; others take other classes while there are any.
+        let members: Vec<_> = (0..40).map(|_| Rendezvous::join().unwrap()).collect();
+        let mut classes: Vec<u16> = members.iter().map(|m| m.slots()[0] % 64).collect();
+        classes.sort_unstable();
+        classes.dedup();
+        assert_eq!(classes.len(), 40);
+        let first = &members[0];
+        for _ in 0..5 {
+            let slot = first.claim_slot().unwrap();
+            assert_eq!(slot % 64, first.slots()[0] % 64);
+            let qpn = u32::from(slot) << 12 | 0xfff;
+            assert!(slot_of(qpn) == slot && slot != 0 && slot != 4095);
+            assert!(first.owns(qpn) && !members[1].owns(qpn));
+        }
+    });
+}
+
+#[test]
+fn packets_read_by_the_wrong_process_are_forwarded() {
+    in_namespace("rendezvous::packets_read_by_the_wrong_process_are_forwarded", || {
+        for to in [LO4, LO6] {
+            let (mut owner, mut thief, mut sender) =
+                (Member::joined(to), Member::joined(to), Member::joined(to));
+            let (owned, other) = (owner.number("slot"), thief.number("slot"));
+            // Each reads the other's socket.
+            owner.ask(&format!("read {}", other % 64));
+            thief.ask(&format!("read {}", owned % 64));
+            for (round, len) in [0, 200, 1024].into_iter().enumerate() {
+                assert_eq!(sender.ask(&format!("send {to} {owned} 50 {len}")), "50");
+                eventually("forwarded packets arrive", || owner.number("own") == 50 * (round as u64 + 1));
+            }
+            assert_eq!((owner.number("bad"), owner.number("taken"), owner.number("foreign")), (0, 150, 0));
+            assert_eq!((thief.number("foreign"), thief.number("forwarded")), (150, 150));
+            // What is for nobody goes nowhere.
+            owner.kill();
+            assert_eq!(sender.ask(&format!("send {to} {owned} 9 64")), "9");
+            eventually("they are counted", || thief.number("unknown") == 9);
+        }
+    });
+}
+
+#[test]
+fn child_of_a_dead_member_keeps_neither_slot_nor_port() {
+    in_namespace("rendezvous::child_of_a_dead_member_keeps_neither_slot_nor_port", || {
+        let mut member = Member::joined(LO4);
+        let child: i32 = member.ask("fork").parse().unwrap();
+        // Until the child has closed what it inherited.
+        eventually("the child holds none of the parent's sockets", || {
+            let fds = std::fs::read_dir(format!("/proc/{child}/fd")).unwrap();
+            let names = fds.filter_map(|f| std::fs::read_link(f.ok()?.path()).ok());
+            names.filter(|n| n.to_string_lossy().starts_with("socket:")).count() == 0
+        });
+        assert_eq!(member.ask(&format!("join {LO6}")), "ok", "the parent notices nothing");
+        member.kill();
+        assert_nothing_is_left();
+        // SAFETY: the grandchild is in this test's PID namespace, where it was started a moment ago.
+        assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0, "the child lives");
+    });
+}

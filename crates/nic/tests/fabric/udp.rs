@@ -1,0 +1,269 @@
+//! Packets out and in over the loopback interface.
+
+use super::namespace::{eventually, in_namespace};
+use super::packets::{identification, push};
+use ferroce_nic::rendezvous::Rendezvous;
+use ferroce_nic::udp::{Endpoint, HostAddr, Received, TxBatch, steering_of};
+use ferroce_wire::Operation::{SendFirst, SendLast, SendMiddle, WriteFirst, WriteMiddle};
+use ferroce_wire::{Operation, Packet};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// PSN, segment, identification, TOS, TTL.
+type Got = (u32, u16, Option<u16>, u8, Option<u8>);
+
+fn drain(endpoint: &Endpoint, steering: u8) -> Vec<Got> {
+    let mut got = Vec::new();
+    loop {
+        let received = endpoint.recv(steering, &mut |datagrams| {
+            for d in datagrams {
+                let psn = Packet::parse(d.bytes).unwrap().headers.bth.psn;
+                got.push((psn, d.segment, identification(d), d.tos, d.ttl));
+            }
+        });
+        if received.unwrap().count() == 0 {
+            return got;
+        }
+    }
+}
+
+fn receive(endpoint: &Endpoint, qpn: u32, count: usize) -> Vec<Got> {
+    let mut got = Vec::new();
+    eventually("all packets arrive", || {
+        got.extend(drain(endpoint, steering_of(qpn)));
+        got.len() >= count
+    });
+    assert_eq!(got.len(), count);
+    got
+}
+
+fn endpoints(rendezvous: &Rendezvous) -> [Arc<Endpoint>; 2] {
+    ["127.0.0.1", "::1"].map(|ip| rendezvous.endpoint(HostAddr::new(ip.parse().unwrap(), 0)).unwrap())
+}
+
+#[test]
+fn packets_of_every_steering_class_come_to_their_socket() {
+    in_namespace("udp::packets_of_every_steering_class_come_to_their_socket", || {
+        let rendezvous = Rendezvous::join().unwrap();
+        for endpoint in endpoints(&rendezvous) {
+            let mut batch = TxBatch::new();
+            for class in 0..64_u32 {
+                // Other bits of the QPN must not matter.
+                let qpn = 0xfc_0abc & !(63 << 12) | class << 12;
+                let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
+                push(&mut batch, &dest, SendMiddle, qpn, class, 100);
+            }
+            assert_eq!(batch.flush().sent, 64);
+            for class in 0..64_u32 {
+                let psns: Vec<u32> = receive(&endpoint, class << 12, 1).iter().map(|g| g.0).collect();
+                assert_eq!(psns, [class]);
+            }
+        }
+    });
+}
+
+#[test]
+fn trains_arrive_whole_with_right_icrcs() {
+    in_namespace("udp::trains_arrive_whole_with_right_icrcs", || {
+        let rendezvous = Rendezvous::join().unwrap();
+        for endpoint in endpoints(&rendezvous) {
+            let qpn = 0x123_456;
+            let v6 = endpoint.address().is_ipv6();
+            let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
+            for len in [1, 3, 256, 1000, 1024, 4096] {
+                let mut batch = TxBatch::with_capacity(1 << 20);
+                for psn in 0..100 {
+                    let operation = if psn == 0 { SendFirst } else { SendMiddle };
+                    push(&mut batch, &dest, operation, qpn, psn, len);
+                }
+                push(&mut batch, &dest, SendLast, qpn, 100, len / 2);
+                let flushed = batch.flush();
+                assert_eq!((flushed.sent, flushed.dropped), (101, 0), "{len} bytes");
+                let got = receive(&endpoint, qpn, 101);
+                let per_train = (65_000 / (16 + len.next_multiple_of(4))).min(64) as u16;
+                for (index, &(psn, segment, id, tos, ttl)) in got.iter().enumerate() {
+                    let place = index as u16 % per_train;
+                    assert_eq!((psn, segment), (index as u32, place), "{len} bytes");
+                    // The ICRC is for the identification that segmentation gives the packet.
+                    assert_eq!(id, Some(if v6 { segment } else { place }), "{len} bytes, packet {index}");
+                    assert_eq!((tos, ttl), (0, Some(64)));
+                }
+            }
+            assert!(endpoint.stats().trains.load(Ordering::Relaxed) >= 12, "sent as trains");
+        }
+    });
+}
+
+#[test]
+fn first_packet_of_a_write_does_not_hold_up_the_train() {
+    in_namespace("udp::first_packet_of_a_write_does_not_hold_up_the_train", || {
+        let rendezvous = Rendezvous::join().unwrap();
+        for endpoint in endpoints(&rendezvous) {
+            let qpn = 0x200_000;
+            let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
+            let mut batch = TxBatch::new();
+            push(&mut batch, &dest, WriteFirst, qpn, 0, 1024);
+            (1..40).for_each(|psn| push(&mut batch, &dest, WriteMiddle, qpn, psn, 1024));
+            assert_eq!(batch.flush().sent, 40);
+            let got = receive(&endpoint, qpn, 40);
+            assert!(got.iter().all(|g| g.2.is_some()));
+            assert_eq!(got.iter().map(|g| g.0).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
+            // First with the first middle (which is shorter), then all the others.
+            assert_eq!(endpoint.stats().trains.load(Ordering::Relaxed), 2);
+        }
+    });
+}
+
+#[test]
+fn service_type_and_hop_limit_are_per_destination() {
+    in_namespace("udp::service_type_and_hop_limit_are_per_destination", || {
+        let rendezvous = Rendezvous::join().unwrap();
+        for endpoint in endpoints(&rendezvous) {
+            let qpn = 0x301_000;
+            let mut batch = TxBatch::new();
+            for (psn, tos, ttl) in [(0, 0x68 | 2, 7), (1, 0x68 | 3, 7), (2, 0, 0), (3, 0xff, 255)] {
+                let dest = endpoint.dest(endpoint.address(), tos, ttl, qpn).unwrap();
+                (0..3).for_each(|_| push(&mut batch, &dest, SendMiddle, qpn, psn, 32));
+            }
+            assert_eq!(batch.flush().sent, 12);
+            for (psn, _, id, tos, ttl) in receive(&endpoint, qpn, 12) {
+                let expected = [(0x6a, 7), (0x6b, 7), (0, 64), (0xff, 255)][psn as usize];
+                assert_eq!((tos, ttl.unwrap()), expected);
+                assert!(id.is_some(), "the ICRC leaves them out");
+            }
+        }
+    });
+}
+
+#[test]
+fn failed_payload_leaves_no_trace() {
+    in_namespace("udp::failed_payload_leaves_no_trace", || {
+        let rendezvous = Rendezvous::join().unwrap();
+        let [endpoint, _] = endpoints(&rendezvous);
+        let qpn = 0x400_000;
+        let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
+        let mut batch = TxBatch::new();
+        let header = super::packets::headers(SendMiddle, qpn, 77);
+        push(&mut batch, &dest, SendMiddle, qpn, 0, 64);
+        assert!(batch.packet(&dest, &header, 64, |_| Err("gone")).is_err());
+        assert!(batch.packet(&dest, &header, 70_000, |_| Ok::<_, ()>(())).is_err());
+        let write_without_reth = super::packets::headers(Operation::WriteMiddle, qpn, 1);
+        let mut wrong = write_without_reth;
+        wrong.bth.opcode = ferroce_wire::Opcode::new(ferroce_wire::Service::Rc, WriteFirst).unwrap();
+        assert!(batch.packet(&dest, &wrong, 4, |_| Ok::<_, ()>(())).is_err());
+        push(&mut batch, &dest, SendMiddle, qpn, 1, 64);
+        assert_eq!(batch.flush().sent, 2);
+        let got = receive(&endpoint, qpn, 2);
+        assert_eq!(got.iter().map(|g| (g.0, g.2)).collect::<Vec<_>>(), [(0, Some(0)), (1, Some(1))]);
+        assert_eq!(batch.flush().sent, 0);
+    });
+}
+
+#[test]
+fn batch_beyond_its_room_flushes_itself_and_loses_nothing() {
+    in_namespace("udp::batch_beyond_its_room_flushes_itself_and_loses_nothing", || {
+        let rendezvous = Rendezvous::join().unwrap();
+        let [endpoint, _] = endpoints(&rendezvous);
+        let mut batch = TxBatch::with_capacity(0);
+        let dests: Vec<_> =
+            (0..64_u32).map(|c| endpoint.dest(endpoint.address(), 0, 0, c << 12).unwrap()).collect();
+        // More bytes and more trains than the batch holds.
+        for psn in 0..3 {
+            for (class, dest) in dests.iter().enumerate() {
+                push(&mut batch, dest, SendMiddle, (class as u32) << 12, psn, 1024);
+            }
+        }
+        assert_eq!(batch.flush().sent, 192);
+        for class in 0..64_u32 {
+            let got = receive(&endpoint, class << 12, 3);
+            assert_eq!(got.iter().map(|g| g.0).collect::<Vec<_>>(), [0, 1, 2]);
+        }
+    });
+}
+
+#[test]
+fn unsendable_packets_are_dropped_counted_and_do_not_stop_the_others() {
+    in_namespace("udp::unsendable_packets_are_dropped_counted_and_do_not_stop_the_others", || {
+        let set = |args: &str| assert!(Command::new("ip").args(args.split(' ')).status().unwrap().success());
+        set("link set lo mtu 1500");
+        let rendezvous = Rendezvous::join().unwrap();
+        for endpoint in endpoints(&rendezvous) {
+            let qpn = 0x500_000;
+            let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
+            assert_eq!(endpoint.path_mtu(endpoint.address()).unwrap(), 1500);
+            let mut batch = TxBatch::new();
+            push(&mut batch, &dest, SendMiddle, qpn, 0, 1024);
+            (1..5).for_each(|psn| push(&mut batch, &dest, SendMiddle, qpn, psn, 2048));
+            (5..8).for_each(|psn| push(&mut batch, &dest, SendMiddle, qpn, psn, 512));
+            let flushed = batch.flush();
+            let got = receive(&endpoint, qpn, flushed.sent);
+            assert!(got.iter().all(|g| g.2.is_some()));
+            // The first 512 bytes ended the train of those too long, and went with it.
+            assert_eq!(got.iter().map(|g| g.0).collect::<Vec<_>>(), [0, 6, 7]);
+            assert_eq!(flushed.dropped, 5);
+            assert_eq!(endpoint.stats().dropped.load(Ordering::Relaxed), 5);
+            // That was about the length: trains are still in use.
+            let trains = endpoint.stats().trains.load(Ordering::Relaxed);
+            (0..4).for_each(|psn| push(&mut batch, &dest, SendMiddle, qpn, psn, 256));
+            assert_eq!(batch.flush().sent, 4);
+            receive(&endpoint, qpn, 4);
+            assert_eq!(endpoint.stats().trains.load(Ordering::Relaxed), trains + 1);
+        }
+    });
+}
+
+#[test]
+fn peer_without_a_route_and_of_the_other_family_is_refused_or_dropped() {
+    in_namespace("udp::peer_without_a_route_and_of_the_other_family_is_refused_or_dropped", || {
+        let rendezvous = Rendezvous::join().unwrap();
+        let [v4, v6] = endpoints(&rendezvous);
+        assert_eq!(v4.dest(v6.address(), 0, 0, 1).unwrap_err().raw_os_error(), Some(libc::EAFNOSUPPORT));
+        let nowhere = HostAddr::new("203.0.113.1".parse().unwrap(), 0);
+        assert!(v4.path_mtu(nowhere).is_err());
+        let dest = v4.dest(nowhere, 0, 0, 1).unwrap();
+        let mut batch = TxBatch::new();
+        (0..10).for_each(|psn| push(&mut batch, &dest, SendMiddle, 1, psn, 64));
+        let flushed = batch.flush();
+        assert_eq!((flushed.sent, flushed.dropped), (0, 10));
+    });
+}
+
+#[test]
+fn socket_that_another_thread_reads_is_reported_busy() {
+    in_namespace("udp::socket_that_another_thread_reads_is_reported_busy", || {
+        let rendezvous = Rendezvous::join().unwrap();
+        let [endpoint, _] = endpoints(&rendezvous);
+        let dest = endpoint.dest(endpoint.address(), 0, 0, 0).unwrap();
+        let mut batch = TxBatch::new();
+        push(&mut batch, &dest, SendMiddle, 0, 0, 64);
+        batch.flush();
+        let mut inner = None;
+        eventually("the packet arrives", || {
+            let received = endpoint.recv(0, &mut |_| {
+                // Another thread, while this one is in the middle of its packets.
+                std::thread::scope(|s| {
+                    inner = s.spawn(|| endpoint.recv(0, &mut |_| ()).ok()).join().ok().flatten();
+                });
+            });
+            received.unwrap().count() == 1
+        });
+        assert_eq!(inner, Some(Received::Busy));
+    });
+}
+
+#[test]
+fn short_datagrams_are_counted_and_not_handed_on() {
+    in_namespace("udp::short_datagrams_are_counted_and_not_handed_on", || {
+        let rendezvous = Rendezvous::join().unwrap();
+        let [endpoint, _] = endpoints(&rendezvous);
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        for len in [0, 1, 7, 15] {
+            socket.send_to(&[0; 16][..len], "127.0.0.1:4791").unwrap();
+        }
+        eventually("they are counted", || {
+            assert_eq!(drain(&endpoint, 0), []);
+            endpoint.stats().malformed.load(Ordering::Relaxed) == 3
+        });
+    });
+}
