@@ -208,7 +208,7 @@ impl<A: Clone> Qp<A> {
         op: AtomicOp,
         env: &mut E,
     ) -> Result<u32, Refusal> {
-        if !self.params.access.remote_atomic || va % 8 != 0 {
+        if !self.params.access.remote_atomic || !va.is_multiple_of(8) {
             return Err(Refusal::Invalid);
         }
         let original = env.atomic_remote(rkey, va, op)?;

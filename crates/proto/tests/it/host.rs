@@ -1,0 +1,300 @@
+//! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
+
+use ferroce_proto::{
+    AtomicOp, Completion, Env, QpEvent, RecvWqe, RemoteAccess, RemoteError, Sge, Source, TransmitError,
+    WcStatus,
+};
+use ferroce_wire::{Headers, Operation};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Address of a host's first byte of memory.
+pub const BASE: u64 = 0x10_0000;
+/// The key of all its memory, with all rights.
+pub const ALL: u32 = 0x100;
+
+/// A packet on the wire.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub headers: Headers,
+    pub payload: Vec<u8>,
+}
+
+/// A registered region.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    pub start: u64,
+    pub len: u64,
+    pub local_write: bool,
+    pub remote_read: bool,
+    pub remote_write: bool,
+    pub remote_atomic: bool,
+    /// The memory behind it has been unmapped.
+    pub gone: bool,
+}
+
+impl Region {
+    pub const fn new(start: u64, len: u64) -> Self {
+        Self {
+            start,
+            len,
+            local_write: true,
+            remote_read: true,
+            remote_write: true,
+            remote_atomic: true,
+            gone: false,
+        }
+    }
+}
+
+pub struct Host {
+    pub memory: Vec<u8>,
+    pub regions: BTreeMap<u32, Region>,
+    pub receives: VecDeque<RecvWqe>,
+    pub srq: bool,
+    pub sends: Vec<Completion>,
+    pub recvs: Vec<Completion>,
+    /// Receive completions that wait for the ACK that is owed.
+    pub unpublished: Vec<Completion>,
+    pub events: Vec<QpEvent>,
+    pub out: Vec<Frame>,
+    /// Every request and response packet that left, in order: operation and PSN.
+    pub log: Vec<(Operation, u32)>,
+    pub window: u32,
+    /// Packets the fabric still takes; `None` is no limit.
+    pub room: Option<usize>,
+}
+
+impl Host {
+    pub fn new(bytes: usize) -> Self {
+        Self {
+            memory: vec![0; bytes],
+            regions: BTreeMap::from([(ALL, Region::new(BASE, bytes as u64))]),
+            receives: VecDeque::new(),
+            srq: false,
+            sends: Vec::new(),
+            recvs: Vec::new(),
+            unpublished: Vec::new(),
+            events: Vec::new(),
+            out: Vec::new(),
+            log: Vec::new(),
+            window: 1 << 20,
+            room: None,
+        }
+    }
+
+    pub fn post_recv(&mut self, wr_id: u64, addr: u64, length: u32) {
+        self.receives
+            .push_back(RecvWqe { wr_id, sges: [Sge { addr, length, lkey: ALL }].into_iter().collect() });
+    }
+
+    pub fn bytes(&self, addr: u64, len: usize) -> &[u8] {
+        let from = (addr - BASE) as usize;
+        &self.memory[from..from + len]
+    }
+
+    pub fn fill(&mut self, addr: u64, len: usize, seed: u8) {
+        let from = (addr - BASE) as usize;
+        for (i, byte) in self.memory[from..from + len].iter_mut().enumerate() {
+            *byte = pattern(seed, i);
+        }
+    }
+
+    pub fn send_statuses(&self) -> Vec<(u64, WcStatus)> {
+        self.sends.iter().map(|c| (c.wr_id, c.status)).collect()
+    }
+
+    pub fn recv_statuses(&self) -> Vec<(u64, WcStatus)> {
+        self.recvs.iter().map(|c| (c.wr_id, c.status)).collect()
+    }
+
+    /// How often an operation left.
+    pub fn sent(&self, operation: Operation) -> usize {
+        self.log.iter().filter(|(op, _)| *op == operation).count()
+    }
+
+    fn span(&self, addr: u64, len: u64) -> core::ops::Range<usize> {
+        let from = (addr - BASE) as usize;
+        from..from + len as usize
+    }
+
+    fn region(
+        &self,
+        key: u32,
+        addr: u64,
+        len: u64,
+        allowed: impl Fn(&Region) -> bool,
+    ) -> Result<(), RemoteError> {
+        let region = self.regions.get(&key).ok_or(RemoteError::Access)?;
+        let end = addr.checked_add(len).ok_or(RemoteError::Access)?;
+        if addr < region.start || end > region.start + region.len || !allowed(region) {
+            return Err(RemoteError::Access);
+        }
+        if region.gone { Err(RemoteError::Operational) } else { Ok(()) }
+    }
+
+    /// Pieces of memory that `len` bytes from `offset` of a message lie in.
+    fn pieces(
+        &self,
+        sges: &[Sge],
+        offset: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<Vec<core::ops::Range<usize>>, ()> {
+        let (mut skip, mut left, mut pieces) = (offset, len, Vec::new());
+        for sge in sges {
+            let length = u64::from(sge.length);
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let here = (length - skip).min(left);
+            self.region(sge.lkey, sge.addr + skip, here, |r| r.local_write || !write).map_err(drop)?;
+            pieces.push(self.span(sge.addr + skip, here));
+            (skip, left) = (0, left - here);
+            if left == 0 {
+                return Ok(pieces);
+            }
+        }
+        if left == 0 { Ok(pieces) } else { Err(()) }
+    }
+}
+
+/// Byte `i` of a message with this seed.
+pub fn pattern(seed: u8, i: usize) -> u8 {
+    (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)
+}
+
+impl Env for Host {
+    type Payload<'p> = &'p [u8];
+    type Address = u32;
+
+    fn transmit(
+        &mut self,
+        headers: &Headers,
+        source: Source<'_>,
+        _to: Option<&Self::Address>,
+    ) -> Result<(), TransmitError> {
+        if self.room == Some(0) {
+            return Err(TransmitError::Blocked);
+        }
+        let payload = match source {
+            Source::None => Vec::new(),
+            Source::Bytes(bytes) => bytes.to_vec(),
+            Source::Local { sges, offset, len } => self
+                .pieces(sges, offset, u64::from(len), false)
+                .map_err(|()| TransmitError::Local)?
+                .into_iter()
+                .flat_map(|piece| self.memory[piece].iter().copied())
+                .collect(),
+            Source::Remote { rkey, va, len } => {
+                self.region(rkey, va, u64::from(len), |r| r.remote_read).map_err(TransmitError::Remote)?;
+                self.memory[self.span(va, u64::from(len))].to_vec()
+            }
+        };
+        if let Some(room) = &mut self.room {
+            *room -= 1;
+        }
+        self.log.push((headers.bth.opcode.operation, headers.bth.psn));
+        self.out.push(Frame { headers: *headers, payload });
+        Ok(())
+    }
+
+    fn window(&self) -> u32 {
+        self.window
+    }
+
+    fn next_recv(&mut self) -> Option<RecvWqe> {
+        self.receives.pop_front()
+    }
+
+    fn flush_recv_queue(&mut self) {
+        if self.srq {
+            return;
+        }
+        while let Some(receive) = self.receives.pop_front() {
+            self.unpublished.push(Completion {
+                wr_id: receive.wr_id,
+                status: WcStatus::WrFlushErr,
+                opcode: ferroce_proto::WcOpcode::Recv,
+                byte_len: 0,
+                immediate: None,
+                invalidated_rkey: None,
+                src_qp: 0,
+                grh: false,
+                solicited: false,
+            });
+        }
+    }
+
+    fn place(&mut self, sges: &[Sge], offset: u64, payload: &Self::Payload<'_>) -> Result<(), ()> {
+        self.place_bytes(sges, offset, payload)
+    }
+
+    fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
+        let mut rest = bytes;
+        for piece in self.pieces(sges, offset, bytes.len() as u64, true)? {
+            let (here, after) = rest.split_at(piece.len());
+            self.memory[piece].copy_from_slice(here);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()> {
+        self.place_bytes(sges, 0, &[0x60; 40])
+    }
+
+    fn check_remote(
+        &mut self,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), RemoteError> {
+        self.region(rkey, va, len, |r| match access {
+            RemoteAccess::Read => r.remote_read,
+            RemoteAccess::Write => r.remote_write,
+            RemoteAccess::Atomic => r.remote_atomic,
+        })
+    }
+
+    fn write_remote(&mut self, rkey: u32, va: u64, payload: &Self::Payload<'_>) -> Result<(), RemoteError> {
+        self.region(rkey, va, payload.len() as u64, |r| r.remote_write)?;
+        let span = self.span(va, payload.len() as u64);
+        self.memory[span].copy_from_slice(payload);
+        Ok(())
+    }
+
+    fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError> {
+        self.region(rkey, va, 8, |r| r.remote_atomic)?;
+        let span = self.span(va, 8);
+        let original = u64::from_ne_bytes(self.memory[span.clone()].try_into().unwrap());
+        let new = match op {
+            AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
+            AtomicOp::CompareSwap { .. } => original,
+            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
+        };
+        self.memory[span].copy_from_slice(&new.to_ne_bytes());
+        Ok(original)
+    }
+
+    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError> {
+        if rkey == ALL {
+            Err(RemoteError::Access)
+        } else {
+            self.regions.remove(&rkey).map(drop).ok_or(RemoteError::Access)
+        }
+    }
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.sends.push(completion);
+    }
+
+    fn complete_recv(&mut self, completion: Completion) {
+        self.unpublished.push(completion);
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.events.push(event);
+    }
+}

@@ -1,0 +1,8 @@
+//! Two queue pairs on a simulated network and a virtual clock.
+//!
+//! In here: what the transport promises as seen from outside, with every fault a network can have.
+//! Out of here: sockets, threads and real time.
+
+mod host;
+mod net;
+mod transfer;

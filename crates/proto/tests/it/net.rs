@@ -1,0 +1,251 @@
+//! A pair of QPs, the network between them and the clock, which jumps to the next thing that happens.
+
+use crate::host::{ALL, Frame, Host};
+use core::time::Duration;
+use ferroce_proto::{Access, Data, Instant, Qp, QpParams, QpState, SendOp, SendWr, Sge, UdTarget, WcStatus};
+use ferroce_wire::Service;
+use std::collections::BTreeMap;
+
+/// SplitMix64: a seed gives the same network everywhere.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn per_mille(&mut self, chance: u32) -> bool {
+        self.below(1000) < u64::from(chance)
+    }
+}
+
+/// What the network does to packets; chances in thousandths.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    /// A corrupted packet fails its ICRC: for the transport it is a lost one.
+    pub loss: u32,
+    pub duplicate: u32,
+    /// Held back for several packet times.
+    pub reorder: u32,
+    pub delay: Duration,
+}
+
+pub const CLEAN: Faults = Faults { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(10) };
+
+pub struct Side {
+    pub qp: Qp<u32>,
+    pub host: Host,
+}
+
+pub struct Pair {
+    pub now: Instant,
+    pub a: Side,
+    pub b: Side,
+    pub faults: Faults,
+    pub rng: Rng,
+    /// Packets under way by time of arrival and number; `true` goes to `b`.
+    wire: BTreeMap<(Instant, u64), (bool, Frame)>,
+    frames: u64,
+    /// The next packets towards `b`, `a` that get lost, whatever the chances: how many to let through, then to drop.
+    pub drop_to_b: Option<Box<dyn FnMut(&Frame) -> bool>>,
+    pub drop_to_a: Option<Box<dyn FnMut(&Frame) -> bool>>,
+}
+
+/// Attributes of a QP that may do everything.
+pub fn params(mtu: u32) -> QpParams {
+    QpParams {
+        access: Access { remote_write: true, remote_read: true, remote_atomic: true },
+        path_mtu: mtu,
+        max_dest_rd_atomic: 16,
+        max_rd_atomic: 16,
+        min_rnr_timer: 12,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        lossless: mtu == u32::MAX,
+        ..QpParams::default()
+    }
+}
+
+impl Pair {
+    /// Two connected QPs in RTS with 4 MiB of memory each.
+    pub fn new(service: Service, mtu: u32) -> Self {
+        Self::with(service, params(mtu), params(mtu), 0xff_fff0)
+    }
+
+    pub fn with(service: Service, a: QpParams, b: QpParams, psn: u32) -> Self {
+        let mut pair = Self::down(service, a, b, psn);
+        pair.up();
+        pair
+    }
+
+    /// Both QPs in RESET with their attributes set.
+    pub fn down(service: Service, a: QpParams, b: QpParams, psn: u32) -> Self {
+        let side = |qpn, peer, params: QpParams, sq, rq| {
+            let mut qp = Qp::new(service, qpn, 4096);
+            *qp.params_mut() = QpParams { dest_qpn: peer, sq_psn: sq, rq_psn: rq, ..params };
+            let mut host = Host::new(4 << 20);
+            host.srq = params.srq;
+            Side { qp, host }
+        };
+        Self {
+            now: Instant(1_000_000),
+            a: side(0x11, 0x22, a, psn, psn ^ 0x5a_5a5a),
+            b: side(0x22, 0x11, b, psn ^ 0x5a_5a5a, psn),
+            faults: CLEAN,
+            rng: Rng(1),
+            wire: BTreeMap::new(),
+            frames: 0,
+            drop_to_b: None,
+            drop_to_a: None,
+        }
+    }
+
+    /// Takes both QPs from RESET to RTS.
+    pub fn up(&mut self) {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.a.qp.set_state(state, self.now, &mut self.a.host);
+            self.b.qp.set_state(state, self.now, &mut self.b.host);
+        }
+    }
+
+    pub fn seeded(mut self, seed: u64, faults: Faults) -> Self {
+        self.rng = Rng(seed);
+        self.faults = faults;
+        self
+    }
+
+    fn put_on_wire(&mut self, to_b: bool, frame: Frame) {
+        let filter = if to_b { &mut self.drop_to_b } else { &mut self.drop_to_a };
+        if filter.as_mut().is_some_and(|drops| drops(&frame)) || self.rng.per_mille(self.faults.loss) {
+            return;
+        }
+        let copies = if self.rng.per_mille(self.faults.duplicate) { 2 } else { 1 };
+        for _ in 0..copies {
+            let mut arrives = self.now.after(self.faults.delay);
+            if self.rng.per_mille(self.faults.reorder) {
+                arrives = arrives.after(self.faults.delay * (1 + self.rng.below(8) as u32));
+            }
+            self.frames += 1;
+            self.wire.insert((arrives, self.frames), (to_b, frame.clone()));
+        }
+    }
+
+    /// Lets both sides send what they can.
+    pub fn transmit(&mut self) {
+        for to_b in [true, false] {
+            let side = if to_b { &mut self.a } else { &mut self.b };
+            let mut rounds = 0;
+            while side.qp.transmit(self.now, &mut side.host, 65_536) {
+                rounds += 1;
+                assert!(rounds < 100_000, "transmit never ends");
+            }
+            for frame in core::mem::take(&mut side.host.out) {
+                self.put_on_wire(to_b, frame);
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        for side in [&mut self.a, &mut self.b] {
+            side.qp.flush_acks(self.now, &mut side.host);
+            side.host.recvs.append(&mut side.host.unpublished);
+        }
+    }
+
+    /// Jumps to the next event. `false` when nothing will ever happen again.
+    pub fn step(&mut self) -> bool {
+        self.transmit();
+        let arrival = self.wire.first_key_value().map(|((at, _), _)| *at);
+        let timers = [self.a.qp.next_timeout(), self.b.qp.next_timeout()];
+        let Some(next) = timers.into_iter().flatten().chain(arrival).min() else { return false };
+        self.now = self.now.max(next);
+        while let Some(entry) = self.wire.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let (to_b, frame) = entry.remove();
+            let side = if to_b { &mut self.b } else { &mut self.a };
+            side.qp.handle_packet(self.now, &frame.headers, &frame.payload[..], &mut side.host);
+        }
+        for side in [&mut self.a, &mut self.b] {
+            side.qp.handle_timeout(self.now, &mut side.host);
+        }
+        self.publish();
+        true
+    }
+
+    /// Runs until both send queues are empty and the wire is silent; panics after a minute of virtual time.
+    pub fn run(&mut self) {
+        self.run_for(Duration::from_secs(60));
+        assert!(self.is_idle(), "still busy: {self:?}");
+    }
+
+    /// Runs until idle, at most for this long.
+    pub fn run_for(&mut self, limit: Duration) {
+        let end = self.now.after(limit);
+        loop {
+            self.transmit();
+            self.publish();
+            if self.is_idle() || self.now > end || !self.step() {
+                return;
+            }
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.wire.is_empty()
+            && self.a.host.out.is_empty()
+            && self.b.host.out.is_empty()
+            && self.a.qp.sq_len() == 0
+            && self.b.qp.sq_len() == 0
+    }
+
+    /// Delivers a packet to `b` (or `a`) at once, past the network.
+    pub fn inject(&mut self, to_b: bool, frame: &Frame) {
+        let side = if to_b { &mut self.b } else { &mut self.a };
+        side.qp.handle_packet(self.now, &frame.headers, &frame.payload[..], &mut side.host);
+    }
+}
+
+impl core::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "at {:?}\n a {:?}\n b {:?}", self.now, self.a.qp, self.b.qp)
+    }
+}
+
+impl Side {
+    pub fn post(&mut self, wr: SendWr<u32>) {
+        self.qp.post_send(wr).unwrap();
+    }
+
+    pub fn send_ok(&self) -> bool {
+        self.host.sends.iter().all(|c| c.status == WcStatus::Success)
+    }
+}
+
+/// A signaled work request with one element of the memory with key [`ALL`].
+pub fn wr(wr_id: u64, op: SendOp, addr: u64, length: u32) -> SendWr<u32> {
+    let sges = if length == 0 { Vec::new() } else { vec![Sge { addr, length, lkey: ALL }] };
+    SendWr {
+        wr_id,
+        op,
+        data: Data::Sges(sges.into_iter().collect()),
+        signaled: true,
+        solicited: false,
+        fence: false,
+        ud: None,
+    }
+}
+
+/// A UD work request.
+pub fn datagram(wr_id: u64, op: SendOp, addr: u64, length: u32, qpn: u32, qkey: u32) -> SendWr<u32> {
+    SendWr { ud: Some(UdTarget { address: 7, qpn, qkey }), ..wr(wr_id, op, addr, length) }
+}
