@@ -19,7 +19,6 @@ pub mod qp;
 mod recv;
 pub mod rendezvous;
 pub mod sys;
-#[cfg(any())]
 pub mod tap;
 pub mod udp;
 

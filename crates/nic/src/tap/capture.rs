@@ -1,0 +1,271 @@
+//! The packet capture: `FERROCE_CAPTURE=FILE.pcapng`, for Wireshark and its like.
+//!
+//! Every packet is written as it is on the wire, with IP and UDP headers, whichever fabric carries it. Processes append
+//! to one file: each block goes out in one `write` to a descriptor in append mode, so blocks of several processes, and
+//! of a child after `fork`, never mix. Timestamps are in nanoseconds, and each packet says whether it was sent or
+//! received. Two processes of one host show each of their packets twice, once each way.
+//!
+//! Nothing is buffered, allocated or locked here. When a write fails (a full disk), this process stops capturing, and
+//! says so once.
+
+use super::Direction;
+use super::from_env::FromEnv;
+pub use super::synthesis::Envelope;
+use super::synthesis::headers;
+use ferroce_wire::icrc::Flow;
+use ferroce_wire::{Headers, ICRC_LEN, MAX_HEADERS_LEN};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The environment variable.
+pub const VARIABLE: &str = "FERROCE_CAPTURE";
+
+/// Bytes of a message that are kept where a packet is a whole message and has no MTU.
+pub const MESSAGE_BYTES: usize = 4096;
+
+/// Pieces a packet may come in.
+const PIECES: usize = 6;
+/// LINKTYPE_RAW: packets begin with their IP header.
+const RAW_IP: u16 = 101;
+
+/// A capture file that this process appends to.
+#[derive(Debug)]
+pub struct Capture {
+    file: File,
+    path: PathBuf,
+    /// Device and inode of the file.
+    identity: (u64, u64),
+    failed: AtomicBool,
+}
+
+/// Makes an empty capture file, or empties one that is there. (Processes that find none make it themselves.)
+///
+/// # Errors
+/// Those of opening and writing the file.
+pub fn create(path: &Path) -> io::Result<()> {
+    File::create(path)?.write_all(&file_header())
+}
+
+impl Capture {
+    /// The capture of this process, as [`VARIABLE`] was at the first call; `None` when it is unset or empty, or when the
+    /// file can't be written (which is logged).
+    #[inline]
+    #[must_use]
+    pub fn global() -> Option<&'static Self> {
+        static GLOBAL: FromEnv<Capture> = FromEnv::new();
+        GLOBAL.get(|| {
+            let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty())?;
+            Self::open(Path::new(&path))
+                .inspect_err(|error| tracing::error!("no packets are captured: {}: {error}", path.display()))
+                .ok()
+        })
+    }
+
+    /// Opens a capture file for appending, and makes it where there is none.
+    ///
+    /// # Errors
+    /// Those of opening and writing the file.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        // The program may change its working directory later.
+        let path = std::path::absolute(path)?;
+        let mut file = OpenOptions::new().append(true).create(true).open(&path)?;
+        let metadata = file.metadata()?;
+        if metadata.is_file() && metadata.len() == 0 {
+            // If another process does the same now the file has two headers, which is allowed: a second begins a new
+            // section, and what comes first in any case is a header.
+            file.write_all(&file_header())?;
+        }
+        Ok(Self { file, path, identity: (metadata.dev(), metadata.ino()), failed: AtomicBool::new(false) })
+    }
+
+    /// Writes a packet that is complete: `pieces` together are its bytes from BTH to ICRC.
+    /// At most six pieces; of more, those after the sixth are left out as if they had been cut off.
+    pub fn packet(&self, direction: Direction, envelope: &Envelope, pieces: &[&[u8]]) {
+        let len = pieces.iter().map(|p| p.len()).sum();
+        self.write(direction, envelope, len, pieces);
+    }
+
+    /// Writes a packet of a fabric that needs neither pad nor ICRC, as it would be on the wire. `payload` has the
+    /// message's `payload_len` bytes or as many of its first as the caller cares to bring; [`MESSAGE_BYTES`] are kept,
+    /// and a packet that has more is marked as cut off. (One too long for an IP packet is shown as the longest there
+    /// is.)
+    pub fn message(
+        &self,
+        direction: Direction,
+        envelope: &Envelope,
+        headers: &Headers,
+        payload: &[u8],
+        payload_len: usize,
+    ) {
+        let mut headers = *headers;
+        let pad = payload_len.wrapping_neg() % 4;
+        headers.bth.pad = pad as u8;
+        let mut emitted = [0; MAX_HEADERS_LEN];
+        let Ok(header_len) = headers.emit(&mut emitted) else { return };
+        let emitted = &emitted[..header_len];
+        let len = header_len + payload_len + pad + ICRC_LEN;
+        let payload = &payload[..payload.len().min(payload_len).min(MESSAGE_BYTES)];
+        if payload.len() < payload_len {
+            self.write(direction, envelope, len, &[emitted, payload]);
+            return;
+        }
+        let zeros = &[0; 3][..pad];
+        let mut crc = flow(envelope).start(len, envelope.id);
+        crc.bth(emitted);
+        crc.update(payload);
+        crc.update(zeros);
+        self.write(direction, envelope, len, &[emitted, payload, zeros, &crc.finish()]);
+    }
+
+    fn write(&self, direction: Direction, envelope: &Envelope, len: usize, pieces: &[&[u8]]) {
+        if self.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let pieces = &pieces[..pieces.len().min(PIECES)];
+        let headers = headers(envelope, len, pieces);
+        let there = headers.bytes().len() + pieces.iter().map(|p| p.len()).sum::<usize>();
+        let Ok(block) = PacketBlock::new(direction, there, headers.packet_len()) else { return };
+
+        let mut slices = [IoSlice::new(&[]); PIECES + 3];
+        slices[0] = IoSlice::new(&block.front);
+        slices[1] = IoSlice::new(headers.bytes());
+        for (slice, piece) in slices[2..].iter_mut().zip(pieces) {
+            *slice = IoSlice::new(piece);
+        }
+        slices[2 + pieces.len()] = IoSlice::new(block.back());
+        if let Err(error) = self.append(&slices, block.len())
+            && !self.failed.swap(true, Ordering::Relaxed)
+        {
+            tracing::error!("no more packets are captured: {}: {error}", self.path.display());
+        }
+    }
+
+    /// One `writev`. A second one for the rest of a block could come after another process's block.
+    fn append(&self, slices: &[IoSlice<'_>], len: usize) -> io::Result<()> {
+        // A program that closes descriptors it didn't open (on becoming a daemon) may have reused ours for a file of its
+        // own, which must not get our packets.
+        let ours = self.file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == self.identity);
+        let reopened;
+        let mut file = if ours {
+            &self.file
+        } else {
+            reopened = OpenOptions::new().append(true).open(&self.path)?;
+            &reopened
+        };
+        let written = loop {
+            match file.write_vectored(slices) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                other => break other?,
+            }
+        };
+        if written == len { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+    }
+}
+
+fn flow(envelope: &Envelope) -> Flow {
+    let (from, to) = (envelope.src.port(), envelope.dst.port());
+    match (envelope.src.ip().to_canonical(), envelope.dst.ip().to_canonical()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, from, to),
+        (src, dst) => {
+            let v6 = |ip| match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            Flow::v6(v6(src), v6(dst), from, to)
+        }
+    }
+}
+
+/// Section header and interface description (pcapng, sections 4.1 and 4.2). Numbers are little-endian.
+fn file_header() -> Vec<u8> {
+    let mut section = Vec::new();
+    section.extend(0x1a2b_3c4d_u32.to_le_bytes());
+    section.extend(1u16.to_le_bytes());
+    section.extend(0u16.to_le_bytes());
+    section.extend(u64::MAX.to_le_bytes()); // of unknown length
+    option(&mut section, 4, concat!("ferroce ", env!("CARGO_PKG_VERSION")).as_bytes()); // shb_userappl
+    option(&mut section, 0, &[]);
+
+    let mut interface = Vec::new();
+    interface.extend(RAW_IP.to_le_bytes());
+    interface.extend([0; 2]);
+    interface.extend(0u32.to_le_bytes()); // no limit on a packet's bytes
+    option(&mut interface, 2, b"ferroce"); // if_name
+    option(&mut interface, 9, &[9]); // if_tsresol: 10^-9 s
+    option(&mut interface, 0, &[]);
+
+    let mut file = Vec::new();
+    for (kind, body) in [(0x0a0d_0d0a_u32, section), (1, interface)] {
+        let len = (body.len() as u32 + 12).to_le_bytes();
+        file.extend(kind.to_le_bytes());
+        file.extend(len);
+        file.extend(body);
+        file.extend(len);
+    }
+    file
+}
+
+fn option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
+    block.extend(code.to_le_bytes());
+    block.extend((value.len() as u16).to_le_bytes());
+    block.extend(value);
+    block.resize(block.len().next_multiple_of(4), 0);
+}
+
+/// What surrounds a packet's bytes in an enhanced packet block (pcapng, section 4.3).
+struct PacketBlock {
+    front: [u8; Self::FRONT],
+    /// Three zeros for the pad, options, length; the pad's length says where it begins.
+    back: [u8; 3 + Self::BACK],
+    pad: usize,
+    captured: usize,
+}
+
+impl PacketBlock {
+    const FRONT: usize = 28;
+    /// epb_flags, the end of the options, the block's length.
+    const BACK: usize = 8 + 4 + 4;
+
+    fn new(
+        direction: Direction,
+        captured: usize,
+        original: usize,
+    ) -> Result<Self, std::num::TryFromIntError> {
+        let pad = captured.wrapping_neg() % 4;
+        let total = u32::try_from(Self::FRONT + captured + pad + Self::BACK)?;
+        let original = u32::try_from(original)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let flags: u32 = match direction {
+            Direction::In => 1,
+            Direction::Out => 2,
+        };
+        let mut block = Self { front: [0; Self::FRONT], back: [0; 3 + Self::BACK], pad, captured };
+        let front = [6, total, 0, (now >> 32) as u32, now as u32, captured as u32, original];
+        let back = [4 << 16 | 2, flags, 0, total];
+        put(&mut block.front, &front);
+        put(&mut block.back[3..], &back);
+        Ok(block)
+    }
+
+    fn back(&self) -> &[u8] {
+        &self.back[3 - self.pad..]
+    }
+
+    fn len(&self) -> usize {
+        Self::FRONT + self.captured + self.back().len()
+    }
+}
+
+fn put(bytes: &mut [u8], words: &[u32]) {
+    for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests;
