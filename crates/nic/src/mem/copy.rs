@@ -122,7 +122,7 @@ unsafe fn vm_copy(local: &[libc::iovec], remote: &[libc::iovec], outward: bool) 
     let want: usize = local.iter().map(|v| v.iov_len).sum();
     // SAFETY: both arrays are valid for the call; a raw system call is no cancellation point.
     let done = unsafe {
-        libc::syscall(call, pid(), local.as_ptr(), local.len(), remote.as_ptr(), remote.len(), 0)
+        libc::syscall(call, pid(), local.as_ptr(), local.len(), remote.as_ptr(), remote.len(), 0usize)
     };
     if done < 0 {
         let errno = std::io::Error::last_os_error().raw_os_error();
@@ -161,7 +161,8 @@ unsafe fn through_memfd(src: libc::iovec, dst: libc::iovec) -> Result<(), Fault>
         let n = CHUNK.min(src.iov_len - done);
         // SAFETY: the kernel checks both ranges; raw calls are no cancellation points.
         let ok = unsafe {
-            libc::syscall(libc::SYS_pwrite64, fd, src.iov_base.cast::<u8>().wrapping_add(done), n, 0) == n as i64
+            libc::syscall(libc::SYS_pwrite64, fd, src.iov_base.cast::<u8>().wrapping_add(done), n, 0)
+                == n as i64
                 && libc::syscall(libc::SYS_pread64, fd, dst.iov_base.cast::<u8>().wrapping_add(done), n, 0)
                     == n as i64
         };

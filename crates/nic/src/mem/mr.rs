@@ -62,9 +62,7 @@ struct Slot {
     region: Option<Arc<Mr>>,
 }
 
-static TABLE: MrTable = MrTable {
-    slots: RwLock::new(Slots { regions: Vec::new(), free: Vec::new() }),
-};
+static TABLE: MrTable = MrTable { slots: RwLock::new(Slots { regions: Vec::new(), free: Vec::new() }) };
 
 impl Mr {
     /// Registers `init` in `pd`. Touches no page: it checks that the range is mapped and permits what is asked.

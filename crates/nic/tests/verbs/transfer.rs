@@ -1,0 +1,109 @@
+//! Every operation of every service moves its bytes, on both fabrics.
+
+use crate::namespace::in_namespace;
+use crate::pair::{QKEY, Side, pair};
+use ferroce_nic::{SendOp, Service, UdTarget, WcOpcode, WcStatus};
+
+const SIZES: [usize; 6] = [0, 1, 1000, 4096, 70_001, 1 << 20];
+
+fn over_sockets() {
+    // SAFETY: called first thing in the test's process; nobody else reads the environment yet.
+    unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
+}
+
+fn fill(side: &mut Side, len: usize, seed: u8) {
+    for (i, byte) in side.memory[..len].iter_mut().enumerate() {
+        *byte = (i as u8).wrapping_mul(31).wrapping_add(seed).wrapping_add((i >> 8) as u8);
+    }
+}
+
+fn sends(service: Service) {
+    let (mut a, mut b) = pair(service, 1 << 20);
+    for (i, &len) in SIZES.iter().enumerate() {
+        fill(&mut a, len, i as u8);
+        b.memory.fill(0);
+        b.recv(7, b.sge(0, 1 << 20));
+        a.send(8, SendOp::SendWithImmediate { immediate: [1, 2, 3, i as u8] }, a.sge(0, len), None);
+        let sent = a.wait();
+        assert_eq!(
+            (sent.wr_id, sent.status, sent.opcode),
+            (8, WcStatus::Success, WcOpcode::Send),
+            "{len} bytes"
+        );
+        let got = b.wait();
+        assert_eq!((got.wr_id, got.status, got.byte_len), (7, WcStatus::Success, len as u32));
+        assert_eq!(got.immediate, Some([1, 2, 3, i as u8]));
+        assert!(a.memory[..len] == b.memory[..len], "{len} bytes arrived damaged");
+        let op = SendOp::WriteWithImmediate { va: b.addr(), rkey: b.mr.key(), immediate: [9; 4] };
+        fill(&mut a, len, i as u8 + 100);
+        b.recv(9, b.sge(0, 0));
+        a.send(10, op, a.sge(0, len), None);
+        assert_eq!(a.wait().status, WcStatus::Success);
+        let got = b.wait();
+        assert_eq!((got.status, got.opcode), (WcStatus::Success, WcOpcode::RecvRdmaWithImm));
+        assert!(a.memory[..len] == b.memory[..len], "{len} bytes written damaged");
+    }
+}
+
+fn reads_and_atomics() {
+    let (mut a, mut b) = pair(Service::Rc, 1 << 20);
+    for (i, &len) in SIZES.iter().enumerate() {
+        fill(&mut b, len, i as u8);
+        a.memory.fill(0);
+        a.send(1, SendOp::Read { va: b.addr(), rkey: b.mr.key() }, a.sge(0, len), None);
+        let done = a.wait();
+        assert_eq!((done.status, done.byte_len), (WcStatus::Success, len as u32));
+        assert!(a.memory[..len] == b.memory[..len], "{len} bytes read damaged");
+    }
+    b.memory[..8].copy_from_slice(&40u64.to_ne_bytes());
+    let (va, rkey) = (b.addr(), b.mr.key());
+    a.send(2, SendOp::FetchAdd { va, rkey, add: 2 }, a.sge(0, 8), None);
+    assert_eq!(a.wait().opcode, WcOpcode::FetchAdd);
+    assert_eq!(a.memory[..8], 40u64.to_ne_bytes());
+    a.send(3, SendOp::CompareSwap { va, rkey, compare: 42, swap: 7 }, a.sge(8, 8), None);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert_eq!(a.memory[8..16], 42u64.to_ne_bytes());
+    assert_eq!(b.memory[..8], 7u64.to_ne_bytes());
+}
+
+fn datagrams() {
+    let (mut a, b) = pair(Service::Ud, 8192);
+    let ah = a.ah();
+    for len in [0, 1, 1000, 1024] {
+        fill(&mut a, len, 3);
+        b.recv(1, b.sge(0, 8192));
+        let target = UdTarget { address: ah.clone(), qpn: b.qp.qpn(), qkey: QKEY };
+        a.send(2, SendOp::Send, a.sge(0, len), Some(target));
+        assert_eq!(a.wait().status, WcStatus::Success);
+        let got = b.wait();
+        assert_eq!((got.status, got.byte_len), (WcStatus::Success, len as u32 + 40));
+        assert!(got.grh);
+        assert_eq!(got.src_qp, a.qp.qpn());
+        assert!(a.memory[..len] == b.memory[40..40 + len]);
+        assert_eq!(b.memory[20], 0x45);
+    }
+}
+
+macro_rules! on_both_fabrics {
+    ($($local:ident, $udp:ident: $body:expr;)*) => { $(
+        #[test]
+        fn $local() {
+            in_namespace(concat!("transfer::", stringify!($local)), || $body);
+        }
+
+        #[test]
+        fn $udp() {
+            in_namespace(concat!("transfer::", stringify!($udp)), || {
+                over_sockets();
+                $body;
+            });
+        }
+    )* };
+}
+
+on_both_fabrics! {
+    rc_sends_and_writes_arrive_within_a_process, rc_sends_and_writes_arrive_over_sockets: sends(Service::Rc);
+    uc_sends_and_writes_arrive_within_a_process, uc_sends_and_writes_arrive_over_sockets: sends(Service::Uc);
+    reads_and_atomics_work_within_a_process, reads_and_atomics_work_over_sockets: reads_and_atomics();
+    datagrams_arrive_within_a_process, datagrams_arrive_over_sockets: datagrams();
+}
