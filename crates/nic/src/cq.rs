@@ -26,7 +26,11 @@ impl CompChannel {
     /// # Errors
     /// No descriptor is left.
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { context: context.clone(), events: EventQueue::new()?, users: AtomicUsize::new(0) }))
+        Ok(Arc::new(Self {
+            context: context.clone(),
+            events: EventQueue::new()?,
+            users: AtomicUsize::new(0),
+        }))
     }
 
     /// The device context it belongs to.

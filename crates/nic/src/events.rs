@@ -52,6 +52,13 @@ impl<T> EventQueue<T> {
         self.queue.lock().pop_front()
     }
 
+    /// As [`EventQueue::take`], and gives the event to `f` before anybody can withdraw another: what `f` counts as got,
+    /// the destruction of the event's object waits for.
+    pub fn take_with<R>(&self, f: impl FnOnce(&T) -> R) -> Option<R> {
+        let mut queue = self.queue.lock();
+        queue.pop_front().map(|event| f(&event))
+    }
+
     /// Withdraws the unread events that `f` picks.
     pub(crate) fn withdraw(&self, mut f: impl FnMut(&T) -> bool) {
         let mut queue = self.queue.lock();

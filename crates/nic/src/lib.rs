@@ -24,9 +24,7 @@ pub mod udp;
 
 pub use ah::Ah;
 pub use cq::{CompChannel, Cq, MAX_CQE, Wc};
-pub use device::{
-    Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices,
-};
+pub use device::{Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices};
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, EventQueue, Unacked};

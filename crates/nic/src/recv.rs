@@ -37,7 +37,10 @@ impl RecvQueue {
             return invalid!("{} scatter elements, the queue takes {}", wqe.sges.len(), self.max_sge);
         }
         if self.wqes.len() >= self.max_wr as usize {
-            return Err(Error::NoMemory(format!("the receive queue of {} work requests is full", self.max_wr)));
+            return Err(Error::NoMemory(format!(
+                "the receive queue of {} work requests is full",
+                self.max_wr
+            )));
         }
         self.wqes.push_back(wqe);
         Ok(())

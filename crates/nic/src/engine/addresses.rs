@@ -94,8 +94,14 @@ impl Engine {
         for local in locals.iter() {
             for &steering in steerings.iter().filter(|s| !local.steerings.contains(s)) {
                 let fd = local.endpoint.fd(steering);
-                crate::sys::epoll_control(self.sockets.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, 0)
-                    .map_err(Error::os("epoll_ctl of a RoCE socket"))?;
+                crate::sys::epoll_control(
+                    self.sockets.raw(),
+                    libc::EPOLL_CTL_ADD,
+                    fd,
+                    libc::EPOLLIN as u32,
+                    0,
+                )
+                .map_err(Error::os("epoll_ctl of a RoCE socket"))?;
             }
         }
         let with = |local: &Local| Local { steerings: steerings.clone(), ..local.share() };
@@ -176,7 +182,8 @@ impl Engine {
         let Some(endpoint) = self.addresses.endpoint(route.from) else {
             return invalid!("{} is no address of an open device", route.from);
         };
-        let dest = endpoint.dest(route.to, route.tos, route.ttl, qpn).map_err(Error::os("a sending socket"))?;
+        let dest =
+            endpoint.dest(route.to, route.tos, route.ttl, qpn).map_err(Error::os("a sending socket"))?;
         let key = (route.to, steering_of(qpn));
         let mut shares = self.addresses.shares.lock();
         let share = shares.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -207,11 +214,7 @@ impl Engine {
 
 impl Local {
     fn share(&self) -> Self {
-        Self {
-            endpoint: self.endpoint.clone(),
-            steerings: self.steerings.clone(),
-            users: self.users.clone(),
-        }
+        Self { endpoint: self.endpoint.clone(), steerings: self.steerings.clone(), users: self.users.clone() }
     }
 }
 

@@ -17,8 +17,8 @@ mod work;
 
 pub(crate) use addresses::Share;
 pub(crate) use fork::generation;
-pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
 pub(crate) use lease::progress_of_poller;
+pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
 pub(crate) use local::{Inbox, Record};
 pub(crate) use registry::{
     register_context, register_cq, register_qp, register_srq, unregister_cq, unregister_qp, unregister_srq,

@@ -77,5 +77,4 @@ impl Engine {
         let slots = self.qps.0.read();
         slots.iter().find(|s| u32::from(s.number) == qpn >> 12)?.qps[qpn as usize % PER_SLOT].clone()
     }
-
 }

@@ -78,8 +78,11 @@ pub(super) fn spawn(engine: &'static Engine) -> Result<()> {
 }
 
 fn run(engine: &'static Engine) {
-    let mut pollfds = [engine.control.epoll.raw(), engine.sockets.raw()]
-        .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let mut pollfds = [engine.control.epoll.raw(), engine.sockets.raw()].map(|fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    });
     loop {
         let now = clock::now();
         let leased = engine.lease.is_fresh(now);

@@ -162,7 +162,15 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)
     use mask::*;
     let ud = service == Service::Ud;
     let rc = service == Service::Rc;
-    let pick = |of_ud: u32, of_uc: u32, of_rc: u32| if ud { of_ud } else if rc { of_rc } else { of_uc };
+    let pick = |of_ud: u32, of_uc: u32, of_rc: u32| {
+        if ud {
+            of_ud
+        } else if rc {
+            of_rc
+        } else {
+            of_uc
+        }
+    };
     let running = pick(
         CUR_STATE | QKEY,
         CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE,
@@ -170,9 +178,7 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)
     );
     Some(match (from, to) {
         (_, Reset | Err) => (0, CUR_STATE),
-        (Reset, Init) => {
-            (PKEY_INDEX | PORT | if ud { QKEY } else { ACCESS_FLAGS }, CUR_STATE)
-        }
+        (Reset, Init) => (PKEY_INDEX | PORT | if ud { QKEY } else { ACCESS_FLAGS }, CUR_STATE),
         (Init, Init) => (0, PKEY_INDEX | PORT | CUR_STATE | if ud { QKEY } else { ACCESS_FLAGS }),
         (Init, Rtr) => (
             pick(
@@ -280,7 +286,9 @@ fn check_values(attr: &QpAttr, bits: u32) -> Result<()> {
 /// EINVAL without a GRH or with another port than 1.
 pub fn check_av(av: &AddressVector) -> Result<()> {
     if !av.is_global {
-        return invalid!("no GRH in the address: RoCE needs one (with ibverbs-utils or perftest: pass -g 1 or -x 1)");
+        return invalid!(
+            "no GRH in the address: RoCE needs one (with ibverbs-utils or perftest: pass -g 1 or -x 1)"
+        );
     }
     if av.port_num != 1 {
         return invalid!("port {} in the address: the device has port 1", av.port_num);

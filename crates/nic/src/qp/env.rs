@@ -200,14 +200,16 @@ impl Env for QpEnv<'_> {
         };
         let Work { batch, ahead, .. } = &mut *self.work;
         match path {
-            Path::Udp { dest, .. } => match batch.packet(dest, headers, len, |buf| fill(pd, ahead, source, buf)) {
-                Err(PushError::Fill(error)) => Err(error),
-                Err(error) => {
-                    tracing::warn!(qpn = self.qp.qpn, %error, "a packet can't be built");
-                    Ok(())
+            Path::Udp { dest, .. } => {
+                match batch.packet(dest, headers, len, |buf| fill(pd, ahead, source, buf)) {
+                    Err(PushError::Fill(error)) => Err(error),
+                    Err(error) => {
+                        tracing::warn!(qpn = self.qp.qpn, %error, "a packet can't be built");
+                        Ok(())
+                    }
+                    Ok(()) => Ok(()),
                 }
-                Ok(()) => Ok(()),
-            },
+            }
             Path::Local { meta } => {
                 let Some(peer) = self.qp.engine.qp(headers.bth.dest_qp) else { return Ok(()) };
                 if peer.inbox.is_full() {
@@ -260,7 +262,13 @@ impl Env for QpEnv<'_> {
         scatter(self.pd(), sges, 0, &grh)
     }
 
-    fn check_remote(&mut self, rkey: u32, va: u64, len: u64, access: RemoteAccess) -> Result<(), RemoteError> {
+    fn check_remote(
+        &mut self,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), RemoteError> {
         MrTable::global().remote(self.pd(), rkey, va, len, access, |_| Ok(()))
     }
 

@@ -6,9 +6,9 @@
 mod attr;
 mod env;
 
+pub(crate) use crate::ah::Path;
 pub use attr::{AddressVector, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
 pub(crate) use env::ReadAhead;
-pub(crate) use crate::ah::Path;
 
 use crate::ah::Ah;
 use crate::cq::{Cq, Wc};
@@ -197,7 +197,12 @@ impl Qp {
     pub fn query(&self) -> QpAttr {
         let inner = self.inner.lock();
         let state = if self.is_inherited() { QpState::Err } else { inner.proto.state() };
-        QpAttr { state, cur_state: state, sq_draining: state == QpState::Sqd && inner.proto.sq_len() > 0, ..inner.attr }
+        QpAttr {
+            state,
+            cur_state: state,
+            sq_draining: state == QpState::Sqd && inner.proto.sq_len() > 0,
+            ..inner.attr
+        }
     }
 
     /// Belongs to a process from before a fork: its peers talk to the parent.
@@ -331,9 +336,18 @@ impl Qp {
                 return invalid!("{} gather elements, the queue takes {}", sges.len(), self.cap.max_send_sge);
             }
             Data::Inline(bytes) if bytes.len() > self.cap.max_inline_data as usize => {
-                return invalid!("{} bytes inline, the queue takes {}", bytes.len(), self.cap.max_inline_data);
+                return invalid!(
+                    "{} bytes inline, the queue takes {}",
+                    bytes.len(),
+                    self.cap.max_inline_data
+                );
             }
-            Data::Inline(_) if matches!(wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) => {
+            Data::Inline(_)
+                if matches!(
+                    wr.op,
+                    SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+                ) =>
+            {
                 return invalid!("READ and atomics have nothing to send inline");
             }
             _ => {}
@@ -483,7 +497,11 @@ fn check_cap(init: &QpInit) -> Result<()> {
     let cap = init.cap;
     let own_rq = init.srq.is_none();
     if cap.max_send_wr > MAX_WR || (own_rq && cap.max_recv_wr > MAX_WR) {
-        return invalid!("queues of {} and {} work requests: at most {MAX_WR}", cap.max_send_wr, cap.max_recv_wr);
+        return invalid!(
+            "queues of {} and {} work requests: at most {MAX_WR}",
+            cap.max_send_wr,
+            cap.max_recv_wr
+        );
     }
     if cap.max_send_sge > MAX_SGE || (own_rq && cap.max_recv_sge > MAX_SGE) {
         return invalid!("{} and {} elements: at most {MAX_SGE}", cap.max_send_sge, cap.max_recv_sge);
