@@ -1,1 +1,82 @@
-fn main() {}
+//! The `ferroce` command: `run` a program with the Ferroce adapter, show `devices`, and let `doctor` say what would stop
+//! a program here.
+//!
+//! In here: what a person types and reads. Out of here: everything that a program needs at run time (`ferroce-nic`
+//! and the libraries); a program that is started by `ferroce run` needs nothing of this command afterwards.
+
+mod devices;
+mod doctor;
+mod elf;
+mod install;
+mod run;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// RDMA verbs in user space: run programs that were built for an RDMA adapter without having one.
+///
+/// No adapter, no kernel module, no root: the adapter is a library in the program's own process and speaks RoCEv2
+/// over UDP port 4791 of the network interfaces that are there.
+#[derive(Parser)]
+#[command(name = "ferroce", version, disable_help_subcommand = true, after_help = ENVIRONMENT)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const ENVIRONMENT: &str = "\
+Environment, for programs run by `ferroce run`:
+  FERROCE_DEVICES  which devices there are, and their names: \"mlx5_0=eth0,mlx5_1=eth1\"
+                   (without it: ferroce0 is the interface of the default route, the others follow)
+  FERROCE_FABRIC   \"udp\" sends everything over the network stack, also within one host
+  FERROCE_LOG      what the adapter tells on standard error: error, warn, info, debug or trace";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a command, and everything it starts, with Ferroce as its RDMA adapter
+    ///
+    /// The command replaces `ferroce run`: same process ID, its own exit status. A verbs call that fails for a reason
+    /// that can be mended says so in one line on standard error. 127 means that the command wasn't found, 126 that it
+    /// can't be run, 125 that `ferroce run` itself couldn't do what was asked.
+    Run {
+        /// Write every packet to FILE, as it is (or would be) on the wire, for Wireshark and tshark
+        #[arg(long, value_name = "FILE.pcapng")]
+        capture: Option<PathBuf>,
+        /// Harm packets in both directions, the same way in every run with the same seed
+        ///
+        /// A list such as "drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%,delay=2ms,seed=7".
+        #[arg(long, value_name = "SPEC")]
+        fault: Option<String>,
+        /// The command and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
+    /// Show the devices that programs see here, with their state, path MTU, addresses and GIDs
+    Devices {
+        /// Print JSON, one object a device, for scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say in plain words what would stop a verbs program here, and the mend
+    ///
+    /// Needs no root and changes nothing. The exit status is 1 if something would stop a program.
+    Doctor {
+        /// Look at the way to this host as well: a name or an IP address
+        peer: Option<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Run { capture, fault, command } => run::run(&run::Options {
+            capture: capture.as_deref(),
+            fault: fault.as_deref(),
+            command: &command,
+        }),
+        Command::Devices { json } => devices::devices(json),
+        Command::Doctor { peer } => doctor::doctor(peer.as_deref()),
+    }
+}

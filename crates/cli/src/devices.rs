@@ -1,0 +1,136 @@
+//! `ferroce devices`: the devices that programs see here.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use ferroce_nic::net::{DeviceInfo, GidEntry, PortState, discover};
+use serde_json::{Value, json};
+
+/// Prints the devices. A wrong FERROCE_DEVICES is exit status 1.
+pub fn devices(as_json: bool) -> ExitCode {
+    let devices = match discover() {
+        Ok(devices) => devices,
+        Err(error) => {
+            eprintln!("ferroce devices: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if as_json {
+        println!("{:#}", Value::from(devices.iter().map(to_json).collect::<Vec<_>>()));
+    } else if devices.is_empty() {
+        eprintln!(
+            "ferroce devices: no network interface here is up and has an address (`ferroce doctor` says more)"
+        );
+    } else {
+        print!("{}", table(&devices));
+    }
+    ExitCode::SUCCESS
+}
+
+/// `active` or `down`, as programs see the port.
+pub fn state_name(device: &DeviceInfo) -> &'static str {
+    match device.port().state {
+        PortState::Active => "active",
+        PortState::Down => "down",
+    }
+}
+
+/// The address with its interface where it is link-local.
+pub fn address_name(entry: &GidEntry, interface: &str) -> String {
+    if entry.scope_id == 0 { entry.ip.to_string() } else { format!("{}%{interface}", entry.ip) }
+}
+
+/// The way sysfs and the RDMA tools write a GID.
+fn gid_text(gid: [u8; 16]) -> String {
+    let groups: Vec<_> = gid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
+    groups.join(":")
+}
+
+fn guid_text(guid: [u8; 8]) -> String {
+    let groups: Vec<_> = guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
+    groups.join(":")
+}
+
+fn table(devices: &[DeviceInfo]) -> String {
+    let mut rows = vec![["DEVICE", "INTERFACE", "STATE", "MTU", "GID", "", "ADDRESS"].map(str::to_owned)];
+    for device in devices {
+        let port = device.port();
+        let mut first = [
+            device.name.clone(),
+            device.netdev.name.clone(),
+            state_name(device).to_owned(),
+            format!("{} of {}", port.active_mtu, device.netdev.mtu),
+        ];
+        let gids = device.gid_table();
+        for (index, entry) in gids.iter() {
+            let [name, interface, state, mtu] = std::mem::take(&mut first);
+            let address = address_name(entry, &device.netdev.name);
+            rows.push([name, interface, state, mtu, index.to_string(), gid_text(entry.gid), address]);
+        }
+        if gids.iter().next().is_none() {
+            let [name, interface, state, mtu] = first;
+            rows.push([name, interface, state, mtu, "-".into(), "no address".into(), String::new()]);
+        }
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..rows[0].len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn to_json(device: &DeviceInfo) -> Value {
+    let port = device.port();
+    let addresses: Vec<IpAddr> = device.netdev.usable_addresses().map(|address| address.ip).collect();
+    let gids: Vec<Value> = device
+        .gid_table()
+        .iter()
+        .map(|(index, entry)| {
+            json!({
+                "index": index,
+                "gid": gid_text(entry.gid),
+                "address": address_name(entry, &device.netdev.name),
+                "type": "RoCE v2",
+            })
+        })
+        .collect();
+    json!({
+        "name": device.name,
+        "interface": device.netdev.name,
+        "ifindex": device.netdev.ifindex,
+        "state": state_name(device),
+        "active_mtu": port.active_mtu,
+        "interface_mtu": device.netdev.mtu,
+        "node_guid": guid_text(device.node_guid),
+        "addresses": addresses,
+        "gids": gids,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gids_are_written_as_sysfs_does() {
+        let ip: std::net::Ipv6Addr = "::ffff:10.0.0.1".parse().unwrap();
+        assert_eq!(gid_text(ip.octets()), "0000:0000:0000:0000:0000:ffff:0a00:0001");
+        assert_eq!(guid_text([2, 0, 0, 0xff, 0xfe, 0, 0, 1]), "0200:00ff:fe00:0001");
+    }
+
+    #[test]
+    fn link_local_addresses_name_their_interface() {
+        let entry = GidEntry { gid: [0; 16], ip: "fe80::1".parse().unwrap(), scope_id: 3, ifindex: 3 };
+        assert_eq!(address_name(&entry, "eth0"), "fe80::1%eth0");
+        let entry = GidEntry { ip: "10.0.0.1".parse().unwrap(), scope_id: 0, ..entry };
+        assert_eq!(address_name(&entry, "eth0"), "10.0.0.1");
+    }
+}

@@ -1,0 +1,195 @@
+//! Who else does RDMA on this host: kernel adapters, soft-RoCE, other Ferroce processes; and what may filter packets.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::{Finding, own_uid, user_name};
+
+/// A Ferroce process group as /proc/net/unix shows it: one version of the handover protocol, one user.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Member {
+    /// Version of the protocol between processes.
+    pub version: u32,
+    /// User.
+    pub uid: u32,
+}
+
+/// Looks at kernel devices, packet filters and other Ferroce processes.
+pub fn check(findings: &mut Vec<Finding>) {
+    let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
+    kernel_devices(&rdma_devices(Path::new("/sys/class/infiniband")), &modules, findings);
+    findings.extend(packet_filter(&modules));
+    let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    others(&members(&names), own_uid(), findings);
+}
+
+/// Kernel RDMA devices with the driver of each.
+fn rdma_devices(class: &Path) -> Vec<(String, String)> {
+    let Ok(entries) = fs::read_dir(class) else { return Vec::new() };
+    let mut devices: Vec<_> = entries
+        .flatten()
+        .map(|entry| {
+            let driver = fs::read_link(entry.path().join("device/driver")).ok();
+            let driver = driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+            (entry.file_name().to_string_lossy().into_owned(), driver.unwrap_or_else(|| "virtual".into()))
+        })
+        .collect();
+    devices.sort();
+    devices
+}
+
+fn kernel_devices(devices: &[(String, String)], modules: &str, findings: &mut Vec<Finding>) {
+    if has_module(modules, "rdma_rxe") {
+        findings.push(
+            Finding::note(
+                "The kernel's soft-RoCE (rdma_rxe) is loaded: while it has a device, it takes UDP port 4791 of the \
+                 host's network namespace for itself.",
+            )
+            .with_mend("`rdma link delete NAME` for its devices, or `rmmod rdma_rxe` (as root)"),
+        );
+    }
+    if devices.is_empty() {
+        findings.push(Finding::fine("There is no kernel RDMA device to get in the way."));
+        return;
+    }
+    let list: Vec<_> = devices.iter().map(|(name, driver)| format!("{name} ({driver})")).collect();
+    findings.push(
+        Finding::note(format!(
+            "The kernel has RDMA devices: {}. Under `ferroce run` programs don't see them. A RoCE adapter keeps \
+             packets for UDP port 4791 from reaching Ferroce on its own interface.",
+            list.join(", ")
+        ))
+        .with_mend("let Ferroce use an interface of another adapter (FERROCE_DEVICES), or switch RoCE off on that one"),
+    );
+}
+
+fn packet_filter(modules: &str) -> Option<Finding> {
+    let filters: Vec<_> = ["nf_tables", "ip_tables", "ip6_tables"]
+        .into_iter()
+        .filter(|name| has_module(modules, name))
+        .collect();
+    if filters.is_empty() {
+        return None;
+    }
+    Some(
+        Finding::note(format!(
+            "A packet filter may be at work ({}); what it does with packets from other hosts can't be seen without \
+             root.",
+            filters.join(", ")
+        ))
+        .with_mend("if other hosts get no answer: `nft add rule inet filter input udp dport 4791 accept` (as root)"),
+    )
+}
+
+fn has_module(modules: &str, name: &str) -> bool {
+    modules.lines().any(|line| line.split_whitespace().next() == Some(name))
+}
+
+/// The Ferroce processes of this network namespace, from the abstract names of their rendezvous.
+pub fn members(names: &str) -> Vec<Member> {
+    let mut found: Vec<Member> = names.lines().filter_map(member).collect();
+    found.sort_unstable();
+    found
+}
+
+/// `… @ferroce-VERSION-uUID-slot-N`: one line a slot.
+fn member(line: &str) -> Option<Member> {
+    let name = line.split_whitespace().nth(7)?.strip_prefix("@ferroce-")?;
+    let (version, rest) = name.split_once("-u")?;
+    let (uid, role) = rest.split_once('-')?;
+    if !role.starts_with("slot-") {
+        return None;
+    }
+    Some(Member { version: version.parse().ok()?, uid: uid.parse().ok()? })
+}
+
+fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
+    let mut counts: BTreeMap<Member, usize> = BTreeMap::new();
+    for member in members {
+        *counts.entry(*member).or_default() += 1;
+    }
+    let versions: Vec<u32> =
+        counts.keys().filter(|member| member.uid == own_uid).map(|m| m.version).collect();
+    for (member, count) in &counts {
+        if member.uid != own_uid {
+            findings.push(
+                Finding::note(format!(
+                    "{} runs Ferroce in this network namespace ({count} adapter slots): the first user to open an \
+                     address has it, other users' programs get EADDRINUSE there.",
+                    user_name(member.uid)
+                ))
+                .with_mend("run programs as one user, or each user in a network namespace (`unshare -Urn`)"),
+            );
+        }
+    }
+    if versions.len() > 1 {
+        let list: Vec<_> = versions.iter().map(u32::to_string).collect();
+        findings.push(
+            Finding::note(format!(
+                "You run Ferroce builds of different kinds here (process protocols {}): they can share neither the \
+                 port nor memory.",
+                list.join(" and ")
+            ))
+            .with_mend("start all programs of a host with the same Ferroce"),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIX: &str = "Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00000000 0002 01 1 @ferroce-1-u1000-slot-17
+0000000000000000: 00000002 00000000 00010000 0005 01 2 @ferroce-1-u1000-leader
+0000000000000000: 00000002 00000000 00000000 0002 01 3 @ferroce-1-u77-slot-18
+0000000000000000: 00000002 00000000 00000000 0002 01 4 @ferroce-2-u1000-slot-19
+0000000000000000: 00000003 00000000 00000000 0001 03 5 /run/systemd/journal/stdout
+0000000000000000: 00000003 00000000 00000000 0001 03 6
+0000000000000000: 00000002 00000000 00000000 0002 01 7 @ferroce-x-u7-slot-1
+";
+
+    #[test]
+    fn ferroce_processes_are_read_from_their_names() {
+        assert_eq!(
+            members(UNIX),
+            [
+                Member { version: 1, uid: 77 },
+                Member { version: 1, uid: 1000 },
+                Member { version: 2, uid: 1000 }
+            ]
+        );
+    }
+
+    #[test]
+    fn other_users_and_other_versions_are_told() {
+        let mut findings = Vec::new();
+        others(&members(UNIX), 1000, &mut findings);
+        assert_eq!(findings.len(), 2, "{findings:?}");
+        assert!(findings[0].says.contains("uid 77"), "{findings:?}");
+        assert!(findings[1].says.contains("protocols 1 and 2"), "{findings:?}");
+        findings.clear();
+        others(&[Member { version: 1, uid: 1000 }], 1000, &mut findings);
+        assert_eq!(findings, []);
+    }
+
+    #[test]
+    fn soft_roce_and_kernel_devices_are_told() {
+        let mut findings = Vec::new();
+        kernel_devices(&[], "tun 61440 2 - Live 0x0\n", &mut findings);
+        assert_eq!(findings, [Finding::fine("There is no kernel RDMA device to get in the way.")]);
+        findings.clear();
+        let devices = [("rxe0".to_owned(), "virtual".to_owned())];
+        kernel_devices(&devices, "rdma_rxe 163840 0 - Live 0x0\n", &mut findings);
+        assert!(findings[0].says.contains("rdma_rxe"), "{findings:?}");
+        assert!(findings[1].says.contains("rxe0 (virtual)"), "{findings:?}");
+    }
+
+    #[test]
+    fn packet_filter_modules_are_told_by_their_exact_names() {
+        assert_eq!(packet_filter("nf_tables_helper 1 0 - Live 0x0\n"), None);
+        let finding = packet_filter("nf_tables 1 0 - Live 0x0\nip_tables 1 0 - Live 0x0\n").unwrap();
+        assert!(finding.says.contains("(nf_tables, ip_tables)"), "{finding:?}");
+    }
+}

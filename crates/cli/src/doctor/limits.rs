@@ -1,0 +1,83 @@
+//! Limits of the system: open files, socket buffers.
+
+use ferroce_nic::net::DeviceInfo;
+
+use super::Finding;
+
+/// Sockets of the group that shares port 4791, per address of a device.
+const SOCKETS_PER_ADDRESS: u64 = 64;
+/// Descriptors beside these: sending sockets, rendezvous, event channels, the program's own.
+const OTHER_FDS: u64 = 192;
+/// What Linux has as default: windows between hosts are made for it.
+const USUAL_RMEM: u64 = 212_992;
+
+/// Looks at the limits.
+pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
+    let mut addresses: Vec<_> = devices
+        .iter()
+        .flat_map(|device| device.gid_table().iter().map(|(_, e)| (e.ip, e.scope_id)).collect::<Vec<_>>())
+        .collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    findings.push(open_files(addresses.len() as u64, soft_limit_of_files()));
+    // A network namespace may not show the host's limit.
+    if let Ok(text) = std::fs::read_to_string("/proc/sys/net/core/rmem_max") {
+        findings.extend(receive_buffer(&text));
+    }
+}
+
+fn soft_limit_of_files() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` lives across the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
+}
+
+fn open_files(addresses: u64, limit: u64) -> Finding {
+    let needed = addresses * SOCKETS_PER_ADDRESS + OTHER_FDS;
+    if limit >= needed {
+        return Finding::fine(format!("Open files are limited to {limit}; up to {needed} may be needed."));
+    }
+    Finding::stop(
+        format!(
+            "Open files are limited to {limit}, but a program that uses all {addresses} addresses of the devices needs \
+             {needed} ({SOCKETS_PER_ADDRESS} an address)."
+        ),
+        format!("`ulimit -n {}`, or fewer devices (FERROCE_DEVICES)", needed.next_power_of_two().max(1024)),
+    )
+}
+
+fn receive_buffer(rmem_max: &str) -> Option<Finding> {
+    let bytes: u64 = rmem_max.trim().parse().ok()?;
+    if bytes >= USUAL_RMEM {
+        return None;
+    }
+    Some(
+        Finding::note(format!(
+            "Socket receive buffers are limited to {bytes} bytes: fast senders on other hosts will lose packets and \
+             send again."
+        ))
+        .with_mend(format!("`sysctl -w net.core.rmem_max={}` (as root)", 8 << 20)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Weight;
+    use super::*;
+
+    #[test]
+    fn too_few_open_files_would_stop_a_program() {
+        assert_eq!(open_files(3, 1024).weight, Weight::Fine);
+        let finding = open_files(20, 1024);
+        assert_eq!(finding.weight, Weight::Stop);
+        assert!(finding.says.contains("needs 1472") && finding.mend.unwrap().contains("ulimit -n 2048"));
+    }
+
+    #[test]
+    fn small_receive_buffer_is_a_note() {
+        assert_eq!(receive_buffer("212992\n"), None);
+        assert_eq!(receive_buffer("nonsense"), None);
+        assert!(receive_buffer("65536\n").unwrap().says.contains("65536 bytes"));
+    }
+}

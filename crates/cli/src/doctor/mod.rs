@@ -1,0 +1,137 @@
+//! `ferroce doctor`: what would stop a verbs program here, in plain words, with the mend.
+//!
+//! Each file looks at one thing and returns findings; what it reads from the system comes in as a string, so that it
+//! can be tested. Nothing here needs privileges or leaves a trace. Out of here: repairing anything.
+
+mod copy;
+mod host;
+mod limits;
+mod peer;
+mod port;
+mod usable;
+
+use std::process::ExitCode;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Weight {
+    /// As it should be.
+    Fine,
+    /// Good to know: something is slower or can't be known from here.
+    Note,
+    /// Would stop a program.
+    Stop,
+}
+
+/// One sentence about this host, and the mend if there is one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    weight: Weight,
+    says: String,
+    mend: Option<String>,
+}
+
+impl Finding {
+    fn fine(says: impl Into<String>) -> Self {
+        Self { weight: Weight::Fine, says: says.into(), mend: None }
+    }
+
+    fn note(says: impl Into<String>) -> Self {
+        Self { weight: Weight::Note, says: says.into(), mend: None }
+    }
+
+    fn stop(says: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { weight: Weight::Stop, says: says.into(), mend: Some(mend.into()) }
+    }
+
+    fn with_mend(self, mend: impl Into<String>) -> Self {
+        Self { mend: Some(mend.into()), ..self }
+    }
+}
+
+/// Looks at everything, prints it, and fails if something would stop a program.
+pub fn doctor(peer: Option<&str>) -> ExitCode {
+    let mut findings = Vec::new();
+    let devices = usable::check(&mut findings);
+    port::check(&devices, &mut findings);
+    host::check(&mut findings);
+    copy::check(&mut findings);
+    limits::check(&devices, &mut findings);
+    if let Some(peer) = peer {
+        peer::check(peer, &devices, &mut findings);
+    }
+    print!("{}", report(&findings));
+    let stops = findings.iter().any(|finding| finding.weight == Weight::Stop);
+    if stops { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn report(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let mark = match finding.weight {
+            Weight::Fine => "  ok ",
+            Weight::Note => "note ",
+            Weight::Stop => "STOP ",
+        };
+        text.push_str(&format!("{mark} {}\n", finding.says));
+        if let Some(mend) = &finding.mend {
+            text.push_str(&format!("      Mend: {mend}\n"));
+        }
+    }
+    let stops = findings.iter().filter(|finding| finding.weight == Weight::Stop).count();
+    text.push('\n');
+    text.push_str(&match stops {
+        0 => "Nothing found that would stop a verbs program here.\n".to_owned(),
+        1 => "One thing would stop a verbs program here.\n".to_owned(),
+        _ => format!("{stops} things would stop a verbs program here.\n"),
+    });
+    text
+}
+
+/// The name of a user, or the number where there is none.
+fn user_name(uid: u32) -> String {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    match user_in(&users, uid) {
+        Some(name) => format!("{name} (uid {uid})"),
+        None => format!("uid {uid}"),
+    }
+}
+
+fn user_in(passwd: &str, uid: u32) -> Option<&str> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+    })
+}
+
+/// The user who runs this.
+fn own_uid() -> u32 {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_counts_what_would_stop_a_program() {
+        let fine = report(&[Finding::fine("All is well."), Finding::note("It rains.")]);
+        assert_eq!(
+            fine,
+            "  ok  All is well.\nnote  It rains.\n\nNothing found that would stop a verbs program here.\n"
+        );
+        let bad =
+            report(&[Finding::stop("No network.", "plug it in"), Finding::stop("No power.", "switch it on")]);
+        assert!(bad.starts_with("STOP  No network.\n      Mend: plug it in\n"), "{bad}");
+        assert!(bad.ends_with("\n2 things would stop a verbs program here.\n"), "{bad}");
+    }
+
+    #[test]
+    fn users_are_looked_up_by_number() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:100::/home/alice:/bin/sh\nbroken\n";
+        assert_eq!(user_in(passwd, 1000), Some("alice"));
+        assert_eq!(user_in(passwd, 100), None);
+    }
+}

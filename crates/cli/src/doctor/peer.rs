@@ -1,0 +1,307 @@
+//! The way to another host: route, device, MTU, and whether a datagram to port 4791 is turned back.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use ferroce_nic::net::{DeviceInfo, Route, RouteKind, active_mtu, interfaces, route_to};
+
+use super::Finding;
+use super::port::{ROCE_PORT, address};
+
+/// How long an answer from the network is waited for.
+const PATIENCE: Duration = Duration::from_millis(700);
+/// IPv4 header and UDP header; the larger of IPv6 matters only for the last 20 bytes of the probe.
+const IP_AND_UDP: u32 = 48;
+/// A BTH opcode of the manufacturers' range: receivers drop what they don't know.
+const UNKNOWN_OPCODE: u8 = 0xc0;
+
+/// Looks at the way to `peer`.
+pub fn check(peer: &str, devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
+    let addresses = match resolve(peer) {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            findings.push(Finding::stop(
+                format!("{peer} is not a name or address that can be resolved here: {error}."),
+                "check the spelling, /etc/hosts and the name server",
+            ));
+            return;
+        }
+    };
+    let mut ways = Vec::new();
+    for (ip, scope) in addresses {
+        let mut found = Vec::new();
+        check_address(peer, ip, scope, devices, &mut found);
+        ways.push(found);
+    }
+    // A host with a way over IPv4 and none over IPv6 (or the reverse) is reachable.
+    let stops = |found: &Vec<Finding>| found.iter().any(|finding| finding.weight == super::Weight::Stop);
+    if ways.iter().any(|found| !stops(found)) {
+        ways.retain(|found| !stops(found));
+    }
+    findings.extend(ways.into_iter().flatten());
+}
+
+/// The addresses of a name, each once.
+fn resolve(peer: &str) -> io::Result<Vec<(IpAddr, u32)>> {
+    let mut found = Vec::new();
+    // `fe80::1%eth0` and plain IPv6 addresses need brackets, which a name mustn't have.
+    let resolved: Vec<SocketAddr> = if let Some((ip, interface)) = peer.split_once('%') {
+        let ip: IpAddr =
+            ip.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "not an address"))?;
+        let all = interfaces().map_err(io::Error::other)?;
+        let netdev = all.iter().find(|netdev| netdev.name == interface);
+        let netdev = netdev.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such interface"))?;
+        vec![address(ip, netdev.ifindex, ROCE_PORT)]
+    } else {
+        (peer, ROCE_PORT).to_socket_addrs()?.collect()
+    };
+    for resolved in resolved {
+        let scope = if let SocketAddr::V6(v6) = resolved { v6.scope_id() } else { 0 };
+        if !found.contains(&(resolved.ip(), scope)) {
+            found.push((resolved.ip(), scope));
+        }
+    }
+    if found.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
+    }
+    Ok(found)
+}
+
+fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
+    if matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local()) && scope == 0 {
+        findings.push(Finding::stop(
+            format!("{ip} is link-local: it means nothing without its interface."),
+            format!("`ferroce doctor {ip}%INTERFACE`"),
+        ));
+        return;
+    }
+    let route = match route_to(ip, scope) {
+        Ok(Some(route)) => route,
+        Ok(None) => {
+            findings.push(Finding::stop(
+                format!("There is no route to {peer} ({ip})."),
+                "add one (`ip route`), or bring up the interface that leads there",
+            ));
+            return;
+        }
+        Err(error) => {
+            findings.push(Finding::note(format!("The way to {peer} ({ip}) can't be looked up: {error}.")));
+            return;
+        }
+    };
+    if let Some(finding) = judge_route(peer, ip, &route, devices) {
+        let ends_here = finding.weight == super::Weight::Stop || route.kind == RouteKind::Local;
+        findings.push(finding);
+        if ends_here {
+            return;
+        }
+    }
+    findings.push(probe(peer, ip, scope, &route, devices));
+}
+
+fn judge_route(peer: &str, ip: IpAddr, route: &Route, devices: &[DeviceInfo]) -> Option<Finding> {
+    match route.kind {
+        RouteKind::Local => {
+            return Some(Finding::fine(format!("{peer} ({ip}) is this host: no network is needed.")));
+        }
+        RouteKind::Unicast => {}
+        RouteKind::Other(_) => {
+            return Some(Finding::stop(
+                format!("{ip} is not the address of one host (broadcast or multicast)."),
+                "name one host",
+            ));
+        }
+    }
+    let device = devices.iter().find(|device| Some(device.netdev.ifindex) == route.ifindex);
+    let Some(device) = device else {
+        return Some(Finding::stop(
+            format!("The way to {peer} ({ip}) leaves by an interface that is not a device here."),
+            "name that interface in FERROCE_DEVICES (`ip route get` shows it)",
+        ));
+    };
+    let source = route.source.map_or(String::new(), |source| format!(" from {source}"));
+    let gateway = route.gateway.map_or(String::new(), |gateway| format!(" by way of {gateway}"));
+    Some(Finding::fine(format!("{peer} ({ip}) is reached through {}{source}{gateway}.", device.name)))
+}
+
+/// Sends datagrams as long as the largest packet, and looks what the network answers.
+fn probe(peer: &str, ip: IpAddr, scope: u32, route: &Route, devices: &[DeviceInfo]) -> Finding {
+    let device = devices.iter().find(|device| Some(device.netdev.ifindex) == route.ifindex);
+    let interface_mtu = device.map_or(1500, |device| device.netdev.mtu);
+    match send_probe(ip, scope, interface_mtu) {
+        Ok((answer, mtu)) => {
+            judge_probe(peer, &answer, route.mtu.map_or(mtu, |of_route| of_route.min(mtu)), interface_mtu)
+        }
+        Err(error) => Finding::stop(
+            format!("A datagram to UDP port {ROCE_PORT} of {peer} ({ip}) can't be sent: {error}."),
+            "look at the packet filter of this host (output of UDP port 4791)",
+        ),
+    }
+}
+
+/// What came back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Answer {
+    Silence,
+    NobodyListens,
+    Unreachable(String),
+}
+
+/// The answer, and the MTU of the path as far as it is known afterwards.
+fn send_probe(ip: IpAddr, scope: u32, interface_mtu: u32) -> io::Result<(Answer, u32)> {
+    let any = if ip.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any)?;
+    set_dont_fragment(&socket, ip.is_ipv4())?;
+    socket.connect(address(ip, scope, ROCE_PORT))?;
+    socket.set_nonblocking(true)?;
+    let longest = (active_mtu(interface_mtu) + 80).min(interface_mtu).saturating_sub(IP_AND_UDP);
+    let mut packet = vec![0u8; longest as usize];
+    packet[0] = UNKNOWN_OPCODE;
+    let mut answer = Answer::Silence;
+    let deadline = Instant::now() + PATIENCE;
+    let mut next = Instant::now();
+    while Instant::now() < deadline && answer == Answer::Silence {
+        // The first may be lost to address resolution, or be the one that finds out the path's MTU.
+        if Instant::now() >= next {
+            answer = classify(socket.send(&packet).map(|_| ()))?;
+            next += PATIENCE / 3;
+        }
+        if answer == Answer::Silence {
+            std::thread::sleep(Duration::from_millis(10));
+            answer = classify(socket.recv(&mut [0; 64]).map(|_| ()))?;
+        }
+    }
+    Ok((answer, path_mtu(&socket, ip.is_ipv4()).unwrap_or(interface_mtu)))
+}
+
+fn classify(result: io::Result<()>) -> io::Result<Answer> {
+    let Err(error) = result else { return Ok(Answer::Silence) };
+    match error.raw_os_error() {
+        // Too long for the path: the kernel has noted the path's MTU.
+        Some(libc::EAGAIN | libc::EINTR | libc::EMSGSIZE) => Ok(Answer::Silence),
+        Some(libc::ECONNREFUSED) => Ok(Answer::NobodyListens),
+        Some(
+            libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::EPROTO
+            | libc::ENOPROTOOPT
+            | libc::EACCES,
+        ) => Ok(Answer::Unreachable(error.to_string())),
+        _ => Err(error),
+    }
+}
+
+fn judge_probe(peer: &str, answer: &Answer, path_mtu: u32, interface_mtu: u32) -> Finding {
+    let usable = active_mtu(path_mtu);
+    if usable < active_mtu(interface_mtu) {
+        return Finding::stop(
+            format!(
+                "The path to {peer} carries packets of {path_mtu} bytes only, the interface {interface_mtu}: full \
+                 packets are lost on the way."
+            ),
+            format!(
+                "set the interface's MTU to {path_mtu}, or tell the program to use a path MTU of {usable} (`-m {usable}`)"
+            ),
+        );
+    }
+    match answer {
+        Answer::NobodyListens => Finding::fine(format!(
+            "{peer} answers that nothing listens on UDP port {ROCE_PORT} at the moment: the way is open, and no \
+             verbs program runs there yet."
+        )),
+        Answer::Silence => Finding::note(format!(
+            "{peer} does not turn packets for UDP port {ROCE_PORT} back: either a verbs program or an adapter \
+             listens there, or a packet filter swallows them, or the host is off. That can't be told from here."
+        ))
+        .with_mend("if programs get no answer, run `ferroce doctor` there, and let UDP port 4791 in"),
+        Answer::Unreachable(error) => Finding::stop(
+            format!("{peer} can't be reached: {error}."),
+            "check that the host is up, its address, and packet filters on the way",
+        ),
+    }
+}
+
+fn set_dont_fragment(socket: &UdpSocket, is_ipv4: bool) -> io::Result<()> {
+    let (level, name, value) = if is_ipv4 {
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+    };
+    // SAFETY: `value` is an int that lives across the call, with its length.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The MTU that the kernel has noted for a connected socket's path.
+fn path_mtu(socket: &UdpSocket, is_ipv4: bool) -> Option<u32> {
+    let (level, name) =
+        if is_ipv4 { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
+    let mut mtu: libc::c_int = 0;
+    let mut length = size_of_val(&mtu) as libc::socklen_t;
+    // SAFETY: `mtu` and its length live across the call.
+    let got =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut mtu).cast(), &raw mut length) };
+    if got < 0 { None } else { u32::try_from(mtu).ok().filter(|&mtu| mtu > 0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Weight;
+    use super::*;
+
+    fn route(kind: RouteKind) -> Route {
+        Route { kind, ifindex: Some(2), source: None, gateway: None, mtu: None }
+    }
+
+    #[test]
+    fn own_addresses_need_no_network() {
+        let ip = "127.0.0.1".parse().unwrap();
+        let finding = judge_route("here", ip, &route(RouteKind::Local), &[]).unwrap();
+        assert_eq!(finding.weight, Weight::Fine);
+        assert_eq!(resolve("127.0.0.1").unwrap(), [(ip, 0)]);
+        assert_eq!(resolve("::1").unwrap(), [("::1".parse().unwrap(), 0)]);
+    }
+
+    #[test]
+    fn way_through_no_device_would_stop_a_program() {
+        let ip = "10.0.0.9".parse().unwrap();
+        let finding = judge_route("there", ip, &route(RouteKind::Unicast), &[]).unwrap();
+        assert!(finding.weight == Weight::Stop && finding.mend.unwrap().contains("FERROCE_DEVICES"));
+        let finding = judge_route("all", ip, &route(RouteKind::Other(libc::RTN_BROADCAST)), &[]).unwrap();
+        assert_eq!(finding.weight, Weight::Stop);
+    }
+
+    #[test]
+    fn narrow_path_would_stop_a_program() {
+        let finding = judge_probe("there", &Answer::Silence, 1400, 9000);
+        assert!(finding.weight == Weight::Stop && finding.mend.unwrap().contains("-m 1024"));
+        // 1400 and 1500 both carry packets of path MTU 1024.
+        assert_eq!(judge_probe("there", &Answer::NobodyListens, 1400, 1500).weight, Weight::Fine);
+    }
+
+    #[test]
+    fn silence_is_not_taken_for_an_answer() {
+        let finding = judge_probe("there", &Answer::Silence, 1500, 1500);
+        assert!(finding.weight == Weight::Note && finding.says.contains("can't be told"));
+        let gone = Answer::Unreachable("No route to host".into());
+        assert_eq!(judge_probe("there", &gone, 1500, 1500).weight, Weight::Stop);
+    }
+
+    #[test]
+    fn unused_port_of_this_host_is_turned_back() {
+        // The address is nobody's but the loopback network's; nothing listens there.
+        let (answer, _) = send_probe("127.47.91.3".parse().unwrap(), 0, 1500).unwrap();
+        assert_eq!(answer, Answer::NobodyListens);
+    }
+}

@@ -1,0 +1,262 @@
+//! UDP port 4791: is it ours to take on the devices' addresses, and do datagrams get through to it?
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::time::Duration;
+
+use ferroce_nic::net::DeviceInfo;
+
+use super::{Finding, own_uid, user_name};
+
+/// The port of RoCE v2.
+pub const ROCE_PORT: u16 = 4791;
+/// A datagram to oneself arrives at once or never.
+const SELF_TEST_PATIENCE: Duration = Duration::from_millis(300);
+
+/// A socket as /proc/net/udp and udp6 show it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Socket {
+    ip: IpAddr,
+    uid: u32,
+    inode: u64,
+}
+
+/// Looks at the port on each address of each device.
+pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
+    let tables =
+        ["/proc/net/udp", "/proc/net/udp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
+    let sockets: Vec<Socket> = tables.iter().flat_map(|table| sockets_on_port(table, ROCE_PORT)).collect();
+    let ferroce_here = std::fs::read_to_string("/proc/net/unix")
+        .is_ok_and(|names| super::host::members(&names).iter().any(|member| member.uid == own_uid()));
+    let mut seen = BTreeSet::new();
+    for device in devices {
+        for (_, entry) in device.gid_table().iter() {
+            if seen.insert((entry.ip, entry.scope_id)) {
+                findings.push(check_address(entry.ip, entry.scope_id, &sockets, ferroce_here));
+            }
+        }
+    }
+}
+
+fn check_address(ip: IpAddr, scope_id: u32, sockets: &[Socket], ferroce_here: bool) -> Finding {
+    let holders: Vec<&Socket> = sockets.iter().filter(|socket| conflicts(socket.ip, ip)).collect();
+    // Binding would disturb a group of sockets that is at work, and proves nothing more.
+    if ferroce_here && !holders.is_empty() && holders.iter().all(|socket| socket.uid == own_uid()) {
+        return Finding::fine(format!(
+            "UDP port {ROCE_PORT} on {ip} is in use by your Ferroce processes; more can join them."
+        ));
+    }
+    match bind(ip, scope_id) {
+        Ok(socket) => self_test(&socket, ip, scope_id),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Finding::stop(
+            format!("UDP port {ROCE_PORT} on {ip} is taken{}.", holder_text(holders.first().copied())),
+            "end that process, run your program as the same user if it is a Ferroce process, or use another \
+             interface (FERROCE_DEVICES) or network namespace",
+        ),
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            Finding::note(format!("The address {ip} went away while it was looked at."))
+        }
+        Err(error) => Finding::stop(
+            format!("UDP port {ROCE_PORT} on {ip} cannot be used: {error}."),
+            "allow UDP sockets in the sandbox or seccomp profile that this runs in",
+        ),
+    }
+}
+
+fn bind(ip: IpAddr, scope_id: u32) -> io::Result<UdpSocket> {
+    UdpSocket::bind(address(ip, scope_id, ROCE_PORT))
+}
+
+/// A socket address with its scope.
+pub fn address(ip: IpAddr, scope_id: u32, port: u16) -> SocketAddr {
+    match ip {
+        IpAddr::V4(_) => SocketAddr::new(ip, port),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, scope_id).into(),
+    }
+}
+
+/// Sends a datagram from another port of the address to `receiver`, which is bound to it.
+fn self_test(receiver: &UdpSocket, ip: IpAddr, scope_id: u32) -> Finding {
+    let blocked = |how: String| {
+        Finding::stop(
+            format!("UDP port {ROCE_PORT} on {ip} is free, but a datagram sent to it here {how}."),
+            format!(
+                "let it through the packet filter: `nft add rule inet filter input udp dport {ROCE_PORT} accept`, or \
+                 `iptables -I INPUT -p udp --dport {ROCE_PORT} -j ACCEPT`"
+            ),
+        )
+    };
+    let attempt = || -> io::Result<()> {
+        receiver.set_read_timeout(Some(SELF_TEST_PATIENCE))?;
+        let sender = UdpSocket::bind(address(ip, scope_id, 0))?;
+        let from = sender.local_addr()?;
+        sender.send_to(b"ferroce doctor", address(ip, scope_id, ROCE_PORT))?;
+        let mut buffer = [0; 64];
+        // Others may send to a port of this number too: only the own datagram counts.
+        for _ in 0..64 {
+            if receiver.recv_from(&mut buffer)?.1.port() == from.port() {
+                return Ok(());
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    };
+    match attempt() {
+        Ok(()) => Finding::fine(format!("UDP port {ROCE_PORT} on {ip} is free, and datagrams to it arrive.")),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            blocked("does not arrive".into())
+        }
+        Err(error) => blocked(format!("is refused: {error}")),
+    }
+}
+
+/// Whether a socket bound to `bound` keeps another user from binding to `wanted`.
+fn conflicts(bound: IpAddr, wanted: IpAddr) -> bool {
+    match (bound, wanted) {
+        (IpAddr::V4(bound), IpAddr::V4(wanted)) => bound == wanted || bound.is_unspecified(),
+        (IpAddr::V6(bound), IpAddr::V6(wanted)) => bound == wanted || bound.is_unspecified(),
+        // A socket on [::] usually takes IPv4 as well.
+        (IpAddr::V6(bound), IpAddr::V4(wanted)) => {
+            bound.is_unspecified() || bound.to_ipv4_mapped() == Some(wanted)
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) => false,
+    }
+}
+
+fn holder_text(holder: Option<&Socket>) -> String {
+    let Some(socket) = holder else {
+        return " by something that is not visible here (another user or PID namespace, or the kernel)"
+            .into();
+    };
+    let user = if socket.uid == own_uid() { "you".to_owned() } else { user_name(socket.uid) };
+    match process_with(socket.inode) {
+        Some((pid, name)) => format!(" by process {pid} ({name}) of {user}"),
+        None if socket.uid == 0 && own_uid() == 0 => {
+            " by the kernel (a soft-RoCE device of rdma_rxe?) or a process of root that is not visible here"
+                .into()
+        }
+        None => format!(" by {user}; which process that is, only {user} and root can see"),
+    }
+}
+
+/// The process that has the socket open, if this user may see it.
+fn process_with(inode: u64) -> Option<(u32, String)> {
+    let link = format!("socket:[{inode}]");
+    for process in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let Ok(open) = std::fs::read_dir(process.path().join("fd")) else { continue };
+        let has_it = |entry: std::fs::DirEntry| {
+            std::fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str() == &*link)
+        };
+        if open.flatten().any(has_it) {
+            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            return Some((pid, name.trim().to_owned()));
+        }
+    }
+    None
+}
+
+/// The sockets on `port` in the text of /proc/net/udp or udp6.
+fn sockets_on_port(table: &str, port: u16) -> Vec<Socket> {
+    let socket = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (ip, local_port) = fields.get(1)?.split_once(':')?;
+        if u16::from_str_radix(local_port, 16).ok()? != port {
+            return None;
+        }
+        Some(Socket {
+            ip: parse_ip(ip)?,
+            uid: fields.get(7)?.parse().ok()?,
+            inode: fields.get(9)?.parse().ok()?,
+        })
+    };
+    table.lines().skip(1).filter_map(socket).collect()
+}
+
+/// An address as the kernel prints it: words of the machine's byte order, in hexadecimal.
+fn parse_ip(text: &str) -> Option<IpAddr> {
+    let word = |at: usize| Some(u32::from_str_radix(text.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    match text.len() {
+        8 => Some(Ipv4Addr::from(word(0)?).into()),
+        32 => {
+            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
+            let bytes: [u8; 16] = words.concat().try_into().ok()?;
+            Some(Ipv6Addr::from(bytes).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Weight;
+    use super::*;
+
+    const UDP: &str = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
+  335: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 4711 2 0000000000000000 0
+  336: 00000000:14E9 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 815 2 0000000000000000 0
+  337: broken
+";
+    const UDP6: &str = "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
+   39: 00000000000000000000000000000000:12B7 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 99 2 0000000000000000 0
+   40: 000080FE000000000000000001000000:12B7 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000    33        0 98 2 0000000000000000 0
+";
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn sockets_on_the_port_are_read_with_owner_and_inode() {
+        assert_eq!(sockets_on_port(UDP, 4791), [Socket { ip: ip("127.0.0.1"), uid: 1000, inode: 4711 }]);
+        assert_eq!(
+            sockets_on_port(UDP6, 4791),
+            [Socket { ip: ip("::"), uid: 0, inode: 99 }, Socket { ip: ip("fe80::1"), uid: 33, inode: 98 },]
+        );
+        assert_eq!(sockets_on_port("", 4791), []);
+    }
+
+    #[test]
+    fn wildcard_sockets_conflict_with_every_address_of_their_family() {
+        assert!(conflicts(ip("0.0.0.0"), ip("10.0.0.1")));
+        assert!(conflicts(ip("::"), ip("10.0.0.1")));
+        assert!(conflicts(ip("::"), ip("fe80::1")));
+        assert!(conflicts(ip("10.0.0.1"), ip("10.0.0.1")));
+        assert!(!conflicts(ip("10.0.0.2"), ip("10.0.0.1")));
+        assert!(!conflicts(ip("0.0.0.0"), ip("fe80::1")));
+    }
+
+    #[test]
+    fn process_that_has_a_socket_is_found() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let table = std::fs::read_to_string("/proc/net/udp").unwrap();
+        let own = sockets_on_port(&table, socket.local_addr().unwrap().port());
+        assert_eq!(own.len(), 1);
+        assert_eq!(process_with(own[0].inode).unwrap().0, std::process::id());
+    }
+
+    #[test]
+    fn taken_port_would_stop_a_program_and_names_the_holder() {
+        // An address of the loopback network that nothing else uses, held by this very process.
+        let here = ip("127.47.91.1");
+        let Ok(_holder) = bind(here, 0) else {
+            return println!("skipped: 127.47.91.1:4791 can't be bound here");
+        };
+        let table = std::fs::read_to_string("/proc/net/udp").unwrap();
+        let finding = check_address(here, 0, &sockets_on_port(&table, ROCE_PORT), false);
+        assert_eq!(finding.weight, Weight::Stop);
+        assert!(finding.says.contains(&format!("by process {}", std::process::id())), "{finding:?}");
+    }
+
+    #[test]
+    fn free_port_is_tried_with_a_datagram() {
+        let finding = check_address(ip("127.47.91.2"), 0, &[], false);
+        assert_eq!(
+            finding,
+            Finding::fine("UDP port 4791 on 127.47.91.2 is free, and datagrams to it arrive.")
+        );
+    }
+}

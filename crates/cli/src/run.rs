@@ -1,0 +1,230 @@
+//! `ferroce run`: prepare the environment, then become the command.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::{env, fs};
+
+use crate::{elf, install};
+
+/// Exit status when `ferroce run` itself fails; those above are the shell's (`env(1)`, `nohup(1)`).
+const OWN_FAILURE: u8 = 125;
+const CANNOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// What was asked for.
+pub struct Options<'a> {
+    /// `--capture`
+    pub capture: Option<&'a Path>,
+    /// `--fault`
+    pub fault: Option<&'a str>,
+    /// The command, at least its name.
+    pub command: &'a [OsString],
+}
+
+/// Replaces this process with the command; returns only when that fails.
+pub fn run(options: &Options<'_>) -> ExitCode {
+    match prepare(options) {
+        Ok(mut command) => {
+            let error = command.exec();
+            let (status, says) = explain(&options.command[0], &error);
+            eprintln!("ferroce run: {says}");
+            ExitCode::from(status)
+        }
+        Err(says) => {
+            eprintln!("ferroce run: {says}");
+            ExitCode::from(OWN_FAILURE)
+        }
+    }
+}
+
+fn prepare(options: &Options<'_>) -> Result<Command, String> {
+    let libraries = install::library_directory()?;
+    let (program, arguments) = options.command.split_first().ok_or("there is no command to run")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command.env("LD_LIBRARY_PATH", library_path(&libraries, env::var_os("LD_LIBRARY_PATH").as_deref())?);
+    // The library then says on standard error why it refused a call.
+    command.env("FERROCE_RUN", "1");
+    if let Some(file) = options.capture {
+        command.env("FERROCE_CAPTURE", start_capture(file)?);
+    }
+    if let Some(spec) = options.fault {
+        spec.parse::<ferroce_nic::tap::fault::Fault>()
+            .map_err(|error| format!("--fault {spec:?}: {error}"))?;
+        command.env("FERROCE_FAULT", spec);
+    }
+    if let Some(path) = find_program(program, env::var_os("PATH").as_deref()) {
+        for warning in warnings(&path, &libraries) {
+            eprintln!("ferroce run: {warning}");
+        }
+    }
+    Ok(command)
+}
+
+/// Our directory before whatever was there, without naming it twice when `ferroce run` runs `ferroce run`.
+fn library_path(libraries: &Path, before: Option<&OsStr>) -> Result<OsString, String> {
+    let ours = libraries.as_os_str();
+    if ours.as_bytes().iter().any(|byte| b":;$".contains(byte)) {
+        return Err(format!(
+            "the loader cannot be told of {}: its path has a \":\", \";\" or \"$\"; move Ferroce elsewhere",
+            libraries.display()
+        ));
+    }
+    let mut path = ours.to_owned();
+    // An empty entry would mean the current directory: `x:` in the variable is kept, an empty variable isn't one.
+    let others = before.filter(|before| !before.is_empty()).map(OsStr::as_bytes).unwrap_or_default();
+    for entry in others.split(|&byte| byte == b':').filter(|entry| *entry != ours.as_bytes()) {
+        if !others.is_empty() {
+            path.push(":");
+            path.push(OsStr::from_bytes(entry));
+        }
+    }
+    Ok(path)
+}
+
+/// Creates the capture file with its header; the processes append to it.
+fn start_capture(file: &Path) -> Result<PathBuf, String> {
+    let explain = |error: io::Error| format!("--capture {}: {error}", file.display());
+    let absolute = std::path::absolute(file).map_err(explain)?;
+    ferroce_nic::tap::capture::create(&absolute).map_err(explain)?;
+    Ok(absolute)
+}
+
+/// The file that execvp(3) would take.
+fn find_program(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let runnable = |file: &PathBuf| {
+        file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    env::split_paths(path?).map(|directory| directory.join(program)).find(runnable)
+}
+
+/// Why the loader won't take our library for this program, although it would start.
+fn warnings(path: &Path, libraries: &Path) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let name = path.display();
+    if let Some(privilege) = gained_privilege(path) {
+        warnings.push(format!(
+            "{name} is {privilege}: the loader ignores LD_LIBRARY_PATH for it, so it won't use Ferroce; run it as \
+             the user it switches to, or from a copy without that bit"
+        ));
+    }
+    let Some(program) = elf::inspect(path) else { return warnings };
+    if program.foreign {
+        warnings.push(format!(
+            "{name} is for another processor or word size than this build of Ferroce, so it won't use Ferroce"
+        ));
+    } else if program.is_static {
+        warnings.push(format!(
+            "{name} is statically linked: it loads no library, so it won't use Ferroce itself (programs that it \
+             starts will)"
+        ));
+    }
+    let other = |directory: &&PathBuf| *directory != libraries && directory.join(install::LIBRARY).exists();
+    if let Some(directory) = program.rpath.iter().find(other) {
+        warnings.push(format!(
+            "{name} has an RPATH that comes before LD_LIBRARY_PATH and leads to {}, so it won't use Ferroce; mend: \
+             `patchelf --remove-rpath` on a copy of it",
+            directory.join(install::LIBRARY).display()
+        ));
+    }
+    warnings
+}
+
+/// What makes the loader treat the program as privileged for this user.
+fn gained_privilege(path: &Path) -> Option<&'static str> {
+    let file = fs::metadata(path).ok()?;
+    // SAFETY: neither call has preconditions.
+    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    if file.mode() & libc::S_ISUID != 0 && file.uid() != user {
+        return Some("a setuid program");
+    }
+    let setgid = libc::S_ISGID | libc::S_IXGRP;
+    if file.mode() & setgid == setgid && file.gid() != group {
+        return Some("a setgid program");
+    }
+    if user != 0 && has_capabilities(path) {
+        return Some("a program with file capabilities");
+    }
+    None
+}
+
+fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: both strings are NUL-terminated; a size of 0 asks for the length only, nothing is written.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// Exit status and sentence for a command that couldn't be started.
+fn explain(program: &OsStr, error: &io::Error) -> (u8, String) {
+    let name = program.display();
+    match error.kind() {
+        io::ErrorKind::NotFound
+            if find_program(program, env::var_os("PATH").as_deref()).is_some_and(|p| p.exists()) =>
+        {
+            (CANNOT_RUN, format!("{name}: its interpreter (the loader, or what \"#!\" names) doesn't exist"))
+        }
+        io::ErrorKind::NotFound if program.as_bytes().contains(&b'/') => {
+            (NOT_FOUND, format!("{name}: there is no such file"))
+        }
+        io::ErrorKind::NotFound => (NOT_FOUND, format!("{name}: there is no such command in PATH")),
+        io::ErrorKind::PermissionDenied => {
+            (CANNOT_RUN, format!("{name}: permission denied (not executable, or a directory)"))
+        }
+        _ => (CANNOT_RUN, format!("{name}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(before: Option<&str>) -> String {
+        library_path(Path::new("/opt/f/lib"), before.map(OsStr::new)).unwrap().into_string().unwrap()
+    }
+
+    #[test]
+    fn our_libraries_come_first_and_once() {
+        assert_eq!(path(None), "/opt/f/lib");
+        assert_eq!(path(Some("")), "/opt/f/lib");
+        assert_eq!(path(Some("/a:/b")), "/opt/f/lib:/a:/b");
+        assert_eq!(path(Some("/opt/f/lib:/a")), "/opt/f/lib:/a");
+        assert_eq!(path(Some("/a:/opt/f/lib")), "/opt/f/lib:/a");
+        assert_eq!(path(Some("/opt/f/lib")), "/opt/f/lib");
+        assert_eq!(path(Some("/a:")), "/opt/f/lib:/a:");
+    }
+
+    #[test]
+    fn directory_that_the_loader_would_split_is_refused() {
+        for directory in ["/a:b", "/a;b", "/$LIB/b"] {
+            let error = library_path(Path::new(directory), None).unwrap_err();
+            assert!(error.contains(directory), "{error}");
+        }
+    }
+
+    #[test]
+    fn setuid_program_of_another_user_is_privileged() {
+        let su = Path::new("/bin/su");
+        // SAFETY: getuid has no preconditions.
+        let user = unsafe { libc::getuid() };
+        let Ok(file) = fs::metadata(su) else { return println!("skipped: there is no /bin/su here") };
+        let expected = (user != 0 && file.mode() & libc::S_ISUID != 0).then_some("a setuid program");
+        assert_eq!(gained_privilege(su), expected);
+        assert_eq!(gained_privilege(&env::current_exe().unwrap()), None);
+    }
+
+    #[test]
+    fn programs_are_found_as_execvp_does() {
+        let path = Some(OsStr::new("/nowhere:/bin"));
+        assert_eq!(find_program(OsStr::new("sh"), path), Some("/bin/sh".into()));
+        assert_eq!(find_program(OsStr::new("./sh"), path), Some("./sh".into()));
+        assert_eq!(find_program(OsStr::new("no-such-command"), path), None);
+    }
+}
