@@ -17,3 +17,51 @@ pub enum Direction {
     /// Sent.
     Out,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::capture::{self, Capture, Envelope};
+    use super::fault::{self, Fault};
+    use super::{Direction, capture::create};
+    use std::process::Command;
+
+    /// Runs the ignored test below in a process of its own: the variables are looked at once per process.
+    fn in_a_process_with(capture: &str, fault: &str) -> String {
+        let output = Command::new("timeout")
+            .arg("20")
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "tap::tests::says_what_is_on", "--ignored", "--nocapture"])
+            .env(capture::VARIABLE, capture)
+            .env(fault::VARIABLE, fault)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().find_map(|line| line.split("taps: ").nth(1)).unwrap().to_owned()
+    }
+
+    #[test]
+    #[ignore = "the other half of the_environment_turns_the_taps_on"]
+    fn says_what_is_on() {
+        let (capture, fault) = (Capture::global(), Fault::global());
+        println!("taps: {} {}", capture.is_some(), fault.is_some());
+        if let Some(capture) = capture {
+            let envelope = Envelope::plain("10.0.0.1:49152".parse().unwrap(), "10.0.0.2".parse().unwrap());
+            capture.packet(Direction::Out, &envelope, &[&[0; 16]]);
+        }
+    }
+
+    #[test]
+    fn the_environment_turns_the_taps_on() {
+        let path = std::env::temp_dir().join(format!("ferroce-taps-{}.pcapng", std::process::id()));
+        create(&path).unwrap();
+        let before = std::fs::metadata(&path).unwrap().len();
+        let seen = in_a_process_with(path.to_str().unwrap(), "drop=1%,seed=7");
+        let after = std::fs::metadata(&path).unwrap().len();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((&seen[..], after - before), ("true true", 28 + 44 + 16));
+
+        assert_eq!(in_a_process_with("", ""), "false false");
+        assert_eq!(in_a_process_with("/nonexistent/file", "drop=5"), "false false");
+    }
+}
