@@ -198,9 +198,11 @@ impl Rendezvous {
                 return Ok(group);
             }
             if start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE } {
+                let holder = group::holder(address);
+                let foreign = holder.uid.is_some_and(|uid| uid != self.uid);
                 return Err(match answer {
-                    Answer::Silence => Error::Unresponsive { address },
-                    _ => Error::AddressInUse { address, holder: group::holder(address) },
+                    Answer::Silence if !foreign => Error::Unresponsive { address },
+                    _ => Error::AddressInUse { address, holder },
                 });
             }
             // Somebody is just making the group, or letting go of it.

@@ -117,12 +117,17 @@ impl Sending<'_> {
         }
     }
 
-    /// One `sendmmsg`: how many of `units` (at most [`MESSAGES`]) went.
+    /// One `sendmmsg`: how many of `units` (at most [`MESSAGES`]) went. A lone message, as in a ping-pong, doesn't pay
+    /// for the space of many.
     fn once(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
+        if units.len() == 1 { self.up_to::<1>(fd, units) } else { self.up_to::<MESSAGES>(fd, units) }
+    }
+
+    fn up_to<const N: usize>(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
         // SAFETY: all-zero bytes are a valid iovec and mmsghdr (null pointers, lengths of 0).
-        let (mut vectors, mut headers): ([libc::iovec; MESSAGES], [libc::mmsghdr; MESSAGES]) =
+        let (mut vectors, mut headers): ([libc::iovec; N], [libc::mmsghdr; N]) =
             unsafe { std::mem::zeroed() };
-        let mut controls = [ControlOut::new(); MESSAGES];
+        let mut controls = [ControlOut::new(); N];
         for (((unit, header), vector), control) in
             units.iter().zip(&mut headers).zip(&mut vectors).zip(&mut controls)
         {
@@ -137,7 +142,7 @@ impl Sending<'_> {
             header.msg_controllen = control.len();
             header.msg_control = control.for_sending();
         }
-        let count = units.len().min(MESSAGES);
+        let count = units.len().min(N);
         // SAFETY: the first `count` headers point to buffers, addresses and control messages that outlive the call.
         unsafe { sys::send_messages(fd, &mut headers[..count]) }
     }
@@ -195,4 +200,71 @@ fn refuses_segmentation(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EINVAL | libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT | libc::EMSGSIZE)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::EngineFd;
+    use crate::udp::{GROUP, HostAddr, TxBatch};
+    use ferroce_wire::icrc::Flow;
+    use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    fn headers(psn: u32) -> Headers {
+        let opcode = Opcode { service: Service::Rc, operation: Operation::SendMiddle };
+        Headers::new(Bth {
+            opcode,
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            pkey: 0xffff,
+            fecn: false,
+            becn: false,
+            dest_qp: 0x1000,
+            ack_request: false,
+            psn,
+        })
+    }
+
+    #[test]
+    fn without_segmentation_packets_go_one_by_one_with_icrcs_to_match() {
+        // Not port 4791, which is the host's: a receiver on a port of its own.
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let port = receiver.local_addr().unwrap().port();
+        let lo = HostAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+        let unused: Vec<EngineFd> =
+            (0..GROUP).map(|_| sys::socket(libc::AF_INET, libc::SOCK_DGRAM).unwrap()).collect();
+        let endpoint = Arc::new(Endpoint::new(lo, unused.into_boxed_slice().try_into().unwrap()));
+        let mut dest = endpoint.dest(lo, 0, 0, 0x1000).unwrap();
+        dest.to = lo.kernel(port);
+        dest.flow = Flow::v4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, dest.source_port(), port);
+        // The kernel refuses to segment for a socket that sends no checksums.
+        let fd = endpoint.sender_fd(dest.sender);
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, &1_i32).unwrap();
+
+        for round in 0..2 {
+            let mut batch = TxBatch::new();
+            for psn in 0..50 {
+                // The last is shorter.
+                let len = if psn == 49 { 20 } else { 600 };
+                let fill = |buffer: &mut [u8]| -> Result<(), ()> {
+                    buffer.fill(psn as u8);
+                    Ok(())
+                };
+                batch.packet(&dest, &headers(psn), len, fill).unwrap();
+            }
+            assert_eq!(batch.flush(), Flushed { sent: 50, dropped: 0 });
+            let mut buffer = [0; 2048];
+            for psn in 0..50_u32 {
+                let len = receiver.recv(&mut buffer).unwrap();
+                assert_eq!(len, 16 + if psn == 49 { 20 } else { 600 });
+                assert_eq!(buffer[11], psn as u8);
+                assert_eq!(dest.flow.verify(&buffer[..len], 0), Some(0), "each has the identification 0");
+            }
+            assert!(!endpoint.segmentation(), "remembered in round {round}");
+        }
+        assert_eq!(endpoint.stats().trains.load(Ordering::Relaxed), 0);
+    }
 }

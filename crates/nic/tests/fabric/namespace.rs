@@ -6,11 +6,20 @@ use std::time::{Duration, Instant};
 
 /// Names the test that is to run inside its namespace.
 const INSIDE: &str = "FERROCE_TEST_INSIDE";
-const UNSHARE: [&str; 3] = ["-Urnpf", "--kill-child", "--mount-proc"];
+const OPTIONS: [&str; 2] = ["--kill-child", "--mount-proc"];
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `body` in new user, network and PID namespaces, with the loopback interface up. `test` is the test's full name.
 pub fn in_namespace(test: &str, body: fn()) {
+    run("-Urnpf", test, body);
+}
+
+/// The same without a user namespace: only root can, and has other users there.
+pub fn in_root_namespace(test: &str, body: fn()) {
+    run("-npf", test, body);
+}
+
+fn run(namespaces: &str, test: &str, body: fn()) {
     if std::env::var(INSIDE).as_deref() == Ok(test) {
         // The first process of a PID namespace ignores most signals; this ends it, and with it all the others.
         std::thread::spawn(|| {
@@ -22,13 +31,17 @@ pub fn in_namespace(test: &str, body: fn()) {
         assert!(up.unwrap().success());
         return body();
     }
-    let can = Command::new("unshare").args(UNSHARE).args(["ip", "link"]).output();
+    let can = Command::new("unshare").arg(namespaces).args(OPTIONS).args(["ip", "link"]).output();
     if !can.is_ok_and(|output| output.status.success()) {
-        println!("skipped: no namespaces can be made here (unshare {} ip link)", UNSHARE.join(" "));
+        println!(
+            "skipped: no namespaces can be made here (unshare {namespaces} {} ip link)",
+            OPTIONS.join(" ")
+        );
         return;
     }
     let mut child = Command::new("unshare")
-        .args(UNSHARE)
+        .arg(namespaces)
+        .args(OPTIONS)
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(INSIDE, test)

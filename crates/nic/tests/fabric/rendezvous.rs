@@ -1,11 +1,16 @@
 //! Many processes, one UDP port, one QPN space.
 
 use super::member::Member;
-use super::namespace::{eventually, in_namespace};
+use super::namespace::{eventually, in_namespace, in_root_namespace};
+use super::packets::push;
 use ferroce_nic::rendezvous::{Error, Rendezvous, slot_of};
-use ferroce_nic::udp::HostAddr;
+use ferroce_nic::udp::{HostAddr, TxBatch};
+use ferroce_wire::Operation;
 use std::fs::read_to_string;
+use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 
 const LO4: &str = "127.0.0.1";
 const LO6: &str = "::1";
@@ -243,5 +248,115 @@ fn child_of_a_dead_member_keeps_neither_slot_nor_port() {
         assert_nothing_is_left();
         // SAFETY: the grandchild is in this test's PID namespace, where it was started a moment ago.
         assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0, "the child lives");
+    });
+}
+
+#[test]
+fn joining_works_without_proc() {
+    in_namespace("rendezvous::joining_works_without_proc", || {
+        let mut member = Member::joined(LO4);
+        let slot = member.number("slot");
+        // SAFETY: C strings, in a mount namespace of this test's own.
+        let hidden = unsafe {
+            libc::mount(c"none".as_ptr(), c"/proc".as_ptr(), c"tmpfs".as_ptr(), 0, std::ptr::null())
+        };
+        assert_eq!(hidden, 0);
+        let joiner = Rendezvous::join().unwrap();
+        let endpoint = joiner.endpoint(address(LO4)).unwrap();
+        let dest = endpoint.dest(endpoint.address(), 0, 0, (slot << 12) as u32).unwrap();
+        let mut batch = TxBatch::new();
+        push(&mut batch, &dest, Operation::SendMiddle, (slot << 12) as u32, 1, 100);
+        assert_eq!(batch.flush().sent, 1);
+        eventually("the member has the packet", || member.number("own") == 1);
+        member.kill();
+        // Its sockets live on in the joiner, and the name of the leader is free.
+        eventually("the joiner leads", || {
+            joiner.service(&mut |_| ()).unwrap();
+            joiner.is_leader()
+        });
+    });
+}
+
+/// A process of another user, in the same network namespace, that runs `python` code and says "ready".
+fn other_user(code: &str) -> Option<Child> {
+    if !read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295")) {
+        return None;
+    }
+    let mut child = Command::new("python3")
+        .args(["-c", &format!("import socket,time\n{code}\nprint('ready',flush=True)\ntime.sleep(50)")])
+        .uid(65534)
+        .gid(65534)
+        .stdout(Stdio::piped())
+        .spawn()
+        .ok()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
+    assert_eq!(line, "ready\n", "{code}");
+    Some(child)
+}
+
+#[test]
+fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
+    in_root_namespace("rendezvous::another_users_names_and_sockets_are_not_mistaken_for_ours", || {
+        // Takes names that are ours by spelling: the leader's, and every slot's but a few.
+        let squatter = other_user(
+            "held=[]\n\
+             for name in ['leader']+['slot-%d'%s for s in range(1,400)]:\n\
+             \x20for kind in (socket.SOCK_SEQPACKET,socket.SOCK_DGRAM):\n\
+             \x20 s=socket.socket(socket.AF_UNIX,kind); s.bind('\\0ferroce-1-u0-'+name); held.append(s)\n\
+             \x20 if kind==socket.SOCK_SEQPACKET: s.listen(5)",
+        );
+        let Some(mut squatter) = squatter else {
+            println!("skipped: no second user can be had here (or no python3)");
+            return;
+        };
+        let joiner = Rendezvous::join().unwrap();
+        assert!(joiner.slots()[0] >= 400 && !joiner.is_leader());
+        joiner.endpoint(address(LO4)).unwrap();
+        // One who takes the port.
+        let taker = other_user("s=socket.socket(socket.AF_INET6,socket.SOCK_DGRAM); s.bind(('::1',4791))");
+        match joiner.endpoint(address(LO6)).unwrap_err() {
+            Error::AddressInUse { holder, .. } => assert_eq!(holder.uid, Some(65534)),
+            other => panic!("{other}"),
+        }
+        squatter.kill().unwrap();
+        squatter.wait().unwrap();
+        let mut taker = taker.unwrap();
+        taker.kill().unwrap();
+        taker.wait().unwrap();
+        joiner.endpoint(address(LO6)).unwrap();
+    });
+}
+
+#[test]
+fn forwarded_packets_of_another_user_are_not_taken() {
+    in_root_namespace("rendezvous::forwarded_packets_of_another_user_are_not_taken", || {
+        let joiner = Rendezvous::join().unwrap();
+        let slot = joiner.slots()[0];
+        // A packet for our slot, well formed but for who sends it: first by root, then by another user.
+        let qpn = u32::from(slot) << 12;
+        let mut blob = b"FRC1".to_vec();
+        blob.extend_from_slice(&16_u32.to_ne_bytes());
+        blob.extend_from_slice(&[0; 48]);
+        blob.extend_from_slice(&[0; 4]);
+        blob.extend_from_slice(&qpn.to_be_bytes());
+        blob.extend_from_slice(&[0; 8]);
+        let code = format!(
+            "s=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM); s.sendto(bytes({blob:?}),'\\0ferroce-1-u0-slot-{slot}')"
+        );
+        let own = Command::new("python3").args(["-c", &format!("import socket\n{code}")]).status();
+        if !own.is_ok_and(|s| s.success()) {
+            println!("skipped: no python3");
+            return;
+        }
+        eventually("a packet of our own user arrives", || joiner.recv_forwarded(&mut |_| ()) == 1);
+        let Some(mut other) = other_user(&code) else {
+            println!("skipped: no second user can be had here");
+            return;
+        };
+        // It said "ready" after sending: what there is is in the queue.
+        assert_eq!(joiner.recv_forwarded(&mut |_| ()), 0);
+        other.kill().unwrap();
+        other.wait().unwrap();
     });
 }

@@ -3,9 +3,12 @@
 use super::namespace::{eventually, in_namespace};
 use super::packets::{identification, push};
 use ferroce_nic::rendezvous::Rendezvous;
+use ferroce_nic::sys;
 use ferroce_nic::udp::{Endpoint, HostAddr, Received, TxBatch, steering_of};
 use ferroce_wire::Operation::{SendFirst, SendLast, SendMiddle, WriteFirst, WriteMiddle};
+use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Operation, Packet};
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -264,6 +267,82 @@ fn short_datagrams_are_counted_and_not_handed_on() {
         eventually("they are counted", || {
             assert_eq!(drain(&endpoint, 0), []);
             endpoint.stats().malformed.load(Ordering::Relaxed) == 3
+        });
+    });
+}
+
+#[test]
+fn packets_on_the_wire_carry_the_identification_their_icrc_is_for() {
+    in_namespace("udp::packets_on_the_wire_carry_the_identification_their_icrc_is_for", || {
+        // Trains are then cut before they reach the interface, as for an adapter without offloads.
+        let args = ["link", "set", "lo", "gso_max_segs", "1"];
+        assert!(Command::new("ip").args(args).status().unwrap().success());
+        let protocol = i32::from((libc::ETH_P_IP as u16).to_be());
+        let capture = sys::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK).unwrap();
+        // SAFETY: all-zero bytes are a valid sockaddr_ll.
+        let mut all: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        all.sll_family = libc::AF_PACKET as u16;
+        all.sll_protocol = protocol as u16;
+        // SAFETY: the address and its length belong together.
+        let bound = unsafe {
+            libc::bind(capture.raw(), std::ptr::from_ref(&all).cast(), size_of::<libc::sockaddr_ll>() as u32)
+        };
+        assert_eq!(bound, 0);
+
+        let rendezvous = Rendezvous::join().unwrap();
+        let [endpoint, _] = endpoints(&rendezvous);
+        let qpn = 0x600_000;
+        let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
+        let mut batch = TxBatch::new();
+        (0..100).for_each(|psn| push(&mut batch, &dest, SendMiddle, qpn, psn, 333));
+        assert_eq!(batch.flush().sent, 100);
+        let got = receive(&endpoint, qpn, 100);
+        assert_eq!(got.iter().map(|g| g.0).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+
+        let flow = Flow::v4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, dest.source_port(), 4791);
+        let mut ids = Vec::new();
+        let mut buffer = [0; 65536];
+        while let Ok(len) = sys::read(capture.raw(), &mut buffer) {
+            let (ip, packet) = (&buffer[..20], &buffer[28..len]);
+            let id = u16::from_be_bytes([ip[4], ip[5]]);
+            assert_eq!((ip[0], ip[6], len), (0x45, 0x40, 20 + 8 + 12 + 336 + 4), "DF, one packet");
+            let (covered, icrc) = packet.split_at(packet.len() - 4);
+            let mut crc = flow.start(packet.len(), id);
+            crc.bth(covered);
+            assert_eq!(crc.finish(), icrc, "identification {id}");
+            ids.push(id);
+        }
+        assert_eq!(ids, (0..64).chain(0..36).collect::<Vec<u16>>());
+    });
+}
+
+#[test]
+fn full_send_buffer_drops_and_counts_and_goes_on() {
+    in_namespace("udp::full_send_buffer_drops_and_counts_and_goes_on", || {
+        // What waits in the interface's queue fills the sender's buffer.
+        let queue = "qdisc add dev lo root tbf rate 8mbit burst 70000 limit 100000000";
+        if !Command::new("tc").args(queue.split(' ')).status().is_ok_and(|s| s.success()) {
+            println!("skipped: this kernel or system has no tbf");
+            return;
+        }
+        let rendezvous = Rendezvous::join().unwrap();
+        let [endpoint, _] = endpoints(&rendezvous);
+        let qpn = 0x700_000;
+        let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
+        let mut batch = TxBatch::new();
+        let (mut sent, mut dropped) = (0, 0);
+        for round in 0..400 {
+            (0..60).for_each(|psn| push(&mut batch, &dest, SendMiddle, qpn, round * 60 + psn, 1024));
+            let flushed = batch.flush();
+            assert_eq!(flushed.sent + flushed.dropped, 60);
+            (sent, dropped) = (sent + flushed.sent, dropped + flushed.dropped);
+        }
+        assert!(dropped > 0 && sent > 0, "{sent} sent, {dropped} dropped");
+        assert_eq!(endpoint.stats().dropped.load(Ordering::Relaxed), dropped as u64);
+        assert!(Command::new("tc").args("qdisc del dev lo root".split(' ')).status().unwrap().success());
+        eventually("it sends again", || {
+            push(&mut batch, &dest, SendMiddle, qpn, 0, 64);
+            batch.flush().sent == 1
         });
     });
 }
