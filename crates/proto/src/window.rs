@@ -10,8 +10,10 @@ use core::time::Duration;
 const INITIAL: u32 = 128 << 10;
 /// More than any path here can use.
 const MAXIMUM: u32 = 64 << 20;
-/// The round trip taken for granted before the first measurement.
-const UNKNOWN_RTT: Duration = Duration::from_millis(2);
+/// The round trip taken for granted before the first measurement: that of a local network.
+const UNKNOWN_RTT: Duration = Duration::from_micros(200);
+/// How long to wait for an answer before the first measurement.
+const UNKNOWN_PATIENCE: Duration = Duration::from_millis(8);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
@@ -47,7 +49,7 @@ impl Window {
     /// An answer later than this is probably none.
     pub(crate) const fn patience(&self) -> Duration {
         if self.srtt == 0 {
-            Duration::from_nanos(UNKNOWN_RTT.as_nanos() as u64 * 4)
+            UNKNOWN_PATIENCE
         } else {
             Duration::from_nanos(self.srtt * 2 + self.deviation * 4)
         }

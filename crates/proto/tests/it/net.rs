@@ -129,8 +129,8 @@ impl Pair {
             return;
         }
         let copies = if self.rng.per_mille(self.faults.duplicate) { 2 } else { 1 };
-        for _ in 0..copies {
-            let mut arrives = self.now.after(self.faults.delay);
+        for copy in 0..copies {
+            let mut arrives = self.now.after(self.faults.delay * (1 + copy * 3));
             if self.rng.per_mille(self.faults.reorder) {
                 arrives = arrives.after(self.faults.delay * (1 + self.rng.below(8) as u32));
             }

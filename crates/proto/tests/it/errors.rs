@@ -1,0 +1,447 @@
+//! Every class of error: the completion on either side, the state of either QP, the event.
+
+use crate::host::{ALL, BASE, Region};
+use crate::net::{Pair, params, wr};
+use core::time::Duration;
+use ferroce_proto::{Access, QpEvent, QpParams, QpState, SendOp, SendWr, WcOpcode, WcStatus};
+use ferroce_wire::Service;
+
+const THERE: u64 = BASE + (1 << 20);
+/// A key of the peer with no rights at all, one whose memory is gone, and one that doesn't exist.
+const NO_RIGHTS: u32 = 0x200;
+const GONE: u32 = 0x300;
+const UNKNOWN: u32 = 0x400;
+/// One page.
+const SMALL: u32 = 0x500;
+
+fn keys(p: &mut Pair) {
+    for host in [&mut p.a.host, &mut p.b.host] {
+        let none = Region {
+            local_write: false,
+            remote_read: false,
+            remote_write: false,
+            remote_atomic: false,
+            ..Region::new(BASE, 4 << 20)
+        };
+        host.regions.insert(NO_RIGHTS, none);
+        host.regions.insert(GONE, Region { gone: true, ..Region::new(BASE, 4 << 20) });
+        host.regions.insert(SMALL, Region::new(THERE, 4096));
+    }
+}
+
+fn with_lkey(mut wr: SendWr<u32>, lkey: u32) -> SendWr<u32> {
+    if let ferroce_proto::Data::Sges(sges) = &mut wr.data {
+        for sge in sges {
+            sge.lkey = lkey;
+        }
+    }
+    wr
+}
+
+/// What a failing request leads to. The failing one has number 2, a good one before it 1, one behind it 3.
+struct Case {
+    name: &'static str,
+    request: SendWr<u32>,
+    /// The receives at the peer, of this size and key.
+    receive: Option<(u32, u32)>,
+    requester: WcStatus,
+    /// How the peer's receive ends, if it took one; 0xff stands for "flushed".
+    responder: Option<WcStatus>,
+    peer_state: QpState,
+    event: Option<QpEvent>,
+}
+
+fn cases() -> Vec<Case> {
+    use QpState::{Err, Rts};
+    use WcStatus as S;
+    let case = |name, request, requester, event| Case {
+        name,
+        request,
+        receive: None,
+        requester,
+        responder: None,
+        peer_state: if event == None { Rts } else { Err },
+        event,
+    };
+    let access = Some(QpEvent::AccessError);
+    let invalid = Some(QpEvent::RequestError);
+    let write = |rkey, va, len| wr(2, SendOp::Write { va, rkey }, BASE, len);
+    let read = |rkey, va, len| wr(2, SendOp::Read { va, rkey }, BASE, len);
+    let add = |rkey, va| wr(2, SendOp::FetchAdd { va, rkey, add: 1 }, BASE, 8);
+    let swap = |rkey, va| wr(2, SendOp::CompareSwap { va, rkey, compare: 1, swap: 1 }, BASE, 8);
+    let write_imm =
+        |rkey, va, len| wr(2, SendOp::WriteWithImmediate { va, rkey, immediate: [0; 4] }, BASE, len);
+    let send = |len| wr(2, SendOp::Send, BASE, len);
+    vec![
+        case("write with an unknown rkey", write(UNKNOWN, THERE, 5000), S::RemAccessErr, access),
+        case("write without the right", write(NO_RIGHTS, THERE, 5000), S::RemAccessErr, access),
+        case("write beyond the region", write(SMALL, THERE, 4097), S::RemAccessErr, access),
+        case("write before the region", write(SMALL, THERE - 1, 10), S::RemAccessErr, access),
+        case("write around the end of addresses", write(SMALL, u64::MAX - 1, 4), S::RemAccessErr, access),
+        case("write to memory that is gone", write(GONE, THERE, 5000), S::RemOpErr, access),
+        case("read with an unknown rkey", read(UNKNOWN, THERE, 5000), S::RemAccessErr, access),
+        case("read without the right", read(NO_RIGHTS, THERE, 5000), S::RemAccessErr, access),
+        case("read beyond the region", read(SMALL, THERE, 4097), S::RemAccessErr, access),
+        case("read of memory that is gone", read(GONE, THERE, 5000), S::RemOpErr, access),
+        case("fetch-add with an unknown rkey", add(UNKNOWN, THERE), S::RemAccessErr, access),
+        case("fetch-add beyond the region", add(SMALL, THERE + 4096), S::RemAccessErr, access),
+        case("fetch-add on memory that is gone", add(GONE, THERE), S::RemOpErr, access),
+        case("misaligned fetch-add", add(ALL, THERE + 4), S::RemInvReqErr, invalid),
+        case("misaligned compare-swap", swap(ALL, THERE + 1), S::RemInvReqErr, invalid),
+        case("compare-swap without the right", swap(NO_RIGHTS, THERE), S::RemAccessErr, access),
+        Case {
+            responder: Some(S::RemAccessErr),
+            event: None,
+            receive: Some((64, ALL)),
+            ..case(
+                "write with immediate without the right",
+                write_imm(NO_RIGHTS, THERE, 10),
+                S::RemAccessErr,
+                access,
+            )
+        },
+        Case {
+            responder: Some(S::LocLenErr),
+            peer_state: Err,
+            receive: Some((100, ALL)),
+            ..case("send longer than the receive", send(101), S::RemInvReqErr, None)
+        },
+        Case {
+            responder: Some(S::LocLenErr),
+            peer_state: Err,
+            receive: Some((4999, ALL)),
+            ..case("long send one byte longer than the receive", send(5000), S::RemInvReqErr, None)
+        },
+        Case {
+            responder: Some(S::LocProtErr),
+            peer_state: Err,
+            receive: Some((5000, UNKNOWN)),
+            ..case("send into a receive with a wrong lkey", send(10), S::RemOpErr, None)
+        },
+        Case {
+            responder: Some(S::LocProtErr),
+            peer_state: Err,
+            receive: Some((5000, NO_RIGHTS)),
+            ..case("send into a receive without local write", send(10), S::RemOpErr, None)
+        },
+        Case {
+            responder: Some(S::RemAccessErr),
+            peer_state: Err,
+            receive: Some((100, ALL)),
+            ..case(
+                "send that invalidates an unknown key",
+                wr(2, SendOp::SendWithInvalidate { rkey: UNKNOWN }, BASE, 10),
+                S::RemAccessErr,
+                None,
+            )
+        },
+        case("send from a wrong lkey", with_lkey(write(ALL, THERE, 10), UNKNOWN), S::LocProtErr, None),
+        case(
+            "long write whose second element is wrong",
+            {
+                let mut request = write(ALL, THERE, 3000);
+                if let ferroce_proto::Data::Sges(sges) = &mut request.data {
+                    sges.push(ferroce_proto::Sge { addr: BASE, length: 3000, lkey: UNKNOWN });
+                }
+                request
+            },
+            S::LocProtErr,
+            None,
+        ),
+        case("read into a wrong lkey", with_lkey(read(ALL, THERE, 5000), UNKNOWN), S::LocProtErr, None),
+        case(
+            "read into memory without local write",
+            with_lkey(read(ALL, THERE, 1), NO_RIGHTS),
+            S::LocProtErr,
+            None,
+        ),
+        case("atomic into a wrong lkey", with_lkey(add(ALL, THERE), UNKNOWN), S::LocProtErr, None),
+        case(
+            "atomic with a short buffer",
+            wr(2, SendOp::FetchAdd { va: THERE, rkey: ALL, add: 1 }, BASE, 4),
+            S::LocLenErr,
+            None,
+        ),
+        case(
+            "local invalidate of an unknown key",
+            wr(2, SendOp::LocalInvalidate { rkey: UNKNOWN }, BASE, 0),
+            S::MwBindErr,
+            None,
+        ),
+    ]
+}
+
+#[test]
+fn every_error_class_has_its_status_state_and_event_on_both_sides() {
+    for mtu in [256, 1024, u32::MAX] {
+        for case in cases() {
+            let name = format!("{} (mtu {mtu})", case.name);
+            let mut p = Pair::new(Service::Rc, mtu);
+            keys(&mut p);
+            if let Some((length, lkey)) = case.receive {
+                p.b.host.post_recv(10, THERE, length);
+                p.b.host.receives[0].sges[0].lkey = lkey;
+            }
+            p.b.host.post_recv(11, THERE, 64);
+            p.a.host.post_recv(12, THERE, 64);
+            p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 3000));
+            p.a.post(case.request);
+            let mut behind = wr(3, SendOp::Write { va: THERE, rkey: ALL }, BASE, 3000);
+            behind.signaled = false;
+            p.a.post(behind);
+            p.run();
+            p.transmit();
+            assert_eq!(
+                p.a.host.send_statuses(),
+                [(1, WcStatus::Success), (2, case.requester), (3, WcStatus::WrFlushErr)],
+                "{name}"
+            );
+            assert_eq!(p.a.host.recv_statuses(), [(12, WcStatus::WrFlushErr)], "{name}");
+            assert_eq!(p.a.qp.state(), QpState::Err, "{name}");
+            assert_eq!(p.b.qp.state(), case.peer_state, "{name}");
+            assert_eq!(p.b.host.events, Vec::from_iter(case.event), "{name}");
+            let mut receives = Vec::from_iter(case.responder.map(|status| (10, status)));
+            if case.peer_state == QpState::Err {
+                receives.push((11, WcStatus::WrFlushErr));
+            }
+            assert_eq!(p.b.host.recv_statuses(), receives, "{name}");
+            assert_eq!(p.a.qp.next_timeout(), None, "{name}: no timer is left");
+        }
+    }
+}
+
+#[test]
+fn rights_of_the_qp_are_asked_before_those_of_the_key() {
+    let none = QpParams { access: Access::default(), ..params(1024) };
+    for op in [
+        SendOp::Write { va: THERE, rkey: ALL },
+        SendOp::Read { va: THERE, rkey: ALL },
+        SendOp::FetchAdd { va: THERE, rkey: ALL, add: 1 },
+        SendOp::CompareSwap { va: THERE, rkey: ALL, compare: 0, swap: 0 },
+    ] {
+        let mut p = Pair::with(Service::Rc, params(1024), none, 5);
+        p.a.post(wr(1, op, BASE, 8));
+        p.run();
+        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemInvReqErr)], "{op:?}");
+        assert_eq!(p.b.host.events, [QpEvent::RequestError], "{op:?}");
+        assert_eq!(p.b.qp.state(), QpState::Err);
+    }
+}
+
+#[test]
+fn more_reads_than_the_responder_keeps_are_an_invalid_request() {
+    let one = QpParams { max_dest_rd_atomic: 1, ..params(1024) };
+    let mut p = Pair::with(Service::Rc, params(1024), one, 5);
+    for i in 0..3 {
+        p.a.post(wr(i, SendOp::Read { va: THERE, rkey: ALL }, BASE, 4096));
+    }
+    p.run();
+    // The first is answered before the NAK.
+    assert_eq!(
+        p.a.host.send_statuses(),
+        [(0, WcStatus::Success), (1, WcStatus::RemInvReqErr), (2, WcStatus::WrFlushErr)]
+    );
+}
+
+#[test]
+fn no_more_reads_are_outstanding_than_max_rd_atomic() {
+    for limit in [1, 2, 5] {
+        let a = QpParams { max_rd_atomic: limit, ..params(1024) };
+        let b = QpParams { max_dest_rd_atomic: limit, ..params(1024) };
+        let mut p = Pair::with(Service::Rc, a, b, 5);
+        for i in 0..20 {
+            p.a.post(wr(2 * i, SendOp::Read { va: THERE, rkey: ALL }, BASE, 4096));
+            p.a.post(wr(2 * i + 1, SendOp::FetchAdd { va: THERE, rkey: ALL, add: 1 }, BASE + 8192, 8));
+        }
+        p.transmit();
+        assert_eq!(p.a.host.log.len(), usize::from(limit));
+        p.run();
+        assert!(p.a.send_ok());
+        assert_eq!(p.a.host.sends.len(), 40);
+    }
+}
+
+#[test]
+fn read_on_a_qp_without_rd_atomic_ends_instead_of_waiting_for_ever() {
+    let mut p = Pair::with(Service::Rc, QpParams { max_rd_atomic: 0, ..params(1024) }, params(1024), 5);
+    p.a.post(wr(1, SendOp::Read { va: THERE, rkey: ALL }, BASE, 8));
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::LocQpOpErr)]);
+}
+
+#[test]
+fn peer_that_answers_nothing_uses_up_the_retries() {
+    for (retry_cnt, mtu) in [(0, 1024), (3, 1024), (7, 1024), (2, u32::MAX)] {
+        let mut p =
+            Pair::with(Service::Rc, QpParams { retry_cnt, timeout: 10, ..params(mtu) }, params(mtu), 5);
+        p.drop_to_b = Some(Box::new(|_| true));
+        let start = p.now;
+        p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
+        p.a.post(wr(2, SendOp::Read { va: THERE, rkey: ALL }, BASE, 8));
+        p.run();
+        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RetryExcErr), (2, WcStatus::WrFlushErr)]);
+        assert_eq!(p.a.qp.counters().timeouts, u64::from(retry_cnt) + 1);
+        let least = Duration::from_nanos(4096 << 10) * (u32::from(retry_cnt) + 1);
+        let took = p.now.since(start);
+        assert!(took >= least && took <= least * 4, "IBTA 9.7.6.1.3: {took:?} for {least:?}");
+    }
+}
+
+#[test]
+fn timeout_zero_never_gives_up() {
+    let mut p = Pair::with(Service::Rc, QpParams { timeout: 0, ..params(1024) }, params(1024), 5);
+    p.drop_to_b = Some(Box::new(|_| true));
+    p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
+    p.run_for(Duration::from_secs(100));
+    assert!(p.a.host.sends.is_empty());
+    p.drop_to_b = None;
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn missing_receive_uses_up_the_rnr_retries() {
+    for rnr_retry in [0, 1, 6] {
+        let a = QpParams { rnr_retry, ..params(1024) };
+        let mut p = Pair::with(Service::Rc, a, QpParams { min_rnr_timer: 20, ..params(1024) }, 5);
+        let start = p.now;
+        p.a.post(wr(1, SendOp::Send, BASE, 3000));
+        p.a.post(wr(2, SendOp::Send, BASE, 3000));
+        p.run();
+        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RnrRetryExcErr), (2, WcStatus::WrFlushErr)]);
+        assert_eq!(p.a.qp.counters().rnr_naks, u64::from(rnr_retry) + 1);
+        let waited = Duration::from_micros(10_240) * u32::from(rnr_retry);
+        assert!(p.now.since(start) >= waited && p.now.since(start) < waited + Duration::from_millis(1));
+        assert_eq!(p.b.qp.state(), QpState::Rts, "the responder is unharmed");
+    }
+}
+
+#[test]
+fn rnr_retry_seven_waits_for_ever_and_the_message_arrives_once() {
+    for op in [SendOp::Send, SendOp::WriteWithImmediate { va: THERE, rkey: ALL, immediate: [9; 4] }] {
+        let mut p = Pair::new(Service::Rc, 1024);
+        p.a.host.fill(BASE, 5000, 1);
+        p.a.post(wr(1, op, BASE, 5000));
+        p.a.post(wr(2, SendOp::Write { va: THERE + 8192, rkey: ALL }, BASE, 5000));
+        p.run_for(Duration::from_secs(2));
+        assert!(p.a.host.sends.is_empty());
+        assert!(p.a.qp.counters().rnr_naks > 100);
+        p.b.host.post_recv(1, THERE, 5000);
+        p.run();
+        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+        assert_eq!(p.b.host.recvs.len(), 1);
+        assert_eq!(p.b.host.bytes(THERE, 5000), p.a.host.bytes(BASE, 5000));
+    }
+}
+
+#[test]
+fn progress_gives_the_retries_back() {
+    let mut p =
+        Pair::with(Service::Rc, QpParams { retry_cnt: 1, timeout: 10, ..params(1024) }, params(1024), 5);
+    let mut seen = std::collections::BTreeSet::new();
+    p.drop_to_b =
+        Some(Box::new(move |frame| frame.headers.bth.psn % 3 == 0 && seen.insert(frame.headers.bth.psn)));
+    for i in 0..50 {
+        p.a.post(wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
+    }
+    p.run();
+    assert!(p.a.send_ok() && p.a.host.sends.len() == 50);
+}
+
+#[test]
+fn memory_taken_away_in_the_middle_of_a_read_ends_it_after_what_was_sent() {
+    let mut p = Pair::new(Service::Rc, 256);
+    p.b.host.regions.insert(0x99, Region::new(BASE, 1 << 20));
+    p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
+    p.a.post(wr(2, SendOp::Read { va: BASE, rkey: 0x99 }, BASE, 10_000));
+    p.b.host.room = Some(5);
+    for _ in 0..3 {
+        p.step();
+    }
+    p.b.host.regions.remove(&0x99);
+    p.b.host.room = None;
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success), (2, WcStatus::RemAccessErr)]);
+    assert_eq!(p.b.host.events, [QpEvent::AccessError]);
+    assert_eq!(p.b.qp.state(), QpState::Err);
+}
+
+#[test]
+fn error_is_reported_only_after_all_earlier_requests_have_ended() {
+    let mut p = Pair::new(Service::Rc, 1024);
+    keys(&mut p);
+    p.a.post(wr(1, SendOp::Read { va: THERE, rkey: ALL }, BASE, 20_000));
+    p.a.post(wr(2, SendOp::Write { va: THERE, rkey: ALL }, BASE, 20_000));
+    p.a.post(with_lkey(wr(3, SendOp::Write { va: THERE, rkey: ALL }, BASE, 10), UNKNOWN));
+    p.a.post(wr(4, SendOp::Write { va: THERE, rkey: ALL }, BASE, 10));
+    p.transmit();
+    assert!(p.a.host.sends.is_empty());
+    p.run();
+    use WcStatus::{LocProtErr, Success, WrFlushErr};
+    assert_eq!(p.a.host.send_statuses(), [(1, Success), (2, Success), (3, LocProtErr), (4, WrFlushErr)]);
+}
+
+#[test]
+fn qp_in_error_flushes_what_is_posted_later() {
+    let mut p = Pair::new(Service::Rc, 1024);
+    p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
+    p.a.host.post_recv(5, THERE, 8);
+    p.a.qp.set_state(QpState::Err, p.now, &mut p.a.host);
+    p.a.post(wr(2, SendOp::Read { va: THERE, rkey: ALL }, BASE, 8));
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::WrFlushErr), (2, WcStatus::WrFlushErr)]);
+    assert_eq!(p.a.host.sends[1].opcode, WcOpcode::RdmaRead);
+    assert_eq!(p.a.host.recv_statuses(), [(5, WcStatus::WrFlushErr)]);
+    assert!(p.a.host.log.is_empty());
+}
+
+#[test]
+fn receive_of_a_message_in_progress_is_flushed_before_the_others() {
+    let mut p = Pair::new(Service::Rc, 256);
+    for i in 0..3 {
+        p.b.host.post_recv(i, THERE, 1000);
+    }
+    p.a.post(wr(1, SendOp::Send, BASE, 1000));
+    p.a.host.room = Some(2);
+    p.step();
+    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
+    p.b.host.recvs.append(&mut p.b.host.unpublished);
+    assert_eq!(p.b.host.recv_statuses(), [0, 1, 2].map(|i| (i, WcStatus::WrFlushErr)));
+}
+
+#[test]
+fn qp_with_an_srq_says_when_it_has_taken_its_last_receive() {
+    let mut p = Pair::with(Service::Rc, params(256), QpParams { srq: true, ..params(256) }, 5);
+    for i in 0..3 {
+        p.b.host.post_recv(i, THERE, 100);
+    }
+    p.a.post(wr(1, SendOp::Send, BASE, 1000));
+    p.run();
+    assert_eq!(p.b.host.recv_statuses(), [(0, WcStatus::LocLenErr)]);
+    assert_eq!(p.b.host.events, [QpEvent::LastWqeReached]);
+    assert_eq!(p.b.host.receives.len(), 2, "those of the SRQ are for others");
+    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
+    assert_eq!(p.b.host.events.len(), 1);
+}
+
+#[test]
+fn reset_drops_everything_silently_and_the_qp_can_be_used_again() {
+    let mut p = Pair::new(Service::Rc, 1024);
+    p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 50_000));
+    p.a.post(wr(2, SendOp::Read { va: THERE, rkey: ALL }, BASE, 50_000));
+    p.transmit();
+    for side in [&mut p.a, &mut p.b] {
+        side.qp.set_state(QpState::Reset, p.now, &mut side.host);
+        side.qp.params_mut().sq_psn = 0x123;
+        side.qp.params_mut().rq_psn = 0x123;
+    }
+    assert!(p.a.host.sends.is_empty() && p.a.qp.sq_len() == 0 && p.a.qp.next_timeout().is_none());
+    p.up();
+    // The packets of the former connection are still on the wire.
+    p.run();
+    let responses = p.b.qp.counters().responses_sent;
+    p.a.post(wr(3, SendOp::Write { va: THERE, rkey: ALL }, BASE, 5000));
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(3, WcStatus::Success)]);
+    assert!(p.b.qp.counters().responses_sent > responses);
+}
