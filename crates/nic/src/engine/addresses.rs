@@ -1,6 +1,7 @@
 //! Local addresses in use, and the paths that address vectors lead to.
 
 use super::Engine;
+use super::taps::Taps;
 use crate::Context;
 use crate::ah::{Path, Route};
 use crate::error::{Error, Result, invalid};
@@ -159,7 +160,8 @@ impl Engine {
 
     /// Is this QPN at this address one of this process, to be reached without a socket?
     pub(crate) fn is_local(&self, route: &Route, qpn: u32) -> bool {
-        !udp_only() && self.rendezvous.owns(qpn) && self.addresses.endpoint(route.to).is_some()
+        let faults = self.taps.is_some_and(Taps::has_faults);
+        !udp_only() && !faults && self.rendezvous.owns(qpn) && self.addresses.endpoint(route.to).is_some()
     }
 
     /// The path to a QP.

@@ -18,6 +18,7 @@ impl Engine {
             done |= self.read_forwarded();
         }
         done |= self.run_timers() > 0;
+        done |= self.run_taps();
         done |= self.run_queued();
         done
     }
@@ -41,9 +42,7 @@ impl Engine {
                 continue;
             }
             for &steering in &address.steerings {
-                let received = address.endpoint.recv(steering, &mut |datagrams| {
-                    self.with_work(|work| self.dispatch(datagrams, work));
-                });
+                let received = address.endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams));
                 match received {
                     Ok(Received::Busy) => {}
                     Ok(received) => done |= received.count() > 0,
@@ -60,9 +59,14 @@ impl Engine {
         self.rendezvous.recv_forwarded(&mut |datagrams| {
             done = true;
             self.lease.forwarded(clock::now());
-            self.with_work(|work| self.dispatch(datagrams, work));
+            self.arrived(datagrams);
         });
         done
+    }
+
+    /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.
+    pub(super) fn identification(datagram: &Datagram<'_>) -> Option<u16> {
+        verify(&mut None, datagram)
     }
 
     /// Hands a batch to its QPs: packets in a row for one QP are worked on under one lock, with one ACK.
@@ -89,7 +93,7 @@ impl Engine {
                         ttl: datagram.ttl.unwrap_or(64),
                         len: datagram.bytes.len() as u16,
                     };
-                    if !env.accepts(&meta, false) || !icrc_is_right(&mut flow, datagram) {
+                    if !env.accepts(&meta, false) || verify(&mut flow, datagram).is_none() {
                         tracing::trace!(qpn, ?meta, "packet refused");
                         continue;
                     }
@@ -103,8 +107,9 @@ impl Engine {
     }
 }
 
-/// Checks a packet's ICRC; `flow` saves the work that packets of one source have in common.
-fn icrc_is_right(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> bool {
+/// Checks a packet's ICRC, and finds the IPv4 identification it was made for; `flow` saves the work that packets of
+/// one source have in common.
+fn verify(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Option<u16> {
     let flow = match flow {
         Some((source, flow)) if *source == datagram.source => flow,
         _ => {
@@ -112,10 +117,10 @@ fn icrc_is_right(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>)
             let new = match (datagram.source.ip().to_canonical(), datagram.destination.ip()) {
                 (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, port, ROCE_V2_PORT),
                 (IpAddr::V6(src), IpAddr::V6(dst)) => Flow::v6(src, dst, port, ROCE_V2_PORT),
-                _ => return false,
+                _ => return None,
             };
             &flow.insert((datagram.source, new)).1
         }
     };
-    flow.verify(datagram.bytes, datagram.segment).is_some()
+    flow.verify(datagram.bytes, datagram.segment)
 }

@@ -3,6 +3,7 @@
 //! A poller stamps a lease. While it is fresh the background thread stays off the sockets; when it has run out, the
 //! background thread sleeps on them.
 
+use super::taps::Taps;
 use super::{Engine, current};
 use crate::clock;
 use ferroce_proto::Instant;
@@ -84,7 +85,8 @@ pub fn prepare_wait(channel: RawFd) -> WaitPlan {
     while engine.progress() {}
     let now = clock::now();
     engine.lease.stamp(now.after(WAIT));
-    let timer = Instant(engine.timers.next()).since(now);
+    let taps = engine.taps.map_or(u64::MAX, Taps::next);
+    let timer = Instant(engine.timers.next().min(taps)).since(now);
     let timeout = if engine.run_queue.is_empty() { timer.min(WAIT / 2) } else { Duration::ZERO };
     WaitPlan { fds: [channel, engine.sockets.raw()], timeout }
 }

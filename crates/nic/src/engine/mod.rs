@@ -11,6 +11,7 @@ mod lease;
 mod local;
 mod qps;
 mod registry;
+mod taps;
 mod thread;
 mod timers;
 mod work;
@@ -35,6 +36,7 @@ use parking_lot::Mutex;
 use qps::QpTable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use taps::Taps;
 use thread::Control;
 use timers::Timers;
 use work::{RunQueue, WorkPool};
@@ -48,6 +50,7 @@ pub(crate) struct Engine {
     timers: Timers,
     run_queue: RunQueue,
     works: WorkPool,
+    taps: Option<&'static Taps>,
     lease: Lease,
     /// An epoll of the RoCE sockets: the background thread, and whoever waits for a completion event, sleeps on it.
     sockets: EngineFd,
@@ -84,6 +87,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
         return Ok(engine);
     }
     fork::install();
+    let taps = Taps::from_env();
     let engine: &'static Engine = Box::leak(Box::new(Engine {
         generation: generation(),
         rendezvous: Rendezvous::join()?,
@@ -91,7 +95,8 @@ pub(crate) fn start() -> Result<&'static Engine> {
         qps: QpTable::default(),
         timers: Timers::default(),
         run_queue: RunQueue::default(),
-        works: WorkPool::default(),
+        works: WorkPool::new(taps),
+        taps,
         lease: Lease::default(),
         sockets: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
         control: Control::new()?,
@@ -114,6 +119,7 @@ impl Engine {
         let result = f(&mut work);
         self.deliver_local(&mut work);
         self.works.put(work);
+        self.wake_for_taps();
         result
     }
 

@@ -1,5 +1,6 @@
 //! The background thread: progress when nobody polls, requests of the host's other processes, news of the network.
 
+use super::taps::Taps;
 use super::{Engine, registry};
 use crate::clock;
 use crate::error::{Error, Result};
@@ -110,12 +111,13 @@ fn run(engine: &'static Engine) {
 impl Engine {
     /// Until the next timer; and whoever sets an earlier one from now on knows that the thread has to be woken.
     fn time_to_sleep(&self, now: Instant) -> Duration {
-        let until = self.timers.next().min(now.after(SLEEP).0);
+        let next = || self.timers.next().min(self.taps.map_or(u64::MAX, Taps::next));
+        let until = next().min(now.after(SLEEP).0);
         self.lease.sleeping_until.store(until, Ordering::SeqCst);
         if !self.run_queue.is_empty() {
             return Duration::ZERO;
         }
-        Instant(until.min(self.timers.next())).since(now)
+        Instant(until.min(next())).since(now)
     }
 
     fn look_after_control(&'static self) {
@@ -123,7 +125,7 @@ impl Engine {
         let _ = sys::read(self.control.wake.raw(), &mut count);
         let served = self.rendezvous.service(&mut |datagrams| {
             self.lease.forwarded(clock::now());
-            self.with_work(|work| self.dispatch(datagrams, work));
+            self.arrived(datagrams);
         });
         if let Err(error) = served {
             tracing::debug!(%error, "serving the host's other processes");

@@ -1,7 +1,8 @@
 //! The buffers that a thread needs while it lets QPs work, and the queue of QPs that have more to do.
 
+use super::taps::Taps;
 use crate::qp::{Qp, ReadAhead};
-use crate::udp::TxBatch;
+use crate::udp::{Outlet, TxBatch};
 use ferroce_proto::Completion;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -32,19 +33,32 @@ impl Work {
 }
 
 /// Buffers that aren't in use.
-#[derive(Debug, Default)]
-pub(super) struct WorkPool(Mutex<Vec<Box<Work>>>);
+#[derive(Debug)]
+pub(super) struct WorkPool {
+    unused: Mutex<Vec<Box<Work>>>,
+    outlet: Option<&'static dyn Outlet>,
+}
 
 impl WorkPool {
     /// More than this many are freed.
     const KEPT: usize = 8;
 
+    /// An empty pool; what its buffers send goes through `taps`.
+    pub(super) fn new(taps: Option<&'static Taps>) -> Self {
+        Self { unused: Mutex::default(), outlet: taps.map(|taps| taps as &dyn Outlet) }
+    }
+
     pub(super) fn take(&self) -> Box<Work> {
-        self.0.lock().pop().unwrap_or_default()
+        let unused = self.unused.lock().pop();
+        unused.unwrap_or_else(|| {
+            let mut work = Box::<Work>::default();
+            work.batch.set_outlet(self.outlet);
+            work
+        })
     }
 
     pub(super) fn put(&self, work: Box<Work>) {
-        let mut pool = self.0.lock();
+        let mut pool = self.unused.lock();
         if pool.len() < Self::KEPT {
             pool.push(work);
         }

@@ -219,6 +219,7 @@ impl Env for QpEnv<'_> {
                 let mut payload = vec![0; len];
                 fill(pd, ahead, source, &mut payload)?;
                 let record = Record { headers: *headers, payload, meta: *meta };
+                self.qp.engine.show_local(&record);
                 peer.inbox.push(record);
                 self.work.kicks.push(peer);
                 Ok(())

@@ -65,6 +65,21 @@ pub struct TxBatch {
     used: usize,
     trains: Vec<Train>,
     early: Flushed,
+    outlet: Option<&'static dyn Outlet>,
+}
+
+/// Sees packets just before they leave, one by one.
+pub(crate) trait Outlet: Sync {
+    /// Whether the packet is to be sent now; else the outlet has taken it over.
+    fn outgoing(&self, dest: &Dest, id: u16, packet: &mut [u8]) -> bool;
+    /// A batch has been shown in full.
+    fn flushed(&self);
+}
+
+impl std::fmt::Debug for dyn Outlet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Outlet")
+    }
 }
 
 impl std::fmt::Debug for TxBatch {
@@ -90,7 +105,13 @@ impl TxBatch {
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         let staging = vec![0; bytes.max(MAX_TRAIN)].into_boxed_slice();
-        Self { staging, used: 0, trains: Vec::with_capacity(MAX_TRAINS), early: Flushed::default() }
+        Self {
+            staging,
+            used: 0,
+            trains: Vec::with_capacity(MAX_TRAINS),
+            early: Flushed::default(),
+            outlet: None,
+        }
     }
 
     /// Nothing waits for a flush.
@@ -153,7 +174,22 @@ impl TxBatch {
         std::mem::take(&mut self.early)
     }
 
+    /// Shows all packets to `outlet` from now on.
+    pub(crate) fn set_outlet(&mut self, outlet: Option<&'static dyn Outlet>) {
+        self.outlet = outlet;
+    }
+
     fn send(&mut self) {
+        if let Some(outlet) = self.outlet {
+            // All packets of an outlet are either its own or to be sent: trains stay whole.
+            self.trains.retain(|train| {
+                let bytes = &mut self.staging[train.start..train.start + train.len];
+                let packets = bytes.chunks_mut(train.segment).enumerate();
+                packets
+                    .fold(true, |send, (id, packet)| outlet.outgoing(&train.dest, id as u16, packet) && send)
+            });
+            outlet.flushed();
+        }
         if !self.trains.is_empty() {
             let flushed = send::send(&mut self.staging[..self.used], &self.trains);
             self.early.sent += flushed.sent;
@@ -162,6 +198,12 @@ impl TxBatch {
         }
         self.used = 0;
     }
+}
+
+/// Sends one packet that is complete as it is.
+pub(crate) fn send_alone(dest: &Dest, packet: &mut [u8]) -> Flushed {
+    let len = packet.len();
+    send::send(packet, &[Train { dest: dest.clone(), start: 0, len, segment: len, count: 1 }])
 }
 
 /// Writes the ICRC at the end of a packet, for the IPv4 identification that it will have.

@@ -81,6 +81,23 @@ impl Dest {
         self.endpoint.senders[usize::from(self.sender)].get().map_or(0, |s| s.port)
     }
 
+    /// TOS or traffic class of the packets.
+    #[must_use]
+    pub const fn tos(&self) -> u8 {
+        self.tos
+    }
+
+    /// TTL or hop limit of the packets.
+    #[must_use]
+    pub const fn ttl(&self) -> u8 {
+        self.ttl
+    }
+
+    /// Writes a packet's ICRC, for the IPv4 identification that it will have.
+    pub(crate) fn seal(&self, packet: &mut [u8], id: u16) {
+        super::batch::seal(packet, self, id);
+    }
+
     /// Whether packets to both may share a train.
     pub(super) fn same_train(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.endpoint, &other.endpoint)

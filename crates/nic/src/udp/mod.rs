@@ -30,6 +30,7 @@ mod stats;
 pub use address::HostAddr;
 pub(crate) use address::InetAddress;
 pub use batch::{Flushed, PushError, TxBatch};
+pub(crate) use batch::{Outlet, send_alone};
 pub use datagram::Datagram;
 pub(crate) use datagram::{RECORD_HEADER, decode, encode};
 pub(crate) use endpoint::large_buffer;

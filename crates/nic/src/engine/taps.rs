@@ -1,0 +1,168 @@
+//! The capture and the faults of this process, between the engine and the fabrics.
+//!
+//! Faults befall packets of the `udp` fabric; while there are any, every QP uses it. A packet that a fault has touched
+//! leaves alone, so that its ICRC (of identification 0) is right unless `corrupt` made it wrong.
+
+use super::{Engine, Record};
+use crate::clock;
+use crate::tap::Direction;
+use crate::tap::capture::{Capture, Envelope};
+use crate::tap::fault::{Fault, FaultQueue};
+use crate::udp::{Datagram, Dest, HostAddr, Outlet, send_alone};
+use ferroce_proto::Instant;
+use ferroce_wire::ROCE_V2_PORT;
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What [`Datagram`] says of a packet besides its bytes.
+type Arrived = (SocketAddr, HostAddr, u8, Option<u8>, u16);
+
+/// Both taps; it exists only while one of them is on.
+pub(crate) struct Taps {
+    capture: Option<&'static Capture>,
+    faults: Option<Faults>,
+}
+
+struct Faults {
+    outgoing: Mutex<FaultQueue<Dest>>,
+    incoming: Mutex<FaultQueue<Arrived>>,
+    /// When the next packet of either queue is due.
+    next: AtomicU64,
+}
+
+impl Taps {
+    /// The taps that the environment asks for.
+    pub(super) fn from_env() -> Option<&'static Self> {
+        let capture = Capture::global();
+        let faults = Fault::global().map(|fault| Faults {
+            outgoing: Mutex::new(fault.queue(Direction::Out)),
+            incoming: Mutex::new(fault.queue(Direction::In)),
+            next: AtomicU64::new(u64::MAX),
+        });
+        if capture.is_none() && faults.is_none() {
+            return None;
+        }
+        Some(Box::leak(Box::new(Self { capture, faults })))
+    }
+
+    /// Packets may be lost: every QP has to use the `udp` fabric.
+    pub(super) fn has_faults(&self) -> bool {
+        self.faults.is_some()
+    }
+
+    /// When [`Engine::run_taps`] has something to do.
+    pub(super) fn next(&self) -> u64 {
+        self.faults.as_ref().map_or(u64::MAX, |f| f.next.load(Ordering::Acquire))
+    }
+
+    fn show(&self, dest: &Dest, id: u16, packet: &[u8]) {
+        if let Some(capture) = self.capture {
+            let src = dest.endpoint().address().with_port(dest.source_port());
+            let dst = dest.peer().with_port(ROCE_V2_PORT);
+            let envelope = Envelope { src, dst, tos: dest.tos(), ttl: dest.ttl(), id };
+            capture.packet(Direction::Out, &envelope, &[packet]);
+        }
+    }
+
+    /// Sends what is due.
+    fn run_outgoing(&self, faults: &Faults) {
+        let now = clock::now();
+        let mut queue = faults.outgoing.lock();
+        while let Some((dest, mut packet)) = queue.pop_due(now.0) {
+            self.show(&dest, 0, &packet);
+            send_alone(&dest, &mut packet);
+        }
+        faults.next.fetch_min(queue.next_due().unwrap_or(u64::MAX), Ordering::AcqRel);
+    }
+}
+
+impl Outlet for Taps {
+    fn outgoing(&self, dest: &Dest, id: u16, packet: &mut [u8]) -> bool {
+        let Some(faults) = &self.faults else {
+            self.show(dest, id, packet);
+            return true;
+        };
+        dest.seal(packet, 0);
+        faults.outgoing.lock().push(clock::now().0, dest.clone(), packet);
+        false
+    }
+
+    fn flushed(&self) {
+        if let Some(faults) = &self.faults {
+            self.run_outgoing(faults);
+        }
+    }
+}
+
+impl Engine {
+    /// Takes packets from a socket: shows them to the capture, puts them through the faults, hands on the rest.
+    pub(super) fn arrived(&'static self, datagrams: &[Datagram<'_>]) {
+        let Some(taps) = self.taps else {
+            return self.with_work(|work| self.dispatch(datagrams, work));
+        };
+        if let Some(capture) = taps.capture {
+            for d in datagrams {
+                let dst = d.destination.with_port(ROCE_V2_PORT);
+                let id = Self::identification(d).unwrap_or(d.segment);
+                let envelope = Envelope { src: d.source, dst, tos: d.tos, ttl: d.ttl.unwrap_or(64), id };
+                capture.packet(Direction::In, &envelope, &[d.bytes]);
+            }
+        }
+        let Some(faults) = &taps.faults else {
+            return self.with_work(|work| self.dispatch(datagrams, work));
+        };
+        let now = clock::now();
+        for d in datagrams {
+            let meta = (d.source, d.destination, d.tos, d.ttl, d.segment);
+            faults.incoming.lock().push(now.0, meta, d.bytes);
+        }
+        self.run_incoming(faults);
+    }
+
+    fn run_incoming(&'static self, faults: &Faults) {
+        loop {
+            let mut queue = faults.incoming.lock();
+            let due = queue.pop_due(clock::now().0);
+            let Some(((source, destination, tos, ttl, segment), bytes)) = due else {
+                faults.next.fetch_min(queue.next_due().unwrap_or(u64::MAX), Ordering::AcqRel);
+                return;
+            };
+            drop(queue);
+            let datagram = Datagram { source, destination, tos, ttl, segment, bytes: &bytes };
+            self.with_work(|work| self.dispatch(&[datagram], work));
+        }
+    }
+
+    /// Lets the packets go that faults have held back for long enough.
+    pub(super) fn run_taps(&'static self) -> bool {
+        let Some(taps) = self.taps.filter(|taps| taps.next() <= clock::now().0) else { return false };
+        if let Some(faults) = &taps.faults {
+            faults.next.store(u64::MAX, Ordering::Release);
+            taps.run_outgoing(faults);
+            self.run_incoming(faults);
+        }
+        true
+    }
+
+    /// Wakes the background thread for packets that faults hold back, if nobody else will look after them.
+    pub(super) fn wake_for_taps(&self) {
+        if let Some(taps) = self.taps.filter(|taps| taps.next() != u64::MAX) {
+            self.wake_for(Instant(taps.next()));
+        }
+    }
+
+    /// Shows a packet of the `local` fabric to the capture.
+    pub(crate) fn show_local(&self, record: &Record) {
+        if let Some(capture) = self.taps.and_then(|taps| taps.capture) {
+            let src = SocketAddr::new(record.meta.src, ROCE_V2_PORT);
+            let envelope = Envelope {
+                tos: record.meta.tos,
+                ttl: record.meta.ttl,
+                ..Envelope::plain(src, record.meta.dst)
+            };
+            let len = record.payload.len();
+            capture.message(Direction::Out, &envelope, &record.headers, &record.payload, len);
+        }
+    }
+}
