@@ -6,28 +6,50 @@ use std::{env, io};
 /// The library that programs load.
 pub const LIBRARY: &str = "libibverbs.so.1";
 
+/// Why the libraries can't be used: what is so, and the mend. Sentences without their full stop.
+#[derive(Debug)]
+pub struct Missing {
+    pub says: String,
+    pub mend: &'static str,
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.says, self.mend)
+    }
+}
+
 /// The directory of our libraries: `../lib/ferroce` seen from this command.
 ///
 /// # Errors
-/// A sentence that says what is missing, and the mend.
-pub fn library_directory() -> Result<PathBuf, String> {
-    let own = env::current_exe()
-        .and_then(|path| path.canonicalize())
-        .map_err(|error| format!("cannot find out where this command is: {error}"))?;
-    library_directory_beside(&own)
+/// They aren't there.
+pub fn library_directory() -> Result<PathBuf, Missing> {
+    match env::current_exe().and_then(|path| path.canonicalize()) {
+        Ok(own) => library_directory_beside(&own),
+        Err(error) => Err(Missing {
+            says: format!("cannot find out where this command is: {error}"),
+            mend: "mount /proc, and keep the command where it was started from",
+        }),
+    }
 }
 
-fn library_directory_beside(command: &Path) -> Result<PathBuf, String> {
+fn library_directory_beside(command: &Path) -> Result<PathBuf, Missing> {
     let prefix = command.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let directory = prefix.join("lib/ferroce");
     match directory.join(LIBRARY).metadata() {
         Ok(_) => Ok(directory),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
-            "{LIBRARY} is not in {}, where it belongs beside this command; keep bin/ and lib/ of one build together \
-             (in a source tree: `cargo xtask dist`, then target/dist/bin/ferroce)",
-            directory.display()
-        )),
-        Err(error) => Err(format!("{}: {error}", directory.join(LIBRARY).display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Missing {
+            says: format!(
+                "{LIBRARY} is not in {}, where it belongs beside this command",
+                directory.display()
+            ),
+            mend: "keep bin/ and lib/ of one build together (in a source tree: `cargo xtask dist`, then \
+                   target/dist/bin/ferroce)",
+        }),
+        Err(error) => Err(Missing {
+            says: format!("{} can't be used: {error}", directory.join(LIBRARY).display()),
+            mend: "make it readable for this user",
+        }),
     }
 }
 
@@ -37,7 +59,7 @@ mod tests {
 
     #[test]
     fn missing_library_is_said_with_the_place_it_belongs() {
-        let error = library_directory_beside(Path::new("/nowhere/bin/ferroce")).unwrap_err();
+        let error = library_directory_beside(Path::new("/nowhere/bin/ferroce")).unwrap_err().to_string();
         assert!(error.contains("/nowhere/lib/ferroce") && error.contains("cargo xtask dist"), "{error}");
     }
 }

@@ -47,7 +47,8 @@ enum Command {
         capture: Option<PathBuf>,
         /// Harm packets in both directions, the same way in every run with the same seed
         ///
-        /// A list such as "drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%,delay=2ms,seed=7".
+        /// A list such as "drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%,delay=1ms..3ms,seed=7": probabilities as
+        /// percentages or fractions, delays with a unit, the seed a number.
         #[arg(long, value_name = "SPEC")]
         fault: Option<String>,
         /// The command and its arguments

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
+use ferroce_nic::tap::{capture, fault};
+
 use crate::{elf, install};
 
 /// Exit status when `ferroce run` itself fails; those above are the shell's (`env(1)`, `nohup(1)`).
@@ -43,7 +45,7 @@ pub fn run(options: &Options<'_>) -> ExitCode {
 }
 
 fn prepare(options: &Options<'_>) -> Result<Command, String> {
-    let libraries = install::library_directory()?;
+    let libraries = install::library_directory().map_err(|missing| missing.to_string())?;
     let (program, arguments) = options.command.split_first().ok_or("there is no command to run")?;
     let mut command = Command::new(program);
     command.args(arguments);
@@ -51,12 +53,11 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
     // The library then says on standard error why it refused a call.
     command.env("FERROCE_RUN", "1");
     if let Some(file) = options.capture {
-        command.env("FERROCE_CAPTURE", start_capture(file)?);
+        command.env(capture::VARIABLE, start_capture(file)?);
     }
     if let Some(spec) = options.fault {
-        spec.parse::<ferroce_nic::tap::fault::Fault>()
-            .map_err(|error| format!("--fault {spec:?}: {error}"))?;
-        command.env("FERROCE_FAULT", spec);
+        spec.parse::<fault::Fault>().map_err(|error| format!("--fault {spec:?}: {error}"))?;
+        command.env(fault::VARIABLE, spec);
     }
     if let Some(path) = find_program(program, env::var_os("PATH").as_deref()) {
         for warning in warnings(&path, &libraries) {
@@ -91,7 +92,7 @@ fn library_path(libraries: &Path, before: Option<&OsStr>) -> Result<OsString, St
 fn start_capture(file: &Path) -> Result<PathBuf, String> {
     let explain = |error: io::Error| format!("--capture {}: {error}", file.display());
     let absolute = std::path::absolute(file).map_err(explain)?;
-    ferroce_nic::tap::capture::create(&absolute).map_err(explain)?;
+    capture::create(&absolute).map_err(explain)?;
     Ok(absolute)
 }
 

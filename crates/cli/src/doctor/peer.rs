@@ -81,13 +81,14 @@ fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], fin
         Ok(Some(route)) => route,
         Ok(None) => {
             findings.push(Finding::stop(
-                format!("There is no route to {peer} ({ip})."),
+                format!("There is no route to {}.", named(peer, ip)),
                 "add one (`ip route`), or bring up the interface that leads there",
             ));
             return;
         }
         Err(error) => {
-            findings.push(Finding::note(format!("The way to {peer} ({ip}) can't be looked up: {error}.")));
+            findings
+                .push(Finding::note(format!("The way to {} can't be looked up: {error}.", named(peer, ip))));
             return;
         }
     };
@@ -101,10 +102,16 @@ fn check_address(peer: &str, ip: IpAddr, scope: u32, devices: &[DeviceInfo], fin
     findings.push(probe(peer, ip, scope, &route, devices));
 }
 
+/// The peer as it was given, and its address where that says more.
+fn named(peer: &str, ip: IpAddr) -> String {
+    let is_address = peer.split('%').next().is_some_and(|text| text.parse() == Ok(ip));
+    if is_address { peer.to_owned() } else { format!("{peer} ({ip})") }
+}
+
 fn judge_route(peer: &str, ip: IpAddr, route: &Route, devices: &[DeviceInfo]) -> Option<Finding> {
     match route.kind {
         RouteKind::Local => {
-            return Some(Finding::fine(format!("{peer} ({ip}) is this host: no network is needed.")));
+            return Some(Finding::fine(format!("{} is this host: no network is needed.", named(peer, ip))));
         }
         RouteKind::Unicast => {}
         RouteKind::Other(_) => {
@@ -117,13 +124,13 @@ fn judge_route(peer: &str, ip: IpAddr, route: &Route, devices: &[DeviceInfo]) ->
     let device = devices.iter().find(|device| Some(device.netdev.ifindex) == route.ifindex);
     let Some(device) = device else {
         return Some(Finding::stop(
-            format!("The way to {peer} ({ip}) leaves by an interface that is not a device here."),
+            format!("The way to {} leaves by an interface that is not a device here.", named(peer, ip)),
             "name that interface in FERROCE_DEVICES (`ip route get` shows it)",
         ));
     };
     let source = route.source.map_or(String::new(), |source| format!(" from {source}"));
     let gateway = route.gateway.map_or(String::new(), |gateway| format!(" by way of {gateway}"));
-    Some(Finding::fine(format!("{peer} ({ip}) is reached through {}{source}{gateway}.", device.name)))
+    Some(Finding::fine(format!("{} is reached through {}{source}{gateway}.", named(peer, ip), device.name)))
 }
 
 /// Sends datagrams as long as the largest packet, and looks what the network answers.
@@ -135,7 +142,7 @@ fn probe(peer: &str, ip: IpAddr, scope: u32, route: &Route, devices: &[DeviceInf
             judge_probe(peer, &answer, route.mtu.map_or(mtu, |of_route| of_route.min(mtu)), interface_mtu)
         }
         Err(error) => Finding::stop(
-            format!("A datagram to UDP port {ROCE_PORT} of {peer} ({ip}) can't be sent: {error}."),
+            format!("A datagram to UDP port {ROCE_PORT} of {} can't be sent: {error}.", named(peer, ip)),
             "look at the packet filter of this host (output of UDP port 4791)",
         ),
     }

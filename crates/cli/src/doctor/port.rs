@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::time::Duration;
 
-use ferroce_nic::net::DeviceInfo;
+use ferroce_nic::net::{DeviceInfo, interfaces};
 
 use super::{Finding, own_uid, user_name};
 
@@ -79,8 +79,15 @@ pub fn address(ip: IpAddr, scope_id: u32, port: u16) -> SocketAddr {
 /// Sends a datagram from another port of the address to `receiver`, which is bound to it.
 fn self_test(receiver: &UdpSocket, ip: IpAddr, scope_id: u32) -> Finding {
     let blocked = |how: String| {
+        let says = format!("UDP port {ROCE_PORT} on {ip} is free, but a datagram sent to it here {how}");
+        if !loopback_is_up() {
+            return Finding::stop(
+                format!("{says}: lo is down, and packets between programs of one host take it."),
+                "`ip link set lo up`",
+            );
+        }
         Finding::stop(
-            format!("UDP port {ROCE_PORT} on {ip} is free, but a datagram sent to it here {how}."),
+            format!("{says}."),
             format!(
                 "let it through the packet filter: `nft add rule inet filter input udp dport {ROCE_PORT} accept`, or \
                  `iptables -I INPUT -p udp --dport {ROCE_PORT} -j ACCEPT`"
@@ -108,6 +115,10 @@ fn self_test(receiver: &UdpSocket, ip: IpAddr, scope_id: u32) -> Finding {
         }
         Err(error) => blocked(format!("is refused: {error}")),
     }
+}
+
+fn loopback_is_up() -> bool {
+    interfaces().is_ok_and(|all| all.iter().any(|netdev| netdev.is_loopback() && netdev.is_up()))
 }
 
 /// Whether a socket bound to `bound` keeps another user from binding to `wanted`.

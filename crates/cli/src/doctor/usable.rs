@@ -12,10 +12,9 @@ const COMMON_PATH_MTU: u32 = 1024;
 pub fn check(findings: &mut Vec<Finding>) -> Vec<DeviceInfo> {
     findings.push(match install::library_directory() {
         Ok(directory) => Finding::fine(format!("Ferroce's libraries are in {}.", directory.display())),
-        Err(says) => Finding::stop(
-            format!("`ferroce run` cannot start anything: {says}."),
-            "install Ferroce as a whole, bin/ and lib/ together",
-        ),
+        Err(missing) => {
+            Finding::stop(format!("`ferroce run` cannot start anything: {}.", missing.says), missing.mend)
+        }
     });
     let found = discover();
     judge(&found, findings);

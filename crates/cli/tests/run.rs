@@ -1,0 +1,153 @@
+//! `ferroce run` as a person or a script meets it.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use common::{Installation, run};
+
+#[test]
+fn our_libraries_come_first_and_the_rest_of_the_environment_stays() {
+    let ferroce = Installation::new();
+    let show = "echo $LD_LIBRARY_PATH; echo $FERROCE_RUN; echo ${FERROCE_CAPTURE-none} ${FERROCE_FAULT-none}; echo $MINE";
+    let outcome = run(ferroce
+        .ferroce(&["run", "--", "/bin/sh", "-c", show])
+        .env("LD_LIBRARY_PATH", "/elsewhere")
+        .env("MINE", "kept"));
+    let ours = ferroce.path("lib/ferroce");
+    assert_eq!(outcome.stdout, format!("{}:/elsewhere\n1\nnone none\nkept\n", ours.display()));
+    assert_eq!((outcome.status, outcome.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn run_inside_run_names_the_libraries_once() {
+    let ferroce = Installation::new();
+    let command = ferroce.path("bin/ferroce");
+    let outcome = run(&mut ferroce.ferroce(&[
+        "run",
+        command.to_str().unwrap(),
+        "run",
+        "sh",
+        "-c",
+        "echo $LD_LIBRARY_PATH",
+    ]));
+    assert_eq!(outcome.stdout, format!("{}\n", ferroce.path("lib/ferroce").display()));
+}
+
+#[test]
+fn command_keeps_its_process_id_and_exit_status() {
+    let ferroce = Installation::new();
+    let child =
+        ferroce.ferroce(&["run", "sh", "-c", "echo $$; exit 42"]).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{pid}\n"));
+    assert_eq!(output.status.code(), Some(42));
+}
+
+#[test]
+fn options_after_the_command_are_the_commands() {
+    let ferroce = Installation::new();
+    let outcome = run(&mut ferroce.ferroce(&["run", "echo", "--capture", "x", "--help", "-n"]));
+    assert_eq!(outcome.stdout, "--capture x --help -n\n");
+}
+
+#[test]
+fn commands_that_cannot_run_give_the_shells_exit_status_and_say_why() {
+    let ferroce = Installation::new();
+    let plain = ferroce.path("plain");
+    std::fs::write(&plain, "not a program").unwrap();
+    let orphan = ferroce.path("orphan");
+    std::fs::write(&orphan, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&orphan, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for (command, status, says) in [
+        ("no-such-command-here", 127, "no-such-command-here: there is no such command in PATH"),
+        ("./no/such/file", 127, "./no/such/file: there is no such file"),
+        (plain.to_str().unwrap(), 126, "permission denied"),
+        (orphan.to_str().unwrap(), 126, "its interpreter"),
+    ] {
+        let outcome = run(&mut ferroce.ferroce(&["run", command]));
+        assert_eq!(outcome.status, Some(status), "{outcome:?}");
+        assert!(outcome.stderr.starts_with("ferroce run: ") && outcome.stderr.contains(says), "{outcome:?}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    }
+}
+
+#[test]
+fn missing_library_is_an_error_with_the_mend() {
+    let ferroce = Installation::new();
+    std::fs::remove_file(ferroce.path("lib/ferroce/libibverbs.so.1")).unwrap();
+    let outcome = run(&mut ferroce.ferroce(&["run", "true"]));
+    assert_eq!(outcome.status, Some(125));
+    assert!(outcome.stderr.contains("libibverbs.so.1 is not in"), "{outcome:?}");
+}
+
+#[test]
+fn capture_file_exists_with_its_header_before_the_command_starts() {
+    let ferroce = Installation::new();
+    let show = "echo $FERROCE_CAPTURE; od -An -tx1 -N4 \"$FERROCE_CAPTURE\"";
+    let outcome = run(ferroce
+        .ferroce(&["run", "--capture", "here.pcapng", "sh", "-c", show])
+        .current_dir(ferroce.path("lib")));
+    let file = ferroce.path("lib/here.pcapng");
+    assert_eq!(outcome.stdout, format!("{}\n 0a 0d 0d 0a\n", file.display()), "{outcome:?}");
+
+    let outcome = run(&mut ferroce.ferroce(&["run", "--capture", "/no/such/directory/x.pcapng", "true"]));
+    assert_eq!(outcome.status, Some(125));
+    assert!(outcome.stderr.contains("--capture /no/such/directory/x.pcapng: "), "{outcome:?}");
+}
+
+#[test]
+fn faults_are_checked_before_the_command_starts() {
+    let ferroce = Installation::new();
+    let outcome =
+        run(&mut ferroce.ferroce(&["run", "--fault", "drop=1%,seed=7", "sh", "-c", "echo $FERROCE_FAULT"]));
+    assert_eq!((outcome.stdout.as_str(), outcome.status), ("drop=1%,seed=7\n", Some(0)), "{outcome:?}");
+    for (wrong, says) in [("drop=101%", "from 0% to 100%"), ("lose=1%", "\"lose\""), ("drop", "KEY=VALUE")] {
+        let outcome = run(&mut ferroce.ferroce(&["run", "--fault", wrong, "echo", "started"]));
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (Some(125), ""), "{outcome:?}");
+        assert!(outcome.stderr.contains(says), "{outcome:?}");
+    }
+}
+
+#[test]
+fn programs_that_would_not_load_our_library_are_told_of() {
+    if Command::new("cc").arg("--version").output().is_err() {
+        return println!("skipped: there is no C compiler here (cc)");
+    }
+    let ferroce = Installation::new();
+    let source = ferroce.path("main.c");
+    std::fs::write(&source, "int main(void) { return 3; }\n").unwrap();
+    let other = ferroce.path("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("libibverbs.so.1"), "").unwrap();
+    let build = |name: &str, options: &[&str]| {
+        let program = ferroce.path(name);
+        let built = Command::new("cc").arg("-o").arg(&program).arg(&source).args(options).output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        program.into_os_string().into_string().unwrap()
+    };
+    for (name, options, says) in [
+        ("rpath", &["-Wl,--disable-new-dtags,-rpath,$ORIGIN/other"][..], "RPATH"),
+        ("runpath", &["-Wl,--enable-new-dtags,-rpath,$ORIGIN/other"], ""),
+        ("harmless", &["-Wl,--disable-new-dtags,-rpath,/no/library/here"], ""),
+        ("static", &["-static"], "statically linked"),
+    ] {
+        let outcome = run(&mut ferroce.ferroce(&["run", &build(name, options)]));
+        assert_eq!(outcome.status, Some(3), "the command runs all the same: {outcome:?}");
+        assert_eq!(outcome.stderr.is_empty(), says.is_empty(), "{outcome:?}");
+        assert!(outcome.stderr.contains(says), "{outcome:?}");
+    }
+}
+
+#[test]
+fn help_names_every_command_and_missing_arguments_are_usage_errors() {
+    let ferroce = Installation::new();
+    let outcome = run(&mut ferroce.ferroce(&["--help"]));
+    for word in ["run", "devices", "doctor", "FERROCE_DEVICES", "FERROCE_LOG"] {
+        assert!(outcome.stdout.contains(word), "{outcome:?}");
+    }
+    assert_eq!(run(&mut ferroce.ferroce(&["run"])).status, Some(2));
+    assert_eq!(run(&mut ferroce.ferroce(&[])).status, Some(2));
+}
