@@ -38,6 +38,12 @@ impl Refusal {
     }
 }
 
+impl From<ferroce_nic::Error> for Refusal {
+    fn from(error: ferroce_nic::Error) -> Self {
+        Self::new(error.errno(), error.to_string())
+    }
+}
+
 /// Sets the calling thread's errno.
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: the address is the calling thread's own errno, valid for its lifetime.
@@ -50,8 +56,36 @@ pub(crate) fn last_errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Runs `body`; a panic becomes `EIO`. Nothing unwinds into C.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Holds `pthread_cancel` off while Rust code is on the stack: the adapter makes system calls that are cancellation
+/// points, and glibc's forced unwinding must not run through destructors and `catch_unwind`.
+struct Uncancellable(c_int);
+
+impl Uncancellable {
+    fn new() -> Self {
+        let mut old = 0;
+        // SAFETY: POSIX; `old` is a valid place, and disabling can't itself cancel.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut old) };
+        Self(old)
+    }
+}
+
+impl Drop for Uncancellable {
+    fn drop(&mut self) {
+        // SAFETY: as above, with the state that the thread had. With deferred cancellation, the default, this isn't a
+        // cancellation point.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// Runs `body`; a panic becomes `EIO`. Nothing unwinds into C, and cancellation waits.
 pub(crate) fn guard<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let _uncancellable = Uncancellable::new();
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         Err(Refusal::new(libc::EIO, "an internal error; the adapter can't be trusted any more"))
     });
@@ -109,6 +143,19 @@ pub(crate) unsafe fn at<'a, T>(pointer: *const T, what: &'static str) -> Outcome
 pub(crate) unsafe fn at_mut<'a, T>(pointer: *mut T, what: &'static str) -> Outcome<&'a mut T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or_else(|| Refusal::invalid(format!("{what} is NULL")))
+}
+
+/// Writes a result to where a program wants it.
+///
+/// # Safety
+/// `place` is null or valid for writing a `T`, initialised or not.
+pub(crate) unsafe fn put<T>(place: *mut T, what: &'static str, value: T) -> Outcome<()> {
+    if place.is_null() {
+        return Err(Refusal::invalid(format!("{what} is NULL")));
+    }
+    // SAFETY: not null, and the caller's promise.
+    unsafe { place.write(value) };
+    Ok(())
 }
 
 /// Defines the function behind an export (`symbols.tsv` gives it its name and versions). After the arrow stands how it

@@ -2,11 +2,24 @@
 //! [`ferroce_nic`] and converts back.
 //!
 //! What stays out: how anything works (`nic`), symbol versions and linking (`link/`, run by xtask). `symbols.tsv` is
-//! the one table of exports.
+//! the one table of exports. What inline code of the header calls through is set in `context`.
 
 pub mod abi;
+mod ah;
 mod call;
+mod context;
+mod cq;
+mod cq_ex;
 mod device;
+mod events;
+mod kernel;
 mod log;
+mod memory;
 mod names;
+mod object;
+mod poll;
+mod post;
+mod qp;
+mod query;
+mod srq;
 mod unsupported;

@@ -29,7 +29,8 @@ pub(crate) fn start() {
 
 /// Reports a refused call.
 pub(crate) fn refused(call: &'static str, refusal: &Refusal) {
-    if refusal.errno == libc::EOPNOTSUPP || refusal.errno == libc::EAGAIN {
+    // Answers to probing, which correct programs do as well.
+    if matches!(refusal.errno, libc::EOPNOTSUPP | libc::EAGAIN | libc::ENODATA | libc::ENOENT) {
         tracing::debug!(call, errno = refusal.errno, "{}", refusal.why);
         return;
     }

@@ -3,6 +3,7 @@
 
 use libc::c_int;
 
+use crate::abi::{ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp};
 use crate::call::{self, Refusal};
 
 fn refusal() -> Refusal {
@@ -39,7 +40,7 @@ macro_rules! unsupported {
 unsupported!(errno:
     _ibv_query_comp_cntr_caps ibv_attach_mcast ibv_dealloc_dmah ibv_destroy_comp_cntr ibv_detach_mcast
     ibv_inc_comp_cntr ibv_inc_err_comp_cntr ibv_qp_attach_comp_cntr ibv_query_port_speed ibv_read_comp_cntr
-    ibv_read_err_comp_cntr ibv_set_comp_cntr ibv_set_err_comp_cntr
+    ibv_read_err_comp_cntr ibv_resolve_eth_l2_from_gid ibv_set_comp_cntr ibv_set_err_comp_cntr
 );
 unsupported!(minus_one: ibv_dm_export_dmabuf_fd ibv_export_buf_dmabuf_fd);
 unsupported!(pointer:
@@ -72,5 +73,28 @@ extern "C" fn private_ignore() {}
 extern "C" fn private_zero() -> u32 {
     0
 }
-unsupported!(errno: _ibv_query_gid_ex _ibv_query_gid_table ibv_ack_async_event ibv_ack_cq_events ibv_close_device ibv_copy_ah_attr_from_kern ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern ibv_copy_qp_attr_from_kern ibv_dealloc_pd ibv_dereg_mr ibv_destroy_ah ibv_destroy_comp_channel ibv_destroy_cq ibv_destroy_qp ibv_destroy_srq ibv_dofork_range ibv_dontfork_range ibv_fork_init ibv_get_async_event ibv_get_cq_event ibv_get_device_guid ibv_get_device_index ibv_get_pkey_index ibv_init_ah_from_wc ibv_is_fork_initialized ibv_modify_qp ibv_modify_srq ibv_query_device ibv_query_ece ibv_query_gid ibv_query_gid_type ibv_query_pkey ibv_query_port ibv_query_qp ibv_query_qp_data_in_order ibv_query_srq ibv_read_ibdev_sysfs_file ibv_read_sysfs_file ibv_register_driver ibv_rereg_mr ibv_resize_cq ibv_resolve_eth_l2_from_gid ibv_set_ece);
-unsupported!(pointer: ibv_alloc_pd ibv_create_ah ibv_create_ah_from_wc ibv_create_comp_channel ibv_create_cq ibv_create_qp ibv_create_srq ibv_get_device_name ibv_get_sysfs_path ibv_open_device ibv_qp_to_qp_ex ibv_reg_mr ibv_reg_mr_iova ibv_reg_mr_iova2);
+
+/// A number of bytes that couldn't be read.
+#[unsafe(export_name = "ferroce_c_private_minus_one")]
+extern "C" fn private_minus_one() -> c_int {
+    call::minus_one("private function for vendor libraries", || Err(refusal()))
+}
+
+/// The slot behind ibv_alloc_mw(3).
+pub(crate) unsafe extern "C" fn alloc_mw(_pd: *mut ibv_pd, _kind: c_int) -> *mut ibv_mw {
+    call::pointer("ibv_alloc_mw", || Err(Refusal::unsupported("memory windows")))
+}
+
+/// The slot behind ibv_bind_mw(3).
+pub(crate) unsafe extern "C" fn bind_mw(
+    _qp: *mut ibv_qp,
+    _mw: *mut ibv_mw,
+    _bind: *mut ibv_mw_bind,
+) -> c_int {
+    call::errno_value("ibv_bind_mw", || Err(Refusal::unsupported("memory windows")))
+}
+
+/// The slot behind ibv_dealloc_mw(3).
+pub(crate) unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
+    call::errno_value("ibv_dealloc_mw", || Err(Refusal::unsupported("memory windows")))
+}

@@ -1,0 +1,222 @@
+//! Address handles: ibv_create_ah(3), ibv_init_ah_from_wc(3), ibv_create_ah_from_wc(3).
+
+use std::mem::zeroed;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use ferroce_nic as nic;
+use nic::qp::AddressVector;
+
+use crate::abi::*;
+use crate::call::{Outcome, Refusal, at, entry, put};
+use crate::context::ContextBlock;
+use crate::memory::PdBlock;
+use crate::object::{Headed, next_handle};
+
+#[repr(C)]
+pub(crate) struct AhBlock {
+    c: ibv_ah,
+    nic: Arc<nic::Ah>,
+}
+
+// SAFETY: `repr(C)` with an `ibv_ah` first.
+unsafe impl Headed for AhBlock {
+    type C = ibv_ah;
+    const WHAT: &'static str = "ah";
+}
+
+impl AhBlock {
+    pub(crate) fn nic(&self) -> &Arc<nic::Ah> {
+        &self.nic
+    }
+}
+
+pub(crate) fn vector_of(attr: &ibv_ah_attr) -> AddressVector {
+    AddressVector {
+        is_global: attr.is_global != 0,
+        dgid: attr.grh.dgid.bytes(),
+        sgid_index: attr.grh.sgid_index,
+        flow_label: attr.grh.flow_label,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        sl: attr.sl,
+        dlid: attr.dlid,
+        src_path_bits: attr.src_path_bits,
+        static_rate: attr.static_rate,
+        port_num: attr.port_num,
+    }
+}
+
+pub(crate) fn attr_of(vector: &AddressVector) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: vector.dgid },
+            flow_label: vector.flow_label,
+            sgid_index: vector.sgid_index,
+            hop_limit: vector.hop_limit,
+            traffic_class: vector.traffic_class,
+        },
+        dlid: vector.dlid,
+        sl: vector.sl,
+        src_path_bits: vector.src_path_bits,
+        static_rate: vector.static_rate,
+        is_global: u8::from(vector.is_global),
+        port_num: vector.port_num,
+    }
+}
+
+fn create(pd: *mut ibv_pd, domain: &PdBlock, attr: &ibv_ah_attr) -> Outcome<*mut ibv_ah> {
+    let nic = nic::Ah::create(domain.nic(), vector_of(attr))?;
+    AhBlock::allocate(|_| {
+        Ok(AhBlock { c: ibv_ah { context: domain.context(), pd, handle: next_handle() }, nic })
+    })
+}
+
+entry! {
+    fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> pointer ibv_ah, {
+        // SAFETY: by the man page a domain and the caller's attributes.
+        unsafe { create(pd, PdBlock::of(pd)?, at(attr, "attr")?) }
+    }
+}
+
+entry! {
+    fn ibv_destroy_ah(ah: *mut ibv_ah) -> errno {
+        // SAFETY: by the man page a handle that the caller gives up.
+        unsafe {
+            AhBlock::of(ah)?.nic.destroy();
+            AhBlock::free(ah);
+        }
+        Ok(())
+    }
+}
+
+/// The first 40 bytes of a UD receive: an IPv6 header, or 20 bytes of nothing and an IPv4 header (annex A17.4.5.2).
+struct NetworkHeader {
+    source: [u8; 16],
+    destination: [u8; 16],
+    traffic_class: u8,
+    flow_label: u32,
+}
+
+impl NetworkHeader {
+    fn parse(bytes: &[u8; 40]) -> Self {
+        let ipv4 = &bytes[20..];
+        if ipv4[0] == 0x45 && bytes[0] >> 4 != 6 {
+            let mapped = |from: usize| {
+                let ip: [u8; 4] = ipv4[from..from + 4].try_into().expect("four bytes");
+                Ipv4Addr::from(ip).to_ipv6_mapped().octets()
+            };
+            return Self {
+                source: mapped(12),
+                destination: mapped(16),
+                traffic_class: ipv4[1],
+                flow_label: 0,
+            };
+        }
+        let first = u32::from_be_bytes(bytes[..4].try_into().expect("four bytes"));
+        Self {
+            source: bytes[8..24].try_into().expect("16 bytes"),
+            destination: bytes[24..].try_into().expect("16 bytes"),
+            traffic_class: (first >> 20) as u8,
+            flow_label: first & 0xf_ffff,
+        }
+    }
+}
+
+/// The address that answers go to.
+///
+/// # Safety
+/// `wc` and `grh` are null or valid.
+unsafe fn address_of_sender(
+    context: &nic::Context,
+    port_num: u8,
+    wc: *const ibv_wc,
+    grh: *const ibv_grh,
+) -> Outcome<ibv_ah_attr> {
+    // SAFETY: the caller's promise.
+    let wc = unsafe { at(wc, "wc") }?;
+    if port_num != 1 {
+        return Err(Refusal::invalid(format!("port {port_num}: the device has port 1")));
+    }
+    if wc.wc_flags & IBV_WC_GRH == 0 {
+        return Err(Refusal::invalid(
+            "the completion has no GRH (IBV_WC_GRH), which says who sent the message",
+        ));
+    }
+    // SAFETY: the caller's promise; both are 40 bytes of plain data.
+    let header = NetworkHeader::parse(unsafe { at(grh.cast::<[u8; 40]>(), "grh") }?);
+    let sgid_index = context.gids().into_iter().find(|(_, entry)| entry.gid == header.destination);
+    let Some((sgid_index, _)) = sgid_index else {
+        return Err(Refusal::invalid("the message went to an address that isn't in the GID table"));
+    };
+    // SAFETY: numbers only.
+    let mut attr: ibv_ah_attr = unsafe { zeroed() };
+    attr.dlid = wc.slid;
+    attr.sl = wc.sl;
+    attr.src_path_bits = wc.dlid_path_bits;
+    attr.port_num = port_num;
+    attr.is_global = 1;
+    attr.grh = ibv_global_route {
+        dgid: ibv_gid { raw: header.source },
+        flow_label: header.flow_label,
+        sgid_index: sgid_index as u8,
+        hop_limit: 0xff,
+        traffic_class: header.traffic_class,
+    };
+    Ok(attr)
+}
+
+entry! {
+    fn ibv_init_ah_from_wc(
+        context: *mut ibv_context,
+        port_num: u8,
+        wc: *mut ibv_wc,
+        grh: *mut ibv_grh,
+        ah_attr: *mut ibv_ah_attr,
+    ) -> minus_one {
+        // SAFETY: by the man page an open context and the caller's structures.
+        unsafe {
+            let attr = address_of_sender(ContextBlock::of(context)?.nic(), port_num, wc, grh)?;
+            put(ah_attr, "ah_attr", attr)?;
+        }
+        Ok(0)
+    }
+}
+
+entry! {
+    fn ibv_create_ah_from_wc(pd: *mut ibv_pd, wc: *mut ibv_wc, grh: *mut ibv_grh, port_num: u8) -> pointer ibv_ah, {
+        // SAFETY: by the man page a domain and the caller's structures.
+        unsafe {
+            let domain = PdBlock::of(pd)?;
+            let attr = address_of_sender(domain.nic().context(), port_num, wc, grh)?;
+            create(pd, domain, &attr)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_header_in_the_second_half_gives_mapped_addresses() {
+        let mut bytes = [0u8; 40];
+        bytes[20..].copy_from_slice(&[0x45, 0x68, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        let header = NetworkHeader::parse(&bytes);
+        assert_eq!(header.source, Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets());
+        assert_eq!(header.destination, Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped().octets());
+        assert_eq!(header.traffic_class, 0x68);
+    }
+
+    #[test]
+    fn an_ipv6_header_is_read_even_if_its_middle_looks_like_ipv4() {
+        let mut bytes = [0u8; 40];
+        bytes[..4].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45]);
+        bytes[8..24].fill(0x11);
+        bytes[20] = 0x45;
+        bytes[24..].fill(0x22);
+        let header = NetworkHeader::parse(&bytes);
+        assert_eq!(header.destination, [0x22; 16]);
+        assert_eq!((header.traffic_class, header.flow_label), (0xab, 0x1_2345));
+    }
+}

@@ -1,0 +1,94 @@
+//! Device contexts: ibv_open_device(3) and ibv_close_device(3), and the table of functions that inline code of the
+//! header calls through.
+
+use std::mem::{offset_of, zeroed};
+use std::ptr;
+use std::sync::Arc;
+
+use ferroce_nic as nic;
+
+use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
+use crate::call::{Outcome, Refusal, entry};
+use crate::device::DeviceBlock;
+use crate::{cq, cq_ex, poll, post, qp, query, srq, unsupported};
+
+/// What `abi_compat` says when a `verbs_context` stands before the `ibv_context`.
+const EXTENDED: usize = usize::MAX;
+
+#[repr(C)]
+pub(crate) struct ContextBlock {
+    c: verbs_context,
+    nic: Arc<nic::Context>,
+}
+
+impl ContextBlock {
+    /// The block behind a program's pointer, which leads into its middle.
+    ///
+    /// # Safety
+    /// `context` is null or an open context of ours.
+    pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Self> {
+        if context.is_null() {
+            return Err(Refusal::invalid("context is NULL"));
+        }
+        // SAFETY: every context is a block's field at this offset.
+        Ok(unsafe { &*context.byte_sub(offset_of!(Self, c.context)).cast::<Self>() })
+    }
+
+    pub(crate) fn nic(&self) -> &Arc<nic::Context> {
+        &self.nic
+    }
+
+    pub(crate) fn num_comp_vectors(&self) -> i32 {
+        self.c.context.num_comp_vectors
+    }
+}
+
+/// The functions of an open device. What isn't set here, inline code answers with EOPNOTSUPP.
+fn fill(context: &mut verbs_context) {
+    context.sz = size_of::<verbs_context>();
+    context.query_port = Some(query::query_port_sized);
+    context.query_device_ex = Some(query::query_device_ex);
+    context.create_cq_ex = Some(cq_ex::create_cq_ex);
+    context.create_qp_ex = Some(qp::create_qp_ex);
+    context.create_srq_ex = Some(srq::create_srq_ex);
+    context.context.ops = ibv_context_ops {
+        alloc_mw: Some(unsupported::alloc_mw),
+        bind_mw: Some(unsupported::bind_mw),
+        dealloc_mw: Some(unsupported::dealloc_mw),
+        poll_cq: Some(poll::poll_cq),
+        req_notify_cq: Some(cq::req_notify_cq),
+        post_srq_recv: Some(post::post_srq_recv),
+        post_send: Some(post::post_send),
+        post_recv: Some(post::post_recv),
+        // SAFETY: the rest are nullable function pointers, never called by anybody.
+        ..unsafe { zeroed() }
+    };
+}
+
+entry! {
+    pub(crate) fn ibv_open_device(device: *mut ibv_device) -> pointer ibv_context, {
+        // SAFETY: by the man page a device from a list.
+        let nic = unsafe { DeviceBlock::of(device) }?.nic().open()?;
+        // SAFETY: numbers, nullable pointers and a pthread mutex, for all of which zeros are valid.
+        let mut c: verbs_context = unsafe { zeroed() };
+        fill(&mut c);
+        c.context.device = device;
+        c.context.cmd_fd = -1;
+        c.context.async_fd = nic.async_events().fd();
+        c.context.num_comp_vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as i32);
+        c.context.abi_compat = ptr::without_provenance_mut(EXTENDED);
+        let block = Box::into_raw(Box::new(ContextBlock { c, nic }));
+        // SAFETY: just made; only an address is computed.
+        Ok(unsafe { &raw mut (*block).c.context })
+    }
+}
+
+entry! {
+    fn ibv_close_device(context: *mut ibv_context) -> errno {
+        // SAFETY: by the man page an open context, which the caller gives up.
+        let block = ptr::from_ref(unsafe { ContextBlock::of(context) }?).cast_mut();
+        // SAFETY: made by `ibv_open_device` as a box.
+        drop(unsafe { Box::from_raw(block) });
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Completion queues: ibv_create_cq(3), ibv_resize_cq(3), ibv_req_notify_cq(3), ibv_destroy_cq(3). Polling is in
+//! `poll`; the extended form of a queue, which every queue here has, in `cq_ex`.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::zeroed;
+use std::sync::Arc;
+
+use ferroce_nic as nic;
+
+use crate::abi::*;
+use crate::call::{self, Outcome, Refusal, entry};
+use crate::context::ContextBlock;
+use crate::events::ChannelBlock;
+use crate::object::{Headed, next_handle};
+
+/// The adapter's queues are all alike; the extended part of the C structure is used by those that were made with
+/// `ibv_create_cq_ex`.
+#[repr(C)]
+pub(crate) struct CqBlock {
+    c: ibv_cq_ex,
+    nic: Arc<nic::Cq>,
+    /// The completion that the iterator of an extended queue stands on.
+    pub(crate) current: UnsafeCell<ibv_wc>,
+}
+
+// SAFETY: `repr(C)` with an `ibv_cq_ex` first, which begins with all fields of an `ibv_cq` (the layout test compares
+// both with the header).
+unsafe impl Headed for CqBlock {
+    type C = ibv_cq;
+    const WHAT: &'static str = "cq";
+}
+
+impl CqBlock {
+    pub(crate) fn nic(&self) -> &Arc<nic::Cq> {
+        &self.nic
+    }
+}
+
+/// # Safety
+/// `context` and `channel` are null or valid.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    cqe: i64,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: i64,
+    extend: impl FnOnce(&mut ibv_cq_ex),
+) -> Outcome<*mut ibv_cq> {
+    // SAFETY: the caller's promise.
+    let (block, events) = unsafe {
+        let events = if channel.is_null() { None } else { Some(ChannelBlock::of(channel)?.nic()) };
+        (ContextBlock::of(context)?, events)
+    };
+    let vectors = i64::from(block.num_comp_vectors());
+    if !(0..vectors).contains(&comp_vector) {
+        return Err(Refusal::invalid(format!("comp_vector {comp_vector}: the device has {vectors}")));
+    }
+    if events.is_some_and(|events| !Arc::ptr_eq(events.context(), block.nic())) {
+        return Err(Refusal::invalid("the completion channel is of another device context"));
+    }
+    let cqe =
+        u32::try_from(cqe).map_err(|_| Refusal::invalid(format!("a completion queue of {cqe} entries")))?;
+    CqBlock::allocate(|cookie| {
+        let nic = nic::Cq::create(block.nic(), cqe, events, cookie)?;
+        // SAFETY: numbers, pointers, nullable function pointers and pthread objects, for all of which zeros are valid.
+        let (mut c, current): (ibv_cq_ex, ibv_wc) = unsafe { (zeroed(), zeroed()) };
+        c.context = context;
+        c.channel = channel;
+        c.cq_context = cq_context;
+        c.handle = next_handle();
+        c.cqe = nic.capacity() as c_int;
+        extend(&mut c);
+        Ok(CqBlock { c, nic, current: UnsafeCell::new(current) })
+    })
+}
+
+entry! {
+    fn ibv_create_cq(
+        context: *mut ibv_context,
+        cqe: c_int,
+        cq_context: *mut c_void,
+        channel: *mut ibv_comp_channel,
+        comp_vector: c_int,
+    ) -> pointer ibv_cq, {
+        // SAFETY: by the man page an open context, and a channel or NULL.
+        unsafe { create(context, cqe.into(), cq_context, channel, comp_vector.into(), |_| ()) }
+    }
+}
+
+entry! {
+    fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> errno {
+        // SAFETY: by the man page a completion queue.
+        unsafe {
+            let block = CqBlock::of(cq)?;
+            let size = u32::try_from(cqe)
+                .map_err(|_| Refusal::invalid(format!("a completion queue of {cqe} entries")))?;
+            block.nic.resize(size)?;
+            (*cq).cqe = block.nic.capacity() as c_int;
+        }
+        Ok(())
+    }
+}
+
+entry! {
+    fn ibv_destroy_cq(cq: *mut ibv_cq) -> errno {
+        // SAFETY: by the man page a completion queue that the caller gives up. When its destruction returns, no event
+        // of it is left anywhere.
+        unsafe {
+            CqBlock::of(cq)?.nic.destroy()?;
+            CqBlock::free(cq);
+        }
+        Ok(())
+    }
+}
+
+/// The slot behind ibv_req_notify_cq(3).
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    call::errno_value("ibv_req_notify_cq", || {
+        // SAFETY: by the man page a completion queue.
+        unsafe { CqBlock::of(cq) }?.nic.request_notify(solicited_only != 0);
+        Ok(())
+    })
+}

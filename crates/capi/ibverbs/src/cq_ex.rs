@@ -1,0 +1,131 @@
+//! Extended completion queues: ibv_create_cq_ex(3). The fields of `IBV_WC_STANDARD_FLAGS` can be read; time stamps, VLAN
+//! and tag matching aren't there.
+
+use std::ffi::{c_int, c_uint};
+
+use crate::abi::*;
+use crate::call::{self, Outcome, Refusal, at};
+use crate::cq::{self, CqBlock};
+use crate::object::Headed;
+use crate::poll::wc_of;
+
+/// The slot behind `ibv_create_cq_ex`.
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    call::pointer("ibv_create_cq_ex", || {
+        // SAFETY: by the man page the caller's structure.
+        let attr = unsafe { at(attr, "cq_attr") }?;
+        check(attr)?;
+        // SAFETY: by the man page an open context, and a channel or NULL.
+        let cq = unsafe {
+            cq::create(
+                context,
+                attr.cqe.into(),
+                attr.cq_context,
+                attr.channel,
+                attr.comp_vector.into(),
+                |c| {
+                    c.start_poll = Some(start_poll);
+                    c.next_poll = Some(next_poll);
+                    c.end_poll = Some(end_poll);
+                    c.read_opcode = Some(read_opcode);
+                    c.read_vendor_err = Some(read_vendor_err);
+                    c.read_byte_len = Some(read_byte_len);
+                    c.read_imm_data = Some(read_imm_data);
+                    c.read_qp_num = Some(read_qp_num);
+                    c.read_src_qp = Some(read_src_qp);
+                    c.read_wc_flags = Some(read_wc_flags);
+                    c.read_slid = Some(read_slid);
+                    c.read_sl = Some(read_sl);
+                    c.read_dlid_path_bits = Some(read_dlid_path_bits);
+                },
+            )
+        }?;
+        Ok(cq.cast())
+    })
+}
+
+fn check(attr: &ibv_cq_init_attr_ex) -> Outcome<()> {
+    if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0 {
+        return Err(Refusal::unsupported(format!("wc_flags {:#x}: only the standard fields", attr.wc_flags)));
+    }
+    if attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
+        return Err(Refusal::unsupported(format!("comp_mask {:#x}: only the flags", attr.comp_mask)));
+    }
+    // That a queue is used by one thread only permits something; it asks nothing.
+    let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
+    if flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+        return Err(Refusal::unsupported(format!("flags {flags:#x}: only single-threaded")));
+    }
+    Ok(())
+}
+
+/// Moves the iterator to the next completion.
+///
+/// # Safety
+/// `cq` is an extended queue, whose lock the caller holds.
+unsafe fn advance(cq: *mut ibv_cq_ex) -> Outcome<()> {
+    // SAFETY: the caller's promise; the lock makes this the only user of the iterator.
+    unsafe {
+        let block = CqBlock::of(cq.cast())?;
+        let n = block.nic().poll(1, |wc| {
+            let wc = wc_of(&wc);
+            (*cq).status = wc.status;
+            (*cq).wr_id = wc.wr_id;
+            *block.current.get() = wc;
+        })?;
+        // Said by a return value of its own, not reported as a refusal.
+        if n == 0 { Err(Refusal::new(libc::ENOENT, "the completion queue is empty")) } else { Ok(()) }
+    }
+}
+
+/// Begins a batch. On success the queue stays locked until `end_poll`, so that threads may share it.
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    call::errno_value("ibv_start_poll", || {
+        // SAFETY: by the man page an extended queue, and attributes or NULL; the mutex was zeroed, which is its initial
+        // state, and isn't used for anything else.
+        unsafe {
+            if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
+                return Err(Refusal::invalid("the comp_mask of ibv_poll_cq_attr isn't 0"));
+            }
+            libc::pthread_mutex_lock(&raw mut (*cq).mutex);
+            advance(cq).inspect_err(|_| {
+                libc::pthread_mutex_unlock(&raw mut (*cq).mutex);
+            })
+        }
+    })
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: by the man page between start_poll and end_poll, so this thread has the lock.
+    call::errno_value("ibv_next_poll", || unsafe { advance(cq) })
+}
+
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    // SAFETY: by the man page after a successful start_poll of this thread, which has locked.
+    unsafe { libc::pthread_mutex_unlock(&raw mut (*cq).mutex) };
+}
+
+macro_rules! readers {
+    ($($name:ident -> $ty:ty = $field:ident;)*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
+            // SAFETY: by the man page while the iterator stands on a completion, under the lock.
+            unsafe { (*(*cq.cast::<CqBlock>()).current.get()).$field as $ty }
+        }
+    )*};
+}
+
+readers! {
+    read_opcode -> c_int = opcode;
+    read_vendor_err -> u32 = vendor_err;
+    read_byte_len -> u32 = byte_len;
+    read_imm_data -> u32 = imm_data;
+    read_qp_num -> u32 = qp_num;
+    read_src_qp -> u32 = src_qp;
+    read_wc_flags -> c_uint = wc_flags;
+    read_slid -> u32 = slid;
+    read_sl -> u8 = sl;
+    read_dlid_path_bits -> u8 = dlid_path_bits;
+}

@@ -1,0 +1,283 @@
+//! Protection domains and memory regions: ibv_alloc_pd(3), ibv_reg_mr(3), ibv_rereg_mr(3).
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ferroce_nic as nic;
+use libc::size_t;
+
+use crate::abi::*;
+use crate::call::{self, Outcome, Refusal, entry};
+use crate::context::ContextBlock;
+use crate::object::{Headed, next_handle};
+
+#[repr(C)]
+pub(crate) struct PdBlock {
+    c: ibv_pd,
+    nic: Arc<nic::Pd>,
+}
+
+// SAFETY: `repr(C)` with an `ibv_pd` first.
+unsafe impl Headed for PdBlock {
+    type C = ibv_pd;
+    const WHAT: &'static str = "pd";
+}
+
+impl PdBlock {
+    pub(crate) fn nic(&self) -> &Arc<nic::Pd> {
+        &self.nic
+    }
+
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.c.context
+    }
+}
+
+entry! {
+    fn ibv_alloc_pd(context: *mut ibv_context) -> pointer ibv_pd, {
+        // SAFETY: by the man page an open context.
+        let nic = nic::Pd::alloc(unsafe { ContextBlock::of(context) }?.nic());
+        PdBlock::allocate(|_| Ok(PdBlock { c: ibv_pd { context, handle: next_handle() }, nic }))
+    }
+}
+
+entry! {
+    fn ibv_dealloc_pd(pd: *mut ibv_pd) -> errno {
+        // SAFETY: by the man page a domain that the caller gives up.
+        unsafe {
+            PdBlock::of(pd)?.nic.check_unused()?;
+            PdBlock::free(pd);
+        }
+        Ok(())
+    }
+}
+
+#[repr(C)]
+struct MrBlock {
+    c: ibv_mr,
+    registered: Mutex<Registered>,
+}
+
+/// The adapter's region and what it was made of, which a change starts from.
+struct Registered {
+    nic: Arc<nic::Mr>,
+    init: nic::MrInit,
+}
+
+// SAFETY: `repr(C)` with an `ibv_mr` first.
+unsafe impl Headed for MrBlock {
+    type C = ibv_mr;
+    const WHAT: &'static str = "mr";
+}
+
+/// Rights as the adapter takes them, and whether addresses count from zero.
+fn rights(access: c_uint) -> Outcome<(nic::MrAccess, bool)> {
+    let known = IBV_ACCESS_LOCAL_WRITE
+        | IBV_ACCESS_REMOTE_WRITE
+        | IBV_ACCESS_REMOTE_READ
+        | IBV_ACCESS_REMOTE_ATOMIC
+        | IBV_ACCESS_ZERO_BASED;
+    let unsupported = access & (IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB);
+    if unsupported != 0 {
+        return Err(Refusal::unsupported(format!(
+            "access {unsupported:#x}: memory windows and on-demand paging aren't supported"
+        )));
+    }
+    // The optional bits are hints by definition.
+    let unknown = access & !(known | IBV_ACCESS_OPTIONAL_RANGE);
+    if unknown != 0 {
+        return Err(Refusal::invalid(format!("unknown access bits {unknown:#x}")));
+    }
+    let has = |bit: c_uint| access & bit != 0;
+    let rights = nic::MrAccess {
+        local_write: has(IBV_ACCESS_LOCAL_WRITE),
+        remote_write: has(IBV_ACCESS_REMOTE_WRITE),
+        remote_read: has(IBV_ACCESS_REMOTE_READ),
+        remote_atomic: has(IBV_ACCESS_REMOTE_ATOMIC),
+    };
+    Ok((rights, has(IBV_ACCESS_ZERO_BASED)))
+}
+
+/// # Safety
+/// `pd` is null or a domain.
+unsafe fn register(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: size_t,
+    iova: u64,
+    access: c_uint,
+) -> Outcome<*mut ibv_mr> {
+    // SAFETY: the caller's promise.
+    let domain = unsafe { PdBlock::of(pd) }?;
+    let (access, zero_based) = rights(access)?;
+    let init = nic::MrInit {
+        addr: addr as u64,
+        length: length as u64,
+        iova: if zero_based { 0 } else { iova },
+        access,
+    };
+    let nic = nic::Mr::register(domain.nic(), init)?;
+    let key = nic.key();
+    MrBlock::allocate(|_| {
+        let c = ibv_mr {
+            context: domain.context(),
+            pd,
+            addr,
+            length,
+            handle: next_handle(),
+            lkey: key,
+            rkey: key,
+        };
+        Ok(MrBlock { c, registered: Mutex::new(Registered { nic, init }) })
+    })
+}
+
+entry! {
+    fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: size_t, access: c_int) -> pointer ibv_mr, {
+        // SAFETY: by the man page a domain.
+        unsafe { register(pd, addr, length, addr as u64, access as c_uint) }
+    }
+}
+
+entry! {
+    fn ibv_reg_mr_iova(
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: size_t,
+        iova: u64,
+        access: c_int,
+    ) -> pointer ibv_mr, {
+        // SAFETY: by the man page a domain.
+        unsafe { register(pd, addr, length, iova, access as c_uint) }
+    }
+}
+
+entry! {
+    /// What the macros of the header call when optional rights may be among `access`.
+    fn ibv_reg_mr_iova2(
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: size_t,
+        iova: u64,
+        access: c_uint,
+    ) -> pointer ibv_mr, {
+        // SAFETY: by the man page a domain.
+        unsafe { register(pd, addr, length, iova, access) }
+    }
+}
+
+entry! {
+    fn ibv_dereg_mr(mr: *mut ibv_mr) -> errno {
+        // SAFETY: by the man page a region that the caller gives up.
+        unsafe {
+            let registered = MrBlock::of(mr)?.registered.lock().unwrap_or_else(PoisonError::into_inner);
+            registered.nic.deregister();
+            drop(registered);
+            MrBlock::free(mr);
+        }
+        Ok(())
+    }
+}
+
+/// What a region becomes: what the flags name is replaced, the rest stays.
+fn changed(
+    old: nic::MrInit,
+    flags: c_int,
+    addr: *mut c_void,
+    length: size_t,
+    access: c_uint,
+) -> Outcome<nic::MrInit> {
+    let known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+    if flags & !known != 0 || flags == 0 {
+        return Err(Refusal::invalid(format!("flags {flags:#x}: one or more of IBV_REREG_MR_CHANGE_*")));
+    }
+    let mut new = old;
+    if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+        if addr.is_null() || length == 0 {
+            return Err(Refusal::invalid("a new translation needs an address and a length"));
+        }
+        new.addr = addr as u64;
+        new.length = length as u64;
+        new.iova = addr as u64;
+    }
+    if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
+        let (rights, zero_based) = rights(access)?;
+        new.access = rights;
+        if zero_based {
+            new.iova = 0;
+        }
+    }
+    Ok(new)
+}
+
+/// ibv_rereg_mr(3). The region gets new keys; the old ones are void when this returns. On an error the old region is
+/// as it was.
+#[unsafe(export_name = "ferroce_c_ibv_rereg_mr")]
+unsafe extern "C" fn rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: size_t,
+    access: c_int,
+) -> c_int {
+    let outcome = call::guard("ibv_rereg_mr", || {
+        // SAFETY: by the man page a region, and a domain if the flags say so.
+        unsafe {
+            let mut registered = MrBlock::of(mr)?.registered.lock().unwrap_or_else(PoisonError::into_inner);
+            let init = changed(registered.init, flags, addr, length, access as c_uint)?;
+            let move_to = if flags & IBV_REREG_MR_CHANGE_PD != 0 { Some(PdBlock::of(pd)?) } else { None };
+            let domain = move_to.map_or_else(|| registered.nic.pd().clone(), |to| to.nic().clone());
+            let new = nic::Mr::register(&domain, init)?;
+            registered.nic.deregister();
+            // The program owns the structure; the lock keeps two changes apart.
+            (*mr).lkey = new.key();
+            (*mr).rkey = new.key();
+            (*mr).addr = init.addr as *mut c_void;
+            (*mr).length = init.length as usize;
+            if move_to.is_some() {
+                (*mr).pd = pd;
+            }
+            *registered = Registered { nic: new, init };
+        }
+        Ok(())
+    });
+    match outcome {
+        Ok(()) => 0,
+        Err(refusal) => {
+            call::set_errno(refusal.errno);
+            IBV_REREG_MR_ERR_INPUT
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optional_access_bits_are_accepted_and_unknown_ones_are_einval() {
+        let relaxed_ordering = 1 << 20;
+        let (access, _) = rights(IBV_ACCESS_LOCAL_WRITE | relaxed_ordering).expect("a hint");
+        assert!(access.local_write && !access.remote_write);
+        assert_eq!(rights(1 << 12).expect_err("unknown").errno, libc::EINVAL);
+        assert_eq!(rights(IBV_ACCESS_ON_DEMAND).expect_err("ODP").errno, libc::EOPNOTSUPP);
+    }
+
+    #[test]
+    fn rereg_replaces_what_the_flags_name() {
+        let old = nic::MrInit { addr: 0x1000, length: 16, iova: 0, access: nic::MrAccess::default() };
+        let new = changed(old, IBV_REREG_MR_CHANGE_ACCESS, 8 as *mut c_void, 99, IBV_ACCESS_LOCAL_WRITE)
+            .expect("valid");
+        assert!(new.access.local_write);
+        assert_eq!((new.addr, new.length, new.iova), (0x1000, 16, 0));
+        let new = changed(old, IBV_REREG_MR_CHANGE_TRANSLATION, 0x2000 as *mut c_void, 99, 0).expect("valid");
+        assert_eq!((new.addr, new.length, new.iova), (0x2000, 99, 0x2000));
+        for flags in [0, 8] {
+            assert_eq!(
+                changed(old, flags, 0x2000 as *mut c_void, 99, 0).expect_err("flags").errno,
+                libc::EINVAL
+            );
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Polling: ibv_poll_cq(3).
+
+use std::ffi::{c_int, c_uint};
+
+use ferroce_nic as nic;
+
+use crate::abi::*;
+use crate::call::{self, Refusal};
+use crate::cq::CqBlock;
+use crate::object::Headed;
+
+/// A completion as programs see it.
+pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
+    let nic::Wc { qp_num, completion } = wc;
+    let flag = |condition: bool, flag: c_uint| if condition { flag } else { 0 };
+    // The number of an invalidated key is in host order, immediate data as it came.
+    let imm_data = match (completion.immediate, completion.invalidated_rkey) {
+        (Some(immediate), _) => u32::from_ne_bytes(immediate),
+        (None, Some(rkey)) => rkey,
+        (None, None) => 0,
+    };
+    ibv_wc {
+        wr_id: completion.wr_id,
+        status: completion.status as c_int,
+        opcode: completion.opcode as c_int,
+        vendor_err: 0,
+        byte_len: completion.byte_len,
+        imm_data,
+        qp_num: *qp_num,
+        src_qp: completion.src_qp,
+        wc_flags: flag(completion.grh, IBV_WC_GRH)
+            | flag(completion.immediate.is_some(), IBV_WC_WITH_IMM)
+            | flag(completion.invalidated_rkey.is_some(), IBV_WC_WITH_INV),
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+/// The slot behind ibv_poll_cq(3): the number of completions, or −1.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
+    call::minus_one("ibv_poll_cq", || {
+        let max = usize::try_from(num_entries)
+            .map_err(|_| Refusal::invalid(format!("room for {num_entries} completions")))?;
+        let mut place = wc;
+        // SAFETY: by the man page a completion queue, and an array of `num_entries`; the adapter gives at most so many.
+        let n = unsafe {
+            CqBlock::of(cq)?.nic().poll(max, |wc| {
+                place.write(wc_of(&wc));
+                place = place.add(1);
+            })?
+        };
+        Ok(n as c_int)
+    })
+}

@@ -1,0 +1,258 @@
+//! Posting: ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3). Of a list, everything before the first bad element
+//! is posted, and `bad_wr` points to that element.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use ferroce_nic as nic;
+use smallvec::SmallVec;
+
+use crate::abi::*;
+use crate::ah::AhBlock;
+use crate::call::{self, Outcome, Refusal};
+use crate::object::Headed;
+use crate::qp::QpBlock;
+use crate::srq::SrqBlock;
+
+/// The adapter's send request.
+pub(crate) type SendWr = nic::SendWr<Arc<nic::Ah>>;
+
+/// The elements of a list, at most `max`.
+///
+/// # Safety
+/// `list` is valid for `count` elements if that is from 1 to `max`.
+unsafe fn elements<'a>(list: *const ibv_sge, count: c_int, max: u32) -> Outcome<&'a [ibv_sge]> {
+    match u32::try_from(count) {
+        Ok(0) => Ok(&[]),
+        Ok(n) if n <= max && !list.is_null() => {
+            // SAFETY: the caller's promise.
+            Ok(unsafe { slice::from_raw_parts(list, n as usize) })
+        }
+        Ok(_) if list.is_null() => Err(Refusal::invalid("sg_list is NULL")),
+        _ => Err(Refusal::invalid(format!("{count} scatter/gather elements, the queue takes {max}"))),
+    }
+}
+
+fn sges(elements: &[ibv_sge]) -> nic::SgeList {
+    elements.iter().map(|e| nic::Sge { addr: e.addr, length: e.length, lkey: e.lkey }).collect()
+}
+
+/// Copies what is to be sent inline.
+///
+/// # Safety
+/// The elements are readable memory of the program, if they aren't more than `max` bytes.
+unsafe fn inline(elements: &[ibv_sge], max: u32) -> Outcome<nic::Data> {
+    let length: u64 = elements.iter().map(|e| u64::from(e.length)).sum();
+    if length > u64::from(max) {
+        return Err(Refusal::invalid(format!("{length} bytes inline, the queue takes {max}")));
+    }
+    let mut bytes = SmallVec::with_capacity(length as usize);
+    for element in elements.iter().filter(|e| e.length > 0) {
+        // SAFETY: the caller's promise; the lengths add up to no more than `max`.
+        bytes.extend_from_slice(unsafe {
+            slice::from_raw_parts(element.addr as *const u8, element.length as usize)
+        });
+    }
+    Ok(nic::Data::Inline(bytes))
+}
+
+/// What a send request asks for.
+///
+/// # Safety
+/// The members of its unions that the opcode selects are valid.
+unsafe fn operation(wr: &ibv_send_wr) -> Outcome<nic::SendOp> {
+    use nic::SendOp;
+    let immediate = wr.imm_data.to_ne_bytes();
+    // SAFETY: the caller's promise; all members are plain numbers.
+    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
+    let (va, rkey) = (rdma.remote_addr, rdma.rkey);
+    Ok(match wr.opcode {
+        IBV_WR_SEND => SendOp::Send,
+        IBV_WR_SEND_WITH_IMM => SendOp::SendWithImmediate { immediate },
+        IBV_WR_SEND_WITH_INV => SendOp::SendWithInvalidate { rkey: wr.imm_data },
+        IBV_WR_RDMA_WRITE => SendOp::Write { va, rkey },
+        IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteWithImmediate { va, rkey, immediate },
+        IBV_WR_RDMA_READ => SendOp::Read { va, rkey },
+        IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CompareSwap {
+            va: atomic.remote_addr,
+            rkey: atomic.rkey,
+            compare: atomic.compare_add,
+            swap: atomic.swap,
+        },
+        IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            SendOp::FetchAdd { va: atomic.remote_addr, rkey: atomic.rkey, add: atomic.compare_add }
+        }
+        IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { rkey: wr.imm_data },
+        other => return Err(Refusal::invalid(format!("opcode {other} isn't supported"))),
+    })
+}
+
+/// Converts a send request.
+///
+/// # Safety
+/// `wr` is as ibv_post_send(3) asks for a queue of this service.
+unsafe fn send_wr(wr: &ibv_send_wr, qp: &nic::Qp) -> Outcome<SendWr> {
+    let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+    if wr.send_flags & !known != 0 {
+        return Err(Refusal::invalid(format!("send_flags {:#x} aren't supported", wr.send_flags & !known)));
+    }
+    let cap = qp.cap();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let op = operation(wr)?;
+        let elements = elements(wr.sg_list, wr.num_sge, cap.max_send_sge)?;
+        let data = if wr.send_flags & IBV_SEND_INLINE != 0 {
+            inline(elements, cap.max_inline_data)?
+        } else {
+            nic::Data::Sges(sges(elements))
+        };
+        let ud = match qp.service() {
+            nic::Service::Ud => {
+                let to = wr.wr.ud;
+                let address = AhBlock::of(to.ah)?.nic().clone();
+                Some(nic::UdTarget { address, qpn: to.remote_qpn, qkey: to.remote_qkey })
+            }
+            _ => None,
+        };
+        Ok(SendWr {
+            wr_id: wr.wr_id,
+            op,
+            data,
+            signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
+            solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
+            fence: wr.send_flags & IBV_SEND_FENCE != 0,
+            ud,
+        })
+    }
+}
+
+/// Tells the program which element was bad.
+///
+/// # Safety
+/// `bad_wr` is null or the caller's variable.
+unsafe fn report_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
+    if !bad_wr.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { *bad_wr = wr };
+    }
+}
+
+/// The slot behind ibv_post_send(3).
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    call::errno_value("ibv_post_send", || {
+        // The element at hand; after an error, the bad one.
+        let mut current = wr;
+        let mut next = wr;
+        // SAFETY: by the man page a queue pair and a list that stays valid during the call.
+        let posted = unsafe {
+            let qp = QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
+            let mut refusal = None;
+            let posted = qp.post_send(|| {
+                current = NonNull::new(next)?.as_ptr();
+                next = (*current).next;
+                match send_wr(&*current, qp) {
+                    Ok(wr) => Some(Ok(wr)),
+                    Err(why) => {
+                        let error = nic::Error::Invalid(String::new());
+                        refusal = Some(why);
+                        Some(Err(error))
+                    }
+                }
+            });
+            refusal.map_or_else(|| posted.map_err(Refusal::from), Err)
+        };
+        // SAFETY: by the man page the caller's variable.
+        posted.inspect_err(|_| unsafe { report_bad(bad_wr, current) })
+    })
+}
+
+/// Posts a list of receive requests one by one.
+///
+/// # Safety
+/// `wr` is a list as ibv_post_recv(3) asks, `bad_wr` null or the caller's variable.
+unsafe fn post_list(
+    mut wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+    max_sge: u32,
+    mut post: impl FnMut(nic::RecvWqe) -> nic::Result<()>,
+) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        while let Some(element) = wr.as_ref() {
+            elements(element.sg_list, element.num_sge, max_sge)
+                .and_then(|list| Ok(post(nic::RecvWqe { wr_id: element.wr_id, sges: sges(list) })?))
+                .inspect_err(|_| report_bad(bad_wr, wr))?;
+            wr = element.next;
+        }
+    }
+    Ok(())
+}
+
+/// The slot behind ibv_post_recv(3).
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    call::errno_value("ibv_post_recv", || {
+        // SAFETY: by the man page a queue pair, a list, and the caller's variable.
+        unsafe {
+            let qp = QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
+            // A queue pair with an SRQ has no queue of its own to limit the elements; the adapter says so.
+            let max_sge = if qp.srq().is_some() { nic::MAX_SGE } else { qp.cap().max_recv_sge };
+            post_list(wr, bad_wr, max_sge, |wqe| qp.post_recv(wqe))
+        }
+    })
+}
+
+/// The slot behind ibv_post_srq_recv(3).
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    call::errno_value("ibv_post_srq_recv", || {
+        // SAFETY: by the man page a queue, a list, and the caller's variable.
+        unsafe {
+            let srq = SrqBlock::of(srq).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
+            post_list(wr, bad_wr, nic::MAX_SGE, |wqe| srq.post(wqe))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_many_elements_are_refused_before_the_list_is_read() {
+        let dangling = std::ptr::dangling::<ibv_sge>();
+        // SAFETY: a count above the maximum, or below zero, isn't followed.
+        unsafe {
+            assert_eq!(elements(dangling, 3, 2).expect_err("too many").errno, libc::EINVAL);
+            assert_eq!(elements(dangling, -1, 2).expect_err("negative").errno, libc::EINVAL);
+            assert_eq!(elements(std::ptr::null(), 1, 2).expect_err("NULL").errno, libc::EINVAL);
+            assert!(elements(std::ptr::null(), 0, 2).expect("none").is_empty());
+        }
+    }
+
+    #[test]
+    fn inline_data_are_gathered_up_to_the_limit() {
+        let (a, b) = (*b"abc", *b"de");
+        let element =
+            |bytes: &[u8]| ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+        let list = [element(&a), element(&[]), element(&b)];
+        // SAFETY: the elements are these arrays.
+        unsafe {
+            let nic::Data::Inline(bytes) = inline(&list, 5).expect("five bytes") else { panic!("inline") };
+            assert_eq!(&bytes[..], b"abcde");
+            assert_eq!(inline(&list, 4).expect_err("too long").errno, libc::EINVAL);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Shared receive queues: ibv_create_srq(3), ibv_modify_srq(3), ibv_query_srq(3), ibv_destroy_srq(3).
+
+use std::ffi::{c_int, c_void};
+use std::mem::zeroed;
+use std::sync::Arc;
+
+use ferroce_nic as nic;
+
+use crate::abi::*;
+use crate::call::{self, Outcome, Refusal, at, at_mut, entry, put};
+use crate::memory::PdBlock;
+use crate::object::{Headed, next_handle};
+
+#[repr(C)]
+pub(crate) struct SrqBlock {
+    c: ibv_srq,
+    nic: Arc<nic::Srq>,
+}
+
+// SAFETY: `repr(C)` with an `ibv_srq` first.
+unsafe impl Headed for SrqBlock {
+    type C = ibv_srq;
+    const WHAT: &'static str = "srq";
+}
+
+impl SrqBlock {
+    pub(crate) fn nic(&self) -> &Arc<nic::Srq> {
+        &self.nic
+    }
+}
+
+/// # Safety
+/// `pd` is null or a domain.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    srq_context: *mut c_void,
+    attr: &mut ibv_srq_attr,
+) -> Outcome<*mut ibv_srq> {
+    // SAFETY: the caller's promise.
+    let domain = unsafe { PdBlock::of(pd) }?;
+    // The limit isn't looked at here, as the man page says.
+    let wanted = nic::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
+    SrqBlock::allocate(|cookie| {
+        let nic = nic::Srq::create(domain.nic(), wanted, cookie)?;
+        let actual = nic.query();
+        attr.max_wr = actual.max_wr;
+        attr.max_sge = actual.max_sge;
+        // SAFETY: numbers, pointers and pthread objects, for all of which zeros are valid.
+        let mut c: ibv_srq = unsafe { zeroed() };
+        c.context = domain.context();
+        c.srq_context = srq_context;
+        c.pd = pd;
+        c.handle = next_handle();
+        Ok(SrqBlock { c, nic })
+    })
+}
+
+entry! {
+    fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> pointer ibv_srq, {
+        // SAFETY: by the man page a domain and the caller's attributes.
+        unsafe {
+            let init = at_mut(init, "srq_init_attr")?;
+            create(pd, init.srq_context, &mut init.attr)
+        }
+    }
+}
+
+/// The slot behind `ibv_create_srq_ex`, which gets what the header doesn't turn into `ibv_create_srq`.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    call::pointer("ibv_create_srq_ex", || {
+        // SAFETY: by the man page the caller's attributes.
+        let init = unsafe { at_mut(init, "srq_init_attr_ex") }?;
+        let basic = init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || init.srq_type == IBV_SRQT_BASIC;
+        if !basic || init.comp_mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 {
+            return Err(Refusal::unsupported("only basic shared receive queues"));
+        }
+        if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+            return Err(Refusal::invalid("no protection domain (IBV_SRQ_INIT_ATTR_PD)"));
+        }
+        // SAFETY: by the man page a domain.
+        unsafe { create(init.pd, init.srq_context, &mut init.attr) }
+    })
+}
+
+entry! {
+    fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> errno {
+        // SAFETY: by the man page a queue and the caller's attributes.
+        let (block, attr) = unsafe { (SrqBlock::of(srq)?, at(attr, "srq_attr")?) };
+        if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
+            return Err(Refusal::invalid(format!("srq_attr_mask {mask:#x}: IBV_SRQ_MAX_WR, IBV_SRQ_LIMIT or both")));
+        }
+        let wanted = |bit: c_int, value: u32| (mask & bit != 0).then_some(value);
+        block.nic.modify(wanted(IBV_SRQ_MAX_WR, attr.max_wr), wanted(IBV_SRQ_LIMIT, attr.srq_limit))?;
+        Ok(())
+    }
+}
+
+entry! {
+    fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> errno {
+        // SAFETY: by the man page a queue and the caller's structure.
+        unsafe {
+            let now = SrqBlock::of(srq)?.nic.query();
+            put(attr, "srq_attr", ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit })
+        }
+    }
+}
+
+entry! {
+    fn ibv_destroy_srq(srq: *mut ibv_srq) -> errno {
+        // SAFETY: by the man page a queue that the caller gives up. When its destruction returns, no event of it is
+        // left anywhere.
+        unsafe {
+            SrqBlock::of(srq)?.nic.destroy()?;
+            SrqBlock::free(srq);
+        }
+        Ok(())
+    }
+}
