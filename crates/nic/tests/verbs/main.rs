@@ -1,5 +1,6 @@
 //! Verbs objects in one process, over the `local` fabric and over sockets: each test runs in a namespace of its own.
 
+mod errors;
 #[path = "../fabric/namespace.rs"]
 mod namespace;
 mod pair;

@@ -21,6 +21,11 @@ pub struct Side {
     pub context: Arc<Context>,
 }
 
+pub fn over_sockets() {
+    // SAFETY: called first thing in the test's process; nobody else reads the environment yet.
+    unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
+}
+
 pub fn open() -> Arc<Context> {
     devices().unwrap()[0].open().unwrap()
 }
@@ -76,6 +81,11 @@ impl Side {
     }
 
     pub fn connect(&self, peer: u32) {
+        self.connect_with(peer, |_| ());
+    }
+
+    /// As `connect`, with other attributes of the way to RTS.
+    pub fn connect_with(&self, peer: u32, change: impl FnOnce(&mut QpAttr)) {
         let ud = self.qp.service() == Service::Ud;
         let rc = self.qp.service() == Service::Rc;
         let attr = QpAttr {
@@ -104,7 +114,7 @@ impl Side {
             _ => 0,
         };
         self.qp.modify(&attr, bits | mask::STATE).unwrap();
-        let attr = QpAttr {
+        let mut attr = QpAttr {
             state: QpState::Rts,
             sq_psn: 0xff_fff0,
             timeout: 14,
@@ -120,6 +130,21 @@ impl Side {
 
     pub fn recv(&self, wr_id: u64, sge: Sge) {
         self.qp.post_recv(RecvWqe { wr_id, sges: [sge].into_iter().collect() }).unwrap();
+    }
+
+    pub fn try_send(&self, sge: Sge) -> ferroce_nic::Result<()> {
+        let data = Data::Sges([sge].into_iter().collect());
+        let wr = SendWr {
+            wr_id: 0,
+            op: SendOp::Send,
+            data,
+            signaled: true,
+            solicited: false,
+            fence: false,
+            ud: None,
+        };
+        let mut wr = Some(wr);
+        self.qp.post_send(|| wr.take().map(Ok))
     }
 
     pub fn send(&self, wr_id: u64, op: SendOp, sge: Sge, ud: Option<UdTarget<Arc<Ah>>>) {

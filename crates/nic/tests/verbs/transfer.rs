@@ -1,15 +1,10 @@
 //! Every operation of every service moves its bytes, on both fabrics.
 
 use crate::namespace::in_namespace;
-use crate::pair::{QKEY, Side, pair};
+use crate::pair::{QKEY, Side, over_sockets, pair};
 use ferroce_nic::{SendOp, Service, UdTarget, WcOpcode, WcStatus};
 
 const SIZES: [usize; 6] = [0, 1, 1000, 4096, 70_001, 1 << 20];
-
-fn over_sockets() {
-    // SAFETY: called first thing in the test's process; nobody else reads the environment yet.
-    unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
-}
 
 fn fill(side: &mut Side, len: usize, seed: u8) {
     for (i, byte) in side.memory[..len].iter_mut().enumerate() {

@@ -1,0 +1,232 @@
+//! What goes wrong gets the status that the specification names, on both sides and both fabrics.
+
+use crate::namespace::in_namespace;
+use crate::pair::{Side, over_sockets, pair};
+use ferroce_nic::qp::{QpAttr, mask};
+use ferroce_nic::{AsyncEvent, Mr, MrAccess, MrInit, QpState, SendOp, Service, Sge, WcStatus};
+use std::sync::Arc;
+
+/// Anonymous memory that can be taken away.
+struct Pages(u64);
+
+impl Pages {
+    const LEN: u64 = 64 * 1024;
+
+    fn new() -> Self {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new private mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::LEN as usize, protection, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self(at as u64)
+    }
+
+    fn register(&self, side: &Side) -> Arc<Mr> {
+        let access =
+            MrAccess { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
+        let init = MrInit { addr: self.0, length: Self::LEN, iova: self.0, access };
+        Mr::register(&side.pd, init).unwrap()
+    }
+
+    fn protect(&self, protection: i32) {
+        // SAFETY: our own mapping, which no Rust reference points into.
+        assert_eq!(unsafe { libc::mprotect(self.0 as *mut _, Self::LEN as usize, protection) }, 0);
+    }
+
+    fn unmap(&self) {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::munmap(self.0 as *mut _, Self::LEN as usize) }, 0);
+    }
+
+    fn sge(&self, mr: &Mr) -> Sge {
+        Sge { addr: self.0, length: 4096, lkey: mr.key() }
+    }
+}
+
+fn state(side: &Side) -> QpState {
+    side.qp.query().state
+}
+
+fn a_wrong_lkey_is_loc_prot_err() {
+    let (a, b) = pair(Service::Rc, 4096);
+    b.recv(1, b.sge(0, 4096));
+    let sge = Sge { lkey: a.mr.key() ^ 1, ..a.sge(0, 64) };
+    a.send(2, SendOp::Send, sge, None);
+    assert_eq!(a.wait().status, WcStatus::LocProtErr);
+    assert_eq!(state(&a), QpState::Err);
+    a.send(3, SendOp::Send, a.sge(0, 64), None);
+    assert_eq!(a.wait().status, WcStatus::WrFlushErr);
+}
+
+fn a_key_of_another_domain_is_loc_prot_err() {
+    let (a, b) = pair(Service::Rc, 4096);
+    a.send(2, SendOp::Send, Sge { lkey: b.mr.key(), ..b.sge(0, 64) }, None);
+    assert_eq!(a.wait().status, WcStatus::LocProtErr);
+}
+
+fn remote_access_is_checked() {
+    let requests: [(fn(&Side) -> SendOp, WcStatus); 5] = [
+        (|b| SendOp::Write { va: b.addr() + 4090, rkey: b.mr.key() }, WcStatus::RemAccessErr),
+        (|b| SendOp::Write { va: b.addr(), rkey: b.mr.key() ^ 0x100 }, WcStatus::RemAccessErr),
+        (|b| SendOp::Read { va: b.addr() - 1, rkey: b.mr.key() }, WcStatus::RemAccessErr),
+        (|b| SendOp::FetchAdd { va: b.addr() + 4096, rkey: b.mr.key(), add: 1 }, WcStatus::RemAccessErr),
+        (|b| SendOp::FetchAdd { va: b.addr() + 4, rkey: b.mr.key(), add: 1 }, WcStatus::RemInvReqErr),
+    ];
+    for (op, expected) in requests {
+        let (a, b) = pair(Service::Rc, 4096);
+        let before = b.memory.clone();
+        a.send(1, op(&b), a.sge(0, 8), None);
+        assert_eq!(a.wait().status, expected);
+        assert_eq!((state(&a), state(&b)), (QpState::Err, QpState::Err));
+        assert!(before == b.memory);
+        let event = b.context.async_events();
+        assert!(matches!(
+            event.take(),
+            Some(AsyncEvent::CommunicationEstablished(_))
+                | Some(AsyncEvent::QpAccessError(_))
+                | Some(AsyncEvent::QpRequestError(_))
+        ));
+    }
+}
+
+fn a_receive_too_small_fails_both_sides() {
+    let (a, b) = pair(Service::Rc, 8192);
+    b.recv(1, b.sge(0, 100));
+    a.send(2, SendOp::Send, a.sge(0, 5000), None);
+    assert_eq!(a.wait().status, WcStatus::RemInvReqErr);
+    assert_eq!(b.wait().status, WcStatus::LocLenErr);
+    assert_eq!((state(&a), state(&b)), (QpState::Err, QpState::Err));
+}
+
+fn no_receive_in_time_is_rnr_retry_exc_err() {
+    let (a, b) = pair(Service::Rc, 4096);
+    let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    a.qp.modify(&attr, mask::STATE).unwrap();
+    a.connect_with(b.qp.qpn(), |attr| attr.rnr_retry = 2);
+    a.send(2, SendOp::Send, a.sge(0, 64), None);
+    assert_eq!(a.wait().status, WcStatus::RnrRetryExcErr);
+}
+
+fn a_peer_that_is_not_there_is_retry_exc_err() {
+    let (a, b) = pair(Service::Rc, 4096);
+    let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    a.qp.modify(&attr, mask::STATE).unwrap();
+    a.connect_with(b.qp.qpn(), |attr| (attr.timeout, attr.retry_cnt) = (8, 2));
+    b.qp.destroy();
+    a.send(2, SendOp::Send, a.sge(0, 64), None);
+    assert_eq!(a.wait().status, WcStatus::RetryExcErr);
+}
+
+fn memory_that_went_away_fails_the_request_and_nothing_else() {
+    let (a, b) = pair(Service::Rc, 4096);
+    let pages = Pages::new();
+    let mr = pages.register(&a);
+    pages.unmap();
+    b.recv(1, b.sge(0, 4096));
+    a.send(2, SendOp::Send, pages.sge(&mr), None);
+    assert_eq!(a.wait().status, WcStatus::LocProtErr);
+
+    for op in [(|va, rkey| SendOp::Write { va, rkey }) as fn(u64, u32) -> SendOp, |va, rkey| {
+        SendOp::FetchAdd { va, rkey, add: 1 }
+    }] {
+        let (a, b) = pair(Service::Rc, 4096);
+        let pages = Pages::new();
+        let mr = pages.register(&b);
+        pages.protect(libc::PROT_READ);
+        a.send(1, op(pages.0, mr.key()), a.sge(0, 8), None);
+        assert_eq!(a.wait().status, WcStatus::RemOpErr);
+    }
+
+    let (a, b) = pair(Service::Rc, 4096);
+    let pages = Pages::new();
+    let mr = pages.register(&b);
+    pages.unmap();
+    a.send(1, SendOp::Read { va: pages.0, rkey: mr.key() }, a.sge(0, 8), None);
+    assert_eq!(a.wait().status, WcStatus::RemOpErr);
+
+    let (a, b) = pair(Service::Rc, 4096);
+    let pages = Pages::new();
+    let mr = pages.register(&b);
+    pages.protect(libc::PROT_READ);
+    b.recv(1, pages.sge(&mr));
+    a.send(2, SendOp::Send, a.sge(0, 64), None);
+    assert_eq!(b.wait().status, WcStatus::LocProtErr);
+    assert_eq!(a.wait().status, WcStatus::RemOpErr);
+}
+
+fn a_deregistered_key_is_refused() {
+    let (a, b) = pair(Service::Rc, 4096);
+    let pages = Pages::new();
+    let mr = pages.register(&b);
+    mr.deregister();
+    a.send(1, SendOp::Write { va: pages.0, rkey: mr.key() }, a.sge(0, 8), None);
+    assert_eq!(a.wait().status, WcStatus::RemAccessErr);
+}
+
+fn an_overrun_queue_says_so() {
+    let (a, b) = pair(Service::Uc, 4096);
+    drop(b);
+    // The queue has 256 entries.
+    for i in 0..300 {
+        a.send(i, SendOp::Send, a.sge(0, 8), None);
+    }
+    let mut events = std::iter::from_fn(|| a.context.async_events().take());
+    assert!(events.any(|e| matches!(e, AsyncEvent::CqError(_))));
+    let mut got = 0;
+    while let Ok(n) = a.cq.poll(16, |_| ()) {
+        got += n;
+        assert!(n > 0, "an overrun queue that is empty is an error");
+    }
+    assert_eq!(got, 256);
+}
+
+fn posting_respects_state_and_limits() {
+    let (a, b) = pair(Service::Rc, 4096);
+    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    a.qp.modify(&reset, mask::STATE).unwrap();
+    assert_eq!(a.try_send(a.sge(0, 8)).unwrap_err().errno(), libc::EINVAL);
+    a.connect_with(b.qp.qpn(), |attr| attr.rnr_retry = 7);
+    // Nobody receives: the queue of 64 fills up.
+    for _ in 0..64 {
+        a.try_send(a.sge(0, 8)).unwrap();
+    }
+    assert_eq!(a.try_send(a.sge(0, 8)).unwrap_err().errno(), libc::ENOMEM);
+    let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    a.qp.modify(&error, mask::STATE).unwrap();
+    for _ in 0..64 {
+        assert_eq!(a.wait().status, WcStatus::WrFlushErr);
+    }
+    // In ERR a receive is flushed at once.
+    a.recv(5, a.sge(0, 8));
+    assert_eq!(a.wait().status, WcStatus::WrFlushErr);
+}
+
+macro_rules! on_both_fabrics {
+    ($($name:ident;)*) => {
+        mod within_a_process {
+            use super::*;
+            $(#[test] fn $name() {
+                in_namespace(concat!("errors::within_a_process::", stringify!($name)), || super::$name());
+            })*
+        }
+        mod over_udp {
+            use super::*;
+            $(#[test] fn $name() {
+                in_namespace(concat!("errors::over_udp::", stringify!($name)), || { over_sockets(); super::$name(); });
+            })*
+        }
+    };
+}
+
+on_both_fabrics! {
+    a_wrong_lkey_is_loc_prot_err;
+    a_key_of_another_domain_is_loc_prot_err;
+    remote_access_is_checked;
+    a_receive_too_small_fails_both_sides;
+    no_receive_in_time_is_rnr_retry_exc_err;
+    a_peer_that_is_not_there_is_retry_exc_err;
+    memory_that_went_away_fails_the_request_and_nothing_else;
+    a_deregistered_key_is_refused;
+    an_overrun_queue_says_so;
+    posting_respects_state_and_limits;
+}
