@@ -1,1 +1,49 @@
-//! End-to-end tests.
+//! End-to-end tests: unmodified verbs programs and our own C programs, as separate processes, in private network
+//! namespaces, as an ordinary user.
+//!
+//! Here: hosts made of namespaces, processes with time limits, the programs to run. Not here: anything that links
+//! the product; what is tested is `target/dist`, as a user gets it.
+
+mod artifacts;
+mod clients;
+mod namespace;
+mod process;
+mod world;
+
+pub use artifacts::{Artifacts, tool};
+pub use clients::{Fabric, Pair, PairOutcome};
+pub use process::{Outcome, Process};
+pub use world::{Host, World, is_listening};
+
+use std::io::Write;
+
+/// Why a test can't run on this machine; a missing tool or a refused namespace, never a failure of the product.
+#[derive(Debug)]
+pub struct Skip(pub String);
+
+/// Prints `why` and adds it to the file named by `FERROCE_SKIP_LOG`, which `cargo xtask test` shows at its end.
+pub fn record_skip(why: &str) {
+    let thread = std::thread::current();
+    let line = format!("skipped {}: {why}\n", thread.name().unwrap_or("test"));
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("FERROCE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        if let Ok(mut file) = file {
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
+}
+
+/// Evaluates to the value of an `Ok`; for `Err(Skip)` it records the reason and returns from the test.
+#[macro_export]
+macro_rules! require {
+    ($expression:expr) => {
+        match $expression {
+            Ok(value) => value,
+            Err($crate::Skip(why)) => {
+                $crate::record_skip(&why);
+                return;
+            }
+        }
+    };
+}

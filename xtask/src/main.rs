@@ -1,1 +1,77 @@
-fn main() {}
+//! `cargo xtask`: build, demo, test, benchmark.
+//!
+//! Here: what a person or CI starts from the command line. Not here: tests (`tests/`), the product (`crates/`).
+
+mod bench;
+mod demo;
+mod dist;
+mod matrix;
+mod packages;
+mod soak;
+mod test;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Ferroce's tasks.
+#[derive(Parser)]
+#[command(name = "cargo xtask", disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build everything a user needs into target/dist
+    Dist {
+        /// The cargo profile to build with
+        #[arg(long, default_value = "release")]
+        profile: String,
+    },
+    /// Build, then show an unmodified verbs program exchanging data between two processes (no root needed)
+    Demo,
+    /// Install what the tests need where that is allowed, build, and run all tests
+    Test {
+        /// Only tests whose name contains this
+        filter: Option<String>,
+    },
+    /// Write docs/MATRIX.md: which symbol is implemented and who uses it
+    Matrix {
+        /// Fail when the committed page is out of date, and write nothing
+        #[arg(long)]
+        check: bool,
+    },
+    /// Measure
+    Bench {
+        #[command(subcommand)]
+        what: bench::Bench,
+    },
+    /// Run clients and kill them between two hosts for a while, at MTU 1500 and 9000, with and without loss
+    Soak {
+        /// How long
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// The first seed; a failure names the seed of its round
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
+        Task::Dist { profile } => dist::dist(&profile).map(|dist| println!("{}", dist.display())),
+        Task::Demo => demo::demo(),
+        Task::Test { filter } => test::test(filter.as_deref()),
+        Task::Matrix { check } => matrix::matrix(check),
+        Task::Bench { what } => bench::bench(&what),
+        Task::Soak { minutes, seed } => soak::soak(minutes, seed),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cargo xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,341 @@
+/* What the C test programs share: opening a device, connecting QPs, waiting with a bound.
+ * Everything here is plain verbs as the man pages describe them; any conforming provider will do.
+ */
+#ifndef COMMON_H
+#define COMMON_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* No program outlives this, whatever happens. */
+#define ALARM_SECONDS 60
+
+#define PORT_NUM 1
+#define QKEY 0x11111111
+#define ALL_ACCESS                                                                     \
+	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
+	 IBV_ACCESS_REMOTE_ATOMIC)
+
+__attribute__((noreturn, format(printf, 1, 2), unused)) static void fail(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fputc('\n', stderr);
+	exit(1);
+}
+
+/* The call must return 0, as most verbs do on success. */
+#define MUST(call)                                                                     \
+	do {                                                                           \
+		int must_result = (call);                                              \
+		if (must_result)                                                       \
+			fail("%s:%d: %s: returned %d (%s), errno %s", __FILE__,        \
+			     __LINE__, #call, must_result,                             \
+			     strerror(must_result > 0 ? must_result : 0),              \
+			     strerror(errno));                                         \
+	} while (0)
+
+/* The call must return a pointer. */
+#define MAKE(call)                                                                     \
+	({                                                                             \
+		__typeof__(call) made = (call);                                        \
+		if (!made)                                                             \
+			fail("%s:%d: %s: %s", __FILE__, __LINE__, #call,               \
+			     strerror(errno));                                         \
+		made;                                                                  \
+	})
+
+__attribute__((unused)) static uint64_t now_ms(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+}
+
+struct device {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_device_attr attr;
+	struct ibv_port_attr port;
+	union ibv_gid gid;
+	int gid_index;
+};
+
+__attribute__((unused)) static struct device open_device(int gid_index)
+{
+	struct device device = {.gid_index = gid_index};
+	int count = 0;
+	struct ibv_device **list = MAKE(ibv_get_device_list(&count));
+
+	if (count == 0)
+		fail("there is no verbs device");
+	device.context = MAKE(ibv_open_device(list[0]));
+	ibv_free_device_list(list);
+	device.pd = MAKE(ibv_alloc_pd(device.context));
+	MUST(ibv_query_device(device.context, &device.attr));
+	MUST(ibv_query_port(device.context, PORT_NUM, &device.port));
+	MUST(ibv_query_gid(device.context, PORT_NUM, gid_index, &device.gid));
+	return device;
+}
+
+__attribute__((unused)) static struct ibv_cq *make_cq(const struct device *device, int entries,
+						       struct ibv_comp_channel *channel)
+{
+	return MAKE(ibv_create_cq(device->context, entries, NULL, channel, 0));
+}
+
+/* A QP with one CQ for both directions; `srq` may be NULL. */
+__attribute__((unused)) static struct ibv_qp *make_qp(const struct device *device, enum ibv_qp_type type,
+						       struct ibv_cq *cq, struct ibv_srq *srq, uint32_t depth)
+{
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.srq = srq,
+		.cap = {.max_send_wr = depth,
+			.max_recv_wr = srq ? 0 : depth,
+			.max_send_sge = 2,
+			.max_recv_sge = srq ? 0 : 2,
+			.max_inline_data = 64},
+		.qp_type = type,
+	};
+
+	return MAKE(ibv_create_qp(device->pd, &init));
+}
+
+/* What a side tells the other. */
+struct address {
+	uint32_t qpn;
+	uint32_t psn;
+	uint32_t rkey;
+	uint32_t reserved;
+	uint64_t buffer;
+	union ibv_gid gid;
+};
+
+/* How a connection behaves; `default_path` suits all but tests of these very fields. */
+struct path {
+	enum ibv_mtu mtu;
+	uint8_t timeout;
+	uint8_t retry_count;
+	uint8_t rnr_retry;
+	uint8_t min_rnr_timer;
+	uint8_t rd_atomic;
+	unsigned int access;
+};
+
+__attribute__((unused)) static struct path default_path(const struct device *device)
+{
+	enum ibv_mtu mtu = device->port.active_mtu < IBV_MTU_1024 ? device->port.active_mtu : IBV_MTU_1024;
+
+	return (struct path){.mtu = mtu,
+			     .timeout = 14,
+			     .retry_count = 7,
+			     .rnr_retry = 7,
+			     .min_rnr_timer = 1,
+			     .rd_atomic = 4,
+			     .access = ALL_ACCESS};
+}
+
+__attribute__((unused)) static int to_init(struct ibv_qp *qp, unsigned int access)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT, .port_num = PORT_NUM, .qp_access_flags = access, .qkey = QKEY};
+	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+
+	return ibv_modify_qp(qp, &attr, mask | (qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+}
+
+__attribute__((unused)) static void fill_ah(struct ibv_ah_attr *ah, const struct device *device,
+					     const union ibv_gid *gid)
+{
+	*ah = (struct ibv_ah_attr){.is_global = 1, .port_num = PORT_NUM};
+	ah->grh.dgid = *gid;
+	ah->grh.sgid_index = (uint8_t)device->gid_index;
+	ah->grh.hop_limit = 64;
+}
+
+__attribute__((unused)) static int to_rtr(struct ibv_qp *qp, const struct device *device,
+					   const struct path *path, const struct address *remote)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
+				   .path_mtu = path->mtu,
+				   .dest_qp_num = remote->qpn,
+				   .rq_psn = remote->psn,
+				   .max_dest_rd_atomic = path->rd_atomic,
+				   .min_rnr_timer = path->min_rnr_timer};
+	int mask = IBV_QP_STATE;
+
+	if (qp->qp_type != IBV_QPT_UD)
+		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	if (qp->qp_type == IBV_QPT_RC)
+		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	fill_ah(&attr.ah_attr, device, &remote->gid);
+	return ibv_modify_qp(qp, &attr, mask);
+}
+
+__attribute__((unused)) static int to_rts(struct ibv_qp *qp, const struct path *path, uint32_t psn)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS,
+				   .sq_psn = psn,
+				   .timeout = path->timeout,
+				   .retry_cnt = path->retry_count,
+				   .rnr_retry = path->rnr_retry,
+				   .max_rd_atomic = path->rd_atomic};
+	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+
+	if (qp->qp_type == IBV_QPT_RC)
+		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	return ibv_modify_qp(qp, &attr, mask);
+}
+
+__attribute__((unused)) static enum ibv_qp_state qp_state(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+
+	MUST(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
+	return attr.qp_state;
+}
+
+/* Connects two QPs of this process, in INIT, to each other. */
+__attribute__((unused)) static void connect_qps(const struct device *device, const struct path *path,
+						 struct ibv_qp *a, struct ibv_qp *b)
+{
+	struct address of_a = {.qpn = a->qp_num, .psn = 0xfffff0, .gid = device->gid};
+	struct address of_b = {.qpn = b->qp_num, .psn = 0x000100, .gid = device->gid};
+
+	MUST(to_rtr(a, device, path, &of_b));
+	MUST(to_rtr(b, device, path, &of_a));
+	MUST(to_rts(a, path, of_a.psn));
+	MUST(to_rts(b, path, of_b.psn));
+}
+
+/* Polls until a completion comes (true) or the time is over (false). */
+__attribute__((unused)) static bool wait_wc(struct ibv_cq *cq, struct ibv_wc *wc, unsigned int milliseconds)
+{
+	uint64_t end = now_ms() + milliseconds;
+
+	do {
+		int count = ibv_poll_cq(cq, 1, wc);
+
+		if (count < 0)
+			fail("ibv_poll_cq returned %d", count);
+		if (count == 1)
+			return true;
+	} while (now_ms() < end);
+	return false;
+}
+
+/* Waits for a completion that must be a success. */
+#define MUST_COMPLETE(cq, wc)                                                          \
+	do {                                                                           \
+		if (!wait_wc(cq, wc, 10000))                                           \
+			fail("%s:%d: no completion in 10 s", __FILE__, __LINE__);      \
+		if ((wc)->status != IBV_WC_SUCCESS)                                    \
+			fail("%s:%d: %s", __FILE__, __LINE__,                          \
+			     ibv_wc_status_str((wc)->status));                         \
+	} while (0)
+
+__attribute__((unused)) static int post_recv(struct ibv_qp *qp, const struct ibv_mr *mr, size_t offset,
+					      uint32_t length, uint64_t wr_id)
+{
+	struct ibv_sge sge = {(uintptr_t)mr->addr + offset, length, mr->lkey};
+	struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1}, *bad;
+
+	return ibv_post_recv(qp, &wr, &bad);
+}
+
+__attribute__((unused)) static int post_send(struct ibv_qp *qp, const struct ibv_mr *mr, size_t offset,
+					      uint32_t length, uint64_t wr_id)
+{
+	struct ibv_sge sge = {(uintptr_t)mr->addr + offset, length, mr->lkey};
+	struct ibv_send_wr wr = {.wr_id = wr_id,
+				 .sg_list = &sge,
+				 .num_sge = 1,
+				 .opcode = IBV_WR_SEND,
+				 .send_flags = IBV_SEND_SIGNALED},
+			   *bad;
+
+	return ibv_post_send(qp, &wr, &bad);
+}
+
+/* The byte at `offset` of the message with number `index`. */
+__attribute__((unused)) static inline unsigned char pattern(uint64_t index, size_t offset)
+{
+	return (unsigned char)(index * 131 + offset * 7 + (offset >> 8));
+}
+
+__attribute__((unused)) static void fill(void *buffer, size_t length, uint64_t index)
+{
+	unsigned char *bytes = buffer;
+
+	for (size_t i = 0; i < length; i++)
+		bytes[i] = pattern(index, i);
+}
+
+__attribute__((unused)) static void check(const void *buffer, size_t length, uint64_t index, const char *what)
+{
+	const unsigned char *bytes = buffer;
+
+	for (size_t i = 0; i < length; i++)
+		if (bytes[i] != pattern(index, i))
+			fail("%s %llu: byte %zu of %zu is %02x, not %02x", what, (unsigned long long)index, i,
+			     length, bytes[i], pattern(index, i));
+}
+
+/* The TCP connection over which two sides find each other: a server without `host`, else a client. */
+__attribute__((unused)) static int meet(const char *host, int port)
+{
+	int one = 1;
+
+	if (host) {
+		struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+		char service[16];
+		int fd;
+
+		snprintf(service, sizeof service, "%d", port);
+		if (getaddrinfo(host, service, &hints, &found))
+			fail("unknown host %s", host);
+		fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (fd < 0 || connect(fd, found->ai_addr, found->ai_addrlen))
+			fail("connecting to %s: %s", host, strerror(errno));
+		freeaddrinfo(found);
+		return fd;
+	}
+	struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd;
+
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+	if (listener < 0 || bind(listener, (struct sockaddr *)&any, sizeof any) || listen(listener, 1))
+		fail("listening on port %d: %s", port, strerror(errno));
+	fd = accept(listener, NULL, NULL);
+	if (fd < 0)
+		fail("accept: %s", strerror(errno));
+	close(listener);
+	return fd;
+}
+
+/* Sends ours and waits for theirs; false when the other side has gone. */
+__attribute__((unused)) static bool exchange(int fd, const void *mine, void *theirs, size_t size)
+{
+	return send(fd, mine, size, MSG_NOSIGNAL) == (ssize_t)size &&
+	       recv(fd, theirs, size, MSG_WAITALL) == (ssize_t)size;
+}
+
+#endif

@@ -1,0 +1,271 @@
+/* waiting: threads blocked in ibv_get_cq_event and ibv_get_async_event, cancelled or interrupted by signals.
+ *
+ * Both calls are a read of a file descriptor to a program: a cancellation point, interrupted by a signal whose
+ * handler has no SA_RESTART, restarted where it has.
+ */
+#include "common.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+
+struct fixture {
+	struct device device;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_qp *a, *b;
+	struct ibv_mr *mr;
+};
+
+static char memory[4096];
+static volatile sig_atomic_t signals_seen;
+
+static struct fixture make_fixture(void)
+{
+	struct fixture f = {.device = open_device(1)};
+	struct path path = default_path(&f.device);
+
+	f.channel = MAKE(ibv_create_comp_channel(f.device.context));
+	f.cq = make_cq(&f.device, 32, f.channel);
+	f.mr = MAKE(ibv_reg_mr(f.device.pd, memory, sizeof memory, ALL_ACCESS));
+	f.a = make_qp(&f.device, IBV_QPT_RC, f.cq, NULL, 8);
+	f.b = make_qp(&f.device, IBV_QPT_RC, f.cq, NULL, 8);
+	MUST(to_init(f.a, ALL_ACCESS));
+	MUST(to_init(f.b, ALL_ACCESS));
+	connect_qps(&f.device, &path, f.a, f.b);
+	return f;
+}
+
+static void send_one(const struct fixture *f)
+{
+	MUST(post_recv(f->b, f->mr, 2048, 2048, 1));
+	MUST(post_send(f->a, f->mr, 0, 2048, 2));
+}
+
+static void drain(const struct fixture *f, int expected)
+{
+	struct ibv_wc wc;
+
+	for (int i = 0; i < expected; i++)
+		MUST_COMPLETE(f->cq, &wc);
+	if (ibv_poll_cq(f->cq, 1, &wc) != 0)
+		fail("more completions than requests");
+}
+
+static void take_event(const struct fixture *f)
+{
+	struct ibv_cq *cq = NULL;
+	void *cq_context;
+
+	MUST(ibv_get_cq_event(f->channel, &cq, &cq_context));
+	if (cq != f->cq)
+		fail("the event names another CQ");
+	ibv_ack_cq_events(cq, 1);
+}
+
+static void tear_down(struct fixture *f)
+{
+	MUST(ibv_destroy_qp(f->a));
+	MUST(ibv_destroy_qp(f->b));
+	MUST(ibv_destroy_cq(f->cq));
+	MUST(ibv_destroy_comp_channel(f->channel));
+	MUST(ibv_dereg_mr(f->mr));
+	MUST(ibv_dealloc_pd(f->device.pd));
+	MUST(ibv_close_device(f->device.context));
+}
+
+static void *wait_for_cq_event(void *argument)
+{
+	take_event(argument);
+	return NULL;
+}
+
+static void *wait_for_async_event(void *argument)
+{
+	struct fixture *f = argument;
+	struct ibv_async_event event;
+
+	if (ibv_get_async_event(f->device.context, &event) == 0)
+		ibv_ack_async_event(&event);
+	return NULL;
+}
+
+static void cancel(void *(*body)(void *), struct fixture *f)
+{
+	pthread_t thread;
+	void *result;
+
+	MUST(pthread_create(&thread, NULL, body, f));
+	usleep(50000);
+	MUST(pthread_cancel(thread));
+	MUST(pthread_join(thread, &result));
+	if (result != PTHREAD_CANCELED)
+		fail("the thread wasn't cancelled");
+}
+
+/* rping ends this way. */
+static void cancelled(void)
+{
+	struct fixture f = make_fixture();
+
+	for (int i = 0; i < 5; i++) {
+		cancel(wait_for_cq_event, &f);
+		cancel(wait_for_async_event, &f);
+		MUST(ibv_req_notify_cq(f.cq, 0));
+		send_one(&f);
+		take_event(&f);
+		drain(&f, 2);
+	}
+	tear_down(&f);
+}
+
+static void on_signal(int number)
+{
+	(void)number;
+	signals_seen++;
+}
+
+static void handle_signal(int flags)
+{
+	struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags};
+
+	sigaction(SIGUSR1, &action, NULL);
+}
+
+static pthread_t main_thread;
+
+static void *signal_main(void *argument)
+{
+	usleep(50000);
+	pthread_kill(main_thread, SIGUSR1);
+	usleep(50000);
+	if (argument)
+		send_one(argument);
+	return NULL;
+}
+
+static void interrupted(void)
+{
+	struct fixture f = make_fixture();
+	struct ibv_async_event event;
+	pthread_t helper;
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	handle_signal(0);
+	main_thread = pthread_self();
+	MUST(ibv_req_notify_cq(f.cq, 0));
+	MUST(pthread_create(&helper, NULL, signal_main, NULL));
+	if (ibv_get_cq_event(f.channel, &cq, &cq_context) != -1 || errno != EINTR)
+		fail("ibv_get_cq_event wasn't interrupted (%s)", strerror(errno));
+	pthread_join(helper, NULL);
+	MUST(pthread_create(&helper, NULL, signal_main, NULL));
+	if (ibv_get_async_event(f.device.context, &event) != -1 || errno != EINTR)
+		fail("ibv_get_async_event wasn't interrupted (%s)", strerror(errno));
+	pthread_join(helper, NULL);
+	if (signals_seen != 2)
+		fail("%d signals were handled, not 2", (int)signals_seen);
+	send_one(&f);
+	take_event(&f);
+	drain(&f, 2);
+	tear_down(&f);
+}
+
+static void restarted(void)
+{
+	struct fixture f = make_fixture();
+	pthread_t helper;
+
+	handle_signal(SA_RESTART);
+	main_thread = pthread_self();
+	MUST(ibv_req_notify_cq(f.cq, 0));
+	MUST(pthread_create(&helper, NULL, signal_main, &f));
+	take_event(&f);
+	pthread_join(helper, NULL);
+	if (signals_seen != 1)
+		fail("%d signals were handled, not 1", (int)signals_seen);
+	drain(&f, 2);
+	tear_down(&f);
+}
+
+/* An own event loop: readable exactly while an event is unread, edge-triggered too. */
+static void event_loop(void)
+{
+	struct fixture f = make_fixture();
+	struct pollfd readable = {.fd = f.channel->fd, .events = POLLIN};
+	struct epoll_event edge = {.events = EPOLLIN | EPOLLET};
+	int epoll = epoll_create1(EPOLL_CLOEXEC);
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	MUST(fcntl(f.channel->fd, F_SETFL, fcntl(f.channel->fd, F_GETFL) | O_NONBLOCK));
+	MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, f.channel->fd, &edge));
+	for (int i = 0; i < 50; i++) {
+		if (ibv_get_cq_event(f.channel, &cq, &cq_context) != -1 || errno != EAGAIN)
+			fail("an event without an occasion");
+		if (poll(&readable, 1, 0) != 0)
+			fail("readable without an event");
+		MUST(ibv_req_notify_cq(f.cq, 0));
+		send_one(&f);
+		if (epoll_wait(epoll, &edge, 1, 5000) != 1)
+			fail("round %d: epoll saw nothing", i);
+		if (poll(&readable, 1, 0) != 1)
+			fail("not readable with an event");
+		take_event(&f);
+		drain(&f, 2);
+	}
+	close(epoll);
+	tear_down(&f);
+}
+
+/* Solicited events only: an ordinary message raises none, one with IBV_SEND_SOLICITED does. */
+static void solicited(void)
+{
+	struct fixture f = make_fixture();
+	struct ibv_cq *own_cq = make_cq(&f.device, 8, NULL);
+	struct ibv_qp *a = make_qp(&f.device, IBV_QPT_RC, own_cq, NULL, 4);
+	struct ibv_qp *b = make_qp(&f.device, IBV_QPT_RC, f.cq, NULL, 4);
+	struct path path = default_path(&f.device);
+	struct pollfd readable = {.fd = f.channel->fd, .events = POLLIN};
+	struct ibv_sge sge = {(uintptr_t)memory, 8, f.mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				 .send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED}, *bad;
+	struct ibv_wc wc;
+
+	MUST(to_init(a, ALL_ACCESS));
+	MUST(to_init(b, ALL_ACCESS));
+	connect_qps(&f.device, &path, a, b);
+	MUST(ibv_req_notify_cq(f.cq, 1));
+	MUST(post_recv(b, f.mr, 2048, 64, 1));
+	MUST(post_send(a, f.mr, 0, 8, 2));
+	MUST_COMPLETE(own_cq, &wc);
+	if (poll(&readable, 1, 100) != 0)
+		fail("an unsolicited message raised an event");
+	MUST(post_recv(b, f.mr, 2048, 64, 3));
+	MUST(ibv_post_send(a, &wr, &bad));
+	take_event(&f);
+	drain(&f, 2);
+	MUST(ibv_destroy_qp(a));
+	MUST(ibv_destroy_qp(b));
+	MUST(ibv_destroy_cq(own_cq));
+	tear_down(&f);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} cases[] = {{"cancelled", cancelled}, {"interrupted", interrupted}, {"restarted", restarted},
+		     {"event_loop", event_loop}, {"solicited", solicited}};
+
+	alarm(ALARM_SECONDS);
+	for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof cases[0]; i++)
+		if (!strcmp(argv[1], cases[i].name)) {
+			cases[i].run();
+			puts("ok");
+			return 0;
+		}
+	fail("usage: waiting cancelled|interrupted|restarted|event_loop|solicited");
+}

@@ -1,0 +1,162 @@
+//! What the tests run: a staged copy of `target/dist` that every user can read, and our C programs.
+
+use crate::Skip;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The stage: a directory that any user can read, with `dist/` and `bin/` in it.
+pub struct Artifacts {
+    stage: PathBuf,
+}
+
+static ARTIFACTS: OnceLock<Artifacts> = OnceLock::new();
+static REMOVE_AT_EXIT: OnceLock<CString> = OnceLock::new();
+
+impl Artifacts {
+    /// The stage that `FERROCE_TEST_DIR` names, else one of this process, removed when it exits.
+    ///
+    /// # Panics
+    /// When there is nothing to test: `cargo xtask dist` hasn't been run.
+    pub fn get() -> &'static Self {
+        ARTIFACTS.get_or_init(|| {
+            let stage = std::env::var_os("FERROCE_TEST_DIR").map_or_else(own_stage, PathBuf::from);
+            let artifacts = Self { stage };
+            artifacts.stage_dist();
+            artifacts
+        })
+    }
+
+    /// The `ferroce` command.
+    pub fn ferroce(&self) -> PathBuf {
+        self.stage.join("dist/bin/ferroce")
+    }
+
+    /// The directory of our `libibverbs.so.1`.
+    pub fn library_dir(&self) -> PathBuf {
+        self.stage.join("dist/lib/ferroce")
+    }
+
+    /// Compiles `tests/c/NAME.c` against the installed verbs headers and links it to the installed library, as any
+    /// verbs program is; compiles once a stage.
+    pub fn c_program(&self, name: &str) -> Result<PathBuf, Skip> {
+        if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+            return Err(Skip("no verbs headers are installed (Debian: libibverbs-dev)".into()));
+        }
+        let bin = self.stage.join("bin");
+        let program = bin.join(name);
+        let _lock = self.lock();
+        if program.exists() {
+            return Ok(program);
+        }
+        fs::create_dir_all(&bin).expect("the stage is writable");
+        let sources = repository().join("tests/c");
+        let output = Command::new("cc")
+            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+            .arg(&program)
+            .arg(sources.join(name).with_extension("c"))
+            .arg("-libverbs")
+            .output()
+            .map_err(|error| Skip(format!("cc can't be run: {error}")))?;
+        assert!(output.status.success(), "{name}.c:\n{}", String::from_utf8_lossy(&output.stderr));
+        Ok(program)
+    }
+
+    /// A copy of a program, where every user can run it.
+    ///
+    /// # Errors
+    /// The file can't be copied.
+    pub fn stage_program(&self, program: &Path) -> std::io::Result<PathBuf> {
+        let bin = self.stage.join("bin");
+        fs::create_dir_all(&bin)?;
+        let staged = bin.join(program.file_name().unwrap_or_default());
+        fs::copy(program, &staged)?;
+        fs::set_permissions(&staged, fs::Permissions::from_mode(0o755))?;
+        Ok(staged)
+    }
+
+    fn stage_dist(&self) {
+        let _lock = self.lock();
+        let staged = self.stage.join("dist");
+        if staged.exists() {
+            return;
+        }
+        let target = std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| repository().join("target"), |dir| repository().join(dir));
+        let dist = target.join("dist");
+        assert!(
+            dist.join("bin/ferroce").exists(),
+            "nothing to test in {}: run `cargo xtask dist` first, or `cargo xtask test`",
+            dist.display()
+        );
+        let partial = self.stage.join("dist.partial");
+        copy_tree(&dist, &partial).expect("target/dist can be copied to the stage");
+        fs::rename(&partial, &staged).expect("a rename within the stage");
+    }
+
+    fn lock(&self) -> File {
+        let file = File::create(self.stage.join("lock")).expect("the stage is writable");
+        // SAFETY: flock on an open file; closing it unlocks.
+        let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+        assert_eq!(result, 0, "flock: {}", std::io::Error::last_os_error());
+        file
+    }
+}
+
+/// Fails with a `Skip` that names the Debian package when `program` isn't installed.
+pub fn tool(program: &str, package: &str) -> Result<PathBuf, Skip> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")])
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.exists())
+        .ok_or_else(|| Skip(format!("{program} is not installed (Debian: {package})")))
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository")
+}
+
+/// Under /var/tmp, because every host has a /tmp of its own.
+fn own_stage() -> PathBuf {
+    let stage = PathBuf::from(format!("/var/tmp/ferroce-tests-{}", std::process::id()));
+    fs::create_dir_all(&stage).expect("/var/tmp is writable");
+    fs::set_permissions(&stage, fs::Permissions::from_mode(0o755)).expect("our own directory");
+    let path = CString::new(stage.as_os_str().as_bytes()).expect("no NUL in a path");
+    if REMOVE_AT_EXIT.set(path).is_ok() {
+        // SAFETY: the handler uses only a static that is set before.
+        unsafe { libc::atexit(remove_own_stage) };
+    }
+    stage
+}
+
+extern "C" fn remove_own_stage() {
+    if let Some(path) = REMOVE_AT_EXIT.get() {
+        let _ = fs::remove_dir_all(Path::new(std::ffi::OsStr::from_bytes(path.as_bytes())));
+    }
+}
+
+fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755))?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&source)?, &target)?;
+        } else if kind.is_dir() {
+            copy_tree(&source, &target)?;
+        } else {
+            fs::copy(&source, &target)?;
+            let mode = fs::metadata(&source)?.permissions().mode();
+            fs::set_permissions(&target, fs::Permissions::from_mode(mode | 0o444 | (mode & 0o100) >> 6))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! A server and a client of one verbs program, on one host or on two.
+
+use crate::{Host, Outcome, World};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// What `FERROCE_FABRIC` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// Unset: the best fabric that both processes know.
+    Any,
+    /// `udp`: packets as on the wire, even between two processes of a host.
+    Udp,
+}
+
+impl Fabric {
+    fn settings(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Any => &[],
+            Self::Udp => &[("FERROCE_FABRIC", "udp")],
+        }
+    }
+}
+
+/// How to run a program that is a server without an address and a client with the server's address as last argument,
+/// and whose two sides find each other over TCP.
+pub struct Pair<'w> {
+    world: &'w World,
+    fabric: Fabric,
+    options: Vec<String>,
+    settings: Vec<(String, String)>,
+    port: u16,
+    limit: Duration,
+}
+
+impl<'w> Pair<'w> {
+    /// The server on the last host of `world`, the client on the first.
+    pub fn new(world: &'w World, fabric: Fabric) -> Self {
+        Self {
+            world,
+            fabric,
+            options: Vec::new(),
+            settings: Vec::new(),
+            port: 18515,
+            limit: Duration::from_secs(60),
+        }
+    }
+
+    /// Options of `ferroce run`, for both sides.
+    pub fn options(mut self, options: &[&str]) -> Self {
+        self.options.extend(options.iter().map(ToString::to_string));
+        self
+    }
+
+    /// An environment variable for both sides.
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// The limit for both sides together (60 s unless said).
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Runs both sides to their ends.
+    pub fn run(&self, words: &[&str]) -> PairOutcome {
+        let start = Instant::now();
+        let mut server = self.side(self.server_host(), words);
+        self.server_host().wait_for_listener(self.port, &mut server, self.limit);
+        let address = self.server_host().ipv4();
+        let mut client_words = words.to_vec();
+        client_words.push(&address);
+        let mut client = self.side(self.world.first(), &client_words);
+        let client = client.wait(self.limit.saturating_sub(start.elapsed()));
+        let server = server.wait(self.limit.saturating_sub(start.elapsed()).max(Duration::from_secs(5)));
+        PairOutcome { client, server }
+    }
+
+    fn server_host(&self) -> &Host {
+        self.world.last()
+    }
+
+    fn side(&self, host: &Host, words: &[&str]) -> crate::Process {
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        let mut settings = self.fabric.settings().to_vec();
+        settings.extend(self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        host.start_ferroce(&options, words, &settings)
+    }
+}
+
+/// How both sides ended.
+pub struct PairOutcome {
+    /// The side that connected.
+    pub client: Outcome,
+    /// The side that listened.
+    pub server: Outcome,
+}
+
+impl PairOutcome {
+    /// Panics with everything both sides said unless both ended by themselves with exit code 0.
+    #[track_caller]
+    pub fn expect_success(&self) -> &Self {
+        assert!(self.client.success() && self.server.success(), "{self}");
+        self
+    }
+
+    /// Panics unless both sides' standard errors are empty: a correct program makes the library say nothing.
+    #[track_caller]
+    pub fn expect_quiet(&self) -> &Self {
+        assert!(self.client.stderr.is_empty() && self.server.stderr.is_empty(), "{self}");
+        self
+    }
+}
+
+impl fmt::Display for PairOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "server: {}client: {}", self.server, self.client)
+    }
+}

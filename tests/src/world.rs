@@ -1,0 +1,335 @@
+//! Hosts made of namespaces, for one test: each has its own network, `/run`, `/tmp` and `/dev/shm`.
+//!
+//! A host lives as long as its keeper process, and the keeper dies with the test. Whatever is found in the
+//! namespaces when a world is dropped, daemons included, is killed.
+
+use crate::namespace::{self, Doors, Maps, Rights};
+use crate::{Artifacts, Process, Skip};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// No test lasts longer; a world that does is killed with all its processes.
+const WORLD_LIMIT: Duration = Duration::from_secs(240);
+
+/// The hosts of a test.
+pub struct World {
+    hosts: Vec<Host>,
+    _watchdog: Sender<()>,
+}
+
+impl World {
+    /// One host whose `eth0` has the given MTU, `10.77.0.1`, a link-local address and `fd77::1`.
+    pub fn one_host(mtu: u32) -> Result<Self, Skip> {
+        let host = Host::new(1, None)?;
+        host.admin(&format!(
+            "ip link add eth0 mtu {mtu} type veth peer name peer0 mtu {mtu} && \
+             ip link set peer0 addrgenmode none up && {}",
+            host.address_script()
+        ));
+        Ok(Self::start(vec![host]))
+    }
+
+    /// Two hosts, `.1` and `.2`, whose `eth0` are the ends of one veth pair.
+    pub fn two_hosts(mtu: u32) -> Result<Self, Skip> {
+        let first = Host::new(1, None)?;
+        let second = Host::new(2, Some(&first))?;
+        let second_pid = second.keeper.id();
+        first.admin(&format!(
+            "ip link add eth0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {second_pid} && {}",
+            first.address_script()
+        ));
+        second.admin(&second.address_script());
+        Ok(Self::start(vec![first, second]))
+    }
+
+    fn start(hosts: Vec<Host>) -> Self {
+        let keepers: Vec<u32> = hosts.iter().map(|host| host.keeper.id()).collect();
+        let (watchdog, alive) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            if alive.recv_timeout(WORLD_LIMIT) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("the test exceeded {WORLD_LIMIT:?}; its processes are being killed");
+                keepers.into_iter().for_each(kill_residents);
+            }
+        });
+        Self { hosts, _watchdog: watchdog }
+    }
+
+    /// The first host.
+    pub fn first(&self) -> &Host {
+        &self.hosts[0]
+    }
+
+    /// The last host, which is the first where there is one only.
+    pub fn last(&self) -> &Host {
+        &self.hosts[self.hosts.len() - 1]
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for host in &self.hosts {
+            kill_residents(host.keeper.id());
+        }
+    }
+}
+
+/// A network namespace with a mount namespace, and the process that keeps them.
+pub struct Host {
+    keeper: Child,
+    number: u8,
+    user: Option<File>,
+    net: File,
+    mount: File,
+}
+
+impl Host {
+    fn new(number: u8, neighbour: Option<&Host>) -> Result<Self, Skip> {
+        let root = namespace::is_root();
+        let maps = Maps::current();
+        let join: Option<RawFd> = neighbour.and_then(|host| host.user.as_ref()).map(AsRawFd::as_raw_fd);
+        let mut command = Command::new("sleep");
+        command.arg("infinity").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: `become_keeper` makes system calls only.
+        unsafe { command.pre_exec(move || namespace::become_keeper(join, &maps, root)) };
+        let keeper = command
+            .spawn()
+            .map_err(|error| Skip(format!("this machine doesn't let us make network namespaces: {error}")))?;
+        let door = |name| File::open(format!("/proc/{}/ns/{name}", keeper.id())).expect("our own child");
+        let user = (!root).then(|| door("user"));
+        let host = Self { number, user, net: door("net"), mount: door("mnt"), keeper };
+        host.admin("ip link set lo up");
+        Ok(host)
+    }
+
+    /// The IPv4 address of `eth0`.
+    pub fn ipv4(&self) -> String {
+        format!("10.77.0.{}", self.number)
+    }
+
+    fn address_script(&self) -> String {
+        let n = self.number;
+        format!(
+            "ip link set eth0 addrgenmode none up && ip addr add fe80::{n}/64 dev eth0 nodad && \
+             ip addr add 10.77.0.{n}/24 dev eth0 && ip addr add fd77::{n}/64 dev eth0 nodad && \
+             ip route add default via 10.77.0.254"
+        )
+    }
+
+    /// Runs a shell script with all rights over this host's network; panics when it fails.
+    #[track_caller]
+    pub fn admin(&self, script: &str) -> String {
+        let mut command = Command::new("sh");
+        command.args(["-e", "-c", script]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        let outcome = self.spawn(command, Rights::Admin).wait(Duration::from_secs(20));
+        outcome.expect_success().stdout.clone()
+    }
+
+    /// Starts a program as an ordinary user, with a bare environment and `settings` added to it.
+    pub fn start<S: AsRef<OsStr>>(&self, words: &[S], settings: &[(&str, &str)]) -> Process {
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+            .env("HOME", "/tmp")
+            .env("LANG", "C.UTF-8")
+            .env("RUST_BACKTRACE", "1")
+            .envs(settings.iter().copied());
+        self.spawn(command, Rights::Ordinary)
+    }
+
+    /// Starts a program through `ferroce run`, with `options` for `run` itself.
+    pub fn start_ferroce<S: AsRef<OsStr>>(
+        &self,
+        options: &[&str],
+        words: &[S],
+        settings: &[(&str, &str)],
+    ) -> Process {
+        let ferroce = Artifacts::get().ferroce();
+        let mut line: Vec<&OsStr> = vec![ferroce.as_os_str(), OsStr::new("run")];
+        line.extend(options.iter().map(OsStr::new));
+        line.push(OsStr::new("--"));
+        line.extend(words.iter().map(AsRef::as_ref));
+        self.start(&line, settings)
+    }
+
+    fn spawn(&self, mut command: Command, rights: Rights) -> Process {
+        let doors = Doors {
+            user: self.user.as_ref().map(AsRawFd::as_raw_fd),
+            net: self.net.as_raw_fd(),
+            mount: self.mount.as_raw_fd(),
+        };
+        // SAFETY: `enter` makes system calls only, and the doors stay open until spawn has returned.
+        unsafe { command.pre_exec(move || namespace::enter(doors, rights)) };
+        Process::spawn(command).unwrap_or_else(|error| panic!("a program could not be started: {error}"))
+    }
+
+    /// A path of this host, as seen from the test.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{inside}", self.keeper.id()))
+    }
+
+    /// Waits until something listens on a TCP port here, or until `server` ends or `limit` passes (then it panics).
+    pub fn wait_for_listener(&self, port: u16, server: &mut Process, limit: Duration) {
+        let start = Instant::now();
+        while !self.is_listening(port) {
+            if server.has_ended() || start.elapsed() > limit {
+                let outcome = server.wait(Duration::ZERO);
+                panic!("nothing listened on port {port} within {:?}:\n{outcome}", start.elapsed());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn is_listening(&self, port: u16) -> bool {
+        is_listening(&self.keeper.id().to_string(), port)
+    }
+
+    fn net_table(&self, table: &str) -> String {
+        fs::read_to_string(format!("/proc/{}/net/{table}", self.keeper.id())).unwrap_or_default()
+    }
+
+    /// What verbs programs have left here: abstract sockets, UDP sockets on 4791, files.
+    pub fn traces(&self) -> Vec<String> {
+        let roce_port = format!(":{:04X}", 4791);
+        let mut found: Vec<String> = self
+            .net_table("unix")
+            .lines()
+            .filter_map(|line| line.split_whitespace().last())
+            .filter(|name| name.starts_with('@'))
+            .map(|name| format!("abstract socket {name}"))
+            .collect();
+        for table in ["udp", "udp6"] {
+            let sockets = self.net_table(table);
+            let open = sockets.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1));
+            found.extend(
+                open.filter(|local| local.ends_with(&roce_port))
+                    .map(|local| format!("{table} socket {local}")),
+            );
+        }
+        for directory in ["/run", "/tmp", "/dev/shm"] {
+            let entries = fs::read_dir(self.path(directory)).expect("the keeper's root can be read");
+            found.extend(
+                entries.flatten().map(|entry| format!("{directory}/{}", entry.file_name().to_string_lossy())),
+            );
+        }
+        found
+    }
+
+    /// Panics unless all traces are gone within a second (the kernel frees names a little after death).
+    #[track_caller]
+    pub fn expect_no_traces(&self) {
+        let start = Instant::now();
+        loop {
+            let traces = self.traces();
+            if traces.is_empty() {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(1), "left behind: {traces:#?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The processes that live here now, without the keeper.
+    pub fn residents(&self) -> Vec<u32> {
+        residents(self.keeper.id())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+/// Whether something listens on a TCP port in the network namespace of a process (`"self"`, or its id).
+pub fn is_listening(process: &str, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let suffix = format!(":{port:04X}");
+    ["tcp", "tcp6"].iter().any(|table| {
+        let sockets = fs::read_to_string(format!("/proc/{process}/net/{table}")).unwrap_or_default();
+        sockets.lines().skip(1).any(|line| {
+            let mut columns = line.split_whitespace().skip(1);
+            columns.next().is_some_and(|local| local.ends_with(&suffix)) && columns.nth(1) == Some(LISTEN)
+        })
+    })
+}
+
+fn residents(keeper: u32) -> Vec<u32> {
+    let home = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let Some(namespace) = home(keeper) else { return Vec::new() };
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&pid| pid != keeper && home(pid).as_ref() == Some(&namespace))
+        .collect()
+}
+
+fn kill_residents(keeper: u32) {
+    for pid in residents(keeper) {
+        // SAFETY: kill has no memory preconditions; the process was just seen in a namespace of this test.
+        unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::require;
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn two_hosts_reach_each_other_over_ipv4_and_link_local() {
+        let world = require!(World::two_hosts(1500));
+        let script = "import socket,time; s=socket.create_server(('::',5000),family=socket.AF_INET6,\
+                      dualstack_ipv6=True); time.sleep(60)";
+        let mut server = world.last().start(&["python3", "-c", script], &[]);
+        world.last().wait_for_listener(5000, &mut server, SOON);
+        assert!(!world.first().is_listening(5000));
+        for target in ["10.77.0.2", "fe80::2%eth0", "fd77::2"] {
+            let connect = format!("import socket; socket.create_connection(('{target}',5000),5)");
+            world.first().start(&["python3", "-c", &connect], &[]).wait(SOON).expect_success();
+        }
+    }
+
+    #[test]
+    fn program_under_test_holds_no_capability_and_is_not_root() {
+        let world = require!(World::one_host(9000));
+        let status = world.first().start(&["cat", "/proc/self/status"], &[]).wait(SOON);
+        let status = &status.expect_success().stdout;
+        assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
+        assert!(!status.contains("Uid:\t0\t"), "{status}");
+    }
+
+    #[test]
+    fn daemon_left_in_a_namespace_dies_with_the_world() {
+        let world = require!(World::one_host(1500));
+        world.first().start(&["sh", "-c", "setsid sleep 600 & exit 0"], &[]).wait(SOON).expect_success();
+        let residents = world.first().residents();
+        assert_eq!(residents.len(), 1, "the daemon, and nothing else: {residents:?}");
+        drop(world);
+        let start = Instant::now();
+        while fs::read_to_string(format!("/proc/{}/comm", residents[0])).is_ok_and(|comm| comm == "sleep\n") {
+            assert!(start.elapsed() < SOON, "the daemon lives on");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn files_and_names_left_behind_are_found() {
+        let world = require!(World::one_host(1500));
+        world.first().expect_no_traces();
+        world.first().start(&["touch", "/dev/shm/left", "/tmp/too"], &[]).wait(SOON).expect_success();
+        assert_eq!(world.first().traces(), ["/tmp/too", "/dev/shm/left"]);
+    }
+}

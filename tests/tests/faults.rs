@@ -1,0 +1,128 @@
+//! A wire that loses, and a wire that is recorded.
+
+use ferroce_tests::{Artifacts, Fabric, Outcome, Pair, World, require, tool};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(100);
+const ONE_PERCENT: [&str; 2] = ["--fault", "drop=1%,seed=7"];
+
+fn stream() -> Result<String, ferroce_tests::Skip> {
+    Ok(Artifacts::get().c_program("stream")?.to_str().expect("a UTF-8 path").to_owned())
+}
+
+/// Every operation of RC, checked byte by byte by both sides.
+fn all_operations(world: &World, options: &[&str], more: &[&str]) {
+    let stream = require!(stream());
+    let mut words = vec![stream.as_str()];
+    words.extend(more);
+    let outcome = Pair::new(world, Fabric::Udp).options(options).limit(LIMIT).run(&words);
+    outcome.expect_success();
+    assert!(outcome.client.stdout.contains("were right"), "{outcome}");
+}
+
+#[test]
+fn all_operations_of_rc_are_right_without_loss() {
+    for (mtu, path_mtu) in [(1500, "1024"), (9000, "4096")] {
+        let world = require!(World::two_hosts(mtu));
+        all_operations(&world, &[], &["-n", "6000", "-s", "20000", "-m", path_mtu]);
+        all_operations(&world, &[], &["-n", "6000", "-s", "20000", "-e"]);
+        all_operations(&world, &[], &["-n", "60000", "-s", "64", "-d", "32"]);
+        world.first().expect_no_traces();
+    }
+}
+
+#[test]
+fn all_operations_of_rc_are_right_on_one_host_over_any_fabric() {
+    let stream = require!(stream());
+    let world = require!(World::one_host(9000));
+    for more in [["-n", "6000", "-s", "20000"], ["-n", "60000", "-s", "64"]] {
+        let mut words = vec![stream.as_str()];
+        words.extend(more);
+        Pair::new(&world, Fabric::Any).limit(LIMIT).run(&words).expect_success().expect_quiet();
+    }
+}
+
+#[test]
+fn one_percent_loss_on_both_sides_leaves_every_operation_right() {
+    let world = require!(World::two_hosts(1500));
+    for operation in ["send", "send_imm", "write", "write_imm", "fadd", "cas"] {
+        all_operations(&world, &ONE_PERCENT, &["-n", "500", "-s", "20000", "-o", operation]);
+    }
+    all_operations(&world, &ONE_PERCENT, &["-n", "3000", "-s", "8000"]);
+}
+
+#[test]
+fn loss_duplication_reordering_and_corruption_together_leave_every_operation_right() {
+    let world = require!(World::two_hosts(9000));
+    let fault = ["--fault", "drop=1%,dup=1%,reorder=1%,corrupt=1%,seed=11"];
+    all_operations(&world, &fault, &["-n", "3000", "-s", "20000"]);
+}
+
+#[test]
+fn one_percent_loss_leaves_unmodified_rc_programs_right() {
+    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
+    let world = require!(World::two_hosts(1500));
+    let pair = || Pair::new(&world, Fabric::Any).options(&ONE_PERCENT).limit(LIMIT);
+    pair().run(&["ibv_rc_pingpong", "-c", "-g", "1", "-n", "2000"]).expect_success();
+    pair().run(&["ibv_srq_pingpong", "-c", "-g", "1", "-n", "200"]).expect_success();
+    require!(tool("ib_send_bw", "perftest"));
+    for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
+        pair().run(&[program, "-F", "-a", "-n", "50"]).expect_success();
+    }
+    pair().run(&["ib_atomic_bw", "-F", "-n", "500"]).expect_success();
+}
+
+fn tshark(file: &Path, words: &[&str]) -> String {
+    let output = Command::new("tshark").arg("-r").arg(file).args(words).output().expect("tshark runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "tshark: {}\n{text}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+/// Both files of a run decode, hold InfiniBand packets, and hold nothing that tshark calls malformed.
+fn expect_clean_capture(world: &World, server: &Outcome, client: &Outcome) {
+    assert!(server.success() && client.success(), "server: {server}client: {client}");
+    for host in [world.first(), world.last()] {
+        // Copied out, because tshark gives up its rights and can't look into the host's private /tmp.
+        let inside = host.path("/tmp/capture.pcapng");
+        let copy = std::env::temp_dir().join(format!("ferroce-capture-{}.pcapng", std::process::id()));
+        std::fs::copy(&inside, &copy).expect("the capture was written");
+        let packets = tshark(&copy, &["-Y", "infiniband"]).lines().count();
+        let malformed = tshark(&copy, &["-Y", "_ws.malformed || (udp && !infiniband)"]);
+        let _ = std::fs::remove_file(&copy);
+        assert!(packets > 50, "only {packets} InfiniBand packets");
+        assert!(malformed.is_empty(), "{malformed}");
+    }
+}
+
+fn capture(mtu: u32, words: &[&str]) {
+    require!(tool("tshark", "tshark"));
+    require!(tool(words[0], "ibverbs-utils perftest"));
+    let world = require!(World::two_hosts(mtu));
+    let options = ["--capture", "/tmp/capture.pcapng"];
+    let outcome = Pair::new(&world, Fabric::Any).options(&options).limit(LIMIT).run(words);
+    expect_clean_capture(&world, &outcome.server, &outcome.client);
+}
+
+#[test]
+fn capture_of_rc_sends_decodes() {
+    capture(1500, &["ibv_rc_pingpong", "-g", "1", "-n", "200", "-s", "5000"]);
+    capture(9000, &["ibv_rc_pingpong", "-g", "0", "-n", "200", "-s", "5000"]);
+}
+
+#[test]
+fn capture_of_uc_and_ud_decodes() {
+    capture(1500, &["ibv_uc_pingpong", "-g", "1", "-n", "200"]);
+    capture(1500, &["ibv_ud_pingpong", "-g", "0", "-n", "200", "-s", "1000"]);
+}
+
+#[test]
+fn capture_of_writes_reads_and_atomics_decodes() {
+    for program in ["ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
+        capture(9000, &[program, "-F", "-n", "50"]);
+    }
+    let stream = require!(stream());
+    capture(1500, &[&stream, "-n", "600", "-s", "3000"]);
+}

@@ -1,0 +1,94 @@
+//! Debian's ping-pongs, unmodified: two processes on one host, over whatever fabric they choose and over `udp`.
+
+use ferroce_tests::{Fabric, Pair, World, require, tool};
+use std::time::Duration;
+
+fn ping_pong(fabric: Fabric, mtu: u32, words: &[&str]) {
+    require!(tool(words[0], "ibverbs-utils"));
+    let world = require!(World::one_host(mtu));
+    let outcome = Pair::new(&world, fabric).limit(Duration::from_secs(90)).run(words);
+    outcome.expect_success().expect_quiet();
+    assert!(outcome.client.stdout.contains(" usec/iter"), "no closing line:\n{outcome}");
+    let wrong = |text: &str| text.contains("invalid data");
+    assert!(!wrong(&outcome.client.stdout) && !wrong(&outcome.server.stdout), "{outcome}");
+    world.first().expect_no_traces();
+}
+
+macro_rules! cells {
+    ($($name:ident: $($word:literal)+;)*) => {
+        mod any_fabric {$(
+            #[test]
+            fn $name() {
+                super::ping_pong(super::Fabric::Any, 9000, &[$($word),+]);
+            }
+        )*}
+        mod udp_fabric {$(
+            #[test]
+            fn $name() {
+                super::ping_pong(super::Fabric::Udp, 9000, &[$($word),+]);
+            }
+        )*}
+    };
+}
+
+cells! {
+    rc_1_byte: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "1" "-n" "10000";
+    rc_4096_bytes: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "10000";
+    rc_65536_bytes: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "10000";
+    rc_1_mebibyte: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "1048576" "-n" "1000";
+    rc_link_local_gid: "ibv_rc_pingpong" "-c" "-g" "0" "-n" "10000";
+    rc_with_events: "ibv_rc_pingpong" "-c" "-g" "1" "-e" "-n" "10000";
+    rc_mtu_256: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "256" "-n" "10000";
+    rc_mtu_512: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "512" "-n" "10000";
+    rc_mtu_2048: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "2048" "-n" "10000";
+    rc_mtu_4096: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "4096" "-s" "65536" "-n" "10000";
+    uc_1_byte: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "1" "-n" "10000";
+    uc_4096_bytes: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "10000";
+    uc_65536_bytes: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "10000";
+    uc_1_mebibyte: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "1048576" "-n" "1000";
+    uc_link_local_gid: "ibv_uc_pingpong" "-c" "-g" "0" "-n" "10000";
+    uc_with_events: "ibv_uc_pingpong" "-c" "-g" "1" "-e" "-n" "10000";
+    uc_mtu_256: "ibv_uc_pingpong" "-c" "-g" "1" "-m" "256" "-n" "10000";
+    uc_mtu_4096: "ibv_uc_pingpong" "-c" "-g" "1" "-m" "4096" "-n" "10000";
+    ud_1_byte: "ibv_ud_pingpong" "-c" "-g" "1" "-s" "1" "-n" "10000";
+    ud_2048_bytes: "ibv_ud_pingpong" "-c" "-g" "1" "-s" "2048" "-n" "10000";
+    ud_4096_bytes: "ibv_ud_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "10000";
+    ud_link_local_gid: "ibv_ud_pingpong" "-c" "-g" "0" "-n" "10000";
+    ud_with_events: "ibv_ud_pingpong" "-c" "-g" "1" "-e" "-n" "10000";
+    srq_1_byte: "ibv_srq_pingpong" "-c" "-g" "1" "-s" "1" "-n" "1000";
+    srq_4096_bytes: "ibv_srq_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "10000";
+    srq_65536_bytes: "ibv_srq_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "1000";
+    srq_1_mebibyte: "ibv_srq_pingpong" "-c" "-g" "1" "-s" "1048576" "-n" "100";
+    srq_link_local_gid: "ibv_srq_pingpong" "-c" "-g" "0" "-n" "1000";
+    srq_with_events: "ibv_srq_pingpong" "-c" "-g" "1" "-e" "-n" "1000";
+    srq_mtu_256: "ibv_srq_pingpong" "-c" "-g" "1" "-m" "256" "-n" "1000";
+    srq_mtu_4096: "ibv_srq_pingpong" "-c" "-g" "1" "-m" "4096" "-n" "1000";
+}
+
+/// An interface of MTU 1500 carries path MTUs up to 1024.
+#[test]
+fn rc_over_an_interface_of_mtu_1500() {
+    ping_pong(Fabric::Udp, 1500, &["ibv_rc_pingpong", "-c", "-g", "1", "-m", "1024", "-n", "10000"]);
+}
+
+#[test]
+fn rc_between_two_hosts_over_ipv4_and_link_local() {
+    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
+    let world = require!(World::two_hosts(1500));
+    for gid_index in ["0", "1"] {
+        let words = ["ibv_rc_pingpong", "-c", "-g", gid_index, "-n", "10000"];
+        Pair::new(&world, Fabric::Any).run(&words).expect_success().expect_quiet();
+    }
+    world.first().expect_no_traces();
+    world.last().expect_no_traces();
+}
+
+/// The commonest mistake on RoCE: the program fails as on an adapter, and one line says what to do.
+#[test]
+fn missing_gid_index_is_explained_on_standard_error() {
+    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
+    let world = require!(World::one_host(1500));
+    let outcome = Pair::new(&world, Fabric::Any).run(&["ibv_rc_pingpong"]);
+    assert!(!outcome.client.success() && outcome.client.over_limit.is_none(), "{outcome}");
+    assert!(outcome.client.stderr.contains("-g"), "{outcome}");
+}

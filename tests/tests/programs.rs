@@ -1,0 +1,91 @@
+//! Programs that fork, cancel, take signals, use many threads or leave in a hurry.
+
+use ferroce_tests::{Artifacts, Fabric, Pair, World, require};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(50);
+
+/// Runs `tests/c/PROGRAM.c CASE` and waits for `said`, which a daemon may say after its parent has ended.
+fn run(fabric: Option<&str>, program: &str, case: &str, said: &str) {
+    let path = require!(Artifacts::get().c_program(program));
+    let world = require!(World::one_host(1500));
+    let settings: Vec<(&str, &str)> = fabric.iter().map(|fabric| ("FERROCE_FABRIC", *fabric)).collect();
+    let mut process = world.first().start_ferroce(&[], &[path.as_os_str(), case.as_ref()], &settings);
+    let outcome = process.wait(LIMIT);
+    outcome.expect_success();
+    let start = std::time::Instant::now();
+    while !process.stdout().contains(said) {
+        let stdout = process.stdout();
+        let stderr = process.stderr();
+        assert!(start.elapsed() < LIMIT && stderr.is_empty(), "never said \"{said}\":\n{stdout}\n{stderr}");
+        assert!(
+            !world.first().residents().is_empty() || process.stdout().contains(said),
+            "ended without saying \"{said}\":\n{stdout}"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(process.stderr().is_empty(), "{}", process.stderr());
+    while !world.first().residents().is_empty() {
+        assert!(start.elapsed() < LIMIT, "a process stays behind: {:?}", world.first().residents());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    world.first().expect_no_traces();
+}
+
+macro_rules! cells {
+    ($($name:ident: $program:literal $case:literal says $said:literal;)*) => {
+        mod any_fabric {$(
+            #[test]
+            fn $name() {
+                super::run(None, $program, $case, $said);
+            }
+        )*}
+        mod udp_fabric {$(
+            #[test]
+            fn $name() {
+                super::run(Some("udp"), $program, $case, $said);
+            }
+        )*}
+    };
+}
+
+cells! {
+    program_that_opens_then_daemonises_works: "fork" "daemonise" says "daemon ok";
+    parent_and_child_both_work: "fork" "both" says "both ok";
+    child_that_outlives_its_parent_works: "fork" "outlive" says "child ok";
+    child_that_dies_harms_nobody: "fork" "dies" says "parent ok";
+    inherited_qp_sends_nothing_from_the_child: "fork" "inherited" says "parent ok";
+    fork_and_exec_harms_nobody: "fork" "execs" says "parent ok";
+    blocked_threads_can_be_cancelled: "waiting" "cancelled" says "ok";
+    signal_without_restart_interrupts: "waiting" "interrupted" says "ok";
+    signal_with_restart_goes_on_waiting: "waiting" "restarted" says "ok";
+    channel_fd_serves_an_event_loop: "waiting" "event_loop" says "ok";
+    solicited_events_come_for_solicited_messages_only: "waiting" "solicited" says "ok";
+    eight_threads_with_a_qp_each: "threads" "own-qps" says "ok";
+    eight_threads_on_one_qp: "threads" "one-qp" says "ok";
+}
+
+fn leave_in_a_hurry(world: &World, fabric: Fabric) {
+    let program = require!(Artifacts::get().c_program("exit"));
+    let program = program.to_str().expect("a UTF-8 path");
+    for (count, size) in [("1", "1"), ("1", "65536"), ("20", "100000"), ("300", "16"), ("5", "1048576")] {
+        for _ in 0..4 {
+            let outcome = Pair::new(world, fabric).limit(LIMIT).run(&[program, count, size]);
+            outcome.expect_success().expect_quiet();
+        }
+    }
+}
+
+#[test]
+fn exit_right_after_the_last_completion_goes_unnoticed_on_one_host() {
+    let world = require!(World::one_host(1500));
+    leave_in_a_hurry(&world, Fabric::Any);
+    leave_in_a_hurry(&world, Fabric::Udp);
+    world.first().expect_no_traces();
+}
+
+#[test]
+fn exit_right_after_the_last_completion_goes_unnoticed_between_hosts() {
+    let world = require!(World::two_hosts(9000));
+    leave_in_a_hurry(&world, Fabric::Any);
+}

@@ -1,0 +1,93 @@
+//! `cargo xtask bench`: figures that the README quotes, measured beside something everybody knows.
+//!
+//! Here: starting the programs, reading their output, tables and JSON. Not here: tests of outcome, which never look
+//! at a clock.
+
+mod raw_udp;
+mod report;
+mod wire;
+
+use clap::Subcommand;
+use std::io;
+use std::net::IpAddr;
+
+/// What to measure.
+#[derive(Subcommand)]
+pub enum Bench {
+    /// RC between two hosts joined by veth, beside iperf3 and plain UDP sockets, in the same run
+    Wire {
+        /// Seconds of each bandwidth measurement
+        #[arg(long, default_value_t = 4)]
+        seconds: u64,
+        /// Rounds; the table shows medians
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// The MTU of the veth pair
+        #[arg(long, default_value_t = 9000)]
+        mtu: u32,
+    },
+    /// One side of the plain UDP comparison (started by `wire` inside its hosts)
+    #[command(hide = true)]
+    RawUdp {
+        /// Which side
+        #[command(subcommand)]
+        side: RawUdp,
+    },
+}
+
+/// A side of the plain UDP comparison.
+#[derive(Subcommand)]
+pub enum RawUdp {
+    /// Count what arrives, with UDP_GRO
+    Sink {
+        /// Where to listen
+        port: u16,
+    },
+    /// Send trains with UDP_SEGMENT
+    Source {
+        /// Whom to send to
+        address: IpAddr,
+        /// Its port
+        port: u16,
+        /// For how long
+        seconds: u64,
+        /// Bytes of one datagram
+        segment: u16,
+    },
+    /// Return what arrives, polling
+    Echo {
+        /// Where to listen
+        port: u16,
+    },
+    /// Send, poll for the answer, and again
+    Ping {
+        /// Whom to send to
+        address: IpAddr,
+        /// Its port
+        port: u16,
+        /// How often
+        iterations: usize,
+        /// Bytes of one datagram
+        size: usize,
+    },
+}
+
+/// Runs a benchmark.
+///
+/// # Errors
+/// The build fails, or a program that is being measured does.
+pub fn bench(what: &Bench) -> io::Result<()> {
+    match what {
+        Bench::Wire { seconds, rounds, mtu } => wire::wire(*seconds, *rounds, *mtu),
+        Bench::RawUdp { side } => match *side {
+            RawUdp::Sink { port } => raw_udp::sink(port),
+            RawUdp::Source { address, port, seconds, segment } => {
+                raw_udp::source((address, port).into(), seconds, segment)
+            }
+            RawUdp::Echo { port } => raw_udp::echo(port),
+            RawUdp::Ping { address, port, iterations, size } => {
+                raw_udp::ping((address, port).into(), iterations, size)
+            }
+        },
+    }
+}

@@ -1,0 +1,158 @@
+//! `cargo xtask demo`: an unmodified verbs program exchanges data between two processes, without root.
+
+use crate::{dist, packages};
+use ferroce_tests::Process;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const ITERATIONS: u64 = 10_000;
+const SIZE: u64 = 4096;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Builds, runs the two processes and says in plain words what was seen.
+///
+/// # Errors
+/// The build fails, a process fails or doesn't end, or the output isn't what a successful run prints.
+pub fn demo() -> io::Result<()> {
+    println!("Building Ferroce (the first time takes a minute or two) ...");
+    let dist = dist::dist("release")?;
+    let program = program(&dist)?;
+    println!("\nProgram:  {}", program.description);
+
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    let words = [
+        program.path.display().to_string(),
+        "-c".into(),
+        "-g".into(),
+        "0".into(),
+        "-n".into(),
+        ITERATIONS.to_string(),
+        "-s".into(),
+        SIZE.to_string(),
+        "-p".into(),
+        port.to_string(),
+    ];
+    let ferroce = dist.join("bin/ferroce");
+    println!("Server:   {} run {}", ferroce.display(), words.join(" "));
+    let mut server = start(&ferroce, &words, None)?;
+    wait_until_listening(&mut server, port)?;
+    println!("Client:   {} run {} localhost\n", ferroce.display(), words.join(" "));
+    let mut client = start(&ferroce, &words, Some("localhost"))?;
+    let (client, server) = (client.wait(LIMIT), server.wait(LIMIT));
+    if !(client.success() && server.success()) {
+        return Err(io::Error::other(format!("server: {server}client: {client}")));
+    }
+
+    let figures = Figures::parse(&client.stdout)
+        .ok_or_else(|| io::Error::other(format!("output that isn't understood:\n{client}")))?;
+    let messages = 2 * figures.iterations;
+    println!("What was seen, by the program's own account:");
+    println!(
+        "  {messages} messages of {SIZE} bytes, {} each way, over a reliable connection",
+        figures.iterations
+    );
+    println!(
+        "  {} bytes received in all; each side checked its received buffer and found it right",
+        figures.bytes
+    );
+    println!("  {} µs for a message there and one back", figures.microseconds);
+    println!(
+        "\nNo adapter, no kernel module, no root, no daemon: the program loaded Ferroce's libibverbs.so.1."
+    );
+    Ok(())
+}
+
+struct Program {
+    path: PathBuf,
+    description: String,
+}
+
+/// Debian's program, installed now if that is allowed; else our own, compiled here.
+fn program(dist: &Path) -> io::Result<Program> {
+    if !packages::on_path("ibv_rc_pingpong") {
+        packages::install_for_demo();
+    }
+    if packages::on_path("ibv_rc_pingpong") {
+        return Ok(Program {
+            path: "ibv_rc_pingpong".into(),
+            description: "ibv_rc_pingpong of the package ibverbs-utils, as it is".into(),
+        });
+    }
+    println!(
+        "ibv_rc_pingpong (Debian: ibverbs-utils) is not installed, so this uses a small ping-pong of our own."
+    );
+    let sources = dist::workspace().join("tests/c");
+    let path = dist::target().join("demo-pingpong");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O2", "-Wall", "-o"]).arg(&path).arg(sources.join("pingpong.c"));
+    let mut headers = "the installed verbs headers";
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        compiler.arg("-I").arg(sources.join("minimal"));
+        headers = "our own declarations of the verbs it uses";
+    }
+    // Without libibverbs-dev there is no libibverbs.so to link to; ours has the same names.
+    let status = compiler.arg(dist.join("lib/ferroce/libibverbs.so.1")).status()?;
+    if !status.success() {
+        return Err(io::Error::other(format!("cc tests/c/pingpong.c: {status}")));
+    }
+    Ok(Program { path, description: format!("tests/c/pingpong.c, compiled against {headers}") })
+}
+
+fn start(ferroce: &Path, words: &[String], server: Option<&str>) -> io::Result<Process> {
+    let mut command = Command::new(ferroce);
+    command.args(["run", "--"]).args(words).args(server).process_group(0);
+    Process::spawn(command)
+}
+
+/// The program accepts one connection only, so this looks for the listener without connecting to it.
+fn wait_until_listening(server: &mut Process, port: u16) -> io::Result<()> {
+    let start = Instant::now();
+    while !ferroce_tests::is_listening("self", port) {
+        if server.has_ended() || start.elapsed() > LIMIT {
+            return Err(io::Error::other(format!(
+                "the server doesn't listen:\n{}",
+                server.wait(Duration::ZERO)
+            )));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// What the program's closing lines say.
+struct Figures<'a> {
+    bytes: &'a str,
+    iterations: u64,
+    microseconds: &'a str,
+}
+
+impl<'a> Figures<'a> {
+    /// Reads `B bytes in … seconds = …` and `N iters in … seconds = U usec/iter`.
+    fn parse(output: &'a str) -> Option<Self> {
+        let line = |mark| output.lines().find(|line| line.contains(mark));
+        let bytes = line(" bytes in ")?.split_whitespace().next()?;
+        let mut timing = line(" iters in ")?.split_whitespace();
+        let iterations = timing.next()?.parse().ok()?;
+        let microseconds = timing.rev().nth(1)?;
+        Some(Self { bytes, iterations, microseconds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_of_a_ping_pong_are_understood() {
+        let output = "local address: x\n8192000 bytes in 0.01 seconds = 7084.32 Mbit/sec\n\
+                      1000 iters in 0.01 seconds = 9.25 usec/iter\n";
+        let figures = Figures::parse(output).expect("figures");
+        assert_eq!((figures.bytes, figures.iterations, figures.microseconds), ("8192000", 1000, "9.25"));
+        assert!(Figures::parse("Couldn't get device list\n").is_none());
+    }
+}

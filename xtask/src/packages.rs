@@ -1,0 +1,91 @@
+//! The Debian packages whose programs and headers the tests use.
+
+use std::process::{Command, Stdio};
+
+/// Package and what it is wanted for.
+const PACKAGES: &[(&str, &str)] = &[
+    ("gcc", "compiling the C programs"),
+    (
+        "libibverbs-dev",
+        "the verbs headers and the distribution's library, for the C programs and the ABI test",
+    ),
+    ("ibverbs-utils", "ibv_*_pingpong, ibv_devinfo"),
+    ("perftest", "ib_send_bw and its family"),
+    ("python3-pyverbs", "the Python binding"),
+    ("iproute2", "making hosts out of namespaces"),
+    ("python3-minimal", "small helpers of the harness's own tests"),
+    ("tshark", "decoding captures"),
+    ("valgrind", "memory errors"),
+    ("gdb", "the stacks of a process that hangs"),
+    ("binutils", "listing the symbols of the library"),
+];
+
+/// Installs what the tests need and is missing, where root and apt-get allow it, and says plainly what stays missing.
+pub fn install_for_tests() {
+    install_missing(PACKAGES);
+}
+
+/// The same for the demo's program.
+pub fn install_for_demo() {
+    let wanted: Vec<_> = PACKAGES.iter().copied().filter(|(name, _)| *name == "ibverbs-utils").collect();
+    install_missing(&wanted);
+}
+
+/// The same for what the benchmark compares with.
+pub fn install_for_bench() {
+    install_missing(PACKAGES);
+    install_missing(&[("iperf3", "TCP over the same path, for comparison")]);
+}
+
+fn install_missing(packages: &[(&str, &str)]) {
+    let missing: Vec<_> = packages.iter().filter(|(name, _)| !is_installed(name)).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    // SAFETY: geteuid has no preconditions.
+    let root = unsafe { libc::geteuid() == 0 };
+    if root && on_path("apt-get") {
+        println!("Installing {}", names.join(" "));
+        if apt(&install_line(&names)) || (apt(&["update", "-qq"]) && apt(&install_line(&names))) {
+            return;
+        }
+        println!("apt-get could not install them all.");
+    }
+    for (name, purpose) in missing.iter().filter(|(name, _)| !is_installed(name)) {
+        println!("not installed: {name} ({purpose}); what needs it is skipped");
+    }
+    if !root && on_path("apt-get") {
+        println!("To run everything: sudo apt-get install {}", names.join(" "));
+    }
+}
+
+fn install_line<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let mut line = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    line.extend(names);
+    line
+}
+
+fn apt(words: &[&str]) -> bool {
+    Command::new("apt-get")
+        .args(words)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn is_installed(package: &str) -> bool {
+    Command::new("dpkg-query")
+        .args(["-W", "-f=${db:Status-Status}", package])
+        .stderr(Stdio::null())
+        .output()
+        .is_ok_and(|output| output.stdout == b"installed")
+}
+
+/// Whether `program` is found in `PATH`.
+pub fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).exists())
+}

@@ -1,0 +1,64 @@
+//! `cargo xtask soak`: the same checks as the tests, for longer and at moments that no table lists.
+
+use crate::dist;
+use ferroce_tests::{Artifacts, Fabric, Pair, Skip, World};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The longest that one round may take.
+const ROUND_LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs rounds until the time is over; each has its traffic, MTU, faults and place drawn from its seed.
+///
+/// # Errors
+/// The build fails, namespaces can't be made, or a round fails; the error names the round's seed.
+pub fn soak(minutes: u64, seed: u64) -> io::Result<()> {
+    dist::dist("release")?;
+    let refused = |skip: Skip| io::Error::other(skip.0);
+    let program = Artifacts::get().c_program("stream").map_err(refused)?;
+    let program = program.to_string_lossy();
+    let end = Instant::now() + Duration::from_secs(60 * minutes);
+    let mut round = seed;
+    while Instant::now() < end {
+        let mut random = Random(round);
+        let mtu = *random.pick(&[1500, 9000]);
+        let one_host = *random.pick(&[true, false]);
+        let world = if one_host { World::one_host(mtu) } else { World::two_hosts(mtu) }.map_err(refused)?;
+        let fabric = *random.pick(&[Fabric::Any, Fabric::Udp]);
+        let fault = random.pick(&["", "drop=1%", "drop=3%,dup=2%,reorder=2%", "corrupt=1%,delay=100us"]);
+        let size = random.pick(&["8", "300", "5000", "70000"]).to_string();
+        let depth = random.pick(&["1", "4", "16", "64"]).to_string();
+        let events = *random.pick(&["", "-e"]);
+        let mut words = vec![&*program, "-n", "2000", "-s", &size, "-d", &depth];
+        words.extend(Some(events).filter(|word| !word.is_empty()));
+        let fault = if fault.is_empty() { String::new() } else { format!("{fault},seed={round}") };
+        let options: &[&str] = if fault.is_empty() { &[] } else { &["--fault", &fault] };
+        let place = if one_host { "one host" } else { "two hosts" };
+        println!("seed {round}: {place}, MTU {mtu}, {fabric:?} fabric, {} [{fault}]", words[1..].join(" "));
+        let outcome = Pair::new(&world, fabric).options(options).limit(ROUND_LIMIT).run(&words);
+        if !(outcome.client.success() && outcome.server.success()) {
+            return Err(io::Error::other(format!("the round of seed {round} failed:\n{outcome}")));
+        }
+        world.first().expect_no_traces();
+        round += 1;
+    }
+    println!("{} rounds passed", round - seed);
+    Ok(())
+}
+
+/// SplitMix64: the same rounds for the same seed everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[(self.next() % from.len() as u64) as usize]
+    }
+}

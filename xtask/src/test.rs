@@ -1,0 +1,102 @@
+//! `cargo xtask test`: all tests, after installing what they need where that is allowed.
+
+use crate::{dist, packages};
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+/// Installs, builds the dist tree in release, runs every test of the workspace and lists what was skipped.
+///
+/// # Errors
+/// The build or a test fails.
+pub fn test(filter: Option<&str>) -> io::Result<()> {
+    packages::install_for_tests();
+    println!("Building target/dist");
+    dist::dist("release")?;
+    let stage = Stage::new()?;
+    let nextest = packages::on_path("cargo-nextest");
+    let mut closing = Vec::new();
+    let mut passed = true;
+    if nextest {
+        passed &= run(cargo(&["test", "--workspace", "--doc", "--quiet"], filter, &stage), &mut closing)?;
+        passed &=
+            run(cargo(&["nextest", "run", "--workspace", "--no-tests=warn"], filter, &stage), &mut closing)?;
+    } else {
+        let elsewhere = ["test", "--workspace", "--exclude", "ferroce-tests", "--no-fail-fast"];
+        passed &= run(cargo(&elsewhere, filter, &stage), &mut closing)?;
+        // One at a time: programs under test poll, and small machines have two cores.
+        let mut real = cargo(&["test", "--package", "ferroce-tests", "--no-fail-fast"], filter, &stage);
+        real.args(["--", "--test-threads=1"]);
+        passed &= run(real, &mut closing)?;
+    }
+    stage.print_skips();
+    for line in closing {
+        println!("{line}");
+    }
+    if passed { Ok(()) } else { Err(io::Error::other("tests failed")) }
+}
+
+fn cargo(words: &[&str], filter: Option<&str>, stage: &Stage) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command
+        .current_dir(dist::workspace())
+        .args(words)
+        .args(filter)
+        .env("FERROCE_TEST_DIR", stage.path())
+        .env("FERROCE_SKIP_LOG", stage.skip_log())
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs a test runner, showing its output, and keeps the lines with which it sums up.
+fn run(mut command: Command, closing: &mut Vec<String>) -> io::Result<bool> {
+    let (reader, writer) = io::pipe()?;
+    let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
+    // The command holds the pipe's writing end, and the loop below ends only when nobody does.
+    drop(command);
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        println!("{line}");
+        let summary = line.trim_start();
+        let empty = summary.starts_with("test result: ok. 0 passed");
+        if (summary.starts_with("Summary [") || summary.starts_with("test result:")) && !empty {
+            closing.push(line);
+        }
+    }
+    Ok(child.wait()?.success())
+}
+
+/// A directory outside the checkout that any user can read, removed at the end.
+struct Stage(PathBuf);
+
+impl Stage {
+    fn new() -> io::Result<Self> {
+        let path = PathBuf::from(format!("/var/tmp/ferroce-stage-{}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(Self(path))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn skip_log(&self) -> PathBuf {
+        self.0.join("skipped")
+    }
+
+    fn print_skips(&self) {
+        let skips = fs::read_to_string(self.skip_log()).unwrap_or_default();
+        println!("\n{} test(s) skipped for want of something on this machine", skips.lines().count());
+        print!("{skips}");
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
