@@ -123,6 +123,7 @@ impl Side {
             max_rd_atomic: 16,
             ..QpAttr::default()
         };
+        change(&mut attr);
         let bits =
             if rc { mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC } else { 0 };
         self.qp.modify(&attr, bits | mask::STATE | mask::SQ_PSN).unwrap();
