@@ -10,6 +10,8 @@ use core::time::Duration;
 const INITIAL: u32 = 128 << 10;
 /// More than any path here can use.
 const MAXIMUM: u32 = 64 << 20;
+/// Packets that may always be in flight: with fewer, nothing follows a lost one that would tell of it.
+const FLOOR: u32 = 4;
 /// The round trip taken for granted before the first measurement: that of a local network.
 const UNKNOWN_RTT: Duration = Duration::from_micros(200);
 /// How long to wait for an answer before the first measurement.
@@ -89,7 +91,7 @@ impl Window {
         }
         self.cut = Some(now);
         self.credit = 0;
-        self.size = (self.size / 2).max(mtu);
+        self.size = (self.size / 2).max(mtu.saturating_mul(FLOOR));
         self.threshold = self.size;
     }
 }
@@ -101,7 +103,7 @@ mod tests {
     use core::time::Duration;
 
     #[test]
-    fn window_is_halved_at_most_once_per_round_trip_and_never_under_one_mtu() {
+    fn window_is_halved_at_most_once_per_round_trip_and_never_under_four_packets() {
         let mut w = Window::new();
         w.sample(Duration::from_micros(100));
         w.congested(Instant(1_000_000), 1024);
@@ -110,7 +112,7 @@ mod tests {
         for i in 0..30 {
             w.congested(Instant(2_000_000 + i * 1_000_000), 1024);
         }
-        assert_eq!(w.size(), 1024);
+        assert_eq!(w.size(), 4 * 1024);
     }
 
     #[test]

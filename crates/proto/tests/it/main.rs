@@ -5,6 +5,8 @@
 
 mod errors;
 mod faults;
+mod flow;
 mod host;
 mod net;
 mod transfer;
+mod unreliable;
