@@ -6,99 +6,24 @@
 //! Out of here: addresses and names (`udp`, `rendezvous`), policy, retries.
 
 pub mod control;
+mod engine_fd;
+
+pub use engine_fd::{
+    EngineFd, close_all_after_fork, for_each_engine_fd, hold_openings, opening, resume_openings,
+};
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// Descriptors at or above this can't be entered in the table and are refused with EMFILE.
-const MAX_FD: usize = 1 << 16;
-
-static ENGINE_FDS: [AtomicU64; MAX_FD / 64] = [const { AtomicU64::new(0) }; MAX_FD / 64];
-/// Counts forks on the child's side: an [`EngineFd`] of an earlier generation is somebody else's.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
-fn bit_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
-    let index = usize::try_from(fd).ok().filter(|&i| i < MAX_FD)?;
-    Some((&ENGINE_FDS[index / 64], 1 << (index % 64)))
-}
-
-/// Calls `f` with every descriptor the adapter holds in this process. Takes no lock and allocates nothing: usable in
-/// an atfork child handler.
-pub fn for_each_engine_fd(f: &mut dyn FnMut(RawFd)) {
-    for (index, word) in ENGINE_FDS.iter().enumerate() {
-        let mut bits = word.load(Ordering::Acquire);
-        while bits != 0 {
-            let fd = index * 64 + bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            f(fd as RawFd);
-        }
-    }
-}
-
-/// Closes every descriptor that the parent's adapter had open and makes all [`EngineFd`]s of before the fork inert.
-/// For the atfork child handler and nothing else; async-signal-safe. The parent keeps its own.
-pub fn close_all_after_fork() {
-    GENERATION.fetch_add(1, Ordering::AcqRel);
-    for_each_engine_fd(&mut |fd| close(fd));
-    for word in &ENGINE_FDS {
-        word.store(0, Ordering::Release);
-    }
-}
-
-/// An owned descriptor of the adapter: close-on-exec, entered in the fork table, closed on drop.
-///
-/// In a child of `fork` its [`raw`](Self::raw) is -1 (so that calls fail with EBADF) and dropping it does nothing.
-#[derive(Debug)]
-pub struct EngineFd {
-    fd: RawFd,
-    generation: u32,
-}
-
-impl EngineFd {
-    /// Takes ownership of `fd`, which nobody else may close.
-    ///
-    /// # Errors
-    /// EMFILE for a number beyond the fork table (65,536); `fd` is closed then. EBADF for a negative number.
-    pub fn adopt(fd: RawFd) -> io::Result<Self> {
-        if fd < 0 {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
-        }
-        let Some((word, bit)) = bit_of(fd) else {
-            close(fd);
-            return Err(io::Error::from_raw_os_error(libc::EMFILE));
-        };
-        word.fetch_or(bit, Ordering::AcqRel);
-        Ok(Self { fd, generation: GENERATION.load(Ordering::Acquire) })
-    }
-
-    /// The number, or -1 in a child of the process that made it.
-    #[must_use]
-    pub fn raw(&self) -> RawFd {
-        if self.generation == GENERATION.load(Ordering::Relaxed) { self.fd } else { -1 }
-    }
-}
-
-impl Drop for EngineFd {
-    fn drop(&mut self) {
-        if self.raw() < 0 {
-            return;
-        }
-        // Out of the table first: once closed, the number can become the program's, and a fork would close that.
-        if let Some((word, bit)) = bit_of(self.fd) {
-            word.fetch_and(!bit, Ordering::AcqRel);
-        }
-        close(self.fd);
-    }
-}
 
 fn check(result: libc::c_long) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-fn fd_of(result: libc::c_long) -> io::Result<EngineFd> {
-    EngineFd::adopt(check(result)? as RawFd)
+/// Owns the descriptor that a system call makes.
+fn fd_of(call: impl FnOnce() -> libc::c_long) -> io::Result<EngineFd> {
+    opening(|| EngineFd::adopt(check(call())? as RawFd))
 }
 
 /// `close(2)`. The number must be the caller's; the result says nothing a caller could act on.
@@ -113,7 +38,7 @@ pub fn close(fd: RawFd) {
 /// That of the call.
 pub fn socket(domain: i32, kind: i32) -> io::Result<EngineFd> {
     // SAFETY: takes no pointer.
-    fd_of(unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, 0) })
+    fd_of(|| unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, 0) })
 }
 
 /// A socket address of any family the adapter uses, in the kernel's form.
@@ -162,7 +87,7 @@ pub fn accept(fd: RawFd) -> io::Result<EngineFd> {
     let null = std::ptr::null_mut::<libc::sockaddr>();
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the address and its length may be null.
-    fd_of(unsafe { libc::syscall(libc::SYS_accept4, fd, null, null, flags) })
+    fd_of(|| unsafe { libc::syscall(libc::SYS_accept4, fd, null, null, flags) })
 }
 
 /// `getsockname(2)` into `address`; returns the bytes the kernel has for it.
@@ -293,7 +218,7 @@ pub fn write(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
 pub fn read_file(path: &std::ffi::CStr, limit: usize) -> io::Result<Vec<u8>> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: `path` is a C string; no mode is needed without O_CREAT.
-    let file = fd_of(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) })?;
+    let file = fd_of(|| unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) })?;
     let mut bytes = Vec::new();
     let mut chunk = [0_u8; 16384];
     while bytes.len() < limit {
@@ -348,7 +273,7 @@ fn timespec(time: Duration) -> libc::timespec {
 /// That of the call.
 pub fn epoll_create() -> io::Result<EngineFd> {
     // SAFETY: takes no pointer.
-    fd_of(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })
+    fd_of(|| unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })
 }
 
 /// `epoll_ctl(2)`; `op` is EPOLL_CTL_ADD, _MOD or _DEL, `events` a set of EPOLL*.
@@ -384,7 +309,22 @@ pub fn epoll_wait(
 /// That of the call.
 pub fn eventfd(initial: u32, flags: i32) -> io::Result<EngineFd> {
     // SAFETY: takes no pointer.
-    fd_of(unsafe { libc::syscall(libc::SYS_eventfd2, initial, flags | libc::EFD_CLOEXEC) })
+    fd_of(|| unsafe { libc::syscall(libc::SYS_eventfd2, initial, flags | libc::EFD_CLOEXEC) })
+}
+
+/// A CLOCK_MONOTONIC timerfd, close-on-exec and non-blocking, that is readable once a period until [`read`].
+///
+/// # Errors
+/// That of `timerfd_create(2)` or `timerfd_settime(2)`.
+pub fn periodic_timer(period: Duration) -> io::Result<EngineFd> {
+    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+    // SAFETY: takes no pointer.
+    let timer = fd_of(|| unsafe { libc::syscall(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, flags) })?;
+    let times = libc::itimerspec { it_interval: timespec(period), it_value: timespec(period) };
+    let no_old = std::ptr::null_mut::<libc::itimerspec>();
+    // SAFETY: `times` is readable; the old times may be null.
+    check(unsafe { libc::syscall(libc::SYS_timerfd_settime, timer.raw(), 0, &raw const times, no_old) })?;
+    Ok(timer)
 }
 
 /// The real user id: rendezvous is among the processes of one user.
@@ -419,50 +359,6 @@ pub fn random() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_engine_fd_is_in_the_fork_table_until_dropped() {
-        let fd = eventfd(0, libc::EFD_NONBLOCK).unwrap();
-        let raw = fd.raw();
-        let listed = || {
-            let mut found = false;
-            for_each_engine_fd(&mut |f| found |= f == raw);
-            found
-        };
-        assert!(listed());
-        drop(fd);
-        // Another test's thread may have taken the number since; then it is listed rightly.
-        let mut buffer = [0; 8];
-        let gone = read(raw, &mut buffer).is_err_and(|e| e.raw_os_error() == Some(libc::EBADF));
-        assert!(!gone || !listed());
-    }
-
-    #[test]
-    fn a_forked_child_closes_what_the_parent_had_and_drops_nothing_of_its_own() {
-        let fd = eventfd(0, libc::EFD_NONBLOCK).unwrap();
-        let raw = fd.raw();
-        // SAFETY: the child calls async-signal-safe code only and leaves by _exit.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            close_all_after_fork();
-            let mut buffer = [0; 8];
-            let closed = read(raw, &mut buffer).is_err_and(|e| e.raw_os_error() == Some(libc::EBADF));
-            let inert = fd.raw() == -1;
-            // The number is free again: what takes it now must survive the drop of the parent's object.
-            // SAFETY: plain system call.
-            let again = unsafe { libc::syscall(libc::SYS_dup3, 2, raw, libc::O_CLOEXEC) } >= 0;
-            drop(fd);
-            // SAFETY: plain system call.
-            let survives = unsafe { libc::syscall(libc::SYS_fcntl, raw, libc::F_GETFD) } >= 0;
-            // SAFETY: ends the child without running anything of the parent's.
-            unsafe { libc::_exit(i32::from(!(closed && inert && again && survives))) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child made above.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0, "the child found something wrong");
-        assert_eq!(write(raw, &1_u64.to_ne_bytes()).unwrap(), 8, "the parent's is untouched");
-    }
 
     #[test]
     fn random_numbers_differ() {

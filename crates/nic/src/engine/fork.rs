@@ -30,6 +30,7 @@ extern "C" fn prepare() {
     std::mem::forget(super::STARTING.lock());
     let frozen = Box::into_raw(Box::new(registry::freeze()));
     FROZEN.store(frozen, Ordering::Relaxed);
+    crate::sys::hold_openings();
 }
 
 /// Undoes `prepare`, on either side.
@@ -47,6 +48,7 @@ fn release() {
 }
 
 extern "C" fn parent() {
+    crate::sys::resume_openings();
     release();
 }
 

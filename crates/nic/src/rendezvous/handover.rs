@@ -70,6 +70,10 @@ fn send(fd: RawFd, bytes: &mut [u8], rights: &mut Rights) -> io::Result<()> {
 
 /// Receives one message; the descriptors that came with it are owned from here on.
 fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
+    sys::opening(|| receive_and_adopt(fd, bytes))
+}
+
+fn receive_and_adopt(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
     let mut rights = Rights::new();
     let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: all-zero bytes are a valid msghdr.

@@ -13,13 +13,13 @@
 //! owners can share a socket; what one of them reads for the other is forwarded.
 //!
 //! The *leader* (holder of one more name) is asked first by those who join. When it dies, whoever notices first takes
-//! the name: on joining, else within a second or so. A stopped leader delays a join by milliseconds.
+//! the name: on joining, else within a second. A stopped leader delays a join by milliseconds.
 //!
 //! # Order of calls
 //! 1. [`Rendezvous::join`]: once per process, and again in a child of `fork` (whose atfork handler has called
 //!    [`crate::sys::close_all_after_fork`]). The process then owns a slot.
 //! 2. The engine's thread puts [`Rendezvous::poll_fd`] into its `epoll` and calls [`Rendezvous::service`] when that is
-//!    readable *and at least once a second*: it answers processes that join, hands on forwarded packets, and takes over
+//!    readable: it answers processes that join, hands on forwarded packets, and takes over
 //!    a dead leader's name. It takes at most some milliseconds.
 //! 3. [`Rendezvous::endpoint`] for each local address in use (at most about a second, usually under a millisecond), then
 //!    the calls of [`crate::udp`].
@@ -41,7 +41,7 @@ pub use forward::ForwardStats;
 pub use names::SLOTS;
 
 use crate::sys::{self, EngineFd};
-use crate::udp::{Datagram, Endpoint, HostAddr, milliseconds};
+use crate::udp::{Datagram, Endpoint, HostAddr};
 use forward::{Forwarder, Inbox};
 use handover::Answer;
 use names::{Name, USABLE};
@@ -60,8 +60,8 @@ const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
 const JOIN_PATIENCE: Duration = Duration::from_secs(1);
 /// … and when there are none: a process that has just died may still be letting go of the port.
 const LONELY_PATIENCE: Duration = Duration::from_millis(100);
-/// Milliseconds between attempts to become leader.
-const LEAD_INTERVAL: u64 = 1000;
+/// Between attempts to become leader.
+const LEAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Datagrams of forwarded packets taken from one slot in a row.
 const INBOX_BURST: usize = 16;
 
@@ -69,6 +69,7 @@ const INBOX_BURST: usize = 16;
 const LISTENER: u64 = 1 << 16;
 const INBOX: u64 = 2 << 16;
 const LEADER: u64 = 3 << 16;
+const TIMER: u64 = 4 << 16;
 
 /// The slot of a QPN.
 #[must_use]
@@ -85,7 +86,8 @@ pub struct Rendezvous {
     /// A bit per slot, for the receive path.
     owned: [AtomicU64; SLOTS as usize / 64],
     leader: RwLock<Option<EngineFd>>,
-    led_at: AtomicU64,
+    /// Runs until this process leads.
+    election: Mutex<Option<EngineFd>>,
     endpoints: RwLock<HashMap<HostAddr, Arc<Endpoint>>>,
     /// Held while an address is being joined. Never needed to answer others.
     joining: Mutex<()>,
@@ -112,7 +114,7 @@ impl Rendezvous {
             slots: RwLock::default(),
             owned: [const { AtomicU64::new(0) }; SLOTS as usize / 64],
             leader: RwLock::default(),
-            led_at: AtomicU64::new(0),
+            election: Mutex::default(),
             endpoints: RwLock::default(),
             joining: Mutex::default(),
             forwarder: Forwarder::new(uid),
@@ -120,6 +122,11 @@ impl Rendezvous {
         });
         this.claim_slot()?;
         this.lead();
+        if !this.is_leader() {
+            let timer = sys::periodic_timer(LEAD_INTERVAL).map_err(Error::system("timerfd"))?;
+            this.watch(timer.raw(), TIMER)?;
+            *this.election.lock() = Some(timer);
+        }
         Ok(this)
     }
 
@@ -225,7 +232,6 @@ impl Rendezvous {
 
     /// Takes the leader's name if it is free.
     fn lead(&self) {
-        self.led_at.store(milliseconds(), Ordering::Relaxed);
         if self.is_leader() {
             return;
         }
@@ -233,9 +239,18 @@ impl Rendezvous {
             let mut leader = self.leader.write();
             if leader.is_none() && self.watch(listener.raw(), LEADER).is_ok() {
                 *leader = Some(listener);
+                *self.election.lock() = None;
                 tracing::debug!("leader of this host's rendezvous");
             }
         }
+    }
+
+    fn hold_election(&self) {
+        if let Some(timer) = &*self.election.lock() {
+            // How often it has fired doesn't matter; nothing to read is fine too.
+            let _ = sys::read(timer.raw(), &mut [0; 8]);
+        }
+        self.lead();
     }
 
     fn watch(&self, fd: RawFd, data: u64) -> Result<(), Error> {
@@ -250,14 +265,11 @@ impl Rendezvous {
     }
 
     /// Does what is to be done: answers processes that join, hands forwarded packets to `f`, and takes over the leader's
-    /// name when it is free. To be called when [`poll_fd`](Self::poll_fd) is readable and at least once a second.
+    /// name when it is free. To be called when [`poll_fd`](Self::poll_fd) is readable.
     ///
     /// # Errors
     /// The inner `epoll` is gone (EBADF: a child of `fork`).
     pub fn service(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<()> {
-        if milliseconds() >= self.led_at.load(Ordering::Relaxed) + LEAD_INTERVAL {
-            self.lead();
-        }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
         let ready = match sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO)) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
@@ -268,6 +280,7 @@ impl Rendezvous {
             let (data, slot) = (event.u64, event.u64 as u16);
             match data & !0xffff {
                 LEADER => self.serve_leader(),
+                TIMER => self.hold_election(),
                 LISTENER => self.serve_slot(slot),
                 _ => inboxes = true,
             }
