@@ -2,7 +2,6 @@
 //! privileges, and builds interfaces there with ip(8). Where that is refused a test says so and does nothing.
 
 use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -75,7 +74,7 @@ fn index_of(name: &str) -> u32 {
 
 /// Whether the fd becomes readable within two seconds.
 fn readable(monitor: &Monitor) -> bool {
-    let mut poll = libc::pollfd { fd: monitor.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut poll = libc::pollfd { fd: monitor.fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd, which lives across the call.
     unsafe { libc::poll(&raw mut poll, 1, 2000) == 1 }
 }
@@ -218,7 +217,7 @@ fn monitor_says_when_news_was_lost() {
         // SAFETY: an int that lives across the call, with its length.
         let set = unsafe {
             libc::setsockopt(
-                monitor.fd().as_raw_fd(),
+                monitor.fd(),
                 libc::SOL_SOCKET,
                 libc::SO_RCVBUF,
                 (&raw const small).cast(),

@@ -1,6 +1,6 @@
 //! The speed of an interface, by the ethtool ioctl: sysfs may show another network namespace, the ioctl can't.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use crate::sys;
 
 /// `ETHTOOL_GLINKSETTINGS` (linux/ethtool.h).
 const GET_LINK_SETTINGS: u32 = 0x4c;
@@ -30,13 +30,7 @@ struct LinkSettings {
 
 /// Mbit/s, or `None` where the driver doesn't say (most virtual interfaces, links that are down).
 pub(super) fn speed_mbps(interface: &str) -> Option<u32> {
-    // SAFETY: no pointer is passed.
-    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: `fd` was returned by the system call above and has no other owner.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM).ok()?;
     // SAFETY: LinkSettings consists of integers, for which all zeros is a value.
     let mut settings: LinkSettings = unsafe { std::mem::zeroed() };
     // The first call tells how long the masks are (as a negative number), the second the settings.
@@ -54,7 +48,7 @@ pub(super) fn speed_mbps(interface: &str) -> Option<u32> {
         request.ifr_ifru.ifru_data = (&raw mut settings).cast();
         // SAFETY: `request` and the settings it points to live across the call; the kernel writes at most the
         // settings and three masks of the length announced, which `masks` holds even at its maximum.
-        if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } < 0 {
+        if unsafe { libc::ioctl(socket.raw(), libc::SIOCETHTOOL, &raw mut request) } < 0 {
             return None;
         }
         if settings.mask_words >= 0 {

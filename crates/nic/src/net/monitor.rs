@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::RawFd;
 
 use super::netlink::{Netlink, messages, u32_at};
 
@@ -54,9 +54,9 @@ impl Monitor {
         Ok(Self { socket: Netlink::open(groups as u32)?, buffer: vec![0; BUFFER] })
     }
 
-    /// Readable when there is news (level-triggered).
+    /// Readable when there is news (level-triggered). -1 in a child of the process that made it.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> RawFd {
         self.socket.fd()
     }
 
@@ -86,11 +86,5 @@ impl Monitor {
             }
         }
         Ok(changes)
-    }
-}
-
-impl AsFd for Monitor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd()
     }
 }

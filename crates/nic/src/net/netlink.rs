@@ -4,7 +4,9 @@
 //! Everything read is checked against its length; a malformed message ends the iteration, it never panics.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::RawFd;
+
+use crate::sys::{self, EngineFd};
 
 /// `struct nlmsghdr`: length, type, flags, sequence number, port id.
 const HEADER: usize = 16;
@@ -22,7 +24,7 @@ const fn align(length: usize) -> usize {
 /// A netlink socket of the routing family, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub(super) struct Netlink {
-    fd: OwnedFd,
+    fd: EngineFd,
     sequence: u32,
 }
 
@@ -46,15 +48,8 @@ impl<'a> Message<'a> {
 impl Netlink {
     /// Opens a socket subscribed to `groups` (a mask of `RTMGRP_*`; 0 for requests only).
     pub(super) fn open(groups: u32) -> io::Result<Self> {
-        // SAFETY: no pointer is passed.
-        let fd = unsafe {
-            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: `fd` was returned by the system call above and has no other owner.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // NETLINK_ROUTE is protocol 0.
+        let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW)?;
         // SAFETY: sockaddr_nl consists of integers, for which all zeros is a value.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
@@ -62,7 +57,7 @@ impl Netlink {
         // SAFETY: `address` lives across the call and the length is its own.
         let bound = unsafe {
             libc::bind(
-                fd.as_raw_fd(),
+                fd.raw(),
                 (&raw const address).cast(),
                 size_of::<libc::sockaddr_nl>() as libc::socklen_t,
             )
@@ -74,7 +69,7 @@ impl Netlink {
         // SAFETY: `timeout` lives across the call and the length is its own.
         let set = unsafe {
             libc::setsockopt(
-                fd.as_raw_fd(),
+                fd.raw(),
                 libc::SOL_SOCKET,
                 libc::SO_RCVTIMEO,
                 (&raw const timeout).cast(),
@@ -88,8 +83,8 @@ impl Netlink {
     }
 
     /// The socket, for epoll.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    pub(super) fn fd(&self) -> RawFd {
+        self.fd.raw()
     }
 
     /// Asks for everything of one kind and maps each message of the answer. A dump during which the tables
@@ -174,7 +169,7 @@ impl Netlink {
     fn send(&self, request: &[u8]) -> io::Result<()> {
         loop {
             // SAFETY: the pointer and the length describe `request`.
-            let sent = unsafe { libc::send(self.fd.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
+            let sent = unsafe { libc::send(self.fd.raw(), request.as_ptr().cast(), request.len(), 0) };
             if sent >= 0 {
                 return Ok(());
             }
@@ -194,7 +189,7 @@ impl Netlink {
             // SAFETY: `buffer`, `from` and `from_length` live across the call, each with its own length.
             let received = unsafe {
                 libc::recvfrom(
-                    self.fd.as_raw_fd(),
+                    self.fd.raw(),
                     buffer.as_mut_ptr().cast(),
                     buffer.len(),
                     flags | libc::MSG_TRUNC,
