@@ -28,16 +28,28 @@ pub struct Member {
 
 impl Member {
     pub fn start() -> Self {
+        Self::start_with(0)
+    }
+
+    /// One in a network namespace of its own.
+    pub fn start_apart() -> Self {
+        Self::start_with(libc::CLONE_NEWNET)
+    }
+
+    fn start_with(namespaces: i32) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "member::member", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        // SAFETY: prctl is async-signal-safe.
+        // SAFETY: prctl and unshare are plain system calls.
         unsafe {
-            command.pre_exec(|| {
+            command.pre_exec(move || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::unshare(namespaces) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
                 Ok(())
             });
         }
@@ -79,6 +91,10 @@ impl Member {
         self.ask(&format!("number {name}")).parse().unwrap()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     fn signal(&self, signal: i32) {
         // SAFETY: a child of ours that hasn't been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
@@ -113,6 +129,14 @@ impl Drop for Member {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// "fe80::1%veth0" or without an interface.
+pub fn address(text: &str) -> HostAddr {
+    let (ip, interface) = text.split_once('%').unwrap_or((text, ""));
+    let name = std::ffi::CString::new(interface).unwrap();
+    // SAFETY: a C string.
+    HostAddr::new(ip.parse().unwrap(), unsafe { libc::if_nametoindex(name.as_ptr()) })
 }
 
 /// The child's side.
@@ -181,7 +205,6 @@ impl Host {
     }
 
     fn command(&self, words: &[&str]) -> String {
-        let address = |text: &str| HostAddr::new(text.parse().unwrap(), 0);
         match *words {
             ["join", to] => match self.rendezvous.endpoint(address(to)) {
                 Ok(endpoint) => {
@@ -200,16 +223,29 @@ impl Host {
                 });
                 "ok".to_owned()
             }
-            ["send", to, slot, count, len] => {
+            ["send", to, slot, count, len] => self.command(&["send", to, to, slot, count, len]),
+            ["send", from, to, slot, count, len] => {
                 let [slot, count, len] = [slot, count, len].map(|n| n.parse::<u32>().unwrap());
-                let endpoint = Arc::clone(&self.endpoints.lock().unwrap()[&address(to)]);
+                let endpoint = Arc::clone(&self.endpoints.lock().unwrap()[&address(from)]);
                 let qpn = slot << 12 | 5;
-                let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
+                let dest = endpoint.dest(address(to), 0, 0, qpn).unwrap();
                 let mut batch = TxBatch::new();
                 for psn in 0..count {
                     packets::push(&mut batch, &dest, Operation::SendMiddle, qpn, psn, len as usize);
                 }
                 format!("{}", batch.flush().sent)
+            }
+            ["path_mtu", from, to] => {
+                let endpoint = Arc::clone(&self.endpoints.lock().unwrap()[&address(from)]);
+                endpoint.path_mtu(address(to)).unwrap().to_string()
+            }
+            ["trains", from] => {
+                let endpoint = Arc::clone(&self.endpoints.lock().unwrap()[&address(from)]);
+                endpoint.stats().trains.load(Ordering::Relaxed).to_string()
+            }
+            ["ip", ref arguments @ ..] => {
+                assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
+                "ok".to_owned()
             }
             // A child that closes everything, as the atfork handler does, and lives on.
             ["fork"] => {

@@ -1,6 +1,6 @@
 //! Many processes, one UDP port, one QPN space.
 
-use super::member::Member;
+use super::member::{Member, address};
 use super::namespace::{eventually, in_namespace, in_root_namespace};
 use super::packets::push;
 use ferroce_nic::rendezvous::{Error, Rendezvous, slot_of};
@@ -11,13 +11,10 @@ use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const LO4: &str = "127.0.0.1";
 const LO6: &str = "::1";
-
-fn address(text: &str) -> HostAddr {
-    HostAddr::new(text.parse().unwrap(), 0)
-}
 
 fn assert_nothing_is_left() {
     eventually("all names and sockets are gone", || {
@@ -84,6 +81,27 @@ fn packets_reach_the_owner_through_joins_and_kills() {
         slots.dedup();
         assert_eq!(slots.len(), MEMBERS, "slots are exclusive");
         members.into_iter().for_each(Member::kill);
+        assert_nothing_is_left();
+    });
+}
+
+#[test]
+fn kills_in_the_middle_of_a_join_harm_nobody() {
+    in_namespace("rendezvous::kills_in_the_middle_of_a_join_harm_nobody", || {
+        let mut random = Sequence(11);
+        for round in 0..60 {
+            // Without survivors in every other round: then it is the making of the group that is cut short.
+            let mut survivor = (round % 2 == 0).then(|| Member::joined(LO4));
+            let mut victims: Vec<Member> = (0..3).map(|_| Member::start()).collect();
+            victims.iter_mut().for_each(|m| m.tell(&format!("join {LO4}")));
+            std::thread::sleep(Duration::from_micros(random.below(8000) as u64));
+            victims.into_iter().for_each(Member::kill);
+            let mut newcomer = Member::joined(LO4);
+            let slot = newcomer.number("slot");
+            let sender = survivor.as_mut().unwrap_or(&mut newcomer);
+            assert_eq!(sender.ask(&format!("send {LO4} {slot} 5 64")), "5");
+            eventually("packets arrive", || newcomer.number("own") == 5);
+        }
         assert_nothing_is_left();
     });
 }

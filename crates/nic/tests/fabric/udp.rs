@@ -1,5 +1,6 @@
 //! Packets out and in over the loopback interface.
 
+use super::member::Member;
 use super::namespace::{eventually, in_namespace};
 use super::packets::{identification, push};
 use ferroce_nic::rendezvous::Rendezvous;
@@ -344,5 +345,46 @@ fn full_send_buffer_drops_and_counts_and_goes_on() {
             push(&mut batch, &dest, SendMiddle, qpn, 0, 64);
             batch.flush().sent == 1
         });
+    });
+}
+
+#[test]
+fn packets_cross_a_link_with_ipv4_global_and_link_local_ipv6() {
+    in_namespace("udp::packets_cross_a_link_with_ipv4_global_and_link_local_ipv6", || {
+        let mut near = Member::start();
+        let mut far = Member::start_apart();
+        assert_eq!(far.ask("ip link set lo up"), "ok", "it has left for its own namespace");
+        assert_eq!(
+            near.ask(&format!("ip link add veth0 type veth peer name veth1 netns {}", far.pid())),
+            "ok"
+        );
+        for (member, device, n) in [(&mut near, "veth0", 1), (&mut far, "veth1", 2)] {
+            for (address, more) in [
+                (format!("10.9.0.{n}/24"), ""),
+                (format!("fd09::{n}/64"), " nodad"),
+                (format!("fe80::{n}/64"), " nodad"),
+            ] {
+                assert_eq!(member.ask(&format!("ip address add {address} dev {device}{more}")), "ok");
+            }
+            assert_eq!(member.ask(&format!("ip link set {device} up")), "ok");
+        }
+        let slot = far.number("slot");
+        let mut arrived = 0;
+        for (from, to) in
+            [("10.9.0.1", "10.9.0.2"), ("fd09::1", "fd09::2"), ("fe80::1%veth0", "fe80::2%veth1")]
+        {
+            // Both ends of a link come up a moment after one another.
+            eventually("the addresses are usable", || near.ask(&format!("join {from}")) == "ok");
+            eventually("the addresses are usable", || far.ask(&format!("join {to}")) == "ok");
+            let to = to.replace("veth1", "veth0");
+            assert_eq!(near.ask(&format!("path_mtu {from} {to}")), "1500");
+            for len in [0, 1024, 1408] {
+                assert_eq!(near.ask(&format!("send {from} {to} {slot} 200 {len}")), "200");
+                arrived += 200;
+                eventually("all packets arrive intact", || far.number("own") == arrived);
+            }
+            assert_ne!(near.ask(&format!("trains {from}")), "0");
+        }
+        assert_eq!((far.number("bad"), far.number("foreign")), (0, 0));
     });
 }
