@@ -174,6 +174,8 @@ impl<A: Clone> Qp<A> {
             }
             self.req.rnr_retries -= 1;
         }
+        // The packet got through: what the other counter counts hasn't happened.
+        self.req.retries = self.params.retry_cnt;
         self.go_back(now);
         self.req.suspend(now.after(rnr_delay(timer)));
     }

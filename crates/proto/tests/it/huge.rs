@@ -1,0 +1,161 @@
+//! Messages of gigabytes, with payloads that are lengths only.
+
+use ferroce_proto::{
+    Access, AtomicOp, Completion, Data, Env, Instant, Payload, Qp, QpEvent, QpParams, QpState, RecvWqe,
+    RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcStatus,
+};
+use ferroce_wire::{Headers, Service};
+
+#[derive(Clone, Copy)]
+struct Length(u32);
+
+impl Payload for Length {
+    fn len(&self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Counts bytes and insists that they come in order.
+#[derive(Default)]
+struct Counter {
+    out: Vec<(Headers, u32)>,
+    placed: u64,
+    written: u64,
+    statuses: Vec<(WcStatus, u32)>,
+    receives: u32,
+}
+
+const VA: u64 = 0xffff_ffff_0000_0000;
+
+impl Env for Counter {
+    type Payload<'p> = Length;
+    type Address = ();
+
+    fn transmit(
+        &mut self,
+        headers: &Headers,
+        source: Source<'_>,
+        _: Option<&()>,
+    ) -> Result<(), TransmitError> {
+        let len = match source {
+            Source::None => 0,
+            Source::Bytes(bytes) => bytes.len() as u32,
+            Source::Local { len, .. } | Source::Remote { len, .. } => len,
+        };
+        self.out.push((*headers, len));
+        Ok(())
+    }
+
+    fn window(&self) -> u32 {
+        8 << 20
+    }
+
+    fn next_recv(&mut self) -> Option<RecvWqe> {
+        self.receives = self.receives.checked_sub(1)?;
+        let half = Sge { addr: 0, length: 1 << 30, lkey: 1 };
+        Some(RecvWqe { wr_id: 0, sges: [half, half].into_iter().collect() })
+    }
+
+    fn flush_recv_queue(&mut self) {}
+
+    fn place(&mut self, _: &[Sge], offset: u64, payload: &Length) -> Result<(), ()> {
+        assert_eq!(offset, self.placed);
+        self.placed += u64::from(payload.0);
+        Ok(())
+    }
+
+    fn place_bytes(&mut self, _: &[Sge], _: u64, _: &[u8]) -> Result<(), ()> {
+        Err(())
+    }
+
+    fn place_grh(&mut self, _: &[Sge]) -> Result<(), ()> {
+        Err(())
+    }
+
+    fn check_remote(&mut self, _: u32, va: u64, _: u64, _: RemoteAccess) -> Result<(), RemoteError> {
+        if va >= VA { Ok(()) } else { Err(RemoteError::Access) }
+    }
+
+    fn write_remote(&mut self, _: u32, va: u64, payload: &Length) -> Result<(), RemoteError> {
+        assert_eq!(va, VA + self.written);
+        self.written += u64::from(payload.0);
+        Ok(())
+    }
+
+    fn atomic_remote(&mut self, _: u32, _: u64, _: AtomicOp) -> Result<u64, RemoteError> {
+        Err(RemoteError::Access)
+    }
+
+    fn invalidate(&mut self, _: u32) -> Result<(), RemoteError> {
+        Err(RemoteError::Access)
+    }
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.statuses.push((completion.status, completion.byte_len));
+    }
+
+    fn complete_recv(&mut self, completion: Completion) {
+        self.statuses.push((completion.status, completion.byte_len));
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        panic!("{event:?}");
+    }
+}
+
+fn exchange(op: SendOp, mtu: u32) -> (Counter, Counter) {
+    let params = QpParams {
+        access: Access { remote_read: true, remote_write: true, remote_atomic: true },
+        path_mtu: mtu,
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        sq_psn: 0xff_0000,
+        rq_psn: 0xff_0000,
+        lossless: mtu == u32::MAX,
+        ..QpParams::default()
+    };
+    let mut now = Instant(0);
+    let mut sides = [(); 2].map(|()| (Qp::new(Service::Rc, 1, 8), Counter::default()));
+    for (qp, env) in &mut sides {
+        *qp.params_mut() = params;
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            qp.set_state(state, now, env);
+        }
+    }
+    let [(a, ea), (b, eb)] = &mut sides;
+    eb.receives = 1;
+    let half = Sge { addr: 0, length: 1 << 30, lkey: 1 };
+    let data = Data::Sges([half, half].into_iter().collect());
+    let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false, ud: None };
+    a.post_send(wr).unwrap();
+    while a.sq_len() > 0 {
+        now.0 += 10_000;
+        let before = a.counters().requests_sent + b.counters().responses_sent;
+        while a.transmit(now, ea, 1 << 20) {}
+        for (headers, len) in ea.out.drain(..) {
+            b.handle_packet(now, &headers, Length(len), eb);
+        }
+        b.flush_acks(now, eb);
+        while b.transmit(now, eb, 1 << 20) {}
+        for (headers, len) in eb.out.drain(..) {
+            a.handle_packet(now, &headers, Length(len), ea);
+        }
+        assert!(a.counters().requests_sent + b.counters().responses_sent > before, "stuck");
+    }
+    assert_eq!(a.counters().retransmissions, 0);
+    let [(_, ea), (_, eb)] = sides;
+    (ea, eb)
+}
+
+#[test]
+fn messages_of_two_gibibytes_arrive() {
+    for mtu in [1024, 4096, u32::MAX] {
+        let (a, b) = exchange(SendOp::Write { va: VA, rkey: 1 }, mtu);
+        assert_eq!((a.statuses, b.written), (vec![(WcStatus::Success, 0)], 1 << 31));
+        let (a, b) = exchange(SendOp::Send, mtu);
+        assert_eq!(a.statuses, [(WcStatus::Success, 0)]);
+        assert_eq!((b.statuses, b.placed), (vec![(WcStatus::Success, 1 << 31)], 1 << 31));
+        let (a, _) = exchange(SendOp::Read { va: VA, rkey: 1 }, mtu);
+        assert_eq!((a.statuses, a.placed), (vec![(WcStatus::Success, 1 << 31)], 1 << 31));
+    }
+}
