@@ -108,11 +108,15 @@ unsafe fn send_wr(wr: &ibv_send_wr, qp: &nic::Qp) -> Outcome<SendWr> {
         } else {
             nic::Data::Sges(sges(elements))
         };
-        let ud = match qp.service() {
-            nic::Service::Ud => {
+        let ud = match (qp.service(), &op) {
+            (nic::Service::Ud, nic::SendOp::Send | nic::SendOp::SendWithImmediate { .. }) => {
                 let to = wr.wr.ud;
                 let address = AhBlock::of(to.ah)?.nic().clone();
                 Some(nic::UdTarget { address, qpn: to.remote_qpn, qkey: to.remote_qkey })
+            }
+            // The union holds no address then.
+            (nic::Service::Ud, _) => {
+                return Err(Refusal::invalid("UD can send, with immediate data or without"));
             }
             _ => None,
         };

@@ -4,6 +4,7 @@
 use std::ffi::{c_int, c_uint};
 use std::mem::zeroed;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ferroce_nic as nic;
 use nic::qp::{QpAttr, QpCap, QpInit};
@@ -16,11 +17,16 @@ use crate::memory::PdBlock;
 use crate::object::{Headed, next_handle};
 use crate::srq::SrqBlock;
 
+/// What a peer may be allowed.
+const REMOTE_RIGHTS: c_uint = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
 /// All have room for the extended part.
 #[repr(C)]
 pub(crate) struct QpBlock {
     c: ibv_qp_ex,
     nic: Arc<nic::Qp>,
+    /// The access flags as they were set: those for local access mean nothing to the adapter, but are given back.
+    access: AtomicU32,
 }
 
 // SAFETY: `repr(C)` with an `ibv_qp_ex` first, whose first field is an `ibv_qp`.
@@ -115,7 +121,7 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
         c.qp_base.qp_num = nic.qpn();
         c.qp_base.state = IBV_QPS_RESET;
         c.qp_base.qp_type = init.qp_type;
-        Ok(QpBlock { c, nic })
+        Ok(QpBlock { c, nic, access: AtomicU32::new(0) })
     })
 }
 
@@ -271,9 +277,16 @@ entry! {
         // SAFETY: by the man page a queue pair and the caller's attributes.
         unsafe {
             let block = QpBlock::of(qp)?;
-            let attr = attr_of(at(attr, "attr")?, attr_mask)?;
+            let c_attr = at(attr, "attr")?;
+            let attr = attr_of(c_attr, attr_mask)?;
             block.nic.modify(&attr, attr_mask as u32)?;
+            if attr_mask & IBV_QP_ACCESS_FLAGS != 0 {
+                block.access.store(c_attr.qp_access_flags, Ordering::Relaxed);
+            }
             if attr_mask & IBV_QP_STATE != 0 {
+                if attr.state == nic::QpState::Reset {
+                    block.access.store(0, Ordering::Relaxed);
+                }
                 (&raw mut (*qp).state).write(attr.state as c_int);
             }
         }
@@ -293,7 +306,9 @@ entry! {
             let block = QpBlock::of(qp)?;
             let now = block.nic.query();
             let cap = block.nic.cap();
-            put(attr, "attr", c_attr(&now, cap))?;
+            let mut queried = c_attr(&now, cap);
+            queried.qp_access_flags |= block.access.load(Ordering::Relaxed) & !REMOTE_RIGHTS;
+            put(attr, "attr", queried)?;
             let init = ibv_qp_init_attr {
                 qp_context: (*qp).qp_context,
                 send_cq: (*qp).send_cq,
