@@ -45,7 +45,7 @@ struct Case {
     /// The receives at the peer, of this size and key.
     receive: Option<(u32, u32)>,
     requester: WcStatus,
-    /// How the peer's receive ends, if it took one; 0xff stands for "flushed".
+    /// How the peer's receive ends, if the request uses one.
     responder: Option<WcStatus>,
     peer_state: QpState,
     event: Option<QpEvent>,
@@ -54,13 +54,13 @@ struct Case {
 fn cases() -> Vec<Case> {
     use QpState::{Err, Rts};
     use WcStatus as S;
-    let case = |name, request, requester, event| Case {
+    let case = |name, request, requester, event: Option<QpEvent>| Case {
         name,
         request,
         receive: None,
         requester,
         responder: None,
-        peer_state: if event == None { Rts } else { Err },
+        peer_state: if event.is_none() { Rts } else { Err },
         event,
     };
     let access = Some(QpEvent::AccessError);

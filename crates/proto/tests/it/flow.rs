@@ -1,7 +1,7 @@
 //! What is sent when: windows, budgets, fences, acknowledgements, repetition.
 
 use crate::host::{ALL, BASE, Frame, Region};
-use crate::net::{CLEAN, Faults, Pair, params, wr};
+use crate::net::{CLEAN, Faults, Filter, Pair, params, wr};
 use core::time::Duration;
 use ferroce_proto::{Data, PostError, Qp, QpEvent, QpParams, QpState, SendOp, WcStatus};
 use ferroce_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Reth, Service};
@@ -252,7 +252,7 @@ fn ack_is_asked_for_often_enough_inside_a_long_message() {
 }
 
 /// Drops the first packet that `chosen` picks, and only that.
-fn drop_once(chosen: impl Fn(&Frame) -> bool + 'static) -> Option<Box<dyn FnMut(&Frame) -> bool>> {
+fn drop_once(chosen: impl Fn(&Frame) -> bool + 'static) -> Filter {
     let mut done = false;
     Some(Box::new(move |f| {
         let drops = !done && chosen(f);

@@ -73,9 +73,11 @@ struct Model {
     memory: Vec<u8>,
     /// What request `i` must have left at the requester.
     results: Vec<Option<Vec<u8>>>,
-    /// Messages received: number, bytes, immediate, contents of a SEND.
-    received: Vec<(u64, u32, Option<[u8; 4]>, Option<Vec<u8>>)>,
+    received: Vec<Received>,
 }
+
+/// A message received: number, bytes, immediate, contents of a SEND.
+type Received = (u64, u32, Option<[u8; 4]>, Option<Vec<u8>>);
 
 impl Model {
     fn apply(&mut self, i: usize, op: &Op, source: &[u8]) {

@@ -40,6 +40,9 @@ pub struct Faults {
 
 pub const CLEAN: Faults = Faults { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(10) };
 
+/// Says which packets get lost.
+pub type Filter = Option<Box<dyn FnMut(&Frame) -> bool>>;
+
 pub struct Side {
     pub qp: Qp<u32>,
     pub host: Host,
@@ -54,9 +57,9 @@ pub struct Pair {
     /// Packets under way by time of arrival and number; `true` goes to `b`.
     wire: BTreeMap<(Instant, u64), (bool, Frame)>,
     frames: u64,
-    /// The next packets towards `b`, `a` that get lost, whatever the chances: how many to let through, then to drop.
-    pub drop_to_b: Option<Box<dyn FnMut(&Frame) -> bool>>,
-    pub drop_to_a: Option<Box<dyn FnMut(&Frame) -> bool>>,
+    /// Packets towards `b`, `a` that get lost whatever the chances.
+    pub drop_to_b: Filter,
+    pub drop_to_a: Filter,
 }
 
 /// Attributes of a QP that may do everything.
