@@ -6,9 +6,10 @@ use super::packets::push;
 use ferroce_nic::rendezvous::{Error, Rendezvous, slot_of};
 use ferroce_nic::udp::{HostAddr, TxBatch};
 use ferroce_wire::Operation;
-use std::fs::read_to_string;
+use std::fs::{File, read_to_string};
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -266,6 +267,38 @@ fn child_of_a_dead_member_keeps_neither_slot_nor_port() {
         assert_nothing_is_left();
         // SAFETY: the grandchild is in this test's PID namespace, where it was started a moment ago.
         assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0, "the child lives");
+    });
+}
+
+#[test]
+fn too_few_descriptors_are_reported_and_none_is_leaked() {
+    in_namespace("rendezvous::too_few_descriptors_are_reported_and_none_is_leaked", || {
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let limit = |soft: usize| {
+            let limit = libc::rlimit { rlim_cur: soft as u64, rlim_max: 1000 };
+            // SAFETY: a valid rlimit.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        };
+        let mut member = Member::joined(LO6);
+        let joiner = Rendezvous::join().unwrap();
+        // The limit is one of numbers: below this one and `room`, at most `room` are free.
+        let lowest_free = || File::open("/dev/null").unwrap().as_raw_fd() as usize;
+        // One address has to be made, the other one received.
+        for to in [LO4, LO6] {
+            let before = open();
+            for room in [0, 1, 20, 63] {
+                limit(lowest_free() + room);
+                let error = joiner.endpoint(address(to)).unwrap_err();
+                assert_eq!(error.errno(), libc::EMFILE, "{to} with room for {room}: {error}");
+                limit(1000);
+                assert_eq!(open(), before, "{to} with room for {room}");
+            }
+            joiner.endpoint(address(to)).unwrap();
+            assert_eq!(open(), before + 64);
+        }
+        let slot = member.number("slot");
+        assert_eq!(member.ask(&format!("send {LO6} {slot} 5 64")), "5");
+        eventually("packets arrive", || member.number("own") == 5);
     });
 }
 
