@@ -166,16 +166,17 @@ fn has_capabilities(path: &Path) -> bool {
 /// Exit status and sentence for a command that couldn't be started.
 fn explain(program: &OsStr, error: &io::Error) -> (u8, String) {
     let name = program.display();
+    let is_path = program.as_bytes().contains(&b'/');
+    let found = find_program(program, env::var_os("PATH").as_deref()).is_some_and(|file| file.exists());
     match error.kind() {
-        io::ErrorKind::NotFound
-            if find_program(program, env::var_os("PATH").as_deref()).is_some_and(|p| p.exists()) =>
-        {
+        // A directory of PATH that may not be searched makes execvp(3) say EACCES for what is nowhere.
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if !is_path && !found => {
+            (NOT_FOUND, format!("{name}: there is no such command in PATH"))
+        }
+        io::ErrorKind::NotFound if found => {
             (CANNOT_RUN, format!("{name}: its interpreter (the loader, or what \"#!\" names) doesn't exist"))
         }
-        io::ErrorKind::NotFound if program.as_bytes().contains(&b'/') => {
-            (NOT_FOUND, format!("{name}: there is no such file"))
-        }
-        io::ErrorKind::NotFound => (NOT_FOUND, format!("{name}: there is no such command in PATH")),
+        io::ErrorKind::NotFound => (NOT_FOUND, format!("{name}: there is no such file")),
         io::ErrorKind::PermissionDenied => {
             (CANNOT_RUN, format!("{name}: permission denied (not executable, or a directory)"))
         }

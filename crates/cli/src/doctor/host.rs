@@ -1,18 +1,20 @@
 //! Who else does RDMA on this host: kernel adapters, soft-RoCE, other Ferroce processes; and what may filter packets.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use super::{Finding, own_uid, user_name};
 
-/// A Ferroce process group as /proc/net/unix shows it: one version of the handover protocol, one user.
+/// A slot of a Ferroce process, as /proc/net/unix shows it. A process has one as a rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Member {
     /// Version of the protocol between processes.
     pub version: u32,
     /// User.
     pub uid: u32,
+    /// The part of the QPN space that the process owns.
+    slot: u32,
 }
 
 /// Looks at kernel devices, packet filters and other Ferroce processes.
@@ -90,39 +92,33 @@ fn has_module(modules: &str, name: &str) -> bool {
 pub fn members(names: &str) -> Vec<Member> {
     let mut found: Vec<Member> = names.lines().filter_map(member).collect();
     found.sort_unstable();
+    // A slot has several sockets of one name.
+    found.dedup();
     found
 }
 
-/// `… @ferroce-VERSION-uUID-slot-N`: one line a slot.
+/// `… @ferroce-VERSION-uUID-slot-N`
 fn member(line: &str) -> Option<Member> {
     let name = line.split_whitespace().nth(7)?.strip_prefix("@ferroce-")?;
     let (version, rest) = name.split_once("-u")?;
-    let (uid, role) = rest.split_once('-')?;
-    if !role.starts_with("slot-") {
-        return None;
-    }
-    Some(Member { version: version.parse().ok()?, uid: uid.parse().ok()? })
+    let (uid, slot) = rest.split_once("-slot-")?;
+    Some(Member { version: version.parse().ok()?, uid: uid.parse().ok()?, slot: slot.parse().ok()? })
 }
 
 fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
-    let mut counts: BTreeMap<Member, usize> = BTreeMap::new();
-    for member in members {
-        *counts.entry(*member).or_default() += 1;
+    let users: BTreeSet<u32> =
+        members.iter().map(|member| member.uid).filter(|&uid| uid != own_uid).collect();
+    for uid in users {
+        findings.push(
+            Finding::note(format!(
+                "{} runs programs with Ferroce in this network namespace: the first user to open an address has it, \
+                 other users' programs get EADDRINUSE there.",
+                user_name(uid)
+            ))
+            .with_mend("run programs as one user, or each user in a network namespace (`unshare -Urn`)"),
+        );
     }
-    let versions: Vec<u32> =
-        counts.keys().filter(|member| member.uid == own_uid).map(|m| m.version).collect();
-    for (member, count) in &counts {
-        if member.uid != own_uid {
-            findings.push(
-                Finding::note(format!(
-                    "{} runs Ferroce in this network namespace ({count} adapter slots): the first user to open an \
-                     address has it, other users' programs get EADDRINUSE there.",
-                    user_name(member.uid)
-                ))
-                .with_mend("run programs as one user, or each user in a network namespace (`unshare -Urn`)"),
-            );
-        }
-    }
+    let versions: BTreeSet<u32> = members.iter().filter(|m| m.uid == own_uid).map(|m| m.version).collect();
     if versions.len() > 1 {
         let list: Vec<_> = versions.iter().map(u32::to_string).collect();
         findings.push(
@@ -144,6 +140,7 @@ mod tests {
 0000000000000000: 00000002 00000000 00000000 0002 01 1 @ferroce-1-u1000-slot-17
 0000000000000000: 00000002 00000000 00010000 0005 01 2 @ferroce-1-u1000-leader
 0000000000000000: 00000002 00000000 00000000 0002 01 3 @ferroce-1-u77-slot-18
+0000000000000000: 00000002 00000000 00010000 0005 01 8 @ferroce-1-u77-slot-18
 0000000000000000: 00000002 00000000 00000000 0002 01 4 @ferroce-2-u1000-slot-19
 0000000000000000: 00000003 00000000 00000000 0001 03 5 /run/systemd/journal/stdout
 0000000000000000: 00000003 00000000 00000000 0001 03 6
@@ -155,9 +152,9 @@ mod tests {
         assert_eq!(
             members(UNIX),
             [
-                Member { version: 1, uid: 77 },
-                Member { version: 1, uid: 1000 },
-                Member { version: 2, uid: 1000 }
+                Member { version: 1, uid: 77, slot: 18 },
+                Member { version: 1, uid: 1000, slot: 17 },
+                Member { version: 2, uid: 1000, slot: 19 }
             ]
         );
     }
@@ -170,7 +167,7 @@ mod tests {
         assert!(findings[0].says.contains("uid 77"), "{findings:?}");
         assert!(findings[1].says.contains("protocols 1 and 2"), "{findings:?}");
         findings.clear();
-        others(&[Member { version: 1, uid: 1000 }], 1000, &mut findings);
+        others(&[Member { version: 1, uid: 1000, slot: 3 }], 1000, &mut findings);
         assert_eq!(findings, []);
     }
 

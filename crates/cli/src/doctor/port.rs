@@ -146,7 +146,7 @@ fn holder_text(holder: Option<&Socket>) -> String {
             " by the kernel (a soft-RoCE device of rdma_rxe?) or a process of root that is not visible here"
                 .into()
         }
-        None => format!(" by {user}; which process that is, only {user} and root can see"),
+        None => format!(" by {user}; which process that is, only that user and root can see"),
     }
 }
 
