@@ -6,3 +6,4 @@ mod namespace;
 mod packets;
 mod rendezvous;
 mod udp;
+mod wait;

@@ -1,7 +1,7 @@
 //! A process that takes part in the rendezvous, told what to do line by line.
 
-use super::namespace::eventually;
 use super::packets;
+use super::wait::eventually;
 use ferroce_nic::rendezvous::Rendezvous;
 use ferroce_nic::sys;
 use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, TxBatch};

@@ -14,12 +14,8 @@ pub fn in_namespace(test: &str, body: fn()) {
     run("-Urnpf", test, body);
 }
 
-/// The same without a user namespace: only root can, and has other users there.
-pub fn in_root_namespace(test: &str, body: fn()) {
-    run("-npf", test, body);
-}
-
-fn run(namespaces: &str, test: &str, body: fn()) {
+/// The same with namespaces of the caller's choice, as options of unshare(1); PID and network must be among them.
+pub fn run(namespaces: &str, test: &str, body: fn()) {
     if std::env::var(INSIDE).as_deref() == Ok(test) {
         // The first process of a PID namespace ignores most signals; this ends it, and with it all the others.
         std::thread::spawn(|| {
@@ -71,14 +67,4 @@ fn run(namespaces: &str, test: &str, body: fn()) {
     };
     let said = reader.join().unwrap();
     assert!(status.success() && said.contains("1 passed"), "{said}");
-}
-
-/// Waits until `condition` holds, at most ten seconds.
-#[track_caller]
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !condition() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

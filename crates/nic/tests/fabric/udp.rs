@@ -1,8 +1,9 @@
 //! Packets out and in over the loopback interface.
 
 use super::member::Member;
-use super::namespace::{eventually, in_namespace};
+use super::namespace::in_namespace;
 use super::packets::{identification, push};
+use super::wait::eventually;
 use ferroce_nic::rendezvous::Rendezvous;
 use ferroce_nic::sys;
 use ferroce_nic::udp::{Endpoint, HostAddr, Received, TxBatch, steering_of};

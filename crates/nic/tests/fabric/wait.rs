@@ -1,0 +1,13 @@
+//! Waiting for what other processes do.
+
+use std::time::{Duration, Instant};
+
+/// Waits until `condition` holds, at most ten seconds.
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
