@@ -400,6 +400,49 @@ fn duplicate_read_whose_answer_is_still_to_leave_is_answered_once() {
 }
 
 #[test]
+fn read_asked_for_again_in_the_middle_of_its_answer_starts_again() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    p.inject(true, &read_request(100, THERE, 5000));
+    p.inject(true, &read_request(105, THERE, 2000));
+    assert!(p.b.qp.transmit(p.now, &mut p.b.host, 3 * 1024));
+    p.inject(true, &read_request(101, THERE + 1024, 5000 - 1024));
+    let psns: Vec<_> = answers(&mut p).into_iter().map(|(_, psn)| psn).collect();
+    assert_eq!(psns, [101, 102, 103, 104, 105, 106], "and those behind it stay behind it");
+}
+
+#[test]
+fn answers_asked_for_again_leave_in_the_order_of_their_psns() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    p.inject(true, &read_request(100, THERE, 10));
+    p.inject(true, &read_request(101, THERE, 10));
+    answers(&mut p);
+    p.inject(true, &read_request(102, THERE, 10));
+    p.inject(true, &read_request(101, THERE, 10));
+    p.inject(true, &read_request(100, THERE, 10));
+    assert_eq!(answers(&mut p), [100, 101, 102].map(|psn| (Operation::ReadResponseOnly, psn)));
+}
+
+#[test]
+fn ack_ends_the_wait_for_a_receiver() {
+    let mut p = Pair::with(Service::Rc, params(1024), QpParams { min_rnr_timer: 0, ..params(1024) }, 100);
+    p.a.post(wr(1, SendOp::Send, BASE, 8));
+    p.a.post(wr(2, WRITE, BASE, 8));
+    for _ in 0..3 {
+        p.step();
+    }
+    assert_eq!(p.a.qp.counters().rnr_naks, 1);
+    let start = p.now;
+    let mut ack = frame(Operation::Acknowledge, 100, &[]);
+    ack.headers.aeth = Some(ferroce_wire::Aeth { syndrome: 0x1f, msn: 1 });
+    p.inject(false, &ack);
+    p.b.host.post_recv(1, THERE, 8);
+    p.inject(true, &frame(Operation::SendOnly, 100, &[0; 8]));
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert!(p.now.since(start) < Duration::from_millis(1));
+}
+
+#[test]
 fn responses_for_nothing_change_nothing() {
     let mut p = Pair::new(Service::Rc, 1024);
     p.a.post(wr(1, WRITE, BASE, 8));

@@ -100,6 +100,7 @@ fn uc_refused_messages_are_dropped_in_silence() {
         p.a.post(wr(3, SendOp::Send, BASE, 500));
         p.run();
         assert_eq!(p.b.host.recv_statuses(), [(1, WcStatus::Success)], "{op:?}");
+        assert_eq!(p.b.host.recvs[0].byte_len, 500, "nothing of the refused one");
     }
 }
 
