@@ -3,32 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
-#[path = "../link/mod.rs"]
-mod link;
+use crate::library::{library, link};
 
 /// What rdma-core v65 exports in its public nodes, `name@@version` or `name@version`.
 const V65: &str = include_str!("data/exports-v65.txt");
-
-/// Links the static library that cargo has built for this test run.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let deps = std::env::current_exe().expect("own path").parent().expect("a directory").to_owned();
-        let newest = std::fs::read_dir(deps)
-            .expect("cargo's directory of dependencies")
-            .map(|entry| entry.expect("an entry").path())
-            .filter(|path| {
-                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                name.starts_with("libferroce_ibverbs-") && name.ends_with(".a")
-            })
-            .max_by_key(|path| path.metadata().and_then(|m| m.modified()).expect("its time"))
-            .expect("a static library, built with this test");
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exports");
-        link::link(&newest, &directory, &directory.join("lib")).expect("linking")
-    })
-}
 
 fn output(program: &str, args: &[&str], file: &Path) -> String {
     let output = Command::new(program).args(args).arg(file).output().expect(program);
@@ -49,6 +28,17 @@ fn exports(file: &Path) -> BTreeSet<String> {
         .filter(|symbol| symbol.contains('@'))
         .map(str::to_owned)
         .collect()
+}
+
+#[test]
+fn the_table_has_a_known_state_and_users_for_every_symbol() {
+    for symbol in link::parse(link::TABLE) {
+        let (name, state) = (&symbol.name, symbol.state.as_str());
+        assert!(["yes", "no", "ignored", "data"].contains(&state), "{name}: {state}");
+        assert!(!symbol.users.is_empty() && !symbol.code.is_empty(), "{name}");
+        let defaults = symbol.versions.iter().filter(|version| version.default).count();
+        assert!(defaults <= 1, "{name} has {defaults} default versions");
+    }
 }
 
 #[test]

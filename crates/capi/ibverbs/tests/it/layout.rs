@@ -25,8 +25,11 @@ macro_rules! layouts {
     };
 }
 
-/// What programs built with v44 don't know: name of the structure, its size in v65, and fields with their offsets.
-const V65: &[(&str, usize, &[(&str, usize)])] = &[
+/// Name of a structure, its size, and fields with their offsets.
+type Known = (&'static str, usize, &'static [(&'static str, usize)]);
+
+/// What programs built with v44 don't know.
+const V65: &[Known] = &[
     (
         "verbs_context",
         696,
@@ -63,7 +66,7 @@ const V65: &[(&str, usize, &[(&str, usize)])] = &[
 /// Structures that v44's headers don't have.
 const NEWER: [&str; 3] = ["ibv_mr_init_attr", "ibv_dmah", "ibv_dmah_init_attr"];
 
-#[rustfmt::skip]
+#[rustfmt::skip] // one line a structure
 fn layouts() -> Vec<Layout> {
     layouts! {
         ibv_gid { raw, global }
