@@ -101,7 +101,7 @@ impl<A: Clone> Qp<A> {
         false
     }
 
-    /// A response jumped over an unanswered READ or atomic (IBTA 9.7.5.1.1): asks again, once per round trip. Only the
+    /// A response jumped over an unanswered READ or atomic (IBTA 9.7.5): asks again, once per round trip. Only the
     /// timers count retries here: responses that arrive are no sign of a dead peer.
     fn implied_nak(&mut self, now: Instant) {
         if self.went_back_within(now, 2) {

@@ -15,6 +15,7 @@ mod psn;
 mod qp;
 mod requester;
 mod responder;
+mod retransmit;
 mod rnr;
 mod sendq;
 mod time;

@@ -10,7 +10,7 @@ use crate::{
 };
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 
-/// Bytes of the longest message (IBTA 9.7.7: 2^31).
+/// Bytes of the longest message: 2^31 (IBTA 9.7).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
 /// A queue pair of service RC, UC or UD. `A` is the environment's address handle.
@@ -231,14 +231,14 @@ impl<A: Clone> Qp<A> {
             QpState::Rtr => !self.answers.is_empty(),
             QpState::Rts | QpState::Sqd => {
                 !self.answers.is_empty()
-                    || self.req.probe_due()
+                    || self.req.probe_due
                     || (self.has_unsent() && !self.req.waits_for_rnr())
             }
         }
     }
 
     fn has_unsent(&self) -> bool {
-        self.req.cursor() < self.sq.tail()
+        self.req.cursor < self.sq.tail()
     }
 
     /// Takes a packet whose destination QPN is this QP's. The caller has checked its integrity and, for RC and UC, its

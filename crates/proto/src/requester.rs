@@ -3,7 +3,6 @@
 use crate::sendq::Wqe;
 use crate::window::Window;
 use crate::{Data, Env, Instant, Qp, QpParams, QpState, SendOp, Source, TransmitError, WcStatus, psn};
-use core::time::Duration;
 use ferroce_wire::{AtomicEth, Headers, Operation, Reth};
 use std::collections::VecDeque;
 
@@ -11,10 +10,6 @@ use std::collections::VecDeque;
 const MAX_OUTSTANDING: u64 = 1 << 22;
 /// What a small packet costs of a receiver's socket buffer.
 const SMALLEST_CHARGE: u64 = 512;
-/// A probe for a lost tail waits at least this long: less than a scheduler's slip would only double the traffic.
-const SHORTEST_PROBE: Duration = Duration::from_millis(1);
-/// Probes back off to this.
-const LONGEST_PROBE: Duration = Duration::from_millis(500);
 /// Bytes of one READ request's answer, at least and at most.
 const READ_CHUNK: core::ops::RangeInclusive<u32> = 32 << 10..=1 << 20;
 
@@ -28,18 +23,18 @@ pub(crate) struct Requester {
     /// The PSN after the last one ever sent.
     pub(crate) max: u64,
     /// Number of the work request that the next packet belongs to, and that packet's index in it.
-    cursor: u64,
-    packet: u32,
+    pub(crate) cursor: u64,
+    pub(crate) packet: u32,
     /// Number of the first work request that was never started.
     pub(crate) started: u64,
     /// PSNs after the last of each READ request and atomic that is unanswered, in order.
-    reads: VecDeque<u64>,
+    pub(crate) reads: VecDeque<u64>,
     /// READ and atomic work requests started and not ended: a fence waits for them.
     pub(crate) unfinished_reads: u32,
     /// Bytes sent and neither acknowledged nor given up.
     pub(crate) in_flight: u64,
     /// Bytes sent since the last packet with AckReq.
-    since_ack_request: u64,
+    pub(crate) since_ack_request: u64,
     pub(crate) window: Window,
     /// Retries left after timeouts and sequence NAKs.
     pub(crate) retries: u8,
@@ -47,15 +42,15 @@ pub(crate) struct Requester {
     pub(crate) rnr_retries: u8,
     pub(crate) rnr_until: Option<Instant>,
     pub(crate) ack_deadline: Option<Instant>,
-    probe_at: Option<Instant>,
-    probe_backoff: u8,
-    probe_due: bool,
+    pub(crate) probe_at: Option<Instant>,
+    pub(crate) probe_backoff: u8,
+    pub(crate) probe_due: bool,
     /// Where and when it last went back.
     pub(crate) went_back: Option<(u64, Instant)>,
     /// A work request that failed here; it is reported when all before it have ended.
-    local_error: Option<(u64, WcStatus)>,
+    pub(crate) local_error: Option<(u64, WcStatus)>,
     /// A packet with AckReq whose round trip is being measured.
-    sample: Option<(u64, Instant)>,
+    pub(crate) sample: Option<(u64, Instant)>,
     /// In SQD, with the event not yet raised.
     pub(crate) draining: bool,
 }
@@ -98,19 +93,6 @@ impl Requester {
 
     pub(crate) const fn next_new_psn(&self) -> u32 {
         psn::wire(self.max)
-    }
-
-    pub(crate) const fn cursor(&self) -> u64 {
-        self.cursor
-    }
-
-    /// Packet index at the cursor.
-    pub(crate) const fn packet(&self) -> u32 {
-        self.packet
-    }
-
-    pub(crate) const fn probe_due(&self) -> bool {
-        self.probe_due
     }
 
     pub(crate) const fn waits_for_rnr(&self) -> bool {
@@ -174,12 +156,6 @@ impl Requester {
         self.local_error = Some((self.cursor, status));
     }
 
-    /// How long to wait before probing for a lost tail.
-    fn probe_delay(&self) -> Duration {
-        let patience = self.window.patience().max(SHORTEST_PROBE);
-        (patience * (1 << self.probe_backoff.min(16))).min(LONGEST_PROBE)
-    }
-
     /// The acknowledged part of the queue has grown: `una` has been moved by the caller.
     pub(crate) fn progress(&mut self, now: Instant, bytes: u64, params: &QpParams) {
         self.retries = params.retry_cnt;
@@ -210,25 +186,6 @@ impl Requester {
         if self.una != self.max {
             self.arm(now, params);
         }
-    }
-
-    /// Starts the timers that aren't running.
-    fn arm(&mut self, now: Instant, params: &QpParams) {
-        if self.ack_deadline.is_none() {
-            self.ack_deadline = ack_timeout(params.timeout).map(|t| now.after(t));
-        }
-        if !params.lossless {
-            self.probe_at = Some(now.after(self.probe_delay()));
-        }
-    }
-}
-
-/// The local ACK timeout (IBTA 9.7.6.1.3): it must lie between 4.096 µs × 2^timeout and four times that. Twice leaves
-/// a peer that the scheduler kept waiting its chance; lost packets are found sooner by probes.
-pub(crate) const fn ack_timeout(exponent: u8) -> Option<Duration> {
-    match exponent & 31 {
-        0 => None,
-        e => Some(Duration::from_nanos(4096 << (e + 1))),
     }
 }
 
@@ -453,78 +410,6 @@ impl<A: Clone> Qp<A> {
             req.packet = 0;
         }
         req.arm(now, &self.params);
-    }
-
-    /// Starts again at the oldest unacknowledged packet.
-    pub(crate) fn go_back(&mut self, now: Instant) {
-        let head = self.sq.head();
-        let first = self.sq.front().map_or(self.req.una, |wqe| wqe.first);
-        let req = &mut self.req;
-        req.went_back = Some((req.una, now));
-        req.next = req.una;
-        req.cursor = head;
-        req.packet = if head < req.started { (req.una - first) as u32 } else { 0 };
-        req.reads.clear();
-        req.in_flight = 0;
-        req.since_ack_request = 0;
-        req.sample = None;
-        req.probe_due = false;
-    }
-
-    /// Runs the RNR timer, the local ACK timer and the probe timer.
-    pub(crate) fn run_timers<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
-        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if due(self.req.rnr_until) {
-            self.req.rnr_until = None;
-        }
-        if due(self.req.ack_deadline) {
-            self.req.ack_deadline = None;
-            self.counters.timeouts += 1;
-            if self.req.retries == 0 {
-                self.fail_front(WcStatus::RetryExcErr, env);
-                return;
-            }
-            self.req.retries -= 1;
-            self.req.window.congested(now, self.mtu());
-            self.go_back(now);
-            self.req.arm(now, &self.params);
-        }
-        if due(self.req.probe_at) {
-            self.req.probe_due = true;
-            self.req.probe_backoff = self.req.probe_backoff.saturating_add(1);
-            self.req.probe_at = Some(now.after(self.req.probe_delay()));
-        }
-    }
-
-    /// Sends the last packet once more, with AckReq: the peer repeats its ACK, or tells of the gap. It doesn't count as
-    /// a retry, because nobody knows that anything was lost. An unanswered READ or atomic is asked for again from where
-    /// its answer stopped.
-    fn send_probe<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
-        self.req.probe_due = false;
-        if self.req.una == self.req.max || self.req.next == self.req.una {
-            return;
-        }
-        let (number, packet) = match (self.req.packet, self.req.cursor.checked_sub(1)) {
-            (0, Some(previous)) => match self.sq.get(previous) {
-                Some(wqe) => (previous, wqe.packets.saturating_sub(1)),
-                None => return,
-            },
-            (0, None) => return,
-            (packet, _) => (self.req.cursor, packet - 1),
-        };
-        let Some(wqe) = self.sq.get(number) else { return };
-        self.counters.probes += 1;
-        if wqe.wants_data() {
-            self.go_back(now);
-            return;
-        }
-        let mut request = self.request(wqe, packet, 1);
-        request.headers.bth.ack_request = true;
-        // A packet that the fabric doesn't take now, or whose memory is gone, is the next timer's affair.
-        if env.transmit(&request.headers, request.source, None).is_ok() {
-            self.counters.requests_sent += 1;
-            self.counters.retransmissions += 1;
-        }
     }
 }
 

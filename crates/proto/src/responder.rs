@@ -115,7 +115,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// A packet beyond the expected one: one sequence NAK until the gap is filled (IBTA 9.7.5.1.2). When packets that
+    /// A packet beyond the expected one: one sequence NAK until the gap is filled (IBTA 9.7.5). When packets that
     /// were already seen beyond the gap come again and ask for an ACK, that NAK, or what it asked for, was lost: the
     /// NAK is repeated, where the specification would have the requester run into its timeout.
     fn note_gap(&mut self, number: u64, ack_request: bool) {
@@ -132,7 +132,7 @@ impl<A: Clone> Qp<A> {
         self.answers.owe_nak(Syndrome::Nak(NakCode::PsnSequenceError), self.resp.expected);
     }
 
-    /// A packet that was executed before (IBTA 9.7.5.1.4).
+    /// A packet that was executed before (IBTA 9.7.5).
     fn handle_duplicate(&mut self, number: u64, headers: &Headers) {
         self.counters.duplicates += 1;
         let limit = 2 * usize::from(self.params.max_dest_rd_atomic);

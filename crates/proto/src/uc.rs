@@ -10,8 +10,8 @@ impl<A: Clone> Qp<A> {
     pub(crate) fn send_unacknowledged<E: Env<Address = A>>(&mut self, env: &mut E, budget: &mut u32) -> bool {
         while matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.report_drained(env);
-            let number = self.req.cursor();
-            let packet = self.req.packet();
+            let number = self.req.cursor;
+            let packet = self.req.packet;
             if self.state == QpState::Sqd && packet == 0 {
                 return false;
             }

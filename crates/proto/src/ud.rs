@@ -16,7 +16,7 @@ impl<A: Clone> Qp<A> {
             if self.state == QpState::Sqd {
                 return false;
             }
-            let number = self.req.cursor();
+            let number = self.req.cursor;
             let first = self.req.next;
             let Some(wqe) = self.sq.get_mut(number) else { return false };
             if *budget == 0 {

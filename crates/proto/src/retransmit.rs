@@ -1,0 +1,111 @@
+//! Sending again: the local ACK timer, the RNR timer, going back to a lost packet and probing for a lost tail.
+
+use crate::requester::Requester;
+use crate::{Env, Instant, Qp, QpParams, WcStatus};
+use core::time::Duration;
+
+/// A probe for a lost tail waits at least this long: less than a scheduler's slip would only double the traffic.
+const SHORTEST_PROBE: Duration = Duration::from_millis(1);
+/// Probes back off to this.
+const LONGEST_PROBE: Duration = Duration::from_millis(500);
+
+impl Requester {
+    /// How long to wait before probing for a lost tail.
+    fn probe_delay(&self) -> Duration {
+        let patience = self.window.patience().max(SHORTEST_PROBE);
+        (patience * (1 << self.probe_backoff.min(16))).min(LONGEST_PROBE)
+    }
+
+    /// Starts the timers that aren't running.
+    pub(crate) fn arm(&mut self, now: Instant, params: &QpParams) {
+        if self.ack_deadline.is_none() {
+            self.ack_deadline = ack_timeout(params.timeout).map(|t| now.after(t));
+        }
+        if !params.lossless {
+            self.probe_at = Some(now.after(self.probe_delay()));
+        }
+    }
+}
+
+/// The local ACK timeout (IBTA 9.7.6.1.3): it must lie between 4.096 µs × 2^timeout and four times that. Twice leaves
+/// a peer that the scheduler kept waiting its chance; lost packets are found sooner by probes.
+const fn ack_timeout(exponent: u8) -> Option<Duration> {
+    match exponent & 31 {
+        0 => None,
+        e => Some(Duration::from_nanos(4096 << (e + 1))),
+    }
+}
+
+impl<A: Clone> Qp<A> {
+    /// Starts again at the oldest unacknowledged packet.
+    pub(crate) fn go_back(&mut self, now: Instant) {
+        let head = self.sq.head();
+        let first = self.sq.front().map_or(self.req.una, |wqe| wqe.first);
+        let req = &mut self.req;
+        req.went_back = Some((req.una, now));
+        req.next = req.una;
+        req.cursor = head;
+        req.packet = if head < req.started { (req.una - first) as u32 } else { 0 };
+        req.reads.clear();
+        req.in_flight = 0;
+        req.since_ack_request = 0;
+        req.sample = None;
+        req.probe_due = false;
+    }
+
+    /// Runs the RNR timer, the local ACK timer and the probe timer.
+    pub(crate) fn run_timers<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.req.rnr_until) {
+            self.req.rnr_until = None;
+        }
+        if due(self.req.ack_deadline) {
+            self.req.ack_deadline = None;
+            self.counters.timeouts += 1;
+            if self.req.retries == 0 {
+                self.fail_front(WcStatus::RetryExcErr, env);
+                return;
+            }
+            self.req.retries -= 1;
+            self.req.window.congested(now, self.mtu());
+            self.go_back(now);
+            self.req.arm(now, &self.params);
+        }
+        if due(self.req.probe_at) {
+            self.req.probe_due = true;
+            self.req.probe_backoff = self.req.probe_backoff.saturating_add(1);
+            self.req.probe_at = Some(now.after(self.req.probe_delay()));
+        }
+    }
+
+    /// Sends the last packet once more, with AckReq: the peer repeats its ACK, or tells of the gap. It doesn't count as
+    /// a retry, because nobody knows that anything was lost. An unanswered READ or atomic is asked for again from where
+    /// its answer stopped.
+    pub(crate) fn send_probe<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
+        self.req.probe_due = false;
+        if self.req.una == self.req.max || self.req.next == self.req.una {
+            return;
+        }
+        let (number, packet) = match (self.req.packet, self.req.cursor.checked_sub(1)) {
+            (0, Some(previous)) => match self.sq.get(previous) {
+                Some(wqe) => (previous, wqe.packets.saturating_sub(1)),
+                None => return,
+            },
+            (0, None) => return,
+            (packet, _) => (self.req.cursor, packet - 1),
+        };
+        let Some(wqe) = self.sq.get(number) else { return };
+        self.counters.probes += 1;
+        if wqe.wants_data() {
+            self.go_back(now);
+            return;
+        }
+        let mut request = self.request(wqe, packet, 1);
+        request.headers.bth.ack_request = true;
+        // A packet that the fabric doesn't take now, or whose memory is gone, is the next timer's affair.
+        if env.transmit(&request.headers, request.source, None).is_ok() {
+            self.counters.requests_sent += 1;
+            self.counters.retransmissions += 1;
+        }
+    }
+}
