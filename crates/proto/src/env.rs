@@ -49,7 +49,8 @@ pub enum Source<'a> {
 /// Why a packet wasn't taken by [`Env::transmit`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TransmitError {
-    /// Not now; the caller calls [`crate::Qp::transmit`] again when there is room. Nothing has changed.
+    /// Not now; the caller calls [`crate::Qp::transmit`] again when there is room. Nothing has changed, and nothing
+    /// else is offered in this call but, from [`crate::Qp::transmit`], requests after a blocked answer.
     Blocked,
     /// A local key, its rights, its range or the memory behind it is wrong: LOC_PROT_ERR.
     Local,
@@ -96,10 +97,13 @@ pub trait Env {
         to: Option<&Self::Address>,
     ) -> Result<(), TransmitError>;
 
-    /// Upper bound, in bytes, on what this QP may have in flight now: its share of what the peer's socket can hold.
+    /// Upper bound, in bytes, on what this QP may have in flight now: its share of what the peer's socket can hold. Asked
+    /// of RC on fabrics that lose packets, once per [`crate::Qp::transmit`]; it also bounds READ responses on their way
+    /// here. One packet may always go, whatever the window.
     fn window(&self) -> u32;
 
-    /// Takes the next receive work request from the RQ or SRQ.
+    /// Takes the next receive work request from the RQ or SRQ. It is gone from there: the transport completes it, or
+    /// (UC) keeps it for the next message.
     fn next_recv(&mut self) -> Option<RecvWqe>;
     /// Completes every receive work request left in the QP's own RQ with a flush error (does nothing with an SRQ).
     fn flush_recv_queue(&mut self);

@@ -216,8 +216,8 @@ impl<A: Clone> Qp<A> {
                 let more_requests = requests && self.send_requests(now, env, &mut left);
                 more || more_requests
             }
-            Service::Uc => requests && self.send_unacknowledged(env, &mut left),
-            _ => requests && self.send_datagrams(env, &mut left),
+            Service::Uc => requests && self.send_unacknowledged(now, env, &mut left),
+            _ => requests && self.send_datagrams(now, env, &mut left),
         }
     }
 
@@ -292,6 +292,9 @@ impl<A: Clone> Qp<A> {
 
     /// Lets timers that are due run out. The caller calls [`Qp::transmit`] afterwards.
     pub fn handle_timeout<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
+        if self.req.paced_until.is_some_and(|at| at <= now) {
+            self.req.paced_until = None;
+        }
         if self.service == Service::Rc && matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.run_timers(now, env);
         }

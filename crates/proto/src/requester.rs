@@ -1,7 +1,7 @@
 //! The RC requester: turns send work requests into packets, in order, inside the window, and again when one is lost.
 
 use crate::sendq::Wqe;
-use crate::window::Window;
+use crate::window::{Pacer, Window};
 use crate::{Data, Env, Instant, Qp, QpParams, QpState, SendOp, Source, TransmitError, WcStatus, psn};
 use ferroce_wire::{AtomicEth, Headers, Operation, Reth};
 use std::collections::VecDeque;
@@ -36,6 +36,9 @@ pub(crate) struct Requester {
     /// Bytes sent since the last packet with AckReq.
     pub(crate) since_ack_request: u64,
     pub(crate) window: Window,
+    /// UC and UD: when and how much may go.
+    pub(crate) pacer: Pacer,
+    pub(crate) paced_until: Option<Instant>,
     /// Retries left after timeouts and sequence NAKs.
     pub(crate) retries: u8,
     /// Retries left after RNR NAKs.
@@ -77,6 +80,8 @@ impl Requester {
             in_flight: 0,
             since_ack_request: 0,
             window: Window::new(),
+            pacer: Pacer::new(),
+            paced_until: None,
             retries: params.retry_cnt,
             rnr_retries: params.rnr_retry,
             rnr_until: None,
@@ -100,7 +105,7 @@ impl Requester {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        [self.rnr_until, self.ack_deadline, self.probe_at].into_iter().flatten().min()
+        [self.rnr_until, self.ack_deadline, self.probe_at, self.paced_until].into_iter().flatten().min()
     }
 
     /// Work requests before `head` are gone.
@@ -128,6 +133,7 @@ impl Requester {
         self.rnr_until = None;
         self.ack_deadline = None;
         self.probe_at = None;
+        self.paced_until = None;
         self.probe_due = false;
         self.local_error = None;
         self.sample = None;
@@ -142,8 +148,15 @@ impl Requester {
         self.probe_due = false;
     }
 
+    /// UC and UD: may a packet of `bytes` leave now? If it may not, [`Self::next_timeout`] says when.
+    pub(crate) fn may_leave(&mut self, now: Instant, bytes: u32, params: &QpParams) -> bool {
+        self.paced_until = if params.lossless { None } else { self.pacer.ask(now, bytes).err() };
+        self.paced_until.is_none()
+    }
+
     /// UC and UD: a packet has left and needs no answer. Returns whether it was the last of `packets`.
-    pub(crate) fn sent_unacknowledged(&mut self, packets: u32) -> bool {
+    pub(crate) fn sent_unacknowledged(&mut self, bytes: u32, packets: u32) -> bool {
+        self.pacer.sent(bytes);
         self.next += 1;
         self.max = self.next;
         self.una = self.next;

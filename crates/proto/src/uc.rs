@@ -2,12 +2,17 @@
 
 use crate::execute::{Message, begins};
 use crate::responder::Refusal;
-use crate::{Env, Qp, QpState, SendOp, TransmitError, WcStatus, psn};
+use crate::{Env, Instant, Qp, QpState, SendOp, TransmitError, WcStatus, psn};
 use ferroce_wire::Headers;
 
 impl<A: Clone> Qp<A> {
     /// Sends requests of a UC QP; each ends when its last packet has left.
-    pub(crate) fn send_unacknowledged<E: Env<Address = A>>(&mut self, env: &mut E, budget: &mut u32) -> bool {
+    pub(crate) fn send_unacknowledged<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        env: &mut E,
+        budget: &mut u32,
+    ) -> bool {
         while matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.report_drained(env);
             let number = self.req.cursor;
@@ -28,9 +33,13 @@ impl<A: Clone> Qp<A> {
                 return true;
             }
             wqe.first = first;
+            let (_, bytes) = wqe.slice(packet, self.params.path_mtu.max(1));
+            if !self.req.may_leave(now, bytes, &self.params) {
+                return false;
+            }
             let Some(wqe) = self.sq.get(number) else { return false };
             let request = self.request(wqe, packet, 1);
-            let (packets, bytes) = (wqe.packets, request.bytes);
+            let packets = wqe.packets;
             match env.transmit(&request.headers, request.source, None) {
                 Ok(()) => {}
                 Err(TransmitError::Blocked) => return false,
@@ -41,7 +50,7 @@ impl<A: Clone> Qp<A> {
             }
             self.counters.requests_sent += 1;
             *budget = budget.saturating_sub(bytes.max(64));
-            if self.req.sent_unacknowledged(packets) {
+            if self.req.sent_unacknowledged(bytes, packets) {
                 self.complete_front(WcStatus::Success, env);
             }
         }

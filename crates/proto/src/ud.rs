@@ -1,6 +1,6 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet is one message, to and from anybody who knows the Q_Key.
 
-use crate::{Env, Payload, Qp, QpState, TransmitError, WcStatus, psn};
+use crate::{Env, Instant, Payload, Qp, QpState, TransmitError, WcStatus, psn};
 use ferroce_wire::{Deth, Headers};
 
 /// Bytes of the GRH before the payload in every UD receive.
@@ -10,7 +10,12 @@ const PRIVILEGED: u32 = 1 << 31;
 
 impl<A: Clone> Qp<A> {
     /// Sends requests of a UD QP; each ends when its packet has left.
-    pub(crate) fn send_datagrams<E: Env<Address = A>>(&mut self, env: &mut E, budget: &mut u32) -> bool {
+    pub(crate) fn send_datagrams<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        env: &mut E,
+        budget: &mut u32,
+    ) -> bool {
         while matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.report_drained(env);
             if self.state == QpState::Sqd {
@@ -23,13 +28,16 @@ impl<A: Clone> Qp<A> {
                 return true;
             }
             wqe.first = first;
+            let bytes = wqe.len;
+            if !self.req.may_leave(now, bytes, &self.params) {
+                return false;
+            }
             let Some(wqe) = self.sq.get(number) else { return false };
             let Some(target) = wqe.wr.ud.as_ref() else { return false };
             let mut request = self.request(wqe, 0, 1);
             request.headers.bth.dest_qp = target.qpn & 0x00ff_ffff;
             let qkey = if target.qkey & PRIVILEGED == 0 { target.qkey } else { self.params.qkey };
             request.headers.deth = Some(Deth { qkey, src_qp: self.qpn });
-            let bytes = request.bytes;
             match env.transmit(&request.headers, request.source, Some(&target.address)) {
                 Ok(()) => {}
                 Err(TransmitError::Blocked) => return false,
@@ -40,7 +48,7 @@ impl<A: Clone> Qp<A> {
             }
             self.counters.requests_sent += 1;
             *budget = budget.saturating_sub(bytes.max(64));
-            self.req.sent_unacknowledged(1);
+            self.req.sent_unacknowledged(bytes, 1);
             self.complete_front(WcStatus::Success, env);
         }
         false

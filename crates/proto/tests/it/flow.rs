@@ -549,6 +549,16 @@ fn write_that_ends_early_or_late_is_refused() {
 }
 
 #[test]
+fn last_packet_of_several_is_never_empty() {
+    let mut p = Pair::with(Service::Rc, params(256), params(256), 100);
+    p.b.host.post_recv(1, THERE, 4096);
+    p.inject(true, &frame(Operation::SendFirst, 100, &[0; 256]));
+    p.inject(true, &frame(Operation::SendLast, 101, &[]));
+    assert_eq!(p.b.qp.state(), QpState::Err);
+    assert_eq!(p.b.host.unpublished[0].status, WcStatus::RemInvReqErr);
+}
+
+#[test]
 fn zero_length_requests_ask_nothing_of_the_key() {
     let mut p = Pair::new(Service::Rc, 1024);
     p.a.post(wr(1, SendOp::Write { va: 1, rkey: 0xdead }, BASE, 0));

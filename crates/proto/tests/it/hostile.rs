@@ -89,7 +89,7 @@ fn packets_outside_of_the_windows_change_nothing_but_counters() {
     p.b.host.room = Some(0);
     let (acks, requests) = (p.a.qp.sq_psn(), p.b.qp.rq_psn());
     let memory = (p.a.host.memory.clone(), p.b.host.memory.clone());
-    for _ in 0..300_000 {
+    for _ in 0..700_000 {
         // Requests ahead of the expected one, and responses that aren't outstanding.
         let ahead = 1 + rng.below((1 << 23) - 1) as u32;
         let f = random(&mut rng, None, (requests + ahead) & 0xff_ffff);
@@ -124,7 +124,7 @@ fn duplicates_with_random_contents_execute_nothing() {
     p.run();
     p.b.host.post_recv(1, THERE, 1000);
     let memory = p.b.host.memory.clone();
-    for i in 0..200_000u32 {
+    for i in 0..300_000u32 {
         let psn = p.b.qp.rq_psn().wrapping_sub(1 + rng.below(400) as u32) & 0xff_ffff;
         let f = random(&mut rng, Some(Service::Rc), psn);
         if f.headers.bth.opcode.is_request() {

@@ -2,6 +2,7 @@
 
 use crate::host::{ALL, BASE};
 use crate::net::{CLEAN, Faults, Pair, datagram, params, wr};
+use core::time::Duration;
 use ferroce_proto::{QpEvent, QpParams, QpState, SendOp, WcOpcode, WcStatus};
 use ferroce_wire::{Operation, Service};
 
@@ -212,4 +213,33 @@ fn ud_and_uc_drain_in_sqd() {
         p.run();
         assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);
     }
+}
+
+#[test]
+fn unacknowledged_packets_leave_at_a_pace_that_a_receiver_can_follow() {
+    for service in [Service::Uc, Service::Ud] {
+        let side = QpParams { qkey: QKEY, ..params(1024) };
+        let mut p = Pair::with(service, side, side, 0);
+        for i in 0..1000 {
+            p.a.post(datagram(i, SendOp::Send, BASE, 1000, 0x22, QKEY));
+        }
+        let start = p.now;
+        p.transmit();
+        assert_eq!(p.a.host.log.len(), 64, "one burst");
+        p.run();
+        assert!(p.a.send_ok() && p.a.host.sends.len() == 1000);
+        let took = p.now.since(start);
+        assert!(took > Duration::from_micros(2900) && took < Duration::from_micros(3300), "{took:?}");
+        assert_eq!(p.a.qp.next_timeout(), None);
+    }
+}
+
+#[test]
+fn lossless_fabrics_have_no_pace() {
+    let mut p = Pair::new(Service::Uc, u32::MAX);
+    for i in 0..1000 {
+        p.a.post(wr(i, SendOp::Send, BASE, 10_000));
+    }
+    p.transmit();
+    assert_eq!(p.a.host.log.len(), 1000);
 }
