@@ -45,5 +45,20 @@ fn page(symbols: &[ibverbs::Symbol]) -> String {
                 .expect("writing to a string");
         }
     }
+    let inline = ibverbs::parse_inline(ibverbs::INLINE);
+    let done = inline.iter().filter(|function| function.state == "yes").count();
+    write!(
+        page,
+        "\n## Inline functions of the header\n\n\
+         They call through the device context, so programs don't import them. {done} of {} are implemented.\n\n\
+         | function | implemented | what there is |\n|---|---|---|\n",
+        inline.len()
+    )
+    .expect("writing to a string");
+    for function in inline {
+        let remark = if function.remark == "-" { "" } else { &function.remark };
+        writeln!(page, "| `{}` | {} | {remark} |", function.name, function.state)
+            .expect("writing to a string");
+    }
     page
 }

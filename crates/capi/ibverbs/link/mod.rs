@@ -1,6 +1,7 @@
 //! Makes libibverbs.so.1 of the static library: one trampoline per symbol and version, and the version script.
 //!
-//! The one table is `symbols.tsv`; this file, `docs/MATRIX.md` and the ABI test read it. Used by xtask and by this
+//! The one table of symbols is `symbols.tsv`; this file, `docs/MATRIX.md` and the ABI test read it. `inline.tsv` lists
+//! what programs call through the device context instead. Used by xtask and by this
 //! crate's tests through `#[path]`, so it uses nothing but std. Building the Rust code stays with cargo.
 //!
 //! Why trampolines: a name with two versions needs two addresses, `.symver` must stand in the object that defines the
@@ -11,8 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
-/// The text of the table.
+/// The text of the table of symbols.
 pub const TABLE: &str = include_str!("../symbols.tsv");
+
+/// The text of the table of inline functions, which call through the device context and so are no symbols.
+pub const INLINE: &str = include_str!("../inline.tsv");
 
 /// Prefix of the Rust functions behind the exports.
 const IMPLEMENTATION_PREFIX: &str = "ferroce_c_";
@@ -41,7 +45,37 @@ pub struct Version {
     pub default: bool,
 }
 
-/// Reads the table.
+/// One function that the header defines inline.
+#[derive(Clone, Debug)]
+pub struct Inline {
+    /// The name that programs call.
+    pub name: String,
+    /// `yes`, `part` or `no`.
+    pub state: String,
+    /// What of it there is; `-` for nothing to say.
+    pub remark: String,
+}
+
+/// Reads the table of inline functions.
+///
+/// # Panics
+/// On a malformed line: the table is part of the source.
+#[must_use]
+pub fn parse_inline(table: &str) -> Vec<Inline> {
+    table
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [name, state, remark] = fields[..] else {
+                panic!("inline.tsv: three fields expected in {line:?}")
+            };
+            Inline { name: name.into(), state: state.into(), remark: remark.into() }
+        })
+        .collect()
+}
+
+/// Reads the table of symbols.
 ///
 /// # Panics
 /// On a malformed line: the table is part of the source.

@@ -62,8 +62,8 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Holds `pthread_cancel` off while Rust code is on the stack: the adapter makes system calls that are cancellation
-/// points, and glibc's forced unwinding must not run through destructors and `catch_unwind`.
+/// Holds `pthread_cancel` off while Rust code is on the stack: the standard library makes system calls that are
+/// cancellation points, and glibc's forced unwinding must not run through destructors and `catch_unwind`.
 struct Uncancellable(c_int);
 
 impl Uncancellable {
@@ -83,9 +83,9 @@ impl Drop for Uncancellable {
     }
 }
 
-/// Runs `body`; a panic becomes `EIO`. Nothing unwinds into C, and cancellation waits.
-pub(crate) fn guard<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    let _uncancellable = Uncancellable::new();
+/// Runs `body`; a panic becomes `EIO`, and nothing unwinds into C. Without [`guard`]'s protection against cancellation:
+/// for the data path, where the adapter makes raw system calls only.
+pub(crate) fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         Err(Refusal::new(libc::EIO, "an internal error; the adapter can't be trusted any more"))
     });
@@ -95,9 +95,15 @@ pub(crate) fn guard<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) ->
     outcome
 }
 
-/// For functions that return 0 or the errno value.
-pub(crate) fn errno_value(call: &'static str, body: impl FnOnce() -> Outcome<()>) -> c_int {
-    match guard(call, body) {
+/// As [`contain`], and cancellation waits.
+pub(crate) fn guard<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let _uncancellable = Uncancellable::new();
+    contain(call, body)
+}
+
+/// 0, or the errno value.
+pub(crate) fn to_errno(outcome: Outcome<()>) -> c_int {
+    match outcome {
         Ok(()) => 0,
         Err(refusal) => {
             set_errno(refusal.errno);
@@ -106,12 +112,22 @@ pub(crate) fn errno_value(call: &'static str, body: impl FnOnce() -> Outcome<()>
     }
 }
 
-/// For functions that return a number, or −1 and set errno.
-pub(crate) fn minus_one(call: &'static str, body: impl FnOnce() -> Outcome<c_int>) -> c_int {
-    guard(call, body).unwrap_or_else(|refusal| {
+/// The number, or −1 with errno set.
+pub(crate) fn to_minus_one(outcome: Outcome<c_int>) -> c_int {
+    outcome.unwrap_or_else(|refusal| {
         set_errno(refusal.errno);
         -1
     })
+}
+
+/// For functions that return 0 or the errno value.
+pub(crate) fn errno_value(call: &'static str, body: impl FnOnce() -> Outcome<()>) -> c_int {
+    to_errno(guard(call, body))
+}
+
+/// For functions that return a number, or −1 and set errno.
+pub(crate) fn minus_one(call: &'static str, body: impl FnOnce() -> Outcome<c_int>) -> c_int {
+    to_minus_one(guard(call, body))
 }
 
 /// For functions that return an object, or NULL and set errno.

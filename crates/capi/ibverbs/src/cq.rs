@@ -116,9 +116,9 @@ entry! {
 
 /// The slot behind ibv_req_notify_cq(3).
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    call::errno_value("ibv_req_notify_cq", || {
+    call::to_errno(call::contain("ibv_req_notify_cq", || {
         // SAFETY: by the man page a completion queue.
         unsafe { CqBlock::of(cq) }?.nic.request_notify(solicited_only != 0);
         Ok(())
-    })
+    }))
 }

@@ -83,7 +83,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> Outcome<()> {
 
 /// Begins a batch. On success the queue stays locked until `end_poll`, so that threads may share it.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    call::errno_value("ibv_start_poll", || {
+    call::to_errno(call::contain("ibv_start_poll", || {
         // SAFETY: by the man page an extended queue, and attributes or NULL; the mutex was zeroed, which is its initial
         // state, and isn't used for anything else.
         unsafe {
@@ -95,12 +95,12 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
                 libc::pthread_mutex_unlock(&raw mut (*cq).mutex);
             })
         }
-    })
+    }))
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by the man page between start_poll and end_poll, so this thread has the lock.
-    call::errno_value("ibv_next_poll", || unsafe { advance(cq) })
+    call::to_errno(call::contain("ibv_next_poll", || unsafe { advance(cq) }))
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {

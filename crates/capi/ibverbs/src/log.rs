@@ -3,7 +3,7 @@
 //! each call. Without either, nothing is ever printed.
 
 use std::collections::HashMap;
-use std::io::Write as _;
+use std::io::{self, Write};
 use std::sync::{Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,22 @@ use crate::call::Refusal;
 
 /// How often the same call may complain on standard error.
 const QUIET: Duration = Duration::from_secs(1);
+
+/// Standard error by raw system calls, which are no cancellation points: a thread that is being cancelled may be in the
+/// middle of a verbs call that has something to say.
+struct StandardError;
+
+impl Write for StandardError {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // SAFETY: a readable buffer of this length.
+        let n = unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, bytes.as_ptr(), bytes.len()) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// Sets tracing up, the first time a program looks for devices. Loading the library doesn't come here.
 pub(crate) fn start() {
@@ -21,7 +37,7 @@ pub(crate) fn start() {
         // An error means that the process has a subscriber already, which then gets the events.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_writer(std::io::stderr)
+            .with_writer(|| StandardError)
             .with_ansi(false)
             .try_init();
     });
@@ -38,7 +54,7 @@ pub(crate) fn refused(call: &'static str, refusal: &Refusal) {
     static SHOWN: OnceLock<bool> = OnceLock::new();
     if *SHOWN.get_or_init(|| std::env::var_os("FERROCE_RUN").is_some_and(|v| v == "1")) && may_print(call) {
         // Standard error may be closed; there is nobody left to tell.
-        let _ = std::io::stderr().write_all(format!("ferroce: {call}: {}\n", refusal.why).as_bytes());
+        let _ = StandardError.write_all(format!("ferroce: {call}: {}\n", refusal.why).as_bytes());
     }
 }
 

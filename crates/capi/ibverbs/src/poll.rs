@@ -40,7 +40,7 @@ pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
 
 /// The slot behind ibv_poll_cq(3): the number of completions, or −1.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    call::minus_one("ibv_poll_cq", || {
+    call::to_minus_one(call::contain("ibv_poll_cq", || {
         let max = usize::try_from(num_entries)
             .map_err(|_| Refusal::invalid(format!("room for {num_entries} completions")))?;
         let mut place = wc;
@@ -52,5 +52,5 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
             })?
         };
         Ok(n as c_int)
-    })
+    }))
 }

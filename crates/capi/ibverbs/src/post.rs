@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    call::errno_value("ibv_post_send", || {
+    call::to_errno(call::contain("ibv_post_send", || {
         // The element at hand; after an error, the bad one.
         let mut current = wr;
         let mut next = wr;
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn post_send(
         };
         // SAFETY: by the man page the caller's variable.
         posted.inspect_err(|_| unsafe { report_bad(bad_wr, current) })
-    })
+    }))
 }
 
 /// Posts a list of receive requests one by one.
@@ -204,7 +204,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    call::errno_value("ibv_post_recv", || {
+    call::to_errno(call::contain("ibv_post_recv", || {
         // SAFETY: by the man page a queue pair, a list, and the caller's variable.
         unsafe {
             let qp = QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
@@ -212,7 +212,7 @@ pub(crate) unsafe extern "C" fn post_recv(
             let max_sge = if qp.srq().is_some() { nic::MAX_SGE } else { qp.cap().max_recv_sge };
             post_list(wr, bad_wr, max_sge, |wqe| qp.post_recv(wqe))
         }
-    })
+    }))
 }
 
 /// The slot behind ibv_post_srq_recv(3).
@@ -221,13 +221,13 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    call::errno_value("ibv_post_srq_recv", || {
+    call::to_errno(call::contain("ibv_post_srq_recv", || {
         // SAFETY: by the man page a queue, a list, and the caller's variable.
         unsafe {
             let srq = SrqBlock::of(srq).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
             post_list(wr, bad_wr, nic::MAX_SGE, |wqe| srq.post(wqe))
         }
-    })
+    }))
 }
 
 #[cfg(test)]

@@ -42,6 +42,48 @@ fn the_table_has_a_known_state_and_users_for_every_symbol() {
 }
 
 #[test]
+fn the_table_of_inline_functions_has_a_known_state_for_every_function_of_the_header() {
+    let table = link::parse_inline(link::INLINE);
+    for function in &table {
+        let partial = function.state == "part";
+        assert!(partial || ["yes", "no"].contains(&function.state.as_str()), "{}", function.name);
+        assert_eq!(partial, function.remark != "-", "{}: what there is of it", function.name);
+    }
+    let Ok(header) = std::fs::read_to_string("/usr/include/infiniband/verbs.h") else {
+        println!("no header here; nothing to compare with");
+        return;
+    };
+    // Those that need neither a device nor a queue are complete in the header.
+    let complete = [
+        "cq_ex_to_cq",
+        "inc_rkey",
+        "is_qpt_supported",
+        "flow_label_to_udp_sport",
+        "reg_mr",
+        "reg_mr_iova",
+        "get_device_list",
+    ];
+    let inline: BTreeSet<String> = header
+        .split("static inline ")
+        .skip(1)
+        .filter_map(|text| {
+            text.split('(').next()?.split(['*', ' ', '\n', '\t']).rfind(|word| !word.is_empty())
+        })
+        .map(|name| format!("ibv_{}", name.trim_start_matches('_').trim_start_matches("ibv_")))
+        .filter(|name| {
+            !complete.iter().any(|known| name == &format!("ibv_{known}")) && name != "ibv_verbs_get_ctx"
+        })
+        .collect();
+    let listed: BTreeSet<String> = table.into_iter().map(|function| function.name).collect();
+    let missing: Vec<_> = inline.difference(&listed).collect();
+    assert!(
+        inline.len() > 50 && missing.is_empty(),
+        "{} in the header, not listed: {missing:?}",
+        inline.len()
+    );
+}
+
+#[test]
 fn exports_are_those_of_the_table_and_nothing_else() {
     let expected: BTreeSet<String> = link::parse(link::TABLE)
         .iter()
