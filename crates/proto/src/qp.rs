@@ -232,7 +232,7 @@ impl<A: Clone> Qp<A> {
             QpState::Rts | QpState::Sqd => {
                 !self.answers.is_empty()
                     || self.req.probe_due
-                    || (self.has_unsent() && !self.req.waits_for_rnr())
+                    || (self.has_unsent() && !self.req.is_waiting())
             }
         }
     }

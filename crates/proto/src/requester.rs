@@ -10,8 +10,10 @@ use std::collections::VecDeque;
 const MAX_OUTSTANDING: u64 = 1 << 22;
 /// What a small packet costs of a receiver's socket buffer.
 const SMALLEST_CHARGE: u64 = 512;
-/// Bytes of one READ request's answer, at least and at most.
-const READ_CHUNK: core::ops::RangeInclusive<u32> = 32 << 10..=1 << 20;
+/// Packets of one READ request's answer, at least: the loss of one shows by the others.
+const SHORTEST_READ: u32 = 4;
+/// Bytes of one READ request's answer, at most.
+const LONGEST_READ: u64 = 1 << 20;
 
 /// Everything the requester and the completer remember besides the send queue.
 #[derive(Debug)]
@@ -100,8 +102,9 @@ impl Requester {
         psn::wire(self.max)
     }
 
-    pub(crate) const fn waits_for_rnr(&self) -> bool {
-        self.rnr_until.is_some()
+    /// Nothing may leave before a timer has run out.
+    pub(crate) const fn is_waiting(&self) -> bool {
+        self.rnr_until.is_some() || self.paced_until.is_some()
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
@@ -228,7 +231,7 @@ impl<A: Clone> Qp<A> {
         env: &mut E,
         budget: &mut u32,
     ) -> bool {
-        if self.req.waits_for_rnr() {
+        if self.req.rnr_until.is_some() {
             return false;
         }
         if self.req.probe_due {
@@ -237,13 +240,14 @@ impl<A: Clone> Qp<A> {
         let mtu = self.mtu();
         let window =
             if self.params.lossless { u64::MAX } else { u64::from(self.req.window.size().min(env.window())) };
+        let chunk = self.read_chunk(window);
         while self.admit(env) {
-            let Some(wqe) = self.sq.get(self.req.cursor) else { return false };
             if *budget == 0 {
                 return true;
             }
             let packet = self.req.packet;
-            let psns = self.psns_of(wqe, packet);
+            let psns = self.take_psns(chunk);
+            let Some(wqe) = self.sq.get(self.req.cursor) else { return false };
             let cost = charge(wqe, packet, packet + psns, mtu);
             let full = self.req.in_flight + cost > window && self.req.in_flight > 0;
             if full
@@ -310,11 +314,10 @@ impl<A: Clone> Qp<A> {
                     self.req.fail_at_cursor(WcStatus::LocLenErr);
                     continue;
                 }
-                let chunk = self.read_chunk();
                 let first = self.req.next;
                 if let Some(wqe) = self.sq.get_mut(cursor) {
                     wqe.first = first;
-                    wqe.chunk = chunk;
+                    wqe.chunk = u32::MAX;
                 }
             }
             return !reads || self.req.reads.len() < limit;
@@ -332,21 +335,26 @@ impl<A: Clone> Qp<A> {
         self.report_drained(env);
     }
 
-    /// PSNs per READ request of a work request that starts now. A long READ goes out as several requests: only the
-    /// requester knows how much may be in flight towards it, and the responder can't tell them from separate READs.
-    fn read_chunk(&self) -> u32 {
+    /// PSNs per READ request. A long READ goes out as several requests: only the requester knows how much may be in
+    /// flight towards it, and the responder can't tell them from separate READs. A power of two, so that a READ request
+    /// that is sent again, perhaps when less is allowed, never reaches over the end of one that was sent before: the
+    /// responder would take one half for a duplicate and the other for new.
+    fn read_chunk(&self, window: u64) -> u32 {
         if self.params.lossless {
             return u32::MAX;
         }
-        let bytes = (self.req.window.size() / 2).clamp(*READ_CHUNK.start(), *READ_CHUNK.end());
-        (bytes / self.mtu()).max(1)
+        let at_once = u64::from(self.params.max_rd_atomic).clamp(1, 4);
+        let packets = (window / at_once).min(LONGEST_READ) / u64::from(self.mtu());
+        1 << (packets as u32).max(SHORTEST_READ).ilog2()
     }
 
-    fn psns_of(&self, wqe: &Wqe<A>, packet: u32) -> u32 {
-        match wqe.wr.op {
-            SendOp::Read { .. } => {
-                let chunk = wqe.chunk.max(1);
-                let end = (u64::from(packet / chunk) + 1) * u64::from(chunk);
+    /// How many PSNs the request at the cursor takes; a READ never takes more later.
+    fn take_psns(&mut self, chunk: u32) -> u32 {
+        let packet = self.req.packet;
+        match self.sq.get_mut(self.req.cursor) {
+            Some(wqe) if matches!(wqe.wr.op, SendOp::Read { .. }) => {
+                wqe.chunk = wqe.chunk.min(chunk).max(1);
+                let end = (u64::from(packet / wqe.chunk) + 1) * u64::from(wqe.chunk);
                 (end.min(u64::from(wqe.packets)) as u32) - packet
             }
             _ => 1,

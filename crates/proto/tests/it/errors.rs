@@ -443,6 +443,19 @@ fn memory_taken_away_in_the_middle_of_a_read_ends_it_after_what_was_sent() {
 }
 
 #[test]
+fn nak_that_the_fabric_did_not_take_yet_survives_the_programs_own_change_to_error() {
+    let mut p = Pair::new(Service::Rc, 1024);
+    p.b.host.room = Some(0);
+    p.a.post(wr(1, SendOp::Write { va: 0, rkey: UNKNOWN }, BASE, 8));
+    p.step();
+    assert_eq!(p.b.qp.state(), QpState::Err);
+    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
+    p.b.host.room = None;
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemAccessErr)]);
+}
+
+#[test]
 fn error_is_reported_only_after_all_earlier_requests_have_ended() {
     let mut p = Pair::new(Service::Rc, 1024);
     keys(&mut p);

@@ -19,7 +19,7 @@ const FAULTS: [(&str, Faults); 6] = [
     ("reordering 10%", Faults { reorder: 100, ..CLEAN }),
     (
         "everything, 1 ms away",
-        Faults { loss: 30, duplicate: 50, reorder: 50, delay: Duration::from_micros(500) },
+        Faults { loss: 30, duplicate: 50, reorder: 50, delay: Duration::from_micros(500), link: None },
     ),
 ];
 
@@ -157,7 +157,8 @@ fn lossless_fabric_takes_one_packet_a_message() {
 #[test]
 fn every_seed_ends_well() {
     for seed in 0..150 {
-        let faults = Faults { loss: 40, duplicate: 40, reorder: 60, delay: Duration::from_micros(20) };
+        let faults =
+            Faults { loss: 40, duplicate: 40, reorder: 60, delay: Duration::from_micros(20), link: None };
         let mtu = [256, 1024, 4096][seed as usize % 3];
         let start = 0xff_ff00 + seed as u32;
         let p = Pair::with(Service::Rc, params(mtu), params(mtu), start).seeded(seed, faults);

@@ -65,6 +65,7 @@ fn faults() -> impl Strategy<Value = Faults> {
         duplicate,
         reorder,
         delay: Duration::from_micros(delay),
+        link: None,
     })
 }
 

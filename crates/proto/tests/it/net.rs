@@ -36,9 +36,28 @@ pub struct Faults {
     /// Held back for several packet times.
     pub reorder: u32,
     pub delay: Duration,
+    /// Each direction's link, if it has an end.
+    pub link: Option<Link>,
 }
 
-pub const CLEAN: Faults = Faults { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(10) };
+/// A link that takes its time and drops what its queue (or the receiver's socket) has no room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    pub bytes_per_second: u64,
+    pub queue: u64,
+}
+
+impl Link {
+    fn time_for(self, bytes: u64) -> Duration {
+        Duration::from_nanos(bytes * 1_000_000_000 / self.bytes_per_second)
+    }
+}
+
+/// Bytes of Ethernet, IP, UDP and transport headers.
+const HEADERS: u64 = 74;
+
+pub const CLEAN: Faults =
+    Faults { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(10), link: None };
 
 /// Says which packets get lost.
 pub type Filter = Option<Box<dyn FnMut(&Frame) -> bool>>;
@@ -57,6 +76,10 @@ pub struct Pair {
     /// Packets under way by time of arrival and number; `true` goes to `b`.
     wire: BTreeMap<(Instant, u64), (bool, Frame)>,
     frames: u64,
+    /// When the links towards `a` and `b` have sent what they were given.
+    busy: [Instant; 2],
+    /// Packets that didn't fit into a link's queue.
+    pub overflows: u64,
     /// Packets towards `b`, `a` that get lost whatever the chances.
     pub drop_to_b: Filter,
     pub drop_to_a: Filter,
@@ -107,6 +130,8 @@ impl Pair {
             rng: Rng(1),
             wire: BTreeMap::new(),
             frames: 0,
+            busy: [Instant(0); 2],
+            overflows: 0,
             drop_to_b: None,
             drop_to_a: None,
         }
@@ -131,9 +156,20 @@ impl Pair {
         if filter.as_mut().is_some_and(|drops| drops(&frame)) || self.rng.per_mille(self.faults.loss) {
             return;
         }
+        let mut leaves = self.now;
+        if let Some(link) = self.faults.link {
+            let busy = self.busy[usize::from(to_b)].max(self.now);
+            let bytes = frame.payload.len() as u64 + HEADERS;
+            if busy.since(self.now) + link.time_for(bytes) > link.time_for(link.queue) {
+                self.overflows += 1;
+                return;
+            }
+            leaves = busy.after(link.time_for(bytes));
+            self.busy[usize::from(to_b)] = leaves;
+        }
         let copies = if self.rng.per_mille(self.faults.duplicate) { 2 } else { 1 };
         for copy in 0..copies {
-            let mut arrives = self.now.after(self.faults.delay * (1 + copy * 3));
+            let mut arrives = leaves.after(self.faults.delay * (1 + copy * 3));
             if self.rng.per_mille(self.faults.reorder) {
                 arrives = arrives.after(self.faults.delay * (1 + self.rng.below(8) as u32));
             }

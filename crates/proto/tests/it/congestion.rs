@@ -1,0 +1,60 @@
+//! A link with an end: how much of it a transfer uses, and what it costs to find that end.
+
+use crate::host::{ALL, BASE};
+use crate::net::{CLEAN, Faults, Link, Pair, params, wr};
+use core::fmt::Write as _;
+use core::time::Duration;
+use ferroce_proto::SendOp;
+use ferroce_wire::Service;
+
+const THERE: u64 = BASE + (2 << 20);
+const TOTAL: u64 = 64 << 20;
+
+/// Moves 64 MiB in messages of 1 MiB and returns the share of the link that carried them, in percent.
+fn utilisation(op: SendOp, link: Link, delay: Duration, window: u32, mtu: u32) -> (u64, Pair) {
+    let faults = Faults { link: Some(link), delay, ..CLEAN };
+    let mut p = Pair::with(Service::Rc, params(mtu), params(mtu), 7).seeded(1, faults);
+    p.a.host.window = window;
+    let start = p.now;
+    for i in 0..TOTAL >> 20 {
+        p.a.post(wr(i, op, BASE, 1 << 20));
+    }
+    p.run();
+    assert!(p.a.send_ok() && p.a.host.sends.len() as u64 == TOTAL >> 20);
+    let least = TOTAL * 1_000_000_000 / link.bytes_per_second;
+    (least * 100 / p.now.since(start).as_nanos() as u64, p)
+}
+
+#[test]
+fn transfers_use_most_of_a_link_whatever_its_queue() {
+    let mut table = String::new();
+    for (name, op) in
+        [("write", SendOp::Write { va: THERE, rkey: ALL }), ("read", SendOp::Read { va: THERE, rkey: ALL })]
+    {
+        for (rate, queue, delay, window) in [
+            (1_000_000_000, 1 << 20, 20, 1 << 20),
+            (1_000_000_000, 200_000, 20, 100_000),
+            (1_000_000_000, 200_000, 20, 1 << 20),
+            (100_000_000, 64_000, 50, 1 << 20),
+            (100_000_000, 200_000, 1000, 1 << 20),
+            (10_000_000, 20_000, 100, 1 << 20),
+        ] {
+            let link = Link { bytes_per_second: rate, queue };
+            let (percent, p) = utilisation(op, link, Duration::from_micros(delay), window, 1024);
+            let (a, b) = (p.a.qp.counters(), p.b.qp.counters());
+            writeln!(
+                table,
+                "{name:<5} {:>4} MB/s queue {queue:>7} window {window:>7} delay {delay:>4} us: {percent:>3} % \
+                 lost {:>4} sent again {:>5} answers {:>5} probes {} timeouts {}",
+                rate / 1_000_000,
+                p.overflows,
+                a.retransmissions,
+                b.responses_sent,
+                a.probes,
+                a.timeouts
+            )
+            .unwrap();
+        }
+    }
+    insta::assert_snapshot!(table);
+}
