@@ -602,6 +602,21 @@ fn congestion_notification_halves_the_window() {
 }
 
 #[test]
+fn timeout_halves_the_window() {
+    let mut p = Pair::new(Service::Rc, 1024);
+    p.drop_to_b = Some(Box::new(|_| true));
+    p.a.post(wr(1, WRITE, BASE, 1 << 20));
+    p.transmit();
+    let before = p.a.host.log.len();
+    while p.a.qp.counters().timeouts == 0 {
+        p.step();
+    }
+    let sent = p.a.host.log.len();
+    p.transmit();
+    assert_eq!(p.a.host.log.len() - sent, before / 2);
+}
+
+#[test]
 fn recv_completion_is_published_after_its_ack() {
     let mut p = Pair::new(Service::Rc, 1024);
     p.b.host.post_recv(1, THERE, 64);
