@@ -267,6 +267,12 @@ fn timespec(time: Duration) -> libc::timespec {
     }
 }
 
+/// `sched_yield(2)`.
+pub fn yield_processor() {
+    // SAFETY: takes no pointer and can't fail.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
 /// `epoll_create1(2)`, close-on-exec.
 ///
 /// # Errors

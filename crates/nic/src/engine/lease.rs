@@ -5,7 +5,7 @@
 
 use super::taps::Taps;
 use super::{Engine, current};
-use crate::clock;
+use crate::{clock, sys};
 use ferroce_proto::Instant;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +16,13 @@ const LEASE: Duration = Duration::from_millis(1);
 /// How long a thread that waits for an event promises to look after the sockets. It may be cancelled while it waits:
 /// then this is how long nobody does.
 const WAIT: Duration = Duration::from_millis(20);
+/// Rounds of progress before a thread that waits for an event looks at its channel.
+const WAITER_ROUNDS: u32 = 16;
 /// A poller that finds completions looks at the sockets this often all the same.
 const BUSY_INTERVAL: Duration = Duration::from_micros(20);
+/// A poller that has found nothing for this long offers its processor to others at every poll: where there are more
+/// pollers than processors, one of them is the peer.
+const SPIN: Duration = Duration::from_micros(50);
 /// Forwarded packets are looked for by pollers for this long after the last one.
 const FORWARD_MEMORY: Duration = Duration::from_millis(100);
 
@@ -26,6 +31,8 @@ const FORWARD_MEMORY: Duration = Duration::from_millis(100);
 pub(super) struct Lease {
     until: AtomicU64,
     last_progress: AtomicU64,
+    /// When progress last did anything.
+    last_success: AtomicU64,
     last_forward: AtomicU64,
     /// When the background thread, asleep, will wake up by itself; 0 while it is awake.
     pub(super) sleeping_until: AtomicU64,
@@ -62,7 +69,11 @@ pub(crate) fn progress_of_poller(empty: bool, sleeper: bool) {
         engine.lease.stamp(now.after(LEASE));
     }
     engine.lease.last_progress.store(now.0, Ordering::Relaxed);
-    engine.progress();
+    if engine.progress() {
+        engine.lease.last_success.store(now.0, Ordering::Relaxed);
+    } else if empty && now.since(Instant(engine.lease.last_success.load(Ordering::Relaxed))) > SPIN {
+        sys::yield_processor();
+    }
 }
 
 /// What a thread that waits for a completion event sleeps on.
@@ -82,7 +93,11 @@ pub fn prepare_wait(channel: RawFd) -> WaitPlan {
     let Some(engine) = current() else {
         return WaitPlan { fds: [channel, -1], timeout: Duration::from_secs(3600) };
     };
-    while engine.progress() {}
+    for _ in 0..WAITER_ROUNDS {
+        if !engine.progress() {
+            break;
+        }
+    }
     let now = clock::now();
     engine.lease.stamp(now.after(WAIT));
     let taps = engine.taps.map_or(u64::MAX, Taps::next);
