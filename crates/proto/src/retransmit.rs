@@ -27,12 +27,12 @@ impl Requester {
     }
 }
 
-/// The local ACK timeout (IBTA 9.7.6.1.3): it must lie between 4.096 µs × 2^timeout and four times that. Twice leaves
-/// a peer that the scheduler kept waiting its chance; lost packets are found sooner by probes.
+/// The local ACK timeout (IBTA 9.7.6.1.3): it must lie between 4.096 µs × 2^timeout and four times that. Three
+/// times leaves a peer that the scheduler keeps waiting its chance; lost packets are found sooner by probes.
 const fn ack_timeout(exponent: u8) -> Option<Duration> {
     match exponent & 31 {
         0 => None,
-        e => Some(Duration::from_nanos(4096 << (e + 1))),
+        e => Some(Duration::from_nanos((4096 * 3) << e)),
     }
 }
 
