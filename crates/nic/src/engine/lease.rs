@@ -1,7 +1,9 @@
 //! Who makes progress: a program that polls, a thread that waits in ibv_get_cq_event(3), or the background thread.
 //!
 //! A poller stamps a lease. While it is fresh the background thread stays off the sockets; when it has run out, the
-//! background thread sleeps on them.
+//! background thread sleeps on them. A program that polls and then waits for something else (a word of its memory that
+//! the peer writes, say) breaks its promise: packets are found when the lease has run out. For a while then leases
+//! aren't trusted, and the background thread sleeps on the sockets beside the poller.
 
 use super::taps::Taps;
 use super::{Engine, current};
@@ -13,6 +15,8 @@ use std::time::Duration;
 
 /// How long a poll promises the next one.
 const LEASE: Duration = Duration::from_millis(1);
+/// How long no lease is trusted after one was broken.
+const DISTRUST: Duration = Duration::from_millis(100);
 /// How long a thread that waits for an event promises to look after the sockets. It may be cancelled while it waits:
 /// then this is how long nobody does.
 const WAIT: Duration = Duration::from_millis(20);
@@ -33,6 +37,7 @@ pub(super) struct Lease {
     last_progress: AtomicU64,
     /// When progress last did anything.
     last_success: AtomicU64,
+    distrusted_until: AtomicU64,
     last_forward: AtomicU64,
     /// When the background thread, asleep, will wake up by itself; 0 while it is awake.
     pub(super) sleeping_until: AtomicU64,
@@ -40,7 +45,12 @@ pub(super) struct Lease {
 
 impl Lease {
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
-        self.until.load(Ordering::Acquire) > now.0
+        self.until.load(Ordering::Acquire) > now.0 && self.distrusted_until.load(Ordering::Relaxed) <= now.0
+    }
+
+    /// Packets were waiting when a lease had run out.
+    pub(super) fn broken(&self, now: Instant) {
+        self.distrusted_until.store(now.after(DISTRUST).0, Ordering::Relaxed);
     }
 
     fn stamp(&self, until: Instant) {

@@ -84,10 +84,14 @@ fn run(engine: &'static Engine) {
         events: libc::POLLIN,
         revents: 0,
     });
+    let mut napped = false;
     loop {
         let now = clock::now();
         let leased = engine.lease.is_fresh(now);
         if !leased {
+            if std::mem::take(&mut napped) && engine.read_sockets(false) {
+                engine.lease.broken(now);
+            }
             while engine.progress() {
                 if engine.lease.is_fresh(clock::now()) {
                     break;
@@ -104,6 +108,7 @@ fn run(engine: &'static Engine) {
                 engine.read_sockets(true);
             }
         }
+        napped = leased;
         engine.lease.sleeping_until.store(0, Ordering::SeqCst);
     }
 }
