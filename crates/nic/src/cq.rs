@@ -64,6 +64,16 @@ pub struct Wc {
     pub qp_num: u32,
     /// What the transport reports.
     pub completion: Completion,
+    /// What a UD receive came in; `None` otherwise.
+    pub network: Option<Network>,
+}
+
+/// The network header of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Network {
+    Ipv4,
+    Ipv6,
 }
 
 /// When the next completion raises an event.

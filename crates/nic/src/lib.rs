@@ -23,7 +23,7 @@ pub mod tap;
 pub mod udp;
 
 pub use ah::Ah;
-pub use cq::{CompChannel, Cq, MAX_CQE, Wc};
+pub use cq::{CompChannel, Cq, MAX_CQE, Network, Wc};
 pub use device::{Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices};
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use error::{Error, Result};

@@ -152,7 +152,6 @@ unsafe fn address_of_sender(
     // SAFETY: numbers only.
     let mut attr: ibv_ah_attr = unsafe { zeroed() };
     attr.dlid = wc.slid;
-    attr.sl = wc.sl;
     attr.src_path_bits = wc.dlid_path_bits;
     attr.port_num = port_num;
     attr.is_global = 1;

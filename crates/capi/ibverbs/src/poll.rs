@@ -9,9 +9,18 @@ use crate::call::{self, Refusal};
 use crate::cq::CqBlock;
 use crate::object::Headed;
 
+/// What `sl` says of a UD receive on RoCE, in the encoding of ConnectX adapters, which UCX goes by: bit 3 for a UDP
+/// header, below it 1 for IPv6 and 2 for IPv4.
+fn packet_type(network: nic::Network) -> u8 {
+    match network {
+        nic::Network::Ipv6 => 0b1001,
+        nic::Network::Ipv4 => 0b1010,
+    }
+}
+
 /// A completion as programs see it.
 pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
-    let nic::Wc { qp_num, completion } = wc;
+    let nic::Wc { qp_num, completion, network } = wc;
     let flag = |condition: bool, flag: c_uint| if condition { flag } else { 0 };
     // The number of an invalidated key is in host order, immediate data as it came.
     let imm_data = match (completion.immediate, completion.invalidated_rkey) {
@@ -33,7 +42,7 @@ pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
             | flag(completion.invalidated_rkey.is_some(), IBV_WC_WITH_INV),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: network.map_or(0, packet_type),
         dlid_path_bits: 0,
     }
 }

@@ -1,9 +1,9 @@
 //! The buffers that a thread needs while it lets QPs work, and the queue of QPs that have more to do.
 
 use super::taps::Taps;
+use crate::cq::Wc;
 use crate::qp::{Qp, ReadAhead};
 use crate::udp::{Outlet, TxBatch};
-use ferroce_proto::Completion;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) struct Work {
     pub(crate) batch: TxBatch,
     pub(crate) ahead: ReadAhead,
     /// Receive completions that wait for their ACK to leave.
-    pub(crate) received: Vec<Completion>,
+    pub(crate) received: Vec<Wc>,
     /// QPs of this process that have got something.
     pub(crate) kicks: Vec<Arc<Qp>>,
     /// A packet wasn't taken for now.

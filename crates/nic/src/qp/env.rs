@@ -2,7 +2,7 @@
 
 use super::{Path, Qp};
 use crate::ah::Ah;
-use crate::cq::Wc;
+use crate::cq::{Network, Wc};
 use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
 use crate::mem::{MrTable, copy};
@@ -145,13 +145,15 @@ impl<'a> QpEnv<'a> {
     }
 
     fn wc(&self, completion: Completion) -> Wc {
-        Wc { qp_num: self.qp.qpn, completion }
+        let network = |meta: &PacketMeta| if meta.src.is_ipv4() { Network::Ipv4 } else { Network::Ipv6 };
+        let network = self.meta.as_ref().filter(|_| completion.grh).map(network);
+        Wc { qp_num: self.qp.qpn, completion, network }
     }
 
     /// Publishes what was received. The ACK for it has left.
     pub(super) fn publish(&mut self) {
-        for completion in std::mem::take(&mut self.work.received) {
-            self.qp.recv_cq.push(self.wc(completion));
+        for wc in std::mem::take(&mut self.work.received) {
+            self.qp.recv_cq.push(wc);
         }
     }
 }
@@ -246,7 +248,8 @@ impl Env for QpEnv<'_> {
         // From here on post_recv flushes at once.
         self.qp.state.store(QpState::Err as u8, Ordering::Release);
         while let Some(wqe) = rq.pop() {
-            self.work.received.push(flushed_recv(wqe.wr_id));
+            let wc = self.wc(flushed_recv(wqe.wr_id));
+            self.work.received.push(wc);
         }
     }
 
@@ -293,7 +296,8 @@ impl Env for QpEnv<'_> {
     }
 
     fn complete_recv(&mut self, completion: Completion) {
-        self.work.received.push(completion);
+        let wc = self.wc(completion);
+        self.work.received.push(wc);
     }
 
     fn event(&mut self, event: QpEvent) {

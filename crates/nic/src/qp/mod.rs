@@ -393,7 +393,11 @@ impl Qp {
                 rq.clear();
                 drop(rq);
                 let _order = self.inner.lock();
-                self.recv_cq.push(Wc { qp_num: self.qpn, completion: env::flushed_recv(wr_id) });
+                self.recv_cq.push(Wc {
+                    qp_num: self.qpn,
+                    completion: env::flushed_recv(wr_id),
+                    network: None,
+                });
                 Ok(())
             }
             _ => rq.push(wqe),
