@@ -48,13 +48,11 @@ impl Artifacts {
         if !Path::new("/usr/include/infiniband/verbs.h").exists() {
             return Err(Skip("no verbs headers are installed (Debian: libibverbs-dev)".into()));
         }
-        let bin = self.stage.join("bin");
-        let program = bin.join(name);
+        let program = self.program_path(name).expect("the stage is writable");
         let _lock = self.lock();
         if program.exists() {
             return Ok(program);
         }
-        fs::create_dir_all(&bin).expect("the stage is writable");
         let sources = repository().join("tests/c");
         let output = Command::new("cc")
             .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
@@ -72,12 +70,20 @@ impl Artifacts {
     /// # Errors
     /// The file can't be copied.
     pub fn stage_program(&self, program: &Path) -> std::io::Result<PathBuf> {
-        let bin = self.stage.join("bin");
-        fs::create_dir_all(&bin)?;
-        let staged = bin.join(program.file_name().unwrap_or_default());
+        let staged = self.program_path(&program.file_name().unwrap_or_default().to_string_lossy())?;
         fs::copy(program, &staged)?;
         fs::set_permissions(&staged, fs::Permissions::from_mode(0o755))?;
         Ok(staged)
+    }
+
+    /// Where a program of the given name goes on the stage.
+    ///
+    /// # Errors
+    /// The directory can't be made.
+    pub fn program_path(&self, name: &str) -> std::io::Result<PathBuf> {
+        let bin = self.stage.join("bin");
+        fs::create_dir_all(&bin)?;
+        Ok(bin.join(name))
     }
 
     fn stage_dist(&self) {
@@ -105,6 +111,36 @@ impl Artifacts {
         let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
         assert_eq!(result, 0, "flock: {}", std::io::Error::last_os_error());
         file
+    }
+}
+
+/// Which declarations of the verbs `tests/c/pingpong.c` is compiled against.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Headers {
+    /// Those in `/usr/include`.
+    Installed,
+    /// Our own few, for machines without the former.
+    Minimal,
+}
+
+/// Compiles our own ping-pong to `program` and links it to the `libibverbs.so.1` in `library_dir`: where the headers
+/// are missing, so is the `libibverbs.so` to link to.
+///
+/// # Errors
+/// `cc` can't be run or fails.
+pub fn compile_ping_pong(headers: Headers, library_dir: &Path, program: &Path) -> std::io::Result<()> {
+    let sources = repository().join("tests/c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(program);
+    if headers == Headers::Minimal {
+        compiler.arg("-I").arg(sources.join("minimal"));
+    }
+    let status =
+        compiler.arg(sources.join("pingpong.c")).arg(library_dir.join("libibverbs.so.1")).status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(std::io::Error::other(format!("cc tests/c/pingpong.c: {status}")))
     }
 }
 

@@ -10,7 +10,7 @@ mod namespace;
 mod process;
 mod world;
 
-pub use artifacts::{Artifacts, tool};
+pub use artifacts::{Artifacts, Headers, compile_ping_pong, tool};
 pub use clients::{Fabric, Pair, PairOutcome};
 pub use process::{Outcome, Process};
 pub use world::{Host, World, is_listening};

@@ -1,6 +1,6 @@
 //! Programs that fork, cancel, take signals, use many threads or leave in a hurry.
 
-use ferroce_tests::{Artifacts, Fabric, Pair, World, require};
+use ferroce_tests::{Artifacts, Fabric, Headers, Pair, World, compile_ping_pong, require};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
@@ -88,4 +88,24 @@ fn exit_right_after_the_last_completion_goes_unnoticed_on_one_host() {
 fn exit_right_after_the_last_completion_goes_unnoticed_between_hosts() {
     let world = require!(World::two_hosts(9000));
     leave_in_a_hurry(&world, Fabric::Any);
+}
+
+/// What `cargo xtask demo` falls back on; the second round is for a machine without the verbs headers.
+#[test]
+fn own_ping_pong_compiles_and_runs_with_and_without_installed_headers() {
+    let world = require!(World::one_host(1500));
+    for headers in [Headers::Installed, Headers::Minimal] {
+        if headers == Headers::Installed && !std::path::Path::new("/usr/include/infiniband/verbs.h").exists()
+        {
+            continue;
+        }
+        let artifacts = Artifacts::get();
+        let program =
+            artifacts.program_path(&format!("pingpong-{headers:?}")).expect("the stage is writable");
+        compile_ping_pong(headers, &artifacts.library_dir(), &program).expect("it compiles");
+        let program = program.to_str().expect("a UTF-8 path");
+        let outcome = Pair::new(&world, Fabric::Any).limit(LIMIT).run(&[program, "-c", "-n", "2000"]);
+        outcome.expect_success().expect_quiet();
+        assert!(outcome.client.stdout.contains("2000 iters in "), "{outcome}");
+    }
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: an unmodified verbs program exchanges data between two processes, without root.
 
 use crate::{dist, packages};
-use ferroce_tests::Process;
+use ferroce_tests::{Headers, Process, compile_ping_pong};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -86,21 +86,14 @@ fn program(dist: &Path) -> io::Result<Program> {
     println!(
         "ibv_rc_pingpong (Debian: ibverbs-utils) is not installed, so this uses a small ping-pong of our own."
     );
-    let sources = dist::workspace().join("tests/c");
     let path = dist::target().join("demo-pingpong");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-O2", "-Wall", "-o"]).arg(&path).arg(sources.join("pingpong.c"));
-    let mut headers = "the installed verbs headers";
-    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        compiler.arg("-I").arg(sources.join("minimal"));
-        headers = "our own declarations of the verbs it uses";
-    }
-    // Without libibverbs-dev there is no libibverbs.so to link to; ours has the same names.
-    let status = compiler.arg(dist.join("lib/ferroce/libibverbs.so.1")).status()?;
-    if !status.success() {
-        return Err(io::Error::other(format!("cc tests/c/pingpong.c: {status}")));
-    }
-    Ok(Program { path, description: format!("tests/c/pingpong.c, compiled against {headers}") })
+    let (headers, name) = if Path::new("/usr/include/infiniband/verbs.h").exists() {
+        (Headers::Installed, "the installed verbs headers")
+    } else {
+        (Headers::Minimal, "our own declarations of the verbs it uses")
+    };
+    compile_ping_pong(headers, &dist.join("lib/ferroce"), &path)?;
+    Ok(Program { path, description: format!("tests/c/pingpong.c, compiled against {name}") })
 }
 
 fn start(ferroce: &Path, words: &[String], server: Option<&str>) -> io::Result<Process> {
