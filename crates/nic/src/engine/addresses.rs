@@ -204,6 +204,8 @@ impl Engine {
         match path {
             Path::Local { .. } => crate::net::MAX_MTU,
             Path::Udp { dest, .. } => match dest.endpoint().path_mtu(dest.peer()) {
+                // To an address of this host the route is `lo`, which carries more than the port.
+                Ok(bytes) if udp_only() => crate::net::active_mtu(bytes).min(context.port().active_mtu),
                 Ok(bytes) => crate::net::active_mtu(bytes),
                 Err(error) => {
                     tracing::debug!(%error, ?dest, "no route: taking the port's MTU");

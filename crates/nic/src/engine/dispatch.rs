@@ -4,6 +4,7 @@ use super::{Engine, Work};
 use crate::clock;
 use crate::packet::PacketMeta;
 use crate::udp::{Datagram, Received};
+use ferroce_proto::Instant;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Packet, ROCE_V2_PORT};
 use std::net::{IpAddr, SocketAddr};
@@ -12,12 +13,12 @@ use std::sync::atomic::Ordering;
 impl Engine {
     /// One round of everything: sockets, forwarded packets, timers, QPs with more to do. Returns whether anything was
     /// done.
-    pub(super) fn progress(&'static self) -> bool {
+    pub(super) fn progress(&'static self, now: Instant) -> bool {
         let mut done = self.read_sockets(false);
-        if self.lease.forwards_lately(clock::now()) {
+        if self.lease.forwards_lately(now) {
             done |= self.read_forwarded();
         }
-        done |= self.run_timers() > 0;
+        done |= self.run_timers(now) > 0;
         done |= self.run_taps();
         done |= self.run_queued();
         done

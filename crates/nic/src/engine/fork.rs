@@ -5,7 +5,7 @@
 //! that the child never finds one that a thread it doesn't have has locked.
 
 use super::registry::{self, Frozen};
-use crate::mem::copy;
+use crate::mem::{arena, copy};
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -28,13 +28,14 @@ pub(super) fn install() {
 
 extern "C" fn prepare() {
     std::mem::forget(super::STARTING.lock());
+    arena::freeze();
     let frozen = Box::into_raw(Box::new(registry::freeze()));
     FROZEN.store(frozen, Ordering::Relaxed);
     crate::sys::hold_openings();
 }
 
 /// Undoes `prepare`, on either side.
-fn release() {
+fn release(child: bool) {
     let frozen = FROZEN.swap(std::ptr::null_mut(), Ordering::Relaxed);
     if frozen.is_null() {
         return;
@@ -43,13 +44,14 @@ fn release() {
     unsafe {
         let frozen = Box::from_raw(frozen);
         registry::thaw(&frozen);
+        arena::thaw(child);
         super::STARTING.force_unlock();
     }
 }
 
 extern "C" fn parent() {
     crate::sys::resume_openings();
-    release();
+    release(false);
 }
 
 extern "C" fn child() {
@@ -58,5 +60,5 @@ extern "C" fn child() {
     copy::after_fork();
     // Left as it is: its threads don't exist here, and its descriptors are closed.
     super::CURRENT.store(std::ptr::null_mut(), Ordering::Release);
-    release();
+    release(true);
 }

@@ -79,7 +79,7 @@ pub(crate) fn progress_of_poller(empty: bool, sleeper: bool) {
         engine.lease.stamp(now.after(LEASE));
     }
     engine.lease.last_progress.store(now.0, Ordering::Relaxed);
-    if engine.progress() {
+    if engine.progress(now) {
         engine.lease.last_success.store(now.0, Ordering::Relaxed);
     } else if empty && now.since(Instant(engine.lease.last_success.load(Ordering::Relaxed))) > SPIN {
         sys::yield_processor();
@@ -104,7 +104,7 @@ pub fn prepare_wait(channel: RawFd) -> WaitPlan {
         return WaitPlan { fds: [channel, -1], timeout: Duration::from_secs(3600) };
     };
     for _ in 0..WAITER_ROUNDS {
-        if !engine.progress() {
+        if !engine.progress(clock::now()) {
             break;
         }
     }
@@ -119,8 +119,9 @@ pub fn prepare_wait(channel: RawFd) -> WaitPlan {
 /// Progress on behalf of a thread that has waited as [`prepare_wait`] said.
 pub fn progress_of_waiter() {
     let Some(engine) = current() else { return };
-    engine.progress();
-    engine.lease.stamp(clock::now().after(LEASE));
+    let now = clock::now();
+    engine.progress(now);
+    engine.lease.stamp(now.after(LEASE));
 }
 
 impl Engine {

@@ -4,6 +4,7 @@ use super::taps::Taps;
 use super::{Engine, registry};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::events::AsyncEvent;
 use crate::net::{Monitor, Netdev};
 use crate::sys::{self, EngineFd};
 use ferroce_proto::Instant;
@@ -16,6 +17,8 @@ use std::time::Duration;
 const NAP: Duration = Duration::from_millis(1);
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
+/// Panics after which the thread gives up.
+const MAX_PANICS: u32 = 8;
 const STACK: usize = 512 * 1024;
 
 /// What wakes the thread besides sockets and timers.
@@ -72,10 +75,22 @@ pub(super) fn spawn(engine: &'static Engine) -> Result<()> {
         old
     };
     let spawned =
-        std::thread::Builder::new().name("ferroce".into()).stack_size(STACK).spawn(move || run(engine));
+        std::thread::Builder::new().name("ferroce".into()).stack_size(STACK).spawn(move || contain(engine));
     // SAFETY: `old` is the mask that was in force.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
     spawned.map(drop).map_err(Error::os("starting the background thread"))
+}
+
+/// Runs the thread. A panic is an error of ours: the program is told and the thread goes on, a bounded number of times.
+fn contain(engine: &'static Engine) {
+    for _ in 0..MAX_PANICS {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(engine))).is_err() {
+            tracing::error!("the background thread has panicked: this is a bug in Ferroce");
+            for context in registry::contexts() {
+                context.raise(AsyncEvent::DeviceFatal);
+            }
+        }
+    }
 }
 
 fn run(engine: &'static Engine) {
@@ -92,7 +107,7 @@ fn run(engine: &'static Engine) {
             if std::mem::take(&mut napped) && engine.read_sockets(false) {
                 engine.lease.broken(now);
             }
-            while engine.progress() {
+            while engine.progress(clock::now()) {
                 if engine.lease.is_fresh(clock::now()) {
                     break;
                 }

@@ -1,7 +1,6 @@
 //! Deadlines of QPs. Each QP has at most one live entry; a deadline that moves away costs nothing until the entry is due.
 
 use super::Engine;
-use crate::clock;
 use crate::qp::Qp;
 use ferroce_proto::Instant;
 use parking_lot::Mutex;
@@ -61,8 +60,7 @@ impl Engine {
     }
 
     /// Lets the QPs work whose deadline has come.
-    pub(super) fn run_timers(&'static self) -> usize {
-        let now = clock::now();
+    pub(super) fn run_timers(&'static self, now: Instant) -> usize {
         let mut count = 0;
         while let Some(qpn) = self.timers.pop_due(now.0) {
             let Some(qp) = self.qp(qpn) else { continue };

@@ -3,6 +3,7 @@
 //! In here: who may touch which bytes, and the touching itself.
 //! Out of here: packets, queues, work requests.
 
+pub(crate) mod arena;
 pub mod copy;
 mod mappings;
 mod mr;

@@ -2,6 +2,7 @@
 
 use super::endpoint::Dest;
 use super::send;
+use crate::mem::arena::Staging;
 use ferroce_wire::{EmitError, Headers, ICRC_LEN};
 
 /// Segments the kernel takes in a train (Linux 6.1; later ones take 128).
@@ -61,7 +62,7 @@ pub struct Flushed {
 ///
 /// One batch belongs to one thread at a time; it may hold packets of any number of QPs and endpoints.
 pub struct TxBatch {
-    staging: Box<[u8]>,
+    staging: Staging,
     used: usize,
     trains: Vec<Train>,
     early: Flushed,
@@ -104,7 +105,7 @@ impl TxBatch {
     /// An empty batch with room for this many bytes, at least those of one train.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
-        let staging = vec![0; bytes.max(MAX_TRAIN)].into_boxed_slice();
+        let staging = Staging::new(bytes.max(MAX_TRAIN));
         Self {
             staging,
             used: 0,

@@ -3,6 +3,7 @@
 use super::address::InetAddress;
 use super::datagram::MIN_PACKET;
 use super::{Datagram, HostAddr, Stats};
+use crate::mem::arena::Staging;
 use crate::sys::{self, control};
 use smallvec::SmallVec;
 use std::io;
@@ -45,18 +46,51 @@ impl Received {
 
 /// Buffers of one socket. A megabyte of address space, of which only what arrives is ever touched.
 pub(super) struct Reader {
-    buffers: Vec<u8>,
+    buffers: Staging,
+    /// What the kernel is handed, and writes to, for each message; set up once.
+    slots: Box<Slots>,
+    /// Headers that the kernel has written to since they were set up.
+    used: usize,
+}
+
+struct Slots {
+    headers: [libc::mmsghdr; MESSAGES],
+    vectors: [libc::iovec; MESSAGES],
     controls: [ControlIn; MESSAGES],
     sources: [InetAddress; MESSAGES],
 }
 
+// SAFETY: the pointers in `slots` go to memory that the same Reader owns.
+unsafe impl Send for Reader {}
+
 impl Reader {
     pub(super) fn new() -> Self {
-        Self {
-            buffers: vec![0; MESSAGES * MESSAGE_BYTES],
+        let slots = Slots {
+            // SAFETY: all-zero bytes are a valid mmsghdr (null pointers, lengths of 0).
+            headers: unsafe { std::mem::zeroed() },
+            // SAFETY: and a valid iovec.
+            vectors: unsafe { std::mem::zeroed() },
             controls: [ControlIn::new(); MESSAGES],
             sources: [InetAddress::zeroed(); MESSAGES],
+        };
+        Self { buffers: Staging::new(MESSAGES * MESSAGE_BYTES), slots: Box::new(slots), used: MESSAGES }
+    }
+
+    /// Makes the headers that were used ready for the next call.
+    fn prepare(&mut self) {
+        let Slots { headers, vectors, controls, sources } = &mut *self.slots;
+        let buffers = self.buffers.chunks_exact_mut(MESSAGE_BYTES);
+        let slots = headers.iter_mut().zip(vectors).zip(controls).zip(sources).zip(buffers);
+        for ((((header, vector), control), source), buffer) in slots.take(self.used) {
+            *vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+            let header = &mut header.msg_hdr;
+            header.msg_iov = vector;
+            header.msg_iovlen = 1;
+            header.msg_name = std::ptr::from_mut(source).cast();
+            header.msg_namelen = InetAddress::SIZE;
+            (header.msg_control, header.msg_controllen) = control.for_receiving();
         }
+        self.used = 0;
     }
 
     pub(super) fn receive(
@@ -66,31 +100,26 @@ impl Reader {
         stats: &Stats,
         f: &mut dyn FnMut(&[Datagram<'_>]),
     ) -> io::Result<Received> {
-        // SAFETY: all-zero bytes are a valid iovec and mmsghdr (null pointers, lengths of 0).
-        let (mut vectors, mut headers): ([libc::iovec; MESSAGES], [libc::mmsghdr; MESSAGES]) =
-            unsafe { std::mem::zeroed() };
-        let buffers = self.buffers.chunks_exact_mut(MESSAGE_BYTES);
-        for ((((vector, header), control), source), buffer) in
-            vectors.iter_mut().zip(&mut headers).zip(&mut self.controls).zip(&mut self.sources).zip(buffers)
-        {
-            *vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-            let header = &mut header.msg_hdr;
-            header.msg_iov = vector;
-            header.msg_iovlen = 1;
-            header.msg_name = std::ptr::from_mut(source).cast();
-            header.msg_namelen = InetAddress::SIZE;
-            (header.msg_control, header.msg_controllen) = control.for_receiving();
-        }
-        // SAFETY: every pointer was set just above, to buffers that outlive the call.
-        let messages = match unsafe { sys::receive_messages(fd, &mut headers) } {
+        self.prepare();
+        // SAFETY: every pointer was set by `prepare`, to buffers that this value owns.
+        let messages = match unsafe { sys::receive_messages(fd, &mut self.slots.headers) } {
             Ok(n) => n,
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
-            Err(e) => return Err(e),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                // The first header may have been written to.
+                self.used = 1;
+                0
+            }
+            Err(e) => {
+                self.used = MESSAGES;
+                return Err(e);
+            }
         };
+        self.used = self.used.max((messages + 1).min(MESSAGES));
+        let Slots { headers, controls, sources, .. } = &*self.slots;
         let mut count = 0;
         let buffers = self.buffers.chunks_exact(MESSAGE_BYTES);
         for (((header, control), source), buffer) in
-            headers[..messages].iter().zip(&self.controls).zip(&self.sources).zip(buffers)
+            headers[..messages].iter().zip(controls).zip(sources).zip(buffers)
         {
             let Some(source) = source.socket_addr() else { continue };
             let length = (header.msg_len as usize).min(MESSAGE_BYTES);
