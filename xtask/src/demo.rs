@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: an unmodified verbs program exchanges data between two processes, without root.
 
 use crate::{dist, packages};
-use ferroce_tests::{Headers, Process, compile_ping_pong};
+use ferroce_tests::{Headers, Outcome, Process, compile_ping_pong};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -14,89 +14,74 @@ const ITERATIONS: u64 = 10_000;
 const SIZE: u64 = 4096;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Builds, runs the two processes and says in plain words what was seen.
+/// Builds, runs the programs as two processes each and says in plain words what was seen.
 ///
 /// # Errors
 /// The build fails, a process fails or doesn't end, or the output isn't what a successful run prints.
 pub fn demo() -> io::Result<()> {
     println!("Building Ferroce (the first time takes a minute or two) ...");
     let dist = dist::dist("release")?;
-    let program = program(&dist)?;
-    println!("\nProgram:  {}", program.description);
-
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-    let words = [
-        program.path.display().to_string(),
-        "-c".into(),
-        "-g".into(),
-        "0".into(),
-        "-n".into(),
-        ITERATIONS.to_string(),
-        "-s".into(),
-        SIZE.to_string(),
-        "-p".into(),
-        port.to_string(),
-    ];
     let ferroce = dist.join("bin/ferroce");
-    println!("Server:   {} run {}", ferroce.display(), words.join(" "));
-    let mut server = start(&ferroce, &words, None)?;
-    wait_until_listening(&mut server, port)?;
-    println!("Client:   {} run {} localhost\n", ferroce.display(), words.join(" "));
-    let mut client = start(&ferroce, &words, Some("localhost"))?;
-    let (client, server) = (client.wait(LIMIT), server.wait(LIMIT));
-    if !(client.success() && server.success()) {
-        return Err(io::Error::other(format!("server: {server}client: {client}")));
-    }
-
-    let figures = Figures::parse(&client.stdout)
-        .ok_or_else(|| io::Error::other(format!("output that isn't understood:\n{client}")))?;
-    let messages = 2 * figures.iterations;
-    println!("What was seen, by the program's own account:");
-    println!(
-        "  {messages} messages of {SIZE} bytes, {} each way, over a reliable connection",
-        figures.iterations
-    );
-    println!(
-        "  {} bytes received in all; each side checked its received buffer and found it right",
-        figures.bytes
-    );
-    println!("  {} µs for a message there and one back", figures.microseconds);
-    println!(
-        "\nNo adapter, no kernel module, no root, no daemon: the program loaded Ferroce's libibverbs.so.1."
-    );
-    Ok(())
-}
-
-struct Program {
-    path: PathBuf,
-    description: String,
-}
-
-/// Debian's program, installed now if that is allowed; else our own, compiled here.
-fn program(dist: &Path) -> io::Result<Program> {
     if !packages::on_path("ibv_rc_pingpong") {
         packages::install_for_demo();
     }
     if packages::on_path("ibv_rc_pingpong") {
-        return Ok(Program {
-            path: "ibv_rc_pingpong".into(),
-            description: "ibv_rc_pingpong of the package ibverbs-utils, as it is".into(),
-        });
+        println!("\n* ibv_rc_pingpong of Debian's ibverbs-utils, unmodified");
+        run(
+            &ferroce,
+            "ibv_rc_pingpong",
+            "its own check of the buffer (one byte a page, by the server) found no fault",
+        )?;
+    } else {
+        println!(
+            "\nibv_rc_pingpong (Debian: ibverbs-utils) is not installed and can't be installed from here."
+        );
     }
+    let own = compile_own(&dist)?;
+    run(&ferroce, &own.display().to_string(), "both sides compared every byte of every message: all right")?;
     println!(
-        "ibv_rc_pingpong (Debian: ibverbs-utils) is not installed, so this uses a small ping-pong of our own."
+        "\nNo adapter, no kernel module, no root, no daemon: the programs loaded Ferroce's libibverbs.so.1."
     );
+    Ok(())
+}
+
+/// Our own ping-pong checks everything it receives, and needs no package.
+fn compile_own(dist: &Path) -> io::Result<PathBuf> {
     let path = dist::target().join("demo-pingpong");
     let (headers, name) = if Path::new("/usr/include/infiniband/verbs.h").exists() {
         (Headers::Installed, "the installed verbs headers")
     } else {
         (Headers::Minimal, "our own declarations of the verbs it uses")
     };
+    println!("\n* tests/c/pingpong.c, compiled now against {name}");
     compile_ping_pong(headers, &dist.join("lib/ferroce"), &path)?;
-    Ok(Program { path, description: format!("tests/c/pingpong.c, compiled against {name}") })
+    Ok(path)
 }
 
-fn start(ferroce: &Path, words: &[String], server: Option<&str>) -> io::Result<Process> {
+/// Runs a program as a server and as a client of it on this host.
+fn run(ferroce: &Path, program: &str, checked: &str) -> io::Result<()> {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    let (iterations, size, port_word) = (ITERATIONS.to_string(), SIZE.to_string(), port.to_string());
+    let words = [program, "-c", "-g", "0", "-n", &iterations, "-s", &size, "-p", &port_word];
+    println!("  server: {} run {}", ferroce.display(), words.join(" "));
+    let mut server = start(ferroce, &words, None)?;
+    wait_until_listening(&mut server, port)?;
+    println!("  client: {} run {} localhost", ferroce.display(), words.join(" "));
+    let mut client = start(ferroce, &words, Some("localhost"))?;
+    let (client, server) = (client.wait(LIMIT), server.wait(LIMIT));
+    let at_fault = |side: &Outcome| !side.success() || side.stdout.contains("invalid data");
+    if at_fault(&client) || at_fault(&server) {
+        return Err(io::Error::other(format!("server: {server}client: {client}")));
+    }
+    let figures = Figures::parse(&client.stdout)
+        .ok_or_else(|| io::Error::other(format!("output that isn't understood:\n{client}")))?;
+    println!("  {} messages of {SIZE} bytes each way, over a reliable connection", figures.iterations);
+    println!("  {} bytes in all; {checked}", figures.bytes);
+    println!("  {} µs for a message there and one back", figures.microseconds);
+    Ok(())
+}
+
+fn start(ferroce: &Path, words: &[&str], server: Option<&str>) -> io::Result<Process> {
     let mut command = Command::new(ferroce);
     command.args(["run", "--"]).args(words).args(server).process_group(0);
     Process::spawn(command)
