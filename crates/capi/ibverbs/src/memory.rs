@@ -55,13 +55,9 @@ entry! {
 #[repr(C)]
 struct MrBlock {
     c: ibv_mr,
-    registered: Mutex<Registered>,
-}
-
-/// The adapter's region and what it was made of, which a change starts from.
-struct Registered {
     nic: Arc<nic::Mr>,
-    init: nic::MrInit,
+    /// What it was made of, which a change starts from.
+    init: Mutex<nic::MrInit>,
 }
 
 // SAFETY: `repr(C)` with an `ibv_mr` first.
@@ -128,7 +124,7 @@ unsafe fn register(
             lkey: key,
             rkey: key,
         };
-        Ok(MrBlock { c, registered: Mutex::new(Registered { nic, init }) })
+        Ok(MrBlock { c, nic, init: Mutex::new(init) })
     })
 }
 
@@ -170,9 +166,7 @@ entry! {
     fn ibv_dereg_mr(mr: *mut ibv_mr) -> errno {
         // SAFETY: by the man page a region that the caller gives up.
         unsafe {
-            let registered = MrBlock::of(mr)?.registered.lock().unwrap_or_else(PoisonError::into_inner);
-            registered.nic.deregister();
-            drop(registered);
+            MrBlock::of(mr)?.nic.deregister();
             MrBlock::free(mr);
         }
         Ok(())
@@ -210,8 +204,7 @@ fn changed(
     Ok(new)
 }
 
-/// ibv_rereg_mr(3). The region gets new keys; the old ones are void when this returns. On an error the old region is
-/// as it was.
+/// ibv_rereg_mr(3). The keys stay; on an error the region is as it was.
 #[unsafe(export_name = "ferroce_c_ibv_rereg_mr")]
 unsafe extern "C" fn rereg_mr(
     mr: *mut ibv_mr,
@@ -224,21 +217,19 @@ unsafe extern "C" fn rereg_mr(
     let outcome = call::guard("ibv_rereg_mr", || {
         // SAFETY: by the man page a region, and a domain if the flags say so.
         unsafe {
-            let mut registered = MrBlock::of(mr)?.registered.lock().unwrap_or_else(PoisonError::into_inner);
-            let init = changed(registered.init, flags, addr, length, access as c_uint)?;
-            let move_to = if flags & IBV_REREG_MR_CHANGE_PD != 0 { Some(PdBlock::of(pd)?) } else { None };
-            let domain = move_to.map_or_else(|| registered.nic.pd().clone(), |to| to.nic().clone());
-            let new = nic::Mr::register(&domain, init)?;
-            registered.nic.deregister();
+            let block = MrBlock::of(mr)?;
+            let mut init = block.init.lock().unwrap_or_else(PoisonError::into_inner);
+            let new = changed(*init, flags, addr, length, access as c_uint)?;
+            let move_to =
+                if flags & IBV_REREG_MR_CHANGE_PD != 0 { Some(PdBlock::of(pd)?.nic()) } else { None };
+            block.nic.reregister(move_to, new)?;
             // The program owns the structure; the lock keeps two changes apart.
-            (*mr).lkey = new.key();
-            (*mr).rkey = new.key();
-            (*mr).addr = init.addr as *mut c_void;
-            (*mr).length = init.length as usize;
+            (*mr).addr = new.addr as *mut c_void;
+            (*mr).length = new.length as usize;
             if move_to.is_some() {
                 (*mr).pd = pd;
             }
-            *registered = Registered { nic: new, init };
+            *init = new;
         }
         Ok(())
     });

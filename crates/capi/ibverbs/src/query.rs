@@ -263,11 +263,14 @@ unsafe extern "C" fn query_gid_table(
         check_gid_query(flags, entry_size)?;
         // SAFETY: by the man page an open context.
         let gids = unsafe { ContextBlock::of(context) }?.nic().gids();
-        let n = gids.len().min(max_entries);
+        let n = gids.len();
+        if n > max_entries {
+            return Err(Refusal::invalid(format!("room for {max_entries} entries, and {n} are in use")));
+        }
         if n > 0 && entries.is_null() {
             return Err(Refusal::invalid("entries is NULL"));
         }
-        for (place, (index, entry)) in gids.iter().take(n).enumerate() {
+        for (place, (index, entry)) in gids.iter().enumerate() {
             // SAFETY: the caller has `max_entries` structures of `entry_size` bytes.
             unsafe {
                 write_prefix(

@@ -40,8 +40,14 @@ pub struct MrInit {
 #[derive(Debug)]
 pub struct Mr {
     key: u32,
+    gate: RwLock<Option<Registered>>,
+}
+
+/// What a key stands for.
+#[derive(Debug)]
+struct Registered {
+    init: MrInit,
     pd: Arc<Pd>,
-    gate: RwLock<Option<MrInit>>,
 }
 
 /// All regions of the process, by key.
@@ -82,17 +88,30 @@ impl Mr {
         self.key
     }
 
-    /// Its protection domain.
-    #[must_use]
-    pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
+    /// Gives the key another range, other rights or another domain (ibv_rereg_mr(3)). When this returns, nothing
+    /// touches the memory as it was registered before. After an error the region is what it was.
+    ///
+    /// # Errors
+    /// As [`Mr::register`], and [`Error::Invalid`] for a region that is deregistered.
+    pub fn reregister(&self, pd: Option<&Arc<Pd>>, init: MrInit) -> Result<()> {
+        check(&init)?;
+        let mut gate = self.gate.write();
+        let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
+        registered.init = init;
+        if let Some(pd) = pd {
+            pd.hold();
+            std::mem::replace(&mut registered.pd, pd.clone()).release();
+        }
+        Ok(())
     }
 
     /// Ends the registration (ibv_dereg_mr(3)). When this returns, nothing touches the memory through the region.
     pub fn deregister(&self) {
-        if self.gate.write().take().is_some() {
+        // The gate isn't held while the table is locked.
+        let registered = self.gate.write().take();
+        if let Some(registered) = registered {
             TABLE.remove(self.key);
-            self.pd.release();
+            registered.pd.release();
         }
     }
 }
@@ -143,7 +162,7 @@ impl MrTable {
         slot.tag = slot.tag.wrapping_add(1);
         // Index 0 would give keys that look like small integers; keys start at 0x101.
         let key = (index as u32 + 1) << 8 | u32::from(slot.tag);
-        let mr = Arc::new(Mr { key, pd: pd.clone(), gate: RwLock::new(Some(init)) });
+        let mr = Arc::new(Mr { key, gate: RwLock::new(Some(Registered { init, pd: pd.clone() })) });
         slot.region = Some(mr.clone());
         pd.hold();
         Ok(mr)
@@ -195,8 +214,8 @@ impl MrTable {
         }
         let mr = self.lookup(sge.lkey).ok_or(())?;
         let gate = mr.gate.read_recursive();
-        let init = gate.as_ref().ok_or(())?;
-        if mr.pd.id() != pd || (write && !init.access.local_write) {
+        let Registered { init, pd: own } = gate.as_ref().ok_or(())?;
+        if own.id() != pd || (write && !init.access.local_write) {
             return Err(());
         }
         let addr = translate(init, sge.addr, u64::from(sge.length)).ok_or(())?;
@@ -219,13 +238,13 @@ impl MrTable {
     ) -> std::result::Result<R, RemoteError> {
         let mr = self.lookup(rkey).ok_or(RemoteError::Access)?;
         let gate = mr.gate.read_recursive();
-        let init = gate.as_ref().ok_or(RemoteError::Access)?;
+        let Registered { init, pd: own } = gate.as_ref().ok_or(RemoteError::Access)?;
         let allowed = match access {
             RemoteAccess::Read => init.access.remote_read,
             RemoteAccess::Write => init.access.remote_write,
             RemoteAccess::Atomic => init.access.remote_atomic,
         };
-        if mr.pd.id() != pd || !allowed {
+        if own.id() != pd || !allowed {
             return Err(RemoteError::Access);
         }
         let addr = translate(init, va, len).ok_or(RemoteError::Access)?;

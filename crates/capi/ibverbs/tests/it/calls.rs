@@ -82,7 +82,7 @@ macro_rules! cases {
 
 cases! {
     extended_cq_iterates_over_completions
-    changed_region_gets_new_keys_and_loses_the_old
+    changed_region_keeps_its_keys_and_loses_the_old_memory
     answer_reaches_the_sender_of_a_datagram
     tables_end_where_the_port_says
     symbol_query_port_writes_no_more_than_old_programs_have
