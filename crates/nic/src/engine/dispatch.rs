@@ -14,7 +14,7 @@ impl Engine {
     /// One round of everything: sockets, forwarded packets, timers, QPs with more to do. Returns whether anything was
     /// done.
     pub(super) fn progress(&'static self, now: Instant) -> bool {
-        let mut done = self.read_sockets(false);
+        let mut done = self.read_sockets(false, now);
         if self.lease.forwards_lately(now) {
             done |= self.read_forwarded();
         }
@@ -36,14 +36,14 @@ impl Engine {
     }
 
     /// Reads the sockets of this process's slots; those of addresses that no QP uses only with `all`.
-    pub(super) fn read_sockets(&'static self, all: bool) -> bool {
+    pub(super) fn read_sockets(&'static self, all: bool, now: Instant) -> bool {
         let mut done = false;
         for address in self.addresses.snapshot().iter() {
             if !all && address.users.load(Ordering::Relaxed) == 0 {
                 continue;
             }
             for &steering in &address.steerings {
-                let received = address.endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams));
+                let received = address.endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now));
                 match received {
                     Ok(Received::Busy) => {}
                     Ok(received) => done |= received.count() > 0,
@@ -60,7 +60,7 @@ impl Engine {
         self.rendezvous.recv_forwarded(&mut |datagrams| {
             done = true;
             self.lease.forwarded(clock::now());
-            self.arrived(datagrams);
+            self.arrived(datagrams, clock::now());
         });
         done
     }
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// Hands a batch to its QPs: packets in a row for one QP are worked on under one lock, with one ACK.
-    pub(super) fn dispatch(&'static self, mut datagrams: &[Datagram<'_>], work: &mut Work) {
+    pub(super) fn dispatch(&'static self, mut datagrams: &[Datagram<'_>], work: &mut Work, now: Instant) {
         while let Some(first) = datagrams.first() {
             let qpn = first.dest_qpn();
             let run = datagrams.iter().take_while(|d| d.dest_qpn() == qpn).count();
@@ -83,7 +83,6 @@ impl Engine {
                 }
                 continue;
             };
-            let now = clock::now();
             let mut flow = None;
             qp.work(work, now, |proto, env| {
                 for datagram in these {

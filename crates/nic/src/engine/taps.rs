@@ -97,9 +97,9 @@ impl Outlet for Taps {
 
 impl Engine {
     /// Takes packets from a socket: shows them to the capture, puts them through the faults, hands on the rest.
-    pub(super) fn arrived(&'static self, datagrams: &[Datagram<'_>]) {
+    pub(super) fn arrived(&'static self, datagrams: &[Datagram<'_>], now: Instant) {
         let Some(taps) = self.taps else {
-            return self.with_work(|work| self.dispatch(datagrams, work));
+            return self.with_work(|work| self.dispatch(datagrams, work, now));
         };
         if let Some(capture) = taps.capture {
             for d in datagrams {
@@ -110,9 +110,8 @@ impl Engine {
             }
         }
         let Some(faults) = &taps.faults else {
-            return self.with_work(|work| self.dispatch(datagrams, work));
+            return self.with_work(|work| self.dispatch(datagrams, work, now));
         };
-        let now = clock::now();
         for d in datagrams {
             let meta = (d.source, d.destination, d.tos, d.ttl, d.segment);
             faults.incoming.lock().push(now.0, meta, d.bytes);
@@ -130,7 +129,7 @@ impl Engine {
             };
             drop(queue);
             let datagram = Datagram { source, destination, tos, ttl, segment, bytes: &bytes };
-            self.with_work(|work| self.dispatch(&[datagram], work));
+            self.with_work(|work| self.dispatch(&[datagram], work, clock::now()));
         }
     }
 

@@ -104,7 +104,7 @@ fn run(engine: &'static Engine) {
         let now = clock::now();
         let leased = engine.lease.is_fresh(now);
         if !leased {
-            if std::mem::take(&mut napped) && engine.read_sockets(false) {
+            if std::mem::take(&mut napped) && engine.read_sockets(false, now) {
                 engine.lease.broken(now);
             }
             while engine.progress(clock::now()) {
@@ -120,7 +120,7 @@ fn run(engine: &'static Engine) {
             }
             if watched == 2 && pollfds[1].revents != 0 && !engine.lease.is_fresh(clock::now()) {
                 // Those of addresses without a listener too: what comes there would keep the epoll readable.
-                engine.read_sockets(true);
+                engine.read_sockets(true, clock::now());
             }
         }
         napped = leased;
@@ -145,7 +145,7 @@ impl Engine {
         let _ = sys::read(self.control.wake.raw(), &mut count);
         let served = self.rendezvous.service(&mut |datagrams| {
             self.lease.forwarded(clock::now());
-            self.arrived(datagrams);
+            self.arrived(datagrams, clock::now());
         });
         if let Err(error) = served {
             tracing::debug!(%error, "serving the host's other processes");

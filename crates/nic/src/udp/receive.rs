@@ -51,6 +51,8 @@ pub(super) struct Reader {
     slots: Box<Slots>,
     /// Headers that the kernel has written to since they were set up.
     used: usize,
+    /// Messages to ask for: asking for more than there are costs time when there is one.
+    expected: usize,
 }
 
 struct Slots {
@@ -73,7 +75,12 @@ impl Reader {
             controls: [ControlIn::new(); MESSAGES],
             sources: [InetAddress::zeroed(); MESSAGES],
         };
-        Self { buffers: Staging::new(MESSAGES * MESSAGE_BYTES), slots: Box::new(slots), used: MESSAGES }
+        Self {
+            buffers: Staging::new(MESSAGES * MESSAGE_BYTES),
+            slots: Box::new(slots),
+            used: MESSAGES,
+            expected: 1,
+        }
     }
 
     /// Makes the headers that were used ready for the next call.
@@ -102,19 +109,17 @@ impl Reader {
     ) -> io::Result<Received> {
         self.prepare();
         // SAFETY: every pointer was set by `prepare`, to buffers that this value owns.
-        let messages = match unsafe { sys::receive_messages(fd, &mut self.slots.headers) } {
+        let messages = match unsafe { sys::receive_messages(fd, &mut self.slots.headers[..self.expected]) } {
             Ok(n) => n,
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                // The first header may have been written to.
-                self.used = 1;
-                0
-            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             Err(e) => {
                 self.used = MESSAGES;
                 return Err(e);
             }
         };
-        self.used = self.used.max((messages + 1).min(MESSAGES));
+        let more = messages == self.expected;
+        self.used = messages;
+        self.expected = if more { (2 * messages).min(MESSAGES) } else { messages.max(1) };
         let Slots { headers, controls, sources, .. } = &*self.slots;
         let mut count = 0;
         let buffers = self.buffers.chunks_exact(MESSAGE_BYTES);
@@ -145,7 +150,7 @@ impl Reader {
             }
         }
         stats.received.fetch_add(count as u64, Ordering::Relaxed);
-        Ok(Received::Packets { count, more: messages == MESSAGES })
+        Ok(Received::Packets { count, more })
     }
 }
 

@@ -143,6 +143,10 @@ impl Sending<'_> {
             header.msg_control = control.for_sending();
         }
         let count = units.len().min(N);
+        if N == 1 {
+            // SAFETY: as below.
+            return unsafe { sys::send_message(fd, &headers[0].msg_hdr) }.map(|_| 1);
+        }
         // SAFETY: the first `count` headers point to buffers, addresses and control messages that outlive the call.
         unsafe { sys::send_messages(fd, &mut headers[..count]) }
     }
