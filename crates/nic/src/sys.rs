@@ -150,6 +150,19 @@ pub unsafe fn send_message(fd: RawFd, message: &libc::msghdr) -> io::Result<usiz
     check(unsafe { libc::syscall(libc::SYS_sendmsg, fd, std::ptr::from_ref(message), flags) })
 }
 
+/// `sendto(2)` with MSG_NOSIGNAL | MSG_DONTWAIT: for the kernel less work than a message with control data.
+///
+/// # Errors
+/// That of the call.
+pub fn send_to(fd: RawFd, bytes: &[u8], address: &impl KernelAddress) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let (pointer, length) = (address.pointer(), address.length());
+    // SAFETY: `bytes` is readable for its length, and `address` for the length it says.
+    check(unsafe {
+        libc::syscall(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, pointer, length as usize)
+    })
+}
+
 /// `recvmsg(2)` with MSG_DONTWAIT | MSG_CMSG_CLOEXEC.
 ///
 /// # Errors

@@ -40,6 +40,9 @@ impl std::fmt::Debug for Endpoint {
 struct Sender {
     socket: EngineFd,
     port: u16,
+    /// What its packets say unless they are told otherwise, one by one.
+    tos: u8,
+    ttl: u8,
 }
 
 /// A path to a peer: where packets to one of its QPs go, from where, and how. Cheap to clone; keep one per connected
@@ -53,6 +56,8 @@ pub struct Dest {
     pub(super) ttl: u8,
     /// Index into the pool of senders.
     pub(super) sender: u8,
+    /// The packets have to say that TOS or TTL differ from the sender's.
+    pub(super) marked: (bool, bool),
     pub(super) flow: Flow,
 }
 
@@ -171,15 +176,17 @@ impl Endpoint {
     /// # Errors
     /// EAFNOSUPPORT when one address is IPv4 and the other IPv6, else what kept a sending socket from being made.
     pub fn dest(self: &Arc<Self>, peer: HostAddr, tos: u8, ttl: u8, qpn: u32) -> io::Result<Dest> {
-        let (sender, port) = self.sender(steering_of(qpn))?;
+        let ttl = if ttl == 0 { DEFAULT_TTL } else { ttl };
+        let (sender, port) = self.sender(steering_of(qpn), tos, ttl)?;
         let flow = match (self.address.ip(), peer.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => Flow::v4(from, to, port, ROCE_V2_PORT),
             (IpAddr::V6(from), IpAddr::V6(to)) => Flow::v6(from, to, port, ROCE_V2_PORT),
             _ => return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
         };
-        let ttl = if ttl == 0 { DEFAULT_TTL } else { ttl };
         let endpoint = Arc::clone(self);
-        Ok(Dest { endpoint, peer, to: peer.roce(), tos, ttl, sender, flow })
+        let (its_tos, its_ttl) = self.sender_defaults(sender);
+        let marked = (tos != its_tos, ttl != its_ttl);
+        Ok(Dest { marked, endpoint, peer, to: peer.roce(), tos, ttl, sender, flow })
     }
 
     /// Largest IP packet the kernel would send to `peer` now: the interface's MTU, or less where a router said so.
@@ -187,7 +194,7 @@ impl Endpoint {
     /// # Errors
     /// No route, or no descriptor left.
     pub fn path_mtu(&self, peer: HostAddr) -> io::Result<u32> {
-        let socket = self.new_sender()?.socket;
+        let socket = self.new_sender(0, DEFAULT_TTL)?.socket;
         sys::connect(socket.raw(), &peer.roce())?;
         let (level, name) = match self.address.is_ipv6() {
             true => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
@@ -199,10 +206,10 @@ impl Endpoint {
 
     /// The socket to send from to QPs with this steering value. GRO on the way merges by addresses and ports, so the
     /// packets of one source port must all steer to one socket of the receiver.
-    fn sender(&self, steering: u8) -> io::Result<(u8, u16)> {
+    fn sender(&self, steering: u8, tos: u8, ttl: u8) -> io::Result<(u8, u16)> {
         let own = &self.senders[usize::from(steering) % GROUP];
         if own.get().is_none() {
-            match self.new_sender() {
+            match self.new_sender(tos, ttl) {
                 // Lost a race: the other's is as good.
                 Ok(new) => drop(own.set(new)),
                 Err(error) => {
@@ -215,6 +222,14 @@ impl Endpoint {
         }
         let port = own.get().map_or(0, |s| s.port);
         Ok((steering % GROUP as u8, port))
+    }
+
+    /// TOS and TTL of a sender's packets, unless they are told otherwise.
+    pub(super) fn sender_defaults(&self, sender: u8) -> (u8, u8) {
+        self.senders
+            .get(usize::from(sender))
+            .and_then(OnceLock::get)
+            .map_or((0, DEFAULT_TTL), |s| (s.tos, s.ttl))
     }
 
     pub(super) fn sender_fd(&self, sender: u8) -> RawFd {
@@ -232,17 +247,19 @@ impl Endpoint {
     }
 
     /// Unconnected: a connected socket's packets would get a changing IPv4 identification, which the ICRC covers.
-    fn new_sender(&self) -> io::Result<Sender> {
+    fn new_sender(&self, tos: u8, ttl: u8) -> io::Result<Sender> {
         let v6 = self.address.is_ipv6();
         let socket = sys::socket(if v6 { libc::AF_INET6 } else { libc::AF_INET }, libc::SOCK_DGRAM)?;
         let fd = socket.raw();
         if v6 {
             sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1_i32)?;
             sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
-            sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, &i32::from(DEFAULT_TTL))?;
+            sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, &i32::from(ttl))?;
+            sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &i32::from(tos))?;
         } else {
             sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)?;
-            sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TTL, &i32::from(DEFAULT_TTL))?;
+            sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TTL, &i32::from(ttl))?;
+            sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, &i32::from(tos))?;
         }
         large_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         sys::bind(fd, &self.address.kernel(0))?;
@@ -251,7 +268,7 @@ impl Endpoint {
         let mut name = InetAddress::zeroed();
         sys::socket_name(fd, &mut name)?;
         let port = name.socket_addr().map_or(0, |a| a.port());
-        Ok(Sender { socket, port })
+        Ok(Sender { socket, port, tos, ttl })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Handing a batch to the kernel: `sendmmsg`, and what to do when it says no.
 
 use super::batch::{Flushed, Train, seal};
-use super::endpoint::{DEFAULT_TTL, Dest, Endpoint};
+use super::endpoint::{Dest, Endpoint};
 use super::stats::OncePerSecond;
 use crate::sys::KernelAddress;
 use crate::sys::{self, control};
@@ -120,7 +120,14 @@ impl Sending<'_> {
     /// One `sendmmsg`: how many of `units` (at most [`MESSAGES`]) went. A lone message, as in a ping-pong, doesn't pay
     /// for the space of many.
     fn once(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
-        if units.len() == 1 { self.up_to::<1>(fd, units) } else { self.up_to::<MESSAGES>(fd, units) }
+        match units {
+            [one] if one.count == 1 && one.train.dest.marked == (false, false) => {
+                let bytes = &self.staging[one.start..one.start + one.len];
+                sys::send_to(fd, bytes, &one.train.dest.to).map(|_| 1)
+            }
+            [_] => self.up_to::<1>(fd, units),
+            _ => self.up_to::<MESSAGES>(fd, units),
+        }
     }
 
     fn up_to<const N: usize>(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
@@ -188,11 +195,11 @@ fn fill_control(control: &mut ControlOut, unit: &Unit<'_>) {
     if unit.count > 1 {
         control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &(unit.train.segment as u16).to_ne_bytes());
     }
-    if dest.tos != 0 {
+    if dest.marked.0 {
         let kind = if v6 { libc::IPV6_TCLASS } else { libc::IP_TOS };
         control.push(level, kind, &i32::from(dest.tos).to_ne_bytes());
     }
-    if dest.ttl != DEFAULT_TTL {
+    if dest.marked.1 {
         let kind = if v6 { libc::IPV6_HOPLIMIT } else { libc::IP_TTL };
         control.push(level, kind, &i32::from(dest.ttl).to_ne_bytes());
     }
