@@ -206,10 +206,10 @@ impl Context {
         drop(port);
         for change in &changes {
             tracing::info!(?change, device = %self.device.info.name, "GID table changed");
-            if let (Some(new), Some(engine)) = (change.new, engine::current()) {
-                if let Err(error) = engine.add_address(HostAddr::new(new.ip, new.scope_id)) {
-                    tracing::warn!(%error, ip = %new.ip, "a new address can't be used");
-                }
+            if let (Some(new), Some(engine)) = (change.new, engine::current())
+                && let Err(error) = engine.add_address(HostAddr::new(new.ip, new.scope_id))
+            {
+                tracing::warn!(%error, ip = %new.ip, "a new address can't be used");
             }
         }
         if !changes.is_empty() {

@@ -65,10 +65,10 @@ impl Engine {
 
     pub(crate) fn remove_qp(&self, qpn: u32) {
         let mut slots = self.qps.0.write();
-        if let Some(slot) = slots.iter_mut().find(|s| u32::from(s.number) == qpn >> 12) {
-            if slot.qps[qpn as usize % PER_SLOT].take().is_some() {
-                slot.count -= 1;
-            }
+        if let Some(slot) = slots.iter_mut().find(|s| u32::from(s.number) == qpn >> 12)
+            && slot.qps[qpn as usize % PER_SLOT].take().is_some()
+        {
+            slot.count -= 1;
         }
     }
 

@@ -35,7 +35,7 @@ impl Work {
 /// Buffers that aren't in use.
 #[derive(Debug)]
 pub(super) struct WorkPool {
-    unused: Mutex<Vec<Box<Work>>>,
+    unused: Mutex<Vec<Work>>,
     outlet: Option<&'static dyn Outlet>,
 }
 
@@ -48,16 +48,16 @@ impl WorkPool {
         Self { unused: Mutex::default(), outlet: taps.map(|taps| taps as &dyn Outlet) }
     }
 
-    pub(super) fn take(&self) -> Box<Work> {
+    pub(super) fn take(&self) -> Work {
         let unused = self.unused.lock().pop();
         unused.unwrap_or_else(|| {
-            let mut work = Box::<Work>::default();
+            let mut work = Work::default();
             work.batch.set_outlet(self.outlet);
             work
         })
     }
 
-    pub(super) fn put(&self, work: Box<Work>) {
+    pub(super) fn put(&self, work: Work) {
         let mut pool = self.unused.lock();
         if pool.len() < Self::KEPT {
             pool.push(work);

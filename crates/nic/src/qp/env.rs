@@ -195,7 +195,7 @@ impl Env for QpEnv<'_> {
     ) -> Result<(), TransmitError> {
         let pd = self.pd();
         let len = source_len(&source);
-        let of_ah = to.map(|ah| ah.path_to(&self.qp.engine, headers.bth.dest_qp));
+        let of_ah = to.map(|ah| ah.path_to(self.qp.engine, headers.bth.dest_qp));
         let Some(path) = of_ah.as_ref().map_or(self.path, Option::as_ref) else {
             // No way there: the packet is lost, as on a wire.
             return Ok(());

@@ -385,7 +385,7 @@ impl Qp {
         }
         let mut rq = self.rq.lock();
         match self.state.load(Ordering::Acquire) {
-            s if s == QpState::Reset as u8 => return invalid!("a receive request in state Reset"),
+            s if s == QpState::Reset as u8 => invalid!("a receive request in state Reset"),
             s if s == QpState::Err as u8 || self.is_inherited() => {
                 let wr_id = wqe.wr_id;
                 // Checked as if it were queued, then flushed at once, in order with the queue's other flushes.

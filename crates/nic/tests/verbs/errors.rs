@@ -43,6 +43,9 @@ impl Pages {
     }
 }
 
+/// What is asked of a peer.
+type Request = fn(&Side) -> SendOp;
+
 fn state(side: &Side) -> QpState {
     side.qp.query().state
 }
@@ -65,7 +68,7 @@ fn a_key_of_another_domain_is_loc_prot_err() {
 }
 
 fn remote_access_is_checked() {
-    let requests: [(fn(&Side) -> SendOp, WcStatus); 5] = [
+    let requests: [(Request, WcStatus); 5] = [
         (|b| SendOp::Write { va: b.addr() + 4090, rkey: b.mr.key() }, WcStatus::RemAccessErr),
         (|b| SendOp::Write { va: b.addr(), rkey: b.mr.key() ^ 0x100 }, WcStatus::RemAccessErr),
         (|b| SendOp::Read { va: b.addr() - 1, rkey: b.mr.key() }, WcStatus::RemAccessErr),
