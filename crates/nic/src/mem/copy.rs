@@ -3,7 +3,7 @@
 //! The program may have unmapped, protected or truncated what it registered. The kernel does these copies
 //! (`process_vm_readv` on the own process), so that a bad page is an error here and never a signal. The program's
 //! memory is the local side wherever that works: the kernel then copies device mappings too. Bytes that lie in the
-//! [arena](super::arena) take a shorter way.
+//! [`arena`] take a shorter way.
 //! Where `process_vm_readv` is refused (a seccomp profile), the bytes take the way through a memfd.
 
 use super::arena;
@@ -86,24 +86,6 @@ pub fn write(addr: u64, src: &[u8]) -> Result<(), Fault> {
     }
     // SAFETY: as above.
     unsafe { through_memfd(ours, theirs) }
-}
-
-/// Copies between two places of the program's memory. Overlapping ranges give unspecified bytes.
-///
-/// # Errors
-/// As [`read`] and [`write`].
-pub fn move_within(from: u64, to: u64, len: usize) -> Result<(), Fault> {
-    if len == 0 {
-        return Ok(());
-    }
-    let src = libc::iovec { iov_base: from as *mut _, iov_len: len };
-    let dst = libc::iovec { iov_base: to as *mut _, iov_len: len };
-    // SAFETY: neither side is memory that Rust knows of; the kernel checks both ranges.
-    if unsafe { vm_copy(&[dst], &[src], false) } || unsafe { vm_copy(&[src], &[dst], true) } {
-        return Ok(());
-    }
-    // SAFETY: as above.
-    unsafe { through_memfd(src, dst) }
 }
 
 /// Can the 4-byte aligned word at `addr` be written? The kernel adds 0 to it, atomically.
@@ -233,9 +215,6 @@ mod tests {
             assert_eq!(src[7..100_000], dst[..99_993]);
             assert_eq!(read(unmapped_page(), &mut staging[..16]), Err(Fault));
             assert_eq!(write(unmapped_page(), &staging[..16]), Err(Fault));
-            let mut dst = vec![0; src.len()];
-            move_within(src.as_ptr() as u64, dst.as_mut_ptr() as u64, src.len()).unwrap();
-            assert_eq!(src, dst);
             let bad = unmapped_page();
             assert_eq!(read(bad, &mut dst[..16]), Err(Fault));
             assert_eq!(write(bad, &src[..16]), Err(Fault));

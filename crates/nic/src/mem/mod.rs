@@ -4,7 +4,7 @@
 //! Out of here: packets, queues, work requests.
 
 pub(crate) mod arena;
-pub mod copy;
+pub(crate) mod copy;
 mod mappings;
 mod mr;
 mod pd;

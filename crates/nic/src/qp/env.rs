@@ -12,7 +12,7 @@ use ferroce_proto::{
     AtomicOp, Completion, Env, Instant, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, Sge, Source,
     TransmitError, WcOpcode, WcStatus,
 };
-use ferroce_wire::{Headers, Service};
+use ferroce_wire::{Headers, ICRC_LEN, Service};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -220,7 +220,9 @@ impl Env for QpEnv<'_> {
                 }
                 let mut payload = vec![0; len];
                 fill(pd, ahead, source, &mut payload)?;
-                let record = Record { headers: *headers, payload, meta: *meta };
+                let on_wire = headers.len() + len.next_multiple_of(4) + ICRC_LEN;
+                let meta = PacketMeta { len: u16::try_from(on_wire).unwrap_or(u16::MAX - 28), ..*meta };
+                let record = Record { headers: *headers, payload, meta };
                 self.qp.engine.show_local(&record);
                 peer.inbox.push(record);
                 self.work.kicks.push(peer);
