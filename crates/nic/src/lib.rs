@@ -34,6 +34,7 @@ pub use recv::{MAX_SGE, MAX_WR, Srq, SrqAttr};
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{
-    Access, Completion, Data, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus,
+    Access, Completion, Counters, Data, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList, UdTarget, WcOpcode,
+    WcStatus,
 };
 pub use ferroce_wire::Service;

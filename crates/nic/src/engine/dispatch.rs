@@ -6,7 +6,7 @@ use crate::packet::PacketMeta;
 use crate::udp::{Datagram, Received};
 use ferroce_proto::Instant;
 use ferroce_wire::icrc::Flow;
-use ferroce_wire::{Packet, ROCE_V2_PORT};
+use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
@@ -98,7 +98,12 @@ impl Engine {
                         continue;
                     }
                     match Packet::parse(datagram.bytes) {
-                        Ok(packet) => env.handle(proto, now, &packet.headers, packet.payload, &meta),
+                        Ok(packet) => {
+                            if datagram.congestion_experienced() && packet.headers.bth.opcode != Opcode::CNP {
+                                env.notify_congestion(proto.params().dest_qpn, now);
+                            }
+                            env.handle(proto, now, &packet.headers, packet.payload, &meta);
+                        }
                         Err(error) => tracing::trace!(qpn, %error, "packet refused"),
                     }
                 }

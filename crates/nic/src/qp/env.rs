@@ -12,12 +12,18 @@ use ferroce_proto::{
     AtomicOp, Completion, Env, Instant, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, Sge, Source,
     TransmitError, WcOpcode, WcStatus,
 };
-use ferroce_wire::{Headers, ICRC_LEN, Service};
+use ferroce_wire::{Bth, Headers, ICRC_LEN, Opcode, Service};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// How much of a message is read ahead of the packets that carry it.
 const READ_AHEAD: usize = 64 * 1024;
+
+/// The shortest time between two congestion notifications of a QP.
+const CNP_INTERVAL: Duration = Duration::from_micros(50);
+/// Reserved bytes after a congestion notification's BTH.
+const CNP_RESERVED: usize = 16;
 
 /// The surroundings of `qp` while its lock is held.
 pub(crate) struct QpEnv<'a> {
@@ -133,6 +139,36 @@ impl<'a> QpEnv<'a> {
         self.meta = Some(*meta);
         proto.handle_packet(now, headers, payload, self);
         self.meta = None;
+    }
+
+    /// Answers a packet that was marked "congestion experienced" with a congestion notification (annex A17.9.3), but not
+    /// more often than a sender can act on.
+    pub(crate) fn notify_congestion(&mut self, dest_qp: u32, now: Instant) {
+        let Some(Path::Udp { dest, .. }) = self.path else { return };
+        let last = self.qp.last_cnp.load(Ordering::Relaxed);
+        if last != 0 && now.since(Instant(last)) < CNP_INTERVAL {
+            return;
+        }
+        self.qp.last_cnp.store(now.0, Ordering::Relaxed);
+        let headers = Headers::new(Bth {
+            opcode: Opcode::CNP,
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            pkey: 0xffff,
+            fecn: false,
+            becn: true,
+            dest_qp,
+            ack_request: false,
+            psn: 0,
+        });
+        let sent = self.work.batch.packet(dest, &headers, CNP_RESERVED, |buf| {
+            buf.fill(0);
+            Ok::<(), ()>(())
+        });
+        if let Err(error) = sent {
+            tracing::warn!(qpn = self.qp.qpn, ?error, "a congestion notification can't be built");
+        }
     }
 
     /// What QPs of this process have sent to this one.
@@ -304,6 +340,9 @@ impl Env for QpEnv<'_> {
 
     fn event(&mut self, event: QpEvent) {
         let cookie = self.qp.cookie;
+        if event == QpEvent::SqDrained && !self.qp.notify_drained.load(Ordering::Relaxed) {
+            return;
+        }
         self.qp.pd.context().raise(match event {
             QpEvent::Fatal => AsyncEvent::QpFatal(cookie),
             QpEvent::RequestError => AsyncEvent::QpRequestError(cookie),

@@ -18,7 +18,7 @@ use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
 use env::QpEnv;
-use ferroce_proto::{Data, Instant, PostError, QpState, RecvWqe, SendOp, SendWr};
+use ferroce_proto::{Counters, Data, Instant, PostError, QpState, RecvWqe, SendOp, SendWr};
 use ferroce_wire::Service;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -89,6 +89,10 @@ pub struct Qp {
     pub(crate) queued: AtomicBool,
     /// The earliest entry of this QP in the engine's timers.
     pub(crate) timer: AtomicU64,
+    /// The program wants to know when the send queue has drained (IBV_QP_EN_SQD_ASYNC_NOTIFY).
+    notify_drained: AtomicBool,
+    /// When the last congestion notification was sent.
+    last_cnp: AtomicU64,
     unacked_async: Unacked,
 }
 
@@ -137,6 +141,8 @@ impl Qp {
                 inbox: Inbox::default(),
                 queued: AtomicBool::new(false),
                 timer: AtomicU64::new(u64::MAX),
+                notify_drained: AtomicBool::new(false),
+                last_cnp: AtomicU64::new(0),
                 unacked_async: Unacked::default(),
             })
         })?;
@@ -192,6 +198,12 @@ impl Qp {
         &self.unacked_async
     }
 
+    /// What the transport has counted since the QP left RESET.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        *self.inner.lock().proto.counters()
+    }
+
     /// Present attributes (ibv_query_qp(3)).
     #[must_use]
     pub fn query(&self) -> QpAttr {
@@ -238,6 +250,7 @@ impl Qp {
             } else if self.service == Service::Ud {
                 inner.proto.params_mut().path_mtu = self.pd.context().port().active_mtu;
             }
+            self.notify_drained.store(inner.attr.en_sqd_async_notify, Ordering::Relaxed);
             self.set_params(&mut inner);
             if has(mask::STATE) && (to != from || to == QpState::Reset) {
                 if to == QpState::Reset {

@@ -64,7 +64,7 @@ impl Side {
         Sge { addr: self.addr() + offset as u64, length: length as u32, lkey: self.mr.key() }
     }
 
-    fn av(&self) -> AddressVector {
+    pub fn av(&self) -> AddressVector {
         let dgid = self.context.gid(1).unwrap().gid;
         AddressVector {
             is_global: true,
@@ -86,6 +86,11 @@ impl Side {
 
     /// As `connect`, with other attributes of the way to RTS.
     pub fn connect_with(&self, peer: u32, change: impl FnOnce(&mut QpAttr)) {
+        self.connect_over(peer, self.av(), change);
+    }
+
+    /// As `connect`, with another address vector too.
+    pub fn connect_over(&self, peer: u32, av: AddressVector, change: impl FnOnce(&mut QpAttr)) {
         let ud = self.qp.service() == Service::Ud;
         let rc = self.qp.service() == Service::Rc;
         let attr = QpAttr {
@@ -102,7 +107,7 @@ impl Side {
             path_mtu: 3,
             dest_qpn: peer,
             rq_psn: 0xff_fff0,
-            av: self.av(),
+            av,
             max_dest_rd_atomic: 16,
             min_rnr_timer: 1,
             ..QpAttr::default()

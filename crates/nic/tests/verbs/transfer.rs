@@ -1,7 +1,8 @@
 //! Every operation of every service moves its bytes, on both fabrics.
 
 use crate::namespace::in_namespace;
-use crate::pair::{QKEY, Side, over_sockets, pair};
+use crate::pair::{QKEY, Side, open, over_sockets, pair};
+use ferroce_nic::qp::AddressVector;
 use ferroce_nic::{SendOp, Service, UdTarget, WcOpcode, WcStatus};
 
 const SIZES: [usize; 6] = [0, 1, 1000, 4096, 70_001, 1 << 20];
@@ -101,4 +102,25 @@ on_both_fabrics! {
     uc_sends_and_writes_arrive_within_a_process, uc_sends_and_writes_arrive_over_sockets: sends(Service::Uc);
     reads_and_atomics_work_within_a_process, reads_and_atomics_work_over_sockets: reads_and_atomics();
     datagrams_arrive_within_a_process, datagrams_arrive_over_sockets: datagrams();
+}
+
+/// The sender marks its own packets as a congested switch would.
+fn marked_packets() {
+    over_sockets();
+    let context = open();
+    let (a, b) = (Side::new(&context, Service::Rc, 4096), Side::new(&context, Service::Rc, 4096));
+    let marked = AddressVector { traffic_class: 3, ..a.av() };
+    a.connect_over(b.qp.qpn(), marked, |_| ());
+    b.connect(a.qp.qpn());
+    b.recv(1, b.sge(0, 4096));
+    a.send(2, SendOp::Send, a.sge(0, 64), None);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert_eq!(b.wait().status, WcStatus::Success);
+    assert_eq!(a.qp.counters().cnps, 1);
+    assert_eq!(b.qp.counters().cnps, 0);
+}
+
+#[test]
+fn a_congestion_mark_is_answered_with_a_notification() {
+    in_namespace("transfer::a_congestion_mark_is_answered_with_a_notification", marked_packets);
 }
