@@ -124,6 +124,21 @@ pub fn int_option(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
     Ok(value)
 }
 
+/// Bytes that wait in a socket, and how many may, both as the kernel counts them (SO_MEMINFO).
+///
+/// # Errors
+/// That of `getsockopt(2)`.
+pub fn queued_and_limit(fd: RawFd) -> io::Result<(u32, u32)> {
+    /// `struct sk_meminfo` begins with SK_MEMINFO_RMEM_ALLOC and SK_MEMINFO_RCVBUF.
+    const SO_MEMINFO: i32 = 55;
+    let mut values = [0_u32; 9];
+    let mut length = size_of_val(&values) as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, SO_MEMINFO);
+    // SAFETY: the kernel writes at most `length` bytes into `values`.
+    check(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, values.as_mut_ptr(), &mut length) })?;
+    Ok((values[0], values[1]))
+}
+
 /// The user and process at the other end of a connected UNIX socket, as this process's namespaces show them.
 ///
 /// # Errors

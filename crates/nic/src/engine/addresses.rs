@@ -4,15 +4,19 @@ use super::Engine;
 use super::taps::Taps;
 use crate::Context;
 use crate::ah::{Path, Route};
+use crate::clock;
 use crate::error::{Error, Result, invalid};
 use crate::qp::AddressVector;
+use crate::sys;
 use crate::udp::{Endpoint, HostAddr, steering_of};
+use ferroce_proto::Instant;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// A local address of an open device.
 #[derive(Debug)]
@@ -47,6 +51,12 @@ impl Addresses {
 #[derive(Debug)]
 pub(crate) struct Share {
     capacity: u32,
+    /// The socket itself, when it is one of this host: every process has a duplicate.
+    socket: Option<(Arc<Endpoint>, u8)>,
+    /// Bytes sent since the socket was last looked at.
+    unchecked: AtomicU32,
+    /// Since when it has been too full; 0: it isn't.
+    full_since: AtomicU64,
 }
 
 impl Share {
@@ -54,6 +64,36 @@ impl Share {
     const FLOOR: u32 = 16 * 1024;
     /// The most that a peer is trusted to hold.
     const CEILING: u32 = 1 << 20;
+
+    /// Bytes after which the socket is looked at again.
+    const CHECK: u32 = 32 * 1024;
+    /// What the smallest packet counts for.
+    const SMALLEST: u32 = 1024;
+    /// How long a full socket is waited for: its owner may be stopped for good.
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    /// Whether a packet that nobody will acknowledge or repeat may go now, or should wait for the peer to read what
+    /// it has. Between hosts nobody can know.
+    pub(crate) fn has_room(&self, bytes: u32) -> bool {
+        let Some((endpoint, steering)) = &self.socket else { return true };
+        let since = self.full_since.load(Ordering::Relaxed);
+        let unchecked = self.unchecked.fetch_add(bytes.max(Self::SMALLEST), Ordering::Relaxed);
+        if since == 0 && unchecked < Self::CHECK {
+            return true;
+        }
+        self.unchecked.store(0, Ordering::Relaxed);
+        let Ok((queued, limit)) = sys::queued_and_limit(endpoint.fd(*steering)) else { return true };
+        if queued < limit / 2 {
+            self.full_since.store(0, Ordering::Relaxed);
+            return true;
+        }
+        let now = clock::now();
+        if since == 0 {
+            self.full_since.store(now.0, Ordering::Relaxed);
+            return false;
+        }
+        now.since(Instant(since)) > Self::PATIENCE
+    }
 
     /// Bytes that one QP may have in flight.
     pub(crate) fn window(self: &Arc<Self>) -> u32 {
@@ -192,7 +232,9 @@ impl Engine {
             shares.retain(|_, share| share.strong_count() > 0);
             // The peer's socket is likely to be as large as ours; the kernel counts its own overhead in it as well.
             let capacity = (endpoint.receive_buffer() / 2).min(Share::CEILING);
-            let share = Arc::new(Share { capacity });
+            let socket = self.addresses.endpoint(route.to).map(|endpoint| (endpoint, key.1));
+            let (unchecked, full_since) = (AtomicU32::new(0), AtomicU64::new(0));
+            let share = Arc::new(Share { capacity, socket, unchecked, full_since });
             shares.insert(key, Arc::downgrade(&share));
             share
         });

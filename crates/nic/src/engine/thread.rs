@@ -108,6 +108,10 @@ fn run(engine: &'static Engine) {
                 engine.lease.broken(now);
             }
             while engine.progress(clock::now()) {
+                if !engine.run_queue.is_empty() {
+                    // Perhaps it waits for a peer that wants this processor.
+                    sys::yield_processor();
+                }
                 if engine.lease.is_fresh(clock::now()) {
                     break;
                 }

@@ -238,7 +238,11 @@ impl Env for QpEnv<'_> {
         };
         let Work { batch, ahead, .. } = &mut *self.work;
         match path {
-            Path::Udp { dest, .. } => {
+            Path::Udp { dest, share } => {
+                if self.qp.service != Service::Rc && !share.has_room(len as u32) {
+                    self.work.blocked = true;
+                    return Err(TransmitError::Blocked);
+                }
                 match batch.packet(dest, headers, len, |buf| fill(pd, ahead, source, buf)) {
                     Err(PushError::Fill(error)) => Err(error),
                     Err(error) => {
