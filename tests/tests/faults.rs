@@ -83,7 +83,7 @@ fn one_percent_loss_leaves_unmodified_rc_programs_right() {
     expect_right_up_to_the_last_acknowledgement(&ping_pong);
     require!(tool("ib_send_bw", "perftest"));
     for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
-        pair().run(&[program, "-F", "-a", "-n", "50"]).expect_success();
+        pair().run(&[program, "-F", "-a", "-n", "10"]).expect_success();
     }
     pair().run(&["ib_atomic_bw", "-F", "-n", "500"]).expect_success();
 }
