@@ -89,7 +89,10 @@ fn one_percent_loss_leaves_unmodified_rc_programs_right() {
 }
 
 fn tshark(file: &Path, words: &[&str]) -> String {
-    let output = Command::new("tshark").arg("-r").arg(file).args(words).output().expect("tshark runs");
+    // Without the user's own preferences.
+    let mut command = Command::new("tshark");
+    command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").arg("-r").arg(file).args(words);
+    let output = command.output().expect("tshark runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "tshark: {}\n{text}", String::from_utf8_lossy(&output.stderr));
     text
