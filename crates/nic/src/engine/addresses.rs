@@ -95,6 +95,11 @@ impl Share {
         now.since(Instant(since)) > Self::PATIENCE
     }
 
+    /// The peer is a process of this network namespace.
+    pub(crate) fn is_on_this_host(&self) -> bool {
+        self.socket.is_some()
+    }
+
     /// Bytes that one QP may have in flight.
     pub(crate) fn window(self: &Arc<Self>) -> u32 {
         let paths = Arc::strong_count(self) as u32;

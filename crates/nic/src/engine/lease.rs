@@ -39,8 +39,6 @@ pub(super) struct Lease {
     last_success: AtomicU64,
     distrusted_until: AtomicU64,
     last_forward: AtomicU64,
-    /// When the background thread, asleep, will wake up by itself; 0 while it is awake.
-    pub(super) sleeping_until: AtomicU64,
 }
 
 impl Lease {
@@ -127,8 +125,7 @@ pub fn progress_of_waiter() {
 impl Engine {
     /// Wakes the background thread if it would sleep past `at` and nobody else is there.
     pub(super) fn wake_for(&self, at: Instant) {
-        let sleeping = self.lease.sleeping_until.load(Ordering::SeqCst);
-        if sleeping > at.0 && !self.lease.is_fresh(clock::now()) {
+        if self.sleep.is_beyond(at.0) && !self.lease.is_fresh(clock::now()) {
             self.control.wake();
         }
     }

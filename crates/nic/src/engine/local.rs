@@ -1,13 +1,11 @@
 //! The `local` fabric: packets between QPs of one process, through each QP's inbox. Nothing is lost; no system call
 //! but the copies of payload.
 
+use super::handoff::Bytes;
 use super::{Engine, Work};
 use crate::clock;
 use crate::packet::PacketMeta;
 use ferroce_wire::Headers;
-use parking_lot::Mutex;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A packet on its way between two QPs of this process.
 #[derive(Debug)]
@@ -17,42 +15,9 @@ pub(crate) struct Record {
     pub(crate) meta: PacketMeta,
 }
 
-/// What has been sent to a QP and not yet been looked at.
-#[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    records: Mutex<VecDeque<Record>>,
-    bytes: AtomicUsize,
-    len: AtomicUsize,
-}
-
-impl Inbox {
-    /// Payload bytes above which senders wait.
-    const BYTES: usize = 1 << 20;
-    /// Records above which senders wait.
-    const RECORDS: usize = 1024;
-
-    /// A sender has to wait.
-    pub(crate) fn is_full(&self) -> bool {
-        self.len.load(Ordering::Relaxed) >= Self::RECORDS || self.bytes.load(Ordering::Relaxed) >= Self::BYTES
-    }
-
-    pub(crate) fn has_records(&self) -> bool {
-        self.len.load(Ordering::Acquire) > 0
-    }
-
-    pub(crate) fn push(&self, record: Record) {
-        let mut records = self.records.lock();
-        self.bytes.fetch_add(record.payload.len(), Ordering::Relaxed);
-        records.push_back(record);
-        self.len.store(records.len(), Ordering::Release);
-    }
-
-    fn pop(&self) -> Option<Record> {
-        let mut records = self.records.lock();
-        let record = records.pop_front()?;
-        self.bytes.fetch_sub(record.payload.len(), Ordering::Relaxed);
-        self.len.store(records.len(), Ordering::Release);
-        Some(record)
+impl Bytes for Record {
+    fn bytes(&self) -> usize {
+        self.payload.len()
     }
 }
 

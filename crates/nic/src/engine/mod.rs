@@ -7,6 +7,7 @@
 mod addresses;
 mod dispatch;
 mod fork;
+mod handoff;
 mod lease;
 mod local;
 mod qps;
@@ -18,9 +19,10 @@ mod work;
 
 pub(crate) use addresses::Share;
 pub(crate) use fork::generation;
+pub(crate) use handoff::{Deadline, Inbox, Queued, Runnable};
 pub(crate) use lease::progress_of_poller;
 pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
-pub(crate) use local::{Inbox, Record};
+pub(crate) use local::Record;
 pub(crate) use registry::{
     register_context, register_cq, register_qp, register_srq, unregister_cq, unregister_qp, unregister_srq,
 };
@@ -31,6 +33,7 @@ use crate::qp::Qp;
 use crate::rendezvous::Rendezvous;
 use crate::sys::{self, EngineFd};
 use addresses::Addresses;
+use handoff::{Deadlines, RunQueue, Sleep};
 use lease::Lease;
 use parking_lot::Mutex;
 use qps::QpTable;
@@ -38,8 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use taps::Taps;
 use thread::Control;
-use timers::Timers;
-use work::{RunQueue, WorkPool};
+use work::WorkPool;
 
 /// The process's engine. It lives as long as the process: nothing of it runs in exit handlers.
 pub(crate) struct Engine {
@@ -47,8 +49,9 @@ pub(crate) struct Engine {
     rendezvous: Arc<Rendezvous>,
     addresses: Addresses,
     qps: QpTable,
-    timers: Timers,
-    run_queue: RunQueue,
+    timers: Deadlines,
+    run_queue: RunQueue<Qp>,
+    sleep: Sleep,
     works: WorkPool,
     taps: Option<&'static Taps>,
     lease: Lease,
@@ -93,8 +96,9 @@ pub(crate) fn start() -> Result<&'static Engine> {
         rendezvous: Rendezvous::join()?,
         addresses: Addresses::default(),
         qps: QpTable::default(),
-        timers: Timers::default(),
+        timers: Deadlines::default(),
         run_queue: RunQueue::default(),
+        sleep: Sleep::default(),
         works: WorkPool::new(taps),
         taps,
         lease: Lease::default(),

@@ -10,7 +10,6 @@ use crate::sys::{self, EngineFd};
 use ferroce_proto::Instant;
 use parking_lot::Mutex;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How often it looks whether a poller is still there.
@@ -128,7 +127,7 @@ fn run(engine: &'static Engine) {
             }
         }
         napped = leased;
-        engine.lease.sleeping_until.store(0, Ordering::SeqCst);
+        engine.sleep.end();
     }
 }
 
@@ -137,11 +136,8 @@ impl Engine {
     fn time_to_sleep(&self, now: Instant) -> Duration {
         let next = || self.timers.next().min(self.taps.map_or(u64::MAX, Taps::next));
         let until = next().min(now.after(SLEEP).0);
-        self.lease.sleeping_until.store(until, Ordering::SeqCst);
-        if !self.run_queue.is_empty() {
-            return Duration::ZERO;
-        }
-        Instant(until.min(next())).since(now)
+        let due = || if self.run_queue.is_empty() { next() } else { now.0 };
+        Instant(self.sleep.begin(until, due)).since(now)
     }
 
     fn look_after_control(&'static self) {

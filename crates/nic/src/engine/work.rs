@@ -1,13 +1,11 @@
-//! The buffers that a thread needs while it lets QPs work, and the queue of QPs that have more to do.
+//! The buffers that a thread needs while it lets QPs work.
 
 use super::taps::Taps;
 use crate::cq::Wc;
 use crate::qp::{Qp, ReadAhead};
 use crate::udp::{Outlet, TxBatch};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// One thread's buffers, for as long as it is at work.
 #[derive(Debug, Default)]
@@ -62,44 +60,5 @@ impl WorkPool {
         if pool.len() < Self::KEPT {
             pool.push(work);
         }
-    }
-}
-
-/// QPs whose budget ended before their work did.
-#[derive(Debug, Default)]
-pub(super) struct RunQueue {
-    qps: Mutex<VecDeque<Arc<Qp>>>,
-    len: AtomicUsize,
-}
-
-impl RunQueue {
-    /// Appends a QP that isn't there yet. True when the queue was empty.
-    pub(super) fn push(&self, qp: &Arc<Qp>) -> bool {
-        if qp.queued.swap(true, Ordering::AcqRel) {
-            return false;
-        }
-        let mut qps = self.qps.lock();
-        qps.push_back(qp.clone());
-        self.len.store(qps.len(), Ordering::Release);
-        qps.len() == 1
-    }
-
-    pub(super) fn pop(&self) -> Option<Arc<Qp>> {
-        if self.is_empty() {
-            return None;
-        }
-        let mut qps = self.qps.lock();
-        let qp = qps.pop_front()?;
-        self.len.store(qps.len(), Ordering::Release);
-        qp.queued.store(false, Ordering::Release);
-        Some(qp)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.len.load(Ordering::Acquire) == 0
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.len.load(Ordering::Acquire)
     }
 }

@@ -172,7 +172,7 @@ impl<'a> QpEnv<'a> {
     }
 
     /// What QPs of this process have sent to this one.
-    pub(crate) fn inbox(&self) -> &'a Inbox {
+    pub(crate) fn inbox(&self) -> &'a Inbox<Record> {
         &self.qp.inbox
     }
 

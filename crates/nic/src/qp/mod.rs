@@ -12,7 +12,7 @@ pub(crate) use env::ReadAhead;
 
 use crate::ah::Ah;
 use crate::cq::{Cq, Wc};
-use crate::engine::{self, Engine, Inbox, Work};
+use crate::engine::{self, Deadline, Engine, Inbox, Queued, Record, Runnable, Work};
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::Pd;
@@ -84,11 +84,9 @@ pub struct Qp {
     inner: Mutex<Inner>,
     /// The transport's state, for whoever can't wait for `inner`.
     state: AtomicU8,
-    pub(crate) inbox: Inbox,
-    /// Waits in the engine's run queue.
-    pub(crate) queued: AtomicBool,
-    /// The earliest entry of this QP in the engine's timers.
-    pub(crate) timer: AtomicU64,
+    pub(crate) inbox: Inbox<Record>,
+    queued: Queued,
+    pub(crate) deadline: Deadline,
     /// The program wants to know when the send queue has drained (IBV_QP_EN_SQD_ASYNC_NOTIFY).
     notify_drained: AtomicBool,
     /// When the last congestion notification was sent.
@@ -99,6 +97,12 @@ pub struct Qp {
 impl std::fmt::Debug for Qp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Qp").field("qpn", &self.qpn).field("service", &self.service).finish_non_exhaustive()
+    }
+}
+
+impl Runnable for Qp {
+    fn queued(&self) -> &Queued {
+        &self.queued
     }
 }
 
@@ -139,8 +143,8 @@ impl Qp {
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),
                 inbox: Inbox::default(),
-                queued: AtomicBool::new(false),
-                timer: AtomicU64::new(u64::MAX),
+                queued: Queued::default(),
+                deadline: Deadline::default(),
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
                 unacked_async: Unacked::default(),
@@ -245,7 +249,11 @@ impl Qp {
             if let Some((path, mtu)) = path {
                 let params = inner.proto.params_mut();
                 params.path_mtu = mtu;
-                params.lossless = matches!(path, Path::Local { .. });
+                // UC needs no pace where it can see how full the peer's socket is.
+                params.lossless = match &path {
+                    Path::Local { .. } => true,
+                    Path::Udp { share, .. } => self.service == Service::Uc && share.is_on_this_host(),
+                };
                 inner.path = Some(path);
             } else if self.service == Service::Ud {
                 inner.proto.params_mut().path_mtu = self.pd.context().port().active_mtu;

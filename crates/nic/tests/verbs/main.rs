@@ -4,4 +4,5 @@ mod errors;
 #[path = "../fabric/namespace.rs"]
 mod namespace;
 mod pair;
+mod stress;
 mod transfer;

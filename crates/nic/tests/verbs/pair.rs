@@ -160,6 +160,13 @@ impl Side {
         self.qp.post_send(|| wr.take().map(Ok)).unwrap();
     }
 
+    /// Ends its objects, whatever they are doing.
+    pub fn close(self) {
+        self.qp.destroy();
+        self.mr.deregister();
+        self.cq.destroy().unwrap();
+    }
+
     /// The next completion; panics when none comes.
     pub fn wait(&self) -> Completion {
         let start = Instant::now();
@@ -176,8 +183,12 @@ impl Side {
 }
 
 pub fn pair(service: Service, bytes: usize) -> (Side, Side) {
-    let context = open();
-    let (a, b) = (Side::new(&context, service, bytes), Side::new(&context, service, bytes));
+    connected(&open(), service, bytes)
+}
+
+/// As `pair`, of a device that is open already.
+pub fn connected(context: &Arc<Context>, service: Service, bytes: usize) -> (Side, Side) {
+    let (a, b) = (Side::new(context, service, bytes), Side::new(context, service, bytes));
     a.connect(b.qp.qpn());
     b.connect(a.qp.qpn());
     (a, b)

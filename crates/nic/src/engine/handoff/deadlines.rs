@@ -1,0 +1,88 @@
+//! Deadlines of QPs. Each QP has at most one live entry; a deadline that moves away costs nothing until the entry is due.
+
+use crate::sync::{AtomicU64, Mutex, Ordering};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// All deadlines of the process.
+#[derive(Debug)]
+pub(crate) struct Deadlines {
+    heap: Mutex<BinaryHeap<Reverse<(u64, u32)>>>,
+    /// The earliest, for whoever only wants to know whether something is due.
+    next: AtomicU64,
+}
+
+/// The earliest entry that one QP has there; `u64::MAX`: none.
+#[derive(Debug)]
+pub(crate) struct Deadline(AtomicU64);
+
+impl Default for Deadline {
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl Deadline {
+    /// Its entry has been taken. The QP is looked at after this, under its lock, and scheduled anew.
+    pub(crate) fn taken(&self) {
+        self.0.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self { heap: Mutex::new(BinaryHeap::new()), next: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl Deadlines {
+    /// The earliest deadline; `u64::MAX`: none.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.load(Ordering::Acquire)
+    }
+
+    /// Sees to it that `qpn` is there at `at` or before. For whoever has the QP locked. True when this made it the
+    /// earliest entry of all.
+    pub(crate) fn schedule(&self, deadline: &Deadline, at: u64, qpn: u32) -> bool {
+        if at >= deadline.0.load(Ordering::Relaxed) {
+            return false;
+        }
+        deadline.0.store(at, Ordering::Relaxed);
+        let mut heap = self.heap.lock();
+        heap.push(Reverse((at, qpn)));
+        self.next.fetch_min(at, Ordering::AcqRel) > at
+    }
+
+    /// Takes an entry that is due. Say so to its [`Deadline`] before the QP is looked at.
+    pub(crate) fn pop_due(&self, now: u64) -> Option<u32> {
+        if self.next() > now {
+            return None;
+        }
+        let mut heap = self.heap.lock();
+        let due = heap.peek().is_some_and(|Reverse((at, _))| *at <= now);
+        let qpn = if due { heap.pop().map(|Reverse((_, qpn))| qpn) } else { None };
+        self.next.store(heap.peek().map_or(u64::MAX, |Reverse((at, _))| *at), Ordering::Release);
+        qpn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_come_in_order_and_not_early() {
+        let timers = Deadlines::default();
+        let add = |at, qpn| timers.schedule(&Deadline::default(), at, qpn);
+        assert!(add(30, 3));
+        assert!(add(10, 1));
+        assert!(!add(20, 2));
+        assert_eq!(timers.pop_due(9), None);
+        assert_eq!(timers.pop_due(25), Some(1));
+        assert_eq!(timers.pop_due(25), Some(2));
+        assert_eq!(timers.pop_due(25), None);
+        assert_eq!(timers.next(), 30);
+        assert_eq!(timers.pop_due(30), Some(3));
+        assert_eq!(timers.next(), u64::MAX);
+    }
+}

@@ -1,0 +1,66 @@
+//! QPs whose budget ended before their work did, or that somebody else had locked.
+
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Something that has a place in a [`RunQueue`], once.
+pub(crate) trait Runnable {
+    fn queued(&self) -> &Queued;
+}
+
+/// Waits in the run queue.
+#[derive(Debug)]
+pub(crate) struct Queued(AtomicBool);
+
+impl Default for Queued {
+    fn default() -> Self {
+        Self(AtomicBool::new(false))
+    }
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct RunQueue<T> {
+    entries: Mutex<VecDeque<Arc<T>>>,
+    len: AtomicUsize,
+}
+
+impl<T> Default for RunQueue<T> {
+    fn default() -> Self {
+        Self { entries: Mutex::new(VecDeque::new()), len: AtomicUsize::new(0) }
+    }
+}
+
+impl<T: Runnable> RunQueue<T> {
+    /// Appends an entry that isn't there yet. True when the queue was empty.
+    pub(crate) fn push(&self, entry: &Arc<T>) -> bool {
+        if entry.queued().0.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let mut entries = self.entries.lock();
+        entries.push_back(entry.clone());
+        self.len.store(entries.len(), Ordering::Release);
+        entries.len() == 1
+    }
+
+    /// Takes the oldest entry.
+    pub(crate) fn pop(&self) -> Option<Arc<T>> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut entries = self.entries.lock();
+        let entry = entries.pop_front()?;
+        self.len.store(entries.len(), Ordering::Release);
+        entry.queued().0.store(false, Ordering::Release);
+        Some(entry)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+}
