@@ -123,9 +123,10 @@ pub fn progress_of_waiter() {
 }
 
 impl Engine {
-    /// Wakes the background thread if it would sleep past `at` and nobody else is there.
+    /// Wakes the background thread if it would sleep past `at`. Under a lease too: it naps then instead, and is there when
+    /// the lease runs out.
     pub(super) fn wake_for(&self, at: Instant) {
-        if self.sleep.is_beyond(at.0) && !self.lease.is_fresh(clock::now()) {
+        if self.sleep.interrupt(at.0) {
             self.control.wake();
         }
     }

@@ -1,6 +1,7 @@
 //! Verbs objects in one process, over the `local` fabric and over sockets: each test runs in a namespace of its own.
 
 mod errors;
+mod idle;
 #[path = "../fabric/namespace.rs"]
 mod namespace;
 mod pair;

@@ -65,24 +65,3 @@ impl Deadlines {
         qpn
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn deadlines_come_in_order_and_not_early() {
-        let timers = Deadlines::default();
-        let add = |at, qpn| timers.schedule(&Deadline::default(), at, qpn);
-        assert!(add(30, 3));
-        assert!(add(10, 1));
-        assert!(!add(20, 2));
-        assert_eq!(timers.pop_due(9), None);
-        assert_eq!(timers.pop_due(25), Some(1));
-        assert_eq!(timers.pop_due(25), Some(2));
-        assert_eq!(timers.pop_due(25), None);
-        assert_eq!(timers.next(), 30);
-        assert_eq!(timers.pop_due(30), Some(3));
-        assert_eq!(timers.next(), u64::MAX);
-    }
-}

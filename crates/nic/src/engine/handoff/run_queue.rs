@@ -52,7 +52,8 @@ impl<T: Runnable> RunQueue<T> {
         let mut entries = self.entries.lock();
         let entry = entries.pop_front()?;
         self.len.store(entries.len(), Ordering::Release);
-        entry.queued().0.store(false, Ordering::Release);
+        // Acquires what those did who found it queued: the caller works on that as well.
+        entry.queued().0.swap(false, Ordering::AcqRel);
         Some(entry)
     }
 

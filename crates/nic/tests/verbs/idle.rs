@@ -1,0 +1,40 @@
+//! What goes on when nobody polls any more.
+
+use crate::namespace::in_namespace;
+use crate::pair::pair;
+use ferroce_nic::{SendOp, Service};
+use std::time::{Duration, Instant};
+
+const LEN: usize = 1 << 20;
+/// A quarter of the background thread's longest sleep.
+const SOON: Duration = Duration::from_millis(250);
+
+/// More than one turn's work, left by a thread that polled a moment ago: its lease keeps the background thread away,
+/// but must not let it sleep on.
+fn arrives_soon() -> bool {
+    let (mut a, b) = pair(Service::Uc, LEN);
+    a.memory.fill(7);
+    // The background thread falls asleep.
+    std::thread::sleep(Duration::from_millis(20));
+    a.cq.poll(1, |_| ()).unwrap();
+    a.send(1, SendOp::Write { va: b.addr(), rkey: b.mr.key() }, a.sge(0, LEN), None);
+    let last = std::ptr::from_ref(&b.memory[LEN - 1]);
+    let start = Instant::now();
+    while start.elapsed() < SOON {
+        // SAFETY: a byte of `b.memory`, which the adapter may be writing to through the kernel.
+        if unsafe { last.read_volatile() } == 7 {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+#[test]
+fn a_message_goes_on_when_its_sender_stops_polling() {
+    in_namespace("idle::a_message_goes_on_when_its_sender_stops_polling", || {
+        // Most of several, for machines that are busy with other things.
+        let soon = (0..5).filter(|_| arrives_soon()).count();
+        assert!(soon >= 3, "nobody goes on with the message while nobody polls");
+    });
+}
