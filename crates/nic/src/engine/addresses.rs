@@ -132,11 +132,12 @@ impl Engine {
     /// # Errors
     /// The system refused.
     pub(super) fn watch_slots(&self) -> Result<()> {
+        // Asked under the lock: an older answer must not replace a newer one.
+        let mut locals = self.addresses.locals.write();
         let mut steerings: SmallVec<[u8; 4]> =
             self.rendezvous.slots().iter().map(|&slot| steering_of(u32::from(slot) << 12)).collect();
         steerings.sort_unstable();
         steerings.dedup();
-        let mut locals = self.addresses.locals.write();
         for local in locals.iter() {
             for &steering in steerings.iter().filter(|s| !local.steerings.contains(s)) {
                 let fd = local.endpoint.fd(steering);

@@ -125,7 +125,8 @@ impl Engine {
             let due = queue.pop_due(clock::now().0);
             let Some(((source, destination, tos, ttl, segment), bytes)) = due else {
                 faults.next.fetch_min(queue.next_due().unwrap_or(u64::MAX), Ordering::AcqRel);
-                return;
+                drop(queue);
+                return self.wake_for_taps();
             };
             drop(queue);
             let datagram = Datagram { source, destination, tos, ttl, segment, bytes: &bytes };
