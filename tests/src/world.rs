@@ -237,6 +237,23 @@ impl Host {
         }
     }
 
+    /// How many datagrams this host's kernel has dropped because a socket's receive buffer was full.
+    pub fn full_socket_drops(&self) -> u64 {
+        let snmp = self.net_table("snmp");
+        let mut udp = snmp.lines().filter(|line| line.starts_with("Udp:")).map(str::split_whitespace);
+        let over_ipv4 = match (udp.next(), udp.next()) {
+            (Some(names), Some(values)) => names.zip(values).find(|(name, _)| *name == "RcvbufErrors"),
+            _ => None,
+        };
+        let snmp6 = self.net_table("snmp6");
+        let over_ipv6 = snmp6.lines().find_map(|line| line.strip_prefix("Udp6RcvbufErrors"));
+        [over_ipv4.map(|(_, value)| value), over_ipv6]
+            .iter()
+            .flatten()
+            .filter_map(|v| v.trim().parse::<u64>().ok())
+            .sum()
+    }
+
     /// The processes that live here now, without the keeper.
     pub fn residents(&self) -> Vec<u32> {
         residents(self.keeper.id())
@@ -323,6 +340,17 @@ mod tests {
             assert!(start.elapsed() < SOON, "the daemon lives on");
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn datagrams_that_find_a_full_socket_are_counted() {
+        let world = require!(World::one_host(1500));
+        assert_eq!(world.first().full_socket_drops(), 0);
+        let script = "import socket; r=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); r.bind(('127.0.0.1',5009)); \
+                      s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
+                      for i in range(2000): s.sendto(b'x'*1000,('127.0.0.1',5009))";
+        world.first().start(&["python3", "-c", script], &[]).wait(SOON).expect_success();
+        assert!(world.first().full_socket_drops() > 100);
     }
 
     #[test]

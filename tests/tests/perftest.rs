@@ -9,6 +9,9 @@ enum Place {
     TwoHosts { mtu: u32 },
 }
 
+/// How often a run over UC or UD may be repeated when its receiver was too slow.
+const UNRELIABLE_ATTEMPTS: usize = 2;
+
 /// `last_size` is the largest message size that has to appear in the client's table.
 fn perftest(place: Place, words: &[&str], last_size: u32) {
     require!(tool(words[0], "perftest"));
@@ -19,7 +22,20 @@ fn perftest(place: Place, words: &[&str], last_size: u32) {
     let mut line = words.to_vec();
     // -F: a processor that changes its frequency is no concern of ours.
     line.push("-F");
-    let outcome = Pair::new(&world, Fabric::Any).limit(Duration::from_secs(120)).run(&line);
+    let run = || Pair::new(&world, Fabric::Any).limit(Duration::from_secs(60)).run(&line);
+    let mut outcome = run();
+    // UC and UD promise nothing when a receiver is too slow, and perftest waits for ever for a lost message. Between
+    // two hosts that is no fault of ours, if the kernel did count a datagram that found a socket full.
+    let unreliable = words.contains(&"UC") || words.contains(&"UD");
+    for _ in 0..UNRELIABLE_ATTEMPTS {
+        let dropped = [world.first(), world.last()].map(ferroce_tests::Host::full_socket_drops);
+        let excused = matches!(place, Place::TwoHosts { .. }) && unreliable && dropped != [0, 0];
+        if (outcome.client.success() && outcome.server.success()) || !excused {
+            break;
+        }
+        eprintln!("datagrams found full sockets ({dropped:?} at the two hosts); trying again:\n{outcome}");
+        outcome = run();
+    }
     outcome.expect_success();
     let last_size = last_size.to_string();
     let rows = outcome.client.stdout.lines().filter_map(|line| line.split_whitespace().next());
