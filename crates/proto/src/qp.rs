@@ -163,7 +163,7 @@ impl<A: Clone> Qp<A> {
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 1,
             _ => len.div_ceil(self.mtu()).max(1),
         };
-        self.sq.push(Wqe { wr, len, packets, chunk: 0, first: 0 });
+        self.sq.push(Wqe { wr, len, packets, first: 0 });
         Ok(())
     }
 

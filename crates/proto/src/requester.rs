@@ -29,8 +29,8 @@ pub(crate) struct Requester {
     pub(crate) packet: u32,
     /// Number of the first work request that was never started.
     pub(crate) started: u64,
-    /// PSNs after the last of each READ request and atomic that is unanswered, in order.
-    pub(crate) reads: VecDeque<u64>,
+    /// PSNs after the last of each READ request and atomic that was ever sent and is unanswered, in order.
+    reads: VecDeque<u64>,
     /// READ and atomic work requests started and not ended: a fence waits for them.
     pub(crate) unfinished_reads: u32,
     /// Bytes sent and neither acknowledged nor given up.
@@ -109,6 +109,11 @@ impl Requester {
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         [self.rnr_until, self.ack_deadline, self.probe_at, self.paced_until].into_iter().flatten().min()
+    }
+
+    /// READ requests and atomics that are with the peer: sent since the last return to `una`, and unanswered.
+    fn reads_out(&self) -> usize {
+        self.reads.partition_point(|end| *end <= self.next)
     }
 
     /// Work requests before `head` are gone.
@@ -317,10 +322,9 @@ impl<A: Clone> Qp<A> {
                 let first = self.req.next;
                 if let Some(wqe) = self.sq.get_mut(cursor) {
                     wqe.first = first;
-                    wqe.chunk = u32::MAX;
                 }
             }
-            return !reads || self.req.reads.len() < limit;
+            return !reads || self.req.reads_out() < limit;
         }
     }
 
@@ -336,26 +340,28 @@ impl<A: Clone> Qp<A> {
     }
 
     /// PSNs per READ request. A long READ goes out as several requests: only the requester knows how much may be in
-    /// flight towards it, and the responder can't tell them from separate READs. A power of two, so that a READ request
-    /// that is sent again, perhaps when less is allowed, never reaches over the end of one that was sent before: the
-    /// responder would take one half for a duplicate and the other for new.
+    /// flight towards it, and the responder can't tell them from separate READs.
     fn read_chunk(&self, window: u64) -> u32 {
         if self.params.lossless {
             return u32::MAX;
         }
         let at_once = u64::from(self.params.max_rd_atomic).clamp(1, 4);
         let packets = (window / at_once).min(LONGEST_READ) / u64::from(self.mtu());
-        1 << (packets as u32).max(SHORTEST_READ).ilog2()
+        (packets as u32).max(SHORTEST_READ)
     }
 
-    /// How many PSNs the request at the cursor takes; a READ never takes more later.
-    fn take_psns(&mut self, chunk: u32) -> u32 {
-        let packet = self.req.packet;
-        match self.sq.get_mut(self.req.cursor) {
+    /// How many PSNs the request at the cursor takes. A READ request that is sent again ends where it ended the first
+    /// time, however little may be in flight by now: over that end the responder would take one half for a duplicate and
+    /// the other for new, and a shorter one can make it forget the rest (rdma_rxe does: after a repetition from the
+    /// middle it refuses all that comes before).
+    fn take_psns(&self, chunk: u32) -> u32 {
+        let (next, packet) = (self.req.next, self.req.packet);
+        match self.sq.get(self.req.cursor) {
             Some(wqe) if matches!(wqe.wr.op, SendOp::Read { .. }) => {
-                wqe.chunk = wqe.chunk.min(chunk).max(1);
-                let end = (u64::from(packet / wqe.chunk) + 1) * u64::from(wqe.chunk);
-                (end.min(u64::from(wqe.packets)) as u32) - packet
+                match self.req.reads.get(self.req.reads_out()) {
+                    Some(end) => (end - next) as u32,
+                    None => chunk.min(wqe.packets - packet),
+                }
             }
             _ => 1,
         }
@@ -421,7 +427,7 @@ impl<A: Clone> Qp<A> {
         }
         req.next += u64::from(psns);
         req.max = req.max.max(req.next);
-        if reads {
+        if reads && req.reads.back().is_none_or(|end| *end < req.next) {
             req.reads.push_back(req.next);
         }
         req.in_flight += cost;

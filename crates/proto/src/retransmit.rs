@@ -46,7 +46,6 @@ impl<A: Clone> Qp<A> {
         req.next = req.una;
         req.cursor = head;
         req.packet = if head < req.started { (req.una - first) as u32 } else { 0 };
-        req.reads.clear();
         req.in_flight = 0;
         req.since_ack_request = 0;
         req.sample = None;

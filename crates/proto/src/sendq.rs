@@ -11,8 +11,6 @@ pub(crate) struct Wqe<A> {
     pub(crate) len: u32,
     /// PSNs it takes: request packets, or response packets of a READ.
     pub(crate) packets: u32,
-    /// PSNs that one READ request covers at most; it only ever shrinks.
-    pub(crate) chunk: u32,
     /// Its first extended PSN; meaningful once it is started.
     pub(crate) first: u64,
 }

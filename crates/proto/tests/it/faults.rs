@@ -3,10 +3,13 @@
 
 use crate::host::{ALL, BASE, pattern};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
+use core::cell::RefCell;
 use core::fmt::Write as _;
 use core::time::Duration;
 use ferroce_proto::{SendOp, WcStatus};
 use ferroce_wire::Service;
+use std::collections::BTreeSet;
+use std::rc::Rc;
 
 const THERE: u64 = BASE + (2 << 20);
 const RESULTS: u64 = BASE + (1 << 20);
@@ -163,5 +166,30 @@ fn every_seed_ends_well() {
         let start = 0xff_ff00 + seed as u32;
         let p = Pair::with(Service::Rc, params(mtu), params(mtu), start).seeded(seed, faults);
         run(p, Kind::Mixed, 60, 5000);
+    }
+}
+
+#[test]
+fn read_request_that_is_sent_again_ends_where_it_ended_before() {
+    for seed in 0..20 {
+        let faults = Faults { loss: 50, ..CLEAN };
+        let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100).seeded(seed, faults);
+        let asked = Rc::new(RefCell::new((100, BTreeSet::new(), 0)));
+        let seen = Rc::clone(&asked);
+        p.drop_to_b = Some(Box::new(move |frame| {
+            let (new, ends, again) = &mut *seen.borrow_mut();
+            let psn = frame.headers.bth.psn;
+            let end = psn + frame.headers.reth.unwrap().dma_len.div_ceil(1024);
+            if psn == *new {
+                *new = end;
+                ends.insert(end);
+            } else {
+                *again += 1;
+                assert!(psn < *new && ends.contains(&end), "{psn}..{end} of requests that end at {ends:?}");
+            }
+            false
+        }));
+        let p = run(p, Kind::Read, 3, 300_000);
+        assert!(p.a.qp.counters().implied_naks > 0 && asked.borrow().2 > 0);
     }
 }
