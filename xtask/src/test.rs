@@ -60,9 +60,9 @@ fn run(mut command: Command, closing: &mut Vec<String>) -> io::Result<bool> {
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         println!("{line}");
-        let summary = line.trim_start();
-        let empty = summary.starts_with("test result: ok. 0 passed");
-        if (summary.starts_with("Summary [") || summary.starts_with("test result:")) && !empty {
+        // Unindented: a failed test's output, shown indented, has such a line too.
+        let result = line.starts_with("test result:") && !line.starts_with("test result: ok. 0 passed");
+        if result || line.trim_start().starts_with("Summary [") {
             closing.push(line);
         }
     }
