@@ -7,6 +7,7 @@ mod demo;
 mod dist;
 mod matrix;
 mod packages;
+mod sanitize;
 mod soak;
 mod test;
 
@@ -47,6 +48,8 @@ enum Task {
         #[command(subcommand)]
         what: bench::Bench,
     },
+    /// Run the loom models, and Miri and the sanitizers where a nightly toolchain has them
+    Sanitize,
     /// Run clients and kill them between two hosts for a while, at MTU 1500 and 9000, with and without loss
     Soak {
         /// How long
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Task::Test { filter } => test::test(filter.as_deref()),
         Task::Matrix { check } => matrix::matrix(check),
         Task::Bench { what } => bench::bench(&what),
+        Task::Sanitize => sanitize::sanitize(),
         Task::Soak { minutes, seed } => soak::soak(minutes, seed),
     };
     match result {

@@ -1,0 +1,121 @@
+//! `cargo xtask sanitize`: loom, Miri, ThreadSanitizer and AddressSanitizer over what each of them can see.
+
+use crate::dist;
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::process::{Command, Stdio};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// What Miri can run: tests that make no system call which it doesn't know, and end in seconds.
+const MIRI: [(&str, &[&str]); 2] = [
+    ("ferroce-proto", &["psn::", "rnr::", "window::"]),
+    (
+        "ferroce-nic",
+        &[
+            "engine::timers::",
+            "net::netlink::",
+            "packet::",
+            "sys::control::",
+            "tap::from_env::",
+            "udp::address::",
+            "udp::datagram::",
+            "udp::stats::",
+        ],
+    ),
+];
+
+/// Runs all that this machine can, and says what it can't.
+///
+/// # Errors
+/// One of them found something.
+pub fn sanitize() -> io::Result<()> {
+    let mut failed = Vec::new();
+    let mut check = |name: &'static str, commands: Vec<Command>| -> io::Result<()> {
+        println!("== {name}");
+        for mut command in commands {
+            if !command.current_dir(dist::workspace()).stdin(Stdio::null()).status()?.success() {
+                failed.push(name);
+            }
+        }
+        Ok(())
+    };
+    check("loom", vec![loom()])?;
+    if succeeds(&["+nightly", "miri", "--version"]) {
+        check("Miri", MIRI.iter().map(|(package, tests)| miri(package, tests)).collect())?;
+    } else {
+        println!("skipped: Miri (rustup toolchain install nightly --component miri,rust-src)");
+    }
+    if cfg!(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")) && has_sources() {
+        check("ThreadSanitizer", vec![sanitizer("thread")])?;
+        check("AddressSanitizer", vec![sanitizer("address")])?;
+    } else {
+        println!(
+            "skipped: sanitizers (on x86-64 glibc, rustup toolchain install nightly --component rust-src)"
+        );
+    }
+    if failed.is_empty() { Ok(()) } else { Err(io::Error::other(failed.join(", "))) }
+}
+
+/// The models of the engine's hand-offs, on any toolchain, in seconds.
+fn loom() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command.args(["test", "--quiet", "--package", "ferroce-nic", "--test", "handoff"]);
+    command
+}
+
+fn miri(package: &str, tests: &[&str]) -> Command {
+    let mut command = nightly();
+    // The clock and the random numbers of the machine are used as they are.
+    command
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .args(["miri", "test", "--quiet", "--package", package, "--lib", "--"])
+        .args(tests);
+    command
+}
+
+/// The verbs tests of the adapter.
+fn sanitizer(kind: &str) -> Command {
+    let mut command = nightly();
+    command.env("RUSTFLAGS", format!("-Zsanitizer={kind}")).args([
+        "test",
+        "--quiet",
+        "--target",
+        TARGET,
+        "--package",
+        "ferroce-nic",
+        "--test",
+        "verbs",
+    ]);
+    if kind == "thread" {
+        // It has to see the standard library's synchronisation.
+        command.arg("-Zbuild-std");
+    }
+    command
+}
+
+/// Cargo of the nightly toolchain. Without the variables by which `cargo xtask` points its children to its own.
+fn nightly() -> Command {
+    let mut command = Command::new("cargo");
+    command.arg("+nightly").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+    command
+}
+
+fn succeeds(words: &[&str]) -> bool {
+    let mut command = Command::new("cargo");
+    command.args(words).env_remove("RUSTUP_TOOLCHAIN").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// The nightly toolchain is there with the standard library's sources.
+fn has_sources() -> bool {
+    let output = Command::new("rustc")
+        .args(["+nightly", "--print", "sysroot"])
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .output();
+    output.is_ok_and(|output| {
+        let sysroot = String::from_utf8_lossy(&output.stdout);
+        let sources = std::path::Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/Cargo.lock");
+        output.status.success() && sources.exists()
+    })
+}
