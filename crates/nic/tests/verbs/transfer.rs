@@ -116,7 +116,8 @@ fn marked_packets() {
     a.send(2, SendOp::Send, a.sge(0, 64), None);
     assert_eq!(a.wait().status, WcStatus::Success);
     assert_eq!(b.wait().status, WcStatus::Success);
-    assert_eq!(a.qp.counters().cnps, 1);
+    // More than one where the machine was so busy that the message was sent twice.
+    assert!(a.qp.counters().cnps >= 1);
     assert_eq!(b.qp.counters().cnps, 0);
 }
 
