@@ -114,7 +114,7 @@ impl Pacer {
     /// Bytes that may go at once.
     const BURST: u64 = 64 << 10;
     /// Nanoseconds in which that much may go again.
-    const PERIOD: u64 = 200_000;
+    const PERIOD: u64 = 400_000;
     /// What the smallest packet costs: receiving it takes as long as one of this size.
     const SMALLEST: u64 = 1024;
 

@@ -229,7 +229,7 @@ fn unacknowledged_packets_leave_at_a_pace_that_a_receiver_can_follow() {
         p.run();
         assert!(p.a.send_ok() && p.a.host.sends.len() == 1000);
         let took = p.now.since(start);
-        assert!(took > Duration::from_micros(2900) && took < Duration::from_micros(3300), "{took:?}");
+        assert!(took > Duration::from_micros(5800) && took < Duration::from_micros(6500), "{took:?}");
         assert_eq!(p.a.qp.next_timeout(), None);
     }
 }
