@@ -1,4 +1,4 @@
-//! Reading a socket of the group: `recvmmsg` into large buffers, GRO trains cut into packets.
+//! Reading a socket of the group: `recvmmsg` (or `recvmsg`) into large buffers, GRO trains cut into packets.
 
 use super::address::InetAddress;
 use super::datagram::MIN_PACKET;
@@ -108,8 +108,19 @@ impl Reader {
         f: &mut dyn FnMut(&[Datagram<'_>]),
     ) -> io::Result<Received> {
         self.prepare();
+        let headers = &mut self.slots.headers[..self.expected];
         // SAFETY: every pointer was set by `prepare`, to buffers that this value owns.
-        let messages = match unsafe { sys::receive_messages(fd, &mut self.slots.headers[..self.expected]) } {
+        let received = unsafe {
+            match headers {
+                // One message costs the kernel less to ask for in this way.
+                [one] => sys::receive_message(fd, &mut one.msg_hdr).map(|len| {
+                    one.msg_len = len as u32;
+                    1
+                }),
+                many => sys::receive_messages(fd, many),
+            }
+        };
+        let messages = match received {
             Ok(n) => n,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             Err(e) => {
