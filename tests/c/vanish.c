@@ -9,6 +9,7 @@
 #include "common.h"
 #include <getopt.h>
 #include <malloc.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -546,7 +547,9 @@ int main(int argc, char **argv)
 	} else {
 		const char *host = argv[optind + 1];
 		struct side side = {.requester = host != NULL, .fd = meet(host, port)};
+		int one = 1;
 
+		setsockopt(side.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 		run_side(&side, gid_index, operation, during);
 	}
 	puts("ok");
