@@ -65,9 +65,9 @@ fn send(settings: &[&str]) -> io::Result<()> {
     let start = Instant::now();
     let mut sent = 0;
     while sent < count {
-        for source in 0..2 {
-            let packets: Vec<Vec<u8>> = (0..BATCH).map(|_| forge.packet(source)).collect();
-            sent += sources[source].send(&packets)?;
+        for (number, source) in sources.iter().enumerate() {
+            let packets: Vec<Vec<u8>> = (0..BATCH).map(|_| forge.packet(number)).collect();
+            sent += source.send(&packets)?;
         }
         let due = Duration::from_secs_f64(sent as f64 / rate as f64);
         std::thread::sleep(due.saturating_sub(start.elapsed()));
