@@ -92,9 +92,7 @@ impl Artifacts {
         if staged.exists() {
             return;
         }
-        let target = std::env::var_os("CARGO_TARGET_DIR")
-            .map_or_else(|| repository().join("target"), |dir| repository().join(dir));
-        let dist = target.join("dist");
+        let dist = target().join("dist");
         assert!(
             dist.join("bin/ferroce").exists(),
             "nothing to test in {}: run `cargo xtask dist` first, or `cargo xtask test`",
@@ -154,7 +152,13 @@ pub fn tool(program: &str, package: &str) -> Result<PathBuf, Skip> {
         .ok_or_else(|| Skip(format!("{program} is not installed (Debian: {package})")))
 }
 
-fn repository() -> &'static Path {
+/// Cargo's target directory.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| repository().join("target"), |dir| repository().join(dir))
+}
+
+pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository")
 }
 

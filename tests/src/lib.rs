@@ -8,11 +8,13 @@ mod artifacts;
 mod clients;
 mod namespace;
 mod process;
+mod vm;
 mod world;
 
 pub use artifacts::{Artifacts, Headers, compile_ping_pong, tool};
 pub use clients::{Fabric, Pair, PairOutcome};
 pub use process::{Outcome, Process};
+pub use vm::{Guest, Traffic};
 pub use world::{Host, World, is_listening};
 
 use std::io::Write;

@@ -4,7 +4,7 @@
 //! namespaces when a world is dropped, daemons included, is killed.
 
 use crate::namespace::{self, Doors, Maps, Rights};
-use crate::{Artifacts, Process, Skip};
+use crate::{Artifacts, Outcome, Process, Skip};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, RawFd};
@@ -33,6 +33,16 @@ impl World {
              ip link set peer0 addrgenmode none up && {}",
             host.address_script()
         ));
+        Ok(Self::start(vec![host]))
+    }
+
+    /// The host of `one_host`, with a tap as its `eth0`: a place for a guest.
+    pub fn one_host_with_tap(mtu: u32) -> Result<Self, Skip> {
+        let host = Host::new(1, None)?;
+        host.try_admin("ip tuntap add eth0 mode tap").map_err(|outcome| {
+            Skip(format!("this machine doesn't let us make a tap: {}", outcome.stderr.trim()))
+        })?;
+        host.admin(&format!("ip link set eth0 mtu {mtu} && {}", host.address_script()));
         Ok(Self::start(vec![host]))
     }
 
@@ -125,10 +135,17 @@ impl Host {
     /// Runs a shell script with all rights over this host's network; panics when it fails.
     #[track_caller]
     pub fn admin(&self, script: &str) -> String {
+        match self.try_admin(script) {
+            Ok(stdout) => stdout,
+            Err(outcome) => panic!("{outcome}"),
+        }
+    }
+
+    fn try_admin(&self, script: &str) -> Result<String, Box<Outcome>> {
         let mut command = Command::new("sh");
         command.args(["-e", "-c", script]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         let outcome = self.spawn(command, Rights::Admin).wait(Duration::from_secs(20));
-        outcome.expect_success().stdout.clone()
+        if outcome.success() { Ok(outcome.stdout) } else { Err(Box::new(outcome)) }
     }
 
     /// Starts a program as an ordinary user, with a bare environment and `settings` added to it.
@@ -160,7 +177,7 @@ impl Host {
         self.start(&line, settings)
     }
 
-    fn spawn(&self, mut command: Command, rights: Rights) -> Process {
+    pub(crate) fn spawn(&self, mut command: Command, rights: Rights) -> Process {
         let doors = Doors {
             user: self.user.as_ref().map(AsRawFd::as_raw_fd),
             net: self.net.as_raw_fd(),

@@ -18,6 +18,11 @@ const PACKAGES: &[(&str, &str)] = &[
     ("valgrind", "memory errors"),
     ("gdb", "the stacks of a process that hangs"),
     ("binutils", "listing the symbols of the library"),
+    ("qemu-system-x86", "the guest with the kernel's rdma_rxe"),
+    ("kmod", "the guest's modules"),
+    ("xz-utils", "the guest's kernel"),
+    ("zstd", "the guest's kernel"),
+    ("ibverbs-providers", "verbs on rdma_rxe"),
 ];
 
 /// Installs what the tests need and is missing, where root and apt-get allow it, and says plainly what stays missing.

@@ -1,0 +1,220 @@
+//! Interoperability with the kernel's soft-RoCE: Ferroce on a host, `rdma_rxe` in a guest beside it.
+//!
+//! The ignored tests are the same with everything combined; `cargo xtask soak --guest` runs them.
+
+use ferroce_tests::{Guest, Host, Outcome, Skip, World, require, tool};
+use std::fmt;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const PORT: u16 = 18515;
+const PING_PONGS: [&[&str]; 4] = [
+    &["ibv_rc_pingpong", "-c", "-s", "20000", "-n", "500"],
+    &["ibv_uc_pingpong", "-c", "-s", "20000", "-n", "500"],
+    &["ibv_ud_pingpong", "-c", "-s", "1000"],
+    &["ibv_srq_pingpong", "-c", "-n", "100"],
+];
+const PERFTEST: [&str; 4] = ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_atomic_bw"];
+
+/// Which side listens; the other connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Server {
+    Ferroce,
+    Rxe,
+}
+
+/// What a run of a program is made of, besides the program.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    server: Server,
+    /// Its index, the same on both sides.
+    gid: &'static str,
+    path_mtu: &'static str,
+}
+
+const LINK_LOCAL: &str = "0";
+const IPV4: &str = "1";
+const IPV6: &str = "2";
+
+/// Every combination, those of one MTU together.
+fn all_cells() -> impl Iterator<Item = Cell> {
+    ["1024", "4096"].into_iter().flat_map(|path_mtu| {
+        [LINK_LOCAL, IPV4, IPV6].into_iter().flat_map(move |gid| {
+            [Server::Ferroce, Server::Rxe].into_iter().map(move |server| Cell { server, gid, path_mtu })
+        })
+    })
+}
+
+/// For program number `n`: two cells that differ in everything, so that four programs have every pair of values.
+fn two_cells(n: usize) -> [Cell; 2] {
+    let cell = |server, far: bool, long: bool| Cell {
+        server,
+        gid: if far { IPV6 } else { IPV4 },
+        path_mtu: if long { "4096" } else { "1024" },
+    };
+    let (far, long) = (n & 1 == 1, n & 2 == 2);
+    [cell(Server::Ferroce, far, long), cell(Server::Rxe, !far, !long)]
+}
+
+/// How a run ended on both sides.
+struct Sides {
+    ferroce: Outcome,
+    rxe: Outcome,
+}
+
+impl Sides {
+    #[track_caller]
+    fn expect_success(&self) -> &Self {
+        assert!(self.ferroce.success() && self.rxe.success(), "{self}");
+        self
+    }
+}
+
+impl fmt::Display for Sides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ferroce: {}rxe: {}", self.ferroce, self.rxe)
+    }
+}
+
+/// A host with a guest beside it.
+struct Lab<'w> {
+    host: &'w Host,
+    guest: Guest<'w>,
+}
+
+impl<'w> Lab<'w> {
+    fn new(world: &'w World) -> Result<Self, Skip> {
+        Ok(Self { host: world.first(), guest: Guest::start(world, 1500)? })
+    }
+
+    fn set_path_mtu(&self, path_mtu: &str) {
+        self.guest.set_mtu(if path_mtu == "1024" { 1500 } else { 9000 });
+    }
+
+    /// Runs a program on both sides to its end, ours with `options` of `ferroce run`.
+    fn run(&self, server: Server, options: &[&str], words: &[&str]) -> Sides {
+        let address = match server {
+            Server::Ferroce => self.host.ipv4(),
+            Server::Rxe => self.guest.ipv4().into(),
+        };
+        let mut client_words = words.to_vec();
+        client_words.push(&address);
+        match server {
+            Server::Ferroce => {
+                let mut ferroce = self.host.start_ferroce(options, words, &[]);
+                self.host.wait_for_listener(PORT, &mut ferroce, LIMIT);
+                let rxe = self.guest.start_script(&client_words.join(" ")).wait(LIMIT);
+                Sides { ferroce: ferroce.wait(Duration::from_secs(5)), rxe }
+            }
+            Server::Rxe => {
+                let mut rxe = self.guest.start_server(words, PORT);
+                let ferroce = self.host.start_ferroce(options, &client_words, &[]).wait(LIMIT);
+                Sides { ferroce, rxe: rxe.wait(Duration::from_secs(5)) }
+            }
+        }
+    }
+
+    fn ping_pong(&self, program: &[&str], cell: Cell) {
+        eprintln!("{} {cell:?}", program[0]);
+        let mut words = program.to_vec();
+        words.extend(["-g", cell.gid]);
+        // UD has the MTU of the port.
+        if program[0] != "ibv_ud_pingpong" {
+            words.extend(["-m", cell.path_mtu]);
+        }
+        let sides = self.run(cell.server, &[], &words);
+        sides.expect_success();
+        for side in [&sides.ferroce, &sides.rxe] {
+            assert!(side.stdout.contains(" usec/iter"), "no closing line:\n{sides}");
+            assert!(!side.stdout.contains("invalid data"), "{sides}");
+        }
+        sides.ferroce.expect_quiet();
+    }
+
+    fn perftest(&self, program: &str, cell: Cell) {
+        eprintln!("{program} {cell:?}");
+        let words = [program, "-F", "-n", "1000", "-x", cell.gid, "-m", cell.path_mtu];
+        let sides = self.run(cell.server, &[], &words);
+        sides.expect_success();
+        let size = if program == "ib_atomic_bw" { " 8 " } else { " 65536 " };
+        let row = |line: &str| line.starts_with(size) && line.contains(" 1000 ");
+        assert!(sides.ferroce.stdout.lines().any(row), "no row:\n{sides}");
+    }
+
+    /// The kernel took every packet that came, and has nothing to complain about.
+    fn expect_nothing_refused(&self) {
+        let traffic = self.guest.traffic();
+        assert!(traffic.arrived > 0, "{traffic:?}");
+        assert_eq!(traffic.arrived, traffic.accepted, "rdma_rxe refused packets of ours");
+        let kernel = self.guest.run("dmesg --level=emerg,alert,crit,err,warn");
+        let wrong = |line: &&str| ["rxe", "WARNING", "BUG"].iter().any(|word| line.contains(word));
+        assert_eq!(kernel.lines().find(wrong), None);
+    }
+}
+
+fn ping_pong_tools() -> Result<(), Skip> {
+    PING_PONGS.iter().try_for_each(|program| tool(program[0], "ibverbs-utils").map(drop))
+}
+
+fn perftest_tools() -> Result<(), Skip> {
+    PERFTEST.iter().try_for_each(|program| tool(program, "perftest").map(drop))
+}
+
+#[test]
+fn ping_pongs_with_rxe_are_right() {
+    require!(ping_pong_tools());
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    for path_mtu in ["1024", "4096"] {
+        lab.set_path_mtu(path_mtu);
+        for (n, program) in PING_PONGS.iter().enumerate() {
+            for cell in two_cells(n).into_iter().filter(|cell| cell.path_mtu == path_mtu) {
+                lab.ping_pong(program, cell);
+            }
+        }
+    }
+    lab.ping_pong(PING_PONGS[0], Cell { server: Server::Rxe, gid: LINK_LOCAL, path_mtu: "1024" });
+    lab.expect_nothing_refused();
+}
+
+#[test]
+fn perftest_with_rxe_ends_well() {
+    require!(perftest_tools());
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    for path_mtu in ["1024", "4096"] {
+        lab.set_path_mtu(path_mtu);
+        for (n, program) in PERFTEST.iter().enumerate() {
+            for cell in two_cells(n).into_iter().filter(|cell| cell.path_mtu == path_mtu) {
+                lab.perftest(program, cell);
+            }
+        }
+    }
+    lab.expect_nothing_refused();
+}
+
+#[test]
+#[ignore = "takes minutes: every combination"]
+fn all_ping_pongs_with_rxe_are_right() {
+    require!(ping_pong_tools());
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    for cell in all_cells() {
+        lab.set_path_mtu(cell.path_mtu);
+        PING_PONGS.iter().for_each(|program| lab.ping_pong(program, cell));
+    }
+    lab.expect_nothing_refused();
+}
+
+#[test]
+#[ignore = "takes minutes: every combination"]
+fn all_of_perftest_with_rxe_ends_well() {
+    require!(perftest_tools());
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    for cell in all_cells().filter(|cell| cell.gid != LINK_LOCAL) {
+        lab.set_path_mtu(cell.path_mtu);
+        PERFTEST.iter().for_each(|program| lab.perftest(program, cell));
+    }
+    lab.expect_nothing_refused();
+}
