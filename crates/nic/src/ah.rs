@@ -5,7 +5,9 @@ use crate::error::Result;
 use crate::mem::Pd;
 use crate::packet::PacketMeta;
 use crate::qp::{AddressVector, check_av};
-use crate::udp::{Dest, HostAddr, steering_of};
+use crate::rendezvous::slot_of;
+use crate::shm::Link;
+use crate::udp::{Dest, HostAddr};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -22,6 +24,12 @@ pub(crate) enum Path {
     Local {
         /// What the packets would say on the wire.
         meta: PacketMeta,
+    },
+    /// To a QP of another process of this host, through shared memory.
+    Shm {
+        /// What the packets would say on the wire.
+        meta: PacketMeta,
+        link: Arc<Link>,
     },
 }
 
@@ -48,7 +56,8 @@ pub struct Ah {
     pd: Arc<Pd>,
     av: AddressVector,
     route: Route,
-    last: Mutex<Option<(u8, Path)>>,
+    /// The path that was used last, and the slot it leads to.
+    last: Mutex<Option<(u16, Path)>>,
 }
 
 impl Ah {
@@ -88,18 +97,22 @@ impl Ah {
         if engine.is_local(&self.route, qpn) {
             return Some(Path::Local { meta: self.route.meta(0) });
         }
-        let steering = steering_of(qpn);
+        let slot = slot_of(qpn);
         let mut last = self.last.lock();
-        match &*last {
-            Some((s, path)) if *s == steering => Some(path.clone()),
-            _ => {
-                let path = engine
-                    .udp_path(&self.route, qpn)
-                    .inspect_err(|error| tracing::warn!(%error, "no path for an address handle"))
-                    .ok()?;
-                *last = Some((steering, path.clone()));
-                Some(path)
-            }
+        if let Some((to, path)) = &*last
+            && *to == slot
+            && !matches!(path, Path::Shm { link, .. } if link.is_dead())
+        {
+            return Some(path.clone());
         }
+        let path = match engine.shm_path(&self.route, qpn) {
+            Some(path) => path,
+            None => engine
+                .udp_path(&self.route, qpn)
+                .inspect_err(|error| tracing::warn!(%error, "no path for an address handle"))
+                .ok()?,
+        };
+        *last = Some((slot, path.clone()));
+        Some(path)
     }
 }

@@ -18,6 +18,7 @@ mod packet;
 pub mod qp;
 mod recv;
 pub mod rendezvous;
+mod shm;
 mod sync;
 pub mod sys;
 pub mod tap;

@@ -7,10 +7,13 @@
 
 pub mod control;
 mod engine_fd;
+mod shared;
 
 pub use engine_fd::{
     EngineFd, close_all_after_fork, for_each_engine_fd, hold_openings, opening, resume_openings,
 };
+
+pub use shared::{add_seals, allow_copies_by_others, file_size, map_shared, memfd, pidfd, seals, unmap};
 
 use std::io;
 use std::os::fd::RawFd;
@@ -88,6 +91,13 @@ pub fn accept(fd: RawFd) -> io::Result<EngineFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the address and its length may be null.
     fd_of(|| unsafe { libc::syscall(libc::SYS_accept4, fd, null, null, flags) })
+}
+
+/// Ends a connection for both sides, whoever holds duplicates of it (`shutdown(2)`).
+pub fn shutdown(fd: RawFd) {
+    // What has ended already is fine.
+    // SAFETY: takes no pointer.
+    unsafe { libc::syscall(libc::SYS_shutdown, fd, libc::SHUT_RDWR) };
 }
 
 /// `getsockname(2)` into `address`; returns the bytes the kernel has for it.

@@ -1,6 +1,6 @@
 //! What the transport needs of the world around one queue pair.
 
-use crate::{AtomicOp, Completion, QpEvent, RecvWqe, Sge};
+use crate::{AtomicOp, Completion, QpEvent, RecvWqe, SendWr, Sge};
 use ferroce_wire::Headers;
 
 /// The payload of an incoming packet, however the fabric holds it.
@@ -96,6 +96,25 @@ pub trait Env {
         source: Source<'_>,
         to: Option<&Self::Address>,
     ) -> Result<(), TransmitError>;
+
+    /// Carries out bytes from `offset` on of an RDMA WRITE or READ against the memory of QP `peer` without that QP, at
+    /// most `max` of them, and returns how many; `None` when it can't (now) or may not: packets then do it from the
+    /// beginning, and find out why. Asked only while nothing else of this QP is under way.
+    fn execute_directly(
+        &mut self,
+        _peer: u32,
+        _wr: &SendWr<Self::Address>,
+        _offset: u64,
+        _max: u32,
+    ) -> Option<u32> {
+        None
+    }
+
+    /// Whether packets of this QP are known to wait for a peer that is alive and hasn't looked at them: no time passes
+    /// for them.
+    fn is_undelivered(&self) -> bool {
+        false
+    }
 
     /// Upper bound, in bytes, on what this QP may have in flight now: its share of what the peer's socket can hold. Asked
     /// of RC on fabrics that lose packets, once per [`crate::Qp::transmit`]; it also bounds READ responses on their way

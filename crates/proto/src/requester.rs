@@ -58,6 +58,8 @@ pub(crate) struct Requester {
     pub(crate) sample: Option<(u64, Instant)>,
     /// In SQD, with the event not yet raised.
     pub(crate) draining: bool,
+    /// Bytes of the oldest work request that were carried out without packets.
+    direct: u64,
 }
 
 impl Default for Requester {
@@ -95,6 +97,7 @@ impl Requester {
             local_error: None,
             sample: None,
             draining: false,
+            direct: 0,
         }
     }
 
@@ -146,6 +149,7 @@ impl Requester {
         self.local_error = None;
         self.sample = None;
         self.draining = false;
+        self.direct = 0;
     }
 
     /// The peer asked for silence until `until`.
@@ -250,6 +254,9 @@ impl<A: Clone> Qp<A> {
             if *budget == 0 {
                 return true;
             }
+            if self.execute_directly(env, budget) {
+                continue;
+            }
             let packet = self.req.packet;
             let psns = self.take_psns(chunk);
             let Some(wqe) = self.sq.get(self.req.cursor) else { return false };
@@ -326,6 +333,31 @@ impl<A: Clone> Qp<A> {
             }
             return !reads || self.req.reads_out() < limit;
         }
+    }
+
+    /// Carries out (more of) the work request at the cursor without packets, if nothing else is under way.
+    fn execute_directly<E: Env<Address = A>>(&mut self, env: &mut E, budget: &mut u32) -> bool {
+        let cursor = self.req.cursor;
+        let alone = self.req.una == self.req.max && cursor == self.req.started && cursor == self.sq.head();
+        if !alone {
+            return false;
+        }
+        let Some(wqe) = self.sq.get(cursor) else { return false };
+        if wqe.len == 0 || !matches!(wqe.wr.op, SendOp::Write { .. } | SendOp::Read { .. }) {
+            return false;
+        }
+        let done = self.req.direct;
+        let Some(bytes) = env.execute_directly(self.params.dest_qpn, &wqe.wr, done, *budget) else {
+            self.req.direct = 0;
+            return false;
+        };
+        *budget = budget.saturating_sub(bytes.max(64));
+        self.req.direct = done + u64::from(bytes);
+        if self.req.direct >= u64::from(wqe.len) {
+            self.req.direct = 0;
+            self.complete_front(WcStatus::Success, env);
+        }
+        true
     }
 
     /// Reports the local error if its turn has come, and SQD's end.

@@ -60,6 +60,10 @@ impl<A: Clone> Qp<A> {
         }
         if due(self.req.ack_deadline) {
             self.req.ack_deadline = None;
+            if env.is_undelivered() {
+                self.req.arm(now, &self.params);
+                return;
+            }
             self.counters.timeouts += 1;
             if self.req.retries == 0 {
                 self.fail_front(WcStatus::RetryExcErr, env);

@@ -166,7 +166,7 @@ entry! {
     fn ibv_dereg_mr(mr: *mut ibv_mr) -> errno {
         // SAFETY: by the man page a region that the caller gives up.
         unsafe {
-            MrBlock::of(mr)?.nic.deregister();
+            MrBlock::of(mr)?.nic.deregister()?;
             MrBlock::free(mr);
         }
         Ok(())

@@ -330,7 +330,7 @@ entry! {
         // SAFETY: by the man page a queue pair that the caller gives up. When its destruction returns, no event of it
         // is left anywhere.
         unsafe {
-            QpBlock::of(qp)?.nic.destroy();
+            QpBlock::of(qp)?.nic.destroy()?;
             QpBlock::free(qp);
         }
         Ok(())

@@ -162,7 +162,7 @@ impl Engine {
         for users in listeners.remove(&qpn).unwrap_or_default() {
             users.fetch_sub(1, Ordering::Relaxed);
         }
-        if !using || matches!(path, Some(Path::Local { .. })) {
+        if !using || matches!(path, Some(Path::Local { .. } | Path::Shm { .. })) {
             return;
         }
         let at = |local: &&Local| match path {
@@ -219,7 +219,10 @@ impl Engine {
         if self.is_local(&route, qpn) {
             return Ok(Path::Local { meta: route.meta(0) });
         }
-        self.udp_path(&route, qpn)
+        match self.shm_path(&route, qpn) {
+            Some(path) => Ok(path),
+            None => self.udp_path(&route, qpn),
+        }
     }
 
     /// The path to a QP over UDP.
@@ -250,7 +253,7 @@ impl Engine {
     /// Payload bytes that packets on this path may carry: a power of two from 256 to 4096.
     pub(crate) fn path_mtu(&self, path: &Path, context: &Context) -> u32 {
         match path {
-            Path::Local { .. } => crate::net::MAX_MTU,
+            Path::Local { .. } | Path::Shm { .. } => crate::net::MAX_MTU,
             Path::Udp { dest, .. } => match dest.endpoint().path_mtu(dest.peer()) {
                 // To an address of this host the route is `lo`, which carries more than the port.
                 Ok(bytes) if udp_only() => crate::net::active_mtu(bytes).min(context.port().active_mtu),
@@ -271,7 +274,7 @@ impl Local {
 }
 
 /// FERROCE_FABRIC=udp: everything goes over sockets, as between hosts.
-fn udp_only() -> bool {
+pub(super) fn udp_only() -> bool {
     static ONLY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ONLY.get_or_init(|| std::env::var_os("FERROCE_FABRIC").is_some_and(|v| v == "udp"))
 }

@@ -3,6 +3,7 @@
 use super::{Engine, Work};
 use crate::clock;
 use crate::packet::PacketMeta;
+use crate::qp::Origin;
 use crate::udp::{Datagram, Received};
 use ferroce_proto::Instant;
 use ferroce_wire::icrc::Flow;
@@ -15,6 +16,7 @@ impl Engine {
     /// done.
     pub(super) fn progress(&'static self, now: Instant) -> bool {
         let mut done = self.read_sockets(false, now);
+        done |= self.read_rings();
         if self.lease.forwards_lately(now) {
             done |= self.read_forwarded();
         }
@@ -93,7 +95,7 @@ impl Engine {
                         ttl: datagram.ttl.unwrap_or(64),
                         len: datagram.bytes.len() as u16,
                     };
-                    if !env.accepts(&meta, false) || verify(&mut flow, datagram).is_none() {
+                    if !env.accepts(&meta, Origin::Network) || verify(&mut flow, datagram).is_none() {
                         tracing::trace!(qpn, ?meta, "packet refused");
                         continue;
                     }
@@ -102,7 +104,7 @@ impl Engine {
                             if datagram.congestion_experienced() && packet.headers.bth.opcode != Opcode::CNP {
                                 env.notify_congestion(proto.params().dest_qpn, now);
                             }
-                            env.handle(proto, now, &packet.headers, packet.payload, &meta);
+                            env.handle(proto, now, &packet.headers, packet.payload.into(), &meta);
                         }
                         Err(error) => tracing::trace!(qpn, %error, "packet refused"),
                     }

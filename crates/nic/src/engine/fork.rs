@@ -58,6 +58,7 @@ extern "C" fn child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     crate::sys::close_all_after_fork();
     copy::after_fork();
+    crate::shm::forget_after_fork();
     // Left as it is: its threads don't exist here, and its descriptors are closed.
     super::CURRENT.store(std::ptr::null_mut(), Ordering::Release);
     release(true);

@@ -110,13 +110,15 @@ pub fn prepare_wait(channel: RawFd) -> WaitPlan {
     engine.lease.stamp(now.after(WAIT));
     let taps = engine.taps.map_or(u64::MAX, Taps::next);
     let timer = Instant(engine.timers.next().min(taps)).since(now);
-    let timeout = if engine.run_queue.is_empty() { timer.min(WAIT / 2) } else { Duration::ZERO };
+    let work = engine.wait_on_rings() || !engine.run_queue.is_empty();
+    let timeout = if work { Duration::ZERO } else { timer.min(WAIT / 2) };
     WaitPlan { fds: [channel, engine.sockets.raw()], timeout }
 }
 
 /// Progress on behalf of a thread that has waited as [`prepare_wait`] said.
 pub fn progress_of_waiter() {
     let Some(engine) = current() else { return };
+    engine.end_wait_on_rings();
     let now = clock::now();
     engine.progress(now);
     engine.lease.stamp(now.after(LEASE));

@@ -5,6 +5,7 @@ use super::handoff::Bytes;
 use super::{Engine, Work};
 use crate::clock;
 use crate::packet::PacketMeta;
+use crate::qp::Origin;
 use ferroce_wire::Headers;
 
 /// A packet on its way between two QPs of this process.
@@ -43,8 +44,14 @@ impl Engine {
             let worked = qp.try_work(work, now, |proto, env| {
                 let inbox = env.inbox();
                 for record in std::iter::from_fn(|| inbox.pop()).take(BATCH) {
-                    if env.accepts(&record.meta, true) {
-                        env.handle(proto, now, &record.headers, &record.payload, &record.meta);
+                    if env.accepts(&record.meta, Origin::Here) {
+                        env.handle(
+                            proto,
+                            now,
+                            &record.headers,
+                            record.payload.as_slice().into(),
+                            &record.meta,
+                        );
                     }
                 }
             });

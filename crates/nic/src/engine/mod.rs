@@ -12,6 +12,7 @@ mod lease;
 mod local;
 mod qps;
 mod registry;
+mod rings;
 mod taps;
 mod thread;
 mod timers;
@@ -29,8 +30,10 @@ pub(crate) use registry::{
 pub(crate) use work::Work;
 
 use crate::error::{Error, Result};
+use crate::mem::MrTable;
 use crate::qp::Qp;
 use crate::rendezvous::Rendezvous;
+use crate::shm::Links;
 use crate::sys::{self, EngineFd};
 use addresses::Addresses;
 use handoff::{Deadlines, RunQueue, Sleep};
@@ -55,7 +58,9 @@ pub(crate) struct Engine {
     works: WorkPool,
     taps: Option<&'static Taps>,
     lease: Lease,
-    /// An epoll of the RoCE sockets: the background thread, and whoever waits for a completion event, sleeps on it.
+    /// Shared memory with the host's other processes.
+    links: Arc<Links>,
+    /// An epoll of the RoCE sockets and the doorbell: the background thread, and whoever waits for a completion event, sleeps on it.
     sockets: EngineFd,
     /// What only the background thread looks after.
     control: Control,
@@ -91,9 +96,11 @@ pub(crate) fn start() -> Result<&'static Engine> {
     }
     fork::install();
     let taps = Taps::from_env();
+    let links = Arc::new(Links::new(!addresses::udp_only() && !taps.is_some_and(Taps::has_faults))?);
+    MrTable::global().publish_all();
     let engine: &'static Engine = Box::leak(Box::new(Engine {
         generation: generation(),
-        rendezvous: Rendezvous::join()?,
+        rendezvous: Rendezvous::join_with(Some(links.clone()))?,
         addresses: Addresses::default(),
         qps: QpTable::default(),
         timers: Deadlines::default(),
@@ -102,10 +109,13 @@ pub(crate) fn start() -> Result<&'static Engine> {
         works: WorkPool::new(taps),
         taps,
         lease: Lease::default(),
+        links,
         sockets: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
         control: Control::new()?,
     }));
     engine.control.watch(engine.rendezvous.poll_fd())?;
+    engine.control.watch(engine.links.poll_fd())?;
+    engine.watch_doorbell()?;
     thread::spawn(engine)?;
     CURRENT.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
     Ok(engine)
@@ -115,6 +125,11 @@ impl Engine {
     /// How many forks lie between the first process and this engine's.
     pub(crate) fn generation(&self) -> u32 {
         self.generation
+    }
+
+    /// Shared memory with the host's other processes.
+    pub(crate) fn links(&self) -> &Links {
+        &self.links
     }
 
     /// Runs `f` with a set of buffers, then lets the QPs of this process work to which `f` has sent something.

@@ -57,6 +57,9 @@ impl Engine {
                 None => self.rendezvous.claim_slot()?,
             };
             slots.push(Slot::new(number));
+            if let Some(directory) = self.links.own() {
+                directory.add_slot(number);
+            }
             self.watch_slots()?;
         }
         let slot = slots.iter_mut().find(|s| s.count < PER_SLOT);

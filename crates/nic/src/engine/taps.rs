@@ -5,12 +5,13 @@
 
 use super::{Engine, Record};
 use crate::clock;
+use crate::packet::PacketMeta;
 use crate::tap::Direction;
 use crate::tap::capture::{Capture, Envelope};
 use crate::tap::fault::{Fault, FaultQueue};
 use crate::udp::{Datagram, Dest, HostAddr, Outlet, send_alone};
 use ferroce_proto::Instant;
-use ferroce_wire::ROCE_V2_PORT;
+use ferroce_wire::{Headers, ROCE_V2_PORT};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -154,15 +155,26 @@ impl Engine {
 
     /// Shows a packet of the `local` fabric to the capture.
     pub(crate) fn show_local(&self, record: &Record) {
+        self.show_message(Direction::Out, &record.headers, &record.payload, &record.meta);
+    }
+
+    /// Shows a packet that has come from, or goes to, another process of this host through shared memory.
+    pub(crate) fn show_message(
+        &self,
+        direction: Direction,
+        headers: &Headers,
+        payload: &[u8],
+        meta: &PacketMeta,
+    ) {
         if let Some(capture) = self.taps.and_then(|taps| taps.capture) {
-            let src = SocketAddr::new(record.meta.src, ROCE_V2_PORT);
-            let envelope = Envelope {
-                tos: record.meta.tos,
-                ttl: record.meta.ttl,
-                ..Envelope::plain(src, record.meta.dst)
-            };
-            let len = record.payload.len();
-            capture.message(Direction::Out, &envelope, &record.headers, &record.payload, len);
+            let src = SocketAddr::new(meta.src, ROCE_V2_PORT);
+            let envelope = Envelope { tos: meta.tos, ttl: meta.ttl, ..Envelope::plain(src, meta.dst) };
+            capture.message(direction, &envelope, headers, payload, payload.len());
         }
+    }
+
+    /// Packets are captured: they must all be there to be seen.
+    pub(crate) fn has_capture(&self) -> bool {
+        self.taps.is_some_and(|taps| taps.capture.is_some())
     }
 }

@@ -103,7 +103,7 @@ fn run(engine: &'static Engine) {
         let now = clock::now();
         let leased = engine.lease.is_fresh(now);
         if !leased {
-            if std::mem::take(&mut napped) && engine.read_sockets(false, now) {
+            if std::mem::take(&mut napped) && (engine.read_sockets(false, now) | engine.read_rings()) {
                 engine.lease.broken(now);
             }
             while engine.progress(clock::now()) {
@@ -117,7 +117,12 @@ fn run(engine: &'static Engine) {
             }
         }
         let (watched, timeout) = if leased { (1, NAP) } else { (2, engine.time_to_sleep(now)) };
-        if sys::poll(&mut pollfds[..watched], timeout).is_ok_and(|n| n > 0) {
+        let polled = sys::poll(&mut pollfds[..watched], timeout);
+        engine.sleep.end();
+        if !leased {
+            engine.wake_from_rings();
+        }
+        if polled.is_ok_and(|n| n > 0) {
             if pollfds[0].revents != 0 {
                 engine.look_after_control();
             }
@@ -127,7 +132,6 @@ fn run(engine: &'static Engine) {
             }
         }
         napped = leased;
-        engine.sleep.end();
     }
 }
 
@@ -136,7 +140,7 @@ impl Engine {
     fn time_to_sleep(&self, now: Instant) -> Duration {
         let next = || self.timers.next().min(self.taps.map_or(u64::MAX, Taps::next));
         let until = next().min(now.after(SLEEP).0);
-        let due = || if self.run_queue.is_empty() { next() } else { now.0 };
+        let due = || if self.run_queue.is_empty() && !self.sleep_on_rings() { next() } else { now.0 };
         Instant(self.sleep.begin(until, due)).since(now)
     }
 
@@ -150,6 +154,7 @@ impl Engine {
         if let Err(error) = served {
             tracing::debug!(%error, "serving the host's other processes");
         }
+        self.attend_links();
         if let Some(monitor) = &self.control.monitor {
             self.look_at_network(&mut monitor.lock());
         }

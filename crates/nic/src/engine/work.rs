@@ -3,8 +3,10 @@
 use super::taps::Taps;
 use crate::cq::Wc;
 use crate::qp::{Qp, ReadAhead};
+use crate::shm::Link;
 use crate::udp::{Outlet, TxBatch};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// One thread's buffers, for as long as it is at work.
@@ -18,6 +20,10 @@ pub(crate) struct Work {
     pub(crate) kicks: Vec<Arc<Qp>>,
     /// A packet wasn't taken for now.
     pub(crate) blocked: bool,
+    /// … because there was no room in this link's ring.
+    pub(crate) blocked_on: Option<Arc<Link>>,
+    /// Links through which something was sent and whose peers may have to be woken.
+    pub(crate) rung: SmallVec<[Arc<Link>; 2]>,
 }
 
 impl Work {
@@ -26,6 +32,16 @@ impl Work {
         self.ahead.clear();
         if !self.batch.is_empty() {
             self.batch.flush();
+        }
+        for link in self.rung.drain(..) {
+            link.ring_bell();
+        }
+    }
+
+    /// Something was sent through `link`.
+    pub(crate) fn rings(&mut self, link: &Arc<Link>) {
+        if !self.rung.iter().any(|other| Arc::ptr_eq(other, link)) {
+            self.rung.push(link.clone());
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::arena;
 use parking_lot::Mutex;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// The program's memory isn't there (any more), or not with the rights the copy needs.
@@ -86,6 +86,41 @@ pub fn write(addr: u64, src: &[u8]) -> Result<(), Fault> {
     }
     // SAFETY: as above.
     unsafe { through_memfd(ours, theirs) }
+}
+
+/// Copies `len` bytes from the program's memory at `addr` to a file of shared memory, at byte `at`, which is mapped at
+/// `mapped`.
+///
+/// # Errors
+/// [`Fault`] when a byte can't be read; a part may have been copied.
+pub(crate) fn read_to_file(
+    addr: u64,
+    file: RawFd,
+    at: usize,
+    mapped: *mut u8,
+    len: usize,
+) -> Result<(), Fault> {
+    if len > SMALL {
+        let ours = libc::iovec { iov_base: mapped.cast(), iov_len: len };
+        let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: len };
+        // SAFETY: no reference exists to shared memory; the kernel checks the other side's range.
+        if unsafe { vm_copy(&[ours], &[theirs], false) } {
+            return Ok(());
+        }
+    }
+    // SAFETY: the kernel checks the program's side; nothing of ours is written but the file.
+    let done = unsafe { libc::syscall(libc::SYS_pwrite64, file, addr, len, at) };
+    if done == len as libc::c_long { Ok(()) } else { Err(Fault) }
+}
+
+/// Copies `len` bytes from a file of shared memory, at byte `at`, to the program's memory at `addr`.
+///
+/// # Errors
+/// [`Fault`] when a byte can't be written; a part may have been.
+pub(crate) fn write_from_file(addr: u64, file: RawFd, at: usize, len: usize) -> Result<(), Fault> {
+    // SAFETY: the kernel checks the program's side, which is registered memory.
+    let done = unsafe { libc::syscall(libc::SYS_pread64, file, addr, len, at) };
+    if done == len as libc::c_long { Ok(()) } else { Err(Fault) }
 }
 
 /// Can the 4-byte aligned word at `addr` be written? The kernel adds 0 to it, atomically.

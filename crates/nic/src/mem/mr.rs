@@ -6,6 +6,7 @@
 
 use super::{Pd, copy};
 use crate::error::{Error, Result, invalid};
+use crate::shm;
 use ferroce_proto::{RemoteAccess, RemoteError, Sge};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -92,9 +93,11 @@ impl Mr {
     /// touches the memory as it was registered before. After an error the region is what it was.
     ///
     /// # Errors
-    /// As [`Mr::register`], and [`Error::Invalid`] for a region that is deregistered.
+    /// As [`Mr::register`]; [`Error::Invalid`] for a region that is deregistered; [`Error::Busy`] when another process is
+    /// in the middle of an access and doesn't end it within a second.
     pub fn reregister(&self, pd: Option<&Arc<Pd>>, init: MrInit) -> Result<()> {
         check(&init)?;
+        shm::revoke_region(self.key)?;
         let mut gate = self.gate.write();
         let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
         registered.init = init;
@@ -102,17 +105,26 @@ impl Mr {
             pd.hold();
             std::mem::replace(&mut registered.pd, pd.clone()).release();
         }
+        if let Some(directory) = shm::own_directory() {
+            directory.publish_region(self.key, registered.pd.id(), &init);
+        }
         Ok(())
     }
 
     /// Ends the registration (ibv_dereg_mr(3)). When this returns, nothing touches the memory through the region.
-    pub fn deregister(&self) {
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when another process is in the middle of an access and doesn't end it within a second: the region
+    /// stays.
+    pub fn deregister(&self) -> Result<()> {
+        shm::revoke_region(self.key)?;
         // The gate isn't held while the table is locked.
         let registered = self.gate.write().take();
         if let Some(registered) = registered {
             TABLE.remove(self.key);
             registered.pd.release();
         }
+        Ok(())
     }
 }
 
@@ -165,12 +177,28 @@ impl MrTable {
         let mr = Arc::new(Mr { key, gate: RwLock::new(Some(Registered { init, pd: pd.clone() })) });
         slot.region = Some(mr.clone());
         pd.hold();
+        if let Some(directory) = shm::own_directory() {
+            directory.publish_region(key, pd.id(), &init);
+        }
         Ok(mr)
+    }
+
+    /// Lists all regions in a directory that was made after them.
+    pub(crate) fn publish_all(&self) {
+        let slots = self.slots.read();
+        let Some(directory) = shm::own_directory() else { return };
+        for mr in slots.regions.iter().filter_map(|slot| slot.region.as_ref()) {
+            if let Some(Registered { init, pd }) = &*mr.gate.read_recursive() {
+                directory.publish_region(mr.key, pd.id(), init);
+            }
+        }
     }
 
     fn remove(&self, key: u32) {
         let index = (key >> 8) - 1;
         let mut slots = self.slots.write();
+        // A directory that was just made may have listed it meanwhile; nobody knows of that directory yet.
+        shm::withdraw_region(key);
         let region = slots.regions[index as usize].region.take();
         slots.free.push(index);
         drop(slots);

@@ -7,10 +7,12 @@ use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
 use crate::mem::{MrTable, copy};
 use crate::packet::{Grh, PacketMeta};
+use crate::shm::{Link, RingBytes, RingPayload, Sent};
+use crate::tap::Direction;
 use crate::udp::PushError;
 use ferroce_proto::{
-    AtomicOp, Completion, Env, Instant, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, Sge, Source,
-    TransmitError, WcOpcode, WcStatus,
+    AtomicOp, Completion, Data, Env, Instant, Payload, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError,
+    SendOp, SendWr, Sge, Source, TransmitError, WcOpcode, WcStatus,
 };
 use ferroce_wire::{Bth, Headers, ICRC_LEN, Opcode, Service};
 use std::sync::Arc;
@@ -24,6 +26,55 @@ const READ_AHEAD: usize = 64 * 1024;
 const CNP_INTERVAL: Duration = Duration::from_micros(50);
 /// Reserved bytes after a congestion notification's BTH.
 const CNP_RESERVED: usize = 16;
+
+/// Where a packet has come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// A socket.
+    Network,
+    /// This process.
+    Here,
+    /// Another process of this host; `None`: it hasn't introduced itself yet.
+    Process(Option<u64>),
+}
+
+/// A packet's payload, wherever it lies.
+#[derive(Clone, Copy)]
+pub(crate) enum RxPayload<'a> {
+    Bytes(&'a [u8]),
+    Ring(RingPayload<'a>),
+}
+
+impl<'a> From<&'a [u8]> for RxPayload<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl<'a> From<RingPayload<'a>> for RxPayload<'a> {
+    fn from(payload: RingPayload<'a>) -> Self {
+        Self::Ring(payload)
+    }
+}
+
+impl Payload for RxPayload<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Ring(payload) => payload.len(),
+        }
+    }
+}
+
+impl RxPayload<'_> {
+    /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
+    fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), copy::Fault> {
+        match self {
+            Self::Bytes(bytes) => copy::write(addr, &bytes[offset..offset + len]),
+            Self::Ring(payload) => payload.copy_to(offset, addr, len),
+        }
+    }
+}
 
 /// The surroundings of `qp` while its lock is held.
 pub(crate) struct QpEnv<'a> {
@@ -103,25 +154,33 @@ fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> 
     Ok(())
 }
 
-fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &[u8]) -> Result<(), ()> {
+fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &RxPayload<'_>) -> Result<(), ()> {
     let table = MrTable::global();
     let mut done = 0;
     for (piece, at) in pieces(sges, offset, src.len()) {
-        let part = &src[at..at + piece.length as usize];
-        table.local(pd, &piece, true, |addr| copy::write(addr, part))?;
-        done += part.len();
+        let len = piece.length as usize;
+        table.local(pd, &piece, true, |addr| src.copy_to(at, addr, len))?;
+        done += len;
     }
     if done == src.len() { Ok(()) } else { Err(()) }
 }
 
 impl<'a> QpEnv<'a> {
     /// Is a packet from there one that this QP listens to?
-    pub(crate) fn accepts(&self, meta: &PacketMeta, local: bool) -> bool {
+    pub(crate) fn accepts(&self, meta: &PacketMeta, origin: Origin) -> bool {
+        let mirrors = |own: &PacketMeta| own.src == meta.dst && own.dst == meta.src;
         match (self.qp.service, self.path) {
             (Service::Ud, _) => true,
-            (_, Some(Path::Local { meta: own })) => local && own.src == meta.dst && own.dst == meta.src,
+            (_, Some(Path::Local { meta: own })) => origin == Origin::Here && mirrors(own),
+            (_, Some(Path::Shm { meta: own, link })) => {
+                // Each of two processes may have made a link: what counts is the process.
+                let known = link.process();
+                matches!(origin, Origin::Process(from) if from == known || known.is_none()) && mirrors(own)
+            }
             (_, Some(Path::Udp { dest, .. })) => {
-                !local && dest.peer().ip() == meta.src && dest.endpoint().address().ip() == meta.dst
+                origin == Origin::Network
+                    && dest.peer().ip() == meta.src
+                    && dest.endpoint().address().ip() == meta.dst
             }
             (_, None) => false,
         }
@@ -133,7 +192,7 @@ impl<'a> QpEnv<'a> {
         proto: &mut ferroce_proto::Qp<Arc<Ah>>,
         now: Instant,
         headers: &Headers,
-        payload: &[u8],
+        payload: RxPayload<'_>,
         meta: &PacketMeta,
     ) {
         self.meta = Some(*meta);
@@ -171,6 +230,40 @@ impl<'a> QpEnv<'a> {
         }
     }
 
+    /// Sends a packet to another process of this host.
+    fn transmit_record(
+        &mut self,
+        link: &Arc<Link>,
+        headers: &Headers,
+        meta: &PacketMeta,
+        len: usize,
+        source: Source<'_>,
+    ) -> Result<(), TransmitError> {
+        let (pd, engine) = (self.pd(), self.qp.engine);
+        let sent = link.send(headers, meta, len, |ring| {
+            fill_ring(pd, source, ring)?;
+            if engine.has_capture() {
+                engine.show_message(Direction::Out, headers, &ring.to_vec(), meta);
+            }
+            Ok(())
+        });
+        match sent {
+            Sent::Published(end) => {
+                self.qp.last_record.store(end, Ordering::Relaxed);
+                self.work.rings(link);
+                Ok(())
+            }
+            Sent::Full if self.qp.service != Service::Rc && link.is_stuck(crate::clock::now()) => Ok(()),
+            Sent::Full => {
+                self.work.blocked = true;
+                self.work.blocked_on = Some(link.clone());
+                Err(TransmitError::Blocked)
+            }
+            Sent::Lost => Ok(()),
+            Sent::Failed(error) => Err(error),
+        }
+    }
+
     /// What QPs of this process have sent to this one.
     pub(crate) fn inbox(&self) -> &'a Inbox<Record> {
         &self.qp.inbox
@@ -191,6 +284,47 @@ impl<'a> QpEnv<'a> {
         for wc in std::mem::take(&mut self.work.received) {
             self.qp.recv_cq.push(wc);
         }
+    }
+}
+
+/// Runs `f` with place, address and length of each part of `len` bytes from `offset` of a message; `None` when a key or a
+/// copy is wrong: a packet then finds out which.
+fn each_piece(
+    pd: u32,
+    sges: &[Sge],
+    offset: u64,
+    len: usize,
+    write: bool,
+    mut f: impl FnMut(u64, u64, usize) -> bool,
+) -> Option<u32> {
+    let table = MrTable::global();
+    for (piece, at) in pieces(sges, offset, len) {
+        let copied = |addr| if f(at as u64, addr, piece.length as usize) { Ok(()) } else { Err(copy::Fault) };
+        table.local(pd, &piece, write, copied).ok()?;
+    }
+    Some(len as u32)
+}
+
+/// Fills a record's payload with the one that `source` names.
+fn fill_ring(pd: u32, source: Source<'_>, ring: &RingBytes<'_>) -> Result<(), TransmitError> {
+    let table = MrTable::global();
+    match source {
+        Source::None => Ok(()),
+        Source::Bytes(bytes) => {
+            ring.put(bytes);
+            Ok(())
+        }
+        Source::Local { sges, offset, len } => pieces(sges, offset, len as usize)
+            .try_for_each(|(piece, at)| {
+                let len = piece.length as usize;
+                table.local(pd, &piece, false, |addr| ring.copy_from(at, addr, len))
+            })
+            .map_err(|()| TransmitError::Local),
+        Source::Remote { rkey, va, len } => table
+            .remote(pd, rkey, va, u64::from(len), RemoteAccess::Read, |addr| {
+                ring.copy_from(0, addr, len as usize)
+            })
+            .map_err(TransmitError::Remote),
     }
 }
 
@@ -220,7 +354,7 @@ fn source_len(source: &Source<'_>) -> usize {
 }
 
 impl Env for QpEnv<'_> {
-    type Payload<'p> = &'p [u8];
+    type Payload<'p> = RxPayload<'p>;
     type Address = Arc<Ah>;
 
     fn transmit(
@@ -238,6 +372,12 @@ impl Env for QpEnv<'_> {
         };
         let Work { batch, ahead, .. } = &mut *self.work;
         match path {
+            Path::Shm { meta, link } => {
+                let link = link.clone();
+                let on_wire = headers.len() + len.next_multiple_of(4) + ICRC_LEN;
+                let meta = PacketMeta { len: u16::try_from(on_wire).unwrap_or(u16::MAX - 28), ..*meta };
+                self.transmit_record(&link, headers, &meta, len, source)
+            }
             Path::Udp { dest, share } => {
                 if self.qp.service != Service::Rc && !share.has_room(len as u32) {
                     self.work.blocked = true;
@@ -271,6 +411,42 @@ impl Env for QpEnv<'_> {
         }
     }
 
+    fn execute_directly(&mut self, peer: u32, wr: &SendWr<Arc<Ah>>, offset: u64, max: u32) -> Option<u32> {
+        let Some(Path::Shm { link, .. }) = self.path else { return None };
+        if !link.may_access() || self.qp.engine.has_capture() {
+            return None;
+        }
+        let (pd, ends) = (self.pd(), (self.qp.qpn, peer));
+        let range = |va: u64, rkey, len: usize| (rkey, va.wrapping_add(offset), len as u64);
+        match (&wr.op, &wr.data) {
+            (&SendOp::Write { va, rkey }, Data::Inline(bytes)) => {
+                let part = bytes.get(offset as usize..)?;
+                let part = &part[..part.len().min(max as usize)];
+                link.access(ends, range(va, rkey, part.len()), RemoteAccess::Write, |peer, to| {
+                    peer.write(to, part.as_ptr() as u64, part.len()).then_some(part.len() as u32)
+                })
+            }
+            (&SendOp::Write { va, rkey }, Data::Sges(sges)) => {
+                let len = (wr.data.len() - offset).min(u64::from(max)) as usize;
+                link.access(ends, range(va, rkey, len), RemoteAccess::Write, |peer, to| {
+                    each_piece(pd, sges, offset, len, false, |at, addr, len| peer.write(to + at, addr, len))
+                })
+            }
+            (&SendOp::Read { va, rkey }, Data::Sges(sges)) => {
+                let len = (wr.data.len() - offset).min(u64::from(max)) as usize;
+                link.access(ends, range(va, rkey, len), RemoteAccess::Read, |peer, from| {
+                    each_piece(pd, sges, offset, len, true, |at, addr, len| peer.read(from + at, addr, len))
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn is_undelivered(&self) -> bool {
+        let Some(Path::Shm { link, .. }) = self.path else { return false };
+        !link.is_dead() && !link.is_consumed(self.qp.last_record.load(Ordering::Relaxed))
+    }
+
     fn window(&self) -> u32 {
         match self.path {
             Some(Path::Udp { share, .. }) => share.window(),
@@ -295,17 +471,17 @@ impl Env for QpEnv<'_> {
         }
     }
 
-    fn place(&mut self, sges: &[Sge], offset: u64, payload: &&[u8]) -> Result<(), ()> {
+    fn place(&mut self, sges: &[Sge], offset: u64, payload: &RxPayload<'_>) -> Result<(), ()> {
         scatter(self.pd(), sges, offset, payload)
     }
 
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
-        scatter(self.pd(), sges, offset, bytes)
+        scatter(self.pd(), sges, offset, &bytes.into())
     }
 
     fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()> {
         let grh = self.meta.as_ref().map_or([0; Grh::LEN], Grh::of);
-        scatter(self.pd(), sges, 0, &grh)
+        scatter(self.pd(), sges, 0, &grh.as_slice().into())
     }
 
     fn check_remote(
@@ -318,10 +494,11 @@ impl Env for QpEnv<'_> {
         MrTable::global().remote(self.pd(), rkey, va, len, access, |_| Ok(()))
     }
 
-    fn write_remote(&mut self, rkey: u32, va: u64, payload: &&[u8]) -> Result<(), RemoteError> {
-        let len = payload.len() as u64;
-        MrTable::global()
-            .remote(self.pd(), rkey, va, len, RemoteAccess::Write, |addr| copy::write(addr, payload))
+    fn write_remote(&mut self, rkey: u32, va: u64, payload: &RxPayload<'_>) -> Result<(), RemoteError> {
+        let len = payload.len();
+        MrTable::global().remote(self.pd(), rkey, va, len as u64, RemoteAccess::Write, |addr| {
+            payload.copy_to(0, addr, len)
+        })
     }
 
     fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError> {

@@ -8,7 +8,7 @@ mod env;
 
 pub(crate) use crate::ah::Path;
 pub use attr::{AddressVector, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
-pub(crate) use env::ReadAhead;
+pub(crate) use env::{Origin, ReadAhead};
 
 use crate::ah::Ah;
 use crate::cq::{Cq, Wc};
@@ -17,6 +17,7 @@ use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
+use crate::shm::{self, Link};
 use env::QpEnv;
 use ferroce_proto::{Counters, Data, Instant, PostError, QpState, RecvWqe, SendOp, SendWr};
 use ferroce_wire::Service;
@@ -28,8 +29,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 pub const MAX_INLINE: u32 = 1024;
 /// Bytes a QP may send in one go before others get their turn.
 const BUDGET: u32 = 64 * 1024;
-/// Path MTU between QPs of one process.
-const LOCAL_MTU: u32 = 64 * 1024;
+/// Path MTU between QPs of one host.
+const LOCAL_MTU: u32 = shm::MAX_PAYLOAD as u32;
 
 /// Sizes of a QP's queues (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +66,8 @@ struct Inner {
     proto: ferroce_proto::Qp<Arc<Ah>>,
     attr: QpAttr,
     path: Option<Path>,
+    /// Other processes may find the QP in this one's directory.
+    listed: bool,
 }
 
 /// A queue pair (ibv_create_qp(3)).
@@ -91,6 +94,8 @@ pub struct Qp {
     notify_drained: AtomicBool,
     /// When the last congestion notification was sent.
     last_cnp: AtomicU64,
+    /// Where in its link's ring the last packet ends.
+    last_record: AtomicU64,
     unacked_async: Unacked,
 }
 
@@ -140,6 +145,7 @@ impl Qp {
                     proto: ferroce_proto::Qp::new(service, qpn, cap.max_send_wr),
                     attr: QpAttr::default(),
                     path: None,
+                    listed: false,
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),
                 inbox: Inbox::default(),
@@ -147,6 +153,7 @@ impl Qp {
                 deadline: Deadline::default(),
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
+                last_record: AtomicU64::new(0),
                 unacked_async: Unacked::default(),
             })
         })?;
@@ -231,6 +238,15 @@ impl Qp {
     /// # Errors
     /// [`Error::Invalid`], naming the attribute.
     pub fn modify(self: &Arc<Self>, attr: &QpAttr, bits: u32) -> Result<()> {
+        // Asking another process can take a while: not with the QP locked.
+        let path = self.new_path(attr, bits)?;
+        self.unlist()?;
+        let result = self.modify_with(attr, bits, path);
+        self.list(&mut self.inner.lock());
+        result
+    }
+
+    fn modify_with(self: &Arc<Self>, attr: &QpAttr, bits: u32, path: Option<(Path, u32)>) -> Result<()> {
         self.engine.with_work(|work| {
             let mut inner = self.inner.lock();
             let from = inner.proto.state();
@@ -238,7 +254,6 @@ impl Qp {
             if self.is_inherited() && !matches!(to, QpState::Err | QpState::Reset) {
                 return Err(Error::Dead("the queue pair belongs to the process before the fork".into()));
             }
-            let path = self.new_path(&inner, attr, bits)?;
             let has = |bit: u32| bits & bit != 0;
             if to == QpState::Reset {
                 inner.attr = QpAttr::default();
@@ -251,7 +266,7 @@ impl Qp {
                 params.path_mtu = mtu;
                 // UC needs no pace where it can see how full the peer's socket is.
                 params.lossless = match &path {
-                    Path::Local { .. } => true,
+                    Path::Local { .. } | Path::Shm { .. } => true,
                     Path::Udp { share, .. } => self.service == Service::Uc && share.is_on_this_host(),
                 };
                 inner.path = Some(path);
@@ -276,16 +291,25 @@ impl Qp {
     }
 
     /// The path that IBV_QP_AV leads to, with its MTU in bytes.
-    fn new_path(&self, inner: &Inner, attr: &QpAttr, bits: u32) -> Result<Option<(Path, u32)>> {
+    fn new_path(&self, attr: &QpAttr, bits: u32) -> Result<Option<(Path, u32)>> {
         if bits & mask::AV == 0 || self.service == Service::Ud {
             return Ok(None);
         }
-        let qpn = if bits & mask::DEST_QPN != 0 { attr.dest_qpn } else { inner.attr.dest_qpn };
-        let mtu_code = if bits & mask::PATH_MTU != 0 { attr.path_mtu } else { inner.attr.path_mtu };
+        let (from, old) = {
+            let inner = self.inner.lock();
+            (inner.proto.state(), inner.attr)
+        };
+        // What is wrong is said before another process is bothered.
+        let to = attr::check(self.service, from, attr, bits)?;
+        if to == QpState::Reset || self.is_inherited() {
+            return Ok(None);
+        }
+        let qpn = if bits & mask::DEST_QPN != 0 { attr.dest_qpn } else { old.dest_qpn };
+        let mtu_code = if bits & mask::PATH_MTU != 0 { attr.path_mtu } else { old.path_mtu };
         let mtu = 128 << mtu_code;
         let path = self.engine.path(self.pd.context(), &attr.av, qpn)?;
         match path {
-            Path::Local { .. } => Ok(Some((path, LOCAL_MTU))),
+            Path::Local { .. } | Path::Shm { .. } => Ok(Some((path, LOCAL_MTU))),
             Path::Udp { .. } => {
                 let active = self.engine.path_mtu(&path, self.pd.context());
                 if mtu > active {
@@ -294,6 +318,31 @@ impl Qp {
                 Ok(Some((path, mtu)))
             }
         }
+    }
+
+    /// Lets the peer's process reach memory through this QP without this process, where that is possible.
+    fn list(&self, inner: &mut Inner) {
+        let shared = self.service == Service::Rc && matches!(inner.path, Some(Path::Shm { .. }));
+        if !shared || inner.listed || !matches!(inner.proto.state(), QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        if let Some(directory) = shm::own_directory() {
+            let params = inner.proto.params();
+            let reads = params.max_dest_rd_atomic > 0;
+            directory.publish_qp(self.qpn, params.dest_qpn, self.pd.id(), params.access, reads);
+            inner.listed = true;
+        }
+    }
+
+    /// Undoes [`Qp::list`]; when this returns, no other process accesses memory through the QP.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when one is in the middle of an access and doesn't end it within a second.
+    fn unlist(&self) -> Result<()> {
+        if self.is_inherited() || !std::mem::take(&mut self.inner.lock().listed) {
+            return Ok(());
+        }
+        shm::revoke_qp(self.qpn).inspect_err(|_| self.inner.lock().listed = true)
     }
 
     fn set_params(&self, inner: &mut Inner) {
@@ -455,15 +504,22 @@ impl Qp {
         now: Instant,
         f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
     ) {
-        let Inner { proto, path, .. } = inner;
+        let Inner { proto, path, listed, .. } = inner;
         let mut env = QpEnv { qp: self, path: path.as_ref(), work, meta: None };
         f(proto, &mut env);
         let more = proto.transmit(now, &mut env, BUDGET);
         proto.flush_acks(now, &mut env);
         env.work.send();
         env.publish();
-        self.state.store(proto.state() as u8, Ordering::Release);
-        let blocked = std::mem::take(&mut env.work.blocked);
+        let state = proto.state();
+        self.state.store(state as u8, Ordering::Release);
+        let waits = env.work.blocked_on.take().is_some_and(|link| self.wait_for_room(&link, now));
+        let blocked = std::mem::take(&mut env.work.blocked) && !waits;
+        if *listed && state == QpState::Err {
+            // The QP has failed by itself, and nobody was promised anything.
+            *listed = false;
+            shm::withdraw_qp(self.qpn);
+        }
         if let Some(at) = proto.next_timeout() {
             self.engine.schedule(self, at);
         }
@@ -473,6 +529,16 @@ impl Qp {
         if self.inbox.has_records() {
             work.kicks.push(self.clone());
         }
+    }
+
+    /// Goes on when there is room in a link's ring, or, where packets may be lost, after a while. False when there is room
+    /// already.
+    fn wait_for_room(self: &Arc<Self>, link: &Link, now: Instant) -> bool {
+        let waits = link.block(self);
+        if waits && self.service != Service::Rc {
+            self.engine.schedule(self, link.stuck_at(now));
+        }
+        waits
     }
 
     /// Keeps the QP still over a fork.
@@ -494,7 +560,11 @@ impl Qp {
     }
 
     /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
-    pub fn destroy(self: &Arc<Self>) {
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when another process is in the middle of an access and doesn't end it within a second: the QP stays.
+    pub fn destroy(self: &Arc<Self>) -> Result<()> {
+        self.unlist()?;
         self.engine.remove_qp(self.qpn);
         self.engine.with_work(|work| {
             let mut inner = self.inner.lock();
@@ -515,6 +585,7 @@ impl Qp {
             srq.release();
         }
         self.pd.release();
+        Ok(())
     }
 }
 

@@ -13,8 +13,17 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 const MAGIC: [u8; 4] = *b"FRCE";
-/// What a request can ask for.
+/// What a request can ask for: the sockets of an address,
 const KIND_GROUP: u8 = 1;
+/// … or shared memory between the two processes, which a [`Greeter`] sees to.
+pub(crate) const KIND_LINK: u8 = 2;
+/// Answers, to either.
+pub(crate) const GRANTED: u8 = Reply::Granted as u8;
+pub(crate) const REFUSED: u8 = Reply::Refused as u8;
+/// What all messages begin with: magic, version, kind or status, two reserved bytes.
+const FRAME: usize = 8;
+/// No message is longer.
+const LONGEST: usize = 128;
 const MESSAGE: usize = 4 + 4 + 16 + 4;
 /// How long a client that has connected may take to ask.
 const REQUEST_PATIENCE: Duration = Duration::from_millis(2);
@@ -37,12 +46,28 @@ enum Reply {
     Refused = 2,
 }
 
-/// Magic, version, kind or status, two reserved bytes, GID, scope.
+/// Who takes requests for shared memory.
+pub(crate) trait Greeter: Send + Sync {
+    /// Answers the request, at once, and keeps the connection if it likes.
+    fn greet(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>);
+}
+
+/// The beginning of a message.
+pub(crate) fn frame(kind: u8) -> [u8; FRAME] {
+    let [m0, m1, m2, m3] = MAGIC;
+    [m0, m1, m2, m3, VERSION as u8, kind, 0, 0]
+}
+
+/// The kind or status of a message of this version.
+pub(crate) fn framed(bytes: &[u8]) -> Option<u8> {
+    let &[m0, m1, m2, m3, version, kind, ..] = bytes else { return None };
+    ([m0, m1, m2, m3] == MAGIC && u32::from(version) == VERSION).then_some(kind)
+}
+
+/// Frame, GID, scope.
 fn message(kind: u8, address: HostAddr) -> [u8; MESSAGE] {
     let mut bytes = [0; MESSAGE];
-    bytes[..4].copy_from_slice(&MAGIC);
-    bytes[4] = VERSION as u8;
-    bytes[5] = kind;
+    bytes[..FRAME].copy_from_slice(&frame(kind));
     bytes[8..24].copy_from_slice(&address.gid());
     bytes[24..].copy_from_slice(&address.scope_id().to_ne_bytes());
     bytes
@@ -50,10 +75,19 @@ fn message(kind: u8, address: HostAddr) -> [u8; MESSAGE] {
 
 fn parse(bytes: &[u8]) -> Option<(u8, HostAddr)> {
     let bytes: &[u8; MESSAGE] = bytes.try_into().ok()?;
-    let [m0, m1, m2, m3, version, kind, ..] = *bytes;
     let scope = u32::from_ne_bytes(*bytes[24..].first_chunk()?);
     let address = HostAddr::from_gid(*bytes[8..].first_chunk()?, scope);
-    ([m0, m1, m2, m3] == MAGIC && u32::from(version) == VERSION).then_some((kind, address))
+    framed(bytes).map(|kind| (kind, address))
+}
+
+/// Sends one message with descriptors.
+pub(crate) fn send_with(fd: RawFd, bytes: &mut [u8], fds: &[RawFd]) -> io::Result<()> {
+    let mut rights = Rights::new();
+    if !fds.is_empty() {
+        let payload: Vec<u8> = fds.iter().flat_map(|fd| fd.to_ne_bytes()).collect();
+        rights.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, &payload);
+    }
+    send(fd, bytes, &mut rights)
 }
 
 fn send(fd: RawFd, bytes: &mut [u8], rights: &mut Rights) -> io::Result<()> {
@@ -69,7 +103,7 @@ fn send(fd: RawFd, bytes: &mut [u8], rights: &mut Rights) -> io::Result<()> {
 }
 
 /// Receives one message; the descriptors that came with it are owned from here on.
-fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
+pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
     sys::opening(|| receive_and_adopt(fd, bytes))
 }
 
@@ -100,7 +134,12 @@ fn receive_and_adopt(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<Engi
 
 /// Serves the connections waiting at a listener: at most 16, each given two milliseconds to say what it wants, and not
 /// more than four in all.
-pub(super) fn serve(listener: RawFd, uid: u32, find: &mut dyn FnMut(HostAddr) -> Option<Vec<RawFd>>) {
+pub(super) fn serve(
+    listener: RawFd,
+    uid: u32,
+    greeter: Option<&dyn Greeter>,
+    find: &mut dyn FnMut(HostAddr) -> Option<Vec<RawFd>>,
+) {
     let deadline = Instant::now() + 2 * REQUEST_PATIENCE;
     for _ in 0..16 {
         let connection = match sys::accept(listener) {
@@ -113,7 +152,7 @@ pub(super) fn serve(listener: RawFd, uid: u32, find: &mut dyn FnMut(HostAddr) ->
             }
         };
         let left = deadline.saturating_duration_since(Instant::now()).min(REQUEST_PATIENCE);
-        if let Err(error) = serve_one(connection.raw(), uid, left, find) {
+        if let Err(error) = serve_one(connection, uid, left, greeter, find) {
             tracing::debug!(%error, "a rendezvous request was not answered");
         }
         if left.is_zero() {
@@ -123,32 +162,35 @@ pub(super) fn serve(listener: RawFd, uid: u32, find: &mut dyn FnMut(HostAddr) ->
 }
 
 fn serve_one(
-    fd: RawFd,
+    connection: EngineFd,
     uid: u32,
     patience: Duration,
+    greeter: Option<&dyn Greeter>,
     find: &mut dyn FnMut(HostAddr) -> Option<Vec<RawFd>>,
 ) -> io::Result<()> {
+    let fd = connection.raw();
     if sys::peer_credentials(fd)?.uid != uid {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
     if !sys::wait_for(fd, libc::POLLIN, patience) {
         return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
     }
-    let mut bytes = [0; MESSAGE + 1];
-    let (length, _) = receive(fd, &mut bytes)?;
-    let mut rights = Rights::new();
-    let (status, address) = match parse(&bytes[..length]) {
+    let mut bytes = [0; LONGEST];
+    let (length, received) = receive(fd, &mut bytes)?;
+    let bytes = &bytes[..length];
+    if framed(bytes) == Some(KIND_LINK)
+        && let Some(greeter) = greeter
+    {
+        greeter.greet(connection, bytes, received);
+        return Ok(());
+    }
+    match parse(bytes) {
         Some((KIND_GROUP, address)) => match find(address) {
-            Some(fds) => {
-                let payload: Vec<u8> = fds.iter().flat_map(|fd| fd.to_ne_bytes()).collect();
-                rights.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, &payload);
-                (Reply::Granted, address)
-            }
-            None => (Reply::Unknown, address),
+            Some(fds) => send_with(fd, &mut message(GRANTED, address), &fds),
+            None => send_with(fd, &mut message(Reply::Unknown as u8, address), &[]),
         },
-        _ => (Reply::Refused, HostAddr::from_gid([0; 16], 0)),
-    };
-    send(fd, &mut message(status as u8, address), &mut rights)
+        _ => send_with(fd, &mut message(REFUSED, HostAddr::from_gid([0; 16], 0)), &[]),
+    }
 }
 
 /// What asking around came to.
@@ -223,13 +265,19 @@ fn answers(asked: &mut Vec<EngineFd>, address: HostAddr) -> Result<Option<Box<[E
     Ok(None)
 }
 
-fn request(name: &Name, address: HostAddr, uid: u32) -> io::Result<EngineFd> {
+/// A connection to the holder of a name, if it is a process of this user.
+pub(super) fn dial(name: &Name, uid: u32) -> io::Result<EngineFd> {
     let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
     sys::connect(socket.raw(), name)?;
     if sys::peer_credentials(socket.raw())?.uid != uid {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    send(socket.raw(), &mut message(KIND_GROUP, address), &mut Rights::new())?;
+    Ok(socket)
+}
+
+fn request(name: &Name, address: HostAddr, uid: u32) -> io::Result<EngineFd> {
+    let socket = dial(name, uid)?;
+    send_with(socket.raw(), &mut message(KIND_GROUP, address), &[])?;
     Ok(socket)
 }
 

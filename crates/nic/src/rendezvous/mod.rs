@@ -32,7 +32,7 @@
 mod error;
 mod forward;
 mod group;
-mod handover;
+pub(crate) mod handover;
 mod names;
 mod slots;
 
@@ -44,6 +44,7 @@ use crate::sys::{self, EngineFd};
 use crate::udp::{Datagram, Endpoint, HostAddr};
 use forward::{Forwarder, Inbox};
 use handover::Answer;
+pub(crate) use handover::Greeter;
 use names::{Name, USABLE};
 use parking_lot::{Mutex, RwLock};
 use slots::Slot;
@@ -93,6 +94,7 @@ pub struct Rendezvous {
     joining: Mutex<()>,
     forwarder: Forwarder,
     inbox: Mutex<Inbox>,
+    greeter: Option<Arc<dyn Greeter>>,
 }
 
 impl std::fmt::Debug for Rendezvous {
@@ -107,6 +109,11 @@ impl Rendezvous {
     /// # Errors
     /// See [`Error`].
     pub fn join() -> Result<Arc<Self>, Error> {
+        Self::join_with(None)
+    }
+
+    /// As [`Rendezvous::join`]; `greeter` answers those who want to share memory with this process.
+    pub(crate) fn join_with(greeter: Option<Arc<dyn Greeter>>) -> Result<Arc<Self>, Error> {
         let uid = sys::user_id();
         let this = Arc::new(Self {
             uid,
@@ -119,6 +126,7 @@ impl Rendezvous {
             joining: Mutex::default(),
             forwarder: Forwarder::new(uid),
             inbox: Mutex::new(Inbox::new()),
+            greeter,
         });
         this.claim_slot()?;
         this.lead();
@@ -291,8 +299,16 @@ impl Rendezvous {
         Ok(())
     }
 
+    /// A connection to the process that holds a slot, for a request that a [`Greeter`] answers; `None` when nobody does.
+    pub(crate) fn dial(&self, slot: u16) -> Option<EngineFd> {
+        if !USABLE.contains(&slot) {
+            return None;
+        }
+        handover::dial(&Name::slot(self.uid, slot), self.uid).ok()
+    }
+
     /// All listeners, ready or not; for a thread that waits for others itself.
-    fn answer_requests(&self) {
+    pub(crate) fn answer_requests(&self) {
         self.serve_leader();
         for slot in self.slots() {
             self.serve_slot(slot);
@@ -313,7 +329,7 @@ impl Rendezvous {
     }
 
     fn serve(&self, listener: RawFd) {
-        handover::serve(listener, self.uid, &mut |address| {
+        handover::serve(listener, self.uid, self.greeter.as_deref(), &mut |address| {
             let endpoints = self.endpoints.read();
             // Endpoints live as long as this object: the numbers stay valid.
             Some(endpoints.get(&address)?.group().iter().map(EngineFd::raw).collect())

@@ -115,7 +115,7 @@ fn a_peer_that_is_not_there_is_retry_exc_err() {
     let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
     a.qp.modify(&attr, mask::STATE).unwrap();
     a.connect_with(b.qp.qpn(), |attr| (attr.timeout, attr.retry_cnt) = (8, 2));
-    b.qp.destroy();
+    b.qp.destroy().unwrap();
     a.send(2, SendOp::Send, a.sge(0, 64), None);
     assert_eq!(a.wait().status, WcStatus::RetryExcErr);
 }
@@ -161,7 +161,7 @@ fn a_deregistered_key_is_refused() {
     let (a, b) = pair(Service::Rc, 4096);
     let pages = Pages::new();
     let mr = pages.register(&b);
-    mr.deregister();
+    mr.deregister().unwrap();
     a.send(1, SendOp::Write { va: pages.0, rkey: mr.key() }, a.sge(0, 8), None);
     assert_eq!(a.wait().status, WcStatus::RemAccessErr);
 }

@@ -162,8 +162,8 @@ impl Side {
 
     /// Ends its objects, whatever they are doing.
     pub fn close(self) {
-        self.qp.destroy();
-        self.mr.deregister();
+        self.qp.destroy().unwrap();
+        self.mr.deregister().unwrap();
         self.cq.destroy().unwrap();
     }
 

@@ -1,0 +1,152 @@
+//! The `shm` fabric as the engine sees it: which process holds a slot, whose ring has something, who waits for room.
+
+use super::{Engine, Work};
+use crate::ah::{Path, Route};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::qp::Origin;
+use crate::rendezvous::slot_of;
+use crate::shm::{Link, Received};
+use crate::sys;
+use crate::tap::Direction;
+use crate::udp::{HostAddr, InetAddress};
+use std::sync::Arc;
+
+/// Packets taken from a ring before the next ring has its turn.
+const TURN: usize = 64;
+
+impl Engine {
+    /// Puts the doorbell where sleepers look.
+    pub(super) fn watch_doorbell(&self) -> Result<()> {
+        sys::epoll_control(
+            self.sockets.raw(),
+            libc::EPOLL_CTL_ADD,
+            self.links.doorbell(),
+            libc::EPOLLIN as u32,
+            0,
+        )
+        .map_err(Error::os("epoll_ctl of the doorbell"))
+    }
+
+    /// The path to a QP of another process of this host, if there is shared memory with it. May take a tenth of a second
+    /// when that process doesn't answer.
+    pub(crate) fn shm_path(&self, route: &Route, qpn: u32) -> Option<Path> {
+        let slot = slot_of(qpn);
+        let link = match self.links.to_slot(slot) {
+            Some(link) => link,
+            None => self.make_link(route, slot)?,
+        };
+        Some(Path::Shm { meta: route.meta(0), link })
+    }
+
+    fn make_link(&self, route: &Route, slot: u16) -> Option<Arc<Link>> {
+        if !self.links.may_ask(slot)
+            || self.rendezvous.owns(u32::from(slot) << 12)
+            || !is_of_this_host(route.to)
+        {
+            return None;
+        }
+        let opened = self.rendezvous.dial(slot).and_then(|connection| {
+            self.links.open(connection, slot, &mut || self.rendezvous.answer_requests())
+        });
+        if opened.is_none() {
+            self.links.refused(slot);
+        }
+        opened
+    }
+
+    /// Takes what other processes have left in their rings.
+    pub(super) fn read_rings(&'static self) -> bool {
+        let mut done = false;
+        for link in self.links.snapshot().iter() {
+            done |= self.read_ring(link, TURN);
+        }
+        for qp in self.links.unblocked() {
+            self.enqueue(&qp);
+        }
+        done
+    }
+
+    fn read_ring(&'static self, link: &Link, limit: usize) -> bool {
+        link.receive(limit, &mut |packets| self.with_work(|work| self.dispatch_records(packets, work)))
+    }
+
+    /// Packets for one QP.
+    fn dispatch_records(&'static self, packets: &[Received<'_>], work: &mut Work) {
+        for received in packets {
+            self.show_received(received);
+        }
+        let Some(qp) = packets.first().and_then(|first| self.qp(first.packet.headers.bth.dest_qp)) else {
+            return;
+        };
+        let now = clock::now();
+        qp.work(work, now, |proto, env| {
+            for received in packets {
+                let packet = &received.packet;
+                if env.accepts(&packet.meta, Origin::Process(received.process())) {
+                    env.handle(proto, now, &packet.headers, received.payload().into(), &packet.meta);
+                } else {
+                    tracing::trace!(qpn = packet.headers.bth.dest_qp, meta = ?packet.meta, "packet refused");
+                }
+            }
+        });
+    }
+
+    fn show_received(&self, received: &Received<'_>) {
+        if self.has_capture() {
+            let packet = &received.packet;
+            self.show_message(Direction::In, &packet.headers, &received.payload().to_vec(), &packet.meta);
+        }
+    }
+
+    /// The background thread is about to sleep: peers wake it for what they leave from now on. Whether there is something
+    /// already.
+    pub(super) fn sleep_on_rings(&self) -> bool {
+        let Some(own) = self.links.own() else { return false };
+        // Leases have run out: whoever was waiting for an event then was cancelled, or comes back to this.
+        own.bell().forget_waiters();
+        own.bell().background_sleeps();
+        self.links.has_work()
+    }
+
+    /// The background thread is awake.
+    pub(super) fn wake_from_rings(&self) {
+        if let Some(own) = self.links.own() {
+            own.bell().background_wakes();
+            self.links.silence_doorbell();
+        }
+    }
+
+    /// As [`Engine::sleep_on_rings`], for a thread that waits for an event.
+    pub(super) fn wait_on_rings(&self) -> bool {
+        let Some(own) = self.links.own() else { return false };
+        own.bell().waiter_sleeps();
+        self.links.has_work()
+    }
+
+    /// Such a thread is awake.
+    pub(super) fn end_wait_on_rings(&self) {
+        if let Some(own) = self.links.own() {
+            own.bell().waiter_wakes();
+            self.links.silence_doorbell();
+        }
+    }
+
+    /// Looks after connections to other processes: new answers, and processes that have ended.
+    pub(super) fn attend_links(&'static self) {
+        let waiting = self.links.attend(&mut |link| {
+            // What it has left is carried out before anybody learns of its end.
+            while self.read_ring(link, usize::MAX) {}
+        });
+        for qp in waiting {
+            self.enqueue(&qp);
+        }
+    }
+}
+
+/// An address of this network namespace can be bound to.
+fn is_of_this_host(address: HostAddr) -> bool {
+    let family = if address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    sys::socket(family, libc::SOCK_DGRAM)
+        .is_ok_and(|socket| sys::bind(socket.raw(), &InetAddress::new(address.with_port(0))).is_ok())
+}

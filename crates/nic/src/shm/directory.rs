@@ -1,0 +1,197 @@
+//! What a process lets the other processes of its host know: which regions and QPs they may reach, which slots are its,
+//! and who sleeps. Written by its owner only; the others map it read-only.
+
+use super::memory::{Shared, SharedMemory};
+use super::protocol::{Bell, Entry};
+use crate::mem::{MrAccess, MrInit};
+use ferroce_proto::{Access, RemoteAccess};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// Regions that others can reach without this process; those beyond are reached through packets.
+const REGIONS: usize = 1 << 16;
+/// Slots whose QPs are listed.
+const SLOTS: usize = 4;
+const QPS_PER_SLOT: usize = 1 << 12;
+
+const REGIONS_AT: usize = 4096;
+const QPS_AT: usize = REGIONS_AT + REGIONS * size_of::<Entry>();
+/// Bytes of a directory.
+pub(super) const LEN: usize = QPS_AT + SLOTS * QPS_PER_SLOT * size_of::<Entry>();
+
+/// Names of entries have this bit, so that none is 0.
+const NAMED: u64 = 1 << 63;
+
+/// The first words of a directory.
+#[repr(C)]
+struct Front {
+    bell: Bell,
+    /// Slot numbers with [`NAMED`].
+    slots: [AtomicU64; SLOTS],
+}
+
+// SAFETY: atomics alone.
+unsafe impl Shared for Front {}
+
+/// Rights in an entry's word.
+mod right {
+    pub(super) const READ: u64 = 1;
+    pub(super) const WRITE: u64 = 2;
+}
+
+fn region_at(key: u32) -> Option<usize> {
+    let index = (key >> 8).checked_sub(1)? as usize;
+    (index < REGIONS).then_some(REGIONS_AT + index * size_of::<Entry>())
+}
+
+fn qp_at(memory: &SharedMemory, qpn: u32) -> Option<usize> {
+    let slot = NAMED | u64::from(qpn >> 12);
+    let ordinal = memory.words::<Front>(0).slots.iter().position(|s| s.load(Ordering::Acquire) == slot)?;
+    let index = ordinal * QPS_PER_SLOT + qpn as usize % QPS_PER_SLOT;
+    Some(QPS_AT + index * size_of::<Entry>())
+}
+
+/// This process's own.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    memory: SharedMemory,
+    /// What tells this process from the others of the host.
+    pub(super) process: u64,
+    /// A word of plain memory: whoever can read its value here copies from and to this very process.
+    pub(super) cookie: AtomicU64,
+}
+
+static OWN: AtomicPtr<Directory> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The directory of this process, if it has one.
+pub(crate) fn own() -> Option<&'static Directory> {
+    // SAFETY: null, or leaked by `create`.
+    unsafe { OWN.load(Ordering::Acquire).as_ref() }
+}
+
+/// In the child of a fork: the parent's isn't its own.
+pub(crate) fn forget_after_fork() {
+    OWN.store(std::ptr::null_mut(), Ordering::Release);
+}
+
+impl Directory {
+    /// Makes this process's directory. The caller then lists what there is already.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(super) fn create() -> io::Result<&'static Self> {
+        let memory = SharedMemory::create(LEN, true)?;
+        let (process, cookie) = (crate::sys::random(), AtomicU64::new(crate::sys::random()));
+        let this = Box::leak(Box::new(Self { memory, process, cookie }));
+        OWN.store(std::ptr::from_mut(this), Ordering::Release);
+        Ok(this)
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.memory.fd()
+    }
+
+    /// Who of this process sleeps.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.memory.words::<Front>(0).bell
+    }
+
+    /// Lists a slot as this process's.
+    pub(crate) fn add_slot(&self, slot: u16) {
+        let name = NAMED | u64::from(slot);
+        for entry in &self.memory.words::<Front>(0).slots {
+            let listed = entry.load(Ordering::Relaxed);
+            if listed == name {
+                return;
+            }
+            if listed == 0 {
+                entry.store(name, Ordering::Release);
+                return;
+            }
+        }
+    }
+
+    fn entry(&self, at: usize) -> &Entry {
+        self.memory.words(at)
+    }
+
+    /// The entry of a region, if the directory has room for it.
+    pub(super) fn region(&self, key: u32) -> Option<&Entry> {
+        region_at(key).map(|at| self.entry(at))
+    }
+
+    /// Lists a region.
+    pub(crate) fn publish_region(&self, key: u32, pd: u32, init: &MrInit) {
+        let MrAccess { remote_read, remote_write, .. } = init.access;
+        let rights = u64::from(remote_read) * right::READ | u64::from(remote_write) * right::WRITE;
+        if let Some(entry) = self.region(key) {
+            entry.publish(
+                NAMED | u64::from(key),
+                [init.addr, init.iova, init.length, u64::from(pd) << 32 | rights],
+            );
+        }
+    }
+
+    /// The entry of a QP, if the directory has room for it.
+    pub(super) fn qp(&self, qpn: u32) -> Option<&Entry> {
+        qp_at(&self.memory, qpn).map(|at| self.entry(at))
+    }
+
+    /// Lists a QP: its peer may do what `access` allows to the regions of its domain.
+    pub(crate) fn publish_qp(&self, qpn: u32, peer: u32, pd: u32, access: Access, reads: bool) {
+        let rights = u64::from(access.remote_read && reads) * right::READ
+            | u64::from(access.remote_write) * right::WRITE;
+        if let Some(entry) = self.qp(qpn) {
+            entry.publish(NAMED | u64::from(qpn), [u64::from(peer), u64::from(pd) << 32 | rights, 0, 0]);
+        }
+    }
+}
+
+/// Another process's.
+#[derive(Debug)]
+pub(super) struct PeerDirectory(SharedMemory);
+
+impl PeerDirectory {
+    /// # Errors
+    /// It isn't a directory, or the system refused.
+    pub(super) fn open(fd: crate::sys::EngineFd) -> io::Result<Self> {
+        SharedMemory::open(fd, LEN, false).map(Self)
+    }
+
+    pub(super) fn bell(&self) -> &Bell {
+        &self.0.words::<Front>(0).bell
+    }
+
+    pub(super) fn has_slot(&self, slot: u16) -> bool {
+        let name = NAMED | u64::from(slot);
+        self.0.words::<Front>(0).slots.iter().any(|s| s.load(Ordering::Acquire) == name)
+    }
+
+    /// The address, in that process, of `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None`
+    /// when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
+    pub(super) fn find(
+        &self,
+        from: u32,
+        qpn: u32,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Option<u64> {
+        let right = match access {
+            RemoteAccess::Read => right::READ,
+            RemoteAccess::Write => right::WRITE,
+            RemoteAccess::Atomic => return None,
+        };
+        let qp: &Entry = self.0.words(qp_at(&self.0, qpn)?);
+        let [peer, qp_rights, ..] = qp.read(NAMED | u64::from(qpn))?;
+        let region: &Entry = self.0.words(region_at(rkey)?);
+        let [addr, iova, length, region_rights] = region.read(NAMED | u64::from(rkey))?;
+        let allowed = peer == u64::from(from)
+            && qp_rights & region_rights & right != 0
+            && qp_rights >> 32 == region_rights >> 32;
+        let offset = va.checked_sub(iova)?;
+        (allowed && offset.checked_add(len)? <= length).then(|| addr.wrapping_add(offset))
+    }
+}

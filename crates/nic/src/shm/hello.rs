@@ -1,0 +1,97 @@
+//! How two processes introduce themselves before they share memory: one message each way over the connection to a
+//! slot's holder, with descriptors.
+//!
+//! The frame is that of the rendezvous; a process that doesn't know this kind of request, or another [`VERSION`] of it,
+//! refuses, and both go by UDP.
+
+use super::directory::Directory;
+use super::link::RING;
+use crate::rendezvous::handover;
+use crate::sys::EngineFd;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+/// Of the memory's layout and of what is in it.
+const VERSION: u32 = 1;
+const LEN: usize = 48;
+
+/// What a process says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Introduction {
+    pub(super) process: u64,
+    /// Where in its memory its cookie is, and the cookie.
+    pub(super) cookie_at: u64,
+    pub(super) cookie: u64,
+}
+
+/// An answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    Accepted(Introduction),
+    Refused,
+}
+
+/// Frame (8 bytes), version, size of a ring, then [`Introduction`].
+fn message(status: u8, own: &Directory) -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    bytes[..8].copy_from_slice(&handover::frame(status));
+    bytes[8..12].copy_from_slice(&VERSION.to_ne_bytes());
+    bytes[12..16].copy_from_slice(&(RING as u32).to_ne_bytes());
+    bytes[16..24].copy_from_slice(&own.process.to_ne_bytes());
+    bytes[24..32].copy_from_slice(&(own.cookie.as_ptr() as u64).to_ne_bytes());
+    bytes[32..40].copy_from_slice(&own.cookie.load(Ordering::Relaxed).to_ne_bytes());
+    bytes
+}
+
+/// The first message; link memory, directory and doorbell go with it.
+pub(super) fn hello(own: &Directory) -> [u8; LEN] {
+    message(handover::KIND_LINK, own)
+}
+
+/// The answer that accepts; directory and doorbell go with it.
+pub(super) fn answer(own: &Directory) -> [u8; LEN] {
+    message(handover::GRANTED, own)
+}
+
+impl Introduction {
+    pub(super) fn parse_hello(bytes: &[u8]) -> Option<Self> {
+        Self::parse(bytes, handover::KIND_LINK)
+    }
+
+    pub(super) fn parse_answer(bytes: &[u8]) -> Option<Verdict> {
+        if handover::framed(bytes)? != handover::GRANTED {
+            return Some(Verdict::Refused);
+        }
+        Self::parse(bytes, handover::GRANTED).map(Verdict::Accepted)
+    }
+
+    fn parse(bytes: &[u8], kind: u8) -> Option<Self> {
+        let bytes: &[u8; LEN] = bytes.try_into().ok()?;
+        let short = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_ne_bytes(*b));
+        let long = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_ne_bytes(*b));
+        let same = handover::framed(bytes)? == kind && short(8)? == VERSION && short(12)? == RING as u32;
+        same.then_some(Self { process: long(16)?, cookie_at: long(24)?, cookie: long(32)? })
+    }
+}
+
+pub(super) fn send(fd: RawFd, bytes: &[u8; LEN], fds: &[RawFd]) -> io::Result<()> {
+    handover::send_with(fd, &mut bytes.clone(), fds)
+}
+
+/// One message, if it is there.
+pub(super) fn receive(fd: RawFd) -> io::Result<(Vec<u8>, Vec<EngineFd>)> {
+    let mut bytes = vec![0; LEN + 1];
+    let (len, fds) = handover::receive(fd, &mut bytes)?;
+    if len == 0 {
+        return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
+    }
+    bytes.truncate(len);
+    Ok((bytes, fds))
+}
+
+/// Says no.
+pub(super) fn refuse(fd: RawFd) {
+    // Who is gone needs no answer.
+    let _ = handover::send_with(fd, &mut handover::frame(handover::REFUSED), &[]);
+}

@@ -1,0 +1,428 @@
+//! A link: two rings between this process and another, and what each knows of the other.
+
+use super::directory::PeerDirectory;
+use super::memory::SharedMemory;
+use super::peer_memory::PeerMemory;
+use super::protocol::{Broken, Busy, Consumer, Lines, Producer};
+use super::record::{self, Draft, Packet};
+use crate::mem::copy::{self, Fault};
+use crate::packet::PacketMeta;
+use crate::qp::Qp;
+use crate::sys::{self, EngineFd};
+use ferroce_proto::{Instant, RemoteAccess};
+use ferroce_wire::Headers;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Bytes of records in a ring.
+pub(super) const RING: usize = 512 * 1024;
+/// Where a ring's bytes begin: after its words.
+const BYTES_AT: usize = 4096;
+/// Where the busy word is, of the ring's producer.
+const BUSY_AT: usize = 2048;
+const SPAN: usize = BYTES_AT + RING;
+/// Bytes of a link's memory.
+pub(super) const LEN: usize = 2 * SPAN;
+
+/// How long a peer that doesn't read holds up packets that nobody would repeat.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a peer that was there is taken to be there still.
+const TRUST: Duration = Duration::from_micros(50);
+
+/// The other process, as it has introduced itself.
+#[derive(Debug)]
+pub(super) struct Remote {
+    pub(super) process: u64,
+    /// As this process's PID namespace shows it; 0: it doesn't.
+    pub(super) pid: i32,
+    pub(super) directory: PeerDirectory,
+    pub(super) doorbell: EngineFd,
+    /// Its memory, if this process may copy there.
+    pub(super) memory: Option<PeerMemory>,
+    /// Readable when it has died.
+    pub(super) pidfd: Option<EngineFd>,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sent<E> {
+    /// It is in the ring, which the peer has dealt with when it has consumed everything up to this position.
+    Published(u64),
+    /// There is no room now.
+    Full,
+    /// The peer is gone, or hasn't read for long: the packet is lost, as on a wire.
+    Lost,
+    /// The payload couldn't be copied.
+    Failed(E),
+}
+
+/// Both directions between this process and another.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(super) id: u64,
+    /// The slot it was made for; 0: the peer made it.
+    pub(super) slot: u16,
+    pub(super) connection: EngineFd,
+    pub(super) memory: SharedMemory,
+    /// Which of the two rings this process writes to.
+    side: usize,
+    tx: Mutex<Producer>,
+    rx: Mutex<Consumer>,
+    pub(super) remote: OnceLock<Remote>,
+    dead: AtomicBool,
+    /// QPs that wait for room.
+    blocked: Mutex<Vec<Arc<Qp>>>,
+    has_blocked: AtomicBool,
+    full_since: AtomicU64,
+    /// Held by the thread that makes the busy word odd.
+    access: Mutex<()>,
+    seen_alive: AtomicU64,
+}
+
+impl Link {
+    pub(super) fn new(id: u64, slot: u16, connection: EngineFd, memory: SharedMemory, side: usize) -> Self {
+        Self {
+            id,
+            slot,
+            connection,
+            memory,
+            side,
+            tx: Mutex::new(Producer::new(RING)),
+            rx: Mutex::new(Consumer::new(RING)),
+            remote: OnceLock::new(),
+            dead: AtomicBool::new(false),
+            blocked: Mutex::default(),
+            has_blocked: AtomicBool::new(false),
+            full_since: AtomicU64::new(0),
+            access: Mutex::new(()),
+            seen_alive: AtomicU64::new(0),
+        }
+    }
+
+    /// Where the ring that this process (or the peer) writes to begins in the memory.
+    fn ring(&self, own: bool) -> usize {
+        SPAN * if own { self.side } else { 1 - self.side }
+    }
+
+    fn tx_lines(&self) -> &Lines {
+        self.memory.words(self.ring(true))
+    }
+
+    fn rx_lines(&self) -> &Lines {
+        self.memory.words(self.ring(false))
+    }
+
+    /// The peer's busy word.
+    pub(super) fn peer_busy(&self) -> &Busy {
+        self.memory.words(self.ring(false) + BUSY_AT)
+    }
+
+    /// Its process; `None` while it hasn't answered.
+    pub(crate) fn process(&self) -> Option<u64> {
+        self.remote.get().map(|remote| remote.process)
+    }
+
+    /// Its process ID, for messages; 0: unknown.
+    pub(crate) fn pid(&self) -> i32 {
+        self.remote.get().map_or(0, |remote| remote.pid)
+    }
+
+    /// Whether QPs of `slot` are at its other end.
+    pub(super) fn leads_to(&self, slot: u16) -> bool {
+        self.slot == slot || self.remote.get().is_some_and(|remote| remote.directory.has_slot(slot))
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// Nothing gets through any more. Returns those who waited for room. The peer finds the connection closed.
+    pub(super) fn end(&self) -> Vec<Arc<Qp>> {
+        self.dead.store(true, Ordering::Release);
+        sys::shutdown(self.connection.raw());
+        self.take_blocked()
+    }
+
+    fn broken(&self) {
+        if !self.dead.swap(true, Ordering::AcqRel) {
+            sys::shutdown(self.connection.raw());
+            tracing::warn!(
+                pid = self.pid(),
+                "a process has written nonsense into shared memory: no more of it is believed"
+            );
+        }
+    }
+
+    /// Sends a packet; `fill` copies the payload into the ring.
+    pub(crate) fn send<E>(
+        &self,
+        headers: &Headers,
+        meta: &PacketMeta,
+        payload: usize,
+        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
+    ) -> Sent<E> {
+        if self.is_dead() {
+            return Sent::Lost;
+        }
+        let Some(draft) = Draft::packet(headers, meta, payload) else { return Sent::Lost };
+        let (ring, lines) = (self.ring(true), self.tx_lines());
+        let mut tx = self.tx.lock();
+        let place = match tx.reserve(lines, draft.total()) {
+            Ok(Some(place)) => place,
+            Ok(None) => return Sent::Full,
+            Err(Broken) => {
+                self.broken();
+                return Sent::Lost;
+            }
+        };
+        let at = ring + BYTES_AT + place.at;
+        if let Err(error) = fill(&RingBytes { memory: &self.memory, at: draft.payload_at(at), len: payload })
+        {
+            return Sent::Failed(error);
+        }
+        draft.write(&self.memory, at);
+        if let Some((start, len)) = place.padding {
+            record::write_padding(&self.memory, ring + BYTES_AT + start, len);
+        }
+        let end = tx.publish(lines, place);
+        drop(tx);
+        if self.full_since.load(Ordering::Relaxed) != 0 {
+            self.full_since.store(0, Ordering::Relaxed);
+        }
+        Sent::Published(end)
+    }
+
+    /// Whether the ring has been full for so long that packets which nobody repeats are given up.
+    pub(crate) fn is_stuck(&self, now: Instant) -> bool {
+        let since = self.full_since.load(Ordering::Relaxed);
+        if since == 0 {
+            self.full_since.store(now.0, Ordering::Relaxed);
+        }
+        since != 0 && now.since(Instant(since)) > PATIENCE
+    }
+
+    /// When [`Link::is_stuck`] may say so.
+    pub(crate) fn stuck_at(&self, now: Instant) -> Instant {
+        now.after(PATIENCE + Duration::from_millis(1))
+    }
+
+    /// The peer has dealt with everything up to `position`.
+    pub(crate) fn is_consumed(&self, position: u64) -> bool {
+        self.tx_lines().is_consumed(position)
+    }
+
+    /// Wakes the peer if it sleeps: something was left for it.
+    pub(crate) fn ring_bell(&self) {
+        let Some(remote) = self.remote.get() else { return };
+        if remote.directory.bell().is_wanted() {
+            // Full means that it is being woken anyway.
+            let _ = sys::write(remote.doorbell.raw(), &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes packets, `limit` at most, and hands them to `f`, those in a row for one QP together. The peer gets the room
+    /// back when `f` has dealt with them. Returns whether there was any.
+    pub(crate) fn receive<'a>(&'a self, limit: usize, f: &mut dyn FnMut(&[Received<'a>])) -> bool {
+        let Some(mut rx) = self.rx.try_lock() else { return false };
+        let (ring, lines) = (self.ring(false), self.rx_lines());
+        let mut any = false;
+        let mut batch: smallvec::SmallVec<[Received<'a>; 16]> = smallvec::SmallVec::new();
+        let mut taken = 0;
+        while taken < limit {
+            // A run of packets for one QP; nothing is given back before they have been dealt with.
+            batch.clear();
+            let mut len = 0;
+            let mut ahead = match rx.peek(lines) {
+                Ok(Some(ahead)) => ahead,
+                Ok(None) => return any,
+                Err(Broken) => {
+                    self.broken();
+                    return any;
+                }
+            };
+            while ahead.1 > 0 && taken < limit {
+                let read = record::read(&self.memory, ring + BYTES_AT + ahead.0, ahead.1);
+                let Ok((packet, total)) = read else {
+                    self.broken();
+                    return any;
+                };
+                if let Some(packet) = packet {
+                    let other =
+                        |first: &Received<'_>| first.packet.headers.bth.dest_qp != packet.headers.bth.dest_qp;
+                    if batch.first().is_some_and(other) {
+                        break;
+                    }
+                    batch.push(Received { link: self, packet });
+                }
+                taken += 1;
+                len += total;
+                ahead = (ahead.0 + total, ahead.1 - total);
+            }
+            any = true;
+            if !batch.is_empty() {
+                f(&batch);
+            }
+            if rx.release(lines, len) {
+                self.ring_bell();
+            }
+        }
+        any
+    }
+
+    /// Whether the peer has published something that hasn't been dealt with.
+    pub(super) fn has_records(&self) -> bool {
+        !self.is_dead() && self.rx_lines().has_records()
+    }
+
+    /// `qp` goes on when there is room. False when there is some already.
+    pub(crate) fn block(&self, qp: &Arc<Qp>) -> bool {
+        let mut blocked = self.blocked.lock();
+        self.has_blocked.store(true, Ordering::SeqCst);
+        let mut tx = self.tx.lock();
+        tx.wait(self.tx_lines());
+        if self.is_dead() || tx.has_room(self.tx_lines()) != Ok(false) {
+            self.has_blocked.store(!blocked.is_empty(), Ordering::SeqCst);
+            return false;
+        }
+        if !blocked.iter().any(|other| Arc::ptr_eq(other, qp)) {
+            blocked.push(qp.clone());
+        }
+        true
+    }
+
+    /// Those who waited for room, if there is some.
+    pub(super) fn unblocked(&self) -> Vec<Arc<Qp>> {
+        if self.room_for_blocked() { self.take_blocked() } else { Vec::new() }
+    }
+
+    pub(super) fn room_for_blocked(&self) -> bool {
+        self.has_blocked.load(Ordering::SeqCst) && self.tx.lock().has_room(self.tx_lines()) != Ok(false)
+    }
+
+    fn take_blocked(&self) -> Vec<Arc<Qp>> {
+        let mut blocked = self.blocked.lock();
+        self.has_blocked.store(false, Ordering::SeqCst);
+        std::mem::take(&mut *blocked)
+    }
+
+    /// Whether QPs may reach the peer's memory without the peer.
+    pub(crate) fn may_access(&self) -> bool {
+        self.remote.get().is_some_and(|remote| remote.memory.is_some()) && !self.is_dead()
+    }
+
+    /// Lets `f` copy from or to `len` bytes at `va` of the peer's region `rkey`, on behalf of QP `from` whose peer is
+    /// `to`. `None` when that isn't allowed or isn't possible this way: a packet then says why.
+    pub(crate) fn access<R>(
+        &self,
+        (from, to): (u32, u32),
+        (rkey, va, len): (u32, u64, u64),
+        access: RemoteAccess,
+        f: impl FnOnce(&PeerMemory, u64) -> Option<R>,
+    ) -> Option<R> {
+        let remote = self.remote.get()?;
+        let memory = remote.memory.as_ref()?;
+        let busy: &Busy = self.memory.words(self.ring(true) + BUSY_AT);
+        let _one = self.access.lock();
+        if !self.is_there() {
+            return None;
+        }
+        busy.enter();
+        let address = remote.directory.find(from, to, rkey, va, len, access);
+        let result = address.and_then(|address| f(memory, address));
+        busy.leave();
+        result
+    }
+
+    /// The peer hasn't ended and hasn't become another program. After an exec the numbers stay, the memory doesn't.
+    fn is_there(&self) -> bool {
+        let now = crate::clock::now();
+        if now.since(Instant(self.seen_alive.load(Ordering::Relaxed))) < TRUST {
+            return true;
+        }
+        if self.is_dead() || sys::wait_for(self.connection.raw(), libc::POLLIN, Duration::ZERO) {
+            return false;
+        }
+        self.seen_alive.store(now.0, Ordering::Relaxed);
+        true
+    }
+}
+
+/// Room for a payload in a ring.
+pub(crate) struct RingBytes<'a> {
+    memory: &'a SharedMemory,
+    at: usize,
+    len: usize,
+}
+
+impl RingBytes<'_> {
+    /// Copies bytes of this library in.
+    pub(crate) fn put(&self, bytes: &[u8]) {
+        self.memory.write(self.at, &bytes[..bytes.len().min(self.len)]);
+    }
+
+    /// The bytes, for showing.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.memory.read(self.at, &mut bytes);
+        bytes
+    }
+
+    /// Copies `len` bytes of the program's memory at `addr` to byte `offset` of the payload.
+    ///
+    /// # Errors
+    /// The memory isn't there.
+    pub(crate) fn copy_from(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
+        assert!(offset <= self.len && len <= self.len - offset);
+        let at = self.at + offset;
+        copy::read_to_file(addr, self.memory.fd(), at, self.memory.pointer(at), len)
+    }
+}
+
+/// A packet that has arrived.
+pub(crate) struct Received<'a> {
+    link: &'a Link,
+    pub(crate) packet: Packet,
+}
+
+impl Received<'_> {
+    /// The process it is from.
+    pub(crate) fn process(&self) -> Option<u64> {
+        self.link.process()
+    }
+
+    pub(crate) fn payload(&self) -> RingPayload<'_> {
+        RingPayload { memory: &self.link.memory, at: self.packet.payload_at, len: self.packet.payload_len }
+    }
+}
+
+/// A payload in a ring. The peer may still change its bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct RingPayload<'a> {
+    memory: &'a SharedMemory,
+    at: usize,
+    len: usize,
+}
+
+impl RingPayload<'_> {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
+    ///
+    /// # Errors
+    /// The memory isn't there.
+    pub(crate) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
+        assert!(offset <= self.len && len <= self.len - offset);
+        copy::write_from_file(addr, self.memory.fd(), self.at + offset, len)
+    }
+
+    /// The bytes, for showing.
+    pub(crate) fn to_vec(self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.memory.read(self.at, &mut bytes);
+        bytes
+    }
+}

@@ -1,0 +1,346 @@
+//! All links of this process: making them, answering those who make one, noticing that a peer has gone.
+
+use super::directory::{self, Directory, PeerDirectory};
+use super::hello::{self, Introduction, Verdict};
+use super::link::{self, Link, Remote};
+use super::memory::SharedMemory;
+use super::peer_memory::PeerMemory;
+use crate::error::{Error, Result};
+use crate::qp::Qp;
+use crate::rendezvous::Greeter;
+use crate::sys::{self, EngineFd};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a peer may take to answer before its QPs are believed to be there all the same: it may be stopped.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a slot that refused, or that nobody holds, isn't asked again.
+const REFUSED: Duration = Duration::from_millis(200);
+/// How long a revocation waits for another process to let go.
+const REVOCATION: Duration = Duration::from_secs(1);
+/// In the `epoll`, beside a link's number: its process descriptor.
+const PIDFD: u64 = 1 << 63;
+
+/// The links of a process.
+#[derive(Debug)]
+pub(crate) struct Links {
+    /// `None`: this process takes part in no link.
+    own: Option<&'static Directory>,
+    doorbell: EngineFd,
+    /// Connections and process descriptors.
+    epoll: EngineFd,
+    links: RwLock<Arc<Vec<Arc<Link>>>>,
+    next_id: AtomicU64,
+    refused: Mutex<HashMap<u16, Instant>>,
+}
+
+impl Links {
+    /// No link yet. Without `wanted` there will never be one.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new(wanted: bool) -> Result<Self> {
+        let own = wanted.then(Directory::create).and_then(|made| {
+            made.inspect_err(
+                |error| tracing::info!(%error, "no shared memory: processes of this host are reached by UDP"),
+            )
+            .ok()
+        });
+        if own.is_some() {
+            sys::allow_copies_by_others();
+        }
+        Ok(Self {
+            own,
+            doorbell: sys::eventfd(0, libc::EFD_NONBLOCK).map_err(Error::os("eventfd"))?,
+            epoll: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
+            links: RwLock::default(),
+            next_id: AtomicU64::new(1),
+            refused: Mutex::default(),
+        })
+    }
+
+    /// Readable when a peer has left something while everybody slept.
+    pub(crate) fn doorbell(&self) -> RawFd {
+        self.doorbell.raw()
+    }
+
+    /// Takes what has been rung.
+    pub(crate) fn silence_doorbell(&self) {
+        let _ = sys::read(self.doorbell.raw(), &mut [0; 8]);
+    }
+
+    /// Readable when [`Links::attend`] has something to do.
+    pub(crate) fn poll_fd(&self) -> RawFd {
+        self.epoll.raw()
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Vec<Arc<Link>>> {
+        self.links.read().clone()
+    }
+
+    /// The link to the process that holds `slot`.
+    pub(crate) fn to_slot(&self, slot: u16) -> Option<Arc<Link>> {
+        self.links.read().iter().find(|link| link.leads_to(slot) && !link.is_dead()).cloned()
+    }
+
+    /// Whether it is worth trying to make a link to a slot.
+    pub(crate) fn may_ask(&self, slot: u16) -> bool {
+        self.own.is_some() && self.refused.lock().get(&slot).is_none_or(|at| at.elapsed() > REFUSED)
+    }
+
+    /// No link can be made to that slot now.
+    pub(crate) fn refused(&self, slot: u16) {
+        let mut refused = self.refused.lock();
+        refused.retain(|_, at| at.elapsed() <= REFUSED);
+        refused.insert(slot, Instant::now());
+    }
+
+    /// Makes a link over a new connection to the holder of `slot`; `None` when it, or the system, doesn't want one.
+    /// `idle` is called every millisecond meanwhile.
+    pub(crate) fn open(&self, connection: EngineFd, slot: u16, idle: &mut dyn FnMut()) -> Option<Arc<Link>> {
+        let own = self.own?;
+        let opened = SharedMemory::create(link::LEN, false).and_then(|memory| {
+            let link = self.add(slot, connection, memory, 0)?;
+            let fds = [link.memory.fd(), own.fd(), self.doorbell.raw()];
+            hello::send(link.connection.raw(), &hello::hello(own), &fds)
+                .inspect_err(|_| drop(self.drop_link(&link)))?;
+            Ok(link)
+        });
+        let link = opened
+            .inspect_err(|error| tracing::debug!(%error, slot, "no link to a process of this host"))
+            .ok()?;
+        let deadline = Instant::now() + PATIENCE;
+        while link.remote.get().is_none() && !link.is_dead() && Instant::now() < deadline {
+            idle();
+            if sys::wait_for(link.connection.raw(), libc::POLLIN, Duration::from_millis(1)) {
+                self.finish(&link);
+            }
+        }
+        if link.is_dead() {
+            return None;
+        }
+        if link.remote.get().is_none() {
+            tracing::info!(slot, "a process of this host doesn't answer (stopped?): packets wait for it");
+        }
+        Some(link)
+    }
+
+    fn add(
+        &self,
+        slot: u16,
+        connection: EngineFd,
+        memory: SharedMemory,
+        side: usize,
+    ) -> io::Result<Arc<Link>> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let link = Arc::new(Link::new(id, slot, connection, memory, side));
+        let events = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
+        // In the table first: from the moment the peer knows the directory, its busy word counts.
+        let mut links = self.links.write();
+        *links = Arc::new(links.iter().cloned().chain([link.clone()]).collect());
+        drop(links);
+        sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, link.connection.raw(), events, id)
+            .inspect_err(|_| drop(self.drop_link(&link)))?;
+        Ok(link)
+    }
+
+    /// Takes a link out of the table, and returns the QPs that waited for room in it.
+    fn drop_link(&self, link: &Arc<Link>) -> Vec<Arc<Qp>> {
+        let mut links = self.links.write();
+        *links = Arc::new(links.iter().filter(|other| other.id != link.id).cloned().collect());
+        drop(links);
+        for fd in [Some(&link.connection), link.remote.get().and_then(|remote| remote.pidfd.as_ref())]
+            .into_iter()
+            .flatten()
+        {
+            // Gone already is fine.
+            let _ = sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_DEL, fd.raw(), 0, 0);
+        }
+        link.end()
+    }
+
+    /// Reads the answer to an introduction of ours, if it is there. Returns the QPs that waited for room in vain.
+    fn finish(&self, link: &Arc<Link>) -> Vec<Arc<Qp>> {
+        let accepted = match hello::receive(link.connection.raw()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
+            Err(error) => Err(error),
+            Ok((bytes, fds)) => match (Introduction::parse_answer(&bytes), <[EngineFd; 2]>::try_from(fds)) {
+                (Some(Verdict::Accepted(introduction)), Ok([directory, doorbell])) => {
+                    self.introduce(link, &introduction, directory, doorbell)
+                }
+                _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+            },
+        };
+        let Err(error) = accepted else { return Vec::new() };
+        tracing::debug!(%error, slot = link.slot, "a process of this host wants no shared memory with this one");
+        self.refused(link.slot);
+        self.drop_link(link)
+    }
+
+    fn introduce(
+        &self,
+        link: &Arc<Link>,
+        introduction: &Introduction,
+        directory: EngineFd,
+        doorbell: EngineFd,
+    ) -> io::Result<()> {
+        let pid = sys::peer_credentials(link.connection.raw())?.pid;
+        let memory = PeerMemory::probe(pid, introduction.cookie_at, introduction.cookie);
+        let pidfd = memory.and_then(|_| sys::pidfd(pid).ok());
+        if let Some(pidfd) = &pidfd {
+            sys::epoll_control(
+                self.epoll.raw(),
+                libc::EPOLL_CTL_ADD,
+                pidfd.raw(),
+                libc::EPOLLIN as u32,
+                link.id | PIDFD,
+            )?;
+        }
+        let directory = PeerDirectory::open(directory)?;
+        tracing::debug!(
+            pid,
+            process = introduction.process,
+            copies = memory.is_some(),
+            "shares memory with a process"
+        );
+        let remote = Remote { process: introduction.process, pid, directory, doorbell, memory, pidfd };
+        // Another thread may have read the same answer: then there was none for this one.
+        let _ = link.remote.set(remote);
+        // What was sent before it could be woken.
+        link.ring_bell();
+        Ok(())
+    }
+
+    /// Looks after connections: answers, and peers that are gone. `last` is called with a link before it ends, so that
+    /// what the peer has left is dealt with. Returns the QPs that waited for room.
+    pub(crate) fn attend(&self, last: &mut dyn FnMut(&Link)) -> Vec<Arc<Qp>> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
+        let ready = sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
+        let mut waiting = Vec::new();
+        for event in &events[..ready] {
+            let data = event.u64;
+            let link = self.links.read().iter().find(|link| link.id == data & !PIDFD).cloned();
+            let Some(link) = link else { continue };
+            if link.remote.get().is_none() && !link.is_dead() && data & PIDFD == 0 {
+                waiting.extend(self.finish(&link));
+                continue;
+            }
+            last(&link);
+            tracing::info!(pid = link.pid(), "a process that shared memory with this one has ended");
+            waiting.extend(self.drop_link(&link));
+        }
+        waiting
+    }
+
+    /// QPs that waited for room where there is some now.
+    pub(crate) fn unblocked(&self) -> Vec<Arc<Qp>> {
+        self.snapshot().iter().flat_map(|link| link.unblocked()).collect()
+    }
+
+    /// Something is there that a sleeper should see to first.
+    pub(crate) fn has_work(&self) -> bool {
+        self.snapshot().iter().any(|link| link.has_records() || link.room_for_blocked())
+    }
+
+    pub(crate) fn own(&self) -> Option<&'static Directory> {
+        self.own
+    }
+
+    /// Waits until no other process uses what has been revoked before this call.
+    ///
+    /// # Errors
+    /// EBUSY, with the process, after a second.
+    fn wait_for_others(&self) -> Result<()> {
+        let mut busy: Vec<(Arc<Link>, u64)> = self
+            .snapshot()
+            .iter()
+            .map(|link| (link.clone(), link.peer_busy().value()))
+            .filter(|(_, value)| value & 1 != 0)
+            .collect();
+        let start = Instant::now();
+        let mut rounds = 0;
+        loop {
+            busy.retain(|(link, value)| !link.is_dead() && !link.peer_busy().has_left(*value));
+            let Some((link, _)) = busy.first() else { return Ok(()) };
+            if start.elapsed() > REVOCATION {
+                let pid = link.pid();
+                return Err(Error::Busy(format!(
+                    "process {pid} is in the middle of an access and doesn't go on (stopped?)"
+                )));
+            }
+            rounds += 1;
+            if rounds < 64 { sys::yield_processor() } else { sys::pause(Duration::from_micros(50)) }
+        }
+    }
+}
+
+/// Takes an entry of this process's directory back; when this returns, no other process uses what it stood for.
+fn revoke(entry: impl FnOnce(&'static Directory) -> Option<&'static super::protocol::Entry>) -> Result<()> {
+    let Some(entry) = directory::own().and_then(entry) else { return Ok(()) };
+    let name = entry.revoke();
+    let Some(engine) = crate::engine::current().filter(|_| name != 0) else { return Ok(()) };
+    engine.links().wait_for_others().inspect_err(|error| {
+        entry.restore(name);
+        tracing::warn!(%error, "nothing is revoked");
+    })
+}
+
+/// No other process accesses the region of this key when this returns.
+///
+/// # Errors
+/// EBUSY after a second; the region is as it was then.
+pub(crate) fn revoke_region(key: u32) -> Result<()> {
+    revoke(|own| own.region(key))
+}
+
+/// No other process accesses memory through this QP when this returns.
+///
+/// # Errors
+/// EBUSY after a second; the QP is as it was then.
+pub(crate) fn revoke_qp(qpn: u32) -> Result<()> {
+    revoke(|own| own.qp(qpn))
+}
+
+/// As [`revoke_region`], where nobody can be using it.
+pub(crate) fn withdraw_region(key: u32) {
+    if let Some(entry) = directory::own().and_then(|own| own.region(key)) {
+        entry.revoke();
+    }
+}
+
+/// As [`revoke_qp`], for a QP that fails by itself: nobody was promised anything.
+pub(crate) fn withdraw_qp(qpn: u32) {
+    if let Some(entry) = directory::own().and_then(|own| own.qp(qpn)) {
+        entry.revoke();
+    }
+}
+
+impl Greeter for Links {
+    fn greet(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>) {
+        let Some(own) = self.own else { return hello::refuse(connection.raw()) };
+        let (Some(introduction), Ok([memory, directory, doorbell])) =
+            (Introduction::parse_hello(message), <[EngineFd; 3]>::try_from(fds))
+        else {
+            return hello::refuse(connection.raw());
+        };
+        let opened =
+            SharedMemory::open(memory, link::LEN, true).and_then(|memory| self.add(0, connection, memory, 1));
+        let link = match opened {
+            Ok(link) => link,
+            // The connection ends, and the other side goes by UDP.
+            Err(error) => return tracing::debug!(%error, "a process offers memory that can't be shared"),
+        };
+        let greeted = self.introduce(&link, &introduction, directory, doorbell).and_then(|()| {
+            hello::send(link.connection.raw(), &hello::answer(own), &[own.fd(), self.doorbell.raw()])
+        });
+        if let Err(error) = greeted {
+            tracing::debug!(%error, "no link with a process of this host");
+            self.drop_link(&link);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Memory that two processes share: a sealed memfd and its mapping.
+//!
+//! The other process may write to it at any time, so no reference to its bytes is ever made: they are copied in and out,
+//! and words are atomics. Sealed against shrinking, it can't be taken away either.
+
+use crate::sys::{self, EngineFd};
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+
+/// A mapping, gone from the children of a fork.
+#[derive(Debug)]
+pub(crate) struct SharedMemory {
+    fd: EngineFd,
+    base: NonNull<u8>,
+    len: usize,
+    writable: bool,
+    generation: u32,
+}
+
+// SAFETY: the mapping is used through raw copies and atomics only.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMemory {}
+
+/// Types of which any bytes are a value, and which both sides may write at any time: atomics, and structures of them.
+///
+/// # Safety
+/// The type consists of atomics of the standard library alone.
+pub(crate) unsafe trait Shared {}
+
+// SAFETY: atomics alone.
+unsafe impl Shared for super::protocol::Lines {}
+// SAFETY: atomics alone.
+unsafe impl Shared for super::protocol::Entry {}
+// SAFETY: atomics alone.
+unsafe impl Shared for super::protocol::Busy {}
+
+impl SharedMemory {
+    /// New memory of `len` bytes, all zero, that nobody can shrink or grow; with `only_here` nobody who gets the
+    /// descriptor can write to it.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(crate) fn create(len: usize, only_here: bool) -> io::Result<Self> {
+        let fd = sys::memfd(c"ferroce-shm", len)?;
+        let this = Self::map(fd, len, true)?;
+        let mut seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        if only_here {
+            seals |= libc::F_SEAL_FUTURE_WRITE;
+        }
+        sys::add_seals(this.fd.raw(), seals | libc::F_SEAL_SEAL)?;
+        Ok(this)
+    }
+
+    /// Memory that another process has made.
+    ///
+    /// # Errors
+    /// It hasn't this length, or isn't sealed, or the system refused.
+    pub(crate) fn open(fd: EngineFd, len: usize, writable: bool) -> io::Result<Self> {
+        let wanted = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        if sys::seals(fd.raw())? & wanted != wanted || sys::file_size(fd.raw())? != len as u64 {
+            return Err(io::Error::from_raw_os_error(libc::EPROTO));
+        }
+        Self::map(fd, len, writable)
+    }
+
+    fn map(fd: EngineFd, len: usize, writable: bool) -> io::Result<Self> {
+        let base = sys::map_shared(fd.raw(), len, writable)?;
+        Ok(Self { fd, base, len, writable, generation: crate::engine::generation() })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.fd.raw()
+    }
+
+    /// Where byte `at` is mapped.
+    pub(crate) fn pointer(&self, at: usize) -> *mut u8 {
+        assert!(at <= self.len);
+        // SAFETY: inside the mapping or at its end, says the line above.
+        unsafe { self.base.as_ptr().add(at) }
+    }
+
+    /// Copies bytes in.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(self.writable && at <= self.len && bytes.len() <= self.len - at);
+        // SAFETY: inside the mapping. The other process may be reading or writing there: what it then sees is its own
+        // affair, and no reference of ours is there.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(at), bytes.len()) }
+    }
+
+    /// Copies bytes out.
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
+        assert!(at <= self.len && bytes.len() <= self.len - at);
+        // SAFETY: as in `write`; whatever is read is just bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.pointer(at).cast_const(), bytes.as_mut_ptr(), bytes.len())
+        }
+    }
+
+    /// The shared words at `at`.
+    pub(crate) fn words<T: Shared>(&self, at: usize) -> &T {
+        assert!(at.is_multiple_of(align_of::<T>()) && at <= self.len && size_of::<T>() <= self.len - at);
+        // SAFETY: aligned (mappings are, to pages) and inside the mapping, which lives as long as `self`; any bytes are
+        // a `T`, and atomics may be written by others.
+        unsafe { &*self.pointer(at).cast::<T>() }
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // A child of a fork doesn't have the mapping: something else may be there.
+        if self.generation == crate::engine::generation() {
+            sys::unmap(self.base, self.len);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The `shm` fabric: packets, and memory accesses without packets, between processes of one host.
+//!
+//! In here: the memory two processes share and what lies in it (rings of records, a directory of what may be touched),
+//! how they get to know each other, and copies between them.
+//! Out of here: which QP uses which fabric, and who looks at rings when (`engine`); names and sockets (`rendezvous`).
+//!
+//! A *link* joins two processes: one memfd with a ring each way, made by the one that has something to send first.
+//! A packet is a record with the transport headers as on the wire and up to 64 KiB of payload; nothing is lost, so there
+//! is no ICRC, and a record is given back when it has been executed. RDMA WRITE and READ don't take that way when
+//! nothing of their QP is under way: the initiator looks up region and QP in the target's *directory* and lets the kernel
+//! copy from process to process. Whoever takes a region or QP back waits until no *busy word* is odd that was so before.
+//!
+//! Nobody is trusted: what a peer writes into shared memory can make its own link break, and nothing else. A process
+//! that dies, however it dies, closes its connection: what it has left is executed, then its link ends.
+
+mod directory;
+mod hello;
+mod link;
+mod links;
+mod memory;
+mod peer_memory;
+mod protocol;
+mod record;
+
+pub(crate) use directory::{forget_after_fork, own as own_directory};
+pub(crate) use link::{Link, Received, RingBytes, RingPayload, Sent};
+pub(crate) use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
+pub(crate) use record::MAX_PAYLOAD;

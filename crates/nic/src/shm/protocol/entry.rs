@@ -1,0 +1,91 @@
+//! Entries of a shared directory, and how one is taken back from readers in other processes.
+//!
+//! An entry is written by its owner only, and only while nobody can be using it. A reader announces itself in its *busy
+//! word* before it looks. The owner takes the entry back ([`Entry::revoke`]) and then waits until each busy word that was
+//! odd has changed ([`Busy::has_left`]): who comes later doesn't find the entry any more.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// What an entry says; what the words mean is the directory's affair.
+pub(crate) type Words = [u64; Entry::WORDS];
+
+/// One entry.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Entry {
+    /// What the entry stands for; 0: nothing.
+    name: AtomicU64,
+    words: [AtomicU64; Entry::WORDS],
+}
+
+impl Entry {
+    pub(crate) const WORDS: usize = 4;
+
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        Self { name: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Fills the entry. It must be empty, and all who used it gone.
+    pub(crate) fn publish(&self, name: u64, words: Words) {
+        for (to, word) in self.words.iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
+        }
+        self.name.store(name, Ordering::Release);
+    }
+
+    /// Empties the entry and returns its name. Who was using it may still be.
+    pub(crate) fn revoke(&self) -> u64 {
+        let name = self.name.swap(0, Ordering::SeqCst);
+        // Of this fence and that of a reader one comes first: what is before it, the other side sees.
+        fence(Ordering::SeqCst);
+        name
+    }
+
+    /// Undoes [`Entry::revoke`].
+    pub(crate) fn restore(&self, name: u64) {
+        self.name.store(name, Ordering::Release);
+    }
+
+    /// What the entry says, if it stands for `name`. To be called, and used, between [`Busy::enter`] and [`Busy::leave`].
+    pub(crate) fn read(&self, name: u64) -> Option<Words> {
+        (self.name.load(Ordering::Acquire) == name)
+            .then(|| std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed)))
+    }
+}
+
+/// Odd while a process uses entries of one other's directory. Written by the using process only, by one thread at a
+/// time.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Busy(AtomicU64);
+
+impl Busy {
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// From here on entries that are found stay valid …
+    pub(crate) fn enter(&self) {
+        let value = self.0.load(Ordering::Relaxed);
+        self.0.store(value | 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// … up to here.
+    pub(crate) fn leave(&self) {
+        let value = self.0.load(Ordering::Relaxed);
+        self.0.store((value | 1).wrapping_add(1), Ordering::Release);
+    }
+
+    /// The word now, for the owner of what was revoked.
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Whoever was using something at `value` has left it.
+    pub(crate) fn has_left(&self, value: u64) -> bool {
+        value & 1 == 0 || self.value() != value
+    }
+}

@@ -1,0 +1,13 @@
+//! What two processes tell each other through shared words: how far a ring is filled, who sleeps, what may be touched.
+//!
+//! In here: the words and the orders in which they are written and read, on nothing but `crate::sync`, so that
+//! `tests/shared` can run them in every order that threads and memory allow. Each word has one writing process.
+//! Out of here: mappings, descriptors, records.
+
+mod bell;
+mod entry;
+mod ring;
+
+pub(crate) use bell::Bell;
+pub(crate) use entry::{Busy, Entry};
+pub(crate) use ring::{Broken, Consumer, Lines, Producer};

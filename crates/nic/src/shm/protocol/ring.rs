@@ -1,0 +1,185 @@
+//! Positions of a ring between one producer and one consumer: which bytes belong to whom.
+//!
+//! Positions count bytes since the beginning and never wrap; records are contiguous, and their lengths are multiples
+//! of [`Lines::GRAIN`]. Neither side believes the other: a position that can't be right is [`Broken`].
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// The words of a ring.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Lines {
+    producer: ProducerLine,
+    consumer: ConsumerLine,
+}
+
+/// Written by the producer's process only.
+#[derive(Debug)]
+#[repr(C, align(128))]
+struct ProducerLine {
+    /// The end of what has been published.
+    tail: AtomicU64,
+    /// Counts how often the producer has begun to wait for room.
+    waits: AtomicU64,
+}
+
+/// Written by the consumer's process only.
+#[derive(Debug)]
+#[repr(C, align(128))]
+struct ConsumerLine {
+    /// The end of what has been dealt with.
+    head: AtomicU64,
+}
+
+/// The other side has written something that can't be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Broken;
+
+/// Where a record of the asked length goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// Bytes to be skipped first, at the ring's end, and where they begin: they need a record of their own.
+    pub(crate) padding: Option<(usize, usize)>,
+    /// Offset in the ring.
+    pub(crate) at: usize,
+    /// The tail with this record published.
+    tail: u64,
+}
+
+impl Lines {
+    /// Records begin and end at multiples of this.
+    pub(crate) const GRAIN: usize = 64;
+
+    /// As a new mapping is: nothing published, nobody waits.
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        Self {
+            producer: ProducerLine { tail: AtomicU64::new(0), waits: AtomicU64::new(0) },
+            consumer: ConsumerLine { head: AtomicU64::new(0) },
+        }
+    }
+
+    /// Something has been published that the consumer hasn't dealt with.
+    pub(crate) fn has_records(&self) -> bool {
+        self.producer.tail.load(Ordering::Acquire) != self.consumer.head.load(Ordering::Relaxed)
+    }
+
+    /// Everything up to `position` has been dealt with by the consumer.
+    pub(crate) fn is_consumed(&self, position: u64) -> bool {
+        self.consumer.head.load(Ordering::Acquire) >= position
+    }
+}
+
+/// The producer's side.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    size: u64,
+    tail: u64,
+    head: u64,
+}
+
+impl Producer {
+    /// At the beginning of a ring of `size` bytes, a power of two.
+    pub(crate) const fn new(size: usize) -> Self {
+        Self { size: size as u64, tail: 0, head: 0 }
+    }
+
+    /// Finds room for a record of `len` bytes, a multiple of the grain and at most half of the ring; `None` when there
+    /// isn't any now.
+    pub(crate) fn reserve(&mut self, lines: &Lines, len: usize) -> Result<Option<Place>, Broken> {
+        let at = self.tail % self.size;
+        let rest = self.size - at;
+        let (padding, start) = if rest < len as u64 {
+            (Some((at as usize, rest as usize)), self.tail + rest)
+        } else {
+            (None, self.tail)
+        };
+        let tail = start + len as u64;
+        if tail - self.head > self.size {
+            self.look(lines)?;
+            if tail - self.head > self.size {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Place { padding, at: (start % self.size) as usize, tail }))
+    }
+
+    /// Looks how far the consumer is.
+    fn look(&mut self, lines: &Lines) -> Result<(), Broken> {
+        let head = lines.consumer.head.load(Ordering::Acquire);
+        if head < self.head || head > self.tail || head % Lines::GRAIN as u64 != 0 {
+            return Err(Broken);
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    /// Gives the record (and the padding before it) to the consumer, and returns the position of its end.
+    pub(crate) fn publish(&mut self, lines: &Lines, place: Place) -> u64 {
+        self.tail = place.tail;
+        lines.producer.tail.store(place.tail, Ordering::Release);
+        place.tail
+    }
+
+    /// Announces that somebody waits for room. What the consumer frees from now on, it says with a bell; what it has
+    /// freed before is seen by a [`Producer::has_room`] after this.
+    pub(crate) fn wait(&mut self, lines: &Lines) {
+        let waits = lines.producer.waits.load(Ordering::Relaxed);
+        lines.producer.waits.store(waits + 1, Ordering::Relaxed);
+        // Of this fence and that of `release` one comes first: what is before it, the other side sees.
+        fence(Ordering::SeqCst);
+    }
+
+    /// At least half of the ring is free: any record fits.
+    pub(crate) fn has_room(&mut self, lines: &Lines) -> Result<bool, Broken> {
+        self.look(lines)?;
+        Ok(self.tail - self.head <= self.size / 2)
+    }
+}
+
+/// The consumer's side.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    size: u64,
+    head: u64,
+    tail: u64,
+    /// The producer's wait that was last answered.
+    answered: u64,
+}
+
+impl Consumer {
+    /// At the beginning of a ring of `size` bytes, a power of two.
+    pub(crate) const fn new(size: usize) -> Self {
+        Self { size: size as u64, head: 0, tail: 0, answered: 0 }
+    }
+
+    /// Offset of the oldest record and how many published bytes lie there in a row; `None` when there is nothing.
+    pub(crate) fn peek(&mut self, lines: &Lines) -> Result<Option<(usize, usize)>, Broken> {
+        if self.head == self.tail {
+            let tail = lines.producer.tail.load(Ordering::Acquire);
+            let ahead = tail.wrapping_sub(self.head);
+            if tail < self.head || ahead > self.size || tail % Lines::GRAIN as u64 != 0 {
+                return Err(Broken);
+            }
+            self.tail = tail;
+            if ahead == 0 {
+                return Ok(None);
+            }
+        }
+        let at = self.head % self.size;
+        Ok(Some((at as usize, (self.tail - self.head).min(self.size - at) as usize)))
+    }
+
+    /// Gives `len` bytes back to the producer: the record at the front has been dealt with. True when the producer waits
+    /// for room, there is some, and it has to be told.
+    pub(crate) fn release(&mut self, lines: &Lines, len: usize) -> bool {
+        self.head += (len as u64).min(self.tail - self.head);
+        lines.consumer.head.store(self.head, Ordering::Release);
+        if self.tail - self.head > self.size / 2 {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        let waits = lines.producer.waits.load(Ordering::Relaxed);
+        std::mem::replace(&mut self.answered, waits) != waits
+    }
+}

@@ -1,0 +1,101 @@
+//! System calls about memory and processes that others share.
+
+use super::{EngineFd, check, fd_of, read_file};
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+
+/// A memfd of `len` bytes, close-on-exec, that may be sealed.
+///
+/// # Errors
+/// That of `memfd_create(2)` or `ftruncate(2)`, or EFBIG where the process's limit on file sizes is lower.
+pub fn memfd(name: &std::ffi::CStr, len: usize) -> io::Result<EngineFd> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // A file beyond the limit would bring a signal.
+    // SAFETY: `limit` is writable.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } != 0 || limit.rlim_cur < len as u64 {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let make = |flags: libc::c_uint| {
+        // SAFETY: a C string.
+        fd_of(|| unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+    };
+    // Kernels before 6.3 don't know the flag that keeps it from being executed.
+    let fd = make(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| make(flags))?;
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::syscall(libc::SYS_ftruncate, fd.raw(), len) })?;
+    Ok(fd)
+}
+
+/// Seals a memfd.
+///
+/// # Errors
+/// That of `fcntl(2)`.
+pub fn add_seals(fd: RawFd, seals: i32) -> io::Result<()> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_ADD_SEALS, seals) }).map(drop)
+}
+
+/// The seals of a memfd.
+///
+/// # Errors
+/// That of `fcntl(2)`: the descriptor may be anything.
+pub fn seals(fd: RawFd) -> io::Result<i32> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GET_SEALS) }).map(|seals| seals as i32)
+}
+
+/// Bytes of a file.
+///
+/// # Errors
+/// That of `fstat(2)`.
+pub fn file_size(fd: RawFd) -> io::Result<u64> {
+    // SAFETY: all-zero bytes are a valid stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes a stat into `stat`.
+    check(unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) })?;
+    Ok(stat.st_size as u64)
+}
+
+/// Maps the first `len` bytes of a file, shared, at an address of the kernel's choice; children of a fork don't get
+/// the mapping.
+///
+/// # Errors
+/// That of `mmap(2)`.
+pub fn map_shared(fd: RawFd, len: usize, writable: bool) -> io::Result<NonNull<u8>> {
+    let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping disturbs nobody; the length is that of the new mapping.
+    unsafe {
+        let base = libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, 0);
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        libc::madvise(base, len, libc::MADV_DONTFORK);
+        NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+    }
+}
+
+/// Takes back what [`map_shared`] has made. The caller owns it, and nobody uses it any more.
+pub fn unmap(base: NonNull<u8>, len: usize) {
+    // SAFETY: the caller owns the mapping.
+    unsafe { libc::munmap(base.as_ptr().cast(), len) };
+}
+
+/// A descriptor of a process, readable when it has died.
+///
+/// # Errors
+/// That of `pidfd_open(2)`.
+pub fn pidfd(pid: i32) -> io::Result<EngineFd> {
+    // SAFETY: takes no pointer.
+    fd_of(|| unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+}
+
+/// Lets other processes of the user copy from and to this one where the Yama module asks for it (scope 1).
+pub fn allow_copies_by_others() {
+    if read_file(c"/proc/sys/kernel/yama/ptrace_scope", 16).is_ok_and(|scope| scope.first() == Some(&b'1')) {
+        // SAFETY: takes no pointer.
+        unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+    }
+}
