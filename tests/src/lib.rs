@@ -6,6 +6,7 @@
 
 mod artifacts;
 mod clients;
+mod holders;
 mod namespace;
 mod process;
 mod vm;

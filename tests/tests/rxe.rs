@@ -2,8 +2,10 @@
 //!
 //! The ignored tests are the same with everything combined; `cargo xtask soak --guest` runs them.
 
-use ferroce_tests::{Guest, Host, Outcome, Skip, World, require, tool};
+use ferroce_tests::{Artifacts, Guest, Host, Outcome, Skip, World, require, tool};
 use std::fmt;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -217,4 +219,85 @@ fn all_of_perftest_with_rxe_ends_well() {
         PERFTEST.iter().for_each(|program| lab.perftest(program, cell));
     }
     lab.expect_nothing_refused();
+}
+
+/// Every operation of RC, checked byte by byte by both sides, while each side loses 1 % of what it sends.
+#[test]
+fn every_operation_with_rxe_is_right_under_loss() {
+    require!(tool("tshark", "tshark"));
+    let stream = require!(Artifacts::get().c_program("stream"));
+    let stream = stream.to_str().expect("a UTF-8 path");
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    lab.guest.run("tc qdisc add dev eth0 root netem loss 1%");
+    let options = ["--fault", "drop=1%,seed=7", "--capture", "/tmp/capture.pcapng"];
+    for (path_mtu, server, gid) in [("1024", Server::Ferroce, IPV4), ("4096", Server::Rxe, IPV6)] {
+        lab.set_path_mtu(path_mtu);
+        let words = [stream, "-n", "1200", "-s", "20000", "-g", gid, "-m", path_mtu];
+        let sides = lab.run(server, &options, &words);
+        sides.expect_success();
+        for side in [&sides.ferroce, &sides.rxe] {
+            assert!(side.stdout.contains("were right"), "{sides}");
+        }
+        expect_no_nak_but_for_loss(&lab.host.path("/tmp/capture.pcapng"));
+    }
+    lab.expect_nothing_refused();
+}
+
+/// Neither side has answered a request with a NAK other than one for a PSN sequence error.
+fn expect_no_nak_but_for_loss(capture: &Path) {
+    // Copied out, because tshark gives up its rights and can't look into the host's private /tmp.
+    let copy = std::env::temp_dir().join(format!("ferroce-rxe-{}.pcapng", std::process::id()));
+    std::fs::copy(capture, &copy).expect("the capture was written");
+    let naks = |filter: &str| {
+        let mut command = Command::new("tshark");
+        command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME");
+        let output = command.arg("-r").arg(&copy).args(["-Y", filter]).output().expect("tshark runs");
+        assert!(output.status.success(), "tshark: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let sequence_errors = naks("infiniband.aeth.syndrome == 0x60").lines().count();
+    let others = naks("infiniband.aeth.syndrome > 0x60");
+    let _ = std::fs::remove_file(&copy);
+    assert!(sequence_errors > 0, "nothing was lost");
+    assert!(others.is_empty(), "{others}");
+}
+
+#[test]
+#[ignore = "trial"]
+fn trial() {
+    let stream = require!(Artifacts::get().c_program("stream"));
+    let stream = stream.to_str().expect("a UTF-8 path");
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    if std::env::var("NETEM").is_ok() {
+        lab.guest.run("tc qdisc add dev eth0 root netem loss 1%");
+    }
+    let drop = std::env::var("DROP").unwrap_or_default();
+    let mut options = vec!["--capture", "/tmp/capture.pcapng"];
+    if !drop.is_empty() {
+        options.extend(["--fault", &drop]);
+    }
+    for kind in std::env::var("KINDS").unwrap().split(',') {
+        for server in [Server::Ferroce, Server::Rxe] {
+            let count = std::env::var("COUNT").unwrap();
+            let mut words = vec![stream, "-n", &count, "-s", "20000"];
+            if kind != "all" {
+                words.extend(["-o", kind]);
+            }
+            let s = std::time::Instant::now();
+            let sides = lab.run(server, &options, &words);
+            eprintln!(
+                "{kind} {server:?} {:?} {} {}",
+                s.elapsed(),
+                sides.ferroce.success(),
+                sides.rxe.success()
+            );
+            if !sides.ferroce.success() || !sides.rxe.success() {
+                eprintln!("{}{}", sides.ferroce, sides.rxe.stdout);
+                std::fs::copy(lab.host.path("/tmp/capture.pcapng"), "/tmp/rxe-work/capture.pcapng").unwrap();
+                return;
+            }
+        }
+    }
 }

@@ -7,6 +7,9 @@ use std::{env, fs, io};
 #[path = "../../crates/capi/ibverbs/link/mod.rs"]
 pub mod ibverbs;
 
+#[path = "../../crates/preload/link/mod.rs"]
+mod preload;
+
 /// The directory of the workspace.
 #[must_use]
 pub fn workspace() -> &'static Path {
@@ -19,7 +22,7 @@ pub fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), |dir| workspace().join(dir))
 }
 
-/// Builds `bin/ferroce` and `lib/ferroce/libibverbs.so.1` with a cargo profile (`dev`, `release` …) and returns the
+/// Builds `bin/ferroce` and the libraries in `lib/ferroce` with a cargo profile (`dev`, `release` …) and returns the
 /// directory `dist` that holds them.
 ///
 /// # Errors
@@ -28,7 +31,14 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
     let status = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .current_dir(workspace())
         .args(["build", "--quiet", "--profile", profile])
-        .args(["--package", "ferroce-cli", "--package", "ferroce-capi-ibverbs"])
+        .args([
+            "--package",
+            "ferroce-cli",
+            "--package",
+            "ferroce-capi-ibverbs",
+            "--package",
+            "ferroce-preload",
+        ])
         .status()?;
     if !status.success() {
         return Err(io::Error::other(format!("cargo build --profile {profile}: {status}")));
@@ -42,10 +52,15 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
     let unfinished = bin.join("ferroce.new");
     fs::copy(built.join("ferroce"), &unfinished)?;
     fs::rename(&unfinished, bin.join("ferroce"))?;
-    ibverbs::link(
-        &built.join("libferroce_ibverbs.a"),
-        &built.join("link-ibverbs"),
-        &dist.join("lib").join("ferroce"),
-    )?;
+    let libraries = dist.join("lib").join("ferroce");
+    ibverbs::link(&built.join("libferroce_ibverbs.a"), &built.join("link-ibverbs"), &libraries)?;
+    preload::link(&built.join("libferroce_preload.a"), &built.join("link-preload"), &libraries)?;
+    // `ferroce` answers to the name of the command whose place it takes under `ferroce run`.
+    let commands = libraries.join("bin");
+    fs::create_dir_all(&commands)?;
+    let rdma = commands.join("rdma");
+    if rdma.symlink_metadata().is_err() {
+        std::os::unix::fs::symlink("../../../bin/ferroce", &rdma)?;
+    }
     Ok(dist)
 }

@@ -5,6 +5,10 @@ use std::{env, io};
 
 /// The library that programs load.
 pub const LIBRARY: &str = "libibverbs.so.1";
+/// The library that shows programs the entries in `/sys` and `/dev`.
+pub const PRELOAD: &str = "libferroce_preload.so";
+/// The directory beside them with commands that answer for our devices.
+pub const COMMANDS: &str = "bin";
 
 /// Why the libraries can't be used: what is so, and the mend. Sentences without their full stop.
 #[derive(Debug)]
@@ -36,18 +40,23 @@ pub fn library_directory() -> Result<PathBuf, Missing> {
 fn library_directory_beside(command: &Path) -> Result<PathBuf, Missing> {
     let prefix = command.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let directory = prefix.join("lib/ferroce");
-    match directory.join(LIBRARY).metadata() {
-        Ok(_) => Ok(directory),
+    [LIBRARY, PRELOAD].iter().try_for_each(|library| look_for(library, &directory))?;
+    Ok(directory)
+}
+
+fn look_for(library: &str, directory: &Path) -> Result<(), Missing> {
+    match directory.join(library).metadata() {
+        Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Missing {
             says: format!(
-                "{LIBRARY} is not in {}, where it belongs beside this command",
+                "{library} is not in {}, where it belongs beside this command",
                 directory.display()
             ),
             mend: "keep bin/ and lib/ of one build together (in a source tree: `cargo xtask dist`, then \
                    target/dist/bin/ferroce)",
         }),
         Err(error) => Err(Missing {
-            says: format!("{} can't be used: {error}", directory.join(LIBRARY).display()),
+            says: format!("{} can't be used: {error}", directory.join(library).display()),
             mend: "make it readable for this user",
         }),
     }

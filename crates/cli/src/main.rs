@@ -51,6 +51,11 @@ enum Command {
         /// percentages or fractions, delays with a unit, the seed a number.
         #[arg(long, value_name = "SPEC")]
         fault: Option<String>,
+        /// Don't show the devices under /sys/class/infiniband and /dev/infiniband, nor to `rdma`
+        ///
+        /// Programs that ask the library for its devices find them all the same.
+        #[arg(long)]
+        no_preload: bool,
         /// The command and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
@@ -72,9 +77,10 @@ enum Command {
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Run { capture, fault, command } => run::run(&run::Options {
+        Command::Run { capture, fault, no_preload, command } => run::run(&run::Options {
             capture: capture.as_deref(),
             fault: fault.as_deref(),
+            preload: !no_preload,
             command: &command,
         }),
         Command::Devices { json } => devices::devices(json),

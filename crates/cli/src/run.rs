@@ -24,6 +24,8 @@ pub struct Options<'a> {
     pub capture: Option<&'a Path>,
     /// `--fault`
     pub fault: Option<&'a str>,
+    /// Without `--no-preload`.
+    pub preload: bool,
     /// The command, at least its name.
     pub command: &'a [OsString],
 }
@@ -50,6 +52,12 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
     let mut command = Command::new(program);
     command.args(arguments);
     command.env("LD_LIBRARY_PATH", library_path(&libraries, env::var_os("LD_LIBRARY_PATH").as_deref())?);
+    let path = find_program(program, env::var_os("PATH").as_deref());
+    let elf = path.as_deref().and_then(elf::inspect);
+    // For another processor the loader would say that it ignores our library.
+    if options.preload && !elf.as_ref().is_some_and(|elf| elf.foreign) {
+        show_entries(&mut command, &libraries)?;
+    }
     // The library then says on standard error why it refused a call.
     command.env("FERROCE_RUN", "1");
     if let Some(file) = options.capture {
@@ -59,12 +67,53 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
         spec.parse::<fault::Fault>().map_err(|error| format!("--fault {spec:?}: {error}"))?;
         command.env(fault::VARIABLE, spec);
     }
-    if let Some(path) = find_program(program, env::var_os("PATH").as_deref()) {
-        for warning in warnings(&path, &libraries) {
+    if let Some(path) = path {
+        for warning in warnings(&path, elf.as_ref(), &libraries) {
             eprintln!("ferroce run: {warning}");
         }
     }
     Ok(command)
+}
+
+/// Lets the command and what it starts find our devices in `/sys` and `/dev`, and with `rdma`.
+fn show_entries(command: &mut Command, libraries: &Path) -> Result<(), String> {
+    let before = env::var_os("LD_PRELOAD");
+    command.env("LD_PRELOAD", preload_list(&libraries.join(install::PRELOAD), before.as_deref())?);
+    let ours = libraries.join(install::COMMANDS);
+    if let Some(before) = env::var_os("PATH").filter(|_| ours.is_dir()) {
+        let others = env::split_paths(&before).filter(|directory| *directory != ours);
+        let path = env::join_paths(std::iter::once(ours.clone()).chain(others));
+        command.env("PATH", path.map_err(|error| format!("PATH: {error}"))?);
+    }
+    // AddressSanitizer insists on being the first library, which matters to it only for what we don't stand before.
+    let mut sanitizer = env::var_os("ASAN_OPTIONS").unwrap_or_default();
+    if !sanitizer.as_bytes().windows(SANITIZER_ORDER.len()).any(|part| part == SANITIZER_ORDER.as_bytes()) {
+        sanitizer.push(if sanitizer.is_empty() { "" } else { ":" });
+        sanitizer.push(SANITIZER_ORDER);
+        sanitizer.push("=0");
+        command.env("ASAN_OPTIONS", sanitizer);
+    }
+    Ok(())
+}
+
+const SANITIZER_ORDER: &str = "verify_asan_link_order";
+
+/// What was there, then ours: a library that somebody else preloads may count on coming first.
+fn preload_list(ours: &Path, before: Option<&OsStr>) -> Result<OsString, String> {
+    if ours.as_os_str().as_bytes().contains(&b' ') {
+        return Err(format!(
+            "the loader cannot be told of {}: its path has a space; move Ferroce elsewhere, or use --no-preload",
+            ours.display()
+        ));
+    }
+    let is_other = |entry: &&[u8]| !entry.is_empty() && *entry != ours.as_os_str().as_bytes();
+    let mut list = OsString::new();
+    for entry in before.unwrap_or_default().as_bytes().split(|byte| b": ".contains(byte)).filter(is_other) {
+        list.push(OsStr::from_bytes(entry));
+        list.push(":");
+    }
+    list.push(ours);
+    Ok(list)
 }
 
 /// Our directory before whatever was there, without naming it twice when `ferroce run` runs `ferroce run`.
@@ -108,7 +157,7 @@ fn find_program(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
 }
 
 /// Why the loader won't take our library for this program, although it would start.
-fn warnings(path: &Path, libraries: &Path) -> Vec<String> {
+fn warnings(path: &Path, program: Option<&elf::Program>, libraries: &Path) -> Vec<String> {
     let mut warnings = Vec::new();
     let name = path.display();
     if let Some(privilege) = gained_privilege(path) {
@@ -117,7 +166,7 @@ fn warnings(path: &Path, libraries: &Path) -> Vec<String> {
              the user it switches to, or from a copy without that bit"
         ));
     }
-    let Some(program) = elf::inspect(path) else { return warnings };
+    let Some(program) = program else { return warnings };
     if program.foreign {
         warnings.push(format!(
             "{name} is for another processor or word size than this build of Ferroce, so it won't use Ferroce"

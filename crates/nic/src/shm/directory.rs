@@ -40,6 +40,10 @@ mod right {
     pub(super) const WRITE: u64 = 2;
 }
 
+fn rights(read: bool, write: bool) -> u64 {
+    (u64::from(read) * right::READ) | (u64::from(write) * right::WRITE)
+}
+
 fn region_at(key: u32) -> Option<usize> {
     let index = (key >> 8).checked_sub(1)? as usize;
     (index < REGIONS).then_some(REGIONS_AT + index * size_of::<Entry>())
@@ -124,11 +128,11 @@ impl Directory {
     /// Lists a region.
     pub(crate) fn publish_region(&self, key: u32, pd: u32, init: &MrInit) {
         let MrAccess { remote_read, remote_write, .. } = init.access;
-        let rights = u64::from(remote_read) * right::READ | u64::from(remote_write) * right::WRITE;
+        let rights = rights(remote_read, remote_write);
         if let Some(entry) = self.region(key) {
             entry.publish(
                 NAMED | u64::from(key),
-                [init.addr, init.iova, init.length, u64::from(pd) << 32 | rights],
+                [init.addr, init.iova, init.length, (u64::from(pd) << 32) | rights],
             );
         }
     }
@@ -140,10 +144,9 @@ impl Directory {
 
     /// Lists a QP: its peer may do what `access` allows to the regions of its domain.
     pub(crate) fn publish_qp(&self, qpn: u32, peer: u32, pd: u32, access: Access, reads: bool) {
-        let rights = u64::from(access.remote_read && reads) * right::READ
-            | u64::from(access.remote_write) * right::WRITE;
+        let rights = rights(access.remote_read && reads, access.remote_write);
         if let Some(entry) = self.qp(qpn) {
-            entry.publish(NAMED | u64::from(qpn), [u64::from(peer), u64::from(pd) << 32 | rights, 0, 0]);
+            entry.publish(NAMED | u64::from(qpn), [u64::from(peer), (u64::from(pd) << 32) | rights, 0, 0]);
         }
     }
 }

@@ -107,7 +107,7 @@ impl Producer {
     /// Looks how far the consumer is.
     fn look(&mut self, lines: &Lines) -> Result<(), Broken> {
         let head = lines.consumer.head.load(Ordering::Acquire);
-        if head < self.head || head > self.tail || head % Lines::GRAIN as u64 != 0 {
+        if head < self.head || head > self.tail || !head.is_multiple_of(Lines::GRAIN as u64) {
             return Err(Broken);
         }
         self.head = head;
@@ -158,7 +158,7 @@ impl Consumer {
         if self.head == self.tail {
             let tail = lines.producer.tail.load(Ordering::Acquire);
             let ahead = tail.wrapping_sub(self.head);
-            if tail < self.head || ahead > self.size || tail % Lines::GRAIN as u64 != 0 {
+            if tail < self.head || ahead > self.size || !tail.is_multiple_of(Lines::GRAIN as u64) {
                 return Err(Broken);
             }
             self.tail = tail;
