@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 pub const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// `bin/ferroce` beside `lib/ferroce/libibverbs.so.1` (an empty file: nothing here loads it), removed in the end.
+/// `bin/ferroce` beside `lib/ferroce/libibverbs.so.1` (an empty file: nothing here loads it) and a library to preload
+/// that every program has anyway, removed in the end.
 pub struct Installation {
     root: PathBuf,
 }
@@ -21,6 +22,9 @@ impl Installation {
         std::fs::create_dir_all(root.join("bin")).unwrap();
         std::fs::create_dir_all(root.join("lib/ferroce")).unwrap();
         std::fs::write(root.join("lib/ferroce/libibverbs.so.1"), "").unwrap();
+        std::os::unix::fs::symlink(c_library(), root.join("lib/ferroce/libferroce_preload.so")).unwrap();
+        std::fs::create_dir(root.join("lib/ferroce/bin")).unwrap();
+        std::os::unix::fs::symlink("../../../bin/ferroce", root.join("lib/ferroce/bin/rdma")).unwrap();
         std::fs::copy(env!("CARGO_BIN_EXE_ferroce"), root.join("bin/ferroce")).unwrap();
         Self { root: root.canonicalize().unwrap() }
     }
@@ -33,13 +37,26 @@ impl Installation {
     pub fn ferroce(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.path("bin/ferroce"));
         command.args(arguments);
-        for variable in
-            ["FERROCE_DEVICES", "FERROCE_CAPTURE", "FERROCE_FAULT", "FERROCE_RUN", "LD_LIBRARY_PATH"]
-        {
+        for variable in [
+            "FERROCE_DEVICES",
+            "FERROCE_CAPTURE",
+            "FERROCE_FAULT",
+            "FERROCE_RUN",
+            "LD_LIBRARY_PATH",
+            "LD_PRELOAD",
+            "ASAN_OPTIONS",
+        ] {
             command.env_remove(variable);
         }
         command
     }
+}
+
+/// The file of the C library that this process has loaded.
+fn c_library() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut files = maps.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| format!("/{path}"));
+    files.find(|path| path.contains("/libc.so") || path.contains("/libc-")).expect("a C library").into()
 }
 
 impl Drop for Installation {

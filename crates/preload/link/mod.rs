@@ -1,0 +1,127 @@
+//! Makes libferroce_preload.so of the static library: each exported name jumps to the Rust function behind it.
+//!
+//! Why trampolines: a Rust function that is called `open` would be the `open` of every program that links the crate,
+//! the `ferroce` command among them. Used by xtask through `#[path]`, so it uses nothing but std.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+/// The library's file name.
+pub const LIBRARY: &str = "libferroce_preload.so";
+
+/// Prefix of the Rust functions behind the exports.
+const IMPLEMENTATION_PREFIX: &str = "ferroce_p_";
+
+/// The C library's functions that it stands before.
+pub const NAMES: &[&str] = &[
+    "__fxstat",
+    "__fxstat64",
+    "__fxstatat",
+    "__fxstatat64",
+    "__lxstat",
+    "__lxstat64",
+    "__open64_2",
+    "__open_2",
+    "__openat64_2",
+    "__openat_2",
+    "__readlink_chk",
+    "__readlinkat_chk",
+    "__realpath_chk",
+    "__xstat",
+    "__xstat64",
+    "access",
+    "canonicalize_file_name",
+    "closedir",
+    "dirfd",
+    "eaccess",
+    "euidaccess",
+    "faccessat",
+    "fdopendir",
+    "fopen",
+    "fopen64",
+    "freopen",
+    "freopen64",
+    "fstat",
+    "fstat64",
+    "fstatat",
+    "fstatat64",
+    "getxattr",
+    "glob",
+    "glob64",
+    "lgetxattr",
+    "listxattr",
+    "llistxattr",
+    "lstat",
+    "lstat64",
+    "open",
+    "open64",
+    "openat",
+    "openat64",
+    "opendir",
+    "readdir",
+    "readdir64",
+    "readdir64_r",
+    "readdir_r",
+    "readlink",
+    "readlinkat",
+    "realpath",
+    "rewinddir",
+    "scandir",
+    "scandir64",
+    "seekdir",
+    "stat",
+    "stat64",
+    "statx",
+    "telldir",
+];
+
+fn trampolines(arch: &str) -> io::Result<String> {
+    let jump = match arch {
+        "x86_64" => "jmp",
+        "aarch64" => "b",
+        _ => return Err(io::Error::other(format!("no trampolines for {arch}"))),
+    };
+    let mut text = String::new();
+    for name in NAMES {
+        text.push_str(&format!(
+            "\t.section .text.{name},\"ax\",%progbits\n\t.globl {name}\n\t.type {name}, %function\n\t.p2align 4\n\
+             {name}:\n\t.cfi_startproc\n\t{jump} {IMPLEMENTATION_PREFIX}{name}\n\t.cfi_endproc\n\
+             \t.size {name}, .-{name}\n"
+        ));
+    }
+    text.push_str("\t.section .note.GNU-stack,\"\",%progbits\n");
+    Ok(text)
+}
+
+/// Links `archive` (the crate's static library) to `directory/libferroce_preload.so`; intermediate files go to
+/// `scratch`.
+///
+/// # Errors
+/// The C compiler is missing or refuses, or a file can't be written.
+pub fn link(archive: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(scratch)?;
+    fs::create_dir_all(directory)?;
+    let (script, assembly) = (scratch.join("preload.map"), scratch.join("preload.s"));
+    fs::write(&script, format!("{{\n\tglobal: {};\n\tlocal: *;\n}};\n", NAMES.join("; ")))?;
+    fs::write(&assembly, trampolines(std::env::consts::ARCH)?)?;
+    // A program that has the library loaded keeps the old file.
+    let unfinished = scratch.join(LIBRARY);
+    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args(["-shared", "-static-libgcc", "-o"])
+        .arg(&unfinished)
+        .arg(&assembly)
+        .arg(archive)
+        .arg(format!("-Wl,--version-script={}", script.display()))
+        .arg(format!("-Wl,-soname,{LIBRARY}"))
+        .args(["-Wl,--no-undefined", "-Wl,--gc-sections", "-Wl,--as-needed", "-Wl,-z,relro", "-Wl,-z,now"])
+        .args(["-Wl,-z,noexecstack", "-Wl,-z,nodelete", "-lgcc_eh", "-lpthread", "-ldl", "-lm", "-lc"])
+        .output()?;
+    if !output.status.success() {
+        let says = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!("linking {LIBRARY}: {says}")));
+    }
+    let library = directory.join(LIBRARY);
+    fs::rename(&unfinished, &library)?;
+    Ok(library)
+}

@@ -1,0 +1,131 @@
+//! The C library's own functions, errno, and what keeps ours from harming the thread they run on.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of the next library that has it, looked up at the first call.
+pub struct Real<F> {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+    kind: PhantomData<F>,
+}
+
+// SAFETY: `F` is a function pointer's type, of which no value is kept.
+unsafe impl<F> Sync for Real<F> {}
+
+impl<F: Copy> Real<F> {
+    /// # Safety
+    /// `F` is an `extern "C-unwind"` function pointer of the named function's type.
+    pub const unsafe fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicPtr::new(ptr::null_mut()), kind: PhantomData }
+    }
+
+    /// `None` where the C library is too old to have it.
+    #[inline]
+    pub fn get(&self) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let mut address = self.address.load(Ordering::Relaxed);
+        if address.is_null() {
+            address = self.look_up()?;
+        }
+        // SAFETY: the address of a function whose type is `F` (`new`).
+        Some(unsafe { std::mem::transmute_copy(&address) })
+    }
+
+    #[cold]
+    fn look_up(&self) -> Option<*mut c_void> {
+        // SAFETY: the name is NUL-terminated.
+        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.address.store(address, Ordering::Relaxed);
+        (!address.is_null()).then_some(address)
+    }
+}
+
+/// Calls the next definition of a C function; an ancient C library without it gives ENOSYS.
+macro_rules! real {
+    ($name:literal, fn($($ty:ty),*) -> $ret:ty, ($($arg:expr),*)) => {{
+        type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
+        // SAFETY: `Function` is the type that the C library's header gives the function.
+        static REAL: $crate::real::Real<Function> = unsafe { $crate::real::Real::new($name) };
+        match REAL.get() {
+            // SAFETY: the caller's own arguments, or as good ones.
+            Some(function) => unsafe { function($($arg),*) },
+            None => {
+                $crate::real::set_errno(libc::ENOSYS);
+                <$ret as $crate::real::Failure>::FAILED
+            }
+        }
+    }};
+}
+pub(crate) use real;
+
+/// What a C function returns when it fails.
+pub trait Failure: Copy {
+    /// −1 or NULL.
+    const FAILED: Self;
+    /// Whether it is that.
+    fn failed(self) -> bool;
+}
+
+macro_rules! minus_one {
+    ($($ty:ty)*) => {$(
+        impl Failure for $ty {
+            const FAILED: Self = -1;
+            fn failed(self) -> bool {
+                self == Self::FAILED
+            }
+        }
+    )*};
+}
+minus_one!(c_int isize);
+
+impl Failure for () {
+    const FAILED: Self = ();
+    fn failed(self) -> bool {
+        false
+    }
+}
+
+impl<T> Failure for *mut T {
+    const FAILED: Self = ptr::null_mut();
+    fn failed(self) -> bool {
+        self.is_null()
+    }
+}
+
+/// The thread's errno.
+pub fn errno() -> c_int {
+    // SAFETY: the C library's address of this thread's errno.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets it.
+pub fn set_errno(value: c_int) {
+    // SAFETY: as in `errno`.
+    unsafe { *libc::__errno_location() = value };
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// Runs our own code in the middle of somebody's call: no cancellation meanwhile, no panic leaves it, errno is as it
+/// was unless there is an error. `None` after a panic: as if we weren't there.
+pub fn sheltered<R>(work: impl FnOnce() -> Result<R, c_int>) -> Option<Result<R, c_int>> {
+    let before = errno();
+    let mut cancellation = PTHREAD_CANCEL_DISABLE;
+    // SAFETY: the address of a local variable.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut cancellation) };
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    // SAFETY: NULL: the old state isn't wanted.
+    unsafe { pthread_setcancelstate(cancellation, ptr::null_mut()) };
+    set_errno(match &outcome {
+        Ok(Err(error)) => *error,
+        _ => before,
+    });
+    outcome.ok()
+}
