@@ -14,6 +14,7 @@ mod world;
 
 pub use artifacts::{Artifacts, Headers, compile_ping_pong, tool};
 pub use clients::{Fabric, Pair, PairOutcome};
+pub use holders::Holdings;
 pub use process::{Outcome, Process};
 pub use vm::{Guest, Traffic};
 pub use world::{Host, World, is_listening};

@@ -1,0 +1,472 @@
+/* meeting: hosts and visitors who say in every message who they are and whom they mean.
+ *
+ * A visitor connects to a host (RC), and both send messages both ways; with -n until each has sent and received that many,
+ * else until it dies. Some are RDMA WRITEs into a place that the host keeps for this visitor, and now and then a datagram
+ * goes to the other's UD QP. Every byte of every message is checked, and so is its addressee. A host outlives its
+ * visitors, however these end; on SIGUSR1 it says how many there are, on SIGTERM it leaves. It sleeps when there is
+ * nothing to do.
+ */
+#define _GNU_SOURCE
+#include "common.h"
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/random.h>
+
+#define MOST 256
+#define DEPTH 8
+#define LONGEST 2048u
+#define DATAGRAM 256u
+#define DATAGRAMS 64
+#define HEADER 40u
+#define GRH 40u
+#define MAGIC 0x6d656574696e6721u
+#define DATAGRAM_ID (1ull << 40)
+
+struct message {
+	uint64_t magic, from, to, number;
+	uint32_t length, reserved;
+	unsigned char body[LONGEST - HEADER];
+};
+
+/* What a side tells the other over TCP; `count` messages each way, 0 for ever. */
+struct greeting {
+	uint64_t identity, count;
+	struct address rc, ud;
+};
+
+struct connection {
+	bool used, broken, left;
+	int fd;
+	uint64_t peer;
+	struct ibv_qp *qp;
+	struct ibv_ah *ah;
+	struct ibv_mr *mr;
+	char *memory;
+	struct greeting remote;
+	uint64_t count, sent, finished, received;
+};
+
+/* Within a connection's memory: messages out, messages in, what the other writes. */
+enum { OUT = 0, IN = DEPTH * LONGEST, TARGET = 2 * DEPTH * LONGEST, SIZE = TARGET + LONGEST };
+
+static struct {
+	struct device device;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_qp *ud;
+	struct ibv_mr *ud_mr;
+	char *ud_memory;
+	uint64_t identity, count, datagrams, messages, visitors;
+	bool host, once, datagram_out, armed;
+	int listener;
+	struct connection connections[MOST];
+} self;
+
+static volatile sig_atomic_t asked, leaving;
+
+static void on_signal(int signal)
+{
+	if (signal == SIGUSR1)
+		asked = 1;
+	else
+		leaving = 1;
+}
+
+static uint64_t draw(void)
+{
+	uint64_t value;
+
+	if (getrandom(&value, sizeof value, 0) != sizeof value)
+		fail("getrandom: %s", strerror(errno));
+	return value;
+}
+
+static void compose(struct message *message, uint64_t to, uint64_t number, uint32_t length)
+{
+	message->magic = MAGIC;
+	message->from = self.identity;
+	message->to = to;
+	message->number = number;
+	message->length = length;
+	for (uint32_t i = 0; i + HEADER < length; i++)
+		message->body[i] = pattern(number ^ self.identity, i);
+}
+
+static uint32_t length_of(uint64_t number)
+{
+	return HEADER + (uint32_t)((number + 1) * 0x9e3779b97f4a7c15u >> 40) % (LONGEST - HEADER);
+}
+
+static void examine(const struct message *message, uint64_t from, uint64_t number, uint32_t length, const char *what)
+{
+	if (message->magic != MAGIC || message->to != self.identity || message->from != from)
+		fail("a %s of %llx for %llx (magic %llx) came to %llx, which expected one of %llx", what,
+		     (unsigned long long)message->from, (unsigned long long)message->to,
+		     (unsigned long long)message->magic, (unsigned long long)self.identity,
+		     (unsigned long long)from);
+	if (message->number != number || message->length != length)
+		fail("a %s of %llx has number %llu and length %u, not %llu and %u", what, (unsigned long long)from,
+		     (unsigned long long)message->number, message->length, (unsigned long long)number, length);
+	for (uint32_t i = 0; i + HEADER < length; i++)
+		if (message->body[i] != pattern(number ^ from, i))
+			fail("byte %u of %s %llu is wrong", i, what, (unsigned long long)number);
+}
+
+static void post_receive(struct connection *connection, uint64_t number)
+{
+	MUST(post_recv(connection->qp, connection->mr, IN + number % DEPTH * LONGEST, LONGEST, number));
+}
+
+static void post_datagram_receive(uint64_t slot)
+{
+	MUST(post_recv(self.ud, self.ud_mr, (1 + slot) * 512, 512, DATAGRAM_ID + slot));
+}
+
+static void send_datagram(struct connection *connection)
+{
+	struct ibv_sge sge = {(uintptr_t)self.ud_memory, DATAGRAM, self.ud_mr->lkey};
+	struct ibv_send_wr wr = {.wr_id = DATAGRAM_ID, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				 .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+	if (self.datagram_out)
+		return;
+	compose((struct message *)self.ud_memory, connection->peer, connection->sent, DATAGRAM);
+	wr.wr.ud.ah = connection->ah;
+	wr.wr.ud.remote_qpn = connection->remote.ud.qpn;
+	wr.wr.ud.remote_qkey = QKEY;
+	MUST(ibv_post_send(self.ud, &wr, &bad));
+	self.datagram_out = true;
+}
+
+/* Every eighth message is announced by a WRITE of the same bytes. */
+static void send_message(struct connection *connection)
+{
+	uint64_t number = connection->sent++;
+	size_t slot = OUT + number % DEPTH * LONGEST;
+	struct ibv_sge sge = {(uintptr_t)connection->memory + slot, length_of(number), connection->mr->lkey};
+	struct ibv_send_wr send = {.wr_id = number, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				   .send_flags = IBV_SEND_SIGNALED}, *bad;
+	struct ibv_send_wr write = {.wr_id = number, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				    .next = &send};
+
+	write.wr.rdma.remote_addr = connection->remote.rc.buffer + TARGET;
+	write.wr.rdma.rkey = connection->remote.rc.rkey;
+	compose((struct message *)(connection->memory + slot), connection->peer, number, sge.length);
+	MUST(ibv_post_send(connection->qp, number % 8 == 0 ? &write : &send, &bad));
+	if (number % 32 == 0)
+		send_datagram(connection);
+}
+
+static bool connect_to(struct connection *connection, int fd)
+{
+	struct path path = default_path(&self.device);
+	struct timeval patience = {.tv_sec = 5};
+	struct ibv_ah_attr ah;
+	char ready = 1, other;
+
+	/* 4.096 µs × 2^16 × 8: a machine with many more processes than processors keeps each waiting. */
+	path.timeout = 16;
+	*connection = (struct connection){.used = true, .fd = fd};
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+	connection->memory = MAKE(calloc(1, SIZE));
+	connection->mr = MAKE(ibv_reg_mr(self.device.pd, connection->memory, SIZE, ALL_ACCESS));
+	connection->qp = make_qp(&self.device, IBV_QPT_RC, self.cq, NULL, 2 * DEPTH);
+	MUST(to_init(connection->qp, ALL_ACCESS));
+	for (uint64_t i = 0; i < DEPTH; i++)
+		post_receive(connection, i);
+
+	struct greeting mine = {.identity = self.identity, .count = self.count,
+				.rc = {.qpn = connection->qp->qp_num, .psn = (uint32_t)draw() & 0xffffff,
+				       .rkey = connection->mr->rkey, .buffer = (uintptr_t)connection->memory,
+				       .gid = self.device.gid},
+				.ud = {.qpn = self.ud->qp_num}};
+
+	if (!exchange(fd, &mine, &connection->remote, sizeof mine))
+		return false;
+	connection->peer = connection->remote.identity;
+	connection->count = self.host ? connection->remote.count : self.count;
+	MUST(to_rtr(connection->qp, &self.device, &path, &connection->remote.rc));
+	MUST(to_rts(connection->qp, &path, mine.rc.psn));
+	fill_ah(&ah, &self.device, &connection->remote.rc.gid);
+	connection->ah = MAKE(ibv_create_ah(self.device.pd, &ah));
+	return exchange(fd, &ready, &other, 1);
+}
+
+static void disconnect(struct connection *connection)
+{
+	if (connection->ah)
+		MUST(ibv_destroy_ah(connection->ah));
+	MUST(ibv_destroy_qp(connection->qp));
+	MUST(ibv_dereg_mr(connection->mr));
+	free(connection->memory);
+	close(connection->fd);
+	connection->used = false;
+}
+
+static void take_datagram(const struct ibv_wc *wc)
+{
+	uint64_t slot = wc->wr_id - DATAGRAM_ID;
+	const struct message *message = (const struct message *)(self.ud_memory + (1 + slot) * 512 + GRH);
+
+	/* Its sender may have gone since, so that any is right; the addressee must be this process. */
+	if (wc->byte_len != GRH + DATAGRAM)
+		fail("a datagram of %u bytes", wc->byte_len);
+	examine(message, message->from, message->number, DATAGRAM, "datagram");
+	self.datagrams++;
+	post_datagram_receive(slot);
+}
+
+static void take_message(struct connection *connection, const struct ibv_wc *wc)
+{
+	uint64_t number = connection->received++;
+
+	if (wc->wr_id != number || wc->byte_len != length_of(number))
+		fail("receive %llu with %u bytes where number %llu was due", (unsigned long long)wc->wr_id, wc->byte_len,
+		     (unsigned long long)number);
+	examine((struct message *)(connection->memory + IN + number % DEPTH * LONGEST), connection->peer, number,
+		wc->byte_len, "message");
+	/* The WRITE came before; the next one may be on its way, so that only the sender and addressee are sure. */
+	const struct message *written = (const struct message *)(connection->memory + TARGET);
+
+	if (written->magic != MAGIC || written->from != connection->peer || written->to != self.identity)
+		fail("a WRITE of %llx for %llx came to %llx", (unsigned long long)written->from,
+		     (unsigned long long)written->to, (unsigned long long)self.identity);
+	self.messages++;
+	post_receive(connection, number + DEPTH);
+}
+
+static void take(const struct ibv_wc *wc)
+{
+	struct connection *connection = self.connections;
+
+	if (wc->qp_num == self.ud->qp_num) {
+		if (wc->status != IBV_WC_SUCCESS)
+			fail("the UD QP: %s", ibv_wc_status_str(wc->status));
+		if (wc->opcode & IBV_WC_RECV)
+			take_datagram(wc);
+		else
+			self.datagram_out = false;
+		return;
+	}
+	while (connection < self.connections + MOST &&
+	       !(connection->used && connection->qp->qp_num == wc->qp_num))
+		connection++;
+	if (connection == self.connections + MOST)
+		fail("a completion of QP %u, which isn't there", wc->qp_num);
+	if (wc->status != IBV_WC_SUCCESS) {
+		/* A peer that died. */
+		if (wc->status != IBV_WC_RETRY_EXC_ERR && wc->status != IBV_WC_WR_FLUSH_ERR)
+			fail("a request of the connection with %llx: %s", (unsigned long long)connection->peer,
+			     ibv_wc_status_str(wc->status));
+		connection->broken = true;
+	} else if (wc->opcode & IBV_WC_RECV) {
+		take_message(connection, wc);
+	} else {
+		connection->finished++;
+	}
+}
+
+/* Everything that can be done without waiting; whether there was anything. */
+static bool progress(void)
+{
+	struct ibv_wc wc[16];
+	int count = ibv_poll_cq(self.cq, 16, wc);
+	bool done = count > 0;
+
+	if (count < 0)
+		fail("ibv_poll_cq returned %d", count);
+	for (int i = 0; i < count; i++)
+		take(&wc[i]);
+	for (struct connection *c = self.connections; c < self.connections + MOST; c++)
+		while (c->used && !c->broken && !c->left && (!c->count || c->sent < c->count) &&
+		       c->sent - c->finished < DEPTH) {
+			send_message(c);
+			done = true;
+		}
+	return done;
+}
+
+static void welcome(void)
+{
+	int fd = accept4(self.listener, NULL, NULL, SOCK_CLOEXEC);
+	struct connection *free_one = self.connections;
+
+	if (fd < 0)
+		return;
+	while (free_one < self.connections + MOST && free_one->used)
+		free_one++;
+	if (free_one == self.connections + MOST)
+		fail("more than %d visitors", MOST);
+	if (connect_to(free_one, fd))
+		self.visitors++;
+	else
+		disconnect(free_one);
+}
+
+static void wait_for_something(void)
+{
+	struct pollfd fds[MOST + 2] = {{.fd = self.channel->fd, .events = POLLIN},
+				       {.fd = self.host ? self.listener : -1, .events = POLLIN}};
+	struct connection *of[MOST + 2];
+	nfds_t count = 2;
+	char word;
+
+	for (struct connection *c = self.connections; c < self.connections + MOST; c++)
+		if (c->used) {
+			of[count] = c;
+			fds[count++] = (struct pollfd){.fd = c->fd, .events = c->left ? 0 : POLLIN};
+		}
+	if (poll(fds, count, 500) <= 0)
+		return;
+	if (fds[0].revents) {
+		struct ibv_cq *cq;
+		void *context;
+
+		MUST(ibv_get_cq_event(self.channel, &cq, &context));
+		ibv_ack_cq_events(cq, 1);
+		self.armed = false;
+	}
+	for (nfds_t i = 2; i < count; i++)
+		if (fds[i].revents) {
+			if (recv(of[i]->fd, &word, 1, 0) == 1)
+				of[i]->left = true;
+			else
+				of[i]->broken = true;
+		}
+	if (fds[1].revents)
+		welcome();
+}
+
+static bool complete(const struct connection *connection)
+{
+	return connection->count && connection->finished == connection->count &&
+	       connection->received == connection->count;
+}
+
+static void tell_state(void)
+{
+	int open = 0;
+
+	for (const struct connection *c = self.connections; c < self.connections + MOST; c++)
+		open += c->used;
+	printf("state: %d connections, %llu visitors, %llu messages, %llu datagrams\n", open,
+	       (unsigned long long)self.visitors, (unsigned long long)self.messages,
+	       (unsigned long long)self.datagrams);
+	fflush(stdout);
+}
+
+static void run(void)
+{
+	while (!leaving) {
+		if (asked) {
+			asked = 0;
+			tell_state();
+		}
+		bool done = progress();
+
+		for (struct connection *c = self.connections; c < self.connections + MOST; c++) {
+			if (!c->used)
+				continue;
+			if (!self.host && complete(c)) {
+				char bye = 1, other;
+
+				if (!exchange(c->fd, &bye, &other, 1))
+					fail("the host is gone");
+				return;
+			}
+			if (!self.host && c->broken)
+				fail("the host is gone");
+			if (c->left && self.once) {
+				char bye = 1;
+
+				if (!complete(c))
+					continue;
+				if (send(c->fd, &bye, 1, MSG_NOSIGNAL) != 1)
+					fail("the visitor is gone");
+				return;
+			}
+			if (c->broken && self.once)
+				fail("the visitor is gone after %llu of our and %llu of its messages",
+				     (unsigned long long)c->finished, (unsigned long long)c->received);
+			if (c->broken || (c->left && complete(c))) {
+				char bye = 1;
+
+				if (c->left)
+					(void)!send(c->fd, &bye, 1, MSG_NOSIGNAL);
+				disconnect(c);
+			}
+		}
+		if (done)
+			continue;
+		if (!self.armed) {
+			MUST(ibv_req_notify_cq(self.cq, 0));
+			self.armed = true;
+		} else {
+			wait_for_something();
+		}
+	}
+}
+
+static void open_all(int gid_index)
+{
+	self.identity = draw();
+	self.device = open_device(gid_index);
+	self.channel = MAKE(ibv_create_comp_channel(self.device.context));
+	self.cq = make_cq(&self.device, MOST * 3 * DEPTH, self.channel);
+	self.ud = make_qp(&self.device, IBV_QPT_UD, self.cq, NULL, DATAGRAMS);
+	self.ud_memory = MAKE(calloc(DATAGRAMS + 1, 512));
+	self.ud_mr = MAKE(ibv_reg_mr(self.device.pd, self.ud_memory, (DATAGRAMS + 1) * 512, ALL_ACCESS));
+
+	struct path path = default_path(&self.device);
+
+	MUST(to_init(self.ud, 0));
+	for (uint64_t i = 0; i < DATAGRAMS; i++)
+		post_datagram_receive(i);
+	MUST(to_rtr(self.ud, &self.device, &path, &(struct address){0}));
+	MUST(to_rts(self.ud, &path, 0));
+}
+
+static int listen_on(int port)
+{
+	struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
+
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+	if (listener < 0 || bind(listener, (struct sockaddr *)&any, sizeof any) || listen(listener, MOST))
+		fail("listening on port %d: %s", port, strerror(errno));
+	return listener;
+}
+
+int main(int argc, char **argv)
+{
+	int port = 18515, gid_index = 1, option;
+	unsigned int seconds = ALARM_SECONDS;
+	struct sigaction action = {.sa_handler = on_signal};
+
+	while ((option = getopt(argc, argv, "1p:g:n:t:")) != -1) {
+		switch (option) {
+		case '1': self.once = true; break;
+		case 'p': port = atoi(optarg); break;
+		case 'g': gid_index = atoi(optarg); break;
+		case 'n': self.count = strtoull(optarg, NULL, 0); break;
+		case 't': seconds = (unsigned int)atoi(optarg); break;
+		default: fail("usage: meeting [-1] [-p PORT] [-g GID_INDEX] [-t SECONDS] [-n COUNT HOST]\n"
+			      "  -1  leave with the first visitor   -n  a visitor's messages each way, else for ever   -t  at most");
+		}
+	}
+	alarm(seconds);
+	sigaction(SIGUSR1, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	open_all(gid_index);
+	self.host = !argv[optind];
+	if (self.host)
+		self.listener = listen_on(port);
+	else if (!connect_to(&self.connections[0], meet(argv[optind], port)))
+		fail("the host is gone");
+	puts("here");
+	fflush(stdout);
+	run();
+	tell_state();
+	return 0;
+}

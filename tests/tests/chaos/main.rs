@@ -1,0 +1,72 @@
+//! Many processes, and processes killed or stopped at any moment: the others go on, every message is for whom it says, no
+//! byte changes where nobody wrote, and nothing is left.
+//!
+//! `chaos_full…` and the tests `…_for_thirty_seconds` are the long forms, ignored by default:
+//! `cargo nextest run -p ferroce-tests --test chaos --run-ignored only` runs them.
+
+mod random;
+mod writers;
+
+use ferroce_tests::{Artifacts, Fabric, Process, Skip, World, require};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn c_program(name: &str) -> Result<String, Skip> {
+    Ok(Artifacts::get().c_program(name)?.to_str().expect("a UTF-8 path").to_owned())
+}
+
+fn settings(fabric: Fabric) -> &'static [(&'static str, &'static str)] {
+    match fabric {
+        Fabric::Any => &[],
+        Fabric::Udp => &[("FERROCE_FABRIC", "udp")],
+    }
+}
+
+/// Server and client of a program, on the last and the first host.
+struct Two {
+    server: Process,
+    client: Process,
+}
+
+impl Two {
+    fn start(world: &World, fabric: Fabric, port: u16, words: &[&str]) -> Self {
+        let port_word = port.to_string();
+        let mut line = vec![words[0], "-p", &port_word];
+        line.extend(&words[1..]);
+        let mut server = world.last().start_ferroce(&[], &line, settings(fabric));
+        world.last().wait_for_listener(port, &mut server, LIMIT);
+        let address = world.last().ipv4();
+        line.push(&address);
+        let client = world.first().start_ferroce(&[], &line, settings(fabric));
+        Self { server, client }
+    }
+
+    fn both(&mut self) -> [&mut Process; 2] {
+        [&mut self.server, &mut self.client]
+    }
+}
+
+fn thirty_two_pairs(fabric: Fabric) {
+    let program = require!(c_program("meeting"));
+    let world = require!(World::one_host(1500));
+    let start = Instant::now();
+    let words = [program.as_str(), "-1", "-n", "10000"];
+    let mut pairs: Vec<Two> = (0..32).map(|pair| Two::start(&world, fabric, 20000 + pair, &words)).collect();
+    for process in pairs.iter_mut().flat_map(Two::both) {
+        let outcome = process.wait(LIMIT.saturating_sub(start.elapsed()));
+        outcome.expect_success().expect_quiet();
+        assert!(outcome.stdout.contains(" 10000 messages,"), "{outcome}");
+    }
+    world.first().expect_no_traces();
+}
+
+#[test]
+fn thirty_two_pairs_exchange_ten_thousand_messages_each() {
+    thirty_two_pairs(Fabric::Any);
+}
+
+#[test]
+fn thirty_two_pairs_over_udp_exchange_ten_thousand_messages_each() {
+    thirty_two_pairs(Fabric::Udp);
+}
