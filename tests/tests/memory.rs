@@ -82,7 +82,6 @@ macro_rules! operations {
             }
 
             #[test]
-            #[ignore = "an atomic may fault when its word goes between the check and the instruction"]
             fn atomics_into_vanishing_memory_fail() {
                 for operation in ATOMICS {
                     vanish($value, &[], operation);

@@ -60,7 +60,7 @@ impl Control {
     }
 }
 
-/// Starts the thread, with all signals blocked: they are the program's.
+/// Starts the thread, with all signals blocked but those of its own faults: they are the program's.
 ///
 /// # Errors
 /// No thread can be made.
@@ -70,6 +70,10 @@ pub(super) fn spawn(engine: &'static Engine) -> Result<()> {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut old: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
+        // A fault of an atomic (`mem::atomic`) is caught in the thread that has it; blocked, it would end the process.
+        for fault in [libc::SIGSEGV, libc::SIGBUS] {
+            libc::sigdelset(&raw mut all, fault);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
         old
     };

@@ -4,6 +4,7 @@
 //! Out of here: packets, queues, work requests.
 
 pub(crate) mod arena;
+pub(crate) mod atomic;
 pub(crate) mod copy;
 mod mappings;
 mod mr;

@@ -5,7 +5,7 @@ use crate::ah::Ah;
 use crate::cq::{Network, Wc};
 use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
-use crate::mem::{MrTable, copy};
+use crate::mem::{MrTable, atomic, copy};
 use crate::packet::{Grh, PacketMeta};
 use crate::shm::{Link, RingBytes, RingPayload, Sent};
 use crate::tap::Direction;
@@ -16,7 +16,7 @@ use ferroce_proto::{
 };
 use ferroce_wire::{Bth, Headers, ICRC_LEN, Opcode, Service};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How much of a message is read ahead of the packets that carry it.
@@ -502,7 +502,8 @@ impl Env for QpEnv<'_> {
     }
 
     fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError> {
-        MrTable::global().remote(self.pd(), rkey, va, 8, RemoteAccess::Atomic, |addr| atomic(addr, op))
+        MrTable::global()
+            .remote(self.pd(), rkey, va, 8, RemoteAccess::Atomic, |addr| atomic::execute(addr, op))
     }
 
     fn invalidate(&mut self, _rkey: u32) -> Result<(), RemoteError> {
@@ -550,23 +551,6 @@ pub(super) fn flushed_recv(wr_id: u64) -> Completion {
     }
 }
 
-/// Carries out an atomic as a CPU instruction on the program's memory.
-///
-/// The word may be unmapped or read-only by now: the kernel is asked first, in a way that fails where the instruction
-/// would fault. A program that unmaps it in the nanoseconds between is beyond what can be caught here.
-fn atomic(addr: u64, op: AtomicOp) -> Result<u64, copy::Fault> {
-    copy::probe_writable(addr)?;
-    // SAFETY: the transport has checked the alignment, the key and the range; the page is mapped and writable. The
-    // program shares the word with the adapter through atomics only, as with any adapter.
-    let word = unsafe { AtomicU64::from_ptr(addr as *mut u64) };
-    Ok(match op {
-        AtomicOp::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
-        AtomicOp::CompareSwap { compare, swap } => {
-            word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|old| old)
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -578,15 +562,5 @@ mod tests {
         let got: Vec<_> = pieces(&sges, 8, 10).map(|(s, at)| (s.addr, s.length, at)).collect();
         assert_eq!(got, [(108, 2, 0), (300, 5, 2), (400, 3, 7)]);
         assert_eq!(pieces(&sges, 25, 4).count(), 0);
-    }
-
-    #[test]
-    fn atomics_on_memory_that_is_gone_are_errors() {
-        let mut word = 5u64;
-        assert_eq!(atomic(&raw mut word as u64, AtomicOp::FetchAdd { add: 3 }), Ok(5));
-        let swap = AtomicOp::CompareSwap { compare: 8, swap: 9 };
-        assert_eq!(atomic(&raw mut word as u64, swap), Ok(8));
-        assert_eq!(word, 9);
-        assert_eq!(atomic(0x1000, AtomicOp::FetchAdd { add: 3 }), Err(copy::Fault));
     }
 }
