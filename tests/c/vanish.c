@@ -1,4 +1,4 @@
-/* vanish: registered memory that goes away while it is used: unmapped, protected, truncated, freed or deregistered.
+/* vanish: registered memory that goes away while it is used: unmapped, protected, truncated or deregistered.
  *
  * Two sides, each a process (or with -l each a thread of one process), make a connection for every way and moment. The
  * requester repeats one operation; the memory of one side goes, before a request or in the middle of many. The first
@@ -8,10 +8,10 @@
 #define _GNU_SOURCE
 #include "common.h"
 #include <getopt.h>
-#include <malloc.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 #define GUARD 65536u
@@ -24,8 +24,8 @@
 #define AFTERWARDS 0xa5
 #define GRH 40u
 
-enum how { UNMAP, HOLE, PROTECT, READ_ONLY, TRUNCATE, FREE, DEREGISTER, HOWS };
-static const char *const how_names[HOWS] = {"unmapped", "with a hole", "protected", "read-only", "truncated", "freed",
+enum how { UNMAP, HOLE, PROTECT, READ_ONLY, TRUNCATE, DEREGISTER, HOWS };
+static const char *const how_names[HOWS] = {"unmapped", "with a hole", "protected", "read-only", "truncated",
 					    "deregistered"};
 
 struct operation {
@@ -62,7 +62,7 @@ static const struct operation operations[] = {
 
 struct memory {
 	enum how how;
-	/* Guard, area, guard in one mapping; the area alone when it comes from malloc. */
+	/* Guard, area, guard in one mapping. */
 	char *mapping, *area;
 	int file;
 	struct ibv_mr *mr;
@@ -96,19 +96,26 @@ struct round {
 	enum ibv_wc_status first_error;
 };
 
+/* Where the kernel puts nothing by itself: what comes into memory that a program has given back, by free() as by munmap(),
+ * is written to by whoever still may, and nobody can tell.
+ */
+static char *remote_place(void)
+{
+	static atomic_ulong next = 1ul << 44;
+
+	return (char *)atomic_fetch_add(&next, 1ul << 30);
+}
+
 static struct memory make_memory(const struct side *side, enum how how, unsigned char byte)
 {
 	struct memory memory = {.how = how, .file = -1};
 
-	if (how == FREE) {
-		memory.area = MAKE(malloc(AREA));
-	} else {
-		memory.mapping = mmap(NULL, AREA + 2 * GUARD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (memory.mapping == MAP_FAILED)
-			fail("mmap: %s", strerror(errno));
-		memset(memory.mapping, GUARD_BYTE, AREA + 2 * GUARD);
-		memory.area = memory.mapping + GUARD;
-	}
+	memory.mapping = mmap(remote_place(), AREA + 2 * GUARD, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	if (memory.mapping == MAP_FAILED)
+		fail("mmap: %s", strerror(errno));
+	memset(memory.mapping, GUARD_BYTE, AREA + 2 * GUARD);
+	memory.area = memory.mapping + GUARD;
 	if (how == TRUNCATE) {
 		memory.file = memfd_create("vanish", MFD_CLOEXEC);
 		if (memory.file < 0 || ftruncate(memory.file, AREA) ||
@@ -130,7 +137,6 @@ static void vanish(struct memory *memory)
 	case PROTECT: result = mprotect(memory->area, AREA, PROT_NONE); break;
 	case READ_ONLY: result = mprotect(memory->area, AREA, PROT_READ); break;
 	case TRUNCATE: result = ftruncate(memory->file, 0); break;
-	case FREE: free(memory->area); break;
 	case DEREGISTER:
 		MUST(ibv_dereg_mr(memory->mr));
 		memset(memory->area, AFTERWARDS, AREA);
@@ -157,11 +163,9 @@ static void check_and_free(struct side *side, struct memory *memory)
 	} else {
 		MUST(ibv_dereg_mr(memory->mr));
 	}
-	if (memory->mapping) {
-		check_bytes(side, memory->mapping, GUARD, GUARD_BYTE, "the guard before the memory");
-		check_bytes(side, memory->area + AREA, GUARD, GUARD_BYTE, "the guard behind the memory");
-		munmap(memory->mapping, AREA + 2 * GUARD);
-	}
+	check_bytes(side, memory->mapping, GUARD, GUARD_BYTE, "the guard before the memory");
+	check_bytes(side, memory->area + AREA, GUARD, GUARD_BYTE, "the guard behind the memory");
+	munmap(memory->mapping, AREA + 2 * GUARD);
 	if (memory->file >= 0)
 		close(memory->file);
 }
@@ -525,8 +529,6 @@ int main(int argc, char **argv)
 		fail("usage: vanish [-b] [-p PORT] [-g GID_INDEX] OPERATION [SERVER] | vanish [-b] -l OPERATION\n"
 		     "  -b  only before requests, not during them   -l  two threads of one process");
 	alarm(ALARM_SECONDS);
-	/* So that free() gives the memory back to the kernel. */
-	mallopt(M_MMAP_THRESHOLD, 65536);
 	const struct operation *operation = find_operation(argv[optind]);
 
 	if (local) {

@@ -1,4 +1,4 @@
-//! Registered memory that goes away while it is used: unmapped, protected, truncated, freed or deregistered by its owner,
+//! Registered memory that goes away while it is used: unmapped, protected, truncated or deregistered by its owner,
 //! before and in the middle of requests. Error completions as documented, never a signal, and no byte elsewhere changes.
 
 use ferroce_tests::{Artifacts, Fabric, Pair, World, require};
