@@ -2,7 +2,7 @@
 
 use crate::requester::charge;
 use crate::rnr::rnr_delay;
-use crate::{Data, Env, Instant, Payload, Qp, WcStatus, psn};
+use crate::{Data, Env, Instant, Payload, PlaceError, Qp, WcStatus, psn};
 use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
 
 impl<A: Clone> Qp<A> {
@@ -217,10 +217,15 @@ impl<A: Clone> Qp<A> {
         }
         if let Data::Sges(sges) = &wqe.wr.data
             && bytes > 0
-            && env.place(sges, offset, payload).is_err()
         {
-            self.fail_front(WcStatus::LocProtErr, env);
-            return;
+            match env.place(sges, offset, payload) {
+                Ok(()) => {}
+                Err(PlaceError::Memory) => {
+                    self.fail_front(WcStatus::LocProtErr, env);
+                    return;
+                }
+                Err(PlaceError::Lost) => return,
+            }
         }
         self.finish_data(now, last, env);
     }

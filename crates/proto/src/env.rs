@@ -74,6 +74,18 @@ pub enum RemoteError {
     Access,
     /// The memory was there when it was registered and is gone: NAK remote operational error.
     Operational,
+    /// The payload couldn't be had: see [`PlaceError::Lost`].
+    Lost,
+}
+
+/// Why a payload wasn't written to its destination.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PlaceError {
+    /// A local key, its rights or range or the memory is wrong: LOC_PROT_ERR.
+    Memory,
+    /// The payload itself couldn't be had (it was still in the sender's memory): the packet is as good as lost, and is
+    /// asked for again.
+    Lost,
 }
 
 /// The surroundings of one QP: its memory, receive queue, completion queues and fabric.
@@ -130,19 +142,18 @@ pub trait Env {
     /// Writes a payload at `offset` of the message buffer that `sges` describe (a receive, or the result of a READ).
     ///
     /// # Errors
-    /// `Err(())`: a local key, its rights or range or the memory is wrong (LOC_PROT_ERR).
-    #[allow(clippy::result_unit_err)]
-    fn place(&mut self, sges: &[Sge], offset: u64, payload: &Self::Payload<'_>) -> Result<(), ()>;
+    /// See [`PlaceError`].
+    fn place(&mut self, sges: &[Sge], offset: u64, payload: &Self::Payload<'_>) -> Result<(), PlaceError>;
     /// Writes these bytes likewise (atomic results, in host byte order).
     ///
     /// # Errors
-    /// As [`Env::place`].
+    /// `Err(())`: as [`PlaceError::Memory`].
     #[allow(clippy::result_unit_err)]
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()>;
     /// Writes the 40 bytes of GRH of the packet at hand to the start of a UD receive.
     ///
     /// # Errors
-    /// As [`Env::place`].
+    /// As [`Env::place_bytes`].
     #[allow(clippy::result_unit_err)]
     fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()>;
 

@@ -39,7 +39,7 @@ impl<A: Clone> Qp<A> {
             return Err(Refusal::TooLong);
         }
         if len > 0 {
-            env.place(&held.sges, done, payload).map_err(|()| Refusal::BadReceive)?;
+            env.place(&held.sges, done, payload)?;
         }
         if !ends(opcode) {
             self.resp.message = Message::Send { done: total };

@@ -25,7 +25,7 @@ mod ud;
 mod window;
 
 pub use counters::Counters;
-pub use env::{Env, Payload, RemoteAccess, RemoteError, Source, TransmitError};
+pub use env::{Env, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError};
 pub use qp::{MAX_MESSAGE, Qp};
 pub use rnr::rnr_delay;
 pub use time::Instant;

@@ -2,7 +2,8 @@
 
 use crate::execute::Message;
 use crate::{
-    AtomicOp, Env, Payload, Qp, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, WcStatus, psn,
+    AtomicOp, Env, Payload, PlaceError, Qp, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, WcStatus,
+    psn,
 };
 use ferroce_wire::{Headers, NakCode, Operation, Reth, Syndrome};
 
@@ -21,6 +22,17 @@ pub(crate) enum Refusal {
     Operational,
     /// The receive's own memory is wrong: NAK remote operational error, LOC_PROT_ERR here.
     BadReceive,
+    /// The payload couldn't be had: as if the packet had been lost, and nothing has changed.
+    Lost,
+}
+
+impl From<PlaceError> for Refusal {
+    fn from(error: PlaceError) -> Self {
+        match error {
+            PlaceError::Memory => Refusal::BadReceive,
+            PlaceError::Lost => Refusal::Lost,
+        }
+    }
 }
 
 impl From<RemoteError> for Refusal {
@@ -28,6 +40,7 @@ impl From<RemoteError> for Refusal {
         match error {
             RemoteError::Access => Refusal::Access,
             RemoteError::Operational => Refusal::Operational,
+            RemoteError::Lost => Refusal::Lost,
         }
     }
 }
@@ -36,6 +49,7 @@ impl Refusal {
     pub(crate) const fn nak(self) -> NakCode {
         match self {
             Refusal::NotReady | Refusal::Invalid | Refusal::TooLong => NakCode::InvalidRequest,
+            Refusal::Lost => NakCode::PsnSequenceError,
             Refusal::Access => NakCode::RemoteAccessError,
             Refusal::Operational | Refusal::BadReceive => NakCode::RemoteOperationalError,
         }
@@ -110,6 +124,11 @@ impl<A: Clone> Qp<A> {
                 self.counters.rnr_naks_sent += 1;
                 self.resp.gap = Some(number);
                 self.answers.owe_nak(Syndrome::RnrNak { timer: self.params.min_rnr_timer }, number);
+            }
+            Err(Refusal::Lost) => {
+                self.counters.seq_naks_sent += 1;
+                self.resp.gap = Some(number);
+                self.answers.owe_nak(Syndrome::Nak(NakCode::PsnSequenceError), number);
             }
             Err(refusal) => self.refuse(refusal, number, env),
         }
@@ -226,7 +245,7 @@ impl<A: Clone> Qp<A> {
             Refusal::BadReceive => WcStatus::LocProtErr,
             Refusal::Access => WcStatus::RemAccessErr,
             Refusal::Operational => WcStatus::RemOpErr,
-            Refusal::Invalid | Refusal::NotReady => WcStatus::RemInvReqErr,
+            Refusal::Invalid | Refusal::NotReady | Refusal::Lost => WcStatus::RemInvReqErr,
         };
         if let Some(held) = self.resp.take_held() {
             env.complete_recv(self.recv_completion(held.wr_id, status));

@@ -81,10 +81,11 @@ impl Engine {
         };
         let now = clock::now();
         qp.work(work, now, |proto, env| {
+            let ends = (proto.qpn(), proto.params().dest_qpn);
             for received in packets {
                 let packet = &received.packet;
                 if env.accepts(&packet.meta, Origin::Process(received.process())) {
-                    env.handle(proto, now, &packet.headers, received.payload().into(), &packet.meta);
+                    env.handle(proto, now, &packet.headers, received.payload(ends).into(), &packet.meta);
                 } else {
                     tracing::trace!(qpn = packet.headers.bth.dest_qp, meta = ?packet.meta, "packet refused");
                 }
@@ -95,7 +96,12 @@ impl Engine {
     fn show_received(&self, received: &Received<'_>) {
         if self.has_capture() {
             let packet = &received.packet;
-            self.show_message(Direction::In, &packet.headers, &received.payload().to_vec(), &packet.meta);
+            self.show_message(
+                Direction::In,
+                &packet.headers,
+                &received.payload((0, 0)).to_vec(),
+                &packet.meta,
+            );
         }
     }
 

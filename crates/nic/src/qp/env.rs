@@ -7,12 +7,12 @@ use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
 use crate::mem::{MrTable, atomic, copy};
 use crate::packet::{Grh, PacketMeta};
-use crate::shm::{Link, RingBytes, RingPayload, Sent};
+use crate::shm::{self, Link, MAX_PIECES, Piece, Pieces, Purpose, RingBytes, Sent, ShmPayload};
 use crate::tap::Direction;
 use crate::udp::PushError;
 use ferroce_proto::{
-    AtomicOp, Completion, Data, Env, Instant, Payload, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError,
-    SendOp, SendWr, Sge, Source, TransmitError, WcOpcode, WcStatus,
+    AtomicOp, Completion, Data, Env, Instant, Payload, PlaceError, QpEvent, QpState, RecvWqe, RemoteAccess,
+    RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcOpcode, WcStatus,
 };
 use ferroce_wire::{Bth, Headers, ICRC_LEN, Opcode, Service};
 use std::sync::Arc;
@@ -21,6 +21,9 @@ use std::time::Duration;
 
 /// How much of a message is read ahead of the packets that carry it.
 const READ_AHEAD: usize = 64 * 1024;
+
+/// From this many bytes on, a payload stays in its sender's memory until the receiver fetches it.
+const REFERENCE: usize = 16 * 1024;
 
 /// The shortest time between two congestion notifications of a QP.
 const CNP_INTERVAL: Duration = Duration::from_micros(50);
@@ -42,7 +45,7 @@ pub(crate) enum Origin {
 #[derive(Clone, Copy)]
 pub(crate) enum RxPayload<'a> {
     Bytes(&'a [u8]),
-    Ring(RingPayload<'a>),
+    Shared(ShmPayload<'a>),
 }
 
 impl<'a> From<&'a [u8]> for RxPayload<'a> {
@@ -51,9 +54,9 @@ impl<'a> From<&'a [u8]> for RxPayload<'a> {
     }
 }
 
-impl<'a> From<RingPayload<'a>> for RxPayload<'a> {
-    fn from(payload: RingPayload<'a>) -> Self {
-        Self::Ring(payload)
+impl<'a> From<ShmPayload<'a>> for RxPayload<'a> {
+    fn from(payload: ShmPayload<'a>) -> Self {
+        Self::Shared(payload)
     }
 }
 
@@ -61,17 +64,19 @@ impl Payload for RxPayload<'_> {
     fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::Ring(payload) => payload.len(),
+            Self::Shared(payload) => payload.len(),
         }
     }
 }
 
 impl RxPayload<'_> {
     /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
-    fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), copy::Fault> {
+    fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), PlaceError> {
         match self {
-            Self::Bytes(bytes) => copy::write(addr, &bytes[offset..offset + len]),
-            Self::Ring(payload) => payload.copy_to(offset, addr, len),
+            Self::Bytes(bytes) => {
+                copy::write(addr, &bytes[offset..offset + len]).map_err(|copy::Fault| PlaceError::Memory)
+            }
+            Self::Shared(payload) => payload.copy_to(offset, addr, len),
         }
     }
 }
@@ -83,6 +88,8 @@ pub(crate) struct QpEnv<'a> {
     pub(super) work: &'a mut Work,
     /// Of the packet at hand.
     pub(super) meta: Option<PacketMeta>,
+    /// The peer's process may find the QP in this one's directory.
+    pub(super) listed: bool,
 }
 
 /// The bytes of a message around the packet that was sent last: one copy by the kernel serves many packets.
@@ -154,15 +161,22 @@ fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> 
     Ok(())
 }
 
-fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &RxPayload<'_>) -> Result<(), ()> {
+fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &RxPayload<'_>) -> Result<(), PlaceError> {
     let table = MrTable::global();
     let mut done = 0;
     for (piece, at) in pieces(sges, offset, src.len()) {
         let len = piece.length as usize;
-        table.local(pd, &piece, true, |addr| src.copy_to(at, addr, len))?;
+        let mut copied = Ok(());
+        let copy = |addr| {
+            copied = src.copy_to(at, addr, len);
+            copied.map_err(|_| copy::Fault)
+        };
+        if table.local(pd, &piece, true, copy).is_err() {
+            return Err(copied.err().unwrap_or(PlaceError::Memory));
+        }
         done += len;
     }
-    if done == src.len() { Ok(()) } else { Err(()) }
+    if done == src.len() { Ok(()) } else { Err(PlaceError::Memory) }
 }
 
 impl<'a> QpEnv<'a> {
@@ -240,13 +254,18 @@ impl<'a> QpEnv<'a> {
         source: Source<'_>,
     ) -> Result<(), TransmitError> {
         let (pd, engine) = (self.pd(), self.qp.engine);
-        let sent = link.send(headers, meta, len, |ring| {
-            fill_ring(pd, source, ring)?;
-            if engine.has_capture() {
-                engine.show_message(Direction::Out, headers, &ring.to_vec(), meta);
-            }
-            Ok(())
-        });
+        let by_reference = self.listed && len >= REFERENCE && link.peer_fetches() && !engine.has_capture();
+        let pieces = if by_reference { references(pd, source)? } else { None };
+        let sent = match pieces {
+            Some(pieces) => link.send_reference(headers, meta, &pieces),
+            None => link.send(headers, meta, len, |ring| {
+                fill_ring(pd, source, ring)?;
+                if engine.has_capture() {
+                    engine.show_message(Direction::Out, headers, &ring.to_vec(), meta);
+                }
+                Ok(())
+            }),
+        };
         match sent {
             Sent::Published(end) => {
                 self.qp.last_record.store(end, Ordering::Relaxed);
@@ -303,6 +322,22 @@ fn each_piece(
         table.local(pd, &piece, write, copied).ok()?;
     }
     Some(len as u32)
+}
+
+/// The parts of a payload that the peer may fetch itself; `None` when it has to come through the ring. Keys, rights and
+/// ranges are checked here.
+fn references(pd: u32, source: Source<'_>) -> Result<Option<Pieces>, TransmitError> {
+    let Source::Local { sges, offset, len } = source else { return Ok(None) };
+    let parts: Pieces = pieces(sges, offset, len as usize)
+        .map(|(part, _)| Piece { key: part.lkey, len: part.length, va: part.addr })
+        .collect();
+    if parts.len() > MAX_PIECES {
+        return Ok(None);
+    }
+    for (part, _) in pieces(sges, offset, len as usize) {
+        MrTable::global().local(pd, &part, false, |_| Ok(())).map_err(|()| TransmitError::Local)?;
+    }
+    Ok(Some(parts))
 }
 
 /// Fills a record's payload with the one that `source` names.
@@ -422,19 +457,19 @@ impl Env for QpEnv<'_> {
             (&SendOp::Write { va, rkey }, Data::Inline(bytes)) => {
                 let part = bytes.get(offset as usize..)?;
                 let part = &part[..part.len().min(max as usize)];
-                link.access(ends, range(va, rkey, part.len()), RemoteAccess::Write, |peer, to| {
+                link.access(ends, range(va, rkey, part.len()), Purpose::Write, |peer, to| {
                     peer.write(to, part.as_ptr() as u64, part.len()).then_some(part.len() as u32)
                 })
             }
             (&SendOp::Write { va, rkey }, Data::Sges(sges)) => {
                 let len = (wr.data.len() - offset).min(u64::from(max)) as usize;
-                link.access(ends, range(va, rkey, len), RemoteAccess::Write, |peer, to| {
+                link.access(ends, range(va, rkey, len), Purpose::Write, |peer, to| {
                     each_piece(pd, sges, offset, len, false, |at, addr, len| peer.write(to + at, addr, len))
                 })
             }
             (&SendOp::Read { va, rkey }, Data::Sges(sges)) => {
                 let len = (wr.data.len() - offset).min(u64::from(max)) as usize;
-                link.access(ends, range(va, rkey, len), RemoteAccess::Read, |peer, from| {
+                link.access(ends, range(va, rkey, len), Purpose::Read, |peer, from| {
                     each_piece(pd, sges, offset, len, true, |at, addr, len| peer.read(from + at, addr, len))
                 })
             }
@@ -471,17 +506,17 @@ impl Env for QpEnv<'_> {
         }
     }
 
-    fn place(&mut self, sges: &[Sge], offset: u64, payload: &RxPayload<'_>) -> Result<(), ()> {
+    fn place(&mut self, sges: &[Sge], offset: u64, payload: &RxPayload<'_>) -> Result<(), PlaceError> {
         scatter(self.pd(), sges, offset, payload)
     }
 
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
-        scatter(self.pd(), sges, offset, &bytes.into())
+        scatter(self.pd(), sges, offset, &bytes.into()).map_err(|_| ())
     }
 
     fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()> {
         let grh = self.meta.as_ref().map_or([0; Grh::LEN], Grh::of);
-        scatter(self.pd(), sges, 0, &grh.as_slice().into())
+        scatter(self.pd(), sges, 0, &grh.as_slice().into()).map_err(|_| ())
     }
 
     fn check_remote(
@@ -496,9 +531,13 @@ impl Env for QpEnv<'_> {
 
     fn write_remote(&mut self, rkey: u32, va: u64, payload: &RxPayload<'_>) -> Result<(), RemoteError> {
         let len = payload.len();
-        MrTable::global().remote(self.pd(), rkey, va, len as u64, RemoteAccess::Write, |addr| {
-            payload.copy_to(0, addr, len)
-        })
+        let mut copied = Ok(());
+        let copy = |addr| {
+            copied = payload.copy_to(0, addr, len);
+            copied.map_err(|_| copy::Fault)
+        };
+        let written = MrTable::global().remote(self.pd(), rkey, va, len as u64, RemoteAccess::Write, copy);
+        if copied == Err(PlaceError::Lost) { Err(RemoteError::Lost) } else { written }
     }
 
     fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError> {
@@ -512,6 +551,10 @@ impl Env for QpEnv<'_> {
     }
 
     fn complete_send(&mut self, completion: Completion) {
+        if self.listed && completion.status != WcStatus::Success {
+            // The program may use the memory again: what the QP has sent by reference isn't to be fetched any more.
+            shm::withdraw_qp(self.qp.qpn);
+        }
         self.qp.send_cq.push(self.wc(completion));
     }
 

@@ -329,8 +329,8 @@ impl Qp {
         if let Some(directory) = shm::own_directory() {
             let params = inner.proto.params();
             let reads = params.max_dest_rd_atomic > 0;
-            directory.publish_qp(self.qpn, params.dest_qpn, self.pd.id(), params.access, reads);
-            inner.listed = true;
+            inner.listed =
+                directory.publish_qp(self.qpn, params.dest_qpn, self.pd.id(), params.access, reads);
         }
     }
 
@@ -505,7 +505,7 @@ impl Qp {
         f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
     ) {
         let Inner { proto, path, listed, .. } = inner;
-        let mut env = QpEnv { qp: self, path: path.as_ref(), work, meta: None };
+        let mut env = QpEnv { qp: self, path: path.as_ref(), work, meta: None, listed: *listed };
         f(proto, &mut env);
         let more = proto.transmit(now, &mut env, BUDGET);
         proto.flush_acks(now, &mut env);

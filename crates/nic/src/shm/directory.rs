@@ -4,7 +4,7 @@
 use super::memory::{Shared, SharedMemory};
 use super::protocol::{Bell, Entry};
 use crate::mem::{MrAccess, MrInit};
-use ferroce_proto::{Access, RemoteAccess};
+use ferroce_proto::Access;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -33,6 +33,20 @@ struct Front {
 
 // SAFETY: atomics alone.
 unsafe impl Shared for Front {}
+
+/// The numbers of a QP of this process and of its peer.
+pub(crate) type Ends = (u32, u32);
+
+/// Why another process's memory is accessed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// RDMA READ.
+    Read,
+    /// RDMA WRITE.
+    Write,
+    /// To get the payload of a packet that the peer has sent by reference: it needs no right of ours.
+    Fetch,
+}
 
 /// Rights in an entry's word.
 mod right {
@@ -142,12 +156,14 @@ impl Directory {
         qp_at(&self.memory, qpn).map(|at| self.entry(at))
     }
 
-    /// Lists a QP: its peer may do what `access` allows to the regions of its domain.
-    pub(crate) fn publish_qp(&self, qpn: u32, peer: u32, pd: u32, access: Access, reads: bool) {
+    /// Lists a QP, if there is room: its peer may do what `access` allows to the regions of its domain.
+    pub(crate) fn publish_qp(&self, qpn: u32, peer: u32, pd: u32, access: Access, reads: bool) -> bool {
         let rights = rights(access.remote_read && reads, access.remote_write);
-        if let Some(entry) = self.qp(qpn) {
+        let entry = self.qp(qpn);
+        if let Some(entry) = entry {
             entry.publish(NAMED | u64::from(qpn), [u64::from(peer), (u64::from(pd) << 32) | rights, 0, 0]);
         }
+        entry.is_some()
     }
 }
 
@@ -175,24 +191,21 @@ impl PeerDirectory {
     /// when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
     pub(super) fn find(
         &self,
-        from: u32,
-        qpn: u32,
-        rkey: u32,
-        va: u64,
-        len: u64,
-        access: RemoteAccess,
+        (from, qpn): Ends,
+        (rkey, va, len): (u32, u64, u64),
+        purpose: Purpose,
     ) -> Option<u64> {
-        let right = match access {
-            RemoteAccess::Read => right::READ,
-            RemoteAccess::Write => right::WRITE,
-            RemoteAccess::Atomic => return None,
+        let right = match purpose {
+            Purpose::Read => right::READ,
+            Purpose::Write => right::WRITE,
+            Purpose::Fetch => 0,
         };
         let qp: &Entry = self.0.words(qp_at(&self.0, qpn)?);
         let [peer, qp_rights, ..] = qp.read(NAMED | u64::from(qpn))?;
         let region: &Entry = self.0.words(region_at(rkey)?);
         let [addr, iova, length, region_rights] = region.read(NAMED | u64::from(rkey))?;
         let allowed = peer == u64::from(from)
-            && qp_rights & region_rights & right != 0
+            && qp_rights & region_rights & right == right
             && qp_rights >> 32 == region_rights >> 32;
         let offset = va.checked_sub(iova)?;
         (allowed && offset.checked_add(len)? <= length).then(|| addr.wrapping_add(offset))

@@ -1,15 +1,15 @@
 //! A link: two rings between this process and another, and what each knows of the other.
 
-use super::directory::PeerDirectory;
-use super::memory::SharedMemory;
+use super::directory::{Ends, PeerDirectory, Purpose};
+use super::memory::{Shared, SharedMemory};
 use super::peer_memory::PeerMemory;
 use super::protocol::{Broken, Busy, Consumer, Lines, Producer};
-use super::record::{self, Draft, Packet};
+use super::record::{self, Body, Draft, Packet, Piece};
 use crate::mem::copy::{self, Fault};
 use crate::packet::PacketMeta;
 use crate::qp::Qp;
 use crate::sys::{self, EngineFd};
-use ferroce_proto::{Instant, RemoteAccess};
+use ferroce_proto::{Instant, PlaceError};
 use ferroce_wire::Headers;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +22,8 @@ pub(super) const RING: usize = 512 * 1024;
 const BYTES_AT: usize = 4096;
 /// Where the busy word is, of the ring's producer.
 const BUSY_AT: usize = 2048;
+/// Where a ring's producer says whether it can copy from the consumer.
+const TERMS_AT: usize = 2048 + 128;
 const SPAN: usize = BYTES_AT + RING;
 /// Bytes of a link's memory.
 pub(super) const LEN: usize = 2 * SPAN;
@@ -44,6 +46,16 @@ pub(super) struct Remote {
     /// Readable when it has died.
     pub(super) pidfd: Option<EngineFd>,
 }
+
+/// What the producer of a ring says of itself.
+#[repr(C)]
+struct Terms {
+    /// 1: it can copy from the memory of the ring's consumer, so packets may leave their payload there.
+    fetches: AtomicU64,
+}
+
+// SAFETY: atomics alone.
+unsafe impl Shared for Terms {}
 
 /// What became of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,10 +175,31 @@ impl Link {
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> Sent<E> {
+        match Draft::packet(headers, meta, payload) {
+            Some(draft) => self.publish(&draft, |at| {
+                fill(&RingBytes { memory: &self.memory, at: draft.payload_at(at), len: payload })
+            }),
+            None => Sent::Lost,
+        }
+    }
+
+    /// Sends a packet whose payload the peer fetches from `pieces` of this process's memory.
+    pub(crate) fn send_reference<E>(
+        &self,
+        headers: &Headers,
+        meta: &PacketMeta,
+        pieces: &[Piece],
+    ) -> Sent<E> {
+        match Draft::reference(headers, meta, pieces) {
+            Some(draft) => self.publish(&draft, |_| Ok(())),
+            None => Sent::Lost,
+        }
+    }
+
+    fn publish<E>(&self, draft: &Draft, fill: impl FnOnce(usize) -> Result<(), E>) -> Sent<E> {
         if self.is_dead() {
             return Sent::Lost;
         }
-        let Some(draft) = Draft::packet(headers, meta, payload) else { return Sent::Lost };
         let (ring, lines) = (self.ring(true), self.tx_lines());
         let mut tx = self.tx.lock();
         let place = match tx.reserve(lines, draft.total()) {
@@ -178,8 +211,7 @@ impl Link {
             }
         };
         let at = ring + BYTES_AT + place.at;
-        if let Err(error) = fill(&RingBytes { memory: &self.memory, at: draft.payload_at(at), len: payload })
-        {
+        if let Err(error) = fill(at) {
             return Sent::Failed(error);
         }
         draft.write(&self.memory, at);
@@ -192,6 +224,20 @@ impl Link {
             self.full_since.store(0, Ordering::Relaxed);
         }
         Sent::Published(end)
+    }
+
+    fn terms(&self, own: bool) -> &Terms {
+        self.memory.words(self.ring(own) + TERMS_AT)
+    }
+
+    /// Tells the peer whether its packets may leave their payload in its memory.
+    pub(super) fn offer_to_fetch(&self, offer: bool) {
+        self.terms(true).fetches.store(u64::from(offer), Ordering::Release);
+    }
+
+    /// The peer fetches payloads from this process's memory.
+    pub(crate) fn peer_fetches(&self) -> bool {
+        self.terms(false).fetches.load(Ordering::Acquire) == 1
     }
 
     /// Whether the ring has been full for so long that packets which nobody repeats are given up.
@@ -312,13 +358,13 @@ impl Link {
         self.remote.get().is_some_and(|remote| remote.memory.is_some()) && !self.is_dead()
     }
 
-    /// Lets `f` copy from or to `len` bytes at `va` of the peer's region `rkey`, on behalf of QP `from` whose peer is
-    /// `to`. `None` when that isn't allowed or isn't possible this way: a packet then says why.
+    /// Lets `f` copy from or to a range (key, address, length) of the peer's memory, on behalf of a QP and its peer. `None`
+    /// when that isn't allowed or isn't possible this way: a packet then says why.
     pub(crate) fn access<R>(
         &self,
-        (from, to): (u32, u32),
-        (rkey, va, len): (u32, u64, u64),
-        access: RemoteAccess,
+        ends: Ends,
+        range: (u32, u64, u64),
+        purpose: Purpose,
         f: impl FnOnce(&PeerMemory, u64) -> Option<R>,
     ) -> Option<R> {
         let remote = self.remote.get()?;
@@ -329,8 +375,10 @@ impl Link {
             return None;
         }
         busy.enter();
-        let address = remote.directory.find(from, to, rkey, va, len, access);
-        let result = address.and_then(|address| f(memory, address));
+        let find = || remote.directory.find(ends, range, purpose);
+        let result = find().and_then(|address| f(memory, address));
+        // What a failed QP has sent isn't waited for when it fails: its memory may have changed while it was read.
+        let result = result.filter(|_| purpose != Purpose::Fetch || find().is_some());
         busy.leave();
         result
     }
@@ -392,37 +440,102 @@ impl Received<'_> {
         self.link.process()
     }
 
-    pub(crate) fn payload(&self) -> RingPayload<'_> {
-        RingPayload { memory: &self.link.memory, at: self.packet.payload_at, len: self.packet.payload_len }
+    /// Its payload, for the QP at whose end of `ends` it has arrived.
+    pub(crate) fn payload(&self, ends: Ends) -> ShmPayload<'_> {
+        match &self.packet.body {
+            &Body::Inline { at, len } => ShmPayload::Ring { memory: &self.link.memory, at, len },
+            Body::Reference(pieces) => ShmPayload::Peer { link: self.link, ends, pieces },
+        }
     }
 }
 
-/// A payload in a ring. The peer may still change its bytes.
+/// The payload of a packet. The peer may still change its bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct RingPayload<'a> {
-    memory: &'a SharedMemory,
-    at: usize,
-    len: usize,
+pub(crate) enum ShmPayload<'a> {
+    /// In a ring.
+    Ring { memory: &'a SharedMemory, at: usize, len: usize },
+    /// In the peer's memory.
+    Peer { link: &'a Link, ends: Ends, pieces: &'a [Piece] },
 }
 
-impl RingPayload<'_> {
+impl ShmPayload<'_> {
     pub(crate) fn len(&self) -> usize {
-        self.len
+        match self {
+            Self::Ring { len, .. } => *len,
+            Self::Peer { pieces, .. } => pieces.iter().map(|piece| piece.len as usize).sum(),
+        }
     }
 
     /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
     ///
     /// # Errors
-    /// The memory isn't there.
-    pub(crate) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
-        assert!(offset <= self.len && len <= self.len - offset);
-        copy::write_from_file(addr, self.memory.fd(), self.at + offset, len)
+    /// See [`PlaceError`].
+    pub(crate) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), PlaceError> {
+        match *self {
+            Self::Ring { memory, at, len: whole } => {
+                assert!(offset <= whole && len <= whole - offset);
+                copy::write_from_file(addr, memory.fd(), at + offset, len).map_err(|Fault| PlaceError::Memory)
+            }
+            Self::Peer { link, ends, pieces } => link.fetch(ends, pieces, offset, addr, len),
+        }
     }
 
-    /// The bytes, for showing.
+    /// The bytes, for showing; fewer where they can't be had.
     pub(crate) fn to_vec(self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len];
-        self.memory.read(self.at, &mut bytes);
-        bytes
+        match self {
+            Self::Ring { memory, at, len } => {
+                let mut bytes = vec![0; len];
+                memory.read(at, &mut bytes);
+                bytes
+            }
+            Self::Peer { .. } => Vec::new(),
+        }
+    }
+}
+
+impl Link {
+    /// Copies `len` bytes from `offset` of `pieces` of the peer's memory to the program's memory at `addr`.
+    fn fetch(
+        &self,
+        ends: Ends,
+        pieces: &[Piece],
+        offset: usize,
+        addr: u64,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        let mut begin = 0;
+        let (mut done, end) = (0, offset + len);
+        for piece in pieces {
+            let (from, to) = (begin.max(offset), (begin + piece.len as usize).min(end));
+            if from < to {
+                let part = (piece.key, piece.va.wrapping_add((from - begin) as u64), (to - from) as u64);
+                self.fetch_part(ends, part, addr + done as u64)?;
+                done += to - from;
+            }
+            begin += piece.len as usize;
+        }
+        if done == len { Ok(()) } else { Err(PlaceError::Lost) }
+    }
+
+    fn fetch_part(&self, ends: Ends, (key, va, len): (u32, u64, u64), addr: u64) -> Result<(), PlaceError> {
+        let part = (key, va, len);
+        let copied = self.access(ends, part, Purpose::Fetch, |peer, from| {
+            peer.read(from, addr, len as usize).then_some(())
+        });
+        if copied.is_some() {
+            return Ok(());
+        }
+        // Whose memory is it that isn't there?
+        let mut scratch = vec![0u8; len as usize];
+        let to = scratch.as_mut_ptr() as u64;
+        let readable = self
+            .access(ends, part, Purpose::Fetch, |peer, from| peer.read(from, to, len as usize).then_some(()));
+        if readable.is_some() {
+            return Err(PlaceError::Memory);
+        }
+        // The sender finds out by copying itself what is wrong, and what comes next comes through the ring.
+        tracing::debug!(pid = self.pid(), "a payload can't be fetched");
+        self.offer_to_fetch(false);
+        Err(PlaceError::Lost)
     }
 }

@@ -209,6 +209,7 @@ impl Links {
             "shares memory with a process"
         );
         let remote = Remote { process: introduction.process, pid, directory, doorbell, memory, pidfd };
+        link.offer_to_fetch(remote.memory.is_some());
         // Another thread may have read the same answer: then there was none for this one.
         let _ = link.remote.set(remote);
         // What was sent before it could be woken.

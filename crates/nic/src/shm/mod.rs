@@ -5,7 +5,8 @@
 //! Out of here: which QP uses which fabric, and who looks at rings when (`engine`); names and sockets (`rendezvous`).
 //!
 //! A *link* joins two processes: one memfd with a ring each way, made by the one that has something to send first.
-//! A packet is a record with the transport headers as on the wire and up to 64 KiB of payload; nothing is lost, so there
+//! A packet is a record with the transport headers as on the wire and up to 64 KiB of payload, or a description of
+//! where in the sender's memory the payload is (it is registered, and stays until the answer); nothing is lost, so there
 //! is no ICRC, and a record is given back when it has been executed. RDMA WRITE and READ don't take that way when
 //! nothing of their QP is under way: the initiator looks up region and QP in the target's *directory* and lets the kernel
 //! copy from process to process. Whoever takes a region or QP back waits until no *busy word* is odd that was so before.
@@ -22,7 +23,7 @@ mod peer_memory;
 mod protocol;
 mod record;
 
-pub(crate) use directory::{forget_after_fork, own as own_directory};
-pub(crate) use link::{Link, Received, RingBytes, RingPayload, Sent};
+pub(crate) use directory::{Purpose, forget_after_fork, own as own_directory};
+pub(crate) use link::{Link, Received, RingBytes, Sent, ShmPayload};
 pub(crate) use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
-pub(crate) use record::MAX_PAYLOAD;
+pub(crate) use record::{MAX_PAYLOAD, MAX_PIECES, Piece, Pieces};

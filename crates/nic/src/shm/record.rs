@@ -7,12 +7,15 @@ use super::memory::SharedMemory;
 use super::protocol::{Broken, Lines};
 use crate::packet::PacketMeta;
 use ferroce_wire::Headers;
+use smallvec::SmallVec;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Bytes before the transport headers.
 const FIXED: usize = 48;
 /// More than any packet's transport headers take.
 const MAX_HEADERS: usize = 80;
+/// Bytes a reader needs at once: everything but an inline payload.
+const FRONT: usize = FIXED + MAX_HEADERS + MAX_PIECES * Piece::LEN;
 /// Payload bytes of a record, at most.
 pub(crate) const MAX_PAYLOAD: usize = 64 * 1024;
 
@@ -24,17 +27,58 @@ enum Kind {
     Padding = 0,
     /// A packet with its payload.
     Packet = 1,
+    /// A packet whose payload is still in the sender's memory.
+    Reference = 2,
 }
 
 /// A packet in a ring.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub(crate) headers: Headers,
     pub(crate) meta: PacketMeta,
-    /// Offset of the payload in the ring.
-    pub(crate) payload_at: usize,
-    /// Its bytes.
-    pub(crate) payload_len: usize,
+    pub(crate) body: Body,
+}
+
+/// Where a payload is.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    /// In the ring.
+    Inline { at: usize, len: usize },
+    /// In the sender's memory.
+    Reference(Pieces),
+}
+
+/// A part of a payload in the sender's memory: bytes of a registered region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub(crate) key: u32,
+    pub(crate) len: u32,
+    pub(crate) va: u64,
+}
+
+pub(crate) type Pieces = SmallVec<[Piece; MAX_PIECES]>;
+/// Pieces of a payload in the sender's memory, at most.
+pub(crate) const MAX_PIECES: usize = 4;
+
+impl Piece {
+    const LEN: usize = 16;
+
+    fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..4].copy_from_slice(&self.key.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.len.to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.va.to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let [k0, k1, k2, k3, l0, l1, l2, l3, va @ ..] = *bytes;
+        Self {
+            key: u32::from_ne_bytes([k0, k1, k2, k3]),
+            len: u32::from_ne_bytes([l0, l1, l2, l3]),
+            va: u64::from_ne_bytes(va),
+        }
+    }
 }
 
 /// Bytes of a record.
@@ -48,18 +92,35 @@ const fn payload_offset(headers: usize) -> usize {
 
 /// A record that is about to be written.
 pub(super) struct Draft {
-    bytes: [u8; FIXED + MAX_HEADERS],
+    bytes: [u8; FRONT],
+    front: usize,
     headers: usize,
     payload: usize,
 }
 
 impl Draft {
-    /// A packet with a payload of `payload` bytes; `None` when the headers don't fit their opcode.
+    /// A packet with a payload of `payload` bytes, which the caller puts where [`Draft::payload_at`] says; `None` when the
+    /// headers don't fit their opcode.
     pub(super) fn packet(headers: &Headers, meta: &PacketMeta, payload: usize) -> Option<Self> {
-        let mut bytes = [0; FIXED + MAX_HEADERS];
-        let len = headers.emit(&mut bytes[FIXED..]).ok()?;
+        Self::new(Kind::Packet, headers, meta, payload)
+    }
+
+    /// A packet whose payload is `pieces`, [`MAX_PIECES`] at most, of the sender's memory.
+    pub(super) fn reference(headers: &Headers, meta: &PacketMeta, pieces: &[Piece]) -> Option<Self> {
+        let mut draft = Self::new(Kind::Reference, headers, meta, pieces.len() * Piece::LEN)?;
+        let at = payload_offset(draft.headers);
+        for (to, piece) in draft.bytes[at..].chunks_exact_mut(Piece::LEN).zip(pieces) {
+            to.copy_from_slice(&piece.to_bytes());
+        }
+        draft.front = at + draft.payload;
+        Some(draft)
+    }
+
+    fn new(kind: Kind, headers: &Headers, meta: &PacketMeta, payload: usize) -> Option<Self> {
+        let mut bytes = [0; FRONT];
+        let len = headers.emit(&mut bytes[FIXED..FIXED + MAX_HEADERS]).ok()?;
         bytes[..4].copy_from_slice(&(total(len, payload) as u32).to_ne_bytes());
-        bytes[4] = Kind::Packet as u8;
+        bytes[4] = kind as u8;
         bytes[5] = len as u8;
         bytes[6] = meta.tos;
         bytes[7] = meta.ttl;
@@ -67,7 +128,7 @@ impl Draft {
         bytes[12..14].copy_from_slice(&meta.len.to_ne_bytes());
         bytes[16..32].copy_from_slice(&gid(meta.src));
         bytes[32..48].copy_from_slice(&gid(meta.dst));
-        Some(Self { bytes, headers: len, payload })
+        Some(Self { bytes, front: FIXED + len, headers: len, payload })
     }
 
     /// Bytes of the record.
@@ -80,9 +141,9 @@ impl Draft {
         at + payload_offset(self.headers)
     }
 
-    /// Writes everything but the payload.
+    /// Writes everything but an inline payload.
     pub(super) fn write(&self, memory: &SharedMemory, at: usize) {
-        memory.write(at, &self.bytes[..FIXED + self.headers]);
+        memory.write(at, &self.bytes[..self.front]);
     }
 }
 
@@ -102,12 +163,14 @@ pub(super) fn read(
     available: usize,
 ) -> Result<(Option<Packet>, usize), Broken> {
     // Copied once: the peer may change its bytes at any time.
-    let mut bytes = [0; FIXED + MAX_HEADERS];
+    let mut bytes = [0; FRONT];
     let have = bytes.len().min(available);
     memory.read(at, &mut bytes[..have]);
-    let parsed = parse(&bytes[..have], available)?;
-    let packet = parsed.packet.map(|packet| Packet { payload_at: packet.payload_at + at, ..packet });
-    Ok((packet, parsed.total))
+    let mut parsed = parse(&bytes[..have], available)?;
+    if let Some(Packet { body: Body::Inline { at: payload, .. }, .. }) = &mut parsed.packet {
+        *payload += at;
+    }
+    Ok((parsed.packet, parsed.total))
 }
 
 struct Parsed {
@@ -115,7 +178,7 @@ struct Parsed {
     total: usize,
 }
 
-/// Understands the first bytes of a record. [`Packet::payload_at`] counts from the record's beginning.
+/// Understands the first bytes of a record. The place of an inline payload counts from the record's beginning.
 fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
     let fixed: &[u8; FIXED] = bytes.first_chunk().ok_or(Broken)?;
     let word =
@@ -127,7 +190,7 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
     if fixed[4] == Kind::Padding as u8 {
         return Ok(Parsed { packet: None, total: length });
     }
-    if fixed[4] != Kind::Packet as u8 || payload_len > MAX_PAYLOAD {
+    if payload_len > MAX_PAYLOAD {
         return Err(Broken);
     }
     let headers_len = usize::from(fixed[5]);
@@ -148,8 +211,25 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
         ttl: fixed[7],
         len: u16::from_ne_bytes([fixed[12], fixed[13]]),
     };
-    let packet = Packet { headers, meta, payload_at: payload_offset(headers_len), payload_len };
-    Ok(Parsed { packet: Some(packet), total: length })
+    let at = payload_offset(headers_len);
+    let body = match fixed[4] {
+        kind if kind == Kind::Packet as u8 => Body::Inline { at, len: payload_len },
+        kind if kind == Kind::Reference as u8 => {
+            Body::Reference(parse_pieces(bytes.get(at..at + payload_len).ok_or(Broken)?)?)
+        }
+        _ => return Err(Broken),
+    };
+    Ok(Parsed { packet: Some(Packet { headers, meta, body }), total: length })
+}
+
+fn parse_pieces(bytes: &[u8]) -> Result<Pieces, Broken> {
+    let (pieces, rest) = bytes.as_chunks();
+    let pieces: Pieces = pieces.iter().map(Piece::from_bytes).collect();
+    let len: usize = pieces.iter().map(|piece| piece.len as usize).sum();
+    if !rest.is_empty() || pieces.len() > MAX_PIECES || len > MAX_PAYLOAD {
+        return Err(Broken);
+    }
+    Ok(pieces)
 }
 
 fn gid(ip: IpAddr) -> [u8; 16] {

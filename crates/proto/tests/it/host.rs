@@ -1,8 +1,8 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    AtomicOp, Completion, Env, QpEvent, RecvWqe, RemoteAccess, RemoteError, Sge, Source, TransmitError,
-    WcStatus,
+    AtomicOp, Completion, Env, PlaceError, QpEvent, RecvWqe, RemoteAccess, RemoteError, Sge, Source,
+    TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation};
 use std::collections::{BTreeMap, VecDeque};
@@ -226,8 +226,8 @@ impl Env for Host {
         }
     }
 
-    fn place(&mut self, sges: &[Sge], offset: u64, payload: &Self::Payload<'_>) -> Result<(), ()> {
-        self.place_bytes(sges, offset, payload)
+    fn place(&mut self, sges: &[Sge], offset: u64, payload: &Self::Payload<'_>) -> Result<(), PlaceError> {
+        self.place_bytes(sges, offset, payload).map_err(|()| PlaceError::Memory)
     }
 
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {

@@ -1,8 +1,8 @@
 //! Messages of gigabytes, with payloads that are lengths only.
 
 use ferroce_proto::{
-    Access, AtomicOp, Completion, Data, Env, Instant, Payload, Qp, QpEvent, QpParams, QpState, RecvWqe,
-    RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcStatus,
+    Access, AtomicOp, Completion, Data, Env, Instant, Payload, PlaceError, Qp, QpEvent, QpParams, QpState,
+    RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Service};
 
@@ -58,7 +58,7 @@ impl Env for Counter {
 
     fn flush_recv_queue(&mut self) {}
 
-    fn place(&mut self, _: &[Sge], offset: u64, payload: &Length) -> Result<(), ()> {
+    fn place(&mut self, _: &[Sge], offset: u64, payload: &Length) -> Result<(), PlaceError> {
         assert_eq!(offset, self.placed);
         self.placed += u64::from(payload.0);
         Ok(())
