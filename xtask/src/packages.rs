@@ -13,6 +13,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("perftest", "ib_send_bw and its family"),
     ("python3-pyverbs", "the Python binding"),
     ("iproute2", "making hosts out of namespaces"),
+    ("ucx-utils", "ucx_info, which looks for devices in /sys and /dev"),
     ("python3-minimal", "small helpers of the harness's own tests"),
     ("tshark", "decoding captures"),
     ("valgrind", "memory errors"),

@@ -47,7 +47,8 @@ fn gid_text(gid: [u8; 16]) -> String {
     groups.join(":")
 }
 
-fn guid_text(guid: [u8; 8]) -> String {
+/// The same for GUIDs.
+pub fn guid_text(guid: [u8; 8]) -> String {
     let groups: Vec<_> = guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
     groups.join(":")
 }

@@ -1,5 +1,5 @@
-//! The `ferroce` command: `run` a program with the Ferroce adapter, show `devices`, and let `doctor` say what would stop
-//! a program here.
+//! The `ferroce` command: `run` a program with the Ferroce adapter, show `devices`, write their `sysfs` entries, and let
+//! `doctor` say what would stop a program here.
 //!
 //! In here: what a person types and reads. Out of here: everything that a program needs at run time (`ferroce-nic`
 //! and the libraries); a program that is started by `ferroce run` needs nothing of this command afterwards.
@@ -8,10 +8,12 @@ mod devices;
 mod doctor;
 mod elf;
 mod install;
+mod rdma;
 mod run;
+mod sysfs;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -66,6 +68,15 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Write the entries of /sys/class/infiniband and /dev/infiniband that programs see here to a directory
+    ///
+    /// For a container to mount, or to look at. Device nodes need root; other users get links to /dev/null. The values
+    /// are those of now.
+    Sysfs {
+        /// A new directory, or an empty one
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
     /// Say in plain words what would stop a verbs program here, and the mend
     ///
     /// Needs no root and changes nothing. The exit status is 1 if something would stop a program.
@@ -76,6 +87,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if rdma::is_called(std::env::args_os().next().as_deref().map(Path::new)) {
+        return rdma::rdma();
+    }
     match Arguments::parse().command {
         Command::Run { capture, fault, no_preload, command } => run::run(&run::Options {
             capture: capture.as_deref(),
@@ -84,6 +98,7 @@ fn main() -> ExitCode {
             command: &command,
         }),
         Command::Devices { json } => devices::devices(json),
+        Command::Sysfs { directory } => sysfs::sysfs(&directory),
         Command::Doctor { peer } => doctor::doctor(peer.as_deref()),
     }
 }

@@ -112,7 +112,7 @@ struct Glob {
     stat: unsafe extern "C-unwind" fn(*const c_char, *mut stat) -> c_int,
 }
 
-const GLOB_ALTDIRFUNC: c_int = 1 << 6;
+const GLOB_ALTDIRFUNC: c_int = 1 << 9;
 
 type OnError = Option<unsafe extern "C-unwind" fn(*const c_char, c_int) -> c_int>;
 

@@ -22,17 +22,11 @@ pub fn now() -> Arc<Tree> {
     {
         return tree.clone();
     }
-    let tree = Arc::new(Tree::from(&host()));
+    // Without devices where they can't be read or FERROCE_DEVICES is wrong: the library says why when it is asked.
+    let devices = ferroce_nic::net::discover().unwrap_or_default();
+    let tree = Arc::new(Tree::from(&Host::with(devices)));
     if let Some(latest) = &mut latest {
         **latest = Some((Instant::now(), tree.clone()));
     }
     tree
-}
-
-/// Without devices where they can't be read or FERROCE_DEVICES is wrong: the library says why when it is asked.
-fn host() -> Host {
-    let devices = ferroce_nic::net::discover().unwrap_or_default();
-    // SAFETY: takes no pointer.
-    let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    Host { devices, processors: u32::try_from(processors).unwrap_or(1) }
 }

@@ -104,12 +104,14 @@ fn directory(fd: c_int) -> Option<Attributes> {
 /// Mends what the kernel has said of a descriptor.
 #[inline]
 fn after(result: c_int, fd: c_int, to: *mut stat) -> c_int {
-    // SAFETY: the call was successful and has filled the structure.
-    if result == 0 && unsafe { fds::may_be_directory((*to).st_mode, (*to).st_nlink != 0) } {
-        if let Some(attributes) = directory(fd) {
-            // SAFETY: the caller's structure.
-            unsafe { attributes.write(to) };
-        }
+    // SAFETY: asked only after success, when the call has filled the structure.
+    let suspect = || unsafe { fds::may_be_directory((*to).st_mode, (*to).st_nlink != 0) };
+    if result == 0
+        && suspect()
+        && let Some(attributes) = directory(fd)
+    {
+        // SAFETY: the caller's structure.
+        unsafe { attributes.write(to) };
     }
     result
 }
@@ -257,11 +259,12 @@ unsafe extern "C-unwind" fn statx_at(
     );
     // SAFETY: the call was successful and has filled the structure.
     let suspect = || unsafe { fds::may_be_directory(mode_t::from((*to).stx_mode), (*to).stx_nlink != 0) };
-    if result == 0 && suspect() {
-        if let Some(attributes) = directory(described(base, path, flags)) {
-            // SAFETY: the caller's structure.
-            unsafe { attributes.write_extended(to) };
-        }
+    if result == 0
+        && suspect()
+        && let Some(attributes) = directory(described(base, path, flags))
+    {
+        // SAFETY: the caller's structure.
+        unsafe { attributes.write_extended(to) };
     }
     result
 }

@@ -70,6 +70,16 @@ pub struct Host {
     pub processors: u32,
 }
 
+impl Host {
+    /// These devices on this machine.
+    #[must_use]
+    pub fn with(devices: Vec<DeviceInfo>) -> Self {
+        // SAFETY: takes no pointer.
+        let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+        Self { devices, processors: u32::try_from(processors).unwrap_or(1) }
+    }
+}
+
 fn directory(entries: impl IntoIterator<Item = (impl Into<String>, Node)>) -> Node {
     Node::Directory(entries.into_iter().map(|(name, node)| (name.into(), node)).collect())
 }

@@ -1,6 +1,6 @@
 //! The tree of `/sys` and `/dev` entries of our devices, and how a path is walked through it.
 //!
-//! In here: data and path walking, no system call. Out of here: where the devices come from, C.
+//! In here: data and path walking. Out of here: where the devices come from, what a C program calls.
 
 mod content;
 

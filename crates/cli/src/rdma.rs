@@ -1,0 +1,229 @@
+//! `rdma` as `ferroce run` puts it first in PATH: answers `rdma link show` and `rdma dev show` for our devices, which
+//! the kernel doesn't know, and leaves everything else to the `rdma` of iproute2.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::{env, fs};
+
+use ferroce_nic::net::{DeviceInfo, PortState, discover};
+use serde_json::{Value, json};
+
+use crate::devices::guid_text;
+
+/// The name under which this command is this one.
+pub const NAME: &str = "rdma";
+
+/// What is asked of us.
+#[derive(PartialEq, Eq, Debug)]
+struct Question {
+    object: Object,
+    /// `DEV` or `DEV/PORT`.
+    which: Option<String>,
+    json: bool,
+    pretty: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Object {
+    Device,
+    Link,
+}
+
+/// Answers, or becomes the real command.
+pub fn rdma() -> ExitCode {
+    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    match parse(&arguments) {
+        Some(question) => answer(&question),
+        None => pass_on(&arguments),
+    }
+}
+
+/// The options may stand anywhere, and words may be shortened, as iproute2 has it. `None`: not for us.
+fn parse(arguments: &[OsString]) -> Option<Question> {
+    let mut words = Vec::new();
+    let (mut json, mut pretty) = (false, false);
+    for argument in arguments {
+        match argument.to_str()? {
+            "--json" => json = true,
+            "--pretty" => pretty = true,
+            "--details" => {}
+            long if long.starts_with("--") => return None,
+            short if short.len() > 1 && short.starts_with('-') => {
+                for letter in short[1..].chars() {
+                    match letter {
+                        'j' => json = true,
+                        'p' => pretty = true,
+                        'd' => {}
+                        _ => return None,
+                    }
+                }
+            }
+            word => words.push(word),
+        }
+    }
+    let mut words = words.into_iter();
+    let object = match words.next()? {
+        "" => return None,
+        word if "link".starts_with(word) => Object::Link,
+        word if "dev".starts_with(word) => Object::Device,
+        _ => return None,
+    };
+    match words.next() {
+        None => {}
+        Some(word) if !word.is_empty() && ("show".starts_with(word) || "list".starts_with(word)) => {}
+        Some(_) => return None,
+    }
+    let which = words.next().map(str::to_owned);
+    words.next().is_none().then_some(Question { object, which, json, pretty })
+}
+
+fn answer(question: &Question) -> ExitCode {
+    let devices = match discover() {
+        Ok(devices) => devices,
+        Err(error) => {
+            eprintln!("rdma (Ferroce): {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let numbered: Vec<(usize, &DeviceInfo)> = devices.iter().enumerate().collect();
+    let chosen: Vec<_> = match &question.which {
+        None => numbered,
+        Some(which) => numbered.into_iter().filter(|(_, device)| is_named(device, which)).collect(),
+    };
+    if let (Some(which), []) = (&question.which, &chosen[..]) {
+        eprintln!("rdma (Ferroce): there is no device {which:?} (`ferroce devices` shows those there are)");
+        return ExitCode::FAILURE;
+    }
+    if question.json {
+        let all: Value =
+            chosen.iter().map(|(index, device)| to_json(question.object, *index, device)).collect();
+        if question.pretty { println!("{all:#}") } else { println!("{all}") }
+    } else {
+        for (index, device) in chosen {
+            println!("{}", line(question.object, index, device));
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// A device has port 1, and no other.
+fn is_named(device: &DeviceInfo, which: &str) -> bool {
+    let (name, port) = which.split_once('/').unwrap_or((which, "1"));
+    device.name == name && matches!(port, "" | "1" | "-")
+}
+
+/// Logical and physical state in the words of iproute2.
+fn states(device: &DeviceInfo) -> (&'static str, &'static str) {
+    match device.port().state {
+        PortState::Active => ("ACTIVE", "LINK_UP"),
+        PortState::Down => ("DOWN", "DISABLED"),
+    }
+}
+
+fn to_json(object: Object, index: usize, device: &DeviceInfo) -> Value {
+    let guid = guid_text(device.node_guid);
+    let (state, physical_state) = states(device);
+    match object {
+        Object::Link => json!({
+            "ifindex": index,
+            "ifname": device.name,
+            "port": 1,
+            "state": state,
+            "physical_state": physical_state,
+            "netdev": device.netdev.name,
+            "netdev_index": device.netdev.ifindex,
+        }),
+        Object::Device => json!({
+            "ifindex": index,
+            "ifname": device.name,
+            "node_type": "ca",
+            "fw": env!("CARGO_PKG_VERSION"),
+            "node_guid": guid,
+            "sys_image_guid": guid,
+        }),
+    }
+}
+
+fn line(object: Object, index: usize, device: &DeviceInfo) -> String {
+    let (name, guid, netdev) = (&device.name, guid_text(device.node_guid), &device.netdev.name);
+    let (state, physical_state) = states(device);
+    match object {
+        Object::Link => {
+            format!("link {name}/1 state {state} physical_state {physical_state} netdev {netdev} ")
+        }
+        Object::Device => {
+            let version = env!("CARGO_PKG_VERSION");
+            format!("{index}: {name}: node_type ca fw {version} node_guid {guid} sys_image_guid {guid} ")
+        }
+    }
+}
+
+/// Becomes the next `rdma` in PATH that isn't this command.
+fn pass_on(arguments: &[OsString]) -> ExitCode {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let own = env::current_exe().and_then(fs::canonicalize).ok();
+    let is_other = |file: &PathBuf| fs::canonicalize(file).is_ok_and(|file| Some(file) != own);
+    let administrators = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let mut places = env::split_paths(&path).chain(administrators).map(|directory| directory.join(NAME));
+    let Some(real) = places.find(is_other) else {
+        eprintln!(
+            "rdma (Ferroce): only `rdma link show` and `rdma dev show` are answered here; for the rest, the rdma of \
+             iproute2 is not installed"
+        );
+        return ExitCode::FAILURE;
+    };
+    let error = Command::new(&real).args(arguments).exec();
+    eprintln!("rdma (Ferroce): {}: {error}", real.display());
+    ExitCode::FAILURE
+}
+
+/// Whether the command was started by that name.
+pub fn is_called(first_argument: Option<&Path>) -> bool {
+    first_argument.and_then(Path::file_name).is_some_and(|name| name == NAME)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(line: &str) -> Option<Question> {
+        parse(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_stand_anywhere_and_words_may_be_short() {
+        let link = |which: Option<&str>, json, pretty| {
+            Some(Question { object: Object::Link, which: which.map(str::to_owned), json, pretty })
+        };
+        assert_eq!(asked("link show -j"), link(None, true, false));
+        assert_eq!(asked("-j link"), link(None, true, false));
+        assert_eq!(asked("-jp l s mlx5_0/1"), link(Some("mlx5_0/1"), true, true));
+        assert_eq!(asked("link show mlx5_0/1"), link(Some("mlx5_0/1"), false, false));
+        assert_eq!(asked("--json dev list").map(|q| (q.object, q.json)), Some((Object::Device, true)));
+    }
+
+    #[test]
+    fn everything_else_is_for_the_real_command() {
+        for line in [
+            "",
+            "-V",
+            "resource show",
+            "link add rxe0 type rxe netdev eth0",
+            "link help",
+            "dev set x",
+            "-f x",
+        ] {
+            assert_eq!(asked(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn own_name_is_that_of_the_file() {
+        assert!(is_called(Some(Path::new("/x/lib/ferroce/bin/rdma"))));
+        assert!(is_called(Some(Path::new("rdma"))));
+        assert!(!is_called(Some(Path::new("/x/rdma/ferroce"))));
+        assert!(!is_called(None));
+    }
+}
