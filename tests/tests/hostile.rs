@@ -54,7 +54,6 @@ fn besiege(world: &World, settings: &[(&str, &str)], addresses: &Addresses, pack
     let sender = sender.to_str().expect("a UTF-8 path");
     let two = !std::ptr::eq(world.first(), world.last());
     let (client_host, server_host) = (world.first(), world.last());
-    client_host.admin(addresses.alias_command);
 
     let words = [program, "-g", addresses.gid_index];
     let mut server = server_host.start_ferroce(&[], &words, settings);
@@ -64,6 +63,8 @@ fn besiege(world: &World, settings: &[(&str, &str)], addresses: &Addresses, pack
     for side in [&mut server, &mut client] {
         side.wait_for_output("besieged", LIMIT);
     }
+    // Only now, so that it is no GID that they could have chosen.
+    client_host.admin(addresses.alias_command);
     let interface = if two { "eth0" } else { "lo" };
     // With another fabric than udp there is nothing to record.
     let wanted = if two || !settings.is_empty() { 4000 } else { 0 };
