@@ -84,8 +84,8 @@ impl Producer {
         Self { size: size as u64, tail: 0, head: 0 }
     }
 
-    /// Finds room for a record of `len` bytes, a multiple of the grain and at most half of the ring; `None` when there
-    /// isn't any now.
+    /// Finds room for a record of `len` bytes, a multiple of the grain and at most a quarter of the ring; `None` when
+    /// there isn't any now.
     pub(crate) fn reserve(&mut self, lines: &Lines, len: usize) -> Result<Option<Place>, Broken> {
         let at = self.tail % self.size;
         let rest = self.size - at;
@@ -125,12 +125,13 @@ impl Producer {
     /// freed before is seen by a [`Producer::has_room`] after this.
     pub(crate) fn wait(&mut self, lines: &Lines) {
         let waits = lines.producer.waits.load(Ordering::Relaxed);
-        lines.producer.waits.store(waits + 1, Ordering::Relaxed);
+        // The consumer is to see what has been published up to here; the peer may have written any value.
+        lines.producer.waits.store(waits.wrapping_add(1), Ordering::Release);
         // Of this fence and that of `release` one comes first: what is before it, the other side sees.
         fence(Ordering::SeqCst);
     }
 
-    /// At least half of the ring is free: any record fits.
+    /// At least half of the ring is free: any record fits, and the padding before it.
     pub(crate) fn has_room(&mut self, lines: &Lines) -> Result<bool, Broken> {
         self.look(lines)?;
         Ok(self.tail - self.head <= self.size / 2)
@@ -163,7 +164,9 @@ impl Consumer {
             }
             self.tail = tail;
             if ahead == 0 {
-                return Ok(None);
+                // Who only asks whether there are records believes the word: it mustn't say so for ever.
+                let head = lines.consumer.head.load(Ordering::Relaxed);
+                return if head == self.head { Ok(None) } else { Err(Broken) };
             }
         }
         let at = self.head % self.size;
@@ -179,7 +182,13 @@ impl Consumer {
             return false;
         }
         fence(Ordering::SeqCst);
-        let waits = lines.producer.waits.load(Ordering::Relaxed);
-        std::mem::replace(&mut self.answered, waits) != waits
+        let waits = lines.producer.waits.load(Ordering::Acquire);
+        // More may have been published before the wait than `peek` knows of.
+        let ahead = lines.producer.tail.load(Ordering::Relaxed).wrapping_sub(self.head);
+        if waits == self.answered || ahead > self.size / 2 {
+            return false;
+        }
+        self.answered = waits;
+        true
     }
 }
