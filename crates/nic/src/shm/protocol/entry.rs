@@ -69,7 +69,8 @@ impl Busy {
     /// From here on entries that are found stay valid …
     pub(crate) fn enter(&self) {
         let value = self.0.load(Ordering::Relaxed);
-        self.0.store(value | 1, Ordering::Relaxed);
+        // Who sees this one instead of the last `leave` is to know as much.
+        self.0.store(value | 1, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
