@@ -1,0 +1,124 @@
+//! Entries of a directory: what has been taken back is used by nobody, and what is found is never a mixture.
+
+use crate::explore;
+use crate::protocol::{Busy, Entry};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+use std::sync::Arc;
+
+const OLD: u64 = 7;
+const NEW: u64 = 8;
+
+/// What entries of this name say.
+const fn words(name: u64) -> [u64; Entry::WORDS] {
+    [name; Entry::WORDS]
+}
+
+struct Shared {
+    entry: Entry,
+    busy: Busy,
+    /// What the entry leads to: loom sees to it that nobody uses it while another changes it.
+    memory: UnsafeCell<u64>,
+}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        let shared = Self { entry: Entry::new(), busy: Busy::new(), memory: UnsafeCell::new(OLD) };
+        shared.entry.publish(OLD, words(OLD));
+        Arc::new(shared)
+    }
+
+    /// The using process: what the memory holds, if the entry stands for `name`.
+    fn access(&self, name: u64) -> Option<u64> {
+        self.busy.enter();
+        let found = self.entry.read(name);
+        // SAFETY: loom panics if somebody writes at the same time.
+        let memory = found.map(|_| self.memory.with(|memory| unsafe { *memory }));
+        self.busy.leave();
+        assert!(found.is_none_or(|found| found == words(name)), "{found:?} of {name}");
+        memory
+    }
+
+    /// The owner: takes the entry back, waits until nobody uses it, and changes the memory.
+    fn take_back(&self) {
+        assert_eq!(self.entry.revoke(), OLD);
+        let value = self.busy.value();
+        while !self.busy.has_left(value) {
+            thread::yield_now();
+        }
+        // SAFETY: loom panics unless this is the only access.
+        self.memory.with_mut(|memory| unsafe { *memory = NEW });
+    }
+}
+
+#[test]
+fn nobody_uses_what_has_been_taken_back() {
+    explore(3, || {
+        let shared = Shared::new();
+        let user = shared.clone();
+        let user = thread::spawn(move || [user.access(OLD), user.access(OLD)]);
+        shared.take_back();
+        let [first, second] = user.join().unwrap();
+        assert!(first.is_none_or(|memory| memory == OLD));
+        assert!(second.is_none() || second == first);
+        assert_eq!(shared.access(OLD), None);
+    });
+}
+
+#[test]
+fn an_entry_that_is_used_again_is_never_read_half_old_half_new() {
+    explore(3, || {
+        let shared = Shared::new();
+        let user = shared.clone();
+        let user = thread::spawn(move || (user.access(OLD), user.access(NEW)));
+        shared.take_back();
+        shared.entry.publish(NEW, words(NEW));
+        let (old, new) = user.join().unwrap();
+        assert!(old.is_none_or(|memory| memory == OLD));
+        assert!(new.is_none_or(|memory| memory == NEW));
+        assert_eq!((shared.access(OLD), shared.access(NEW)), (None, Some(NEW)));
+    });
+}
+
+#[test]
+fn an_entry_that_was_restored_says_what_it_said() {
+    explore(3, || {
+        let shared = Shared::new();
+        let user = shared.clone();
+        let user = thread::spawn(move || [user.access(OLD), user.access(OLD)]);
+        let name = shared.entry.revoke();
+        shared.entry.restore(name);
+        for memory in user.join().unwrap() {
+            assert!(memory.is_none_or(|memory| memory == OLD));
+        }
+        assert_eq!(shared.access(OLD), Some(OLD));
+    });
+}
+
+#[test]
+fn a_user_that_comes_and_goes_holds_nobody_up() {
+    explore(3, || {
+        let shared = Shared::new();
+        let stopped = Arc::new(AtomicBool::new(false));
+        let user = (shared.clone(), stopped.clone());
+        // It is never seen outside an access for long, but each access ends.
+        let user = thread::spawn(move || {
+            let (shared, stopped) = user;
+            shared.busy.enter();
+            while !stopped.load(Ordering::Relaxed) {
+                shared.busy.leave();
+                shared.busy.enter();
+                thread::yield_now();
+            }
+            shared.busy.leave();
+        });
+        let value = shared.busy.value();
+        while !shared.busy.has_left(value) {
+            thread::yield_now();
+        }
+        stopped.store(true, Ordering::Relaxed);
+        user.join().unwrap();
+        assert!(shared.busy.has_left(value) && shared.busy.value() & 1 == 0);
+    });
+}

@@ -1,0 +1,19 @@
+//! What processes tell each other through shared words, in every order that threads and memory allow (loom). These are
+//! the files of the `shm` fabric themselves, compiled with loom's atomics.
+
+mod bell;
+mod entry;
+#[path = "../../src/shm/protocol/mod.rs"]
+mod protocol;
+mod ring;
+#[path = "../handoff/sync.rs"]
+#[allow(dead_code, unused_imports, reason = "there is more in it, for other models")]
+mod sync;
+
+/// Runs `model` in every order with at most so many switches of threads at places where none has to wait: bugs with more
+/// are rare, and the search is short.
+fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(switches);
+    builder.check(model);
+}

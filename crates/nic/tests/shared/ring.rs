@@ -1,0 +1,181 @@
+//! A ring: each record arrives once, whole and in order, and who waits for room is told when there is some.
+
+use crate::explore;
+use crate::protocol::{Broken, Consumer, Lines, Producer};
+use crate::sync::Alarm;
+use loom::cell::UnsafeCell;
+use loom::thread;
+use std::sync::Arc;
+
+/// Grains of the ring.
+const SIZE: usize = 8;
+
+/// What is in a grain of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Grain {
+    Nothing,
+    Padding(usize),
+    /// The first of a record's grains.
+    Record {
+        id: usize,
+        grains: usize,
+    },
+    /// Another one.
+    More {
+        id: usize,
+    },
+}
+
+/// A ring's words and bytes. Loom sees to it that nobody reads a grain while another writes it.
+pub struct Ring {
+    pub lines: Lines,
+    grains: [UnsafeCell<Grain>; SIZE],
+}
+
+impl Ring {
+    pub fn new() -> Self {
+        Self { lines: Lines::new(), grains: std::array::from_fn(|_| UnsafeCell::new(Grain::Nothing)) }
+    }
+
+    fn write(&self, at: usize, grain: Grain) {
+        // SAFETY: loom panics unless this is the only access.
+        self.grains[at].with_mut(|bytes| unsafe { *bytes = grain });
+    }
+
+    fn read(&self, at: usize) -> Grain {
+        // SAFETY: loom panics if somebody writes at the same time.
+        self.grains[at].with(|bytes| unsafe { *bytes })
+    }
+
+    /// Sends a record of `len` grains, if there is room; returns the position of its end.
+    pub fn try_send(&self, producer: &mut Producer, id: usize, len: usize) -> Option<u64> {
+        let place = producer.reserve(&self.lines, len * Lines::GRAIN).unwrap()?;
+        let at = place.at / Lines::GRAIN;
+        for grain in at + 1..at + len {
+            self.write(grain, Grain::More { id });
+        }
+        self.write(at, Grain::Record { id, grains: len });
+        if let Some((start, bytes)) = place.padding {
+            self.write(start / Lines::GRAIN, Grain::Padding(bytes / Lines::GRAIN));
+        }
+        Some(producer.publish(&self.lines, place))
+    }
+
+    /// Takes records, at most `limit`, and gives their room back in one go. Returns their numbers (there may be padding
+    /// only), and whether the producer has to be told; `None` when nothing is there.
+    pub fn receive(&self, consumer: &mut Consumer, limit: usize) -> Option<(Vec<usize>, bool)> {
+        let mut ids = Vec::new();
+        let (at, bytes) = consumer.peek(&self.lines).unwrap()?;
+        let (mut at, end) = (at / Lines::GRAIN, (at + bytes) / Lines::GRAIN);
+        let mut taken = 0;
+        while at < end && ids.len() < limit {
+            let grains = match self.read(at) {
+                Grain::Padding(grains) => grains,
+                Grain::Record { id, grains } => {
+                    for grain in at + 1..at + grains {
+                        assert_eq!(self.read(grain), Grain::More { id });
+                    }
+                    ids.push(id);
+                    grains
+                }
+                other => panic!("no record begins with {other:?}"),
+            };
+            at += grains;
+            taken += grains * Lines::GRAIN;
+        }
+        assert!(at <= end, "a record that isn't published as a whole");
+        Some((ids, consumer.release(&self.lines, taken)))
+    }
+}
+
+/// What a model is about: the lengths of the records that are there before threads begin, how many of them have been dealt
+/// with, and the lengths of those that are sent then.
+struct Traffic {
+    before: &'static [usize],
+    dealt_with: usize,
+    sent: &'static [usize],
+    /// Records that the consumer gives back at a time.
+    batch: usize,
+}
+
+/// A producer that sleeps when there is no room, and a consumer that sleeps when there is nothing.
+fn all_arrive(traffic: Traffic) {
+    explore(2, move || {
+        let Traffic { before, dealt_with, sent, batch } = traffic;
+        let shared = Arc::new((Ring::new(), Alarm::new(), Alarm::new()));
+        let (ring, news, room) = &*shared;
+        let mut producer = Producer::new(SIZE * Lines::GRAIN);
+        let mut consumer = Consumer::new(SIZE * Lines::GRAIN);
+        for (id, &len) in before.iter().enumerate() {
+            ring.try_send(&mut producer, id, len).unwrap();
+        }
+        let mut got = Vec::new();
+        while got.len() < dealt_with {
+            got.extend(ring.receive(&mut consumer, 1).unwrap().0);
+        }
+        let other = shared.clone();
+        let sender = thread::spawn(move || {
+            let (ring, news, room) = &*other;
+            let mut end = 0;
+            for (id, &len) in sent.iter().enumerate() {
+                end = loop {
+                    if let Some(end) = ring.try_send(&mut producer, before.len() + id, len) {
+                        break end;
+                    }
+                    producer.wait(&ring.lines);
+                    while !producer.has_room(&ring.lines).unwrap() {
+                        room.wait();
+                    }
+                };
+                news.ring();
+            }
+            end
+        });
+        let all = before.len() + sent.len();
+        while got.len() < all {
+            let Some((ids, wanted)) = ring.receive(&mut consumer, batch) else {
+                news.wait();
+                continue;
+            };
+            if wanted {
+                room.ring();
+            }
+            got.extend(ids);
+        }
+        assert!(got.iter().copied().eq(0..all), "{got:?}");
+        let end = sender.join().unwrap();
+        assert!(ring.lines.is_consumed(end) && !ring.lines.is_consumed(end + 1));
+        assert!(!ring.lines.has_records());
+    });
+}
+
+#[test]
+fn every_record_arrives_whole_and_in_order_while_the_ring_wraps() {
+    // A grain is left at the ring's end: the first record goes to its beginning, the second waits for room.
+    all_arrive(Traffic { before: &[2, 2, 2, 1], dealt_with: 1, sent: &[2, 2], batch: 1 });
+}
+
+#[test]
+fn a_producer_that_fills_the_ring_more_than_once_is_told_of_room() {
+    all_arrive(Traffic { before: &[2, 2, 2], dealt_with: 0, sent: &[2, 2, 2, 2], batch: 4 });
+}
+
+#[test]
+fn a_producer_is_told_of_room_by_a_consumer_that_knows_of_few_records() {
+    // The consumer has seen two records when the others fill the ring.
+    all_arrive(Traffic { before: &[2, 2], dealt_with: 1, sent: &[2, 2, 2, 1], batch: 1 });
+}
+
+#[test]
+fn positions_that_cannot_be_are_broken() {
+    explore(3, || {
+        let ring = Ring::new();
+        // Two producers: the second doesn't know of the first's record, so that the head is beyond its tail.
+        let (mut producer, mut stranger) =
+            (Producer::new(SIZE * Lines::GRAIN), Producer::new(SIZE * Lines::GRAIN));
+        let mut consumer = Consumer::new(SIZE * Lines::GRAIN);
+        ring.try_send(&mut producer, 0, 1).unwrap();
+        assert_eq!(ring.receive(&mut consumer, 1), Some((vec![0], false)));
+        assert_eq!(stranger.has_room(&ring.lines), Err(Broken));
+    });
+}
