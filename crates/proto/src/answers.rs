@@ -71,6 +71,8 @@ pub(crate) struct Answers {
 enum Owed {
     /// Everything before the expected PSN is done.
     Ack,
+    /// This packet, which came again, and everything before it is done.
+    Again(u64),
     Nak {
         syndrome: Syndrome,
         psn: u64,
@@ -89,8 +91,16 @@ impl Answers {
 
     /// An ACK is owed. A NAK that hasn't left says the same about everything before its PSN, and more.
     pub(crate) fn owe_ack(&mut self) {
-        if self.owed.is_none() {
+        if !matches!(self.owed, Some(Owed::Nak { .. })) {
             self.owed = Some(Owed::Ack);
+        }
+    }
+
+    /// A SEND or WRITE packet came again. An ACK up to here and no further: the answer to a READ or atomic after it may
+    /// have been lost too, and rdma_rxe takes an ACK with the PSN of one for its answer.
+    pub(crate) fn owe_ack_again(&mut self, psn: u64) {
+        if matches!(self.owed, None | Some(Owed::Again(_))) {
+            self.owed = Some(Owed::Again(psn));
         }
     }
 
@@ -271,6 +281,7 @@ impl<A: Clone> Qp<A> {
         let Some(owed) = self.answers.owed else { return };
         let (syndrome, number) = match owed {
             Owed::Ack => (Syndrome::ACK_UNLIMITED, self.resp.expected.wrapping_sub(1)),
+            Owed::Again(psn) => (Syndrome::ACK_UNLIMITED, psn),
             Owed::Nak { syndrome, psn } => (syndrome, psn),
         };
         let mut headers = Headers::new(self.bth(Operation::Acknowledge, psn::wire(number)));

@@ -165,7 +165,7 @@ impl<A: Clone> Qp<A> {
             (Operation::CompareSwap | Operation::FetchAdd, _) => {
                 self.answers.atomic_again(number, self.resp.msn, limit);
             }
-            _ => self.answers.owe_ack(),
+            _ => self.answers.owe_ack_again(number),
         }
     }
 
