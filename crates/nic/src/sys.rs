@@ -188,6 +188,14 @@ pub fn send_to(fd: RawFd, bytes: &[u8], address: &impl KernelAddress) -> io::Res
     })
 }
 
+/// Sends one byte over a connection, if there is room; who is gone needs none.
+pub fn send_byte(fd: RawFd) {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let (byte, nobody) = (0_u8, std::ptr::null::<libc::sockaddr>());
+    // SAFETY: `byte` is readable; a connection needs no address.
+    unsafe { libc::syscall(libc::SYS_sendto, fd, &raw const byte, 1usize, flags, nobody, 0usize) };
+}
+
 /// `recvmsg(2)` with MSG_DONTWAIT | MSG_CMSG_CLOEXEC.
 ///
 /// # Errors

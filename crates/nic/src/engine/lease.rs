@@ -119,6 +119,7 @@ pub fn prepare_wait(channel: RawFd) -> WaitPlan {
 pub fn progress_of_waiter() {
     let Some(engine) = current() else { return };
     engine.end_wait_on_rings();
+    engine.attend_links();
     let now = clock::now();
     engine.progress(now);
     engine.lease.stamp(now.after(LEASE));

@@ -60,7 +60,7 @@ pub(crate) struct Engine {
     lease: Lease,
     /// Shared memory with the host's other processes.
     links: Arc<Links>,
-    /// An epoll of the RoCE sockets and the doorbell: the background thread, and whoever waits for a completion event, sleeps on it.
+    /// An epoll of the RoCE sockets and the links' connections: the background thread, and whoever waits for a completion event, sleeps on it.
     sockets: EngineFd,
     /// What only the background thread looks after.
     control: Control,
@@ -114,8 +114,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
         control: Control::new()?,
     }));
     engine.control.watch(engine.rendezvous.poll_fd())?;
-    engine.control.watch(engine.links.poll_fd())?;
-    engine.watch_doorbell()?;
+    engine.watch_links()?;
     thread::spawn(engine)?;
     CURRENT.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
     Ok(engine)

@@ -16,23 +16,18 @@ use std::sync::Arc;
 const TURN: usize = 64;
 
 impl Engine {
-    /// Puts the doorbell where sleepers look.
-    pub(super) fn watch_doorbell(&self) -> Result<()> {
-        sys::epoll_control(
-            self.sockets.raw(),
-            libc::EPOLL_CTL_ADD,
-            self.links.doorbell(),
-            libc::EPOLLIN as u32,
-            0,
-        )
-        .map_err(Error::os("epoll_ctl of the doorbell"))
+    /// Puts the connections of links where sleepers look.
+    pub(super) fn watch_links(&self) -> Result<()> {
+        let (sockets, links) = (self.sockets.raw(), self.links.poll_fd());
+        sys::epoll_control(sockets, libc::EPOLL_CTL_ADD, links, libc::EPOLLIN as u32, 0)
+            .map_err(Error::os("epoll_ctl of the links"))
     }
 
     /// The path to a QP of another process of this host, if there is shared memory with it. May take a tenth of a second
     /// when that process doesn't answer.
     pub(crate) fn shm_path(&self, route: &Route, qpn: u32) -> Option<Path> {
         let slot = slot_of(qpn);
-        let link = match self.links.to_slot(slot) {
+        let link = match self.links.to_slot(slot, || self.rendezvous.dial(slot)) {
             Some(link) => link,
             None => self.make_link(route, slot)?,
         };
@@ -84,7 +79,7 @@ impl Engine {
             let ends = (proto.qpn(), proto.params().dest_qpn);
             for received in packets {
                 let packet = &received.packet;
-                if env.accepts(&packet.meta, Origin::Process(received.process())) {
+                if env.accepts(&packet.meta, Origin::Process(received.peer())) {
                     env.handle(proto, now, &packet.headers, received.payload(ends).into(), &packet.meta);
                 } else {
                     tracing::trace!(qpn = packet.headers.bth.dest_qp, meta = ?packet.meta, "packet refused");
@@ -119,7 +114,6 @@ impl Engine {
     pub(super) fn wake_from_rings(&self) {
         if let Some(own) = self.links.own() {
             own.bell().background_wakes();
-            self.links.silence_doorbell();
         }
     }
 
@@ -134,12 +128,14 @@ impl Engine {
     pub(super) fn end_wait_on_rings(&self) {
         if let Some(own) = self.links.own() {
             own.bell().waiter_wakes();
-            self.links.silence_doorbell();
         }
     }
 
-    /// Looks after connections to other processes: new answers, and processes that have ended.
+    /// Looks after connections to other processes: bells, new answers, and processes that have ended.
     pub(super) fn attend_links(&'static self) {
+        if self.links.is_empty() {
+            return;
+        }
         let waiting = self.links.attend(&mut |link| {
             // What it has left is carried out before anybody learns of its end.
             while self.read_ring(link, usize::MAX) {}

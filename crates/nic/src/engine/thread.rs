@@ -126,6 +126,7 @@ fn run(engine: &'static Engine) {
         if !leased {
             engine.wake_from_rings();
         }
+        engine.attend_links();
         if polled.is_ok_and(|n| n > 0) {
             if pollfds[0].revents != 0 {
                 engine.look_after_control();
@@ -158,7 +159,6 @@ impl Engine {
         if let Err(error) = served {
             tracing::debug!(%error, "serving the host's other processes");
         }
-        self.attend_links();
         if let Some(monitor) = &self.control.monitor {
             self.look_at_network(&mut monitor.lock());
         }

@@ -7,7 +7,7 @@ use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
 use crate::mem::{MrTable, atomic, copy};
 use crate::packet::{Grh, PacketMeta};
-use crate::shm::{self, Link, MAX_PIECES, Piece, Pieces, Purpose, RingBytes, Sent, ShmPayload};
+use crate::shm::{self, Link, MAX_PIECES, Peer, Piece, Pieces, Purpose, RingBytes, Sent, ShmPayload};
 use crate::tap::Direction;
 use crate::udp::PushError;
 use ferroce_proto::{
@@ -37,8 +37,8 @@ pub(crate) enum Origin {
     Network,
     /// This process.
     Here,
-    /// Another process of this host; `None`: it hasn't introduced itself yet.
-    Process(Option<u64>),
+    /// Another process of this host.
+    Process(Peer),
 }
 
 /// A packet's payload, wherever it lies.
@@ -188,8 +188,7 @@ impl<'a> QpEnv<'a> {
             (_, Some(Path::Local { meta: own })) => origin == Origin::Here && mirrors(own),
             (_, Some(Path::Shm { meta: own, link })) => {
                 // Each of two processes may have made a link: what counts is the process.
-                let known = link.process();
-                matches!(origin, Origin::Process(from) if from == known || known.is_none()) && mirrors(own)
+                matches!(origin, Origin::Process(from) if from.is(&link.peer())) && mirrors(own)
             }
             (_, Some(Path::Udp { dest, .. })) => {
                 origin == Origin::Network

@@ -44,12 +44,12 @@ fn message(status: u8, own: &Directory) -> [u8; LEN] {
     bytes
 }
 
-/// The first message; link memory, directory and doorbell go with it.
+/// The first message; link memory and directory go with it.
 pub(super) fn hello(own: &Directory) -> [u8; LEN] {
     message(handover::KIND_LINK, own)
 }
 
-/// The answer that accepts; directory and doorbell go with it.
+/// The answer that accepts; the directory goes with it.
 pub(super) fn answer(own: &Directory) -> [u8; LEN] {
     message(handover::GRANTED, own)
 }

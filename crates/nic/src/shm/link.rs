@@ -12,6 +12,7 @@ use crate::sys::{self, EngineFd};
 use ferroce_proto::{Instant, PlaceError};
 use ferroce_wire::Headers;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -37,14 +38,29 @@ const TRUST: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub(super) struct Remote {
     pub(super) process: u64,
-    /// As this process's PID namespace shows it; 0: it doesn't.
-    pub(super) pid: i32,
     pub(super) directory: PeerDirectory,
-    pub(super) doorbell: EngineFd,
     /// Its memory, if this process may copy there.
     pub(super) memory: Option<PeerMemory>,
     /// Readable when it has died.
     pub(super) pidfd: Option<EngineFd>,
+}
+
+/// A process at the other end of a link. Two links lead to the same process if this is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Peer {
+    /// What the kernel says; 0: a process of another PID namespace.
+    pid: i32,
+    /// What it says itself; `None`: nothing yet.
+    process: Option<u64>,
+}
+
+impl Peer {
+    /// Whether `other` is the same process, as far as can be known.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.pid == other.pid
+            && (self.process == other.process
+                || (self.pid != 0 && (self.process.is_none() || other.process.is_none())))
+    }
 }
 
 /// What the producer of a ring says of itself.
@@ -76,6 +92,12 @@ pub(crate) struct Link {
     pub(super) id: u64,
     /// The slot it was made for; 0: the peer made it.
     pub(super) slot: u16,
+    /// The peer's slots beside that one, as the kernel has confirmed.
+    confirmed: Mutex<SmallVec<[u16; 4]>>,
+    /// The peer, as the kernel names it in this process's PID namespace; 0: it can't be seen there.
+    pub(super) pid: i32,
+    /// Held by the thread that reads the peer's answer.
+    pub(super) finishing: Mutex<()>,
     pub(super) connection: EngineFd,
     pub(super) memory: SharedMemory,
     /// Which of the two rings this process writes to.
@@ -94,10 +116,20 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(id: u64, slot: u16, connection: EngineFd, memory: SharedMemory, side: usize) -> Self {
+    pub(super) fn new(
+        id: u64,
+        slot: u16,
+        pid: i32,
+        connection: EngineFd,
+        memory: SharedMemory,
+        side: usize,
+    ) -> Self {
         Self {
             id,
             slot,
+            confirmed: Mutex::default(),
+            pid,
+            finishing: Mutex::new(()),
             connection,
             memory,
             side,
@@ -131,19 +163,24 @@ impl Link {
         self.memory.words(self.ring(false) + BUSY_AT)
     }
 
-    /// Its process; `None` while it hasn't answered.
-    pub(crate) fn process(&self) -> Option<u64> {
-        self.remote.get().map(|remote| remote.process)
-    }
-
-    /// Its process ID, for messages; 0: unknown.
-    pub(crate) fn pid(&self) -> i32 {
-        self.remote.get().map_or(0, |remote| remote.pid)
+    /// The process at its other end: its ID, and the number it goes by, which isn't known before it has answered.
+    pub(crate) fn peer(&self) -> Peer {
+        Peer { pid: self.pid, process: self.remote.get().map(|remote| remote.process) }
     }
 
     /// Whether QPs of `slot` are at its other end.
     pub(super) fn leads_to(&self, slot: u16) -> bool {
-        self.slot == slot || self.remote.get().is_some_and(|remote| remote.directory.has_slot(slot))
+        self.slot == slot || self.confirmed.lock().contains(&slot)
+    }
+
+    /// Whether the peer says so.
+    pub(super) fn claims(&self, slot: u16) -> bool {
+        self.remote.get().is_some_and(|remote| remote.directory.has_slot(slot))
+    }
+
+    /// … and the kernel too.
+    pub(super) fn confirm(&self, slot: u16) {
+        self.confirmed.lock().push(slot);
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -161,7 +198,7 @@ impl Link {
         if !self.dead.swap(true, Ordering::AcqRel) {
             sys::shutdown(self.connection.raw());
             tracing::warn!(
-                pid = self.pid(),
+                pid = self.pid,
                 "a process has written nonsense into shared memory: no more of it is believed"
             );
         }
@@ -261,10 +298,21 @@ impl Link {
 
     /// Wakes the peer if it sleeps: something was left for it.
     pub(crate) fn ring_bell(&self) {
-        let Some(remote) = self.remote.get() else { return };
-        if remote.directory.bell().is_wanted() {
+        if self.remote.get().is_some_and(|remote| remote.directory.bell().is_wanted()) {
             // Full means that it is being woken anyway.
-            let _ = sys::write(remote.doorbell.raw(), &1u64.to_ne_bytes());
+            sys::send_byte(self.connection.raw());
+        }
+    }
+
+    /// Takes the bells that the peer has rung. False when it has ended instead.
+    pub(super) fn take_bells(&self) -> bool {
+        let mut bytes = [0; 64];
+        loop {
+            match sys::read(self.connection.raw(), &mut bytes) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            }
         }
     }
 
@@ -274,7 +322,7 @@ impl Link {
         let Some(mut rx) = self.rx.try_lock() else { return false };
         let (ring, lines) = (self.ring(false), self.rx_lines());
         let mut any = false;
-        let mut batch: smallvec::SmallVec<[Received<'a>; 16]> = smallvec::SmallVec::new();
+        let mut batch: SmallVec<[Received<'a>; 16]> = SmallVec::new();
         let mut taken = 0;
         while taken < limit {
             // A run of packets for one QP; nothing is given back before they have been dealt with.
@@ -389,7 +437,7 @@ impl Link {
         if now.since(Instant(self.seen_alive.load(Ordering::Relaxed))) < TRUST {
             return true;
         }
-        if self.is_dead() || sys::wait_for(self.connection.raw(), libc::POLLIN, Duration::ZERO) {
+        if self.is_dead() || sys::wait_for(self.connection.raw(), libc::POLLRDHUP, Duration::ZERO) {
             return false;
         }
         self.seen_alive.store(now.0, Ordering::Relaxed);
@@ -436,8 +484,8 @@ pub(crate) struct Received<'a> {
 
 impl Received<'_> {
     /// The process it is from.
-    pub(crate) fn process(&self) -> Option<u64> {
-        self.link.process()
+    pub(crate) fn peer(&self) -> Peer {
+        self.link.peer()
     }
 
     /// Its payload, for the QP at whose end of `ends` it has arrived.
@@ -534,7 +582,7 @@ impl Link {
             return Err(PlaceError::Memory);
         }
         // The sender finds out by copying itself what is wrong, and what comes next comes through the ring.
-        tracing::debug!(pid = self.pid(), "a payload can't be fetched");
+        tracing::debug!(pid = self.pid, "a payload can't be fetched");
         self.offer_to_fetch(false);
         Err(PlaceError::Lost)
     }

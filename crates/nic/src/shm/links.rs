@@ -23,6 +23,10 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const REFUSED: Duration = Duration::from_millis(200);
 /// How long a revocation waits for another process to let go.
 const REVOCATION: Duration = Duration::from_secs(1);
+/// Links with one process, at most: each side may make one for each of the other's slots that it finds first.
+const MAX_LINKS: usize = 8;
+/// Links with processes of other PID namespaces, which can't be told apart.
+const MAX_UNSEEN: usize = 256;
 /// In the `epoll`, beside a link's number: its process descriptor.
 const PIDFD: u64 = 1 << 63;
 
@@ -31,8 +35,7 @@ const PIDFD: u64 = 1 << 63;
 pub(crate) struct Links {
     /// `None`: this process takes part in no link.
     own: Option<&'static Directory>,
-    doorbell: EngineFd,
-    /// Connections and process descriptors.
+    /// Connections and process descriptors. Readable when a peer has rung, answered or ended.
     epoll: EngineFd,
     links: RwLock<Arc<Vec<Arc<Link>>>>,
     next_id: AtomicU64,
@@ -56,7 +59,6 @@ impl Links {
         }
         Ok(Self {
             own,
-            doorbell: sys::eventfd(0, libc::EFD_NONBLOCK).map_err(Error::os("eventfd"))?,
             epoll: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
             links: RwLock::default(),
             next_id: AtomicU64::new(1),
@@ -64,28 +66,32 @@ impl Links {
         })
     }
 
-    /// Readable when a peer has left something while everybody slept.
-    pub(crate) fn doorbell(&self) -> RawFd {
-        self.doorbell.raw()
-    }
-
-    /// Takes what has been rung.
-    pub(crate) fn silence_doorbell(&self) {
-        let _ = sys::read(self.doorbell.raw(), &mut [0; 8]);
-    }
-
     /// Readable when [`Links::attend`] has something to do.
     pub(crate) fn poll_fd(&self) -> RawFd {
         self.epoll.raw()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.links.read().is_empty()
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Vec<Arc<Link>>> {
         self.links.read().clone()
     }
 
-    /// The link to the process that holds `slot`.
-    pub(crate) fn to_slot(&self, slot: u16) -> Option<Arc<Link>> {
-        self.links.read().iter().find(|link| link.leads_to(slot) && !link.is_dead()).cloned()
+    /// The link to the process that holds `slot`. `dial` makes a connection to that process: what a peer says of its slots
+    /// is believed when the kernel says the same.
+    pub(crate) fn to_slot(&self, slot: u16, dial: impl Fn() -> Option<EngineFd>) -> Option<Arc<Link>> {
+        let links = self.snapshot();
+        if let Some(link) = links.iter().find(|link| link.leads_to(slot) && !link.is_dead()) {
+            return Some(link.clone());
+        }
+        let link = links.iter().find(|link| link.claims(slot) && !link.is_dead())?;
+        let holder = sys::peer_credentials(dial()?.raw()).ok()?.pid;
+        (holder != 0 && holder == link.pid).then(|| {
+            link.confirm(slot);
+            link.clone()
+        })
     }
 
     /// Whether it is worth trying to make a link to a slot.
@@ -106,8 +112,7 @@ impl Links {
         let own = self.own?;
         let opened = SharedMemory::create(link::LEN, false).and_then(|memory| {
             let link = self.add(slot, connection, memory, 0)?;
-            let fds = [link.memory.fd(), own.fd(), self.doorbell.raw()];
-            hello::send(link.connection.raw(), &hello::hello(own), &fds)
+            hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()])
                 .inspect_err(|_| drop(self.drop_link(&link)))?;
             Ok(link)
         });
@@ -138,10 +143,16 @@ impl Links {
         side: usize,
     ) -> io::Result<Arc<Link>> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let link = Arc::new(Link::new(id, slot, connection, memory, side));
+        let pid = sys::peer_credentials(connection.raw())?.pid;
+        let link = Arc::new(Link::new(id, slot, pid, connection, memory, side));
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
         // In the table first: from the moment the peer knows the directory, its busy word counts.
         let mut links = self.links.write();
+        if links.iter().filter(|other| other.pid == pid).count()
+            >= if pid == 0 { MAX_UNSEEN } else { MAX_LINKS }
+        {
+            return Err(io::Error::from_raw_os_error(libc::EDQUOT));
+        }
         *links = Arc::new(links.iter().cloned().chain([link.clone()]).collect());
         drop(links);
         sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, link.connection.raw(), events, id)
@@ -166,12 +177,16 @@ impl Links {
 
     /// Reads the answer to an introduction of ours, if it is there. Returns the QPs that waited for room in vain.
     fn finish(&self, link: &Arc<Link>) -> Vec<Arc<Qp>> {
+        let _one = link.finishing.lock();
+        if link.remote.get().is_some() || link.is_dead() {
+            return Vec::new();
+        }
         let accepted = match hello::receive(link.connection.raw()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
             Err(error) => Err(error),
-            Ok((bytes, fds)) => match (Introduction::parse_answer(&bytes), <[EngineFd; 2]>::try_from(fds)) {
-                (Some(Verdict::Accepted(introduction)), Ok([directory, doorbell])) => {
-                    self.introduce(link, &introduction, directory, doorbell)
+            Ok((bytes, fds)) => match (Introduction::parse_answer(&bytes), <[EngineFd; 1]>::try_from(fds)) {
+                (Some(Verdict::Accepted(introduction)), Ok([directory])) => {
+                    self.introduce(link, &introduction, directory)
                 }
                 _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
             },
@@ -187,9 +202,8 @@ impl Links {
         link: &Arc<Link>,
         introduction: &Introduction,
         directory: EngineFd,
-        doorbell: EngineFd,
     ) -> io::Result<()> {
-        let pid = sys::peer_credentials(link.connection.raw())?.pid;
+        let pid = link.pid;
         let memory = PeerMemory::probe(pid, introduction.cookie_at, introduction.cookie);
         let pidfd = memory.and_then(|_| sys::pidfd(pid).ok());
         if let Some(pidfd) = &pidfd {
@@ -208,16 +222,16 @@ impl Links {
             copies = memory.is_some(),
             "shares memory with a process"
         );
-        let remote = Remote { process: introduction.process, pid, directory, doorbell, memory, pidfd };
+        let remote = Remote { process: introduction.process, directory, memory, pidfd };
         link.offer_to_fetch(remote.memory.is_some());
-        // Another thread may have read the same answer: then there was none for this one.
+        // Set once: the thread that has read the one introduction is here.
         let _ = link.remote.set(remote);
         // What was sent before it could be woken.
         link.ring_bell();
         Ok(())
     }
 
-    /// Looks after connections: answers, and peers that are gone. `last` is called with a link before it ends, so that
+    /// Looks after connections: bells, answers, and peers that are gone. `last` is called with a link before it ends, so that
     /// what the peer has left is dealt with. Returns the QPs that waited for room.
     pub(crate) fn attend(&self, last: &mut dyn FnMut(&Link)) -> Vec<Arc<Qp>> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
@@ -231,8 +245,11 @@ impl Links {
                 waiting.extend(self.finish(&link));
                 continue;
             }
+            if data & PIDFD == 0 && link.take_bells() {
+                continue;
+            }
             last(&link);
-            tracing::info!(pid = link.pid(), "a process that shared memory with this one has ended");
+            tracing::info!(pid = link.pid, "a process that shared memory with this one has ended");
             waiting.extend(self.drop_link(&link));
         }
         waiting
@@ -269,7 +286,7 @@ impl Links {
             busy.retain(|(link, value)| !link.is_dead() && !link.peer_busy().has_left(*value));
             let Some((link, _)) = busy.first() else { return Ok(()) };
             if start.elapsed() > REVOCATION {
-                let pid = link.pid();
+                let pid = link.pid;
                 return Err(Error::Busy(format!(
                     "process {pid} is in the middle of an access and doesn't go on (stopped?)"
                 )));
@@ -324,8 +341,8 @@ pub(crate) fn withdraw_qp(qpn: u32) {
 impl Greeter for Links {
     fn greet(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>) {
         let Some(own) = self.own else { return hello::refuse(connection.raw()) };
-        let (Some(introduction), Ok([memory, directory, doorbell])) =
-            (Introduction::parse_hello(message), <[EngineFd; 3]>::try_from(fds))
+        let (Some(introduction), Ok([memory, directory])) =
+            (Introduction::parse_hello(message), <[EngineFd; 2]>::try_from(fds))
         else {
             return hello::refuse(connection.raw());
         };
@@ -336,9 +353,9 @@ impl Greeter for Links {
             // The connection ends, and the other side goes by UDP.
             Err(error) => return tracing::debug!(%error, "a process offers memory that can't be shared"),
         };
-        let greeted = self.introduce(&link, &introduction, directory, doorbell).and_then(|()| {
-            hello::send(link.connection.raw(), &hello::answer(own), &[own.fd(), self.doorbell.raw()])
-        });
+        let greeted = self
+            .introduce(&link, &introduction, directory)
+            .and_then(|()| hello::send(link.connection.raw(), &hello::answer(own), &[own.fd()]));
         if let Err(error) = greeted {
             tracing::debug!(%error, "no link with a process of this host");
             self.drop_link(&link);

@@ -11,6 +11,8 @@
 //! nothing of their QP is under way: the initiator looks up region and QP in the target's *directory* and lets the kernel
 //! copy from process to process. Whoever takes a region or QP back waits until no *busy word* is odd that was so before.
 //!
+//! Who sleeps is woken by a byte over the link's connection.
+//!
 //! Nobody is trusted: what a peer writes into shared memory can make its own link break, and nothing else. A process
 //! that dies, however it dies, closes its connection: what it has left is executed, then its link ends.
 
@@ -24,6 +26,6 @@ mod protocol;
 mod record;
 
 pub(crate) use directory::{Purpose, forget_after_fork, own as own_directory};
-pub(crate) use link::{Link, Received, RingBytes, Sent, ShmPayload};
+pub(crate) use link::{Link, Peer, Received, RingBytes, Sent, ShmPayload};
 pub(crate) use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub(crate) use record::{MAX_PAYLOAD, MAX_PIECES, Piece, Pieces};
