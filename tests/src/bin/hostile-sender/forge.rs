@@ -44,8 +44,10 @@ enum Kind {
     WrongOpcode,
     /// Cut off within the headers, or with more pad than payload, or of a length that no packet has.
     Malformed,
-    /// A PSN that the connection is far from.
-    FarPsn,
+    /// A PSN that was due long ago, if ever.
+    PastPsn,
+    /// A PSN that is due in half an hour.
+    FuturePsn,
     /// A packet that was recorded, as it was: its PSN is past.
     Replayed,
     /// A packet that was recorded, changed without a new ICRC.
@@ -58,15 +60,22 @@ pub(crate) struct Forge {
     victim: Victim,
     captured: Vec<Vec<u8>>,
     flows: [Flow; 2],
+    future: bool,
     random: u64,
     made: [u64; KINDS],
 }
 
 impl Forge {
-    /// `flows`: from the peer's address, and from another.
-    pub(crate) fn new(victim: Victim, captured: Vec<Vec<u8>>, flows: [Flow; 2], seed: u64) -> Self {
+    /// `flows`: from the peer's address, and from another. `future`: PSNs that aren't due for long too.
+    pub(crate) fn new(
+        victim: Victim,
+        captured: Vec<Vec<u8>>,
+        flows: [Flow; 2],
+        future: bool,
+        seed: u64,
+    ) -> Self {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Self { victim, captured, flows, random, made: [0; KINDS] }
+        Self { victim, captured, flows, future, random, made: [0; KINDS] }
     }
 
     /// How many of each kind were made.
@@ -80,7 +89,8 @@ impl Forge {
             "wrong source",
             "wrong opcode",
             "malformed",
-            "far PSN",
+            "past PSN",
+            "future PSN",
             "replayed",
             "mutated",
         ];
@@ -100,11 +110,12 @@ impl Forge {
             K::WrongQkey,
             K::WrongOpcode,
             K::Malformed,
-            K::FarPsn,
+            K::PastPsn,
             K::Replayed,
             K::Mutated,
         ];
         let kind = match source {
+            0 if self.future && self.below(2) == 0 => K::FuturePsn,
             0 => OF_PEER[self.below(OF_PEER.len() as u32) as usize],
             _ => K::WrongSource,
         };
@@ -139,7 +150,7 @@ impl Forge {
         let datagram = match kind {
             Kind::WrongQkey => true,
             // From another address or with another PSN a datagram is as good as any.
-            Kind::WrongSource | Kind::FarPsn => false,
+            Kind::WrongSource | Kind::PastPsn | Kind::FuturePsn => false,
             _ => self.below(8) == 0,
         };
         let opcode = self.opcode(if datagram { Service::Ud } else { Service::Rc });
@@ -154,7 +165,7 @@ impl Forge {
             becn: self.below(8) == 0,
             dest_qp,
             ack_request: self.below(2) == 0,
-            psn: self.psn(kind == Kind::FarPsn),
+            psn: self.psn(kind),
         };
         match kind {
             Kind::WrongQpn => bth.dest_qp = self.other_qpn(),
@@ -210,10 +221,13 @@ impl Forge {
         }
     }
 
-    /// Near: one of those that the connection uses meanwhile.
-    fn psn(&mut self, far: bool) -> u32 {
-        let distance =
-            if far { 2 * USED_PSNS + self.below((1 << 24) - 3 * USED_PSNS) } else { self.below(USED_PSNS) };
+    /// If not said otherwise, one of those that the connection uses meanwhile.
+    fn psn(&mut self, kind: Kind) -> u32 {
+        let distance = match kind {
+            Kind::FuturePsn => 2 * USED_PSNS + self.below(USED_PSNS),
+            Kind::PastPsn => (1 << 24) - 1 - self.below(2 * USED_PSNS),
+            _ => self.below(USED_PSNS),
+        };
         self.victim.psn.wrapping_add(distance) & 0x00ff_ffff
     }
 

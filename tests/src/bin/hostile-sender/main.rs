@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const BATCH: usize = 64;
 const PORT: u16 = 4791;
 const USAGE: &str = "usage: hostile-sender capture INTERFACE PACKETS FILE\n       hostile-sender send to=ADDRESS from=ADDRESS alias=ADDRESS count=N \
-                     rate=N seed=N rc=QPN ud=QPN peer-rc=QPN psn=PSN qkey=KEY rkey=KEY va=ADDRESS captured=FILE";
+                     rate=N seed=N rc=QPN ud=QPN peer-rc=QPN psn=PSN qkey=KEY rkey=KEY va=ADDRESS captured=FILE [future=yes]";
 
 fn main() -> io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
