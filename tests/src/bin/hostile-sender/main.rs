@@ -60,8 +60,9 @@ fn send(settings: &[&str]) -> io::Result<()> {
     };
     let (count, rate) = (value("count")?, value("rate")?);
     let captured = capture::read(text("captured")?)?;
-    let mut forge =
-        Forge::new(victim, captured, sources.each_ref().map(|source| source.flow), value("seed")?);
+    let flows = sources.each_ref().map(|source| source.flow);
+    let future = settings.contains_key("future");
+    let mut forge = Forge::new(victim, captured, flows, future, value("seed")?);
     let start = Instant::now();
     let mut sent = 0;
     while sent < count {
