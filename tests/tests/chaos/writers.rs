@@ -197,3 +197,19 @@ fn stopped_leader_over_udp_harms_only_its_own_peer() {
 fn stopped_leader_over_udp_harms_only_its_own_peer_for_thirty_seconds() {
     stopped_writer(&require!(World::one_host(1500)), Fabric::Udp, false, true, LONG);
 }
+
+#[test]
+fn stopped_writer_on_one_host_is_waited_for_and_harms_nobody() {
+    stopped_writer(&require!(World::one_host(1500)), Fabric::Any, true, false, SHORT);
+}
+
+#[test]
+fn stopped_leader_on_one_host_is_waited_for_and_harms_nobody() {
+    stopped_writer(&require!(World::one_host(1500)), Fabric::Any, true, true, SHORT);
+}
+
+#[test]
+#[ignore = "takes more than half a minute"]
+fn stopped_leader_on_one_host_is_waited_for_for_thirty_seconds() {
+    stopped_writer(&require!(World::one_host(1500)), Fabric::Any, true, true, LONG);
+}
