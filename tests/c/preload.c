@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <limits.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -158,6 +159,7 @@ static void opens(void)
 {
 	const char *file = below(device, "ports/1/gid_attrs/types/1"), *says = "RoCE v2\n";
 	char line[64], *mapped;
+	struct stat named, opened;
 	FILE *stream;
 	int fd;
 
@@ -180,6 +182,8 @@ static void opens(void)
 
 	/* As any file: the offset, the size, a mapping; and nobody can write to it. */
 	CHECK((fd = open(file, O_RDONLY | O_CLOEXEC)) >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC);
+	CHECK(stat(file, &named) == 0 && fstat(fd, &opened) == 0 && opened.st_size == 8);
+	CHECK(named.st_ino == opened.st_ino && named.st_dev == opened.st_dev && named.st_mode == opened.st_mode);
 	CHECK(pread(fd, line, 2, 5) == 2 && !memcmp(line, "v2", 2) && lseek(fd, 0, SEEK_END) == 8);
 	CHECK((mapped = mmap(NULL, 8, PROT_READ, MAP_PRIVATE, fd, 0)) != MAP_FAILED && !memcmp(mapped, says, 8));
 	CHECK(write(fd, "x", 1) == -1);
@@ -367,6 +371,47 @@ static void relative(int fd)
 	close(inner);
 }
 
+/* Paths relative to directories of the system, in which ours lie. */
+static void relative_to_system(const char *name)
+{
+	char path[PATH_MAX];
+	struct stat s;
+	int fd = open("/sys", O_RDONLY | O_DIRECTORY);
+
+	CHECK(fd >= 0);
+	CHECK(fstatat(fd, below("class/infiniband", name), &s, 0) == 0 && S_ISDIR(s.st_mode));
+	CHECK(chdir("/") == 0 && access("dev/infiniband/uverbs0", R_OK | W_OK) == 0);
+	CHECK(chdir("/sys/class") == 0 && lstat(below("infiniband", name), &s) == 0 && S_ISLNK(s.st_mode));
+	CHECK(realpath(below("./infiniband", name), path) && !strcmp(path, device));
+	REFUSED(stat("infiniband/nothing", &s), ENOENT);
+	CHECK(chdir("/tmp") == 0);
+	REFUSED(stat(below("sys/class/infiniband", name), &s), ENOENT);
+	REFUSED(stat("infiniband", &s), ENOENT);
+	close(fd);
+}
+
+static void *open_for_ever(void *path)
+{
+	open(path, O_RDONLY);
+	return NULL;
+}
+
+/* A thread that waits in a call of ours can be cancelled, as the call's man page says. */
+static void cancellation(void)
+{
+	char path[] = "/tmp/preload-XXXXXX";
+	pthread_t thread;
+	void *result;
+
+	CHECK(mkdtemp(path));
+	const char *pipe = below(path, "pipe");
+	CHECK(mkfifo(pipe, 0600) == 0);
+	CHECK(pthread_create(&thread, NULL, open_for_ever, (void *)pipe) == 0);
+	usleep(50000);
+	CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+	CHECK(unlink(pipe) == 0 && rmdir(path) == 0);
+}
+
 static void expect_success(pid_t pid)
 {
 	int status;
@@ -448,6 +493,8 @@ int main(int argc, char **argv)
 	int fd = open(below(CLASS, argv[2]), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	relative(fd);
 	close(fd);
+	relative_to_system(argv[2]);
+	cancellation();
 	children(argv[0], argv[2]);
 	/* Nothing was left open. */
 	CHECK((fd = open("/dev/null", O_RDONLY)) == 3);

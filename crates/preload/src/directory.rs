@@ -12,7 +12,7 @@ use libc::{AT_FDCWD, DIR, DT_CHR, DT_DIR, DT_LNK, DT_REG, dirent};
 use crate::path::{Found, by_path};
 use crate::real::{Failure, errno, real, set_errno, sheltered};
 use crate::stat::inode;
-use crate::tree::{Last, Node, Place, Tree};
+use crate::tree::{Last, Node, Place};
 use crate::{fds, snapshot};
 
 // The names with and without 64 differ in nothing here.
@@ -114,9 +114,9 @@ unsafe extern "C-unwind" fn fdopendir(fd: c_int) -> *mut DIR {
         return stream;
     }
     let opened = sheltered(|| {
-        let path = fds::directory(fd).ok_or(libc::ENOTDIR)?;
-        let tree: std::sync::Arc<Tree> = snapshot::now();
-        match tree.walk(&path, Last::Follow)? {
+        let entry = fds::entry(fd).ok_or(libc::ENOTDIR)?;
+        let tree = snapshot::now();
+        match tree.walk(&entry.path, Last::Follow)? {
             Place::Ours(path, node) => start(fd, entries(&path, node)?),
             Place::Elsewhere(_) => Err(libc::ENOTDIR),
         }

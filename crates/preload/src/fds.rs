@@ -5,11 +5,11 @@ use std::ffi::{CString, c_int};
 use crate::path::Found;
 use crate::tree::Node;
 
-/// What the name of a directory's memfd begins with; its path follows.
+/// What the name of a memfd of ours begins with; the entry's path follows.
 const MARK: &[u8] = b"ferroce:";
-/// The mode of a directory's memfd: a sticky regular file, which nobody has a use for. The first half of how it is known.
+/// The modes of our memfds: sticky regular files, for which nobody has a use. The first half of how they are known.
 const DIRECTORY_MODE: libc::mode_t = 0o1444;
-const ATTRIBUTE_MODE: libc::mode_t = 0o444;
+const ATTRIBUTE_MODE: libc::mode_t = 0o1440;
 /// `MFD_NOEXEC_SEAL` (Linux 6.3).
 const NOEXEC_SEAL: libc::c_uint = 8;
 
@@ -70,25 +70,55 @@ fn memfd(path: &[u8], text: &[u8], mode: libc::mode_t, flags: c_int) -> Result<c
     Ok(fd)
 }
 
-/// Whether what fstat(2) says of a descriptor leaves the possibility that it is a directory of ours.
+/// Whether what fstat(2) says of a descriptor leaves the possibility that it is one of ours.
 #[inline]
-pub fn may_be_directory(mode: libc::mode_t, is_linked: bool) -> bool {
-    mode == libc::S_IFREG | DIRECTORY_MODE && !is_linked
+pub fn may_be_ours(mode: libc::mode_t, is_linked: bool) -> bool {
+    matches!(mode ^ libc::S_IFREG, DIRECTORY_MODE | ATTRIBUTE_MODE) && !is_linked
 }
 
-/// The path of the directory of ours that a descriptor stands for; `None` for every other descriptor.
-pub fn directory(fd: c_int) -> Option<Vec<u8>> {
+/// What a descriptor of ours stands for.
+pub struct Entry {
+    /// Its path in the tree.
+    pub path: Vec<u8>,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// Bytes that can be read.
+    pub size: i64,
+}
+
+/// `None` for every descriptor that isn't ours.
+pub fn entry(fd: c_int) -> Option<Entry> {
+    let name = path_of(fd)?;
+    let path = name.strip_prefix(b"/memfd:")?.strip_prefix(MARK)?.strip_suffix(b" (deleted)")?;
+    // SAFETY: stat consists of integers, for which all zeros is a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the address of a local variable of the call's type.
+    let known = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) } == 0;
+    (known && may_be_ours(stat.st_mode, stat.st_nlink != 0)).then(|| Entry {
+        path: path.to_owned(),
+        is_directory: stat.st_mode == libc::S_IFREG | DIRECTORY_MODE,
+        size: stat.st_size,
+    })
+}
+
+/// The path of the directory that relative paths begin at: one of ours, or one of the system's.
+pub fn base(fd: c_int) -> Option<Vec<u8>> {
+    if fd == libc::AT_FDCWD {
+        return Some(std::env::current_dir().ok()?.into_os_string().into_encoded_bytes());
+    }
+    match entry(fd) {
+        Some(entry) => entry.is_directory.then_some(entry.path),
+        None => path_of(fd),
+    }
+}
+
+/// What /proc calls the file behind a descriptor.
+fn path_of(fd: c_int) -> Option<Vec<u8>> {
     let link = CString::new(format!("/proc/self/fd/{fd}")).ok()?;
     let mut name = [0u8; 512];
     // SAFETY: a NUL-terminated path, and a buffer with its length.
     let length = unsafe {
         libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), name.as_mut_ptr(), name.len())
     };
-    let name = name.get(..usize::try_from(length).ok()?)?;
-    let path = name.strip_prefix(b"/memfd:")?.strip_prefix(MARK)?.strip_suffix(b" (deleted)")?;
-    // SAFETY: stat consists of integers, for which all zeros is a value.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the address of a local variable of the call's type.
-    let known = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) } == 0;
-    (known && may_be_directory(stat.st_mode, stat.st_nlink != 0)).then(|| path.to_owned())
+    Some(name.get(..usize::try_from(length).ok()?)?.to_owned())
 }

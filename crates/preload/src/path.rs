@@ -36,9 +36,26 @@ pub fn may_be_ours(path: *const c_char) -> bool {
 fn names_ours(path: &[u8]) -> bool {
     let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
     let path = &path[slashes - 1..];
+    (path.starts_with(b"/sys/") || path.starts_with(b"/dev/")) && names_directory(path)
+}
+
+/// Whether the path's text has the name of one of our directories in it.
+fn names_directory(path: &[u8]) -> bool {
     let has = |name: &[u8]| path.windows(name.len()).any(|part| part == name);
-    (path.starts_with(b"/sys/") && (has(b"/infiniband") || has(b"/ferroce")))
-        || (path.starts_with(b"/dev/") && has(b"/infiniband"))
+    has(b"infiniband") || has(b"ferroce")
+}
+
+/// Whether a relative path that the system has refused may lead into the tree: our directories are no directories to
+/// the kernel, and those in which they lie don't have them.
+#[cold]
+fn may_be_below(base: c_int, path: *const c_char) -> bool {
+    // SAFETY: not null, so the string that the kernel has just read.
+    let path = || unsafe { CStr::from_ptr(path) }.to_bytes();
+    match errno() {
+        libc::ENOTDIR => base >= 0 && !path().starts_with(b"/"),
+        libc::ENOENT => !path().starts_with(b"/") && names_directory(path()),
+        _ => false,
+    }
 }
 
 /// Carries out a call that takes a path, relative to the directory `base` (or AT_FDCWD): `ours` for an entry of the
@@ -55,21 +72,14 @@ pub fn by_path<R: Failure>(
 ) -> R {
     if !may_be_ours(path) {
         let result = real(path);
-        // Our directories are no directories to the kernel.
-        let relative_to_ours = || {
-            // SAFETY: not null, so the string that the kernel has just read.
-            base >= 0 && !path.is_null() && errno() == libc::ENOTDIR && unsafe { *path } != b'/' as c_char
-        };
-        if !result.failed() || !relative_to_ours() {
+        if !result.failed() || path.is_null() || !may_be_below(base, path) {
             return result;
         }
-        return match below(base, path, last, &real, ours) {
-            Some(result) => result,
-            None => {
-                set_errno(libc::ENOTDIR);
-                R::FAILED
-            }
-        };
+        let error = errno();
+        return below(base, path, last, &real, ours).unwrap_or_else(|| {
+            set_errno(error);
+            R::FAILED
+        });
     }
     match at(path, last, &real, ours) {
         Some(result) => result,
@@ -91,7 +101,7 @@ fn at<R: Failure>(
     finish(sheltered(|| walk(path, last, real, ours)))
 }
 
-/// A path relative to a descriptor; `None` if that is no directory of ours.
+/// A relative path; `None`: it isn't ours.
 #[cold]
 #[inline(never)]
 fn below<R: Failure>(
@@ -103,17 +113,18 @@ fn below<R: Failure>(
 ) -> Option<R> {
     // SAFETY: not null, and the kernel has just read the string.
     let relative = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let mut is_ours = true;
     let outcome = sheltered(|| {
-        let Some(mut path) = fds::directory(base) else { return Ok(None) };
-        path.push(b'/');
-        path.extend_from_slice(relative);
-        walk(&path, last, real, ours).map(Some)
+        let path = fds::base(base).map(|base| [&base[..], b"/", relative].concat());
+        match path.filter(|path| path.starts_with(b"/") && names_ours(path)) {
+            Some(path) => walk(&path, last, real, ours),
+            None => {
+                is_ours = false;
+                Ok(R::FAILED)
+            }
+        }
     });
-    match outcome? {
-        Ok(None) => None,
-        Ok(Some(result)) => Some(result),
-        Err(_) => Some(R::FAILED),
-    }
+    finish(outcome).filter(|_| is_ours)
 }
 
 fn finish<R: Failure>(outcome: Option<Result<R, c_int>>) -> Option<R> {

@@ -86,17 +86,20 @@ fn fill(found: &Found<'_>, to: *mut stat) -> Result<c_int, c_int> {
     Ok(0)
 }
 
-/// What to say of a descriptor that looks like a directory of ours; `None` if it isn't one.
+/// What to say of a descriptor that looks like one of ours; `None` if it isn't.
 #[cold]
 #[inline(never)]
-fn directory(fd: c_int) -> Option<Attributes> {
+fn described(fd: c_int) -> Option<Attributes> {
     let found = sheltered(|| {
-        let Some(path) = fds::directory(fd) else { return Ok(None) };
-        Ok(match snapshot::now().walk(&path, Last::Keep) {
-            Ok(Place::Ours(path, node)) => Some(Attributes::of(&Found { path: &path, node })),
-            // Its device has gone; the directory stays what it was.
-            _ => Some(Attributes::of(&Found { path: &path, node: &Node::Directory(Vec::new()) })),
-        })
+        let Some(entry) = fds::entry(fd) else { return Ok(None) };
+        let tree = snapshot::now();
+        // Where its device has gone, it stays what it was.
+        let gone = if entry.is_directory { Node::Directory(Vec::new()) } else { Node::NoValue };
+        let (path, node) = match tree.walk(&entry.path, Last::Keep) {
+            Ok(Place::Ours(path, node)) => (path, node),
+            _ => (entry.path, &gone),
+        };
+        Ok(Some(Attributes { size: entry.size, ..Attributes::of(&Found { path: &path, node }) }))
     });
     found?.ok()?
 }
@@ -105,10 +108,10 @@ fn directory(fd: c_int) -> Option<Attributes> {
 #[inline]
 fn after(result: c_int, fd: c_int, to: *mut stat) -> c_int {
     // SAFETY: asked only after success, when the call has filled the structure.
-    let suspect = || unsafe { fds::may_be_directory((*to).st_mode, (*to).st_nlink != 0) };
+    let suspect = || unsafe { fds::may_be_ours((*to).st_mode, (*to).st_nlink != 0) };
     if result == 0
         && suspect()
-        && let Some(attributes) = directory(fd)
+        && let Some(attributes) = described(fd)
     {
         // SAFETY: the caller's structure.
         unsafe { attributes.write(to) };
@@ -117,7 +120,7 @@ fn after(result: c_int, fd: c_int, to: *mut stat) -> c_int {
 }
 
 /// The descriptor that a path of no length stands for, if it does; else −1, which is none.
-fn described(base: c_int, path: *const c_char, flags: c_int) -> c_int {
+fn meant(base: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: not null, so the string that the kernel has just read.
     let empty = flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0);
     if empty { base } else { -1 }
@@ -210,7 +213,7 @@ macro_rules! stats_at {
                 |path| stats_at!(@call $real, base, path, to, flags $(, $version)?),
                 |found| fill(found, to),
             );
-            after(result, described(base, path, flags), to)
+            after(result, meant(base, path, flags), to)
         }
     )*};
     (@call $real:literal, $base:ident, $path:ident, $to:ident, $flags:ident) => {
@@ -258,10 +261,10 @@ unsafe extern "C-unwind" fn statx_at(
         },
     );
     // SAFETY: the call was successful and has filled the structure.
-    let suspect = || unsafe { fds::may_be_directory(mode_t::from((*to).stx_mode), (*to).stx_nlink != 0) };
+    let suspect = || unsafe { fds::may_be_ours(mode_t::from((*to).stx_mode), (*to).stx_nlink != 0) };
     if result == 0
         && suspect()
-        && let Some(attributes) = directory(described(base, path, flags))
+        && let Some(attributes) = described(meant(base, path, flags))
     {
         // SAFETY: the caller's structure.
         unsafe { attributes.write_extended(to) };
