@@ -253,6 +253,20 @@ mod tests {
     }
 
     #[test]
+    fn our_preload_comes_last_and_once() {
+        let list = |before: Option<&str>| {
+            let list = preload_list(Path::new("/f/p.so"), before.map(OsStr::new)).unwrap();
+            list.into_string().unwrap()
+        };
+        assert_eq!(list(None), "/f/p.so");
+        assert_eq!(list(Some("")), "/f/p.so");
+        assert_eq!(list(Some("/a.so b.so")), "/a.so:b.so:/f/p.so");
+        assert_eq!(list(Some("/f/p.so:/a.so")), "/a.so:/f/p.so");
+        let error = preload_list(Path::new("/my files/p.so"), None).unwrap_err();
+        assert!(error.contains("/my files/p.so") && error.contains("--no-preload"), "{error}");
+    }
+
+    #[test]
     fn directory_that_the_loader_would_split_is_refused() {
         for directory in ["/a:b", "/a;b", "/$LIB/b"] {
             let error = library_path(Path::new(directory), None).unwrap_err();

@@ -36,6 +36,25 @@ fn run_inside_run_names_the_libraries_once() {
 }
 
 #[test]
+fn entries_are_shown_unless_they_are_not_wanted() {
+    let ferroce = Installation::new();
+    let show = "echo ${LD_PRELOAD-none}; echo $PATH; echo ${ASAN_OPTIONS-none}";
+    let (preload, commands) =
+        (ferroce.path("lib/ferroce/libferroce_preload.so"), ferroce.path("lib/ferroce/bin"));
+    let expected =
+        format!("{}\n{}:/usr/bin:/bin\nverify_asan_link_order=0\n", preload.display(), commands.display());
+    for words in
+        [&["sh", "-c", show][..], &[ferroce.path("bin/ferroce").to_str().unwrap(), "run", "sh", "-c", show]]
+    {
+        let outcome = run(ferroce.ferroce(&["run"]).args(words).env("PATH", "/usr/bin:/bin"));
+        assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), (expected.as_str(), ""));
+    }
+    let without =
+        ferroce.ferroce(&["run", "--no-preload", "sh", "-c", show]).env("PATH", "/usr/bin:/bin").output();
+    assert_eq!(String::from_utf8(without.unwrap().stdout).unwrap(), "none\n/usr/bin:/bin\nnone\n");
+}
+
+#[test]
 fn command_keeps_its_process_id_and_exit_status() {
     let ferroce = Installation::new();
     let child =
@@ -77,10 +96,12 @@ fn commands_that_cannot_run_give_the_shells_exit_status_and_say_why() {
 #[test]
 fn missing_library_is_an_error_with_the_mend() {
     let ferroce = Installation::new();
-    std::fs::remove_file(ferroce.path("lib/ferroce/libibverbs.so.1")).unwrap();
-    let outcome = run(&mut ferroce.ferroce(&["run", "true"]));
-    assert_eq!(outcome.status, Some(125));
-    assert!(outcome.stderr.contains("libibverbs.so.1 is not in"), "{outcome:?}");
+    for library in ["libferroce_preload.so", "libibverbs.so.1"] {
+        std::fs::remove_file(ferroce.path("lib/ferroce").join(library)).unwrap();
+        let outcome = run(&mut ferroce.ferroce(&["run", "true"]));
+        assert_eq!(outcome.status, Some(125));
+        assert!(outcome.stderr.contains(&format!("{library} is not in")), "{outcome:?}");
+    }
 }
 
 #[test]
@@ -145,7 +166,7 @@ fn programs_that_would_not_load_our_library_are_told_of() {
 fn help_names_every_command_and_missing_arguments_are_usage_errors() {
     let ferroce = Installation::new();
     let outcome = run(&mut ferroce.ferroce(&["--help"]));
-    for word in ["run", "devices", "doctor", "FERROCE_DEVICES", "FERROCE_LOG"] {
+    for word in ["run", "devices", "sysfs", "doctor", "FERROCE_DEVICES", "FERROCE_LOG"] {
         assert!(outcome.stdout.contains(word), "{outcome:?}");
     }
     assert_eq!(run(&mut ferroce.ferroce(&["run"])).status, Some(2));

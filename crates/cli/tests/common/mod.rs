@@ -25,7 +25,10 @@ impl Installation {
         std::os::unix::fs::symlink(c_library(), root.join("lib/ferroce/libferroce_preload.so")).unwrap();
         std::fs::create_dir(root.join("lib/ferroce/bin")).unwrap();
         std::os::unix::fs::symlink("../../../bin/ferroce", root.join("lib/ferroce/bin/rdma")).unwrap();
-        std::fs::copy(env!("CARGO_BIN_EXE_ferroce"), root.join("bin/ferroce")).unwrap();
+        // By another process: a file that a test of this one starts while a second forks must not be open for writing.
+        let copied =
+            Command::new("cp").arg(env!("CARGO_BIN_EXE_ferroce")).arg(root.join("bin/ferroce")).status();
+        assert!(copied.unwrap().success());
         Self { root: root.canonicalize().unwrap() }
     }
 
