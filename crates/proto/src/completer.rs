@@ -3,7 +3,11 @@
 use crate::requester::charge;
 use crate::rnr::rnr_delay;
 use crate::{Data, Env, Instant, Payload, PlaceError, Qp, WcStatus, psn};
+use core::time::Duration;
 use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
+
+/// Sequence NAKs within this time count as one retry.
+const NAKS_COUNTED: Duration = Duration::from_millis(10);
 
 impl<A: Clone> Qp<A> {
     /// Takes an ACK, a NAK, a READ response or the result of an atomic.
@@ -145,18 +149,22 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// The responder misses the oldest unacknowledged packet.
+    /// The responder misses the oldest unacknowledged packet. It counts as a retry now and then only: whoever can
+    /// forge the peer's address could else end the connection with some packets of any PSN.
     fn sequence_error<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
         self.counters.seq_naks += 1;
         if self.went_back_within(now, 1) {
             // It was sent before the repetition can have arrived.
             return;
         }
-        if self.req.retries == 0 {
-            self.fail_front(WcStatus::RetryExcErr, env);
-            return;
+        if self.req.nak_counted.is_none_or(|at| now.since(at) >= NAKS_COUNTED) {
+            if self.req.retries == 0 {
+                self.fail_front(WcStatus::RetryExcErr, env);
+                return;
+            }
+            self.req.retries -= 1;
+            self.req.nak_counted = Some(now);
         }
-        self.req.retries -= 1;
         self.req.window.congested(now, self.mtu());
         self.go_back(now);
     }

@@ -50,6 +50,8 @@ pub(crate) struct Requester {
     pub(crate) probe_at: Option<Instant>,
     pub(crate) probe_backoff: u8,
     pub(crate) probe_due: bool,
+    /// When a sequence NAK was last counted as a retry.
+    pub(crate) nak_counted: Option<Instant>,
     /// Where and when it last went back.
     pub(crate) went_back: Option<(u64, Instant)>,
     /// A work request that failed here; it is reported when all before it have ended.
@@ -93,6 +95,7 @@ impl Requester {
             probe_at: None,
             probe_backoff: 0,
             probe_due: false,
+            nak_counted: None,
             went_back: None,
             local_error: None,
             sample: None,
