@@ -55,9 +55,9 @@ impl Engine {
         let mut done = false;
         for link in self.links.snapshot().iter() {
             done |= self.read_ring(link, TURN);
-        }
-        for qp in self.links.unblocked() {
-            self.enqueue(&qp);
+            if link.has_room_for_blocked() {
+                link.take_blocked().iter().for_each(|qp| self.enqueue(qp));
+            }
         }
         done
     }

@@ -304,16 +304,16 @@ impl Link {
         }
     }
 
-    /// Takes the bells that the peer has rung. False when it has ended instead.
+    /// Takes bells that the peer has rung; more of them stay readable. False when it has ended instead.
     pub(super) fn take_bells(&self) -> bool {
-        let mut bytes = [0; 64];
-        loop {
-            match sys::read(self.connection.raw(), &mut bytes) {
+        for _ in 0..4 {
+            match sys::read(self.connection.raw(), &mut [0; 8]) {
                 Ok(0) => return false,
                 Ok(_) => {}
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
             }
         }
+        true
     }
 
     /// Takes packets, `limit` at most, and hands them to `f`, those in a row for one QP together. The peer gets the room
@@ -386,16 +386,13 @@ impl Link {
         true
     }
 
-    /// Those who waited for room, if there is some.
-    pub(super) fn unblocked(&self) -> Vec<Arc<Qp>> {
-        if self.room_for_blocked() { self.take_blocked() } else { Vec::new() }
-    }
-
-    pub(super) fn room_for_blocked(&self) -> bool {
+    /// Somebody waits for room, and there is some.
+    pub(crate) fn has_room_for_blocked(&self) -> bool {
         self.has_blocked.load(Ordering::SeqCst) && self.tx.lock().has_room(self.tx_lines()) != Ok(false)
     }
 
-    fn take_blocked(&self) -> Vec<Arc<Qp>> {
+    /// Those who wait for room; they have to be looked after now.
+    pub(crate) fn take_blocked(&self) -> Vec<Arc<Qp>> {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(false, Ordering::SeqCst);
         std::mem::take(&mut *blocked)

@@ -255,14 +255,9 @@ impl Links {
         waiting
     }
 
-    /// QPs that waited for room where there is some now.
-    pub(crate) fn unblocked(&self) -> Vec<Arc<Qp>> {
-        self.snapshot().iter().flat_map(|link| link.unblocked()).collect()
-    }
-
     /// Something is there that a sleeper should see to first.
     pub(crate) fn has_work(&self) -> bool {
-        self.snapshot().iter().any(|link| link.has_records() || link.room_for_blocked())
+        self.snapshot().iter().any(|link| link.has_records() || link.has_room_for_blocked())
     }
 
     pub(crate) fn own(&self) -> Option<&'static Directory> {
