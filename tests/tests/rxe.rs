@@ -4,7 +4,7 @@
 
 use ferroce_tests::{Artifacts, Guest, Host, Outcome, Skip, World, require, tool};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -330,4 +330,62 @@ fn all_of_perftest_with_rxe_ends_well() {
         PERFTEST.iter().for_each(|program| lab.perftest(program, cell));
     }
     lab.expect_nothing_refused();
+}
+
+macro_rules! suites_inside {
+    ($($name:ident: $program:literal $words:literal;)*) => {
+        mod inside {$(
+            #[test]
+            #[ignore = "takes minutes: a test program of this workspace, on the guest's kernel"]
+            fn $name() {
+                super::suite_inside($program, $words);
+            }
+        )*}
+    };
+}
+
+suites_inside! {
+    adapter_discovery: "net_discovery" "";
+    adapter_fabric: "fabric" "";
+    adapter_verbs: "verbs" "";
+    ping_pongs_rc: "pingpong" "udp_fabric::rc";
+    ping_pongs_uc: "pingpong" "udp_fabric::uc";
+    ping_pongs_ud: "pingpong" "udp_fabric::ud";
+    ping_pongs_srq: "pingpong" "udp_fabric::srq";
+    perftest_two_hosts: "perftest" "two_hosts_mtu_1500::atomic two_hosts_mtu_1500::send_bw_rc";
+}
+
+/// Runs a compiled test program of this workspace in a guest, one test at a time.
+fn suite_inside(program: &str, words: &str) {
+    let artifacts = Artifacts::get();
+    let program = artifacts.stage_program(&test_program(program)).expect("the stage is writable");
+    let library = artifacts.library_dir();
+    let stage = library.ancestors().nth(3).expect("STAGE/dist/lib/ferroce").display();
+    let world = require!(World::one_host_with_tap(1500));
+    let guest = require!(Guest::start(&world, 1500));
+    let script = format!(
+        "rdma link delete rxe0; rmmod rdma_rxe; \
+         FERROCE_TEST_DIR={stage} FERROCE_FABRIC=udp {} --test-threads=1 {words}",
+        program.display()
+    );
+    let outcome = guest.start_script(&script).wait(Duration::from_secs(220));
+    eprintln!("{}", outcome.stdout);
+    let ok = "test result: ok. ";
+    assert!(
+        outcome.expect_success().stdout.contains(ok) && !outcome.stdout.contains("ok. 0 passed"),
+        "{outcome}"
+    );
+}
+
+/// The newest build of a test program, beside this one.
+fn test_program(name: &str) -> PathBuf {
+    let own = std::env::current_exe().expect("this program has a path");
+    let is_build = |path: &PathBuf| {
+        let hash = path.file_name().and_then(|file| file.to_str()?.strip_prefix(name)?.strip_prefix('-'));
+        hash.is_some_and(|hash| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    let age = |path: &PathBuf| path.metadata().and_then(|data| data.modified()).ok();
+    let files = std::fs::read_dir(own.parent().expect("a directory")).expect("our own directory");
+    let builds = files.flatten().map(|entry| entry.path()).filter(is_build);
+    builds.max_by_key(age).unwrap_or_else(|| panic!("{name} isn't built: run cargo test --no-run first"))
 }

@@ -58,6 +58,9 @@ enum Task {
         /// The first seed; a failure names the seed of its round
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Instead: everything against the kernel's rdma_rxe in a guest, and the tests of `udp` on the guest's kernel
+        #[arg(long)]
+        guest: bool,
     },
 }
 
@@ -69,7 +72,8 @@ fn main() -> ExitCode {
         Task::Matrix { check } => matrix::matrix(check),
         Task::Bench { what } => bench::bench(&what),
         Task::Sanitize => sanitize::sanitize(),
-        Task::Soak { minutes, seed } => soak::soak(minutes, seed),
+        Task::Soak { guest: true, .. } => soak::guest(),
+        Task::Soak { minutes, seed, .. } => soak::soak(minutes, seed),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,9 +1,10 @@
 //! `cargo xtask soak`: the same checks as the tests, for longer and at moments that no table lists.
 
-use crate::dist;
+use crate::{dist, packages};
 use ferroce_tests::{Artifacts, Fabric, Pair, Skip, World};
-use std::io;
+use std::process::Command;
 use std::time::{Duration, Instant};
+use std::{env, io};
 
 /// The longest that one round may take.
 const ROUND_LIMIT: Duration = Duration::from_secs(120);
@@ -44,6 +45,24 @@ pub fn soak(minutes: u64, seed: u64) -> io::Result<()> {
     }
     println!("{} rounds passed", round - seed);
     Ok(())
+}
+
+/// Runs the tests with the kernel's `rdma_rxe` in a guest, with those that take minutes.
+///
+/// # Errors
+/// The build or a test fails.
+pub fn guest() -> io::Result<()> {
+    packages::install_for_tests();
+    dist::dist("release")?;
+    let cargo = |words: &[&str]| {
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let status =
+            command.current_dir(dist::workspace()).args(["test", "--release"]).args(words).status()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other(format!("cargo test: {status}"))) }
+    };
+    cargo(&["--no-run", "--package", "ferroce-tests", "--package", "ferroce-nic"])?;
+    let alone = ["--", "--include-ignored", "--test-threads=1"];
+    cargo(&[&["--package", "ferroce-tests", "--test", "rxe"][..], &alone].concat())
 }
 
 /// SplitMix64: the same rounds for the same seed everywhere.
