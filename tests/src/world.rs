@@ -3,6 +3,8 @@
 //! A host lives as long as its keeper process, and the keeper dies with the test. Whatever is found in the
 //! namespaces when a world is dropped, daemons included, is killed.
 
+mod contained;
+
 use crate::namespace::{self, Doors, Maps, Rights};
 use crate::{Artifacts, Outcome, Process, Skip};
 use std::ffi::OsStr;

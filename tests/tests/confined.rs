@@ -1,0 +1,121 @@
+//! Programs that may not copy from process to process: where a seccomp profile refuses it, as container runtimes have it,
+//! and between containers that share a network but not their processes.
+
+use ferroce_tests::{Artifacts, Fabric, Pair, PairOutcome, Skip, World, require, tool};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Who is confined, and how.
+#[derive(Clone, Copy)]
+enum Confinement {
+    /// Both sides may not call process_vm_readv and process_vm_writev.
+    NoCopies,
+    /// Both sides run under a profile like those of container runtimes.
+    Profile,
+    /// The same, but only the client's.
+    OneProfile,
+    /// Two PID namespaces: each side is process 1 of its own.
+    Containers,
+    /// The server in a PID namespace below the client's.
+    OneContainer,
+}
+
+fn run(confinement: Confinement, words: &[&str]) -> Result<PairOutcome, Skip> {
+    let world = World::one_host(9000)?;
+    let host = world.first();
+    let client_words = [words, &["10.77.0.1"]].concat();
+    let outcome = match confinement {
+        Confinement::NoCopies | Confinement::Profile => {
+            let deny = deny()?;
+            let line = [&[&*deny, mode_of(confinement)], words].concat();
+            Pair::new(&world, Fabric::Any).limit(LIMIT).run(&line)
+        }
+        Confinement::OneProfile => {
+            let mut server = host.start_ferroce(&[], words, &[]);
+            host.wait_for_listener(18515, &mut server, LIMIT);
+            let deny = deny()?;
+            let line = [&[&*deny, mode_of(confinement)], &*client_words].concat();
+            let client = host.start_ferroce(&[], &line, &[]).wait(LIMIT);
+            PairOutcome { client, server: server.wait(LIMIT) }
+        }
+        Confinement::Containers | Confinement::OneContainer => {
+            let mut server = host.start_contained(words, &[])?;
+            host.wait_for_listener(18515, &mut server, LIMIT);
+            let mut client = match confinement {
+                Confinement::OneContainer => host.start_ferroce(&[], &client_words, &[]),
+                _ => host.start_contained(&client_words, &[])?,
+            };
+            PairOutcome { client: client.wait(LIMIT), server: server.wait(LIMIT) }
+        }
+    };
+    host.expect_no_traces();
+    Ok(outcome)
+}
+
+fn deny() -> Result<String, Skip> {
+    Ok(Artifacts::get().c_program("deny")?.to_str().expect("a UTF-8 path").to_owned())
+}
+
+fn mode_of(confinement: Confinement) -> &'static str {
+    if matches!(confinement, Confinement::NoCopies) { "vm" } else { "container" }
+}
+
+/// Every operation of RC, checked byte by byte by both sides.
+fn all_operations(confinement: Confinement) {
+    let stream = require!(Artifacts::get().c_program("stream"));
+    let stream = stream.to_str().expect("a UTF-8 path");
+    for more in [["-n", "3000", "-s", "100000"], ["-n", "20000", "-s", "64"]] {
+        let outcome = require!(run(confinement, &[&[stream], &more[..]].concat()));
+        outcome.expect_success().expect_quiet();
+        assert!(outcome.client.stdout.contains("were right"), "{outcome}");
+    }
+}
+
+fn cell(confinement: Confinement, words: &[&str], closing: &str) {
+    require!(tool(words[0], "ibverbs-utils perftest"));
+    let outcome = require!(run(confinement, words));
+    outcome.expect_success();
+    assert!(outcome.client.stdout.contains(closing), "{outcome}");
+    for side in [&outcome.client, &outcome.server] {
+        assert!(!side.stdout.contains("invalid data") && !side.stderr.contains("ferroce"), "{outcome}");
+    }
+}
+
+macro_rules! cells {
+    ($($name:ident: $($word:literal)+, closes with $closing:literal;)*) => {
+        cells!(@place without_copies, Confinement::NoCopies; $($name: $($word)+, $closing;)*);
+        cells!(@place under_a_container_profile, Confinement::Profile; $($name: $($word)+, $closing;)*);
+        cells!(@place with_a_peer_under_a_container_profile, Confinement::OneProfile; );
+        cells!(@place between_containers, Confinement::Containers; $($name: $($word)+, $closing;)*);
+        cells!(@place into_a_container, Confinement::OneContainer; );
+    };
+    (@place $place:ident, $value:expr; $($name:ident: $($word:literal)+, $closing:literal;)*) => {
+        mod $place {
+            use super::*;
+
+            #[test]
+            fn all_operations_of_rc_are_right() {
+                all_operations($value);
+            }
+
+            $(
+                #[test]
+                fn $name() {
+                    cell($value, &[$($word),+], $closing);
+                }
+            )*
+        }
+    };
+}
+
+cells! {
+    rc_ping_pong: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "1000", closes with "usec/iter";
+    uc_ping_pong: "ibv_uc_pingpong" "-c" "-g" "1" "-n" "1000", closes with "usec/iter";
+    ud_ping_pong: "ibv_ud_pingpong" "-c" "-g" "1" "-n" "1000", closes with "usec/iter";
+    srq_ping_pong: "ibv_srq_pingpong" "-c" "-g" "1" "-n" "1000", closes with "usec/iter";
+    write_bw: "ib_write_bw" "-F" "-n" "1000", closes with "65536";
+    read_bw: "ib_read_bw" "-F" "-n" "1000", closes with "65536";
+    send_bw: "ib_send_bw" "-F" "-n" "1000", closes with "65536";
+    atomic_bw: "ib_atomic_bw" "-F" "-n" "1000", closes with "1000";
+}
