@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// How often it looks whether a poller is still there.
 const NAP: Duration = Duration::from_millis(1);
+/// How long it may be at work before it looks after those who join, and after peers that have ended.
+const SHIFT: Duration = Duration::from_millis(1);
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
 /// Panics after which the thread gives up.
@@ -110,12 +112,14 @@ fn run(engine: &'static Engine) {
             if std::mem::take(&mut napped) && (engine.read_sockets(false, now) | engine.read_rings()) {
                 engine.lease.broken(now);
             }
+            let until = now.after(SHIFT);
             while engine.progress(clock::now()) {
                 if !engine.run_queue.is_empty() {
                     // Perhaps it waits for a peer that wants this processor.
                     sys::yield_processor();
                 }
-                if engine.lease.is_fresh(clock::now()) {
+                let now = clock::now();
+                if now >= until || engine.lease.is_fresh(now) {
                     break;
                 }
             }
