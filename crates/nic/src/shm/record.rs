@@ -211,6 +211,10 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
         ttl: fixed[7],
         len: u16::from_ne_bytes([fixed[12], fixed[13]]),
     };
+    if meta.len > u16::MAX - 28 {
+        // With its UDP and IPv4 headers it couldn't be a packet.
+        return Err(Broken);
+    }
     let at = payload_offset(headers_len);
     let body = match fixed[4] {
         kind if kind == Kind::Packet as u8 => Body::Inline { at, len: payload_len },
@@ -241,4 +245,132 @@ fn gid(ip: IpAddr) -> [u8; 16] {
 
 fn ip(gid: [u8; 16]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(gid)).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Opcode, Reth};
+
+    const AT: usize = 128;
+
+    fn headers(opcode: Opcode) -> Headers {
+        let bth = Bth {
+            opcode,
+            solicited: true,
+            migrated: true,
+            pad: 0,
+            pkey: 0xffff,
+            fecn: false,
+            becn: false,
+            dest_qp: 0x12_3456,
+            ack_request: true,
+            psn: 0xab_cdef,
+        };
+        let (va, rkey) = (0x0123_4567_89ab_cdef, 0x7654_3210);
+        Headers {
+            bth,
+            xrc_srqn: opcode.carries_xrceth().then_some(5),
+            deth: opcode.carries_deth().then_some(Deth { qkey: 0x1111_1111, src_qp: 0x65_4321 }),
+            reth: opcode.carries_reth().then_some(Reth { va, rkey, dma_len: 1 << 30 }),
+            atomic: opcode.is_atomic().then_some(AtomicEth { va, rkey, swap_or_add: 1, compare: 2 }),
+            aeth: opcode.carries_aeth().then_some(Aeth { syndrome: 0x1f, msn: 0x11_2233 }),
+            atomic_ack: opcode.carries_atomic_ack().then_some(u64::MAX),
+            immediate: opcode.carries_immediate().then_some([1, 2, 3, 4]),
+            invalidate_rkey: opcode.carries_invalidate().then_some(rkey),
+        }
+    }
+
+    fn meta(src: &str, dst: &str) -> PacketMeta {
+        PacketMeta { src: src.parse().unwrap(), dst: dst.parse().unwrap(), tos: 0xb8, ttl: 63, len: 1234 }
+    }
+
+    /// Reads the record back, of which exactly its bytes are published.
+    fn back(draft: &Draft) -> Packet {
+        let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
+        draft.write(&memory, AT);
+        let (packet, total) = read(&memory, AT, draft.total()).unwrap();
+        assert_eq!(total, draft.total());
+        assert_eq!(read(&memory, AT, total - Lines::GRAIN).map(|_| ()), Err(Broken));
+        packet.unwrap()
+    }
+
+    #[test]
+    fn packets_of_every_opcode_survive_the_round_trip() {
+        for opcode in (0..=u8::MAX).filter_map(Opcode::from_u8) {
+            for (meta, len) in [(meta("10.0.0.1", "10.0.0.2"), 0), (meta("fd00::1", "fd00::2"), MAX_PAYLOAD)]
+            {
+                let draft = Draft::packet(&headers(opcode), &meta, len).unwrap();
+                let packet = back(&draft);
+                assert_eq!((packet.headers, packet.meta), (headers(opcode), meta), "{opcode:?}");
+                let Body::Inline { at, len: read } = packet.body else { panic!("{:?}", packet.body) };
+                assert_eq!((at, read), (draft.payload_at(AT), len));
+                assert!(at + len <= AT + draft.total());
+            }
+            let pieces: Pieces = (0..MAX_PIECES as u32)
+                .map(|n| Piece { key: n, len: n * 100, va: u64::from(n) << 40 })
+                .collect();
+            for count in 0..=MAX_PIECES {
+                let meta = meta("fe80::1", "fe80::2");
+                let draft = Draft::reference(&headers(opcode), &meta, &pieces[..count]).unwrap();
+                let packet = back(&draft);
+                assert_eq!((packet.headers, packet.meta), (headers(opcode), meta), "{opcode:?}");
+                assert!(matches!(&packet.body, Body::Reference(read) if read[..] == pieces[..count]));
+            }
+        }
+    }
+
+    #[test]
+    fn padding_is_no_packet() {
+        let memory = SharedMemory::create(4096, false).unwrap();
+        write_padding(&memory, AT, 192);
+        assert!(matches!(read(&memory, AT, 192), Ok((None, 192))));
+        assert!(matches!(read(&memory, AT, 256), Ok((None, 192))));
+        assert!(read(&memory, AT, 128).is_err());
+    }
+
+    #[test]
+    fn lengths_and_kinds_that_cannot_be_are_broken() {
+        let opcode = Opcode::from_u8(4).unwrap();
+        let draft = Draft::packet(&headers(opcode), &meta("::1", "::1"), 100).unwrap();
+        let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
+        for (what, at, bytes) in [
+            ("no length", 0, &0u32.to_ne_bytes()[..]),
+            ("a shorter record", 0, &64u32.to_ne_bytes()),
+            ("a longer record", 0, &320u32.to_ne_bytes()),
+            ("the longest record", 0, &u32::MAX.to_ne_bytes()),
+            ("another kind", 4, &[3]),
+            ("a reference with bytes left over", 4, &[Kind::Reference as u8]),
+            ("no headers", 5, &[0]),
+            ("too many headers", 5, &[255]),
+            ("headers of another opcode", 48, &[6]),
+            ("an opcode that isn't", 48, &[0xff]),
+            ("a longer payload", 8, &200u32.to_ne_bytes()),
+            ("a payload beyond all", 8, &u32::MAX.to_ne_bytes()),
+            ("more than an IP packet", 12, &u16::MAX.to_ne_bytes()),
+        ] {
+            draft.write(&memory, AT);
+            assert!(read(&memory, AT, 512).is_ok());
+            memory.write(AT + at, bytes);
+            assert!(read(&memory, AT, 512).is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn references_to_more_than_a_payload_are_broken() {
+        let opcode = Opcode::from_u8(4).unwrap();
+        let piece = |len| Piece { key: 1, len, va: 0 };
+        for (lens, fits) in [
+            (&[MAX_PAYLOAD as u32][..], true),
+            (&[MAX_PAYLOAD as u32 + 1], false),
+            (&[MAX_PAYLOAD as u32, 1], false),
+            (&[u32::MAX; 4], false),
+        ] {
+            let pieces: Pieces = lens.iter().map(|&len| piece(len)).collect();
+            let draft = Draft::reference(&headers(opcode), &meta("::1", "::1"), &pieces).unwrap();
+            let memory = SharedMemory::create(4096, false).unwrap();
+            draft.write(&memory, AT);
+            assert_eq!(read(&memory, AT, draft.total()).is_ok(), fits, "{lens:?}");
+        }
+    }
 }
