@@ -33,6 +33,9 @@ pub use events::{AsyncEvent, EventQueue, Unacked};
 pub use mem::{Mr, MrAccess, MrInit, Pd};
 pub use qp::Qp;
 pub use recv::{MAX_SGE, MAX_WR, Srq, SrqAttr};
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub use shm::untrusted;
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{

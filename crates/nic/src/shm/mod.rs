@@ -24,6 +24,8 @@ mod memory;
 mod peer_memory;
 mod protocol;
 mod record;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod untrusted;
 
 pub(crate) use directory::{Purpose, forget_after_fork, own as own_directory};
 pub(crate) use link::{Link, Peer, Received, RingBytes, Sent, ShmPayload};

@@ -1,0 +1,201 @@
+//! A ring that a hostile peer writes, read as a link reads it: for tests and for fuzzing.
+
+use super::memory::SharedMemory;
+use super::protocol::{Broken, Consumer, Lines};
+use super::record::{self, Body, Packet};
+use crate::packet::Grh;
+
+/// Bytes of the ring: short, so that its end is reached soon.
+const RING: usize = 4096;
+const BYTES_AT: usize = 4096;
+/// Where the producer's tail is among a ring's words.
+const TAIL_AT: usize = 0;
+
+/// What a reader has made of a ring.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// Packets.
+    pub packets: usize,
+    /// Bytes of all records.
+    pub consumed: u64,
+    /// The peer has written what can't be.
+    pub is_broken: bool,
+    /// All that was understood.
+    said: String,
+}
+
+/// Reads what a peer publishes that puts `stream` (zeros from its end on) into the ring and writes each of `tails` in turn.
+///
+/// # Panics
+/// If a record doesn't lie within what has been published, or if bytes beyond matter.
+#[must_use]
+pub fn read(stream: &[u8], tails: &[u64]) -> Reading {
+    let readings = [0, 0xff].map(|beyond| {
+        let mut reading = Reading { packets: 0, consumed: 0, is_broken: false, said: String::new() };
+        reading.is_broken = read_into(&mut reading, stream, tails, beyond).is_err();
+        reading
+    });
+    assert_eq!(readings[0], readings[1], "bytes matter that haven't been published");
+    let [reading, _] = readings;
+    reading
+}
+
+/// As [`read`], with `beyond` in every byte of the ring that isn't published.
+fn read_into(reading: &mut Reading, stream: &[u8], tails: &[u64], beyond: u8) -> Result<(), Broken> {
+    let memory = SharedMemory::create(BYTES_AT + RING, false).expect("memory to share");
+    let lines: &Lines = memory.words(0);
+    let mut consumer = Consumer::new(RING);
+    for &tail in tails {
+        let head = reading.consumed;
+        let mut bytes = [beyond; RING];
+        for position in head..tail.min(head + RING as u64) {
+            bytes[position as usize % RING] = stream.get(position as usize).copied().unwrap_or(0);
+        }
+        memory.write(BYTES_AT, &bytes);
+        memory.write(TAIL_AT, &tail.to_ne_bytes());
+        while let Some((at, published)) = consumer.peek(lines)? {
+            assert!(at + published <= RING && reading.consumed + published as u64 <= tail);
+            let (packet, total) = record::read(&memory, BYTES_AT + at, published)?;
+            assert!(total > 0 && total <= published);
+            if let Some(packet) = packet {
+                check(&packet, BYTES_AT + at..BYTES_AT + at + total);
+                reading.packets += 1;
+                reading.said += &format!("{packet:?}\n");
+            }
+            consumer.release(lines, total);
+            reading.consumed += total as u64;
+        }
+    }
+    Ok(())
+}
+
+/// What is done with a packet can be done.
+fn check(packet: &Packet, record: std::ops::Range<usize>) {
+    assert!(packet.headers.emit(&mut [0; 128]).is_ok());
+    let _ = Grh::of(&packet.meta);
+    let len = match &packet.body {
+        Body::Inline { at, len } => {
+            assert!(*at >= record.start && at + len <= record.end);
+            *len
+        }
+        Body::Reference(pieces) => {
+            assert!(pieces.len() <= record::MAX_PIECES);
+            pieces.iter().map(|piece| piece.len as usize).sum()
+        }
+    };
+    assert!(len <= record::MAX_PAYLOAD);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Draft, Piece};
+    use super::*;
+    use crate::packet::PacketMeta;
+    use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+    use proptest::prelude::*;
+    use std::net::Ipv6Addr;
+
+    fn packet(payload: usize, pieces: Option<usize>, on_wire: u16) -> Vec<u8> {
+        let headers = Headers::new(Bth {
+            opcode: Opcode::new(Service::Rc, Operation::SendOnly).unwrap(),
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            pkey: 0xffff,
+            fecn: false,
+            becn: false,
+            dest_qp: 7,
+            ack_request: false,
+            psn: 9,
+        });
+        let ip = Ipv6Addr::LOCALHOST.into();
+        let meta = PacketMeta { src: ip, dst: ip, tos: 0, ttl: 64, len: on_wire };
+        let draft = match pieces {
+            None => Draft::packet(&headers, &meta, payload),
+            Some(count) => {
+                let len = (payload / count.max(1)) as u32;
+                Draft::reference(&headers, &meta, &vec![Piece { key: 1, len, va: 0x1000 }; count])
+            }
+        };
+        let draft = draft.unwrap();
+        let memory = SharedMemory::create(draft.total(), false).unwrap();
+        draft.write(&memory, 0);
+        let mut bytes = vec![0; draft.total()];
+        memory.read(0, &mut bytes);
+        bytes
+    }
+
+    /// Records as they should be, and bytes that are anything.
+    fn part() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            (0..1500usize, prop_oneof![any::<u16>(), Just(u16::MAX)])
+                .prop_map(|(payload, on_wire)| packet(payload, None, on_wire)),
+            (0..70_000usize, 0..=record::MAX_PIECES).prop_map(|(len, count)| packet(len, Some(count), 100)),
+            (1..8u32).prop_map(|grains| {
+                let mut padding = vec![0; Lines::GRAIN * grains as usize];
+                padding[..4].copy_from_slice(&(Lines::GRAIN as u32 * grains).to_ne_bytes());
+                padding
+            }),
+            prop::collection::vec(any::<u8>(), 0..200),
+        ]
+    }
+
+    fn stream() -> impl Strategy<Value = Vec<u8>> {
+        let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+        (prop::collection::vec(part(), 0..12), damage).prop_map(|(parts, damage)| {
+            let mut stream = parts.concat();
+            for (index, byte) in damage {
+                if !stream.is_empty() {
+                    let at = index.index(stream.len());
+                    stream[at] = byte;
+                }
+            }
+            stream
+        })
+    }
+
+    fn tail() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            6 => (0..200u64).prop_map(|grains| grains * Lines::GRAIN as u64),
+            1 => 0..20_000u64,
+            1 => any::<u64>(),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_peer_writes_is_read_within_bounds_or_broken(
+            stream in stream(),
+            mut tails in prop::collection::vec(tail(), 1..6),
+            in_order: bool,
+        ) {
+            if in_order {
+                tails.sort_unstable();
+            }
+            let reading = read(&stream, &tails);
+            prop_assert!(reading.consumed <= tails.iter().copied().max().unwrap());
+        }
+    }
+
+    #[test]
+    fn good_records_are_read_and_a_bad_one_after_them_breaks_the_ring() {
+        let mut stream = [packet(100, None, 1), packet(0, None, 2), packet(5000, Some(2), 3)].concat();
+        let good = stream.len() as u64;
+        let reading = read(&stream, &[good]);
+        assert_eq!((reading.packets, reading.consumed, reading.is_broken), (3, good, false));
+        stream.extend([0xff; 64]);
+        let reading = read(&stream, &[good, good + 64]);
+        assert_eq!((reading.packets, reading.consumed, reading.is_broken), (3, good, true));
+    }
+
+    #[test]
+    fn positions_that_cannot_be_break_the_ring() {
+        let stream = packet(100, None, 1);
+        let whole = stream.len() as u64;
+        for tails in [&[1][..], &[whole + 1], &[RING as u64 + 64], &[u64::MAX], &[u64::MAX - 63], &[whole, 0]]
+        {
+            assert!(read(&stream, tails).is_broken, "{tails:?}");
+        }
+        assert!(!read(&stream, &[0, 0, whole, whole]).is_broken);
+    }
+}
