@@ -99,11 +99,16 @@ impl Directory {
     /// # Errors
     /// The system refused.
     pub(super) fn create() -> io::Result<&'static Self> {
-        let memory = SharedMemory::create(LEN, true)?;
-        let (process, cookie) = (crate::sys::random(), AtomicU64::new(crate::sys::random()));
-        let this = Box::leak(Box::new(Self { memory, process, cookie }));
+        let this = Box::leak(Box::new(Self::new()?));
         OWN.store(std::ptr::from_mut(this), Ordering::Release);
         Ok(this)
+    }
+
+    /// One that lists nothing.
+    pub(super) fn new() -> io::Result<Self> {
+        let memory = SharedMemory::create(LEN, true)?;
+        let (process, cookie) = (crate::sys::random(), AtomicU64::new(crate::sys::random()));
+        Ok(Self { memory, process, cookie })
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -209,5 +214,119 @@ impl PeerDirectory {
             && qp_rights >> 32 == region_rights >> 32;
         let offset = va.checked_sub(iova)?;
         (allowed && offset.checked_add(len)? <= length).then(|| addr.wrapping_add(offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::EngineFd;
+
+    const QPN: u32 = 0x3005;
+    const PEER: u32 = 0x4001;
+    const KEY: u32 = 0x0001_2377;
+    const PD: u32 = 6;
+    const ADDR: u64 = 0x7000_0000;
+    const IOVA: u64 = 0x1000;
+    const LENGTH: u64 = 0x800;
+    const ENDS: Ends = (PEER, QPN);
+
+    fn opened(own: &Directory) -> PeerDirectory {
+        // SAFETY: takes no pointer.
+        PeerDirectory::open(EngineFd::adopt(unsafe { libc::dup(own.fd()) }).unwrap()).unwrap()
+    }
+
+    fn publish(own: &Directory, qp: (bool, bool), region: (bool, bool)) {
+        let access = Access { remote_read: qp.0, remote_write: qp.1, remote_atomic: false };
+        own.publish_qp(QPN, PEER, PD, access, true);
+        let access = MrAccess {
+            local_write: true,
+            remote_read: region.0,
+            remote_write: region.1,
+            remote_atomic: false,
+        };
+        own.publish_region(KEY, PD, &MrInit { addr: ADDR, iova: IOVA, length: LENGTH, access });
+    }
+
+    #[test]
+    fn what_is_listed_is_found_and_nothing_else() {
+        let own = Directory::new().unwrap();
+        let peer = opened(&own);
+        own.add_slot(3);
+        publish(&own, (true, true), (true, true));
+        let find = |ends, range| peer.find(ends, range, Purpose::Write);
+        assert_eq!(find(ENDS, (KEY, IOVA, LENGTH)), Some(ADDR));
+        assert_eq!(find(ENDS, (KEY, IOVA + 0x10, LENGTH - 0x10)), Some(ADDR + 0x10));
+        assert_eq!(find(ENDS, (KEY, IOVA + LENGTH, 0)), Some(ADDR + LENGTH));
+        for (what, ends, range) in [
+            ("another peer", (PEER + 1, QPN), (KEY, IOVA, 8)),
+            ("another QP", (PEER, QPN + 1), (KEY, IOVA, 8)),
+            ("a QP of another slot", (PEER, QPN + 0x1000), (KEY, IOVA, 8)),
+            ("another key", ENDS, (KEY + 0x100, IOVA, 8)),
+            ("another tag", ENDS, (KEY ^ 1, IOVA, 8)),
+            ("no key", ENDS, (0, IOVA, 8)),
+            ("the greatest key", ENDS, (u32::MAX, IOVA, 8)),
+            ("before the region", ENDS, (KEY, IOVA - 1, 8)),
+            ("beyond the region", ENDS, (KEY, IOVA + LENGTH - 7, 8)),
+            ("a length that overflows", ENDS, (KEY, IOVA + 1, u64::MAX)),
+            ("an address far off", ENDS, (KEY, u64::MAX, 8)),
+        ] {
+            assert_eq!(find(ends, range), None, "{what}");
+        }
+    }
+
+    #[test]
+    fn rights_are_those_of_the_qp_and_of_the_region() {
+        for (qp, region) in (0..16u8).map(|bits| {
+            let bit = |n: u8| bits >> n & 1 == 1;
+            ((bit(0), bit(1)), (bit(2), bit(3)))
+        }) {
+            let own = Directory::new().unwrap();
+            own.add_slot(3);
+            publish(&own, qp, region);
+            let may = |purpose| opened(&own).find(ENDS, (KEY, IOVA, 8), purpose).is_some();
+            let all = (may(Purpose::Read), may(Purpose::Write), may(Purpose::Fetch));
+            assert_eq!(all, (qp.0 && region.0, qp.1 && region.1, true), "QP {qp:?}, region {region:?}");
+        }
+    }
+
+    #[test]
+    fn a_region_of_another_domain_is_not_found() {
+        let own = Directory::new().unwrap();
+        own.add_slot(3);
+        publish(&own, (true, true), (true, true));
+        let access = Access { remote_read: true, remote_write: true, remote_atomic: false };
+        own.qp(QPN).unwrap().revoke();
+        own.publish_qp(QPN, PEER, PD + 1, access, true);
+        for purpose in [Purpose::Read, Purpose::Write, Purpose::Fetch] {
+            assert_eq!(opened(&own).find(ENDS, (KEY, IOVA, 8), purpose), None, "{purpose:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_taken_back_is_not_found() {
+        let own = Directory::new().unwrap();
+        own.add_slot(3);
+        let takes: [fn(&Directory) -> u64; 2] =
+            [|own| own.region(KEY).unwrap().revoke(), |own| own.qp(QPN).unwrap().revoke()];
+        for take in takes {
+            publish(&own, (true, true), (true, true));
+            let find = || opened(&own).find(ENDS, (KEY, IOVA, 8), Purpose::Read);
+            assert!(find().is_some());
+            assert_ne!(take(&own), 0);
+            assert_eq!(find(), None);
+        }
+    }
+
+    #[test]
+    fn slots_are_listed_as_far_as_there_is_room() {
+        let own = Directory::new().unwrap();
+        let peer = opened(&own);
+        for slot in [9, 9, 10, 11, 12, 13] {
+            own.add_slot(slot);
+        }
+        let listed: Vec<u16> = (0..20).filter(|&slot| peer.has_slot(slot)).collect();
+        assert_eq!(listed, [9, 10, 11, 12]);
+        assert!(own.qp(13 << 12).is_none());
     }
 }

@@ -95,3 +95,43 @@ pub(super) fn refuse(fd: RawFd) {
     // Who is gone needs no answer.
     let _ = handover::send_with(fd, &mut handover::frame(handover::REFUSED), &[]);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_introduction_survives_the_round_trip() {
+        let own = Directory::new().unwrap();
+        let expected = Introduction {
+            process: own.process,
+            cookie_at: own.cookie.as_ptr() as u64,
+            cookie: own.cookie.load(Ordering::Relaxed),
+        };
+        assert_eq!(Introduction::parse_hello(&hello(&own)), Some(expected));
+        assert_eq!(Introduction::parse_answer(&answer(&own)), Some(Verdict::Accepted(expected)));
+        let refusal = handover::frame(handover::REFUSED);
+        assert_eq!(Introduction::parse_answer(&refusal), Some(Verdict::Refused));
+    }
+
+    #[test]
+    fn introductions_of_another_version_layout_or_length_are_none() {
+        let own = Directory::new().unwrap();
+        let (hello, answer) = (hello(&own), answer(&own));
+        for len in (0..LEN).chain([LEN + 1]) {
+            let mut longer = hello.to_vec();
+            longer.resize(len, 0);
+            assert_eq!(Introduction::parse_hello(&longer), None, "{len} bytes");
+        }
+        // Magic, version of the frame, kind, version, size of a ring.
+        for at in (0..6).chain(8..16) {
+            let (mut hello, mut answer) = (hello, answer);
+            hello[at] ^= 1;
+            answer[at] ^= 1;
+            assert_eq!(Introduction::parse_hello(&hello), None, "byte {at}");
+            let parsed = Introduction::parse_answer(&answer);
+            assert!(matches!(parsed, None | Some(Verdict::Refused)), "byte {at}");
+        }
+        assert_eq!(Introduction::parse_hello(&answer), None);
+    }
+}

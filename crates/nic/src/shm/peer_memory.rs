@@ -40,3 +40,32 @@ impl PeerMemory {
         done == len as libc::c_long
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_process_with_the_cookie_is_taken_for_the_peer() {
+        let own = std::process::id() as i32;
+        let cookie = Box::new(crate::sys::random());
+        let at = &raw const *cookie as u64;
+        assert!(PeerMemory::probe(own, at, *cookie).is_some());
+        assert!(PeerMemory::probe(own, at, !*cookie).is_none());
+        assert!(PeerMemory::probe(own, at + 8, *cookie).is_none());
+        assert!(PeerMemory::probe(own, 0x10, *cookie).is_none());
+        for pid in [0, -1, i32::MIN] {
+            assert!(PeerMemory::probe(pid, at, *cookie).is_none(), "pid {pid}");
+        }
+    }
+
+    #[test]
+    fn a_copy_that_is_not_whole_is_none() {
+        let own = PeerMemory { pid: std::process::id() as i32 };
+        let (from, mut to) = ([7u8; 16], [0u8; 16]);
+        assert!(own.write(to.as_mut_ptr() as u64, from.as_ptr() as u64, 16));
+        assert_eq!(to, from);
+        assert!(!own.read(0x10, to.as_mut_ptr() as u64, 16));
+        assert!(!own.write(0x10, from.as_ptr() as u64, 16));
+    }
+}

@@ -13,6 +13,7 @@ const WAITER: u64 = 2;
 
 impl Bell {
     #[cfg(test)]
+    #[allow(dead_code, reason = "for tests/shared")]
     pub(crate) fn new() -> Self {
         Self(AtomicU64::new(0))
     }

@@ -22,6 +22,7 @@ impl Entry {
     pub(crate) const WORDS: usize = 4;
 
     #[cfg(test)]
+    #[allow(dead_code, reason = "for tests/shared")]
     pub(crate) fn new() -> Self {
         Self { name: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
@@ -62,6 +63,7 @@ pub(crate) struct Busy(AtomicU64);
 
 impl Busy {
     #[cfg(test)]
+    #[allow(dead_code, reason = "for tests/shared")]
     pub(crate) fn new() -> Self {
         Self(AtomicU64::new(0))
     }

@@ -52,6 +52,7 @@ impl Lines {
 
     /// As a new mapping is: nothing published, nobody waits.
     #[cfg(test)]
+    #[allow(dead_code, reason = "for tests/shared")]
     pub(crate) fn new() -> Self {
         Self {
             producer: ProducerLine { tail: AtomicU64::new(0), waits: AtomicU64::new(0) },
