@@ -1,6 +1,8 @@
 //! What processes tell each other through shared words, in every order that threads and memory allow (loom). These are
 //! the files of the `shm` fabric themselves, compiled with loom's atomics.
 
+#![allow(clippy::arc_with_non_send_sync, reason = "loom runs its threads on one")]
+
 mod bell;
 mod entry;
 #[path = "../../src/shm/protocol/mod.rs"]
