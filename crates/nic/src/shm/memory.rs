@@ -115,3 +115,58 @@ impl Drop for SharedMemory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 8192;
+
+    fn again(memory: &SharedMemory) -> EngineFd {
+        // SAFETY: takes no pointer.
+        EngineFd::adopt(unsafe { libc::dup(memory.fd()) }).unwrap()
+    }
+
+    #[test]
+    fn memory_that_another_has_made_is_the_same_memory() {
+        let memory = SharedMemory::create(LEN, false).unwrap();
+        let opened = SharedMemory::open(again(&memory), LEN, true).unwrap();
+        memory.write(5000, b"there");
+        opened.write(5005, b" and back");
+        let mut bytes = [0; 14];
+        memory.read(5000, &mut bytes);
+        assert_eq!(&bytes, b"there and back");
+    }
+
+    #[test]
+    fn memory_that_only_its_maker_writes_is_mapped_by_others_for_reading() {
+        let memory = SharedMemory::create(LEN, true).unwrap();
+        assert!(SharedMemory::open(again(&memory), LEN, true).is_err());
+        let opened = SharedMemory::open(again(&memory), LEN, false).unwrap();
+        memory.write(0, b"x");
+        let mut byte = [0];
+        opened.read(0, &mut byte);
+        assert_eq!(&byte, b"x");
+    }
+
+    #[test]
+    fn memory_of_another_length_or_that_could_be_taken_away_is_refused() {
+        let memory = SharedMemory::create(LEN, false).unwrap();
+        for len in [0, 4096, LEN - 1, LEN + 1, 2 * LEN] {
+            assert!(SharedMemory::open(again(&memory), len, false).is_err(), "{len}");
+        }
+        for seals in [0, libc::F_SEAL_SHRINK, libc::F_SEAL_GROW] {
+            let fd = sys::memfd(c"test", LEN).unwrap();
+            sys::add_seals(fd.raw(), seals).unwrap();
+            assert!(SharedMemory::open(fd, LEN, false).is_err(), "seals {seals}");
+        }
+        let pipe = sys::eventfd(0, 0).unwrap();
+        assert!(SharedMemory::open(pipe, LEN, false).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "assertion failed")]
+    fn bytes_beyond_are_not_written() {
+        SharedMemory::create(LEN, false).unwrap().write(LEN - 1, &[0; 2]);
+    }
+}
