@@ -214,7 +214,7 @@ static void nodes(const char *name)
 		close(fd);
 	}
 	CHECK(stat("/dev/infiniband/rdma_cm", &s) == 0 && S_ISCHR(s.st_mode));
-	REFUSED(open("/dev/infiniband/rdma_cm", O_RDWR), ENXIO);
+	REFUSED(open("/dev/infiniband/rdma_cm", O_RDWR), ENODEV);
 }
 
 static void accesses(void)

@@ -41,6 +41,7 @@ fn ucx_finds_its_verbs_transports() {
         let at = at.unwrap_or_else(|| panic!("no {transport}: {outcome}"));
         assert_eq!(lines[at + 1], "Device: ferroce0:1", "{outcome}");
     }
+    assert!(!outcome.stdout.contains("ERROR") && !outcome.stderr.contains("ERROR"), "{outcome}");
     let outcome = run(world.first(), &["--no-preload"], &["ucx_info", "-d"]);
     assert!(!outcome.stdout.contains("verbs"), "the test would pass without the entries: {outcome}");
 }

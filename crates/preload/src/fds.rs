@@ -31,7 +31,7 @@ pub fn open(found: &Found<'_>, flags: c_int) -> Result<c_int, c_int> {
         // The kernel says so when it is read; a descriptor that would isn't to be had.
         Node::NoValue => Err(libc::EINVAL),
         Node::Device { opens: true, .. } => open_null(flags),
-        Node::Device { opens: false, .. } => Err(libc::ENXIO),
+        Node::Device { opens: false, .. } => Err(libc::ENODEV),
         Node::Link(_) => Err(libc::ELOOP),
     }
 }
