@@ -56,8 +56,8 @@ pub struct Ah {
     pd: Arc<Pd>,
     av: AddressVector,
     route: Route,
-    /// The path that was used last, and the slot it leads to.
-    last: Mutex<Option<(u16, Path)>>,
+    /// The path that was used last, the slot it leads to, and the engine's generation.
+    last: Mutex<Option<(u16, u32, Path)>>,
 }
 
 impl Ah {
@@ -99,8 +99,8 @@ impl Ah {
         }
         let slot = slot_of(qpn);
         let mut last = self.last.lock();
-        if let Some((to, path)) = &*last
-            && *to == slot
+        if let Some((to, generation, path)) = &*last
+            && (*to, *generation) == (slot, engine.generation())
             && !matches!(path, Path::Shm { link, .. } if link.is_dead())
         {
             return Some(path.clone());
@@ -112,7 +112,7 @@ impl Ah {
                 .inspect_err(|error| tracing::warn!(%error, "no path for an address handle"))
                 .ok()?,
         };
-        *last = Some((slot, path.clone()));
+        *last = Some((slot, engine.generation(), path.clone()));
         Some(path)
     }
 }

@@ -96,7 +96,8 @@ pub(crate) fn start() -> Result<&'static Engine> {
     }
     fork::install();
     let taps = Taps::from_env();
-    let links = Arc::new(Links::new(!addresses::udp_only() && !taps.is_some_and(Taps::has_faults))?);
+    let lossless = !addresses::udp_only() && !taps.is_some_and(Taps::has_faults);
+    let links = Arc::new(Links::new(lossless, taps.is_some_and(Taps::has_capture))?);
     MrTable::global().publish_all();
     let engine: &'static Engine = Box::leak(Box::new(Engine {
         generation: generation(),

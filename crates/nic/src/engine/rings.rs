@@ -1,10 +1,10 @@
 //! The `shm` fabric as the engine sees it: which process holds a slot, whose ring has something, who waits for room.
 
-use super::{Engine, Work};
+use super::Engine;
 use crate::ah::{Path, Route};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::qp::Origin;
+use crate::qp::{Origin, QpEnv};
 use crate::rendezvous::slot_of;
 use crate::shm::{Link, Received};
 use crate::sys;
@@ -54,7 +54,7 @@ impl Engine {
     pub(super) fn read_rings(&'static self) -> bool {
         let mut done = false;
         for link in self.links.snapshot().iter() {
-            done |= self.read_ring(link, TURN);
+            done |= link.receive(TURN, &mut |packets| self.dispatch_records(packets));
             if link.has_room_for_blocked() {
                 link.take_blocked().iter().for_each(|qp| self.enqueue(qp));
             }
@@ -62,12 +62,8 @@ impl Engine {
         done
     }
 
-    fn read_ring(&'static self, link: &Link, limit: usize) -> bool {
-        link.receive(limit, &mut |packets| self.with_work(|work| self.dispatch_records(packets, work)))
-    }
-
     /// Packets for one QP.
-    fn dispatch_records(&'static self, packets: &[Received<'_>], work: &mut Work) {
+    fn dispatch_records(&'static self, packets: &[Received<'_>]) {
         for received in packets {
             self.show_received(received);
         }
@@ -75,7 +71,7 @@ impl Engine {
             return;
         };
         let now = clock::now();
-        qp.work(work, now, |proto, env| {
+        let handle = |proto: &mut ferroce_proto::Qp<_>, env: &mut QpEnv<'_>| {
             let ends = (proto.qpn(), proto.params().dest_qpn);
             for received in packets {
                 let packet = &received.packet;
@@ -85,7 +81,8 @@ impl Engine {
                     tracing::trace!(qpn = packet.headers.bth.dest_qp, meta = ?packet.meta, "packet refused");
                 }
             }
-        });
+        };
+        self.with_work(|work| qp.work(work, now, handle));
     }
 
     fn show_received(&self, received: &Received<'_>) {
@@ -138,7 +135,7 @@ impl Engine {
         }
         let waiting = self.links.attend(&mut |link| {
             // What it has left is carried out before anybody learns of its end.
-            while self.read_ring(link, usize::MAX) {}
+            link.receive_last(&mut |packets| self.dispatch_records(packets));
         });
         for qp in waiting {
             self.enqueue(&qp);

@@ -52,6 +52,11 @@ impl Taps {
         self.faults.is_some()
     }
 
+    /// Packets are shown to somebody.
+    pub(super) fn has_capture(&self) -> bool {
+        self.capture.is_some()
+    }
+
     /// When [`Engine::run_taps`] has something to do.
     pub(super) fn next(&self) -> u64 {
         self.faults.as_ref().map_or(u64::MAX, |f| f.next.load(Ordering::Acquire))
@@ -175,6 +180,6 @@ impl Engine {
 
     /// Packets are captured: they must all be there to be seen.
     pub(crate) fn has_capture(&self) -> bool {
-        self.taps.is_some_and(|taps| taps.capture.is_some())
+        self.taps.is_some_and(Taps::has_capture)
     }
 }

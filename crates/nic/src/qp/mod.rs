@@ -8,7 +8,7 @@ mod env;
 
 pub(crate) use crate::ah::Path;
 pub use attr::{AddressVector, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
-pub(crate) use env::{Origin, ReadAhead};
+pub(crate) use env::{Origin, QpEnv, ReadAhead};
 
 use crate::ah::Ah;
 use crate::cq::{Cq, Wc};
@@ -18,7 +18,6 @@ use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
 use crate::shm::{self, Link};
-use env::QpEnv;
 use ferroce_proto::{Counters, Data, Instant, PostError, QpState, RecvWqe, SendOp, SendWr};
 use ferroce_wire::Service;
 use parking_lot::Mutex;
@@ -66,8 +65,16 @@ struct Inner {
     proto: ferroce_proto::Qp<Arc<Ah>>,
     attr: QpAttr,
     path: Option<Path>,
-    /// Other processes may find the QP in this one's directory.
-    listed: bool,
+    listing: Listing,
+}
+
+/// Whether other processes find the QP in this one's directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Listing {
+    No,
+    Listed,
+    /// Not any more, but one that found it before may still be using it.
+    Withdrawn,
 }
 
 /// A queue pair (ibv_create_qp(3)).
@@ -145,7 +152,7 @@ impl Qp {
                     proto: ferroce_proto::Qp::new(service, qpn, cap.max_send_wr),
                     attr: QpAttr::default(),
                     path: None,
-                    listed: false,
+                    listing: Listing::No,
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),
                 inbox: Inbox::default(),
@@ -323,14 +330,19 @@ impl Qp {
     /// Lets the peer's process reach memory through this QP without this process, where that is possible.
     fn list(&self, inner: &mut Inner) {
         let shared = self.service == Service::Rc && matches!(inner.path, Some(Path::Shm { .. }));
-        if !shared || inner.listed || !matches!(inner.proto.state(), QpState::Rts | QpState::Sqd) {
+        if !shared
+            || inner.listing == Listing::Listed
+            || self.engine.has_capture()
+            || !matches!(inner.proto.state(), QpState::Rts | QpState::Sqd)
+        {
             return;
         }
         if let Some(directory) = shm::own_directory() {
             let params = inner.proto.params();
             let reads = params.max_dest_rd_atomic > 0;
-            inner.listed =
-                directory.publish_qp(self.qpn, params.dest_qpn, self.pd.id(), params.access, reads);
+            if directory.publish_qp(self.qpn, params.dest_qpn, self.pd.id(), params.access, reads) {
+                inner.listing = Listing::Listed;
+            }
         }
     }
 
@@ -339,10 +351,11 @@ impl Qp {
     /// # Errors
     /// [`Error::Busy`] when one is in the middle of an access and doesn't end it within a second.
     fn unlist(&self) -> Result<()> {
-        if self.is_inherited() || !std::mem::take(&mut self.inner.lock().listed) {
+        let before = std::mem::replace(&mut self.inner.lock().listing, Listing::No);
+        if self.is_inherited() || before == Listing::No {
             return Ok(());
         }
-        shm::revoke_qp(self.qpn).inspect_err(|_| self.inner.lock().listed = true)
+        shm::revoke_qp(self.qpn).inspect_err(|_| self.inner.lock().listing = before)
     }
 
     fn set_params(&self, inner: &mut Inner) {
@@ -504,8 +517,9 @@ impl Qp {
         now: Instant,
         f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
     ) {
-        let Inner { proto, path, listed, .. } = inner;
-        let mut env = QpEnv { qp: self, path: path.as_ref(), work, meta: None, listed: *listed };
+        let Inner { proto, path, listing, .. } = inner;
+        let mut env =
+            QpEnv { qp: self, path: path.as_ref(), work, meta: None, listed: *listing == Listing::Listed };
         f(proto, &mut env);
         let more = proto.transmit(now, &mut env, BUDGET);
         proto.flush_acks(now, &mut env);
@@ -515,9 +529,9 @@ impl Qp {
         self.state.store(state as u8, Ordering::Release);
         let waits = env.work.blocked_on.take().is_some_and(|link| self.wait_for_room(&link, now));
         let blocked = std::mem::take(&mut env.work.blocked) && !waits;
-        if *listed && state == QpState::Err {
+        if *listing == Listing::Listed && state == QpState::Err {
             // The QP has failed by itself, and nobody was promised anything.
-            *listed = false;
+            *listing = Listing::Withdrawn;
             shm::withdraw_qp(self.qpn);
         }
         if let Some(at) = proto.next_timeout() {

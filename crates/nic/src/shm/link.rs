@@ -183,8 +183,9 @@ impl Link {
         self.confirmed.lock().push(slot);
     }
 
+    /// Nothing gets through any more; nor, in the child of a fork, through a link of the parent's.
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
+        self.dead.load(Ordering::Acquire) || self.memory.is_inherited()
     }
 
     /// Nothing gets through any more. Returns those who waited for room. The peer finds the connection closed.
@@ -319,7 +320,20 @@ impl Link {
     /// Takes packets, `limit` at most, and hands them to `f`, those in a row for one QP together. The peer gets the room
     /// back when `f` has dealt with them. Returns whether there was any.
     pub(crate) fn receive<'a>(&'a self, limit: usize, f: &mut dyn FnMut(&[Received<'a>])) -> bool {
-        let Some(mut rx) = self.rx.try_lock() else { return false };
+        self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, f))
+    }
+
+    /// As [`Link::receive`], for what a peer has left that is gone: all of it.
+    pub(crate) fn receive_last<'a>(&'a self, f: &mut dyn FnMut(&[Received<'a>])) {
+        self.receive_with(&mut self.rx.lock(), RING / Lines::GRAIN, f);
+    }
+
+    fn receive_with<'a>(
+        &'a self,
+        rx: &mut Consumer,
+        limit: usize,
+        f: &mut dyn FnMut(&[Received<'a>]),
+    ) -> bool {
         let (ring, lines) = (self.ring(false), self.rx_lines());
         let mut any = false;
         let mut batch: SmallVec<[Received<'a>; 16]> = SmallVec::new();

@@ -35,6 +35,8 @@ const PIDFD: u64 = 1 << 63;
 pub(crate) struct Links {
     /// `None`: this process takes part in no link.
     own: Option<&'static Directory>,
+    /// Packets are shown to a capture: their payloads must be in them.
+    captured: bool,
     /// Connections and process descriptors. Readable when a peer has rung, answered or ended.
     epoll: EngineFd,
     links: RwLock<Arc<Vec<Arc<Link>>>>,
@@ -43,11 +45,11 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// No link yet. Without `wanted` there will never be one.
+    /// No link yet. Without `wanted` there will never be one. `captured`: all payloads are wanted in packets.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn new(wanted: bool) -> Result<Self> {
+    pub(crate) fn new(wanted: bool, captured: bool) -> Result<Self> {
         let own = wanted.then(Directory::create).and_then(|made| {
             made.inspect_err(
                 |error| tracing::info!(%error, "no shared memory: processes of this host are reached by UDP"),
@@ -59,6 +61,7 @@ impl Links {
         }
         Ok(Self {
             own,
+            captured,
             epoll: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
             links: RwLock::default(),
             next_id: AtomicU64::new(1),
@@ -223,7 +226,7 @@ impl Links {
             "shares memory with a process"
         );
         let remote = Remote { process: introduction.process, directory, memory, pidfd };
-        link.offer_to_fetch(remote.memory.is_some());
+        link.offer_to_fetch(remote.memory.is_some() && !self.captured);
         // Set once: the thread that has read the one introduction is here.
         let _ = link.remote.set(remote);
         // What was sent before it could be woken.
@@ -293,10 +296,9 @@ impl Links {
 }
 
 /// Takes an entry of this process's directory back; when this returns, no other process uses what it stood for.
-fn revoke(entry: impl FnOnce(&'static Directory) -> Option<&'static super::protocol::Entry>) -> Result<()> {
-    let Some(entry) = directory::own().and_then(entry) else { return Ok(()) };
+fn revoke(entry: &super::protocol::Entry) -> Result<()> {
     let name = entry.revoke();
-    let Some(engine) = crate::engine::current().filter(|_| name != 0) else { return Ok(()) };
+    let Some(engine) = crate::engine::current() else { return Ok(()) };
     engine.links().wait_for_others().inspect_err(|error| {
         entry.restore(name);
         tracing::warn!(%error, "nothing is revoked");
@@ -308,7 +310,7 @@ fn revoke(entry: impl FnOnce(&'static Directory) -> Option<&'static super::proto
 /// # Errors
 /// EBUSY after a second; the region is as it was then.
 pub(crate) fn revoke_region(key: u32) -> Result<()> {
-    revoke(|own| own.region(key))
+    directory::own().and_then(|own| own.region(key)).map_or(Ok(()), revoke)
 }
 
 /// No other process accesses memory through this QP when this returns.
@@ -316,7 +318,7 @@ pub(crate) fn revoke_region(key: u32) -> Result<()> {
 /// # Errors
 /// EBUSY after a second; the QP is as it was then.
 pub(crate) fn revoke_qp(qpn: u32) -> Result<()> {
-    revoke(|own| own.qp(qpn))
+    directory::own().and_then(|own| own.qp(qpn)).map_or(Ok(()), revoke)
 }
 
 /// As [`revoke_region`], where nobody can be using it.

@@ -70,6 +70,11 @@ impl SharedMemory {
         Ok(Self { fd, base, len, writable, generation: crate::engine::generation() })
     }
 
+    /// The mapping is that of the process before a fork, and isn't here.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.generation != crate::engine::generation()
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         self.fd.raw()
     }
@@ -109,8 +114,8 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // A child of a fork doesn't have the mapping: something else may be there.
-        if self.generation == crate::engine::generation() {
+        // In a child something else may be there.
+        if !self.is_inherited() {
             sys::unmap(self.base, self.len);
         }
     }
