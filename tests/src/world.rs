@@ -211,7 +211,7 @@ impl Host {
         is_listening(&self.keeper.id().to_string(), port)
     }
 
-    fn net_table(&self, table: &str) -> String {
+    pub(crate) fn net_table(&self, table: &str) -> String {
         fs::read_to_string(format!("/proc/{}/net/{table}", self.keeper.id())).unwrap_or_default()
     }
 
@@ -242,18 +242,23 @@ impl Host {
         found
     }
 
-    /// Panics unless all traces are gone within a second (the kernel frees names a little after death).
-    #[track_caller]
-    pub fn expect_no_traces(&self) {
+    /// The traces that are still there after a second (the kernel frees names a little after death).
+    pub fn lasting_traces(&self) -> Vec<String> {
         let start = Instant::now();
         loop {
             let traces = self.traces();
-            if traces.is_empty() {
-                return;
+            if traces.is_empty() || start.elapsed() > Duration::from_secs(1) {
+                return traces;
             }
-            assert!(start.elapsed() < Duration::from_secs(1), "left behind: {traces:#?}");
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Panics unless all traces are gone within a second.
+    #[track_caller]
+    pub fn expect_no_traces(&self) {
+        let traces = self.lasting_traces();
+        assert!(traces.is_empty(), "left behind: {traces:#?}");
     }
 
     /// How many datagrams this host's kernel has dropped because a socket's receive buffer was full.

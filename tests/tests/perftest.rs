@@ -1,91 +1,89 @@
-//! Debian's perftest in its default mode: two processes of one host, and two hosts joined by veth.
+//! Debian's perftest: cells of its matrix that together cover all tools, connections and options, over shared memory,
+//! over UDP on one host, and between hosts. `cargo xtask perftest` runs the whole matrix.
 
-use ferroce_tests::{Fabric, Pair, World, require, tool};
+use ferroce_tests::perftest::{Cell, Place, Verdict};
+use ferroce_tests::require;
 use std::time::Duration;
 
-#[derive(Clone, Copy)]
-enum Place {
-    OneHost,
-    TwoHosts { mtu: u32 },
-}
-
-/// How often a run over UC or UD may be repeated when its receiver was too slow.
-const UNRELIABLE_ATTEMPTS: usize = 2;
-
-/// `last_size` is the largest message size that has to appear in the client's table.
-fn perftest(place: Place, words: &[&str], last_size: u32) {
-    require!(tool(words[0], "perftest"));
-    let world = require!(match place {
-        Place::OneHost => World::one_host(9000),
-        Place::TwoHosts { mtu } => World::two_hosts(mtu),
-    });
-    let mut line = words.to_vec();
-    // -F: a processor that changes its frequency is no concern of ours.
-    line.push("-F");
-    let run = || Pair::new(&world, Fabric::Any).limit(Duration::from_secs(60)).run(&line);
-    let mut outcome = run();
-    // UC and UD promise nothing when a receiver is too slow, and perftest waits for ever for a lost message. Between
-    // two hosts that is no fault of ours, if the kernel did count a datagram that found a socket full.
-    let unreliable = words.contains(&"UC") || words.contains(&"UD");
-    for _ in 0..UNRELIABLE_ATTEMPTS {
-        let dropped = [world.first(), world.last()].map(ferroce_tests::Host::full_socket_drops);
-        let excused = matches!(place, Place::TwoHosts { .. }) && unreliable && dropped != [0, 0];
-        if (outcome.client.success() && outcome.server.success()) || !excused {
-            break;
-        }
-        eprintln!("datagrams found full sockets ({dropped:?} at the two hosts); trying again:\n{outcome}");
-        outcome = run();
-    }
-    outcome.expect_success();
-    let last_size = last_size.to_string();
-    let rows = outcome.client.stdout.lines().filter_map(|line| line.split_whitespace().next());
-    assert!(rows.into_iter().any(|size| size == last_size), "no row for {last_size} bytes:\n{outcome}");
-    world.first().expect_no_traces();
-    world.last().expect_no_traces();
+fn holds(place: Place, line: &str) {
+    let (verdict, said) = require!(Cell::named(line).run(place, Duration::from_secs(60)));
+    assert_eq!(verdict, Verdict::Ok, "\n{said}");
 }
 
 macro_rules! cells {
-    ($($name:ident: $($word:literal)+, up to $size:literal;)*) => {
-        cells!(@place one_host, Place::OneHost; $($name: $($word)+, $size;)*);
-        cells!(@place two_hosts_mtu_1500, Place::TwoHosts { mtu: 1500 }; $($name: $($word)+, $size;)*);
-        cells!(@place two_hosts_mtu_9000, Place::TwoHosts { mtu: 9000 }; $($name: $($word)+, $size;)*);
-    };
-    (@place $place:ident, $value:expr; $($name:ident: $($word:literal)+, $size:literal;)*) => {
-        mod $place {
-            use super::*;
-            $(
-                #[test]
-                fn $name() {
-                    perftest($value, &[$($word),+], $size);
-                }
-            )*
-        }
+    ($($place:ident, $value:expr, { $($name:ident: $line:literal;)* })*) => {
+        $(
+            mod $place {
+                use super::*;
+                $(
+                    #[test]
+                    fn $name() {
+                        holds($value, $line);
+                    }
+                )*
+            }
+        )*
     };
 }
 
-// The latency tools measure the processor's clock for most of a second before every size, so UC has three sizes only.
+// The latency tools measure the processor's clock for most of a second before every size, so each runs through all sizes
+// in one place only.
 cells! {
-    send_bw_rc: "ib_send_bw" "-a" "-n" "50", up to 8388608;
-    send_lat_rc: "ib_send_lat" "-a" "-n" "50", up to 8388608;
-    write_bw_rc: "ib_write_bw" "-a" "-n" "50", up to 8388608;
-    write_lat_rc: "ib_write_lat" "-a" "-n" "50", up to 8388608;
-    read_bw_rc: "ib_read_bw" "-a" "-n" "50", up to 8388608;
-    read_lat_rc: "ib_read_lat" "-a" "-n" "50", up to 8388608;
-    atomic_bw_rc: "ib_atomic_bw" "-n" "1000", up to 8;
-    atomic_lat_rc: "ib_atomic_lat" "-n" "1000", up to 8;
-    atomic_cas_lat_rc: "ib_atomic_lat" "-A" "CMP_AND_SWAP" "-n" "1000", up to 8;
-    send_bw_uc: "ib_send_bw" "-c" "UC" "-a" "-n" "50", up to 8388608;
-    send_lat_uc_2_bytes: "ib_send_lat" "-c" "UC" "-s" "2" "-n" "50", up to 2;
-    send_lat_uc_64_kibibytes: "ib_send_lat" "-c" "UC" "-s" "65536" "-n" "50", up to 65536;
-    send_lat_uc_8_mebibytes: "ib_send_lat" "-c" "UC" "-s" "8388608" "-n" "50", up to 8388608;
-    write_bw_uc: "ib_write_bw" "-c" "UC" "-a" "-n" "50", up to 8388608;
-    write_lat_uc_2_bytes: "ib_write_lat" "-c" "UC" "-s" "2" "-n" "50", up to 2;
-    write_lat_uc_64_kibibytes: "ib_write_lat" "-c" "UC" "-s" "65536" "-n" "50", up to 65536;
-    write_lat_uc_8_mebibytes: "ib_write_lat" "-c" "UC" "-s" "8388608" "-n" "50", up to 8388608;
-    send_bw_ud: "ib_send_bw" "-c" "UD" "-s" "1024" "-n" "1000", up to 1024;
-    send_lat_ud: "ib_send_lat" "-c" "UD" "-s" "1024" "-n" "1000", up to 1024;
-    send_bw_rc_both_ways: "ib_send_bw" "-b" "-n" "1000", up to 65536;
-    send_bw_rc_with_events: "ib_send_bw" "-e" "-n" "1000", up to 65536;
-    write_bw_rc_eight_qps: "ib_write_bw" "-q" "8" "-n" "200", up to 65536;
-    send_bw_rc_srq: "ib_send_bw" "--use-srq" "-n" "1000", up to 65536;
+    one_host, Place::OneHost, {
+        send_bw_rc: "ib_send_bw -c RC -a";
+        send_bw_rc_srq_16_qps_both_ways_with_events: "ib_send_bw -c RC -q 16 -b -e --use-srq";
+        send_bw_rc_few_receives: "ib_send_bw -c RC -r 64";
+        send_bw_uc: "ib_send_bw -c UC -a";
+        send_bw_ud: "ib_send_bw -c UD -a";
+        send_bw_ud_both_ways_with_events: "ib_send_bw -c UD -b -e";
+        send_lat_rc: "ib_send_lat -c RC -a";
+        send_lat_uc: "ib_send_lat -c UC";
+        send_lat_ud_with_events: "ib_send_lat -c UD -e";
+        write_bw_rc: "ib_write_bw -c RC -a";
+        write_bw_rc_16_qps_both_ways: "ib_write_bw -c RC -q 16 -b";
+        write_bw_uc: "ib_write_bw -c UC -a";
+        write_lat_rc: "ib_write_lat -c RC";
+        write_lat_uc: "ib_write_lat -c UC";
+        read_bw_rc: "ib_read_bw -c RC -a";
+        read_bw_rc_16_qps_both_ways_with_events: "ib_read_bw -c RC -q 16 -b -e";
+        read_lat_rc_with_events: "ib_read_lat -c RC -e";
+        atomic_bw_rc_16_qps_both_ways_with_events: "ib_atomic_bw -c RC -q 16 -b -e";
+        atomic_lat_rc: "ib_atomic_lat -c RC";
+        atomic_lat_rc_cas_with_events: "ib_atomic_lat -c RC -A CMP_AND_SWAP -e";
+    }
+    one_host_udp, Place::OneHostUdp, {
+        send_bw_rc: "ib_send_bw -c RC -a";
+        send_bw_rc_srq_16_qps: "ib_send_bw -c RC -q 16 --use-srq";
+        send_bw_uc_with_events: "ib_send_bw -c UC -e";
+        send_bw_ud: "ib_send_bw -c UD -a";
+        send_lat_rc_srq_with_events: "ib_send_lat -c RC -e --use-srq";
+        write_bw_rc_every_completion: "ib_write_bw -c RC -Q 1";
+        write_bw_uc: "ib_write_bw -c UC";
+        write_lat_rc_inline: "ib_write_lat -c RC -I 64 -s 64";
+        read_bw_rc_both_ways: "ib_read_bw -c RC -b";
+        read_lat_rc: "ib_read_lat -c RC -a";
+        atomic_bw_rc_cas_16_qps_both_ways: "ib_atomic_bw -c RC -A CMP_AND_SWAP -q 16 -b";
+        atomic_lat_rc_with_events: "ib_atomic_lat -c RC -e";
+    }
+    two_hosts_mtu_1500, Place::TwoHosts { mtu: 1500 }, {
+        send_bw_rc: "ib_send_bw -c RC -a";
+        send_bw_rc_srq_16_qps_both_ways_with_events: "ib_send_bw -c RC -q 16 -b -e --use-srq";
+        send_bw_uc: "ib_send_bw -c UC -a";
+        send_bw_ud_with_events: "ib_send_bw -c UD -e";
+        send_lat_ud: "ib_send_lat -c UD -a";
+        write_bw_rc_16_qps_both_ways: "ib_write_bw -c RC -q 16 -b";
+        write_lat_rc: "ib_write_lat -c RC -a";
+        read_bw_rc: "ib_read_bw -c RC -a";
+        read_lat_rc_with_events: "ib_read_lat -c RC -e";
+        atomic_bw_rc: "ib_atomic_bw -c RC";
+        atomic_lat_rc_cas: "ib_atomic_lat -c RC -A CMP_AND_SWAP";
+    }
+    two_hosts_mtu_9000, Place::TwoHosts { mtu: 9000 }, {
+        send_bw_rc_with_events: "ib_send_bw -c RC -e";
+        send_lat_uc: "ib_send_lat -c UC";
+        write_bw_rc: "ib_write_bw -c RC -a";
+        write_lat_uc: "ib_write_lat -c UC";
+        read_bw_rc_16_qps_with_events: "ib_read_bw -c RC -q 16 -e";
+        atomic_bw_rc_both_ways_with_events: "ib_atomic_bw -c RC -b -e";
+    }
 }
