@@ -34,16 +34,17 @@ struct Cell {
     path_mtu: &'static str,
 }
 
+/// `rdma_rxe` has UDP port 4791 of the guest until it is gone.
+const GIVE_UP_PORT: &str = "rdma link delete rxe0 && rmmod rdma_rxe";
+
 const LINK_LOCAL: &str = "0";
 const IPV4: &str = "1";
 const IPV6: &str = "2";
 
-/// Every combination, those of one MTU together.
-fn all_cells() -> impl Iterator<Item = Cell> {
-    ["1024", "4096"].into_iter().flat_map(|path_mtu| {
-        [LINK_LOCAL, IPV4, IPV6].into_iter().flat_map(move |gid| {
-            [Server::Ferroce, Server::Rxe].into_iter().map(move |server| Cell { server, gid, path_mtu })
-        })
+/// Every combination with a path MTU.
+fn all_cells(path_mtu: &'static str) -> impl Iterator<Item = Cell> {
+    [LINK_LOCAL, IPV4, IPV6].into_iter().flat_map(move |gid| {
+        [Server::Ferroce, Server::Rxe].into_iter().map(move |server| Cell { server, gid, path_mtu })
     })
 }
 
@@ -292,8 +293,7 @@ fn udp_fabric_is_right_on_the_guests_kernel() {
     let stream = stream.to_str().expect("a UTF-8 path");
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
-    // It has UDP port 4791 of the whole machine.
-    lab.guest.run("rdma link delete rxe0 && rmmod rdma_rxe");
+    lab.guest.run(GIVE_UP_PORT);
     lab.run_inside("", &["ibv_rc_pingpong", "-c", "-g", IPV6, "-s", "20000"]);
     lab.run_inside("", &["ibv_uc_pingpong", "-c", "-g", IPV4, "-e"]);
     lab.run_inside("", &["ibv_ud_pingpong", "-c", "-g", LINK_LOCAL]);
@@ -308,12 +308,22 @@ fn udp_fabric_is_right_on_the_guests_kernel() {
 
 #[test]
 #[ignore = "takes minutes: every combination"]
-fn all_ping_pongs_with_rxe_are_right() {
+fn all_ping_pongs_with_rxe_at_path_mtu_1024_are_right() {
+    all_ping_pongs("1024");
+}
+
+#[test]
+#[ignore = "takes minutes: every combination"]
+fn all_ping_pongs_with_rxe_at_path_mtu_4096_are_right() {
+    all_ping_pongs("4096");
+}
+
+fn all_ping_pongs(path_mtu: &'static str) {
     require!(ping_pong_tools());
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
-    for cell in all_cells() {
-        lab.set_path_mtu(cell.path_mtu);
+    lab.set_path_mtu(path_mtu);
+    for cell in all_cells(path_mtu) {
         PING_PONGS.iter().for_each(|program| lab.ping_pong(program, cell));
     }
     lab.expect_nothing_refused();
@@ -321,42 +331,75 @@ fn all_ping_pongs_with_rxe_are_right() {
 
 #[test]
 #[ignore = "takes minutes: every combination"]
-fn all_of_perftest_with_rxe_ends_well() {
+fn all_of_perftest_with_rxe_at_path_mtu_1024_ends_well() {
+    all_of_perftest("1024");
+}
+
+#[test]
+#[ignore = "takes minutes: every combination"]
+fn all_of_perftest_with_rxe_at_path_mtu_4096_ends_well() {
+    all_of_perftest("4096");
+}
+
+fn all_of_perftest(path_mtu: &'static str) {
     require!(perftest_tools());
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
-    for cell in all_cells().filter(|cell| cell.gid != LINK_LOCAL) {
-        lab.set_path_mtu(cell.path_mtu);
+    lab.set_path_mtu(path_mtu);
+    for cell in all_cells(path_mtu).filter(|cell| cell.gid != LINK_LOCAL) {
         PERFTEST.iter().for_each(|program| lab.perftest(program, cell));
     }
     lab.expect_nothing_refused();
 }
 
+/// Few rounds each: two programs that poll in an emulated machine hand over to each other rarely.
+#[test]
+#[ignore = "takes minutes: every flavour, size and kind of GID"]
+fn all_of_udp_fabric_is_right_on_the_guests_kernel() {
+    require!(ping_pong_tools());
+    require!(perftest_tools());
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    lab.guest.run(GIVE_UP_PORT);
+    for (program, rounds) in [
+        ("ibv_rc_pingpong", "200"),
+        ("ibv_uc_pingpong", "200"),
+        ("ibv_ud_pingpong", "200"),
+        ("ibv_srq_pingpong", "10"),
+    ] {
+        let large = if program == "ibv_ud_pingpong" { "1024" } else { "65536" };
+        for (gid, size) in [(LINK_LOCAL, "1"), (IPV4, "1000"), (IPV6, large)] {
+            let words = [program, "-c", "-n", rounds, "-g", gid, "-s", size];
+            lab.run_inside("", &words);
+            lab.run_inside("", &[&words[..], &["-e"]].concat());
+        }
+    }
+    for program in PERFTEST {
+        lab.run_inside("", &[program, "-F", "-n", "100"]);
+    }
+    lab.expect_nothing_said();
+}
+
 macro_rules! suites_inside {
-    ($($name:ident: $program:literal $words:literal;)*) => {
+    ($($name:ident: $program:literal;)*) => {
         mod inside {$(
             #[test]
             #[ignore = "takes minutes: a test program of this workspace, on the guest's kernel"]
             fn $name() {
-                super::suite_inside($program, $words);
+                super::suite_inside($program);
             }
         )*}
     };
 }
 
 suites_inside! {
-    adapter_discovery: "net_discovery" "";
-    adapter_fabric: "fabric" "";
-    adapter_verbs: "verbs" "";
-    ping_pongs_rc: "pingpong" "udp_fabric::rc";
-    ping_pongs_uc: "pingpong" "udp_fabric::uc";
-    ping_pongs_ud: "pingpong" "udp_fabric::ud";
-    ping_pongs_srq: "pingpong" "udp_fabric::srq";
-    perftest_two_hosts: "perftest" "two_hosts_mtu_1500::atomic two_hosts_mtu_1500::send_bw_rc";
+    adapter_discovery: "net_discovery";
+    adapter_fabric: "fabric";
+    adapter_verbs: "verbs";
 }
 
 /// Runs a compiled test program of this workspace in a guest, one test at a time.
-fn suite_inside(program: &str, words: &str) {
+fn suite_inside(program: &str) {
     let artifacts = Artifacts::get();
     let program = artifacts.stage_program(&test_program(program)).expect("the stage is writable");
     let library = artifacts.library_dir();
@@ -364,8 +407,8 @@ fn suite_inside(program: &str, words: &str) {
     let world = require!(World::one_host_with_tap(1500));
     let guest = require!(Guest::start(&world, 1500));
     let script = format!(
-        "rdma link delete rxe0; rmmod rdma_rxe; \
-         FERROCE_TEST_DIR={stage} FERROCE_FABRIC=udp {} --test-threads=1 {words}",
+        "{GIVE_UP_PORT} && \
+         FERROCE_TEST_DIR={stage} FERROCE_FABRIC=udp {} --test-threads=1",
         program.display()
     );
     let outcome = guest.start_script(&script).wait(Duration::from_secs(220));
