@@ -61,7 +61,7 @@ const RETRY_EXC: &str = "ended with transport retry counter exceeded";
 /// Two pairs write; a side of the first is killed at different moments.
 fn killed_writer(world: &World, fabric: Fabric) {
     let program = require!(c_program("writers"));
-    let mut others = Two::start(world, fabric, 20000, &[&program]);
+    let mut others = Two::start(world, fabric, 20000, &[&program, "-w"]);
     expect_progress(&mut others);
     for round in 0..4u64 {
         let mut pair = Two::start(world, fabric, 20001, &[&program]);
@@ -102,7 +102,7 @@ fn killed_leader(fabric: Fabric) {
     let program = require!(c_program("writers"));
     let world = require!(World::one_host(1500));
     let mut first = Two::start(&world, fabric, 20000, &[&program]);
-    let mut others = Two::start(&world, fabric, 20001, &[&program]);
+    let mut others = Two::start(&world, fabric, 20001, &[&program, "-w"]);
     expect_progress(&mut first);
     expect_progress(&mut others);
     assert_eq!(world.first().leader(), Some(first.server.id()));
@@ -111,7 +111,7 @@ fn killed_leader(fabric: Fabric) {
     expect_ended(&first.client.wait(LIMIT), RETRY_EXC);
     expect_progress(&mut others);
     // With a leader or without one, others can join; a new one is there in a moment.
-    let mut joined = Two::start(&world, fabric, 20002, &[&program]);
+    let mut joined = Two::start(&world, fabric, 20002, &[&program, "-w"]);
     expect_progress(&mut joined);
     let start = Instant::now();
     while world.first().leader().is_none() {
@@ -137,13 +137,14 @@ fn killed_leader_over_udp_harms_only_its_own_peer() {
 fn stopped_writer(world: &World, fabric: Fabric, lossless: bool, leader: bool, pause: Duration) {
     let program = require!(c_program("writers"));
     let words = [program.as_str(), "-t", "120"];
+    let patient = [program.as_str(), "-t", "120", "-w"];
     let (mut others, mut pair);
     if leader {
         pair = Two::start(world, fabric, 20000, &words);
-        others = Two::start(world, fabric, 20001, &words);
+        others = Two::start(world, fabric, 20001, &patient);
         assert_eq!(world.last().leader(), Some(pair.server.id()));
     } else {
-        others = Two::start(world, fabric, 20001, &words);
+        others = Two::start(world, fabric, 20001, &patient);
         pair = Two::start(world, fabric, 20000, &words);
     }
     expect_progress(&mut pair);
@@ -152,7 +153,7 @@ fn stopped_writer(world: &World, fabric: Fabric, lossless: bool, leader: bool, p
     let mut joined = 20002;
     while stopped.elapsed() < pause {
         expect_progress(&mut others);
-        let mut pair = Two::start(world, fabric, joined, &words);
+        let mut pair = Two::start(world, fabric, joined, &patient);
         joined += 1;
         expect_progress(&mut pair);
         stop_well(pair);
