@@ -7,6 +7,7 @@ mod demo;
 mod dist;
 mod matrix;
 mod packages;
+mod perftest;
 mod sanitize;
 mod soak;
 mod test;
@@ -43,6 +44,11 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Run the whole matrix of perftest (an hour) and write docs/PERFTEST.md
+    Perftest {
+        /// Only command lines that contain this, and write nothing
+        only: Option<String>,
+    },
     /// Measure
     Bench {
         #[command(subcommand)]
@@ -70,6 +76,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::demo(),
         Task::Test { filter } => test::test(filter.as_deref()),
         Task::Matrix { check } => matrix::matrix(check),
+        Task::Perftest { only } => perftest::perftest(only.as_deref()),
         Task::Bench { what } => bench::bench(&what),
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::guest(),
