@@ -31,15 +31,24 @@ impl Member {
         Self::start_with(0)
     }
 
+    /// A process that runs `test`, which answers as a member does.
+    pub fn running(test: &str) -> Self {
+        Self::spawn(test, 0)
+    }
+
     /// One in a network namespace of its own.
     pub fn start_apart() -> Self {
         Self::start_with(libc::CLONE_NEWNET)
     }
 
     fn start_with(namespaces: i32) -> Self {
+        Self::spawn("member::member", namespaces)
+    }
+
+    fn spawn(test: &str, namespaces: i32) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "member::member", "--ignored", "--nocapture", "--test-threads=1"])
+            .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -264,6 +273,17 @@ impl Host {
     }
 }
 
+/// In a process that [`Member`] has started: answers commands until there are no more. In others it does nothing.
+pub fn answer_commands(mut command: impl FnMut(&[&str]) -> String) {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        println!("{ANSWER}{}", command(&words));
+    }
+}
+
 #[test]
 #[ignore = "a process that other tests start"]
 fn member() {
@@ -283,8 +303,5 @@ fn member() {
     });
     let serving = Arc::clone(&host);
     std::thread::spawn(move || serving.serve());
-    for line in std::io::stdin().lines().map_while(Result::ok) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        println!("{ANSWER}{}", host.command(&words));
-    }
+    answer_commands(|words| host.command(words));
 }

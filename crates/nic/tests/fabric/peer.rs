@@ -1,0 +1,116 @@
+//! A process with a QP that others connect to, told what to do line by line: one that behaves well sends back whatever it
+//! is sent; a hostile one does worse.
+
+use super::member::{Member, answer_commands};
+use super::pair::{Side, open};
+use super::scribble;
+use ferroce_nic::{SendOp, Service, Wc, WcOpcode, WcStatus};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Bytes of the memory on either side; what is written by RDMA goes to the upper half.
+pub const MEMORY: usize = 256 * 1024;
+
+/// The other's side of a connection.
+pub struct Remote {
+    pub member: Member,
+    pub qpn: u32,
+    pub addr: u64,
+    pub rkey: u32,
+}
+
+impl Remote {
+    pub fn start() -> Self {
+        let mut member = Member::running("peer::peer");
+        let made = member.ask("make");
+        let numbers: Vec<u64> = made.split(' ').map(|number| number.parse().unwrap()).collect();
+        Self { member, qpn: numbers[0] as u32, addr: numbers[1], rkey: numbers[2] as u32 }
+    }
+
+    /// Connects with `side`, the other process first; `timeout` as in ibv_modify_qp(3).
+    pub fn connect(&mut self, side: &Side, timeout: u8) {
+        assert_eq!(self.member.ask(&format!("connect {}", side.qp.qpn())), "ok");
+        side.connect_with(self.qpn, |attr| attr.timeout = timeout);
+    }
+}
+
+/// A completion, if there is one.
+fn completion(side: &Side) -> Option<Wc> {
+    let mut got = None;
+    side.cq.poll(1, |wc| got = Some(wc)).unwrap();
+    if got.is_none() {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    got
+}
+
+/// Sends back what comes.
+fn echo(side: &Side) {
+    let half = MEMORY / 4;
+    let buffer = |n: u64| side.sge(n as usize * half, half);
+    for n in 0..2 {
+        side.recv(n, buffer(n));
+    }
+    loop {
+        let Some(Wc { completion: wc, .. }) = completion(side) else { continue };
+        if wc.status != WcStatus::Success {
+            return;
+        }
+        if wc.opcode == WcOpcode::Recv {
+            side.send(wc.wr_id, SendOp::Send, side.sge(wc.wr_id as usize * half, wc.byte_len as usize), None);
+        } else {
+            side.recv(wc.wr_id, buffer(wc.wr_id));
+        }
+    }
+}
+
+#[test]
+#[ignore = "a process that other tests start"]
+fn peer() {
+    let mut side: Option<&'static Side> = None;
+    let mut held: Vec<OwnedFd> = Vec::new();
+    answer_commands(|words| match *words {
+        ["make"] => {
+            let made = &*Box::leak(Box::new(Side::new(&open(), Service::Rc, MEMORY)));
+            side = Some(made);
+            format!("{} {} {}", made.qp.qpn(), made.addr(), made.mr.key())
+        }
+        ["connect", peer] => {
+            let side = side.unwrap();
+            side.connect(peer.parse().unwrap());
+            std::thread::spawn(|| echo(side));
+            "ok".into()
+        }
+        ["scribble", what] => {
+            scribble::scribble(what);
+            "ok".into()
+        }
+        ["claim", slot] => {
+            scribble::claim(slot.parse().unwrap());
+            "ok".into()
+        }
+        ["forge", qpn] => {
+            scribble::forge(qpn.parse().unwrap(), side.unwrap().av().dgid);
+            "ok".into()
+        }
+        ["offer", slot, how] => scribble::offer(slot.parse().unwrap(), how).0.into(),
+        // How many of so many links that this process may have at once.
+        ["links", slot, count] => {
+            let slot = slot.parse().unwrap();
+            let offered: Vec<_> =
+                (0..count.parse().unwrap()).map(|_: u32| scribble::offer(slot, "rightly")).collect();
+            offered.iter().filter(|(said, _)| *said == "granted").count().to_string()
+        }
+        // Connects and says nothing, again and again: how many connections there were.
+        ["flood", slot, count] => {
+            let slot = slot.parse().unwrap();
+            let before = held.len();
+            held.extend((0..count.parse().unwrap()).filter_map(|_: u32| {
+                std::thread::sleep(Duration::from_micros(200));
+                scribble::connect(slot).ok()
+            }));
+            (held.len() - before).to_string()
+        }
+        _ => panic!("no command {words:?}"),
+    });
+}

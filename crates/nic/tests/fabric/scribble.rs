@@ -1,0 +1,282 @@
+//! What a hostile process can do to others of its user: write into the memory it shares with them, and send what nobody
+//! expects to their sockets.
+
+use ferroce_nic::sys::{self, EngineFd};
+use ferroce_wire::{Aeth, Bth, Headers, Opcode, Reth};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const RING: usize = 512 * 1024;
+/// A ring with its words.
+const SPAN: usize = 4096 + RING;
+const LINK: usize = 2 * SPAN;
+const DIRECTORY: usize = 4096 + (65_536 + 4 * 4096) * 64;
+/// Words of a ring, by the byte where they are.
+const TAIL: usize = 0;
+const WAITS: usize = 8;
+const HEAD: usize = 128;
+const BUSY: usize = 2048;
+/// Of the introduction.
+const VERSION: u32 = 1;
+
+/// Where memory of this length is that this process shares and may write.
+fn mappings(len: usize) -> Vec<usize> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines()
+        .filter(|line| line.contains("ferroce-shm") && line.contains("rw-s"))
+        .filter_map(|line| {
+            let (from, to) = line.split(' ').next()?.split_once('-')?;
+            let [from, to] = [from, to].map(|at| usize::from_str_radix(at, 16).unwrap());
+            (to - from == len).then_some(from)
+        })
+        .collect()
+}
+
+fn word(base: usize, at: usize) -> &'static AtomicU64 {
+    // SAFETY: inside a shared mapping, which this process keeps as long as it lives, and aligned.
+    unsafe { AtomicU64::from_ptr((base + at) as *mut u64) }
+}
+
+fn put(at: usize, bytes: &[u8]) {
+    // SAFETY: the callers name places inside a shared mapping.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+}
+
+/// Bases of the two rings of each link: its own, if it made the link, and the peer's.
+fn rings() -> Vec<[usize; 2]> {
+    let links = mappings(LINK);
+    assert!(!links.is_empty(), "there is no shared memory");
+    links.into_iter().map(|base| [base, base + SPAN]).collect()
+}
+
+/// Writes what `what` says into all links.
+pub fn scribble(what: &str) {
+    for [own, peers] in rings() {
+        let tail = word(own, TAIL).load(Ordering::Relaxed);
+        match what {
+            "garbage" => {
+                let bytes: Vec<u8> = (0..RING).map(|_| sys::random() as u8).collect();
+                put(own + 4096, &bytes);
+                word(own, TAIL).store(tail + 8192, Ordering::Release);
+            }
+            "zeros" => {
+                put(own + 4096, &[0; RING]);
+                word(own, TAIL).store(tail + 64, Ordering::Release);
+            }
+            "odd-tail" => word(own, TAIL).store(tail + 1, Ordering::Release),
+            "tail-far-ahead" => word(own, TAIL).store(u64::MAX - 63, Ordering::Release),
+            "tail-back" => word(own, TAIL).store(tail.wrapping_sub(64), Ordering::Release),
+            "head-ahead" => word(peers, HEAD).store(u64::MAX - 63, Ordering::Release),
+            "head-back" => word(peers, HEAD).store(0, Ordering::Release),
+            "waits" => word(own, WAITS).store(u64::MAX, Ordering::Release),
+            // What only the other side should write.
+            "words-of-the-other" => {
+                word(peers, WAITS).store(u64::MAX, Ordering::Release);
+                word(peers, TAIL).store(77, Ordering::Release);
+                word(peers, BUSY).store(u64::MAX, Ordering::Release);
+                word(own, HEAD).store(u64::MAX, Ordering::Release);
+            }
+            "busy" => word(own, BUSY).store(u64::MAX, Ordering::Release),
+            _ => panic!("{what}?"),
+        }
+    }
+}
+
+/// Says that slots are this process's which are another's.
+pub fn claim(slot: u64) {
+    for directory in mappings(DIRECTORY) {
+        for at in [8, 16, 24, 32] {
+            word(directory, at).store(1 << 63 | slot, Ordering::Release);
+        }
+    }
+}
+
+/// Puts records for `qpn` into the ring, with many PSNs: sends, writes and acknowledgements from `gid` to `gid`.
+pub fn forge(qpn: u32, gid: [u8; 16]) {
+    let bth = |opcode, psn| Bth {
+        opcode,
+        solicited: false,
+        migrated: true,
+        pad: 0,
+        pkey: 0xffff,
+        fecn: false,
+        becn: false,
+        dest_qp: qpn,
+        ack_request: true,
+        psn,
+    };
+    for [own, _] in rings() {
+        for psn in (0..1500).chain(0xff_fff0..=0xff_ffff) {
+            for opcode in [0x04, 0x0a, 0x11].map(|opcode| Opcode::from_u8(opcode).unwrap()) {
+                let mut headers = Headers::new(bth(opcode, psn));
+                headers.reth = opcode.carries_reth().then_some(Reth { va: 0, rkey: 0x100, dma_len: 0 });
+                headers.aeth = opcode.carries_aeth().then_some(Aeth { syndrome: 0x60, msn: psn });
+                publish(own, &headers, gid);
+            }
+        }
+    }
+}
+
+fn publish(ring: usize, headers: &Headers, gid: [u8; 16]) {
+    let mut record = [0; 128];
+    let len = headers.emit(&mut record[48..]).unwrap();
+    let total = (48 + len).next_multiple_of(8).next_multiple_of(64);
+    record[..4].copy_from_slice(&(total as u32).to_ne_bytes());
+    record[4..8].copy_from_slice(&[1, len as u8, 0, 64]);
+    record[12..14].copy_from_slice(&(len as u16 + 4).to_ne_bytes());
+    record[16..32].copy_from_slice(&gid);
+    record[32..48].copy_from_slice(&gid);
+    let (tail, head) = (word(ring, TAIL), word(ring, HEAD));
+    let mut at = tail.load(Ordering::Relaxed);
+    if at as usize % RING + total > RING {
+        let rest = RING - at as usize % RING;
+        put(ring + 4096 + at as usize % RING, &(rest as u64).to_ne_bytes());
+        at += rest as u64;
+    }
+    // Waits for room, as long as somebody reads.
+    for _ in 0..1000 {
+        if at + total as u64 - head.load(Ordering::Acquire) <= RING as u64 {
+            put(ring + 4096 + at as usize % RING, &record[..total]);
+            tail.store(at + total as u64, Ordering::Release);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A connection to the holder of a slot.
+pub fn connect(slot: u32) -> std::io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    let uid = unsafe { libc::getuid() };
+    let address = SocketAddr::from_abstract_name(format!("ferroce-1-u{uid}-slot-{slot}"))?;
+    // SAFETY: takes no pointer.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK, 0) };
+    assert!(fd >= 0);
+    // SAFETY: new, and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: all-zero bytes are a valid sockaddr_un.
+    let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    name.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let text = address.as_abstract_name().unwrap();
+    for (to, from) in name.sun_path[1..].iter_mut().zip(text) {
+        *to = *from as libc::c_char;
+    }
+    let len = size_of::<libc::sa_family_t>() + 1 + text.len();
+    // SAFETY: a sockaddr_un of at least that length.
+    let done = unsafe { libc::connect(fd, (&raw const name).cast(), len as libc::socklen_t) };
+    if done == 0 { Ok(socket) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// False when the other end is closed: it doesn't wait long.
+fn send(socket: &OwnedFd, bytes: &[u8], fds: &[RawFd]) -> bool {
+    let mut vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let rights = size_of_val(fds) as u32;
+    // Enough of them for 253 descriptors, and aligned.
+    let mut control = [0u64; 256];
+    // SAFETY: all-zero bytes are a valid msghdr, and the pointers set are to locals that are large enough.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut vector;
+        message.msg_iovlen = 1;
+        if !fds.is_empty() {
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(rights) as usize;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(rights) as usize;
+            std::ptr::copy_nonoverlapping(fds.as_ptr().cast(), libc::CMSG_DATA(header), rights as usize);
+        }
+        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+    };
+    let error = std::io::Error::last_os_error();
+    assert!(sent >= 0 || error.kind() == std::io::ErrorKind::BrokenPipe, "{error}");
+    sent >= 0
+}
+
+/// What became of a message: "granted", "refused", or "closed".
+fn verdict(socket: &OwnedFd) -> &'static str {
+    assert!(sys::wait_for(socket.as_raw_fd(), libc::POLLIN, Duration::from_secs(5)), "no answer");
+    let mut bytes = [0u8; 128];
+    match sys::read(socket.as_raw_fd(), &mut bytes) {
+        Ok(len) if len >= 8 && bytes[5] == 0 => "granted",
+        Ok(len) if len >= 8 => "refused",
+        _ => "closed",
+    }
+}
+
+fn memory(len: usize, seals: i32) -> EngineFd {
+    let fd = sys::memfd(c"ferroce-shm", len).unwrap();
+    sys::add_seals(fd.raw(), seals).unwrap();
+    fd
+}
+
+/// Offers shared memory in a way that `how` says. What became of it, and the connection.
+pub fn offer(slot: u32, how: &str) -> (&'static str, OwnedFd) {
+    let mut hello = vec![0; 48];
+    hello[..8].copy_from_slice(b"FRCE\x01\x02\0\0");
+    hello[8..12].copy_from_slice(&VERSION.to_ne_bytes());
+    hello[12..16].copy_from_slice(&(RING as u32).to_ne_bytes());
+    hello[16..24].copy_from_slice(&sys::random().to_ne_bytes());
+    let sealed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    let (link, directory) = (memory(LINK, sealed), memory(DIRECTORY, sealed));
+    let good = [link.raw(), directory.raw()];
+    let pipe = sys::eventfd(0, 0).unwrap();
+    let (unsealed, small) = (memory(LINK, 0), memory(4096, sealed));
+    let fds = match how {
+        "rightly" => good.to_vec(),
+        "without-descriptors" => Vec::new(),
+        "one-descriptor" => vec![link.raw()],
+        "three-descriptors" => vec![link.raw(), directory.raw(), pipe.raw()],
+        "253-descriptors" => vec![link.raw(); 253],
+        "no-memory" => vec![pipe.raw(), pipe.raw()],
+        "no-directory" => vec![link.raw(), pipe.raw()],
+        "unsealed" => vec![unsealed.raw(), directory.raw()],
+        "small" => vec![small.raw(), directory.raw()],
+        "small-directory" => vec![link.raw(), small.raw()],
+        "swapped" => vec![directory.raw(), link.raw()],
+        "short" => {
+            hello.truncate(47);
+            good.to_vec()
+        }
+        "long" => {
+            hello.resize(120, 0);
+            good.to_vec()
+        }
+        "very-long" => {
+            hello.resize(4096, 0);
+            good.to_vec()
+        }
+        "frame-only" => {
+            hello.truncate(8);
+            good.to_vec()
+        }
+        "another-version" => {
+            hello[8] ^= 1;
+            good.to_vec()
+        }
+        "another-size" => {
+            hello[14] ^= 1;
+            good.to_vec()
+        }
+        "another-kind" => {
+            hello[5] = 9;
+            good.to_vec()
+        }
+        _ => panic!("{how}?"),
+    };
+    loop {
+        match connect(slot) {
+            Ok(socket) if send(&socket, &hello, &fds) => return (verdict(&socket), socket),
+            Ok(_) => {}
+            // Its queue of connections is full.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
