@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// Packets taken from a ring before the next ring has its turn.
 const TURN: usize = 64;
+/// How often a process is asked that ends the connection without an answer.
+const ATTEMPTS: u32 = 5;
 
 impl Engine {
     /// Puts the connections of links where sleepers look.
@@ -27,27 +29,36 @@ impl Engine {
     /// when that process doesn't answer.
     pub(crate) fn shm_path(&self, route: &Route, qpn: u32) -> Option<Path> {
         let slot = slot_of(qpn);
-        let link = match self.links.to_slot(slot, || self.rendezvous.dial(slot)) {
+        let known = || self.links.to_slot(slot, || self.rendezvous.dial(slot));
+        let link = match known() {
             Some(link) => link,
-            None => self.make_link(route, slot)?,
+            None => {
+                let _making = self.links.making();
+                // Another thread may have made it meanwhile.
+                known().or_else(|| self.make_link(route, slot))?
+            }
         };
         Some(Path::Shm { meta: route.meta(0), link })
     }
 
     fn make_link(&self, route: &Route, slot: u16) -> Option<Arc<Link>> {
-        if !self.links.may_ask(slot)
-            || self.rendezvous.owns(u32::from(slot) << 12)
-            || !is_of_this_host(route.to)
-        {
+        if self.rendezvous.owns(u32::from(slot) << 12) || !is_of_this_host(route.to) {
             return None;
         }
-        let opened = self.rendezvous.dial(slot).and_then(|connection| {
-            self.links.open(connection, slot, &mut || self.rendezvous.answer_requests())
-        });
-        if opened.is_none() {
-            self.links.refused(slot);
+        // The peer will come to this process in its turn, and both must use one fabric: whoever hasn't said no is asked
+        // again.
+        for _ in 0..ATTEMPTS {
+            if !self.links.may_ask(slot) {
+                return None;
+            }
+            let Some(connection) = self.rendezvous.dial(slot) else { break };
+            let opened = self.links.open(connection, slot, &mut || self.rendezvous.answer_requests());
+            if opened.is_some() {
+                return opened;
+            }
         }
-        opened
+        self.links.refused(slot);
+        None
     }
 
     /// Takes what other processes have left in their rings.

@@ -105,6 +105,7 @@ pub(crate) struct Link {
     tx: Mutex<Producer>,
     rx: Mutex<Consumer>,
     pub(super) remote: OnceLock<Remote>,
+    settled: AtomicBool,
     dead: AtomicBool,
     /// QPs that wait for room.
     blocked: Mutex<Vec<Arc<Qp>>>,
@@ -136,6 +137,7 @@ impl Link {
             tx: Mutex::new(Producer::new(RING)),
             rx: Mutex::new(Consumer::new(RING)),
             remote: OnceLock::new(),
+            settled: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
@@ -170,7 +172,13 @@ impl Link {
 
     /// Whether QPs of `slot` are at its other end.
     pub(super) fn leads_to(&self, slot: u16) -> bool {
-        self.slot == slot || self.confirmed.lock().contains(&slot)
+        let leads = self.slot == slot || self.confirmed.lock().contains(&slot);
+        leads && self.settled.load(Ordering::Acquire)
+    }
+
+    /// It will be used: it isn't given up for another any more.
+    pub(super) fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
     }
 
     /// Whether the peer says so.

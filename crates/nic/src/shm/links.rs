@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::qp::Qp;
 use crate::rendezvous::Greeter;
 use crate::sys::{self, EngineFd};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -42,6 +42,7 @@ pub(crate) struct Links {
     links: RwLock<Arc<Vec<Arc<Link>>>>,
     next_id: AtomicU64,
     refused: Mutex<HashMap<u16, Instant>>,
+    making: Mutex<()>,
 }
 
 impl Links {
@@ -66,6 +67,7 @@ impl Links {
             links: RwLock::default(),
             next_id: AtomicU64::new(1),
             refused: Mutex::default(),
+            making: Mutex::default(),
         })
     }
 
@@ -125,6 +127,10 @@ impl Links {
         let deadline = Instant::now() + PATIENCE;
         while link.remote.get().is_none() && !link.is_dead() && Instant::now() < deadline {
             idle();
+            if let Some(other) = self.better_than(&link, own) {
+                self.drop_link(&link);
+                return Some(other);
+            }
             if sys::wait_for(link.connection.raw(), libc::POLLIN, Duration::from_millis(1)) {
                 self.finish(&link);
             }
@@ -135,7 +141,30 @@ impl Links {
         if link.remote.get().is_none() {
             tracing::info!(slot, "a process of this host doesn't answer (stopped?): packets wait for it");
         }
+        link.settle();
         Some(link)
+    }
+
+    /// A link that the process at the other end of `link` has made at the same time. Of two processes that make one, that
+    /// with the lower number gives up its own.
+    fn better_than(&self, link: &Arc<Link>, own: &Directory) -> Option<Arc<Link>> {
+        let links = self.snapshot();
+        let other = links.iter().find(|other| {
+            let higher = other.remote.get().is_some_and(|remote| remote.process > own.process);
+            other.id != link.id
+                && link.pid != 0
+                && other.pid == link.pid
+                && higher
+                && other.claims(link.slot)
+                && !other.is_dead()
+        })?;
+        other.confirm(link.slot);
+        Some(other.clone())
+    }
+
+    /// Held by whoever makes links.
+    pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
+        self.making.lock()
     }
 
     fn add(
@@ -184,19 +213,29 @@ impl Links {
         if link.remote.get().is_some() || link.is_dead() {
             return Vec::new();
         }
-        let accepted = match hello::receive(link.connection.raw()) {
+        let answer = loop {
+            match hello::receive(link.connection.raw()) {
+                // A bell: the peer already has something for this process.
+                Ok((bytes, _)) if bytes.len() == 1 => {}
+                answer => break answer,
+            }
+        };
+        let accepted = match answer {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
             Err(error) => Err(error),
             Ok((bytes, fds)) => match (Introduction::parse_answer(&bytes), <[EngineFd; 1]>::try_from(fds)) {
                 (Some(Verdict::Accepted(introduction)), Ok([directory])) => {
                     self.introduce(link, &introduction, directory)
                 }
-                _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+                (Some(Verdict::Refused), _) => {
+                    self.refused(link.slot);
+                    Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+                }
+                _ => Err(io::Error::from_raw_os_error(libc::EPROTO)),
             },
         };
         let Err(error) = accepted else { return Vec::new() };
-        tracing::debug!(%error, slot = link.slot, "a process of this host wants no shared memory with this one");
-        self.refused(link.slot);
+        tracing::debug!(%error, slot = link.slot, "no shared memory with a process of this host");
         self.drop_link(link)
     }
 
@@ -350,12 +389,13 @@ impl Greeter for Links {
             // The connection ends, and the other side goes by UDP.
             Err(error) => return tracing::debug!(%error, "a process offers memory that can't be shared"),
         };
-        let greeted = self
-            .introduce(&link, &introduction, directory)
-            .and_then(|()| hello::send(link.connection.raw(), &hello::answer(own), &[own.fd()]));
-        if let Err(error) = greeted {
+        if let Err(error) = self.introduce(&link, &introduction, directory) {
             tracing::debug!(%error, "no link with a process of this host");
             self.drop_link(&link);
+            return;
         }
+        link.settle();
+        // A peer that has gone meanwhile has left what is in its ring, which is seen to when its end is.
+        let _ = hello::send(link.connection.raw(), &hello::answer(own), &[own.fd()]);
     }
 }
