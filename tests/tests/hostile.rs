@@ -152,9 +152,9 @@ fn hostile_packets_on_one_host_change_nothing() {
     besiege(&world, &[], &IPV4, 300_000, &[]);
 }
 
+/// Each of these makes the receiver ask for what is missing, which must not pass for failed retries.
 #[test]
-#[ignore = "every one of these packets makes the receiver ask for what is missing, and that counts as a retry"]
 fn hostile_packets_with_future_psns_change_nothing() {
     let world = require!(World::two_hosts(1500));
-    besiege(&world, &[], &IPV4, 1_000_000, &["future=yes"]);
+    besiege(&world, &[], &IPV4, 300_000, &["future=yes"]);
 }
