@@ -48,19 +48,31 @@ impl Artifacts {
         if !Path::new("/usr/include/infiniband/verbs.h").exists() {
             return Err(Skip("no verbs headers are installed (Debian: libibverbs-dev)".into()));
         }
+        self.compiled(name, |program| {
+            let mut command = Command::new("cc");
+            command
+                .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+                .arg(program)
+                .arg(repository().join("tests/c").join(name).with_extension("c"))
+                .arg("-libverbs");
+            command
+        })
+    }
+
+    /// The program of a name, made by `compiler` unless the stage has it.
+    pub(crate) fn compiled(
+        &self,
+        name: &str,
+        compiler: impl FnOnce(&Path) -> Command,
+    ) -> Result<PathBuf, Skip> {
         let program = self.program_path(name).expect("the stage is writable");
         let _lock = self.lock();
         if program.exists() {
             return Ok(program);
         }
-        let sources = repository().join("tests/c");
-        let output = Command::new("cc")
-            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-            .arg(&program)
-            .arg(sources.join(name).with_extension("c"))
-            .arg("-libverbs")
+        let output = compiler(&program)
             .output()
-            .map_err(|error| Skip(format!("cc can't be run: {error}")))?;
+            .map_err(|error| Skip(format!("the C compiler can't be run: {error}")))?;
         assert!(output.status.success(), "{name}.c:\n{}", String::from_utf8_lossy(&output.stderr));
         Ok(program)
     }

@@ -7,16 +7,20 @@
 mod artifacts;
 mod clients;
 mod holders;
+mod mpi;
 mod namespace;
 pub mod perftest;
 mod process;
+mod sides;
 mod vm;
 mod world;
 
 pub use artifacts::{Artifacts, Headers, compile_ping_pong, tool};
 pub use clients::{Fabric, Pair, PairOutcome};
 pub use holders::Holdings;
+pub use mpi::{mpi_program, mpi_run};
 pub use process::{Outcome, Process};
+pub use sides::{SERVER, Sides};
 pub use vm::{Guest, Traffic};
 pub use world::{Host, World, is_listening};
 
