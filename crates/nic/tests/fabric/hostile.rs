@@ -145,6 +145,26 @@ fn records_for_the_qps_of_others_are_not_accepted() {
 }
 
 #[test]
+fn bells_without_end_keep_nobody_from_working() {
+    in_namespace("hostile::bells_without_end_keep_nobody_from_working", || {
+        let traffic = Traffic::start();
+        for len in [1, 2, 64] {
+            let (mut remote, side) = hostile();
+            remote.member.tell(&format!("bells {len}"));
+            for _ in 0..3 {
+                traffic.goes_on();
+            }
+            // Requests of others are answered meanwhile.
+            let (_other, another) = hostile();
+            another.close();
+            assert_eq!(remote.member.answer(), "ok");
+            side.close();
+        }
+        traffic.end();
+    });
+}
+
+#[test]
 fn slots_that_a_process_only_claims_are_not_believed() {
     in_namespace("hostile::slots_that_a_process_only_claims_are_not_believed", || {
         let (mut hostile, side) = hostile();

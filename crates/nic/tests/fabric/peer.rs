@@ -85,6 +85,10 @@ fn peer() {
             scribble::scribble(what);
             "ok".into()
         }
+        ["bells", len] => {
+            scribble::ring_bells(len.parse().unwrap());
+            "ok".into()
+        }
         ["claim", slot] => {
             scribble::claim(slot.parse().unwrap());
             "ok".into()

@@ -96,12 +96,14 @@ struct Traffic {
     sent: &'static [usize],
     /// Records that the consumer gives back at a time.
     batch: usize,
+    /// See [`explore`].
+    switches: usize,
 }
 
 /// A producer that sleeps when there is no room, and a consumer that sleeps when there is nothing.
 fn all_arrive(traffic: Traffic) {
-    explore(2, move || {
-        let Traffic { before, dealt_with, sent, batch } = traffic;
+    explore(traffic.switches, move || {
+        let Traffic { before, dealt_with, sent, batch, .. } = traffic;
         let shared = Arc::new((Ring::new(), Alarm::new(), Alarm::new()));
         let (ring, news, room) = &*shared;
         let mut producer = Producer::new(SIZE * Lines::GRAIN);
@@ -152,18 +154,18 @@ fn all_arrive(traffic: Traffic) {
 #[test]
 fn every_record_arrives_whole_and_in_order_while_the_ring_wraps() {
     // A grain is left at the ring's end: the first record goes to its beginning, the second waits for room.
-    all_arrive(Traffic { before: &[2, 2, 2, 1], dealt_with: 1, sent: &[2, 2], batch: 1 });
+    all_arrive(Traffic { before: &[2, 2, 2, 1], dealt_with: 1, sent: &[2, 2], batch: 1, switches: 3 });
 }
 
 #[test]
 fn a_producer_that_fills_the_ring_more_than_once_is_told_of_room() {
-    all_arrive(Traffic { before: &[2, 2, 2], dealt_with: 0, sent: &[2, 2, 2, 2], batch: 4 });
+    all_arrive(Traffic { before: &[2, 2, 2], dealt_with: 0, sent: &[2, 2, 2, 2], batch: 4, switches: 2 });
 }
 
 #[test]
 fn a_producer_is_told_of_room_by_a_consumer_that_knows_of_few_records() {
     // The consumer has seen two records when the others fill the ring.
-    all_arrive(Traffic { before: &[2, 2], dealt_with: 1, sent: &[2, 2, 2, 1], batch: 1 });
+    all_arrive(Traffic { before: &[2, 2], dealt_with: 1, sent: &[2, 2, 2, 1], batch: 1, switches: 2 });
 }
 
 #[test]
