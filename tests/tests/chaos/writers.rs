@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// `writers` retries 3 times after 67 ms (a local ACK timeout may take up to four times its value), and then there is the
 /// scheduling of a busy machine.
-const RETRY_BUDGET: Duration = Duration::from_millis(4 * 4 * 67 + 2000);
+const RETRY_BUDGET: Duration = Duration::from_millis(4 * 4 * 67 + 8000);
 
 /// The messages that a `writers` has reported as written.
 fn written(process: &Process) -> u64 {
