@@ -48,6 +48,9 @@ enum Task {
     Perftest {
         /// Only command lines that contain this, and write nothing
         only: Option<String>,
+        /// Keep the verdicts that earlier runs have written down
+        #[arg(long)]
+        resume: bool,
     },
     /// Measure
     Bench {
@@ -76,7 +79,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::demo(),
         Task::Test { filter } => test::test(filter.as_deref()),
         Task::Matrix { check } => matrix::matrix(check),
-        Task::Perftest { only } => perftest::perftest(only.as_deref()),
+        Task::Perftest { only, resume } => perftest::perftest(only.as_deref(), resume),
         Task::Bench { what } => bench::bench(&what),
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::guest(),

@@ -3,10 +3,12 @@
 use crate::{dist, packages};
 use ferroce_tests::perftest::{Cell, Place, TOOLS, Verdict};
 use ferroce_tests::{Skip, tool};
+use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
-use std::{fs, io};
 
 /// A cell at a place ends within this, also on a machine that does something else beside it.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -22,52 +24,90 @@ struct Refused(String);
 
 /// Runs the cells whose line contains `only` at all places; writes the page when that was the whole matrix.
 ///
-/// What both sides of a failing cell wrote lies in `perftest/` of the target directory.
+/// `resume` keeps the verdicts that earlier runs have written down. They lie in `perftest/` of the target directory, with
+/// what both sides of a failing cell wrote.
 ///
 /// # Errors
 /// The build fails, this machine lacks perftest or namespaces, or a cell fails.
-pub fn perftest(only: Option<&str>) -> io::Result<()> {
+pub fn perftest(only: Option<&str>, resume: bool) -> io::Result<()> {
     packages::install_for_tests();
     dist::dist("release")?;
-    let refused = |skip: Skip| io::Error::other(skip.0);
-    tool(TOOLS[0], "perftest").map_err(refused)?;
-    let logs = fresh(dist::target().join("perftest"))?;
+    let lacking = |skip: Skip| io::Error::other(skip.0);
+    tool(TOOLS[0], "perftest").map_err(lacking)?;
+    let journal = Journal::open(dist::target().join("perftest"), resume || only.is_some())?;
+    let known = if resume { journal.verdicts()? } else { HashMap::new() };
     let cells =
         Cell::all().into_iter().filter(|cell| only.is_none_or(|part| cell.to_string().contains(part)));
-    let mut rows = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
     for cell in cells {
+        // Without the connection there is nothing to say about options.
+        if rows.iter().any(|row| row.result.is_err() && row.cell == (Cell { options: "", ..cell })) {
+            continue;
+        }
         if let Some(reason) = cell.refusal()? {
             println!("{cell}: refused by perftest: {reason}");
             rows.push(Row { cell, result: Err(Refused(reason)) });
             continue;
         }
-        let mut verdicts = Vec::new();
-        for place in Place::ALL {
-            let (verdict, said) = cell.run(place, LIMIT).map_err(refused)?;
-            println!("{cell}, {place}: {}", word(&verdict));
-            if verdict != Verdict::Ok {
-                let name = format!("{cell}, {place}").replace(' ', "_");
-                fs::write(logs.join(name), said)?;
+        let mut verdicts = [const { Verdict::Ok }; Place::ALL.len()];
+        for (place, slot) in Place::ALL.into_iter().zip(&mut verdicts) {
+            let line = format!("{cell}, {place}");
+            if let Some(verdict) = known.get(&line) {
+                slot.clone_from(verdict);
+                continue;
             }
-            verdicts.push(verdict);
+            let (verdict, said) = cell.run(place, LIMIT).map_err(lacking)?;
+            println!("{line}: {}", word(&verdict));
+            journal.add(&line, &verdict, &said)?;
+            *slot = verdict;
         }
-        let verdicts = verdicts.try_into().expect("a verdict for each place");
         rows.push(Row { cell, result: Ok(verdicts) });
     }
     if only.is_none() {
         fs::write(dist::workspace().join("docs/PERFTEST.md"), page(&rows))?;
     }
-    let failing = rows.iter().map(Row::failing).sum::<usize>();
     println!("{}", summary(&rows));
-    if failing == 0 { Ok(()) } else { Err(io::Error::other(format!("see {}", logs.display()))) }
+    let failing = rows.iter().map(Row::failing).sum::<usize>();
+    if failing == 0 { Ok(()) } else { Err(io::Error::other(format!("see {}", journal.directory.display()))) }
 }
 
-fn fresh(directory: PathBuf) -> io::Result<PathBuf> {
-    if directory.exists() {
-        fs::remove_dir_all(&directory)?;
+/// Verdicts, written down as they come: the whole matrix takes long.
+struct Journal {
+    directory: PathBuf,
+}
+
+impl Journal {
+    fn open(directory: PathBuf, keep: bool) -> io::Result<Self> {
+        if !keep && directory.exists() {
+            fs::remove_dir_all(&directory)?;
+        }
+        fs::create_dir_all(&directory)?;
+        Ok(Self { directory })
     }
-    fs::create_dir_all(&directory)?;
-    Ok(directory)
+
+    fn file(&self) -> PathBuf {
+        self.directory.join("verdicts")
+    }
+
+    fn add(&self, line: &str, verdict: &Verdict, said: &str) -> io::Result<()> {
+        let word = match verdict {
+            Verdict::Ok => "ok",
+            Verdict::Fails(reason) => {
+                fs::write(self.directory.join(line.replace(' ', "_")), said)?;
+                reason
+            }
+        };
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(self.file())?;
+        file.write_all(format!("{line}\t{word}\n").as_bytes())
+    }
+
+    /// The last verdict of each line.
+    fn verdicts(&self) -> io::Result<HashMap<String, Verdict>> {
+        let text = if self.file().exists() { fs::read_to_string(self.file())? } else { String::new() };
+        let entries = text.lines().filter_map(|entry| entry.split_once('\t'));
+        let verdict = |word: &str| if word == "ok" { Verdict::Ok } else { Verdict::Fails(word.into()) };
+        Ok(entries.map(|(line, word)| (line.to_owned(), verdict(word))).collect())
+    }
 }
 
 impl Row {

@@ -3,6 +3,9 @@
 //! Here: starting the programs, reading their output, tables and JSON. Not here: tests of outcome, which never look
 //! at a clock.
 
+mod local;
+mod programs;
+mod raw_memory;
 mod raw_udp;
 mod report;
 mod wire;
@@ -26,12 +29,45 @@ pub enum Bench {
         #[arg(long, default_value_t = 9000)]
         mtu: u32,
     },
+    /// Two processes of one host over shared memory, beside UCX's, TCP, and what the machine can do, in the same run
+    Local {
+        /// Seconds of each bandwidth measurement
+        #[arg(long, default_value_t = 2)]
+        seconds: u64,
+        /// Rounds; the table shows medians
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
+    /// What two processes can do without a library (started by `local` inside its host)
+    #[command(hide = true)]
+    RawMemory {
+        /// What to measure
+        #[command(subcommand)]
+        what: RawMemory,
+    },
     /// One side of the plain UDP comparison (started by `wire` inside its hosts)
     #[command(hide = true)]
     RawUdp {
         /// Which side
         #[command(subcommand)]
         side: RawUdp,
+    },
+}
+
+/// A measurement of bare shared memory.
+#[derive(Subcommand)]
+pub enum RawMemory {
+    /// Copy into another process with process_vm_writev
+    Copy {
+        /// Bytes at a time
+        size: usize,
+        /// For how long
+        seconds: u64,
+    },
+    /// Pass a cache line to and fro
+    PingPong {
+        /// How often
+        iterations: u64,
     },
 }
 
@@ -79,6 +115,11 @@ pub enum RawUdp {
 pub fn bench(what: &Bench) -> io::Result<()> {
     match what {
         Bench::Wire { seconds, rounds, mtu } => wire::wire(*seconds, *rounds, *mtu),
+        Bench::Local { seconds, rounds } => local::local(*seconds, *rounds),
+        Bench::RawMemory { what } => match *what {
+            RawMemory::Copy { size, seconds } => raw_memory::copy(size, seconds),
+            RawMemory::PingPong { iterations } => raw_memory::ping_pong(iterations),
+        },
         Bench::RawUdp { side } => match *side {
             RawUdp::Sink { port } => raw_udp::sink(port),
             RawUdp::Source { address, port, seconds, segment } => {

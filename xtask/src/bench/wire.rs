@@ -1,21 +1,23 @@
 //! RC between two hosts joined by veth, beside iperf3 TCP and plain UDP sockets over the same veth, in the same run.
 
-use super::report::Report;
-use crate::{dist, packages};
-use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Pair, World, tool};
+use super::programs::{LIMIT, PORT, Programs, ended, number_in_line};
+use super::report::{Machine, Row, save, verdict};
+use crate::packages;
+use ferroce_tests::World;
+use serde::Serialize;
 use std::io;
-use std::path::Path;
-use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
-const PORT: u16 = 5201;
 /// The size of a bandwidth message, and of iperf3's writes.
 const BLOCK: u32 = 65_536;
 /// The size of a latency message: perftest's default.
-const SMALL: usize = 2;
+const SMALL: u32 = 2;
 const ROUND_TRIPS: usize = 20_000;
 /// BTH and ICRC, which every RoCEv2 packet carries beside its payload.
-const PACKET_OVERHEAD: u16 = 16;
+const PACKET_OVERHEAD: u32 = 16;
+/// The least share of iperf3's bandwidth that is aimed at.
+const LEAST_BANDWIDTH: f64 = 0.5;
+/// The largest multiple of plain UDP's latency that is aimed at.
+const MOST_LATENCY: f64 = 3.0;
 
 /// Measures, prints the table and writes `bench/wire.json` in the target directory.
 ///
@@ -23,135 +25,94 @@ const PACKET_OVERHEAD: u16 = 16;
 /// A program isn't installed, fails, or prints something that isn't understood.
 pub fn wire(seconds: u64, rounds: usize, mtu: u32) -> io::Result<()> {
     packages::install_for_bench();
-    dist::dist("release")?;
-    let needed = |program, package| tool(program, package).map_err(|skip| io::Error::other(skip.0));
-    needed("iperf3", "iperf3")?;
-    needed("ib_write_bw", "perftest")?;
-    let own = Artifacts::get().stage_program(&std::env::current_exe()?)?;
-    let world = World::two_hosts(mtu).map_err(|skip| io::Error::other(skip.0))?;
-    let bench = Wire { world: &world, own: &own, seconds, mtu };
-
-    let mut report = Report::new(mtu, seconds);
+    let tools = [("iperf3", "iperf3"), ("ib_write_bw", "perftest")];
+    let programs = Programs::new(|| World::two_hosts(mtu), seconds, &tools)?;
+    let mut report = Report { machine: Machine::this(), mtu, seconds, ..Report::default() };
     for round in 1..=rounds {
         println!("round {round} of {rounds}");
-        report.tcp.add(bench.tcp()?);
-        report.raw_udp.add(bench.raw_udp()?);
-        report.write_bw.add(bench.write_bandwidth()?);
-        report.raw_latency.add(bench.raw_latency()?);
-        report.send_lat.add(bench.send_latency()?);
+        report.tcp.add(programs.tcp(BLOCK)?);
+        report.raw_udp.add(raw_udp(&programs, mtu)?);
+        report.write_bw.add(programs.bandwidth("ib_write_bw", BLOCK)?);
+        report.raw_latency.add(raw_latency(&programs)?);
+        report.send_lat.add(programs.latency("ib_send_lat", SMALL, ROUND_TRIPS)?);
     }
     report.print();
-    let path = dist::target().join("bench/wire.json");
-    report.write(&path)?;
-    println!("\nwritten to {}", path.display());
-    Ok(())
+    save("wire", &report)
 }
 
-struct Wire<'w> {
-    world: &'w World,
-    own: &'w Path,
-    seconds: u64,
+/// Everything measured in one run.
+#[derive(Default, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    machine: Machine,
     mtu: u32,
+    seconds: u64,
+    /// iperf3 TCP, Gbit/s.
+    tcp: Row,
+    /// Plain UDP with UDP_SEGMENT and UDP_GRO, Gbit/s as received.
+    raw_udp: Row,
+    /// ib_write_bw, Gbit/s.
+    write_bw: Row,
+    /// Plain UDP, half a round trip, µs.
+    raw_latency: Row,
+    /// ib_send_lat, half a round trip, µs.
+    send_lat: Row,
+    bandwidth_ratio: f64,
+    latency_ratio: f64,
 }
 
-impl Wire<'_> {
-    /// Gbit/s of iperf3 with one connection, as received.
-    fn tcp(&self) -> io::Result<f64> {
-        let mut server = self.world.last().start(&["iperf3", "-s", "-1", "-p", &PORT.to_string()], &[]);
-        self.world.last().wait_for_listener(PORT, &mut server, LIMIT);
-        let (address, port) = (self.world.last().ipv4(), PORT.to_string());
-        let (seconds, block) = (self.seconds.to_string(), BLOCK.to_string());
-        let words = ["iperf3", "-c", &address, "-p", &port, "-t", &seconds, "-l", &block, "-J"];
-        let client = ended(self.world.first().start(&words, &[]).wait(LIMIT))?;
-        server.wait(LIMIT);
-        let report: serde_json::Value = serde_json::from_str(&client.stdout)?;
-        report["end"]["sum_received"]["bits_per_second"]
-            .as_f64()
-            .map(|bits| bits / 1e9)
-            .ok_or_else(|| not_understood(&client))
-    }
-
-    /// Gbit/s of a UDP_SEGMENT sender, as received by a UDP_GRO receiver, with datagrams of the size of our packets.
-    fn raw_udp(&self) -> io::Result<f64> {
-        let path_mtu = if self.mtu >= 4096 + 80 { 4096 } else { 1024 };
-        let segment = (path_mtu + PACKET_OVERHEAD).to_string();
-        let mut sink = self.raw(self.world.last(), &["sink", &PORT.to_string()]);
-        sink.wait_for_output("ready", LIMIT);
-        let address = self.world.last().ipv4();
-        let words = ["source", &address, &PORT.to_string(), &self.seconds.to_string(), &segment];
-        ended(self.raw(self.world.first(), &words).wait(LIMIT))?;
-        let sink = ended(sink.wait(LIMIT))?;
-        let line = sink.stdout.lines().find(|line| line.starts_with("received "));
-        let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
-        match (
-            words.get(1).and_then(|w| w.parse::<f64>().ok()),
-            words.get(4).and_then(|w| w.parse::<f64>().ok()),
-        ) {
-            (Some(bytes), Some(seconds)) if seconds > 0.0 => Ok(bytes * 8.0 / seconds / 1e9),
-            _ => Err(not_understood(&sink)),
-        }
-    }
-
-    /// Gbit/s of ib_write_bw.
-    fn write_bandwidth(&self) -> io::Result<f64> {
-        let (size, seconds) = (BLOCK.to_string(), self.seconds.to_string());
-        let words = ["ib_write_bw", "-F", "-s", &size, "-D", &seconds, "--report_gbits"];
-        let client = self.perftest(&words)?;
-        column(&client, BLOCK as usize, 3)
-    }
-
-    /// Half a round trip of ib_send_lat, in µs (its `t_typical`, a median).
-    fn send_latency(&self) -> io::Result<f64> {
-        let words = ["ib_send_lat", "-F", "-s", &SMALL.to_string(), "-n", &ROUND_TRIPS.to_string()];
-        let client = self.perftest(&words)?;
-        column(&client, SMALL, 4)
-    }
-
-    /// Half a round trip of a datagram between two polling processes, in µs (a median).
-    fn raw_latency(&self) -> io::Result<f64> {
-        let mut echo = self.raw(self.world.last(), &["echo", &PORT.to_string()]);
-        echo.wait_for_output("ready", LIMIT);
-        let size = (SMALL + usize::from(PACKET_OVERHEAD)).to_string();
-        let address = self.world.last().ipv4();
-        let words = ["ping", &address, &PORT.to_string(), &ROUND_TRIPS.to_string(), &size];
-        let ping = ended(self.raw(self.world.first(), &words).wait(LIMIT))?;
-        ended(echo.wait(LIMIT))?;
-        let figure = ping.stdout.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-        figure.ok_or_else(|| not_understood(&ping))
-    }
-
-    fn perftest(&self, words: &[&str]) -> io::Result<Outcome> {
-        let outcome = Pair::new(self.world, Fabric::Any).run(words);
-        if outcome.client.success() && outcome.server.success() {
-            Ok(outcome.client)
-        } else {
-            Err(io::Error::other(outcome.to_string()))
-        }
-    }
-
-    fn raw(&self, host: &Host, words: &[&str]) -> ferroce_tests::Process {
-        let own = self.own.display().to_string();
-        let line: Vec<&str> = [own.as_str(), "bench", "raw-udp"].iter().chain(words).copied().collect();
-        host.start(&line, &[])
+impl Report {
+    /// Prints the table, in Markdown.
+    fn print(&mut self) {
+        self.bandwidth_ratio = self.write_bw.median() / self.tcp.median();
+        self.latency_ratio = self.send_lat.median() / self.raw_latency.median();
+        println!("\n{}, veth MTU {}\n", self.machine, self.mtu);
+        println!("| 64 KiB messages, one way | Gbit/s |");
+        println!("|---|---:|");
+        println!("| iperf3, TCP, 64 KiB writes | {:.2} |", self.tcp.median());
+        println!("| plain UDP, UDP_SEGMENT and UDP_GRO | {:.2} |", self.raw_udp.median());
+        println!("| `ib_write_bw`, RC | {:.2} |", self.write_bw.median());
+        println!("\n| 2-byte messages, half a round trip | µs |");
+        println!("|---|---:|");
+        println!("| plain UDP, polled | {:.2} |", self.raw_latency.median());
+        println!("| `ib_send_lat`, RC | {:.2} |", self.send_lat.median());
+        println!(
+            "\nbandwidth: {:.2} x iperf3 (aim: at least {LEAST_BANDWIDTH}: {})",
+            self.bandwidth_ratio,
+            verdict(self.bandwidth_ratio >= LEAST_BANDWIDTH)
+        );
+        println!(
+            "latency:   {:.2} x plain UDP (aim: at most {MOST_LATENCY}: {})",
+            self.latency_ratio,
+            verdict(self.latency_ratio <= MOST_LATENCY)
+        );
     }
 }
 
-fn ended(outcome: Outcome) -> io::Result<Outcome> {
-    if outcome.success() { Ok(outcome) } else { Err(io::Error::other(outcome.to_string())) }
+/// Gbit/s of a UDP_SEGMENT sender, as received by a UDP_GRO receiver, with datagrams of the size of our packets.
+fn raw_udp(programs: &Programs, mtu: u32) -> io::Result<f64> {
+    let path_mtu = if mtu >= 4096 + 80 { 4096 } else { 1024 };
+    let (port, segment) = (PORT.to_string(), (path_mtu + PACKET_OVERHEAD).to_string());
+    let world = &programs.world;
+    let mut sink = programs.own(world.last(), &["raw-udp", "sink", &port]);
+    sink.wait_for_output("ready", LIMIT);
+    let (address, seconds) = (world.last().ipv4(), programs.seconds.to_string());
+    let words = ["raw-udp", "source", &address, &port, &seconds, &segment];
+    ended(programs.own(world.first(), &words).wait(LIMIT))?;
+    let sink = ended(sink.wait(LIMIT))?;
+    let (bytes, seconds) = (number_in_line(&sink, "received", 1)?, number_in_line(&sink, "received", 4)?);
+    Ok(bytes * 8.0 / seconds / 1e9)
 }
 
-fn not_understood(outcome: &Outcome) -> io::Error {
-    io::Error::other(format!("output that isn't understood:\n{outcome}"))
-}
-
-/// A column of perftest's line for messages of `size` bytes.
-fn column(outcome: &Outcome, size: usize, index: usize) -> io::Result<f64> {
-    let size = size.to_string();
-    outcome
-        .stdout
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        .find(|columns| columns.first() == Some(&size.as_str()) && columns.len() > index)
-        .and_then(|columns| columns[index].parse().ok())
-        .ok_or_else(|| not_understood(outcome))
+/// Half a round trip of a datagram between two polling processes, in µs (a median).
+fn raw_latency(programs: &Programs) -> io::Result<f64> {
+    let (port, world) = (PORT.to_string(), &programs.world);
+    let mut echo = programs.own(world.last(), &["raw-udp", "echo", &port]);
+    echo.wait_for_output("ready", LIMIT);
+    let (iterations, size) = (ROUND_TRIPS.to_string(), (SMALL + PACKET_OVERHEAD).to_string());
+    let address = world.last().ipv4();
+    let words = ["raw-udp", "ping", &address, &port, &iterations, &size];
+    let ping = ended(programs.own(world.first(), &words).wait(LIMIT))?;
+    ended(echo.wait(LIMIT))?;
+    number_in_line(&ping, "median", 1)
 }

@@ -1,0 +1,110 @@
+//! The programs that are measured: starting them on the hosts of a world, and reading their figures.
+
+use crate::dist;
+use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Pair, Process, Skip, World, tool};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The longest that one program may take.
+pub const LIMIT: Duration = Duration::from_secs(60);
+/// The TCP or UDP port of what isn't perftest.
+pub const PORT: u16 = 5201;
+
+/// The hosts of a benchmark, and what runs there.
+pub struct Programs {
+    /// Servers run on its last host, clients on its first.
+    pub world: World,
+    /// Seconds of each bandwidth measurement.
+    pub seconds: u64,
+    own: PathBuf,
+}
+
+impl Programs {
+    /// Builds the product, looks for `tools` (program and Debian package) and stages this program itself.
+    ///
+    /// # Errors
+    /// The build fails, a tool is missing, or this machine lets us make no hosts.
+    pub fn new(
+        world: impl FnOnce() -> Result<World, Skip>,
+        seconds: u64,
+        tools: &[(&str, &str)],
+    ) -> io::Result<Self> {
+        let missing = |skip: Skip| io::Error::other(skip.0);
+        dist::dist("release")?;
+        for (program, package) in tools {
+            tool(program, package).map_err(missing)?;
+        }
+        let own = Artifacts::get().stage_program(&std::env::current_exe()?)?;
+        Ok(Self { world: world().map_err(missing)?, seconds, own })
+    }
+
+    /// Gbit/s of iperf3 with one connection and writes of `block` bytes, as received.
+    pub fn tcp(&self, block: u32) -> io::Result<f64> {
+        let server = ["iperf3", "-s", "-1", "-p", &PORT.to_string()];
+        let mut server = self.world.last().start(&server, &[]);
+        self.world.last().wait_for_listener(PORT, &mut server, LIMIT);
+        let (address, port) = (self.world.last().ipv4(), PORT.to_string());
+        let (seconds, block) = (self.seconds.to_string(), block.to_string());
+        let words = ["iperf3", "-c", &address, "-p", &port, "-t", &seconds, "-l", &block, "-J"];
+        let client = ended(self.world.first().start(&words, &[]).wait(LIMIT))?;
+        server.wait(LIMIT);
+        let report: serde_json::Value = serde_json::from_str(&client.stdout)?;
+        report["end"]["sum_received"]["bits_per_second"]
+            .as_f64()
+            .map(|bits| bits / 1e9)
+            .ok_or_else(|| not_understood(&client))
+    }
+
+    /// Gbit/s of one of perftest's bandwidth tools.
+    pub fn bandwidth(&self, tool: &str, size: u32) -> io::Result<f64> {
+        let (size_word, seconds) = (size.to_string(), self.seconds.to_string());
+        let words = [tool, "-F", "-s", &size_word, "-D", &seconds, "--report_gbits"];
+        column(&self.perftest(&words)?, size, 3)
+    }
+
+    /// Half a round trip of one of perftest's latency tools, in µs (its `t_typical`, a median).
+    pub fn latency(&self, tool: &str, size: u32, iterations: usize) -> io::Result<f64> {
+        let words = [tool, "-F", "-s", &size.to_string(), "-n", &iterations.to_string()];
+        column(&self.perftest(&words)?, size, 4)
+    }
+
+    fn perftest(&self, words: &[&str]) -> io::Result<Outcome> {
+        let outcome = Pair::new(&self.world, Fabric::Any).run(words);
+        if outcome.client.success() && outcome.server.success() {
+            Ok(outcome.client)
+        } else {
+            Err(io::Error::other(outcome.to_string()))
+        }
+    }
+
+    /// Starts this program on a host, with the words behind `bench`.
+    pub fn own(&self, host: &Host, words: &[&str]) -> Process {
+        let own = self.own.display().to_string();
+        let line: Vec<&str> = [own.as_str(), "bench"].iter().chain(words).copied().collect();
+        host.start(&line, &[])
+    }
+}
+
+/// An outcome, if it is a good one.
+pub fn ended(outcome: Outcome) -> io::Result<Outcome> {
+    if outcome.success() { Ok(outcome) } else { Err(io::Error::other(outcome.to_string())) }
+}
+
+/// The error for a program that ended well and said nothing that is known.
+pub fn not_understood(outcome: &Outcome) -> io::Error {
+    io::Error::other(format!("output that isn't understood:\n{outcome}"))
+}
+
+/// The number at a place among the words of the line that begins with `first`.
+pub fn number_in_line(outcome: &Outcome, first: &str, index: usize) -> io::Result<f64> {
+    let words = outcome.stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut lines = words.filter(|words| words.first() == Some(&first));
+    let number = lines.find_map(|words| words.get(index)?.parse().ok());
+    number.ok_or_else(|| not_understood(outcome))
+}
+
+/// A column of perftest's line for messages of `size` bytes.
+fn column(outcome: &Outcome, size: u32, index: usize) -> io::Result<f64> {
+    number_in_line(outcome, &size.to_string(), index)
+}
