@@ -3,6 +3,7 @@
 //! Here: what a person or CI starts from the command line. Not here: tests (`tests/`), the product (`crates/`).
 
 mod bench;
+mod compat;
 mod demo;
 mod dist;
 mod matrix;
@@ -48,9 +49,11 @@ enum Task {
     Perftest {
         /// Only command lines that contain this, and write nothing
         only: Option<String>,
-        /// Keep the verdicts that earlier runs have written down
-        #[arg(long)]
-        resume: bool,
+    },
+    /// Run real clients on one host and on two, and write docs/COMPATIBILITY.md
+    Compat {
+        /// Only commands that contain this, and write nothing
+        only: Option<String>,
     },
     /// Measure
     Bench {
@@ -79,7 +82,8 @@ fn main() -> ExitCode {
         Task::Demo => demo::demo(),
         Task::Test { filter } => test::test(filter.as_deref()),
         Task::Matrix { check } => matrix::matrix(check),
-        Task::Perftest { only, resume } => perftest::perftest(only.as_deref(), resume),
+        Task::Perftest { only } => perftest::perftest(only.as_deref()),
+        Task::Compat { only } => compat::compat(only.as_deref()),
         Task::Bench { what } => bench::bench(&what),
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::guest(),

@@ -46,6 +46,17 @@ pub fn install_for_bench() {
     install_missing(&[("iperf3", "TCP over the same path, for comparison")]);
 }
 
+/// The same for the clients that only `cargo xtask compat` runs.
+pub fn install_for_compat() {
+    install_missing(PACKAGES);
+    install_missing(&[
+        ("qperf", "qperf"),
+        ("rdmacm-utils", "rping, ucmatose"),
+        ("fio", "fio"),
+        ("libfabric-bin", "fi_info, fi_pingpong"),
+    ]);
+}
+
 fn install_missing(packages: &[(&str, &str)]) {
     let missing: Vec<_> = packages.iter().filter(|(name, _)| !is_installed(name)).collect();
     if missing.is_empty() {

@@ -1,0 +1,185 @@
+//! The clients, how they are called, and why some don't work yet.
+
+use ferroce_tests::SERVER;
+
+/// A program with its options.
+pub struct Client {
+    /// What it is called on the page.
+    pub name: &'static str,
+    /// The Debian package of the program.
+    pub package: &'static str,
+    /// Environment variables.
+    pub settings: &'static [(&'static str, &'static str)],
+    /// The processes.
+    pub how: How,
+    /// Why it fails, where that is known; it is run all the same.
+    pub not_yet: Option<&'static str>,
+}
+
+/// The processes of a client.
+#[derive(Clone, Copy)]
+pub enum How {
+    /// One, and what it has to print.
+    Alone { words: &'static [&'static str], says: &'static str },
+    /// A server, which listens on a TCP port, and a client.
+    Sides { server: &'static [&'static str], client: &'static [&'static str], port: u16 },
+    /// Two ranks of `tests/mpi/PROGRAM.c`.
+    Mpi { options: &'static [&'static str], program: &'static str, arguments: &'static [&'static str] },
+}
+
+/// Programs without librdmacm say so with this.
+const CM: &str = "needs librdmacm";
+const RC: (&str, &str) = ("UCX_TLS", "rc_verbs,ud_verbs:aux,self");
+const UD: (&str, &str) = ("UCX_TLS", "ud_verbs,self");
+const PML_UCX: &[&str] = &["--mca", "pml", "ucx", "--mca", "osc", "ucx"];
+
+const fn alone(
+    name: &'static str,
+    package: &'static str,
+    words: &'static [&'static str],
+    says: &'static str,
+) -> Client {
+    Client { name, package, settings: &[], how: How::Alone { words, says }, not_yet: None }
+}
+
+macro_rules! pair {
+    ($name:literal, $package:literal, $port:literal, $($word:literal)+) => {
+        Client {
+            name: $name,
+            package: $package,
+            settings: &[],
+            how: How::Sides { server: &[$($word),+], client: &[$($word,)+ SERVER], port: $port },
+            not_yet: None,
+        }
+    };
+}
+
+macro_rules! ucx {
+    ($transports:expr, $($word:literal)+) => {
+        Client {
+            name: "UCX",
+            package: "ucx-utils",
+            settings: &[$transports],
+            how: How::Sides {
+                server: &["ucx_perftest", $($word),+],
+                client: &["ucx_perftest", SERVER, $($word),+],
+                port: 13337,
+            },
+            not_yet: None,
+        }
+    };
+}
+
+const fn mpi(settings: &'static [(&'static str, &'static str)], options: &'static [&'static str]) -> Client {
+    let how = How::Mpi { options, program: "exchange", arguments: &["-1"] };
+    Client { name: "Open MPI", package: "openmpi-bin", settings, how, not_yet: None }
+}
+
+const fn not_yet(client: Client, why: &'static str) -> Client {
+    Client { not_yet: Some(why), ..client }
+}
+
+/// All of them, in the order of the page.
+pub const CLIENTS: &[Client] = &[
+    alone("ibverbs-utils", "ibverbs-utils", &["ibv_devices"], "ferroce0"),
+    alone("ibverbs-utils", "ibverbs-utils", &["ibv_devinfo", "-v"], "PORT_ACTIVE"),
+    pair!("ibverbs-utils", "ibverbs-utils", 18515, "ibv_rc_pingpong" "-c" "-g" "1"),
+    pair!("ibverbs-utils", "ibverbs-utils", 18515, "ibv_uc_pingpong" "-c" "-g" "1"),
+    pair!("ibverbs-utils", "ibverbs-utils", 18515, "ibv_ud_pingpong" "-c" "-g" "1"),
+    pair!("ibverbs-utils", "ibverbs-utils", 18515, "ibv_srq_pingpong" "-c" "-g" "1"),
+    not_yet(pair!("ibverbs-utils", "ibverbs-utils", 18515, "ibv_xsrq_pingpong" "-c" "-g" "1"), "needs XRC"),
+    pair!("perftest", "perftest", 18515, "ib_send_bw" "-F" "-n" "200"),
+    pair!("perftest", "perftest", 18515, "ib_send_bw" "-F" "-n" "200" "-c" "UD" "-s" "1024"),
+    pair!("perftest", "perftest", 18515, "ib_write_lat" "-F" "-n" "200"),
+    pair!("perftest", "perftest", 18515, "ib_read_bw" "-F" "-n" "200"),
+    pair!("perftest", "perftest", 18515, "ib_atomic_lat" "-F" "-n" "200"),
+    not_yet(pair!("perftest", "perftest", 18515, "ib_send_bw" "-F" "-n" "200" "-R"), CM),
+    alone("UCX", "ucx-utils", &["ucx_info", "-d"], "Transport: rc_verbs"),
+    ucx!(RC, "-t" "tag_lat" "-s" "8" "-n" "500"),
+    ucx!(RC, "-t" "tag_bw" "-s" "1048576" "-n" "50" "-w" "5"),
+    ucx!(RC, "-t" "ucp_put_bw" "-s" "65536" "-n" "500"),
+    ucx!(RC, "-t" "ucp_get" "-s" "65536" "-n" "500"),
+    ucx!(RC, "-t" "ucp_fadd" "-s" "8" "-n" "500"),
+    ucx!(RC, "-t" "ucp_cswap" "-s" "8" "-n" "500"),
+    ucx!(RC, "-d" "ferroce0:1" "-x" "rc_verbs" "-t" "fadd" "-s" "8" "-n" "500"),
+    not_yet(
+        ucx!(RC, "-t" "tag_lat" "-s" "8" "-n" "500" "-E" "sleep"),
+        "a completion right before the event is asked for raises none",
+    ),
+    ucx!(UD, "-t" "tag_lat" "-s" "8" "-n" "500"),
+    ucx!(UD, "-t" "tag_bw" "-s" "1048576" "-n" "50" "-w" "5"),
+    ucx!(UD, "-t" "ucp_fadd" "-s" "8" "-n" "500"),
+    mpi(&[RC], PML_UCX),
+    mpi(&[UD], PML_UCX),
+    Client {
+        name: "qperf",
+        package: "qperf",
+        settings: &[],
+        how: How::Sides {
+            server: &["qperf"],
+            client: &["qperf", SERVER, "-cm", "1", "-t", "1", "rc_bw", "ud_bw"],
+            port: 19765,
+        },
+        not_yet: Some("on RoCE it needs -cm 1, and that librdmacm"),
+    },
+    Client {
+        name: "rdmacm-utils",
+        package: "rdmacm-utils",
+        settings: &[],
+        how: How::Sides {
+            server: &["rping", "-s", "-C", "10"],
+            client: &["rping", "-c", "-C", "10", "-a", SERVER],
+            port: 7174,
+        },
+        not_yet: Some(CM),
+    },
+    Client {
+        name: "rdmacm-utils",
+        package: "rdmacm-utils",
+        settings: &[],
+        how: How::Sides { server: &["ucmatose"], client: &["ucmatose", "-s", SERVER], port: 7471 },
+        not_yet: Some(CM),
+    },
+    Client {
+        name: "fio",
+        package: "fio",
+        settings: &[],
+        how: How::Sides {
+            server: &[
+                "fio",
+                "--name=s",
+                "--ioengine=rdma",
+                "--port=7177",
+                "--rw=read",
+                "--bs=64k",
+                "--size=1m",
+            ],
+            client: &[
+                "fio",
+                "--name=c",
+                "--ioengine=rdma",
+                "--hostname",
+                SERVER,
+                "--port=7177",
+                "--verb=write",
+                "--rw=write",
+                "--bs=64k",
+                "--size=1m",
+            ],
+            port: 7177,
+        },
+        not_yet: Some(CM),
+    },
+    alone("libfabric", "libfabric-bin", &["fi_info", "-p", "verbs"], "domain: ferroce0"),
+    Client {
+        name: "libfabric",
+        package: "libfabric-bin",
+        settings: &[],
+        how: How::Sides {
+            server: &["fi_pingpong", "-p", "verbs", "-e", "msg"],
+            client: &["fi_pingpong", "-p", "verbs", "-e", "msg", SERVER],
+            port: 47592,
+        },
+        not_yet: Some(CM),
+    },
+];

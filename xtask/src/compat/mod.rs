@@ -1,0 +1,202 @@
+//! `cargo xtask compat`: real clients on one host and on two, and `docs/COMPATIBILITY.md` from what came out.
+//!
+//! In here: running the clients of the table and writing the page. Not here: the table (`clients.rs`); perftest's many
+//! options (`cargo xtask perftest`).
+
+mod clients;
+
+use crate::{dist, packages};
+use clients::{CLIENTS, Client, How};
+use ferroce_tests::{Fabric, PairOutcome, SERVER, Sides, Skip, World, mpi_program, mpi_run, tool};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use std::{fs, io};
+
+/// A client ends within this, also on a machine that does something else beside it.
+const LIMIT: Duration = Duration::from_secs(60);
+/// One that isn't expected to.
+const SHORT_LIMIT: Duration = Duration::from_secs(15);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Shm,
+    Udp,
+    TwoHosts,
+}
+
+impl Mode {
+    const ALL: [Self; 3] = [Self::Shm, Self::Udp, Self::TwoHosts];
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Shm => "one host: shm",
+            Self::Udp => "one host: udp",
+            Self::TwoHosts => "two hosts",
+        }
+    }
+
+    fn world(self) -> Result<World, Skip> {
+        if self == Self::TwoHosts { World::two_hosts(9000) } else { World::one_host(9000) }
+    }
+
+    fn fabric(self) -> Fabric {
+        if self == Self::Udp { Fabric::Udp } else { Fabric::Any }
+    }
+}
+
+enum Outcome {
+    Passes,
+    /// What both sides said.
+    Fails(String),
+    /// A client without a peer has nothing to do there.
+    NotMeant,
+}
+
+/// Runs the clients whose command contains `only` in all modes; writes the page when that was all of them.
+///
+/// What a failing client wrote lies in `compat/` of the target directory.
+///
+/// # Errors
+/// The build fails, this machine lacks a client or namespaces, or a client fails that should pass.
+pub fn compat(only: Option<&str>) -> io::Result<()> {
+    packages::install_for_compat();
+    dist::dist("release")?;
+    let logs = dist::target().join("compat");
+    fs::create_dir_all(&logs)?;
+    let mut rows = Vec::new();
+    let mut failing = 0;
+    for client in CLIENTS.iter().filter(|client| only.is_none_or(|part| client.command().contains(part))) {
+        let mut results = Vec::new();
+        for mode in Mode::ALL {
+            let outcome = run(client, mode).map_err(|Skip(why)| io::Error::other(why))?;
+            let result = match &outcome {
+                Outcome::Passes => "pass".to_owned(),
+                Outcome::NotMeant => String::new(),
+                Outcome::Fails(said) => {
+                    fs::write(logs.join(log_name(client, mode)), said)?;
+                    failing += usize::from(client.not_yet.is_none());
+                    client.not_yet.map_or("**fail**".into(), |why| format!("not yet: {why}"))
+                }
+            };
+            if !result.is_empty() {
+                println!("{}, {}: {result}", client.command(), mode.title());
+            }
+            results.push(result);
+        }
+        rows.push((client, results));
+    }
+    if only.is_none() {
+        fs::write(dist::workspace().join("docs/COMPATIBILITY.md"), page(&rows))?;
+    }
+    match failing {
+        0 => Ok(()),
+        _ => Err(io::Error::other(format!("{failing} failed: see {}", logs.display()))),
+    }
+}
+
+fn log_name(client: &Client, mode: Mode) -> String {
+    let name = format!("{} {}", client.command(), mode.title());
+    let mut name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    name.truncate(150);
+    name
+}
+
+fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
+    tool(client.program(), client.package)?;
+    let limit = if client.not_yet.is_some() { SHORT_LIMIT } else { LIMIT };
+    let said = |passes: bool, said: String| if passes { Outcome::Passes } else { Outcome::Fails(said) };
+    match client.how {
+        How::Alone { .. } if mode != Mode::Shm => Ok(Outcome::NotMeant),
+        How::Alone { words, says } => {
+            let outcome = mode.world()?.first().start_ferroce(&[], words, client.settings).wait(limit);
+            Ok(said(outcome.success() && outcome.stdout.contains(says), outcome.to_string()))
+        }
+        How::Sides { server, client: words, port } => {
+            let sides = Sides { server, client: words, port, settings: client.settings, limit };
+            let outcome = sides.run(&mode.world()?, mode.fabric());
+            Ok(said(passes(&outcome), outcome.to_string()))
+        }
+        How::Mpi { options, program, arguments } => {
+            let path = mpi_program(program)?.display().to_string();
+            let line: Vec<&str> = [path.as_str()].iter().chain(arguments).copied().collect();
+            let outcome = mpi_run(&mode.world()?, mode.fabric(), options, &line, client.settings, limit);
+            let passes = outcome.success() && outcome.stdout.contains("exchange ok");
+            Ok(said(passes, outcome.to_string()))
+        }
+    }
+}
+
+/// Exit codes, and what programs say that end well whatever they have seen.
+fn passes(outcome: &PairOutcome) -> bool {
+    let sides = [&outcome.client, &outcome.server];
+    let complains = |text: &str| {
+        ["invalid data", "failed to", "UCX  ERROR", "UCX  WARN"].iter().any(|word| text.contains(word))
+    };
+    sides.iter().all(|side| side.success() && !complains(&side.stdout) && !complains(&side.stderr))
+}
+
+fn page(rows: &[(&Client, Vec<String>)]) -> String {
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let system = system.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux");
+    let mut page = format!(
+        "# Clients\n\n\
+         Generated by `cargo xtask compat` on {}; do not edit.\n\n\
+         Unmodified programs of the distribution, and what became of them between two processes of one host over shared \
+         memory, the same over UDP (`FERROCE_FABRIC=udp`), and between two hosts joined by a veth pair. *pass*: all \
+         sides ended with exit code 0 and complained of nothing; the MPI program and the ping-pongs check the data that \
+         they receive. Each is run as `ferroce run COMMAND` by an ordinary user, a server before its client; {SERVER} is \
+         the server's address. What all options of perftest do is in [PERFTEST.md](PERFTEST.md), what the library exports \
+         in [MATRIX.md](MATRIX.md).\n\n\
+         | client | version | {} | command |\n|---|---|---|---|---|---|\n",
+        system.trim_matches('"'),
+        Mode::ALL.map(Mode::title).join(" | "),
+    );
+    for (client, results) in rows {
+        let results = results.join(" | ");
+        writeln!(
+            page,
+            "| {} | {} | {results} | `{}` |",
+            client.name,
+            version(client.package),
+            client.command()
+        )
+        .expect("writing to a string");
+    }
+    page
+}
+
+fn version(package: &str) -> String {
+    let output = Command::new("dpkg-query").args(["-W", "-f=${Version}", package]).output();
+    let version =
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    if version.is_empty() { "?".into() } else { format!("{package} {version}") }
+}
+
+impl Client {
+    fn program(&self) -> &'static str {
+        match self.how {
+            How::Alone { words, .. } | How::Sides { server: words, .. } => words[0],
+            How::Mpi { .. } => "mpirun",
+        }
+    }
+
+    /// As a person would type it, without `ferroce run`.
+    fn command(&self) -> String {
+        let mut line: String = self.settings.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+        match self.how {
+            How::Alone { words, .. } => line.push_str(&words.join(" ")),
+            How::Sides { server, client, .. } => {
+                line = format!("{line}{}` and `{line}{}", server.join(" "), client.join(" "));
+            }
+            How::Mpi { options, program, arguments } => {
+                let program = Path::new("tests/mpi").join(program);
+                let words = [&["mpirun", "-n", "2"], options].concat().join(" ");
+                write!(line, "{words} {} {}", program.display(), arguments.join(" "))
+                    .expect("writing to a string");
+            }
+        }
+        line.trim_end().to_owned()
+    }
+}
