@@ -158,11 +158,7 @@ impl<A: Clone> Qp<A> {
             return Err(PostError::QueueFull);
         }
         let len = bytes as u32;
-        let packets = match wr.op {
-            SendOp::LocalInvalidate { .. } => 0,
-            SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 1,
-            _ => len.div_ceil(self.mtu()).max(1),
-        };
+        let packets = packets(&wr.op, len, self.mtu());
         self.sq.push(Wqe { wr, len, packets, first: 0 });
         Ok(())
     }
@@ -186,6 +182,27 @@ impl<A: Clone> Qp<A> {
                 !inline
             }
             _ => false,
+        }
+    }
+
+    /// Goes over to another fabric, where packets carry `path_mtu` bytes, because nothing has got through on the one so
+    /// far: what was sent is sent again. The caller knows that the peer has answered nothing and asked nothing.
+    pub fn change_fabric(&mut self, path_mtu: u32, lossless: bool) {
+        self.params.path_mtu = path_mtu;
+        self.params.lossless = lossless;
+        let mtu = self.mtu();
+        for number in self.sq.head()..self.sq.tail() {
+            if let Some(wqe) = self.sq.get_mut(number) {
+                wqe.packets = packets(&wqe.wr.op, wqe.len, mtu);
+            }
+        }
+        if self.service == Service::Rc {
+            let draining = self.req.draining;
+            self.req = Requester::at(self.params.sq_psn, self.sq.head(), &self.params);
+            self.req.draining = draining;
+        } else {
+            // The message in progress begins anew.
+            self.req.packet = 0;
         }
     }
 
@@ -422,6 +439,15 @@ impl<A: Clone> Qp<A> {
             self.req.draining = false;
             env.event(QpEvent::SqDrained);
         }
+    }
+}
+
+/// PSNs that a work request takes.
+fn packets(op: &SendOp, len: u32, mtu: u32) -> u32 {
+    match op {
+        SendOp::LocalInvalidate { .. } => 0,
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 1,
+        _ => len.div_ceil(mtu).max(1),
     }
 }
 

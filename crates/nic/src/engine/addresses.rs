@@ -162,11 +162,12 @@ impl Engine {
         for users in listeners.remove(&qpn).unwrap_or_default() {
             users.fetch_sub(1, Ordering::Relaxed);
         }
-        if !using || matches!(path, Some(Path::Local { .. } | Path::Shm { .. })) {
+        if !using || matches!(path, Some(Path::Local { .. })) {
             return;
         }
         let at = |local: &&Local| match path {
             Some(Path::Udp { dest, .. }) => local.endpoint.address() == dest.endpoint().address(),
+            Some(Path::Shm { meta, .. }) => local.endpoint.address().ip() == meta.src,
             _ => true,
         };
         let users: Vec<_> = self.addresses.snapshot().iter().filter(at).map(|l| l.users.clone()).collect();

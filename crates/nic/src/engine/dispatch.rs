@@ -86,6 +86,7 @@ impl Engine {
                 continue;
             };
             let mut flow = None;
+            let mut elsewhere = false;
             qp.work(work, now, |proto, env| {
                 for datagram in these {
                     let meta = PacketMeta {
@@ -95,7 +96,11 @@ impl Engine {
                         ttl: datagram.ttl.unwrap_or(64),
                         len: datagram.bytes.len() as u16,
                     };
-                    if !env.accepts(&meta, Origin::Network) || verify(&mut flow, datagram).is_none() {
+                    let accepted = env.accepts(&meta, Origin::Network);
+                    let expected = accepted || env.is_peer_elsewhere(&meta);
+                    let intact = expected && verify(&mut flow, datagram).is_some();
+                    elsewhere |= intact && !accepted;
+                    if !intact || !accepted {
                         tracing::trace!(qpn, ?meta, "packet refused");
                         continue;
                     }
@@ -110,6 +115,9 @@ impl Engine {
                     }
                 }
             });
+            if elsewhere {
+                qp.fall_back(work, now);
+            }
         }
     }
 }

@@ -87,6 +87,7 @@ impl Engine {
             for received in packets {
                 let packet = &received.packet;
                 if env.accepts(&packet.meta, Origin::Process(received.peer())) {
+                    env.heard();
                     env.handle(proto, now, &packet.headers, received.payload(ends).into(), &packet.meta);
                 } else {
                     tracing::trace!(qpn = packet.headers.bth.dest_qp, meta = ?packet.meta, "packet refused");

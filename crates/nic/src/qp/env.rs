@@ -199,6 +199,20 @@ impl<'a> QpEnv<'a> {
         }
     }
 
+    /// Is a packet from the network one of the peer, which hasn't said anything through shared memory? Then one of the two
+    /// processes couldn't share memory with the other.
+    pub(crate) fn is_peer_elsewhere(&self, meta: &PacketMeta) -> bool {
+        let Some(Path::Shm { meta: own, .. }) = self.path else { return false };
+        !self.qp.has_heard() && own.src == meta.dst && own.dst == meta.src
+    }
+
+    /// The peer shares memory with this process.
+    pub(crate) fn heard(&self) {
+        if matches!(self.path, Some(Path::Shm { .. })) {
+            self.qp.hear();
+        }
+    }
+
     /// Gives the transport one packet.
     pub(crate) fn handle(
         &mut self,
@@ -452,7 +466,7 @@ impl Env for QpEnv<'_> {
         }
         let (pd, ends) = (self.pd(), (self.qp.qpn, peer));
         let range = |va: u64, rkey, len: usize| (rkey, va.wrapping_add(offset), len as u64);
-        match (&wr.op, &wr.data) {
+        let done = match (&wr.op, &wr.data) {
             (&SendOp::Write { va, rkey }, Data::Inline(bytes)) => {
                 let part = bytes.get(offset as usize..)?;
                 let part = &part[..part.len().min(max as usize)];
@@ -473,7 +487,11 @@ impl Env for QpEnv<'_> {
                 })
             }
             _ => None,
+        };
+        if done.is_some() {
+            self.heard();
         }
+        done
     }
 
     fn is_undelivered(&self) -> bool {

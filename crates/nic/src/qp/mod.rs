@@ -103,6 +103,8 @@ pub struct Qp {
     last_cnp: AtomicU64,
     /// Where in its link's ring the last packet ends.
     last_record: AtomicU64,
+    /// Something has come from the peer by way of shared memory since there is a path.
+    heard: AtomicBool,
     unacked_async: Unacked,
 }
 
@@ -161,6 +163,7 @@ impl Qp {
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
                 last_record: AtomicU64::new(0),
+                heard: AtomicBool::new(false),
                 unacked_async: Unacked::default(),
             })
         })?;
@@ -271,12 +274,9 @@ impl Qp {
             if let Some((path, mtu)) = path {
                 let params = inner.proto.params_mut();
                 params.path_mtu = mtu;
-                // UC needs no pace where it can see how full the peer's socket is.
-                params.lossless = match &path {
-                    Path::Local { .. } | Path::Shm { .. } => true,
-                    Path::Udp { share, .. } => self.service == Service::Uc && share.is_on_this_host(),
-                };
+                params.lossless = self.is_lossless(&path);
                 inner.path = Some(path);
+                self.heard.store(false, Ordering::Relaxed);
             } else if self.service == Service::Ud {
                 inner.proto.params_mut().path_mtu = self.pd.context().port().active_mtu;
             }
@@ -292,7 +292,7 @@ impl Qp {
                 self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(to, now, env));
             }
             let using = matches!(to, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
-            self.engine.listen(self.qpn, using, inner.path.as_ref());
+            self.engine.listen(self.qpn, using && !self.has_heard(), inner.path.as_ref());
             Ok(())
         })
     }
@@ -325,6 +325,54 @@ impl Qp {
                 Ok(Some((path, mtu)))
             }
         }
+    }
+
+    /// UC needs no pace where it can see how full the peer's socket is.
+    fn is_lossless(&self, path: &Path) -> bool {
+        match path {
+            Path::Local { .. } | Path::Shm { .. } => true,
+            Path::Udp { share, .. } => self.service == Service::Uc && share.is_on_this_host(),
+        }
+    }
+
+    fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// The peer shares memory with this process: it won't use a socket.
+    fn hear(&self) {
+        if !self.has_heard() {
+            self.heard.store(true, Ordering::Relaxed);
+            self.engine.listen(self.qpn, false, None);
+        }
+    }
+
+    /// Uses UDP from here on, as the peer does; unless something has come from it through shared memory.
+    pub(crate) fn fall_back(self: &Arc<Self>, work: &mut Work, now: Instant) {
+        let mut inner = self.inner.lock();
+        self.fall_back_locked(&mut inner);
+        self.work_locked(&mut inner, work, now, |_, _| ());
+    }
+
+    fn fall_back_locked(&self, inner: &mut Inner) {
+        if self.has_heard() || self.is_inherited() || !matches!(inner.path, Some(Path::Shm { .. })) {
+            return;
+        }
+        let context = self.pd.context();
+        let route = self.engine.route(context, &inner.attr.av);
+        let path = match route.and_then(|route| self.engine.udp_path(&route, inner.attr.dest_qpn)) {
+            Ok(path) => path,
+            Err(error) => return tracing::warn!(qpn = self.qpn, %error, "no path over UDP either"),
+        };
+        tracing::debug!(qpn = self.qpn, "the peer doesn't share memory with this process: going by UDP");
+        if inner.listing == Listing::Listed {
+            inner.listing = Listing::Withdrawn;
+            shm::withdraw_qp(self.qpn);
+        }
+        let mtu = (128 << inner.attr.path_mtu).min(self.engine.path_mtu(&path, context));
+        inner.proto.change_fabric(mtu, self.is_lossless(&path));
+        self.engine.listen(self.qpn, true, Some(&path));
+        inner.path = Some(path);
     }
 
     /// Lets the peer's process reach memory through this QP without this process, where that is possible.
@@ -517,6 +565,10 @@ impl Qp {
         now: Instant,
         f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
     ) {
+        if matches!(&inner.path, Some(Path::Shm { link, .. }) if link.is_dead()) {
+            // It may have refused late, or the link wasn't the one that the peer has.
+            self.fall_back_locked(inner);
+        }
         let Inner { proto, path, listing, .. } = inner;
         let mut env =
             QpEnv { qp: self, path: path.as_ref(), work, meta: None, listed: *listing == Listing::Listed };
