@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Pause between two looks at a process that is being waited for.
 const TICK: Duration = Duration::from_millis(2);
 /// How long a pipe may stay open after its process has ended (a daemon that the process left behind may hold it).
-const DRAIN: Duration = Duration::from_millis(300);
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// A running process, in a process group of its own. Dropping it kills the group.
 pub struct Process {

@@ -35,6 +35,7 @@ impl World {
              ip link set peer0 addrgenmode none up && {}",
             host.address_script()
         ));
+        host.wait_for_carrier();
         Ok(Self::start(vec![host]))
     }
 
@@ -58,6 +59,7 @@ impl World {
             first.address_script()
         ));
         second.admin(&second.address_script());
+        [&first, &second].into_iter().for_each(Host::wait_for_carrier);
         Ok(Self::start(vec![first, second]))
     }
 
@@ -132,6 +134,12 @@ impl Host {
              ip addr add 10.77.0.{n}/24 dev eth0 && ip addr add fd77::{n}/64 dev eth0 nodad && \
              ip route add default via 10.77.0.254"
         )
+    }
+
+    /// Waits until `eth0` is up: the kernel learns of a carrier a while after the other end has come up, and adapters leave
+    /// an interface without one alone.
+    fn wait_for_carrier(&self) {
+        self.admin("for i in $(seq 500); do ip link show eth0 up | grep -q 'state UP' && exit; sleep 0.01; done; exit 1");
     }
 
     /// Runs a shell script with all rights over this host's network; panics when it fails.
