@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(100);
 const PORT: u16 = 18515;
 const PING_PONGS: [&[&str]; 4] = [
     &["ibv_rc_pingpong", "-c", "-s", "20000", "-n", "500"],
@@ -33,6 +33,11 @@ struct Cell {
     gid: &'static str,
     path_mtu: &'static str,
 }
+
+/// No packet of ours is refused.
+const NEVER: u64 = u64::MAX;
+/// A ping-pong's side ends at its last completion: what is sent again to it after that is for a QP that is gone.
+const LATE: u64 = 500;
 
 /// `rdma_rxe` has UDP port 4791 of the guest until it is gone.
 const GIVE_UP_PORT: &str = "rdma link delete rxe0 && rmmod rdma_rxe";
@@ -172,11 +177,12 @@ impl<'w> Lab<'w> {
         assert!(sides.ferroce.stdout.lines().any(row), "no row:\n{sides}");
     }
 
-    /// The kernel took every packet that came, and has nothing to complain about.
-    fn expect_nothing_refused(&self) {
+    /// The kernel took every packet that came, but for one in `but_for` at most, and has nothing to complain about.
+    fn expect_nothing_refused(&self, but_for: u64) {
         let traffic = self.guest.traffic();
         assert!(traffic.arrived > 0, "{traffic:?}");
-        assert_eq!(traffic.arrived, traffic.accepted, "rdma_rxe refused packets of ours");
+        let refused = traffic.arrived - traffic.accepted;
+        assert!(refused <= traffic.arrived / but_for, "rdma_rxe refused packets of ours: {traffic:?}");
         self.expect_nothing_said();
     }
 
@@ -209,7 +215,7 @@ fn ping_pongs_with_rxe_are_right() {
         }
     }
     lab.ping_pong(PING_PONGS[0], Cell { server: Server::Rxe, gid: LINK_LOCAL, path_mtu: "1024" });
-    lab.expect_nothing_refused();
+    lab.expect_nothing_refused(LATE);
 }
 
 #[test]
@@ -225,7 +231,7 @@ fn perftest_with_rxe_ends_well() {
             }
         }
     }
-    lab.expect_nothing_refused();
+    lab.expect_nothing_refused(NEVER);
 }
 
 /// Checked byte by byte by both sides; READs and atomics are asked for again in the midst of everything else.
@@ -248,7 +254,7 @@ fn every_operation_with_rxe_is_right_under_loss() {
         lab.set_path_mtu(path_mtu);
         lab.stream_under_loss(stream, server, &[words, &["-m", path_mtu]].concat());
     }
-    lab.expect_nothing_refused();
+    lab.expect_nothing_refused(NEVER);
 }
 
 /// Neither side has answered a request with a NAK other than one for a PSN sequence error.
@@ -279,10 +285,10 @@ fn udp_fabric_is_right_on_the_guests_kernel() {
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
     lab.guest.run(GIVE_UP_PORT);
-    lab.run_inside("", &["ibv_rc_pingpong", "-c", "-g", IPV6, "-s", "20000"]);
-    lab.run_inside("", &["ibv_uc_pingpong", "-c", "-g", IPV4, "-e"]);
-    lab.run_inside("", &["ibv_ud_pingpong", "-c", "-g", LINK_LOCAL]);
-    lab.run_inside("", &["ibv_srq_pingpong", "-c", "-g", IPV4, "-n", "100"]);
+    lab.run_inside("", &["ibv_rc_pingpong", "-c", "-n", "200", "-g", IPV6, "-s", "20000"]);
+    lab.run_inside("", &["ibv_uc_pingpong", "-c", "-n", "200", "-g", IPV4, "-e"]);
+    lab.run_inside("", &["ibv_ud_pingpong", "-c", "-n", "200", "-g", LINK_LOCAL]);
+    lab.run_inside("", &["ibv_srq_pingpong", "-c", "-g", IPV4, "-n", "10"]);
     lab.run_inside("", &[stream, "-n", "1200", "-s", "20000"]);
     lab.run_inside(
         " --fault drop=1%,dup=1%,reorder=1%,corrupt=1%,seed=3",
@@ -311,7 +317,7 @@ fn all_ping_pongs(path_mtu: &'static str) {
     for cell in all_cells(path_mtu) {
         PING_PONGS.iter().for_each(|program| lab.ping_pong(program, cell));
     }
-    lab.expect_nothing_refused();
+    lab.expect_nothing_refused(LATE);
 }
 
 #[test]
@@ -334,7 +340,7 @@ fn all_of_perftest(path_mtu: &'static str) {
     for cell in all_cells(path_mtu).filter(|cell| cell.gid != LINK_LOCAL) {
         PERFTEST.iter().for_each(|program| lab.perftest(program, cell));
     }
-    lab.expect_nothing_refused();
+    lab.expect_nothing_refused(NEVER);
 }
 
 /// Few rounds each: two programs that poll in an emulated machine hand over to each other rarely.
