@@ -117,7 +117,7 @@ pub const CLIENTS: &[Client] = &[
         settings: &[],
         how: How::Sides {
             server: &["qperf"],
-            client: &["qperf", SERVER, "-cm", "1", "-t", "1", "rc_bw", "ud_bw"],
+            client: &["qperf", SERVER, "-cm", "1", "-t", "1", "rc_bw", "ud_bw", "quit"],
             port: 19765,
         },
         not_yet: Some("on RoCE it needs -cm 1, and that librdmacm"),

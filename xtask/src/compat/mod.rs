@@ -97,7 +97,7 @@ pub fn compat(only: Option<&str>) -> io::Result<()> {
 }
 
 fn log_name(client: &Client, mode: Mode) -> String {
-    let name = format!("{} {}", client.command(), mode.title());
+    let name = format!("{} {}", mode.title(), client.command());
     let mut name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     name.truncate(150);
     name
@@ -147,7 +147,7 @@ fn page(rows: &[(&Client, Vec<String>)]) -> String {
          memory, the same over UDP (`FERROCE_FABRIC=udp`), and between two hosts joined by a veth pair. *pass*: all \
          sides ended with exit code 0 and complained of nothing; the MPI program and the ping-pongs check the data that \
          they receive. Each is run as `ferroce run COMMAND` by an ordinary user, a server before its client; {SERVER} is \
-         the server's address. What all options of perftest do is in [PERFTEST.md](PERFTEST.md), what the library exports \
+         the server's address. Between two hosts `mpirun` starts `ferroce run tests/mpi/exchange` on each. What all options of perftest do is in [PERFTEST.md](PERFTEST.md), what the library exports \
          in [MATRIX.md](MATRIX.md).\n\n\
          | client | version | {} | command |\n|---|---|---|---|---|---|\n",
         system.trim_matches('"'),
