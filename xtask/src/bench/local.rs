@@ -126,7 +126,7 @@ impl Report {
     /// Prints the table, in Markdown.
     fn print(&self) {
         println!("\n{}\n", self.machine);
-        println!("| | limit | peer | Ferroce | × peer | × limit |");
+        println!("| | limit | UCX | Ferroce | × UCX | × limit |");
         println!("|---|---:|---:|---:|---:|---:|");
         for row in &self.comparisons {
             println!(

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use std::{hint, process, ptr, slice};
+use std::{hint, process, ptr};
 
 /// Silence after which either side gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ pub fn copy(size: usize, seconds: u64) -> io::Result<()> {
     let child = fork(|| {
         // The pages are shared until they are written to.
         own.fill(0xa5);
-        hint::black_box(slice::from_ref(&own[0]));
+        hint::black_box(&*own);
         shared.ping.0.store(1, Ordering::Release);
         loop {
             std::thread::sleep(PATIENCE);
