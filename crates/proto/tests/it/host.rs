@@ -1,7 +1,7 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    AtomicOp, Completion, Env, PlaceError, QpEvent, RecvWqe, RemoteAccess, RemoteError, Sge, Source,
+    AtomicOp, Completion, Env, PlaceError, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source,
     TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation};
@@ -62,6 +62,14 @@ pub struct Host {
     pub window: u32,
     /// Packets the fabric still takes; `None` is no limit.
     pub room: Option<usize>,
+    /// Payloads still to come that can't be had.
+    pub payloads_lost: u32,
+    /// Bytes that may still be carried out without the peer; all is claimed to succeed.
+    pub direct: u64,
+    /// What was carried out so: offset and bytes.
+    pub direct_log: Vec<(u64, u32)>,
+    /// The peer is alive and looks at nothing.
+    pub peer_stopped: bool,
 }
 
 impl Host {
@@ -79,6 +87,10 @@ impl Host {
             log: Vec::new(),
             window: 1 << 20,
             room: None,
+            payloads_lost: 0,
+            direct: 0,
+            direct_log: Vec::new(),
+            peer_stopped: false,
         }
     }
 
@@ -105,6 +117,12 @@ impl Host {
 
     pub fn recv_statuses(&self) -> Vec<(u64, WcStatus)> {
         self.recvs.iter().map(|c| (c.wr_id, c.status)).collect()
+    }
+
+    fn loses_payload(&mut self) -> bool {
+        let lost = self.payloads_lost > 0;
+        self.payloads_lost -= u32::from(lost);
+        lost
     }
 
     /// How often an operation left.
@@ -199,6 +217,19 @@ impl Env for Host {
         Ok(())
     }
 
+    fn execute_directly(&mut self, _peer: u32, _wr: &SendWr<u32>, offset: u64, max: u32) -> Option<u32> {
+        let bytes = self.direct.min(u64::from(max)).min(4096) as u32;
+        self.direct -= u64::from(bytes);
+        (bytes > 0).then(|| {
+            self.direct_log.push((offset, bytes));
+            bytes
+        })
+    }
+
+    fn is_undelivered(&self) -> bool {
+        self.peer_stopped
+    }
+
     fn window(&self) -> u32 {
         self.window
     }
@@ -227,6 +258,9 @@ impl Env for Host {
     }
 
     fn place(&mut self, sges: &[Sge], offset: u64, payload: &Self::Payload<'_>) -> Result<(), PlaceError> {
+        if self.loses_payload() {
+            return Err(PlaceError::Lost);
+        }
         self.place_bytes(sges, offset, payload).map_err(|()| PlaceError::Memory)
     }
 
@@ -259,6 +293,9 @@ impl Env for Host {
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64, payload: &Self::Payload<'_>) -> Result<(), RemoteError> {
+        if self.loses_payload() {
+            return Err(RemoteError::Lost);
+        }
         self.region(rkey, va, payload.len() as u64, |r| r.remote_write)?;
         let span = self.span(va, payload.len() as u64);
         self.memory[span].copy_from_slice(payload);

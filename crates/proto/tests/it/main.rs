@@ -12,5 +12,6 @@ mod hostile;
 mod huge;
 mod model;
 mod net;
+mod shared;
 mod transfer;
 mod unreliable;

@@ -1,0 +1,108 @@
+//! What fabrics in shared memory ask of the transport: payloads that can't be had, requests without packets, peers that
+//! are stopped, and the way back to another fabric.
+
+use crate::host::{ALL, BASE};
+use crate::net::{Pair, params, wr};
+use core::time::Duration;
+use ferroce_proto::{QpParams, SendOp, WcStatus};
+use ferroce_wire::{Operation, Service};
+
+const THERE: u64 = BASE + (1 << 20);
+const WRITE: SendOp = SendOp::Write { va: THERE, rkey: ALL };
+
+fn lossless(mtu: u32) -> QpParams {
+    QpParams { lossless: true, ..params(mtu) }
+}
+
+fn pair(mtu: u32) -> Pair {
+    Pair::with(Service::Rc, lossless(mtu), lossless(mtu), 0xff_fff0)
+}
+
+#[test]
+fn payload_that_cannot_be_had_is_asked_for_again_and_used_once() {
+    for (op, len) in [(SendOp::Send, 10_000), (WRITE, 10_000), (SendOp::Send, 5)] {
+        let mut p = pair(4096);
+        p.a.host.fill(BASE, len as usize, 3);
+        p.b.host.post_recv(9, THERE, len);
+        p.b.host.payloads_lost = 1;
+        p.a.post(wr(1, op, BASE, len));
+        p.run();
+        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);
+        assert_eq!(p.b.host.bytes(THERE, len as usize), p.a.host.bytes(BASE, len as usize));
+        let received = usize::from(matches!(op, SendOp::Send));
+        assert_eq!((p.b.host.recvs.len(), p.b.qp.counters().seq_naks_sent), (received, 1));
+    }
+}
+
+#[test]
+fn request_that_needs_no_packet_sends_none_and_completes_in_order() {
+    let mut p = pair(65_536);
+    p.a.host.direct = u64::MAX;
+    for i in 0..3 {
+        p.a.post(wr(i, WRITE, BASE, 10_000));
+    }
+    p.run();
+    use WcStatus::Success;
+    assert_eq!(p.a.host.send_statuses(), [(0, Success), (1, Success), (2, Success)]);
+    assert!(p.a.host.log.is_empty());
+    assert_eq!(p.a.host.direct_log[..4], [(0, 4096), (4096, 4096), (8192, 4096), (0, 4096)]);
+}
+
+#[test]
+fn request_that_stops_needing_no_packet_is_sent_from_its_beginning() {
+    let mut p = pair(65_536);
+    p.a.host.direct = 4096;
+    p.a.host.fill(BASE, 10_000, 8);
+    p.a.post(wr(1, WRITE, BASE, 10_000));
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);
+    assert_eq!(p.a.host.sent(Operation::WriteOnly), 1);
+    assert_eq!(p.b.host.bytes(THERE, 10_000), p.a.host.bytes(BASE, 10_000));
+}
+
+#[test]
+fn request_waits_with_packets_for_those_before_it() {
+    let mut p = pair(65_536);
+    p.a.host.direct = u64::MAX;
+    p.b.host.post_recv(9, THERE, 8);
+    p.a.post(wr(1, SendOp::Send, BASE, 8));
+    p.a.post(wr(2, WRITE, BASE, 8));
+    p.run();
+    assert_eq!(p.a.host.sent(Operation::SendOnly), 1);
+    assert_eq!(p.a.host.sent(Operation::WriteOnly), 1, "the SEND wasn't acknowledged yet");
+    assert!(p.a.host.direct_log.is_empty());
+}
+
+#[test]
+fn stopped_peer_uses_up_no_retries_and_a_dead_one_does() {
+    let mut p = pair(65_536);
+    p.drop_to_b = Some(Box::new(|_| true));
+    p.a.host.peer_stopped = true;
+    p.a.post(wr(1, WRITE, BASE, 8));
+    p.run_for(Duration::from_secs(300));
+    assert!(p.a.host.sends.is_empty());
+    assert_eq!((p.a.qp.counters().timeouts, p.a.host.sent(Operation::WriteOnly)), (0, 1));
+    p.a.host.peer_stopped = false;
+    p.run_for(Duration::from_secs(60));
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RetryExcErr)]);
+}
+
+#[test]
+fn fabric_can_be_changed_while_nothing_has_got_through() {
+    let mut p = Pair::with(Service::Rc, lossless(65_536), params(1024), 0xff_fff0);
+    p.drop_to_b = Some(Box::new(|_| true));
+    p.a.host.fill(BASE, 20_000, 5);
+    p.b.host.post_recv(9, THERE + 100_000, 100);
+    p.a.post(wr(1, WRITE, BASE, 20_000));
+    p.a.post(wr(2, SendOp::Send, BASE, 100));
+    p.a.post(wr(3, SendOp::Read { va: THERE, rkey: ALL }, THERE, 20_000));
+    p.run_for(Duration::from_millis(1));
+    p.drop_to_b = None;
+    p.a.qp.change_fabric(1024, false);
+    p.run();
+    use WcStatus::Success;
+    assert_eq!(p.a.host.send_statuses(), [(1, Success), (2, Success), (3, Success)]);
+    assert_eq!(p.b.host.bytes(THERE, 20_000), p.a.host.bytes(BASE, 20_000));
+    assert_eq!(p.a.host.bytes(THERE, 20_000), p.a.host.bytes(BASE, 20_000));
+    assert_eq!(p.b.host.recv_statuses(), [(9, Success)]);
+}
