@@ -146,7 +146,6 @@ macro_rules! places {
             }
 
             #[test]
-            #[ignore = "a completion that comes right before the event is asked for raises none"]
             fn sleeping_between_messages() {
                 require!(tool("ucx_perftest", "ucx-utils"));
                 let (world, fabric) = require!($value.world());

@@ -89,7 +89,20 @@ struct Queue {
     entries: VecDeque<Wc>,
     capacity: usize,
     armed: Armed,
+    /// How many of the entries, from the oldest on, came before or with the last event.
+    announced: usize,
     overrun: bool,
+}
+
+impl Queue {
+    /// Whether an event was asked for that this completion raises.
+    fn is_awaited(&self, completion: &Completion) -> bool {
+        match self.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => completion.solicited || completion.status != WcStatus::Success,
+        }
+    }
 }
 
 /// A completion queue (ibv_create_cq(3)).
@@ -131,6 +144,7 @@ impl Cq {
                 entries: VecDeque::new(),
                 capacity: cqe as usize,
                 armed: Armed::No,
+                announced: 0,
                 overrun: false,
             }),
             filled: AtomicBool::new(false),
@@ -206,6 +220,7 @@ impl Cq {
         let mut queue = self.queue.lock();
         let n = max.min(queue.entries.len());
         queue.entries.drain(..n).for_each(f);
+        queue.announced = queue.announced.saturating_sub(n);
         if queue.entries.is_empty() {
             self.filled.store(false, Ordering::Release);
         }
@@ -213,14 +228,28 @@ impl Cq {
     }
 
     /// Asks for an event at the next completion, or the next solicited one (ibv_req_notify_cq(3)). Without a channel
-    /// the request has no effect, as on adapters.
-    pub fn request_notify(&self, solicited_only: bool) {
+    /// the request has no effect, as on adapters. A completion that came after the last event and waits in the queue
+    /// raises the event at once, as on adapters: a program may poll, find nothing, ask, and sleep without another poll.
+    pub fn request_notify(self: &Arc<Self>, solicited_only: bool) {
         let mut queue = self.queue.lock();
         queue.armed = match (queue.armed, solicited_only) {
             (Armed::Any, _) | (_, false) => Armed::Any,
             _ => Armed::Solicited,
         };
         self.sleeper.store(self.channel.is_some(), Ordering::Relaxed);
+        let mut unannounced = queue.entries.range(queue.announced..);
+        if unannounced.any(|wc| queue.is_awaited(&wc.completion)) {
+            self.announce(&mut queue);
+        }
+    }
+
+    fn announce(self: &Arc<Self>, queue: &mut Queue) {
+        queue.armed = Armed::No;
+        queue.announced = queue.entries.len();
+        self.sleeper.store(false, Ordering::Relaxed);
+        if let Some(channel) = &self.channel {
+            channel.events.push(self.clone());
+        }
     }
 
     /// Changes the size (ibv_resize_cq(3)).
@@ -250,23 +279,15 @@ impl Cq {
         }
         queue.entries.push_back(wc);
         self.filled.store(true, Ordering::Release);
-        let wanted = match queue.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => wc.completion.solicited || wc.completion.status != WcStatus::Success,
-        };
-        if wanted {
-            queue.armed = Armed::No;
-            self.sleeper.store(false, Ordering::Relaxed);
-            if let Some(channel) = &self.channel {
-                channel.events.push(self.clone());
-            }
+        if queue.is_awaited(&wc.completion) {
+            self.announce(&mut queue);
         }
     }
 
     /// Drops the completions of a QP that goes back to RESET or away.
     pub(crate) fn forget_qp(&self, qp_num: u32) {
         let mut queue = self.queue.lock();
+        queue.announced = queue.entries.range(..queue.announced).filter(|wc| wc.qp_num != qp_num).count();
         queue.entries.retain(|wc| wc.qp_num != qp_num);
         if queue.entries.is_empty() {
             self.filled.store(false, Ordering::Release);
