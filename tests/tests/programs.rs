@@ -109,3 +109,19 @@ fn own_ping_pong_compiles_and_runs_with_and_without_installed_headers() {
         assert!(outcome.client.stdout.contains("2000 iters in "), "{outcome}");
     }
 }
+
+#[test]
+fn process_that_cannot_share_memory_just_now_is_reached_all_the_same() {
+    let world = require!(World::one_host(9000));
+    let program = require!(Artifacts::get().c_program("uneven"));
+    let program = program.to_str().expect("a UTF-8 path");
+    for size in ["100", "100000"] {
+        for tight in ["tight-server", "tight-client"] {
+            for first in ["server-first", "client-first"] {
+                let outcome = Pair::new(&world, Fabric::Any).limit(LIMIT).run(&[program, size, tight, first]);
+                outcome.expect_success().expect_quiet();
+            }
+        }
+    }
+    world.first().expect_no_traces();
+}

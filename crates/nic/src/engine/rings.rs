@@ -90,6 +90,10 @@ impl Engine {
                     env.heard();
                     env.handle(proto, now, &packet.headers, received.payload(ends).into(), &packet.meta);
                 } else {
+                    if env.is_peer_astray(&packet.meta) {
+                        // Any packet over UDP tells it.
+                        env.notify_congestion(ends.1, now);
+                    }
                     tracing::trace!(qpn = packet.headers.bth.dest_qp, meta = ?packet.meta, "packet refused");
                 }
             }

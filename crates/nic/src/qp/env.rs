@@ -206,6 +206,14 @@ impl<'a> QpEnv<'a> {
         !self.qp.has_heard() && own.src == meta.dst && own.dst == meta.src
     }
 
+    /// Is a packet from shared memory one of the peer, which this QP can reach by UDP only?
+    pub(crate) fn is_peer_astray(&self, meta: &PacketMeta) -> bool {
+        let Some(Path::Udp { dest, .. }) = self.path else { return false };
+        self.qp.service != Service::Ud
+            && dest.peer().ip() == meta.src
+            && dest.endpoint().address().ip() == meta.dst
+    }
+
     /// The peer shares memory with this process.
     pub(crate) fn heard(&self) {
         if matches!(self.path, Some(Path::Shm { .. })) {
