@@ -26,6 +26,9 @@ pub enum Error {
     /// The object belongs to a process from before a fork, or its device is gone: EIO.
     #[error("{0}")]
     Dead(String),
+    /// The process couldn't join the host's others: EADDRINUSE when UDP port 4791 is somebody else's.
+    #[error("joining the host's other processes: {0}")]
+    Host(#[from] crate::rendezvous::Error),
     /// The operating system refused.
     #[error("{what}: {source}")]
     Os {
@@ -51,6 +54,7 @@ impl Error {
             Self::Fault(_) => libc::EFAULT,
             Self::Permission(_) => libc::EPERM,
             Self::Dead(_) => libc::EIO,
+            Self::Host(error) => error.errno(),
             Self::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }
@@ -66,11 +70,3 @@ macro_rules! invalid {
     ($($arg:tt)*) => { Err($crate::error::Error::Invalid(format!($($arg)*))) };
 }
 pub(crate) use invalid;
-
-impl From<crate::rendezvous::Error> for Error {
-    fn from(error: crate::rendezvous::Error) -> Self {
-        let source = io::Error::from_raw_os_error(error.errno());
-        tracing::warn!(%error, "joining the host's other processes");
-        Self::Os { what: "joining the host's other processes on UDP port 4791", source }
-    }
-}

@@ -16,7 +16,7 @@ pub struct Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.kernel_rxe, self.uid) {
-            (true, _) => f.write_str("probably the kernel's rdma_rxe, which is loaded"),
+            (true, _) => f.write_str("probably the kernel's rdma_rxe, which is loaded (rmmod rdma_rxe frees the port, and another network namespace has its own)"),
             (false, Some(uid)) => write!(f, "a process of user {uid}"),
             (false, None) => f.write_str("a process that can't be seen from here"),
         }
