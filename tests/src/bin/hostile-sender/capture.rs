@@ -90,7 +90,7 @@ pub(crate) fn write(file: &str, packets: &[Vec<u8>]) -> io::Result<()> {
     fs::write(file, bytes)
 }
 
-/// Reads what [`write`] wrote.
+/// Reads what [`write()`] wrote.
 pub(crate) fn read(file: &str) -> io::Result<Vec<Vec<u8>>> {
     let bytes = fs::read(file)?;
     let (mut rest, mut packets) = (bytes.as_slice(), Vec::new());
