@@ -65,7 +65,9 @@ pub const TOOLS: [&str; 8] = [
 const CONNECTIONS: [&str; 3] = ["RC", "UC", "UD"];
 /// Options of every tool, or of none: perftest says itself what a tool doesn't know.
 const OPTIONS: [&str; 10] =
-    ["", "-e", "-b", "-q 16", "-a", "-I 64 -s 64", "-t 16", "-Q 1", "-r 64", "--use-srq"];
+    ["", "-e", "-b", "-q 16", "-a", "-I 64 -s 64", "-t 16", "-Q 1", "-r 256", "--use-srq"];
+/// Fewer receives than messages: RC waits for a receive, UC and UD drop what finds none.
+const RC_ALONE: [&str; 1] = ["-r 64"];
 /// Options together, of the tools that know them.
 const SEND_BW_TOGETHER: [&str; 5] =
     ["-b -e", "-q 16 -b", "-q 16 -b -e", "-q 16 --use-srq", "-q 16 -b -e --use-srq"];
@@ -117,7 +119,8 @@ impl Cell {
                 _ => &[],
             };
             for connection in CONNECTIONS {
-                let options = OPTIONS.iter().chain(together);
+                let alone: &[&'static str] = if connection == "RC" { &RC_ALONE } else { &[] };
+                let options = OPTIONS.iter().chain(alone).chain(together);
                 cells.extend(options.map(|options| Self { tool, connection, options }));
             }
         }
