@@ -49,9 +49,9 @@ enum Task {
     Perftest {
         /// Only command lines that contain this, and write nothing
         only: Option<String>,
-        /// Keep the verdicts that earlier runs have written down
-        #[arg(long)]
-        resume: bool,
+        /// Which of them run
+        #[arg(long, value_enum, default_value_t = perftest::Run::All)]
+        run: perftest::Run,
     },
     /// Run real clients on one host and on two, and write docs/COMPATIBILITY.md
     Compat {
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::demo(),
         Task::Test { filter } => test::test(filter.as_deref()),
         Task::Matrix { check } => matrix::matrix(check),
-        Task::Perftest { only, resume } => perftest::perftest(only.as_deref(), resume),
+        Task::Perftest { only, run } => perftest::perftest(only.as_deref(), run),
         Task::Compat { only } => compat::compat(only.as_deref()),
         Task::Bench { what } => bench::bench(&what),
         Task::Sanitize => sanitize::sanitize(),

@@ -1,6 +1,7 @@
 //! `cargo xtask perftest`: perftest's whole matrix, and `docs/PERFTEST.md` from what came out.
 
 use crate::{dist, packages};
+use clap::ValueEnum;
 use ferroce_tests::perftest::{Cell, Place, TOOLS, Verdict};
 use ferroce_tests::{Skip, tool};
 use std::collections::HashMap;
@@ -16,26 +17,40 @@ const LIMIT: Duration = Duration::from_secs(100);
 /// A cell with what came of it.
 struct Row {
     cell: Cell,
-    result: Result<[Verdict; Place::ALL.len()], Refused>,
+    /// What came out at each place; `None` where the cell has not run.
+    result: Result<[Option<Verdict>; Place::ALL.len()], Refused>,
 }
 
 /// perftest doesn't take the options of a cell; its reason.
 struct Refused(String);
 
-/// Runs the cells whose line contains `only` at all places; writes the page when that was the whole matrix.
+/// Which cells run.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Run {
+    /// All
+    All,
+    /// Those without a verdict from an earlier run
+    Rest,
+    /// None: write the page from the verdicts that there are
+    None,
+}
+
+/// Runs cells whose line contains `only` at all places; writes the page when that was the whole matrix.
 ///
-/// `resume` keeps the verdicts that earlier runs have written down. They lie in `perftest/` of the target directory, with
+/// The verdicts are written down as they come. They lie in `perftest/` of the target directory, with
 /// what both sides of a failing cell wrote.
 ///
 /// # Errors
 /// The build fails, this machine lacks perftest or namespaces, or a cell fails.
-pub fn perftest(only: Option<&str>, resume: bool) -> io::Result<()> {
-    packages::install_for_tests();
-    dist::dist("release")?;
+pub fn perftest(only: Option<&str>, run: Run) -> io::Result<()> {
+    if run != Run::None {
+        packages::install_for_tests();
+        dist::dist("release")?;
+    }
     let lacking = |skip: Skip| io::Error::other(skip.0);
     tool(TOOLS[0], "perftest").map_err(lacking)?;
-    let journal = Journal::open(dist::target().join("perftest"), resume || only.is_some())?;
-    let known = if resume { journal.verdicts()? } else { HashMap::new() };
+    let journal = Journal::open(dist::target().join("perftest"), run != Run::All || only.is_some())?;
+    let known = if run == Run::All { HashMap::new() } else { journal.verdicts()? };
     let cells =
         Cell::all().into_iter().filter(|cell| only.is_none_or(|part| cell.to_string().contains(part)));
     let mut rows: Vec<Row> = Vec::new();
@@ -49,17 +64,17 @@ pub fn perftest(only: Option<&str>, resume: bool) -> io::Result<()> {
             rows.push(Row { cell, result: Err(Refused(reason)) });
             continue;
         }
-        let mut verdicts = [const { Verdict::Ok }; Place::ALL.len()];
+        let mut verdicts = [const { None }; Place::ALL.len()];
         for (place, slot) in Place::ALL.into_iter().zip(&mut verdicts) {
             let line = format!("{cell}, {place}");
-            if let Some(verdict) = known.get(&line) {
-                slot.clone_from(verdict);
+            *slot = known.get(&line).cloned();
+            if slot.is_some() || run == Run::None {
                 continue;
             }
             let (verdict, said) = cell.run(place, LIMIT).map_err(lacking)?;
             println!("{line}: {}", word(&verdict));
             journal.add(&line, &verdict, &said)?;
-            *slot = verdict;
+            *slot = Some(verdict);
         }
         rows.push(Row { cell, result: Ok(verdicts) });
     }
@@ -67,8 +82,11 @@ pub fn perftest(only: Option<&str>, resume: bool) -> io::Result<()> {
         fs::write(dist::workspace().join("docs/PERFTEST.md"), page(&rows))?;
     }
     println!("{}", summary(&rows));
-    let failing = rows.iter().map(Row::failing).sum::<usize>();
-    if failing == 0 { Ok(()) } else { Err(io::Error::other(format!("see {}", journal.directory.display()))) }
+    if sum(&rows).1 == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("see {}", journal.directory.display())))
+    }
 }
 
 /// Verdicts, written down as they come: the whole matrix takes long.
@@ -111,9 +129,11 @@ impl Journal {
 }
 
 impl Row {
-    fn failing(&self) -> usize {
-        let verdicts = self.result.iter().flatten();
-        verdicts.filter(|verdict| matches!(verdict, Verdict::Fails(_))).count()
+    /// How many of its runs have a verdict, and how many of those failed.
+    fn counts(&self) -> (usize, usize) {
+        let verdicts: Vec<&Verdict> = self.result.iter().flatten().flatten().collect();
+        let failing = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Fails(_))).count();
+        (verdicts.len(), failing)
     }
 }
 
@@ -130,14 +150,19 @@ fn escaped(text: &str) -> String {
 
 fn summary(rows: &[Row]) -> String {
     let refused = rows.iter().filter(|row| row.result.is_err()).count();
-    let run = (rows.len() - refused) * Place::ALL.len();
-    let failing = rows.iter().map(Row::failing).sum::<usize>();
+    let all = (rows.len() - refused) * Place::ALL.len();
+    let (run, failing) = sum(rows);
     format!(
-        "{} command lines; perftest itself refuses {refused} of them. Of the {run} runs of the others {} are ok and \
-         {failing} fail.",
+        "{} command lines; perftest itself refuses {refused} of them. Of the {all} runs of the others {} are ok, {failing} \
+         fail and {} have not run yet.",
         rows.len(),
-        run - failing
+        run - failing,
+        all - run
     )
+}
+
+fn sum(rows: &[Row]) -> (usize, usize) {
+    rows.iter().map(Row::counts).fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1))
 }
 
 fn page(rows: &[Row]) -> String {
@@ -158,7 +183,10 @@ fn page(rows: &[Row]) -> String {
         for row in rows.iter().filter(|row| row.cell.tool == tool) {
             let options = format!("-c {} {}", row.cell.connection, row.cell.options);
             let columns = match &row.result {
-                Ok(verdicts) => verdicts.each_ref().map(word).join(" | "),
+                Ok(verdicts) => verdicts
+                    .each_ref()
+                    .map(|verdict| verdict.as_ref().map_or_else(|| "not run yet".into(), word))
+                    .join(" | "),
                 Err(Refused(reason)) => {
                     let columns = vec!["refused"; Place::ALL.len()].join(" | ");
                     columns.replacen("refused", &format!("refused: {}", escaped(reason)), 1)
@@ -178,17 +206,17 @@ mod tests {
     fn page_says_what_is_ok_refused_and_failing() {
         let cell = Cell::named("ib_read_bw -c RC -e");
         let fails = Verdict::Fails("client dies of signal 6".into());
-        let mut verdicts = [const { Verdict::Ok }; Place::ALL.len()];
-        verdicts[1] = fails;
+        let mut verdicts = [const { Some(Verdict::Ok) }; Place::ALL.len()];
+        (verdicts[1], verdicts[2]) = (Some(fails), None);
         let rows = [
             Row { cell, result: Ok(verdicts) },
             Row { cell: Cell::named("ib_read_bw -c RC --use-srq"), result: Err(Refused("only SEND".into())) },
         ];
         let page = page(&rows);
         assert!(page.contains("2 command lines; perftest itself refuses 1 of them. Of the 4 runs"), "{page}");
-        assert!(page.contains("3 are ok and 1 fail"), "{page}");
+        assert!(page.contains("2 are ok, 1 fail and 1 have not run yet"), "{page}");
         assert!(
-            page.contains("| `-c RC -e` | ok | **fails**: client dies of signal 6 | ok | ok |"),
+            page.contains("| `-c RC -e` | ok | **fails**: client dies of signal 6 | not run yet | ok |"),
             "{page}"
         );
         assert!(page.contains("| `-c RC --use-srq` | refused: only SEND | refused | refused | refused |"));
