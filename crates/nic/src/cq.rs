@@ -89,7 +89,7 @@ struct Queue {
     entries: VecDeque<Wc>,
     capacity: usize,
     armed: Armed,
-    /// How many of the entries, from the oldest on, came before or with the last event.
+    /// How many of the entries, from the oldest on, came before or with the last event, and before the last poll.
     announced: usize,
     overrun: bool,
 }
@@ -220,7 +220,10 @@ impl Cq {
         let mut queue = self.queue.lock();
         let n = max.min(queue.entries.len());
         queue.entries.drain(..n).for_each(f);
-        queue.announced = queue.announced.saturating_sub(n);
+        if n > 0 {
+            // What is left after a poll counts as new: a program that takes a few at a time may ask for an event and sleep.
+            queue.announced = 0;
+        }
         if queue.entries.is_empty() {
             self.filled.store(false, Ordering::Release);
         }
@@ -228,8 +231,8 @@ impl Cq {
     }
 
     /// Asks for an event at the next completion, or the next solicited one (ibv_req_notify_cq(3)). Without a channel
-    /// the request has no effect, as on adapters. A completion that came after the last event and waits in the queue
-    /// raises the event at once, as on adapters: a program may poll, find nothing, ask, and sleep without another poll.
+    /// the request has no effect, as on adapters. A completion that came after the last event, or was left by the last
+    /// poll, raises the event at once, as on adapters: a program may poll, ask, and sleep without another poll.
     pub fn request_notify(self: &Arc<Self>, solicited_only: bool) {
         let mut queue = self.queue.lock();
         queue.armed = match (queue.armed, solicited_only) {
