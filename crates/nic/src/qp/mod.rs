@@ -5,10 +5,13 @@
 
 mod attr;
 mod env;
+mod fabric;
+mod payload;
 
 pub(crate) use crate::ah::Path;
 pub use attr::{AddressVector, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
-pub(crate) use env::{Origin, QpEnv, ReadAhead};
+pub(crate) use env::{Origin, QpEnv};
+pub(crate) use payload::ReadAhead;
 
 use crate::ah::Ah;
 use crate::cq::{Cq, Wc};
@@ -17,7 +20,8 @@ use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
-use crate::shm::{self, Link};
+use crate::shm;
+use fabric::Listing;
 use ferroce_proto::{Counters, Data, Instant, PostError, QpState, RecvWqe, SendOp, SendWr};
 use ferroce_wire::Service;
 use parking_lot::Mutex;
@@ -28,9 +32,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 pub const MAX_INLINE: u32 = 1024;
 /// Bytes a QP may send in one go before others get their turn.
 const BUDGET: u32 = 64 * 1024;
-/// Path MTU between QPs of one host.
-const LOCAL_MTU: u32 = shm::MAX_PAYLOAD as u32;
-
 /// Sizes of a QP's queues (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // ibv_create_qp(3)
@@ -66,15 +67,6 @@ struct Inner {
     attr: QpAttr,
     path: Option<Path>,
     listing: Listing,
-}
-
-/// Whether other processes find the QP in this one's directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Listing {
-    No,
-    Listed,
-    /// Not any more, but one that found it before may still be using it.
-    Withdrawn,
 }
 
 /// A queue pair (ibv_create_qp(3)).
@@ -297,115 +289,6 @@ impl Qp {
         })
     }
 
-    /// The path that IBV_QP_AV leads to, with its MTU in bytes.
-    fn new_path(&self, attr: &QpAttr, bits: u32) -> Result<Option<(Path, u32)>> {
-        if bits & mask::AV == 0 || self.service == Service::Ud {
-            return Ok(None);
-        }
-        let (from, old) = {
-            let inner = self.inner.lock();
-            (inner.proto.state(), inner.attr)
-        };
-        // What is wrong is said before another process is bothered.
-        let to = attr::check(self.service, from, attr, bits)?;
-        if to == QpState::Reset || self.is_inherited() {
-            return Ok(None);
-        }
-        let qpn = if bits & mask::DEST_QPN != 0 { attr.dest_qpn } else { old.dest_qpn };
-        let mtu_code = if bits & mask::PATH_MTU != 0 { attr.path_mtu } else { old.path_mtu };
-        let mtu = 128 << mtu_code;
-        let path = self.engine.path(self.pd.context(), &attr.av, qpn)?;
-        match path {
-            Path::Local { .. } | Path::Shm { .. } => Ok(Some((path, LOCAL_MTU))),
-            Path::Udp { .. } => {
-                let active = self.engine.path_mtu(&path, self.pd.context());
-                if mtu > active {
-                    return invalid!("path_mtu {mtu} is above the {active} bytes that this path carries");
-                }
-                Ok(Some((path, mtu)))
-            }
-        }
-    }
-
-    /// UC needs no pace where it can see how full the peer's socket is.
-    fn is_lossless(&self, path: &Path) -> bool {
-        match path {
-            Path::Local { .. } | Path::Shm { .. } => true,
-            Path::Udp { share, .. } => self.service == Service::Uc && share.is_on_this_host(),
-        }
-    }
-
-    fn has_heard(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
-    }
-
-    /// The peer shares memory with this process: it won't use a socket.
-    fn hear(&self) {
-        if !self.has_heard() {
-            self.heard.store(true, Ordering::Relaxed);
-            self.engine.listen(self.qpn, false, None);
-        }
-    }
-
-    /// Uses UDP from here on, as the peer does; unless something has come from it through shared memory.
-    pub(crate) fn fall_back(self: &Arc<Self>, work: &mut Work, now: Instant) {
-        let mut inner = self.inner.lock();
-        self.fall_back_locked(&mut inner);
-        self.work_locked(&mut inner, work, now, |_, _| ());
-    }
-
-    fn fall_back_locked(&self, inner: &mut Inner) {
-        if self.has_heard() || self.is_inherited() || !matches!(inner.path, Some(Path::Shm { .. })) {
-            return;
-        }
-        let context = self.pd.context();
-        let route = self.engine.route(context, &inner.attr.av);
-        let path = match route.and_then(|route| self.engine.udp_path(&route, inner.attr.dest_qpn)) {
-            Ok(path) => path,
-            Err(error) => return tracing::warn!(qpn = self.qpn, %error, "no path over UDP either"),
-        };
-        tracing::debug!(qpn = self.qpn, "the peer doesn't share memory with this process: going by UDP");
-        if inner.listing == Listing::Listed {
-            inner.listing = Listing::Withdrawn;
-            shm::withdraw_qp(self.qpn);
-        }
-        let mtu = (128 << inner.attr.path_mtu).min(self.engine.path_mtu(&path, context));
-        inner.proto.change_fabric(mtu, self.is_lossless(&path));
-        self.engine.listen(self.qpn, true, Some(&path));
-        inner.path = Some(path);
-    }
-
-    /// Lets the peer's process reach memory through this QP without this process, where that is possible.
-    fn list(&self, inner: &mut Inner) {
-        let shared = self.service == Service::Rc && matches!(inner.path, Some(Path::Shm { .. }));
-        if !shared
-            || inner.listing == Listing::Listed
-            || self.engine.has_capture()
-            || !matches!(inner.proto.state(), QpState::Rts | QpState::Sqd)
-        {
-            return;
-        }
-        if let Some(directory) = shm::own_directory() {
-            let params = inner.proto.params();
-            let reads = params.max_dest_rd_atomic > 0;
-            if directory.publish_qp(self.qpn, params.dest_qpn, self.pd.id(), params.access, reads) {
-                inner.listing = Listing::Listed;
-            }
-        }
-    }
-
-    /// Undoes [`Qp::list`]; when this returns, no other process accesses memory through the QP.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] when one is in the middle of an access and doesn't end it within a second.
-    fn unlist(&self) -> Result<()> {
-        let before = std::mem::replace(&mut self.inner.lock().listing, Listing::No);
-        if self.is_inherited() || before == Listing::No {
-            return Ok(());
-        }
-        shm::revoke_qp(self.qpn).inspect_err(|_| self.inner.lock().listing = before)
-    }
-
     fn set_params(&self, inner: &mut Inner) {
         let attr = inner.attr;
         let params = inner.proto.params_mut();
@@ -595,16 +478,6 @@ impl Qp {
         if self.inbox.has_records() {
             work.kicks.push(self.clone());
         }
-    }
-
-    /// Goes on when there is room in a link's ring, or, where packets may be lost, after a while. False when there is room
-    /// already.
-    fn wait_for_room(self: &Arc<Self>, link: &Link, now: Instant) -> bool {
-        let waits = link.block(self);
-        if waits && self.service != Service::Rc {
-            self.engine.schedule(self, link.stuck_at(now));
-        }
-        waits
     }
 
     /// Keeps the QP still over a fork.

@@ -21,6 +21,7 @@ mod hello;
 mod link;
 mod links;
 mod memory;
+mod payload;
 mod peer_memory;
 mod protocol;
 mod record;
@@ -28,6 +29,7 @@ mod record;
 pub mod untrusted;
 
 pub(crate) use directory::{Purpose, forget_after_fork, own as own_directory};
-pub(crate) use link::{Link, Peer, Received, RingBytes, Sent, ShmPayload};
+pub(crate) use link::{Link, Peer, Sent};
 pub(crate) use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
+pub(crate) use payload::{Received, RingBytes, ShmPayload};
 pub(crate) use record::{MAX_PAYLOAD, MAX_PIECES, Piece, Pieces};

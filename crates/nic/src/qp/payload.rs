@@ -1,0 +1,236 @@
+//! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
+
+use crate::mem::{MrTable, copy};
+use crate::shm::{MAX_PIECES, Piece, Pieces, RingBytes, ShmPayload};
+use ferroce_proto::{Payload, PlaceError, RemoteAccess, Sge, Source, TransmitError};
+
+/// How much of a message is read ahead of the packets that carry it.
+const READ_AHEAD: usize = 64 * 1024;
+
+/// A packet's payload, wherever it lies.
+#[derive(Clone, Copy)]
+pub(crate) enum RxPayload<'a> {
+    Bytes(&'a [u8]),
+    Shared(ShmPayload<'a>),
+}
+
+impl<'a> From<&'a [u8]> for RxPayload<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl<'a> From<ShmPayload<'a>> for RxPayload<'a> {
+    fn from(payload: ShmPayload<'a>) -> Self {
+        Self::Shared(payload)
+    }
+}
+
+impl Payload for RxPayload<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Shared(payload) => payload.len(),
+        }
+    }
+}
+
+impl RxPayload<'_> {
+    /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
+    pub(super) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), PlaceError> {
+        match self {
+            Self::Bytes(bytes) => {
+                copy::write(addr, &bytes[offset..offset + len]).map_err(|copy::Fault| PlaceError::Memory)
+            }
+            Self::Shared(payload) => payload.copy_to(offset, addr, len),
+        }
+    }
+}
+
+/// The bytes of a message around the packet that was sent last: one copy by the kernel serves many packets.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    message: usize,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl ReadAhead {
+    /// Forgets everything: the bytes may be stale once the QP's lock has been released.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Fills `dst` from `offset` of the message that `sges` describe.
+    ///
+    /// # Errors
+    /// A key or the memory is wrong.
+    fn read(&mut self, pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> {
+        let message = sges.as_ptr() as usize;
+        let hit = |ahead: &Self| {
+            let start = offset.checked_sub(ahead.offset).filter(|_| ahead.message == message)? as usize;
+            (start + dst.len() <= ahead.bytes.len()).then_some(start)
+        };
+        if let Some(start) = hit(self) {
+            dst.copy_from_slice(&self.bytes[start..start + dst.len()]);
+            return Ok(());
+        }
+        let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
+        let left = total.saturating_sub(offset);
+        if left >= 2 * dst.len() as u64 && left as usize > dst.len() {
+            let len = READ_AHEAD.min(left as usize);
+            self.bytes.resize(len, 0);
+            self.message = message;
+            self.offset = offset;
+            if gather(pd, sges, offset, &mut self.bytes).is_ok() {
+                dst.copy_from_slice(&self.bytes[..dst.len()]);
+                return Ok(());
+            }
+            self.bytes.clear();
+        }
+        gather(pd, sges, offset, dst)
+    }
+}
+
+/// The parts of the elements that make up `len` bytes from `offset` of the message, with their place in it.
+fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (Sge, usize)> + '_ {
+    let end = offset + len as u64;
+    let mut at = 0u64;
+    sges.iter().filter_map(move |sge| {
+        let (from, to) = (at.max(offset), (at + u64::from(sge.length)).min(end));
+        let start = at;
+        at += u64::from(sge.length);
+        (from < to).then(|| {
+            let piece = Sge { addr: sge.addr.wrapping_add(from - start), length: (to - from) as u32, ..*sge };
+            (piece, (from - offset) as usize)
+        })
+    })
+}
+
+fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> {
+    let table = MrTable::global();
+    for (piece, at) in pieces(sges, offset, dst.len()) {
+        let part = &mut dst[at..at + piece.length as usize];
+        table.local(pd, &piece, false, |addr| copy::read(addr, part))?;
+    }
+    Ok(())
+}
+
+pub(super) fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &RxPayload<'_>) -> Result<(), PlaceError> {
+    let table = MrTable::global();
+    let mut done = 0;
+    for (piece, at) in pieces(sges, offset, src.len()) {
+        let len = piece.length as usize;
+        let mut copied = Ok(());
+        let copy = |addr| {
+            copied = src.copy_to(at, addr, len);
+            copied.map_err(|_| copy::Fault)
+        };
+        if table.local(pd, &piece, true, copy).is_err() {
+            return Err(copied.err().unwrap_or(PlaceError::Memory));
+        }
+        done += len;
+    }
+    if done == src.len() { Ok(()) } else { Err(PlaceError::Memory) }
+}
+
+/// Runs `f` with place, address and length of each part of `len` bytes from `offset` of a message; `None` when a key or a
+/// copy is wrong: a packet then finds out which.
+pub(super) fn each_piece(
+    pd: u32,
+    sges: &[Sge],
+    offset: u64,
+    len: usize,
+    write: bool,
+    mut f: impl FnMut(u64, u64, usize) -> bool,
+) -> Option<u32> {
+    let table = MrTable::global();
+    for (piece, at) in pieces(sges, offset, len) {
+        let copied = |addr| if f(at as u64, addr, piece.length as usize) { Ok(()) } else { Err(copy::Fault) };
+        table.local(pd, &piece, write, copied).ok()?;
+    }
+    Some(len as u32)
+}
+
+/// The parts of a payload that the peer may fetch itself; `None` when it has to come through the ring. Keys, rights and
+/// ranges are checked here.
+pub(super) fn references(pd: u32, source: Source<'_>) -> Result<Option<Pieces>, TransmitError> {
+    let Source::Local { sges, offset, len } = source else { return Ok(None) };
+    let parts: Pieces = pieces(sges, offset, len as usize)
+        .map(|(part, _)| Piece { key: part.lkey, len: part.length, va: part.addr })
+        .collect();
+    if parts.len() > MAX_PIECES {
+        return Ok(None);
+    }
+    for (part, _) in pieces(sges, offset, len as usize) {
+        MrTable::global().local(pd, &part, false, |_| Ok(())).map_err(|()| TransmitError::Local)?;
+    }
+    Ok(Some(parts))
+}
+
+/// Fills a record's payload with the one that `source` names.
+pub(super) fn fill_ring(pd: u32, source: Source<'_>, ring: &RingBytes<'_>) -> Result<(), TransmitError> {
+    let table = MrTable::global();
+    match source {
+        Source::None => Ok(()),
+        Source::Bytes(bytes) => {
+            ring.put(bytes);
+            Ok(())
+        }
+        Source::Local { sges, offset, len } => pieces(sges, offset, len as usize)
+            .try_for_each(|(piece, at)| {
+                let len = piece.length as usize;
+                table.local(pd, &piece, false, |addr| ring.copy_from(at, addr, len))
+            })
+            .map_err(|()| TransmitError::Local),
+        Source::Remote { rkey, va, len } => table
+            .remote(pd, rkey, va, u64::from(len), RemoteAccess::Read, |addr| {
+                ring.copy_from(0, addr, len as usize)
+            })
+            .map_err(TransmitError::Remote),
+    }
+}
+
+/// Fills `buf` with the payload that `source` names.
+pub(super) fn fill(
+    pd: u32,
+    ahead: &mut ReadAhead,
+    source: Source<'_>,
+    buf: &mut [u8],
+) -> Result<(), TransmitError> {
+    match source {
+        Source::None => Ok(()),
+        Source::Bytes(bytes) => {
+            buf.copy_from_slice(bytes);
+            Ok(())
+        }
+        Source::Local { sges, offset, .. } => {
+            ahead.read(pd, sges, offset, buf).map_err(|()| TransmitError::Local)
+        }
+        Source::Remote { rkey, va, len } => MrTable::global()
+            .remote(pd, rkey, va, u64::from(len), RemoteAccess::Read, |addr| copy::read(addr, buf))
+            .map_err(TransmitError::Remote),
+    }
+}
+
+pub(super) fn source_len(source: &Source<'_>) -> usize {
+    match *source {
+        Source::None => 0,
+        Source::Bytes(bytes) => bytes.len(),
+        Source::Local { len, .. } | Source::Remote { len, .. } => len as usize,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_exactly_the_asked_bytes() {
+        let sge = |addr, length| Sge { addr, length, lkey: 1 };
+        let sges = [sge(100, 10), sge(200, 0), sge(300, 5), sge(400, 10)];
+        let got: Vec<_> = pieces(&sges, 8, 10).map(|(s, at)| (s.addr, s.length, at)).collect();
+        assert_eq!(got, [(108, 2, 0), (300, 5, 2), (400, 3, 7)]);
+        assert_eq!(pieces(&sges, 25, 4).count(), 0);
+    }
+}

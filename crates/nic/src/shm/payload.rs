@@ -1,0 +1,160 @@
+//! Payloads on their way through a link: into a ring, out of it, or straight out of the peer's memory.
+
+use super::directory::{Ends, Purpose};
+use super::link::{Link, Peer};
+use super::memory::SharedMemory;
+use super::record::{Body, Packet, Piece};
+use crate::mem::copy::{self, Fault};
+use ferroce_proto::PlaceError;
+
+/// Room for a payload in a ring.
+pub(crate) struct RingBytes<'a> {
+    memory: &'a SharedMemory,
+    at: usize,
+    len: usize,
+}
+
+impl<'a> RingBytes<'a> {
+    /// `len` bytes from byte `at` of `memory`.
+    pub(super) fn new(memory: &'a SharedMemory, at: usize, len: usize) -> Self {
+        Self { memory, at, len }
+    }
+
+    /// Copies bytes of this library in.
+    pub(crate) fn put(&self, bytes: &[u8]) {
+        self.memory.write(self.at, &bytes[..bytes.len().min(self.len)]);
+    }
+
+    /// The bytes, for showing.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.memory.read(self.at, &mut bytes);
+        bytes
+    }
+
+    /// Copies `len` bytes of the program's memory at `addr` to byte `offset` of the payload.
+    ///
+    /// # Errors
+    /// The memory isn't there.
+    pub(crate) fn copy_from(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
+        assert!(offset <= self.len && len <= self.len - offset);
+        let at = self.at + offset;
+        copy::read_to_file(addr, self.memory.fd(), at, self.memory.pointer(at), len)
+    }
+}
+
+/// A packet that has arrived.
+pub(crate) struct Received<'a> {
+    link: &'a Link,
+    pub(crate) packet: Packet,
+}
+
+impl<'a> Received<'a> {
+    pub(super) fn new(link: &'a Link, packet: Packet) -> Self {
+        Self { link, packet }
+    }
+
+    /// The process it is from.
+    pub(crate) fn peer(&self) -> Peer {
+        self.link.peer()
+    }
+
+    /// Its payload, for the QP at whose end of `ends` it has arrived.
+    pub(crate) fn payload(&self, ends: Ends) -> ShmPayload<'_> {
+        match &self.packet.body {
+            &Body::Inline { at, len } => ShmPayload::Ring { memory: &self.link.memory, at, len },
+            Body::Reference(pieces) => ShmPayload::Peer { link: self.link, ends, pieces },
+        }
+    }
+}
+
+/// The payload of a packet. The peer may still change its bytes.
+#[derive(Clone, Copy)]
+pub(crate) enum ShmPayload<'a> {
+    /// In a ring.
+    Ring { memory: &'a SharedMemory, at: usize, len: usize },
+    /// In the peer's memory.
+    Peer { link: &'a Link, ends: Ends, pieces: &'a [Piece] },
+}
+
+impl ShmPayload<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Ring { len, .. } => *len,
+            Self::Peer { pieces, .. } => pieces.iter().map(|piece| piece.len as usize).sum(),
+        }
+    }
+
+    /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
+    ///
+    /// # Errors
+    /// See [`PlaceError`].
+    pub(crate) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), PlaceError> {
+        match *self {
+            Self::Ring { memory, at, len: whole } => {
+                assert!(offset <= whole && len <= whole - offset);
+                copy::write_from_file(addr, memory.fd(), at + offset, len).map_err(|Fault| PlaceError::Memory)
+            }
+            Self::Peer { link, ends, pieces } => link.fetch(ends, pieces, offset, addr, len),
+        }
+    }
+
+    /// The bytes, for showing; fewer where they can't be had.
+    pub(crate) fn to_vec(self) -> Vec<u8> {
+        match self {
+            Self::Ring { memory, at, len } => {
+                let mut bytes = vec![0; len];
+                memory.read(at, &mut bytes);
+                bytes
+            }
+            Self::Peer { .. } => Vec::new(),
+        }
+    }
+}
+
+impl Link {
+    /// Copies `len` bytes from `offset` of `pieces` of the peer's memory to the program's memory at `addr`.
+    fn fetch(
+        &self,
+        ends: Ends,
+        pieces: &[Piece],
+        offset: usize,
+        addr: u64,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        let mut begin = 0;
+        let (mut done, end) = (0, offset + len);
+        for piece in pieces {
+            let (from, to) = (begin.max(offset), (begin + piece.len as usize).min(end));
+            if from < to {
+                let part = (piece.key, piece.va.wrapping_add((from - begin) as u64), (to - from) as u64);
+                self.fetch_part(ends, part, addr + done as u64)?;
+                done += to - from;
+            }
+            begin += piece.len as usize;
+        }
+        if done == len { Ok(()) } else { Err(PlaceError::Lost) }
+    }
+
+    fn fetch_part(&self, ends: Ends, (key, va, len): (u32, u64, u64), addr: u64) -> Result<(), PlaceError> {
+        let part = (key, va, len);
+        let copied = self.access(ends, part, Purpose::Fetch, |peer, from| {
+            peer.read(from, addr, len as usize).then_some(())
+        });
+        if copied.is_some() {
+            return Ok(());
+        }
+        // Whose memory is it that isn't there?
+        let mut scratch = vec![0u8; len as usize];
+        let to = scratch.as_mut_ptr() as u64;
+        let readable = self
+            .access(ends, part, Purpose::Fetch, |peer, from| peer.read(from, to, len as usize).then_some(()));
+        if readable.is_some() {
+            return Err(PlaceError::Memory);
+        }
+        // The sender finds out by copying itself what is wrong, and what comes next comes through the ring.
+        tracing::debug!(pid = self.pid, "a payload can't be fetched");
+        self.offer_to_fetch(false);
+        Err(PlaceError::Lost)
+    }
+}
