@@ -331,16 +331,8 @@ impl<A: Clone> Qp<A> {
     /// A BTH towards the connected peer.
     pub(crate) fn bth(&self, operation: Operation, psn: u32) -> Bth {
         Bth {
-            opcode: Opcode { service: self.service, operation },
-            solicited: false,
-            migrated: true,
-            pad: 0,
             pkey: self.params.pkey,
-            fecn: false,
-            becn: false,
-            dest_qp: self.params.dest_qpn,
-            ack_request: false,
-            psn,
+            ..Bth::new(Opcode { service: self.service, operation }, self.params.dest_qpn, psn)
         }
     }
 

@@ -92,6 +92,25 @@ pub struct Headers {
     pub invalidate_rkey: Option<u32>,
 }
 
+impl Bth {
+    /// A packet of the default partition that asks for nothing.
+    #[must_use]
+    pub const fn new(opcode: Opcode, dest_qp: u32, psn: u32) -> Self {
+        Self {
+            opcode,
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            pkey: 0xffff,
+            fecn: false,
+            becn: false,
+            dest_qp,
+            ack_request: false,
+            psn,
+        }
+    }
+}
+
 impl Headers {
     /// A packet with a BTH alone; the caller adds what the opcode asks for.
     #[must_use]

@@ -255,18 +255,7 @@ mod tests {
     const AT: usize = 128;
 
     fn headers(opcode: Opcode) -> Headers {
-        let bth = Bth {
-            opcode,
-            solicited: true,
-            migrated: true,
-            pad: 0,
-            pkey: 0xffff,
-            fecn: false,
-            becn: false,
-            dest_qp: 0x12_3456,
-            ack_request: true,
-            psn: 0xab_cdef,
-        };
+        let bth = Bth { solicited: true, ack_request: true, ..Bth::new(opcode, 0x12_3456, 0xab_cdef) };
         let (va, rkey) = (0x0123_4567_89ab_cdef, 0x7654_3210);
         Headers {
             bth,

@@ -96,18 +96,7 @@ mod tests {
     use std::net::Ipv6Addr;
 
     fn packet(payload: usize, pieces: Option<usize>, on_wire: u16) -> Vec<u8> {
-        let headers = Headers::new(Bth {
-            opcode: Opcode::new(Service::Rc, Operation::SendOnly).unwrap(),
-            solicited: false,
-            migrated: true,
-            pad: 0,
-            pkey: 0xffff,
-            fecn: false,
-            becn: false,
-            dest_qp: 7,
-            ack_request: false,
-            psn: 9,
-        });
+        let headers = Headers::new(Bth::new(Opcode::new(Service::Rc, Operation::SendOnly).unwrap(), 7, 9));
         let ip = Ipv6Addr::LOCALHOST.into();
         let meta = PacketMeta { src: ip, dst: ip, tos: 0, ttl: 64, len: on_wire };
         let draft = match pieces {

@@ -224,18 +224,7 @@ mod tests {
 
     fn headers(psn: u32) -> Headers {
         let opcode = Opcode { service: Service::Rc, operation: Operation::SendMiddle };
-        Headers::new(Bth {
-            opcode,
-            solicited: false,
-            migrated: true,
-            pad: 0,
-            pkey: 0xffff,
-            fecn: false,
-            becn: false,
-            dest_qp: 0x1000,
-            ack_request: false,
-            psn,
-        })
+        Headers::new(Bth::new(opcode, 0x1000, psn))
     }
 
     #[test]

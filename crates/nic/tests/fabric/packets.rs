@@ -7,18 +7,7 @@ use std::net::IpAddr;
 
 pub fn headers(operation: Operation, qpn: u32, psn: u32) -> Headers {
     let opcode = Opcode::new(Service::Rc, operation).unwrap();
-    let mut headers = Headers::new(Bth {
-        opcode,
-        solicited: false,
-        migrated: true,
-        pad: 0,
-        pkey: 0xffff,
-        fecn: false,
-        becn: false,
-        dest_qp: qpn,
-        ack_request: false,
-        psn,
-    });
+    let mut headers = Headers::new(Bth::new(opcode, qpn, psn));
     if operation == Operation::WriteFirst {
         headers.reth = Some(Reth { va: 0x1000, rkey: 7, dma_len: 1 << 20 });
     }

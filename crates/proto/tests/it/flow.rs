@@ -12,18 +12,7 @@ const READ: SendOp = SendOp::Read { va: THERE, rkey: ALL };
 
 fn frame(operation: Operation, psn: u32, payload: &[u8]) -> Frame {
     let opcode = Opcode::new(Service::Rc, operation).unwrap();
-    let bth = Bth {
-        opcode,
-        solicited: false,
-        migrated: true,
-        pad: 0,
-        pkey: 0xffff,
-        fecn: false,
-        becn: false,
-        dest_qp: 0x22,
-        ack_request: true,
-        psn,
-    };
+    let bth = Bth { ack_request: true, ..Bth::new(opcode, 0x22, psn) };
     Frame { headers: Headers::new(bth), payload: payload.to_vec() }
 }
 

@@ -55,18 +55,7 @@ fn v6() -> Envelope {
 
 fn headers_of(operation: Operation, psn: u32) -> Headers {
     let opcode = Opcode::new(Service::Rc, operation).unwrap();
-    let mut h = Headers::new(Bth {
-        opcode,
-        solicited: false,
-        migrated: true,
-        pad: 0,
-        pkey: 0xffff,
-        fecn: false,
-        becn: false,
-        dest_qp: 0x123456,
-        ack_request: true,
-        psn,
-    });
+    let mut h = Headers::new(Bth { ack_request: true, ..Bth::new(opcode, 0x123456, psn) });
     h.aeth = opcode.carries_aeth().then_some(Aeth { syndrome: 0x1f, msn: 3 });
     h.reth = opcode.carries_reth().then_some(Reth { va: 0x1000, rkey: 7, dma_len: 9 });
     h
