@@ -16,7 +16,6 @@ const PACKAGES: &[(&str, &str)] = &[
     ("openmpi-bin", "mpirun"),
     ("libopenmpi-dev", "compiling the MPI programs"),
     ("iproute2", "making hosts out of namespaces"),
-    ("ucx-utils", "ucx_info, which looks for devices in /sys and /dev"),
     ("python3-minimal", "small helpers of the harness's own tests"),
     ("tshark", "decoding captures"),
     ("valgrind", "memory errors"),
