@@ -115,18 +115,7 @@ impl<'a> QpEnv<'a> {
             return;
         }
         self.qp.last_cnp.store(now.0, Ordering::Relaxed);
-        let headers = Headers::new(Bth {
-            opcode: Opcode::CNP,
-            solicited: false,
-            migrated: true,
-            pad: 0,
-            pkey: 0xffff,
-            fecn: false,
-            becn: true,
-            dest_qp,
-            ack_request: false,
-            psn: 0,
-        });
+        let headers = Headers::new(Bth { becn: true, ..Bth::new(Opcode::CNP, dest_qp, 0) });
         let sent = self.work.batch.packet(dest, &headers, CNP_RESERVED, |buf| {
             buf.fill(0);
             Ok::<(), ()>(())
@@ -218,10 +207,9 @@ impl Env for QpEnv<'_> {
         let Work { batch, ahead, .. } = &mut *self.work;
         match path {
             Path::Shm { meta, link } => {
-                let link = link.clone();
                 let on_wire = headers.len() + len.next_multiple_of(4) + ICRC_LEN;
                 let meta = PacketMeta { len: u16::try_from(on_wire).unwrap_or(u16::MAX - 28), ..*meta };
-                self.transmit_record(&link, headers, &meta, len, source)
+                self.transmit_record(link, headers, &meta, len, source)
             }
             Path::Udp { dest, share } => {
                 if self.qp.service != Service::Rc && !share.has_room(len as u32) {
