@@ -1,8 +1,8 @@
 //! A process that shares memory with a hostile one of the same user: the hostile one's own QPs may fail, and nothing else.
 
 use super::namespace::in_namespace;
-use super::pair::{Side, open};
 use super::peer::{MEMORY, Remote};
+use super::side::{Side, open};
 use super::wait::eventually;
 use ferroce_nic::{SendOp, Service, WcStatus};
 use std::sync::Arc;

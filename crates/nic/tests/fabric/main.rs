@@ -5,11 +5,10 @@ mod hostile;
 mod member;
 mod namespace;
 mod packets;
-#[path = "../verbs/pair.rs"]
-#[allow(dead_code, reason = "there is more in it, for other tests")]
-mod pair;
 mod peer;
 mod rendezvous;
 mod scribble;
+#[path = "../verbs/side.rs"]
+mod side;
 mod udp;
 mod wait;

@@ -2,8 +2,8 @@
 //! is sent; a hostile one does worse.
 
 use super::member::{Member, answer_commands};
-use super::pair::{Side, open};
 use super::scribble;
+use super::side::{Side, open};
 use ferroce_nic::{SendOp, Service, Wc, WcOpcode, WcStatus};
 use std::os::fd::OwnedFd;
 use std::time::Duration;

@@ -96,18 +96,7 @@ pub fn claim(slot: u64) {
 
 /// Puts records for `qpn` into the ring, with many PSNs: sends, writes and acknowledgements from `gid` to `gid`.
 pub fn forge(qpn: u32, gid: [u8; 16]) {
-    let bth = |opcode, psn| Bth {
-        opcode,
-        solicited: false,
-        migrated: true,
-        pad: 0,
-        pkey: 0xffff,
-        fecn: false,
-        becn: false,
-        dest_qp: qpn,
-        ack_request: true,
-        psn,
-    };
+    let bth = |opcode, psn| Bth { ack_request: true, ..Bth::new(opcode, qpn, psn) };
     for [own, _] in rings() {
         for psn in (0..1500).chain(0xff_fff0..=0xff_ffff) {
             for opcode in [0x04, 0x0a, 0x11].map(|opcode| Opcode::from_u8(opcode).unwrap()) {

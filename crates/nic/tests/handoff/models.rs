@@ -1,7 +1,8 @@
 //! What the engine does with the hand-offs, as far as their promises depend on it.
 
+use crate::alarm::Alarm;
 use crate::handoff::{Bytes, Deadline, Deadlines, Inbox, Queued, RunQueue, Runnable, Sleep};
-use crate::sync::{Alarm, Mutex};
+use crate::sync::Mutex;
 use loom::thread;
 use std::sync::Arc;
 

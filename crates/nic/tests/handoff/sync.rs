@@ -1,7 +1,7 @@
 //! Stands for the crate's `sync`: the same names, with loom's types behind them.
 
+use loom::sync::MutexGuard;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use loom::sync::{Condvar, MutexGuard};
 
 /// parking_lot's interface over loom's lock.
 #[derive(Debug)]
@@ -18,30 +18,5 @@ impl<T> Mutex<T> {
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok()
-    }
-}
-
-/// What the background thread sleeps on. It has no time limit: a wake-up that is missed is a deadlock, which loom finds.
-#[derive(Debug)]
-pub(crate) struct Alarm {
-    rung: loom::sync::Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Alarm {
-    pub(crate) fn new() -> Self {
-        Self { rung: loom::sync::Mutex::new(false), changed: Condvar::new() }
-    }
-
-    pub(crate) fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
-        self.changed.notify_one();
-    }
-
-    pub(crate) fn wait(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !std::mem::take(&mut *rung) {
-            rung = self.changed.wait(rung).unwrap();
-        }
     }
 }

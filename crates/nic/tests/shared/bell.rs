@@ -1,9 +1,10 @@
 //! The bell: who falls asleep while something is being left is woken.
 
+use crate::alarm::Alarm;
 use crate::explore;
 use crate::protocol::{Bell, Consumer, Lines, Producer};
 use crate::ring::Ring;
-use crate::sync::{Alarm, Mutex};
+use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ impl Shared {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             ring: Ring::new(),
-            bell: Bell::new(),
+            bell: Bell::default(),
             background: Alarm::new(),
             waiter: Alarm::new(),
             done: AtomicUsize::new(0),
@@ -54,7 +55,7 @@ impl Shared {
 
     /// Deals with what is there, if no other thread is at it.
     fn progress(&self, consumer: &Mutex<Consumer>) {
-        let Some(mut consumer) = consumer.try_lock() else { return };
+        let Some(mut consumer) = consumer.try_lock().ok() else { return };
         while let Some((ids, _)) = self.ring.receive(&mut consumer, RECORDS) {
             if self.done.fetch_add(ids.len(), Ordering::SeqCst) + ids.len() == RECORDS {
                 // The test may end.

@@ -23,7 +23,7 @@ struct Shared {
 
 impl Shared {
     fn new() -> Arc<Self> {
-        let shared = Self { entry: Entry::new(), busy: Busy::new(), memory: UnsafeCell::new(OLD) };
+        let shared = Self { entry: Entry::default(), busy: Busy::default(), memory: UnsafeCell::new(OLD) };
         shared.entry.publish(OLD, words(OLD));
         Arc::new(shared)
     }
@@ -84,7 +84,7 @@ fn an_entry_that_is_used_again_is_never_read_half_old_half_new() {
 fn an_entry_that_was_restored_says_what_it_said() {
     explore(3, || {
         let shared =
-            Arc::new(Shared { entry: Entry::new(), busy: Busy::new(), memory: UnsafeCell::new(OLD) });
+            Arc::new(Shared { entry: Entry::default(), busy: Busy::default(), memory: UnsafeCell::new(OLD) });
         let user = shared.clone();
         let user = thread::spawn(move || [user.access(OLD), user.access(OLD)]);
         shared.entry.publish(OLD, words(OLD));
@@ -100,7 +100,7 @@ fn an_entry_that_was_restored_says_what_it_said() {
 #[test]
 fn a_user_that_comes_and_goes_holds_nobody_up() {
     explore(3, || {
-        let busy = Busy::new();
+        let busy = Busy::default();
         busy.enter();
         let value = busy.value();
         assert!(!busy.has_left(value));

@@ -3,14 +3,18 @@
 
 #![allow(clippy::arc_with_non_send_sync, reason = "loom runs its threads on one")]
 
+#[path = "../handoff/alarm.rs"]
+mod alarm;
 mod bell;
 mod entry;
 #[path = "../../src/shm/protocol/mod.rs"]
 mod protocol;
 mod ring;
-#[path = "../handoff/sync.rs"]
-#[allow(dead_code, unused_imports, reason = "there is more in it, for other models")]
-mod sync;
+
+/// Stands for the crate's `sync`.
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+}
 
 /// Runs `model` in every order with at most so many switches of threads at places where none has to wait: bugs with more
 /// are rare, and the search is short.

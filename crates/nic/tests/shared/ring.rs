@@ -1,8 +1,8 @@
 //! A ring: each record arrives once, whole and in order, and who waits for room is told when there is some.
 
+use crate::alarm::Alarm;
 use crate::explore;
 use crate::protocol::{Broken, Consumer, Lines, Producer};
-use crate::sync::Alarm;
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Ring {
 
 impl Ring {
     pub fn new() -> Self {
-        Self { lines: Lines::new(), grains: std::array::from_fn(|_| UnsafeCell::new(Grain::Nothing)) }
+        Self { lines: Lines::default(), grains: std::array::from_fn(|_| UnsafeCell::new(Grain::Nothing)) }
     }
 
     fn write(&self, at: usize, grain: Grain) {

@@ -1,7 +1,8 @@
 //! What goes wrong gets the status that the specification names, on both sides and both fabrics.
 
 use crate::namespace::in_namespace;
-use crate::pair::{Side, over_sockets, pair};
+use crate::pair::{over_sockets, pair};
+use crate::side::Side;
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{AsyncEvent, Mr, MrAccess, MrInit, QpState, SendOp, Service, Sge, WcStatus};
 use std::sync::Arc;
@@ -187,13 +188,13 @@ fn posting_respects_state_and_limits() {
     let (a, b) = pair(Service::Rc, 4096);
     let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
     a.qp.modify(&reset, mask::STATE).unwrap();
-    assert_eq!(a.try_send(a.sge(0, 8)).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(a.post(0, SendOp::Send, a.sge(0, 8), None).unwrap_err().errno(), libc::EINVAL);
     a.connect_with(b.qp.qpn(), |attr| attr.rnr_retry = 7);
     // Nobody receives: the queue of 64 fills up.
     for _ in 0..64 {
-        a.try_send(a.sge(0, 8)).unwrap();
+        a.post(0, SendOp::Send, a.sge(0, 8), None).unwrap();
     }
-    assert_eq!(a.try_send(a.sge(0, 8)).unwrap_err().errno(), libc::ENOMEM);
+    assert_eq!(a.post(0, SendOp::Send, a.sge(0, 8), None).unwrap_err().errno(), libc::ENOMEM);
     let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
     a.qp.modify(&error, mask::STATE).unwrap();
     for _ in 0..64 {

@@ -5,5 +5,6 @@ mod idle;
 #[path = "../fabric/namespace.rs"]
 mod namespace;
 mod pair;
+mod side;
 mod stress;
 mod transfer;

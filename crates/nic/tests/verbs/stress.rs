@@ -1,7 +1,8 @@
 //! Threads that share a device, a QP and a CQ, and make and end objects of their own meanwhile.
 
 use crate::namespace::in_namespace;
-use crate::pair::{Side, connected, open, over_sockets};
+use crate::pair::{connected, over_sockets};
+use crate::side::{Side, open};
 use ferroce_nic::{Context, SendOp, Service, Wc, WcStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

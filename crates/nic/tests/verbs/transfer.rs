@@ -1,9 +1,10 @@
 //! Every operation of every service moves its bytes, on both fabrics.
 
 use crate::namespace::in_namespace;
-use crate::pair::{QKEY, Side, open, over_sockets, pair};
+use crate::pair::{over_sockets, pair};
+use crate::side::{QKEY, Side, open};
 use ferroce_nic::qp::AddressVector;
-use ferroce_nic::{SendOp, Service, UdTarget, WcOpcode, WcStatus};
+use ferroce_nic::{Ah, SendOp, Service, UdTarget, WcOpcode, WcStatus};
 
 const SIZES: [usize; 6] = [0, 1, 1000, 4096, 70_001, 1 << 20];
 
@@ -64,7 +65,7 @@ fn reads_and_atomics() {
 
 fn datagrams() {
     let (mut a, b) = pair(Service::Ud, 8192);
-    let ah = a.ah();
+    let ah = Ah::create(&a.pd, a.av()).unwrap();
     for len in [0, 1, 1000, 1024] {
         fill(&mut a, len, 3);
         b.recv(1, b.sge(0, 8192));

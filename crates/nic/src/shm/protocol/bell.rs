@@ -4,7 +4,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Who sleeps in a process: bit 0 the background thread, above it the number of threads that wait for an event. Written
 /// by that process only.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 #[repr(C)]
 pub(crate) struct Bell(AtomicU64);
 
@@ -12,12 +12,6 @@ const BACKGROUND: u64 = 1;
 const WAITER: u64 = 2;
 
 impl Bell {
-    #[cfg(test)]
-    #[allow(dead_code, reason = "for tests/shared")]
-    pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
     /// The background thread is about to sleep. What was left before this is seen by a look after it; whoever leaves
     /// something later rings.
     pub(crate) fn background_sleeps(&self) {

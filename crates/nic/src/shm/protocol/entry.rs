@@ -10,7 +10,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 pub(crate) type Words = [u64; Entry::WORDS];
 
 /// One entry.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Entry {
     /// What the entry stands for; 0: nothing.
@@ -20,12 +20,6 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) const WORDS: usize = 4;
-
-    #[cfg(test)]
-    #[allow(dead_code, reason = "for tests/shared")]
-    pub(crate) fn new() -> Self {
-        Self { name: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
-    }
 
     /// Fills the entry. It must be empty, and all who used it gone.
     pub(crate) fn publish(&self, name: u64, words: Words) {
@@ -57,17 +51,11 @@ impl Entry {
 
 /// Odd while a process uses entries of one other's directory. Written by the using process only, by one thread at a
 /// time.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 #[repr(C)]
 pub(crate) struct Busy(AtomicU64);
 
 impl Busy {
-    #[cfg(test)]
-    #[allow(dead_code, reason = "for tests/shared")]
-    pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
     /// From here on entries that are found stay valid …
     pub(crate) fn enter(&self) {
         let value = self.0.load(Ordering::Relaxed);

@@ -6,7 +6,7 @@
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The words of a ring.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 #[repr(C)]
 pub(crate) struct Lines {
     producer: ProducerLine,
@@ -14,7 +14,7 @@ pub(crate) struct Lines {
 }
 
 /// Written by the producer's process only.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 #[repr(C, align(128))]
 struct ProducerLine {
     /// The end of what has been published.
@@ -24,7 +24,7 @@ struct ProducerLine {
 }
 
 /// Written by the consumer's process only.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 #[repr(C, align(128))]
 struct ConsumerLine {
     /// The end of what has been dealt with.
@@ -49,16 +49,6 @@ pub(crate) struct Place {
 impl Lines {
     /// Records begin and end at multiples of this.
     pub(crate) const GRAIN: usize = 64;
-
-    /// As a new mapping is: nothing published, nobody waits.
-    #[cfg(test)]
-    #[allow(dead_code, reason = "for tests/shared")]
-    pub(crate) fn new() -> Self {
-        Self {
-            producer: ProducerLine { tail: AtomicU64::new(0), waits: AtomicU64::new(0) },
-            consumer: ConsumerLine { head: AtomicU64::new(0) },
-        }
-    }
 
     /// Something has been published that the consumer hasn't dealt with.
     pub(crate) fn has_records(&self) -> bool {

@@ -1,0 +1,170 @@
+//! One side of a connection: a QP with its memory and completion queue.
+
+use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
+use ferroce_nic::{
+    Access, Ah, Completion, Context, Cq, Data, Mr, MrAccess, MrInit, Pd, Qp, QpState, RecvWqe, SendOp,
+    SendWr, Service, Sge, UdTarget, Wc, devices,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub const QKEY: u32 = 0x1111_1111;
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// One side: a QP with memory of its own.
+pub struct Side {
+    pub qp: Arc<Qp>,
+    pub cq: Arc<Cq>,
+    pub pd: Arc<Pd>,
+    pub mr: Arc<Mr>,
+    pub memory: Box<[u8]>,
+    pub context: Arc<Context>,
+}
+
+pub fn open() -> Arc<Context> {
+    devices().unwrap()[0].open().unwrap()
+}
+
+pub fn cap() -> QpCap {
+    QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 256 }
+}
+
+impl Side {
+    pub fn new(context: &Arc<Context>, service: Service, bytes: usize) -> Self {
+        let pd = Pd::alloc(context);
+        let cq = Cq::create(context, 256, None, 0).unwrap();
+        let memory = vec![0u8; bytes].into_boxed_slice();
+        let addr = memory.as_ptr() as u64;
+        let access =
+            MrAccess { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
+        let mr = Mr::register(&pd, MrInit { addr, length: bytes as u64, iova: addr, access }).unwrap();
+        let init = QpInit {
+            service,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap: cap(),
+            sq_sig_all: true,
+            cookie: 0,
+        };
+        let qp = Qp::create(&pd, init).unwrap();
+        Self { qp, cq, pd, mr, memory, context: context.clone() }
+    }
+
+    pub fn addr(&self) -> u64 {
+        self.memory.as_ptr() as u64
+    }
+
+    pub fn sge(&self, offset: usize, length: usize) -> Sge {
+        Sge { addr: self.addr() + offset as u64, length: length as u32, lkey: self.mr.key() }
+    }
+
+    pub fn av(&self) -> AddressVector {
+        let dgid = self.context.gid(1).unwrap().gid;
+        AddressVector {
+            is_global: true,
+            dgid,
+            sgid_index: 1,
+            hop_limit: 64,
+            port_num: 1,
+            ..Default::default()
+        }
+    }
+
+    pub fn connect(&self, peer: u32) {
+        self.connect_with(peer, |_| ());
+    }
+
+    /// As `connect`, with other attributes of the way to RTS.
+    pub fn connect_with(&self, peer: u32, change: impl FnOnce(&mut QpAttr)) {
+        self.connect_over(peer, self.av(), change);
+    }
+
+    /// As `connect`, with another address vector too.
+    pub fn connect_over(&self, peer: u32, av: AddressVector, change: impl FnOnce(&mut QpAttr)) {
+        let ud = self.qp.service() == Service::Ud;
+        let rc = self.qp.service() == Service::Rc;
+        let attr = QpAttr {
+            state: QpState::Init,
+            port_num: 1,
+            qkey: QKEY,
+            access: Access { remote_write: true, remote_read: rc, remote_atomic: rc },
+            ..QpAttr::default()
+        };
+        let bits = mask::STATE | mask::PKEY_INDEX | mask::PORT;
+        self.qp.modify(&attr, bits | if ud { mask::QKEY } else { mask::ACCESS_FLAGS }).unwrap();
+        let attr = QpAttr {
+            state: QpState::Rtr,
+            path_mtu: 3,
+            dest_qpn: peer,
+            rq_psn: 0xff_fff0,
+            av,
+            max_dest_rd_atomic: 16,
+            min_rnr_timer: 1,
+            ..QpAttr::default()
+        };
+        let connected = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+        let bits = match self.qp.service() {
+            Service::Rc => connected | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
+            Service::Uc => connected,
+            _ => 0,
+        };
+        self.qp.modify(&attr, bits | mask::STATE).unwrap();
+        let mut attr = QpAttr {
+            state: QpState::Rts,
+            sq_psn: 0xff_fff0,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 16,
+            ..QpAttr::default()
+        };
+        change(&mut attr);
+        let bits =
+            if rc { mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC } else { 0 };
+        self.qp.modify(&attr, bits | mask::STATE | mask::SQ_PSN).unwrap();
+    }
+
+    pub fn recv(&self, wr_id: u64, sge: Sge) {
+        self.qp.post_recv(RecvWqe { wr_id, sges: [sge].into_iter().collect() }).unwrap();
+    }
+
+    pub fn post(
+        &self,
+        wr_id: u64,
+        op: SendOp,
+        sge: Sge,
+        ud: Option<UdTarget<Arc<Ah>>>,
+    ) -> ferroce_nic::Result<()> {
+        let data = Data::Sges([sge].into_iter().collect());
+        let wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud };
+        let mut wr = Some(wr);
+        self.qp.post_send(|| wr.take().map(Ok))
+    }
+
+    pub fn send(&self, wr_id: u64, op: SendOp, sge: Sge, ud: Option<UdTarget<Arc<Ah>>>) {
+        self.post(wr_id, op, sge, ud).unwrap();
+    }
+
+    /// Ends its objects, whatever they are doing.
+    pub fn close(self) {
+        self.qp.destroy().unwrap();
+        self.mr.deregister().unwrap();
+        self.cq.destroy().unwrap();
+        self.pd.check_unused().unwrap();
+    }
+
+    /// The next completion; panics when none comes.
+    pub fn wait(&self) -> Completion {
+        let start = Instant::now();
+        loop {
+            let mut got = None;
+            self.cq.poll(1, |wc: Wc| got = Some(wc)).unwrap();
+            if let Some(wc) = got {
+                assert_eq!(wc.qp_num, self.qp.qpn());
+                return wc.completion;
+            }
+            assert!(start.elapsed() < LIMIT, "no completion came");
+        }
+    }
+}
