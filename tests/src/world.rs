@@ -161,14 +161,8 @@ impl Host {
     /// Starts a program as an ordinary user, with a bare environment and `settings` added to it.
     pub fn start<S: AsRef<OsStr>>(&self, words: &[S], settings: &[(&str, &str)]) -> Process {
         let mut command = Command::new(&words[0]);
-        command
-            .args(&words[1..])
-            .env_clear()
-            .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
-            .env("HOME", "/tmp")
-            .env("LANG", "C.UTF-8")
-            .env("RUST_BACKTRACE", "1")
-            .envs(settings.iter().copied());
+        command.args(&words[1..]);
+        bare_environment(&mut command, settings);
         self.spawn(command, Rights::Ordinary)
     }
 
@@ -310,6 +304,17 @@ pub fn is_listening(process: &str, port: u16) -> bool {
             columns.next().is_some_and(|local| local.ends_with(&suffix)) && columns.nth(1) == Some(LISTEN)
         })
     })
+}
+
+/// Takes our environment from a command and gives it what a program needs, and `settings`.
+fn bare_environment(command: &mut Command, settings: &[(&str, &str)]) {
+    command
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+        .env("HOME", "/tmp")
+        .env("LANG", "C.UTF-8")
+        .env("RUST_BACKTRACE", "1")
+        .envs(settings.iter().copied());
 }
 
 fn residents(keeper: u32) -> Vec<u32> {

@@ -7,6 +7,9 @@ use std::{env, fs, io};
 #[path = "../../crates/capi/ibverbs/link/mod.rs"]
 pub mod ibverbs;
 
+#[path = "../../crates/capi/link/shared_library.rs"]
+mod shared_library;
+
 #[path = "../../crates/preload/link/mod.rs"]
 mod preload;
 

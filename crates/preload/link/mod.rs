@@ -3,9 +3,10 @@
 //! Why trampolines: a Rust function that is called `open` would be the `open` of every program that links the crate,
 //! the `ferroce` command among them. Used by xtask through `#[path]`, so it uses nothing but std.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::{fs, io};
+
+use super::shared_library;
 
 /// The library's file name.
 pub const LIBRARY: &str = "libferroce_preload.so";
@@ -77,11 +78,7 @@ pub const NAMES: &[&str] = &[
 ];
 
 fn trampolines(arch: &str) -> io::Result<String> {
-    let jump = match arch {
-        "x86_64" => "jmp",
-        "aarch64" => "b",
-        _ => return Err(io::Error::other(format!("no trampolines for {arch}"))),
-    };
+    let jump = shared_library::jump(arch)?;
     let mut text = String::new();
     for name in NAMES {
         text.push_str(&format!(
@@ -90,7 +87,7 @@ fn trampolines(arch: &str) -> io::Result<String> {
              \t.size {name}, .-{name}\n"
         ));
     }
-    text.push_str("\t.section .note.GNU-stack,\"\",%progbits\n");
+    text.push_str(shared_library::END_OF_ASSEMBLY);
     Ok(text)
 }
 
@@ -100,28 +97,7 @@ fn trampolines(arch: &str) -> io::Result<String> {
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
 pub fn link(archive: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
-    fs::create_dir_all(scratch)?;
-    fs::create_dir_all(directory)?;
-    let (script, assembly) = (scratch.join("preload.map"), scratch.join("preload.s"));
-    fs::write(&script, format!("{{\n\tglobal: {};\n\tlocal: *;\n}};\n", NAMES.join("; ")))?;
-    fs::write(&assembly, trampolines(std::env::consts::ARCH)?)?;
-    // A program that has the library loaded keeps the old file.
-    let unfinished = scratch.join(LIBRARY);
-    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-shared", "-static-libgcc", "-o"])
-        .arg(&unfinished)
-        .arg(&assembly)
-        .arg(archive)
-        .arg(format!("-Wl,--version-script={}", script.display()))
-        .arg(format!("-Wl,-soname,{LIBRARY}"))
-        .args(["-Wl,--no-undefined", "-Wl,--gc-sections", "-Wl,--as-needed", "-Wl,-z,relro", "-Wl,-z,now"])
-        .args(["-Wl,-z,noexecstack", "-Wl,-z,nodelete", "-lgcc_eh", "-lpthread", "-ldl", "-lm", "-lc"])
-        .output()?;
-    if !output.status.success() {
-        let says = String::from_utf8_lossy(&output.stderr);
-        return Err(io::Error::other(format!("linking {LIBRARY}: {says}")));
-    }
-    let library = directory.join(LIBRARY);
-    fs::rename(&unfinished, &library)?;
-    Ok(library)
+    let script = format!("{{\n\tglobal: {};\n\tlocal: *;\n}};\n", NAMES.join("; "));
+    let assembly = trampolines(std::env::consts::ARCH)?;
+    shared_library::link(LIBRARY, archive, &assembly, &script, scratch, directory)
 }

@@ -22,13 +22,7 @@ impl Host {
         }
         command.args(["--inh-caps=-all", "--ambient-caps=-all"]);
         command.arg(Artifacts::get().ferroce()).args(["run", "--"]).args(words);
-        command
-            .env_clear()
-            .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
-            .env("HOME", "/tmp")
-            .env("LANG", "C.UTF-8")
-            .env("RUST_BACKTRACE", "1")
-            .envs(settings.iter().copied());
+        super::bare_environment(&mut command, settings);
         Ok(self.spawn(command, Rights::Admin))
     }
 }

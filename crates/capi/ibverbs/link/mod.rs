@@ -9,8 +9,9 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{fs, io};
+
+use super::shared_library;
 
 /// The text of the table of symbols.
 pub const TABLE: &str = include_str!("../symbols.tsv");
@@ -150,11 +151,7 @@ pub fn version_script(symbols: &[Symbol]) -> String {
 /// # Errors
 /// An architecture nobody has written the jump for.
 pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
-    let jump = match arch {
-        "x86_64" => "jmp",
-        "aarch64" => "b",
-        _ => return Err(io::Error::other(format!("no trampolines for {arch}"))),
-    };
+    let jump = shared_library::jump(arch)?;
     let mut text = String::new();
     for (index, symbol) in symbols.iter().enumerate() {
         for (number, version) in symbol.versions.iter().enumerate() {
@@ -175,7 +172,7 @@ pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
             .expect("writing to a string");
         }
     }
-    text.push_str("\t.section .note.GNU-stack,\"\",%progbits\n");
+    text.push_str(shared_library::END_OF_ASSEMBLY);
     Ok(text)
 }
 
@@ -186,32 +183,8 @@ pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
 /// The C compiler is missing or refuses, or a file can't be written.
 pub fn link(archive: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
     let symbols = parse(TABLE);
-    fs::create_dir_all(scratch)?;
-    fs::create_dir_all(directory)?;
-    let script = scratch.join("libibverbs.map");
-    let assembly = scratch.join("libibverbs.s");
-    fs::write(&script, version_script(&symbols))?;
-    fs::write(&assembly, trampolines(&symbols, std::env::consts::ARCH)?)?;
-    // A program that has the library loaded keeps the old file.
-    let unfinished = scratch.join("libibverbs.so.1");
-    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-shared", "-static-libgcc", "-o"])
-        .arg(&unfinished)
-        .arg(&assembly)
-        .arg(archive)
-        .arg(format!("-Wl,--version-script={}", script.display()))
-        .args(["-Wl,-soname,libibverbs.so.1", "-Wl,--no-undefined", "-Wl,--gc-sections", "-Wl,--as-needed"])
-        .args(["-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack", "-Wl,-z,nodelete"])
-        .args(["-lgcc_eh", "-lpthread", "-ldl", "-lm", "-lc"])
-        .output()?;
-    if !output.status.success() {
-        return Err(io::Error::other(format!(
-            "linking libibverbs.so.1: {}",
-            String::from_utf8_lossy(&output.stderr)
-        )));
-    }
-    let library = directory.join("libibverbs.so.1");
-    fs::rename(&unfinished, &library)?;
+    let (script, assembly) = (version_script(&symbols), trampolines(&symbols, std::env::consts::ARCH)?);
+    let library = shared_library::link("libibverbs.so.1", archive, &assembly, &script, scratch, directory)?;
     let alias = directory.join("libibverbs.so");
     if alias.symlink_metadata().is_ok() {
         fs::remove_file(&alias)?;

@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 #[path = "../../link/mod.rs"]
 pub mod link;
+#[path = "../../../link/shared_library.rs"]
+mod shared_library;
 
 /// Makes a file or directory at `path` unless it is there. Several processes may try (each test may be one); whoever
 /// is first provides it.
@@ -45,7 +47,13 @@ pub fn library() -> &'static Path {
         let archive = archive();
         let mut key = DefaultHasher::new();
         (&archive, archive.metadata().and_then(|m| m.modified()).expect("its time")).hash(&mut key);
-        (link::TABLE, include_str!("../../link/mod.rs"), include_str!("calls.c")).hash(&mut key);
+        (
+            link::TABLE,
+            include_str!("../../link/mod.rs"),
+            include_str!("../../../link/shared_library.rs"),
+            include_str!("calls.c"),
+        )
+            .hash(&mut key);
         let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libibverbs");
         let library = all.join(format!("{:016x}", key.finish()));
         fs::create_dir_all(&all).expect("cargo's directory for tests");
