@@ -76,6 +76,9 @@ enum Task {
         /// Instead: everything against the kernel's rdma_rxe in a guest, and the tests of `udp` on the guest's kernel
         #[arg(long)]
         guest: bool,
+        /// Instead: many processes that are killed and stopped, in full length
+        #[arg(long, conflicts_with = "guest")]
+        chaos: bool,
     },
 }
 
@@ -89,7 +92,8 @@ fn main() -> ExitCode {
         Task::Compat { only } => compat::compat(only.as_deref()),
         Task::Bench { what } => bench::bench(&what),
         Task::Sanitize => sanitize::sanitize(),
-        Task::Soak { guest: true, .. } => soak::guest(),
+        Task::Soak { guest: true, .. } => soak::long("rxe"),
+        Task::Soak { chaos: true, .. } => soak::long("chaos"),
         Task::Soak { minutes, seed, .. } => soak::soak(minutes, seed),
     };
     match result {

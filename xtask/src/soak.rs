@@ -47,11 +47,11 @@ pub fn soak(minutes: u64, seed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs the tests with the kernel's `rdma_rxe` in a guest, with those that take minutes.
+/// Runs the tests of one program of `tests/tests`, one after the other, with those that take minutes.
 ///
 /// # Errors
 /// The build or a test fails.
-pub fn guest() -> io::Result<()> {
+pub fn long(tests: &str) -> io::Result<()> {
     packages::install_for_tests();
     dist::dist("release")?;
     let cargo = |words: &[&str]| {
@@ -60,9 +60,9 @@ pub fn guest() -> io::Result<()> {
             command.current_dir(dist::workspace()).args(["test", "--release"]).args(words).status()?;
         if status.success() { Ok(()) } else { Err(io::Error::other(format!("cargo test: {status}"))) }
     };
+    // Those on the guest's kernel run the adapter's own tests, which must be built.
     cargo(&["--no-run", "--package", "ferroce-tests", "--package", "ferroce-nic"])?;
-    let alone = ["--", "--include-ignored", "--test-threads=1"];
-    cargo(&[&["--package", "ferroce-tests", "--test", "rxe"][..], &alone].concat())
+    cargo(&["--package", "ferroce-tests", "--test", tests, "--", "--include-ignored", "--test-threads=1"])
 }
 
 /// SplitMix64: the same rounds for the same seed everywhere.
