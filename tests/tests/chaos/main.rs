@@ -2,7 +2,7 @@
 //! byte changes where nobody wrote, and nothing is left.
 //!
 //! `chaos_full…` and the tests `…_for_thirty_seconds` are the long forms, ignored by default:
-//! `cargo nextest run -p ferroce-tests --test chaos --run-ignored only` runs them.
+//! `cargo xtask soak --chaos` runs them too.
 
 mod random;
 mod writers;
