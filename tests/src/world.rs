@@ -7,7 +7,7 @@ mod contained;
 
 use crate::namespace::{self, Doors, Maps, Rights};
 use crate::{Artifacts, Outcome, Process, Skip};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -160,10 +160,14 @@ impl Host {
 
     /// Starts a program as an ordinary user, with a bare environment and `settings` added to it.
     pub fn start<S: AsRef<OsStr>>(&self, words: &[S], settings: &[(&str, &str)]) -> Process {
+        self.start_with(Rights::Ordinary, words, settings)
+    }
+
+    fn start_with<S: AsRef<OsStr>>(&self, rights: Rights, words: &[S], settings: &[(&str, &str)]) -> Process {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         bare_environment(&mut command, settings);
-        self.spawn(command, Rights::Ordinary)
+        self.spawn(command, rights)
     }
 
     /// Starts a program through `ferroce run`, with `options` for `run` itself.
@@ -173,12 +177,17 @@ impl Host {
         words: &[S],
         settings: &[(&str, &str)],
     ) -> Process {
-        let ferroce = Artifacts::get().ferroce();
-        let mut line: Vec<&OsStr> = vec![ferroce.as_os_str(), OsStr::new("run")];
-        line.extend(options.iter().map(OsStr::new));
-        line.push(OsStr::new("--"));
-        line.extend(words.iter().map(AsRef::as_ref));
-        self.start(&line, settings)
+        self.start_with(Rights::Ordinary, &ferroce_run(options, words), settings)
+    }
+
+    /// The same with all capabilities over this host's network.
+    pub fn start_ferroce_privileged<S: AsRef<OsStr>>(
+        &self,
+        options: &[&str],
+        words: &[S],
+        settings: &[(&str, &str)],
+    ) -> Process {
+        self.start_with(Rights::Admin, &ferroce_run(options, words), settings)
     }
 
     pub(crate) fn spawn(&self, mut command: Command, rights: Rights) -> Process {
@@ -304,6 +313,14 @@ pub fn is_listening(process: &str, port: u16) -> bool {
             columns.next().is_some_and(|local| local.ends_with(&suffix)) && columns.nth(1) == Some(LISTEN)
         })
     })
+}
+
+fn ferroce_run<S: AsRef<OsStr>>(options: &[&str], words: &[S]) -> Vec<OsString> {
+    let mut line = vec![Artifacts::get().ferroce().into_os_string(), "run".into()];
+    line.extend(options.iter().map(OsString::from));
+    line.push("--".into());
+    line.extend(words.iter().map(|word| word.as_ref().to_owned()));
+    line
 }
 
 /// Takes our environment from a command and gives it what a program needs, and `settings`.

@@ -58,6 +58,8 @@ enum Task {
         /// Only commands that contain this, and write nothing
         only: Option<String>,
     },
+    /// Run rdma-core's own tests and write docs/pyverbs.md
+    Pyverbs,
     /// Measure
     Bench {
         #[command(subcommand)]
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Task::Matrix { check } => matrix::matrix(check),
         Task::Perftest { only, run } => perftest::perftest(only.as_deref(), run),
         Task::Compat { only } => compat::compat(only.as_deref()),
+        Task::Pyverbs => test::write_pyverbs_page(),
         Task::Bench { what } => bench::bench(&what),
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::long("rxe"),

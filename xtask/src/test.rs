@@ -21,21 +21,39 @@ pub fn test(filter: Option<&str>) -> io::Result<()> {
     let mut closing = Vec::new();
     let mut passed = true;
     if nextest {
-        passed &= run(cargo(&["test", "--workspace", "--doc", "--quiet"], filter, &stage), &mut closing)?;
         passed &=
-            run(cargo(&["nextest", "run", "--workspace", "--no-tests=warn"], filter, &stage), &mut closing)?;
+            run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"], filter, &stage), &mut closing)?;
+        passed &= run(
+            &mut cargo(&["nextest", "run", "--workspace", "--no-tests=warn"], filter, &stage),
+            &mut closing,
+        )?;
     } else {
         let elsewhere = ["test", "--workspace", "--exclude", "ferroce-tests", "--no-fail-fast"];
-        passed &= run(cargo(&elsewhere, filter, &stage), &mut closing)?;
+        passed &= run(&mut cargo(&elsewhere, filter, &stage), &mut closing)?;
         // One at a time: programs under test poll, and small machines have two cores.
         let mut real = cargo(&["test", "--package", "ferroce-tests", "--no-fail-fast"], filter, &stage);
         real.args(["--", "--test-threads=1"]);
-        passed &= run(real, &mut closing)?;
+        passed &= run(&mut real, &mut closing)?;
     }
     stage.print_skips();
     for line in closing {
         println!("{line}");
     }
+    if passed { Ok(()) } else { Err(io::Error::other("tests failed")) }
+}
+
+/// Runs rdma-core's own tests and lets them write `docs/pyverbs.md`.
+///
+/// # Errors
+/// The build or a test fails.
+pub fn write_pyverbs_page() -> io::Result<()> {
+    packages::install_for_tests();
+    dist::dist("release")?;
+    let stage = Stage::new()?;
+    let mut command = cargo(&["test", "--package", "ferroce-tests", "--test", "pyverbs"], None, &stage);
+    let passed =
+        run(command.args(["--", "--test-threads=1"]).env("FERROCE_WRITE_PAGES", "1"), &mut Vec::new())?;
+    stage.print_skips();
     if passed { Ok(()) } else { Err(io::Error::other("tests failed")) }
 }
 
@@ -52,11 +70,11 @@ fn cargo(words: &[&str], filter: Option<&str>, stage: &Stage) -> Command {
 }
 
 /// Runs a test runner, showing its output, and keeps the lines with which it sums up.
-fn run(mut command: Command, closing: &mut Vec<String>) -> io::Result<bool> {
+fn run(command: &mut Command, closing: &mut Vec<String>) -> io::Result<bool> {
     let (reader, writer) = io::pipe()?;
     let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
     // The command holds the pipe's writing end, and the loop below ends only when nobody does.
-    drop(command);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     for line in BufReader::new(reader).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         println!("{line}");
