@@ -219,7 +219,7 @@ fn announce(event: &nic::AsyncEvent) -> ibv_async_event {
         (
             |cookie: usize| {
                 let qp = cookie as *mut ibv_qp;
-                QpBlock::of(qp).expect("a cookie").nic().unacked_async().got();
+                QpBlock::of(qp).expect("a cookie").unacked_async().got();
                 ibv_async_element { qp }
             },
             |cookie: usize| {
@@ -297,7 +297,7 @@ entry! {
                 IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR | IBV_EVENT_COMM_EST
                 | IBV_EVENT_SQ_DRAINED | IBV_EVENT_QP_LAST_WQE_REACHED => {
                     if let Ok(block) = QpBlock::of(event.element.qp) {
-                        block.nic().unacked_async().ack(1);
+                        block.unacked_async().ack(1);
                     }
                 }
                 IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {

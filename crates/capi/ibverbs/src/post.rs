@@ -155,7 +155,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let mut next = wr;
         // SAFETY: by the man page a queue pair and a list that stays valid during the call.
         let posted = unsafe {
-            let qp = QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
+            let qp = QpBlock::of(qp).and_then(QpBlock::nic).inspect_err(|_| report_bad(bad_wr, wr))?;
             let mut refusal = None;
             let posted = qp.post_send(|| {
                 current = NonNull::new(next)?.as_ptr();
@@ -207,7 +207,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     call::to_errno(call::contain("ibv_post_recv", || {
         // SAFETY: by the man page a queue pair, a list, and the caller's variable.
         unsafe {
-            let qp = QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
+            let qp = QpBlock::of(qp).and_then(QpBlock::nic).inspect_err(|_| report_bad(bad_wr, wr))?;
             // A queue pair with an SRQ has no queue of its own to limit the elements; the adapter says so.
             let max_sge = if qp.srq().is_some() { nic::MAX_SGE } else { qp.cap().max_recv_sge };
             post_list(wr, bad_wr, max_sge, |wqe| qp.post_recv(wqe))

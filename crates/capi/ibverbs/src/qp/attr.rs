@@ -1,47 +1,22 @@
-//! Queue pairs: ibv_create_qp(3), ibv_create_qp_ex(3), ibv_modify_qp(3), ibv_query_qp(3), ibv_destroy_qp(3),
-//! ibv_query_ece(3), ibv_query_qp_data_in_order(3). Posting is in `post`.
+//! ibv_modify_qp(3), ibv_query_qp(3), and the conversion of what they take and give.
 
 use std::ffi::{c_int, c_uint};
 use std::mem::zeroed;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use ferroce_nic as nic;
-use nic::qp::{QpAttr, QpCap, QpInit};
+use nic::qp::{QpAttr, QpCap};
 
+use super::QpBlock;
 use crate::abi::*;
 use crate::ah;
-use crate::call::{self, Outcome, Refusal, at, at_mut, entry, put};
-use crate::cq::CqBlock;
-use crate::memory::PdBlock;
-use crate::object::{Headed, next_handle};
-use crate::srq::SrqBlock;
+use crate::call::{Outcome, Refusal, at, entry, put};
+use crate::object::Headed;
 
 /// What a peer may be allowed.
 const REMOTE_RIGHTS: c_uint = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// All have room for the extended part.
-#[repr(C)]
-pub(crate) struct QpBlock {
-    c: ibv_qp_ex,
-    nic: Arc<nic::Qp>,
-    /// The access flags as they were set: those for local access mean nothing to the adapter, but are given back.
-    access: AtomicU32,
-}
-
-// SAFETY: `repr(C)` with an `ibv_qp_ex` first, whose first field is an `ibv_qp`.
-unsafe impl Headed for QpBlock {
-    type C = ibv_qp;
-    const WHAT: &'static str = "qp";
-}
-
-impl QpBlock {
-    pub(crate) fn nic(&self) -> &Arc<nic::Qp> {
-        &self.nic
-    }
-}
-
-fn cap_of(cap: &ibv_qp_cap) -> QpCap {
+pub(super) fn cap_of(cap: &ibv_qp_cap) -> QpCap {
     QpCap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,
@@ -51,139 +26,13 @@ fn cap_of(cap: &ibv_qp_cap) -> QpCap {
     }
 }
 
-fn c_cap(cap: QpCap) -> ibv_qp_cap {
+pub(super) fn c_cap(cap: QpCap) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,
         max_send_sge: cap.max_send_sge,
         max_recv_sge: cap.max_recv_sge,
         max_inline_data: cap.max_inline_data,
-    }
-}
-
-/// What both forms of the attributes have in common.
-struct Init<'a> {
-    pd: *mut ibv_pd,
-    qp_context: *mut std::ffi::c_void,
-    send_cq: *mut ibv_cq,
-    recv_cq: *mut ibv_cq,
-    srq: *mut ibv_srq,
-    cap: &'a mut ibv_qp_cap,
-    qp_type: c_int,
-    sq_sig_all: c_int,
-}
-
-/// # Safety
-/// The objects that `init` names are null or valid.
-unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
-    let service = match init.qp_type {
-        IBV_QPT_RC => nic::Service::Rc,
-        IBV_QPT_UC => nic::Service::Uc,
-        IBV_QPT_UD => nic::Service::Ud,
-        other => return Err(Refusal::unsupported(format!("qp_type {other}: only RC, UC and UD"))),
-    };
-    // SAFETY: the caller's promise.
-    let (domain, send_cq, recv_cq, srq) = unsafe {
-        let srq = if init.srq.is_null() { None } else { Some(SrqBlock::of(init.srq)?.nic().clone()) };
-        let queue = |cq: *mut ibv_cq, what: &'static str| {
-            CqBlock::of(cq).map(|cq| cq.nic().clone()).map_err(|_| Refusal::invalid(what))
-        };
-        (
-            PdBlock::of(init.pd)?,
-            queue(init.send_cq, "send_cq is NULL")?,
-            queue(init.recv_cq, "recv_cq is NULL")?,
-            srq,
-        )
-    };
-    QpBlock::allocate(|cookie| {
-        let nic = nic::Qp::create(
-            domain.nic(),
-            QpInit {
-                service,
-                send_cq,
-                recv_cq,
-                srq,
-                cap: cap_of(init.cap),
-                sq_sig_all: init.sq_sig_all != 0,
-                cookie,
-            },
-        )?;
-        *init.cap = c_cap(nic.cap());
-        // SAFETY: numbers, pointers, nullable function pointers and pthread objects, for all of which zeros are valid.
-        let mut c: ibv_qp_ex = unsafe { zeroed() };
-        c.qp_base.context = domain.context();
-        c.qp_base.qp_context = init.qp_context;
-        c.qp_base.pd = init.pd;
-        c.qp_base.send_cq = init.send_cq;
-        c.qp_base.recv_cq = init.recv_cq;
-        c.qp_base.srq = init.srq;
-        c.qp_base.handle = next_handle();
-        c.qp_base.qp_num = nic.qpn();
-        c.qp_base.state = IBV_QPS_RESET;
-        c.qp_base.qp_type = init.qp_type;
-        Ok(QpBlock { c, nic, access: AtomicU32::new(0) })
-    })
-}
-
-entry! {
-    fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> pointer ibv_qp, {
-        // SAFETY: by the man page a domain and the caller's attributes, which name valid objects.
-        unsafe {
-            let init = at_mut(init, "qp_init_attr")?;
-            create(Init {
-                pd,
-                qp_context: init.qp_context,
-                send_cq: init.send_cq,
-                recv_cq: init.recv_cq,
-                srq: init.srq,
-                cap: &mut init.cap,
-                qp_type: init.qp_type,
-                sq_sig_all: init.sq_sig_all,
-            })
-        }
-    }
-}
-
-/// The slot behind `ibv_create_qp_ex`.
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
-    init: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
-    call::pointer("ibv_create_qp_ex", || {
-        // SAFETY: by the man page the caller's attributes.
-        let init = unsafe { at_mut(init, "qp_init_attr_ex") }?;
-        let beyond = init.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS);
-        if beyond != 0 {
-            return Err(Refusal::unsupported(format!("comp_mask {beyond:#x} of an extended queue pair")));
-        }
-        if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
-            return Err(Refusal::unsupported(format!("create_flags {:#x}", init.create_flags)));
-        }
-        if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
-            return Err(Refusal::invalid("no protection domain (IBV_QP_INIT_ATTR_PD)"));
-        }
-        // SAFETY: by the man page the attributes name valid objects.
-        unsafe {
-            create(Init {
-                pd: init.pd,
-                qp_context: init.qp_context,
-                send_cq: init.send_cq,
-                recv_cq: init.recv_cq,
-                srq: init.srq,
-                cap: &mut init.cap,
-                qp_type: init.qp_type,
-                sq_sig_all: init.sq_sig_all,
-            })
-        }
-    })
-}
-
-entry! {
-    /// The extended form of a queue pair, which none here has yet.
-    fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> pointer ibv_qp_ex, {
-        // SAFETY: by the man page a queue pair.
-        unsafe { QpBlock::of(qp) }?;
-        Err(Refusal::unsupported("the queue pair wasn't created with send_ops_flags"))
     }
 }
 
@@ -277,9 +126,10 @@ entry! {
         // SAFETY: by the man page a queue pair and the caller's attributes.
         unsafe {
             let block = QpBlock::of(qp)?;
+            let nic = block.nic()?;
             let c_attr = at(attr, "attr")?;
             let attr = attr_of(c_attr, attr_mask)?;
-            block.nic.modify(&attr, attr_mask as u32)?;
+            nic.modify(&attr, attr_mask as u32)?;
             if attr_mask & IBV_QP_ACCESS_FLAGS != 0 {
                 block.access.store(c_attr.qp_access_flags, Ordering::Relaxed);
             }
@@ -304,8 +154,9 @@ entry! {
         // SAFETY: by the man page a queue pair and the caller's structures.
         unsafe {
             let block = QpBlock::of(qp)?;
-            let now = block.nic.query();
-            let cap = block.nic.cap();
+            let nic = block.nic()?;
+            let now = nic.query();
+            let cap = nic.cap();
             let mut queried = c_attr(&now, cap);
             queried.qp_access_flags |= block.access.load(Ordering::Relaxed) & !REMOTE_RIGHTS;
             put(attr, "attr", queried)?;
@@ -316,51 +167,12 @@ entry! {
                 srq: (*qp).srq,
                 cap: c_cap(cap),
                 qp_type: (*qp).qp_type,
-                sq_sig_all: block.nic.sq_sig_all().into(),
+                sq_sig_all: nic.sq_sig_all().into(),
             };
             put(init_attr, "init_attr", init)?;
             (&raw mut (*qp).state).write(now.state as c_int);
         }
         Ok(())
-    }
-}
-
-entry! {
-    fn ibv_destroy_qp(qp: *mut ibv_qp) -> errno {
-        // SAFETY: by the man page a queue pair that the caller gives up. When its destruction returns, no event of it
-        // is left anywhere.
-        unsafe {
-            QpBlock::of(qp)?.nic.destroy()?;
-            QpBlock::free(qp);
-        }
-        Ok(())
-    }
-}
-
-entry! {
-    /// There is nothing to agree on: no vendor, no options.
-    fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
-        // SAFETY: by the man page a queue pair and the caller's structure.
-        unsafe {
-            QpBlock::of(qp)?;
-            put(ece, "ece", ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 })?;
-        }
-        Err(Refusal::unsupported("enhanced connection establishment"))
-    }
-}
-
-entry! {
-    fn ibv_set_ece(qp: *mut ibv_qp, _ece: *mut ibv_ece) -> errno {
-        // SAFETY: by the man page a queue pair.
-        unsafe { QpBlock::of(qp) }?;
-        Err(Refusal::unsupported("enhanced connection establishment"))
-    }
-}
-
-entry! {
-    /// Data may arrive in any order: 0.
-    fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_int, _flags: u32) -> value c_int = 0, {
-        0
     }
 }
 

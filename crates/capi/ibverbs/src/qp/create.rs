@@ -1,0 +1,140 @@
+//! ibv_create_qp(3), ibv_create_qp_ex(3).
+
+use std::ffi::c_int;
+use std::mem::zeroed;
+use std::sync::atomic::AtomicU32;
+
+use ferroce_nic as nic;
+use nic::qp::QpInit;
+
+use super::attr::{c_cap, cap_of};
+use super::{Kind, QpBlock};
+use crate::abi::*;
+use crate::call::{self, Outcome, Refusal, at_mut, entry};
+use crate::cq::CqBlock;
+use crate::memory::PdBlock;
+use crate::object::{Headed, next_handle};
+use crate::srq::SrqBlock;
+
+/// What both forms of the attributes have in common.
+struct Init<'a> {
+    pd: *mut ibv_pd,
+    qp_context: *mut std::ffi::c_void,
+    send_cq: *mut ibv_cq,
+    recv_cq: *mut ibv_cq,
+    srq: *mut ibv_srq,
+    cap: &'a mut ibv_qp_cap,
+    qp_type: c_int,
+    sq_sig_all: c_int,
+}
+
+/// The C structure of a new queue pair.
+fn head(init: &Init<'_>, context: *mut ibv_context, qpn: u32) -> ibv_qp_ex {
+    // SAFETY: numbers, pointers, nullable function pointers and pthread objects, for all of which zeros are valid.
+    let mut c: ibv_qp_ex = unsafe { zeroed() };
+    c.qp_base.context = context;
+    c.qp_base.qp_context = init.qp_context;
+    c.qp_base.pd = init.pd;
+    c.qp_base.send_cq = init.send_cq;
+    c.qp_base.recv_cq = init.recv_cq;
+    c.qp_base.srq = init.srq;
+    c.qp_base.handle = next_handle();
+    c.qp_base.qp_num = qpn;
+    c.qp_base.state = IBV_QPS_RESET;
+    c.qp_base.qp_type = init.qp_type;
+    c
+}
+
+/// # Safety
+/// The objects that `init` names are null or valid.
+unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
+    let service = match init.qp_type {
+        IBV_QPT_RC => nic::Service::Rc,
+        IBV_QPT_UC => nic::Service::Uc,
+        IBV_QPT_UD => nic::Service::Ud,
+        other => return Err(Refusal::unsupported(format!("qp_type {other}: only RC, UC and UD"))),
+    };
+    // SAFETY: the caller's promise.
+    let (domain, send_cq, recv_cq, srq) = unsafe {
+        let srq = if init.srq.is_null() { None } else { Some(SrqBlock::of(init.srq)?.nic().clone()) };
+        let queue = |cq: *mut ibv_cq, what: &'static str| {
+            CqBlock::of(cq).map(|cq| cq.nic().clone()).map_err(|_| Refusal::invalid(what))
+        };
+        (
+            PdBlock::of(init.pd)?,
+            queue(init.send_cq, "send_cq is NULL")?,
+            queue(init.recv_cq, "recv_cq is NULL")?,
+            srq,
+        )
+    };
+    QpBlock::allocate(|cookie| {
+        let nic = nic::Qp::create(
+            domain.nic(),
+            QpInit {
+                service,
+                send_cq,
+                recv_cq,
+                srq,
+                cap: cap_of(init.cap),
+                sq_sig_all: init.sq_sig_all != 0,
+                cookie,
+            },
+        )?;
+        *init.cap = c_cap(nic.cap());
+        let c = head(&init, domain.context(), nic.qpn());
+        Ok(QpBlock { c, kind: Kind::Transport(nic), access: AtomicU32::new(0) })
+    })
+}
+
+entry! {
+    fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> pointer ibv_qp, {
+        // SAFETY: by the man page a domain and the caller's attributes, which name valid objects.
+        unsafe {
+            let init = at_mut(init, "qp_init_attr")?;
+            create(Init {
+                pd,
+                qp_context: init.qp_context,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                srq: init.srq,
+                cap: &mut init.cap,
+                qp_type: init.qp_type,
+                sq_sig_all: init.sq_sig_all,
+            })
+        }
+    }
+}
+
+/// The slot behind `ibv_create_qp_ex`.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    call::pointer("ibv_create_qp_ex", || {
+        // SAFETY: by the man page the caller's attributes.
+        let init = unsafe { at_mut(init, "qp_init_attr_ex") }?;
+        let beyond = init.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS);
+        if beyond != 0 {
+            return Err(Refusal::unsupported(format!("comp_mask {beyond:#x} of an extended queue pair")));
+        }
+        if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
+            return Err(Refusal::unsupported(format!("create_flags {:#x}", init.create_flags)));
+        }
+        if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+            return Err(Refusal::invalid("no protection domain (IBV_QP_INIT_ATTR_PD)"));
+        }
+        // SAFETY: by the man page the attributes name valid objects.
+        unsafe {
+            create(Init {
+                pd: init.pd,
+                qp_context: init.qp_context,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                srq: init.srq,
+                cap: &mut init.cap,
+                qp_type: init.qp_type,
+                sq_sig_all: init.sq_sig_all,
+            })
+        }
+    })
+}

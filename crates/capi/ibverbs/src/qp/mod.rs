@@ -1,0 +1,76 @@
+//! Queue pairs: the block behind a program's pointer, and how it ends (ibv_destroy_qp(3)). Posting is in `post`.
+
+mod attr;
+mod create;
+mod ece;
+
+pub(crate) use create::create_qp_ex;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use ferroce_nic as nic;
+
+use crate::abi::*;
+use crate::call::{Outcome, Refusal, entry};
+use crate::object::Headed;
+
+/// The adapter's object behind a queue pair.
+pub(crate) enum Kind {
+    /// One of the transport services RC, UC and UD.
+    Transport(Arc<nic::Qp>),
+}
+
+/// All have room for the extended part.
+#[repr(C)]
+pub(crate) struct QpBlock {
+    c: ibv_qp_ex,
+    kind: Kind,
+    /// The access flags as they were set: those for local access mean nothing to the adapter, but are given back.
+    access: AtomicU32,
+}
+
+// SAFETY: `repr(C)` with an `ibv_qp_ex` first, whose first field is an `ibv_qp`.
+unsafe impl Headed for QpBlock {
+    type C = ibv_qp;
+    const WHAT: &'static str = "qp";
+}
+
+impl QpBlock {
+    /// The queue pair, if it is one of a transport service.
+    pub(crate) fn nic(&self) -> Outcome<&Arc<nic::Qp>> {
+        match &self.kind {
+            Kind::Transport(nic) => Ok(nic),
+        }
+    }
+
+    /// Asynchronous events of it that the program has to acknowledge.
+    pub(crate) fn unacked_async(&self) -> &nic::Unacked {
+        match &self.kind {
+            Kind::Transport(nic) => nic.unacked_async(),
+        }
+    }
+}
+
+entry! {
+    fn ibv_destroy_qp(qp: *mut ibv_qp) -> errno {
+        // SAFETY: by the man page a queue pair that the caller gives up. When its destruction returns, no event of it
+        // is left anywhere.
+        unsafe {
+            match &QpBlock::of(qp)?.kind {
+                Kind::Transport(nic) => nic.destroy()?,
+            }
+            QpBlock::free(qp);
+        }
+        Ok(())
+    }
+}
+
+entry! {
+    /// The extended form of a queue pair, which none here has yet.
+    fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> pointer ibv_qp_ex, {
+        // SAFETY: by the man page a queue pair.
+        unsafe { QpBlock::of(qp) }?;
+        Err(Refusal::unsupported("the queue pair wasn't created with send_ops_flags"))
+    }
+}

@@ -1,0 +1,157 @@
+//! A queue pair's beginning and end: ibv_create_qp(3), ibv_destroy_qp(3).
+
+use super::attr::QpAttr;
+use super::fabric::Listing;
+use super::{Inner, Qp};
+use crate::cq::Cq;
+use crate::engine::{self, Deadline, Inbox, Queued};
+use crate::error::{Error, Result, invalid};
+use crate::events::Unacked;
+use crate::mem::Pd;
+use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
+use ferroce_proto::QpState;
+use ferroce_wire::Service;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+
+/// Bytes of payload that may be posted inline.
+pub const MAX_INLINE: u32 = 1024;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // ibv_create_qp(3)
+pub struct QpCap {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline_data: u32,
+}
+
+/// What a new QP is made of.
+#[derive(Clone, Debug)]
+pub struct QpInit {
+    /// RC, UC or UD.
+    pub service: Service,
+    /// Where send completions go.
+    pub send_cq: Arc<Cq>,
+    /// Where receive completions go.
+    pub recv_cq: Arc<Cq>,
+    /// Where receives come from, instead of a queue of its own.
+    pub srq: Option<Arc<Srq>>,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Every send request is signaled.
+    pub sq_sig_all: bool,
+    /// Comes back with events.
+    pub cookie: usize,
+}
+
+impl Qp {
+    /// A new QP in RESET.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes out of bounds or objects of another device; [`Error::NoMemory`] when all QPNs are
+    /// taken.
+    pub fn create(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Self>> {
+        check_cap(&init)?;
+        let context = pd.context();
+        for cq in [&init.send_cq, &init.recv_cq] {
+            if !Arc::ptr_eq(cq.context(), context) {
+                return invalid!("a completion queue of another device context");
+            }
+        }
+        let engine = context.engine()?;
+        let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, cookie } = init;
+        let qp = engine.add_qp(|qpn| {
+            Arc::new(Self {
+                qpn,
+                service,
+                pd: pd.clone(),
+                send_cq,
+                recv_cq,
+                srq,
+                cap,
+                sq_sig_all,
+                cookie,
+                generation: engine.generation(),
+                engine,
+                rq: Mutex::new(RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge)),
+                inner: Mutex::new(Inner {
+                    proto: ferroce_proto::Qp::new(service, qpn, cap.max_send_wr),
+                    attr: QpAttr::default(),
+                    path: None,
+                    listing: Listing::No,
+                }),
+                state: AtomicU8::new(QpState::Reset as u8),
+                inbox: Inbox::default(),
+                queued: Queued::default(),
+                deadline: Deadline::default(),
+                notify_drained: AtomicBool::new(false),
+                last_cnp: AtomicU64::new(0),
+                last_record: AtomicU64::new(0),
+                heard: AtomicBool::new(false),
+                unacked_async: Unacked::default(),
+            })
+        })?;
+        pd.hold();
+        qp.send_cq.hold();
+        qp.recv_cq.hold();
+        if let Some(srq) = &qp.srq {
+            srq.hold();
+        }
+        engine::register_qp(&qp);
+        Ok(qp)
+    }
+
+    /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when another process is in the middle of an access and doesn't end it within a second: the QP stays.
+    pub fn destroy(self: &Arc<Self>) -> Result<()> {
+        self.unlist()?;
+        self.engine.remove_qp(self.qpn);
+        self.engine.with_work(|work| {
+            let mut inner = self.inner.lock();
+            let path = inner.path.take();
+            self.engine.listen(self.qpn, false, path.as_ref());
+            let now = crate::clock::now();
+            self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, now, env));
+        });
+        self.rq.lock().clear();
+        self.send_cq.forget_qp(self.qpn);
+        self.recv_cq.forget_qp(self.qpn);
+        engine::unregister_qp(self);
+        self.pd.context().withdraw(self.cookie);
+        self.unacked_async.wait();
+        self.send_cq.release();
+        self.recv_cq.release();
+        if let Some(srq) = &self.srq {
+            srq.release();
+        }
+        self.pd.release();
+        Ok(())
+    }
+}
+
+fn check_cap(init: &QpInit) -> Result<()> {
+    let cap = init.cap;
+    let own_rq = init.srq.is_none();
+    if cap.max_send_wr > MAX_WR || (own_rq && cap.max_recv_wr > MAX_WR) {
+        return invalid!(
+            "queues of {} and {} work requests: at most {MAX_WR}",
+            cap.max_send_wr,
+            cap.max_recv_wr
+        );
+    }
+    if cap.max_send_sge > MAX_SGE || (own_rq && cap.max_recv_sge > MAX_SGE) {
+        return invalid!("{} and {} elements: at most {MAX_SGE}", cap.max_send_sge, cap.max_recv_sge);
+    }
+    if cap.max_inline_data > MAX_INLINE {
+        return invalid!("{} bytes inline: at most {MAX_INLINE}", cap.max_inline_data);
+    }
+    if !matches!(init.service, Service::Rc | Service::Uc | Service::Ud) {
+        return Err(Error::NotSupported(format!("{:?} queue pairs", init.service)));
+    }
+    Ok(())
+}

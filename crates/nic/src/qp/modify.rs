@@ -1,0 +1,123 @@
+//! Attributes and state: ibv_modify_qp(3), ibv_query_qp(3).
+
+use super::{Inner, Path, Qp, QpAttr, attr, mask};
+use crate::error::{Error, Result};
+use ferroce_proto::QpState;
+use ferroce_wire::Service;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Qp {
+    /// Present attributes (ibv_query_qp(3)).
+    #[must_use]
+    pub fn query(&self) -> QpAttr {
+        let inner = self.inner.lock();
+        let state = if self.is_inherited() { QpState::Err } else { inner.proto.state() };
+        QpAttr {
+            state,
+            cur_state: state,
+            sq_draining: state == QpState::Sqd && inner.proto.sq_len() > 0,
+            ..inner.attr
+        }
+    }
+
+    /// Changes attributes and state (ibv_modify_qp(3)). `bits` are those of [`mask`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], naming the attribute.
+    pub fn modify(self: &Arc<Self>, attr: &QpAttr, bits: u32) -> Result<()> {
+        // Asking another process can take a while: not with the QP locked.
+        let path = self.new_path(attr, bits)?;
+        self.unlist()?;
+        let result = self.modify_with(attr, bits, path);
+        self.list(&mut self.inner.lock());
+        result
+    }
+
+    fn modify_with(self: &Arc<Self>, attr: &QpAttr, bits: u32, path: Option<(Path, u32)>) -> Result<()> {
+        self.engine.with_work(|work| {
+            let mut inner = self.inner.lock();
+            let from = inner.proto.state();
+            let to = attr::check(self.service, from, attr, bits)?;
+            if self.is_inherited() && !matches!(to, QpState::Err | QpState::Reset) {
+                return Err(Error::Dead("the queue pair belongs to the process before the fork".into()));
+            }
+            let has = |bit: u32| bits & bit != 0;
+            if to == QpState::Reset {
+                inner.attr = QpAttr::default();
+                inner.path = None;
+            } else {
+                merge(&mut inner.attr, attr, bits);
+            }
+            if let Some((path, mtu)) = path {
+                let params = inner.proto.params_mut();
+                params.path_mtu = mtu;
+                params.lossless = self.is_lossless(&path);
+                inner.path = Some(path);
+                self.heard.store(false, Ordering::Relaxed);
+            } else if self.service == Service::Ud {
+                inner.proto.params_mut().path_mtu = self.pd.context().port().active_mtu;
+            }
+            self.notify_drained.store(inner.attr.en_sqd_async_notify, Ordering::Relaxed);
+            self.set_params(&mut inner);
+            if has(mask::STATE) && (to != from || to == QpState::Reset) {
+                if to == QpState::Reset {
+                    self.rq.lock().clear();
+                    self.send_cq.forget_qp(self.qpn);
+                    self.recv_cq.forget_qp(self.qpn);
+                }
+                let now = crate::clock::now();
+                self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(to, now, env));
+            }
+            let using = matches!(to, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+            self.engine.listen(self.qpn, using && !self.has_heard(), inner.path.as_ref());
+            Ok(())
+        })
+    }
+
+    fn set_params(&self, inner: &mut Inner) {
+        let attr = inner.attr;
+        let params = inner.proto.params_mut();
+        params.access = attr.access;
+        params.qkey = attr.qkey;
+        params.dest_qpn = attr.dest_qpn;
+        params.rq_psn = attr.rq_psn;
+        params.sq_psn = attr.sq_psn;
+        params.max_rd_atomic = attr.max_rd_atomic;
+        params.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+        params.min_rnr_timer = attr.min_rnr_timer;
+        params.timeout = attr.timeout;
+        params.retry_cnt = attr.retry_cnt;
+        params.rnr_retry = attr.rnr_retry;
+        params.srq = self.srq.is_some();
+    }
+}
+
+/// Copies the attributes that `bits` name.
+fn merge(to: &mut QpAttr, from: &QpAttr, bits: u32) {
+    macro_rules! take {
+        ($($bit:ident => $($field:ident),+;)*) => { $(if bits & mask::$bit != 0 { $(to.$field = from.$field;)+ })* };
+    }
+    take! {
+        PATH_MTU => path_mtu;
+        PATH_MIG_STATE => path_mig_state;
+        QKEY => qkey;
+        RQ_PSN => rq_psn;
+        SQ_PSN => sq_psn;
+        DEST_QPN => dest_qpn;
+        ACCESS_FLAGS => access;
+        AV => av;
+        PKEY_INDEX => pkey_index;
+        EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify;
+        MAX_QP_RD_ATOMIC => max_rd_atomic;
+        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic;
+        MIN_RNR_TIMER => min_rnr_timer;
+        PORT => port_num;
+        TIMEOUT => timeout;
+        RETRY_CNT => retry_cnt;
+        RNR_RETRY => rnr_retry;
+    }
+    to.rq_psn &= 0xff_ffff;
+    to.sq_psn &= 0xff_ffff;
+    to.dest_qpn &= 0xff_ffff;
+}

@@ -1,0 +1,125 @@
+//! Posting: ibv_post_send(3), ibv_post_recv(3).
+
+use super::{Inner, Qp, env};
+use crate::ah::Ah;
+use crate::cq::Wc;
+use crate::engine::Work;
+use crate::error::{Error, Result, invalid};
+use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr};
+use ferroce_wire::Service;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Qp {
+    /// Posts send requests, as many as `next` gives, and rings once (ibv_post_send(3)).
+    ///
+    /// # Errors
+    /// The first request that wasn't taken; those before it are posted.
+    pub fn post_send(
+        self: &Arc<Self>,
+        mut next: impl FnMut() -> Option<Result<SendWr<Arc<Ah>>>>,
+    ) -> Result<()> {
+        self.engine.with_work(|work| {
+            let mut inner = self.inner.lock();
+            if self.is_inherited() {
+                self.fail_inherited(&mut inner, work);
+            }
+            let mut result = Ok(());
+            while let Some(wr) = next() {
+                let posted = wr.and_then(|wr| {
+                    let wr = self.check_send(wr)?;
+                    inner.proto.post_send(wr).map_err(|e| self.post_error(e))
+                });
+                if posted.is_err() {
+                    result = posted;
+                    break;
+                }
+            }
+            self.work_locked(&mut inner, work, crate::clock::now(), |_, _| ());
+            result
+        })
+    }
+
+    /// In the child of a fork the QP is in ERR (its peer belongs to the parent).
+    fn fail_inherited(self: &Arc<Self>, inner: &mut Inner, work: &mut Work) {
+        if inner.proto.state() != QpState::Err {
+            inner.path = None;
+            let now = crate::clock::now();
+            self.work_locked(inner, work, now, |proto, env| proto.set_state(QpState::Err, now, env));
+        }
+    }
+
+    fn check_send(&self, mut wr: SendWr<Arc<Ah>>) -> Result<SendWr<Arc<Ah>>> {
+        match &wr.data {
+            Data::Sges(sges) if sges.len() > self.cap.max_send_sge as usize => {
+                return invalid!("{} gather elements, the queue takes {}", sges.len(), self.cap.max_send_sge);
+            }
+            Data::Inline(bytes) if bytes.len() > self.cap.max_inline_data as usize => {
+                return invalid!(
+                    "{} bytes inline, the queue takes {}",
+                    bytes.len(),
+                    self.cap.max_inline_data
+                );
+            }
+            Data::Inline(_)
+                if matches!(
+                    wr.op,
+                    SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+                ) =>
+            {
+                return invalid!("READ and atomics have nothing to send inline");
+            }
+            _ => {}
+        }
+        match (&wr.ud, self.service) {
+            (Some(ud), Service::Ud) if !Arc::ptr_eq(ud.address.pd(), &self.pd) => {
+                return invalid!("the address handle is of another protection domain");
+            }
+            (None, Service::Ud) => return invalid!("a UD send without an address handle"),
+            _ => {}
+        }
+        wr.signaled |= self.sq_sig_all;
+        Ok(wr)
+    }
+
+    fn post_error(&self, e: PostError) -> Error {
+        match e {
+            PostError::QueueFull => {
+                Error::NoMemory(format!("the send queue of {} work requests is full", self.cap.max_send_wr))
+            }
+            PostError::State(state) => Error::Invalid(format!("a send request in state {state:?}")),
+            PostError::Operation => {
+                Error::Invalid(format!("{:?} has no such operation, or not of this length", self.service))
+            }
+        }
+    }
+
+    /// Posts a receive request (ibv_post_recv(3)).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in RESET, with an SRQ, or for too many elements; [`Error::NoMemory`] when the queue is full.
+    pub fn post_recv(self: &Arc<Self>, wqe: RecvWqe) -> Result<()> {
+        if self.srq.is_some() {
+            return invalid!("the queue pair receives from a shared receive queue: post there");
+        }
+        let mut rq = self.rq.lock();
+        match self.state.load(Ordering::Acquire) {
+            s if s == QpState::Reset as u8 => invalid!("a receive request in state Reset"),
+            s if s == QpState::Err as u8 || self.is_inherited() => {
+                let wr_id = wqe.wr_id;
+                // Checked as if it were queued, then flushed at once, in order with the queue's other flushes.
+                rq.push(wqe)?;
+                rq.clear();
+                drop(rq);
+                let _order = self.inner.lock();
+                self.recv_cq.push(Wc {
+                    qp_num: self.qpn,
+                    completion: env::flushed_recv(wr_id),
+                    network: None,
+                });
+                Ok(())
+            }
+            _ => rq.push(wqe),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The one place where a QP's lock is taken to let the transport work.
+
+use super::fabric::Listing;
+use super::{Inner, Path, Qp, QpEnv};
+use crate::ah::Ah;
+use crate::engine::Work;
+use crate::shm;
+use ferroce_proto::{Instant, QpState};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes a QP may send in one go before others get their turn.
+const BUDGET: u32 = 64 * 1024;
+
+impl Qp {
+    /// Lets the transport work, with the QP locked; then sends what came of it, publishes completions, sets timers.
+    pub(crate) fn work(
+        self: &Arc<Self>,
+        work: &mut Work,
+        now: Instant,
+        f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
+    ) {
+        let mut inner = self.inner.lock();
+        self.work_locked(&mut inner, work, now, f);
+    }
+
+    /// As [`Qp::work`], unless somebody else is at it.
+    pub(crate) fn try_work(
+        self: &Arc<Self>,
+        work: &mut Work,
+        now: Instant,
+        f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
+    ) -> bool {
+        let Some(mut inner) = self.inner.try_lock() else { return false };
+        self.work_locked(&mut inner, work, now, f);
+        true
+    }
+
+    pub(super) fn work_locked(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        work: &mut Work,
+        now: Instant,
+        f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
+    ) {
+        if matches!(&inner.path, Some(Path::Shm { link, .. }) if link.is_dead()) {
+            // It may have refused late, or the link wasn't the one that the peer has.
+            self.fall_back_locked(inner);
+        }
+        let Inner { proto, path, listing, .. } = inner;
+        let mut env =
+            QpEnv { qp: self, path: path.as_ref(), work, meta: None, listed: *listing == Listing::Listed };
+        f(proto, &mut env);
+        let more = proto.transmit(now, &mut env, BUDGET);
+        proto.flush_acks(now, &mut env);
+        env.work.send();
+        env.publish();
+        let state = proto.state();
+        self.state.store(state as u8, Ordering::Release);
+        let waits = env.work.blocked_on.take().is_some_and(|link| self.wait_for_room(&link, now));
+        let blocked = std::mem::take(&mut env.work.blocked) && !waits;
+        if *listing == Listing::Listed && state == QpState::Err {
+            // The QP has failed by itself, and nobody was promised anything.
+            *listing = Listing::Withdrawn;
+            shm::withdraw_qp(self.qpn);
+        }
+        if let Some(at) = proto.next_timeout() {
+            self.engine.schedule(self, at);
+        }
+        if more || blocked {
+            self.engine.enqueue(self);
+        }
+        if self.inbox.has_records() {
+            work.kicks.push(self.clone());
+        }
+    }
+
+    /// Keeps the QP still over a fork.
+    pub(crate) fn freeze(&self) {
+        std::mem::forget(self.inner.lock());
+        std::mem::forget(self.rq.lock());
+    }
+
+    /// Undoes [`Qp::freeze`].
+    ///
+    /// # Safety
+    /// This thread, or in a child its original, has frozen the QP.
+    pub(crate) unsafe fn thaw(&self) {
+        // SAFETY: both were locked by `freeze`, says the caller.
+        unsafe {
+            self.rq.force_unlock();
+            self.inner.force_unlock();
+        }
+    }
+}
