@@ -1,12 +1,21 @@
-//! What the RC responder owes its peer: READ responses and results of atomics in PSN order, then one ACK or NAK.
+//! What the responder of RC and XRC owes its peer: READ responses and results of atomics in PSN order, then one ACK or NAK.
 //!
 //! READs are executed when their answer leaves, paced by the caller's budget; receiving goes on meanwhile. An
 //! acknowledgement waits until all answers before it have left, so that none overtakes.
 
 use crate::responder::Refusal;
-use crate::{Env, Qp, QpState, Source, TransmitError, psn};
+use crate::{Env, Qp, QpState, RemoteError, Source, TransmitError, psn};
 use ferroce_wire::{Aeth, Headers, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
+
+/// What a READ asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    /// What is left of it.
+    pub(crate) rest: Reth,
+    /// XRC: whose protection domain the key is of.
+    pub(crate) srqn: Option<u32>,
+}
 
 /// A READ being answered.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +26,7 @@ struct Read {
     next: u64,
     /// The PSN after the last one.
     end: u64,
-    /// What is left of the range.
-    rest: Reth,
+    range: Range,
     /// The next packet is the first of this answer.
     start: bool,
     msn: u32,
@@ -116,7 +124,7 @@ impl Answers {
     }
 
     /// A new READ of `psns` response packets.
-    pub(crate) fn read(&mut self, psn: u64, psns: u32, rest: Reth, msn: u32) {
+    pub(crate) fn read(&mut self, psn: u64, psns: u32, range: Range, msn: u32) {
         // Its answer acknowledges everything before it.
         self.owed = None;
         let end = psn + u64::from(psns);
@@ -124,7 +132,7 @@ impl Answers {
             first: psn,
             next: psn,
             end,
-            rest,
+            range,
             start: true,
             msn,
             duplicate: false,
@@ -143,12 +151,12 @@ impl Answers {
 
     /// A READ was asked for again, from its beginning or from a later PSN. Nothing is done if its answer is still to
     /// leave. At most `limit` answers are queued.
-    pub(crate) fn read_again(&mut self, psn: u64, psns: u32, rest: Reth, msn: u32, limit: usize) {
+    pub(crate) fn read_again(&mut self, psn: u64, psns: u32, range: Range, msn: u32, limit: usize) {
         let again = Read {
             first: psn,
             next: psn,
             end: psn + u64::from(psns),
-            rest,
+            range,
             start: true,
             msn,
             duplicate: true,
@@ -228,7 +236,7 @@ impl<A: Clone> Qp<A> {
     }
 
     fn send_read_response<E: Env<Address = A>>(&mut self, mut read: Read, env: &mut E) -> Option<u32> {
-        let len = read.rest.dma_len.min(self.mtu());
+        let len = read.range.rest.dma_len.min(self.mtu());
         let last = read.next + 1 == read.end;
         let operation = match (read.start, last) {
             (true, true) => Operation::ReadResponseOnly,
@@ -242,9 +250,13 @@ impl<A: Clone> Qp<A> {
         }
         let source = match len {
             0 => Source::None,
-            _ => Source::Remote { rkey: read.rest.rkey, va: read.rest.va, len },
+            _ => Source::Remote { rkey: read.range.rest.rkey, va: read.range.rest.va, len },
         };
-        match env.transmit(&headers, source, None) {
+        let sent = match read.range.srqn {
+            Some(srqn) if !env.select_srq(srqn) => Err(TransmitError::Remote(RemoteError::Access)),
+            _ => env.transmit(&headers, source, None),
+        };
+        match sent {
             Ok(()) => {}
             Err(TransmitError::Blocked) => return None,
             Err(TransmitError::Local | TransmitError::Remote(_)) if read.duplicate => {
@@ -268,8 +280,8 @@ impl<A: Clone> Qp<A> {
         } else {
             read.next += 1;
             read.start = false;
-            read.rest.va = read.rest.va.wrapping_add(u64::from(len));
-            read.rest.dma_len -= len;
+            read.range.rest.va = read.range.rest.va.wrapping_add(u64::from(len));
+            read.range.rest.dma_len -= len;
             if let Some(front) = self.answers.queue.front_mut() {
                 *front = Answer::Read(read);
             }

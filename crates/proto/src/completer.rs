@@ -1,4 +1,4 @@
-//! The RC completer: what responses mean for the requests that wait for them (IBTA 9.7.5, 9.7.6).
+//! The completer of RC and XRC: what responses mean for the requests that wait for them (IBTA 9.7.5, 9.7.6).
 
 use crate::requester::charge;
 use crate::rnr::rnr_delay;

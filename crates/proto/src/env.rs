@@ -129,9 +129,13 @@ pub trait Env {
     }
 
     /// Upper bound, in bytes, on what this QP may have in flight now: its share of what the peer's socket can hold. Asked
-    /// of RC on fabrics that lose packets, once per [`crate::Qp::transmit`]; it also bounds READ responses on their way
+    /// of RC and XRC on fabrics that lose packets, once per [`crate::Qp::transmit`]; it also bounds READ responses on their way
     /// here. One packet may always go, whatever the window.
     fn window(&self) -> u32;
+
+    /// An XRC target: what the transport asks for from here on concerns the SRQ with this number and its protection domain
+    /// (annex A14); false when the target's XRC domain has no such SRQ.
+    fn select_srq(&mut self, srqn: u32) -> bool;
 
     /// Takes the next receive work request from the RQ or SRQ. It is gone from there: the transport completes it, or
     /// (UC) keeps it for the next message.

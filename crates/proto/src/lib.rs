@@ -1,4 +1,4 @@
-//! The InfiniBand transport, sans-I/O: RC, UC and UD queue pairs as deterministic state machines.
+//! The InfiniBand transport, sans-I/O: RC, XRC, UC and UD queue pairs as deterministic state machines.
 //!
 //! In here: requester, responder, completer, PSN arithmetic, RNR, retransmission, the send window.
 //! Out of here: clocks, threads, sockets, memory, ABI. Time is a parameter, memory is a trait ([`Env`]),

@@ -13,7 +13,7 @@ use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 /// Bytes of the longest message: 2^31 (IBTA 9.7).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
-/// A queue pair of service RC, UC or UD. `A` is the environment's address handle.
+/// A queue pair of service RC, XRC, UC or UD. `A` is the environment's address handle.
 ///
 /// The caller serialises all calls. After [`Qp::post_send`], [`Qp::handle_packet`], [`Qp::handle_timeout`] or a change
 /// of state it calls [`Qp::transmit`], and after a batch of packets [`Qp::flush_acks`].
@@ -31,7 +31,7 @@ pub struct Qp<A> {
 }
 
 impl<A: Clone> Qp<A> {
-    /// A QP in RESET. `service` is RC, UC or UD; `max_send_wr` bounds the send queue, whose memory grows with its use.
+    /// A QP in RESET. `service` is RC, XRC, UC or UD; `max_send_wr` bounds the send queue, whose memory grows with its use.
     #[must_use]
     pub fn new(service: Service, qpn: u32, max_send_wr: u32) -> Self {
         Self {
@@ -177,10 +177,11 @@ impl<A: Clone> Qp<A> {
                 | SendOp::WriteWithImmediate { .. }
                 | SendOp::LocalInvalidate { .. },
             ) => true,
-            (Service::Rc, SendOp::SendWithInvalidate { .. }) => true,
-            (Service::Rc, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) => {
-                !inline
-            }
+            (Service::Rc | Service::Xrc, SendOp::SendWithInvalidate { .. }) => true,
+            (
+                Service::Rc | Service::Xrc,
+                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. },
+            ) => !inline,
             _ => false,
         }
     }
@@ -196,7 +197,7 @@ impl<A: Clone> Qp<A> {
                 wqe.packets = packets(&wqe.wr.op, wqe.len, mtu);
             }
         }
-        if self.service == Service::Rc {
+        if self.is_reliable() {
             let draining = self.req.draining;
             self.req = Requester::at(self.params.sq_psn, self.sq.head(), &self.params);
             self.req.draining = draining;
@@ -214,7 +215,7 @@ impl<A: Clone> Qp<A> {
             QpState::Reset | QpState::Init => return false,
             QpState::Err => {
                 self.flush_send_queue(env);
-                return self.service == Service::Rc && self.send_answers(env, &mut left);
+                return self.is_reliable() && self.send_answers(env, &mut left);
             }
             QpState::Sqe => {
                 self.flush_send_queue(env);
@@ -224,7 +225,7 @@ impl<A: Clone> Qp<A> {
         }
         let requests = self.state != QpState::Rtr;
         match self.service {
-            Service::Rc => {
+            Service::Rc | Service::Xrc => {
                 // Answers must not starve requests that wait: each side gets half.
                 let mut share = if requests && self.has_unsent() { left.div_ceil(2) } else { left };
                 let before = share;
@@ -258,8 +259,8 @@ impl<A: Clone> Qp<A> {
         self.req.cursor < self.sq.tail()
     }
 
-    /// Takes a packet whose destination QPN is this QP's. The caller has checked its integrity and, for RC and UC, its
-    /// addresses. Nothing that a packet says is trusted here.
+    /// Takes a packet whose destination QPN is this QP's. The caller has checked its integrity and, unless it is a
+    /// datagram, its addresses. Nothing that a packet says is trusted here.
     pub fn handle_packet<E: Env<Address = A>>(
         &mut self,
         now: Instant,
@@ -286,14 +287,15 @@ impl<A: Clone> Qp<A> {
             return;
         }
         match self.service {
-            Service::Rc if opcode.is_response() => {
+            Service::Rc | Service::Xrc if opcode.is_response() => {
                 if matches!(self.state, QpState::Rts | QpState::Sqd) {
                     self.handle_response(now, headers, &payload, env);
                 } else {
                     self.counters.wrong_state += 1;
                 }
             }
-            Service::Rc => self.handle_request(headers, &payload, env),
+            Service::Xrc if !self.params.srq => self.counters.malformed += 1,
+            Service::Rc | Service::Xrc => self.handle_request(headers, &payload, env),
             Service::Uc => self.handle_unacknowledged(headers, &payload, env),
             _ => self.handle_datagram(headers, &payload, env),
         }
@@ -302,7 +304,7 @@ impl<A: Clone> Qp<A> {
     /// After a batch of packets: sends the one coalesced ACK (or the NAK) that is owed, and results of atomics before
     /// it. What the fabric doesn't take now follows from [`Qp::transmit`].
     pub fn flush_acks<E: Env<Address = A>>(&mut self, _now: Instant, env: &mut E) {
-        if self.service == Service::Rc {
+        if self.is_reliable() {
             self.send_short_answers(env);
         }
     }
@@ -312,7 +314,7 @@ impl<A: Clone> Qp<A> {
         if self.req.paced_until.is_some_and(|at| at <= now) {
             self.req.paced_until = None;
         }
-        if self.service == Service::Rc && matches!(self.state, QpState::Rts | QpState::Sqd) {
+        if self.is_reliable() && matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.run_timers(now, env);
         }
     }
@@ -321,6 +323,11 @@ impl<A: Clone> Qp<A> {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.req.next_timeout()
+    }
+
+    /// Requests are acknowledged.
+    pub(crate) const fn is_reliable(&self) -> bool {
+        matches!(self.service, Service::Rc | Service::Xrc)
     }
 
     /// Bytes of payload in a full packet.
@@ -369,10 +376,10 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Ends the oldest send request with an error that stops the QP: RC goes to ERR, UC and UD to SQE.
+    /// Ends the oldest send request with an error that stops the QP: RC and XRC go to ERR, UC and UD to SQE.
     pub(crate) fn fail_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
         self.complete_front(status, env);
-        if self.service == Service::Rc {
+        if self.is_reliable() {
             self.answers = Answers::default();
             self.enter_error(env);
         } else {
@@ -446,7 +453,8 @@ fn packets(op: &SendOp, len: u32, mtu: u32) -> u32 {
 /// Are the extension headers there that the opcode promises?
 fn has_extensions(h: &Headers) -> bool {
     let op = h.bth.opcode;
-    (!op.carries_reth() || h.reth.is_some())
+    (!op.carries_xrceth() || h.xrc_srqn.is_some())
+        && (!op.carries_reth() || h.reth.is_some())
         && (!op.is_atomic() || h.atomic.is_some())
         && (!op.carries_aeth() || h.aeth.is_some())
         && (!op.carries_atomic_ack() || h.atomic_ack.is_some())

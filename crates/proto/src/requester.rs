@@ -1,4 +1,4 @@
-//! The RC requester: turns send work requests into packets, in order, inside the window, and again when one is lost.
+//! The requester of RC and XRC: turns send work requests into packets, in order, inside the window, and again when one is lost.
 
 use crate::sendq::Wqe;
 use crate::window::{Pacer, Window};
@@ -411,6 +411,7 @@ impl<A: Clone> Qp<A> {
         let mut headers = Headers::new(self.bth(operation, number));
         let last = packet + psns == wqe.packets;
         headers.bth.solicited = last && wqe.wr.solicited;
+        headers.xrc_srqn = headers.bth.opcode.carries_xrceth().then_some(wqe.wr.remote_srqn);
         let mut source = Source::None;
         let mut sent = 0;
         match wqe.wr.op {

@@ -1,5 +1,7 @@
-//! The RC responder: takes requests in PSN order, executes them and decides what is answered (IBTA 9.7.4, 9.9.3).
+//! The responder of RC and XRC: takes requests in PSN order, executes them and decides what is answered (IBTA 9.7.4,
+//! 9.9.3, annex A14).
 
+use crate::answers::Range;
 use crate::execute::Message;
 use crate::{
     AtomicOp, Env, Payload, PlaceError, Qp, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, WcStatus,
@@ -22,6 +24,8 @@ pub(crate) enum Refusal {
     Operational,
     /// The receive's own memory is wrong: NAK remote operational error, LOC_PROT_ERR here.
     BadReceive,
+    /// The XRCETH names no SRQ of the target's XRC domain: NAK invalid request.
+    NoSrq,
     /// The payload couldn't be had: as if the packet had been lost, and nothing has changed.
     Lost,
 }
@@ -48,7 +52,9 @@ impl From<RemoteError> for Refusal {
 impl Refusal {
     pub(crate) const fn nak(self) -> NakCode {
         match self {
-            Refusal::NotReady | Refusal::Invalid | Refusal::TooLong => NakCode::InvalidRequest,
+            Refusal::NotReady | Refusal::Invalid | Refusal::TooLong | Refusal::NoSrq => {
+                NakCode::InvalidRequest
+            }
             Refusal::Lost => NakCode::PsnSequenceError,
             Refusal::Access => NakCode::RemoteAccessError,
             Refusal::Operational | Refusal::BadReceive => NakCode::RemoteOperationalError,
@@ -66,6 +72,8 @@ pub(crate) struct Responder {
     pub(crate) message: Message,
     /// The receive taken for the message in progress (UC keeps it when the message is lost).
     pub(crate) held: Option<RecvWqe>,
+    /// The SRQ of the message in progress (XRC).
+    srqn: Option<u32>,
     /// A NAK for the expected PSN has been sent: the highest PSN that has been seen beyond the gap since.
     gap: Option<u64>,
     /// [`QpEvent::CommunicationEstablished`] was raised.
@@ -94,7 +102,7 @@ impl Responder {
 }
 
 impl<A: Clone> Qp<A> {
-    /// Takes a request packet of an RC QP.
+    /// Takes a request packet of an RC QP or an XRC target.
     pub(crate) fn handle_request<E: Env<Address = A>>(
         &mut self,
         headers: &Headers,
@@ -159,7 +167,8 @@ impl<A: Clone> Qp<A> {
             (Operation::ReadRequest, Some(reth)) => {
                 let psns = reth.dma_len.div_ceil(self.mtu()).max(1);
                 if self.params.access.remote_read && number + u64::from(psns) <= self.resp.expected {
-                    self.answers.read_again(number, psns, reth, self.resp.msn, limit);
+                    let range = Range { rest: reth, srqn: headers.xrc_srqn };
+                    self.answers.read_again(number, psns, range, self.resp.msn, limit);
                 }
             }
             (Operation::CompareSwap | Operation::FetchAdd, _) => {
@@ -177,6 +186,7 @@ impl<A: Clone> Qp<A> {
         env: &mut E,
     ) -> Result<u32, Refusal> {
         let opcode = headers.bth.opcode;
+        self.select_srq(headers.xrc_srqn, env)?;
         if opcode.is_send() {
             self.execute_send(headers, payload, env)?;
             return Ok(1);
@@ -192,7 +202,7 @@ impl<A: Clone> Qp<A> {
             return Err(Refusal::Invalid);
         }
         match (opcode.operation, headers.reth, headers.atomic) {
-            (Operation::ReadRequest, Some(reth), _) => self.execute_read(reth, env),
+            (Operation::ReadRequest, Some(reth), _) => self.execute_read(reth, headers.xrc_srqn, env),
             (Operation::CompareSwap, _, Some(atomic)) => {
                 let op = AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_or_add };
                 self.execute_atomic(atomic.rkey, atomic.va, op, env)
@@ -207,7 +217,26 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    fn execute_read<E: Env<Address = A>>(&mut self, reth: Reth, env: &mut E) -> Result<u32, Refusal> {
+    /// XRC: every request names an SRQ of the target's domain, and all packets of a message the same one.
+    fn select_srq<E: Env<Address = A>>(&mut self, srqn: Option<u32>, env: &mut E) -> Result<(), Refusal> {
+        let Some(number) = srqn else { return Ok(()) };
+        let under_way = self.resp.message != Message::None || self.resp.held.is_some();
+        if under_way && srqn != self.resp.srqn {
+            return Err(Refusal::Invalid);
+        }
+        if !env.select_srq(number) {
+            return Err(Refusal::NoSrq);
+        }
+        self.resp.srqn = srqn;
+        Ok(())
+    }
+
+    fn execute_read<E: Env<Address = A>>(
+        &mut self,
+        reth: Reth,
+        srqn: Option<u32>,
+        env: &mut E,
+    ) -> Result<u32, Refusal> {
         if !self.params.access.remote_read || u64::from(reth.dma_len) > crate::MAX_MESSAGE {
             return Err(Refusal::Invalid);
         }
@@ -216,7 +245,8 @@ impl<A: Clone> Qp<A> {
         }
         let psns = reth.dma_len.div_ceil(self.mtu()).max(1);
         self.resp.count_message();
-        self.answers.read(self.resp.expected, psns, reth, self.resp.msn);
+        let range = Range { rest: reth, srqn };
+        self.answers.read(self.resp.expected, psns, range, self.resp.msn);
         Ok(psns)
     }
 
@@ -245,7 +275,7 @@ impl<A: Clone> Qp<A> {
             Refusal::BadReceive => WcStatus::LocProtErr,
             Refusal::Access => WcStatus::RemAccessErr,
             Refusal::Operational => WcStatus::RemOpErr,
-            Refusal::Invalid | Refusal::NotReady | Refusal::Lost => WcStatus::RemInvReqErr,
+            Refusal::Invalid | Refusal::NotReady | Refusal::NoSrq | Refusal::Lost => WcStatus::RemInvReqErr,
         };
         if let Some(held) = self.resp.take_held() {
             env.complete_recv(self.recv_completion(held.wr_id, status));
@@ -253,7 +283,7 @@ impl<A: Clone> Qp<A> {
         }
         if self.state != QpState::Err {
             env.event(match refusal {
-                Refusal::Access | Refusal::Operational => QpEvent::AccessError,
+                Refusal::Access | Refusal::Operational | Refusal::NoSrq => QpEvent::AccessError,
                 _ => QpEvent::RequestError,
             });
         }

@@ -111,6 +111,8 @@ pub struct SendWr<A> {
     pub fence: bool,
     /// UD only.
     pub ud: Option<UdTarget<A>>,
+    /// XRC only: the number of the peer's SRQ.
+    pub remote_srqn: u32,
 }
 
 /// A receive work request taken from an RQ or SRQ.
@@ -243,7 +245,7 @@ pub struct QpParams {
     pub pkey: u16,
     /// UD: Q_Key asked of packets.
     pub qkey: u32,
-    /// Peer's QPN (RC, UC).
+    /// Peer's QPN (RC, XRC, UC).
     pub dest_qpn: u32,
     /// Bytes of payload a packet may carry. `u32::MAX` on a lossless fabric: a message is one packet.
     pub path_mtu: u32,
@@ -265,7 +267,7 @@ pub struct QpParams {
     pub rnr_retry: u8,
     /// The fabric loses nothing: no send window, no path MTU. Timers still run (a QP that doesn't exist answers nothing).
     pub lossless: bool,
-    /// The QP receives from an SRQ (decides on LastWqeReached).
+    /// The QP receives from an SRQ (decides on LastWqeReached). An XRC QP that does is a target, else an initiator.
     pub srq: bool,
 }
 

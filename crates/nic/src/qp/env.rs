@@ -291,6 +291,10 @@ impl Env for QpEnv<'_> {
         }
     }
 
+    fn select_srq(&mut self, _srqn: u32) -> bool {
+        false
+    }
+
     fn next_recv(&mut self) -> Option<RecvWqe> {
         match &self.qp.srq {
             Some(srq) => srq.pop(),

@@ -137,7 +137,8 @@ impl Side {
         ud: Option<UdTarget<Arc<Ah>>>,
     ) -> ferroce_nic::Result<()> {
         let data = Data::Sges([sge].into_iter().collect());
-        let wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud };
+        let wr =
+            SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud, remote_srqn: 0 };
         let mut wr = Some(wr);
         self.qp.post_send(|| wr.take().map(Ok))
     }

@@ -51,6 +51,11 @@ pub struct Host {
     pub regions: BTreeMap<u32, Region>,
     pub receives: VecDeque<RecvWqe>,
     pub srq: bool,
+    /// The SRQs of an XRC target by number.
+    pub xrc_srqs: BTreeMap<u32, VecDeque<RecvWqe>>,
+    /// Keys of one SRQ's protection domain; all others go with every SRQ.
+    pub owners: BTreeMap<u32, u32>,
+    selected: Option<u32>,
     pub sends: Vec<Completion>,
     pub recvs: Vec<Completion>,
     /// Receive completions that wait for the ACK that is owed.
@@ -79,6 +84,9 @@ impl Host {
             regions: BTreeMap::from([(ALL, Region::new(BASE, bytes as u64))]),
             receives: VecDeque::new(),
             srq: false,
+            xrc_srqs: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            selected: None,
             sends: Vec::new(),
             recvs: Vec::new(),
             unpublished: Vec::new(),
@@ -143,6 +151,9 @@ impl Host {
         allowed: impl Fn(&Region) -> bool,
     ) -> Result<(), RemoteError> {
         let region = self.regions.get(&key).ok_or(RemoteError::Access)?;
+        if self.owners.get(&key).is_some_and(|owner| self.selected != Some(*owner)) {
+            return Err(RemoteError::Access);
+        }
         let end = addr.checked_add(len).ok_or(RemoteError::Access)?;
         if addr < region.start || end > region.start + region.len || !allowed(region) {
             return Err(RemoteError::Access);
@@ -234,8 +245,16 @@ impl Env for Host {
         self.window
     }
 
+    fn select_srq(&mut self, srqn: u32) -> bool {
+        self.selected = self.xrc_srqs.contains_key(&srqn).then_some(srqn);
+        self.selected.is_some()
+    }
+
     fn next_recv(&mut self) -> Option<RecvWqe> {
-        self.receives.pop_front()
+        match self.selected.and_then(|srqn| self.xrc_srqs.get_mut(&srqn)) {
+            Some(srq) => srq.pop_front(),
+            None => self.receives.pop_front(),
+        }
     }
 
     fn flush_recv_queue(&mut self) {

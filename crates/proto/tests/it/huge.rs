@@ -50,6 +50,10 @@ impl Env for Counter {
         8 << 20
     }
 
+    fn select_srq(&mut self, _srqn: u32) -> bool {
+        false
+    }
+
     fn next_recv(&mut self) -> Option<RecvWqe> {
         self.receives = self.receives.checked_sub(1)?;
         let half = Sge { addr: 0, length: 1 << 30, lkey: 1 };
@@ -126,7 +130,16 @@ fn exchange(op: SendOp, mtu: u32) -> (Counter, Counter) {
     eb.receives = 1;
     let half = Sge { addr: 0, length: 1 << 30, lkey: 1 };
     let data = Data::Sges([half, half].into_iter().collect());
-    let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false, ud: None };
+    let wr = SendWr {
+        wr_id: 1,
+        op,
+        data,
+        signaled: true,
+        solicited: false,
+        fence: false,
+        ud: None,
+        remote_srqn: 0,
+    };
     a.post_send(wr).unwrap();
     while a.sq_len() > 0 {
         now.0 += 10_000;

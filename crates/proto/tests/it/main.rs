@@ -15,3 +15,4 @@ mod net;
 mod shared;
 mod transfer;
 mod unreliable;
+mod xrc;

@@ -247,6 +247,13 @@ impl Pair {
             && self.b.qp.sq_len() == 0
     }
 
+    /// Gives what `a` sends now to `f` instead of the network.
+    pub fn transmit_a_into(&mut self, f: impl FnOnce(Vec<Frame>, &mut Self)) {
+        while self.a.qp.transmit(self.now, &mut self.a.host, 65_536) {}
+        let frames = core::mem::take(&mut self.a.host.out);
+        f(frames, self);
+    }
+
     /// Delivers a packet to `b` (or `a`) at once, past the network.
     pub fn inject(&mut self, to_b: bool, frame: &Frame) {
         let side = if to_b { &mut self.b } else { &mut self.a };
@@ -281,6 +288,7 @@ pub fn wr(wr_id: u64, op: SendOp, addr: u64, length: u32) -> SendWr<u32> {
         solicited: false,
         fence: false,
         ud: None,
+        remote_srqn: 0,
     }
 }
 

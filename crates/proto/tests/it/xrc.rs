@@ -1,0 +1,209 @@
+//! Extended reliable connections (annex A14): an initiator names the peer's SRQ, a target receives into it.
+
+use crate::host::{ALL, BASE, Frame, Region, pattern};
+use crate::net::{CLEAN, Faults, Pair, params, wr};
+use core::cell::RefCell;
+use core::time::Duration;
+use ferroce_proto::{QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+const THERE: u64 = BASE + (1 << 20);
+const SRQS: [u32; 2] = [0x51, 0xff_ff52];
+
+/// An initiator and a target with two SRQs.
+fn pair(mtu: u32) -> Pair {
+    let target = QpParams { srq: true, ..params(mtu) };
+    let mut p = Pair::with(Service::Xrc, params(mtu), target, 0xff_fff0);
+    for srqn in SRQS {
+        p.b.host.xrc_srqs.insert(srqn, VecDeque::new());
+    }
+    p
+}
+
+fn to(srqn: u32, wr: SendWr<u32>) -> SendWr<u32> {
+    SendWr { remote_srqn: srqn, ..wr }
+}
+
+fn post_srq(p: &mut Pair, srqn: u32, wr_id: u64, addr: u64, length: u32) {
+    let sges = [Sge { addr, length, lkey: ALL }].into_iter().collect();
+    p.b.host.xrc_srqs.get_mut(&srqn).unwrap().push_back(RecvWqe { wr_id, sges });
+}
+
+/// Whether every packet that passes is of the service and names the SRQ if, and only if, it is a request.
+fn check_headers(p: &mut Pair) -> Rc<RefCell<(u32, u32)>> {
+    let seen = Rc::new(RefCell::new((0, 0)));
+    let (requests, responses) = (seen.clone(), seen.clone());
+    p.drop_to_b = Some(Box::new(move |f: &Frame| {
+        assert_eq!(f.headers.bth.opcode.service, Service::Xrc);
+        assert!(f.headers.fits_opcode() && f.headers.xrc_srqn.is_some_and(|n| SRQS.contains(&n)));
+        requests.borrow_mut().0 += 1;
+        false
+    }));
+    p.drop_to_a = Some(Box::new(move |f: &Frame| {
+        assert_eq!(f.headers.bth.opcode.service, Service::Xrc);
+        assert!(f.headers.fits_opcode() && f.headers.xrc_srqn.is_none());
+        responses.borrow_mut().1 += 1;
+        false
+    }));
+    seen
+}
+
+#[test]
+fn every_operation_arrives_once_and_in_the_srq_it_names_whatever_the_network_does() {
+    const LEN: u32 = 3000;
+    let worst =
+        Faults { loss: 50, duplicate: 80, reorder: 80, delay: Duration::from_micros(100), link: None };
+    for (faults, mtu) in [CLEAN, worst].into_iter().flat_map(|f| [256, 1024, u32::MAX].map(|mtu| (f, mtu))) {
+        for seed in 0..8 {
+            let mut p = pair(mtu).seeded(seed, faults);
+            let seen = check_headers(&mut p);
+            let at = |i: u64| i * u64::from(LEN);
+            for i in 0..40u64 {
+                let srqn = SRQS[(i % 3 % 2) as usize];
+                p.a.host.fill(BASE + at(i), LEN as usize, i as u8);
+                let op = match i % 5 {
+                    0 | 1 => {
+                        post_srq(&mut p, srqn, i, THERE + at(i), LEN);
+                        SendOp::SendWithImmediate { immediate: [i as u8; 4] }
+                    }
+                    2 => {
+                        post_srq(&mut p, srqn, i, THERE, 0);
+                        SendOp::WriteWithImmediate { va: THERE + at(i), rkey: ALL, immediate: [i as u8; 4] }
+                    }
+                    3 => SendOp::Write { va: THERE + at(i), rkey: ALL },
+                    _ => SendOp::Read { va: THERE + at(i - 1), rkey: ALL },
+                };
+                p.a.post(to(srqn, wr(i, op, BASE + at(i), LEN)));
+            }
+            for i in 40..44 {
+                let op = SendOp::FetchAdd { va: BASE, rkey: ALL, add: 1 };
+                p.a.post(to(SRQS[0], wr(i, op, THERE + at(i), 8)));
+            }
+            p.run();
+            assert_eq!(p.a.host.send_statuses(), (0..44).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+            let received: Vec<_> =
+                p.b.host.recvs.iter().map(|c| (c.wr_id, c.immediate, c.byte_len)).collect();
+            let sent: Vec<_> = (0..40).filter(|i| i % 5 < 3).map(|i| (i, Some([i as u8; 4]), LEN)).collect();
+            assert_eq!(received, sent, "{faults:?} {mtu} {seed}");
+            for i in 0..40 {
+                let (bytes, seed) = match i % 5 {
+                    4 => (p.a.host.bytes(BASE + at(i), LEN as usize), i - 1),
+                    _ => (p.b.host.bytes(THERE + at(i), LEN as usize), i),
+                };
+                assert!(bytes.iter().enumerate().all(|(n, b)| *b == pattern(seed as u8, n)), "{i} {mtu}");
+            }
+            assert_eq!(p.b.host.bytes(BASE, 8), 4u64.to_ne_bytes());
+            assert!(seen.borrow().0 >= 44 && seen.borrow().1 > 0);
+        }
+    }
+}
+
+#[test]
+fn empty_srq_is_rnr_and_the_others_receives_stay_where_they_are() {
+    let mut p = pair(1024);
+    post_srq(&mut p, SRQS[1], 7, THERE, 64);
+    p.a.post(to(SRQS[0], wr(1, SendOp::Send, BASE, 64)));
+    p.run_for(Duration::from_millis(5));
+    assert!(p.b.qp.counters().rnr_naks_sent > 0 && p.b.host.recvs.is_empty());
+    post_srq(&mut p, SRQS[0], 8, THERE, 64);
+    p.run();
+    assert_eq!(p.b.host.recv_statuses(), [(8, WcStatus::Success)]);
+    assert_eq!(p.b.host.xrc_srqs[&SRQS[1]].len(), 1);
+}
+
+#[test]
+fn srq_that_is_not_of_the_domain_is_an_invalid_request_whatever_the_operation() {
+    use SendOp::{FetchAdd, Read, Send, Write};
+    let (va, rkey) = (THERE, ALL);
+    for op in [Send, Write { va, rkey }, Read { va, rkey }, FetchAdd { va, rkey, add: 1 }] {
+        let mut p = pair(1024);
+        p.a.host.fill(BASE, 8, 1);
+        p.a.post(to(0x99, wr(1, op, BASE, 8)));
+        p.run();
+        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemInvReqErr)], "{op:?}");
+        assert_eq!((p.a.qp.state(), p.b.qp.state()), (QpState::Err, QpState::Err));
+        assert_eq!(p.b.host.events, [QpEvent::AccessError, QpEvent::LastWqeReached]);
+        assert_eq!(p.b.host.bytes(THERE, 8), [0; 8]);
+    }
+}
+
+#[test]
+fn message_that_changes_its_srq_midway_is_an_invalid_request() {
+    let mut p = pair(256);
+    post_srq(&mut p, SRQS[0], 5, THERE, 600);
+    post_srq(&mut p, SRQS[1], 6, THERE, 600);
+    p.a.post(to(SRQS[0], wr(1, SendOp::Send, BASE, 600)));
+    p.transmit_a_into(|frames, p| {
+        for (n, mut frame) in frames.into_iter().enumerate() {
+            if n == 1 {
+                frame.headers.xrc_srqn = Some(SRQS[1]);
+            }
+            p.inject(true, &frame);
+        }
+    });
+    p.run();
+    assert_eq!(p.b.host.recv_statuses(), [(5, WcStatus::RemInvReqErr)]);
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemInvReqErr)]);
+    assert_eq!(p.b.host.xrc_srqs[&SRQS[1]].len(), 1);
+}
+
+#[test]
+fn keys_are_those_of_the_named_srqs_protection_domain() {
+    for (srqn, status) in [(SRQS[0], WcStatus::Success), (SRQS[1], WcStatus::RemAccessErr)] {
+        for read in [false, true] {
+            let mut p = pair(256);
+            p.b.host.regions.insert(0x77, Region::new(THERE, 4096));
+            p.b.host.owners.insert(0x77, SRQS[0]);
+            let (va, rkey) = (THERE, 0x77);
+            let op = if read { SendOp::Read { va, rkey } } else { SendOp::Write { va, rkey } };
+            // Another request's SRQ is the selected one by the time the answer leaves.
+            p.a.post(to(srqn, wr(1, op, BASE, 1000)));
+            p.a.post(to(SRQS[1], wr(2, SendOp::Write { va: BASE, rkey: ALL }, BASE, 8)));
+            p.run();
+            assert_eq!(p.a.host.send_statuses()[0], (1, status), "read: {read}");
+        }
+    }
+}
+
+#[test]
+fn read_whose_srq_is_gone_when_it_is_answered_is_refused() {
+    let mut p = pair(256);
+    p.a.post(to(SRQS[0], wr(1, SendOp::Read { va: THERE, rkey: ALL }, BASE, 1000)));
+    p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
+    p.b.host.xrc_srqs.remove(&SRQS[0]);
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemAccessErr)]);
+}
+
+#[test]
+fn initiator_takes_no_requests_and_a_target_none_without_an_xrceth() {
+    let mut p = pair(1024);
+    let bth = Bth::new(Opcode::new(Service::Xrc, Operation::SendOnly).unwrap(), 0x22, p.a.qp.sq_psn());
+    let mut frame = Frame { headers: Headers::new(bth), payload: vec![1; 8] };
+    frame.headers.xrc_srqn = Some(SRQS[0]);
+    p.inject(false, &frame);
+    assert_eq!((p.a.qp.counters().malformed, p.a.qp.state()), (1, QpState::Rts));
+    // Without an XRCETH, and of another service, it is nothing to a target either.
+    let without = Frame { headers: Headers { xrc_srqn: None, ..frame.headers }, ..frame.clone() };
+    p.inject(true, &without);
+    let mut rc = without.clone();
+    rc.headers.bth.opcode.service = Service::Rc;
+    p.inject(true, &rc);
+    assert_eq!((p.b.qp.counters().malformed, p.b.qp.state()), (2, QpState::Rts));
+}
+
+#[test]
+fn receive_completions_name_the_initiator_and_the_target_ends_with_its_last_wqe() {
+    let mut p = pair(1024);
+    post_srq(&mut p, SRQS[1], 3, THERE, 64);
+    p.a.post(to(SRQS[1], wr(1, SendOp::Send, BASE, 64)));
+    p.run();
+    let done = p.b.host.recvs[0];
+    assert_eq!((done.opcode, done.src_qp, done.byte_len), (WcOpcode::Recv, 0x11, 64));
+    post_srq(&mut p, SRQS[1], 4, THERE, 64);
+    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
+    assert_eq!(p.b.host.events.last(), Some(&QpEvent::LastWqeReached));
+    assert_eq!(p.b.host.xrc_srqs[&SRQS[1]].len(), 1, "the SRQ's receives aren't the target's to flush");
+}
