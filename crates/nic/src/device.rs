@@ -11,6 +11,7 @@ use crate::recv::{MAX_SGE, MAX_WR};
 use crate::udp::HostAddr;
 use parking_lot::RwLock;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Queue pairs a process may have.
 pub const MAX_QP: u32 = 65_536;
@@ -103,7 +104,12 @@ impl Device {
             engine.add_address(HostAddr::new(entry.ip, entry.scope_id))?;
         }
         let port = RwLock::new(PortView { attributes: self.info.port(), gids });
-        let context = Arc::new(Context { device: self.clone(), port, async_events: EventQueue::new()? });
+        let context = Arc::new(Context {
+            device: self.clone(),
+            port,
+            async_events: EventQueue::new()?,
+            failed: AtomicBool::new(false),
+        });
         engine::register_context(&context);
         Ok(context)
     }
@@ -121,6 +127,16 @@ pub struct Context {
     device: Arc<Device>,
     port: RwLock<PortView>,
     async_events: EventQueue<AsyncEvent>,
+    /// The program has been told that the device is of no more use.
+    failed: AtomicBool,
+}
+
+/// The adapter has failed in a way that it can't name: the program is told, once for each open device, by
+/// IBV_EVENT_DEVICE_FATAL.
+pub fn fail_devices() {
+    for context in engine::contexts() {
+        context.fail();
+    }
 }
 
 impl Context {
@@ -188,16 +204,20 @@ impl Context {
     /// The interface has gone: the device is of no more use.
     pub(crate) fn gone(&self, why: &net::NetError) {
         tracing::warn!(%why, device = %self.device.info.name, "the device's interface is gone");
-        let mut port = self.port.write();
-        if port.attributes.state != net::PortState::Down {
-            port.attributes.state = net::PortState::Down;
-            drop(port);
+        self.port.write().attributes.state = net::PortState::Down;
+        self.fail();
+    }
+
+    /// Raises IBV_EVENT_DEVICE_FATAL, once.
+    fn fail(&self) {
+        if !self.failed.swap(true, Ordering::Relaxed) {
             self.raise(AsyncEvent::DeviceFatal);
         }
     }
 
-    /// Takes a change of the interface into account and raises the events for it.
-    pub(crate) fn refresh(&self, netdev: &net::Netdev) {
+    /// Takes a change of the interface into account and raises the events for it. `was_down`: it has been down since the
+    /// last time, whatever it is now.
+    pub(crate) fn refresh(&self, netdev: &net::Netdev, was_down: bool) {
         let mut port = self.port.write();
         let before = port.attributes;
         let changes = port.gids.update(netdev);
@@ -215,12 +235,12 @@ impl Context {
         if !changes.is_empty() {
             self.raise(AsyncEvent::GidChange(1));
         }
-        if was != is {
-            self.raise(if is == net::PortState::Active {
-                AsyncEvent::PortActive(1)
-            } else {
-                AsyncEvent::PortError(1)
-            });
+        use net::PortState::{Active, Down};
+        if was == Active && (was_down || is == Down) {
+            self.raise(AsyncEvent::PortError(1));
+        }
+        if is == Active && (was_down || was == Down) {
+            self.raise(AsyncEvent::PortActive(1));
         }
     }
 }

@@ -25,14 +25,16 @@ pub mod tap;
 pub mod udp;
 
 pub use ah::Ah;
-pub use cq::{CompChannel, Cq, MAX_CQE, Network, Wc};
-pub use device::{Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices};
+pub use cq::{CompChannel, Cq, CqInit, MAX_CQE, Network, Record, Tags, Wc};
+pub use device::{
+    Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices, fail_devices,
+};
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, EventQueue, Unacked};
 pub use mem::{Mr, MrAccess, MrInit, Pd};
 pub use qp::Qp;
-pub use recv::{MAX_SGE, MAX_WR, Srq, SrqAttr};
+pub use recv::{MAX_SGE, MAX_WR, NewSize, Srq, SrqAttr};
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use shm::untrusted;

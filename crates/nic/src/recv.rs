@@ -66,6 +66,14 @@ pub struct SrqAttr {
     pub limit: u32,
 }
 
+/// What a shared receive queue is resized to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // those of [`SrqAttr`]
+pub struct NewSize {
+    pub max_wr: u32,
+    pub max_sge: u32,
+}
+
 #[derive(Debug)]
 struct Shared {
     queue: RecvQueue,
@@ -146,26 +154,29 @@ impl Srq {
         SrqAttr { max_wr: shared.queue.max_wr, max_sge: shared.queue.max_sge, limit: shared.limit }
     }
 
-    /// Sets the limit and, or, the size (ibv_modify_srq(3)).
+    /// Sets the limit and, or, the size (ibv_modify_srq(3)). With a new size, a greater `max_sge` than the present one is
+    /// taken over as well, if it is possible; any other is left alone, since the man page calls it irrelevant.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a limit above the size, a size out of bounds or below what is posted.
-    pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<()> {
+    /// [`Error::Invalid`] for a limit above the size, a size out of bounds or below what is posted; nothing changes then.
+    pub fn modify(&self, size: Option<NewSize>, limit: Option<u32>) -> Result<()> {
         let mut shared = self.shared.lock();
-        let size = max_wr.unwrap_or(shared.queue.max_wr);
-        if size == 0 || size > MAX_WR || shared.queue.wqes.len() > size as usize {
-            return invalid!(
-                "a size of {size} with {} work requests posted; at most {MAX_WR}",
-                shared.queue.wqes.len()
-            );
+        let max_wr = size.map_or(shared.queue.max_wr, |size| size.max_wr);
+        let posted = shared.queue.wqes.len();
+        if max_wr == 0 || max_wr > MAX_WR || posted > max_wr as usize {
+            return invalid!("a size of {max_wr} with {posted} work requests posted; at most {MAX_WR}");
         }
-        if let Some(limit) = limit {
-            if limit > size {
-                return invalid!("a limit of {limit} on a queue of {size}");
-            }
-            shared.limit = limit;
+        let limit = limit.unwrap_or(shared.limit);
+        if limit > max_wr {
+            return invalid!("a limit of {limit} on a queue of {max_wr}");
         }
-        shared.queue.max_wr = size;
+        shared.limit = limit;
+        shared.queue.max_wr = max_wr;
+        if let Some(NewSize { max_sge, .. }) = size
+            && (shared.queue.max_sge..=MAX_SGE).contains(&max_sge)
+        {
+            shared.queue.max_sge = max_sge;
+        }
         Ok(())
     }
 

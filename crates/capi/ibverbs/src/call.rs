@@ -87,6 +87,8 @@ impl Drop for Uncancellable {
 /// for the data path, where the adapter makes raw system calls only.
 pub(crate) fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        // The stack has unwound: no lock is held any more.
+        let _ = catch_unwind(ferroce_nic::fail_devices);
         Err(Refusal::new(libc::EIO, "an internal error; the adapter can't be trusted any more"))
     });
     if let Err(refusal) = &outcome {

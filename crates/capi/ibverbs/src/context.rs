@@ -49,6 +49,8 @@ fn fill(context: &mut verbs_context) {
     context.query_port = Some(query::query_port_sized);
     context.query_device_ex = Some(query::query_device_ex);
     context.create_cq_ex = Some(cq_ex::create_cq_ex);
+    context.modify_cq = Some(cq::modify_cq);
+    context.query_rt_values = Some(query::query_rt_values);
     context.create_qp_ex = Some(qp::create_qp_ex);
     context.create_srq_ex = Some(srq::create_srq_ex);
     context.context.ops = ibv_context_ops {

@@ -1,15 +1,16 @@
-//! Completion queues: ibv_create_cq(3), ibv_resize_cq(3), ibv_req_notify_cq(3), ibv_destroy_cq(3). Polling is in
-//! `poll`; the extended form of a queue, which every queue here has, in `cq_ex`.
+//! Completion queues: ibv_create_cq(3), ibv_resize_cq(3), ibv_modify_cq(3), ibv_req_notify_cq(3), ibv_destroy_cq(3).
+//! Polling is in `poll`; the extended form of a queue, which every queue here has, in `cq_ex`.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ferroce_nic as nic;
 
 use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, entry};
+use crate::call::{self, Outcome, Refusal, at, entry};
 use crate::context::ContextBlock;
 use crate::events::ChannelBlock;
 use crate::object::{Headed, next_handle};
@@ -22,6 +23,18 @@ pub(crate) struct CqBlock {
     nic: Arc<nic::Cq>,
     /// The completion that the iterator of an extended queue stands on.
     pub(crate) current: UnsafeCell<ibv_wc>,
+    /// What was recorded with it.
+    pub(crate) record: UnsafeCell<nic::Record>,
+    /// The program promises to use an extended queue from one thread at a time.
+    pub(crate) single_threaded: bool,
+}
+
+/// What ibv_create_cq_ex(3) adds to ibv_create_cq(3).
+#[derive(Default)]
+pub(crate) struct Extension {
+    pub(crate) records: bool,
+    pub(crate) ignore_overrun: bool,
+    pub(crate) single_threaded: bool,
 }
 
 // SAFETY: `repr(C)` with an `ibv_cq_ex` first, which begins with all fields of an `ibv_cq` (the layout test compares
@@ -45,7 +58,7 @@ pub(crate) unsafe fn create(
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
     comp_vector: i64,
-    extend: impl FnOnce(&mut ibv_cq_ex),
+    extension: &Extension,
 ) -> Outcome<*mut ibv_cq> {
     // SAFETY: the caller's promise.
     let (block, events) = unsafe {
@@ -62,7 +75,9 @@ pub(crate) unsafe fn create(
     let cqe =
         u32::try_from(cqe).map_err(|_| Refusal::invalid(format!("a completion queue of {cqe} entries")))?;
     CqBlock::allocate(|cookie| {
-        let nic = nic::Cq::create(block.nic(), cqe, events, cookie)?;
+        let &Extension { records, ignore_overrun, single_threaded } = extension;
+        let init = nic::CqInit { cqe, channel: events, cookie, records, ignore_overrun };
+        let nic = nic::Cq::create_as(block.nic(), init)?;
         // SAFETY: numbers, pointers, nullable function pointers and pthread objects, for all of which zeros are valid.
         let (mut c, current): (ibv_cq_ex, ibv_wc) = unsafe { (zeroed(), zeroed()) };
         c.context = context;
@@ -70,8 +85,13 @@ pub(crate) unsafe fn create(
         c.cq_context = cq_context;
         c.handle = next_handle();
         c.cqe = nic.capacity() as c_int;
-        extend(&mut c);
-        Ok(CqBlock { c, nic, current: UnsafeCell::new(current) })
+        Ok(CqBlock {
+            c,
+            nic,
+            current: UnsafeCell::new(current),
+            record: UnsafeCell::default(),
+            single_threaded,
+        })
     })
 }
 
@@ -84,7 +104,7 @@ entry! {
         comp_vector: c_int,
     ) -> pointer ibv_cq, {
         // SAFETY: by the man page an open context, and a channel or NULL.
-        unsafe { create(context, cqe.into(), cq_context, channel, comp_vector.into(), |_| ()) }
+        unsafe { create(context, cqe.into(), cq_context, channel, comp_vector.into(), &Extension::default()) }
     }
 }
 
@@ -121,4 +141,20 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         unsafe { CqBlock::of(cq) }?.nic.request_notify(solicited_only != 0);
         Ok(())
     }))
+}
+
+/// The slot behind ibv_modify_cq(3).
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    call::errno_value("ibv_modify_cq", || {
+        // SAFETY: by the man page a completion queue and the caller's attributes.
+        let (block, attr) = unsafe { (CqBlock::of(cq)?, at(attr, "cq_attr")?) };
+        if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
+            return Err(Refusal::unsupported(format!("attr_mask {:#x}: only moderation", attr.attr_mask)));
+        }
+        if attr.attr_mask & IBV_CQ_ATTR_MODERATE != 0 {
+            let ibv_moderate_cq { cq_count, cq_period } = attr.moderate;
+            block.nic.moderate(cq_count, Duration::from_micros(cq_period.into()));
+        }
+        Ok(())
+    })
 }

@@ -1,11 +1,10 @@
-//! Extended completion queues: ibv_create_cq_ex(3). The fields of `IBV_WC_STANDARD_FLAGS` can be read; time stamps, VLAN
-//! and tag matching aren't there.
+//! Extended completion queues: ibv_create_cq_ex(3). All fields can be read; what a queue wasn't asked to record is 0.
 
 use std::ffi::{c_int, c_uint};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
-use crate::cq::{self, CqBlock};
+use crate::cq::{self, CqBlock, Extension};
 use crate::object::Headed;
 use crate::poll::wc_of;
 
@@ -17,49 +16,69 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     call::pointer("ibv_create_cq_ex", || {
         // SAFETY: by the man page the caller's structure.
         let attr = unsafe { at(attr, "cq_attr") }?;
-        check(attr)?;
-        // SAFETY: by the man page an open context, and a channel or NULL.
-        let cq = unsafe {
-            cq::create(
+        let extension = check(attr)?;
+        // SAFETY: by the man page an open context, and a channel or NULL. The head of a queue's block is an `ibv_cq_ex`,
+        // which nobody else knows yet.
+        unsafe {
+            let cq = cq::create(
                 context,
                 attr.cqe.into(),
                 attr.cq_context,
                 attr.channel,
                 attr.comp_vector.into(),
-                |c| {
-                    c.start_poll = Some(start_poll);
-                    c.next_poll = Some(next_poll);
-                    c.end_poll = Some(end_poll);
-                    c.read_opcode = Some(read_opcode);
-                    c.read_vendor_err = Some(read_vendor_err);
-                    c.read_byte_len = Some(read_byte_len);
-                    c.read_imm_data = Some(read_imm_data);
-                    c.read_qp_num = Some(read_qp_num);
-                    c.read_src_qp = Some(read_src_qp);
-                    c.read_wc_flags = Some(read_wc_flags);
-                    c.read_slid = Some(read_slid);
-                    c.read_sl = Some(read_sl);
-                    c.read_dlid_path_bits = Some(read_dlid_path_bits);
-                },
-            )
-        }?;
-        Ok(cq.cast())
+                &extension,
+            )?
+            .cast();
+            fill(&mut *cq);
+            Ok(cq)
+        }
     })
 }
 
-fn check(attr: &ibv_cq_init_attr_ex) -> Outcome<()> {
-    if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0 {
-        return Err(Refusal::unsupported(format!("wc_flags {:#x}: only the standard fields", attr.wc_flags)));
+fn fill(c: &mut ibv_cq_ex) {
+    c.start_poll = Some(start_poll);
+    c.next_poll = Some(next_poll);
+    c.end_poll = Some(end_poll);
+    c.read_opcode = Some(read_opcode);
+    c.read_vendor_err = Some(read_vendor_err);
+    c.read_byte_len = Some(read_byte_len);
+    c.read_imm_data = Some(read_imm_data);
+    c.read_qp_num = Some(read_qp_num);
+    c.read_src_qp = Some(read_src_qp);
+    c.read_wc_flags = Some(read_wc_flags);
+    c.read_slid = Some(read_slid);
+    c.read_sl = Some(read_sl);
+    c.read_dlid_path_bits = Some(read_dlid_path_bits);
+    c.read_completion_ts = Some(read_completion_ts);
+    c.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+    c.read_cvlan = Some(read_cvlan);
+    c.read_flow_tag = Some(read_flow_tag);
+    c.read_tm_info = Some(read_tm_info);
+}
+
+/// The fields that a queue records with each completion.
+const RECORDED: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
+    | IBV_WC_EX_WITH_CVLAN
+    | IBV_WC_EX_WITH_FLOW_TAG;
+
+fn check(attr: &ibv_cq_init_attr_ex) -> Outcome<Extension> {
+    let known = u64::from(IBV_WC_STANDARD_FLAGS) | RECORDED | IBV_WC_EX_WITH_TM_INFO;
+    if attr.wc_flags & !known != 0 {
+        return Err(Refusal::unsupported(format!("wc_flags {:#x}: {known:#x} are known", attr.wc_flags)));
     }
     if attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
         return Err(Refusal::unsupported(format!("comp_mask {:#x}: only the flags", attr.comp_mask)));
     }
-    // That a queue is used by one thread only permits something; it asks nothing.
     let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
-    if flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
-        return Err(Refusal::unsupported(format!("flags {flags:#x}: only single-threaded")));
+    if flags & !(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0 {
+        return Err(Refusal::unsupported(format!("flags {flags:#x}: single-threaded and ignored overrun")));
     }
-    Ok(())
+    Ok(Extension {
+        records: attr.wc_flags & RECORDED != 0,
+        ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+        single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+    })
 }
 
 /// Moves the iterator to the next completion.
@@ -70,30 +89,52 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> Outcome<()> {
     // SAFETY: the caller's promise; the lock makes this the only user of the iterator.
     unsafe {
         let block = CqBlock::of(cq.cast())?;
-        let n = block.nic().poll(1, |wc| {
+        let n = block.nic().poll_recorded(1, |wc, record| {
             let wc = wc_of(&wc);
             (*cq).status = wc.status;
             (*cq).wr_id = wc.wr_id;
             *block.current.get() = wc;
+            *block.record.get() = record;
         })?;
         // Said by a return value of its own, not reported as a refusal.
         if n == 0 { Err(Refusal::new(libc::ENOENT, "the completion queue is empty")) } else { Ok(()) }
     }
 }
 
+/// Keeps other threads off the iterator, unless there are none.
+///
+/// # Safety
+/// `cq` is an extended queue.
+unsafe fn lock(cq: *mut ibv_cq_ex) {
+    // SAFETY: the caller's promise; the mutex was zeroed, which is its initial state, and isn't used for anything else.
+    unsafe {
+        if !(*cq.cast::<CqBlock>()).single_threaded {
+            libc::pthread_mutex_lock(&raw mut (*cq).mutex);
+        }
+    }
+}
+
+/// # Safety
+/// `cq` is an extended queue that this thread has locked.
+unsafe fn unlock(cq: *mut ibv_cq_ex) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !(*cq.cast::<CqBlock>()).single_threaded {
+            libc::pthread_mutex_unlock(&raw mut (*cq).mutex);
+        }
+    }
+}
+
 /// Begins a batch. On success the queue stays locked until `end_poll`, so that threads may share it.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     call::to_errno(call::contain("ibv_start_poll", || {
-        // SAFETY: by the man page an extended queue, and attributes or NULL; the mutex was zeroed, which is its initial
-        // state, and isn't used for anything else.
+        // SAFETY: by the man page an extended queue, and attributes or NULL.
         unsafe {
             if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
                 return Err(Refusal::invalid("the comp_mask of ibv_poll_cq_attr isn't 0"));
             }
-            libc::pthread_mutex_lock(&raw mut (*cq).mutex);
-            advance(cq).inspect_err(|_| {
-                libc::pthread_mutex_unlock(&raw mut (*cq).mutex);
-            })
+            lock(cq);
+            advance(cq).inspect_err(|_| unlock(cq))
         }
     }))
 }
@@ -105,7 +146,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: by the man page after a successful start_poll of this thread, which has locked.
-    unsafe { libc::pthread_mutex_unlock(&raw mut (*cq).mutex) };
+    unsafe { unlock(cq) };
 }
 
 macro_rules! readers {
@@ -128,4 +169,28 @@ readers! {
     read_slid -> u32 = slid;
     read_sl -> u8 = sl;
     read_dlid_path_bits -> u8 = dlid_path_bits;
+}
+
+macro_rules! record_readers {
+    ($($name:ident -> $ty:ty = $($field:ident).+;)*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
+            // SAFETY: as for the others.
+            unsafe { (*(*cq.cast::<CqBlock>()).record.get()).$($field).+ }
+        }
+    )*};
+}
+
+record_readers! {
+    read_completion_ts -> u64 = clock;
+    read_completion_wallclock_ns -> u64 = wall_clock;
+    read_cvlan -> u16 = tags.cvlan;
+    read_flow_tag -> u32 = tags.flow_tag;
+}
+
+/// No message here has a tag-matching header.
+unsafe extern "C" fn read_tm_info(_cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
+    // SAFETY: by the man page the caller's structure.
+    if let Some(info) = unsafe { info.as_mut() } {
+        *info = ibv_wc_tm_info { tag: 0, r#priv: 0 };
+    }
 }

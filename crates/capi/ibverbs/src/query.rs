@@ -9,7 +9,7 @@ use ferroce_nic as nic;
 use libc::{size_t, ssize_t};
 
 use crate::abi::*;
-use crate::call::{self, Outcome, Refusal, at, entry, guard, put, set_errno};
+use crate::call::{self, Outcome, Refusal, at, at_mut, entry, guard, put, set_errno};
 use crate::context::ContextBlock;
 
 /// The one partition key, that of the default partition with full membership.
@@ -20,6 +20,8 @@ const GRH_REQUIRED: u8 = 1;
 const OLD_PORT_ATTR: size_t = 48;
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2`: the private function counts in its own way.
 const SYSFS_ROCE_V2: c_int = 1;
+/// NDR: what a faster lane is called where there are 8 bits for its speed.
+const FASTEST_OF_8_BITS: u16 = 128;
 /// 134 ms: what a busy host may take to answer, as 4.096 µs × 2^n.
 const ACK_DELAY: u8 = 15;
 
@@ -93,6 +95,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         // SAFETY: numbers only.
         let mut full: ibv_device_attr_ex = unsafe { zeroed() };
         full.orig_attr = device_attr(context.nic());
+        full.completion_timestamp_mask = nic::clock::MASK;
+        full.hca_core_clock = nic::clock::KHZ;
+        full.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
         full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags);
         full.phys_port_cnt_ex = 1;
         // SAFETY: the caller says how much room there is.
@@ -112,6 +117,27 @@ unsafe fn write_prefix<T: Copy>(to: *mut u8, value: &T, room: size_t) {
         ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), to, n);
         ptr::write_bytes(to.add(n), 0, room - n);
     }
+}
+
+/// The slot behind ibv_query_rt_values_ex(3). The clock is a number of ticks: programs take `tv_nsec` for it, as with
+/// adapters, and `tv_sec` is 0.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    call::errno_value("ibv_query_rt_values_ex", || {
+        // SAFETY: by the man page an open context and the caller's structure.
+        let values = unsafe {
+            ContextBlock::of(context)?;
+            at_mut(values, "values")?
+        };
+        values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
+        if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            let ticks = nic::clock::now().0;
+            values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: ticks as libc::c_long };
+        }
+        Ok(())
+    })
 }
 
 /// `enum ibv_mtu` of a number of bytes.
@@ -154,7 +180,7 @@ unsafe fn query_port(context: *mut ibv_context, port_num: u8, attr: *mut u8, roo
         subnet_timeout: 0,
         init_type_reply: 0,
         active_width: port.speed.width,
-        active_speed: port.speed.speed,
+        active_speed: port.speed.speed.min(FASTEST_OF_8_BITS) as u8,
         phys_state: port.phys_state,
         link_layer: port.link_layer,
         flags: GRH_REQUIRED,
@@ -175,6 +201,18 @@ pub(crate) unsafe extern "C" fn query_port_sized(
 ) -> c_int {
     // SAFETY: inline code of the header passes the size of the program's structure.
     call::errno_value("ibv_query_port", || unsafe { query_port(context, port_num, attr.cast(), attr_len) })
+}
+
+entry! {
+    /// The rate in units of 100 Mbit/s.
+    fn ibv_query_port_speed(context: *mut ibv_context, port_num: u32, port_speed: *mut u64) -> errno {
+        // SAFETY: by the man page an open context.
+        let context = unsafe { ContextBlock::of(context) }?;
+        check_port(port_num)?;
+        let hundreds = context.nic().port().mbps.div_ceil(100);
+        // SAFETY: by the man page the caller's variable.
+        unsafe { put(port_speed, "port_speed", hundreds.into()) }
+    }
 }
 
 entry! {

@@ -92,8 +92,11 @@ entry! {
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(Refusal::invalid(format!("srq_attr_mask {mask:#x}: IBV_SRQ_MAX_WR, IBV_SRQ_LIMIT or both")));
         }
-        let wanted = |bit: c_int, value: u32| (mask & bit != 0).then_some(value);
-        block.nic.modify(wanted(IBV_SRQ_MAX_WR, attr.max_wr), wanted(IBV_SRQ_LIMIT, attr.srq_limit))?;
+        let size = nic::NewSize { max_wr: attr.max_wr, max_sge: attr.max_sge };
+        block.nic.modify(
+            (mask & IBV_SRQ_MAX_WR != 0).then_some(size),
+            (mask & IBV_SRQ_LIMIT != 0).then_some(attr.srq_limit),
+        )?;
         Ok(())
     }
 }

@@ -21,6 +21,7 @@ impl Engine {
             done |= self.read_forwarded();
         }
         done |= self.run_timers(now) > 0;
+        self.run_events(now);
         done |= self.run_taps();
         done |= self.run_queued();
         done

@@ -109,7 +109,7 @@ pub fn prepare_wait(channel: RawFd) -> WaitPlan {
     let now = clock::now();
     engine.lease.stamp(now.after(WAIT));
     let taps = engine.taps.map_or(u64::MAX, Taps::next);
-    let timer = Instant(engine.timers.next().min(taps)).since(now);
+    let timer = Instant(engine.timers.next().min(engine.events.next()).min(taps)).since(now);
     let work = engine.wait_on_rings() || !engine.run_queue.is_empty();
     let timeout = if work { Duration::ZERO } else { timer.min(WAIT / 2) };
     WaitPlan { fds: [channel, engine.sockets.raw()], timeout }

@@ -6,6 +6,7 @@
 
 mod addresses;
 mod dispatch;
+mod events;
 mod fork;
 mod handoff;
 mod lease;
@@ -19,13 +20,15 @@ mod timers;
 mod work;
 
 pub(crate) use addresses::Share;
+pub(crate) use events::schedule_event;
 pub(crate) use fork::generation;
 pub(crate) use handoff::{Deadline, Inbox, Queued, Runnable};
 pub(crate) use lease::progress_of_poller;
 pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
 pub(crate) use local::Record;
 pub(crate) use registry::{
-    register_context, register_cq, register_qp, register_srq, unregister_cq, unregister_qp, unregister_srq,
+    contexts, register_context, register_cq, register_qp, register_srq, unregister_cq, unregister_qp,
+    unregister_srq,
 };
 pub(crate) use work::Work;
 
@@ -36,6 +39,7 @@ use crate::rendezvous::Rendezvous;
 use crate::shm::Links;
 use crate::sys::{self, EngineFd};
 use addresses::Addresses;
+use events::Events;
 use handoff::{Deadlines, RunQueue, Sleep};
 use lease::Lease;
 use parking_lot::Mutex;
@@ -53,6 +57,8 @@ pub(crate) struct Engine {
     addresses: Addresses,
     qps: QpTable,
     timers: Deadlines,
+    /// Completion events that come later.
+    events: Events,
     run_queue: RunQueue<Qp>,
     sleep: Sleep,
     works: WorkPool,
@@ -105,6 +111,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
         addresses: Addresses::default(),
         qps: QpTable::default(),
         timers: Deadlines::default(),
+        events: Events::default(),
         run_queue: RunQueue::default(),
         sleep: Sleep::default(),
         works: WorkPool::new(taps),

@@ -48,7 +48,7 @@ pub(crate) fn register_context(context: &Arc<Context>) {
 }
 
 /// The open contexts.
-pub(super) fn contexts() -> Vec<Arc<Context>> {
+pub(crate) fn contexts() -> Vec<Arc<Context>> {
     with(|r| r.contexts.iter().filter_map(Weak::upgrade).collect())
 }
 

@@ -3,12 +3,13 @@
 use super::taps::Taps;
 use super::{Engine, registry};
 use crate::clock;
+use crate::device::fail_devices;
 use crate::error::{Error, Result};
-use crate::events::AsyncEvent;
-use crate::net::{Monitor, Netdev};
+use crate::net::{Changes, Monitor, NetError, Netdev};
 use crate::sys::{self, EngineFd};
 use ferroce_proto::Instant;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ const SHIFT: Duration = Duration::from_millis(1);
 const SLEEP: Duration = Duration::from_secs(1);
 /// Panics after which the thread gives up.
 const MAX_PANICS: u32 = 8;
+/// How often the interfaces are read while news of them goes on coming.
+const MAX_READINGS: u32 = 16;
 const STACK: usize = 512 * 1024;
 
 /// What wakes the thread besides sockets and timers.
@@ -91,9 +94,7 @@ fn contain(engine: &'static Engine) {
     for _ in 0..MAX_PANICS {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(engine))).is_err() {
             tracing::error!("the background thread has panicked: this is a bug in Ferroce");
-            for context in registry::contexts() {
-                context.raise(AsyncEvent::DeviceFatal);
-            }
+            fail_devices();
         }
     }
 }
@@ -147,7 +148,7 @@ fn run(engine: &'static Engine) {
 impl Engine {
     /// Until the next timer; and whoever sets an earlier one from now on knows that the thread has to be woken.
     fn time_to_sleep(&self, now: Instant) -> Duration {
-        let next = || self.timers.next().min(self.taps.map_or(u64::MAX, Taps::next));
+        let next = || self.timers.next().min(self.events.next()).min(self.taps.map_or(u64::MAX, Taps::next));
         let until = next().min(now.after(SLEEP).0);
         let due = || if self.run_queue.is_empty() && !self.sleep_on_rings() { next() } else { now.0 };
         Instant(self.sleep.begin(until, due)).since(now)
@@ -169,18 +170,31 @@ impl Engine {
     }
 
     fn look_at_network(&self, monitor: &mut Monitor) {
-        let changes = match monitor.drain() {
-            Ok(changes) if !changes.is_empty() => changes,
-            Ok(_) => return,
-            Err(error) => return tracing::debug!(%error, "reading news of the network"),
-        };
+        let mut changes = Changes::default();
+        let mut now = BTreeMap::new();
+        // Read until no news has come meanwhile: news of what has been taken into account would be taken for more.
+        for _ in 0..MAX_READINGS {
+            match monitor.drain() {
+                Ok(more) if more.is_empty() => break,
+                Ok(more) => changes.merge(more),
+                Err(error) => return tracing::debug!(%error, "reading news of the network"),
+            }
+            for context in registry::contexts() {
+                let ifindex = context.device().info().netdev.ifindex;
+                if changes.concerns(ifindex) {
+                    now.insert(ifindex, Netdev::read(ifindex));
+                }
+            }
+        }
         for context in registry::contexts() {
             let ifindex = context.device().info().netdev.ifindex;
-            if changes.concerns(ifindex) {
-                match Netdev::read(ifindex) {
-                    Ok(netdev) => context.refresh(&netdev),
-                    Err(error) => context.gone(&error),
+            match now.get(&ifindex) {
+                Some(Ok(netdev)) => context.refresh(netdev, changes.was_down(ifindex)),
+                Some(Err(error @ NetError::Gone { .. })) => context.gone(error),
+                Some(Err(error)) => {
+                    tracing::debug!(%error, ifindex, "an interface that has changed can't be read")
                 }
+                None => {}
             }
         }
     }

@@ -18,6 +18,8 @@ pub(crate) struct Work {
     pub(crate) received: Vec<Wc>,
     /// QPs of this process that have got something.
     pub(crate) kicks: Vec<Arc<Qp>>,
+    /// A completion found no room in its queue.
+    pub(crate) overrun: bool,
     /// A packet wasn't taken for now.
     pub(crate) blocked: bool,
     /// … because there was no room in this link's ring.

@@ -186,7 +186,7 @@ fn link_request() -> Vec<u8> {
     body
 }
 
-fn parse_link(message: &Message<'_>) -> Option<Netdev> {
+pub(super) fn parse_link(message: &Message<'_>) -> Option<Netdev> {
     if message.kind != libc::RTM_NEWLINK {
         return None;
     }

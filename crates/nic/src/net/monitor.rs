@@ -1,12 +1,14 @@
 //! News about interfaces and addresses, for the background thread's epoll.
 //!
 //! A monitor says which interfaces to look at again, not what changed: the truth is read anew with
-//! [`Netdev::read`](super::Netdev::read), so that lost or reordered news can't leave a wrong picture.
+//! [`Netdev::read`](super::Netdev::read), so that lost or reordered news can't leave a wrong picture. It also says which
+//! of them have been down meanwhile, which can't be read any more.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::RawFd;
 
+use super::interface::parse_link;
 use super::netlink::{Netlink, messages, u32_at};
 
 /// One news datagram holds one object; links are the longest.
@@ -26,6 +28,8 @@ pub struct Monitor {
 pub struct Changes {
     /// Indices of interfaces that changed, came or went, themselves or in their addresses.
     pub interfaces: BTreeSet<u32>,
+    /// Those of them that were down at some moment, though they may be up again.
+    pub down: BTreeSet<u32>,
     /// News was lost: anything may have changed.
     pub lost: bool,
 }
@@ -37,10 +41,23 @@ impl Changes {
         self.interfaces.is_empty() && !self.lost
     }
 
+    /// Adds what came later.
+    pub fn merge(&mut self, later: Self) {
+        self.interfaces.extend(later.interfaces);
+        self.down.extend(later.down);
+        self.lost |= later.lost;
+    }
+
     /// Whether this interface has to be read again.
     #[must_use]
     pub fn concerns(&self, ifindex: u32) -> bool {
         self.lost || self.interfaces.contains(&ifindex)
+    }
+
+    /// Whether this interface is known to have been down for a while.
+    #[must_use]
+    pub fn was_down(&self, ifindex: u32) -> bool {
+        self.down.contains(&ifindex)
     }
 }
 
@@ -82,6 +99,9 @@ impl Monitor {
                 {
                     // ifinfomsg and ifaddrmsg both have the index at offset 4.
                     changes.interfaces.extend(u32_at(message.body, 4));
+                    if parse_link(&message).is_some_and(|link| !link.is_up()) {
+                        changes.down.extend(u32_at(message.body, 4));
+                    }
                 }
             }
         }

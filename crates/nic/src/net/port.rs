@@ -36,6 +36,8 @@ pub struct PortAttributes {
     pub max_mtu: u32,
     /// Speed and width.
     pub speed: LinkSpeed,
+    /// The same in Mbit/s, as the interface says.
+    pub mbps: u32,
     /// `IBV_LINK_LAYER_ETHERNET`.
     pub link_layer: u8,
     /// 0: RoCE has no LIDs.
@@ -51,12 +53,12 @@ pub struct PortAttributes {
 pub struct LinkSpeed {
     /// `active_width`: 1 is one lane, 2 four, 4 eight, 8 twelve, 16 two.
     pub width: u8,
-    /// `active_speed`: 1 SDR (2.5 Gbit/s a lane), 2 DDR, 4 QDR, 8 FDR-10, 16 FDR, 32 EDR, 64 HDR, 128 NDR.
-    pub speed: u8,
+    /// `active_speed`: 1 SDR (2.5 Gbit/s a lane), 2 DDR, 4 QDR, 8 FDR-10, 16 FDR, 32 EDR, 64 HDR, 128 NDR, 256 XDR.
+    pub speed: u16,
 }
 
 /// Rates in Mbit/s with their encoding, in the combinations that Ethernet adapters report.
-const SPEEDS: [(u32, LinkSpeed); 9] = [
+const SPEEDS: [(u32, LinkSpeed); 10] = [
     (2_500, LinkSpeed { width: 1, speed: 1 }),
     (5_000, LinkSpeed { width: 1, speed: 2 }),
     (10_000, LinkSpeed { width: 1, speed: 4 }),
@@ -66,6 +68,7 @@ const SPEEDS: [(u32, LinkSpeed); 9] = [
     (100_000, LinkSpeed { width: 2, speed: 32 }),
     (200_000, LinkSpeed { width: 2, speed: 64 }),
     (400_000, LinkSpeed { width: 2, speed: 128 }),
+    (800_000, LinkSpeed { width: 2, speed: 256 }),
 ];
 
 impl LinkSpeed {
@@ -83,12 +86,14 @@ impl PortAttributes {
     pub fn of(netdev: &Netdev) -> Self {
         let (state, phys_state) = if netdev.is_up() { (PortState::Active, 5) } else { (PortState::Down, 3) };
         let default = if netdev.is_loopback() { LOOPBACK_MBPS } else { DEFAULT_MBPS };
+        let mbps = netdev.speed_mbps.unwrap_or(default);
         Self {
             state,
             phys_state,
             active_mtu: active_mtu(netdev.mtu),
             max_mtu: MAX_MTU,
-            speed: LinkSpeed::from_mbps(netdev.speed_mbps.unwrap_or(default)),
+            speed: LinkSpeed::from_mbps(mbps),
+            mbps,
             link_layer: 2,
             lid: 0,
             pkey_tbl_len: 1,
@@ -137,7 +142,7 @@ mod tests {
         assert_eq!(LinkSpeed::from_mbps(10_000), LinkSpeed { width: 1, speed: 4 });
         assert_eq!(LinkSpeed::from_mbps(20_000), LinkSpeed { width: 1, speed: 32 });
         assert_eq!(LinkSpeed::from_mbps(100_000), LinkSpeed { width: 2, speed: 32 });
-        assert_eq!(LinkSpeed::from_mbps(u32::MAX), LinkSpeed { width: 2, speed: 128 });
+        assert_eq!(LinkSpeed::from_mbps(u32::MAX), LinkSpeed { width: 2, speed: 256 });
     }
 
     #[test]

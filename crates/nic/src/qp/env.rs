@@ -182,7 +182,7 @@ impl<'a> QpEnv<'a> {
     /// Publishes what was received. The ACK for it has left.
     pub(super) fn publish(&mut self) {
         for wc in std::mem::take(&mut self.work.received) {
-            self.qp.recv_cq.push(wc);
+            self.work.overrun |= !self.qp.recv_cq.push(wc);
         }
     }
 }
@@ -361,7 +361,7 @@ impl Env for QpEnv<'_> {
             // The program may use the memory again: what the QP has sent by reference isn't to be fetched any more.
             shm::withdraw_qp(self.qp.qpn);
         }
-        self.qp.send_cq.push(self.wc(completion));
+        self.work.overrun |= !self.qp.send_cq.push(self.wc(completion));
     }
 
     fn complete_recv(&mut self, completion: Completion) {

@@ -5,7 +5,7 @@ use super::{Inner, Path, Qp, QpEnv};
 use crate::ah::Ah;
 use crate::engine::Work;
 use crate::shm;
-use ferroce_proto::{Instant, QpState};
+use ferroce_proto::{Env, Instant, QpEvent, QpState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -55,6 +55,9 @@ impl Qp {
         proto.flush_acks(now, &mut env);
         env.work.send();
         env.publish();
+        if std::mem::take(&mut env.work.overrun) {
+            fail_after_overrun(proto, &mut env, now);
+        }
         let state = proto.state();
         self.state.store(state as u8, Ordering::Release);
         let waits = env.work.blocked_on.take().is_some_and(|link| self.wait_for_room(&link, now));
@@ -92,4 +95,16 @@ impl Qp {
             self.inner.force_unlock();
         }
     }
+}
+
+/// A completion queue has no room for what this QP has to tell: it can't be used any more. What it flushes is told as far
+/// as there is room elsewhere.
+#[cold]
+fn fail_after_overrun(proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut QpEnv<'_>, now: Instant) {
+    if !matches!(proto.state(), QpState::Reset | QpState::Err) {
+        env.event(QpEvent::Fatal);
+        proto.set_state(QpState::Err, now, env);
+        env.publish();
+    }
+    env.work.overrun = false;
 }

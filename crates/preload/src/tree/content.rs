@@ -247,7 +247,8 @@ fn rate(speed: LinkSpeed) -> String {
         16 => (140, "FDR"),
         32 => (250, "EDR"),
         64 => (500, "HDR"),
-        _ => (1000, "NDR"),
+        128 => (1000, "NDR"),
+        _ => (2000, "XDR"),
     };
     let total = tenths * lanes;
     let fraction = if total % 10 == 0 { "" } else { ".5" };

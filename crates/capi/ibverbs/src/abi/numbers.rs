@@ -142,6 +142,16 @@ numbers! {
 
         IBV_CQ_INIT_ATTR_MASK_FLAGS = 1 << 0;
         IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1 << 0;
+        IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 1 << 1;
         IBV_WC_STANDARD_FLAGS = 0x7f;
+        IBV_CQ_ATTR_MODERATE = 1 << 0;
+        IBV_VALUES_MASK_RAW_CLOCK = 1 << 0;
+    }
+    u64: {
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP = 1 << 7;
+        IBV_WC_EX_WITH_CVLAN = 1 << 8;
+        IBV_WC_EX_WITH_FLOW_TAG = 1 << 9;
+        IBV_WC_EX_WITH_TM_INFO = 1 << 10;
+        IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11;
     }
 }

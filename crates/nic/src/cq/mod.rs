@@ -1,108 +1,38 @@
 //! Completion queues and completion channels.
 
+mod channel;
+mod queue;
+
+pub use channel::CompChannel;
+use queue::{Armed, Moderation, Queue, Rise};
+pub use queue::{Network, Record, Tags, Wc};
+
 use crate::error::{Error, Result, invalid};
-use crate::events::{AsyncEvent, EventQueue, Unacked};
-use crate::{Context, engine};
-use ferroce_proto::{Completion, WcStatus};
-use parking_lot::Mutex;
-use std::collections::VecDeque;
+use crate::events::{AsyncEvent, Unacked};
+use crate::{Context, clock, engine};
+use ferroce_proto::Instant;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Entries a completion queue may have.
 pub const MAX_CQE: u32 = 4 << 20;
 
-/// A completion channel (ibv_create_comp_channel(3)): events that carry the cookie of their completion queue.
-#[derive(Debug)]
-pub struct CompChannel {
-    context: Arc<Context>,
-    events: EventQueue<Arc<Cq>>,
-    users: AtomicUsize,
-}
-
-impl CompChannel {
-    /// A new channel.
-    ///
-    /// # Errors
-    /// No descriptor is left.
-    pub fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self {
-            context: context.clone(),
-            events: EventQueue::new()?,
-            users: AtomicUsize::new(0),
-        }))
-    }
-
-    /// The device context it belongs to.
-    #[must_use]
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-
-    /// The events. Whoever takes one calls [`Cq::unacked`]`().got()` for it.
-    #[must_use]
-    pub fn events(&self) -> &EventQueue<Arc<Cq>> {
-        &self.events
-    }
-
-    /// May the channel be destroyed?
-    ///
-    /// # Errors
-    /// [`Error::Busy`] while a completion queue uses it.
-    pub fn check_unused(&self) -> Result<()> {
-        match self.users.load(Ordering::Acquire) {
-            0 => Ok(()),
-            n => Err(Error::Busy(format!("{n} completion queues still use this channel"))),
-        }
-    }
-}
-
-/// A work completion with the QP it is of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wc {
-    /// The local QPN.
-    pub qp_num: u32,
-    /// What the transport reports.
-    pub completion: Completion,
-    /// What a UD receive came in; `None` otherwise.
-    pub network: Option<Network>,
-}
-
-/// The network header of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum Network {
-    Ipv4,
-    Ipv6,
-}
-
-/// When the next completion raises an event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Armed {
-    No,
-    Solicited,
-    Any,
-}
-
-#[derive(Debug)]
-struct Queue {
-    entries: VecDeque<Wc>,
-    capacity: usize,
-    armed: Armed,
-    /// How many of the entries, from the oldest on, came before or with the last event, and before the last poll.
-    announced: usize,
-    overrun: bool,
-}
-
-impl Queue {
-    /// Whether an event was asked for that this completion raises.
-    fn is_awaited(&self, completion: &Completion) -> bool {
-        match self.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => completion.solicited || completion.status != WcStatus::Success,
-        }
-    }
+/// What a new queue is made of (ibv_create_cq_ex(3)).
+#[derive(Clone, Copy, Debug)]
+pub struct CqInit<'a> {
+    /// At least this many entries.
+    pub cqe: u32,
+    /// Where its events go.
+    pub channel: Option<&'a Arc<CompChannel>>,
+    /// Comes back with its events.
+    pub cookie: usize,
+    /// Records clocks and tags with each completion.
+    pub records: bool,
+    /// When it is full, a new completion takes the place of the oldest: an overrun is no error
+    /// (IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN).
+    pub ignore_overrun: bool,
 }
 
 /// A completion queue (ibv_create_cq(3)).
@@ -116,6 +46,8 @@ pub struct Cq {
     filled: AtomicBool,
     /// The program has asked for an event and is about to sleep: its polls are no promise to come back.
     sleeper: AtomicBool,
+    records: bool,
+    ignore_overrun: bool,
     users: AtomicUsize,
     unacked: Unacked,
     unacked_async: Unacked,
@@ -132,6 +64,15 @@ impl Cq {
         channel: Option<&Arc<CompChannel>>,
         cookie: usize,
     ) -> Result<Arc<Self>> {
+        Self::create_as(context, CqInit { cqe, channel, cookie, records: false, ignore_overrun: false })
+    }
+
+    /// A queue as `init` says.
+    ///
+    /// # Errors
+    /// As [`Cq::create`].
+    pub fn create_as(context: &Arc<Context>, init: CqInit<'_>) -> Result<Arc<Self>> {
+        let CqInit { cqe, channel, cookie, records, ignore_overrun } = init;
         check_size(cqe)?;
         if let Some(channel) = channel {
             channel.users.fetch_add(1, Ordering::Relaxed);
@@ -140,15 +81,11 @@ impl Cq {
             context: context.clone(),
             channel: channel.cloned(),
             cookie,
-            queue: Mutex::new(Queue {
-                entries: VecDeque::new(),
-                capacity: cqe as usize,
-                armed: Armed::No,
-                announced: 0,
-                overrun: false,
-            }),
+            queue: Mutex::new(Queue::new(cqe)),
             filled: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
+            records,
+            ignore_overrun,
             users: AtomicUsize::new(0),
             unacked: Unacked::default(),
             unacked_async: Unacked::default(),
@@ -199,6 +136,14 @@ impl Cq {
     /// # Errors
     /// [`Error::Dead`] when the queue has overrun and all that was saved has been taken.
     pub fn poll(&self, max: usize, mut f: impl FnMut(Wc)) -> Result<usize> {
+        self.poll_recorded(max, |wc, _| f(wc))
+    }
+
+    /// As [`Cq::poll`], with what the queue has recorded: zeros if it wasn't asked to.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn poll_recorded(&self, max: usize, mut f: impl FnMut(Wc, Record)) -> Result<usize> {
         if max == 0 {
             return Ok(0);
         }
@@ -213,13 +158,18 @@ impl Cq {
         Ok(n)
     }
 
-    fn pop(&self, max: usize, f: &mut impl FnMut(Wc)) -> usize {
+    fn pop(&self, max: usize, f: &mut impl FnMut(Wc, Record)) -> usize {
         if !self.filled.load(Ordering::Acquire) {
             return 0;
         }
         let mut queue = self.queue.lock();
-        let n = max.min(queue.entries.len());
-        queue.entries.drain(..n).for_each(f);
+        let Queue { entries, records, .. } = &mut *queue;
+        let n = max.min(entries.len());
+        if self.records {
+            entries.drain(..n).zip(records.drain(..n)).for_each(|(wc, record)| f(wc, record));
+        } else {
+            entries.drain(..n).for_each(|wc| f(wc, Record::default()));
+        }
         if n > 0 {
             // What is left after a poll counts as new: a program that takes a few at a time may ask for an event and sleep.
             queue.announced = 0;
@@ -240,18 +190,48 @@ impl Cq {
             _ => Armed::Solicited,
         };
         self.sleeper.store(self.channel.is_some(), Ordering::Relaxed);
-        let mut unannounced = queue.entries.range(queue.announced..);
-        if unannounced.any(|wc| queue.is_awaited(&wc.completion)) {
-            self.announce(&mut queue);
+        queue.held = 0;
+        let awaited = |wc: &&Wc| queue.is_awaited(&wc.completion);
+        let unannounced = queue.entries.range(queue.announced..).filter(awaited).count();
+        if unannounced > 0 {
+            self.announce_with(&mut queue, unannounced);
+        }
+    }
+
+    /// Raises the event for `n` completions that were asked for, now or when moderation says so.
+    fn announce_with(self: &Arc<Self>, queue: &mut Queue, n: usize) {
+        match queue.rise(n, || clock::now().0) {
+            Rise::Now => self.announce(queue),
+            Rise::At(at) => engine::schedule_event(self, Instant(at)),
+            Rise::Later => {}
         }
     }
 
     fn announce(self: &Arc<Self>, queue: &mut Queue) {
-        queue.armed = Armed::No;
-        queue.announced = queue.entries.len();
+        queue.disarm();
         self.sleeper.store(false, Ordering::Relaxed);
         if let Some(channel) = &self.channel {
-            channel.events.push(self.clone());
+            channel.events().push(self.clone());
+        }
+    }
+
+    /// The time of an event that was put off has come.
+    pub(crate) fn event_is_due(self: &Arc<Self>, now: Instant) {
+        let mut queue = self.queue.lock();
+        if queue.armed != Armed::No && queue.due <= now.0 {
+            self.announce(&mut queue);
+        }
+    }
+
+    /// Lets one event stand for `count` completions, or for what comes within `period` of the first of them
+    /// (ibv_modify_cq(3)). If either is 0, every completion raises its event, as on adapters.
+    pub fn moderate(self: &Arc<Self>, count: u16, period: Duration) {
+        let mut queue = self.queue.lock();
+        let moderated = count > 0 && !period.is_zero();
+        queue.moderation = moderated.then_some(Moderation { count, period });
+        if std::mem::take(&mut queue.held) > 0 && queue.armed != Armed::No {
+            // What waits was promised an event by the rule that was.
+            self.announce(&mut queue);
         }
     }
 
@@ -269,29 +249,47 @@ impl Cq {
         Ok(())
     }
 
-    /// Appends a completion, and an event if one was asked for. An overrun is said once, by an asynchronous event.
-    pub(crate) fn push(self: &Arc<Self>, wc: Wc) {
+    /// Appends a completion, and an event if one was asked for. False when there is no room: the queue is then in error,
+    /// which an asynchronous event says once, and so is the QP.
+    #[must_use]
+    pub(crate) fn push(self: &Arc<Self>, wc: Wc) -> bool {
+        self.push_tagged(wc, Tags::default())
+    }
+
+    /// As [`Cq::push`], of a received Ethernet packet.
+    #[must_use]
+    pub(crate) fn push_tagged(self: &Arc<Self>, wc: Wc, tags: Tags) -> bool {
         let mut queue = self.queue.lock();
-        if queue.entries.len() >= queue.capacity {
-            if !queue.overrun {
-                queue.overrun = true;
-                tracing::warn!("a completion queue of {} entries has overrun", queue.capacity);
-                self.context.raise(AsyncEvent::CqError(self.cookie));
-            }
-            return;
+        if queue.entries.len() >= queue.capacity && !self.make_room(&mut queue) {
+            return false;
         }
         queue.entries.push_back(wc);
+        if self.records {
+            record(&mut queue, tags);
+        }
         self.filled.store(true, Ordering::Release);
         if queue.is_awaited(&wc.completion) {
-            self.announce(&mut queue);
+            self.announce_with(&mut queue, 1);
         }
+        true
+    }
+
+    #[cold]
+    fn make_room(&self, queue: &mut MutexGuard<'_, Queue>) -> bool {
+        if self.ignore_overrun {
+            queue.give_up_oldest();
+        } else if !queue.overrun {
+            queue.overrun = true;
+            tracing::warn!("a completion queue of {} entries has overrun", queue.capacity);
+            self.context.raise(AsyncEvent::CqError(self.cookie));
+        }
+        self.ignore_overrun
     }
 
     /// Drops the completions of a QP that goes back to RESET or away.
     pub(crate) fn forget_qp(&self, qp_num: u32) {
         let mut queue = self.queue.lock();
-        queue.announced = queue.entries.range(..queue.announced).filter(|wc| wc.qp_num != qp_num).count();
-        queue.entries.retain(|wc| wc.qp_num != qp_num);
+        queue.forget_qp(qp_num);
         if queue.entries.is_empty() {
             self.filled.store(false, Ordering::Release);
         }
@@ -328,8 +326,10 @@ impl Cq {
         if users != 0 {
             return Err(Error::Busy(format!("{users} queue pairs still use this completion queue")));
         }
+        // No event that was put off comes from here on.
+        self.queue.lock().armed = Armed::No;
         if let Some(channel) = &self.channel {
-            channel.events.withdraw(|cq| Arc::ptr_eq(cq, self));
+            channel.events().withdraw(|cq| Arc::ptr_eq(cq, self));
             channel.users.fetch_sub(1, Ordering::Release);
         }
         self.context.withdraw(self.cookie);
@@ -345,4 +345,11 @@ fn check_size(cqe: u32) -> Result<()> {
         return invalid!("a completion queue of {cqe} entries: 1 to {MAX_CQE} are possible");
     }
     Ok(())
+}
+
+/// The moment, for the entry that was appended last.
+#[inline(never)]
+fn record(queue: &mut Queue, tags: Tags) {
+    let record = Record { clock: clock::now().0, wall_clock: clock::wall_clock(), tags };
+    queue.records.push_back(record);
 }

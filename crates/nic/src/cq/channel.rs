@@ -1,0 +1,53 @@
+//! Completion channels: where the events of completion queues wait for a reader.
+
+use super::Cq;
+use crate::Context;
+use crate::error::{Error, Result};
+use crate::events::EventQueue;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A completion channel (ibv_create_comp_channel(3)): events that carry the cookie of their completion queue.
+#[derive(Debug)]
+pub struct CompChannel {
+    context: Arc<Context>,
+    events: EventQueue<Arc<Cq>>,
+    pub(super) users: AtomicUsize,
+}
+
+impl CompChannel {
+    /// A new channel.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            context: context.clone(),
+            events: EventQueue::new()?,
+            users: AtomicUsize::new(0),
+        }))
+    }
+
+    /// The device context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The events. Whoever takes one calls [`Cq::unacked`]`().got()` for it.
+    #[must_use]
+    pub fn events(&self) -> &EventQueue<Arc<Cq>> {
+        &self.events
+    }
+
+    /// May the channel be destroyed?
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a completion queue uses it.
+    pub fn check_unused(&self) -> Result<()> {
+        match self.users.load(Ordering::Acquire) {
+            0 => Ok(()),
+            n => Err(Error::Busy(format!("{n} completion queues still use this channel"))),
+        }
+    }
+}
