@@ -105,7 +105,8 @@ impl Ah {
         {
             return Some(path.clone());
         }
-        let path = match engine.shm_path(&self.route, qpn) {
+        let shared = if self.route.to.is_group() { None } else { engine.shm_path(&self.route, qpn) };
+        let path = match shared {
             Some(path) => path,
             None => engine
                 .udp_path(&self.route, qpn)

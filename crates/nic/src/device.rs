@@ -47,6 +47,8 @@ pub struct DeviceLimits {
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
     pub max_inline: u32,
+    pub max_mcast_grp: u32,
+    pub max_mcast_qp_attach: u32,
 }
 
 /// The adapter's limits, each of them enforced.
@@ -65,6 +67,8 @@ pub const LIMITS: DeviceLimits = DeviceLimits {
     max_srq_wr: MAX_WR,
     max_srq_sge: MAX_SGE,
     max_inline: MAX_INLINE,
+    max_mcast_grp: engine::MAX_GROUPS,
+    max_mcast_qp_attach: engine::MAX_ATTACHED,
 };
 
 /// The devices of this process's network namespace; may be empty.

@@ -1,5 +1,6 @@
 //! What the network layer says about a packet: addresses, TOS, TTL; and the GRH that a UD receiver sees of it.
 
+use crate::udp::Datagram;
 use std::net::IpAddr;
 
 /// Network-layer facts of a packet.
@@ -11,6 +12,19 @@ pub(crate) struct PacketMeta {
     pub(crate) ttl: u8,
     /// Bytes of the UDP payload.
     pub(crate) len: u16,
+}
+
+impl PacketMeta {
+    /// Of a packet from a socket.
+    pub(crate) fn of(datagram: &Datagram<'_>) -> Self {
+        Self {
+            src: datagram.source.ip().to_canonical(),
+            dst: datagram.destination.ip(),
+            tos: datagram.tos,
+            ttl: datagram.ttl.unwrap_or(64),
+            len: datagram.bytes.len() as u16,
+        }
+    }
 }
 
 /// The 40 bytes before a UD receive's payload (annex A17.4.5.1: an IPv4 header fills the last 20 of them).

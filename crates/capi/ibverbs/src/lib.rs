@@ -14,6 +14,7 @@ mod device;
 mod events;
 mod kernel;
 mod log;
+mod mcast;
 mod memory;
 mod names;
 mod object;

@@ -62,6 +62,9 @@ fn device_attr(context: &nic::Context) -> ibv_device_attr {
     attr.max_srq = limits.max_srq as c_int;
     attr.max_srq_wr = limits.max_srq_wr as c_int;
     attr.max_srq_sge = limits.max_srq_sge as c_int;
+    attr.max_mcast_grp = limits.max_mcast_grp as c_int;
+    attr.max_mcast_qp_attach = limits.max_mcast_qp_attach as c_int;
+    attr.max_total_mcast_qp_attach = limits.max_mcast_grp.saturating_mul(limits.max_mcast_qp_attach) as c_int;
     attr.max_pkeys = 1;
     attr.local_ca_ack_delay = ACK_DELAY;
     attr.phys_port_cnt = 1;

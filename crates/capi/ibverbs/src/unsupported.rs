@@ -38,8 +38,8 @@ macro_rules! unsupported {
 }
 
 unsupported!(errno:
-    _ibv_query_comp_cntr_caps ibv_attach_mcast ibv_dealloc_dmah ibv_destroy_comp_cntr ibv_detach_mcast
-    ibv_inc_comp_cntr ibv_inc_err_comp_cntr ibv_qp_attach_comp_cntr ibv_read_comp_cntr
+    _ibv_query_comp_cntr_caps ibv_dealloc_dmah ibv_destroy_comp_cntr ibv_inc_comp_cntr ibv_inc_err_comp_cntr
+    ibv_qp_attach_comp_cntr ibv_read_comp_cntr
     ibv_read_err_comp_cntr ibv_resolve_eth_l2_from_gid ibv_set_comp_cntr ibv_set_err_comp_cntr
 );
 unsupported!(minus_one: ibv_dm_export_dmabuf_fd ibv_export_buf_dmabuf_fd);

@@ -199,9 +199,6 @@ impl Engine {
         if none {
             return invalid!("the destination GID {to} is no address");
         }
-        if to.ip().is_multicast() {
-            return Err(Error::NotSupported(format!("multicast ({to})")));
-        }
         Ok(Route { from, to, tos: av.traffic_class, ttl: av.hop_limit })
     }
 
@@ -217,6 +214,9 @@ impl Engine {
     /// As [`Engine::route`], or what kept a sending socket from being made.
     pub(crate) fn path(&self, context: &Context, av: &AddressVector, qpn: u32) -> Result<Path> {
         let route = self.route(context, av)?;
+        if route.to.is_group() {
+            return invalid!("the destination {} is a multicast group, which only datagrams go to", route.to);
+        }
         if self.is_local(&route, qpn) {
             return Ok(Path::Local { meta: route.meta(0) });
         }

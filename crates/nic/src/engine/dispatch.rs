@@ -4,7 +4,7 @@ use super::{Engine, Work};
 use crate::clock;
 use crate::packet::PacketMeta;
 use crate::qp::Origin;
-use crate::udp::{Datagram, Received};
+use crate::udp::{Datagram, HostAddr, Received};
 use ferroce_proto::Instant;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};
@@ -40,7 +40,7 @@ impl Engine {
 
     /// Reads the sockets of this process's slots; those of addresses that no QP uses only with `all`.
     pub(super) fn read_sockets(&'static self, all: bool, now: Instant) -> bool {
-        let mut done = false;
+        let mut done = self.read_groups(now);
         for address in self.addresses.snapshot().iter() {
             if !all && address.users.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -75,6 +75,10 @@ impl Engine {
 
     /// Hands a batch to its QPs: packets in a row for one QP are worked on under one lock, with one ACK.
     pub(super) fn dispatch(&'static self, mut datagrams: &[Datagram<'_>], work: &mut Work, now: Instant) {
+        if let Some(address) = datagrams.first().map(|d| d.destination).filter(HostAddr::is_group) {
+            // All of a batch have come to one socket.
+            return self.dispatch_to_group(datagrams, address, work, now);
+        }
         while let Some(first) = datagrams.first() {
             let qpn = first.dest_qpn();
             let run = datagrams.iter().take_while(|d| d.dest_qpn() == qpn).count();
@@ -90,13 +94,7 @@ impl Engine {
             let mut elsewhere = false;
             qp.work(work, now, |proto, env| {
                 for datagram in these {
-                    let meta = PacketMeta {
-                        src: datagram.source.ip().to_canonical(),
-                        dst: datagram.destination.ip(),
-                        tos: datagram.tos,
-                        ttl: datagram.ttl.unwrap_or(64),
-                        len: datagram.bytes.len() as u16,
-                    };
+                    let meta = PacketMeta::of(datagram);
                     let accepted = env.accepts(&meta, Origin::Network);
                     let expected = accepted || env.is_peer_elsewhere(&meta);
                     let intact = expected && verify(&mut flow, datagram).is_some();
@@ -125,7 +123,7 @@ impl Engine {
 
 /// Checks a packet's ICRC, and finds the IPv4 identification it was made for; `flow` saves the work that packets of
 /// one source have in common.
-fn verify(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Option<u16> {
+pub(super) fn verify(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Option<u16> {
     let flow = match flow {
         Some((source, flow)) if *source == datagram.source => flow,
         _ => {

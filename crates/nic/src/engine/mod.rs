@@ -11,6 +11,7 @@ mod fork;
 mod handoff;
 mod lease;
 mod local;
+mod multicast;
 mod qps;
 mod registry;
 mod rings;
@@ -26,6 +27,7 @@ pub(crate) use handoff::{Deadline, Inbox, Queued, Runnable};
 pub(crate) use lease::progress_of_poller;
 pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
 pub(crate) use local::Record;
+pub use multicast::{MAX_ATTACHED, MAX_GROUPS};
 pub(crate) use registry::{
     contexts, register_context, register_cq, register_qp, register_srq, unregister_cq, unregister_qp,
     unregister_srq,
@@ -42,6 +44,7 @@ use addresses::Addresses;
 use events::Events;
 use handoff::{Deadlines, RunQueue, Sleep};
 use lease::Lease;
+use multicast::Multicast;
 use parking_lot::Mutex;
 use qps::QpTable;
 use std::sync::Arc;
@@ -55,6 +58,7 @@ pub(crate) struct Engine {
     generation: u32,
     rendezvous: Arc<Rendezvous>,
     addresses: Addresses,
+    multicast: Multicast,
     qps: QpTable,
     timers: Deadlines,
     /// Completion events that come later.
@@ -109,6 +113,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
         generation: generation(),
         rendezvous: Rendezvous::join_with(Some(links.clone()))?,
         addresses: Addresses::default(),
+        multicast: Multicast::default(),
         qps: QpTable::default(),
         timers: Deadlines::default(),
         events: Events::default(),

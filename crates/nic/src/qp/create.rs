@@ -107,8 +107,10 @@ impl Qp {
     /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
     ///
     /// # Errors
-    /// [`Error::Busy`] when another process is in the middle of an access and doesn't end it within a second: the QP stays.
+    /// [`Error::Busy`] when it is attached to a multicast group, or when another process is in the middle of an access and
+    /// doesn't end it within a second: the QP stays.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
+        self.check_detached()?;
         self.unlist()?;
         self.engine.remove_qp(self.qpn);
         self.engine.with_work(|work| {

@@ -8,6 +8,7 @@ mod create;
 mod env;
 mod fabric;
 mod modify;
+mod multicast;
 mod payload;
 mod post;
 mod work;

@@ -2,7 +2,7 @@
 
 use super::error::{Error, Holder};
 use crate::sys::{self, EngineFd};
-use crate::udp::{GROUP, HostAddr, InetAddress, large_buffer};
+use crate::udp::{GROUP, HostAddr, InetAddress, receiving_socket};
 use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;
@@ -37,26 +37,8 @@ pub(super) fn boxed(sockets: Vec<EngineFd>) -> Option<Box<[EngineFd; GROUP]>> {
 }
 
 fn member(address: HostAddr) -> io::Result<EngineFd> {
-    let v6 = address.is_ipv6();
-    let socket = sys::socket(if v6 { libc::AF_INET6 } else { libc::AF_INET }, libc::SOCK_DGRAM)?;
-    let fd = socket.raw();
-    let on = 1_i32;
-    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &on)?;
-    if v6 {
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, &0_i32)?;
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &on)?;
-        // RoCE adapters send UDP checksums of 0; without this IPv6 drops them.
-        sys::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, &on)?;
-    } else {
-        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0_i32)?;
-        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &on)?;
-        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, &on)?;
-    }
-    // Where it doesn't exist, packets come one by one.
-    let _ = sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, &on);
-    large_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+    let socket = receiving_socket(address.is_ipv6())?;
+    sys::set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEPORT, &1_i32)?;
     Ok(socket)
 }
 

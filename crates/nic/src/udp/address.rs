@@ -5,8 +5,8 @@ use ferroce_wire::ROCE_V2_PORT;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// An address of a host, as a GID names it: IPv4 is never in its IPv6-mapped form here, and a scope is there exactly
-/// for link-local IPv6.
+/// An address of a host or a multicast group, as a GID names it: IPv4 is never in its IPv6-mapped form here, and a scope
+/// is there exactly for link-local IPv6 and for groups.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HostAddr {
     ip: IpAddr,
@@ -18,8 +18,8 @@ impl HostAddr {
     #[must_use]
     pub fn new(ip: IpAddr, scope_id: u32) -> Self {
         let ip = ip.to_canonical();
-        let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        Self { ip, scope_id: if link_local { scope_id } else { 0 } }
+        let scoped = ip.is_multicast() || matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        Self { ip, scope_id: if scoped { scope_id } else { 0 } }
     }
 
     /// From the 16 bytes of a RoCE v2 GID.
@@ -34,7 +34,7 @@ impl HostAddr {
         self.ip
     }
 
-    /// Index of the interface of a link-local address, else 0.
+    /// Index of the interface of a link-local address or a multicast group, else 0.
     #[must_use]
     pub const fn scope_id(&self) -> u32 {
         self.scope_id
@@ -44,6 +44,12 @@ impl HostAddr {
     #[must_use]
     pub const fn is_ipv6(&self) -> bool {
         self.ip.is_ipv6()
+    }
+
+    /// A multicast group on an interface, 224.0.0.0/4 or ff00::/8.
+    #[must_use]
+    pub const fn is_group(&self) -> bool {
+        self.ip.is_multicast()
     }
 
     /// The 16 bytes of a GID: IPv4 as `::ffff:a.b.c.d`.

@@ -2,7 +2,7 @@
 
 use super::address::InetAddress;
 use super::receive::{Reader, Received};
-use super::{Datagram, GROUP, HostAddr, Stats, steering_of};
+use super::{Datagram, GROUP, HostAddr, Stats, multicast, steering_of};
 use crate::sys::{self, EngineFd};
 use ferroce_wire::ROCE_V2_PORT;
 use ferroce_wire::icrc::Flow;
@@ -18,13 +18,16 @@ const BUFFER_BYTES: i32 = 8 << 20;
 /// Hop limit of packets whose address vector doesn't say otherwise.
 pub(super) const DEFAULT_TTL: u8 = 64;
 
+/// Place of the sender to multicast groups, behind those of the steering values.
+const TO_GROUPS: usize = GROUP;
+
 /// A local address with its sockets. Made by [`crate::rendezvous::Rendezvous::endpoint`].
 pub struct Endpoint {
     address: HostAddr,
     /// Dups of the host's sockets, kept for life: closing the last dup of one would reorder the group.
     group: Box<[EngineFd; GROUP]>,
     readers: Box<[Mutex<Option<Reader>>; GROUP]>,
-    senders: Box<[OnceLock<Sender>; GROUP]>,
+    senders: Box<[OnceLock<Sender>; GROUP + 1]>,
     /// UDP_SEGMENT works on this address's device, as far as is known.
     segmentation: AtomicBool,
     receive_buffer: u32,
@@ -119,7 +122,7 @@ impl Endpoint {
             address,
             group,
             readers: Box::new([const { Mutex::new(None) }; GROUP]),
-            senders: Box::new([const { OnceLock::new() }; GROUP]),
+            senders: Box::new([const { OnceLock::new() }; GROUP + 1]),
             segmentation: AtomicBool::new(true),
             receive_buffer: u32::try_from(size).unwrap_or(0),
             stats: Stats::default(),
@@ -171,13 +174,22 @@ impl Endpoint {
         reader.receive(fd, self.address, &self.stats, f)
     }
 
-    /// A path to `peer` for packets to its QP `qpn`, with this TOS (traffic class) and TTL (hop limit; 0 is 64).
+    /// A path to `peer`, perhaps a group, for packets to its QP `qpn`, with this TOS (traffic class) and TTL (hop limit;
+    /// 0 is 64, or 1 to a group: no router takes it further).
     ///
     /// # Errors
     /// EAFNOSUPPORT when one address is IPv4 and the other IPv6, else what kept a sending socket from being made.
     pub fn dest(self: &Arc<Self>, peer: HostAddr, tos: u8, ttl: u8, qpn: u32) -> io::Result<Dest> {
-        let ttl = if ttl == 0 { DEFAULT_TTL } else { ttl };
-        let (sender, port) = self.sender(steering_of(qpn), tos, ttl)?;
+        let ttl = match ttl {
+            0 if peer.is_group() => 1,
+            0 => DEFAULT_TTL,
+            given => given,
+        };
+        let (sender, port) = if peer.is_group() {
+            self.group_sender(peer, tos, ttl)?
+        } else {
+            self.sender(steering_of(qpn), tos, ttl)?
+        };
         let flow = match (self.address.ip(), peer.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => Flow::v4(from, to, port, ROCE_V2_PORT),
             (IpAddr::V6(from), IpAddr::V6(to)) => Flow::v6(from, to, port, ROCE_V2_PORT),
@@ -222,6 +234,18 @@ impl Endpoint {
         }
         let port = own.get().map_or(0, |s| s.port);
         Ok((steering % GROUP as u8, port))
+    }
+
+    /// The socket to send to groups from, with the interface that `group` names from here on.
+    fn group_sender(&self, group: HostAddr, tos: u8, ttl: u8) -> io::Result<(u8, u16)> {
+        let own = &self.senders[TO_GROUPS];
+        if own.get().is_none() {
+            // Lost a race: the other's is as good.
+            drop(own.set(self.new_sender(tos, ttl)?));
+        }
+        let Some(sender) = own.get() else { return Err(io::Error::from_raw_os_error(libc::EMFILE)) };
+        multicast::send_by(sender.socket.raw(), group, sender.ttl)?;
+        Ok((TO_GROUPS as u8, sender.port))
     }
 
     /// TOS and TTL of a sender's packets, unless they are told otherwise.

@@ -23,6 +23,7 @@ mod address;
 mod batch;
 mod datagram;
 mod endpoint;
+mod multicast;
 mod receive;
 mod send;
 mod stats;
@@ -35,7 +36,9 @@ pub use datagram::Datagram;
 pub(crate) use datagram::{RECORD_HEADER, decode, encode};
 pub(crate) use endpoint::large_buffer;
 pub use endpoint::{Dest, Endpoint};
+pub(crate) use multicast::GroupSocket;
 pub use receive::Received;
+pub(crate) use receive::receiving_socket;
 pub use stats::Stats;
 pub(crate) use stats::{OncePerSecond, milliseconds};
 

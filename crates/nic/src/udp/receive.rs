@@ -2,9 +2,9 @@
 
 use super::address::InetAddress;
 use super::datagram::MIN_PACKET;
-use super::{Datagram, HostAddr, Stats};
+use super::{Datagram, HostAddr, Stats, large_buffer};
 use crate::mem::arena::Staging;
-use crate::sys::{self, control};
+use crate::sys::{self, EngineFd, control};
 use smallvec::SmallVec;
 use std::io;
 use std::os::fd::RawFd;
@@ -18,6 +18,32 @@ const MESSAGE_BYTES: usize = 65536;
 const BATCH: usize = 64;
 /// Segment size, TOS and TTL.
 type ControlIn = control::Control<{ 3 * control::space(4) }>;
+
+/// A socket for RoCEv2 packets, not bound yet.
+///
+/// # Errors
+/// No descriptor is left, or the kernel lacks an option.
+pub(crate) fn receiving_socket(v6: bool) -> io::Result<EngineFd> {
+    let socket = sys::socket(if v6 { libc::AF_INET6 } else { libc::AF_INET }, libc::SOCK_DGRAM)?;
+    let fd = socket.raw();
+    let on = 1_i32;
+    if v6 {
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, &0_i32)?;
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &on)?;
+        // RoCE adapters send UDP checksums of 0; without this IPv6 drops them.
+        sys::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, &on)?;
+    } else {
+        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0_i32)?;
+        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &on)?;
+        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, &on)?;
+    }
+    // Where it doesn't exist, packets come one by one.
+    let _ = sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, &on);
+    large_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+    Ok(socket)
+}
 
 /// What [`super::Endpoint::recv`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

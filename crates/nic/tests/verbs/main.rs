@@ -2,6 +2,7 @@
 
 mod errors;
 mod idle;
+mod multicast;
 #[path = "../fabric/namespace.rs"]
 mod namespace;
 mod pair;

@@ -413,8 +413,6 @@ static void what_is_not_there_says_eopnotsupp(void)
 	CHECK(ibv_modify_cq(p.cq, &unknown) == EOPNOTSUPP);
 	CHECK(ibv_query_ece(p.a, &ece) == EOPNOTSUPP && ece.vendor_id == 0);
 	CHECK(ibv_set_ece(p.a, &ece) == EOPNOTSUPP);
-	CHECK(ibv_attach_mcast(p.a, &p.address.grh.dgid, 0) == EOPNOTSUPP);
-	CHECK(ibv_detach_mcast(p.a, &p.address.grh.dgid, 0) == EOPNOTSUPP);
 	CHECK(ibv_query_qp_data_in_order(p.a, IBV_WR_RDMA_WRITE, 0) == 0);
 	CHECK(ibv_fork_init() == 0 && ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);
 }

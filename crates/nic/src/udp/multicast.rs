@@ -1,0 +1,101 @@
+//! A multicast group on an interface: this process's socket for it, and what a sender to groups is told.
+//!
+//! The kernel gives a copy of each packet to every socket that has joined, whoever has joined before: processes need
+//! nothing of each other, and the end of one changes nothing for the others.
+
+use super::receive::{Reader, Received, receiving_socket};
+use super::{Datagram, HostAddr, Stats};
+use crate::sys::{self, EngineFd};
+use parking_lot::Mutex;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+/// A membership, for as long as this exists.
+pub(crate) struct GroupSocket {
+    group: HostAddr,
+    socket: EngineFd,
+    reader: Mutex<Reader>,
+    stats: Stats,
+}
+
+impl std::fmt::Debug for GroupSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("GroupSocket").field(&self.group).finish()
+    }
+}
+
+impl GroupSocket {
+    /// Joins `group` on the interface of its scope: others hear of it by IGMP or MLD.
+    ///
+    /// # Errors
+    /// EADDRINUSE when somebody has the port who doesn't share it, ENODEV when the interface is gone, else that of the
+    /// system call.
+    pub(crate) fn join(group: HostAddr) -> io::Result<Self> {
+        let socket = receiving_socket(group.is_ipv6())?;
+        let (fd, interface) = (socket.raw(), group.scope_id() as i32);
+        // Not SO_REUSEPORT, which is for one user's sockets only.
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32)?;
+        // What comes to the group by other interfaces is for the devices there.
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &interface)?;
+        sys::bind(fd, &group.roce())?;
+        match group.ip() {
+            IpAddr::V4(ip) => {
+                let membership = on_interface(u32::from_ne_bytes(ip.octets()), interface);
+                sys::set_option(fd, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &membership)?;
+            }
+            IpAddr::V6(ip) => {
+                let membership = libc::ipv6_mreq {
+                    ipv6mr_multiaddr: libc::in6_addr { s6_addr: ip.octets() },
+                    ipv6mr_interface: group.scope_id(),
+                };
+                sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &membership)?;
+            }
+        }
+        Ok(Self { group, socket, reader: Mutex::new(Reader::new()), stats: Stats::default() })
+    }
+
+    /// The group, with its interface.
+    pub(crate) const fn group(&self) -> HostAddr {
+        self.group
+    }
+
+    /// For `epoll`.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.socket.raw()
+    }
+
+    /// As [`super::Endpoint::recv`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub(crate) fn recv(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<Received> {
+        let Some(mut reader) = self.reader.try_lock() else { return Ok(Received::Busy) };
+        reader.receive(self.socket.raw(), self.group, &self.stats, f)
+    }
+}
+
+/// Lets a socket send to groups by the interface that `group` names. Other processes of this host, and this one, get
+/// copies if they have joined: that is how a socket begins.
+///
+/// # Errors
+/// ENODEV when the interface is gone.
+pub(super) fn send_by(fd: RawFd, group: HostAddr, ttl: u8) -> io::Result<()> {
+    let interface = group.scope_id() as i32;
+    if group.is_ipv6() {
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, &interface)?;
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, &i32::from(ttl))
+    } else {
+        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, &on_interface(0, interface))?;
+        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, &i32::from(ttl))
+    }
+}
+
+/// A group (in network order; 0 where none is meant) and the index of an interface.
+const fn on_interface(group: u32, interface: i32) -> libc::ip_mreqn {
+    libc::ip_mreqn {
+        imr_multiaddr: libc::in_addr { s_addr: group },
+        imr_address: libc::in_addr { s_addr: 0 },
+        imr_ifindex: interface,
+    }
+}
