@@ -143,23 +143,31 @@ impl<A: Clone> Qp<A> {
     /// # Errors
     /// See [`PostError`].
     pub fn post_send(&mut self, wr: SendWr<A>) -> Result<(), PostError> {
+        self.check_post(&wr, 0)?;
+        let len = wr.data.len() as u32;
+        let packets = packets(&wr.op, len, self.mtu());
+        self.sq.push(Wqe { wr, len, packets, first: 0 });
+        Ok(())
+    }
+
+    /// Whether [`Qp::post_send`] would take a send work request after `before` others.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn check_post(&self, wr: &SendWr<A>, before: u32) -> Result<(), PostError> {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::State(self.state));
         }
-        let bytes = wr.data.len();
         let longest = match self.service {
             Service::Ud => u64::from(self.params.path_mtu).min(MAX_MESSAGE),
             _ => MAX_MESSAGE,
         };
-        if bytes > longest || !self.offers(&wr) {
+        if wr.data.len() > longest || !self.offers(wr) {
             return Err(PostError::Operation);
         }
-        if self.sq.is_full() {
+        if !self.sq.has_room(before) {
             return Err(PostError::QueueFull);
         }
-        let len = bytes as u32;
-        let packets = packets(&wr.op, len, self.mtu());
-        self.sq.push(Wqe { wr, len, packets, first: 0 });
         Ok(())
     }
 

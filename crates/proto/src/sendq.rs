@@ -65,8 +65,9 @@ impl<A> SendQueue<A> {
         self.queue.len() as u32
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.queue.len() >= self.max as usize
+    /// Is there room for one more after `before` others?
+    pub(crate) fn has_room(&self, before: u32) -> bool {
+        self.queue.len() + (before as usize) < self.max as usize
     }
 
     pub(crate) fn push(&mut self, wqe: Wqe<A>) {

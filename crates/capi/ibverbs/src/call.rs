@@ -32,6 +32,15 @@ impl Refusal {
         Self::new(libc::EINVAL, why)
     }
 
+    /// The same as the adapter says it.
+    pub(crate) fn to_nic(&self) -> ferroce_nic::Error {
+        let why = self.why.clone().into_owned();
+        match self.errno {
+            libc::EOPNOTSUPP => ferroce_nic::Error::NotSupported(why),
+            _ => ferroce_nic::Error::Invalid(why),
+        }
+    }
+
     /// EOPNOTSUPP. Programs probe for features, so this isn't shown to people who didn't ask.
     pub(crate) fn unsupported(why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(libc::EOPNOTSUPP, why)

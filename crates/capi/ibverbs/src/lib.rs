@@ -24,3 +24,4 @@ mod qp;
 mod query;
 mod srq;
 mod unsupported;
+mod wr;

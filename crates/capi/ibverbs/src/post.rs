@@ -23,7 +23,7 @@ pub(crate) type SendWr = nic::SendWr<Arc<nic::Ah>>;
 ///
 /// # Safety
 /// `list` is valid for `count` elements if that is from 1 to `max`.
-unsafe fn elements<'a>(list: *const ibv_sge, count: c_int, max: u32) -> Outcome<&'a [ibv_sge]> {
+pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int, max: u32) -> Outcome<&'a [ibv_sge]> {
     match u32::try_from(count) {
         Ok(0) => Ok(&[]),
         Ok(n) if n <= max && !list.is_null() => {
@@ -35,7 +35,7 @@ unsafe fn elements<'a>(list: *const ibv_sge, count: c_int, max: u32) -> Outcome<
     }
 }
 
-fn sges(elements: &[ibv_sge]) -> nic::SgeList {
+pub(crate) fn sges(elements: &[ibv_sge]) -> nic::SgeList {
     elements.iter().map(|e| nic::Sge { addr: e.addr, length: e.length, lkey: e.lkey }).collect()
 }
 

@@ -1,6 +1,7 @@
 //! A queue pair's beginning and end: ibv_create_qp(3), ibv_destroy_qp(3).
 
 use super::attr::QpAttr;
+use super::batch::Batch;
 use super::fabric::Listing;
 use super::{Inner, Qp};
 use crate::cq::Cq;
@@ -91,6 +92,7 @@ impl Qp {
                 last_cnp: AtomicU64::new(0),
                 last_record: AtomicU64::new(0),
                 heard: AtomicBool::new(false),
+                batch: Batch::new(),
                 unacked_async: Unacked::default(),
             })
         })?;

@@ -4,6 +4,7 @@
 //! Out of here: the transport itself (`ferroce_proto`), sockets, threads.
 
 mod attr;
+mod batch;
 mod create;
 mod env;
 mod fabric;
@@ -15,6 +16,7 @@ mod work;
 
 pub(crate) use crate::ah::Path;
 pub use attr::{AddressVector, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
+pub use batch::Gathered;
 pub use create::{MAX_INLINE, QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};
 pub(crate) use payload::ReadAhead;
@@ -25,6 +27,7 @@ use crate::engine::{self, Deadline, Engine, Inbox, Queued, Record, Runnable};
 use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::recv::{RecvQueue, Srq};
+use batch::Batch;
 use fabric::Listing;
 use ferroce_proto::Counters;
 use ferroce_wire::Service;
@@ -67,6 +70,7 @@ pub struct Qp {
     last_record: AtomicU64,
     /// Something has come from the peer by way of shared memory since there is a path.
     heard: AtomicBool,
+    batch: Batch,
     unacked_async: Unacked,
 }
 

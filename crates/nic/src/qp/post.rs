@@ -26,8 +26,8 @@ impl Qp {
             }
             let mut result = Ok(());
             while let Some(wr) = next() {
-                let posted = wr.and_then(|wr| {
-                    let wr = self.check_send(wr)?;
+                let posted = wr.and_then(|mut wr| {
+                    self.check_send(&mut wr)?;
                     inner.proto.post_send(wr).map_err(|e| self.post_error(e))
                 });
                 if posted.is_err() {
@@ -40,6 +40,28 @@ impl Qp {
         })
     }
 
+    /// Posts all of these requests, or none, and rings once.
+    ///
+    /// # Errors
+    /// That of the first request that can't be taken.
+    pub(super) fn post_all(self: &Arc<Self>, requests: &mut Vec<SendWr<Arc<Ah>>>) -> Result<()> {
+        self.engine.with_work(|work| {
+            let mut inner = self.inner.lock();
+            if self.is_inherited() {
+                self.fail_inherited(&mut inner, work);
+            }
+            for (before, request) in requests.iter_mut().enumerate() {
+                self.check_send(request)?;
+                inner.proto.check_post(request, before as u32).map_err(|e| self.post_error(e))?;
+            }
+            for request in requests.drain(..) {
+                inner.proto.post_send(request).map_err(|e| self.post_error(e))?;
+            }
+            self.work_locked(&mut inner, work, crate::clock::now(), |_, _| ());
+            Ok(())
+        })
+    }
+
     /// In the child of a fork the QP is in ERR (its peer belongs to the parent).
     fn fail_inherited(self: &Arc<Self>, inner: &mut Inner, work: &mut Work) {
         if inner.proto.state() != QpState::Err {
@@ -49,7 +71,7 @@ impl Qp {
         }
     }
 
-    fn check_send(&self, mut wr: SendWr<Arc<Ah>>) -> Result<SendWr<Arc<Ah>>> {
+    fn check_send(&self, wr: &mut SendWr<Arc<Ah>>) -> Result<()> {
         match &wr.data {
             Data::Sges(sges) if sges.len() > self.cap.max_send_sge as usize => {
                 return invalid!("{} gather elements, the queue takes {}", sges.len(), self.cap.max_send_sge);
@@ -79,7 +101,7 @@ impl Qp {
             _ => {}
         }
         wr.signaled |= self.sq_sig_all;
-        Ok(wr)
+        Ok(())
     }
 
     fn post_error(&self, e: PostError) -> Error {

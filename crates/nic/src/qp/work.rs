@@ -89,8 +89,9 @@ impl Qp {
     /// # Safety
     /// This thread, or in a child its original, has frozen the QP.
     pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: both were locked by `freeze`, says the caller.
+        // SAFETY: both were locked by `freeze`, says the caller; in a child there is this thread only.
         unsafe {
+            self.batch.after_fork();
             self.rq.force_unlock();
             self.inner.force_unlock();
         }

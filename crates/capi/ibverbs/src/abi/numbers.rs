@@ -103,6 +103,19 @@ numbers! {
         IBV_REREG_MR_ERR_INPUT = -1;
         IBV_REREG_MR_ERR_CMD = -4;
     }
+    u64: {
+        IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0;
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1;
+        IBV_QP_EX_WITH_SEND = 1 << 2;
+        IBV_QP_EX_WITH_SEND_WITH_IMM = 1 << 3;
+        IBV_QP_EX_WITH_RDMA_READ = 1 << 4;
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP = 1 << 5;
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 1 << 6;
+        IBV_QP_EX_WITH_LOCAL_INV = 1 << 7;
+        IBV_QP_EX_WITH_BIND_MW = 1 << 8;
+        IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9;
+        IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12;
+    }
     c_uint: {
         IBV_WC_GRH = 1 << 0;
         IBV_WC_WITH_IMM = 1 << 1;
@@ -137,7 +150,11 @@ numbers! {
         IBV_SRQ_INIT_ATTR_PD = 1 << 1;
 
         IBV_QP_INIT_ATTR_PD = 1 << 0;
+        IBV_QP_INIT_ATTR_XRCD = 1 << 1;
         IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2;
+        IBV_QP_INIT_ATTR_MAX_TSO_HEADER = 1 << 3;
+        IBV_QP_INIT_ATTR_IND_TABLE = 1 << 4;
+        IBV_QP_INIT_ATTR_RX_HASH = 1 << 5;
         IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6;
 
         IBV_CQ_INIT_ATTR_MASK_FLAGS = 1 << 0;

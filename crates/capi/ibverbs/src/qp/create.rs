@@ -15,6 +15,7 @@ use crate::cq::CqBlock;
 use crate::memory::PdBlock;
 use crate::object::{Headed, next_handle};
 use crate::srq::SrqBlock;
+use crate::wr;
 
 /// What both forms of the attributes have in common.
 struct Init<'a> {
@@ -26,6 +27,7 @@ struct Init<'a> {
     cap: &'a mut ibv_qp_cap,
     qp_type: c_int,
     sq_sig_all: c_int,
+    send_ops: Option<u64>,
 }
 
 /// The C structure of a new queue pair.
@@ -42,6 +44,9 @@ fn head(init: &Init<'_>, context: *mut ibv_context, qpn: u32) -> ibv_qp_ex {
     c.qp_base.qp_num = qpn;
     c.qp_base.state = IBV_QPS_RESET;
     c.qp_base.qp_type = init.qp_type;
+    if init.send_ops.is_some() {
+        wr::fill(&mut c);
+    }
     c
 }
 
@@ -54,6 +59,9 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
         IBV_QPT_UD => nic::Service::Ud,
         other => return Err(Refusal::unsupported(format!("qp_type {other}: only RC, UC and UD"))),
     };
+    if let Some(ops) = init.send_ops {
+        wr::check_ops(service, ops)?;
+    }
     // SAFETY: the caller's promise.
     let (domain, send_cq, recv_cq, srq) = unsafe {
         let srq = if init.srq.is_null() { None } else { Some(SrqBlock::of(init.srq)?.nic().clone()) };
@@ -82,7 +90,7 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
         )?;
         *init.cap = c_cap(nic.cap());
         let c = head(&init, domain.context(), nic.qpn());
-        Ok(QpBlock { c, kind: Kind::Transport(nic), access: AtomicU32::new(0) })
+        Ok(QpBlock { c, kind: Kind::Transport(nic), send_ops: init.send_ops, access: AtomicU32::new(0) })
     })
 }
 
@@ -100,9 +108,35 @@ entry! {
                 cap: &mut init.cap,
                 qp_type: init.qp_type,
                 sq_sig_all: init.sq_sig_all,
+                send_ops: None,
             })
         }
     }
+}
+
+/// What the attributes ask for beyond those of ibv_create_qp(3).
+fn check_extensions(init: &ibv_qp_init_attr_ex) -> Outcome<()> {
+    let mask = init.comp_mask;
+    let asked = [
+        (IBV_QP_INIT_ATTR_XRCD, "an XRC domain"),
+        (IBV_QP_INIT_ATTR_MAX_TSO_HEADER, "TCP segmentation"),
+        (IBV_QP_INIT_ATTR_IND_TABLE, "an indirection table"),
+        (IBV_QP_INIT_ATTR_RX_HASH, "receive hashing"),
+    ];
+    if let Some((_, what)) = asked.into_iter().find(|(bit, _)| mask & bit != 0) {
+        return Err(Refusal::unsupported(format!("{what} for a queue pair of type {}", init.qp_type)));
+    }
+    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if mask & !known != 0 {
+        return Err(Refusal::invalid(format!("comp_mask {mask:#x}: unknown bits")));
+    }
+    if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
+        return Err(Refusal::unsupported(format!("create_flags {:#x}", init.create_flags)));
+    }
+    if mask & IBV_QP_INIT_ATTR_PD == 0 {
+        return Err(Refusal::invalid("no protection domain (IBV_QP_INIT_ATTR_PD)"));
+    }
+    Ok(())
 }
 
 /// The slot behind `ibv_create_qp_ex`.
@@ -113,16 +147,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     call::pointer("ibv_create_qp_ex", || {
         // SAFETY: by the man page the caller's attributes.
         let init = unsafe { at_mut(init, "qp_init_attr_ex") }?;
-        let beyond = init.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS);
-        if beyond != 0 {
-            return Err(Refusal::unsupported(format!("comp_mask {beyond:#x} of an extended queue pair")));
-        }
-        if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
-            return Err(Refusal::unsupported(format!("create_flags {:#x}", init.create_flags)));
-        }
-        if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
-            return Err(Refusal::invalid("no protection domain (IBV_QP_INIT_ATTR_PD)"));
-        }
+        check_extensions(init)?;
         // SAFETY: by the man page the attributes name valid objects.
         unsafe {
             create(Init {
@@ -134,6 +159,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
                 cap: &mut init.cap,
                 qp_type: init.qp_type,
                 sq_sig_all: init.sq_sig_all,
+                send_ops: (init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0)
+                    .then_some(init.send_ops_flags),
             })
         }
     })

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
 pub(crate) struct QpBlock {
     c: ibv_qp_ex,
     kind: Kind,
+    /// What the extended interface offers (`IBV_QP_EX_WITH_*`), if the program asked for it.
+    send_ops: Option<u64>,
     /// The access flags as they were set: those for local access mean nothing to the adapter, but are given back.
     access: AtomicU32,
 }
@@ -42,6 +44,11 @@ impl QpBlock {
         match &self.kind {
             Kind::Transport(nic) => Ok(nic),
         }
+    }
+
+    /// The extended interface offers this operation.
+    pub(crate) fn has_op(&self, kind: u64) -> bool {
+        self.send_ops.is_some_and(|ops| ops & kind != 0)
     }
 
     /// Asynchronous events of it that the program has to acknowledge.
@@ -67,10 +74,12 @@ entry! {
 }
 
 entry! {
-    /// The extended form of a queue pair, which none here has yet.
+    /// The same queue pair with its extended interface, if it was created with one.
     fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> pointer ibv_qp_ex, {
         // SAFETY: by the man page a queue pair.
-        unsafe { QpBlock::of(qp) }?;
-        Err(Refusal::unsupported("the queue pair wasn't created with send_ops_flags"))
+        match unsafe { QpBlock::of(qp) }?.send_ops {
+            Some(_) => Ok(qp.cast()),
+            None => Err(Refusal::unsupported("the queue pair wasn't created with send_ops_flags")),
+        }
     }
 }

@@ -403,6 +403,7 @@ static void what_is_not_there_says_eopnotsupp(void)
 	qp_ex.send_cq = qp_ex.recv_cq = p.cq;
 	qp_ex.pd = pd;
 	qp_ex.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	qp_ex.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO;
 	NOT_THERE(ibv_create_qp_ex(context, &qp_ex));
 	qp_ex.comp_mask = IBV_QP_INIT_ATTR_PD;
 	qp_ex.qp_type = IBV_QPT_RAW_PACKET;

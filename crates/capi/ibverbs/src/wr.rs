@@ -1,0 +1,289 @@
+//! Posting by calls: ibv_wr_post(3). What the calls ask for is gathered by the adapter, and posted when the critical
+//! region is left.
+
+use std::ffi::c_void;
+use std::slice;
+use std::sync::Arc;
+
+use ferroce_nic as nic;
+use nic::{Data, SendOp, Service};
+use smallvec::SmallVec;
+
+use crate::abi::*;
+use crate::ah::AhBlock;
+use crate::call::{self, Outcome, Refusal};
+use crate::object::Headed;
+use crate::post;
+use crate::qp::QpBlock;
+
+/// What every service can send.
+const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+/// What connected services have besides.
+const CONNECTED: u64 =
+    SENDS | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV;
+/// What reliable services have besides.
+const RELIABLE: u64 = CONNECTED
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_SEND_WITH_INV;
+
+/// Checks `send_ops_flags`.
+///
+/// # Errors
+/// EOPNOTSUPP for an operation that the service doesn't have.
+pub(crate) fn check_ops(service: Service, ops: u64) -> Outcome<()> {
+    let offered = match service {
+        Service::Ud => SENDS,
+        Service::Uc => CONNECTED,
+        _ => RELIABLE,
+    };
+    match ops & !offered {
+        0 => Ok(()),
+        beyond => Err(Refusal::unsupported(format!("send_ops_flags {beyond:#x} of {service:?} queue pairs"))),
+    }
+}
+
+/// Sets the functions that inline code of the header calls. All are set: one that `send_ops_flags` didn't ask for
+/// says so, where programs would otherwise call NULL.
+pub(crate) fn fill(c: &mut ibv_qp_ex) {
+    c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    c.wr_bind_mw = Some(wr_bind_mw);
+    c.wr_local_inv = Some(wr_local_inv);
+    c.wr_rdma_read = Some(wr_rdma_read);
+    c.wr_rdma_write = Some(wr_rdma_write);
+    c.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    c.wr_send = Some(wr_send);
+    c.wr_send_imm = Some(wr_send_imm);
+    c.wr_send_inv = Some(wr_send_inv);
+    c.wr_send_tso = Some(wr_send_tso);
+    c.wr_set_ud_addr = Some(wr_set_ud_addr);
+    c.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+    c.wr_set_inline_data = Some(wr_set_inline_data);
+    c.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    c.wr_set_sge = Some(wr_set_sge);
+    c.wr_set_sge_list = Some(wr_set_sge_list);
+    c.wr_start = Some(wr_start);
+    c.wr_complete = Some(wr_complete);
+    c.wr_abort = Some(wr_abort);
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    let _ = call::contain("ibv_wr_start", || {
+        // SAFETY: by the man page a queue pair.
+        unsafe { QpBlock::of(qp.cast()) }?.nic()?.start_batch();
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> i32 {
+    call::to_errno(call::contain("ibv_wr_complete", || {
+        // SAFETY: by the man page a queue pair, in whose critical region this thread is.
+        unsafe { QpBlock::of(qp.cast())?.nic()?.complete_batch()? };
+        Ok(())
+    }))
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    let _ = call::contain("ibv_wr_abort", || {
+        // SAFETY: by the man page a queue pair, in whose critical region this thread is.
+        unsafe { QpBlock::of(qp.cast())?.nic()?.abort_batch()? };
+        Ok(())
+    });
+}
+
+/// Changes what has been gathered; what is wrong is told by ibv_wr_complete.
+///
+/// # Safety
+/// `qp` is an extended queue pair, and the caller is in its critical region if anybody is.
+unsafe fn gather(
+    qp: *mut ibv_qp_ex,
+    call: &'static str,
+    f: impl FnOnce(&QpBlock, &Arc<nic::Qp>, &mut nic::qp::Gathered) -> Outcome<()>,
+) {
+    let _ = call::contain(call, || {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let block = QpBlock::of(qp.cast())?;
+            let nic = block.nic()?;
+            nic.gather(|gathered| {
+                let outcome = f(block, nic, gathered);
+                if let Err(refusal) = &outcome {
+                    gathered.fail(refusal.to_nic());
+                }
+                outcome
+            })?
+        }
+    });
+}
+
+/// Begins a request.
+///
+/// # Safety
+/// As [`gather`].
+unsafe fn begin(qp: *mut ibv_qp_ex, call: &'static str, kind: u64, op: SendOp) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        gather(qp, call, |block, _, gathered| {
+            if !block.has_op(kind) {
+                return Err(Refusal::invalid(format!("{call} wasn't asked for by send_ops_flags")));
+            }
+            let flags = (*qp).wr_flags;
+            // Some programs pass on the flags that they have for ibv_post_send(3): the setters say what goes inline.
+            let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+            if flags & !known != 0 {
+                return Err(Refusal::invalid(format!("wr_flags {:#x} aren't supported", flags & !known)));
+            }
+            gathered.begin(post::SendWr {
+                wr_id: (*qp).wr_id,
+                op,
+                data: Data::Sges(SmallVec::new()),
+                signaled: flags & IBV_SEND_SIGNALED != 0,
+                solicited: flags & IBV_SEND_SOLICITED != 0,
+                fence: flags & IBV_SEND_FENCE != 0,
+                ud: None,
+                remote_srqn: 0,
+            });
+            Ok(())
+        });
+    }
+}
+
+macro_rules! builders {
+    ($($name:ident($($arg:ident: $ty:ty),*) = $kind:ident, $op:expr;)*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex $(, $arg: $ty)*) {
+            // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread.
+            unsafe { begin(qp, concat!("ibv_", stringify!($name)), $kind, $op) }
+        }
+    )*};
+}
+
+builders! {
+    wr_send() = IBV_QP_EX_WITH_SEND, SendOp::Send;
+    wr_send_imm(imm: u32) = IBV_QP_EX_WITH_SEND_WITH_IMM,
+        SendOp::SendWithImmediate { immediate: imm.to_ne_bytes() };
+    wr_send_inv(rkey: u32) = IBV_QP_EX_WITH_SEND_WITH_INV, SendOp::SendWithInvalidate { rkey };
+    wr_rdma_write(rkey: u32, va: u64) = IBV_QP_EX_WITH_RDMA_WRITE, SendOp::Write { va, rkey };
+    wr_rdma_write_imm(rkey: u32, va: u64, imm: u32) = IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+        SendOp::WriteWithImmediate { va, rkey, immediate: imm.to_ne_bytes() };
+    wr_rdma_read(rkey: u32, va: u64) = IBV_QP_EX_WITH_RDMA_READ, SendOp::Read { va, rkey };
+    wr_atomic_cmp_swp(rkey: u32, va: u64, compare: u64, swap: u64) = IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
+        SendOp::CompareSwap { va, rkey, compare, swap };
+    wr_atomic_fetch_add(rkey: u32, va: u64, add: u64) = IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+        SendOp::FetchAdd { va, rkey, add };
+    wr_local_inv(rkey: u32) = IBV_QP_EX_WITH_LOCAL_INV, SendOp::LocalInvalidate { rkey };
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    _mw: *mut ibv_mw,
+    _rkey: u32,
+    _info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread.
+    unsafe { gather(qp, "ibv_wr_bind_mw", |_, _, _| Err(Refusal::unsupported("memory windows"))) };
+}
+
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz: u16, _mss: u16) {
+    let refuse = || Err(Refusal::unsupported("TCP segmentation"));
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread.
+    unsafe { gather(qp, "ibv_wr_send_tso", |_, _, _| refuse()) };
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread, with an address handle.
+    unsafe {
+        gather(qp, "ibv_wr_set_ud_addr", |_, nic, gathered| {
+            if nic.service() != Service::Ud {
+                return Err(Refusal::invalid("an address handle for a connected queue pair"));
+            }
+            let address = AhBlock::of(ah)?.nic().clone();
+            gathered.last()?.ud = Some(nic::UdTarget { address, qpn: remote_qpn, qkey: remote_qkey });
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread.
+    unsafe {
+        gather(qp, "ibv_wr_set_xrc_srqn", |_, nic, gathered| {
+            if nic.service() != Service::Xrc {
+                return Err(Refusal::invalid("an SRQ number for a queue pair that isn't an XRC_SEND one"));
+            }
+            gathered.last()?.remote_srqn = remote_srqn;
+            Ok(())
+        });
+    }
+}
+
+/// Gathers bytes for the last request.
+///
+/// # Safety
+/// As [`gather`]; the buffers are readable if they aren't more than the queue takes.
+unsafe fn set_inline<'a>(
+    qp: *mut ibv_qp_ex,
+    call: &'static str,
+    buffers: impl Fn() -> Outcome<&'a [ibv_data_buf]>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        gather(qp, call, |_, nic, gathered| {
+            let (last, buffers) = (gathered.last()?, buffers()?);
+            let max = nic.cap().max_inline_data;
+            let length = buffers.iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.length));
+            if length > max as usize {
+                return Err(Refusal::invalid(format!("{length} bytes inline, the queue takes {max}")));
+            }
+            let mut bytes = SmallVec::with_capacity(length);
+            for buffer in buffers.iter().filter(|buffer| buffer.length > 0) {
+                if buffer.addr.is_null() {
+                    return Err(Refusal::invalid("inline data at NULL"));
+                }
+                bytes.extend_from_slice(slice::from_raw_parts(buffer.addr.cast::<u8>(), buffer.length));
+            }
+            last.data = Data::Inline(bytes);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let buffer = [ibv_data_buf { addr, length }];
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread, with readable memory.
+    unsafe { set_inline(qp, "ibv_wr_set_inline_data", || Ok(&buffer)) };
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, list: *const ibv_data_buf) {
+    let buffers = || match num_buf {
+        0 => Ok(&[][..]),
+        _ if list.is_null() => Err(Refusal::invalid("buf_list is NULL")),
+        // SAFETY: by the man page a list of that length.
+        n => Ok(unsafe { slice::from_raw_parts(list, n) }),
+    };
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread, with readable memory.
+    unsafe { set_inline(qp, "ibv_wr_set_inline_data_list", buffers) };
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread.
+    unsafe {
+        gather(qp, "ibv_wr_set_sge", |_, _, gathered| {
+            gathered.last()?.data = Data::Sges(post::sges(&[ibv_sge { addr, length, lkey }]));
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread, with a list of that length.
+    unsafe {
+        gather(qp, "ibv_wr_set_sge_list", |_, nic, gathered| {
+            let count = i32::try_from(num_sge).unwrap_or(i32::MAX);
+            let elements = post::elements(list, count, nic.cap().max_send_sge)?;
+            gathered.last()?.data = Data::Sges(post::sges(elements));
+            Ok(())
+        });
+    }
+}
