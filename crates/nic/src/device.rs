@@ -4,7 +4,7 @@ use crate::cq::MAX_CQE;
 use crate::engine::{self, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, EventQueue};
-use crate::mem::MAX_MR;
+use crate::mem::{MAX_DM, MAX_MR};
 use crate::net::{self, DeviceInfo, GidEntry, GidTable, PortAttributes};
 use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
 use crate::recv::{MAX_SGE, MAX_WR};
@@ -49,6 +49,7 @@ pub struct DeviceLimits {
     pub max_inline: u32,
     pub max_mcast_grp: u32,
     pub max_mcast_qp_attach: u32,
+    pub max_dm_size: u64,
 }
 
 /// The adapter's limits, each of them enforced.
@@ -69,6 +70,7 @@ pub const LIMITS: DeviceLimits = DeviceLimits {
     max_inline: MAX_INLINE,
     max_mcast_grp: engine::MAX_GROUPS,
     max_mcast_qp_attach: engine::MAX_ATTACHED,
+    max_dm_size: MAX_DM,
 };
 
 /// The devices of this process's network namespace; may be empty.

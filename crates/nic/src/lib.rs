@@ -32,7 +32,7 @@ pub use device::{
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, EventQueue, Unacked};
-pub use mem::{Mr, MrAccess, MrInit, Pd};
+pub use mem::{Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Pd, QueueKind, QueueMemory};
 pub use qp::Qp;
 pub use recv::{MAX_SGE, MAX_WR, NewSize, Srq, SrqAttr};
 #[cfg(feature = "fuzz")]

@@ -2,11 +2,10 @@
 
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
-use crate::mem::Pd;
+use crate::mem::{Pd, QueueKind, Ring};
 use crate::{Context, engine};
 use ferroce_proto::RecvWqe;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,14 +17,25 @@ pub const MAX_SGE: u32 = 32;
 /// A bounded queue of receive work requests.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
-    wqes: VecDeque<RecvWqe>,
+    wqes: Ring<RecvWqe>,
     max_wr: u32,
     max_sge: u32,
 }
 
 impl RecvQueue {
-    pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
-        Self { wqes: VecDeque::new(), max_wr, max_sge }
+    /// A queue whose entries lie where `pd` says. It may call the program: nothing may be locked.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when the domain's allocator gives nothing.
+    pub(crate) fn new(pd: &Pd, kind: QueueKind, max_wr: u32, max_sge: u32) -> Result<Self> {
+        Ok(Self { wqes: Ring::new(pd.queues(), max_wr as usize, kind)?, max_wr, max_sge })
+    }
+
+    /// Ends the queue: what it returns is dropped when nothing is locked.
+    #[must_use]
+    pub(crate) fn take(&mut self) -> Ring<RecvWqe> {
+        self.max_wr = 0;
+        std::mem::take(&mut self.wqes)
     }
 
     /// Appends a work request.
@@ -103,11 +113,12 @@ impl Srq {
                 attr.max_sge
             );
         }
+        let queue = RecvQueue::new(pd, QueueKind::SharedReceive, attr.max_wr, attr.max_sge.max(1))?;
         pd.hold();
         let srq = Arc::new(Self {
             pd: pd.clone(),
             cookie,
-            shared: Mutex::new(Shared { queue: RecvQueue::new(attr.max_wr, attr.max_sge.max(1)), limit: 0 }),
+            shared: Mutex::new(Shared { queue, limit: 0 }),
             users: AtomicUsize::new(0),
             unacked_async: Unacked::default(),
         });
@@ -160,6 +171,12 @@ impl Srq {
     /// # Errors
     /// [`Error::Invalid`] for a limit above the size, a size out of bounds or below what is posted; nothing changes then.
     pub fn modify(&self, size: Option<NewSize>, limit: Option<u32>) -> Result<()> {
+        let room = match size {
+            Some(NewSize { max_wr: n @ 1..=MAX_WR, .. }) if self.pd.queues().is_some() => {
+                Some(Ring::new(self.pd.queues(), n as usize, QueueKind::SharedReceive)?)
+            }
+            _ => None,
+        };
         let mut shared = self.shared.lock();
         let max_wr = size.map_or(shared.queue.max_wr, |size| size.max_wr);
         let posted = shared.queue.wqes.len();
@@ -177,6 +194,9 @@ impl Srq {
         {
             shared.queue.max_sge = max_sge;
         }
+        let old = room.map(|room| shared.queue.wqes.move_to(room));
+        drop(shared);
+        drop(old);
         Ok(())
     }
 
@@ -224,6 +244,8 @@ impl Srq {
         }
         self.context().withdraw(self.cookie);
         engine::unregister_srq(self);
+        let queue = self.shared.lock().queue.take();
+        drop(queue);
         self.pd.release();
         self.unacked_async.wait();
         Ok(())

@@ -13,7 +13,9 @@ pub use engine_fd::{
     EngineFd, close_all_after_fork, for_each_engine_fd, hold_openings, opening, resume_openings,
 };
 
-pub use shared::{add_seals, allow_copies_by_others, file_size, map_shared, memfd, pidfd, seals, unmap};
+pub use shared::{
+    add_seals, allow_copies_by_others, file_size, map_shared, memfd, pidfd, seals, seek_end, unmap,
+};
 
 use std::io;
 use std::os::fd::RawFd;

@@ -10,7 +10,7 @@ use ferroce_nic as nic;
 use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::call::{Outcome, Refusal, entry};
 use crate::device::DeviceBlock;
-use crate::{cq, cq_ex, poll, post, qp, query, srq, unsupported};
+use crate::{cq, cq_ex, dm, domain, poll, post, qp, query, srq, unsupported};
 
 /// What `abi_compat` says when a `verbs_context` stands before the `ibv_context`.
 const EXTENDED: usize = usize::MAX;
@@ -53,6 +53,13 @@ fn fill(context: &mut verbs_context) {
     context.query_rt_values = Some(query::query_rt_values);
     context.create_qp_ex = Some(qp::create_qp_ex);
     context.create_srq_ex = Some(srq::create_srq_ex);
+    context.alloc_dm = Some(dm::alloc_dm);
+    context.free_dm = Some(dm::free_dm);
+    context.reg_dm_mr = Some(dm::reg_dm_mr);
+    context.dm_export_dmabuf_fd = Some(dm::ibv_dm_export_dmabuf_fd);
+    context.alloc_td = Some(domain::alloc_td);
+    context.dealloc_td = Some(domain::dealloc_td);
+    context.alloc_parent_domain = Some(domain::alloc_parent_domain);
     context.context.ops = ibv_context_ops {
         alloc_mw: Some(unsupported::alloc_mw),
         bind_mw: Some(unsupported::bind_mw),

@@ -13,6 +13,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, entry};
 use crate::context::ContextBlock;
 use crate::events::ChannelBlock;
+use crate::memory::PdBlock;
 use crate::object::{Headed, next_handle};
 
 /// The adapter's queues are all alike; the extended part of the C structure is used by those that were made with
@@ -32,6 +33,8 @@ pub(crate) struct CqBlock {
 /// What ibv_create_cq_ex(3) adds to ibv_create_cq(3).
 #[derive(Default)]
 pub(crate) struct Extension {
+    /// The parent domain.
+    pub(crate) domain: Option<*mut ibv_pd>,
     pub(crate) records: bool,
     pub(crate) ignore_overrun: bool,
     pub(crate) single_threaded: bool,
@@ -51,7 +54,7 @@ impl CqBlock {
 }
 
 /// # Safety
-/// `context` and `channel` are null or valid.
+/// `context`, `channel` and the extension's domain are null or valid.
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
     cqe: i64,
@@ -61,13 +64,17 @@ pub(crate) unsafe fn create(
     extension: &Extension,
 ) -> Outcome<*mut ibv_cq> {
     // SAFETY: the caller's promise.
-    let (block, events) = unsafe {
+    let (block, events, pd) = unsafe {
+        let pd = extension.domain.map(|pd| PdBlock::of(pd)).transpose()?.map(PdBlock::nic);
         let events = if channel.is_null() { None } else { Some(ChannelBlock::of(channel)?.nic()) };
-        (ContextBlock::of(context)?, events)
+        (ContextBlock::of(context)?, events, pd)
     };
     let vectors = i64::from(block.num_comp_vectors());
     if !(0..vectors).contains(&comp_vector) {
         return Err(Refusal::invalid(format!("comp_vector {comp_vector}: the device has {vectors}")));
+    }
+    if pd.is_some_and(|pd| !Arc::ptr_eq(pd.context(), block.nic())) {
+        return Err(Refusal::invalid("the parent domain is of another device context"));
     }
     if events.is_some_and(|events| !Arc::ptr_eq(events.context(), block.nic())) {
         return Err(Refusal::invalid("the completion channel is of another device context"));
@@ -75,8 +82,8 @@ pub(crate) unsafe fn create(
     let cqe =
         u32::try_from(cqe).map_err(|_| Refusal::invalid(format!("a completion queue of {cqe} entries")))?;
     CqBlock::allocate(|cookie| {
-        let &Extension { records, ignore_overrun, single_threaded } = extension;
-        let init = nic::CqInit { cqe, channel: events, cookie, records, ignore_overrun };
+        let &Extension { records, ignore_overrun, single_threaded, .. } = extension;
+        let init = nic::CqInit { cqe, channel: events, cookie, records, ignore_overrun, pd };
         let nic = nic::Cq::create_as(block.nic(), init)?;
         // SAFETY: numbers, pointers, nullable function pointers and pthread objects, for all of which zeros are valid.
         let (mut c, current): (ibv_cq_ex, ibv_wc) = unsafe { (zeroed(), zeroed()) };

@@ -17,7 +17,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         // SAFETY: by the man page the caller's structure.
         let attr = unsafe { at(attr, "cq_attr") }?;
         let extension = check(attr)?;
-        // SAFETY: by the man page an open context, and a channel or NULL. The head of a queue's block is an `ibv_cq_ex`,
+        // SAFETY: by the man page an open context, a channel or NULL, and a domain if the mask says so. The head of a queue's block is an `ibv_cq_ex`,
         // which nobody else knows yet.
         unsafe {
             let cq = cq::create(
@@ -67,14 +67,16 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Outcome<Extension> {
     if attr.wc_flags & !known != 0 {
         return Err(Refusal::unsupported(format!("wc_flags {:#x}: {known:#x} are known", attr.wc_flags)));
     }
-    if attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 {
-        return Err(Refusal::unsupported(format!("comp_mask {:#x}: only the flags", attr.comp_mask)));
+    let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+    if attr.comp_mask & !known != 0 {
+        return Err(Refusal::unsupported(format!("comp_mask {:#x}: {known:#x} are known", attr.comp_mask)));
     }
     let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { attr.flags } else { 0 };
     if flags & !(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0 {
         return Err(Refusal::unsupported(format!("flags {flags:#x}: single-threaded and ignored overrun")));
     }
     Ok(Extension {
+        domain: (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0).then_some(attr.parent_domain),
         records: attr.wc_flags & RECORDED != 0,
         ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
         single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,

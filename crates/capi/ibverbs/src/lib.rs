@@ -11,6 +11,8 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod dm;
+mod domain;
 mod events;
 mod kernel;
 mod log;

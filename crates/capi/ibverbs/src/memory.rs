@@ -9,12 +9,15 @@ use libc::size_t;
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, entry};
 use crate::context::ContextBlock;
+use crate::domain::TdHold;
 use crate::object::{Headed, next_handle};
 
 #[repr(C)]
 pub(crate) struct PdBlock {
     c: ibv_pd,
     nic: Arc<nic::Pd>,
+    /// Of a parent domain.
+    _td: Option<TdHold>,
 }
 
 // SAFETY: `repr(C)` with an `ibv_pd` first.
@@ -24,6 +27,14 @@ unsafe impl Headed for PdBlock {
 }
 
 impl PdBlock {
+    pub(crate) fn new(context: *mut ibv_context, handle: u32, nic: Arc<nic::Pd>, td: Option<TdHold>) -> Self {
+        Self { c: ibv_pd { context, handle }, nic, _td: td }
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.c.handle
+    }
+
     pub(crate) fn nic(&self) -> &Arc<nic::Pd> {
         &self.nic
     }
@@ -37,7 +48,7 @@ entry! {
     fn ibv_alloc_pd(context: *mut ibv_context) -> pointer ibv_pd, {
         // SAFETY: by the man page an open context.
         let nic = nic::Pd::alloc(unsafe { ContextBlock::of(context) }?.nic());
-        PdBlock::allocate(|_| Ok(PdBlock { c: ibv_pd { context, handle: next_handle() }, nic }))
+        PdBlock::allocate(|_| Ok(PdBlock::new(context, next_handle(), nic, None)))
     }
 }
 
@@ -45,7 +56,7 @@ entry! {
     fn ibv_dealloc_pd(pd: *mut ibv_pd) -> errno {
         // SAFETY: by the man page a domain that the caller gives up.
         unsafe {
-            PdBlock::of(pd)?.nic.check_unused()?;
+            PdBlock::of(pd)?.nic.dealloc()?;
             PdBlock::free(pd);
         }
         Ok(())
@@ -66,13 +77,13 @@ unsafe impl Headed for MrBlock {
     const WHAT: &'static str = "mr";
 }
 
+/// The rights that memory of any kind can have.
+pub(crate) const PLAIN_ACCESS: c_uint =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
 /// Rights as the adapter takes them, and whether addresses count from zero.
-fn rights(access: c_uint) -> Outcome<(nic::MrAccess, bool)> {
-    let known = IBV_ACCESS_LOCAL_WRITE
-        | IBV_ACCESS_REMOTE_WRITE
-        | IBV_ACCESS_REMOTE_READ
-        | IBV_ACCESS_REMOTE_ATOMIC
-        | IBV_ACCESS_ZERO_BASED;
+pub(crate) fn rights(access: c_uint) -> Outcome<(nic::MrAccess, bool)> {
+    let known = PLAIN_ACCESS | IBV_ACCESS_ZERO_BASED;
     let unsupported = access & (IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB);
     if unsupported != 0 {
         return Err(Refusal::unsupported(format!(
@@ -112,14 +123,24 @@ unsafe fn register(
         iova: if zero_based { 0 } else { iova },
         access,
     };
-    let nic = nic::Mr::register(domain.nic(), init)?;
+    describe(pd, domain, addr, nic::Mr::register(domain.nic(), init)?)
+}
+
+/// The C structure of a region.
+pub(crate) fn describe(
+    pd: *mut ibv_pd,
+    domain: &PdBlock,
+    addr: *mut c_void,
+    nic: Arc<nic::Mr>,
+) -> Outcome<*mut ibv_mr> {
     let key = nic.key();
+    let init = nic.init()?;
     MrBlock::allocate(|_| {
         let c = ibv_mr {
             context: domain.context(),
             pd,
             addr,
-            length,
+            length: init.length as size_t,
             handle: next_handle(),
             lkey: key,
             rkey: key,
@@ -224,8 +245,10 @@ unsafe extern "C" fn rereg_mr(
                 if flags & IBV_REREG_MR_CHANGE_PD != 0 { Some(PdBlock::of(pd)?.nic()) } else { None };
             block.nic.reregister(move_to, new)?;
             // The program owns the structure; the lock keeps two changes apart.
-            (*mr).addr = new.addr as *mut c_void;
-            (*mr).length = new.length as usize;
+            if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+                (*mr).addr = new.addr as *mut c_void;
+                (*mr).length = new.length as usize;
+            }
             if move_to.is_some() {
                 (*mr).pd = pd;
             }

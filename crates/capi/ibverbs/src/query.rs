@@ -103,6 +103,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         full.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
         full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags);
         full.phys_port_cnt_ex = 1;
+        full.max_dm_size = nic::LIMITS.max_dm_size;
         // SAFETY: the caller says how much room there is.
         unsafe { write_prefix(attr.cast(), &full, attr_size) };
         Ok(())

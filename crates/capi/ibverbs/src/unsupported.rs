@@ -42,7 +42,7 @@ unsupported!(errno:
     ibv_qp_attach_comp_cntr ibv_read_comp_cntr
     ibv_read_err_comp_cntr ibv_resolve_eth_l2_from_gid ibv_set_comp_cntr ibv_set_err_comp_cntr
 );
-unsupported!(minus_one: ibv_dm_export_dmabuf_fd ibv_export_buf_dmabuf_fd);
+unsupported!(minus_one: ibv_export_buf_dmabuf_fd);
 unsupported!(pointer:
     ibv_alloc_buf ibv_alloc_dmah ibv_create_comp_cntr ibv_import_device ibv_import_dm ibv_import_mr ibv_import_pd
     ibv_reg_buf_mr ibv_reg_dmabuf_mr ibv_reg_mr_ex

@@ -9,6 +9,7 @@ pub use queue::{Network, Record, Tags, Wc};
 
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
+use crate::mem::{Pd, QueueKind, Ring};
 use crate::{Context, clock, engine};
 use ferroce_proto::Instant;
 use parking_lot::{Mutex, MutexGuard};
@@ -33,12 +34,16 @@ pub struct CqInit<'a> {
     /// When it is full, a new completion takes the place of the oldest: an overrun is no error
     /// (IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN).
     pub ignore_overrun: bool,
+    /// The domain whose allocator says where the entries lie (a parent domain).
+    pub pd: Option<&'a Arc<Pd>>,
 }
 
 /// A completion queue (ibv_create_cq(3)).
 #[derive(Debug)]
 pub struct Cq {
     context: Arc<Context>,
+    /// The parent domain that it was made on.
+    pd: Option<Arc<Pd>>,
     channel: Option<Arc<CompChannel>>,
     cookie: usize,
     queue: Mutex<Queue>,
@@ -64,24 +69,30 @@ impl Cq {
         channel: Option<&Arc<CompChannel>>,
         cookie: usize,
     ) -> Result<Arc<Self>> {
-        Self::create_as(context, CqInit { cqe, channel, cookie, records: false, ignore_overrun: false })
+        let init = CqInit { cqe, channel, cookie, records: false, ignore_overrun: false, pd: None };
+        Self::create_as(context, init)
     }
 
     /// A queue as `init` says.
     ///
     /// # Errors
-    /// As [`Cq::create`].
+    /// As [`Cq::create`]; [`Error::NoMemory`] when the domain's allocator gives nothing.
     pub fn create_as(context: &Arc<Context>, init: CqInit<'_>) -> Result<Arc<Self>> {
-        let CqInit { cqe, channel, cookie, records, ignore_overrun } = init;
+        let CqInit { cqe, channel, cookie, records, ignore_overrun, pd } = init;
         check_size(cqe)?;
+        let entries = Ring::new(pd.and_then(|pd| pd.queues()), cqe as usize, QueueKind::Completion)?;
+        if let Some(pd) = pd {
+            pd.hold();
+        }
         if let Some(channel) = channel {
             channel.users.fetch_add(1, Ordering::Relaxed);
         }
         let cq = Arc::new(Self {
             context: context.clone(),
+            pd: pd.cloned(),
             channel: channel.cloned(),
             cookie,
-            queue: Mutex::new(Queue::new(cqe)),
+            queue: Mutex::new(Queue::new(entries, cqe)),
             filled: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
             records,
@@ -165,10 +176,8 @@ impl Cq {
         let mut queue = self.queue.lock();
         let Queue { entries, records, .. } = &mut *queue;
         let n = max.min(entries.len());
-        if self.records {
-            entries.drain(..n).zip(records.drain(..n)).for_each(|(wc, record)| f(wc, record));
-        } else {
-            entries.drain(..n).for_each(|wc| f(wc, Record::default()));
+        for wc in std::iter::from_fn(|| entries.pop_front()).take(n) {
+            f(wc, if self.records { records.pop_front().unwrap_or_default() } else { Record::default() });
         }
         if n > 0 {
             // What is left after a poll counts as new: a program that takes a few at a time may ask for an event and sleep.
@@ -192,7 +201,7 @@ impl Cq {
         self.sleeper.store(self.channel.is_some(), Ordering::Relaxed);
         queue.held = 0;
         let awaited = |wc: &&Wc| queue.is_awaited(&wc.completion);
-        let unannounced = queue.entries.range(queue.announced..).filter(awaited).count();
+        let unannounced = queue.entries.iter_from(queue.announced).filter(awaited).count();
         if unannounced > 0 {
             self.announce_with(&mut queue, unannounced);
         }
@@ -241,11 +250,16 @@ impl Cq {
     /// [`Error::Invalid`] for a size out of bounds or smaller than what waits in the queue.
     pub fn resize(&self, cqe: u32) -> Result<()> {
         check_size(cqe)?;
+        let memory = self.pd.as_ref().and_then(|pd| pd.queues());
+        let room = memory.map(|_| Ring::new(memory, cqe as usize, QueueKind::Completion)).transpose()?;
         let mut queue = self.queue.lock();
         if queue.entries.len() > cqe as usize {
             return invalid!("{} completions wait in the queue, more than {cqe}", queue.entries.len());
         }
         queue.capacity = cqe as usize;
+        let old = room.map(|room| queue.entries.move_to(room));
+        drop(queue);
+        drop(old);
         Ok(())
     }
 
@@ -336,6 +350,14 @@ impl Cq {
         engine::unregister_cq(self);
         self.unacked.wait();
         self.unacked_async.wait();
+        let mut queue = self.queue.lock();
+        queue.capacity = 0;
+        let entries = std::mem::take(&mut queue.entries);
+        drop(queue);
+        drop(entries);
+        if let Some(pd) = &self.pd {
+            pd.release();
+        }
         Ok(())
     }
 }

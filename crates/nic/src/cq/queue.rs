@@ -1,5 +1,6 @@
 //! What a completion queue holds: completions, what is recorded with them, and when they raise an event.
 
+use crate::mem::Ring;
 use ferroce_proto::{Completion, WcStatus};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -72,7 +73,7 @@ pub(super) enum Rise {
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) entries: VecDeque<Wc>,
+    pub(super) entries: Ring<Wc>,
     /// One for each entry, in queues that record.
     pub(super) records: VecDeque<Record>,
     pub(super) capacity: usize,
@@ -87,9 +88,10 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(capacity: u32) -> Self {
+    /// A queue in `entries`, which has room for as many.
+    pub(super) fn new(entries: Ring<Wc>, capacity: u32) -> Self {
         Self {
-            entries: VecDeque::new(),
+            entries,
             records: VecDeque::new(),
             capacity: capacity as usize,
             armed: Armed::No,
@@ -143,9 +145,11 @@ impl Queue {
 
     /// Drops the completions of a QP.
     pub(super) fn forget_qp(&mut self, qp_num: u32) {
-        self.announced = self.entries.range(..self.announced).filter(|wc| wc.qp_num != qp_num).count();
-        let mut of = self.entries.iter().map(|wc| wc.qp_num);
+        self.announced =
+            self.entries.iter_from(0).take(self.announced).filter(|wc| wc.qp_num != qp_num).count();
+        let mut of = self.entries.iter_from(0).map(|wc| wc.qp_num);
         self.records.retain(|_| of.next() != Some(qp_num));
+        drop(of);
         self.entries.retain(|wc| wc.qp_num != qp_num);
     }
 }
@@ -155,14 +159,14 @@ mod tests {
     use super::*;
 
     fn moderated(count: u16, period: u64) -> Queue {
-        let mut queue = Queue::new(16);
+        let mut queue = Queue::new(Ring::default(), 16);
         queue.moderation = Some(Moderation { count, period: Duration::from_nanos(period) });
         queue
     }
 
     #[test]
     fn without_moderation_each_completion_raises_its_event() {
-        assert_eq!(Queue::new(16).rise(1, || 0), Rise::Now);
+        assert_eq!(Queue::new(Ring::default(), 16).rise(1, || 0), Rise::Now);
     }
 
     #[test]

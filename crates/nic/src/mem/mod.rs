@@ -6,11 +6,17 @@
 pub(crate) mod arena;
 pub(crate) mod atomic;
 pub(crate) mod copy;
+mod dm;
+mod dmabuf;
 mod mappings;
 mod mr;
 mod pd;
+mod queues;
 
+pub use dm::{Dm, MAX_DM};
 pub(crate) use mappings::mappings_permit;
 pub(crate) use mr::{MAX_MR, MrTable};
 pub use mr::{Mr, MrAccess, MrInit};
 pub use pd::Pd;
+pub(crate) use queues::Ring;
+pub use queues::{Given, QueueKind, QueueMemory};

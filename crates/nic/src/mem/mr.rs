@@ -4,11 +4,13 @@
 //! Whoever touches a region's memory holds its gate shared; revoking takes it exclusively, so that nothing touches
 //! the memory once `deregister` has returned.
 
-use super::{Pd, copy};
+use super::dmabuf::DmaBuf;
+use super::{Dm, Pd, copy};
 use crate::error::{Error, Result, invalid};
 use crate::shm;
 use ferroce_proto::{RemoteAccess, RemoteError, Sge};
 use parking_lot::RwLock;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// Regions there may be at once.
@@ -49,6 +51,43 @@ pub struct Mr {
 struct Registered {
     init: MrInit,
     pd: Arc<Pd>,
+    backing: Backing,
+}
+
+/// What a region's bytes are, besides memory at an address.
+#[derive(Debug)]
+enum Backing {
+    Program,
+    Dm(Arc<Dm>),
+    DmaBuf(DmaBuf),
+}
+
+impl Registered {
+    /// Other processes may reach the memory at its address, as far as the rights go.
+    fn is_listed(&self) -> bool {
+        !matches!(self.backing, Backing::DmaBuf(_))
+    }
+
+    fn publish(&self, key: u32) {
+        if let Some(directory) = shm::own_directory().filter(|_| self.is_listed()) {
+            directory.publish_region(key, self.pd.id(), &self.init);
+        }
+    }
+
+    /// Runs `f`, which touches the memory.
+    fn accessed<R>(&self, write: bool, f: impl FnOnce() -> R) -> R {
+        match &self.backing {
+            Backing::DmaBuf(buffer) => buffer.accessed(write, f),
+            _ => f(),
+        }
+    }
+
+    fn end(self) {
+        if let Backing::Dm(dm) = &self.backing {
+            dm.release();
+        }
+        self.pd.release();
+    }
 }
 
 /// All regions of the process, by key.
@@ -80,7 +119,67 @@ impl Mr {
     /// when all keys are taken.
     pub fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
         check(&init)?;
-        TABLE.insert(pd, init)
+        TABLE.insert(pd, init, Backing::Program)
+    }
+
+    /// Registers `length` bytes of device memory from `offset` on; addresses count from 0 (ibv_reg_dm_mr(3)).
+    ///
+    /// # Errors
+    /// As [`Mr::register`]; [`Error::Invalid`] for a range outside of the memory, or memory of another device.
+    pub fn register_dm(
+        pd: &Arc<Pd>,
+        dm: &Arc<Dm>,
+        offset: u64,
+        length: u64,
+        access: MrAccess,
+    ) -> Result<Arc<Self>> {
+        if dm.context().device().info().name != pd.context().device().info().name {
+            return invalid!("the device memory is of another device");
+        }
+        if offset.checked_add(length).is_none_or(|end| end > dm.len()) {
+            return invalid!("{offset}+{length} is outside of {} bytes of device memory", dm.len());
+        }
+        let init = MrInit { addr: dm.addr() + offset, length, iova: 0, access };
+        check(&init)?;
+        dm.hold();
+        TABLE.insert(pd, init, Backing::Dm(dm.clone())).inspect_err(|_| dm.release())
+    }
+
+    /// Registers `length` bytes from `offset` on of the dma-buf behind `fd`, which stays the caller's
+    /// (ibv_reg_dmabuf_mr(3)).
+    ///
+    /// # Errors
+    /// As [`Mr::register`]; EBADF for a number that is no descriptor; [`Error::Invalid`] for one that is no dma-buf, a
+    /// range outside of it, or an `iova` at another offset in its page than `offset`.
+    pub fn register_dmabuf(
+        pd: &Arc<Pd>,
+        fd: RawFd,
+        offset: u64,
+        length: u64,
+        iova: u64,
+        access: MrAccess,
+    ) -> Result<Arc<Self>> {
+        const IN_PAGE: u64 = 0xfff;
+        if offset & IN_PAGE != iova & IN_PAGE {
+            return invalid!(
+                "the iova {iova:#x} has another offset in its page than {offset:#x} in the dma-buf"
+            );
+        }
+        let buffer = DmaBuf::map(fd, offset, length, access.local_write)?;
+        let init = MrInit { addr: buffer.addr(), length, iova, access };
+        check(&init)?;
+        TABLE.insert(pd, init, Backing::DmaBuf(buffer))
+    }
+
+    /// What it is registered as at present.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a region that is deregistered.
+    pub fn init(&self) -> Result<MrInit> {
+        match &*self.gate.read_recursive() {
+            Some(registered) => Ok(registered.init),
+            None => invalid!("the memory region is deregistered"),
+        }
     }
 
     /// The key, local and remote alike.
@@ -100,14 +199,17 @@ impl Mr {
         shm::revoke_region(self.key)?;
         let mut gate = self.gate.write();
         let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
+        let placed = |init: &MrInit| (init.addr, init.length, init.iova);
+        if !matches!(registered.backing, Backing::Program) && placed(&init) != placed(&registered.init) {
+            drop(gate);
+            return invalid!("the region isn't one of plain memory: it keeps its translation");
+        }
         registered.init = init;
         if let Some(pd) = pd {
             pd.hold();
             std::mem::replace(&mut registered.pd, pd.clone()).release();
         }
-        if let Some(directory) = shm::own_directory() {
-            directory.publish_region(self.key, registered.pd.id(), &init);
-        }
+        registered.publish(self.key);
         Ok(())
     }
 
@@ -122,7 +224,7 @@ impl Mr {
         let registered = self.gate.write().take();
         if let Some(registered) = registered {
             TABLE.remove(self.key);
-            registered.pd.release();
+            registered.end();
         }
         Ok(())
     }
@@ -160,7 +262,7 @@ impl MrTable {
         &TABLE
     }
 
-    fn insert(&self, pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Mr>> {
+    fn insert(&self, pd: &Arc<Pd>, init: MrInit, backing: Backing) -> Result<Arc<Mr>> {
         let mut slots = self.slots.write();
         let index = match slots.free.pop() {
             Some(index) => index as usize,
@@ -174,22 +276,20 @@ impl MrTable {
         slot.tag = slot.tag.wrapping_add(1);
         // Index 0 would give keys that look like small integers; keys start at 0x101.
         let key = (index as u32 + 1) << 8 | u32::from(slot.tag);
-        let mr = Arc::new(Mr { key, gate: RwLock::new(Some(Registered { init, pd: pd.clone() })) });
+        let registered = Registered { init, pd: pd.clone(), backing };
+        registered.publish(key);
+        let mr = Arc::new(Mr { key, gate: RwLock::new(Some(registered)) });
         slot.region = Some(mr.clone());
         pd.hold();
-        if let Some(directory) = shm::own_directory() {
-            directory.publish_region(key, pd.id(), &init);
-        }
         Ok(mr)
     }
 
     /// Lists all regions in a directory that was made after them.
     pub(crate) fn publish_all(&self) {
         let slots = self.slots.read();
-        let Some(directory) = shm::own_directory() else { return };
         for mr in slots.regions.iter().filter_map(|slot| slot.region.as_ref()) {
-            if let Some(Registered { init, pd }) = &*mr.gate.read_recursive() {
-                directory.publish_region(mr.key, pd.id(), init);
+            if let Some(registered) = &*mr.gate.read_recursive() {
+                registered.publish(mr.key);
             }
         }
     }
@@ -242,12 +342,23 @@ impl MrTable {
         }
         let mr = self.lookup(sge.lkey).ok_or(())?;
         let gate = mr.gate.read_recursive();
-        let Registered { init, pd: own } = gate.as_ref().ok_or(())?;
+        let registered = gate.as_ref().ok_or(())?;
+        let Registered { init, pd: own, .. } = registered;
         if own.id() != pd || (write && !init.access.local_write) {
             return Err(());
         }
         let addr = translate(init, sge.addr, u64::from(sge.length)).ok_or(())?;
-        f(addr).map_err(|copy::Fault| ())
+        registered.accessed(write, || f(addr)).map_err(|copy::Fault| ())
+    }
+
+    /// Whether `len` bytes of `sge` may be read by the program's QPs, and by the process of a peer at their address.
+    ///
+    /// # Errors
+    /// As [`MrTable::local`].
+    pub(crate) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, ()> {
+        self.local(pd, &Sge { ..*sge }, false, |_| Ok(()))?;
+        let mr = self.lookup(sge.lkey);
+        Ok(mr.is_none_or(|mr| mr.gate.read_recursive().as_ref().is_some_and(Registered::is_listed)))
     }
 
     /// Runs `f` with the program address of a remote peer's range, while the region can't be revoked.
@@ -266,7 +377,8 @@ impl MrTable {
     ) -> std::result::Result<R, RemoteError> {
         let mr = self.lookup(rkey).ok_or(RemoteError::Access)?;
         let gate = mr.gate.read_recursive();
-        let Registered { init, pd: own } = gate.as_ref().ok_or(RemoteError::Access)?;
+        let registered = gate.as_ref().ok_or(RemoteError::Access)?;
+        let Registered { init, pd: own, .. } = registered;
         let allowed = match access {
             RemoteAccess::Read => init.access.remote_read,
             RemoteAccess::Write => init.access.remote_write,
@@ -276,7 +388,8 @@ impl MrTable {
             return Err(RemoteError::Access);
         }
         let addr = translate(init, va, len).ok_or(RemoteError::Access)?;
-        f(addr).map_err(|copy::Fault| RemoteError::Operational)
+        let write = access != RemoteAccess::Read;
+        registered.accessed(write, || f(addr)).map_err(|copy::Fault| RemoteError::Operational)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Protection domains.
 
+use super::QueueMemory;
 use crate::Context;
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -11,6 +12,10 @@ pub struct Pd {
     id: u32,
     context: Arc<Context>,
     users: AtomicUsize,
+    /// What a parent domain is made on.
+    base: Option<Arc<Pd>>,
+    /// Where the queues of its objects lie; `None`: wherever the adapter likes.
+    queues: Option<Arc<dyn QueueMemory>>,
 }
 
 impl Pd {
@@ -19,7 +24,22 @@ impl Pd {
     pub fn alloc(context: &Arc<Context>) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { id, context: context.clone(), users: AtomicUsize::new(0) })
+        let users = AtomicUsize::new(0);
+        Arc::new(Self { id, context: context.clone(), users, base: None, queues: None })
+    }
+
+    /// A parent domain of `base` (ibv_alloc_parent_domain(3)): the same domain, with the objects made on it counted
+    /// apart, and their queues in memory of `queues`.
+    #[must_use]
+    pub fn parent(base: &Arc<Self>, queues: Option<Arc<dyn QueueMemory>>) -> Arc<Self> {
+        base.hold();
+        let (context, users) = (base.context.clone(), AtomicUsize::new(0));
+        Arc::new(Self { id: base.id, context, users, base: Some(base.clone()), queues })
+    }
+
+    /// Where the queues of its objects lie, if the program has a say in it.
+    pub(crate) fn queues(&self) -> Option<&Arc<dyn QueueMemory>> {
+        self.queues.as_ref()
     }
 
     /// The device context it belongs to.
@@ -40,10 +60,22 @@ impl Pd {
         self.users.fetch_sub(1, Ordering::Release);
     }
 
-    /// May the domain be freed (ibv_dealloc_pd(3))?
+    /// Ends the domain (ibv_dealloc_pd(3)).
     ///
     /// # Errors
-    /// [`Error::Busy`] while a region, QP, SRQ or address handle belongs to it.
+    /// As [`Pd::check_unused`].
+    pub fn dealloc(&self) -> Result<()> {
+        self.check_unused()?;
+        if let Some(base) = &self.base {
+            base.release();
+        }
+        Ok(())
+    }
+
+    /// May the domain be freed?
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a region, QP, SRQ, address handle or parent domain belongs to it.
     pub fn check_unused(&self) -> Result<()> {
         match self.users.load(Ordering::Acquire) {
             0 => Ok(()),

@@ -8,7 +8,7 @@ use crate::cq::Cq;
 use crate::engine::{self, Deadline, Inbox, Queued};
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
-use crate::mem::Pd;
+use crate::mem::{Pd, QueueKind};
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
 use ferroce_proto::QpState;
 use ferroce_wire::Service;
@@ -64,6 +64,8 @@ impl Qp {
         }
         let engine = context.engine()?;
         let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, cookie } = init;
+        let rq_wr = if srq.is_some() { 0 } else { cap.max_recv_wr };
+        let rq = RecvQueue::new(pd, QueueKind::Receive, rq_wr, cap.max_recv_sge)?;
         let qp = engine.add_qp(|qpn| {
             Arc::new(Self {
                 qpn,
@@ -77,7 +79,7 @@ impl Qp {
                 cookie,
                 generation: engine.generation(),
                 engine,
-                rq: Mutex::new(RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge)),
+                rq: Mutex::new(rq),
                 inner: Mutex::new(Inner {
                     proto: ferroce_proto::Qp::new(service, qpn, cap.max_send_wr),
                     attr: QpAttr::default(),
@@ -122,7 +124,8 @@ impl Qp {
             let now = crate::clock::now();
             self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, now, env));
         });
-        self.rq.lock().clear();
+        let rq = self.rq.lock().take();
+        drop(rq);
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);
         engine::unregister_qp(self);

@@ -162,10 +162,11 @@ pub(super) fn references(pd: u32, source: Source<'_>) -> Result<Option<Pieces>, 
     if parts.len() > MAX_PIECES {
         return Ok(None);
     }
+    let mut listed = true;
     for (part, _) in pieces(sges, offset, len as usize) {
-        MrTable::global().local(pd, &part, false, |_| Ok(())).map_err(|()| TransmitError::Local)?;
+        listed &= MrTable::global().is_listed(pd, &part).map_err(|()| TransmitError::Local)?;
     }
-    Ok(Some(parts))
+    Ok(listed.then_some(parts))
 }
 
 /// Fills a record's payload with the one that `source` names.

@@ -94,7 +94,7 @@ impl Qp {
             _ => {}
         }
         match (&wr.ud, self.service) {
-            (Some(ud), Service::Ud) if !Arc::ptr_eq(ud.address.pd(), &self.pd) => {
+            (Some(ud), Service::Ud) if ud.address.pd().id() != self.pd.id() => {
                 return invalid!("the address handle is of another protection domain");
             }
             (None, Service::Ud) => return invalid!("a UD send without an address handle"),

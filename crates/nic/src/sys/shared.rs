@@ -58,6 +58,15 @@ pub fn file_size(fd: RawFd) -> io::Result<u64> {
     Ok(stat.st_size as u64)
 }
 
+/// Bytes of a file of a kind that `fstat(2)` says nothing of, a dma-buf: where its end is (`lseek(2)`).
+///
+/// # Errors
+/// That of `lseek(2)`.
+pub fn seek_end(fd: RawFd) -> io::Result<u64> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::syscall(libc::SYS_lseek, fd, 0, libc::SEEK_END) }).map(|size| size as u64)
+}
+
 /// Maps the first `len` bytes of a file, shared, at an address of the kernel's choice; children of a fork don't get
 /// the mapping.
 ///

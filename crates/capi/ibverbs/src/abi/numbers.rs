@@ -158,9 +158,12 @@ numbers! {
         IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6;
 
         IBV_CQ_INIT_ATTR_MASK_FLAGS = 1 << 0;
+        IBV_CQ_INIT_ATTR_MASK_PD = 1 << 1;
         IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1 << 0;
         IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 1 << 1;
         IBV_WC_STANDARD_FLAGS = 0x7f;
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1 << 0;
+        IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1;
         IBV_CQ_ATTR_MODERATE = 1 << 0;
         IBV_VALUES_MASK_RAW_CLOCK = 1 << 0;
     }
@@ -172,3 +175,6 @@ numbers! {
         IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11;
     }
 }
+
+/// Of rdma-core v65; older headers don't have it.
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC: u32 = 1 << 2;

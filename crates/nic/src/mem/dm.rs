@@ -1,0 +1,249 @@
+//! Device memory (ibv_alloc_dm(3)): the adapter's own, which programs reach through copies and work requests only.
+//!
+//! The adapter is this process, so its memory is a memfd, mapped where the rest of the adapter finds it like any other
+//! registered memory. Another process can map it as well, and a fork's child goes on to share it.
+
+use super::copy::{self, Fault};
+use crate::Context;
+use crate::error::{Error, Result, invalid};
+use crate::sys;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Bytes of device memory that a process may have at once.
+pub const MAX_DM: u64 = 64 << 20;
+/// Greatest alignment, as a power of 2.
+const MAX_ALIGN: u32 = 30;
+/// What offsets of copies are multiples of.
+const COPY_ALIGN: u64 = 4;
+const PAGE: usize = 4096;
+/// The name of the memfds, which tells that they are device memory.
+pub(super) const NAME: &std::ffi::CStr = c"ferroce-dm";
+/// The seals of the memfds.
+pub(super) const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// Bytes allocated in this process.
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+
+/// A piece of device memory.
+#[derive(Debug)]
+pub struct Dm {
+    context: Arc<Context>,
+    /// Kept over a fork: the child has the memory too.
+    fd: OwnedFd,
+    base: Mapping,
+    len: u64,
+    /// What this process's total counts.
+    counted: u64,
+    users: AtomicUsize,
+}
+
+/// Address space of the adapter, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    reserved: NonNull<u8>,
+    reserved_len: usize,
+    at: NonNull<u8>,
+}
+
+// SAFETY: an address range; whoever touches the bytes answers for it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of a file from `offset` (a multiple of the page size) on at a multiple of `align` bytes.
+    ///
+    /// # Errors
+    /// That of `mmap(2)`.
+    pub(super) fn new(fd: RawFd, offset: u64, len: usize, align: usize, writable: bool) -> io::Result<Self> {
+        let reserved_len = len.max(1).next_multiple_of(PAGE) + if align > PAGE { align } else { 0 };
+        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let (none, flags) =
+            (std::ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        // SAFETY: a new mapping at an address of the kernel's choice, and a second one inside it.
+        unsafe {
+            let reserved = libc::mmap(none, reserved_len, libc::PROT_NONE, flags, -1, 0);
+            if reserved == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let at = reserved.byte_add(reserved.addr().next_multiple_of(align.max(1)) - reserved.addr());
+            let shared = libc::MAP_SHARED | libc::MAP_FIXED;
+            if libc::mmap(at, len, protection, shared, fd, offset as libc::off_t) == libc::MAP_FAILED {
+                let error = io::Error::last_os_error();
+                libc::munmap(reserved, reserved_len);
+                return Err(error);
+            }
+            let (reserved, at) = (NonNull::new_unchecked(reserved.cast()), NonNull::new_unchecked(at.cast()));
+            Ok(Self { reserved, reserved_len, at })
+        }
+    }
+
+    /// Where the file's bytes are.
+    pub(super) fn addr(&self) -> u64 {
+        self.at.as_ptr() as u64
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        sys::unmap(self.reserved, self.reserved_len);
+    }
+}
+
+impl Dm {
+    /// Allocates `len` bytes, zeroed, at a multiple of 2^`log_align` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no byte or an alignment above 2^30; [`Error::NoMemory`] when the process's [`MAX_DM`] bytes
+    /// don't suffice, or the system's memory.
+    pub fn alloc(context: &Arc<Context>, len: u64, log_align: u32) -> Result<Arc<Self>> {
+        if len == 0 || log_align > MAX_ALIGN {
+            return invalid!(
+                "{len} bytes of device memory, aligned to 2^{log_align}: at least 1, at most 2^{MAX_ALIGN}"
+            );
+        }
+        let counted = len;
+        let take = |used: u64| used.checked_add(counted).filter(|&sum| sum <= MAX_DM);
+        if let Err(used) = ALLOCATED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            return Err(Error::NoMemory(format!(
+                "{len} bytes of device memory: {used} of {MAX_DM} are in use by this process"
+            )));
+        }
+        make(len, log_align)
+            .map(|(fd, base)| {
+                let users = AtomicUsize::new(0);
+                Arc::new(Self { context: context.clone(), fd, base, len, counted, users })
+            })
+            .inspect_err(|_| {
+                ALLOCATED.fetch_sub(counted, Ordering::Relaxed);
+            })
+    }
+
+    /// The device context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty)] // never empty
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Where the adapter has it.
+    pub(super) fn addr(&self) -> u64 {
+        self.base.addr()
+    }
+
+    /// The offset, if `len` bytes from there on lie inside and copies may begin there.
+    fn range(&self, offset: u64, len: u64) -> Result<usize> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(Error::Fault(format!(
+                "{offset}+{len} is outside of {} bytes of device memory",
+                self.len
+            )));
+        }
+        if !offset.is_multiple_of(COPY_ALIGN) {
+            return invalid!("the offset {offset} isn't a multiple of {COPY_ALIGN}");
+        }
+        Ok(offset as usize)
+    }
+
+    /// Copies `len` bytes of the program's memory at `from` to `offset` (ibv_memcpy_to_dm(3)).
+    ///
+    /// # Errors
+    /// [`Error::Fault`] for a range outside of the device memory, or program memory that isn't there; [`Error::Invalid`]
+    /// for an offset that isn't a multiple of 4.
+    pub fn copy_in(&self, offset: u64, from: u64, len: u64) -> Result<()> {
+        let at = self.range(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: inside the mapping, says `range`.
+        let mapped = unsafe { self.base.at.as_ptr().add(at) };
+        copy::read_to_file(from, self.fd.as_raw_fd(), at, mapped, len as usize).map_err(unreachable_host)
+    }
+
+    /// Copies `len` bytes from `offset` to the program's memory at `to` (ibv_memcpy_from_dm(3)).
+    ///
+    /// # Errors
+    /// As [`Dm::copy_in`].
+    pub fn copy_out(&self, offset: u64, to: u64, len: u64) -> Result<()> {
+        let at = self.range(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        copy::write_from_file(to, self.fd.as_raw_fd(), at, len as usize).map_err(unreachable_host)
+    }
+
+    /// A descriptor of the memory, the caller's own (ibv_dm_export_dmabuf_fd(3)): a dma-buf where the kernel makes
+    /// one of a memfd (/dev/udmabuf), and the memfd itself elsewhere, which this adapter registers just as well.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn export(&self) -> Result<OwnedFd> {
+        let made = super::dmabuf::of_memfd(&self.fd, self.len.next_multiple_of(PAGE as u64));
+        made.or_else(|why| {
+            tracing::debug!(%why, "no dma-buf can be made: the device memory is exported as a memfd");
+            self.fd.try_clone()
+        })
+        .map_err(Error::os("exporting device memory"))
+    }
+
+    pub(super) fn hold(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::Release);
+    }
+
+    /// May it be freed (ibv_free_dm(3))?
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a memory region is registered on it.
+    pub fn check_unused(&self) -> Result<()> {
+        match self.users.load(Ordering::Acquire) {
+            0 => Ok(()),
+            n => Err(Error::Busy(format!("{n} memory regions are still registered on this device memory"))),
+        }
+    }
+}
+
+impl Drop for Dm {
+    fn drop(&mut self) {
+        ALLOCATED.fetch_sub(self.counted, Ordering::Relaxed);
+    }
+}
+
+fn unreachable_host(_: Fault) -> Error {
+    Error::Fault("the program's memory can't be copied".into())
+}
+
+/// A sealed memfd of `len` bytes, mapped.
+fn make(len: u64, log_align: u32) -> Result<(OwnedFd, Mapping)> {
+    let no_memory = |error: io::Error| Error::NoMemory(format!("{len} bytes of device memory: {error}"));
+    let whole = (len as usize).next_multiple_of(PAGE);
+    let fd = sys::memfd(NAME, whole).map_err(no_memory)?;
+    sys::add_seals(fd.raw(), SEALS | libc::F_SEAL_SEAL).map_err(no_memory)?;
+    let own = duplicate(fd.raw()).map_err(no_memory)?;
+    let base = Mapping::new(own.as_raw_fd(), 0, whole, 1 << log_align, true).map_err(no_memory)?;
+    Ok((own, base))
+}
+
+/// A duplicate that a fork's child keeps.
+pub(super) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    let fd = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
