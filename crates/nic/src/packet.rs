@@ -1,6 +1,7 @@
 //! What the network layer says about a packet: addresses, TOS, TTL; and the GRH that a UD receiver sees of it.
 
 use crate::udp::Datagram;
+use ferroce_wire::{Headers, ICRC_LEN};
 use std::net::IpAddr;
 
 /// Network-layer facts of a packet.
@@ -24,6 +25,17 @@ impl PacketMeta {
             ttl: datagram.ttl.unwrap_or(64),
             len: datagram.bytes.len() as u16,
         }
+    }
+
+    /// With its UDP and IPv4 headers a longer payload couldn't be a packet.
+    pub(crate) const MAX_LEN: u16 = u16::MAX - 28;
+
+    /// The facts of a packet with these headers and `payload` bytes. What isn't cut to packets, because it never meets a
+    /// network, counts as the longest one.
+    pub(crate) fn of_packet(&self, headers: &Headers, payload: usize) -> Self {
+        let on_wire = headers.len() + payload.next_multiple_of(4) + ICRC_LEN;
+        let len = u16::try_from(on_wire).map_or(Self::MAX_LEN, |len| len.min(Self::MAX_LEN));
+        Self { len, ..*self }
     }
 }
 

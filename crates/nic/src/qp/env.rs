@@ -15,7 +15,7 @@ use ferroce_proto::{
     AtomicOp, Completion, Data, Env, Instant, Payload, PlaceError, QpEvent, QpState, RecvWqe, RemoteAccess,
     RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcOpcode, WcStatus,
 };
-use ferroce_wire::{Bth, Headers, ICRC_LEN, Opcode, Service};
+use ferroce_wire::{Bth, Headers, Opcode, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -207,9 +207,7 @@ impl Env for QpEnv<'_> {
         let Work { batch, ahead, .. } = &mut *self.work;
         match path {
             Path::Shm { meta, link } => {
-                let on_wire = headers.len() + len.next_multiple_of(4) + ICRC_LEN;
-                let meta = PacketMeta { len: u16::try_from(on_wire).unwrap_or(u16::MAX - 28), ..*meta };
-                self.transmit_record(link, headers, &meta, len, source)
+                self.transmit_record(link, headers, &meta.of_packet(headers, len), len, source)
             }
             Path::Udp { dest, share } => {
                 if self.qp.service != Service::Rc && !share.has_room(len as u32) {
@@ -233,9 +231,7 @@ impl Env for QpEnv<'_> {
                 }
                 let mut payload = vec![0; len];
                 fill(pd, ahead, source, &mut payload)?;
-                let on_wire = headers.len() + len.next_multiple_of(4) + ICRC_LEN;
-                let meta = PacketMeta { len: u16::try_from(on_wire).unwrap_or(u16::MAX - 28), ..*meta };
-                let record = Record { headers: *headers, payload, meta };
+                let record = Record { headers: *headers, payload, meta: meta.of_packet(headers, len) };
                 self.qp.engine.show_local(&record);
                 peer.inbox.push(record);
                 self.work.kicks.push(peer);

@@ -211,8 +211,7 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
         ttl: fixed[7],
         len: u16::from_ne_bytes([fixed[12], fixed[13]]),
     };
-    if meta.len > u16::MAX - 28 {
-        // With its UDP and IPv4 headers it couldn't be a packet.
+    if meta.len > PacketMeta::MAX_LEN {
         return Err(Broken);
     }
     let at = payload_offset(headers_len);
@@ -306,6 +305,17 @@ mod tests {
                 assert_eq!((packet.headers, packet.meta), (headers(opcode), meta), "{opcode:?}");
                 assert!(matches!(&packet.body, Body::Reference(read) if read[..] == pieces[..count]));
             }
+        }
+    }
+
+    #[test]
+    fn payloads_of_every_length_near_that_of_a_packet_are_read() {
+        let opcode = Opcode::from_u8(4).unwrap();
+        for len in (0..300).chain(65_000..=MAX_PAYLOAD) {
+            let meta = meta("10.0.0.1", "10.0.0.2").of_packet(&headers(opcode), len);
+            let draft = Draft::packet(&headers(opcode), &meta, len).unwrap();
+            let packet = back(&draft);
+            assert!(matches!(packet.body, Body::Inline { len: read, .. } if read == len), "{len}");
         }
     }
 
