@@ -81,6 +81,9 @@ enum Task {
         /// Instead: many processes that are killed and stopped, in full length
         #[arg(long, conflicts_with = "guest")]
         chaos: bool,
+        /// Instead: random calls of verbs by many threads of two processes, held against a model
+        #[arg(long, conflicts_with_all = ["guest", "chaos"])]
+        api: bool,
     },
 }
 
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::long("rxe"),
         Task::Soak { chaos: true, .. } => soak::long("chaos"),
+        Task::Soak { api: true, minutes, seed, .. } => soak::api(minutes, seed),
         Task::Soak { minutes, seed, .. } => soak::soak(minutes, seed),
     };
     match result {

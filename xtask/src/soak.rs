@@ -47,6 +47,36 @@ pub fn soak(minutes: u64, seed: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Runs rounds of random calls of verbs by threads of two processes, each with its own seed, threads and fabric.
+///
+/// # Errors
+/// The build fails, namespaces can't be made, or a round fails; the error names the round's seed.
+pub fn api(minutes: u64, seed: u64) -> io::Result<()> {
+    dist::dist("release")?;
+    let refused = |skip: Skip| io::Error::other(skip.0);
+    let program = Artifacts::get().c_program("anything").map_err(refused)?;
+    let program = program.to_string_lossy();
+    let end = Instant::now() + Duration::from_secs(60 * minutes);
+    let mut round = seed;
+    while Instant::now() < end {
+        let mut random = Random(round);
+        let threads = random.pick(&["1", "2", "4", "8"]).to_string();
+        let settings = *random.pick(&[&[][..], &[("FERROCE_FABRIC", "udp")]]);
+        let world = World::one_host(*random.pick(&[1500, 9000])).map_err(refused)?;
+        let number = round.to_string();
+        let words = [&*program, "-S", &number, "-t", "10", "-T", &threads];
+        let outcome = world.first().start_ferroce(&[], &words, settings).wait(ROUND_LIMIT);
+        println!("seed {round}, {threads} threads {settings:?}: {}", outcome.stdout.replace('\n', "; "));
+        if !outcome.success() {
+            return Err(io::Error::other(format!("the round of seed {round} failed:\n{outcome}")));
+        }
+        world.first().expect_no_traces();
+        round += 1;
+    }
+    println!("{} rounds passed", round - seed);
+    Ok(())
+}
+
 /// Runs the tests of one program of `tests/tests`, one after the other, with those that take minutes.
 ///
 /// # Errors
