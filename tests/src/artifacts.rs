@@ -44,16 +44,31 @@ impl Artifacts {
 
     /// Compiles `tests/c/NAME.c` against the installed verbs headers and links it to the installed library, as any
     /// verbs program is; compiles once a stage.
+    ///
+    /// # Errors
+    /// There are no headers, or no compiler.
     pub fn c_program(&self, name: &str) -> Result<PathBuf, Skip> {
+        self.verbs_program("tests/c", name, name)
+    }
+
+    /// Compiles a program of the conformance suite, `tests/conformance/NAME.c`, likewise.
+    ///
+    /// # Errors
+    /// There are no headers, or no compiler.
+    pub fn conformance_program(&self, name: &str) -> Result<PathBuf, Skip> {
+        self.verbs_program("tests/conformance", name, &format!("conformance-{name}"))
+    }
+
+    fn verbs_program(&self, directory: &str, name: &str, program: &str) -> Result<PathBuf, Skip> {
         if !Path::new("/usr/include/infiniband/verbs.h").exists() {
             return Err(Skip("no verbs headers are installed (Debian: libibverbs-dev)".into()));
         }
-        self.compiled(name, |program| {
+        self.compiled(program, |program| {
             let mut command = Command::new("cc");
             command
                 .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
                 .arg(program)
-                .arg(repository().join("tests/c").join(name).with_extension("c"))
+                .arg(repository().join(directory).join(name).with_extension("c"))
                 .arg("-libverbs");
             command
         })

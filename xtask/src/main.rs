@@ -60,6 +60,8 @@ enum Task {
     },
     /// Run rdma-core's own tests and write docs/pyverbs.md
     Pyverbs,
+    /// Run the conformance suite, also on the kernel's rdma_rxe, and write docs/CONFORMANCE.md
+    Conformance,
     /// Measure
     Bench {
         #[command(subcommand)]
@@ -95,7 +97,8 @@ fn main() -> ExitCode {
         Task::Matrix { check } => matrix::matrix(check),
         Task::Perftest { only, run } => perftest::perftest(only.as_deref(), run),
         Task::Compat { only } => compat::compat(only.as_deref()),
-        Task::Pyverbs => test::write_pyverbs_page(),
+        Task::Pyverbs => test::write_page("pyverbs"),
+        Task::Conformance => test::write_page("conformance"),
         Task::Bench { what } => bench::bench(&what),
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::long("rxe"),

@@ -42,15 +42,15 @@ pub fn test(filter: Option<&str>) -> io::Result<()> {
     if passed { Ok(()) } else { Err(io::Error::other("tests failed")) }
 }
 
-/// Runs rdma-core's own tests and lets them write `docs/pyverbs.md`.
+/// Runs the tests of one file, which write their page: `pyverbs` writes `docs/pyverbs.md`, `conformance` `docs/CONFORMANCE.md`.
 ///
 /// # Errors
 /// The build or a test fails.
-pub fn write_pyverbs_page() -> io::Result<()> {
+pub fn write_page(tests: &str) -> io::Result<()> {
     packages::install_for_tests();
     dist::dist("release")?;
     let stage = Stage::new()?;
-    let mut command = cargo(&["test", "--package", "ferroce-tests", "--test", "pyverbs"], None, &stage);
+    let mut command = cargo(&["test", "--package", "ferroce-tests", "--test", tests], None, &stage);
     let passed =
         run(command.args(["--", "--test-threads=1"]).env("FERROCE_WRITE_PAGES", "1"), &mut Vec::new())?;
     stage.print_skips();

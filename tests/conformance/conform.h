@@ -1,0 +1,476 @@
+/* What the programs of the conformance suite share: naming and counting checks, a device, QPs connected in loopback.
+ *
+ * Usage of every program: PROGRAM [-d DEVICE] [-g GIDINDEX]. Plain verbs, right against any conforming provider.
+ * Output is like TAP: a line `ok N - ibv_…(3): …`, `not ok …` or `ok … # skip WHY` a check; exit code 1 when one fails.
+ * A name says the man page and, in our words, the sentence that is checked. Names are unique in a program.
+ */
+#ifndef CONFORM_H
+#define CONFORM_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* No program outlives this, whatever happens. */
+#define ALARM_SECONDS 50
+/* For what must come; an emulated machine takes its time. */
+#define PATIENCE_MS 5000
+/* For what mustn't. */
+#define QUIET_MS 60
+#define PORT_NUM 1
+#define QKEY 0x11111111
+#define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+#define ALL (IBV_ACCESS_LOCAL_WRITE | REMOTE)
+#define UNUSED __attribute__((unused))
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static struct ibv_device_attr caps;
+static struct ibv_port_attr port;
+static union ibv_gid gid;
+static uint8_t gid_index;
+static const char *device_name;
+static int checks, failures;
+
+/* For what a program needs and can't go on without. */
+UNUSED __attribute__((noreturn, format(printf, 1, 2))) static void bail(const char *format, ...)
+{
+	va_list arguments;
+
+	fputs("Bail out! ", stdout);
+	va_start(arguments, format);
+	vprintf(format, arguments);
+	va_end(arguments);
+	putchar('\n');
+	exit(2);
+}
+
+#define MUST(call)                                                                     \
+	do {                                                                           \
+		int must_result = (call);                                              \
+		if (must_result)                                                       \
+			bail("%s:%d: %s: %d (errno: %s)", __FILE__, __LINE__, #call, must_result, strerror(errno)); \
+	} while (0)
+
+#define MAKE(call)                                                                     \
+	({                                                                             \
+		__typeof__(call) made = (call);                                        \
+		if (!made)                                                             \
+			bail("%s:%d: %s: %s", __FILE__, __LINE__, #call, strerror(errno)); \
+		made;                                                                  \
+	})
+
+UNUSED static void say(bool good, const char *name, va_list arguments)
+{
+	printf("%s %d - ", good ? "ok" : "not ok", ++checks);
+	vprintf(name, arguments);
+	putchar('\n');
+	failures += !good;
+}
+
+UNUSED __attribute__((format(printf, 2, 3))) static bool check(bool good, const char *name, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, name);
+	say(good, name, arguments);
+	va_end(arguments);
+	return good;
+}
+
+/* A number (errno, status, count) must be the expected one. */
+UNUSED __attribute__((format(printf, 3, 4))) static bool is(long got, long expected, const char *name, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, name);
+	say(got == expected, name, arguments);
+	va_end(arguments);
+	if (got != expected)
+		printf("# got %ld, not %ld\n", got, expected);
+	return got == expected;
+}
+
+/* A work completion's status must be the expected one; -1 stands for no completion. */
+UNUSED __attribute__((format(printf, 3, 4))) static bool is_status(int got, int expected, const char *name, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, name);
+	say(got == expected, name, arguments);
+	va_end(arguments);
+	if (got != expected)
+		printf("# got %s, not %s\n", got < 0 ? "no completion" : ibv_wc_status_str(got),
+		       expected < 0 ? "no completion" : ibv_wc_status_str(expected));
+	return got == expected;
+}
+
+/* The call must return NULL and set errno. */
+#define is_null(call, expected, ...)                                                   \
+	({                                                                             \
+		errno = 0;                                                             \
+		void *null_made = (call);                                              \
+		is(null_made ? 0 : errno, expected, __VA_ARGS__);                      \
+		null_made;                                                             \
+	})
+
+/* A check that this device or machine can't be put to. */
+UNUSED static void skip(const char *why, const char *name)
+{
+	printf("ok %d - %s # skip %s\n", ++checks, name, why);
+}
+
+UNUSED static uint64_t now_ms(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+}
+
+/* Reads the options; the program opens the device itself. */
+UNUSED static void read_options(int argc, char **argv)
+{
+	int option;
+
+	alarm(ALARM_SECONDS);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	while ((option = getopt(argc, argv, "d:g:")) != -1) {
+		if (option == 'd')
+			device_name = optarg;
+		else if (option == 'g')
+			gid_index = (uint8_t)atoi(optarg);
+		else
+			bail("usage: %s [-d DEVICE] [-g GIDINDEX]", argv[0]);
+	}
+}
+
+/* The device of `-d`, or the first one. */
+UNUSED static struct ibv_device *pick(struct ibv_device **list)
+{
+	for (int i = 0; list[i]; i++)
+		if (!device_name || !strcmp(ibv_get_device_name(list[i]), device_name))
+			return list[i];
+	bail("there is no device %s", device_name ? device_name : "at all");
+}
+
+UNUSED static struct ibv_context *open_context(void)
+{
+	struct ibv_device **list = MAKE(ibv_get_device_list(NULL));
+	struct ibv_context *context = MAKE(ibv_open_device(pick(list)));
+
+	ibv_free_device_list(list);
+	return context;
+}
+
+UNUSED static void begin(int argc, char **argv)
+{
+	read_options(argc, argv);
+	ctx = open_context();
+	pd = MAKE(ibv_alloc_pd(ctx));
+	MUST(ibv_query_device(ctx, &caps));
+	MUST(ibv_query_port(ctx, PORT_NUM, &port));
+	MUST(ibv_query_gid(ctx, PORT_NUM, gid_index, &gid));
+}
+
+UNUSED static int end(void)
+{
+	printf("1..%d\n", checks);
+	return failures ? 1 : 0;
+}
+
+/* Memory with a region of the given rights. */
+struct buffer {
+	unsigned char *mem;
+	size_t size;
+	struct ibv_mr *mr;
+};
+
+UNUSED static struct buffer make_buffer(size_t size, int access)
+{
+	struct buffer buffer = {.size = size};
+
+	MUST(posix_memalign((void **)&buffer.mem, 4096, size));
+	memset(buffer.mem, 0, size);
+	buffer.mr = MAKE(ibv_reg_mr(pd, buffer.mem, size, access));
+	return buffer;
+}
+
+UNUSED static void free_buffer(struct buffer *buffer)
+{
+	MUST(ibv_dereg_mr(buffer->mr));
+	free(buffer->mem);
+}
+
+UNUSED static void fill(unsigned char *bytes, size_t length, unsigned int seed)
+{
+	for (size_t i = 0; i < length; i++)
+		bytes[i] = (unsigned char)(seed * 131 + i * 7 + (i >> 8));
+}
+
+UNUSED static bool filled(const unsigned char *bytes, size_t length, unsigned int seed)
+{
+	for (size_t i = 0; i < length; i++)
+		if (bytes[i] != (unsigned char)(seed * 131 + i * 7 + (i >> 8)))
+			return false;
+	return true;
+}
+
+UNUSED static struct ibv_cq *make_cq(int entries)
+{
+	return MAKE(ibv_create_cq(ctx, entries, NULL, NULL, 0));
+}
+
+UNUSED static struct ibv_qp_init_attr qp_attr(enum ibv_qp_type type, struct ibv_cq *cq)
+{
+	return (struct ibv_qp_init_attr){
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = {.max_send_wr = 16,
+			.max_recv_wr = 16,
+			.max_send_sge = 3,
+			.max_recv_sge = 3,
+			.max_inline_data = 64},
+		.qp_type = type,
+	};
+}
+
+UNUSED static struct ibv_qp *make_qp(enum ibv_qp_type type, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr init = qp_attr(type, cq);
+
+	return MAKE(ibv_create_qp(pd, &init));
+}
+
+UNUSED static struct ibv_ah_attr ah_attr(void)
+{
+	struct ibv_ah_attr attr = {.is_global = 1, .port_num = PORT_NUM};
+
+	attr.grh.dgid = gid;
+	attr.grh.sgid_index = gid_index;
+	attr.grh.hop_limit = 64;
+	return attr;
+}
+
+/* How a connection behaves, and the defaults that suit all but tests of these very fields. */
+struct path {
+	uint8_t timeout, retry_cnt, rnr_retry, min_rnr_timer, rd_atomic;
+	unsigned int access;
+};
+
+#define PATH ((struct path){.timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 1, .rd_atomic = 1, .access = ALL})
+
+/* All attributes that any transition may need. */
+UNUSED static struct ibv_qp_attr all_attributes(const struct path *path, uint32_t dest_qpn)
+{
+	return (struct ibv_qp_attr){
+		.path_mtu = port.active_mtu < IBV_MTU_1024 ? port.active_mtu : IBV_MTU_1024,
+		.qkey = QKEY,
+		.rq_psn = 0xfffffe,
+		.sq_psn = 0xfffffe,
+		.dest_qp_num = dest_qpn,
+		.qp_access_flags = path->access,
+		.ah_attr = ah_attr(),
+		.max_rd_atomic = path->rd_atomic,
+		.max_dest_rd_atomic = path->rd_atomic,
+		.min_rnr_timer = path->min_rnr_timer,
+		.port_num = PORT_NUM,
+		.timeout = path->timeout,
+		.retry_cnt = path->retry_cnt,
+		.rnr_retry = path->rnr_retry,
+		.path_mig_state = IBV_MIG_MIGRATED,
+	};
+}
+
+/* What the transitions to INIT, RTR and RTS require of a QP type, by man ibv_modify_qp. */
+UNUSED static int required(enum ibv_qp_type type, enum ibv_qp_state state)
+{
+	int mask = IBV_QP_STATE;
+
+	switch (state) {
+	case IBV_QPS_INIT:
+		return mask | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+		       (type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
+	case IBV_QPS_RTR:
+		if (type != IBV_QPT_UD)
+			mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+		if (type == IBV_QPT_RC)
+			mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+		return mask;
+	case IBV_QPS_RTS:
+		mask |= IBV_QP_SQ_PSN;
+		if (type == IBV_QPT_RC)
+			mask |= IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT;
+		return mask;
+	default:
+		return mask;
+	}
+}
+
+UNUSED static int move_to(struct ibv_qp *qp, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = {.qp_state = state};
+
+	return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+}
+
+/* Brings a QP from RESET to a state, by way of INIT, RTR and RTS. */
+UNUSED static void bring(struct ibv_qp *qp, enum ibv_qp_state state, const struct path *path, uint32_t dest_qpn)
+{
+	struct ibv_qp_attr attr = all_attributes(path, dest_qpn);
+
+	for (attr.qp_state = IBV_QPS_INIT; attr.qp_state <= state && attr.qp_state <= IBV_QPS_RTS; attr.qp_state++)
+		MUST(ibv_modify_qp(qp, &attr, required(qp->qp_type, attr.qp_state)));
+	if (state > IBV_QPS_RTS)
+		MUST(move_to(qp, state));
+}
+
+UNUSED static enum ibv_qp_state state_of(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+
+	MUST(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
+	return attr.qp_state;
+}
+
+/* Two QPs of this process that are connected to each other (UD: in RTS), each with a CQ of its own. */
+struct pair {
+	struct ibv_cq *cq_a, *cq_b;
+	struct ibv_qp *a, *b;
+};
+
+UNUSED static struct pair make_pair_on(enum ibv_qp_type type, struct path path)
+{
+	struct pair pair = {.cq_a = make_cq(64), .cq_b = make_cq(64)};
+
+	pair.a = make_qp(type, pair.cq_a);
+	pair.b = make_qp(type, pair.cq_b);
+	bring(pair.a, IBV_QPS_RTS, &path, pair.b->qp_num);
+	bring(pair.b, IBV_QPS_RTS, &path, pair.a->qp_num);
+	return pair;
+}
+
+UNUSED static struct pair make_pair(enum ibv_qp_type type)
+{
+	return make_pair_on(type, PATH);
+}
+
+UNUSED static void free_pair(struct pair *pair)
+{
+	MUST(ibv_destroy_qp(pair->a));
+	MUST(ibv_destroy_qp(pair->b));
+	MUST(ibv_destroy_cq(pair->cq_a));
+	MUST(ibv_destroy_cq(pair->cq_b));
+}
+
+/* Polls until a completion comes (its status) or the time is over (-1). */
+UNUSED static int poll_for(struct ibv_cq *cq, struct ibv_wc *wc, unsigned int milliseconds)
+{
+	uint64_t deadline = now_ms() + milliseconds;
+
+	do {
+		int count = ibv_poll_cq(cq, 1, wc);
+
+		if (count < 0)
+			bail("ibv_poll_cq returned %d", count);
+		if (count == 1)
+			return wc->status;
+	} while (now_ms() < deadline);
+	return -1;
+}
+
+/* The status of the next completion, -1 when none comes. */
+UNUSED static int next(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	return poll_for(cq, &wc, PATIENCE_MS);
+}
+
+UNUSED static bool silent(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	return poll_for(cq, &wc, QUIET_MS) < 0;
+}
+
+UNUSED static struct ibv_sge piece(const struct buffer *buffer, size_t offset, uint32_t length)
+{
+	return (struct ibv_sge){(uintptr_t)buffer->mem + offset, length, buffer->mr->lkey};
+}
+
+UNUSED static int post_recv(struct ibv_qp *qp, const struct buffer *buffer, size_t offset, uint32_t length, uint64_t id)
+{
+	struct ibv_sge sge = piece(buffer, offset, length);
+	struct ibv_recv_wr wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1}, *bad;
+
+	return ibv_post_recv(qp, &wr, &bad);
+}
+
+/* A signaled request for what `sge` says; what else it needs, the caller sets. */
+UNUSED static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge)
+{
+	return (struct ibv_send_wr){.wr_id = 1000u + opcode,
+				    .sg_list = sge,
+				    .num_sge = 1,
+				    .opcode = opcode,
+				    .send_flags = IBV_SEND_SIGNALED};
+}
+
+UNUSED static int post(struct ibv_qp *qp, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad = NULL;
+
+	return ibv_post_send(qp, wr, &bad);
+}
+
+UNUSED static int post_send(struct ibv_qp *qp, const struct buffer *buffer, size_t offset, uint32_t length)
+{
+	struct ibv_sge sge = piece(buffer, offset, length);
+	struct ibv_send_wr wr = request(IBV_WR_SEND, &sge);
+
+	return post(qp, &wr);
+}
+
+/* A one-sided request's outcome at its requester. */
+UNUSED static int one_sided(struct pair *pair, enum ibv_wr_opcode opcode, struct ibv_sge sge, uint64_t remote_addr,
+			     uint32_t rkey)
+{
+	struct ibv_send_wr wr = request(opcode, &sge);
+
+	if (opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = remote_addr;
+		wr.wr.atomic.rkey = rkey;
+	} else {
+		wr.wr.rdma.remote_addr = remote_addr;
+		wr.wr.rdma.rkey = rkey;
+	}
+	MUST(post(pair->a, &wr));
+	return next(pair->cq_a);
+}
+
+/* Waits until a descriptor can be read. */
+UNUSED static bool readable(int fd, int milliseconds)
+{
+	struct pollfd waiting = {.fd = fd, .events = POLLIN};
+
+	return poll(&waiting, 1, milliseconds) == 1 && (waiting.revents & POLLIN);
+}
+
+UNUSED static void no_block(int fd)
+{
+	MUST(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0);
+}
+
+#endif
