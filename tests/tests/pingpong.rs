@@ -42,6 +42,16 @@ cells! {
     rc_mtu_512: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "512" "-n" "10000";
     rc_mtu_2048: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "2048" "-n" "10000";
     rc_mtu_4096: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "4096" "-s" "65536" "-n" "10000";
+    rc_timestamps: "ibv_rc_pingpong" "-c" "-g" "1" "-t" "-n" "10000";
+    rc_new_send: "ibv_rc_pingpong" "-c" "-g" "1" "-N" "-n" "10000";
+    rc_new_send_timestamps: "ibv_rc_pingpong" "-c" "-g" "1" "-N" "-t" "-n" "1000";
+    rc_odp: "ibv_rc_pingpong" "-c" "-g" "1" "-o" "-n" "1000";
+    rc_odp_1_mebibyte: "ibv_rc_pingpong" "-c" "-g" "1" "-o" "-s" "1048576" "-n" "100";
+    rc_odp_implicit: "ibv_rc_pingpong" "-c" "-g" "1" "-O" "-n" "1000";
+    rc_odp_prefetched: "ibv_rc_pingpong" "-c" "-g" "1" "-o" "-P" "-n" "1000";
+    rc_odp_implicit_prefetched: "ibv_rc_pingpong" "-c" "-g" "1" "-O" "-P" "-n" "1000";
+    rc_device_memory: "ibv_rc_pingpong" "-c" "-g" "1" "-j" "-n" "1000";
+    rc_device_memory_new_send: "ibv_rc_pingpong" "-c" "-g" "1" "-j" "-N" "-s" "65536" "-n" "1000";
     uc_1_byte: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "1" "-n" "10000";
     uc_4096_bytes: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "10000";
     uc_65536_bytes: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "10000";
@@ -61,6 +71,7 @@ cells! {
     srq_1_mebibyte: "ibv_srq_pingpong" "-c" "-g" "1" "-s" "1048576" "-n" "100";
     srq_link_local_gid: "ibv_srq_pingpong" "-c" "-g" "0" "-n" "1000";
     srq_with_events: "ibv_srq_pingpong" "-c" "-g" "1" "-e" "-n" "1000";
+    srq_odp: "ibv_srq_pingpong" "-c" "-g" "1" "-o" "-n" "1000";
     srq_mtu_256: "ibv_srq_pingpong" "-c" "-g" "1" "-m" "256" "-n" "1000";
     srq_mtu_4096: "ibv_srq_pingpong" "-c" "-g" "1" "-m" "4096" "-n" "1000";
 }
