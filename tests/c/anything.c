@@ -4,13 +4,11 @@
  * In gentle rounds everything is right and must succeed. In rude ones keys, regions, states and queues are pulled away
  * under the traffic; nothing may be lost, reported twice or written to memory that was taken back, and every wait ends.
  */
-#include "anything.h"
-#include <sched.h>
+#include "anything_calls.h"
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#define SHARED_SIZE 65536
 #define WAIT_MS 20000
 
 /* Where threads of the two processes with the same number meet. */
@@ -25,49 +23,7 @@ static struct device device;
 static int side;
 static unsigned int threads = 4;
 static uint64_t end_ms;
-static struct ibv_cq *common_cq;
-static pthread_mutex_t common_cq_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_ulong total_succeeded, total_failed, total_rounds;
-
-struct worker {
-	unsigned int number;
-	/* Drawn alike in both processes, and by this process alone. */
-	uint64_t both, own;
-	pthread_mutex_t cq_lock;
-	struct ibv_pd *pd;
-	struct ibv_cq *cq;
-	struct ibv_srq *srq;
-	bool across, gentle, common;
-	enum ibv_qp_type type;
-	size_t slot_size;
-};
-
-/* SplitMix64 */
-static uint64_t draw(uint64_t *state, uint64_t below)
-{
-	uint64_t mixed = *state += 0x9e3779b97f4a7c15u;
-
-	mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9u;
-	mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
-	return (mixed ^ (mixed >> 31)) % below;
-}
-
-static void poll_own(struct worker *worker)
-{
-	struct ibv_wc wc[8];
-	pthread_mutex_t *lock = worker->common ? &common_cq_lock : &worker->cq_lock;
-	int count;
-
-	pthread_mutex_lock(lock);
-	count = ibv_poll_cq(worker->cq, 8, wc);
-	if (count < 0)
-		fail("seed %lu: ibv_poll_cq returned %d", the_seed, count);
-	for (int i = 0; i < count; i++)
-		account(&wc[i]);
-	pthread_mutex_unlock(lock);
-	if (count == 0)
-		sched_yield();
-}
 
 /* Waits for the same thread of the other process. */
 static void meet_peer(struct worker *worker)
@@ -123,6 +79,13 @@ static void take_region_back(struct half *half)
 	}
 }
 
+static const uint64_t send_ops[] = {
+	[IBV_QPT_RC] = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ |
+		       IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+	[IBV_QPT_UC] = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
+	[IBV_QPT_UD] = IBV_QP_EX_WITH_SEND,
+};
+
 static struct half *make_half(struct worker *worker, unsigned int index)
 {
 	struct half *half = &halves[worker->number * HALVES_PER_THREAD + index];
@@ -139,14 +102,18 @@ static struct half *make_half(struct worker *worker, unsigned int index)
 	half->cq = worker->cq;
 	give_memory(half);
 	half->mr = MAKE(ibv_reg_mr(worker->pd, half->memory, half->memory_size, ALL_ACCESS));
-	struct ibv_qp_init_attr init = {
+	half->by_calls = draw(&worker->own, 2);
+	struct ibv_qp_init_attr_ex init = {
 		.send_cq = worker->cq,
 		.recv_cq = worker->cq,
 		.srq = worker->srq,
 		.cap = {half->depth, worker->srq ? 0 : half->depth, 3, worker->srq ? 0 : 3, 128},
 		.qp_type = worker->type,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | (half->by_calls ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
+		.pd = worker->pd,
+		.send_ops_flags = send_ops[worker->type],
 	};
-	half->qp = MAKE(ibv_create_qp(worker->pd, &init));
+	half->qp = MAKE(ibv_create_qp_ex(device.context, &init));
 	MUST(to_init(half->qp, ALL_ACCESS));
 	pthread_mutex_unlock(&half->lock);
 	return half;
@@ -175,104 +142,6 @@ static void connect_half(struct worker *worker, struct half *half, const struct 
 		fill_ah(&attr, &device, &remote->gid);
 		half->ah = MAKE(ibv_create_ah(worker->pd, &attr));
 	}
-}
-
-/* Posts a receive if there is room in the model. */
-static void receive(struct half *half)
-{
-	pthread_mutex_lock(&half->lock);
-	if (half->receive.length < half->depth && half->mr) {
-		struct queue *queue = &half->receive;
-		char *slot = slot_of(half, true, queue->next);
-		uint32_t length = (uint32_t)half->slot_size;
-		struct ibv_sge sges[2] = {{(uintptr_t)slot, 17, half->mr->lkey},
-					  {(uintptr_t)slot + 17, length - 17, half->mr->lkey}};
-		struct ibv_recv_wr wr = {.wr_id = id_of(half, true, queue->next), .sg_list = sges, .num_sge = 2};
-		struct ibv_recv_wr *bad = NULL;
-
-		push(queue, wr.wr_id, true);
-		int result = half->srq ? ibv_post_srq_recv(half->srq, &wr, &bad) : ibv_post_recv(half->qp, &wr, &bad);
-		if (result)
-			fail("seed %lu: posting a receive: %s", the_seed, strerror(result));
-	}
-	pthread_mutex_unlock(&half->lock);
-}
-
-static enum ibv_wr_opcode draw_opcode(struct worker *worker)
-{
-	static const enum ibv_wr_opcode opcodes[] = {IBV_WR_SEND,	IBV_WR_SEND,
-						     IBV_WR_SEND,	IBV_WR_RDMA_WRITE,
-						     IBV_WR_RDMA_READ,	IBV_WR_ATOMIC_FETCH_AND_ADD,
-						     IBV_WR_ATOMIC_CMP_AND_SWP};
-	unsigned int of_service[] = {[IBV_QPT_RC] = 7, [IBV_QPT_UC] = 4, [IBV_QPT_UD] = 3};
-
-	return opcodes[draw(&worker->own, of_service[worker->type])];
-}
-
-/* Posts one request of any kind that the service has; its content says what it is. */
-static void request(struct worker *worker, struct half *half)
-{
-	pthread_mutex_lock(&half->lock);
-	struct queue *queue = &half->send;
-	if (queue->length >= half->depth || !half->mr) {
-		pthread_mutex_unlock(&half->lock);
-		return;
-	}
-	bool rude = !worker->gentle && draw(&worker->own, 40) == 0;
-	char *slot = slot_of(half, false, queue->next);
-	uint32_t room = (uint32_t)half->slot_size - (worker->type == IBV_QPT_UD ? 40 : 0);
-	struct head head = {.number = half->messages, .sender = half->qp->qp_num};
-	head.length = (uint32_t)(sizeof head + draw(&worker->own, room - sizeof head + 1));
-	uint32_t first = (uint32_t)draw(&worker->own, head.length + 1);
-	struct ibv_sge sges[2] = {{(uintptr_t)slot, first, half->mr->lkey},
-				  {(uintptr_t)slot + first, head.length - first, half->mr->lkey}};
-	struct ibv_send_wr *bad = NULL, wr = {.wr_id = id_of(half, false, queue->next),
-					      .sg_list = sges,
-					      .num_sge = 2,
-					      .opcode = draw_opcode(worker)};
-	uint64_t offset = draw(&worker->own, SHARED_SIZE / 2) & ~7ull;
-
-	/* Enough are reported that the queue never stands still. */
-	if (queue->length + 1 >= half->depth || queue->next % 4 == 0 || draw(&worker->own, 2))
-		wr.send_flags |= IBV_SEND_SIGNALED;
-	if (draw(&worker->own, 8) == 0)
-		wr.send_flags |= IBV_SEND_FENCE;
-	if (wr.opcode == IBV_WR_SEND || wr.opcode == IBV_WR_RDMA_WRITE) {
-		memcpy(slot, &head, sizeof head);
-		fill(slot + sizeof head, head.length - sizeof head, head.number);
-		if (head.length <= 128 && draw(&worker->own, 2))
-			wr.send_flags |= IBV_SEND_INLINE;
-	}
-	if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
-		wr.wr.atomic.remote_addr = half->remote.buffer + offset;
-		wr.wr.atomic.rkey = half->remote.rkey + rude;
-		wr.wr.atomic.compare_add = 1;
-		sges[0].length = 8;
-		wr.num_sge = 1;
-	} else if (wr.opcode != IBV_WR_SEND) {
-		if (head.length > SHARED_SIZE / 2)
-			sges[1].length = 0, sges[0].length = SHARED_SIZE / 2;
-		wr.wr.rdma.remote_addr = half->remote.buffer + offset + (rude ? SHARED_SIZE : 0);
-		wr.wr.rdma.rkey = half->remote.rkey;
-	} else if (rude) {
-		sges[1].lkey ^= 0x80;
-		wr.send_flags &= ~(unsigned int)IBV_SEND_INLINE;
-	}
-	if (worker->type == IBV_QPT_UD) {
-		wr.wr.ud.ah = half->ah;
-		wr.wr.ud.remote_qpn = half->remote.qpn;
-		wr.wr.ud.remote_qkey = QKEY;
-	}
-	push(queue, wr.wr_id, wr.send_flags & IBV_SEND_SIGNALED);
-	int result = ibv_post_send(half->qp, &wr, &bad);
-	if (result) {
-		if (bad != &wr || worker->gentle)
-			fail("seed %lu: posting a send: %s", the_seed, strerror(result));
-		unpush(queue);
-	} else if (wr.opcode == IBV_WR_SEND) {
-		half->messages++;
-	}
-	pthread_mutex_unlock(&half->lock);
 }
 
 static void to_error(struct half *half)
@@ -418,7 +287,18 @@ static void run_round(struct worker *worker)
 	worker->common = draw(&worker->own, 2);
 	count = worker->across ? 1 : 2;
 	worker->pd = draw(&worker->own, 2) ? device.pd : MAKE(ibv_alloc_pd(device.context));
-	worker->cq = worker->common ? common_cq : make_cq(&device, 2 * MAX_DEPTH * HALVES_PER_THREAD, NULL);
+	worker->extended = NULL;
+	if (worker->common) {
+		worker->cq = common_cq;
+	} else if (draw(&worker->own, 2)) {
+		worker->cq = make_cq(&device, 2 * MAX_DEPTH * HALVES_PER_THREAD, NULL);
+	} else {
+		struct ibv_cq_init_attr_ex init = {.cqe = 2 * MAX_DEPTH * HALVES_PER_THREAD,
+						   .wc_flags = IBV_WC_STANDARD_FLAGS};
+
+		worker->extended = MAKE(ibv_create_cq_ex(device.context, &init));
+		worker->cq = ibv_cq_ex_to_cq(worker->extended);
+	}
 	worker->srq = NULL;
 	/* One QP each: receives of an SRQ complete in the order of posting only then. */
 	if (count == 1 && draw(&worker->own, 4) == 0) {

@@ -43,6 +43,8 @@ struct half {
 	uint64_t succeeded, failed;
 	/* All requests must succeed. */
 	bool gentle;
+	/* Requests are posted by ibv_wr_*. */
+	bool by_calls;
 	/* Completions may still come, and say nothing any more. */
 	bool dead;
 };
