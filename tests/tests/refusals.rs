@@ -118,4 +118,18 @@ programs! {
         ud_datagram_with_the_wrong_qkey_is_dropped
         ; udp only:
     }
+    queues {
+        every_field_of_a_completion_can_be_read
+        an_empty_extended_queue_stays_usable
+        threads_share_an_extended_queue
+        flags_of_an_extended_queue_are_taken_or_refused
+        ignored_overrun_loses_the_oldest_completions_only
+        an_event_stands_for_as_many_completions_as_asked
+        a_queue_is_resized_around_what_it_holds
+        a_queue_that_overruns_stops_its_queue_pairs
+        the_clock_runs_at_the_frequency_the_device_names
+        the_port_tells_its_speed
+        a_shared_receive_queue_changes_with_requests_in_it
+        ; udp only:
+    }
 }

@@ -238,15 +238,15 @@ impl Context {
                 tracing::warn!(%error, ip = %new.ip, "a new address can't be used");
             }
         }
-        if !changes.is_empty() {
-            self.raise(AsyncEvent::GidChange(1));
-        }
         use net::PortState::{Active, Down};
         if was == Active && (was_down || is == Down) {
             self.raise(AsyncEvent::PortError(1));
         }
         if is == Active && (was_down || was == Down) {
             self.raise(AsyncEvent::PortActive(1));
+        }
+        if !changes.is_empty() {
+            self.raise(AsyncEvent::GidChange(1));
         }
     }
 }

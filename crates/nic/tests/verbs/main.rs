@@ -1,11 +1,13 @@
 //! Verbs objects in one process, over the `local` fabric and over sockets: each test runs in a namespace of its own.
 
 mod errors;
+mod events;
 mod idle;
 mod multicast;
 #[path = "../fabric/namespace.rs"]
 mod namespace;
 mod pair;
+mod queues;
 mod side;
 mod stress;
 mod transfer;

@@ -3,7 +3,7 @@
 use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
 use ferroce_nic::{
     Access, Ah, Completion, Context, Cq, Data, Mr, MrAccess, MrInit, Pd, Qp, QpState, RecvWqe, SendOp,
-    SendWr, Service, Sge, UdTarget, Wc, devices,
+    SendWr, Service, Sge, Srq, UdTarget, Wc, devices,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,24 +31,33 @@ pub fn cap() -> QpCap {
 
 impl Side {
     pub fn new(context: &Arc<Context>, service: Service, bytes: usize) -> Self {
-        let pd = Pd::alloc(context);
-        let cq = Cq::create(context, 256, None, 0).unwrap();
+        Self::with_cq(context, service, bytes, Cq::create(context, 256, None, 0).unwrap())
+    }
+
+    /// As `new`, completing into `cq`.
+    pub fn with_cq(context: &Arc<Context>, service: Service, bytes: usize, cq: Arc<Cq>) -> Self {
+        Self::of(&Pd::alloc(context), service, bytes, cq, None)
+    }
+
+    /// A side of these parts.
+    pub fn of(pd: &Arc<Pd>, service: Service, bytes: usize, cq: Arc<Cq>, srq: Option<Arc<Srq>>) -> Self {
         let memory = vec![0u8; bytes].into_boxed_slice();
         let addr = memory.as_ptr() as u64;
         let access =
             MrAccess { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
-        let mr = Mr::register(&pd, MrInit { addr, length: bytes as u64, iova: addr, access }).unwrap();
+        let mr = Mr::register(pd, MrInit { addr, length: bytes as u64, iova: addr, access }).unwrap();
         let init = QpInit {
             service,
             send_cq: cq.clone(),
             recv_cq: cq.clone(),
-            srq: None,
+            srq,
             cap: cap(),
             sq_sig_all: true,
             cookie: 0,
         };
-        let qp = Qp::create(&pd, init).unwrap();
-        Self { qp, cq, pd, mr, memory, context: context.clone() }
+        let qp = Qp::create(pd, init).unwrap();
+        let context = pd.context().clone();
+        Self { qp, cq, pd: pd.clone(), mr, memory, context }
     }
 
     pub fn addr(&self) -> u64 {
@@ -82,6 +91,12 @@ impl Side {
 
     /// As `connect`, with another address vector too.
     pub fn connect_over(&self, peer: u32, av: AddressVector, change: impl FnOnce(&mut QpAttr)) {
+        self.connect_to_rtr(peer, av);
+        self.to_rts(change);
+    }
+
+    /// The first part of `connect_over`.
+    pub fn connect_to_rtr(&self, peer: u32, av: AddressVector) {
         let ud = self.qp.service() == Service::Ud;
         let rc = self.qp.service() == Service::Rc;
         let attr = QpAttr {
@@ -110,6 +125,10 @@ impl Side {
             _ => 0,
         };
         self.qp.modify(&attr, bits | mask::STATE).unwrap();
+    }
+
+    fn to_rts(&self, change: impl FnOnce(&mut QpAttr)) {
+        let rc = self.qp.service() == Service::Rc;
         let mut attr = QpAttr {
             state: QpState::Rts,
             sq_psn: 0xff_fff0,

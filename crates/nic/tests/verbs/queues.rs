@@ -1,0 +1,313 @@
+//! Completion queues: what they record, when they raise events, how they grow and overflow; and shared receive queues.
+
+use crate::namespace::in_namespace;
+use crate::pair::{over_sockets, pair};
+use crate::side::{Side, open};
+use ferroce_nic::{
+    AsyncEvent, CompChannel, Cq, CqInit, NewSize, Pd, QpState, Record, RecvWqe, SendOp, Service, Srq,
+    SrqAttr, Wc, WcStatus,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Is there an unread event? Takes it.
+fn take_event(channel: &CompChannel) -> bool {
+    let mut poll = libc::pollfd { fd: channel.events().fd(), events: libc::POLLIN, revents: 0 };
+    let mut count = 0u64;
+    // SAFETY: one valid pollfd, and eight writable bytes.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) == 1 };
+    // SAFETY: as above.
+    ready
+        && unsafe { libc::read(poll.fd, (&raw mut count).cast(), 8) } == 8
+        && channel.events().take().is_some()
+}
+
+/// A pair whose first side completes into `cq`.
+fn pair_on(cq: impl FnOnce(&Arc<ferroce_nic::Context>) -> Arc<Cq>) -> (Side, Side) {
+    let context = open();
+    let cq = cq(&context);
+    let (a, b) = (Side::with_cq(&context, Service::Uc, 4096, cq), Side::new(&context, Service::Uc, 4096));
+    a.connect(b.qp.qpn());
+    b.connect(a.qp.qpn());
+    (a, b)
+}
+
+/// Completions in `side`'s queue, one after the other.
+fn complete(side: &Side, ids: std::ops::Range<u64>) {
+    for id in ids {
+        let post = || side.post(id, SendOp::Write { va: 0, rkey: 0 }, side.sge(0, 0), None);
+        // The socket of a busy peer takes a while.
+        while let Err(error) = post() {
+            assert_eq!(error.errno(), libc::ENOMEM);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+fn clocks_are_recorded() {
+    let (a, _b) = pair_on(|context| {
+        let init =
+            CqInit { cqe: 64, channel: None, cookie: 0, pd: None, records: true, ignore_overrun: false };
+        Cq::create_as(context, init).unwrap()
+    });
+    let read = || (ferroce_nic::clock::now().0, ferroce_nic::clock::wall_clock());
+    let before = read();
+    complete(&a, 0..8);
+    std::thread::sleep(Duration::from_millis(20));
+    let between = read();
+    complete(&a, 8..16);
+    let after = read();
+    let mut records: Vec<Record> = Vec::new();
+    while records.len() < 16 {
+        let mut next = |wc: Wc, record| {
+            assert_eq!(wc.completion.wr_id, records.len() as u64);
+            records.push(record);
+        };
+        a.cq.poll_recorded(3, &mut next).unwrap();
+    }
+    assert!(records.is_sorted_by_key(|record| record.clock));
+    for (from, to, records) in [(before, between, &records[..8]), (between, after, &records[8..])] {
+        for record in records {
+            assert!((from.0..=to.0).contains(&record.clock));
+            assert!((from.1..=to.1).contains(&record.wall_clock));
+            assert_eq!((record.tags.cvlan, record.tags.flow_tag), (0, 0));
+        }
+    }
+}
+
+fn a_queue_that_does_not_record_reads_zeros() {
+    let (a, _b) = pair(Service::Uc, 4096);
+    complete(&a, 0..1);
+    let mut got = None;
+    while got.is_none() {
+        a.cq.poll_recorded(1, |_, record| got = Some(record)).unwrap();
+    }
+    assert_eq!(got, Some(Record::default()));
+}
+
+fn an_event_stands_for_the_moderated_count() {
+    let context = open();
+    let channel = CompChannel::new(&context).unwrap();
+    let cq = Cq::create(&context, 64, Some(&channel), 0).unwrap();
+    let side = Side::with_cq(&context, Service::Uc, 4096, cq.clone());
+    side.connect(side.qp.qpn());
+    cq.moderate(4, Duration::from_secs(60));
+    for round in 0..3 {
+        cq.request_notify(false);
+        complete(&side, 0..3);
+        assert!(!take_event(&channel), "round {round}: an event for three of four");
+        complete(&side, 3..4);
+        assert!(take_event(&channel), "round {round}: no event for four");
+        complete(&side, 4..9);
+        assert!(!take_event(&channel), "round {round}: an event that nobody asked for");
+        cq.poll(64, |_| ()).unwrap();
+    }
+    // What is there when the event is asked for counts.
+    complete(&side, 0..2);
+    cq.request_notify(false);
+    assert!(!take_event(&channel));
+    complete(&side, 2..4);
+    assert!(take_event(&channel));
+    cq.poll(64, |_| ()).unwrap();
+    // What waits when moderation ends isn't forgotten.
+    cq.request_notify(false);
+    complete(&side, 0..1);
+    assert!(!take_event(&channel));
+    cq.moderate(0, Duration::ZERO);
+    assert!(take_event(&channel));
+    cq.request_notify(false);
+    complete(&side, 1..2);
+    assert!(take_event(&channel), "without moderation each completion raises its event");
+}
+
+/// Nobody polls: the background thread raises the event.
+fn an_event_comes_when_the_period_ends() {
+    let context = open();
+    let channel = CompChannel::new(&context).unwrap();
+    let cq = Cq::create(&context, 64, Some(&channel), 0).unwrap();
+    let side = Side::with_cq(&context, Service::Uc, 4096, cq.clone());
+    side.connect(side.qp.qpn());
+    let period = Duration::from_millis(60);
+    cq.moderate(1000, period);
+    for solicited_only in [false, true] {
+        cq.request_notify(solicited_only);
+        std::thread::sleep(Duration::from_millis(5));
+        let start = Instant::now();
+        complete(&side, 0..3);
+        if solicited_only {
+            std::thread::sleep(2 * period);
+            assert!(!take_event(&channel), "an event for what wasn't asked for");
+            break;
+        }
+        while !take_event(&channel) {
+            assert!(start.elapsed() < LIMIT, "the event never came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(start.elapsed() >= period, "the event came before its time");
+        std::thread::sleep(2 * period);
+        assert!(!take_event(&channel), "one request, two events");
+        cq.poll(64, |_| ()).unwrap();
+    }
+    // A queue that ends while an event waits for its time leaves none behind.
+    cq.request_notify(false);
+    complete(&side, 0..1);
+    side.qp.destroy().unwrap();
+    cq.destroy().unwrap();
+    std::thread::sleep(2 * period);
+    assert!(!take_event(&channel));
+}
+
+fn an_ignored_overrun_keeps_the_newest() {
+    let (a, _b) = pair_on(|context| {
+        let init = CqInit { cqe: 8, channel: None, cookie: 0, pd: None, records: true, ignore_overrun: true };
+        Cq::create_as(context, init).unwrap()
+    });
+    complete(&a, 0..20);
+    let mut ids = Vec::new();
+    let mut clocks = Vec::new();
+    a.cq.poll_recorded(64, |wc, record| {
+        ids.push(wc.completion.wr_id);
+        clocks.push(record.clock);
+    })
+    .unwrap();
+    assert_eq!(ids, (12..20).collect::<Vec<_>>());
+    assert!(clocks.is_sorted());
+    assert_eq!(a.qp.query().state, QpState::Rts);
+    assert_eq!(a.cq.poll(64, |_| ()).unwrap(), 0, "the queue is in order");
+    assert!(a.context.async_events().take().is_none());
+}
+
+fn an_overrun_stops_the_queue_pair_and_says_so() {
+    let (a, b) = pair_on(|context| Cq::create(context, 8, None, 7).unwrap());
+    complete(&a, 0..9);
+    let events: Vec<_> = std::iter::from_fn(|| a.context.async_events().take()).collect();
+    assert_eq!(events, [AsyncEvent::CqError(7), AsyncEvent::QpFatal(a.qp.cookie())]);
+    assert_eq!((a.qp.query().state, b.qp.query().state), (QpState::Err, QpState::Rts));
+    complete(&a, 9..12);
+    assert!(a.context.async_events().take().is_none(), "both are said once");
+    let mut ids = Vec::new();
+    assert_eq!(a.cq.poll(64, |wc| ids.push(wc.completion.wr_id)).unwrap(), 8);
+    assert_eq!(ids, (0..8).collect::<Vec<_>>());
+    assert_eq!(a.cq.poll(64, |_| ()).unwrap_err().errno(), libc::EIO);
+}
+
+fn a_queue_is_resized_with_entries_in_it() {
+    let (a, _b) = pair_on(|context| Cq::create(context, 8, None, 0).unwrap());
+    complete(&a, 0..6);
+    assert_eq!(a.cq.resize(5).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(a.cq.resize(0).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(a.cq.resize(ferroce_nic::MAX_CQE + 1).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(a.cq.capacity(), 8);
+    a.cq.resize(20).unwrap();
+    complete(&a, 6..20);
+    assert_eq!(a.cq.resize(8).unwrap_err().errno(), libc::EINVAL);
+    let mut ids = Vec::new();
+    a.cq.poll(15, |wc| ids.push(wc.completion.wr_id)).unwrap();
+    a.cq.resize(5).unwrap();
+    a.cq.poll(15, |wc| ids.push(wc.completion.wr_id)).unwrap();
+    assert_eq!(ids, (0..20).collect::<Vec<_>>());
+    assert!(a.context.async_events().take().is_none());
+}
+
+fn a_queue_of_four_million_takes_no_memory_before_it_needs_it() {
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    };
+    let context = open();
+    let before = resident();
+    let queues: Vec<_> =
+        (0..16).map(|_| Cq::create(&context, ferroce_nic::MAX_CQE, None, 0).unwrap()).collect();
+    assert!(resident() - before < 4 << 20, "{} bytes for empty queues", resident() - before);
+    let side = Side::with_cq(&context, Service::Uc, 4096, queues[0].clone());
+    side.connect(side.qp.qpn());
+    complete(&side, 0..100_000);
+    let mut next = 0;
+    while next < 100_000 {
+        queues[0]
+            .poll(1000, |wc| {
+                assert_eq!((wc.completion.wr_id, wc.completion.status), (next, WcStatus::Success));
+                next += 1;
+            })
+            .unwrap();
+    }
+}
+
+fn wqe(side: &Side, wr_id: u64, elements: usize) -> RecvWqe {
+    RecvWqe { wr_id, sges: (0..elements).map(|i| side.sge(64 * i, 64)).collect() }
+}
+
+fn a_shared_receive_queue_changes_while_requests_wait_in_it() {
+    let context = open();
+    let pd = Pd::alloc(&context);
+    let srq = Srq::create(&pd, SrqAttr { max_wr: 4, max_sge: 1, limit: 0 }, 9).unwrap();
+    let a = Side::new(&context, Service::Rc, 4096);
+    let cq = Cq::create(&context, 64, None, 0).unwrap();
+    let b = Side::of(&pd, Service::Rc, 4096, cq, Some(srq.clone()));
+    a.connect(b.qp.qpn());
+    b.connect(a.qp.qpn());
+    for id in 0..4 {
+        srq.post(wqe(&b, id, 1)).unwrap();
+    }
+    assert_eq!(srq.post(wqe(&b, 4, 1)).unwrap_err().errno(), libc::ENOMEM);
+    let size = |max_wr| Some(NewSize { max_wr, max_sge: 2 });
+    assert_eq!(srq.modify(size(3), Some(1)).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(srq.modify(size(8), Some(9)).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(srq.modify(size(ferroce_nic::MAX_WR + 1), None).unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(srq.query(), SrqAttr { max_wr: 4, max_sge: 1, limit: 0 }, "a refused change changes nothing");
+    srq.modify(size(8), Some(6)).unwrap();
+    assert_eq!(srq.query(), SrqAttr { max_wr: 8, max_sge: 2, limit: 6 });
+    assert_eq!(srq.modify(size(5), None).unwrap_err().errno(), libc::EINVAL, "the limit is above");
+    for id in 4..8 {
+        srq.post(wqe(&b, id, 2)).unwrap();
+    }
+    assert_eq!(srq.post(wqe(&b, 8, 3)).unwrap_err().errno(), libc::EINVAL);
+    let event = || context.async_events().take();
+    for id in 0..8 {
+        assert_eq!(event(), None, "{id} requests used");
+        a.send(id, SendOp::Send, a.sge(0, 64), None);
+        let got = b.wait();
+        assert_eq!((got.wr_id, got.status), (id, WcStatus::Success));
+        assert_eq!(a.wait().status, WcStatus::Success);
+        if id == 2 {
+            // Five are left, fewer than six.
+            assert_eq!(event(), Some(AsyncEvent::SrqLimitReached(9)));
+            assert_eq!(srq.query().limit, 0, "it is raised once");
+        }
+    }
+    assert_eq!(event(), None);
+    assert_eq!(srq.destroy().unwrap_err().errno(), libc::EBUSY);
+    b.qp.destroy().unwrap();
+    srq.destroy().unwrap();
+}
+
+macro_rules! on_both_fabrics {
+    ($($name:ident;)*) => {
+        mod within_a_process {
+            use super::*;
+            $(#[test] fn $name() {
+                in_namespace(concat!("queues::within_a_process::", stringify!($name)), || super::$name());
+            })*
+        }
+        mod over_udp {
+            use super::*;
+            $(#[test] fn $name() {
+                in_namespace(concat!("queues::over_udp::", stringify!($name)), || { over_sockets(); super::$name(); });
+            })*
+        }
+    };
+}
+
+on_both_fabrics! {
+    clocks_are_recorded;
+    a_queue_that_does_not_record_reads_zeros;
+    an_event_stands_for_the_moderated_count;
+    an_event_comes_when_the_period_ends;
+    an_ignored_overrun_keeps_the_newest;
+    an_overrun_stops_the_queue_pair_and_says_so;
+    a_queue_is_resized_with_entries_in_it;
+    a_queue_of_four_million_takes_no_memory_before_it_needs_it;
+    a_shared_receive_queue_changes_while_requests_wait_in_it;
+}
