@@ -1,4 +1,4 @@
-//! Wrong arguments, one by one: `tests/c/{setup,posting,completing}.c`, each case in a process of its own.
+//! Wrong arguments, one by one: `tests/c/{setup,posting,datagrams,completing}.c`, each case in a process of its own.
 
 use ferroce_tests::{Artifacts, World, require};
 use std::time::Duration;
@@ -87,6 +87,16 @@ programs! {
         qp_with_an_srq_refuses_receives
         full_srq_is_enomem_and_too_many_sges_are_refused
         requests_posted_in_error_are_flushed
+        ; udp only:
+    }
+    datagrams {
+        groups_that_cannot_be_attached_are_refused
+        connection_to_a_group_is_refused
+        traffic_class_and_hop_limit_arrive
+        sender_is_answered_by_way_of_its_completion
+        datagram_with_another_q_key_is_dropped
+        controlled_q_key_needs_a_privilege
+        wrong_datagrams_are_refused
         ; udp only:
     }
     completing {

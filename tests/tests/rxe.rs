@@ -257,6 +257,34 @@ fn every_operation_with_rxe_is_right_under_loss() {
     lab.expect_nothing_refused(NEVER);
 }
 
+/// Each side sends to a group that the other is attached to.
+#[test]
+fn multicast_with_rxe_goes_both_ways() {
+    let program = require!(Artifacts::get().c_program("multicast"));
+    let program = program.to_str().expect("a UTF-8 path");
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    for (gid, group) in [(IPV4, "239.77.1.2"), (LINK_LOCAL, "ff02::7777"), (IPV6, "ff05::7777")] {
+        let words = |role| [program, "-g", gid, "-n", "400", "-q", "2", "-i", "1000", role, group];
+        let got_all = "each of 2 got all of 400";
+
+        let mut rxe = lab.guest.start_script(&[&words("receive")[..], &["-j"]].concat().join(" "));
+        rxe.wait_for_output("attached", LIMIT);
+        let ferroce = lab.host.start_ferroce(&[], &words("send"), &[]).wait(LIMIT);
+        let sides = Sides { ferroce, rxe: rxe.wait(LIMIT) };
+        sides.expect_success();
+        assert!(sides.rxe.stdout.contains(got_all), "{group}: {sides}");
+
+        let mut ferroce = lab.host.start_ferroce(&[], &words("receive"), &[]);
+        ferroce.wait_for_output("attached", LIMIT);
+        let rxe = lab.guest.start_script(&words("send").join(" ")).wait(LIMIT);
+        let sides = Sides { ferroce: ferroce.wait(LIMIT), rxe };
+        sides.expect_success().ferroce.expect_quiet();
+        assert!(sides.ferroce.stdout.contains(got_all), "{group}: {sides}");
+    }
+    lab.expect_nothing_said();
+}
+
 /// Neither side has answered a request with a NAK other than one for a PSN sequence error.
 fn expect_no_nak_but_for_loss(capture: &Path) {
     // Copied out, because tshark gives up its rights and can't look into the host's private /tmp.

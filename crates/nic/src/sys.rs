@@ -7,12 +7,14 @@
 
 pub mod control;
 mod engine_fd;
+mod rights;
 mod shared;
 
 pub use engine_fd::{
     EngineFd, close_all_after_fork, for_each_engine_fd, hold_openings, opening, resume_openings,
 };
 
+pub use rights::{CAP_NET_RAW, has_capability};
 pub use shared::{
     add_seals, allow_copies_by_others, file_size, map_shared, memfd, pidfd, seals, seek_end, unmap,
 };

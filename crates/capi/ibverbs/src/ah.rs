@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ferroce_nic as nic;
 use nic::qp::AddressVector;
+use nic::udp::HostAddr;
 
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, at, entry, put};
@@ -93,37 +94,42 @@ entry! {
 /// The first 40 bytes of a UD receive: an IPv6 header, or 20 bytes of nothing and an IPv4 header (annex A17.4.5.2).
 struct NetworkHeader {
     source: [u8; 16],
-    destination: [u8; 16],
+    destination: HostAddr,
     traffic_class: u8,
+    hop_limit: u8,
     flow_label: u32,
 }
 
 impl NetworkHeader {
-    fn parse(bytes: &[u8; 40]) -> Self {
+    /// `None` for what is neither.
+    fn parse(bytes: &[u8; 40]) -> Option<Self> {
+        const UDP: u8 = 17;
         let ipv4 = &bytes[20..];
-        if ipv4[0] == 0x45 && bytes[0] >> 4 != 6 {
+        if bytes[0] >> 4 != 6 {
             let mapped = |from: usize| {
                 let ip: [u8; 4] = ipv4[from..from + 4].try_into().expect("four bytes");
                 Ipv4Addr::from(ip).to_ipv6_mapped().octets()
             };
-            return Self {
+            return (ipv4[0] >> 4 == 4).then(|| Self {
                 source: mapped(12),
-                destination: mapped(16),
+                destination: HostAddr::from_gid(mapped(16), 0),
                 traffic_class: ipv4[1],
+                hop_limit: ipv4[8],
                 flow_label: 0,
-            };
+            });
         }
         let first = u32::from_be_bytes(bytes[..4].try_into().expect("four bytes"));
-        Self {
+        (bytes[6] == UDP).then(|| Self {
             source: bytes[8..24].try_into().expect("16 bytes"),
-            destination: bytes[24..].try_into().expect("16 bytes"),
+            destination: HostAddr::from_gid(bytes[24..].try_into().expect("16 bytes"), 0),
             traffic_class: (first >> 20) as u8,
+            hop_limit: bytes[7],
             flow_label: first & 0xf_ffff,
-        }
+        })
     }
 }
 
-/// The address that answers go to.
+/// The address that answers go to: as global as the completion.
 ///
 /// # Safety
 /// `wc` and `grh` are null or valid.
@@ -138,28 +144,35 @@ unsafe fn address_of_sender(
     if port_num != 1 {
         return Err(Refusal::invalid(format!("port {port_num}: the device has port 1")));
     }
-    if wc.wc_flags & IBV_WC_GRH == 0 {
-        return Err(Refusal::invalid(
-            "the completion has no GRH (IBV_WC_GRH), which says who sent the message",
-        ));
-    }
-    // SAFETY: the caller's promise; both are 40 bytes of plain data.
-    let header = NetworkHeader::parse(unsafe { at(grh.cast::<[u8; 40]>(), "grh") }?);
-    let sgid_index = context.gids().into_iter().find(|(_, entry)| entry.gid == header.destination);
-    let Some((sgid_index, _)) = sgid_index else {
-        return Err(Refusal::invalid("the message went to an address that isn't in the GID table"));
-    };
     // SAFETY: numbers only.
     let mut attr: ibv_ah_attr = unsafe { zeroed() };
     attr.dlid = wc.slid;
+    attr.sl = wc.sl;
     attr.src_path_bits = wc.dlid_path_bits;
     attr.port_num = port_num;
+    if wc.wc_flags & IBV_WC_GRH == 0 {
+        return Ok(attr);
+    }
+    // SAFETY: the caller's promise; both are 40 bytes of plain data.
+    let header = NetworkHeader::parse(unsafe { at(grh.cast::<[u8; 40]>(), "grh") }?);
+    let Some(header) = header else {
+        return Err(Refusal::new(libc::EPROTONOSUPPORT, "the GRH is no network header of RoCE v2"));
+    };
+    if header.destination.is_group() {
+        return Err(Refusal::invalid(
+            "the message went to a multicast group, which is no address to answer from",
+        ));
+    }
+    let sgid_index = context.gids().into_iter().find(|(_, entry)| entry.gid == header.destination.gid());
+    let Some((sgid_index, _)) = sgid_index else {
+        return Err(Refusal::invalid("the message went to an address that isn't in the GID table"));
+    };
     attr.is_global = 1;
     attr.grh = ibv_global_route {
         dgid: ibv_gid { raw: header.source },
         flow_label: header.flow_label,
         sgid_index: sgid_index as u8,
-        hop_limit: 0xff,
+        hop_limit: header.hop_limit,
         traffic_class: header.traffic_class,
     };
     Ok(attr)
@@ -200,22 +213,30 @@ mod tests {
     #[test]
     fn an_ipv4_header_in_the_second_half_gives_mapped_addresses() {
         let mut bytes = [0u8; 40];
-        bytes[20..].copy_from_slice(&[0x45, 0x68, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        let header = NetworkHeader::parse(&bytes);
+        bytes[20..].copy_from_slice(&[0x45, 0x68, 0, 0, 0, 0, 0, 0, 63, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        let header = NetworkHeader::parse(&bytes).unwrap();
         assert_eq!(header.source, Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets());
-        assert_eq!(header.destination, Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped().octets());
-        assert_eq!(header.traffic_class, 0x68);
+        assert_eq!(header.destination.ip(), Ipv4Addr::new(10, 0, 0, 2));
+        assert_eq!((header.traffic_class, header.hop_limit), (0x68, 63));
     }
 
     #[test]
     fn an_ipv6_header_is_read_even_if_its_middle_looks_like_ipv4() {
         let mut bytes = [0u8; 40];
-        bytes[..4].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45]);
+        bytes[..8].copy_from_slice(&[0x6a, 0xb1, 0x23, 0x45, 0, 0, 17, 5]);
         bytes[8..24].fill(0x11);
         bytes[20] = 0x45;
         bytes[24..].fill(0x22);
-        let header = NetworkHeader::parse(&bytes);
-        assert_eq!(header.destination, [0x22; 16]);
-        assert_eq!((header.traffic_class, header.flow_label), (0xab, 0x1_2345));
+        let header = NetworkHeader::parse(&bytes).unwrap();
+        assert_eq!(header.destination.gid(), [0x22; 16]);
+        assert_eq!((header.traffic_class, header.hop_limit, header.flow_label), (0xab, 5, 0x1_2345));
+    }
+
+    #[test]
+    fn what_is_neither_is_no_header() {
+        assert!(NetworkHeader::parse(&[0; 40]).is_none());
+        let mut tcp = [0u8; 40];
+        (tcp[0], tcp[6]) = (0x60, 6);
+        assert!(NetworkHeader::parse(&tcp).is_none());
     }
 }

@@ -3,7 +3,8 @@
 //! The tables are those of the InfiniBand Architecture Specification, 11.2.5.2 (ibv_modify_qp(3) lists the required
 //! ones); what the kernel's ib_modify_qp accepts is accepted here.
 
-use crate::error::{Result, invalid};
+use crate::error::{Error, Result, invalid};
+use crate::sys;
 use ferroce_proto::{Access, QpState};
 use ferroce_wire::Service;
 
@@ -250,6 +251,12 @@ fn check_values(attr: &QpAttr, bits: u32) -> Result<()> {
     if has(mask::PKEY_INDEX) && attr.pkey_index != 0 {
         return invalid!("pkey_index {}: the table has entry 0", attr.pkey_index);
     }
+    if has(mask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !sys::has_capability(sys::CAP_NET_RAW) {
+        return Err(Error::Permission(format!(
+            "Q_Key {:#x} is a controlled one: CAP_NET_RAW is needed",
+            attr.qkey
+        )));
+    }
     if has(mask::PATH_MTU) && !(1..=5).contains(&attr.path_mtu) {
         return invalid!("path_mtu {} isn't an enum ibv_mtu", attr.path_mtu);
     }
@@ -279,6 +286,9 @@ fn check_values(attr: &QpAttr, bits: u32) -> Result<()> {
     }
     Ok(())
 }
+
+/// A Q_Key with this bit is controlled (IBTA 10.2.5): a program without privileges can't make it a QP's.
+const CONTROLLED_QKEY: u32 = 1 << 31;
 
 /// What holds for every address vector on RoCE.
 ///
