@@ -8,8 +8,10 @@ use crate::mem::{MAX_DM, MAX_MR};
 use crate::net::{self, DeviceInfo, GidEntry, GidTable, PortAttributes};
 use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
 use crate::recv::{MAX_SGE, MAX_WR};
+use crate::share::{Handles, Origin};
 use crate::udp::HostAddr;
 use parking_lot::RwLock;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -104,6 +106,15 @@ impl Device {
     /// # Errors
     /// EADDRINUSE when somebody else has the port; what else the system refused.
     pub fn open(self: &Arc<Self>) -> Result<Arc<Context>> {
+        self.open_as(None, || Handles::new(&self.info.name))
+    }
+
+    /// Opens the device, for objects of its own or of another context.
+    pub(crate) fn open_as(
+        self: &Arc<Self>,
+        origin: Option<Origin>,
+        handles: impl FnOnce() -> Handles,
+    ) -> Result<Arc<Context>> {
         let engine = engine::start()?;
         let gids = self.info.gid_table();
         for (_, entry) in gids.iter() {
@@ -115,6 +126,8 @@ impl Device {
             port,
             async_events: EventQueue::new()?,
             failed: AtomicBool::new(false),
+            origin,
+            handles: handles(),
         });
         engine::register_context(&context);
         Ok(context)
@@ -135,6 +148,9 @@ pub struct Context {
     async_events: EventQueue<AsyncEvent>,
     /// The program has been told that the device is of no more use.
     failed: AtomicBool,
+    /// Of an imported context.
+    origin: Option<Origin>,
+    handles: Handles,
 }
 
 /// The adapter has failed in a way that it can't name: the program is told, once for each open device, by
@@ -146,6 +162,20 @@ pub fn fail_devices() {
 }
 
 impl Context {
+    /// The descriptor by which others import it (ibv_import_device(3)); −1 where the system has none for it.
+    #[must_use]
+    pub fn cmd_fd(&self) -> RawFd {
+        self.handles.cmd_fd()
+    }
+
+    pub(crate) fn handles(&self) -> &Handles {
+        &self.handles
+    }
+
+    pub(crate) fn origin(&self) -> Option<&Origin> {
+        self.origin.as_ref()
+    }
+
     /// The device it was opened from.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {

@@ -18,6 +18,7 @@ mod packet;
 pub mod qp;
 mod recv;
 pub mod rendezvous;
+mod share;
 mod shm;
 mod sync;
 pub mod sys;
@@ -32,7 +33,7 @@ pub use device::{
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, EventQueue, Unacked};
-pub use mem::{Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Pd, QueueKind, QueueMemory};
+pub use mem::{Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Pd, PdHold, QueueKind, QueueMemory};
 pub use qp::Qp;
 pub use recv::{MAX_SGE, MAX_WR, NewSize, Srq, SrqAttr};
 #[cfg(feature = "fuzz")]

@@ -16,7 +16,8 @@ pub use engine_fd::{
 
 pub use rights::{CAP_NET_RAW, has_capability};
 pub use shared::{
-    add_seals, allow_copies_by_others, file_size, map_shared, memfd, pidfd, seals, seek_end, unmap,
+    add_seals, allow_copies_by_others, duplicate, duplicate_engine, file_size, map_shared, memfd, pidfd,
+    seals, seek_end, unmap,
 };
 
 use std::io;

@@ -10,7 +10,7 @@ use ferroce_nic as nic;
 use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::call::{Outcome, Refusal, entry};
 use crate::device::DeviceBlock;
-use crate::{cq, cq_ex, dm, domain, poll, post, qp, query, srq, unsupported};
+use crate::{buf, cq, cq_ex, dm, dmah, domain, poll, post, qp, query, reg_ex, srq, unsupported};
 
 /// What `abi_compat` says when a `verbs_context` stands before the `ibv_context`.
 const EXTENDED: usize = usize::MAX;
@@ -57,6 +57,11 @@ fn fill(context: &mut verbs_context) {
     context.free_dm = Some(dm::free_dm);
     context.reg_dm_mr = Some(dm::reg_dm_mr);
     context.dm_export_dmabuf_fd = Some(dm::ibv_dm_export_dmabuf_fd);
+    context.alloc_dmah = Some(dmah::ibv_alloc_dmah);
+    context.dealloc_dmah = Some(dmah::ibv_dealloc_dmah);
+    context.reg_mr_ex = Some(reg_ex::ibv_reg_mr_ex);
+    context.alloc_buf = Some(buf::ibv_alloc_buf);
+    context.free_buf = Some(buf::free_buf);
     context.alloc_td = Some(domain::alloc_td);
     context.dealloc_td = Some(domain::dealloc_td);
     context.alloc_parent_domain = Some(domain::alloc_parent_domain);
@@ -77,26 +82,30 @@ fn fill(context: &mut verbs_context) {
 entry! {
     pub(crate) fn ibv_open_device(device: *mut ibv_device) -> pointer ibv_context, {
         // SAFETY: by the man page a device from a list.
-        let nic = unsafe { DeviceBlock::of(device) }?.nic().open()?;
-        // SAFETY: numbers, nullable pointers and a pthread mutex, for all of which zeros are valid.
-        let mut c: verbs_context = unsafe { zeroed() };
-        fill(&mut c);
-        c.context.device = device;
-        c.context.cmd_fd = -1;
-        c.context.async_fd = nic.async_events().fd();
-        c.context.num_comp_vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as i32);
-        c.context.abi_compat = ptr::without_provenance_mut(EXTENDED);
-        let block = Box::into_raw(Box::new(ContextBlock { c, nic }));
-        // SAFETY: just made; only an address is computed.
-        Ok(unsafe { &raw mut (*block).c.context })
+        Ok(present(device, unsafe { DeviceBlock::of(device) }?.nic().open()?))
     }
+}
+
+/// The C structure of an open device.
+pub(crate) fn present(device: *mut ibv_device, nic: Arc<nic::Context>) -> *mut ibv_context {
+    // SAFETY: numbers, nullable pointers and a pthread mutex, for all of which zeros are valid.
+    let mut c: verbs_context = unsafe { zeroed() };
+    fill(&mut c);
+    c.context.device = device;
+    c.context.cmd_fd = nic.cmd_fd();
+    c.context.async_fd = nic.async_events().fd();
+    c.context.num_comp_vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as i32);
+    c.context.abi_compat = ptr::without_provenance_mut(EXTENDED);
+    let block = Box::into_raw(Box::new(ContextBlock { c, nic }));
+    // SAFETY: just made; only an address is computed.
+    unsafe { &raw mut (*block).c.context }
 }
 
 entry! {
     fn ibv_close_device(context: *mut ibv_context) -> errno {
         // SAFETY: by the man page an open context, which the caller gives up.
         let block = ptr::from_ref(unsafe { ContextBlock::of(context) }?).cast_mut();
-        // SAFETY: made by `ibv_open_device` as a box.
+        // SAFETY: made by `present` as a box.
         drop(unsafe { Box::from_raw(block) });
         Ok(())
     }

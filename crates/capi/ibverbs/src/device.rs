@@ -96,6 +96,11 @@ fn address_of(device: Arc<nic::Device>, known: &mut Vec<Listed>) -> *mut ibv_dev
     block.cast()
 }
 
+/// The device as programs hold it, whether it was listed before or not.
+pub(crate) fn listed(device: Arc<nic::Device>) -> *mut ibv_device {
+    address_of(device, &mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 entry! {
     fn ibv_get_device_list(num_devices: *mut c_int) -> pointer *mut ibv_device, {
         log::start();

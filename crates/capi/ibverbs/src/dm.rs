@@ -9,13 +9,13 @@ use ferroce_nic as nic;
 use libc::size_t;
 
 use crate::abi::*;
-use crate::call::{self, Refusal, at, entry};
+use crate::call::{self, Outcome, Refusal, at, entry};
 use crate::context::ContextBlock;
 use crate::memory::{self, PdBlock};
-use crate::object::{Headed, next_handle};
+use crate::object::Headed;
 
 #[repr(C)]
-struct DmBlock {
+pub(crate) struct DmBlock {
     c: ibv_dm,
     nic: Arc<nic::Dm>,
 }
@@ -38,16 +38,21 @@ pub(crate) unsafe extern "C" fn alloc_dm(
             return Err(Refusal::invalid("the comp_mask of ibv_alloc_dm_attr isn't 0"));
         }
         let nic = nic::Dm::alloc(block.nic(), attr.length as u64, attr.log_align_req)?;
-        DmBlock::allocate(|_| {
-            let c = ibv_dm {
-                context,
-                memcpy_to_dm: Some(memcpy_to_dm),
-                memcpy_from_dm: Some(memcpy_from_dm),
-                comp_mask: 0,
-                handle: next_handle(),
-            };
-            Ok(DmBlock { c, nic })
-        })
+        describe(context, nic)
+    })
+}
+
+/// The C structure of device memory.
+pub(crate) fn describe(context: *mut ibv_context, nic: Arc<nic::Dm>) -> Outcome<*mut ibv_dm> {
+    DmBlock::allocate(|_| {
+        let c = ibv_dm {
+            context,
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: 0,
+            handle: nic.handle(),
+        };
+        Ok(DmBlock { c, nic })
     })
 }
 
@@ -56,7 +61,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     call::errno_value("ibv_free_dm", || {
         // SAFETY: by the man page device memory that the caller gives up.
         unsafe {
-            DmBlock::of(dm)?.nic.check_unused()?;
+            DmBlock::of(dm)?.nic.free()?;
             DmBlock::free(dm);
         }
         Ok(())

@@ -6,14 +6,17 @@
 
 pub mod abi;
 mod ah;
+mod buf;
 mod call;
 mod context;
 mod cq;
 mod cq_ex;
 mod device;
 mod dm;
+mod dmah;
 mod domain;
 mod events;
+mod import;
 mod kernel;
 mod log;
 mod mcast;
@@ -24,6 +27,7 @@ mod poll;
 mod post;
 mod qp;
 mod query;
+mod reg_ex;
 mod srq;
 mod unsupported;
 mod wr;

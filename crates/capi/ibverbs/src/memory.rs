@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, entry};
 use crate::context::ContextBlock;
 use crate::domain::TdHold;
-use crate::object::{Headed, next_handle};
+use crate::object::Headed;
 
 #[repr(C)]
 pub(crate) struct PdBlock {
@@ -27,12 +27,8 @@ unsafe impl Headed for PdBlock {
 }
 
 impl PdBlock {
-    pub(crate) fn new(context: *mut ibv_context, handle: u32, nic: Arc<nic::Pd>, td: Option<TdHold>) -> Self {
-        Self { c: ibv_pd { context, handle }, nic, _td: td }
-    }
-
-    pub(crate) fn handle(&self) -> u32 {
-        self.c.handle
+    pub(crate) fn new(context: *mut ibv_context, nic: Arc<nic::Pd>, td: Option<TdHold>) -> Self {
+        Self { c: ibv_pd { context, handle: nic.handle() }, nic, _td: td }
     }
 
     pub(crate) fn nic(&self) -> &Arc<nic::Pd> {
@@ -48,7 +44,7 @@ entry! {
     fn ibv_alloc_pd(context: *mut ibv_context) -> pointer ibv_pd, {
         // SAFETY: by the man page an open context.
         let nic = nic::Pd::alloc(unsafe { ContextBlock::of(context) }?.nic());
-        PdBlock::allocate(|_| Ok(PdBlock::new(context, next_handle(), nic, None)))
+        PdBlock::allocate(|_| Ok(PdBlock::new(context, nic, None)))
     }
 }
 
@@ -64,7 +60,7 @@ entry! {
 }
 
 #[repr(C)]
-struct MrBlock {
+pub(crate) struct MrBlock {
     c: ibv_mr,
     nic: Arc<nic::Mr>,
     /// What it was made of, which a change starts from.
@@ -75,6 +71,12 @@ struct MrBlock {
 unsafe impl Headed for MrBlock {
     type C = ibv_mr;
     const WHAT: &'static str = "mr";
+}
+
+impl MrBlock {
+    pub(crate) fn nic(&self) -> &Arc<nic::Mr> {
+        &self.nic
+    }
 }
 
 /// The rights that memory of any kind can have.
@@ -107,7 +109,7 @@ pub(crate) fn rights(access: c_uint) -> Outcome<(nic::MrAccess, bool)> {
 
 /// # Safety
 /// `pd` is null or a domain.
-unsafe fn register(
+pub(crate) unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: size_t,
@@ -141,7 +143,7 @@ pub(crate) fn describe(
             pd,
             addr,
             length: init.length as size_t,
-            handle: next_handle(),
+            handle: nic.handle(),
             lkey: key,
             rkey: key,
         };

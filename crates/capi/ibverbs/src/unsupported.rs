@@ -17,37 +17,20 @@ macro_rules! unsupported {
             call::errno_value(stringify!($name), || Err(refusal()))
         }
     )*};
-    (minus_one: $($name:ident)*) => {$(
-        #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
-        extern "C" fn $name() -> c_int {
-            call::minus_one(stringify!($name), || Err(refusal()))
-        }
-    )*};
     (pointer: $($name:ident)*) => {$(
         #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
         extern "C" fn $name() -> *mut u8 {
             call::pointer(stringify!($name), || Err(refusal()))
         }
     )*};
-    (nothing: $($name:ident)*) => {$(
-        #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
-        extern "C" fn $name() {
-            call::errno_value(stringify!($name), || Err(refusal()));
-        }
-    )*};
 }
 
 unsupported!(errno:
-    _ibv_query_comp_cntr_caps ibv_dealloc_dmah ibv_destroy_comp_cntr ibv_inc_comp_cntr ibv_inc_err_comp_cntr
+    _ibv_query_comp_cntr_caps ibv_destroy_comp_cntr ibv_inc_comp_cntr ibv_inc_err_comp_cntr
     ibv_qp_attach_comp_cntr ibv_read_comp_cntr
     ibv_read_err_comp_cntr ibv_resolve_eth_l2_from_gid ibv_set_comp_cntr ibv_set_err_comp_cntr
 );
-unsupported!(minus_one: ibv_export_buf_dmabuf_fd);
-unsupported!(pointer:
-    ibv_alloc_buf ibv_alloc_dmah ibv_create_comp_cntr ibv_import_device ibv_import_dm ibv_import_mr ibv_import_pd
-    ibv_reg_buf_mr ibv_reg_dmabuf_mr ibv_reg_mr_ex
-);
-unsupported!(nothing: ibv_free_buf ibv_unimport_dm ibv_unimport_mr ibv_unimport_pd);
+unsupported!(pointer: ibv_create_comp_cntr);
 
 // What vendor libraries ask of libibverbs when they drive a kernel device. They are loaded because programs link them;
 // without a device of theirs none of this is called, but the loader wants the names.

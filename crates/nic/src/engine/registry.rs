@@ -53,11 +53,12 @@ pub(crate) fn contexts() -> Vec<Arc<Context>> {
 }
 
 /// Everything that a fork holds still. Locks are taken in the order in which the rest of the crate takes them: a QP's,
-/// then those of SRQs, then those of CQs, then the keys.
+/// then those of SRQs, then those of CQs, then the keys, then the handles.
 pub(super) struct Frozen {
     qps: Vec<Arc<Qp>>,
     srqs: Vec<Arc<Srq>>,
     cqs: Vec<Arc<Cq>>,
+    contexts: Vec<Arc<Context>>,
 }
 
 /// Waits for whoever is at work and keeps all others out.
@@ -68,11 +69,13 @@ pub(super) fn freeze() -> Frozen {
         qps: all.qps.values().filter_map(Weak::upgrade).collect(),
         srqs: all.srqs.values().filter_map(Weak::upgrade).collect(),
         cqs: all.cqs.values().filter_map(Weak::upgrade).collect(),
+        contexts: all.contexts.iter().filter_map(Weak::upgrade).collect(),
     };
     frozen.qps.iter().for_each(|qp| qp.freeze());
     frozen.srqs.iter().for_each(|srq| srq.freeze());
     frozen.cqs.iter().for_each(|cq| cq.freeze());
     MrTable::global().freeze();
+    frozen.contexts.iter().for_each(|context| context.handles().freeze());
     std::mem::forget(registry);
     frozen
 }
@@ -84,6 +87,7 @@ pub(super) fn freeze() -> Frozen {
 pub(super) unsafe fn thaw(frozen: &Frozen) {
     // SAFETY: all of these were locked by `freeze`, and nobody else can have unlocked them.
     unsafe {
+        frozen.contexts.iter().for_each(|context| context.handles().thaw());
         MrTable::global().thaw();
         frozen.cqs.iter().for_each(|cq| cq.thaw());
         frozen.srqs.iter().for_each(|srq| srq.thaw());

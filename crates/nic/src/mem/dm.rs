@@ -8,7 +8,7 @@ use crate::Context;
 use crate::error::{Error, Result, invalid};
 use crate::sys;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub const MAX_DM: u64 = 64 << 20;
 /// Greatest alignment, as a power of 2.
 const MAX_ALIGN: u32 = 30;
-/// What offsets of copies are multiples of.
+/// What offsets and lengths of copies are multiples of.
 const COPY_ALIGN: u64 = 4;
 const PAGE: usize = 4096;
 /// The name of the memfds, which tells that they are device memory.
@@ -36,9 +36,10 @@ pub struct Dm {
     fd: OwnedFd,
     base: Mapping,
     len: u64,
-    /// What this process's total counts.
+    /// What this process's total counts; 0 for memory of another process.
     counted: u64,
     users: AtomicUsize,
+    handle: u32,
 }
 
 /// Address space of the adapter, given back when it is dropped.
@@ -115,12 +116,39 @@ impl Dm {
         }
         make(len, log_align)
             .map(|(fd, base)| {
-                let users = AtomicUsize::new(0);
-                Arc::new(Self { context: context.clone(), fd, base, len, counted, users })
+                Arc::new_cyclic(|this| {
+                    let handle = context.handles().add_dm(this.clone(), fd.as_raw_fd(), len);
+                    let (context, users) = (context.clone(), AtomicUsize::new(0));
+                    Self { context, fd, base, len, counted, users, handle }
+                })
             })
             .inspect_err(|_| {
                 ALLOCATED.fetch_sub(counted, Ordering::Relaxed);
             })
+    }
+
+    /// The memory `handle` of another process, which keeps its descriptor at `path`.
+    ///
+    /// # Errors
+    /// It can't be opened or mapped, or it is no device memory of `len` bytes.
+    pub(crate) fn of_another(context: &Arc<Context>, path: &str, len: u64, handle: u32) -> Result<Arc<Self>> {
+        let os = |error| Error::os("opening the device memory of another process")(error);
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(os)?;
+        let fd = OwnedFd::from(file);
+        let whole = len.next_multiple_of(PAGE as u64);
+        let (seals, size) = (sys::seals(fd.as_raw_fd()), sys::file_size(fd.as_raw_fd()).map_err(os)?);
+        if !seals.is_ok_and(|seals| seals & SEALS == SEALS) || size != whole {
+            return invalid!("{path} is no device memory of {len} bytes");
+        }
+        let base = Mapping::new(fd.as_raw_fd(), 0, whole as usize, 1, true).map_err(os)?;
+        let (context, users) = (context.clone(), AtomicUsize::new(0));
+        Ok(Arc::new(Self { context, fd, base, len, counted: 0, users, handle }))
+    }
+
+    /// Names it to those who import it.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
     }
 
     /// The device context it belongs to.
@@ -149,8 +177,8 @@ impl Dm {
                 self.len
             )));
         }
-        if !offset.is_multiple_of(COPY_ALIGN) {
-            return invalid!("the offset {offset} isn't a multiple of {COPY_ALIGN}");
+        if !offset.is_multiple_of(COPY_ALIGN) || !len.is_multiple_of(COPY_ALIGN) {
+            return invalid!("a copy of {len} bytes at {offset}: both are multiples of {COPY_ALIGN}");
         }
         Ok(offset as usize)
     }
@@ -159,7 +187,7 @@ impl Dm {
     ///
     /// # Errors
     /// [`Error::Fault`] for a range outside of the device memory, or program memory that isn't there; [`Error::Invalid`]
-    /// for an offset that isn't a multiple of 4.
+    /// for an offset or a length that isn't a multiple of 4.
     pub fn copy_in(&self, offset: u64, from: u64, len: u64) -> Result<()> {
         let at = self.range(offset, len)?;
         if len == 0 {
@@ -204,13 +232,18 @@ impl Dm {
         self.users.fetch_sub(1, Ordering::Release);
     }
 
-    /// May it be freed (ibv_free_dm(3))?
+    /// Ends it (ibv_free_dm(3)).
     ///
     /// # Errors
     /// [`Error::Busy`] while a memory region is registered on it.
-    pub fn check_unused(&self) -> Result<()> {
+    pub fn free(&self) -> Result<()> {
         match self.users.load(Ordering::Acquire) {
-            0 => Ok(()),
+            0 => {
+                if self.counted > 0 {
+                    self.context.handles().remove(self.handle);
+                }
+                Ok(())
+            }
             n => Err(Error::Busy(format!("{n} memory regions are still registered on this device memory"))),
         }
     }
@@ -232,18 +265,7 @@ fn make(len: u64, log_align: u32) -> Result<(OwnedFd, Mapping)> {
     let whole = (len as usize).next_multiple_of(PAGE);
     let fd = sys::memfd(NAME, whole).map_err(no_memory)?;
     sys::add_seals(fd.raw(), SEALS | libc::F_SEAL_SEAL).map_err(no_memory)?;
-    let own = duplicate(fd.raw()).map_err(no_memory)?;
+    let own = sys::duplicate(fd.raw()).map_err(no_memory)?;
     let base = Mapping::new(own.as_raw_fd(), 0, whole, 1 << log_align, true).map_err(no_memory)?;
     Ok((own, base))
-}
-
-/// A duplicate that a fork's child keeps.
-pub(super) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: takes no pointer.
-    let fd = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just made, and owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }

@@ -47,7 +47,7 @@ impl DmaBuf {
     /// what mmap(2) says.
     pub(super) fn map(fd: RawFd, offset: u64, len: u64, writable: bool) -> Result<Self> {
         let os = Error::os("mapping a dma-buf");
-        let fd = match dm::duplicate(fd) {
+        let fd = match sys::duplicate(fd) {
             Ok(fd) => fd,
             Err(error) => return Err(os(error)),
         };

@@ -13,10 +13,11 @@ mod mr;
 mod pd;
 mod queues;
 
+pub(crate) use copy::Fault;
 pub use dm::{Dm, MAX_DM};
 pub(crate) use mappings::mappings_permit;
 pub(crate) use mr::{MAX_MR, MrTable};
 pub use mr::{Mr, MrAccess, MrInit};
-pub use pd::Pd;
+pub use pd::{Pd, PdHold};
 pub(crate) use queues::Ring;
 pub use queues::{Given, QueueKind, QueueMemory};

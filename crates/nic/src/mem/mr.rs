@@ -6,12 +6,14 @@
 
 use super::dmabuf::DmaBuf;
 use super::{Dm, Pd, copy};
+use crate::Context;
 use crate::error::{Error, Result, invalid};
+use crate::share::{Foreign, Region, rights_bits};
 use crate::shm;
 use ferroce_proto::{RemoteAccess, RemoteError, Sge};
 use parking_lot::RwLock;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Regions there may be at once.
 pub(crate) const MAX_MR: usize = 1 << 20;
@@ -43,6 +45,9 @@ pub struct MrInit {
 #[derive(Debug)]
 pub struct Mr {
     key: u32,
+    /// By which others import it, and the context that knows it by that.
+    handle: u32,
+    home: Option<Weak<Context>>,
     gate: RwLock<Option<Registered>>,
 }
 
@@ -52,38 +57,66 @@ struct Registered {
     init: MrInit,
     pd: Arc<Pd>,
     backing: Backing,
+    /// Of another process.
+    imported: bool,
 }
 
 /// What a region's bytes are, besides memory at an address.
 #[derive(Debug)]
 enum Backing {
     Program,
-    Dm(Arc<Dm>),
+    Dm {
+        dm: Arc<Dm>,
+        offset: u64,
+    },
     DmaBuf(DmaBuf),
+    /// Memory of another process.
+    Foreign(Foreign),
 }
 
 impl Registered {
     /// Other processes may reach the memory at its address, as far as the rights go.
     fn is_listed(&self) -> bool {
-        !matches!(self.backing, Backing::DmaBuf(_))
+        matches!(self.backing, Backing::Program | Backing::Dm { .. }) && !self.imported
     }
 
-    fn publish(&self, key: u32) {
+    /// Tells other processes what the region is: those with a QP that reaches it, and those that may import it.
+    fn publish(&self, key: u32, handle: u32, home: Option<&Weak<Context>>) {
+        let MrInit { addr, length, iova, access } = self.init;
+        let (dm, addr) = match &self.backing {
+            Backing::Dm { dm, offset } => (dm.handle(), *offset),
+            _ => (0, addr),
+        };
+        let region = Region { pd: self.pd.handle(), dm, rights: rights_bits(access), addr, iova, length };
+        if let Some(home) = home.and_then(Weak::upgrade).filter(|_| self.is_listed()) {
+            home.handles().list_mr(handle, region);
+        }
+        self.publish_to_peers(key);
+    }
+
+    fn publish_to_peers(&self, key: u32) {
         if let Some(directory) = shm::own_directory().filter(|_| self.is_listed()) {
             directory.publish_region(key, self.pd.id(), &self.init);
         }
     }
 
     /// Runs `f`, which touches the memory.
-    fn accessed<R>(&self, write: bool, f: impl FnOnce() -> R) -> R {
+    fn accessed<R>(
+        &self,
+        addr: u64,
+        len: u64,
+        write: bool,
+        f: impl FnOnce(u64) -> std::result::Result<R, copy::Fault>,
+    ) -> std::result::Result<R, copy::Fault> {
         match &self.backing {
-            Backing::DmaBuf(buffer) => buffer.accessed(write, f),
-            _ => f(),
+            Backing::DmaBuf(buffer) => buffer.accessed(write, || f(addr)),
+            Backing::Foreign(foreign) => foreign.accessed(addr, len, write, f),
+            Backing::Program | Backing::Dm { .. } => f(addr),
         }
     }
 
     fn end(self) {
-        if let Backing::Dm(dm) = &self.backing {
+        if let Backing::Dm { dm, .. } = &self.backing {
             dm.release();
         }
         self.pd.release();
@@ -119,7 +152,7 @@ impl Mr {
     /// when all keys are taken.
     pub fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
         check(&init)?;
-        TABLE.insert(pd, init, Backing::Program)
+        TABLE.insert(pd, init, Backing::Program, None)
     }
 
     /// Registers `length` bytes of device memory from `offset` on; addresses count from 0 (ibv_reg_dm_mr(3)).
@@ -140,9 +173,45 @@ impl Mr {
             return invalid!("{offset}+{length} is outside of {} bytes of device memory", dm.len());
         }
         let init = MrInit { addr: dm.addr() + offset, length, iova: 0, access };
+        // A region of no byte is possible here.
+        check(&MrInit { addr: dm.addr(), length: dm.len(), ..init })?;
+        dm.hold();
+        TABLE.insert(pd, init, Backing::Dm { dm: dm.clone(), offset }, None).inspect_err(|_| dm.release())
+    }
+
+    /// A region of another process on device memory of it. `init.addr` is the offset there.
+    pub(crate) fn import_dm(pd: &Arc<Pd>, dm: &Arc<Dm>, init: MrInit, handle: u32) -> Result<Arc<Self>> {
+        let offset = init.addr;
+        if offset.checked_add(init.length).is_none_or(|end| end > dm.len()) {
+            return invalid!("{offset}+{} is outside of {} bytes of device memory", init.length, dm.len());
+        }
+        let init = MrInit { addr: dm.addr() + offset, ..init };
         check(&init)?;
         dm.hold();
-        TABLE.insert(pd, init, Backing::Dm(dm.clone())).inspect_err(|_| dm.release())
+        let backing = Backing::Dm { dm: dm.clone(), offset };
+        TABLE.insert(pd, init, backing, Some(handle)).inspect_err(|_| dm.release())
+    }
+
+    /// A region of memory of another process.
+    pub(crate) fn import_foreign(
+        pd: &Arc<Pd>,
+        memory: Foreign,
+        init: MrInit,
+        handle: u32,
+    ) -> Result<Arc<Self>> {
+        if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
+            return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
+        }
+        TABLE.insert(pd, init, Backing::Foreign(memory), Some(handle))
+    }
+
+    /// Ends what an import has made (ibv_unimport_mr(3)): the region of another context goes on to exist.
+    ///
+    /// # Errors
+    /// As [`Mr::deregister`].
+    pub fn unimport(&self) -> Result<()> {
+        let imported = self.gate.read_recursive().as_ref().is_some_and(|registered| registered.imported);
+        if imported { self.deregister() } else { Ok(()) }
     }
 
     /// Registers `length` bytes from `offset` on of the dma-buf behind `fd`, which stays the caller's
@@ -168,7 +237,7 @@ impl Mr {
         let buffer = DmaBuf::map(fd, offset, length, access.local_write)?;
         let init = MrInit { addr: buffer.addr(), length, iova, access };
         check(&init)?;
-        TABLE.insert(pd, init, Backing::DmaBuf(buffer))
+        TABLE.insert(pd, init, Backing::DmaBuf(buffer), None)
     }
 
     /// What it is registered as at present.
@@ -180,6 +249,12 @@ impl Mr {
             Some(registered) => Ok(registered.init),
             None => invalid!("the memory region is deregistered"),
         }
+    }
+
+    /// Names it to those who import it.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
     }
 
     /// The key, local and remote alike.
@@ -209,7 +284,7 @@ impl Mr {
             pd.hold();
             std::mem::replace(&mut registered.pd, pd.clone()).release();
         }
-        registered.publish(self.key);
+        registered.publish(self.key, self.handle, self.home.as_ref());
         Ok(())
     }
 
@@ -224,6 +299,9 @@ impl Mr {
         let registered = self.gate.write().take();
         if let Some(registered) = registered {
             TABLE.remove(self.key);
+            if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
+                home.handles().remove(self.handle);
+            }
             registered.end();
         }
         Ok(())
@@ -262,7 +340,8 @@ impl MrTable {
         &TABLE
     }
 
-    fn insert(&self, pd: &Arc<Pd>, init: MrInit, backing: Backing) -> Result<Arc<Mr>> {
+    /// Gives a region its key, and a handle unless it has the one of another process.
+    fn insert(&self, pd: &Arc<Pd>, init: MrInit, backing: Backing, handle: Option<u32>) -> Result<Arc<Mr>> {
         let mut slots = self.slots.write();
         let index = match slots.free.pop() {
             Some(index) => index as usize,
@@ -276,9 +355,13 @@ impl MrTable {
         slot.tag = slot.tag.wrapping_add(1);
         // Index 0 would give keys that look like small integers; keys start at 0x101.
         let key = (index as u32 + 1) << 8 | u32::from(slot.tag);
-        let registered = Registered { init, pd: pd.clone(), backing };
-        registered.publish(key);
-        let mr = Arc::new(Mr { key, gate: RwLock::new(Some(registered)) });
+        let registered = Registered { init, pd: pd.clone(), backing, imported: handle.is_some() };
+        let mr = Arc::new_cyclic(|this| {
+            let home = handle.is_none().then(|| Arc::downgrade(pd.context()));
+            let handle = handle.unwrap_or_else(|| pd.context().handles().add_mr(this.clone()));
+            registered.publish(key, handle, home.as_ref());
+            Mr { key, handle, home, gate: RwLock::new(Some(registered)) }
+        });
         slot.region = Some(mr.clone());
         pd.hold();
         Ok(mr)
@@ -289,7 +372,7 @@ impl MrTable {
         let slots = self.slots.read();
         for mr in slots.regions.iter().filter_map(|slot| slot.region.as_ref()) {
             if let Some(registered) = &*mr.gate.read_recursive() {
-                registered.publish(mr.key);
+                registered.publish_to_peers(mr.key);
             }
         }
     }
@@ -337,6 +420,18 @@ impl MrTable {
         write: bool,
         f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
     ) -> std::result::Result<(), ()> {
+        let length = u64::from(sge.length);
+        self.find_local(pd, sge, write, |registered, addr| registered.accessed(addr, length, write, f))
+    }
+
+    /// Runs `f` with the region of `sge` and the address in it, which `f` doesn't touch.
+    fn find_local(
+        &self,
+        pd: u32,
+        sge: &Sge,
+        write: bool,
+        f: impl FnOnce(&Registered, u64) -> std::result::Result<(), copy::Fault>,
+    ) -> std::result::Result<(), ()> {
         if sge.length == 0 {
             return Ok(());
         }
@@ -348,17 +443,20 @@ impl MrTable {
             return Err(());
         }
         let addr = translate(init, sge.addr, u64::from(sge.length)).ok_or(())?;
-        registered.accessed(write, || f(addr)).map_err(|copy::Fault| ())
+        f(registered, addr).map_err(|copy::Fault| ())
     }
 
-    /// Whether `len` bytes of `sge` may be read by the program's QPs, and by the process of a peer at their address.
+    /// Whether a peer's process may read what `sge` names at its address.
     ///
     /// # Errors
-    /// As [`MrTable::local`].
+    /// As [`MrTable::local`], for reading.
     pub(crate) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, ()> {
-        self.local(pd, &Sge { ..*sge }, false, |_| Ok(()))?;
-        let mr = self.lookup(sge.lkey);
-        Ok(mr.is_none_or(|mr| mr.gate.read_recursive().as_ref().is_some_and(Registered::is_listed)))
+        let mut listed = true;
+        self.find_local(pd, sge, false, |registered, _| {
+            listed = registered.is_listed();
+            Ok(())
+        })?;
+        Ok(listed)
     }
 
     /// Runs `f` with the program address of a remote peer's range, while the region can't be revoked.
@@ -375,6 +473,38 @@ impl MrTable {
         access: RemoteAccess,
         f: impl FnOnce(u64) -> std::result::Result<R, copy::Fault>,
     ) -> std::result::Result<R, RemoteError> {
+        let write = access != RemoteAccess::Read;
+        self.find_remote(pd, rkey, va, len, access, |registered, addr| match (&registered.backing, access) {
+            // Atomics are instructions of the process that has the memory.
+            (Backing::Foreign(_), RemoteAccess::Atomic) => Err(copy::Fault),
+            _ => registered.accessed(addr, len, write, f),
+        })
+    }
+
+    /// Whether a remote peer may do `access` to a range.
+    ///
+    /// # Errors
+    /// [`RemoteError::Access`] when it may not.
+    pub(crate) fn check_remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> std::result::Result<(), RemoteError> {
+        self.find_remote(pd, rkey, va, len, access, |_, _| Ok(()))
+    }
+
+    fn find_remote<R>(
+        &self,
+        pd: u32,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+        f: impl FnOnce(&Registered, u64) -> std::result::Result<R, copy::Fault>,
+    ) -> std::result::Result<R, RemoteError> {
         let mr = self.lookup(rkey).ok_or(RemoteError::Access)?;
         let gate = mr.gate.read_recursive();
         let registered = gate.as_ref().ok_or(RemoteError::Access)?;
@@ -388,8 +518,7 @@ impl MrTable {
             return Err(RemoteError::Access);
         }
         let addr = translate(init, va, len).ok_or(RemoteError::Access)?;
-        let write = access != RemoteAccess::Read;
-        registered.accessed(write, || f(addr)).map_err(|copy::Fault| RemoteError::Operational)
+        f(registered, addr).map_err(|copy::Fault| RemoteError::Operational)
     }
 }
 

@@ -3,15 +3,19 @@
 use super::QueueMemory;
 use crate::Context;
 use crate::error::{Error, Result};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// A protection domain (ibv_alloc_pd(3)): regions, windows, address handles and QPs of one domain may work together.
 #[derive(Debug)]
 pub struct Pd {
     id: u32,
     context: Arc<Context>,
-    users: AtomicUsize,
+    /// Those of a domain that is imported within the process count as the original's.
+    users: Arc<AtomicUsize>,
+    /// By which others import it, and the context that knows it by that.
+    handle: u32,
+    home: Option<Weak<Context>>,
     /// What a parent domain is made on.
     base: Option<Arc<Pd>>,
     /// Where the queues of its objects lie; `None`: wherever the adapter likes.
@@ -22,10 +26,30 @@ impl Pd {
     /// A new domain of `context`.
     #[must_use]
     pub fn alloc(context: &Arc<Context>) -> Arc<Self> {
+        Self::new(context, None)
+    }
+
+    fn new(context: &Arc<Context>, handle: Option<u32>) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let users = AtomicUsize::new(0);
-        Arc::new(Self { id, context: context.clone(), users, base: None, queues: None })
+        Arc::new_cyclic(|this| {
+            let home = handle.is_none().then(|| Arc::downgrade(context));
+            let handle = handle.unwrap_or_else(|| context.handles().add_pd(this.clone()));
+            let (context, users) = (context.clone(), Arc::default());
+            Self { id, context, users, handle, home, base: None, queues: None }
+        })
+    }
+
+    /// What stands here for the domain `handle` of another process.
+    pub(crate) fn of_another(context: &Arc<Context>, handle: u32) -> Arc<Self> {
+        Self::new(context, Some(handle))
+    }
+
+    /// The same domain, for objects of another context.
+    pub(crate) fn shared(original: &Arc<Self>, context: &Arc<Context>) -> Arc<Self> {
+        let Self { id, handle, .. } = **original;
+        let (users, home, queues) = (original.users.clone(), original.home.clone(), original.queues.clone());
+        Arc::new(Self { id, context: context.clone(), users, handle, home, base: None, queues })
     }
 
     /// A parent domain of `base` (ibv_alloc_parent_domain(3)): the same domain, with the objects made on it counted
@@ -33,13 +57,20 @@ impl Pd {
     #[must_use]
     pub fn parent(base: &Arc<Self>, queues: Option<Arc<dyn QueueMemory>>) -> Arc<Self> {
         base.hold();
-        let (context, users) = (base.context.clone(), AtomicUsize::new(0));
-        Arc::new(Self { id: base.id, context, users, base: Some(base.clone()), queues })
+        let Self { id, handle, .. } = **base;
+        let (context, users) = (base.context.clone(), Arc::default());
+        Arc::new(Self { id, context, users, handle, home: None, base: Some(base.clone()), queues })
     }
 
     /// Where the queues of its objects lie, if the program has a say in it.
     pub(crate) fn queues(&self) -> Option<&Arc<dyn QueueMemory>> {
         self.queues.as_ref()
+    }
+
+    /// Names it to those who import it.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
     }
 
     /// The device context it belongs to.
@@ -69,6 +100,9 @@ impl Pd {
         if let Some(base) = &self.base {
             base.release();
         }
+        if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
+            home.handles().remove(self.handle);
+        }
         Ok(())
     }
 
@@ -81,5 +115,24 @@ impl Pd {
             0 => Ok(()),
             n => Err(Error::Busy(format!("{n} objects still belong to this protection domain"))),
         }
+    }
+}
+
+/// Keeps a domain from being freed while it exists.
+#[derive(Debug)]
+pub struct PdHold(Arc<Pd>);
+
+impl PdHold {
+    /// Holds `pd`.
+    #[must_use]
+    pub fn new(pd: &Arc<Pd>) -> Self {
+        pd.hold();
+        Self(pd.clone())
+    }
+}
+
+impl Drop for PdHold {
+    fn drop(&mut self) {
+        self.0.release();
     }
 }

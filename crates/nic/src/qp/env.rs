@@ -328,7 +328,7 @@ impl Env for QpEnv<'_> {
         len: u64,
         access: RemoteAccess,
     ) -> Result<(), RemoteError> {
-        MrTable::global().remote(self.pd(), rkey, va, len, access, |_| Ok(()))
+        MrTable::global().check_remote(self.pd(), rkey, va, len, access)
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64, payload: &RxPayload<'_>) -> Result<(), RemoteError> {

@@ -31,5 +31,7 @@ pub mod untrusted;
 pub(crate) use directory::{Purpose, forget_after_fork, own as own_directory};
 pub(crate) use link::{Link, Peer, Sent};
 pub(crate) use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
+pub(crate) use memory::{Shared, SharedMemory};
 pub(crate) use payload::{Received, RingBytes, ShmPayload};
+pub(crate) use peer_memory::PeerMemory;
 pub(crate) use record::{MAX_PAYLOAD, MAX_PIECES, Piece, Pieces};

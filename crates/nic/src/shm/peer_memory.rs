@@ -9,7 +9,7 @@ pub(crate) struct PeerMemory {
 impl PeerMemory {
     /// The memory of process `pid`, if this process may copy there and it is the one that has `cookie` at `at`: in
     /// another PID namespace, or after a while, the number can be somebody else's.
-    pub(super) fn probe(pid: i32, at: u64, cookie: u64) -> Option<Self> {
+    pub(crate) fn probe(pid: i32, at: u64, cookie: u64) -> Option<Self> {
         let this = (pid > 0).then_some(Self { pid })?;
         let mut bytes = [0u8; 8];
         (this.read(at, bytes.as_mut_ptr() as u64, 8) && u64::from_ne_bytes(bytes) == cookie).then_some(this)

@@ -2,7 +2,7 @@
 
 use super::{EngineFd, check, fd_of, read_file};
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
 /// A memfd of `len` bytes, close-on-exec, that may be sealed.
@@ -35,6 +35,26 @@ pub fn memfd(name: &std::ffi::CStr, len: usize) -> io::Result<EngineFd> {
 pub fn add_seals(fd: RawFd, seals: i32) -> io::Result<()> {
     // SAFETY: takes no pointer.
     check(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_ADD_SEALS, seals) }).map(drop)
+}
+
+/// A duplicate that a fork's child keeps, close-on-exec.
+///
+/// # Errors
+/// That of `fcntl(2)`.
+pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointer.
+    let fd = check(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) })?;
+    // SAFETY: just made, and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// A duplicate of the adapter's own, close-on-exec.
+///
+/// # Errors
+/// That of `fcntl(2)`.
+pub fn duplicate_engine(fd: RawFd) -> io::Result<EngineFd> {
+    // SAFETY: takes no pointer.
+    fd_of(|| unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) })
 }
 
 /// The seals of a memfd.

@@ -178,3 +178,16 @@ numbers! {
 
 /// Of rdma-core v65; older headers don't have it.
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC: u32 = 1 << 2;
+/// `enum ibv_mr_init_attr_mask` (v65).
+pub const IBV_REG_MR_MASK_IOVA: u64 = 1 << 0;
+pub const IBV_REG_MR_MASK_ADDR: u64 = 1 << 1;
+pub const IBV_REG_MR_MASK_FD: u64 = 1 << 2;
+pub const IBV_REG_MR_MASK_FD_OFFSET: u64 = 1 << 3;
+pub const IBV_REG_MR_MASK_DMAH: u64 = 1 << 4;
+pub const IBV_REG_MR_MASK_BUF: u64 = 1 << 5;
+/// `enum ibv_dmah_init_attr_mask` (v65).
+pub const IBV_DMAH_INIT_ATTR_MASK_CPU_ID: u32 = 1 << 0;
+pub const IBV_DMAH_INIT_ATTR_MASK_PH: u32 = 1 << 1;
+pub const IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE: u32 = 1 << 2;
+/// The greatest of `enum ibv_tph_mem_type` (v65).
+pub const IBV_TPH_MEM_TYPE_PM: u8 = 1;

@@ -1,0 +1,162 @@
+//! Objects that another context of the host may import (ibv_import_device(3)): each context's *ledger* lists its domains,
+//! regions and device memory by handle, and its descriptor is the context's `cmd_fd`.
+//!
+//! In here: handles, the ledger, and the importing side, in this process or another.
+//! Out of here: what the objects are.
+
+mod import;
+mod ledger;
+
+use crate::error::{Error, Result};
+use crate::mem::{Dm, Mr, Pd};
+pub(crate) use import::{Foreign, Origin, to_bits as rights_bits};
+use ledger::{Kind, Ledger};
+use parking_lot::Mutex;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Weak};
+
+/// A handle is an index (22 bits) and a tag that changes at each reuse of the index.
+const INDEX_BITS: u32 = 22;
+const MAX_TAG: u32 = (1 << (32 - INDEX_BITS)) - 1;
+
+/// Objects of a context by handle.
+#[derive(Debug)]
+pub(crate) struct Handles {
+    /// What others see of them; not there where the system has no memfd for it, or in an imported context.
+    ledger: Option<Ledger>,
+    /// The ledger's descriptor, as the program knows it. A fork's child keeps it: it leads to the parent's objects.
+    cmd_fd: Option<OwnedFd>,
+    slots: Mutex<Slots>,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    all: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    tag: u32,
+    object: Option<Object>,
+}
+
+#[derive(Debug, Clone)]
+enum Object {
+    Pd(Weak<Pd>),
+    Mr(Weak<Mr>),
+    Dm(Weak<Dm>),
+}
+
+impl Handles {
+    /// The handles of a new context of device `name`.
+    pub(crate) fn new(name: &str) -> Self {
+        let ledger = Ledger::create(name)
+            .inspect_err(|why| tracing::debug!(%why, "the context can't be imported by others"))
+            .ok();
+        let cmd_fd = ledger.as_ref().and_then(|ledger| crate::sys::duplicate(ledger.fd()).ok());
+        Self { ledger, cmd_fd, slots: Mutex::default() }
+    }
+
+    /// Those of a context that was imported through `cmd_fd`.
+    fn imported(cmd_fd: OwnedFd) -> Self {
+        Self { ledger: None, cmd_fd: Some(cmd_fd), slots: Mutex::default() }
+    }
+
+    pub(crate) fn cmd_fd(&self) -> RawFd {
+        self.cmd_fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    fn ledger(&self) -> Option<&Ledger> {
+        self.ledger.as_ref().filter(|ledger| !ledger.is_inherited())
+    }
+
+    fn add(&self, object: Object) -> u32 {
+        let mut slots = self.slots.lock();
+        let index = slots.free.pop().unwrap_or_else(|| {
+            slots.all.push(Slot { tag: 0, object: None });
+            slots.all.len() as u32 - 1
+        });
+        let slot = &mut slots.all[index as usize];
+        slot.tag = slot.tag % MAX_TAG + 1;
+        slot.object = Some(object);
+        slot.tag << INDEX_BITS | index
+    }
+
+    pub(crate) fn add_pd(&self, pd: Weak<Pd>) -> u32 {
+        let handle = self.add(Object::Pd(pd));
+        self.publish(handle, Kind::Pd, [0; 4]);
+        handle
+    }
+
+    pub(crate) fn add_dm(&self, dm: Weak<Dm>, fd: RawFd, len: u64) -> u32 {
+        let handle = self.add(Object::Dm(dm));
+        self.publish(handle, Kind::Dm, [fd as u64, len, 0, 0]);
+        handle
+    }
+
+    /// A region; one that others can't reach is listed by [`Handles::list_mr`] never.
+    pub(crate) fn add_mr(&self, mr: Weak<Mr>) -> u32 {
+        self.add(Object::Mr(mr))
+    }
+
+    /// Says what a region is, or has become.
+    pub(crate) fn list_mr(&self, handle: u32, region: Region) {
+        self.publish(handle, Kind::Mr, region.to_words());
+    }
+
+    fn publish(&self, handle: u32, kind: Kind, words: [u64; 4]) {
+        if let Some(ledger) = self.ledger() {
+            ledger.publish(handle & ((1 << INDEX_BITS) - 1), handle, kind, words);
+        }
+    }
+
+    /// Ends a handle: nobody imports the object any more.
+    pub(crate) fn remove(&self, handle: u32) {
+        let index = handle & ((1 << INDEX_BITS) - 1);
+        let mut slots = self.slots.lock();
+        let Some(slot) = slots.all.get_mut(index as usize).filter(|slot| slot.tag == handle >> INDEX_BITS)
+        else {
+            return;
+        };
+        if slot.object.take().is_some() {
+            if let Some(ledger) = self.ledger() {
+                ledger.withdraw(index);
+            }
+            slots.free.push(index);
+        }
+    }
+
+    fn get(&self, handle: u32) -> Option<Object> {
+        let slots = self.slots.lock();
+        let slot = slots.all.get((handle & ((1 << INDEX_BITS) - 1)) as usize)?;
+        slot.object.clone().filter(|_| slot.tag == handle >> INDEX_BITS)
+    }
+
+    /// Keeps the handles still over a fork.
+    pub(crate) fn freeze(&self) {
+        std::mem::forget(self.slots.lock());
+    }
+
+    /// Undoes `freeze`.
+    ///
+    /// # Safety
+    /// This thread, or in a child its original, has frozen them.
+    pub(crate) unsafe fn thaw(&self) {
+        // SAFETY: locked by `freeze`, says the caller.
+        unsafe { self.slots.force_unlock() };
+    }
+}
+
+/// ENOENT, which the kernel says of a handle that names nothing of this kind.
+fn no_such(what: &'static str) -> Error {
+    Error::Os { what, source: io::Error::from_raw_os_error(libc::ENOENT) }
+}
+
+/// The object behind a weak reference from a table of handles.
+fn alive<T>(weak: &Weak<T>, what: &'static str) -> Result<Arc<T>> {
+    weak.upgrade().ok_or_else(|| no_such(what))
+}
+
+pub(crate) use ledger::Region;
