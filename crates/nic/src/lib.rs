@@ -42,7 +42,7 @@ pub use shm::untrusted;
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{
-    Access, Completion, Counters, Data, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList, UdTarget, WcOpcode,
-    WcStatus,
+    Access, Completion, Counters, Data, Placement, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList, UdTarget,
+    WcOpcode, WcStatus,
 };
 pub use ferroce_wire::Service;

@@ -17,6 +17,11 @@ pub(crate) struct Range {
     pub(crate) srqn: Option<u32>,
 }
 
+impl Range {
+    /// What an atomic write and a flush are answered with.
+    pub(crate) const NOTHING: Self = Self { rest: Reth { va: 0, rkey: 0, dma_len: 0 }, srqn: None };
+}
+
 /// A READ being answered.
 #[derive(Clone, Copy, Debug)]
 struct Read {

@@ -2,7 +2,7 @@
 
 use crate::requester::charge;
 use crate::rnr::rnr_delay;
-use crate::{Data, Env, Instant, Payload, PlaceError, Qp, WcStatus, psn};
+use crate::{Data, Env, Instant, Payload, PlaceError, Qp, SendOp, WcStatus, psn};
 use core::time::Duration;
 use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
 
@@ -215,7 +215,11 @@ impl<A: Clone> Qp<A> {
             return;
         };
         let packet = (self.req.una - wqe.first) as u32;
-        let (offset, bytes) = wqe.slice(packet, mtu);
+        // An atomic write or a flush is answered like a READ of nothing.
+        let (offset, bytes) = match wqe.wr.op {
+            SendOp::Read { .. } => wqe.slice(packet, mtu),
+            _ => (0, 0),
+        };
         let last = packet + 1 == wqe.packets;
         let ends = headers.bth.opcode.is_last() || headers.bth.opcode.is_only();
         // A long READ was asked for in pieces, each of which has its own "last": only the end must be one.

@@ -1,6 +1,6 @@
 //! What the transport needs of the world around one queue pair.
 
-use crate::{AtomicOp, Completion, QpEvent, RecvWqe, SendWr, Sge};
+use crate::{AtomicOp, Completion, Placement, QpEvent, RecvWqe, SendWr, Sge};
 use ferroce_wire::Headers;
 
 /// The payload of an incoming packet, however the fabric holds it.
@@ -11,11 +11,21 @@ pub trait Payload {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Copies all of it.
+    ///
+    /// # Errors
+    /// [`PlaceError::Lost`] when it couldn't be had; [`PlaceError::Memory`] when `to` isn't as long as it is.
+    fn copy(&self, to: &mut [u8]) -> Result<(), PlaceError>;
 }
 
 impl Payload for &[u8] {
     fn len(&self) -> usize {
         (**self).len()
+    }
+
+    fn copy(&self, to: &mut [u8]) -> Result<(), PlaceError> {
+        let whole = to.len() == self.len();
+        whole.then(|| to.copy_from_slice(self)).ok_or(PlaceError::Memory)
     }
 }
 
@@ -65,6 +75,9 @@ pub enum RemoteAccess {
     Read,
     Write,
     Atomic,
+    /// An atomic write.
+    Store,
+    Flush(Placement),
 }
 
 /// Why a remote peer's access was refused.
@@ -177,6 +190,16 @@ pub trait Env {
     /// # Errors
     /// The NAK to send.
     fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError>;
+    /// Places what was written to `range` (address and length) of a region, or to all of it, where `placement` says.
+    ///
+    /// # Errors
+    /// The NAK to send.
+    fn flush_remote(
+        &mut self,
+        rkey: u32,
+        range: Option<(u64, u64)>,
+        placement: Placement,
+    ) -> Result<(), RemoteError>;
     /// Invalidates a remote key (SEND with invalidate; local invalidate).
     ///
     /// # Errors

@@ -30,6 +30,6 @@ pub use qp::{MAX_MESSAGE, Qp};
 pub use rnr::rnr_delay;
 pub use time::Instant;
 pub use types::{
-    Access, AtomicOp, Completion, Data, PostError, QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge,
-    SgeList, UdTarget, WcOpcode, WcStatus,
+    Access, AtomicOp, Completion, Data, Placement, PostError, QpEvent, QpParams, QpState, RecvWqe, SendOp,
+    SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus,
 };

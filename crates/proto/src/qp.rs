@@ -190,6 +190,8 @@ impl<A: Clone> Qp<A> {
                 Service::Rc | Service::Xrc,
                 SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. },
             ) => !inline,
+            (Service::Rc, SendOp::AtomicWrite { .. }) => wr.data.len() == 8,
+            (Service::Rc, SendOp::Flush { placement, .. }) => placement.bits() != 0 && wr.data.is_empty(),
             _ => false,
         }
     }
@@ -370,6 +372,8 @@ impl<A: Clone> Qp<A> {
             SendOp::CompareSwap { .. } => (WcOpcode::CompSwap, 8),
             SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, 8),
             SendOp::LocalInvalidate { .. } => (WcOpcode::LocalInv, 0),
+            SendOp::AtomicWrite { .. } => (WcOpcode::AtomicWrite, 0),
+            SendOp::Flush { .. } => (WcOpcode::Flush, 0),
         };
         Completion {
             wr_id: wqe.wr.wr_id,
@@ -453,7 +457,10 @@ impl<A: Clone> Qp<A> {
 fn packets(op: &SendOp, len: u32, mtu: u32) -> u32 {
     match op {
         SendOp::LocalInvalidate { .. } => 0,
-        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => 1,
+        SendOp::CompareSwap { .. }
+        | SendOp::FetchAdd { .. }
+        | SendOp::AtomicWrite { .. }
+        | SendOp::Flush { .. } => 1,
         _ => len.div_ceil(mtu).max(1),
     }
 }
@@ -463,6 +470,7 @@ fn has_extensions(h: &Headers) -> bool {
     let op = h.bth.opcode;
     (!op.carries_xrceth() || h.xrc_srqn.is_some())
         && (!op.carries_reth() || h.reth.is_some())
+        && (!op.carries_feth() || h.flush.is_some())
         && (!op.is_atomic() || h.atomic.is_some())
         && (!op.carries_aeth() || h.aeth.is_some())
         && (!op.carries_atomic_ack() || h.atomic_ack.is_some())

@@ -3,7 +3,7 @@
 use crate::sendq::Wqe;
 use crate::window::{Pacer, Window};
 use crate::{Data, Env, Instant, Qp, QpParams, QpState, SendOp, Source, TransmitError, WcStatus, psn};
-use ferroce_wire::{AtomicEth, Headers, Operation, Reth};
+use ferroce_wire::{AtomicEth, Feth, Headers, Operation, Reth};
 use std::collections::VecDeque;
 
 /// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
@@ -432,6 +432,15 @@ impl<A: Clone> Qp<A> {
                 }
                 (source, sent) = (payload(wqe, offset, bytes), bytes);
             }
+            SendOp::AtomicWrite { va, rkey } => {
+                headers.reth = Some(Reth { va, rkey, dma_len: wqe.len });
+                (source, sent) = (payload(wqe, offset, bytes), bytes);
+            }
+            SendOp::Flush { va, rkey, len, placement, whole_region } => {
+                headers.reth = Some(Reth { va, rkey, dma_len: len });
+                headers.flush =
+                    Some(Feth { placement: placement.bits(), selectivity: u8::from(whole_region) });
+            }
             _ => (source, sent) = (payload(wqe, offset, bytes), bytes),
         }
         if last {
@@ -495,6 +504,8 @@ const fn operation(op: &SendOp, first: bool, last: bool) -> Operation {
         (SendOp::Read { .. }, ..) => O::ReadRequest,
         (SendOp::CompareSwap { .. }, ..) => O::CompareSwap,
         (SendOp::FetchAdd { .. }, ..) => O::FetchAdd,
+        (SendOp::AtomicWrite { .. }, ..) => O::AtomicWrite,
+        (SendOp::Flush { .. }, ..) => O::Flush,
         (SendOp::Write { .. } | SendOp::WriteWithImmediate { .. }, true, false) => O::WriteFirst,
         (SendOp::Write { .. } | SendOp::WriteWithImmediate { .. }, false, false) => O::WriteMiddle,
         (SendOp::Write { .. }, true, true) => O::WriteOnly,

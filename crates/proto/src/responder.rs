@@ -4,10 +4,10 @@
 use crate::answers::Range;
 use crate::execute::Message;
 use crate::{
-    AtomicOp, Env, Payload, PlaceError, Qp, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, WcStatus,
-    psn,
+    AtomicOp, Env, Payload, PlaceError, Placement, Qp, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError,
+    WcStatus, psn,
 };
-use ferroce_wire::{Headers, NakCode, Operation, Reth, Syndrome};
+use ferroce_wire::{Feth, Headers, NakCode, Operation, Reth, Syndrome};
 
 /// Why a request isn't executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,6 +174,9 @@ impl<A: Clone> Qp<A> {
             (Operation::CompareSwap | Operation::FetchAdd, _) => {
                 self.answers.atomic_again(number, self.resp.msn, limit);
             }
+            (Operation::AtomicWrite | Operation::Flush, _) => {
+                self.answers.read_again(number, 1, Range::NOTHING, self.resp.msn, limit);
+            }
             _ => self.answers.owe_ack_again(number),
         }
     }
@@ -196,7 +199,7 @@ impl<A: Clone> Qp<A> {
             return Ok(1);
         }
         if self.resp.message != Message::None
-            || !payload.is_empty()
+            || !(payload.is_empty() || opcode.has_payload())
             || self.answers.outstanding() >= usize::from(self.params.max_dest_rd_atomic)
         {
             return Err(Refusal::Invalid);
@@ -213,6 +216,8 @@ impl<A: Clone> Qp<A> {
                 AtomicOp::FetchAdd { add: atomic.swap_or_add },
                 env,
             ),
+            (Operation::AtomicWrite, Some(reth), _) => self.execute_atomic_write(reth, payload, env),
+            (Operation::Flush, Some(reth), _) => self.execute_flush(reth, headers.flush, env),
             _ => Err(Refusal::Invalid),
         }
     }
@@ -267,6 +272,54 @@ impl<A: Clone> Qp<A> {
         Ok(1)
     }
 
+    /// Annex A19.4.2: exactly 8 bytes, aligned.
+    fn execute_atomic_write<E: Env<Address = A>>(
+        &mut self,
+        reth: Reth,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) -> Result<u32, Refusal> {
+        let fits = reth.dma_len == 8 && payload.len() == 8 && reth.va.is_multiple_of(8);
+        if !self.params.access.remote_write || !fits {
+            return Err(Refusal::Invalid);
+        }
+        let mut bytes = [0; 8];
+        match payload.copy(&mut bytes) {
+            Ok(()) => {}
+            Err(PlaceError::Lost) => return Err(Refusal::Lost),
+            Err(PlaceError::Memory) => return Err(Refusal::Invalid),
+        }
+        env.atomic_remote(reth.rkey, reth.va, AtomicOp::Store { value: u64::from_ne_bytes(bytes) })?;
+        Ok(self.answer_with_nothing())
+    }
+
+    /// Annex A19.4.1. What was written before has been placed before this packet is looked at.
+    fn execute_flush<E: Env<Address = A>>(
+        &mut self,
+        reth: Reth,
+        feth: Option<Feth>,
+        env: &mut E,
+    ) -> Result<u32, Refusal> {
+        let feth = feth.ok_or(Refusal::Invalid)?;
+        let placement = Placement::from_bits(feth.placement)
+            .filter(|placement| placement.is_within(self.params.access.flush))
+            .ok_or(Refusal::Invalid)?;
+        let range = match feth.selectivity {
+            0 => Some((reth.va, u64::from(reth.dma_len))),
+            1 => None,
+            _ => return Err(Refusal::Invalid),
+        };
+        env.flush_remote(reth.rkey, range, placement)?;
+        Ok(self.answer_with_nothing())
+    }
+
+    /// The expected request is answered with a READ response without bytes; it takes one PSN.
+    fn answer_with_nothing(&mut self) -> u32 {
+        self.resp.count_message();
+        self.answers.read(self.resp.expected, 1, Range::NOTHING, self.resp.msn);
+        1
+    }
+
     /// Tells the program why its QP goes to ERR: in the completion of the receive that the request used, else by an
     /// event (IBTA 9.9.3, classes A and C).
     pub(crate) fn report_refusal<E: Env<Address = A>>(&mut self, refusal: Refusal, env: &mut E) {
@@ -292,5 +345,9 @@ impl<A: Clone> Qp<A> {
 
 /// The request is answered with data rather than an ACK.
 const fn wants_data(headers: &Headers) -> bool {
-    headers.bth.opcode.is_atomic() || matches!(headers.bth.opcode.operation, Operation::ReadRequest)
+    headers.bth.opcode.is_atomic()
+        || matches!(
+            headers.bth.opcode.operation,
+            Operation::ReadRequest | Operation::AtomicWrite | Operation::Flush
+        )
 }

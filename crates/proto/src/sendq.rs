@@ -16,9 +16,10 @@ pub(crate) struct Wqe<A> {
 }
 
 impl<A> Wqe<A> {
-    /// The responder answers it with data.
+    /// The responder answers it with data, if only with none.
     pub(crate) const fn wants_data(&self) -> bool {
-        matches!(self.wr.op, SendOp::Read { .. }) || self.is_atomic()
+        matches!(self.wr.op, SendOp::Read { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. })
+            || self.is_atomic()
     }
 
     pub(crate) const fn is_atomic(&self) -> bool {

@@ -51,10 +51,55 @@ pub enum SendOp {
         rkey: u32,
         add: u64,
     },
+    /// Writes 8 aligned bytes at once (annex A19).
+    AtomicWrite {
+        va: u64,
+        rkey: u32,
+    },
+    /// Has what was written before placed where `placement` says (annex A19): `len` bytes at `va`, or the whole region.
+    Flush {
+        va: u64,
+        rkey: u32,
+        len: u32,
+        placement: Placement,
+        whole_region: bool,
+    },
     /// Invalidates an rkey of this host; nothing goes out.
     LocalInvalidate {
         rkey: u32,
     },
+}
+
+/// Where a flush has data placed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Placement {
+    /// All of the responder's system sees it.
+    pub global: bool,
+    /// It outlives a loss of power.
+    pub persistent: bool,
+}
+
+impl Placement {
+    /// The bits of a FETH.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.global as u8 | (self.persistent as u8) << 1
+    }
+
+    /// From the bits of a FETH; `None` for none at all and unknown ones.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            1..=3 => Some(Self { global: bits & 1 != 0, persistent: bits & 2 != 0 }),
+            _ => None,
+        }
+    }
+
+    /// Nothing is asked that isn't allowed.
+    #[must_use]
+    pub const fn is_within(self, allowed: Self) -> bool {
+        self.bits() & !allowed.bits() == 0
+    }
 }
 
 /// Where a send work request's payload is (for READ and atomics: where the result goes).
@@ -173,6 +218,8 @@ pub enum WcOpcode {
     FetchAdd = 4,
     BindMw = 5,
     LocalInv = 6,
+    Flush = 8,
+    AtomicWrite = 9,
     Recv = 128,
     RecvRdmaWithImm = 129,
 }
@@ -234,6 +281,7 @@ pub struct Access {
     pub remote_write: bool,
     pub remote_read: bool,
     pub remote_atomic: bool,
+    pub flush: Placement,
 }
 
 /// Everything that `ibv_modify_qp` sets and the transport uses. Plain numbers; the caller has validated them.
@@ -308,6 +356,15 @@ pub enum PostError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum AtomicOp {
-    CompareSwap { compare: u64, swap: u64 },
-    FetchAdd { add: u64 },
+    CompareSwap {
+        compare: u64,
+        swap: u64,
+    },
+    FetchAdd {
+        add: u64,
+    },
+    /// An atomic write, which needs the right to write.
+    Store {
+        value: u64,
+    },
 }

@@ -38,6 +38,15 @@ pub struct Reth {
     pub dma_len: u32,
 }
 
+/// Flush extended transport header, 4 bytes (annex A19.4.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Feth {
+    /// Placement type, 4 bits: 1 is global visibility, 2 persistence.
+    pub placement: u8,
+    /// Selectivity level, 2 bits: 0 is the range in the RETH, 1 the whole region.
+    pub selectivity: u8,
+}
+
 /// ACK extended transport header, 4 bytes (IBTA 9.3.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aeth {
@@ -78,6 +87,8 @@ pub struct Headers {
     pub xrc_srqn: Option<u32>,
     /// Datagram header.
     pub deth: Option<Deth>,
+    /// Flush header.
+    pub flush: Option<Feth>,
     /// RDMA header.
     pub reth: Option<Reth>,
     /// Atomic request header.
@@ -119,6 +130,7 @@ impl Headers {
             bth,
             xrc_srqn: None,
             deth: None,
+            flush: None,
             reth: None,
             atomic: None,
             aeth: None,

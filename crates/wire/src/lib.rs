@@ -14,7 +14,7 @@ mod packet;
 mod parse;
 mod syndrome;
 
-pub use headers::{Aeth, AtomicEth, Bth, Deth, Headers, Reth};
+pub use headers::{Aeth, AtomicEth, Bth, Deth, Feth, Headers, Reth};
 pub use opcode::{Opcode, Operation, Service};
 pub use packet::{Packet, PacketError};
 pub use parse::{EmitError, ParseError};

@@ -42,6 +42,10 @@ pub enum Operation {
     FetchAdd = 0x14,
     SendLastWithInvalidate = 0x16,
     SendOnlyWithInvalidate = 0x17,
+    /// Annex A19.
+    Flush = 0x1c,
+    /// Annex A19.
+    AtomicWrite = 0x1d,
     /// Only with [`Service::Cnp`] (0x81).
     CongestionNotification = 0x01 | 0x80,
 }
@@ -82,6 +86,8 @@ impl Operation {
             0x14 => Self::FetchAdd,
             0x16 => Self::SendLastWithInvalidate,
             0x17 => Self::SendOnlyWithInvalidate,
+            0x1c => Self::Flush,
+            0x1d => Self::AtomicWrite,
             _ => return None,
         })
     }
@@ -96,7 +102,8 @@ impl Opcode {
     pub const fn new(service: Service, operation: Operation) -> Option<Self> {
         use Operation as O;
         let exists = match service {
-            Service::Rc | Service::Xrc => !matches!(operation, O::CongestionNotification),
+            Service::Rc => !matches!(operation, O::CongestionNotification),
+            Service::Xrc => (operation as u8) <= O::SendOnlyWithInvalidate as u8,
             Service::Uc => (operation as u8) <= O::WriteOnlyWithImmediate as u8,
             Service::Ud => matches!(operation, O::SendOnly | O::SendOnlyWithImmediate),
             Service::Cnp => matches!(operation, O::CongestionNotification),
@@ -163,7 +170,7 @@ impl Opcode {
         )
     }
 
-    /// The one packet of a SEND, a WRITE or a READ response.
+    /// The one packet of a SEND, a WRITE, an atomic write or a READ response.
     #[must_use]
     pub const fn is_only(self) -> bool {
         use Operation as O;
@@ -175,6 +182,7 @@ impl Opcode {
                 | O::WriteOnly
                 | O::WriteOnlyWithImmediate
                 | O::ReadResponseOnly
+                | O::AtomicWrite
         )
     }
 
@@ -224,7 +232,10 @@ impl Opcode {
     /// The packet may carry bytes of a message.
     #[must_use]
     pub const fn has_payload(self) -> bool {
-        self.is_send() || self.is_write() || self.is_read_response()
+        self.is_send()
+            || self.is_write()
+            || self.is_read_response()
+            || matches!(self.operation, Operation::AtomicWrite)
     }
 
     /// An XRCETH follows the BTH (annex A14: every request of XRC).
@@ -243,7 +254,21 @@ impl Opcode {
     #[must_use]
     pub const fn carries_reth(self) -> bool {
         use Operation as O;
-        matches!(self.operation, O::WriteFirst | O::WriteOnly | O::WriteOnlyWithImmediate | O::ReadRequest)
+        matches!(
+            self.operation,
+            O::WriteFirst
+                | O::WriteOnly
+                | O::WriteOnlyWithImmediate
+                | O::ReadRequest
+                | O::Flush
+                | O::AtomicWrite
+        )
+    }
+
+    /// The packet has a FETH.
+    #[must_use]
+    pub const fn carries_feth(self) -> bool {
+        matches!(self.operation, Operation::Flush)
     }
 
     /// The packet has an AETH.
@@ -284,6 +309,7 @@ impl Opcode {
         crate::BTH_LEN
             + 4 * self.carries_xrceth() as usize
             + 8 * self.carries_deth() as usize
+            + 4 * self.carries_feth() as usize
             + 16 * self.carries_reth() as usize
             + 28 * self.is_atomic() as usize
             + 4 * self.carries_immediate() as usize

@@ -1,9 +1,9 @@
 //! From bytes to [`Headers`] and back.
 //!
 //! Which extension headers a packet has follows from its opcode alone, and they come in the order of
-//! IBTA 9.2 (table 38) and annex A14: XRCETH, DETH, RETH or AtomicETH, ImmDt or IETH, AETH, AtomicAckETH.
+//! IBTA 9.2 (table 38) and annexes A14 and A19: XRCETH, DETH, FETH, RETH or AtomicETH, ImmDt or IETH, AETH, AtomicAckETH.
 
-use crate::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, Opcode, Reth};
+use crate::{Aeth, AtomicEth, BTH_LEN, Bth, Deth, Feth, Headers, Opcode, Reth};
 
 /// Why bytes aren't the headers of a packet. (IBTA 9.6.1: such packets are dropped in silence.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
@@ -147,6 +147,10 @@ impl Headers {
         if opcode.carries_deth() {
             self.deth = Some(Deth { qkey: r.u32()?, src_qp: r.u32()? & LOW_24_BITS });
         }
+        if opcode.carries_feth() {
+            let [_, _, _, bits] = r.array()?;
+            self.flush = Some(Feth { placement: bits & 0x0f, selectivity: bits >> 4 & 3 });
+        }
         if opcode.carries_reth() {
             self.reth = Some(Reth { va: r.u64()?, rkey: r.u32()?, dma_len: r.u32()? });
         }
@@ -184,6 +188,7 @@ impl Headers {
         Opcode::new(opcode.service, opcode.operation).is_some()
             && self.xrc_srqn.is_some() == opcode.carries_xrceth()
             && self.deth.is_some() == opcode.carries_deth()
+            && self.flush.is_some() == opcode.carries_feth()
             && self.reth.is_some() == opcode.carries_reth()
             && self.atomic.is_some() == opcode.is_atomic()
             && self.immediate.is_some() == opcode.carries_immediate()
@@ -193,7 +198,7 @@ impl Headers {
     }
 
     /// Writes the headers to the front of `buffer` and returns how many bytes they took ([`Headers::len`]). Of fields
-    /// with fewer bits on the wire (PSN, QPN, MSN, SRQN: 24; pad: 2) the higher bits are cut off; reserved bits are 0.
+    /// with fewer bits on the wire (PSN, QPN, MSN, SRQN: 24; placement: 4; pad, selectivity: 2) the higher bits are cut off; reserved bits are 0.
     ///
     /// # Errors
     /// See [`EmitError`]; `buffer` is unchanged then.
@@ -210,6 +215,9 @@ impl Headers {
         if let Some(deth) = self.deth {
             w.u32(deth.qkey);
             w.u32(deth.src_qp & LOW_24_BITS);
+        }
+        if let Some(flush) = self.flush {
+            w.put([0, 0, 0, (flush.selectivity & 3) << 4 | (flush.placement & 0x0f)]);
         }
         if let Some(reth) = self.reth {
             w.u64(reth.va);

@@ -85,7 +85,7 @@ pub(crate) const PLAIN_ACCESS: c_uint =
 
 /// Rights as the adapter takes them, and whether addresses count from zero.
 pub(crate) fn rights(access: c_uint) -> Outcome<(nic::MrAccess, bool)> {
-    let known = PLAIN_ACCESS | IBV_ACCESS_ZERO_BASED;
+    let known = PLAIN_ACCESS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_FLUSH_GLOBAL | IBV_ACCESS_FLUSH_PERSISTENT;
     let unsupported = access & (IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB);
     if unsupported != 0 {
         return Err(Refusal::unsupported(format!(
@@ -103,6 +103,10 @@ pub(crate) fn rights(access: c_uint) -> Outcome<(nic::MrAccess, bool)> {
         remote_write: has(IBV_ACCESS_REMOTE_WRITE),
         remote_read: has(IBV_ACCESS_REMOTE_READ),
         remote_atomic: has(IBV_ACCESS_REMOTE_ATOMIC),
+        flush: nic::Placement {
+            global: has(IBV_ACCESS_FLUSH_GLOBAL),
+            persistent: has(IBV_ACCESS_FLUSH_PERSISTENT),
+        },
     };
     Ok((rights, has(IBV_ACCESS_ZERO_BASED)))
 }

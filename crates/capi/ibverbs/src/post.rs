@@ -75,6 +75,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Outcome<nic::SendOp> {
         IBV_WR_RDMA_WRITE => SendOp::Write { va, rkey },
         IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::WriteWithImmediate { va, rkey, immediate },
         IBV_WR_RDMA_READ => SendOp::Read { va, rkey },
+        IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite { va, rkey },
         IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CompareSwap {
             va: atomic.remote_addr,
             rkey: atomic.rkey,

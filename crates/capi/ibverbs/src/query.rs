@@ -101,7 +101,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         full.completion_timestamp_mask = nic::clock::MASK;
         full.hca_core_clock = nic::clock::KHZ;
         full.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
-        full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags);
+        full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags)
+            | IB_UVERBS_DEVICE_FLUSH_GLOBAL
+            | IB_UVERBS_DEVICE_FLUSH_PERSISTENT
+            | IB_UVERBS_DEVICE_ATOMIC_WRITE;
         full.phys_port_cnt_ex = 1;
         full.max_dm_size = nic::LIMITS.max_dm_size;
         // SAFETY: the caller says how much room there is.

@@ -27,6 +27,8 @@ const RELIABLE: u64 = CONNECTED
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
     | IBV_QP_EX_WITH_SEND_WITH_INV;
+/// What RC has besides.
+const RC: u64 = RELIABLE | IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_FLUSH;
 
 /// Checks `send_ops_flags`.
 ///
@@ -36,6 +38,7 @@ pub(crate) fn check_ops(service: Service, ops: u64) -> Outcome<()> {
     let offered = match service {
         Service::Ud => SENDS,
         Service::Uc => CONNECTED,
+        Service::Rc => RC,
         _ => RELIABLE,
     };
     match ops & !offered {
@@ -64,6 +67,8 @@ pub(crate) fn fill(c: &mut ibv_qp_ex) {
     c.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     c.wr_set_sge = Some(wr_set_sge);
     c.wr_set_sge_list = Some(wr_set_sge_list);
+    c.wr_atomic_write = Some(wr_atomic_write);
+    c.wr_flush = Some(wr_flush);
     c.wr_start = Some(wr_start);
     c.wr_complete = Some(wr_complete);
     c.wr_abort = Some(wr_abort);
@@ -124,6 +129,20 @@ unsafe fn gather(
 /// As [`gather`].
 unsafe fn begin(qp: *mut ibv_qp_ex, call: &'static str, kind: u64, op: SendOp) {
     // SAFETY: the caller's promise.
+    unsafe { begin_with(qp, call, kind, || Ok((op, Data::Sges(SmallVec::new())))) }
+}
+
+/// Begins a request that may be wrong, or has its data already.
+///
+/// # Safety
+/// As [`gather`].
+unsafe fn begin_with(
+    qp: *mut ibv_qp_ex,
+    call: &'static str,
+    kind: u64,
+    make: impl FnOnce() -> Outcome<(SendOp, Data)>,
+) {
+    // SAFETY: the caller's promise.
     unsafe {
         gather(qp, call, |block, _, gathered| {
             if !block.has_op(kind) {
@@ -135,10 +154,11 @@ unsafe fn begin(qp: *mut ibv_qp_ex, call: &'static str, kind: u64, op: SendOp) {
             if flags & !known != 0 {
                 return Err(Refusal::invalid(format!("wr_flags {:#x} aren't supported", flags & !known)));
             }
+            let (op, data) = make()?;
             gathered.begin(post::SendWr {
                 wr_id: (*qp).wr_id,
                 op,
-                data: Data::Sges(SmallVec::new()),
+                data,
                 signaled: flags & IBV_SEND_SIGNALED != 0,
                 solicited: flags & IBV_SEND_SOLICITED != 0,
                 fence: flags & IBV_SEND_FENCE != 0,
@@ -173,6 +193,37 @@ builders! {
     wr_atomic_fetch_add(rkey: u32, va: u64, add: u64) = IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
         SendOp::FetchAdd { va, rkey, add };
     wr_local_inv(rkey: u32) = IBV_QP_EX_WITH_LOCAL_INV, SendOp::LocalInvalidate { rkey };
+}
+
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64, bytes: *const c_void) {
+    let make = || {
+        if bytes.is_null() {
+            return Err(Refusal::invalid("the value of an atomic write is NULL"));
+        }
+        // SAFETY: ibv_wr_atomic_write takes 8 readable bytes.
+        let value = unsafe { bytes.cast::<[u8; 8]>().read_unaligned() };
+        Ok((SendOp::AtomicWrite { va, rkey }, Data::Inline(SmallVec::from_slice(&value))))
+    };
+    // SAFETY: between ibv_wr_start and ibv_wr_complete of this thread.
+    unsafe { begin_with(qp, "ibv_wr_atomic_write", IBV_QP_EX_WITH_ATOMIC_WRITE, make) }
+}
+
+unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, va: u64, len: usize, kind: u8, level: u8) {
+    let make = || {
+        let placement = nic::Placement::from_bits(kind)
+            .ok_or_else(|| Refusal::invalid(format!("placement type {kind:#x} of a flush")))?;
+        let whole_region = match level {
+            IBV_FLUSH_RANGE => false,
+            IBV_FLUSH_MR => true,
+            other => return Err(Refusal::invalid(format!("selectivity level {other} of a flush"))),
+        };
+        let len = u32::try_from(len).ok().filter(|len| *len <= nic::MAX_MESSAGE).ok_or_else(|| {
+            Refusal::invalid(format!("a flush of {len} bytes: at most {}", nic::MAX_MESSAGE))
+        })?;
+        Ok((SendOp::Flush { va, rkey, len, placement, whole_region }, Data::Sges(SmallVec::new())))
+    };
+    // SAFETY: between ibv_wr_start and ibv_wr_complete of this thread.
+    unsafe { begin_with(qp, "ibv_wr_flush", IBV_QP_EX_WITH_FLUSH, make) }
 }
 
 unsafe extern "C" fn wr_bind_mw(

@@ -42,6 +42,13 @@ mod guarded {
         "lock cmpxchg qword ptr [rdi], rdx",
         "xor edx, edx",
         "ret",
+        ".hidden ferroce_guarded_store",
+        ".globl ferroce_guarded_store",
+        "ferroce_guarded_store:",
+        "mov rax, rsi",
+        "xchg qword ptr [rdi], rax",
+        "xor edx, edx",
+        "ret",
         ".hidden ferroce_guarded_fault",
         ".globl ferroce_guarded_fault",
         "ferroce_guarded_fault:",
@@ -60,6 +67,7 @@ mod guarded {
     unsafe extern "C" {
         fn ferroce_guarded_add(word: u64, add: u64) -> Outcome;
         fn ferroce_guarded_swap(word: u64, compare: u64, swap: u64) -> Outcome;
+        fn ferroce_guarded_store(word: u64, value: u64) -> Outcome;
         static ferroce_guarded_begin: u8;
         static ferroce_guarded_fault: u8;
     }
@@ -72,6 +80,7 @@ mod guarded {
             match op {
                 AtomicOp::FetchAdd { add } => ferroce_guarded_add(addr, add),
                 AtomicOp::CompareSwap { compare, swap } => ferroce_guarded_swap(addr, compare, swap),
+                AtomicOp::Store { value } => ferroce_guarded_store(addr, value),
             }
         };
         if faulted == 0 { Ok(before) } else { Err(Fault) }
@@ -156,7 +165,8 @@ mod guarded {
         #[test]
         fn a_fault_of_the_instruction_itself_is_an_error() {
             // Not probed first: as if the page had gone in between.
-            for op in [AtomicOp::FetchAdd { add: 1 }, AtomicOp::CompareSwap { compare: 1, swap: 2 }] {
+            let swap = AtomicOp::CompareSwap { compare: 1, swap: 2 };
+            for op in [AtomicOp::FetchAdd { add: 1 }, swap, AtomicOp::Store { value: 1 }] {
                 assert_eq!(execute(0x1000, op), Err(Fault));
             }
             let word = 5u64;
@@ -180,6 +190,7 @@ mod guarded {
             AtomicOp::CompareSwap { compare, swap } => word
                 .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
                 .unwrap_or_else(|old| old),
+            AtomicOp::Store { value } => word.swap(value, Ordering::SeqCst),
         })
     }
 }
@@ -195,6 +206,8 @@ mod tests {
         let swap = AtomicOp::CompareSwap { compare: 8, swap: 9 };
         assert_eq!(execute(&raw mut word as u64, swap), Ok(8));
         assert_eq!(word, 9);
+        assert_eq!(execute(&raw mut word as u64, AtomicOp::Store { value: 7 }), Ok(9));
+        assert_eq!(word, 7);
         assert_eq!(execute(0x1000, AtomicOp::FetchAdd { add: 3 }), Err(Fault));
     }
 }

@@ -11,6 +11,7 @@ mod dmabuf;
 mod mappings;
 mod mr;
 mod pd;
+pub(crate) mod persist;
 mod queues;
 
 pub(crate) use copy::Fault;

@@ -5,12 +5,12 @@
 //! the memory once `deregister` has returned.
 
 use super::dmabuf::DmaBuf;
-use super::{Dm, Pd, copy};
+use super::{Dm, Pd, copy, persist};
 use crate::Context;
 use crate::error::{Error, Result, invalid};
 use crate::share::{Foreign, Region, rights_bits};
 use crate::shm;
-use ferroce_proto::{RemoteAccess, RemoteError, Sge};
+use ferroce_proto::{Placement, RemoteAccess, RemoteError, Sge};
 use parking_lot::RwLock;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -26,6 +26,7 @@ pub struct MrAccess {
     pub remote_write: bool,
     pub remote_read: bool,
     pub remote_atomic: bool,
+    pub flush: Placement,
 }
 
 /// What to register.
@@ -320,6 +321,9 @@ fn check(init: &MrInit) -> Result<()> {
     if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
         return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
     }
+    if a.flush.persistent && !persist::outlives_power(init.addr, init.length) {
+        return invalid!("what isn't a shared mapping of a file on a disk can't be flushed to persistence");
+    }
     let writable = a.local_write;
     match crate::mem::mappings_permit(init.addr, init.length, writable) {
         Ok(true) => Ok(()),
@@ -393,6 +397,13 @@ impl MrTable {
         let slots = self.slots.read();
         let region = slots.regions.get(index)?.region.as_ref()?;
         (region.key == key).then(|| region.clone())
+    }
+
+    /// Address and length of the region with this remote key.
+    pub(crate) fn range(&self, rkey: u32) -> Option<(u64, u64)> {
+        let mr = self.lookup(rkey)?;
+        let gate = mr.gate.read_recursive();
+        gate.as_ref().map(|registered| (registered.init.iova, registered.init.length))
     }
 
     /// Keeps the table still over a fork.
@@ -476,7 +487,9 @@ impl MrTable {
         let write = access != RemoteAccess::Read;
         self.find_remote(pd, rkey, va, len, access, |registered, addr| match (&registered.backing, access) {
             // Atomics are instructions of the process that has the memory.
-            (Backing::Foreign(_), RemoteAccess::Atomic) => Err(copy::Fault),
+            (Backing::Foreign(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(copy::Fault),
+            // Nothing is copied; imported regions don't have the right.
+            (_, RemoteAccess::Flush(_)) => f(addr),
             _ => registered.accessed(addr, len, write, f),
         })
     }
@@ -511,8 +524,9 @@ impl MrTable {
         let Registered { init, pd: own, .. } = registered;
         let allowed = match access {
             RemoteAccess::Read => init.access.remote_read,
-            RemoteAccess::Write => init.access.remote_write,
+            RemoteAccess::Write | RemoteAccess::Store => init.access.remote_write,
             RemoteAccess::Atomic => init.access.remote_atomic,
+            RemoteAccess::Flush(placement) => placement.is_within(init.access.flush),
         };
         if own.id() != pd || !allowed {
             return Err(RemoteError::Access);
@@ -532,8 +546,13 @@ fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const RW: MrAccess =
-        MrAccess { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
+    const RW: MrAccess = MrAccess {
+        local_write: true,
+        remote_write: true,
+        remote_read: true,
+        remote_atomic: true,
+        flush: Placement { global: true, persistent: false },
+    };
 
     fn init(addr: u64, length: u64, access: MrAccess) -> MrInit {
         MrInit { addr, length, iova: addr, access }

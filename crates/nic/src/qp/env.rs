@@ -6,18 +6,18 @@ use crate::ah::Ah;
 use crate::cq::{Network, Wc};
 use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
-use crate::mem::{MrTable, atomic, copy};
+use crate::mem::{MrTable, atomic, copy, persist};
 use crate::packet::{Grh, PacketMeta};
 use crate::shm::{self, Link, Peer, Purpose, Sent};
 use crate::tap::Direction;
 use crate::udp::PushError;
 use ferroce_proto::{
-    AtomicOp, Completion, Data, Env, Instant, Payload, PlaceError, QpEvent, QpState, RecvWqe, RemoteAccess,
-    RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcOpcode, WcStatus,
+    AtomicOp, Completion, Data, Env, Instant, Payload, PlaceError, Placement, QpEvent, QpState, RecvWqe,
+    RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcOpcode, WcStatus,
 };
 use ferroce_wire::{Bth, Headers, Opcode, Service};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// From this many bytes on, a payload stays in its sender's memory until the receiver fetches it.
@@ -343,8 +343,26 @@ impl Env for QpEnv<'_> {
     }
 
     fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError> {
-        MrTable::global()
-            .remote(self.pd(), rkey, va, 8, RemoteAccess::Atomic, |addr| atomic::execute(addr, op))
+        let access = match op {
+            AtomicOp::Store { .. } => RemoteAccess::Store,
+            _ => RemoteAccess::Atomic,
+        };
+        MrTable::global().remote(self.pd(), rkey, va, 8, access, |addr| atomic::execute(addr, op))
+    }
+
+    fn flush_remote(
+        &mut self,
+        rkey: u32,
+        range: Option<(u64, u64)>,
+        placement: Placement,
+    ) -> Result<(), RemoteError> {
+        let table = MrTable::global();
+        let (va, len) = range.or_else(|| table.range(rkey)).ok_or(RemoteError::Access)?;
+        table.remote(self.pd(), rkey, va, len, RemoteAccess::Flush(placement), |addr| {
+            // What the QP has written was copied before this packet was looked at.
+            fence(Ordering::SeqCst);
+            if placement.persistent && len > 0 { persist::write_back(addr, len) } else { Ok(()) }
+        })
     }
 
     fn invalidate(&mut self, _rkey: u32) -> Result<(), RemoteError> {

@@ -33,6 +33,13 @@ impl Payload for RxPayload<'_> {
             Self::Shared(payload) => payload.len(),
         }
     }
+
+    fn copy(&self, to: &mut [u8]) -> Result<(), PlaceError> {
+        if to.len() != self.len() {
+            return Err(PlaceError::Memory);
+        }
+        self.copy_to(0, to.as_mut_ptr() as u64, to.len())
+    }
 }
 
 impl RxPayload<'_> {

@@ -76,6 +76,8 @@ impl Qp {
             Data::Sges(sges) if sges.len() > self.cap.max_send_sge as usize => {
                 return invalid!("{} gather elements, the queue takes {}", sges.len(), self.cap.max_send_sge);
             }
+            // Its 8 bytes are part of the request.
+            Data::Inline(_) if matches!(wr.op, SendOp::AtomicWrite { .. }) => {}
             Data::Inline(bytes) if bytes.len() > self.cap.max_inline_data as usize => {
                 return invalid!(
                     "{} bytes inline, the queue takes {}",

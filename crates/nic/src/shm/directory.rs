@@ -237,13 +237,15 @@ mod tests {
     }
 
     fn publish(own: &Directory, qp: (bool, bool), region: (bool, bool)) {
-        let access = Access { remote_read: qp.0, remote_write: qp.1, remote_atomic: false };
+        let access =
+            Access { remote_read: qp.0, remote_write: qp.1, remote_atomic: false, ..Access::default() };
         own.publish_qp(QPN, PEER, PD, access, true);
         let access = MrAccess {
             local_write: true,
             remote_read: region.0,
             remote_write: region.1,
             remote_atomic: false,
+            ..MrAccess::default()
         };
         own.publish_region(KEY, PD, &MrInit { addr: ADDR, iova: IOVA, length: LENGTH, access });
     }
@@ -295,7 +297,8 @@ mod tests {
         let own = Directory::new().unwrap();
         own.add_slot(3);
         publish(&own, (true, true), (true, true));
-        let access = Access { remote_read: true, remote_write: true, remote_atomic: false };
+        let access =
+            Access { remote_read: true, remote_write: true, remote_atomic: false, ..Access::default() };
         own.qp(QPN).unwrap().revoke();
         own.publish_qp(QPN, PEER, PD + 1, access, true);
         for purpose in [Purpose::Read, Purpose::Write, Purpose::Fetch] {

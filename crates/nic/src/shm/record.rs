@@ -249,7 +249,7 @@ fn ip(gid: [u8; 16]) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Opcode, Reth};
+    use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Feth, Opcode, Reth};
 
     const AT: usize = 128;
 
@@ -260,6 +260,7 @@ mod tests {
             bth,
             xrc_srqn: opcode.carries_xrceth().then_some(5),
             deth: opcode.carries_deth().then_some(Deth { qkey: 0x1111_1111, src_qp: 0x65_4321 }),
+            flush: opcode.carries_feth().then_some(Feth { placement: 3, selectivity: 1 }),
             reth: opcode.carries_reth().then_some(Reth { va, rkey, dma_len: 1 << 30 }),
             atomic: opcode.is_atomic().then_some(AtomicEth { va, rkey, swap_or_add: 1, compare: 2 }),
             aeth: opcode.carries_aeth().then_some(Aeth { syndrome: 0x1f, msn: 0x11_2233 }),

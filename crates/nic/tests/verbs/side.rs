@@ -43,8 +43,13 @@ impl Side {
     pub fn of(pd: &Arc<Pd>, service: Service, bytes: usize, cq: Arc<Cq>, srq: Option<Arc<Srq>>) -> Self {
         let memory = vec![0u8; bytes].into_boxed_slice();
         let addr = memory.as_ptr() as u64;
-        let access =
-            MrAccess { local_write: true, remote_write: true, remote_read: true, remote_atomic: true };
+        let access = MrAccess {
+            local_write: true,
+            remote_write: true,
+            remote_read: true,
+            remote_atomic: true,
+            flush: ferroce_nic::Placement { global: true, persistent: false },
+        };
         let mr = Mr::register(pd, MrInit { addr, length: bytes as u64, iova: addr, access }).unwrap();
         let init = QpInit {
             service,
@@ -103,7 +108,12 @@ impl Side {
             state: QpState::Init,
             port_num: 1,
             qkey: QKEY,
-            access: Access { remote_write: true, remote_read: rc, remote_atomic: rc },
+            access: Access {
+                remote_write: true,
+                remote_read: rc,
+                remote_atomic: rc,
+                flush: ferroce_nic::Placement { global: rc, persistent: false },
+            },
             ..QpAttr::default()
         };
         let bits = mask::STATE | mask::PKEY_INDEX | mask::PORT;

@@ -1,8 +1,8 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    AtomicOp, Completion, Env, PlaceError, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source,
-    TransmitError, WcStatus,
+    AtomicOp, Completion, Env, PlaceError, Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr,
+    Sge, Source, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation};
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +28,7 @@ pub struct Region {
     pub remote_read: bool,
     pub remote_write: bool,
     pub remote_atomic: bool,
+    pub flush: bool,
     /// The memory behind it has been unmapped.
     pub gone: bool,
 }
@@ -41,6 +42,7 @@ impl Region {
             remote_read: true,
             remote_write: true,
             remote_atomic: true,
+            flush: true,
             gone: false,
         }
     }
@@ -75,6 +77,8 @@ pub struct Host {
     pub direct_log: Vec<(u64, u32)>,
     /// The peer is alive and looks at nothing.
     pub peer_stopped: bool,
+    /// What was flushed: addresses and lengths.
+    pub flushed: Vec<(u64, u64)>,
 }
 
 impl Host {
@@ -99,6 +103,7 @@ impl Host {
             direct: 0,
             direct_log: Vec::new(),
             peer_stopped: false,
+            flushed: Vec::new(),
         }
     }
 
@@ -306,8 +311,9 @@ impl Env for Host {
     ) -> Result<(), RemoteError> {
         self.region(rkey, va, len, |r| match access {
             RemoteAccess::Read => r.remote_read,
-            RemoteAccess::Write => r.remote_write,
+            RemoteAccess::Write | RemoteAccess::Store => r.remote_write,
             RemoteAccess::Atomic => r.remote_atomic,
+            RemoteAccess::Flush(placement) => r.flush && !placement.persistent,
         })
     }
 
@@ -322,16 +328,34 @@ impl Env for Host {
     }
 
     fn atomic_remote(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, RemoteError> {
-        self.region(rkey, va, 8, |r| r.remote_atomic)?;
+        let store = matches!(op, AtomicOp::Store { .. });
+        self.region(rkey, va, 8, |r| if store { r.remote_write } else { r.remote_atomic })?;
         let span = self.span(va, 8);
         let original = u64::from_ne_bytes(self.memory[span.clone()].try_into().unwrap());
         let new = match op {
             AtomicOp::CompareSwap { compare, swap } if compare == original => swap,
             AtomicOp::CompareSwap { .. } => original,
             AtomicOp::FetchAdd { add } => original.wrapping_add(add),
+            AtomicOp::Store { value } => value,
         };
         self.memory[span].copy_from_slice(&new.to_ne_bytes());
         Ok(original)
+    }
+
+    fn flush_remote(
+        &mut self,
+        rkey: u32,
+        range: Option<(u64, u64)>,
+        placement: Placement,
+    ) -> Result<(), RemoteError> {
+        let (va, len) = match (range, self.regions.get(&rkey)) {
+            (Some(range), _) => range,
+            (None, Some(region)) => (region.start, region.len),
+            (None, None) => return Err(RemoteError::Access),
+        };
+        self.region(rkey, va, len, |r| r.flush && !placement.persistent)?;
+        self.flushed.push((va, len));
+        Ok(())
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError> {

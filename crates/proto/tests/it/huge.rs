@@ -1,8 +1,8 @@
 //! Messages of gigabytes, with payloads that are lengths only.
 
 use ferroce_proto::{
-    Access, AtomicOp, Completion, Data, Env, Instant, Payload, PlaceError, Qp, QpEvent, QpParams, QpState,
-    RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcStatus,
+    Access, AtomicOp, Completion, Data, Env, Instant, Payload, PlaceError, Placement, Qp, QpEvent, QpParams,
+    QpState, RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Service};
 
@@ -12,6 +12,10 @@ struct Length(u32);
 impl Payload for Length {
     fn len(&self) -> usize {
         self.0 as usize
+    }
+
+    fn copy(&self, _: &mut [u8]) -> Result<(), PlaceError> {
+        Err(PlaceError::Lost)
     }
 }
 
@@ -90,6 +94,10 @@ impl Env for Counter {
         Err(RemoteError::Access)
     }
 
+    fn flush_remote(&mut self, _: u32, _: Option<(u64, u64)>, _: Placement) -> Result<(), RemoteError> {
+        Err(RemoteError::Access)
+    }
+
     fn invalidate(&mut self, _: u32) -> Result<(), RemoteError> {
         Err(RemoteError::Access)
     }
@@ -109,7 +117,7 @@ impl Env for Counter {
 
 fn exchange(op: SendOp, mtu: u32) -> (Counter, Counter) {
     let params = QpParams {
-        access: Access { remote_read: true, remote_write: true, remote_atomic: true },
+        access: Access { remote_read: true, remote_write: true, remote_atomic: true, ..Access::default() },
         path_mtu: mtu,
         max_rd_atomic: 4,
         max_dest_rd_atomic: 4,

@@ -12,6 +12,7 @@ mod hostile;
 mod huge;
 mod model;
 mod net;
+mod placement;
 mod shared;
 mod transfer;
 mod unreliable;

@@ -2,7 +2,9 @@
 
 use crate::host::{ALL, Frame, Host};
 use core::time::Duration;
-use ferroce_proto::{Access, Data, Instant, Qp, QpParams, QpState, SendOp, SendWr, Sge, UdTarget, WcStatus};
+use ferroce_proto::{
+    Access, Data, Instant, Placement, Qp, QpParams, QpState, SendOp, SendWr, Sge, UdTarget, WcStatus,
+};
 use ferroce_wire::Service;
 use std::collections::BTreeMap;
 
@@ -88,7 +90,12 @@ pub struct Pair {
 /// Attributes of a QP that may do everything.
 pub fn params(mtu: u32) -> QpParams {
     QpParams {
-        access: Access { remote_write: true, remote_read: true, remote_atomic: true },
+        access: Access {
+            remote_write: true,
+            remote_read: true,
+            remote_atomic: true,
+            flush: Placement { global: true, persistent: false },
+        },
         path_mtu: mtu,
         max_dest_rd_atomic: 16,
         max_rd_atomic: 16,

@@ -1,6 +1,6 @@
 //! What the wire tests share: headers for an opcode, and packets with IP and UDP around them.
 
-use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Headers, Opcode, Reth};
+use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Feth, Headers, Opcode, Reth};
 
 /// Every opcode that exists.
 pub fn opcodes() -> impl Iterator<Item = Opcode> {
@@ -13,6 +13,7 @@ pub struct Fields {
     pub bth: Bth,
     pub srqn: u32,
     pub deth: Deth,
+    pub flush: Feth,
     pub reth: Reth,
     pub atomic: AtomicEth,
     pub aeth: Aeth,
@@ -26,6 +27,7 @@ pub fn headers(opcode: Opcode, f: &Fields) -> Headers {
         bth: Bth { opcode, ..f.bth },
         xrc_srqn: opcode.carries_xrceth().then_some(f.srqn),
         deth: opcode.carries_deth().then_some(f.deth),
+        flush: opcode.carries_feth().then_some(f.flush),
         reth: opcode.carries_reth().then_some(f.reth),
         atomic: opcode.is_atomic().then_some(f.atomic),
         aeth: opcode.carries_aeth().then_some(f.aeth),

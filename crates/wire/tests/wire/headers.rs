@@ -31,6 +31,7 @@ prop_compose! {
             bth,
             srqn,
             deth: Deth { qkey, src_qp },
+            flush: Feth { placement: (qkey & 15) as u8, selectivity: (rkey & 3) as u8 },
             reth: Reth { va, rkey, dma_len },
             atomic: AtomicEth { va, rkey, swap_or_add, compare },
             aeth: Aeth { syndrome, msn },
@@ -44,10 +45,23 @@ prop_compose! {
 #[test]
 fn the_opcodes_are_those_of_the_specification() {
     let values: Vec<u8> = opcodes().map(Opcode::to_u8).collect();
-    let rc = (0x00..=0x14).chain([0x16, 0x17]);
+    let both = (0x00..=0x14).chain([0x16, 0x17]);
+    let rc = both.clone().chain([0x1c, 0x1d]);
     let expected: Vec<u8> =
-        rc.clone().chain(0x20..=0x2b).chain([0x64, 0x65, 0x81]).chain(rc.map(|o| 0xa0 | o)).collect();
+        rc.chain(0x20..=0x2b).chain([0x64, 0x65, 0x81]).chain(both.map(|o| 0xa0 | o)).collect();
     assert_eq!(values, expected);
+}
+
+#[test]
+fn flush_header_stands_before_the_reth_with_its_bits_at_the_end() {
+    let opcode = Opcode::new(Service::Rc, Operation::Flush).unwrap();
+    let mut headers = Headers::new(Bth::new(opcode, 1, 2));
+    headers.flush = Some(Feth { placement: 2, selectivity: 1 });
+    headers.reth = Some(Reth { va: 0x0102_0304_0506_0708, rkey: 9, dma_len: 10 });
+    let mut bytes = [0; 32];
+    assert_eq!(headers.emit(&mut bytes), Ok(32));
+    assert_eq!(bytes[0], 0x1c);
+    assert_eq!(bytes[12..24], [0, 0, 0, 0x12, 1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
 #[test]
@@ -85,6 +99,8 @@ fn header_lengths_are_those_of_the_specification() {
         (0x12, 24),
         (0x13, 40),
         (0x17, 16),
+        (0x1c, 32),
+        (0x1d, 28),
         (0x64, 20),
         (0x65, 24),
         (0x81, 12),

@@ -1,6 +1,6 @@
 //! Golden packets: one of every opcode over IPv4 and IPv6, decoded by tshark.
 //!
-//! tshark 4.0 knows nothing that follows the BTH in an XRC packet or a CNP, and no FECN or BECN.
+//! tshark 4.0 knows nothing that follows the BTH in an XRC packet, a CNP, a flush or an atomic write, and no FECN or BECN.
 
 use crate::common::{Fields, headers, icrc_by_definition, ipv4, ipv6, opcodes, udp};
 use ferroce_wire::icrc::Flow;
@@ -63,6 +63,7 @@ fn fields(seed: u32) -> Fields {
             psn: wide() as u32 & 0xff_ffff,
         },
         srqn: wide() as u32 & 0xff_ffff,
+        flush: Feth { placement: seed as u8 & 3, selectivity: 0 },
         deth: Deth { qkey: wide() as u32, src_qp: wide() as u32 & 0xff_ffff },
         reth: Reth { va: wide(), rkey: wide() as u32, dma_len: wide() as u32 },
         atomic: AtomicEth { va: wide(), rkey: wide() as u32, swap_or_add: wide(), compare: wide() },
@@ -221,11 +222,10 @@ fn tshark_decodes_every_opcode_to_what_was_put_in() {
         if frame != ["", if v4 { "1" } else { "" }, "49374"] {
             writeln!(wrong, "{:?}: malformed, checksum, port: {frame:?}", p.headers.bth.opcode).unwrap();
         }
-        let known = if matches!(p.headers.bth.opcode.service, Service::Xrc | Service::Cnp) {
-            9
-        } else {
-            COLUMNS.len()
-        };
+        let opcode = p.headers.bth.opcode;
+        let newer = matches!(opcode.operation, Operation::Flush | Operation::AtomicWrite);
+        let known =
+            if newer || matches!(opcode.service, Service::Xrc | Service::Cnp) { 9 } else { COLUMNS.len() };
         for ((column, value), expected) in COLUMNS.iter().zip(&values[3..]).zip(expected(p)).take(known) {
             if normal(column, value) != expected {
                 writeln!(wrong, "{:?}: {column} {value}, not {expected}", p.headers.bth.opcode).unwrap();

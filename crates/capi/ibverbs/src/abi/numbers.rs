@@ -68,6 +68,7 @@ numbers! {
         IBV_WR_ATOMIC_FETCH_AND_ADD = 6;
         IBV_WR_LOCAL_INV = 7;
         IBV_WR_SEND_WITH_INV = 9;
+        IBV_WR_ATOMIC_WRITE = 15;
 
         IBV_SRQT_BASIC = 0;
 
@@ -176,7 +177,19 @@ numbers! {
     }
 }
 
-/// Of rdma-core v65; older headers don't have it.
+// Of rdma-core v65; older headers don't have them.
+pub const IBV_WR_FLUSH: c_int = 14;
+pub const IBV_ACCESS_FLUSH_GLOBAL: c_uint = 1 << 8;
+pub const IBV_ACCESS_FLUSH_PERSISTENT: c_uint = 1 << 9;
+pub const IBV_QP_EX_WITH_FLUSH: u64 = 1 << 11;
+pub const IBV_FLUSH_RANGE: u8 = 0;
+pub const IBV_FLUSH_MR: u8 = 1;
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL` of `device_cap_flags_ex`.
+pub const IB_UVERBS_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+/// `IB_UVERBS_DEVICE_FLUSH_PERSISTENT`.
+pub const IB_UVERBS_DEVICE_FLUSH_PERSISTENT: u64 = 1 << 39;
+/// `IB_UVERBS_DEVICE_ATOMIC_WRITE`.
+pub const IB_UVERBS_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC: u32 = 1 << 2;
 /// `enum ibv_mr_init_attr_mask` (v65).
 pub const IBV_REG_MR_MASK_IOVA: u64 = 1 << 0;

@@ -14,7 +14,11 @@ use crate::call::{Outcome, Refusal, at, entry, put};
 use crate::object::Headed;
 
 /// What a peer may be allowed.
-const REMOTE_RIGHTS: c_uint = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+const REMOTE_RIGHTS: c_uint = IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_ATOMIC
+    | IBV_ACCESS_FLUSH_GLOBAL
+    | IBV_ACCESS_FLUSH_PERSISTENT;
 
 pub(super) fn cap_of(cap: &ibv_qp_cap) -> QpCap {
     QpCap {
@@ -64,8 +68,7 @@ fn attr_of(attr: &ibv_qp_attr, mask: c_int) -> Outcome<QpAttr> {
             .map_err(|_| Refusal::invalid(format!("path_mig_state {}", attr.path_mig_state)))?;
     }
     let access = attr.qp_access_flags;
-    let rights =
-        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    let rights = IBV_ACCESS_LOCAL_WRITE | REMOTE_RIGHTS;
     if has(IBV_QP_ACCESS_FLAGS) && access & !(rights | IBV_ACCESS_OPTIONAL_RANGE) != 0 {
         return Err(Refusal::invalid(format!("qp_access_flags {access:#x}: unknown bits")));
     }
@@ -73,6 +76,10 @@ fn attr_of(attr: &ibv_qp_attr, mask: c_int) -> Outcome<QpAttr> {
         remote_write: access & IBV_ACCESS_REMOTE_WRITE != 0,
         remote_read: access & IBV_ACCESS_REMOTE_READ != 0,
         remote_atomic: access & IBV_ACCESS_REMOTE_ATOMIC != 0,
+        flush: nic::Placement {
+            global: access & IBV_ACCESS_FLUSH_GLOBAL != 0,
+            persistent: access & IBV_ACCESS_FLUSH_PERSISTENT != 0,
+        },
     };
     to.qkey = attr.qkey;
     to.rq_psn = attr.rq_psn;
@@ -105,7 +112,9 @@ fn c_attr(attr: &QpAttr, cap: QpCap) -> ibv_qp_attr {
     to.dest_qp_num = attr.dest_qpn;
     to.qp_access_flags = right(attr.access.remote_write, IBV_ACCESS_REMOTE_WRITE)
         | right(attr.access.remote_read, IBV_ACCESS_REMOTE_READ)
-        | right(attr.access.remote_atomic, IBV_ACCESS_REMOTE_ATOMIC);
+        | right(attr.access.remote_atomic, IBV_ACCESS_REMOTE_ATOMIC)
+        | right(attr.access.flush.global, IBV_ACCESS_FLUSH_GLOBAL)
+        | right(attr.access.flush.persistent, IBV_ACCESS_FLUSH_PERSISTENT);
     to.cap = c_cap(cap);
     to.ah_attr = ah::attr_of(&attr.av);
     to.pkey_index = attr.pkey_index;

@@ -374,8 +374,6 @@ static void what_is_not_there_says_eopnotsupp(void)
 {
 	struct ibv_qp_init_attr_ex qp_ex = {.qp_type = IBV_QPT_RC};
 	struct ibv_xrcd_init_attr xrcd = {};
-	struct ibv_alloc_dm_attr dm = {.length = 64};
-	struct ibv_td_init_attr td = {};
 	struct ibv_counters_init_attr counters = {};
 	struct ibv_wq_init_attr wq = {};
 	struct ibv_modify_cq_attr unknown = {.attr_mask = 1 << 1};
@@ -389,8 +387,6 @@ static void what_is_not_there_says_eopnotsupp(void)
 #define NOT_THERE(call) CHECK((errno = 0, !(call)) && errno == EOPNOTSUPP)
 	NOT_THERE(ibv_alloc_mw(pd, IBV_MW_TYPE_1));
 	NOT_THERE(ibv_open_xrcd(context, &xrcd));
-	NOT_THERE(ibv_alloc_dm(context, &dm));
-	NOT_THERE(ibv_alloc_td(context, &td));
 	NOT_THERE(ibv_create_counters(context, &counters));
 	NOT_THERE(ibv_create_wq(context, &wq));
 	NOT_THERE(ibv_alloc_null_mr(pd));
