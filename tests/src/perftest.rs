@@ -62,11 +62,11 @@ pub const TOOLS: [&str; 8] = [
     "ib_atomic_bw",
     "ib_atomic_lat",
 ];
-const CONNECTIONS: [&str; 3] = ["RC", "UC", "UD"];
+const CONNECTIONS: [&str; 4] = ["RC", "XRC", "UC", "UD"];
 /// Options of every tool, or of none: perftest says itself what a tool doesn't know.
 const OPTIONS: [&str; 10] =
     ["", "-e", "-b", "-q 16", "-a", "-I 64 -s 64", "-t 16", "-Q 1", "-r 256", "--use-srq"];
-/// Fewer receives than messages: RC waits for a receive, UC and UD drop what finds none.
+/// Fewer receives than messages: RC and XRC wait for a receive, UC and UD drop what finds none.
 const RC_ALONE: [&str; 1] = ["-r 64"];
 /// Options together, of the tools that know them.
 const SEND_BW_TOGETHER: [&str; 5] =
@@ -82,7 +82,7 @@ const ATOMIC_LAT_TOGETHER: [&str; 2] = ["-A CMP_AND_SWAP", "-A CMP_AND_SWAP -e"]
 pub struct Cell {
     /// The program.
     pub tool: &'static str,
-    /// `RC`, `UC` or `UD`.
+    /// `RC`, `XRC`, `UC` or `UD`.
     pub connection: &'static str,
     /// The options, with spaces between them.
     pub options: &'static str,
@@ -119,7 +119,8 @@ impl Cell {
                 _ => &[],
             };
             for connection in CONNECTIONS {
-                let alone: &[&'static str] = if connection == "RC" { &RC_ALONE } else { &[] };
+                let reliable = matches!(connection, "RC" | "XRC");
+                let alone: &[&'static str] = if reliable { &RC_ALONE } else { &[] };
                 let options = OPTIONS.iter().chain(alone).chain(together);
                 cells.extend(options.map(|options| Self { tool, connection, options }));
             }
@@ -161,7 +162,7 @@ impl Cell {
     /// This machine lacks the program or namespaces.
     pub fn run(&self, place: Place, limit: Duration) -> Result<(Verdict, String), Skip> {
         crate::tool(self.tool, "perftest")?;
-        let unreliable = self.connection != "RC" && matches!(place, Place::TwoHosts { .. });
+        let unreliable = matches!(self.connection, "UC" | "UD") && matches!(place, Place::TwoHosts { .. });
         let limit = if unreliable { limit / ATTEMPTS } else { limit };
         for attempt in 1.. {
             let world = place.world()?;

@@ -41,6 +41,13 @@ cells! {
         send_bw_ud: "ib_send_bw -c UD -a";
         send_bw_ud_both_ways_with_events: "ib_send_bw -c UD -b -e";
         send_lat_rc: "ib_send_lat -c RC -a";
+        send_bw_xrc: "ib_send_bw -c XRC -a";
+        send_bw_xrc_16_qps_both_ways_with_events: "ib_send_bw -c XRC -q 16 -b -e";
+        send_lat_xrc: "ib_send_lat -c XRC";
+        write_bw_xrc: "ib_write_bw -c XRC -a";
+        write_lat_xrc: "ib_write_lat -c XRC";
+        read_bw_xrc_with_events: "ib_read_bw -c XRC -e";
+        atomic_lat_xrc: "ib_atomic_lat -c XRC";
         send_lat_uc: "ib_send_lat -c UC";
         send_lat_ud_with_events: "ib_send_lat -c UD -e";
         write_bw_rc: "ib_write_bw -c RC -a";
@@ -59,6 +66,10 @@ cells! {
         send_bw_rc: "ib_send_bw -c RC -a";
         send_bw_rc_srq_16_qps: "ib_send_bw -c RC -q 16 --use-srq";
         send_bw_uc_with_events: "ib_send_bw -c UC -e";
+        send_bw_xrc: "ib_send_bw -c XRC -a";
+        write_lat_xrc: "ib_write_lat -c XRC";
+        read_lat_xrc: "ib_read_lat -c XRC";
+        atomic_bw_xrc_16_qps: "ib_atomic_bw -c XRC -q 16";
         send_bw_ud: "ib_send_bw -c UD -a";
         send_lat_rc_srq_with_events: "ib_send_lat -c RC -e --use-srq";
         write_bw_rc_every_completion: "ib_write_bw -c RC -Q 1";
@@ -74,6 +85,8 @@ cells! {
         send_bw_rc_srq_16_qps_both_ways_with_events: "ib_send_bw -c RC -q 16 -b -e --use-srq";
         send_bw_uc: "ib_send_bw -c UC -a";
         send_bw_ud_with_events: "ib_send_bw -c UD -e";
+        send_lat_xrc: "ib_send_lat -c XRC -a";
+        read_bw_xrc: "ib_read_bw -c XRC";
         send_lat_ud: "ib_send_lat -c UD -a";
         write_bw_rc_16_qps_both_ways: "ib_write_bw -c RC -q 16 -b";
         write_lat_rc: "ib_write_lat -c RC -a";

@@ -76,6 +76,32 @@ cells! {
     srq_mtu_4096: "ibv_srq_pingpong" "-c" "-g" "1" "-m" "4096" "-n" "1000";
 }
 
+/// Sends through an XRC target into the SRQ that the peer has named. (The program leaves the file of its XRC domain.)
+fn xsrq_ping_pong(world: &World, fabric: Fabric, options_of_ferroce: &[&str], options: &[&str]) {
+    let words = [&["ibv_xsrq_pingpong", "-g", "1"], options].concat();
+    let pair = Pair::new(world, fabric).limit(Duration::from_secs(90));
+    let outcome = pair.options(options_of_ferroce).run(&words);
+    outcome.expect_success().expect_quiet();
+    assert!(
+        outcome.client.stdout.contains("success") && outcome.server.stdout.contains("success"),
+        "{outcome}"
+    );
+}
+
+#[test]
+fn xsrq_over_every_fabric_between_hosts_and_with_loss() {
+    require!(tool("ibv_xsrq_pingpong", "ibverbs-utils"));
+    let world = require!(World::one_host(9000));
+    for fabric in [Fabric::Any, Fabric::Udp] {
+        xsrq_ping_pong(&world, fabric, &[], &["-n", "10000"]);
+        xsrq_ping_pong(&world, fabric, &[], &["-n", "1000", "-s", "1048576"]);
+        xsrq_ping_pong(&world, fabric, &[], &["-n", "1000", "-e"]);
+    }
+    xsrq_ping_pong(&world, Fabric::Any, &["--fault", "drop=1%,seed=7"], &["-n", "2000"]);
+    let world = require!(World::two_hosts(1500));
+    xsrq_ping_pong(&world, Fabric::Any, &[], &["-n", "5000", "-m", "1024"]);
+}
+
 /// An interface of MTU 1500 carries path MTUs up to 1024.
 #[test]
 fn rc_over_an_interface_of_mtu_1500() {

@@ -24,6 +24,7 @@ mod sync;
 pub mod sys;
 pub mod tap;
 pub mod udp;
+mod xrc;
 
 pub use ah::Ah;
 pub use cq::{CompChannel, Cq, CqInit, MAX_CQE, Network, Record, Tags, Wc};
@@ -39,6 +40,7 @@ pub use recv::{MAX_SGE, MAX_WR, NewSize, Srq, SrqAttr};
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use shm::untrusted;
+pub use xrc::{XrcTarget, Xrcd};
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{

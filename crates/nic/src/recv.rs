@@ -1,8 +1,10 @@
 //! Receive queues: the RQ of a QP and the shared receive queue.
 
+use crate::cq::Cq;
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind, Ring};
+use crate::xrc::Xrcd;
 use crate::{Context, engine};
 use ferroce_proto::RecvWqe;
 use parking_lot::Mutex;
@@ -98,6 +100,16 @@ pub struct Srq {
     shared: Mutex<Shared>,
     users: AtomicUsize,
     unacked_async: Unacked,
+    xrc: Option<XrcPart>,
+}
+
+/// What an SRQ of an XRC domain has besides.
+#[derive(Debug)]
+struct XrcPart {
+    xrcd: Arc<Xrcd>,
+    /// Where completions of its receives go.
+    cq: Arc<Cq>,
+    number: u32,
 }
 
 impl Srq {
@@ -106,24 +118,68 @@ impl Srq {
     /// # Errors
     /// [`Error::Invalid`] for sizes out of bounds.
     pub fn create(pd: &Arc<Pd>, attr: SrqAttr, cookie: usize) -> Result<Arc<Self>> {
-        if attr.max_wr == 0 || attr.max_wr > MAX_WR || attr.max_sge > MAX_SGE {
-            return invalid!(
-                "a shared receive queue of {} work requests with {} elements: at most {MAX_WR} with {MAX_SGE}",
-                attr.max_wr,
-                attr.max_sge
-            );
-        }
-        let queue = RecvQueue::new(pd, QueueKind::SharedReceive, attr.max_wr, attr.max_sge.max(1))?;
+        check_size(attr)?;
+        let srq = Arc::new(Self::of(pd, queue_of(pd, attr)?, cookie, None));
         pd.hold();
-        let srq = Arc::new(Self {
+        engine::register_srq(&srq);
+        Ok(srq)
+    }
+
+    /// A new queue in `pd` for the targets of an XRC domain. Completions of its receives go to `cq`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes out of bounds or objects of another device context; [`Error::NoMemory`] when this
+    /// process's numbers are used up.
+    pub fn create_xrc(
+        pd: &Arc<Pd>,
+        xrcd: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+        attr: SrqAttr,
+        cookie: usize,
+    ) -> Result<Arc<Self>> {
+        check_size(attr)?;
+        if !Arc::ptr_eq(cq.context(), pd.context()) || !Arc::ptr_eq(xrcd.context(), pd.context()) {
+            return invalid!("a completion queue or XRC domain of another device context");
+        }
+        let queue = queue_of(pd, attr)?;
+        let srq = pd.context().engine()?.add_srq(|number| {
+            let part = XrcPart { xrcd: xrcd.clone(), cq: cq.clone(), number };
+            Arc::new(Self::of(pd, queue, cookie, Some(part)))
+        })?;
+        pd.hold();
+        xrcd.hold();
+        cq.hold();
+        engine::register_srq(&srq);
+        Ok(srq)
+    }
+
+    fn of(pd: &Arc<Pd>, queue: RecvQueue, cookie: usize, xrc: Option<XrcPart>) -> Self {
+        Self {
             pd: pd.clone(),
             cookie,
             shared: Mutex::new(Shared { queue, limit: 0 }),
             users: AtomicUsize::new(0),
             unacked_async: Unacked::default(),
-        });
-        engine::register_srq(&srq);
-        Ok(srq)
+            xrc,
+        }
+    }
+
+    /// Its number in XRCETHs (ibv_get_srq_num(3)); `None` outside of XRC.
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        self.xrc.as_ref().map(|part| part.number)
+    }
+
+    /// Its XRC domain.
+    #[must_use]
+    pub fn xrcd(&self) -> Option<&Arc<Xrcd>> {
+        self.xrc.as_ref().map(|part| &part.xrcd)
+    }
+
+    /// Where completions of its receives go, if it has a completion queue of its own (XRC).
+    #[must_use]
+    pub fn cq(&self) -> Option<&Arc<Cq>> {
+        self.xrc.as_ref().map(|part| &part.cq)
     }
 
     /// The device context it belongs to.
@@ -242,12 +298,35 @@ impl Srq {
         if users != 0 {
             return Err(Error::Busy(format!("{users} queue pairs still use this shared receive queue")));
         }
+        if let (Some(part), Some(engine)) = (&self.xrc, engine::current()) {
+            // From here on no packet finds it.
+            engine.remove_srq(part.number);
+        }
         self.context().withdraw(self.cookie);
         engine::unregister_srq(self);
         let queue = self.shared.lock().queue.take();
         drop(queue);
         self.pd.release();
+        if let Some(part) = &self.xrc {
+            part.cq.release();
+            part.xrcd.release();
+        }
         self.unacked_async.wait();
         Ok(())
     }
+}
+
+fn queue_of(pd: &Arc<Pd>, attr: SrqAttr) -> Result<RecvQueue> {
+    RecvQueue::new(pd, QueueKind::SharedReceive, attr.max_wr, attr.max_sge.max(1))
+}
+
+fn check_size(attr: SrqAttr) -> Result<()> {
+    if attr.max_wr == 0 || attr.max_wr > MAX_WR || attr.max_sge > MAX_SGE {
+        return invalid!(
+            "a shared receive queue of {} work requests with {} elements: at most {MAX_WR} with {MAX_SGE}",
+            attr.max_wr,
+            attr.max_sge
+        );
+    }
+    Ok(())
 }

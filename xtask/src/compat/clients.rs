@@ -87,7 +87,7 @@ pub const CLIENTS: &[Client] = &[
     pair!("ibverbs-utils", "ibverbs-utils", 18515, "ibv_uc_pingpong" "-c" "-g" "1"),
     pair!("ibverbs-utils", "ibverbs-utils", 18515, "ibv_ud_pingpong" "-c" "-g" "1"),
     pair!("ibverbs-utils", "ibverbs-utils", 18515, "ibv_srq_pingpong" "-c" "-g" "1"),
-    not_yet(pair!("ibverbs-utils", "ibverbs-utils", 18515, "ibv_xsrq_pingpong" "-c" "-g" "1"), "needs XRC"),
+    pair!("ibverbs-utils", "ibverbs-utils", 18515, "ibv_xsrq_pingpong" "-g" "1"),
     pair!("perftest", "perftest", 18515, "ib_send_bw" "-F" "-n" "200"),
     pair!("perftest", "perftest", 18515, "ib_send_bw" "-F" "-n" "200" "-c" "UD" "-s" "1024"),
     pair!("perftest", "perftest", 18515, "ib_write_lat" "-F" "-n" "200"),

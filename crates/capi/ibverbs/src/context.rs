@@ -10,7 +10,7 @@ use ferroce_nic as nic;
 use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::call::{Outcome, Refusal, entry};
 use crate::device::DeviceBlock;
-use crate::{buf, cq, cq_ex, dm, dmah, domain, poll, post, qp, query, reg_ex, srq, unsupported};
+use crate::{buf, cq, cq_ex, dm, dmah, domain, poll, post, qp, query, reg_ex, srq, unsupported, xrc};
 
 /// What `abi_compat` says when a `verbs_context` stands before the `ibv_context`.
 const EXTENDED: usize = usize::MAX;
@@ -65,6 +65,10 @@ fn fill(context: &mut verbs_context) {
     context.alloc_td = Some(domain::alloc_td);
     context.dealloc_td = Some(domain::dealloc_td);
     context.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    context.open_xrcd = Some(xrc::open_xrcd);
+    context.close_xrcd = Some(xrc::close_xrcd);
+    context.get_srq_num = Some(xrc::get_srq_num);
+    context.open_qp = Some(xrc::open_qp);
     context.context.ops = ibv_context_ops {
         alloc_mw: Some(unsupported::alloc_mw),
         bind_mw: Some(unsupported::bind_mw),

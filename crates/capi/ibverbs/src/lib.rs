@@ -31,3 +31,4 @@ mod reg_ex;
 mod srq;
 mod unsupported;
 mod wr;
+mod xrc;

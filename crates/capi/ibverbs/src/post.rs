@@ -129,7 +129,7 @@ unsafe fn send_wr(wr: &ibv_send_wr, qp: &nic::Qp) -> Outcome<SendWr> {
             solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
             fence: wr.send_flags & IBV_SEND_FENCE != 0,
             ud,
-            remote_srqn: 0,
+            remote_srqn: wr.remote_srqn,
         })
     }
 }

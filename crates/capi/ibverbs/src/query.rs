@@ -46,7 +46,8 @@ fn device_attr(context: &nic::Context) -> ibv_device_attr {
         | IBV_DEVICE_PORT_ACTIVE_EVENT
         | IBV_DEVICE_SYS_IMAGE_GUID
         | IBV_DEVICE_RC_RNR_NAK_GEN
-        | IBV_DEVICE_SRQ_RESIZE;
+        | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_XRC;
     attr.max_sge = limits.max_sge as c_int;
     attr.max_sge_rd = limits.max_sge as c_int;
     attr.max_cq = limits.max_cq as c_int;

@@ -10,6 +10,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, at_mut, entry, put};
 use crate::memory::PdBlock;
 use crate::object::{Headed, next_handle};
+use crate::xrc;
 
 #[repr(C)]
 pub(crate) struct SrqBlock {
@@ -29,30 +30,35 @@ impl SrqBlock {
     }
 }
 
-/// # Safety
-/// `pd` is null or a domain.
-unsafe fn create(
-    pd: *mut ibv_pd,
-    srq_context: *mut c_void,
-    attr: &mut ibv_srq_attr,
-) -> Outcome<*mut ibv_srq> {
-    // SAFETY: the caller's promise.
-    let domain = unsafe { PdBlock::of(pd) }?;
-    // The limit isn't looked at here, as the man page says.
-    let wanted = nic::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
-    SrqBlock::allocate(|cookie| {
-        let nic = nic::Srq::create(domain.nic(), wanted, cookie)?;
-        let actual = nic.query();
-        attr.max_wr = actual.max_wr;
-        attr.max_sge = actual.max_sge;
-        // SAFETY: numbers, pointers and pthread objects, for all of which zeros are valid.
-        let mut c: ibv_srq = unsafe { zeroed() };
-        c.context = domain.context();
-        c.srq_context = srq_context;
-        c.pd = pd;
-        c.handle = next_handle();
-        Ok(SrqBlock { c, nic })
-    })
+impl SrqBlock {
+    /// A block around what `make` makes of a domain, sizes and a cookie.
+    ///
+    /// # Safety
+    /// `pd` is null or a domain.
+    pub(crate) unsafe fn make(
+        pd: *mut ibv_pd,
+        srq_context: *mut c_void,
+        attr: &mut ibv_srq_attr,
+        make: impl FnOnce(&Arc<nic::Pd>, nic::SrqAttr, usize) -> nic::Result<Arc<nic::Srq>>,
+    ) -> Outcome<*mut ibv_srq> {
+        // SAFETY: the caller's promise.
+        let domain = unsafe { PdBlock::of(pd) }?;
+        // The limit isn't looked at here, as the man page says.
+        let wanted = nic::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
+        Self::allocate(|cookie| {
+            let nic = make(domain.nic(), wanted, cookie)?;
+            let actual = nic.query();
+            attr.max_wr = actual.max_wr;
+            attr.max_sge = actual.max_sge;
+            // SAFETY: numbers, pointers and pthread objects, for all of which zeros are valid.
+            let mut c: ibv_srq = unsafe { zeroed() };
+            c.context = domain.context();
+            c.srq_context = srq_context;
+            c.pd = pd;
+            c.handle = next_handle();
+            Ok(Self { c, nic })
+        })
+    }
 }
 
 entry! {
@@ -60,7 +66,7 @@ entry! {
         // SAFETY: by the man page a domain and the caller's attributes.
         unsafe {
             let init = at_mut(init, "srq_init_attr")?;
-            create(pd, init.srq_context, &mut init.attr)
+            SrqBlock::make(pd, init.srq_context, &mut init.attr, nic::Srq::create)
         }
     }
 }
@@ -73,15 +79,21 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     call::pointer("ibv_create_srq_ex", || {
         // SAFETY: by the man page the caller's attributes.
         let init = unsafe { at_mut(init, "srq_init_attr_ex") }?;
-        let basic = init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || init.srq_type == IBV_SRQT_BASIC;
-        if !basic || init.comp_mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 {
-            return Err(Refusal::unsupported("only basic shared receive queues"));
+        let kind = if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 { IBV_SRQT_BASIC } else { init.srq_type };
+        let known =
+            IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        if init.comp_mask & !known != 0 || !matches!(kind, IBV_SRQT_BASIC | IBV_SRQT_XRC) {
+            return Err(Refusal::unsupported("only basic and XRC shared receive queues"));
+        }
+        if kind == IBV_SRQT_XRC {
+            // SAFETY: by the man page the attributes name valid objects.
+            return unsafe { xrc::create_srq(init) };
         }
         if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
             return Err(Refusal::invalid("no protection domain (IBV_SRQ_INIT_ATTR_PD)"));
         }
         // SAFETY: by the man page a domain.
-        unsafe { create(init.pd, init.srq_context, &mut init.attr) }
+        unsafe { SrqBlock::make(init.pd, init.srq_context, &mut init.attr, nic::Srq::create) }
     })
 }
 

@@ -15,6 +15,7 @@ mod multicast;
 mod qps;
 mod registry;
 mod rings;
+mod srqs;
 mod taps;
 mod thread;
 mod timers;
@@ -29,7 +30,7 @@ pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
 pub(crate) use local::Record;
 pub use multicast::{MAX_ATTACHED, MAX_GROUPS};
 pub(crate) use registry::{
-    contexts, register_context, register_cq, register_qp, register_srq, unregister_cq, unregister_qp,
+    contexts, domain, register_context, register_cq, register_qp, register_srq, unregister_cq, unregister_qp,
     unregister_srq,
 };
 pub(crate) use work::Work;
@@ -47,6 +48,7 @@ use lease::Lease;
 use multicast::Multicast;
 use parking_lot::Mutex;
 use qps::QpTable;
+use srqs::SrqTable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use taps::Taps;
@@ -60,6 +62,7 @@ pub(crate) struct Engine {
     addresses: Addresses,
     multicast: Multicast,
     qps: QpTable,
+    srqs: SrqTable,
     timers: Deadlines,
     /// Completion events that come later.
     events: Events,
@@ -115,6 +118,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
         addresses: Addresses::default(),
         multicast: Multicast::default(),
         qps: QpTable::default(),
+        srqs: SrqTable::default(),
         timers: Deadlines::default(),
         events: Events::default(),
         run_queue: RunQueue::default(),

@@ -6,6 +6,7 @@ use crate::cq::Cq;
 use crate::mem::MrTable;
 use crate::qp::Qp;
 use crate::recv::Srq;
+use crate::xrc::{Domain, DomainFile};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -16,6 +17,8 @@ struct Registry {
     srqs: HashMap<usize, Weak<Srq>>,
     cqs: HashMap<usize, Weak<Cq>>,
     contexts: Vec<Weak<Context>>,
+    /// The XRC domains of files.
+    domains: HashMap<DomainFile, Weak<Domain>>,
 }
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
@@ -45,6 +48,22 @@ pub(crate) fn register_context(context: &Arc<Context>) {
         r.contexts.retain(|c| c.strong_count() > 0);
         r.contexts.push(Arc::downgrade(context));
     });
+}
+
+/// The XRC domain of a file, as `choose` makes it of the one there is, if there is one. Without a file it is a new one.
+pub(crate) fn domain<E>(
+    file: Option<&DomainFile>,
+    choose: impl FnOnce(Option<Arc<Domain>>) -> Result<Arc<Domain>, E>,
+) -> Result<Arc<Domain>, E> {
+    with(|r| {
+        r.domains.retain(|_, domain| domain.strong_count() > 0);
+        let found = file.and_then(|file| r.domains.get(file)).and_then(Weak::upgrade);
+        let chosen = choose(found)?;
+        if let Some(file) = file {
+            r.domains.insert(file.clone(), Arc::downgrade(&chosen));
+        }
+        Ok(chosen)
+    })
 }
 
 /// The open contexts.

@@ -1,7 +1,7 @@
 //! The buffers that a thread needs while it lets QPs work.
 
 use super::taps::Taps;
-use crate::cq::Wc;
+use crate::cq::{Cq, Wc};
 use crate::qp::{Qp, ReadAhead};
 use crate::shm::Link;
 use crate::udp::{Outlet, TxBatch};
@@ -16,6 +16,8 @@ pub(crate) struct Work {
     pub(crate) ahead: ReadAhead,
     /// Receive completions that wait for their ACK to leave.
     pub(crate) received: Vec<Wc>,
+    /// … of an XRC target, whose SRQs have a completion queue each.
+    pub(crate) received_elsewhere: Vec<(Arc<Cq>, Wc)>,
     /// QPs of this process that have got something.
     pub(crate) kicks: Vec<Arc<Qp>>,
     /// A completion found no room in its queue.

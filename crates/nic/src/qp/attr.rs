@@ -157,7 +157,41 @@ impl Default for QpAttr {
 /// READs and atomics a QP may have in flight, each way.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
-/// Attributes that a transition needs and those it takes besides; `None`: there is no such transition.
+/// Which QPs a table is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    service: Service,
+    /// Attributes that these QPs don't have. Programs may name them: they are passed over, as the kernel does.
+    without: u32,
+}
+
+impl From<Service> for Rules {
+    fn from(service: Service) -> Self {
+        Self { service, without: 0 }
+    }
+}
+
+impl Rules {
+    /// XRC initiators: RC without a responder.
+    pub const INITIATOR: Self =
+        Self { service: Service::Rc, without: mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER };
+    /// XRC targets: RC without a requester.
+    pub const TARGET: Self =
+        Self { service: Service::Rc, without: mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC };
+
+    /// The attributes of `bits` that these QPs have.
+    #[must_use]
+    pub fn known(self, bits: u32) -> u32 {
+        bits & !self.without
+    }
+
+    /// Attributes that a transition needs and those it takes besides; `None`: there is no such transition.
+    fn transition(self, from: QpState, to: QpState) -> Option<(u32, u32)> {
+        let (required, optional) = transition(self.service, from, to)?;
+        Some((self.known(required), self.known(optional)))
+    }
+}
+
 fn transition(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     use mask::*;
@@ -223,12 +257,14 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)
 /// # Errors
 /// EINVAL, naming the attribute, for a transition that doesn't exist, a required attribute that is missing, one that
 /// the transition doesn't take, or a value out of range.
-pub fn check(service: Service, now: QpState, attr: &QpAttr, bits: u32) -> Result<QpState> {
+pub fn check(rules: impl Into<Rules>, now: QpState, attr: &QpAttr, bits: u32) -> Result<QpState> {
     if bits & mask::CUR_STATE != 0 && attr.cur_state != now {
         return invalid!("IBV_QP_CUR_STATE says {:?}, the QP is in {now:?}", attr.cur_state);
     }
     let to = if bits & mask::STATE != 0 { attr.state } else { now };
-    let Some((required, optional)) = transition(service, now, to) else {
+    let rules = rules.into();
+    let bits = rules.known(bits);
+    let Some((required, optional)) = rules.transition(now, to) else {
         return invalid!("there is no transition from {now:?} to {to:?}");
     };
     let missing = required & !bits;
@@ -351,6 +387,24 @@ mod tests {
         let uc = bits & !(mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER);
         check(Service::Uc, QpState::Init, &attr, uc).unwrap();
         check(Service::Uc, QpState::Init, &attr, bits).unwrap_err();
+    }
+
+    #[test]
+    fn an_xrc_initiator_has_no_responder_and_a_target_no_requester() {
+        let (attr, bits) = rtr();
+        let responder = mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
+        check(Rules::TARGET, QpState::Init, &attr, bits).unwrap();
+        check(Rules::TARGET, QpState::Init, &attr, bits & !responder).unwrap_err();
+        check(Rules::INITIATOR, QpState::Init, &attr, bits & !responder).unwrap();
+        let out_of_range = QpAttr { min_rnr_timer: 99, ..attr };
+        check(Rules::INITIATOR, QpState::Init, &out_of_range, bits).unwrap();
+        let attr = QpAttr { state: QpState::Rts, ..attr };
+        let both = mask::STATE | mask::SQ_PSN | mask::TIMEOUT;
+        let requester = mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+        check(Rules::TARGET, QpState::Rtr, &attr, both).unwrap();
+        check(Rules::TARGET, QpState::Rtr, &attr, both | requester).unwrap();
+        check(Rules::INITIATOR, QpState::Rtr, &attr, both | requester).unwrap();
+        check(Rules::INITIATOR, QpState::Rtr, &attr, both).unwrap_err();
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::attr::QpAttr;
 use super::batch::Batch;
 use super::fabric::Listing;
+use super::target::Shared;
 use super::{Inner, Qp};
 use crate::cq::Cq;
 use crate::engine::{self, Deadline, Inbox, Queued};
@@ -10,6 +11,7 @@ use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::{Pd, QueueKind};
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
+use crate::xrc::Domain;
 use ferroce_proto::QpState;
 use ferroce_wire::Service;
 use parking_lot::Mutex;
@@ -32,7 +34,7 @@ pub struct QpCap {
 /// What a new QP is made of.
 #[derive(Clone, Debug)]
 pub struct QpInit {
-    /// RC, UC or UD.
+    /// RC, UC, UD or, for an initiator, XRC.
     pub service: Service,
     /// Where send completions go.
     pub send_cq: Arc<Cq>,
@@ -55,6 +57,10 @@ impl Qp {
     /// [`Error::Invalid`] for sizes out of bounds or objects of another device; [`Error::NoMemory`] when all QPNs are
     /// taken.
     pub fn create(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Self>> {
+        Self::create_as(pd, init, None)
+    }
+
+    pub(super) fn create_as(pd: &Arc<Pd>, init: QpInit, domain: Option<Arc<Domain>>) -> Result<Arc<Self>> {
         check_cap(&init)?;
         let context = pd.context();
         for cq in [&init.send_cq, &init.recv_cq] {
@@ -74,6 +80,7 @@ impl Qp {
                 send_cq,
                 recv_cq,
                 srq,
+                domain,
                 cap,
                 sq_sig_all,
                 cookie,
@@ -85,6 +92,7 @@ impl Qp {
                     attr: QpAttr::default(),
                     path: None,
                     listing: Listing::No,
+                    target: Shared::default(),
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),
                 inbox: Inbox::default(),
@@ -157,7 +165,7 @@ fn check_cap(init: &QpInit) -> Result<()> {
     if cap.max_inline_data > MAX_INLINE {
         return invalid!("{} bytes inline: at most {MAX_INLINE}", cap.max_inline_data);
     }
-    if !matches!(init.service, Service::Rc | Service::Uc | Service::Ud) {
+    if !matches!(init.service, Service::Rc | Service::Uc | Service::Ud | Service::Xrc) {
         return Err(Error::NotSupported(format!("{:?} queue pairs", init.service)));
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! One QP's surroundings as the transport sees them: keys and memory, receive queue, completion queues, fabric.
 
 use super::payload::{RxPayload, each_piece, fill, fill_ring, references, scatter, source_len};
+use super::target::Shared;
 use super::{Path, Qp};
 use crate::ah::Ah;
 use crate::cq::{Network, Wc};
@@ -48,6 +49,8 @@ pub(crate) struct QpEnv<'a> {
     pub(super) meta: Option<PacketMeta>,
     /// The peer's process may find the QP in this one's directory.
     pub(super) listed: bool,
+    /// What an XRC target has besides.
+    pub(super) target: &'a mut Shared,
 }
 
 impl<'a> QpEnv<'a> {
@@ -153,7 +156,7 @@ impl<'a> QpEnv<'a> {
                 self.work.rings(link);
                 Ok(())
             }
-            Sent::Full if self.qp.service != Service::Rc && link.is_stuck(crate::clock::now()) => Ok(()),
+            Sent::Full if !self.qp.is_reliable() && link.is_stuck(crate::clock::now()) => Ok(()),
             Sent::Full => {
                 self.work.blocked = true;
                 self.work.blocked_on = Some(link.clone());
@@ -169,8 +172,9 @@ impl<'a> QpEnv<'a> {
         &self.qp.inbox
     }
 
+    /// The protection domain of what is being done. A target has that of the SRQ at hand.
     fn pd(&self) -> u32 {
-        self.qp.pd.id()
+        self.target.selected.as_ref().map_or(self.qp.pd.id(), |srq| srq.pd().id())
     }
 
     fn wc(&self, completion: Completion) -> Wc {
@@ -183,6 +187,9 @@ impl<'a> QpEnv<'a> {
     pub(super) fn publish(&mut self) {
         for wc in std::mem::take(&mut self.work.received) {
             self.work.overrun |= !self.qp.recv_cq.push(wc);
+        }
+        for (cq, wc) in std::mem::take(&mut self.work.received_elsewhere) {
+            self.work.overrun |= !cq.push(wc);
         }
     }
 }
@@ -210,7 +217,7 @@ impl Env for QpEnv<'_> {
                 self.transmit_record(link, headers, &meta.of_packet(headers, len), len, source)
             }
             Path::Udp { dest, share } => {
-                if self.qp.service != Service::Rc && !share.has_room(len as u32) {
+                if !self.qp.is_reliable() && !share.has_room(len as u32) {
                     self.work.blocked = true;
                     return Err(TransmitError::Blocked);
                 }
@@ -242,6 +249,10 @@ impl Env for QpEnv<'_> {
 
     fn execute_directly(&mut self, peer: u32, wr: &SendWr<Arc<Ah>>, offset: u64, max: u32) -> Option<u32> {
         let Some(Path::Shm { link, .. }) = self.path else { return None };
+        if self.qp.service == Service::Xrc {
+            // Which protection domain the key must be of depends on the SRQ, which the peer's process knows.
+            return None;
+        }
         if !link.may_access() || self.qp.engine.has_capture() {
             return None;
         }
@@ -287,11 +298,18 @@ impl Env for QpEnv<'_> {
         }
     }
 
-    fn select_srq(&mut self, _srqn: u32) -> bool {
-        false
+    fn select_srq(&mut self, srqn: u32) -> bool {
+        let srq = self.qp.engine.srq(srqn);
+        self.target.selected = srq.filter(|srq| srq.xrcd().is_some_and(|d| self.qp.is_target_of(d.domain())));
+        self.target.selected.is_some()
     }
 
     fn next_recv(&mut self) -> Option<RecvWqe> {
+        if let Some(srq) = &self.target.selected {
+            let wqe = srq.pop();
+            self.target.held = wqe.as_ref().and(Some(srq.clone()));
+            return wqe;
+        }
         match &self.qp.srq {
             Some(srq) => srq.pop(),
             None => self.qp.rq.lock().pop(),
@@ -380,22 +398,29 @@ impl Env for QpEnv<'_> {
 
     fn complete_recv(&mut self, completion: Completion) {
         let wc = self.wc(completion);
-        self.work.received.push(wc);
+        match self.target.held.take().as_ref().and_then(|srq| srq.cq()) {
+            Some(cq) => self.work.received_elsewhere.push((cq.clone(), wc)),
+            None => self.work.received.push(wc),
+        }
     }
 
     fn event(&mut self, event: QpEvent) {
-        let cookie = self.qp.cookie;
         if event == QpEvent::SqDrained && !self.qp.notify_drained.load(Ordering::Relaxed) {
             return;
         }
-        self.qp.pd.context().raise(match event {
+        let about = |cookie| match event {
             QpEvent::Fatal => AsyncEvent::QpFatal(cookie),
             QpEvent::RequestError => AsyncEvent::QpRequestError(cookie),
             QpEvent::AccessError => AsyncEvent::QpAccessError(cookie),
             QpEvent::CommunicationEstablished => AsyncEvent::CommunicationEstablished(cookie),
             QpEvent::SqDrained => AsyncEvent::SqDrained(cookie),
             QpEvent::LastWqeReached => AsyncEvent::QpLastWqeReached(cookie),
-        });
+        };
+        if self.qp.is_target() {
+            self.target.raise(about);
+        } else {
+            self.qp.pd.context().raise(about(self.qp.cookie));
+        }
     }
 }
 

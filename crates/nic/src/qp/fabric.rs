@@ -32,7 +32,7 @@ impl Qp {
             (inner.proto.state(), inner.attr)
         };
         // What is wrong is said before another process is bothered.
-        let to = attr::check(self.service, from, attr, bits)?;
+        let to = attr::check(self.rules(), from, attr, bits)?;
         if to == QpState::Reset || self.is_inherited() {
             return Ok(None);
         }
@@ -102,7 +102,7 @@ impl Qp {
 
     /// Lets the peer's process reach memory through this QP without this process, where that is possible.
     pub(super) fn list(&self, inner: &mut Inner) {
-        let shared = self.service == Service::Rc && matches!(inner.path, Some(Path::Shm { .. }));
+        let shared = self.is_reliable() && !self.is_target() && matches!(inner.path, Some(Path::Shm { .. }));
         if !shared
             || inner.listing == Listing::Listed
             || self.engine.has_capture()
@@ -135,7 +135,7 @@ impl Qp {
     /// already.
     pub(super) fn wait_for_room(self: &Arc<Self>, link: &Link, now: Instant) -> bool {
         let waits = link.block(self);
-        if waits && self.service != Service::Rc {
+        if waits && !self.is_reliable() {
             self.engine.schedule(self, link.stuck_at(now));
         }
         waits

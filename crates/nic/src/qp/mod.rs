@@ -12,6 +12,7 @@ mod modify;
 mod multicast;
 mod payload;
 mod post;
+mod target;
 mod work;
 
 pub(crate) use crate::ah::Path;
@@ -27,6 +28,7 @@ use crate::engine::{self, Deadline, Engine, Inbox, Queued, Record, Runnable};
 use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::recv::{RecvQueue, Srq};
+use crate::xrc::Domain;
 use batch::Batch;
 use fabric::Listing;
 use ferroce_proto::Counters;
@@ -40,6 +42,7 @@ struct Inner {
     attr: QpAttr,
     path: Option<Path>,
     listing: Listing,
+    target: target::Shared,
 }
 
 /// A queue pair (ibv_create_qp(3)).
@@ -50,6 +53,8 @@ pub struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
+    /// Of an XRC target only.
+    domain: Option<Arc<Domain>>,
     cap: QpCap,
     sq_sig_all: bool,
     cookie: usize,
@@ -133,6 +138,11 @@ impl Qp {
     #[must_use]
     pub fn counters(&self) -> Counters {
         *self.inner.lock().proto.counters()
+    }
+
+    /// Requests are acknowledged: nothing is lost for good.
+    fn is_reliable(&self) -> bool {
+        matches!(self.service, Service::Rc | Service::Xrc)
     }
 
     /// Belongs to a process from before a fork: its peers talk to the parent.

@@ -26,6 +26,7 @@ impl Qp {
     /// # Errors
     /// [`Error::Invalid`], naming the attribute.
     pub fn modify(self: &Arc<Self>, attr: &QpAttr, bits: u32) -> Result<()> {
+        let bits = self.rules().known(bits);
         // Asking another process can take a while: not with the QP locked.
         let path = self.new_path(attr, bits)?;
         self.unlist()?;
@@ -38,7 +39,7 @@ impl Qp {
         self.engine.with_work(|work| {
             let mut inner = self.inner.lock();
             let from = inner.proto.state();
-            let to = attr::check(self.service, from, attr, bits)?;
+            let to = attr::check(self.rules(), from, attr, bits)?;
             if self.is_inherited() && !matches!(to, QpState::Err | QpState::Reset) {
                 return Err(Error::Dead("the queue pair belongs to the process before the fork".into()));
             }
@@ -89,7 +90,7 @@ impl Qp {
         params.timeout = attr.timeout;
         params.retry_cnt = attr.retry_cnt;
         params.rnr_retry = attr.rnr_retry;
-        params.srq = self.srq.is_some();
+        params.srq = self.srq.is_some() || self.is_target();
     }
 }
 

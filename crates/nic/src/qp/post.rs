@@ -19,6 +19,9 @@ impl Qp {
         self: &Arc<Self>,
         mut next: impl FnMut() -> Option<Result<SendWr<Arc<Ah>>>>,
     ) -> Result<()> {
+        if self.is_target() {
+            return invalid!("an XRC target has no send queue");
+        }
         self.engine.with_work(|work| {
             let mut inner = self.inner.lock();
             if self.is_inherited() {
@@ -123,6 +126,9 @@ impl Qp {
     /// # Errors
     /// [`Error::Invalid`] in RESET, with an SRQ, or for too many elements; [`Error::NoMemory`] when the queue is full.
     pub fn post_recv(self: &Arc<Self>, wqe: RecvWqe) -> Result<()> {
+        if self.service == Service::Xrc {
+            return invalid!("an XRC queue pair has no receive queue: post to a shared one of its domain");
+        }
         if self.srq.is_some() {
             return invalid!("the queue pair receives from a shared receive queue: post there");
         }

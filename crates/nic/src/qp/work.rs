@@ -47,9 +47,15 @@ impl Qp {
             // It may have refused late, or the link wasn't the one that the peer has.
             self.fall_back_locked(inner);
         }
-        let Inner { proto, path, listing, .. } = inner;
-        let mut env =
-            QpEnv { qp: self, path: path.as_ref(), work, meta: None, listed: *listing == Listing::Listed };
+        let Inner { proto, path, listing, target, .. } = inner;
+        let mut env = QpEnv {
+            qp: self,
+            path: path.as_ref(),
+            work,
+            meta: None,
+            listed: *listing == Listing::Listed,
+            target,
+        };
         f(proto, &mut env);
         let more = proto.transmit(now, &mut env, BUDGET);
         proto.flush_acks(now, &mut env);

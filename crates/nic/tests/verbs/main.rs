@@ -11,3 +11,4 @@ mod queues;
 mod side;
 mod stress;
 mod transfer;
+mod xrc;

@@ -103,7 +103,7 @@ impl Side {
     /// The first part of `connect_over`.
     pub fn connect_to_rtr(&self, peer: u32, av: AddressVector) {
         let ud = self.qp.service() == Service::Ud;
-        let rc = self.qp.service() == Service::Rc;
+        let rc = matches!(self.qp.service(), Service::Rc | Service::Xrc);
         let attr = QpAttr {
             state: QpState::Init,
             port_num: 1,
@@ -130,7 +130,7 @@ impl Side {
         };
         let connected = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
         let bits = match self.qp.service() {
-            Service::Rc => connected | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
+            Service::Rc | Service::Xrc => connected | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
             Service::Uc => connected,
             _ => 0,
         };
@@ -138,7 +138,7 @@ impl Side {
     }
 
     fn to_rts(&self, change: impl FnOnce(&mut QpAttr)) {
-        let rc = self.qp.service() == Service::Rc;
+        let rc = matches!(self.qp.service(), Service::Rc | Service::Xrc);
         let mut attr = QpAttr {
             state: QpState::Rts,
             sq_psn: 0xff_fff0,

@@ -47,6 +47,8 @@ numbers! {
         IBV_QPT_RC = 2;
         IBV_QPT_UC = 3;
         IBV_QPT_UD = 4;
+        IBV_QPT_XRC_SEND = 9;
+        IBV_QPT_XRC_RECV = 10;
 
         IBV_QPS_RESET = 0;
         IBV_QPS_INIT = 1;
@@ -71,6 +73,7 @@ numbers! {
         IBV_WR_ATOMIC_WRITE = 15;
 
         IBV_SRQT_BASIC = 0;
+        IBV_SRQT_XRC = 1;
 
         IBV_QP_STATE = 1 << 0;
         IBV_QP_CUR_STATE = 1 << 1;
@@ -143,12 +146,18 @@ numbers! {
         IBV_DEVICE_SYS_IMAGE_GUID = 1 << 11;
         IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12;
         IBV_DEVICE_SRQ_RESIZE = 1 << 13;
+        IBV_DEVICE_XRC = 1 << 20;
 
         IBV_PORT_CM_SUP = 1 << 16;
         IBV_PORT_IP_BASED_GIDS = 1 << 26;
 
         IBV_SRQ_INIT_ATTR_TYPE = 1 << 0;
         IBV_SRQ_INIT_ATTR_PD = 1 << 1;
+        IBV_SRQ_INIT_ATTR_XRCD = 1 << 2;
+        IBV_SRQ_INIT_ATTR_CQ = 1 << 3;
+
+        IBV_XRCD_INIT_ATTR_FD = 1 << 0;
+        IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1;
 
         IBV_QP_INIT_ATTR_PD = 1 << 0;
         IBV_QP_INIT_ATTR_XRCD = 1 << 1;
@@ -157,6 +166,11 @@ numbers! {
         IBV_QP_INIT_ATTR_IND_TABLE = 1 << 4;
         IBV_QP_INIT_ATTR_RX_HASH = 1 << 5;
         IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6;
+
+        IBV_QP_OPEN_ATTR_NUM = 1 << 0;
+        IBV_QP_OPEN_ATTR_XRCD = 1 << 1;
+        IBV_QP_OPEN_ATTR_CONTEXT = 1 << 2;
+        IBV_QP_OPEN_ATTR_TYPE = 1 << 3;
 
         IBV_CQ_INIT_ATTR_MASK_FLAGS = 1 << 0;
         IBV_CQ_INIT_ATTR_MASK_PD = 1 << 1;

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
+use std::ptr::null_mut;
 use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
@@ -16,6 +17,7 @@ use crate::memory::PdBlock;
 use crate::object::{Headed, next_handle};
 use crate::srq::SrqBlock;
 use crate::wr;
+use crate::xrc;
 
 /// What both forms of the attributes have in common.
 struct Init<'a> {
@@ -57,21 +59,27 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
         IBV_QPT_RC => nic::Service::Rc,
         IBV_QPT_UC => nic::Service::Uc,
         IBV_QPT_UD => nic::Service::Ud,
-        other => return Err(Refusal::unsupported(format!("qp_type {other}: only RC, UC and UD"))),
+        IBV_QPT_XRC_SEND => nic::Service::Xrc,
+        other => return Err(Refusal::unsupported(format!("qp_type {other}: only RC, UC, UD and XRC"))),
     };
     if let Some(ops) = init.send_ops {
         wr::check_ops(service, ops)?;
     }
     // SAFETY: the caller's promise.
     let (domain, send_cq, recv_cq, srq) = unsafe {
-        let srq = if init.srq.is_null() { None } else { Some(SrqBlock::of(init.srq)?.nic().clone()) };
+        let srq = if init.srq.is_null() || service == nic::Service::Xrc {
+            None
+        } else {
+            Some(SrqBlock::of(init.srq)?.nic().clone())
+        };
         let queue = |cq: *mut ibv_cq, what: &'static str| {
             CqBlock::of(cq).map(|cq| cq.nic().clone()).map_err(|_| Refusal::invalid(what))
         };
         (
             PdBlock::of(init.pd)?,
             queue(init.send_cq, "send_cq is NULL")?,
-            queue(init.recv_cq, "recv_cq is NULL")?,
+            // An XRC initiator receives nothing.
+            queue(if service == nic::Service::Xrc { init.send_cq } else { init.recv_cq }, "recv_cq is NULL")?,
             srq,
         )
     };
@@ -92,6 +100,35 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
         let c = head(&init, domain.context(), nic.qpn());
         Ok(QpBlock { c, kind: Kind::Transport(nic), send_ops: init.send_ops, access: AtomicU32::new(0) })
     })
+}
+
+impl QpBlock {
+    /// A block around the target queue pair that `make` creates or opens.
+    pub(crate) fn target(
+        context: *mut ibv_context,
+        qp_context: *mut std::ffi::c_void,
+        make: impl FnOnce(usize) -> Outcome<nic::XrcTarget>,
+    ) -> Outcome<*mut ibv_qp> {
+        // SAFETY: numbers only.
+        let cap = &mut unsafe { zeroed() };
+        let init = Init {
+            pd: null_mut(),
+            qp_context,
+            send_cq: null_mut(),
+            recv_cq: null_mut(),
+            srq: null_mut(),
+            cap,
+            qp_type: IBV_QPT_XRC_RECV,
+            send_ops: None,
+            sq_sig_all: 0,
+        };
+        Self::allocate(|cookie| {
+            let target = make(cookie)?;
+            let mut c = head(&init, context, target.qp().qpn());
+            c.qp_base.state = target.qp().query().state as c_int;
+            Ok(Self { c, kind: Kind::Target(target), send_ops: None, access: AtomicU32::new(0) })
+        })
+    }
 }
 
 entry! {
@@ -141,12 +178,16 @@ fn check_extensions(init: &ibv_qp_init_attr_ex) -> Outcome<()> {
 
 /// The slot behind `ibv_create_qp_ex`.
 pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     call::pointer("ibv_create_qp_ex", || {
         // SAFETY: by the man page the caller's attributes.
         let init = unsafe { at_mut(init, "qp_init_attr_ex") }?;
+        if init.qp_type == IBV_QPT_XRC_RECV {
+            // SAFETY: by the man page an open context, and attributes that name valid objects.
+            return unsafe { xrc::create_target(context, init) };
+        }
         check_extensions(init)?;
         // SAFETY: by the man page the attributes name valid objects.
         unsafe {

@@ -17,8 +17,10 @@ use crate::object::Headed;
 
 /// The adapter's object behind a queue pair.
 pub(crate) enum Kind {
-    /// One of the transport services RC, UC and UD.
+    /// One of the transport services RC, UC and UD, or an XRC initiator.
     Transport(Arc<nic::Qp>),
+    /// A handle of an XRC target.
+    Target(nic::XrcTarget),
 }
 
 /// All have room for the extended part.
@@ -43,6 +45,7 @@ impl QpBlock {
     pub(crate) fn nic(&self) -> Outcome<&Arc<nic::Qp>> {
         match &self.kind {
             Kind::Transport(nic) => Ok(nic),
+            Kind::Target(target) => Ok(target.qp()),
         }
     }
 
@@ -55,6 +58,7 @@ impl QpBlock {
     pub(crate) fn unacked_async(&self) -> &nic::Unacked {
         match &self.kind {
             Kind::Transport(nic) => nic.unacked_async(),
+            Kind::Target(target) => target.unacked_async(),
         }
     }
 }
@@ -66,6 +70,7 @@ entry! {
         unsafe {
             match &QpBlock::of(qp)?.kind {
                 Kind::Transport(nic) => nic.destroy()?,
+                Kind::Target(target) => target.close()?,
             }
             QpBlock::free(qp);
         }

@@ -1,0 +1,144 @@
+//! Extended reliable connections: ibv_open_xrcd(3), ibv_close_xrcd(3), ibv_get_srq_num(3), ibv_open_qp(3), and what
+//! ibv_create_srq_ex(3) and ibv_create_qp_ex(3) make of XRC.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use ferroce_nic as nic;
+
+use crate::abi::*;
+use crate::call::{self, Outcome, Refusal, at, at_mut, put};
+use crate::context::ContextBlock;
+use crate::cq::CqBlock;
+use crate::object::Headed;
+use crate::qp::QpBlock;
+use crate::srq::SrqBlock;
+
+#[repr(C)]
+pub(crate) struct XrcdBlock {
+    c: ibv_xrcd,
+    nic: Arc<nic::Xrcd>,
+}
+
+// SAFETY: `repr(C)` with an `ibv_xrcd` first.
+unsafe impl Headed for XrcdBlock {
+    type C = ibv_xrcd;
+    const WHAT: &'static str = "xrcd";
+}
+
+/// The slot behind `ibv_open_xrcd`.
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    call::pointer("ibv_open_xrcd", || {
+        // SAFETY: by the man page an open context and the caller's attributes.
+        let (block, attr) = unsafe { (ContextBlock::of(context)?, at(attr, "xrcd_init_attr")?) };
+        let both = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+        if attr.comp_mask & !both != 0 {
+            return Err(Refusal::unsupported(format!("comp_mask {:#x} of an XRC domain", attr.comp_mask)));
+        }
+        if attr.comp_mask != both {
+            return Err(Refusal::invalid("an XRC domain needs IBV_XRCD_INIT_ATTR_FD and _OFLAGS"));
+        }
+        if attr.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+            return Err(Refusal::invalid(format!("oflags {:#o}: only O_CREAT and O_EXCL", attr.oflags)));
+        }
+        let fd = (attr.fd != -1).then_some(attr.fd);
+        let has = |flag: c_int| attr.oflags & flag != 0;
+        let nic = nic::Xrcd::open(block.nic(), fd, has(libc::O_CREAT), has(libc::O_EXCL))?;
+        XrcdBlock::allocate(|_| Ok(XrcdBlock { c: ibv_xrcd { context }, nic }))
+    })
+}
+
+/// The slot behind `ibv_close_xrcd`.
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    call::errno_value("ibv_close_xrcd", || {
+        // SAFETY: by the man page a domain that the caller gives up.
+        unsafe {
+            XrcdBlock::of(xrcd)?.nic.check_unused()?;
+            XrcdBlock::free(xrcd);
+        }
+        Ok(())
+    })
+}
+
+/// The slot behind `ibv_get_srq_num`.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    call::errno_value("ibv_get_srq_num", || {
+        // SAFETY: by the man page a queue and the caller's variable.
+        unsafe {
+            let own = SrqBlock::of(srq)?.nic().number();
+            put(number, "srq_num", own.ok_or_else(|| Refusal::invalid("only XRC queues have a number"))?)
+        }
+    })
+}
+
+/// An XRC queue.
+///
+/// # Safety
+/// The objects that `init` names are null or valid.
+pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut ibv_srq> {
+    let needed = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    if init.comp_mask & needed != needed {
+        return Err(Refusal::invalid(
+            "an XRC queue needs IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_XRCD and IBV_SRQ_INIT_ATTR_CQ",
+        ));
+    }
+    // SAFETY: the caller's promise.
+    let (xrcd, cq) = unsafe { (XrcdBlock::of(init.xrcd)?, CqBlock::of(init.cq)?) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, cookie| {
+            nic::Srq::create_xrc(pd, &xrcd.nic, cq.nic(), attr, cookie)
+        })
+    }
+}
+
+/// A target queue pair (IBV_QPT_XRC_RECV).
+///
+/// # Safety
+/// `context` is null or open, and the domain that `init` names null or valid.
+pub(crate) unsafe fn create_target(
+    context: *mut ibv_context,
+    init: &mut ibv_qp_init_attr_ex,
+) -> Outcome<*mut ibv_qp> {
+    if init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
+        return Err(Refusal::invalid("an XRC target needs a domain (IBV_QP_INIT_ATTR_XRCD)"));
+    }
+    // SAFETY: the caller's promise.
+    let xrcd = unsafe { XrcdBlock::of(init.xrcd)? };
+    // It has no queues: what the program has asked for isn't looked at, as with adapters.
+    // SAFETY: numbers only.
+    init.cap = unsafe { std::mem::zeroed() };
+    QpBlock::target(context, init.qp_context, |cookie| Ok(nic::XrcTarget::create(&xrcd.nic, cookie)?))
+}
+
+/// The slot behind `ibv_open_qp`.
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    call::pointer("ibv_open_qp", || {
+        // SAFETY: by the man page the caller's attributes.
+        let attr = unsafe { at_mut(attr, "qp_open_attr") }?;
+        let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+        let beyond = attr.comp_mask & !(needed | IBV_QP_OPEN_ATTR_CONTEXT);
+        if beyond != 0 {
+            return Err(Refusal::unsupported(format!("comp_mask {beyond:#x} of a queue pair to be opened")));
+        }
+        if attr.comp_mask & needed != needed {
+            return Err(Refusal::invalid("IBV_QP_OPEN_ATTR_NUM, _XRCD and _TYPE are needed"));
+        }
+        if attr.qp_type != IBV_QPT_XRC_RECV {
+            return Err(Refusal::invalid(format!("qp_type {}: only IBV_QPT_XRC_RECV", attr.qp_type)));
+        }
+        // SAFETY: by the man page a domain.
+        let xrcd = unsafe { XrcdBlock::of(attr.xrcd)? };
+        let named = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
+        let qp_context = if named { attr.qp_context } else { std::ptr::null_mut() };
+        QpBlock::target(context, qp_context, |cookie| {
+            Ok(nic::XrcTarget::open(&xrcd.nic, attr.qp_num, cookie)?)
+        })
+    })
+}

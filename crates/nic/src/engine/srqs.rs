@@ -1,0 +1,54 @@
+//! Numbers of the SRQs of XRC domains. They are made as QPNs are, of a slot of this process and an index, but are a
+//! namespace of their own.
+
+use super::Engine;
+use crate::error::{Error, Result};
+use crate::recv::Srq;
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// Indices in a slot.
+const PER_SLOT: u32 = 1 << 12;
+
+/// The XRC SRQs of the process, by number.
+#[derive(Debug, Default)]
+pub(super) struct SrqTable(RwLock<Numbers>);
+
+#[derive(Debug, Default)]
+struct Numbers {
+    srqs: HashMap<u32, Weak<Srq>>,
+    /// Where the search for a free index goes on: a number isn't used again soon.
+    next: u32,
+}
+
+impl Engine {
+    /// Gives a new SRQ a number.
+    ///
+    /// # Errors
+    /// ENOMEM when the numbers in this process's slots are used up.
+    pub(crate) fn add_srq(&self, make: impl FnOnce(u32) -> Arc<Srq>) -> Result<Arc<Srq>> {
+        let slots = self.rendezvous.slots();
+        let mut numbers = self.srqs.0.write();
+        let count = slots.len() as u32 * PER_SLOT;
+        let at = |i: u32| (u32::from(slots[(i / PER_SLOT) as usize]) << 12) + i % PER_SLOT;
+        let from = numbers.next;
+        let free = (0..count).map(|i| (from + i) % count).find(|&i| !numbers.srqs.contains_key(&at(i)));
+        let Some(index) = free else {
+            return Err(Error::NoMemory(format!("{count} shared receive queues of XRC domains exist")));
+        };
+        numbers.next = index + 1;
+        let srq = make(at(index));
+        numbers.srqs.insert(at(index), Arc::downgrade(&srq));
+        Ok(srq)
+    }
+
+    pub(crate) fn remove_srq(&self, number: u32) {
+        self.srqs.0.write().srqs.remove(&number);
+    }
+
+    /// The XRC SRQ with this number, if it is of this process.
+    pub(crate) fn srq(&self, number: u32) -> Option<Arc<Srq>> {
+        self.srqs.0.read().srqs.get(&number)?.upgrade()
+    }
+}

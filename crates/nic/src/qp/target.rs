@@ -1,0 +1,87 @@
+//! What a QP has that is an XRC target: openers instead of an owner, and an SRQ per message.
+
+use super::attr::Rules;
+use super::{Qp, QpInit};
+use crate::error::{Result, invalid};
+use crate::events::AsyncEvent;
+use crate::mem::Pd;
+use crate::recv::Srq;
+use crate::xrc::{Domain, Opener};
+use ferroce_wire::Service;
+use std::sync::Arc;
+
+/// The part that is behind the QP's lock. Empty in all other QPs.
+#[derive(Default)]
+pub(super) struct Shared {
+    openers: Vec<Arc<Opener>>,
+    /// The last opener has gone.
+    closed: bool,
+    /// What the packet at hand names.
+    pub(super) selected: Option<Arc<Srq>>,
+    /// What the receive of the message in progress was taken from.
+    pub(super) held: Option<Arc<Srq>>,
+}
+
+impl Shared {
+    /// Tells everybody who has the QP.
+    pub(super) fn raise(&self, event: impl Fn(usize) -> AsyncEvent) {
+        for opener in &self.openers {
+            opener.context.raise(event(opener.cookie));
+        }
+    }
+}
+
+impl Qp {
+    /// A new target QP of an XRC domain, without openers.
+    pub(crate) fn create_target(pd: &Arc<Pd>, init: QpInit, domain: Arc<Domain>) -> Result<Arc<Self>> {
+        Self::create_as(pd, init, Some(domain))
+    }
+
+    /// Which attributes it has.
+    pub(super) fn rules(&self) -> Rules {
+        match self.service {
+            Service::Xrc if self.is_target() => Rules::TARGET,
+            Service::Xrc => Rules::INITIATOR,
+            service => service.into(),
+        }
+    }
+
+    /// Is a target, and not an initiator.
+    pub(crate) fn is_target(&self) -> bool {
+        self.domain.is_some()
+    }
+
+    pub(crate) fn is_target_of(&self, domain: &Arc<Domain>) -> bool {
+        self.domain.as_ref().is_some_and(|own| Arc::ptr_eq(own, domain))
+    }
+
+    /// Adds somebody who gets the QP's events.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] when the QP is on its way out.
+    pub(crate) fn add_opener(&self, opener: &Arc<Opener>) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.target.closed {
+            return invalid!("the queue pair is being destroyed");
+        }
+        inner.target.openers.push(opener.clone());
+        Ok(())
+    }
+
+    /// Undoes [`Qp::add_opener`]. Whether it was the last; then there won't be another.
+    pub(crate) fn remove_opener(&self, opener: &Arc<Opener>) -> bool {
+        let mut inner = self.inner.lock();
+        inner.target.openers.retain(|other| !Arc::ptr_eq(other, opener));
+        inner.target.closed = inner.target.openers.is_empty();
+        inner.target.closed
+    }
+
+    /// Ends a QP whose last opener has gone, with the private objects that stand in for its queues.
+    ///
+    /// # Errors
+    /// As [`Qp::destroy`].
+    pub(crate) fn destroy_target(self: &Arc<Self>) -> Result<()> {
+        self.destroy()?;
+        self.send_cq.destroy()
+    }
+}

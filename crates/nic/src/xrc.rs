@@ -1,0 +1,193 @@
+//! Extended reliable connections (annex A14): domains, whose target QPs receive into whichever of the domain's SRQs a
+//! packet names.
+
+use crate::Context;
+use crate::cq::Cq;
+use crate::engine;
+use crate::error::{Error, Result, invalid};
+use crate::events::Unacked;
+use crate::mem::Pd;
+use crate::qp::{Qp, QpCap, QpInit};
+use ferroce_wire::Service;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What makes two domains the same: the device, and the inode behind the descriptor.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct DomainFile {
+    device: String,
+    dev: u64,
+    ino: u64,
+}
+
+/// What all handles of a domain have in common.
+#[derive(Debug)]
+pub(crate) struct Domain;
+
+/// An XRC domain (ibv_open_xrcd(3)): one of the handles by which this process holds it.
+#[derive(Debug)]
+pub struct Xrcd {
+    context: Arc<Context>,
+    domain: Arc<Domain>,
+    users: AtomicUsize,
+}
+
+impl Xrcd {
+    /// Opens the domain that belongs to the file behind a descriptor, or a new one that belongs to none. `create`
+    /// and `exclusive` are O_CREAT and O_EXCL.
+    ///
+    /// # Errors
+    /// EBADF for a descriptor that isn't open; EAGAIN when the file has no domain and none is to be made; EINVAL when it
+    /// has one and must have none. (These are the kernel's; the man page names none.)
+    pub fn open(
+        context: &Arc<Context>,
+        file: Option<RawFd>,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<Arc<Self>> {
+        let file = file.map(|fd| identify(context, fd)).transpose()?;
+        let domain = engine::domain(file.as_ref(), |found| match found {
+            Some(_) if exclusive => invalid!("O_EXCL, and the file has an XRC domain"),
+            Some(domain) => Ok(domain),
+            None if file.is_some() && !create => {
+                tracing::debug!("the file has no XRC domain, and O_CREAT isn't given");
+                Err(Error::os("opening an XRC domain")(io::Error::from_raw_os_error(libc::EAGAIN)))
+            }
+            None => Ok(Arc::new(Domain)),
+        })?;
+        Ok(Arc::new(Self { context: context.clone(), domain, users: AtomicUsize::new(0) }))
+    }
+
+    /// May this handle be closed (ibv_close_xrcd(3))?
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while an SRQ or a QP belongs to the domain by this handle.
+    pub fn check_unused(&self) -> Result<()> {
+        match self.users.load(Ordering::Acquire) {
+            0 => Ok(()),
+            n => Err(Error::Busy(format!("{n} objects still belong to this XRC domain"))),
+        }
+    }
+
+    /// The device context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    pub(crate) fn hold(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The file behind a descriptor.
+fn identify(context: &Context, fd: RawFd) -> Result<DomainFile> {
+    // SAFETY: numbers only, for which zeros are valid.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place for the answer.
+    if unsafe { libc::fstat(fd, &mut stat) } != 0 {
+        return Err(Error::os("the descriptor of an XRC domain")(io::Error::last_os_error()));
+    }
+    Ok(DomainFile { device: context.device().info().name.clone(), dev: stat.st_dev, ino: stat.st_ino })
+}
+
+/// One of the parties that share a target QP: whoever has created or opened it.
+#[derive(Debug)]
+pub(crate) struct Opener {
+    pub(crate) context: Arc<Context>,
+    pub(crate) cookie: usize,
+    unacked_async: Unacked,
+}
+
+/// A handle of a target QP: its creator's, or one from ibv_open_qp(3). The QP ends with its last handle.
+#[derive(Debug)]
+pub struct XrcTarget {
+    qp: Arc<Qp>,
+    xrcd: Arc<Xrcd>,
+    opener: Arc<Opener>,
+}
+
+impl XrcTarget {
+    /// A new target QP in RESET (IBV_QPT_XRC_RECV). `cookie` comes back with its events.
+    ///
+    /// # Errors
+    /// As [`Qp::create`].
+    pub fn create(xrcd: &Arc<Xrcd>, cookie: usize) -> Result<Self> {
+        // It has no queues and no protection domain: private ones, which nobody sees, stand in for them.
+        let pd = Pd::alloc(&xrcd.context);
+        let cq = Cq::create(&xrcd.context, 1, None, 0)?;
+        let cap =
+            QpCap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 };
+        let init = QpInit {
+            service: Service::Xrc,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            cap,
+            sq_sig_all: false,
+            cookie: 0,
+        };
+        let qp = Qp::create_target(&pd, init, xrcd.domain.clone()).inspect_err(|_| {
+            // Nobody has used it.
+            let _ = cq.destroy();
+        })?;
+        Ok(Self::of(qp, xrcd, cookie).unwrap_or_else(|_| unreachable!("a new QP isn't on its way out")))
+    }
+
+    /// One more handle of the target QP with this number.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the domain has none in this process.
+    pub fn open(xrcd: &Arc<Xrcd>, qpn: u32, cookie: usize) -> Result<Self> {
+        let qp = xrcd.context.engine()?.qp(qpn).filter(|qp| qp.is_target_of(&xrcd.domain));
+        match qp {
+            Some(qp) => Self::of(qp, xrcd, cookie),
+            None => invalid!("the XRC domain has no target queue pair {qpn:#x} in this process"),
+        }
+    }
+
+    fn of(qp: Arc<Qp>, xrcd: &Arc<Xrcd>, cookie: usize) -> Result<Self> {
+        let opener =
+            Arc::new(Opener { context: xrcd.context.clone(), cookie, unacked_async: Unacked::default() });
+        qp.add_opener(&opener)?;
+        xrcd.hold();
+        Ok(Self { qp, xrcd: xrcd.clone(), opener })
+    }
+
+    /// The queue pair that all handles share.
+    #[must_use]
+    pub fn qp(&self) -> &Arc<Qp> {
+        &self.qp
+    }
+
+    /// Asynchronous events that this handle's owner has to acknowledge.
+    #[must_use]
+    pub fn unacked_async(&self) -> &Unacked {
+        &self.opener.unacked_async
+    }
+
+    /// Gives the handle up (ibv_destroy_qp(3)); the last one takes the QP with it.
+    ///
+    /// # Errors
+    /// As [`Qp::destroy`].
+    pub fn close(&self) -> Result<()> {
+        let last = self.qp.remove_opener(&self.opener);
+        self.opener.context.withdraw(self.opener.cookie);
+        self.opener.unacked_async.wait();
+        if last {
+            self.qp.destroy_target()?;
+        }
+        self.xrcd.release();
+        Ok(())
+    }
+}

@@ -1,0 +1,285 @@
+//! Extended reliable connections: domains, targets with several SRQs, and who shares a target.
+
+use crate::namespace::in_namespace;
+use crate::pair::over_sockets;
+use crate::side::{Side, open};
+use ferroce_nic::qp::{QpAttr, mask};
+use ferroce_nic::{
+    Access, AsyncEvent, Completion, Context, Cq, Data, Error, Mr, MrAccess, MrInit, Pd, Placement, QpState,
+    RecvWqe, SendOp, SendWr, Service, Srq, SrqAttr, WcOpcode, WcStatus, XrcTarget, Xrcd,
+};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An SRQ with a domain, a completion queue and memory of its own.
+struct Receiver {
+    pd: Arc<Pd>,
+    cq: Arc<Cq>,
+    srq: Arc<Srq>,
+    mr: Arc<Mr>,
+    memory: Box<[u8]>,
+}
+
+impl Receiver {
+    fn new(xrcd: &Arc<Xrcd>, cookie: usize) -> Self {
+        let (context, memory) = (xrcd.context(), vec![0; 1 << 18].into_boxed_slice());
+        let (pd, addr) = (Pd::alloc(context), memory.as_ptr() as u64);
+        let access = MrAccess {
+            local_write: true,
+            remote_write: true,
+            remote_read: true,
+            remote_atomic: true,
+            flush: Placement::default(),
+        };
+        let init = MrInit { addr, length: memory.len() as u64, iova: addr, access };
+        let mr = Mr::register(&pd, init).unwrap();
+        let cq = Cq::create(context, 64, None, 0).unwrap();
+        let attr = SrqAttr { max_wr: 16, max_sge: 1, limit: 0 };
+        let srq = Srq::create_xrc(&pd, xrcd, &cq, attr, cookie).unwrap();
+        Self { pd, cq, srq, mr, memory }
+    }
+
+    fn recv(&self, wr_id: u64) {
+        let (addr, length) = (self.memory.as_ptr() as u64, self.memory.len() as u32);
+        let sge = ferroce_nic::Sge { addr, length, lkey: self.mr.key() };
+        self.srq.post(RecvWqe { wr_id, sges: [sge].into_iter().collect() }).unwrap();
+    }
+
+    fn wait(&self) -> (u32, Completion) {
+        let start = Instant::now();
+        loop {
+            let mut got = None;
+            self.cq.poll(1, |wc| got = Some((wc.qp_num, wc.completion))).unwrap();
+            if let Some(got) = got {
+                return got;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "no completion came");
+        }
+    }
+
+    fn close(self) {
+        self.srq.destroy().unwrap();
+        self.cq.destroy().unwrap();
+        self.mr.deregister().unwrap();
+        self.pd.check_unused().unwrap();
+    }
+}
+
+fn send(a: &Side, srqn: u32, wr_id: u64, op: SendOp, len: usize) {
+    let data = Data::Sges([a.sge(0, len)].into_iter().collect());
+    let mut wr = Some(SendWr {
+        wr_id,
+        op,
+        data,
+        signaled: true,
+        solicited: false,
+        fence: false,
+        ud: None,
+        remote_srqn: srqn,
+    });
+    a.qp.post_send(|| wr.take().map(Ok)).unwrap();
+}
+
+fn anonymous(context: &Arc<Context>) -> Arc<Xrcd> {
+    Xrcd::open(context, None, true, false).unwrap()
+}
+
+/// Connects an initiator with a target.
+fn connect(a: &Side, target: &XrcTarget) {
+    a.connect(target.qp().qpn());
+    let all = Access { remote_write: true, remote_read: true, remote_atomic: true, ..Access::default() };
+    let attr = QpAttr {
+        state: QpState::Init,
+        port_num: 1,
+        access: all,
+        path_mtu: 3,
+        dest_qpn: a.qp.qpn(),
+        rq_psn: 0xff_fff0,
+        sq_psn: 0xff_fff0,
+        av: a.av(),
+        max_dest_rd_atomic: 16,
+        min_rnr_timer: 1,
+        timeout: 14,
+        ..QpAttr::default()
+    };
+    let qp = target.qp();
+    qp.modify(&attr, mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS).unwrap();
+    let bits = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+    let bits = bits | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER | mask::STATE;
+    qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, bits).unwrap();
+    let bits = mask::STATE | mask::TIMEOUT | mask::SQ_PSN;
+    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, bits).unwrap();
+}
+
+fn one_target_serves_two_srqs() {
+    let context = open();
+    let xrcd = anonymous(&context);
+    let mut a = Side::new(&context, Service::Xrc, 1 << 18);
+    let target = XrcTarget::create(&xrcd, 0).unwrap();
+    let receivers = [Receiver::new(&xrcd, 0), Receiver::new(&xrcd, 0)];
+    connect(&a, &target);
+    let number = |i: usize| receivers[i].srq.number().unwrap();
+    assert_ne!(number(0), number(1));
+    for (i, len) in [0, 1, 5000, 70_001, 1 << 18, 9].into_iter().enumerate() {
+        let r = &receivers[i % 2];
+        a.memory.fill(i as u8 + 1);
+        r.recv(7);
+        send(&a, number(i % 2), 8, SendOp::SendWithImmediate { immediate: [i as u8; 4] }, len);
+        let (qp_num, got) = r.wait();
+        assert_eq!((qp_num, got.src_qp), (target.qp().qpn(), a.qp.qpn()));
+        assert_eq!((got.wr_id, got.status, got.byte_len), (7, WcStatus::Success, len as u32));
+        assert_eq!(got.immediate, Some([i as u8; 4]));
+        assert!(r.memory[..len] == a.memory[..len], "{len} bytes arrived damaged");
+        assert_eq!(a.wait().status, WcStatus::Success);
+
+        a.memory.fill(i as u8 + 100);
+        let (va, rkey) = (r.memory.as_ptr() as u64, r.mr.key());
+        send(&a, number(i % 2), 9, SendOp::Write { va, rkey }, len);
+        assert_eq!(a.wait().status, WcStatus::Success);
+        assert!(r.memory[..len] == a.memory[..len], "{len} bytes written damaged");
+        a.memory.fill(0);
+        send(&a, number(i % 2), 10, SendOp::Read { va, rkey }, len);
+        assert_eq!(a.wait().opcode, WcOpcode::RdmaRead);
+        assert!(r.memory[..len] == a.memory[..len], "{len} bytes read damaged");
+        send(&a, number(i % 2), 11, SendOp::FetchAdd { va, rkey, add: 1 }, 8);
+        assert_eq!(a.wait().status, WcStatus::Success);
+    }
+    // The key is of one SRQ's protection domain, the request names the other.
+    let (va, rkey) = (receivers[0].memory.as_ptr() as u64, receivers[0].mr.key());
+    send(&a, number(1), 12, SendOp::Write { va, rkey }, 8);
+    assert_eq!(a.wait().status, WcStatus::RemAccessErr);
+    assert_eq!(target.qp().query().state, QpState::Err);
+    target.close().unwrap();
+    receivers.into_iter().for_each(Receiver::close);
+    xrcd.check_unused().unwrap();
+    a.close();
+}
+
+fn an_srq_of_another_domain_or_none_is_refused() {
+    let context = open();
+    let (xrcd, other) = (anonymous(&context), anonymous(&context));
+    let mine = Receiver::new(&xrcd, 0);
+    let theirs = Receiver::new(&other, 0);
+    theirs.recv(1);
+    for number in [theirs.srq.number().unwrap(), mine.srq.number().unwrap() ^ 0x800] {
+        let a = Side::new(&context, Service::Xrc, 4096);
+        let target = XrcTarget::create(&xrcd, 77).unwrap();
+        connect(&a, &target);
+        send(&a, number, 2, SendOp::Send, 64);
+        assert_eq!(a.wait().status, WcStatus::RemInvReqErr);
+        assert_eq!(events(&context), [AsyncEvent::QpAccessError(77), AsyncEvent::QpLastWqeReached(77)]);
+        target.close().unwrap();
+        a.close();
+    }
+    mine.close();
+    // A queue that has gone is as good as none.
+    let a = Side::new(&context, Service::Xrc, 4096);
+    let target = XrcTarget::create(&other, 0).unwrap();
+    connect(&a, &target);
+    let number = theirs.srq.number().unwrap();
+    theirs.close();
+    send(&a, number, 2, SendOp::Send, 64);
+    assert_eq!(a.wait().status, WcStatus::RemInvReqErr);
+    target.close().unwrap();
+    a.close();
+}
+
+fn events(context: &Arc<Context>) -> Vec<AsyncEvent> {
+    let start = Instant::now();
+    let mut all = Vec::new();
+    while start.elapsed() < Duration::from_millis(100) {
+        all.extend(context.async_events().take());
+    }
+    all
+}
+
+fn a_target_is_shared_by_all_who_open_it() {
+    let (context, second) = (open(), open());
+    let file = File::open("/proc/self/exe").unwrap();
+    let of_file = |context, create| Xrcd::open(context, Some(file.as_raw_fd()), create, false);
+    let xrcd = of_file(&context, true).unwrap();
+    let same = of_file(&second, false).unwrap();
+    let target = XrcTarget::create(&xrcd, 1).unwrap();
+    let qpn = target.qp().qpn();
+    let opened = XrcTarget::open(&same, qpn, 2).unwrap();
+    let foreign = XrcTarget::open(&anonymous(&context), qpn, 3).unwrap_err();
+    assert!(matches!(foreign, Error::Invalid(_)), "{foreign}");
+    for (handle, busy) in [(&xrcd, true), (&same, true)] {
+        assert_eq!(matches!(handle.check_unused(), Err(Error::Busy(_))), busy);
+    }
+    let a = Side::new(&context, Service::Xrc, 4096);
+    connect(&a, &opened);
+    assert_eq!(target.qp().query().state, QpState::Rts);
+    // The creator goes: the QP stays, and goes on to work.
+    target.close().unwrap();
+    xrcd.check_unused().unwrap();
+    let r = Receiver::new(&xrcd, 0);
+    r.recv(5);
+    send(&a, r.srq.number().unwrap(), 6, SendOp::Send, 100);
+    assert_eq!((r.wait().1.wr_id, a.wait().status), (5, WcStatus::Success));
+    let again = XrcTarget::open(&xrcd, qpn, 4).unwrap();
+    let error = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    again.qp().modify(&error, mask::STATE).unwrap();
+    assert_eq!(events(&context), [AsyncEvent::QpLastWqeReached(4)]);
+    assert_eq!(events(&second), [AsyncEvent::QpLastWqeReached(2)]);
+    opened.close().unwrap();
+    again.close().unwrap();
+    assert!(XrcTarget::open(&xrcd, qpn, 5).is_err());
+    r.close();
+    a.close();
+    same.check_unused().unwrap();
+}
+
+fn domains_are_those_of_files() {
+    let context = open();
+    let file = File::open("/proc/self/exe").unwrap();
+    let errno =
+        |fd, create, exclusive| Xrcd::open(&context, Some(fd), create, exclusive).map_err(|e| e.errno());
+    let fd = file.as_raw_fd();
+    assert_eq!(errno(fd, false, false).unwrap_err(), libc::EAGAIN);
+    assert_eq!(errno(12_345, true, false).unwrap_err(), libc::EBADF);
+    let first = errno(fd, true, true).unwrap();
+    assert_eq!(errno(fd, true, true).unwrap_err(), libc::EINVAL);
+    let another = File::open("/proc/self/exe").unwrap();
+    let second = errno(another.as_raw_fd(), false, false).unwrap();
+    let r = Receiver::new(&first, 0);
+    first.check_unused().unwrap_err();
+    second.check_unused().unwrap();
+    assert!(matches!(r.cq.destroy(), Err(Error::Busy(_))));
+    r.close();
+    drop((first, second));
+    assert_eq!(errno(fd, false, false).unwrap_err(), libc::EAGAIN);
+}
+
+macro_rules! cases {
+    ($($name:ident,)*) => {
+        mod local {$(
+            #[test]
+            fn $name() {
+                crate::namespace::in_namespace(concat!("xrc::local::", stringify!($name)), super::$name);
+            }
+        )*}
+        mod sockets {$(
+            #[test]
+            fn $name() {
+                crate::namespace::in_namespace(concat!("xrc::sockets::", stringify!($name)), || {
+                    super::over_sockets();
+                    super::$name();
+                });
+            }
+        )*}
+    };
+}
+
+cases! {
+    one_target_serves_two_srqs,
+    an_srq_of_another_domain_or_none_is_refused,
+    a_target_is_shared_by_all_who_open_it,
+}
+
+#[test]
+fn domains_belong_to_files() {
+    in_namespace("xrc::domains_belong_to_files", domains_are_those_of_files);
+}
