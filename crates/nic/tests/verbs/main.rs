@@ -8,6 +8,7 @@ mod multicast;
 mod namespace;
 mod pair;
 mod queues;
+mod shared;
 mod side;
 mod stress;
 mod transfer;
