@@ -63,7 +63,7 @@ fn table(devices: &[DeviceInfo]) -> String {
             state_name(device).to_owned(),
             format!("{} of {}", port.active_mtu, device.netdev.mtu),
         ];
-        let gids = device.gid_table();
+        let gids = ferroce_nic::gid_table(device);
         for (index, entry) in gids.iter() {
             let [name, interface, state, mtu] = std::mem::take(&mut first);
             let address = address_name(entry, &device.netdev.name);
@@ -91,8 +91,7 @@ fn table(devices: &[DeviceInfo]) -> String {
 fn to_json(device: &DeviceInfo) -> Value {
     let port = device.port();
     let addresses: Vec<IpAddr> = device.netdev.usable_addresses().map(|address| address.ip).collect();
-    let gids: Vec<Value> = device
-        .gid_table()
+    let gids: Vec<Value> = ferroce_nic::gid_table(device)
         .iter()
         .map(|(index, entry)| {
             json!({

@@ -4,6 +4,7 @@ use crate::cq::MAX_CQE;
 use crate::engine::{self, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, EventQueue};
+use crate::gids::gid_table;
 use crate::mem::{MAX_DM, MAX_MR};
 use crate::net::{self, DeviceInfo, GidEntry, GidTable, PortAttributes};
 use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
@@ -115,12 +116,9 @@ impl Device {
         origin: Option<Origin>,
         handles: impl FnOnce() -> Handles,
     ) -> Result<Arc<Context>> {
-        let engine = engine::start()?;
-        let gids = self.info.gid_table();
-        for (_, entry) in gids.iter() {
-            engine.add_address(HostAddr::new(entry.ip, entry.scope_id))?;
-        }
-        let port = RwLock::new(PortView { attributes: self.info.port(), gids });
+        engine::start()?;
+        let port = PortView { attributes: self.info.port(), gids: gid_table(&self.info) };
+        let port = RwLock::new(port);
         let context = Arc::new(Context {
             device: self.clone(),
             port,
@@ -130,6 +128,8 @@ impl Device {
             handles: handles(),
         });
         engine::register_context(&context);
+        context.catch_up();
+        context.engine()?;
         Ok(context)
     }
 }
@@ -205,6 +205,19 @@ impl Context {
     #[must_use]
     pub fn async_events(&self) -> &EventQueue<AsyncEvent> {
         &self.async_events
+    }
+
+    pub(crate) fn gid_table(&self) -> GidTable {
+        self.port.read().gids.clone()
+    }
+
+    /// Takes into account what has changed since the devices were listed. From now on there is news of it.
+    fn catch_up(&self) {
+        let mut port = self.port.write();
+        if let Ok(netdev) = net::Netdev::read(self.device.info.netdev.ifindex) {
+            port.gids.update(&netdev);
+            port.attributes = PortAttributes::of(&netdev);
+        }
     }
 
     pub(crate) fn raise(&self, event: AsyncEvent) {

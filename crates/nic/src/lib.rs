@@ -12,6 +12,7 @@ mod device;
 mod engine;
 mod error;
 mod events;
+mod gids;
 pub mod mem;
 pub mod net;
 mod packet;
@@ -34,6 +35,7 @@ pub use device::{
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, EventQueue, Unacked};
+pub use gids::gid_table;
 pub use mem::{Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Pd, PdHold, QueueKind, QueueMemory};
 pub use qp::Qp;
 pub use recv::{MAX_SGE, MAX_WR, NewSize, Srq, SrqAttr};

@@ -28,7 +28,7 @@ impl DeviceInfo {
         PortAttributes::of(&self.netdev)
     }
 
-    /// A new GID table from the interface's addresses.
+    /// A new GID table from the interface's addresses. What the host's processes use is [`crate::gid_table`].
     #[must_use]
     pub fn gid_table(&self) -> GidTable {
         GidTable::new(&self.netdev)

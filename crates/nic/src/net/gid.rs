@@ -75,6 +75,27 @@ impl GidTable {
         table
     }
 
+    /// What another process needs to know of it: whether the first two are the same, and each index in use with its GID.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.first_repeats_second)];
+        for (index, entry) in self.iter() {
+            bytes.push(index as u8);
+            bytes.extend(entry.gid);
+        }
+        bytes
+    }
+
+    /// A table that another process has told. What isn't an address of the interface goes with [`GidTable::update`].
+    pub(crate) fn from_bytes(bytes: &[u8], ifindex: u32) -> Option<Self> {
+        let (&flag, entries) = bytes.split_first()?;
+        let mut table = Self { entries: vec![None; GID_TABLE_LEN], first_repeats_second: flag == 1 };
+        let (entries, rest) = entries.as_chunks::<17>();
+        for &[index, ref gid @ ..] in entries {
+            *table.entries.get_mut(usize::from(index))? = Some(entry_of(ip_of(*gid), ifindex));
+        }
+        (flag <= 1 && rest.is_empty()).then_some(table)
+    }
+
     /// The entry at `index`; `None` for an unused index (a zero GID) and beyond the table.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&GidEntry> {
@@ -153,8 +174,12 @@ impl GidTable {
 }
 
 fn entry(address: &Address, ifindex: u32) -> GidEntry {
-    let scope_id = if address.is_link_local_v6() { ifindex } else { 0 };
-    GidEntry { gid: gid_of(address.ip), ip: address.ip, scope_id, ifindex }
+    entry_of(address.ip, ifindex)
+}
+
+fn entry_of(ip: IpAddr, ifindex: u32) -> GidEntry {
+    let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    GidEntry { gid: gid_of(ip), ip, scope_id: if link_local { ifindex } else { 0 }, ifindex }
 }
 
 #[cfg(test)]
@@ -227,6 +252,30 @@ mod tests {
                 assert!(!table.update(&up).is_empty());
                 assert_eq!(table, before);
             }
+        }
+    }
+
+    #[test]
+    fn a_table_is_told_with_its_holes() {
+        for addresses in [&["10.0.0.1", "10.0.0.2", "2001:db8::1", "fe80::1"][..], &["10.0.0.1", "10.0.0.2"]]
+        {
+            let mut eth0 = netdev("eth0", 2, addresses);
+            let mut table = GidTable::new(&eth0);
+            eth0.addresses.remove(0);
+            table.update(&eth0);
+            let mut told = GidTable::from_bytes(&table.to_bytes(), 2).unwrap();
+            assert_eq!(told, table);
+            assert_eq!(told.update(&eth0), []);
+            assert_ne!(GidTable::new(&eth0), table, "whoever wasn't told has another");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_table() {
+        let good = table(&["10.0.0.1"]).to_bytes();
+        assert!(GidTable::from_bytes(&good, 2).is_some());
+        for bad in [&[][..], &[2], &good[..good.len() - 1], &[&[0, 64][..], &[0; 16]].concat()] {
+            assert_eq!(GidTable::from_bytes(bad, 2), None);
         }
     }
 

@@ -17,13 +17,17 @@ const MAGIC: [u8; 4] = *b"FRCE";
 const KIND_GROUP: u8 = 1;
 /// … or shared memory between the two processes, which a [`Greeter`] sees to.
 pub(crate) const KIND_LINK: u8 = 2;
-/// Answers, to either.
+/// … or the GID table of an interface.
+const KIND_GIDS: u8 = 3;
+/// Answers, to each.
 pub(crate) const GRANTED: u8 = Reply::Granted as u8;
 pub(crate) const REFUSED: u8 = Reply::Refused as u8;
 /// What all messages begin with: magic, version, kind or status, two reserved bytes.
 const FRAME: usize = 8;
 /// No message is longer.
 const LONGEST: usize = 128;
+/// No answer about a GID table is longer.
+const LONGEST_TABLE: usize = 2048;
 const MESSAGE: usize = 4 + 4 + 16 + 4;
 /// How long a client that has connected may take to ask.
 const REQUEST_PATIENCE: Duration = Duration::from_millis(2);
@@ -46,10 +50,13 @@ enum Reply {
     Refused = 2,
 }
 
-/// Who takes requests for shared memory.
+/// Who takes the requests that aren't for sockets.
 pub(crate) trait Greeter: Send + Sync {
-    /// Answers the request, at once, and keeps the connection if it likes.
+    /// Answers a request for shared memory, at once, and keeps the connection if it likes.
     fn greet(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>);
+
+    /// The GID table of an interface, if this process has one, as its bytes.
+    fn gids(&self, interface: u32) -> Option<Vec<u8>>;
 }
 
 /// The beginning of a message.
@@ -184,6 +191,14 @@ fn serve_one(
         greeter.greet(connection, bytes, received);
         return Ok(());
     }
+    if framed(bytes) == Some(KIND_GIDS)
+        && let Some(greeter) = greeter
+        && let Some(&interface) = bytes.get(FRAME..).and_then(<[u8]>::first_chunk)
+    {
+        let table = greeter.gids(u32::from_ne_bytes(interface));
+        let status = if table.is_some() { GRANTED } else { Reply::Unknown as u8 };
+        return send_with(fd, &mut [&frame(status)[..], &table.unwrap_or_default()].concat(), &[]);
+    }
     match parse(bytes) {
         Some((KIND_GROUP, address)) => match find(address) {
             Some(fds) => send_with(fd, &mut message(GRANTED, address), &fds),
@@ -279,6 +294,57 @@ fn request(name: &Name, address: HostAddr, uid: u32) -> io::Result<EngineFd> {
     let socket = dial(name, uid)?;
     send_with(socket.raw(), &mut message(KIND_GROUP, address), &[])?;
     Ok(socket)
+}
+
+/// Processes that have been asked for the GID table of an interface.
+pub(super) struct GidQuestion {
+    request: [u8; FRAME + 4],
+    uid: u32,
+    asked: Vec<EngineFd>,
+}
+
+impl GidQuestion {
+    pub(super) fn new(interface: u32, uid: u32) -> Self {
+        let mut request = [0; FRAME + 4];
+        request[..FRAME].copy_from_slice(&frame(KIND_GIDS));
+        request[FRAME..].copy_from_slice(&interface.to_ne_bytes());
+        Self { request, uid, asked: Vec::new() }
+    }
+
+    /// Asks the holder of a name.
+    ///
+    /// # Errors
+    /// Nobody holds it, or its holder is very busy.
+    pub(super) fn ask(&mut self, name: &Name) -> io::Result<()> {
+        let socket = dial(name, self.uid)?;
+        send_with(socket.raw(), &mut self.request, &[])?;
+        self.asked.push(socket);
+        Ok(())
+    }
+
+    /// The first table that comes, if one does before all have answered and within `patience`.
+    pub(super) fn answer(&mut self, patience: Duration) -> Option<Vec<u8>> {
+        let deadline = Instant::now() + patience;
+        while !self.asked.is_empty() {
+            let poll_of =
+                |socket: &EngineFd| libc::pollfd { fd: socket.raw(), events: libc::POLLIN, revents: 0 };
+            let mut polls: Vec<_> = self.asked.iter().map(poll_of).collect();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if sys::poll(&mut polls, left).is_err() || left.is_zero() {
+                return None;
+            }
+            for index in (0..polls.len()).rev().filter(|&i| polls[i].revents != 0) {
+                let socket = self.asked.swap_remove(index);
+                let mut reply = [0; LONGEST_TABLE];
+                let Ok((length, _)) = receive(socket.raw(), &mut reply) else { continue };
+                let reply = &reply[..length];
+                if let Some(table) = reply.get(FRAME..).filter(|_| framed(reply) == Some(GRANTED)) {
+                    return Some(table.to_vec());
+                }
+            }
+        }
+        None
+    }
 }
 
 fn read_reply(fd: RawFd, address: HostAddr) -> Result<Option<Box<[EngineFd; GROUP]>>, Error> {

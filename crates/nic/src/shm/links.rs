@@ -398,4 +398,8 @@ impl Greeter for Links {
         // A peer that has gone meanwhile has left what is in its ring, which is seen to when its end is.
         let _ = hello::send(link.connection.raw(), &hello::answer(own), &[own.fd()]);
     }
+
+    fn gids(&self, interface: u32) -> Option<Vec<u8>> {
+        crate::gids::own(interface).map(|table| table.to_bytes())
+    }
 }

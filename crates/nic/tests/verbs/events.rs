@@ -151,14 +151,17 @@ fn events_of_destroyed_objects_are_withdrawn() {
     destroyer.join().unwrap();
 }
 
+/// A device on one end of a cable.
 fn veth() {
+    // SAFETY: nobody else reads the environment: the adapter's thread doesn't.
+    unsafe { std::env::set_var("FERROCE_DEVICES", "ferroce0=d0") };
     ip("link add d0 type veth peer name d1
         link set d1 up
         link set d0 up
         addr add 10.1.0.1/24 dev d0");
     // Duplicate address detection of the link-local address ends within a second or two.
     let start = Instant::now();
-    let settled = || ferroce_nic::devices().unwrap()[0].open().unwrap().gids().len() == 2;
+    let settled = || open().gid(0).is_some_and(|gid| gid.scope_id != 0);
     while !settled() {
         assert!(start.elapsed() < LIMIT, "no link-local address");
         std::thread::sleep(Duration::from_millis(50));
@@ -199,8 +202,8 @@ fn a_port_that_goes_down_and_up_is_told() {
     all(&[AsyncEvent::PortActive(1)]);
     // What lasts too short for anybody to look is told all the same.
     for _ in 0..5 {
-        ip("link set d1 down");
-        ip("link set d1 up");
+        ip("link set d0 down");
+        ip("link set d0 up");
     }
     all(&[AsyncEvent::PortError(1), AsyncEvent::PortActive(1)]);
     std::thread::sleep(2 * WHILE);
@@ -226,6 +229,35 @@ fn a_change_of_addresses_is_told() {
     // An interface that isn't the device's.
     ip("addr add 10.2.0.2/24 dev d1");
     expect(&context, &[]);
+}
+
+/// A hole stays a hole for whoever comes later, and the next address fills it.
+fn a_gid_keeps_its_index_for_all() {
+    veth();
+    ip("addr add 10.1.0.2/24 dev d0
+        addr add 10.1.0.3/24 dev d0");
+    let first = open();
+    let index = |context: &Context, last: u8| {
+        let gid = ferroce_nic::net::gid_of(std::net::IpAddr::from([10, 1, 0, last]));
+        context.gids().iter().find(|(_, entry)| entry.gid == gid).map(|(index, _)| *index)
+    };
+    assert_eq!([1, 2, 3].map(|last| index(&first, last)), [Some(1), Some(2), Some(3)]);
+    ip("addr del 10.1.0.2/24 dev d0");
+    expect(&first, &[AsyncEvent::GidChange(1)]);
+    let devices = ferroce_nic::devices().unwrap();
+    ip("addr add 10.1.0.4/24 dev d0
+        addr add 10.1.0.5/24 dev d0");
+    while index(&first, 5).is_none() {
+        assert_eq!(next(&first, LIMIT), Some(AsyncEvent::GidChange(1)));
+    }
+    // Listed before the addresses came, opened after.
+    let second = devices[0].open().unwrap();
+    for context in [&first, &second] {
+        assert_eq!([1, 2, 3].map(|last| index(context, last)), [Some(1), None, Some(3)]);
+        assert_eq!([4, 5].map(|last| index(context, last)), [Some(2), Some(4)]);
+    }
+    let table = ferroce_nic::gid_table(devices[0].info());
+    assert!(table.iter().all(|(index, entry)| first.gid(index) == Some(*entry)));
 }
 
 fn an_interface_that_disappears_is_fatal() {
@@ -304,6 +336,7 @@ macro_rules! of_the_device {
 of_the_device! {
     a_port_that_goes_down_and_up_is_told;
     a_change_of_addresses_is_told;
+    a_gid_keeps_its_index_for_all;
     an_interface_that_disappears_is_fatal;
     an_internal_failure_is_told_once_to_each_open_device;
 }

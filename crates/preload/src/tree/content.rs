@@ -198,7 +198,7 @@ fn rdma_device(device: &DeviceInfo) -> Node {
 
 fn port(device: &DeviceInfo) -> Node {
     let port = device.port();
-    let gids = device.gid_table();
+    let gids = ferroce_nic::gid_table(device);
     let each_gid = |entry: &dyn Fn(usize) -> Node| {
         directory((0..GID_TABLE_LEN).map(|index| (index.to_string(), entry(index))))
     };
