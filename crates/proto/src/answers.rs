@@ -4,7 +4,7 @@
 //! acknowledgement waits until all answers before it have left, so that none overtakes.
 
 use crate::responder::Refusal;
-use crate::{Env, Qp, QpState, RemoteError, Source, TransmitError, psn};
+use crate::{Env, Instant, Qp, QpState, RemoteError, Source, TransmitError, psn};
 use ferroce_wire::{Aeth, Headers, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 
@@ -200,13 +200,24 @@ impl Answers {
 
 impl<A: Clone> Qp<A> {
     /// Sends what is owed until `budget` bytes of payload or the fabric ends it; `true` for the budget.
-    pub(crate) fn send_answers<E: Env<Address = A>>(&mut self, env: &mut E, budget: &mut u32) -> bool {
+    pub(crate) fn send_answers<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        env: &mut E,
+        budget: &mut u32,
+    ) -> bool {
         while let Some(answer) = self.answers.queue.front().copied() {
             if *budget == 0 {
                 return true;
             }
+            if matches!(answer, Answer::Read(_)) && self.req.is_throttled(now, &self.params) {
+                return false;
+            }
             match self.send_answer(answer, env) {
-                Some(bytes) => *budget = budget.saturating_sub(bytes.max(64)),
+                Some(bytes) => {
+                    self.req.note_sent(now, bytes, &self.params);
+                    *budget = budget.saturating_sub(bytes.max(64));
+                }
                 None => return false,
             }
         }

@@ -13,6 +13,7 @@ mod env;
 mod execute;
 mod psn;
 mod qp;
+mod rate;
 mod requester;
 mod responder;
 mod retransmit;
@@ -27,6 +28,7 @@ mod window;
 pub use counters::Counters;
 pub use env::{Env, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError};
 pub use qp::{MAX_MESSAGE, Qp};
+pub use rate::RateLimit;
 pub use rnr::rnr_delay;
 pub use time::Instant;
 pub use types::{

@@ -225,7 +225,7 @@ impl<A: Clone> Qp<A> {
             QpState::Reset | QpState::Init => return false,
             QpState::Err => {
                 self.flush_send_queue(env);
-                return self.is_reliable() && self.send_answers(env, &mut left);
+                return self.is_reliable() && self.send_answers(now, env, &mut left);
             }
             QpState::Sqe => {
                 self.flush_send_queue(env);
@@ -239,7 +239,7 @@ impl<A: Clone> Qp<A> {
                 // Answers must not starve requests that wait: each side gets half.
                 let mut share = if requests && self.has_unsent() { left.div_ceil(2) } else { left };
                 let before = share;
-                let more = self.send_answers(env, &mut share);
+                let more = self.send_answers(now, env, &mut share);
                 left -= before - share;
                 let more_requests = requests && self.send_requests(now, env, &mut left);
                 more || more_requests

@@ -1,5 +1,6 @@
 //! The requester of RC and XRC: turns send work requests into packets, in order, inside the window, and again when one is lost.
 
+use crate::rate::Throttle;
 use crate::sendq::Wqe;
 use crate::window::{Pacer, Window};
 use crate::{Data, Env, Instant, Qp, QpParams, QpState, SendOp, Source, TransmitError, WcStatus, psn};
@@ -40,6 +41,8 @@ pub(crate) struct Requester {
     pub(crate) window: Window,
     /// UC and UD: when and how much may go.
     pub(crate) pacer: Pacer,
+    /// A limit that the program has set.
+    throttle: Throttle,
     pub(crate) paced_until: Option<Instant>,
     /// Retries left after timeouts and sequence NAKs.
     pub(crate) retries: u8,
@@ -87,6 +90,7 @@ impl Requester {
             since_ack_request: 0,
             window: Window::new(),
             pacer: Pacer::new(),
+            throttle: Throttle::default(),
             paced_until: None,
             retries: params.retry_cnt,
             rnr_retries: params.rnr_retry,
@@ -165,8 +169,23 @@ impl Requester {
 
     /// UC and UD: may a packet of `bytes` leave now? If it may not, [`Self::next_timeout`] says when.
     pub(crate) fn may_leave(&mut self, now: Instant, bytes: u32, params: &QpParams) -> bool {
+        if self.is_throttled(now, params) {
+            return false;
+        }
         self.paced_until = if params.lossless { None } else { self.pacer.ask(now, bytes).err() };
         self.paced_until.is_none()
+    }
+
+    /// Does the program's limit keep everything back? If it does, [`Self::next_timeout`] says for how long.
+    pub(crate) fn is_throttled(&mut self, now: Instant, params: &QpParams) -> bool {
+        self.paced_until = self.throttle.ask(now, params.rate).err();
+        self.paced_until.is_some()
+    }
+
+    /// Something has left that counts towards the program's limit.
+    pub(crate) fn note_sent(&mut self, now: Instant, bytes: u32, params: &QpParams) {
+        let packets = bytes.div_ceil(params.path_mtu.max(1)).max(1);
+        self.throttle.sent(now, bytes, packets, params.rate);
     }
 
     /// UC and UD: a packet has left and needs no answer. Returns whether it was the last of `packets`.
@@ -257,7 +276,10 @@ impl<A: Clone> Qp<A> {
             if *budget == 0 {
                 return true;
             }
-            if self.execute_directly(env, budget) {
+            if self.req.is_throttled(now, &self.params) {
+                return false;
+            }
+            if self.execute_directly(now, env, budget) {
                 continue;
             }
             let packet = self.req.packet;
@@ -286,6 +308,7 @@ impl<A: Clone> Qp<A> {
                 }
             }
             *budget = budget.saturating_sub(bytes.max(64));
+            self.req.note_sent(now, bytes, &self.params);
             self.req.since_ack_request = if acked { 0 } else { self.req.since_ack_request + cost };
             self.advance(now, psns, cost, acked);
         }
@@ -339,7 +362,7 @@ impl<A: Clone> Qp<A> {
     }
 
     /// Carries out (more of) the work request at the cursor without packets, if nothing else is under way.
-    fn execute_directly<E: Env<Address = A>>(&mut self, env: &mut E, budget: &mut u32) -> bool {
+    fn execute_directly<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E, budget: &mut u32) -> bool {
         let cursor = self.req.cursor;
         let alone = self.req.una == self.req.max && cursor == self.req.started && cursor == self.sq.head();
         if !alone {
@@ -355,6 +378,7 @@ impl<A: Clone> Qp<A> {
             return false;
         };
         *budget = budget.saturating_sub(bytes.max(64));
+        self.req.note_sent(now, bytes, &self.params);
         self.req.direct = done + u64::from(bytes);
         if self.req.direct >= u64::from(wqe.len) {
             self.req.direct = 0;

@@ -1,5 +1,6 @@
 //! Work requests, completions, states and parameters: the vocabulary between the transport and its caller.
 
+use crate::RateLimit;
 use smallvec::SmallVec;
 
 /// A scatter/gather element: `length` bytes at `addr` of the memory region with local key `lkey`.
@@ -317,6 +318,8 @@ pub struct QpParams {
     pub lossless: bool,
     /// The QP receives from an SRQ (decides on LastWqeReached). An XRC QP that does is a target, else an initiator.
     pub srq: bool,
+    /// What requests and READ responses may take.
+    pub rate: Option<RateLimit>,
 }
 
 impl Default for QpParams {
@@ -337,6 +340,7 @@ impl Default for QpParams {
             rnr_retry: 0,
             lossless: false,
             srq: false,
+            rate: None,
         }
     }
 }

@@ -49,6 +49,7 @@ impl<A: Clone> Qp<A> {
                 }
             }
             self.counters.requests_sent += 1;
+            self.req.note_sent(now, bytes, &self.params);
             *budget = budget.saturating_sub(bytes.max(64));
             if self.req.sent_unacknowledged(bytes, packets) {
                 self.complete_front(WcStatus::Success, env);

@@ -47,6 +47,7 @@ impl<A: Clone> Qp<A> {
                 }
             }
             self.counters.requests_sent += 1;
+            self.req.note_sent(now, bytes, &self.params);
             *budget = budget.saturating_sub(bytes.max(64));
             self.req.sent_unacknowledged(bytes, 1);
             self.complete_front(WcStatus::Success, env);

@@ -51,6 +51,7 @@ fn fill(context: &mut verbs_context) {
     context.create_cq_ex = Some(cq_ex::create_cq_ex);
     context.modify_cq = Some(cq::modify_cq);
     context.query_rt_values = Some(query::query_rt_values);
+    context.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     context.create_qp_ex = Some(qp::create_qp_ex);
     context.create_srq_ex = Some(srq::create_srq_ex);
     context.alloc_dm = Some(dm::alloc_dm);

@@ -106,6 +106,11 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             | IB_UVERBS_DEVICE_FLUSH_GLOBAL
             | IB_UVERBS_DEVICE_FLUSH_PERSISTENT
             | IB_UVERBS_DEVICE_ATOMIC_WRITE;
+        full.packet_pacing_caps = ibv_packet_pacing_caps {
+            qp_rate_limit_min: 1,
+            qp_rate_limit_max: nic::qp::MAX_RATE,
+            supported_qpts: 1 << IBV_QPT_RC | 1 << IBV_QPT_UC | 1 << IBV_QPT_UD,
+        };
         full.phys_port_cnt_ex = 1;
         full.max_dm_size = nic::LIMITS.max_dm_size;
         // SAFETY: the caller says how much room there is.

@@ -125,6 +125,10 @@ pub struct QpAttr {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
+    /// Thousands of bits a second; 0 is no limit.
+    pub rate_limit: u32,
+    /// Bytes at once under a limit; 0 leaves it to the adapter.
+    pub max_burst: u32,
 }
 
 impl Default for QpAttr {
@@ -150,9 +154,14 @@ impl Default for QpAttr {
             timeout: 0,
             retry_cnt: 0,
             rnr_retry: 0,
+            rate_limit: 0,
+            max_burst: 0,
         }
     }
 }
+
+/// The highest limit of what a QP sends, in thousands of bits a second.
+pub const MAX_RATE: u32 = 100_000_000;
 
 /// READs and atomics a QP may have in flight, each way.
 pub const MAX_RD_ATOMIC: u8 = 128;
@@ -207,9 +216,9 @@ fn transition(service: Service, from: QpState, to: QpState) -> Option<(u32, u32)
         }
     };
     let running = pick(
-        CUR_STATE | QKEY,
-        CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE,
-        CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE | MIN_RNR_TIMER,
+        RATE_LIMIT | CUR_STATE | QKEY,
+        RATE_LIMIT | CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE,
+        RATE_LIMIT | CUR_STATE | ALT_PATH | ACCESS_FLAGS | PATH_MIG_STATE | MIN_RNR_TIMER,
     );
     Some(match (from, to) {
         (_, Reset | Err) => (0, CUR_STATE),
@@ -301,6 +310,9 @@ fn check_values(attr: &QpAttr, bits: u32) -> Result<()> {
     }
     if has(mask::MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > MAX_RD_ATOMIC {
         return invalid!("max_dest_rd_atomic {}: at most {MAX_RD_ATOMIC}", attr.max_dest_rd_atomic);
+    }
+    if has(mask::RATE_LIMIT) && attr.rate_limit > MAX_RATE {
+        return invalid!("rate_limit {} kbps: at most {MAX_RATE}", attr.rate_limit);
     }
     let small = [
         (mask::TIMEOUT, "timeout", attr.timeout, 31),

@@ -16,7 +16,7 @@ mod target;
 mod work;
 
 pub(crate) use crate::ah::Path;
-pub use attr::{AddressVector, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
+pub use attr::{AddressVector, MAX_RATE, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
 pub use batch::Gathered;
 pub use create::{MAX_INLINE, QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};

@@ -1,11 +1,15 @@
 //! Attributes and state: ibv_modify_qp(3), ibv_query_qp(3).
 
-use super::{Inner, Path, Qp, QpAttr, attr, mask};
-use crate::error::{Error, Result};
-use ferroce_proto::QpState;
+use super::{Inner, MAX_RATE, Path, Qp, QpAttr, attr, mask};
+use crate::error::{Error, Result, invalid};
+use ferroce_proto::{QpState, RateLimit};
 use ferroce_wire::Service;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Bytes at once under a limit, unless the program says.
+const DEFAULT_BURST: u32 = 64 * 1024;
 
 impl Qp {
     /// Present attributes (ibv_query_qp(3)).
@@ -91,6 +95,38 @@ impl Qp {
         params.retry_cnt = attr.retry_cnt;
         params.rnr_retry = attr.rnr_retry;
         params.srq = self.srq.is_some() || self.is_target();
+        params.rate = NonZeroU32::new(attr.rate_limit).map(|kbps| RateLimit {
+            kbps,
+            burst: match attr.max_burst {
+                // What the rate lets go in a millisecond: timers come late.
+                0 => (kbps.get() / 8).max(DEFAULT_BURST),
+                bytes => bytes,
+            },
+        });
+    }
+
+    /// Limits what the QP sends (ibv_modify_qp_rate_limit(3)): thousands of bits a second, 0 for no limit, and bytes at
+    /// once, 0 for the adapter's choice.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a rate above [`MAX_RATE`], a burst without a rate, and in a state where nothing is sent.
+    pub fn limit_rate(self: &Arc<Self>, rate_limit: u32, max_burst: u32) -> Result<()> {
+        if rate_limit > MAX_RATE || (rate_limit == 0 && max_burst > 0) {
+            return invalid!("rate_limit {rate_limit} kbps with bursts of {max_burst} bytes");
+        }
+        self.engine.with_work(|work| {
+            let mut inner = self.inner.lock();
+            let state = inner.proto.state();
+            if !matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd) || self.is_inherited() {
+                return invalid!("a rate limit in state {state:?}");
+            }
+            inner.attr.rate_limit = rate_limit;
+            inner.attr.max_burst = max_burst;
+            self.set_params(&mut inner);
+            // What waited for the old limit waits no longer.
+            self.work_locked(&mut inner, work, crate::clock::now(), |_, _| ());
+            Ok(())
+        })
     }
 }
 
@@ -117,6 +153,7 @@ fn merge(to: &mut QpAttr, from: &QpAttr, bits: u32) {
         TIMEOUT => timeout;
         RETRY_CNT => retry_cnt;
         RNR_RETRY => rnr_retry;
+        RATE_LIMIT => rate_limit;
     }
     to.rq_psn &= 0xff_ffff;
     to.sq_psn &= 0xff_ffff;

@@ -13,6 +13,7 @@ mod huge;
 mod model;
 mod net;
 mod placement;
+mod rate;
 mod shared;
 mod transfer;
 mod unreliable;

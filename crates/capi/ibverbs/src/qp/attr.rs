@@ -10,7 +10,7 @@ use nic::qp::{QpAttr, QpCap};
 use super::QpBlock;
 use crate::abi::*;
 use crate::ah;
-use crate::call::{Outcome, Refusal, at, entry, put};
+use crate::call::{self, Outcome, Refusal, at, entry, put};
 use crate::object::Headed;
 
 /// What a peer may be allowed.
@@ -95,6 +95,7 @@ fn attr_of(attr: &ibv_qp_attr, mask: c_int) -> Outcome<QpAttr> {
     to.timeout = attr.timeout;
     to.retry_cnt = attr.retry_cnt;
     to.rnr_retry = attr.rnr_retry;
+    to.rate_limit = attr.rate_limit;
     Ok(to)
 }
 
@@ -127,6 +128,7 @@ fn c_attr(attr: &QpAttr, cap: QpCap) -> ibv_qp_attr {
     to.timeout = attr.timeout;
     to.retry_cnt = attr.retry_cnt;
     to.rnr_retry = attr.rnr_retry;
+    to.rate_limit = attr.rate_limit;
     to
 }
 
@@ -151,6 +153,24 @@ entry! {
         }
         Ok(())
     }
+}
+
+/// The slot behind ibv_modify_qp_rate_limit(3). Packets count as they are, whatever their typical size.
+pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_rate_limit_attr,
+) -> c_int {
+    call::errno_value("ibv_modify_qp_rate_limit", || {
+        // SAFETY: by the man page a queue pair and the caller's attributes.
+        let (nic, attr) = unsafe { (QpBlock::of(qp)?.nic()?, at(attr, "attr")?) };
+        if attr.comp_mask != 0 {
+            return Err(Refusal::invalid(format!("comp_mask {:#x}: unknown bits", attr.comp_mask)));
+        }
+        if attr.rate_limit == 0 && attr.typical_pkt_sz != 0 {
+            return Err(Refusal::invalid("a typical packet size without a rate"));
+        }
+        Ok(nic.limit_rate(attr.rate_limit, attr.max_burst_sz)?)
+    })
 }
 
 entry! {

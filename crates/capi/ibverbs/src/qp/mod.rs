@@ -4,6 +4,7 @@ mod attr;
 mod create;
 mod ece;
 
+pub(crate) use attr::modify_qp_rate_limit;
 pub(crate) use create::create_qp_ex;
 
 use std::sync::Arc;
