@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::mem::Pd;
 use crate::packet::PacketMeta;
 use crate::qp::{AddressVector, check_av};
+use crate::quota::{Held, Quota};
 use crate::rendezvous::slot_of;
 use crate::shm::Link;
 use crate::udp::{Dest, HostAddr};
@@ -50,6 +51,10 @@ impl Route {
     }
 }
 
+/// Address handles that a process may have.
+pub const MAX_AH: u32 = 1 << 20;
+static HANDLES: Quota = Quota::new("address handles", MAX_AH);
+
 /// An address handle: where UD packets go.
 #[derive(Debug)]
 pub struct Ah {
@@ -58,21 +63,24 @@ pub struct Ah {
     route: Route,
     /// The path that was used last, the slot it leads to, and the engine's generation.
     last: Mutex<Option<(u16, u32, Path)>>,
+    _held: Held,
 }
 
 impl Ah {
     /// Resolves an address vector.
     ///
     /// # Errors
-    /// EINVAL without a GRH, for a source GID that doesn't exist, or for addresses of different families.
+    /// EINVAL without a GRH, for a source GID that doesn't exist, or for addresses of different families; ENOMEM when there are
+    /// [`MAX_AH`] handles.
     pub fn create(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>> {
         check_av(&av)?;
         let engine = pd.context().engine()?;
         let route = engine.route(pd.context(), &av)?;
         // A path that can't be made is said now, not at the first send.
         engine.udp_path(&route, 0)?;
+        let held = HANDLES.take()?;
         pd.hold();
-        Ok(Arc::new(Self { pd: pd.clone(), av, route, last: Mutex::new(None) }))
+        Ok(Arc::new(Self { pd: pd.clone(), av, route, last: Mutex::new(None), _held: held }))
     }
 
     /// The address vector it was made of.

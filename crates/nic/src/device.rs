@@ -1,14 +1,15 @@
 //! Devices and device contexts: what ibv_get_device_list(3) shows and ibv_open_device(3) returns.
 
-use crate::cq::MAX_CQE;
+use crate::ah::MAX_AH;
+use crate::cq::{MAX_CQ, MAX_CQE};
 use crate::engine::{self, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, EventQueue};
 use crate::gids::gid_table;
-use crate::mem::{MAX_DM, MAX_MR};
+use crate::mem::{MAX_DM, MAX_MR, MAX_PD};
 use crate::net::{self, DeviceInfo, GidEntry, GidTable, PortAttributes};
 use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
-use crate::recv::{MAX_SGE, MAX_WR};
+use crate::recv::{MAX_SGE, MAX_SRQ, MAX_WR};
 use crate::share::{Handles, Origin};
 use crate::udp::HostAddr;
 use parking_lot::RwLock;
@@ -61,13 +62,13 @@ pub const LIMITS: DeviceLimits = DeviceLimits {
     max_qp: MAX_QP,
     max_qp_wr: MAX_WR,
     max_sge: MAX_SGE,
-    max_cq: 1 << 20,
+    max_cq: MAX_CQ,
     max_cqe: MAX_CQE,
     max_mr: MAX_MR as u32,
-    max_pd: 1 << 20,
+    max_pd: MAX_PD,
     max_qp_rd_atom: MAX_RD_ATOMIC as u32,
-    max_ah: 1 << 20,
-    max_srq: 1 << 20,
+    max_ah: MAX_AH,
+    max_srq: MAX_SRQ,
     max_srq_wr: MAX_WR,
     max_srq_sge: MAX_SGE,
     max_inline: MAX_INLINE,

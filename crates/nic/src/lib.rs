@@ -17,6 +17,7 @@ pub mod mem;
 pub mod net;
 mod packet;
 pub mod qp;
+mod quota;
 mod recv;
 pub mod rendezvous;
 mod share;

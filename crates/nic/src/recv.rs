@@ -4,6 +4,7 @@ use crate::cq::Cq;
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind, Ring};
+use crate::quota::{Held, Quota};
 use crate::xrc::Xrcd;
 use crate::{Context, engine};
 use ferroce_proto::RecvWqe;
@@ -92,6 +93,10 @@ struct Shared {
     limit: u32,
 }
 
+/// Shared receive queues that a process may have.
+pub const MAX_SRQ: u32 = 1 << 20;
+static QUEUES: Quota = Quota::new("shared receive queues", MAX_SRQ);
+
 /// A shared receive queue (ibv_create_srq(3)).
 #[derive(Debug)]
 pub struct Srq {
@@ -101,6 +106,7 @@ pub struct Srq {
     users: AtomicUsize,
     unacked_async: Unacked,
     xrc: Option<XrcPart>,
+    _held: Held,
 }
 
 /// What an SRQ of an XRC domain has besides.
@@ -116,10 +122,10 @@ impl Srq {
     /// A new queue in `pd`. `cookie` comes back with its events.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for sizes out of bounds.
+    /// [`Error::Invalid`] for sizes out of bounds; [`Error::NoMemory`] when there are [`MAX_SRQ`] queues.
     pub fn create(pd: &Arc<Pd>, attr: SrqAttr, cookie: usize) -> Result<Arc<Self>> {
         check_size(attr)?;
-        let srq = Arc::new(Self::of(pd, queue_of(pd, attr)?, cookie, None));
+        let srq = Arc::new(Self::of(pd, queue_of(pd, attr)?, cookie, None, QUEUES.take()?));
         pd.hold();
         engine::register_srq(&srq);
         Ok(srq)
@@ -141,10 +147,10 @@ impl Srq {
         if !Arc::ptr_eq(cq.context(), pd.context()) || !Arc::ptr_eq(xrcd.context(), pd.context()) {
             return invalid!("a completion queue or XRC domain of another device context");
         }
-        let queue = queue_of(pd, attr)?;
+        let (queue, held) = (queue_of(pd, attr)?, QUEUES.take()?);
         let srq = pd.context().engine()?.add_srq(|number| {
             let part = XrcPart { xrcd: xrcd.clone(), cq: cq.clone(), number };
-            Arc::new(Self::of(pd, queue, cookie, Some(part)))
+            Arc::new(Self::of(pd, queue, cookie, Some(part), held))
         })?;
         pd.hold();
         xrcd.hold();
@@ -153,7 +159,7 @@ impl Srq {
         Ok(srq)
     }
 
-    fn of(pd: &Arc<Pd>, queue: RecvQueue, cookie: usize, xrc: Option<XrcPart>) -> Self {
+    fn of(pd: &Arc<Pd>, queue: RecvQueue, cookie: usize, xrc: Option<XrcPart>, held: Held) -> Self {
         Self {
             pd: pd.clone(),
             cookie,
@@ -161,6 +167,7 @@ impl Srq {
             users: AtomicUsize::new(0),
             unacked_async: Unacked::default(),
             xrc,
+            _held: held,
         }
     }
 

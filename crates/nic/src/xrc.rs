@@ -124,7 +124,7 @@ impl XrcTarget {
     /// As [`Qp::create`].
     pub fn create(xrcd: &Arc<Xrcd>, cookie: usize) -> Result<Self> {
         // It has no queues and no protection domain: private ones, which nobody sees, stand in for them.
-        let pd = Pd::alloc(&xrcd.context);
+        let pd = Pd::alloc(&xrcd.context)?;
         let cq = Cq::create(&xrcd.context, 1, None, 0)?;
         let cap =
             QpCap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 };

@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             }
             PdBlock::allocate(|cookie| {
                 let queues = allocator(attr, ptr::with_exposed_provenance_mut(cookie))?;
-                let nic = nic::Pd::parent(base.nic(), queues);
+                let nic = nic::Pd::parent(base.nic(), queues)?;
                 Ok(PdBlock::new(context, nic, TdHold::new(attr.td)))
             })
         }

@@ -43,7 +43,7 @@ impl PdBlock {
 entry! {
     fn ibv_alloc_pd(context: *mut ibv_context) -> pointer ibv_pd, {
         // SAFETY: by the man page an open context.
-        let nic = nic::Pd::alloc(unsafe { ContextBlock::of(context) }?.nic());
+        let nic = nic::Pd::alloc(unsafe { ContextBlock::of(context) }?.nic())?;
         PdBlock::allocate(|_| Ok(PdBlock::new(context, nic, None)))
     }
 }

@@ -10,6 +10,7 @@ pub use queue::{Network, Record, Tags, Wc};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind, Ring};
+use crate::quota::{Held, Quota};
 use crate::{Context, clock, engine};
 use ferroce_proto::Instant;
 use parking_lot::{Mutex, MutexGuard};
@@ -19,6 +20,9 @@ use std::time::Duration;
 
 /// Entries a completion queue may have.
 pub const MAX_CQE: u32 = 4 << 20;
+/// Completion queues that a process may have.
+pub const MAX_CQ: u32 = 1 << 20;
+static QUEUES: Quota = Quota::new("completion queues", MAX_CQ);
 
 /// What a new queue is made of (ibv_create_cq_ex(3)).
 #[derive(Clone, Copy, Debug)]
@@ -56,13 +60,14 @@ pub struct Cq {
     users: AtomicUsize,
     unacked: Unacked,
     unacked_async: Unacked,
+    _held: Held,
 }
 
 impl Cq {
     /// A queue of at least `cqe` entries. `cookie` comes back with its events.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no entry or more than [`MAX_CQE`].
+    /// [`Error::Invalid`] for no entry or more than [`MAX_CQE`]; [`Error::NoMemory`] when there are [`MAX_CQ`] queues.
     pub fn create(
         context: &Arc<Context>,
         cqe: u32,
@@ -80,6 +85,7 @@ impl Cq {
     pub fn create_as(context: &Arc<Context>, init: CqInit<'_>) -> Result<Arc<Self>> {
         let CqInit { cqe, channel, cookie, records, ignore_overrun, pd } = init;
         check_size(cqe)?;
+        let held = QUEUES.take()?;
         let entries = Ring::new(pd.and_then(|pd| pd.queues()), cqe as usize, QueueKind::Completion)?;
         if let Some(pd) = pd {
             pd.hold();
@@ -100,6 +106,7 @@ impl Cq {
             users: AtomicUsize::new(0),
             unacked: Unacked::default(),
             unacked_async: Unacked::default(),
+            _held: held,
         });
         engine::register_cq(&cq);
         Ok(cq)

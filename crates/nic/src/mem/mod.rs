@@ -19,6 +19,6 @@ pub use dm::{Dm, MAX_DM};
 pub(crate) use mappings::mappings_permit;
 pub(crate) use mr::{MAX_MR, MrTable};
 pub use mr::{Mr, MrAccess, MrInit};
-pub use pd::{Pd, PdHold};
+pub use pd::{MAX_PD, Pd, PdHold};
 pub(crate) use queues::Ring;
 pub use queues::{Given, QueueKind, QueueMemory};

@@ -3,8 +3,13 @@
 use super::QueueMemory;
 use crate::Context;
 use crate::error::{Error, Result};
+use crate::quota::{Held, Quota};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+
+/// Protection domains that a process may have, parent domains among them.
+pub const MAX_PD: u32 = 1 << 20;
+static DOMAINS: Quota = Quota::new("protection domains", MAX_PD);
 
 /// A protection domain (ibv_alloc_pd(3)): regions, windows, address handles and QPs of one domain may work together.
 #[derive(Debug)]
@@ -20,46 +25,78 @@ pub struct Pd {
     base: Option<Arc<Pd>>,
     /// Where the queues of its objects lie; `None`: wherever the adapter likes.
     queues: Option<Arc<dyn QueueMemory>>,
+    _held: Held,
 }
 
 impl Pd {
     /// A new domain of `context`.
-    #[must_use]
-    pub fn alloc(context: &Arc<Context>) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when there are [`MAX_PD`].
+    pub fn alloc(context: &Arc<Context>) -> Result<Arc<Self>> {
         Self::new(context, None)
     }
 
-    fn new(context: &Arc<Context>, handle: Option<u32>) -> Arc<Self> {
+    fn new(context: &Arc<Context>, handle: Option<u32>) -> Result<Arc<Self>> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
+        let held = DOMAINS.take()?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Arc::new_cyclic(|this| {
+        Ok(Arc::new_cyclic(|this| {
             let home = handle.is_none().then(|| Arc::downgrade(context));
             let handle = handle.unwrap_or_else(|| context.handles().add_pd(this.clone()));
             let (context, users) = (context.clone(), Arc::default());
-            Self { id, context, users, handle, home, base: None, queues: None }
-        })
+            Self { id, context, users, handle, home, base: None, queues: None, _held: held }
+        }))
     }
 
     /// What stands here for the domain `handle` of another process.
-    pub(crate) fn of_another(context: &Arc<Context>, handle: u32) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// As [`Pd::alloc`].
+    pub(crate) fn of_another(context: &Arc<Context>, handle: u32) -> Result<Arc<Self>> {
         Self::new(context, Some(handle))
     }
 
     /// The same domain, for objects of another context.
-    pub(crate) fn shared(original: &Arc<Self>, context: &Arc<Context>) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// As [`Pd::alloc`].
+    pub(crate) fn shared(original: &Arc<Self>, context: &Arc<Context>) -> Result<Arc<Self>> {
+        let held = DOMAINS.take()?;
         let Self { id, handle, .. } = **original;
         let (users, home, queues) = (original.users.clone(), original.home.clone(), original.queues.clone());
-        Arc::new(Self { id, context: context.clone(), users, handle, home, base: None, queues })
+        Ok(Arc::new(Self {
+            id,
+            context: context.clone(),
+            users,
+            handle,
+            home,
+            base: None,
+            queues,
+            _held: held,
+        }))
     }
 
     /// A parent domain of `base` (ibv_alloc_parent_domain(3)): the same domain, with the objects made on it counted
     /// apart, and their queues in memory of `queues`.
-    #[must_use]
-    pub fn parent(base: &Arc<Self>, queues: Option<Arc<dyn QueueMemory>>) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// As [`Pd::alloc`].
+    pub fn parent(base: &Arc<Self>, queues: Option<Arc<dyn QueueMemory>>) -> Result<Arc<Self>> {
+        let held = DOMAINS.take()?;
         base.hold();
         let Self { id, handle, .. } = **base;
         let (context, users) = (base.context.clone(), Arc::default());
-        Arc::new(Self { id, context, users, handle, home: None, base: Some(base.clone()), queues })
+        Ok(Arc::new(Self {
+            id,
+            context,
+            users,
+            handle,
+            home: None,
+            base: Some(base.clone()),
+            queues,
+            _held: held,
+        }))
     }
 
     /// Where the queues of its objects lie, if the program has a say in it.

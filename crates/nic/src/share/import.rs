@@ -51,7 +51,7 @@ impl Exporter {
         if let Some(pd) = pds.get(&handle).and_then(Weak::upgrade) {
             return Ok(pd);
         }
-        let pd = Pd::of_another(context, handle);
+        let pd = Pd::of_another(context, handle)?;
         pds.insert(handle, Arc::downgrade(&pd));
         Ok(pd)
     }
@@ -175,7 +175,7 @@ impl Context {
             return exporter.pd(self, handle);
         }
         match self.object(handle, WHAT)? {
-            Object::Pd(pd) => Ok(Pd::shared(&alive(&pd, WHAT)?, self)),
+            Object::Pd(pd) => Pd::shared(&alive(&pd, WHAT)?, self),
             _ => Err(no_such(WHAT)),
         }
     }

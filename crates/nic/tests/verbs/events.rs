@@ -114,7 +114,7 @@ fn a_refused_request_is_told_to_its_responder() {
 
 fn the_last_request_of_a_shared_queue_is_told() {
     let context = open();
-    let pd = Pd::alloc(&context);
+    let pd = Pd::alloc(&context).unwrap();
     let srq = Srq::create(&pd, SrqAttr { max_wr: 8, max_sge: 1, limit: 0 }, 5).unwrap();
     let cq = Cq::create(&context, 64, None, 0).unwrap();
     let a = Side::new(&context, Service::Rc, 4096);

@@ -241,7 +241,7 @@ fn wqe(side: &Side, wr_id: u64, elements: usize) -> RecvWqe {
 
 fn a_shared_receive_queue_changes_while_requests_wait_in_it() {
     let context = open();
-    let pd = Pd::alloc(&context);
+    let pd = Pd::alloc(&context).unwrap();
     let srq = Srq::create(&pd, SrqAttr { max_wr: 4, max_sge: 1, limit: 0 }, 9).unwrap();
     let a = Side::new(&context, Service::Rc, 4096);
     let cq = Cq::create(&context, 64, None, 0).unwrap();

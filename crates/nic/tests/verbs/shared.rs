@@ -41,7 +41,7 @@ struct Common {
 impl Common {
     fn new() -> Self {
         let context = open();
-        let pd = Pd::alloc(&context);
+        let pd = Pd::alloc(&context).unwrap();
         let init =
             CqInit { cqe: 1 << 16, channel: None, cookie: 0, pd: None, records: true, ignore_overrun: false };
         let cq = Cq::create_as(&context, init).unwrap();

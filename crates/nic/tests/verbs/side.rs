@@ -36,7 +36,7 @@ impl Side {
 
     /// As `new`, completing into `cq`.
     pub fn with_cq(context: &Arc<Context>, service: Service, bytes: usize, cq: Arc<Cq>) -> Self {
-        Self::of(&Pd::alloc(context), service, bytes, cq, None)
+        Self::of(&Pd::alloc(context).unwrap(), service, bytes, cq, None)
     }
 
     /// A side of these parts.

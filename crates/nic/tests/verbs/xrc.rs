@@ -25,7 +25,7 @@ struct Receiver {
 impl Receiver {
     fn new(xrcd: &Arc<Xrcd>, cookie: usize) -> Self {
         let (context, memory) = (xrcd.context(), vec![0; 1 << 18].into_boxed_slice());
-        let (pd, addr) = (Pd::alloc(context), memory.as_ptr() as u64);
+        let (pd, addr) = (Pd::alloc(context).unwrap(), memory.as_ptr() as u64);
         let access = MrAccess {
             local_write: true,
             remote_write: true,

@@ -1,0 +1,22 @@
+//! The device's limits: each can be reached, and one more is refused (`tests/c/limits.c`).
+
+use ferroce_tests::{Artifacts, World, require};
+use std::time::Duration;
+
+fn limits_hold(settings: &[(&str, &str)]) {
+    let program = require!(Artifacts::get().c_program("limits"));
+    let world = require!(World::one_host(9000));
+    // What is refused on purpose is said on standard error.
+    world.first().start_ferroce(&[], &[program], settings).wait(Duration::from_secs(90)).expect_success();
+    world.first().expect_no_traces();
+}
+
+#[test]
+fn device_limits_can_be_reached_and_not_exceeded() {
+    limits_hold(&[]);
+}
+
+#[test]
+fn device_limits_hold_over_udp() {
+    limits_hold(&[("FERROCE_FABRIC", "udp")]);
+}
