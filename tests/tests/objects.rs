@@ -1,16 +1,31 @@
-//! Device memory, domains and imports: `tests/c/import.c`.
+//! Device memory, domains, imports and the calls of newer headers: `tests/c/{device_memory,domains,import,newer}.c`.
 
-use ferroce_tests::{Artifacts, World, require};
+use ferroce_tests::{Artifacts, Outcome, World, require};
+use std::ffi::OsStr;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
 
-fn run(program: &str, settings: &[(&str, &str)]) {
+fn run(world: &World, words: &[&OsStr], settings: &[(&str, &str)]) -> Outcome {
+    let outcome = world.first().start_ferroce(&[], words, settings).wait(LIMIT);
+    outcome.expect_success();
+    assert_eq!(outcome.stdout.lines().last(), Some("ok"), "{outcome}");
+    outcome
+}
+
+/// Every case of a program that lists them.
+fn run_cases(program: &str, settings: &[(&str, &str)]) {
     let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
-    let outcome = world.first().start_ferroce(&[], &[path.as_os_str()], settings).wait(LIMIT);
-    outcome.expect_success();
-    assert_eq!(outcome.stdout, "ok\n", "{outcome}");
+    let listed = std::process::Command::new(&path).output().expect("the program runs");
+    let listed = String::from_utf8(listed.stdout).expect("case names are ASCII");
+    assert!(!listed.is_empty());
+    for case in listed.lines() {
+        let outcome = run(&world, &[path.as_os_str(), case.as_ref()], settings);
+        if let Some(why) = outcome.stdout.lines().find(|line| line.starts_with("skipped")) {
+            eprintln!("{case}: {why}");
+        }
+    }
     world.first().expect_no_traces();
 }
 
@@ -19,18 +34,30 @@ macro_rules! programs {
         mod any_fabric {$(
             #[test]
             fn $name() {
-                super::run($program, &[]);
+                super::run_cases($program, &[]);
             }
         )*}
         mod udp_fabric {$(
             #[test]
             fn $name() {
-                super::run($program, &[("FERROCE_FABRIC", "udp")]);
+                super::run_cases($program, &[("FERROCE_FABRIC", "udp")]);
             }
         )*}
     };
 }
 
 programs! {
-    another_process_uses_what_it_imports: "import";
+    device_memory_does_what_its_man_page_says: "device_memory";
+    domains_do_what_their_man_pages_say: "domains";
+    calls_of_newer_headers_do_what_their_man_pages_say: "newer";
+}
+
+#[test]
+fn another_process_uses_what_it_imports() {
+    let path = require!(Artifacts::get().c_program("import"));
+    let world = require!(World::one_host(1500));
+    for settings in [&[][..], &[("FERROCE_FABRIC", "udp")]] {
+        run(&world, &[path.as_os_str()], settings);
+    }
+    world.first().expect_no_traces();
 }

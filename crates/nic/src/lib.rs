@@ -7,6 +7,7 @@
 
 mod ah;
 pub mod clock;
+mod counter;
 mod cq;
 mod device;
 mod engine;
@@ -29,6 +30,7 @@ pub mod udp;
 mod xrc;
 
 pub use ah::Ah;
+pub use counter::{CompCounter, CountedOp, Counts, Entry as CounterEntry, MAX_COUNTERS};
 pub use cq::{CompChannel, Cq, CqInit, MAX_CQE, Network, Record, Tags, Wc};
 pub use device::{
     Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices, fail_devices,

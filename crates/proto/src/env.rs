@@ -1,6 +1,6 @@
 //! What the transport needs of the world around one queue pair.
 
-use crate::{AtomicOp, Completion, Placement, QpEvent, RecvWqe, SendWr, Sge};
+use crate::{AtomicOp, Completion, Placement, QpEvent, RecvWqe, SendWr, Sge, WcStatus};
 use ferroce_wire::Headers;
 
 /// The payload of an incoming packet, however the fabric holds it.
@@ -206,7 +206,11 @@ pub trait Env {
     /// The key can't be invalidated: NAK remote access error, or for a local request MW_BIND_ERR.
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError>;
 
-    /// A send work request ended.
+    /// A send work request ended, whether the program asked for its completion or not.
+    fn retire(&mut self, _wr: &SendWr<Self::Address>, _status: WcStatus) {}
+    /// The last of `bytes` of an RDMA WRITE of the peer was written.
+    fn written(&mut self, _bytes: u32) {}
+    /// A send work request ended of which the program wants to know.
     fn complete_send(&mut self, completion: Completion);
     /// A receive work request ended. The environment publishes it after the ACK it owes has left.
     fn complete_recv(&mut self, completion: Completion);

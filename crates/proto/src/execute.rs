@@ -85,6 +85,9 @@ impl<A: Clone> Qp<A> {
         if len > 0 {
             env.write_remote(rkey, va.wrapping_add(u64::from(done)), payload)?;
         }
+        if ends(opcode) {
+            env.written(whole);
+        }
         if !ends(opcode) {
             self.resp.message = Message::Write { va, rkey, len: whole, done: done + len };
         } else if immediate {

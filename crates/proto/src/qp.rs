@@ -357,6 +357,7 @@ impl<A: Clone> Qp<A> {
     pub(crate) fn complete_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
         let Some(wqe) = self.sq.pop() else { return };
         self.req.forget_before(self.sq.head());
+        env.retire(&wqe.wr, status);
         if wqe.wr.signaled || status != WcStatus::Success {
             env.complete_send(self.send_completion(&wqe, status));
         }

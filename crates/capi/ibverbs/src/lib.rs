@@ -8,6 +8,7 @@ pub mod abi;
 mod ah;
 mod buf;
 mod call;
+mod comp_cntr;
 mod context;
 mod cq;
 mod cq_ex;

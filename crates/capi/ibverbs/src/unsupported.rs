@@ -17,20 +17,9 @@ macro_rules! unsupported {
             call::errno_value(stringify!($name), || Err(refusal()))
         }
     )*};
-    (pointer: $($name:ident)*) => {$(
-        #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
-        extern "C" fn $name() -> *mut u8 {
-            call::pointer(stringify!($name), || Err(refusal()))
-        }
-    )*};
 }
 
-unsupported!(errno:
-    _ibv_query_comp_cntr_caps ibv_destroy_comp_cntr ibv_inc_comp_cntr ibv_inc_err_comp_cntr
-    ibv_qp_attach_comp_cntr ibv_read_comp_cntr
-    ibv_read_err_comp_cntr ibv_resolve_eth_l2_from_gid ibv_set_comp_cntr ibv_set_err_comp_cntr
-);
-unsupported!(pointer: ibv_create_comp_cntr);
+unsupported!(errno: ibv_resolve_eth_l2_from_gid);
 
 // What vendor libraries ask of libibverbs when they drive a kernel device. They are loaded because programs link them;
 // without a device of theirs none of this is called, but the loader wants the names.

@@ -15,8 +15,8 @@ use crate::xrc::Domain;
 use ferroce_proto::QpState;
 use ferroce_wire::Service;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of payload that may be posted inline.
 pub const MAX_INLINE: u32 = 1024;
@@ -103,6 +103,7 @@ impl Qp {
                 last_record: AtomicU64::new(0),
                 heard: AtomicBool::new(false),
                 batch: Batch::new(),
+                counting: OnceLock::new(),
                 unacked_async: Unacked::default(),
             })
         })?;
@@ -139,6 +140,9 @@ impl Qp {
         engine::unregister_qp(self);
         self.pd.context().withdraw(self.cookie);
         self.unacked_async.wait();
+        if let Some(counting) = self.counting.get() {
+            counting.detach();
+        }
         self.send_cq.release();
         self.recv_cq.release();
         if let Some(srq) = &self.srq {

@@ -4,6 +4,7 @@ use super::payload::{RxPayload, each_piece, fill, fill_ring, references, scatter
 use super::target::Shared;
 use super::{Path, Qp};
 use crate::ah::Ah;
+use crate::counter::CountedOp;
 use crate::cq::{Network, Wc};
 use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
@@ -186,6 +187,10 @@ impl<'a> QpEnv<'a> {
     /// Publishes what was received. The ACK for it has left.
     pub(super) fn publish(&mut self) {
         for wc in std::mem::take(&mut self.work.received) {
+            if let Some(counting) = self.qp.counting.get() {
+                let Completion { byte_len, status, .. } = wc.completion;
+                counting.count(CountedOp::Recv, u64::from(byte_len), status);
+            }
             self.work.overrun |= !self.qp.recv_cq.push(wc);
         }
         for (cq, wc) in std::mem::take(&mut self.work.received_elsewhere) {
@@ -386,6 +391,20 @@ impl Env for QpEnv<'_> {
     fn invalidate(&mut self, _rkey: u32) -> Result<(), RemoteError> {
         // Only memory windows can be invalidated by a peer or a work request; a region can't.
         Err(RemoteError::Access)
+    }
+
+    fn retire(&mut self, wr: &SendWr<Arc<Ah>>, status: WcStatus) {
+        if let Some(counting) = self.qp.counting.get()
+            && let Some(op) = CountedOp::of(&wr.op)
+        {
+            counting.count(op, wr.data.len(), status);
+        }
+    }
+
+    fn written(&mut self, bytes: u32) {
+        if let Some(counting) = self.qp.counting.get() {
+            counting.count(CountedOp::RemoteWrite, u64::from(bytes), WcStatus::Success);
+        }
     }
 
     fn complete_send(&mut self, completion: Completion) {

@@ -23,19 +23,21 @@ pub(crate) use env::{Origin, QpEnv};
 pub(crate) use payload::ReadAhead;
 
 use crate::ah::Ah;
+use crate::counter::Attached;
 use crate::cq::Cq;
 use crate::engine::{self, Deadline, Engine, Inbox, Queued, Record, Runnable};
+use crate::error::{Result, invalid};
 use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::recv::{RecvQueue, Srq};
 use crate::xrc::Domain;
 use batch::Batch;
 use fabric::Listing;
-use ferroce_proto::Counters;
+use ferroce_proto::{Counters, QpState};
 use ferroce_wire::Service;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 struct Inner {
     proto: ferroce_proto::Qp<Arc<Ah>>,
@@ -76,6 +78,8 @@ pub struct Qp {
     /// Something has come from the peer by way of shared memory since there is a path.
     heard: AtomicBool,
     batch: Batch,
+    /// Completion counters; most QPs have none.
+    counting: OnceLock<Attached>,
     unacked_async: Unacked,
 }
 
@@ -143,6 +147,23 @@ impl Qp {
     /// Requests are acknowledged: nothing is lost for good.
     fn is_reliable(&self) -> bool {
         matches!(self.service, Service::Rc | Service::Xrc)
+    }
+
+    /// Runs `f` while the QP can't leave RESET or INIT.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it has left them; those of `f`.
+    pub(crate) fn before_use(&self, f: impl FnOnce() -> Result<()>) -> Result<()> {
+        let inner = self.inner.lock();
+        match inner.proto.state() {
+            QpState::Reset | QpState::Init => f(),
+            state => invalid!("the queue pair is in state {state:?}, not Reset or Init"),
+        }
+    }
+
+    /// Its completion counters, made when the first is attached.
+    pub(crate) fn counters_of_ops(&self) -> &Attached {
+        self.counting.get_or_init(Attached::default)
     }
 
     /// Belongs to a process from before a fork: its peers talk to the parent.

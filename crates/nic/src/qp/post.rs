@@ -2,10 +2,11 @@
 
 use super::{Inner, Qp, env};
 use crate::ah::Ah;
+use crate::counter::CountedOp;
 use crate::cq::Wc;
 use crate::engine::Work;
 use crate::error::{Error, Result, invalid};
-use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr};
+use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr, WcStatus};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -142,6 +143,9 @@ impl Qp {
                 rq.clear();
                 drop(rq);
                 let _order = self.inner.lock();
+                if let Some(counting) = self.counting.get() {
+                    counting.count(CountedOp::Recv, 0, WcStatus::WrFlushErr);
+                }
                 // In ERR already, the QP has nothing to add to what an overrun queue says.
                 let _ = self.recv_cq.push(Wc {
                     qp_num: self.qpn,

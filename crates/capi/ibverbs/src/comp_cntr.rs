@@ -1,0 +1,170 @@
+//! Completion counters: ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3), ibv_query_comp_cntr_caps(3).
+#![allow(non_camel_case_types)] // as in the header
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+
+use ferroce_nic as nic;
+use libc::size_t;
+use nic::CounterEntry::{Completed, Failed};
+
+use crate::abi::{ibv_context, ibv_qp};
+use crate::call::{Refusal, at, entry, put};
+use crate::context::ContextBlock;
+use crate::object::{Headed, next_handle};
+use crate::qp::QpBlock;
+
+#[repr(C)]
+pub(crate) struct ibv_comp_cntr {
+    context: *mut ibv_context,
+    handle: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_comp_cntr_init_attr {
+    comp_mask: u32,
+    r#type: c_int,
+    flags: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_comp_cntr_caps {
+    max_value: u64,
+    max_counters: u32,
+    supported_qp_attach_ops: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_qp_attach_comp_cntr_attr {
+    comp_mask: u32,
+    op_mask: u32,
+}
+
+const _: () = assert!(
+    size_of::<ibv_comp_cntr>() == 16
+        && size_of::<ibv_comp_cntr_init_attr>() == 12
+        && size_of::<ibv_comp_cntr_caps>() == 16
+        && size_of::<ibv_qp_attach_comp_cntr_attr>() == 8
+);
+
+const IBV_COMP_CNTR_TYPE_WRS: c_int = 0;
+const IBV_COMP_CNTR_TYPE_BYTES: c_int = 1;
+
+#[repr(C)]
+struct CntrBlock {
+    c: ibv_comp_cntr,
+    nic: Arc<nic::CompCounter>,
+}
+
+// SAFETY: `repr(C)` with an `ibv_comp_cntr` first.
+unsafe impl Headed for CntrBlock {
+    type C = ibv_comp_cntr;
+    const WHAT: &'static str = "comp_cntr";
+}
+
+entry! {
+    /// Behind the inline function without the first underscore, which passes the size of the program's structure.
+    fn _ibv_query_comp_cntr_caps(
+        context: *mut ibv_context,
+        caps: *mut ibv_comp_cntr_caps,
+        caps_size: size_t,
+    ) -> errno {
+        // SAFETY: by the man page an open context.
+        unsafe { ContextBlock::of(context) }?;
+        if caps.is_null() {
+            return Err(Refusal::invalid("caps is NULL"));
+        }
+        let full = ibv_comp_cntr_caps {
+            max_value: u64::MAX,
+            max_counters: nic::MAX_COUNTERS as u32,
+            supported_qp_attach_ops: nic::CountedOp::ALL.iter().map(|op| op.bit()).sum(),
+        };
+        let known = size_of::<ibv_comp_cntr_caps>();
+        // SAFETY: the caller's structure has `caps_size` bytes.
+        unsafe {
+            let to = caps.cast::<u8>();
+            ptr::copy_nonoverlapping((&raw const full).cast(), to, known.min(caps_size));
+            ptr::write_bytes(to.add(known.min(caps_size)), 0, caps_size.saturating_sub(known));
+        }
+        Ok(())
+    }
+}
+
+entry! {
+    fn ibv_create_comp_cntr(
+        context: *mut ibv_context,
+        attr: *mut ibv_comp_cntr_init_attr,
+    ) -> pointer ibv_comp_cntr, {
+        // SAFETY: by the man page an open context and the caller's attributes.
+        let (block, attr) = unsafe { (ContextBlock::of(context)?, at(attr, "cc_attr")?) };
+        if attr.comp_mask != 0 || attr.flags != 0 {
+            return Err(Refusal::invalid("comp_mask and flags of ibv_comp_cntr_init_attr are 0"));
+        }
+        let counts = match attr.r#type {
+            IBV_COMP_CNTR_TYPE_WRS => nic::Counts::Requests,
+            IBV_COMP_CNTR_TYPE_BYTES => nic::Counts::Bytes,
+            other => return Err(Refusal::unsupported(format!("counters of type {other}"))),
+        };
+        let nic = nic::CompCounter::create(block.nic(), counts)?;
+        CntrBlock::allocate(|_| Ok(CntrBlock { c: ibv_comp_cntr { context, handle: next_handle() }, nic }))
+    }
+}
+
+entry! {
+    fn ibv_destroy_comp_cntr(cntr: *mut ibv_comp_cntr) -> errno {
+        // SAFETY: by the man page a counter that the caller gives up.
+        unsafe {
+            CntrBlock::of(cntr)?.nic.check_unused()?;
+            CntrBlock::free(cntr);
+        }
+        Ok(())
+    }
+}
+
+macro_rules! values {
+    ($($set:ident $add:ident $read:ident: $entry:ident;)*) => {$(
+        entry! {
+            fn $set(cntr: *mut ibv_comp_cntr, value: u64) -> errno {
+                // SAFETY: by the man page a counter.
+                unsafe { CntrBlock::of(cntr) }?.nic.set($entry, value);
+                Ok(())
+            }
+        }
+
+        entry! {
+            fn $add(cntr: *mut ibv_comp_cntr, amount: u64) -> errno {
+                // SAFETY: by the man page a counter.
+                unsafe { CntrBlock::of(cntr) }?.nic.add($entry, amount);
+                Ok(())
+            }
+        }
+
+        entry! {
+            fn $read(cntr: *mut ibv_comp_cntr, value: *mut u64) -> errno {
+                // SAFETY: by the man page a counter and the caller's variable.
+                unsafe { put(value, "value", CntrBlock::of(cntr)?.nic.read($entry)) }
+            }
+        }
+    )*};
+}
+
+values! {
+    ibv_set_comp_cntr ibv_inc_comp_cntr ibv_read_comp_cntr: Completed;
+    ibv_set_err_comp_cntr ibv_inc_err_comp_cntr ibv_read_err_comp_cntr: Failed;
+}
+
+entry! {
+    fn ibv_qp_attach_comp_cntr(
+        qp: *mut ibv_qp,
+        cntr: *mut ibv_comp_cntr,
+        attr: *mut ibv_qp_attach_comp_cntr_attr,
+    ) -> errno {
+        // SAFETY: by the man page a queue pair, a counter and the caller's attributes.
+        let (qp, cntr, attr) = unsafe { (QpBlock::of(qp)?, CntrBlock::of(cntr)?, at(attr, "attr")?) };
+        if attr.comp_mask != 0 {
+            return Err(Refusal::invalid("the comp_mask of ibv_qp_attach_comp_cntr_attr isn't 0"));
+        }
+        Ok(qp.nic()?.attach_counter(&cntr.nic, attr.op_mask)?)
+    }
+}
