@@ -1,4 +1,4 @@
-//! Wrong arguments, one by one: `tests/c/{setup,posting,datagrams,completing}.c`, each case in a process of its own.
+//! Wrong arguments, one by one: `tests/c/{setup,posting,wr_api,datagrams,completing}.c`, each case in a process of its own.
 
 use ferroce_tests::{Artifacts, World, require};
 use std::time::Duration;
@@ -87,6 +87,25 @@ programs! {
         qp_with_an_srq_refuses_receives
         full_srq_is_enomem_and_too_many_sges_are_refused
         requests_posted_in_error_are_flushed
+        ; udp only:
+    }
+    wr_api {
+        every_operation_of_rc_does_what_it_says
+        a_region_posts_all_its_requests_in_order_and_flags_belong_to_each
+        aborted_requests_are_never_posted
+        one_bad_call_keeps_all_from_being_posted
+        inline_data_of_a_kibibyte_may_be_reused_at_once
+        ud_needs_an_address_with_each_request
+        operations_that_a_service_lacks_are_refused_at_creation
+        threads_share_a_queue_and_their_regions_stay_apart
+        a_child_is_not_locked_out_by_a_thread_it_does_not_have
+        atomic_write_stores_eight_bytes
+        atomic_write_needs_the_right_to_write
+        flush_makes_writes_visible_where_it_is_permitted
+        persistent_flush_is_for_mapped_files
+        device_says_that_it_writes_atomically_flushes_and_paces
+        a_rate_limit_paces_until_it_is_taken_away
+        rate_limits_that_cannot_be_are_refused
         ; udp only:
     }
     datagrams {
