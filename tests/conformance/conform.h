@@ -7,6 +7,8 @@
 #ifndef CONFORM_H
 #define CONFORM_H
 
+#define _GNU_SOURCE 1
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
