@@ -22,7 +22,7 @@ static void creating(void)
 	is_null(ibv_create_ah(pd, &attr), EINVAL, "ibv_create_ah(3): a port that doesn't exist: EINVAL");
 	attr = ah_attr();
 	attr.grh.sgid_index = 255;
-	is_null(ibv_create_ah(pd, &attr), EINVAL, "ibv_create_ah(3): a GID index that isn't in use: EINVAL");
+	check(ibv_create_ah(pd, &attr) == NULL, "ibv_create_ah(3): a GID index that isn't in use fails");
 }
 
 static struct ibv_send_wr datagram(struct ibv_sge *sge, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
@@ -97,10 +97,8 @@ static void datagrams(void)
 
 	check(result != 0 || next(pair.cq_a) != IBV_WC_SUCCESS, "ibv_post_send(3): a datagram longer than the MTU fails");
 	if (result == 0) {
-		MUST(move_to(pair.a, IBV_QPS_RESET));
-		struct path path = PATH;
-
-		bring(pair.a, IBV_QPS_RTS, &path, 0);
+		free_pair(&pair);
+		pair = make_pair(IBV_QPT_UD);
 	}
 
 	sge = piece(&buffer, 0, 16);
@@ -112,8 +110,13 @@ static void datagrams(void)
 	wr.wr.ud.remote_qkey = 0x80000000;
 	MUST(post(pair.a, &wr));
 	next(pair.cq_a);
-	is_status(poll_for(pair.cq_b, &wc, PATIENCE_MS), IBV_WC_SUCCESS,
-		  "ibv_post_send(3): with a remote_qkey whose highest bit is set the QP's own Q_Key is sent");
+	if (is_status(poll_for(pair.cq_b, &wc, 500), IBV_WC_SUCCESS,
+		      "ibv_post_send(3): with a remote_qkey whose highest bit is set the QP's own Q_Key is sent") == false) {
+		wr.wr.ud.remote_qkey = QKEY;
+		MUST(post(pair.a, &wr));
+		next(pair.cq_a);
+		next(pair.cq_b);
+	}
 	wr = datagram(&sge, ah, 0xfffff0, QKEY);
 	MUST(post(pair.a, &wr));
 	is_status(next(pair.cq_a), IBV_WC_SUCCESS, "ibv_post_send(3): a datagram to nobody completes");
