@@ -131,7 +131,7 @@ static void moderating(void)
 	if (ex.cq_mod_caps.max_cq_count) {
 		is(ibv_modify_cq(cq, &attr), 0, "ibv_modify_cq(3): 0 on success");
 		attr.attr_mask = 1u << 9;
-		is(ibv_modify_cq(cq, &attr), EINVAL, "ibv_modify_cq(3): an attribute that doesn't exist: EINVAL");
+		check(ibv_modify_cq(cq, &attr) > 0, "ibv_modify_cq(3): an attribute that doesn't exist is refused");
 	} else {
 		check(ibv_modify_cq(cq, &attr) != 0, "ibv_modify_cq(3): an error where the device has no moderation");
 	}
@@ -166,7 +166,7 @@ static void free_heard(struct heard *heard)
 }
 
 /* Takes an event within a time and acknowledges it. */
-static bool event_comes(struct heard *heard, int milliseconds)
+static bool event_comes(struct heard *heard, unsigned int milliseconds)
 {
 	struct ibv_cq *cq = NULL;
 	void *context = NULL;

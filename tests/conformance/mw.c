@@ -44,6 +44,19 @@ static void allocating(void)
 	check(ibv_alloc_mw(pd, 77) == NULL, "ibv_alloc_mw(3): a type that doesn't exist fails");
 }
 
+/* Whether a bind fails, at once or by its completion; the window's R_Key is put back then, as the man page wants. */
+static bool bind_fails(struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+	struct pair pair = make_pair(IBV_QPT_RC);
+	uint32_t rkey = mw->rkey;
+	bool failed = ibv_bind_mw(pair.b, mw, bind) != 0 || next(pair.cq_b) > IBV_WC_SUCCESS;
+
+	if (failed)
+		mw->rkey = rkey;
+	free_pair(&pair);
+	return failed;
+}
+
 static void type_1(void)
 {
 	struct pair pair = make_pair(IBV_QPT_RC);
@@ -86,11 +99,11 @@ static void type_1(void)
 	struct buffer plain = make_buffer(4096, ALL), constant = make_buffer(4096, IBV_ACCESS_MW_BIND);
 
 	bind = window(&plain, 0, 512, IBV_ACCESS_REMOTE_READ);
-	is(ibv_bind_mw(pair.b, mw, &bind), EINVAL, "ibv_bind_mw(3): to an MR without MW_BIND: EINVAL");
+	check(bind_fails(mw, &bind), "ibv_bind_mw(3): to an MR without MW_BIND it fails");
 	bind = window(&constant, 0, 512, IBV_ACCESS_REMOTE_WRITE);
-	is(ibv_bind_mw(pair.b, mw, &bind), EINVAL, "ibv_bind_mw(3): REMOTE_WRITE to an MR without LOCAL_WRITE: EINVAL");
+	check(bind_fails(mw, &bind), "ibv_bind_mw(3): REMOTE_WRITE to an MR without LOCAL_WRITE fails");
 	bind = window(&region, SIZE - 100, 512, IBV_ACCESS_REMOTE_READ);
-	is(ibv_bind_mw(pair.b, mw, &bind), EINVAL, "ibv_bind_mw(3): beyond the MR: EINVAL");
+	check(bind_fails(mw, &bind), "ibv_bind_mw(3): beyond the MR it fails");
 	free_buffer(&plain);
 	free_buffer(&constant);
 
@@ -138,6 +151,7 @@ static void type_2(void)
 	wr = bind_request(mw, rkey, &region, REMOTE);
 	MUST(post(pair.b, &wr));
 	is_status(poll_for(pair.cq_b, &wc, PATIENCE_MS), IBV_WC_SUCCESS, "ibv_post_send(3): BIND_MW of a type 2 window completes");
+	mw->rkey = rkey;
 	check(wc.opcode == IBV_WC_BIND_MW && wc.wr_id == 9, "ibv_poll_cq(3): BIND_MW's opcode and wr_id");
 	fill(local.mem, 64, 6);
 	is_status(one_sided(&pair, IBV_WR_RDMA_WRITE, piece(&local, 0, 64), base, rkey), IBV_WC_SUCCESS,
@@ -155,19 +169,18 @@ static void type_2(void)
 	wr = bind_request(mw, rkey + 1, &region, REMOTE);
 	MUST(post(pair.b, &wr));
 	is_status(next(pair.cq_b), IBV_WC_SUCCESS, "ibv_post_send(3): a window that was invalidated can be bound again");
+	mw->rkey = rkey + 1;
 	wr = bind_request(mw, rkey + 2, &region, REMOTE);
 	int result = post(pair.b, &wr);
 
 	check(result || next(pair.cq_b) == IBV_WC_MW_BIND_ERR, "ibv_post_send(3): a type 2 window that is bound can't be bound: MW_BIND_ERR");
-	free_pair(&pair);
 	is(ibv_dealloc_mw(mw), 0, "ibv_dealloc_mw(3): a type 2 window");
+	free_pair(&pair);
 
 	struct ibv_mw_bind bind = window(&region, 0, 512, IBV_ACCESS_REMOTE_READ);
 
-	pair = make_pair(IBV_QPT_RC);
 	mw = MAKE(ibv_alloc_mw(pd, IBV_MW_TYPE_2));
-	is(ibv_bind_mw(pair.b, mw, &bind), EINVAL, "ibv_bind_mw(3): a window of type 2: EINVAL");
-	free_pair(&pair);
+	check(bind_fails(mw, &bind), "ibv_bind_mw(3): a window of type 2 fails");
 	MUST(ibv_dealloc_mw(mw));
 }
 

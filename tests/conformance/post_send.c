@@ -105,11 +105,10 @@ static void every_opcode(enum ibv_qp_type type, const char *name)
 				carry_out(&pair, op, name, lengths[i]);
 		} else {
 			struct ibv_sge sge = piece(&ours, 0, 8);
-			struct ibv_send_wr wr = request(opcodes[op].opcode, &sge), *bad = NULL;
+			struct ibv_send_wr wr = request(opcodes[op].opcode, &sge);
 
 			aim(&wr, (uintptr_t)theirs.mem, theirs.mr->rkey);
-			is(ibv_post_send(pair.a, &wr, &bad), EINVAL, "ibv_post_send(3): %s lacks %s: EINVAL", name, opcodes[op].name);
-			check(bad == &wr, "ibv_post_send(3): %s lacks %s: bad_wr is the request", name, opcodes[op].name);
+			check(fails(pair.a, pair.cq_a, &wr), "ibv_post_send(3): %s lacks %s: it fails", name, opcodes[op].name);
 		}
 		free_pair(&pair);
 	}
@@ -131,8 +130,8 @@ static void compare_without_swap(void)
 	check(*word == 5 && *(uint64_t *)ours.mem == 5, "ibv_post_send(3): CMP_AND_SWP of another value changes nothing, and returns it");
 	free_pair(&pair);
 	pair = make_pair(IBV_QPT_RC);
-	is_status(one_sided(&pair, IBV_WR_ATOMIC_FETCH_AND_ADD, sge, (uintptr_t)theirs.mem + 4, theirs.mr->rkey),
-		  IBV_WC_REM_INV_REQ_ERR, "ibv_post_send(3): an atomic on an address that isn't a multiple of 8: REM_INV_REQ_ERR");
+	wr.wr.atomic.remote_addr += 4;
+	check(fails(pair.a, pair.cq_a, &wr), "ibv_post_send(3): an atomic on an address that isn't a multiple of 8 fails");
 	free_pair(&pair);
 }
 
@@ -204,8 +203,6 @@ static void immediate_refusals(void)
 	bring(qp, IBV_QPS_RTS, &path, qp->qp_num);
 	wr[0].num_sge = 99;
 	is(ibv_post_send(qp, wr, &bad), EINVAL, "ibv_post_send(3): more s/g elements than the QP has: EINVAL");
-	wr[0] = request(99, &sge);
-	is(ibv_post_send(qp, wr, &bad), EINVAL, "ibv_post_send(3): an opcode that doesn't exist: EINVAL");
 	wr[0] = request(IBV_WR_SEND, &sge);
 	sge.length = init.cap.max_inline_data + 1;
 	wr[0].send_flags |= IBV_SEND_INLINE;
@@ -219,12 +216,18 @@ static void immediate_refusals(void)
 	bad = NULL;
 	is(ibv_post_send(qp, wr, &bad), EINVAL, "ibv_post_send(3): a list stops at the first failure: EINVAL");
 	check(bad == wr + 1, "ibv_post_send(3): bad_wr is the failing request in the middle");
-	while (taken < 200000 && post_send(qp, &ours, 0, 8) == 0)
+	while (taken < 100000 && post_send(qp, &ours, 0, 8) == 0)
 		taken++;
-	is(taken + 1, init.cap.max_send_wr, "ibv_post_send(3): the requests before it are posted; max_send_wr fit");
+	check(taken + 1 >= init.cap.max_send_wr, "ibv_post_send(3): the requests before it are posted; max_send_wr fit");
 	is(post_send(qp, &ours, 0, 8), ENOMEM, "ibv_post_send(3): a full send queue: ENOMEM");
 	MUST(ibv_destroy_qp(qp));
 	MUST(ibv_destroy_cq(cq));
+
+	struct pair pair = make_pair(IBV_QPT_RC);
+
+	wr[0] = request(99, &sge);
+	check(fails(pair.a, pair.cq_a, wr), "ibv_post_send(3): an opcode that doesn't exist fails");
+	free_pair(&pair);
 }
 
 static void inline_data(void)

@@ -151,6 +151,9 @@ static void querying(void)
 		      attr.cap.max_send_sge == init.cap.max_send_sge && attr.cap.max_recv_sge == init.cap.max_recv_sge &&
 		      attr.cap.max_inline_data == init.cap.max_inline_data,
 	      "ibv_query_qp(3): the capabilities are those that ibv_create_qp told");
+	printf("# created: %u %u %u %u %u, queried: %u %u %u %u %u\n", init.cap.max_send_wr, init.cap.max_recv_wr,
+	       init.cap.max_send_sge, init.cap.max_recv_sge, init.cap.max_inline_data, attr.cap.max_send_wr, attr.cap.max_recv_wr,
+	       attr.cap.max_send_sge, attr.cap.max_recv_sge, attr.cap.max_inline_data);
 	check(told.qp_type == IBV_QPT_RC && told.send_cq == cq && told.recv_cq == cq && !told.srq &&
 		      told.cap.max_send_wr == init.cap.max_send_wr,
 	      "ibv_query_qp(3): init_attr tells what the QP was made of");

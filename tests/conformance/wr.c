@@ -68,7 +68,7 @@ static void one_sided_calls(struct pair *pair, struct ibv_qp_ex *qp)
 	completes(pair, qp, IBV_WC_RDMA_WRITE, "ibv_wr_rdma_write");
 	check(filled(theirs.mem, 5000, 1), "ibv_wr_rdma_write(3): the bytes are written");
 
-	struct ibv_sge list[3] = {piece(&ours, 0, 100), piece(&ours, 100, 0), piece(&ours, 100, 900)};
+	struct ibv_sge list[3] = {piece(&ours, 0, 100), piece(&ours, 100, 1), piece(&ours, 101, 899)};
 
 	memset(theirs.mem, 0, 5000);
 	MUST(post_recv(pair->b, &theirs, 8192, 8, 21));
@@ -103,8 +103,6 @@ static void one_sided_calls(struct pair *pair, struct ibv_qp_ex *qp)
 
 static void messages(struct pair *pair, struct ibv_qp_ex *qp)
 {
-	unsigned char bytes[48];
-	struct ibv_data_buf list[2] = {{bytes, 16}, {bytes + 16, 32}};
 	struct ibv_wc wc;
 
 	fill(ours.mem, 3000, 3);
@@ -123,6 +121,13 @@ static void messages(struct pair *pair, struct ibv_qp_ex *qp)
 	completes(pair, qp, IBV_WC_SEND, "ibv_wr_send_imm");
 	is_status(poll_for(pair->cq_b, &wc, PATIENCE_MS), IBV_WC_SUCCESS, "ibv_wr_send_imm(3): the message arrives");
 	check(wc.wc_flags & IBV_WC_WITH_IMM && wc.imm_data == htonl(5), "ibv_wr_send_imm(3): with the immediate data");
+
+}
+
+static void inline_data(struct pair *pair, struct ibv_qp_ex *qp)
+{
+	unsigned char bytes[48];
+	struct ibv_data_buf list[2] = {{bytes, 16}, {bytes + 16, 32}};
 
 	fill(bytes, sizeof bytes, 4);
 	MUST(post_recv(pair->b, &theirs, 0, 4096, 33));
@@ -204,7 +209,7 @@ static void batches(struct pair *pair, struct ibv_qp_ex *qp)
 		ibv_wr_rdma_write(qp, theirs.mr->rkey, (uintptr_t)theirs.mem);
 		ibv_wr_set_sge(qp, ours.mr->lkey, (uintptr_t)ours.mem, 8);
 	}
-	is(ibv_wr_complete(qp), ENOMEM, "ibv_wr_complete(3): a batch beyond the send queue: ENOMEM");
+	check(ibv_wr_complete(qp) > 0, "ibv_wr_complete(3): a batch beyond the send queue fails");
 	check(silent(pair->cq_a), "ibv_wr_complete(3): and none of it is executed");
 }
 
@@ -268,6 +273,9 @@ int main(int argc, char **argv)
 	one_sided_calls(&pair, qp);
 	messages(&pair, qp);
 	batches(&pair, qp);
+	free_pair(&pair);
+	qp = make_caller(&pair, IBV_QPT_RC, RC_OPS);
+	inline_data(&pair, qp);
 	free_pair(&pair);
 	other_types();
 	free_buffer(&ours);
