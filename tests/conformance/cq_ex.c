@@ -193,6 +193,81 @@ static void clocks(void)
 	MUST(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
 }
 
+/* The sender of a datagram, and fields that a device may lack. */
+static void datagram(void)
+{
+	static const struct {
+		uint64_t flag;
+		const char *name;
+	} others[] = {
+		{IBV_WC_EX_WITH_CVLAN, "cvlan"},
+		{IBV_WC_EX_WITH_FLOW_TAG, "flow_tag"},
+		{IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, "completion_wallclock_ns"},
+	};
+	struct ibv_cq_init_attr_ex attr = {.cqe = 8, .wc_flags = FIELDS};
+	struct path path = PATH;
+	struct ibv_ah_attr to = ah_attr();
+	struct ibv_ah *ah = MAKE(ibv_create_ah(pd, &to));
+	struct ibv_cq *send_cq = make_cq(8);
+	struct ibv_qp *sender = make_qp(IBV_QPT_UD, send_cq), *receiver;
+	struct ibv_sge sge = piece(&buffer, 0, 16);
+	struct ibv_send_wr wr = request(IBV_WR_SEND, &sge);
+	struct ibv_cq_ex *cq;
+	struct timespec now;
+
+	bring(sender, IBV_QPS_RTS, &path, 0);
+	for (size_t i = 0; i < 3; i++) {
+		attr.wc_flags = FIELDS | others[i].flag;
+		cq = ibv_create_cq_ex(ctx, &attr);
+		if (!cq) {
+			char name[64];
+
+			snprintf(name, sizeof name, "ibv_wc_read_%s(3): the field of a completion", others[i].name);
+			skip("the device has no such field", name);
+			attr.wc_flags = FIELDS;
+			if (i > 0)
+				continue;
+			cq = MAKE(ibv_create_cq_ex(ctx, &attr));
+		}
+		receiver = make_qp(IBV_QPT_UD, ibv_cq_ex_to_cq(cq));
+		bring(receiver, IBV_QPS_RTS, &path, 0);
+		MUST(post_recv(receiver, &buffer, 1024, 256, 1));
+		wr.wr.ud.ah = ah;
+		wr.wr.ud.remote_qpn = receiver->qp_num;
+		wr.wr.ud.remote_qkey = QKEY;
+		MUST(post(sender, &wr));
+		next(send_cq);
+		int result = start(cq, PATIENCE_MS);
+
+		if (i == 0 && is(result, 0, "ibv_start_poll(3): a datagram's completion")) {
+			is(ibv_wc_read_src_qp(cq), sender->qp_num, "ibv_wc_read_src_qp(3): the QP that sent the datagram");
+			check(ibv_wc_read_wc_flags(cq) & IBV_WC_GRH, "ibv_wc_read_wc_flags(3): a GRH is there");
+			is(ibv_wc_read_byte_len(cq), 56, "ibv_wc_read_byte_len(3): the GRH counts");
+		}
+		if (result == 0 && attr.wc_flags & others[i].flag) {
+			if (i == 0)
+				is(ibv_wc_read_cvlan(cq), 0, "ibv_wc_read_cvlan(3): 0 without a VLAN");
+			else if (i == 1)
+				is(ibv_wc_read_flow_tag(cq), 0, "ibv_wc_read_flow_tag(3): 0 without a flow rule");
+			else {
+				clock_gettime(CLOCK_REALTIME, &now);
+				uint64_t then = ibv_wc_read_completion_wallclock_ns(cq);
+				uint64_t ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+
+				check(then <= ns && ns - then < 20000000000,
+				      "ibv_wc_read_completion_wallclock_ns(3): the time of the completion, in nanoseconds of the wall clock");
+			}
+		}
+		if (result == 0)
+			ibv_end_poll(cq);
+		MUST(ibv_destroy_qp(receiver));
+		MUST(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+	}
+	MUST(ibv_destroy_qp(sender));
+	MUST(ibv_destroy_cq(send_cq));
+	MUST(ibv_destroy_ah(ah));
+}
+
 int main(int argc, char **argv)
 {
 	begin(argc, argv);
@@ -200,6 +275,7 @@ int main(int argc, char **argv)
 	creating();
 	polling();
 	clocks();
+	datagram();
 	removing();
 	free_buffer(&buffer);
 	return end();

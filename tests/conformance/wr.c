@@ -256,6 +256,77 @@ static void other_types(void)
 		free_pair(&pair);
 }
 
+static void windows(void)
+{
+	struct pair pair;
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	struct ibv_qp_ex *qp;
+	struct buffer target;
+	struct ibv_mw_bind_info info;
+	struct ibv_wc wc = {0};
+	uint32_t rkey;
+
+	if (!mw) {
+		skip("the device has no windows of type 2", "ibv_wr_bind_mw(3): the window is bound");
+		return;
+	}
+	qp = make_caller(&pair, IBV_QPT_RC,
+			 RC_OPS | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_SEND_WITH_INV);
+	if (!check(qp != NULL, "ibv_create_qp_ex(3): send_ops_flags of windows"))
+		return;
+	target = make_buffer(4096, ALL | IBV_ACCESS_MW_BIND);
+	info = (struct ibv_mw_bind_info){target.mr, (uintptr_t)target.mem, 4096, REMOTE};
+	for (int i = 0; i < 2; i++) {
+		rkey = ibv_inc_rkey(mw->rkey);
+		begin_one(qp, 90 + (uint64_t)i);
+		ibv_wr_bind_mw(qp, mw, rkey, &info);
+		completes(&pair, qp, IBV_WC_BIND_MW, i ? "another ibv_wr_bind_mw" : "ibv_wr_bind_mw");
+		mw->rkey = rkey;
+		fill(ours.mem, 64, 20 + (unsigned int)i);
+		struct ibv_sge sge = piece(&ours, 0, 64);
+		struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge);
+
+		wr.wr.rdma.remote_addr = (uintptr_t)target.mem;
+		wr.wr.rdma.rkey = rkey;
+		MUST(post(pair.b, &wr));
+		next(pair.cq_b);
+		check(filled(target.mem, 64, 20 + (unsigned int)i), "ibv_wr_bind_mw(3): the window is bound, round %d", i);
+		if (i == 0) {
+			begin_one(qp, 95);
+			ibv_wr_local_inv(qp, rkey);
+			completes(&pair, qp, IBV_WC_LOCAL_INV, "ibv_wr_local_inv");
+		}
+	}
+	MUST(ibv_dealloc_mw(mw));
+	free_pair(&pair);
+	free_buffer(&target);
+
+	/* The other way round: the peer's window is invalidated by what is sent to it. */
+	qp = make_caller(&pair, IBV_QPT_RC, RC_OPS | IBV_QP_EX_WITH_SEND_WITH_INV);
+	target = make_buffer(4096, ALL | IBV_ACCESS_MW_BIND);
+	mw = MAKE(ibv_alloc_mw(pd, IBV_MW_TYPE_2));
+	struct ibv_send_wr bind = {.opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED};
+
+	rkey = ibv_inc_rkey(mw->rkey);
+	bind.bind_mw.mw = mw;
+	bind.bind_mw.rkey = rkey;
+	bind.bind_mw.bind_info = (struct ibv_mw_bind_info){target.mr, (uintptr_t)target.mem, 4096, REMOTE};
+	MUST(post(pair.b, &bind));
+	next(pair.cq_b);
+	mw->rkey = rkey;
+	MUST(post_recv(pair.b, &theirs, 0, 64, 1));
+	begin_one(qp, 96);
+	ibv_wr_send_inv(qp, rkey);
+	ibv_wr_set_sge(qp, ours.mr->lkey, (uintptr_t)ours.mem, 8);
+	completes(&pair, qp, IBV_WC_SEND, "ibv_wr_send_inv");
+	is_status(poll_for(pair.cq_b, &wc, PATIENCE_MS), IBV_WC_SUCCESS, "ibv_wr_send_inv(3): the message arrives");
+	is_status(one_sided(&pair, IBV_WR_RDMA_WRITE, piece(&ours, 0, 8), (uintptr_t)target.mem, rkey), IBV_WC_REM_ACCESS_ERR,
+		  "ibv_wr_send_inv(3): the R_Key is invalidated before");
+	MUST(ibv_dealloc_mw(mw));
+	free_pair(&pair);
+	free_buffer(&target);
+}
+
 int main(int argc, char **argv)
 {
 	struct pair pair;
@@ -278,6 +349,7 @@ int main(int argc, char **argv)
 	inline_data(&pair, qp);
 	free_pair(&pair);
 	other_types();
+	windows();
 	free_buffer(&ours);
 	free_buffer(&theirs);
 	return end();
