@@ -188,6 +188,50 @@ static void destroying(void)
 	free_buffer(&buffer);
 }
 
+static void enhanced_connections(void)
+{
+	struct ibv_qp *qp = make_qp(IBV_QPT_RC, cq);
+	struct ibv_ece ece = {0};
+	int result = ibv_query_ece(qp, &ece);
+
+	check(result == 0 || result == EOPNOTSUPP, "ibv_query_ece(3): 0, or EOPNOTSUPP from a device without");
+	ece = (struct ibv_ece){.vendor_id = 0xabcdef, .options = ~0u};
+	check(ibv_set_ece(qp, &ece) > 0, "ibv_set_ece(3): another vendor's options are refused");
+	MUST(ibv_destroy_qp(qp));
+}
+
+static void rate_limit(void)
+{
+	struct ibv_device_attr_ex ex;
+	struct pair pair = make_pair(IBV_QPT_RC);
+	struct buffer buffer = make_buffer(200000, ALL);
+	struct ibv_qp_rate_limit_attr limit = {.rate_limit = 8000};
+	uint64_t before;
+
+	MUST(ibv_query_device_ex(ctx, NULL, &ex));
+	if (!(ex.packet_pacing_caps.supported_qpts & 1 << IBV_QPT_RC)) {
+		check(ibv_modify_qp_rate_limit(pair.a, &limit) > 0, "ibv_modify_qp_rate_limit(3): an error where the device doesn't pace RC");
+		goto over;
+	}
+	if (ex.packet_pacing_caps.qp_rate_limit_min > 8000)
+		limit.rate_limit = ex.packet_pacing_caps.qp_rate_limit_min;
+	is(ibv_modify_qp_rate_limit(pair.a, &limit), 0, "ibv_modify_qp_rate_limit(3): 0 on success");
+	before = now_ms();
+	is_status(one_sided(&pair, IBV_WR_RDMA_WRITE, piece(&buffer, 0, 100000), (uintptr_t)buffer.mem + 100000, buffer.mr->rkey),
+		  IBV_WC_SUCCESS, "ibv_modify_qp_rate_limit(3): requests are executed");
+	if (limit.rate_limit == 8000)
+		check(now_ms() - before >= 50, "ibv_modify_qp_rate_limit(3): 100,000 bytes at 1,000,000 a second take their time");
+	if (ex.packet_pacing_caps.qp_rate_limit_max < UINT32_MAX) {
+		limit.rate_limit = ex.packet_pacing_caps.qp_rate_limit_max + 1;
+		is(ibv_modify_qp_rate_limit(pair.a, &limit), EINVAL, "ibv_modify_qp_rate_limit(3): above qp_rate_limit_max: EINVAL");
+	}
+	limit.rate_limit = 0;
+	is(ibv_modify_qp_rate_limit(pair.a, &limit), 0, "ibv_modify_qp_rate_limit(3): 0 lifts the limit");
+over:
+	free_pair(&pair);
+	free_buffer(&buffer);
+}
+
 int main(int argc, char **argv)
 {
 	begin(argc, argv);
@@ -198,6 +242,8 @@ int main(int argc, char **argv)
 	extended();
 	querying();
 	destroying();
+	enhanced_connections();
+	rate_limit();
 	is(ibv_destroy_cq(cq), 0, "ibv_destroy_cq(3): a CQ is destroyed once its QPs are gone");
 	return end();
 }
