@@ -204,7 +204,7 @@ static void rate_limit(void)
 {
 	struct ibv_device_attr_ex ex;
 	struct pair pair = make_pair(IBV_QPT_RC);
-	struct buffer buffer = make_buffer(200000, ALL);
+	struct buffer buffer = make_buffer(400000, ALL);
 	struct ibv_qp_rate_limit_attr limit = {.rate_limit = 8000};
 	uint64_t before;
 
@@ -217,10 +217,10 @@ static void rate_limit(void)
 		limit.rate_limit = ex.packet_pacing_caps.qp_rate_limit_min;
 	is(ibv_modify_qp_rate_limit(pair.a, &limit), 0, "ibv_modify_qp_rate_limit(3): 0 on success");
 	before = now_ms();
-	is_status(one_sided(&pair, IBV_WR_RDMA_WRITE, piece(&buffer, 0, 100000), (uintptr_t)buffer.mem + 100000, buffer.mr->rkey),
+	is_status(one_sided(&pair, IBV_WR_RDMA_WRITE, piece(&buffer, 0, 200000), (uintptr_t)buffer.mem + 200000, buffer.mr->rkey),
 		  IBV_WC_SUCCESS, "ibv_modify_qp_rate_limit(3): requests are executed");
 	if (limit.rate_limit == 8000)
-		check(now_ms() - before >= 50, "ibv_modify_qp_rate_limit(3): 100,000 bytes at 1,000,000 a second take their time");
+		check(now_ms() - before >= 50, "ibv_modify_qp_rate_limit(3): 200,000 bytes at 1,000,000 a second take their time");
 	if (ex.packet_pacing_caps.qp_rate_limit_max < UINT32_MAX) {
 		limit.rate_limit = ex.packet_pacing_caps.qp_rate_limit_max + 1;
 		is(ibv_modify_qp_rate_limit(pair.a, &limit), EINVAL, "ibv_modify_qp_rate_limit(3): above qp_rate_limit_max: EINVAL");
