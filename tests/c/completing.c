@@ -409,11 +409,14 @@ static void ud_datagram_arrives_behind_forty_bytes_and_names_its_sender(void)
 static void ud_datagram_with_the_wrong_qkey_is_dropped(void)
 {
 	struct fixture f = connected(IBV_QPT_UD);
+	struct ibv_port_attr port;
 
 	MUST(post_recv(f.b, f.mr, 4096, 140, 1));
 	MUST(send_ud(&f, QKEY + 1, 2));
 	EXPECT_STATUS(f.cq_a, 2, IBV_WC_SUCCESS);
 	EXPECT_NOTHING(f.cq_b);
+	MUST(ibv_query_port(f.device.context, PORT_NUM, &port));
+	EXPECT(port.qkey_viol_cntr == f.device.port.qkey_viol_cntr + 1);
 	MUST(send_ud(&f, QKEY, 3));
 	EXPECT_STATUS(f.cq_b, 1, IBV_WC_SUCCESS);
 }

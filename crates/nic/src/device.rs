@@ -12,10 +12,11 @@ use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
 use crate::recv::{MAX_SGE, MAX_SRQ, MAX_WR};
 use crate::share::{Handles, Origin};
 use crate::udp::HostAddr;
+use ferroce_proto::Violation;
 use parking_lot::RwLock;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Queue pairs a process may have.
 pub const MAX_QP: u32 = 65_536;
@@ -125,6 +126,8 @@ impl Device {
             port,
             async_events: EventQueue::new()?,
             failed: AtomicBool::new(false),
+            bad_pkeys: AtomicU32::new(0),
+            bad_qkeys: AtomicU32::new(0),
             origin,
             handles: handles(),
         });
@@ -149,6 +152,9 @@ pub struct Context {
     async_events: EventQueue<AsyncEvent>,
     /// The program has been told that the device is of no more use.
     failed: AtomicBool,
+    /// Packets with a P_Key or Q_Key that their QP doesn't have.
+    bad_pkeys: AtomicU32,
+    bad_qkeys: AtomicU32,
     /// Of an imported context.
     origin: Option<Origin>,
     handles: Handles,
@@ -206,6 +212,21 @@ impl Context {
     #[must_use]
     pub fn async_events(&self) -> &EventQueue<AsyncEvent> {
         &self.async_events
+    }
+
+    /// Packets that came for QPs of this context with a P_Key, and with a Q_Key, that isn't theirs
+    /// (`bad_pkey_cntr` and `qkey_viol_cntr` of ibv_query_port(3)).
+    #[must_use]
+    pub fn violations(&self) -> [u32; 2] {
+        [&self.bad_pkeys, &self.bad_qkeys].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn count_violation(&self, violation: Violation) {
+        let count = match violation {
+            Violation::PKey => &self.bad_pkeys,
+            Violation::QKey => &self.bad_qkeys,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn gid_table(&self) -> GidTable {

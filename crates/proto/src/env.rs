@@ -91,6 +91,15 @@ pub enum RemoteError {
     Lost,
 }
 
+/// A packet of somebody who doesn't have the key (the counters of IBTA's PortInfo).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Violation {
+    /// Another P_Key than the QP's partition.
+    PKey,
+    /// Another Q_Key than the UD QP's.
+    QKey,
+}
+
 /// Why a payload wasn't written to its destination.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PlaceError {
@@ -216,4 +225,6 @@ pub trait Env {
     fn complete_recv(&mut self, completion: Completion);
     /// Something for the asynchronous event queue.
     fn event(&mut self, event: QpEvent);
+    /// A packet was dropped because of its key: the port counts it.
+    fn violation(&mut self, _violation: Violation) {}
 }

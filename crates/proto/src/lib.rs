@@ -26,7 +26,7 @@ mod ud;
 mod window;
 
 pub use counters::Counters;
-pub use env::{Env, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError};
+pub use env::{Env, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError, Violation};
 pub use qp::{MAX_MESSAGE, Qp};
 pub use rate::RateLimit;
 pub use rnr::rnr_delay;

@@ -6,7 +6,7 @@ use crate::responder::Responder;
 use crate::sendq::{SendQueue, Wqe};
 use crate::{
     Completion, Counters, Data, Env, Instant, PostError, QpEvent, QpParams, QpState, SendOp, SendWr,
-    WcOpcode, WcStatus,
+    Violation, WcOpcode, WcStatus,
 };
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 
@@ -294,6 +294,7 @@ impl<A: Clone> Qp<A> {
         }
         if !pkey_matches(headers.bth.pkey, self.params.pkey) {
             self.counters.pkey_violations += 1;
+            env.violation(Violation::PKey);
             return;
         }
         match self.service {

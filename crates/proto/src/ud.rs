@@ -1,6 +1,6 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet is one message, to and from anybody who knows the Q_Key.
 
-use crate::{Env, Instant, Payload, Qp, QpState, TransmitError, WcStatus, psn};
+use crate::{Env, Instant, Payload, Qp, QpState, TransmitError, Violation, WcStatus, psn};
 use ferroce_wire::{Deth, Headers};
 
 /// Bytes of the GRH before the payload in every UD receive.
@@ -65,6 +65,7 @@ impl<A: Clone> Qp<A> {
         let Some(deth) = headers.deth else { return };
         if deth.qkey != self.params.qkey {
             self.counters.qkey_violations += 1;
+            env.violation(Violation::QKey);
             return;
         }
         self.resp.expected = psn::extend(self.resp.expected, headers.bth.psn).wrapping_add(1);

@@ -175,6 +175,7 @@ unsafe fn query_port(context: *mut ibv_context, port_num: u8, attr: *mut u8, roo
         return Err(Refusal::invalid("port_attr is NULL"));
     }
     let port = context.nic().port();
+    let [bad_pkey_cntr, qkey_viol_cntr] = context.nic().violations();
     let full = ibv_port_attr {
         state: port.state as c_int,
         max_mtu: mtu(port.max_mtu),
@@ -182,8 +183,8 @@ unsafe fn query_port(context: *mut ibv_context, port_num: u8, attr: *mut u8, roo
         gid_tbl_len: port.gid_tbl_len as c_int,
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: nic::MAX_MESSAGE,
-        bad_pkey_cntr: 0,
-        qkey_viol_cntr: 0,
+        bad_pkey_cntr,
+        qkey_viol_cntr,
         pkey_tbl_len: port.pkey_tbl_len,
         lid: port.lid,
         sm_lid: 0,

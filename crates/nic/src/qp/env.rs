@@ -15,7 +15,7 @@ use crate::tap::Direction;
 use crate::udp::PushError;
 use ferroce_proto::{
     AtomicOp, Completion, Data, Env, Instant, Payload, PlaceError, Placement, QpEvent, QpState, RecvWqe,
-    RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcOpcode, WcStatus,
+    RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, Violation, WcOpcode, WcStatus,
 };
 use ferroce_wire::{Bth, Headers, Opcode, Service};
 use std::sync::Arc;
@@ -421,6 +421,10 @@ impl Env for QpEnv<'_> {
             Some(cq) => self.work.received_elsewhere.push((cq.clone(), wc)),
             None => self.work.received.push(wc),
         }
+    }
+
+    fn violation(&mut self, violation: Violation) {
+        self.qp.pd.context().count_violation(violation);
     }
 
     fn event(&mut self, event: QpEvent) {
