@@ -126,6 +126,7 @@ pub enum AsyncEvent {
     CqError(usize),
     SrqError(usize),
     SrqLimitReached(usize),
+    WqFatal(usize),
     PortActive(u8),
     PortError(u8),
     GidChange(u8),
@@ -145,7 +146,8 @@ impl AsyncEvent {
             | Self::QpLastWqeReached(o)
             | Self::CqError(o)
             | Self::SrqError(o)
-            | Self::SrqLimitReached(o) => Some(o),
+            | Self::SrqLimitReached(o)
+            | Self::WqFatal(o) => Some(o),
             Self::PortActive(_) | Self::PortError(_) | Self::GidChange(_) | Self::DeviceFatal => None,
         }
     }

@@ -19,6 +19,7 @@ pub mod net;
 mod packet;
 pub mod qp;
 mod quota;
+pub mod raw;
 mod recv;
 pub mod rendezvous;
 mod share;

@@ -324,6 +324,22 @@ pub fn yield_processor() {
     unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
 
+/// The MTU of an interface (netdevice(7)), asked over any socket.
+///
+/// # Errors
+/// That of `ioctl(2)`.
+pub fn interface_mtu(fd: RawFd, ifindex: u32) -> io::Result<u32> {
+    // SAFETY: numbers only.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_ifru.ifru_ifindex = ifindex as i32;
+    for ask in [libc::SIOCGIFNAME, libc::SIOCGIFMTU] {
+        // SAFETY: the kernel reads and writes a `struct ifreq`.
+        check(unsafe { libc::syscall(libc::SYS_ioctl, fd, ask, &raw mut request) })?;
+    }
+    // SAFETY: SIOCGIFMTU sets this member.
+    u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).map_err(|_| io::Error::from_raw_os_error(libc::EIO))
+}
+
 /// `epoll_create1(2)`, close-on-exec.
 ///
 /// # Errors

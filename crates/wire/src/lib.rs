@@ -1,18 +1,21 @@
-//! RoCEv2 wire formats: what a packet's bytes mean, and nothing else.
+//! Wire formats: what the bytes of RoCEv2 packets and of Ethernet frames mean, and nothing else.
 //!
-//! In here: BTH and the extension headers, the ICRC. Parse and emit only.
+//! In here: BTH and the extension headers, the ICRC; the headers of frames, their checksums and hashes. Parse and emit only.
 //! Out of here: sockets, state, time, memory of queue pairs.
 //! Nothing in this crate panics on any input; it is `no_std` and has no `unsafe`.
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod checksum;
 mod crc;
+pub mod frame;
 mod headers;
 pub mod icrc;
 mod opcode;
 mod packet;
 mod parse;
 mod syndrome;
+pub mod toeplitz;
 
 pub use headers::{Aeth, AtomicEth, Bth, Deth, Feth, Headers, Reth};
 pub use opcode::{Opcode, Operation, Service};

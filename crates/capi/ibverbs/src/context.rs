@@ -10,7 +10,10 @@ use ferroce_nic as nic;
 use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::call::{Outcome, Refusal, entry};
 use crate::device::DeviceBlock;
-use crate::{buf, cq, cq_ex, dm, dmah, domain, poll, post, qp, query, reg_ex, srq, unsupported, xrc};
+use crate::{
+    buf, counters, cq, cq_ex, dm, dmah, domain, flow, poll, post, qp, query, reg_ex, srq, unsupported, wq,
+    xrc,
+};
 
 /// What `abi_compat` says when a `verbs_context` stands before the `ibv_context`.
 const EXTENDED: usize = usize::MAX;
@@ -70,6 +73,18 @@ fn fill(context: &mut verbs_context) {
     context.close_xrcd = Some(xrc::close_xrcd);
     context.get_srq_num = Some(xrc::get_srq_num);
     context.open_qp = Some(xrc::open_qp);
+    context.ibv_create_flow = Some(flow::create_flow);
+    context.ibv_destroy_flow = Some(flow::destroy_flow);
+    context.create_flow_action_esp = Some(flow::create_flow_action_esp);
+    context.create_counters = Some(counters::create_counters);
+    context.destroy_counters = Some(counters::destroy_counters);
+    context.attach_counters_point_flow = Some(counters::attach_counters_point_flow);
+    context.read_counters = Some(counters::read_counters);
+    context.create_wq = Some(wq::create_wq);
+    context.modify_wq = Some(wq::modify_wq);
+    context.destroy_wq = Some(wq::destroy_wq);
+    context.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
+    context.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
     context.context.ops = ibv_context_ops {
         alloc_mw: Some(unsupported::alloc_mw),
         bind_mw: Some(unsupported::bind_mw),

@@ -17,6 +17,7 @@ use crate::cq::CqBlock;
 use crate::object::Headed;
 use crate::qp::QpBlock;
 use crate::srq::SrqBlock;
+use crate::wq::WqBlock;
 
 #[repr(C)]
 pub(crate) struct ChannelBlock {
@@ -215,7 +216,7 @@ fn announce(event: &nic::AsyncEvent) -> ibv_async_event {
     use nic::AsyncEvent as E;
     let port = |port: u8| ibv_async_element { port_num: c_int::from(port) };
     // SAFETY: cookies are addresses of live blocks, see above.
-    let (qp, cq, srq) = unsafe {
+    let (qp, cq, srq, wq) = unsafe {
         (
             |cookie: usize| {
                 let qp = cookie as *mut ibv_qp;
@@ -232,6 +233,11 @@ fn announce(event: &nic::AsyncEvent) -> ibv_async_event {
                 SrqBlock::of(srq).expect("a cookie").nic().unacked_async().got();
                 ibv_async_element { srq }
             },
+            |cookie: usize| {
+                let wq = cookie as *mut ibv_wq;
+                WqBlock::of(wq).expect("a cookie").nic().unacked_async().got();
+                ibv_async_element { wq }
+            },
         )
     };
     let (event_type, element) = match *event {
@@ -244,6 +250,7 @@ fn announce(event: &nic::AsyncEvent) -> ibv_async_event {
         E::CqError(c) => (IBV_EVENT_CQ_ERR, cq(c)),
         E::SrqError(c) => (IBV_EVENT_SRQ_ERR, srq(c)),
         E::SrqLimitReached(c) => (IBV_EVENT_SRQ_LIMIT_REACHED, srq(c)),
+        E::WqFatal(c) => (IBV_EVENT_WQ_FATAL, wq(c)),
         E::PortActive(p) => (IBV_EVENT_PORT_ACTIVE, port(p)),
         E::PortError(p) => (IBV_EVENT_PORT_ERR, port(p)),
         E::GidChange(p) => (IBV_EVENT_GID_CHANGE, port(p)),
@@ -302,6 +309,11 @@ entry! {
                 }
                 IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
                     if let Ok(block) = SrqBlock::of(event.element.srq) {
+                        block.nic().unacked_async().ack(1);
+                    }
+                }
+                IBV_EVENT_WQ_FATAL => {
+                    if let Ok(block) = WqBlock::of(event.element.wq) {
                         block.nic().unacked_async().ack(1);
                     }
                 }

@@ -20,7 +20,7 @@ fn packet_type(network: nic::Network) -> u8 {
 
 /// A completion as programs see it.
 pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
-    let nic::Wc { qp_num, completion, network } = wc;
+    let nic::Wc { qp_num, completion, network, checksums_ok } = wc;
     let flag = |condition: bool, flag: c_uint| if condition { flag } else { 0 };
     // The number of an invalidated key is in host order, immediate data as it came.
     let imm_data = match (completion.immediate, completion.invalidated_rkey) {
@@ -39,7 +39,8 @@ pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
         src_qp: completion.src_qp,
         wc_flags: flag(completion.grh, IBV_WC_GRH)
             | flag(completion.immediate.is_some(), IBV_WC_WITH_IMM)
-            | flag(completion.invalidated_rkey.is_some(), IBV_WC_WITH_INV),
+            | flag(completion.invalidated_rkey.is_some(), IBV_WC_WITH_INV)
+            | flag(*checksums_ok, IBV_WC_IP_CSUM_OK),
         pkey_index: 0,
         slid: 0,
         sl: network.map_or(0, packet_type),

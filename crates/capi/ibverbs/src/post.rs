@@ -7,14 +7,16 @@ use std::slice;
 use std::sync::Arc;
 
 use ferroce_nic as nic;
+use nic::raw::{RawQp, RawSend};
 use smallvec::SmallVec;
 
 use crate::abi::*;
 use crate::ah::AhBlock;
 use crate::call::{self, Outcome, Refusal};
 use crate::object::Headed;
-use crate::qp::QpBlock;
+use crate::qp::{QpBlock, Work};
 use crate::srq::SrqBlock;
+use crate::wq::WqBlock;
 
 /// The adapter's send request.
 pub(crate) type SendWr = nic::SendWr<Arc<nic::Ah>>;
@@ -54,6 +56,26 @@ unsafe fn inline(elements: &[ibv_sge], max: u32) -> Outcome<nic::Data> {
         bytes.extend_from_slice(unsafe {
             slice::from_raw_parts(element.addr as *const u8, element.length as usize)
         });
+    }
+    Ok(nic::Data::Inline(bytes))
+}
+
+/// Copies the buffers that are to be sent inline.
+///
+/// # Safety
+/// The buffers are readable memory of the program, if they aren't more than `max` bytes.
+pub(crate) unsafe fn inline_data(buffers: &[ibv_data_buf], max: u32) -> Outcome<nic::Data> {
+    let length = buffers.iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.length));
+    if length > max as usize {
+        return Err(Refusal::invalid(format!("{length} bytes inline, the queue takes {max}")));
+    }
+    let mut bytes = SmallVec::with_capacity(length);
+    for buffer in buffers.iter().filter(|buffer| buffer.length > 0) {
+        if buffer.addr.is_null() {
+            return Err(Refusal::invalid("inline data at NULL"));
+        }
+        // SAFETY: the caller's promise; the lengths add up to no more than `max`.
+        bytes.extend_from_slice(unsafe { slice::from_raw_parts(buffer.addr.cast::<u8>(), buffer.length) });
     }
     Ok(nic::Data::Inline(bytes))
 }
@@ -145,6 +167,63 @@ unsafe fn report_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
     }
 }
 
+/// Converts a request to send a frame.
+///
+/// # Safety
+/// `wr` is as ibv_post_send(3) asks for a raw packet queue pair.
+unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
+    crate::qp::check_flags(wr.send_flags)?;
+    if wr.opcode != IBV_WR_SEND {
+        return Err(Refusal::invalid(format!("opcode {} of a raw packet queue pair", wr.opcode)));
+    }
+    let cap = qp.cap();
+    // SAFETY: the caller's promise.
+    let data = unsafe {
+        let elements = elements(wr.sg_list, wr.num_sge, cap.max_send_sge)?;
+        if wr.send_flags & IBV_SEND_INLINE != 0 {
+            inline(elements, cap.max_inline_data)?
+        } else {
+            nic::Data::Sges(sges(elements))
+        }
+    };
+    let has = |flag| wr.send_flags & flag != 0;
+    let (signaled, checksums) = (has(IBV_SEND_SIGNALED), has(IBV_SEND_IP_CSUM));
+    Ok(RawSend { wr_id: wr.wr_id, data, signaled, checksums })
+}
+
+/// Posts a list of send requests: `post` takes them one by one, as `convert` makes them.
+///
+/// # Safety
+/// `wr` is a list that stays valid during the call, `bad_wr` null or the caller's variable.
+unsafe fn post_each<T>(
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+    convert: impl Fn(&ibv_send_wr) -> Outcome<T>,
+    post: impl FnOnce(&mut dyn FnMut() -> Option<nic::Result<T>>) -> nic::Result<()>,
+) -> Outcome<()> {
+    // The element at hand; after an error, the bad one.
+    let mut current = wr;
+    let mut next = wr;
+    let mut refusal = None;
+    let posted = post(&mut || {
+        current = NonNull::new(next)?.as_ptr();
+        // SAFETY: the caller's promise.
+        let element = unsafe { &*current };
+        next = element.next;
+        match convert(element) {
+            Ok(wr) => Some(Ok(wr)),
+            Err(why) => {
+                let error = nic::Error::Invalid(String::new());
+                refusal = Some(why);
+                Some(Err(error))
+            }
+        }
+    });
+    let outcome = refusal.map_or_else(|| posted.map_err(Refusal::from), Err);
+    // SAFETY: the caller's promise.
+    outcome.inspect_err(|_| unsafe { report_bad(bad_wr, current) })
+}
+
 /// The slot behind ibv_post_send(3).
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -152,29 +231,13 @@ pub(crate) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     call::to_errno(call::contain("ibv_post_send", || {
-        // The element at hand; after an error, the bad one.
-        let mut current = wr;
-        let mut next = wr;
-        // SAFETY: by the man page a queue pair and a list that stays valid during the call.
-        let posted = unsafe {
-            let qp = QpBlock::of(qp).and_then(QpBlock::nic).inspect_err(|_| report_bad(bad_wr, wr))?;
-            let mut refusal = None;
-            let posted = qp.post_send(|| {
-                current = NonNull::new(next)?.as_ptr();
-                next = (*current).next;
-                match send_wr(&*current, qp) {
-                    Ok(wr) => Some(Ok(wr)),
-                    Err(why) => {
-                        let error = nic::Error::Invalid(String::new());
-                        refusal = Some(why);
-                        Some(Err(error))
-                    }
-                }
-            });
-            refusal.map_or_else(|| posted.map_err(Refusal::from), Err)
-        };
-        // SAFETY: by the man page the caller's variable.
-        posted.inspect_err(|_| unsafe { report_bad(bad_wr, current) })
+        // SAFETY: by the man page a queue pair, a list that stays valid during the call, and the caller's variable.
+        unsafe {
+            match QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.work() {
+                Work::Transport(qp) => post_each(wr, bad_wr, |wr| send_wr(wr, qp), |next| qp.post_send(next)),
+                Work::Raw(qp) => post_each(wr, bad_wr, |wr| raw_send(wr, qp), |next| qp.post_send(next)),
+            }
+        }
     }))
 }
 
@@ -209,7 +272,12 @@ pub(crate) unsafe extern "C" fn post_recv(
     call::to_errno(call::contain("ibv_post_recv", || {
         // SAFETY: by the man page a queue pair, a list, and the caller's variable.
         unsafe {
-            let qp = QpBlock::of(qp).and_then(QpBlock::nic).inspect_err(|_| report_bad(bad_wr, wr))?;
+            let qp = match QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.work() {
+                Work::Transport(qp) => qp,
+                Work::Raw(qp) => {
+                    return post_list(wr, bad_wr, qp.cap().max_recv_sge, |wqe| qp.post_recv(wqe));
+                }
+            };
             // A queue pair with an SRQ has no queue of its own to limit the elements; the adapter says so.
             let max_sge = if qp.srq().is_some() { nic::MAX_SGE } else { qp.cap().max_recv_sge };
             post_list(wr, bad_wr, max_sge, |wqe| qp.post_recv(wqe))
@@ -228,6 +296,21 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         unsafe {
             let srq = SrqBlock::of(srq).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
             post_list(wr, bad_wr, nic::MAX_SGE, |wqe| srq.post(wqe))
+        }
+    }))
+}
+
+/// The slot behind ibv_post_wq_recv(3).
+pub(crate) unsafe extern "C" fn post_wq_recv(
+    wq: *mut ibv_wq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    call::to_errno(call::contain("ibv_post_wq_recv", || {
+        // SAFETY: by the man page a work queue, a list, and the caller's variable.
+        unsafe {
+            let block = WqBlock::of(wq).inspect_err(|_| report_bad(bad_wr, wr))?;
+            post_list(wr, bad_wr, block.max_sge(), |wqe| block.nic().post(wqe))
         }
     }))
 }

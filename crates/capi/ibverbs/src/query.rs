@@ -47,7 +47,9 @@ fn device_attr(context: &nic::Context) -> ibv_device_attr {
         | IBV_DEVICE_SYS_IMAGE_GUID
         | IBV_DEVICE_RC_RNR_NAK_GEN
         | IBV_DEVICE_SRQ_RESIZE
-        | IBV_DEVICE_XRC;
+        | IBV_DEVICE_XRC
+        | IBV_DEVICE_RAW_IP_CSUM
+        | IBV_DEVICE_MANAGED_FLOW_STEERING;
     attr.max_sge = limits.max_sge as c_int;
     attr.max_sge_rd = limits.max_sge as c_int;
     attr.max_cq = limits.max_cq as c_int;
@@ -66,6 +68,7 @@ fn device_attr(context: &nic::Context) -> ibv_device_attr {
     attr.max_mcast_grp = limits.max_mcast_grp as c_int;
     attr.max_mcast_qp_attach = limits.max_mcast_qp_attach as c_int;
     attr.max_total_mcast_qp_attach = limits.max_mcast_grp.saturating_mul(limits.max_mcast_qp_attach) as c_int;
+    attr.max_raw_ethy_qp = limits.max_qp as c_int;
     attr.max_pkeys = 1;
     attr.local_ca_ack_delay = ACK_DELAY;
     attr.phys_port_cnt = 1;
@@ -111,6 +114,15 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             qp_rate_limit_max: nic::qp::MAX_RATE,
             supported_qpts: 1 << IBV_QPT_RC | 1 << IBV_QPT_UC | 1 << IBV_QPT_UD,
         };
+        full.rss_caps = ibv_rss_caps {
+            supported_qpts: 1 << IBV_QPT_RAW_PACKET,
+            max_rwq_indirection_tables: nic::raw::MAX_TABLES,
+            max_rwq_indirection_table_size: nic::raw::MAX_TABLE,
+            rx_hash_fields_mask: nic::raw::fields::ALL,
+            rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ,
+        };
+        full.max_wq_type_rq = nic::LIMITS.max_qp;
+        full.raw_packet_caps = IBV_RAW_PACKET_CAP_CVLAN_STRIPPING | IBV_RAW_PACKET_CAP_IP_CSUM;
         full.phys_port_cnt_ex = 1;
         full.max_dm_size = nic::LIMITS.max_dm_size;
         // SAFETY: the caller says how much room there is.

@@ -77,7 +77,7 @@ pub(crate) fn fill(c: &mut ibv_qp_ex) {
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     let _ = call::contain("ibv_wr_start", || {
         // SAFETY: by the man page a queue pair.
-        unsafe { QpBlock::of(qp.cast()) }?.nic()?.start_batch();
+        unsafe { QpBlock::of(qp.cast()) }?.nic()?.batch().enter();
         Ok(())
     });
 }
@@ -85,7 +85,10 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> i32 {
     call::to_errno(call::contain("ibv_wr_complete", || {
         // SAFETY: by the man page a queue pair, in whose critical region this thread is.
-        unsafe { QpBlock::of(qp.cast())?.nic()?.complete_batch()? };
+        unsafe {
+            let nic = QpBlock::of(qp.cast())?.nic()?;
+            nic.batch().complete(|gathered| nic.post_gathered(gathered))?;
+        }
         Ok(())
     }))
 }
@@ -93,7 +96,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> i32 {
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     let _ = call::contain("ibv_wr_abort", || {
         // SAFETY: by the man page a queue pair, in whose critical region this thread is.
-        unsafe { QpBlock::of(qp.cast())?.nic()?.abort_batch()? };
+        unsafe { QpBlock::of(qp.cast())?.nic()?.batch().complete(|_| Ok(()))? };
         Ok(())
     });
 }
@@ -105,14 +108,14 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 unsafe fn gather(
     qp: *mut ibv_qp_ex,
     call: &'static str,
-    f: impl FnOnce(&QpBlock, &Arc<nic::Qp>, &mut nic::qp::Gathered) -> Outcome<()>,
+    f: impl FnOnce(&QpBlock, &Arc<nic::Qp>, &mut nic::qp::Gathered<post::SendWr>) -> Outcome<()>,
 ) {
     let _ = call::contain(call, || {
         // SAFETY: the caller's promise.
         unsafe {
             let block = QpBlock::of(qp.cast())?;
             let nic = block.nic()?;
-            nic.gather(|gathered| {
+            nic.batch().gather(|gathered| {
                 let outcome = f(block, nic, gathered);
                 if let Err(refusal) = &outcome {
                     gathered.fail(refusal.to_nic());
@@ -283,18 +286,7 @@ unsafe fn set_inline<'a>(
         gather(qp, call, |_, nic, gathered| {
             let (last, buffers) = (gathered.last()?, buffers()?);
             let max = nic.cap().max_inline_data;
-            let length = buffers.iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.length));
-            if length > max as usize {
-                return Err(Refusal::invalid(format!("{length} bytes inline, the queue takes {max}")));
-            }
-            let mut bytes = SmallVec::with_capacity(length);
-            for buffer in buffers.iter().filter(|buffer| buffer.length > 0) {
-                if buffer.addr.is_null() {
-                    return Err(Refusal::invalid("inline data at NULL"));
-                }
-                bytes.extend_from_slice(slice::from_raw_parts(buffer.addr.cast::<u8>(), buffer.length));
-            }
-            last.data = Data::Inline(bytes);
+            last.data = post::inline_data(buffers, max)?;
             Ok(())
         });
     }

@@ -14,6 +14,8 @@ pub struct Wc {
     pub completion: Completion,
     /// What a UD receive came in; `None` otherwise.
     pub network: Option<Network>,
+    /// The IPv4 header of a received Ethernet frame, and TCP or UDP in it, have right checksums (IBV_WC_IP_CSUM_OK).
+    pub checksums_ok: bool,
 }
 
 /// The network header of a packet.

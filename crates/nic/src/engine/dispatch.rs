@@ -59,7 +59,7 @@ impl Engine {
 
     /// Takes the packets that other processes have passed on.
     pub(super) fn read_forwarded(&'static self) -> bool {
-        let mut done = false;
+        let mut done = self.read_raw();
         self.rendezvous.recv_forwarded(&mut |datagrams| {
             done = true;
             self.lease.forwarded(clock::now());

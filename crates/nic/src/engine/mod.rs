@@ -13,6 +13,7 @@ mod lease;
 mod local;
 mod multicast;
 mod qps;
+mod raw;
 mod registry;
 mod rings;
 mod srqs;
@@ -30,8 +31,8 @@ pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
 pub(crate) use local::Record;
 pub use multicast::{MAX_ATTACHED, MAX_GROUPS};
 pub(crate) use registry::{
-    contexts, domain, register_context, register_cq, register_qp, register_srq, unregister_cq, unregister_qp,
-    unregister_srq,
+    contexts, domain, register_context, register_cq, register_qp, register_raw_qp, register_srq, register_wq,
+    unregister_cq, unregister_qp, unregister_raw_qp, unregister_srq, unregister_wq,
 };
 pub(crate) use work::Work;
 
@@ -48,6 +49,7 @@ use lease::Lease;
 use multicast::Multicast;
 use parking_lot::Mutex;
 use qps::QpTable;
+use raw::RawPorts;
 use srqs::SrqTable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -75,6 +77,8 @@ pub(crate) struct Engine {
     links: Arc<Links>,
     /// An epoll of the RoCE sockets and the links' connections: the background thread, and whoever waits for a completion event, sleeps on it.
     sockets: EngineFd,
+    /// The packet sockets of raw QPs.
+    raw: RawPorts,
     /// What only the background thread looks after.
     control: Control,
 }
@@ -128,6 +132,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
         lease: Lease::default(),
         links,
         sockets: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
+        raw: RawPorts::default(),
         control: Control::new()?,
     }));
     engine.control.watch(engine.rendezvous.poll_fd())?;

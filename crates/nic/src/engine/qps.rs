@@ -20,22 +20,31 @@ struct Slot {
     /// Where the search for a free index goes on: a number isn't used again soon.
     next: usize,
     count: usize,
-    qps: Box<[Option<Arc<Qp>>]>,
+    qps: Box<[Entry]>,
+}
+
+/// What a number stands for.
+#[derive(Clone, Debug)]
+enum Entry {
+    Free,
+    Qp(Arc<Qp>),
+    /// Something that no packet is for.
+    Reserved,
 }
 
 impl Slot {
     fn new(number: u16) -> Self {
         let next = crate::sys::random() as usize % PER_SLOT;
-        Self { number, next, count: 0, qps: vec![None; PER_SLOT].into_boxed_slice() }
+        Self { number, next, count: 0, qps: vec![Entry::Free; PER_SLOT].into_boxed_slice() }
     }
 
-    fn add(&mut self, make: impl FnOnce(u32) -> Arc<Qp>) -> Option<Arc<Qp>> {
-        let index = (0..PER_SLOT).map(|i| (self.next + i) % PER_SLOT).find(|&i| self.qps[i].is_none())?;
+    fn add(&mut self, make: impl FnOnce(u32) -> Entry) -> Option<()> {
+        let free = |&i: &usize| matches!(self.qps[i], Entry::Free);
+        let index = (0..PER_SLOT).map(|i| (self.next + i) % PER_SLOT).find(free)?;
         self.next = (index + 1) % PER_SLOT;
         self.count += 1;
-        let qp = make(u32::from(self.number) << 12 | index as u32);
-        self.qps[index] = Some(qp.clone());
-        Some(qp)
+        self.qps[index] = make(u32::from(self.number) << 12 | index as u32);
+        Some(())
     }
 }
 
@@ -45,6 +54,25 @@ impl Engine {
     /// # Errors
     /// ENOMEM when the device's QPs or the host's slots are used up.
     pub(crate) fn add_qp(&'static self, make: impl FnOnce(u32) -> Arc<Qp>) -> Result<Arc<Qp>> {
+        let mut qp = None;
+        self.add_entry(|qpn| Entry::Qp(qp.insert(make(qpn)).clone()))?;
+        qp.ok_or_else(|| Error::NoMemory("no QPN is left".into()))
+    }
+
+    /// Gives a number to a QP or queue that no packet is for.
+    ///
+    /// # Errors
+    /// As [`Engine::add_qp`].
+    pub(crate) fn reserve_qpn(&'static self) -> Result<u32> {
+        let mut reserved = 0;
+        self.add_entry(|qpn| {
+            reserved = qpn;
+            Entry::Reserved
+        })?;
+        Ok(reserved)
+    }
+
+    fn add_entry(&'static self, make: impl FnOnce(u32) -> Entry) -> Result<()> {
         let mut slots = self.qps.0.write();
         let count: usize = slots.iter().map(|s| s.count).sum();
         if count >= MAX_QP as usize {
@@ -69,7 +97,7 @@ impl Engine {
     pub(crate) fn remove_qp(&self, qpn: u32) {
         let mut slots = self.qps.0.write();
         if let Some(slot) = slots.iter_mut().find(|s| u32::from(s.number) == qpn >> 12)
-            && slot.qps[qpn as usize % PER_SLOT].take().is_some()
+            && !matches!(std::mem::replace(&mut slot.qps[qpn as usize % PER_SLOT], Entry::Free), Entry::Free)
         {
             slot.count -= 1;
         }
@@ -78,6 +106,9 @@ impl Engine {
     /// The QP with this number, if it is of this process.
     pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
         let slots = self.qps.0.read();
-        slots.iter().find(|s| u32::from(s.number) == qpn >> 12)?.qps[qpn as usize % PER_SLOT].clone()
+        match &slots.iter().find(|s| u32::from(s.number) == qpn >> 12)?.qps[qpn as usize % PER_SLOT] {
+            Entry::Qp(qp) => Some(qp.clone()),
+            Entry::Free | Entry::Reserved => None,
+        }
     }
 }

@@ -5,6 +5,7 @@ use crate::Context;
 use crate::cq::Cq;
 use crate::mem::MrTable;
 use crate::qp::Qp;
+use crate::raw::{RawQp, Wq};
 use crate::recv::Srq;
 use crate::xrc::{Domain, DomainFile};
 use parking_lot::Mutex;
@@ -14,7 +15,9 @@ use std::sync::{Arc, Weak};
 #[derive(Default)]
 struct Registry {
     qps: HashMap<usize, Weak<Qp>>,
+    raw_qps: HashMap<usize, Weak<RawQp>>,
     srqs: HashMap<usize, Weak<Srq>>,
+    wqs: HashMap<usize, Weak<Wq>>,
     cqs: HashMap<usize, Weak<Cq>>,
     contexts: Vec<Weak<Context>>,
     /// The XRC domains of files.
@@ -40,6 +43,8 @@ macro_rules! kind {
 }
 
 kind!(register_qp, unregister_qp, qps: Qp);
+kind!(register_raw_qp, unregister_raw_qp, raw_qps: RawQp);
+kind!(register_wq, unregister_wq, wqs: Wq);
 kind!(register_srq, unregister_srq, srqs: Srq);
 kind!(register_cq, unregister_cq, cqs: Cq);
 
@@ -75,7 +80,9 @@ pub(crate) fn contexts() -> Vec<Arc<Context>> {
 /// then those of SRQs, then those of CQs, then the keys, then the handles.
 pub(super) struct Frozen {
     qps: Vec<Arc<Qp>>,
+    raw_qps: Vec<Arc<RawQp>>,
     srqs: Vec<Arc<Srq>>,
+    wqs: Vec<Arc<Wq>>,
     cqs: Vec<Arc<Cq>>,
     contexts: Vec<Arc<Context>>,
 }
@@ -86,12 +93,16 @@ pub(super) fn freeze() -> Frozen {
     let all = registry.get_or_insert_default();
     let frozen = Frozen {
         qps: all.qps.values().filter_map(Weak::upgrade).collect(),
+        raw_qps: all.raw_qps.values().filter_map(Weak::upgrade).collect(),
         srqs: all.srqs.values().filter_map(Weak::upgrade).collect(),
+        wqs: all.wqs.values().filter_map(Weak::upgrade).collect(),
         cqs: all.cqs.values().filter_map(Weak::upgrade).collect(),
         contexts: all.contexts.iter().filter_map(Weak::upgrade).collect(),
     };
     frozen.qps.iter().for_each(|qp| qp.freeze());
+    frozen.raw_qps.iter().for_each(|qp| qp.freeze());
     frozen.srqs.iter().for_each(|srq| srq.freeze());
+    frozen.wqs.iter().for_each(|wq| wq.freeze());
     frozen.cqs.iter().for_each(|cq| cq.freeze());
     MrTable::global().freeze();
     frozen.contexts.iter().for_each(|context| context.handles().freeze());
@@ -109,7 +120,9 @@ pub(super) unsafe fn thaw(frozen: &Frozen) {
         frozen.contexts.iter().for_each(|context| context.handles().thaw());
         MrTable::global().thaw();
         frozen.cqs.iter().for_each(|cq| cq.thaw());
+        frozen.wqs.iter().for_each(|wq| wq.thaw());
         frozen.srqs.iter().for_each(|srq| srq.thaw());
+        frozen.raw_qps.iter().for_each(|qp| qp.thaw());
         frozen.qps.iter().for_each(|qp| qp.thaw());
         REGISTRY.force_unlock();
     }

@@ -188,6 +188,12 @@ impl Rules {
     pub const TARGET: Self =
         Self { service: Service::Rc, without: mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC };
 
+    /// Raw packet QPs: the states of UD and no keys.
+    pub const RAW: Self = Self {
+        service: Service::Ud,
+        without: mask::QKEY | mask::PKEY_INDEX | mask::SQ_PSN | mask::EN_SQD_ASYNC_NOTIFY,
+    };
+
     /// The attributes of `bits` that these QPs have.
     #[must_use]
     pub fn known(self, bits: u32) -> u32 {

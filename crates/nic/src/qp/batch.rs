@@ -12,15 +12,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// What a critical region has gathered.
-#[derive(Default)]
-pub struct Gathered {
-    requests: Vec<SendWr<Arc<Ah>>>,
+pub struct Gathered<R> {
+    requests: Vec<R>,
     error: Option<Error>,
 }
 
-impl Gathered {
+impl<R> Default for Gathered<R> {
+    fn default() -> Self {
+        Self { requests: Vec::new(), error: None }
+    }
+}
+
+impl<R> Gathered<R> {
     /// Begins a request, whose data and address follow.
-    pub fn begin(&mut self, request: SendWr<Arc<Ah>>) {
+    pub fn begin(&mut self, request: R) {
         self.requests.push(request);
     }
 
@@ -28,7 +33,7 @@ impl Gathered {
     ///
     /// # Errors
     /// [`Error::Invalid`] when none was.
-    pub fn last(&mut self) -> Result<&mut SendWr<Arc<Ah>>> {
+    pub fn last(&mut self) -> Result<&mut R> {
         match self.requests.last_mut() {
             Some(request) => Ok(request),
             None => invalid!("nothing has been begun that this could belong to"),
@@ -39,25 +44,36 @@ impl Gathered {
     pub fn fail(&mut self, error: Error) {
         self.error.get_or_insert(error);
     }
+
+    /// What is to be posted.
+    ///
+    /// # Errors
+    /// The first error that was found while gathering.
+    pub fn finish(&mut self) -> Result<std::vec::Drain<'_, R>> {
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(self.requests.drain(..)),
+        }
+    }
 }
 
 /// The critical region of a QP's posting threads. It is held while the program's own code runs, so nothing of the adapter
 /// ever waits for it: not the transport's work, not a fork.
-pub(super) struct Batch {
+pub struct Batch<R> {
     lock: RawMutex,
     /// Somebody is in the region.
     entered: AtomicBool,
     /// Who, and in which process: the threads of a parent aren't there in its child.
     thread: AtomicUsize,
     generation: AtomicU32,
-    gathered: UnsafeCell<Gathered>,
+    gathered: UnsafeCell<Gathered<R>>,
 }
 
-// SAFETY: only whoever is in the region touches `gathered` (see `Qp::gather`), and what it holds may go between threads.
-unsafe impl Sync for Batch {}
+// SAFETY: only whoever is in the region touches `gathered` (see `Batch::gather`), and what it holds may go between threads.
+unsafe impl<R: Send> Sync for Batch<R> {}
 
-impl Batch {
-    pub(super) fn new() -> Self {
+impl<R> Batch<R> {
+    pub(crate) fn new() -> Self {
         Self {
             lock: RawMutex::INIT,
             entered: AtomicBool::new(false),
@@ -67,7 +83,8 @@ impl Batch {
         }
     }
 
-    fn enter(&self) {
+    /// Enters the critical region, in which no other thread can be (ibv_wr_start(3)).
+    pub fn enter(&self) {
         self.lock.lock();
         self.thread.store(this_thread(), Ordering::Relaxed);
         self.generation.store(engine::generation(), Ordering::Relaxed);
@@ -82,12 +99,47 @@ impl Batch {
         unsafe { self.lock.unlock() };
     }
 
+    /// Changes what has been gathered.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when nobody is in the critical region.
+    ///
+    /// # Safety
+    /// If anybody is in the region, the caller is.
+    pub unsafe fn gather<T>(&self, f: impl FnOnce(&mut Gathered<R>) -> T) -> Result<T> {
+        if !self.entered.load(Ordering::Relaxed) {
+            return invalid!("outside of ibv_wr_start and ibv_wr_complete");
+        }
+        // SAFETY: the caller is in the region, alone.
+        Ok(f(unsafe { &mut *self.gathered.get() }))
+    }
+
+    /// Leaves the region with what `post` makes of what was gathered (ibv_wr_complete(3), ibv_wr_abort(3)).
+    ///
+    /// # Errors
+    /// As [`Batch::gather`], or that of `post`.
+    ///
+    /// # Safety
+    /// As [`Batch::gather`].
+    pub unsafe fn complete(&self, post: impl FnOnce(&mut Gathered<R>) -> Result<()>) -> Result<()> {
+        // SAFETY: the caller's promise; this thread has entered the region if anybody has.
+        unsafe {
+            let posted = self.gather(post)?;
+            self.gather(|gathered| {
+                gathered.requests.clear();
+                gathered.error = None;
+            })?;
+            self.leave();
+            posted
+        }
+    }
+
     /// After a fork: frees the region from a thread that this process doesn't have. What that thread was writing may be
     /// half written, so it is left where it is.
     ///
     /// # Safety
     /// No other thread has begun to use the QP in this process.
-    pub(super) unsafe fn after_fork(&self) {
+    pub(crate) unsafe fn after_fork(&self) {
         let now = engine::generation();
         if !self.entered.load(Ordering::Relaxed) || self.generation.swap(now, Ordering::Relaxed) == now {
             return;
@@ -109,62 +161,20 @@ fn this_thread() -> usize {
 }
 
 impl Qp {
-    /// Enters the critical region, in which no other thread can be (ibv_wr_start(3)).
-    pub fn start_batch(&self) {
-        self.batch.enter();
+    /// The critical region of its posting threads (ibv_wr_post(3)).
+    #[must_use]
+    pub fn batch(&self) -> &Batch<SendWr<Arc<Ah>>> {
+        &self.batch
     }
 
-    /// Changes what has been gathered.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when nobody is in the critical region.
-    ///
-    /// # Safety
-    /// If anybody is in the region, the caller is.
-    pub unsafe fn gather<R>(&self, f: impl FnOnce(&mut Gathered) -> R) -> Result<R> {
-        if !self.batch.entered.load(Ordering::Relaxed) {
-            return invalid!("outside of ibv_wr_start and ibv_wr_complete");
-        }
-        // SAFETY: the caller is in the region, alone.
-        Ok(f(unsafe { &mut *self.batch.gathered.get() }))
-    }
-
-    /// Leaves the region and posts everything that was gathered, or, after an error, nothing (ibv_wr_complete(3)).
+    /// Posts what a critical region has gathered: all of it, or after an error nothing.
     ///
     /// # Errors
     /// The first error that was found while gathering; else that of the first request that the queue can't take.
-    ///
-    /// # Safety
-    /// As [`Qp::gather`].
-    pub unsafe fn complete_batch(self: &Arc<Self>) -> Result<()> {
-        // SAFETY: the caller's promise; this thread has entered the region if anybody has.
-        unsafe {
-            let posted = self.gather(|gathered| match gathered.error.take() {
-                Some(error) => Err(error),
-                None => self.post_all(&mut gathered.requests),
-            })?;
-            self.gather(|gathered| gathered.requests.clear())?;
-            self.batch.leave();
-            posted
+    pub fn post_gathered(self: &Arc<Self>, gathered: &mut Gathered<SendWr<Arc<Ah>>>) -> Result<()> {
+        match gathered.error.take() {
+            Some(error) => Err(error),
+            None => self.post_all(&mut gathered.requests),
         }
-    }
-
-    /// Leaves the region and forgets what was gathered (ibv_wr_abort(3)).
-    ///
-    /// # Errors
-    /// As [`Qp::gather`].
-    ///
-    /// # Safety
-    /// As [`Qp::gather`].
-    pub unsafe fn abort_batch(&self) -> Result<()> {
-        // SAFETY: as in `complete_batch`.
-        unsafe {
-            self.gather(|gathered| {
-                gathered.requests.clear();
-                gathered.error = None;
-            })?;
-            self.batch.leave();
-        }
-        Ok(())
     }
 }

@@ -181,7 +181,7 @@ impl<'a> QpEnv<'a> {
     fn wc(&self, completion: Completion) -> Wc {
         let network = |meta: &PacketMeta| if meta.src.is_ipv4() { Network::Ipv4 } else { Network::Ipv6 };
         let network = self.meta.as_ref().filter(|_| completion.grh).map(network);
-        Wc { qp_num: self.qp.qpn, completion, network }
+        Wc { qp_num: self.qp.qpn, completion, network, checksums_ok: false }
     }
 
     /// Publishes what was received. The ACK for it has left.

@@ -17,10 +17,11 @@ mod work;
 
 pub(crate) use crate::ah::Path;
 pub use attr::{AddressVector, MAX_RATE, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
-pub use batch::Gathered;
+pub(crate) use attr::{Rules, check};
+pub use batch::{Batch, Gathered};
 pub use create::{MAX_INLINE, QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};
-pub(crate) use payload::ReadAhead;
+pub(crate) use payload::{ReadAhead, gather, scatter};
 
 use crate::ah::Ah;
 use crate::counter::Attached;
@@ -31,9 +32,8 @@ use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::recv::{RecvQueue, Srq};
 use crate::xrc::Domain;
-use batch::Batch;
 use fabric::Listing;
-use ferroce_proto::{Counters, QpState};
+use ferroce_proto::{Counters, QpState, SendWr};
 use ferroce_wire::Service;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
@@ -77,7 +77,7 @@ pub struct Qp {
     last_record: AtomicU64,
     /// Something has come from the peer by way of shared memory since there is a path.
     heard: AtomicBool,
-    batch: Batch,
+    batch: Batch<SendWr<Arc<Ah>>>,
     /// Completion counters; most QPs have none.
     counting: OnceLock<Attached>,
     unacked_async: Unacked,

@@ -114,7 +114,7 @@ fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (Sge, u
     })
 }
 
-fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> {
+pub(crate) fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> {
     let table = MrTable::global();
     for (piece, at) in pieces(sges, offset, dst.len()) {
         let part = &mut dst[at..at + piece.length as usize];
@@ -123,7 +123,7 @@ fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> 
     Ok(())
 }
 
-pub(super) fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &RxPayload<'_>) -> Result<(), PlaceError> {
+pub(crate) fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &RxPayload<'_>) -> Result<(), PlaceError> {
     let table = MrTable::global();
     let mut done = 0;
     for (piece, at) in pieces(sges, offset, src.len()) {

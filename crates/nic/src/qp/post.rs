@@ -151,6 +151,7 @@ impl Qp {
                     qp_num: self.qpn,
                     completion: env::flushed_recv(wr_id),
                     network: None,
+                    checksums_ok: false,
                 });
                 Ok(())
             }

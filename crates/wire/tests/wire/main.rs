@@ -1,6 +1,7 @@
 //! The wire formats against the specification, real adapters' packets and an independent decoder.
 
 mod common;
+mod frames;
 mod headers;
 mod icrc;
 mod tshark;

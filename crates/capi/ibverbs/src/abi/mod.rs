@@ -6,6 +6,7 @@
 #![allow(missing_docs, non_camel_case_types, non_snake_case)] // both as in the header
 
 mod attr;
+mod flow;
 mod kernel;
 mod numbers;
 mod objects;
@@ -13,6 +14,7 @@ mod query;
 mod work;
 
 pub use attr::*;
+pub use flow::*;
 pub use kernel::*;
 pub use numbers::*;
 pub use objects::*;

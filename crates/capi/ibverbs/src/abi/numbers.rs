@@ -12,8 +12,36 @@ macro_rules! numbers {
 }
 
 numbers! {
+    u8: {
+        IBV_RX_HASH_FUNC_TOEPLITZ = 1 << 0;
+    }
     c_int: {
         IBV_NODE_CA = 1;
+        IBV_FLOW_ATTR_NORMAL = 0;
+        IBV_FLOW_ATTR_ALL_DEFAULT = 1;
+        IBV_FLOW_ATTR_MC_DEFAULT = 2;
+        IBV_FLOW_ATTR_SNIFFER = 3;
+        IBV_FLOW_SPEC_ETH = 0x20;
+        IBV_FLOW_SPEC_IPV4 = 0x30;
+        IBV_FLOW_SPEC_IPV6 = 0x31;
+        IBV_FLOW_SPEC_IPV4_EXT = 0x32;
+        IBV_FLOW_SPEC_ESP = 0x34;
+        IBV_FLOW_SPEC_TCP = 0x40;
+        IBV_FLOW_SPEC_UDP = 0x41;
+        IBV_FLOW_SPEC_VXLAN_TUNNEL = 0x50;
+        IBV_FLOW_SPEC_GRE = 0x51;
+        IBV_FLOW_SPEC_MPLS = 0x60;
+        IBV_FLOW_SPEC_INNER = 0x100;
+        IBV_FLOW_SPEC_ACTION_TAG = 0x1000;
+        IBV_FLOW_SPEC_ACTION_DROP = 0x1001;
+        IBV_FLOW_SPEC_ACTION_HANDLE = 0x1002;
+        IBV_FLOW_SPEC_ACTION_COUNT = 0x1003;
+        IBV_COUNTER_PACKETS = 0;
+        IBV_COUNTER_BYTES = 1;
+        IBV_WQT_RQ = 0;
+        IBV_WQS_RESET = 0;
+        IBV_WQS_RDY = 1;
+        IBV_WQS_ERR = 2;
         IBV_TRANSPORT_IB = 0;
         IBV_ATOMIC_HCA = 1;
         IBV_MTU_256 = 1;
@@ -38,6 +66,7 @@ numbers! {
         IBV_EVENT_PORT_ERR = 10;
         IBV_EVENT_SRQ_ERR = 14;
         IBV_EVENT_SRQ_LIMIT_REACHED = 15;
+        IBV_EVENT_WQ_FATAL = 19;
         IBV_EVENT_QP_LAST_WQE_REACHED = 16;
         IBV_EVENT_GID_CHANGE = 18;
 
@@ -47,6 +76,7 @@ numbers! {
         IBV_QPT_RC = 2;
         IBV_QPT_UC = 3;
         IBV_QPT_UD = 4;
+        IBV_QPT_RAW_PACKET = 8;
         IBV_QPT_XRC_SEND = 9;
         IBV_QPT_XRC_RECV = 10;
 
@@ -124,6 +154,7 @@ numbers! {
         IBV_WC_GRH = 1 << 0;
         IBV_WC_WITH_IMM = 1 << 1;
         IBV_WC_WITH_INV = 1 << 3;
+        IBV_WC_IP_CSUM_OK = 1 << 2;
 
         IBV_SEND_FENCE = 1 << 0;
         IBV_SEND_SIGNALED = 1 << 1;
@@ -159,6 +190,20 @@ numbers! {
         IBV_XRCD_INIT_ATTR_FD = 1 << 0;
         IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1;
 
+        IBV_QP_CREATE_BLOCK_SELF_MCAST_LB = 1 << 1;
+        IBV_QP_CREATE_CVLAN_STRIPPING = 1 << 9;
+        IBV_WQ_INIT_ATTR_FLAGS = 1 << 0;
+        IBV_WQ_FLAGS_CVLAN_STRIPPING = 1 << 0;
+        IBV_WQ_ATTR_STATE = 1 << 0;
+        IBV_WQ_ATTR_CURR_STATE = 1 << 1;
+        IBV_WQ_ATTR_FLAGS = 1 << 2;
+        IBV_FLOW_ATTR_FLAGS_DONT_TRAP = 1 << 1;
+        IBV_FLOW_ATTR_FLAGS_EGRESS = 1 << 2;
+        IBV_READ_COUNTERS_ATTR_PREFER_CACHED = 1 << 0;
+        IBV_RAW_PACKET_CAP_CVLAN_STRIPPING = 1 << 0;
+        IBV_RAW_PACKET_CAP_IP_CSUM = 1 << 2;
+        IBV_DEVICE_RAW_IP_CSUM = 1 << 26;
+        IBV_DEVICE_MANAGED_FLOW_STEERING = 1 << 29;
         IBV_QP_INIT_ATTR_PD = 1 << 0;
         IBV_QP_INIT_ATTR_XRCD = 1 << 1;
         IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2;

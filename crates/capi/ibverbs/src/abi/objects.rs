@@ -5,8 +5,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{pthread_cond_t, pthread_mutex_t};
 
 use super::{
-    ibv_alloc_dm_attr, ibv_cq_init_attr_ex, ibv_data_buf, ibv_device_attr, ibv_device_attr_ex,
-    ibv_dmah_init_attr, ibv_modify_cq_attr, ibv_mr_init_attr, ibv_mw_bind, ibv_mw_bind_info, ibv_ops_wr,
+    ibv_alloc_dm_attr, ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr, ibv_cq_init_attr_ex,
+    ibv_data_buf, ibv_device_attr, ibv_device_attr_ex, ibv_dmah_init_attr, ibv_flow, ibv_flow_attr,
+    ibv_modify_cq_attr, ibv_mr_init_attr, ibv_mw_bind, ibv_mw_bind_info, ibv_ops_wr,
     ibv_parent_domain_init_attr, ibv_poll_cq_attr, ibv_port_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
     ibv_qp_rate_limit_attr, ibv_query_device_ex_input, ibv_recv_wr, ibv_rwq_ind_table_init_attr, ibv_send_wr,
     ibv_sge, ibv_srq_init_attr_ex, ibv_td_init_attr, ibv_values_ex, ibv_wc, ibv_wc_tm_info, ibv_wq_attr,
@@ -91,11 +92,12 @@ pub struct verbs_context {
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
     pub advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, c_int, u32, *mut ibv_sge, u32) -> c_int>,
     pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
-    pub read_counters: Option<unsafe extern "C" fn(*mut c_void, *mut u64, u32, u32) -> c_int>,
+    pub read_counters: Option<unsafe extern "C" fn(*mut ibv_counters, *mut u64, u32, u32) -> c_int>,
     pub attach_counters_point_flow:
-        Option<unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void) -> c_int>,
-    pub create_counters: Option<unsafe extern "C" fn(*mut ibv_context, *mut c_void) -> *mut c_void>,
-    pub destroy_counters: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+        Option<unsafe extern "C" fn(*mut ibv_counters, *mut ibv_counter_attach_attr, *mut ibv_flow) -> c_int>,
+    pub create_counters:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_counters_init_attr) -> *mut ibv_counters>,
+    pub destroy_counters: Option<unsafe extern "C" fn(*mut ibv_counters) -> c_int>,
     pub reg_dm_mr: Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>,
     pub alloc_dm: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
     pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
@@ -129,9 +131,9 @@ pub struct verbs_context {
             usize,
         ) -> c_int,
     >,
-    pub ibv_destroy_flow: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    pub ibv_destroy_flow: Option<unsafe extern "C" fn(*mut ibv_flow) -> c_int>,
     pub ABI_placeholder2: Option<unsafe extern "C" fn()>,
-    pub ibv_create_flow: Option<unsafe extern "C" fn(*mut ibv_qp, *mut c_void) -> *mut c_void>,
+    pub ibv_create_flow: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow>,
     pub ABI_placeholder1: Option<unsafe extern "C" fn()>,
     pub open_qp: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
     pub create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,

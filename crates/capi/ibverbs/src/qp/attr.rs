@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use ferroce_nic as nic;
 use nic::qp::{QpAttr, QpCap};
 
-use super::QpBlock;
+use super::{QpBlock, Work};
 use crate::abi::*;
 use crate::ah;
 use crate::call::{self, Outcome, Refusal, at, entry, put};
@@ -137,10 +137,12 @@ entry! {
         // SAFETY: by the man page a queue pair and the caller's attributes.
         unsafe {
             let block = QpBlock::of(qp)?;
-            let nic = block.nic()?;
             let c_attr = at(attr, "attr")?;
             let attr = attr_of(c_attr, attr_mask)?;
-            nic.modify(&attr, attr_mask as u32)?;
+            match block.work() {
+                Work::Transport(nic) => nic.modify(&attr, attr_mask as u32)?,
+                Work::Raw(nic) => nic.modify(&attr, attr_mask as u32)?,
+            }
             if attr_mask & IBV_QP_ACCESS_FLAGS != 0 {
                 block.access.store(c_attr.qp_access_flags, Ordering::Relaxed);
             }
@@ -183,9 +185,10 @@ entry! {
         // SAFETY: by the man page a queue pair and the caller's structures.
         unsafe {
             let block = QpBlock::of(qp)?;
-            let nic = block.nic()?;
-            let now = nic.query();
-            let cap = nic.cap();
+            let (now, cap, sq_sig_all) = match block.work() {
+                Work::Transport(nic) => (nic.query(), nic.cap(), nic.sq_sig_all()),
+                Work::Raw(nic) => (nic.query()?, nic.cap(), nic.sq_sig_all()),
+            };
             let mut queried = c_attr(&now, cap);
             queried.qp_access_flags |= block.access.load(Ordering::Relaxed) & !REMOTE_RIGHTS;
             put(attr, "attr", queried)?;
@@ -196,7 +199,7 @@ entry! {
                 srq: (*qp).srq,
                 cap: c_cap(cap),
                 qp_type: (*qp).qp_type,
-                sq_sig_all: nic.sq_sig_all().into(),
+                sq_sig_all: sq_sig_all.into(),
             };
             put(init_attr, "init_attr", init)?;
             (&raw mut (*qp).state).write(now.state as c_int);

@@ -9,31 +9,31 @@ use ferroce_nic as nic;
 use nic::qp::QpInit;
 
 use super::attr::{c_cap, cap_of};
-use super::{Kind, QpBlock};
+use super::{Kind, QpBlock, raw};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at_mut, entry};
 use crate::cq::CqBlock;
 use crate::memory::PdBlock;
 use crate::object::{Headed, next_handle};
 use crate::srq::SrqBlock;
-use crate::wr;
-use crate::xrc;
+use crate::{wq, wr, xrc};
 
 /// What both forms of the attributes have in common.
-struct Init<'a> {
-    pd: *mut ibv_pd,
+pub(super) struct Init<'a> {
+    pub(super) pd: *mut ibv_pd,
     qp_context: *mut std::ffi::c_void,
-    send_cq: *mut ibv_cq,
-    recv_cq: *mut ibv_cq,
-    srq: *mut ibv_srq,
-    cap: &'a mut ibv_qp_cap,
+    pub(super) send_cq: *mut ibv_cq,
+    pub(super) recv_cq: *mut ibv_cq,
+    pub(super) srq: *mut ibv_srq,
+    pub(super) cap: &'a mut ibv_qp_cap,
     qp_type: c_int,
-    sq_sig_all: c_int,
-    send_ops: Option<u64>,
+    pub(super) sq_sig_all: c_int,
+    pub(super) send_ops: Option<u64>,
+    pub(super) create_flags: u32,
 }
 
 /// The C structure of a new queue pair.
-fn head(init: &Init<'_>, context: *mut ibv_context, qpn: u32) -> ibv_qp_ex {
+pub(super) fn head(init: &Init<'_>, context: *mut ibv_context, qpn: u32) -> ibv_qp_ex {
     // SAFETY: numbers, pointers, nullable function pointers and pthread objects, for all of which zeros are valid.
     let mut c: ibv_qp_ex = unsafe { zeroed() };
     c.qp_base.context = context;
@@ -46,9 +46,6 @@ fn head(init: &Init<'_>, context: *mut ibv_context, qpn: u32) -> ibv_qp_ex {
     c.qp_base.qp_num = qpn;
     c.qp_base.state = IBV_QPS_RESET;
     c.qp_base.qp_type = init.qp_type;
-    if init.send_ops.is_some() {
-        wr::fill(&mut c);
-    }
     c
 }
 
@@ -60,8 +57,15 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
         IBV_QPT_UC => nic::Service::Uc,
         IBV_QPT_UD => nic::Service::Ud,
         IBV_QPT_XRC_SEND => nic::Service::Xrc,
-        other => return Err(Refusal::unsupported(format!("qp_type {other}: only RC, UC, UD and XRC"))),
+        // SAFETY: the caller's promise.
+        IBV_QPT_RAW_PACKET => return unsafe { raw::create(init, None) },
+        other => {
+            return Err(Refusal::unsupported(format!("qp_type {other}: RC, UC, UD, XRC and raw packet")));
+        }
     };
+    if init.create_flags != 0 {
+        return Err(Refusal::unsupported(format!("create_flags {:#x}", init.create_flags)));
+    }
     if let Some(ops) = init.send_ops {
         wr::check_ops(service, ops)?;
     }
@@ -97,7 +101,10 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
             },
         )?;
         *init.cap = c_cap(nic.cap());
-        let c = head(&init, domain.context(), nic.qpn());
+        let mut c = head(&init, domain.context(), nic.qpn());
+        if init.send_ops.is_some() {
+            wr::fill(&mut c);
+        }
         Ok(QpBlock { c, kind: Kind::Transport(nic), send_ops: init.send_ops, access: AtomicU32::new(0) })
     })
 }
@@ -121,6 +128,7 @@ impl QpBlock {
             qp_type: IBV_QPT_XRC_RECV,
             send_ops: None,
             sq_sig_all: 0,
+            create_flags: 0,
         };
         Self::allocate(|cookie| {
             let target = make(cookie)?;
@@ -146,6 +154,7 @@ entry! {
                 qp_type: init.qp_type,
                 sq_sig_all: init.sq_sig_all,
                 send_ops: None,
+                create_flags: 0,
             })
         }
     }
@@ -160,15 +169,18 @@ fn check_extensions(init: &ibv_qp_init_attr_ex) -> Outcome<()> {
         (IBV_QP_INIT_ATTR_IND_TABLE, "an indirection table"),
         (IBV_QP_INIT_ATTR_RX_HASH, "receive hashing"),
     ];
-    if let Some((_, what)) = asked.into_iter().find(|(bit, _)| mask & bit != 0) {
+    let scaling = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
+    let offered = if init.qp_type == IBV_QPT_RAW_PACKET { scaling } else { 0 };
+    if let Some((_, what)) = asked.into_iter().find(|(bit, _)| mask & !offered & bit != 0) {
         return Err(Refusal::unsupported(format!("{what} for a queue pair of type {}", init.qp_type)));
     }
-    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if mask & offered != 0 && mask & offered != scaling {
+        return Err(Refusal::invalid("receive hashing needs an indirection table, and the other way round"));
+    }
+    let known =
+        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | offered;
     if mask & !known != 0 {
         return Err(Refusal::invalid(format!("comp_mask {mask:#x}: unknown bits")));
-    }
-    if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
-        return Err(Refusal::unsupported(format!("create_flags {:#x}", init.create_flags)));
     }
     if mask & IBV_QP_INIT_ATTR_PD == 0 {
         return Err(Refusal::invalid("no protection domain (IBV_QP_INIT_ATTR_PD)"));
@@ -191,7 +203,13 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         check_extensions(init)?;
         // SAFETY: by the man page the attributes name valid objects.
         unsafe {
-            create(Init {
+            let rss = if init.comp_mask & IBV_QP_INIT_ATTR_IND_TABLE != 0 {
+                Some(wq::rss(init.rwq_ind_tbl, &init.rx_hash_conf)?)
+            } else {
+                None
+            };
+            let flags = init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0;
+            let parts = Init {
                 pd: init.pd,
                 qp_context: init.qp_context,
                 send_cq: init.send_cq,
@@ -202,7 +220,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
                 sq_sig_all: init.sq_sig_all,
                 send_ops: (init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0)
                     .then_some(init.send_ops_flags),
-            })
+                create_flags: if flags { init.create_flags } else { 0 },
+            };
+            match rss {
+                Some(rss) => raw::create(parts, Some(rss)),
+                None => create(parts),
+            }
         }
     })
 }

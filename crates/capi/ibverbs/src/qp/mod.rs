@@ -3,14 +3,17 @@
 mod attr;
 mod create;
 mod ece;
+mod raw;
 
 pub(crate) use attr::modify_qp_rate_limit;
 pub(crate) use create::create_qp_ex;
+pub(crate) use raw::check_flags;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
+use nic::raw::RawQp;
 
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, entry};
@@ -22,6 +25,17 @@ pub(crate) enum Kind {
     Transport(Arc<nic::Qp>),
     /// A handle of an XRC target.
     Target(nic::XrcTarget),
+    /// Ethernet frames.
+    Raw(Arc<RawQp>),
+}
+
+/// What does a queue pair's work.
+#[derive(Clone, Copy)]
+pub(crate) enum Work<'a> {
+    /// A transport service.
+    Transport(&'a Arc<nic::Qp>),
+    /// Ethernet frames.
+    Raw(&'a Arc<RawQp>),
 }
 
 /// All have room for the extended part.
@@ -44,9 +58,31 @@ unsafe impl Headed for QpBlock {
 impl QpBlock {
     /// The queue pair, if it is one of a transport service.
     pub(crate) fn nic(&self) -> Outcome<&Arc<nic::Qp>> {
+        match self.work() {
+            Work::Transport(nic) => Ok(nic),
+            Work::Raw(_) => Err(Refusal::unsupported("a raw packet queue pair can't do this")),
+        }
+    }
+
+    /// The queue pair, if it is one for Ethernet frames.
+    pub(crate) fn raw(&self) -> Outcome<&Arc<RawQp>> {
+        match self.work() {
+            Work::Raw(nic) => Ok(nic),
+            Work::Transport(nic) if nic.service() == nic::Service::Ud => {
+                Err(Refusal::unsupported("this for UD queue pairs: only for raw packet queue pairs"))
+            }
+            Work::Transport(nic) => {
+                Err(Refusal::invalid(format!("{:?} queue pairs don't have this", nic.service())))
+            }
+        }
+    }
+
+    /// What does the queue pair's work.
+    pub(crate) fn work(&self) -> Work<'_> {
         match &self.kind {
-            Kind::Transport(nic) => Ok(nic),
-            Kind::Target(target) => Ok(target.qp()),
+            Kind::Transport(nic) => Work::Transport(nic),
+            Kind::Target(target) => Work::Transport(target.qp()),
+            Kind::Raw(nic) => Work::Raw(nic),
         }
     }
 
@@ -60,6 +96,7 @@ impl QpBlock {
         match &self.kind {
             Kind::Transport(nic) => nic.unacked_async(),
             Kind::Target(target) => target.unacked_async(),
+            Kind::Raw(nic) => nic.unacked_async(),
         }
     }
 }
@@ -72,6 +109,7 @@ entry! {
             match &QpBlock::of(qp)?.kind {
                 Kind::Transport(nic) => nic.destroy()?,
                 Kind::Target(target) => target.close()?,
+                Kind::Raw(nic) => nic.destroy()?,
             }
             QpBlock::free(qp);
         }

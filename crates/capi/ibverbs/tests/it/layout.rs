@@ -109,6 +109,26 @@ fn layouts() -> Vec<Layout> {
             wr_set_sge, wr_set_sge_list, wr_start, wr_complete, wr_abort, wr_atomic_write, wr_flush }
         ibv_wq { context, wq_context, pd, cq, wq_num, handle, state, wq_type, post_recv, mutex, cond,
             events_completed, comp_mask }
+        ibv_flow { comp_mask, context, handle }
+        ibv_flow_attr { comp_mask, r#type, size, priority, num_of_specs, port, flags }
+        ibv_flow_spec_eth { r#type, size, val, mask, val.dst_mac, val.src_mac, val.ether_type, val.vlan_tag }
+        ibv_flow_spec_ipv4 { r#type, size, val, mask, val.src_ip, val.dst_ip }
+        ibv_flow_spec_ipv4_ext { r#type, size, val, mask, val.src_ip, val.dst_ip, val.proto, val.tos, val.ttl,
+            val.flags }
+        ibv_flow_spec_ipv6 { r#type, size, val, mask, val.src_ip, val.dst_ip, val.flow_label, val.next_hdr,
+            val.traffic_class, val.hop_limit }
+        ibv_flow_spec_esp { r#type, size, val, mask, val.spi, val.seq }
+        ibv_flow_spec_tcp_udp { r#type, size, val, mask, val.dst_port, val.src_port }
+        ibv_flow_spec_gre { r#type, size, val, mask, val.c_ks_res0_ver, val.protocol, val.key }
+        ibv_flow_spec_mpls { r#type, size, val, mask, val.label }
+        ibv_flow_spec_tunnel { r#type, size, val, mask, val.tunnel_id }
+        ibv_flow_spec_action_tag { r#type, size, tag_id }
+        ibv_flow_spec_action_drop { r#type, size }
+        ibv_flow_spec_action_handle { r#type, size, action }
+        ibv_flow_spec_counter_action { r#type, size, counters }
+        ibv_counters { context }
+        ibv_counters_init_attr { comp_mask }
+        ibv_counter_attach_attr { counter_desc, index, comp_mask }
         ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask, handle }
         ibv_xrcd { context }
         ibv_td { context }

@@ -1,0 +1,71 @@
+//! The packet sockets of raw QPs: one for each interface that has any, drained with the RoCE sockets.
+
+use super::Engine;
+use crate::error::{Error, Result};
+use crate::net::Netdev;
+use crate::raw::Port;
+use crate::sys;
+use parking_lot::RwLock;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The process's packet sockets, which live as long as QPs use them.
+#[derive(Debug, Default)]
+pub(super) struct RawPorts {
+    ports: RwLock<Vec<Weak<Port>>>,
+    /// A hint that spares everybody else the lock.
+    any: AtomicBool,
+}
+
+impl Engine {
+    /// The packet socket of an interface.
+    ///
+    /// # Errors
+    /// EPERM without CAP_NET_RAW, also when there is a socket already; what else the system refused.
+    pub(crate) fn raw_port(&self, netdev: &Netdev) -> Result<Arc<Port>> {
+        let new = Port::open(netdev)?;
+        let mut ports = self.raw.ports.write();
+        ports.retain(|port| port.strong_count() > 0);
+        let known = ports.iter().filter_map(Weak::upgrade).find(|port| port.ifindex() == netdev.ifindex);
+        if let Some(port) = known {
+            return Ok(port);
+        }
+        let new = Arc::new(new);
+        sys::epoll_control(self.sockets.raw(), libc::EPOLL_CTL_ADD, new.fd(), libc::EPOLLIN as u32, 0)
+            .map_err(Error::os("epoll_ctl of a packet socket"))?;
+        ports.push(Arc::downgrade(&new));
+        self.raw.any.store(true, Ordering::Release);
+        Ok(new)
+    }
+
+    /// Wakes sleepers when a packet socket has room again, or no longer.
+    pub(crate) fn watch_raw(&self, fd: RawFd, room: bool) {
+        let events = libc::EPOLLIN | if room { libc::EPOLLOUT } else { 0 };
+        let changed = sys::epoll_control(self.sockets.raw(), libc::EPOLL_CTL_MOD, fd, events as u32, 0);
+        if let Err(error) = changed {
+            tracing::debug!(%error, "epoll_ctl of a packet socket");
+        }
+    }
+
+    /// Takes what has arrived at packet sockets.
+    pub(super) fn read_raw(&self) -> bool {
+        if !self.raw.any.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut done = false;
+        let mut gone = false;
+        for port in self.raw.ports.read().iter() {
+            match port.upgrade() {
+                Some(port) => done |= port.receive(),
+                None => gone = true,
+            }
+        }
+        if gone {
+            let mut ports = self.raw.ports.write();
+            ports.retain(|port| port.strong_count() > 0);
+            self.raw.any.store(!ports.is_empty(), Ordering::Release);
+        }
+        done
+    }
+}

@@ -1,0 +1,78 @@
+//! Counters of flows: ibv_create_counters(3), ibv_attach_counters_point_flow(3), ibv_read_counters(3).
+
+use crate::error::{Error, Result, invalid};
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Places a counters object has for what it counts.
+pub const MAX_COUNTERS: u32 = 64;
+
+/// What is counted (`enum ibv_counter_description`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CounterPoint {
+    /// Frames that matched.
+    Packets,
+    /// Their bytes.
+    Bytes,
+}
+
+/// Counts what the flows that name it match.
+#[derive(Debug, Default)]
+pub struct Counters {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    points: RwLock<Vec<(u32, CounterPoint)>>,
+    flows: AtomicUsize,
+}
+
+impl Counters {
+    /// Lets the value at `index` show `point`; several points at one index are added up.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an index of [`MAX_COUNTERS`] or more; [`Error::Busy`] while a flow counts here.
+    pub fn attach(&self, index: u32, point: CounterPoint) -> Result<()> {
+        if index >= MAX_COUNTERS {
+            return invalid!("counter index {index}: up to {} are possible", MAX_COUNTERS - 1);
+        }
+        self.check_unused()?;
+        self.points.write().push((index, point));
+        Ok(())
+    }
+
+    /// The values, from index 0 on; those of indices without a point are 0.
+    pub fn read(&self, values: &mut [u64]) {
+        values.fill(0);
+        for &(index, point) in self.points.read().iter() {
+            if let Some(value) = values.get_mut(index as usize) {
+                *value += match point {
+                    CounterPoint::Packets => self.packets.load(Ordering::Relaxed),
+                    CounterPoint::Bytes => self.bytes.load(Ordering::Relaxed),
+                };
+            }
+        }
+    }
+
+    /// May it be destroyed?
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a flow counts here.
+    pub fn check_unused(&self) -> Result<()> {
+        match self.flows.load(Ordering::Acquire) {
+            0 => Ok(()),
+            n => Err(Error::Busy(format!("{n} flows count with these counters"))),
+        }
+    }
+
+    pub(super) fn hold(&self) {
+        self.flows.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn release(&self) {
+        self.flows.fetch_sub(1, Ordering::Release);
+    }
+
+    pub(super) fn count(&self, bytes: usize) {
+        self.packets.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,396 @@
+//! Raw packet QPs (IBV_QPT_RAW_PACKET): whole Ethernet frames, sent and received through a packet socket, and the flows
+//! that choose which frames which QP receives.
+//!
+//! In here: the QPs, work queues and receive-side scaling, flows and their counters, the sockets.
+//! Out of here: the formats of headers (`ferroce_wire`), who reads the sockets and when (`engine`).
+//!
+//! A raw QP is a tap on its interface: the kernel gets the frames too. A frame that a QP sends leaves through the interface,
+//! and goes to the QPs of this host on the same interface whose flows match it as well, the sender among them.
+//! A frame goes to every process by that process's own flows: none takes it away from another process.
+
+mod counters;
+mod flow;
+mod frame;
+mod port;
+mod receive;
+mod rss;
+mod segment;
+mod send;
+mod spec;
+mod wq;
+
+pub use counters::{CounterPoint, Counters, MAX_COUNTERS};
+pub use flow::{Flow, FlowInit, FlowKind};
+pub(crate) use port::Port;
+pub use rss::{HASH_KEY_LEN, IndTable, MAX_TABLE, MAX_TABLES, Rss, fields};
+pub use send::RawSend;
+pub use spec::{Masked, Match, Spec};
+pub use wq::{Wq, WqInit, WqState};
+
+use crate::cq::Cq;
+use crate::engine::{self, Engine};
+use crate::error::{Error, Result, invalid};
+use crate::events::{AsyncEvent, Unacked};
+use crate::mem::Pd;
+use crate::qp::{Batch, Gathered, MAX_INLINE, QpAttr, QpCap, Rules, check, mask};
+use crate::recv::{MAX_SGE, MAX_WR};
+use ferroce_proto::{QpState, RecvWqe};
+use frame::Incoming;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use wq::{Owner, Phase};
+
+/// What a new raw QP is made of.
+#[derive(Clone, Debug)]
+pub struct RawInit {
+    /// Where send completions go; not with `rss`.
+    pub send_cq: Option<Arc<Cq>>,
+    /// Where receive completions go; not with `rss`.
+    pub recv_cq: Option<Arc<Cq>>,
+    /// It receives into the queues of a table, and sends nothing.
+    pub rss: Option<Rss>,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Every send request is signaled.
+    pub sq_sig_all: bool,
+    /// Takes the first VLAN tag out of received frames (IBV_QP_CREATE_CVLAN_STRIPPING).
+    pub cvlan_stripping: bool,
+    /// Its own multicast frames don't come back to it (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
+    pub block_self_multicast: bool,
+    /// Comes back with events.
+    pub cookie: usize,
+}
+
+/// Where received frames go.
+enum Receive {
+    Queue(Arc<Wq>),
+    Spread(Rss),
+}
+
+struct RawState {
+    state: QpState,
+    port_num: u8,
+    queue: VecDeque<RawSend>,
+}
+
+/// A raw packet QP.
+pub struct RawQp {
+    qpn: u32,
+    pd: Arc<Pd>,
+    send_cq: Option<Arc<Cq>>,
+    receive: Receive,
+    port: Arc<Port>,
+    cap: QpCap,
+    sq_sig_all: bool,
+    block_self_multicast: bool,
+    cookie: usize,
+    engine: &'static Engine,
+    send: Mutex<RawState>,
+    batch: Batch<RawSend>,
+    flows: AtomicUsize,
+    unacked_async: Unacked,
+}
+
+impl std::fmt::Debug for RawQp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RawQp").field("qpn", &self.qpn).finish_non_exhaustive()
+    }
+}
+
+impl RawQp {
+    /// A new QP in RESET. One with `rss` has no states: it receives from the beginning.
+    ///
+    /// # Errors
+    /// [`Error::Permission`] without CAP_NET_RAW; [`Error::Invalid`] for sizes out of bounds, missing completion queues or
+    /// objects of another device context; [`Error::NotSupported`] for an interface without Ethernet frames.
+    pub fn create(pd: &Arc<Pd>, init: RawInit) -> Result<Arc<Self>> {
+        let context = pd.context();
+        let engine = context.engine()?;
+        let port = engine.raw_port(&context.device().info().netdev)?;
+        check_sizes(&init)?;
+        if init.send_cq.as_ref().is_some_and(|cq| !Arc::ptr_eq(cq.context(), context)) {
+            return invalid!("a completion queue of another device context");
+        }
+        let qpn = engine.reserve_qpn()?;
+        Self::with_number(pd, init, engine, port, qpn).inspect_err(|_| engine.remove_qp(qpn))
+    }
+
+    fn with_number(
+        pd: &Arc<Pd>,
+        init: RawInit,
+        engine: &'static Engine,
+        port: Arc<Port>,
+        qpn: u32,
+    ) -> Result<Arc<Self>> {
+        let RawInit { send_cq, recv_cq, rss, cap, sq_sig_all, cvlan_stripping, block_self_multicast, cookie } =
+            init;
+        let (receive, send_cq) = match (rss, recv_cq) {
+            (Some(rss), _) => {
+                if rss.table.wqs().iter().any(|wq| !Arc::ptr_eq(wq.pd().context(), pd.context())) {
+                    return invalid!("an indirection table of another device context");
+                }
+                rss.table.hold();
+                (Receive::Spread(rss), None)
+            }
+            (None, Some(cq)) => {
+                let (max_wr, max_sge) = (cap.max_recv_wr, cap.max_recv_sge);
+                let init = WqInit { cq, max_wr, max_sge, cvlan_stripping, cookie };
+                (Receive::Queue(Wq::new(pd, init, Owner::Qp(qpn))?), send_cq)
+            }
+            (None, None) => return invalid!("recv_cq is NULL"),
+        };
+        pd.hold();
+        if let Some(cq) = &send_cq {
+            cq.hold();
+        }
+        let state = RawState { state: QpState::Reset, port_num: 0, queue: VecDeque::new() };
+        let qp = Arc::new(Self {
+            qpn,
+            pd: pd.clone(),
+            send_cq,
+            receive,
+            port,
+            cap,
+            sq_sig_all,
+            block_self_multicast,
+            cookie,
+            engine,
+            send: Mutex::new(state),
+            batch: Batch::new(),
+            flows: AtomicUsize::new(0),
+            unacked_async: Unacked::default(),
+        });
+        engine::register_raw_qp(&qp);
+        Ok(qp)
+    }
+
+    /// Its number, 24 bits.
+    #[must_use]
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// Sizes of its queues.
+    #[must_use]
+    pub fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    /// Every send request is signaled.
+    #[must_use]
+    pub fn sq_sig_all(&self) -> bool {
+        self.sq_sig_all
+    }
+
+    /// Asynchronous events that the program has to acknowledge.
+    #[must_use]
+    pub fn unacked_async(&self) -> &Unacked {
+        &self.unacked_async
+    }
+
+    /// The critical region of its posting threads (ibv_wr_post(3)).
+    #[must_use]
+    pub fn batch(&self) -> &Batch<RawSend> {
+        &self.batch
+    }
+
+    /// Posts what a critical region has gathered, or nothing.
+    ///
+    /// # Errors
+    /// That of the first request that isn't taken.
+    pub fn post_gathered(self: &Arc<Self>, gathered: &mut Gathered<RawSend>) -> Result<()> {
+        let requests = gathered.finish()?;
+        let mut send = self.send.lock();
+        let before = send.queue.len();
+        for request in requests {
+            let checked = self.check_send(&send, request).inspect_err(|_| send.queue.truncate(before))?;
+            send.queue.push_back(checked);
+        }
+        self.transmit(&mut send);
+        Ok(())
+    }
+
+    fn port(&self) -> &Port {
+        &self.port
+    }
+
+    fn engine(&self) -> &'static Engine {
+        self.engine
+    }
+
+    /// Present attributes (ibv_query_qp(3)).
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] with receive-side scaling: there are no states.
+    pub fn query(&self) -> Result<QpAttr> {
+        self.queue()?;
+        let send = self.send.lock();
+        let state = self.state_of(&send);
+        let sq_draining = state == QpState::Sqd && !send.queue.is_empty();
+        Ok(QpAttr { state, cur_state: state, sq_draining, port_num: send.port_num, ..QpAttr::default() })
+    }
+
+    /// The receive queue of its own.
+    fn queue(&self) -> Result<&Arc<Wq>> {
+        match &self.receive {
+            Receive::Queue(wq) => Ok(wq),
+            Receive::Spread(_) => Err(Error::NotSupported(
+                "a queue pair with an indirection table has no state of its own".into(),
+            )),
+        }
+    }
+
+    /// An error of either queue is one of the QP.
+    fn state_of(&self, send: &RawState) -> QpState {
+        let failed = matches!(&self.receive, Receive::Queue(wq) if wq.phase() == Phase::Error);
+        if failed || self.port.is_inherited() { QpState::Err } else { send.state }
+    }
+
+    /// Changes attributes and state (ibv_modify_qp(3)). `bits` are those of [`mask`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], naming the attribute; [`Error::NotSupported`] with receive-side scaling.
+    pub fn modify(self: &Arc<Self>, attr: &QpAttr, bits: u32) -> Result<()> {
+        let wq = self.queue()?;
+        if bits & mask::RATE_LIMIT != 0 {
+            return Err(Error::NotSupported("a limit of what a raw packet queue pair sends".into()));
+        }
+        let mut send = self.send.lock();
+        let to = check(Rules::RAW, self.state_of(&send), attr, bits)?;
+        if self.port.is_inherited() && !matches!(to, QpState::Err | QpState::Reset) {
+            return Err(Error::Dead("the queue pair belongs to the process before the fork".into()));
+        }
+        if bits & mask::PORT != 0 {
+            send.port_num = attr.port_num;
+        }
+        send.state = to;
+        match to {
+            QpState::Reset => {
+                send.port_num = 0;
+                self.reset(&mut send);
+            }
+            QpState::Err => self.fail(&mut send),
+            QpState::Init => wq.enter(Phase::Init),
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => wq.enter(Phase::Ready),
+        }
+        self.transmit(&mut send);
+        Ok(())
+    }
+
+    fn reset(&self, send: &mut RawState) {
+        send.state = QpState::Reset;
+        send.queue.clear();
+        if let Receive::Queue(wq) = &self.receive {
+            wq.enter(Phase::Reset);
+        }
+        if let Some(cq) = &self.send_cq {
+            cq.forget_qp(self.qpn);
+        }
+    }
+
+    fn fail_receive_queue(&self) {
+        if let Receive::Queue(wq) = &self.receive {
+            wq.enter(Phase::Error);
+        }
+    }
+
+    /// Posts a receive request (ibv_post_recv(3)).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in RESET, with receive-side scaling, or for too many elements; [`Error::NoMemory`] when the queue
+    /// is full.
+    pub fn post_recv(&self, wqe: RecvWqe) -> Result<()> {
+        match &self.receive {
+            Receive::Queue(wq) => wq.post(wqe),
+            Receive::Spread(_) => invalid!("the queue pair receives into work queues: post there"),
+        }
+    }
+
+    /// Takes a frame that a flow has steered here.
+    fn receive(&self, frame: &Incoming<'_>, flow_tag: u32) {
+        if self.block_self_multicast && frame.sender == Some(self.qpn) && frame.is_multicast() {
+            return;
+        }
+        match &self.receive {
+            Receive::Queue(wq) => wq.receive(frame, flow_tag),
+            Receive::Spread(rss) => rss.pick(frame).receive(frame, flow_tag),
+        }
+    }
+
+    fn raise_fatal(&self) {
+        self.pd.context().raise(AsyncEvent::QpFatal(self.cookie));
+    }
+
+    fn hold(&self) {
+        self.flows.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn release(&self) {
+        self.flows.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Keeps the QP still over a fork.
+    pub(crate) fn freeze(&self) {
+        std::mem::forget(self.send.lock());
+    }
+
+    /// Undoes [`RawQp::freeze`].
+    ///
+    /// # Safety
+    /// This thread, or in a child its original, has frozen the QP.
+    pub(crate) unsafe fn thaw(&self) {
+        // SAFETY: locked by `freeze`, and in a child no other thread has come to the QP yet, says the caller.
+        unsafe {
+            self.batch.after_fork();
+            self.send.force_unlock();
+        }
+    }
+
+    /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a flow steers to it.
+    pub fn destroy(self: &Arc<Self>) -> Result<()> {
+        let flows = self.flows.load(Ordering::Acquire);
+        if flows != 0 {
+            return Err(Error::Busy(format!("{flows} flows steer to this queue pair")));
+        }
+        self.reset(&mut self.send.lock());
+        match &self.receive {
+            Receive::Queue(wq) => wq.end(),
+            Receive::Spread(rss) => rss.table.release(),
+        }
+        self.engine.remove_qp(self.qpn);
+        engine::unregister_raw_qp(self);
+        self.pd.context().withdraw(self.cookie);
+        self.unacked_async.wait();
+        if let Some(cq) = &self.send_cq {
+            cq.release();
+        }
+        self.pd.release();
+        Ok(())
+    }
+}
+
+fn check_sizes(init: &RawInit) -> Result<()> {
+    let cap = init.cap;
+    if init.rss.is_some() {
+        return Ok(());
+    }
+    if init.send_cq.is_none() {
+        return invalid!("send_cq is NULL");
+    }
+    if cap.max_send_wr > MAX_WR || cap.max_send_sge > MAX_SGE {
+        return invalid!(
+            "a send queue of {} work requests with {} elements: at most {MAX_WR} with {MAX_SGE}",
+            cap.max_send_wr,
+            cap.max_send_sge
+        );
+    }
+    if cap.max_inline_data > MAX_INLINE {
+        return invalid!("{} bytes inline: at most {MAX_INLINE}", cap.max_inline_data);
+    }
+    Ok(())
+}

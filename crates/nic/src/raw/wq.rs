@@ -1,0 +1,342 @@
+//! Receive queues for Ethernet frames: a raw QP's own, and the work queues of receive-side scaling (ibv_create_wq(3)).
+
+use super::frame::{Incoming, TAG_AT};
+use crate::cq::{Cq, Tags, Wc};
+use crate::engine::{self, Engine};
+use crate::error::{Error, Result, invalid};
+use crate::events::{AsyncEvent, Unacked};
+use crate::mem::{Pd, QueueKind};
+use crate::qp::scatter;
+use crate::recv::{MAX_SGE, MAX_WR, RecvQueue};
+use ferroce_proto::{Completion, RecvWqe, WcOpcode, WcStatus};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// State of a work queue; discriminants are those of `enum ibv_wq_state`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+#[allow(missing_docs)] // ibv_modify_wq(3)
+pub enum WqState {
+    Reset = 0,
+    Rdy = 1,
+    Err = 2,
+}
+
+/// What a queue does with requests and frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Takes neither.
+    Reset,
+    /// Takes requests.
+    Init,
+    /// Takes both.
+    Ready,
+    /// Flushes requests.
+    Error,
+}
+
+/// Whose queue it is, for its events.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Owner {
+    Program,
+    Qp(u32),
+}
+
+/// What a new work queue is made of.
+#[derive(Clone, Debug)]
+pub struct WqInit {
+    /// Where its completions go.
+    pub cq: Arc<Cq>,
+    /// Work requests it holds.
+    pub max_wr: u32,
+    /// Elements a work request may have.
+    pub max_sge: u32,
+    /// Takes the first VLAN tag out of frames (IBV_WQ_FLAGS_CVLAN_STRIPPING).
+    pub cvlan_stripping: bool,
+    /// Comes back with events.
+    pub cookie: usize,
+}
+
+struct Inner {
+    phase: Phase,
+    queue: RecvQueue,
+    cvlan_stripping: bool,
+}
+
+/// A receive queue.
+pub struct Wq {
+    number: u32,
+    pd: Arc<Pd>,
+    cq: Arc<Cq>,
+    owner: Owner,
+    cookie: usize,
+    engine: &'static Engine,
+    inner: Mutex<Inner>,
+    users: AtomicUsize,
+    unacked_async: Unacked,
+}
+
+impl std::fmt::Debug for Wq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wq").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Wq {
+    /// A new work queue in RESET.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes out of bounds or a completion queue of another device context.
+    pub fn create(pd: &Arc<Pd>, init: WqInit) -> Result<Arc<Self>> {
+        if init.max_wr == 0 {
+            return invalid!("a work queue without room for work requests");
+        }
+        Self::new(pd, init, Owner::Program)
+    }
+
+    pub(super) fn new(pd: &Arc<Pd>, init: WqInit, owner: Owner) -> Result<Arc<Self>> {
+        let WqInit { cq, max_wr, max_sge, cvlan_stripping, cookie } = init;
+        if max_wr > MAX_WR || max_sge > MAX_SGE {
+            return invalid!(
+                "a receive queue of {max_wr} work requests with {max_sge} elements: at most {MAX_WR} with {MAX_SGE}"
+            );
+        }
+        if !Arc::ptr_eq(cq.context(), pd.context()) {
+            return invalid!("a completion queue of another device context");
+        }
+        let engine = pd.context().engine()?;
+        let queue = RecvQueue::new(pd, QueueKind::Receive, max_wr, max_sge)?;
+        let number = match owner {
+            Owner::Program => engine.reserve_qpn()?,
+            Owner::Qp(qpn) => qpn,
+        };
+        pd.hold();
+        cq.hold();
+        let wq = Arc::new(Self {
+            number,
+            pd: pd.clone(),
+            cq,
+            owner,
+            cookie,
+            engine,
+            inner: Mutex::new(Inner { phase: Phase::Reset, queue, cvlan_stripping }),
+            users: AtomicUsize::new(0),
+            unacked_async: Unacked::default(),
+        });
+        engine::register_wq(&wq);
+        Ok(wq)
+    }
+
+    /// Its number: completions of its requests have it as their QPN.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The cookie given at its creation.
+    #[must_use]
+    pub fn cookie(&self) -> usize {
+        self.cookie
+    }
+
+    /// Its protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Asynchronous events that the program has to acknowledge.
+    #[must_use]
+    pub fn unacked_async(&self) -> &Unacked {
+        &self.unacked_async
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self) -> WqState {
+        match self.phase() {
+            Phase::Reset | Phase::Init => WqState::Reset,
+            Phase::Ready => WqState::Rdy,
+            Phase::Error => WqState::Err,
+        }
+    }
+
+    /// Changes state and, or, VLAN stripping (ibv_modify_wq(3)). `current`: the state that the caller takes it to be in.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it is in another state, or for a way that states don't go.
+    pub fn modify(
+        &self,
+        state: Option<WqState>,
+        current: Option<WqState>,
+        cvlan_stripping: Option<bool>,
+    ) -> Result<()> {
+        let from = self.state();
+        if current.is_some_and(|current| current != from) {
+            return invalid!("the work queue is in state {from:?}, not {current:?}");
+        }
+        let phase = match (from, state) {
+            (_, None) => None,
+            (_, Some(WqState::Reset)) => Some(Phase::Reset),
+            (_, Some(WqState::Err)) => Some(Phase::Error),
+            (WqState::Reset | WqState::Rdy, Some(WqState::Rdy)) => Some(Phase::Ready),
+            (WqState::Err, Some(WqState::Rdy)) => {
+                return invalid!("a work queue goes from ERR to RESET only");
+            }
+        };
+        if let Some(stripping) = cvlan_stripping {
+            self.inner.lock().cvlan_stripping = stripping;
+        }
+        if let Some(phase) = phase {
+            self.enter(phase);
+        }
+        Ok(())
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        if self.engine.generation() == engine::generation() { self.inner.lock().phase } else { Phase::Error }
+    }
+
+    /// Changes the phase; flushes what is posted, or drops it with its completions.
+    pub(super) fn enter(&self, phase: Phase) {
+        let mut inner = self.inner.lock();
+        inner.phase = phase;
+        match phase {
+            Phase::Reset => {
+                inner.queue.clear();
+                self.cq.forget_qp(self.number);
+            }
+            Phase::Error => self.flush(&mut inner),
+            Phase::Init | Phase::Ready => {}
+        }
+    }
+
+    fn flush(&self, inner: &mut Inner) {
+        while let Some(wqe) = inner.queue.pop() {
+            // In ERR already, the queue has nothing to add to what an overrun says.
+            let _ = self.complete(wqe.wr_id, WcStatus::WrFlushErr, 0, false, Tags::default());
+        }
+    }
+
+    /// Posts a receive request (ibv_post_wq_recv(3)).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in RESET or for too many elements; [`Error::NoMemory`] when the queue is full.
+    pub fn post(&self, wqe: RecvWqe) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.phase == Phase::Reset {
+            return invalid!("a receive request in state Reset");
+        }
+        inner.queue.push(wqe)?;
+        if inner.phase == Phase::Error || self.engine.generation() != engine::generation() {
+            self.flush(&mut inner);
+        }
+        Ok(())
+    }
+
+    /// Takes a frame that a flow has steered here. Without a receive request it is dropped.
+    pub(super) fn receive(&self, frame: &Incoming<'_>, flow_tag: u32) {
+        let mut inner = self.inner.lock();
+        if inner.phase != Phase::Ready {
+            return;
+        }
+        let Some(wqe) = inner.queue.pop() else {
+            tracing::trace!(number = self.number, "a frame finds no receive request");
+            return;
+        };
+        let (parts, cvlan) = match frame.stripped().filter(|_| inner.cvlan_stripping) {
+            Some(stripped) => stripped,
+            None => (frame.bytes.split_at(TAG_AT).into(), 0),
+        };
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let status = if len as u64 > wqe.capacity() {
+            WcStatus::LocLenErr
+        } else {
+            let pd = self.pd.id();
+            let placed = if len == frame.bytes.len() {
+                scatter(pd, &wqe.sges, 0, &frame.bytes.into())
+            } else {
+                scatter(pd, &wqe.sges, 0, &parts[0].into())
+                    .and_then(|()| scatter(pd, &wqe.sges, TAG_AT as u64, &parts[1].into()))
+            };
+            if placed.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
+        };
+        let tags = Tags { cvlan, flow_tag };
+        let reported = self.complete(wqe.wr_id, status, len as u32, frame.checksums_ok, tags);
+        if status != WcStatus::Success || !reported {
+            inner.phase = Phase::Error;
+            self.flush(&mut inner);
+            drop(inner);
+            self.pd.context().raise(match self.owner {
+                Owner::Qp(_) => AsyncEvent::QpFatal(self.cookie),
+                Owner::Program => AsyncEvent::WqFatal(self.cookie),
+            });
+        }
+    }
+
+    /// False when the completion queue has overrun.
+    fn complete(&self, wr_id: u64, status: WcStatus, len: u32, checksums_ok: bool, tags: Tags) -> bool {
+        let completion = Completion {
+            wr_id,
+            status,
+            opcode: WcOpcode::Recv,
+            byte_len: len,
+            immediate: None,
+            invalidated_rkey: None,
+            src_qp: 0,
+            grh: false,
+            solicited: false,
+        };
+        self.cq.push_tagged(Wc { qp_num: self.number, completion, network: None, checksums_ok }, tags)
+    }
+
+    pub(super) fn hold(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Keeps the queue still over a fork.
+    pub(crate) fn freeze(&self) {
+        std::mem::forget(self.inner.lock());
+    }
+
+    /// Undoes `freeze`.
+    ///
+    /// # Safety
+    /// This thread, or in a child its original, has frozen the queue.
+    pub(crate) unsafe fn thaw(&self) {
+        // SAFETY: locked by `freeze`, says the caller.
+        unsafe { self.inner.force_unlock() };
+    }
+
+    /// Ends the queue (ibv_destroy_wq(3)).
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while an indirection table names it.
+    pub fn destroy(self: &Arc<Self>) -> Result<()> {
+        let users = self.users.load(Ordering::Acquire);
+        if users != 0 {
+            return Err(Error::Busy(format!("{users} entries of indirection tables name this work queue")));
+        }
+        self.end();
+        Ok(())
+    }
+
+    pub(super) fn end(self: &Arc<Self>) {
+        self.enter(Phase::Reset);
+        let queue = self.inner.lock().queue.take();
+        drop(queue);
+        engine::unregister_wq(self);
+        if let Owner::Program = self.owner {
+            self.engine.remove_qp(self.number);
+            self.pd.context().withdraw(self.cookie);
+            self.unacked_async.wait();
+        }
+        self.cq.release();
+        self.pd.release();
+    }
+}
