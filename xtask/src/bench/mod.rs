@@ -8,6 +8,7 @@ mod programs;
 mod raw_memory;
 mod raw_udp;
 mod report;
+mod verbs;
 mod wire;
 
 use clap::Subcommand;
@@ -34,6 +35,15 @@ pub enum Bench {
         /// Seconds of each bandwidth measurement
         #[arg(long, default_value_t = 2)]
         seconds: u64,
+        /// Rounds; the table shows medians
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
+    /// Memory, descriptors and time of queue pairs that nobody uses
+    Verbs {
+        /// How many, an even number
+        #[arg(long, default_value_t = 20_000)]
+        count: u32,
         /// Rounds; the table shows medians
         #[arg(long, default_value_t = 3)]
         rounds: usize,
@@ -116,6 +126,7 @@ pub fn bench(what: &Bench) -> io::Result<()> {
     match what {
         Bench::Wire { seconds, rounds, mtu } => wire::wire(*seconds, *rounds, *mtu),
         Bench::Local { seconds, rounds } => local::local(*seconds, *rounds),
+        Bench::Verbs { count, rounds } => verbs::verbs(*count, *rounds),
         Bench::RawMemory { what } => match *what {
             RawMemory::Copy { size, seconds } => raw_memory::copy(size, seconds),
             RawMemory::PingPong { iterations } => raw_memory::ping_pong(iterations),
