@@ -91,15 +91,31 @@ fn compiled() -> Result<Vec<(String, PathBuf)>, Skip> {
     programs().into_iter().map(compile).collect()
 }
 
+/// With what a program runs on Ferroce.
+#[derive(Clone, Copy)]
+enum How {
+    Ordinary,
+    /// Over the `udp` fabric.
+    Udp,
+    /// With all capabilities over the host's network, as frames need them.
+    Privileged,
+}
+
 /// Runs every program on Ferroce; panics when a check fails.
-fn on_ferroce(settings: &[(&str, &str)]) -> Result<BTreeMap<String, Report>, Skip> {
+fn on_ferroce(how: How) -> Result<BTreeMap<String, Report>, Skip> {
     let programs = compiled()?;
     let world = World::one_host(1500)?;
     let mut reports = BTreeMap::new();
     let mut failed = String::new();
     for (name, path) in programs {
         let words = [path.as_os_str(), "-d".as_ref(), "ferroce0".as_ref(), "-g".as_ref(), "1".as_ref()];
-        let outcome = world.first().start_ferroce(&[], &words, settings).wait(LIMIT);
+        let host = world.first();
+        let mut process = match how {
+            How::Ordinary => host.start_ferroce(&[], &words, &[]),
+            How::Udp => host.start_ferroce(&[], &words, &[("FERROCE_FABRIC", "udp")]),
+            How::Privileged => host.start_ferroce_privileged(&[], &words, &[]),
+        };
+        let outcome = process.wait(LIMIT);
         match Report::read(&name, &outcome) {
             Ok(report) if report.failed().next().is_none() => drop(reports.insert(name, report)),
             Ok(_) => writeln!(failed, "{name}: {outcome}").expect("writing to a string"),
@@ -113,12 +129,17 @@ fn on_ferroce(settings: &[(&str, &str)]) -> Result<BTreeMap<String, Report>, Ski
 
 #[test]
 fn what_the_man_pages_promise_holds() {
-    require!(on_ferroce(&[]));
+    require!(on_ferroce(How::Ordinary));
 }
 
 #[test]
 fn what_the_man_pages_promise_holds_over_udp() {
-    require!(on_ferroce(&[("FERROCE_FABRIC", "udp")]));
+    require!(on_ferroce(How::Udp));
+}
+
+#[test]
+fn what_the_man_pages_promise_holds_for_the_privileged() {
+    require!(on_ferroce(How::Privileged));
 }
 
 /// Runs every program on `rdma_rxe` in a guest.
@@ -150,7 +171,7 @@ fn rxe_differs_from_the_man_pages_where_the_table_says_so() {
     let gone: Vec<_> = table.difference(&found).collect();
     assert!(gone.is_empty(), "rdma_rxe doesn't differ any more: {gone:#?}");
     if std::env::var_os("FERROCE_WRITE_PAGES").is_some() {
-        let page = page(&require!(on_ferroce(&[])), &reports);
+        let page = page(&require!(on_ferroce(How::Privileged)), &reports);
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/CONFORMANCE.md");
         std::fs::write(path, page).expect("the page can be written");
     }
