@@ -6,7 +6,7 @@ use crate::engine::{self, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, EventQueue};
 use crate::gids::gid_table;
-use crate::mem::{MAX_DM, MAX_MR, MAX_PD};
+use crate::mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
 use crate::net::{self, DeviceInfo, GidEntry, GidTable, PortAttributes};
 use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
 use crate::recv::{MAX_SGE, MAX_SRQ, MAX_WR};
@@ -45,6 +45,7 @@ pub struct DeviceLimits {
     pub max_cq: u32,
     pub max_cqe: u32,
     pub max_mr: u32,
+    pub max_mw: u32,
     pub max_pd: u32,
     pub max_qp_rd_atom: u32,
     pub max_ah: u32,
@@ -59,13 +60,14 @@ pub struct DeviceLimits {
 
 /// The adapter's limits, each of them enforced.
 pub const LIMITS: DeviceLimits = DeviceLimits {
-    max_mr_size: 1 << 47,
+    max_mr_size: MAX_MR_SIZE,
     max_qp: MAX_QP,
     max_qp_wr: MAX_WR,
     max_sge: MAX_SGE,
     max_cq: MAX_CQ,
     max_cqe: MAX_CQE,
     max_mr: MAX_MR as u32,
+    max_mw: MAX_MW as u32,
     max_pd: MAX_PD,
     max_qp_rd_atom: MAX_RD_ATOMIC as u32,
     max_ah: MAX_AH,

@@ -20,6 +20,9 @@ pub enum Error {
     /// Memory that isn't mapped, or not with these rights: EFAULT.
     #[error("{0}")]
     Fault(String),
+    /// There is no such object: ENOENT.
+    #[error("{0}")]
+    NotFound(String),
     /// A right is missing: EPERM.
     #[error("{0}")]
     Permission(String),
@@ -52,6 +55,7 @@ impl Error {
             Self::Busy(_) => libc::EBUSY,
             Self::NotSupported(_) => libc::EOPNOTSUPP,
             Self::Fault(_) => libc::EFAULT,
+            Self::NotFound(_) => libc::ENOENT,
             Self::Permission(_) => libc::EPERM,
             Self::Dead(_) => libc::EIO,
             Self::Host(error) => error.errno(),

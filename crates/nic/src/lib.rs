@@ -40,7 +40,9 @@ pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, EventQueue, Unacked};
 pub use gids::gid_table;
-pub use mem::{Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Pd, PdHold, QueueKind, QueueMemory};
+pub use mem::{
+    Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Pd, PdHold, Prefetch, QueueKind, QueueMemory,
+};
 pub use qp::Qp;
 pub use recv::{MAX_SGE, MAX_WR, NewSize, Srq, SrqAttr};
 #[cfg(feature = "fuzz")]
@@ -50,7 +52,7 @@ pub use xrc::{XrcTarget, Xrcd};
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{
-    Access, Completion, Counters, Data, Placement, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList, UdTarget,
-    WcOpcode, WcStatus,
+    Access, BindMw, Completion, Counters, Data, Placement, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList,
+    UdTarget, WcOpcode, WcStatus,
 };
 pub use ferroce_wire::Service;

@@ -1,6 +1,6 @@
 //! What the transport needs of the world around one queue pair.
 
-use crate::{AtomicOp, Completion, Placement, QpEvent, RecvWqe, SendWr, Sge, WcStatus};
+use crate::{AtomicOp, BindMw, Completion, Placement, QpEvent, RecvWqe, SendWr, Sge, WcStatus};
 use ferroce_wire::Headers;
 
 /// The payload of an incoming packet, however the fabric holds it.
@@ -214,6 +214,13 @@ pub trait Env {
     /// # Errors
     /// The key can't be invalidated: NAK remote access error, or for a local request MW_BIND_ERR.
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError>;
+
+    /// Binds a memory window, or unbinds it.
+    ///
+    /// # Errors
+    /// `Err(())`: window, region, domain, rights or range don't allow it: MW_BIND_ERR.
+    #[allow(clippy::result_unit_err)]
+    fn bind_window(&mut self, bind: &BindMw) -> Result<(), ()>;
 
     /// A send work request ended, whether the program asked for its completion or not.
     fn retire(&mut self, _wr: &SendWr<Self::Address>, _status: WcStatus) {}

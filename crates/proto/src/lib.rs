@@ -32,6 +32,6 @@ pub use rate::RateLimit;
 pub use rnr::rnr_delay;
 pub use time::Instant;
 pub use types::{
-    Access, AtomicOp, Completion, Data, Placement, PostError, QpEvent, QpParams, QpState, RecvWqe, SendOp,
-    SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus,
+    Access, AtomicOp, BindMw, Completion, Data, Placement, PostError, QpEvent, QpParams, QpState, RecvWqe,
+    SendOp, SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus,
 };

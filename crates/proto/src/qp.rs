@@ -183,7 +183,8 @@ impl<A: Clone> Qp<A> {
                 | SendOp::SendWithImmediate { .. }
                 | SendOp::Write { .. }
                 | SendOp::WriteWithImmediate { .. }
-                | SendOp::LocalInvalidate { .. },
+                | SendOp::LocalInvalidate { .. }
+                | SendOp::BindMw(_),
             ) => true,
             (Service::Rc | Service::Xrc, SendOp::SendWithInvalidate { .. }) => true,
             (
@@ -376,6 +377,7 @@ impl<A: Clone> Qp<A> {
             SendOp::LocalInvalidate { .. } => (WcOpcode::LocalInv, 0),
             SendOp::AtomicWrite { .. } => (WcOpcode::AtomicWrite, 0),
             SendOp::Flush { .. } => (WcOpcode::Flush, 0),
+            SendOp::BindMw(_) => (WcOpcode::BindMw, 0),
         };
         Completion {
             wr_id: wqe.wr.wr_id,
@@ -387,6 +389,21 @@ impl<A: Clone> Qp<A> {
             src_qp: self.params.dest_qpn,
             grh: false,
             solicited: false,
+        }
+    }
+
+    /// Carries out the oldest send request, which is one without packets.
+    pub(crate) fn execute_locally<E: Env<Address = A>>(&mut self, env: &mut E) {
+        let Some(wqe) = self.sq.front() else { return };
+        let done = match &wqe.wr.op {
+            SendOp::BindMw(bind) => env.bind_window(bind).is_ok(),
+            SendOp::LocalInvalidate { rkey } => env.invalidate(*rkey).is_ok(),
+            _ => return,
+        };
+        if done {
+            self.complete_front(WcStatus::Success, env);
+        } else {
+            self.fail_front(WcStatus::MwBindErr, env);
         }
     }
 
@@ -458,7 +475,7 @@ impl<A: Clone> Qp<A> {
 /// PSNs that a work request takes.
 fn packets(op: &SendOp, len: u32, mtu: u32) -> u32 {
     match op {
-        SendOp::LocalInvalidate { .. } => 0,
+        SendOp::LocalInvalidate { .. } | SendOp::BindMw(_) => 0,
         SendOp::CompareSwap { .. }
         | SendOp::FetchAdd { .. }
         | SendOp::AtomicWrite { .. }

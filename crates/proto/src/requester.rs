@@ -333,15 +333,12 @@ impl<A: Clone> Qp<A> {
                 if self.state == QpState::Sqd || (wqe.wr.fence && self.req.unfinished_reads > 0) {
                     return false;
                 }
-                if let SendOp::LocalInvalidate { rkey } = wqe.wr.op {
-                    // Earlier requests may have to be sent again from memory that this one takes away.
+                if wqe.wr.op.is_local() {
+                    // What the peer is asked before may still reach memory by way of the key as it is.
                     if cursor != self.sq.head() {
                         return false;
                     }
-                    match env.invalidate(rkey) {
-                        Ok(()) => self.complete_front(WcStatus::Success, env),
-                        Err(_) => self.fail_front(WcStatus::MwBindErr, env),
-                    }
+                    self.execute_locally(env);
                     continue;
                 }
                 if reads && limit == 0 {

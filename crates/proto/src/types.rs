@@ -69,6 +69,34 @@ pub enum SendOp {
     LocalInvalidate {
         rkey: u32,
     },
+    /// Binds a memory window of this host; nothing goes out.
+    BindMw(BindMw),
+}
+
+impl SendOp {
+    /// Carried out here, without a packet.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self, Self::LocalInvalidate { .. } | Self::BindMw(_))
+    }
+}
+
+/// What binding a memory window asks for (IBTA 10.6.7.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BindMw {
+    /// The environment's number of the window.
+    pub window: u64,
+    /// The window's key from then on.
+    pub rkey: u32,
+    /// Local key of the region.
+    pub lkey: u32,
+    /// First byte, in the region's address space.
+    pub va: u64,
+    /// Bytes; 0 unbinds.
+    pub length: u64,
+    /// Rights of the peer.
+    pub access: Access,
+    /// Addresses in RETHs count from the window's first byte.
+    pub zero_based: bool,
 }
 
 /// Where a flush has data placed.

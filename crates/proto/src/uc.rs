@@ -2,7 +2,7 @@
 
 use crate::execute::{Message, begins};
 use crate::responder::Refusal;
-use crate::{Env, Instant, Qp, QpState, SendOp, TransmitError, WcStatus, psn};
+use crate::{Env, Instant, Qp, QpState, TransmitError, WcStatus, psn};
 use ferroce_wire::Headers;
 
 impl<A: Clone> Qp<A> {
@@ -22,11 +22,8 @@ impl<A: Clone> Qp<A> {
             }
             let first = self.req.next - u64::from(packet);
             let Some(wqe) = self.sq.get_mut(number) else { return false };
-            if let SendOp::LocalInvalidate { rkey } = wqe.wr.op {
-                match env.invalidate(rkey) {
-                    Ok(()) => self.complete_front(WcStatus::Success, env),
-                    Err(_) => self.fail_front(WcStatus::MwBindErr, env),
-                }
+            if wqe.wr.op.is_local() {
+                self.execute_locally(env);
                 continue;
             }
             if *budget == 0 {

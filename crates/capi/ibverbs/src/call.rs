@@ -37,6 +37,7 @@ impl Refusal {
         let why = self.why.clone().into_owned();
         match self.errno {
             libc::EOPNOTSUPP => ferroce_nic::Error::NotSupported(why),
+            libc::EPERM => ferroce_nic::Error::Permission(why),
             _ => ferroce_nic::Error::Invalid(why),
         }
     }

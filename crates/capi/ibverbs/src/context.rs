@@ -11,8 +11,8 @@ use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::call::{Outcome, Refusal, entry};
 use crate::device::DeviceBlock;
 use crate::{
-    buf, counters, cq, cq_ex, dm, dmah, domain, flow, poll, post, qp, query, reg_ex, srq, unsupported, wq,
-    xrc,
+    advise, buf, counters, cq, cq_ex, dm, dmah, domain, flow, memory, mw, poll, post, qp, query, reg_ex, srq,
+    wq, xrc,
 };
 
 /// What `abi_compat` says when a `verbs_context` stands before the `ibv_context`.
@@ -85,10 +85,12 @@ fn fill(context: &mut verbs_context) {
     context.destroy_wq = Some(wq::destroy_wq);
     context.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
     context.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
+    context.advise_mr = Some(advise::advise_mr);
+    context.alloc_null_mr = Some(memory::alloc_null_mr);
     context.context.ops = ibv_context_ops {
-        alloc_mw: Some(unsupported::alloc_mw),
-        bind_mw: Some(unsupported::bind_mw),
-        dealloc_mw: Some(unsupported::dealloc_mw),
+        alloc_mw: Some(mw::alloc_mw),
+        bind_mw: Some(mw::bind_mw),
+        dealloc_mw: Some(mw::dealloc_mw),
         poll_cq: Some(poll::poll_cq),
         req_notify_cq: Some(cq::req_notify_cq),
         post_srq_recv: Some(post::post_srq_recv),

@@ -5,6 +5,7 @@
 //! the one table of exports. What inline code of the header calls through is set in `context`.
 
 pub mod abi;
+mod advise;
 mod ah;
 mod buf;
 mod call;
@@ -24,6 +25,7 @@ mod kernel;
 mod log;
 mod mcast;
 mod memory;
+mod mw;
 mod names;
 mod object;
 mod poll;

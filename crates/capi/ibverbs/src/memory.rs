@@ -83,17 +83,19 @@ impl MrBlock {
 pub(crate) const PLAIN_ACCESS: c_uint =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
+/// All that the flags of a region can say, besides hints.
+pub(crate) const KNOWN_ACCESS: c_uint = PLAIN_ACCESS
+    | IBV_ACCESS_MW_BIND
+    | IBV_ACCESS_ZERO_BASED
+    | IBV_ACCESS_ON_DEMAND
+    | IBV_ACCESS_HUGETLB
+    | IBV_ACCESS_FLUSH_GLOBAL
+    | IBV_ACCESS_FLUSH_PERSISTENT;
+
 /// Rights as the adapter takes them, and whether addresses count from zero.
 pub(crate) fn rights(access: c_uint) -> Outcome<(nic::MrAccess, bool)> {
-    let known = PLAIN_ACCESS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_FLUSH_GLOBAL | IBV_ACCESS_FLUSH_PERSISTENT;
-    let unsupported = access & (IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB);
-    if unsupported != 0 {
-        return Err(Refusal::unsupported(format!(
-            "access {unsupported:#x}: memory windows and on-demand paging aren't supported"
-        )));
-    }
-    // The optional bits are hints by definition.
-    let unknown = access & !(known | IBV_ACCESS_OPTIONAL_RANGE);
+    // The optional bits are hints by definition, and that pages are huge is a promise of the program's.
+    let unknown = access & !(KNOWN_ACCESS | IBV_ACCESS_OPTIONAL_RANGE);
     if unknown != 0 {
         return Err(Refusal::invalid(format!("unknown access bits {unknown:#x}")));
     }
@@ -107,6 +109,8 @@ pub(crate) fn rights(access: c_uint) -> Outcome<(nic::MrAccess, bool)> {
             global: has(IBV_ACCESS_FLUSH_GLOBAL),
             persistent: has(IBV_ACCESS_FLUSH_PERSISTENT),
         },
+        bind_windows: has(IBV_ACCESS_MW_BIND),
+        on_demand: has(IBV_ACCESS_ON_DEMAND),
     };
     Ok((rights, has(IBV_ACCESS_ZERO_BASED)))
 }
@@ -122,6 +126,9 @@ pub(crate) unsafe fn register(
 ) -> Outcome<*mut ibv_mr> {
     // SAFETY: the caller's promise.
     let domain = unsafe { PdBlock::of(pd) }?;
+    if access & IBV_ACCESS_HUGETLB != 0 && length == size_t::MAX {
+        return Err(Refusal::invalid("the pages of a whole address space aren't all huge"));
+    }
     let (access, zero_based) = rights(access)?;
     let init = nic::MrInit {
         addr: addr as u64,
@@ -189,6 +196,18 @@ entry! {
     }
 }
 
+/// The slot behind ibv_alloc_null_mr(3).
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    call::pointer("ibv_alloc_null_mr", || {
+        // SAFETY: by the man page a domain.
+        let domain = unsafe { PdBlock::of(pd) }?;
+        let mr = describe(pd, domain, std::ptr::null_mut(), nic::Mr::null(domain.nic())?)?;
+        // SAFETY: just made. By the man page it isn't exposed to peers.
+        unsafe { (*mr).rkey = 0 };
+        Ok(mr)
+    })
+}
+
 entry! {
     fn ibv_dereg_mr(mr: *mut ibv_mr) -> errno {
         // SAFETY: by the man page a region that the caller gives up.
@@ -212,6 +231,9 @@ fn changed(
     if flags & !known != 0 || flags == 0 {
         return Err(Refusal::invalid(format!("flags {flags:#x}: one or more of IBV_REREG_MR_CHANGE_*")));
     }
+    if flags & IBV_REREG_MR_CHANGE_ACCESS == 0 && access != 0 {
+        return Err(Refusal::invalid("access rights without IBV_REREG_MR_CHANGE_ACCESS"));
+    }
     let mut new = old;
     if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
         if addr.is_null() || length == 0 {
@@ -231,7 +253,8 @@ fn changed(
     Ok(new)
 }
 
-/// ibv_rereg_mr(3). The keys stay; on an error the region is as it was.
+/// ibv_rereg_mr(3). The keys stay; on an error the region is as it was, which is what IBV_REREG_MR_ERR_INPUT says, and
+/// errno says why.
 #[unsafe(export_name = "ferroce_c_ibv_rereg_mr")]
 unsafe extern "C" fn rereg_mr(
     mr: *mut ibv_mr,
@@ -266,7 +289,7 @@ unsafe extern "C" fn rereg_mr(
         Ok(()) => 0,
         Err(refusal) => {
             call::set_errno(refusal.errno);
-            IBV_REREG_MR_ERR_INPUT
+            if refusal.errno == libc::EIO { IBV_REREG_MR_ERR_CMD } else { IBV_REREG_MR_ERR_INPUT }
         }
     }
 }
@@ -281,7 +304,7 @@ mod tests {
         let (access, _) = rights(IBV_ACCESS_LOCAL_WRITE | relaxed_ordering).expect("a hint");
         assert!(access.local_write && !access.remote_write);
         assert_eq!(rights(1 << 12).expect_err("unknown").errno, libc::EINVAL);
-        assert_eq!(rights(IBV_ACCESS_ON_DEMAND).expect_err("ODP").errno, libc::EOPNOTSUPP);
+        assert!(rights(IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB).expect("ODP").0.on_demand);
     }
 
     #[test]

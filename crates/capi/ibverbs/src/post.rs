@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::abi::*;
 use crate::ah::AhBlock;
 use crate::call::{self, Outcome, Refusal};
+use crate::mw;
 use crate::object::Headed;
 use crate::qp::{QpBlock, Work};
 use crate::srq::SrqBlock;
@@ -108,6 +109,10 @@ unsafe fn operation(wr: &ibv_send_wr) -> Outcome<nic::SendOp> {
             SendOp::FetchAdd { va: atomic.remote_addr, rkey: atomic.rkey, add: atomic.compare_add }
         }
         IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { rkey: wr.imm_data },
+        // SAFETY: the caller's promise.
+        IBV_WR_BIND_MW => unsafe {
+            mw::operation(wr.last.bind_mw.mw, wr.last.bind_mw.rkey, &wr.last.bind_mw.bind_info)?
+        },
         other => return Err(Refusal::invalid(format!("opcode {other} isn't supported"))),
     })
 }

@@ -49,12 +49,15 @@ fn device_attr(context: &nic::Context) -> ibv_device_attr {
         | IBV_DEVICE_SRQ_RESIZE
         | IBV_DEVICE_XRC
         | IBV_DEVICE_RAW_IP_CSUM
-        | IBV_DEVICE_MANAGED_FLOW_STEERING;
+        | IBV_DEVICE_MANAGED_FLOW_STEERING
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     attr.max_sge = limits.max_sge as c_int;
     attr.max_sge_rd = limits.max_sge as c_int;
     attr.max_cq = limits.max_cq as c_int;
     attr.max_cqe = limits.max_cqe as c_int;
     attr.max_mr = limits.max_mr as c_int;
+    attr.max_mw = limits.max_mw as c_int;
     attr.max_pd = limits.max_pd as c_int;
     attr.max_qp_rd_atom = limits.max_qp_rd_atom as c_int;
     attr.max_qp_init_rd_atom = limits.max_qp_rd_atom as c_int;
@@ -105,6 +108,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         full.completion_timestamp_mask = nic::clock::MASK;
         full.hca_core_clock = nic::clock::KHZ;
         full.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
+        full.odp_caps = odp_caps();
+        // A target's receives come from SRQs alone.
+        full.xrc_odp_caps = full.odp_caps.per_transport_caps.rc_odp_caps & !IBV_ODP_SUPPORT_RECV;
         full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags)
             | IB_UVERBS_DEVICE_FLUSH_GLOBAL
             | IB_UVERBS_DEVICE_FLUSH_PERSISTENT
@@ -129,6 +135,20 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         unsafe { write_prefix(attr.cast(), &full, attr_size) };
         Ok(())
     })
+}
+
+/// Every transport works with regions that are paged on demand, as with any other.
+const fn odp_caps() -> ibv_odp_caps {
+    let datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    let connected = datagrams | IBV_ODP_SUPPORT_WRITE;
+    ibv_odp_caps {
+        general_caps: IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT,
+        per_transport_caps: ibv_odp_transport_caps {
+            rc_odp_caps: connected | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC,
+            uc_odp_caps: connected,
+            ud_odp_caps: datagrams,
+        },
+    }
 }
 
 /// Writes as much of `value` as the caller has room for, and zeros behind it.

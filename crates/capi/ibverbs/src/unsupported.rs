@@ -3,7 +3,6 @@
 
 use libc::c_int;
 
-use crate::abi::{ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp};
 use crate::call::{self, Refusal};
 
 fn refusal() -> Refusal {
@@ -50,23 +49,4 @@ extern "C" fn private_zero() -> u32 {
 #[unsafe(export_name = "ferroce_c_private_minus_one")]
 extern "C" fn private_minus_one() -> c_int {
     call::minus_one("private function for vendor libraries", || Err(refusal()))
-}
-
-/// The slot behind ibv_alloc_mw(3).
-pub(crate) unsafe extern "C" fn alloc_mw(_pd: *mut ibv_pd, _kind: c_int) -> *mut ibv_mw {
-    call::pointer("ibv_alloc_mw", || Err(Refusal::unsupported("memory windows")))
-}
-
-/// The slot behind ibv_bind_mw(3).
-pub(crate) unsafe extern "C" fn bind_mw(
-    _qp: *mut ibv_qp,
-    _mw: *mut ibv_mw,
-    _bind: *mut ibv_mw_bind,
-) -> c_int {
-    call::errno_value("ibv_bind_mw", || Err(Refusal::unsupported("memory windows")))
-}
-
-/// The slot behind ibv_dealloc_mw(3).
-pub(crate) unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
-    call::errno_value("ibv_dealloc_mw", || Err(Refusal::unsupported("memory windows")))
 }

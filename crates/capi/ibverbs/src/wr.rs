@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 
 use crate::abi::*;
 use crate::ah::AhBlock;
-use crate::call::{self, Outcome, Refusal};
+use crate::call::{self, Outcome, Refusal, at};
+use crate::mw;
 use crate::object::Headed;
 use crate::post;
 use crate::qp::QpBlock;
@@ -19,8 +20,11 @@ use crate::qp::QpBlock;
 /// What every service can send.
 const SENDS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 /// What connected services have besides.
-const CONNECTED: u64 =
-    SENDS | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV;
+const CONNECTED: u64 = SENDS
+    | IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW;
 /// What reliable services have besides.
 const RELIABLE: u64 = CONNECTED
     | IBV_QP_EX_WITH_RDMA_READ
@@ -231,12 +235,23 @@ unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, va: u64, len: usize
 
 unsafe extern "C" fn wr_bind_mw(
     qp: *mut ibv_qp_ex,
-    _mw: *mut ibv_mw,
-    _rkey: u32,
-    _info: *const ibv_mw_bind_info,
+    window: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread.
-    unsafe { gather(qp, "ibv_wr_bind_mw", |_, _, _| Err(Refusal::unsupported("memory windows"))) };
+    let call = "ibv_wr_bind_mw";
+    // SAFETY: by the man page a window and the caller's structure, with a region or none in it.
+    match call::contain(call, || unsafe { mw::operation(window, rkey, at(info, "bind_info")?) }) {
+        // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread.
+        Ok(op) => unsafe { begin(qp, call, IBV_QP_EX_WITH_BIND_MW, op) },
+        // SAFETY: as above; it has been reported.
+        Err(refusal) => unsafe {
+            gather(qp, call, |_, _, gathered| {
+                gathered.fail(refusal.to_nic());
+                Ok(())
+            });
+        },
+    }
 }
 
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _hdr: *mut c_void, _hdr_sz: u16, _mss: u16) {

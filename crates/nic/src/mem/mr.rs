@@ -1,22 +1,23 @@
-//! Memory regions and the table of keys.
+//! Memory regions.
 //!
-//! A key is an index into the table (24 bits) and a tag (8 bits) that changes at each reuse of the index.
 //! Whoever touches a region's memory holds its gate shared; revoking takes it exclusively, so that nothing touches
 //! the memory once `deregister` has returned.
 
 use super::dmabuf::DmaBuf;
-use super::{Dm, Pd, copy, persist};
+use super::keys::MrTable;
+use super::{Dm, Pd, copy, null, persist};
 use crate::Context;
 use crate::error::{Error, Result, invalid};
 use crate::share::{Foreign, Region, rights_bits};
 use crate::shm;
-use ferroce_proto::{Placement, RemoteAccess, RemoteError, Sge};
+use ferroce_proto::{BindMw, Placement, RemoteAccess, RemoteError, Sge};
 use parking_lot::RwLock;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Regions there may be at once.
-pub(crate) const MAX_MR: usize = 1 << 20;
+/// Bytes of the longest region, but for the whole address space.
+pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
 
 /// What may be done with a region (IBV_ACCESS_*).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,6 +28,23 @@ pub struct MrAccess {
     pub remote_read: bool,
     pub remote_atomic: bool,
     pub flush: Placement,
+    /// IBV_ACCESS_MW_BIND: windows may be bound to it.
+    pub bind_windows: bool,
+    /// IBV_ACCESS_ON_DEMAND: its pages may come and go.
+    pub on_demand: bool,
+}
+
+impl MrAccess {
+    /// All that a peer or a work request can do with memory that is there.
+    pub const ALL: Self = Self {
+        local_write: true,
+        remote_write: true,
+        remote_read: true,
+        remote_atomic: true,
+        flush: Placement { global: true, persistent: false },
+        bind_windows: true,
+        on_demand: false,
+    };
 }
 
 /// What to register.
@@ -50,6 +68,8 @@ pub struct Mr {
     handle: u32,
     home: Option<Weak<Context>>,
     gate: RwLock<Option<Registered>>,
+    /// Windows bound to it. It grows under the gate held shared.
+    windows: AtomicUsize,
 }
 
 /// What a key stands for.
@@ -73,6 +93,8 @@ enum Backing {
     DmaBuf(DmaBuf),
     /// Memory of another process.
     Foreign(Foreign),
+    /// Zeros, which stay what they are.
+    Null,
 }
 
 impl Registered {
@@ -112,7 +134,7 @@ impl Registered {
         match &self.backing {
             Backing::DmaBuf(buffer) => buffer.accessed(write, || f(addr)),
             Backing::Foreign(foreign) => foreign.accessed(addr, len, write, f),
-            Backing::Program | Backing::Dm { .. } => f(addr),
+            Backing::Program | Backing::Dm { .. } | Backing::Null => f(addr),
         }
     }
 
@@ -124,26 +146,6 @@ impl Registered {
     }
 }
 
-/// All regions of the process, by key.
-#[derive(Debug)]
-pub(crate) struct MrTable {
-    slots: RwLock<Slots>,
-}
-
-#[derive(Debug)]
-struct Slots {
-    regions: Vec<Slot>,
-    free: Vec<u32>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    tag: u8,
-    region: Option<Arc<Mr>>,
-}
-
-static TABLE: MrTable = MrTable { slots: RwLock::new(Slots { regions: Vec::new(), free: Vec::new() }) };
-
 impl Mr {
     /// Registers `init` in `pd`. Touches no page: it checks that the range is mapped and permits what is asked.
     ///
@@ -153,7 +155,7 @@ impl Mr {
     /// when all keys are taken.
     pub fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
         check(&init)?;
-        TABLE.insert(pd, init, Backing::Program, None)
+        Self::insert(pd, init, Backing::Program, None)
     }
 
     /// Registers `length` bytes of device memory from `offset` on; addresses count from 0 (ibv_reg_dm_mr(3)).
@@ -177,7 +179,7 @@ impl Mr {
         // A region of no byte is possible here.
         check(&MrInit { addr: dm.addr(), length: dm.len(), ..init })?;
         dm.hold();
-        TABLE.insert(pd, init, Backing::Dm { dm: dm.clone(), offset }, None).inspect_err(|_| dm.release())
+        Self::insert(pd, init, Backing::Dm { dm: dm.clone(), offset }, None).inspect_err(|_| dm.release())
     }
 
     /// A region of another process on device memory of it. `init.addr` is the offset there.
@@ -190,7 +192,7 @@ impl Mr {
         check(&init)?;
         dm.hold();
         let backing = Backing::Dm { dm: dm.clone(), offset };
-        TABLE.insert(pd, init, backing, Some(handle)).inspect_err(|_| dm.release())
+        Self::insert(pd, init, backing, Some(handle)).inspect_err(|_| dm.release())
     }
 
     /// A region of memory of another process.
@@ -203,7 +205,7 @@ impl Mr {
         if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
             return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
         }
-        TABLE.insert(pd, init, Backing::Foreign(memory), Some(handle))
+        Self::insert(pd, init, Backing::Foreign(memory), Some(handle))
     }
 
     /// Ends what an import has made (ibv_unimport_mr(3)): the region of another context goes on to exist.
@@ -238,7 +240,34 @@ impl Mr {
         let buffer = DmaBuf::map(fd, offset, length, access.local_write)?;
         let init = MrInit { addr: buffer.addr(), length, iova, access };
         check(&init)?;
-        TABLE.insert(pd, init, Backing::DmaBuf(buffer), None)
+        Self::insert(pd, init, Backing::DmaBuf(buffer), None)
+    }
+
+    /// A region of no memory: reading gives zeros, and what is written is lost. Only its local key is of use
+    /// (ibv_alloc_null_mr(3)).
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when all keys are taken, or when there is no room for zeros in the address space.
+    pub fn null(pd: &Arc<Pd>) -> Result<Arc<Self>> {
+        let access = MrAccess { local_write: true, ..MrAccess::default() };
+        let init = MrInit { addr: null::zeros()?, length: u64::MAX, iova: 0, access };
+        Self::insert(pd, init, Backing::Null, None)
+    }
+
+    /// Gives a region its key, and a handle unless it has the one of another process.
+    fn insert(pd: &Arc<Pd>, init: MrInit, backing: Backing, handle: Option<u32>) -> Result<Arc<Self>> {
+        let mr = MrTable::global().insert_region(|key| {
+            let registered = Registered { init, pd: pd.clone(), backing, imported: handle.is_some() };
+            Arc::new_cyclic(|this| {
+                let home = handle.is_none().then(|| Arc::downgrade(pd.context()));
+                let handle = handle.unwrap_or_else(|| pd.context().handles().add_mr(this.clone()));
+                registered.publish(key, handle, home.as_ref());
+                let gate = RwLock::new(Some(registered));
+                Self { key, handle, home, gate, windows: AtomicUsize::new(0) }
+            })
+        })?;
+        pd.hold();
+        Ok(mr)
     }
 
     /// What it is registered as at present.
@@ -268,44 +297,217 @@ impl Mr {
     /// touches the memory as it was registered before. After an error the region is what it was.
     ///
     /// # Errors
-    /// As [`Mr::register`]; [`Error::Invalid`] for a region that is deregistered; [`Error::Busy`] when another process is
-    /// in the middle of an access and doesn't end it within a second.
+    /// As [`Mr::register`]; [`Error::Invalid`] for a region that is deregistered or of no memory; [`Error::Busy`] while a
+    /// window is bound to it, and when another process is in the middle of an access and doesn't end it within a second.
     pub fn reregister(&self, pd: Option<&Arc<Pd>>, init: MrInit) -> Result<()> {
         check(&init)?;
+        self.check_unbound()?;
         shm::revoke_region(self.key)?;
         let mut gate = self.gate.write();
         let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
         let placed = |init: &MrInit| (init.addr, init.length, init.iova);
-        if !matches!(registered.backing, Backing::Program) && placed(&init) != placed(&registered.init) {
-            drop(gate);
-            return invalid!("the region isn't one of plain memory: it keeps its translation");
-        }
-        registered.init = init;
-        if let Some(pd) = pd {
-            pd.hold();
-            std::mem::replace(&mut registered.pd, pd.clone()).release();
+        let changed = match registered.backing {
+            Backing::Null => invalid!("a null memory region stays what it is"),
+            Backing::Dm { .. } | Backing::DmaBuf(_) | Backing::Foreign(_)
+                if placed(&init) != placed(&registered.init) =>
+            {
+                invalid!("the region isn't one of plain memory: it keeps its translation")
+            }
+            _ => self.check_unbound(),
+        };
+        if changed.is_ok() {
+            registered.init = init;
+            if let Some(pd) = pd {
+                pd.hold();
+                std::mem::replace(&mut registered.pd, pd.clone()).release();
+            }
         }
         registered.publish(self.key, self.handle, self.home.as_ref());
-        Ok(())
+        changed
     }
 
     /// Ends the registration (ibv_dereg_mr(3)). When this returns, nothing touches the memory through the region.
     ///
     /// # Errors
-    /// [`Error::Busy`] when another process is in the middle of an access and doesn't end it within a second: the region
-    /// stays.
+    /// [`Error::Busy`] while a window is bound to it, and when another process is in the middle of an access and doesn't
+    /// end it within a second: the region stays.
     pub fn deregister(&self) -> Result<()> {
+        self.check_unbound()?;
         shm::revoke_region(self.key)?;
+        let mut gate = self.gate.write();
+        if let (Err(busy), Some(registered)) = (self.check_unbound(), gate.as_ref()) {
+            registered.publish_to_peers(self.key);
+            return Err(busy);
+        }
         // The gate isn't held while the table is locked.
-        let registered = self.gate.write().take();
+        let registered = gate.take();
+        drop(gate);
         if let Some(registered) = registered {
-            TABLE.remove(self.key);
+            MrTable::global().remove(self.key);
             if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
                 home.handles().remove(self.handle);
             }
             registered.end();
         }
         Ok(())
+    }
+
+    fn check_unbound(&self) -> Result<()> {
+        match self.windows.load(Ordering::Acquire) {
+            0 => Ok(()),
+            n => Err(Error::Busy(format!("{n} memory windows are bound to the region"))),
+        }
+    }
+
+    /// Does it belong to this domain?
+    pub(super) fn is_of(&self, pd: &Pd) -> bool {
+        self.gate.read_recursive().as_ref().is_some_and(|registered| registered.pd.id() == pd.id())
+    }
+
+    /// Counts a window of `pd` that is bound to it.
+    ///
+    /// # Errors
+    /// Why it may not be (IBTA 10.6.7.2, C10-72 to C10-75).
+    pub(super) fn hold_window(&self, pd: &Pd, bind: &BindMw) -> std::result::Result<(), &'static str> {
+        let gate = self.gate.read_recursive();
+        let Some(Registered { init, pd: own, .. }) = gate.as_ref() else {
+            return Err("the memory region is deregistered");
+        };
+        if own.id() != pd.id() {
+            return Err("the memory region is of another protection domain than the window");
+        }
+        if !init.access.bind_windows {
+            return Err("the memory region is registered without IBV_ACCESS_MW_BIND");
+        }
+        if (bind.access.remote_write || bind.access.remote_atomic) && !init.access.local_write {
+            return Err("remote write or atomic access to a memory region without local write access");
+        }
+        if translate(init, bind.va, bind.length).is_none() {
+            return Err("the window isn't inside the memory region");
+        }
+        self.windows.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Undoes [`Mr::hold_window`].
+    pub(super) fn release_window(&self) {
+        self.windows.fetch_sub(1, Ordering::Release);
+    }
+
+    /// As [`MrTable::local`].
+    pub(super) fn local(
+        &self,
+        pd: u32,
+        sge: &Sge,
+        write: bool,
+        f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
+    ) -> std::result::Result<(), ()> {
+        let length = u64::from(sge.length);
+        self.find_local(pd, sge, write, |registered, addr| match registered.backing {
+            // What is written there is lost.
+            Backing::Null if write => Ok(()),
+            _ => registered.accessed(addr, length, write, f),
+        })
+    }
+
+    /// As [`MrTable::is_listed`].
+    pub(super) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, ()> {
+        let mut listed = true;
+        self.find_local(pd, sge, false, |registered, _| {
+            listed = registered.is_listed();
+            Ok(())
+        })?;
+        Ok(listed)
+    }
+
+    /// Runs `f` with the address of `sge`, which `f` touches by [`Registered::accessed`] only.
+    fn find_local(
+        &self,
+        pd: u32,
+        sge: &Sge,
+        write: bool,
+        f: impl FnOnce(&Registered, u64) -> std::result::Result<(), copy::Fault>,
+    ) -> std::result::Result<(), ()> {
+        let gate = self.gate.read_recursive();
+        let registered = gate.as_ref().ok_or(())?;
+        let Registered { init, pd: own, backing, .. } = registered;
+        if own.id() != pd || (write && !init.access.local_write) {
+            return Err(());
+        }
+        let addr = match backing {
+            Backing::Null => init.addr,
+            _ => translate(init, sge.addr, u64::from(sge.length)).ok_or(())?,
+        };
+        f(registered, addr).map_err(|copy::Fault| ())
+    }
+
+    /// As [`MrTable::remote`], for who belongs to `pd`; by way of a window, which has the rights, with `by_window`.
+    /// Without `f` it is only checked.
+    pub(super) fn remote<R>(
+        &self,
+        (pd, by_window): (u32, bool),
+        (va, len): (u64, u64),
+        access: RemoteAccess,
+        f: Option<impl FnOnce(u64) -> std::result::Result<R, copy::Fault>>,
+    ) -> std::result::Result<Option<R>, RemoteError> {
+        let gate = self.gate.read_recursive();
+        let registered = gate.as_ref().ok_or(RemoteError::Access)?;
+        let Registered { init, pd: own, backing, .. } = registered;
+        let (rights, write) = (init.access, access != RemoteAccess::Read);
+        let allowed = match access {
+            _ if by_window => rights.bind_windows && (!write || rights.local_write),
+            RemoteAccess::Read => rights.remote_read,
+            RemoteAccess::Write | RemoteAccess::Store => rights.remote_write,
+            RemoteAccess::Atomic => rights.remote_atomic,
+            RemoteAccess::Flush(placement) => placement.is_within(rights.flush),
+        };
+        if own.id() != pd || !allowed {
+            return Err(RemoteError::Access);
+        }
+        let addr = translate(init, va, len).ok_or(RemoteError::Access)?;
+        let Some(f) = f else { return Ok(None) };
+        let done = match (backing, access) {
+            // Atomics are instructions of the process that has the memory.
+            (Backing::Foreign(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(copy::Fault),
+            // Nothing is copied; imported regions don't have the right.
+            (_, RemoteAccess::Flush(_)) => f(addr),
+            _ => registered.accessed(addr, len, write, f),
+        };
+        done.map(Some).map_err(|copy::Fault| RemoteError::Operational)
+    }
+
+    /// Address and length in requests.
+    pub(super) fn range(&self) -> Option<(u64, u64)> {
+        let gate = self.gate.read_recursive();
+        gate.as_ref().map(|registered| (registered.init.iova, registered.init.length))
+    }
+
+    /// The program address of `sge`, whose pages an access would bring in.
+    ///
+    /// # Errors
+    /// As [`super::Prefetch::run`].
+    pub(super) fn pageable(&self, pd: &Pd, sge: &Sge, write: bool) -> Result<u64> {
+        let key = self.key;
+        let gate = self.gate.read_recursive();
+        let Some(registered) = gate.as_ref().filter(|registered| registered.init.access.on_demand) else {
+            return Err(Error::NotFound(format!("lkey {key:#x} isn't that of an on-demand memory region")));
+        };
+        if registered.pd.id() != pd.id() {
+            return Err(Error::Permission(format!("lkey {key:#x} is of another protection domain")));
+        }
+        if write && !registered.init.access.local_write {
+            return Err(Error::Permission(format!("the region of lkey {key:#x} may not be written")));
+        }
+        translate(&registered.init, sge.addr, u64::from(sge.length)).ok_or_else(|| {
+            Error::Fault(format!("{:#x}+{:#x} isn't inside the memory region", sge.addr, sge.length))
+        })
+    }
+
+    /// Lists it in this process's directory.
+    pub(super) fn publish(&self) {
+        if let Some(registered) = &*self.gate.read_recursive() {
+            registered.publish_to_peers(self.key);
+        }
     }
 }
 
@@ -324,6 +526,17 @@ fn check(init: &MrInit) -> Result<()> {
     if a.flush.persistent && !persist::outlives_power(init.addr, init.length) {
         return invalid!("what isn't a shared mapping of a file on a disk can't be flushed to persistence");
     }
+    let implicit = init.addr == 0 && init.length == u64::MAX;
+    if a.on_demand && implicit && init.iova != 0 {
+        return invalid!("the whole address space begins at 0, not at {:#x}", init.iova);
+    }
+    if init.length > MAX_MR_SIZE && !(a.on_demand && implicit) {
+        return invalid!("a memory region of {:#x} bytes: at most {MAX_MR_SIZE:#x}", init.length);
+    }
+    if a.on_demand {
+        // What is there is found out at each access.
+        return Ok(());
+    }
     let writable = a.local_write;
     match crate::mem::mappings_permit(init.addr, init.length, writable) {
         Ok(true) => Ok(()),
@@ -338,204 +551,6 @@ fn check(init: &MrInit) -> Result<()> {
     }
 }
 
-impl MrTable {
-    /// The process's table.
-    pub(crate) fn global() -> &'static Self {
-        &TABLE
-    }
-
-    /// Gives a region its key, and a handle unless it has the one of another process.
-    fn insert(&self, pd: &Arc<Pd>, init: MrInit, backing: Backing, handle: Option<u32>) -> Result<Arc<Mr>> {
-        let mut slots = self.slots.write();
-        let index = match slots.free.pop() {
-            Some(index) => index as usize,
-            None if slots.regions.len() < MAX_MR => {
-                slots.regions.push(Slot { tag: 0, region: None });
-                slots.regions.len() - 1
-            }
-            None => return Err(Error::NoMemory(format!("{MAX_MR} memory regions are registered"))),
-        };
-        let slot = &mut slots.regions[index];
-        slot.tag = slot.tag.wrapping_add(1);
-        // Index 0 would give keys that look like small integers; keys start at 0x101.
-        let key = (index as u32 + 1) << 8 | u32::from(slot.tag);
-        let registered = Registered { init, pd: pd.clone(), backing, imported: handle.is_some() };
-        let mr = Arc::new_cyclic(|this| {
-            let home = handle.is_none().then(|| Arc::downgrade(pd.context()));
-            let handle = handle.unwrap_or_else(|| pd.context().handles().add_mr(this.clone()));
-            registered.publish(key, handle, home.as_ref());
-            Mr { key, handle, home, gate: RwLock::new(Some(registered)) }
-        });
-        slot.region = Some(mr.clone());
-        pd.hold();
-        Ok(mr)
-    }
-
-    /// Lists all regions in a directory that was made after them.
-    pub(crate) fn publish_all(&self) {
-        let slots = self.slots.read();
-        for mr in slots.regions.iter().filter_map(|slot| slot.region.as_ref()) {
-            if let Some(registered) = &*mr.gate.read_recursive() {
-                registered.publish_to_peers(mr.key);
-            }
-        }
-    }
-
-    fn remove(&self, key: u32) {
-        let index = (key >> 8) - 1;
-        let mut slots = self.slots.write();
-        // A directory that was just made may have listed it meanwhile; nobody knows of that directory yet.
-        shm::withdraw_region(key);
-        let region = slots.regions[index as usize].region.take();
-        slots.free.push(index);
-        drop(slots);
-        drop(region);
-    }
-
-    fn lookup(&self, key: u32) -> Option<Arc<Mr>> {
-        let index = (key >> 8).checked_sub(1)? as usize;
-        let slots = self.slots.read();
-        let region = slots.regions.get(index)?.region.as_ref()?;
-        (region.key == key).then(|| region.clone())
-    }
-
-    /// Address and length of the region with this remote key.
-    pub(crate) fn range(&self, rkey: u32) -> Option<(u64, u64)> {
-        let mr = self.lookup(rkey)?;
-        let gate = mr.gate.read_recursive();
-        gate.as_ref().map(|registered| (registered.init.iova, registered.init.length))
-    }
-
-    /// Keeps the table still over a fork.
-    pub(crate) fn freeze(&self) {
-        std::mem::forget(self.slots.write());
-    }
-
-    /// Undoes `freeze`.
-    ///
-    /// # Safety
-    /// This thread, or in a child its original, has frozen the table.
-    pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: locked by `freeze`, says the caller.
-        unsafe { self.slots.force_unlock_write() };
-    }
-
-    /// Runs `f` with the program address of `sge`, while the region can't be revoked.
-    ///
-    /// # Errors
-    /// `Err(())` when the local key, its domain, range or rights don't allow it, or when `f` says so.
-    pub(crate) fn local(
-        &self,
-        pd: u32,
-        sge: &Sge,
-        write: bool,
-        f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
-    ) -> std::result::Result<(), ()> {
-        let length = u64::from(sge.length);
-        self.find_local(pd, sge, write, |registered, addr| registered.accessed(addr, length, write, f))
-    }
-
-    /// Runs `f` with the region of `sge` and the address in it, which `f` doesn't touch.
-    fn find_local(
-        &self,
-        pd: u32,
-        sge: &Sge,
-        write: bool,
-        f: impl FnOnce(&Registered, u64) -> std::result::Result<(), copy::Fault>,
-    ) -> std::result::Result<(), ()> {
-        if sge.length == 0 {
-            return Ok(());
-        }
-        let mr = self.lookup(sge.lkey).ok_or(())?;
-        let gate = mr.gate.read_recursive();
-        let registered = gate.as_ref().ok_or(())?;
-        let Registered { init, pd: own, .. } = registered;
-        if own.id() != pd || (write && !init.access.local_write) {
-            return Err(());
-        }
-        let addr = translate(init, sge.addr, u64::from(sge.length)).ok_or(())?;
-        f(registered, addr).map_err(|copy::Fault| ())
-    }
-
-    /// Whether a peer's process may read what `sge` names at its address.
-    ///
-    /// # Errors
-    /// As [`MrTable::local`], for reading.
-    pub(crate) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, ()> {
-        let mut listed = true;
-        self.find_local(pd, sge, false, |registered, _| {
-            listed = registered.is_listed();
-            Ok(())
-        })?;
-        Ok(listed)
-    }
-
-    /// Runs `f` with the program address of a remote peer's range, while the region can't be revoked.
-    ///
-    /// # Errors
-    /// [`RemoteError::Access`] when key, domain, range or rights don't allow it; [`RemoteError::Operational`] when
-    /// the memory behind it is gone.
-    pub(crate) fn remote<R>(
-        &self,
-        pd: u32,
-        rkey: u32,
-        va: u64,
-        len: u64,
-        access: RemoteAccess,
-        f: impl FnOnce(u64) -> std::result::Result<R, copy::Fault>,
-    ) -> std::result::Result<R, RemoteError> {
-        let write = access != RemoteAccess::Read;
-        self.find_remote(pd, rkey, va, len, access, |registered, addr| match (&registered.backing, access) {
-            // Atomics are instructions of the process that has the memory.
-            (Backing::Foreign(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(copy::Fault),
-            // Nothing is copied; imported regions don't have the right.
-            (_, RemoteAccess::Flush(_)) => f(addr),
-            _ => registered.accessed(addr, len, write, f),
-        })
-    }
-
-    /// Whether a remote peer may do `access` to a range.
-    ///
-    /// # Errors
-    /// [`RemoteError::Access`] when it may not.
-    pub(crate) fn check_remote(
-        &self,
-        pd: u32,
-        rkey: u32,
-        va: u64,
-        len: u64,
-        access: RemoteAccess,
-    ) -> std::result::Result<(), RemoteError> {
-        self.find_remote(pd, rkey, va, len, access, |_, _| Ok(()))
-    }
-
-    fn find_remote<R>(
-        &self,
-        pd: u32,
-        rkey: u32,
-        va: u64,
-        len: u64,
-        access: RemoteAccess,
-        f: impl FnOnce(&Registered, u64) -> std::result::Result<R, copy::Fault>,
-    ) -> std::result::Result<R, RemoteError> {
-        let mr = self.lookup(rkey).ok_or(RemoteError::Access)?;
-        let gate = mr.gate.read_recursive();
-        let registered = gate.as_ref().ok_or(RemoteError::Access)?;
-        let Registered { init, pd: own, .. } = registered;
-        let allowed = match access {
-            RemoteAccess::Read => init.access.remote_read,
-            RemoteAccess::Write | RemoteAccess::Store => init.access.remote_write,
-            RemoteAccess::Atomic => init.access.remote_atomic,
-            RemoteAccess::Flush(placement) => placement.is_within(init.access.flush),
-        };
-        if own.id() != pd || !allowed {
-            return Err(RemoteError::Access);
-        }
-        let addr = translate(init, va, len).ok_or(RemoteError::Access)?;
-        f(registered, addr).map_err(|copy::Fault| RemoteError::Operational)
-    }
-}
-
 /// The program address of `len` bytes at `va` of the region, if they lie inside it.
 fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
     let offset = va.checked_sub(init.iova)?;
@@ -546,13 +561,7 @@ fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const RW: MrAccess = MrAccess {
-        local_write: true,
-        remote_write: true,
-        remote_read: true,
-        remote_atomic: true,
-        flush: Placement { global: true, persistent: false },
-    };
+    const RW: MrAccess = MrAccess::ALL;
 
     fn init(addr: u64, length: u64, access: MrAccess) -> MrInit {
         MrInit { addr, length, iova: addr, access }

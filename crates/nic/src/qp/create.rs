@@ -15,7 +15,7 @@ use crate::xrc::Domain;
 use ferroce_proto::QpState;
 use ferroce_wire::Service;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of payload that may be posted inline.
@@ -49,6 +49,8 @@ pub struct QpInit {
     /// Comes back with events.
     pub cookie: usize,
 }
+
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl Qp {
     /// A new QP in RESET.
@@ -85,6 +87,7 @@ impl Qp {
                 sq_sig_all,
                 cookie,
                 generation: engine.generation(),
+                serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
                 engine,
                 rq: Mutex::new(rq),
                 inner: Mutex::new(Inner {

@@ -8,14 +8,15 @@ use crate::counter::CountedOp;
 use crate::cq::{Network, Wc};
 use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
-use crate::mem::{MrTable, atomic, copy, persist};
+use crate::mem::{KeyUser, MrTable, atomic, copy, persist};
 use crate::packet::{Grh, PacketMeta};
 use crate::shm::{self, Link, Peer, Purpose, Sent};
 use crate::tap::Direction;
 use crate::udp::PushError;
 use ferroce_proto::{
-    AtomicOp, Completion, Data, Env, Instant, Payload, PlaceError, Placement, QpEvent, QpState, RecvWqe,
-    RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, Violation, WcOpcode, WcStatus,
+    AtomicOp, BindMw, Completion, Data, Env, Instant, Payload, PlaceError, Placement, QpEvent, QpState,
+    RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, Violation, WcOpcode,
+    WcStatus,
 };
 use ferroce_wire::{Bth, Headers, Opcode, Service};
 use std::sync::Arc;
@@ -138,13 +139,13 @@ impl<'a> QpEnv<'a> {
         len: usize,
         source: Source<'_>,
     ) -> Result<(), TransmitError> {
-        let (pd, engine) = (self.pd(), self.qp.engine);
+        let (by, engine) = (self.key_user(), self.qp.engine);
         let by_reference = self.listed && len >= REFERENCE && link.peer_fetches() && !engine.has_capture();
-        let pieces = if by_reference { references(pd, source)? } else { None };
+        let pieces = if by_reference { references(by.pd, source)? } else { None };
         let sent = match pieces {
             Some(pieces) => link.send_reference(headers, meta, &pieces),
             None => link.send(headers, meta, len, |ring| {
-                fill_ring(pd, source, ring)?;
+                fill_ring(by, source, ring)?;
                 if engine.has_capture() {
                     engine.show_message(Direction::Out, headers, &ring.to_vec(), meta);
                 }
@@ -178,6 +179,10 @@ impl<'a> QpEnv<'a> {
         self.target.selected.as_ref().map_or(self.qp.pd.id(), |srq| srq.pd().id())
     }
 
+    fn key_user(&self) -> KeyUser {
+        KeyUser { pd: self.pd(), qp: self.qp.serial }
+    }
+
     fn wc(&self, completion: Completion) -> Wc {
         let network = |meta: &PacketMeta| if meta.src.is_ipv4() { Network::Ipv4 } else { Network::Ipv6 };
         let network = self.meta.as_ref().filter(|_| completion.grh).map(network);
@@ -209,7 +214,7 @@ impl Env for QpEnv<'_> {
         source: Source<'_>,
         to: Option<&Arc<Ah>>,
     ) -> Result<(), TransmitError> {
-        let pd = self.pd();
+        let by = self.key_user();
         let len = source_len(&source);
         let of_ah = to.map(|ah| ah.path_to(self.qp.engine, headers.bth.dest_qp));
         let Some(path) = of_ah.as_ref().map_or(self.path, Option::as_ref) else {
@@ -226,7 +231,7 @@ impl Env for QpEnv<'_> {
                     self.work.blocked = true;
                     return Err(TransmitError::Blocked);
                 }
-                match batch.packet(dest, headers, len, |buf| fill(pd, ahead, source, buf)) {
+                match batch.packet(dest, headers, len, |buf| fill(by, ahead, source, buf)) {
                     Err(PushError::Fill(error)) => Err(error),
                     Err(error) => {
                         tracing::warn!(qpn = self.qp.qpn, %error, "a packet can't be built");
@@ -242,7 +247,7 @@ impl Env for QpEnv<'_> {
                     return Err(TransmitError::Blocked);
                 }
                 let mut payload = vec![0; len];
-                fill(pd, ahead, source, &mut payload)?;
+                fill(by, ahead, source, &mut payload)?;
                 let record = Record { headers: *headers, payload, meta: meta.of_packet(headers, len) };
                 self.qp.engine.show_local(&record);
                 peer.inbox.push(record);
@@ -351,7 +356,7 @@ impl Env for QpEnv<'_> {
         len: u64,
         access: RemoteAccess,
     ) -> Result<(), RemoteError> {
-        MrTable::global().check_remote(self.pd(), rkey, va, len, access)
+        MrTable::global().check_remote(self.key_user(), rkey, va, len, access)
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64, payload: &RxPayload<'_>) -> Result<(), RemoteError> {
@@ -361,7 +366,8 @@ impl Env for QpEnv<'_> {
             copied = payload.copy_to(0, addr, len);
             copied.map_err(|_| copy::Fault)
         };
-        let written = MrTable::global().remote(self.pd(), rkey, va, len as u64, RemoteAccess::Write, copy);
+        let written =
+            MrTable::global().remote(self.key_user(), rkey, va, len as u64, RemoteAccess::Write, copy);
         if copied == Err(PlaceError::Lost) { Err(RemoteError::Lost) } else { written }
     }
 
@@ -370,7 +376,7 @@ impl Env for QpEnv<'_> {
             AtomicOp::Store { .. } => RemoteAccess::Store,
             _ => RemoteAccess::Atomic,
         };
-        MrTable::global().remote(self.pd(), rkey, va, 8, access, |addr| atomic::execute(addr, op))
+        MrTable::global().remote(self.key_user(), rkey, va, 8, access, |addr| atomic::execute(addr, op))
     }
 
     fn flush_remote(
@@ -381,16 +387,19 @@ impl Env for QpEnv<'_> {
     ) -> Result<(), RemoteError> {
         let table = MrTable::global();
         let (va, len) = range.or_else(|| table.range(rkey)).ok_or(RemoteError::Access)?;
-        table.remote(self.pd(), rkey, va, len, RemoteAccess::Flush(placement), |addr| {
+        table.remote(self.key_user(), rkey, va, len, RemoteAccess::Flush(placement), |addr| {
             // What the QP has written was copied before this packet was looked at.
             fence(Ordering::SeqCst);
             if placement.persistent && len > 0 { persist::write_back(addr, len) } else { Ok(()) }
         })
     }
 
-    fn invalidate(&mut self, _rkey: u32) -> Result<(), RemoteError> {
-        // Only memory windows can be invalidated by a peer or a work request; a region can't.
-        Err(RemoteError::Access)
+    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError> {
+        MrTable::global().invalidate(self.key_user(), rkey).map_err(|()| RemoteError::Access)
+    }
+
+    fn bind_window(&mut self, bind: &BindMw) -> Result<(), ()> {
+        MrTable::global().bind(self.key_user(), bind)
     }
 
     fn retire(&mut self, wr: &SendWr<Arc<Ah>>, status: WcStatus) {

@@ -61,6 +61,8 @@ pub struct Qp {
     sq_sig_all: bool,
     cookie: usize,
     generation: u32,
+    /// Unlike that of any other QP of the process's life.
+    serial: u64,
     engine: &'static Engine,
     rq: Mutex<RecvQueue>,
     inner: Mutex<Inner>,

@@ -1,6 +1,6 @@
 //! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
 
-use crate::mem::{MrTable, copy};
+use crate::mem::{KeyUser, MrTable, copy};
 use crate::shm::{MAX_PIECES, Piece, Pieces, RingBytes, ShmPayload};
 use ferroce_proto::{Payload, PlaceError, RemoteAccess, Sge, Source, TransmitError};
 
@@ -177,7 +177,7 @@ pub(super) fn references(pd: u32, source: Source<'_>) -> Result<Option<Pieces>, 
 }
 
 /// Fills a record's payload with the one that `source` names.
-pub(super) fn fill_ring(pd: u32, source: Source<'_>, ring: &RingBytes<'_>) -> Result<(), TransmitError> {
+pub(super) fn fill_ring(by: KeyUser, source: Source<'_>, ring: &RingBytes<'_>) -> Result<(), TransmitError> {
     let table = MrTable::global();
     match source {
         Source::None => Ok(()),
@@ -188,11 +188,11 @@ pub(super) fn fill_ring(pd: u32, source: Source<'_>, ring: &RingBytes<'_>) -> Re
         Source::Local { sges, offset, len } => pieces(sges, offset, len as usize)
             .try_for_each(|(piece, at)| {
                 let len = piece.length as usize;
-                table.local(pd, &piece, false, |addr| ring.copy_from(at, addr, len))
+                table.local(by.pd, &piece, false, |addr| ring.copy_from(at, addr, len))
             })
             .map_err(|()| TransmitError::Local),
         Source::Remote { rkey, va, len } => table
-            .remote(pd, rkey, va, u64::from(len), RemoteAccess::Read, |addr| {
+            .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| {
                 ring.copy_from(0, addr, len as usize)
             })
             .map_err(TransmitError::Remote),
@@ -201,7 +201,7 @@ pub(super) fn fill_ring(pd: u32, source: Source<'_>, ring: &RingBytes<'_>) -> Re
 
 /// Fills `buf` with the payload that `source` names.
 pub(super) fn fill(
-    pd: u32,
+    by: KeyUser,
     ahead: &mut ReadAhead,
     source: Source<'_>,
     buf: &mut [u8],
@@ -213,10 +213,10 @@ pub(super) fn fill(
             Ok(())
         }
         Source::Local { sges, offset, .. } => {
-            ahead.read(pd, sges, offset, buf).map_err(|()| TransmitError::Local)
+            ahead.read(by.pd, sges, offset, buf).map_err(|()| TransmitError::Local)
         }
         Source::Remote { rkey, va, len } => MrTable::global()
-            .remote(pd, rkey, va, u64::from(len), RemoteAccess::Read, |addr| copy::read(addr, buf))
+            .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| copy::read(addr, buf))
             .map_err(TransmitError::Remote),
     }
 }

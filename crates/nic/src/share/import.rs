@@ -118,7 +118,6 @@ pub(crate) fn to_bits(access: MrAccess) -> u16 {
     all.iter().enumerate().map(|(i, &has)| u16::from(has) << i).sum()
 }
 
-#[allow(clippy::needless_update)] // other rights concern the region's own process
 fn of_bits(bits: u16) -> MrAccess {
     let has = |i: u32| bits >> i & 1 == 1;
     MrAccess {

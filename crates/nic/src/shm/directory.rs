@@ -244,7 +244,6 @@ mod tests {
             local_write: true,
             remote_read: region.0,
             remote_write: region.1,
-            remote_atomic: false,
             ..MrAccess::default()
         };
         own.publish_region(KEY, PD, &MrInit { addr: ADDR, iova: IOVA, length: LENGTH, access });

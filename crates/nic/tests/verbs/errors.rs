@@ -23,13 +23,7 @@ impl Pages {
     }
 
     fn register(&self, side: &Side) -> Arc<Mr> {
-        let access = MrAccess {
-            local_write: true,
-            remote_write: true,
-            remote_read: true,
-            remote_atomic: true,
-            flush: ferroce_nic::Placement { global: true, persistent: false },
-        };
+        let access = MrAccess::ALL;
         let init = MrInit { addr: self.0, length: Self::LEN, iova: self.0, access };
         Mr::register(&side.pd, init).unwrap()
     }

@@ -43,13 +43,7 @@ impl Side {
     pub fn of(pd: &Arc<Pd>, service: Service, bytes: usize, cq: Arc<Cq>, srq: Option<Arc<Srq>>) -> Self {
         let memory = vec![0u8; bytes].into_boxed_slice();
         let addr = memory.as_ptr() as u64;
-        let access = MrAccess {
-            local_write: true,
-            remote_write: true,
-            remote_read: true,
-            remote_atomic: true,
-            flush: ferroce_nic::Placement { global: true, persistent: false },
-        };
+        let access = MrAccess::ALL;
         let mr = Mr::register(pd, MrInit { addr, length: bytes as u64, iova: addr, access }).unwrap();
         let init = QpInit {
             service,

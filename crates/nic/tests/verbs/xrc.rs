@@ -5,8 +5,8 @@ use crate::pair::over_sockets;
 use crate::side::{Side, open};
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
-    Access, AsyncEvent, Completion, Context, Cq, Data, Error, Mr, MrAccess, MrInit, Pd, Placement, QpState,
-    RecvWqe, SendOp, SendWr, Service, Srq, SrqAttr, WcOpcode, WcStatus, XrcTarget, Xrcd,
+    Access, AsyncEvent, Completion, Context, Cq, Data, Error, Mr, MrAccess, MrInit, Pd, QpState, RecvWqe,
+    SendOp, SendWr, Service, Srq, SrqAttr, WcOpcode, WcStatus, XrcTarget, Xrcd,
 };
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -26,13 +26,7 @@ impl Receiver {
     fn new(xrcd: &Arc<Xrcd>, cookie: usize) -> Self {
         let (context, memory) = (xrcd.context(), vec![0; 1 << 18].into_boxed_slice());
         let (pd, addr) = (Pd::alloc(context).unwrap(), memory.as_ptr() as u64);
-        let access = MrAccess {
-            local_write: true,
-            remote_write: true,
-            remote_read: true,
-            remote_atomic: true,
-            flush: Placement::default(),
-        };
+        let access = MrAccess::ALL;
         let init = MrInit { addr, length: memory.len() as u64, iova: addr, access };
         let mr = Mr::register(&pd, init).unwrap();
         let cq = Cq::create(context, 64, None, 0).unwrap();

@@ -1,8 +1,8 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    AtomicOp, Completion, Env, PlaceError, Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr,
-    Sge, Source, TransmitError, WcStatus,
+    Access, AtomicOp, BindMw, Completion, Env, PlaceError, Placement, QpEvent, RecvWqe, RemoteAccess,
+    RemoteError, SendWr, Sge, Source, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation};
 use std::collections::{BTreeMap, VecDeque};
@@ -364,6 +364,19 @@ impl Env for Host {
         } else {
             self.regions.remove(&rkey).map(drop).ok_or(RemoteError::Access)
         }
+    }
+
+    /// The window's old key is the number by which the request names it.
+    fn bind_window(&mut self, bind: &BindMw) -> Result<(), ()> {
+        self.region(bind.lkey, bind.va, bind.length, |_| true).map_err(drop)?;
+        self.regions.remove(&(bind.window as u32));
+        if bind.length > 0 {
+            let Access { remote_read, remote_write, remote_atomic, .. } = bind.access;
+            let whole = Region::new(bind.va, bind.length);
+            let window = Region { local_write: false, remote_read, remote_write, remote_atomic, ..whole };
+            self.regions.insert(bind.rkey, window);
+        }
+        Ok(())
     }
 
     fn complete_send(&mut self, completion: Completion) {

@@ -1,8 +1,9 @@
 //! Messages of gigabytes, with payloads that are lengths only.
 
 use ferroce_proto::{
-    Access, AtomicOp, Completion, Data, Env, Instant, Payload, PlaceError, Placement, Qp, QpEvent, QpParams,
-    QpState, RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, WcStatus,
+    Access, AtomicOp, BindMw, Completion, Data, Env, Instant, Payload, PlaceError, Placement, Qp, QpEvent,
+    QpParams, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError,
+    WcStatus,
 };
 use ferroce_wire::{Headers, Service};
 
@@ -100,6 +101,10 @@ impl Env for Counter {
 
     fn invalidate(&mut self, _: u32) -> Result<(), RemoteError> {
         Err(RemoteError::Access)
+    }
+
+    fn bind_window(&mut self, _: &BindMw) -> Result<(), ()> {
+        Err(())
     }
 
     fn complete_send(&mut self, completion: Completion) {

@@ -17,4 +17,5 @@ mod rate;
 mod shared;
 mod transfer;
 mod unreliable;
+mod windows;
 mod xrc;

@@ -99,6 +99,7 @@ numbers! {
         IBV_WR_ATOMIC_CMP_AND_SWP = 5;
         IBV_WR_ATOMIC_FETCH_AND_ADD = 6;
         IBV_WR_LOCAL_INV = 7;
+        IBV_WR_BIND_MW = 8;
         IBV_WR_SEND_WITH_INV = 9;
         IBV_WR_ATOMIC_WRITE = 15;
 
@@ -131,6 +132,13 @@ numbers! {
         IBV_SRQ_MAX_WR = 1 << 0;
         IBV_SRQ_LIMIT = 1 << 1;
 
+        IBV_MW_TYPE_1 = 1;
+        IBV_MW_TYPE_2 = 2;
+
+        IBV_ADVISE_MR_ADVICE_PREFETCH = 0;
+        IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1;
+        IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2;
+
         IBV_REREG_MR_CHANGE_TRANSLATION = 1 << 0;
         IBV_REREG_MR_CHANGE_PD = 1 << 1;
         IBV_REREG_MR_CHANGE_ACCESS = 1 << 2;
@@ -138,6 +146,9 @@ numbers! {
         IBV_REREG_MR_ERR_CMD = -4;
     }
     u64: {
+        IBV_ODP_SUPPORT = 1 << 0;
+        IBV_ODP_SUPPORT_IMPLICIT = 1 << 1;
+
         IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0;
         IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1;
         IBV_QP_EX_WITH_SEND = 1 << 2;
@@ -177,7 +188,18 @@ numbers! {
         IBV_DEVICE_SYS_IMAGE_GUID = 1 << 11;
         IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12;
         IBV_DEVICE_SRQ_RESIZE = 1 << 13;
+        IBV_DEVICE_MEM_WINDOW = 1 << 17;
         IBV_DEVICE_XRC = 1 << 20;
+        IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24;
+
+        IBV_ADVISE_MR_FLAG_FLUSH = 1 << 0;
+
+        IBV_ODP_SUPPORT_SEND = 1 << 0;
+        IBV_ODP_SUPPORT_RECV = 1 << 1;
+        IBV_ODP_SUPPORT_WRITE = 1 << 2;
+        IBV_ODP_SUPPORT_READ = 1 << 3;
+        IBV_ODP_SUPPORT_ATOMIC = 1 << 4;
+        IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5;
 
         IBV_PORT_CM_SUP = 1 << 16;
         IBV_PORT_IP_BASED_GIDS = 1 << 26;

@@ -11,6 +11,7 @@ use super::{QpBlock, Work};
 use crate::abi::*;
 use crate::ah;
 use crate::call::{self, Outcome, Refusal, at, entry, put};
+use crate::memory;
 use crate::object::Headed;
 
 /// What a peer may be allowed.
@@ -68,8 +69,8 @@ fn attr_of(attr: &ibv_qp_attr, mask: c_int) -> Outcome<QpAttr> {
             .map_err(|_| Refusal::invalid(format!("path_mig_state {}", attr.path_mig_state)))?;
     }
     let access = attr.qp_access_flags;
-    let rights = IBV_ACCESS_LOCAL_WRITE | REMOTE_RIGHTS;
-    if has(IBV_QP_ACCESS_FLAGS) && access & !(rights | IBV_ACCESS_OPTIONAL_RANGE) != 0 {
+    // Programs pass on the flags of their regions; those of the peer's rights count.
+    if has(IBV_QP_ACCESS_FLAGS) && access & !(memory::KNOWN_ACCESS | IBV_ACCESS_OPTIONAL_RANGE) != 0 {
         return Err(Refusal::invalid(format!("qp_access_flags {access:#x}: unknown bits")));
     }
     to.access = nic::Access {

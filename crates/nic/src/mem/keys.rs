@@ -1,0 +1,246 @@
+//! The table of keys, of regions and windows alike.
+//!
+//! A key is an index into the table (24 bits) and a tag (8 bits) that changes at each reuse of the index, and whenever a
+//! window is bound.
+
+use super::copy;
+use super::mr::Mr;
+use super::mw::Mw;
+use crate::error::{Error, Result};
+use crate::shm;
+use ferroce_proto::{RemoteAccess, RemoteError, Sge};
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+/// Regions there may be at once.
+pub(crate) const MAX_MR: usize = 1 << 20;
+/// Windows there may be at once.
+pub(crate) const MAX_MW: usize = 1 << 20;
+
+/// Who uses a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KeyUser {
+    /// The protection domain's number.
+    pub(crate) pd: u32,
+    /// The QP's, unlike that of any other QP of the process's life.
+    pub(crate) qp: u64,
+}
+
+/// All regions and windows of the process, by key.
+#[derive(Debug)]
+pub(crate) struct MrTable {
+    slots: RwLock<Slots>,
+}
+
+#[derive(Debug)]
+struct Slots {
+    all: Vec<Slot>,
+    free: Vec<u32>,
+    regions: usize,
+    windows: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    tag: u8,
+    held: Option<Held>,
+}
+
+/// What an index stands for.
+#[derive(Clone, Debug)]
+pub(super) enum Held {
+    Region(Arc<Mr>),
+    Window(Arc<Mw>),
+}
+
+static TABLE: MrTable =
+    MrTable { slots: RwLock::new(Slots { all: Vec::new(), free: Vec::new(), regions: 0, windows: 0 }) };
+
+impl MrTable {
+    /// The process's table.
+    pub(crate) fn global() -> &'static Self {
+        &TABLE
+    }
+
+    /// Gives the region that `make` makes a key.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when there are as many as can be.
+    pub(super) fn insert_region(&self, make: impl FnOnce(u32) -> Arc<Mr>) -> Result<Arc<Mr>> {
+        let mut slots = self.slots.write();
+        if slots.regions == MAX_MR {
+            return Err(Error::NoMemory(format!("{MAX_MR} memory regions are registered")));
+        }
+        slots.regions += 1;
+        let (slot, key) = slots.take();
+        let mr = make(key);
+        slot.held = Some(Held::Region(mr.clone()));
+        Ok(mr)
+    }
+
+    /// Gives the window that `make` makes a key.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when there are as many as can be.
+    pub(super) fn insert_window(&self, make: impl FnOnce(u32) -> Arc<Mw>) -> Result<Arc<Mw>> {
+        let mut slots = self.slots.write();
+        if slots.windows == MAX_MW {
+            return Err(Error::NoMemory(format!("{MAX_MW} memory windows are allocated")));
+        }
+        slots.windows += 1;
+        let (slot, key) = slots.take();
+        let mw = make(key);
+        slot.held = Some(Held::Window(mw.clone()));
+        Ok(mw)
+    }
+
+    /// Lists all regions in a directory that was made after them.
+    pub(crate) fn publish_all(&self) {
+        for slot in &self.slots.read().all {
+            if let Some(Held::Region(mr)) = &slot.held {
+                mr.publish();
+            }
+        }
+    }
+
+    /// Frees the index of `key`; the next key there is another.
+    pub(super) fn remove(&self, key: u32) {
+        let index = (key >> 8) - 1;
+        let mut slots = self.slots.write();
+        // A directory that was just made may have listed it meanwhile; nobody knows of that directory yet.
+        shm::withdraw_region(key);
+        let slot = &mut slots.all[index as usize];
+        slot.tag = key as u8;
+        let held = slot.held.take();
+        match &held {
+            Some(Held::Region(_)) => slots.regions -= 1,
+            Some(Held::Window(_)) => slots.windows -= 1,
+            None => {}
+        }
+        slots.free.push(index);
+        drop(slots);
+        drop(held);
+    }
+
+    /// What has the index of `key`.
+    pub(super) fn at(&self, key: u32) -> Option<Held> {
+        let index = (key >> 8).checked_sub(1)? as usize;
+        self.slots.read().all.get(index)?.held.clone()
+    }
+
+    /// The region with this key.
+    pub(super) fn region(&self, key: u32) -> Option<Arc<Mr>> {
+        match self.at(key)? {
+            Held::Region(mr) if mr.key() == key => Some(mr),
+            _ => None,
+        }
+    }
+
+    /// Keeps the table still over a fork.
+    pub(crate) fn freeze(&self) {
+        std::mem::forget(self.slots.write());
+    }
+
+    /// Undoes `freeze`.
+    ///
+    /// # Safety
+    /// This thread, or in a child its original, has frozen the table.
+    pub(crate) unsafe fn thaw(&self) {
+        // SAFETY: locked by `freeze`, says the caller.
+        unsafe { self.slots.force_unlock_write() };
+    }
+
+    /// Runs `f` with the program address of `sge`, while the region can't be revoked. (What is written to a null region is
+    /// lost without `f`.)
+    ///
+    /// # Errors
+    /// `Err(())` when the local key, its domain, range or rights don't allow it, or when `f` says so.
+    pub(crate) fn local(
+        &self,
+        pd: u32,
+        sge: &Sge,
+        write: bool,
+        f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
+    ) -> std::result::Result<(), ()> {
+        if sge.length == 0 {
+            return Ok(());
+        }
+        self.region(sge.lkey).ok_or(())?.local(pd, sge, write, f)
+    }
+
+    /// Whether a peer's process may read what `sge` names at its address.
+    ///
+    /// # Errors
+    /// As [`MrTable::local`], for reading.
+    pub(crate) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, ()> {
+        self.region(sge.lkey).ok_or(())?.is_listed(pd, sge)
+    }
+
+    /// Address and length of the region with this remote key.
+    pub(crate) fn range(&self, rkey: u32) -> Option<(u64, u64)> {
+        self.region(rkey)?.range()
+    }
+
+    /// Runs `f` with the program address of a remote peer's range, while neither region nor window can be revoked.
+    ///
+    /// # Errors
+    /// [`RemoteError::Access`] when key, domain, range or rights don't allow it; [`RemoteError::Operational`] when
+    /// the memory behind it is gone.
+    pub(crate) fn remote<R>(
+        &self,
+        by: KeyUser,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+        f: impl FnOnce(u64) -> std::result::Result<R, copy::Fault>,
+    ) -> std::result::Result<R, RemoteError> {
+        self.find_remote(by, rkey, (va, len), access, Some(f))?.ok_or(RemoteError::Operational)
+    }
+
+    /// Whether a remote peer may do `access` to a range.
+    ///
+    /// # Errors
+    /// [`RemoteError::Access`] when it may not.
+    pub(crate) fn check_remote(
+        &self,
+        by: KeyUser,
+        rkey: u32,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> std::result::Result<(), RemoteError> {
+        let nothing = None::<fn(u64) -> std::result::Result<(), copy::Fault>>;
+        self.find_remote(by, rkey, (va, len), access, nothing).map(drop)
+    }
+
+    fn find_remote<R>(
+        &self,
+        by: KeyUser,
+        rkey: u32,
+        range: (u64, u64),
+        access: RemoteAccess,
+        f: Option<impl FnOnce(u64) -> std::result::Result<R, copy::Fault>>,
+    ) -> std::result::Result<Option<R>, RemoteError> {
+        match self.at(rkey) {
+            Some(Held::Region(mr)) if mr.key() == rkey => mr.remote((by.pd, false), range, access, f),
+            Some(Held::Window(mw)) => mw.remote(by, rkey, range, access, f),
+            _ => Err(RemoteError::Access),
+        }
+    }
+}
+
+impl Slots {
+    /// A free place with its next key. The caller fills it.
+    fn take(&mut self) -> (&mut Slot, u32) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.all.push(Slot { tag: 0, held: None });
+            self.all.len() as u32 - 1
+        });
+        let slot = &mut self.all[index as usize];
+        slot.tag = slot.tag.wrapping_add(1);
+        // Index 0 would give keys that look like small integers; keys start at 0x101.
+        let key = (index + 1) << 8 | u32::from(slot.tag);
+        (slot, key)
+    }
+}

@@ -1,0 +1,236 @@
+//! Memory windows (ibv_alloc_mw(3), IBTA 10.6.7.2): keys for a part of a region, given and taken back by work requests.
+//!
+//! A window has its place in the table of keys, as a region has; a bind changes the low 8 bits of its key. Whoever
+//! accesses memory through a window holds its gate shared and then the region's. A bind, an invalidation and `dealloc` take
+//! the window's gate exclusively: when they have returned, nothing touches memory through the window as it was.
+//! Other processes don't find windows in this one's directory: they send packets.
+
+use super::keys::{Held, KeyUser, MrTable};
+use super::{Mr, Pd, copy};
+use crate::error::{Error, Result, invalid};
+use ferroce_proto::{Access, BindMw, RemoteAccess, RemoteError};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How a window is bound and unbound (enum ibv_mw_type).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MwKind {
+    /// Bound by ibv_bind_mw(3), of use to every QP of the domain; unbound by binding no byte.
+    One,
+    /// Bound by a send request to one QP (type 2B), with a key that the program chooses; unbound by being invalidated.
+    Two,
+}
+
+/// A memory window (ibv_alloc_mw(3)).
+#[derive(Debug)]
+pub struct Mw {
+    /// Never used again, so that a request can't meet another window in its place.
+    number: u64,
+    kind: MwKind,
+    pd: Arc<Pd>,
+    gate: RwLock<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    rkey: u32,
+    bound: Option<Bound>,
+    freed: bool,
+}
+
+#[derive(Debug)]
+struct Bound {
+    region: Arc<Mr>,
+    /// First byte, in the region's address space.
+    va: u64,
+    length: u64,
+    /// Address of the first byte in RETHs.
+    base: u64,
+    access: Access,
+    /// Type 2: the QP that may use it.
+    qp: Option<u64>,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.region.release_window();
+    }
+}
+
+impl Mw {
+    /// A window of `pd` that isn't bound.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when there are as many as can be.
+    pub fn alloc(pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Self>> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mw = MrTable::global().insert_window(|rkey| {
+            let state = State { rkey, bound: None, freed: false };
+            Arc::new(Self { number, kind, pd: pd.clone(), gate: RwLock::new(state) })
+        })?;
+        pd.hold();
+        Ok(mw)
+    }
+
+    /// How it is bound.
+    #[must_use]
+    pub fn kind(&self) -> MwKind {
+        self.kind
+    }
+
+    /// Its key at present.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.gate.read_recursive().rkey
+    }
+
+    /// What a send request for a bind says: `length` bytes at `va` of `region` under the key `rkey`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a key that differs from the window's in more than its low 8 bits, or bytes of no region;
+    /// [`Error::Permission`] for a region of another domain.
+    pub fn bind_request(
+        &self,
+        rkey: u32,
+        region: Option<&Mr>,
+        (va, length): (u64, u64),
+        access: Access,
+        zero_based: bool,
+    ) -> Result<BindMw> {
+        let own = self.rkey();
+        if (rkey ^ own) >> 8 != 0 {
+            return invalid!("rkey {rkey:#x} for a window of key {own:#x}: only the low 8 bits may change");
+        }
+        match region {
+            None if va != 0 || length != 0 => return invalid!("a window on no memory region"),
+            Some(region) if !region.is_of(&self.pd) => {
+                let why = "the memory region is of another protection domain than the window";
+                return Err(Error::Permission(why.into()));
+            }
+            _ => {}
+        }
+        let lkey = region.map_or(0, Mr::key);
+        Ok(BindMw { window: self.number, rkey, lkey, va, length, access, zero_based })
+    }
+
+    /// Unbinds it and gives its key back (ibv_dealloc_mw(3)). When this returns, nothing touches memory through it.
+    pub fn dealloc(&self) {
+        let mut gate = self.gate.write();
+        let freed = std::mem::replace(&mut gate.freed, true);
+        let (bound, rkey) = (gate.bound.take(), gate.rkey);
+        drop(gate);
+        drop(bound);
+        if !freed {
+            MrTable::global().remove(rkey);
+            self.pd.release();
+        }
+    }
+
+    /// Carries out a bind.
+    ///
+    /// # Errors
+    /// What forbids it.
+    fn bind(&self, by: KeyUser, bind: &BindMw, table: &MrTable) -> std::result::Result<(), &'static str> {
+        let mut gate = self.gate.write();
+        if gate.freed || self.number != bind.window {
+            return Err("the window is deallocated");
+        }
+        if by.pd != self.pd.id() {
+            return Err("the queue pair is of another protection domain than the window");
+        }
+        if self.kind == MwKind::Two && gate.bound.is_some() {
+            return Err("a type 2 window that is bound");
+        }
+        if self.kind == MwKind::Two && bind.length == 0 {
+            return Err("a type 2 window on no byte");
+        }
+        let bound = if bind.length == 0 {
+            None
+        } else {
+            let Some(region) = table.region(bind.lkey) else {
+                return Err("the memory region is deregistered");
+            };
+            region.hold_window(&self.pd, bind)?;
+            Some(Bound {
+                region,
+                va: bind.va,
+                length: bind.length,
+                base: if bind.zero_based { 0 } else { bind.va },
+                access: bind.access,
+                qp: (self.kind == MwKind::Two).then_some(by.qp),
+            })
+        };
+        let before = std::mem::replace(&mut gate.bound, bound);
+        gate.rkey = bind.rkey;
+        drop(gate);
+        drop(before);
+        Ok(())
+    }
+
+    /// Ends a type 2 window's bond, if `rkey` is its key and `by` the QP that bound it.
+    fn invalidate(&self, by: KeyUser, rkey: u32) -> bool {
+        let mut gate = self.gate.write();
+        let own = gate.bound.as_ref().is_some_and(|bound| bound.qp == Some(by.qp));
+        if !own || gate.rkey != rkey || by.pd != self.pd.id() {
+            return false;
+        }
+        let bound = gate.bound.take();
+        drop(gate);
+        drop(bound);
+        true
+    }
+
+    /// As [`MrTable::remote`].
+    pub(super) fn remote<R>(
+        &self,
+        by: KeyUser,
+        rkey: u32,
+        (va, len): (u64, u64),
+        access: RemoteAccess,
+        f: Option<impl FnOnce(u64) -> std::result::Result<R, copy::Fault>>,
+    ) -> std::result::Result<Option<R>, RemoteError> {
+        let gate = self.gate.read_recursive();
+        let bound = gate.bound.as_ref().ok_or(RemoteError::Access)?;
+        let allowed = match access {
+            RemoteAccess::Read => bound.access.remote_read,
+            RemoteAccess::Write | RemoteAccess::Store => bound.access.remote_write,
+            RemoteAccess::Atomic => bound.access.remote_atomic,
+            // A window has no such right.
+            RemoteAccess::Flush(_) => false,
+        };
+        let usable = gate.rkey == rkey && by.pd == self.pd.id() && bound.qp.is_none_or(|qp| qp == by.qp);
+        let offset = va.checked_sub(bound.base).ok_or(RemoteError::Access)?;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= bound.length);
+        if !allowed || !usable || !inside {
+            return Err(RemoteError::Access);
+        }
+        bound.region.remote((by.pd, true), (bound.va + offset, len), access, f)
+    }
+}
+
+impl MrTable {
+    /// Carries out a bind that `by` has posted.
+    ///
+    /// # Errors
+    /// `Err(())` when window, region, domain, rights or range don't allow it.
+    pub(crate) fn bind(&self, by: KeyUser, bind: &BindMw) -> std::result::Result<(), ()> {
+        let bound = match self.at(bind.rkey) {
+            Some(Held::Window(mw)) => mw.bind(by, bind, self),
+            _ => Err("the window is deallocated"),
+        };
+        bound.map_err(|why| tracing::debug!(rkey = bind.rkey, why, "a window isn't bound"))
+    }
+
+    /// Invalidates the key of a type 2 window that `by` has bound.
+    ///
+    /// # Errors
+    /// `Err(())` for any other key.
+    pub(crate) fn invalidate(&self, by: KeyUser, rkey: u32) -> std::result::Result<(), ()> {
+        match self.at(rkey) {
+            Some(Held::Window(mw)) if mw.invalidate(by, rkey) => Ok(()),
+            _ => Err(()),
+        }
+    }
+}
