@@ -177,33 +177,67 @@ static void device_memory_is_exported_and_registered_again(void)
 	EXPECT_STATUS(f.cq_a, 2, IBV_WC_REM_ACCESS_ERR);
 }
 
-/* What <linux/udmabuf.h> says. */
+/* What <linux/udmabuf.h> and <drm/drm_mode.h> say. */
 struct udmabuf {
 	uint32_t memfd, flags;
 	uint64_t offset, size;
 };
 
+struct dumb {
+	uint32_t height, width, bpp, flags, handle, pitch;
+	uint64_t size;
+};
+
+struct prime {
+	uint32_t handle, flags;
+	int32_t fd;
+};
+
+#define DMA_BUF_SIZE 65536
+
+/* A dma-buf of a memfd, or of a graphics driver (vgem has no device behind it); -1 where the kernel has neither. */
+static int kernel_dma_buf(void)
+{
+	int device = open("/dev/udmabuf", O_RDWR), memfd = memfd_create("test", MFD_ALLOW_SEALING);
+	struct udmabuf create = {.memfd = (uint32_t)memfd, .size = DMA_BUF_SIZE};
+	struct dumb dumb = {.height = DMA_BUF_SIZE / 4096, .width = 1024, .bpp = 32};
+	struct prime prime = {.flags = O_CLOEXEC | O_RDWR};
+
+	if (device >= 0) {
+		if (ftruncate(memfd, DMA_BUF_SIZE) || fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK))
+			fail("a sealed memfd: %s", strerror(errno));
+		prime.fd = ioctl(device, _IOW('u', 0x42, struct udmabuf), &create);
+		if (prime.fd < 0)
+			fail("UDMABUF_CREATE: %s", strerror(errno));
+		return prime.fd;
+	}
+	device = open("/dev/dri/card0", O_RDWR);
+	if (device < 0)
+		return -1;
+	if (ioctl(device, _IOWR('d', 0xb2, struct dumb), &dumb))
+		fail("DRM_IOCTL_MODE_CREATE_DUMB: %s", strerror(errno));
+	prime.handle = dumb.handle;
+	if (ioctl(device, _IOWR('d', 0x2d, struct prime), &prime))
+		fail("DRM_IOCTL_PRIME_HANDLE_TO_FD: %s", strerror(errno));
+	return prime.fd;
+}
+
 static void dma_bufs_of_the_kernel_are_registered(void)
 {
 	struct fixture f = connected(IBV_QPT_RC);
-	int device = open("/dev/udmabuf", O_RDWR), memfd = memfd_create("test", MFD_ALLOW_SEALING), fd;
-	struct udmabuf create = {.memfd = (uint32_t)memfd, .size = 65536};
+	int fd = kernel_dma_buf();
 	struct ibv_sge sge = {0x1000, 20000, 0};
 	struct ibv_recv_wr recv = {.wr_id = 2, .sg_list = &sge, .num_sge = 1}, *bad;
 	struct ibv_mr *mr;
 	char *mapped;
 
-	if (device < 0) {
-		puts("skipped: there is no /dev/udmabuf here");
+	if (fd < 0) {
+		puts("skipped: the kernel has no /dev/udmabuf and no /dev/dri/card0");
 		return;
 	}
-	if (ftruncate(memfd, 65536) || fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK))
-		fail("a sealed memfd: %s", strerror(errno));
-	fd = ioctl(device, _IOW('u', 0x42, struct udmabuf), &create);
-	if (fd < 0)
-		fail("UDMABUF_CREATE: %s", strerror(errno));
-	mapped = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
-	EXPECT(mapped != MAP_FAILED);
+	mapped = mmap(NULL, DMA_BUF_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (mapped == MAP_FAILED)
+		fail("mapping a dma-buf: %s", strerror(errno));
 	mr = MAKE(ibv_reg_dmabuf_mr(f.device.pd, 8192, 32768, 0x1000, fd, ALL_ACCESS));
 	fill(f.memory, 20000, 8);
 	MUST(post_remote(f.a, IBV_WR_RDMA_WRITE, f.mr, 20000, 0x1000, mr->rkey, 1));
@@ -213,7 +247,7 @@ static void dma_bufs_of_the_kernel_are_registered(void)
 	MUST(post_remote(f.a, IBV_WR_RDMA_READ, f.mr, 20000, 0x1000, mr->rkey, 1));
 	EXPECT_STATUS(f.cq_a, 1, IBV_WC_SUCCESS);
 	check(f.memory, 20000, 8, "an RDMA READ of a dma-buf");
-	memset(mapped, 0, 65536);
+	memset(mapped, 0, DMA_BUF_SIZE);
 	sge.lkey = mr->lkey;
 	MUST(ibv_post_recv(f.b, &recv, &bad));
 	MUST(post_send(f.a, f.mr, 0, 20000, 1));

@@ -305,6 +305,26 @@ fn expect_no_nak_but_for_loss(capture: &Path) {
 }
 
 /// The guest's kernel under Ferroce: Linux 6.1 is the oldest that Debian maintains.
+/// The guest has `/dev/udmabuf`, or else `vgem`, unlike many a container's host.
+#[test]
+fn dma_bufs_of_the_guests_kernel_are_registered() {
+    let program = require!(Artifacts::get().c_program("newer"));
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    lab.guest.run(GIVE_UP_PORT);
+    lab.guest.run("[ -e /dev/udmabuf ] || modprobe vgem");
+    let ferroce = Artifacts::get().ferroce();
+    for case in ["dma_bufs_of_the_kernel_are_registered", "device_memory_is_exported_and_registered_again"] {
+        for fabric in ["local", "udp"] {
+            let (ferroce, program) = (ferroce.display(), program.display());
+            let line = format!("FERROCE_FABRIC={fabric} {ferroce} run -- {program} {case}");
+            let outcome = lab.guest.start_script(&line).wait(LIMIT);
+            outcome.expect_success();
+            assert!(outcome.stdout.ends_with("ok\n") && !outcome.stdout.contains("skipped"), "{outcome}");
+        }
+    }
+}
+
 #[test]
 fn udp_fabric_is_right_on_the_guests_kernel() {
     require!(ping_pong_tools());

@@ -56,11 +56,11 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of a file from `offset` (a multiple of the page size) on at a multiple of `align` bytes.
+    /// Maps the first `len` bytes of a file at a multiple of `align` bytes.
     ///
     /// # Errors
     /// That of `mmap(2)`.
-    pub(super) fn new(fd: RawFd, offset: u64, len: usize, align: usize, writable: bool) -> io::Result<Self> {
+    pub(super) fn new(fd: RawFd, len: usize, align: usize, writable: bool) -> io::Result<Self> {
         let reserved_len = len.max(1).next_multiple_of(PAGE) + if align > PAGE { align } else { 0 };
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let (none, flags) =
@@ -73,7 +73,7 @@ impl Mapping {
             }
             let at = reserved.byte_add(reserved.addr().next_multiple_of(align.max(1)) - reserved.addr());
             let shared = libc::MAP_SHARED | libc::MAP_FIXED;
-            if libc::mmap(at, len, protection, shared, fd, offset as libc::off_t) == libc::MAP_FAILED {
+            if libc::mmap(at, len, protection, shared, fd, 0) == libc::MAP_FAILED {
                 let error = io::Error::last_os_error();
                 libc::munmap(reserved, reserved_len);
                 return Err(error);
@@ -140,7 +140,7 @@ impl Dm {
         if !seals.is_ok_and(|seals| seals & SEALS == SEALS) || size != whole {
             return invalid!("{path} is no device memory of {len} bytes");
         }
-        let base = Mapping::new(fd.as_raw_fd(), 0, whole as usize, 1, true).map_err(os)?;
+        let base = Mapping::new(fd.as_raw_fd(), whole as usize, 1, true).map_err(os)?;
         let (context, users) = (context.clone(), AtomicUsize::new(0));
         Ok(Arc::new(Self { context, fd, base, len, counted: 0, users, handle }))
     }
@@ -266,6 +266,6 @@ fn make(len: u64, log_align: u32) -> Result<(OwnedFd, Mapping)> {
     let fd = sys::memfd(NAME, whole).map_err(no_memory)?;
     sys::add_seals(fd.raw(), SEALS | libc::F_SEAL_SEAL).map_err(no_memory)?;
     let own = sys::duplicate(fd.raw()).map_err(no_memory)?;
-    let base = Mapping::new(own.as_raw_fd(), 0, whole, 1 << log_align, true).map_err(no_memory)?;
+    let base = Mapping::new(own.as_raw_fd(), whole, 1 << log_align, true).map_err(no_memory)?;
     Ok((own, base))
 }

@@ -17,7 +17,6 @@ const SYNC_END: u64 = 4;
 /// `UDMABUF_CREATE` and its flag for close-on-exec.
 const UDMABUF_CREATE: libc::c_ulong = 0x4018_7542;
 const UDMABUF_FLAGS_CLOEXEC: u32 = 1;
-const PAGE: u64 = 4096;
 
 /// `struct udmabuf_create`.
 #[repr(C)]
@@ -28,13 +27,13 @@ struct UdmabufCreate {
     size: u64,
 }
 
-/// A range of a dma-buf, mapped.
+/// A range of a dma-buf, mapped from the dma-buf's beginning on: some drivers map that whatever offset is asked for.
 #[derive(Debug)]
 pub(super) struct DmaBuf {
     fd: OwnedFd,
     mapping: Mapping,
-    /// How far into the mapping the range begins.
-    lead: u64,
+    /// Where in the mapping the range begins.
+    offset: u64,
     /// The kernel wants to know of accesses.
     synced: bool,
 }
@@ -59,15 +58,13 @@ impl DmaBuf {
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
             return invalid!("{offset}+{len} is outside of a dma-buf of {size} bytes");
         }
-        let lead = offset % PAGE;
-        let mapping =
-            Mapping::new(fd.as_raw_fd(), offset - lead, (len + lead) as usize, 1, writable).map_err(os)?;
-        Ok(Self { fd, mapping, lead, synced })
+        let mapping = Mapping::new(fd.as_raw_fd(), (offset + len) as usize, 1, writable).map_err(os)?;
+        Ok(Self { fd, mapping, offset, synced })
     }
 
     /// Where the range is mapped.
     pub(super) fn addr(&self) -> u64 {
-        self.mapping.addr() + self.lead
+        self.mapping.addr() + self.offset
     }
 
     /// Runs `f`, which reads or writes the memory.
