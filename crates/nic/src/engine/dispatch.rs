@@ -40,7 +40,7 @@ impl Engine {
 
     /// Reads the sockets of this process's slots; those of addresses that no QP uses only with `all`.
     pub(super) fn read_sockets(&'static self, all: bool, now: Instant) -> bool {
-        let mut done = self.read_groups(now);
+        let mut done = self.read_groups(now) | self.read_raw();
         for address in self.addresses.snapshot().iter() {
             if !all && address.users.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -59,7 +59,7 @@ impl Engine {
 
     /// Takes the packets that other processes have passed on.
     pub(super) fn read_forwarded(&'static self) -> bool {
-        let mut done = self.read_raw();
+        let mut done = false;
         self.rendezvous.recv_forwarded(&mut |datagrams| {
             done = true;
             self.lease.forwarded(clock::now());
