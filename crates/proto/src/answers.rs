@@ -274,7 +274,7 @@ impl<A: Clone> Qp<A> {
         };
         match sent {
             Ok(()) => {}
-            Err(TransmitError::Blocked) => return None,
+            Err(TransmitError::Blocked | TransmitError::Later(_)) => return None,
             Err(TransmitError::Local | TransmitError::Remote(_)) if read.duplicate => {
                 // The first answer has probably arrived, and the program has withdrawn the memory since.
                 self.answers.queue.pop_front();

@@ -1,6 +1,6 @@
 //! What the transport needs of the world around one queue pair.
 
-use crate::{AtomicOp, BindMw, Completion, Placement, QpEvent, RecvWqe, SendWr, Sge, WcStatus};
+use crate::{AtomicOp, BindMw, Completion, Instant, Placement, QpEvent, RecvWqe, SendWr, Sge, WcStatus};
 use ferroce_wire::Headers;
 
 /// The payload of an incoming packet, however the fabric holds it.
@@ -62,6 +62,9 @@ pub enum TransmitError {
     /// Not now; the caller calls [`crate::Qp::transmit`] again when there is room. Nothing has changed, and nothing
     /// else is offered in this call but, from [`crate::Qp::transmit`], requests after a blocked answer.
     Blocked,
+    /// Not before then ([`crate::Pace`]): [`crate::Qp::next_timeout`] says so, and the packet is offered again. For
+    /// requests of UC and UD only.
+    Later(Instant),
     /// A local key, its rights, its range or the memory behind it is wrong: LOC_PROT_ERR.
     Local,
     /// The same of a remote key in [`Source::Remote`]: the READ is answered with a NAK.

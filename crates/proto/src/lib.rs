@@ -11,6 +11,7 @@ mod completer;
 mod counters;
 mod env;
 mod execute;
+mod pace;
 mod psn;
 mod qp;
 mod rate;
@@ -27,6 +28,7 @@ mod window;
 
 pub use counters::Counters;
 pub use env::{Env, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError, Violation};
+pub use pace::{Pace, Portion};
 pub use qp::{MAX_MESSAGE, Qp};
 pub use rate::RateLimit;
 pub use rnr::rnr_delay;

@@ -2,7 +2,7 @@
 
 use crate::rate::Throttle;
 use crate::sendq::Wqe;
-use crate::window::{Pacer, Window};
+use crate::window::Window;
 use crate::{Data, Env, Instant, Qp, QpParams, QpState, SendOp, Source, TransmitError, WcStatus, psn};
 use ferroce_wire::{AtomicEth, Feth, Headers, Operation, Reth};
 use std::collections::VecDeque;
@@ -39,10 +39,9 @@ pub(crate) struct Requester {
     /// Bytes sent since the last packet with AckReq.
     pub(crate) since_ack_request: u64,
     pub(crate) window: Window,
-    /// UC and UD: when and how much may go.
-    pub(crate) pacer: Pacer,
     /// A limit that the program has set.
     throttle: Throttle,
+    /// Nothing may leave before then: the limit, or the pace of UC and UD.
     pub(crate) paced_until: Option<Instant>,
     /// Retries left after timeouts and sequence NAKs.
     pub(crate) retries: u8,
@@ -89,7 +88,6 @@ impl Requester {
             in_flight: 0,
             since_ack_request: 0,
             window: Window::new(),
-            pacer: Pacer::new(),
             throttle: Throttle::default(),
             paced_until: None,
             retries: params.retry_cnt,
@@ -167,15 +165,6 @@ impl Requester {
         self.probe_due = false;
     }
 
-    /// UC and UD: may a packet of `bytes` leave now? If it may not, [`Self::next_timeout`] says when.
-    pub(crate) fn may_leave(&mut self, now: Instant, bytes: u32, params: &QpParams) -> bool {
-        if self.is_throttled(now, params) {
-            return false;
-        }
-        self.paced_until = if params.lossless { None } else { self.pacer.ask(now, bytes).err() };
-        self.paced_until.is_none()
-    }
-
     /// Does the program's limit keep everything back? If it does, [`Self::next_timeout`] says for how long.
     pub(crate) fn is_throttled(&mut self, now: Instant, params: &QpParams) -> bool {
         self.paced_until = self.throttle.ask(now, params.rate).err();
@@ -189,8 +178,8 @@ impl Requester {
     }
 
     /// UC and UD: a packet has left and needs no answer. Returns whether it was the last of `packets`.
-    pub(crate) fn sent_unacknowledged(&mut self, bytes: u32, packets: u32) -> bool {
-        self.pacer.sent(bytes);
+    pub(crate) fn sent_unacknowledged(&mut self, packets: u32) -> bool {
+        self.paced_until = None;
         self.next += 1;
         self.max = self.next;
         self.una = self.next;
@@ -301,7 +290,7 @@ impl<A: Clone> Qp<A> {
             let bytes = request.bytes;
             match env.transmit(&request.headers, request.source, None) {
                 Ok(()) => {}
-                Err(TransmitError::Blocked) => return false,
+                Err(TransmitError::Blocked | TransmitError::Later(_)) => return false,
                 Err(TransmitError::Local | TransmitError::Remote(_)) => {
                     self.req.fail_at_cursor(WcStatus::LocProtErr);
                     continue;

@@ -31,7 +31,7 @@ impl<A: Clone> Qp<A> {
             }
             wqe.first = first;
             let (_, bytes) = wqe.slice(packet, self.params.path_mtu.max(1));
-            if !self.req.may_leave(now, bytes, &self.params) {
+            if self.req.is_throttled(now, &self.params) {
                 return false;
             }
             let Some(wqe) = self.sq.get(number) else { return false };
@@ -40,6 +40,10 @@ impl<A: Clone> Qp<A> {
             match env.transmit(&request.headers, request.source, None) {
                 Ok(()) => {}
                 Err(TransmitError::Blocked) => return false,
+                Err(TransmitError::Later(at)) => {
+                    self.req.paced_until = Some(at);
+                    return false;
+                }
                 Err(TransmitError::Local | TransmitError::Remote(_)) => {
                     self.fail_front(WcStatus::LocProtErr, env);
                     continue;
@@ -48,7 +52,7 @@ impl<A: Clone> Qp<A> {
             self.counters.requests_sent += 1;
             self.req.note_sent(now, bytes, &self.params);
             *budget = budget.saturating_sub(bytes.max(64));
-            if self.req.sent_unacknowledged(bytes, packets) {
+            if self.req.sent_unacknowledged(packets) {
                 self.complete_front(WcStatus::Success, env);
             }
         }

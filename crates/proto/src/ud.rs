@@ -29,7 +29,7 @@ impl<A: Clone> Qp<A> {
             }
             wqe.first = first;
             let bytes = wqe.len;
-            if !self.req.may_leave(now, bytes, &self.params) {
+            if self.req.is_throttled(now, &self.params) {
                 return false;
             }
             let Some(wqe) = self.sq.get(number) else { return false };
@@ -41,6 +41,10 @@ impl<A: Clone> Qp<A> {
             match env.transmit(&request.headers, request.source, Some(&target.address)) {
                 Ok(()) => {}
                 Err(TransmitError::Blocked) => return false,
+                Err(TransmitError::Later(at)) => {
+                    self.req.paced_until = Some(at);
+                    return false;
+                }
                 Err(TransmitError::Local | TransmitError::Remote(_)) => {
                     self.fail_front(WcStatus::LocProtErr, env);
                     continue;
@@ -49,7 +53,7 @@ impl<A: Clone> Qp<A> {
             self.counters.requests_sent += 1;
             self.req.note_sent(now, bytes, &self.params);
             *budget = budget.saturating_sub(bytes.max(64));
-            self.req.sent_unacknowledged(bytes, 1);
+            self.req.sent_unacknowledged(1);
             self.complete_front(WcStatus::Success, env);
         }
         false

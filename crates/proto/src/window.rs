@@ -2,7 +2,7 @@
 //!
 //! Slow start to the first loss, then one MTU more per window acknowledged; a loss or a congestion notification halves
 //! it, once per round trip. Only the sender has to know. A lossless fabric has no window. Services that acknowledge
-//! nothing have a pace instead.
+//! nothing have a [pace](crate::Pace) instead.
 
 use crate::Instant;
 use core::time::Duration;
@@ -97,61 +97,9 @@ impl Window {
     }
 }
 
-/// The pace of services without acknowledgements.
-///
-/// Nobody tells a UC or UD sender that the receiver's socket is full: what goes beyond it is lost in silence, and
-/// programs that were written for a lossless fabric wait for it for ever. A burst that fits a socket of the default size
-/// and a rate that a receiver in software can follow lose next to nothing.
-#[derive(Debug, Clone)]
-pub(crate) struct Pacer {
-    /// Bytes that may go now.
-    credit: u64,
-    /// When the credit was last counted.
-    counted: Instant,
-}
-
-impl Pacer {
-    /// Bytes that may go at once.
-    const BURST: u64 = 64 << 10;
-    /// Nanoseconds in which that much may go again.
-    const PERIOD: u64 = 400_000;
-    /// What the smallest packet costs: receiving it takes as long as one of this size.
-    const SMALLEST: u64 = 1024;
-
-    pub(crate) const fn new() -> Self {
-        Self { credit: Self::BURST, counted: Instant(0) }
-    }
-
-    /// May a packet of `bytes` go now?
-    ///
-    /// # Errors
-    /// When to ask again.
-    pub(crate) fn ask(&mut self, now: Instant, bytes: u32) -> Result<(), Instant> {
-        let earned = now.0.saturating_sub(self.counted.0).min(Self::PERIOD) * Self::BURST / Self::PERIOD;
-        self.credit = (self.credit + earned).min(Self::BURST);
-        // What the division cuts off slows the sender down a little; it must not speed it up.
-        self.counted = if earned == 0 { self.counted } else { now };
-        if self.credit >= Self::cost(bytes) {
-            return Ok(());
-        }
-        // A quarter of a burst at a time: waking up has its price too.
-        let missing = Self::cost(bytes).max(Self::BURST / 4) - self.credit;
-        Err(Instant(now.0.saturating_add((missing * Self::PERIOD).div_ceil(Self::BURST))))
-    }
-
-    /// A packet of `bytes` has left.
-    pub(crate) fn sent(&mut self, bytes: u32) {
-        self.credit = self.credit.saturating_sub(Self::cost(bytes));
-    }
-
-    fn cost(bytes: u32) -> u64 {
-        u64::from(bytes).clamp(Self::SMALLEST, Self::BURST)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{INITIAL, Pacer, Window};
+    use super::{INITIAL, Window};
     use crate::Instant;
     use core::time::Duration;
 
@@ -185,27 +133,6 @@ mod tests {
             w.acknowledged(4096, 4096, 1024);
         }
         assert_eq!(w.size(), INITIAL);
-    }
-
-    #[test]
-    fn pacer_lets_a_burst_go_and_then_as_much_as_time_earns() {
-        let mut pacer = Pacer::new();
-        let mut now = Instant(1_000_000);
-        let mut sent = 0;
-        while now.0 < 2_000_000 {
-            match pacer.ask(now, 2048) {
-                Ok(()) => {
-                    pacer.sent(2048);
-                    sent += 2048;
-                }
-                Err(at) => {
-                    assert!(at > now);
-                    now = at;
-                }
-            }
-        }
-        let most = Pacer::BURST + Pacer::BURST * 1_000_000 / Pacer::PERIOD;
-        assert!(sent <= most && sent > most * 9 / 10, "{sent} of {most}");
     }
 
     #[test]

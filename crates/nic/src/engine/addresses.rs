@@ -9,7 +9,7 @@ use crate::error::{Error, Result, invalid};
 use crate::qp::AddressVector;
 use crate::sys;
 use crate::udp::{Endpoint, HostAddr, steering_of};
-use ferroce_proto::Instant;
+use ferroce_proto::{Instant, Pace};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -57,6 +57,8 @@ pub(crate) struct Share {
     unchecked: AtomicU32,
     /// Since when it has been too full; 0: it isn't.
     full_since: AtomicU64,
+    /// Of UC and UD, all QPs together.
+    pub(crate) pace: Mutex<Pace>,
 }
 
 impl Share {
@@ -244,7 +246,8 @@ impl Engine {
             let capacity = (endpoint.receive_buffer() / 2).min(Share::CEILING);
             let socket = self.addresses.endpoint(route.to).map(|endpoint| (endpoint, key.1));
             let (unchecked, full_since) = (AtomicU32::new(0), AtomicU64::new(0));
-            let share = Arc::new(Share { capacity, socket, unchecked, full_since });
+            let pace = Mutex::default();
+            let share = Arc::new(Share { capacity, socket, unchecked, full_since, pace });
             shares.insert(key, Arc::downgrade(&share));
             share
         });

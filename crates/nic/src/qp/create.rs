@@ -3,6 +3,7 @@
 use super::attr::QpAttr;
 use super::batch::Batch;
 use super::fabric::Listing;
+use super::pacing::Pacing;
 use super::target::Shared;
 use super::{Inner, Qp};
 use crate::cq::Cq;
@@ -96,6 +97,7 @@ impl Qp {
                     path: None,
                     listing: Listing::No,
                     target: Shared::default(),
+                    pacing: Pacing::default(),
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),
                 inbox: Inbox::default(),

@@ -1,5 +1,6 @@
 //! One QP's surroundings as the transport sees them: keys and memory, receive queue, completion queues, fabric.
 
+use super::pacing::Pacing;
 use super::payload::{RxPayload, each_piece, fill, fill_ring, references, scatter, source_len};
 use super::target::Shared;
 use super::{Path, Qp};
@@ -53,6 +54,8 @@ pub(crate) struct QpEnv<'a> {
     pub(super) listed: bool,
     /// What an XRC target has besides.
     pub(super) target: &'a mut Shared,
+    pub(super) now: Instant,
+    pub(super) pacing: &'a mut Pacing,
 }
 
 impl<'a> QpEnv<'a> {
@@ -224,12 +227,21 @@ impl Env for QpEnv<'_> {
         let Work { batch, ahead, .. } = &mut *self.work;
         match path {
             Path::Shm { meta, link } => {
+                if self.qp.service == Service::Ud {
+                    self.pacing.ask_own(self.now, len)?;
+                }
                 self.transmit_record(link, headers, &meta.of_packet(headers, len), len, source)
             }
             Path::Udp { dest, share } => {
-                if !self.qp.is_reliable() && !share.has_room(len as u32) {
-                    self.work.blocked = true;
-                    return Err(TransmitError::Blocked);
+                if matches!(self.qp.service, Service::Uc | Service::Ud) {
+                    if !share.has_room(len as u32) {
+                        self.work.blocked = true;
+                        return Err(TransmitError::Blocked);
+                    }
+                    // UC needs no pace where it can see how full the peer's socket is.
+                    if self.qp.service == Service::Ud || !share.is_on_this_host() {
+                        self.pacing.ask(share, self.now, len)?;
+                    }
                 }
                 match batch.packet(dest, headers, len, |buf| fill(by, ahead, source, buf)) {
                     Err(PushError::Fill(error)) => Err(error),
@@ -245,6 +257,9 @@ impl Env for QpEnv<'_> {
                 if peer.inbox.is_full() {
                     self.work.blocked = true;
                     return Err(TransmitError::Blocked);
+                }
+                if self.qp.service == Service::Ud {
+                    self.pacing.ask_own(self.now, len)?;
                 }
                 let mut payload = vec![0; len];
                 fill(by, ahead, source, &mut payload)?;

@@ -53,12 +53,9 @@ impl Qp {
         }
     }
 
-    /// UC needs no pace where it can see how full the peer's socket is.
-    pub(super) fn is_lossless(&self, path: &Path) -> bool {
-        match path {
-            Path::Local { .. } | Path::Shm { .. } => true,
-            Path::Udp { share, .. } => self.service == Service::Uc && share.is_on_this_host(),
-        }
+    /// Nothing is lost on the way.
+    pub(super) fn is_lossless(path: &Path) -> bool {
+        matches!(path, Path::Local { .. } | Path::Shm { .. })
     }
 
     pub(super) fn has_heard(&self) -> bool {
@@ -96,7 +93,7 @@ impl Qp {
             shm::withdraw_qp(self.qpn);
         }
         let mtu = (128 << inner.attr.path_mtu).min(self.engine.path_mtu(&path, context));
-        inner.proto.change_fabric(mtu, self.is_lossless(&path));
+        inner.proto.change_fabric(mtu, Self::is_lossless(&path));
         self.engine.listen(self.qpn, true, Some(&path));
         inner.path = Some(path);
     }

@@ -10,6 +10,7 @@ mod env;
 mod fabric;
 mod modify;
 mod multicast;
+mod pacing;
 mod payload;
 mod post;
 mod target;
@@ -35,6 +36,7 @@ use crate::xrc::Domain;
 use fabric::Listing;
 use ferroce_proto::{Counters, QpState, SendWr};
 use ferroce_wire::Service;
+use pacing::Pacing;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -45,6 +47,7 @@ struct Inner {
     path: Option<Path>,
     listing: Listing,
     target: target::Shared,
+    pacing: Pacing,
 }
 
 /// A queue pair (ibv_create_qp(3)).

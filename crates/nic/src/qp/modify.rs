@@ -57,7 +57,7 @@ impl Qp {
             if let Some((path, mtu)) = path {
                 let params = inner.proto.params_mut();
                 params.path_mtu = mtu;
-                params.lossless = self.is_lossless(&path);
+                params.lossless = Self::is_lossless(&path);
                 inner.path = Some(path);
                 self.heard.store(false, Ordering::Relaxed);
             } else if self.service == Service::Ud {

@@ -47,7 +47,7 @@ impl Qp {
             // It may have refused late, or the link wasn't the one that the peer has.
             self.fall_back_locked(inner);
         }
-        let Inner { proto, path, listing, target, .. } = inner;
+        let Inner { proto, path, listing, target, pacing, .. } = inner;
         let mut env = QpEnv {
             qp: self,
             path: path.as_ref(),
@@ -55,6 +55,8 @@ impl Qp {
             meta: None,
             listed: *listing == Listing::Listed,
             target,
+            now,
+            pacing,
         };
         f(proto, &mut env);
         let more = proto.transmit(now, &mut env, BUDGET);

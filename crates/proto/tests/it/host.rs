@@ -1,8 +1,8 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    Access, AtomicOp, BindMw, Completion, Env, PlaceError, Placement, QpEvent, RecvWqe, RemoteAccess,
-    RemoteError, SendWr, Sge, Source, TransmitError, WcStatus,
+    Access, AtomicOp, BindMw, Completion, Env, Instant, PlaceError, Placement, QpEvent, RecvWqe,
+    RemoteAccess, RemoteError, SendWr, Sge, Source, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation};
 use std::collections::{BTreeMap, VecDeque};
@@ -69,6 +69,8 @@ pub struct Host {
     pub window: u32,
     /// Packets the fabric still takes; `None` is no limit.
     pub room: Option<usize>,
+    /// Nothing leaves before then.
+    pub later: Option<Instant>,
     /// Payloads still to come that can't be had.
     pub payloads_lost: u32,
     /// Bytes that may still be carried out without the peer; all is claimed to succeed.
@@ -99,6 +101,7 @@ impl Host {
             log: Vec::new(),
             window: 1 << 20,
             room: None,
+            later: None,
             payloads_lost: 0,
             direct: 0,
             direct_log: Vec::new(),
@@ -210,6 +213,9 @@ impl Env for Host {
     ) -> Result<(), TransmitError> {
         if self.room == Some(0) {
             return Err(TransmitError::Blocked);
+        }
+        if let Some(at) = self.later {
+            return Err(TransmitError::Later(at));
         }
         let payload = match source {
             Source::None => Vec::new(),
