@@ -301,7 +301,7 @@ static void run_round(struct worker *worker)
 	}
 	worker->srq = NULL;
 	/* One QP each: receives of an SRQ complete in the order of posting only then. */
-	if (count == 1 && draw(&worker->own, 4) == 0) {
+	if (count == 1 && draw(&worker->own, 4) == 0 && worker->type != IBV_QPT_UC) {
 		struct ibv_srq_init_attr init = {.attr = {.max_wr = MAX_DEPTH, .max_sge = 2}};
 
 		worker->srq = MAKE(ibv_create_srq(worker->pd, &init));

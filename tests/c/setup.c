@@ -246,6 +246,12 @@ static void capacities_beyond_the_device_are_refused(void)
 	EXPECT_NULL(EINVAL, ibv_create_srq(f.device.pd, &srq));
 	srq.attr = (struct ibv_srq_attr){.max_wr = 1, .max_sge = (uint32_t)f.device.attr.max_srq_sge + 1};
 	EXPECT_NULL(EINVAL, ibv_create_srq(f.device.pd, &srq));
+	/* A UC queue pair has no shared receive queue. */
+	srq.attr = (struct ibv_srq_attr){.max_wr = 1, .max_sge = 1};
+	init = right;
+	init.srq = MAKE(ibv_create_srq(f.device.pd, &srq));
+	init.qp_type = IBV_QPT_UC;
+	EXPECT_NULL(EINVAL, ibv_create_qp(f.device.pd, &init));
 }
 
 static void registering_what_is_not_there_or_not_permitted_is_refused(void)

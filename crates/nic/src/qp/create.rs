@@ -171,6 +171,9 @@ fn check_cap(init: &QpInit) -> Result<()> {
     if cap.max_send_sge > MAX_SGE || (own_rq && cap.max_recv_sge > MAX_SGE) {
         return invalid!("{} and {} elements: at most {MAX_SGE}", cap.max_send_sge, cap.max_recv_sge);
     }
+    if !own_rq && init.service == Service::Uc {
+        return invalid!("a UC queue pair with a shared receive queue: only RC and UD have them");
+    }
     if cap.max_inline_data > MAX_INLINE {
         return invalid!("{} bytes inline: at most {MAX_INLINE}", cap.max_inline_data);
     }
