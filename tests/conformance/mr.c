@@ -1,5 +1,7 @@
 /* Memory regions: ibv_reg_mr, ibv_reg_mr_iova, ibv_dereg_mr, ibv_rereg_mr. Rights are checked by real traffic. */
 #include "conform.h"
+#include <linux/udmabuf.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 
 enum { SIZE = 8192 };
@@ -273,6 +275,54 @@ over:
 	is(ibv_dealloc_pd(other), 0, "ibv_rereg_mr(3): the other PD is free again");
 }
 
+/* A dma-buf of the kernel's udmabuf driver, -1 where there is none. */
+static int make_dmabuf(size_t size)
+{
+	struct udmabuf_create create = {.size = size};
+	int device = open("/dev/udmabuf", O_RDWR | O_CLOEXEC), memory = memfd_create("conform", MFD_ALLOW_SEALING | MFD_CLOEXEC), fd = -1;
+
+	if (device >= 0 && memory >= 0 && !ftruncate(memory, (off_t)size) && !fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK)) {
+		create.memfd = (uint32_t)memory;
+		fd = ioctl(device, UDMABUF_CREATE, &create);
+	}
+	if (device >= 0)
+		close(device);
+	if (memory >= 0)
+		close(memory);
+	return fd;
+}
+
+static void dma_buffers(void)
+{
+	struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, ALL);
+	int fd;
+
+	check(mr == NULL, "ibv_reg_dmabuf_mr(3): what is no dma-buf fails");
+	fd = make_dmabuf(SIZE);
+	mr = fd < 0 ? NULL : ibv_reg_dmabuf_mr(pd, 4096, 4096, 0x10000, fd, ALL);
+	if (!mr) {
+		skip(fd < 0 ? "the machine has no dma-bufs" : strerror(errno), "ibv_reg_dmabuf_mr(3): a pointer to the MR");
+		if (fd >= 0)
+			close(fd);
+		return;
+	}
+	check((long)mr->length == 4096, "ibv_reg_dmabuf_mr(3): a pointer to the MR");
+	unsigned char *mapped = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	fill(local.mem, 256, 11);
+	is_status(try(IBV_WR_RDMA_WRITE, 0x10000 + 64, mr->rkey, 256), IBV_WC_SUCCESS, "ibv_reg_dmabuf_mr(3): the MR is accessed under iova");
+	check(mapped != MAP_FAILED && filled(mapped + 4096 + 64, 256, 11), "ibv_reg_dmabuf_mr(3): it starts at the offset of the dma-buf");
+	is_status(try(IBV_WR_RDMA_WRITE, 0x10000 + 4090, mr->rkey, 16), IBV_WC_REM_ACCESS_ERR,
+		  "ibv_reg_dmabuf_mr(3): beyond its length: REM_ACCESS_ERR");
+	is(ibv_dereg_mr(mr), 0, "ibv_reg_dmabuf_mr(3): it is deregistered with ibv_dereg_mr");
+	check(ibv_reg_dmabuf_mr(pd, 0, 4096, 1, fd, ALL) == NULL, "ibv_reg_dmabuf_mr(3): an iova of another page offset fails");
+	check(ibv_reg_dmabuf_mr(pd, 4096, SIZE, 0, fd, ALL) == NULL, "ibv_reg_dmabuf_mr(3): beyond the dma-buf fails");
+	check(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, fd, ALL | IBV_ACCESS_ON_DEMAND) == NULL, "ibv_reg_dmabuf_mr(3): flags other than the five fail");
+	if (mapped != MAP_FAILED)
+		munmap(mapped, SIZE);
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	begin(argc, argv);
@@ -284,6 +334,7 @@ int main(int argc, char **argv)
 	local_keys();
 	other_addresses();
 	reregistering();
+	dma_buffers();
 	free_buffer(&local);
 	return end();
 }

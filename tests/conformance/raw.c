@@ -146,6 +146,16 @@ static void flows(struct ibv_qp *qp)
 	check(fails(qp, cq, &wr), "ibv_post_send(3): RAW_PACKET lacks RDMA_WRITE: it fails");
 }
 
+static void actions(void)
+{
+	struct ibv_flow_action_esp_attr attr = {0};
+	struct ibv_flow_action *action = ibv_create_flow_action_esp(ctx, &attr);
+
+	check(action == NULL, "ibv_create_flow_action_esp(3): attributes without a key material fail");
+	if (action)
+		ibv_destroy_flow_action(action);
+}
+
 static void work_queues(void)
 {
 	struct ibv_wq_init_attr init = {.wq_type = IBV_WQT_RQ, .max_wr = 8, .max_sge = 1, .pd = pd, .cq = cq};
@@ -218,6 +228,7 @@ int main(int argc, char **argv)
 	buffer = make_buffer(8192, ALL);
 	cq = make_cq(32);
 	work_queues();
+	actions();
 	qp = make_raw();
 	if (!qp || !find_mac()) {
 		skip(strerror(errno), "ibv_create_qp(3): a RAW_PACKET QP");

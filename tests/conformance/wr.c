@@ -250,6 +250,19 @@ static void other_types(void)
 	check(qp == NULL, "ibv_create_qp_ex(3): a request type that the QP type lacks fails");
 	if (qp)
 		free_pair(&pair);
+	struct ibv_device_attr_ex ex;
+
+	MUST(ibv_query_device_ex(ctx, NULL, &ex));
+	qp = make_caller(&pair, IBV_QPT_RC, IBV_QP_EX_WITH_TSO);
+	check(qp == NULL, "ibv_wr_send_tso(3): an RC QP can't segment: it fails");
+	if (qp)
+		free_pair(&pair);
+	if (!ex.tso_caps.max_tso) {
+		qp = make_caller(&pair, IBV_QPT_UD, IBV_QP_EX_WITH_TSO);
+		check(qp == NULL, "ibv_wr_send_tso(3): a QP for it fails where the device's max_tso is 0");
+		if (qp)
+			free_pair(&pair);
+	}
 	qp = make_caller(&pair, IBV_QPT_RC, 1ull << 50);
 	check(qp == NULL, "ibv_create_qp_ex(3): a request type that doesn't exist fails");
 	if (qp)
@@ -295,6 +308,17 @@ static void windows(void)
 			begin_one(qp, 95);
 			ibv_wr_local_inv(qp, rkey);
 			completes(&pair, qp, IBV_WC_LOCAL_INV, "ibv_wr_local_inv");
+			memset(target.mem, 0, 64);
+
+			struct pair other;
+			struct ibv_qp_ex *stranger = make_caller(&other, IBV_QPT_RC, RC_OPS);
+
+			begin_one(stranger, 97);
+			ibv_wr_rdma_write(stranger, rkey, (uintptr_t)target.mem);
+			ibv_wr_set_sge(stranger, ours.mr->lkey, (uintptr_t)ours.mem, 64);
+			MUST(ibv_wr_complete(stranger));
+			is_status(next(other.cq_a), IBV_WC_REM_ACCESS_ERR, "ibv_wr_local_inv(3): afterwards the R_Key is void: REM_ACCESS_ERR");
+			free_pair(&other);
 		}
 	}
 	MUST(ibv_dealloc_mw(mw));

@@ -107,6 +107,38 @@ static void traffic(struct ibv_xrcd *xrcd)
 	is_status(next(send_cq), IBV_WC_SUCCESS, "ibv_post_send(3): an XRC RDMA WRITE completes, in the PD of its SRQ");
 	check(filled(buffer.mem + 3000, 64, 7), "ibv_post_send(3): and writes its bytes");
 
+	struct ibv_qp_init_attr_ex caller_attr = sender_attr;
+
+	caller_attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	caller_attr.send_ops_flags = IBV_QP_EX_WITH_SEND;
+	struct ibv_qp *caller = ibv_create_qp_ex(ctx, &caller_attr), *target = ibv_create_qp_ex(ctx, &receiver_attr);
+
+	if (caller && target) {
+		struct ibv_qp_ex *qpx = ibv_qp_to_qp_ex(caller);
+		struct ibv_sge into = piece(&buffer, 1024, 512);
+		struct ibv_recv_wr give = {.wr_id = 44, .sg_list = &into, .num_sge = 1}, *bad_give;
+
+		bring(caller, IBV_QPS_RTS, &path, target->qp_num);
+		bring(target, IBV_QPS_RTS, &path, caller->qp_num);
+		MUST(ibv_post_srq_recv(srq[1], &give, &bad_give));
+		ibv_wr_start(qpx);
+		qpx->wr_id = 45;
+		qpx->wr_flags = IBV_SEND_SIGNALED;
+		ibv_wr_send(qpx);
+		ibv_wr_set_xrc_srqn(qpx, number[1]);
+		ibv_wr_set_sge(qpx, buffer.mr->lkey, (uintptr_t)buffer.mem, 64);
+		MUST(ibv_wr_complete(qpx));
+		is_status(next(send_cq), IBV_WC_SUCCESS, "ibv_wr_set_xrc_srqn(3): a message by calls completes");
+		is_status(poll_for(recv_cq[1], &wc, PATIENCE_MS), IBV_WC_SUCCESS, "ibv_wr_set_xrc_srqn(3): and goes to the SRQ of that number");
+		is((long)wc.wr_id, 44, "ibv_wr_set_xrc_srqn(3): into its request");
+	} else {
+		skip("the device has no XRC by calls", "ibv_wr_set_xrc_srqn(3): a message by calls completes");
+	}
+	if (caller)
+		MUST(ibv_destroy_qp(caller));
+	if (target)
+		MUST(ibv_destroy_qp(target));
+
 	struct ibv_qp_open_attr open_attr = {
 		.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
 		.qp_num = receiver->qp_num,
