@@ -1,4 +1,4 @@
-/* What the programs of the conformance suite share: naming and counting checks, a device, QPs connected in loopback.
+/* What the programs of the conformance suite share: a device, memory, QPs connected in loopback.
  *
  * Usage of every program: PROGRAM [-d DEVICE] [-g GIDINDEX]. Plain verbs, right against any conforming provider.
  * Output is like TAP: a line `ok N - ibv_…(3): …`, `not ok …` or `ok … # skip WHY` a check; exit code 1 when one fails.
@@ -7,14 +7,12 @@
 #ifndef CONFORM_H
 #define CONFORM_H
 
-#define _GNU_SOURCE 1
-
+#include "tap.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -33,7 +31,6 @@
 #define QKEY 0x11111111
 #define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 #define ALL (IBV_ACCESS_LOCAL_WRITE | REMOTE)
-#define UNUSED __attribute__((unused))
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -42,96 +39,7 @@ static struct ibv_port_attr port;
 static union ibv_gid gid;
 static uint8_t gid_index;
 static const char *device_name;
-static int checks, failures;
 static unsigned int patience = 5000;
-
-/* For what a program needs and can't go on without. */
-UNUSED __attribute__((noreturn, format(printf, 1, 2))) static void bail(const char *format, ...)
-{
-	va_list arguments;
-
-	fputs("Bail out! ", stdout);
-	va_start(arguments, format);
-	vprintf(format, arguments);
-	va_end(arguments);
-	putchar('\n');
-	exit(2);
-}
-
-#define MUST(call)                                                                     \
-	do {                                                                           \
-		int must_result = (call);                                              \
-		if (must_result)                                                       \
-			bail("%s:%d: %s: %d (errno: %s)", __FILE__, __LINE__, #call, must_result, strerror(errno)); \
-	} while (0)
-
-#define MAKE(call)                                                                     \
-	({                                                                             \
-		__typeof__(call) made = (call);                                        \
-		if (!made)                                                             \
-			bail("%s:%d: %s: %s", __FILE__, __LINE__, #call, strerror(errno)); \
-		made;                                                                  \
-	})
-
-UNUSED static void say(bool good, const char *name, va_list arguments)
-{
-	printf("%s %d - ", good ? "ok" : "not ok", ++checks);
-	vprintf(name, arguments);
-	putchar('\n');
-	failures += !good;
-}
-
-UNUSED __attribute__((format(printf, 2, 3))) static bool check(bool good, const char *name, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, name);
-	say(good, name, arguments);
-	va_end(arguments);
-	return good;
-}
-
-/* A number (errno, status, count) must be the expected one. */
-UNUSED __attribute__((format(printf, 3, 4))) static bool is(long got, long expected, const char *name, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, name);
-	say(got == expected, name, arguments);
-	va_end(arguments);
-	if (got != expected)
-		printf("# got %ld, not %ld\n", got, expected);
-	return got == expected;
-}
-
-/* A work completion's status must be the expected one; -1 stands for no completion. */
-UNUSED __attribute__((format(printf, 3, 4))) static bool is_status(int got, int expected, const char *name, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, name);
-	say(got == expected, name, arguments);
-	va_end(arguments);
-	if (got != expected)
-		printf("# got %s, not %s\n", got < 0 ? "no completion" : ibv_wc_status_str(got),
-		       expected < 0 ? "no completion" : ibv_wc_status_str(expected));
-	return got == expected;
-}
-
-/* The call must return NULL and set errno. */
-#define is_null(call, expected, ...)                                                   \
-	({                                                                             \
-		errno = 0;                                                             \
-		void *null_made = (call);                                              \
-		is(null_made ? 0 : errno, expected, __VA_ARGS__);                      \
-		null_made;                                                             \
-	})
-
-/* A check that this device or machine can't be put to. */
-UNUSED static void skip(const char *why, const char *name)
-{
-	printf("ok %d - %s # skip %s\n", ++checks, name, why);
-}
 
 UNUSED static uint64_t now_ms(void)
 {

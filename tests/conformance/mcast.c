@@ -80,6 +80,31 @@ int main(int argc, char **argv)
 	while (ibv_detach_mcast(one, &group, 0) == 0)
 		;
 	is(ibv_destroy_qp(one), 0, "ibv_detach_mcast(3): a QP attached twice is free at last");
+
+	struct ibv_qp_init_attr_ex silent_attr = {
+		.send_cq = cq,
+		.recv_cq = other_cq,
+		.cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
+		.qp_type = IBV_QPT_UD,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+		.pd = pd,
+		.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+	};
+	struct ibv_qp *deaf = ibv_create_qp_ex(ctx, &silent_attr);
+
+	if (deaf) {
+		bring(deaf, IBV_QPS_RTS, &path, 0);
+		MUST(ibv_attach_mcast(deaf, &group, 0));
+		MUST(post_recv(deaf, &buffer, 4096, 1000, 1));
+		wr.send_flags = IBV_SEND_SIGNALED;
+		MUST(post(deaf, &wr));
+		next(cq);
+		check(silent(other_cq), "ibv_create_qp_ex(3): BLOCK_SELF_MCAST_LB: a QP doesn't receive what it sends to its group");
+		MUST(ibv_detach_mcast(deaf, &group, 0));
+		MUST(ibv_destroy_qp(deaf));
+	} else {
+		skip("the device has no such flag", "ibv_create_qp_ex(3): BLOCK_SELF_MCAST_LB: a QP doesn't receive what it sends to its group");
+	}
 	MUST(ibv_destroy_qp(sender));
 	MUST(ibv_destroy_qp(rc));
 	MUST(ibv_destroy_ah(ah));

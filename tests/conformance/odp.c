@@ -46,6 +46,14 @@ static void on_demand(const struct ibv_odp_caps *odp)
 	check(advise(77, IBV_ADVISE_MR_FLAG_FLUSH, base, 8192, mr->lkey) != 0, "ibv_advise_mr(3): advice that doesn't exist fails");
 	is(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, base + 7 * 4096, 8192, mr->lkey), EFAULT,
 	   "ibv_advise_mr(3): a range beyond the MR: EFAULT");
+	check(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, base, 8192, mr->lkey ^ 0x7f) > 0,
+	      "ibv_advise_mr(3): an L_Key of nothing fails");
+	check(advise(IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, (uintptr_t)buffer.mem, 4096, buffer.mr->lkey) > 0,
+	      "ibv_advise_mr(3): an MR without ON_DEMAND fails");
+
+	struct ibv_sge several[2] = {{base, 4096, mr->lkey}, {base + 3 * 4096, 4096, mr->lkey}};
+
+	is(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, several, 2), 0, "ibv_advise_mr(3): several ranges at once: 0");
 	other = ibv_reg_mr(pd, constant, 4096, IBV_ACCESS_ON_DEMAND);
 	if (other) {
 		is(advise(IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, (uintptr_t)constant, 64, other->lkey), EPERM,
