@@ -193,7 +193,7 @@ pub(super) fn check(specs: &[Spec]) -> Result<()> {
             return invalid!("a tunnel or a label stack within a tunnel");
         }
         if std::mem::replace(&mut seen[usize::from(*inner)][header.place()], true) {
-            return invalid!("two specifications of the same header: the second is {header:?}");
+            return invalid!("two specifications of the same header");
         }
     }
     Ok(())

@@ -1,0 +1,112 @@
+//! Raw packet queue pairs: `tests/c/raw.c` within a process, between processes of a host and between hosts; perftest's tools
+//! for Ethernet frames.
+
+use ferroce_tests::{Artifacts, Host, World, require, tool};
+use std::path::Path;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(50);
+const SOON: Duration = Duration::from_secs(20);
+
+fn within_a_process(case: &str) {
+    let path = require!(Artifacts::get().c_program("raw"));
+    let world = require!(World::one_host(1500));
+    let words = [path.as_os_str(), case.as_ref()];
+    let outcome = world.first().start_ferroce_privileged(&[], &words, &[]).wait(LIMIT);
+    outcome.expect_success();
+    assert_eq!(outcome.stdout, "ok\n", "{outcome}");
+    world.first().expect_no_traces();
+}
+
+macro_rules! cases {
+    ($($case:ident)*) => {$(
+        #[test]
+        fn $case() {
+            within_a_process(stringify!($case));
+        }
+    )*};
+}
+
+cases! {
+    frames_go_where_flows_say
+    tags_counters_and_drops
+    default_flows_get_what_no_other_takes
+    frames_are_spread_over_work_queues
+    wrong_arguments_are_refused
+}
+
+#[test]
+fn without_the_capability_it_is_eperm() {
+    let path = require!(Artifacts::get().c_program("raw"));
+    let world = require!(World::one_host(1500));
+    let words = [path.as_os_str(), "without_the_capability_it_is_eperm".as_ref()];
+    let outcome = world.first().start_ferroce(&[], &words, &[]).wait(LIMIT);
+    outcome.expect_success();
+    assert_eq!(outcome.stdout, "ok\n", "{outcome}");
+}
+
+fn frames_arrive(program: &Path, from: &Host, to: &Host) {
+    let words = |case: &'static str| [program.as_os_str(), case.as_ref()];
+    let mut receiver = to.start_ferroce_privileged(&[], &words("receives"), &[]);
+    receiver.wait_for_output("ready", SOON);
+    from.start_ferroce_privileged(&[], &words("sends"), &[]).wait(LIMIT).expect_success().expect_quiet();
+    receiver.wait(LIMIT).expect_success().expect_quiet();
+}
+
+#[test]
+fn frames_arrive_in_another_process_of_the_host() {
+    let program = require!(Artifacts::get().c_program("raw"));
+    let world = require!(World::one_host(1500));
+    frames_arrive(&program, world.first(), world.first());
+}
+
+#[test]
+fn frames_arrive_at_another_host() {
+    let program = require!(Artifacts::get().c_program("raw"));
+    let world = require!(World::two_hosts(1500));
+    frames_arrive(&program, world.first(), world.last());
+    frames_arrive(&program, world.last(), world.first());
+}
+
+/// Runs one of perftest's tools at both ends, and checks that both report.
+fn perftest(tool: &str, options: &[&str], from: &Host, to: &Host) {
+    const MACS: [&str; 2] = ["02:fe:00:00:00:0a", "02:fe:00:00:00:0b"];
+    let words = |role, own: usize| {
+        let mut words = vec!["stdbuf", "-oL", tool, role, "-B", MACS[own], "-E", MACS[1 - own]];
+        words.extend_from_slice(options);
+        words
+    };
+    let mut server = to.start_ferroce_privileged(&[], &words("--server", 1), &[]);
+    server.wait_for_output("MAC attached", SOON);
+    // The server takes a while from its flow to its first receive request.
+    std::thread::sleep(Duration::from_secs(2));
+    let client = from.start_ferroce_privileged(&[], &words("--client", 0), &[]).wait(LIMIT);
+    client.expect_success();
+    assert!(client.stdout.contains("1000 "), "{client}");
+    let server = server.wait(LIMIT);
+    server.expect_success();
+    assert!(server.stdout.contains("1000 "), "{server}");
+}
+
+#[test]
+fn perftest_measures_latency_between_hosts() {
+    require!(tool("raw_ethernet_lat", "perftest"));
+    let world = require!(World::two_hosts(1500));
+    perftest("raw_ethernet_lat", &["-s", "64", "-n", "1000"], world.first(), world.last());
+}
+
+#[test]
+fn perftest_measures_latency_on_one_host() {
+    require!(tool("raw_ethernet_lat", "perftest"));
+    let world = require!(World::one_host(1500));
+    perftest("raw_ethernet_lat", &["-s", "1500", "-n", "1000"], world.first(), world.first());
+}
+
+#[test]
+fn perftest_measures_bandwidth_between_hosts() {
+    require!(tool("raw_ethernet_bw", "perftest"));
+    let world = require!(World::two_hosts(1500));
+    // As many receive requests as frames: Ethernet waits for nobody.
+    let options = ["-s", "1024", "-n", "1000", "-r", "1000"];
+    perftest("raw_ethernet_bw", &options, world.first(), world.last());
+}
