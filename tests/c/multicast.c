@@ -13,12 +13,12 @@
 
 #define MULTICAST_QPN 0xffffff
 #define GRH_BYTES 40
-#define DEPTH 512
+#define DEPTH 2048
 #define MOST_QPS 16
 /* Messages sent after the last that counts. */
 #define FAREWELL 50
 
-static int gid_index = 1, interval_us = 100;
+static int gid_index = 1, interval_us = 300;
 static unsigned int messages = 1000, qps = 1;
 static uint32_t size = 500;
 static bool join_ip;

@@ -64,13 +64,13 @@ fn on_one_host(fabric: &[(&str, &str)]) {
     let host = world.first();
     for (gid, group) in GROUPS {
         let program = program.to_str().expect("a UTF-8 path");
-        let setting = Setting { program, fabric, gid, group, messages: "2000" };
+        let setting = Setting { program, fabric, gid, group, messages: "1500" };
         assert!(!setting.is_member(host));
         let mut receivers = ["3", "1"].map(|qps| (setting.receiver(host, "receive", qps), qps));
         assert!(setting.is_member(host));
-        expect_all(&mut setting.receiver(host, "both", "4"), "4", "2000");
+        expect_all(&mut setting.receiver(host, "both", "4"), "4", "1500");
         for (receiver, qps) in &mut receivers {
-            expect_all(receiver, qps, "2000");
+            expect_all(receiver, qps, "1500");
         }
         setting.wait_for_end_of_membership(host);
     }
@@ -94,7 +94,7 @@ fn process_that_is_killed_takes_nothing_from_the_others() {
     let program = program.to_str().expect("a UTF-8 path");
     let world = require!(World::one_host(1500));
     let host = world.first();
-    let setting = Setting { program, fabric: &[], gid: "1", group: "239.77.1.2", messages: "6000" };
+    let setting = Setting { program, fabric: &[], gid: "1", group: "239.77.1.2", messages: "4000" };
     for victim in [0, 1] {
         let mut receivers: Vec<Process> = (0..3).map(|_| setting.receiver(host, "receive", "3")).collect();
         let mut sender = setting.start(host, "send", &[]);
@@ -102,7 +102,7 @@ fn process_that_is_killed_takes_nothing_from_the_others() {
         receivers[victim].signal(libc::SIGKILL);
         drop(receivers.remove(victim));
         for receiver in &mut receivers {
-            expect_all(receiver, "3", "6000");
+            expect_all(receiver, "3", "4000");
         }
         sender.wait(LIMIT).expect_success().expect_quiet();
         setting.wait_for_end_of_membership(host);
@@ -117,14 +117,14 @@ fn groups_reach_from_host_to_host() {
     let program = program.to_str().expect("a UTF-8 path");
     let world = require!(World::two_hosts(1500));
     for (gid, group) in GROUPS {
-        let setting = Setting { program, fabric: &[], gid, group, messages: "2000" };
+        let setting = Setting { program, fabric: &[], gid, group, messages: "1500" };
         let mut near = setting.receiver(world.first(), "receive", "2");
         let mut far = ["2", "3"].map(|qps| (setting.receiver(world.last(), "receive", qps), qps));
         assert!(setting.is_member(world.first()) && setting.is_member(world.last()));
         let mut sender = setting.start(world.first(), "send", &[]);
-        expect_all(&mut near, "2", "2000");
+        expect_all(&mut near, "2", "1500");
         for (receiver, qps) in &mut far {
-            expect_all(receiver, qps, "2000");
+            expect_all(receiver, qps, "1500");
         }
         sender.wait(LIMIT).expect_success().expect_quiet();
         setting.wait_for_end_of_membership(world.first());
