@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_uint};
 
+use ferroce_nic as nic;
+
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
 use crate::cq::{self, CqBlock, Extension};
@@ -87,17 +89,19 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Outcome<Extension> {
 ///
 /// # Safety
 /// `cq` is an extended queue, whose lock the caller holds.
-unsafe fn advance(cq: *mut ibv_cq_ex) -> Outcome<()> {
+unsafe fn advance(cq: *mut ibv_cq_ex, begins: bool) -> Outcome<()> {
     // SAFETY: the caller's promise; the lock makes this the only user of the iterator.
     unsafe {
         let block = CqBlock::of(cq.cast())?;
-        let n = block.nic().poll_recorded(1, |wc, record| {
+        let stand_on = |wc: nic::Wc, record| {
             let wc = wc_of(&wc);
             (*cq).status = wc.status;
             (*cq).wr_id = wc.wr_id;
             *block.current.get() = wc;
             *block.record.get() = record;
-        })?;
+        };
+        let queue = block.nic();
+        let n = if begins { queue.poll_recorded(1, stand_on)? } else { queue.take_recorded(1, stand_on) };
         // Said by a return value of its own, not reported as a refusal.
         if n == 0 { Err(Refusal::new(libc::ENOENT, "the completion queue is empty")) } else { Ok(()) }
     }
@@ -136,14 +140,14 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
                 return Err(Refusal::invalid("the comp_mask of ibv_poll_cq_attr isn't 0"));
             }
             lock(cq);
-            advance(cq).inspect_err(|_| unlock(cq))
+            advance(cq, true).inspect_err(|_| unlock(cq))
         }
     }))
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by the man page between start_poll and end_poll, so this thread has the lock.
-    call::to_errno(call::contain("ibv_next_poll", || unsafe { advance(cq) }))
+    call::to_errno(call::contain("ibv_next_poll", || unsafe { advance(cq, false) }))
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {

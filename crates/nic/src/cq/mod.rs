@@ -176,6 +176,12 @@ impl Cq {
         Ok(n)
     }
 
+    /// As [`Cq::poll_recorded`], of what is there already: makes no progress, so that a batch that has begun comes to its
+    /// end, and no event is raised for what the batch takes itself.
+    pub fn take_recorded(&self, max: usize, mut f: impl FnMut(Wc, Record)) -> usize {
+        self.pop(max, &mut f)
+    }
+
     fn pop(&self, max: usize, f: &mut impl FnMut(Wc, Record)) -> usize {
         if !self.filled.load(Ordering::Acquire) {
             return 0;

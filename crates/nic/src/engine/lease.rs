@@ -70,7 +70,8 @@ pub(crate) fn progress_of_poller(empty: bool, sleeper: bool) {
     let Some(engine) = current() else { return };
     let now = clock::now();
     let last = Instant(engine.lease.last_progress.load(Ordering::Relaxed));
-    if !empty && now.since(last) < BUSY_INTERVAL {
+    if !empty && (sleeper || now.since(last) < BUSY_INTERVAL) {
+        // Whoever has asked for an event waits for it when the queue is empty, or polls then.
         return;
     }
     if !sleeper {
