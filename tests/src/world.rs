@@ -226,7 +226,8 @@ impl Host {
         fs::read_to_string(format!("/proc/{}/net/{table}", self.keeper.id())).unwrap_or_default()
     }
 
-    /// What verbs programs have left here: abstract sockets, UDP sockets on 4791, files.
+    /// What verbs programs have left here: abstract sockets, UDP sockets on 4791, files. Those that Debian's programs make
+    /// themselves for an XRC domain don't count.
     pub fn traces(&self) -> Vec<String> {
         let roce_port = format!(":{:04X}", 4791);
         let mut found: Vec<String> = self
@@ -246,8 +247,11 @@ impl Host {
         }
         for directory in ["/run", "/tmp", "/dev/shm"] {
             let entries = fs::read_dir(self.path(directory)).expect("the keeper's root can be read");
+            let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
             found.extend(
-                entries.flatten().map(|entry| format!("{directory}/{}", entry.file_name().to_string_lossy())),
+                names
+                    .filter(|name| !name.starts_with("xrc_domain"))
+                    .map(|name| format!("{directory}/{name}")),
             );
         }
         found

@@ -76,7 +76,7 @@ cells! {
     srq_mtu_4096: "ibv_srq_pingpong" "-c" "-g" "1" "-m" "4096" "-n" "1000";
 }
 
-/// Sends through an XRC target into the SRQ that the peer has named. (The program leaves the file of its XRC domain.)
+/// Sends through an XRC target into the SRQ that the peer has named.
 fn xsrq_ping_pong(world: &World, fabric: Fabric, options_of_ferroce: &[&str], options: &[&str]) {
     let words = [&["ibv_xsrq_pingpong", "-g", "1"], options].concat();
     let pair = Pair::new(world, fabric).limit(Duration::from_secs(90));
@@ -86,6 +86,7 @@ fn xsrq_ping_pong(world: &World, fabric: Fabric, options_of_ferroce: &[&str], op
         outcome.client.stdout.contains("success") && outcome.server.stdout.contains("success"),
         "{outcome}"
     );
+    world.first().expect_no_traces();
 }
 
 #[test]
