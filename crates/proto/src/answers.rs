@@ -4,7 +4,7 @@
 //! acknowledgement waits until all answers before it have left, so that none overtakes.
 
 use crate::responder::Refusal;
-use crate::{Env, Instant, Qp, QpState, RemoteError, Source, TransmitError, psn};
+use crate::{Env, Instant, Qp, QpState, RemoteError, Source, SrqPlace, TransmitError, psn};
 use ferroce_wire::{Aeth, Headers, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 
@@ -154,6 +154,13 @@ impl Answers {
         self.queue.push_back(Answer::Atomic(Atomic { psn, original, msn, duplicate: false }));
     }
 
+    /// Takes back the result of the atomic that was just executed; 0 when there is none.
+    pub(crate) fn take_atomic(&mut self) -> u64 {
+        self.queue.clear();
+        self.owed = None;
+        self.results.pop_back().map_or(0, |(_, original)| original)
+    }
+
     /// A READ was asked for again, from its beginning or from a later PSN. Nothing is done if its answer is still to
     /// leave. At most `limit` answers are queued.
     pub(crate) fn read_again(&mut self, psn: u64, psns: u32, range: Range, msn: u32, limit: usize) {
@@ -269,7 +276,9 @@ impl<A: Clone> Qp<A> {
             _ => Source::Remote { rkey: read.range.rest.rkey, va: read.range.rest.va, len },
         };
         let sent = match read.range.srqn {
-            Some(srqn) if !env.select_srq(srqn) => Err(TransmitError::Remote(RemoteError::Access)),
+            Some(srqn) if env.select_srq(srqn) == SrqPlace::Nowhere => {
+                Err(TransmitError::Remote(RemoteError::Access))
+            }
             _ => env.transmit(&headers, source, None),
         };
         match sent {

@@ -1,6 +1,8 @@
 //! What the transport needs of the world around one queue pair.
 
-use crate::{AtomicOp, BindMw, Completion, Instant, Placement, QpEvent, RecvWqe, SendWr, Sge, WcStatus};
+use crate::{
+    AtomicOp, BindMw, Completion, Instant, Placement, QpEvent, RecvWqe, SendWr, Sge, SrqPlace, WcStatus,
+};
 use ferroce_wire::Headers;
 
 /// The payload of an incoming packet, however the fabric holds it.
@@ -159,8 +161,14 @@ pub trait Env {
     fn window(&self) -> u32;
 
     /// An XRC target: what the transport asks for from here on concerns the SRQ with this number and its protection domain
-    /// (annex A14); false when the target's XRC domain has no such SRQ.
-    fn select_srq(&mut self, srqn: u32) -> bool;
+    /// (annex A14).
+    fn select_srq(&mut self, srqn: u32) -> SrqPlace;
+
+    /// Has the process that has the selected SRQ execute a request; what comes of it, [`crate::Qp::executed`] is told.
+    /// False when that process can't be reached.
+    fn delegate(&mut self, _headers: &Headers, _payload: &Self::Payload<'_>) -> bool {
+        false
+    }
 
     /// Takes the next receive work request from the RQ or SRQ. It is gone from there: the transport completes it, or
     /// (UC) keeps it for the next message.

@@ -11,6 +11,8 @@ pub(crate) enum Message {
     None,
     /// A SEND; `done` bytes have been placed into the held receive.
     Send { done: u64 },
+    /// A message that another process takes in.
+    Elsewhere,
     /// An RDMA WRITE; `done` of `len` bytes have been written.
     Write { va: u64, rkey: u32, len: u32, done: u32 },
 }

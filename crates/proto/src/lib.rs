@@ -9,6 +9,7 @@
 mod answers;
 mod completer;
 mod counters;
+mod elsewhere;
 mod env;
 mod execute;
 mod pace;
@@ -27,6 +28,7 @@ mod ud;
 mod window;
 
 pub use counters::Counters;
+pub use elsewhere::{Executed, SrqPlace};
 pub use env::{Env, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError, Violation};
 pub use pace::{Pace, Portion};
 pub use qp::{MAX_MESSAGE, Qp};

@@ -424,6 +424,7 @@ impl<A: Clone> Qp<A> {
         let entered = self.state != QpState::Err;
         self.state = QpState::Err;
         self.flush_send_queue(env);
+        self.resp.delegated = None;
         if let Some(held) = self.resp.take_held() {
             env.complete_recv(self.recv_completion(held.wr_id, WcStatus::WrFlushErr));
         }
@@ -485,7 +486,7 @@ fn packets(op: &SendOp, len: u32, mtu: u32) -> u32 {
 }
 
 /// Are the extension headers there that the opcode promises?
-fn has_extensions(h: &Headers) -> bool {
+pub(crate) fn has_extensions(h: &Headers) -> bool {
     let op = h.bth.opcode;
     (!op.carries_xrceth() || h.xrc_srqn.is_some())
         && (!op.carries_reth() || h.reth.is_some())

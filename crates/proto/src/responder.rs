@@ -1,7 +1,9 @@
 //! The responder of RC and XRC: takes requests in PSN order, executes them and decides what is answered (IBTA 9.7.4,
 //! 9.9.3, annex A14).
 
+use crate::SrqPlace;
 use crate::answers::Range;
+use crate::elsewhere::Delegated;
 use crate::execute::Message;
 use crate::{
     AtomicOp, Env, Payload, PlaceError, Placement, Qp, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError,
@@ -26,6 +28,8 @@ pub(crate) enum Refusal {
     BadReceive,
     /// The XRCETH names no SRQ of the target's XRC domain: NAK invalid request.
     NoSrq,
+    /// Another process executes it: nothing is answered yet.
+    Elsewhere,
     /// The payload couldn't be had: as if the packet had been lost, and nothing has changed.
     Lost,
 }
@@ -52,7 +56,7 @@ impl From<RemoteError> for Refusal {
 impl Refusal {
     pub(crate) const fn nak(self) -> NakCode {
         match self {
-            Refusal::NotReady | Refusal::Invalid | Refusal::TooLong | Refusal::NoSrq => {
+            Refusal::NotReady | Refusal::Invalid | Refusal::TooLong | Refusal::NoSrq | Refusal::Elsewhere => {
                 NakCode::InvalidRequest
             }
             Refusal::Lost => NakCode::PsnSequenceError,
@@ -74,6 +78,7 @@ pub(crate) struct Responder {
     pub(crate) held: Option<RecvWqe>,
     /// The SRQ of the message in progress (XRC).
     srqn: Option<u32>,
+    pub(crate) delegated: Option<Delegated>,
     /// A NAK for the expected PSN has been sent: the highest PSN that has been seen beyond the gap since.
     gap: Option<u64>,
     /// [`QpEvent::CommunicationEstablished`] was raised.
@@ -110,6 +115,10 @@ impl<A: Clone> Qp<A> {
         env: &mut E,
     ) {
         self.note_established(env);
+        if self.is_delegating() {
+            // Its turn comes later: the caller keeps it, or it is sent again.
+            return;
+        }
         let number = psn::extend(self.resp.expected, headers.bth.psn);
         if number > self.resp.expected {
             self.note_gap(number, headers.bth.ack_request);
@@ -120,19 +129,9 @@ impl<A: Clone> Qp<A> {
             return;
         }
         match self.execute_request(headers, payload, env) {
-            Ok(psns) => {
-                self.resp.gap = None;
-                self.resp.expected += u64::from(psns);
-                self.answers.withdraw_nak();
-                if headers.bth.ack_request && !wants_data(headers) {
-                    self.answers.owe_ack();
-                }
-            }
-            Err(Refusal::NotReady) => {
-                self.counters.rnr_naks_sent += 1;
-                self.resp.gap = Some(number);
-                self.answers.owe_nak(Syndrome::RnrNak { timer: self.params.min_rnr_timer }, number);
-            }
+            Ok(psns) => self.accept(psns, headers.bth.ack_request && !wants_data(headers)),
+            Err(Refusal::Elsewhere) => {}
+            Err(Refusal::NotReady) => self.not_ready_for(number),
             Err(Refusal::Lost) => {
                 self.counters.seq_naks_sent += 1;
                 self.resp.gap = Some(number);
@@ -140,6 +139,23 @@ impl<A: Clone> Qp<A> {
             }
             Err(refusal) => self.refuse(refusal, number, env),
         }
+    }
+
+    /// The expected request is done.
+    pub(crate) fn accept(&mut self, psns: u32, acknowledge: bool) {
+        self.resp.gap = None;
+        self.resp.expected += u64::from(psns);
+        self.answers.withdraw_nak();
+        if acknowledge {
+            self.answers.owe_ack();
+        }
+    }
+
+    /// The expected request has found no receive.
+    pub(crate) fn not_ready_for(&mut self, number: u64) {
+        self.counters.rnr_naks_sent += 1;
+        self.resp.gap = Some(number);
+        self.answers.owe_nak(Syndrome::RnrNak { timer: self.params.min_rnr_timer }, number);
     }
 
     /// A packet beyond the expected one: one sequence NAK until the gap is filled (IBTA 9.7.5). When packets that
@@ -182,14 +198,17 @@ impl<A: Clone> Qp<A> {
     }
 
     /// Executes the expected request and returns how many PSNs it takes.
-    fn execute_request<E: Env<Address = A>>(
+    pub(crate) fn execute_request<E: Env<Address = A>>(
         &mut self,
         headers: &Headers,
         payload: &E::Payload<'_>,
         env: &mut E,
     ) -> Result<u32, Refusal> {
         let opcode = headers.bth.opcode;
-        self.select_srq(headers.xrc_srqn, env)?;
+        let place = self.select_srq(headers.xrc_srqn, env)?;
+        if place == SrqPlace::Elsewhere && opcode.operation != Operation::ReadRequest {
+            return Err(self.delegate(headers, payload, env));
+        }
         if opcode.is_send() {
             self.execute_send(headers, payload, env)?;
             return Ok(1);
@@ -223,17 +242,22 @@ impl<A: Clone> Qp<A> {
     }
 
     /// XRC: every request names an SRQ of the target's domain, and all packets of a message the same one.
-    fn select_srq<E: Env<Address = A>>(&mut self, srqn: Option<u32>, env: &mut E) -> Result<(), Refusal> {
-        let Some(number) = srqn else { return Ok(()) };
+    fn select_srq<E: Env<Address = A>>(
+        &mut self,
+        srqn: Option<u32>,
+        env: &mut E,
+    ) -> Result<SrqPlace, Refusal> {
+        let Some(number) = srqn else { return Ok(SrqPlace::Here) };
         let under_way = self.resp.message != Message::None || self.resp.held.is_some();
         if under_way && srqn != self.resp.srqn {
             return Err(Refusal::Invalid);
         }
-        if !env.select_srq(number) {
+        let place = env.select_srq(number);
+        if place == SrqPlace::Nowhere {
             return Err(Refusal::NoSrq);
         }
         self.resp.srqn = srqn;
-        Ok(())
+        Ok(place)
     }
 
     fn execute_read<E: Env<Address = A>>(
@@ -328,7 +352,9 @@ impl<A: Clone> Qp<A> {
             Refusal::BadReceive => WcStatus::LocProtErr,
             Refusal::Access => WcStatus::RemAccessErr,
             Refusal::Operational => WcStatus::RemOpErr,
-            Refusal::Invalid | Refusal::NotReady | Refusal::NoSrq | Refusal::Lost => WcStatus::RemInvReqErr,
+            Refusal::Invalid | Refusal::NotReady | Refusal::NoSrq | Refusal::Elsewhere | Refusal::Lost => {
+                WcStatus::RemInvReqErr
+            }
         };
         if let Some(held) = self.resp.take_held() {
             env.complete_recv(self.recv_completion(held.wr_id, status));

@@ -42,6 +42,7 @@ use crate::qp::Qp;
 use crate::rendezvous::Rendezvous;
 use crate::shm::Links;
 use crate::sys::{self, EngineFd};
+use crate::xrc::Elsewhere;
 use addresses::Addresses;
 use events::Events;
 use handoff::{Deadlines, RunQueue, Sleep};
@@ -65,6 +66,8 @@ pub(crate) struct Engine {
     multicast: Multicast,
     qps: QpTable,
     srqs: SrqTable,
+    /// SRQs of other processes.
+    elsewhere: Elsewhere,
     timers: Deadlines,
     /// Completion events that come later.
     events: Events,
@@ -123,6 +126,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
         multicast: Multicast::default(),
         qps: QpTable::default(),
         srqs: SrqTable::default(),
+        elsewhere: Elsewhere::new()?,
         timers: Deadlines::default(),
         events: Events::default(),
         run_queue: RunQueue::default(),
@@ -136,6 +140,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
         control: Control::new()?,
     }));
     engine.control.watch(engine.rendezvous.poll_fd())?;
+    engine.control.watch(engine.elsewhere.poll_fd())?;
     engine.watch_links()?;
     thread::spawn(engine)?;
     CURRENT.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
@@ -153,11 +158,34 @@ impl Engine {
         &self.links
     }
 
+    pub(crate) fn elsewhere(&self) -> &Elsewhere {
+        &self.elsewhere
+    }
+
+    /// A connection to the process that holds a slot.
+    pub(crate) fn dial(&self, slot: u16) -> Option<EngineFd> {
+        self.rendezvous.dial(slot)
+    }
+
+    /// A number is of one of this process's slots.
+    pub(crate) fn owns(&self, number: u32) -> bool {
+        self.rendezvous.owns(number)
+    }
+
+    /// Answers other processes while a thread waits for one of them.
+    pub(crate) fn answer_requests(&self) {
+        self.rendezvous.answer_requests();
+    }
+
     /// Runs `f` with a set of buffers, then lets the QPs of this process work to which `f` has sent something.
     pub(crate) fn with_work<R>(&'static self, f: impl FnOnce(&mut Work) -> R) -> R {
         let mut work = self.works.take();
         let result = f(&mut work);
         self.deliver_local(&mut work);
+        while let Some((qp, srqn)) = work.wanted.pop() {
+            qp.reach(&mut work, srqn);
+            self.deliver_local(&mut work);
+        }
         self.works.put(work);
         self.wake_for_taps();
         result

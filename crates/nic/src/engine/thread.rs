@@ -164,6 +164,7 @@ impl Engine {
         if let Err(error) = served {
             tracing::debug!(%error, "serving the host's other processes");
         }
+        self.attend_elsewhere();
         if let Some(monitor) = &self.control.monitor {
             self.look_at_network(&mut monitor.lock());
         }

@@ -18,6 +18,8 @@ pub(crate) struct Work {
     pub(crate) received: Vec<Wc>,
     /// … of an XRC target, whose SRQs have a completion queue each.
     pub(crate) received_elsewhere: Vec<(Arc<Cq>, Wc)>,
+    /// XRC targets, and SRQs of processes that they have to reach.
+    pub(crate) wanted: Vec<(Arc<Qp>, u32)>,
     /// QPs of this process that have got something.
     pub(crate) kicks: Vec<Arc<Qp>>,
     /// A completion found no room in its queue.

@@ -63,7 +63,13 @@ impl Qp {
         Self::create_as(pd, init, None)
     }
 
-    pub(super) fn create_as(pd: &Arc<Pd>, init: QpInit, domain: Option<Arc<Domain>>) -> Result<Arc<Self>> {
+    /// Of an XRC target there is a domain, and perhaps the number of another process's target that it stands for.
+    pub(super) fn create_as(
+        pd: &Arc<Pd>,
+        init: QpInit,
+        target: Option<(Arc<Domain>, Option<u32>)>,
+    ) -> Result<Arc<Self>> {
+        let (domain, number) = target.map_or((None, None), |(domain, number)| (Some(domain), number));
         check_cap(&init)?;
         let context = pd.context();
         for cq in [&init.send_cq, &init.recv_cq] {
@@ -75,7 +81,7 @@ impl Qp {
         let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, cookie } = init;
         let rq_wr = if srq.is_some() { 0 } else { cap.max_recv_wr };
         let rq = RecvQueue::new(pd, QueueKind::Receive, rq_wr, cap.max_recv_sge)?;
-        let qp = engine.add_qp(|qpn| {
+        let make = |qpn| {
             Arc::new(Self {
                 qpn,
                 service,
@@ -111,7 +117,11 @@ impl Qp {
                 counting: OnceLock::new(),
                 unacked_async: Unacked::default(),
             })
-        })?;
+        };
+        let qp = match number {
+            Some(number) => make(number),
+            None => engine.add_qp(make)?,
+        };
         pd.hold();
         qp.send_cq.hold();
         qp.recv_cq.hold();
@@ -130,10 +140,13 @@ impl Qp {
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
         self.check_detached()?;
         self.unlist()?;
-        self.engine.remove_qp(self.qpn);
+        if self.engine.qp(self.qpn).is_some_and(|qp| Arc::ptr_eq(&qp, self)) {
+            self.engine.remove_qp(self.qpn);
+        }
         self.engine.with_work(|work| {
             let mut inner = self.inner.lock();
             let path = inner.path.take();
+            self.let_go(&mut inner);
             self.engine.listen(self.qpn, false, path.as_ref());
             let now = crate::clock::now();
             self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, now, env));

@@ -14,10 +14,11 @@ use crate::packet::{Grh, PacketMeta};
 use crate::shm::{self, Link, Peer, Purpose, Sent};
 use crate::tap::Direction;
 use crate::udp::PushError;
+use crate::xrc::Range;
 use ferroce_proto::{
     AtomicOp, BindMw, Completion, Data, Env, Instant, Payload, PlaceError, Placement, QpEvent, QpState,
-    RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError, Violation, WcOpcode,
-    WcStatus,
+    RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, SrqPlace, TransmitError, Violation,
+    WcOpcode, WcStatus,
 };
 use ferroce_wire::{Bth, Headers, Opcode, Service};
 use std::sync::Arc;
@@ -109,6 +110,10 @@ impl<'a> QpEnv<'a> {
         payload: RxPayload<'_>,
         meta: &PacketMeta,
     ) {
+        let request = self.qp.is_target() && headers.bth.opcode.is_request();
+        if request && self.keeps(proto, headers, &payload, meta) {
+            return;
+        }
         self.meta = Some(*meta);
         proto.handle_packet(now, headers, payload, self);
         self.meta = None;
@@ -217,6 +222,15 @@ impl Env for QpEnv<'_> {
         source: Source<'_>,
         to: Option<&Arc<Ah>>,
     ) -> Result<(), TransmitError> {
+        if let (Source::Remote { rkey, va, len }, Some(srqn)) = (source, self.target.elsewhere) {
+            let range = Range { srqn, rkey, va, len };
+            let bytes = self.bytes_elsewhere(range)?;
+            let sent = self.transmit(headers, Source::Bytes(&bytes), to);
+            if sent == Err(TransmitError::Blocked) {
+                self.target.fetched = Some((range, Ok(bytes)));
+            }
+            return sent;
+        }
         let by = self.key_user();
         let len = source_len(&source);
         let of_ah = to.map(|ah| ah.path_to(self.qp.engine, headers.bth.dest_qp));
@@ -323,10 +337,12 @@ impl Env for QpEnv<'_> {
         }
     }
 
-    fn select_srq(&mut self, srqn: u32) -> bool {
-        let srq = self.qp.engine.srq(srqn);
-        self.target.selected = srq.filter(|srq| srq.xrcd().is_some_and(|d| self.qp.is_target_of(d.domain())));
-        self.target.selected.is_some()
+    fn select_srq(&mut self, srqn: u32) -> SrqPlace {
+        self.place_of(srqn)
+    }
+
+    fn delegate(&mut self, headers: &Headers, payload: &RxPayload<'_>) -> bool {
+        self.give_away(headers, payload)
     }
 
     fn next_recv(&mut self) -> Option<RecvWqe> {
@@ -371,6 +387,10 @@ impl Env for QpEnv<'_> {
         len: u64,
         access: RemoteAccess,
     ) -> Result<(), RemoteError> {
+        if self.target.elsewhere.is_some() {
+            // The process that has it finds out when it is read.
+            return Ok(());
+        }
         MrTable::global().check_remote(self.key_user(), rkey, va, len, access)
     }
 

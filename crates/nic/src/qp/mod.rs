@@ -8,6 +8,7 @@ mod batch;
 mod create;
 mod env;
 mod fabric;
+mod kept;
 mod modify;
 mod multicast;
 mod pacing;
@@ -22,7 +23,7 @@ pub(crate) use attr::{Rules, check};
 pub use batch::{Batch, Gathered};
 pub use create::{MAX_INLINE, QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};
-pub(crate) use payload::{ReadAhead, gather, scatter};
+pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
 
 use crate::ah::Ah;
 use crate::counter::Attached;

@@ -2,12 +2,15 @@
 
 use super::attr::Rules;
 use super::{Qp, QpInit};
-use crate::error::{Result, invalid};
+use crate::error::invalid;
 use crate::events::AsyncEvent;
 use crate::mem::Pd;
+use crate::packet::PacketMeta;
 use crate::recv::Srq;
-use crate::xrc::{Domain, Opener};
-use ferroce_wire::Service;
+use crate::xrc::{Domain, Opener, Range, Reached};
+use ferroce_proto::RemoteError;
+use ferroce_wire::{Headers, Service};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The part that is behind the QP's lock. Empty in all other QPs.
@@ -20,6 +23,26 @@ pub(super) struct Shared {
     pub(super) selected: Option<Arc<Srq>>,
     /// What the receive of the message in progress was taken from.
     pub(super) held: Option<Arc<Srq>>,
+    /// What the packet at hand names, of another process.
+    pub(super) elsewhere: Option<u32>,
+    /// Connections to processes with SRQs of the domain.
+    pub(super) reached: Vec<Reached>,
+    /// The connection that a request was given to last.
+    pub(super) given_to: Option<u64>,
+    /// A slot whose process couldn't be reached just now.
+    pub(super) tried: Option<u16>,
+    /// Requests that wait for the one that is being executed elsewhere.
+    pub(super) kept: VecDeque<Kept>,
+    /// What was asked of another process's memory, and what has come.
+    pub(super) fetching: Option<Range>,
+    pub(super) fetched: Option<(Range, Result<Vec<u8>, RemoteError>)>,
+}
+
+/// A packet that waits.
+pub(super) struct Kept {
+    pub(super) headers: Headers,
+    pub(super) payload: Vec<u8>,
+    pub(super) meta: PacketMeta,
 }
 
 impl Shared {
@@ -33,8 +56,18 @@ impl Shared {
 
 impl Qp {
     /// A new target QP of an XRC domain, without openers.
-    pub(crate) fn create_target(pd: &Arc<Pd>, init: QpInit, domain: Arc<Domain>) -> Result<Arc<Self>> {
-        Self::create_as(pd, init, Some(domain))
+    pub(crate) fn create_target(pd: &Arc<Pd>, init: QpInit, domain: Arc<Domain>) -> crate::Result<Arc<Self>> {
+        Self::create_as(pd, init, Some((domain, None)))
+    }
+
+    /// What executes the requests of another process's target with this number.
+    pub(crate) fn create_proxy(
+        pd: &Arc<Pd>,
+        init: QpInit,
+        domain: Arc<Domain>,
+        qpn: u32,
+    ) -> crate::Result<Arc<Self>> {
+        Self::create_as(pd, init, Some((domain, Some(qpn))))
     }
 
     /// Which attributes it has.
@@ -59,7 +92,7 @@ impl Qp {
     ///
     /// # Errors
     /// [`crate::Error::Invalid`] when the QP is on its way out.
-    pub(crate) fn add_opener(&self, opener: &Arc<Opener>) -> Result<()> {
+    pub(crate) fn add_opener(&self, opener: &Arc<Opener>) -> crate::Result<()> {
         let mut inner = self.inner.lock();
         if inner.target.closed {
             return invalid!("the queue pair is being destroyed");
@@ -80,7 +113,7 @@ impl Qp {
     ///
     /// # Errors
     /// As [`Qp::destroy`].
-    pub(crate) fn destroy_target(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn destroy_target(self: &Arc<Self>) -> crate::Result<()> {
         self.destroy()?;
         self.send_cq.destroy()
     }

@@ -19,6 +19,8 @@ const KIND_GROUP: u8 = 1;
 pub(crate) const KIND_LINK: u8 = 2;
 /// … or the GID table of an interface.
 const KIND_GIDS: u8 = 3;
+/// … or the execution of an XRC target's requests, which a [`Greeter`] sees to.
+pub(crate) const KIND_XRC: u8 = 4;
 /// Answers, to each.
 pub(crate) const GRANTED: u8 = Reply::Granted as u8;
 pub(crate) const REFUSED: u8 = Reply::Refused as u8;
@@ -185,7 +187,7 @@ fn serve_one(
     let mut bytes = [0; LONGEST];
     let (length, received) = receive(fd, &mut bytes)?;
     let bytes = &bytes[..length];
-    if framed(bytes) == Some(KIND_LINK)
+    if matches!(framed(bytes), Some(KIND_LINK | KIND_XRC))
         && let Some(greeter) = greeter
     {
         greeter.greet(connection, bytes, received);

@@ -7,7 +7,7 @@ use super::memory::SharedMemory;
 use super::peer_memory::PeerMemory;
 use crate::error::{Error, Result};
 use crate::qp::Qp;
-use crate::rendezvous::Greeter;
+use crate::rendezvous::{Greeter, handover};
 use crate::sys::{self, EngineFd};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
@@ -376,6 +376,9 @@ pub(crate) fn withdraw_qp(qpn: u32) {
 
 impl Greeter for Links {
     fn greet(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>) {
+        if handover::framed(message) == Some(handover::KIND_XRC) {
+            return crate::xrc::greet(connection, message);
+        }
         let Some(own) = self.own else { return hello::refuse(connection.raw()) };
         let (Some(introduction), Ok([memory, directory])) =
             (Introduction::parse_hello(message), <[EngineFd; 2]>::try_from(fds))

@@ -2,7 +2,7 @@
 
 use ferroce_proto::{
     Access, AtomicOp, BindMw, Completion, Env, Instant, PlaceError, Placement, QpEvent, RecvWqe,
-    RemoteAccess, RemoteError, SendWr, Sge, Source, TransmitError, WcStatus,
+    RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation};
 use std::collections::{BTreeMap, VecDeque};
@@ -58,6 +58,9 @@ pub struct Host {
     /// Keys of one SRQ's protection domain; all others go with every SRQ.
     pub owners: BTreeMap<u32, u32>,
     selected: Option<u32>,
+    /// SRQs of another process, and the requests given to it.
+    pub elsewhere: Vec<u32>,
+    pub delegated: VecDeque<Frame>,
     pub sends: Vec<Completion>,
     pub recvs: Vec<Completion>,
     /// Receive completions that wait for the ACK that is owed.
@@ -93,6 +96,8 @@ impl Host {
             xrc_srqs: BTreeMap::new(),
             owners: BTreeMap::new(),
             selected: None,
+            elsewhere: Vec::new(),
+            delegated: VecDeque::new(),
             sends: Vec::new(),
             recvs: Vec::new(),
             unpublished: Vec::new(),
@@ -256,9 +261,18 @@ impl Env for Host {
         self.window
     }
 
-    fn select_srq(&mut self, srqn: u32) -> bool {
+    fn select_srq(&mut self, srqn: u32) -> SrqPlace {
         self.selected = self.xrc_srqs.contains_key(&srqn).then_some(srqn);
-        self.selected.is_some()
+        match self.selected {
+            Some(_) => SrqPlace::Here,
+            None if self.elsewhere.contains(&srqn) => SrqPlace::Elsewhere,
+            None => SrqPlace::Nowhere,
+        }
+    }
+
+    fn delegate(&mut self, headers: &Headers, payload: &Self::Payload<'_>) -> bool {
+        self.delegated.push_back(Frame { headers: *headers, payload: payload.to_vec() });
+        true
     }
 
     fn next_recv(&mut self) -> Option<RecvWqe> {

@@ -55,8 +55,8 @@ impl Env for Counter {
         8 << 20
     }
 
-    fn select_srq(&mut self, _srqn: u32) -> bool {
-        false
+    fn select_srq(&mut self, _srqn: u32) -> ferroce_proto::SrqPlace {
+        ferroce_proto::SrqPlace::Nowhere
     }
 
     fn next_recv(&mut self) -> Option<RecvWqe> {

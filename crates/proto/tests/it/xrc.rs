@@ -1,10 +1,12 @@
 //! Extended reliable connections (annex A14): an initiator names the peer's SRQ, a target receives into it.
 
-use crate::host::{ALL, BASE, Frame, Region, pattern};
+use crate::host::{ALL, BASE, Frame, Host, Region, pattern};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
 use core::cell::RefCell;
 use core::time::Duration;
-use ferroce_proto::{QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge, WcOpcode, WcStatus};
+use ferroce_proto::{
+    Instant, Qp, QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -206,4 +208,89 @@ fn receive_completions_name_the_initiator_and_the_target_ends_with_its_last_wqe(
     p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
     assert_eq!(p.b.host.events.last(), Some(&QpEvent::LastWqeReached));
     assert_eq!(p.b.host.xrc_srqs[&SRQS[1]].len(), 1, "the SRQ's receives aren't the target's to flush");
+}
+
+/// Runs with the requests for [`ELSEWHERE`] executed by another process's QP, now and then late.
+fn run_with(p: &mut Pair, other: &mut (Qp<u32>, Host), late: u64) {
+    let end = p.now.after(Duration::from_secs(60));
+    while !p.is_idle() && p.now < end {
+        p.step();
+        if p.rng.below(late) == 0
+            && let Some(frame) = p.b.host.delegated.pop_front()
+        {
+            assert!(p.b.qp.is_delegating());
+            let executed = other.0.execute_for(&frame.headers, &&frame.payload[..], &mut other.1);
+            p.b.qp.executed(executed, &mut p.b.host);
+            other.1.recvs.append(&mut other.1.unpublished);
+        }
+    }
+    assert!(p.is_idle(), "{p:?}");
+}
+
+const ELSEWHERE: u32 = 0x7007;
+
+/// What another process has for a target.
+fn other() -> (Qp<u32>, Host) {
+    let mut other = (Qp::new(Service::Xrc, 0x22, 0), Host::new(4 << 20));
+    *other.0.params_mut() = QpParams { srq: true, dest_qpn: 0x11, ..params(256) };
+    other.1.srq = true;
+    other.1.xrc_srqs.insert(ELSEWHERE, VecDeque::new());
+    for state in [QpState::Init, QpState::Rtr] {
+        other.0.set_state(state, Instant(0), &mut other.1);
+    }
+    other
+}
+
+#[test]
+fn srq_of_another_process_gets_its_messages_once_and_in_order_whatever_the_network_does() {
+    let worst = Faults { loss: 20, duplicate: 50, reorder: 50, ..CLEAN };
+    for (seed, faults) in (0..6).flat_map(|seed| [(seed, CLEAN), (seed, worst)]) {
+        let mut p = pair(256).seeded(seed, faults);
+        let mut other = other();
+        p.b.host.elsewhere.push(ELSEWHERE);
+        let at = |i: u64| i * 1000;
+        for i in 0..24u64 {
+            p.a.host.fill(BASE + at(i), 1000, i as u8);
+            let (va, rkey, immediate) = (THERE + at(i), ALL, [i as u8; 4]);
+            let op = match i % 4 {
+                0 => SendOp::FetchAdd { va: BASE, rkey, add: 1 },
+                1 => SendOp::WriteWithImmediate { va, rkey, immediate },
+                _ => SendOp::SendWithImmediate { immediate },
+            };
+            let srqn = if i % 3 == 0 { SRQS[0] } else { ELSEWHERE };
+            if i % 4 != 0 {
+                let sges = [Sge { addr: va, length: 1000, lkey: ALL }].into_iter().collect();
+                let host = if srqn == ELSEWHERE { &mut other.1 } else { &mut p.b.host };
+                host.xrc_srqs.get_mut(&srqn).unwrap().push_back(RecvWqe { wr_id: i, sges });
+            }
+            let len = if i % 4 == 0 { 8 } else { 1000 };
+            p.a.post(to(srqn, wr(i, op, BASE + at(i), len)));
+        }
+        run_with(&mut p, &mut other, 1 + seed % 3);
+        assert!(p.a.send_ok() && p.a.host.sends.len() == 24, "{:?}", p.a.host.send_statuses());
+        for (host, mine) in [(&p.b.host, true), (&other.1, false)] {
+            let expected: Vec<_> = (0..24).filter(|i| i % 4 != 0 && (i % 3 == 0) == mine).collect();
+            assert_eq!(host.recvs.iter().map(|c| c.wr_id).collect::<Vec<_>>(), expected, "{seed}");
+            for i in expected {
+                let bytes = host.bytes(THERE + at(i), 1000);
+                assert!(bytes.iter().enumerate().all(|(n, b)| *b == pattern(i as u8, n)), "{i}");
+            }
+        }
+        assert_eq!((p.b.host.bytes(BASE, 8)[0], other.1.bytes(BASE, 8)[0]), (2, 4));
+    }
+}
+
+#[test]
+fn what_another_process_refuses_is_refused_here() {
+    for (op, status) in [
+        (SendOp::Send, WcStatus::RnrRetryExcErr),
+        (SendOp::Write { va: THERE, rkey: 0x99 }, WcStatus::RemAccessErr),
+    ] {
+        let mut p = pair(256);
+        p.a.qp.params_mut().rnr_retry = 1;
+        p.b.host.elsewhere.push(ELSEWHERE);
+        p.a.post(to(ELSEWHERE, wr(1, op, BASE, 600)));
+        run_with(&mut p, &mut other(), 1);
+        assert_eq!(p.a.host.send_statuses(), [(1, status)]);
+    }
 }

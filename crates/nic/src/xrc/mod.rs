@@ -1,6 +1,12 @@
 //! Extended reliable connections (annex A14): domains, whose target QPs receive into whichever of the domain's SRQs a
 //! packet names.
 
+mod elsewhere;
+mod message;
+
+pub(crate) use elsewhere::{Elsewhere, Reached, greet};
+pub(crate) use message::{Hello, Range};
+
 use crate::Context;
 use crate::cq::Cq;
 use crate::engine;
@@ -24,7 +30,10 @@ pub(crate) struct DomainFile {
 
 /// What all handles of a domain have in common.
 #[derive(Debug)]
-pub(crate) struct Domain;
+pub(crate) struct Domain {
+    /// By which other processes may have it too.
+    pub(crate) file: Option<DomainFile>,
+}
 
 /// An XRC domain (ibv_open_xrcd(3)): one of the handles by which this process holds it.
 #[derive(Debug)]
@@ -55,7 +64,7 @@ impl Xrcd {
                 tracing::debug!("the file has no XRC domain, and O_CREAT isn't given");
                 Err(Error::os("opening an XRC domain")(io::Error::from_raw_os_error(libc::EAGAIN)))
             }
-            None => Ok(Arc::new(Domain)),
+            None => Ok(Arc::new(Domain { file: file.clone() })),
         })?;
         Ok(Arc::new(Self { context: context.clone(), domain, users: AtomicUsize::new(0) }))
     }
@@ -123,25 +132,27 @@ impl XrcTarget {
     /// # Errors
     /// As [`Qp::create`].
     pub fn create(xrcd: &Arc<Xrcd>, cookie: usize) -> Result<Self> {
-        // It has no queues and no protection domain: private ones, which nobody sees, stand in for them.
-        let pd = Pd::alloc(&xrcd.context)?;
-        let cq = Cq::create(&xrcd.context, 1, None, 0)?;
+        let (pd, init) = Self::parts(&xrcd.context)?;
+        let qp = Qp::create_target(&pd, init, xrcd.domain.clone())?;
+        Ok(Self::of(qp, xrcd, cookie).unwrap_or_else(|_| unreachable!("a new QP isn't on its way out")))
+    }
+
+    /// A target has no queues and no protection domain: private ones, which nobody sees, stand in for them.
+    fn parts(context: &Arc<Context>) -> Result<(Arc<Pd>, QpInit)> {
+        let pd = Pd::alloc(context)?;
+        let cq = Cq::create(context, 1, None, 0)?;
         let cap =
             QpCap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 };
         let init = QpInit {
             service: Service::Xrc,
             send_cq: cq.clone(),
-            recv_cq: cq.clone(),
+            recv_cq: cq,
             srq: None,
             cap,
             sq_sig_all: false,
             cookie: 0,
         };
-        let qp = Qp::create_target(&pd, init, xrcd.domain.clone()).inspect_err(|_| {
-            // Nobody has used it.
-            let _ = cq.destroy();
-        })?;
-        Ok(Self::of(qp, xrcd, cookie).unwrap_or_else(|_| unreachable!("a new QP isn't on its way out")))
+        Ok((pd, init))
     }
 
     /// One more handle of the target QP with this number.
