@@ -85,7 +85,7 @@ cells! {
         send_bw_rc_srq_16_qps_both_ways_with_events: "ib_send_bw -c RC -q 16 -b -e --use-srq";
         send_bw_uc: "ib_send_bw -c UC -a";
         send_bw_ud_with_events: "ib_send_bw -c UD -e";
-        send_lat_xrc: "ib_send_lat -c XRC -a";
+        send_lat_xrc: "ib_send_lat -c XRC";
         read_bw_xrc: "ib_read_bw -c XRC";
         send_lat_ud: "ib_send_lat -c UD -a";
         write_bw_rc_16_qps_both_ways: "ib_write_bw -c RC -q 16 -b";

@@ -94,13 +94,34 @@ fn xsrq_over_every_fabric_between_hosts_and_with_loss() {
     require!(tool("ibv_xsrq_pingpong", "ibverbs-utils"));
     let world = require!(World::one_host(9000));
     for fabric in [Fabric::Any, Fabric::Udp] {
-        xsrq_ping_pong(&world, fabric, &[], &["-n", "10000"]);
-        xsrq_ping_pong(&world, fabric, &[], &["-n", "1000", "-s", "1048576"]);
+        xsrq_ping_pong(&world, fabric, &[], &["-n", "3000"]);
+        xsrq_ping_pong(&world, fabric, &[], &["-n", "50", "-s", "1048576"]);
         xsrq_ping_pong(&world, fabric, &[], &["-n", "1000", "-e"]);
     }
     xsrq_ping_pong(&world, Fabric::Any, &["--fault", "drop=1%,seed=7"], &["-n", "2000"]);
     let world = require!(World::two_hosts(1500));
     xsrq_ping_pong(&world, Fabric::Any, &[], &["-n", "5000", "-m", "1024"]);
+}
+
+/// The server sends to each client by way of another client's target QP: the clients have one XRC domain.
+#[test]
+fn xsrq_by_way_of_other_processes() {
+    require!(tool("ibv_xsrq_pingpong", "ibverbs-utils"));
+    let world = require!(World::one_host(9000));
+    let (host, limit) = (world.first(), Duration::from_secs(60));
+    let options = ["ibv_xsrq_pingpong", "-g", "1", "-n", "200", "-s", "20000"];
+    for fabric in [&[][..], &[("FERROCE_FABRIC", "udp")]] {
+        let start = |more: &[&str]| host.start_ferroce(&[], &[&options, more].concat(), fabric);
+        let mut server = start(&["-c", "3"]);
+        host.wait_for_listener(18515, &mut server, limit);
+        let mut clients = [(); 3].map(|()| start(&[&host.ipv4()]));
+        for process in clients.iter_mut().chain([&mut server]) {
+            let outcome = process.wait(limit);
+            outcome.expect_success().expect_quiet();
+            assert!(outcome.stdout.contains("success"), "{outcome}");
+        }
+        host.expect_no_traces();
+    }
 }
 
 /// An interface of MTU 1500 carries path MTUs up to 1024.

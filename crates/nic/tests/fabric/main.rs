@@ -6,9 +6,12 @@ mod member;
 mod namespace;
 mod packets;
 mod peer;
+#[path = "../verbs/receiver.rs"]
+mod receiver;
 mod rendezvous;
 mod scribble;
 #[path = "../verbs/side.rs"]
 mod side;
 mod udp;
 mod wait;
+mod xrc;

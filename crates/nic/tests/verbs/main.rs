@@ -8,6 +8,7 @@ mod multicast;
 mod namespace;
 mod pair;
 mod queues;
+mod receiver;
 mod shared;
 mod side;
 mod stress;

@@ -2,109 +2,19 @@
 
 use crate::namespace::in_namespace;
 use crate::pair::over_sockets;
+use crate::receiver::{Receiver, connect, send};
 use crate::side::{Side, open};
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
-    Access, AsyncEvent, Completion, Context, Cq, Data, Error, Mr, MrAccess, MrInit, Pd, QpState, RecvWqe,
-    SendOp, SendWr, Service, Srq, SrqAttr, WcOpcode, WcStatus, XrcTarget, Xrcd,
+    AsyncEvent, Context, Error, QpState, SendOp, Service, WcOpcode, WcStatus, XrcTarget, Xrcd,
 };
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// An SRQ with a domain, a completion queue and memory of its own.
-struct Receiver {
-    pd: Arc<Pd>,
-    cq: Arc<Cq>,
-    srq: Arc<Srq>,
-    mr: Arc<Mr>,
-    memory: Box<[u8]>,
-}
-
-impl Receiver {
-    fn new(xrcd: &Arc<Xrcd>, cookie: usize) -> Self {
-        let (context, memory) = (xrcd.context(), vec![0; 1 << 18].into_boxed_slice());
-        let (pd, addr) = (Pd::alloc(context).unwrap(), memory.as_ptr() as u64);
-        let access = MrAccess::ALL;
-        let init = MrInit { addr, length: memory.len() as u64, iova: addr, access };
-        let mr = Mr::register(&pd, init).unwrap();
-        let cq = Cq::create(context, 64, None, 0).unwrap();
-        let attr = SrqAttr { max_wr: 16, max_sge: 1, limit: 0 };
-        let srq = Srq::create_xrc(&pd, xrcd, &cq, attr, cookie).unwrap();
-        Self { pd, cq, srq, mr, memory }
-    }
-
-    fn recv(&self, wr_id: u64) {
-        let (addr, length) = (self.memory.as_ptr() as u64, self.memory.len() as u32);
-        let sge = ferroce_nic::Sge { addr, length, lkey: self.mr.key() };
-        self.srq.post(RecvWqe { wr_id, sges: [sge].into_iter().collect() }).unwrap();
-    }
-
-    fn wait(&self) -> (u32, Completion) {
-        let start = Instant::now();
-        loop {
-            let mut got = None;
-            self.cq.poll(1, |wc| got = Some((wc.qp_num, wc.completion))).unwrap();
-            if let Some(got) = got {
-                return got;
-            }
-            assert!(start.elapsed() < Duration::from_secs(20), "no completion came");
-        }
-    }
-
-    fn close(self) {
-        self.srq.destroy().unwrap();
-        self.cq.destroy().unwrap();
-        self.mr.deregister().unwrap();
-        self.pd.check_unused().unwrap();
-    }
-}
-
-fn send(a: &Side, srqn: u32, wr_id: u64, op: SendOp, len: usize) {
-    let data = Data::Sges([a.sge(0, len)].into_iter().collect());
-    let mut wr = Some(SendWr {
-        wr_id,
-        op,
-        data,
-        signaled: true,
-        solicited: false,
-        fence: false,
-        ud: None,
-        remote_srqn: srqn,
-    });
-    a.qp.post_send(|| wr.take().map(Ok)).unwrap();
-}
-
 fn anonymous(context: &Arc<Context>) -> Arc<Xrcd> {
     Xrcd::open(context, None, true, false).unwrap()
-}
-
-/// Connects an initiator with a target.
-fn connect(a: &Side, target: &XrcTarget) {
-    a.connect(target.qp().qpn());
-    let all = Access { remote_write: true, remote_read: true, remote_atomic: true, ..Access::default() };
-    let attr = QpAttr {
-        state: QpState::Init,
-        port_num: 1,
-        access: all,
-        path_mtu: 3,
-        dest_qpn: a.qp.qpn(),
-        rq_psn: 0xff_fff0,
-        sq_psn: 0xff_fff0,
-        av: a.av(),
-        max_dest_rd_atomic: 16,
-        min_rnr_timer: 1,
-        timeout: 14,
-        ..QpAttr::default()
-    };
-    let qp = target.qp();
-    qp.modify(&attr, mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS).unwrap();
-    let bits = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
-    let bits = bits | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER | mask::STATE;
-    qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, bits).unwrap();
-    let bits = mask::STATE | mask::TIMEOUT | mask::SQ_PSN;
-    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, bits).unwrap();
 }
 
 fn one_target_serves_two_srqs() {

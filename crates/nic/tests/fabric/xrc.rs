@@ -1,0 +1,181 @@
+//! A target of one process, and SRQs of another that has the same XRC domain.
+
+use super::member::{Member, answer_commands};
+use super::namespace::in_namespace;
+use super::receiver::{Receiver, connect, send};
+use super::side::{Side, open};
+use ferroce_nic::{QpState, SendOp, Service, WcStatus, XrcTarget, Xrcd};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// The domain of the file that every process of a test has.
+fn domain() -> Arc<Xrcd> {
+    let file = File::open("/proc/self/exe").unwrap();
+    Xrcd::open(&open(), Some(file.as_raw_fd()), true, false).unwrap()
+}
+
+#[test]
+#[ignore = "a process that other tests start"]
+fn receiver() {
+    let mut receiver: Option<&'static mut Receiver> = None;
+    answer_commands(|words| match *words {
+        ["make"] => {
+            let made = Box::leak(Box::new(Receiver::new(&domain(), 0)));
+            let answer =
+                format!("{} {} {}", made.srq.number().unwrap(), made.memory.as_ptr() as u64, made.mr.key());
+            receiver = Some(made);
+            answer
+        }
+        ["recv", wr_id] => {
+            receiver.as_ref().unwrap().recv(wr_id.parse().unwrap());
+            "ok".into()
+        }
+        ["fill", value] => {
+            receiver.as_mut().unwrap().memory.fill(value.parse().unwrap());
+            "ok".into()
+        }
+        ["sum", len] => {
+            let memory = &receiver.as_ref().unwrap().memory[..len.parse().unwrap()];
+            memory.iter().map(|byte| u64::from(*byte)).sum::<u64>().to_string()
+        }
+        ["wait"] => {
+            let (qpn, wc) = receiver.as_ref().unwrap().wait();
+            format!("{} {:?} {} {qpn} {}", wc.wr_id, wc.status, wc.byte_len, wc.src_qp)
+        }
+        _ => "what?".into(),
+    });
+}
+
+/// Another process's SRQ.
+struct There {
+    member: Member,
+    srqn: u32,
+    va: u64,
+    rkey: u32,
+}
+
+impl There {
+    fn start() -> Self {
+        let mut member = Member::running("xrc::receiver");
+        let made = member.ask("make");
+        let numbers: Vec<u64> = made.split(' ').map(|number| number.parse().unwrap()).collect();
+        Self { member, srqn: numbers[0] as u32, va: numbers[1], rkey: numbers[2] as u32 }
+    }
+}
+
+const LEN: usize = 200_000;
+
+/// An initiator and a target of this process.
+fn here() -> (Side, XrcTarget, Arc<Xrcd>) {
+    let xrcd = domain();
+    let a = Side::new(xrcd.context(), Service::Xrc, LEN);
+    let target = XrcTarget::create(&xrcd, 0).unwrap();
+    connect(&a, &target);
+    (a, target, xrcd)
+}
+
+fn every_operation() {
+    let mut there = There::start();
+    let (mut a, target, xrcd) = here();
+    let mine = Receiver::new(&xrcd, 0);
+    let (va, rkey) = (there.va, there.rkey);
+    for round in 1..6u8 {
+        let sum = LEN as u64 * u64::from(round);
+        a.memory.fill(round);
+        assert_eq!(there.member.ask(&format!("recv {round}")), "ok");
+        send(&a, there.srqn, 1, SendOp::Send, LEN);
+        let (qpn, initiator) = (target.qp().qpn(), a.qp.qpn());
+        assert_eq!(there.member.ask("wait"), format!("{round} Success {LEN} {qpn} {initiator}"));
+        assert_eq!(a.wait().status, WcStatus::Success);
+        assert_eq!(there.member.ask(&format!("sum {LEN}")), sum.to_string());
+        // In between, a message for an SRQ of this process.
+        mine.recv(9);
+        send(&a, mine.srq.number().unwrap(), 2, SendOp::Send, 100);
+        assert_eq!((mine.wait().1.wr_id, a.wait().status), (9, WcStatus::Success));
+
+        assert_eq!(there.member.ask("fill 0"), "ok");
+        send(&a, there.srqn, 3, SendOp::Write { va, rkey }, LEN);
+        assert_eq!(a.wait().status, WcStatus::Success);
+        assert_eq!(there.member.ask(&format!("sum {LEN}")), sum.to_string());
+        a.memory.fill(0);
+        send(&a, there.srqn, 4, SendOp::Read { va, rkey }, LEN);
+        assert_eq!(a.wait().status, WcStatus::Success);
+        assert!(a.memory.iter().all(|byte| *byte == round));
+        send(&a, there.srqn, 5, SendOp::FetchAdd { va, rkey, add: 1 }, 8);
+        assert_eq!(a.wait().status, WcStatus::Success);
+        assert_eq!(a.memory[..8], [round; 8]);
+        assert_eq!(there.member.ask("sum 8"), (8 * u64::from(round) + 1).to_string());
+    }
+    // Its empty SRQ is "not ready", not an error: the message comes when a receive does.
+    send(&a, there.srqn, 6, SendOp::Send, 64);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(there.member.ask("recv 77"), "ok");
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert!(there.member.ask("wait").starts_with("77 Success 64 "));
+    // A key that isn't there is refused there, and here.
+    send(&a, there.srqn, 7, SendOp::Read { va, rkey: rkey ^ 0x55 }, 64);
+    assert_eq!(a.wait().status, WcStatus::RemAccessErr);
+    assert_eq!(target.qp().query().state, QpState::Err);
+    target.close().unwrap();
+    mine.close();
+    a.close();
+}
+
+fn the_end_of_the_other_process() {
+    let there = There::start();
+    let (a, target, _xrcd) = here();
+    send(&a, there.srqn, 1, SendOp::Write { va: there.va, rkey: there.rkey }, 64);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    // A request is under way to a stopped process, which then dies.
+    there.member.stop();
+    send(&a, there.srqn, 2, SendOp::Write { va: there.va, rkey: there.rkey }, 64);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let srqn = there.srqn;
+    there.member.kill();
+    assert_eq!(a.wait().status, WcStatus::RemOpErr);
+    target.close().unwrap();
+    a.close();
+    // Its SRQ is none any more.
+    let (a, target, _xrcd) = here();
+    send(&a, srqn, 3, SendOp::Send, 64);
+    assert_eq!(a.wait().status, WcStatus::RemInvReqErr);
+    target.close().unwrap();
+    a.close();
+}
+
+fn another_domain() {
+    let there = There::start();
+    let xrcd = Xrcd::open(&open(), None, true, false).unwrap();
+    let a = Side::new(xrcd.context(), Service::Xrc, LEN);
+    let target = XrcTarget::create(&xrcd, 0).unwrap();
+    connect(&a, &target);
+    send(&a, there.srqn, 1, SendOp::Send, 64);
+    assert_eq!(a.wait().status, WcStatus::RemInvReqErr);
+    target.close().unwrap();
+    a.close();
+}
+
+macro_rules! cases {
+    ($($name:ident: $body:ident;)*) => {$(
+        #[test]
+        fn $name() {
+            in_namespace(concat!("xrc::", stringify!($name)), || $body());
+        }
+    )*};
+}
+
+cases! {
+    every_operation_reaches_another_processs_srq: every_operation;
+    the_end_of_an_srqs_process_ends_what_was_given_to_it: the_end_of_the_other_process;
+    an_srq_of_another_domain_of_another_process_is_refused: another_domain;
+}
+
+#[test]
+fn every_operation_reaches_it_over_sockets_too() {
+    in_namespace("xrc::every_operation_reaches_it_over_sockets_too", || {
+        // SAFETY: first thing in the test's process; nobody else reads the environment yet.
+        unsafe { std::env::set_var("FERROCE_FABRIC", "udp") };
+        every_operation();
+    });
+}

@@ -1,0 +1,100 @@
+//! What tests of XRC share: an SRQ with what belongs to it, and a target connected with an initiator.
+
+use crate::side::Side;
+use ferroce_nic::qp::{QpAttr, mask};
+use ferroce_nic::{
+    Access, Completion, Cq, Data, Mr, MrAccess, MrInit, Pd, QpState, RecvWqe, SendOp, SendWr, Srq, SrqAttr,
+    XrcTarget, Xrcd,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An SRQ with a domain, a completion queue and memory of its own.
+pub struct Receiver {
+    pub pd: Arc<Pd>,
+    pub cq: Arc<Cq>,
+    pub srq: Arc<Srq>,
+    pub mr: Arc<Mr>,
+    pub memory: Box<[u8]>,
+}
+
+impl Receiver {
+    pub fn new(xrcd: &Arc<Xrcd>, cookie: usize) -> Self {
+        let (context, memory) = (xrcd.context(), vec![0; 1 << 18].into_boxed_slice());
+        let (pd, addr) = (Pd::alloc(context).unwrap(), memory.as_ptr() as u64);
+        let access = MrAccess::ALL;
+        let init = MrInit { addr, length: memory.len() as u64, iova: addr, access };
+        let mr = Mr::register(&pd, init).unwrap();
+        let cq = Cq::create(context, 64, None, 0).unwrap();
+        let attr = SrqAttr { max_wr: 16, max_sge: 1, limit: 0 };
+        let srq = Srq::create_xrc(&pd, xrcd, &cq, attr, cookie).unwrap();
+        Self { pd, cq, srq, mr, memory }
+    }
+
+    pub fn recv(&self, wr_id: u64) {
+        let (addr, length) = (self.memory.as_ptr() as u64, self.memory.len() as u32);
+        let sge = ferroce_nic::Sge { addr, length, lkey: self.mr.key() };
+        self.srq.post(RecvWqe { wr_id, sges: [sge].into_iter().collect() }).unwrap();
+    }
+
+    pub fn wait(&self) -> (u32, Completion) {
+        let start = Instant::now();
+        loop {
+            let mut got = None;
+            self.cq.poll(1, |wc| got = Some((wc.qp_num, wc.completion))).unwrap();
+            if let Some(got) = got {
+                return got;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "no completion came");
+        }
+    }
+
+    pub fn close(self) {
+        self.srq.destroy().unwrap();
+        self.cq.destroy().unwrap();
+        self.mr.deregister().unwrap();
+        self.pd.check_unused().unwrap();
+    }
+}
+
+pub fn send(a: &Side, srqn: u32, wr_id: u64, op: SendOp, len: usize) {
+    let data = Data::Sges([a.sge(0, len)].into_iter().collect());
+    let mut wr = Some(SendWr {
+        wr_id,
+        op,
+        data,
+        signaled: true,
+        solicited: false,
+        fence: false,
+        ud: None,
+        remote_srqn: srqn,
+    });
+    a.qp.post_send(|| wr.take().map(Ok)).unwrap();
+}
+
+/// Connects an initiator with a target.
+pub fn connect(a: &Side, target: &XrcTarget) {
+    a.connect(target.qp().qpn());
+    let all = Access { remote_write: true, remote_read: true, remote_atomic: true, ..Access::default() };
+    let attr = QpAttr {
+        state: QpState::Init,
+        port_num: 1,
+        access: all,
+        path_mtu: 3,
+        dest_qpn: a.qp.qpn(),
+        rq_psn: 0xff_fff0,
+        sq_psn: 0xff_fff0,
+        av: a.av(),
+        max_dest_rd_atomic: 16,
+        min_rnr_timer: 1,
+        timeout: 14,
+        ..QpAttr::default()
+    };
+    let qp = target.qp();
+    qp.modify(&attr, mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS).unwrap();
+    let bits = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+    let bits = bits | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER | mask::STATE;
+    qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, bits).unwrap();
+    let bits = mask::STATE | mask::TIMEOUT | mask::SQ_PSN;
+    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, bits).unwrap();
+}
