@@ -46,14 +46,16 @@ impl User {
     /// Tests of any adapter that have to pass, with huge pages set up.
     fn least(self) -> usize {
         match self {
-            Self::Ordinary => 57,
-            Self::Root => 57,
+            Self::Ordinary => 130,
+            Self::Root => 145,
         }
     }
 }
 
 fn is_of_vendor(test: &str) -> bool {
-    OF_VENDORS.iter().any(|vendor| test.starts_with(vendor))
+    // But for its last step this one asks for nothing that one vendor has.
+    !test.starts_with("tests.test_mlx5_timestamp.")
+        && OF_VENDORS.iter().any(|vendor| test.starts_with(vendor))
 }
 
 /// The suite, unpacked on the host, and the full names of its tests.
@@ -231,5 +233,6 @@ fn tests_of_rc_pass_with_one_percent_loss() {
             && !name.contains("raw")
     };
     let report = suite.check(host, User::Ordinary, &["--fault", "drop=1%,seed=1"], &[], reliable);
-    assert!(report.passed().count() >= 9, "{report:?}");
+    println!("{} tests passed", report.passed().count());
+    assert!(report.passed().count() >= 40, "{report:?}");
 }

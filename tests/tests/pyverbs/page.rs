@@ -92,9 +92,11 @@ fn because(name: &str, reason: &str) -> &'static str {
         "the test allocates its memory from a graphics card"
     } else if reason.contains("huge pages") {
         "the machine has no huge pages set up"
+    } else if reason.contains("Converting timestamp") {
+        "only libmlx5 converts the clock of mlx5's adapters"
     } else if name.contains("test_tag_matching") {
         "tag matching isn't offered"
-    } else if reason.contains("Raw") || reason.contains("RAW") || reason.contains("permission") {
+    } else if reason.contains("by root") {
         "raw packets need CAP_NET_RAW"
     } else {
         "not supported yet"
