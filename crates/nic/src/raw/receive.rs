@@ -147,3 +147,88 @@ fn deliver(buffer: &mut [u8], vnet: VnetHeader, tag: Option<[u8; TAG]>, f: &mut 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_wire::frame::Frame;
+
+    /// The tag that a message of these words says.
+    fn said(status: u32, tag_and_kind: [u16; 2]) -> Option<[u8; TAG]> {
+        let mut facts = [0; size_of::<libc::tpacket_auxdata>()];
+        facts[..4].copy_from_slice(&status.to_ne_bytes());
+        facts[16..18].copy_from_slice(&tag_and_kind[0].to_ne_bytes());
+        facts[18..20].copy_from_slice(&tag_and_kind[1].to_ne_bytes());
+        let mut control = Control::<64>::new();
+        assert!(control.push(libc::SOL_PACKET, libc::PACKET_AUXDATA, &facts));
+        tag(control.received(control.len()))
+    }
+
+    fn delivered(frame: &[u8], vnet: VnetHeader, tag: Option<[u8; TAG]>) -> Vec<(Vec<u8>, bool)> {
+        let mut buffer = [&[0xee; TAG], frame].concat();
+        let mut got = Vec::new();
+        deliver(&mut buffer, vnet, tag, &mut |bytes, sealed| got.push((bytes.to_vec(), sealed)));
+        got
+    }
+
+    /// Ethernet, IPv6 and UDP around `payload`, with the sum of the pseudo-header where the checksum goes.
+    fn begun(payload: &[u8]) -> Vec<u8> {
+        let length = 8 + payload.len() as u16;
+        let mut frame = vec![4; 12];
+        frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend_from_slice(&length.to_be_bytes());
+        frame.extend_from_slice(&[17, 64]);
+        frame.extend_from_slice(&[0; 32]);
+        frame.extend_from_slice(&[0, 1, 0, 2]);
+        frame.extend_from_slice(&length.to_be_bytes());
+        frame.extend_from_slice(&(length + 17).to_be_bytes());
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    #[test]
+    fn the_kernels_word_on_vlan_tags_is_read() {
+        let (valid, kind) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
+        assert_eq!(said(valid | kind, [0x2005, 0x88a8]), Some([0x88, 0xa8, 0x20, 0x05]));
+        assert_eq!(said(valid, [7, 0]), Some([0x81, 0, 0, 7]));
+        assert_eq!(said(0, [7, 0x8100]), None);
+    }
+
+    #[test]
+    fn a_tag_is_put_back_where_it_was() {
+        let frame: Vec<u8> = (0..60).collect();
+        let tag = [0x81, 0, 0x20, 5];
+        let whole = [&frame[..12], &tag, &frame[12..]].concat();
+        assert_eq!(delivered(&frame, VnetHeader::default(), Some(tag)), [(whole, false)]);
+        let checked = VnetHeader { flags: VnetHeader::CHECKED, ..VnetHeader::default() };
+        assert_eq!(delivered(&frame, checked, None), [(frame, true)]);
+        assert_eq!(delivered(&[1; 11], VnetHeader::default(), Some(tag)), []);
+    }
+
+    #[test]
+    fn a_checksum_that_was_left_to_the_adapter_is_completed() {
+        let left = VnetHeader {
+            flags: VnetHeader::NEEDS_CHECKSUM,
+            checksum_start: 54,
+            checksum_place: 6,
+            ..VnetHeader::default()
+        };
+        let got = delivered(&begun(b"payload"), left, None);
+        let mut right = begun(b"payload");
+        let layer = Frame::parse(&right).unwrap().outer;
+        checksum::fill(&mut right, &layer);
+        assert_eq!(got, [(right, true)]);
+    }
+
+    #[test]
+    fn merged_packets_are_taken_apart_each_with_its_tag() {
+        let merged = VnetHeader { segmentation: 5, segment_size: 100, ..VnetHeader::default() };
+        let got = delivered(&begun(&[9; 250]), merged, Some([0x81, 0, 0, 7]));
+        let lengths: Vec<usize> = got.iter().map(|(bytes, _)| bytes.len()).collect();
+        assert_eq!(lengths, [166, 166, 116]);
+        for (bytes, sealed) in got {
+            let frame = Frame::parse(&bytes).unwrap();
+            assert!(sealed && frame.outer.ethernet.is_some_and(|link| link.vlan == Some(7)));
+        }
+    }
+}

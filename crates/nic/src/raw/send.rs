@@ -117,8 +117,8 @@ impl Sender {
                 // No room in the socket, or in the interface's queue.
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => Sent::Blocked,
                 Some(libc::EMSGSIZE) => Sent::Failed(WcStatus::LocLenErr),
-                // The interface is down: lost, as on a wire that ends.
-                Some(libc::ENETDOWN | libc::ENXIO) => Sent::All(1),
+                // The interface is down or gone: lost, as on a wire that ends.
+                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Sent::All(1),
                 _ => {
                     tracing::debug!(%error, "sending through a packet socket");
                     Sent::Failed(WcStatus::LocQpOpErr)
