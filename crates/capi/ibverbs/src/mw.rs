@@ -109,6 +109,9 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
         if window.nic.kind() != nic::MwKind::One {
             return Err(Refusal::invalid("a window of type 2 is bound by ibv_post_send"));
         }
+        if qp.service() == nic::Service::Ud {
+            return Err(Refusal::invalid("UD queue pairs bind no windows"));
+        }
         let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED;
         if bind.send_flags & !known != 0 {
             return Err(Refusal::invalid(format!("send_flags {:#x} for a bind", bind.send_flags & !known)));

@@ -4,6 +4,7 @@ mod errors;
 mod events;
 mod idle;
 mod multicast;
+mod mw;
 #[path = "../fabric/namespace.rs"]
 mod namespace;
 mod pair;

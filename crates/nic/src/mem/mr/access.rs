@@ -1,0 +1,186 @@
+//! Access to a region: who may, where the bytes are, and the gate that is held meanwhile.
+
+use super::{Backing, Mr, MrInit, Registered};
+use crate::error::{Error, Result};
+use crate::mem::{Pd, copy};
+use ferroce_proto::{BindMw, RemoteAccess, RemoteError, Sge};
+use std::sync::atomic::Ordering;
+
+impl Mr {
+    /// Does it belong to this domain?
+    pub(in crate::mem) fn is_of(&self, pd: &Pd) -> bool {
+        self.gate.read_recursive().as_ref().is_some_and(|registered| registered.pd.id() == pd.id())
+    }
+
+    /// Counts a window of `pd` that is bound to it.
+    ///
+    /// # Errors
+    /// Why it may not be (IBTA 10.6.7.2, C10-72 to C10-75).
+    pub(in crate::mem) fn hold_window(
+        &self,
+        pd: &Pd,
+        bind: &BindMw,
+    ) -> std::result::Result<(), &'static str> {
+        let gate = self.gate.read_recursive();
+        let Some(Registered { init, pd: own, .. }) = gate.as_ref() else {
+            return Err("the memory region is deregistered");
+        };
+        if own.id() != pd.id() {
+            return Err("the memory region is of another protection domain than the window");
+        }
+        if !init.access.bind_windows {
+            return Err("the memory region is registered without IBV_ACCESS_MW_BIND");
+        }
+        if (bind.access.remote_write || bind.access.remote_atomic) && !init.access.local_write {
+            return Err("remote write or atomic access to a memory region without local write access");
+        }
+        if translate(init, bind.va, bind.length).is_none() {
+            return Err("the window isn't inside the memory region");
+        }
+        self.windows.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Undoes [`Mr::hold_window`].
+    pub(in crate::mem) fn release_window(&self) {
+        self.windows.fetch_sub(1, Ordering::Release);
+    }
+
+    /// As [`MrTable::local`].
+    pub(in crate::mem) fn local(
+        &self,
+        pd: u32,
+        sge: &Sge,
+        write: bool,
+        f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
+    ) -> std::result::Result<(), ()> {
+        let length = u64::from(sge.length);
+        self.find_local(pd, sge, write, |registered, addr| match registered.backing {
+            // What is written there is lost.
+            Backing::Null if write => Ok(()),
+            _ => registered.accessed(addr, length, write, f),
+        })
+    }
+
+    /// As [`MrTable::is_listed`].
+    pub(in crate::mem) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, ()> {
+        let mut listed = true;
+        self.find_local(pd, sge, false, |registered, _| {
+            listed = registered.is_listed();
+            Ok(())
+        })?;
+        Ok(listed)
+    }
+
+    /// Runs `f` with the address of `sge`, which `f` touches by [`Registered::accessed`] only.
+    fn find_local(
+        &self,
+        pd: u32,
+        sge: &Sge,
+        write: bool,
+        f: impl FnOnce(&Registered, u64) -> std::result::Result<(), copy::Fault>,
+    ) -> std::result::Result<(), ()> {
+        let gate = self.gate.read_recursive();
+        let registered = gate.as_ref().ok_or(())?;
+        let Registered { init, pd: own, backing, .. } = registered;
+        if own.id() != pd || (write && !init.access.local_write) {
+            return Err(());
+        }
+        let addr = match backing {
+            Backing::Null => init.addr,
+            _ => translate(init, sge.addr, u64::from(sge.length)).ok_or(())?,
+        };
+        f(registered, addr).map_err(|copy::Fault| ())
+    }
+
+    /// As [`MrTable::remote`], for who belongs to `pd`; by way of a window, which has the rights, with `by_window`.
+    /// Without `f` it is only checked.
+    pub(in crate::mem) fn remote<R>(
+        &self,
+        (pd, by_window): (u32, bool),
+        (va, len): (u64, u64),
+        access: RemoteAccess,
+        f: Option<impl FnOnce(u64) -> std::result::Result<R, copy::Fault>>,
+    ) -> std::result::Result<Option<R>, RemoteError> {
+        let gate = self.gate.read_recursive();
+        let registered = gate.as_ref().ok_or(RemoteError::Access)?;
+        let Registered { init, pd: own, backing, .. } = registered;
+        let (rights, write) = (init.access, access != RemoteAccess::Read);
+        let allowed = match access {
+            _ if by_window => rights.bind_windows && (!write || rights.local_write),
+            RemoteAccess::Read => rights.remote_read,
+            RemoteAccess::Write | RemoteAccess::Store => rights.remote_write,
+            RemoteAccess::Atomic => rights.remote_atomic,
+            RemoteAccess::Flush(placement) => placement.is_within(rights.flush),
+        };
+        if own.id() != pd || !allowed {
+            return Err(RemoteError::Access);
+        }
+        let addr = translate(init, va, len).ok_or(RemoteError::Access)?;
+        let Some(f) = f else { return Ok(None) };
+        let done = match (backing, access) {
+            // Atomics are instructions of the process that has the memory.
+            (Backing::Foreign(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(copy::Fault),
+            // Nothing is copied; imported regions don't have the right.
+            (_, RemoteAccess::Flush(_)) => f(addr),
+            _ => registered.accessed(addr, len, write, f),
+        };
+        done.map(Some).map_err(|copy::Fault| RemoteError::Operational)
+    }
+
+    /// Address and length in requests.
+    pub(in crate::mem) fn range(&self) -> Option<(u64, u64)> {
+        let gate = self.gate.read_recursive();
+        gate.as_ref().map(|registered| (registered.init.iova, registered.init.length))
+    }
+
+    /// The program address of `sge`, whose pages an access would bring in.
+    ///
+    /// # Errors
+    /// As [`super::Prefetch::run`].
+    pub(in crate::mem) fn pageable(&self, pd: &Pd, sge: &Sge, write: bool) -> Result<u64> {
+        let key = self.key;
+        let gate = self.gate.read_recursive();
+        let Some(registered) = gate.as_ref().filter(|registered| registered.init.access.on_demand) else {
+            return Err(Error::NotFound(format!("lkey {key:#x} isn't that of an on-demand memory region")));
+        };
+        if registered.pd.id() != pd.id() {
+            return Err(Error::Permission(format!("lkey {key:#x} is of another protection domain")));
+        }
+        if write && !registered.init.access.local_write {
+            return Err(Error::Permission(format!("the region of lkey {key:#x} may not be written")));
+        }
+        translate(&registered.init, sge.addr, u64::from(sge.length)).ok_or_else(|| {
+            Error::Fault(format!("{:#x}+{:#x} isn't inside the memory region", sge.addr, sge.length))
+        })
+    }
+
+    /// Lists it in this process's directory.
+    pub(in crate::mem) fn publish(&self) {
+        if let Some(registered) = &*self.gate.read_recursive() {
+            registered.publish_to_peers(self.key);
+        }
+    }
+}
+
+/// The program address of `len` bytes at `va` of the region, if they lie inside it.
+fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
+    let offset = va.checked_sub(init.iova)?;
+    (offset.checked_add(len)? <= init.length).then(|| init.addr + offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MrAccess;
+    use super::*;
+
+    #[test]
+    fn ranges_outside_the_region_have_no_address() {
+        let i = MrInit { addr: 0x1000, length: 0x100, iova: 0x8000, access: MrAccess::ALL };
+        assert_eq!(translate(&i, 0x8000, 0x100), Some(0x1000));
+        assert_eq!(translate(&i, 0x80ff, 1), Some(0x10ff));
+        assert_eq!(translate(&i, 0x80ff, 2), None);
+        assert_eq!(translate(&i, 0x7fff, 1), None);
+        assert_eq!(translate(&i, u64::MAX, u64::MAX), None);
+    }
+}

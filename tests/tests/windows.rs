@@ -1,0 +1,32 @@
+//! Memory that one process opens to another and takes back, while it is used: `tests/c/windows.c`.
+
+use ferroce_tests::{Artifacts, Fabric, Pair, World, require};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(50);
+
+fn open_and_take_back(world: &World, fabric: Fabric, options: &[&str]) {
+    let program = require!(Artifacts::get().c_program("windows"));
+    let program = program.to_str().expect("a UTF-8 path");
+    let outcome = Pair::new(world, fabric).options(options).limit(LIMIT).run(&[program]);
+    outcome.expect_success();
+    assert!(outcome.client.stdout == "ok\n" && outcome.server.stdout == "ok\n", "{outcome}");
+    world.first().expect_no_traces();
+    world.last().expect_no_traces();
+}
+
+#[test]
+fn what_is_taken_back_is_the_owners_alone_with_shared_memory() {
+    open_and_take_back(&require!(World::one_host(1500)), Fabric::Any, &[]);
+}
+
+#[test]
+fn what_is_taken_back_is_the_owners_alone_over_udp() {
+    open_and_take_back(&require!(World::one_host(1500)), Fabric::Udp, &[]);
+}
+
+#[test]
+fn what_is_taken_back_is_the_owners_alone_between_hosts_that_lose_packets() {
+    let faults = ["--fault", "drop=0.5%,dup=1%,reorder=1%"];
+    open_and_take_back(&require!(World::two_hosts(9000)), Fabric::Any, &faults);
+}
