@@ -60,6 +60,43 @@ static void groups_that_cannot_be_attached_are_refused(void)
 	MUST(ibv_destroy_qp(f.a));
 }
 
+static void sender_that_blocks_its_own_multicast_gets_none(void)
+{
+	struct fixture f = connected(IBV_QPT_UD);
+	union ibv_gid group = ipv4_group(5);
+	struct ibv_qp_init_attr_ex init = {.send_cq = f.cq_a,
+					   .recv_cq = f.cq_a,
+					   .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
+					   .qp_type = IBV_QPT_UD,
+					   .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+					   .pd = f.device.pd,
+					   .create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB};
+	struct ibv_ah *ah = handle(&f, &group, 0, 1);
+
+	MUST(ibv_destroy_qp(f.a));
+	f.a = MAKE(ibv_create_qp_ex(f.device.context, &init));
+	MUST(to_init(f.a, 0));
+	MUST(to_rtr(f.a, &f.device, &f.path, &(struct address){.gid = f.device.gid}));
+	MUST(to_rts(f.a, &f.path, 1));
+	MUST(ibv_attach_mcast(f.a, &group, 0));
+	MUST(ibv_attach_mcast(f.b, &group, 0));
+	MUST(post_recv(f.a, f.mr, RECEIVED, GRH_BYTES + 64, 2));
+	MUST(post_recv(f.b, f.mr, RECEIVED + 1024, GRH_BYTES + 64, 3));
+	MUST(post_recv(f.b, f.mr, RECEIVED + 1024, GRH_BYTES + 64, 3));
+	MUST(post_datagram(f.a, f.mr, ah, MULTICAST_QPN, QKEY));
+	EXPECT_STATUS(f.cq_a, 1, IBV_WC_SUCCESS);
+	EXPECT_STATUS(f.cq_b, 3, IBV_WC_SUCCESS);
+	EXPECT_NOTHING(f.cq_a);
+	/* What others send comes. */
+	MUST(post_datagram(f.b, f.mr, ah, MULTICAST_QPN, QKEY));
+	EXPECT_STATUS(f.cq_a, 2, IBV_WC_SUCCESS);
+	MUST(ibv_detach_mcast(f.a, &group, 0));
+	MUST(ibv_detach_mcast(f.b, &group, 0));
+	MUST(ibv_destroy_ah(ah));
+	init.qp_type = IBV_QPT_UC;
+	EXPECT_NULL(EOPNOTSUPP, ibv_create_qp_ex(f.device.context, &init));
+}
+
 static void connection_to_a_group_is_refused(void)
 {
 	struct fixture f = unconnected(IBV_QPT_RC);
@@ -210,6 +247,7 @@ static void wrong_datagrams_are_refused(void)
 
 static const struct test_case cases[] = {
 	CASE(groups_that_cannot_be_attached_are_refused),
+	CASE(sender_that_blocks_its_own_multicast_gets_none),
 	CASE(connection_to_a_group_is_refused),
 	CASE(traffic_class_and_hop_limit_arrive),
 	CASE(sender_is_answered_by_way_of_its_completion),

@@ -110,6 +110,7 @@ programs! {
     }
     datagrams {
         groups_that_cannot_be_attached_are_refused
+        sender_that_blocks_its_own_multicast_gets_none
         connection_to_a_group_is_refused
         traffic_class_and_hop_limit_arrive
         sender_is_answered_by_way_of_its_completion

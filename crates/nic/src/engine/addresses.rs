@@ -204,6 +204,11 @@ impl Engine {
         Ok(Route { from, to, tos: av.traffic_class, ttl: av.hop_limit })
     }
 
+    /// Is this an address of a device that this process has open?
+    pub(super) fn is_local_address(&self, address: HostAddr) -> bool {
+        self.addresses.endpoint(address).is_some()
+    }
+
     /// Is this QPN at this address one of this process, to be reached without a socket?
     pub(crate) fn is_local(&self, route: &Route, qpn: u32) -> bool {
         let faults = self.taps.is_some_and(Taps::has_faults);

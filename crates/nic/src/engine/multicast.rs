@@ -150,7 +150,8 @@ impl Engine {
         done
     }
 
-    /// Gives packets to the QPs that are attached to their group, each its copy; to the sender too, if it is one of them.
+    /// Gives packets to the QPs that are attached to their group, each its copy; to the sender too, if it is one of them and
+    /// hasn't asked to be left out.
     pub(super) fn dispatch_to_group(
         &'static self,
         datagrams: &[Datagram<'_>],
@@ -160,18 +161,22 @@ impl Engine {
     ) {
         let Some(group) = self.multicast.find(address) else { return };
         let mut flow = None;
-        let packets: SmallVec<[(Packet<'_>, PacketMeta); 8]> = datagrams
+        let packets: SmallVec<[(Packet<'_>, PacketMeta, HostAddr); 8]> = datagrams
             .iter()
             .filter(|d| d.dest_qpn() == MULTICAST_QPN && super::dispatch::verify(&mut flow, d).is_some())
-            .filter_map(|d| Some((Packet::parse(d.bytes).ok()?, PacketMeta::of(d))))
-            .filter(|(packet, _)| packet.headers.bth.opcode.service == Service::Ud)
+            .filter_map(|d| Some((Packet::parse(d.bytes).ok()?, PacketMeta::of(d), d.source.into())))
+            .filter(|(packet, ..)| packet.headers.bth.opcode.service == Service::Ud)
             .collect();
         if packets.is_empty() {
             return;
         }
         for qp in group.members.read().iter() {
             qp.work(work, clock::now(), |proto, env| {
-                for (packet, meta) in &packets {
+                for (packet, meta, source) in &packets {
+                    let own = packet.headers.deth.is_some_and(|deth| qp.blocks_multicast_of(deth.src_qp));
+                    if own && self.is_local_address(*source) {
+                        continue;
+                    }
                     env.handle(proto, now, &packet.headers, packet.payload.into(), meta);
                 }
             });

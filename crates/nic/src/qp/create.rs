@@ -113,6 +113,7 @@ impl Qp {
                 last_cnp: AtomicU64::new(0),
                 last_record: AtomicU64::new(0),
                 heard: AtomicBool::new(false),
+                own_multicast_blocked: AtomicBool::new(false),
                 batch: Batch::new(),
                 counting: OnceLock::new(),
                 unacked_async: Unacked::default(),

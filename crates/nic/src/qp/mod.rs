@@ -83,6 +83,8 @@ pub struct Qp {
     last_record: AtomicU64,
     /// Something has come from the peer by way of shared memory since there is a path.
     heard: AtomicBool,
+    /// What it sends to a group doesn't come back to it.
+    own_multicast_blocked: AtomicBool,
     batch: Batch<SendWr<Arc<Ah>>>,
     /// Completion counters; most QPs have none.
     counting: OnceLock<Attached>,

@@ -5,6 +5,7 @@ use crate::error::{Error, Result, invalid};
 use crate::udp::HostAddr;
 use ferroce_wire::Service;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Qp {
     /// Attaches to the group `mgid`: what is sent there, by this QP too, is received by it from now on. The process joins
@@ -32,6 +33,16 @@ impl Qp {
             return invalid!("the queue pair isn't attached to {group}");
         }
         self.engine.detach(self, group)
+    }
+
+    /// From now on the QP doesn't receive what it has sent to a group itself (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
+    pub fn block_own_multicast(&self) {
+        self.own_multicast_blocked.store(true, Ordering::Relaxed);
+    }
+
+    /// Does it block what a QP of this host with this number has sent?
+    pub(crate) fn blocks_multicast_of(&self, src_qp: u32) -> bool {
+        src_qp == self.qpn && self.own_multicast_blocked.load(Ordering::Relaxed)
     }
 
     /// A QP that is attached isn't destroyed.

@@ -90,6 +90,15 @@ fn delivery() {
     }
     sides.iter().for_each(expect_nothing);
 
+    // Unless it doesn't want it.
+    sides[0].qp.block_own_multicast();
+    send(&mut sides[0], &ah, QKEY, b"for the others");
+    assert_eq!(sides[0].wait().wr_id, 99);
+    for side in &sides[1..3] {
+        expect(side, 1, &sides[0], b"for the others", mgid(3));
+    }
+    sides.iter().for_each(expect_nothing);
+
     // A wrong Q_Key is nobody's.
     send(&mut sides[0], &ah, QKEY + 1, b"psst");
     assert_eq!(sides[0].wait().wr_id, 99);
@@ -101,8 +110,8 @@ fn delivery() {
     let ah = handle(&sides[3], mgid(3), 7);
     send(&mut sides[3], &ah, QKEY, b"for two of you");
     assert_eq!(sides[3].wait().wr_id, 99);
-    for side in [&sides[0], &sides[2]] {
-        expect(side, 1, &sides[3], b"for two of you", mgid(3));
+    for (side, place) in [(&sides[0], 1), (&sides[2], 2)] {
+        expect(side, place, &sides[3], b"for two of you", mgid(3));
     }
     sides.iter().for_each(expect_nothing);
 

@@ -63,7 +63,10 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
             return Err(Refusal::unsupported(format!("qp_type {other}: RC, UC, UD, XRC and raw packet")));
         }
     };
-    if init.create_flags != 0 {
+    let block_own_multicast = init.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
+    if init.create_flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0
+        || (block_own_multicast && service != nic::Service::Ud)
+    {
         return Err(Refusal::unsupported(format!("create_flags {:#x}", init.create_flags)));
     }
     if let Some(ops) = init.send_ops {
@@ -100,6 +103,9 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
                 cookie,
             },
         )?;
+        if block_own_multicast {
+            nic.block_own_multicast();
+        }
         *init.cap = c_cap(nic.cap());
         let mut c = head(&init, domain.context(), nic.qpn());
         if init.send_ops.is_some() {
