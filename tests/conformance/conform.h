@@ -179,7 +179,7 @@ struct path {
 	unsigned int access;
 };
 
-#define PATH ((struct path){.timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 1, .rd_atomic = 1, .access = ALL})
+#define PATH ((struct path){.timeout = 17, .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 1, .rd_atomic = 1, .access = ALL})
 
 /* All attributes that any transition may need. */
 UNUSED static struct ibv_qp_attr all_attributes(const struct path *path, uint32_t dest_qpn)
@@ -319,6 +319,10 @@ UNUSED static bool silent(struct ibv_cq *cq)
 
 	return poll_for(cq, &wc, QUIET_MS) < 0;
 }
+
+/* More elements than any request takes; they are there, for whoever looks at them first. */
+#define TOO_MANY 99
+UNUSED static struct ibv_sge too_many[TOO_MANY];
 
 UNUSED static struct ibv_sge piece(const struct buffer *buffer, size_t offset, uint32_t length)
 {

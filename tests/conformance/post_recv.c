@@ -25,11 +25,13 @@ int main(int argc, char **argv)
 	check(bad == wr, "ibv_post_recv(3): bad_wr is the request that failed");
 	bring(qp, IBV_QPS_INIT, &path, qp->qp_num);
 	is(ibv_post_recv(qp, wr, &bad), 0, "ibv_post_recv(3): in INIT requests are taken");
-	wr[0].num_sge = 99;
+	wr[0].sg_list = too_many;
+	wr[0].num_sge = TOO_MANY;
 	is(ibv_post_recv(qp, wr, &bad), EINVAL, "ibv_post_recv(3): more s/g elements than the QP has: EINVAL");
 	for (int i = 0; i < 3; i++)
 		wr[i] = (struct ibv_recv_wr){.wr_id = 2u + (uint64_t)i, .next = i < 2 ? wr + i + 1 : NULL, .sg_list = &sge, .num_sge = 1};
-	wr[1].num_sge = 99;
+	wr[1].sg_list = too_many;
+	wr[1].num_sge = TOO_MANY;
 	bad = NULL;
 	is(ibv_post_recv(qp, wr, &bad), EINVAL, "ibv_post_recv(3): a list stops at the first failure: EINVAL");
 	check(bad == wr + 1, "ibv_post_recv(3): bad_wr is the failing request in the middle");

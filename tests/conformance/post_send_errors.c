@@ -27,7 +27,8 @@ static void immediate_refusals(void)
 	MUST(move_to(qp, IBV_QPS_RESET));
 	/* Connected to itself without receives: a SEND waits for ever, whatever is behind it too. */
 	bring(qp, IBV_QPS_RTS, &path, qp->qp_num);
-	wr[0].num_sge = 99;
+	wr[0].sg_list = too_many;
+	wr[0].num_sge = TOO_MANY;
 	is(ibv_post_send(qp, wr, &bad), EINVAL, "ibv_post_send(3): more s/g elements than the QP has: EINVAL");
 	wr[0] = request(IBV_WR_SEND, &sge);
 	sge.length = init.cap.max_inline_data + 1;
@@ -38,7 +39,8 @@ static void immediate_refusals(void)
 		wr[i] = request(IBV_WR_SEND, &sge);
 		wr[i].next = i < 2 ? wr + i + 1 : NULL;
 	}
-	wr[1].num_sge = 99;
+	wr[1].sg_list = too_many;
+	wr[1].num_sge = TOO_MANY;
 	bad = NULL;
 	is(ibv_post_send(qp, wr, &bad), EINVAL, "ibv_post_send(3): a list stops at the first failure: EINVAL");
 	check(bad == wr + 1, "ibv_post_send(3): bad_wr is the failing request in the middle");

@@ -101,7 +101,7 @@ static void posting(void)
 	struct ibv_srq_attr attr;
 	struct ibv_sge sges[3] = {piece(&buffer, 0, 8), piece(&buffer, 8, 8), piece(&buffer, 16, 8)};
 	struct ibv_recv_wr wrs[2] = {{.wr_id = 1, .next = wrs + 1, .sg_list = sges, .num_sge = 1},
-				     {.wr_id = 2, .sg_list = sges, .num_sge = 99}},
+				     {.wr_id = 2, .sg_list = too_many, .num_sge = TOO_MANY}},
 			   *bad = NULL;
 	uint32_t taken = 0;
 
