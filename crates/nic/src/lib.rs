@@ -30,9 +30,9 @@ pub mod tap;
 pub mod udp;
 mod xrc;
 
-pub use ah::Ah;
+pub use ah::{Ah, MAX_AH};
 pub use counter::{CompCounter, CountedOp, Counts, Entry as CounterEntry, MAX_COUNTERS};
-pub use cq::{CompChannel, Cq, CqInit, MAX_CQE, Network, Record, Tags, Wc};
+pub use cq::{CompChannel, Cq, CqInit, MAX_CQ, MAX_CQE, Network, Record, Tags, Wc};
 pub use device::{
     Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices, fail_devices,
 };
@@ -44,7 +44,7 @@ pub use mem::{
     Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Pd, PdHold, Prefetch, QueueKind, QueueMemory,
 };
 pub use qp::Qp;
-pub use recv::{MAX_SGE, MAX_WR, NewSize, Srq, SrqAttr};
+pub use recv::{MAX_SGE, MAX_SRQ, MAX_WR, NewSize, Srq, SrqAttr};
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use shm::untrusted;
