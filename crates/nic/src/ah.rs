@@ -71,7 +71,7 @@ impl Ah {
     ///
     /// # Errors
     /// EINVAL without a GRH, for a source GID that doesn't exist, or for addresses of different families; ENOMEM when there are
-    /// [`MAX_AH`] handles.
+    /// `MAX_AH` handles.
     pub fn create(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>> {
         check_av(&av)?;
         let engine = pd.context().engine()?;

@@ -122,7 +122,7 @@ impl Srq {
     /// A new queue in `pd`. `cookie` comes back with its events.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for sizes out of bounds; [`Error::NoMemory`] when there are [`MAX_SRQ`] queues.
+    /// [`Error::Invalid`] for sizes out of bounds; [`Error::NoMemory`] when there are `MAX_SRQ` queues.
     pub fn create(pd: &Arc<Pd>, attr: SrqAttr, cookie: usize) -> Result<Arc<Self>> {
         check_size(attr)?;
         let srq = Arc::new(Self::of(pd, queue_of(pd, attr)?, cookie, None, QUEUES.take()?));

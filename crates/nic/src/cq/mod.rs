@@ -67,7 +67,7 @@ impl Cq {
     /// A queue of at least `cqe` entries. `cookie` comes back with its events.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no entry or more than [`MAX_CQE`]; [`Error::NoMemory`] when there are [`MAX_CQ`] queues.
+    /// [`Error::Invalid`] for no entry or more than [`MAX_CQE`]; [`Error::NoMemory`] when there are `MAX_CQ` queues.
     pub fn create(
         context: &Arc<Context>,
         cqe: u32,
