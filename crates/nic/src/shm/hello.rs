@@ -79,10 +79,14 @@ pub(super) fn send(fd: RawFd, bytes: &[u8; LEN], fds: &[RawFd]) -> io::Result<()
     handover::send_with(fd, &mut bytes.clone(), fds)
 }
 
-/// One message, if it is there.
+/// One message, if it is there. Of a peer that is gone, too: the kernel first says that it has gone, once, if it has left
+/// something unread.
 pub(super) fn receive(fd: RawFd) -> io::Result<(Vec<u8>, Vec<EngineFd>)> {
     let mut bytes = vec![0; LEN + 1];
-    let (len, fds) = handover::receive(fd, &mut bytes)?;
+    let (len, fds) = match handover::receive(fd, &mut bytes) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => handover::receive(fd, &mut bytes),
+        received => received,
+    }?;
     if len == 0 {
         return Err(io::Error::from_raw_os_error(libc::ECONNRESET));
     }
@@ -112,6 +116,25 @@ mod tests {
         assert_eq!(Introduction::parse_answer(&answer(&own)), Some(Verdict::Accepted(expected)));
         let refusal = handover::frame(handover::REFUSED);
         assert_eq!(Introduction::parse_answer(&refusal), Some(Verdict::Refused));
+    }
+
+    #[test]
+    fn what_a_peer_has_said_is_read_when_it_has_gone_with_something_unread() {
+        use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+        let mut ends = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: the array has room for two descriptors, which are new and nobody else's.
+        let [own, peer] = unsafe {
+            assert_eq!(libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()), 0);
+            ends.map(|fd| OwnedFd::from_raw_fd(fd))
+        };
+        let directory = Directory::new().unwrap();
+        send(peer.as_raw_fd(), &answer(&directory), &[]).unwrap();
+        crate::sys::send_byte(own.as_raw_fd());
+        drop(peer);
+        let (bytes, _) = receive(own.as_raw_fd()).unwrap();
+        assert!(matches!(Introduction::parse_answer(&bytes), Some(Verdict::Accepted(_))));
+        assert!(receive(own.as_raw_fd()).is_err());
     }
 
     #[test]
