@@ -127,6 +127,24 @@ pub fn set_option<T: Copy>(fd: RawFd, level: i32, name: i32, value: &T) -> io::R
         .map(drop)
 }
 
+/// Attaches a classic BPF program to a socket (`option` is `SO_ATTACH_FILTER` or a relative of it).
+///
+/// # Errors
+/// That of the call.
+pub fn attach_program(fd: RawFd, option: i32, program: &[libc::sock_filter]) -> io::Result<()> {
+    /// `struct sock_fprog`, whose padding has a value here.
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Program {
+        len: u16,
+        padding: [u16; 3],
+        filter: *const libc::sock_filter,
+    }
+    const { assert!(size_of::<Program>() == size_of::<libc::sock_fprog>()) };
+    let program = Program { len: program.len() as u16, padding: [0; 3], filter: program.as_ptr() };
+    set_option(fd, libc::SOL_SOCKET, option, &program)
+}
+
 /// `getsockopt(2)` of an `int`.
 ///
 /// # Errors

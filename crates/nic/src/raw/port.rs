@@ -126,7 +126,7 @@ impl Port {
         let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
         // What goes out through a loopback interface comes in again.
         let mark = if self.loopback { (1, 1) } else { (0, 1) };
-        let mut program = [
+        let program = [
             step(LOAD, 0, 0, field(libc::SKF_AD_PKTTYPE)),
             step(IF_EQUAL, 0, 2, libc::PACKET_OUTGOING.into()),
             step(LOAD, 0, 0, field(libc::SKF_AD_MARK)),
@@ -134,8 +134,7 @@ impl Port {
             step(RETURN, 0, 0, u32::MAX),
             step(RETURN, 0, 0, 0),
         ];
-        let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        sys::set_option(self.fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
+        sys::attach_program(self.fd(), libc::SO_ATTACH_FILTER, &program)
     }
 
     fn bind(&self, protocol: u16) -> std::io::Result<()> {

@@ -46,14 +46,13 @@ fn member(address: HostAddr) -> io::Result<EngineFd> {
 /// the slot in the destination QPN ([`crate::udp::steering_of`]). A packet too short for the load goes to socket 0.
 fn attach_steering(fd: i32) -> io::Result<()> {
     let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let mut program = [
+    let program = [
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 4),
         op(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 12),
         op(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, GROUP as u32 - 1),
         op(libc::BPF_RET | BPF_A, 0),
     ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &filter)
+    sys::attach_program(fd, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
 /// "Return the accumulator" (linux/filter.h).

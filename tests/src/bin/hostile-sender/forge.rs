@@ -7,7 +7,7 @@
 
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{
-    Aeth, AtomicEth, BTH_LEN, Bth, Deth, Headers, ICRC_LEN, Opcode, Operation, Reth, Service,
+    Aeth, AtomicEth, BTH_LEN, Bth, Deth, Feth, Headers, ICRC_LEN, Opcode, Operation, Reth, Service,
 };
 
 /// What is known of the program under attack.
@@ -255,6 +255,9 @@ impl Forge {
         let src_qp = self.victim.peer_rc + 1;
         headers.deth = opcode.carries_deth().then_some(Deth { qkey: self.victim.qkey, src_qp });
         headers.xrc_srqn = opcode.carries_xrceth().then_some(rkey);
+        headers.flush = opcode
+            .carries_feth()
+            .then(|| Feth { placement: self.below(16) as u8, selectivity: self.below(4) as u8 });
         headers.reth = opcode.carries_reth().then(|| {
             let dma_len = if opcode.operation == Operation::ReadRequest { 64 } else { length };
             Reth { va, rkey, dma_len }
