@@ -121,6 +121,7 @@ fn besiege(world: &World, settings: &[(&str, &str)], addresses: &Addresses, pack
         side.signal(libc::SIGUSR1);
     }
     let (client, server) = (client.wait(LIMIT), server.wait(LIMIT));
+    assert!(client.success() && server.success(), "{client}{server}");
     for side in [client, server] {
         side.expect_success().expect_quiet();
         println!("{}", side.stdout.trim());
