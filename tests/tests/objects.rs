@@ -1,4 +1,5 @@
-//! Device memory, domains, imports and the calls of newer headers: `tests/c/{device_memory,domains,import,newer}.c`.
+//! Device memory, domains, imports, targets of other processes and the calls of newer headers:
+//! `tests/c/{device_memory,domains,import,newer,targets}.c`.
 
 use ferroce_tests::{Artifacts, Outcome, World, require};
 use std::ffi::OsStr;
@@ -52,12 +53,21 @@ programs! {
     calls_of_newer_headers_do_what_their_man_pages_say: "newer";
 }
 
-#[test]
-fn another_process_uses_what_it_imports() {
-    let path = require!(Artifacts::get().c_program("import"));
+fn run_alone(program: &str) {
+    let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
     for settings in [&[][..], &[("FERROCE_FABRIC", "udp")]] {
         run(&world, &[path.as_os_str()], settings);
     }
     world.first().expect_no_traces();
+}
+
+#[test]
+fn another_process_uses_what_it_imports() {
+    run_alone("import");
+}
+
+#[test]
+fn a_target_is_opened_by_another_process_and_ends_with_its_creator() {
+    run_alone("targets");
 }

@@ -59,6 +59,11 @@ impl<T> EventQueue<T> {
         queue.pop_front().map(|event| f(&event))
     }
 
+    /// Unread events that `f` picks.
+    pub(crate) fn count(&self, f: impl Fn(&T) -> bool) -> usize {
+        self.queue.lock().iter().filter(|event| f(event)).count()
+    }
+
     /// Withdraws the unread events that `f` picks.
     pub(crate) fn withdraw(&self, mut f: impl FnMut(&T) -> bool) {
         let mut queue = self.queue.lock();

@@ -34,6 +34,7 @@ pub(crate) use registry::{
     contexts, domain, register_context, register_cq, register_qp, register_raw_qp, register_srq, register_wq,
     unregister_cq, unregister_qp, unregister_raw_qp, unregister_srq, unregister_wq,
 };
+pub(crate) use thread::start_thread;
 pub(crate) use work::Work;
 
 use crate::error::{Error, Result};

@@ -65,11 +65,19 @@ impl Control {
     }
 }
 
-/// Starts the thread, with all signals blocked but those of its own faults: they are the program's.
+/// Starts the background thread.
 ///
 /// # Errors
 /// No thread can be made.
 pub(super) fn spawn(engine: &'static Engine) -> Result<()> {
+    start_thread("ferroce", move || contain(engine)).map_err(Error::os("starting the background thread"))
+}
+
+/// Starts a thread, with all signals blocked but those of its own faults: they are the program's.
+///
+/// # Errors
+/// No thread can be made.
+pub(crate) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     // SAFETY: plain data; both sets are initialised by the calls that are handed them.
     let old = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -82,11 +90,10 @@ pub(super) fn spawn(engine: &'static Engine) -> Result<()> {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
         old
     };
-    let spawned =
-        std::thread::Builder::new().name("ferroce".into()).stack_size(STACK).spawn(move || contain(engine));
+    let spawned = std::thread::Builder::new().name(name.into()).stack_size(STACK).spawn(run);
     // SAFETY: `old` is the mask that was in force.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
-    spawned.map(drop).map_err(Error::os("starting the background thread"))
+    spawned.map(drop)
 }
 
 /// Runs the thread. A panic is an error of ours: the program is told and the thread goes on, a bounded number of times.

@@ -7,7 +7,8 @@ use crate::events::AsyncEvent;
 use crate::mem::Pd;
 use crate::packet::PacketMeta;
 use crate::recv::Srq;
-use crate::xrc::{Domain, Opener, Range, Reached};
+use crate::sys::EngineFd;
+use crate::xrc::{Domain, DomainFile, Opener, Range, Reached, tell, welcome};
 use ferroce_proto::RemoteError;
 use ferroce_wire::{Headers, Service};
 use std::collections::VecDeque;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Shared {
     openers: Vec<Arc<Opener>>,
+    /// Connections to other processes that have a handle.
+    guests: Vec<Arc<EngineFd>>,
     /// The last opener has gone.
     closed: bool,
     /// What the packet at hand names.
@@ -51,6 +54,14 @@ impl Shared {
         for opener in &self.openers {
             opener.context.raise(event(opener.cookie));
         }
+        for guest in &self.guests {
+            tell(guest, event(0));
+        }
+    }
+
+    fn close_if_left(&mut self) -> bool {
+        self.closed = self.openers.is_empty() && self.guests.is_empty();
+        self.closed
     }
 }
 
@@ -88,6 +99,11 @@ impl Qp {
         self.domain.as_ref().is_some_and(|own| Arc::ptr_eq(own, domain))
     }
 
+    /// Is a target of the domain that processes have by this file.
+    pub(crate) fn is_target_of_file(&self, file: &DomainFile) -> bool {
+        self.domain.as_ref().is_some_and(|own| own.file.as_ref() == Some(file))
+    }
+
     /// Adds somebody who gets the QP's events.
     ///
     /// # Errors
@@ -105,8 +121,24 @@ impl Qp {
     pub(crate) fn remove_opener(&self, opener: &Arc<Opener>) -> bool {
         let mut inner = self.inner.lock();
         inner.target.openers.retain(|other| !Arc::ptr_eq(other, opener));
-        inner.target.closed = inner.target.openers.is_empty();
-        inner.target.closed
+        inner.target.close_if_left()
+    }
+
+    /// Adds another process, and says so to it. Whether it is there now.
+    pub(crate) fn add_guest(&self, connection: &Arc<EngineFd>) -> bool {
+        let mut inner = self.inner.lock();
+        let welcome = !inner.target.closed && welcome(connection);
+        if welcome {
+            inner.target.guests.push(connection.clone());
+        }
+        welcome
+    }
+
+    /// Undoes [`Qp::add_guest`], as [`Qp::remove_opener`].
+    pub(crate) fn remove_guest(&self, connection: &Arc<EngineFd>) -> bool {
+        let mut inner = self.inner.lock();
+        inner.target.guests.retain(|other| !Arc::ptr_eq(other, connection));
+        inner.target.close_if_left()
     }
 
     /// Ends a QP whose last opener has gone, with the private objects that stand in for its queues.

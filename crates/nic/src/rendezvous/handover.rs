@@ -21,6 +21,8 @@ pub(crate) const KIND_LINK: u8 = 2;
 const KIND_GIDS: u8 = 3;
 /// … or the execution of an XRC target's requests, which a [`Greeter`] sees to.
 pub(crate) const KIND_XRC: u8 = 4;
+/// … or a handle of an XRC target, likewise.
+pub(crate) const KIND_TARGET: u8 = 5;
 /// Answers, to each.
 pub(crate) const GRANTED: u8 = Reply::Granted as u8;
 pub(crate) const REFUSED: u8 = Reply::Refused as u8;
@@ -187,7 +189,7 @@ fn serve_one(
     let mut bytes = [0; LONGEST];
     let (length, received) = receive(fd, &mut bytes)?;
     let bytes = &bytes[..length];
-    if matches!(framed(bytes), Some(KIND_LINK | KIND_XRC))
+    if matches!(framed(bytes), Some(KIND_LINK | KIND_XRC | KIND_TARGET))
         && let Some(greeter) = greeter
     {
         greeter.greet(connection, bytes, received);

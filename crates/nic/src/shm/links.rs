@@ -376,7 +376,7 @@ pub(crate) fn withdraw_qp(qpn: u32) {
 
 impl Greeter for Links {
     fn greet(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>) {
-        if handover::framed(message) == Some(handover::KIND_XRC) {
+        if matches!(handover::framed(message), Some(handover::KIND_XRC | handover::KIND_TARGET)) {
             return crate::xrc::greet(connection, message);
         }
         let Some(own) = self.own else { return hello::refuse(connection.raw()) };

@@ -4,11 +4,15 @@
 //!
 //! In here: both ends of such connections. The background thread reads them.
 
+use super::guest::{self, Guest, Jobs, MAX_GUESTS};
+use super::handle_message;
 use super::message::{self, Answer, Hello, Range, Request};
+use super::remote::Remote;
 use super::{Domain, XrcTarget};
 use crate::clock;
 use crate::engine::{self, Engine};
 use crate::error::{Error, Result};
+use crate::events::AsyncEvent;
 use crate::mem::{MrTable, copy};
 use crate::qp::Qp;
 use crate::rendezvous::{handover, slot_of};
@@ -34,6 +38,7 @@ const TURN: usize = 16;
 pub(crate) struct Elsewhere {
     epoll: EngineFd,
     ends: Mutex<Ends>,
+    pub(super) jobs: Mutex<Jobs>,
 }
 
 #[derive(Debug, Default)]
@@ -43,11 +48,26 @@ struct Ends {
 }
 
 #[derive(Clone, Debug)]
-enum End {
+pub(super) enum End {
     /// A target of this process.
     Asking(Weak<Qp>, Arc<EngineFd>),
     /// What executes requests of another process's target.
     Serving(Arc<Qp>, Arc<EngineFd>),
+    /// Another process's handle of a target of this one.
+    Guest(Arc<Guest>),
+    /// A handle of another process's target.
+    Remote(Weak<Remote>, Arc<EngineFd>),
+}
+
+impl End {
+    fn connection(&self) -> &Arc<EngineFd> {
+        match self {
+            Self::Asking(_, connection) | Self::Serving(_, connection) | Self::Remote(_, connection) => {
+                connection
+            }
+            Self::Guest(guest) => &guest.connection,
+        }
+    }
 }
 
 /// A target's connection to a process with SRQs of its domain.
@@ -76,8 +96,20 @@ impl Reached {
     }
 }
 
-fn send(connection: &EngineFd, bytes: &mut [u8]) -> bool {
+pub(super) fn send(connection: &EngineFd, bytes: &mut [u8]) -> bool {
     handover::send_with(connection.raw(), bytes, &[]).is_ok()
+}
+
+/// Tells another process that it has a handle of a target. Never blocks.
+pub(crate) fn welcome(connection: &EngineFd) -> bool {
+    send(connection, &mut handover::frame(handover::GRANTED))
+}
+
+/// Tells it of an event, or not when it doesn't read what it is sent. Never blocks.
+pub(crate) fn tell(connection: &EngineFd, event: AsyncEvent) {
+    if let Some(mut bytes) = handle_message::event(event) {
+        send(connection, &mut bytes);
+    }
 }
 
 impl Elsewhere {
@@ -85,7 +117,7 @@ impl Elsewhere {
     /// No descriptor is left.
     pub(crate) fn new() -> Result<Self> {
         let epoll = sys::epoll_create().map_err(Error::os("epoll_create1"))?;
-        Ok(Self { epoll, ends: Mutex::default() })
+        Ok(Self { epoll, ends: Mutex::default(), jobs: Mutex::default() })
     }
 
     /// Readable when [`Engine::attend_elsewhere`] has something to do.
@@ -93,22 +125,27 @@ impl Elsewhere {
         self.epoll.raw()
     }
 
-    fn add(&self, end: End) -> Option<u64> {
+    pub(super) fn add(&self, end: End) -> Option<u64> {
         let mut ends = self.ends.lock();
         ends.next += 1;
-        let (End::Asking(_, connection) | End::Serving(_, connection)) = &end;
-        let (epoll, fd) = (self.epoll.raw(), connection.raw());
+        let (epoll, fd) = (self.epoll.raw(), end.connection().raw());
         sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, ends.next).ok()?;
         let number = ends.next;
         ends.by_number.insert(number, end);
         Some(number)
     }
 
-    fn remove(&self, number: u64) -> Option<End> {
+    /// There is room for one more handle of another process.
+    pub(super) fn has_room(&self) -> bool {
+        self.ends.lock().by_number.values().filter(|end| matches!(end, End::Guest(_))).count() < MAX_GUESTS
+    }
+
+    pub(super) fn remove(&self, number: u64) -> Option<End> {
         let end = self.ends.lock().by_number.remove(&number);
-        if let Some(End::Asking(_, connection) | End::Serving(_, connection)) = &end {
+        if let Some(end) = &end {
             // Closing it does as well, but somebody may still hold it.
-            let _ = sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_DEL, connection.raw(), 0, 0);
+            let fd = end.connection().raw();
+            let _ = sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
         end
     }
@@ -119,8 +156,11 @@ impl Elsewhere {
     }
 }
 
-/// Another process asks for the execution of its target's requests.
+/// Another process asks for the execution of its target's requests, or for a handle of a target.
 pub(crate) fn greet(connection: EngineFd, bytes: &[u8]) {
+    if handover::framed(bytes) == Some(handover::KIND_TARGET) {
+        return guest::admit(connection, bytes);
+    }
     let served = Hello::parse(bytes).ok_or(()).and_then(|hello| serve(&hello));
     let (Ok(qp), Some(engine)) = (served, engine::current()) else {
         // Who is gone needs no answer.
@@ -152,8 +192,13 @@ fn serve(hello: &Hello) -> std::result::Result<Arc<Qp>, ()> {
 fn end_service(qp: &Arc<Qp>) {
     // The receive of a message in progress is flushed.
     qp.fail_proxy();
+    destroy(qp);
+}
+
+/// Ends a target whose last handle has gone.
+pub(super) fn destroy(qp: &Arc<Qp>) {
     if let Err(error) = qp.destroy_target() {
-        tracing::warn!(%error, "what executed the requests of another process's target can't be destroyed");
+        tracing::warn!(%error, "an XRC target that other processes had can't be destroyed");
     }
 }
 
@@ -191,10 +236,9 @@ impl Engine {
             let number = event.u64;
             let end = self.elsewhere().ends.lock().by_number.get(&number).cloned();
             let Some(end) = end else { continue };
-            let (End::Asking(_, connection) | End::Serving(_, connection)) = &end;
             let mut bytes = vec![0; LONGEST];
             for _ in 0..TURN {
-                let understood = match handover::receive(connection.raw(), &mut bytes) {
+                let understood = match handover::receive(end.connection().raw(), &mut bytes) {
                     Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
                     Ok((len, _)) if len > 0 => self.take_message(&end, &bytes[..len]),
                     _ => None,
@@ -220,6 +264,8 @@ impl Engine {
                     }),
                 }
             }
+            End::Guest(guest) => guest.take_message(self, bytes)?,
+            End::Remote(remote, _) => remote.upgrade()?.take_message(bytes)?,
             End::Serving(qp, connection) => match message::parse_request(bytes)? {
                 Request::Execute(headers, payload) => self.with_work(|work| {
                     qp.work(work, clock::now(), |proto, env| {
@@ -264,6 +310,12 @@ impl Engine {
     fn end(&'static self, number: u64) {
         match self.elsewhere().remove(number) {
             Some(End::Serving(qp, _)) => end_service(&qp),
+            Some(End::Guest(guest)) => guest.leave(),
+            Some(End::Remote(remote, _)) => {
+                if let Some(remote) = remote.upgrade() {
+                    remote.lose();
+                }
+            }
             Some(End::Asking(qp, _)) => {
                 let Some(qp) = qp.upgrade() else { return };
                 self.with_work(|work| {

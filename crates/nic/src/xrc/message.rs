@@ -6,12 +6,34 @@ use ferroce_proto::{Access, Executed, RemoteError};
 use ferroce_wire::{Headers, NakCode, Syndrome};
 
 /// Bytes of device name, with zeros behind.
-const NAME: usize = 64;
+pub(super) const NAME: usize = 64;
 const HELLO: usize = 8 + 16 + 4 + 16 + NAME;
 /// What every later message begins with: kind and status.
 const FRONT: usize = 8;
 const EXECUTE: u8 = 1;
 const FETCH: u8 = 2;
+
+impl DomainFile {
+    /// Writes inode and device's name.
+    pub(super) fn put(&self, bytes: &mut [u8]) {
+        bytes[..8].copy_from_slice(&self.dev.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.ino.to_ne_bytes());
+        for (to, from) in bytes[16..].iter_mut().zip(self.device.bytes()) {
+            *to = from;
+        }
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (dev, rest) = bytes.split_first_chunk()?;
+        let (ino, rest) = rest.split_first_chunk()?;
+        let name = rest.split(|b| *b == 0).next()?;
+        Some(Self {
+            device: std::str::from_utf8(name).ok()?.to_owned(),
+            dev: u64::from_ne_bytes(*dev),
+            ino: u64::from_ne_bytes(*ino),
+        })
+    }
+}
 
 /// The first message: a target asks for the execution of its requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,20 +58,14 @@ impl Hello {
         }
         let Access { remote_write, remote_read, remote_atomic, .. } = self.access;
         bytes[24] = u8::from(remote_write) | u8::from(remote_read) << 1 | u8::from(remote_atomic) << 2;
-        bytes[28..36].copy_from_slice(&self.file.dev.to_ne_bytes());
-        bytes[36..44].copy_from_slice(&self.file.ino.to_ne_bytes());
-        for (to, from) in bytes[44..].iter_mut().zip(self.file.device.bytes()) {
-            *to = from;
-        }
+        self.file.put(&mut bytes[28..]);
         bytes
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HELLO] = bytes.try_into().ok()?;
         let short = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_ne_bytes(*b));
-        let long = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_ne_bytes(*b));
         let has = |bit: u8| bytes[24] & 1 << bit != 0;
-        let name = bytes[44..].split(|b| *b == 0).next()?;
         Some(Self {
             srqn: short(8)?,
             qpn: short(12)? & 0xff_ffff,
@@ -61,11 +77,7 @@ impl Hello {
                 remote_atomic: has(2),
                 ..Access::default()
             },
-            file: DomainFile {
-                device: std::str::from_utf8(name).ok()?.to_owned(),
-                dev: long(28)?,
-                ino: long(36)?,
-            },
+            file: DomainFile::parse(&bytes[28..])?,
         })
     }
 }

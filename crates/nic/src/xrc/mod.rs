@@ -2,9 +2,12 @@
 //! packet names.
 
 mod elsewhere;
+mod guest;
+mod handle_message;
 mod message;
+mod remote;
 
-pub(crate) use elsewhere::{Elsewhere, Reached, greet};
+pub(crate) use elsewhere::{Elsewhere, Reached, greet, tell, welcome};
 pub(crate) use message::{Hello, Range};
 
 use crate::Context;
@@ -13,8 +16,9 @@ use crate::engine;
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::Pd;
-use crate::qp::{Qp, QpCap, QpInit};
+use crate::qp::{Qp, QpAttr, QpCap, QpInit};
 use ferroce_wire::Service;
+use remote::Remote;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -118,12 +122,21 @@ pub(crate) struct Opener {
     unacked_async: Unacked,
 }
 
-/// A handle of a target QP: its creator's, or one from ibv_open_qp(3). The QP ends with its last handle.
+impl Opener {
+    fn new(xrcd: &Xrcd, cookie: usize) -> Arc<Self> {
+        Arc::new(Self { context: xrcd.context.clone(), cookie, unacked_async: Unacked::default() })
+    }
+}
+
+/// A handle of a target QP: its creator's, or one from ibv_open_qp(3). The QP ends with its last handle, and with the
+/// process that has created it.
 #[derive(Debug)]
 pub struct XrcTarget {
     qp: Arc<Qp>,
     xrcd: Arc<Xrcd>,
     opener: Arc<Opener>,
+    /// The way to the QP when another process has created it; then `qp` has its number and nothing else.
+    remote: Option<Arc<Remote>>,
 }
 
 impl XrcTarget {
@@ -155,27 +168,55 @@ impl XrcTarget {
         Ok((pd, init))
     }
 
-    /// One more handle of the target QP with this number.
+    /// One more handle of the target QP with this number, of this process or of another one of the host. The QP ends
+    /// with the process that has created it: then `IBV_EVENT_QP_FATAL` comes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the domain has none in this process.
+    /// [`Error::Invalid`] when the domain has none, or its process doesn't answer within a second.
     pub fn open(xrcd: &Arc<Xrcd>, qpn: u32, cookie: usize) -> Result<Self> {
-        let qp = xrcd.context.engine()?.qp(qpn).filter(|qp| qp.is_target_of(&xrcd.domain));
-        match qp {
-            Some(qp) => Self::of(qp, xrcd, cookie),
-            None => invalid!("the XRC domain has no target queue pair {qpn:#x} in this process"),
+        let engine = xrcd.context.engine()?;
+        if let Some(qp) = engine.qp(qpn).filter(|qp| qp.is_target_of(&xrcd.domain)) {
+            return Self::of(qp, xrcd, cookie);
         }
+        let opener = Opener::new(xrcd, cookie);
+        let remote = Remote::open(engine, &xrcd.domain, qpn, &opener)?;
+        let (pd, init) = Self::parts(&xrcd.context)?;
+        let qp = Qp::create_proxy(&pd, init, xrcd.domain.clone(), qpn)?;
+        xrcd.hold();
+        Ok(Self { qp, xrcd: xrcd.clone(), opener, remote: Some(remote) })
     }
 
     fn of(qp: Arc<Qp>, xrcd: &Arc<Xrcd>, cookie: usize) -> Result<Self> {
-        let opener =
-            Arc::new(Opener { context: xrcd.context.clone(), cookie, unacked_async: Unacked::default() });
+        let opener = Opener::new(xrcd, cookie);
         qp.add_opener(&opener)?;
         xrcd.hold();
-        Ok(Self { qp, xrcd: xrcd.clone(), opener })
+        Ok(Self { qp, xrcd: xrcd.clone(), opener, remote: None })
     }
 
-    /// The queue pair that all handles share.
+    /// Present attributes (ibv_query_qp(3)). Of a QP whose process has ended the state is ERR, and nothing else is left.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when another process has the QP and doesn't answer within a second.
+    pub fn query(&self) -> Result<QpAttr> {
+        match &self.remote {
+            Some(remote) => remote.query(),
+            None => Ok(self.qp.query()),
+        }
+    }
+
+    /// Changes attributes and state (ibv_modify_qp(3)), for all handles.
+    ///
+    /// # Errors
+    /// As [`Qp::modify`]; [`Error::Busy`] when another process has the QP and doesn't answer within a second (it may
+    /// still do what it was asked for), [`Error::Dead`] when that process has ended.
+    pub fn modify(&self, attr: &QpAttr, bits: u32) -> Result<()> {
+        match &self.remote {
+            Some(remote) => remote.modify(attr, bits),
+            None => self.qp.modify(attr, bits),
+        }
+    }
+
+    /// The queue pair that all handles of this process share; of another process's one its number and sizes.
     #[must_use]
     pub fn qp(&self) -> &Arc<Qp> {
         &self.qp
@@ -192,7 +233,13 @@ impl XrcTarget {
     /// # Errors
     /// As [`Qp::destroy`].
     pub fn close(&self) -> Result<()> {
-        let last = self.qp.remove_opener(&self.opener);
+        let last = match &self.remote {
+            Some(remote) => {
+                remote.close();
+                true
+            }
+            None => self.qp.remove_opener(&self.opener),
+        };
         self.opener.context.withdraw(self.opener.cookie);
         self.opener.unacked_async.wait();
         if last {

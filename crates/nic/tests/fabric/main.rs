@@ -12,6 +12,7 @@ mod rendezvous;
 mod scribble;
 #[path = "../verbs/side.rs"]
 mod side;
+mod targets;
 mod udp;
 mod wait;
 mod xrc;

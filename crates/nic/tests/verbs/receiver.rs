@@ -90,11 +90,10 @@ pub fn connect(a: &Side, target: &XrcTarget) {
         timeout: 14,
         ..QpAttr::default()
     };
-    let qp = target.qp();
-    qp.modify(&attr, mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS).unwrap();
+    target.modify(&attr, mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS).unwrap();
     let bits = mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
     let bits = bits | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER | mask::STATE;
-    qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, bits).unwrap();
+    target.modify(&QpAttr { state: QpState::Rtr, ..attr }, bits).unwrap();
     let bits = mask::STATE | mask::TIMEOUT | mask::SQ_PSN;
-    qp.modify(&QpAttr { state: QpState::Rts, ..attr }, bits).unwrap();
+    target.modify(&QpAttr { state: QpState::Rts, ..attr }, bits).unwrap();
 }

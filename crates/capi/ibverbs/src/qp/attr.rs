@@ -140,10 +140,7 @@ entry! {
             let block = QpBlock::of(qp)?;
             let c_attr = at(attr, "attr")?;
             let attr = attr_of(c_attr, attr_mask)?;
-            match block.work() {
-                Work::Transport(nic) => nic.modify(&attr, attr_mask as u32)?,
-                Work::Raw(nic) => nic.modify(&attr, attr_mask as u32)?,
-            }
+            block.modify(&attr, attr_mask as u32)?;
             if attr_mask & IBV_QP_ACCESS_FLAGS != 0 {
                 block.access.store(c_attr.qp_access_flags, Ordering::Relaxed);
             }
@@ -186,10 +183,11 @@ entry! {
         // SAFETY: by the man page a queue pair and the caller's structures.
         unsafe {
             let block = QpBlock::of(qp)?;
-            let (now, cap, sq_sig_all) = match block.work() {
-                Work::Transport(nic) => (nic.query(), nic.cap(), nic.sq_sig_all()),
-                Work::Raw(nic) => (nic.query()?, nic.cap(), nic.sq_sig_all()),
+            let (cap, sq_sig_all) = match block.work() {
+                Work::Transport(nic) => (nic.cap(), nic.sq_sig_all()),
+                Work::Raw(nic) => (nic.cap(), nic.sq_sig_all()),
             };
+            let now = block.query()?;
             let mut queried = c_attr(&now, cap);
             queried.qp_access_flags |= block.access.load(Ordering::Relaxed) & !REMOTE_RIGHTS;
             put(attr, "attr", queried)?;

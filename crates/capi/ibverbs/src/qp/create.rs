@@ -139,7 +139,9 @@ impl QpBlock {
         Self::allocate(|cookie| {
             let target = make(cookie)?;
             let mut c = head(&init, context, target.qp().qpn());
-            c.qp_base.state = target.qp().query().state as c_int;
+            // An error here is the handle's end.
+            let attr = target.query().or_else(|error| target.close().and(Err(error)))?;
+            c.qp_base.state = attr.state as c_int;
             Ok(Self { c, kind: Kind::Target(target), send_ops: None, access: AtomicU32::new(0) })
         })
     }

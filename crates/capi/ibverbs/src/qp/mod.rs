@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
+use nic::qp::QpAttr;
 use nic::raw::RawQp;
 
 use crate::abi::*;
@@ -84,6 +85,25 @@ impl QpBlock {
             Kind::Target(target) => Work::Transport(target.qp()),
             Kind::Raw(nic) => Work::Raw(nic),
         }
+    }
+
+    /// Changes attributes and state.
+    pub(crate) fn modify(&self, attr: &QpAttr, bits: u32) -> Outcome<()> {
+        match &self.kind {
+            Kind::Transport(nic) => nic.modify(attr, bits)?,
+            Kind::Target(target) => target.modify(attr, bits)?,
+            Kind::Raw(nic) => nic.modify(attr, bits)?,
+        }
+        Ok(())
+    }
+
+    /// Present attributes.
+    pub(crate) fn query(&self) -> Outcome<QpAttr> {
+        Ok(match &self.kind {
+            Kind::Transport(nic) => nic.query(),
+            Kind::Target(target) => target.query()?,
+            Kind::Raw(nic) => nic.query()?,
+        })
     }
 
     /// The extended interface offers this operation.

@@ -1,0 +1,166 @@
+//! Handles that other processes have of this process's target QPs. A connection is a handle.
+
+use super::elsewhere::{End, destroy, send};
+use super::handle_message::{self, Call, Open};
+use crate::engine::{self, Engine};
+use crate::error::Error;
+use crate::qp::{Qp, QpAttr};
+use crate::rendezvous::handover;
+use crate::sys::EngineFd;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Handles of all other processes together.
+pub(super) const MAX_GUESTS: usize = 4096;
+/// Threads that change attributes for others, at most: asking a third process for a path can take a while.
+const MAX_WORKERS: usize = 8;
+
+/// A handle that another process has.
+#[derive(Debug)]
+pub(super) struct Guest {
+    qp: Arc<Qp>,
+    pub(super) connection: Arc<EngineFd>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// A change of attributes is under way.
+    modifying: bool,
+    /// The other process has gone, or let go.
+    left: bool,
+    /// It wants to know when the handle is closed.
+    farewell: Option<u32>,
+}
+
+/// Changes of attributes that wait for a thread: of every guest at most one.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    waiting: VecDeque<Job>,
+    workers: usize,
+}
+
+#[derive(Debug)]
+struct Job {
+    guest: Arc<Guest>,
+    number: u32,
+    attr: QpAttr,
+    bits: u32,
+}
+
+/// Another process wants a handle of a target.
+pub(super) fn admit(connection: EngineFd, bytes: &[u8]) {
+    let connection = Arc::new(connection);
+    let found = engine::current().zip(Open::parse(bytes)).and_then(|(engine, open)| {
+        let qp = engine.qp(open.qpn).filter(|qp| qp.is_target_of_file(&open.file))?;
+        (engine.elsewhere().has_room() && qp.add_guest(&connection)).then_some((engine, qp))
+    });
+    let Some((engine, qp)) = found else {
+        // Who is gone needs no answer.
+        send(&connection, &mut handover::frame(handover::REFUSED));
+        return;
+    };
+    let guest = Arc::new(Guest { qp, connection, state: Mutex::default() });
+    if engine.elsewhere().add(End::Guest(guest.clone())).is_none() {
+        guest.leave();
+    }
+}
+
+impl Guest {
+    /// Does what the other process asks for. `None` ends the connection.
+    pub(super) fn take_message(self: &Arc<Self>, engine: &'static Engine, bytes: &[u8]) -> Option<()> {
+        match handle_message::parse_call(bytes)? {
+            (number, Call::Query) => {
+                let mut answer = handle_message::queried(number, &self.qp.query());
+                send(&self.connection, &mut answer).then_some(())
+            }
+            (number, Call::Modify(attr, bits)) => {
+                if std::mem::replace(&mut self.state.lock().modifying, true) {
+                    let busy = Err(Error::Busy("its attributes are being changed".into()));
+                    return self.answer(number, &busy).then_some(());
+                }
+                engine.elsewhere().modify(Job { guest: self.clone(), number, attr, bits });
+                Some(())
+            }
+            (number, Call::Close) => {
+                self.state.lock().farewell = Some(number);
+                None
+            }
+        }
+    }
+
+    fn answer(&self, number: u32, result: &Result<(), Error>) -> bool {
+        send(&self.connection, &mut handle_message::done(number, result))
+    }
+
+    /// Gives the handle up; the last one takes the QP with it. Once a change that is under way has ended.
+    pub(super) fn leave(&self) {
+        let farewell = {
+            let mut state = self.state.lock();
+            state.left = true;
+            if state.modifying {
+                return;
+            }
+            state.farewell
+        };
+        if self.qp.remove_guest(&self.connection) {
+            destroy(&self.qp);
+        }
+        if let Some(number) = farewell {
+            self.answer(number, &Ok(()));
+        }
+    }
+
+    /// A change of attributes has ended. What is asked for next is begun from here on.
+    fn modified(&self, number: u32, result: &Result<(), Error>) {
+        let left = {
+            let mut state = self.state.lock();
+            state.modifying = false;
+            state.left
+        };
+        self.answer(number, result);
+        if left {
+            self.leave();
+        }
+    }
+}
+
+impl super::Elsewhere {
+    fn modify(&'static self, job: Job) {
+        let mut jobs = self.jobs.lock();
+        jobs.waiting.push_back(job);
+        if jobs.workers == MAX_WORKERS {
+            return;
+        }
+        jobs.workers += 1;
+        drop(jobs);
+        if engine::start_thread("ferroce-xrc", move || self.work_off()).is_err() {
+            tracing::warn!("no thread for a change of a target queue pair's attributes");
+            let mut jobs = self.jobs.lock();
+            jobs.workers -= 1;
+            // Who works already sees to it.
+            let stuck = if jobs.workers == 0 { std::mem::take(&mut jobs.waiting) } else { VecDeque::new() };
+            drop(jobs);
+            for job in stuck {
+                job.guest.modified(job.number, &Err(Error::NoMemory("no thread".into())));
+            }
+        }
+    }
+
+    /// Until nothing waits.
+    fn work_off(&self) {
+        loop {
+            let job = {
+                let mut jobs = self.jobs.lock();
+                let Some(job) = jobs.waiting.pop_front() else {
+                    jobs.workers -= 1;
+                    return;
+                };
+                job
+            };
+            let result = job.guest.qp.modify(&job.attr, job.bits);
+            job.guest.modified(job.number, &result);
+        }
+    }
+}

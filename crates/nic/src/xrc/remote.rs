@@ -1,0 +1,230 @@
+//! Handles of target QPs that other processes have created.
+
+use super::elsewhere::{End, send};
+use super::handle_message::{self, Call, News, Open};
+use super::{Domain, Opener};
+use crate::engine::{self, Engine};
+use crate::error::{Error, Result, invalid};
+use crate::events::AsyncEvent;
+use crate::qp::QpAttr;
+use crate::rendezvous::{handover, slot_of};
+use crate::sys::{self, EngineFd};
+use ferroce_proto::QpState;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the other process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Events of one handle that the program hasn't read, at most: what is beyond is lost.
+const MAX_UNREAD: usize = 64;
+
+/// A handle of another process's target QP.
+#[derive(Debug)]
+pub(super) struct Remote {
+    opener: Arc<Opener>,
+    engine: &'static Engine,
+    connection: Arc<EngineFd>,
+    /// Tells the connection from the process's others.
+    end: AtomicU64,
+    /// The number of the last call; locked while one is under way.
+    calls: Mutex<u32>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    answer: Option<(u32, Answer)>,
+    /// The other process has ended.
+    gone: bool,
+    /// The program has given the handle up.
+    closed: bool,
+}
+
+#[derive(Debug)]
+enum Answer {
+    Queried(QpAttr),
+    Done(Result<()>),
+}
+
+impl Remote {
+    /// Asks the process with the slot of a QPN for a handle.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the domain has no target with that number there, or the process doesn't answer.
+    pub(super) fn open(
+        engine: &'static Engine,
+        domain: &Domain,
+        qpn: u32,
+        opener: &Arc<Opener>,
+    ) -> Result<Arc<Self>> {
+        let Some(file) = domain.file.clone().filter(|_| !engine.owns(qpn)) else {
+            return invalid!("the XRC domain has no target queue pair {qpn:#x}");
+        };
+        let Some(connection) = connect(engine, &Open { qpn, file }) else {
+            return invalid!("no other process has a target queue pair {qpn:#x} of this XRC domain");
+        };
+        let remote = Arc::new(Self {
+            opener: opener.clone(),
+            engine,
+            connection: Arc::new(connection),
+            end: AtomicU64::new(0),
+            calls: Mutex::new(0),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let end = End::Remote(Arc::downgrade(&remote), remote.connection.clone());
+        let Some(end) = engine.elsewhere().add(end) else {
+            return Err(Error::NoMemory("another process's target queue pair can't be watched".into()));
+        };
+        remote.end.store(end, Ordering::Relaxed);
+        Ok(remote)
+    }
+
+    pub(super) fn modify(&self, attr: &QpAttr, bits: u32) -> Result<()> {
+        match self.call(&Call::Modify(*attr, bits))? {
+            Answer::Done(result) => result,
+            Answer::Queried(_) => Err(nonsense()),
+        }
+    }
+
+    /// Of a QP that has ended with its process there is nothing but the state.
+    pub(super) fn query(&self) -> Result<QpAttr> {
+        match self.call(&Call::Query) {
+            Ok(Answer::Queried(attr)) => Ok(attr),
+            Ok(Answer::Done(_)) => Err(nonsense()),
+            Err(Error::Dead(_)) => {
+                Ok(QpAttr { state: QpState::Err, cur_state: QpState::Err, ..QpAttr::default() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the handle up. No event of it comes any more.
+    pub(super) fn close(&self) {
+        // After a fork the locks may be held by threads that aren't here, and the connection is the parent's.
+        if self.is_inherited() {
+            return;
+        }
+        self.state.lock().closed = true;
+        if let Err(error) = self.call(&Call::Close) {
+            tracing::debug!(%error, "closing a handle of another process's target queue pair");
+        }
+        self.engine.elsewhere().remove(self.end.load(Ordering::Relaxed));
+        sys::shutdown(self.connection.raw());
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.engine.generation() != engine::generation()
+    }
+
+    fn call(&self, call: &Call) -> Result<Answer> {
+        if self.is_inherited() {
+            return Err(Error::Dead("the queue pair was opened before the fork".into()));
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let Some(mut calls) = self.calls.try_lock_until(deadline) else { return Err(silence()) };
+        *calls = calls.wrapping_add(1);
+        let mut state = self.state.lock();
+        state.answer = None;
+        if state.gone {
+            return Err(dead());
+        }
+        match handover::send_with(self.connection.raw(), &mut handle_message::call(*calls, call), &[]) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(silence()),
+            Err(_) => return Err(dead()),
+        }
+        loop {
+            match state.answer.take() {
+                Some((number, answer)) if number == *calls => return Ok(answer),
+                // To a call that was given up.
+                Some(_) => {}
+                None if state.gone => return Err(dead()),
+                None if Instant::now() >= deadline => return Err(silence()),
+                None => {
+                    self.changed.wait_until(&mut state, deadline);
+                }
+            }
+        }
+    }
+
+    /// `None` ends the connection.
+    pub(super) fn take_message(&self, bytes: &[u8]) -> Option<()> {
+        let news = handle_message::parse_news(bytes)?;
+        let mut state = self.state.lock();
+        match news {
+            News::Event(event) => self.raise(&state, event),
+            News::Queried(number, attr) => state.answer = Some((number, Answer::Queried(attr))),
+            News::Done(number, result) => state.answer = Some((number, Answer::Done(result))),
+        }
+        self.changed.notify_all();
+        Some(())
+    }
+
+    /// The other process has ended, and the QP with it.
+    pub(super) fn lose(&self) {
+        let mut state = self.state.lock();
+        state.gone = true;
+        if !state.closed {
+            self.opener.context.raise(AsyncEvent::QpFatal(self.opener.cookie));
+        }
+        self.changed.notify_all();
+    }
+
+    fn raise(&self, state: &State, event: fn(usize) -> AsyncEvent) {
+        let Opener { context, cookie, .. } = &*self.opener;
+        if !state.closed && context.async_events().count(|e| e.object() == Some(*cookie)) < MAX_UNREAD {
+            context.raise(event(*cookie));
+        }
+    }
+}
+
+impl Drop for Remote {
+    /// Who forgets a handle, or couldn't make use of it, has given it up.
+    fn drop(&mut self) {
+        if !self.is_inherited() {
+            self.engine.elsewhere().remove(self.end.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Who is slow to say what it wants is cut off: then once more, until the other process has had its time.
+fn connect(engine: &Engine, open: &Open) -> Option<EngineFd> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let connection = engine.dial(slot_of(open.qpn))?;
+        if !send(&connection, &mut open.to_bytes()) {
+            sys::pause(Duration::from_millis(1));
+            continue;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !sys::wait_for(connection.raw(), libc::POLLIN, left) {
+            return None;
+        }
+        let mut answer = [0; 8];
+        match handover::receive(connection.raw(), &mut answer) {
+            Ok((8, _)) => {
+                return (handover::framed(&answer) == Some(handover::GRANTED)).then_some(connection);
+            }
+            Ok((0, _)) | Err(_) => sys::pause(Duration::from_millis(1)),
+            Ok(_) => return None,
+        }
+    }
+    None
+}
+
+fn dead() -> Error {
+    Error::Dead("the process that has the queue pair has ended".into())
+}
+
+fn silence() -> Error {
+    Error::Busy("the process that has the queue pair doesn't answer".into())
+}
+
+fn nonsense() -> Error {
+    Error::Dead("the process that has the queue pair answers something else".into())
+}

@@ -1,0 +1,279 @@
+//! Target queue pairs that one process creates and another opens.
+
+use super::member::{Member, answer_commands};
+use super::namespace::in_namespace;
+use super::receiver::{Receiver, connect, send};
+use super::scribble;
+use super::side::{Side, open};
+use super::wait::eventually;
+use ferroce_nic::qp::{QpAttr, mask};
+use ferroce_nic::sys;
+use ferroce_nic::{AsyncEvent, QpState, SendOp, Service, WcStatus, XrcTarget, Xrcd};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const COOKIE: usize = 4711;
+const LEN: usize = 100_000;
+/// Bytes of a call that changes attributes.
+const MODIFY: usize = 83;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn domain(path: &str) -> Arc<Xrcd> {
+    let file = File::open(path).unwrap();
+    Xrcd::open(&open(), Some(file.as_raw_fd()), true, false).unwrap()
+}
+
+fn ours() -> Arc<Xrcd> {
+    domain("/proc/self/exe")
+}
+
+#[test]
+#[ignore = "a process that other tests start"]
+fn creator() {
+    let mut made: Option<(Option<XrcTarget>, Receiver, Side)> = None;
+    answer_commands(|words| {
+        if let ["make"] = *words {
+            let xrcd = ours();
+            let (target, receiver) = (XrcTarget::create(&xrcd, 0).unwrap(), Receiver::new(&xrcd, 0));
+            let side = Side::new(xrcd.context(), Service::Xrc, 64);
+            let (target_qpn, side_qpn) = (target.qp().qpn(), side.qp.qpn());
+            let answer = format!("{target_qpn} {} {side_qpn}", receiver.srq.number().unwrap());
+            made = Some((Some(target), receiver, side));
+            return answer;
+        }
+        let (target, receiver, _) = made.as_mut().unwrap();
+        match *words {
+            ["state"] => format!("{:?}", target.as_ref().unwrap().query().unwrap().state),
+            ["fail"] => {
+                let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+                target.as_ref().unwrap().modify(&attr, mask::STATE).unwrap();
+                "ok".into()
+            }
+            ["close"] => {
+                target.take().unwrap().close().unwrap();
+                "ok".into()
+            }
+            ["recv"] => {
+                receiver.recv(1);
+                "ok".into()
+            }
+            ["wait"] => {
+                let (_, wc) = receiver.wait();
+                let sum: u64 = receiver.memory[..LEN].iter().map(|byte| u64::from(*byte)).sum();
+                format!("{:?} {} {sum}", wc.status, wc.byte_len)
+            }
+            _ => "what?".into(),
+        }
+    });
+}
+
+/// Another process with a target.
+struct There {
+    member: Member,
+    qpn: u32,
+    srqn: u32,
+    initiator: u32,
+}
+
+impl There {
+    fn start() -> Self {
+        let mut member = Member::running("targets::creator");
+        let made = member.ask("make");
+        let numbers: Vec<u32> = made.split(' ').map(|number| number.parse().unwrap()).collect();
+        Self { member, qpn: numbers[0], srqn: numbers[1], initiator: numbers[2] }
+    }
+}
+
+fn errno_of<T>(result: ferroce_nic::Result<T>) -> i32 {
+    result.map(drop).expect_err("refused").errno()
+}
+
+fn message_arrives(there: &mut There, a: &mut Side, byte: u8) {
+    a.memory.fill(byte);
+    assert_eq!(there.member.ask("recv"), "ok");
+    send(a, there.srqn, 1, SendOp::Send, LEN);
+    assert_eq!(there.member.ask("wait"), format!("Success {LEN} {}", LEN as u64 * u64::from(byte)));
+    assert_eq!(a.wait().status, WcStatus::Success);
+}
+
+fn opener_connects_it() {
+    let mut there = There::start();
+    let xrcd = ours();
+    let mut a = Side::new(xrcd.context(), Service::Xrc, LEN);
+    let opened = XrcTarget::open(&xrcd, there.qpn, COOKIE).unwrap();
+    let second = XrcTarget::open(&xrcd, there.qpn, COOKIE + 1).unwrap();
+    assert_eq!(opened.qp().qpn(), there.qpn);
+    assert_eq!(opened.query().unwrap().state, QpState::Reset);
+    // What the kernel refuses is refused there.
+    let attr = QpAttr { state: QpState::Rts, ..QpAttr::default() };
+    assert_eq!(errno_of(opened.modify(&attr, mask::STATE)), libc::EINVAL);
+    connect(&a, &opened);
+    assert_eq!(there.member.ask("state"), "Rts");
+    let queried = second.query().unwrap();
+    assert_eq!((queried.state, queried.dest_qpn, queried.av), (QpState::Rts, a.qp.qpn(), a.av()));
+    message_arrives(&mut there, &mut a, 3);
+    second.close().unwrap();
+    message_arrives(&mut there, &mut a, 4);
+
+    // The creator's handle isn't the last.
+    assert_eq!(there.member.ask("close"), "ok");
+    message_arrives(&mut there, &mut a, 5);
+    opened.close().unwrap();
+    assert_eq!(errno_of(XrcTarget::open(&xrcd, there.qpn, COOKIE)), libc::EINVAL);
+    a.close();
+    xrcd.check_unused().unwrap();
+}
+
+/// The next event, within a second.
+fn event_of(xrcd: &Xrcd) -> AsyncEvent {
+    let start = Instant::now();
+    loop {
+        if let Some(event) = xrcd.context().async_events().take() {
+            return event;
+        }
+        assert!(start.elapsed() < SECOND, "no event within a second");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn end_of_the_creator() {
+    let mut there = There::start();
+    let xrcd = ours();
+    let a = Side::new(xrcd.context(), Service::Xrc, LEN);
+    let opened = XrcTarget::open(&xrcd, there.qpn, COOKIE).unwrap();
+    connect(&a, &opened);
+    assert_eq!(there.member.ask("fail"), "ok");
+    assert_eq!(opened.query().unwrap().state, QpState::Err);
+
+    assert_eq!(event_of(&xrcd), AsyncEvent::QpLastWqeReached(COOKIE));
+
+    // Who is stopped is waited for, but not long.
+    there.member.stop();
+    let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    let start = Instant::now();
+    assert_eq!(errno_of(opened.query()), libc::EBUSY);
+    assert_eq!(errno_of(opened.modify(&attr, mask::STATE)), libc::EBUSY);
+    assert_eq!(errno_of(XrcTarget::open(&xrcd, there.qpn, COOKIE + 1)), libc::EINVAL);
+    let waited = start.elapsed();
+    assert!(waited >= 3 * SECOND - SECOND / 10 && waited < 5 * SECOND, "{waited:?}");
+    there.member.go_on();
+    // It has done it late; an answer to an older question is none to this one.
+    eventually("the change has come late", || opened.query().is_ok_and(|a| a.state == QpState::Reset));
+    assert!(xrcd.context().async_events().take().is_none());
+
+    there.member.kill();
+    assert_eq!(event_of(&xrcd), AsyncEvent::QpFatal(COOKIE));
+    assert_eq!(errno_of(opened.modify(&attr, mask::STATE)), libc::EIO);
+    assert_eq!(opened.query().unwrap().state, QpState::Err);
+    assert!(xrcd.context().async_events().take().is_none(), "one event");
+    opened.close().unwrap();
+    a.close();
+    xrcd.check_unused().unwrap();
+}
+
+fn refusals() {
+    let mut there = There::start();
+    let xrcd = ours();
+    let start = Instant::now();
+    for wrong in [there.qpn ^ 0x7ff, there.initiator, 0, 1, 0xff_ffff, u32::MAX] {
+        assert_eq!(errno_of(XrcTarget::open(&xrcd, wrong, COOKIE)), libc::EINVAL, "{wrong:#x}");
+    }
+    for other in [domain("/"), Xrcd::open(&open(), None, true, false).unwrap()] {
+        assert_eq!(errno_of(XrcTarget::open(&other, there.qpn, COOKIE)), libc::EINVAL);
+        other.check_unused().unwrap();
+    }
+    assert!(start.elapsed() < 3 * SECOND, "none of the eight is waited for");
+    // Who has forgotten a handle has given it up: the creator's is the last.
+    drop(XrcTarget::open(&xrcd, there.qpn, COOKIE).unwrap());
+    assert_eq!(there.member.ask("state"), "Reset");
+    assert_eq!(there.member.ask("close"), "ok");
+    ends_with_its_last_handle(&xrcd, there.qpn);
+}
+
+/// The creator has closed its handle already.
+fn ends_with_its_last_handle(xrcd: &Arc<Xrcd>, qpn: u32) {
+    eventually("the last handle is closed", || match XrcTarget::open(xrcd, qpn, COOKIE) {
+        Ok(handle) => handle.close().is_err(),
+        Err(error) => error.errno() == libc::EINVAL,
+    });
+}
+
+/// A connection to the creator, and what it answers to a request for a handle.
+fn opened_by_hand(qpn: u32, message: &[u8]) -> (OwnedFd, Option<u8>) {
+    // Who is slow to send it, on a busy machine, is cut off.
+    for _ in 0..20 {
+        let connection = scribble::connect(qpn >> 12).unwrap();
+        let fd = connection.as_raw_fd();
+        if sys::write(fd, message).is_ok() && sys::wait_for(fd, libc::POLLIN, 5 * SECOND) {
+            let mut answer = [0; 32];
+            if let Ok(len @ 1..) = sys::read(fd, &mut answer) {
+                return (connection, answer[..len].get(5).copied());
+            }
+        }
+    }
+    panic!("the creator doesn't answer");
+}
+
+fn hostile_openers() {
+    let mut there = There::start();
+    let xrcd = ours();
+    let (qpn, file) = (there.qpn, std::fs::metadata("/proc/self/exe").unwrap());
+    let mut hello = b"FRCE\x01\x05\0\0".to_vec();
+    hello.extend([qpn.to_ne_bytes(), [0; 4]].concat());
+    hello.extend([file.dev().to_ne_bytes(), file.ino().to_ne_bytes()].concat());
+    hello.extend(xrcd.context().device().info().name.bytes());
+    hello.resize(96, 0);
+
+    assert_eq!(opened_by_hand(qpn, &hello).1, Some(0), "granted");
+    for len in [8, 12, 16, 32, 95, 97] {
+        let bytes: Vec<u8> = hello.iter().copied().chain([0]).take(len).collect();
+        assert_eq!(opened_by_hand(qpn, &bytes).1, Some(2), "{len} bytes are refused");
+    }
+    // Calls of every kind and length, with bytes of every value.
+    for round in 0..600u32 {
+        let mut call = vec![(round % 8) as u8];
+        call.extend((1..round / 4).map(|n| (n.wrapping_mul(round) ^ round >> 3) as u8));
+        let (connection, granted) = opened_by_hand(qpn, &hello);
+        assert_eq!(granted, Some(0));
+        let _ = sys::write(connection.as_raw_fd(), &call);
+    }
+    // Questions whose answers nobody reads, and changes all at once.
+    let flooding: Vec<OwnedFd> = (0..40).map(|_| opened_by_hand(qpn, &hello).0).collect();
+    for kind in [1, 2] {
+        let mut call = vec![kind, 9, 0, 0, 0];
+        call.resize(if kind == 1 { 5 } else { MODIFY }, 0);
+        for connection in flooding.iter().cycle().take(20_000) {
+            let _ = sys::write(connection.as_raw_fd(), &call);
+        }
+    }
+    let opened = XrcTarget::open(&xrcd, qpn, COOKIE).unwrap();
+    drop(flooding);
+    eventually("the creator answers again", || opened.query().is_ok_and(|a| a.state == QpState::Reset));
+    let mut a = Side::new(xrcd.context(), Service::Xrc, LEN);
+    connect(&a, &opened);
+    message_arrives(&mut there, &mut a, 7);
+    // None of their handles is left.
+    assert_eq!(there.member.ask("close"), "ok");
+    opened.close().unwrap();
+    ends_with_its_last_handle(&xrcd, qpn);
+    a.close();
+}
+
+macro_rules! cases {
+    ($($name:ident: $body:ident;)*) => {$(
+        #[test]
+        fn $name() {
+            in_namespace(concat!("targets::", stringify!($name)), || $body());
+        }
+    )*};
+}
+
+cases! {
+    a_target_works_as_another_process_has_connected_it: opener_connects_it;
+    a_target_ends_with_its_creator_and_its_openers_are_told: end_of_the_creator;
+    hostile_openers_leave_a_target_to_the_others: hostile_openers;
+    what_another_process_does_not_have_cant_be_opened: refusals;
+}
