@@ -51,16 +51,20 @@ fn packets_reach_the_owner_through_joins_and_kills() {
         let mut members: Vec<Member> = (0..MEMBERS).map(|_| join()).collect();
         for round in 0..40 {
             let to = address_of(round);
-            let before: Vec<u64> = members.iter_mut().map(|m| m.number("own")).collect();
+            let before: Vec<[u64; 2]> =
+                members.iter_mut().map(|m| ["own", "foreign"].map(|n| m.number(n))).collect();
+            // Who joins at the same moment may take slots that share a socket; both read it then.
+            let slots: Vec<u64> = members.iter_mut().map(|m| m.number("slot")).collect();
+            let shares = |slot: u64| slots.iter().filter(|other| **other % 64 == slot % 64).count() > 1;
             let sender = random.below(MEMBERS);
-            for receiver in 0..MEMBERS {
-                let slot = members[receiver].number("slot");
+            for slot in &slots {
                 let len = [0, 1, 64, 1023, 1024][random.below(5)];
                 assert_eq!(members[sender].ask(&format!("send {to} {slot} {EACH} {len}")), EACH.to_string());
             }
-            for (member, before) in members.iter_mut().zip(before) {
-                eventually("the owner has all its packets", || member.number("own") == before + EACH);
-                assert_eq!((member.number("bad"), member.number("foreign")), (0, 0), "round {round}");
+            for ((member, [own, foreign]), slot) in members.iter_mut().zip(before).zip(&slots) {
+                eventually("the owner has all its packets", || member.number("own") == own + EACH);
+                assert_eq!(member.number("bad"), 0, "round {round}");
+                assert!(shares(*slot) || member.number("foreign") == foreign, "round {round}");
             }
             // One or two at a time, the leader often among them, while others join.
             let mut starting: Vec<Member> = Vec::new();
