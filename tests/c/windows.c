@@ -1,8 +1,11 @@
 /* windows: one process opens windows and regions to another, which writes and reads through them, and takes them back in
  * every way there is. Once a call that takes back has returned, the memory is the owner's alone.
  *
- *   windows          owns the memory
- *   windows HOST     reaches it
+ *   windows [-l]          owns the memory
+ *   windows [-l] HOST     reaches it
+ *
+ * With -l the network loses packets. A responder that refuses a request says so once: its queue pair is then in error and
+ * silent. When that packet is lost, the requester's retries run out instead.
  *
  * What is asked of a provider: windows of types 1 and 2B, and on-demand paging with implicit regions.
  */
@@ -24,6 +27,7 @@ struct window {
 	uint32_t round;
 };
 
+static bool lossy;
 static struct device device;
 static struct path path;
 static int tcp;
@@ -55,8 +59,11 @@ static void connect_again(void)
 		.qp_type = IBV_QPT_RC,
 	};
 
-	if (qp)
+	if (qp) {
+		/* The other side waits for no acknowledgement any more. */
+		tell();
 		MUST(ibv_destroy_qp(qp));
+	}
 	qp = MAKE(ibv_create_qp(device.pd, &init));
 	mine.qpn = qp->qp_num;
 	MUST(to_init(qp, path.access));
@@ -274,6 +281,11 @@ static void own_revoked(enum revocation how)
 	free(elsewhere);
 }
 
+static bool refused(enum ibv_wc_status status, enum ibv_wc_status as)
+{
+	return status == as || (lossy && status == IBV_WC_RETRY_EXC_ERR);
+}
+
 static void reach_revoked(enum revocation how)
 {
 	struct window window = hear();
@@ -286,7 +298,7 @@ static void reach_revoked(enum revocation how)
 		wc = next_of(IBV_WC_RDMA_WRITE);
 		written++;
 	} while (wc.status == IBV_WC_SUCCESS);
-	if (wc.status != IBV_WC_REM_ACCESS_ERR)
+	if (!refused(wc.status, IBV_WC_REM_ACCESS_ERR))
 		fail("%s: %s after %lu writes", revocations[how], ibv_wc_status_str(wc.status), written);
 	tell();
 }
@@ -327,7 +339,7 @@ static void reach_paged(void)
 		fill(memory, SIZE, round);
 		reach(IBV_WR_RDMA_WRITE, &window, 0, SIZE);
 		wc = next_of(IBV_WC_RDMA_WRITE);
-		if (wc.status != (round < 4 ? IBV_WC_SUCCESS : IBV_WC_REM_OP_ERR))
+		if (round < 4 ? wc.status != IBV_WC_SUCCESS : !refused(wc.status, IBV_WC_REM_OP_ERR))
 			fail("pages, round %llu: %s", (unsigned long long)round, ibv_wc_status_str(wc.status));
 		tell();
 	}
@@ -335,10 +347,13 @@ static void reach_paged(void)
 
 int main(int argc, char **argv)
 {
+	lossy = argc > 1 && strcmp(argv[1], "-l") == 0;
+	argc -= lossy;
+	argv += lossy;
 	bool owner = argc == 1;
 
 	if (argc > 2)
-		fail("usage: windows [HOST]");
+		fail("usage: windows [-l] [HOST]");
 	alarm(ALARM_SECONDS);
 	tcp = meet(owner ? NULL : argv[1], TCP_PORT);
 	device = open_device(1);

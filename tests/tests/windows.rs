@@ -5,10 +5,10 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
 
-fn open_and_take_back(world: &World, fabric: Fabric, options: &[&str]) {
+fn open_and_take_back(world: &World, fabric: Fabric, options: &[&str], arguments: &[&str]) {
     let program = require!(Artifacts::get().c_program("windows"));
     let program = program.to_str().expect("a UTF-8 path");
-    let outcome = Pair::new(world, fabric).options(options).limit(LIMIT).run(&[program]);
+    let outcome = Pair::new(world, fabric).options(options).limit(LIMIT).run(&[&[program], arguments].concat());
     outcome.expect_success();
     assert!(outcome.client.stdout == "ok\n" && outcome.server.stdout == "ok\n", "{outcome}");
     world.first().expect_no_traces();
@@ -17,16 +17,16 @@ fn open_and_take_back(world: &World, fabric: Fabric, options: &[&str]) {
 
 #[test]
 fn what_is_taken_back_is_the_owners_alone_with_shared_memory() {
-    open_and_take_back(&require!(World::one_host(1500)), Fabric::Any, &[]);
+    open_and_take_back(&require!(World::one_host(1500)), Fabric::Any, &[], &[]);
 }
 
 #[test]
 fn what_is_taken_back_is_the_owners_alone_over_udp() {
-    open_and_take_back(&require!(World::one_host(1500)), Fabric::Udp, &[]);
+    open_and_take_back(&require!(World::one_host(1500)), Fabric::Udp, &[], &[]);
 }
 
 #[test]
 fn what_is_taken_back_is_the_owners_alone_between_hosts_that_lose_packets() {
     let faults = ["--fault", "drop=0.5%,dup=1%,reorder=1%"];
-    open_and_take_back(&require!(World::two_hosts(9000)), Fabric::Any, &faults);
+    open_and_take_back(&require!(World::two_hosts(9000)), Fabric::Any, &faults, &["-l"]);
 }
