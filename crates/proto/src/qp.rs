@@ -1,14 +1,15 @@
 //! One queue pair: its state machine (IBTA 10.3.1) and the entry points of the caller.
 
+mod complete;
+mod post;
+
 use crate::answers::Answers;
 use crate::requester::Requester;
 use crate::responder::Responder;
-use crate::sendq::{SendQueue, Wqe};
-use crate::{
-    Completion, Counters, Data, Env, Instant, PostError, QpEvent, QpParams, QpState, SendOp, SendWr,
-    Violation, WcOpcode, WcStatus,
-};
+use crate::sendq::SendQueue;
+use crate::{Counters, Env, Instant, QpParams, QpState, Violation};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+use post::packets;
 
 /// Bytes of the longest message: 2^31 (IBTA 9.7).
 pub const MAX_MESSAGE: u64 = 1 << 31;
@@ -135,65 +136,6 @@ impl<A: Clone> Qp<A> {
         if state == QpState::Sqd && before != QpState::Sqd {
             self.req.draining = true;
             self.report_drained(env);
-        }
-    }
-
-    /// Takes a send work request. Nothing leaves before [`Qp::transmit`]; in ERR and SQE that call flushes it.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    pub fn post_send(&mut self, wr: SendWr<A>) -> Result<(), PostError> {
-        self.check_post(&wr, 0)?;
-        let len = wr.data.len() as u32;
-        let packets = packets(&wr.op, len, self.mtu());
-        self.sq.push(Wqe { wr, len, packets, first: 0 });
-        Ok(())
-    }
-
-    /// Whether [`Qp::post_send`] would take a send work request after `before` others.
-    ///
-    /// # Errors
-    /// See [`PostError`].
-    pub fn check_post(&self, wr: &SendWr<A>, before: u32) -> Result<(), PostError> {
-        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return Err(PostError::State(self.state));
-        }
-        let longest = match self.service {
-            Service::Ud => u64::from(self.params.path_mtu).min(MAX_MESSAGE),
-            _ => MAX_MESSAGE,
-        };
-        if wr.data.len() > longest || !self.offers(wr) {
-            return Err(PostError::Operation);
-        }
-        if !self.sq.has_room(before) {
-            return Err(PostError::QueueFull);
-        }
-        Ok(())
-    }
-
-    /// Does the service have this operation?
-    fn offers(&self, wr: &SendWr<A>) -> bool {
-        let inline = matches!(wr.data, Data::Inline(_));
-        match (self.service, &wr.op) {
-            (Service::Ud, SendOp::Send | SendOp::SendWithImmediate { .. }) => wr.ud.is_some(),
-            (Service::Ud, _) => false,
-            (
-                _,
-                SendOp::Send
-                | SendOp::SendWithImmediate { .. }
-                | SendOp::Write { .. }
-                | SendOp::WriteWithImmediate { .. }
-                | SendOp::LocalInvalidate { .. }
-                | SendOp::BindMw(_),
-            ) => true,
-            (Service::Rc | Service::Xrc, SendOp::SendWithInvalidate { .. }) => true,
-            (
-                Service::Rc | Service::Xrc,
-                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. },
-            ) => !inline,
-            (Service::Rc, SendOp::AtomicWrite { .. }) => wr.data.len() == 8,
-            (Service::Rc, SendOp::Flush { placement, .. }) => placement.bits() != 0 && wr.data.is_empty(),
-            _ => false,
         }
     }
 
@@ -353,135 +295,6 @@ impl<A: Clone> Qp<A> {
             pkey: self.params.pkey,
             ..Bth::new(Opcode { service: self.service, operation }, self.params.dest_qpn, psn)
         }
-    }
-
-    /// Ends the oldest send request.
-    pub(crate) fn complete_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
-        let Some(wqe) = self.sq.pop() else { return };
-        self.req.forget_before(self.sq.head());
-        env.retire(&wqe.wr, status);
-        if wqe.wr.signaled || status != WcStatus::Success {
-            env.complete_send(self.send_completion(&wqe, status));
-        }
-    }
-
-    fn send_completion(&self, wqe: &Wqe<A>, status: WcStatus) -> Completion {
-        let (opcode, byte_len) = match wqe.wr.op {
-            SendOp::Send | SendOp::SendWithImmediate { .. } | SendOp::SendWithInvalidate { .. } => {
-                (WcOpcode::Send, 0)
-            }
-            SendOp::Write { .. } | SendOp::WriteWithImmediate { .. } => (WcOpcode::RdmaWrite, 0),
-            SendOp::Read { .. } => (WcOpcode::RdmaRead, wqe.len),
-            SendOp::CompareSwap { .. } => (WcOpcode::CompSwap, 8),
-            SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, 8),
-            SendOp::LocalInvalidate { .. } => (WcOpcode::LocalInv, 0),
-            SendOp::AtomicWrite { .. } => (WcOpcode::AtomicWrite, 0),
-            SendOp::Flush { .. } => (WcOpcode::Flush, 0),
-            SendOp::BindMw(_) => (WcOpcode::BindMw, 0),
-        };
-        Completion {
-            wr_id: wqe.wr.wr_id,
-            status,
-            opcode,
-            byte_len,
-            immediate: None,
-            invalidated_rkey: None,
-            src_qp: self.params.dest_qpn,
-            grh: false,
-            solicited: false,
-        }
-    }
-
-    /// Carries out the oldest send request, which is one without packets.
-    pub(crate) fn execute_locally<E: Env<Address = A>>(&mut self, env: &mut E) {
-        let Some(wqe) = self.sq.front() else { return };
-        let done = match &wqe.wr.op {
-            SendOp::BindMw(bind) => env.bind_window(bind).is_ok(),
-            SendOp::LocalInvalidate { rkey } => env.invalidate(*rkey).is_ok(),
-            _ => return,
-        };
-        if done {
-            self.complete_front(WcStatus::Success, env);
-        } else {
-            self.fail_front(WcStatus::MwBindErr, env);
-        }
-    }
-
-    /// Ends the oldest send request with an error that stops the QP: RC and XRC go to ERR, UC and UD to SQE.
-    pub(crate) fn fail_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
-        self.complete_front(status, env);
-        if self.is_reliable() {
-            self.answers = Answers::default();
-            self.enter_error(env);
-        } else {
-            self.state = QpState::Sqe;
-            self.flush_send_queue(env);
-        }
-    }
-
-    /// To ERR, with everything flushed. What the responder still owes its peer (a NAK) is left to be sent.
-    pub(crate) fn enter_error<E: Env<Address = A>>(&mut self, env: &mut E) {
-        let entered = self.state != QpState::Err;
-        self.state = QpState::Err;
-        self.flush_send_queue(env);
-        self.resp.delegated = None;
-        if let Some(held) = self.resp.take_held() {
-            env.complete_recv(self.recv_completion(held.wr_id, WcStatus::WrFlushErr));
-        }
-        env.flush_recv_queue();
-        if entered && self.params.srq {
-            env.event(QpEvent::LastWqeReached);
-        }
-    }
-
-    pub(crate) fn flush_send_queue<E: Env<Address = A>>(&mut self, env: &mut E) {
-        while self.sq.len() > 0 {
-            self.complete_front(WcStatus::WrFlushErr, env);
-        }
-        self.req.halt(self.sq.head());
-    }
-
-    /// A receive completion without bytes.
-    pub(crate) fn recv_completion(&self, wr_id: u64, status: WcStatus) -> Completion {
-        Completion {
-            wr_id,
-            status,
-            opcode: WcOpcode::Recv,
-            byte_len: 0,
-            immediate: None,
-            invalidated_rkey: None,
-            src_qp: self.params.dest_qpn,
-            grh: false,
-            solicited: false,
-        }
-    }
-
-    /// The first packet in RTR tells the program that the peer is there (IBTA 11.6.3.1).
-    pub(crate) fn note_established<E: Env<Address = A>>(&mut self, env: &mut E) {
-        if self.state == QpState::Rtr && !self.resp.established {
-            self.resp.established = true;
-            env.event(QpEvent::CommunicationEstablished);
-        }
-    }
-
-    /// In SQD: are all started requests done?
-    pub(crate) fn report_drained<E: Env<Address = A>>(&mut self, env: &mut E) {
-        if self.req.draining && self.req.is_quiet(self.sq.head()) {
-            self.req.draining = false;
-            env.event(QpEvent::SqDrained);
-        }
-    }
-}
-
-/// PSNs that a work request takes.
-fn packets(op: &SendOp, len: u32, mtu: u32) -> u32 {
-    match op {
-        SendOp::LocalInvalidate { .. } | SendOp::BindMw(_) => 0,
-        SendOp::CompareSwap { .. }
-        | SendOp::FetchAdd { .. }
-        | SendOp::AtomicWrite { .. }
-        | SendOp::Flush { .. } => 1,
-        _ => len.div_ceil(mtu).max(1),
     }
 }
 

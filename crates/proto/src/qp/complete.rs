@@ -1,0 +1,124 @@
+//! How work requests end, and what becomes of the QP when one fails.
+
+use crate::answers::Answers;
+use crate::sendq::Wqe;
+use crate::{Completion, Env, Qp, QpEvent, QpState, SendOp, WcOpcode, WcStatus};
+
+impl<A: Clone> Qp<A> {
+    /// Ends the oldest send request.
+    pub(crate) fn complete_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
+        let Some(wqe) = self.sq.pop() else { return };
+        self.req.forget_before(self.sq.head());
+        env.retire(&wqe.wr, status);
+        if wqe.wr.signaled || status != WcStatus::Success {
+            env.complete_send(self.send_completion(&wqe, status));
+        }
+    }
+
+    fn send_completion(&self, wqe: &Wqe<A>, status: WcStatus) -> Completion {
+        let (opcode, byte_len) = match wqe.wr.op {
+            SendOp::Send | SendOp::SendWithImmediate { .. } | SendOp::SendWithInvalidate { .. } => {
+                (WcOpcode::Send, 0)
+            }
+            SendOp::Write { .. } | SendOp::WriteWithImmediate { .. } => (WcOpcode::RdmaWrite, 0),
+            SendOp::Read { .. } => (WcOpcode::RdmaRead, wqe.len),
+            SendOp::CompareSwap { .. } => (WcOpcode::CompSwap, 8),
+            SendOp::FetchAdd { .. } => (WcOpcode::FetchAdd, 8),
+            SendOp::LocalInvalidate { .. } => (WcOpcode::LocalInv, 0),
+            SendOp::AtomicWrite { .. } => (WcOpcode::AtomicWrite, 0),
+            SendOp::Flush { .. } => (WcOpcode::Flush, 0),
+            SendOp::BindMw(_) => (WcOpcode::BindMw, 0),
+        };
+        Completion {
+            wr_id: wqe.wr.wr_id,
+            status,
+            opcode,
+            byte_len,
+            immediate: None,
+            invalidated_rkey: None,
+            src_qp: self.params.dest_qpn,
+            grh: false,
+            solicited: false,
+        }
+    }
+
+    /// Carries out the oldest send request, which is one without packets.
+    pub(crate) fn execute_locally<E: Env<Address = A>>(&mut self, env: &mut E) {
+        let Some(wqe) = self.sq.front() else { return };
+        let done = match &wqe.wr.op {
+            SendOp::BindMw(bind) => env.bind_window(bind).is_ok(),
+            SendOp::LocalInvalidate { rkey } => env.invalidate(*rkey).is_ok(),
+            _ => return,
+        };
+        if done {
+            self.complete_front(WcStatus::Success, env);
+        } else {
+            self.fail_front(WcStatus::MwBindErr, env);
+        }
+    }
+
+    /// Ends the oldest send request with an error that stops the QP: RC and XRC go to ERR, UC and UD to SQE.
+    pub(crate) fn fail_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
+        self.complete_front(status, env);
+        if self.is_reliable() {
+            self.answers = Answers::default();
+            self.enter_error(env);
+        } else {
+            self.state = QpState::Sqe;
+            self.flush_send_queue(env);
+        }
+    }
+
+    /// To ERR, with everything flushed. What the responder still owes its peer (a NAK) is left to be sent.
+    pub(crate) fn enter_error<E: Env<Address = A>>(&mut self, env: &mut E) {
+        let entered = self.state != QpState::Err;
+        self.state = QpState::Err;
+        self.flush_send_queue(env);
+        self.resp.delegated = None;
+        if let Some(held) = self.resp.take_held() {
+            env.complete_recv(self.recv_completion(held.wr_id, WcStatus::WrFlushErr));
+        }
+        env.flush_recv_queue();
+        if entered && self.params.srq {
+            env.event(QpEvent::LastWqeReached);
+        }
+    }
+
+    pub(crate) fn flush_send_queue<E: Env<Address = A>>(&mut self, env: &mut E) {
+        while self.sq.len() > 0 {
+            self.complete_front(WcStatus::WrFlushErr, env);
+        }
+        self.req.halt(self.sq.head());
+    }
+
+    /// A receive completion without bytes.
+    pub(crate) fn recv_completion(&self, wr_id: u64, status: WcStatus) -> Completion {
+        Completion {
+            wr_id,
+            status,
+            opcode: WcOpcode::Recv,
+            byte_len: 0,
+            immediate: None,
+            invalidated_rkey: None,
+            src_qp: self.params.dest_qpn,
+            grh: false,
+            solicited: false,
+        }
+    }
+
+    /// The first packet in RTR tells the program that the peer is there (IBTA 11.6.3.1).
+    pub(crate) fn note_established<E: Env<Address = A>>(&mut self, env: &mut E) {
+        if self.state == QpState::Rtr && !self.resp.established {
+            self.resp.established = true;
+            env.event(QpEvent::CommunicationEstablished);
+        }
+    }
+
+    /// In SQD: are all started requests done?
+    pub(crate) fn report_drained<E: Env<Address = A>>(&mut self, env: &mut E) {
+        if self.req.draining && self.req.is_quiet(self.sq.head()) {
+            self.req.draining = false;
+            env.event(QpEvent::SqDrained);
+        }
+    }
+}

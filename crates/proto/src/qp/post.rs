@@ -1,0 +1,78 @@
+//! What is taken into the send queue.
+
+use crate::sendq::Wqe;
+use crate::{Data, MAX_MESSAGE, PostError, Qp, QpState, SendOp, SendWr};
+use ferroce_wire::Service;
+
+impl<A: Clone> Qp<A> {
+    /// Takes a send work request. Nothing leaves before [`Qp::transmit`]; in ERR and SQE that call flushes it.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn post_send(&mut self, wr: SendWr<A>) -> Result<(), PostError> {
+        self.check_post(&wr, 0)?;
+        let len = wr.data.len() as u32;
+        let packets = packets(&wr.op, len, self.mtu());
+        self.sq.push(Wqe { wr, len, packets, first: 0 });
+        Ok(())
+    }
+
+    /// Whether [`Qp::post_send`] would take a send work request after `before` others.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn check_post(&self, wr: &SendWr<A>, before: u32) -> Result<(), PostError> {
+        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostError::State(self.state));
+        }
+        let longest = match self.service {
+            Service::Ud => u64::from(self.params.path_mtu).min(MAX_MESSAGE),
+            _ => MAX_MESSAGE,
+        };
+        if wr.data.len() > longest || !self.offers(wr) {
+            return Err(PostError::Operation);
+        }
+        if !self.sq.has_room(before) {
+            return Err(PostError::QueueFull);
+        }
+        Ok(())
+    }
+
+    /// Does the service have this operation?
+    fn offers(&self, wr: &SendWr<A>) -> bool {
+        let inline = matches!(wr.data, Data::Inline(_));
+        match (self.service, &wr.op) {
+            (Service::Ud, SendOp::Send | SendOp::SendWithImmediate { .. }) => wr.ud.is_some(),
+            (Service::Ud, _) => false,
+            (
+                _,
+                SendOp::Send
+                | SendOp::SendWithImmediate { .. }
+                | SendOp::Write { .. }
+                | SendOp::WriteWithImmediate { .. }
+                | SendOp::LocalInvalidate { .. }
+                | SendOp::BindMw(_),
+            ) => true,
+            (Service::Rc | Service::Xrc, SendOp::SendWithInvalidate { .. }) => true,
+            (
+                Service::Rc | Service::Xrc,
+                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. },
+            ) => !inline,
+            (Service::Rc, SendOp::AtomicWrite { .. }) => wr.data.len() == 8,
+            (Service::Rc, SendOp::Flush { placement, .. }) => placement.bits() != 0 && wr.data.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+/// PSNs that a work request takes.
+pub(super) fn packets(op: &SendOp, len: u32, mtu: u32) -> u32 {
+    match op {
+        SendOp::LocalInvalidate { .. } | SendOp::BindMw(_) => 0,
+        SendOp::CompareSwap { .. }
+        | SendOp::FetchAdd { .. }
+        | SendOp::AtomicWrite { .. }
+        | SendOp::Flush { .. } => 1,
+        _ => len.div_ceil(mtu).max(1),
+    }
+}

@@ -1,0 +1,211 @@
+//! Which request leaves next, and when: budget, window, limits, fences, READs in flight.
+
+use super::charge;
+use crate::{Env, Instant, Qp, QpState, SendOp, TransmitError, WcStatus};
+
+/// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
+const MAX_OUTSTANDING: u64 = 1 << 22;
+
+/// Packets of one READ request's answer, at least: the loss of one shows by the others.
+const SHORTEST_READ: u32 = 4;
+/// Bytes of one READ request's answer, at most.
+const LONGEST_READ: u64 = 1 << 20;
+
+impl<A: Clone> Qp<A> {
+    /// Sends requests until the budget, the window, the fabric, a fence or the queue ends it; `true` for the budget.
+    pub(crate) fn send_requests<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        env: &mut E,
+        budget: &mut u32,
+    ) -> bool {
+        if self.req.rnr_until.is_some() {
+            return false;
+        }
+        if self.req.probe_due {
+            self.send_probe(now, env);
+        }
+        let mtu = self.mtu();
+        let window =
+            if self.params.lossless { u64::MAX } else { u64::from(self.req.window.size().min(env.window())) };
+        let chunk = self.read_chunk(window);
+        while self.admit(env) {
+            if *budget == 0 {
+                return true;
+            }
+            if self.req.is_throttled(now, &self.params) {
+                return false;
+            }
+            if self.execute_directly(now, env, budget) {
+                continue;
+            }
+            let packet = self.req.packet;
+            let psns = self.take_psns(chunk);
+            let Some(wqe) = self.sq.get(self.req.cursor) else { return false };
+            let cost = charge(wqe, packet, packet + psns, mtu);
+            let full = self.req.in_flight + cost > window && self.req.in_flight > 0;
+            if full
+                || self.req.next + u64::from(psns) - self.req.una > MAX_OUTSTANDING
+                    && self.req.next > self.req.una
+            {
+                return false;
+            }
+            let mut request = self.request(wqe, packet, psns);
+            let ends = packet + psns == wqe.packets;
+            let due = self.req.since_ack_request + cost > window / 4;
+            request.headers.bth.ack_request = ends || due;
+            let acked = request.headers.bth.ack_request;
+            let bytes = request.bytes;
+            match env.transmit(&request.headers, request.source, None) {
+                Ok(()) => {}
+                Err(TransmitError::Blocked | TransmitError::Later(_)) => return false,
+                Err(TransmitError::Local | TransmitError::Remote(_)) => {
+                    self.req.fail_at_cursor(WcStatus::LocProtErr);
+                    continue;
+                }
+            }
+            *budget = budget.saturating_sub(bytes.max(64));
+            self.req.note_sent(now, bytes, &self.params);
+            self.req.since_ack_request = if acked { 0 } else { self.req.since_ack_request + cost };
+            self.advance(now, psns, cost, acked);
+        }
+        false
+    }
+
+    /// May the request at the cursor be sent? Ends or stops what needs no packet.
+    fn admit<E: Env<Address = A>>(&mut self, env: &mut E) -> bool {
+        loop {
+            if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+                return false;
+            }
+            self.settle(env);
+            let cursor = self.req.cursor;
+            if self.req.local_error.is_some_and(|(number, _)| number <= cursor) {
+                return false;
+            }
+            let Some(wqe) = self.sq.get(cursor) else { return false };
+            let reads = wqe.wants_data();
+            let limit = usize::from(self.params.max_rd_atomic);
+            if cursor == self.req.started {
+                if self.state == QpState::Sqd || (wqe.wr.fence && self.req.unfinished_reads > 0) {
+                    return false;
+                }
+                if wqe.wr.op.is_local() {
+                    // What the peer is asked before may still reach memory by way of the key as it is.
+                    if cursor != self.sq.head() {
+                        return false;
+                    }
+                    self.execute_locally(env);
+                    continue;
+                }
+                if reads && limit == 0 {
+                    self.req.fail_at_cursor(WcStatus::LocQpOpErr);
+                    continue;
+                }
+                if wqe.is_atomic() && wqe.len < 8 {
+                    self.req.fail_at_cursor(WcStatus::LocLenErr);
+                    continue;
+                }
+                let first = self.req.next;
+                if let Some(wqe) = self.sq.get_mut(cursor) {
+                    wqe.first = first;
+                }
+            }
+            return !reads || self.req.reads_out() < limit;
+        }
+    }
+
+    /// Carries out (more of) the work request at the cursor without packets, if nothing else is under way.
+    fn execute_directly<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E, budget: &mut u32) -> bool {
+        let cursor = self.req.cursor;
+        let alone = self.req.una == self.req.max && cursor == self.req.started && cursor == self.sq.head();
+        if !alone {
+            return false;
+        }
+        let Some(wqe) = self.sq.get(cursor) else { return false };
+        if wqe.len == 0 || !matches!(wqe.wr.op, SendOp::Write { .. } | SendOp::Read { .. }) {
+            return false;
+        }
+        let done = self.req.direct;
+        let Some(bytes) = env.execute_directly(self.params.dest_qpn, &wqe.wr, done, *budget) else {
+            self.req.direct = 0;
+            return false;
+        };
+        *budget = budget.saturating_sub(bytes.max(64));
+        self.req.note_sent(now, bytes, &self.params);
+        self.req.direct = done + u64::from(bytes);
+        if self.req.direct >= u64::from(wqe.len) {
+            self.req.direct = 0;
+            self.complete_front(WcStatus::Success, env);
+        }
+        true
+    }
+
+    /// Reports the local error if its turn has come, and SQD's end.
+    pub(crate) fn settle<E: Env<Address = A>>(&mut self, env: &mut E) {
+        if let Some((number, status)) = self.req.local_error
+            && number == self.sq.head()
+        {
+            self.req.local_error = None;
+            self.fail_front(status, env);
+        }
+        self.report_drained(env);
+    }
+
+    /// PSNs per READ request. A long READ goes out as several requests: only the requester knows how much may be in
+    /// flight towards it, and the responder can't tell them from separate READs.
+    fn read_chunk(&self, window: u64) -> u32 {
+        if self.params.lossless {
+            return u32::MAX;
+        }
+        let at_once = u64::from(self.params.max_rd_atomic).clamp(1, 4);
+        let packets = (window / at_once).min(LONGEST_READ) / u64::from(self.mtu());
+        (packets as u32).max(SHORTEST_READ)
+    }
+
+    /// How many PSNs the request at the cursor takes. A READ request that is sent again ends where it ended the first
+    /// time, however little may be in flight by now: over that end the responder would take one half for a duplicate and
+    /// the other for new, and a shorter one can make it forget the rest (rdma_rxe does: after a repetition from the
+    /// middle it refuses all that comes before).
+    fn take_psns(&self, chunk: u32) -> u32 {
+        let (next, packet) = (self.req.next, self.req.packet);
+        match self.sq.get(self.req.cursor) {
+            Some(wqe) if matches!(wqe.wr.op, SendOp::Read { .. }) => {
+                match self.req.reads.get(self.req.reads_out()) {
+                    Some(end) => (end - next) as u32,
+                    None => chunk.min(wqe.packets - packet),
+                }
+            }
+            _ => 1,
+        }
+    }
+
+    /// Moves the cursor over a packet that has left.
+    fn advance(&mut self, now: Instant, psns: u32, cost: u64, acked: bool) {
+        let Some(wqe) = self.sq.get(self.req.cursor) else { return };
+        let (reads, packets) = (wqe.wants_data(), wqe.packets);
+        let req = &mut self.req;
+        self.counters.requests_sent += 1;
+        if req.next < req.max {
+            self.counters.retransmissions += 1;
+        } else if acked && req.sample.is_none() {
+            req.sample = Some((req.next + u64::from(psns) - 1, now));
+        }
+        if req.cursor == req.started {
+            req.started += 1;
+            req.unfinished_reads += u32::from(reads);
+        }
+        req.next += u64::from(psns);
+        req.max = req.max.max(req.next);
+        if reads && req.reads.back().is_none_or(|end| *end < req.next) {
+            req.reads.push_back(req.next);
+        }
+        req.in_flight += cost;
+        req.packet += psns;
+        if req.packet >= packets {
+            req.cursor += 1;
+            req.packet = 0;
+        }
+        req.arm(now, &self.params);
+    }
+}
