@@ -4,16 +4,20 @@
 //! the memory once `deregister` has returned.
 
 mod access;
+mod check;
+mod registered;
 
 use super::dmabuf::DmaBuf;
 use super::keys::MrTable;
-use super::{Dm, Pd, copy, null, persist};
+use super::{Dm, Pd, null};
 use crate::Context;
 use crate::error::{Error, Result, invalid};
-use crate::share::{Foreign, Region, rights_bits};
+use crate::share::Foreign;
 use crate::shm;
+use check::check;
 use ferroce_proto::Placement;
 use parking_lot::RwLock;
+use registered::{Backing, Registered};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -72,80 +76,6 @@ pub struct Mr {
     gate: RwLock<Option<Registered>>,
     /// Windows bound to it. It grows under the gate held shared.
     windows: AtomicUsize,
-}
-
-/// What a key stands for.
-#[derive(Debug)]
-struct Registered {
-    init: MrInit,
-    pd: Arc<Pd>,
-    backing: Backing,
-    /// Of another process.
-    imported: bool,
-}
-
-/// What a region's bytes are, besides memory at an address.
-#[derive(Debug)]
-enum Backing {
-    Program,
-    Dm {
-        dm: Arc<Dm>,
-        offset: u64,
-    },
-    DmaBuf(DmaBuf),
-    /// Memory of another process.
-    Foreign(Foreign),
-    /// Zeros, which stay what they are.
-    Null,
-}
-
-impl Registered {
-    /// Other processes may reach the memory at its address, as far as the rights go.
-    fn is_listed(&self) -> bool {
-        matches!(self.backing, Backing::Program | Backing::Dm { .. }) && !self.imported
-    }
-
-    /// Tells other processes what the region is: those with a QP that reaches it, and those that may import it.
-    fn publish(&self, key: u32, handle: u32, home: Option<&Weak<Context>>) {
-        let MrInit { addr, length, iova, access } = self.init;
-        let (dm, addr) = match &self.backing {
-            Backing::Dm { dm, offset } => (dm.handle(), *offset),
-            _ => (0, addr),
-        };
-        let region = Region { pd: self.pd.handle(), dm, rights: rights_bits(access), addr, iova, length };
-        if let Some(home) = home.and_then(Weak::upgrade).filter(|_| self.is_listed()) {
-            home.handles().list_mr(handle, region);
-        }
-        self.publish_to_peers(key);
-    }
-
-    fn publish_to_peers(&self, key: u32) {
-        if let Some(directory) = shm::own_directory().filter(|_| self.is_listed()) {
-            directory.publish_region(key, self.pd.id(), &self.init);
-        }
-    }
-
-    /// Runs `f`, which touches the memory.
-    fn accessed<R>(
-        &self,
-        addr: u64,
-        len: u64,
-        write: bool,
-        f: impl FnOnce(u64) -> std::result::Result<R, copy::Fault>,
-    ) -> std::result::Result<R, copy::Fault> {
-        match &self.backing {
-            Backing::DmaBuf(buffer) => buffer.accessed(write, || f(addr)),
-            Backing::Foreign(foreign) => foreign.accessed(addr, len, write, f),
-            Backing::Program | Backing::Dm { .. } | Backing::Null => f(addr),
-        }
-    }
-
-    fn end(self) {
-        if let Backing::Dm { dm, .. } = &self.backing {
-            dm.release();
-        }
-        self.pd.release();
-    }
 }
 
 impl Mr {
@@ -368,71 +298,5 @@ impl Mr {
             0 => Ok(()),
             n => Err(Error::Busy(format!("memory windows are bound to the region: {n}"))),
         }
-    }
-}
-
-/// The checks of ibv_reg_mr(3).
-fn check(init: &MrInit) -> Result<()> {
-    let a = init.access;
-    if (a.remote_write || a.remote_atomic) && !a.local_write {
-        return invalid!("remote write or atomic access needs local write access as well");
-    }
-    if init.length == 0 {
-        return invalid!("a memory region of length 0");
-    }
-    if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
-        return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
-    }
-    if a.flush.persistent && !persist::outlives_power(init.addr, init.length) {
-        return invalid!("what isn't a shared mapping of a file on a disk can't be flushed to persistence");
-    }
-    let implicit = init.addr == 0 && init.length == u64::MAX;
-    if a.on_demand && implicit && init.iova != 0 {
-        return invalid!("the whole address space begins at 0, not at {:#x}", init.iova);
-    }
-    if init.length > MAX_MR_SIZE && !(a.on_demand && implicit) {
-        return invalid!("a memory region of {:#x} bytes: at most {MAX_MR_SIZE:#x}", init.length);
-    }
-    if a.on_demand {
-        // What is there is found out at each access.
-        return Ok(());
-    }
-    let writable = a.local_write;
-    match crate::mem::mappings_permit(init.addr, init.length, writable) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Error::Fault(format!(
-            "{:#x}+{:#x} isn't mapped{} throughout",
-            init.addr,
-            init.length,
-            if writable { " writable" } else { "" }
-        ))),
-        // Without /proc the check is left to the copies, which fail safely.
-        Err(_) => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RW: MrAccess = MrAccess::ALL;
-
-    fn init(addr: u64, length: u64, access: MrAccess) -> MrInit {
-        MrInit { addr, length, iova: addr, access }
-    }
-
-    #[test]
-    fn what_ibv_reg_mr_refuses() {
-        let page = vec![0u8; 8192];
-        let at = page.as_ptr() as u64;
-        let remote_only = MrAccess { remote_write: true, ..MrAccess::default() };
-        assert_eq!(check(&init(at, 8192, remote_only)).unwrap_err().errno(), libc::EINVAL);
-        assert_eq!(check(&init(at, 0, RW)).unwrap_err().errno(), libc::EINVAL);
-        assert_eq!(check(&init(u64::MAX - 5, 10, RW)).unwrap_err().errno(), libc::EINVAL);
-        assert_eq!(check(&init(0x10, 10, RW)).unwrap_err().errno(), libc::EFAULT);
-        let text = what_ibv_reg_mr_refuses as fn() as usize as u64;
-        assert_eq!(check(&init(text, 4, RW)).unwrap_err().errno(), libc::EFAULT);
-        check(&init(text, 4, MrAccess::default())).unwrap();
-        check(&init(at, 8192, RW)).unwrap();
     }
 }

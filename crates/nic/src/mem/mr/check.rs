@@ -1,0 +1,72 @@
+//! What ibv_reg_mr(3) refuses.
+
+use super::{MAX_MR_SIZE, MrInit};
+use crate::error::{Error, Result, invalid};
+use crate::mem::persist;
+
+/// The checks of ibv_reg_mr(3).
+pub(super) fn check(init: &MrInit) -> Result<()> {
+    let a = init.access;
+    if (a.remote_write || a.remote_atomic) && !a.local_write {
+        return invalid!("remote write or atomic access needs local write access as well");
+    }
+    if init.length == 0 {
+        return invalid!("a memory region of length 0");
+    }
+    if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
+        return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
+    }
+    if a.flush.persistent && !persist::outlives_power(init.addr, init.length) {
+        return invalid!("what isn't a shared mapping of a file on a disk can't be flushed to persistence");
+    }
+    let implicit = init.addr == 0 && init.length == u64::MAX;
+    if a.on_demand && implicit && init.iova != 0 {
+        return invalid!("the whole address space begins at 0, not at {:#x}", init.iova);
+    }
+    if init.length > MAX_MR_SIZE && !(a.on_demand && implicit) {
+        return invalid!("a memory region of {:#x} bytes: at most {MAX_MR_SIZE:#x}", init.length);
+    }
+    if a.on_demand {
+        // What is there is found out at each access.
+        return Ok(());
+    }
+    let writable = a.local_write;
+    match crate::mem::mappings_permit(init.addr, init.length, writable) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::Fault(format!(
+            "{:#x}+{:#x} isn't mapped{} throughout",
+            init.addr,
+            init.length,
+            if writable { " writable" } else { "" }
+        ))),
+        // Without /proc the check is left to the copies, which fail safely.
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MrAccess;
+    use super::*;
+
+    const RW: MrAccess = MrAccess::ALL;
+
+    fn init(addr: u64, length: u64, access: MrAccess) -> MrInit {
+        MrInit { addr, length, iova: addr, access }
+    }
+
+    #[test]
+    fn what_ibv_reg_mr_refuses() {
+        let page = vec![0u8; 8192];
+        let at = page.as_ptr() as u64;
+        let remote_only = MrAccess { remote_write: true, ..MrAccess::default() };
+        assert_eq!(check(&init(at, 8192, remote_only)).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(check(&init(at, 0, RW)).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(check(&init(u64::MAX - 5, 10, RW)).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(check(&init(0x10, 10, RW)).unwrap_err().errno(), libc::EFAULT);
+        let text = what_ibv_reg_mr_refuses as fn() as usize as u64;
+        assert_eq!(check(&init(text, 4, RW)).unwrap_err().errno(), libc::EFAULT);
+        check(&init(text, 4, MrAccess::default())).unwrap();
+        check(&init(at, 8192, RW)).unwrap();
+    }
+}

@@ -1,0 +1,109 @@
+//! Packets that come: whether they are this QP's, and what the transport gets of them.
+
+use super::QpEnv;
+use crate::ah::Ah;
+use crate::packet::PacketMeta;
+use crate::qp::Path;
+use crate::qp::payload::RxPayload;
+use crate::shm::Peer;
+use ferroce_proto::Instant;
+use ferroce_wire::{Bth, Headers, Opcode, Service};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The shortest time between two congestion notifications of a QP.
+const CNP_INTERVAL: Duration = Duration::from_micros(50);
+/// Reserved bytes after a congestion notification's BTH.
+const CNP_RESERVED: usize = 16;
+
+/// Where a packet has come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// A socket.
+    Network,
+    /// This process.
+    Here,
+    /// Another process of this host.
+    Process(Peer),
+}
+
+impl QpEnv<'_> {
+    /// Is a packet from there one that this QP listens to?
+    pub(crate) fn accepts(&self, meta: &PacketMeta, origin: Origin) -> bool {
+        let mirrors = |own: &PacketMeta| own.src == meta.dst && own.dst == meta.src;
+        match (self.qp.service, self.path) {
+            (Service::Ud, _) => true,
+            (_, Some(Path::Local { meta: own })) => origin == Origin::Here && mirrors(own),
+            (_, Some(Path::Shm { meta: own, link })) => {
+                // Each of two processes may have made a link: what counts is the process.
+                matches!(origin, Origin::Process(from) if from.is(&link.peer())) && mirrors(own)
+            }
+            (_, Some(Path::Udp { dest, .. })) => {
+                origin == Origin::Network
+                    && dest.peer().ip() == meta.src
+                    && dest.endpoint().address().ip() == meta.dst
+            }
+            (_, None) => false,
+        }
+    }
+
+    /// Is a packet from the network one of the peer, which hasn't said anything through shared memory? Then one of the two
+    /// processes couldn't share memory with the other.
+    pub(crate) fn is_peer_elsewhere(&self, meta: &PacketMeta) -> bool {
+        let Some(Path::Shm { meta: own, .. }) = self.path else { return false };
+        !self.qp.has_heard() && own.src == meta.dst && own.dst == meta.src
+    }
+
+    /// Is a packet from shared memory one of the peer, which this QP can reach by UDP only?
+    pub(crate) fn is_peer_astray(&self, meta: &PacketMeta) -> bool {
+        let Some(Path::Udp { dest, .. }) = self.path else { return false };
+        self.qp.service != Service::Ud
+            && dest.peer().ip() == meta.src
+            && dest.endpoint().address().ip() == meta.dst
+    }
+
+    /// The peer shares memory with this process.
+    pub(crate) fn heard(&self) {
+        if matches!(self.path, Some(Path::Shm { .. })) {
+            self.qp.hear();
+        }
+    }
+
+    /// Gives the transport one packet.
+    pub(crate) fn handle(
+        &mut self,
+        proto: &mut ferroce_proto::Qp<Arc<Ah>>,
+        now: Instant,
+        headers: &Headers,
+        payload: RxPayload<'_>,
+        meta: &PacketMeta,
+    ) {
+        let request = self.qp.is_target() && headers.bth.opcode.is_request();
+        if request && self.keeps(proto, headers, &payload, meta) {
+            return;
+        }
+        self.meta = Some(*meta);
+        proto.handle_packet(now, headers, payload, self);
+        self.meta = None;
+    }
+
+    /// Answers a packet that was marked "congestion experienced" with a congestion notification (annex A17.9.3), but not
+    /// more often than a sender can act on.
+    pub(crate) fn notify_congestion(&mut self, dest_qp: u32, now: Instant) {
+        let Some(Path::Udp { dest, .. }) = self.path else { return };
+        let last = self.qp.last_cnp.load(Ordering::Relaxed);
+        if last != 0 && now.since(Instant(last)) < CNP_INTERVAL {
+            return;
+        }
+        self.qp.last_cnp.store(now.0, Ordering::Relaxed);
+        let headers = Headers::new(Bth { becn: true, ..Bth::new(Opcode::CNP, dest_qp, 0) });
+        let sent = self.work.batch.packet(dest, &headers, CNP_RESERVED, |buf| {
+            buf.fill(0);
+            Ok::<(), ()>(())
+        });
+        if let Err(error) = sent {
+            tracing::warn!(qpn = self.qp.qpn, ?error, "a congestion notification can't be built");
+        }
+    }
+}

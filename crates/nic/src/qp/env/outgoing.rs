@@ -1,0 +1,177 @@
+//! Packets that leave, by each fabric, and what the initiator carries out without one.
+
+use super::QpEnv;
+use crate::ah::Ah;
+use crate::engine::{Record, Work};
+use crate::packet::PacketMeta;
+use crate::qp::Path;
+use crate::qp::payload::{each_piece, fill, fill_ring, references, source_len};
+use crate::shm::{Link, Purpose, Sent};
+use crate::tap::Direction;
+use crate::udp::PushError;
+use crate::xrc::Range;
+use ferroce_proto::{Data, SendOp, SendWr, Source, TransmitError};
+use ferroce_wire::{Headers, Service};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// From this many bytes on, a payload stays in its sender's memory until the receiver fetches it.
+const REFERENCE: usize = 16 * 1024;
+
+impl QpEnv<'_> {
+    /// As [`ferroce_proto::Env::transmit`].
+    pub(super) fn send(
+        &mut self,
+        headers: &Headers,
+        source: Source<'_>,
+        to: Option<&Arc<Ah>>,
+    ) -> Result<(), TransmitError> {
+        if let (Source::Remote { rkey, va, len }, Some(srqn)) = (source, self.target.elsewhere) {
+            let range = Range { srqn, rkey, va, len };
+            let bytes = self.bytes_elsewhere(range)?;
+            let sent = self.send(headers, Source::Bytes(&bytes), to);
+            if sent == Err(TransmitError::Blocked) {
+                self.target.fetched = Some((range, Ok(bytes)));
+            }
+            return sent;
+        }
+        let by = self.key_user();
+        let len = source_len(&source);
+        let of_ah = to.map(|ah| ah.path_to(self.qp.engine, headers.bth.dest_qp));
+        let Some(path) = of_ah.as_ref().map_or(self.path, Option::as_ref) else {
+            // No way there: the packet is lost, as on a wire.
+            return Ok(());
+        };
+        let Work { batch, ahead, .. } = &mut *self.work;
+        match path {
+            Path::Shm { meta, link } => {
+                if self.qp.service == Service::Ud {
+                    self.pacing.ask_own(self.now, len)?;
+                }
+                self.transmit_record(link, headers, &meta.of_packet(headers, len), len, source)
+            }
+            Path::Udp { dest, share } => {
+                if matches!(self.qp.service, Service::Uc | Service::Ud) {
+                    if !share.has_room(len as u32) {
+                        self.work.blocked = true;
+                        return Err(TransmitError::Blocked);
+                    }
+                    // UC needs no pace where it can see how full the peer's socket is.
+                    if self.qp.service == Service::Ud || !share.is_on_this_host() {
+                        self.pacing.ask(share, self.now, len)?;
+                    }
+                }
+                match batch.packet(dest, headers, len, |buf| fill(by, ahead, source, buf)) {
+                    Err(PushError::Fill(error)) => Err(error),
+                    Err(error) => {
+                        tracing::warn!(qpn = self.qp.qpn, %error, "a packet can't be built");
+                        Ok(())
+                    }
+                    Ok(()) => Ok(()),
+                }
+            }
+            Path::Local { meta } => {
+                let Some(peer) = self.qp.engine.qp(headers.bth.dest_qp) else { return Ok(()) };
+                if peer.inbox.is_full() {
+                    self.work.blocked = true;
+                    return Err(TransmitError::Blocked);
+                }
+                if self.qp.service == Service::Ud {
+                    self.pacing.ask_own(self.now, len)?;
+                }
+                let mut payload = vec![0; len];
+                fill(by, ahead, source, &mut payload)?;
+                let record = Record { headers: *headers, payload, meta: meta.of_packet(headers, len) };
+                self.qp.engine.show_local(&record);
+                peer.inbox.push(record);
+                self.work.kicks.push(peer);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends a packet to another process of this host.
+    fn transmit_record(
+        &mut self,
+        link: &Arc<Link>,
+        headers: &Headers,
+        meta: &PacketMeta,
+        len: usize,
+        source: Source<'_>,
+    ) -> Result<(), TransmitError> {
+        let (by, engine) = (self.key_user(), self.qp.engine);
+        let by_reference = self.listed && len >= REFERENCE && link.peer_fetches() && !engine.has_capture();
+        let pieces = if by_reference { references(by.pd, source)? } else { None };
+        let sent = match pieces {
+            Some(pieces) => link.send_reference(headers, meta, &pieces),
+            None => link.send(headers, meta, len, |ring| {
+                fill_ring(by, source, ring)?;
+                if engine.has_capture() {
+                    engine.show_message(Direction::Out, headers, &ring.to_vec(), meta);
+                }
+                Ok(())
+            }),
+        };
+        match sent {
+            Sent::Published(end) => {
+                self.qp.last_record.store(end, Ordering::Relaxed);
+                self.work.rings(link);
+                Ok(())
+            }
+            Sent::Full if !self.qp.is_reliable() && link.is_stuck(crate::clock::now()) => Ok(()),
+            Sent::Full => {
+                self.work.blocked = true;
+                self.work.blocked_on = Some(link.clone());
+                Err(TransmitError::Blocked)
+            }
+            Sent::Lost => Ok(()),
+            Sent::Failed(error) => Err(error),
+        }
+    }
+
+    /// As [`ferroce_proto::Env::execute_directly`].
+    pub(super) fn reach_peer(
+        &mut self,
+        peer: u32,
+        wr: &SendWr<Arc<Ah>>,
+        offset: u64,
+        max: u32,
+    ) -> Option<u32> {
+        let Some(Path::Shm { link, .. }) = self.path else { return None };
+        if self.qp.service == Service::Xrc {
+            // Which protection domain the key must be of depends on the SRQ, which the peer's process knows.
+            return None;
+        }
+        if !link.may_access() || self.qp.engine.has_capture() {
+            return None;
+        }
+        let (pd, ends) = (self.pd(), (self.qp.qpn, peer));
+        let range = |va: u64, rkey, len: usize| (rkey, va.wrapping_add(offset), len as u64);
+        let done = match (&wr.op, &wr.data) {
+            (&SendOp::Write { va, rkey }, Data::Inline(bytes)) => {
+                let part = bytes.get(offset as usize..)?;
+                let part = &part[..part.len().min(max as usize)];
+                link.access(ends, range(va, rkey, part.len()), Purpose::Write, |peer, to| {
+                    peer.write(to, part.as_ptr() as u64, part.len()).then_some(part.len() as u32)
+                })
+            }
+            (&SendOp::Write { va, rkey }, Data::Sges(sges)) => {
+                let len = (wr.data.len() - offset).min(u64::from(max)) as usize;
+                link.access(ends, range(va, rkey, len), Purpose::Write, |peer, to| {
+                    each_piece(pd, sges, offset, len, false, |at, addr, len| peer.write(to + at, addr, len))
+                })
+            }
+            (&SendOp::Read { va, rkey }, Data::Sges(sges)) => {
+                let len = (wr.data.len() - offset).min(u64::from(max)) as usize;
+                link.access(ends, range(va, rkey, len), Purpose::Read, |peer, from| {
+                    each_piece(pd, sges, offset, len, true, |at, addr, len| peer.read(from + at, addr, len))
+                })
+            }
+            _ => None,
+        };
+        if done.is_some() {
+            self.heard();
+        }
+        done
+    }
+}

@@ -1,0 +1,55 @@
+//! The peer's memory without the peer: one-sided operations, which the initiator carries out itself.
+
+use super::{BUSY_AT, Link, TRUST};
+use crate::shm::directory::{Ends, Purpose};
+use crate::shm::peer_memory::PeerMemory;
+use crate::shm::protocol::Busy;
+use crate::sys;
+use ferroce_proto::Instant;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Link {
+    /// Whether QPs may reach the peer's memory without the peer.
+    pub(crate) fn may_access(&self) -> bool {
+        self.remote.get().is_some_and(|remote| remote.memory.is_some()) && !self.is_dead()
+    }
+
+    /// Lets `f` copy from or to a range (key, address, length) of the peer's memory, on behalf of a QP and its peer. `None`
+    /// when that isn't allowed or isn't possible this way: a packet then says why.
+    pub(crate) fn access<R>(
+        &self,
+        ends: Ends,
+        range: (u32, u64, u64),
+        purpose: Purpose,
+        f: impl FnOnce(&PeerMemory, u64) -> Option<R>,
+    ) -> Option<R> {
+        let remote = self.remote.get()?;
+        let memory = remote.memory.as_ref()?;
+        let busy: &Busy = self.memory.words(self.ring(true) + BUSY_AT);
+        let _one = self.access.lock();
+        if !self.is_there() {
+            return None;
+        }
+        busy.enter();
+        let find = || remote.directory.find(ends, range, purpose);
+        let result = find().and_then(|address| f(memory, address));
+        // What a failed QP has sent isn't waited for when it fails: its memory may have changed while it was read.
+        let result = result.filter(|_| purpose != Purpose::Fetch || find().is_some());
+        busy.leave();
+        result
+    }
+
+    /// The peer hasn't ended and hasn't become another program. After an exec the numbers stay, the memory doesn't.
+    fn is_there(&self) -> bool {
+        let now = crate::clock::now();
+        if now.since(Instant(self.seen_alive.load(Ordering::Relaxed))) < TRUST {
+            return true;
+        }
+        if self.is_dead() || sys::wait_for(self.connection.raw(), libc::POLLRDHUP, Duration::ZERO) {
+            return false;
+        }
+        self.seen_alive.store(now.0, Ordering::Relaxed);
+        true
+    }
+}

@@ -1,0 +1,134 @@
+//! The ring to the peer: what is put into it, and who waits for room there.
+
+use super::{BYTES_AT, Link, PATIENCE};
+use crate::packet::PacketMeta;
+use crate::qp::Qp;
+use crate::shm::payload::RingBytes;
+use crate::shm::protocol::Broken;
+use crate::shm::record::{self, Draft, Piece};
+use ferroce_proto::Instant;
+use ferroce_wire::Headers;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What became of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sent<E> {
+    /// It is in the ring, which the peer has dealt with when it has consumed everything up to this position.
+    Published(u64),
+    /// There is no room now.
+    Full,
+    /// The peer is gone, or hasn't read for long: the packet is lost, as on a wire.
+    Lost,
+    /// The payload couldn't be copied.
+    Failed(E),
+}
+
+impl Link {
+    /// Sends a packet; `fill` copies the payload into the ring.
+    pub(crate) fn send<E>(
+        &self,
+        headers: &Headers,
+        meta: &PacketMeta,
+        payload: usize,
+        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
+    ) -> Sent<E> {
+        match Draft::packet(headers, meta, payload) {
+            Some(draft) => {
+                self.publish(&draft, |at| fill(&RingBytes::new(&self.memory, draft.payload_at(at), payload)))
+            }
+            None => Sent::Lost,
+        }
+    }
+
+    /// Sends a packet whose payload the peer fetches from `pieces` of this process's memory.
+    pub(crate) fn send_reference<E>(
+        &self,
+        headers: &Headers,
+        meta: &PacketMeta,
+        pieces: &[Piece],
+    ) -> Sent<E> {
+        match Draft::reference(headers, meta, pieces) {
+            Some(draft) => self.publish(&draft, |_| Ok(())),
+            None => Sent::Lost,
+        }
+    }
+
+    fn publish<E>(&self, draft: &Draft, fill: impl FnOnce(usize) -> Result<(), E>) -> Sent<E> {
+        if self.is_dead() {
+            return Sent::Lost;
+        }
+        let (ring, lines) = (self.ring(true), self.tx_lines());
+        let mut tx = self.tx.lock();
+        let place = match tx.reserve(lines, draft.total()) {
+            Ok(Some(place)) => place,
+            Ok(None) => return Sent::Full,
+            Err(Broken) => {
+                self.broken();
+                return Sent::Lost;
+            }
+        };
+        let at = ring + BYTES_AT + place.at;
+        if let Err(error) = fill(at) {
+            return Sent::Failed(error);
+        }
+        draft.write(&self.memory, at);
+        if let Some((start, len)) = place.padding {
+            record::write_padding(&self.memory, ring + BYTES_AT + start, len);
+        }
+        let end = tx.publish(lines, place);
+        drop(tx);
+        if self.full_since.load(Ordering::Relaxed) != 0 {
+            self.full_since.store(0, Ordering::Relaxed);
+        }
+        Sent::Published(end)
+    }
+
+    /// Whether the ring has been full for so long that packets which nobody repeats are given up.
+    pub(crate) fn is_stuck(&self, now: Instant) -> bool {
+        let since = self.full_since.load(Ordering::Relaxed);
+        if since == 0 {
+            self.full_since.store(now.0, Ordering::Relaxed);
+        }
+        since != 0 && now.since(Instant(since)) > PATIENCE
+    }
+
+    /// When [`Link::is_stuck`] may say so.
+    pub(crate) fn stuck_at(&self, now: Instant) -> Instant {
+        now.after(PATIENCE + Duration::from_millis(1))
+    }
+
+    /// The peer has dealt with everything up to `position`.
+    pub(crate) fn is_consumed(&self, position: u64) -> bool {
+        self.tx_lines().is_consumed(position)
+    }
+
+    /// `qp` goes on when there is room. False when there is some already.
+    pub(crate) fn block(&self, qp: &Arc<Qp>) -> bool {
+        let mut blocked = self.blocked.lock();
+        self.has_blocked.store(true, Ordering::SeqCst);
+        let mut tx = self.tx.lock();
+        tx.wait(self.tx_lines());
+        if self.is_dead() || tx.has_room(self.tx_lines()) != Ok(false) {
+            self.has_blocked.store(!blocked.is_empty(), Ordering::SeqCst);
+            return false;
+        }
+        if !blocked.iter().any(|other| Arc::ptr_eq(other, qp)) {
+            blocked.push(qp.clone());
+        }
+        true
+    }
+
+    /// Somebody waits for room, and there is some.
+    pub(crate) fn has_room_for_blocked(&self) -> bool {
+        self.has_blocked.load(Ordering::SeqCst) && self.tx.lock().has_room(self.tx_lines()) != Ok(false)
+    }
+
+    /// Those who wait for room; they have to be looked after now.
+    pub(crate) fn take_blocked(&self) -> Vec<Arc<Qp>> {
+        let mut blocked = self.blocked.lock();
+        self.has_blocked.store(false, Ordering::SeqCst);
+        std::mem::take(&mut *blocked)
+    }
+}

@@ -1,0 +1,243 @@
+//! Sockets: making them, their options and addresses, and messages over them. Nothing here waits.
+
+use super::{EngineFd, check, fd_of};
+use std::io;
+use std::os::fd::RawFd;
+
+/// `socket(2)`, close-on-exec.
+///
+/// # Errors
+/// That of the call.
+pub fn socket(domain: i32, kind: i32) -> io::Result<EngineFd> {
+    // SAFETY: takes no pointer.
+    fd_of(|| unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// A socket address of any family the adapter uses, in the kernel's form.
+///
+/// # Safety
+/// `pointer` must be readable for `length` bytes as long as the implementor is borrowed.
+pub unsafe trait KernelAddress {
+    /// First byte.
+    fn pointer(&self) -> *const libc::sockaddr;
+    /// Bytes that count.
+    fn length(&self) -> libc::socklen_t;
+}
+
+/// `bind(2)`.
+///
+/// # Errors
+/// That of the call.
+pub fn bind(fd: RawFd, address: &impl KernelAddress) -> io::Result<()> {
+    // SAFETY: KernelAddress guarantees `length` readable bytes.
+    check(unsafe { libc::syscall(libc::SYS_bind, fd, address.pointer(), address.length()) }).map(drop)
+}
+
+/// `connect(2)`.
+///
+/// # Errors
+/// That of the call.
+pub fn connect(fd: RawFd, address: &impl KernelAddress) -> io::Result<()> {
+    // SAFETY: KernelAddress guarantees `length` readable bytes.
+    check(unsafe { libc::syscall(libc::SYS_connect, fd, address.pointer(), address.length()) }).map(drop)
+}
+
+/// `listen(2)`.
+///
+/// # Errors
+/// That of the call.
+pub fn listen(fd: RawFd, backlog: i32) -> io::Result<()> {
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::syscall(libc::SYS_listen, fd, backlog) }).map(drop)
+}
+
+/// `accept4(2)` without the peer's address: close-on-exec, non-blocking.
+///
+/// # Errors
+/// That of the call.
+pub fn accept(fd: RawFd) -> io::Result<EngineFd> {
+    let null = std::ptr::null_mut::<libc::sockaddr>();
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the address and its length may be null.
+    fd_of(|| unsafe { libc::syscall(libc::SYS_accept4, fd, null, null, flags) })
+}
+
+/// Ends a connection for both sides, whoever holds duplicates of it (`shutdown(2)`).
+pub fn shutdown(fd: RawFd) {
+    // What has ended already is fine.
+    // SAFETY: takes no pointer.
+    unsafe { libc::syscall(libc::SYS_shutdown, fd, libc::SHUT_RDWR) };
+}
+
+/// `getsockname(2)` into `address`; returns the bytes the kernel has for it.
+///
+/// # Errors
+/// That of the call.
+pub fn socket_name<T: Copy>(fd: RawFd, address: &mut T) -> io::Result<libc::socklen_t> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `address`; callers use plain kernel structures.
+    check(unsafe { libc::syscall(libc::SYS_getsockname, fd, std::ptr::from_mut(address), &mut length) })?;
+    Ok(length)
+}
+
+/// `setsockopt(2)` with a plain value: an `int`, or the kernel's structure for the option.
+///
+/// # Errors
+/// That of the call.
+pub fn set_option<T: Copy>(fd: RawFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is readable for `length` bytes.
+    check(unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, std::ptr::from_ref(value), length) })
+        .map(drop)
+}
+
+/// Attaches a classic BPF program to a socket (`option` is `SO_ATTACH_FILTER` or a relative of it).
+///
+/// # Errors
+/// That of the call.
+pub fn attach_program(fd: RawFd, option: i32, program: &[libc::sock_filter]) -> io::Result<()> {
+    /// `struct sock_fprog`, whose padding has a value here.
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Program {
+        len: u16,
+        padding: [u16; 3],
+        filter: *const libc::sock_filter,
+    }
+    const { assert!(size_of::<Program>() == size_of::<libc::sock_fprog>()) };
+    let program = Program { len: program.len() as u16, padding: [0; 3], filter: program.as_ptr() };
+    set_option(fd, libc::SOL_SOCKET, option, &program)
+}
+
+/// `getsockopt(2)` of an `int`.
+///
+/// # Errors
+/// That of the call.
+pub fn int_option(fd: RawFd, level: i32, name: i32) -> io::Result<i32> {
+    let mut value = 0_i32;
+    let mut length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `value`.
+    check(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, &mut value, &mut length) })?;
+    Ok(value)
+}
+
+/// Bytes that wait in a socket, and how many may, both as the kernel counts them (SO_MEMINFO).
+///
+/// # Errors
+/// That of `getsockopt(2)`.
+pub fn queued_and_limit(fd: RawFd) -> io::Result<(u32, u32)> {
+    /// `struct sk_meminfo` begins with SK_MEMINFO_RMEM_ALLOC and SK_MEMINFO_RCVBUF.
+    const SO_MEMINFO: i32 = 55;
+    let mut values = [0_u32; 9];
+    let mut length = size_of_val(&values) as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, SO_MEMINFO);
+    // SAFETY: the kernel writes at most `length` bytes into `values`.
+    check(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, values.as_mut_ptr(), &mut length) })?;
+    Ok((values[0], values[1]))
+}
+
+/// The user and process at the other end of a connected UNIX socket, as this process's namespaces show them.
+///
+/// # Errors
+/// That of `getsockopt(2)`.
+pub fn peer_credentials(fd: RawFd) -> io::Result<libc::ucred> {
+    let mut value = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: the kernel writes at most `length` bytes into `value`, any bytes are a valid ucred.
+    check(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, &mut value, &mut length) })?;
+    Ok(value)
+}
+
+/// `sendmsg(2)` with MSG_NOSIGNAL | MSG_DONTWAIT.
+///
+/// # Errors
+/// That of the call.
+///
+/// # Safety
+/// Every pointer in `message` is null or valid for the length beside it.
+pub unsafe fn send_message(fd: RawFd, message: &libc::msghdr) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the caller's promise.
+    check(unsafe { libc::syscall(libc::SYS_sendmsg, fd, std::ptr::from_ref(message), flags) })
+}
+
+/// `sendto(2)` with MSG_NOSIGNAL | MSG_DONTWAIT: for the kernel less work than a message with control data.
+///
+/// # Errors
+/// That of the call.
+pub fn send_to(fd: RawFd, bytes: &[u8], address: &impl KernelAddress) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let (pointer, length) = (address.pointer(), address.length());
+    // SAFETY: `bytes` is readable for its length, and `address` for the length it says.
+    check(unsafe {
+        libc::syscall(libc::SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, pointer, length as usize)
+    })
+}
+
+/// Sends one byte over a connection, if there is room; who is gone needs none.
+pub fn send_byte(fd: RawFd) {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let (byte, nobody) = (0_u8, std::ptr::null::<libc::sockaddr>());
+    // SAFETY: `byte` is readable; a connection needs no address.
+    unsafe { libc::syscall(libc::SYS_sendto, fd, &raw const byte, 1usize, flags, nobody, 0usize) };
+}
+
+/// `recvmsg(2)` with MSG_DONTWAIT | MSG_CMSG_CLOEXEC.
+///
+/// # Errors
+/// That of the call.
+///
+/// # Safety
+/// Every pointer in `message` is null or writable for the length beside it.
+pub unsafe fn receive_message(fd: RawFd, message: &mut libc::msghdr) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the caller's promise.
+    check(unsafe { libc::syscall(libc::SYS_recvmsg, fd, std::ptr::from_mut(message), flags) })
+}
+
+/// `sendmmsg(2)` with MSG_NOSIGNAL | MSG_DONTWAIT; returns the messages sent.
+///
+/// # Errors
+/// That of the call, about the first message.
+///
+/// # Safety
+/// As [`send_message`], for each.
+pub unsafe fn send_messages(fd: RawFd, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let count = messages.len() as libc::c_uint;
+    // SAFETY: the caller's promise.
+    check(unsafe { libc::syscall(libc::SYS_sendmmsg, fd, messages.as_mut_ptr(), count, flags) })
+}
+
+/// `recvmmsg(2)` with MSG_DONTWAIT and no timeout; returns the messages received.
+///
+/// # Errors
+/// That of the call, about the first message.
+///
+/// # Safety
+/// As [`receive_message`], for each.
+pub unsafe fn receive_messages(fd: RawFd, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let count = messages.len() as libc::c_uint;
+    let no_timeout = std::ptr::null_mut::<libc::timespec>();
+    // SAFETY: the caller's promise; the timeout may be null.
+    check(unsafe {
+        libc::syscall(libc::SYS_recvmmsg, fd, messages.as_mut_ptr(), count, libc::MSG_DONTWAIT, no_timeout)
+    })
+}
+
+/// The MTU of an interface (netdevice(7)), asked over any socket.
+///
+/// # Errors
+/// That of `ioctl(2)`.
+pub fn interface_mtu(fd: RawFd, ifindex: u32) -> io::Result<u32> {
+    // SAFETY: numbers only.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_ifru.ifru_ifindex = ifindex as i32;
+    for ask in [libc::SIOCGIFNAME, libc::SIOCGIFMTU] {
+        // SAFETY: the kernel reads and writes a `struct ifreq`.
+        check(unsafe { libc::syscall(libc::SYS_ioctl, fd, ask, &raw mut request) })?;
+    }
+    // SAFETY: SIOCGIFMTU sets this member.
+    u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).map_err(|_| io::Error::from_raw_os_error(libc::EIO))
+}
