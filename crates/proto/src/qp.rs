@@ -105,7 +105,7 @@ impl<A: Clone> Qp<A> {
     ///
     /// RESET drops everything silently. ERR flushes: the send queue, the receive that was taken for a message in
     /// progress, then the environment's receive queue. RTR begins with `rq_psn`, RTS (from RTR) with `sq_psn`. SQD lets
-    /// started requests end and raises [`QpEvent::SqDrained`]. A transition to the same state does nothing, but ERR
+    /// started requests end and raises [`crate::QpEvent::SqDrained`]. A transition to the same state does nothing, but ERR
     /// flushes again.
     pub fn set_state<E: Env<Address = A>>(&mut self, state: QpState, _now: Instant, env: &mut E) {
         let before = self.state;
