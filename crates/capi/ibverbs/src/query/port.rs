@@ -1,7 +1,6 @@
 //! The port: ibv_query_port(3), ibv_query_pkey(3), ibv_get_pkey_index(3).
 
 use std::ffi::c_int;
-use std::mem::zeroed;
 
 use ferroce_nic as nic;
 use libc::size_t;
