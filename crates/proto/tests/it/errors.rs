@@ -1,12 +1,10 @@
 //! Every class of error: the completion on either side, the state of either QP, the event.
 
-use crate::host::{ALL, BASE, Region};
+use crate::host::{ALL, BASE, Region, THERE};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
-use core::time::Duration;
-use ferroce_proto::{Access, QpEvent, QpParams, QpState, SendOp, SendWr, WcOpcode, WcStatus};
+use ferroce_proto::{Access, QpEvent, QpParams, QpState, SendOp, SendWr, WcStatus};
 use ferroce_wire::Service;
 
-const THERE: u64 = BASE + (1 << 20);
 /// A key of the peer with no rights at all, one whose memory is gone, and one that doesn't exist.
 const NO_RIGHTS: u32 = 0x200;
 const GONE: u32 = 0x300;
@@ -241,33 +239,6 @@ fn under_loss_an_error_is_the_named_one_or_a_peer_that_answers_no_more() {
 }
 
 #[test]
-fn peer_that_dies_at_any_moment_ends_every_request_within_the_retries() {
-    for after in 0..60 {
-        let a = QpParams { retry_cnt: 2, timeout: 10, ..params(1024) };
-        let mut p = Pair::with(Service::Rc, a, params(1024), 0xff_fff0);
-        for i in 0..10 {
-            p.b.host.post_recv(i, THERE, 5000);
-            p.a.post(wr(2 * i, SendOp::Send, BASE, 5000));
-            p.a.post(wr(2 * i + 1, SendOp::Read { va: THERE, rkey: ALL }, BASE, 5000));
-        }
-        let mut n = 0;
-        p.drop_to_a = Some(Box::new(move |_| {
-            n += 1;
-            n > after
-        }));
-        p.run();
-        let ends = p.a.host.send_statuses();
-        let good = ends.iter().take_while(|(_, s)| *s == WcStatus::Success).count();
-        assert_eq!(ends.len(), 20);
-        if good < 20 {
-            assert_eq!(ends[good].1, WcStatus::RetryExcErr, "after {after} answers");
-            assert!(ends[good + 1..].iter().all(|(_, s)| *s == WcStatus::WrFlushErr));
-        }
-        assert!(p.now.since(ferroce_proto::Instant(1_000_000)) < Duration::from_millis(100));
-    }
-}
-
-#[test]
 fn rights_of_the_qp_are_asked_before_those_of_the_key() {
     let none = QpParams { access: Access::default(), ..params(1024) };
     for op in [
@@ -327,108 +298,6 @@ fn read_on_a_qp_without_rd_atomic_ends_instead_of_waiting_for_ever() {
 }
 
 #[test]
-fn peer_that_answers_nothing_uses_up_the_retries() {
-    for (retry_cnt, mtu) in [(0, 1024), (3, 1024), (7, 1024), (2, u32::MAX)] {
-        let mut p =
-            Pair::with(Service::Rc, QpParams { retry_cnt, timeout: 10, ..params(mtu) }, params(mtu), 5);
-        p.drop_to_b = Some(Box::new(|_| true));
-        let start = p.now;
-        p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
-        p.a.post(wr(2, SendOp::Read { va: THERE, rkey: ALL }, BASE, 8));
-        p.run();
-        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RetryExcErr), (2, WcStatus::WrFlushErr)]);
-        assert_eq!(p.a.qp.counters().timeouts, u64::from(retry_cnt) + 1);
-        let least = Duration::from_nanos(4096 << 10) * (u32::from(retry_cnt) + 1);
-        let took = p.now.since(start);
-        assert!(took >= least && took <= least * 4, "IBTA 9.7.6.1.3: {took:?} for {least:?}");
-    }
-}
-
-#[test]
-fn packet_that_never_gets_through_uses_up_the_retries_by_sequence_naks() {
-    for retry_cnt in [0, 3] {
-        let a = QpParams { retry_cnt, timeout: 0, ..params(1024) };
-        let mut p = Pair::with(Service::Rc, a, params(1024), 5);
-        p.drop_to_b = Some(Box::new(|f| f.headers.bth.psn == 6));
-        for i in 0..4 {
-            p.a.post(wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
-        }
-        let start = p.now;
-        p.run();
-        use WcStatus::{RetryExcErr, Success, WrFlushErr};
-        assert_eq!(
-            p.a.host.send_statuses(),
-            [(0, Success), (1, RetryExcErr), (2, WrFlushErr), (3, WrFlushErr)]
-        );
-        assert!(p.a.qp.counters().seq_naks > u64::from(retry_cnt));
-        // NAKs within ten milliseconds count once.
-        let (took, least) = (p.now.since(start), Duration::from_millis(10) * u32::from(retry_cnt));
-        assert!(took >= least && took <= least + Duration::from_millis(5), "{took:?} for {least:?}");
-    }
-}
-
-#[test]
-fn timeout_zero_never_gives_up() {
-    let mut p = Pair::with(Service::Rc, QpParams { timeout: 0, ..params(1024) }, params(1024), 5);
-    p.drop_to_b = Some(Box::new(|_| true));
-    p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
-    p.run_for(Duration::from_secs(100));
-    assert!(p.a.host.sends.is_empty());
-    p.drop_to_b = None;
-    p.run();
-    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);
-}
-
-#[test]
-fn missing_receive_uses_up_the_rnr_retries() {
-    for rnr_retry in [0, 1, 6] {
-        let a = QpParams { rnr_retry, ..params(1024) };
-        let mut p = Pair::with(Service::Rc, a, QpParams { min_rnr_timer: 20, ..params(1024) }, 5);
-        let start = p.now;
-        p.a.post(wr(1, SendOp::Send, BASE, 3000));
-        p.a.post(wr(2, SendOp::Send, BASE, 3000));
-        p.run();
-        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RnrRetryExcErr), (2, WcStatus::WrFlushErr)]);
-        assert_eq!(p.a.qp.counters().rnr_naks, u64::from(rnr_retry) + 1);
-        let waited = Duration::from_micros(10_240) * u32::from(rnr_retry);
-        assert!(p.now.since(start) >= waited && p.now.since(start) < waited + Duration::from_millis(1));
-        assert_eq!(p.b.qp.state(), QpState::Rts, "the responder is unharmed");
-    }
-}
-
-#[test]
-fn rnr_retry_seven_waits_for_ever_and_the_message_arrives_once() {
-    for op in [SendOp::Send, SendOp::WriteWithImmediate { va: THERE, rkey: ALL, immediate: [9; 4] }] {
-        let mut p = Pair::new(Service::Rc, 1024);
-        p.a.host.fill(BASE, 5000, 1);
-        p.a.post(wr(1, op, BASE, 5000));
-        p.a.post(wr(2, SendOp::Write { va: THERE + 8192, rkey: ALL }, BASE, 5000));
-        p.run_for(Duration::from_secs(2));
-        assert!(p.a.host.sends.is_empty());
-        assert!(p.a.qp.counters().rnr_naks > 100);
-        p.b.host.post_recv(1, THERE, 5000);
-        p.run();
-        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
-        assert_eq!(p.b.host.recvs.len(), 1);
-        assert_eq!(p.b.host.bytes(THERE, 5000), p.a.host.bytes(BASE, 5000));
-    }
-}
-
-#[test]
-fn progress_gives_the_retries_back() {
-    let mut p =
-        Pair::with(Service::Rc, QpParams { retry_cnt: 1, timeout: 10, ..params(1024) }, params(1024), 5);
-    let mut seen = std::collections::BTreeSet::new();
-    p.drop_to_b =
-        Some(Box::new(move |frame| frame.headers.bth.psn % 3 == 0 && seen.insert(frame.headers.bth.psn)));
-    for i in 0..50 {
-        p.a.post(wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
-    }
-    p.run();
-    assert!(p.a.send_ok() && p.a.host.sends.len() == 50);
-}
-
-#[test]
 fn memory_taken_away_in_the_middle_of_a_read_ends_it_after_what_was_sent() {
     let mut p = Pair::new(Service::Rc, 256);
     p.b.host.regions.insert(0x99, Region::new(BASE, 1 << 20));
@@ -472,69 +341,4 @@ fn error_is_reported_only_after_all_earlier_requests_have_ended() {
     p.run();
     use WcStatus::{LocProtErr, Success, WrFlushErr};
     assert_eq!(p.a.host.send_statuses(), [(1, Success), (2, Success), (3, LocProtErr), (4, WrFlushErr)]);
-}
-
-#[test]
-fn qp_in_error_flushes_what_is_posted_later() {
-    let mut p = Pair::new(Service::Rc, 1024);
-    p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
-    p.a.host.post_recv(5, THERE, 8);
-    p.a.qp.set_state(QpState::Err, p.now, &mut p.a.host);
-    p.a.post(wr(2, SendOp::Read { va: THERE, rkey: ALL }, BASE, 8));
-    p.run();
-    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::WrFlushErr), (2, WcStatus::WrFlushErr)]);
-    assert_eq!(p.a.host.sends[1].opcode, WcOpcode::RdmaRead);
-    assert_eq!(p.a.host.recv_statuses(), [(5, WcStatus::WrFlushErr)]);
-    assert!(p.a.host.log.is_empty());
-}
-
-#[test]
-fn receive_of_a_message_in_progress_is_flushed_before_the_others() {
-    let mut p = Pair::new(Service::Rc, 256);
-    for i in 0..3 {
-        p.b.host.post_recv(i, THERE, 1000);
-    }
-    p.a.post(wr(1, SendOp::Send, BASE, 1000));
-    p.a.host.room = Some(2);
-    p.step();
-    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
-    p.b.host.recvs.append(&mut p.b.host.unpublished);
-    assert_eq!(p.b.host.recv_statuses(), [0, 1, 2].map(|i| (i, WcStatus::WrFlushErr)));
-}
-
-#[test]
-fn qp_with_an_srq_says_when_it_has_taken_its_last_receive() {
-    let mut p = Pair::with(Service::Rc, params(256), QpParams { srq: true, ..params(256) }, 5);
-    for i in 0..3 {
-        p.b.host.post_recv(i, THERE, 100);
-    }
-    p.a.post(wr(1, SendOp::Send, BASE, 1000));
-    p.run();
-    assert_eq!(p.b.host.recv_statuses(), [(0, WcStatus::LocLenErr)]);
-    assert_eq!(p.b.host.events, [QpEvent::LastWqeReached]);
-    assert_eq!(p.b.host.receives.len(), 2, "those of the SRQ are for others");
-    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
-    assert_eq!(p.b.host.events.len(), 1);
-}
-
-#[test]
-fn reset_drops_everything_silently_and_the_qp_can_be_used_again() {
-    let mut p = Pair::new(Service::Rc, 1024);
-    p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 50_000));
-    p.a.post(wr(2, SendOp::Read { va: THERE, rkey: ALL }, BASE, 50_000));
-    p.transmit();
-    for side in [&mut p.a, &mut p.b] {
-        side.qp.set_state(QpState::Reset, p.now, &mut side.host);
-        side.qp.params_mut().sq_psn = 0x123;
-        side.qp.params_mut().rq_psn = 0x123;
-    }
-    assert!(p.a.host.sends.is_empty() && p.a.qp.sq_len() == 0 && p.a.qp.next_timeout().is_none());
-    p.up();
-    // The packets of the former connection are still on the wire.
-    p.run();
-    let responses = p.b.qp.counters().responses_sent;
-    p.a.post(wr(3, SendOp::Write { va: THERE, rkey: ALL }, BASE, 5000));
-    p.run();
-    assert_eq!(p.a.host.send_statuses(), [(3, WcStatus::Success)]);
-    assert!(p.b.qp.counters().responses_sent > responses);
 }

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Address of a host's first byte of memory.
 pub const BASE: u64 = 0x10_0000;
+/// Where tests write and read the peer's memory.
+pub const THERE: u64 = BASE + (1 << 20);
 /// The key of all its memory, with all rights.
 pub const ALL: u32 = 0x100;
 

@@ -1,12 +1,10 @@
 //! Packets that no correct peer sends: nothing panics, nothing is executed that wasn't allowed, and packets outside of
 //! the windows change nothing but counters.
 
-use crate::host::{ALL, BASE, Frame};
+use crate::host::{ALL, BASE, Frame, THERE};
 use crate::net::{Pair, Rng, params, wr};
 use ferroce_proto::{QpState, SendOp, WcStatus};
 use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Headers, Opcode, Operation, Reth, Service};
-
-const THERE: u64 = BASE + (1 << 20);
 
 /// Any opcode of any service with any header; the numbers are drawn from the interesting ones.
 fn random(rng: &mut Rng, service: Option<Service>, psn: u32) -> Frame {

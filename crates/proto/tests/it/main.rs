@@ -4,17 +4,22 @@
 //! Out of here: sockets, threads and real time.
 
 mod congestion;
+mod crafted;
 mod errors;
 mod faults;
 mod flow;
 mod host;
 mod hostile;
 mod huge;
+mod malformed;
 mod model;
 mod net;
 mod placement;
 mod rate;
+mod repetition;
+mod retries;
 mod shared;
+mod states;
 mod transfer;
 mod unreliable;
 mod windows;

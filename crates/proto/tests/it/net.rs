@@ -1,6 +1,6 @@
 //! A pair of QPs, the network between them and the clock, which jumps to the next thing that happens.
 
-use crate::host::{ALL, Frame, Host};
+use crate::host::{ALL, Frame, Host, THERE};
 use core::time::Duration;
 use ferroce_proto::{
     Access, Data, Instant, Placement, Qp, QpParams, QpState, SendOp, SendWr, Sge, UdTarget, WcStatus,
@@ -283,6 +283,10 @@ impl Side {
         self.host.sends.iter().all(|c| c.status == WcStatus::Success)
     }
 }
+
+/// Operations on the peer's memory.
+pub const WRITE: SendOp = SendOp::Write { va: THERE, rkey: ALL };
+pub const READ: SendOp = SendOp::Read { va: THERE, rkey: ALL };
 
 /// A signaled work request with one element of the memory with key [`ALL`].
 pub fn wr(wr_id: u64, op: SendOp, addr: u64, length: u32) -> SendWr<u32> {

@@ -1,13 +1,11 @@
 //! What a program's limit of the rate does to each service and each side.
 
-use crate::host::{ALL, BASE};
+use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, params, wr};
 use core::num::NonZeroU32;
 use core::time::Duration;
 use ferroce_proto::{QpParams, RateLimit, SendOp};
 use ferroce_wire::Service;
-
-const THERE: u64 = BASE + (1 << 20);
 
 fn limit(kbps: u32) -> Option<RateLimit> {
     NonZeroU32::new(kbps).map(|kbps| RateLimit { kbps, burst: 16 << 10 })

@@ -1,14 +1,11 @@
 //! What fabrics in shared memory ask of the transport: payloads that can't be had, requests without packets, peers that
 //! are stopped, and the way back to another fabric.
 
-use crate::host::{ALL, BASE};
-use crate::net::{Pair, params, wr};
+use crate::host::{ALL, BASE, THERE};
+use crate::net::{Pair, WRITE, params, wr};
 use core::time::Duration;
 use ferroce_proto::{QpParams, SendOp, WcStatus};
 use ferroce_wire::{Operation, Service};
-
-const THERE: u64 = BASE + (1 << 20);
-const WRITE: SendOp = SendOp::Write { va: THERE, rkey: ALL };
 
 fn lossless(mtu: u32) -> QpParams {
     QpParams { lossless: true, ..params(mtu) }

@@ -1,14 +1,12 @@
 //! Every operation on a network without faults.
 
-use crate::host::{ALL, BASE, pattern};
+use crate::host::{ALL, BASE, THERE, pattern};
 use crate::net::{Pair, params, wr};
 use ferroce_proto::{Data, SendOp, WcOpcode, WcStatus};
 use ferroce_wire::{Operation, Service};
 
 const SIZES: [u32; 10] = [0, 1, 255, 256, 257, 1024, 4096, 4097, 65_536, 300_001];
 const MTUS: [u32; 4] = [256, 1024, 4096, u32::MAX];
-/// Where the peer's memory is written and read.
-const THERE: u64 = BASE + (1 << 20);
 
 fn expected(seed: u8, len: u32) -> Vec<u8> {
     (0..len as usize).map(|i| pattern(seed, i)).collect()

@@ -1,12 +1,11 @@
 //! UC and UD.
 
-use crate::host::{ALL, BASE};
+use crate::host::{ALL, BASE, THERE};
 use crate::net::{CLEAN, Faults, Pair, datagram, params, wr};
 use core::time::Duration;
 use ferroce_proto::{QpEvent, QpParams, QpState, SendOp, WcOpcode, WcStatus};
 use ferroce_wire::{Operation, Service};
 
-const THERE: u64 = BASE + (1 << 20);
 const QKEY: u32 = 0x1111_1111;
 
 fn ud() -> Pair {

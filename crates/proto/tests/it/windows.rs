@@ -1,12 +1,11 @@
 //! Memory windows: binds and invalidations take effect in the order of the send queue, whatever the network does.
 
-use crate::host::{ALL, BASE, Region};
+use crate::host::{ALL, BASE, Region, THERE};
 use crate::net::{CLEAN, Faults, Pair, wr};
 use core::time::Duration;
 use ferroce_proto::{Access, BindMw, QpState, SendOp, WcOpcode, WcStatus};
 use ferroce_wire::{Operation, Service};
 
-const THERE: u64 = BASE + (1 << 20);
 const WRITE: Access = Access {
     remote_write: true,
     remote_read: false,

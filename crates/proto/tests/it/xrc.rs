@@ -1,6 +1,6 @@
 //! Extended reliable connections (annex A14): an initiator names the peer's SRQ, a target receives into it.
 
-use crate::host::{ALL, BASE, Frame, Host, Region, pattern};
+use crate::host::{ALL, BASE, Frame, Host, Region, THERE, pattern};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
 use core::cell::RefCell;
 use core::time::Duration;
@@ -11,7 +11,6 @@ use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-const THERE: u64 = BASE + (1 << 20);
 const SRQS: [u32; 2] = [0x51, 0xff_ff52];
 
 /// An initiator and a target with two SRQs.

@@ -1,0 +1,215 @@
+//! What is sent again: losses and how they are found, duplicates and how they are answered.
+
+use crate::crafted::{answers, frame, read_request};
+use crate::host::{ALL, BASE, Frame, Region, THERE};
+use crate::net::{CLEAN, Faults, Filter, Pair, READ, WRITE, params, wr};
+use core::time::Duration;
+use ferroce_proto::{Data, QpParams, QpState, SendOp, WcStatus};
+use ferroce_wire::{AtomicEth, Operation, Reth, Service};
+
+/// Drops the first packet that `chosen` picks, and only that.
+fn drop_once(chosen: impl Fn(&Frame) -> bool + 'static) -> Filter {
+    let mut done = false;
+    Some(Box::new(move |f| {
+        let drops = !done && chosen(f);
+        done |= drops;
+        drops
+    }))
+}
+
+fn operation(f: &Frame) -> Operation {
+    f.headers.bth.opcode.operation
+}
+
+#[test]
+fn lost_tail_is_found_long_before_the_timeout_and_costs_no_retry() {
+    type Case = (&'static str, SendOp, bool, Operation);
+    let cases: [Case; 5] = [
+        ("last request packet", WRITE, true, Operation::WriteLast),
+        ("ack", WRITE, false, Operation::Acknowledge),
+        ("read request", READ, true, Operation::ReadRequest),
+        ("last read response", READ, false, Operation::ReadResponseLast),
+        (
+            "result of an atomic",
+            SendOp::FetchAdd { va: THERE, rkey: ALL, add: 1 },
+            false,
+            Operation::AtomicAcknowledge,
+        ),
+    ];
+    for (name, op, to_b, lost) in cases {
+        let a = QpParams { retry_cnt: 0, timeout: 20, ..params(1024) };
+        let mut p = Pair::with(Service::Rc, a, params(1024), 9);
+        // A first round trip tells how long one takes.
+        p.a.post(wr(0, WRITE, BASE, 8));
+        p.run();
+        let filter = drop_once(move |f| operation(f) == lost);
+        if to_b {
+            p.drop_to_b = filter
+        } else {
+            p.drop_to_a = filter
+        }
+        let start = p.now;
+        p.a.post(wr(1, op, BASE, if matches!(op, SendOp::FetchAdd { .. }) { 8 } else { 5000 }));
+        p.run();
+        assert!(p.a.send_ok(), "{name}");
+        assert!(p.now.since(start) < Duration::from_millis(3), "{name}: {:?}", p.now.since(start));
+        let c = p.a.qp.counters();
+        assert_eq!((c.timeouts, c.probes), (0, 1), "{name}");
+    }
+}
+
+#[test]
+fn lost_sequence_nak_is_repeated_when_the_probe_shows_that_it_was() {
+    let mut p = Pair::with(Service::Rc, QpParams { timeout: 20, ..params(1024) }, params(1024), 9);
+    p.a.post(wr(0, WRITE, BASE, 8));
+    p.run();
+    p.drop_to_b = drop_once(|f| operation(f) == Operation::WriteMiddle);
+    p.drop_to_a = drop_once(|f| f.headers.aeth.is_some_and(|a| a.syndrome == 0x60));
+    p.a.post(wr(1, WRITE, BASE, 9000));
+    let start = p.now;
+    p.run();
+    assert!(p.a.send_ok());
+    assert!(p.now.since(start) < Duration::from_millis(5));
+    assert_eq!(p.b.qp.counters().seq_naks_sent, 2);
+}
+
+#[test]
+fn probes_of_a_silent_peer_back_off_and_never_fail_the_qp() {
+    let mut p =
+        Pair::with(Service::Rc, QpParams { timeout: 0, retry_cnt: 0, ..params(1024) }, params(1024), 9);
+    p.drop_to_b = Some(Box::new(|_| true));
+    p.a.post(wr(1, WRITE, BASE, 8));
+    p.run_for(Duration::from_secs(20));
+    assert_eq!(p.a.qp.state(), QpState::Rts);
+    assert!((5..60).contains(&p.a.qp.counters().probes), "{}", p.a.qp.counters().probes);
+}
+
+#[test]
+fn one_sequence_nak_is_sent_until_the_gap_is_filled() {
+    let mut p = Pair::new(Service::Rc, 1024);
+    p.b.host.receives.clear();
+    let psn = p.b.qp.rq_psn();
+    let write = |n: u32| {
+        let mut f = frame(Operation::WriteOnly, (psn + n) & 0xff_ffff, &[1; 8]);
+        f.headers.reth = Some(Reth { va: THERE, rkey: ALL, dma_len: 8 });
+        f.headers.bth.ack_request = false;
+        f
+    };
+    for n in 1..10 {
+        p.inject(true, &write(n));
+    }
+    assert_eq!(answers(&mut p), [(Operation::Acknowledge, psn)]);
+    p.inject(true, &write(10));
+    assert_eq!(answers(&mut p), []);
+    assert_eq!(p.b.qp.counters().out_of_order, 10);
+    p.inject(true, &write(0));
+    p.inject(true, &write(3));
+    assert_eq!(answers(&mut p), [(Operation::Acknowledge, (psn + 1) & 0xff_ffff)], "a new gap, a new NAK");
+}
+
+#[test]
+fn duplicate_requests_are_answered_and_not_executed_again() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    p.b.host.post_recv(1, THERE, 64);
+    p.b.host.post_recv(2, THERE, 64);
+    let send = frame(Operation::SendOnly, 100, &[1; 64]);
+    p.inject(true, &send);
+    assert_eq!(answers(&mut p), [(Operation::Acknowledge, 100)]);
+    let mut add = frame(Operation::FetchAdd, 101, &[]);
+    add.headers.atomic = Some(AtomicEth { va: THERE + 64, rkey: ALL, swap_or_add: 5, compare: 0 });
+    p.inject(true, &add);
+    assert_eq!(answers(&mut p), [(Operation::AtomicAcknowledge, 101)]);
+    p.inject(true, &send);
+    p.inject(true, &add);
+    assert_eq!(answers(&mut p), [(Operation::AtomicAcknowledge, 101), (Operation::Acknowledge, 100)]);
+    assert_eq!(p.b.host.unpublished.len(), 1);
+    assert_eq!(p.b.host.bytes(THERE + 64, 8), 5u64.to_ne_bytes());
+    assert_eq!(p.b.qp.counters().duplicates, 2);
+}
+
+#[test]
+fn duplicate_read_is_answered_from_any_psn_of_it() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    p.inject(true, &read_request(100, THERE, 5000));
+    let all: Vec<_> = answers(&mut p);
+    assert_eq!(all.len(), 5);
+    p.inject(true, &read_request(103, THERE + 3072, 5000 - 3072));
+    assert_eq!(answers(&mut p), [(Operation::ReadResponseFirst, 103), (Operation::ReadResponseLast, 104)]);
+    // Beyond what was asked for the first time: not a duplicate, and not new either.
+    p.inject(true, &read_request(103, THERE, 5000));
+    assert_eq!(answers(&mut p), []);
+    // The key is gone by now: no answer, and no harm.
+    p.b.host.regions.remove(&ALL);
+    p.inject(true, &read_request(100, THERE, 5000));
+    assert_eq!(answers(&mut p), []);
+    assert_eq!(p.b.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn duplicate_read_whose_answer_is_still_to_leave_is_answered_once() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    p.inject(true, &read_request(100, THERE, 5000));
+    p.inject(true, &read_request(105, THERE, 2000));
+    p.inject(true, &read_request(100, THERE, 5000));
+    p.inject(true, &read_request(105, THERE, 2000));
+    assert_eq!(answers(&mut p).len(), 7);
+}
+
+#[test]
+fn read_asked_for_again_in_the_middle_of_its_answer_starts_again() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    p.inject(true, &read_request(100, THERE, 5000));
+    p.inject(true, &read_request(105, THERE, 2000));
+    assert!(p.b.qp.transmit(p.now, &mut p.b.host, 3 * 1024));
+    p.inject(true, &read_request(101, THERE + 1024, 5000 - 1024));
+    let psns: Vec<_> = answers(&mut p).into_iter().map(|(_, psn)| psn).collect();
+    assert_eq!(psns, [101, 102, 103, 104, 105, 106], "and those behind it stay behind it");
+}
+
+#[test]
+fn answers_asked_for_again_leave_in_the_order_of_their_psns() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    p.inject(true, &read_request(100, THERE, 10));
+    p.inject(true, &read_request(101, THERE, 10));
+    answers(&mut p);
+    p.inject(true, &read_request(102, THERE, 10));
+    p.inject(true, &read_request(101, THERE, 10));
+    p.inject(true, &read_request(100, THERE, 10));
+    assert_eq!(answers(&mut p), [100, 101, 102].map(|psn| (Operation::ReadResponseOnly, psn)));
+}
+
+#[test]
+fn ack_ends_the_wait_for_a_receiver() {
+    let mut p = Pair::with(Service::Rc, params(1024), QpParams { min_rnr_timer: 0, ..params(1024) }, 100);
+    p.a.post(wr(1, SendOp::Send, BASE, 8));
+    p.a.post(wr(2, WRITE, BASE, 8));
+    while p.a.qp.counters().rnr_naks == 0 {
+        p.step();
+    }
+    let start = p.now;
+    assert!(p.a.qp.next_timeout().unwrap().since(start) > Duration::from_millis(600));
+    let mut ack = frame(Operation::Acknowledge, 100, &[]);
+    ack.headers.aeth = Some(ferroce_wire::Aeth { syndrome: 0x1f, msn: 1 });
+    p.inject(false, &ack);
+    p.b.host.post_recv(1, THERE, 8);
+    p.inject(true, &frame(Operation::SendOnly, 100, &[0; 8]));
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert!(p.now.since(start) < Duration::from_millis(1));
+}
+
+#[test]
+fn request_whose_memory_is_gone_when_it_must_be_sent_again_fails() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 7).seeded(3, Faults { loss: 0, ..CLEAN });
+    p.drop_to_b = drop_once(|_| true);
+    p.a.host.regions.insert(0x55, Region::new(BASE, 64));
+    let mut request = wr(1, WRITE, BASE, 64);
+    if let Data::Sges(sges) = &mut request.data {
+        sges[0].lkey = 0x55;
+    }
+    p.a.post(request);
+    p.transmit();
+    p.a.host.regions.remove(&0x55);
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::LocProtErr)], "it can't be sent again");
+}
