@@ -194,9 +194,28 @@ static void enhanced_connections(void)
 	struct ibv_ece ece = {0};
 	int result = ibv_query_ece(qp, &ece);
 
+	struct ibv_ece offer, other;
+
 	check(result == 0 || result == EOPNOTSUPP, "ibv_query_ece(3): 0, or EOPNOTSUPP from a device without");
-	ece = (struct ibv_ece){.vendor_id = 0xabcdef, .options = ~0u};
-	check(ibv_set_ece(qp, &ece) > 0, "ibv_set_ece(3): another vendor's options are refused");
+	if (result) {
+		ece.vendor_id = 0xabcdef;
+		is(ibv_set_ece(qp, &ece), result, "ibv_set_ece(3): EOPNOTSUPP too from a device without");
+		goto over;
+	}
+	check(ece.vendor_id && !ece.comp_mask, "ibv_query_ece(3): a vendor is named, and no field that doesn't exist");
+	offer = ece;
+	other = (struct ibv_ece){.vendor_id = offer.vendor_id ^ 1, .options = offer.options};
+	is(ibv_set_ece(qp, &other), EINVAL, "ibv_set_ece(3): another vendor's options are invalid: EINVAL");
+	other = (struct ibv_ece){.vendor_id = offer.vendor_id, .comp_mask = 1u << 31};
+	is(ibv_set_ece(qp, &other), EINVAL, "ibv_set_ece(3): a comp_mask with an unknown bit: EINVAL");
+	is(ibv_set_ece(qp, &ece), 0, "ibv_set_ece(3): what the QP offers is accepted");
+	check(!(ece.options & ~offer.options), "ibv_set_ece(3): options come back as they were accepted");
+	ece.options = 0;
+	is(ibv_set_ece(qp, &ece), 0, "ibv_set_ece(3): no options at all are accepted");
+	bring(qp, IBV_QPS_INIT, &PATH, 0);
+	MUST(ibv_query_ece(qp, &other));
+	is(other.options, 0, "ibv_query_ece(3): what was set is the QP's state");
+over:
 	MUST(ibv_destroy_qp(qp));
 }
 

@@ -228,7 +228,7 @@ impl<A: Clone> Qp<A> {
         let opcode = headers.bth.opcode;
         if opcode.service == Service::Cnp {
             self.counters.cnps += 1;
-            self.req.window.congested(now, self.mtu());
+            self.note_congestion(now);
             return;
         }
         if opcode.service != self.service || !has_extensions(headers) {
@@ -253,6 +253,11 @@ impl<A: Clone> Qp<A> {
             Service::Uc => self.handle_unacknowledged(headers, &payload, env),
             _ => self.handle_datagram(headers, &payload, env),
         }
+    }
+
+    /// The network says that it is full: less may be in flight.
+    pub fn note_congestion(&mut self, now: Instant) {
+        self.req.window.congested(now, self.mtu());
     }
 
     /// After a batch of packets: sends the one coalesced ACK (or the NAK) that is owed, and results of atomics before

@@ -105,8 +105,13 @@ impl Engine {
                     }
                     match Packet::parse(datagram.bytes) {
                         Ok(packet) => {
-                            if datagram.congestion_experienced() && packet.headers.bth.opcode != Opcode::CNP {
+                            let opcode = packet.headers.bth.opcode;
+                            if datagram.congestion_experienced() && opcode != Opcode::CNP {
                                 env.notify_congestion(proto.params().dest_qpn, now);
+                                if opcode.is_read_response() {
+                                    // How much of it is under way was this side's choice.
+                                    proto.note_congestion(now);
+                                }
                             }
                             env.handle(proto, now, &packet.headers, packet.payload.into(), &meta);
                         }

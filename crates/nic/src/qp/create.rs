@@ -104,6 +104,7 @@ impl Qp {
                     listing: Listing::No,
                     target: Shared::default(),
                     pacing: Pacing::default(),
+                    ece: None,
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),
                 inbox: Inbox::default(),

@@ -38,6 +38,8 @@ pub(crate) struct QpEnv<'a> {
     pub(super) target: &'a mut Shared,
     pub(super) now: Instant,
     pub(super) pacing: &'a mut Pacing,
+    /// Packets with data say that they are ECN-capable.
+    pub(super) ecn: bool,
 }
 
 impl<'a> QpEnv<'a> {

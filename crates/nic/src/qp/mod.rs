@@ -6,6 +6,7 @@
 mod attr;
 mod batch;
 mod create;
+pub mod ece;
 mod env;
 mod fabric;
 mod kept;
@@ -49,6 +50,8 @@ struct Inner {
     listing: Listing,
     target: target::Shared,
     pacing: Pacing,
+    /// Options agreed with the peer.
+    ece: Option<u32>,
 }
 
 /// A queue pair (ibv_create_qp(3)).

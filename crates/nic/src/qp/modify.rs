@@ -51,6 +51,7 @@ impl Qp {
             if to == QpState::Reset {
                 inner.attr = QpAttr::default();
                 inner.path = None;
+                inner.ece = None;
                 self.let_go(&mut inner);
             } else {
                 merge(&mut inner.attr, attr, bits);

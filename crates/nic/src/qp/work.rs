@@ -47,6 +47,7 @@ impl Qp {
             // It may have refused late, or the link wasn't the one that the peer has.
             self.fall_back_locked(inner);
         }
+        let ecn = inner.is_ecn_capable();
         let Inner { proto, path, listing, target, pacing, .. } = inner;
         let mut env = QpEnv {
             qp: self,
@@ -57,6 +58,7 @@ impl Qp {
             target,
             now,
             pacing,
+            ecn,
         };
         f(proto, &mut env);
         let more = proto.transmit(now, &mut env, BUDGET);

@@ -101,6 +101,13 @@ impl Dest {
         self.ttl
     }
 
+    /// The same path for packets that a network which is filling up shall mark: ECT(0) (RFC 3168).
+    pub(crate) fn ecn_capable(&self) -> Self {
+        let tos = self.tos & !3 | 2;
+        let (its_tos, _) = self.endpoint.sender_defaults(self.sender);
+        Self { tos, marked: (tos != its_tos, self.marked.1), ..self.clone() }
+    }
+
     /// Writes a packet's ICRC, for the IPv4 identification that it will have.
     pub(crate) fn seal(&self, packet: &mut [u8], id: u16) {
         super::batch::seal(packet, self, id);

@@ -222,6 +222,12 @@ impl XrcTarget {
         &self.qp
     }
 
+    /// The queue pair, if this process has created it.
+    #[must_use]
+    pub fn own_qp(&self) -> Option<&Arc<Qp>> {
+        self.remote.is_none().then_some(&self.qp)
+    }
+
     /// Asynchronous events that this handle's owner has to acknowledge.
     #[must_use]
     pub fn unacked_async(&self) -> &Unacked {

@@ -39,7 +39,7 @@ fn transfers_use_most_of_a_link_whatever_its_queue() {
             (100_000_000, 200_000, 1000, 1 << 20),
             (10_000_000, 20_000, 100, 1 << 20),
         ] {
-            let link = Link { bytes_per_second: rate, queue };
+            let link = Link { bytes_per_second: rate, queue, marks_from: u64::MAX };
             let (percent, p) = utilisation(op, link, Duration::from_micros(delay), window, 1024);
             let (a, b) = (p.a.qp.counters(), p.b.qp.counters());
             writeln!(
@@ -57,4 +57,18 @@ fn transfers_use_most_of_a_link_whatever_its_queue() {
         }
     }
     insta::assert_snapshot!(table);
+}
+
+#[test]
+fn marks_spare_a_link_from_losses_and_cost_no_throughput() {
+    for op in [SendOp::Write { va: THERE, rkey: ALL }, SendOp::Read { va: THERE, rkey: ALL }] {
+        let run = |marks_from| {
+            let link = Link { bytes_per_second: 1_000_000_000, queue: 300_000, marks_from };
+            utilisation(op, link, Duration::from_micros(20), 1 << 20, 1024)
+        };
+        let ((plain, without), (percent, with)) = (run(u64::MAX), run(100_000));
+        assert!(without.overflows > 100, "{op:?}: {}", without.overflows);
+        assert_eq!(with.overflows, 0, "{op:?}");
+        assert!(percent >= plain, "{op:?}: {percent} %, and {plain} % without marks");
+    }
 }

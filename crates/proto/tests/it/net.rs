@@ -5,7 +5,7 @@ use core::time::Duration;
 use ferroce_proto::{
     Access, Data, Instant, Placement, Qp, QpParams, QpState, SendOp, SendWr, Sge, UdTarget, WcStatus,
 };
-use ferroce_wire::Service;
+use ferroce_wire::{Bth, Headers, Opcode, Service};
 use std::collections::BTreeMap;
 
 /// SplitMix64: a seed gives the same network everywhere.
@@ -47,11 +47,13 @@ pub struct Faults {
 pub struct Link {
     pub bytes_per_second: u64,
     pub queue: u64,
+    /// With so many bytes in its queue it marks what comes (and the receiver tells the sender).
+    pub marks_from: u64,
 }
 
 impl Link {
     fn time_for(self, bytes: u64) -> Duration {
-        Duration::from_nanos(bytes * 1_000_000_000 / self.bytes_per_second)
+        Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.bytes_per_second)
     }
 }
 
@@ -76,7 +78,7 @@ pub struct Pair {
     pub faults: Faults,
     pub rng: Rng,
     /// Packets under way by time of arrival and number; `true` goes to `b`.
-    wire: BTreeMap<(Instant, u64), (bool, Frame)>,
+    wire: BTreeMap<(Instant, u64), (bool, Frame, bool)>,
     frames: u64,
     /// When the links towards `a` and `b` have sent what they were given.
     busy: [Instant; 2],
@@ -163,7 +165,7 @@ impl Pair {
         if filter.as_mut().is_some_and(|drops| drops(&frame)) || self.rng.per_mille(self.faults.loss) {
             return;
         }
-        let mut leaves = self.now;
+        let (mut leaves, mut marked) = (self.now, false);
         if let Some(link) = self.faults.link {
             let busy = self.busy[usize::from(to_b)].max(self.now);
             let bytes = frame.payload.len() as u64 + HEADERS;
@@ -171,6 +173,7 @@ impl Pair {
                 self.overflows += 1;
                 return;
             }
+            marked = busy.since(self.now) >= link.time_for(link.marks_from);
             leaves = busy.after(link.time_for(bytes));
             self.busy[usize::from(to_b)] = leaves;
         }
@@ -181,8 +184,18 @@ impl Pair {
                 arrives = arrives.after(self.faults.delay * (1 + self.rng.below(8) as u32));
             }
             self.frames += 1;
-            self.wire.insert((arrives, self.frames), (to_b, frame.clone()));
+            self.wire.insert((arrives, self.frames), (to_b, frame.clone(), marked));
         }
+    }
+
+    /// `b` (or `a`) has received a marked packet: it tells the sender, and heeds the mark of what it has asked for itself.
+    fn notify(&mut self, to_b: bool, response: bool) {
+        let (side, peer) = if to_b { (&mut self.b, 0x11) } else { (&mut self.a, 0x22) };
+        if response {
+            side.qp.note_congestion(self.now);
+        }
+        let headers = Headers::new(Bth { becn: true, ..Bth::new(Opcode::CNP, peer, 0) });
+        self.put_on_wire(!to_b, Frame { headers, payload: vec![0; 16] });
     }
 
     /// Lets both sides send what they can.
@@ -217,7 +230,10 @@ impl Pair {
         while let Some(entry) = self.wire.first_entry()
             && entry.key().0 <= self.now
         {
-            let (to_b, frame) = entry.remove();
+            let (to_b, frame, marked) = entry.remove();
+            if marked && frame.headers.bth.opcode.has_payload() {
+                self.notify(to_b, frame.headers.bth.opcode.is_read_response());
+            }
             let side = if to_b { &mut self.b } else { &mut self.a };
             side.qp.handle_packet(self.now, &frame.headers, &frame.payload[..], &mut side.host);
         }

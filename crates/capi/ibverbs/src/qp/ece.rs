@@ -1,29 +1,54 @@
 //! ibv_query_ece(3), ibv_set_ece(3), ibv_query_qp_data_in_order(3).
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
-use super::QpBlock;
+use ferroce_nic as nic;
+
+use super::{Kind, QpBlock};
 use crate::abi::*;
-use crate::call::{Refusal, entry, put};
+use crate::call::{Refusal, at_mut, entry, put};
 use crate::object::Headed;
 
-entry! {
-    /// There is nothing to agree on: no vendor, no options.
-    fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
-        // SAFETY: by the man page a queue pair and the caller's structure.
-        unsafe {
-            QpBlock::of(qp)?;
-            put(ece, "ece", ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 })?;
-        }
-        Err(Refusal::unsupported("enhanced connection establishment"))
+/// The queue pair, if it has a connection of its own to agree about.
+fn connected(block: &QpBlock) -> Option<&Arc<nic::Qp>> {
+    match &block.kind {
+        Kind::Transport(nic) => Some(nic),
+        Kind::Target(target) => target.own_qp(),
+        Kind::Raw(_) => None,
     }
 }
 
 entry! {
-    fn ibv_set_ece(qp: *mut ibv_qp, _ece: *mut ibv_ece) -> errno {
-        // SAFETY: by the man page a queue pair.
-        unsafe { QpBlock::of(qp) }?;
-        Err(Refusal::unsupported("enhanced connection establishment"))
+    /// What the queue pair offers; once options have been set, those in force.
+    fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
+        // SAFETY: by the man page a queue pair and the caller's structure.
+        unsafe {
+            let options = connected(QpBlock::of(qp)?).map_or(0, |nic| nic.ece_options());
+            put(ece, "ece", ibv_ece { vendor_id: nic::VENDOR_ID, options, comp_mask: 0 })
+        }
+    }
+}
+
+entry! {
+    /// Options that the queue pair doesn't have are taken off, and what is left is told. A vendor of 0 is a peer without
+    /// options, which librdmacm takes EOPNOTSUPP for.
+    fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
+        // SAFETY: by the man page a queue pair and the caller's structure.
+        let (block, ece) = unsafe { (QpBlock::of(qp)?, at_mut(ece, "ece")?) };
+        match ece.vendor_id {
+            nic::VENDOR_ID => {}
+            0 => return Err(Refusal::unsupported("options of no vendor")),
+            other => return Err(Refusal::invalid(format!("options of vendor {other:#x}"))),
+        }
+        if ece.comp_mask != 0 {
+            return Err(Refusal::invalid(format!("comp_mask {:#x}: unknown bits", ece.comp_mask)));
+        }
+        ece.options = match connected(block) {
+            Some(nic) => nic.set_ece_options(ece.options)?,
+            None => 0,
+        };
+        Ok(())
     }
 }
 

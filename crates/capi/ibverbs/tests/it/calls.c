@@ -377,7 +377,7 @@ static void what_is_not_there_says_eopnotsupp(void)
 	struct ibv_qp_init_attr_ex qp_ex = {.qp_type = IBV_QPT_RC};
 	struct ibv_flow_action_esp_attr action = {};
 	struct ibv_modify_cq_attr unknown = {.attr_mask = 1 << 1};
-	struct ibv_ece ece;
+	struct ibv_ece ece = {.options = 1};
 	struct ibv_sge sge = {};
 
 	open_first();
@@ -398,7 +398,6 @@ static void what_is_not_there_says_eopnotsupp(void)
 	CHECK(ibv_create_qp_ex(context, &qp_ex));
 	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT + 1, 0, &sge, 1) == EOPNOTSUPP);
 	CHECK(ibv_modify_cq(p.cq, &unknown) == EOPNOTSUPP);
-	CHECK(ibv_query_ece(p.a, &ece) == EOPNOTSUPP && ece.vendor_id == 0);
 	CHECK(ibv_set_ece(p.a, &ece) == EOPNOTSUPP);
 	CHECK(ibv_query_qp_data_in_order(p.a, IBV_WR_RDMA_WRITE, 0) == 0);
 	CHECK(ibv_fork_init() == 0 && ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);

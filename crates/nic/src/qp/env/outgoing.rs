@@ -61,6 +61,13 @@ impl QpEnv<'_> {
                         self.pacing.ask(share, self.now, len)?;
                     }
                 }
+                let marked;
+                let dest = if self.ecn && headers.bth.opcode.has_payload() {
+                    marked = dest.ecn_capable();
+                    &marked
+                } else {
+                    dest
+                };
                 match batch.packet(dest, headers, len, |buf| fill(by, ahead, source, buf)) {
                     Err(PushError::Fill(error)) => Err(error),
                     Err(error) => {

@@ -1,0 +1,49 @@
+//! Enhanced connection establishment (ibv_query_ece(3), ibv_set_ece(3)): what two QPs may agree to beyond the
+//! specification. What one names and the other names too is in force; nothing of it is taken for granted.
+
+use super::{Inner, Path, Qp};
+use crate::error::{Result, invalid};
+use ferroce_proto::QpState;
+use ferroce_wire::Service;
+
+/// Packets with data say that they are ECN-capable (RFC 3168): a network that is filling up marks them instead of dropping
+/// them, and what is marked slows the sender down.
+pub const ECN: u32 = 1;
+
+impl Qp {
+    /// What is in force, once that has been set; before, what the QP has to offer.
+    #[must_use]
+    pub fn ece_options(&self) -> u32 {
+        self.inner.lock().ece.unwrap_or(self.offered())
+    }
+
+    /// Puts those of `options` in force that the QP has, and says which these are. Going back to RESET undoes it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) once the QP sends.
+    pub fn set_ece_options(&self, options: u32) -> Result<u32> {
+        let mut inner = self.inner.lock();
+        let state = inner.proto.state();
+        if !matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) || self.is_inherited() {
+            return invalid!("options of a connection in state {state:?}: before RTS");
+        }
+        let accepted = options & self.offered();
+        inner.ece = Some(accepted);
+        Ok(accepted)
+    }
+
+    /// Only a sender that learns of marks from acknowledgements' round trips can follow them.
+    fn offered(&self) -> u32 {
+        match self.service {
+            Service::Rc | Service::Xrc => ECN,
+            _ => 0,
+        }
+    }
+}
+
+impl Inner {
+    /// Packets with data are to be marked as ECN-capable.
+    pub(super) fn is_ecn_capable(&self) -> bool {
+        self.ece.is_some_and(|options| options & ECN != 0) && matches!(self.path, Some(Path::Udp { .. }))
+    }
+}
