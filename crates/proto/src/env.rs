@@ -1,7 +1,8 @@
 //! What the transport needs of the world around one queue pair.
 
 use crate::{
-    AtomicOp, BindMw, Completion, Instant, Placement, QpEvent, RecvWqe, SendWr, Sge, SrqPlace, WcStatus,
+    AtomicOp, BindMw, Completion, DelegateError, Instant, Placement, QpEvent, RecvWqe, SendWr, Sge, SrqPlace,
+    WcStatus,
 };
 use ferroce_wire::Headers;
 
@@ -164,10 +165,18 @@ pub trait Env {
     /// (annex A14).
     fn select_srq(&mut self, srqn: u32) -> SrqPlace;
 
-    /// Has the process that has the selected SRQ execute a request; what comes of it, [`crate::Qp::executed`] is told.
-    /// False when that process can't be reached.
-    fn delegate(&mut self, _headers: &Headers, _payload: &Self::Payload<'_>) -> bool {
-        false
+    /// Has the process that has the selected SRQ execute a request of a run ([`crate::Qp::execute_for`]), after those that
+    /// it was given before; what comes of it, [`crate::Qp::executed`] is told in the same order.
+    ///
+    /// # Errors
+    /// See [`DelegateError`]; the request wasn't given away then.
+    fn delegate(
+        &mut self,
+        _headers: &Headers,
+        _payload: &Self::Payload<'_>,
+        _run: u32,
+    ) -> Result<(), DelegateError> {
+        Err(DelegateError::Gone)
     }
 
     /// Takes the next receive work request from the RQ or SRQ. It is gone from there: the transport completes it, or

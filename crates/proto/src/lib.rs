@@ -28,7 +28,7 @@ mod ud;
 mod window;
 
 pub use counters::Counters;
-pub use elsewhere::{Executed, SrqPlace};
+pub use elsewhere::{DelegateError, Executed, SrqPlace};
 pub use env::{Env, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError, Violation};
 pub use pace::{Pace, Portion};
 pub use qp::{MAX_MESSAGE, Qp};

@@ -77,10 +77,12 @@ pub(crate) struct Responder {
     /// The receive taken for the message in progress (UC keeps it when the message is lost).
     pub(crate) held: Option<RecvWqe>,
     /// The SRQ of the message in progress (XRC).
-    srqn: Option<u32>,
-    pub(crate) delegated: Option<Delegated>,
+    pub(crate) srqn: Option<u32>,
+    pub(crate) delegated: Delegated,
+    /// What executes another process's requests: the run that it has ended by a refusal.
+    pub(crate) ended_run: Option<u32>,
     /// A NAK for the expected PSN has been sent: the highest PSN that has been seen beyond the gap since.
-    gap: Option<u64>,
+    pub(crate) gap: Option<u64>,
     /// [`QpEvent::CommunicationEstablished`] was raised.
     pub(crate) established: bool,
 }
@@ -115,17 +117,20 @@ impl<A: Clone> Qp<A> {
         env: &mut E,
     ) {
         self.note_established(env);
-        if self.is_delegating() {
-            // Its turn comes later: the caller keeps it, or it is sent again.
-            return;
-        }
-        let number = psn::extend(self.resp.expected, headers.bth.psn);
-        if number > self.resp.expected {
+        let next = self.next_request();
+        let number = psn::extend(next, headers.bth.psn);
+        if number > next {
             self.note_gap(number, headers.bth.ack_request);
             return;
         }
-        if number < self.resp.expected {
-            self.handle_duplicate(number, headers);
+        if number < next {
+            if !self.is_under_way(number, headers.bth.ack_request) {
+                self.handle_duplicate(number, headers);
+            }
+            return;
+        }
+        if self.is_delegating() && !self.can_follow(headers) {
+            // Its turn comes later: the caller keeps it, or it is sent again.
             return;
         }
         match self.execute_request(headers, payload, env) {
@@ -133,10 +138,11 @@ impl<A: Clone> Qp<A> {
             Err(Refusal::Elsewhere) => {}
             Err(Refusal::NotReady) => self.not_ready_for(number),
             Err(Refusal::Lost) => {
-                self.counters.seq_naks_sent += 1;
                 self.resp.gap = Some(number);
-                self.answers.owe_nak(Syndrome::Nak(NakCode::PsnSequenceError), number);
+                self.owe_sequence_nak();
             }
+            // The end of those before it is told first.
+            Err(_) if self.is_delegating() => {}
             Err(refusal) => self.refuse(refusal, number, env),
         }
     }
@@ -171,6 +177,11 @@ impl<A: Clone> Qp<A> {
             Some(_) if !ack_request => return,
             gap => *gap = Some(number),
         }
+        self.owe_sequence_nak();
+    }
+
+    /// Everything before the expected packet is done, and it hasn't come.
+    pub(crate) fn send_sequence_nak(&mut self) {
         self.counters.seq_naks_sent += 1;
         self.answers.owe_nak(Syndrome::Nak(NakCode::PsnSequenceError), self.resp.expected);
     }
@@ -208,6 +219,10 @@ impl<A: Clone> Qp<A> {
         let place = self.select_srq(headers.xrc_srqn, env)?;
         if place == SrqPlace::Elsewhere && opcode.operation != Operation::ReadRequest {
             return Err(self.delegate(headers, payload, env));
+        }
+        if self.is_delegating() {
+            // This is for the caller to see to.
+            return Err(Refusal::Elsewhere);
         }
         if opcode.is_send() {
             self.execute_send(headers, payload, env)?;
@@ -248,8 +263,7 @@ impl<A: Clone> Qp<A> {
         env: &mut E,
     ) -> Result<SrqPlace, Refusal> {
         let Some(number) = srqn else { return Ok(SrqPlace::Here) };
-        let under_way = self.resp.message != Message::None || self.resp.held.is_some();
-        if under_way && srqn != self.resp.srqn {
+        if self.is_midway() && srqn != self.resp.srqn {
             return Err(Refusal::Invalid);
         }
         let place = env.select_srq(number);

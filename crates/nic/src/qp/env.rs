@@ -18,8 +18,9 @@ use crate::mem::{KeyUser, MrTable, atomic, copy, persist};
 use crate::packet::{Grh, PacketMeta};
 use crate::shm;
 use ferroce_proto::{
-    AtomicOp, BindMw, Completion, Env, Instant, Payload, PlaceError, Placement, QpEvent, QpState, RecvWqe,
-    RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TransmitError, Violation, WcOpcode, WcStatus,
+    AtomicOp, BindMw, Completion, DelegateError, Env, Instant, Payload, PlaceError, Placement, QpEvent,
+    QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TransmitError, Violation,
+    WcOpcode, WcStatus,
 };
 use ferroce_wire::Headers;
 use std::sync::Arc;
@@ -111,8 +112,13 @@ impl Env for QpEnv<'_> {
         self.place_of(srqn)
     }
 
-    fn delegate(&mut self, headers: &Headers, payload: &RxPayload<'_>) -> bool {
-        self.give_away(headers, payload)
+    fn delegate(
+        &mut self,
+        headers: &Headers,
+        payload: &RxPayload<'_>,
+        run: u32,
+    ) -> Result<(), DelegateError> {
+        self.give_away(headers, payload, run)
     }
 
     fn next_recv(&mut self) -> Option<RecvWqe> {

@@ -1,25 +1,28 @@
 //! Requests of an XRC target that another process executes, and those that wait meanwhile.
 
-use super::target::Kept;
+use super::target::{Away, Kept, Shared};
 use super::{Qp, QpEnv, RxPayload};
 use crate::ah::Ah;
 use crate::engine::Work;
 use crate::mem::KeyUser;
 use crate::packet::PacketMeta;
 use crate::rendezvous::slot_of;
-use crate::xrc::{DomainFile, Hello, Range, Reached};
-use ferroce_proto::{Access, Instant, Payload, QpState, RemoteError, SrqPlace, TransmitError};
+use crate::xrc::{DomainFile, Hello, Range, Reached, Unreached};
+use ferroce_proto::{Access, DelegateError, Instant, Payload, QpState, RemoteError, SrqPlace, TransmitError};
 use ferroce_wire::Headers;
 use std::sync::Arc;
 
 /// Packets that wait, at most, and their bytes. What is beyond is as good as lost.
-const MAX_KEPT: usize = 1024;
+const MAX_KEPT: usize = 8192;
 const MAX_KEPT_BYTES: usize = 16 << 20;
+/// Packets that another process has at a time, and their bytes: they fit into a socket's usual buffer.
+const MAX_AWAY: usize = 64;
+const MAX_AWAY_BYTES: usize = 128 << 10;
 
 type Proto = ferroce_proto::Qp<Arc<Ah>>;
 
 impl QpEnv<'_> {
-    /// Must a request wait, for another one or until its SRQ's process is reached? Then it is kept.
+    /// Must a request wait, for others or until its SRQ's process is reached? Then it is kept.
     pub(super) fn keeps(
         &mut self,
         proto: &Proto,
@@ -27,18 +30,33 @@ impl QpEnv<'_> {
         payload: &RxPayload<'_>,
         meta: &PacketMeta,
     ) -> bool {
-        let behind = proto.is_delegating() || !self.target.kept.is_empty();
+        let behind = !self.target.kept.is_empty() || !self.may_go(proto, headers, payload.len());
         if !behind && !self.must_reach(proto, headers) {
             return false;
         }
-        let bytes: usize = self.target.kept.iter().map(|kept| kept.payload.len()).sum();
-        if self.target.kept.len() < MAX_KEPT && bytes + payload.len() <= MAX_KEPT_BYTES {
+        let bytes = self.target.kept_bytes + payload.len();
+        if self.target.kept.len() < MAX_KEPT && bytes <= MAX_KEPT_BYTES {
             let mut copy = vec![0; payload.len()];
             if payload.copy(&mut copy).is_ok() {
+                self.target.kept_bytes = bytes;
                 self.target.kept.push_back(Kept { headers: *headers, payload: copy, meta: *meta });
             }
         }
         true
+    }
+
+    /// Can a request be executed, here or elsewhere, although others are under way?
+    fn may_go(&self, proto: &Proto, headers: &Headers, len: usize) -> bool {
+        let away = &self.target.away;
+        if away.lens.is_empty() {
+            return !proto.is_delegating();
+        }
+        let slot = headers.xrc_srqn.map(slot_of);
+        let same = |reached: &Reached| reached.number() == away.connection && Some(reached.slot) == slot;
+        away.lens.len() < MAX_AWAY
+            && away.bytes + len <= MAX_AWAY_BYTES
+            && proto.can_follow(headers)
+            && self.target.reached.iter().any(same)
     }
 
     /// Does a request name an SRQ of a process that isn't reached yet? It will be, when the QP isn't locked any more.
@@ -58,13 +76,13 @@ impl QpEnv<'_> {
 
     /// Gives the transport what has waited.
     pub(crate) fn handle_kept(&mut self, proto: &mut Proto, now: Instant) {
-        while !proto.is_delegating()
-            && let Some(kept) = self.target.kept.pop_front()
-        {
-            if self.must_reach(proto, &kept.headers) {
+        while let Some(kept) = self.target.kept.pop_front() {
+            let waits = !self.may_go(proto, &kept.headers, kept.payload.len());
+            if waits || self.must_reach(proto, &kept.headers) {
                 self.target.kept.push_front(kept);
                 return;
             }
+            self.target.kept_bytes -= kept.payload.len();
             self.meta = Some(kept.meta);
             proto.handle_packet(now, &kept.headers, kept.payload.as_slice().into(), self);
             self.meta = None;
@@ -87,11 +105,31 @@ impl QpEnv<'_> {
         SrqPlace::Nowhere
     }
 
-    pub(super) fn give_away(&mut self, headers: &Headers, payload: &RxPayload<'_>) -> bool {
-        let slot = self.target.elsewhere.map(slot_of);
-        let reached = self.target.reached.iter().find(|reached| Some(reached.slot) == slot);
-        self.target.given_to = reached.map(Reached::number);
-        reached.is_some_and(|reached| reached.execute(headers, payload))
+    pub(super) fn give_away(
+        &mut self,
+        headers: &Headers,
+        payload: &RxPayload<'_>,
+        run: u32,
+    ) -> Result<(), DelegateError> {
+        let Shared { reached, elsewhere, away, .. } = &mut *self.target;
+        let slot = elsewhere.map(slot_of);
+        let reached = reached.iter().find(|reached| Some(reached.slot) == slot).ok_or(DelegateError::Gone)?;
+        reached.execute(headers, payload, run)?;
+        away.connection = reached.number();
+        away.lens.push_back(payload.len());
+        away.bytes += payload.len();
+        Ok(())
+    }
+
+    /// So many requests have come back from a connection, or fewer: returns how many.
+    pub(crate) fn came_back(&mut self, number: u64, count: u32) -> usize {
+        let away = &mut self.target.away;
+        if away.connection != number {
+            return 0;
+        }
+        let count = away.lens.len().min(count as usize);
+        away.bytes -= away.lens.drain(..count).sum::<usize>();
+        count
     }
 
     /// The bytes of a READ response that are in another process's memory; blocked until they have come.
@@ -126,7 +164,11 @@ impl QpEnv<'_> {
         if place.is_some_and(|slot| self.target.reached.iter().all(|reached| reached.slot != slot)) {
             self.fetched(Err(RemoteError::Operational));
         }
-        self.target.given_to == Some(number)
+        let given = self.target.away.connection == number;
+        if given {
+            self.target.away = Away::default();
+        }
+        given
     }
 }
 
@@ -140,8 +182,10 @@ impl Qp {
         let now = crate::clock::now();
         self.work(work, now, |proto, env| {
             match reached {
-                Some(reached) => env.target.reached.push(reached),
-                None => env.target.tried = Some(slot),
+                Ok(reached) => env.target.reached.push(reached),
+                Err(Unreached::No) => env.target.tried = Some(slot),
+                // What waits comes again, and then it is asked again.
+                Err(Unreached::Silent) => env.target.forget_kept(),
             }
             env.handle_kept(proto, now);
             env.target.tried = None;
@@ -191,7 +235,8 @@ impl Qp {
 
     /// Forgets what waits and lets other processes go: the QP goes back to RESET, or away.
     pub(super) fn let_go(&self, inner: &mut super::Inner) {
-        inner.target.kept.clear();
+        inner.target.forget_kept();
+        inner.target.away = Away::default();
         (inner.target.fetching, inner.target.fetched) = (None, None);
         for reached in inner.target.reached.drain(..) {
             self.engine.elsewhere().let_go(&reached);

@@ -30,15 +30,26 @@ pub(super) struct Shared {
     pub(super) elsewhere: Option<u32>,
     /// Connections to processes with SRQs of the domain.
     pub(super) reached: Vec<Reached>,
-    /// The connection that a request was given to last.
-    pub(super) given_to: Option<u64>,
+    /// Requests that another process has been given and hasn't answered.
+    pub(super) away: Away,
     /// A slot whose process couldn't be reached just now.
     pub(super) tried: Option<u16>,
-    /// Requests that wait for the one that is being executed elsewhere.
+    /// Requests that wait for those that are being executed elsewhere.
     pub(super) kept: VecDeque<Kept>,
+    pub(super) kept_bytes: usize,
     /// What was asked of another process's memory, and what has come.
     pub(super) fetching: Option<Range>,
     pub(super) fetched: Option<(Range, Result<Vec<u8>, RemoteError>)>,
+}
+
+/// Requests that are on their way to another process and back.
+#[derive(Default)]
+pub(super) struct Away {
+    /// The connection that they were given to.
+    pub(super) connection: u64,
+    /// The bytes of each, oldest first.
+    pub(super) lens: VecDeque<usize>,
+    pub(super) bytes: usize,
 }
 
 /// A packet that waits.
@@ -57,6 +68,11 @@ impl Shared {
         for guest in &self.guests {
             tell(guest, event(0));
         }
+    }
+
+    pub(super) fn forget_kept(&mut self) {
+        self.kept.clear();
+        self.kept_bytes = 0;
     }
 
     fn close_if_left(&mut self) -> bool {

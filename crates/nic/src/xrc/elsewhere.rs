@@ -1,27 +1,29 @@
 //! SRQs of other processes. A target gives requests that name one to the process that has it, over a connection to that
-//! process's slot, one at a time, and answers the initiator itself. The connection's end is the other's end: a process
+//! process's slot, and answers the initiator itself as the results come. The connection's end is the other's end: a process
 //! that dies or lets go of the QP closes it.
 //!
 //! In here: both ends of such connections. The background thread reads them.
 
-use super::guest::{self, Guest, Jobs, MAX_GUESTS};
+use super::Domain;
+use super::guest::{Guest, Jobs, MAX_GUESTS};
 use super::handle_message;
-use super::message::{self, Answer, Hello, Range, Request};
+use super::message::{self, Answer, Range};
 use super::remote::Remote;
-use super::{Domain, XrcTarget};
+use super::serve::end_service;
 use crate::clock;
-use crate::engine::{self, Engine};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::events::AsyncEvent;
-use crate::mem::{MrTable, copy};
 use crate::qp::Qp;
 use crate::rendezvous::{handover, slot_of};
 use crate::shm::MAX_PAYLOAD;
 use crate::sys::{self, EngineFd};
-use ferroce_proto::{Executed, Payload, RemoteAccess, RemoteError};
+use crate::udp::large_buffer;
+use ferroce_proto::{DelegateError, Executed, Payload};
 use ferroce_wire::{Headers, NakCode};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -31,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// No message is longer.
 const LONGEST: usize = MAX_PAYLOAD + 256;
 /// Messages of one connection in a row.
-const TURN: usize = 16;
+pub(super) const TURN: usize = 32;
 
 /// The connections of a process.
 #[derive(Debug)]
@@ -84,16 +86,54 @@ impl Reached {
         self.number
     }
 
-    /// Gives a request away; false when the other process is gone.
-    pub(crate) fn execute(&self, headers: &Headers, payload: &impl Payload) -> bool {
-        let Some((mut bytes, at)) = message::execute(headers, payload.len()) else { return false };
-        payload.copy(&mut bytes[at..]).is_ok() && send(&self.connection, &mut bytes)
+    /// Gives a request away.
+    ///
+    /// # Errors
+    /// [`DelegateError::Full`] when the connection takes no more, or the payload can't be had.
+    pub(crate) fn execute(
+        &self,
+        headers: &Headers,
+        payload: &impl Payload,
+        run: u32,
+    ) -> std::result::Result<(), DelegateError> {
+        let Some((mut bytes, at)) = message::execute(headers, payload.len(), run) else {
+            return Err(DelegateError::Gone);
+        };
+        payload.copy(&mut bytes[at..]).map_err(|_| DelegateError::Full)?;
+        handover::send_with(self.connection.raw(), &mut bytes, &[]).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => DelegateError::Full,
+                _ => DelegateError::Gone,
+            }
+        })
     }
 
     /// Asks for bytes of the other process's memory.
     pub(crate) fn fetch(&self, range: &Range) -> bool {
         send(&self.connection, &mut message::fetch(range))
     }
+}
+
+/// The bytes of the next message; `Some(None)` when there is none, `None` when there will be none.
+pub(super) fn receive(connection: &EngineFd, bytes: &mut [u8]) -> Option<Option<usize>> {
+    loop {
+        return match handover::receive(connection.raw(), bytes) {
+            Ok((len, _)) if len > 0 => Some(Some(len)),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Some(None),
+            // Said once when the other end was closed with something unread: what it has sent is still there.
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => continue,
+            _ => None,
+        };
+    }
+}
+
+/// Why a process with SRQs isn't reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unreached {
+    /// There is none, or it has no such SRQ.
+    No,
+    /// It doesn't answer, and may do so later.
+    Silent,
 }
 
 pub(super) fn send(connection: &EngineFd, bytes: &mut [u8]) -> bool {
@@ -156,45 +196,6 @@ impl Elsewhere {
     }
 }
 
-/// Another process asks for the execution of its target's requests, or for a handle of a target.
-pub(crate) fn greet(connection: EngineFd, bytes: &[u8]) {
-    if handover::framed(bytes) == Some(handover::KIND_TARGET) {
-        return guest::admit(connection, bytes);
-    }
-    let served = Hello::parse(bytes).ok_or(()).and_then(|hello| serve(&hello));
-    let (Ok(qp), Some(engine)) = (served, engine::current()) else {
-        // Who is gone needs no answer.
-        let _ = handover::send_with(connection.raw(), &mut handover::frame(handover::REFUSED), &[]);
-        return;
-    };
-    let connection = Arc::new(connection);
-    if engine.elsewhere().add(End::Serving(qp.clone(), connection.clone())).is_some() {
-        send(&connection, &mut handover::frame(handover::GRANTED));
-    } else {
-        end_service(&qp);
-    }
-}
-
-/// What executes the requests: a target with the other's number, which nobody finds.
-fn serve(hello: &Hello) -> std::result::Result<Arc<Qp>, ()> {
-    let engine = engine::current().ok_or(())?;
-    let srq = engine.srq(hello.srqn).ok_or(())?;
-    let xrcd = srq.xrcd().ok_or(())?;
-    if xrcd.domain().file.as_ref() != Some(&hello.file) || hello.path_mtu == 0 {
-        return Err(());
-    }
-    let (pd, init) = XrcTarget::parts(xrcd.context()).map_err(drop)?;
-    let qp = Qp::create_proxy(&pd, init, xrcd.domain().clone(), hello.qpn).map_err(drop)?;
-    qp.run_as_proxy(hello.dest_qpn, hello.path_mtu, hello.access);
-    Ok(qp)
-}
-
-fn end_service(qp: &Arc<Qp>) {
-    // The receive of a message in progress is flushed.
-    qp.fail_proxy();
-    destroy(qp);
-}
-
 /// Ends a target whose last handle has gone.
 pub(super) fn destroy(qp: &Arc<Qp>) {
     if let Err(error) = qp.destroy_target() {
@@ -204,106 +205,106 @@ pub(super) fn destroy(qp: &Arc<Qp>) {
 
 impl Engine {
     /// Connects a target with the process that has an SRQ. May take a tenth of a second when that process doesn't answer.
-    pub(crate) fn reach(&'static self, qp: &Arc<Qp>, domain: &Domain, srqn: u32) -> Option<Reached> {
-        let file = domain.file.clone()?;
+    ///
+    /// # Errors
+    /// See [`Unreached`].
+    pub(crate) fn reach(
+        &'static self,
+        qp: &Arc<Qp>,
+        domain: &Domain,
+        srqn: u32,
+    ) -> std::result::Result<Reached, Unreached> {
+        let file = domain.file.clone().ok_or(Unreached::No)?;
         let slot = slot_of(srqn);
-        let connection = self.dial(slot)?;
         let mut hello = qp.hello(srqn, file).to_bytes();
-        handover::send_with(connection.raw(), &mut hello, &[]).ok()?;
         let deadline = Instant::now() + PATIENCE;
+        let connection = loop {
+            let connection = self.dial(slot).ok_or(Unreached::No)?;
+            match self.say_hello(&connection, &mut hello, deadline) {
+                Some(handover::GRANTED) => break connection,
+                Some(_) => return Err(Unreached::No),
+                // Who is slow to say what it wants is cut off: then once more.
+                None if Instant::now() < deadline => sys::pause(Duration::from_millis(1)),
+                None => {
+                    tracing::debug!(slot, "the process with a shared receive queue doesn't answer");
+                    return Err(Unreached::Silent);
+                }
+            }
+        };
+        large_buffer(connection.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+        let connection = Arc::new(connection);
+        let asking = End::Asking(Arc::downgrade(qp), connection.clone());
+        let number = self.elsewhere().add(asking).ok_or(Unreached::Silent)?;
+        Ok(Reached { slot, number, connection })
+    }
+
+    /// The answer to a first message.
+    fn say_hello(&self, connection: &EngineFd, hello: &mut [u8], deadline: Instant) -> Option<u8> {
+        handover::send_with(connection.raw(), hello, &[]).ok()?;
         while !sys::wait_for(connection.raw(), libc::POLLIN, Duration::from_millis(2)) {
             if Instant::now() > deadline {
-                tracing::debug!(slot, "the process with a shared receive queue doesn't answer");
                 return None;
             }
             self.answer_requests();
         }
         let mut answer = [0; 16];
         let (len, _) = handover::receive(connection.raw(), &mut answer).ok()?;
-        if handover::framed(&answer[..len]) != Some(handover::GRANTED) {
-            return None;
-        }
-        let connection = Arc::new(connection);
-        let number = self.elsewhere().add(End::Asking(Arc::downgrade(qp), connection.clone()))?;
-        Some(Reached { slot, number, connection })
+        handover::framed(&answer[..len])
     }
 
     /// Reads what other processes say.
     pub(crate) fn attend_elsewhere(&'static self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
         let ready = sys::epoll_wait(self.elsewhere().poll_fd(), &mut events, Some(Duration::ZERO));
+        let mut bytes = Vec::new();
         for event in &events[..ready.unwrap_or(0)] {
             let number = event.u64;
             let end = self.elsewhere().ends.lock().by_number.get(&number).cloned();
             let Some(end) = end else { continue };
-            let mut bytes = vec![0; LONGEST];
-            for _ in 0..TURN {
-                let understood = match handover::receive(end.connection().raw(), &mut bytes) {
-                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
-                    Ok((len, _)) if len > 0 => self.take_message(&end, &bytes[..len]),
-                    _ => None,
-                };
-                if understood.is_none() {
-                    self.end(number);
-                    break;
-                }
+            bytes.resize(LONGEST, 0);
+            let understood = match &end {
+                End::Serving(qp, connection) => self.execute_for(qp, connection, &mut bytes),
+                _ => self.take_messages(number, &end, &mut bytes),
+            };
+            if understood.is_none() {
+                self.end(number);
             }
         }
     }
 
-    fn take_message(&'static self, end: &End, bytes: &[u8]) -> Option<()> {
-        match end {
-            End::Asking(qp, _) => {
-                let answer = message::parse_answer(bytes)?;
-                let qp = qp.upgrade()?;
-                match answer {
-                    Answer::Executed(executed) => self.executed(&qp, executed),
-                    Answer::Fetched(result) => self.with_work(|work| {
-                        let result = result.map(<[u8]>::to_vec);
-                        qp.work(work, clock::now(), |_, env| env.fetched(result));
-                    }),
-                }
+    /// `None` ends the connection.
+    fn take_messages(&'static self, number: u64, end: &End, bytes: &mut [u8]) -> Option<()> {
+        for _ in 0..TURN {
+            let Some(len) = receive(end.connection(), bytes)? else { break };
+            let bytes = &bytes[..len];
+            match end {
+                End::Asking(qp, _) => self.take_answer(number, &qp.upgrade()?, message::parse_answer(bytes)?),
+                End::Guest(guest) => guest.take_message(self, bytes)?,
+                End::Remote(remote, _) => remote.upgrade()?.take_message(bytes)?,
+                End::Serving(..) => return None,
             }
-            End::Guest(guest) => guest.take_message(self, bytes)?,
-            End::Remote(remote, _) => remote.upgrade()?.take_message(bytes)?,
-            End::Serving(qp, connection) => match message::parse_request(bytes)? {
-                Request::Execute(headers, payload) => self.with_work(|work| {
-                    qp.work(work, clock::now(), |proto, env| {
-                        let executed = proto.execute_for(&headers, &payload.into(), env);
-                        // Before the completion is published: the program may end after it.
-                        send(connection, &mut message::executed(executed));
-                    });
-                }),
-                Request::Fetch(range) => {
-                    send(connection, &mut message::fetched(self.read_for(qp, &range)));
-                }
-            },
         }
         Some(())
     }
 
-    fn executed(&'static self, qp: &Arc<Qp>, executed: Executed) {
+    fn take_answer(&'static self, number: u64, qp: &Arc<Qp>, answer: Answer<'_>) {
         self.with_work(|work| {
-            qp.work(work, clock::now(), |proto, env| {
-                proto.executed(executed, env);
-                env.handle_kept(proto, clock::now());
+            let now = clock::now();
+            qp.work(work, now, |proto, env| {
+                match answer {
+                    Answer::Executed(executed, count) => {
+                        for _ in 0..env.came_back(number, count) {
+                            proto.executed(executed, env);
+                        }
+                    }
+                    Answer::Dropped(count) => {
+                        env.came_back(number, count);
+                    }
+                    Answer::Fetched(result) => env.fetched(result.map(<[u8]>::to_vec)),
+                }
+                env.handle_kept(proto, now);
             });
         });
-    }
-
-    /// Bytes of this process's memory for another's READ response.
-    fn read_for(&self, qp: &Qp, range: &Range) -> std::result::Result<Vec<u8>, RemoteError> {
-        let srq = self.srq(range.srqn).filter(|srq| srq.xrcd().is_some_and(|d| qp.is_target_of(d.domain())));
-        let srq = srq.ok_or(RemoteError::Access)?;
-        if range.len as usize > MAX_PAYLOAD {
-            return Err(RemoteError::Access);
-        }
-        let mut bytes = vec![0; range.len as usize];
-        let (user, len) = (qp.user_of(&srq), u64::from(range.len));
-        MrTable::global().remote(user, range.rkey, range.va, len, RemoteAccess::Read, |addr| {
-            copy::read(addr, &mut bytes)
-        })?;
-        Ok(bytes)
     }
 
     /// The other process has gone, or let go.

@@ -8,10 +8,11 @@ use ferroce_wire::{Headers, NakCode, Syndrome};
 /// Bytes of device name, with zeros behind.
 pub(super) const NAME: usize = 64;
 const HELLO: usize = 8 + 16 + 4 + 16 + NAME;
-/// What every later message begins with: kind and status.
+/// What every later message begins with: kind, status, two bytes that are zero, and a number: of a run, or of requests.
 const FRONT: usize = 8;
 const EXECUTE: u8 = 1;
 const FETCH: u8 = 2;
+const DROPPED: u8 = 3;
 
 impl DomainFile {
     /// Writes inode and device's name.
@@ -94,15 +95,21 @@ pub(crate) struct Range {
 /// What a target's process asks for.
 #[derive(Debug)]
 pub(super) enum Request<'a> {
-    Execute(Headers, &'a [u8]),
+    /// The run that it belongs to, and the packet.
+    Execute(u32, Headers, &'a [u8]),
     Fetch(Range),
 }
 
+fn front(kind: u8, status: u8, number: u32) -> [u8; FRONT] {
+    let [n0, n1, n2, n3] = number.to_ne_bytes();
+    [kind, status, 0, 0, n0, n1, n2, n3]
+}
+
 /// A request with `payload` bytes behind it, which are still zeros, and where they begin.
-pub(super) fn execute(headers: &Headers, payload: usize) -> Option<(Vec<u8>, usize)> {
+pub(super) fn execute(headers: &Headers, payload: usize, run: u32) -> Option<(Vec<u8>, usize)> {
     let at = FRONT + headers.len();
     let mut bytes = vec![0; at + payload];
-    bytes[0] = EXECUTE;
+    bytes[..FRONT].copy_from_slice(&front(EXECUTE, 0, run));
     headers.emit(&mut bytes[FRONT..at]).ok()?;
     Some((bytes, at))
 }
@@ -117,13 +124,18 @@ pub(super) fn fetch(range: &Range) -> [u8; FRONT + 24] {
     bytes
 }
 
+fn number_of(front: &[u8; FRONT]) -> u32 {
+    let [.., n0, n1, n2, n3] = *front;
+    u32::from_ne_bytes([n0, n1, n2, n3])
+}
+
 pub(super) fn parse_request(bytes: &[u8]) -> Option<Request<'_>> {
     let (front, rest) = bytes.split_first_chunk::<FRONT>()?;
     match front[0] {
         EXECUTE => {
             let (headers, len) = Headers::parse(rest).ok()?;
             headers.xrc_srqn?;
-            Some(Request::Execute(headers, &rest[len..]))
+            Some(Request::Execute(number_of(front), headers, &rest[len..]))
         }
         FETCH => {
             let short = |at: usize| Some(u32::from_ne_bytes(*rest.get(at..)?.first_chunk()?));
@@ -137,21 +149,59 @@ pub(super) fn parse_request(bytes: &[u8]) -> Option<Request<'_>> {
 /// What the SRQ's process answers.
 #[derive(Debug)]
 pub(super) enum Answer<'a> {
-    Executed(Executed),
+    /// What became of so many requests.
+    Executed(Executed, u32),
+    /// So many requests of a run that has ended weren't looked at.
+    Dropped(u32),
     Fetched(Result<&'a [u8], RemoteError>),
 }
 
+/// What becomes of requests, in the order in which they have come: as few answers as possible.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes {
+    /// Without values of atomics.
+    done: u32,
+    dropped: u32,
+}
+
+impl Outcomes {
+    /// One more request. `None` when it wasn't looked at. `send` is given what can be answered now.
+    pub(super) fn add(&mut self, executed: Option<Executed>, send: impl FnMut(&mut [u8])) {
+        match executed {
+            Some(Executed::Done { original: 0 }) if self.dropped == 0 => self.done += 1,
+            None if self.done == 0 => self.dropped += 1,
+            _ => self.tell(executed, send),
+        }
+    }
+
+    fn tell(&mut self, executed: Option<Executed>, mut send: impl FnMut(&mut [u8])) {
+        self.flush(&mut send);
+        match executed {
+            None => self.dropped = 1,
+            Some(executed) => send(&mut answer(executed, 1)),
+        }
+    }
+
+    /// Answers what hasn't been answered.
+    pub(super) fn flush(&mut self, mut send: impl FnMut(&mut [u8])) {
+        match std::mem::take(self) {
+            Self { done: 0, dropped: 0 } => {}
+            Self { done, dropped: 0 } => send(&mut answer(Executed::Done { original: 0 }, done)),
+            Self { dropped, .. } => send(&mut front(DROPPED, 0, dropped)),
+        }
+    }
+}
+
 /// What an answer says besides "done" is an AETH syndrome.
-pub(super) fn executed(executed: Executed) -> [u8; FRONT + 8] {
-    let mut bytes = [0; FRONT + 8];
-    bytes[0] = EXECUTE;
+fn answer(executed: Executed, count: u32) -> [u8; FRONT + 8] {
     let (syndrome, original) = match executed {
         Executed::Done { original } => (Syndrome::ACK_UNLIMITED, original),
         Executed::NotReady => (Syndrome::RnrNak { timer: 0 }, 0),
         Executed::Refused(code) => (Syndrome::Nak(code), 0),
     };
-    bytes[1] = syndrome.to_u8();
-    bytes[8..].copy_from_slice(&original.to_ne_bytes());
+    let mut bytes = [0; FRONT + 8];
+    bytes[..FRONT].copy_from_slice(&front(EXECUTE, syndrome.to_u8(), count));
+    bytes[FRONT..].copy_from_slice(&original.to_ne_bytes());
     bytes
 }
 
@@ -161,7 +211,7 @@ pub(super) fn fetched(result: Result<Vec<u8>, RemoteError>) -> Vec<u8> {
         Err(RemoteError::Access) => Syndrome::Nak(NakCode::RemoteAccessError),
         Err(_) => Syndrome::Nak(NakCode::RemoteOperationalError),
     };
-    let mut bytes = vec![FETCH, syndrome.to_u8(), 0, 0, 0, 0, 0, 0];
+    let mut bytes = front(FETCH, syndrome.to_u8(), 0).to_vec();
     bytes.extend(result.unwrap_or_default());
     bytes
 }
@@ -169,13 +219,15 @@ pub(super) fn fetched(result: Result<Vec<u8>, RemoteError>) -> Vec<u8> {
 pub(super) fn parse_answer(bytes: &[u8]) -> Option<Answer<'_>> {
     let (front, rest) = bytes.split_first_chunk::<FRONT>()?;
     let syndrome = Syndrome::from_u8(front[1]);
+    let count = number_of(front);
     match (front[0], syndrome) {
         (EXECUTE, Syndrome::Ack { .. }) => {
             let original = u64::from_ne_bytes(*rest.first_chunk()?);
-            Some(Answer::Executed(Executed::Done { original }))
+            Some(Answer::Executed(Executed::Done { original }, count))
         }
-        (EXECUTE, Syndrome::RnrNak { .. }) => Some(Answer::Executed(Executed::NotReady)),
-        (EXECUTE, Syndrome::Nak(code)) => Some(Answer::Executed(Executed::Refused(code))),
+        (EXECUTE, Syndrome::RnrNak { .. }) => Some(Answer::Executed(Executed::NotReady, 1)),
+        (EXECUTE, Syndrome::Nak(code)) => Some(Answer::Executed(Executed::Refused(code), 1)),
+        (DROPPED, _) => Some(Answer::Dropped(count)),
         (FETCH, Syndrome::Ack { .. }) => Some(Answer::Fetched(Ok(rest))),
         (FETCH, Syndrome::Nak(NakCode::RemoteAccessError)) => Some(Answer::Fetched(Err(RemoteError::Access))),
         (FETCH, _) => Some(Answer::Fetched(Err(RemoteError::Operational))),

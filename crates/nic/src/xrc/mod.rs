@@ -6,9 +6,11 @@ mod guest;
 mod handle_message;
 mod message;
 mod remote;
+mod serve;
 
-pub(crate) use elsewhere::{Elsewhere, Reached, greet, tell, welcome};
+pub(crate) use elsewhere::{Elsewhere, Reached, Unreached, tell, welcome};
 pub(crate) use message::{Hello, Range};
+pub(crate) use serve::greet;
 
 use crate::Context;
 use crate::cq::Cq;

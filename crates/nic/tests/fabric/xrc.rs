@@ -144,6 +144,19 @@ fn the_end_of_the_other_process() {
     a.close();
 }
 
+fn a_process_that_answers_late() {
+    let there = There::start();
+    let (a, target, _xrcd) = here();
+    there.member.stop();
+    send(&a, there.srqn, 1, SendOp::Write { va: there.va, rkey: there.rkey }, 64);
+    // Longer than its first answer is waited for.
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    there.member.go_on();
+    assert_eq!(a.wait().status, WcStatus::Success);
+    target.close().unwrap();
+    a.close();
+}
+
 fn another_domain() {
     let there = There::start();
     let xrcd = Xrcd::open(&open(), None, true, false).unwrap();
@@ -154,6 +167,53 @@ fn another_domain() {
     assert_eq!(a.wait().status, WcStatus::RemInvReqErr);
     target.close().unwrap();
     a.close();
+}
+
+/// Many requests are under way: the messages arrive in order, whatever is refused or lost meanwhile.
+fn many_at_a_time() {
+    const MESSAGES: usize = 20;
+    const BYTES: usize = 9000;
+    let mut there = There::start();
+    let (mut a, target, _xrcd) = here();
+    let word = (there.va + (MESSAGES * BYTES) as u64).next_multiple_of(8);
+    for round in 0..2u8 {
+        // Into the other's memory, many packets each; a word behind says how often that was.
+        for i in 0..MESSAGES {
+            a.memory[..BYTES].fill(round + 1);
+            let va = there.va + (i * BYTES) as u64;
+            send(&a, there.srqn, i as u64, SendOp::Write { va, rkey: there.rkey }, BYTES);
+            if i % 4 == 3 {
+                let (va, rkey) = (word, there.rkey);
+                send(&a, there.srqn, 1000, SendOp::FetchAdd { va, rkey, add: 1 }, 8);
+                assert_eq!(wait_until(&a, 1000), i as u64 / 4 + u64::from(round) * MESSAGES as u64 / 4);
+            }
+        }
+        let sum = (MESSAGES * BYTES) as u64 * u64::from(round + 1);
+        assert_eq!(there.member.ask(&format!("sum {}", MESSAGES * BYTES)), sum.to_string());
+        // Messages for which there is one receive at a time.
+        for i in 0..8 {
+            send(&a, there.srqn, i, SendOp::Send, BYTES);
+        }
+        let (qpn, initiator) = (target.qp().qpn(), a.qp.qpn());
+        for i in 0..8 {
+            assert_eq!(there.member.ask(&format!("recv {i}")), "ok");
+            assert_eq!(there.member.ask("wait"), format!("{i} Success {BYTES} {qpn} {initiator}"));
+        }
+        wait_until(&a, 7);
+    }
+    target.close().unwrap();
+    a.close();
+}
+
+/// Until the request with this number has ended; the first word of the memory then.
+fn wait_until(a: &Side, wr_id: u64) -> u64 {
+    loop {
+        let done = a.wait();
+        assert_eq!(done.status, WcStatus::Success);
+        if done.wr_id == wr_id {
+            return u64::from_ne_bytes(*a.memory.first_chunk().unwrap());
+        }
+    }
 }
 
 macro_rules! cases {
@@ -169,6 +229,17 @@ cases! {
     every_operation_reaches_another_processs_srq: every_operation;
     the_end_of_an_srqs_process_ends_what_was_given_to_it: the_end_of_the_other_process;
     an_srq_of_another_domain_of_another_process_is_refused: another_domain;
+    many_requests_reach_another_processs_srq_in_order: many_at_a_time;
+    a_process_that_answers_late_gets_what_is_sent_again: a_process_that_answers_late;
+}
+
+#[test]
+fn many_requests_reach_it_in_order_over_a_lossy_network_too() {
+    in_namespace("xrc::many_requests_reach_it_in_order_over_a_lossy_network_too", || {
+        // SAFETY: first thing in the test's process; nobody else reads the environment yet.
+        unsafe { std::env::set_var("FERROCE_FAULT", "drop=2%,dup=2%,reorder=2%,seed=7") };
+        many_at_a_time();
+    });
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl<A: Clone> Qp<A> {
         let entered = self.state != QpState::Err;
         self.state = QpState::Err;
         self.flush_send_queue(env);
-        self.resp.delegated = None;
+        self.resp.delegated.end_run();
         if let Some(held) = self.resp.take_held() {
             env.complete_recv(self.recv_completion(held.wr_id, WcStatus::WrFlushErr));
         }

@@ -1,8 +1,8 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    Access, AtomicOp, BindMw, Completion, Env, Instant, PlaceError, Placement, QpEvent, RecvWqe,
-    RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TransmitError, WcStatus,
+    Access, AtomicOp, BindMw, Completion, DelegateError, Env, Instant, PlaceError, Placement, QpEvent,
+    RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation};
 use std::collections::{BTreeMap, VecDeque};
@@ -60,9 +60,11 @@ pub struct Host {
     /// Keys of one SRQ's protection domain; all others go with every SRQ.
     pub owners: BTreeMap<u32, u32>,
     selected: Option<u32>,
-    /// SRQs of another process, and the requests given to it.
+    /// SRQs of another process, and the requests given to it, with their runs.
     pub elsewhere: Vec<u32>,
-    pub delegated: VecDeque<Frame>,
+    pub delegated: VecDeque<(Frame, u32)>,
+    /// Requests that can be given to it at a time.
+    pub delegated_room: usize,
     pub sends: Vec<Completion>,
     pub recvs: Vec<Completion>,
     /// Receive completions that wait for the ACK that is owed.
@@ -100,6 +102,7 @@ impl Host {
             selected: None,
             elsewhere: Vec::new(),
             delegated: VecDeque::new(),
+            delegated_room: 20,
             sends: Vec::new(),
             recvs: Vec::new(),
             unpublished: Vec::new(),
@@ -272,9 +275,17 @@ impl Env for Host {
         }
     }
 
-    fn delegate(&mut self, headers: &Headers, payload: &Self::Payload<'_>) -> bool {
-        self.delegated.push_back(Frame { headers: *headers, payload: payload.to_vec() });
-        true
+    fn delegate(
+        &mut self,
+        headers: &Headers,
+        payload: &Self::Payload<'_>,
+        run: u32,
+    ) -> Result<(), DelegateError> {
+        if self.delegated.len() == self.delegated_room {
+            return Err(DelegateError::Full);
+        }
+        self.delegated.push_back((Frame { headers: *headers, payload: payload.to_vec() }, run));
+        Ok(())
     }
 
     fn next_recv(&mut self) -> Option<RecvWqe> {

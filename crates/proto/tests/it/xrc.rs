@@ -5,9 +5,9 @@ use crate::net::{CLEAN, Faults, Pair, params, wr};
 use core::cell::RefCell;
 use core::time::Duration;
 use ferroce_proto::{
-    Instant, Qp, QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    Executed, Instant, Qp, QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge, WcOpcode, WcStatus,
 };
-use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+use ferroce_wire::{Bth, Headers, NakCode, Opcode, Operation, Service};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -214,16 +214,21 @@ fn run_with(p: &mut Pair, other: &mut (Qp<u32>, Host), late: u64) {
     let end = p.now.after(Duration::from_secs(60));
     while !p.is_idle() && p.now < end {
         p.step();
-        if p.rng.below(late) == 0
-            && let Some(frame) = p.b.host.delegated.pop_front()
-        {
-            assert!(p.b.qp.is_delegating());
-            let executed = other.0.execute_for(&frame.headers, &&frame.payload[..], &mut other.1);
-            p.b.qp.executed(executed, &mut p.b.host);
-            other.1.recvs.append(&mut other.1.unpublished);
+        if p.rng.below(late) == 0 {
+            execute_one(p, other);
         }
     }
     assert!(p.is_idle(), "{p:?}");
+}
+
+/// The other process executes the oldest request that it was given.
+fn execute_one(p: &mut Pair, other: &mut (Qp<u32>, Host)) {
+    let Some((frame, run)) = p.b.host.delegated.pop_front() else { return };
+    if let Some(executed) = other.0.execute_for(&frame.headers, &&frame.payload[..], run, &mut other.1) {
+        assert!(p.b.qp.is_delegating());
+        p.b.qp.executed(executed, &mut p.b.host);
+    }
+    other.1.recvs.append(&mut other.1.unpublished);
 }
 
 const ELSEWHERE: u32 = 0x7007;
@@ -277,6 +282,69 @@ fn srq_of_another_process_gets_its_messages_once_and_in_order_whatever_the_netwo
         }
         assert_eq!((p.b.host.bytes(BASE, 8)[0], other.1.bytes(BASE, 8)[0]), (2, 4));
     }
+}
+
+#[test]
+fn many_requests_are_under_way_and_a_refusal_takes_back_those_after_it() {
+    const LEN: u32 = 600;
+    let lossy = Faults { loss: 30, duplicate: 30, reorder: 30, ..CLEAN };
+    for (seed, faults) in (0..8).flat_map(|seed| [(seed, CLEAN), (seed, lossy)]) {
+        let mut p = pair(256).seeded(seed, faults);
+        p.a.qp.params_mut().rnr_retry = 7;
+        let mut other = other();
+        p.b.host.elsewhere.push(ELSEWHERE);
+        // Either the other process can't take more for now, or it lacks receives for most of them at first.
+        let full = seed % 2 == 0;
+        p.b.host.delegated_room = if full { 4 + seed as usize } else { usize::MAX };
+        let at = |i: u64| i * u64::from(LEN);
+        for i in 0..30u64 {
+            p.a.host.fill(BASE + at(i), LEN as usize, i as u8);
+            p.a.post(to(ELSEWHERE, wr(i, SendOp::Send, BASE + at(i), LEN)));
+        }
+        // A receive now and then: most requests find none at first.
+        let (mut posted, mut most, mut turns) = (0, 0, 0);
+        let end = p.now.after(Duration::from_secs(60));
+        while !p.is_idle() && p.now < end {
+            p.step();
+            turns += 1;
+            while posted < 30 && (full || posted < turns / 6) {
+                let sges = [Sge { addr: THERE + at(posted), length: LEN, lkey: ALL }].into_iter().collect();
+                let srq = other.1.xrc_srqs.get_mut(&ELSEWHERE).unwrap();
+                srq.push_back(RecvWqe { wr_id: posted, sges });
+                posted += 1;
+            }
+            most = most.max(p.b.qp.delegated().0);
+            for _ in 0..turns % 30 {
+                execute_one(&mut p, &mut other);
+            }
+        }
+        assert!(p.a.send_ok() && p.a.host.sends.len() == 30, "{:?}", p.a.host.send_statuses());
+        assert!(most >= 3, "{most} under way");
+        assert_eq!(p.b.qp.counters().rnr_naks_sent == 0, full);
+        let received: Vec<_> = other.1.recvs.iter().map(|c| (c.wr_id, c.status)).collect();
+        assert_eq!(received, (0..30).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+        for i in 0..30 {
+            let bytes = other.1.bytes(THERE + at(i), LEN as usize);
+            assert!(bytes.iter().enumerate().all(|(n, b)| *b == pattern(i as u8, n)), "{i} {seed}");
+        }
+    }
+}
+
+#[test]
+fn end_of_the_other_process_is_an_operational_error_of_the_oldest_request_it_had() {
+    let mut p = pair(256);
+    p.b.host.elsewhere.push(ELSEWHERE);
+    for i in 0..3 {
+        p.a.post(to(ELSEWHERE, wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 64)));
+    }
+    p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
+    assert_eq!(p.b.qp.delegated(), (3, 3 * 64));
+    p.b.qp.executed(Executed::Done { original: 0 }, &mut p.b.host);
+    p.b.qp.executed(Executed::Refused(NakCode::RemoteOperationalError), &mut p.b.host);
+    assert!(!p.b.qp.is_delegating());
+    p.run();
+    let expected = [(0, WcStatus::Success), (1, WcStatus::RemOpErr), (2, WcStatus::WrFlushErr)];
+    assert_eq!(p.a.host.send_statuses(), expected);
 }
 
 #[test]

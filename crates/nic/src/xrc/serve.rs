@@ -1,0 +1,116 @@
+//! The process with the SRQs: what it does for targets of other processes.
+
+use super::XrcTarget;
+use super::elsewhere::{End, TURN, destroy, receive, send};
+use super::guest;
+use super::message::{self, Hello, Outcomes, Range, Request};
+use crate::clock;
+use crate::engine::{self, Engine};
+use crate::mem::{MrTable, copy};
+use crate::qp::Qp;
+use crate::rendezvous::handover;
+use crate::shm::MAX_PAYLOAD;
+use crate::sys::EngineFd;
+use ferroce_proto::{RemoteAccess, RemoteError};
+use std::sync::Arc;
+
+/// Another process asks for the execution of its target's requests, or for a handle of a target.
+pub(crate) fn greet(connection: EngineFd, bytes: &[u8]) {
+    if handover::framed(bytes) == Some(handover::KIND_TARGET) {
+        return guest::admit(connection, bytes);
+    }
+    let served = Hello::parse(bytes).ok_or(()).and_then(|hello| serve(&hello));
+    let (Ok(qp), Some(engine)) = (served, engine::current()) else {
+        // Who is gone needs no answer.
+        let _ = handover::send_with(connection.raw(), &mut handover::frame(handover::REFUSED), &[]);
+        return;
+    };
+    let connection = Arc::new(connection);
+    if engine.elsewhere().add(End::Serving(qp.clone(), connection.clone())).is_some() {
+        send(&connection, &mut handover::frame(handover::GRANTED));
+    } else {
+        end_service(&qp);
+    }
+}
+
+/// What executes the requests: a target with the other's number, which nobody finds.
+fn serve(hello: &Hello) -> std::result::Result<Arc<Qp>, ()> {
+    let engine = engine::current().ok_or(())?;
+    let srq = engine.srq(hello.srqn).ok_or(())?;
+    let xrcd = srq.xrcd().ok_or(())?;
+    if xrcd.domain().file.as_ref() != Some(&hello.file) || hello.path_mtu == 0 {
+        return Err(());
+    }
+    let (pd, init) = XrcTarget::parts(xrcd.context()).map_err(drop)?;
+    let qp = Qp::create_proxy(&pd, init, xrcd.domain().clone(), hello.qpn).map_err(drop)?;
+    qp.run_as_proxy(hello.dest_qpn, hello.path_mtu, hello.access);
+    Ok(qp)
+}
+
+pub(super) fn end_service(qp: &Arc<Qp>) {
+    // The receive of a message in progress is flushed.
+    qp.fail_proxy();
+    destroy(qp);
+}
+
+impl Engine {
+    /// Executes requests of another process's target. `None` ends the connection.
+    pub(super) fn execute_for(
+        &'static self,
+        qp: &Arc<Qp>,
+        connection: &EngineFd,
+        bytes: &mut [u8],
+    ) -> Option<()> {
+        let mut understood = Some(());
+        let mut tell = |answer: &mut [u8]| {
+            if !send(connection, answer) {
+                understood = None;
+            }
+        };
+        let mut outcomes = Outcomes::default();
+        let mut ended = false;
+        self.with_work(|work| {
+            qp.work(work, clock::now(), |proto, env| {
+                for _ in 0..TURN {
+                    let received = receive(connection, bytes);
+                    let Some(Some(len)) = received else {
+                        ended = received.is_none();
+                        break;
+                    };
+                    match message::parse_request(&bytes[..len]) {
+                        Some(Request::Execute(run, headers, payload)) => {
+                            let executed = proto.execute_for(&headers, &payload.into(), run, env);
+                            outcomes.add(executed, &mut tell);
+                        }
+                        Some(Request::Fetch(range)) => {
+                            outcomes.flush(&mut tell);
+                            tell(&mut message::fetched(self.read_for(qp, &range)));
+                        }
+                        None => {
+                            ended = true;
+                            break;
+                        }
+                    }
+                }
+                // Before the completions are published: the program may end after them.
+                outcomes.flush(&mut tell);
+            });
+        });
+        understood.filter(|()| !ended)
+    }
+
+    /// Bytes of this process's memory for another's READ response.
+    fn read_for(&self, qp: &Qp, range: &Range) -> std::result::Result<Vec<u8>, RemoteError> {
+        let srq = self.srq(range.srqn).filter(|srq| srq.xrcd().is_some_and(|d| qp.is_target_of(d.domain())));
+        let srq = srq.ok_or(RemoteError::Access)?;
+        if range.len as usize > MAX_PAYLOAD {
+            return Err(RemoteError::Access);
+        }
+        let mut bytes = vec![0; range.len as usize];
+        let (user, len) = (qp.user_of(&srq), u64::from(range.len));
+        MrTable::global().remote(user, range.rkey, range.va, len, RemoteAccess::Read, |addr| {
+            copy::read(addr, &mut bytes)
+        })?;
+        Ok(bytes)
+    }
+}
