@@ -26,6 +26,8 @@ pub(super) struct Guest {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The last change that was asked for, until the other process wants it made.
+    proposed: Option<(u32, QpAttr, u32)>,
     /// A change of attributes is under way.
     modifying: bool,
     /// The other process has gone, or let go.
@@ -76,10 +78,20 @@ impl Guest {
                 send(&self.connection, &mut answer).then_some(())
             }
             (number, Call::Modify(attr, bits)) => {
-                if std::mem::replace(&mut self.state.lock().modifying, true) {
+                let mut state = self.state.lock();
+                if state.modifying {
                     let busy = Err(Error::Busy("its attributes are being changed".into()));
                     return self.answer(number, &busy).then_some(());
                 }
+                state.proposed = Some((number, attr, bits));
+                send(&self.connection, &mut handle_message::ready(number)).then_some(())
+            }
+            (number, Call::CarryOut) => {
+                let mut state = self.state.lock();
+                let (_, attr, bits) =
+                    state.proposed.take().filter(|of| of.0 == number && !state.modifying)?;
+                state.modifying = true;
+                drop(state);
                 engine.elsewhere().modify(Job { guest: self.clone(), number, attr, bits });
                 Some(())
             }

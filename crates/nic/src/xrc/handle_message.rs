@@ -16,6 +16,8 @@ const CLOSE: u8 = 3;
 const QUERIED: u8 = 4;
 const DONE: u8 = 5;
 const EVENT: u8 = 6;
+const CARRY_OUT: u8 = 7;
+const READY: u8 = 8;
 /// Bytes of what an error says.
 const LONGEST_TEXT: usize = 200;
 
@@ -142,7 +144,10 @@ structure!(
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
     Query,
+    /// A change of attributes, to be made when the opener says so: it may have given up waiting meanwhile.
     Modify(QpAttr, u32),
+    /// The change with this number is to be made.
+    CarryOut,
     Close,
 }
 
@@ -151,6 +156,7 @@ pub(super) fn call(number: u32, call: &Call) -> Vec<u8> {
     match call {
         Call::Query => QUERY.put(&mut bytes),
         Call::Modify(..) => MODIFY.put(&mut bytes),
+        Call::CarryOut => CARRY_OUT.put(&mut bytes),
         Call::Close => CLOSE.put(&mut bytes),
     }
     number.put(&mut bytes);
@@ -167,6 +173,7 @@ pub(super) fn parse_call(mut bytes: &[u8]) -> Option<(u32, Call)> {
     let call = match kind {
         QUERY => Call::Query,
         MODIFY => Call::Modify(QpAttr::take(from)?, u32::take(from)?),
+        CARRY_OUT => Call::CarryOut,
         CLOSE => Call::Close,
         _ => return None,
     };
@@ -177,6 +184,8 @@ pub(super) fn parse_call(mut bytes: &[u8]) -> Option<(u32, Call)> {
 #[derive(Debug)]
 pub(super) enum News {
     Queried(u32, QpAttr),
+    /// A change can be made.
+    Ready(u32),
     Done(u32, Result<(), Error>),
     /// Made with the cookie of the handle.
     Event(fn(usize) -> AsyncEvent),
@@ -186,6 +195,12 @@ pub(super) fn queried(number: u32, attr: &QpAttr) -> Vec<u8> {
     let mut bytes = vec![QUERIED];
     number.put(&mut bytes);
     attr.put(&mut bytes);
+    bytes
+}
+
+pub(super) fn ready(number: u32) -> Vec<u8> {
+    let mut bytes = vec![READY];
+    number.put(&mut bytes);
     bytes
 }
 
@@ -219,6 +234,7 @@ pub(super) fn parse_news(mut bytes: &[u8]) -> Option<News> {
     let from = &mut bytes;
     let news = match u8::take(from)? {
         QUERIED => News::Queried(u32::take(from)?, QpAttr::take(from)?),
+        READY => News::Ready(u32::take(from)?),
         DONE => {
             let (number, errno) = (u32::take(from)?, u32::take(from)?);
             let text = std::mem::take(from);
@@ -263,7 +279,7 @@ mod tests {
         assert_eq!(Open::parse(&open.to_bytes()[1..]), None);
 
         let attr = QpAttr { state: QpState::Rtr, max_burst: 9, rq_psn: 3, ..QpAttr::default() };
-        for sent in [Call::Query, Call::Modify(attr, 0x55), Call::Close] {
+        for sent in [Call::Query, Call::Modify(attr, 0x55), Call::CarryOut, Call::Close] {
             let mut bytes = call(5, &sent);
             assert_eq!(parse_call(&bytes), Some((5, sent)));
             for len in 0..bytes.len() {
@@ -277,6 +293,7 @@ mod tests {
         assert_eq!(parse_call(&bad), None, "no such state");
 
         assert!(matches!(parse_news(&queried(6, &attr)), Some(News::Queried(6, got)) if got == attr));
+        assert!(matches!(parse_news(&ready(6)), Some(News::Ready(6))));
         assert!(matches!(parse_news(&done(6, &Ok(()))), Some(News::Done(6, Ok(())))));
         let refused = done(6, &Err(Error::Invalid("x".repeat(1000))));
         assert!(matches!(parse_news(&refused), Some(News::Done(6, Err(Error::Invalid(_))))));

@@ -209,8 +209,9 @@ impl XrcTarget {
     /// Changes attributes and state (ibv_modify_qp(3)), for all handles.
     ///
     /// # Errors
-    /// As [`Qp::modify`]; [`Error::Busy`] when another process has the QP and doesn't answer within a second (it may
-    /// still do what it was asked for), [`Error::Dead`] when that process has ended.
+    /// As [`Qp::modify`]; [`Error::Busy`] when another process has the QP and doesn't answer within a second: then nothing
+    /// is changed, now or later. [`Error::Dead`] when that process has ended, or has begun with the change and doesn't
+    /// end it within a second: then the handle has ended, as with that process.
     pub fn modify(&self, attr: &QpAttr, bits: u32) -> Result<()> {
         match &self.remote {
             Some(remote) => remote.modify(attr, bits),

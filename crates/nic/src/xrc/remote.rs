@@ -38,6 +38,8 @@ pub(super) struct Remote {
 #[derive(Debug, Default)]
 struct State {
     answer: Option<(u32, Answer)>,
+    /// The change of attributes that somebody waits for, and that isn't to be made yet.
+    proposed: Option<u32>,
     /// The other process has ended.
     gone: bool,
     /// The program has given the handle up.
@@ -84,6 +86,12 @@ impl Remote {
         Ok(remote)
     }
 
+    /// Asks for a change, which is made when the other process has said that it is there: one that was given up before
+    /// isn't made later.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when the other process doesn't answer: nothing is changed. [`Error::Dead`] when it has ended, or was
+    /// to make the change and says nothing: then the handle has ended.
     pub(super) fn modify(&self, attr: &QpAttr, bits: u32) -> Result<()> {
         match self.call(&Call::Modify(*attr, bits))? {
             Answer::Done(result) => result,
@@ -125,26 +133,44 @@ impl Remote {
         if self.is_inherited() {
             return Err(Error::Dead("the queue pair was opened before the fork".into()));
         }
-        let deadline = Instant::now() + PATIENCE;
+        let mut deadline = Instant::now() + PATIENCE;
         let Some(mut calls) = self.calls.try_lock_until(deadline) else { return Err(silence()) };
         *calls = calls.wrapping_add(1);
+        let number = *calls;
+        let proposes = matches!(call, Call::Modify(..));
         let mut state = self.state.lock();
         state.answer = None;
         if state.gone {
             return Err(dead());
         }
-        match handover::send_with(self.connection.raw(), &mut handle_message::call(*calls, call), &[]) {
+        state.proposed = proposes.then_some(number);
+        match handover::send_with(self.connection.raw(), &mut handle_message::call(number, call), &[]) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(silence()),
             Err(_) => return Err(dead()),
         }
+        // Until the other process is to make the change.
+        let mut may_give_up = true;
         loop {
             match state.answer.take() {
-                Some((number, answer)) if number == *calls => return Ok(answer),
+                Some((of, answer)) if of == number => return Ok(answer),
                 // To a call that was given up.
                 Some(_) => {}
                 None if state.gone => return Err(dead()),
-                None if Instant::now() >= deadline => return Err(silence()),
+                None if proposes && may_give_up && state.proposed.is_none() => {
+                    may_give_up = false;
+                    deadline = Instant::now() + PATIENCE;
+                }
+                None if Instant::now() >= deadline => {
+                    if may_give_up {
+                        state.proposed = None;
+                        return Err(silence());
+                    }
+                    drop(state);
+                    self.lose();
+                    sys::shutdown(self.connection.raw());
+                    return Err(dead());
+                }
                 None => {
                     self.changed.wait_until(&mut state, deadline);
                 }
@@ -158,6 +184,14 @@ impl Remote {
         let mut state = self.state.lock();
         match news {
             News::Event(event) => self.raise(&state, event),
+            News::Ready(number) => {
+                if state.proposed == Some(number) {
+                    state.proposed = None;
+                    if !send(&self.connection, &mut handle_message::call(number, &Call::CarryOut)) {
+                        return None;
+                    }
+                }
+            }
             News::Queried(number, attr) => state.answer = Some((number, Answer::Queried(attr))),
             News::Done(number, result) => state.answer = Some((number, Answer::Done(result))),
         }
@@ -165,10 +199,12 @@ impl Remote {
         Some(())
     }
 
-    /// The other process has ended, and the QP with it.
+    /// The other process has ended, and the QP with it; or nobody knows what it does.
     pub(super) fn lose(&self) {
         let mut state = self.state.lock();
-        state.gone = true;
+        if std::mem::replace(&mut state.gone, true) {
+            return;
+        }
         if !state.closed {
             self.opener.context.raise(AsyncEvent::QpFatal(self.opener.cookie));
         }
