@@ -296,18 +296,21 @@ static void counters_count_what_they_are_attached_to(void)
 	int (*add)(void *, uint64_t) = named("ibv_inc_err_comp_cntr");
 	struct counter_caps caps;
 	struct counter_attr requests = {0}, bytes = {.type = 1}, wrong = {.type = 2};
-	struct attach_attr of_a = {0, SEND | WRITE}, of_b = {0, RECV | REMOTE_WRITE}, unknown = {0, 1 << 9};
+	struct attach_attr of_a = {0, SEND | WRITE}, of_b = {0, RECV | REMOTE_WRITE}, unknown = {0, 1 << 9},
+			   remote_reads = {0, REMOTE_READ};
 	void *sent = MAKE(create(f.device.context, &requests)), *arrived = MAKE(create(f.device.context, &bytes));
+	void *was_read = MAKE(create(f.device.context, &requests));
 	struct ibv_send_wr wr = {.sg_list = &(struct ibv_sge){(uintptr_t)f.memory, 100, f.mr->lkey}, .num_sge = 1,
 				 .opcode = IBV_WR_SEND}, *bad;
 
 	MUST(query(f.device.context, &caps, sizeof caps));
 	EXPECT(caps.max_value == UINT64_MAX && caps.max_counters > 0);
-	EXPECT((caps.operations & (SEND | RECV | READ | WRITE | REMOTE_WRITE)) == caps.operations);
+	EXPECT((caps.operations & (SEND | RECV | READ | REMOTE_READ | WRITE | REMOTE_WRITE)) == caps.operations);
 	EXPECT_NULL(EOPNOTSUPP, create(f.device.context, &wrong));
 	EXPECT_ERRNO(EOPNOTSUPP, attach(f.a, sent, &unknown));
 	MUST(attach(f.a, sent, &of_a));
 	MUST(attach(f.b, arrived, &of_b));
+	MUST(attach(f.b, was_read, &remote_reads));
 	EXPECT_ERRNO(EBUSY, attach(f.a, arrived, &of_a));
 	EXPECT_ERRNO(EBUSY, destroy(sent));
 	MUST(to_init(f.a, ALL_ACCESS));
@@ -330,6 +333,15 @@ static void counters_count_what_they_are_attached_to(void)
 	EXPECT_STATUS(f.cq_a, 1, IBV_WC_SUCCESS);
 	EXPECT_COUNT(sent, 4, 0);
 	EXPECT_COUNT(arrived, 350, 0);
+	EXPECT_COUNT(was_read, 1, 0);
+	/* However many READ requests it goes out as. */
+	static char big[2][1 << 20];
+	struct ibv_mr *mr = MAKE(ibv_reg_mr(f.device.pd, big, sizeof big, ALL_ACCESS));
+	memset(big[1], 7, sizeof big[1]);
+	MUST(post_remote(f.a, IBV_WR_RDMA_READ, mr, sizeof big[1], (uintptr_t)big[1], mr->rkey, 1));
+	EXPECT_STATUS(f.cq_a, 1, IBV_WC_SUCCESS);
+	EXPECT_COUNT(was_read, 2, 0);
+	EXPECT(memcmp(big[0], big[1], sizeof big[0]) == 0);
 	MUST(post_recv(f.b, f.mr, 4096, 100, 2));
 	MUST(post_remote(f.a, IBV_WR_RDMA_WRITE, f.mr, 50, 16, f.mr->rkey, 1));
 	EXPECT_STATUS(f.cq_a, 1, IBV_WC_REM_ACCESS_ERR);
@@ -341,8 +353,10 @@ static void counters_count_what_they_are_attached_to(void)
 	EXPECT_COUNT(sent, UINT64_MAX, 7);
 	MUST(ibv_destroy_qp(f.a));
 	MUST(ibv_destroy_qp(f.b));
+	MUST(ibv_dereg_mr(mr));
 	MUST(destroy(sent));
 	MUST(destroy(arrived));
+	MUST(destroy(was_read));
 }
 
 static const struct test_case cases[] = {

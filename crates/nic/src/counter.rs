@@ -20,21 +20,24 @@ pub enum Counts {
     Bytes,
 }
 
-/// Which completions of a QP (IBV_QP_ATTACH_COMP_CNTR_OP_*); discriminants are bit numbers. READs of a peer aren't told:
-/// one request of it may come as several.
+/// Which completions of a QP (IBV_QP_ATTACH_COMP_CNTR_OP_*); discriminants are bit numbers. A READ of a peer has completed
+/// when its answer has left. One that comes as several READ requests counts once if only the last asks for an ACK, as
+/// Ferroce's do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum CountedOp {
     Send = 0,
     Recv = 1,
     Read = 2,
+    RemoteRead = 3,
     Write = 4,
     RemoteWrite = 5,
 }
 
 impl CountedOp {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Send, Self::Recv, Self::Read, Self::Write, Self::RemoteWrite];
+    pub const ALL: [Self; 6] =
+        [Self::Send, Self::Recv, Self::Read, Self::RemoteRead, Self::Write, Self::RemoteWrite];
 
     /// Its bit in a mask.
     #[must_use]
@@ -177,6 +180,20 @@ impl Attached {
         }
     }
 
+    /// Counts a READ of the peer, or a part that doesn't end it.
+    pub(crate) fn count_read(&self, bytes: u64, ends: bool) {
+        if let Some(counter) = self.get(CountedOp::RemoteRead)
+            && (ends || counter.counts == Counts::Bytes)
+        {
+            counter.count(bytes, WcStatus::Success);
+        }
+    }
+
+    /// What others do without this process would go uncounted.
+    pub(crate) fn counts_remote(&self) -> bool {
+        [CountedOp::RemoteRead, CountedOp::RemoteWrite].iter().any(|&op| self.get(op).is_some())
+    }
+
     /// The QP is gone.
     pub(crate) fn detach(&self) {
         for counter in self.0.iter().filter_map(OnceLock::get) {
@@ -216,7 +233,7 @@ mod tests {
         assert_eq!(overlap.errno(), libc::EBUSY);
         attached.attach(&second, bits(&[CountedOp::Recv])).unwrap();
         assert_eq!(attached.attach(&second, 0).unwrap_err().errno(), libc::EINVAL);
-        for unknown in [1 << 3, 1 << 6] {
+        for unknown in [1 << 6, 1 << 7] {
             assert_eq!(attached.attach(&second, unknown).unwrap_err().errno(), libc::EOPNOTSUPP);
         }
         attached.count(CountedOp::Send, 100, WcStatus::Success);
@@ -224,6 +241,7 @@ mod tests {
         attached.count(CountedOp::Recv, 100, WcStatus::Success);
         attached.count(CountedOp::Recv, 100, WcStatus::WrFlushErr);
         attached.count(CountedOp::Read, 100, WcStatus::Success);
+        attached.count_read(100, true);
         assert_eq!((first.read(Entry::Completed), first.read(Entry::Failed)), (2, 0));
         assert_eq!((second.read(Entry::Completed), second.read(Entry::Failed)), (100, 1));
         assert_eq!(first.check_unused().unwrap_err().errno(), libc::EBUSY);

@@ -15,11 +15,15 @@ pub(crate) struct Range {
     pub(crate) rest: Reth,
     /// XRC: whose protection domain the key is of.
     pub(crate) srqn: Option<u32>,
+    /// A READ rather than something else that is answered as one: does the peer's work request end with it? A request of
+    /// several READs asks for no ACK before the last.
+    pub(crate) ends: Option<bool>,
 }
 
 impl Range {
     /// What an atomic write and a flush are answered with.
-    pub(crate) const NOTHING: Self = Self { rest: Reth { va: 0, rkey: 0, dma_len: 0 }, srqn: None };
+    pub(crate) const NOTHING: Self =
+        Self { rest: Reth { va: 0, rkey: 0, dma_len: 0 }, srqn: None, ends: None };
 }
 
 /// A READ being answered.
@@ -32,6 +36,8 @@ struct Read {
     /// The PSN after the last one.
     end: u64,
     range: Range,
+    /// All bytes that were asked for.
+    bytes: u32,
     /// The next packet is the first of this answer.
     start: bool,
     msn: u32,
@@ -138,6 +144,7 @@ impl Answers {
             next: psn,
             end,
             range,
+            bytes: range.rest.dma_len,
             start: true,
             msn,
             duplicate: false,
@@ -169,6 +176,7 @@ impl Answers {
             next: psn,
             end: psn + u64::from(psns),
             range,
+            bytes: range.rest.dma_len,
             start: true,
             msn,
             duplicate: true,
@@ -178,7 +186,8 @@ impl Answers {
                 && (read.first..read.end).contains(&psn)
             {
                 if psn < read.next {
-                    *read = Read { duplicate: read.duplicate, ..again };
+                    let range = Range { ends: read.range.ends, ..again.range };
+                    *read = Read { duplicate: read.duplicate, bytes: read.bytes, range, ..again };
                 }
                 return;
             }
@@ -302,6 +311,9 @@ impl<A: Clone> Qp<A> {
         self.counters.responses_sent += 1;
         if last {
             self.answers.queue.pop_front();
+            if let Some(ends) = read.range.ends.filter(|_| !read.duplicate) {
+                env.was_read(read.bytes, ends);
+            }
         } else {
             read.next += 1;
             read.start = false;

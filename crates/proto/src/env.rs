@@ -246,6 +246,9 @@ pub trait Env {
     fn retire(&mut self, _wr: &SendWr<Self::Address>, _status: WcStatus) {}
     /// The last of `bytes` of an RDMA WRITE of the peer was written.
     fn written(&mut self, _bytes: u32) {}
+    /// The answer to an RDMA READ of the peer has left, of `bytes`. Another one belongs to the same work request of it
+    /// unless this one ends it.
+    fn was_read(&mut self, _bytes: u32, _ends: bool) {}
     /// A send work request ended of which the program wants to know.
     fn complete_send(&mut self, completion: Completion);
     /// A receive work request ended. The environment publishes it after the ACK it owes has left.

@@ -194,7 +194,7 @@ impl<A: Clone> Qp<A> {
             (Operation::ReadRequest, Some(reth)) => {
                 let psns = reth.dma_len.div_ceil(self.mtu()).max(1);
                 if self.params.access.remote_read && number + u64::from(psns) <= self.resp.expected {
-                    let range = Range { rest: reth, srqn: headers.xrc_srqn };
+                    let range = Range { rest: reth, srqn: headers.xrc_srqn, ends: None };
                     self.answers.read_again(number, psns, range, self.resp.msn, limit);
                 }
             }
@@ -239,7 +239,9 @@ impl<A: Clone> Qp<A> {
             return Err(Refusal::Invalid);
         }
         match (opcode.operation, headers.reth, headers.atomic) {
-            (Operation::ReadRequest, Some(reth), _) => self.execute_read(reth, headers.xrc_srqn, env),
+            (Operation::ReadRequest, Some(reth), _) => {
+                self.execute_read(reth, headers.xrc_srqn, headers.bth.ack_request, env)
+            }
             (Operation::CompareSwap, _, Some(atomic)) => {
                 let op = AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_or_add };
                 self.execute_atomic(atomic.rkey, atomic.va, op, env)
@@ -278,6 +280,7 @@ impl<A: Clone> Qp<A> {
         &mut self,
         reth: Reth,
         srqn: Option<u32>,
+        ends: bool,
         env: &mut E,
     ) -> Result<u32, Refusal> {
         if !self.params.access.remote_read || u64::from(reth.dma_len) > crate::MAX_MESSAGE {
@@ -288,7 +291,7 @@ impl<A: Clone> Qp<A> {
         }
         let psns = reth.dma_len.div_ceil(self.mtu()).max(1);
         self.resp.count_message();
-        let range = Range { rest: reth, srqn };
+        let range = Range { rest: reth, srqn, ends: Some(ends) };
         self.answers.read(self.resp.expected, psns, range, self.resp.msn);
         Ok(psns)
     }

@@ -227,6 +227,12 @@ impl Env for QpEnv<'_> {
         }
     }
 
+    fn was_read(&mut self, bytes: u32, ends: bool) {
+        if let Some(counting) = self.qp.counting.get() {
+            counting.count_read(u64::from(bytes), ends);
+        }
+    }
+
     fn complete_send(&mut self, completion: Completion) {
         if self.listed && completion.status != WcStatus::Success {
             // The program may use the memory again: what the QP has sent by reference isn't to be fetched any more.

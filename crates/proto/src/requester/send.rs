@@ -53,8 +53,9 @@ impl<A: Clone> Qp<A> {
             let mut request = self.request(wqe, packet, psns);
             let ends = packet + psns == wqe.packets;
             let due = self.req.since_ack_request + cost > window / 4;
-            request.headers.bth.ack_request = ends || due;
-            let acked = request.headers.bth.ack_request;
+            // A READ is answered anyway: it says by this whether the work request ends with it.
+            request.headers.bth.ack_request = ends || due && !wqe.wants_data();
+            let acked = ends || due;
             let bytes = request.bytes;
             match env.transmit(&request.headers, request.source, None) {
                 Ok(()) => {}
