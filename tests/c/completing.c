@@ -1,8 +1,5 @@
-/* completing: requests that are taken and then fail, on the side and with the status that the specification names;
- * and the events that go with them.
- */
+/* completing: requests that are taken and then fail, on the side and with the status that the specification names. */
 #include "cases.h"
-#include <poll.h>
 
 static struct ibv_mr *more_memory(const struct fixture *f, int access)
 {
@@ -298,129 +295,6 @@ static void scattered_and_gathered_pieces_arrive_in_order(void)
 	check(arrived, sizeof arrived, 3, "message");
 }
 
-static struct ibv_async_event next_event(const struct device *device)
-{
-	struct pollfd readable = {.fd = device->context->async_fd, .events = POLLIN};
-	struct ibv_async_event event;
-
-	if (poll(&readable, 1, 5000) != 1)
-		fail("no asynchronous event in 5 s");
-	MUST(ibv_get_async_event(device->context, &event));
-	ibv_ack_async_event(&event);
-	return event;
-}
-
-static void cq_overrun_raises_an_event(void)
-{
-	struct fixture f = unconnected(IBV_QPT_RC);
-	struct ibv_cq *small = make_cq(&f.device, 1, NULL);
-	struct ibv_qp *qp = make_qp(&f.device, IBV_QPT_RC, small, NULL, 64);
-	struct ibv_async_event event;
-
-	MUST(to_init(qp, ALL_ACCESS));
-	MUST(to_init(f.b, ALL_ACCESS));
-	connect_qps(&f.device, &f.path, qp, f.b);
-	EXPECT(small->cqe < 64);
-	for (int i = 0; i < small->cqe + 1; i++)
-		MUST(post_remote(qp, IBV_WR_RDMA_WRITE, f.mr, 8, (uintptr_t)f.memory + 64, f.mr->rkey, 1));
-	event = next_event(&f.device);
-	EXPECT(event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == small);
-}
-
-static void srq_limit_raises_one_event(void)
-{
-	struct fixture f = unconnected(IBV_QPT_RC);
-	struct ibv_srq_init_attr init = {.attr = {.max_wr = 8, .max_sge = 1}};
-	struct ibv_srq *srq = MAKE(ibv_create_srq(f.device.pd, &init));
-	struct ibv_qp *qp = make_qp(&f.device, IBV_QPT_RC, f.cq_b, srq, 8);
-	struct ibv_srq_attr limit = {.srq_limit = 2};
-	struct ibv_sge sge = {(uintptr_t)f.memory + 4096, 8, f.mr->lkey};
-	struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
-	struct ibv_async_event event;
-	struct pollfd readable = {.fd = f.device.context->async_fd, .events = POLLIN};
-
-	MUST(to_init(f.a, ALL_ACCESS));
-	MUST(to_init(qp, ALL_ACCESS));
-	connect_qps(&f.device, &f.path, f.a, qp);
-	for (uint64_t i = 0; i < 4; i++) {
-		wr.wr_id = i;
-		MUST(ibv_post_srq_recv(srq, &wr, &bad));
-	}
-	MUST(ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT));
-	for (uint64_t i = 0; i < 4; i++) {
-		if (i < 3)
-			EXPECT(poll(&readable, 1, 20) == 0);
-		MUST(post_send(f.a, f.mr, 0, 8, i));
-		EXPECT_STATUS(f.cq_b, i, IBV_WC_SUCCESS);
-		EXPECT_STATUS(f.cq_a, i, IBV_WC_SUCCESS);
-	}
-	event = next_event(&f.device);
-	EXPECT(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
-	MUST(ibv_query_srq(srq, &limit));
-	EXPECT(limit.srq_limit == 0);
-	EXPECT(poll(&readable, 1, 50) == 0);
-}
-
-static void last_wqe_of_an_srq_is_announced(void)
-{
-	struct fixture f = unconnected(IBV_QPT_RC);
-	struct ibv_srq_init_attr init = {.attr = {.max_wr = 8, .max_sge = 1}};
-	struct ibv_srq *srq = MAKE(ibv_create_srq(f.device.pd, &init));
-	struct ibv_qp *qp = make_qp(&f.device, IBV_QPT_RC, f.cq_b, srq, 8);
-	struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
-	struct ibv_async_event event;
-
-	MUST(to_init(f.a, ALL_ACCESS));
-	MUST(to_init(qp, ALL_ACCESS));
-	connect_qps(&f.device, &f.path, f.a, qp);
-	MUST(ibv_modify_qp(qp, &error, IBV_QP_STATE));
-	event = next_event(&f.device);
-	EXPECT(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp);
-}
-
-static int send_ud(const struct fixture *f, uint32_t qkey, uint64_t id)
-{
-	struct ibv_ah_attr attr;
-	struct ibv_sge sge = {(uintptr_t)f->memory, 100, f->mr->lkey};
-	struct ibv_send_wr wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
-				 .send_flags = IBV_SEND_SIGNALED}, *bad;
-
-	fill_ah(&attr, &f->device, &f->device.gid);
-	wr.wr.ud.ah = MAKE(ibv_create_ah(f->device.pd, &attr));
-	wr.wr.ud.remote_qpn = f->b->qp_num;
-	wr.wr.ud.remote_qkey = qkey;
-	return ibv_post_send(f->a, &wr, &bad);
-}
-
-static void ud_datagram_arrives_behind_forty_bytes_and_names_its_sender(void)
-{
-	struct fixture f = connected(IBV_QPT_UD);
-	struct ibv_wc wc;
-
-	fill(f.memory, 100, 5);
-	MUST(post_recv(f.b, f.mr, 4096, 40 + 100, 1));
-	MUST(send_ud(&f, QKEY, 2));
-	MUST_COMPLETE(f.cq_b, &wc);
-	EXPECT(wc.byte_len == 140 && wc.wc_flags & IBV_WC_GRH && wc.src_qp == f.a->qp_num);
-	check(f.memory + 4096 + 40, 100, 5, "datagram");
-	EXPECT_STATUS(f.cq_a, 2, IBV_WC_SUCCESS);
-}
-
-static void ud_datagram_with_the_wrong_qkey_is_dropped(void)
-{
-	struct fixture f = connected(IBV_QPT_UD);
-	struct ibv_port_attr port;
-
-	MUST(post_recv(f.b, f.mr, 4096, 140, 1));
-	MUST(send_ud(&f, QKEY + 1, 2));
-	EXPECT_STATUS(f.cq_a, 2, IBV_WC_SUCCESS);
-	EXPECT_NOTHING(f.cq_b);
-	MUST(ibv_query_port(f.device.context, PORT_NUM, &port));
-	EXPECT(port.qkey_viol_cntr == f.device.port.qkey_viol_cntr + 1);
-	MUST(send_ud(&f, QKEY, 3));
-	EXPECT_STATUS(f.cq_b, 1, IBV_WC_SUCCESS);
-}
-
 static const struct test_case cases[] = {
 	CASE(send_from_an_unknown_lkey_fails_with_loc_prot_err),
 	CASE(send_from_outside_the_mr_fails_with_loc_prot_err),
@@ -443,11 +317,6 @@ static const struct test_case cases[] = {
 	CASE(error_state_flushes_everything_in_order),
 	CASE(destroyed_qp_completes_nothing),
 	CASE(scattered_and_gathered_pieces_arrive_in_order),
-	CASE(cq_overrun_raises_an_event),
-	CASE(srq_limit_raises_one_event),
-	CASE(last_wqe_of_an_srq_is_announced),
-	CASE(ud_datagram_arrives_behind_forty_bytes_and_names_its_sender),
-	CASE(ud_datagram_with_the_wrong_qkey_is_dropped),
 };
 
 int main(int argc, char **argv)

@@ -245,6 +245,49 @@ static void wrong_datagrams_are_refused(void)
 	EXPECT_NULL(EINVAL, ibv_create_ah(f.device.pd, NULL));
 }
 
+static int send_ud(const struct fixture *f, uint32_t qkey, uint64_t id)
+{
+	struct ibv_ah_attr attr;
+	struct ibv_sge sge = {(uintptr_t)f->memory, 100, f->mr->lkey};
+	struct ibv_send_wr wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				 .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+	fill_ah(&attr, &f->device, &f->device.gid);
+	wr.wr.ud.ah = MAKE(ibv_create_ah(f->device.pd, &attr));
+	wr.wr.ud.remote_qpn = f->b->qp_num;
+	wr.wr.ud.remote_qkey = qkey;
+	return ibv_post_send(f->a, &wr, &bad);
+}
+
+static void ud_datagram_arrives_behind_forty_bytes_and_names_its_sender(void)
+{
+	struct fixture f = connected(IBV_QPT_UD);
+	struct ibv_wc wc;
+
+	fill(f.memory, 100, 5);
+	MUST(post_recv(f.b, f.mr, 4096, 40 + 100, 1));
+	MUST(send_ud(&f, QKEY, 2));
+	MUST_COMPLETE(f.cq_b, &wc);
+	EXPECT(wc.byte_len == 140 && wc.wc_flags & IBV_WC_GRH && wc.src_qp == f.a->qp_num);
+	check(f.memory + 4096 + 40, 100, 5, "datagram");
+	EXPECT_STATUS(f.cq_a, 2, IBV_WC_SUCCESS);
+}
+
+static void ud_datagram_with_the_wrong_qkey_is_dropped(void)
+{
+	struct fixture f = connected(IBV_QPT_UD);
+	struct ibv_port_attr port;
+
+	MUST(post_recv(f.b, f.mr, 4096, 140, 1));
+	MUST(send_ud(&f, QKEY + 1, 2));
+	EXPECT_STATUS(f.cq_a, 2, IBV_WC_SUCCESS);
+	EXPECT_NOTHING(f.cq_b);
+	MUST(ibv_query_port(f.device.context, PORT_NUM, &port));
+	EXPECT(port.qkey_viol_cntr == f.device.port.qkey_viol_cntr + 1);
+	MUST(send_ud(&f, QKEY, 3));
+	EXPECT_STATUS(f.cq_b, 1, IBV_WC_SUCCESS);
+}
+
 static const struct test_case cases[] = {
 	CASE(groups_that_cannot_be_attached_are_refused),
 	CASE(sender_that_blocks_its_own_multicast_gets_none),
@@ -254,6 +297,8 @@ static const struct test_case cases[] = {
 	CASE(datagram_with_another_q_key_is_dropped),
 	CASE(controlled_q_key_needs_a_privilege),
 	CASE(wrong_datagrams_are_refused),
+	CASE(ud_datagram_arrives_behind_forty_bytes_and_names_its_sender),
+	CASE(ud_datagram_with_the_wrong_qkey_is_dropped),
 };
 
 int main(int argc, char **argv)

@@ -1,4 +1,5 @@
-//! Wrong arguments, one by one: `tests/c/{setup,posting,wr_api,datagrams,completing}.c`, each case in a process of its own.
+//! Promises of single calls, one by one, with right and wrong arguments: the programs of cases in `tests/c`, each case in a
+//! process of its own.
 
 use ferroce_tests::{Artifacts, World, require};
 use std::time::Duration;
@@ -99,11 +100,17 @@ programs! {
         operations_that_a_service_lacks_are_refused_at_creation
         threads_share_a_queue_and_their_regions_stay_apart
         a_child_is_not_locked_out_by_a_thread_it_does_not_have
+        ; udp only:
+    }
+    flushing {
         atomic_write_stores_eight_bytes
         atomic_write_needs_the_right_to_write
         flush_makes_writes_visible_where_it_is_permitted
         persistent_flush_is_for_mapped_files
         device_says_that_it_writes_atomically_flushes_and_paces
+        ; udp only:
+    }
+    rates {
         a_rate_limit_paces_until_it_is_taken_away
         rate_limits_that_cannot_be_are_refused
         ; udp only:
@@ -117,6 +124,8 @@ programs! {
         datagram_with_another_q_key_is_dropped
         controlled_q_key_needs_a_privilege
         wrong_datagrams_are_refused
+        ud_datagram_arrives_behind_forty_bytes_and_names_its_sender
+        ud_datagram_with_the_wrong_qkey_is_dropped
         ; udp only:
     }
     completing {
@@ -141,25 +150,29 @@ programs! {
         error_state_flushes_everything_in_order
         destroyed_qp_completes_nothing
         scattered_and_gathered_pieces_arrive_in_order
+        ; udp only:
+    }
+    announcing {
         cq_overrun_raises_an_event
         srq_limit_raises_one_event
         last_wqe_of_an_srq_is_announced
-        ud_datagram_arrives_behind_forty_bytes_and_names_its_sender
-        ud_datagram_with_the_wrong_qkey_is_dropped
         ; udp only:
     }
     queues {
+        an_event_stands_for_as_many_completions_as_asked
+        a_queue_is_resized_around_what_it_holds
+        a_queue_that_overruns_stops_its_queue_pairs
+        the_port_tells_its_speed
+        a_shared_receive_queue_changes_with_requests_in_it
+        ; udp only:
+    }
+    extended_cq {
         every_field_of_a_completion_can_be_read
         an_empty_extended_queue_stays_usable
         threads_share_an_extended_queue
         flags_of_an_extended_queue_are_taken_or_refused
         ignored_overrun_loses_the_oldest_completions_only
-        an_event_stands_for_as_many_completions_as_asked
-        a_queue_is_resized_around_what_it_holds
-        a_queue_that_overruns_stops_its_queue_pairs
         the_clock_runs_at_the_frequency_the_device_names
-        the_port_tells_its_speed
-        a_shared_receive_queue_changes_with_requests_in_it
         ; udp only:
     }
 }

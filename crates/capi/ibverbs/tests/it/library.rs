@@ -52,6 +52,7 @@ pub fn library() -> &'static Path {
             include_str!("../../link/mod.rs"),
             include_str!("../../../link/shared_library.rs"),
             include_str!("calls.c"),
+            include_str!("calls.h"),
         )
             .hash(&mut key);
         let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libibverbs");
