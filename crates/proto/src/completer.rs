@@ -6,7 +6,7 @@ use crate::{Data, Env, Instant, Payload, PlaceError, Qp, SendOp, WcStatus, psn};
 use core::time::Duration;
 use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
 
-/// Sequence NAKs within this time count as one retry.
+/// Sequence NAKs within this time count as one retry, where there is no local ACK timer that counts.
 const NAKS_COUNTED: Duration = Duration::from_millis(10);
 
 impl<A: Clone> Qp<A> {
@@ -149,15 +149,17 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// The responder misses the oldest unacknowledged packet. It counts as a retry now and then only: whoever can
-    /// forge the peer's address could else end the connection with some packets of any PSN.
+    /// The responder misses the oldest unacknowledged packet. The local ACK timer, which only progress restarts, counts the
+    /// retries: whoever can forge the peer's address could else end the connection with some packets of any PSN, as
+    /// could a receiver whose socket is full for the time of some round trips.
     fn sequence_error<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E) {
         self.counters.seq_naks += 1;
         if self.went_back_within(now, 1) {
             // It was sent before the repetition can have arrived.
             return;
         }
-        if self.req.nak_counted.is_none_or(|at| now.since(at) >= NAKS_COUNTED) {
+        let uncounted = self.req.nak_counted.is_none_or(|at| now.since(at) >= NAKS_COUNTED);
+        if self.params.timeout & 31 == 0 && uncounted {
             if self.req.retries == 0 {
                 self.fail_front(WcStatus::RetryExcErr, env);
                 return;

@@ -39,7 +39,7 @@ pub(crate) struct Requester {
     throttle: Throttle,
     /// Nothing may leave before then: the limit, or the pace of UC and UD.
     pub(crate) paced_until: Option<Instant>,
-    /// Retries left after timeouts and sequence NAKs.
+    /// Retries left after timeouts (sequence NAKs where there are none).
     pub(crate) retries: u8,
     /// Retries left after RNR NAKs.
     pub(crate) rnr_retries: u8,
@@ -48,7 +48,7 @@ pub(crate) struct Requester {
     pub(crate) probe_at: Option<Instant>,
     pub(crate) probe_backoff: u8,
     pub(crate) probe_due: bool,
-    /// When a sequence NAK was last counted as a retry.
+    /// When a sequence NAK was last counted as a retry, without a local ACK timer.
     pub(crate) nak_counted: Option<Instant>,
     /// Where and when it last went back.
     pub(crate) went_back: Option<(u64, Instant)>,

@@ -1,10 +1,11 @@
 //! Peers that answer nothing, or "not ready": when a request is given up, and when never.
 
+use crate::crafted::frame;
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, params, wr};
 use core::time::Duration;
 use ferroce_proto::{QpParams, QpState, SendOp, WcStatus};
-use ferroce_wire::Service;
+use ferroce_wire::{Operation, Service};
 
 #[test]
 fn peer_that_dies_at_any_moment_ends_every_request_within_the_retries() {
@@ -71,6 +72,34 @@ fn packet_that_never_gets_through_uses_up_the_retries_by_sequence_naks() {
         // NAKs within ten milliseconds count once.
         let (took, least) = (p.now.since(start), Duration::from_millis(10) * u32::from(retry_cnt));
         assert!(took >= least && took <= least + Duration::from_millis(5), "{took:?} for {least:?}");
+    }
+}
+
+/// A receiver that has no room for a while, or somebody who forges PSNs: NAKs don't hurry the local ACK timer.
+#[test]
+fn sequence_naks_leave_the_local_ack_timer_its_time() {
+    for recovers in [true, false] {
+        let mut p = Pair::with(Service::Rc, params(1024), params(1024), 5);
+        p.drop_to_b = Some(Box::new(|f| f.headers.bth.psn == 6));
+        for i in 0..4 {
+            p.a.post(wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
+        }
+        let start = p.now;
+        for _ in 0..400 {
+            p.run_for(Duration::from_millis(1));
+            // Each brings a NAK.
+            p.inject(true, &frame(Operation::SendOnly, 7, &[]));
+        }
+        assert!(p.a.qp.counters().seq_naks > 100, "{p:?}");
+        assert_eq!(p.a.host.send_statuses(), [(0, WcStatus::Success)]);
+        if recovers {
+            p.drop_to_b = None;
+        }
+        p.run();
+        assert_eq!(p.a.host.sends.len(), 4);
+        assert_eq!(p.a.send_ok(), recovers);
+        let least = Duration::from_nanos(4096 << 14) * 8;
+        assert!(recovers || (p.now.since(start) >= least && p.now.since(start) <= least * 4), "{p:?}");
     }
 }
 
