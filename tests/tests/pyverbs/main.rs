@@ -228,7 +228,10 @@ fn tests_of_rc_pass_with_one_percent_loss() {
     let suite = require!(Suite::unpack(host));
     let reliable = |name: &str| {
         let name = name.to_ascii_lowercase();
+        // This one asks for a status that a refusal brings, and the only packet with it may be lost.
+        let waits_for_a_refusal = name.ends_with("_rc_bind_mw");
         !is_of_vendor(&name)
+            && !waits_for_a_refusal
             && (name.contains("_rc_") || name.contains("xrc") || name.contains("test_atomic."))
             && !name.contains("raw")
     };
