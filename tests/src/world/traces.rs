@@ -37,19 +37,19 @@ impl Host {
         found
     }
 
-    /// The traces that are still there after a second (the kernel frees names a little after death).
+    /// The traces that are still there after five seconds (the kernel frees names a little after death).
     pub fn lasting_traces(&self) -> Vec<String> {
         let start = Instant::now();
         loop {
             let traces = self.traces();
-            if traces.is_empty() || start.elapsed() > Duration::from_secs(1) {
+            if traces.is_empty() || start.elapsed() > Duration::from_secs(5) {
                 return traces;
             }
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Panics unless all traces are gone within a second.
+    /// Panics unless all traces are gone within five seconds.
     #[track_caller]
     pub fn expect_no_traces(&self) {
         let traces = self.lasting_traces();
