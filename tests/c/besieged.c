@@ -1,7 +1,7 @@
 /* besieged: two sides exchange SENDs, WRITEs, READs, atomics (RC) and datagrams (UD) until both got SIGUSR1, and check
  * every byte; they say what somebody who wants to disturb them would have to know.
  *
- * They go slowly enough that the PSNs of a connection stay within 2^21 of the first one for a minute.
+ * They use less than 2^21 PSNs: slowly enough for a minute, and then they only wait for the end.
  */
 #include "common.h"
 #include <getopt.h>
@@ -19,6 +19,7 @@
 /* PSNs of a round at the path MTU of 1024: SEND, WRITE, READ, two atomics. */
 #define ROUND_PSNS (4 + 64 + 64 + 2)
 #define PSNS_PER_MS 30
+#define MOST_PSNS ((1 << 21) - 2 * ROUND_PSNS)
 
 /* Within the registered memory. */
 enum { OUT_SEND = 0, OUT_BULK = OUT_SEND + 4096, BACK = OUT_BULK + BULK, TARGET = BACK + BULK, OLD = TARGET + BULK,
@@ -165,7 +166,8 @@ static void run(struct side *side)
 				if (send(side->fd, &side->round, sizeof side->round, MSG_NOSIGNAL) < 0)
 					fail("the other side is gone");
 				said = true;
-			} else if (side->round * ROUND_PSNS <= (now_ms() - start) * PSNS_PER_MS) {
+			} else if (side->round * ROUND_PSNS <= (now_ms() - start) * PSNS_PER_MS &&
+				   side->round * ROUND_PSNS < MOST_PSNS) {
 				post_round(side);
 			} else {
 				usleep(100);
@@ -177,8 +179,6 @@ static void run(struct side *side)
 		    recv(side->fd, &received, sizeof received, MSG_WAITALL) != sizeof received)
 			fail("the other side is gone");
 	}
-	if (side->round * ROUND_PSNS >= 1 << 21)
-		fail("too many PSNs were used for what the test assumes");
 }
 
 static void connect_sides(struct side *side)
@@ -219,7 +219,8 @@ int main(int argc, char **argv)
 		default: fail("usage: besieged [-p PORT] [-g GID_INDEX] [SERVER]");
 		}
 	}
-	alarm(ALARM_SECONDS);
+	/* Whoever sends the packets is slow on a busy machine. */
+	alarm(3 * ALARM_SECONDS);
 	signal(SIGUSR1, stop);
 	side.device = open_device(gid_index);
 	side.cq = make_cq(&side.device, 512, NULL);
