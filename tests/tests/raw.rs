@@ -68,6 +68,9 @@ fn frames_arrive_at_another_host() {
     frames_arrive(&program, world.last(), world.first());
 }
 
+/// How often a run is made in which a frame may have come before the server had a receive request.
+const ATTEMPTS: u32 = 3;
+
 /// Runs one of perftest's tools at both ends, and checks that both report.
 fn perftest(tool: &str, options: &[&str], from: &Host, to: &Host) {
     const MACS: [&str; 2] = ["02:fe:00:00:00:0a", "02:fe:00:00:00:0b"];
@@ -76,16 +79,23 @@ fn perftest(tool: &str, options: &[&str], from: &Host, to: &Host) {
         words.extend_from_slice(options);
         words
     };
-    let mut server = to.start_ferroce_privileged(&[], &words("--server", 1), &[]);
-    server.wait_for_output("MAC attached", SOON);
-    // The server takes a while from its flow to its first receive request.
-    std::thread::sleep(Duration::from_secs(2));
-    let client = from.start_ferroce_privileged(&[], &words("--client", 0), &[]).wait(LIMIT);
-    client.expect_success();
-    assert!(client.stdout.contains("1000 "), "{client}");
-    let server = server.wait(LIMIT);
-    server.expect_success();
-    assert!(server.stdout.contains("1000 "), "{server}");
+    for attempt in 1..=ATTEMPTS {
+        let mut server = to.start_ferroce_privileged(&[], &words("--server", 1), &[]);
+        server.wait_for_output("MAC attached", SOON);
+        // The server takes a while from its flow to its first receive request, and says nothing of it.
+        std::thread::sleep(Duration::from_secs(2) * attempt);
+        let client = from.start_ferroce_privileged(&[], &words("--client", 0), &[]).wait(SOON);
+        // Ethernet repeats nothing, and both wait for a lost frame for ever.
+        if client.over_limit.is_some() && attempt < ATTEMPTS {
+            continue;
+        }
+        let server = server.wait(SOON);
+        for side in [&client, &server] {
+            side.expect_success();
+            assert!(side.stdout.contains("1000 "), "{side}");
+        }
+        return;
+    }
 }
 
 #[test]
