@@ -190,29 +190,6 @@ static void receiving(void)
 	MUST(ibv_destroy_cq(cq_b));
 }
 
-static void tag_matching(void)
-{
-	struct ibv_device_attr_ex ex;
-	struct ibv_srq_init_attr_ex attr = {.attr = {.max_wr = 4, .max_sge = 1},
-					    .comp_mask = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_TM | IBV_SRQ_INIT_ATTR_CQ,
-					    .srq_type = IBV_SRQT_TM,
-					    .pd = pd,
-					    .cq = make_cq(4),
-					    .tm_cap = {.max_num_tags = 4, .max_ops = 4}};
-	struct ibv_srq *srq, *basic = make_srq(4);
-	struct ibv_ops_wr op = {.opcode = IBV_WR_TAG_SYNC}, *bad = NULL;
-
-	MUST(ibv_query_device_ex(ctx, NULL, &ex));
-	srq = ibv_create_srq_ex(ctx, &attr);
-	if (!ex.tm_caps.max_num_tags)
-		check(srq == NULL, "ibv_create_srq_ex(3): no tag matching where the device's max_num_tags is 0");
-	if (srq)
-		MUST(ibv_destroy_srq(srq));
-	check(ibv_post_srq_ops(basic, &op, &bad) > 0, "ibv_post_srq_ops(3): an SRQ without tag matching fails");
-	MUST(ibv_destroy_srq(basic));
-	MUST(ibv_destroy_cq(attr.cq));
-}
-
 int main(int argc, char **argv)
 {
 	begin(argc, argv);
@@ -225,7 +202,6 @@ int main(int argc, char **argv)
 	modifying();
 	posting();
 	receiving();
-	tag_matching();
 	free_buffer(&buffer);
 	return end();
 }

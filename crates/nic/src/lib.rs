@@ -44,7 +44,9 @@ pub use mem::{
     Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Pd, PdHold, Prefetch, QueueKind, QueueMemory,
 };
 pub use qp::Qp;
-pub use recv::{MAX_SGE, MAX_SRQ, MAX_WR, NewSize, Srq, SrqAttr};
+pub use recv::{
+    MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr, TagEntry, TagOp, TagRequest,
+};
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use shm::untrusted;
@@ -52,7 +54,7 @@ pub use xrc::{XrcTarget, Xrcd};
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{
-    Access, BindMw, Completion, Counters, Data, Placement, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList,
-    UdTarget, WcOpcode, WcStatus,
+    Access, BindMw, Completion, Counters, Data, MAX_RENDEZVOUS_REQUEST, Placement, QpState, RecvWqe, SendOp,
+    SendWr, Sge, SgeList, TagFlags, TagInfo, UdTarget, WcOpcode, WcStatus,
 };
 pub use ferroce_wire::Service;

@@ -1,5 +1,10 @@
 //! Receive queues: the RQ of a QP and the shared receive queue.
 
+mod tags;
+
+use tags::TagList;
+pub use tags::{MAX_TAG_OPS, MAX_TAGS, TagEntry, TagOp, TagRequest};
+
 use crate::cq::Cq;
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
@@ -91,6 +96,8 @@ pub struct NewSize {
 struct Shared {
     queue: RecvQueue,
     limit: u32,
+    /// Of a tag-matching queue.
+    tags: Option<Box<TagList>>,
 }
 
 /// Shared receive queues that a process may have.
@@ -105,7 +112,10 @@ pub struct Srq {
     shared: Mutex<Shared>,
     users: AtomicUsize,
     unacked_async: Unacked,
+    /// Where its completions go, if not to the QPs' (XRC, tag matching).
+    cq: Option<Arc<Cq>>,
     xrc: Option<XrcPart>,
+    matches_tags: bool,
     _held: Held,
 }
 
@@ -113,8 +123,6 @@ pub struct Srq {
 #[derive(Debug)]
 struct XrcPart {
     xrcd: Arc<Xrcd>,
-    /// Where completions of its receives go.
-    cq: Arc<Cq>,
     number: u32,
 }
 
@@ -125,7 +133,7 @@ impl Srq {
     /// [`Error::Invalid`] for sizes out of bounds; [`Error::NoMemory`] when there are `MAX_SRQ` queues.
     pub fn create(pd: &Arc<Pd>, attr: SrqAttr, cookie: usize) -> Result<Arc<Self>> {
         check_size(attr)?;
-        let srq = Arc::new(Self::of(pd, queue_of(pd, attr)?, cookie, None, QUEUES.take()?));
+        let srq = Arc::new(Self::of(pd, queue_of(pd, attr)?, cookie, QUEUES.take()?));
         pd.hold();
         engine::register_srq(&srq);
         Ok(srq)
@@ -149,8 +157,10 @@ impl Srq {
         }
         let (queue, held) = (queue_of(pd, attr)?, QUEUES.take()?);
         let srq = pd.context().engine()?.add_srq(|number| {
-            let part = XrcPart { xrcd: xrcd.clone(), cq: cq.clone(), number };
-            Arc::new(Self::of(pd, queue, cookie, Some(part), held))
+            let mut srq = Self::of(pd, queue, cookie, held);
+            srq.cq = Some(cq.clone());
+            srq.xrc = Some(XrcPart { xrcd: xrcd.clone(), number });
+            Arc::new(srq)
         })?;
         pd.hold();
         xrcd.hold();
@@ -159,14 +169,16 @@ impl Srq {
         Ok(srq)
     }
 
-    fn of(pd: &Arc<Pd>, queue: RecvQueue, cookie: usize, xrc: Option<XrcPart>, held: Held) -> Self {
+    fn of(pd: &Arc<Pd>, queue: RecvQueue, cookie: usize, held: Held) -> Self {
         Self {
             pd: pd.clone(),
             cookie,
-            shared: Mutex::new(Shared { queue, limit: 0 }),
+            shared: Mutex::new(Shared { queue, limit: 0, tags: None }),
             users: AtomicUsize::new(0),
             unacked_async: Unacked::default(),
-            xrc,
+            cq: None,
+            xrc: None,
+            matches_tags: false,
             _held: held,
         }
     }
@@ -183,10 +195,10 @@ impl Srq {
         self.xrc.as_ref().map(|part| &part.xrcd)
     }
 
-    /// Where completions of its receives go, if it has a completion queue of its own (XRC).
+    /// Where its completions go, if it has a completion queue of its own (XRC, tag matching).
     #[must_use]
     pub fn cq(&self) -> Option<&Arc<Cq>> {
-        self.xrc.as_ref().map(|part| &part.cq)
+        self.cq.as_ref()
     }
 
     /// The device context it belongs to.
@@ -265,7 +277,10 @@ impl Srq {
 
     /// Takes the next work request and raises the limit event when too few are left.
     pub(crate) fn pop(&self) -> Option<RecvWqe> {
-        let mut shared = self.shared.lock();
+        self.pop_from(&mut self.shared.lock())
+    }
+
+    fn pop_from(&self, shared: &mut Shared) -> Option<RecvWqe> {
         let wqe = shared.queue.pop();
         if shared.limit > 0 && (shared.queue.wqes.len() as u32) < shared.limit {
             shared.limit = 0;
@@ -314,8 +329,10 @@ impl Srq {
         let queue = self.shared.lock().queue.take();
         drop(queue);
         self.pd.release();
+        if let Some(cq) = &self.cq {
+            cq.release();
+        }
         if let Some(part) = &self.xrc {
-            part.cq.release();
             part.xrcd.release();
         }
         self.unacked_async.wait();

@@ -232,7 +232,7 @@ impl<A: Clone> Qp<A> {
         if let Data::Sges(sges) = &wqe.wr.data
             && bytes > 0
         {
-            match env.place(sges, offset, payload) {
+            match env.place(sges, offset, payload, 0) {
                 Ok(()) => {}
                 Err(PlaceError::Memory) => {
                     self.fail_front(WcStatus::LocProtErr, env);

@@ -2,9 +2,9 @@
 
 use crate::{
     AtomicOp, BindMw, Completion, DelegateError, Instant, Placement, QpEvent, RecvWqe, SendWr, Sge, SrqPlace,
-    WcStatus,
+    TagInfo, Taken, WcStatus,
 };
-use ferroce_wire::Headers;
+use ferroce_wire::{Headers, Tmh};
 
 /// The payload of an incoming packet, however the fabric holds it.
 pub trait Payload {
@@ -19,6 +19,11 @@ pub trait Payload {
     /// # Errors
     /// [`PlaceError::Lost`] when it couldn't be had; [`PlaceError::Memory`] when `to` isn't as long as it is.
     fn copy(&self, to: &mut [u8]) -> Result<(), PlaceError>;
+    /// Copies its first bytes.
+    ///
+    /// # Errors
+    /// As [`Payload::copy`]; [`PlaceError::Memory`] when `to` is longer than it is.
+    fn copy_first(&self, to: &mut [u8]) -> Result<(), PlaceError>;
 }
 
 impl Payload for &[u8] {
@@ -29,6 +34,12 @@ impl Payload for &[u8] {
     fn copy(&self, to: &mut [u8]) -> Result<(), PlaceError> {
         let whole = to.len() == self.len();
         whole.then(|| to.copy_from_slice(self)).ok_or(PlaceError::Memory)
+    }
+
+    fn copy_first(&self, to: &mut [u8]) -> Result<(), PlaceError> {
+        let first = self.get(..to.len()).ok_or(PlaceError::Memory)?;
+        to.copy_from_slice(first);
+        Ok(())
     }
 }
 
@@ -185,11 +196,24 @@ pub trait Env {
     /// Completes every receive work request left in the QP's own RQ with a flush error (does nothing with an SRQ).
     fn flush_recv_queue(&mut self);
 
-    /// Writes a payload at `offset` of the message buffer that `sges` describe (a receive, or the result of a READ).
+    /// Takes what a message with this header goes to: of a tag-matching SRQ the buffer of the first tag that matches, or
+    /// a receive work request.
+    fn next_tagged(&mut self, _header: &Tmh) -> Option<Taken> {
+        None
+    }
+
+    /// Writes a payload, but for its first `skip` bytes, at `offset` of the message buffer that `sges` describe (a
+    /// receive, or the result of a READ).
     ///
     /// # Errors
     /// See [`PlaceError`].
-    fn place(&mut self, sges: &[Sge], offset: u64, payload: &Self::Payload<'_>) -> Result<(), PlaceError>;
+    fn place(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        payload: &Self::Payload<'_>,
+        skip: usize,
+    ) -> Result<(), PlaceError>;
     /// Writes these bytes likewise (atomic results, in host byte order).
     ///
     /// # Errors
@@ -253,6 +277,12 @@ pub trait Env {
     fn complete_send(&mut self, completion: Completion);
     /// A receive work request ended. The environment publishes it after the ACK it owes has left.
     fn complete_recv(&mut self, completion: Completion);
+    /// A message that had matched no tag wasn't received after all: it doesn't count as unexpected.
+    fn forget_unexpected(&mut self) {}
+    /// What [`Env::next_tagged`] gave has ended, or the data of a rendezvous have come.
+    fn complete_tagged(&mut self, completion: Completion, _info: TagInfo) {
+        self.complete_recv(completion);
+    }
     /// Something for the asynchronous event queue.
     fn event(&mut self, event: QpEvent);
     /// A packet was dropped because of its key: the port counts it.

@@ -33,15 +33,24 @@ impl<A: Clone> Qp<A> {
         };
         let len = self.packet_len(opcode, payload)?;
         if self.resp.held.is_none() {
-            self.resp.held = env.next_recv();
+            self.resp.held = if self.params.tags {
+                Some(self.take_tagged(opcode, payload, env)?)
+            } else {
+                env.next_recv()
+            };
         }
         let held = self.resp.held.as_ref().ok_or(Refusal::NotReady)?;
         let total = done + len;
-        if total > held.capacity() || total > MAX_MESSAGE {
+        let tagged = self.resp.tagged;
+        let (header, data) =
+            tagged.map_or((0, total), |tagged| (tagged.header_len(), tagged.data_len(total)));
+        if data > held.capacity() || total > MAX_MESSAGE {
             return Err(Refusal::TooLong);
         }
-        if len > 0 {
-            env.place(&held.sges, done, payload)?;
+        let rendezvous = tagged.and_then(|tagged| tagged.rendezvous);
+        let skip = if done == 0 { header } else { 0 };
+        if len > skip && rendezvous.is_none() {
+            env.place(&held.sges, done + skip - header, payload, skip as usize)?;
         }
         if !ends(opcode) {
             self.resp.message = Message::Send { done: total };
@@ -50,7 +59,11 @@ impl<A: Clone> Qp<A> {
         if let Some(rkey) = headers.invalidate_rkey {
             env.invalidate(rkey)?;
         }
-        self.finish_receive(headers, WcOpcode::Recv, total as u32, env);
+        if let Some(rvh) = rendezvous {
+            self.start_rendezvous(rvh, headers, env);
+        } else {
+            self.finish_receive(headers, WcOpcode::Recv, data as u32, env);
+        }
         Ok(())
     }
 
@@ -129,7 +142,7 @@ impl<A: Clone> Qp<A> {
             completion.immediate = headers.immediate;
             completion.invalidated_rkey = headers.invalidate_rkey;
             completion.solicited = headers.bth.solicited;
-            env.complete_recv(completion);
+            self.complete_held(completion, env);
         }
     }
 }

@@ -21,6 +21,7 @@ mod responder;
 mod retransmit;
 mod rnr;
 mod sendq;
+mod tags;
 mod time;
 mod types;
 mod uc;
@@ -34,8 +35,9 @@ pub use pace::{Pace, Portion};
 pub use qp::{MAX_MESSAGE, Qp};
 pub use rate::RateLimit;
 pub use rnr::rnr_delay;
+pub use tags::{MAX_RENDEZVOUS_REQUEST, TagInfo, Taken};
 pub use time::Instant;
 pub use types::{
     Access, AtomicOp, BindMw, Completion, Data, Placement, PostError, QpEvent, QpParams, QpState, RecvWqe,
-    SendOp, SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus,
+    SendOp, SendWr, Sge, SgeList, TagFlags, UdTarget, WcOpcode, WcStatus,
 };

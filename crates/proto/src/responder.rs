@@ -5,6 +5,7 @@ use crate::SrqPlace;
 use crate::answers::Range;
 use crate::elsewhere::Delegated;
 use crate::execute::Message;
+use crate::tags::Tagged;
 use crate::{
     AtomicOp, Env, Payload, PlaceError, Placement, Qp, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError,
     WcStatus, psn,
@@ -76,6 +77,8 @@ pub(crate) struct Responder {
     pub(crate) message: Message,
     /// The receive taken for the message in progress (UC keeps it when the message is lost).
     pub(crate) held: Option<RecvWqe>,
+    /// What a tag-matching SRQ makes of the message that has a receive.
+    pub(crate) tagged: Option<Tagged>,
     /// The SRQ of the message in progress (XRC).
     pub(crate) srqn: Option<u32>,
     pub(crate) delegated: Delegated,
@@ -374,7 +377,7 @@ impl<A: Clone> Qp<A> {
             }
         };
         if let Some(held) = self.resp.take_held() {
-            env.complete_recv(self.recv_completion(held.wr_id, status));
+            self.complete_held(self.recv_completion(held.wr_id, status), env);
             return;
         }
         if self.state != QpState::Err {

@@ -13,6 +13,17 @@ pub(crate) struct Wqe<A> {
     pub(crate) packets: u32,
     /// Its first extended PSN; meaningful once it is started.
     pub(crate) first: u64,
+    pub(crate) issuer: Issuer,
+}
+
+/// Who wants a work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Issuer {
+    Program,
+    /// The adapter: the READ of a rendezvous.
+    Rendezvous,
+    /// The adapter: what tells the peer that its rendezvous is over.
+    Fin,
 }
 
 impl<A> Wqe<A> {
@@ -45,11 +56,13 @@ pub(crate) struct SendQueue<A> {
     queue: VecDeque<Wqe<A>>,
     head: u64,
     max: u32,
+    /// Those of the adapter, which take no room from the program.
+    own: u32,
 }
 
 impl<A> SendQueue<A> {
     pub(crate) const fn new(max: u32) -> Self {
-        Self { queue: VecDeque::new(), head: 0, max }
+        Self { queue: VecDeque::new(), head: 0, max, own: 0 }
     }
 
     /// The number of the oldest request (of the next one posted if there is none).
@@ -66,12 +79,13 @@ impl<A> SendQueue<A> {
         self.queue.len() as u32
     }
 
-    /// Is there room for one more after `before` others?
+    /// Is there room for one more of the program after `before` others?
     pub(crate) fn has_room(&self, before: u32) -> bool {
-        self.queue.len() + (before as usize) < self.max as usize
+        self.queue.len() - (self.own as usize) + (before as usize) < self.max as usize
     }
 
     pub(crate) fn push(&mut self, wqe: Wqe<A>) {
+        self.own += u32::from(wqe.issuer != Issuer::Program);
         self.queue.push_back(wqe);
     }
 
@@ -90,6 +104,7 @@ impl<A> SendQueue<A> {
     pub(crate) fn pop(&mut self) -> Option<Wqe<A>> {
         let wqe = self.queue.pop_front()?;
         self.head += 1;
+        self.own -= u32::from(wqe.issuer != Issuer::Program);
         Some(wqe)
     }
 
@@ -97,5 +112,6 @@ impl<A> SendQueue<A> {
     pub(crate) fn reset(&mut self) {
         self.head = self.tail();
         self.queue = VecDeque::new();
+        self.own = 0;
     }
 }

@@ -233,6 +233,8 @@ pub enum WcStatus {
     FatalErr = 19,
     RespTimeoutErr = 20,
     GeneralErr = 21,
+    TmErr = 22,
+    TmRndvIncomplete = 23,
 }
 
 /// Completion opcode; discriminants are those of `enum ibv_wc_opcode`.
@@ -251,6 +253,22 @@ pub enum WcOpcode {
     AtomicWrite = 9,
     Recv = 128,
     RecvRdmaWithImm = 129,
+    TmAdd = 130,
+    TmDel = 131,
+    TmSync = 132,
+    TmRecv = 133,
+    TmNoTag = 134,
+}
+
+/// What a completion of a tag-matching SRQ says besides (`IBV_WC_TM_*` of `wc_flags`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TagFlags {
+    /// The program is to tell how many unexpected messages it has handled.
+    pub sync_required: bool,
+    /// The message has taken a tag's buffer.
+    pub matched: bool,
+    /// The data are in the tag's buffer.
+    pub data_valid: bool,
 }
 
 /// A work completion.
@@ -274,6 +292,8 @@ pub struct Completion {
     pub grh: bool,
     /// The sender asked for a solicited event (receives).
     pub solicited: bool,
+    /// Of a tag-matching SRQ.
+    pub tags: TagFlags,
 }
 
 /// State of a queue pair; discriminants are those of `enum ibv_qp_state`.
@@ -346,6 +366,8 @@ pub struct QpParams {
     pub lossless: bool,
     /// The QP receives from an SRQ (decides on LastWqeReached). An XRC QP that does is a target, else an initiator.
     pub srq: bool,
+    /// That SRQ matches tags (RC).
+    pub tags: bool,
     /// What requests and READ responses may take.
     pub rate: Option<RateLimit>,
 }
@@ -368,6 +390,7 @@ impl Default for QpParams {
             rnr_retry: 0,
             lossless: false,
             srq: false,
+            tags: false,
             rate: None,
         }
     }

@@ -83,7 +83,7 @@ impl<A: Clone> Qp<A> {
         if total > receive.capacity() {
             completion.status = WcStatus::LocLenErr;
         } else if env.place_grh(&receive.sges).is_err()
-            || (!payload.is_empty() && env.place(&receive.sges, GRH, payload).is_err())
+            || (!payload.is_empty() && env.place(&receive.sges, GRH, payload, 0).is_err())
         {
             completion.status = WcStatus::LocProtErr;
         } else {

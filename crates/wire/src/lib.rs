@@ -15,6 +15,7 @@ mod opcode;
 mod packet;
 mod parse;
 mod syndrome;
+mod tags;
 pub mod toeplitz;
 
 pub use headers::{Aeth, AtomicEth, Bth, Deth, Feth, Headers, Reth};
@@ -22,6 +23,7 @@ pub use opcode::{Opcode, Operation, Service};
 pub use packet::{Packet, PacketError};
 pub use parse::{EmitError, ParseError};
 pub use syndrome::{NakCode, Syndrome};
+pub use tags::{Rvh, TagOperation, Tmh};
 
 /// UDP destination port of RoCEv2 (annex A17.3.1).
 pub const ROCE_V2_PORT: u16 = 4791;

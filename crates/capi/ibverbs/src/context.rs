@@ -12,7 +12,7 @@ use crate::call::{Outcome, Refusal, entry};
 use crate::device::DeviceBlock;
 use crate::{
     advise, buf, counters, cq, cq_ex, dm, dmah, domain, flow, memory, mw, poll, post, qp, query, reg_ex, srq,
-    wq, xrc,
+    tags, wq, xrc,
 };
 
 /// What `abi_compat` says when a `verbs_context` stands before the `ibv_context`.
@@ -57,6 +57,7 @@ fn fill(context: &mut verbs_context) {
     context.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     context.create_qp_ex = Some(qp::create_qp_ex);
     context.create_srq_ex = Some(srq::create_srq_ex);
+    context.post_srq_ops = Some(tags::post_srq_ops);
     context.alloc_dm = Some(dm::alloc_dm);
     context.free_dm = Some(dm::free_dm);
     context.reg_dm_mr = Some(dm::reg_dm_mr);

@@ -62,10 +62,11 @@ fn fill(c: &mut ibv_cq_ex) {
 const RECORDED: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
     | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
     | IBV_WC_EX_WITH_CVLAN
-    | IBV_WC_EX_WITH_FLOW_TAG;
+    | IBV_WC_EX_WITH_FLOW_TAG
+    | IBV_WC_EX_WITH_TM_INFO;
 
 fn check(attr: &ibv_cq_init_attr_ex) -> Outcome<Extension> {
-    let known = u64::from(IBV_WC_STANDARD_FLAGS) | RECORDED | IBV_WC_EX_WITH_TM_INFO;
+    let known = u64::from(IBV_WC_STANDARD_FLAGS) | RECORDED;
     if attr.wc_flags & !known != 0 {
         return Err(Refusal::unsupported(format!("wc_flags {:#x}: {known:#x} are known", attr.wc_flags)));
     }
@@ -193,10 +194,9 @@ record_readers! {
     read_flow_tag -> u32 = tags.flow_tag;
 }
 
-/// No message here has a tag-matching header.
-unsafe extern "C" fn read_tm_info(_cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
-    // SAFETY: by the man page the caller's structure.
-    if let Some(info) = unsafe { info.as_mut() } {
-        *info = ibv_wc_tm_info { tag: 0, r#priv: 0 };
+unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
+    // SAFETY: as for the others; by the man page the caller's structure.
+    if let (tm, Some(info)) = unsafe { ((*(*cq.cast::<CqBlock>()).record.get()).tags.tm, info.as_mut()) } {
+        *info = ibv_wc_tm_info { tag: tm.tag, r#priv: tm.app_ctx };
     }
 }

@@ -34,6 +34,7 @@ mod qp;
 mod query;
 mod reg_ex;
 mod srq;
+mod tags;
 mod unsupported;
 mod wq;
 mod wr;

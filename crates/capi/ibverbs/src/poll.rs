@@ -40,7 +40,10 @@ pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
         wc_flags: flag(completion.grh, IBV_WC_GRH)
             | flag(completion.immediate.is_some(), IBV_WC_WITH_IMM)
             | flag(completion.invalidated_rkey.is_some(), IBV_WC_WITH_INV)
-            | flag(*checksums_ok, IBV_WC_IP_CSUM_OK),
+            | flag(*checksums_ok, IBV_WC_IP_CSUM_OK)
+            | flag(completion.tags.sync_required, IBV_WC_TM_SYNC_REQ)
+            | flag(completion.tags.matched, IBV_WC_TM_MATCH)
+            | flag(completion.tags.data_valid, IBV_WC_TM_DATA_VALID),
         pkey_index: 0,
         slid: 0,
         sl: network.map_or(0, packet_type),

@@ -165,7 +165,7 @@ unsafe fn send_wr(wr: &ibv_send_wr, qp: &nic::Qp) -> Outcome<SendWr> {
 ///
 /// # Safety
 /// `bad_wr` is null or the caller's variable.
-unsafe fn report_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
+pub(crate) unsafe fn report_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
     if !bad_wr.is_null() {
         // SAFETY: the caller's promise.
         unsafe { *bad_wr = wr };

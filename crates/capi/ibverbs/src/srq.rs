@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, at_mut, entry, put};
 use crate::memory::PdBlock;
 use crate::object::{Headed, next_handle};
-use crate::xrc;
+use crate::{tags, xrc};
 
 #[repr(C)]
 pub(crate) struct SrqBlock {
@@ -80,14 +80,24 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         // SAFETY: by the man page the caller's attributes.
         let init = unsafe { at_mut(init, "srq_init_attr_ex") }?;
         let kind = if init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 { IBV_SRQT_BASIC } else { init.srq_type };
-        let known =
-            IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
-        if init.comp_mask & !known != 0 || !matches!(kind, IBV_SRQT_BASIC | IBV_SRQT_XRC) {
-            return Err(Refusal::unsupported("only basic and XRC shared receive queues"));
+        let known = IBV_SRQ_INIT_ATTR_TYPE
+            | IBV_SRQ_INIT_ATTR_PD
+            | IBV_SRQ_INIT_ATTR_XRCD
+            | IBV_SRQ_INIT_ATTR_CQ
+            | IBV_SRQ_INIT_ATTR_TM;
+        if init.comp_mask & !known != 0 {
+            return Err(Refusal::unsupported(format!(
+                "comp_mask {:#x}: {known:#x} are known",
+                init.comp_mask
+            )));
         }
-        if kind == IBV_SRQT_XRC {
+        match kind {
+            IBV_SRQT_BASIC => {}
             // SAFETY: by the man page the attributes name valid objects.
-            return unsafe { xrc::create_srq(init) };
+            IBV_SRQT_XRC => return unsafe { xrc::create_srq(init) },
+            // SAFETY: as above.
+            IBV_SRQT_TM => return unsafe { tags::create_srq(init) },
+            other => return Err(Refusal::unsupported(format!("type {other}: basic, XRC and tag matching"))),
         }
         if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
             return Err(Refusal::invalid("no protection domain (IBV_SRQ_INIT_ATTR_PD)"));

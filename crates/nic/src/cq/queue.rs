@@ -1,7 +1,7 @@
 //! What a completion queue holds: completions, what is recorded with them, and when they raise an event.
 
 use crate::mem::Ring;
-use ferroce_proto::{Completion, WcStatus};
+use ferroce_proto::{Completion, TagInfo, WcOpcode, WcStatus};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -26,14 +26,15 @@ pub enum Network {
     Ipv6,
 }
 
-/// What an Ethernet packet was received with. All zeros for the transport's own completions: they have no VLAN tag, and no
-/// flow rule has marked them.
+/// What an Ethernet packet was received with, or a message that has matched a tag. All zeros for other completions.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tags {
     /// The customer VLAN tag that was stripped.
     pub cvlan: u16,
     /// The tag of the flow rule that steered the packet.
     pub flow_tag: u32,
+    /// What the message's tag-matching header says.
+    pub tm: TagInfo,
 }
 
 /// What a queue that was asked to records with each completion.
@@ -43,7 +44,7 @@ pub struct Record {
     pub clock: u64,
     /// The same moment on the wall clock: nanoseconds since 1970.
     pub wall_clock: u64,
-    /// Of a received Ethernet packet.
+    /// Of a received Ethernet packet or a message that has matched a tag.
     pub tags: Tags,
 }
 
@@ -145,14 +146,16 @@ impl Queue {
         self.announced = self.announced.saturating_sub(1);
     }
 
-    /// Drops the completions of a QP.
+    /// Drops the completions of a QP. Those of tag-matching queues stay: they say which tags are gone.
     pub(super) fn forget_qp(&mut self, qp_num: u32) {
-        self.announced =
-            self.entries.iter_from(0).take(self.announced).filter(|wc| wc.qp_num != qp_num).count();
-        let mut of = self.entries.iter_from(0).map(|wc| wc.qp_num);
-        self.records.retain(|_| of.next() != Some(qp_num));
-        drop(of);
-        self.entries.retain(|wc| wc.qp_num != qp_num);
+        let stays = |wc: &Wc| {
+            wc.qp_num != qp_num || matches!(wc.completion.opcode, WcOpcode::TmRecv | WcOpcode::TmNoTag)
+        };
+        self.announced = self.entries.iter_from(0).take(self.announced).filter(|wc| stays(wc)).count();
+        let mut entries = self.entries.iter_from(0);
+        self.records.retain(|_| entries.next().is_none_or(stays));
+        drop(entries);
+        self.entries.retain(stays);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The buffers that a thread needs while it lets QPs work.
 
 use super::taps::Taps;
-use crate::cq::{Cq, Wc};
+use crate::cq::{Cq, Tags, Wc};
 use crate::qp::{Qp, ReadAhead};
 use crate::shm::Link;
 use crate::udp::{Outlet, TxBatch};
@@ -16,8 +16,8 @@ pub(crate) struct Work {
     pub(crate) ahead: ReadAhead,
     /// Receive completions that wait for their ACK to leave.
     pub(crate) received: Vec<Wc>,
-    /// … of an XRC target, whose SRQs have a completion queue each.
-    pub(crate) received_elsewhere: Vec<(Arc<Cq>, Wc)>,
+    /// … of SRQs that have a completion queue each (XRC, tag matching).
+    pub(crate) received_elsewhere: Vec<(Arc<Cq>, Wc, Tags)>,
     /// XRC targets, and SRQs of processes that they have to reach.
     pub(crate) wanted: Vec<(Arc<Qp>, u32)>,
     /// QPs of this process that have got something.

@@ -189,6 +189,9 @@ fn check_cap(init: &QpInit) -> Result<()> {
     if !own_rq && init.service == Service::Uc {
         return invalid!("a UC queue pair with a shared receive queue: only RC and UD have them");
     }
+    if init.service != Service::Rc && init.srq.as_ref().is_some_and(|srq| srq.matches_tags()) {
+        return invalid!("{:?} with a tag-matching shared receive queue: only RC has them", init.service);
+    }
     if cap.max_inline_data > MAX_INLINE {
         return invalid!("{} bytes inline: at most {MAX_INLINE}", cap.max_inline_data);
     }

@@ -6,12 +6,12 @@ mod outgoing;
 pub(crate) use incoming::Origin;
 
 use super::pacing::Pacing;
-use super::payload::{RxPayload, scatter};
+use super::payload::{RxPayload, scatter, scatter_rest};
 use super::target::Shared;
 use super::{Path, Qp};
 use crate::ah::Ah;
 use crate::counter::CountedOp;
-use crate::cq::{Network, Wc};
+use crate::cq::{Network, Tags, Wc};
 use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
 use crate::mem::{KeyUser, MrTable, atomic, copy, persist};
@@ -19,10 +19,10 @@ use crate::packet::{Grh, PacketMeta};
 use crate::shm;
 use ferroce_proto::{
     AtomicOp, BindMw, Completion, DelegateError, Env, Instant, Payload, PlaceError, Placement, QpEvent,
-    QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TransmitError, Violation,
-    WcOpcode, WcStatus,
+    QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TagFlags, TagInfo, Taken,
+    TransmitError, Violation, WcOpcode, WcStatus,
 };
-use ferroce_wire::Headers;
+use ferroce_wire::{Headers, Tmh};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -73,8 +73,8 @@ impl<'a> QpEnv<'a> {
             }
             self.work.overrun |= !self.qp.recv_cq.push(wc);
         }
-        for (cq, wc) in std::mem::take(&mut self.work.received_elsewhere) {
-            self.work.overrun |= !cq.push(wc);
+        for (cq, wc, tags) in std::mem::take(&mut self.work.received_elsewhere) {
+            self.work.overrun |= !cq.push_tagged(wc, tags);
         }
     }
 }
@@ -143,8 +143,18 @@ impl Env for QpEnv<'_> {
         }
     }
 
-    fn place(&mut self, sges: &[Sge], offset: u64, payload: &RxPayload<'_>) -> Result<(), PlaceError> {
-        scatter(self.pd(), sges, offset, payload)
+    fn next_tagged(&mut self, header: &Tmh) -> Option<Taken> {
+        self.qp.srq.as_ref()?.take_for(header)
+    }
+
+    fn place(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        payload: &RxPayload<'_>,
+        skip: usize,
+    ) -> Result<(), PlaceError> {
+        scatter_rest(self.pd(), sges, offset, payload, skip)
     }
 
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
@@ -243,9 +253,23 @@ impl Env for QpEnv<'_> {
 
     fn complete_recv(&mut self, completion: Completion) {
         let wc = self.wc(completion);
-        match self.target.held.take().as_ref().and_then(|srq| srq.cq()) {
-            Some(cq) => self.work.received_elsewhere.push((cq.clone(), wc)),
+        let held = self.target.held.take();
+        match held.as_ref().or(self.qp.srq.as_ref()).and_then(|srq| srq.cq()) {
+            Some(cq) => self.work.received_elsewhere.push((cq.clone(), wc, Tags::default())),
             None => self.work.received.push(wc),
+        }
+    }
+
+    fn forget_unexpected(&mut self) {
+        if let Some(srq) = &self.qp.srq {
+            srq.forget_unexpected();
+        }
+    }
+
+    fn complete_tagged(&mut self, completion: Completion, info: TagInfo) {
+        let wc = self.wc(completion);
+        if let Some(cq) = self.qp.srq.as_ref().and_then(|srq| srq.cq()) {
+            self.work.received_elsewhere.push((cq.clone(), wc, info.into()));
         }
     }
 
@@ -285,5 +309,6 @@ pub(super) fn flushed_recv(wr_id: u64) -> Completion {
         src_qp: 0,
         grh: false,
         solicited: false,
+        tags: TagFlags::default(),
     }
 }

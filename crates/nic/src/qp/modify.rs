@@ -97,6 +97,7 @@ impl Qp {
         params.retry_cnt = attr.retry_cnt;
         params.rnr_retry = attr.rnr_retry;
         params.srq = self.srq.is_some() || self.is_target();
+        params.tags = self.srq.as_ref().is_some_and(|srq| srq.matches_tags());
         params.rate = NonZeroU32::new(attr.rate_limit).map(|kbps| RateLimit {
             kbps,
             burst: match attr.max_burst {

@@ -40,6 +40,13 @@ impl Payload for RxPayload<'_> {
         }
         self.copy_to(0, to.as_mut_ptr() as u64, to.len())
     }
+
+    fn copy_first(&self, to: &mut [u8]) -> Result<(), PlaceError> {
+        if to.len() > self.len() {
+            return Err(PlaceError::Memory);
+        }
+        self.copy_to(0, to.as_mut_ptr() as u64, to.len())
+    }
 }
 
 impl RxPayload<'_> {
@@ -124,13 +131,24 @@ pub(crate) fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Resu
 }
 
 pub(crate) fn scatter(pd: u32, sges: &[Sge], offset: u64, src: &RxPayload<'_>) -> Result<(), PlaceError> {
+    scatter_rest(pd, sges, offset, src, 0)
+}
+
+/// Writes a payload, but for its first `skip` bytes.
+pub(super) fn scatter_rest(
+    pd: u32,
+    sges: &[Sge],
+    offset: u64,
+    src: &RxPayload<'_>,
+    skip: usize,
+) -> Result<(), PlaceError> {
     let table = MrTable::global();
-    let mut done = 0;
-    for (piece, at) in pieces(sges, offset, src.len()) {
+    let mut done = skip;
+    for (piece, at) in pieces(sges, offset, src.len() - skip) {
         let len = piece.length as usize;
         let mut copied = Ok(());
         let copy = |addr| {
-            copied = src.copy_to(at, addr, len);
+            copied = src.copy_to(skip + at, addr, len);
             copied.map_err(|_| copy::Fault)
         };
         if table.local(pd, &piece, true, copy).is_err() {

@@ -8,7 +8,7 @@ use crate::error::{Error, Result, invalid};
 use crate::mem::arena::Staging;
 use crate::qp::gather;
 use crate::sys;
-use ferroce_proto::{Completion, Data, QpState, WcOpcode, WcStatus};
+use ferroce_proto::{Completion, Data, QpState, TagFlags, WcOpcode, WcStatus};
 use ferroce_wire::checksum;
 use ferroce_wire::frame::{ETHERNET_LEN, Frame};
 use std::sync::Arc;
@@ -259,6 +259,7 @@ impl RawQp {
             src_qp: 0,
             grh: false,
             solicited: false,
+            tags: TagFlags::default(),
         };
         cq.push(Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false })
     }

@@ -8,7 +8,7 @@ use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind};
 use crate::qp::scatter;
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue};
-use ferroce_proto::{Completion, RecvWqe, WcOpcode, WcStatus};
+use ferroce_proto::{Completion, RecvWqe, TagFlags, WcOpcode, WcStatus};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -262,7 +262,7 @@ impl Wq {
             };
             if placed.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
         };
-        let tags = Tags { cvlan, flow_tag };
+        let tags = Tags { cvlan, flow_tag, ..Tags::default() };
         let reported = self.complete(wqe.wr_id, status, len as u32, frame.checksums_ok, tags);
         if status != WcStatus::Success || !reported {
             inner.phase = Phase::Error;
@@ -287,6 +287,7 @@ impl Wq {
             src_qp: 0,
             grh: false,
             solicited: false,
+            tags: TagFlags::default(),
         };
         self.cq.push_tagged(Wc { qp_num: self.number, completion, network: None, checksums_ok }, tags)
     }

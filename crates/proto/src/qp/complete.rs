@@ -1,14 +1,17 @@
 //! How work requests end, and what becomes of the QP when one fails.
 
 use crate::answers::Answers;
-use crate::sendq::Wqe;
-use crate::{Completion, Env, Qp, QpEvent, QpState, SendOp, WcOpcode, WcStatus};
+use crate::sendq::{Issuer, Wqe};
+use crate::{Completion, Env, Qp, QpEvent, QpState, SendOp, TagFlags, WcOpcode, WcStatus};
 
 impl<A: Clone> Qp<A> {
     /// Ends the oldest send request.
     pub(crate) fn complete_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
         let Some(wqe) = self.sq.pop() else { return };
         self.req.forget_before(self.sq.head());
+        if wqe.issuer != Issuer::Program {
+            return self.complete_own(&wqe, status, env);
+        }
         env.retire(&wqe.wr, status);
         if wqe.wr.signaled || status != WcStatus::Success {
             env.complete_send(self.send_completion(&wqe, status));
@@ -39,6 +42,7 @@ impl<A: Clone> Qp<A> {
             src_qp: self.params.dest_qpn,
             grh: false,
             solicited: false,
+            tags: TagFlags::default(),
         }
     }
 
@@ -76,7 +80,7 @@ impl<A: Clone> Qp<A> {
         self.flush_send_queue(env);
         self.resp.delegated.end_run();
         if let Some(held) = self.resp.take_held() {
-            env.complete_recv(self.recv_completion(held.wr_id, WcStatus::WrFlushErr));
+            self.complete_held(self.recv_completion(held.wr_id, WcStatus::WrFlushErr), env);
         }
         env.flush_recv_queue();
         if entered && self.params.srq {
@@ -103,6 +107,7 @@ impl<A: Clone> Qp<A> {
             src_qp: self.params.dest_qpn,
             grh: false,
             solicited: false,
+            tags: TagFlags::default(),
         }
     }
 

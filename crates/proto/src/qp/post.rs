@@ -1,6 +1,6 @@
 //! What is taken into the send queue.
 
-use crate::sendq::Wqe;
+use crate::sendq::{Issuer, Wqe};
 use crate::{Data, MAX_MESSAGE, PostError, Qp, QpState, SendOp, SendWr};
 use ferroce_wire::Service;
 
@@ -11,10 +11,15 @@ impl<A: Clone> Qp<A> {
     /// See [`PostError`].
     pub fn post_send(&mut self, wr: SendWr<A>) -> Result<(), PostError> {
         self.check_post(&wr, 0)?;
+        self.enqueue(wr, Issuer::Program);
+        Ok(())
+    }
+
+    /// Adds a work request to the send queue, whoever wants it.
+    pub(crate) fn enqueue(&mut self, wr: SendWr<A>, issuer: Issuer) {
         let len = wr.data.len() as u32;
         let packets = packets(&wr.op, len, self.mtu());
-        self.sq.push(Wqe { wr, len, packets, first: 0 });
-        Ok(())
+        self.sq.push(Wqe { wr, len, packets, first: 0, issuer });
     }
 
     /// Whether [`Qp::post_send`] would take a send work request after `before` others.

@@ -2,9 +2,10 @@
 
 use ferroce_proto::{
     Access, AtomicOp, BindMw, Completion, DelegateError, Env, Instant, PlaceError, Placement, QpEvent,
-    RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TransmitError, WcStatus,
+    RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TagInfo, Taken, TransmitError,
+    WcStatus,
 };
-use ferroce_wire::{Headers, Operation};
+use ferroce_wire::{Headers, Operation, TagOperation, Tmh};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Address of a host's first byte of memory.
@@ -88,6 +89,12 @@ pub struct Host {
     pub peer_stopped: bool,
     /// What was flushed: addresses and lengths.
     pub flushed: Vec<(u64, u64)>,
+    /// Tags with masks and buffers.
+    pub tags: Vec<(u64, u64, RecvWqe)>,
+    /// Messages that matched none.
+    pub unexpected: u32,
+    /// What was told of the headers of messages.
+    pub infos: Vec<TagInfo>,
 }
 
 impl Host {
@@ -117,6 +124,9 @@ impl Host {
             direct_log: Vec::new(),
             peer_stopped: false,
             flushed: Vec::new(),
+            tags: Vec::new(),
+            unexpected: 0,
+            infos: Vec::new(),
         }
     }
 
@@ -310,15 +320,38 @@ impl Env for Host {
                 src_qp: 0,
                 grh: false,
                 solicited: false,
+                tags: ferroce_proto::TagFlags::default(),
             });
         }
     }
 
-    fn place(&mut self, sges: &[Sge], offset: u64, payload: &Self::Payload<'_>) -> Result<(), PlaceError> {
+    fn next_tagged(&mut self, header: &Tmh) -> Option<Taken> {
+        let expectable = matches!(header.operation, TagOperation::Eager | TagOperation::Rendezvous);
+        let matches = |(tag, mask, _): &(u64, u64, RecvWqe)| header.tag & mask == *tag;
+        if let Some(at) = self.tags.iter().position(matches).filter(|_| expectable) {
+            let (_, _, receive) = self.tags.remove(at);
+            return Some(Taken { receive, matched: true, sync_required: false });
+        }
+        let receive = self.receives.pop_front()?;
+        self.unexpected += u32::from(expectable);
+        Some(Taken { receive, matched: false, sync_required: false })
+    }
+
+    fn forget_unexpected(&mut self) {
+        self.unexpected -= 1;
+    }
+
+    fn place(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        payload: &Self::Payload<'_>,
+        skip: usize,
+    ) -> Result<(), PlaceError> {
         if self.loses_payload() {
             return Err(PlaceError::Lost);
         }
-        self.place_bytes(sges, offset, payload).map_err(|()| PlaceError::Memory)
+        self.place_bytes(sges, offset, &payload[skip..]).map_err(|()| PlaceError::Memory)
     }
 
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
@@ -417,6 +450,11 @@ impl Env for Host {
     }
 
     fn complete_recv(&mut self, completion: Completion) {
+        self.unpublished.push(completion);
+    }
+
+    fn complete_tagged(&mut self, completion: Completion, info: TagInfo) {
+        self.infos.push(info);
         self.unpublished.push(completion);
     }
 

@@ -18,6 +18,10 @@ impl Payload for Length {
     fn copy(&self, _: &mut [u8]) -> Result<(), PlaceError> {
         Err(PlaceError::Lost)
     }
+
+    fn copy_first(&self, _: &mut [u8]) -> Result<(), PlaceError> {
+        Err(PlaceError::Lost)
+    }
 }
 
 /// Counts bytes and insists that they come in order.
@@ -67,7 +71,7 @@ impl Env for Counter {
 
     fn flush_recv_queue(&mut self) {}
 
-    fn place(&mut self, _: &[Sge], offset: u64, payload: &Length) -> Result<(), PlaceError> {
+    fn place(&mut self, _: &[Sge], offset: u64, payload: &Length, _: usize) -> Result<(), PlaceError> {
         assert_eq!(offset, self.placed);
         self.placed += u64::from(payload.0);
         Ok(())

@@ -20,6 +20,7 @@ mod repetition;
 mod retries;
 mod shared;
 mod states;
+mod tags;
 mod transfer;
 mod unreliable;
 mod windows;

@@ -105,6 +105,12 @@ numbers! {
 
         IBV_SRQT_BASIC = 0;
         IBV_SRQT_XRC = 1;
+        IBV_SRQT_TM = 2;
+        IBV_WR_TAG_ADD = 0;
+        IBV_WR_TAG_DEL = 1;
+        IBV_WR_TAG_SYNC = 2;
+        IBV_OPS_SIGNALED = 1 << 0;
+        IBV_OPS_TM_SYNC = 1 << 1;
 
         IBV_QP_STATE = 1 << 0;
         IBV_QP_CUR_STATE = 1 << 1;
@@ -166,6 +172,9 @@ numbers! {
         IBV_WC_WITH_IMM = 1 << 1;
         IBV_WC_WITH_INV = 1 << 3;
         IBV_WC_IP_CSUM_OK = 1 << 2;
+        IBV_WC_TM_SYNC_REQ = 1 << 4;
+        IBV_WC_TM_MATCH = 1 << 5;
+        IBV_WC_TM_DATA_VALID = 1 << 6;
 
         IBV_SEND_FENCE = 1 << 0;
         IBV_SEND_SIGNALED = 1 << 1;
@@ -208,6 +217,8 @@ numbers! {
         IBV_SRQ_INIT_ATTR_PD = 1 << 1;
         IBV_SRQ_INIT_ATTR_XRCD = 1 << 2;
         IBV_SRQ_INIT_ATTR_CQ = 1 << 3;
+        IBV_SRQ_INIT_ATTR_TM = 1 << 4;
+        IBV_TM_CAP_RC = 1 << 0;
 
         IBV_XRCD_INIT_ATTR_FD = 1 << 0;
         IBV_XRCD_INIT_ATTR_OFLAGS = 1 << 1;

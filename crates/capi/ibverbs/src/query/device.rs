@@ -10,6 +10,7 @@ use super::write_prefix;
 use crate::abi::*;
 use crate::call::{self, Refusal, at_mut, entry, put};
 use crate::context::ContextBlock;
+use crate::tags;
 
 /// 134 ms: what a busy host may take to answer, as 4.096 µs × 2^n.
 const ACK_DELAY: u8 = 15;
@@ -118,6 +119,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         };
         full.max_wq_type_rq = nic::LIMITS.max_qp;
         full.raw_packet_caps = IBV_RAW_PACKET_CAP_CVLAN_STRIPPING | IBV_RAW_PACKET_CAP_IP_CSUM;
+        full.tm_caps = tags::CAPS;
         full.phys_port_cnt_ex = 1;
         full.max_dm_size = nic::LIMITS.max_dm_size;
         // SAFETY: the caller says how much room there is.

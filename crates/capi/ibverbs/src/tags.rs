@@ -1,0 +1,95 @@
+//! Tag matching: ibv_post_srq_ops(3), and what ibv_create_srq_ex(3) makes of IBV_SRQT_TM.
+
+use std::ffi::c_int;
+
+use ferroce_nic as nic;
+
+use crate::abi::*;
+use crate::call::{self, Outcome, Refusal};
+use crate::cq::CqBlock;
+use crate::object::Headed;
+use crate::post::{elements, report_bad, sges};
+use crate::srq::SrqBlock;
+
+/// What `ibv_query_device_ex` says.
+pub(crate) const CAPS: ibv_tm_caps = ibv_tm_caps {
+    max_rndv_hdr_size: nic::MAX_RENDEZVOUS_REQUEST as u32,
+    max_num_tags: nic::MAX_TAGS,
+    flags: IBV_TM_CAP_RC,
+    max_ops: nic::MAX_TAG_OPS,
+    max_sge: nic::MAX_SGE,
+};
+
+/// A tag-matching queue.
+///
+/// # Safety
+/// The objects that `init` names are null or valid.
+pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut ibv_srq> {
+    let needed = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
+    if init.comp_mask & needed != needed {
+        return Err(Refusal::invalid(
+            "a tag-matching queue needs IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_CQ and IBV_SRQ_INIT_ATTR_TM",
+        ));
+    }
+    let limits = (init.tm_cap.max_num_tags, init.tm_cap.max_ops);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let cq = CqBlock::of(init.cq)?;
+        SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, cookie| {
+            nic::Srq::create_tagged(pd, cq.nic(), limits, attr, cookie)
+        })
+    }
+}
+
+/// Converts an operation.
+///
+/// # Safety
+/// Its list of elements is valid.
+unsafe fn request(wr: &ibv_ops_wr) -> Outcome<nic::TagRequest> {
+    if wr.flags & !(IBV_OPS_SIGNALED | IBV_OPS_TM_SYNC) != 0 {
+        return Err(Refusal::invalid(format!("flags {:#x}: IBV_OPS_SIGNALED and IBV_OPS_TM_SYNC", wr.flags)));
+    }
+    let op = match wr.opcode {
+        IBV_WR_TAG_ADD => {
+            let ibv_ops_wr_tm_add { recv_wr_id, sg_list, num_sge, tag, mask } = wr.tm.add;
+            // SAFETY: the caller's promise.
+            let buffer = unsafe { elements(sg_list, num_sge, nic::MAX_SGE) }?;
+            let receive = nic::RecvWqe { wr_id: recv_wr_id, sges: sges(buffer) };
+            nic::TagOp::Add(nic::TagEntry { tag, mask, receive })
+        }
+        IBV_WR_TAG_DEL => nic::TagOp::Remove(wr.tm.handle),
+        IBV_WR_TAG_SYNC => nic::TagOp::Sync,
+        other => return Err(Refusal::invalid(format!("opcode {other} of a tag-matching queue"))),
+    };
+    let has = |flag| wr.flags & flag != 0;
+    let handled = has(IBV_OPS_TM_SYNC).then_some(wr.tm.unexpected_cnt);
+    Ok(nic::TagRequest { wr_id: wr.wr_id, op, signaled: has(IBV_OPS_SIGNALED), handled })
+}
+
+/// The slot behind ibv_post_srq_ops(3).
+pub(crate) unsafe extern "C" fn post_srq_ops(
+    srq: *mut ibv_srq,
+    mut wr: *mut ibv_ops_wr,
+    bad_wr: *mut *mut ibv_ops_wr,
+) -> c_int {
+    call::to_errno(call::contain("ibv_post_srq_ops", || {
+        // SAFETY: by the man page a queue, a list whose elements get handles, and the caller's variable.
+        unsafe {
+            let srq = SrqBlock::of(srq).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
+            if !srq.matches_tags() {
+                report_bad(bad_wr, wr);
+                return Err(Refusal::invalid("the shared receive queue doesn't match tags"));
+            }
+            while let Some(element) = wr.as_mut() {
+                let handle = request(element)
+                    .and_then(|request| Ok(srq.post_tag(request)?))
+                    .inspect_err(|_| report_bad(bad_wr, wr))?;
+                if let Some(handle) = handle {
+                    element.tm.handle = handle;
+                }
+                wr = element.next;
+            }
+        }
+        Ok(())
+    }))
+}

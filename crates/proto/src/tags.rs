@@ -1,0 +1,176 @@
+//! Tag matching at the receiver (ibv_post_srq_ops(3)): what the header of a message says, where the message goes, and the
+//! READ by which the adapter carries out a rendezvous.
+
+use crate::execute::{begins, ends};
+use crate::responder::Refusal;
+use crate::sendq::{Issuer, Wqe};
+use crate::{
+    Completion, Data, Env, MAX_MESSAGE, Payload, PlaceError, Qp, QpEvent, RecvWqe, SendOp, SendWr, Sge,
+    SgeList, TagFlags, WcOpcode, WcStatus,
+};
+use ferroce_wire::{Headers, Opcode, Rvh, TagOperation, Tmh};
+
+/// Bytes of the longest request of a rendezvous, headers included: it has to fit into any packet.
+pub const MAX_RENDEZVOUS_REQUEST: usize = 256;
+
+/// What a message to a tag-matching SRQ has got.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// The tag's buffer, or a receive work request.
+    pub receive: RecvWqe,
+    /// It is a tag's.
+    pub matched: bool,
+    /// The program should tell how many unexpected messages it has handled.
+    pub sync_required: bool,
+}
+
+/// What a completion tells of the header of a message that has matched (`struct ibv_wc_tm_info`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TagInfo {
+    /// The message's tag.
+    pub tag: u64,
+    /// The sender's own number.
+    pub app_ctx: u32,
+}
+
+/// The message that has a receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tagged {
+    header: Tmh,
+    matched: bool,
+    sync_required: bool,
+    /// Where the data are, of a rendezvous that has matched.
+    pub(crate) rendezvous: Option<Rvh>,
+}
+
+impl Tagged {
+    /// Bytes of the header that aren't placed.
+    pub(crate) const fn header_len(&self) -> u64 {
+        if self.matched { Tmh::LEN as u64 } else { 0 }
+    }
+
+    /// Bytes that go to the receive when the message has `total`.
+    pub(crate) const fn data_len(&self, total: u64) -> u64 {
+        match self.rendezvous {
+            Some(rvh) => rvh.len as u64,
+            None => total - self.header_len(),
+        }
+    }
+
+    const fn is_unexpected(&self) -> bool {
+        !self.matched && matches!(self.header.operation, TagOperation::Eager | TagOperation::Rendezvous)
+    }
+}
+
+impl<A: Clone> Qp<A> {
+    /// Reads the header of a message whose first packet this is, and takes what the message goes to.
+    pub(crate) fn take_tagged<E: Env<Address = A>>(
+        &mut self,
+        opcode: Opcode,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) -> Result<RecvWqe, Refusal> {
+        let (header, rendezvous) = read_headers(payload)?;
+        if let Some(rvh) = rendezvous {
+            let whole = begins(opcode) && ends(opcode) && payload.len() <= MAX_RENDEZVOUS_REQUEST;
+            if !whole || u64::from(rvh.len) > MAX_MESSAGE {
+                return Err(Refusal::Invalid);
+            }
+        }
+        let Taken { receive, matched, sync_required } = env.next_tagged(&header).ok_or(Refusal::NotReady)?;
+        let rendezvous = rendezvous.filter(|_| matched);
+        self.resp.tagged = Some(Tagged { header, matched, sync_required, rendezvous });
+        Ok(receive)
+    }
+
+    /// The request of a rendezvous has matched: tells so, and fetches the data. The peer is told when they are there.
+    pub(crate) fn start_rendezvous<E: Env<Address = A>>(&mut self, rvh: Rvh, headers: &Headers, env: &mut E) {
+        self.resp.count_message();
+        let (Some(receive), Some(tagged)) = (self.resp.take_held(), self.resp.tagged.take()) else { return };
+        let mut completion = self.recv_completion(receive.wr_id, WcStatus::Success);
+        completion.opcode = WcOpcode::TmRecv;
+        completion.tags.matched = true;
+        completion.immediate = headers.immediate;
+        completion.invalidated_rkey = headers.invalidate_rkey;
+        completion.solicited = headers.bth.solicited;
+        let Tmh { tag, app_ctx, .. } = tagged.header;
+        env.complete_tagged(completion, TagInfo { tag, app_ctx });
+        let read = SendOp::Read { va: rvh.va, rkey: rvh.rkey };
+        self.issue(Issuer::Rendezvous, receive.wr_id, read, Data::Sges(first_bytes(&receive.sges, rvh.len)));
+        let fin = Tmh { operation: TagOperation::Fin, ..tagged.header };
+        self.issue(Issuer::Fin, 0, SendOp::Send, Data::Inline(fin.emit().as_slice().into()));
+    }
+
+    /// Adds a work request of the adapter. The limit of the send queue is the program's.
+    fn issue(&mut self, issuer: Issuer, wr_id: u64, op: SendOp, data: Data) {
+        let fence = issuer == Issuer::Fin;
+        let (signaled, solicited) = (true, false);
+        let wr = SendWr { wr_id, op, data, signaled, solicited, fence, ud: None, remote_srqn: 0 };
+        self.enqueue(wr, issuer);
+    }
+
+    /// A work request of the adapter has ended.
+    pub(crate) fn complete_own<E: Env<Address = A>>(&self, wqe: &Wqe<A>, status: WcStatus, env: &mut E) {
+        let good = status == WcStatus::Success;
+        if wqe.issuer == Issuer::Rendezvous {
+            let status = if good { status } else { WcStatus::TmRndvIncomplete };
+            let mut completion = self.recv_completion(wqe.wr.wr_id, status);
+            completion.opcode = WcOpcode::TmRecv;
+            completion.tags.data_valid = good;
+            completion.byte_len = if good { wqe.len } else { 0 };
+            env.complete_tagged(completion, TagInfo::default());
+        } else if !good && status != WcStatus::WrFlushErr {
+            // No completion tells that the peer can't be told.
+            env.event(QpEvent::Fatal);
+        }
+    }
+
+    /// The receive of the message in progress has ended.
+    pub(crate) fn complete_held<E: Env<Address = A>>(&mut self, mut completion: Completion, env: &mut E) {
+        let Some(tagged) = self.resp.tagged.take() else { return env.complete_recv(completion) };
+        let Tmh { operation, tag, app_ctx } = tagged.header;
+        let (matched, sync_required) = (tagged.matched, tagged.sync_required);
+        let good = completion.status == WcStatus::Success;
+        completion.opcode = match operation {
+            TagOperation::Eager | TagOperation::Rendezvous => WcOpcode::TmRecv,
+            TagOperation::NoTag | TagOperation::Fin => WcOpcode::TmNoTag,
+        };
+        completion.tags = TagFlags { sync_required, matched, data_valid: matched && good };
+        if !good && tagged.is_unexpected() {
+            env.forget_unexpected();
+        }
+        env.complete_tagged(completion, if matched { TagInfo { tag, app_ctx } } else { TagInfo::default() });
+    }
+}
+
+/// The headers at the front of a message.
+fn read_headers(payload: &impl Payload) -> Result<(Tmh, Option<Rvh>), Refusal> {
+    let mut bytes = [0; Tmh::LEN + Rvh::LEN];
+    let there = bytes.len().min(payload.len());
+    match payload.copy_first(&mut bytes[..there]) {
+        Ok(()) => {}
+        Err(PlaceError::Lost) => return Err(Refusal::Lost),
+        Err(PlaceError::Memory) => return Err(Refusal::Invalid),
+    }
+    let (tmh, rest) = bytes[..there].split_first_chunk().ok_or(Refusal::Invalid)?;
+    let header = Tmh::parse(tmh).ok_or(Refusal::Invalid)?;
+    if header.operation != TagOperation::Rendezvous {
+        return Ok((header, None));
+    }
+    let rvh = rest.first_chunk().ok_or(Refusal::Invalid)?;
+    Ok((header, Some(Rvh::parse(rvh))))
+}
+
+/// As much of a buffer as holds `len` bytes.
+fn first_bytes(sges: &[Sge], len: u32) -> SgeList {
+    let mut left = len;
+    let mut first = SgeList::new();
+    for sge in sges {
+        let length = sge.length.min(left);
+        if length > 0 {
+            first.push(Sge { length, ..*sge });
+        }
+        left -= length;
+    }
+    first
+}

@@ -1,0 +1,31 @@
+//! Tag matching between two processes: `tests/c/tags.c`.
+
+use ferroce_tests::{Artifacts, Fabric, Pair, World, require};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(50);
+
+fn match_tags(world: &World, fabric: Fabric, options: &[&str]) {
+    let program = require!(Artifacts::get().c_program("tags"));
+    let program = program.to_str().expect("a UTF-8 path");
+    let outcome = Pair::new(world, fabric).options(options).limit(LIMIT).run(&[program]);
+    outcome.expect_success();
+    assert!(outcome.client.stdout == "ok\n" && outcome.server.stdout == "ok\n", "{outcome}");
+    world.first().expect_no_traces();
+    world.last().expect_no_traces();
+}
+
+#[test]
+fn messages_go_where_their_tags_say_with_shared_memory() {
+    match_tags(&require!(World::one_host(1500)), Fabric::Any, &[]);
+}
+
+#[test]
+fn messages_go_where_their_tags_say_over_udp() {
+    match_tags(&require!(World::one_host(1500)), Fabric::Udp, &[]);
+}
+
+#[test]
+fn messages_go_where_their_tags_say_between_hosts_that_lose_packets() {
+    match_tags(&require!(World::two_hosts(1500)), Fabric::Any, &["--fault", "drop=1%,dup=1%,reorder=1%"]);
+}
