@@ -26,6 +26,7 @@ mod time;
 mod types;
 mod uc;
 mod ud;
+mod unreliable;
 mod window;
 
 pub use counters::Counters;

@@ -187,8 +187,7 @@ impl<A: Clone> Qp<A> {
                 let more_requests = requests && self.send_requests(now, env, &mut left);
                 more || more_requests
             }
-            Service::Uc => requests && self.send_unacknowledged(now, env, &mut left),
-            _ => requests && self.send_datagrams(now, env, &mut left),
+            _ => requests && self.send_unacknowledged(now, env, &mut left),
         }
     }
 
