@@ -1,56 +1,17 @@
 //! Discovery against a real kernel: each test runs itself again in a network namespace of its own, made without
 //! privileges, and builds interfaces there with ip(8). Where that is refused a test says so and does nothing.
 
-use std::io::Read;
-use std::process::{Command, Stdio};
+#[path = "fabric/namespace.rs"]
+mod namespace;
+
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ferroce_nic::net::{
     DeviceInfo, GidTable, LocalAddresses, Monitor, NetError, Netdev, PortState, RouteKind, discover_as,
     interfaces, route_to,
 };
-
-/// Names the test that is to run inside its namespace.
-const INSIDE: &str = "FERROCE_TEST_INSIDE";
-const TIME_LIMIT: Duration = Duration::from_secs(30);
-
-/// Runs `body` in a new user and network namespace.
-fn in_namespace(test: &str, body: fn()) {
-    if std::env::var(INSIDE).as_deref() == Ok(test) {
-        return body();
-    }
-    let can = Command::new("unshare").args(["-Urn", "ip", "link"]).output();
-    if !can.is_ok_and(|output| output.status.success()) {
-        println!("skipped: no network namespace can be made here (unshare -Urn ip link)");
-        return;
-    }
-    let mut child = Command::new("unshare")
-        .arg("-Urn")
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(INSIDE, test)
-        .env_remove("FERROCE_DEVICES")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + TIME_LIMIT;
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!("{test} took more than {TIME_LIMIT:?}");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    let mut said = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(status.success() && said.contains("1 passed"), "{said}");
-}
+use namespace::in_namespace;
 
 /// ip(8) commands, one a line.
 fn ip(commands: &str) {
@@ -82,6 +43,7 @@ fn readable(monitor: &Monitor) -> bool {
 #[test]
 fn loopback_is_the_device_of_an_otherwise_empty_namespace() {
     in_namespace("loopback_is_the_device_of_an_otherwise_empty_namespace", || {
+        ip("link set lo down");
         assert_eq!(discover_as(None).unwrap(), [], "lo is down");
         ip("link set lo up");
         let devices = discover_as(None).unwrap();
@@ -97,8 +59,7 @@ fn loopback_is_the_device_of_an_otherwise_empty_namespace() {
 #[test]
 fn devices_follow_the_default_route_and_leave_ports_out() {
     in_namespace("devices_follow_the_default_route_and_leave_ports_out", || {
-        ip("link set lo up
-            link add a0 address 02:00:00:00:00:0a type veth peer name a0p
+        ip("link add a0 address 02:00:00:00:00:0a type veth peer name a0p
             link set a0p addrgenmode none
             link set a0p up
             link add b0 address 02:00:00:00:00:0b mtu 9000 type veth peer name b0p
@@ -246,6 +207,12 @@ fn routes_and_local_addresses_are_those_of_the_namespace() {
             route add 10.9.0.0/16 via 10.1.0.254 mtu 1400
             route add unreachable 10.8.0.0/16");
         let at = index_of("d0");
+        // The kernel enters an IPv6 address in its table a little after the link has come up.
+        let own = "fd00::1".parse().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while route_to(own, 0).unwrap().unwrap().kind != RouteKind::Local && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let far = route_to("10.9.1.1".parse().unwrap(), 0).unwrap().unwrap();
         assert_eq!((far.kind, far.ifindex, far.mtu), (RouteKind::Unicast, Some(at), Some(1400)));
         assert_eq!(far.gateway, Some("10.1.0.254".parse().unwrap()));

@@ -41,6 +41,7 @@ pub fn run(namespaces: &str, test: &str, body: fn()) {
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(INSIDE, test)
+        .env_remove("FERROCE_DEVICES")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
