@@ -12,6 +12,7 @@ mod namespace;
 pub mod perftest;
 mod process;
 mod sides;
+mod tshark;
 mod vm;
 mod world;
 
@@ -21,6 +22,7 @@ pub use holders::Holdings;
 pub use mpi::{mpi_program, mpi_run};
 pub use process::{Outcome, Process};
 pub use sides::{SERVER, Sides};
+pub use tshark::tshark;
 pub use vm::{Guest, Traffic};
 pub use world::{Host, World, is_listening};
 

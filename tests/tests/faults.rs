@@ -1,8 +1,6 @@
 //! A wire that loses, and a wire that is recorded.
 
-use ferroce_tests::{Artifacts, Fabric, Outcome, Pair, PairOutcome, World, require, tool};
-use std::path::Path;
-use std::process::Command;
+use ferroce_tests::{Artifacts, Fabric, Outcome, Pair, PairOutcome, World, require, tool, tshark};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(100);
@@ -88,27 +86,13 @@ fn one_percent_loss_leaves_unmodified_rc_programs_right() {
     pair().run(&["ib_atomic_bw", "-F", "-n", "500"]).expect_success();
 }
 
-fn tshark(file: &Path, words: &[&str]) -> String {
-    // Without the user's own preferences.
-    let mut command = Command::new("tshark");
-    command.env("HOME", "/nonexistent").env_remove("XDG_CONFIG_HOME").arg("-r").arg(file).args(words);
-    let output = command.output().expect("tshark runs");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "tshark: {}\n{text}", String::from_utf8_lossy(&output.stderr));
-    text
-}
-
 /// Both files of a run decode, hold InfiniBand packets, and hold nothing that tshark calls malformed.
 fn expect_clean_capture(world: &World, server: &Outcome, client: &Outcome) {
     assert!(server.success() && client.success(), "server: {server}client: {client}");
     for host in [world.first(), world.last()] {
-        // Copied out, because tshark gives up its rights and can't look into the host's private /tmp.
-        let inside = host.path("/tmp/capture.pcapng");
-        let copy = std::env::temp_dir().join(format!("ferroce-capture-{}.pcapng", std::process::id()));
-        std::fs::copy(&inside, &copy).expect("the capture was written");
-        let packets = tshark(&copy, &["-Y", "infiniband"]).lines().count();
-        let malformed = tshark(&copy, &["-Y", "_ws.malformed || (udp && !infiniband)"]);
-        let _ = std::fs::remove_file(&copy);
+        let capture = host.path("/tmp/capture.pcapng");
+        let packets = tshark(&capture, &["-Y", "infiniband"]).lines().count();
+        let malformed = tshark(&capture, &["-Y", "_ws.malformed || (udp && !infiniband)"]);
         assert!(packets > 50, "only {packets} InfiniBand packets");
         assert!(malformed.is_empty(), "{malformed}");
     }

@@ -1,7 +1,7 @@
 //! Raw packet queue pairs: `tests/c/raw.c` within a process, between processes of a host and between hosts; perftest's tools
 //! for Ethernet frames.
 
-use ferroce_tests::{Artifacts, Host, World, require, tool};
+use ferroce_tests::{Artifacts, Host, World, require, tool, tshark};
 use std::path::Path;
 use std::time::Duration;
 
@@ -66,6 +66,32 @@ fn frames_arrive_at_another_host() {
     let world = require!(World::two_hosts(1500));
     frames_arrive(&program, world.first(), world.last());
     frames_arrive(&program, world.last(), world.first());
+}
+
+#[test]
+fn captured_frames_decode() {
+    require!(tool("tshark", "tshark"));
+    let program = require!(Artifacts::get().c_program("raw"));
+    let world = require!(World::two_hosts(1500));
+    let start = |host: &Host, case: &str| {
+        let words = [program.as_os_str(), case.as_ref()];
+        host.start_ferroce_privileged(&["--capture", "/tmp/capture.pcapng"], &words, &[])
+    };
+    let mut receiver = start(world.last(), "receives");
+    receiver.wait_for_output("ready", SOON);
+    start(world.first(), "sends").wait(LIMIT).expect_success().expect_quiet();
+    receiver.wait(LIMIT).expect_success().expect_quiet();
+    for (host, direction) in [(world.first(), 2), (world.last(), 1)] {
+        let right = format!(
+            "frame.len == 200 && frame.packet_flags_direction == {direction} && eth.dst == 02:fe:00:00:00:01 && \
+             udp.dstport == 7000 && udp.checksum.status == good"
+        );
+        let capture = host.path("/tmp/capture.pcapng");
+        let words = |filter| ["-o", "udp.check_checksum:TRUE", "-Y", filter];
+        assert_eq!(tshark(&capture, &words(&right)).lines().count(), 64, "{direction}");
+        let wrong = format!("!({right})");
+        assert_eq!(tshark(&capture, &words(&wrong)), "", "{direction}");
+    }
 }
 
 /// How often a run is made in which a frame may have come before the server had a receive request.

@@ -149,10 +149,10 @@ impl Rules {
     }
 
     /// Gives a frame to all sniffers; then to the matching rules of the first priority that has any, and of those after it
-    /// as long as none of them traps; and to the default rules if it wasn't trapped.
-    pub(super) fn distribute(&self, frame: &Incoming<'_>) {
+    /// as long as none of them traps; and to the default rules if it wasn't trapped. Whether any rule took it.
+    pub(super) fn distribute(&self, frame: &Incoming<'_>) -> bool {
         self.sniffers.iter().for_each(|flow| flow.take(frame));
-        let mut trapped = None;
+        let (mut trapped, mut taken) = (None, !self.sniffers.is_empty());
         for flow in &self.normal {
             if trapped.is_some_and(|priority| priority != flow.priority()) {
                 break;
@@ -161,15 +161,16 @@ impl Rules {
                 if !flow.init.dont_trap {
                     trapped = Some(flow.priority());
                 }
+                taken = true;
                 flow.take(frame);
             }
         }
         if trapped.is_some() {
-            return;
+            return true;
         }
-        if frame.is_multicast() && !self.multicast.is_empty() {
-            return self.multicast.iter().for_each(|flow| flow.take(frame));
-        }
-        self.all.iter().for_each(|flow| flow.take(frame));
+        let multicast = frame.is_multicast() && !self.multicast.is_empty();
+        let default = if multicast { &self.multicast } else { &self.all };
+        default.iter().for_each(|flow| flow.take(frame));
+        taken || !default.is_empty()
     }
 }

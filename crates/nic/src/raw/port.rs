@@ -12,6 +12,8 @@ use crate::engine;
 use crate::error::{Error, Result};
 use crate::net::Netdev;
 use crate::sys::{self, EngineFd, KernelAddress};
+use crate::tap::Direction;
+use crate::tap::capture::Capture;
 use parking_lot::{Mutex, RwLock};
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -51,6 +53,7 @@ pub(crate) struct Port {
     /// What is sent comes back as received.
     loopback: bool,
     generation: u32,
+    capture: Option<&'static Capture>,
     socket: EngineFd,
     mtu: AtomicU32,
     rules: RwLock<Rules>,
@@ -89,6 +92,7 @@ impl Port {
             mac: netdev.mac.unwrap_or_default(),
             loopback: netdev.is_loopback(),
             generation: engine::generation(),
+            capture: Capture::global(),
             socket,
             mtu: AtomicU32::new(netdev.mtu),
             rules: RwLock::default(),
@@ -226,18 +230,24 @@ impl Port {
         sys::set_option(self.fd(), libc::SOL_PACKET, change, &request)
     }
 
-    /// Gives a frame to the QPs whose flows match.
-    fn distribute(&self, frame: &Incoming<'_>) {
-        self.rules.read().distribute(frame);
+    /// Gives a frame that has arrived to the QPs whose flows match.
+    fn arrived(&self, frame: &Incoming<'_>) {
+        let taken = self.rules.read().distribute(frame);
+        if taken && let Some(capture) = self.capture {
+            capture.frame(Direction::In, frame.bytes);
+        }
     }
 
     /// Gives a frame that a QP of this process has sent to the others.
-    pub(super) fn loop_back(&self, bytes: &[u8], sender: u32) {
+    pub(super) fn sent(&self, bytes: &[u8], sender: u32) {
+        if let Some(capture) = self.capture {
+            capture.frame(Direction::Out, bytes);
+        }
         if self.loopback || self.rules.read().is_empty() {
             return;
         }
         if let Some(frame) = Incoming::new(bytes, false, Some(sender)) {
-            self.distribute(&frame);
+            self.rules.read().distribute(&frame);
         }
     }
 
@@ -252,7 +262,7 @@ impl Port {
         let receiver = receiver.get_or_insert_with(Receiver::new);
         let received = receiver.receive(self.fd(), &mut |bytes, sealed| {
             if let Some(frame) = Incoming::new(bytes, sealed, None) {
-                self.distribute(&frame);
+                self.arrived(&frame);
             }
         });
         done | received

@@ -211,7 +211,7 @@ impl RawQp {
                 Sent::All(count) => {
                     let mut start = 0;
                     for &end in &ends[..count] {
-                        self.port.loop_back(&sender.frames[start..end], self.qpn);
+                        self.port.sent(&sender.frames[start..end], self.qpn);
                         start = end;
                         if let Some(request) = send.queue.pop_front()
                             && !self.sent(&request, WcStatus::Success)

@@ -1,6 +1,7 @@
 //! The packet capture: `FERROCE_CAPTURE=FILE.pcapng`, for Wireshark and its like.
 //!
-//! Every packet is written as it is on the wire, with IP and UDP headers, whichever fabric carries it. Processes append
+//! Every packet is written as it is on the wire, with IP and UDP headers, whichever fabric carries it; of raw packet QPs
+//! the frames that they send, and those that come and that a flow takes. Processes append
 //! to one file: each block goes out in one `write` to a descriptor in append mode, so blocks of several processes, and
 //! of a child after `fork`, never mix. Timestamps are in nanoseconds, and each packet says whether it was sent or
 //! received. Two processes of one host show each of their packets twice, once each way.
@@ -8,19 +9,21 @@
 //! Nothing is buffered, allocated or locked here. When a write fails (a full disk), this process stops capturing, and
 //! says so once.
 
+mod pcapng;
+
 use super::Direction;
 use super::from_env::FromEnv;
 pub use super::synthesis::Envelope;
 use super::synthesis::headers;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Headers, ICRC_LEN, MAX_HEADERS_LEN};
+use pcapng::{Interface, PacketBlock, file_header};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The environment variable.
 pub const VARIABLE: &str = "FERROCE_CAPTURE";
@@ -30,8 +33,6 @@ pub const MESSAGE_BYTES: usize = 4096;
 
 /// Pieces a packet may come in.
 const PIECES: usize = 6;
-/// LINKTYPE_RAW: packets begin with their IP header.
-const RAW_IP: u16 = 101;
 
 /// A capture file that this process appends to.
 #[derive(Debug)]
@@ -122,22 +123,33 @@ impl Capture {
         self.write(direction, envelope, len, &[emitted, payload, zeros, &crc.finish()]);
     }
 
+    /// Writes an Ethernet frame, from its destination on.
+    pub fn frame(&self, direction: Direction, bytes: &[u8]) {
+        self.block(Interface::Frames, direction, bytes.len(), &[bytes]);
+    }
+
     fn write(&self, direction: Direction, envelope: &Envelope, len: usize, pieces: &[&[u8]]) {
+        let pieces = &pieces[..pieces.len().min(PIECES)];
+        let headers = headers(envelope, len, pieces);
+        let mut all: [&[u8]; PIECES + 1] = [&[]; PIECES + 1];
+        all[0] = headers.bytes();
+        all[1..=pieces.len()].copy_from_slice(pieces);
+        self.block(Interface::Packets, direction, headers.packet_len(), &all[..=pieces.len()]);
+    }
+
+    /// Writes what there is of `original` bytes.
+    fn block(&self, interface: Interface, direction: Direction, original: usize, pieces: &[&[u8]]) {
         if self.failed.load(Ordering::Relaxed) {
             return;
         }
-        let pieces = &pieces[..pieces.len().min(PIECES)];
-        let headers = headers(envelope, len, pieces);
-        let there = headers.bytes().len() + pieces.iter().map(|p| p.len()).sum::<usize>();
-        let Ok(block) = PacketBlock::new(direction, there, headers.packet_len()) else { return };
-
+        let there = pieces.iter().map(|piece| piece.len()).sum();
+        let Ok(block) = PacketBlock::new(interface, direction, there, original) else { return };
         let mut slices = [IoSlice::new(&[]); PIECES + 3];
         slices[0] = IoSlice::new(&block.front);
-        slices[1] = IoSlice::new(headers.bytes());
-        for (slice, piece) in slices[2..].iter_mut().zip(pieces) {
+        for (slice, piece) in slices[1..].iter_mut().zip(pieces) {
             *slice = IoSlice::new(piece);
         }
-        slices[2 + pieces.len()] = IoSlice::new(block.back());
+        slices[1 + pieces.len()] = IoSlice::new(block.back());
         if let Err(error) = self.append(&slices, block.len())
             && !self.failed.swap(true, Ordering::Relaxed)
         {
@@ -178,92 +190,6 @@ fn flow(envelope: &Envelope) -> Flow {
             };
             Flow::v6(v6(src), v6(dst), from, to)
         }
-    }
-}
-
-/// Section header and interface description (pcapng, sections 4.1 and 4.2). Numbers are little-endian.
-fn file_header() -> Vec<u8> {
-    let mut section = Vec::new();
-    section.extend(0x1a2b_3c4d_u32.to_le_bytes());
-    section.extend(1u16.to_le_bytes());
-    section.extend(0u16.to_le_bytes());
-    section.extend(u64::MAX.to_le_bytes()); // of unknown length
-    option(&mut section, 4, concat!("ferroce ", env!("CARGO_PKG_VERSION")).as_bytes()); // shb_userappl
-    option(&mut section, 0, &[]);
-
-    let mut interface = Vec::new();
-    interface.extend(RAW_IP.to_le_bytes());
-    interface.extend([0; 2]);
-    interface.extend(0u32.to_le_bytes()); // no limit on a packet's bytes
-    option(&mut interface, 2, b"ferroce"); // if_name
-    option(&mut interface, 9, &[9]); // if_tsresol: 10^-9 s
-    option(&mut interface, 0, &[]);
-
-    let mut file = Vec::new();
-    for (kind, body) in [(0x0a0d_0d0a_u32, section), (1, interface)] {
-        let len = (body.len() as u32 + 12).to_le_bytes();
-        file.extend(kind.to_le_bytes());
-        file.extend(len);
-        file.extend(body);
-        file.extend(len);
-    }
-    file
-}
-
-fn option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
-    block.extend(code.to_le_bytes());
-    block.extend((value.len() as u16).to_le_bytes());
-    block.extend(value);
-    block.resize(block.len().next_multiple_of(4), 0);
-}
-
-/// What surrounds a packet's bytes in an enhanced packet block (pcapng, section 4.3).
-struct PacketBlock {
-    front: [u8; Self::FRONT],
-    /// Three zeros for the pad, options, length; the pad's length says where it begins.
-    back: [u8; 3 + Self::BACK],
-    pad: usize,
-    captured: usize,
-}
-
-impl PacketBlock {
-    const FRONT: usize = 28;
-    /// epb_flags, the end of the options, the block's length.
-    const BACK: usize = 8 + 4 + 4;
-
-    fn new(
-        direction: Direction,
-        captured: usize,
-        original: usize,
-    ) -> Result<Self, std::num::TryFromIntError> {
-        let pad = captured.wrapping_neg() % 4;
-        let total = u32::try_from(Self::FRONT + captured + pad + Self::BACK)?;
-        let original = u32::try_from(original)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        let flags: u32 = match direction {
-            Direction::In => 1,
-            Direction::Out => 2,
-        };
-        let mut block = Self { front: [0; Self::FRONT], back: [0; 3 + Self::BACK], pad, captured };
-        let front = [6, total, 0, (now >> 32) as u32, now as u32, captured as u32, original];
-        let back = [4 << 16 | 2, flags, 0, total];
-        put(&mut block.front, &front);
-        put(&mut block.back[3..], &back);
-        Ok(block)
-    }
-
-    fn back(&self) -> &[u8] {
-        &self.back[3 - self.pad..]
-    }
-
-    fn len(&self) -> usize {
-        Self::FRONT + self.captured + self.back().len()
-    }
-}
-
-fn put(bytes: &mut [u8], words: &[u32]) {
-    for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
-        bytes.copy_from_slice(&word.to_le_bytes());
     }
 }
 

@@ -2,7 +2,7 @@ use super::*;
 use ferroce_wire::{Aeth, Bth, Opcode, Operation, Reth, Service};
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A path in the temporary directory, removed at the end.
 struct Scratch(PathBuf);
@@ -67,13 +67,13 @@ fn a_new_file_begins_with_one_header_and_a_created_one_is_emptied() {
     let kinds = || blocks(&path.0).iter().map(|b| b.0).collect::<Vec<_>>();
     let capture = Capture::open(&path.0).unwrap();
     Capture::open(&path.0).unwrap();
-    assert_eq!(kinds(), [0x0a0d_0d0a, 1]);
+    assert_eq!(kinds(), [0x0a0d_0d0a, 1, 1]);
     capture.packet(Direction::In, &v4(), &[&[0; 16]]);
-    assert_eq!(kinds(), [0x0a0d_0d0a, 1, 6]);
+    assert_eq!(kinds(), [0x0a0d_0d0a, 1, 1, 6]);
     create(&path.0).unwrap();
-    assert_eq!(kinds(), [0x0a0d_0d0a, 1]);
+    assert_eq!(kinds(), [0x0a0d_0d0a, 1, 1]);
     capture.packet(Direction::In, &v4(), &[&[0; 16]]);
-    assert_eq!(kinds(), [0x0a0d_0d0a, 1, 6]);
+    assert_eq!(kinds(), [0x0a0d_0d0a, 1, 1, 6]);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn long_messages_are_cut_and_say_how_long_they_were() {
     capture.message(Direction::Out, &v4(), &headers, &vec![1; len], len);
     capture.message(Direction::Out, &v4(), &headers, &[1; 10], len);
     let blocks = blocks(&path.0);
-    for (block, there) in blocks[2..].iter().zip([MESSAGE_BYTES, 10]) {
+    for (block, there) in blocks[3..].iter().zip([MESSAGE_BYTES, 10]) {
         assert_eq!(captured(block).len(), 28 + 28 + there);
         let original = u32::from_le_bytes(*block.1[16..].first_chunk().unwrap());
         assert_eq!(original as usize, 28 + 28 + len + 4);
@@ -191,7 +191,7 @@ fn a_reused_descriptor_gets_no_packets() {
     assert!(unsafe { libc::dup2(file.as_raw_fd(), capture.file.as_raw_fd()) } >= 0);
     capture.packet(Direction::In, &v4(), &[&[9; 20]]);
     assert_eq!(std::fs::metadata(&other.0).unwrap().len(), 0);
-    assert_eq!(captured(&blocks(&path.0)[2])[28..], [9; 20]);
+    assert_eq!(captured(&blocks(&path.0)[3])[28..], [9; 20]);
 }
 
 #[test]
