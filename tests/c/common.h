@@ -76,21 +76,27 @@ struct device {
 	int gid_index;
 };
 
-__attribute__((unused)) static struct device open_device(int gid_index)
+/* The device number `number` of the list, from 0 on. */
+__attribute__((unused)) static struct device open_device_number(int number, int gid_index)
 {
 	struct device device = {.gid_index = gid_index};
 	int count = 0;
 	struct ibv_device **list = MAKE(ibv_get_device_list(&count));
 
-	if (count == 0)
-		fail("there is no verbs device");
-	device.context = MAKE(ibv_open_device(list[0]));
+	if (count <= number)
+		fail("there are %d verbs devices", count);
+	device.context = MAKE(ibv_open_device(list[number]));
 	ibv_free_device_list(list);
 	device.pd = MAKE(ibv_alloc_pd(device.context));
 	MUST(ibv_query_device(device.context, &device.attr));
 	MUST(ibv_query_port(device.context, PORT_NUM, &device.port));
 	MUST(ibv_query_gid(device.context, PORT_NUM, gid_index, &device.gid));
 	return device;
+}
+
+__attribute__((unused)) static struct device open_device(int gid_index)
+{
+	return open_device_number(0, gid_index);
 }
 
 __attribute__((unused)) static struct ibv_cq *make_cq(const struct device *device, int entries,

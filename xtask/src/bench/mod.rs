@@ -6,6 +6,7 @@
 mod local;
 mod programs;
 mod raw_memory;
+mod raw_packet;
 mod raw_udp;
 mod report;
 mod verbs;
@@ -33,6 +34,15 @@ pub enum Bench {
     /// Two processes of one host over shared memory, beside UCX's, TCP, and what the machine can do, in the same run
     Local {
         /// Seconds of each bandwidth measurement
+        #[arg(long, default_value_t = 2)]
+        seconds: u64,
+        /// Rounds; the table shows medians
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
+    /// Ethernet frames of raw packet QPs between two hosts joined by veth, beside a plain packet socket, in the same run
+    Raw {
+        /// Seconds of each measurement
         #[arg(long, default_value_t = 2)]
         seconds: u64,
         /// Rounds; the table shows medians
@@ -126,6 +136,7 @@ pub fn bench(what: &Bench) -> io::Result<()> {
     match what {
         Bench::Wire { seconds, rounds, mtu } => wire::wire(*seconds, *rounds, *mtu),
         Bench::Local { seconds, rounds } => local::local(*seconds, *rounds),
+        Bench::Raw { seconds, rounds } => raw_packet::raw(*seconds, *rounds),
         Bench::Verbs { count, rounds } => verbs::verbs(*count, *rounds),
         Bench::RawMemory { what } => match *what {
             RawMemory::Copy { size, seconds } => raw_memory::copy(size, seconds),
