@@ -52,11 +52,20 @@ impl<'w> Guest<'w> {
     /// # Errors
     /// QEMU is missing, or the kernel can't be downloaded.
     pub fn start(world: &'w World, mtu: u32) -> Result<Self, Skip> {
+        let package = std::env::var("FERROCE_RXE_KERNEL");
+        Self::start_kernel(world, mtu, package.as_deref().unwrap_or("linux-image-amd64"))
+    }
+
+    /// The same with the kernel of this Debian package.
+    ///
+    /// # Errors
+    /// As for `start`.
+    pub fn start_kernel(world: &'w World, mtu: u32, package: &str) -> Result<Self, Skip> {
         let qemu = tool("qemu-system-x86_64", "qemu-system-x86")?;
         for program in ["rdma", "tc"] {
             tool(program, "iproute2")?;
         }
-        let image = image()?;
+        let image = image(package)?;
         // The image may lie where the host has a private directory.
         let stage = |name| {
             let staged = Artifacts::get().stage_program(&image.join(name)).expect("the stage is writable");
@@ -131,6 +140,12 @@ impl<'w> Guest<'w> {
         Traffic { arrived: next(), accepted: next() }
     }
 
+    /// The kernel's version, "6.1".
+    pub fn kernel(&self) -> String {
+        let release = self.run("uname -r");
+        release.split('.').take(2).collect::<Vec<_>>().join(".")
+    }
+
     /// The guest's console.
     pub fn console(&self) -> String {
         self.machine.stdout()
@@ -138,10 +153,9 @@ impl<'w> Guest<'w> {
 }
 
 /// Builds the image unless cargo's target directory has it for this version of the package.
-fn image() -> Result<PathBuf, Skip> {
-    let package = std::env::var("FERROCE_RXE_KERNEL").unwrap_or_else(|_| "linux-image-amd64".into());
+fn image(package: &str) -> Result<PathBuf, Skip> {
     let mut command = Command::new(repository().join("tests/rxe/image"));
-    command.args([&package]).arg(target().join("rxe")).process_group(0);
+    command.arg(package).arg(target().join("rxe")).process_group(0);
     let outcome: Outcome = Process::spawn(command).expect("sh can be run").wait(IMAGE_LIMIT);
     if outcome.status.code() == Some(2) {
         let why = outcome.stderr.lines().next_back().unwrap_or("tests/rxe/image failed");

@@ -1,0 +1,74 @@
+//! Everything combined; `cargo xtask soak --guest` runs these.
+
+use crate::lab::{
+    IPV4, IPV6, LATE, LINK_LOCAL, Lab, NEVER, PERFTEST, PING_PONGS, Server, all_cells, perftest_tools,
+    ping_pong_tools,
+};
+use ferroce_tests::{Artifacts, World, require};
+
+#[test]
+#[ignore = "takes minutes: every combination"]
+fn all_ping_pongs_with_rxe_at_path_mtu_1024_are_right() {
+    all_ping_pongs("1024");
+}
+
+#[test]
+#[ignore = "takes minutes: every combination"]
+fn all_ping_pongs_with_rxe_at_path_mtu_4096_are_right() {
+    all_ping_pongs("4096");
+}
+
+fn all_ping_pongs(path_mtu: &'static str) {
+    require!(ping_pong_tools());
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    lab.set_path_mtu(path_mtu);
+    let before = lab.guest.traffic();
+    for cell in all_cells(path_mtu) {
+        PING_PONGS.iter().for_each(|program| lab.ping_pong(program, cell));
+    }
+    lab.expect_nothing_refused(before, LATE);
+}
+
+#[test]
+#[ignore = "takes minutes: every combination"]
+fn all_of_perftest_with_rxe_at_path_mtu_1024_ends_well() {
+    all_of_perftest("1024");
+}
+
+#[test]
+#[ignore = "takes minutes: every combination"]
+fn all_of_perftest_with_rxe_at_path_mtu_4096_ends_well() {
+    all_of_perftest("4096");
+}
+
+fn all_of_perftest(path_mtu: &'static str) {
+    require!(perftest_tools());
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    lab.set_path_mtu(path_mtu);
+    let before = lab.guest.traffic();
+    for cell in all_cells(path_mtu).filter(|cell| cell.gid != LINK_LOCAL) {
+        PERFTEST.iter().for_each(|program| lab.perftest(program, cell));
+    }
+    lab.expect_nothing_refused(before, NEVER);
+}
+
+/// What `rdma_rxe` has learnt since Linux 6.1. Its side asks for atomic writes only: rdma-core 44 has no call for a flush.
+#[test]
+#[ignore = "a second kernel takes a minute more"]
+fn atomic_writes_and_flushes_with_newer_rxe_are_right() {
+    let program = require!(Artifacts::get().c_program("placing"));
+    let program = program.to_str().expect("a UTF-8 path");
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::with_kernel(&world, "linux-image-6.12-amd64"));
+    let before = lab.guest.traffic();
+    for (server, gid) in [(Server::Rxe, IPV4), (Server::Ferroce, IPV6)] {
+        let theirs = [program, "-g", gid];
+        let sides = lab.run_apart(server, &[], &[&theirs[..], &["-f"]].concat(), &theirs);
+        sides.expect_success();
+        assert!(sides.ferroce.stdout.contains("50 words and blocks were right"), "{sides}");
+        assert!(sides.rxe.stdout.contains("50 words were right"), "{sides}");
+    }
+    lab.expect_nothing_refused(before, NEVER);
+}

@@ -1,0 +1,261 @@
+//! Ferroce on a host, a guest beside it, and what runs on both.
+
+use ferroce_tests::{Artifacts, Guest, Host, Outcome, Skip, Traffic, World, tool, tshark};
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+pub(crate) const LIMIT: Duration = Duration::from_secs(100);
+pub(crate) const PORT: u16 = 18515;
+pub(crate) const PING_PONGS: [&[&str]; 4] = [
+    &["ibv_rc_pingpong", "-c", "-s", "20000", "-n", "500"],
+    &["ibv_uc_pingpong", "-c", "-s", "20000", "-n", "500"],
+    &["ibv_ud_pingpong", "-c", "-s", "1000"],
+    &["ibv_srq_pingpong", "-c", "-n", "100"],
+];
+pub(crate) const PERFTEST: [&str; 4] = ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_atomic_bw"];
+
+/// What a side has after the other's end.
+const LAST_WORDS: Duration = Duration::from_secs(20);
+/// How often a ping-pong is tried.
+const ATTEMPTS: usize = 3;
+
+/// Which side listens; the other connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Server {
+    Ferroce,
+    Rxe,
+}
+
+/// What a run of a program is made of, besides the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    pub(crate) server: Server,
+    /// Its index, the same on both sides.
+    pub(crate) gid: &'static str,
+    pub(crate) path_mtu: &'static str,
+}
+
+/// No packet of ours is refused.
+pub(crate) const NEVER: u64 = u64::MAX;
+/// A ping-pong's side ends at its last completion: what is sent again to it after that is for a QP that is gone.
+pub(crate) const LATE: u64 = 500;
+
+/// `rdma_rxe` has UDP port 4791 of the guest until it is gone.
+pub(crate) const GIVE_UP_PORT: &str = "rdma link delete rxe0 && rmmod rdma_rxe";
+
+/// Exponent of the ACK timeout for programs that a busy machine emulates: seconds until they give up.
+pub(crate) const PATIENT: &str = "17";
+
+pub(crate) const LINK_LOCAL: &str = "0";
+pub(crate) const IPV4: &str = "1";
+pub(crate) const IPV6: &str = "2";
+
+/// Every combination with a path MTU.
+pub(crate) fn all_cells(path_mtu: &'static str) -> impl Iterator<Item = Cell> {
+    [LINK_LOCAL, IPV4, IPV6].into_iter().flat_map(move |gid| {
+        [Server::Ferroce, Server::Rxe].into_iter().map(move |server| Cell { server, gid, path_mtu })
+    })
+}
+
+/// For program number `n`: two cells that differ in everything, so that four programs have every pair of values.
+pub(crate) fn two_cells(n: usize) -> [Cell; 2] {
+    let cell = |server, far: bool, long: bool| Cell {
+        server,
+        gid: if far { IPV6 } else { IPV4 },
+        path_mtu: if long { "4096" } else { "1024" },
+    };
+    let (far, long) = (n & 1 == 1, n & 2 == 2);
+    [cell(Server::Ferroce, far, long), cell(Server::Rxe, !far, !long)]
+}
+
+/// How a run ended on both sides.
+pub(crate) struct Sides {
+    pub(crate) ferroce: Outcome,
+    pub(crate) rxe: Outcome,
+}
+
+impl Sides {
+    #[track_caller]
+    pub(crate) fn expect_success(&self) -> &Self {
+        assert!(self.ferroce.success() && self.rxe.success(), "{self}");
+        self
+    }
+}
+
+impl fmt::Display for Sides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ferroce: {}rxe: {}", self.ferroce, self.rxe)
+    }
+}
+
+/// A host with a guest beside it.
+pub(crate) struct Lab<'w> {
+    pub(crate) host: &'w Host,
+    pub(crate) guest: Guest<'w>,
+}
+
+impl<'w> Lab<'w> {
+    pub(crate) fn new(world: &'w World) -> Result<Self, Skip> {
+        Ok(Self { host: world.first(), guest: Guest::start(world, 1500)? })
+    }
+
+    /// With the kernel of this Debian package.
+    pub(crate) fn with_kernel(world: &'w World, package: &str) -> Result<Self, Skip> {
+        Ok(Self { host: world.first(), guest: Guest::start_kernel(world, 1500, package)? })
+    }
+
+    pub(crate) fn set_path_mtu(&self, path_mtu: &str) {
+        self.guest.set_mtu(if path_mtu == "1024" { 1500 } else { 9000 });
+    }
+
+    /// Runs a program on both sides to its end, ours with `options` of `ferroce run`.
+    pub(crate) fn run(&self, server: Server, options: &[&str], words: &[&str]) -> Sides {
+        self.run_apart(server, options, words, words)
+    }
+
+    /// The same with words of each side's own.
+    pub(crate) fn run_apart(
+        &self,
+        server: Server,
+        options: &[&str],
+        ours: &[&str],
+        theirs: &[&str],
+    ) -> Sides {
+        match server {
+            Server::Ferroce => {
+                let mut ferroce = self.host.start_ferroce(options, ours, &[]);
+                self.host.wait_for_listener(PORT, &mut ferroce, LIMIT);
+                let client = format!("{} {}", theirs.join(" "), self.host.ipv4());
+                let rxe = self.guest.start_script(&client).wait(LIMIT);
+                Sides { ferroce: ferroce.wait(LAST_WORDS), rxe }
+            }
+            Server::Rxe => {
+                let mut rxe = self.guest.start_server(theirs, PORT);
+                let client = [ours, &[self.guest.ipv4()]].concat();
+                let ferroce = self.host.start_ferroce(options, &client, &[]).wait(LIMIT);
+                Sides { ferroce, rxe: rxe.wait(LAST_WORDS) }
+            }
+        }
+    }
+
+    /// Runs a program in the guest against itself, on both sides with Ferroce over `udp`.
+    pub(crate) fn run_inside(&self, options: &str, words: &[&str]) {
+        let ferroce = Artifacts::get().ferroce();
+        let line = format!("FERROCE_FABRIC=udp {} run{options} -- {}", ferroce.display(), words.join(" "));
+        self.run_both(&line, &format!("{line} {}", self.guest.ipv4()));
+    }
+
+    /// Runs a server and a client in the guest, both to their ends.
+    pub(crate) fn run_both(&self, server: &str, client: &str) {
+        let [server, client] = patiently(|| {
+            let mut server = self.guest.start_server(&[server], PORT);
+            let client = self.guest.start_script(client).wait(LIMIT);
+            [server.wait(LAST_WORDS), client]
+        });
+        for side in [&client, &server] {
+            assert!(
+                side.success() && !side.stdout.contains("invalid data"),
+                "server: {server}client: {client}"
+            );
+        }
+    }
+
+    /// Runs `stream` under loss on both sides: 1 % of what the guest sends, of what we send and of what comes to us.
+    pub(crate) fn stream_under_loss(&self, stream: &str, server: Server, more: &[&str]) {
+        let options = ["--fault", "drop=1%,seed=7", "--capture", "/tmp/capture.pcapng"];
+        let mut words = vec![stream, "-s", "20000", "-t", "16"];
+        words.extend(more);
+        let sides = self.run(server, &options, &words);
+        sides.expect_success();
+        for side in [&sides.ferroce, &sides.rxe] {
+            assert!(side.stdout.contains("were right"), "{sides}");
+        }
+        expect_no_nak_but_for_loss(&self.host.path("/tmp/capture.pcapng"));
+    }
+
+    pub(crate) fn ping_pong(&self, program: &[&str], cell: Cell) {
+        eprintln!("{} {cell:?}", program[0]);
+        let mut words = program.to_vec();
+        words.extend(["-g", cell.gid]);
+        // UD has the MTU of the port.
+        if program[0] != "ibv_ud_pingpong" {
+            words.extend(["-m", cell.path_mtu]);
+        }
+        let [ferroce, rxe] = patiently(|| {
+            let Sides { ferroce, rxe } = self.run(cell.server, &[], &words);
+            [ferroce, rxe]
+        });
+        let sides = Sides { ferroce, rxe };
+        sides.expect_success();
+        for side in [&sides.ferroce, &sides.rxe] {
+            assert!(side.stdout.contains(" usec/iter"), "no closing line:\n{sides}");
+            assert!(!side.stdout.contains("invalid data"), "{sides}");
+        }
+        sides.ferroce.expect_quiet();
+    }
+
+    pub(crate) fn perftest(&self, program: &str, cell: Cell) {
+        eprintln!("{program} {cell:?}");
+        let words = [program, "-F", "-n", "1000", "-u", PATIENT, "-x", cell.gid, "-m", cell.path_mtu];
+        let sides = self.run(cell.server, &[], &words);
+        sides.expect_success();
+        let size = if program == "ib_atomic_bw" { " 8 " } else { " 65536 " };
+        let row = |line: &str| line.starts_with(size) && line.contains(" 1000 ");
+        assert!(sides.ferroce.stdout.lines().any(row), "no row:\n{sides}");
+    }
+
+    /// Since `before` the kernel has taken every packet that came, but for one in `but_for` at most, and has nothing to
+    /// complain about. Returns what has come now.
+    pub(crate) fn expect_nothing_refused(&self, before: Traffic, but_for: u64) -> Traffic {
+        let now = self.guest.traffic();
+        let arrived = now.arrived - before.arrived;
+        let accepted = now.accepted - before.accepted;
+        assert!(arrived > 0, "{now:?} after {before:?}");
+        assert!(
+            arrived - accepted <= arrived / but_for,
+            "rdma_rxe refused packets of ours: {now:?} after {before:?}"
+        );
+        self.expect_nothing_said();
+        now
+    }
+
+    pub(crate) fn expect_nothing_said(&self) {
+        let kernel = self.guest.run("dmesg --level=emerg,alert,crit,err,warn");
+        let wrong = |line: &&str| ["rxe", "WARNING", "BUG"].iter().any(|word| line.contains(word));
+        assert_eq!(kernel.lines().find(wrong), None);
+    }
+}
+
+/// Runs a program of two sides again when one has run out of retries: the ACK timeouts of the ping-pongs are a second and a
+/// half together, and a busy machine may keep an emulated program waiting for longer.
+fn patiently(run: impl Fn() -> [Outcome; 2]) -> [Outcome; 2] {
+    let impatient = |side: &Outcome| {
+        let says = |text: &str| text.contains("transport retry counter exceeded");
+        !side.success() && (says(&side.stdout) || says(&side.stderr))
+    };
+    for _ in 1..ATTEMPTS {
+        let sides = run();
+        if !sides.iter().any(impatient) {
+            return sides;
+        }
+        eprintln!("once more, after:\n{}{}", sides[0], sides[1]);
+    }
+    run()
+}
+
+pub(crate) fn ping_pong_tools() -> Result<(), Skip> {
+    PING_PONGS.iter().try_for_each(|program| tool(program[0], "ibverbs-utils").map(drop))
+}
+
+pub(crate) fn perftest_tools() -> Result<(), Skip> {
+    PERFTEST.iter().try_for_each(|program| tool(program, "perftest").map(drop))
+}
+
+/// Neither side has answered a request with a NAK other than one for a PSN sequence error.
+pub(crate) fn expect_no_nak_but_for_loss(capture: &Path) {
+    let sequence_errors = tshark(capture, &["-Y", "infiniband.aeth.syndrome == 0x60"]).lines().count();
+    let others = tshark(capture, &["-Y", "infiniband.aeth.syndrome > 0x60"]);
+    assert!(sequence_errors > 0, "nothing was lost");
+    assert!(others.is_empty(), "{others}");
+}

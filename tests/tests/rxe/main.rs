@@ -1,0 +1,92 @@
+//! Interoperability with the kernel's soft-RoCE: Ferroce on a host, `rdma_rxe` in a guest beside it; and Ferroce on the
+//! guest's kernel.
+//!
+//! A guest takes a while to boot, so a test does as much as it can with one. The ignored tests are the same with
+//! everything combined; `cargo xtask soak --guest` runs them.
+
+mod all;
+mod inside;
+mod lab;
+mod vlan;
+
+use ferroce_tests::{Artifacts, World, require, tool};
+use lab::{
+    Cell, IPV4, IPV6, LATE, LIMIT, LINK_LOCAL, Lab, NEVER, PERFTEST, PING_PONGS, Server, Sides,
+    perftest_tools, ping_pong_tools, two_cells,
+};
+
+#[test]
+fn ping_pongs_and_perftest_with_rxe_end_well() {
+    require!(ping_pong_tools());
+    require!(perftest_tools());
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    let mut before = lab.guest.traffic();
+    for path_mtu in ["1024", "4096"] {
+        lab.set_path_mtu(path_mtu);
+        let cells = |n| two_cells(n).into_iter().filter(|cell| cell.path_mtu == path_mtu);
+        for (n, program) in PERFTEST.iter().enumerate() {
+            cells(n).for_each(|cell| lab.perftest(program, cell));
+        }
+        before = lab.expect_nothing_refused(before, NEVER);
+        for (n, program) in PING_PONGS.iter().enumerate() {
+            cells(n).for_each(|cell| lab.ping_pong(program, cell));
+        }
+        if path_mtu == "1024" {
+            lab.ping_pong(PING_PONGS[0], Cell { server: Server::Rxe, gid: LINK_LOCAL, path_mtu });
+        }
+        before = lab.expect_nothing_refused(before, LATE);
+    }
+}
+
+/// Operations are checked byte by byte by both sides; READs and atomics are asked for again in the midst of everything else.
+#[test]
+fn multicast_and_every_operation_under_loss_with_rxe_are_right() {
+    require!(tool("tshark", "tshark"));
+    let stream = require!(Artifacts::get().c_program("stream"));
+    let multicast = require!(Artifacts::get().c_program("multicast"));
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    multicast_goes_both_ways(&lab, multicast.to_str().expect("a UTF-8 path"));
+    every_operation_is_right_under_loss(&lab, stream.to_str().expect("a UTF-8 path"));
+}
+
+fn every_operation_is_right_under_loss(lab: &Lab<'_>, stream: &str) {
+    let before = lab.guest.traffic();
+    lab.guest.run("tc qdisc add dev eth0 root netem loss 1%");
+    let runs: [(Server, &str, &[&str]); 4] = [
+        (Server::Ferroce, "1024", &["-n", "1200", "-g", IPV6]),
+        (Server::Rxe, "1024", &["-n", "600", "-g", IPV4, "-o", "send"]),
+        (Server::Rxe, "4096", &["-n", "1200", "-g", IPV4]),
+        (Server::Ferroce, "4096", &["-n", "600", "-g", IPV6, "-o", "write_imm"]),
+    ];
+    for (server, path_mtu, words) in runs {
+        eprintln!("{server:?} {path_mtu} {words:?}");
+        lab.set_path_mtu(path_mtu);
+        lab.stream_under_loss(stream, server, &[words, &["-m", path_mtu]].concat());
+    }
+    lab.expect_nothing_refused(before, NEVER);
+}
+
+/// Each side sends to a group that the other is attached to.
+fn multicast_goes_both_ways(lab: &Lab<'_>, program: &str) {
+    for (gid, group) in [(IPV4, "239.77.1.2"), (LINK_LOCAL, "ff02::7777"), (IPV6, "ff05::7777")] {
+        let words = |role| [program, "-g", gid, "-n", "400", "-q", "2", "-i", "1000", role, group];
+        let got_all = "each of 2 got all of 400";
+
+        let mut rxe = lab.guest.start_script(&[&words("receive")[..], &["-j"]].concat().join(" "));
+        rxe.wait_for_output("attached", LIMIT);
+        let ferroce = lab.host.start_ferroce(&[], &words("send"), &[]).wait(LIMIT);
+        let sides = Sides { ferroce, rxe: rxe.wait(LIMIT) };
+        sides.expect_success();
+        assert!(sides.rxe.stdout.contains(got_all), "{group}: {sides}");
+
+        let mut ferroce = lab.host.start_ferroce(&[], &words("receive"), &[]);
+        ferroce.wait_for_output("attached", LIMIT);
+        let rxe = lab.guest.start_script(&words("send").join(" ")).wait(LIMIT);
+        let sides = Sides { ferroce: ferroce.wait(LIMIT), rxe };
+        sides.expect_success().ferroce.expect_quiet();
+        assert!(sides.ferroce.stdout.contains(got_all), "{group}: {sides}");
+    }
+    lab.expect_nothing_said();
+}
