@@ -237,6 +237,18 @@ UNUSED static int move_to(struct ibv_qp *qp, enum ibv_qp_state state)
 	return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
 }
 
+/* Waits until a QP in SQD is done with what was under way: only then may it go on. */
+UNUSED static void drained(struct ibv_qp *qp)
+{
+	uint64_t deadline = now_ms() + PATIENCE_MS;
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	do
+		MUST(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
+	while (attr.sq_draining && now_ms() < deadline);
+}
+
 /* Brings a QP from RESET to a state, by way of INIT, RTR and RTS. */
 UNUSED static void bring(struct ibv_qp *qp, enum ibv_qp_state state, const struct path *path, uint32_t dest_qpn)
 {
@@ -246,6 +258,8 @@ UNUSED static void bring(struct ibv_qp *qp, enum ibv_qp_state state, const struc
 		MUST(ibv_modify_qp(qp, &attr, required(qp->qp_type, attr.qp_state)));
 	if (state > IBV_QPS_RTS)
 		MUST(move_to(qp, state));
+	if (state == IBV_QPS_SQD)
+		drained(qp);
 }
 
 UNUSED static enum ibv_qp_state state_of(struct ibv_qp *qp)

@@ -77,7 +77,7 @@ enum Task {
         /// The first seed; a failure names the seed of its round
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Instead: everything against the kernel's rdma_rxe in a guest, and the tests of `udp` on the guest's kernel
+        /// Instead: everything against rdma_rxe of two kernels in a guest, and the tests of `udp` on the guest's kernel
         #[arg(long)]
         guest: bool,
         /// Instead: many processes that are killed and stopped, in full length
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
         Task::Conformance => test::write_page("conformance"),
         Task::Bench { what } => bench::bench(&what),
         Task::Sanitize => sanitize::sanitize(),
-        Task::Soak { guest: true, .. } => soak::long("rxe"),
+        Task::Soak { guest: true, .. } => soak::long("rxe").and_then(|()| soak::long("conformance")),
         Task::Soak { chaos: true, .. } => soak::long("chaos"),
         Task::Soak { api: true, minutes, seed, .. } => soak::api(minutes, seed),
         Task::Soak { minutes, seed, .. } => soak::soak(minutes, seed),
