@@ -13,6 +13,8 @@ pub(crate) const PING_PONGS: [&[&str]; 4] = [
     &["ibv_ud_pingpong", "-c", "-s", "1000"],
     &["ibv_srq_pingpong", "-c", "-n", "100"],
 ];
+/// Messages of a perftest tool: an emulated machine moves tens of megabytes a second.
+const ROUNDS: &str = "300";
 pub(crate) const PERFTEST: [&str; 4] = ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_atomic_bw"];
 
 /// What a side has after the other's end.
@@ -197,11 +199,12 @@ impl<'w> Lab<'w> {
 
     pub(crate) fn perftest(&self, program: &str, cell: Cell) {
         eprintln!("{program} {cell:?}");
-        let words = [program, "-F", "-n", "1000", "-u", PATIENT, "-x", cell.gid, "-m", cell.path_mtu];
+        let words = [program, "-F", "-n", ROUNDS, "-u", PATIENT, "-x", cell.gid, "-m", cell.path_mtu];
         let sides = self.run(cell.server, &[], &words);
         sides.expect_success();
         let size = if program == "ib_atomic_bw" { " 8 " } else { " 65536 " };
-        let row = |line: &str| line.starts_with(size) && line.contains(" 1000 ");
+        let rounds = format!(" {ROUNDS} ");
+        let row = |line: &str| line.starts_with(size) && line.contains(&rounds);
         assert!(sides.ferroce.stdout.lines().any(row), "no row:\n{sides}");
     }
 
