@@ -53,12 +53,30 @@ unsafe fn inline(elements: &[ibv_sge], max: u32) -> Outcome<nic::Data> {
     }
     let mut bytes = SmallVec::with_capacity(length as usize);
     for element in elements.iter().filter(|e| e.length > 0) {
+        if element.addr == 0 {
+            return Err(Refusal::invalid("inline data at NULL"));
+        }
         // SAFETY: the caller's promise; the lengths add up to no more than `max`.
         bytes.extend_from_slice(unsafe {
             slice::from_raw_parts(element.addr as *const u8, element.length as usize)
         });
     }
     Ok(nic::Data::Inline(bytes))
+}
+
+/// The buffers of a list that is to be sent inline.
+///
+/// # Safety
+/// `list` is valid for `count` buffers if these aren't more than any list has.
+pub(crate) unsafe fn buffers<'a>(list: *const ibv_data_buf, count: usize) -> Outcome<&'a [ibv_data_buf]> {
+    const MAX: usize = 1 << 16;
+    match count {
+        0 => Ok(&[]),
+        _ if list.is_null() => Err(Refusal::invalid("buf_list is NULL")),
+        _ if count > MAX => Err(Refusal::invalid(format!("{count} buffers inline, at most {MAX}"))),
+        // SAFETY: the caller's promise.
+        _ => Ok(unsafe { slice::from_raw_parts(list, count) }),
+    }
 }
 
 /// Copies the buffers that are to be sent inline.
@@ -337,6 +355,17 @@ mod tests {
     }
 
     #[test]
+    fn buffers_are_counted_before_the_list_is_read() {
+        let dangling = std::ptr::dangling::<ibv_data_buf>();
+        // SAFETY: a count that no list has isn't followed.
+        unsafe {
+            assert_eq!(buffers(dangling, usize::MAX).expect_err("too many").errno, libc::EINVAL);
+            assert_eq!(buffers(std::ptr::null(), 1).expect_err("NULL").errno, libc::EINVAL);
+            assert!(buffers(std::ptr::null(), 0).expect("none").is_empty());
+        }
+    }
+
+    #[test]
     fn inline_data_are_gathered_up_to_the_limit() {
         let (a, b) = (*b"abc", *b"de");
         let element =
@@ -347,6 +376,8 @@ mod tests {
             let nic::Data::Inline(bytes) = inline(&list, 5).expect("five bytes") else { panic!("inline") };
             assert_eq!(&bytes[..], b"abcde");
             assert_eq!(inline(&list, 4).expect_err("too long").errno, libc::EINVAL);
+            let nowhere = ibv_sge { addr: 0, length: 1, lkey: 0 };
+            assert_eq!(inline(&[nowhere], 5).expect_err("NULL").errno, libc::EINVAL);
         }
     }
 }

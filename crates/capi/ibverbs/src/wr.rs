@@ -2,7 +2,6 @@
 //! region is left.
 
 use std::ffi::c_void;
-use std::slice;
 use std::sync::Arc;
 
 use ferroce_nic as nic;
@@ -314,14 +313,9 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, list: *const ibv_data_buf) {
-    let buffers = || match num_buf {
-        0 => Ok(&[][..]),
-        _ if list.is_null() => Err(Refusal::invalid("buf_list is NULL")),
-        // SAFETY: by the man page a list of that length.
-        n => Ok(unsafe { slice::from_raw_parts(list, n) }),
-    };
-    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread, with readable memory.
-    unsafe { set_inline(qp, "ibv_wr_set_inline_data_list", buffers) };
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread, with readable memory and a list of
+    // that length.
+    unsafe { set_inline(qp, "ibv_wr_set_inline_data_list", || post::buffers(list, num_buf)) };
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

@@ -132,15 +132,7 @@ impl Dm {
     /// # Errors
     /// It can't be opened or mapped, or it is no device memory of `len` bytes.
     pub(crate) fn of_another(context: &Arc<Context>, path: &str, len: u64, handle: u32) -> Result<Arc<Self>> {
-        let os = |error| Error::os("opening the device memory of another process")(error);
-        let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(os)?;
-        let fd = OwnedFd::from(file);
-        let whole = len.next_multiple_of(PAGE as u64);
-        let (seals, size) = (sys::seals(fd.as_raw_fd()), sys::file_size(fd.as_raw_fd()).map_err(os)?);
-        if !seals.is_ok_and(|seals| seals & SEALS == SEALS) || size != whole {
-            return invalid!("{path} is no device memory of {len} bytes");
-        }
-        let base = Mapping::new(fd.as_raw_fd(), whole as usize, 1, true).map_err(os)?;
+        let (fd, base) = open(path, len)?;
         let (context, users) = (context.clone(), AtomicUsize::new(0));
         Ok(Arc::new(Self { context, fd, base, len, counted: 0, users, handle }))
     }
@@ -268,4 +260,38 @@ fn make(len: u64, log_align: u32) -> Result<(OwnedFd, Mapping)> {
     let own = sys::duplicate(fd.raw()).map_err(no_memory)?;
     let base = Mapping::new(own.as_raw_fd(), whole, 1 << log_align, true).map_err(no_memory)?;
     Ok((own, base))
+}
+
+/// That of another process, mapped.
+fn open(path: &str, len: u64) -> Result<(OwnedFd, Mapping)> {
+    let os = |error| Error::os("opening the device memory of another process")(error);
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(os)?;
+    let fd = OwnedFd::from(file);
+    let whole = len.checked_next_multiple_of(PAGE as u64);
+    let (seals, size) = (sys::seals(fd.as_raw_fd()), sys::file_size(fd.as_raw_fd()).map_err(os)?);
+    if !seals.is_ok_and(|seals| seals & SEALS == SEALS) || Some(size) != whole {
+        return invalid!("{path} is no device memory of {len} bytes");
+    }
+    let base = Mapping::new(fd.as_raw_fd(), size as usize, 1, true).map_err(os)?;
+    Ok((fd, base))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_another_length_than_its_process_says_is_refused() {
+        let (fd, _mapping) = make(5000, 0).unwrap();
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        open(&path, 5000).unwrap();
+        for wrong in [0, 1, 4096, 8193, u64::MAX] {
+            assert_eq!(open(&path, wrong).unwrap_err().errno(), libc::EINVAL, "{wrong}");
+        }
+        let unsealed = sys::memfd(c"other", 8192).unwrap();
+        assert_eq!(
+            open(&format!("/proc/self/fd/{}", unsealed.raw()), 5000).unwrap_err().errno(),
+            libc::EINVAL
+        );
+    }
 }

@@ -1,7 +1,6 @@
 //! Raw packet queue pairs: their creation, and posting to them by calls (ibv_wr_post(3)).
 
 use std::ffi::c_void;
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -209,11 +208,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize,
     // that length.
     unsafe {
         gather(qp, "ibv_wr_set_inline_data_list", |nic, gathered| {
-            let buffers = match num_buf {
-                0 => &[],
-                _ if list.is_null() => return Err(Refusal::invalid("buf_list is NULL")),
-                n => slice::from_raw_parts(list, n),
-            };
+            let buffers = post::buffers(list, num_buf)?;
             gathered.last()?.data = post::inline_data(buffers, nic.cap().max_inline_data)?;
             Ok(())
         });

@@ -13,6 +13,8 @@ use crate::context::ContextBlock;
 
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2`: the private function counts in its own way.
 const SYSFS_ROCE_V2: c_int = 1;
+/// Bytes of an entry of a caller's table, at most: the kernel's calls can't say more.
+const LARGEST_ENTRY: size_t = u16::MAX as size_t;
 
 /// Entry `index` of the GID table; `None` where it is empty.
 fn gid(context: &nic::Context, port_num: u32, index: i64) -> Outcome<Option<nic::net::GidEntry>> {
@@ -49,8 +51,8 @@ fn check_gid_query(flags: u32, entry_size: size_t) -> Outcome<()> {
     if flags != 0 {
         return Err(Refusal::invalid(format!("flags {flags:#x}: none is defined")));
     }
-    if entry_size == 0 {
-        return Err(Refusal::invalid("no room for an entry"));
+    if entry_size == 0 || entry_size > LARGEST_ENTRY {
+        return Err(Refusal::invalid(format!("entries of {entry_size} bytes: 1 to {LARGEST_ENTRY}")));
     }
     Ok(())
 }

@@ -144,6 +144,9 @@ static void tables_end_where_the_port_says(void)
 	CHECK(ibv_query_gid_table(context, entries, (size_t)n - 1, 0) == -EINVAL);
 	CHECK(ibv_query_gid_table(context, entries, (size_t)n, 0) == n);
 	CHECK(ibv_query_gid_table(context, entries, 64, 1) == -EINVAL);
+	CHECK(_ibv_query_gid_table(context, entries, 64, 0, 0) == -EINVAL);
+	CHECK(_ibv_query_gid_table(context, entries, 64, 0, SIZE_MAX) == -EINVAL);
+	CHECK(_ibv_query_gid_ex(context, 1, 0, &entry, 0, SIZE_MAX) == EINVAL);
 	/* A hole is no error of ibv_query_gid. */
 	CHECK(ibv_query_gid_ex(context, 1, (uint32_t)port.gid_tbl_len - 1, &entry, 0) == ENODATA);
 	CHECK(ibv_query_gid(context, 1, port.gid_tbl_len - 1, &gid) == 0 && !memcmp(&gid, &zero, 16));
