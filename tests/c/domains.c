@@ -6,8 +6,8 @@ struct arena {
 	int allocations, releases;
 	bool refuse, leave;
 	size_t used;
-	char *last;
-	size_t last_size;
+	char *last, *before;
+	size_t last_size, size_before;
 };
 
 static _Alignas(4096) char arena_memory[8 << 20];
@@ -25,6 +25,8 @@ static void *arena_alloc(struct ibv_pd *pd, void *context, size_t size, size_t a
 	arena->allocations++;
 	arena->used = (arena->used + alignment - 1) & ~(alignment - 1);
 	EXPECT(arena->used + size <= sizeof arena_memory);
+	arena->before = arena->last;
+	arena->size_before = arena->last_size;
 	arena->last = arena_memory + arena->used;
 	arena->last_size = size;
 	arena->used += size;
@@ -151,8 +153,8 @@ static void queues_lie_in_memory_of_the_allocator(void)
 	struct ibv_cq *cq;
 	struct ibv_srq *srq;
 	struct ibv_qp *a, *b;
-	char *of_cq, *of_srq, *of_qp;
-	size_t cq_size, srq_size, qp_size;
+	char *of_cq, *of_srq, *of_rq, *of_sq;
+	size_t cq_size, srq_size, rq_size, sq_size;
 
 	on_parent.pd = parent(&f.device, NULL, &arena);
 	cq = MAKE(make_cq_on(&on_parent, 32));
@@ -162,10 +164,14 @@ static void queues_lie_in_memory_of_the_allocator(void)
 	srq = MAKE(ibv_create_srq(on_parent.pd, &srq_attr));
 	of_srq = arena.last, srq_size = arena.last_size;
 	a = make_qp(&on_parent, IBV_QPT_RC, cq, NULL, DEPTH);
-	of_qp = arena.last, qp_size = arena.last_size;
-	EXPECT(arena.allocations == 3);
+	of_rq = arena.before, rq_size = arena.size_before;
+	of_sq = arena.last, sq_size = arena.last_size;
+	EXPECT(arena.allocations == 4);
+	/* Without a receive queue. */
 	b = make_qp(&on_parent, IBV_QPT_RC, cq, srq, DEPTH);
-	EXPECT(!is_touched(of_cq, cq_size) && !is_touched(of_srq, srq_size) && !is_touched(of_qp, qp_size));
+	EXPECT(arena.allocations == 5);
+	EXPECT(!is_touched(of_cq, cq_size) && !is_touched(of_srq, srq_size));
+	EXPECT(!is_touched(of_rq, rq_size) && !is_touched(of_sq, sq_size));
 	MUST(to_init(a, ALL_ACCESS));
 	MUST(to_init(b, ALL_ACCESS));
 	connect_qps(&f.device, &f.path, a, b);
@@ -187,15 +193,22 @@ static void queues_lie_in_memory_of_the_allocator(void)
 		if (i == 50)
 			MUST(ibv_resize_cq(cq, 64));
 	}
-	EXPECT(is_touched(of_cq, cq_size) && is_touched(of_srq, srq_size) && is_touched(of_qp, qp_size));
-	EXPECT(arena.allocations == 4 && arena.releases == 1);
+	EXPECT(is_touched(of_cq, cq_size) && is_touched(of_srq, srq_size));
+	EXPECT(is_touched(of_rq, rq_size) && is_touched(of_sq, sq_size));
+	EXPECT(arena.allocations == 6 && arena.releases == 1);
+	/* With requests in both queues. */
+	MUST(post_recv(a, f.mr, 4096, 64, 3));
+	for (int i = 0; i < DEPTH; i++)
+		MUST(post_send(a, f.mr, 0, 64, 1));
+	EXPECT_ERRNO(ENOMEM, post_send(a, f.mr, 0, 64, 1));
 	MUST(ibv_destroy_qp(a));
-	EXPECT(arena.releases == 2);
-	MUST(ibv_destroy_qp(b));
-	MUST(ibv_destroy_srq(srq));
 	EXPECT(arena.releases == 3);
-	MUST(ibv_destroy_cq(cq));
+	MUST(ibv_destroy_qp(b));
 	EXPECT(arena.releases == 4);
+	MUST(ibv_destroy_srq(srq));
+	EXPECT(arena.releases == 5);
+	MUST(ibv_destroy_cq(cq));
+	EXPECT(arena.releases == 6);
 	MUST(ibv_dealloc_pd(on_parent.pd));
 }
 

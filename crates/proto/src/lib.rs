@@ -36,6 +36,7 @@ pub use pace::{Pace, Portion};
 pub use qp::{MAX_MESSAGE, Qp};
 pub use rate::RateLimit;
 pub use rnr::rnr_delay;
+pub use sendq::{Slots, Wqe};
 pub use tags::{MAX_RENDEZVOUS_REQUEST, TagInfo, Taken};
 pub use time::Instant;
 pub use types::{

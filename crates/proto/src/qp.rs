@@ -6,7 +6,7 @@ mod post;
 use crate::answers::Answers;
 use crate::requester::Requester;
 use crate::responder::Responder;
-use crate::sendq::SendQueue;
+use crate::sendq::{SendQueue, Slots, Wqe};
 use crate::{Counters, Env, Instant, QpParams, QpState, Violation};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use post::packets;
@@ -46,6 +46,17 @@ impl<A: Clone> Qp<A> {
             resp: Responder::default(),
             answers: Answers::default(),
         }
+    }
+
+    /// Has the entries of the send queue, which is empty, lie in `slots`, which has room for all of them.
+    pub fn place_send_queue(&mut self, slots: Box<dyn Slots<Wqe<A>>>) {
+        self.sq.place(slots);
+    }
+
+    /// Ends the send queue of a QP that is in RESET and won't be used again: gives back what it was given.
+    #[must_use]
+    pub fn end_send_queue(&mut self) -> Option<Box<dyn Slots<Wqe<A>>>> {
+        self.sq.end()
     }
 
     /// QP number.

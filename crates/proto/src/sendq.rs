@@ -2,10 +2,31 @@
 
 use crate::{SendOp, SendWr};
 use std::collections::VecDeque;
+use std::fmt::Debug;
+
+/// Places for as many entries as a queue may have, where the owner of a QP wants them ([`crate::Qp::place_send_queue`]).
+pub trait Slots<T>: Debug + Send {
+    /// Entries.
+    fn len(&self) -> usize;
+    /// None at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// There is room for one more.
+    fn has_room(&self) -> bool;
+    /// One more, if there is room.
+    fn push_back(&mut self, entry: T);
+    /// Takes the oldest out.
+    fn pop_front(&mut self) -> Option<T>;
+    /// The entry after `index` older ones.
+    fn get(&self, index: usize) -> Option<&T>;
+    /// Likewise.
+    fn get_mut(&mut self, index: usize) -> Option<&mut T>;
+}
 
 /// A posted work request.
 #[derive(Debug)]
-pub(crate) struct Wqe<A> {
+pub struct Wqe<A> {
     pub(crate) wr: SendWr<A>,
     /// Bytes of the message.
     pub(crate) len: u32,
@@ -50,10 +71,59 @@ impl<A> Wqe<A> {
     }
 }
 
+#[derive(Debug)]
+enum Queue<A> {
+    Own(VecDeque<Wqe<A>>),
+    Placed(Placed<Wqe<A>>),
+}
+
+/// What the places don't hold, since requests of the adapter come on top, waits behind.
+#[derive(Debug)]
+struct Placed<T> {
+    slots: Box<dyn Slots<T>>,
+    rest: VecDeque<T>,
+}
+
+impl<T> Placed<T> {
+    fn len(&self) -> usize {
+        self.slots.len() + self.rest.len()
+    }
+
+    fn push_back(&mut self, entry: T) {
+        if self.rest.is_empty() && self.slots.has_room() {
+            self.slots.push_back(entry);
+        } else {
+            self.rest.push_back(entry);
+        }
+    }
+
+    fn pop_front(&mut self) -> Option<T> {
+        let entry = self.slots.pop_front();
+        if let Some(next) = self.rest.pop_front() {
+            self.slots.push_back(next);
+        }
+        entry
+    }
+
+    fn get(&self, index: usize) -> Option<&T> {
+        match index.checked_sub(self.slots.len()) {
+            Some(behind) => self.rest.get(behind),
+            None => self.slots.get(index),
+        }
+    }
+
+    fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        match index.checked_sub(self.slots.len()) {
+            Some(behind) => self.rest.get_mut(behind),
+            None => self.slots.get_mut(index),
+        }
+    }
+}
+
 /// Work requests by a number that never wraps: the first one ever posted is 0.
 #[derive(Debug)]
 pub(crate) struct SendQueue<A> {
-    queue: VecDeque<Wqe<A>>,
+    queue: Queue<A>,
     head: u64,
     max: u32,
     /// Those of the adapter, which take no room from the program.
@@ -62,7 +132,22 @@ pub(crate) struct SendQueue<A> {
 
 impl<A> SendQueue<A> {
     pub(crate) const fn new(max: u32) -> Self {
-        Self { queue: VecDeque::new(), head: 0, max, own: 0 }
+        Self { queue: Queue::Own(VecDeque::new()), head: 0, max, own: 0 }
+    }
+
+    /// Puts the entries of an empty queue there from here on.
+    pub(crate) fn place(&mut self, slots: Box<dyn Slots<Wqe<A>>>) {
+        self.queue = Queue::Placed(Placed { slots, rest: VecDeque::new() });
+    }
+
+    /// Ends the queue, and gives back the places of its entries, if they were given.
+    pub(crate) fn end(&mut self) -> Option<Box<dyn Slots<Wqe<A>>>> {
+        self.reset();
+        self.max = 0;
+        match std::mem::replace(&mut self.queue, Queue::Own(VecDeque::new())) {
+            Queue::Own(_) => None,
+            Queue::Placed(placed) => Some(placed.slots),
+        }
     }
 
     /// The number of the oldest request (of the next one posted if there is none).
@@ -72,46 +157,115 @@ impl<A> SendQueue<A> {
 
     /// The number of the next request posted.
     pub(crate) fn tail(&self) -> u64 {
-        self.head + self.queue.len() as u64
+        self.head + u64::from(self.len())
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.queue.len() as u32
+        match &self.queue {
+            Queue::Own(queue) => queue.len() as u32,
+            Queue::Placed(queue) => queue.len() as u32,
+        }
     }
 
     /// Is there room for one more of the program after `before` others?
     pub(crate) fn has_room(&self, before: u32) -> bool {
-        self.queue.len() - (self.own as usize) + (before as usize) < self.max as usize
+        u64::from(self.len() - self.own) + u64::from(before) < u64::from(self.max)
     }
 
     pub(crate) fn push(&mut self, wqe: Wqe<A>) {
         self.own += u32::from(wqe.issuer != Issuer::Program);
-        self.queue.push_back(wqe);
+        match &mut self.queue {
+            Queue::Own(queue) => queue.push_back(wqe),
+            Queue::Placed(queue) => queue.push_back(wqe),
+        }
     }
 
     pub(crate) fn front(&self) -> Option<&Wqe<A>> {
-        self.queue.front()
+        self.get(self.head)
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<&Wqe<A>> {
-        self.queue.get(usize::try_from(number.checked_sub(self.head)?).ok()?)
+        let index = usize::try_from(number.checked_sub(self.head)?).ok()?;
+        match &self.queue {
+            Queue::Own(queue) => queue.get(index),
+            Queue::Placed(queue) => queue.get(index),
+        }
     }
 
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Wqe<A>> {
-        self.queue.get_mut(usize::try_from(number.checked_sub(self.head)?).ok()?)
+        let index = usize::try_from(number.checked_sub(self.head)?).ok()?;
+        match &mut self.queue {
+            Queue::Own(queue) => queue.get_mut(index),
+            Queue::Placed(queue) => queue.get_mut(index),
+        }
     }
 
     pub(crate) fn pop(&mut self) -> Option<Wqe<A>> {
-        let wqe = self.queue.pop_front()?;
+        let wqe = match &mut self.queue {
+            Queue::Own(queue) => queue.pop_front(),
+            Queue::Placed(queue) => queue.pop_front(),
+        }?;
         self.head += 1;
         self.own -= u32::from(wqe.issuer != Issuer::Program);
         Some(wqe)
     }
 
-    /// Drops everything and gives the memory back.
+    /// Drops everything and gives its own memory back.
     pub(crate) fn reset(&mut self) {
-        self.head = self.tail();
-        self.queue = VecDeque::new();
-        self.own = 0;
+        while self.pop().is_some() {}
+        if let Queue::Own(queue) = &mut self.queue {
+            *queue = VecDeque::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Three(VecDeque<u32>);
+
+    impl Slots<u32> for Three {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn has_room(&self) -> bool {
+            self.0.len() < 3
+        }
+
+        fn push_back(&mut self, entry: u32) {
+            assert!(self.has_room());
+            self.0.push_back(entry);
+        }
+
+        fn pop_front(&mut self) -> Option<u32> {
+            self.0.pop_front()
+        }
+
+        fn get(&self, index: usize) -> Option<&u32> {
+            self.0.get(index)
+        }
+
+        fn get_mut(&mut self, index: usize) -> Option<&mut u32> {
+            self.0.get_mut(index)
+        }
+    }
+
+    #[test]
+    fn what_has_no_place_waits_behind() {
+        let mut placed = Placed { slots: Box::new(Three(VecDeque::new())), rest: VecDeque::new() };
+        let mut plain = VecDeque::new();
+        for n in 0..40 {
+            for entry in [2 * n, 2 * n + 1].into_iter().take(if n % 8 < 4 { 2 } else { 0 }) {
+                placed.push_back(entry);
+                plain.push_back(entry);
+            }
+            assert_eq!(placed.pop_front(), plain.pop_front());
+            assert!((0..plain.len() + 1).all(|i| placed.get(i) == plain.get(i)));
+            assert!((0..plain.len() + 1).all(|i| placed.get_mut(i) == plain.get_mut(i)));
+            assert_eq!((placed.len(), placed.slots.len()), (plain.len(), plain.len().min(3)));
+        }
     }
 }

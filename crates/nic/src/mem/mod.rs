@@ -27,5 +27,5 @@ pub use mr::{Mr, MrAccess, MrInit};
 pub use mw::{Mw, MwKind};
 pub use odp::Prefetch;
 pub use pd::{MAX_PD, Pd, PdHold};
-pub(crate) use queues::Ring;
 pub use queues::{Given, QueueKind, QueueMemory};
+pub(crate) use queues::{Ring, Slots};

@@ -16,6 +16,7 @@ pub enum QueueKind {
     Receive = 1,
     SharedReceive = 2,
     Completion = 3,
+    Send = 4,
 }
 
 /// What a program's allocator answers.
@@ -66,27 +67,7 @@ impl<T> Ring<T> {
         capacity: usize,
         kind: QueueKind,
     ) -> Result<Self> {
-        let Some(memory) = memory.filter(|_| capacity > 0) else { return Ok(Self::default()) };
-        let size = capacity * size_of::<T>();
-        let align = align_of::<T>().max(64);
-        match memory.alloc(size, align, kind) {
-            Given::Default => Ok(Self::default()),
-            Given::None => {
-                Err(Error::NoMemory(format!("the domain's allocator gives no {size} bytes for a queue")))
-            }
-            Given::Memory(at) if !at.addr().get().is_multiple_of(align) => {
-                memory.free(at, kind);
-                Err(Error::Invalid(format!("the domain's allocator gives {at:?}, no multiple of {align}")))
-            }
-            Given::Memory(at) => Ok(Self::Given(Slots {
-                at: at.cast(),
-                capacity,
-                head: 0,
-                len: 0,
-                memory: memory.clone(),
-                kind,
-            })),
-        }
+        Ok(Slots::given(memory, capacity, kind)?.map_or_else(Self::default, Self::Given))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -160,6 +141,35 @@ unsafe impl<T: Send> Send for Slots<T> {}
 unsafe impl<T: Sync> Sync for Slots<T> {}
 
 impl<T> Slots<T> {
+    /// Room for `capacity` entries, if the allocator doesn't leave it to the adapter. It calls the program: nothing may be
+    /// locked.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`] when the allocator gives nothing, [`Error::Invalid`] for memory that isn't aligned.
+    pub(crate) fn given(
+        memory: Option<&Arc<dyn QueueMemory>>,
+        capacity: usize,
+        kind: QueueKind,
+    ) -> Result<Option<Self>> {
+        let Some(memory) = memory.filter(|_| capacity > 0) else { return Ok(None) };
+        let size = capacity * size_of::<T>();
+        let align = align_of::<T>().max(64);
+        match memory.alloc(size, align, kind) {
+            Given::Default => Ok(None),
+            Given::None => {
+                Err(Error::NoMemory(format!("the domain's allocator gives no {size} bytes for a queue")))
+            }
+            Given::Memory(at) if !at.addr().get().is_multiple_of(align) => {
+                memory.free(at, kind);
+                Err(Error::Invalid(format!("the domain's allocator gives {at:?}, no multiple of {align}")))
+            }
+            Given::Memory(at) => {
+                let (at, memory) = (at.cast(), memory.clone());
+                Ok(Some(Self { at, capacity, head: 0, len: 0, memory, kind }))
+            }
+        }
+    }
+
     fn slot(&self, index: usize) -> NonNull<MaybeUninit<T>> {
         // SAFETY: below the capacity, which the memory was asked for.
         unsafe { self.at.add((self.head + index) % self.capacity) }
@@ -186,6 +196,39 @@ impl<T> Slots<T> {
     fn get(&self, index: usize) -> Option<&T> {
         // SAFETY: slots below `len` hold entries.
         (index < self.len).then(|| unsafe { self.slot(index).as_ref().assume_init_ref() })
+    }
+}
+
+impl<T> Debug for Slots<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} entries at {:?}", self.len, self.capacity, self.at)
+    }
+}
+
+impl<T: Send> ferroce_proto::Slots<T> for Slots<T> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn has_room(&self) -> bool {
+        self.len < self.capacity
+    }
+
+    fn push_back(&mut self, entry: T) {
+        self.push_back(entry);
+    }
+
+    fn pop_front(&mut self) -> Option<T> {
+        self.pop_front()
+    }
+
+    fn get(&self, index: usize) -> Option<&T> {
+        self.get(index)
+    }
+
+    fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        // SAFETY: slots below `len` hold entries.
+        (index < self.len).then(|| unsafe { self.slot(index).as_mut().assume_init_mut() })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::cq::Cq;
 use crate::engine::{self, Deadline, Inbox, Queued};
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
-use crate::mem::{Pd, QueueKind};
+use crate::mem::{Pd, QueueKind, Slots};
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
 use crate::xrc::Domain;
 use ferroce_proto::QpState;
@@ -81,7 +81,12 @@ impl Qp {
         let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, cookie } = init;
         let rq_wr = if srq.is_some() { 0 } else { cap.max_recv_wr };
         let rq = RecvQueue::new(pd, QueueKind::Receive, rq_wr, cap.max_recv_sge)?;
+        let sq = Slots::given(pd.queues(), cap.max_send_wr as usize, QueueKind::Send)?;
         let make = |qpn| {
+            let mut proto = ferroce_proto::Qp::new(service, qpn, cap.max_send_wr);
+            if let Some(slots) = sq {
+                proto.place_send_queue(Box::new(slots));
+            }
             Arc::new(Self {
                 qpn,
                 service,
@@ -98,7 +103,7 @@ impl Qp {
                 engine,
                 rq: Mutex::new(rq),
                 inner: Mutex::new(Inner {
-                    proto: ferroce_proto::Qp::new(service, qpn, cap.max_send_wr),
+                    proto,
                     attr: QpAttr::default(),
                     path: None,
                     listing: Listing::No,
@@ -153,8 +158,9 @@ impl Qp {
             let now = crate::clock::now();
             self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, now, env));
         });
-        let rq = self.rq.lock().take();
-        drop(rq);
+        let (rq, sq) = (self.rq.lock().take(), self.inner.lock().proto.end_send_queue());
+        // It calls the program, with nothing locked.
+        drop((rq, sq));
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);
         engine::unregister_qp(self);
