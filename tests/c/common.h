@@ -74,6 +74,8 @@ struct device {
 	struct ibv_port_attr port;
 	union ibv_gid gid;
 	int gid_index;
+	/* Of addresses. */
+	uint8_t static_rate;
 };
 
 /* The device number `number` of the list, from 0 on. */
@@ -173,6 +175,7 @@ __attribute__((unused)) static void fill_ah(struct ibv_ah_attr *ah, const struct
 	*ah = (struct ibv_ah_attr){.is_global = 1, .port_num = PORT_NUM};
 	ah->grh.dgid = *gid;
 	ah->grh.sgid_index = (uint8_t)device->gid_index;
+	ah->static_rate = device->static_rate;
 	ah->grh.hop_limit = 64;
 }
 

@@ -146,6 +146,66 @@ static void traffic_class_and_hop_limit_arrive(void)
 	MUST(ibv_detach_mcast(f.b, &group, 0));
 }
 
+/* Of IPv6 packets, whichever way they go. */
+static void flow_label_arrives(void)
+{
+	struct fixture f = connected(IBV_QPT_UD);
+	struct device ipv6 = f.device;
+	struct ibv_ah_attr attr;
+	struct ibv_ah *ah;
+	uint32_t labels[] = {0, 0xabcde, 1, 0xfffff};
+	struct ibv_wc wc;
+
+	ipv6.gid_index = 0;
+	MUST(ibv_query_gid(ipv6.context, PORT_NUM, 0, &ipv6.gid));
+	for (int i = 0; i < 4; i++) {
+		const struct ibv_grh *header = (const struct ibv_grh *)(f.memory + RECEIVED);
+
+		fill_ah(&attr, &ipv6, &ipv6.gid);
+		attr.grh.flow_label = labels[i];
+		attr.grh.traffic_class = 0x68;
+		ah = MAKE(ibv_create_ah(f.device.pd, &attr));
+		MUST(post_recv(f.b, f.mr, RECEIVED, GRH_BYTES + 64, 2));
+		MUST(post_datagram(f.a, f.mr, ah, f.b->qp_num, QKEY));
+		EXPECT_STATUS(f.cq_a, 1, IBV_WC_SUCCESS);
+		MUST_COMPLETE(f.cq_b, &wc);
+		EXPECT(ntohl(header->version_tclass_flow) == (6u << 28 | 0x68 << 20 | labels[i]));
+		MUST(ibv_init_ah_from_wc(f.device.context, PORT_NUM, &wc, (struct ibv_grh *)header, &attr));
+		EXPECT(attr.grh.flow_label == labels[i]);
+		MUST(ibv_destroy_ah(ah));
+	}
+}
+
+/* At 2.5 Gbit/s, with 312500 bytes at once: never faster, how slow the machine may be. */
+static void a_static_rate_paces_what_goes_to_the_address(void)
+{
+	struct fixture f = unconnected(IBV_QPT_RC), ud = connected(IBV_QPT_UD);
+	struct ibv_sge sge = {(uintptr_t)ud.memory, 1024, ud.mr->lkey};
+	struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+				 .send_flags = IBV_SEND_SIGNALED}, *bad;
+	uint64_t begin;
+
+	f.device.static_rate = ud.device.static_rate = IBV_RATE_2_5_GBPS;
+	MUST(to_init(f.a, ALL_ACCESS));
+	MUST(to_init(f.b, ALL_ACCESS));
+	connect_qps(&f.device, &f.path, f.a, f.b);
+	begin = now_ms();
+	for (int i = 0; i < 150; i++) {
+		MUST(post_remote(f.a, IBV_WR_RDMA_WRITE, f.mr, MEMORY_SIZE, (uintptr_t)f.memory, f.mr->rkey, 1));
+		EXPECT_STATUS(f.cq_a, 1, IBV_WC_SUCCESS);
+	}
+	EXPECT(now_ms() - begin >= 29);
+	wr.wr.ud.ah = handle(&ud, &ud.device.gid, 0, 64);
+	wr.wr.ud.remote_qpn = ud.b->qp_num;
+	wr.wr.ud.remote_qkey = QKEY;
+	begin = now_ms();
+	for (int i = 0; i < 3000; i++) {
+		MUST(ibv_post_send(ud.a, &wr, &bad));
+		EXPECT_STATUS(ud.cq_a, 1, IBV_WC_SUCCESS);
+	}
+	EXPECT(now_ms() - begin >= 8);
+}
+
 static void sender_is_answered_by_way_of_its_completion(void)
 {
 	struct fixture f = connected(IBV_QPT_UD);
@@ -293,6 +353,8 @@ static const struct test_case cases[] = {
 	CASE(sender_that_blocks_its_own_multicast_gets_none),
 	CASE(connection_to_a_group_is_refused),
 	CASE(traffic_class_and_hop_limit_arrive),
+	CASE(flow_label_arrives),
+	CASE(a_static_rate_paces_what_goes_to_the_address),
 	CASE(sender_is_answered_by_way_of_its_completion),
 	CASE(datagram_with_another_q_key_is_dropped),
 	CASE(controlled_q_key_needs_a_privilege),

@@ -120,6 +120,8 @@ programs! {
         sender_that_blocks_its_own_multicast_gets_none
         connection_to_a_group_is_refused
         traffic_class_and_hop_limit_arrive
+        flow_label_arrives
+        a_static_rate_paces_what_goes_to_the_address
         sender_is_answered_by_way_of_its_completion
         datagram_with_another_q_key_is_dropped
         controlled_q_key_needs_a_privilege

@@ -4,11 +4,12 @@ use crate::engine::{Engine, Share};
 use crate::error::Result;
 use crate::mem::Pd;
 use crate::packet::PacketMeta;
-use crate::qp::{AddressVector, check_av};
+use crate::qp::{AddressVector, check_av, limit_of};
 use crate::quota::{Held, Quota};
 use crate::rendezvous::slot_of;
 use crate::shm::Link;
 use crate::udp::{Dest, HostAddr};
+use ferroce_proto::{Instant, RateLimit, Throttle};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -41,13 +42,16 @@ pub(crate) struct Route {
     pub(crate) to: HostAddr,
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
+    /// IPv6: 20 bits.
+    pub(crate) flow_label: u32,
 }
 
 impl Route {
     /// What packets on this route say in their network header.
     pub(crate) fn meta(&self, len: u16) -> PacketMeta {
         let ttl = if self.ttl == 0 { 64 } else { self.ttl };
-        PacketMeta { src: self.from.ip(), dst: self.to.ip(), tos: self.tos, ttl, len }
+        let Self { from, to, tos, flow_label, .. } = *self;
+        PacketMeta { src: from.ip(), dst: to.ip(), tos, ttl, flow_label, len }
     }
 }
 
@@ -61,6 +65,9 @@ pub struct Ah {
     pd: Arc<Pd>,
     av: AddressVector,
     route: Route,
+    /// What may go there, and what has gone.
+    limit: Option<RateLimit>,
+    throttle: Mutex<Throttle>,
     /// The path that was used last, the slot it leads to, and the engine's generation.
     last: Mutex<Option<(u16, u32, Path)>>,
     _held: Held,
@@ -80,7 +87,8 @@ impl Ah {
         engine.udp_path(&route, 0)?;
         let held = HANDLES.take()?;
         pd.hold();
-        Ok(Arc::new(Self { pd: pd.clone(), av, route, last: Mutex::new(None), _held: held }))
+        let (limit, throttle, last) = (limit_of(av.static_rate), Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { pd: pd.clone(), av, route, limit, throttle, last, _held: held }))
     }
 
     /// The address vector it was made of.
@@ -98,6 +106,21 @@ impl Ah {
     /// Ends the handle (ibv_destroy_ah(3)). Sends that were posted with it still go out.
     pub fn destroy(&self) {
         self.pd.release();
+    }
+
+    /// May something go there now, by the static rate?
+    ///
+    /// # Errors
+    /// When to ask again.
+    pub(crate) fn ask(&self, now: Instant) -> std::result::Result<(), Instant> {
+        if self.limit.is_none() { Ok(()) } else { self.throttle.lock().ask(now, self.limit) }
+    }
+
+    /// A packet with this many bytes of payload has gone.
+    pub(crate) fn sent(&self, now: Instant, bytes: usize) {
+        if self.limit.is_some() {
+            self.throttle.lock().sent(now, bytes as u32, 1, self.limit);
+        }
     }
 
     /// The path to a QP at this address; `None` when it can't be made (now).

@@ -4,6 +4,9 @@ use crate::udp::Datagram;
 use ferroce_wire::{Headers, ICRC_LEN};
 use std::net::IpAddr;
 
+/// A flow label has 20 bits.
+pub(crate) const MAX_FLOW_LABEL: u32 = 0xf_ffff;
+
 /// Network-layer facts of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PacketMeta {
@@ -11,6 +14,8 @@ pub(crate) struct PacketMeta {
     pub(crate) dst: IpAddr,
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
+    /// IPv6: 20 bits.
+    pub(crate) flow_label: u32,
     /// Bytes of the UDP payload.
     pub(crate) len: u16,
 }
@@ -23,6 +28,7 @@ impl PacketMeta {
             dst: datagram.destination.ip(),
             tos: datagram.tos,
             ttl: datagram.ttl.unwrap_or(64),
+            flow_label: datagram.flow_label,
             len: datagram.bytes.len() as u16,
         }
     }
@@ -63,8 +69,8 @@ impl Grh {
                 ip[10..12].copy_from_slice(&sum.to_be_bytes());
             }
             (src, dst) => {
-                grh[0] = 0x60 | meta.tos >> 4;
-                grh[1] = meta.tos << 4;
+                let first = 6 << 28 | u32::from(meta.tos) << 20 | meta.flow_label & MAX_FLOW_LABEL;
+                grh[..4].copy_from_slice(&first.to_be_bytes());
                 grh[4..6].copy_from_slice(&udp_len.to_be_bytes());
                 grh[6] = 17;
                 grh[7] = meta.ttl;
@@ -103,6 +109,7 @@ mod tests {
             dst: "10.0.0.2".parse().unwrap(),
             tos: 0x10,
             ttl: 64,
+            flow_label: 0x12345,
             len: 100,
         };
         let grh = Grh::of(&meta);
@@ -119,10 +126,11 @@ mod tests {
             dst: "fe80::2".parse().unwrap(),
             tos: 0xab,
             ttl: 1,
+            flow_label: 0xc_def0,
             len: 32,
         };
         let grh = Grh::of(&meta);
-        assert_eq!(grh[..8], [0x6a, 0xb0, 0, 0, 0, 40, 17, 1]);
+        assert_eq!(grh[..8], [0x6a, 0xbc, 0xde, 0xf0, 0, 40, 17, 1]);
         assert_eq!(grh[23], 1);
         assert_eq!(grh[39], 2);
     }

@@ -34,7 +34,7 @@ pub use elsewhere::{DelegateError, Executed, SrqPlace};
 pub use env::{Env, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError, Violation};
 pub use pace::{Pace, Portion};
 pub use qp::{MAX_MESSAGE, Qp};
-pub use rate::RateLimit;
+pub use rate::{RateLimit, Throttle};
 pub use rnr::rnr_delay;
 pub use sendq::{Slots, Wqe};
 pub use tags::{MAX_RENDEZVOUS_REQUEST, TagInfo, Taken};

@@ -24,7 +24,7 @@ impl RateLimit {
 
 /// Lets a packet go while what went before it, less one burst, has had its time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Throttle {
+pub struct Throttle {
     /// When everything that was sent would have been sent at the rate.
     done: u64,
 }
@@ -34,14 +34,14 @@ impl Throttle {
     ///
     /// # Errors
     /// When to ask again.
-    pub(crate) fn ask(&self, now: Instant, rate: Option<RateLimit>) -> Result<(), Instant> {
+    pub fn ask(&self, now: Instant, rate: Option<RateLimit>) -> Result<(), Instant> {
         let Some(rate) = rate else { return Ok(()) };
         let at = self.done.saturating_sub(rate.time_for(rate.burst.into()));
         if at <= now.0 { Ok(()) } else { Err(Instant(at)) }
     }
 
     /// This many bytes of payload have gone in this many packets.
-    pub(crate) fn sent(&mut self, now: Instant, bytes: u32, packets: u32, rate: Option<RateLimit>) {
+    pub fn sent(&mut self, now: Instant, bytes: u32, packets: u32, rate: Option<RateLimit>) {
         if let Some(rate) = rate {
             let cost = u64::from(bytes) + OVERHEAD * u64::from(packets);
             self.done = self.done.max(now.0).saturating_add(rate.time_for(cost));

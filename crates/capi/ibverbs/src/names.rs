@@ -8,6 +8,7 @@ use std::ffi::{CStr, c_char};
 use libc::c_int;
 
 use crate::call::entry;
+use ferroce_nic::qp::STATIC_RATES;
 
 fn word(words: &[&'static CStr], number: c_int) -> *const c_char {
     usize::try_from(number).ok().and_then(|n| words.get(n)).unwrap_or(&c"unknown").as_ptr()
@@ -126,31 +127,23 @@ entry! {
     }
 }
 
-/// `enum ibv_rate`, its multiple of 2.5 Gbit/s (−1 for those that have none) and its Mbit/s.
-const RATES: [(c_int, c_int, c_int); 23] = [
-    (2, 1, 2_500),
-    (5, 2, 5_000),
-    (3, 4, 10_000),
-    (6, 8, 20_000),
-    (4, 12, 30_000),
-    (7, 16, 40_000),
-    (8, 24, 60_000),
-    (9, 32, 80_000),
-    (10, 48, 120_000),
-    (11, -1, 14_062),
-    (12, -1, 56_250),
-    (13, -1, 112_500),
-    (14, -1, 168_750),
-    (15, -1, 25_781),
-    (16, -1, 103_125),
-    (17, -1, 206_250),
-    (18, -1, 309_375),
-    (19, 11, 28_125),
-    (20, 20, 53_125),
-    (21, 160, 425_000),
-    (22, 240, 637_500),
-    (23, 320, 850_000),
-    (24, 480, 1_275_000),
+/// Those of `enum ibv_rate` that are a multiple of 2.5 Gbit/s, and which.
+const MULTS: [(c_int, c_int); 15] = [
+    (2, 1),
+    (5, 2),
+    (3, 4),
+    (6, 8),
+    (4, 12),
+    (7, 16),
+    (8, 24),
+    (9, 32),
+    (10, 48),
+    (19, 11),
+    (20, 20),
+    (21, 160),
+    (22, 240),
+    (23, 320),
+    (24, 480),
 ];
 
 /// `IBV_RATE_MAX`: what a rate that isn't in the table becomes.
@@ -158,24 +151,24 @@ const RATE_MAX: c_int = 0;
 
 entry! {
     fn ibv_rate_to_mult(rate: c_int) -> value c_int = -1, {
-        RATES.iter().find(|r| r.0 == rate).map_or(-1, |r| r.1)
+        MULTS.iter().find(|r| r.0 == rate).map_or(-1, |r| r.1)
     }
 }
 
 entry! {
     fn mult_to_ibv_rate(mult: c_int) -> value c_int = RATE_MAX, {
-        RATES.iter().find(|r| mult > 0 && r.1 == mult).map_or(RATE_MAX, |r| r.0)
+        MULTS.iter().find(|r| r.1 == mult).map_or(RATE_MAX, |r| r.0)
     }
 }
 
 entry! {
     fn ibv_rate_to_mbps(rate: c_int) -> value c_int = -1, {
-        RATES.iter().find(|r| r.0 == rate).map_or(-1, |r| r.2)
+        STATIC_RATES.iter().find(|r| c_int::from(r.0) == rate).map_or(-1, |r| r.1 as c_int)
     }
 }
 
 entry! {
     fn mbps_to_ibv_rate(mbps: c_int) -> value c_int = RATE_MAX, {
-        RATES.iter().find(|r| r.2 == mbps).map_or(RATE_MAX, |r| r.0)
+        STATIC_RATES.iter().find(|r| r.1 as c_int == mbps).map_or(RATE_MAX, |r| r.0.into())
     }
 }

@@ -6,6 +6,7 @@ use crate::Context;
 use crate::ah::{Path, Route};
 use crate::clock;
 use crate::error::{Error, Result, invalid};
+use crate::packet::MAX_FLOW_LABEL;
 use crate::qp::AddressVector;
 use crate::sys;
 use crate::udp::{Endpoint, HostAddr, steering_of};
@@ -201,7 +202,8 @@ impl Engine {
         if none {
             return invalid!("the destination GID {to} is no address");
         }
-        Ok(Route { from, to, tos: av.traffic_class, ttl: av.hop_limit })
+        let flow_label = if to.is_ipv6() { av.flow_label & MAX_FLOW_LABEL } else { 0 };
+        Ok(Route { from, to, tos: av.traffic_class, ttl: av.hop_limit, flow_label })
     }
 
     /// Is this an address of a device that this process has open?
@@ -243,6 +245,7 @@ impl Engine {
         };
         let dest =
             endpoint.dest(route.to, route.tos, route.ttl, qpn).map_err(Error::os("a sending socket"))?;
+        let dest = dest.labelled(route.flow_label);
         let key = (route.to, steering_of(qpn));
         let mut shares = self.addresses.shares.lock();
         let share = shares.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What [`Datagram`] says of a packet besides its bytes.
-type Arrived = (SocketAddr, HostAddr, u8, Option<u8>, u16);
+type Arrived = (SocketAddr, HostAddr, u8, Option<u8>, u32, u16);
 
 /// Both taps; it exists only while one of them is on.
 pub(crate) struct Taps {
@@ -66,7 +66,8 @@ impl Taps {
         if let Some(capture) = self.capture {
             let src = dest.endpoint().address().with_port(dest.source_port());
             let dst = dest.peer().with_port(ROCE_V2_PORT);
-            let envelope = Envelope { src, dst, tos: dest.tos(), ttl: dest.ttl(), id };
+            let (tos, ttl, flow_label) = (dest.tos(), dest.ttl(), dest.flow_label());
+            let envelope = Envelope { src, dst, tos, ttl, flow_label, id };
             capture.packet(Direction::Out, &envelope, &[packet]);
         }
     }
@@ -111,7 +112,8 @@ impl Engine {
             for d in datagrams {
                 let dst = d.destination.with_port(ROCE_V2_PORT);
                 let id = Self::identification(d).unwrap_or(d.segment);
-                let envelope = Envelope { src: d.source, dst, tos: d.tos, ttl: d.ttl.unwrap_or(64), id };
+                let (tos, ttl, flow_label) = (d.tos, d.ttl.unwrap_or(64), d.flow_label);
+                let envelope = Envelope { src: d.source, dst, tos, ttl, flow_label, id };
                 capture.packet(Direction::In, &envelope, &[d.bytes]);
             }
         }
@@ -119,7 +121,7 @@ impl Engine {
             return self.with_work(|work| self.dispatch(datagrams, work, now));
         };
         for d in datagrams {
-            let meta = (d.source, d.destination, d.tos, d.ttl, d.segment);
+            let meta = (d.source, d.destination, d.tos, d.ttl, d.flow_label, d.segment);
             faults.incoming.lock().push(now.0, meta, d.bytes);
         }
         self.run_incoming(faults);
@@ -129,13 +131,13 @@ impl Engine {
         loop {
             let mut queue = faults.incoming.lock();
             let due = queue.pop_due(clock::now().0);
-            let Some(((source, destination, tos, ttl, segment), bytes)) = due else {
+            let Some(((source, destination, tos, ttl, flow_label, segment), bytes)) = due else {
                 faults.next.fetch_min(queue.next_due().unwrap_or(u64::MAX), Ordering::AcqRel);
                 drop(queue);
                 return self.wake_for_taps();
             };
             drop(queue);
-            let datagram = Datagram { source, destination, tos, ttl, segment, bytes: &bytes };
+            let datagram = Datagram { source, destination, tos, ttl, flow_label, segment, bytes: &bytes };
             self.with_work(|work| self.dispatch(&[datagram], work, clock::now()));
         }
     }
@@ -173,7 +175,8 @@ impl Engine {
     ) {
         if let Some(capture) = self.taps.and_then(|taps| taps.capture) {
             let src = SocketAddr::new(meta.src, ROCE_V2_PORT);
-            let envelope = Envelope { tos: meta.tos, ttl: meta.ttl, ..Envelope::plain(src, meta.dst) };
+            let PacketMeta { tos, ttl, flow_label, .. } = *meta;
+            let envelope = Envelope { tos, ttl, flow_label, ..Envelope::plain(src, meta.dst) };
             capture.message(direction, &envelope, headers, payload, payload.len());
         }
     }

@@ -80,7 +80,7 @@ pub struct AddressVector {
     pub dgid: [u8; 16],
     /// Index of the source in the GID table.
     pub sgid_index: u8,
-    /// Flow label, 20 bits.
+    /// Flow label, 20 bits: that of IPv6 packets.
     pub flow_label: u32,
     /// Hop limit; 0 is taken as 64.
     pub hop_limit: u8,
@@ -92,7 +92,7 @@ pub struct AddressVector {
     pub dlid: u16,
     /// Path bits (kept, not used on Ethernet).
     pub src_path_bits: u8,
-    /// Static rate (kept, not used).
+    /// Static rate ([`super::STATIC_RATES`]): at most this is sent to the address.
     pub static_rate: u8,
     /// Port, 1.
     pub port_num: u8,

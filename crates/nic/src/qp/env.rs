@@ -6,7 +6,7 @@ mod outgoing;
 pub(crate) use incoming::Origin;
 
 use super::pacing::Pacing;
-use super::payload::{RxPayload, scatter, scatter_rest};
+use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::target::Shared;
 use super::{Path, Qp};
 use crate::ah::Ah;
@@ -89,7 +89,10 @@ impl Env for QpEnv<'_> {
         source: Source<'_>,
         to: Option<&Arc<Ah>>,
     ) -> Result<(), TransmitError> {
-        self.send(headers, source, to)
+        let Some(ah) = to else { return self.send(headers, source, None) };
+        ah.ask(self.now).map_err(TransmitError::Later)?;
+        let len = source_len(&source);
+        self.send(headers, source, to).inspect(|()| ah.sent(self.now, len))
     }
 
     fn execute_directly(&mut self, peer: u32, wr: &SendWr<Arc<Ah>>, offset: u64, max: u32) -> Option<u32> {

@@ -15,6 +15,7 @@ mod multicast;
 mod pacing;
 mod payload;
 mod post;
+mod static_rate;
 mod target;
 mod work;
 
@@ -25,6 +26,8 @@ pub use batch::{Batch, Gathered};
 pub use create::{MAX_INLINE, QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};
 pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
+pub use static_rate::STATIC_RATES;
+pub(crate) use static_rate::limit_of;
 
 use crate::ah::Ah;
 use crate::counter::Attached;

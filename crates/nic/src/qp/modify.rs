@@ -1,15 +1,11 @@
 //! Attributes and state: ibv_modify_qp(3), ibv_query_qp(3).
 
-use super::{Inner, MAX_RATE, Path, Qp, QpAttr, attr, mask};
+use super::{Inner, MAX_RATE, Path, Qp, QpAttr, attr, mask, static_rate};
 use crate::error::{Error, Result, invalid};
-use ferroce_proto::{QpState, RateLimit};
+use ferroce_proto::QpState;
 use ferroce_wire::Service;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Bytes at once under a limit, unless the program says.
-const DEFAULT_BURST: u32 = 64 * 1024;
 
 impl Qp {
     /// Present attributes (ibv_query_qp(3)).
@@ -98,14 +94,10 @@ impl Qp {
         params.rnr_retry = attr.rnr_retry;
         params.srq = self.srq.is_some() || self.is_target();
         params.tags = self.srq.as_ref().is_some_and(|srq| srq.matches_tags());
-        params.rate = NonZeroU32::new(attr.rate_limit).map(|kbps| RateLimit {
-            kbps,
-            burst: match attr.max_burst {
-                // What the rate lets go in a millisecond: timers come late.
-                0 => (kbps.get() / 8).max(DEFAULT_BURST),
-                bytes => bytes,
-            },
-        });
+        // Datagrams have an address each, and its limit.
+        let of_path =
+            if self.service == Service::Ud { None } else { static_rate::limit_of(attr.av.static_rate) };
+        params.rate = static_rate::stricter(static_rate::limit(attr.rate_limit, attr.max_burst), of_path);
     }
 
     /// Limits what the QP sends (ibv_modify_qp_rate_limit(3)): thousands of bits a second, 0 for no limit, and bytes at

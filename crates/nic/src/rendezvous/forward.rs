@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Of one UNIX datagram: fits the default send buffer, and holds the longest train.
 const BLOB: usize = 96 << 10;
-const MAGIC: [u8; 4] = *b"FRC1";
+const MAGIC: [u8; 4] = *b"FRC2";
 /// How long a slot that nobody held is believed to be free.
 const DEAD_MS: u64 = 100;
 

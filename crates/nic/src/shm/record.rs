@@ -5,7 +5,7 @@
 
 use super::memory::SharedMemory;
 use super::protocol::{Broken, Lines};
-use crate::packet::PacketMeta;
+use crate::packet::{MAX_FLOW_LABEL, PacketMeta};
 use ferroce_wire::Headers;
 use smallvec::SmallVec;
 use std::net::{IpAddr, Ipv6Addr};
@@ -124,8 +124,11 @@ impl Draft {
         bytes[5] = len as u8;
         bytes[6] = meta.tos;
         bytes[7] = meta.ttl;
-        bytes[8..12].copy_from_slice(&(payload as u32).to_ne_bytes());
+        // A flow label has 20 bits, a payload's length needs 17.
+        let label = meta.flow_label & MAX_FLOW_LABEL;
+        bytes[8..12].copy_from_slice(&(payload as u32 | label >> 16 << 28).to_ne_bytes());
         bytes[12..14].copy_from_slice(&meta.len.to_ne_bytes());
+        bytes[14..16].copy_from_slice(&(label as u16).to_ne_bytes());
         bytes[16..32].copy_from_slice(&gid(meta.src));
         bytes[32..48].copy_from_slice(&gid(meta.dst));
         Some(Self { bytes, front: FIXED + len, headers: len, payload })
@@ -183,7 +186,7 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
     let fixed: &[u8; FIXED] = bytes.first_chunk().ok_or(Broken)?;
     let word =
         |at: usize| u32::from_ne_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]) as usize;
-    let (length, payload_len) = (word(0), word(8));
+    let (length, payload_len, label) = (word(0), word(8) & 0xfff_ffff, word(8) >> 28 << 16);
     if length == 0 || length > available || !length.is_multiple_of(Lines::GRAIN) {
         return Err(Broken);
     }
@@ -209,6 +212,7 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
         dst: address(32),
         tos: fixed[6],
         ttl: fixed[7],
+        flow_label: label as u32 | u32::from(u16::from_ne_bytes([fixed[14], fixed[15]])),
         len: u16::from_ne_bytes([fixed[12], fixed[13]]),
     };
     if meta.len > PacketMeta::MAX_LEN {
@@ -271,7 +275,8 @@ mod tests {
     }
 
     fn meta(src: &str, dst: &str) -> PacketMeta {
-        PacketMeta { src: src.parse().unwrap(), dst: dst.parse().unwrap(), tos: 0xb8, ttl: 63, len: 1234 }
+        let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+        PacketMeta { src, dst, tos: 0xb8, ttl: 63, flow_label: 0xa_bcde, len: 1234 }
     }
 
     /// Reads the record back, of which exactly its bytes are published.

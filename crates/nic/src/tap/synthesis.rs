@@ -1,5 +1,6 @@
 //! The IP and UDP headers of a packet, as the kernel puts them on the wire.
 
+use crate::packet::MAX_FLOW_LABEL;
 use ferroce_wire::ROCE_V2_PORT;
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,6 +21,8 @@ pub struct Envelope {
     pub tos: u8,
     /// TTL or hop limit.
     pub ttl: u8,
+    /// IPv6 flow label, 20 bits.
+    pub flow_label: u32,
     /// IPv4 identification: what the ICRC was computed or found right with. Ignored for IPv6.
     pub id: u16,
 }
@@ -28,7 +31,7 @@ impl Envelope {
     /// A packet to the RoCEv2 port with nothing special: TOS 0, TTL 64, identification 0.
     #[must_use]
     pub const fn plain(src: SocketAddr, dst: IpAddr) -> Self {
-        Self { src, dst: SocketAddr::new(dst, ROCE_V2_PORT), tos: 0, ttl: 64, id: 0 }
+        Self { src, dst: SocketAddr::new(dst, ROCE_V2_PORT), tos: 0, ttl: 64, flow_label: 0, id: 0 }
     }
 }
 
@@ -78,8 +81,8 @@ pub(super) fn headers(envelope: &Envelope, len: usize, pieces: &[&[u8]]) -> Head
         (src, dst) => {
             h.len = IPV6_LEN + UDP_LEN;
             let ip = &mut h.bytes[..IPV6_LEN];
-            ip[0] = 0x60 | envelope.tos >> 4;
-            ip[1] = envelope.tos << 4;
+            let first = 6 << 28 | u32::from(envelope.tos) << 20 | envelope.flow_label & MAX_FLOW_LABEL;
+            ip[..4].copy_from_slice(&first.to_be_bytes());
             ip[4..6].copy_from_slice(&be(len + UDP_LEN));
             ip[6] = UDP_PROTOCOL;
             ip[7] = envelope.ttl;
@@ -152,6 +155,7 @@ mod tests {
             dst: "10.0.18.1:4791".parse().unwrap(),
             tos: 0xc2,
             ttl: 64,
+            flow_label: 0,
             id: 0x718c,
         };
         let expected = [

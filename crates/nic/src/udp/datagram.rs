@@ -17,6 +17,8 @@ pub struct Datagram<'a> {
     pub tos: u8,
     /// TTL or hop limit on arrival, where the kernel said.
     pub ttl: Option<u8>,
+    /// IPv6: flow label, 0 where there is none.
+    pub flow_label: u32,
     /// Place in the train that GRO made of it: a first guess of the IPv4 identification, for the ICRC.
     pub segment: u16,
     /// BTH to ICRC.
@@ -38,8 +40,8 @@ impl Datagram<'_> {
 }
 
 /// Record: length (u32), source (16 address, 4 scope, 2 port), destination (16, 4), segment (u16), tos, ttl, has_ttl,
-/// reserved byte, then the packet. Host byte order: it never leaves the host.
-pub(crate) const RECORD_HEADER: usize = 4 + 22 + 20 + 2 + 4;
+/// reserved byte, flow label (u32), then the packet. Host byte order: it never leaves the host.
+pub(crate) const RECORD_HEADER: usize = 4 + 22 + 20 + 2 + 4 + 4;
 
 /// Appends a record to `blob`.
 pub(crate) fn encode(datagram: &Datagram<'_>, blob: &mut Vec<u8>) {
@@ -53,6 +55,7 @@ pub(crate) fn encode(datagram: &Datagram<'_>, blob: &mut Vec<u8>) {
     blob.extend_from_slice(&datagram.segment.to_ne_bytes());
     let ttl = datagram.ttl.unwrap_or(0);
     blob.extend_from_slice(&[datagram.tos, ttl, u8::from(datagram.ttl.is_some()), 0]);
+    blob.extend_from_slice(&datagram.flow_label.to_ne_bytes());
     blob.extend_from_slice(datagram.bytes);
 }
 
@@ -72,8 +75,10 @@ pub(crate) fn decode<'a>(blob: &mut &'a [u8]) -> Option<Datagram<'a>> {
     let port = u16::from_ne_bytes([header[44], header[45]]);
     let segment = u16::from_ne_bytes([header[46], header[47]]);
     let ttl = (header[50] != 0).then_some(header[49]);
+    let flow_label = u32::from_ne_bytes(*header[52..].first_chunk()?);
+    let source = source.with_port(port);
     *blob = rest;
-    Some(Datagram { source: source.with_port(port), destination, tos: header[48], ttl, segment, bytes })
+    Some(Datagram { source, destination, tos: header[48], ttl, flow_label, segment, bytes })
 }
 
 #[cfg(test)]
@@ -88,13 +93,15 @@ mod tests {
             let destination = HostAddr::new(destination.parse().unwrap(), 3);
             let bytes = &[0, 0, 0, 0, 0, 0xab, 0xcd, 0xef, 0, 0, 0, 0, 1, 2, 3, 4, 5];
             let source = source.parse().unwrap();
-            encode(&Datagram { source, destination, tos: 0x6b, ttl, segment: 513, bytes }, &mut blob);
+            let flow_label = 0x1_2345;
+            let datagram = Datagram { source, destination, tos: 0x6b, ttl, flow_label, segment: 513, bytes };
+            encode(&datagram, &mut blob);
         }
         let mut rest = &blob[..];
         let first = decode(&mut rest).unwrap();
         assert_eq!((first.source, first.ttl, first.segment), (v4.parse().unwrap(), Some(0), 513));
         assert!(first.congestion_experienced());
-        assert_eq!(first.dest_qpn(), 0xabcdef);
+        assert_eq!((first.dest_qpn(), first.flow_label), (0xabcdef, 0x1_2345));
         let second = decode(&mut rest).unwrap();
         assert_eq!((second.source, second.ttl), (v6.parse().unwrap(), None));
         assert_eq!(second.destination, HostAddr::new("fe80::9".parse().unwrap(), 3));

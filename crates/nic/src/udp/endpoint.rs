@@ -18,6 +18,8 @@ const BUFFER_BYTES: i32 = 8 << 20;
 /// Hop limit of packets whose address vector doesn't say otherwise.
 pub(super) const DEFAULT_TTL: u8 = 64;
 
+/// Of the kernel's in6.h.
+const IPV6_AUTOFLOWLABEL: i32 = 70;
 /// Place of the sender to multicast groups, behind those of the steering values.
 const TO_GROUPS: usize = GROUP;
 
@@ -30,6 +32,8 @@ pub struct Endpoint {
     senders: Box<[OnceLock<Sender>; GROUP + 1]>,
     /// UDP_SEGMENT works on this address's device, as far as is known.
     segmentation: AtomicBool,
+    /// Flow labels can be sent from here, as far as is known.
+    labels: AtomicBool,
     receive_buffer: u32,
     stats: Stats,
 }
@@ -57,6 +61,8 @@ pub struct Dest {
     pub(super) to: InetAddress,
     pub(super) tos: u8,
     pub(super) ttl: u8,
+    /// IPv6.
+    pub(super) flow_label: u32,
     /// Index into the pool of senders.
     pub(super) sender: u8,
     /// The packets have to say that TOS or TTL differ from the sender's.
@@ -101,11 +107,28 @@ impl Dest {
         self.ttl
     }
 
+    /// IPv6 flow label of the packets.
+    #[must_use]
+    pub fn flow_label(&self) -> u32 {
+        if self.endpoint.labels() { self.flow_label } else { 0 }
+    }
+
     /// The same path for packets that a network which is filling up shall mark: ECT(0) (RFC 3168).
     pub(crate) fn ecn_capable(&self) -> Self {
         let tos = self.tos & !3 | 2;
         let (its_tos, _) = self.endpoint.sender_defaults(self.sender);
         Self { tos, marked: (tos != its_tos, self.marked.1), ..self.clone() }
+    }
+
+    /// The same path with an IPv6 flow label (20 bits; 0 is none).
+    #[must_use]
+    pub fn labelled(self, flow_label: u32) -> Self {
+        Self { flow_label, ..self }
+    }
+
+    /// The packets say nothing that the sender's don't say anyway.
+    pub(super) fn is_plain(&self) -> bool {
+        self.marked == (false, false) && self.flow_label == 0
     }
 
     /// Writes a packet's ICRC, for the IPv4 identification that it will have.
@@ -116,8 +139,8 @@ impl Dest {
     /// Whether packets to both may share a train.
     pub(super) fn same_train(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.endpoint, &other.endpoint)
-            && (self.sender, self.tos, self.ttl, self.peer)
-                == (other.sender, other.tos, other.ttl, other.peer)
+            && (self.sender, self.tos, self.ttl, self.flow_label, self.peer)
+                == (other.sender, other.tos, other.ttl, other.flow_label, other.peer)
     }
 }
 
@@ -131,6 +154,7 @@ impl Endpoint {
             readers: Box::new([const { Mutex::new(None) }; GROUP]),
             senders: Box::new([const { OnceLock::new() }; GROUP + 1]),
             segmentation: AtomicBool::new(true),
+            labels: AtomicBool::new(true),
             receive_buffer: u32::try_from(size).unwrap_or(0),
             stats: Stats::default(),
         }
@@ -205,7 +229,7 @@ impl Endpoint {
         let endpoint = Arc::clone(self);
         let (its_tos, its_ttl) = self.sender_defaults(sender);
         let marked = (tos != its_tos, ttl != its_ttl);
-        Ok(Dest { marked, endpoint, peer, to: peer.roce(), tos, ttl, sender, flow })
+        Ok(Dest { marked, endpoint, peer, to: peer.roce(), tos, ttl, flow_label: 0, sender, flow })
     }
 
     /// Largest IP packet the kernel would send to `peer` now: the interface's MTU, or less where a router said so.
@@ -277,6 +301,17 @@ impl Endpoint {
         }
     }
 
+    pub(super) fn labels(&self) -> bool {
+        self.labels.load(Ordering::Relaxed)
+    }
+
+    /// The kernel takes no labels that aren't leased: before Linux 5.3, or while somebody leases one exclusively.
+    pub(super) fn labels_refused(&self) {
+        if self.labels.swap(false, Ordering::Relaxed) {
+            tracing::warn!(address = %self.address, "no flow labels here: the kernel refuses them");
+        }
+    }
+
     /// Unconnected: a connected socket's packets would get a changing IPv4 identification, which the ICRC covers.
     fn new_sender(&self, tos: u8, ttl: u8) -> io::Result<Sender> {
         let v6 = self.address.is_ipv6();
@@ -287,6 +322,8 @@ impl Endpoint {
             sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
             sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, &i32::from(ttl))?;
             sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &i32::from(tos))?;
+            // Labels are the address vector's: the kernel is to think of none.
+            let _ = sys::set_option(fd, libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, &0_i32);
         } else {
             sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)?;
             sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TTL, &i32::from(ttl))?;

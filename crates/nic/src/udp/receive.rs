@@ -4,6 +4,7 @@ use super::address::InetAddress;
 use super::datagram::MIN_PACKET;
 use super::{Datagram, HostAddr, Stats, large_buffer};
 use crate::mem::arena::Staging;
+use crate::packet::MAX_FLOW_LABEL;
 use crate::sys::{self, EngineFd, control};
 use smallvec::SmallVec;
 use std::io;
@@ -16,8 +17,8 @@ const MESSAGES: usize = 16;
 const MESSAGE_BYTES: usize = 65536;
 /// Packets handed on at once.
 const BATCH: usize = 64;
-/// Segment size, TOS and TTL.
-type ControlIn = control::Control<{ 3 * control::space(4) }>;
+/// Segment size, TOS, TTL and flow label.
+type ControlIn = control::Control<{ 4 * control::space(4) }>;
 
 /// A socket for RoCEv2 packets, not bound yet.
 ///
@@ -32,6 +33,7 @@ pub(crate) fn receiving_socket(v6: bool) -> io::Result<EngineFd> {
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, &0_i32)?;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &on)?;
+        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, &on)?;
         // RoCE adapters send UDP checksums of 0; without this IPv6 drops them.
         sys::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, &on)?;
     } else {
@@ -165,7 +167,8 @@ impl Reader {
         {
             let Some(source) = source.socket_addr() else { continue };
             let length = (header.msg_len as usize).min(MESSAGE_BYTES);
-            let mut about = Datagram { source, destination, tos: 0, ttl: None, segment: 0, bytes: &[] };
+            let mut about =
+                Datagram { source, destination, tos: 0, ttl: None, flow_label: 0, segment: 0, bytes: &[] };
             let segment_size = read_control(control.received(header.msg_hdr.msg_controllen), &mut about);
             let mut batch = SmallVec::<[Datagram<'_>; BATCH]>::new();
             for (segment, bytes) in buffer[..length].chunks(segment_size.unwrap_or(MESSAGE_BYTES)).enumerate()
@@ -191,7 +194,7 @@ impl Reader {
     }
 }
 
-/// Fills in TOS and TTL; returns the segment size of a merged train.
+/// Fills in TOS, TTL and flow label; returns the segment size of a merged train.
 fn read_control(messages: control::Messages<'_>, about: &mut Datagram<'_>) -> Option<usize> {
     let mut segment_size = None;
     for message in messages {
@@ -203,6 +206,9 @@ fn read_control(messages: control::Messages<'_>, about: &mut Datagram<'_>) -> Op
             }
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                 about.ttl = u8::try_from(value).ok();
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => {
+                about.flow_label = u32::from_be(value as u32) & MAX_FLOW_LABEL;
             }
             _ => {}
         }

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 const MESSAGES: usize = 32;
 /// What full socket buffers are given, per batch.
 const PATIENCE: Duration = Duration::from_millis(1);
-/// TOS, TTL and segment size.
-type ControlOut = control::Control<{ 3 * control::space(4) }>;
+/// TOS, TTL, flow label and segment size.
+type ControlOut = control::Control<{ 4 * control::space(4) }>;
 
 /// One message: a train, or a packet alone.
 struct Unit<'t> {
@@ -91,6 +91,8 @@ impl Sending<'_> {
                         return;
                     }
                 }
+                // What the kernel refuses may be the label: then it goes without.
+                Err(e) if refuses_label(&e, first) => endpoint.labels_refused(),
                 Err(e) => {
                     rest = &rest[1..];
                     if first.count > 1 && refuses_segmentation(&e) {
@@ -121,7 +123,7 @@ impl Sending<'_> {
     /// for the space of many.
     fn once(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
         match units {
-            [one] if one.count == 1 && one.train.dest.marked == (false, false) => {
+            [one] if one.count == 1 && one.train.dest.is_plain() => {
                 let bytes = &self.staging[one.start..one.start + one.len];
                 sys::send_to(fd, bytes, &one.train.dest.to).map(|_| 1)
             }
@@ -191,7 +193,7 @@ fn fill_control(control: &mut ControlOut, unit: &Unit<'_>) {
     let dest = &unit.train.dest;
     let v6 = dest.peer().is_ipv6();
     let level = if v6 { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
-    // There is room for all three.
+    // There is room for all four.
     if unit.count > 1 {
         control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &(unit.train.segment as u16).to_ne_bytes());
     }
@@ -203,6 +205,15 @@ fn fill_control(control: &mut ControlOut, unit: &Unit<'_>) {
         let kind = if v6 { libc::IPV6_HOPLIMIT } else { libc::IP_TTL };
         control.push(level, kind, &i32::from(dest.ttl).to_ne_bytes());
     }
+    if dest.flow_label() != 0 {
+        control.push(level, libc::IPV6_FLOWINFO, &dest.flow_label().to_be_bytes());
+    }
+}
+
+/// The kernel may mean the flow label.
+fn refuses_label(error: &io::Error, unit: &Unit<'_>) -> bool {
+    let dest = &unit.train.dest;
+    error.raw_os_error() == Some(libc::EINVAL) && dest.flow_label() != 0
 }
 
 /// Errors by which kernels and devices say that they can't segment (and which can mean other things too).

@@ -396,9 +396,9 @@ fn forwarded_packets_of_another_user_are_not_taken() {
         let slot = joiner.slots()[0];
         // A packet for our slot, well formed but for who sends it: first by root, then by another user.
         let qpn = u32::from(slot) << 12;
-        let mut blob = b"FRC1".to_vec();
+        let mut blob = b"FRC2".to_vec();
         blob.extend_from_slice(&16_u32.to_ne_bytes());
-        blob.extend_from_slice(&[0; 48]);
+        blob.extend_from_slice(&[0; 52]);
         blob.extend_from_slice(&[0; 4]);
         blob.extend_from_slice(&qpn.to_be_bytes());
         blob.extend_from_slice(&[0; 8]);

@@ -6,7 +6,7 @@ use super::packets::{identification, push};
 use super::wait::eventually;
 use ferroce_nic::rendezvous::Rendezvous;
 use ferroce_nic::sys;
-use ferroce_nic::udp::{Endpoint, HostAddr, Received, TxBatch, steering_of};
+use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, Received, TxBatch, steering_of};
 use ferroce_wire::Operation::{SendFirst, SendLast, SendMiddle, WriteFirst, WriteMiddle};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Operation, Packet};
@@ -138,6 +138,34 @@ fn service_type_and_hop_limit_are_per_destination() {
                 assert!(id.is_some(), "the ICRC leaves them out");
             }
         }
+    });
+}
+
+#[test]
+fn flow_labels_are_per_destination() {
+    in_namespace("udp::flow_labels_are_per_destination", || {
+        let rendezvous = Rendezvous::join().unwrap();
+        let [_, endpoint] = endpoints(&rendezvous);
+        let qpn = 0x301_000;
+        let mut batch = TxBatch::new();
+        let labels = [0x1_2345, 0, 0xf_ffff];
+        for (psn, label) in labels.into_iter().enumerate() {
+            let dest = endpoint.dest(endpoint.address(), 0x68, 0, qpn).unwrap().labelled(label);
+            assert_eq!(dest.flow_label(), label);
+            (0..3).for_each(|_| push(&mut batch, &dest, SendMiddle, qpn, psn as u32, 32));
+        }
+        assert_eq!(batch.flush().sent, 9);
+        let mut got = Vec::new();
+        eventually("all packets arrive", || {
+            let mut take = |datagrams: &[Datagram<'_>]| {
+                let psn = |d: &Datagram<'_>| Packet::parse(d.bytes).unwrap().headers.bth.psn;
+                got.extend(datagrams.iter().map(|d| (psn(d), d.flow_label, d.tos)));
+            };
+            endpoint.recv(steering_of(qpn), &mut take).unwrap();
+            got.len() >= 9
+        });
+        let expected: Vec<_> = (0..9).map(|i| (i / 3, labels[i as usize / 3], 0x68)).collect();
+        assert_eq!(got, expected);
     });
 }
 

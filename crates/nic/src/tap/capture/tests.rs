@@ -45,12 +45,26 @@ fn captured(block: &(u32, Vec<u8>)) -> &[u8] {
 
 fn v4() -> Envelope {
     let (src, dst) = ("10.1.0.1:49153", "10.1.0.2:4791");
-    Envelope { src: src.parse().unwrap(), dst: dst.parse().unwrap(), tos: 0x6a, ttl: 61, id: 0x4321 }
+    Envelope {
+        src: src.parse().unwrap(),
+        dst: dst.parse().unwrap(),
+        tos: 0x6a,
+        ttl: 61,
+        flow_label: 0,
+        id: 0x4321,
+    }
 }
 
 fn v6() -> Envelope {
     let (src, dst) = ("[fd77::1]:49154", "[fd77::2]:4791");
-    Envelope { src: src.parse().unwrap(), dst: dst.parse().unwrap(), tos: 0x6a, ttl: 62, id: 0 }
+    Envelope {
+        src: src.parse().unwrap(),
+        dst: dst.parse().unwrap(),
+        tos: 0x6a,
+        ttl: 62,
+        flow_label: 0x1_2345,
+        id: 0,
+    }
 }
 
 fn headers_of(operation: Operation, psn: u32) -> Headers {

@@ -1,0 +1,71 @@
+//! The static rate of an address vector: a limit of what goes to that address.
+
+use ferroce_proto::RateLimit;
+use std::num::NonZeroU32;
+
+/// `enum ibv_rate` and its Mbit/s (ibv_rate_to_mbps(3)). 0, and what isn't here, is no limit.
+pub const STATIC_RATES: [(u8, u32); 23] = [
+    (2, 2_500),
+    (5, 5_000),
+    (3, 10_000),
+    (6, 20_000),
+    (4, 30_000),
+    (7, 40_000),
+    (8, 60_000),
+    (9, 80_000),
+    (10, 120_000),
+    (11, 14_062),
+    (12, 56_250),
+    (13, 112_500),
+    (14, 168_750),
+    (15, 25_781),
+    (16, 103_125),
+    (17, 206_250),
+    (18, 309_375),
+    (19, 28_125),
+    (20, 53_125),
+    (21, 425_000),
+    (22, 637_500),
+    (23, 850_000),
+    (24, 1_275_000),
+];
+
+/// Bytes at once under a limit, unless the program says.
+const DEFAULT_BURST: u32 = 64 * 1024;
+
+/// The limit that a static rate stands for.
+pub(crate) fn limit_of(static_rate: u8) -> Option<RateLimit> {
+    let (_, mbps) = STATIC_RATES.iter().find(|(code, _)| *code == static_rate)?;
+    limit(mbps * 1000, 0)
+}
+
+/// A limit of thousands of bits a second, with bytes at once, or 0 for the adapter's choice.
+pub(super) fn limit(kbps: u32, burst: u32) -> Option<RateLimit> {
+    let kbps = NonZeroU32::new(kbps)?;
+    // What the rate lets go in a millisecond: timers come late.
+    let burst = if burst == 0 { (kbps.get() / 8).max(DEFAULT_BURST) } else { burst };
+    Some(RateLimit { kbps, burst })
+}
+
+/// The stricter of two.
+pub(super) fn stricter(a: Option<RateLimit>, b: Option<RateLimit>) -> Option<RateLimit> {
+    [a, b].into_iter().flatten().min_by_key(|limit| limit.kbps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stricter_limit_counts_and_unknown_rates_are_none() {
+        let slow = limit_of(2).unwrap();
+        assert_eq!((slow.kbps.get(), slow.burst), (2_500_000, 312_500));
+        for none in [0, 1, 25, u8::MAX] {
+            assert_eq!(limit_of(none), None);
+        }
+        let program = limit(5_000_000, 7);
+        assert_eq!(stricter(program, Some(slow)), Some(slow));
+        assert_eq!(stricter(program, limit_of(3)), program);
+        assert_eq!(stricter(None, None), None);
+    }
+}
