@@ -37,9 +37,9 @@ pub use qp::{MAX_MESSAGE, Qp};
 pub use rate::{RateLimit, Throttle};
 pub use rnr::rnr_delay;
 pub use sendq::{Slots, Wqe};
-pub use tags::{MAX_RENDEZVOUS_REQUEST, TagInfo, Taken};
+pub use tags::{MAX_RENDEZVOUS_REQUEST, TagFlags, TagInfo, Taken};
 pub use time::Instant;
 pub use types::{
     Access, AtomicOp, BindMw, Completion, Data, Placement, PostError, QpEvent, QpParams, QpState, RecvWqe,
-    SendOp, SendWr, Sge, SgeList, TagFlags, UdTarget, WcOpcode, WcStatus,
+    SendOp, SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus,
 };

@@ -6,7 +6,7 @@ use crate::responder::Refusal;
 use crate::sendq::{Issuer, Wqe};
 use crate::{
     Completion, Data, Env, MAX_MESSAGE, Payload, PlaceError, Qp, QpEvent, RecvWqe, SendOp, SendWr, Sge,
-    SgeList, TagFlags, WcOpcode, WcStatus,
+    SgeList, WcOpcode, WcStatus,
 };
 use ferroce_wire::{Headers, Opcode, Rvh, TagOperation, Tmh};
 
@@ -31,6 +31,17 @@ pub struct TagInfo {
     pub tag: u64,
     /// The sender's own number.
     pub app_ctx: u32,
+}
+
+/// What a completion of a tag-matching SRQ says besides (`IBV_WC_TM_*` of `wc_flags`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TagFlags {
+    /// The program is to tell how many unexpected messages it has handled.
+    pub sync_required: bool,
+    /// The message has taken a tag's buffer.
+    pub matched: bool,
+    /// The data are in the tag's buffer.
+    pub data_valid: bool,
 }
 
 /// The message that has a receive.

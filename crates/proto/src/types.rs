@@ -1,6 +1,6 @@
 //! Work requests, completions, states and parameters: the vocabulary between the transport and its caller.
 
-use crate::RateLimit;
+use crate::{RateLimit, TagFlags};
 use smallvec::SmallVec;
 
 /// A scatter/gather element: `length` bytes at `addr` of the memory region with local key `lkey`.
@@ -258,17 +258,6 @@ pub enum WcOpcode {
     TmSync = 132,
     TmRecv = 133,
     TmNoTag = 134,
-}
-
-/// What a completion of a tag-matching SRQ says besides (`IBV_WC_TM_*` of `wc_flags`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TagFlags {
-    /// The program is to tell how many unexpected messages it has handled.
-    pub sync_required: bool,
-    /// The message has taken a tag's buffer.
-    pub matched: bool,
-    /// The data are in the tag's buffer.
-    pub data_valid: bool,
 }
 
 /// A work completion.

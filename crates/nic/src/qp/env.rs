@@ -64,16 +64,24 @@ impl<'a> QpEnv<'a> {
         Wc { qp_num: self.qp.qpn, completion, network, checksums_ok: false }
     }
 
+    fn count_received(&self, wc: &Wc) {
+        if let Some(counting) = self.qp.counting.get() {
+            let Completion { byte_len, status, .. } = wc.completion;
+            counting.count(CountedOp::Recv, u64::from(byte_len), status);
+        }
+    }
+
     /// Publishes what was received. The ACK for it has left.
     pub(super) fn publish(&mut self) {
         for wc in std::mem::take(&mut self.work.received) {
-            if let Some(counting) = self.qp.counting.get() {
-                let Completion { byte_len, status, .. } = wc.completion;
-                counting.count(CountedOp::Recv, u64::from(byte_len), status);
-            }
+            self.count_received(&wc);
             self.work.overrun |= !self.qp.recv_cq.push(wc);
         }
         for (cq, wc, tags) in std::mem::take(&mut self.work.received_elsewhere) {
+            // The match of a rendezvous is followed by its data.
+            if !wc.completion.tags.matched || wc.completion.tags.data_valid {
+                self.count_received(&wc);
+            }
             self.work.overrun |= !cq.push_tagged(wc, tags);
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::host::{ALL, BASE, Frame, THERE};
 use crate::net::{Pair, Rng, params, wr};
-use ferroce_proto::{QpState, SendOp, WcStatus};
+use ferroce_proto::{QpParams, QpState, SendOp, WcStatus};
 use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Headers, Opcode, Operation, Reth, Service};
 
 /// Any opcode of any service with any header; the numbers are drawn from the interesting ones.
@@ -68,7 +68,12 @@ fn random(rng: &mut Rng, service: Option<Service>, psn: u32) -> Frame {
         headers.deth = Some(Deth { qkey: rng.below(2) as u32, src_qp: 5 });
     }
     let len = [0, 1, 8, 64, 256, 257, 300][rng.below(7) as usize];
-    Frame { headers, payload: vec![0xee; len] }
+    let mut payload = vec![0xee; len];
+    if let Some(first) = payload.first_mut() {
+        // For a tag-matching SRQ it says what the message is.
+        *first = rng.below(5) as u8;
+    }
+    Frame { headers, payload }
 }
 
 #[test]
@@ -144,11 +149,14 @@ fn no_packet_panics_or_breaks_the_order_of_completions() {
     for round in 0..3000 {
         let service = [Service::Rc, Service::Rc, Service::Uc, Service::Ud][round % 4];
         let mtu = [256, 1024, u32::MAX][round % 3];
-        let mut p = Pair::with(service, params(mtu), params(mtu), rng.next() as u32 & 0xff_ffff);
+        let tags = round % 8 == 1;
+        let b = QpParams { tags, srq: tags, ..params(mtu) };
+        let mut p = Pair::with(service, params(mtu), b, rng.next() as u32 & 0xff_ffff);
         let mut posted = 0;
         for i in 0..100 {
             if i % 20 == 0 {
                 p.b.host.post_recv(i, THERE, 300);
+                p.b.host.tags.extend(p.b.host.receives.back().cloned().map(|receive| (0, 0, receive)));
                 let op = match (service, rng.below(4)) {
                     (Service::Rc, 0) => SendOp::Read { va: THERE, rkey: ALL },
                     (Service::Rc, 1) => SendOp::FetchAdd { va: THERE, rkey: ALL, add: 1 },
