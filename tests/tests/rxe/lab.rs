@@ -113,28 +113,17 @@ impl<'w> Lab<'w> {
 
     /// Runs a program on both sides to its end, ours with `options` of `ferroce run`.
     pub(crate) fn run(&self, server: Server, options: &[&str], words: &[&str]) -> Sides {
-        self.run_apart(server, options, words, words)
-    }
-
-    /// The same with words of each side's own.
-    pub(crate) fn run_apart(
-        &self,
-        server: Server,
-        options: &[&str],
-        ours: &[&str],
-        theirs: &[&str],
-    ) -> Sides {
         match server {
             Server::Ferroce => {
-                let mut ferroce = self.host.start_ferroce(options, ours, &[]);
+                let mut ferroce = self.host.start_ferroce(options, words, &[]);
                 self.host.wait_for_listener(PORT, &mut ferroce, LIMIT);
-                let client = format!("{} {}", theirs.join(" "), self.host.ipv4());
+                let client = format!("{} {}", words.join(" "), self.host.ipv4());
                 let rxe = self.guest.start_script(&client).wait(LIMIT);
                 Sides { ferroce: ferroce.wait(LAST_WORDS), rxe }
             }
             Server::Rxe => {
-                let mut rxe = self.guest.start_server(theirs, PORT);
-                let client = [ours, &[self.guest.ipv4()]].concat();
+                let mut rxe = self.guest.start_server(words, PORT);
+                let client = [words, &[self.guest.ipv4()]].concat();
                 let ferroce = self.host.start_ferroce(options, &client, &[]).wait(LIMIT);
                 Sides { ferroce, rxe: rxe.wait(LAST_WORDS) }
             }
