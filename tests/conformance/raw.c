@@ -146,6 +146,68 @@ static void flows(struct ibv_qp *qp)
 	check(fails(qp, cq, &wr), "ibv_post_send(3): RAW_PACKET lacks RDMA_WRITE: it fails");
 }
 
+static void segments(void)
+{
+	unsigned char header[54] = {[12] = 8, [14] = 0x45, [18] = 0, 5, 0x40, 0, 64, 6, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0, 1, 0, 2,
+				    0, 0, 0, 9, 0, 0, 0, 0, 0x50, 0x18, 1, 0};
+	struct ibv_device_attr_ex ex;
+	struct ibv_qp_init_attr plain = qp_attr(IBV_QPT_RAW_PACKET, cq);
+	struct ibv_qp_init_attr_ex init = {.send_cq = cq, .recv_cq = cq, .cap = plain.cap, .qp_type = IBV_QPT_RAW_PACKET,
+					   .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_MAX_TSO_HEADER, .pd = pd,
+					   .max_tso_header = sizeof header};
+	struct ibv_sge sge = piece(&buffer, 0, 100);
+	struct ibv_send_wr wr = request(IBV_WR_TSO, &sge);
+	struct rule rule = frames_to_us();
+	struct ibv_qp_rate_limit_attr limit = {.rate_limit = 1000000};
+	struct ibv_flow *flow;
+	struct ibv_qp *qp;
+	int sent = 0, received = 0;
+
+	MUST(ibv_query_device_ex(ctx, NULL, &ex));
+	if (!(ex.tso_caps.supported_qpts >> IBV_QPT_RAW_PACKET & 1) || !ex.tso_caps.max_tso) {
+		skip("the device doesn't segment", "ibv_create_qp_ex(3): a RAW_PACKET QP with max_tso_header");
+		return;
+	}
+	init.cap.max_inline_data = 0;
+	qp = ibv_create_qp_ex(ctx, &init);
+	if (!check(qp != NULL, "ibv_create_qp_ex(3): a RAW_PACKET QP with max_tso_header"))
+		return;
+	MUST(to_rts(qp));
+	rule.eth.val.ether_type = htons(0x0800);
+	flow = MAKE(ibv_create_flow(qp, &rule.attr));
+	for (int i = 0; i < 2; i++)
+		MUST(post_recv(qp, &buffer, 4096 + i * 1024, 1024, (uint64_t)i));
+	memcpy(header, mac, 6);
+	memcpy(header + 6, mac, 6);
+	fill(buffer.mem, 100, 4);
+	wr.tso.hdr = header;
+	wr.tso.hdr_sz = sizeof header;
+	wr.tso.mss = 60;
+	is(post(qp, &wr), 0, "ibv_post_send(3): RAW_PACKET takes TSO");
+	for (int i = 0; i < 3; i++) {
+		struct ibv_wc one = {0};
+
+		if (poll_for(cq, &one, PATIENCE_MS))
+			continue;
+		sent += one.opcode == IBV_WC_TSO;
+		received += one.opcode == IBV_WC_RECV && one.byte_len == (one.wr_id ? 94 : 114);
+	}
+	is(sent, 1, "ibv_post_send(3): TSO completes as IBV_WC_TSO");
+	is(received, 2, "ibv_post_send(3): TSO makes segments of at most mss bytes");
+	check(!memcmp(buffer.mem + 4096 + 54, buffer.mem, 60) && !memcmp(buffer.mem + 5120 + 54, buffer.mem + 60, 40),
+	      "ibv_post_send(3): which are the message together");
+	is(buffer.mem[5120 + 41], 69, "ibv_post_send(3): whose sequence numbers follow one another");
+	wr.tso.hdr_sz = sizeof header + 1;
+	check(fails(qp, cq, &wr), "ibv_post_send(3): a header above max_tso_header fails");
+	wr.tso.hdr_sz = sizeof header;
+	wr.tso.mss = 0;
+	check(fails(qp, cq, &wr), "ibv_post_send(3): an mss of 0 fails");
+	if (ex.packet_pacing_caps.supported_qpts >> IBV_QPT_RAW_PACKET & 1)
+		is(ibv_modify_qp_rate_limit(qp, &limit), 0, "ibv_modify_qp_rate_limit(3): 0 for RAW_PACKET where the device says so");
+	MUST(ibv_destroy_flow(flow));
+	MUST(ibv_destroy_qp(qp));
+}
+
 static void actions(void)
 {
 	struct ibv_flow_action_esp_attr attr = {0};
@@ -237,6 +299,7 @@ int main(int argc, char **argv)
 	check(qp->qp_type == IBV_QPT_RAW_PACKET, "ibv_create_qp(3): a RAW_PACKET QP");
 	is(to_rts(qp), 0, "ibv_modify_qp(3): RAW_PACKET: RESET, INIT with the port, RTR, RTS");
 	flows(qp);
+	segments();
 	is(ibv_destroy_qp(qp), 0, "ibv_destroy_qp(3): a RAW_PACKET QP");
 	MUST(ibv_destroy_cq(cq));
 	free_buffer(&buffer);

@@ -1,4 +1,4 @@
-//! Raw packet queue pairs: `tests/c/raw.c` within a process, between processes of a host and between hosts; perftest's tools
+//! Raw packet queue pairs: `tests/c/{raw,segments}.c` within a process, between processes of a host and between hosts; perftest's tools
 //! for Ethernet frames.
 
 use ferroce_tests::{Artifacts, Host, World, require, tool, tshark};
@@ -8,8 +8,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(50);
 const SOON: Duration = Duration::from_secs(20);
 
-fn within_a_process(case: &str) {
-    let path = require!(Artifacts::get().c_program("raw"));
+fn within_a_process(program: &str, case: &str) {
+    let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
     let words = [path.as_os_str(), case.as_ref()];
     let outcome = world.first().start_ferroce_privileged(&[], &words, &[]).wait(LIMIT);
@@ -19,20 +19,25 @@ fn within_a_process(case: &str) {
 }
 
 macro_rules! cases {
-    ($($case:ident)*) => {$(
+    ($($program:literal: $($case:ident)*;)*) => {$($(
         #[test]
         fn $case() {
-            within_a_process(stringify!($case));
+            within_a_process($program, stringify!($case));
         }
-    )*};
+    )*)*};
 }
 
 cases! {
+    "raw":
     frames_go_where_flows_say
     tags_counters_and_drops
     default_flows_get_what_no_other_takes
     frames_are_spread_over_work_queues
-    wrong_arguments_are_refused
+    wrong_arguments_are_refused;
+    "segments":
+    segments_are_what_tcp_would_have_sent
+    what_cannot_be_segmented_is_refused
+    frames_keep_to_the_rate;
 }
 
 #[test]
@@ -100,6 +105,8 @@ const ATTEMPTS: u32 = 3;
 /// Runs one of perftest's tools at both ends, and checks that both report.
 fn perftest(tool: &str, options: &[&str], from: &Host, to: &Host) {
     const MACS: [&str; 2] = ["02:fe:00:00:00:0a", "02:fe:00:00:00:0b"];
+    let iterations = options.iter().skip_while(|option| **option != "-n").nth(1).map(|n| format!(" {n} "));
+    let iterations = iterations.expect("a number of iterations");
     let words = |role, own: usize| {
         let mut words = vec!["stdbuf", "-oL", tool, role, "-B", MACS[own], "-E", MACS[1 - own]];
         words.extend_from_slice(options);
@@ -118,8 +125,10 @@ fn perftest(tool: &str, options: &[&str], from: &Host, to: &Host) {
         let server = server.wait(SOON);
         for side in [&client, &server] {
             side.expect_success();
-            assert!(side.stdout.contains("1000 "), "{side}");
         }
+        assert!(client.stdout.contains(&iterations), "{client}");
+        // The server of this one has nothing to report.
+        assert!(tool == "raw_ethernet_burst_lat" || server.stdout.contains(&iterations), "{server}");
         return;
     }
 }
@@ -145,4 +154,34 @@ fn perftest_measures_bandwidth_between_hosts() {
     // As many receive requests as frames: Ethernet waits for nobody.
     let options = ["-s", "1024", "-n", "1000", "-r", "1000"];
     perftest("raw_ethernet_bw", &options, world.first(), world.last());
+}
+
+/// Bursts of 16 frames, paced by the queue pair: the tool's own limiter refuses this test. Client and server wait for each other's
+/// frames for ever, so there are no more than a socket has room for.
+#[test]
+fn perftest_measures_the_latency_of_bursts_between_hosts() {
+    require!(tool("raw_ethernet_burst_lat", "perftest"));
+    let world = require!(World::two_hosts(1500));
+    let pace = ["--rate_limit_type=PP", "--rate_limit=1", "--rate_units=M", "--burst_size=16"];
+    let options = [&["-s", "64", "-n", "200", "-Q", "1"][..], &pace].concat();
+    perftest("raw_ethernet_burst_lat", &options, world.first(), world.last());
+}
+
+#[test]
+fn perftest_makes_flows() {
+    require!(tool("raw_ethernet_fs_rate", "perftest"));
+    let world = require!(World::one_host(1500));
+    let words = [
+        "raw_ethernet_fs_rate",
+        "--server",
+        "-B",
+        "02:fe:00:00:00:0b",
+        "-E",
+        "02:fe:00:00:00:0a",
+        "-n",
+        "1000",
+    ];
+    let outcome = world.first().start_ferroce_privileged(&[], &words, &[]).wait(LIMIT);
+    outcome.expect_success();
+    assert!(outcome.stdout.contains("1000 "), "{outcome}");
 }

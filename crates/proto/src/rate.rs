@@ -6,6 +6,9 @@ use core::num::NonZeroU32;
 /// Bytes of a packet besides its payload: Ethernet, IPv4, UDP, BTH, ICRC and FCS.
 const OVERHEAD: u64 = 14 + 20 + 8 + 12 + 4 + 4;
 
+/// Bytes at once under a limit, unless the program says.
+const DEFAULT_BURST: u32 = 64 * 1024;
+
 /// At most this much is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RateLimit {
@@ -16,6 +19,18 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
+    /// A limit of so many thousands of bits a second, 0 for none, and bytes at once, 0 for what suits the rate.
+    #[must_use]
+    pub fn new(kbps: u32, burst: u32) -> Option<Self> {
+        let kbps = NonZeroU32::new(kbps)?;
+        let burst = match burst {
+            // What the rate lets go in a millisecond: timers come late.
+            0 => (kbps.get() / 8).max(DEFAULT_BURST),
+            bytes => bytes,
+        };
+        Some(Self { kbps, burst })
+    }
+
     /// Nanoseconds that `bytes` take.
     fn time_for(self, bytes: u64) -> u64 {
         bytes.saturating_mul(8_000_000) / u64::from(self.kbps.get())
@@ -42,9 +57,13 @@ impl Throttle {
 
     /// This many bytes of payload have gone in this many packets.
     pub fn sent(&mut self, now: Instant, bytes: u32, packets: u32, rate: Option<RateLimit>) {
+        self.spent(now, u64::from(bytes) + OVERHEAD * u64::from(packets), rate);
+    }
+
+    /// This many bytes have gone, headers and all.
+    pub fn spent(&mut self, now: Instant, bytes: u64, rate: Option<RateLimit>) {
         if let Some(rate) = rate {
-            let cost = u64::from(bytes) + OVERHEAD * u64::from(packets);
-            self.done = self.done.max(now.0).saturating_add(rate.time_for(cost));
+            self.done = self.done.max(now.0).saturating_add(rate.time_for(bytes));
         }
     }
 }

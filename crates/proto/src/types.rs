@@ -249,6 +249,7 @@ pub enum WcOpcode {
     FetchAdd = 4,
     BindMw = 5,
     LocalInv = 6,
+    Tso = 7,
     Flush = 8,
     AtomicWrite = 9,
     Recv = 128,

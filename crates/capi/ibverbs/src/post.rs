@@ -196,9 +196,15 @@ pub(crate) unsafe fn report_bad<T>(bad_wr: *mut *mut T, wr: *mut T) {
 /// `wr` is as ibv_post_send(3) asks for a raw packet queue pair.
 unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
     crate::qp::check_flags(wr.send_flags)?;
-    if wr.opcode != IBV_WR_SEND {
-        return Err(Refusal::invalid(format!("opcode {} of a raw packet queue pair", wr.opcode)));
-    }
+    let tso = match wr.opcode {
+        IBV_WR_SEND => None,
+        // SAFETY: the caller's promise: the union holds what the opcode says.
+        IBV_WR_TSO => unsafe {
+            let tso = wr.last.tso;
+            Some(crate::qp::tso(qp, tso.hdr, tso.hdr_sz, tso.mss)?)
+        },
+        other => return Err(Refusal::invalid(format!("opcode {other} of a raw packet queue pair"))),
+    };
     let cap = qp.cap();
     // SAFETY: the caller's promise.
     let data = unsafe {
@@ -211,7 +217,7 @@ unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
     };
     let has = |flag| wr.send_flags & flag != 0;
     let (signaled, checksums) = (has(IBV_SEND_SIGNALED), has(IBV_SEND_IP_CSUM));
-    Ok(RawSend { wr_id: wr.wr_id, data, signaled, checksums })
+    Ok(RawSend { wr_id: wr.wr_id, data, signaled, checksums, tso })
 }
 
 /// Posts a list of send requests: `post` takes them one by one, as `convert` makes them.

@@ -3,9 +3,11 @@
 use super::Engine;
 use crate::error::{Error, Result};
 use crate::net::Netdev;
-use crate::raw::Port;
+use crate::raw::{Port, RawQp};
 use crate::sys;
-use parking_lot::RwLock;
+use ferroce_proto::Instant;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,6 +18,8 @@ pub(super) struct RawPorts {
     ports: RwLock<Vec<Weak<Port>>>,
     /// A hint that spares everybody else the lock.
     any: AtomicBool,
+    /// QPs that may send again when their time has come.
+    paced: Mutex<HashMap<u32, Weak<RawQp>>>,
 }
 
 impl Engine {
@@ -46,6 +50,23 @@ impl Engine {
         if let Err(error) = changed {
             tracing::debug!(%error, "epoll_ctl of a packet socket");
         }
+    }
+
+    /// Lets a QP go on when `at` has come. For whoever has it locked.
+    pub(crate) fn schedule_raw(&self, qp: &Arc<RawQp>, at: Instant) {
+        self.raw.paced.lock().insert(qp.qpn(), Arc::downgrade(qp));
+        if self.timers.schedule(&qp.deadline, at.0, qp.qpn()) {
+            self.wake_for(at);
+        }
+    }
+
+    /// The time of a QP with this number has come; whether it had something to send.
+    pub(super) fn resume_raw(&self, qpn: u32) -> bool {
+        let qp = self.raw.paced.lock().remove(&qpn);
+        qp.and_then(|qp| qp.upgrade()).is_some_and(|qp| {
+            qp.deadline.taken();
+            qp.resume()
+        })
     }
 
     /// Takes what has arrived at packet sockets.

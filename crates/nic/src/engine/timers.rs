@@ -16,7 +16,10 @@ impl Engine {
     pub(super) fn run_timers(&'static self, now: Instant) -> usize {
         let mut count = 0;
         while let Some(qpn) = self.timers.pop_due(now.0) {
-            let Some(qp) = self.qp(qpn) else { continue };
+            let Some(qp) = self.qp(qpn) else {
+                count += usize::from(self.resume_raw(qpn));
+                continue;
+            };
             qp.deadline.taken();
             self.with_work(|work| {
                 qp.work(work, now, |proto, env| {

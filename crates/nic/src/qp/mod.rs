@@ -21,7 +21,7 @@ mod work;
 
 pub(crate) use crate::ah::Path;
 pub use attr::{AddressVector, MAX_RATE, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
-pub(crate) use attr::{Rules, check};
+pub(crate) use attr::{Rules, check, check_rate};
 pub use batch::{Batch, Gathered};
 pub use create::{MAX_INLINE, QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};

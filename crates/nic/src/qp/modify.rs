@@ -1,8 +1,8 @@
 //! Attributes and state: ibv_modify_qp(3), ibv_query_qp(3).
 
-use super::{Inner, MAX_RATE, Path, Qp, QpAttr, attr, mask, static_rate};
+use super::{Inner, Path, Qp, QpAttr, attr, mask, static_rate};
 use crate::error::{Error, Result, invalid};
-use ferroce_proto::QpState;
+use ferroce_proto::{QpState, RateLimit};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -97,18 +97,16 @@ impl Qp {
         // Datagrams have an address each, and its limit.
         let of_path =
             if self.service == Service::Ud { None } else { static_rate::limit_of(attr.av.static_rate) };
-        params.rate = static_rate::stricter(static_rate::limit(attr.rate_limit, attr.max_burst), of_path);
+        params.rate = static_rate::stricter(RateLimit::new(attr.rate_limit, attr.max_burst), of_path);
     }
 
     /// Limits what the QP sends (ibv_modify_qp_rate_limit(3)): thousands of bits a second, 0 for no limit, and bytes at
     /// once, 0 for the adapter's choice.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a rate above [`MAX_RATE`], a burst without a rate, and in a state where nothing is sent.
+    /// [`Error::Invalid`] for a rate above [`MAX_RATE`](super::MAX_RATE), a burst without a rate, and in a state where nothing is sent.
     pub fn limit_rate(self: &Arc<Self>, rate_limit: u32, max_burst: u32) -> Result<()> {
-        if rate_limit > MAX_RATE || (rate_limit == 0 && max_burst > 0) {
-            return invalid!("rate_limit {rate_limit} kbps with bursts of {max_burst} bytes");
-        }
+        attr::check_rate(rate_limit, max_burst)?;
         self.engine.with_work(|work| {
             let mut inner = self.inner.lock();
             let state = inner.proto.state();

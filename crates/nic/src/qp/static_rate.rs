@@ -1,7 +1,6 @@
 //! The static rate of an address vector: a limit of what goes to that address.
 
 use ferroce_proto::RateLimit;
-use std::num::NonZeroU32;
 
 /// `enum ibv_rate` and its Mbit/s (ibv_rate_to_mbps(3)). 0, and what isn't here, is no limit.
 pub const STATIC_RATES: [(u8, u32); 23] = [
@@ -30,21 +29,10 @@ pub const STATIC_RATES: [(u8, u32); 23] = [
     (24, 1_275_000),
 ];
 
-/// Bytes at once under a limit, unless the program says.
-const DEFAULT_BURST: u32 = 64 * 1024;
-
 /// The limit that a static rate stands for.
 pub(crate) fn limit_of(static_rate: u8) -> Option<RateLimit> {
     let (_, mbps) = STATIC_RATES.iter().find(|(code, _)| *code == static_rate)?;
-    limit(mbps * 1000, 0)
-}
-
-/// A limit of thousands of bits a second, with bytes at once, or 0 for the adapter's choice.
-pub(super) fn limit(kbps: u32, burst: u32) -> Option<RateLimit> {
-    let kbps = NonZeroU32::new(kbps)?;
-    // What the rate lets go in a millisecond: timers come late.
-    let burst = if burst == 0 { (kbps.get() / 8).max(DEFAULT_BURST) } else { burst };
-    Some(RateLimit { kbps, burst })
+    RateLimit::new(mbps * 1000, 0)
 }
 
 /// The stricter of two.
@@ -63,7 +51,7 @@ mod tests {
         for none in [0, 1, 25, u8::MAX] {
             assert_eq!(limit_of(none), None);
         }
-        let program = limit(5_000_000, 7);
+        let program = RateLimit::new(5_000_000, 7);
         assert_eq!(stricter(program, Some(slow)), Some(slow));
         assert_eq!(stricter(program, limit_of(3)), program);
         assert_eq!(stricter(None, None), None);

@@ -9,59 +9,43 @@
 //! A frame goes to every process by that process's own flows: none takes it away from another process.
 
 mod counters;
+mod create;
 mod flow;
 mod frame;
+mod pace;
 mod port;
 mod receive;
 mod rss;
 mod segment;
 mod send;
 mod spec;
+mod tso;
 mod wq;
 
 pub use counters::{CounterPoint, Counters, MAX_COUNTERS};
+pub use create::RawInit;
 pub use flow::{Flow, FlowInit, FlowKind};
 pub(crate) use port::Port;
 pub use rss::{HASH_KEY_LEN, IndTable, MAX_TABLE, MAX_TABLES, Rss, fields};
 pub use send::RawSend;
 pub use spec::{Masked, Match, Spec};
+pub use tso::{MAX_TSO, MAX_TSO_HEADER, Tso};
 pub use wq::{Wq, WqInit, WqState};
 
 use crate::cq::Cq;
-use crate::engine::{self, Engine};
+use crate::engine::{self, Deadline, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::Pd;
-use crate::qp::{Batch, Gathered, MAX_INLINE, QpAttr, QpCap, Rules, check, mask};
-use crate::recv::{MAX_SGE, MAX_WR};
+use crate::qp::{Batch, Gathered, QpAttr, QpCap, Rules, check, mask};
 use ferroce_proto::{QpState, RecvWqe};
 use frame::Incoming;
+use pace::Pace;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use wq::{Owner, Phase};
-
-/// What a new raw QP is made of.
-#[derive(Clone, Debug)]
-pub struct RawInit {
-    /// Where send completions go; not with `rss`.
-    pub send_cq: Option<Arc<Cq>>,
-    /// Where receive completions go; not with `rss`.
-    pub recv_cq: Option<Arc<Cq>>,
-    /// It receives into the queues of a table, and sends nothing.
-    pub rss: Option<Rss>,
-    /// Sizes.
-    pub cap: QpCap,
-    /// Every send request is signaled.
-    pub sq_sig_all: bool,
-    /// Takes the first VLAN tag out of received frames (IBV_QP_CREATE_CVLAN_STRIPPING).
-    pub cvlan_stripping: bool,
-    /// Its own multicast frames don't come back to it (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
-    pub block_self_multicast: bool,
-    /// Comes back with events.
-    pub cookie: usize,
-}
+use wq::Phase;
 
 /// Where received frames go.
 enum Receive {
@@ -73,6 +57,9 @@ struct RawState {
     state: QpState,
     port_num: u8,
     queue: VecDeque<RawSend>,
+    /// Frames of the first request that have gone.
+    gone: usize,
+    pace: Pace,
 }
 
 /// A raw packet QP.
@@ -85,10 +72,13 @@ pub struct RawQp {
     cap: QpCap,
     sq_sig_all: bool,
     block_self_multicast: bool,
+    max_tso_header: u16,
     cookie: usize,
     engine: &'static Engine,
     send: Mutex<RawState>,
     batch: Batch<RawSend>,
+    /// When it may send again.
+    pub(crate) deadline: Deadline,
     flows: AtomicUsize,
     unacked_async: Unacked,
 }
@@ -100,72 +90,6 @@ impl std::fmt::Debug for RawQp {
 }
 
 impl RawQp {
-    /// A new QP in RESET. One with `rss` has no states: it receives from the beginning.
-    ///
-    /// # Errors
-    /// [`Error::Permission`] without CAP_NET_RAW; [`Error::Invalid`] for sizes out of bounds, missing completion queues or
-    /// objects of another device context; [`Error::NotSupported`] for an interface without Ethernet frames.
-    pub fn create(pd: &Arc<Pd>, init: RawInit) -> Result<Arc<Self>> {
-        let context = pd.context();
-        let engine = context.engine()?;
-        let port = engine.raw_port(&context.device().info().netdev)?;
-        check_sizes(&init)?;
-        if init.send_cq.as_ref().is_some_and(|cq| !Arc::ptr_eq(cq.context(), context)) {
-            return invalid!("a completion queue of another device context");
-        }
-        let qpn = engine.reserve_qpn()?;
-        Self::with_number(pd, init, engine, port, qpn).inspect_err(|_| engine.remove_qp(qpn))
-    }
-
-    fn with_number(
-        pd: &Arc<Pd>,
-        init: RawInit,
-        engine: &'static Engine,
-        port: Arc<Port>,
-        qpn: u32,
-    ) -> Result<Arc<Self>> {
-        let RawInit { send_cq, recv_cq, rss, cap, sq_sig_all, cvlan_stripping, block_self_multicast, cookie } =
-            init;
-        let (receive, send_cq) = match (rss, recv_cq) {
-            (Some(rss), _) => {
-                if rss.table.wqs().iter().any(|wq| !Arc::ptr_eq(wq.pd().context(), pd.context())) {
-                    return invalid!("an indirection table of another device context");
-                }
-                rss.table.hold();
-                (Receive::Spread(rss), None)
-            }
-            (None, Some(cq)) => {
-                let (max_wr, max_sge) = (cap.max_recv_wr, cap.max_recv_sge);
-                let init = WqInit { cq, max_wr, max_sge, cvlan_stripping, cookie };
-                (Receive::Queue(Wq::new(pd, init, Owner::Qp(qpn))?), send_cq)
-            }
-            (None, None) => return invalid!("recv_cq is NULL"),
-        };
-        pd.hold();
-        if let Some(cq) = &send_cq {
-            cq.hold();
-        }
-        let state = RawState { state: QpState::Reset, port_num: 0, queue: VecDeque::new() };
-        let qp = Arc::new(Self {
-            qpn,
-            pd: pd.clone(),
-            send_cq,
-            receive,
-            port,
-            cap,
-            sq_sig_all,
-            block_self_multicast,
-            cookie,
-            engine,
-            send: Mutex::new(state),
-            batch: Batch::new(),
-            flows: AtomicUsize::new(0),
-            unacked_async: Unacked::default(),
-        });
-        engine::register_raw_qp(&qp);
-        Ok(qp)
-    }
-
     /// Its number, 24 bits.
     #[must_use]
     pub fn qpn(&self) -> u32 {
@@ -176,6 +100,12 @@ impl RawQp {
     #[must_use]
     pub fn cap(&self) -> QpCap {
         self.cap
+    }
+
+    /// Bytes of headers that a request to segment may have.
+    #[must_use]
+    pub fn max_tso_header(&self) -> u16 {
+        self.max_tso_header
     }
 
     /// Every send request is signaled.
@@ -229,7 +159,14 @@ impl RawQp {
         let send = self.send.lock();
         let state = self.state_of(&send);
         let sq_draining = state == QpState::Sqd && !send.queue.is_empty();
-        Ok(QpAttr { state, cur_state: state, sq_draining, port_num: send.port_num, ..QpAttr::default() })
+        Ok(QpAttr {
+            state,
+            cur_state: state,
+            sq_draining,
+            port_num: send.port_num,
+            rate_limit: send.pace.kbps(),
+            ..QpAttr::default()
+        })
     }
 
     /// The receive queue of its own.
@@ -254,9 +191,6 @@ impl RawQp {
     /// [`Error::Invalid`], naming the attribute; [`Error::NotSupported`] with receive-side scaling.
     pub fn modify(self: &Arc<Self>, attr: &QpAttr, bits: u32) -> Result<()> {
         let wq = self.queue()?;
-        if bits & mask::RATE_LIMIT != 0 {
-            return Err(Error::NotSupported("a limit of what a raw packet queue pair sends".into()));
-        }
         let mut send = self.send.lock();
         let to = check(Rules::RAW, self.state_of(&send), attr, bits)?;
         if self.port.is_inherited() && !matches!(to, QpState::Err | QpState::Reset) {
@@ -264,6 +198,9 @@ impl RawQp {
         }
         if bits & mask::PORT != 0 {
             send.port_num = attr.port_num;
+        }
+        if bits & mask::RATE_LIMIT != 0 {
+            send.pace.limit(attr.rate_limit, 0);
         }
         send.state = to;
         match to {
@@ -282,6 +219,8 @@ impl RawQp {
     fn reset(&self, send: &mut RawState) {
         send.state = QpState::Reset;
         send.queue.clear();
+        send.gone = 0;
+        send.pace = Pace::default();
         if let Receive::Queue(wq) = &self.receive {
             wq.enter(Phase::Reset);
         }
@@ -372,25 +311,4 @@ impl RawQp {
         self.pd.release();
         Ok(())
     }
-}
-
-fn check_sizes(init: &RawInit) -> Result<()> {
-    let cap = init.cap;
-    if init.rss.is_some() {
-        return Ok(());
-    }
-    if init.send_cq.is_none() {
-        return invalid!("send_cq is NULL");
-    }
-    if cap.max_send_wr > MAX_WR || cap.max_send_sge > MAX_SGE {
-        return invalid!(
-            "a send queue of {} work requests with {} elements: at most {MAX_WR} with {MAX_SGE}",
-            cap.max_send_wr,
-            cap.max_send_sge
-        );
-    }
-    if cap.max_inline_data > MAX_INLINE {
-        return invalid!("{} bytes inline: at most {MAX_INLINE}", cap.max_inline_data);
-    }
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Frames that the kernel has merged, or not yet cut, taken apart as they are on a wire.
 
 use ferroce_wire::checksum;
-use ferroce_wire::frame::{Frame, Network, Transport};
+use ferroce_wire::frame::{Frame, Layer, Network, Transport};
 
 const FIN_AND_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
@@ -17,30 +17,34 @@ pub(super) fn segments(frame: &[u8], size: usize, f: &mut dyn FnMut(&[u8])) {
         segment.clear();
         segment.extend_from_slice(&frame[..payload_at]);
         segment.extend_from_slice(part);
-        let length = segment.len() - layer.network_at;
-        let ip = &mut segment[layer.network_at..];
-        if let Some(Network::V4 { .. }) = layer.network {
-            ip[2..4].copy_from_slice(&(length as u16).to_be_bytes());
-            let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(index as u16);
-            ip[4..6].copy_from_slice(&id.to_be_bytes());
-        } else {
-            ip[4..6].copy_from_slice(&((length - 40) as u16).to_be_bytes());
-        }
-        let above = &mut segment[layer.transport_at..];
-        if let Some(Transport::Udp { .. }) = layer.transport {
-            let length = above.len() as u16;
-            above[4..6].copy_from_slice(&length.to_be_bytes());
-        } else {
-            let sequence = u32::from_be_bytes([above[4], above[5], above[6], above[7]]);
-            let sequence = sequence.wrapping_add((index * size) as u32);
-            above[4..8].copy_from_slice(&sequence.to_be_bytes());
-            above[13] &= !(if index > 0 { CWR } else { 0 } | if index + 1 < count { FIN_AND_PSH } else { 0 });
-        }
-        if let Some(parsed) = Frame::parse(&segment) {
-            checksum::fill(&mut segment, &parsed.outer);
-        }
+        finish(&mut segment, &layer, index, index * size, index + 1 == count);
         f(&segment);
     }
+}
+
+/// Makes the headers of a segment, which are still those of the whole, its own: it is the one with this index, whose payload
+/// begins at `offset` of the whole's.
+pub(super) fn finish(segment: &mut [u8], layer: &Layer, index: usize, offset: usize, last: bool) {
+    let length = segment.len() - layer.network_at;
+    let ip = &mut segment[layer.network_at..];
+    if let Some(Network::V4 { .. }) = layer.network {
+        ip[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+        let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(index as u16);
+        ip[4..6].copy_from_slice(&id.to_be_bytes());
+    } else {
+        ip[4..6].copy_from_slice(&((length - 40) as u16).to_be_bytes());
+    }
+    let above = &mut segment[layer.transport_at..];
+    if let Some(Transport::Udp { .. }) = layer.transport {
+        let length = above.len() as u16;
+        above[4..6].copy_from_slice(&length.to_be_bytes());
+    } else {
+        let sequence = u32::from_be_bytes([above[4], above[5], above[6], above[7]]);
+        above[4..8].copy_from_slice(&sequence.wrapping_add(offset as u32).to_be_bytes());
+        above[13] &= !(if index > 0 { CWR } else { 0 } | if last { 0 } else { FIN_AND_PSH });
+    }
+    let end = segment.len();
+    checksum::fill(segment, &Layer { end, ..*layer });
 }
 
 /// The headers, and where the payload begins.

@@ -1,14 +1,15 @@
 //! Frames that QPs send: gathered, padded, given their checksums, and handed to the packet socket in batches.
 
 use super::receive::VnetHeader;
-use super::{RawQp, RawState};
+use super::{MAX_TSO, RawQp, RawState, Tso};
+use crate::clock;
 use crate::cq::Wc;
 use crate::engine;
 use crate::error::{Error, Result, invalid};
 use crate::mem::arena::Staging;
 use crate::qp::gather;
 use crate::sys;
-use ferroce_proto::{Completion, Data, QpState, TagFlags, WcOpcode, WcStatus};
+use ferroce_proto::{Completion, Data, Instant, QpState, TagFlags, WcOpcode, WcStatus};
 use ferroce_wire::checksum;
 use ferroce_wire::frame::{ETHERNET_LEN, Frame};
 use std::sync::Arc;
@@ -31,6 +32,54 @@ pub struct RawSend {
     pub signaled: bool,
     /// Checksums of IPv4, TCP and UDP are to be computed (IBV_SEND_IP_CSUM).
     pub checksums: bool,
+    /// `data` are bytes of a TCP connection, to be sent in segments.
+    pub tso: Option<Box<Tso>>,
+}
+
+impl RawSend {
+    /// Frames that it makes.
+    fn frames(&self) -> usize {
+        self.tso.as_ref().map_or(1, |tso| tso.count(self.data.len() as usize))
+    }
+
+    /// Bytes of one of its frames, before padding.
+    fn frame_len(&self, index: usize) -> usize {
+        let length = self.data.len() as usize;
+        self.tso.as_ref().map_or(length, |tso| tso.header_len() + tso.part(length, index).1)
+    }
+
+    /// Writes one of its frames, of just that length.
+    fn write(&self, pd: u32, index: usize, frame: &mut [u8]) -> std::result::Result<(), ()> {
+        let length = self.data.len() as usize;
+        let (offset, header) = match &self.tso {
+            Some(tso) => (tso.part(length, index).0, tso.header_len()),
+            None => (0, 0),
+        };
+        let to = &mut frame[header..];
+        match &self.data {
+            Data::Inline(bytes) => to.copy_from_slice(&bytes[offset..offset + to.len()]),
+            Data::Sges(sges) => gather(pd, sges, offset as u64, to)?,
+        }
+        if let Some(tso) = &self.tso {
+            tso.write(frame, length, index);
+        }
+        Ok(())
+    }
+}
+
+/// Frames that have been gathered.
+struct Frames {
+    /// Where each ends, and whether it is the last of its request.
+    ends: Vec<(usize, bool)>,
+    /// Why there aren't more, if something is in the way.
+    stop: Option<Stop>,
+}
+
+enum Stop {
+    /// The next can't be read.
+    Unreadable,
+    /// The next has to wait until then.
+    Later(Instant),
 }
 
 /// The buffers of one socket.
@@ -66,38 +115,48 @@ impl Sender {
         }
     }
 
-    /// Gathers frames from `requests`; where each ends, and whether the one after them can't be read.
-    fn gather<'a>(&mut self, pd: u32, requests: impl Iterator<Item = &'a RawSend>) -> (Vec<usize>, bool) {
+    /// Gathers frames from `requests`, of the first of which `gone` have been sent, as long as `may` lets one of such a length go.
+    fn gather<'a>(
+        &mut self,
+        pd: u32,
+        requests: impl Iterator<Item = &'a RawSend>,
+        mut gone: usize,
+        mut may: impl FnMut(usize) -> std::result::Result<(), Instant>,
+    ) -> Frames {
         let mut ends = Vec::with_capacity(BATCH);
         let mut at = 0;
-        for request in requests.take(BATCH) {
-            let length = request.data.len() as usize;
-            let Some(frame) = self.frames.get_mut(at..at + length.max(SHORTEST)) else { break };
-            let gathered = match &request.data {
-                Data::Inline(bytes) => {
-                    frame[..length].copy_from_slice(bytes);
-                    Ok(())
+        for request in requests {
+            let count = request.frames();
+            for index in std::mem::take(&mut gone)..count {
+                let length = request.frame_len(index);
+                let Some(frame) = self.frames.get_mut(at..at + length.max(SHORTEST)) else {
+                    return Frames { ends, stop: None };
+                };
+                if ends.len() == BATCH {
+                    return Frames { ends, stop: None };
                 }
-                Data::Sges(sges) => gather(pd, sges, 0, &mut frame[..length]),
-            };
-            if gathered.is_err() {
-                return (ends, true);
+                if let Err(later) = may(frame.len()) {
+                    return Frames { ends, stop: Some(Stop::Later(later)) };
+                }
+                if request.write(pd, index, &mut frame[..length]).is_err() {
+                    return Frames { ends, stop: Some(Stop::Unreadable) };
+                }
+                frame[length..].fill(0);
+                if request.checksums
+                    && let Some(parsed) = Frame::parse(frame)
+                {
+                    checksum::fill(frame, &parsed.outer);
+                }
+                at += frame.len();
+                ends.push((at, index + 1 == count));
             }
-            frame[length..].fill(0);
-            if request.checksums
-                && let Some(parsed) = Frame::parse(frame)
-            {
-                checksum::fill(frame, &parsed.outer);
-            }
-            at += frame.len();
-            ends.push(at);
         }
-        (ends, false)
+        Frames { ends, stop: None }
     }
 
-    fn send(&mut self, fd: i32, ends: &[usize]) -> Sent {
+    fn send(&mut self, fd: i32, ends: &[(usize, bool)]) -> Sent {
         let mut start = 0;
-        for ((&end, parts), header) in ends.iter().zip(&mut self.parts).zip(&mut self.headers) {
+        for ((&(end, _), parts), header) in ends.iter().zip(&mut self.parts).zip(&mut self.headers) {
             let frame = &mut self.frames[start..end];
             start = end;
             *parts = [
@@ -170,21 +229,41 @@ impl RawQp {
             }
             _ => {}
         }
-        if length < ETHERNET_LEN {
+        if let Some(tso) = &request.tso {
+            self.check_segments(tso, length)?;
+        } else if length < ETHERNET_LEN {
             return invalid!("{length} bytes are less than an Ethernet header");
         }
-        let header = if self.port.fits(length, ETHERNET_LEN) { 0 } else { self.header_length(&request.data) };
-        if header > 0 && !self.port.fits(length, header) {
-            return invalid!("a frame of {length} bytes is longer than the interface's MTU");
+        let frame = request.frame_len(0);
+        let header = if self.port.fits(frame, ETHERNET_LEN) { 0 } else { self.header_length(&request) };
+        if header > 0 && !self.port.fits(frame, header) {
+            return invalid!("a frame of {frame} bytes is longer than the interface's MTU");
         }
         request.signaled |= self.sq_sig_all;
         Ok(request)
     }
 
+    fn check_segments(&self, tso: &Tso, length: usize) -> Result<()> {
+        if tso.header_len() > usize::from(self.max_tso_header) {
+            return invalid!(
+                "{} bytes of headers, the queue takes {}",
+                tso.header_len(),
+                self.max_tso_header
+            );
+        }
+        if length > MAX_TSO as usize {
+            return invalid!("{length} bytes to segment: at most {MAX_TSO}");
+        }
+        Ok(())
+    }
+
     /// Bytes of the Ethernet header with a VLAN tag, which don't count as the interface's payload.
-    fn header_length(&self, data: &Data) -> usize {
+    fn header_length(&self, request: &RawSend) -> usize {
+        if let Some(tso) = &request.tso {
+            return tso.ethernet_len();
+        }
         let mut header = [0; ETHERNET_LEN];
-        let read = match data {
+        let read = match &request.data {
             Data::Inline(bytes) => {
                 bytes.get(..ETHERNET_LEN).map(|bytes| header.copy_from_slice(bytes)).is_some()
             }
@@ -201,23 +280,27 @@ impl RawQp {
         while self.state_of(send) == QpState::Rts && !send.queue.is_empty() {
             let mut sender = self.port.sender.lock();
             let sender = sender.get_or_insert_with(Sender::new);
-            let (ends, unreadable) = sender.gather(self.pd.id(), send.queue.iter());
-            let sent = match ends.first() {
-                Some(_) => sender.send(self.port.fd(), &ends),
-                None if unreadable => Sent::Failed(WcStatus::LocProtErr),
-                None => Sent::Failed(WcStatus::LocLenErr),
+            let now = clock::now();
+            let mut ahead = send.pace;
+            let may = |length| ahead.take(now, length);
+            let Frames { ends, stop } = sender.gather(self.pd.id(), send.queue.iter(), send.gone, may);
+            let sent = match (ends.first(), stop) {
+                (Some(_), _) => sender.send(self.port.fd(), &ends),
+                (None, Some(Stop::Later(at))) => return self.engine.schedule_raw(self, at),
+                (None, Some(Stop::Unreadable)) => Sent::Failed(WcStatus::LocProtErr),
+                (None, None) => Sent::Failed(WcStatus::LocLenErr),
             };
             match sent {
                 Sent::All(count) => {
                     let mut start = 0;
-                    for &end in &ends[..count] {
+                    for &(end, last) in &ends[..count] {
+                        // It was let go a moment ago.
+                        let _ = send.pace.take(now, end - start);
                         self.port.sent(&sender.frames[start..end], self.qpn);
                         start = end;
-                        if let Some(request) = send.queue.pop_front()
-                            && !self.sent(&request, WcStatus::Success)
-                        {
-                            send.state = QpState::Err;
-                            self.raise_fatal();
+                        send.gone += 1;
+                        if last {
+                            self.end_first(send);
                         }
                     }
                 }
@@ -226,6 +309,7 @@ impl RawQp {
                     if let Some(request) = send.queue.pop_front() {
                         let _ = self.sent(&request, status);
                     }
+                    send.gone = 0;
                     send.state = QpState::Err;
                 }
             }
@@ -235,9 +319,21 @@ impl RawQp {
         }
     }
 
+    /// The first request has been sent in full.
+    fn end_first(&self, send: &mut RawState) {
+        send.gone = 0;
+        if let Some(request) = send.queue.pop_front()
+            && !self.sent(&request, WcStatus::Success)
+        {
+            send.state = QpState::Err;
+            self.raise_fatal();
+        }
+    }
+
     /// Flushes both queues.
     pub(super) fn fail(&self, send: &mut RawState) {
         send.state = QpState::Err;
+        send.gone = 0;
         for request in send.queue.drain(..) {
             let _ = self.sent(&request, WcStatus::WrFlushErr);
         }
@@ -252,7 +348,7 @@ impl RawQp {
         let completion = Completion {
             wr_id: request.wr_id,
             status,
-            opcode: WcOpcode::Send,
+            opcode: if request.tso.is_some() { WcOpcode::Tso } else { WcOpcode::Send },
             byte_len: 0,
             immediate: None,
             invalidated_rkey: None,
@@ -265,13 +361,13 @@ impl RawQp {
     }
 
     /// Goes on when the socket has room again; whether anything was sent.
-    pub(super) fn resume(self: &Arc<Self>) -> bool {
+    pub(crate) fn resume(self: &Arc<Self>) -> bool {
         if self.port.is_inherited() || engine::current().is_none() {
             return false;
         }
         let mut send = self.send.lock();
-        let before = send.queue.len();
+        let before = (send.queue.len(), send.gone);
         self.transmit(&mut send);
-        send.queue.len() < before
+        (send.queue.len(), send.gone) != before
     }
 }

@@ -101,6 +101,7 @@ numbers! {
         IBV_WR_LOCAL_INV = 7;
         IBV_WR_BIND_MW = 8;
         IBV_WR_SEND_WITH_INV = 9;
+        IBV_WR_TSO = 10;
         IBV_WR_ATOMIC_WRITE = 15;
 
         IBV_SRQT_BASIC = 0;
@@ -165,6 +166,7 @@ numbers! {
         IBV_QP_EX_WITH_LOCAL_INV = 1 << 7;
         IBV_QP_EX_WITH_BIND_MW = 1 << 8;
         IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9;
+        IBV_QP_EX_WITH_TSO = 1 << 10;
         IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12;
     }
     c_uint: {

@@ -162,14 +162,18 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
 ) -> c_int {
     call::errno_value("ibv_modify_qp_rate_limit", || {
         // SAFETY: by the man page a queue pair and the caller's attributes.
-        let (nic, attr) = unsafe { (QpBlock::of(qp)?.nic()?, at(attr, "attr")?) };
+        let (block, attr) = unsafe { (QpBlock::of(qp)?, at(attr, "attr")?) };
         if attr.comp_mask != 0 {
             return Err(Refusal::invalid(format!("comp_mask {:#x}: unknown bits", attr.comp_mask)));
         }
         if attr.rate_limit == 0 && attr.typical_pkt_sz != 0 {
             return Err(Refusal::invalid("a typical packet size without a rate"));
         }
-        Ok(nic.limit_rate(attr.rate_limit, attr.max_burst_sz)?)
+        match block.work() {
+            Work::Transport(nic) => nic.limit_rate(attr.rate_limit, attr.max_burst_sz)?,
+            Work::Raw(nic) => nic.limit_rate(attr.rate_limit, attr.max_burst_sz)?,
+        }
+        Ok(())
     })
 }
 

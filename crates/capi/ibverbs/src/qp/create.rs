@@ -30,6 +30,7 @@ pub(super) struct Init<'a> {
     pub(super) sq_sig_all: c_int,
     pub(super) send_ops: Option<u64>,
     pub(super) create_flags: u32,
+    pub(super) max_tso_header: u16,
 }
 
 /// The C structure of a new queue pair.
@@ -135,6 +136,7 @@ impl QpBlock {
             send_ops: None,
             sq_sig_all: 0,
             create_flags: 0,
+            max_tso_header: 0,
         };
         Self::allocate(|cookie| {
             let target = make(cookie)?;
@@ -163,6 +165,7 @@ entry! {
                 sq_sig_all: init.sq_sig_all,
                 send_ops: None,
                 create_flags: 0,
+                max_tso_header: 0,
             })
         }
     }
@@ -178,11 +181,12 @@ fn check_extensions(init: &ibv_qp_init_attr_ex) -> Outcome<()> {
         (IBV_QP_INIT_ATTR_RX_HASH, "receive hashing"),
     ];
     let scaling = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
-    let offered = if init.qp_type == IBV_QPT_RAW_PACKET { scaling } else { 0 };
+    let offered =
+        if init.qp_type == IBV_QPT_RAW_PACKET { scaling | IBV_QP_INIT_ATTR_MAX_TSO_HEADER } else { 0 };
     if let Some((_, what)) = asked.into_iter().find(|(bit, _)| mask & !offered & bit != 0) {
         return Err(Refusal::unsupported(format!("{what} for a queue pair of type {}", init.qp_type)));
     }
-    if mask & offered != 0 && mask & offered != scaling {
+    if mask & scaling != 0 && mask & scaling != scaling {
         return Err(Refusal::invalid("receive hashing needs an indirection table, and the other way round"));
     }
     let known =
@@ -229,6 +233,11 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
                 send_ops: (init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0)
                     .then_some(init.send_ops_flags),
                 create_flags: if flags { init.create_flags } else { 0 },
+                max_tso_header: if init.comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER != 0 {
+                    init.max_tso_header
+                } else {
+                    0
+                },
             };
             match rss {
                 Some(rss) => raw::create(parts, Some(rss)),

@@ -7,7 +7,7 @@ mod raw;
 
 pub(crate) use attr::modify_qp_rate_limit;
 pub(crate) use create::create_qp_ex;
-pub(crate) use raw::check_flags;
+pub(crate) use raw::{check_flags, tso};
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;

@@ -1,13 +1,14 @@
 //! Raw packet queue pairs: their creation, and posting to them by calls (ibv_wr_post(3)).
 
 use std::ffi::c_void;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
 use nic::Data;
 use nic::qp::Gathered;
-use nic::raw::{RawInit, RawQp, RawSend, Rss};
+use nic::raw::{RawInit, RawQp, RawSend, Rss, Tso};
 use smallvec::SmallVec;
 
 use super::attr::{c_cap, cap_of};
@@ -27,7 +28,7 @@ pub(super) unsafe fn create(init: Init<'_>, rss: Option<Rss>) -> Outcome<*mut ib
         return Err(Refusal::unsupported("a shared receive queue for a raw packet queue pair"));
     }
     if let Some(ops) = init.send_ops
-        && ops & !IBV_QP_EX_WITH_SEND != 0
+        && ops & !(IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO) != 0
     {
         return Err(Refusal::unsupported(format!("send_ops_flags {ops:#x} of raw packet queue pairs")));
     }
@@ -53,6 +54,7 @@ pub(super) unsafe fn create(init: Init<'_>, rss: Option<Rss>) -> Outcome<*mut ib
                 sq_sig_all: init.sq_sig_all != 0,
                 cvlan_stripping: init.create_flags & IBV_QP_CREATE_CVLAN_STRIPPING != 0,
                 block_self_multicast: init.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
+                max_tso_header: init.max_tso_header,
                 cookie,
             },
         )?;
@@ -65,7 +67,7 @@ pub(super) unsafe fn create(init: Init<'_>, rss: Option<Rss>) -> Outcome<*mut ib
     })
 }
 
-/// Sets the functions that inline code of the header calls. A frame can be sent; everything else says that it can't.
+/// Sets the functions that inline code of the header calls. Frames can be sent, and segments; everything else says that it can't.
 fn fill(c: &mut ibv_qp_ex) {
     c.wr_send = Some(wr_send);
     c.wr_set_sge = Some(wr_set_sge);
@@ -158,10 +160,22 @@ unsafe fn gather(
     });
 }
 
-unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread.
+/// Begins a request.
+///
+/// # Safety
+/// As [`gather`].
+unsafe fn begin(
+    qp: *mut ibv_qp_ex,
+    call: &'static str,
+    kind: u64,
+    tso: impl FnOnce(&RawQp) -> Outcome<Option<Box<Tso>>>,
+) {
+    // SAFETY: the caller's promise.
     unsafe {
-        gather(qp, "ibv_wr_send", |_, gathered| {
+        gather(qp, call, |nic, gathered| {
+            if !QpBlock::of(qp.cast())?.has_op(kind) {
+                return Err(Refusal::invalid(format!("{call} wasn't asked for by send_ops_flags")));
+            }
             let flags = (*qp).wr_flags;
             check_flags(flags)?;
             gathered.begin(RawSend {
@@ -169,10 +183,39 @@ unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
                 data: Data::Sges(SmallVec::new()),
                 signaled: flags & IBV_SEND_SIGNALED != 0,
                 checksums: flags & IBV_SEND_IP_CSUM != 0,
+                tso: tso(nic)?,
             });
             Ok(())
         });
     }
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread.
+    unsafe { begin(qp, "ibv_wr_send", IBV_QP_EX_WITH_SEND, |_| Ok(None)) }
+}
+
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u16, mss: u16) {
+    // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread, with a header of that length.
+    unsafe {
+        begin(qp, "ibv_wr_send_tso", IBV_QP_EX_WITH_TSO, |nic| tso(nic, hdr, hdr_sz, mss).map(Some));
+    }
+}
+
+/// How a request's bytes are to be segmented.
+///
+/// # Safety
+/// The header is readable for that length.
+pub(crate) unsafe fn tso(nic: &RawQp, hdr: *const c_void, hdr_sz: u16, mss: u16) -> Outcome<Box<Tso>> {
+    if hdr.is_null() || hdr_sz > nic.max_tso_header() {
+        let most = nic.max_tso_header();
+        return Err(Refusal::invalid(format!(
+            "a header of {hdr_sz} bytes at {hdr:p}: the queue takes {most}"
+        )));
+    }
+    // SAFETY: the caller's promise.
+    let header = unsafe { slice::from_raw_parts(hdr.cast::<u8>(), hdr_sz.into()) };
+    Ok(Box::new(Tso::new(header, mss)?))
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
@@ -240,7 +283,6 @@ not_raw! {
     wr_rdma_write_imm(u32, u64, u32);
     wr_send_imm(u32);
     wr_send_inv(u32);
-    wr_send_tso(*mut c_void, u16, u16);
     wr_set_ud_addr(*mut ibv_ah, u32, u32);
     wr_set_xrc_srqn(u32);
 }

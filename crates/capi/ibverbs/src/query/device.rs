@@ -108,8 +108,13 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         full.packet_pacing_caps = ibv_packet_pacing_caps {
             qp_rate_limit_min: 1,
             qp_rate_limit_max: nic::qp::MAX_RATE,
-            supported_qpts: 1 << IBV_QPT_RC | 1 << IBV_QPT_UC | 1 << IBV_QPT_UD | 1 << IBV_QPT_XRC_SEND,
+            supported_qpts: 1 << IBV_QPT_RC
+                | 1 << IBV_QPT_UC
+                | 1 << IBV_QPT_UD
+                | 1 << IBV_QPT_XRC_SEND
+                | 1 << IBV_QPT_RAW_PACKET,
         };
+        full.tso_caps = ibv_tso_caps { max_tso: nic::raw::MAX_TSO, supported_qpts: 1 << IBV_QPT_RAW_PACKET };
         full.rss_caps = ibv_rss_caps {
             supported_qpts: 1 << IBV_QPT_RAW_PACKET,
             max_rwq_indirection_tables: nic::raw::MAX_TABLES,

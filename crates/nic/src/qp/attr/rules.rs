@@ -9,6 +9,17 @@ use crate::sys;
 use ferroce_proto::QpState;
 use ferroce_wire::Service;
 
+/// Checks a limit of what a QP sends (ibv_modify_qp_rate_limit(3)): thousands of bits a second, bytes at once.
+///
+/// # Errors
+/// [`Error::Invalid`] for a rate above [`MAX_RATE`], or a burst without a rate.
+pub fn check_rate(rate_limit: u32, max_burst: u32) -> Result<()> {
+    if rate_limit > MAX_RATE || (rate_limit == 0 && max_burst > 0) {
+        return invalid!("rate_limit {rate_limit} kbps with bursts of {max_burst} bytes");
+    }
+    Ok(())
+}
+
 /// Which QPs a table is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {

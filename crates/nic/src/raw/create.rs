@@ -1,0 +1,149 @@
+//! A raw QP's beginning.
+
+use super::pace::Pace;
+use super::wq::Owner;
+use super::{MAX_TSO_HEADER, Port, RawQp, RawState, Receive, Rss, Wq, WqInit};
+use crate::cq::Cq;
+use crate::engine::{self, Deadline, Engine};
+use crate::error::{Result, invalid};
+use crate::events::Unacked;
+use crate::mem::Pd;
+use crate::qp::{Batch, MAX_INLINE, QpCap};
+use crate::recv::{MAX_SGE, MAX_WR};
+use ferroce_proto::QpState;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// What a new raw QP is made of.
+#[derive(Clone, Debug)]
+pub struct RawInit {
+    /// Where send completions go; not with `rss`.
+    pub send_cq: Option<Arc<Cq>>,
+    /// Where receive completions go; not with `rss`.
+    pub recv_cq: Option<Arc<Cq>>,
+    /// It receives into the queues of a table, and sends nothing.
+    pub rss: Option<Rss>,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Every send request is signaled.
+    pub sq_sig_all: bool,
+    /// Takes the first VLAN tag out of received frames (IBV_QP_CREATE_CVLAN_STRIPPING).
+    pub cvlan_stripping: bool,
+    /// Its own multicast frames don't come back to it (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
+    pub block_self_multicast: bool,
+    /// Bytes of headers that a request to segment may have.
+    pub max_tso_header: u16,
+    /// Comes back with events.
+    pub cookie: usize,
+}
+
+impl RawQp {
+    /// A new QP in RESET. One with `rss` has no states: it receives from the beginning.
+    ///
+    /// # Errors
+    /// [`Error::Permission`](crate::Error::Permission) without CAP_NET_RAW; [`Error::Invalid`](crate::Error::Invalid) for sizes out of bounds, missing completion queues or
+    /// objects of another device context; [`Error::NotSupported`](crate::Error::NotSupported) for an interface without Ethernet frames.
+    pub fn create(pd: &Arc<Pd>, init: RawInit) -> Result<Arc<Self>> {
+        let context = pd.context();
+        let engine = context.engine()?;
+        let port = engine.raw_port(&context.device().info().netdev)?;
+        check_sizes(&init)?;
+        if init.send_cq.as_ref().is_some_and(|cq| !Arc::ptr_eq(cq.context(), context)) {
+            return invalid!("a completion queue of another device context");
+        }
+        let qpn = engine.reserve_qpn()?;
+        Self::with_number(pd, init, engine, port, qpn).inspect_err(|_| engine.remove_qp(qpn))
+    }
+
+    fn with_number(
+        pd: &Arc<Pd>,
+        init: RawInit,
+        engine: &'static Engine,
+        port: Arc<Port>,
+        qpn: u32,
+    ) -> Result<Arc<Self>> {
+        let RawInit {
+            send_cq,
+            recv_cq,
+            rss,
+            cap,
+            sq_sig_all,
+            cvlan_stripping,
+            block_self_multicast,
+            max_tso_header,
+            cookie,
+        } = init;
+        let (receive, send_cq) = match (rss, recv_cq) {
+            (Some(rss), _) => {
+                if rss.table.wqs().iter().any(|wq| !Arc::ptr_eq(wq.pd().context(), pd.context())) {
+                    return invalid!("an indirection table of another device context");
+                }
+                rss.table.hold();
+                (Receive::Spread(rss), None)
+            }
+            (None, Some(cq)) => {
+                let (max_wr, max_sge) = (cap.max_recv_wr, cap.max_recv_sge);
+                let init = WqInit { cq, max_wr, max_sge, cvlan_stripping, cookie };
+                (Receive::Queue(Wq::new(pd, init, Owner::Qp(qpn))?), send_cq)
+            }
+            (None, None) => return invalid!("recv_cq is NULL"),
+        };
+        pd.hold();
+        if let Some(cq) = &send_cq {
+            cq.hold();
+        }
+        let state = RawState {
+            state: QpState::Reset,
+            port_num: 0,
+            queue: VecDeque::new(),
+            gone: 0,
+            pace: Pace::default(),
+        };
+        let qp = Arc::new(Self {
+            qpn,
+            pd: pd.clone(),
+            send_cq,
+            receive,
+            port,
+            cap,
+            sq_sig_all,
+            block_self_multicast,
+            max_tso_header,
+            cookie,
+            engine,
+            send: Mutex::new(state),
+            batch: Batch::new(),
+            deadline: Deadline::default(),
+            flows: AtomicUsize::new(0),
+            unacked_async: Unacked::default(),
+        });
+        engine::register_raw_qp(&qp);
+        Ok(qp)
+    }
+}
+
+fn check_sizes(init: &RawInit) -> Result<()> {
+    let cap = init.cap;
+    if init.rss.is_some() {
+        return Ok(());
+    }
+    if init.send_cq.is_none() {
+        return invalid!("send_cq is NULL");
+    }
+    if cap.max_send_wr > MAX_WR || cap.max_send_sge > MAX_SGE {
+        return invalid!(
+            "a send queue of {} work requests with {} elements: at most {MAX_WR} with {MAX_SGE}",
+            cap.max_send_wr,
+            cap.max_send_sge
+        );
+    }
+    if init.max_tso_header > MAX_TSO_HEADER {
+        return invalid!("{} bytes of headers to segment: at most {MAX_TSO_HEADER}", init.max_tso_header);
+    }
+    if cap.max_inline_data > MAX_INLINE {
+        return invalid!("{} bytes inline: at most {MAX_INLINE}", cap.max_inline_data);
+    }
+    Ok(())
+}
