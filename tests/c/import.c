@@ -181,6 +181,8 @@ static void run_importer(int socket)
 	     (struct ibv_sge){.addr = handles.buffer, .length = SIZE / 2, .lkey = mr->lkey}, 0, 0);
 	must_wc(cq, IBV_WC_SUCCESS, "a message of the imported region");
 	must_wc(cq, IBV_WC_SUCCESS, "a message of the imported region");
+	MUST(ibv_destroy_qp(a));
+	MUST(ibv_destroy_qp(b));
 	tell(socket);
 	await_word(socket);
 
@@ -203,6 +205,16 @@ static void run_importer(int socket)
 	sge.length = 8;
 	post(peer, IBV_WR_ATOMIC_FETCH_AND_ADD, sge, dm_mr->rkey, 0);
 	must_wc(peer_cq, IBV_WC_SUCCESS, "an atomic on imported device memory");
+	/* It couldn't be atomic with those of the other process's queue pairs: it is refused, and changes nothing. */
+	a = make_qp(&device, IBV_QPT_RC, peer_cq, NULL, 8);
+	b = make_qp(&imported, IBV_QPT_RC, cq, NULL, 8);
+	MUST(to_init(a, ALL_ACCESS));
+	MUST(to_init(b, ALL_ACCESS));
+	connect_qps(&device, &path, a, b);
+	post(a, IBV_WR_ATOMIC_FETCH_AND_ADD, sge, mr->rkey, handles.buffer);
+	must_wc(peer_cq, IBV_WC_REM_OP_ERR, "an atomic on the imported region");
+	MUST(ibv_destroy_qp(a));
+	MUST(ibv_destroy_qp(b));
 	tell(socket);
 	await_word(socket);
 
@@ -218,8 +230,6 @@ static void run_importer(int socket)
 
 	MUST(ibv_destroy_qp(peer));
 	MUST(ibv_destroy_qp(target));
-	MUST(ibv_destroy_qp(a));
-	MUST(ibv_destroy_qp(b));
 	MUST(ibv_destroy_cq(cq));
 	MUST(ibv_destroy_cq(peer_cq));
 	ibv_unimport_mr(mr);

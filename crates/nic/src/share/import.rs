@@ -195,7 +195,8 @@ impl Context {
     }
 
     /// The region behind a handle (ibv_import_mr(3)). That of another process gets a key of this one; it can be used while
-    /// it stays what it is and its process lives. Atomics can't be carried out on plain memory of another process.
+    /// it stays what it is and its process lives. Atomics on plain memory of another
+    /// process are refused: they can't be made atomic with those of its own queue pairs.
     ///
     /// # Errors
     /// ENOENT for a handle that isn't a region's; [`Error::Permission`] when this process may not copy from and to the

@@ -119,7 +119,7 @@ impl Mr {
         let addr = translate(init, va, len).ok_or(RemoteError::Access)?;
         let Some(f) = f else { return Ok(None) };
         let done = match (backing, access) {
-            // Atomics are instructions of the process that has the memory.
+            // A copy there and back isn't atomic with the instructions of the process that has the memory.
             (Backing::Foreign(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(copy::Fault),
             // Nothing is copied; imported regions don't have the right.
             (_, RemoteAccess::Flush(_)) => f(addr),
