@@ -1,5 +1,7 @@
 /* Devices, ports, GIDs and P_Keys: ibv_get_device_list … ibv_get_pkey_index. */
 #include "conform.h"
+#include "newer.h"
+#include <sys/resource.h>
 
 static void list_of_devices(void)
 {
@@ -93,6 +95,62 @@ static void port_attributes(void)
 	   "ibv_query_port(3): a port beyond the last: EINVAL");
 }
 
+/* The speed is in units of 100 Mbit/s. */
+static void port_speed(void)
+{
+	int (*query)(struct ibv_context *, uint32_t, uint64_t *) = newer("ibv_query_port_speed");
+	uint64_t speed = 0;
+	int result = query ? query(ctx, PORT_NUM, &speed) : EOPNOTSUPP;
+
+	if (result == EOPNOTSUPP) {
+		skip("the library has no such call, or the device", "ibv_query_port_speed(3): 0 on success");
+		return;
+	}
+	is(result, 0, "ibv_query_port_speed(3): 0 on success");
+	check(speed > 0 && speed < 100000, "ibv_query_port_speed(3): a speed in units of 100 Mbit/s");
+	is(query(ctx, 0, &speed), EINVAL, "ibv_query_port_speed(3): port 0: EINVAL");
+	is(query(ctx, caps.phys_port_cnt + 1u, &speed), EINVAL, "ibv_query_port_speed(3): a port beyond the last: EINVAL");
+}
+
+static void beyond_the_port(void)
+{
+	struct ibv_gid_entry entry;
+	union ibv_gid other;
+	__be16 pkey;
+
+	is(ibv_query_gid(ctx, 0, 0, &other), -1, "ibv_query_gid(3): -1 for port 0");
+	is(ibv_query_gid_ex(ctx, 0, 0, &entry, 0), EINVAL, "ibv_query_gid_ex(3): port 0: EINVAL");
+	is(ibv_query_gid_ex(ctx, PORT_NUM, UINT32_MAX, &entry, 0), EINVAL, "ibv_query_gid_ex(3): the largest index: EINVAL");
+	is(ibv_query_pkey(ctx, 0, 0, &pkey), -1, "ibv_query_pkey(3): -1 for port 0");
+	is(ibv_query_pkey(ctx, PORT_NUM, -1, &pkey), -1, "ibv_query_pkey(3): -1 for a negative index");
+	is(ibv_get_pkey_index(ctx, 0, htons(0xffff)), -1, "ibv_get_pkey_index(3): -1 for port 0");
+	is(ibv_get_pkey_index(ctx, (uint8_t)(caps.phys_port_cnt + 1), htons(0xffff)), -1, "ibv_get_pkey_index(3): -1 for a port beyond the last");
+}
+
+/* Contexts and channels are made of descriptors. */
+static void without_descriptors(void)
+{
+	struct ibv_device **list = MAKE(ibv_get_device_list(NULL));
+	struct rlimit old, none;
+	struct ibv_context *context;
+	int lowest = dup(0), opened, channel_made;
+
+	close(lowest);
+	MUST(getrlimit(RLIMIT_NOFILE, &old));
+	none = (struct rlimit){(rlim_t)lowest, old.rlim_max};
+	MUST(setrlimit(RLIMIT_NOFILE, &none));
+	errno = 0;
+	opened = (context = ibv_open_device(pick(list))) ? 0 : errno;
+	errno = 0;
+	channel_made = ibv_create_comp_channel(ctx) ? 0 : errno;
+	MUST(setrlimit(RLIMIT_NOFILE, &old));
+	check(opened > 0, "ibv_open_device(3): without a descriptor left: NULL, and errno");
+	is(channel_made, EMFILE, "ibv_create_comp_channel(3): without a descriptor left: EMFILE");
+	if (context)
+		MUST(ibv_close_device(context));
+	ibv_free_device_list(list);
+}
+
 static void gids(void)
 {
 	struct ibv_gid_entry entry, *table = MAKE(calloc((size_t)port.gid_tbl_len, sizeof *table));
@@ -170,5 +228,8 @@ int main(int argc, char **argv)
 	port_attributes();
 	gids();
 	pkeys();
+	port_speed();
+	beyond_the_port();
+	without_descriptors();
 	return end();
 }

@@ -1,6 +1,86 @@
 /* Thread domains and parent domains: ibv_alloc_td, ibv_alloc_parent_domain; imports of domains and regions. */
 #include "conform.h"
 
+static struct {
+	struct ibv_pd *pd;
+	void *context;
+	size_t size, alignment;
+	int allocations, releases;
+	void *answer;
+} seen;
+
+static void *allocate(struct ibv_pd *of, void *context, size_t size, size_t alignment, uint64_t type)
+{
+	void *memory = NULL;
+
+	(void)type;
+	seen.pd = of;
+	seen.context = context;
+	seen.size = size;
+	seen.alignment = alignment;
+	seen.allocations++;
+	if (seen.answer || posix_memalign(&memory, alignment < sizeof(void *) ? sizeof(void *) : alignment, size))
+		return seen.answer == &seen ? NULL : seen.answer;
+	memset(memory, 0, size);
+	return memory;
+}
+
+static void release(struct ibv_pd *of, void *context, void *memory, uint64_t type)
+{
+	(void)type;
+	seen.releases += of == seen.pd && context == seen.context;
+	free(memory);
+}
+
+/* A parent domain that brings its own memory. */
+static void allocators(struct ibv_pd *own)
+{
+	int mark;
+	struct ibv_parent_domain_init_attr attr = {
+		.pd = own,
+		.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+		.alloc = allocate,
+		.free = release,
+		.pd_context = &mark,
+	};
+	struct ibv_pd *parent = ibv_alloc_parent_domain(ctx, &attr);
+	struct ibv_cq *cq = make_cq(8);
+	struct ibv_qp_init_attr init = qp_attr(IBV_QPT_RC, cq);
+	struct ibv_qp *qp;
+
+	if (!check(parent != NULL, "ibv_alloc_parent_domain(3): a thread domain is optional, allocators are taken"))
+		return;
+	qp = MAKE(ibv_create_qp(parent, &init));
+	check(seen.allocations > 0 && seen.size > 0, "ibv_alloc_parent_domain(3): a QP's memory comes from its alloc");
+	check(seen.pd == parent && seen.context == &mark, "ibv_alloc_parent_domain(3): alloc gets the domain and pd_context");
+	check(seen.alignment && !(seen.alignment & (seen.alignment - 1)), "ibv_alloc_parent_domain(3): alloc gets an alignment");
+	MUST(ibv_destroy_qp(qp));
+	is(seen.releases, seen.allocations, "ibv_alloc_parent_domain(3): free gets back what alloc gave");
+	seen.answer = IBV_ALLOCATOR_USE_DEFAULT;
+	seen.allocations = seen.releases = 0;
+	qp = ibv_create_qp(parent, &init);
+	check(qp && seen.allocations > 0, "ibv_alloc_parent_domain(3): IBV_ALLOCATOR_USE_DEFAULT: the usual memory");
+	if (qp)
+		MUST(ibv_destroy_qp(qp));
+	is(seen.releases, 0, "ibv_alloc_parent_domain(3): the usual memory isn't given to free");
+	seen.answer = &seen;
+	is_null(ibv_create_qp(parent, &init), ENOMEM, "ibv_alloc_parent_domain(3): alloc returns NULL: ENOMEM");
+	is(ibv_dealloc_pd(parent), 0, "ibv_alloc_parent_domain(3): a refused QP leaves nothing behind");
+	attr.free = NULL;
+	is_null(ibv_alloc_parent_domain(ctx, &attr), EINVAL, "ibv_alloc_parent_domain(3): alloc without free: EINVAL");
+	attr = (struct ibv_parent_domain_init_attr){.pd = own, .comp_mask = 1 << 2};
+	parent = ibv_alloc_parent_domain(ctx, &attr);
+	if (parent) {
+		check(parent->context == ctx, "ibv_alloc_parent_domain(3): ALLOW_CC_UNPROTECTED_ALLOC is taken");
+		MUST(ibv_dealloc_pd(parent));
+	} else {
+		skip("the library is too old", "ibv_alloc_parent_domain(3): ALLOW_CC_UNPROTECTED_ALLOC is taken");
+	}
+	attr.comp_mask = 1u << 20;
+	is_null(ibv_alloc_parent_domain(ctx, &attr), EINVAL, "ibv_alloc_parent_domain(3): an unknown comp_mask: EINVAL");
+	MUST(ibv_destroy_cq(cq));
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_td_init_attr td_attr = {0};
@@ -56,6 +136,7 @@ int main(int argc, char **argv)
 		MUST(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
 	attr.comp_mask = 1u << 20;
 	check(ibv_alloc_parent_domain(ctx, &attr) == NULL, "ibv_alloc_parent_domain(3): an unknown comp_mask fails");
+	allocators(own);
 	is(ibv_dealloc_pd(parent), 0, "ibv_dealloc_pd(3): a parent domain is deallocated as a PD");
 	is(ibv_dealloc_td(td), 0, "ibv_dealloc_td(3): 0 on success");
 	is(ibv_dealloc_pd(own), 0, "ibv_alloc_parent_domain(3): the PD outlives it");

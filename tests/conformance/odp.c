@@ -20,6 +20,37 @@ static int advise(enum ibv_advise_mr_advice advice, uint32_t flags, uint64_t add
 	return ibv_advise_mr(pd, advice, flags, &sge, 1);
 }
 
+/* What each errno of ibv_advise_mr is for. */
+static void advice_refused(struct ibv_mr *mr, uint64_t base)
+{
+	struct ibv_pd *other_pd = MAKE(ibv_alloc_pd(ctx));
+	unsigned char *pages = mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_mr *others = MAKE(ibv_reg_mr(other_pd, pages, 4096, ALL | IBV_ACCESS_ON_DEMAND)), *hole;
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+	enum ibv_advise_mr_advice read = IBV_ADVISE_MR_ADVICE_PREFETCH;
+	uint32_t flush = IBV_ADVISE_MR_FLAG_FLUSH;
+	struct ibv_sge sge = {base, 4096, mr->lkey};
+
+	is(advise(77, flush, base, 4096, mr->lkey), ENOTSUP, "ibv_advise_mr(3): advice that doesn't exist: ENOTSUP");
+	is(advise(read, flush, base, 4096, mr->lkey ^ 0xff), ENOENT, "ibv_advise_mr(3): an L_Key with another tag than the MR's: ENOENT");
+	is(advise(read, flush, (uintptr_t)buffer.mem, 4096, buffer.mr->lkey), ENOENT, "ibv_advise_mr(3): the L_Key of an MR without ON_DEMAND: ENOENT");
+	is(advise(read, flush, (uintptr_t)pages, 4096, others->lkey), EPERM, "ibv_advise_mr(3): the L_Key of another PD: EPERM");
+	if (mw) {
+		is(advise(read, flush, base, 4096, mw->rkey), EINVAL, "ibv_advise_mr(3): the key of a memory window: EINVAL");
+		MUST(ibv_dealloc_mw(mw));
+	}
+	is(ibv_advise_mr(pd, read, flush, &sge, 0), EINVAL, "ibv_advise_mr(3): advice about nothing: EINVAL");
+	hole = MAKE(ibv_reg_mr(pd, pages, 2 * 4096, ALL | IBV_ACCESS_ON_DEMAND));
+	MUST(munmap(pages + 4096, 4096));
+	is(advise(read, flush, (uintptr_t)pages, 2 * 4096, hole->lkey), EFAULT, "ibv_advise_mr(3): a range that isn't all mapped: EFAULT");
+	is(advise(IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, flush, (uintptr_t)pages, 2 * 4096, hole->lkey), EFAULT,
+	   "ibv_advise_mr(3): NO_FAULT of a range that isn't all mapped: EFAULT");
+	MUST(ibv_dereg_mr(hole));
+	MUST(ibv_dereg_mr(others));
+	MUST(ibv_dealloc_pd(other_pd));
+	munmap(pages, 4096);
+}
+
 static void on_demand(const struct ibv_odp_caps *odp)
 {
 	unsigned char *fresh = mmap(NULL, 8 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -54,6 +85,7 @@ static void on_demand(const struct ibv_odp_caps *odp)
 	struct ibv_sge several[2] = {{base, 4096, mr->lkey}, {base + 3 * 4096, 4096, mr->lkey}};
 
 	is(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, several, 2), 0, "ibv_advise_mr(3): several ranges at once: 0");
+	advice_refused(mr, base);
 	other = ibv_reg_mr(pd, constant, 4096, IBV_ACCESS_ON_DEMAND);
 	if (other) {
 		is(advise(IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, (uintptr_t)constant, 64, other->lkey), EPERM,

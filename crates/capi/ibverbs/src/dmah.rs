@@ -2,6 +2,7 @@
 //! they are checked, and then there is nothing more to do for them.
 
 use std::mem::{MaybeUninit, size_of};
+use std::sync::Arc;
 
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, at, entry};
@@ -14,6 +15,18 @@ const MAX_PH: u8 = 3;
 #[repr(C)]
 pub(crate) struct DmahBlock {
     c: ibv_dmah,
+    users: Arc<()>,
+}
+
+/// A region's hold on its handle.
+pub(crate) struct DmahHold {
+    _users: Arc<()>,
+}
+
+impl DmahBlock {
+    pub(crate) fn hold(&self) -> DmahHold {
+        DmahHold { _users: Arc::clone(&self.users) }
+    }
 }
 
 // SAFETY: `repr(C)` with an `ibv_dmah` first.
@@ -69,7 +82,7 @@ entry! {
             ContextBlock::of(context)?;
             check(at(attr, "attr")?)?;
         }
-        DmahBlock::allocate(|_| Ok(DmahBlock { c: ibv_dmah { context } }))
+        DmahBlock::allocate(|_| Ok(DmahBlock { c: ibv_dmah { context }, users: Arc::default() }))
     }
 }
 
@@ -77,7 +90,9 @@ entry! {
     pub(crate) fn ibv_dealloc_dmah(dmah: *mut ibv_dmah) -> errno {
         // SAFETY: by the man page a handle that the caller gives up.
         unsafe {
-            DmahBlock::of(dmah)?;
+            if Arc::strong_count(&DmahBlock::of(dmah)?.users) > 1 {
+                return Err(Refusal::new(libc::EBUSY, "regions of the DMA handle are registered"));
+            }
             DmahBlock::free(dmah);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Protection domains and memory regions: ibv_alloc_pd(3), ibv_reg_mr(3), ibv_rereg_mr(3).
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ferroce_nic as nic;
 use libc::size_t;
@@ -9,6 +9,7 @@ use libc::size_t;
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, entry};
 use crate::context::ContextBlock;
+use crate::dmah::DmahHold;
 use crate::domain::TdHold;
 use crate::object::Headed;
 
@@ -65,6 +66,8 @@ pub(crate) struct MrBlock {
     nic: Arc<nic::Mr>,
     /// What it was made of, which a change starts from.
     init: Mutex<nic::MrInit>,
+    /// Of `ibv_reg_mr_ex` with a DMA handle.
+    dmah: OnceLock<DmahHold>,
 }
 
 // SAFETY: `repr(C)` with an `ibv_mr` first.
@@ -76,6 +79,11 @@ unsafe impl Headed for MrBlock {
 impl MrBlock {
     pub(crate) fn nic(&self) -> &Arc<nic::Mr> {
         &self.nic
+    }
+
+    /// Keeps a region's DMA handle from being deallocated until the region is gone.
+    pub(crate) fn keep(&self, dmah: DmahHold) {
+        let _ = self.dmah.set(dmah);
     }
 }
 
@@ -158,7 +166,7 @@ pub(crate) fn describe(
             lkey: key,
             rkey: key,
         };
-        Ok(MrBlock { c, nic, init: Mutex::new(init) })
+        Ok(MrBlock { c, nic, init: Mutex::new(init), dmah: OnceLock::new() })
     })
 }
 

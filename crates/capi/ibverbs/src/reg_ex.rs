@@ -11,7 +11,7 @@ use crate::abi::*;
 use crate::buf::{self, BufBlock, ibv_buf};
 use crate::call::{Outcome, Refusal, at, entry};
 use crate::dmah::DmahBlock;
-use crate::memory::{self, PdBlock};
+use crate::memory::{self, MrBlock, PdBlock};
 use crate::object::Headed;
 
 /// # Safety
@@ -69,27 +69,38 @@ unsafe fn register_ex(pd: *mut ibv_pd, attr: &ibv_mr_init_attr) -> Outcome<*mut 
         return Err(Refusal::invalid("a region has an address, or a descriptor with an offset, not both"));
     }
     let access = attr.access as c_uint;
+    let mut dmah = None;
     if has(IBV_REG_MR_MASK_DMAH) {
-        // SAFETY: the caller's promise. That it is one is all there is to know: its hints are for PCIe.
-        unsafe { DmahBlock::of(attr.dmah) }?;
+        // SAFETY: the caller's promise. Its hints are for PCIe; there is nothing to know but that it is in use.
+        dmah = Some(unsafe { DmahBlock::of(attr.dmah) }?.hold());
         if access & IBV_ACCESS_ON_DEMAND != 0 {
             return Err(Refusal::invalid("a DMA handle doesn't go with on-demand paging"));
         }
     }
-    // SAFETY: the caller's promise.
-    unsafe {
-        if has(IBV_REG_MR_MASK_BUF) {
-            buf::check_range(pd, attr.buf.cast(), attr.addr, attr.length)?;
+    if has(IBV_REG_MR_MASK_BUF) {
+        if has(IBV_REG_MR_MASK_FD) {
+            return Err(Refusal::invalid("a buffer's region has an address in the buffer, and no descriptor"));
         }
+        // SAFETY: the caller's promise.
+        unsafe { buf::check_range(pd, attr.buf.cast(), attr.addr, attr.length) }?;
+    }
+    // SAFETY: the caller's promise.
+    let mr = unsafe {
         if has(IBV_REG_MR_MASK_FD) {
             if !has(IBV_REG_MR_MASK_IOVA) {
                 return Err(Refusal::invalid("a region of a descriptor needs an iova"));
             }
-            return register_dmabuf(pd, attr.fd, attr.fd_offset, attr.length, attr.iova, access);
+            register_dmabuf(pd, attr.fd, attr.fd_offset, attr.length, attr.iova, access)
+        } else {
+            let iova = if has(IBV_REG_MR_MASK_IOVA) { attr.iova } else { attr.addr as u64 };
+            memory::register(pd, attr.addr, attr.length, iova, access)
         }
-        let iova = if has(IBV_REG_MR_MASK_IOVA) { attr.iova } else { attr.addr as u64 };
-        memory::register(pd, attr.addr, attr.length, iova, access)
+    }?;
+    if let Some(dmah) = dmah {
+        // SAFETY: just made.
+        unsafe { MrBlock::of(mr) }?.keep(dmah);
     }
+    Ok(mr)
 }
 
 entry! {
