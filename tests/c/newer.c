@@ -2,54 +2,20 @@
  * looked up when the program runs.
  */
 #define _GNU_SOURCE
+#include "../conformance/newer.h"
 #include "cases.h"
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 
-struct init_attr {
-	size_t length;
-	int access;
-	uint64_t comp_mask, iova;
-	void *addr;
-	int fd;
-	uint64_t fd_offset;
-	void *dmah, *buf;
-};
-
-enum { MASK_IOVA = 1, MASK_ADDR = 2, MASK_FD = 4, MASK_FD_OFFSET = 8, MASK_DMAH = 16, MASK_BUF = 32 };
-
-struct dmah_attr {
-	uint32_t comp_mask, cpu_id;
-	uint8_t ph, tph_mem_type;
-};
-
-struct counter_attr {
-	uint32_t comp_mask;
-	int type;
-	uint32_t flags;
-};
-
-struct counter_caps {
-	uint64_t max_value;
-	uint32_t max_counters, operations;
-};
-
-struct attach_attr {
-	uint32_t comp_mask, op_mask;
-};
-
-enum { SEND = 1, RECV = 2, READ = 4, REMOTE_READ = 8, WRITE = 16, REMOTE_WRITE = 32 };
-
 static void *named(const char *name)
 {
-	return MAKE(dlsym(RTLD_DEFAULT, name));
+	return MAKE(newer(name));
 }
 
-static struct ibv_mr *reg_mr_ex(struct ibv_pd *pd, struct init_attr attr)
+static struct ibv_mr *reg_mr_ex(struct ibv_pd *pd, struct mr_init attr)
 {
-	struct ibv_mr *(*call)(struct ibv_pd *, struct init_attr *) = named("ibv_reg_mr_ex");
+	struct ibv_mr *(*call)(struct ibv_pd *, struct mr_init *) = named("ibv_reg_mr_ex");
 
 	return call(pd, &attr);
 }
@@ -64,7 +30,7 @@ static struct ibv_dm *alloc_dm(const struct device *device, size_t length)
 static void a_region_has_an_address_or_a_descriptor(void)
 {
 	struct fixture f = connected(IBV_QPT_RC);
-	struct init_attr attr = {.length = 4096, .access = ALL_ACCESS, .addr = f.memory + 4096, .iova = 0x10000,
+	struct mr_init attr = {.length = 4096, .access = ALL_ACCESS, .addr = f.memory + 4096, .iova = 0x10000,
 				 .comp_mask = MASK_ADDR};
 	struct ibv_mr *mr = MAKE(reg_mr_ex(f.device.pd, attr));
 
@@ -98,7 +64,7 @@ static void dma_handles_are_checked_and_go_with_regions(void)
 	void *(*alloc)(struct ibv_context *, struct dmah_attr *) = named("ibv_alloc_dmah");
 	int (*dealloc)(void *) = named("ibv_dealloc_dmah");
 	struct dmah_attr attr = {.comp_mask = 7, .cpu_id = (uint32_t)sched_getcpu(), .ph = 3};
-	struct init_attr region = {.length = 4096, .access = ALL_ACCESS, .comp_mask = MASK_ADDR | MASK_DMAH};
+	struct mr_init region = {.length = 4096, .access = ALL_ACCESS, .comp_mask = MASK_ADDR | MASK_DMAH};
 	static char memory[4096];
 
 	region.dmah = MAKE(alloc(device.context, &attr));
@@ -124,7 +90,7 @@ static void buffers_belong_to_their_domain(void)
 	struct ibv_pd *other = MAKE(ibv_alloc_pd(f.device.context));
 	void *buf;
 	char *memory = MAKE(alloc(f.device.pd, 8192, &buf));
-	struct init_attr attr = {.length = 4096, .access = ALL_ACCESS, .addr = memory + 4096, .buf = buf,
+	struct mr_init attr = {.length = 4096, .access = ALL_ACCESS, .addr = memory + 4096, .buf = buf,
 				 .comp_mask = MASK_ADDR | MASK_BUF};
 	struct ibv_mr *first = MAKE(reg(f.device.pd, buf, memory, 4096, ALL_ACCESS));
 	struct ibv_mr *second = MAKE(reg_mr_ex(f.device.pd, attr));
@@ -296,8 +262,8 @@ static void counters_count_what_they_are_attached_to(void)
 	int (*add)(void *, uint64_t) = named("ibv_inc_err_comp_cntr");
 	struct counter_caps caps;
 	struct counter_attr requests = {0}, bytes = {.type = 1}, wrong = {.type = 2};
-	struct attach_attr of_a = {0, SEND | WRITE}, of_b = {0, RECV | REMOTE_WRITE}, unknown = {0, 1 << 9},
-			   remote_reads = {0, REMOTE_READ};
+	struct attach_attr of_a = {0, OP_SEND | OP_WRITE}, of_b = {0, OP_RECV | OP_REMOTE_WRITE}, unknown = {0, 1 << 9},
+			   remote_reads = {0, OP_REMOTE_READ};
 	void *sent = MAKE(create(f.device.context, &requests)), *arrived = MAKE(create(f.device.context, &bytes));
 	void *was_read = MAKE(create(f.device.context, &requests));
 	struct ibv_send_wr wr = {.sg_list = &(struct ibv_sge){(uintptr_t)f.memory, 100, f.mr->lkey}, .num_sge = 1,
@@ -305,7 +271,7 @@ static void counters_count_what_they_are_attached_to(void)
 
 	MUST(query(f.device.context, &caps, sizeof caps));
 	EXPECT(caps.max_value == UINT64_MAX && caps.max_counters > 0);
-	EXPECT((caps.operations & (SEND | RECV | READ | REMOTE_READ | WRITE | REMOTE_WRITE)) == caps.operations);
+	EXPECT((caps.operations & (OP_SEND | OP_RECV | OP_READ | OP_REMOTE_READ | OP_WRITE | OP_REMOTE_WRITE)) == caps.operations);
 	EXPECT_NULL(EOPNOTSUPP, create(f.device.context, &wrong));
 	EXPECT_ERRNO(EOPNOTSUPP, attach(f.a, sent, &unknown));
 	MUST(attach(f.a, sent, &of_a));
@@ -316,7 +282,7 @@ static void counters_count_what_they_are_attached_to(void)
 	MUST(to_init(f.a, ALL_ACCESS));
 	MUST(to_init(f.b, ALL_ACCESS));
 	connect_qps(&f.device, &f.path, f.a, f.b);
-	of_a.op_mask = READ;
+	of_a.op_mask = OP_READ;
 	EXPECT_ERRNO(EINVAL, attach(f.a, sent, &of_a));
 	EXPECT_COUNT(sent, 0, 0);
 	/* Unsignaled: there is no completion, but the request completes. */
@@ -334,7 +300,7 @@ static void counters_count_what_they_are_attached_to(void)
 	EXPECT_COUNT(sent, 4, 0);
 	EXPECT_COUNT(arrived, 350, 0);
 	EXPECT_COUNT(was_read, 1, 0);
-	/* However many READ requests it goes out as. */
+	/* However many OP_READ requests it goes out as. */
 	static char big[2][1 << 20];
 	struct ibv_mr *mr = MAKE(ibv_reg_mr(f.device.pd, big, sizeof big, ALL_ACCESS));
 	memset(big[1], 7, sizeof big[1]);

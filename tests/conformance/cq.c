@@ -324,6 +324,13 @@ static void overrun(void)
 		ibv_ack_async_event(&event);
 	}
 	check(told, "ibv_poll_cq(3): an overrun raises IBV_EVENT_CQ_ERR");
+
+	struct ibv_wc wc;
+	int left = cq->cqe + 8, got;
+
+	while ((got = ibv_poll_cq(cq, 1, &wc)) > 0 && left)
+		left--;
+	check(got < 0, "ibv_poll_cq(3): after an overrun: a negative value");
 	MUST(ibv_destroy_qp(qp));
 	is(ibv_destroy_cq(cq), 0, "ibv_destroy_cq(3): a CQ in error is destroyed as any other");
 }

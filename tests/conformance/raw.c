@@ -208,6 +208,54 @@ static void segments(void)
 	MUST(ibv_destroy_qp(qp));
 }
 
+/* A WQ whose request a frame doesn't fit into. */
+static void work_queue_fails(void)
+{
+	struct ibv_wq_init_attr init = {.wq_type = IBV_WQT_RQ, .max_wr = 4, .max_sge = 1, .pd = pd, .cq = cq};
+	struct ibv_wq *wq = ibv_create_wq(ctx, &init);
+	struct ibv_wq_attr attr = {.attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_RDY};
+	struct ibv_rwq_ind_table_init_attr table_attr = {.ind_tbl = &wq};
+	struct ibv_rwq_ind_table *table;
+	unsigned char key[40] = {1};
+	struct ibv_qp_init_attr_ex spread = {
+		.qp_type = IBV_QPT_RAW_PACKET,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH,
+		.pd = pd,
+		.rx_hash_conf = {IBV_RX_HASH_FUNC_TOEPLITZ, sizeof key, key, IBV_RX_HASH_SRC_IPV4 | IBV_RX_HASH_DST_IPV4},
+	};
+	struct ibv_sge sge = piece(&buffer, 4096, 20);
+	struct ibv_recv_wr recv = {.wr_id = 8, .sg_list = &sge, .num_sge = 1}, *bad;
+	struct rule rule = frames_to_us();
+	struct ibv_qp *receiver, *sender;
+	struct ibv_flow *flow;
+	struct ibv_async_event event;
+	bool told = false;
+	uint64_t deadline = now_ms() + PATIENCE_MS;
+
+	if (!wq)
+		return;
+	spread.rwq_ind_tbl = table = MAKE(ibv_create_rwq_ind_table(ctx, &table_attr));
+	receiver = MAKE(ibv_create_qp_ex(ctx, &spread));
+	sender = MAKE(make_raw());
+	MUST(ibv_modify_wq(wq, &attr));
+	MUST(to_rts(sender));
+	flow = MAKE(ibv_create_flow(receiver, &rule.attr));
+	MUST(ibv_post_wq_recv(wq, &recv, &bad));
+	write_frame(6);
+	MUST(post_send(sender, &buffer, 0, 100));
+	no_block(ctx->async_fd);
+	while (!told && now_ms() < deadline && readable(ctx->async_fd, 500) && !ibv_get_async_event(ctx, &event)) {
+		told = event.event_type == IBV_EVENT_WQ_FATAL && event.element.wq == wq;
+		ibv_ack_async_event(&event);
+	}
+	check(told, "ibv_get_async_event(3): WQ_FATAL for a WQ whose request is too short");
+	MUST(ibv_destroy_flow(flow));
+	MUST(ibv_destroy_qp(sender));
+	MUST(ibv_destroy_qp(receiver));
+	MUST(ibv_destroy_rwq_ind_table(table));
+	MUST(ibv_destroy_wq(wq));
+}
+
 static void actions(void)
 {
 	struct ibv_flow_action_esp_attr attr = {0};
@@ -300,6 +348,7 @@ int main(int argc, char **argv)
 	is(to_rts(qp), 0, "ibv_modify_qp(3): RAW_PACKET: RESET, INIT with the port, RTR, RTS");
 	flows(qp);
 	segments();
+	work_queue_fails();
 	is(ibv_destroy_qp(qp), 0, "ibv_destroy_qp(3): a RAW_PACKET QP");
 	MUST(ibv_destroy_cq(cq));
 	free_buffer(&buffer);

@@ -41,7 +41,9 @@ static void queue_pairs(void)
 
 	if (srq) {
 		init.srq = srq;
-		is_null(ibv_create_qp(pd, &init), EINVAL, "ibv_create_qp(3): a UC QP with an SRQ: EINVAL");
+		qp = is_null(ibv_create_qp(pd, &init), EINVAL, "ibv_create_qp(3): a UC QP with an SRQ: EINVAL");
+		if (qp)
+			MUST(ibv_destroy_qp(qp));
 		MUST(ibv_destroy_srq(srq));
 	}
 	init = qp_attr(IBV_QPT_DRIVER, cq);
@@ -171,10 +173,21 @@ static void windows(void)
 	is_status(next(pair.cq_a), IBV_WC_SUCCESS, "ibv_bind_mw(3): a fenced bind completes");
 	MUST(ibv_dealloc_mw(mw));
 
-	struct pair uc = make_pair(IBV_QPT_UC);
+	struct buffer constant = make_buffer(4096, IBV_ACCESS_MW_BIND);
 
 	mw = MAKE(ibv_alloc_mw(pd, IBV_MW_TYPE_1));
 	bind.send_flags = IBV_SEND_SIGNALED;
+	bind.bind_info = (struct ibv_mw_bind_info){constant.mr, (uintptr_t)constant.mem, 64, IBV_ACCESS_REMOTE_ATOMIC};
+	check(ibv_bind_mw(pair.a, mw, &bind) || next(pair.cq_a) > IBV_WC_SUCCESS, "ibv_bind_mw(3): REMOTE_ATOMIC to an MR without LOCAL_WRITE fails");
+	bind.bind_info = (struct ibv_mw_bind_info){region.mr, (uintptr_t)region.mem, 64, IBV_ACCESS_REMOTE_READ};
+	MUST(ibv_dealloc_mw(mw));
+	free_buffer(&constant);
+	free_pair(&pair);
+	pair = make_pair(IBV_QPT_RC);
+
+	struct pair uc = make_pair(IBV_QPT_UC);
+
+	mw = MAKE(ibv_alloc_mw(pd, IBV_MW_TYPE_1));
 	is(ibv_bind_mw(uc.a, mw, &bind), 0, "ibv_bind_mw(3): a UC QP takes it");
 	is_status(next(uc.cq_a), IBV_WC_SUCCESS, "ibv_bind_mw(3): and executes it");
 	MUST(ibv_dealloc_mw(mw));

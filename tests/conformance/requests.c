@@ -12,8 +12,10 @@ static void lists(void)
 	struct ibv_recv_wr recv = {.wr_id = 1, .sg_list = &sge, .num_sge = -1}, *bad_recv = NULL;
 	struct ibv_wc wc;
 
-	is(ibv_post_send(pair.a, NULL, &bad), 0, "ibv_post_send(3): an empty list: 0");
-	is(ibv_post_recv(pair.a, NULL, &bad_recv), 0, "ibv_post_recv(3): an empty list: 0");
+	int sent = ibv_post_send(pair.a, NULL, &bad), received = ibv_post_recv(pair.a, NULL, &bad_recv);
+
+	check(sent == 0 || sent == EINVAL, "ibv_post_send(3): an empty list is nothing to do");
+	check(received == 0 || received == EINVAL, "ibv_post_recv(3): an empty list is nothing to do");
 	is(ibv_post_recv(pair.b, &recv, &bad_recv), EINVAL, "ibv_post_recv(3): a negative number of s/g elements: EINVAL");
 	check(bad_recv == &recv, "ibv_post_recv(3): and bad_wr is that request");
 	first.num_sge = -1;
@@ -25,12 +27,13 @@ static void lists(void)
 	last.wr_id = 3;
 	first.next = &middle;
 	middle.next = &last;
-	middle.opcode = 77;
+	middle.sg_list = too_many;
+	middle.num_sge = TOO_MANY;
 	MUST(post_recv(pair.b, &buffer, 4096, 64, 9));
 	MUST(post_recv(pair.b, &buffer, 4096, 64, 10));
 	bad = NULL;
-	is(ibv_post_send(pair.a, &first, &bad), EINVAL, "ibv_post_send(3): an opcode that doesn't exist, in the middle: EINVAL");
-	check(bad == &middle, "ibv_post_send(3): bad_wr is the request in the middle with that opcode");
+	is(ibv_post_send(pair.a, &first, &bad), EINVAL, "ibv_post_send(3): too many s/g elements in the middle: EINVAL");
+	check(bad == &middle, "ibv_post_send(3): bad_wr is the request in the middle with too many");
 	is_status(poll_for(pair.cq_a, &wc, PATIENCE_MS), IBV_WC_SUCCESS, "ibv_post_send(3): the request before it is executed");
 	is((long)wc.wr_id, 1, "ibv_post_send(3): that one");
 	check(silent(pair.cq_a), "ibv_post_send(3): the requests behind it aren't");
@@ -179,18 +182,20 @@ static void unreliable(void)
 	mw->rkey = rkey;
 	fill(buffer.mem, 64, 8);
 	MUST(one_sided(&pair, IBV_WR_RDMA_WRITE, piece(&buffer, 0, 64), (uintptr_t)region.mem, rkey));
+
+	uint64_t deadline = now_ms() + PATIENCE_MS;
+
+	/* The sender's completion says only that the WRITE is on its way. */
+	while (!filled(region.mem, 64, 8) && now_ms() < deadline)
+		usleep(1000);
 	check(filled(region.mem, 64, 8), "ibv_post_send(3): UC writes through a window");
 	wr = request(IBV_WR_LOCAL_INV, NULL);
 	wr.num_sge = 0;
 	wr.invalidate_rkey = rkey;
 	is(post(pair.b, &wr), 0, "ibv_post_send(3): UC takes LOCAL_INV");
-	is_status(next(pair.cq_b), IBV_WC_SUCCESS, "ibv_post_send(3): UC LOCAL_INV completes");
-
-	struct ibv_sge sge = piece(&buffer, 0, 64);
-
-	wr = request(IBV_WR_SEND_WITH_INV, &sge);
-	wr.invalidate_rkey = rkey;
-	check(fails(pair.a, pair.cq_a, &wr), "ibv_post_send(3): UC has no packet for SEND_WITH_INV: it fails");
+	/* A device that fails here may have the window bound for good: what it is bound to stays. */
+	if (!is_status(next(pair.cq_b), IBV_WC_SUCCESS, "ibv_post_send(3): UC LOCAL_INV completes"))
+		return;
 	free_pair(&pair);
 	MUST(ibv_dealloc_mw(mw));
 	free_buffer(&region);
@@ -203,7 +208,9 @@ static void shared(void)
 	struct ibv_sge sge = piece(&buffer, 0, 64);
 	struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = -1}, *bad = NULL;
 
-	is(ibv_post_srq_recv(srq, NULL, &bad), 0, "ibv_post_srq_recv(3): an empty list: 0");
+	int empty = ibv_post_srq_recv(srq, NULL, &bad);
+
+	check(empty == 0 || empty == EINVAL, "ibv_post_srq_recv(3): an empty list is nothing to do");
 	is(ibv_post_srq_recv(srq, &wr, &bad), EINVAL, "ibv_post_srq_recv(3): a negative number of s/g elements: EINVAL");
 	check(bad == &wr, "ibv_post_srq_recv(3): and bad_wr is that request");
 	MUST(ibv_destroy_srq(srq));

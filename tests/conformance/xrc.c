@@ -32,6 +32,11 @@ static void domains(void)
 		is(ibv_close_xrcd(first), 0, "ibv_close_xrcd(3): the last reference");
 	check(open_domain(fd, 0) == NULL, "ibv_close_xrcd(3): with the last reference the domain is destroyed");
 	is_null(open_domain(-1, O_CREAT | 1 << 29), EINVAL, "ibv_open_xrcd(3): an oflag that doesn't exist: EINVAL");
+	is_null(open_domain(fd + 1000, O_CREAT), EBADF, "ibv_open_xrcd(3): what is no descriptor fails");
+
+	struct ibv_xrcd_init_attr attr = {.comp_mask = IBV_XRCD_INIT_ATTR_FD, .fd = fd, .oflags = O_CREAT};
+
+	check(ibv_open_xrcd(ctx, &attr) == NULL, "ibv_open_xrcd(3): without the descriptor and its flags it fails");
 	fclose(file);
 }
 
@@ -47,6 +52,73 @@ static struct ibv_srq *make_srq(struct ibv_xrcd *xrcd, struct ibv_cq *cq)
 	};
 
 	return MAKE(ibv_create_srq_ex(ctx, &attr));
+}
+
+/* Every operation that the page's table gives XRC_SEND, besides SEND. */
+static void operations(struct ibv_qp *sender, struct ibv_cq *send_cq, struct ibv_srq *srq, struct ibv_cq *recv_cq)
+{
+	static const struct {
+		enum ibv_wr_opcode opcode;
+		const char *name;
+		bool receives;
+	} list[] = {{IBV_WR_SEND_WITH_IMM, "SEND_WITH_IMM", true},
+		    {IBV_WR_RDMA_WRITE, "RDMA_WRITE", false},
+		    {IBV_WR_RDMA_WRITE_WITH_IMM, "RDMA_WRITE_WITH_IMM", true},
+		    {IBV_WR_RDMA_READ, "RDMA_READ", false},
+		    {IBV_WR_ATOMIC_CMP_AND_SWP, "ATOMIC_CMP_AND_SWP", false},
+		    {IBV_WR_ATOMIC_FETCH_AND_ADD, "ATOMIC_FETCH_AND_ADD", false}};
+	struct ibv_sge sge = piece(&buffer, 0, 8), into = piece(&buffer, 4096, 64);
+	struct ibv_recv_wr recv = {.wr_id = 3, .sg_list = &into, .num_sge = 1}, *bad;
+	struct ibv_send_wr wr;
+	uint32_t number;
+
+	MUST(ibv_get_srq_num(srq, &number));
+	for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+		bool atomic = list[i].opcode == IBV_WR_ATOMIC_CMP_AND_SWP || list[i].opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+
+		wr = request(list[i].opcode, &sge);
+		wr.qp_type.xrc.remote_srqn = number;
+		if (atomic) {
+			wr.wr.atomic.remote_addr = (uintptr_t)buffer.mem + 2048;
+			wr.wr.atomic.rkey = buffer.mr->rkey;
+		} else {
+			wr.wr.rdma.remote_addr = (uintptr_t)buffer.mem + 2048;
+			wr.wr.rdma.rkey = buffer.mr->rkey;
+		}
+		if (list[i].receives)
+			MUST(ibv_post_srq_recv(srq, &recv, &bad));
+		MUST(post(sender, &wr));
+		is_status(next(send_cq), IBV_WC_SUCCESS, "ibv_post_send(3): XRC %s completes", list[i].name);
+		if (list[i].receives)
+			is_status(next(recv_cq), IBV_WC_SUCCESS, "ibv_post_send(3): XRC %s arrives", list[i].name);
+	}
+
+	struct buffer region = make_buffer(4096, ALL | IBV_ACCESS_MW_BIND);
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+
+	if (!mw) {
+		skip("the device has no type 2 windows", "ibv_post_send(3): XRC BIND_MW and LOCAL_INV complete");
+		free_buffer(&region);
+		return;
+	}
+	uint32_t rkey = ibv_inc_rkey(mw->rkey);
+	int bound, invalidated;
+
+	wr = request(IBV_WR_BIND_MW, NULL);
+	wr.num_sge = 0;
+	wr.bind_mw.mw = mw;
+	wr.bind_mw.rkey = rkey;
+	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){region.mr, (uintptr_t)region.mem, 64, IBV_ACCESS_REMOTE_WRITE};
+	MUST(post(sender, &wr));
+	bound = next(send_cq);
+	wr = request(IBV_WR_LOCAL_INV, NULL);
+	wr.num_sge = 0;
+	wr.invalidate_rkey = rkey;
+	MUST(post(sender, &wr));
+	invalidated = next(send_cq);
+	check(!bound && !invalidated, "ibv_post_send(3): XRC BIND_MW and LOCAL_INV complete");
+	free_buffer(&region);
+	MUST(ibv_dealloc_mw(mw));
 }
 
 static void traffic(struct ibv_xrcd *xrcd)
@@ -154,6 +226,13 @@ static void traffic(struct ibv_xrcd *xrcd)
 	}
 	open_attr.qp_num ^= 1;
 	check(ibv_open_qp(ctx, &open_attr) == NULL, "ibv_open_qp(3): a number that no QP of the domain has fails");
+	open_attr.qp_num = receiver->qp_num;
+	open_attr.qp_type = IBV_QPT_RC;
+	check(ibv_open_qp(ctx, &open_attr) == NULL, "ibv_open_qp(3): another type than the QP's fails");
+	open_attr.qp_type = IBV_QPT_XRC_RECV;
+	open_attr.comp_mask &= ~IBV_QP_OPEN_ATTR_NUM;
+	check(ibv_open_qp(ctx, &open_attr) == NULL, "ibv_open_qp(3): without all that a QP is found by it fails");
+	operations(sender, send_cq, srq[0], recv_cq[0]);
 
 	struct ibv_recv_wr recv = {0}, *bad = NULL;
 

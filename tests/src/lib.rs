@@ -9,6 +9,7 @@ mod clients;
 mod holders;
 mod mpi;
 mod namespace;
+pub mod pages;
 pub mod perftest;
 mod process;
 mod sides;

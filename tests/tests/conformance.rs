@@ -3,6 +3,7 @@
 //! A check that fails on Ferroce is a defect. Where `rdma_rxe` and the specification differ, `rxe-differs.tsv` says so.
 //! `FERROCE_WRITE_PAGES` (`cargo xtask conformance`) has the last test write `docs/CONFORMANCE.md`.
 
+use ferroce_tests::pages::{Check, Fact, facts};
 use ferroce_tests::{Artifacts, Guest, Outcome, Skip, World, require};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -144,7 +145,101 @@ fn what_the_man_pages_promise_holds_over_udp() {
 
 #[test]
 fn what_the_man_pages_promise_holds_for_the_privileged() {
-    require!(on_ferroce(How::Privileged));
+    let reports = require!(on_ferroce(How::Privileged));
+    let unchecked: Vec<Fact> = facts().into_iter().filter(|fact| !was_checked(fact, &reports)).collect();
+    assert!(unchecked.is_empty(), "pages.tsv names checks that haven't been run: {unchecked:#?}");
+}
+
+/// Whether the check that a fact names has been run. A program that skips something may have left out more.
+fn was_checked(fact: &Fact, reports: &BTreeMap<String, Report>) -> bool {
+    let Check::Program { program, name } = fact.check else { return true };
+    reports.get(program).is_some_and(|report| {
+        report.0.iter().any(|(check, verdict)| check == name || matches!(verdict, Verdict::Skipped(_)))
+    })
+}
+
+/// `pages.tsv` names checks that are in the sources, and has rows for every public function.
+#[test]
+fn every_fact_of_the_man_pages_names_a_check_that_exists() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let facts = facts();
+    let mut wrong: Vec<String> = Vec::new();
+    for fact in &facts {
+        let (file, name) = match fact.check {
+            Check::Program { program, name } => (format!("tests/conformance/{program}.c"), name),
+            Check::Elsewhere { file, name } => (file.to_owned(), name),
+            Check::NotApplicable(_) => continue,
+        };
+        let source = std::fs::read_to_string(repository.join(&file)).unwrap_or_default();
+        let found = match fact.check {
+            Check::Program { .. } => literals(&source).iter().any(|format| prints(format, name)),
+            _ => source.contains(name),
+        };
+        if !found {
+            wrong.push(format!("{}: {} isn't in {file}", fact.function, name));
+        }
+    }
+    let named: BTreeSet<&str> = facts.iter().map(|fact| fact.function).collect();
+    let functions = public_functions(&repository);
+    let missing = functions.iter().filter(|function| !named.contains(function.as_str()));
+    wrong.extend(missing.map(|function| format!("{function} has no row")));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The functions that programs can call, of the two tables that the library is made from.
+fn public_functions(repository: &Path) -> Vec<String> {
+    let rows = |table: &str| {
+        let path = repository.join("crates/capi/ibverbs").join(table);
+        let text = std::fs::read_to_string(path).expect("the table");
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.split('\t').map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    let exported = rows("symbols.tsv");
+    // A private version is `@@P65`. What the inline functions of the header call has their name behind an underscore.
+    let exported = exported.into_iter().filter(|row| row[1].split(',').any(|version| !version.contains('P')));
+    let inline: Vec<String> = rows("inline.tsv").into_iter().map(|row| row[0].clone()).collect();
+    let exported = exported.map(|row| row[0].clone());
+    let exported: Vec<String> =
+        exported.filter(|name| !inline.iter().any(|inline| name.strip_prefix('_') == Some(inline))).collect();
+    exported.into_iter().chain(inline).collect()
+}
+
+/// The string literals of C source, neighbours put together.
+fn literals(source: &str) -> Vec<String> {
+    let mut literals: Vec<String> = Vec::new();
+    let mut rest = source;
+    let mut joined = false;
+    while let Some(start) = rest.find('"') {
+        joined &= rest[..start].trim().is_empty();
+        let body = &rest[start + 1..];
+        let end = body
+            .char_indices()
+            .find(|&(at, c)| c == '"' && !body[..at].ends_with('\\'))
+            .map_or(body.len(), |(at, _)| at);
+        match literals.last_mut().filter(|_| joined) {
+            Some(last) => last.push_str(&body[..end]),
+            None => literals.push(body[..end].to_owned()),
+        }
+        joined = true;
+        rest = body.get(end + 1..).unwrap_or_default();
+    }
+    literals
+}
+
+/// Whether a format can print a name: each conversion stands for anything.
+fn prints(format: &str, name: &str) -> bool {
+    let mut parts = format.split('%');
+    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+    let mut open = false;
+    for part in parts {
+        let text = part.trim_start_matches('z').get(1..).unwrap_or_default();
+        match rest.find(text) {
+            Some(at) => rest = &rest[at + text.len()..],
+            None => return false,
+        }
+        open = text.is_empty();
+    }
+    open || rest.is_empty()
 }
 
 /// What `rdma_rxe` of a kernel does.

@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         Task::Perftest { only, run } => perftest::perftest(only.as_deref(), run),
         Task::Compat { only } => compat::compat(only.as_deref()),
         Task::Pyverbs => test::write_page("pyverbs"),
-        Task::Conformance => test::write_page("conformance"),
+        Task::Conformance => test::write_page("conformance").and_then(|()| matrix::matrix(false)),
         Task::Bench { what } => bench::bench(&what),
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::long("rxe").and_then(|()| soak::long("conformance")),

@@ -1,6 +1,8 @@
-//! `cargo xtask matrix`: `docs/MATRIX.md` from the table that also makes the library, and the conformance suite's sources.
+//! `cargo xtask matrix`: `docs/MATRIX.md` from the table that also makes the library, and the section of
+//! `docs/CONFORMANCE.md` that says page by page what is checked, from the conformance suite's.
 
 use crate::dist::{self, ibverbs};
+use ferroce_tests::pages::{Check, Fact, facts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,15 +16,68 @@ type Checked = BTreeMap<String, BTreeSet<String>>;
 /// # Errors
 /// The page can't be written or read, or it is out of date.
 pub fn matrix(check: bool) -> io::Result<()> {
-    let path = dist::workspace().join("docs/MATRIX.md");
-    let page = page(&ibverbs::parse(ibverbs::TABLE), &checked(&dist::workspace().join("tests/conformance"))?);
-    if check {
-        if fs::read_to_string(&path)? == page {
-            return Ok(());
+    let docs = dist::workspace().join("docs");
+    let facts = facts();
+    let checked = checked(&dist::workspace().join("tests/conformance"))?;
+    let conformance = fs::read_to_string(docs.join("CONFORMANCE.md"))?;
+    let pages = [
+        ("MATRIX.md", page(&ibverbs::parse(ibverbs::TABLE), &checked, &facts)),
+        ("CONFORMANCE.md", with_section(&conformance, &section(&facts))?),
+    ];
+    for (name, page) in pages {
+        let path = docs.join(name);
+        if !check {
+            fs::write(path, page)?;
+        } else if fs::read_to_string(path)? != page {
+            return Err(io::Error::other(format!("docs/{name} is out of date: run `cargo xtask matrix`")));
         }
-        return Err(io::Error::other("docs/MATRIX.md is out of date: run `cargo xtask matrix`"));
     }
-    fs::write(path, page)
+    Ok(())
+}
+
+const SECTION: &str = "## Page by page\n";
+/// The section that follows.
+const NEXT: &str = "## Skipped on Ferroce\n";
+
+/// The page of the conformance suite with our section in it, before [`NEXT`].
+fn with_section(page: &str, section: &str) -> io::Result<String> {
+    let Some((before, after)) = page.split_once(NEXT) else {
+        return Err(io::Error::other(format!("docs/CONFORMANCE.md has no {NEXT:?}")));
+    };
+    let before = before.split_once(SECTION).map_or(before, |(before, _)| before);
+    Ok(format!("{before}{SECTION}{section}\n{NEXT}{after}"))
+}
+
+/// How many facts each page documents, and why some don't apply.
+fn section(facts: &[Fact]) -> String {
+    let mut pages: BTreeMap<&str, Vec<&Fact>> = BTreeMap::new();
+    for fact in facts {
+        pages.entry(fact.page).or_default().push(fact);
+    }
+    let mut section = String::from(
+        "\nWhat the man pages of rdma-core v65 document: return values, errnos, completion statuses and events, flags, limits and other \
+         rules.\nEach has a row in `tests/conformance/pages.tsv` that names its check, or says why it doesn't apply. The suite's tests see to it \
+         that\nthese checks are there and are run, and that every public function has its rows. Functions without a page are last.\n\n\
+         | page | documented | checked | doesn't apply |\n|---|---|---|---|\n",
+    );
+    let rows = pages.iter().filter(|(page, _)| **page != "-").chain(pages.get_key_value("-"));
+    let mut sums = [0; 2];
+    for (page, facts) in rows {
+        let checked = facts.iter().filter(|fact| fact.is_checked()).count();
+        let name = if *page == "-" { "no page".to_owned() } else { format!("`{page}`") };
+        let (all, rest) = (facts.len(), facts.len() - checked);
+        writeln!(section, "| {name} | {all} | {checked} | {rest} |").expect("writing to a string");
+        sums = [sums[0] + all, sums[1] + checked];
+    }
+    let [all, checked] = sums;
+    writeln!(section, "| all | {all} | {checked} | {} |\n\nWhat doesn't apply:\n", all - checked)
+        .expect("writing to a string");
+    for fact in facts {
+        if let Check::NotApplicable(why) = fact.check {
+            writeln!(section, "- `{}`: {}: {why}", fact.function, fact.what).expect("writing to a string");
+        }
+    }
+    section
 }
 
 /// Every `FUNCTION(3)` in the suite's sources: a check's name begins with the man page that it checks.
@@ -45,13 +100,21 @@ fn checked(suite: &Path) -> io::Result<Checked> {
     Ok(checked)
 }
 
-/// The cell of a function: the programs that check it.
-fn programs(checked: &Checked, function: &str) -> String {
-    let programs = checked.get(function.trim_start_matches('_')).into_iter().flatten();
-    programs.map(|program| format!("`{program}`")).collect::<Vec<_>>().join(", ")
+/// The cell of a function: the programs that check it, and how many of the facts that its pages document are checked.
+fn programs(checked: &Checked, facts: &[Fact], function: &str) -> String {
+    let name = function.trim_start_matches('_');
+    let of_it = || facts.iter().filter(|fact| fact.function.trim_start_matches('_') == name);
+    let named = of_it().filter_map(Fact::program).map(str::to_owned);
+    let programs: BTreeSet<String> = checked.get(name).into_iter().flatten().cloned().chain(named).collect();
+    let mut words: Vec<String> = programs.iter().map(|program| format!("`{program}`")).collect();
+    let (all, checked) = (of_it().count(), of_it().filter(|fact| fact.is_checked()).count());
+    if all > 0 {
+        words.push(format!("{checked}/{all}"));
+    }
+    words.join(", ")
 }
 
-fn page(symbols: &[ibverbs::Symbol], checked: &Checked) -> String {
+fn page(symbols: &[ibverbs::Symbol], checked: &Checked, facts: &[Fact]) -> String {
     let (private, public): (Vec<_>, Vec<_>) = symbols
         .iter()
         .partition(|symbol| symbol.versions.iter().all(|version| version.node.contains("PRIVATE")));
@@ -61,7 +124,8 @@ fn page(symbols: &[ibverbs::Symbol], checked: &Checked) -> String {
          *yes*: does what its man page says. *no*: returns the documented \"not supported\" error. *ignored*: \
          accepted, without effect, because the effect has no meaning here. *data*: not a function. *Used by*: \
          programs and libraries of Debian and of rdma-core that import the name. *Man page checked*: the programs of \
-         `tests/conformance` that check what the function's man page promises ([CONFORMANCE.md](CONFORMANCE.md)).\n",
+         `tests/conformance` that check the function, and how many of the values, errnos, flags, limits and rules that \
+         its man pages document are checked; the others don't apply ([CONFORMANCE.md](CONFORMANCE.md) says why).\n",
     );
     for (title, symbols) in
         [("Public", public), ("Private nodes, for distribution builds of libmlx5 and libefa", private)]
@@ -76,7 +140,7 @@ fn page(symbols: &[ibverbs::Symbol], checked: &Checked) -> String {
             let versions: Vec<&str> = symbol.versions.iter().map(|version| version.node.as_str()).collect();
             let users = if symbol.users == "-" { "" } else { &symbol.users };
             let (name, versions, checks) =
-                (&symbol.name, versions.join(", "), programs(checked, &symbol.name));
+                (&symbol.name, versions.join(", "), programs(checked, facts, &symbol.name));
             writeln!(page, "| `{name}` | {versions} | {} | {checks} | {users} |", symbol.state)
                 .expect("writing to a string");
         }
@@ -93,7 +157,7 @@ fn page(symbols: &[ibverbs::Symbol], checked: &Checked) -> String {
     .expect("writing to a string");
     for function in inline {
         let remark = if function.remark == "-" { "" } else { &function.remark };
-        let (name, checks) = (&function.name, programs(checked, &function.name));
+        let (name, checks) = (&function.name, programs(checked, facts, &function.name));
         writeln!(page, "| `{name}` | {} | {checks} | {remark} |", function.state)
             .expect("writing to a string");
     }

@@ -79,7 +79,9 @@ unsafe fn register_ex(pd: *mut ibv_pd, attr: &ibv_mr_init_attr) -> Outcome<*mut 
     }
     if has(IBV_REG_MR_MASK_BUF) {
         if has(IBV_REG_MR_MASK_FD) {
-            return Err(Refusal::invalid("a buffer's region has an address in the buffer, and no descriptor"));
+            return Err(Refusal::invalid(
+                "a buffer's region has an address in the buffer, and no descriptor",
+            ));
         }
         // SAFETY: the caller's promise.
         unsafe { buf::check_range(pd, attr.buf.cast(), attr.addr, attr.length) }?;

@@ -24,40 +24,54 @@ pub fn check_rate(rate_limit: u32, max_burst: u32) -> Result<()> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
     service: Service,
-    /// Attributes that these QPs don't have. Programs may name them: they are passed over, as the kernel does.
+    /// Attributes that these QPs don't have.
     without: u32,
+    /// Programs may name those: they are passed over, as the kernel does.
+    passes_over: bool,
 }
 
 impl From<Service> for Rules {
     fn from(service: Service) -> Self {
-        Self { service, without: 0 }
+        Self { service, without: 0, passes_over: false }
     }
 }
 
 impl Rules {
     /// XRC initiators: RC without a responder.
-    pub const INITIATOR: Self =
-        Self { service: Service::Rc, without: mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER };
+    pub const INITIATOR: Self = Self {
+        service: Service::Rc,
+        without: mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
+        passes_over: true,
+    };
     /// XRC targets: RC without a requester.
-    pub const TARGET: Self =
-        Self { service: Service::Rc, without: mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC };
+    pub const TARGET: Self = Self {
+        service: Service::Rc,
+        without: mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC,
+        passes_over: true,
+    };
 
     /// Raw packet QPs: the states of UD and no keys.
     pub const RAW: Self = Self {
         service: Service::Ud,
         without: mask::QKEY | mask::PKEY_INDEX | mask::SQ_PSN | mask::EN_SQD_ASYNC_NOTIFY,
+        passes_over: false,
     };
 
-    /// The attributes of `bits` that these QPs have.
+    /// `bits` without what is passed over.
     #[must_use]
     pub fn known(self, bits: u32) -> u32 {
+        if self.passes_over { self.own(bits) } else { bits }
+    }
+
+    /// The attributes of `bits` that these QPs have.
+    fn own(self, bits: u32) -> u32 {
         bits & !self.without
     }
 
     /// Attributes that a transition needs and those it takes besides; `None`: there is no such transition.
     fn transition(self, from: QpState, to: QpState) -> Option<(u32, u32)> {
         let (required, optional) = transition(self.service, from, to)?;
-        Some((self.known(required), self.known(optional)))
+        Some((self.own(required), self.own(optional)))
     }
 }
 
@@ -179,7 +193,6 @@ fn check_values(attr: &QpAttr, bits: u32) -> Result<()> {
         (mask::RETRY_CNT, "retry_cnt", attr.retry_cnt, 7),
         (mask::RNR_RETRY, "rnr_retry", attr.rnr_retry, 7),
         (mask::MIN_RNR_TIMER, "min_rnr_timer", attr.min_rnr_timer, 31),
-        (mask::PATH_MIG_STATE, "path_mig_state", attr.path_mig_state, 2),
     ];
     for (bit, name, value, max) in small {
         if has(bit) && value > max {
@@ -189,11 +202,19 @@ fn check_values(attr: &QpAttr, bits: u32) -> Result<()> {
     if has(mask::AV) {
         check_av(&attr.av)?;
     }
+    if has(mask::DEST_QPN) && attr.dest_qpn > MAX_QPN {
+        return invalid!("dest_qp_num {:#x}: QP numbers have 24 bits", attr.dest_qpn);
+    }
+    if has(mask::PATH_MIG_STATE) && attr.path_mig_state != 0 {
+        return invalid!("path_mig_state {}: path migration isn't supported", attr.path_mig_state);
+    }
     if has(mask::ALT_PATH) {
         return invalid!("IBV_QP_ALT_PATH: path migration isn't supported");
     }
     Ok(())
 }
+
+const MAX_QPN: u32 = 0xff_ffff;
 
 /// A Q_Key with this bit is controlled (IBTA 10.2.5): a program without privileges can't make it a QP's.
 const CONTROLLED_QKEY: u32 = 1 << 31;
