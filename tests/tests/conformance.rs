@@ -232,7 +232,7 @@ fn prints(format: &str, name: &str) -> bool {
     let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
     let mut open = false;
     for part in parts {
-        let text = part.trim_start_matches('z').get(1..).unwrap_or_default();
+        let text = part.trim_start_matches(['#', 'l', 'z']).get(1..).unwrap_or_default();
         match rest.find(text) {
             Some(at) => rest = &rest[at + text.len()..],
             None => return false,
