@@ -154,7 +154,7 @@ static size_t expected(const struct headers *h, const unsigned char *payload, si
 	size_t above = h->length - h->tcp + part;
 	unsigned char *ip = frame + h->ip, *tcp = frame + h->tcp;
 	bool last = offset + part == total;
-	uint32_t sequence = (uint32_t)tcp[4] << 24;
+	uint32_t sequence;
 
 	memcpy(frame, h->bytes, h->length);
 	memcpy(frame + h->length, payload + offset, part);
