@@ -8,9 +8,9 @@ use crate::qp::{AddressVector, check_av, limit_of};
 use crate::quota::{Held, Quota};
 use crate::rendezvous::slot_of;
 use crate::shm::Link;
+use crate::sync::Mutex;
 use crate::udp::{Dest, HostAddr};
 use ferroce_proto::{Instant, RateLimit, Throttle};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// How packets get to a QP: which fabric, and what it needs to know.

@@ -1,18 +1,26 @@
 //! Queues of events behind a file descriptor that is readable exactly while an event is unread.
 
 use crate::error::{Error, Result};
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Mutex, Ordering, sleep, wake};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, AtomicU32};
+use std::time::{Duration, Instant};
 
 /// A queue whose eventfd (in semaphore mode) counts its entries. The reader first takes one from the descriptor, in
 /// whatever way it likes to wait (it may be cancelled there), and then one from the queue.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    fd: OwnedFd,
+    /// −1 once it is closed; changed, and used to write or read, under the queue's lock.
+    fd: AtomicI32,
     queue: Mutex<VecDeque<T>>,
+}
+
+impl<T> Drop for EventQueue<T> {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 impl<T> EventQueue<T> {
@@ -26,24 +34,34 @@ impl<T> EventQueue<T> {
         if fd < 0 {
             return Err(Error::os("eventfd")(io::Error::last_os_error()));
         }
-        // SAFETY: just made and owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, queue: Mutex::new(VecDeque::new()) })
+        Ok(Self { fd: AtomicI32::new(fd), queue: Mutex::new(VecDeque::new()) })
     }
 
-    /// The descriptor, for poll, epoll and select. Programs may set O_NONBLOCK on it.
+    /// The descriptor, for poll, epoll and select. Programs may set O_NONBLOCK on it. −1 once it is closed.
     #[must_use]
     pub fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Closes the descriptor: nobody reads events any more.
+    pub(crate) fn close(&self) {
+        let _queue = self.queue.lock();
+        let fd = self.fd.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            crate::sys::close(fd);
+        }
     }
 
     /// Appends an event and makes the descriptor readable.
     pub(crate) fn push(&self, event: T) {
         let mut queue = self.queue.lock();
+        if self.fd() < 0 {
+            return;
+        }
         queue.push_back(event);
         let one = 1u64;
         // SAFETY: eight readable bytes; a raw system call is no cancellation point. The counter can't overflow.
-        unsafe { libc::syscall(libc::SYS_write, self.fd.as_raw_fd(), &raw const one, 8) };
+        unsafe { libc::syscall(libc::SYS_write, self.fd(), &raw const one, 8) };
     }
 
     /// Takes the event that a successful read of 8 bytes from the descriptor stands for. `None` when it was withdrawn
@@ -70,14 +88,30 @@ impl<T> EventQueue<T> {
         let before = queue.len();
         queue.retain(|e| !f(e));
         for _ in queue.len()..before {
-            let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            let mut count = 0u64;
-            // SAFETY: valid buffers; raw calls are no cancellation points. The poll keeps the read from blocking on a
-            // descriptor whose count a reader has taken already.
-            unsafe {
-                if libc::syscall(libc::SYS_poll, &raw mut poll, 1, 0) == 1 {
-                    libc::syscall(libc::SYS_read, self.fd.as_raw_fd(), &raw mut count, 8);
-                }
+            self.take_back_one();
+        }
+    }
+
+    /// Takes one from the descriptor, unless readers have taken all already: they will find that there is no event.
+    fn take_back_one(&self) {
+        let mut count = 0u64;
+        let place = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
+        let anywhere: libc::c_long = -1;
+        let flags = libc::RWF_NOWAIT;
+        // SAFETY: eight writable bytes; a raw system call is no cancellation point. RWF_NOWAIT keeps it from waiting,
+        // whatever the program's O_NONBLOCK says.
+        let result = unsafe {
+            libc::syscall(libc::SYS_preadv2, self.fd(), &raw const place, 1usize, anywhere, anywhere, flags)
+        };
+        if result >= 0 || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+            return;
+        }
+        // A kernel before 5.8.
+        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: valid buffers; raw calls are no cancellation points.
+        unsafe {
+            if libc::syscall(libc::SYS_poll, &raw mut poll, 1, 0) == 1 {
+                libc::syscall(libc::SYS_read, self.fd(), &raw mut count, 8);
             }
         }
     }
@@ -86,33 +120,39 @@ impl<T> EventQueue<T> {
 /// Counts the events of one object that a program has got and not yet acknowledged; its destruction waits for them
 /// (ibv_ack_cq_events(3), ibv_ack_async_event(3)).
 #[derive(Debug, Default)]
-pub struct Unacked {
-    count: Mutex<u32>,
-    changed: Condvar,
-}
+pub struct Unacked(AtomicU32);
 
 impl Unacked {
     /// The program got one.
     pub fn got(&self) {
-        *self.count.lock() += 1;
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The program acknowledges `n`.
     pub fn ack(&self, n: u32) {
-        let mut count = self.count.lock();
-        *count = count.saturating_sub(n);
-        if *count == 0 {
-            self.changed.notify_all();
+        // The object may be gone as soon as nothing is left.
+        let count = &raw const self.0;
+        let fewer = |count: u32| Some(count.saturating_sub(n));
+        let before = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, fewer);
+        if before.is_ok_and(|before| before <= n) {
+            wake(count, i32::MAX);
         }
     }
 
     /// Waits until all are acknowledged. A program that never acknowledges waits here for ever, as the man pages say;
     /// every ten seconds the log says why.
     pub fn wait(&self) {
-        let mut count = self.count.lock();
-        while *count > 0 {
-            if self.changed.wait_for(&mut count, Duration::from_secs(10)).timed_out() {
-                tracing::warn!("destroying an object waits for {} unacknowledged events", *count);
+        const SPEAKS_AFTER: Duration = Duration::from_secs(10);
+        let mut since = Instant::now();
+        loop {
+            let count = self.0.load(Ordering::Acquire);
+            if count == 0 {
+                return;
+            }
+            sleep(&self.0, count, Some(SPEAKS_AFTER));
+            if since.elapsed() >= SPEAKS_AFTER {
+                tracing::warn!("destroying an object waits for {count} unacknowledged events");
+                since = Instant::now();
             }
         }
     }

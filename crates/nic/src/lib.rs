@@ -7,6 +7,7 @@
 
 mod ah;
 pub mod clock;
+mod closing;
 mod counter;
 mod cq;
 mod device;
@@ -31,6 +32,7 @@ pub mod udp;
 mod xrc;
 
 pub use ah::{Ah, MAX_AH};
+pub use closing::Leftovers;
 pub use counter::{CompCounter, CountedOp, Counts, Entry as CounterEntry, MAX_COUNTERS};
 pub use cq::{CompChannel, Cq, CqInit, MAX_CQ, MAX_CQE, Network, Record, Tags, Wc};
 pub use device::{

@@ -10,10 +10,10 @@ use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind, Ring};
 use crate::quota::{Held, Quota};
+use crate::sync::Mutex;
 use crate::xrc::Xrcd;
 use crate::{Context, engine};
 use ferroce_proto::RecvWqe;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -2,8 +2,8 @@
 
 use super::{Engine, current};
 use crate::cq::Cq;
+use crate::sync::Mutex;
 use ferroce_proto::Instant;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

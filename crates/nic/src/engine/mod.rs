@@ -31,8 +31,8 @@ pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
 pub(crate) use local::Record;
 pub use multicast::{MAX_ATTACHED, MAX_GROUPS};
 pub(crate) use registry::{
-    contexts, domain, register_context, register_cq, register_qp, register_raw_qp, register_srq, register_wq,
-    unregister_cq, unregister_qp, unregister_raw_qp, unregister_srq, unregister_wq,
+    contexts, domain, existing, register_context, register_cq, register_qp, register_raw_qp, register_srq,
+    register_wq, unregister_cq, unregister_qp, unregister_raw_qp, unregister_srq, unregister_wq,
 };
 pub(crate) use thread::start_thread;
 pub(crate) use work::Work;
@@ -42,6 +42,7 @@ use crate::mem::MrTable;
 use crate::qp::Qp;
 use crate::rendezvous::Rendezvous;
 use crate::shm::Links;
+use crate::sync::Mutex;
 use crate::sys::{self, EngineFd};
 use crate::xrc::Elsewhere;
 use addresses::Addresses;
@@ -49,7 +50,6 @@ use events::Events;
 use handoff::{Deadlines, RunQueue, Sleep};
 use lease::Lease;
 use multicast::Multicast;
-use parking_lot::Mutex;
 use qps::QpTable;
 use raw::RawPorts;
 use srqs::SrqTable;

@@ -4,7 +4,7 @@ use super::Engine;
 use crate::device::MAX_QP;
 use crate::error::{Error, Result};
 use crate::qp::Qp;
-use parking_lot::RwLock;
+use crate::sync::RwLock;
 use std::sync::Arc;
 
 /// Indices in a slot.

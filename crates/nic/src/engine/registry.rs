@@ -7,8 +7,8 @@ use crate::mem::MrTable;
 use crate::qp::Qp;
 use crate::raw::{RawQp, Wq};
 use crate::recv::Srq;
+use crate::sync::Mutex;
 use crate::xrc::{Domain, DomainFile};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -74,6 +74,32 @@ pub(crate) fn domain<E>(
 /// The open contexts.
 pub(crate) fn contexts() -> Vec<Arc<Context>> {
     with(|r| r.contexts.iter().filter_map(Weak::upgrade).collect())
+}
+
+/// What exists of a context.
+pub(crate) struct Existing {
+    pub(crate) qps: Vec<Arc<Qp>>,
+    pub(crate) raw_qps: Vec<Arc<RawQp>>,
+    pub(crate) srqs: usize,
+    pub(crate) cqs: usize,
+}
+
+/// The queues of `context`.
+pub(crate) fn existing(context: &Context) -> Existing {
+    let is_it = |other: &Arc<Context>| std::ptr::eq(Arc::as_ptr(other), context);
+    // What is the last reference to an object must not be dropped here, where the registry is locked.
+    let (qps, raw_qps, srqs, cqs) = with(|r| {
+        fn alive<T>(all: &HashMap<usize, Weak<T>>) -> Vec<Arc<T>> {
+            all.values().filter_map(Weak::upgrade).collect()
+        }
+        (alive(&r.qps), alive(&r.raw_qps), alive(&r.srqs), alive(&r.cqs))
+    });
+    Existing {
+        qps: qps.into_iter().filter(|qp| is_it(qp.context())).collect(),
+        raw_qps: raw_qps.into_iter().filter(|qp| is_it(qp.context())).collect(),
+        srqs: srqs.iter().filter(|srq| is_it(srq.context())).count(),
+        cqs: cqs.iter().filter(|cq| is_it(cq.context())).count(),
+    }
 }
 
 /// Everything that a fork holds still. Locks are taken in the order in which the rest of the crate takes them: a QP's,

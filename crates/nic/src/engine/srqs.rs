@@ -4,7 +4,7 @@
 use super::Engine;
 use crate::error::{Error, Result};
 use crate::recv::Srq;
-use parking_lot::RwLock;
+use crate::sync::RwLock;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 

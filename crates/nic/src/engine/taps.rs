@@ -6,13 +6,13 @@
 use super::{Engine, Record};
 use crate::clock;
 use crate::packet::PacketMeta;
+use crate::sync::Mutex;
 use crate::tap::Direction;
 use crate::tap::capture::{Capture, Envelope};
 use crate::tap::fault::{Fault, FaultQueue};
 use crate::udp::{Datagram, Dest, HostAddr, Outlet, send_alone};
 use ferroce_proto::Instant;
 use ferroce_wire::{Headers, ROCE_V2_PORT};
-use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -4,8 +4,8 @@ use super::taps::Taps;
 use crate::cq::{Cq, Tags, Wc};
 use crate::qp::{Qp, ReadAhead};
 use crate::shm::Link;
+use crate::sync::Mutex;
 use crate::udp::{Outlet, TxBatch};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 //! bad address there is an error. For small pieces that is two to three times as fast as `process_vm_readv`.
 //! Where there is no memfd to be had, buffers are plain memory and copies go the other way.
 
+use crate::sync::Mutex;
 use crate::sys::EngineFd;
-use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 use std::ptr::NonNull;

@@ -7,7 +7,7 @@
 //! Where `process_vm_readv` is refused (a seccomp profile), the bytes take the way through a memfd.
 
 use super::arena;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 

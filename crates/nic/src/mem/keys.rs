@@ -6,10 +6,12 @@
 use super::copy;
 use super::mr::Mr;
 use super::mw::Mw;
+use super::pd::Pd;
+use crate::Context;
 use crate::error::{Error, Result};
 use crate::shm;
+use crate::sync::RwLock;
 use ferroce_proto::{RemoteAccess, RemoteError, Sge};
-use parking_lot::RwLock;
 use std::sync::Arc;
 
 /// Regions there may be at once.
@@ -101,6 +103,33 @@ impl MrTable {
                 mr.publish();
             }
         }
+    }
+
+    /// Ends the windows and regions of `context`, which is closed while they exist; says how many they were.
+    pub(crate) fn end_with_context(&self, context: &Context) -> (usize, usize) {
+        let all: Vec<Held> = self.slots.read().all.iter().filter_map(|slot| slot.held.clone()).collect();
+        let is_its = |pd: &Pd| std::ptr::eq(Arc::as_ptr(pd.context()), context);
+        let (mut windows, mut regions) = (0, 0);
+        // A region with a window on it can't end.
+        for held in &all {
+            if let Held::Window(mw) = held
+                && is_its(mw.pd())
+            {
+                mw.dealloc();
+                windows += 1;
+            }
+        }
+        for held in &all {
+            if let Held::Region(mr) = held
+                && mr.pd().is_some_and(|pd| is_its(&pd))
+            {
+                regions += 1;
+                if let Err(why) = mr.deregister() {
+                    tracing::warn!(%why, "a region of a closed device is still registered");
+                }
+            }
+        }
+        (windows, regions)
     }
 
     /// Frees the index of `key`; the next key there is another.

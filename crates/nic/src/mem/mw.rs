@@ -8,8 +8,8 @@
 use super::keys::{Held, KeyUser, MrTable};
 use super::{Mr, Pd, copy};
 use crate::error::{Error, Result, invalid};
+use crate::sync::RwLock;
 use ferroce_proto::{Access, BindMw, RemoteAccess, RemoteError};
-use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -78,6 +78,10 @@ impl Mw {
     #[must_use]
     pub fn kind(&self) -> MwKind {
         self.kind
+    }
+
+    pub(super) fn pd(&self) -> &Pd {
+        &self.pd
     }
 
     /// Its key at present.

@@ -242,7 +242,7 @@ impl<T> Drop for Slots<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::Mutex;
+    use crate::sync::Mutex;
 
     #[derive(Debug)]
     struct Counted(Mutex<Vec<NonNull<u8>>>);

@@ -4,8 +4,8 @@ use super::Qp;
 use crate::ah::Ah;
 use crate::engine;
 use crate::error::{Error, Result, invalid};
+use crate::sync::RawLock;
 use ferroce_proto::SendWr;
-use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl<R> Gathered<R> {
 /// The critical region of a QP's posting threads. It is held while the program's own code runs, so nothing of the adapter
 /// ever waits for it: not the transport's work, not a fork.
 pub struct Batch<R> {
-    lock: RawMutex,
+    lock: RawLock,
     /// Somebody is in the region.
     entered: AtomicBool,
     /// Who, and in which process: the threads of a parent aren't there in its child.
@@ -75,7 +75,7 @@ unsafe impl<R: Send> Sync for Batch<R> {}
 impl<R> Batch<R> {
     pub(crate) fn new() -> Self {
         Self {
-            lock: RawMutex::INIT,
+            lock: RawLock::INIT,
             entered: AtomicBool::new(false),
             thread: AtomicUsize::new(0),
             generation: AtomicU32::new(0),

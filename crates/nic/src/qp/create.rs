@@ -6,16 +6,17 @@ use super::fabric::Listing;
 use super::pacing::Pacing;
 use super::target::Shared;
 use super::{Inner, Qp};
+use crate::Context;
 use crate::cq::Cq;
 use crate::engine::{self, Deadline, Inbox, Queued};
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::{Pd, QueueKind, Slots};
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
+use crate::sync::Mutex;
 use crate::xrc::Domain;
 use ferroce_proto::QpState;
 use ferroce_wire::Service;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -139,14 +140,8 @@ impl Qp {
         Ok(qp)
     }
 
-    /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] when it is attached to a multicast group, or when another process is in the middle of an access and
-    /// doesn't end it within a second: the QP stays.
-    pub fn destroy(self: &Arc<Self>) -> Result<()> {
-        self.check_detached()?;
-        self.unlist()?;
+    /// From here on it sends and receives nothing, and touches no memory. Others of the host may still list it.
+    fn fall_silent(self: &Arc<Self>) {
         if self.engine.qp(self.qpn).is_some_and(|qp| Arc::ptr_eq(&qp, self)) {
             self.engine.remove_qp(self.qpn);
         }
@@ -161,6 +156,30 @@ impl Qp {
         let (rq, sq) = (self.rq.lock().take(), self.inner.lock().proto.end_send_queue());
         // It calls the program, with nothing locked.
         drop((rq, sq));
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        self.pd.context()
+    }
+
+    /// Its context is closed while it exists (ibv_close_device(3)).
+    pub(crate) fn end_with_context(self: &Arc<Self>) {
+        if let Err(why) = self.unlist() {
+            tracing::warn!(%why, "a queue pair of a closed device is still listed");
+        }
+        self.fall_silent();
+        engine::unregister_qp(self);
+    }
+
+    /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when it is attached to a multicast group, or when another process is in the middle of an access and
+    /// doesn't end it within a second: the QP stays.
+    pub fn destroy(self: &Arc<Self>) -> Result<()> {
+        self.check_detached()?;
+        self.unlist()?;
+        self.fall_silent();
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);
         engine::unregister_qp(self);

@@ -37,12 +37,12 @@ use crate::error::{Result, invalid};
 use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::recv::{RecvQueue, Srq};
+use crate::sync::Mutex;
 use crate::xrc::Domain;
 use fabric::Listing;
 use ferroce_proto::{Counters, QpState, SendWr};
 use ferroce_wire::Service;
 use pacing::Pacing;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 

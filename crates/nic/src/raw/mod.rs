@@ -32,16 +32,17 @@ pub use spec::{Masked, Match, Spec};
 pub use tso::{MAX_TSO, MAX_TSO_HEADER, Tso};
 pub use wq::{Wq, WqInit, WqState};
 
+use crate::Context;
 use crate::cq::Cq;
 use crate::engine::{self, Deadline, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::Pd;
 use crate::qp::{Batch, Gathered, QpAttr, QpCap, Rules, check, mask};
+use crate::sync::Mutex;
 use ferroce_proto::{QpState, RecvWqe};
 use frame::Incoming;
 use pace::Pace;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -285,6 +286,17 @@ impl RawQp {
             self.batch.after_fork();
             self.send.force_unlock();
         }
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        self.pd.context()
+    }
+
+    /// Its context is closed while it exists (ibv_close_device(3)): it sends and receives nothing any more.
+    pub(crate) fn end_with_context(self: &Arc<Self>) {
+        self.reset(&mut self.send.lock());
+        self.engine.remove_qp(self.qpn);
+        engine::unregister_raw_qp(self);
     }
 
     /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.

@@ -8,8 +8,8 @@ use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind};
 use crate::qp::scatter;
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue};
+use crate::sync::Mutex;
 use ferroce_proto::{Completion, RecvWqe, TagFlags, WcOpcode, WcStatus};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -40,13 +40,13 @@ pub use error::{Error, Holder};
 pub use forward::ForwardStats;
 pub use names::SLOTS;
 
+use crate::sync::{Mutex, RwLock};
 use crate::sys::{self, EngineFd};
 use crate::udp::{Datagram, Endpoint, HostAddr};
 use forward::{Forwarder, Inbox};
 use handover::Answer;
 pub(crate) use handover::Greeter;
 use names::{Name, USABLE};
-use parking_lot::{Mutex, RwLock};
 use slots::Slot;
 use std::collections::HashMap;
 use std::io;

@@ -5,8 +5,8 @@ use super::{Handles, INDEX_BITS, Object, alive, no_such};
 use crate::error::{Error, Result, invalid};
 use crate::mem::{Dm, Fault, Mr, MrAccess, MrInit, Pd};
 use crate::shm::PeerMemory;
+use crate::sync::Mutex;
 use crate::{Context, devices, engine, sys};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -144,7 +144,7 @@ impl Context {
             source: io::Error::from_raw_os_error(libc::ENODEV),
         })?;
         let of_this_process =
-            |context: &Arc<Self>| context.handles().ledger().is_some_and(|own| own.id() == ledger.id());
+            |context: &Arc<Self>| context.handles().with_ledger(|own| own.id() == ledger.id()) == Some(true);
         let origin = match engine::contexts().iter().find(|context| of_this_process(context)) {
             Some(context) => Origin::Here(Arc::downgrade(context)),
             None => Origin::Process(Arc::new(Exporter { ledger, pds: Mutex::default() })),
@@ -153,6 +153,11 @@ impl Context {
             // SAFETY: the caller gives the descriptor up.
             Handles::imported(unsafe { OwnedFd::from_raw_fd(cmd_fd) })
         })
+    }
+
+    /// Is it this very context of the process that it was imported from?
+    pub(crate) fn is_import_of(&self, context: &Self) -> bool {
+        matches!(self.origin(), Some(Origin::Here(origin)) if std::ptr::eq(origin.as_ptr(), context))
     }
 
     /// The object behind a handle of this context, or of the one of this process that it was imported from.

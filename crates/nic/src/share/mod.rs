@@ -9,9 +9,9 @@ mod ledger;
 
 use crate::error::{Error, Result};
 use crate::mem::{Dm, Mr, Pd};
+use crate::sync::{Mutex, RwLock};
 pub(crate) use import::{Foreign, Origin, to_bits as rights_bits};
 use ledger::{Kind, Ledger};
-use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
@@ -24,9 +24,9 @@ const MAX_TAG: u32 = (1 << (32 - INDEX_BITS)) - 1;
 #[derive(Debug)]
 pub(crate) struct Handles {
     /// What others see of them; not there where the system has no memfd for it, or in an imported context.
-    ledger: Option<Ledger>,
+    ledger: RwLock<Option<Ledger>>,
     /// The ledger's descriptor, as the program knows it. A fork's child keeps it: it leads to the parent's objects.
-    cmd_fd: Option<OwnedFd>,
+    cmd_fd: Mutex<Option<OwnedFd>>,
     slots: Mutex<Slots>,
 }
 
@@ -56,20 +56,26 @@ impl Handles {
             .inspect_err(|why| tracing::debug!(%why, "the context can't be imported by others"))
             .ok();
         let cmd_fd = ledger.as_ref().and_then(|ledger| crate::sys::duplicate(ledger.fd()).ok());
-        Self { ledger, cmd_fd, slots: Mutex::default() }
+        Self { ledger: RwLock::new(ledger), cmd_fd: Mutex::new(cmd_fd), slots: Mutex::default() }
     }
 
     /// Those of a context that was imported through `cmd_fd`.
     fn imported(cmd_fd: OwnedFd) -> Self {
-        Self { ledger: None, cmd_fd: Some(cmd_fd), slots: Mutex::default() }
+        Self { ledger: RwLock::default(), cmd_fd: Mutex::new(Some(cmd_fd)), slots: Mutex::default() }
     }
 
     pub(crate) fn cmd_fd(&self) -> RawFd {
-        self.cmd_fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+        self.cmd_fd.lock().as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    fn ledger(&self) -> Option<&Ledger> {
-        self.ledger.as_ref().filter(|ledger| !ledger.is_inherited())
+    /// Nobody imports anything any more.
+    pub(crate) fn close(&self) {
+        drop(self.cmd_fd.lock().take());
+        drop(self.ledger.write().take());
+    }
+
+    fn with_ledger<R>(&self, f: impl FnOnce(&Ledger) -> R) -> Option<R> {
+        self.ledger.read().as_ref().filter(|ledger| !ledger.is_inherited()).map(f)
     }
 
     fn add(&self, object: Object) -> u32 {
@@ -107,9 +113,7 @@ impl Handles {
     }
 
     fn publish(&self, handle: u32, kind: Kind, words: [u64; 4]) {
-        if let Some(ledger) = self.ledger() {
-            ledger.publish(handle & ((1 << INDEX_BITS) - 1), handle, kind, words);
-        }
+        self.with_ledger(|ledger| ledger.publish(handle & ((1 << INDEX_BITS) - 1), handle, kind, words));
     }
 
     /// Ends a handle: nobody imports the object any more.
@@ -121,9 +125,7 @@ impl Handles {
             return;
         };
         if slot.object.take().is_some() {
-            if let Some(ledger) = self.ledger() {
-                ledger.withdraw(index);
-            }
+            self.with_ledger(|ledger| ledger.withdraw(index));
             slots.free.push(index);
         }
     }

@@ -3,10 +3,10 @@
 use super::address::InetAddress;
 use super::receive::{Reader, Received};
 use super::{Datagram, GROUP, HostAddr, Stats, multicast, steering_of};
+use crate::sync::Mutex;
 use crate::sys::{self, EngineFd};
 use ferroce_wire::ROCE_V2_PORT;
 use ferroce_wire::icrc::Flow;
-use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;

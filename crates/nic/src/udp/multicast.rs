@@ -5,8 +5,8 @@
 
 use super::receive::{Reader, Received, receiving_socket};
 use super::{Datagram, HostAddr, Stats};
+use crate::sync::Mutex;
 use crate::sys::{self, EngineFd};
-use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;

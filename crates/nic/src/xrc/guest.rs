@@ -6,8 +6,8 @@ use crate::engine::{self, Engine};
 use crate::error::Error;
 use crate::qp::{Qp, QpAttr};
 use crate::rendezvous::handover;
+use crate::sync::Mutex;
 use crate::sys::EngineFd;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

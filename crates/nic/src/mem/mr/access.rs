@@ -4,12 +4,18 @@ use super::{Backing, Mr, MrInit, Registered};
 use crate::error::{Error, Result};
 use crate::mem::{Pd, copy};
 use ferroce_proto::{BindMw, RemoteAccess, RemoteError, Sge};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Mr {
     /// Does it belong to this domain?
     pub(in crate::mem) fn is_of(&self, pd: &Pd) -> bool {
         self.gate.read_recursive().as_ref().is_some_and(|registered| registered.pd.id() == pd.id())
+    }
+
+    /// Its domain, while it is registered.
+    pub(in crate::mem) fn pd(&self) -> Option<Arc<Pd>> {
+        self.gate.read_recursive().as_ref().map(|registered| registered.pd.clone())
     }
 
     /// Counts a window of `pd` that is bound to it.

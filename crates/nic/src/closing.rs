@@ -1,0 +1,53 @@
+//! ibv_close_device(3) while objects of the context still exist.
+
+use crate::Context;
+use crate::engine;
+use crate::mem::MrTable;
+use std::fmt;
+
+/// What a program has left in a context that it closes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[allow(missing_docs)] // the names say it
+pub struct Leftovers {
+    pub qps: usize,
+    pub srqs: usize,
+    pub cqs: usize,
+    pub regions: usize,
+    pub windows: usize,
+}
+
+impl fmt::Display for Leftovers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { qps, srqs, cqs, regions, windows } = self;
+        write!(
+            f,
+            "{qps} queue pairs, {srqs} shared receive queues, {cqs} completion queues, {regions} memory regions and \
+             {windows} memory windows"
+        )
+    }
+}
+
+impl Context {
+    /// Ends the context as the kernel ends one whose descriptor is closed: its queue pairs send and receive nothing any
+    /// more, nobody reaches memory by its regions and windows, and its descriptors are closed. What else of the objects
+    /// is left is memory, which the program gives back by destroying them, or never. While an
+    /// import of it is open nothing ends. Returns what there was to end.
+    pub fn close(&self) -> Leftovers {
+        if engine::contexts().iter().any(|other| other.is_import_of(self)) {
+            return Leftovers::default();
+        }
+        let existing = engine::existing(self);
+        existing.qps.iter().for_each(|qp| qp.end_with_context());
+        existing.raw_qps.iter().for_each(|qp| qp.end_with_context());
+        let (windows, regions) = MrTable::global().end_with_context(self);
+        self.async_events().close();
+        self.handles().close();
+        Leftovers {
+            qps: existing.qps.len() + existing.raw_qps.len(),
+            srqs: existing.srqs,
+            cqs: existing.cqs,
+            regions,
+            windows,
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Locks whose whole state is their own word: who waits, waits in the kernel (futex(2)).
+//!
+//! A library that keeps a list of waiting threads leaves a child of fork(2) with entries of threads that it doesn't have:
+//! a lock is handed to one of them, or the list itself is found locked, and the child waits for ever. Here a child finds
+//! nothing but words; it unlocks what its original has locked, and nobody waits.
+
+use parking_lot::lock_api;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// What one lock protects.
+pub(crate) type Mutex<T> = lock_api::Mutex<RawLock, T>;
+pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
+/// What many may read at once.
+pub(crate) type RwLock<T> = lock_api::RwLock<RawGate, T>;
+
+/// Sleeps while `word` is `value`, until somebody wakes it, `limit` is over, or for no reason.
+pub(crate) fn sleep(word: &AtomicU32, value: u32, limit: Option<Duration>) {
+    let limit = limit.map(|limit| libc::timespec {
+        tv_sec: limit.as_secs() as libc::time_t,
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: a word and a timeout, or none, that outlive the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, limit) };
+}
+
+/// Wakes as many as sleep on `word`, at most `count`. Nothing is read there: the word may be gone already.
+pub(crate) fn wake(word: *const AtomicU32, count: i32) {
+    // SAFETY: the kernel takes the address as the name of a queue of sleepers.
+    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, count) };
+}
+
+/// Most locks are held for less than a sleep takes.
+struct Patience(u32);
+
+impl Patience {
+    const SPINS: u32 = 3;
+    const YIELDS: u32 = 7;
+
+    fn new() -> Self {
+        Self(0)
+    }
+
+    /// Passes some time; false when it is time to sleep.
+    fn goes_on(&mut self) -> bool {
+        self.0 += 1;
+        if self.0 <= Self::SPINS {
+            (0..1 << self.0).for_each(|_| std::hint::spin_loop());
+        } else if self.0 <= Self::SPINS + Self::YIELDS {
+            std::thread::yield_now();
+        } else {
+            return false;
+        }
+        true
+    }
+}
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody sleeps on it.
+const WANTED: u32 = 2;
+
+/// A lock that one thread holds.
+#[derive(Debug)]
+pub(crate) struct RawLock(AtomicU32);
+
+impl RawLock {
+    #[cold]
+    fn lock_slowly(&self) {
+        let mut taken_as = HELD;
+        loop {
+            let mut patience = Patience::new();
+            loop {
+                let word = self.0.load(Ordering::Relaxed);
+                if word == FREE
+                    && self.0.compare_exchange(FREE, taken_as, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                {
+                    return;
+                }
+                if word == WANTED && taken_as == HELD || !patience.goes_on() {
+                    break;
+                }
+            }
+            // Whoever has slept doesn't know whether others still do.
+            taken_as = WANTED;
+            if self.0.swap(WANTED, Ordering::Acquire) == FREE {
+                return;
+            }
+            sleep(&self.0, WANTED, None);
+        }
+    }
+}
+
+// SAFETY: one thread at a time has changed the word from FREE.
+unsafe impl lock_api::RawMutex for RawLock {
+    #[allow(clippy::declare_interior_mutable_const)] // the trait's way to make one
+    const INIT: Self = Self(AtomicU32::new(FREE));
+    type GuardMarker = lock_api::GuardNoSend;
+
+    fn lock(&self) {
+        if !self.try_lock() {
+            self.lock_slowly();
+        }
+    }
+
+    fn try_lock(&self) -> bool {
+        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    unsafe fn unlock(&self) {
+        let word = &raw const self.0;
+        if self.0.swap(FREE, Ordering::Release) == WANTED {
+            wake(word, 1);
+        }
+    }
+}
+
+/// Somebody writes.
+const WRITER: u32 = 1 << 31;
+/// Somebody sleeps: a writer because of readers, or anybody because of a writer.
+const SLEEPER: u32 = 1 << 30;
+/// The readers.
+const READERS: u32 = SLEEPER - 1;
+
+/// A lock that one thread holds to write, or many hold to read. A lock that nobody holds is the word 0. Readers wait for a
+/// writer that sleeps, unless they say that they may be readers already.
+#[derive(Debug)]
+pub(crate) struct RawGate(AtomicU32);
+
+impl RawGate {
+    /// Adds a reader unless one of the bits of `unless` is set.
+    fn try_read(&self, unless: u32) -> bool {
+        let more = |word: u32| (word & unless == 0).then_some(word + 1);
+        self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
+    }
+
+    #[cold]
+    fn acquire(&self, try_it: impl Fn() -> bool) {
+        let mut patience = Patience::new();
+        loop {
+            if try_it() {
+                return;
+            }
+            if patience.goes_on() {
+                continue;
+            }
+            let word = self.0.load(Ordering::Relaxed);
+            // Who frees it in between leaves another word, and there is nothing to sleep on.
+            if word != FREE
+                && (word & SLEEPER != 0
+                    || self
+                        .0
+                        .compare_exchange(word, word | SLEEPER, Ordering::Relaxed, Ordering::Relaxed)
+                        .is_ok())
+            {
+                sleep(&self.0, word | SLEEPER, None);
+            }
+        }
+    }
+
+    /// It is free: whoever sleeps tries again.
+    fn wake_all(word: *const AtomicU32) {
+        wake(word, i32::MAX);
+    }
+}
+
+// SAFETY: WRITER is set by one thread only and while there are no readers, and no reader comes while it is set.
+unsafe impl lock_api::RawRwLock for RawGate {
+    #[allow(clippy::declare_interior_mutable_const)] // the trait's way to make one
+    const INIT: Self = Self(AtomicU32::new(FREE));
+    type GuardMarker = lock_api::GuardNoSend;
+
+    fn lock_shared(&self) {
+        if !self.try_lock_shared() {
+            self.acquire(|| self.try_lock_shared());
+        }
+    }
+
+    fn try_lock_shared(&self) -> bool {
+        self.try_read(WRITER | SLEEPER)
+    }
+
+    unsafe fn unlock_shared(&self) {
+        let word = &raw const self.0;
+        let fewer = |word: u32| {
+            let left = word - 1;
+            Some(if left & READERS == 0 { FREE } else { left })
+        };
+        let before = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, fewer);
+        if before.is_ok_and(|before| before & READERS == 1 && before & SLEEPER != 0) {
+            Self::wake_all(word);
+        }
+    }
+
+    fn lock_exclusive(&self) {
+        if !self.try_lock_exclusive() {
+            self.acquire(|| self.try_lock_exclusive());
+        }
+    }
+
+    fn try_lock_exclusive(&self) -> bool {
+        self.0.compare_exchange(FREE, WRITER, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    unsafe fn unlock_exclusive(&self) {
+        let word = &raw const self.0;
+        if self.0.swap(FREE, Ordering::Release) & SLEEPER != 0 {
+            Self::wake_all(word);
+        }
+    }
+}
+
+// SAFETY: as above; such readers don't wait for a writer that waits for them.
+unsafe impl lock_api::RawRwLockRecursive for RawGate {
+    fn lock_shared_recursive(&self) {
+        if !self.try_lock_shared_recursive() {
+            self.acquire(|| lock_api::RawRwLockRecursive::try_lock_shared_recursive(self));
+        }
+    }
+
+    fn try_lock_shared_recursive(&self) -> bool {
+        self.try_read(WRITER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    const THREADS: usize = 4;
+    const ROUNDS: usize = 20_000;
+
+    fn in_threads(f: impl Fn(usize) + Send + Sync + 'static) {
+        let f = Arc::new(f);
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let f = f.clone();
+                std::thread::spawn(move || (0..ROUNDS).for_each(|round| f(number + round)))
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    #[test]
+    fn one_thread_at_a_time_holds_a_mutex() {
+        let (sum, seen) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+        let own = sum.clone();
+        in_threads(move |_| {
+            let mut sum = own.lock();
+            let before = *sum;
+            // Others come meanwhile, and sleep.
+            if before % 512 == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            *sum = before + 1;
+            *seen.lock() += 1;
+        });
+        assert_eq!(*sum.lock(), THREADS * ROUNDS);
+    }
+
+    #[test]
+    fn readers_of_a_gate_see_all_or_nothing_of_a_write() {
+        let pair = Arc::new(RwLock::new((0, 0)));
+        let own = pair.clone();
+        in_threads(move |turn| {
+            if turn % 8 == 0 {
+                let mut pair = own.write();
+                pair.0 += 1;
+                if pair.0 % 128 == 0 {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                pair.1 += 1;
+            } else {
+                let outer = if turn % 2 == 0 { own.read() } else { own.read_recursive() };
+                let inner = own.read_recursive();
+                assert_eq!((outer.0, inner.1), (outer.1, inner.0));
+            }
+        });
+        assert_eq!(*pair.read(), (THREADS * ROUNDS / 8, THREADS * ROUNDS / 8));
+    }
+
+    #[test]
+    fn sleepers_wake_when_a_gate_is_free_again() {
+        let gate = Arc::new(RwLock::new(0));
+        let reader = gate.read();
+        let writers: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let gate = gate.clone();
+                std::thread::spawn(move || *gate.write() += 1)
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(20));
+        // A writer waits, and a reader that is one already doesn't.
+        assert_eq!(*gate.read_recursive(), 0);
+        drop(reader);
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        assert_eq!(*gate.read(), THREADS);
+    }
+}
