@@ -219,3 +219,51 @@ macro_rules! entry {
     };
 }
 pub(crate) use entry;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const NAME: &str = "call::tests::a_panic_behind_an_export_is_eio_and_fatal_for_the_device";
+    const INSIDE: &str = "FERROCE_TEST_INSIDE";
+
+    /// Runs this test again in a network namespace of its own, where it is allowed.
+    fn in_own_namespace() -> bool {
+        const WORDS: [&str; 6] =
+            ["--user", "--map-root-user", "--net", "sh", "-c", "ip link set lo up && exec \"$@\""];
+        let mut allowed = Command::new("unshare");
+        if !allowed.args(WORDS).args(["sh", "true"]).output().is_ok_and(|output| output.status.success()) {
+            return false;
+        }
+        let this = std::env::current_exe().expect("a program");
+        let output = Command::new("unshare")
+            .args(WORDS)
+            .arg("sh")
+            .arg(this)
+            .args(["--exact", NAME])
+            .env(INSIDE, "1")
+            .env_remove("FERROCE_DEVICES")
+            .output()
+            .expect("unshare ran before");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        true
+    }
+
+    #[test]
+    fn a_panic_behind_an_export_is_eio_and_fatal_for_the_device() {
+        if std::env::var_os(INSIDE).is_none() && in_own_namespace() {
+            return;
+        }
+        let context = ferroce_nic::devices().expect("the network")[0].open().expect("a device");
+        for events in [1, 0] {
+            let result = errno_value("a_call_of_this_test", || panic!("injected"));
+            assert_eq!((result, last_errno()), (libc::EIO, libc::EIO));
+            let raised = std::iter::from_fn(|| context.async_events().take());
+            assert_eq!(raised.filter(|e| matches!(e, ferroce_nic::AsyncEvent::DeviceFatal)).count(), events);
+        }
+        // Nothing is locked.
+        drop(context);
+        ferroce_nic::devices().expect("the network")[0].open().expect("a device");
+    }
+}
