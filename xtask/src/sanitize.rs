@@ -1,5 +1,7 @@
 //! `cargo xtask sanitize`: loom, Miri, ThreadSanitizer and AddressSanitizer over what each of them can see.
 
+mod through_c;
+
 use crate::dist;
 use std::env;
 use std::ffi::OsString;
@@ -49,6 +51,13 @@ pub fn sanitize() -> io::Result<()> {
     if cfg!(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")) && has_sources() {
         check("ThreadSanitizer", vec![sanitizer("thread")])?;
         check("AddressSanitizer", vec![sanitizer("address")])?;
+        for kind in ["thread", "address"] {
+            println!("== {kind} sanitizer through the C interface");
+            if let Err(why) = through_c::run(kind) {
+                println!("{why}");
+                failed.push("the C interface");
+            }
+        }
     } else {
         println!(
             "skipped: sanitizers (on x86-64 glibc, rustup toolchain install nightly --component rust-src)"

@@ -20,7 +20,7 @@ pub const TABLE: &str = include_str!("../symbols.tsv");
 pub const INLINE: &str = include_str!("../inline.tsv");
 
 /// Prefix of the Rust functions behind the exports.
-const IMPLEMENTATION_PREFIX: &str = "ferroce_c_";
+pub const IMPLEMENTATION_PREFIX: &str = "ferroce_c_";
 
 /// One exported name.
 #[derive(Clone, Debug)]

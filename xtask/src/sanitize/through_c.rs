@@ -1,0 +1,112 @@
+//! Sanitizers over the whole library, as C programs call it: programs of `tests/c`, compiled by the system's compiler with
+//! its instrumentation, linked with the library's code and the sanitizer's runtime of the nightly toolchain.
+//!
+//! The names that programs call are given to the functions behind them by the linker, since in an executable nobody asks
+//! for versions. There are no suppressions. ThreadSanitizer doesn't follow a fork of several threads into the child, so
+//! under it nobody forks.
+
+use super::{TARGET, nightly};
+use crate::dist;
+use ferroce_tests::{Artifacts, Skip, World};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{fs, io};
+
+/// What is run under both, with arguments.
+const PROGRAMS: [(&str, &[&str]); 3] = [
+    ("anything", &["-S", "1", "-t", "20", "-T", "8", "-f"]),
+    ("anything", &["-S", "2", "-t", "10", "-T", "2", "-f"]),
+    ("events", &[]),
+];
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// Runs the programs under the sanitizer of a kind (`thread`, `address`).
+///
+/// # Errors
+/// Nothing can be built or run, or the sanitizer found something.
+pub(super) fn run(kind: &str) -> io::Result<()> {
+    dist::dist("dev")?;
+    let refused = |skip: Skip| io::Error::other(skip.0);
+    let archive = archive(kind)?;
+    for fabric in ["", "udp"] {
+        let world = World::one_host(1500).map_err(refused)?;
+        for (name, arguments) in PROGRAMS {
+            let program = Artifacts::get().stage_program(&link(kind, name, &archive)?)?;
+            let program = program.to_string_lossy();
+            let words = [&[&*program], arguments].concat();
+            // Memory that waits to be used again isn't a leak.
+            let settings = [
+                ("FERROCE_FABRIC", fabric),
+                ("TSAN_OPTIONS", "die_after_fork=0"),
+                ("ASAN_OPTIONS", "quarantine_size_mb=4"),
+            ];
+            let settings = if fabric.is_empty() { &settings[1..] } else { &settings[..] };
+            let outcome = world.first().start(&words, settings).wait(LIMIT);
+            if !outcome.success() {
+                return Err(io::Error::other(format!("{name} {arguments:?} {fabric}:\n{outcome}")));
+            }
+            println!("{name} {}: {}", arguments.join(" "), outcome.stdout.trim().replace('\n', "; "));
+        }
+    }
+    Ok(())
+}
+
+/// The library's code, instrumented.
+fn archive(kind: &str) -> io::Result<PathBuf> {
+    let mut command = nightly();
+    command
+        .current_dir(dist::workspace())
+        .env("RUSTFLAGS", format!("-Zsanitizer={kind}"))
+        .args(["build", "--quiet", "--target", TARGET, "--package", "ferroce-capi-ibverbs"])
+        .stdin(Stdio::null());
+    if kind == "thread" {
+        command.arg("-Zbuild-std");
+    }
+    expect(&mut command, "the instrumented library")?;
+    Ok(dist::target().join(TARGET).join("debug/libferroce_ibverbs.a"))
+}
+
+/// The runtime that the nightly compiler would link to a program of its own.
+fn runtime(kind: &str) -> io::Result<PathBuf> {
+    let mut command = Command::new("rustc");
+    command.args(["+nightly", "--print", "target-libdir"]).env_remove("RUSTUP_TOOLCHAIN");
+    let directory = String::from_utf8_lossy(&command.output()?.stdout).trim().to_owned();
+    Ok(Path::new(&directory).join(format!("librustc-nightly_rt.{}san.a", &kind[..1])))
+}
+
+fn link(kind: &str, name: &str, archive: &Path) -> io::Result<PathBuf> {
+    let directory = dist::target().join(format!("{kind}-sanitizer"));
+    fs::create_dir_all(&directory)?;
+    let (object, program) = (directory.join(format!("{name}.o")), directory.join(name));
+    let mut compile = Command::new("cc");
+    compile
+        .args(["-std=gnu11", "-O1", "-g", "-pthread", "-c"])
+        .arg(format!("-fsanitize={kind}"))
+        .arg(dist::workspace().join("tests/c").join(name).with_extension("c"))
+        .arg("-o")
+        .arg(&object);
+    expect(&mut compile, name)?;
+    let mut link = Command::new("cc");
+    link.args(["-no-pie", "-rdynamic", "-o"]).arg(&program).arg(&object);
+    for symbol in dist::ibverbs::parse(dist::ibverbs::TABLE) {
+        if symbol.state != "data" {
+            link.arg(format!(
+                "-Wl,--defsym={}={}{}",
+                symbol.name,
+                dist::ibverbs::IMPLEMENTATION_PREFIX,
+                symbol.code
+            ));
+        }
+    }
+    link.arg(archive).arg("-Wl,--whole-archive").arg(runtime(kind)?).arg("-Wl,--no-whole-archive");
+    // The unwinder must be the one that the C library cancels threads with.
+    link.args(["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lrt"]);
+    expect(&mut link, name)?;
+    Ok(program)
+}
+
+fn expect(command: &mut Command, what: &str) -> io::Result<()> {
+    let status = command.status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{what}: {status}"))) }
+}
