@@ -9,6 +9,17 @@ use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
 /// Sequence NAKs within this time count as one retry, where there is no local ACK timer that counts.
 const NAKS_COUNTED: Duration = Duration::from_millis(10);
 
+/// How a request ends that is refused for good.
+const fn refusal(code: NakCode) -> Option<WcStatus> {
+    match code {
+        NakCode::InvalidRequest => Some(WcStatus::RemInvReqErr),
+        NakCode::RemoteAccessError => Some(WcStatus::RemAccessErr),
+        NakCode::RemoteOperationalError => Some(WcStatus::RemOpErr),
+        // Sent again, and of reliable datagrams only.
+        NakCode::PsnSequenceError | NakCode::InvalidRdRequest => None,
+    }
+}
+
 impl<A: Clone> Qp<A> {
     /// Takes an ACK, a NAK, a READ response or the result of an atomic.
     pub(crate) fn handle_response<E: Env<Address = A>>(
@@ -19,11 +30,22 @@ impl<A: Clone> Qp<A> {
         env: &mut E,
     ) {
         let number = psn::extend(self.req.una, headers.bth.psn);
+        let syndrome = headers.aeth.map(|aeth| Syndrome::from_u8(aeth.syndrome));
+        if number < self.req.una
+            && headers.bth.opcode.operation == Operation::Acknowledge
+            && let Some(Syndrome::Nak(code)) = syndrome
+            && let Some(status) = refusal(code)
+            && self.sq.front().is_some_and(|wqe| wqe.wants_data() && wqe.first <= number)
+        {
+            // A READ that was refused where its answer had been begun again, before what has come of it already.
+            self.fail_front(status, env);
+            self.settle(env);
+            return;
+        }
         if number < self.req.una || number >= self.req.max {
             self.counters.stale_responses += 1;
             return;
         }
-        let syndrome = headers.aeth.map(|aeth| Syndrome::from_u8(aeth.syndrome));
         match (headers.bth.opcode.operation, syndrome) {
             (Operation::Acknowledge, Some(Syndrome::Ack { .. })) => {
                 self.acknowledge(now, number + 1, env);
@@ -124,21 +146,15 @@ impl<A: Clone> Qp<A> {
     }
 
     fn handle_nak<E: Env<Address = A>>(&mut self, now: Instant, number: u64, code: NakCode, env: &mut E) {
-        let status = match code {
-            NakCode::PsnSequenceError => {
-                if self.acknowledge_before(now, number, env) {
-                    self.sequence_error(now, env);
-                }
-                return;
+        if code == NakCode::PsnSequenceError {
+            if self.acknowledge_before(now, number, env) {
+                self.sequence_error(now, env);
             }
-            NakCode::InvalidRequest => WcStatus::RemInvReqErr,
-            NakCode::RemoteAccessError => WcStatus::RemAccessErr,
-            NakCode::RemoteOperationalError => WcStatus::RemOpErr,
-            // Reliable datagrams only.
-            NakCode::InvalidRdRequest => {
-                self.counters.malformed += 1;
-                return;
-            }
+            return;
+        }
+        let Some(status) = refusal(code) else {
+            self.counters.malformed += 1;
+            return;
         };
         self.acknowledge(now, number, env);
         // A READ may be refused in the middle of its answer, of which a part may have been lost.

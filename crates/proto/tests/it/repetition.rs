@@ -213,3 +213,20 @@ fn request_whose_memory_is_gone_when_it_must_be_sent_again_fails() {
     p.run();
     assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::LocProtErr)], "it can't be sent again");
 }
+
+/// The memory goes while the answer, begun again for a requester that was slow to look, hasn't come to where it was before.
+#[test]
+fn read_refused_before_what_has_come_of_it_ends_with_the_refusal() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    p.a.post(wr(1, READ, BASE, 5000));
+    p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
+    assert!(p.b.qp.transmit(p.now, &mut p.b.host, 3 * 1024));
+    let sent = core::mem::take(&mut p.b.host.out);
+    assert!(sent.len() > 2);
+    p.inject(true, &read_request(100, THERE, 5000));
+    p.b.host.regions.remove(&ALL);
+    sent.iter().for_each(|f| p.inject(false, f));
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemAccessErr)]);
+    assert_eq!(p.b.qp.state(), QpState::Err);
+}
