@@ -7,7 +7,7 @@ fn limits_hold(settings: &[(&str, &str)]) {
     let program = require!(Artifacts::get().c_program("limits"));
     let world = require!(World::one_host(9000));
     // What is refused on purpose is said on standard error.
-    world.first().start_ferroce(&[], &[program], settings).wait(Duration::from_secs(90)).expect_success();
+    world.first().start_ferroce(&[], &[program], settings).wait(Duration::from_secs(190)).expect_success();
     world.first().expect_no_traces();
 }
 
