@@ -1,12 +1,12 @@
 //! A wire that loses, and a wire that is recorded.
 
-use ferroce_tests::{Artifacts, Fabric, Outcome, Pair, PairOutcome, World, require, tool, tshark};
+use ferroce_tests::{Artifacts, Fabric, Outcome, Pair, PairOutcome, Skip, World, require, tool, tshark};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(100);
 const ONE_PERCENT: [&str; 2] = ["--fault", "drop=1%,seed=7"];
 
-fn stream() -> Result<String, ferroce_tests::Skip> {
+fn stream() -> Result<String, Skip> {
     Ok(Artifacts::get().c_program("stream")?.to_str().expect("a UTF-8 path").to_owned())
 }
 
@@ -70,20 +70,40 @@ fn expect_right_up_to_the_last_acknowledgement(outcome: &PairOutcome) {
     }
 }
 
+fn with_one_percent_loss(words: &[&str]) -> Result<PairOutcome, Skip> {
+    tool(words[0], "ibverbs-utils perftest")?;
+    let world = World::two_hosts(1500)?;
+    Ok(Pair::new(&world, Fabric::Any).options(&ONE_PERCENT).limit(LIMIT).run(words))
+}
+
 #[test]
-fn one_percent_loss_leaves_unmodified_rc_programs_right() {
-    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
-    let world = require!(World::two_hosts(1500));
-    let pair = || Pair::new(&world, Fabric::Any).options(&ONE_PERCENT).limit(LIMIT);
-    let ping_pong = pair().run(&["ibv_rc_pingpong", "-c", "-g", "1", "-n", "2000"]);
-    expect_right_up_to_the_last_acknowledgement(&ping_pong);
-    let ping_pong = pair().run(&["ibv_srq_pingpong", "-c", "-g", "1", "-n", "200"]);
-    expect_right_up_to_the_last_acknowledgement(&ping_pong);
-    require!(tool("ib_send_bw", "perftest"));
-    for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw"] {
-        pair().run(&[program, "-F", "-a", "-n", "10"]).expect_success();
+fn one_percent_loss_leaves_ping_pongs_right() {
+    for words in [
+        ["ibv_rc_pingpong", "-c", "-g", "1", "-n", "2000"],
+        ["ibv_srq_pingpong", "-c", "-g", "1", "-n", "200"],
+    ] {
+        expect_right_up_to_the_last_acknowledgement(&require!(with_one_percent_loss(&words)));
     }
-    pair().run(&["ib_atomic_bw", "-F", "-n", "500"]).expect_success();
+}
+
+#[test]
+fn one_percent_loss_leaves_sends_of_every_size_right() {
+    require!(with_one_percent_loss(&["ib_send_bw", "-F", "-a", "-n", "5"])).expect_success();
+}
+
+#[test]
+fn one_percent_loss_leaves_writes_of_every_size_right() {
+    require!(with_one_percent_loss(&["ib_write_bw", "-F", "-a", "-n", "5"])).expect_success();
+}
+
+#[test]
+fn one_percent_loss_leaves_reads_of_every_size_right() {
+    require!(with_one_percent_loss(&["ib_read_bw", "-F", "-a", "-n", "5"])).expect_success();
+}
+
+#[test]
+fn one_percent_loss_leaves_atomics_right() {
+    require!(with_one_percent_loss(&["ib_atomic_bw", "-F", "-n", "500"])).expect_success();
 }
 
 /// Both files of a run decode, hold InfiniBand packets, and hold nothing that tshark calls malformed.
