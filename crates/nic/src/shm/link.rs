@@ -94,6 +94,9 @@ pub(crate) struct Link {
     rx: Mutex<Consumer>,
     pub(super) remote: OnceLock<Remote>,
     settled: AtomicBool,
+    /// The maker has been answered, or is this process. What it has sent isn't taken before: the program may exit at its
+    /// first completion, and a maker without an answer gives the ring up with all that is in it.
+    answered: AtomicBool,
     dead: AtomicBool,
     /// QPs that wait for room.
     blocked: Mutex<Vec<Arc<Qp>>>,
@@ -126,6 +129,7 @@ impl Link {
             rx: Mutex::new(Consumer::new(RING)),
             remote: OnceLock::new(),
             settled: AtomicBool::new(false),
+            answered: AtomicBool::new(side == 0),
             dead: AtomicBool::new(false),
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
@@ -167,6 +171,11 @@ impl Link {
     /// It will be used: it isn't given up for another any more.
     pub(super) fn settle(&self) {
         self.settled.store(true, Ordering::Release);
+    }
+
+    /// The peer's introduction has been answered.
+    pub(super) fn answered(&self) {
+        self.answered.store(true, Ordering::Release);
     }
 
     /// Whether the peer says so.

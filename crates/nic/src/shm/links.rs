@@ -400,6 +400,7 @@ impl Greeter for Links {
         link.settle();
         // A peer that has gone meanwhile has left what is in its ring, which is seen to when its end is.
         let _ = hello::send(link.connection.raw(), &hello::answer(own), &[own.fd()]);
+        link.answered();
     }
 
     fn gids(&self, interface: u32) -> Option<Vec<u8>> {

@@ -5,12 +5,14 @@ use crate::shm::payload::Received;
 use crate::shm::protocol::{Broken, Consumer, Lines};
 use crate::shm::record;
 use smallvec::SmallVec;
+use std::sync::atomic::Ordering;
 
 impl Link {
     /// Takes packets, `limit` at most, and hands them to `f`, those in a row for one QP together. The peer gets the room
     /// back when `f` has dealt with them. Returns whether there was any.
     pub(crate) fn receive<'a>(&'a self, limit: usize, f: &mut dyn FnMut(&[Received<'a>])) -> bool {
-        self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, f))
+        self.answered.load(Ordering::Acquire)
+            && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, f))
     }
 
     /// As [`Link::receive`], for what a peer has left that is gone: all of it.
@@ -71,6 +73,6 @@ impl Link {
 
     /// Whether the peer has published something that hasn't been dealt with.
     pub(in crate::shm) fn has_records(&self) -> bool {
-        !self.is_dead() && self.rx_lines().has_records()
+        !self.is_dead() && self.answered.load(Ordering::Acquire) && self.rx_lines().has_records()
     }
 }
