@@ -274,7 +274,8 @@ impl Links {
     }
 
     /// Looks after connections: bells, answers, and peers that are gone. `last` is called with a link before it ends, so that
-    /// what the peer has left is dealt with. Returns the QPs that waited for room.
+    /// what the peer has left is dealt with, and with the other links to that peer: QPs give it up with the first that
+    /// ends. Returns the QPs that waited for room.
     pub(crate) fn attend(&self, last: &mut dyn FnMut(&Link)) -> Vec<Arc<Qp>> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
         let ready = sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
@@ -291,6 +292,12 @@ impl Links {
                 continue;
             }
             last(&link);
+            let peer = link.peer();
+            let others = self.snapshot();
+            others
+                .iter()
+                .filter(|other| other.id != link.id && other.peer().is(&peer))
+                .for_each(|other| last(other));
             tracing::info!(pid = link.pid, "a process that shared memory with this one has ended");
             waiting.extend(self.drop_link(&link));
         }
