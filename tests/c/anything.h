@@ -268,9 +268,10 @@ static void account(const struct ibv_wc *wc)
 	} else {
 		half->failed++;
 		if (half->gentle)
-			fail("seed %lu: a %s of QP %06x, whose peer is QP %06x, failed: %s (opcode %d, opened as %d)",
+			fail("seed %lu: a %s of QP %06x, whose peer is QP %06x, failed: %s (opcode %d, opened as %d%s%s)",
 			     the_seed, receive ? "receive" : "request", wc->qp_num, half->remote.address.qpn,
-			     ibv_wc_status_str(wc->status), posted.opcode, half->opened.kind);
+			     ibv_wc_status_str(wc->status), posted.opcode, half->opened.kind, posted.in_dm ? ", device memory" : "",
+			     half->srq ? ", SRQ" : "");
 	}
 out:
 	pthread_mutex_unlock(&half->lock);

@@ -175,14 +175,18 @@ static void use_spare(struct worker *worker, struct half *half, struct ibv_send_
 	half->spare_bound = !half->spare_bound;
 }
 
-/* Spoils a request: keys, lengths, counts and addresses that are wrong. It may be refused or fail. Keys are wrong in their
- * low 8 bits: the others could make another's of them. */
+/* Makes another key that nothing has: one that differs little could be that of what another thread makes next. */
+#define NO_KEY 0x80000000u
+
+/* Spoils a request: keys, lengths, counts and addresses that are wrong. It may be refused or fail. Nothing of another thread
+ * may be right by chance, so addresses below a peer's memory, where its messages lie, stay out.
+ */
 static void spoil(struct worker *worker, struct half *half, struct ibv_send_wr *wr)
 {
 	bool remote = wr->opcode == IBV_WR_RDMA_READ || wr->opcode == IBV_WR_RDMA_WRITE;
 
 	if (wr->opcode == IBV_WR_LOCAL_INV) {
-		wr->invalidate_rkey ^= 1u << draw(&worker->own, 8);
+		wr->invalidate_rkey ^= NO_KEY;
 		return;
 	}
 	if (wr->opcode == IBV_WR_BIND_MW) {
@@ -195,7 +199,7 @@ static void spoil(struct worker *worker, struct half *half, struct ibv_send_wr *
 	wr->send_flags &= ~(unsigned int)IBV_SEND_INLINE;
 	switch (draw(&worker->own, 7)) {
 	case 0:
-		wr->sg_list[0].lkey ^= 1u << draw(&worker->own, 8);
+		wr->sg_list[0].lkey ^= NO_KEY;
 		break;
 	case 1:
 		wr->sg_list[0].addr += half->memory_size;
@@ -208,16 +212,16 @@ static void spoil(struct worker *worker, struct half *half, struct ibv_send_wr *
 		break;
 	case 4:
 		if (remote)
-			wr->wr.rdma.rkey ^= 1u << draw(&worker->own, 8);
+			wr->wr.rdma.rkey ^= NO_KEY;
 		break;
 	case 5:
 		if (remote)
-			wr->wr.rdma.remote_addr += draw(&worker->own, 2) ? SHARED_SIZE : (uint64_t)-SHARED_SIZE * 2;
+			wr->wr.rdma.remote_addr = draw(&worker->own, 2) ? wr->wr.rdma.remote_addr + SHARED_SIZE : UINT64_MAX - 4;
 		break;
 	default:
 		if (wr->opcode == IBV_WR_SEND && worker->type == IBV_QPT_RC) {
 			wr->opcode = IBV_WR_SEND_WITH_INV;
-			wr->invalidate_rkey = half->remote.address.rkey ^ (uint32_t)draw(&worker->own, 2);
+			wr->invalidate_rkey = half->remote.address.rkey ^ (draw(&worker->own, 2) ? NO_KEY : 0);
 		}
 	}
 }

@@ -201,11 +201,12 @@ fn progress() -> Step {
 
 entry! {
     fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) -> value () = (), {
-        // SAFETY: by the man page a completion queue.
+        // SAFETY: by the man page a completion queue, whose destruction waits for this call.
         if let Ok(block) = unsafe { CqBlock::of(cq) } {
-            block.nic().unacked().ack(nevents);
             // SAFETY: a counter of this structure, which C code may read.
             unsafe { crate::object::count(&raw mut (*cq).comp_events_completed, nevents) };
+            // The queue may be gone as soon as that is done.
+            block.nic().unacked().ack(nevents);
         }
     }
 }
