@@ -89,7 +89,10 @@ impl Engine {
         };
         let mut members = group.members.write();
         members.retain(|member| !Arc::ptr_eq(member, qp));
-        if members.is_empty() {
+        let last = members.is_empty();
+        // Others lock the groups first. Nobody attaches meanwhile.
+        drop(members);
+        if last {
             let mut groups = self.multicast.groups.write();
             groups.retain(|g| !Arc::ptr_eq(g, &group));
             self.multicast.count.store(groups.len(), Ordering::Release);

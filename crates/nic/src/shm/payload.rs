@@ -144,13 +144,13 @@ impl Link {
         if copied.is_some() {
             return Ok(());
         }
-        // Whose memory is it that isn't there?
+        // Whose memory is it that isn't there? Or was it listed only a moment later?
         let mut scratch = vec![0u8; len as usize];
         let to = scratch.as_mut_ptr() as u64;
         let readable = self
             .access(ends, part, Purpose::Fetch, |peer, from| peer.read(from, to, len as usize).then_some(()));
         if readable.is_some() {
-            return Err(PlaceError::Memory);
+            return copy::write(addr, &scratch).map_err(|Fault| PlaceError::Memory);
         }
         // The sender finds out by copying itself what is wrong, and what comes next comes through the ring.
         tracing::debug!(pid = self.pid, "a payload can't be fetched");
