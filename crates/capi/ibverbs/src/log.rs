@@ -51,20 +51,10 @@ pub(crate) fn refused(call: &'static str, refusal: &Refusal) {
         return;
     }
     tracing::warn!(call, errno = refusal.errno, "{}", refusal.why);
-    show(call, &refusal.why);
-}
-
-/// Reports what a call that succeeds nevertheless should not have met.
-pub(crate) fn warned(call: &'static str, why: &str) {
-    tracing::warn!(call, "{why}");
-    show(call, why);
-}
-
-fn show(call: &'static str, why: &str) {
     static SHOWN: OnceLock<bool> = OnceLock::new();
     if *SHOWN.get_or_init(|| std::env::var_os("FERROCE_RUN").is_some_and(|v| v == "1")) && may_print(call) {
         // Standard error may be closed; there is nobody left to tell.
-        let _ = StandardError.write_all(format!("ferroce: {call}: {why}\n").as_bytes());
+        let _ = StandardError.write_all(format!("ferroce: {call}: {}\n", refusal.why).as_bytes());
     }
 }
 
