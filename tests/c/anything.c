@@ -12,7 +12,8 @@
 #include "anything_watch.h"
 #include <signal.h>
 
-#define WAIT_MS 20000
+/* Longer than a child of a fork has (`fork_in_the_middle`): it is the child's story that is told then. */
+#define WAIT_MS 40000
 #define PARTS 3
 
 /* Where threads of the two processes with the same number meet. */
@@ -254,6 +255,7 @@ static void run_process(uint64_t milliseconds)
 	struct quiet quiet[PARTS];
 	pthread_t watcher;
 
+	prepare_to_tell_where();
 	device = open_device(1);
 	common_cq = make_cq(&device, 4 * MAX_DEPTH * HALVES_PER_THREAD * MAX_THREADS, NULL);
 	for (unsigned int i = 0; i < MAX_THREADS * HALVES_PER_THREAD; i++) {

@@ -49,7 +49,7 @@ static struct ibv_dm *make_dm(size_t size)
 /* Until the half's requests have ended; its lock isn't held. */
 static void await_requests(struct worker *worker, struct half *half)
 {
-	uint64_t limit = now_ms() + 20000;
+	uint64_t limit = now_ms() + 40000;
 
 	while (sends_outstanding(half)) {
 		poll_own(worker);

@@ -6,6 +6,8 @@
 
 #include "anything_ends.h"
 #include "anything_wrong.h"
+#include <execinfo.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 /* The program forks under the traffic. */
@@ -125,6 +127,25 @@ static void open_target(struct worker *worker, struct half *half)
 		fail("seed %lu: an initiator was opened as a target", the_seed);
 }
 
+/* In a child that hangs: says where, and ends it. */
+static void tell_where(int signal)
+{
+	static const char said[] = "a child of a fork hangs here:\n";
+	void *frames[64];
+
+	if (write(STDERR_FILENO, said, sizeof said - 1) > 0)
+		backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);
+	_exit(signal);
+}
+
+/* The first backtrace loads a library, for which a child that hangs may lack a lock. */
+static void prepare_to_tell_where(void)
+{
+	void *frame;
+
+	backtrace(&frame, 1);
+}
+
 /* A child makes objects of its own and sees the parent's; the parent goes on. */
 static void fork_in_the_middle(struct half *half)
 {
@@ -141,6 +162,7 @@ static void fork_in_the_middle(struct half *half)
 		struct ibv_mr *mr;
 		struct ibv_wc wc;
 
+		signal(SIGALRM, tell_where);
 		alarm(20);
 		pd = ibv_alloc_pd(device.context);
 		cq = ibv_create_cq(device.context, 10, NULL, NULL, 0);

@@ -93,13 +93,11 @@ __attribute__((unused)) static struct fixture unconnected(enum ibv_qp_type type)
 	return f;
 }
 
-/* QPs in RTS; timeouts are short, so that errors come soon. */
+/* QPs in RTS. */
 __attribute__((unused)) static struct fixture connected_with(enum ibv_qp_type type, struct path change)
 {
 	struct fixture f = unconnected(type);
 
-	f.path.timeout = 12;
-	f.path.retry_count = 2;
 	if (change.access)
 		f.path.access = change.access;
 	f.path.rnr_retry = change.rnr_retry;

@@ -136,7 +136,9 @@ struct address {
 	union ibv_gid gid;
 };
 
-/* How a connection behaves; `default_path` suits all but tests of these very fields. */
+/* How a connection behaves; `default_path` suits all but tests of these very fields: its retries outlast the two seconds and
+ * more for which a busy machine may leave the other side alone.
+ */
 struct path {
 	enum ibv_mtu mtu;
 	uint8_t timeout;
@@ -152,7 +154,7 @@ __attribute__((unused)) static struct path default_path(const struct device *dev
 	enum ibv_mtu mtu = device->port.active_mtu < IBV_MTU_1024 ? device->port.active_mtu : IBV_MTU_1024;
 
 	return (struct path){.mtu = mtu,
-			     .timeout = 14,
+			     .timeout = 16,
 			     .retry_count = 7,
 			     .rnr_retry = 7,
 			     .min_rnr_timer = 1,

@@ -37,8 +37,6 @@ __attribute__((unused)) static struct fixture extended(enum ibv_qp_type type, ui
 	MUST(ibv_destroy_qp(f.a));
 	f.a = MAKE(ibv_create_qp_ex(f.device.context, &init));
 	EXPECT(init.cap.max_inline_data >= 1024 && init.cap.max_send_sge >= 3);
-	f.path.timeout = 12;
-	f.path.retry_count = 2;
 	MUST(to_init(f.a, access));
 	MUST(to_init(f.b, access));
 	connect_qps(&f.device, &f.path, f.a, f.b);

@@ -279,7 +279,7 @@ static void run_until_error(struct side *side)
 	}
 	/* All unfinished requests (a WRITE and its READ count twice, the WRITE only on error) and all receives flush. */
 	uint64_t least = side->posted - side->finished + (uint64_t)options->depth;
-	uint64_t end = now_ms() + 5000;
+	uint64_t end = now_ms() + 20000;
 
 	while (side->flushed < least && now_ms() < end)
 		progress(side);

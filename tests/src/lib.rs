@@ -35,10 +35,22 @@ pub struct Skip(pub String);
 
 /// Prints `why` and adds it to the file named by `FERROCE_SKIP_LOG`, which `cargo xtask test` shows at its end.
 pub fn record_skip(why: &str) {
-    let thread = std::thread::current();
-    let line = format!("skipped {}: {why}\n", thread.name().unwrap_or("test"));
+    record("FERROCE_SKIP_LOG", &format!("skipped {}: {why}\n", test_name()));
+}
+
+/// Says that a run is repeated, and `why`: prints it and adds it to the file named by `FERROCE_REPETITION_LOG`, which
+/// `cargo xtask test` shows at its end. A repetition is for what neither the product nor the test can help.
+pub fn record_repetition(why: &str) {
+    record("FERROCE_REPETITION_LOG", &format!("repeated in {}: {why}\n", test_name()));
+}
+
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or("test").to_owned()
+}
+
+fn record(log: &str, line: &str) {
     eprint!("{line}");
-    if let Some(path) = std::env::var_os("FERROCE_SKIP_LOG") {
+    if let Some(path) = std::env::var_os(log) {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         if let Ok(mut file) = file {
             let _ = file.write_all(line.as_bytes());

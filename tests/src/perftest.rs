@@ -103,6 +103,8 @@ const NO_DEVICE: [&str; 3] =
 
 /// How often a run is made that fails for a reason that is neither perftest's nor ours.
 const ATTEMPTS: u32 = 3;
+/// The kernel has counted it.
+const FULL_SOCKET: &str = "messages are lost, because a socket is full";
 
 impl Cell {
     /// All cells, by tool.
@@ -162,31 +164,45 @@ impl Cell {
     /// This machine lacks the program or namespaces.
     pub fn run(&self, place: Place, limit: Duration) -> Result<(Verdict, String), Skip> {
         crate::tool(self.tool, "perftest")?;
-        let unreliable = matches!(self.connection, "UC" | "UD");
-        let limit = if unreliable { limit / ATTEMPTS } else { limit };
+        let limit = if self.is_reliable() { limit } else { limit / ATTEMPTS };
         for attempt in 1.. {
             let world = place.world()?;
             let outcome = Pair::new(&world, place.fabric()).limit(limit).run(&self.words());
-            let mut verdict = self.judge(place, &world, &outcome);
-            // UC and UD promise nothing when a receiver is too slow, and perftest waits for ever for a lost message. That
-            // is no fault of ours, if the kernel did count a datagram that found a socket full. Nobody counts what a ring of
-            // shared memory had no room for, of a receiver that wasn't scheduled for a tenth of a second.
-            let dropped = [world.first(), world.last()].map(Host::full_socket_drops);
-            let hangs = outcome.client.over_limit.is_some() || outcome.server.over_limit.is_some();
-            let lost = unreliable && (dropped != [0, 0] || (place == Place::OneHost && hangs));
-            if verdict != Verdict::Ok && (lost || lost_the_clock(&outcome)) {
-                if attempt < ATTEMPTS {
-                    continue;
+            let verdict = self.judge(place, &world, &outcome);
+            match self.excuse(place, &world, &outcome) {
+                Some(why) if verdict != Verdict::Ok && attempt < ATTEMPTS => {
+                    crate::record_repetition(&format!("{self}, {place:?}: {why}"));
                 }
-                if lost && dropped != [0, 0] {
-                    verdict = Verdict::Fails(
-                        "messages are lost, because a socket is full, in every attempt".into(),
-                    );
+                Some(FULL_SOCKET) if verdict != Verdict::Ok => {
+                    let why = format!("{FULL_SOCKET}, in every attempt");
+                    return Ok((Verdict::Fails(why), outcome.to_string()));
                 }
+                _ => return Ok((verdict, outcome.to_string())),
             }
-            return Ok((verdict, outcome.to_string()));
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// Why a failure of this run may be no fault of ours: UC and UD promise nothing when a receiver is too slow, perftest waits
+    /// for ever for a lost message, and its latency tools measure the processor's clock.
+    fn excuse(&self, place: Place, world: &World, outcome: &PairOutcome) -> Option<&'static str> {
+        let dropped = [world.first(), world.last()].map(Host::full_socket_drops);
+        let hangs = outcome.client.over_limit.is_some() || outcome.server.over_limit.is_some();
+        if !self.is_reliable() && dropped != [0, 0] {
+            Some(FULL_SOCKET)
+        } else if !self.is_reliable() && place == Place::OneHost && hangs {
+            // Nobody counts what a ring of shared memory had no room for, of a receiver that wasn't scheduled for a tenth of a
+            // second.
+            Some("a message never came, which no kernel counts on one host")
+        } else if lost_the_clock(outcome) {
+            Some("perftest could not measure the processor's clock")
+        } else {
+            None
+        }
+    }
+
+    fn is_reliable(&self) -> bool {
+        !matches!(self.connection, "UC" | "UD")
     }
 
     fn words(&self) -> Vec<&'static str> {

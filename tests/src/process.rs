@@ -233,6 +233,8 @@ mod tests {
     use super::*;
     use std::os::unix::process::CommandExt;
 
+    const SOON: Duration = Duration::from_secs(30);
+
     fn shell(script: &str) -> Process {
         let mut command = Command::new("sh");
         command.args(["-c", script]).process_group(0);
@@ -249,13 +251,13 @@ mod tests {
     #[test]
     fn dropped_process_takes_its_group_with_it() {
         let mut process = shell("sleep 60 & echo $!; wait");
-        process.wait_for_output("\n", Duration::from_secs(5));
+        process.wait_for_output("\n", SOON);
         let grandchild: i32 = process.stdout().trim().parse().expect("a pid");
         drop(process);
         let start = Instant::now();
         // SAFETY: signal 0 only asks whether the process exists.
         while unsafe { libc::kill(grandchild, 0) } == 0 && !is_zombie(grandchild) {
-            assert!(start.elapsed() < Duration::from_secs(5), "the grandchild lives on");
+            assert!(start.elapsed() < SOON, "the grandchild lives on");
             thread::sleep(TICK);
         }
     }
@@ -266,7 +268,7 @@ mod tests {
 
     #[test]
     fn exit_code_and_both_outputs_are_kept() {
-        let outcome = shell("echo out; echo err >&2; exit 3").wait(Duration::from_secs(5));
+        let outcome = shell("echo out; echo err >&2; exit 3").wait(SOON);
         assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("out\n", "err\n"));
         assert_eq!(outcome.status.code(), Some(3));
     }

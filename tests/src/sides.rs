@@ -39,7 +39,7 @@ impl Sides<'_> {
             self.client.iter().map(|&word| if word == SERVER { address.as_str() } else { word }).collect();
         let mut client = world.first().start_ferroce(&[], &words, &settings);
         let client = client.wait(self.limit.saturating_sub(start.elapsed()));
-        let server = server.wait(self.limit.saturating_sub(start.elapsed()).min(LAST_WORDS));
+        let server = server.wait(self.limit.saturating_sub(start.elapsed()).max(LAST_WORDS));
         PairOutcome { client, server }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
-/// Installs, builds the dist tree in release, runs every test of the workspace and lists what was skipped.
+/// Installs, builds the dist tree in release, runs every test of the workspace and lists what was skipped or repeated.
 ///
 /// # Errors
 /// The build or a test fails.
@@ -35,7 +35,7 @@ pub fn test(filter: Option<&str>) -> io::Result<()> {
         real.args(["--", "--test-threads=1"]);
         passed &= run(&mut real, &mut closing)?;
     }
-    stage.print_skips();
+    stage.print_logs();
     for line in closing {
         println!("{line}");
     }
@@ -53,7 +53,7 @@ pub fn write_page(tests: &str) -> io::Result<()> {
     let mut command = cargo(&["test", "--package", "ferroce-tests", "--test", tests], None, &stage);
     let passed =
         run(command.args(["--", "--test-threads=1"]).env("FERROCE_WRITE_PAGES", "1"), &mut Vec::new())?;
-    stage.print_skips();
+    stage.print_logs();
     if passed { Ok(()) } else { Err(io::Error::other("tests failed")) }
 }
 
@@ -65,6 +65,7 @@ fn cargo(words: &[&str], filter: Option<&str>, stage: &Stage) -> Command {
         .args(filter)
         .env("FERROCE_TEST_DIR", stage.path())
         .env("FERROCE_SKIP_LOG", stage.skip_log())
+        .env("FERROCE_REPETITION_LOG", stage.repetition_log())
         .stdin(Stdio::null());
     command
 }
@@ -106,10 +107,18 @@ impl Stage {
         self.0.join("skipped")
     }
 
-    fn print_skips(&self) {
+    fn repetition_log(&self) -> PathBuf {
+        self.0.join("repeated")
+    }
+
+    /// Lists what was skipped, and what passed only when it was run again.
+    fn print_logs(&self) {
         let skips = fs::read_to_string(self.skip_log()).unwrap_or_default();
         println!("\n{} test(s) skipped for want of something on this machine", skips.lines().count());
         print!("{skips}");
+        let repetitions = fs::read_to_string(self.repetition_log()).unwrap_or_default();
+        println!("{} repetition(s) were needed", repetitions.lines().count());
+        print!("{repetitions}");
     }
 }
 

@@ -52,7 +52,7 @@ impl OtherHost {
         let other = Self(keeper);
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
         let theirs = format!("/proc/{}/ns/net", other.0.id());
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while std::fs::read_link(&theirs).unwrap() == own {
             assert!(Instant::now() < deadline, "unshare doesn't start");
             std::thread::sleep(Duration::from_millis(2));

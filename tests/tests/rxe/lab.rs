@@ -1,6 +1,6 @@
 //! Ferroce on a host, a guest beside it, and what runs on both.
 
-use ferroce_tests::{Artifacts, Guest, Host, Outcome, Skip, Traffic, World, tool, tshark};
+use ferroce_tests::{Artifacts, Guest, Host, Outcome, Skip, Traffic, World, record_repetition, tool, tshark};
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
@@ -231,7 +231,8 @@ fn patiently(run: impl Fn() -> [Outcome; 2]) -> [Outcome; 2] {
         if !sides.iter().any(impatient) {
             return sides;
         }
-        eprintln!("once more, after:\n{}{}", sides[0], sides[1]);
+        record_repetition("a side of the guest has run out of retries");
+        eprintln!("{}{}", sides[0], sides[1]);
     }
     run()
 }

@@ -208,7 +208,7 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[RawFd]) -> bool {
 
 /// What became of a message: "granted", "refused", or "closed".
 fn verdict(socket: &OwnedFd) -> &'static str {
-    assert!(sys::wait_for(socket.as_raw_fd(), libc::POLLIN, Duration::from_secs(5)), "no answer");
+    assert!(sys::wait_for(socket.as_raw_fd(), libc::POLLIN, Duration::from_secs(20)), "no answer");
     let mut bytes = [0u8; 128];
     match sys::read(socket.as_raw_fd(), &mut bytes) {
         Ok(len) if len >= 8 && bytes[5] == 0 => "granted",

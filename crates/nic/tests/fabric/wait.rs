@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// Waits until `condition` holds, at most ten seconds.
+/// Waits until `condition` holds, at most half a minute.
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(2));

@@ -87,7 +87,7 @@ pub fn connect(a: &Side, target: &XrcTarget) {
         av: a.av(),
         max_dest_rd_atomic: 16,
         min_rnr_timer: 1,
-        timeout: 14,
+        timeout: 16,
         ..QpAttr::default()
     };
     target.modify(&attr, mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS).unwrap();

@@ -136,7 +136,8 @@ impl Side {
         let mut attr = QpAttr {
             state: QpState::Rts,
             sq_psn: 0xff_fff0,
-            timeout: 14,
+            // Two seconds and more until retries are used up: a busy machine may stop for a while.
+            timeout: 16,
             retry_cnt: 7,
             rnr_retry: 7,
             max_rd_atomic: 16,
