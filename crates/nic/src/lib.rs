@@ -16,6 +16,9 @@ mod error;
 mod events;
 mod gids;
 pub mod mem;
+#[cfg(test)]
+#[path = "../tests/fabric/namespace.rs"]
+mod namespace;
 pub mod net;
 mod packet;
 pub mod qp;

@@ -145,7 +145,7 @@ impl Mr {
     /// # Errors
     /// As [`Mr::deregister`].
     pub fn unimport(&self) -> Result<()> {
-        let imported = self.gate.read_recursive().as_ref().is_some_and(|registered| registered.imported);
+        let imported = self.gate.read().as_ref().is_some_and(|registered| registered.imported);
         if imported { self.deregister() } else { Ok(()) }
     }
 
@@ -207,7 +207,7 @@ impl Mr {
     /// # Errors
     /// [`Error::Invalid`] for a region that is deregistered.
     pub fn init(&self) -> Result<MrInit> {
-        match &*self.gate.read_recursive() {
+        match &*self.gate.read() {
             Some(registered) => Ok(registered.init),
             None => invalid!("the memory region is deregistered"),
         }
@@ -287,10 +287,7 @@ impl Mr {
     }
 
     fn is_null(&self) -> bool {
-        self.gate
-            .read_recursive()
-            .as_ref()
-            .is_some_and(|registered| matches!(registered.backing, Backing::Null))
+        self.gate.read().as_ref().is_some_and(|registered| matches!(registered.backing, Backing::Null))
     }
 
     fn check_unbound(&self) -> Result<()> {

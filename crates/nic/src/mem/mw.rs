@@ -87,7 +87,7 @@ impl Mw {
     /// Its key at present.
     #[must_use]
     pub fn rkey(&self) -> u32 {
-        self.gate.read_recursive().rkey
+        self.gate.read().rkey
     }
 
     /// What a send request for a bind says: `length` bytes at `va` of `region` under the key `rkey`.
@@ -195,7 +195,7 @@ impl Mw {
         access: RemoteAccess,
         f: Option<impl FnOnce(u64) -> std::result::Result<R, copy::Fault>>,
     ) -> std::result::Result<Option<R>, RemoteError> {
-        let gate = self.gate.read_recursive();
+        let gate = self.gate.read();
         let bound = gate.bound.as_ref().ok_or(RemoteError::Access)?;
         let allowed = match access {
             RemoteAccess::Read => bound.access.remote_read,

@@ -167,11 +167,11 @@ pub(super) fn each_piece(
     offset: u64,
     len: usize,
     write: bool,
-    mut f: impl FnMut(u64, u64, usize) -> bool,
+    mut f: impl FnMut(u64, u64, usize) -> Option<()>,
 ) -> Option<u32> {
     let table = MrTable::global();
     for (piece, at) in pieces(sges, offset, len) {
-        let copied = |addr| if f(at as u64, addr, piece.length as usize) { Ok(()) } else { Err(copy::Fault) };
+        let copied = |addr| f(at as u64, addr, piece.length as usize).ok_or(copy::Fault);
         table.local(pd, &piece, write, copied).ok()?;
     }
     Some(len as u32)

@@ -121,23 +121,28 @@ unsafe impl lock_api::RawMutex for RawLock {
 const WRITER: u32 = 1 << 31;
 /// Somebody sleeps: a writer because of readers, or anybody because of a writer.
 const SLEEPER: u32 = 1 << 30;
+/// A writer waits for the readers that are there to leave: no more come in.
+const CLAIMED: u32 = 1 << 29;
 /// The readers.
-const READERS: u32 = SLEEPER - 1;
+const READERS: u32 = CLAIMED - 1;
 
-/// A lock that one thread holds to write, or many hold to read. A lock that nobody holds is the word 0. Readers wait for a
-/// writer that sleeps, unless they say that they may be readers already.
+/// A lock that one thread holds to write, or many hold to read. A lock that nobody holds or waits for is the word 0.
+///
+/// A writer waits for the readers that are there, however many more want to come: those wait for the writer. So a thread
+/// that reads must not read a second time before it has left: with a writer in between, it would wait for itself.
 #[derive(Debug)]
 pub(crate) struct RawGate(AtomicU32);
 
 impl RawGate {
-    /// Adds a reader unless one of the bits of `unless` is set.
-    fn try_read(&self, unless: u32) -> bool {
-        let more = |word: u32| (word & unless == 0).then_some(word + 1);
-        self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
+    /// As [`lock_api::RawRwLock::try_lock_exclusive`], also where a writer has claimed the lock.
+    fn try_claimed(&self) -> bool {
+        let written = |word: u32| (word & (READERS | WRITER) == 0).then_some(word & SLEEPER | WRITER);
+        self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, written).is_ok()
     }
 
+    /// Tries until it works; sleeps in between, having set the bits `waits`.
     #[cold]
-    fn acquire(&self, try_it: impl Fn() -> bool) {
+    fn acquire(&self, waits: u32, try_it: impl Fn() -> bool) {
         let mut patience = Patience::new();
         loop {
             if try_it() {
@@ -149,13 +154,13 @@ impl RawGate {
             let word = self.0.load(Ordering::Relaxed);
             // Who frees it in between leaves another word, and there is nothing to sleep on.
             if word != FREE
-                && (word & SLEEPER != 0
+                && (word & waits == waits
                     || self
                         .0
-                        .compare_exchange(word, word | SLEEPER, Ordering::Relaxed, Ordering::Relaxed)
+                        .compare_exchange(word, word | waits, Ordering::Relaxed, Ordering::Relaxed)
                         .is_ok())
             {
-                sleep(&self.0, word | SLEEPER, None);
+                sleep(&self.0, word | waits, None);
             }
         }
     }
@@ -174,19 +179,21 @@ unsafe impl lock_api::RawRwLock for RawGate {
 
     fn lock_shared(&self) {
         if !self.try_lock_shared() {
-            self.acquire(|| self.try_lock_shared());
+            self.acquire(SLEEPER, || self.try_lock_shared());
         }
     }
 
     fn try_lock_shared(&self) -> bool {
-        self.try_read(WRITER | SLEEPER)
+        let more = |word: u32| (word & (WRITER | CLAIMED) == 0).then_some(word + 1);
+        self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
     }
 
     unsafe fn unlock_shared(&self) {
         let word = &raw const self.0;
         let fewer = |word: u32| {
             let left = word - 1;
-            Some(if left & READERS == 0 { FREE } else { left })
+            // The claim stays until its writer is in.
+            Some(if left & READERS == 0 { left & CLAIMED } else { left })
         };
         let before = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, fewer);
         if before.is_ok_and(|before| before & READERS == 1 && before & SLEEPER != 0) {
@@ -196,7 +203,7 @@ unsafe impl lock_api::RawRwLock for RawGate {
 
     fn lock_exclusive(&self) {
         if !self.try_lock_exclusive() {
-            self.acquire(|| self.try_lock_exclusive());
+            self.acquire(SLEEPER | CLAIMED, || self.try_claimed());
         }
     }
 
@@ -212,23 +219,11 @@ unsafe impl lock_api::RawRwLock for RawGate {
     }
 }
 
-// SAFETY: as above; such readers don't wait for a writer that waits for them.
-unsafe impl lock_api::RawRwLockRecursive for RawGate {
-    fn lock_shared_recursive(&self) {
-        if !self.try_lock_shared_recursive() {
-            self.acquire(|| lock_api::RawRwLockRecursive::try_lock_shared_recursive(self));
-        }
-    }
-
-    fn try_lock_shared_recursive(&self) -> bool {
-        self.try_read(WRITER)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::time::Instant;
 
     const THREADS: usize = 4;
     const ROUNDS: usize = 20_000;
@@ -274,9 +269,8 @@ mod tests {
                 }
                 pair.1 += 1;
             } else {
-                let outer = if turn % 2 == 0 { own.read() } else { own.read_recursive() };
-                let inner = own.read_recursive();
-                assert_eq!((outer.0, inner.1), (outer.1, inner.0));
+                let pair = own.read();
+                assert_eq!(pair.0, pair.1);
             }
         });
         assert_eq!(*pair.read(), (THREADS * ROUNDS / 8, THREADS * ROUNDS / 8));
@@ -293,10 +287,33 @@ mod tests {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(20));
-        // A writer waits, and a reader that is one already doesn't.
-        assert_eq!(*gate.read_recursive(), 0);
+        assert_eq!(*reader, 0);
         drop(reader);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         assert_eq!(*gate.read(), THREADS);
+    }
+
+    /// There is never a moment without a reader, unless a writer that waits keeps the next one out.
+    #[test]
+    fn a_writer_waits_for_the_readers_that_are_there_only() {
+        let gate = Arc::new(RwLock::new(false));
+        let readers: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let gate = gate.clone();
+                std::thread::spawn(move || {
+                    let end = Instant::now() + Duration::from_secs(20);
+                    while !*gate.read() && Instant::now() < end {
+                        let _reader = gate.read();
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(20));
+        let start = Instant::now();
+        *gate.write() = true;
+        let waited = start.elapsed();
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert!(waited < Duration::from_secs(10), "the writer waited for {waited:?}");
     }
 }

@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 impl Mr {
     /// Does it belong to this domain?
     pub(in crate::mem) fn is_of(&self, pd: &Pd) -> bool {
-        self.gate.read_recursive().as_ref().is_some_and(|registered| registered.pd.id() == pd.id())
+        self.gate.read().as_ref().is_some_and(|registered| registered.pd.id() == pd.id())
     }
 
     /// Its domain, while it is registered.
     pub(in crate::mem) fn pd(&self) -> Option<Arc<Pd>> {
-        self.gate.read_recursive().as_ref().map(|registered| registered.pd.clone())
+        self.gate.read().as_ref().map(|registered| registered.pd.clone())
     }
 
     /// Counts a window of `pd` that is bound to it.
@@ -27,7 +27,7 @@ impl Mr {
         pd: &Pd,
         bind: &BindMw,
     ) -> std::result::Result<(), &'static str> {
-        let gate = self.gate.read_recursive();
+        let gate = self.gate.read();
         let Some(Registered { init, pd: own, .. }) = gate.as_ref() else {
             return Err("the memory region is deregistered");
         };
@@ -86,7 +86,7 @@ impl Mr {
         write: bool,
         f: impl FnOnce(&Registered, u64) -> std::result::Result<(), copy::Fault>,
     ) -> std::result::Result<(), ()> {
-        let gate = self.gate.read_recursive();
+        let gate = self.gate.read();
         let registered = gate.as_ref().ok_or(())?;
         let Registered { init, pd: own, backing, .. } = registered;
         if own.id() != pd || (write && !init.access.local_write) {
@@ -108,7 +108,7 @@ impl Mr {
         access: RemoteAccess,
         f: Option<impl FnOnce(u64) -> std::result::Result<R, copy::Fault>>,
     ) -> std::result::Result<Option<R>, RemoteError> {
-        let gate = self.gate.read_recursive();
+        let gate = self.gate.read();
         let registered = gate.as_ref().ok_or(RemoteError::Access)?;
         let Registered { init, pd: own, backing, .. } = registered;
         let (rights, write) = (init.access, access != RemoteAccess::Read);
@@ -136,7 +136,7 @@ impl Mr {
 
     /// Address and length in requests.
     pub(in crate::mem) fn range(&self) -> Option<(u64, u64)> {
-        let gate = self.gate.read_recursive();
+        let gate = self.gate.read();
         gate.as_ref().map(|registered| (registered.init.iova, registered.init.length))
     }
 
@@ -146,7 +146,7 @@ impl Mr {
     /// As [`super::Prefetch::run`].
     pub(in crate::mem) fn pageable(&self, pd: &Pd, sge: &Sge, write: bool) -> Result<u64> {
         let key = self.key;
-        let gate = self.gate.read_recursive();
+        let gate = self.gate.read();
         let Some(registered) = gate.as_ref().filter(|registered| registered.init.access.on_demand) else {
             return Err(Error::NotFound(format!("lkey {key:#x} isn't that of an on-demand memory region")));
         };
@@ -163,7 +163,7 @@ impl Mr {
 
     /// Lists it in this process's directory.
     pub(in crate::mem) fn publish(&self) {
-        if let Some(registered) = &*self.gate.read_recursive() {
+        if let Some(registered) = &*self.gate.read() {
             registered.publish_to_peers(self.key);
         }
     }
@@ -179,6 +179,78 @@ fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
 mod tests {
     use super::super::MrAccess;
     use super::*;
+    use crate::mem::{KeyUser, MrTable, Mw, MwKind};
+    use crate::namespace::in_namespace;
+    use ferroce_proto::Access;
+    use std::time::{Duration, Instant};
+
+    /// Threads that copy, each so long that there is never a moment without a copy.
+    const THREADS: usize = 4;
+    const COPY: Duration = Duration::from_millis(2);
+    /// A copy takes `COPY`: whoever waits longer than this waits for more than the copies that are under way.
+    const BOUND: Duration = Duration::from_secs(5);
+    const LIMIT: Duration = Duration::from_secs(15);
+
+    /// Runs `f` while threads call `copy` again and again, until it fails.
+    fn in_use(copy: impl Fn() -> bool + Sync, f: impl FnOnce()) {
+        std::thread::scope(|threads| {
+            for _ in 0..THREADS {
+                threads.spawn(|| {
+                    let end = Instant::now() + LIMIT;
+                    while copy() && Instant::now() < end {}
+                });
+            }
+            std::thread::sleep(10 * COPY);
+            f();
+        });
+    }
+
+    fn in_time<R>(what: &str, f: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = f();
+        assert!(start.elapsed() < BOUND, "{what} waited for {:?}", start.elapsed());
+        result
+    }
+
+    fn slow_copy<T>(_: u64) -> std::result::Result<T, copy::Fault>
+    where
+        T: Default,
+    {
+        std::thread::sleep(COPY);
+        Ok(T::default())
+    }
+
+    #[test]
+    fn memory_in_constant_use_is_revoked_once_the_copies_under_way_have_ended() {
+        const NAME: &str =
+            "mem::mr::access::tests::memory_in_constant_use_is_revoked_once_the_copies_under_way_have_ended";
+        in_namespace(NAME, || {
+            let context = crate::devices().unwrap()[0].open().unwrap();
+            let pd = Pd::alloc(&context).unwrap();
+            let memory = vec![0u8; 8192];
+            let addr = memory.as_ptr() as u64;
+            let init = MrInit { addr, length: 8192, iova: addr, access: MrAccess::ALL };
+            let mr = Mr::register(&pd, init).unwrap();
+            let mw = Mw::alloc(&pd, MwKind::One).unwrap();
+            let (table, by) = (MrTable::global(), KeyUser { pd: pd.id(), qp: 1 });
+            let access = Access { remote_read: true, ..Access::default() };
+            let bind = mw.bind_request(mw.rkey(), Some(&mr), (addr, 4096), access, false).unwrap();
+            table.bind(by, &bind).unwrap();
+
+            let rkey = mw.rkey();
+            let through_window =
+                || table.remote(by, rkey, addr, 8, RemoteAccess::Read, slow_copy::<()>).is_ok();
+            in_use(through_window, || in_time("ibv_dealloc_mw", || mw.dealloc()));
+
+            let by_key = |from| {
+                let sge = Sge { addr: from, length: 8, lkey: mr.key() };
+                move || table.local(by.pd, &sge, false, slow_copy::<()>).is_ok()
+            };
+            let second_half = MrInit { addr: addr + 4096, length: 4096, iova: addr + 4096, ..init };
+            in_use(by_key(addr), || in_time("ibv_rereg_mr", || mr.reregister(None, second_half).unwrap()));
+            in_use(by_key(addr + 4096), || in_time("ibv_dereg_mr", || mr.deregister().unwrap()));
+        });
+    }
 
     #[test]
     fn ranges_outside_the_region_have_no_address() {

@@ -6,7 +6,7 @@ use crate::engine::{Record, Work};
 use crate::packet::PacketMeta;
 use crate::qp::Path;
 use crate::qp::payload::{each_piece, fill, fill_ring, references, source_len};
-use crate::shm::{Link, Purpose, Sent};
+use crate::shm::{Link, PeerMemory, Purpose, Sent};
 use crate::tap::Direction;
 use crate::udp::PushError;
 use crate::xrc::Range;
@@ -154,6 +154,8 @@ impl QpEnv<'_> {
         }
         let (pd, ends) = (self.pd(), (self.qp.qpn, peer));
         let range = |va: u64, rkey, len: usize| (rkey, va.wrapping_add(offset), len as u64);
+        // A piece of a null region takes nothing from the peer, whose rights are looked at all the same: by a packet.
+        let mut reached = false;
         let done = match (&wr.op, &wr.data) {
             (&SendOp::Write { va, rkey }, Data::Inline(bytes)) => {
                 let part = bytes.get(offset as usize..)?;
@@ -162,17 +164,26 @@ impl QpEnv<'_> {
                     peer.write(to, part.as_ptr() as u64, part.len()).then_some(part.len() as u32)
                 })
             }
+            // The whole range is looked up for each piece: no byte is written of a range that isn't allowed.
             (&SendOp::Write { va, rkey }, Data::Sges(sges)) => {
                 let len = (wr.data.len() - offset).min(u64::from(max)) as usize;
-                link.access(ends, range(va, rkey, len), Purpose::Write, |peer, to| {
-                    each_piece(pd, sges, offset, len, false, |at, addr, len| peer.write(to + at, addr, len))
+                let range = range(va, rkey, len);
+                each_piece(pd, sges, offset, len, false, |at, addr, len| {
+                    reached = true;
+                    let copy = |peer: &PeerMemory, to| peer.write(to + at, addr, len).then_some(());
+                    link.access(ends, range, Purpose::Write, copy)
                 })
+                .filter(|_| reached)
             }
             (&SendOp::Read { va, rkey }, Data::Sges(sges)) => {
                 let len = (wr.data.len() - offset).min(u64::from(max)) as usize;
-                link.access(ends, range(va, rkey, len), Purpose::Read, |peer, from| {
-                    each_piece(pd, sges, offset, len, true, |at, addr, len| peer.read(from + at, addr, len))
+                let range = range(va, rkey, len);
+                each_piece(pd, sges, offset, len, true, |at, addr, len| {
+                    reached = true;
+                    let copy = |peer: &PeerMemory, from| peer.read(from + at, addr, len).then_some(());
+                    link.access(ends, range, Purpose::Read, copy)
                 })
+                .filter(|_| reached)
             }
             _ => None,
         };
