@@ -18,8 +18,8 @@ pub use engine_fd::{
 
 pub use rights::{CAP_NET_RAW, has_capability};
 pub use shared::{
-    add_seals, allow_copies_by_others, duplicate, duplicate_engine, file_size, map_shared, memfd, pidfd,
-    seals, seek_end, unmap,
+    PAGE, add_seals, allow_copies_by_others, duplicate, duplicate_engine, file_size, map_page_anywhere,
+    map_shared, memfd, pidfd, seals, seek_end, unmap,
 };
 
 pub use socket::{

@@ -1,13 +1,13 @@
 //! What a context tells those who import it: a sealed memfd that its process writes and others map read-only.
 
-use crate::shm::{Shared, SharedMemory};
+use crate::shm::{Cookie, Shared, SharedMemory};
 use crate::sys;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// "Ferroce ledger" and its version.
-const MAGIC: u64 = 0x4665_724c_6467_0001;
+const MAGIC: u64 = 0x4665_724c_6467_0002;
 /// Objects that can be imported by other processes.
 const RECORDS: usize = 1 << 16;
 const RECORDS_AT: usize = 4096;
@@ -86,12 +86,13 @@ impl Region {
     }
 }
 
-/// A word of plain memory: whoever can read its value at its address copies from and to this very process.
-static COOKIE: AtomicU64 = AtomicU64::new(0);
-
 /// This context's own.
 #[derive(Debug)]
-pub(super) struct Ledger(SharedMemory);
+pub(super) struct Ledger {
+    memory: SharedMemory,
+    /// Whoever finds it copies from and to this very process.
+    _cookie: Cookie,
+}
 
 impl Ledger {
     /// An empty ledger of a context of device `name`.
@@ -107,32 +108,32 @@ impl Ledger {
         sys::allow_copies_by_others();
         let memory = SharedMemory::create(LEN, true)?;
         let front: &Front = memory.words(0);
-        let _ = COOKIE.compare_exchange(0, sys::random() | 1, Ordering::Relaxed, Ordering::Relaxed);
+        let cookie = Cookie::new()?;
         front.id.store(sys::random(), Ordering::Relaxed);
         front.pid.store(u64::from(std::process::id()), Ordering::Relaxed);
-        front.cookie_at.store(&raw const COOKIE as u64, Ordering::Relaxed);
-        front.cookie.store(COOKIE.load(Ordering::Relaxed), Ordering::Relaxed);
+        front.cookie_at.store(cookie.at(), Ordering::Relaxed);
+        front.cookie.store(cookie.value(), Ordering::Relaxed);
         for (to, word) in front.device.iter().zip(device.as_chunks::<8>().0) {
             to.store(u64::from_le_bytes(*word), Ordering::Relaxed);
         }
         front.magic.store(MAGIC, Ordering::Release);
-        Ok(Self(memory))
+        Ok(Self { memory, _cookie: cookie })
     }
 
     pub(super) fn fd(&self) -> RawFd {
-        self.0.fd()
+        self.memory.fd()
     }
 
     pub(super) fn id(&self) -> u64 {
-        self.0.words::<Front>(0).id.load(Ordering::Relaxed)
+        self.memory.words::<Front>(0).id.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_inherited(&self) -> bool {
-        self.0.is_inherited()
+        self.memory.is_inherited()
     }
 
     fn record(&self, index: u32) -> Option<&Record> {
-        record(&self.0, index)
+        record(&self.memory, index)
     }
 
     /// Lists an object, or lists it anew. One caller at a time for each object.

@@ -1,6 +1,7 @@
 //! What a process lets the other processes of its host know: which regions and QPs they may reach, which slots are its,
 //! and who sleeps. Written by its owner only; the others map it read-only.
 
+use super::cookie::Cookie;
 use super::memory::{Shared, SharedMemory};
 use super::protocol::{Bell, Entry};
 use crate::mem::{MrAccess, MrInit};
@@ -76,8 +77,8 @@ pub(crate) struct Directory {
     memory: SharedMemory,
     /// What tells this process from the others of the host.
     pub(super) process: u64,
-    /// A word of plain memory: whoever can read its value here copies from and to this very process.
-    pub(super) cookie: AtomicU64,
+    /// Whoever finds it copies from and to this very process.
+    pub(super) cookie: Cookie,
 }
 
 static OWN: AtomicPtr<Directory> = AtomicPtr::new(std::ptr::null_mut());
@@ -107,8 +108,7 @@ impl Directory {
     /// One that lists nothing.
     pub(super) fn new() -> io::Result<Self> {
         let memory = SharedMemory::create(LEN, true)?;
-        let (process, cookie) = (crate::sys::random(), AtomicU64::new(crate::sys::random()));
-        Ok(Self { memory, process, cookie })
+        Ok(Self { memory, process: crate::sys::random(), cookie: Cookie::new()? })
     }
 
     pub(super) fn fd(&self) -> RawFd {

@@ -10,10 +10,9 @@ use crate::rendezvous::handover;
 use crate::sys::EngineFd;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering;
 
-/// Of the memory's layout and of what is in it.
-const VERSION: u32 = 1;
+/// Of the memory's layout and of what is in it. 2: whoever writes to the memory of a peer writes to its cookie, too.
+const VERSION: u32 = 2;
 const LEN: usize = 48;
 
 /// What a process says of itself.
@@ -39,8 +38,8 @@ fn message(status: u8, own: &Directory) -> [u8; LEN] {
     bytes[8..12].copy_from_slice(&VERSION.to_ne_bytes());
     bytes[12..16].copy_from_slice(&(RING as u32).to_ne_bytes());
     bytes[16..24].copy_from_slice(&own.process.to_ne_bytes());
-    bytes[24..32].copy_from_slice(&(own.cookie.as_ptr() as u64).to_ne_bytes());
-    bytes[32..40].copy_from_slice(&own.cookie.load(Ordering::Relaxed).to_ne_bytes());
+    bytes[24..32].copy_from_slice(&own.cookie.at().to_ne_bytes());
+    bytes[32..40].copy_from_slice(&own.cookie.value().to_ne_bytes());
     bytes
 }
 
@@ -107,11 +106,8 @@ mod tests {
     #[test]
     fn an_introduction_survives_the_round_trip() {
         let own = Directory::new().unwrap();
-        let expected = Introduction {
-            process: own.process,
-            cookie_at: own.cookie.as_ptr() as u64,
-            cookie: own.cookie.load(Ordering::Relaxed),
-        };
+        let expected =
+            Introduction { process: own.process, cookie_at: own.cookie.at(), cookie: own.cookie.value() };
         assert_eq!(Introduction::parse_hello(&hello(&own)), Some(expected));
         assert_eq!(Introduction::parse_answer(&answer(&own)), Some(Verdict::Accepted(expected)));
         let refusal = handover::frame(handover::REFUSED);

@@ -32,7 +32,7 @@ pub(super) const LEN: usize = 2 * SPAN;
 
 /// How long a peer that doesn't read holds up packets that nobody would repeat.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long a peer that was there is taken to be there still.
+/// How long a connection that was open is taken to be open still.
 const TRUST: Duration = Duration::from_micros(50);
 
 /// The other process, as it has introduced itself.

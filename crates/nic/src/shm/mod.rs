@@ -16,6 +16,7 @@
 //! Nobody is trusted: what a peer writes into shared memory can make its own link break, and nothing else. A process
 //! that dies, however it dies, closes its connection: what it has left is executed, then its link ends.
 
+mod cookie;
 mod directory;
 mod hello;
 mod link;
@@ -28,6 +29,7 @@ mod record;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod untrusted;
 
+pub(crate) use cookie::Cookie;
 pub(crate) use directory::{Purpose, forget_after_fork, own as own_directory};
 pub(crate) use link::{Link, Peer, Sent};
 pub(crate) use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};

@@ -1,49 +1,60 @@
 //! Copies between this process's memory and another's, by the kernel (`process_vm_readv` and `process_vm_writev`).
+//!
+//! The kernel takes a process by its number, and looks up its memory once for each call. A process that executes another
+//! program keeps the number; one that has ended leaves it to others. So each call begins at the other process's cookie
+//! (`cookie`): the kernel ends a copy where it finds nothing, and no byte of another program is touched.
 
 /// The memory of another process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerMemory {
     pid: i32,
+    /// Where its cookie is.
+    at: u64,
+    cookie: u64,
 }
 
 impl PeerMemory {
     /// The memory of process `pid`, if this process may copy there and it is the one that has `cookie` at `at`: in
     /// another PID namespace, or after a while, the number can be somebody else's.
     pub(crate) fn probe(pid: i32, at: u64, cookie: u64) -> Option<Self> {
-        let this = (pid > 0).then_some(Self { pid })?;
-        let mut bytes = [0u8; 8];
-        (this.read(at, bytes.as_mut_ptr() as u64, 8) && u64::from_ne_bytes(bytes) == cookie).then_some(this)
+        let this = (pid > 0).then_some(Self { pid, at, cookie })?;
+        this.read(at, 0, 0).then_some(this)
     }
 
-    /// Copies `len` bytes at `from` in this process to `to` in the other. False unless all were.
+    /// Copies `len` bytes at `from` in this process to `to` in the other. False unless all were; nothing is written if the
+    /// process has ended or has become another program.
     ///
     /// The kernel checks both ranges. The caller sees to it that those of this process are the program's registered
     /// memory, or bytes nobody else writes.
     pub(crate) fn write(&self, to: u64, from: u64, len: usize) -> bool {
-        self.copy(libc::SYS_process_vm_writev, from, to, len)
+        // The cookie is overwritten with itself.
+        self.copy(libc::SYS_process_vm_writev, &raw const self.cookie as u64, (from, to, len))
     }
 
-    /// Copies `len` bytes at `from` in the other process to `to` in this one. False unless all were; `to` must be
-    /// registered memory of the program, or bytes that belong to the caller.
+    /// Copies `len` bytes at `from` in the other process to `to` in this one. False unless all were, and of this very
+    /// process; `to` must be registered memory of the program, or bytes that belong to the caller.
     pub(crate) fn read(&self, from: u64, to: u64, len: usize) -> bool {
-        self.copy(libc::SYS_process_vm_readv, to, from, len)
+        let mut seen = 0u64;
+        self.copy(libc::SYS_process_vm_readv, &raw mut seen as u64, (to, from, len)) && seen == self.cookie
     }
 
-    fn copy(&self, call: libc::c_long, here: u64, there: u64, len: usize) -> bool {
-        let here = libc::iovec { iov_base: here as *mut _, iov_len: len };
-        let there = libc::iovec { iov_base: there as *mut _, iov_len: len };
-        // SAFETY: both vectors are valid for the call, and the kernel checks what they name; what is written to is the
-        // program's own memory or the caller's, say the callers.
-        let done = unsafe {
-            libc::syscall(call, self.pid, &raw const here, 1usize, &raw const there, 1usize, 0usize)
-        };
-        done == len as libc::c_long
+    /// Copies the cookie between `word` and its place, then `len` bytes.
+    fn copy(&self, call: libc::c_long, word: u64, (here, there, len): (u64, u64, usize)) -> bool {
+        let range = |at: u64, len: usize| libc::iovec { iov_base: at as *mut _, iov_len: len };
+        let local = [range(word, size_of::<u64>()), range(here, len)];
+        let remote = [range(self.at, size_of::<u64>()), range(there, len)];
+        // SAFETY: the vectors are valid for the call, and the kernel checks what they name; what is written to is a word
+        // of the caller's above, and the program's own memory or the caller's, say the callers.
+        let done =
+            unsafe { libc::syscall(call, self.pid, local.as_ptr(), 2usize, remote.as_ptr(), 2usize, 0usize) };
+        done == (size_of::<u64>() + len) as libc::c_long
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::Cookie;
 
     #[test]
     fn only_the_process_with_the_cookie_is_taken_for_the_peer() {
@@ -61,11 +72,23 @@ mod tests {
 
     #[test]
     fn a_copy_that_is_not_whole_is_none() {
-        let own = PeerMemory { pid: std::process::id() as i32 };
+        let cookie = Cookie::new().unwrap();
+        let own = PeerMemory::probe(std::process::id() as i32, cookie.at(), cookie.value()).unwrap();
         let (from, mut to) = ([7u8; 16], [0u8; 16]);
         assert!(own.write(to.as_mut_ptr() as u64, from.as_ptr() as u64, 16));
         assert_eq!(to, from);
         assert!(!own.read(0x10, to.as_mut_ptr() as u64, 16));
         assert!(!own.write(0x10, from.as_ptr() as u64, 16));
+    }
+
+    #[test]
+    fn nothing_is_copied_to_or_from_a_process_without_the_cookie() {
+        let cookie = Cookie::new().unwrap();
+        let own = PeerMemory::probe(std::process::id() as i32, cookie.at(), cookie.value()).unwrap();
+        let (ours, mut theirs, mut back) = ([7u8; 16], [0u8; 16], [1u8; 16]);
+        drop(cookie);
+        assert!(!own.write(theirs.as_mut_ptr() as u64, ours.as_ptr() as u64, 16));
+        assert!(!own.read(ours.as_ptr() as u64, back.as_mut_ptr() as u64, 16));
+        assert_eq!((theirs, back), ([0; 16], [1; 16]));
     }
 }

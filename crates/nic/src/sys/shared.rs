@@ -106,7 +106,37 @@ pub fn map_shared(fd: RawFd, len: usize, writable: bool) -> io::Result<NonNull<u
     }
 }
 
-/// Takes back what [`map_shared`] has made. The caller owns it, and nobody uses it any more.
+/// Bytes that [`map_page_anywhere`] maps: a page, where pages are small.
+pub const PAGE: usize = 4096;
+
+/// Maps a page of this process's own at a random address of its address space, so that another program has hardly one
+/// at the same place. Children of a fork don't have it.
+///
+/// # Errors
+/// That of `mmap(2)`.
+pub fn map_page_anywhere() -> io::Result<NonNull<u8>> {
+    /// Addresses of programs end here, or earlier.
+    const END: u64 = 1 << 47;
+    /// The largest page of any machine.
+    const ALIGNMENT: u64 = 1 << 16;
+    const ATTEMPTS: u32 = 8;
+    let map = |at: u64, flags: libc::c_int| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+        // SAFETY: a new mapping, which takes the place of no other.
+        let base =
+            unsafe { libc::mmap(at as *mut _, PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base) }
+    };
+    let random =
+        |_| map((super::random() % END).next_multiple_of(ALIGNMENT).max(1 << 32), libc::MAP_FIXED_NOREPLACE);
+    // Where an address space is smaller, or full: wherever there is room.
+    let base = (0..ATTEMPTS).map(random).find_map(Result::ok).map_or_else(|| map(0, 0), Ok)?;
+    // SAFETY: the mapping that was just made.
+    unsafe { libc::madvise(base, PAGE, libc::MADV_DONTFORK) };
+    NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// Takes back what [`map_shared`] or [`map_page_anywhere`] has made. The caller owns it, and nobody uses it any more.
 pub fn unmap(base: NonNull<u8>, len: usize) {
     // SAFETY: the caller owns the mapping.
     unsafe { libc::munmap(base.as_ptr().cast(), len) };

@@ -40,7 +40,7 @@ impl Link {
         result
     }
 
-    /// The peer hasn't ended and hasn't become another program. After an exec the numbers stay, the memory doesn't.
+    /// The peer hasn't given the link up. (That its memory is still its own is found out with each copy.)
     fn is_there(&self) -> bool {
         let now = crate::clock::now();
         if now.since(Instant(self.seen_alive.load(Ordering::Relaxed))) < TRUST {

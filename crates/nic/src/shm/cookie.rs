@@ -1,0 +1,56 @@
+//! What tells this process, and the program it runs, from all others: a word that only they have, where only they have
+//! one.
+//!
+//! Copies between processes go by process number, which a process keeps when it executes another program, and which is
+//! given to somebody else when it has ended. So each copy takes the cookie with it (`peer_memory`). The cookie's page is
+//! mapped at a random address, far from everything: the next program of that number has nothing there.
+
+use crate::sys;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A cookie of this process; children of a fork don't have it.
+#[derive(Debug)]
+pub(crate) struct Cookie {
+    page: NonNull<u8>,
+    value: u64,
+    generation: u32,
+}
+
+// SAFETY: an address and numbers; the word there is an atomic.
+unsafe impl Send for Cookie {}
+// SAFETY: as above.
+unsafe impl Sync for Cookie {}
+
+impl Cookie {
+    /// A new one.
+    ///
+    /// # Errors
+    /// No page is left.
+    pub(crate) fn new() -> io::Result<Self> {
+        let (page, value) = (sys::map_page_anywhere()?, sys::random() | 1);
+        // SAFETY: aligned, in a mapping that is this value's own; others write there what is there already.
+        unsafe { page.cast::<AtomicU64>().as_ref() }.store(value, Ordering::Relaxed);
+        Ok(Self { page, value, generation: crate::engine::generation() })
+    }
+
+    /// Its address.
+    pub(crate) fn at(&self) -> u64 {
+        self.page.as_ptr() as u64
+    }
+
+    /// What is there.
+    pub(crate) fn value(&self) -> u64 {
+        self.value
+    }
+}
+
+impl Drop for Cookie {
+    fn drop(&mut self) {
+        // In a child something else may be there.
+        if self.generation == crate::engine::generation() {
+            sys::unmap(self.page, sys::PAGE);
+        }
+    }
+}
