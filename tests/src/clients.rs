@@ -18,7 +18,8 @@ pub enum Fabric {
 }
 
 impl Fabric {
-    pub(crate) fn settings(self) -> &'static [(&'static str, &'static str)] {
+    /// The environment variables that choose it.
+    pub fn settings(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Any => &[],
             Self::Udp => &[("FERROCE_FABRIC", "udp")],

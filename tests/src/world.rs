@@ -64,6 +64,18 @@ impl World {
         Ok(Self::start(vec![first, second]))
     }
 
+    /// Programs can be started as other users here: by root, where there are any.
+    ///
+    /// # Errors
+    /// They can't.
+    pub fn needs_other_users() -> Result<(), Skip> {
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        if namespace::is_root() && map.contains("4294967295") {
+            return Ok(());
+        }
+        Err(Skip("only root, outside of user namespaces, has other users".into()))
+    }
+
     fn start(hosts: Vec<Host>) -> Self {
         let keepers: Vec<u32> = hosts.iter().map(|host| host.keeper.id()).collect();
         let (watchdog, alive) = mpsc::channel::<()>();

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
+use ferroce_nic::settings;
 use ferroce_nic::tap::{capture, fault};
 
 use crate::{elf, install};
@@ -47,6 +48,16 @@ pub fn run(options: &Options<'_>) -> ExitCode {
 }
 
 fn prepare(options: &Options<'_>) -> Result<Command, String> {
+    let mut mistakes = settings::mistakes();
+    // An option stands in for its variable.
+    mistakes.retain(|mistake| {
+        let replaced =
+            [(options.capture.is_some(), capture::VARIABLE), (options.fault.is_some(), fault::VARIABLE)];
+        !replaced.iter().any(|(given, name)| *given && mistake.starts_with(name))
+    });
+    if !mistakes.is_empty() {
+        return Err(mistakes.join("\nferroce run: "));
+    }
     let libraries = install::library_directory().map_err(|missing| missing.to_string())?;
     let (program, arguments) = options.command.split_first().ok_or("there is no command to run")?;
     let mut command = Command::new(program);
@@ -59,7 +70,7 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
         show_entries(&mut command, &libraries)?;
     }
     // The library then says on standard error why it refused a call.
-    command.env("FERROCE_RUN", "1");
+    command.env(settings::RUN, "1");
     if let Some(file) = options.capture {
         command.env(capture::VARIABLE, start_capture(file)?);
     }

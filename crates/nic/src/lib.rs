@@ -26,6 +26,7 @@ mod quota;
 pub mod raw;
 mod recv;
 pub mod rendezvous;
+pub mod settings;
 mod share;
 mod shm;
 mod sync;

@@ -10,6 +10,8 @@ mod engine_fd;
 mod rights;
 mod shared;
 mod socket;
+mod thread;
+mod user;
 mod wait;
 
 pub use engine_fd::{
@@ -27,6 +29,8 @@ pub use socket::{
     peer_credentials, queued_and_limit, receive_message, receive_messages, send_byte, send_message,
     send_messages, send_to, set_option, shutdown, socket, socket_name,
 };
+pub use thread::{note_processors, start_thread};
+pub use user::{own_credentials, peer_pidfd, process_of, read_link, user_id};
 pub use wait::{
     epoll_control, epoll_create, epoll_wait, eventfd, pause, periodic_timer, poll, wait_for, yield_processor,
 };
@@ -87,13 +91,6 @@ pub fn read_file(path: &std::ffi::CStr, limit: usize) -> io::Result<Vec<u8>> {
         }
     }
     Ok(bytes)
-}
-
-/// The real user id: rendezvous is among the processes of one user.
-#[must_use]
-pub fn user_id() -> u32 {
-    // SAFETY: can't fail and takes no pointer.
-    unsafe { libc::getuid() }
 }
 
 /// 64 bits that differ from process to process and from call to call. Not for secrets.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ferroce_nic::net::{
     DeviceInfo, GidTable, LocalAddresses, Monitor, NetError, Netdev, PortState, RouteKind, discover_as,
-    interfaces, route_to,
+    interfaces, route_to, way,
 };
 use namespace::in_namespace;
 
@@ -225,6 +225,11 @@ fn routes_and_local_addresses_are_those_of_the_namespace() {
         let far = route_to("10.9.1.1".parse().unwrap(), 0).unwrap().unwrap();
         assert_eq!((far.kind, far.ifindex, far.mtu), (RouteKind::Unicast, Some(at), Some(1400)));
         assert_eq!(far.gateway, Some("10.1.0.254".parse().unwrap()));
+        let way_to = |to: &str, from: &str| way(from.parse().unwrap(), to.parse().unwrap(), 0).unwrap();
+        assert_eq!(way_to("10.9.1.1", "10.1.0.1"), Some((at, Some(1400))));
+        assert_eq!(way_to("10.1.0.2", "10.1.0.1"), Some((at, None)));
+        assert_eq!(way_to("fd00::2", "fd00::1"), Some((at, None)));
+        assert_eq!(way_to("192.0.2.1", "10.1.0.1"), None);
         assert_eq!(far.source, Some("10.1.0.1".parse().unwrap()));
         let near = route_to("fd00::2".parse().unwrap(), 0).unwrap().unwrap();
         assert_eq!((near.kind, near.ifindex, near.gateway), (RouteKind::Unicast, Some(at), None));

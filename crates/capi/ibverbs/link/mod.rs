@@ -172,6 +172,10 @@ pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
             .expect("writing to a string");
         }
     }
+    // Runs when the library has been loaded.
+    writeln!(text, "\t.section .init_array,\"aw\",%init_array\n\t.p2align 3")
+        .and_then(|()| writeln!(text, "\t.quad {IMPLEMENTATION_PREFIX}loaded"))
+        .expect("writing to a string");
     text.push_str(shared_library::END_OF_ASSEMBLY);
     Ok(text)
 }

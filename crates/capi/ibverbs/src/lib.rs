@@ -22,6 +22,7 @@ mod events;
 mod flow;
 mod import;
 mod kernel;
+mod load;
 mod log;
 mod mcast;
 mod memory;

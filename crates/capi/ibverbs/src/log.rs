@@ -1,6 +1,6 @@
 //! Where refusals and tracing go: `FERROCE_LOG` (a filter such as `debug` or `ferroce_nic=trace`) sends tracing to
 //! standard error; under `ferroce run` (`FERROCE_RUN=1`) a refused call prints one plain line, at most one a second for
-//! each call. Without either, nothing is ever printed.
+//! each call. A variable of ours that means nothing is told once, in any case. Without them, nothing is ever printed.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -8,6 +8,7 @@ use std::sync::{Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::call::Refusal;
+use ferroce_nic::settings;
 
 /// How often the same call may complain on standard error.
 const QUIET: Duration = Duration::from_secs(1);
@@ -32,8 +33,12 @@ impl Write for StandardError {
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let Some(filter) = std::env::var("FERROCE_LOG").ok().filter(|f| !f.is_empty()) else { return };
-        let filter = tracing_subscriber::EnvFilter::new(filter);
+        for mistake in settings::mistakes() {
+            // Standard error may be closed; there is nobody left to tell.
+            let _ = StandardError.write_all(format!("ferroce: {mistake}\n").as_bytes());
+        }
+        let Some(filter) = settings::value(settings::LOG) else { return };
+        let Ok(filter) = tracing_subscriber::EnvFilter::try_new(filter.to_string_lossy()) else { return };
         // An error means that the process has a subscriber already, which then gets the events.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
@@ -45,16 +50,25 @@ pub(crate) fn start() {
 
 /// Reports a refused call.
 pub(crate) fn refused(call: &'static str, refusal: &Refusal) {
-    // Answers to probing, which correct programs do as well.
-    if matches!(refusal.errno, libc::EOPNOTSUPP | libc::EAGAIN | libc::ENODATA | libc::ENOENT) {
+    if answers_a_probe(call, refusal.errno) {
         tracing::debug!(call, errno = refusal.errno, "{}", refusal.why);
         return;
     }
     tracing::warn!(call, errno = refusal.errno, "{}", refusal.why);
     static SHOWN: OnceLock<bool> = OnceLock::new();
-    if *SHOWN.get_or_init(|| std::env::var_os("FERROCE_RUN").is_some_and(|v| v == "1")) && may_print(call) {
+    if *SHOWN.get_or_init(|| settings::value(settings::RUN).is_some_and(|v| v == "1")) && may_print(call) {
         // Standard error may be closed; there is nobody left to tell.
         let _ = StandardError.write_all(format!("ferroce: {call}: {}\n", refusal.why).as_bytes());
+    }
+}
+
+/// Whether correct programs make such calls as well, to find something out.
+fn answers_a_probe(call: &str, errno: i32) -> bool {
+    match errno {
+        libc::EOPNOTSUPP | libc::ENODATA | libc::ENOENT => true,
+        // Whether a file has a domain already. From other calls it is the system's refusal of a thread, say.
+        libc::EAGAIN => call == "ibv_open_xrcd",
+        _ => false,
     }
 }
 
@@ -72,7 +86,14 @@ fn may_print(call: &'static str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::may_print;
+    use super::{answers_a_probe, may_print};
+
+    #[test]
+    fn a_refused_thread_is_no_answer_to_a_probe() {
+        assert!(!answers_a_probe("ibv_open_device", libc::EAGAIN));
+        assert!(answers_a_probe("ibv_open_xrcd", libc::EAGAIN));
+        assert!(answers_a_probe("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP));
+    }
 
     #[test]
     fn the_same_call_complains_once_a_second() {

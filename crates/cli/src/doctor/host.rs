@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use ferroce_nic::rendezvous::{self, Strangers};
+
 use super::{Finding, own_uid, user_name};
 
 /// A slot of a Ferroce process, as /proc/net/unix shows it. A process has one as a rule.
@@ -24,6 +26,34 @@ pub fn check(findings: &mut Vec<Finding>) {
     findings.extend(packet_filter(&modules));
     let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     others(&members(&names), own_uid(), findings);
+    findings.extend(squatted(&rendezvous::strangers()));
+}
+
+/// More slots than a host needs are left; fewer than this are not.
+const MANY_SLOTS: usize = 64;
+
+/// Sockets that have this user's names and are none of its processes'.
+fn squatted(strangers: &Strangers) -> Option<Finding> {
+    let slots = strangers.slots();
+    let silent = strangers.silent.first().map(|&inode| match super::port::process_with(inode) {
+        Some((pid, name)) => format!("process {pid} ({name})"),
+        None => "a process that only its user and root can see".to_owned(),
+    });
+    let listening =
+        strangers.listening.keys().map(|(uid, pid)| format!("process {pid} of {}", user_name(*uid)));
+    let who: Vec<_> = listening.chain(silent).collect();
+    let says = format!(
+        "{slots} of the 4094 names by which your Ferroce processes find each other are held by others: {}.",
+        who.join(", ")
+    );
+    match slots {
+        0 => None,
+        _ if slots + MANY_SLOTS < 4094 => Some(Finding::note(says)),
+        _ => Some(Finding::stop(
+            format!("{says} There is none left: devices can't be opened (ENOSPC)."),
+            "end that process (as root, `ferroce doctor` sees every process), or use a network namespace of your own",
+        )),
+    }
 }
 
 /// Kernel RDMA devices with the driver of each.

@@ -151,7 +151,7 @@ fn holder_text(holder: Option<&Socket>) -> String {
 }
 
 /// The process that has the socket open, if this user may see it.
-fn process_with(inode: u64) -> Option<(u32, String)> {
+pub fn process_with(inode: u64) -> Option<(u32, String)> {
     let link = format!("socket:[{inode}]");
     for process in std::fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {

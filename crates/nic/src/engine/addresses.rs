@@ -1,6 +1,7 @@
 //! Local addresses in use, and the paths that address vectors lead to.
 
 use super::Engine;
+use super::rings::is_of_this_host;
 use super::taps::Taps;
 use crate::Context;
 use crate::ah::{Path, Route};
@@ -8,6 +9,8 @@ use crate::clock;
 use crate::error::{Error, Result, invalid};
 use crate::packet::MAX_FLOW_LABEL;
 use crate::qp::AddressVector;
+use crate::rendezvous;
+use crate::settings;
 use crate::sync::{Mutex, RwLock};
 use crate::sys;
 use crate::udp::{Endpoint, HostAddr, steering_of};
@@ -202,8 +205,28 @@ impl Engine {
         if none {
             return invalid!("the destination GID {to} is no address");
         }
+        self.check_loopback(from, to)?;
         let flow_label = if to.is_ipv6() { av.flow_label & MAX_FLOW_LABEL } else { 0 };
         Ok(Route { from, to, tos: av.traffic_class, ttl: av.hop_limit, flow_label })
+    }
+
+    /// A loopback address reaches this host only, and is reached from it only.
+    fn check_loopback(&self, from: HostAddr, to: HostAddr) -> Result<()> {
+        const MEND: &str = "a program that starts before its interface has carrier and address gets lo as its device: \
+                            start it later, or name the interface in FERROCE_DEVICES";
+        match (from.ip().is_loopback(), to.ip().is_loopback()) {
+            (true, false) if !to.is_group() && !is_of_this_host(to) => {
+                invalid!(
+                    "{from} doesn't reach {to}: the one is this host's loopback address, the other another host's ({MEND})"
+                )
+            }
+            (false, true) if !self.is_local_address(to) && !rendezvous::is_held(to) => {
+                invalid!(
+                    "{from} doesn't reach {to} of another host: a loopback address leads to this host, where no verbs device has it (the peer's mistake: {MEND})"
+                )
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Is this an address of a device that this process has open?
@@ -288,5 +311,5 @@ impl Local {
 /// FERROCE_FABRIC=udp: everything goes over sockets, as between hosts.
 pub(super) fn udp_only() -> bool {
     static ONLY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *ONLY.get_or_init(|| std::env::var_os("FERROCE_FABRIC").is_some_and(|v| v == "udp"))
+    *ONLY.get_or_init(|| settings::value(settings::FABRIC).is_some_and(|v| v == "udp"))
 }

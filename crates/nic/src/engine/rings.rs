@@ -160,7 +160,7 @@ impl Engine {
 }
 
 /// An address of this network namespace can be bound to.
-fn is_of_this_host(address: HostAddr) -> bool {
+pub(super) fn is_of_this_host(address: HostAddr) -> bool {
     let family = if address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
     sys::socket(family, libc::SOCK_DGRAM)
         .is_ok_and(|socket| sys::bind(socket.raw(), &InetAddress::new(address.with_port(0))).is_ok())

@@ -73,27 +73,12 @@ pub(super) fn spawn(engine: &'static Engine) -> Result<()> {
     start_thread("ferroce", move || contain(engine)).map_err(Error::os("starting the background thread"))
 }
 
-/// Starts a thread, with all signals blocked but those of its own faults: they are the program's.
+/// Starts a thread of the adapter's ([`sys::start_thread`]).
 ///
 /// # Errors
 /// No thread can be made.
 pub(crate) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    // SAFETY: plain data; both sets are initialised by the calls that are handed them.
-    let old = unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut old: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        // A fault of an atomic (`mem::atomic`) is caught in the thread that has it; blocked, it would end the process.
-        for fault in [libc::SIGSEGV, libc::SIGBUS] {
-            libc::sigdelset(&raw mut all, fault);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
-        old
-    };
-    let spawned = std::thread::Builder::new().name(name.into()).stack_size(STACK).spawn(run);
-    // SAFETY: `old` is the mask that was in force.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
-    spawned.map(drop)
+    sys::start_thread(name, STACK, run)
 }
 
 /// Runs the thread. A panic is an error of ours: the program is told and the thread goes on, a bounded number of times.

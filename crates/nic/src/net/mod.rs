@@ -21,7 +21,7 @@ pub use gid::{GID_TABLE_LEN, GID_TYPE_ROCE_V2, GidChange, GidEntry, GidTable, gi
 pub use interface::{Address, Netdev, interfaces};
 pub use monitor::{Changes, Monitor};
 pub use port::{LinkSpeed, MAX_MTU, PortAttributes, PortState, active_mtu};
-pub use route::{LocalAddresses, Route, RouteKind, route_to};
+pub use route::{LocalAddresses, Route, RouteKind, route_to, way};
 
 /// Why the network couldn't be read, or what is wrong with `FERROCE_DEVICES`.
 #[derive(Debug, thiserror::Error)]

@@ -9,6 +9,8 @@ use super::netlink::{Message, Netlink, attributes, push_attribute, u32_at};
 
 /// `RTAX_MTU` (linux/rtnetlink.h).
 const RTAX_MTU: u16 = 2;
+/// The entry of the table, and not what a packet would find (linux/rtnetlink.h).
+const RTM_F_FIB_MATCH: u32 = 0x2000;
 /// `struct rtmsg`.
 const RTMSG: usize = 12;
 
@@ -90,26 +92,54 @@ pub struct Route {
     pub mtu: Option<u32>,
 }
 
-/// Asks the kernel for the way to `ip`; `scope` is the interface index for link-local addresses, else 0. `None`
+/// Asks the kernel for the way to `destination`; `scope` is the interface index for link-local addresses, else 0. `None`
 /// when there is no way.
 ///
 /// # Errors
 /// [`NetError::Netlink`].
 pub fn route_to(destination: IpAddr, scope: u32) -> Result<Option<Route>, NetError> {
-    let destination = destination.to_canonical();
-    let (family, bytes) = match destination {
-        IpAddr::V4(ip) => (libc::AF_INET, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (libc::AF_INET6, ip.octets().to_vec()),
+    ask(&mut open()?, &request(destination, scope, None))
+}
+
+/// The interface that packets from one address to another leave by, and the MTU of the route where it has one of its own:
+/// what the host was told, and not what path MTU discovery has learned, which anybody can say (ICMP).
+///
+/// # Errors
+/// [`NetError::Netlink`].
+pub fn way(from: IpAddr, to: IpAddr, scope: u32) -> Result<Option<(u32, Option<u32>)>, NetError> {
+    let mut socket = open()?;
+    let mut body = request(to, scope, Some(from));
+    let Some(ifindex) = ask(&mut socket, &body)?.and_then(|route| route.ifindex) else { return Ok(None) };
+    body[8..12].copy_from_slice(&RTM_F_FIB_MATCH.to_ne_bytes());
+    Ok(Some((ifindex, ask(&mut socket, &body)?.and_then(|entry| entry.mtu))))
+}
+
+fn open() -> Result<Netlink, NetError> {
+    Netlink::open(0).map_err(NetError::asking("for a netlink socket"))
+}
+
+fn request(to: IpAddr, scope: u32, from: Option<IpAddr>) -> Vec<u8> {
+    let bytes = |ip: IpAddr| match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
     };
     let mut body = vec![0u8; RTMSG];
-    body[0] = family as u8;
-    body[1] = (bytes.len() * 8) as u8;
-    push_attribute(&mut body, libc::RTA_DST, &bytes);
+    let destination = bytes(to);
+    body[0] = if destination.len() == 4 { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    body[1] = (destination.len() * 8) as u8;
+    push_attribute(&mut body, libc::RTA_DST, &destination);
+    if let Some(source) = from.map(bytes).filter(|source| source.len() == destination.len()) {
+        body[2] = (source.len() * 8) as u8;
+        push_attribute(&mut body, libc::RTA_SRC, &source);
+    }
     if scope != 0 {
         push_attribute(&mut body, libc::RTA_OIF, &scope.to_ne_bytes());
     }
-    let mut socket = Netlink::open(0).map_err(NetError::asking("for a netlink socket"))?;
-    match socket.get(libc::RTM_GETROUTE, &body, |message| parse_route(&message)) {
+    body
+}
+
+fn ask(socket: &mut Netlink, body: &[u8]) -> Result<Option<Route>, NetError> {
+    match socket.get(libc::RTM_GETROUTE, body, |message| parse_route(&message)) {
         Ok(route) => Ok(route),
         Err(error) => match error.raw_os_error() {
             // Unreachable, prohibited, blackhole routes answer with the error that a sender would get.

@@ -1,5 +1,6 @@
 //! Why a process couldn't join its host's rendezvous.
 
+use super::strangers::Strangers;
 use crate::udp::HostAddr;
 use std::fmt;
 use std::io;
@@ -11,12 +12,21 @@ pub struct Holder {
     pub uid: Option<u32>,
     /// The kernel's soft RoCE driver (`rdma_rxe`) is loaded: it takes the port for itself.
     pub kernel_rxe: bool,
+    /// The number in `uid` is that of this process's user and of others: this user namespace has none of their own for
+    /// them.
+    pub indistinct: bool,
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.kernel_rxe, self.uid) {
             (true, _) => f.write_str("probably the kernel's rdma_rxe, which is loaded (rmmod rdma_rxe frees the port, and another network namespace has its own)"),
+            (false, Some(uid)) if self.indistinct => write!(
+                f,
+                "a process that isn't known to be of the same user: in this user namespace {uid} stands for all users \
+                 without a number of their own, so only a process of the same namespace and user, on Linux 6.5 or \
+                 newer, shares the port (a user that the namespace maps, as with `unshare -r`, has a number)"
+            ),
             (false, Some(uid)) => write!(f, "a process of user {uid}"),
             (false, None) => f.write_str("a process that can't be seen from here"),
         }
@@ -48,8 +58,11 @@ pub enum Error {
         address: HostAddr,
     },
     /// All 4,094 slots of the QPN space are taken.
-    #[error("all slots of this host's QPN space are taken")]
-    NoFreeSlot,
+    #[error(
+        "all slots of this host's QPN space are taken{}",
+        if .0.slots() == 0 { String::new() } else { format!(", and not by processes of this user: {} (`ferroce doctor` says who that is)", .0) }
+    )]
+    NoFreeSlot(Strangers),
     /// The process's limit of open files (`ulimit -n`) leaves no room; an address takes 64 descriptors.
     #[error("too many open files: an address takes 64 descriptors")]
     TooManyFiles,
@@ -71,7 +84,7 @@ impl Error {
             Self::AddressInUse { .. } => libc::EADDRINUSE,
             Self::Unresponsive { .. } => libc::EBUSY,
             Self::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
-            Self::NoFreeSlot => libc::ENOSPC,
+            Self::NoFreeSlot(_) => libc::ENOSPC,
             Self::TooManyFiles => libc::EMFILE,
             Self::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

@@ -4,6 +4,7 @@
 //! crosses here, over the DGRAM socket of the owner's slot. Best effort: what doesn't fit is lost as on a wire.
 
 use super::names::{Name, SLOTS};
+use super::user::User;
 use crate::sys::{self, control};
 use crate::udp::{Datagram, OncePerSecond, RECORD_HEADER, decode, encode, milliseconds};
 use smallvec::SmallVec;
@@ -34,16 +35,16 @@ pub struct ForwardStats {
 
 /// Sender's side.
 pub(super) struct Forwarder {
-    uid: u32,
+    user: User,
     /// Per slot: until when, in milliseconds, it is taken for free. One writer's mistake costs a system call.
     dead_until: Box<[AtomicU64]>,
     pub(super) stats: ForwardStats,
 }
 
 impl Forwarder {
-    pub(super) fn new(uid: u32) -> Self {
+    pub(super) fn new(user: User) -> Self {
         let dead_until = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
-        Self { uid, dead_until, stats: ForwardStats::default() }
+        Self { user, dead_until, stats: ForwardStats::default() }
     }
 
     /// Sends packets for one slot by way of `socket`, in as few datagrams as possible.
@@ -53,7 +54,7 @@ impl Forwarder {
             self.stats.unknown.fetch_add(datagrams.len() as u64, Ordering::Relaxed);
             return;
         }
-        let name = Name::slot(self.uid, slot);
+        let name = Name::slot(self.user.uid(), slot);
         let mut rest = datagrams;
         while !rest.is_empty() {
             let mut size = MAGIC.len();
@@ -68,7 +69,7 @@ impl Forwarder {
                 Vec::with_capacity(now.iter().map(|d| RECORD_HEADER + d.bytes.len()).sum::<usize>() + 4);
             blob.extend_from_slice(&MAGIC);
             now.iter().for_each(|d| encode(d, &mut blob));
-            let counter = match send(socket, &name, &mut blob) {
+            let counter = match send(socket, self.user, &name, &mut blob) {
                 Ok(()) => &self.stats.forwarded,
                 Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {
                     dead_until.store(milliseconds() + DEAD_MS, Ordering::Relaxed);
@@ -92,8 +93,13 @@ impl Forwarder {
     }
 }
 
-fn send(fd: RawFd, name: &Name, blob: &mut [u8]) -> io::Result<()> {
+fn send(fd: RawFd, user: User, name: &Name, blob: &mut [u8]) -> io::Result<()> {
     use sys::KernelAddress;
+    let mut credentials = Credentials::new();
+    let own = sys::own_credentials(user.uid());
+    // Without them the kernel would attach the real user id.
+    let payload = [own.pid.to_ne_bytes(), own.uid.to_ne_bytes(), own.gid.to_ne_bytes()].concat();
+    credentials.push(libc::SOL_SOCKET, libc::SCM_CREDENTIALS, &payload);
     let mut vector = libc::iovec { iov_base: blob.as_mut_ptr().cast(), iov_len: blob.len() };
     // SAFETY: all-zero bytes are a valid msghdr.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -101,6 +107,8 @@ fn send(fd: RawFd, name: &Name, blob: &mut [u8]) -> io::Result<()> {
     header.msg_iovlen = 1;
     header.msg_name = name.pointer().cast_mut().cast();
     header.msg_namelen = name.length();
+    header.msg_controllen = credentials.len();
+    header.msg_control = credentials.for_sending();
     // SAFETY: the pointers were set just above, to locals and to `name`.
     unsafe { sys::send_message(fd, &header) }.map(drop)
 }
@@ -120,7 +128,7 @@ impl Inbox {
     pub(super) fn receive(
         &mut self,
         fd: RawFd,
-        uid: u32,
+        user: User,
         stats: &ForwardStats,
         mine: &dyn Fn(u32) -> bool,
         f: &mut dyn FnMut(&[Datagram<'_>]),
@@ -142,7 +150,7 @@ impl Inbox {
             Err(e) => return Err(e),
         };
         let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
-        if truncated || sender_of(credentials.received(header.msg_controllen)) != Some(uid) {
+        if truncated || !user.has_sent(sender_of(credentials.received(header.msg_controllen))) {
             return Ok(true);
         }
         let Some(mut records) = self.buffer[..length].strip_prefix(&MAGIC) else { return Ok(true) };

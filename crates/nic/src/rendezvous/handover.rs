@@ -1,11 +1,12 @@
 //! Passing the sockets of an address from a process that has them to one that joins.
 //!
 //! One SEQPACKET connection per request: a [`Request`] one way, a [`Reply`] the other, the descriptors as SCM_RIGHTS of
-//! the reply. Both ends look at the other's user id. Frozen, like the names.
+//! the reply. Both ends see to it that the other is one of their user ([`User::check_peer`]). Frozen, like the names.
 
 use super::error::Error;
 use super::group;
 use super::names::{Name, VERSION};
+use super::user::User;
 use crate::sys::{self, EngineFd, control};
 use crate::udp::{GROUP, HostAddr};
 use std::io;
@@ -147,7 +148,7 @@ fn receive_and_adopt(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<Engi
 /// more than four in all.
 pub(super) fn serve(
     listener: RawFd,
-    uid: u32,
+    user: User,
     greeter: Option<&dyn Greeter>,
     find: &mut dyn FnMut(HostAddr) -> Option<Vec<RawFd>>,
 ) {
@@ -163,7 +164,7 @@ pub(super) fn serve(
             }
         };
         let left = deadline.saturating_duration_since(Instant::now()).min(REQUEST_PATIENCE);
-        if let Err(error) = serve_one(connection, uid, left, greeter, find) {
+        if let Err(error) = serve_one(connection, user, left, greeter, find) {
             tracing::debug!(%error, "a rendezvous request was not answered");
         }
         if left.is_zero() {
@@ -174,15 +175,13 @@ pub(super) fn serve(
 
 fn serve_one(
     connection: EngineFd,
-    uid: u32,
+    user: User,
     patience: Duration,
     greeter: Option<&dyn Greeter>,
     find: &mut dyn FnMut(HostAddr) -> Option<Vec<RawFd>>,
 ) -> io::Result<()> {
     let fd = connection.raw();
-    if sys::peer_credentials(fd)?.uid != uid {
-        return Err(io::Error::from_raw_os_error(libc::EPERM));
-    }
+    user.check_peer(fd)?;
     if !sys::wait_for(fd, libc::POLLIN, patience) {
         return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
     }
@@ -234,7 +233,7 @@ pub(super) enum Answer {
 pub(super) fn ask(
     names: &[Name],
     address: HostAddr,
-    uid: u32,
+    user: User,
     patience: Duration,
     idle: &mut dyn FnMut(),
 ) -> Result<Answer, Error> {
@@ -247,7 +246,7 @@ pub(super) fn ask(
         left = later;
         wave = (2 * wave).min(CROWD);
         for name in now {
-            match request(name, address, uid) {
+            match request(name, address, user) {
                 Ok(socket) => asked.push(socket),
                 // Its queue of connections is full: stopped, or very busy.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => silence = true,
@@ -285,17 +284,15 @@ fn answers(asked: &mut Vec<EngineFd>, address: HostAddr) -> Result<Option<Box<[E
 }
 
 /// A connection to the holder of a name, if it is a process of this user.
-pub(super) fn dial(name: &Name, uid: u32) -> io::Result<EngineFd> {
+pub(super) fn dial(name: &Name, user: User) -> io::Result<EngineFd> {
     let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
     sys::connect(socket.raw(), name)?;
-    if sys::peer_credentials(socket.raw())?.uid != uid {
-        return Err(io::Error::from_raw_os_error(libc::EPERM));
-    }
+    user.check_peer(socket.raw())?;
     Ok(socket)
 }
 
-fn request(name: &Name, address: HostAddr, uid: u32) -> io::Result<EngineFd> {
-    let socket = dial(name, uid)?;
+fn request(name: &Name, address: HostAddr, user: User) -> io::Result<EngineFd> {
+    let socket = dial(name, user)?;
     send_with(socket.raw(), &mut message(KIND_GROUP, address), &[])?;
     Ok(socket)
 }
@@ -303,16 +300,16 @@ fn request(name: &Name, address: HostAddr, uid: u32) -> io::Result<EngineFd> {
 /// Processes that have been asked for the GID table of an interface.
 pub(super) struct GidQuestion {
     request: [u8; FRAME + 4],
-    uid: u32,
+    user: User,
     asked: Vec<EngineFd>,
 }
 
 impl GidQuestion {
-    pub(super) fn new(interface: u32, uid: u32) -> Self {
+    pub(super) fn new(interface: u32, user: User) -> Self {
         let mut request = [0; FRAME + 4];
         request[..FRAME].copy_from_slice(&frame(KIND_GIDS));
         request[FRAME..].copy_from_slice(&interface.to_ne_bytes());
-        Self { request, uid, asked: Vec::new() }
+        Self { request, user, asked: Vec::new() }
     }
 
     /// Asks the holder of a name.
@@ -320,7 +317,7 @@ impl GidQuestion {
     /// # Errors
     /// Nobody holds it, or its holder is very busy.
     pub(super) fn ask(&mut self, name: &Name) -> io::Result<()> {
-        let socket = dial(name, self.uid)?;
+        let socket = dial(name, self.user)?;
         send_with(socket.raw(), &mut self.request, &[])?;
         self.asked.push(socket);
         Ok(())

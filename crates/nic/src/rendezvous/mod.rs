@@ -35,10 +35,13 @@ mod group;
 pub(crate) mod handover;
 mod names;
 mod slots;
+mod strangers;
+mod user;
 
 pub use error::{Error, Holder};
 pub use forward::ForwardStats;
 pub use names::SLOTS;
+pub use strangers::{Strangers, strangers};
 
 use crate::sync::{Mutex, RwLock};
 use crate::sys::{self, EngineFd};
@@ -54,6 +57,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use user::User;
 
 /// What those asked for a group have, after the last of them was asked.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
@@ -84,7 +88,7 @@ pub const fn slot_of(qpn: u32) -> u16 {
 
 /// This process's part in the rendezvous of its user and network namespace.
 pub struct Rendezvous {
-    uid: u32,
+    user: User,
     /// Contains every descriptor that [`Rendezvous::service`] looks after.
     epoll: EngineFd,
     slots: RwLock<Vec<Arc<Slot>>>,
@@ -118,9 +122,9 @@ impl Rendezvous {
 
     /// As [`Rendezvous::join`]; `greeter` answers those who want to share memory with this process.
     pub(crate) fn join_with(greeter: Option<Arc<dyn Greeter>>) -> Result<Arc<Self>, Error> {
-        let uid = sys::user_id();
+        let user = User::current();
         let this = Arc::new(Self {
-            uid,
+            user,
             epoll: sys::epoll_create().map_err(Error::system("epoll_create1"))?,
             slots: RwLock::default(),
             owned: [const { AtomicU64::new(0) }; SLOTS as usize / 64],
@@ -128,7 +132,7 @@ impl Rendezvous {
             election: Mutex::default(),
             endpoints: RwLock::default(),
             joining: Mutex::default(),
-            forwarder: Forwarder::new(uid),
+            forwarder: Forwarder::new(user),
             inbox: Mutex::new(Inbox::new()),
             greeter,
         });
@@ -149,7 +153,7 @@ impl Rendezvous {
     pub fn claim_slot(&self) -> Result<u16, Error> {
         let mut slots = self.slots.write();
         let own: Vec<u16> = slots.iter().map(|s| s.number).collect();
-        let slot = slots::claim(self.uid, &own)?;
+        let slot = slots::claim(self.user.uid(), &own)?;
         let number = slot.number;
         self.watch(slot.listener.raw(), LISTENER | u64::from(number))?;
         self.watch(slot.forwarded.raw(), INBOX | u64::from(number))?;
@@ -209,7 +213,7 @@ impl Rendezvous {
             let names = self.others();
             let lonely = names.is_empty();
             let answer =
-                handover::ask(&names, address, self.uid, ANSWER_PATIENCE, &mut || self.answer_requests())?;
+                handover::ask(&names, address, self.user, ANSWER_PATIENCE, &mut || self.answer_requests())?;
             if let Answer::Group(group) = answer {
                 return Ok(group);
             }
@@ -218,7 +222,9 @@ impl Rendezvous {
             }
             if start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE } {
                 let holder = group::holder(address);
-                let foreign = holder.uid.is_some_and(|uid| uid != self.uid);
+                let indistinct = self.user.is_ambiguous() && holder.uid == Some(self.user.uid());
+                let holder = Holder { indistinct, ..holder };
+                let foreign = holder.uid.is_some_and(|uid| uid != self.user.uid());
                 return Err(match answer {
                     Answer::Silence if !foreign => Error::Unresponsive { address },
                     _ => Error::AddressInUse { address, holder },
@@ -234,12 +240,12 @@ impl Rendezvous {
     fn others(&self) -> Vec<Name> {
         let own = self.slots();
         // Without /proc every name there can be is tried: a few milliseconds.
-        let mut slots = names::taken_slots(self.uid).unwrap_or_else(|| USABLE.collect());
+        let mut slots = names::taken_slots(self.user.uid()).unwrap_or_else(|| USABLE.collect());
         slots.retain(|slot| !own.contains(slot));
         let seed = sys::random();
         slots.sort_unstable_by_key(|&slot| shuffled(seed, slot));
-        let leader = (!slots.is_empty() && !self.is_leader()).then(|| Name::leader(self.uid));
-        leader.into_iter().chain(slots.into_iter().map(|slot| Name::slot(self.uid, slot))).collect()
+        let leader = (!slots.is_empty() && !self.is_leader()).then(|| Name::leader(self.user.uid()));
+        leader.into_iter().chain(slots.into_iter().map(|slot| Name::slot(self.user.uid(), slot))).collect()
     }
 
     /// Takes the leader's name if it is free.
@@ -247,7 +253,7 @@ impl Rendezvous {
         if self.is_leader() {
             return;
         }
-        if let Ok(Some(listener)) = Name::leader(self.uid).listen() {
+        if let Ok(Some(listener)) = Name::leader(self.user.uid()).listen() {
             let mut leader = self.leader.write();
             if leader.is_none() && self.watch(listener.raw(), LEADER).is_ok() {
                 *leader = Some(listener);
@@ -308,7 +314,7 @@ impl Rendezvous {
         if !USABLE.contains(&slot) {
             return None;
         }
-        handover::dial(&Name::slot(self.uid, slot), self.uid).ok()
+        handover::dial(&Name::slot(self.user.uid(), slot), self.user).ok()
     }
 
     /// All listeners, ready or not; for a thread that waits for others itself.
@@ -333,7 +339,7 @@ impl Rendezvous {
     }
 
     fn serve(&self, listener: RawFd) {
-        handover::serve(listener, self.uid, self.greeter.as_deref(), &mut |address| {
+        handover::serve(listener, self.user, self.greeter.as_deref(), &mut |address| {
             let endpoints = self.endpoints.read();
             // Endpoints live as long as this object: the numbers stay valid.
             Some(endpoints.get(&address)?.group().iter().map(EngineFd::raw).collect())
@@ -369,7 +375,7 @@ impl Rendezvous {
                     f(batch);
                 };
                 let mine = |qpn| self.owns(qpn);
-                if !matches!(inbox.receive(fd, self.uid, self.stats(), &mine, &mut count), Ok(true)) {
+                if !matches!(inbox.receive(fd, self.user, self.stats(), &mine, &mut count), Ok(true)) {
                     break;
                 }
             }
@@ -378,12 +384,17 @@ impl Rendezvous {
     }
 }
 
+/// Whether some process here has UDP port 4791 at this address, as far as can be seen.
+pub(crate) fn is_held(address: HostAddr) -> bool {
+    group::holder(address).uid.is_some()
+}
+
 /// What the host's processes have to tell of an interface's GID table; `None` when nobody has one. Takes long only when
 /// nobody but a stopped process might have.
 pub(crate) fn ask_for_gids(interface: u32) -> Option<Vec<u8>> {
-    let uid = sys::user_id();
-    let mut question = handover::GidQuestion::new(interface, uid);
-    match question.ask(&Name::leader(uid)) {
+    let user = User::current();
+    let mut question = handover::GidQuestion::new(interface, user);
+    match question.ask(&Name::leader(user.uid())) {
         // Without a leader there is nobody, or somebody is just about to lead.
         Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => return None,
         Ok(()) | Err(_) => {}
@@ -391,9 +402,9 @@ pub(crate) fn ask_for_gids(interface: u32) -> Option<Vec<u8>> {
     if let Some(table) = question.answer(LEADER_PATIENCE) {
         return Some(table);
     }
-    for slot in names::taken_slots(uid)?.into_iter().take(GIDS_ASKED) {
+    for slot in names::taken_slots(user.uid())?.into_iter().take(GIDS_ASKED) {
         // Who has gone meanwhile has nothing to tell.
-        let _ = question.ask(&Name::slot(uid, slot));
+        let _ = question.ask(&Name::slot(user.uid(), slot));
     }
     question.answer(GIDS_PATIENCE)
 }

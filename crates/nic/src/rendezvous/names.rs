@@ -4,6 +4,7 @@
 //! protocol's version and the user, so that neither another version nor another user is ever talked to by accident.
 
 use crate::sys::{self, EngineFd, KernelAddress};
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::offset_of;
 
@@ -85,23 +86,34 @@ fn slot_prefix(uid: u32) -> String {
 /// Slots that are taken, in no order, from `/proc/net/unix` of this thread's network namespace. `None` where that
 /// can't be read (a container without /proc).
 pub(super) fn taken_slots(uid: u32) -> Option<Vec<u16>> {
-    let table = sys::read_file(c"/proc/thread-self/net/unix", PROC_LIMIT).ok()?;
-    Some(slots_in(&table, uid))
+    Some(slots_in(&table()?, uid))
+}
+
+/// The same in order, each with the inode of one of its sockets.
+pub(super) fn slots_with_inodes(uid: u32) -> Option<BTreeMap<u16, u64>> {
+    Some(entries(&table()?, uid).collect())
+}
+
+fn table() -> Option<Vec<u8>> {
+    sys::read_file(c"/proc/thread-self/net/unix", PROC_LIMIT).ok()
 }
 
 fn slots_in(table: &[u8], uid: u32) -> Vec<u16> {
-    let prefix = format!("@{}", slot_prefix(uid));
-    let mut slots: Vec<u16> = table
-        .split(|&b| b == b'\n')
-        .filter_map(|line| {
-            let name = line.rsplit(|&b| b == b' ').next()?;
-            let digits = std::str::from_utf8(name.strip_prefix(prefix.as_bytes())?).ok()?;
-            digits.parse().ok().filter(|slot| USABLE.contains(slot))
-        })
-        .collect();
+    let mut slots: Vec<u16> = entries(table, uid).map(|(slot, _)| slot).collect();
     slots.sort_unstable();
     slots.dedup();
     slots
+}
+
+/// Slot and inode of each socket with a slot's name.
+fn entries(table: &[u8], uid: u32) -> impl Iterator<Item = (u16, u64)> + use<'_> {
+    let prefix = format!("@{}", slot_prefix(uid));
+    table.split(|&b| b == b'\n').filter_map(move |line| {
+        let mut from_the_end = line.rsplit(|&b| b == b' ');
+        let digits = std::str::from_utf8(from_the_end.next()?.strip_prefix(prefix.as_bytes())?).ok()?;
+        let slot = digits.parse().ok().filter(|slot| USABLE.contains(slot))?;
+        Some((slot, std::str::from_utf8(from_the_end.next()?).ok()?.parse().ok()?))
+    })
 }
 
 #[cfg(test)]
@@ -121,6 +133,7 @@ mod tests {
             0000000000000000: 00000002 00000000 00000000 0002 01 8 @ferroce-1-u7-slot-4094\n\
             0000000000000000: 00000003 00000000 00000000 0001 03 9\n";
         assert_eq!(slots_in(table, 7), [17, 4094]);
+        assert_eq!(entries(table, 7).collect::<Vec<_>>(), [(17, 1), (17, 2), (4094, 8)]);
         assert_eq!(slots_in(b"", 7), [0_u16; 0]);
         assert_eq!(slots_in(b"\xff\xfe @\n\n ", 7), [0_u16; 0]);
     }

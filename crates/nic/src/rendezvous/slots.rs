@@ -3,6 +3,7 @@
 use super::error::Error;
 use super::names::{Name, SLOTS, USABLE, taken_slots};
 use super::shuffled;
+use super::strangers::strangers;
 use crate::sys::{self, EngineFd};
 use crate::udp::{GROUP, large_buffer};
 
@@ -36,7 +37,7 @@ pub(super) fn claim(uid: u32, own: &[u16]) -> Result<Slot, Error> {
             return Ok(slot);
         }
     }
-    Err(Error::NoFreeSlot)
+    Err(Error::NoFreeSlot(strangers()))
 }
 
 /// `Ok(None)`: somebody was faster.

@@ -3,6 +3,7 @@
 use super::address::InetAddress;
 use super::receive::{Reader, Received};
 use super::{Datagram, GROUP, HostAddr, Stats, multicast, steering_of};
+use crate::net;
 use crate::sync::Mutex;
 use crate::sys::{self, EngineFd};
 use ferroce_wire::ROCE_V2_PORT;
@@ -232,19 +233,15 @@ impl Endpoint {
         Ok(Dest { marked, endpoint, peer, to: peer.roce(), tos, ttl, flow_label: 0, sender, flow })
     }
 
-    /// Largest IP packet the kernel would send to `peer` now: the interface's MTU, or less where a router said so.
+    /// Largest IP packet that is sent to `peer`: the interface's MTU, or less where the route has one of its own.
     ///
     /// # Errors
-    /// No route, or no descriptor left.
+    /// No route, or it can't be asked for.
     pub fn path_mtu(&self, peer: HostAddr) -> io::Result<u32> {
-        let socket = self.new_sender(0, DEFAULT_TTL)?.socket;
-        sys::connect(socket.raw(), &peer.roce())?;
-        let (level, name) = match self.address.is_ipv6() {
-            true => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
-            false => (libc::IPPROTO_IP, libc::IP_MTU),
-        };
-        let mtu = sys::int_option(socket.raw(), level, name)?;
-        u32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EIO))
+        let way = net::way(self.address.ip(), peer.ip(), peer.scope_id()).map_err(io::Error::other)?;
+        let (ifindex, of_route) = way.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?;
+        let mtu = sys::interface_mtu(self.fd(0), ifindex)?;
+        Ok(of_route.map_or(mtu, |of_route| of_route.min(mtu)))
     }
 
     /// The socket to send from to QPs with this steering value. GRO on the way merges by addresses and ports, so the
@@ -312,6 +309,9 @@ impl Endpoint {
         }
     }
 
+    /// "Don't fragment" is set, and what ICMP says of the path's MTU is ignored, as adapters do: anybody can send such a
+    /// packet that quotes port 4791, and one would end all connections to a host. The interface's MTU counts.
+    ///
     /// Unconnected: a connected socket's packets would get a changing IPv4 identification, which the ICRC covers.
     fn new_sender(&self, tos: u8, ttl: u8) -> io::Result<Sender> {
         let v6 = self.address.is_ipv6();
@@ -319,13 +319,13 @@ impl Endpoint {
         let fd = socket.raw();
         if v6 {
             sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1_i32)?;
-            sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
+            sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_PROBE)?;
             sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, &i32::from(ttl))?;
             sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &i32::from(tos))?;
             // Labels are the address vector's: the kernel is to think of none.
             let _ = sys::set_option(fd, libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, &0_i32);
         } else {
-            sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)?;
+            sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_PROBE)?;
             sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TTL, &i32::from(ttl))?;
             sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, &i32::from(tos))?;
         }

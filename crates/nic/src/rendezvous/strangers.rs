@@ -1,0 +1,63 @@
+//! Names of this user that others hold. Anybody can take an abstract name; who takes them all keeps a user from opening
+//! devices, and should be found.
+
+use super::names::{Name, slots_with_inodes};
+use super::user::User;
+use crate::sys;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Who holds slots' names without being a process of the user whom they name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Strangers {
+    /// User id and process ID (0: not visible) of those who listen there, with how many slots.
+    pub listening: BTreeMap<(u32, i32), usize>,
+    /// Inodes of the sockets of slots at which nobody listens, which no process of Ferroce leaves so for long.
+    pub silent: Vec<u64>,
+}
+
+impl Strangers {
+    /// How many slots they hold.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.listening.values().sum::<usize>() + self.silent.len()
+    }
+}
+
+impl fmt::Display for Strangers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for ((uid, pid), slots) in &self.listening {
+            write!(f, "{separator}{slots} by process {pid} of user {uid}")?;
+            separator = ", ";
+        }
+        if !self.silent.is_empty() {
+            write!(f, "{separator}{} by sockets at which nobody listens", self.silent.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks at all names of slots of this process's user. Empty where `/proc` can't be read.
+#[must_use]
+pub fn strangers() -> Strangers {
+    let user = User::current();
+    let mut found = Strangers::default();
+    for (slot, inode) in slots_with_inodes(user.uid()).unwrap_or_default() {
+        let Ok(socket) = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK) else {
+            return found;
+        };
+        match sys::connect(socket.raw(), &Name::slot(user.uid(), slot)) {
+            Ok(()) if user.check_peer(socket.raw()).is_ok() => {}
+            Ok(()) => {
+                if let Ok(peer) = sys::peer_credentials(socket.raw()) {
+                    *found.listening.entry((peer.uid, peer.pid)).or_default() += 1;
+                }
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => found.silent.push(inode),
+            // Its queue of connections is full: stopped, or very busy.
+            Err(_) => {}
+        }
+    }
+    found
+}

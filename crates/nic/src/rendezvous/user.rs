@@ -1,0 +1,104 @@
+//! Who is a process of the same user.
+//!
+//! The kernel names a peer's user by a number of this process's user namespace. A user who has no number there is named
+//! by the overflow user id (65534 as a rule), and so are all the others who have none. Where this process's own number is
+//! that one, and some users have no number, the number proves nothing.
+
+use crate::sys;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::RawFd;
+
+/// Users of a namespace in which each has a number: the initial one, or one that maps them all.
+const ALL_USERS: u64 = 0xffff_ffff;
+/// `DEFAULT_OVERFLOWUID` of the kernel, where /proc doesn't say.
+const OVERFLOW_UID: u32 = 65534;
+
+/// The user of this process, whom the rendezvous is among.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct User {
+    uid: u32,
+    /// Others may have this number as well.
+    shared: bool,
+}
+
+impl User {
+    pub(super) fn current() -> Self {
+        let uid = sys::user_id();
+        let shared = uid == overflow_uid() && !everybody_has_a_number();
+        if shared {
+            tracing::info!(
+                uid,
+                "this user namespace gives other users the same number: only processes of this user namespace that \
+                 the kernel lets this process inspect count as the same user's"
+            );
+        }
+        Self { uid, shared }
+    }
+
+    pub(super) const fn uid(self) -> u32 {
+        self.uid
+    }
+
+    /// Others have this user's number as well.
+    pub(super) const fn is_ambiguous(self) -> bool {
+        self.shared
+    }
+
+    /// Whether the process at the other end of a connection is one of this user.
+    ///
+    /// # Errors
+    /// EPERM when it isn't, or can't be told.
+    pub(super) fn check_peer(self, connection: RawFd) -> io::Result<()> {
+        let peer = sys::peer_credentials(connection)?;
+        if peer.uid == self.uid && (!self.shared || may_inspect(connection)?) {
+            return Ok(());
+        }
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
+
+    /// Whether a datagram's sender is this user, by the number that the kernel attached: an ambiguous one is nobody.
+    pub(super) fn has_sent(self, sender: Option<u32>) -> bool {
+        !self.shared && sender == Some(self.uid)
+    }
+}
+
+/// The kernel lets this process read the link of another's user namespace if all user ids of both are the same, not as
+/// numbers of a namespace but as the kernel knows them, and both are of one user namespace (PTRACE_MODE_READ, ptrace(2)).
+/// The process descriptor (Linux 6.5) names the process before and after, so that no other one has got its number
+/// meanwhile; where there is none, nobody is believed.
+fn may_inspect(connection: RawFd) -> io::Result<bool> {
+    let process = sys::peer_pidfd(connection)?;
+    let before = sys::process_of(process.raw())?;
+    let link = CString::new(format!("/proc/{before}/ns/user"))?;
+    Ok(sys::read_link(&link).is_ok() && sys::process_of(process.raw())? == before)
+}
+
+fn overflow_uid() -> u32 {
+    let text = sys::read_file(c"/proc/sys/kernel/overflowuid", 64).unwrap_or_default();
+    std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW_UID)
+}
+
+fn everybody_has_a_number() -> bool {
+    sys::read_file(c"/proc/thread-self/uid_map", 64 << 10).is_ok_and(|map| mapped_users(&map) >= ALL_USERS)
+}
+
+/// Users that a `uid_map` (user_namespaces(7)) gives numbers to.
+fn mapped_users(map: &[u8]) -> u64 {
+    let lines = std::str::from_utf8(map).unwrap_or_default().lines();
+    lines.filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_map_gives_everybody_a_number() {
+        assert_eq!(mapped_users(b"         0          0 4294967295\n"), ALL_USERS);
+        assert_eq!(mapped_users(b"0 0 1000\n1000 5000 4294966295\n"), ALL_USERS);
+        for partial in [&b""[..], b"0 100000 65536\n", b"1000 1000 1\n", b"0 0 nonsense\n", b"\xff\n"] {
+            assert!(mapped_users(partial) < ALL_USERS, "{}", partial.escape_ascii());
+        }
+    }
+}

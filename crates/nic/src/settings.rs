@@ -1,0 +1,123 @@
+//! The environment variables: which there are, and whether their values mean anything.
+//!
+//! A spelling mistake in one would otherwise be silence: a run without the faults or the fabric that it is about.
+
+use crate::net::DEVICES_VARIABLE;
+use crate::tap::capture::{self, Capture};
+use crate::tap::fault::{self, Fault};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// Tracing to standard error.
+pub const LOG: &str = "FERROCE_LOG";
+/// `1` under `ferroce run`.
+pub const RUN: &str = "FERROCE_RUN";
+/// The fabric between processes of one host.
+pub const FABRIC: &str = "FERROCE_FABRIC";
+
+/// All that Ferroce reads.
+const KNOWN: [&str; 6] = [LOG, RUN, FABRIC, fault::VARIABLE, capture::VARIABLE, DEVICES_VARIABLE];
+/// Those of Ferroce's own tests, which are none of its business.
+const OF_TESTS: [&str; 4] =
+    ["FERROCE_TEST_", "FERROCE_SKIP_LOG", "FERROCE_RXE_KERNEL", "FERROCE_WRITE_PAGES"];
+const PREFIX: &str = "FERROCE_";
+
+/// What is wrong with this process's environment: a sentence for each variable that is unknown, or whose value means
+/// nothing. (`FERROCE_DEVICES` isn't looked at: a wrong one is the error of who asks for devices.)
+#[must_use]
+pub fn mistakes() -> Vec<String> {
+    std::env::vars_os().filter_map(|(name, value)| mistake(&name, &value)).collect()
+}
+
+fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
+    let name = name.to_string_lossy();
+    if !name.starts_with(PREFIX) || OF_TESTS.iter().any(|prefix| name.starts_with(prefix)) {
+        return None;
+    }
+    if !KNOWN.contains(&&*name) {
+        return Some(format!("{name} is no variable of Ferroce's; there are {}", KNOWN.join(", ")));
+    }
+    if value.is_empty() {
+        return None;
+    }
+    let why = match &*name {
+        LOG => log_mistake(&value.to_string_lossy()),
+        FABRIC => (value != "udp").then(|| "the only value is udp; unset it for the best fabric".to_owned()),
+        fault::VARIABLE => value.to_string_lossy().parse::<Fault>().err().map(|error| error.to_string()),
+        capture::VARIABLE => Capture::open(Path::new(value)).err().map(|error| error.to_string()),
+        _ => None,
+    };
+    why.map(|why| format!("{name}={}: {why}", value.display()))
+}
+
+/// A filter is a list of LEVEL, TARGET=LEVEL, or a target of ours alone.
+fn log_mistake(filter: &str) -> Option<String> {
+    let is_level = |text: &str| {
+        let levels = ["off", "error", "warn", "info", "debug", "trace"];
+        levels.iter().any(|level| level.eq_ignore_ascii_case(text))
+            || matches!(text, "0" | "1" | "2" | "3" | "4" | "5")
+    };
+    let means_nothing = |directive: &&str| match directive.rsplit_once('=') {
+        Some((target, level)) => target.is_empty() || !is_level(level),
+        None => !is_level(directive) && !directive.starts_with("ferroce"),
+    };
+    // The fields of a span may have commas and equals signs of their own.
+    let mut directives = filter.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+    let wrong = if filter.contains('[') { None } else { directives.find(means_nothing) }?;
+    Some(format!(
+        "{wrong:?} is none of error, warn, info, debug and trace, nor TARGET=LEVEL as in ferroce_nic=debug"
+    ))
+}
+
+/// The value of a variable, if it has one.
+#[must_use]
+pub fn value(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_wrong(name: &str, value: &str) -> bool {
+        mistake(OsStr::new(name), OsStr::new(value)).is_some()
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_mistakes() {
+        for (name, value) in [
+            ("FERROCE_FABRIC", "upd"),
+            ("FERROCE_FABRIC", "UDP"),
+            ("FERROCE_FAULT", "duplicate=1%"),
+            ("FERROCE_CAPTURE", "/nonexistent/x"),
+            ("FERROCE_LOG", "debgu"),
+            ("FERROCE_LOG", "ferroce_nic=loud"),
+            ("FERROCE_LOG", "warn,=debug"),
+            ("FERROCE_FALUT", "drop=1%"),
+            ("FERROCE_FABRICS", ""),
+        ] {
+            assert!(is_wrong(name, value), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn values_that_mean_something_and_others_variables_are_none() {
+        for (name, value) in [
+            ("FERROCE_FABRIC", "udp"),
+            ("FERROCE_FABRIC", ""),
+            ("FERROCE_FAULT", "drop=1%,seed=7"),
+            ("FERROCE_CAPTURE", "/dev/null"),
+            ("FERROCE_LOG", "debug"),
+            ("FERROCE_LOG", "Info, ferroce_nic::udp=TRACE"),
+            ("FERROCE_LOG", "ferroce_proto"),
+            ("FERROCE_LOG", "off,ferroce[span{field=1,other}]=debug"),
+            ("FERROCE_DEVICES", "nonsense"),
+            ("FERROCE_RUN", "1"),
+            ("FERROCE_TEST_DIR", "x"),
+            ("FERROCE_SKIP_LOG", "x"),
+            ("PATH", "FERROCE_X"),
+        ] {
+            assert!(!is_wrong(name, value), "{name}={value}");
+        }
+    }
+}

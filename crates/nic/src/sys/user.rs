@@ -1,0 +1,65 @@
+//! System calls about users, and about the processes at the other end of a connection.
+
+use super::{EngineFd, check, fd_of, read_file};
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::RawFd;
+
+/// The effective user id, which is what the kernel tells the other end of a connection: rendezvous is among the processes
+/// of one user.
+#[must_use]
+pub fn user_id() -> u32 {
+    // SAFETY: can't fail and takes no pointer.
+    unsafe { libc::geteuid() }
+}
+
+/// What a message says of its sender for the kernel to check: this process, and `uid`, which must be one of its user ids.
+#[must_use]
+pub fn own_credentials(uid: u32) -> libc::ucred {
+    // SAFETY: neither call can fail or takes a pointer.
+    let (pid, gid) = unsafe { (libc::getpid(), libc::getegid()) };
+    libc::ucred { pid, uid, gid }
+}
+
+/// A descriptor of the process at the other end of a connected UNIX socket.
+///
+/// # Errors
+/// That of `getsockopt(2)`: ENOPROTOOPT before Linux 6.5.
+pub fn peer_pidfd(fd: RawFd) -> io::Result<EngineFd> {
+    /// Of the kernel's asm-generic/socket.h.
+    const SO_PEERPIDFD: i32 = 77;
+    fd_of(|| {
+        let mut pidfd: RawFd = -1;
+        let mut length = size_of::<RawFd>() as libc::socklen_t;
+        let (level, name) = (libc::SOL_SOCKET, SO_PEERPIDFD);
+        // SAFETY: the kernel writes at most `length` bytes into `pidfd`.
+        let result = unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, &mut pidfd, &mut length) };
+        if result < 0 { result } else { libc::c_long::from(pidfd) }
+    })
+}
+
+/// The number that the mounted `/proc` has for the process of a process descriptor.
+///
+/// # Errors
+/// ESRCH when the process has ended, or isn't there in `/proc`.
+pub fn process_of(pidfd: RawFd) -> io::Result<u32> {
+    let info = read_file(&CString::new(format!("/proc/thread-self/fdinfo/{pidfd}"))?, 4096)?;
+    let lines = std::str::from_utf8(&info).unwrap_or_default().lines();
+    let number = lines.filter_map(|line| line.strip_prefix("Pid:")).find_map(|n| n.trim().parse().ok());
+    // Ended: -1; of another PID namespace: 0.
+    number.filter(|&pid| pid != 0).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+}
+
+/// What a symbolic link says.
+///
+/// # Errors
+/// That of `readlinkat(2)`.
+pub fn read_link(path: &CStr) -> io::Result<Vec<u8>> {
+    let mut target = vec![0_u8; libc::PATH_MAX as usize];
+    // SAFETY: a C string, and a buffer that is writable for its length.
+    let length = check(unsafe {
+        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), target.as_mut_ptr(), target.len())
+    })?;
+    target.truncate(length);
+    Ok(target)
+}
