@@ -251,7 +251,7 @@ static void run_round(struct side *side, const struct operation *operation, enum
 	if (is_atomic(operation))
 		memset(round.memory.area, 0, AREA);
 	round.cq = make_cq(&side->device, 64, NULL);
-	round.qp = make_qp(&side->device, operation->service, round.cq, NULL, 2 * DEPTH);
+	round.qp = side->qp = make_qp(&side->device, operation->service, round.cq, NULL, 2 * DEPTH);
 	MUST(to_init(round.qp, ALL_ACCESS));
 	if (operation->opcode == IBV_WR_SEND && !side->requester)
 		for (int i = 0; i < DEPTH; i++)
@@ -282,6 +282,7 @@ static void run_round(struct side *side, const struct operation *operation, enum
 	if (round.ah)
 		MUST(ibv_destroy_ah(round.ah));
 	MUST(ibv_destroy_qp(round.qp));
+	side->qp = NULL;
 	MUST(ibv_destroy_cq(round.cq));
 }
 

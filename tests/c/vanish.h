@@ -36,6 +36,8 @@ struct side {
 	struct ibv_qp *witness;
 	struct ibv_mr *witness_mr;
 	uint64_t witnessed;
+	/* The connection at hand. */
+	struct ibv_qp *qp;
 	/* What the side says it was doing when something is wrong. */
 	char doing[128];
 };
@@ -129,7 +131,7 @@ static bool told(struct side *side, char word, int milliseconds)
 	if (poll(&ready, 1, milliseconds) != 1)
 		return false;
 	if (recv(side->fd, &said, 1, 0) != 1)
-		fail("%s: the other side is gone", side->doing);
+		fail("%s: the other side is gone, and the QP in state %d", side->doing, side->qp ? (int)qp_state(side->qp) : -1);
 	if (said != word)
 		fail("%s: the other side says '%c', not '%c'", side->doing, said, word);
 	return true;

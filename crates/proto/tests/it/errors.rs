@@ -2,6 +2,7 @@
 
 use crate::host::{ALL, BASE, Region, THERE};
 use crate::net::{CLEAN, Faults, Pair, params, wr};
+use core::time::Duration;
 use ferroce_proto::{Access, QpEvent, QpParams, QpState, SendOp, SendWr, WcStatus};
 use ferroce_wire::Service;
 
@@ -341,4 +342,31 @@ fn error_is_reported_only_after_all_earlier_requests_have_ended() {
     p.run();
     use WcStatus::{LocProtErr, Success, WrFlushErr};
     assert_eq!(p.a.host.send_statuses(), [(1, Success), (2, Success), (3, LocProtErr), (4, WrFlushErr)]);
+}
+
+/// Nothing is lost, but answers come when the requester has asked again, by its probes or its local ACK timer.
+#[test]
+fn a_late_refusal_is_the_named_one() {
+    let atomic = |id| wr(id, SendOp::FetchAdd { va: THERE, rkey: ALL, add: 1 }, BASE, 8);
+    for (micros, before) in [700, 5000, 150_000, 250_000].into_iter().flat_map(|at| [(at, 0), (at, 3)]) {
+        for case in cases() {
+            let faults = Faults { delay: Duration::from_micros(micros), ..CLEAN };
+            let mut p = Pair::with(Service::Rc, params(1024), params(1024), 0xff_fff0).seeded(1, faults);
+            keys(&mut p);
+            if let Some((length, lkey)) = case.receive {
+                p.b.host.post_recv(10, THERE, length);
+                p.b.host.receives[0].sges[0].lkey = lkey;
+            }
+            for id in 0..before {
+                p.a.post(atomic(100 + id));
+                p.run_for(Duration::from_micros(micros / 2));
+            }
+            p.a.post(case.request);
+            p.a.post(atomic(200));
+            p.run();
+            let ends = p.a.host.send_statuses();
+            let failed = ends.iter().find(|(_, status)| *status != WcStatus::Success);
+            assert_eq!(failed, Some(&(2, case.requester)), "{} after {micros} µs: {ends:?}", case.name);
+        }
+    }
 }
