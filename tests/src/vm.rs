@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Address of the guest's `eth0`, which has `fd77::2` and a link-local address too.
 const ADDRESS: &str = "10.77.0.2";
 const IMAGE_LIMIT: Duration = Duration::from_secs(180);
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
-const COMMAND_LIMIT: Duration = Duration::from_secs(30);
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
 /// Sends `$1` to the guest, as `tests/rxe/init` wants it, and ends as it ended there.
 const CALL: &str = r#"
