@@ -10,6 +10,7 @@
 #include <getopt.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <signal.h>
 
 static const char *const how_names[HOWS] = {"unmapped", "with a hole", "protected", "read-only", "truncated",
 					    "deregistered"};
@@ -60,6 +61,8 @@ struct round {
 	uint64_t posted, completed, successes;
 	enum ibv_wc_status first_error;
 };
+
+static bool crash_handler;
 
 static bool is_atomic(const struct operation *operation)
 {
@@ -147,9 +150,25 @@ static void *vanish_later(void *argument)
 	return NULL;
 }
 
+/* A crash handler of a program that knows nothing of an adapter: it calls none before it. */
+static void crashed(int signal)
+{
+	_exit(100 + signal);
+}
+
+static void install_crash_handler(void)
+{
+	struct sigaction action = {.sa_handler = crashed};
+
+	MUST(sigaction(SIGSEGV, &action, NULL));
+	MUST(sigaction(SIGBUS, &action, NULL));
+}
+
 /* Lets the memory go, now or from another thread in a moment; the thread to be joined, if any, is in `thread`. */
 static void let_go(struct round *round, pthread_t *thread)
 {
+	if (crash_handler)
+		install_crash_handler();
 	if (!round->during)
 		vanish(&round->memory);
 	else if (pthread_create(thread, NULL, vanish_later, round))
@@ -331,6 +350,15 @@ static const struct operation *find_operation(const char *name)
 	fail("no operation is named %s", name);
 }
 
+static void block_all_signals(void)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	sigdelset(&all, SIGALRM);
+	MUST(pthread_sigmask(SIG_SETMASK, &all, NULL));
+}
+
 int main(int argc, char **argv)
 {
 	int port = 18515, gid_index = 1, option;
@@ -341,9 +369,11 @@ int main(int argc, char **argv)
 			puts(operations[i].name);
 		return 0;
 	}
-	while ((option = getopt(argc, argv, "blp:g:")) != -1) {
+	while ((option = getopt(argc, argv, "bclsp:g:")) != -1) {
 		switch (option) {
 		case 'b': during = false; break;
+		case 'c': crash_handler = true; break;
+		case 's': block_all_signals(); break;
 		case 'l': local = true; break;
 		case 'p': port = atoi(optarg); break;
 		case 'g': gid_index = atoi(optarg); break;
@@ -351,8 +381,9 @@ int main(int argc, char **argv)
 		}
 	}
 	if (argc - optind < 1 || argc - optind > 2 - local)
-		fail("usage: vanish [-b] [-p PORT] [-g GID_INDEX] OPERATION [SERVER] | vanish [-b] -l OPERATION\n"
-		     "  -b  only before requests, not during them   -l  two threads of one process");
+		fail("usage: vanish [-bcs] [-p PORT] [-g GID_INDEX] OPERATION [SERVER] | vanish [-bcs] -l OPERATION\n"
+		     "  -b  only before requests, not during them   -l  two threads of one process\n"
+		     "  -c  a crash handler is installed before memory goes   -s  all signals are blocked");
 	alarm(ALARM_SECONDS);
 	const struct operation *operation = find_operation(argv[optind]);
 

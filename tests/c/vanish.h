@@ -47,7 +47,7 @@ struct side {
  */
 static char *remote_place(void)
 {
-	static atomic_ulong next = 1ul << 44;
+	static atomic_ulong next = 3ul << 44;
 
 	return (char *)atomic_fetch_add(&next, 1ul << 30);
 }

@@ -48,7 +48,15 @@ impl Artifacts {
     /// # Errors
     /// There are no headers, or no compiler.
     pub fn c_program(&self, name: &str) -> Result<PathBuf, Skip> {
-        self.verbs_program("tests/c", name, name)
+        self.verbs_program("tests/c", name, name, &[])
+    }
+
+    /// The same with AddressSanitizer.
+    ///
+    /// # Errors
+    /// There are no headers, or no compiler.
+    pub fn sanitized_program(&self, name: &str) -> Result<PathBuf, Skip> {
+        self.verbs_program("tests/c", name, &format!("sanitized-{name}"), &["-fsanitize=address"])
     }
 
     /// Compiles a program of the conformance suite, `tests/conformance/NAME.c`, likewise.
@@ -56,17 +64,25 @@ impl Artifacts {
     /// # Errors
     /// There are no headers, or no compiler.
     pub fn conformance_program(&self, name: &str) -> Result<PathBuf, Skip> {
-        self.verbs_program("tests/conformance", name, &format!("conformance-{name}"))
+        self.verbs_program("tests/conformance", name, &format!("conformance-{name}"), &[])
     }
 
-    fn verbs_program(&self, directory: &str, name: &str, program: &str) -> Result<PathBuf, Skip> {
+    fn verbs_program(
+        &self,
+        directory: &str,
+        name: &str,
+        program: &str,
+        options: &[&str],
+    ) -> Result<PathBuf, Skip> {
         if !Path::new("/usr/include/infiniband/verbs.h").exists() {
             return Err(Skip("no verbs headers are installed (Debian: libibverbs-dev)".into()));
         }
         self.compiled(program, |program| {
             let mut command = Command::new("cc");
             command
-                .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+                .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
+                .args(options)
+                .arg("-o")
                 .arg(program)
                 .arg(repository().join(directory).join(name).with_extension("c"))
                 .arg("-libverbs");

@@ -8,6 +8,7 @@ pub(crate) mod atomic;
 pub(crate) mod copy;
 mod dm;
 mod dmabuf;
+mod guard;
 mod keys;
 mod mappings;
 mod mr;

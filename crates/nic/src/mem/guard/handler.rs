@@ -1,0 +1,246 @@
+//! The handler of SIGSEGV and SIGBUS, and how it stands in front of the program's.
+//!
+//! **Levels.** Each action that the guard is put in front of has a *level*: an entry of the handler of its own, and the
+//! program's handler behind it. A program that saves the guard as "the action before mine", and later calls it or puts it
+//! back, so gets what was there before its own handler, also if the guard has been put in front of that one meanwhile.
+//! There are [`LEVELS`] of them for each signal; where a program has more handlers than that, the last level stands in
+//! front of whichever came last.
+//!
+//! **Passing on.** The guard is installed with the flags and the mask of the handler behind it. The kernel therefore blocks
+//! what the program wants blocked, takes the stack that the program wants, and restarts the calls that it wants restarted;
+//! the guard calls the program's handler with the kernel's arguments, which may end it by `siglongjmp`. SA_RESETHAND is done
+//! here: one delivery takes the handler, and what is left is the default action. The default action itself is left to the
+//! kernel: it gets the signal back as it was, at the very instruction.
+//!
+//! **Chains.** A handler of the program that calls the action before it may come back to the guard. The guard notes in the
+//! unused end of the signal's description which levels have passed it on, and goes on with a lower one.
+
+use super::action::{self, Action, SIGNALS, bit};
+use super::arch;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Actions of the program, for each signal, that the guard can stand in front of at a time.
+const LEVELS: usize = 8;
+/// Of a handler with SA_RESETHAND; no address has it.
+const ONE_SHOT: u64 = 1 << 63;
+/// A level without an action.
+const FREE: u64 = u64::MAX;
+/// Attempts to put the guard in front, where other threads set the action at the same time.
+const ATTEMPTS: usize = 16;
+
+/// The program's action behind one entry of the handler: its address, with [`ONE_SHOT`].
+struct Level {
+    /// The action that the level is for.
+    of: AtomicU64,
+    /// What is left of it.
+    next: AtomicU64,
+}
+
+static PROGRAM: [[Level; LEVELS]; SIGNALS.len()] = [const {
+    [const { Level { of: AtomicU64::new(FREE), next: AtomicU64::new(libc::SIG_DFL as u64) } }; LEVELS]
+}; SIGNALS.len()];
+
+type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
+
+const ENTRIES: [Handler; LEVELS] = [
+    on_fault::<0>,
+    on_fault::<1>,
+    on_fault::<2>,
+    on_fault::<3>,
+    on_fault::<4>,
+    on_fault::<5>,
+    on_fault::<6>,
+    on_fault::<7>,
+];
+
+/// How often the guard has stepped aside.
+static DISARMED: AtomicU64 = AtomicU64::new(0);
+
+/// How often the guard has stepped aside by itself, for the default action to happen.
+pub(super) fn disarmed() -> u64 {
+    DISARMED.load(Ordering::Acquire)
+}
+
+/// Puts the guard in front for both signals, unless it is there. Whether it is there now.
+pub(super) fn arm() -> bool {
+    SIGNALS.into_iter().all(arm_signal)
+}
+
+fn arm_signal(signal: i32) -> bool {
+    let Some(mut shown) = action::query(signal) else { return false };
+    if is_guard(&shown) {
+        return true;
+    }
+    let mut before = None;
+    for _ in 0..ATTEMPTS {
+        let guard = in_front_of(signal, &shown);
+        // SAFETY: `on_fault` does what a handler may.
+        let Some(displaced) = (unsafe { action::exchange(signal, guard) }) else { return false };
+        if displaced == shown || displaced == guard || Some(displaced) == before {
+            return true;
+        }
+        // Another thread has set an action meanwhile; `guard` is in front of the one before.
+        before = Some(guard);
+        shown = displaced;
+    }
+    false
+}
+
+/// The guard in front of an action; a guard as it is.
+fn in_front_of(signal: i32, action: &Action) -> Action {
+    let level = level_of(action).unwrap_or_else(|| level_for(signal, key_of(action)));
+    action.with_guard(ENTRIES[level] as usize)
+}
+
+fn is_guard(action: &Action) -> bool {
+    // `signal(2)` puts a handler back without its flags.
+    let flags = action.flags & (libc::SA_SIGINFO | libc::SA_RESETHAND) as u64;
+    level_of(action).is_some() && flags == libc::SA_SIGINFO as u64
+}
+
+fn level_of(action: &Action) -> Option<usize> {
+    ENTRIES.iter().position(|&entry| entry as usize == action.handler)
+}
+
+fn key_of(action: &Action) -> u64 {
+    let one_shot = action.is_handler() && action.flags & libc::SA_RESETHAND as u64 != 0;
+    action.handler as u64 | if one_shot { ONE_SHOT } else { 0 }
+}
+
+/// The level for an action of the program's: the one that it had, or a free one.
+fn level_for(signal: i32, key: u64) -> usize {
+    let levels = levels(signal);
+    let taken = levels.iter().position(|level| {
+        let taken = level.of.compare_exchange(FREE, key, Ordering::AcqRel, Ordering::Acquire);
+        taken.is_ok() || taken == Err(key)
+    });
+    let at = taken.unwrap_or_else(|| {
+        tracing::debug!(
+            "the program has had {LEVELS} handlers of signal {signal}: the last ones share a place"
+        );
+        levels[LEVELS - 1].of.store(key, Ordering::Release);
+        LEVELS - 1
+    });
+    levels[at].next.store(key, Ordering::Release);
+    at
+}
+
+fn levels(signal: i32) -> &'static [Level; LEVELS] {
+    &PROGRAM[usize::from(signal != SIGNALS[0])]
+}
+
+extern "C" fn on_fault<const LEVEL: usize>(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+) {
+    // SAFETY: the kernel, or a handler of the program that passes its own arguments on, calls with a description and the
+    // context of the interrupted thread; a handler without SA_SIGINFO has neither.
+    unsafe {
+        if let (Some(description), Some(context)) = (info.as_ref(), context.as_mut())
+            && description.si_code > 0
+            && let Some(recovery) = super::recovery(arch::instruction(context))
+        {
+            arch::set_instruction(context, recovery);
+            return;
+        }
+        pass_on(LEVEL, signal, info, context);
+    }
+}
+
+/// Does what would have been done without the guard.
+///
+/// # Safety
+/// The arguments are those of the handler.
+unsafe fn pass_on(level: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: null, or the kernel's description of the signal.
+    let next = match unsafe { info.as_mut() } {
+        Some(info) => (0..=level).rev().find(|&level| passes_first(info, level)),
+        None => Some(0),
+    };
+    match next.map_or(libc::SIG_DFL, |level| take(signal, level)) {
+        // SAFETY: as the caller's.
+        next @ (libc::SIG_DFL | libc::SIG_IGN) => unsafe { leave_to_kernel(signal, info, context, next) },
+        handler => {
+            // SAFETY: the program has installed this address as a handler for the signal. One that takes the number alone
+            // ignores the rest.
+            let handler: Handler = unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+    }
+}
+
+/// What stands behind a level, for one signal.
+fn take(signal: i32, level: usize) -> usize {
+    let next = &levels(signal)[level].next;
+    let key = next.load(Ordering::Acquire);
+    // The kernel resets what it calls, not what a handler of the program calls.
+    let delivered = || action::query(signal).is_some_and(|action| level_of(&action) == Some(level));
+    if key & ONE_SHOT != 0 && delivered() {
+        return match next.compare_exchange(key, libc::SIG_DFL as u64, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => (key & !ONE_SHOT) as usize,
+            Err(key) => (key & !ONE_SHOT) as usize,
+        };
+    }
+    (key & !ONE_SHOT) as usize
+}
+
+/// Notes that a level passes this signal on. False if it has done so already.
+fn passes_first(info: &mut libc::siginfo_t, level: usize) -> bool {
+    // The kernel describes these signals in the first 48 bytes and clears the rest. Another copy of this library in the
+    // process makes notes of its own.
+    const NOTES: std::ops::Range<usize> = 8..16;
+    let owner = &raw const PROGRAM as u64;
+    // SAFETY: a description has 128 bytes, aligned to 8.
+    let words: &mut [u64; 16] = unsafe { &mut *std::ptr::from_mut(info).cast() };
+    for note in words[NOTES].chunks_exact_mut(2) {
+        if note[0] == owner || note[0] == 0 {
+            let bit = 1 << level;
+            let first = note[1] & bit == 0;
+            note[0] = owner;
+            note[1] |= bit;
+            return first;
+        }
+    }
+    false
+}
+
+/// Leaves a signal without a handler to the kernel, which ignores it or ends the process with it.
+///
+/// # Safety
+/// The arguments are those of the handler.
+unsafe fn leave_to_kernel(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+    disposition: usize,
+) {
+    // SAFETY: null, or the kernel's description of the signal.
+    let code = unsafe { info.as_ref() }.map_or(libc::SI_USER, |info| info.si_code);
+    // These two tell of errors that were found some time ago.
+    const SEGV_MTEAERR: i32 = 8;
+    let late = signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO
+        || signal == libc::SIGSEGV && code == SEGV_MTEAERR;
+    let sent = code <= 0 || late;
+    if sent && disposition == libc::SIG_IGN {
+        return;
+    }
+    // A fault can't be ignored: the kernel takes the default action then. The guard is armed again at its next use, if
+    // there is one.
+    DISARMED.fetch_add(1, Ordering::AcqRel);
+    // SAFETY: the default action.
+    unsafe { action::exchange(signal, Action::default()) };
+    // The instruction faults again, unless it isn't what has failed: one was sent, or the kernel found no room for the
+    // frame of another handler.
+    if sent || code == libc::SI_KERNEL {
+        // To be delivered when this handler returns, where it has come.
+        action::block(bit(signal));
+        // SAFETY: the kernel's description; its mask is the first 8 bytes of the context's.
+        unsafe {
+            if let Some(context) = context.as_mut() {
+                *(&raw mut context.uc_sigmask).cast::<u64>() &= !bit(signal);
+            }
+            action::send_again(signal, info);
+        }
+    }
+}
