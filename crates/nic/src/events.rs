@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, Ordering, sleep, wake};
+use crate::sys;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
@@ -12,8 +13,10 @@ use std::time::{Duration, Instant};
 /// whatever way it likes to wait (it may be cancelled there), and then one from the queue.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    /// −1 once it is closed; changed, and used to write or read, under the queue's lock.
+    /// −1 once it is closed; changed, and used to write or read, under the queue's lock. The program knows it, and may
+    /// have closed it itself and opened something else.
     fd: AtomicI32,
+    identity: u64,
     queue: Mutex<VecDeque<T>>,
 }
 
@@ -34,7 +37,8 @@ impl<T> EventQueue<T> {
         if fd < 0 {
             return Err(Error::os("eventfd")(io::Error::last_os_error()));
         }
-        Ok(Self { fd: AtomicI32::new(fd), queue: Mutex::new(VecDeque::new()) })
+        let identity = sys::identity(fd).unwrap_or(0);
+        Ok(Self { fd: AtomicI32::new(fd), identity, queue: Mutex::new(VecDeque::new()) })
     }
 
     /// The descriptor, for poll, epoll and select. Programs may set O_NONBLOCK on it. −1 once it is closed.
@@ -48,7 +52,7 @@ impl<T> EventQueue<T> {
         let _queue = self.queue.lock();
         let fd = self.fd.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
-            crate::sys::close(fd);
+            sys::close_if(fd, self.identity);
         }
     }
 
@@ -59,6 +63,9 @@ impl<T> EventQueue<T> {
             return;
         }
         queue.push_back(event);
+        if !self.is_intact() {
+            return;
+        }
         let one = 1u64;
         // SAFETY: eight readable bytes; a raw system call is no cancellation point. The counter can't overflow.
         unsafe { libc::syscall(libc::SYS_write, self.fd(), &raw const one, 8) };
@@ -92,8 +99,16 @@ impl<T> EventQueue<T> {
         }
     }
 
+    /// There is an eventfd behind the number still.
+    fn is_intact(&self) -> bool {
+        sys::identity(self.fd()) == Some(self.identity)
+    }
+
     /// Takes one from the descriptor, unless readers have taken all already: they will find that there is no event.
     fn take_back_one(&self) {
+        if !self.is_intact() {
+            return;
+        }
         let mut count = 0u64;
         let place = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
         let anywhere: libc::c_long = -1;

@@ -7,6 +7,7 @@
 
 pub mod control;
 mod engine_fd;
+mod kept_fd;
 mod rights;
 mod shared;
 mod socket;
@@ -15,9 +16,11 @@ mod user;
 mod wait;
 
 pub use engine_fd::{
-    EngineFd, close_all_after_fork, for_each_engine_fd, hold_openings, opening, resume_openings,
+    EngineFd, abandon_all, close_all_after_fork, close_if, find_lost, for_each_engine_fd, hold_openings,
+    identity, opening, protect_engine_fds, resume_openings,
 };
 
+pub use kept_fd::KeptFd;
 pub use rights::{CAP_NET_RAW, has_capability};
 pub use shared::{
     PAGE, add_seals, allow_copies_by_others, duplicate, duplicate_engine, file_size, map_page_anywhere,
@@ -26,8 +29,8 @@ pub use shared::{
 
 pub use socket::{
     KernelAddress, accept, attach_program, bind, connect, int_option, interface_mtu, listen,
-    peer_credentials, queued_and_limit, receive_message, receive_messages, send_byte, send_message,
-    send_messages, send_to, set_option, shutdown, socket, socket_name,
+    peer_credentials, queued_and_limit, receive_bytes, receive_message, receive_messages, send_byte,
+    send_message, send_messages, send_to, set_option, shutdown, socket, socket_name, socket_pair,
 };
 pub use thread::{note_processors, start_thread};
 pub use user::{own_credentials, peer_pidfd, process_of, read_link, user_id};

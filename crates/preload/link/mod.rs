@@ -14,7 +14,7 @@ pub const LIBRARY: &str = "libferroce_preload.so";
 /// Prefix of the Rust functions behind the exports.
 const IMPLEMENTATION_PREFIX: &str = "ferroce_p_";
 
-/// The C library's functions that it stands before.
+/// The C library's functions that it stands before, and what libibverbs.so.1 tells it.
 pub const NAMES: &[&str] = &[
     "__fxstat",
     "__fxstat64",
@@ -33,12 +33,18 @@ pub const NAMES: &[&str] = &[
     "__xstat64",
     "access",
     "canonicalize_file_name",
+    "close",
+    "close_range",
     "closedir",
+    "closefrom",
     "dirfd",
+    "dup2",
+    "dup3",
     "eaccess",
     "euidaccess",
     "faccessat",
     "fdopendir",
+    "ferroce_protect_descriptors",
     "fopen",
     "fopen64",
     "freopen",

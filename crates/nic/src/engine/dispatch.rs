@@ -15,6 +15,7 @@ impl Engine {
     /// One round of everything: sockets, forwarded packets, timers, QPs with more to do. Returns whether anything was
     /// done.
     pub(super) fn progress(&'static self, now: Instant) -> bool {
+        self.look_at_a_descriptor(now);
         let mut done = self.read_sockets(false, now);
         done |= self.read_rings();
         if self.lease.forwards_lately(now) {

@@ -5,7 +5,7 @@
 //! that the child never finds one that a thread it doesn't have has locked.
 
 use super::registry::{self, Frozen};
-use crate::mem::{arena, copy};
+use crate::mem::copy;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -28,14 +28,13 @@ pub(super) fn install() {
 
 extern "C" fn prepare() {
     std::mem::forget(super::STARTING.lock());
-    arena::freeze();
     let frozen = Box::into_raw(Box::new(registry::freeze()));
     FROZEN.store(frozen, Ordering::Relaxed);
     crate::sys::hold_openings();
 }
 
 /// Undoes `prepare`, on either side.
-fn release(child: bool) {
+fn release() {
     let frozen = FROZEN.swap(std::ptr::null_mut(), Ordering::Relaxed);
     if frozen.is_null() {
         return;
@@ -44,14 +43,13 @@ fn release(child: bool) {
     unsafe {
         let frozen = Box::from_raw(frozen);
         registry::thaw(&frozen);
-        arena::thaw(child);
         super::STARTING.force_unlock();
     }
 }
 
 extern "C" fn parent() {
     crate::sys::resume_openings();
-    release(false);
+    release();
 }
 
 extern "C" fn child() {
@@ -61,5 +59,5 @@ extern "C" fn child() {
     crate::shm::forget_after_fork();
     // Left as it is: its threads don't exist here, and its descriptors are closed.
     super::CURRENT.store(std::ptr::null_mut(), Ordering::Release);
-    release(true);
+    release();
 }

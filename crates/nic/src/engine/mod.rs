@@ -5,6 +5,7 @@
 //! Out of here: the transport (`ferroce_proto`), sockets (`udp`), the host's other processes (`rendezvous`).
 
 mod addresses;
+mod descriptors;
 mod dispatch;
 mod events;
 mod fork;
@@ -46,6 +47,7 @@ use crate::sync::Mutex;
 use crate::sys::{self, EngineFd};
 use crate::xrc::Elsewhere;
 use addresses::Addresses;
+use descriptors::Descriptors;
 use events::Events;
 use handoff::{Deadlines, RunQueue, Sleep};
 use lease::Lease;
@@ -85,6 +87,7 @@ pub(crate) struct Engine {
     raw: RawPorts,
     /// What only the background thread looks after.
     control: Control,
+    descriptors: Descriptors,
 }
 
 impl std::fmt::Debug for Engine {
@@ -116,6 +119,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
         return Ok(engine);
     }
     fork::install();
+    sys::protect_engine_fds();
     let taps = Taps::from_env();
     let lossless = !addresses::udp_only() && !taps.is_some_and(Taps::has_faults);
     let links = Arc::new(Links::new(lossless, taps.is_some_and(Taps::has_capture))?);
@@ -139,6 +143,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
         sockets: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
         raw: RawPorts::default(),
         control: Control::new()?,
+        descriptors: Descriptors::default(),
     }));
     engine.control.watch(engine.rendezvous.poll_fd())?;
     engine.control.watch(engine.elsewhere.poll_fd())?;

@@ -29,6 +29,8 @@ const STACK: usize = 512 * 1024;
 #[derive(Debug)]
 pub(super) struct Control {
     epoll: EngineFd,
+    /// Always readable. The epoll watches it once each time it is told to, which is what wakes the thread: nothing is
+    /// written to a number behind which the program could have opened something else.
     wake: EngineFd,
     monitor: Option<Mutex<Monitor>>,
 }
@@ -38,13 +40,13 @@ impl Control {
     /// No descriptor is left.
     pub(super) fn new() -> Result<Self> {
         let epoll = sys::epoll_create().map_err(Error::os("epoll_create1"))?;
-        let wake = sys::eventfd(0, libc::EFD_NONBLOCK).map_err(Error::os("eventfd"))?;
+        let wake = sys::eventfd(1, libc::EFD_NONBLOCK).map_err(Error::os("eventfd"))?;
         let monitor = Monitor::open()
             .inspect_err(|error| tracing::info!(%error, "changes of the network won't be noticed"))
             .ok()
             .map(Mutex::new);
         let control = Self { epoll, wake, monitor };
-        control.watch(control.wake.raw())?;
+        control.arm_wake(libc::EPOLL_CTL_ADD, 0)?;
         if let Some(monitor) = &control.monitor {
             control.watch(monitor.lock().fd().as_raw_fd())?;
         }
@@ -58,10 +60,21 @@ impl Control {
             .map_err(Error::os("epoll_ctl"))
     }
 
+    fn arm_wake(&self, op: i32, events: i32) -> Result<()> {
+        let events = (events | libc::EPOLLONESHOT) as u32;
+        sys::epoll_control(self.epoll.raw(), op, self.wake.raw(), events, 0).map_err(Error::os("epoll_ctl"))
+    }
+
     /// Ends the thread's sleep.
     pub(super) fn wake(&self) {
-        // Full means that it is awake anyway.
-        let _ = sys::write(self.wake.raw(), &1u64.to_ne_bytes());
+        // Fails only where descriptors have been lost, which the thread finds out by itself.
+        let _ = self.arm_wake(libc::EPOLL_CTL_MOD, libc::EPOLLIN);
+    }
+
+    /// Takes what [`Control::wake`] has left; the rest stays readable.
+    fn awake(&self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let _ = sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO));
     }
 }
 
@@ -92,14 +105,10 @@ fn contain(engine: &'static Engine) {
 }
 
 fn run(engine: &'static Engine) {
-    let mut pollfds = [engine.control.epoll.raw(), engine.sockets.raw()].map(|fd| libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    });
     let mut napped = false;
     loop {
         let now = clock::now();
+        engine.look_at_all_descriptors(now);
         let leased = engine.lease.is_fresh(now);
         if !leased {
             if std::mem::take(&mut napped) && (engine.read_sockets(false, now) | engine.read_rings()) {
@@ -117,7 +126,16 @@ fn run(engine: &'static Engine) {
                 }
             }
         }
-        let (watched, timeout) = if leased { (1, NAP) } else { (2, engine.time_to_sleep(now)) };
+        let (watched, mut timeout) = if leased { (1, NAP) } else { (2, engine.time_to_sleep(now)) };
+        if engine.descriptors.are_lost() {
+            // Nobody can end the sleep.
+            timeout = timeout.min(NAP);
+        }
+        let mut pollfds = [engine.control.epoll.raw(), engine.sockets.raw()].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
         let polled = sys::poll(&mut pollfds[..watched], timeout);
         engine.sleep.end();
         if !leased {
@@ -147,8 +165,7 @@ impl Engine {
     }
 
     fn look_after_control(&'static self) {
-        let mut count = [0; 8];
-        let _ = sys::read(self.control.wake.raw(), &mut count);
+        self.control.awake();
         let served = self.rendezvous.service(&mut |datagrams| {
             self.lease.forwarded(clock::now());
             self.arrived(datagrams, clock::now());

@@ -2,21 +2,18 @@
 //!
 //! The program may have unmapped, protected or truncated what it registered. The kernel does these copies
 //! (`process_vm_readv` on the own process), so that a bad page is an error here and never a signal. The program's
-//! memory is the local side wherever that works: the kernel then copies device mappings too. Bytes that lie in the
-//! [`arena`] take a shorter way.
-//! Where `process_vm_readv` is refused (a seccomp profile), the bytes take the way through a memfd.
+//! memory is the local side wherever that works: the kernel then copies device mappings too.
+//! No descriptor takes part: a program may close any, and a copy through its number would then go to or from whatever
+//! file the program has opened since. Where `process_vm_readv` is refused (a seccomp profile), the bytes take the way
+//! through a pair of sockets, which is looked at before each use; nothing but a socket takes what is sent.
 
-use super::arena;
 use crate::sync::Mutex;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use crate::sys;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// The program's memory isn't there (any more), or not with the rights the copy needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault;
-
-/// Up to this many bytes `pwrite` beats `process_vm_readv`.
-const SMALL: usize = 16 << 10;
 
 static PID: AtomicI32 = AtomicI32::new(0);
 static REFUSED: AtomicBool = AtomicBool::new(false);
@@ -46,15 +43,6 @@ pub fn read(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
     if dst.is_empty() {
         return Ok(());
     }
-    if dst.len() <= SMALL
-        && let Some((fd, at)) = arena::locate(dst)
-    {
-        // SAFETY: the file's bytes at `at` are `dst`, exclusively ours; the kernel checks the program's side.
-        let done = unsafe { libc::syscall(libc::SYS_pwrite64, fd, addr, dst.len(), at) };
-        if done == dst.len() as libc::c_long {
-            return Ok(());
-        }
-    }
     let ours = libc::iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };
     let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: dst.len() };
     // SAFETY: `dst` is exclusively ours for the call; the kernel checks the other side's range.
@@ -62,7 +50,7 @@ pub fn read(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
         return Ok(());
     }
     // SAFETY: as above.
-    unsafe { through_memfd(theirs, ours) }
+    unsafe { through_sockets(theirs, ours) }
 }
 
 /// Copies to the program's memory at `addr`.
@@ -73,11 +61,6 @@ pub fn write(addr: u64, src: &[u8]) -> Result<(), Fault> {
     if src.is_empty() {
         return Ok(());
     }
-    if let Some((fd, at)) = arena::locate(src) {
-        // SAFETY: the file's bytes at `at` are `src`, which is only read; the kernel checks the program's side.
-        let done = unsafe { libc::syscall(libc::SYS_pread64, fd, addr, src.len(), at) };
-        return if done == src.len() as libc::c_long { Ok(()) } else { Err(Fault) };
-    }
     let ours = libc::iovec { iov_base: src.as_ptr().cast_mut().cast(), iov_len: src.len() };
     let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: src.len() };
     // SAFETY: `src` is only read; the kernel checks the other side's range.
@@ -85,42 +68,43 @@ pub fn write(addr: u64, src: &[u8]) -> Result<(), Fault> {
         return Ok(());
     }
     // SAFETY: as above.
-    unsafe { through_memfd(ours, theirs) }
+    unsafe { through_sockets(ours, theirs) }
 }
 
-/// Copies `len` bytes from the program's memory at `addr` to a file of shared memory, at byte `at`, which is mapped at
-/// `mapped`.
+/// Copies `len` bytes from the program's memory at `addr` to memory that other processes share, mapped at `shared`.
 ///
 /// # Errors
 /// [`Fault`] when a byte can't be read; a part may have been copied.
-pub(crate) fn read_to_file(
-    addr: u64,
-    file: RawFd,
-    at: usize,
-    mapped: *mut u8,
-    len: usize,
-) -> Result<(), Fault> {
-    if len > SMALL {
-        let ours = libc::iovec { iov_base: mapped.cast(), iov_len: len };
-        let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: len };
-        // SAFETY: no reference exists to shared memory; the kernel checks the other side's range.
-        if unsafe { vm_copy(&[ours], &[theirs], false) } {
-            return Ok(());
-        }
+///
+/// # Safety
+/// `shared` is valid for writes of `len` bytes, and no reference to them exists.
+pub(crate) unsafe fn read_to_shared(addr: u64, shared: *mut u8, len: usize) -> Result<(), Fault> {
+    let ours = libc::iovec { iov_base: shared.cast(), iov_len: len };
+    let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: len };
+    // SAFETY: the caller's promise; the kernel checks the other side's range.
+    if unsafe { vm_copy(&[ours], &[theirs], false) } {
+        return Ok(());
     }
-    // SAFETY: the kernel checks the program's side; nothing of ours is written but the file.
-    let done = unsafe { libc::syscall(libc::SYS_pwrite64, file, addr, len, at) };
-    if done == len as libc::c_long { Ok(()) } else { Err(Fault) }
+    // SAFETY: as above.
+    unsafe { through_sockets(theirs, ours) }
 }
 
-/// Copies `len` bytes from a file of shared memory, at byte `at`, to the program's memory at `addr`.
+/// Copies `len` bytes from memory that other processes share, mapped at `shared`, to the program's memory at `addr`.
 ///
 /// # Errors
 /// [`Fault`] when a byte can't be written; a part may have been.
-pub(crate) fn write_from_file(addr: u64, file: RawFd, at: usize, len: usize) -> Result<(), Fault> {
-    // SAFETY: the kernel checks the program's side, which is registered memory.
-    let done = unsafe { libc::syscall(libc::SYS_pread64, file, addr, len, at) };
-    if done == len as libc::c_long { Ok(()) } else { Err(Fault) }
+///
+/// # Safety
+/// `shared` is valid for reads of `len` bytes.
+pub(crate) unsafe fn write_from_shared(addr: u64, shared: *const u8, len: usize) -> Result<(), Fault> {
+    let ours = libc::iovec { iov_base: shared.cast_mut().cast(), iov_len: len };
+    let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: len };
+    // SAFETY: the caller's promise; the kernel checks the program's side, which is registered memory.
+    if unsafe { vm_copy(&[theirs], &[ours], false) } {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    unsafe { through_sockets(ours, theirs) }
 }
 
 /// Can the 4-byte aligned word at `addr` be written? The kernel adds 0 to it, atomically.
@@ -163,48 +147,45 @@ unsafe fn vm_copy(local: &[libc::iovec], remote: &[libc::iovec], outward: bool) 
     if done < 0 {
         let errno = std::io::Error::last_os_error().raw_os_error();
         if matches!(errno, Some(libc::EPERM | libc::ENOSYS)) && !REFUSED.swap(true, Ordering::Relaxed) {
-            tracing::debug!("process_vm_readv is refused here: copies go through a memfd");
+            tracing::debug!("process_vm_readv is refused here: copies go through sockets");
         }
     }
     done == want as libc::c_long
 }
 
-/// The slow way for where `process_vm_readv` is refused: `pwrite` and `pread` give EFAULT instead of a signal.
+/// The slow way for where `process_vm_readv` is refused: sending gives EFAULT instead of a signal, and so does receiving.
 ///
 /// # Safety
 /// As [`vm_copy`].
-unsafe fn through_memfd(src: libc::iovec, dst: libc::iovec) -> Result<(), Fault> {
-    static MEMFD: Mutex<Option<OwnedFd>> = Mutex::new(None);
-    const CHUNK: usize = 64 * 1024;
+unsafe fn through_sockets(src: libc::iovec, dst: libc::iovec) -> Result<(), Fault> {
+    static PAIR: Mutex<Option<[sys::EngineFd; 2]>> = Mutex::new(None);
+    const CHUNK: usize = 32 * 1024;
     if !REFUSED.load(Ordering::Relaxed) {
         return Err(Fault);
     }
-    let mut memfd = MEMFD.lock();
-    let fd = match &*memfd {
-        Some(fd) => fd.as_raw_fd(),
-        None => {
-            // SAFETY: a valid C string; the result is checked.
-            let fd = unsafe { libc::memfd_create(c"ferroce-copy".as_ptr(), libc::MFD_CLOEXEC) };
-            if fd < 0 {
-                return Err(Fault);
-            }
-            // SAFETY: just made and owned by nobody else.
-            memfd.insert(unsafe { OwnedFd::from_raw_fd(fd) }).as_raw_fd()
-        }
-    };
+    let mut pair = PAIR.lock();
     let mut done = 0;
     while done < src.iov_len {
         let n = CHUNK.min(src.iov_len - done);
+        // In the child of a fork, and where the program has closed them, new ones are made.
+        let [from, to] = match pair.take_if(|pair| pair.iter().all(sys::EngineFd::is_intact)) {
+            Some(pair) => pair,
+            None => sys::socket_pair(libc::SOCK_DGRAM).map_err(|_| Fault)?,
+        };
+        let (source, target) =
+            (src.iov_base.cast::<u8>().wrapping_add(done), dst.iov_base.cast::<u8>().wrapping_add(done));
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let nobody = std::ptr::null_mut::<libc::sockaddr>();
         // SAFETY: the kernel checks both ranges; raw calls are no cancellation points.
         let ok = unsafe {
-            libc::syscall(libc::SYS_pwrite64, fd, src.iov_base.cast::<u8>().wrapping_add(done), n, 0)
-                == n as i64
-                && libc::syscall(libc::SYS_pread64, fd, dst.iov_base.cast::<u8>().wrapping_add(done), n, 0)
-                    == n as i64
+            libc::syscall(libc::SYS_sendto, from.raw(), source, n, flags, nobody, 0usize) == n as i64
+                && libc::syscall(libc::SYS_recvfrom, to.raw(), target, n, flags, nobody, nobody) == n as i64
         };
         if !ok {
+            // Something may be left in the pair, which is closed.
             return Err(Fault);
         }
+        *pair = Some([from, to]);
         done += n;
     }
     Ok(())
@@ -241,7 +222,7 @@ mod tests {
             let mut dst = vec![0; src.len()];
             write(dst.as_mut_ptr() as u64, &src).unwrap();
             assert_eq!(src, dst);
-            let mut staging = arena::Staging::new(100_000);
+            let mut staging = vec![0; 100_000];
             read(src.as_ptr() as u64, &mut staging[..9_000]).unwrap();
             read(src.as_ptr() as u64 + 9_000, &mut staging[9_000..]).unwrap();
             assert_eq!(src[..100_000], staging[..]);

@@ -6,7 +6,7 @@
 use super::copy::{self, Fault};
 use crate::Context;
 use crate::error::{Error, Result, invalid};
-use crate::sys;
+use crate::sys::{self, KeptFd};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
@@ -33,7 +33,7 @@ static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 pub struct Dm {
     context: Arc<Context>,
     /// Kept over a fork: the child has the memory too.
-    fd: OwnedFd,
+    fd: KeptFd,
     base: Mapping,
     len: u64,
     /// What this process's total counts; 0 for memory of another process.
@@ -185,9 +185,9 @@ impl Dm {
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: inside the mapping, says `range`.
-        let mapped = unsafe { self.base.at.as_ptr().add(at) };
-        copy::read_to_file(from, self.fd.as_raw_fd(), at, mapped, len as usize).map_err(unreachable_host)
+        // SAFETY: inside the mapping, says `range`; no reference to device memory exists.
+        unsafe { copy::read_to_shared(from, self.base.at.as_ptr().add(at), len as usize) }
+            .map_err(unreachable_host)
     }
 
     /// Copies `len` bytes from `offset` to the program's memory at `to` (ibv_memcpy_from_dm(3)).
@@ -199,7 +199,9 @@ impl Dm {
         if len == 0 {
             return Ok(());
         }
-        copy::write_from_file(to, self.fd.as_raw_fd(), at, len as usize).map_err(unreachable_host)
+        // SAFETY: as in `copy_in`.
+        unsafe { copy::write_from_shared(to, self.base.at.as_ptr().add(at), len as usize) }
+            .map_err(unreachable_host)
     }
 
     /// A descriptor of the memory, the caller's own (ibv_dm_export_dmabuf_fd(3)): a dma-buf where the kernel makes
@@ -252,7 +254,7 @@ fn unreachable_host(_: Fault) -> Error {
 }
 
 /// A sealed memfd of `len` bytes, mapped.
-fn make(len: u64, log_align: u32) -> Result<(OwnedFd, Mapping)> {
+fn make(len: u64, log_align: u32) -> Result<(KeptFd, Mapping)> {
     let no_memory = |error: io::Error| Error::NoMemory(format!("{len} bytes of device memory: {error}"));
     let whole = (len as usize).next_multiple_of(PAGE);
     let fd = sys::memfd(NAME, whole).map_err(no_memory)?;
@@ -263,10 +265,10 @@ fn make(len: u64, log_align: u32) -> Result<(OwnedFd, Mapping)> {
 }
 
 /// That of another process, mapped.
-fn open(path: &str, len: u64) -> Result<(OwnedFd, Mapping)> {
+fn open(path: &str, len: u64) -> Result<(KeptFd, Mapping)> {
     let os = |error| Error::os("opening the device memory of another process")(error);
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(os)?;
-    let fd = OwnedFd::from(file);
+    let fd = KeptFd::from(OwnedFd::from(file));
     let whole = len.checked_next_multiple_of(PAGE as u64);
     let (seals, size) = (sys::seals(fd.as_raw_fd()), sys::file_size(fd.as_raw_fd()).map_err(os)?);
     if !seals.is_ok_and(|seals| seals & SEALS == SEALS) || Some(size) != whole {

@@ -3,7 +3,7 @@
 
 use super::dm::{self, Mapping};
 use crate::error::{Error, Result, invalid};
-use crate::sys;
+use crate::sys::{self, KeptFd};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -30,7 +30,7 @@ struct UdmabufCreate {
 /// A range of a dma-buf, mapped from the dma-buf's beginning on: some drivers map that whatever offset is asked for.
 #[derive(Debug)]
 pub(super) struct DmaBuf {
-    fd: OwnedFd,
+    fd: KeptFd,
     mapping: Mapping,
     /// Where in the mapping the range begins.
     offset: u64,

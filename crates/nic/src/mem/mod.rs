@@ -3,7 +3,6 @@
 //! In here: who may touch which bytes, and the touching itself.
 //! Out of here: packets, queues, work requests.
 
-pub(crate) mod arena;
 pub(crate) mod atomic;
 pub(crate) mod copy;
 mod dm;

@@ -36,6 +36,14 @@ impl Qp {
         true
     }
 
+    /// Ends the QP for good: nothing of it gets in or out any more.
+    pub(crate) fn fail(self: &Arc<Self>, work: &mut Work) {
+        let mut inner = self.inner.lock();
+        inner.path = None;
+        let now = crate::clock::now();
+        self.work_locked(&mut inner, work, now, |proto, env| end(proto, env, now));
+    }
+
     pub(super) fn work_locked(
         self: &Arc<Self>,
         inner: &mut Inner,
@@ -66,7 +74,11 @@ impl Qp {
         env.work.send();
         env.publish();
         if std::mem::take(&mut env.work.overrun) {
-            fail_after_overrun(proto, &mut env, now);
+            // A completion queue has no room for what this QP has to tell. What it flushes is told as far as there is
+            // room elsewhere.
+            end(proto, &mut env, now);
+            env.publish();
+            env.work.overrun = false;
         }
         let state = proto.state();
         self.state.store(state as u8, Ordering::Release);
@@ -108,14 +120,11 @@ impl Qp {
     }
 }
 
-/// A completion queue has no room for what this QP has to tell: it can't be used any more. What it flushes is told as far
-/// as there is room elsewhere.
+/// The QP can't be used any more: the program is told, and requests are flushed.
 #[cold]
-fn fail_after_overrun(proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut QpEnv<'_>, now: Instant) {
+fn end(proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut QpEnv<'_>, now: Instant) {
     if !matches!(proto.state(), QpState::Reset | QpState::Err) {
         env.event(QpEvent::Fatal);
         proto.set_state(QpState::Err, now, env);
-        env.publish();
     }
-    env.work.overrun = false;
 }

@@ -2,7 +2,6 @@
 
 use super::frame::{TAG, TAG_AT};
 use super::segment::segments;
-use crate::mem::arena::Staging;
 use crate::sys;
 use crate::sys::control::{Control, Messages, space};
 use ferroce_wire::checksum;
@@ -42,7 +41,7 @@ struct Slots {
 /// The buffers of one socket.
 pub(super) struct Receiver {
     slots: Box<Slots>,
-    frames: Staging,
+    frames: Box<[u8]>,
 }
 
 // SAFETY: the pointers in `slots` lead to buffers that the same value owns.
@@ -52,7 +51,7 @@ impl Receiver {
     pub(super) fn new() -> Self {
         // SAFETY: numbers and null pointers; a control buffer is bytes and their count.
         let slots = unsafe { Box::new(std::mem::zeroed::<Slots>()) };
-        Self { slots, frames: Staging::new(BATCH * FRAME) }
+        Self { slots, frames: vec![0; BATCH * FRAME].into_boxed_slice() }
     }
 
     /// Takes one batch and calls `f` with each frame as it is on a wire, and whether the checksum of TCP or UDP is known to

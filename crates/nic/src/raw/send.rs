@@ -6,7 +6,6 @@ use crate::clock;
 use crate::cq::Wc;
 use crate::engine;
 use crate::error::{Error, Result, invalid};
-use crate::mem::arena::Staging;
 use crate::qp::gather;
 use crate::sys;
 use ferroce_proto::{Completion, Data, Instant, QpState, TagFlags, WcOpcode, WcStatus};
@@ -84,7 +83,7 @@ enum Stop {
 
 /// The buffers of one socket.
 pub(super) struct Sender {
-    frames: Staging,
+    frames: Box<[u8]>,
     headers: [libc::mmsghdr; BATCH],
     parts: [[libc::iovec; 2]; BATCH],
     vnet: Box<VnetHeader>,
@@ -106,7 +105,7 @@ enum Sent {
 impl Sender {
     pub(super) fn new() -> Self {
         Self {
-            frames: Staging::new(BYTES),
+            frames: vec![0; BYTES].into_boxed_slice(),
             // SAFETY: numbers and null pointers.
             headers: unsafe { std::mem::zeroed() },
             // SAFETY: as above.
@@ -328,6 +327,12 @@ impl RawQp {
             send.state = QpState::Err;
             self.raise_fatal();
         }
+    }
+
+    /// Ends the QP for good: its socket has been lost.
+    pub(crate) fn give_up(&self) {
+        self.fail(&mut self.send.lock());
+        self.raise_fatal();
     }
 
     /// Flushes both queues.

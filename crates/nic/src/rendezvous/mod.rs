@@ -140,7 +140,7 @@ impl Rendezvous {
         this.lead();
         if !this.is_leader() {
             let timer = sys::periodic_timer(LEAD_INTERVAL).map_err(Error::system("timerfd"))?;
-            this.watch(timer.raw(), TIMER)?;
+            this.watch_each(timer.raw())?;
             *this.election.lock() = Some(timer);
         }
         Ok(this)
@@ -263,16 +263,17 @@ impl Rendezvous {
         }
     }
 
-    fn hold_election(&self) {
-        if let Some(timer) = &*self.election.lock() {
-            // How often it has fired doesn't matter; nothing to read is fine too.
-            let _ = sys::read(timer.raw(), &mut [0; 8]);
-        }
-        self.lead();
+    fn watch(&self, fd: RawFd, data: u64) -> Result<(), Error> {
+        self.watch_for(libc::EPOLLIN, fd, data)
     }
 
-    fn watch(&self, fd: RawFd, data: u64) -> Result<(), Error> {
-        sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, data)
+    /// Each expiration of a timer is seen once, without a read: its number might be the program's by then.
+    fn watch_each(&self, timer: RawFd) -> Result<(), Error> {
+        self.watch_for(libc::EPOLLIN | libc::EPOLLET, timer, TIMER)
+    }
+
+    fn watch_for(&self, events: i32, fd: RawFd, data: u64) -> Result<(), Error> {
+        sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, fd, events as u32, data)
             .map_err(Error::system("epoll_ctl"))
     }
 
@@ -298,7 +299,7 @@ impl Rendezvous {
             let (data, slot) = (event.u64, event.u64 as u16);
             match data & !0xffff {
                 LEADER => self.serve_leader(),
-                TIMER => self.hold_election(),
+                TIMER => self.lead(),
                 LISTENER => self.serve_slot(slot),
                 _ => inboxes = true,
             }
@@ -342,7 +343,7 @@ impl Rendezvous {
         handover::serve(listener, self.user, self.greeter.as_deref(), &mut |address| {
             let endpoints = self.endpoints.read();
             // Endpoints live as long as this object: the numbers stay valid.
-            Some(endpoints.get(&address)?.group().iter().map(EngineFd::raw).collect())
+            Some(endpoints.get(&address)?.group().iter().map(EngineFd::checked).collect())
         });
     }
 

@@ -10,6 +10,7 @@ mod ledger;
 use crate::error::{Error, Result};
 use crate::mem::{Dm, Mr, Pd};
 use crate::sync::{Mutex, RwLock};
+use crate::sys::{self, KeptFd};
 pub(crate) use import::{Foreign, Origin, to_bits as rights_bits};
 use ledger::{Kind, Ledger};
 use std::io;
@@ -26,7 +27,7 @@ pub(crate) struct Handles {
     /// What others see of them; not there where the system has no memfd for it, or in an imported context.
     ledger: RwLock<Option<Ledger>>,
     /// The ledger's descriptor, as the program knows it. A fork's child keeps it: it leads to the parent's objects.
-    cmd_fd: Mutex<Option<OwnedFd>>,
+    cmd_fd: Mutex<Option<KeptFd>>,
     slots: Mutex<Slots>,
 }
 
@@ -55,17 +56,17 @@ impl Handles {
         let ledger = Ledger::create(name)
             .inspect_err(|why| tracing::debug!(%why, "the context can't be imported by others"))
             .ok();
-        let cmd_fd = ledger.as_ref().and_then(|ledger| crate::sys::duplicate(ledger.fd()).ok());
+        let cmd_fd = ledger.as_ref().and_then(|ledger| sys::duplicate(ledger.fd()).ok());
         Self { ledger: RwLock::new(ledger), cmd_fd: Mutex::new(cmd_fd), slots: Mutex::default() }
     }
 
     /// Those of a context that was imported through `cmd_fd`.
     fn imported(cmd_fd: OwnedFd) -> Self {
-        Self { ledger: RwLock::default(), cmd_fd: Mutex::new(Some(cmd_fd)), slots: Mutex::default() }
+        Self { ledger: RwLock::default(), cmd_fd: Mutex::new(Some(cmd_fd.into())), slots: Mutex::default() }
     }
 
     pub(crate) fn cmd_fd(&self) -> RawFd {
-        self.cmd_fd.lock().as_ref().map_or(-1, AsRawFd::as_raw_fd)
+        self.cmd_fd.lock().as_ref().map_or(-1, |fd| fd.as_raw_fd())
     }
 
     /// Nobody imports anything any more.

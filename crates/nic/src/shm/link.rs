@@ -235,7 +235,7 @@ impl Link {
     /// Takes bells that the peer has rung; more of them stay readable. False when it has ended instead.
     pub(super) fn take_bells(&self) -> bool {
         for _ in 0..4 {
-            match sys::read(self.connection.raw(), &mut [0; 8]) {
+            match sys::receive_bytes(self.connection.raw(), &mut [0; 8]) {
                 Ok(0) => return false,
                 Ok(_) => {}
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,

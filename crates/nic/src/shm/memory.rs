@@ -75,8 +75,9 @@ impl SharedMemory {
         self.generation != crate::engine::generation()
     }
 
+    /// The memfd, for handing it on.
     pub(crate) fn fd(&self) -> RawFd {
-        self.fd.raw()
+        self.fd.checked()
     }
 
     /// Where byte `at` is mapped.
@@ -84,6 +85,12 @@ impl SharedMemory {
         assert!(at <= self.len);
         // SAFETY: inside the mapping or at its end, says the line above.
         unsafe { self.base.as_ptr().add(at) }
+    }
+
+    /// Where the `len` bytes from byte `at` on are mapped.
+    pub(crate) fn range(&self, at: usize, len: usize) -> *mut u8 {
+        assert!(at <= self.len && len <= self.len - at);
+        self.pointer(at)
     }
 
     /// Copies bytes in.

@@ -38,8 +38,9 @@ impl<'a> RingBytes<'a> {
     /// The memory isn't there.
     pub(crate) fn copy_from(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
         assert!(offset <= self.len && len <= self.len - offset);
-        let at = self.at + offset;
-        copy::read_to_file(addr, self.memory.fd(), at, self.memory.pointer(at), len)
+        let to = self.memory.range(self.at + offset, len);
+        // SAFETY: bytes of the mapping, to which no reference exists.
+        unsafe { copy::read_to_shared(addr, to, len) }
     }
 }
 
@@ -93,7 +94,9 @@ impl ShmPayload<'_> {
         match *self {
             Self::Ring { memory, at, len: whole } => {
                 assert!(offset <= whole && len <= whole - offset);
-                copy::write_from_file(addr, memory.fd(), at + offset, len).map_err(|Fault| PlaceError::Memory)
+                let from = memory.range(at + offset, len);
+                // SAFETY: bytes of the mapping.
+                unsafe { copy::write_from_shared(addr, from, len) }.map_err(|Fault| PlaceError::Memory)
             }
             Self::Peer { link, ends, pieces } => link.fetch(ends, pieces, offset, addr, len),
         }

@@ -1,16 +1,30 @@
-//! The adapter's descriptors, and what a fork does to them.
+//! The adapter's descriptors: out of the program's way, recognised before a mistake could do harm, and closed in the
+//! child of a fork.
+//!
+//! A program may close every descriptor it finds, ours among them, and then be given our numbers for files of its own.
+//! So the adapter's descriptors have high numbers, which the kernel hands out last, and each is known by the file behind
+//! it ([`EngineFd::is_intact`]). The copies of the data path use no descriptor at all (`mem::copy`).
 
-use super::{close, pause};
+use super::{check, close, pause};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Descriptors at or above this can't be entered in the table and are refused with EMFILE.
 const MAX_FD: usize = 1 << 16;
+/// Where the adapter's descriptors begin if the process may have that many. The kernel's table of descriptors grows by
+/// powers of two up to the highest number, and a fork copies it: the table then has 4,096 entries (32 KiB), of which
+/// 1,024 are ours, and the numbers that select(2) can take stay the program's.
+const BASE: RawFd = 3072;
+/// Limits below this leave no room for [`BASE`].
+const ROOMY: u64 = 4096;
 
 static ENGINE_FDS: [AtomicU64; MAX_FD / 64] = [const { AtomicU64::new(0) }; MAX_FD / 64];
-/// Counts forks on the child's side: an [`EngineFd`] of an earlier generation is somebody else's.
+/// The [`identity`] of each.
+static IDENTITIES: [AtomicU64; MAX_FD] = [const { AtomicU64::new(0) }; MAX_FD];
+/// Counts forks on the child's side, and losses: an [`EngineFd`] of an earlier generation isn't to be used.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 fn bit_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
@@ -22,42 +36,76 @@ fn bit_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
 static OPENING: AtomicU32 = AtomicU32::new(0);
 /// A fork is under way: no new ones, please.
 static FORKING: AtomicBool = AtomicBool::new(false);
-/// How often, and how long each time, a fork and those who open descriptors wait for one another: 5 ms in all.
-const ROUNDS: u32 = 100;
+/// How long a fork and those who open descriptors wait for one another. Who opens one waits for nothing meanwhile, so
+/// only a thread that is stopped in the middle takes longer than some system calls.
+const PATIENCE: Duration = Duration::from_secs(2);
 const ROUND: Duration = Duration::from_micros(50);
 
-/// Runs `f`, which makes descriptors and [adopts](EngineFd::adopt) them and waits for nothing. A fork in the middle of
-/// it would give the child descriptors that no table knows, and a UDP socket left open there keeps the port taken:
-/// forks wait for this, and this waits for forks, a few milliseconds at most.
-pub fn opening<R>(f: impl FnOnce() -> R) -> R {
-    let mut rounds = 0;
-    OPENING.fetch_add(1, Ordering::SeqCst);
-    while FORKING.load(Ordering::SeqCst) && rounds < ROUNDS {
-        opened();
-        pause(ROUND);
-        rounds += 1;
+thread_local! {
+    /// Calls of [`opening`] that this thread is in.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts a thread out, also when it unwinds.
+struct Opening;
+
+impl Opening {
+    fn begin() -> Self {
         OPENING.fetch_add(1, Ordering::SeqCst);
+        DEPTH.set(DEPTH.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+        // In a child that forked from within (a signal handler's fork) the count has begun anew: never below zero.
+        let _ = OPENING.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
+    }
+}
+
+/// Whether `done` came true in time.
+fn wait_until(done: impl Fn() -> bool) -> bool {
+    if done() {
+        return true;
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        pause(ROUND);
+        if done() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Runs `f`, which makes descriptors and [adopts](EngineFd::adopt) them and waits for nothing. A fork in the middle of
+/// it would give the child descriptors that no table knows, and a UDP socket left open there keeps the port taken: a
+/// fork waits for this, and this waits for forks.
+pub fn opening<R>(f: impl FnOnce() -> R) -> R {
+    let mut opening = Opening::begin();
+    // Whoever is called from within such a function is waited for already.
+    while DEPTH.get() == 1 && FORKING.load(Ordering::SeqCst) {
+        drop(opening);
+        let over = wait_until(|| !FORKING.load(Ordering::SeqCst));
+        opening = Opening::begin();
+        if !over {
+            break;
+        }
     }
     let result = f();
-    opened();
+    drop(opening);
     result
 }
 
-fn opened() {
-    // In a child that forked from within (a signal handler's fork) the count has begun anew: never below zero.
-    let _ = OPENING.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
-}
-
-/// For the handler that runs before a fork: no descriptor is being made any more when this returns (in five
-/// milliseconds at most). Takes no lock. [`resume_openings`] undoes it in the parent, [`close_all_after_fork`] in the child.
+/// For the handler that runs before a fork: no other thread is making descriptors any more when this returns.
+/// Takes no lock. [`resume_openings`] undoes it in the parent, [`close_all_after_fork`] in the child.
 pub fn hold_openings() {
     FORKING.store(true, Ordering::SeqCst);
-    for _ in 0..ROUNDS {
-        if OPENING.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        pause(ROUND);
-    }
+    // A signal handler may fork in the middle of this thread's own.
+    let own = DEPTH.get();
+    wait_until(|| OPENING.load(Ordering::SeqCst) <= own);
 }
 
 /// For the parent's handler after a fork.
@@ -78,49 +126,148 @@ pub fn for_each_engine_fd(f: &mut dyn FnMut(RawFd)) {
     }
 }
 
+/// Whether the number is one of the adapter's. Takes no lock.
+fn is_engine_fd(fd: RawFd) -> bool {
+    bit_of(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+}
+
+/// Tells `libferroce_preload.so`, where it is loaded, which descriptors a program can't close.
+pub fn protect_engine_fds() {
+    extern "C" fn is_ours(fd: RawFd) -> bool {
+        is_engine_fd(fd)
+    }
+    // SAFETY: a C string.
+    let protect = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ferroce_protect_descriptors".as_ptr()) };
+    if !protect.is_null() {
+        // SAFETY: the name is ours alone, and the function behind it has this type (`crates/preload/src/close.rs`).
+        let protect: extern "C" fn(extern "C" fn(RawFd) -> bool) = unsafe { std::mem::transmute(protect) };
+        protect(is_ours);
+    }
+}
+
+/// What tells the file behind a descriptor from others, as long as that file is open; `None` where there is none. Files of
+/// the kernel's anonymous inode (epoll, eventfd, timerfd) are told from everything else, and not from one another.
+#[must_use]
+pub fn identity(fd: RawFd) -> Option<u64> {
+    // SAFETY: all-zero bytes are a valid stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes a stat into `stat`.
+    check(unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) }).ok()?;
+    Some(stat.st_ino ^ stat.st_dev.rotate_left(40) ^ u64::from(stat.st_mode & libc::S_IFMT).rotate_left(20))
+}
+
+/// Closes the number if the file of this identity is behind it still.
+pub fn close_if(fd: RawFd, is: u64) {
+    if identity(fd) == Some(is) {
+        close(fd);
+    }
+}
+
+/// One of the adapter's descriptors behind which there isn't the adapter's file any more, if there is one among the next
+/// `count`: somebody has closed it, and perhaps opened something else. Each call goes on where the last one has stopped.
+pub fn find_lost(count: usize) -> Option<RawFd> {
+    static NEXT: AtomicI32 = AtomicI32::new(BASE);
+    for _ in 0..count {
+        let from = NEXT.load(Ordering::Relaxed);
+        let fd = next_engine_fd(from + 1).or_else(|| next_engine_fd(0))?;
+        NEXT.store(fd, Ordering::Relaxed);
+        if is_lost(fd) {
+            return Some(fd);
+        }
+    }
+    None
+}
+
+/// The lowest of the adapter's descriptors from `from` on.
+fn next_engine_fd(from: RawFd) -> Option<RawFd> {
+    let from = usize::try_from(from).ok().filter(|&from| from < MAX_FD)?;
+    let mut mask = !0 << (from % 64);
+    for (index, word) in ENGINE_FDS.iter().enumerate().skip(from / 64) {
+        let bits = word.load(Ordering::Acquire) & mask;
+        if bits != 0 {
+            return Some((index * 64) as RawFd + bits.trailing_zeros() as RawFd);
+        }
+        mask = !0;
+    }
+    None
+}
+
+fn is_lost(fd: RawFd) -> bool {
+    // Meanwhile its owner may have closed it and another have taken the number, which is as it should be: only what
+    // stays wrong is lost.
+    (0..4).all(|round| {
+        if round > 0 {
+            pause(ROUND);
+        }
+        let before = IDENTITIES[fd as usize].load(Ordering::Acquire);
+        is_engine_fd(fd) && identity(fd) != Some(before) && is_engine_fd(fd)
+    })
+}
+
+/// No descriptor made before this call is used any more: not one of them is read, written or closed.
+pub fn abandon_all() {
+    GENERATION.fetch_add(1, Ordering::AcqRel);
+}
+
 /// Closes every descriptor that the parent's adapter had open and makes all [`EngineFd`]s of before the fork inert.
 /// For the atfork child handler and nothing else; async-signal-safe. The parent keeps its own.
 pub fn close_all_after_fork() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
-    for_each_engine_fd(&mut |fd| close(fd));
+    for_each_engine_fd(&mut |fd| close_if(fd, IDENTITIES[fd as usize].load(Ordering::Acquire)));
     for word in &ENGINE_FDS {
         word.store(0, Ordering::Release);
     }
     // Who was opening something in the parent isn't here.
     OPENING.store(0, Ordering::SeqCst);
+    DEPTH.set(0);
     FORKING.store(false, Ordering::SeqCst);
 }
 
-/// An owned descriptor of the adapter: close-on-exec, entered in the fork table, closed on drop.
+/// An owned descriptor of the adapter: close-on-exec, with a high number, entered in the fork table, closed on drop.
 ///
-/// In a child of `fork` its [`raw`](Self::raw) is -1 (so that calls fail with EBADF) and dropping it does nothing.
+/// In a child of `fork`, and once descriptors have been [lost](abandon_all), its [`raw`](Self::raw) is -1 (so that calls
+/// fail with EBADF) and dropping it does nothing.
 #[derive(Debug)]
 pub struct EngineFd {
     fd: RawFd,
     generation: u32,
+    identity: u64,
 }
 
 impl EngineFd {
-    /// Takes ownership of `fd`, which nobody else may close.
+    /// Takes ownership of `fd`, which nobody else may close, and gives it a high number.
     ///
     /// # Errors
-    /// EMFILE for a number beyond the fork table (65,536); `fd` is closed then. EBADF for a negative number.
+    /// EMFILE for a number beyond the fork table (65,536); `fd` is closed then. EBADF for a number that isn't open.
     pub fn adopt(fd: RawFd) -> io::Result<Self> {
-        if fd < 0 {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
-        }
+        let Some(identity) = identity(fd) else { return Err(io::Error::from_raw_os_error(libc::EBADF)) };
+        let fd = out_of_the_way(fd);
         let Some((word, bit)) = bit_of(fd) else {
             close(fd);
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         };
+        IDENTITIES[fd as usize].store(identity, Ordering::Release);
         word.fetch_or(bit, Ordering::AcqRel);
-        Ok(Self { fd, generation: GENERATION.load(Ordering::Acquire) })
+        Ok(Self { fd, generation: GENERATION.load(Ordering::Acquire), identity })
     }
 
-    /// The number, or -1 in a child of the process that made it.
+    /// The number, or -1 where it isn't to be used any more.
     #[must_use]
     pub fn raw(&self) -> RawFd {
         if self.generation == GENERATION.load(Ordering::Relaxed) { self.fd } else { -1 }
+    }
+
+    /// As [`raw`](Self::raw), and -1 where the adapter's file isn't behind the number: for handing the file to others.
+    /// A system call.
+    #[must_use]
+    pub fn checked(&self) -> RawFd {
+        if self.is_intact() { self.fd } else { -1 }
+    }
+
+    /// The adapter's file is behind the number still. A system call.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        identity(self.raw()) == Some(self.identity)
     }
 }
 
@@ -133,8 +280,37 @@ impl Drop for EngineFd {
         if let Some((word, bit)) = bit_of(self.fd) {
             word.fetch_and(!bit, Ordering::AcqRel);
         }
-        close(self.fd);
+        close_if(self.fd, self.identity);
     }
+}
+
+/// Moves a descriptor to a high number if there is one to be had.
+fn out_of_the_way(fd: RawFd) -> RawFd {
+    if fd >= BASE {
+        return fd;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return fd;
+    }
+    let bases = if limit.rlim_cur >= ROOMY {
+        [BASE; 2]
+    } else {
+        // The upper quarter, or the upper half where that is full.
+        [limit.rlim_cur - limit.rlim_cur / 4, limit.rlim_cur / 2].map(|base| base as RawFd)
+    };
+    for base in bases {
+        if fd >= base {
+            return fd;
+        }
+        // SAFETY: takes no pointer.
+        if let Ok(high) = check(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, base) }) {
+            close(fd);
+            return high as RawFd;
+        }
+    }
+    fd
 }
 
 #[cfg(test)]

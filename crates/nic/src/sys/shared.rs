@@ -1,6 +1,6 @@
 //! System calls about memory and processes that others share.
 
-use super::{EngineFd, check, fd_of, read_file};
+use super::{EngineFd, KeptFd, check, fd_of, read_file};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
@@ -41,11 +41,11 @@ pub fn add_seals(fd: RawFd, seals: i32) -> io::Result<()> {
 ///
 /// # Errors
 /// That of `fcntl(2)`.
-pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+pub fn duplicate(fd: RawFd) -> io::Result<KeptFd> {
     // SAFETY: takes no pointer.
     let fd = check(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) })?;
     // SAFETY: just made, and owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }.into())
 }
 
 /// A duplicate of the adapter's own, close-on-exec.

@@ -1,6 +1,6 @@
 //! Sockets: making them, their options and addresses, and messages over them. Nothing here waits.
 
-use super::{EngineFd, check, fd_of};
+use super::{EngineFd, check, fd_of, opening};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -11,6 +11,22 @@ use std::os::fd::RawFd;
 pub fn socket(domain: i32, kind: i32) -> io::Result<EngineFd> {
     // SAFETY: takes no pointer.
     fd_of(|| unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// `socketpair(2)` of UNIX sockets, close-on-exec.
+///
+/// # Errors
+/// That of the call.
+pub fn socket_pair(kind: i32) -> io::Result<[EngineFd; 2]> {
+    let mut fds = [-1; 2];
+    opening(|| {
+        let kind = kind | libc::SOCK_CLOEXEC;
+        // SAFETY: the kernel writes two descriptors into `fds`.
+        check(unsafe { libc::syscall(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+        // Each is adopted (or closed) before an error may end this.
+        let [one, other] = fds.map(EngineFd::adopt);
+        Ok([one?, other?])
+    })
 }
 
 /// A socket address of any family the adapter uses, in the kernel's form.
@@ -181,6 +197,16 @@ pub fn send_byte(fd: RawFd) {
     let (byte, nobody) = (0_u8, std::ptr::null::<libc::sockaddr>());
     // SAFETY: `byte` is readable; a connection needs no address.
     unsafe { libc::syscall(libc::SYS_sendto, fd, &raw const byte, 1usize, flags, nobody, 0usize) };
+}
+
+/// `recvfrom(2)` with MSG_DONTWAIT over a connection; 0 when it has ended. Unlike `read`, it fails on what is no socket.
+///
+/// # Errors
+/// That of the call.
+pub fn receive_bytes(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let (bytes, length, nobody) = (buffer.as_mut_ptr(), buffer.len(), std::ptr::null_mut::<libc::sockaddr>());
+    // SAFETY: `buffer` is writable for its length; the address and its length may be null.
+    check(unsafe { libc::syscall(libc::SYS_recvfrom, fd, bytes, length, libc::MSG_DONTWAIT, nobody, nobody) })
 }
 
 /// `recvmsg(2)` with MSG_DONTWAIT | MSG_CMSG_CLOEXEC.

@@ -2,7 +2,6 @@
 
 use super::endpoint::Dest;
 use super::send;
-use crate::mem::arena::Staging;
 use ferroce_wire::{EmitError, Headers, ICRC_LEN};
 
 /// Segments the kernel takes in a train (Linux 6.1; later ones take 128).
@@ -62,7 +61,7 @@ pub struct Flushed {
 ///
 /// One batch belongs to one thread at a time; it may hold packets of any number of QPs and endpoints.
 pub struct TxBatch {
-    staging: Staging,
+    staging: Box<[u8]>,
     used: usize,
     trains: Vec<Train>,
     early: Flushed,
@@ -105,7 +104,7 @@ impl TxBatch {
     /// An empty batch with room for this many bytes, at least those of one train.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
-        let staging = Staging::new(bytes.max(MAX_TRAIN));
+        let staging = vec![0; bytes.max(MAX_TRAIN)].into_boxed_slice();
         Self {
             staging,
             used: 0,

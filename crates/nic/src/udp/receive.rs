@@ -3,7 +3,6 @@
 use super::address::InetAddress;
 use super::datagram::MIN_PACKET;
 use super::{Datagram, HostAddr, Stats, large_buffer};
-use crate::mem::arena::Staging;
 use crate::packet::MAX_FLOW_LABEL;
 use crate::sys::{self, EngineFd, control};
 use smallvec::SmallVec;
@@ -74,7 +73,7 @@ impl Received {
 
 /// Buffers of one socket. A megabyte of address space, of which only what arrives is ever touched.
 pub(super) struct Reader {
-    buffers: Staging,
+    buffers: Box<[u8]>,
     /// What the kernel is handed, and writes to, for each message; set up once.
     slots: Box<Slots>,
     /// Headers that the kernel has written to since they were set up.
@@ -104,7 +103,7 @@ impl Reader {
             sources: [InetAddress::zeroed(); MESSAGES],
         };
         Self {
-            buffers: Staging::new(MESSAGES * MESSAGE_BYTES),
+            buffers: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
             slots: Box::new(slots),
             used: MESSAGES,
             expected: 1,
