@@ -13,7 +13,7 @@ use crate::quota::{Held, Quota};
 use crate::sync::Mutex;
 use crate::xrc::Xrcd;
 use crate::{Context, engine};
-use ferroce_proto::RecvWqe;
+use ferroce_proto::{NoReceive, RecvWqe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -66,6 +66,18 @@ impl RecvQueue {
 
     pub(crate) fn pop(&mut self) -> Option<RecvWqe> {
         self.wqes.pop_front()
+    }
+
+    /// Takes the next work request, if it has room for `len` bytes.
+    ///
+    /// # Errors
+    /// See [`NoReceive`].
+    pub(crate) fn pop_for(&mut self, len: u64) -> std::result::Result<RecvWqe, NoReceive> {
+        let next = self.wqes.front().ok_or(NoReceive::Empty)?;
+        if next.capacity() < len {
+            return Err(NoReceive::TooSmall);
+        }
+        self.pop().ok_or(NoReceive::Empty)
     }
 
     pub(crate) fn clear(&mut self) {
@@ -280,13 +292,29 @@ impl Srq {
         self.pop_from(&mut self.shared.lock())
     }
 
+    /// As [`Srq::pop`], but a work request with room for less than `len` bytes stays.
+    ///
+    /// # Errors
+    /// See [`NoReceive`].
+    pub(crate) fn pop_for(&self, len: u64) -> std::result::Result<RecvWqe, NoReceive> {
+        let mut shared = self.shared.lock();
+        let taken = shared.queue.pop_for(len);
+        self.tell_limit(&mut shared);
+        taken
+    }
+
     fn pop_from(&self, shared: &mut Shared) -> Option<RecvWqe> {
         let wqe = shared.queue.pop();
+        self.tell_limit(shared);
+        wqe
+    }
+
+    /// Raises the limit event when too few work requests are left.
+    fn tell_limit(&self, shared: &mut Shared) {
         if shared.limit > 0 && (shared.queue.wqes.len() as u32) < shared.limit {
             shared.limit = 0;
             self.context().raise(AsyncEvent::SrqLimitReached(self.cookie));
         }
-        wqe
     }
 
     pub(crate) fn hold(&self) {

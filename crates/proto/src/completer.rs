@@ -248,7 +248,7 @@ impl<A: Clone> Qp<A> {
         if let Data::Sges(sges) = &wqe.wr.data
             && bytes > 0
         {
-            match env.place(sges, offset, payload, 0) {
+            match env.place(wqe.buffer(), sges, offset, payload, 0) {
                 Ok(()) => {}
                 Err(PlaceError::Memory) => {
                     self.fail_front(WcStatus::LocProtErr, env);

@@ -26,6 +26,8 @@ pub struct Counters {
     pub implied_naks: u64,
     /// Request packets received again.
     pub duplicates: u64,
+    /// Of these, packets from before the first PSN: they were never executed, and the two sides' PSNs don't match.
+    pub never_executed: u64,
     /// Request packets ahead of the expected PSN.
     pub out_of_order: u64,
     /// Responses for packets that aren't outstanding.

@@ -117,6 +117,24 @@ pub enum Violation {
     QKey,
 }
 
+/// Why [`Env::next_recv_for`] takes no receive.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum NoReceive {
+    /// None is posted.
+    Empty,
+    /// The next one is too small.
+    TooSmall,
+}
+
+/// Whose the elements are that a payload is placed into: it decides on the protection domain that their keys are of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Buffer {
+    /// A receive's: the domain is that of the queue that the receive came out of.
+    Receive,
+    /// A send request's, which takes what it asked for: the domain is the QP's.
+    Request,
+}
+
 /// Why a payload wasn't written to its destination.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PlaceError {
@@ -150,11 +168,13 @@ pub trait Env {
 
     /// Carries out bytes from `offset` on of an RDMA WRITE or READ against the memory of QP `peer` without that QP, at
     /// most `max` of them, and returns how many; `None` when it can't (now) or may not: packets then do it from the
-    /// beginning, and find out why. Asked only while nothing else of this QP is under way.
+    /// beginning, and find out why. `buffer` is whose the elements here are. Asked only while nothing else of this QP is
+    /// under way, and not before the peer has answered a packet: only then do both agree on PSNs.
     fn execute_directly(
         &mut self,
         _peer: u32,
         _wr: &SendWr<Self::Address>,
+        _buffer: Buffer,
         _offset: u64,
         _max: u32,
     ) -> Option<u32> {
@@ -166,6 +186,10 @@ pub trait Env {
     fn is_undelivered(&self) -> bool {
         false
     }
+
+    /// Whether packets with data leave marked as ECN-capable. If they don't, no router can have marked one, and a
+    /// congestion notification is nothing but forged.
+    fn is_ecn_capable(&self) -> bool;
 
     /// Upper bound, in bytes, on what this QP may have in flight now: its share of what the peer's socket can hold. Asked
     /// of RC and XRC on fabrics that lose packets, once per [`crate::Qp::transmit`]; it also bounds READ responses on their way
@@ -193,6 +217,11 @@ pub trait Env {
     /// Takes the next receive work request from the RQ or SRQ. It is gone from there: the transport completes it, or
     /// (UC) keeps it for the next message.
     fn next_recv(&mut self) -> Option<RecvWqe>;
+    /// As [`Env::next_recv`], but a receive with room for less than `len` bytes stays where it is.
+    ///
+    /// # Errors
+    /// Why none was taken.
+    fn next_recv_for(&mut self, len: u64) -> Result<RecvWqe, NoReceive>;
     /// Completes every receive work request left in the QP's own RQ with a flush error (does nothing with an SRQ).
     fn flush_recv_queue(&mut self);
 
@@ -202,19 +231,19 @@ pub trait Env {
         None
     }
 
-    /// Writes a payload, but for its first `skip` bytes, at `offset` of the message buffer that `sges` describe (a
-    /// receive, or the result of a READ).
+    /// Writes a payload, but for its first `skip` bytes, at `offset` of the message buffer that `sges` describe.
     ///
     /// # Errors
     /// See [`PlaceError`].
     fn place(
         &mut self,
+        buffer: Buffer,
         sges: &[Sge],
         offset: u64,
         payload: &Self::Payload<'_>,
         skip: usize,
     ) -> Result<(), PlaceError>;
-    /// Writes these bytes likewise (atomic results, in host byte order).
+    /// Writes these bytes likewise into a send request's buffer (atomic results, in host byte order).
     ///
     /// # Errors
     /// `Err(())`: as [`PlaceError::Memory`].

@@ -1,7 +1,7 @@
 //! Execution of SEND and RDMA WRITE packets, which RC and UC share; they differ in what a refusal means.
 
 use crate::responder::Refusal;
-use crate::{Env, MAX_MESSAGE, Payload, Qp, RemoteAccess, WcOpcode, WcStatus};
+use crate::{Buffer, Env, MAX_MESSAGE, Payload, Qp, RemoteAccess, WcOpcode, WcStatus};
 use ferroce_wire::{Headers, Opcode};
 
 /// The message of several packets that is in progress.
@@ -50,14 +50,14 @@ impl<A: Clone> Qp<A> {
         let rendezvous = tagged.and_then(|tagged| tagged.rendezvous);
         let skip = if done == 0 { header } else { 0 };
         if len > skip && rendezvous.is_none() {
-            env.place(&held.sges, done + skip - header, payload, skip as usize)?;
+            env.place(Buffer::Receive, &held.sges, done + skip - header, payload, skip as usize)?;
         }
         if !ends(opcode) {
             self.resp.message = Message::Send { done: total };
             return Ok(());
         }
         if let Some(rkey) = headers.invalidate_rkey {
-            env.invalidate(rkey)?;
+            env.invalidate(rkey).map_err(|_| Refusal::Invalidation)?;
         }
         if let Some(rvh) = rendezvous {
             self.start_rendezvous(rvh, headers, env);
@@ -90,12 +90,18 @@ impl<A: Clone> Qp<A> {
             return Err(Refusal::Invalid);
         }
         let immediate = headers.immediate.is_some();
+        let check = |env: &mut E| env.check_remote(rkey, va, u64::from(whole), RemoteAccess::Write);
+        // On a wire that is a message of several packets, and only the last one brings the immediate.
+        let several = begins(opcode) && whole > self.params.wire_mtu;
+        if several {
+            check(env)?;
+        }
         if immediate && self.resp.held.is_none() {
             // Before anything is written, so that the whole packet can come again.
             self.resp.held = Some(env.next_recv().ok_or(Refusal::NotReady)?);
         }
-        if begins(opcode) && whole > 0 {
-            env.check_remote(rkey, va, u64::from(whole), RemoteAccess::Write)?;
+        if begins(opcode) && whole > 0 && !several {
+            check(env)?;
         }
         if len > 0 {
             env.write_remote(rkey, va.wrapping_add(u64::from(done)), payload)?;

@@ -31,10 +31,13 @@ mod window;
 
 pub use counters::Counters;
 pub use elsewhere::{DelegateError, Executed, SrqPlace};
-pub use env::{Env, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError, Violation};
+pub use env::{
+    Buffer, Env, NoReceive, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError, Violation,
+};
 pub use pace::{Pace, Portion};
 pub use qp::{MAX_MESSAGE, Qp};
 pub use rate::{RateLimit, Throttle};
+pub use retransmit::LEAST_ACK_TIMEOUT;
 pub use rnr::rnr_delay;
 pub use sendq::{Slots, Wqe};
 pub use tags::{MAX_RENDEZVOUS_REQUEST, TagFlags, TagInfo, Taken};

@@ -238,7 +238,9 @@ impl<A: Clone> Qp<A> {
         let opcode = headers.bth.opcode;
         if opcode.service == Service::Cnp {
             self.counters.cnps += 1;
-            self.note_congestion(now);
+            if env.is_ecn_capable() {
+                self.note_congestion(now);
+            }
             return;
         }
         if opcode.service != self.service || !has_extensions(headers) {

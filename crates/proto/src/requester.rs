@@ -60,6 +60,8 @@ pub(crate) struct Requester {
     pub(crate) draining: bool,
     /// Bytes of the oldest work request that were carried out without packets.
     direct: u64,
+    /// The peer has answered a packet: it expects the PSNs that are sent.
+    answered: bool,
 }
 
 impl Default for Requester {
@@ -99,6 +101,7 @@ impl Requester {
             sample: None,
             draining: false,
             direct: 0,
+            answered: false,
         }
     }
 
@@ -190,6 +193,7 @@ impl Requester {
 
     /// The acknowledged part of the queue has grown: `una` has been moved by the caller.
     pub(crate) fn progress(&mut self, now: Instant, bytes: u64, params: &QpParams) {
+        self.answered = true;
         self.retries = params.retry_cnt;
         self.rnr_retries = params.rnr_retry;
         self.rnr_until = None;

@@ -23,6 +23,8 @@ pub(crate) enum Refusal {
     TooLong,
     /// Key, range or rights: NAK remote access error.
     Access,
+    /// The key that a SEND withdraws can't be withdrawn: NAK remote access error.
+    Invalidation,
     /// The memory behind the key is gone: NAK remote operational error.
     Operational,
     /// The receive's own memory is wrong: NAK remote operational error, LOC_PROT_ERR here.
@@ -61,7 +63,7 @@ impl Refusal {
                 NakCode::InvalidRequest
             }
             Refusal::Lost => NakCode::PsnSequenceError,
-            Refusal::Access => NakCode::RemoteAccessError,
+            Refusal::Access | Refusal::Invalidation => NakCode::RemoteAccessError,
             Refusal::Operational | Refusal::BadReceive => NakCode::RemoteOperationalError,
         }
     }
@@ -70,6 +72,8 @@ impl Refusal {
 /// Everything the responder remembers besides its answers.
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
+    /// The extended PSN of the first request, which the program has set.
+    first: u64,
     /// The extended PSN of the next request.
     pub(crate) expected: u64,
     /// Messages completed, 24 bits.
@@ -92,7 +96,8 @@ pub(crate) struct Responder {
 
 impl Responder {
     pub(crate) fn at(psn: u32) -> Self {
-        Self { expected: psn::first(psn), ..Self::default() }
+        let first = psn::first(psn);
+        Self { first, expected: first, ..Self::default() }
     }
 
     pub(crate) const fn expected_psn(&self) -> u32 {
@@ -189,9 +194,14 @@ impl<A: Clone> Qp<A> {
         self.answers.owe_nak(Syndrome::Nak(NakCode::PsnSequenceError), self.resp.expected);
     }
 
-    /// A packet that was executed before (IBTA 9.7.5).
+    /// A packet that was executed before (IBTA 9.7.5). One from before the first PSN never was: an answer would have the
+    /// peer take it for done, whose `sq_psn` is behind this side's `rq_psn`.
     fn handle_duplicate(&mut self, number: u64, headers: &Headers) {
         self.counters.duplicates += 1;
+        if number < self.resp.first {
+            self.counters.never_executed += 1;
+            return;
+        }
         let limit = 2 * usize::from(self.params.max_dest_rd_atomic);
         match (headers.bth.opcode.operation, headers.reth) {
             (Operation::ReadRequest, Some(reth)) => {
@@ -370,19 +380,25 @@ impl<A: Clone> Qp<A> {
         let status = match refusal {
             Refusal::TooLong => WcStatus::LocLenErr,
             Refusal::BadReceive => WcStatus::LocProtErr,
-            Refusal::Access => WcStatus::RemAccessErr,
-            Refusal::Operational => WcStatus::RemOpErr,
+            // Of an RDMA WRITE with immediate: the memory that isn't to be written is on this side (IBTA 11.6.2).
+            Refusal::Access | Refusal::Operational => WcStatus::LocAccessErr,
+            Refusal::Invalidation => WcStatus::RemAccessErr,
             Refusal::Invalid | Refusal::NotReady | Refusal::NoSrq | Refusal::Elsewhere | Refusal::Lost => {
                 WcStatus::RemInvReqErr
             }
         };
-        if let Some(held) = self.resp.take_held() {
+        let remote_memory = matches!(refusal, Refusal::Access | Refusal::Operational);
+        // A SEND in progress has nothing to do with the memory that a READ before it isn't to have: it is flushed.
+        let concerned = !(remote_memory && matches!(self.resp.message, Message::Send { .. }));
+        if concerned && let Some(held) = self.resp.take_held() {
             self.complete_held(self.recv_completion(held.wr_id, status), env);
             return;
         }
         if self.state != QpState::Err {
             env.event(match refusal {
-                Refusal::Access | Refusal::Operational | Refusal::NoSrq => QpEvent::AccessError,
+                Refusal::Access | Refusal::Invalidation | Refusal::Operational | Refusal::NoSrq => {
+                    QpEvent::AccessError
+                }
                 _ => QpEvent::RequestError,
             });
         }

@@ -27,11 +27,17 @@ impl Requester {
     }
 }
 
+/// The shortest local ACK timeout, as an exponent: 4.096 µs × 2^10 = 4.2 ms. A peer in software answers when the scheduler
+/// lets it: a time slice of another thread takes 3 to 4 ms, and a thread of the adapter that naps another one. A program
+/// that asks for less, which adapters raise as well, would lose connections to peers that are well.
+pub const LEAST_ACK_TIMEOUT: u8 = 10;
+
 /// The local ACK timeout (IBTA 9.7.6.1.3): it must lie between 4.096 µs × 2^timeout and four times that. Three
 /// times leaves a peer that the scheduler keeps waiting its chance; lost packets are found sooner by probes.
 const fn ack_timeout(exponent: u8) -> Option<Duration> {
     match exponent & 31 {
         0 => None,
+        e if e < LEAST_ACK_TIMEOUT => Some(Duration::from_nanos((4096 * 3) << LEAST_ACK_TIMEOUT)),
         e => Some(Duration::from_nanos((4096 * 3) << e)),
     }
 }

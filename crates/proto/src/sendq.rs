@@ -1,6 +1,6 @@
 //! The send queue: work requests between posting and completion.
 
-use crate::{SendOp, SendWr};
+use crate::{Buffer, SendOp, SendWr};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
@@ -48,6 +48,11 @@ pub(crate) enum Issuer {
 }
 
 impl<A> Wqe<A> {
+    /// Whose its elements are: a rendezvous fetches the data into the receive that has matched.
+    pub(crate) fn buffer(&self) -> Buffer {
+        if self.issuer == Issuer::Rendezvous { Buffer::Receive } else { Buffer::Request }
+    }
+
     /// The responder answers it with data, if only with none.
     pub(crate) const fn wants_data(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. })

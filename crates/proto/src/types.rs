@@ -336,6 +336,9 @@ pub struct QpParams {
     pub dest_qpn: u32,
     /// Bytes of payload a packet may carry. `u32::MAX` on a lossless fabric: a message is one packet.
     pub path_mtu: u32,
+    /// Path MTU that the program has set. It differs from `path_mtu` on a lossless fabric only: what is longer would be
+    /// several packets on a wire.
+    pub wire_mtu: u32,
     /// First PSN expected.
     pub rq_psn: u32,
     /// First PSN sent.
@@ -346,7 +349,7 @@ pub struct QpParams {
     pub max_rd_atomic: u8,
     /// RNR NAK timer code asked of the requester, 0 to 31 (IBTA table 45).
     pub min_rnr_timer: u8,
-    /// Local ACK timeout: 4.096 µs × 2^timeout; 0 is never.
+    /// Local ACK timeout: 4.096 µs × 2^timeout; 0 is never. Below [`crate::LEAST_ACK_TIMEOUT`] that one counts.
     pub timeout: u8,
     /// Retries after a timeout or a sequence NAK, 0 to 7.
     pub retry_cnt: u8,
@@ -370,6 +373,7 @@ impl Default for QpParams {
             qkey: 0,
             dest_qpn: 0,
             path_mtu: 1024,
+            wire_mtu: u32::MAX,
             rq_psn: 0,
             sq_psn: 0,
             max_dest_rd_atomic: 0,

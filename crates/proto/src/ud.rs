@@ -1,6 +1,6 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet is one message, to and from anybody who knows the Q_Key.
 
-use crate::{Env, Payload, Qp, UdTarget, Violation, WcStatus, psn};
+use crate::{Buffer, Env, Payload, Qp, UdTarget, Violation, WcStatus, psn};
 use ferroce_wire::{Deth, Headers};
 
 /// Bytes of the GRH before the payload in every UD receive.
@@ -16,7 +16,8 @@ impl<A: Clone> Qp<A> {
         headers.deth = Some(Deth { qkey, src_qp: self.qpn });
     }
 
-    /// Takes a datagram. A receive that is too small for GRH and payload ends with LOC_LEN_ERR and the QP with it.
+    /// Takes a datagram. One for which there is no receive, or a receive too small for GRH and payload, is dropped: the
+    /// receive stays posted, and whoever knows the Q_Key can't end the QP with it.
     pub(crate) fn handle_datagram<E: Env<Address = A>>(
         &mut self,
         headers: &Headers,
@@ -30,17 +31,15 @@ impl<A: Clone> Qp<A> {
             return;
         }
         self.resp.expected = psn::extend(self.resp.expected, headers.bth.psn).wrapping_add(1);
-        let Some(receive) = env.next_recv() else {
+        let total = GRH + payload.len() as u64;
+        let Ok(receive) = env.next_recv_for(total) else {
             self.counters.dropped_messages += 1;
             return;
         };
-        let total = GRH + payload.len() as u64;
         let mut completion = self.recv_completion(receive.wr_id, WcStatus::Success);
         completion.src_qp = deth.src_qp;
-        if total > receive.capacity() {
-            completion.status = WcStatus::LocLenErr;
-        } else if env.place_grh(&receive.sges).is_err()
-            || (!payload.is_empty() && env.place(&receive.sges, GRH, payload, 0).is_err())
+        if env.place_grh(&receive.sges).is_err()
+            || (!payload.is_empty() && env.place(Buffer::Receive, &receive.sges, GRH, payload, 0).is_err())
         {
             completion.status = WcStatus::LocProtErr;
         } else {

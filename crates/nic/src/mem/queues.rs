@@ -95,6 +95,13 @@ impl<T> Ring<T> {
         }
     }
 
+    pub(crate) fn front(&self) -> Option<&T> {
+        match self {
+            Self::Own(entries) => entries.front(),
+            Self::Given(slots) => slots.get(0),
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         while self.pop_front().is_some() {}
     }

@@ -18,9 +18,9 @@ use crate::mem::{KeyUser, MrTable, atomic, copy, persist};
 use crate::packet::{Grh, PacketMeta};
 use crate::shm;
 use ferroce_proto::{
-    AtomicOp, BindMw, Completion, DelegateError, Env, Instant, Payload, PlaceError, Placement, QpEvent,
-    QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TagFlags, TagInfo, Taken,
-    TransmitError, Violation, WcOpcode, WcStatus,
+    AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, Payload, PlaceError,
+    Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TagFlags,
+    TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
 };
 use ferroce_wire::{Headers, Tmh};
 use std::sync::Arc;
@@ -52,6 +52,15 @@ impl<'a> QpEnv<'a> {
     /// The protection domain of what is being done. A target has that of the SRQ at hand.
     fn pd(&self) -> u32 {
         self.target.selected.as_ref().map_or(self.qp.pd.id(), |srq| srq.pd().id())
+    }
+
+    /// The protection domain of the elements that a payload is placed into. A receive's is that of the queue it came out
+    /// of: whoever may post to a shared receive queue may name the memory of its domain, and of no other.
+    fn pd_of(&self, buffer: Buffer) -> u32 {
+        match (buffer, &self.qp.srq) {
+            (Buffer::Receive, Some(srq)) => srq.pd().id(),
+            _ => self.pd(),
+        }
     }
 
     fn key_user(&self) -> KeyUser {
@@ -103,13 +112,24 @@ impl Env for QpEnv<'_> {
         self.send(headers, source, to).inspect(|()| ah.sent(self.now, len))
     }
 
-    fn execute_directly(&mut self, peer: u32, wr: &SendWr<Arc<Ah>>, offset: u64, max: u32) -> Option<u32> {
-        self.reach_peer(peer, wr, offset, max)
+    fn execute_directly(
+        &mut self,
+        peer: u32,
+        wr: &SendWr<Arc<Ah>>,
+        buffer: Buffer,
+        offset: u64,
+        max: u32,
+    ) -> Option<u32> {
+        self.reach_peer(peer, wr, self.pd_of(buffer), (offset, max))
     }
 
     fn is_undelivered(&self) -> bool {
         let Some(Path::Shm { link, .. }) = self.path else { return false };
         !link.is_dead() && !link.is_consumed(self.qp.last_record.load(Ordering::Relaxed))
+    }
+
+    fn is_ecn_capable(&self) -> bool {
+        self.ecn
     }
 
     fn window(&self) -> u32 {
@@ -144,6 +164,18 @@ impl Env for QpEnv<'_> {
         }
     }
 
+    fn next_recv_for(&mut self, len: u64) -> Result<RecvWqe, NoReceive> {
+        let taken = match &self.qp.srq {
+            Some(srq) => srq.pop_for(len),
+            None => self.qp.rq.lock().pop_for(len),
+        };
+        if taken == Err(NoReceive::TooSmall) {
+            let qpn = self.qp.qpn;
+            tracing::debug!(qpn, len, "datagram dropped: the next receive is smaller than GRH and payload");
+        }
+        taken
+    }
+
     fn flush_recv_queue(&mut self) {
         let mut rq = self.qp.rq.lock();
         // From here on post_recv flushes at once.
@@ -160,21 +192,22 @@ impl Env for QpEnv<'_> {
 
     fn place(
         &mut self,
+        buffer: Buffer,
         sges: &[Sge],
         offset: u64,
         payload: &RxPayload<'_>,
         skip: usize,
     ) -> Result<(), PlaceError> {
-        scatter_rest(self.pd(), sges, offset, payload, skip)
+        scatter_rest(self.pd_of(buffer), sges, offset, payload, skip)
     }
 
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
-        scatter(self.pd(), sges, offset, &bytes.into()).map_err(|_| ())
+        scatter(self.pd_of(Buffer::Request), sges, offset, &bytes.into()).map_err(|_| ())
     }
 
     fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()> {
         let grh = self.meta.as_ref().map_or([0; Grh::LEN], Grh::of);
-        scatter(self.pd(), sges, 0, &grh.as_slice().into()).map_err(|_| ())
+        scatter(self.pd_of(Buffer::Receive), sges, 0, &grh.as_slice().into()).map_err(|_| ())
     }
 
     fn check_remote(

@@ -2,7 +2,7 @@
 
 use super::{Inner, Path, Qp, QpAttr, attr, mask, static_rate};
 use crate::error::{Error, Result, invalid};
-use ferroce_proto::{QpState, RateLimit};
+use ferroce_proto::{LEAST_ACK_TIMEOUT, QpState, RateLimit};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,6 +13,7 @@ impl Qp {
     pub fn query(&self) -> QpAttr {
         let inner = self.inner.lock();
         let state = if self.is_inherited() { QpState::Err } else { inner.proto.state() };
+        self.explain_timeout(&inner.attr);
         QpAttr {
             state,
             cur_state: state,
@@ -61,6 +62,9 @@ impl Qp {
             } else if self.service == Service::Ud {
                 inner.proto.params_mut().path_mtu = self.pd.context().port().active_mtu;
             }
+            if has(mask::TIMEOUT) {
+                self.explain_timeout(&inner.attr);
+            }
             self.notify_drained.store(inner.attr.en_sqd_async_notify, Ordering::Relaxed);
             self.set_params(&mut inner);
             if has(mask::STATE) && (to != from || to == QpState::Reset) {
@@ -78,12 +82,24 @@ impl Qp {
         })
     }
 
+    /// The program's attributes stay what it has set; the log tells what counts instead.
+    fn explain_timeout(&self, attr: &QpAttr) {
+        if (1..LEAST_ACK_TIMEOUT).contains(&(attr.timeout & 31)) {
+            tracing::info!(
+                qpn = self.qpn,
+                "a local ACK timeout of {} counts as {LEAST_ACK_TIMEOUT} (4.2 ms): no software answers sooner for sure",
+                attr.timeout
+            );
+        }
+    }
+
     fn set_params(&self, inner: &mut Inner) {
         let attr = inner.attr;
         let params = inner.proto.params_mut();
         params.access = attr.access;
         params.qkey = attr.qkey;
         params.dest_qpn = attr.dest_qpn;
+        params.wire_mtu = 128 << attr.path_mtu;
         params.rq_psn = attr.rq_psn;
         params.sq_psn = attr.sq_psn;
         params.max_rd_atomic = attr.max_rd_atomic;

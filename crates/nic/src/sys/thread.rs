@@ -124,7 +124,7 @@ pub fn start_thread(name: &str, stack: usize, run: impl FnOnce() + Send + 'stati
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut old: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
-        // A fault of an atomic (`mem::atomic`) is caught in the thread that has it; blocked, it would end the process.
+        // A fault of a guarded instruction (`mem::guard`) is caught in the thread that has it; blocked, it would end the process.
         for fault in [libc::SIGSEGV, libc::SIGBUS] {
             libc::sigdelset(&raw mut all, fault);
         }

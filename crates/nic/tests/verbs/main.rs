@@ -10,6 +10,7 @@ mod namespace;
 mod pair;
 mod queues;
 mod receiver;
+mod receives;
 mod shared;
 mod side;
 mod stress;

@@ -120,7 +120,7 @@ impl<A: Clone> Qp<A> {
     fn execute_directly<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E, budget: &mut u32) -> bool {
         let cursor = self.req.cursor;
         let alone = self.req.una == self.req.max && cursor == self.req.started && cursor == self.sq.head();
-        if !alone {
+        if !alone || !self.req.answered {
             return false;
         }
         let Some(wqe) = self.sq.get(cursor) else { return false };
@@ -128,7 +128,8 @@ impl<A: Clone> Qp<A> {
             return false;
         }
         let done = self.req.direct;
-        let Some(bytes) = env.execute_directly(self.params.dest_qpn, &wqe.wr, done, *budget) else {
+        let Some(bytes) = env.execute_directly(self.params.dest_qpn, &wqe.wr, wqe.buffer(), done, *budget)
+        else {
             self.req.direct = 0;
             return false;
         };

@@ -1,11 +1,11 @@
 //! A link with an end: how much of it a transfer uses, and what it costs to find that end.
 
-use crate::host::{ALL, BASE};
+use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Link, Pair, params, wr};
 use core::fmt::Write as _;
 use core::time::Duration;
 use ferroce_proto::SendOp;
-use ferroce_wire::Service;
+use ferroce_wire::{Bth, Headers, Opcode, Service};
 
 const THERE: u64 = BASE + (2 << 20);
 const TOTAL: u64 = 64 << 20;
@@ -71,4 +71,23 @@ fn marks_spare_a_link_from_losses_and_cost_no_throughput() {
         assert_eq!(with.overflows, 0, "{op:?}");
         assert!(percent >= plain, "{op:?}: {percent} %, and {plain} % without marks");
     }
+}
+
+#[test]
+fn congestion_notifications_that_no_packet_can_have_caused_slow_nothing() {
+    let run = |ecn| {
+        let mut p = Pair::new(Service::Rc, 1024);
+        p.a.host.ecn = ecn;
+        for i in 0..100 {
+            p.a.post(wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 100_000));
+            let headers = Headers::new(Bth { becn: true, ..Bth::new(Opcode::CNP, 0x11, 0) });
+            p.inject(false, &Frame { headers, payload: vec![0; 16] });
+            p.run();
+        }
+        assert!(p.a.send_ok());
+        (p.now, p.a.qp.counters().cnps)
+    };
+    let (deaf, heard) = (run(false), run(true));
+    assert_eq!((deaf.1, heard.1), (100, 100));
+    assert!(deaf.0 < heard.0, "{deaf:?} {heard:?}");
 }

@@ -89,7 +89,7 @@ fn cases() -> Vec<Case> {
         case("misaligned compare-swap", swap(ALL, THERE + 1), S::RemInvReqErr, invalid),
         case("compare-swap without the right", swap(NO_RIGHTS, THERE), S::RemAccessErr, access),
         Case {
-            responder: Some(S::RemAccessErr),
+            responder: Some(S::LocAccessErr),
             event: None,
             receive: Some((64, ALL)),
             ..case(
@@ -369,4 +369,44 @@ fn a_late_refusal_is_the_named_one() {
             assert_eq!(failed, Some(&(2, case.requester)), "{} after {micros} µs: {ends:?}", case.name);
         }
     }
+}
+
+#[test]
+fn long_write_with_immediate_is_refused_before_it_takes_a_receive_on_every_fabric() {
+    // On a wire its first packet has no immediate.
+    for mtu in [1024, u32::MAX] {
+        for (len, receive) in [(1024, WcStatus::LocAccessErr), (1025, WcStatus::WrFlushErr)] {
+            let side = QpParams { wire_mtu: 1024, ..params(mtu) };
+            let mut p = Pair::with(Service::Rc, side, side, 5);
+            p.b.host.post_recv(1, THERE, 8);
+            let op = SendOp::WriteWithImmediate { va: THERE, rkey: UNKNOWN, immediate: [0; 4] };
+            p.a.post(wr(1, op, BASE, len));
+            p.run();
+            let name = format!("{len} bytes, mtu {mtu}");
+            assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemAccessErr)], "{name}");
+            assert_eq!(p.b.host.recv_statuses(), [(1, receive)], "{name}");
+            let event = (receive == WcStatus::WrFlushErr).then_some(QpEvent::AccessError);
+            assert_eq!(p.b.host.events, Vec::from_iter(event), "{name}");
+        }
+    }
+}
+
+#[test]
+fn read_that_fails_while_it_is_answered_is_not_told_by_the_receive_of_a_send_behind_it() {
+    let mut p = Pair::new(Service::Rc, 256);
+    p.b.host.regions.insert(0x99, Region::new(BASE, 1 << 20));
+    p.b.host.post_recv(10, THERE, 20_000);
+    p.a.post(wr(1, SendOp::Read { va: BASE, rkey: 0x99 }, BASE, 10_000));
+    p.a.post(wr(2, SendOp::Send, BASE, 20_000));
+    p.a.host.room = Some(10);
+    p.b.host.room = Some(5);
+    for _ in 0..3 {
+        p.step();
+    }
+    p.b.host.regions.remove(&0x99);
+    p.b.host.room = None;
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemAccessErr), (2, WcStatus::WrFlushErr)]);
+    assert_eq!(p.b.host.recv_statuses(), [(10, WcStatus::WrFlushErr)]);
+    assert_eq!(p.b.host.events, [QpEvent::AccessError]);
 }

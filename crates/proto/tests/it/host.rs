@@ -1,9 +1,9 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    Access, AtomicOp, BindMw, Completion, DelegateError, Env, Instant, PlaceError, Placement, QpEvent,
-    RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TagInfo, Taken, TransmitError,
-    WcStatus,
+    Access, AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, PlaceError,
+    Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TagInfo, Taken,
+    TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation, TagOperation, Tmh};
 use std::collections::{BTreeMap, VecDeque};
@@ -75,6 +75,8 @@ pub struct Host {
     /// Every request and response packet that left, in order: operation and PSN.
     pub log: Vec<(Operation, u32)>,
     pub window: u32,
+    /// What it sends may be marked by the network.
+    pub ecn: bool,
     /// Packets the fabric still takes; `None` is no limit.
     pub room: Option<usize>,
     /// Nothing leaves before then.
@@ -117,6 +119,7 @@ impl Host {
             out: Vec::new(),
             log: Vec::new(),
             window: 1 << 20,
+            ecn: true,
             room: None,
             later: None,
             payloads_lost: 0,
@@ -259,7 +262,14 @@ impl Env for Host {
         Ok(())
     }
 
-    fn execute_directly(&mut self, _peer: u32, _wr: &SendWr<u32>, offset: u64, max: u32) -> Option<u32> {
+    fn execute_directly(
+        &mut self,
+        _peer: u32,
+        _wr: &SendWr<u32>,
+        _buffer: Buffer,
+        offset: u64,
+        max: u32,
+    ) -> Option<u32> {
         let bytes = self.direct.min(u64::from(max)).min(4096) as u32;
         self.direct -= u64::from(bytes);
         (bytes > 0).then(|| {
@@ -270,6 +280,10 @@ impl Env for Host {
 
     fn is_undelivered(&self) -> bool {
         self.peer_stopped
+    }
+
+    fn is_ecn_capable(&self) -> bool {
+        self.ecn
     }
 
     fn window(&self) -> u32 {
@@ -303,6 +317,14 @@ impl Env for Host {
             Some(srq) => srq.pop_front(),
             None => self.receives.pop_front(),
         }
+    }
+
+    fn next_recv_for(&mut self, len: u64) -> Result<RecvWqe, NoReceive> {
+        let room: u64 = self.receives.front().ok_or(NoReceive::Empty)?.capacity();
+        if room < len {
+            return Err(NoReceive::TooSmall);
+        }
+        self.next_recv().ok_or(NoReceive::Empty)
     }
 
     fn flush_recv_queue(&mut self) {
@@ -343,6 +365,7 @@ impl Env for Host {
 
     fn place(
         &mut self,
+        _buffer: Buffer,
         sges: &[Sge],
         offset: u64,
         payload: &Self::Payload<'_>,

@@ -1,9 +1,9 @@
 //! Messages of gigabytes, with payloads that are lengths only.
 
 use ferroce_proto::{
-    Access, AtomicOp, BindMw, Completion, Data, Env, Instant, Payload, PlaceError, Placement, Qp, QpEvent,
-    QpParams, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge, Source, TransmitError,
-    WcStatus,
+    Access, AtomicOp, BindMw, Buffer, Completion, Data, Env, Instant, NoReceive, Payload, PlaceError,
+    Placement, Qp, QpEvent, QpParams, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge,
+    Source, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Service};
 
@@ -55,6 +55,10 @@ impl Env for Counter {
         Ok(())
     }
 
+    fn is_ecn_capable(&self) -> bool {
+        false
+    }
+
     fn window(&self) -> u32 {
         8 << 20
     }
@@ -69,9 +73,20 @@ impl Env for Counter {
         Some(RecvWqe { wr_id: 0, sges: [half, half].into_iter().collect() })
     }
 
+    fn next_recv_for(&mut self, _: u64) -> Result<RecvWqe, NoReceive> {
+        self.next_recv().ok_or(NoReceive::Empty)
+    }
+
     fn flush_recv_queue(&mut self) {}
 
-    fn place(&mut self, _: &[Sge], offset: u64, payload: &Length, _: usize) -> Result<(), PlaceError> {
+    fn place(
+        &mut self,
+        _: Buffer,
+        _: &[Sge],
+        offset: u64,
+        payload: &Length,
+        _: usize,
+    ) -> Result<(), PlaceError> {
         assert_eq!(offset, self.placed);
         self.placed += u64::from(payload.0);
         Ok(())

@@ -15,6 +15,7 @@ mod malformed;
 mod model;
 mod net;
 mod placement;
+mod psns;
 mod rate;
 mod repetition;
 mod retries;

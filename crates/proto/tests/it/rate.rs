@@ -66,6 +66,8 @@ fn a_limit_that_is_taken_away_holds_nothing_back() {
 fn what_is_done_without_the_peer_counts_too() {
     let limited = QpParams { rate: limit(83_886), ..params(u32::MAX) };
     let mut p = Pair::with(Service::Rc, limited, params(u32::MAX), 0);
+    p.a.post(wr(0, SendOp::Write { va: THERE, rkey: ALL }, BASE, 0));
+    p.run();
     p.a.host.direct = u64::MAX;
     let start = p.now;
     p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 1 << 20));

@@ -4,7 +4,7 @@ use crate::crafted::frame;
 use crate::host::{ALL, BASE, THERE};
 use crate::net::{Pair, params, wr};
 use core::time::Duration;
-use ferroce_proto::{QpParams, QpState, SendOp, WcStatus};
+use ferroce_proto::{LEAST_ACK_TIMEOUT, QpParams, QpState, SendOp, WcStatus};
 use ferroce_wire::{Operation, Service};
 
 #[test]
@@ -162,4 +162,24 @@ fn progress_gives_the_retries_back() {
     }
     p.run();
     assert!(p.a.send_ok() && p.a.host.sends.len() == 50);
+}
+
+#[test]
+fn ack_timeout_below_what_software_can_promise_is_raised() {
+    let given_up = |timeout| {
+        let a = QpParams { timeout, retry_cnt: 1, ..params(1024) };
+        let mut p = Pair::with(Service::Rc, a, params(1024), 5);
+        p.drop_to_b = Some(Box::new(|_| true));
+        let start = p.now;
+        p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
+        p.run();
+        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RetryExcErr)]);
+        p.now.since(start)
+    };
+    let least = given_up(LEAST_ACK_TIMEOUT);
+    assert!(least >= Duration::from_millis(8), "{least:?}");
+    for timeout in 1..LEAST_ACK_TIMEOUT {
+        assert_eq!(given_up(timeout), least, "{timeout}");
+    }
+    assert!(given_up(LEAST_ACK_TIMEOUT + 1) > least);
 }

@@ -15,6 +15,28 @@ fn pair(mtu: u32) -> Pair {
     Pair::with(Service::Rc, lossless(mtu), lossless(mtu), 0xff_fff0)
 }
 
+/// A pair whose first packet was answered.
+fn answered(mtu: u32) -> Pair {
+    let mut p = pair(mtu);
+    p.a.post(wr(0, WRITE, BASE, 0));
+    p.run();
+    p.a.host.sends.clear();
+    p.a.host.log.clear();
+    p
+}
+
+#[test]
+fn first_request_is_a_packet_so_that_psns_that_do_not_match_show() {
+    let mut p = Pair::down(Service::Rc, lossless(65_536), lossless(65_536), 100);
+    p.b.qp.params_mut().rq_psn = 101;
+    p.up();
+    p.a.host.direct = u64::MAX;
+    p.a.post(wr(1, WRITE, BASE, 10_000));
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RetryExcErr)]);
+    assert!(p.a.host.direct_log.is_empty());
+}
+
 #[test]
 fn payload_that_cannot_be_had_is_asked_for_again_and_used_once() {
     for (op, len) in [(SendOp::Send, 10_000), (WRITE, 10_000), (SendOp::Send, 5)] {
@@ -33,7 +55,7 @@ fn payload_that_cannot_be_had_is_asked_for_again_and_used_once() {
 
 #[test]
 fn request_that_needs_no_packet_sends_none_and_completes_in_order() {
-    let mut p = pair(65_536);
+    let mut p = answered(65_536);
     p.a.host.direct = u64::MAX;
     for i in 0..3 {
         p.a.post(wr(i, WRITE, BASE, 10_000));
@@ -47,7 +69,7 @@ fn request_that_needs_no_packet_sends_none_and_completes_in_order() {
 
 #[test]
 fn request_that_stops_needing_no_packet_is_sent_from_its_beginning() {
-    let mut p = pair(65_536);
+    let mut p = answered(65_536);
     p.a.host.direct = 4096;
     p.a.host.fill(BASE, 10_000, 8);
     p.a.post(wr(1, WRITE, BASE, 10_000));

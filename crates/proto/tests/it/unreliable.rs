@@ -177,14 +177,21 @@ fn ud_drops_wrong_qkeys_and_datagrams_nobody_waits_for() {
 }
 
 #[test]
-fn ud_receive_without_room_for_grh_and_payload_is_a_length_error() {
+fn ud_datagram_that_does_not_fit_is_dropped_and_takes_no_receive() {
     let mut p = ud();
     p.b.host.post_recv(1, THERE, 49);
     p.b.host.post_recv(2, THERE, 50);
     p.a.post(datagram(1, SendOp::Send, BASE, 10, 0x22, QKEY));
     p.run();
-    assert_eq!(p.b.host.recv_statuses(), [(1, WcStatus::LocLenErr), (2, WcStatus::WrFlushErr)]);
-    assert_eq!(p.b.qp.state(), QpState::Err);
+    assert!(p.b.host.recvs.is_empty());
+    assert_eq!((p.b.qp.state(), p.b.host.receives.len()), (QpState::Rts, 2));
+    assert_eq!(p.b.qp.counters().dropped_messages, 1);
+    for (id, length) in [(2, 9), (3, 10)] {
+        p.a.post(datagram(id, SendOp::Send, BASE, length, 0x22, QKEY));
+    }
+    p.run();
+    assert_eq!(p.b.host.recv_statuses(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!((p.b.host.recvs[0].byte_len, p.b.host.recvs[1].byte_len), (49, 50));
 }
 
 #[test]

@@ -141,8 +141,8 @@ impl QpEnv<'_> {
         &mut self,
         peer: u32,
         wr: &SendWr<Arc<Ah>>,
-        offset: u64,
-        max: u32,
+        pd: u32,
+        (offset, max): (u64, u32),
     ) -> Option<u32> {
         let Some(Path::Shm { link, .. }) = self.path else { return None };
         if self.qp.service == Service::Xrc {
@@ -152,7 +152,7 @@ impl QpEnv<'_> {
         if !link.may_access() || self.qp.engine.has_capture() {
             return None;
         }
-        let (pd, ends) = (self.pd(), (self.qp.qpn, peer));
+        let ends = (self.qp.qpn, peer);
         let range = |va: u64, rkey, len: usize| (rkey, va.wrapping_add(offset), len as u64);
         // A piece of a null region takes nothing from the peer, whose rights are looked at all the same: by a packet.
         let mut reached = false;
