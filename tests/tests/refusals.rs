@@ -168,6 +168,17 @@ programs! {
         a_shared_receive_queue_changes_with_requests_in_it
         ; udp only:
     }
+    handles {
+        what_names_another_object_destroys_nothing
+        what_names_another_object_has_no_children
+        a_windows_key_is_its_own_but_for_the_low_8_bits
+        a_region_of_no_byte_begins_inside_of_a_page
+        a_null_region_does_not_hold_its_domain
+        a_change_that_the_adapter_refuses_is_err_cmd
+        what_was_made_since_has_its_names_and_bits
+        an_event_of_which_nothing_is_left_to_tell_lapses
+        ; udp only:
+    }
     extended_cq {
         every_field_of_a_completion_can_be_read
         an_empty_extended_queue_stays_usable

@@ -7,7 +7,7 @@ use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, EventQueue};
 use crate::gids::gid_table;
 use crate::mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
-use crate::net::{self, DeviceInfo, GidEntry, GidTable, PortAttributes};
+use crate::net::{self, DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
 use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
 use crate::recv::{MAX_SGE, MAX_SRQ, MAX_WR};
 use crate::share::{Handles, Origin};
@@ -121,7 +121,11 @@ impl Device {
         handles: impl FnOnce() -> Handles,
     ) -> Result<Arc<Context>> {
         engine::start()?;
-        let port = PortView { attributes: self.info.port(), gids: gid_table(&self.info) };
+        let port = PortView {
+            attributes: self.info.port(),
+            last_speed: LastSpeed::default(),
+            gids: gid_table(&self.info),
+        };
         let port = RwLock::new(port);
         let context = Arc::new(Context {
             device: self.clone(),
@@ -143,6 +147,7 @@ impl Device {
 #[derive(Debug)]
 struct PortView {
     attributes: PortAttributes,
+    last_speed: LastSpeed,
     gids: GidTable,
 }
 
@@ -241,6 +246,8 @@ impl Context {
         if let Ok(netdev) = net::Netdev::read(self.device.info.netdev.ifindex) {
             port.gids.update(&netdev);
             port.attributes = PortAttributes::of(&netdev);
+            let attributes = port.attributes;
+            port.last_speed.update(&attributes);
         }
     }
 
@@ -258,7 +265,13 @@ impl Context {
     pub(crate) fn engine(&self) -> Result<&'static Engine> {
         let engine = engine::start()?;
         for (_, entry) in self.port.read().gids.iter() {
-            engine.add_address(HostAddr::new(entry.ip, entry.scope_id))?;
+            match engine.add_address(HostAddr::new(entry.ip, entry.scope_id)) {
+                Err(error) if error.errno() == libc::EADDRNOTAVAIL && entry.scope_id != 0 => {
+                    // Still tentative: there is news when it is not.
+                    tracing::debug!(ip = %entry.ip, "the link-local address can't be used yet");
+                }
+                added => added?,
+            }
         }
         Ok(engine)
     }
@@ -288,6 +301,19 @@ impl Context {
         }
     }
 
+    /// Has the engine listen to those of the table's addresses that can be used by now.
+    fn add_addresses(&self, netdev: &net::Netdev) {
+        let Some(engine) = engine::current() else { return };
+        let gids = self.gid_table();
+        for (_, entry) in gids.iter() {
+            if netdev.usable_addresses().any(|address| address.ip == entry.ip)
+                && let Err(error) = engine.add_address(HostAddr::new(entry.ip, entry.scope_id))
+            {
+                tracing::warn!(%error, ip = %entry.ip, "an address can't be used");
+            }
+        }
+    }
+
     /// Takes a change of the interface into account and raises the events for it. `was_down`: it has been down since the
     /// last time, whatever it is now.
     pub(crate) fn refresh(&self, netdev: &net::Netdev, was_down: bool) {
@@ -295,22 +321,23 @@ impl Context {
         let before = port.attributes;
         let changes = port.gids.update(netdev);
         port.attributes = PortAttributes::of(netdev);
-        let (was, is) = (before.state, port.attributes.state);
+        let now = port.attributes;
+        let (was, is) = (before.state, now.state);
+        let other_speed = port.last_speed.update(&now);
         drop(port);
         for change in &changes {
             tracing::info!(?change, device = %self.device.info.name, "GID table changed");
-            if let (Some(new), Some(engine)) = (change.new, engine::current())
-                && let Err(error) = engine.add_address(HostAddr::new(new.ip, new.scope_id))
-            {
-                tracing::warn!(%error, ip = %new.ip, "a new address can't be used");
-            }
         }
+        self.add_addresses(netdev);
         use net::PortState::{Active, Down};
         if was == Active && (was_down || is == Down) {
             self.raise(AsyncEvent::PortError(1));
         }
         if is == Active && (was_down || was == Down) {
             self.raise(AsyncEvent::PortActive(1));
+        }
+        if other_speed {
+            self.raise(AsyncEvent::SpeedChange);
         }
         if !changes.is_empty() {
             self.raise(AsyncEvent::GidChange(1));

@@ -17,7 +17,29 @@ pub struct EventQueue<T> {
     /// have closed it itself and opened something else.
     fd: AtomicI32,
     identity: u64,
-    queue: Mutex<VecDeque<T>>,
+    queue: Mutex<Unread<T>>,
+}
+
+/// How long a reader waits in vain after an event has lapsed. It may have seen the descriptor readable before, and look
+/// after other things in the same loop: it gets the event after all, which says nothing new then.
+const LAPSED_FOR: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Unread<T> {
+    events: VecDeque<T>,
+    /// The event that has lapsed since the last one was taken, and when.
+    lapsed: Option<(T, Instant)>,
+}
+
+impl<T> Unread<T> {
+    fn take(&mut self) -> Option<T> {
+        let event = self
+            .events
+            .pop_front()
+            .or_else(|| self.lapsed.take_if(|(_, at)| at.elapsed() >= LAPSED_FOR).map(|(event, _)| event))?;
+        self.lapsed = None;
+        Some(event)
+    }
 }
 
 impl<T> Drop for EventQueue<T> {
@@ -38,7 +60,8 @@ impl<T> EventQueue<T> {
             return Err(Error::os("eventfd")(io::Error::last_os_error()));
         }
         let identity = sys::identity(fd).unwrap_or(0);
-        Ok(Self { fd: AtomicI32::new(fd), identity, queue: Mutex::new(VecDeque::new()) })
+        let queue = Mutex::new(Unread { events: VecDeque::new(), lapsed: None });
+        Ok(Self { fd: AtomicI32::new(fd), identity, queue })
     }
 
     /// The descriptor, for poll, epoll and select. Programs may set O_NONBLOCK on it. −1 once it is closed.
@@ -62,7 +85,7 @@ impl<T> EventQueue<T> {
         if self.fd() < 0 {
             return;
         }
-        queue.push_back(event);
+        queue.events.push_back(event);
         if !self.is_intact() {
             return;
         }
@@ -74,27 +97,28 @@ impl<T> EventQueue<T> {
     /// Takes the event that a successful read of 8 bytes from the descriptor stands for. `None` when it was withdrawn
     /// in between: wait again.
     pub fn take(&self) -> Option<T> {
-        self.queue.lock().pop_front()
+        self.queue.lock().take()
     }
 
     /// As [`EventQueue::take`], and gives the event to `f` before anybody can withdraw another: what `f` counts as got,
     /// the destruction of the event's object waits for.
     pub fn take_with<R>(&self, f: impl FnOnce(&T) -> R) -> Option<R> {
         let mut queue = self.queue.lock();
-        queue.pop_front().map(|event| f(&event))
+        queue.take().map(|event| f(&event))
     }
 
     /// Unread events that `f` picks.
     pub(crate) fn count(&self, f: impl Fn(&T) -> bool) -> usize {
-        self.queue.lock().iter().filter(|event| f(event)).count()
+        self.queue.lock().events.iter().filter(|event| f(event)).count()
     }
 
     /// Withdraws the unread events that `f` picks.
     pub(crate) fn withdraw(&self, mut f: impl FnMut(&T) -> bool) {
         let mut queue = self.queue.lock();
-        let before = queue.len();
-        queue.retain(|e| !f(e));
-        for _ in queue.len()..before {
+        queue.lapsed.take_if(|(e, _)| f(e));
+        let before = queue.events.len();
+        queue.events.retain(|e| !f(e));
+        for _ in queue.events.len()..before {
             self.take_back_one();
         }
     }
@@ -102,6 +126,18 @@ impl<T> EventQueue<T> {
     /// There is an eventfd behind the number still.
     fn is_intact(&self) -> bool {
         sys::identity(self.fd()) == Some(self.identity)
+    }
+
+    /// Takes back the last unread event that `f` picks, since what it was to tell is known. False when there is none: a
+    /// reader has it.
+    pub(crate) fn lapse(&self, f: impl Fn(&T) -> bool) -> bool {
+        let mut queue = self.queue.lock();
+        let Some(event) = queue.events.iter().rposition(f).and_then(|at| queue.events.remove(at)) else {
+            return false;
+        };
+        queue.lapsed = Some((event, Instant::now()));
+        self.take_back_one();
+        true
     }
 
     /// Takes one from the descriptor, unless readers have taken all already: they will find that there is no event.
@@ -191,6 +227,7 @@ pub enum AsyncEvent {
     PortError(u8),
     GidChange(u8),
     DeviceFatal,
+    SpeedChange,
 }
 
 impl AsyncEvent {
@@ -208,7 +245,11 @@ impl AsyncEvent {
             | Self::SrqError(o)
             | Self::SrqLimitReached(o)
             | Self::WqFatal(o) => Some(o),
-            Self::PortActive(_) | Self::PortError(_) | Self::GidChange(_) | Self::DeviceFatal => None,
+            Self::PortActive(_)
+            | Self::PortError(_)
+            | Self::GidChange(_)
+            | Self::DeviceFatal
+            | Self::SpeedChange => None,
         }
     }
 }
@@ -245,5 +286,31 @@ mod tests {
         read_one(q.fd());
         assert_eq!(q.take(), Some(3));
         assert!(!readable(q.fd()));
+    }
+
+    #[test]
+    fn an_event_that_has_lapsed_is_gone_but_for_a_reader_who_waits_long_in_vain() {
+        let q = EventQueue::new().unwrap();
+        for event in [1, 2, 1] {
+            q.push(event);
+        }
+        assert!(q.lapse(|&e| e == 1) && !q.lapse(|&e| e == 3));
+        read_one(q.fd());
+        assert_eq!((q.take(), readable(q.fd())), (Some(1), true));
+        assert!(q.lapse(|&e| e == 2));
+        assert_eq!((q.take(), readable(q.fd())), (None, false));
+        q.queue.lock().lapsed = Some((2, Instant::now().checked_sub(LAPSED_FOR).unwrap()));
+        assert_eq!((q.take_with(|&e| e), q.take()), (Some(2), None));
+        // An event that is taken after it ends the wait just as well, and an object that goes takes its events along.
+        q.push(4);
+        assert!(q.lapse(|&e| e == 4));
+        q.push(5);
+        read_one(q.fd());
+        assert_eq!(q.take(), Some(5));
+        assert!(q.queue.lock().lapsed.is_none());
+        q.push(6);
+        assert!(q.lapse(|&e| e == 6));
+        q.withdraw(|&e| e == 6);
+        assert!(q.queue.lock().lapsed.is_none());
     }
 }

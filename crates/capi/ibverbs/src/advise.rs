@@ -20,7 +20,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
 ) -> c_int {
     call::errno_value("ibv_advise_mr", || {
         // SAFETY: by the man page a domain.
-        let domain = unsafe { PdBlock::of(pd) }?;
+        let domain = unsafe { PdBlock::checked(pd) }?;
         let prefetch = match advice {
             IBV_ADVISE_MR_ADVICE_PREFETCH => nic::Prefetch::Read,
             IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => nic::Prefetch::Write,

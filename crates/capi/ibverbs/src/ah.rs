@@ -12,7 +12,7 @@ use crate::abi::*;
 use crate::call::{Outcome, Refusal, at, entry, put};
 use crate::context::ContextBlock;
 use crate::memory::PdBlock;
-use crate::object::{Headed, next_handle};
+use crate::object::{Headed, Identity, next_handle};
 
 #[repr(C)]
 pub(crate) struct AhBlock {
@@ -24,6 +24,10 @@ pub(crate) struct AhBlock {
 unsafe impl Headed for AhBlock {
     type C = ibv_ah;
     const WHAT: &'static str = "ah";
+
+    fn identity(c: &ibv_ah) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 impl AhBlock {
@@ -76,7 +80,7 @@ fn create(pd: *mut ibv_pd, domain: &PdBlock, attr: &ibv_ah_attr) -> Outcome<*mut
 entry! {
     fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> pointer ibv_ah, {
         // SAFETY: by the man page a domain and the caller's attributes.
-        unsafe { create(pd, PdBlock::of(pd)?, at(attr, "attr")?) }
+        unsafe { create(pd, PdBlock::checked(pd)?, at(attr, "attr")?) }
     }
 }
 
@@ -84,7 +88,7 @@ entry! {
     fn ibv_destroy_ah(ah: *mut ibv_ah) -> errno {
         // SAFETY: by the man page a handle that the caller gives up.
         unsafe {
-            AhBlock::of(ah)?.nic.destroy();
+            AhBlock::ending(ah)?.nic.destroy();
             AhBlock::free(ah);
         }
         Ok(())
@@ -199,7 +203,7 @@ entry! {
     fn ibv_create_ah_from_wc(pd: *mut ibv_pd, wc: *mut ibv_wc, grh: *mut ibv_grh, port_num: u8) -> pointer ibv_ah, {
         // SAFETY: by the man page a domain and the caller's structures.
         unsafe {
-            let domain = PdBlock::of(pd)?;
+            let domain = PdBlock::checked(pd)?;
             let attr = address_of_sender(domain.nic().context(), port_num, wc, grh)?;
             create(pd, domain, &attr)
         }

@@ -9,7 +9,7 @@ use libc::size_t;
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, entry, put};
 use crate::memory::PdBlock;
-use crate::object::Headed;
+use crate::object::{Headed, Identity};
 
 /// What programs hold and don't look into.
 #[repr(C)]
@@ -32,6 +32,10 @@ pub(crate) struct BufBlock {
 unsafe impl Headed for BufBlock {
     type C = ibv_buf;
     const WHAT: &'static str = "buf";
+
+    fn identity(_: &ibv_buf) -> Identity {
+        Identity { context: std::ptr::null_mut(), handle: 0 }
+    }
 }
 
 impl Drop for BufBlock {
@@ -52,7 +56,7 @@ pub(crate) unsafe fn check_range(
     length: size_t,
 ) -> Outcome<()> {
     // SAFETY: the caller's promise.
-    let buf = unsafe { BufBlock::of(buf) }?;
+    let buf = unsafe { BufBlock::checked(buf) }?;
     if pd != buf.pd {
         return Err(Refusal::invalid("the buffer was allocated from another protection domain"));
     }
@@ -70,7 +74,7 @@ pub(crate) unsafe fn check_range(
 entry! {
     pub(crate) fn ibv_alloc_buf(pd: *mut ibv_pd, size: size_t, buf: *mut *mut c_void) -> pointer c_void, {
         // SAFETY: by the man page a domain.
-        let domain = unsafe { PdBlock::of(pd) }?;
+        let domain = unsafe { PdBlock::checked(pd) }?;
         if size == 0 {
             return Err(Refusal::invalid("a buffer of no byte"));
         }
@@ -94,7 +98,7 @@ entry! {
 entry! {
     fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> minus_one {
         // SAFETY: by the man page a buffer.
-        unsafe { BufBlock::of(buf) }?;
+        unsafe { BufBlock::checked(buf) }?;
         Err(Refusal::new(libc::ENODATA, "the buffer is plain memory, behind which there is no dma-buf"))
     }
 }

@@ -12,7 +12,7 @@ use nic::CounterEntry::{Completed, Failed};
 use crate::abi::{ibv_context, ibv_qp};
 use crate::call::{Refusal, at, entry, put};
 use crate::context::ContextBlock;
-use crate::object::{Headed, next_handle};
+use crate::object::{Headed, Identity, next_handle};
 use crate::qp::QpBlock;
 
 #[repr(C)]
@@ -61,6 +61,10 @@ struct CntrBlock {
 unsafe impl Headed for CntrBlock {
     type C = ibv_comp_cntr;
     const WHAT: &'static str = "comp_cntr";
+
+    fn identity(c: &ibv_comp_cntr) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 entry! {
@@ -115,7 +119,7 @@ entry! {
     fn ibv_destroy_comp_cntr(cntr: *mut ibv_comp_cntr) -> errno {
         // SAFETY: by the man page a counter that the caller gives up.
         unsafe {
-            CntrBlock::of(cntr)?.nic.check_unused()?;
+            CntrBlock::ending(cntr)?.nic.check_unused()?;
             CntrBlock::free(cntr);
         }
         Ok(())
@@ -127,7 +131,7 @@ macro_rules! values {
         entry! {
             fn $set(cntr: *mut ibv_comp_cntr, value: u64) -> errno {
                 // SAFETY: by the man page a counter.
-                unsafe { CntrBlock::of(cntr) }?.nic.set($entry, value);
+                unsafe { CntrBlock::checked(cntr) }?.nic.set($entry, value);
                 Ok(())
             }
         }
@@ -135,7 +139,7 @@ macro_rules! values {
         entry! {
             fn $add(cntr: *mut ibv_comp_cntr, amount: u64) -> errno {
                 // SAFETY: by the man page a counter.
-                unsafe { CntrBlock::of(cntr) }?.nic.add($entry, amount);
+                unsafe { CntrBlock::checked(cntr) }?.nic.add($entry, amount);
                 Ok(())
             }
         }
@@ -143,7 +147,7 @@ macro_rules! values {
         entry! {
             fn $read(cntr: *mut ibv_comp_cntr, value: *mut u64) -> errno {
                 // SAFETY: by the man page a counter and the caller's variable.
-                unsafe { put(value, "value", CntrBlock::of(cntr)?.nic.read($entry)) }
+                unsafe { put(value, "value", CntrBlock::checked(cntr)?.nic.read($entry)) }
             }
         }
     )*};
@@ -161,7 +165,7 @@ entry! {
         attr: *mut ibv_qp_attach_comp_cntr_attr,
     ) -> errno {
         // SAFETY: by the man page a queue pair, a counter and the caller's attributes.
-        let (qp, cntr, attr) = unsafe { (QpBlock::of(qp)?, CntrBlock::of(cntr)?, at(attr, "attr")?) };
+        let (qp, cntr, attr) = unsafe { (QpBlock::checked(qp)?, CntrBlock::checked(cntr)?, at(attr, "attr")?) };
         if attr.comp_mask != 0 {
             return Err(Refusal::invalid("the comp_mask of ibv_qp_attach_comp_cntr_attr isn't 0"));
         }

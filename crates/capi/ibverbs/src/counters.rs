@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::call::{self, Refusal, at};
 use crate::context::ContextBlock;
 use crate::flow::FlowBlock;
-use crate::object::Headed;
+use crate::object::{Headed, Identity};
 
 #[repr(C)]
 pub(crate) struct CountersBlock {
@@ -22,6 +22,10 @@ pub(crate) struct CountersBlock {
 unsafe impl Headed for CountersBlock {
     type C = ibv_counters;
     const WHAT: &'static str = "counters";
+
+    fn identity(c: &ibv_counters) -> Identity {
+        Identity { context: c.context, handle: 0 }
+    }
 }
 
 impl CountersBlock {
@@ -53,7 +57,7 @@ pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) ->
     call::errno_value("ibv_destroy_counters", || {
         // SAFETY: by the man page counters that the caller gives up.
         unsafe {
-            CountersBlock::of(counters)?.nic.check_unused()?;
+            CountersBlock::ending(counters)?.nic.check_unused()?;
             CountersBlock::free(counters);
         }
         Ok(())
@@ -70,10 +74,10 @@ pub(crate) unsafe extern "C" fn attach_counters_point_flow(
         // SAFETY: by the man page counters, the caller's attributes, and a flow or NULL.
         let (block, attr) = unsafe {
             if !flow.is_null() {
-                FlowBlock::of(flow)?;
+                FlowBlock::checked(flow)?;
                 return Err(Refusal::unsupported("counters for a flow that exists already"));
             }
-            (CountersBlock::of(counters)?, at(attr, "counter_attach_attr")?)
+            (CountersBlock::checked(counters)?, at(attr, "counter_attach_attr")?)
         };
         if attr.comp_mask != 0 {
             return Err(Refusal::invalid("the comp_mask of ibv_counter_attach_attr isn't 0"));
@@ -96,7 +100,7 @@ pub(crate) unsafe extern "C" fn read_counters(
 ) -> c_int {
     call::errno_value("ibv_read_counters", || {
         // SAFETY: by the man page counters.
-        let block = unsafe { CountersBlock::of(counters) }?;
+        let block = unsafe { CountersBlock::checked(counters) }?;
         if flags & !IBV_READ_COUNTERS_ATTR_PREFER_CACHED != 0 {
             return Err(Refusal::invalid(format!("flags {flags:#x}: unknown bits")));
         }

@@ -14,7 +14,7 @@ use crate::call::{self, Outcome, Refusal, at, entry};
 use crate::context::ContextBlock;
 use crate::events::ChannelBlock;
 use crate::memory::PdBlock;
-use crate::object::{Headed, next_handle};
+use crate::object::{Headed, Identity, next_handle};
 
 /// The adapter's queues are all alike; the extended part of the C structure is used by those that were made with
 /// `ibv_create_cq_ex`.
@@ -45,6 +45,10 @@ pub(crate) struct Extension {
 unsafe impl Headed for CqBlock {
     type C = ibv_cq;
     const WHAT: &'static str = "cq";
+
+    fn identity(c: &ibv_cq) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 impl CqBlock {
@@ -65,8 +69,8 @@ pub(crate) unsafe fn create(
 ) -> Outcome<*mut ibv_cq> {
     // SAFETY: the caller's promise.
     let (block, events, pd) = unsafe {
-        let pd = extension.domain.map(|pd| PdBlock::of(pd)).transpose()?.map(PdBlock::nic);
-        let events = if channel.is_null() { None } else { Some(ChannelBlock::of(channel)?.nic()) };
+        let pd = extension.domain.map(|pd| PdBlock::checked(pd)).transpose()?.map(PdBlock::nic);
+        let events = if channel.is_null() { None } else { Some(ChannelBlock::checked(channel)?.nic()) };
         (ContextBlock::of(context)?, events, pd)
     };
     let vectors = i64::from(block.num_comp_vectors());
@@ -119,7 +123,7 @@ entry! {
     fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> errno {
         // SAFETY: by the man page a completion queue.
         unsafe {
-            let block = CqBlock::of(cq)?;
+            let block = CqBlock::checked(cq)?;
             let size = u32::try_from(cqe)
                 .map_err(|_| Refusal::invalid(format!("a completion queue of {cqe} entries")))?;
             block.nic.resize(size)?;
@@ -134,7 +138,7 @@ entry! {
         // SAFETY: by the man page a completion queue that the caller gives up. When its destruction returns, no event
         // of it is left anywhere.
         unsafe {
-            CqBlock::of(cq)?.nic.destroy()?;
+            CqBlock::ending(cq)?.nic.destroy()?;
             CqBlock::free(cq);
         }
         Ok(())
@@ -154,7 +158,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     call::errno_value("ibv_modify_cq", || {
         // SAFETY: by the man page a completion queue and the caller's attributes.
-        let (block, attr) = unsafe { (CqBlock::of(cq)?, at(attr, "cq_attr")?) };
+        let (block, attr) = unsafe { (CqBlock::checked(cq)?, at(attr, "cq_attr")?) };
         if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
             return Err(Refusal::unsupported(format!("attr_mask {:#x}: only moderation", attr.attr_mask)));
         }

@@ -12,7 +12,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, entry};
 use crate::context::ContextBlock;
 use crate::memory::{self, PdBlock};
-use crate::object::Headed;
+use crate::object::{Headed, Identity};
 
 #[repr(C)]
 pub(crate) struct DmBlock {
@@ -24,6 +24,10 @@ pub(crate) struct DmBlock {
 unsafe impl Headed for DmBlock {
     type C = ibv_dm;
     const WHAT: &'static str = "dm";
+
+    fn identity(c: &ibv_dm) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 /// The slot behind `ibv_alloc_dm`.
@@ -61,7 +65,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     call::errno_value("ibv_free_dm", || {
         // SAFETY: by the man page device memory that the caller gives up.
         unsafe {
-            DmBlock::of(dm)?.nic.free()?;
+            DmBlock::ending(dm)?.nic.free()?;
             DmBlock::free(dm);
         }
         Ok(())
@@ -102,7 +106,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 ) -> *mut ibv_mr {
     call::pointer("ibv_reg_dm_mr", || {
         // SAFETY: by the man page a domain and device memory.
-        let (domain, dm) = unsafe { (PdBlock::of(pd)?, DmBlock::of(dm)?) };
+        let (domain, dm) = unsafe { (PdBlock::checked(pd)?, DmBlock::checked(dm)?) };
         let allowed = memory::PLAIN_ACCESS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_OPTIONAL_RANGE;
         if access & IBV_ACCESS_ZERO_BASED == 0 || access & !allowed != 0 {
             return Err(Refusal::invalid(format!(
@@ -118,6 +122,6 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 entry! {
     pub(crate) fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> minus_one {
         // SAFETY: by the man page device memory.
-        Ok(unsafe { DmBlock::of(dm) }?.nic.export()?.into_raw_fd())
+        Ok(unsafe { DmBlock::checked(dm) }?.nic.export()?.into_raw_fd())
     }
 }

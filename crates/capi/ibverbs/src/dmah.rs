@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, at, entry};
 use crate::context::ContextBlock;
-use crate::object::Headed;
+use crate::object::{Headed, Identity};
 
 /// Processing hints are two bits.
 const MAX_PH: u8 = 3;
@@ -33,6 +33,10 @@ impl DmahBlock {
 unsafe impl Headed for DmahBlock {
     type C = ibv_dmah;
     const WHAT: &'static str = "dmah";
+
+    fn identity(c: &ibv_dmah) -> Identity {
+        Identity { context: c.context, handle: 0 }
+    }
 }
 
 fn check(attr: &ibv_dmah_init_attr) -> Outcome<()> {
@@ -90,7 +94,7 @@ entry! {
     pub(crate) fn ibv_dealloc_dmah(dmah: *mut ibv_dmah) -> errno {
         // SAFETY: by the man page a handle that the caller gives up.
         unsafe {
-            if Arc::strong_count(&DmahBlock::of(dmah)?.users) > 1 {
+            if Arc::strong_count(&DmahBlock::ending(dmah)?.users) > 1 {
                 return Err(Refusal::new(libc::EBUSY, "regions of the DMA handle are registered"));
             }
             DmahBlock::free(dmah);

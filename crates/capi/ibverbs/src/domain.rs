@@ -11,7 +11,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
 use crate::context::ContextBlock;
 use crate::memory::PdBlock;
-use crate::object::Headed;
+use crate::object::{Headed, Identity};
 
 /// What an allocator returns to leave it to the adapter (`IBV_ALLOCATOR_USE_DEFAULT`).
 const USE_DEFAULT: usize = usize::MAX;
@@ -28,6 +28,10 @@ pub(crate) struct TdBlock {
 unsafe impl Headed for TdBlock {
     type C = ibv_td;
     const WHAT: &'static str = "td";
+
+    fn identity(c: &ibv_td) -> Identity {
+        Identity { context: c.context, handle: 0 }
+    }
 }
 
 /// A parent domain's hold on its thread domain.
@@ -77,7 +81,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     call::errno_value("ibv_dealloc_td", || {
         // SAFETY: by the man page a thread domain that the caller gives up.
         unsafe {
-            let users = TdBlock::of(td)?.users.load(Ordering::Acquire);
+            let users = TdBlock::ending(td)?.users.load(Ordering::Acquire);
             if users != 0 {
                 return Err(Refusal::new(
                     libc::EBUSY,
@@ -156,7 +160,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
                     attr.comp_mask
                 )));
             }
-            let base = PdBlock::of(attr.pd)?;
+            let base = PdBlock::checked(attr.pd)?;
             let of_td = attr.td.as_ref().map(|td| td.context);
             if base.context() != context || of_td.is_some_and(|of_td| of_td != context) {
                 return Err(Refusal::invalid("the domains are of another device context"));

@@ -14,7 +14,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, entry, put};
 use crate::context::ContextBlock;
 use crate::cq::CqBlock;
-use crate::object::Headed;
+use crate::object::{Headed, Identity};
 use crate::qp::QpBlock;
 use crate::srq::SrqBlock;
 use crate::wq::WqBlock;
@@ -29,6 +29,10 @@ pub(crate) struct ChannelBlock {
 unsafe impl Headed for ChannelBlock {
     type C = ibv_comp_channel;
     const WHAT: &'static str = "channel";
+
+    fn identity(c: &ibv_comp_channel) -> Identity {
+        Identity { context: c.context, handle: 0 }
+    }
 }
 
 impl ChannelBlock {
@@ -51,7 +55,7 @@ entry! {
     fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> errno {
         // SAFETY: by the man page a channel that the caller gives up.
         unsafe {
-            ChannelBlock::of(channel)?.nic.check_unused()?;
+            ChannelBlock::ending(channel)?.nic.check_unused()?;
             ChannelBlock::free(channel);
         }
         Ok(())
@@ -255,6 +259,7 @@ fn announce(event: &nic::AsyncEvent) -> ibv_async_event {
         E::PortActive(p) => (IBV_EVENT_PORT_ACTIVE, port(p)),
         E::PortError(p) => (IBV_EVENT_PORT_ERR, port(p)),
         E::GidChange(p) => (IBV_EVENT_GID_CHANGE, port(p)),
+        E::SpeedChange => (IBV_EVENT_DEVICE_SPEED_CHANGE, port(0)),
         E::DeviceFatal => (IBV_EVENT_DEVICE_FATAL, port(0)),
     };
     ibv_async_event { element, event_type }

@@ -9,7 +9,7 @@ use ferroce_nic::raw::{Counters, Flow, FlowInit, FlowKind, Masked, Match, Spec};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
 use crate::counters::CountersBlock;
-use crate::object::{Headed, next_handle};
+use crate::object::{Headed, Identity, next_handle};
 use crate::qp::QpBlock;
 
 #[repr(C)]
@@ -22,6 +22,10 @@ pub(crate) struct FlowBlock {
 unsafe impl Headed for FlowBlock {
     type C = ibv_flow;
     const WHAT: &'static str = "flow_id";
+
+    fn identity(c: &ibv_flow) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 /// What a list of specifications asks for.
@@ -181,7 +185,7 @@ unsafe fn take(rule: &mut Rule, kind: c_int, at: *const u8, size: usize) -> Outc
             }
             IBV_FLOW_SPEC_ACTION_COUNT => {
                 let counters = read::<ibv_flow_spec_counter_action>(at, size)?.counters;
-                rule.counters.push(CountersBlock::of(counters)?.nic().clone());
+                rule.counters.push(CountersBlock::checked(counters)?.nic().clone());
             }
             IBV_FLOW_SPEC_ACTION_HANDLE => {
                 read::<ibv_flow_spec_action_handle>(at, size)?;
@@ -213,7 +217,7 @@ unsafe fn rule(attr: *const ibv_flow_attr) -> Outcome<Rule> {
 pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
     call::pointer("ibv_create_flow", || {
         // SAFETY: by the man page a queue pair and the caller's attributes.
-        let (block, init) = unsafe { (QpBlock::of(qp)?, at(attr, "flow_attr")?) };
+        let (block, init) = unsafe { (QpBlock::checked(qp)?, at(attr, "flow_attr")?) };
         let kind = match init.r#type {
             IBV_FLOW_ATTR_NORMAL => FlowKind::Normal,
             IBV_FLOW_ATTR_ALL_DEFAULT => FlowKind::AllDefault,
@@ -259,7 +263,7 @@ pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     call::errno_value("ibv_destroy_flow", || {
         // SAFETY: by the man page a flow that the caller gives up.
         unsafe {
-            FlowBlock::of(flow)?.nic.destroy();
+            FlowBlock::ending(flow)?.nic.destroy();
             FlowBlock::free(flow);
         }
         Ok(())

@@ -34,7 +34,7 @@ entry! {
 entry! {
     fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> pointer ibv_mr, {
         // SAFETY: by the man page a domain.
-        let domain = unsafe { PdBlock::of(pd) }?;
+        let domain = unsafe { PdBlock::checked(pd) }?;
         let nic = domain.nic().context().import_mr(mr_handle)?;
         memory::describe(pd, domain, ptr::null_mut(), nic)
     }
@@ -60,7 +60,7 @@ unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     unimport("ibv_unimport_pd", || {
         // SAFETY: by the man page a domain that the caller gives up.
         unsafe {
-            PdBlock::of(pd)?;
+            PdBlock::checked(pd)?;
             PdBlock::free(pd);
         }
         Ok(())
@@ -73,7 +73,7 @@ unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     unimport("ibv_unimport_mr", || {
         // SAFETY: by the man page a region that the caller gives up.
         unsafe {
-            MrBlock::of(mr)?.nic().unimport()?;
+            MrBlock::checked(mr)?.nic().unimport()?;
             MrBlock::free(mr);
         }
         Ok(())
@@ -86,7 +86,7 @@ unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
     unimport("ibv_unimport_dm", || {
         // SAFETY: by the man page device memory that the caller gives up.
         unsafe {
-            DmBlock::of(dm)?;
+            DmBlock::checked(dm)?;
             DmBlock::free(dm);
         }
         Ok(())

@@ -8,7 +8,7 @@ use crate::qp::QpBlock;
 entry! {
     fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> errno {
         // SAFETY: by the man page a queue pair and the caller's GID.
-        let (qp, gid) = unsafe { (QpBlock::of(qp)?, at(gid, "gid")?) };
+        let (qp, gid) = unsafe { (QpBlock::checked(qp)?, at(gid, "gid")?) };
         qp.nic()?.attach_mcast(gid.bytes())?;
         Ok(())
     }
@@ -17,7 +17,7 @@ entry! {
 entry! {
     fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> errno {
         // SAFETY: by the man page a queue pair and the caller's GID.
-        let (qp, gid) = unsafe { (QpBlock::of(qp)?, at(gid, "gid")?) };
+        let (qp, gid) = unsafe { (QpBlock::checked(qp)?, at(gid, "gid")?) };
         qp.nic()?.detach_mcast(gid.bytes())?;
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::call::{self, Outcome, Refusal, entry};
 use crate::context::ContextBlock;
 use crate::dmah::DmahHold;
 use crate::domain::TdHold;
-use crate::object::Headed;
+use crate::object::{Headed, Identity};
 
 #[repr(C)]
 pub(crate) struct PdBlock {
@@ -25,6 +25,10 @@ pub(crate) struct PdBlock {
 unsafe impl Headed for PdBlock {
     type C = ibv_pd;
     const WHAT: &'static str = "pd";
+
+    fn identity(c: &ibv_pd) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 impl PdBlock {
@@ -53,7 +57,7 @@ entry! {
     fn ibv_dealloc_pd(pd: *mut ibv_pd) -> errno {
         // SAFETY: by the man page a domain that the caller gives up.
         unsafe {
-            PdBlock::of(pd)?.nic.dealloc()?;
+            PdBlock::ending(pd)?.nic.dealloc()?;
             PdBlock::free(pd);
         }
         Ok(())
@@ -74,6 +78,10 @@ pub(crate) struct MrBlock {
 unsafe impl Headed for MrBlock {
     type C = ibv_mr;
     const WHAT: &'static str = "mr";
+
+    fn identity(c: &ibv_mr) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 impl MrBlock {
@@ -133,7 +141,7 @@ pub(crate) unsafe fn register(
     access: c_uint,
 ) -> Outcome<*mut ibv_mr> {
     // SAFETY: the caller's promise.
-    let domain = unsafe { PdBlock::of(pd) }?;
+    let domain = unsafe { PdBlock::checked(pd) }?;
     if access & IBV_ACCESS_HUGETLB != 0 && length == size_t::MAX {
         return Err(Refusal::invalid("the pages of a whole address space aren't all huge"));
     }
@@ -208,7 +216,7 @@ entry! {
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     call::pointer("ibv_alloc_null_mr", || {
         // SAFETY: by the man page a domain.
-        let domain = unsafe { PdBlock::of(pd) }?;
+        let domain = unsafe { PdBlock::checked(pd) }?;
         let mr = describe(pd, domain, std::ptr::null_mut(), nic::Mr::null(domain.nic())?)?;
         // SAFETY: just made. By the man page it isn't exposed to peers.
         unsafe { (*mr).rkey = 0 };
@@ -220,11 +228,26 @@ entry! {
     fn ibv_dereg_mr(mr: *mut ibv_mr) -> errno {
         // SAFETY: by the man page a region that the caller gives up.
         unsafe {
-            MrBlock::of(mr)?.nic.deregister()?;
+            MrBlock::ending(mr)?.nic.deregister()?;
             MrBlock::free(mr);
         }
         Ok(())
     }
+}
+
+/// What ibv_rereg_mr(3) refuses before it asks the adapter (IBV_REREG_MR_ERR_INPUT).
+fn check_input(flags: c_int, addr: *mut c_void, length: size_t, access: c_uint) -> Outcome<()> {
+    let known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+    if flags & !known != 0 || flags == 0 {
+        return Err(Refusal::invalid(format!("flags {flags:#x}: one or more of IBV_REREG_MR_CHANGE_*")));
+    }
+    if flags & IBV_REREG_MR_CHANGE_ACCESS == 0 && access != 0 {
+        return Err(Refusal::invalid("access rights without IBV_REREG_MR_CHANGE_ACCESS"));
+    }
+    if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 && (addr.is_null() || length == 0) {
+        return Err(Refusal::invalid("a new translation needs an address and a length"));
+    }
+    Ok(())
 }
 
 /// What a region becomes: what the flags name is replaced, the rest stays.
@@ -235,18 +258,8 @@ fn changed(
     length: size_t,
     access: c_uint,
 ) -> Outcome<nic::MrInit> {
-    let known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
-    if flags & !known != 0 || flags == 0 {
-        return Err(Refusal::invalid(format!("flags {flags:#x}: one or more of IBV_REREG_MR_CHANGE_*")));
-    }
-    if flags & IBV_REREG_MR_CHANGE_ACCESS == 0 && access != 0 {
-        return Err(Refusal::invalid("access rights without IBV_REREG_MR_CHANGE_ACCESS"));
-    }
     let mut new = old;
     if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
-        if addr.is_null() || length == 0 {
-            return Err(Refusal::invalid("a new translation needs an address and a length"));
-        }
         new.addr = addr as u64;
         new.length = length as u64;
         new.iova = addr as u64;
@@ -261,8 +274,8 @@ fn changed(
     Ok(new)
 }
 
-/// ibv_rereg_mr(3). The keys stay; on an error the region is as it was, which is what IBV_REREG_MR_ERR_INPUT says, and
-/// errno says why.
+/// ibv_rereg_mr(3). The keys stay. On an error errno says why, and the region is as it was: also after
+/// IBV_REREG_MR_ERR_CMD, which a program takes for the adapter's refusal and after which it may expect anything.
 #[unsafe(export_name = "ferroce_c_ibv_rereg_mr")]
 unsafe extern "C" fn rereg_mr(
     mr: *mut ibv_mr,
@@ -272,14 +285,17 @@ unsafe extern "C" fn rereg_mr(
     length: size_t,
     access: c_int,
 ) -> c_int {
+    let mut asked = false;
     let outcome = call::guard("ibv_rereg_mr", || {
+        check_input(flags, addr, length, access as c_uint)?;
         // SAFETY: by the man page a region, and a domain if the flags say so.
         unsafe {
-            let block = MrBlock::of(mr)?;
+            let block = MrBlock::checked(mr)?;
+            asked = true;
             let mut init = block.init.lock().unwrap_or_else(PoisonError::into_inner);
             let new = changed(*init, flags, addr, length, access as c_uint)?;
             let move_to =
-                if flags & IBV_REREG_MR_CHANGE_PD != 0 { Some(PdBlock::of(pd)?.nic()) } else { None };
+                if flags & IBV_REREG_MR_CHANGE_PD != 0 { Some(PdBlock::checked(pd)?.nic()) } else { None };
             block.nic.reregister(move_to, new)?;
             // The program owns the structure; the lock keeps two changes apart.
             if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
@@ -297,7 +313,7 @@ unsafe extern "C" fn rereg_mr(
         Ok(()) => 0,
         Err(refusal) => {
             call::set_errno(refusal.errno);
-            if refusal.errno == libc::EIO { IBV_REREG_MR_ERR_CMD } else { IBV_REREG_MR_ERR_INPUT }
+            if asked { IBV_REREG_MR_ERR_CMD } else { IBV_REREG_MR_ERR_INPUT }
         }
     }
 }
@@ -324,11 +340,15 @@ mod tests {
         assert_eq!((new.addr, new.length, new.iova), (0x1000, 16, 0));
         let new = changed(old, IBV_REREG_MR_CHANGE_TRANSLATION, 0x2000 as *mut c_void, 99, 0).expect("valid");
         assert_eq!((new.addr, new.length, new.iova), (0x2000, 99, 0x2000));
-        for flags in [0, 8] {
-            assert_eq!(
-                changed(old, flags, 0x2000 as *mut c_void, 99, 0).expect_err("flags").errno,
-                libc::EINVAL
-            );
+        let somewhere = 0x2000 as *mut c_void;
+        for (flags, addr, length, access) in [
+            (0, somewhere, 99, 0),
+            (8, somewhere, 99, 0),
+            (IBV_REREG_MR_CHANGE_TRANSLATION, somewhere, 0, 0),
+            (IBV_REREG_MR_CHANGE_TRANSLATION, std::ptr::null_mut(), 99, 0),
+            (IBV_REREG_MR_CHANGE_PD, somewhere, 99, IBV_ACCESS_LOCAL_WRITE),
+        ] {
+            assert_eq!(check_input(flags, addr, length, access).expect_err("input").errno, libc::EINVAL);
         }
     }
 }

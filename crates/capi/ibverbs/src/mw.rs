@@ -8,7 +8,7 @@ use ferroce_nic as nic;
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
 use crate::memory::{MrBlock, PdBlock};
-use crate::object::{Headed, next_handle};
+use crate::object::{Headed, Identity, next_handle};
 use crate::post::SendWr;
 use crate::qp::QpBlock;
 
@@ -22,13 +22,17 @@ struct MwBlock {
 unsafe impl Headed for MwBlock {
     type C = ibv_mw;
     const WHAT: &'static str = "mw";
+
+    fn identity(c: &ibv_mw) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 /// The slot behind ibv_alloc_mw(3).
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
     call::pointer("ibv_alloc_mw", || {
         // SAFETY: by the man page a domain.
-        let domain = unsafe { PdBlock::of(pd) }?;
+        let domain = unsafe { PdBlock::checked(pd) }?;
         let known = match kind {
             IBV_MW_TYPE_1 => nic::MwKind::One,
             IBV_MW_TYPE_2 => nic::MwKind::Two,
@@ -47,7 +51,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     call::errno_value("ibv_dealloc_mw", || {
         // SAFETY: by the man page a window that the caller gives up.
         unsafe {
-            MwBlock::of(mw)?.nic.dealloc();
+            MwBlock::ending(mw)?.nic.dealloc();
             MwBlock::free(mw);
         }
         Ok(())
@@ -83,7 +87,7 @@ fn rights(access: c_uint) -> Outcome<(nic::Access, bool)> {
 ///
 /// # Safety
 /// `mw` is null or a window, `info.mr` null or a region.
-pub(crate) unsafe fn operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Outcome<nic::SendOp> {
+unsafe fn operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Outcome<nic::BindMw> {
     // SAFETY: the caller's promise.
     let (window, region) = unsafe {
         let region = if info.mr.is_null() { None } else { Some(MrBlock::of(info.mr)?.nic()) };
@@ -91,13 +95,21 @@ pub(crate) unsafe fn operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_in
     };
     let (access, zero_based) = rights(info.mw_access_flags)?;
     let range = (info.addr, info.length);
-    Ok(nic::SendOp::BindMw(window.nic.bind_request(
-        rkey,
-        region.map(AsRef::as_ref),
-        range,
-        access,
-        zero_based,
-    )?))
+    Ok(window.nic.bind_request(rkey, region.map(AsRef::as_ref), range, access, zero_based)?)
+}
+
+/// As [`operation`], for a program that posts the request itself: the window's structure tells the key that comes of it,
+/// of whose bits the program chooses 8.
+///
+/// # Safety
+/// As [`operation`].
+pub(crate) unsafe fn posted(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Outcome<nic::SendOp> {
+    // SAFETY: the caller's promise; the field is the window's own, which the program doesn't change meanwhile.
+    unsafe {
+        let bind = operation(mw, rkey, info)?;
+        (*mw).rkey = bind.rkey;
+        Ok(nic::SendOp::BindMw(bind))
+    }
 }
 
 /// The slot behind ibv_bind_mw(3). Inline code of the header lets windows of type 1 through only.
@@ -119,7 +131,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
         // SAFETY: the window's own field, which the program doesn't change meanwhile.
         let rkey = next_rkey(unsafe { (*mw).rkey });
         // SAFETY: by the man page a window, and a region or none.
-        let op = unsafe { operation(mw, rkey, &bind.bind_info) }?;
+        let op = nic::SendOp::BindMw(unsafe { operation(mw, rkey, &bind.bind_info) }?);
         let mut wr = Some(SendWr {
             wr_id: bind.wr_id,
             op,

@@ -55,7 +55,7 @@ const NODE_TYPE: [&CStr; 8] = [
     c"unspecified",
 ];
 
-const EVENT_TYPE: [&CStr; 20] = [
+const EVENT_TYPE: [&CStr; 21] = [
     c"CQ error",
     c"local work queue catastrophic error",
     c"invalid request local work queue error",
@@ -76,6 +76,7 @@ const EVENT_TYPE: [&CStr; 20] = [
     c"client reregistration",
     c"GID table change",
     c"WQ fatal",
+    c"device speed change",
 ];
 
 const WR_OPCODE: [&CStr; 16] = [

@@ -1,10 +1,28 @@
 //! How C objects and the adapter's objects belong together: a C structure is the head of a block that holds the
 //! adapter's object behind it, and the block's address is the cookie that comes back with events.
 
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::abi::ibv_context;
 use crate::call::{Outcome, Refusal};
+
+/// What an object is known by: the open device it was made on, and its number there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) context: *mut ibv_context,
+    /// 0 for kinds of objects whose C structure has none.
+    pub(crate) handle: u32,
+}
+
+/// A block, and what its object was known by when it was made. The program may write to the C structure.
+#[repr(C)]
+struct Known<T> {
+    block: T,
+    identity: Identity,
+}
 
 /// Implemented by blocks whose head is the C structure `Self::C`.
 ///
@@ -26,11 +44,55 @@ pub(crate) unsafe trait Headed: Sized {
             .ok_or_else(|| Refusal::invalid(format!("{} is NULL", Self::WHAT)))
     }
 
+    /// What the program's structure says that it is known by.
+    fn identity(c: &Self::C) -> Identity;
+
+    /// As [`Headed::of`], for what isn't in a hurry: the structure has to name the object that it was made for. The
+    /// kernel, which goes by what it names, refuses one that names none.
+    ///
+    /// # Safety
+    /// As [`Headed::of`].
+    unsafe fn checked<'a>(pointer: *mut Self::C) -> Outcome<&'a Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::known(pointer, libc::EINVAL) }
+    }
+
+    /// As [`Headed::checked`], for an object that the caller gives up. One that has been given up before is often found
+    /// out, which isn't promised: its memory may be another object's by now.
+    ///
+    /// # Safety
+    /// As [`Headed::of`].
+    unsafe fn ending<'a>(pointer: *mut Self::C) -> Outcome<&'a Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::known(pointer, libc::ENOENT) }
+    }
+
+    /// # Safety
+    /// As [`Headed::of`].
+    #[doc(hidden)]
+    unsafe fn known<'a>(pointer: *mut Self::C, otherwise: c_int) -> Outcome<&'a Self> {
+        // SAFETY: the caller's promise; `allocate` has made the block as a part of a `Known`.
+        unsafe {
+            let block = Self::of(pointer)?;
+            if Self::identity(&*pointer) != (*pointer.cast::<Known<Self>>()).identity {
+                let why =
+                    "its context or handle aren't those that it was made with, or it was destroyed before";
+                return Err(Refusal::new(
+                    otherwise,
+                    format!("{} is no object of the device: {why}", Self::WHAT),
+                ));
+            }
+            Ok(block)
+        }
+    }
+
     /// Makes a block. `make` gets the cookie, the block's future address.
     fn allocate(make: impl FnOnce(usize) -> Outcome<Self>) -> Outcome<*mut Self::C> {
-        let mut place: Box<MaybeUninit<Self>> = Box::new_uninit();
+        let mut place: Box<MaybeUninit<Known<Self>>> = Box::new_uninit();
         let block = make(place.as_mut_ptr() as usize)?;
-        place.write(block);
+        // SAFETY: the head of a block is its C structure, says the trait.
+        let identity = Self::identity(unsafe { &*(&raw const block).cast::<Self::C>() });
+        place.write(Known { block, identity });
         Ok(Box::into_raw(place).cast())
     }
 
@@ -39,8 +101,14 @@ pub(crate) unsafe trait Headed: Sized {
     /// # Safety
     /// As [`Headed::of`], with a pointer that isn't null and that nobody uses any more.
     unsafe fn free(pointer: *mut Self::C) {
-        // SAFETY: `allocate` made it as a `Box<Self>`; the caller gives it up.
-        drop(unsafe { Box::from_raw(pointer.cast::<Self>()) });
+        let known = pointer.cast::<Known<Self>>();
+        // SAFETY: `allocate` made it as a `Box<Known<Self>>`; the caller gives it up. The write is for who gives it up
+        // again: no object is known by this.
+        unsafe {
+            (&raw mut (*known).identity)
+                .write_volatile(Identity { context: ptr::null_mut(), handle: u32::MAX });
+            drop(Box::from_raw(known));
+        }
     }
 }
 

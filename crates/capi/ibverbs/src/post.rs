@@ -129,7 +129,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Outcome<nic::SendOp> {
         IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { rkey: wr.imm_data },
         // SAFETY: the caller's promise.
         IBV_WR_BIND_MW => unsafe {
-            mw::operation(wr.last.bind_mw.mw, wr.last.bind_mw.rkey, &wr.last.bind_mw.bind_info)?
+            mw::posted(wr.last.bind_mw.mw, wr.last.bind_mw.rkey, &wr.last.bind_mw.bind_info)?
         },
         other => return Err(Refusal::invalid(format!("opcode {other} isn't supported"))),
     })

@@ -25,7 +25,7 @@ unsafe fn register_dmabuf(
     access: c_uint,
 ) -> Outcome<*mut ibv_mr> {
     // SAFETY: the caller's promise.
-    let domain = unsafe { PdBlock::of(pd) }?;
+    let domain = unsafe { PdBlock::checked(pd) }?;
     if access & !(memory::PLAIN_ACCESS | IBV_ACCESS_OPTIONAL_RANGE) != 0 {
         return Err(Refusal::invalid(format!(
             "access {access:#x} to a dma-buf: local write, remote read, write and atomic"
@@ -72,7 +72,7 @@ unsafe fn register_ex(pd: *mut ibv_pd, attr: &ibv_mr_init_attr) -> Outcome<*mut 
     let mut dmah = None;
     if has(IBV_REG_MR_MASK_DMAH) {
         // SAFETY: the caller's promise. Its hints are for PCIe; there is nothing to know but that it is in use.
-        dmah = Some(unsafe { DmahBlock::of(attr.dmah) }?.hold());
+        dmah = Some(unsafe { DmahBlock::checked(attr.dmah) }?.hold());
         if access & IBV_ACCESS_ON_DEMAND != 0 {
             return Err(Refusal::invalid("a DMA handle doesn't go with on-demand paging"));
         }
@@ -100,7 +100,7 @@ unsafe fn register_ex(pd: *mut ibv_pd, attr: &ibv_mr_init_attr) -> Outcome<*mut 
     }?;
     if let Some(dmah) = dmah {
         // SAFETY: just made.
-        unsafe { MrBlock::of(mr) }?.keep(dmah);
+        unsafe { MrBlock::checked(mr) }?.keep(dmah);
     }
     Ok(mr)
 }
@@ -122,7 +122,7 @@ entry! {
     ) -> pointer ibv_mr, {
         // SAFETY: by the man page a domain and a buffer.
         unsafe {
-            BufBlock::of(buf)?;
+            BufBlock::checked(buf)?;
             buf::check_range(pd, buf, addr, length)?;
             memory::register(pd, addr, length, addr as u64, access as c_uint)
         }

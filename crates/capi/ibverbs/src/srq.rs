@@ -9,7 +9,7 @@ use ferroce_nic as nic;
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, at_mut, entry, put};
 use crate::memory::PdBlock;
-use crate::object::{Headed, next_handle};
+use crate::object::{Headed, Identity, next_handle};
 use crate::{tags, xrc};
 
 #[repr(C)]
@@ -22,6 +22,10 @@ pub(crate) struct SrqBlock {
 unsafe impl Headed for SrqBlock {
     type C = ibv_srq;
     const WHAT: &'static str = "srq";
+
+    fn identity(c: &ibv_srq) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 impl SrqBlock {
@@ -42,7 +46,7 @@ impl SrqBlock {
         make: impl FnOnce(&Arc<nic::Pd>, nic::SrqAttr, usize) -> nic::Result<Arc<nic::Srq>>,
     ) -> Outcome<*mut ibv_srq> {
         // SAFETY: the caller's promise.
-        let domain = unsafe { PdBlock::of(pd) }?;
+        let domain = unsafe { PdBlock::checked(pd) }?;
         // The limit isn't looked at here, as the man page says.
         let wanted = nic::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
         Self::allocate(|cookie| {
@@ -110,7 +114,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 entry! {
     fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> errno {
         // SAFETY: by the man page a queue and the caller's attributes.
-        let (block, attr) = unsafe { (SrqBlock::of(srq)?, at(attr, "srq_attr")?) };
+        let (block, attr) = unsafe { (SrqBlock::checked(srq)?, at(attr, "srq_attr")?) };
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(Refusal::invalid(format!("srq_attr_mask {mask:#x}: IBV_SRQ_MAX_WR, IBV_SRQ_LIMIT or both")));
         }
@@ -127,7 +131,7 @@ entry! {
     fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> errno {
         // SAFETY: by the man page a queue and the caller's structure.
         unsafe {
-            let now = SrqBlock::of(srq)?.nic.query();
+            let now = SrqBlock::checked(srq)?.nic.query();
             put(attr, "srq_attr", ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit })
         }
     }
@@ -138,7 +142,7 @@ entry! {
         // SAFETY: by the man page a queue that the caller gives up. When its destruction returns, no event of it is
         // left anywhere.
         unsafe {
-            SrqBlock::of(srq)?.nic.destroy()?;
+            SrqBlock::ending(srq)?.nic.destroy()?;
             SrqBlock::free(srq);
         }
         Ok(())

@@ -34,7 +34,7 @@ pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut
     let limits = (init.tm_cap.max_num_tags, init.tm_cap.max_ops);
     // SAFETY: the caller's promise.
     unsafe {
-        let cq = CqBlock::of(init.cq)?;
+        let cq = CqBlock::checked(init.cq)?;
         SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, cookie| {
             nic::Srq::create_tagged(pd, cq.nic(), limits, attr, cookie)
         })

@@ -13,7 +13,7 @@ use crate::call::{self, Outcome, Refusal, at, at_mut};
 use crate::context::ContextBlock;
 use crate::cq::CqBlock;
 use crate::memory::PdBlock;
-use crate::object::{Headed, next_handle};
+use crate::object::{Headed, Identity, next_handle};
 use crate::post;
 
 #[repr(C)]
@@ -27,6 +27,10 @@ pub(crate) struct WqBlock {
 unsafe impl Headed for WqBlock {
     type C = ibv_wq;
     const WHAT: &'static str = "wq";
+
+    fn identity(c: &ibv_wq) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 impl WqBlock {
@@ -57,7 +61,7 @@ pub(crate) unsafe extern "C" fn create_wq(
         let (init, pd, cq) = unsafe {
             ContextBlock::of(context)?;
             let init = at_mut(init, "wq_init_attr")?;
-            let (pd, cq) = (PdBlock::of(init.pd)?, CqBlock::of(init.cq)?);
+            let (pd, cq) = (PdBlock::checked(init.pd)?, CqBlock::checked(init.cq)?);
             (init, pd, cq)
         };
         if init.wq_type != IBV_WQT_RQ {
@@ -102,7 +106,7 @@ fn state(number: c_int, what: &str) -> Outcome<WqState> {
 pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
     call::errno_value("ibv_modify_wq", || {
         // SAFETY: by the man page a work queue and the caller's attributes.
-        let (block, attr) = unsafe { (WqBlock::of(wq)?, at(attr, "wq_attr")?) };
+        let (block, attr) = unsafe { (WqBlock::checked(wq)?, at(attr, "wq_attr")?) };
         let has = |bit: u32| attr.attr_mask & bit != 0;
         let known = IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE | IBV_WQ_ATTR_FLAGS;
         if attr.attr_mask & !known != 0 {
@@ -128,7 +132,7 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     call::errno_value("ibv_destroy_wq", || {
         // SAFETY: by the man page a work queue that the caller gives up.
         unsafe {
-            WqBlock::of(wq)?.nic.destroy()?;
+            WqBlock::ending(wq)?.nic.destroy()?;
             WqBlock::free(wq);
         }
         Ok(())
@@ -145,6 +149,10 @@ pub(crate) struct TableBlock {
 unsafe impl Headed for TableBlock {
     type C = ibv_rwq_ind_table;
     const WHAT: &'static str = "rwq_ind_table";
+
+    fn identity(c: &ibv_rwq_ind_table) -> Identity {
+        Identity { context: c.context, handle: c.ind_tbl_handle as u32 }
+    }
 }
 
 /// The slot behind `ibv_create_rwq_ind_table`.
@@ -175,7 +183,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         let wqs = unsafe { slice::from_raw_parts(init.ind_tbl, entries as usize) };
         // SAFETY: as above.
         let wqs =
-            wqs.iter().map(|&wq| Ok(unsafe { WqBlock::of(wq) }?.nic.clone())).collect::<Outcome<_>>()?;
+            wqs.iter().map(|&wq| Ok(unsafe { WqBlock::checked(wq) }?.nic.clone())).collect::<Outcome<_>>()?;
         let nic = IndTable::create(wqs)?;
         let handle = next_handle() as c_int;
         let c = ibv_rwq_ind_table { context, ind_tbl_handle: handle, ind_tbl_num: handle, comp_mask: 0 };
@@ -188,7 +196,7 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
     call::errno_value("ibv_destroy_rwq_ind_table", || {
         // SAFETY: by the man page a table that the caller gives up.
         unsafe {
-            TableBlock::of(table)?.nic.destroy()?;
+            TableBlock::ending(table)?.nic.destroy()?;
             TableBlock::free(table);
         }
         Ok(())
@@ -201,7 +209,7 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
 /// `table` is null or a table; the key of `conf` is readable for the length it says.
 pub(crate) unsafe fn rss(table: *mut ibv_rwq_ind_table, conf: &ibv_rx_hash_conf) -> Outcome<Rss> {
     // SAFETY: the caller's promise.
-    let table = unsafe { TableBlock::of(table) }?.nic.clone();
+    let table = unsafe { TableBlock::checked(table) }?.nic.clone();
     if conf.rx_hash_function != IBV_RX_HASH_FUNC_TOEPLITZ {
         return Err(Refusal::unsupported(format!(
             "rx_hash_function {}: only Toeplitz",

@@ -240,7 +240,7 @@ unsafe extern "C" fn wr_bind_mw(
 ) {
     let call = "ibv_wr_bind_mw";
     // SAFETY: by the man page a window and the caller's structure, with a region or none in it.
-    match call::contain(call, || unsafe { mw::operation(window, rkey, at(info, "bind_info")?) }) {
+    match call::contain(call, || unsafe { mw::posted(window, rkey, at(info, "bind_info")?) }) {
         // SAFETY: by the man page between ibv_wr_start and ibv_wr_complete of this thread.
         Ok(op) => unsafe { begin(qp, call, IBV_QP_EX_WITH_BIND_MW, op) },
         // SAFETY: as above; it has been reported.

@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, at_mut, put};
 use crate::context::ContextBlock;
 use crate::cq::CqBlock;
-use crate::object::Headed;
+use crate::object::{Headed, Identity};
 use crate::qp::QpBlock;
 use crate::srq::SrqBlock;
 
@@ -24,6 +24,10 @@ pub(crate) struct XrcdBlock {
 unsafe impl Headed for XrcdBlock {
     type C = ibv_xrcd;
     const WHAT: &'static str = "xrcd";
+
+    fn identity(c: &ibv_xrcd) -> Identity {
+        Identity { context: c.context, handle: 0 }
+    }
 }
 
 /// The slot behind `ibv_open_xrcd`.
@@ -56,7 +60,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     call::errno_value("ibv_close_xrcd", || {
         // SAFETY: by the man page a domain that the caller gives up.
         unsafe {
-            XrcdBlock::of(xrcd)?.nic.check_unused()?;
+            XrcdBlock::ending(xrcd)?.nic.check_unused()?;
             XrcdBlock::free(xrcd);
         }
         Ok(())
@@ -68,7 +72,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
     call::errno_value("ibv_get_srq_num", || {
         // SAFETY: by the man page a queue and the caller's variable.
         unsafe {
-            let own = SrqBlock::of(srq)?.nic().number();
+            let own = SrqBlock::checked(srq)?.nic().number();
             put(number, "srq_num", own.ok_or_else(|| Refusal::invalid("only XRC queues have a number"))?)
         }
     })
@@ -86,7 +90,7 @@ pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut
         ));
     }
     // SAFETY: the caller's promise.
-    let (xrcd, cq) = unsafe { (XrcdBlock::of(init.xrcd)?, CqBlock::of(init.cq)?) };
+    let (xrcd, cq) = unsafe { (XrcdBlock::checked(init.xrcd)?, CqBlock::checked(init.cq)?) };
     // SAFETY: the caller's promise.
     unsafe {
         SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, cookie| {
@@ -107,7 +111,7 @@ pub(crate) unsafe fn create_target(
         return Err(Refusal::invalid("an XRC target needs a domain (IBV_QP_INIT_ATTR_XRCD)"));
     }
     // SAFETY: the caller's promise.
-    let xrcd = unsafe { XrcdBlock::of(init.xrcd)? };
+    let xrcd = unsafe { XrcdBlock::checked(init.xrcd)? };
     // It has no queues: what the program has asked for isn't looked at, as with adapters.
     // SAFETY: numbers only.
     init.cap = unsafe { std::mem::zeroed() };
@@ -134,7 +138,7 @@ pub(crate) unsafe extern "C" fn open_qp(
             return Err(Refusal::invalid(format!("qp_type {}: only IBV_QPT_XRC_RECV", attr.qp_type)));
         }
         // SAFETY: by the man page a domain.
-        let xrcd = unsafe { XrcdBlock::of(attr.xrcd)? };
+        let xrcd = unsafe { XrcdBlock::checked(attr.xrcd)? };
         let named = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
         let qp_context = if named { attr.qp_context } else { std::ptr::null_mut() };
         QpBlock::target(context, qp_context, |cookie| {

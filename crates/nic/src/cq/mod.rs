@@ -198,13 +198,29 @@ impl Cq {
         }
         if queue.entries.is_empty() {
             self.filled.store(false, Ordering::Release);
+            if let Some(asked) = queue.lapsable.take() {
+                self.let_lapse(&mut queue, asked);
+            }
         }
         n
     }
 
+    /// Everything was polled of which an unread event was to tell: the event lapses, and the queue waits for the next
+    /// completion as if it had been empty when the program asked for the event. What was read already stays read, and has
+    /// to be asked for again.
+    #[cold]
+    fn let_lapse(&self, queue: &mut Queue, asked: Armed) {
+        let Some(channel) = &self.channel else { return };
+        if channel.events().lapse(|cq| std::ptr::eq(Arc::as_ptr(cq), self)) {
+            queue.armed = queue.armed.max(asked);
+            self.sleeper.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Asks for an event at the next completion, or the next solicited one (ibv_req_notify_cq(3)). Without a channel
     /// the request has no effect, as on adapters. A completion that came after the last event, or was left by the last
-    /// poll, raises the event at once, as on adapters: a program may poll, ask, and sleep without another poll.
+    /// poll, raises the event at once, as on adapters: a program may poll, ask, and sleep without another poll. If it polls
+    /// all the same, and that empties the queue before the event is read, the event lapses.
     pub fn request_notify(self: &Arc<Self>, solicited_only: bool) {
         let mut queue = self.queue.lock();
         queue.armed = match (queue.armed, solicited_only) {
@@ -216,7 +232,9 @@ impl Cq {
         let awaited = |wc: &&Wc| queue.is_awaited(&wc.completion);
         let unannounced = queue.entries.iter_from(queue.announced).filter(awaited).count();
         if unannounced > 0 {
+            let asked = queue.armed;
             self.announce_with(&mut queue, unannounced);
+            queue.lapsable = (queue.armed == Armed::No).then_some(asked);
         }
     }
 

@@ -48,8 +48,8 @@ pub struct Record {
     pub tags: Tags,
 }
 
-/// When the next completion raises an event.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// When the next completion raises an event; the later one is raised by more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Armed {
     No,
     Solicited,
@@ -81,6 +81,9 @@ pub(super) struct Queue {
     pub(super) records: VecDeque<Record>,
     pub(super) capacity: usize,
     pub(super) armed: Armed,
+    /// The last event was raised by what was there when it was asked for, and it was asked for this: the event lapses if
+    /// all of that is polled before it is read.
+    pub(super) lapsable: Option<Armed>,
     /// How many of the entries, from the oldest on, came before or with the last event, and before the last poll.
     pub(super) announced: usize,
     pub(super) overrun: bool,
@@ -98,6 +101,7 @@ impl Queue {
             records: VecDeque::new(),
             capacity: capacity as usize,
             armed: Armed::No,
+            lapsable: None,
             announced: 0,
             overrun: false,
             moderation: None,
@@ -134,6 +138,7 @@ impl Queue {
     /// The event is raised: the next has to be asked for.
     pub(super) fn disarm(&mut self) {
         self.armed = Armed::No;
+        self.lapsable = None;
         self.announced = self.entries.len();
         self.held = 0;
         self.due = u64::MAX;

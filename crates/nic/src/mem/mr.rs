@@ -176,7 +176,8 @@ impl Mr {
     }
 
     /// A region of no memory: reading gives zeros, and what is written is lost. Only its local key is of use
-    /// (ibv_alloc_null_mr(3)).
+    /// (ibv_alloc_null_mr(3)). It doesn't keep the domain from being deallocated: on adapters that have it, the key is one
+    /// of the device, and the kernel doesn't know of the region.
     ///
     /// # Errors
     /// [`Error::NoMemory`] when all keys are taken, or when there is no room for zeros in the address space.
@@ -198,7 +199,9 @@ impl Mr {
                 Self { key, handle, home, gate, windows: AtomicUsize::new(0) }
             })
         })?;
-        pd.hold();
+        if !mr.is_null() {
+            pd.hold();
+        }
         Ok(mr)
     }
 

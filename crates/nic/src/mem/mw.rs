@@ -90,11 +90,12 @@ impl Mw {
         self.gate.read().rkey
     }
 
-    /// What a send request for a bind says: `length` bytes at `va` of `region` under the key `rkey`.
+    /// What a send request for a bind says: `length` bytes at `va` of `region` under a key with the low 8 bits of `rkey`.
+    /// The other bits are the window's whatever the program says, which adapters don't look at either.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a key that differs from the window's in more than its low 8 bits, or bytes of no region;
-    /// [`Error::Permission`] for a region of another domain.
+    /// [`Error::Invalid`] for bytes of no region; [`Error::Permission`] for a region of another domain than a window of
+    /// type 1 (one of type 2 isn't bound, which its completion tells).
     pub fn bind_request(
         &self,
         rkey: u32,
@@ -103,13 +104,10 @@ impl Mw {
         access: Access,
         zero_based: bool,
     ) -> Result<BindMw> {
-        let own = self.rkey();
-        if (rkey ^ own) >> 8 != 0 {
-            return invalid!("rkey {rkey:#x} for a window of key {own:#x}: only the low 8 bits may change");
-        }
+        let rkey = (self.rkey() & !0xff) | (rkey & 0xff);
         match region {
             None if va != 0 || length != 0 => return invalid!("a window on no memory region"),
-            Some(region) if !region.is_of(&self.pd) => {
+            Some(region) if self.kind == MwKind::One && !region.is_of(&self.pd) => {
                 let why = "the memory region is of another protection domain than the window";
                 return Err(Error::Permission(why.into()));
             }

@@ -124,7 +124,7 @@ impl GidTable {
     pub fn update(&mut self, netdev: &Netdev) -> Vec<GidChange> {
         let old = self.entries.clone();
         let now: Vec<GidEntry> =
-            netdev.usable_addresses().map(|address| entry(address, netdev.ifindex)).collect();
+            netdev.gid_addresses().map(|address| entry(address, netdev.ifindex)).collect();
         for slot in &mut self.entries {
             if slot.is_some_and(|entry| !now.contains(&entry)) {
                 *slot = None;
@@ -290,9 +290,22 @@ mod tests {
 
     #[test]
     fn unusable_addresses_are_not_in_the_table() {
-        let mut eth0 = netdev("eth0", 2, &["10.0.0.1", "fe80::1"]);
+        let mut eth0 = netdev("eth0", 2, &["10.0.0.1", "2001:db8::1"]);
         eth0.addresses[1].flags = libc::IFA_F_TENTATIVE;
         assert_eq!(shown(&GidTable::new(&eth0)), ["0:10.0.0.1", "1:10.0.0.1"]);
+    }
+
+    #[test]
+    fn link_local_address_is_first_from_the_start_unless_another_has_it() {
+        let mut eth0 = netdev("eth0", 2, &["10.0.0.1", "fe80::1"]);
+        eth0.addresses[1].flags = libc::IFA_F_TENTATIVE;
+        let mut table = GidTable::new(&eth0);
+        assert_eq!(shown(&table), ["0:fe80::1", "1:10.0.0.1"]);
+        eth0.addresses[1].flags = 0;
+        assert_eq!(table.update(&eth0), []);
+        eth0.addresses[1].flags = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED;
+        assert_eq!(table.update(&eth0).len(), 1);
+        assert_eq!(shown(&table), ["1:10.0.0.1"]);
     }
 
     #[test]

@@ -65,6 +65,13 @@ impl Address {
         !tentative && self.flags & libc::IFA_F_DADFAILED == 0
     }
 
+    /// Has a place in the GID table: what may be used, and the link-local address from the start, which the kernel makes
+    /// from the MAC before anything is known of others that have it.
+    #[must_use]
+    pub fn has_gid(&self) -> bool {
+        self.is_usable() || self.is_link_local_v6() && self.flags & libc::IFA_F_DADFAILED == 0
+    }
+
     /// An IPv6 address of fe80::/10, meaningful with the interface only.
     #[must_use]
     pub fn is_link_local_v6(&self) -> bool {
@@ -97,6 +104,11 @@ impl Netdev {
     /// Addresses that can be used now, in the kernel's order.
     pub fn usable_addresses(&self) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(|address| address.is_usable())
+    }
+
+    /// Addresses that have a place in the GID table, in the kernel's order.
+    pub fn gid_addresses(&self) -> impl Iterator<Item = &Address> {
+        self.addresses.iter().filter(|address| address.has_gid())
     }
 
     /// Reads the interface `ifindex` anew.

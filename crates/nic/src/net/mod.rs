@@ -20,6 +20,7 @@ pub use devices::{DEVICES_VARIABLE, DeviceInfo, discover, discover_as};
 pub use gid::{GID_TABLE_LEN, GID_TYPE_ROCE_V2, GidChange, GidEntry, GidTable, gid_of, ip_of};
 pub use interface::{Address, Netdev, interfaces};
 pub use monitor::{Changes, Monitor};
+pub(crate) use port::LastSpeed;
 pub use port::{LinkSpeed, MAX_MTU, PortAttributes, PortState, active_mtu};
 pub use route::{LocalAddresses, Route, RouteKind, route_to, way};
 

@@ -102,6 +102,20 @@ impl PortAttributes {
     }
 }
 
+/// The speed that a port last had while it was active, in Mbit/s. One that is down has none.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct LastSpeed(Option<u32>);
+
+impl LastSpeed {
+    /// Takes over the port's attributes. True when its speed is another than before.
+    pub(crate) fn update(&mut self, port: &PortAttributes) -> bool {
+        if port.state != PortState::Active {
+            return false;
+        }
+        self.0.replace(port.mbps).is_some_and(|before| before != port.mbps)
+    }
+}
+
 /// The largest path MTU that fits an interface of this MTU: `mtu - 80`, rounded down to 256, 512, 1024, 2048 or
 /// 4096. An interface too small even for 256 gives 256; its packets are then fragmented or refused by the system.
 #[must_use]
@@ -143,6 +157,25 @@ mod tests {
         assert_eq!(LinkSpeed::from_mbps(20_000), LinkSpeed { width: 1, speed: 32 });
         assert_eq!(LinkSpeed::from_mbps(100_000), LinkSpeed { width: 2, speed: 32 });
         assert_eq!(LinkSpeed::from_mbps(u32::MAX), LinkSpeed { width: 2, speed: 256 });
+    }
+
+    #[test]
+    fn speed_has_changed_when_an_active_port_has_another_than_the_last_time_it_was_active() {
+        let mut eth0 = netdev("eth0", 2, &["10.0.0.1"]);
+        let up = eth0.flags;
+        let mut last = LastSpeed::default();
+        for (mbps, flags, changed) in [
+            (Some(10_000), up, false),
+            (Some(10_000), up, false),
+            (None, 0, false),
+            (Some(10_000), up, false),
+            (None, 0, false),
+            (Some(25_000), up, true),
+            (Some(1_000), up, true),
+        ] {
+            (eth0.speed_mbps, eth0.flags) = (mbps, flags);
+            assert_eq!(last.update(&PortAttributes::of(&eth0)), changed, "{mbps:?}");
+        }
     }
 
     #[test]

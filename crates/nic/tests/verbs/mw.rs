@@ -4,7 +4,7 @@ use crate::namespace::in_namespace;
 use crate::pair::{connected, over_sockets, pair};
 use crate::side::Side;
 use ferroce_nic::{
-    Access, Completion, Mr, MrAccess, MrInit, Mw, MwKind, SendOp, Service, Sge, WcOpcode, WcStatus,
+    Access, Completion, Mr, MrAccess, MrInit, Mw, MwKind, Pd, SendOp, Service, Sge, WcOpcode, WcStatus,
 };
 use std::sync::Arc;
 
@@ -137,18 +137,42 @@ fn binds_that_may_not_be_are_mw_bind_err() {
         mw.dealloc();
         mr.deregister().unwrap();
     }
-    let (a, b) = pair(Service::Rc, 4096);
+    for (kind, refused) in [(MwKind::One, true), (MwKind::Two, false)] {
+        let (a, b) = pair(Service::Rc, 4096);
+        let (other, range) = (region(&a, MrAccess::ALL), (a.addr(), 64));
+        let mw = Mw::alloc(&b.pd, kind).unwrap();
+        if refused {
+            let error = mw.bind_request(mw.rkey(), Some(&other), range, ALL, false).unwrap_err();
+            assert_eq!(error.errno(), libc::EPERM);
+        } else {
+            let done = bind_to(&b, &mw, next(&mw), &other, range, ALL, false);
+            assert_eq!(done.status, WcStatus::MwBindErr, "a region of another domain");
+        }
+        mw.dealloc();
+        other.deregister().unwrap();
+    }
+    let (_a, b) = pair(Service::Rc, 4096);
     let mw = Mw::alloc(&b.pd, MwKind::Two).unwrap();
     let range = (b.addr(), 64);
-    assert_eq!(
-        mw.bind_request(mw.rkey() ^ 0x100, Some(&b.mr), range, ALL, false).unwrap_err().errno(),
-        libc::EINVAL
-    );
-    assert_eq!(mw.bind_request(mw.rkey(), Some(&a.mr), range, ALL, false).unwrap_err().errno(), libc::EPERM);
     assert_eq!(mw.bind_request(mw.rkey(), None, range, ALL, false).unwrap_err().errno(), libc::EINVAL);
     assert_eq!(bind(&b, &mw, next(&mw), range, ALL, false).status, WcStatus::Success);
     assert_eq!(bind(&b, &mw, next(&mw), range, ALL, false).status, WcStatus::MwBindErr, "bound already");
     assert_eq!(b.pd.check_unused().unwrap_err().errno(), libc::EBUSY);
+    mw.dealloc();
+}
+
+fn a_key_is_chosen_in_its_low_8_bits_and_the_rest_is_the_windows() {
+    let (a, b) = pair(Service::Rc, 4096);
+    let mw = Mw::alloc(&b.pd, MwKind::Two).unwrap();
+    let own = mw.rkey();
+    for asked in [b.mr.key(), !own, 0x5a] {
+        let done = bind(&b, &mw, asked, (b.addr(), 64), ALL, false);
+        assert_eq!(done.status, WcStatus::Success, "{asked:#x}");
+        assert_eq!(mw.rkey(), (own & !0xff) | (asked & 0xff));
+        assert_eq!(status(&a, SendOp::Write { va: b.addr(), rkey: mw.rkey() }), WcStatus::Success);
+        b.send(2, SendOp::LocalInvalidate { rkey: mw.rkey() }, NOTHING, None);
+        assert_eq!(b.wait().status, WcStatus::Success);
+    }
     mw.dealloc();
 }
 
@@ -198,6 +222,13 @@ fn a_null_region_gives_zeros_and_keeps_nothing() {
     a.send(1, SendOp::Send, a.sge(0, 3000), None);
     assert_eq!((a.wait().status, b.wait().byte_len), (WcStatus::Success, 3000));
     assert_eq!(status(&a, SendOp::Write { va: 0, rkey: nowhere.key() }), WcStatus::RemAccessErr);
+    let spare = Pd::alloc(&a.context).unwrap();
+    let init = MrInit { addr: a.addr(), length: 64, iova: 0, access: MrAccess::ALL };
+    let (held, kept) = (Mr::null(&spare).unwrap(), Mr::register(&spare, init).unwrap());
+    assert_eq!(spare.check_unused().unwrap_err().errno(), libc::EBUSY, "another region holds its domain");
+    kept.deregister().unwrap();
+    spare.dealloc().unwrap();
+    held.deregister().unwrap();
     assert_eq!(null.reregister(Some(&b.pd), null.init().unwrap()).unwrap_err().errno(), libc::EINVAL);
     null.deregister().unwrap();
     nowhere.deregister().unwrap();
@@ -224,6 +255,7 @@ on_both_fabrics! {
     rights_and_range_are_those_of_the_window;
     a_window_of_type_2_is_its_queue_pairs_alone;
     binds_that_may_not_be_are_mw_bind_err;
+    a_key_is_chosen_in_its_low_8_bits_and_the_rest_is_the_windows;
     only_type_2_windows_are_invalidated_and_by_their_queue_pair;
     a_null_region_gives_zeros_and_keeps_nothing;
 }

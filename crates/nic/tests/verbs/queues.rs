@@ -159,6 +159,97 @@ fn an_event_comes_when_the_period_ends() {
     assert!(!take_event(&channel));
 }
 
+/// Every order of what a program does to a queue that has a channel: no wake-up is lost, there is no event more than was
+/// asked for, and none for an empty queue that only arming has raised.
+fn an_event_that_arming_alone_has_raised_lapses_and_none_is_lost() {
+    const LENGTH: u32 = 6;
+    let context = open();
+    let channel = CompChannel::new(&context).unwrap();
+    let cq = Cq::create(&context, 64, Some(&channel), 0).unwrap();
+    let side = Side::with_cq(&context, Service::Uc, 4096, cq.clone());
+    side.connect(side.qp.qpn());
+    let unread = || {
+        let mut poll = libc::pollfd { fd: channel.events().fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    };
+    for order in 0..5u32.pow(LENGTH) {
+        let (mut waiting, mut arms, mut events) = (0, 0, 0);
+        // Completions in the queue that came after an event was asked for, and whether that was before the last event.
+        let (mut awaited, mut asked) = (0, false);
+        let steps: Vec<_> = (0..LENGTH).map(|at| order / 5u32.pow(at) % 5).collect();
+        for (at, step) in steps.iter().enumerate() {
+            match step {
+                0 => {
+                    complete(&side, 0..1);
+                    (waiting, awaited) = (waiting + 1, awaited + usize::from(asked));
+                }
+                1 => {
+                    cq.request_notify(false);
+                    (arms, asked) = (arms + 1, true);
+                }
+                2 => {
+                    waiting -= cq.poll(1, |_| ()).unwrap();
+                    awaited = awaited.min(waiting);
+                }
+                3 => {
+                    waiting -= cq.poll(64, |_| ()).unwrap();
+                    awaited = 0;
+                }
+                _ => {
+                    if take_event(&channel) {
+                        (events, asked, awaited) = (events + 1, false, 0);
+                    }
+                }
+            }
+            assert!(events <= arms, "{steps:?} at {at}: an event that nobody asked for");
+            assert!(awaited == 0 || unread(), "{steps:?} at {at}: a completion that wakes nobody");
+        }
+        if steps.windows(3).next_back() == Some(&[0, 1, 3]) && arms == 1 {
+            assert!(!unread(), "{steps:?}: an event of which nothing is left to tell");
+        }
+        // As new: empty, unarmed, no event.
+        cq.request_notify(false);
+        complete(&side, 0..1);
+        assert!(take_event(&channel), "{steps:?}: the queue is deaf");
+        while take_event(&channel) {}
+        cq.poll(64, |_| ()).unwrap();
+    }
+}
+
+/// What is left in the queue, or was read before, doesn't lapse.
+fn only_an_unread_event_of_an_emptied_queue_lapses() {
+    let context = open();
+    let channel = CompChannel::new(&context).unwrap();
+    let [first, second] = [1, 2].map(|cookie| Cq::create(&context, 64, Some(&channel), cookie).unwrap());
+    let sides = [&first, &second].map(|cq| Side::with_cq(&context, Service::Uc, 4096, cq.clone()));
+    for side in &sides {
+        side.connect(side.qp.qpn());
+        complete(side, 0..2);
+        side.cq.request_notify(false);
+    }
+    first.poll(1, |_| ()).unwrap();
+    first.poll(1, |_| ()).unwrap();
+    second.poll(1, |_| ()).unwrap();
+    assert!(take_event(&channel), "one is left in the second queue");
+    assert!(!take_event(&channel), "and none in the first");
+    second.poll(1, |_| ()).unwrap();
+    complete(&sides[1], 2..3);
+    assert!(!take_event(&channel), "the second queue's event was read: it has to be asked for again");
+    complete(&sides[0], 2..3);
+    assert!(take_event(&channel), "the first one still is");
+    first.poll(1, |_| ()).unwrap();
+    complete(&sides[0], 3..4);
+    first.request_notify(false);
+    first.poll(1, |_| ()).unwrap();
+    for side in &sides {
+        side.qp.destroy().unwrap();
+    }
+    first.destroy().unwrap();
+    second.destroy().unwrap();
+    assert!(channel.check_unused().is_ok());
+}
+
 fn an_ignored_overrun_keeps_the_newest() {
     let (a, _b) = pair_on(|context| {
         let init = CqInit { cqe: 8, channel: None, cookie: 0, pd: None, records: true, ignore_overrun: true };
@@ -310,4 +401,25 @@ on_both_fabrics! {
     a_queue_is_resized_with_entries_in_it;
     a_queue_of_four_million_takes_no_memory_before_it_needs_it;
     a_shared_receive_queue_changes_while_requests_wait_in_it;
+}
+
+/// What doesn't depend on the fabric.
+mod whatever_the_fabric {
+    use super::in_namespace;
+
+    #[test]
+    fn an_event_that_arming_alone_has_raised_lapses_and_none_is_lost() {
+        in_namespace(
+            "queues::whatever_the_fabric::an_event_that_arming_alone_has_raised_lapses_and_none_is_lost",
+            super::an_event_that_arming_alone_has_raised_lapses_and_none_is_lost,
+        );
+    }
+
+    #[test]
+    fn only_an_unread_event_of_an_emptied_queue_lapses() {
+        in_namespace(
+            "queues::whatever_the_fabric::only_an_unread_event_of_an_emptied_queue_lapses",
+            super::only_an_unread_event_of_an_emptied_queue_lapses,
+        );
+    }
 }

@@ -137,7 +137,7 @@ entry! {
     fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> errno {
         // SAFETY: by the man page a queue pair and the caller's attributes.
         unsafe {
-            let block = QpBlock::of(qp)?;
+            let block = QpBlock::checked(qp)?;
             let c_attr = at(attr, "attr")?;
             let attr = attr_of(c_attr, attr_mask)?;
             block.modify(&attr, attr_mask as u32)?;
@@ -162,7 +162,7 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
 ) -> c_int {
     call::errno_value("ibv_modify_qp_rate_limit", || {
         // SAFETY: by the man page a queue pair and the caller's attributes.
-        let (block, attr) = unsafe { (QpBlock::of(qp)?, at(attr, "attr")?) };
+        let (block, attr) = unsafe { (QpBlock::checked(qp)?, at(attr, "attr")?) };
         if attr.comp_mask != 0 {
             return Err(Refusal::invalid(format!("comp_mask {:#x}: unknown bits", attr.comp_mask)));
         }
@@ -186,7 +186,7 @@ entry! {
     ) -> errno {
         // SAFETY: by the man page a queue pair and the caller's structures.
         unsafe {
-            let block = QpBlock::of(qp)?;
+            let block = QpBlock::checked(qp)?;
             let (cap, sq_sig_all) = match block.work() {
                 Work::Transport(nic) => (nic.cap(), nic.sq_sig_all()),
                 Work::Raw(nic) => (nic.cap(), nic.sq_sig_all()),

@@ -78,13 +78,13 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
         let srq = if init.srq.is_null() || service == nic::Service::Xrc {
             None
         } else {
-            Some(SrqBlock::of(init.srq)?.nic().clone())
+            Some(SrqBlock::checked(init.srq)?.nic().clone())
         };
         let queue = |cq: *mut ibv_cq, what: &'static str| {
-            CqBlock::of(cq).map(|cq| cq.nic().clone()).map_err(|_| Refusal::invalid(what))
+            CqBlock::checked(cq).map(|cq| cq.nic().clone()).map_err(|_| Refusal::invalid(what))
         };
         (
-            PdBlock::of(init.pd)?,
+            PdBlock::checked(init.pd)?,
             queue(init.send_cq, "send_cq is NULL")?,
             // An XRC initiator receives nothing.
             queue(if service == nic::Service::Xrc { init.send_cq } else { init.recv_cq }, "recv_cq is NULL")?,

@@ -24,7 +24,7 @@ entry! {
     fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
         // SAFETY: by the man page a queue pair and the caller's structure.
         unsafe {
-            let options = connected(QpBlock::of(qp)?).map_or(0, |nic| nic.ece_options());
+            let options = connected(QpBlock::checked(qp)?).map_or(0, |nic| nic.ece_options());
             put(ece, "ece", ibv_ece { vendor_id: nic::VENDOR_ID, options, comp_mask: 0 })
         }
     }
@@ -35,7 +35,7 @@ entry! {
     /// options, which librdmacm takes EOPNOTSUPP for.
     fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
         // SAFETY: by the man page a queue pair and the caller's structure.
-        let (block, ece) = unsafe { (QpBlock::of(qp)?, at_mut(ece, "ece")?) };
+        let (block, ece) = unsafe { (QpBlock::checked(qp)?, at_mut(ece, "ece")?) };
         match ece.vendor_id {
             nic::VENDOR_ID => {}
             0 => return Err(Refusal::unsupported("options of no vendor")),

@@ -18,7 +18,7 @@ use nic::raw::RawQp;
 
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, entry};
-use crate::object::Headed;
+use crate::object::{Headed, Identity};
 
 /// The adapter's object behind a queue pair.
 pub(crate) enum Kind {
@@ -54,6 +54,10 @@ pub(crate) struct QpBlock {
 unsafe impl Headed for QpBlock {
     type C = ibv_qp;
     const WHAT: &'static str = "qp";
+
+    fn identity(c: &ibv_qp) -> Identity {
+        Identity { context: c.context, handle: c.handle }
+    }
 }
 
 impl QpBlock {
@@ -126,7 +130,7 @@ entry! {
         // SAFETY: by the man page a queue pair that the caller gives up. When its destruction returns, no event of it
         // is left anywhere.
         unsafe {
-            match &QpBlock::of(qp)?.kind {
+            match &QpBlock::ending(qp)?.kind {
                 Kind::Transport(nic) => nic.destroy()?,
                 Kind::Target(target) => target.close()?,
                 Kind::Raw(nic) => nic.destroy()?,
@@ -141,7 +145,7 @@ entry! {
     /// The same queue pair with its extended interface, if it was created with one.
     fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> pointer ibv_qp_ex, {
         // SAFETY: by the man page a queue pair.
-        match unsafe { QpBlock::of(qp) }?.send_ops {
+        match unsafe { QpBlock::checked(qp) }?.send_ops {
             Some(_) => Ok(qp.cast()),
             None => Err(Refusal::unsupported("the queue pair wasn't created with send_ops_flags")),
         }

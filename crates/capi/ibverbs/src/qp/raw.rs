@@ -39,9 +39,9 @@ pub(super) unsafe fn create(init: Init<'_>, rss: Option<Rss>) -> Outcome<*mut ib
     // SAFETY: the caller's promise.
     let (domain, send_cq, recv_cq) = unsafe {
         let queue = |cq: *mut ibv_cq| {
-            if cq.is_null() { Ok(None) } else { CqBlock::of(cq).map(|cq| Some(cq.nic().clone())) }
+            if cq.is_null() { Ok(None) } else { CqBlock::checked(cq).map(|cq| Some(cq.nic().clone())) }
         };
-        (PdBlock::of(init.pd)?, queue(init.send_cq)?, queue(init.recv_cq)?)
+        (PdBlock::checked(init.pd)?, queue(init.send_cq)?, queue(init.recv_cq)?)
     };
     QpBlock::allocate(|cookie| {
         let nic = RawQp::create(

@@ -140,7 +140,11 @@ const fn odp_caps() -> ibv_odp_caps {
     ibv_odp_caps {
         general_caps: IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT,
         per_transport_caps: ibv_odp_transport_caps {
-            rc_odp_caps: connected | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC,
+            rc_odp_caps: connected
+                | IBV_ODP_SUPPORT_READ
+                | IBV_ODP_SUPPORT_ATOMIC
+                | IBV_ODP_SUPPORT_FLUSH
+                | IBV_ODP_SUPPORT_ATOMIC_WRITE,
             uc_odp_caps: connected,
             ud_odp_caps: datagrams,
         },

@@ -4,14 +4,18 @@ use super::{MAX_MR_SIZE, MrInit};
 use crate::error::{Error, Result, invalid};
 use crate::mem::persist;
 
+/// Bytes of a page, which the kernel counts regions in.
+const PAGE: u64 = 4096;
+
 /// The checks of ibv_reg_mr(3).
 pub(super) fn check(init: &MrInit) -> Result<()> {
     let a = init.access;
     if (a.remote_write || a.remote_atomic) && !a.local_write {
         return invalid!("remote write or atomic access needs local write access as well");
     }
-    if init.length == 0 {
-        return invalid!("a memory region of length 0");
+    // As the kernel counts: at another address it is a region of the page that the address is in.
+    if init.length == 0 && init.addr.is_multiple_of(PAGE) {
+        return invalid!("a memory region of length 0 at an address that begins a page: it has no page");
     }
     if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
         return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
@@ -31,7 +35,7 @@ pub(super) fn check(init: &MrInit) -> Result<()> {
         return Ok(());
     }
     let writable = a.local_write;
-    match crate::mem::mappings_permit(init.addr, init.length, writable) {
+    match crate::mem::mappings_permit(init.addr, init.length.max(1), writable) {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::Fault(format!(
             "{:#x}+{:#x} isn't mapped{} throughout",
@@ -61,7 +65,10 @@ mod tests {
         let at = page.as_ptr() as u64;
         let remote_only = MrAccess { remote_write: true, ..MrAccess::default() };
         assert_eq!(check(&init(at, 8192, remote_only)).unwrap_err().errno(), libc::EINVAL);
-        assert_eq!(check(&init(at, 0, RW)).unwrap_err().errno(), libc::EINVAL);
+        let first = at.next_multiple_of(PAGE);
+        assert_eq!(check(&init(first, 0, RW)).unwrap_err().errno(), libc::EINVAL);
+        check(&init(first + 1, 0, RW)).unwrap();
+        assert_eq!(check(&init(0x10, 0, RW)).unwrap_err().errno(), libc::EFAULT);
         assert_eq!(check(&init(u64::MAX - 5, 10, RW)).unwrap_err().errno(), libc::EINVAL);
         assert_eq!(check(&init(0x10, 10, RW)).unwrap_err().errno(), libc::EFAULT);
         let text = what_ibv_reg_mr_refuses as fn() as usize as u64;

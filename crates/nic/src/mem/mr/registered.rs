@@ -75,8 +75,10 @@ impl Registered {
     }
 
     pub(super) fn end(self) {
-        if let Backing::Dm { dm, .. } = &self.backing {
-            dm.release();
+        match &self.backing {
+            Backing::Null => return,
+            Backing::Dm { dm, .. } => dm.release(),
+            Backing::Program | Backing::DmaBuf(_) | Backing::Foreign(_) => {}
         }
         self.pd.release();
     }
