@@ -1,6 +1,7 @@
 //! Where refusals and tracing go: `FERROCE_LOG` (a filter such as `debug` or `ferroce_nic=trace`) sends tracing to
 //! standard error; under `ferroce run` (`FERROCE_RUN=1`) a refused call prints one plain line, at most one a second for
-//! each call. A variable of ours that means nothing is told once, in any case. Without them, nothing is ever printed.
+//! each call, and what makes the devices fail is shown. A variable of ours that means nothing is told once, in any
+//! case. Without them, nothing is ever printed.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -37,7 +38,11 @@ pub(crate) fn start() {
             // Standard error may be closed; there is nobody left to tell.
             let _ = StandardError.write_all(format!("ferroce: {mistake}\n").as_bytes());
         }
-        let Some(filter) = settings::value(settings::LOG) else { return };
+        let filter = match settings::value(settings::LOG) {
+            Some(filter) => filter,
+            None if runs_under_ferroce() => "ferroce_nic::engine=error".into(),
+            None => return,
+        };
         let Ok(filter) = tracing_subscriber::EnvFilter::try_new(filter.to_string_lossy()) else { return };
         // An error means that the process has a subscriber already, which then gets the events.
         let _ = tracing_subscriber::fmt()
@@ -55,8 +60,7 @@ pub(crate) fn refused(call: &'static str, refusal: &Refusal) {
         return;
     }
     tracing::warn!(call, errno = refusal.errno, "{}", refusal.why);
-    static SHOWN: OnceLock<bool> = OnceLock::new();
-    if *SHOWN.get_or_init(|| settings::value(settings::RUN).is_some_and(|v| v == "1")) && may_print(call) {
+    if runs_under_ferroce() && may_print(call) {
         // Standard error may be closed; there is nobody left to tell.
         let _ = StandardError.write_all(format!("ferroce: {call}: {}\n", refusal.why).as_bytes());
     }
@@ -70,6 +74,11 @@ fn answers_a_probe(call: &str, errno: i32) -> bool {
         libc::EAGAIN => call == "ibv_open_xrcd",
         _ => false,
     }
+}
+
+fn runs_under_ferroce() -> bool {
+    static RUNS: OnceLock<bool> = OnceLock::new();
+    *RUNS.get_or_init(|| settings::value(settings::RUN).is_some_and(|v| v == "1"))
 }
 
 fn may_print(call: &'static str) -> bool {
