@@ -161,7 +161,20 @@ impl<A: Clone> Qp<A> {
         if self.sq.front().is_some_and(|wqe| wqe.first <= number && number < wqe.end()) {
             self.fail_front(status, env);
         } else {
+            self.remember_refusal(number, status);
             self.implied_nak(now);
+        }
+    }
+
+    /// A refusal has come, and the answer to a READ or atomic before it hasn't: it was lost, or it was overtaken. A
+    /// responder that has refused something says no more, so the refusal counts when what comes has brought its turn.
+    fn remember_refusal(&mut self, psn: u64, status: WcStatus) {
+        let refused = (self.sq.head()..self.req.started)
+            .find(|&number| self.sq.get(number).is_some_and(|wqe| (wqe.first..wqe.end()).contains(&psn)));
+        if let Some(number) = refused
+            && self.req.error.is_none_or(|(earlier, _)| number < earlier)
+        {
+            self.req.error = Some((number, status));
         }
     }
 

@@ -52,8 +52,8 @@ pub(crate) struct Requester {
     pub(crate) nak_counted: Option<Instant>,
     /// Where and when it last went back.
     pub(crate) went_back: Option<(u64, Instant)>,
-    /// A work request that failed here; it is reported when all before it have ended.
-    pub(crate) local_error: Option<(u64, WcStatus)>,
+    /// A work request that failed here or was refused; it is reported when all before it have ended.
+    pub(crate) error: Option<(u64, WcStatus)>,
     /// A packet with AckReq whose round trip is being measured.
     pub(crate) sample: Option<(u64, Instant)>,
     /// In SQD, with the event not yet raised.
@@ -97,7 +97,7 @@ impl Requester {
             probe_due: false,
             nak_counted: None,
             went_back: None,
-            local_error: None,
+            error: None,
             sample: None,
             draining: false,
             direct: 0,
@@ -150,7 +150,7 @@ impl Requester {
         self.probe_at = None;
         self.paced_until = None;
         self.probe_due = false;
-        self.local_error = None;
+        self.error = None;
         self.sample = None;
         self.draining = false;
         self.direct = 0;
@@ -188,7 +188,7 @@ impl Requester {
 
     /// The work request at `cursor` failed here.
     fn fail_at_cursor(&mut self, status: WcStatus) {
-        self.local_error = Some((self.cursor, status));
+        self.error = Some((self.cursor, status));
     }
 
     /// The acknowledged part of the queue has grown: `una` has been moved by the caller.

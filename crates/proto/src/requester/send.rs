@@ -81,7 +81,7 @@ impl<A: Clone> Qp<A> {
             }
             self.settle(env);
             let cursor = self.req.cursor;
-            if self.req.local_error.is_some_and(|(number, _)| number <= cursor) {
+            if self.req.error.is_some_and(|(number, _)| number <= cursor) {
                 return false;
             }
             let Some(wqe) = self.sq.get(cursor) else { return false };
@@ -143,12 +143,12 @@ impl<A: Clone> Qp<A> {
         true
     }
 
-    /// Reports the local error if its turn has come, and SQD's end.
+    /// Reports the error if its turn has come, and SQD's end.
     pub(crate) fn settle<E: Env<Address = A>>(&mut self, env: &mut E) {
-        if let Some((number, status)) = self.req.local_error
+        if let Some((number, status)) = self.req.error
             && number == self.sq.head()
         {
-            self.req.local_error = None;
+            self.req.error = None;
             self.fail_front(status, env);
         }
         self.report_drained(env);

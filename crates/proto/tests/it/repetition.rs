@@ -230,3 +230,22 @@ fn read_refused_before_what_has_come_of_it_ends_with_the_refusal() {
     assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemAccessErr)]);
     assert_eq!(p.b.qp.state(), QpState::Err);
 }
+
+/// Networks, and kernels that are busy, reorder. Nothing that is sent again after a refusal is answered.
+#[test]
+fn refusal_that_overtakes_the_answer_before_it_is_not_lost() {
+    let mut p = Pair::with(Service::Rc, params(1024), params(1024), 100);
+    for (wr_id, rkey) in [(1, ALL), (2, ALL), (3, 0x77)] {
+        p.a.post(wr(wr_id, SendOp::FetchAdd { va: THERE, rkey, add: 1 }, BASE, 8));
+    }
+    p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
+    p.b.qp.flush_acks(p.now, &mut p.b.host);
+    let answers = core::mem::take(&mut p.b.host.out);
+    assert_eq!(answers.len(), 3);
+    for at in [0, 2, 1] {
+        p.inject(false, &answers[at]);
+    }
+    p.run();
+    let ends = [(1, WcStatus::Success), (2, WcStatus::Success), (3, WcStatus::RemAccessErr)];
+    assert_eq!(p.a.host.send_statuses(), ends);
+}
