@@ -95,21 +95,21 @@ static void a_windows_key_is_its_own_but_for_the_low_8_bits(void)
 	struct fixture f = connected(IBV_QPT_RC);
 	struct ibv_mw *mw = MAKE(ibv_alloc_mw(f.device.pd, IBV_MW_TYPE_2));
 	struct ibv_send_wr *bad, wr = {.wr_id = 1, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED};
-	struct ibv_mr *stranger;
+	struct ibv_mr *stranger, *region = MAKE(ibv_reg_mr(f.device.pd, f.memory, 4096, ALL_ACCESS | IBV_ACCESS_MW_BIND));
 	struct ibv_pd *pd = MAKE(ibv_alloc_pd(f.device.context));
 	uint32_t own = mw->rkey;
 
 	wr.bind_mw.mw = mw;
-	wr.bind_mw.rkey = f.mr->rkey;
-	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){f.mr, (uintptr_t)f.memory, 4096, IBV_ACCESS_REMOTE_WRITE};
+	wr.bind_mw.rkey = region->rkey;
+	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){region, (uintptr_t)f.memory, 4096, IBV_ACCESS_REMOTE_WRITE};
 	MUST(ibv_post_send(f.b, &wr, &bad));
 	EXPECT_STATUS(f.cq_b, 1, IBV_WC_SUCCESS);
-	EXPECT(mw->rkey == ((own & ~0xffu) | (f.mr->rkey & 0xff)));
+	EXPECT(mw->rkey == ((own & ~0xffu) | (region->rkey & 0xff)));
 	MUST(post_remote(f.a, IBV_WR_RDMA_WRITE, f.mr, 8, (uintptr_t)f.memory, mw->rkey, 2));
 	EXPECT_STATUS(f.cq_a, 2, IBV_WC_SUCCESS);
 	MUST(ibv_dealloc_mw(mw));
 	/* A region of another domain: the completion tells. */
-	stranger = MAKE(ibv_reg_mr(pd, f.memory, 4096, ALL_ACCESS));
+	stranger = MAKE(ibv_reg_mr(pd, f.memory, 4096, ALL_ACCESS | IBV_ACCESS_MW_BIND));
 	wr.bind_mw.mw = mw = MAKE(ibv_alloc_mw(f.device.pd, IBV_MW_TYPE_2));
 	wr.bind_mw.bind_info.mr = stranger;
 	MUST(ibv_post_send(f.b, &wr, &bad));
