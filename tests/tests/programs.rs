@@ -57,6 +57,7 @@ cells! {
     inherited_qp_sends_nothing_from_the_child: "fork" "inherited" says "parent ok";
     fork_and_exec_harms_nobody: "fork" "execs" says "parent ok";
     memory_of_a_program_that_a_peer_executes_is_its_own: "executing" "writer" says "ok";
+    posting_and_polling_need_a_small_stack_only: "small_stack" "traffic" says "ok";
     blocked_threads_can_be_cancelled: "waiting" "cancelled" says "ok";
     signal_without_restart_interrupts: "waiting" "interrupted" says "ok";
     signal_with_restart_goes_on_waiting: "waiting" "restarted" says "ok";

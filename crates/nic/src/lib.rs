@@ -5,6 +5,9 @@
 //! Everything a program calls may be called from any thread. Nothing here is a cancellation point, blocks without a
 //! bound (but for the acknowledgement of events that the man pages ask for), or runs in an exit handler.
 
+#[cfg(test)]
+extern crate self as ferroce_nic;
+
 mod ah;
 pub mod clock;
 mod closing;
@@ -26,9 +29,14 @@ mod quota;
 pub mod raw;
 mod recv;
 pub mod rendezvous;
+mod room;
 pub mod settings;
 mod share;
 mod shm;
+#[cfg(test)]
+#[allow(dead_code)] // The tests of verbs use all of it.
+#[path = "../tests/verbs/side.rs"]
+mod side;
 mod sync;
 pub mod sys;
 pub mod tap;

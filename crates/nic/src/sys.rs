@@ -84,7 +84,7 @@ pub fn read_file(path: &std::ffi::CStr, limit: usize) -> io::Result<Vec<u8>> {
     // SAFETY: `path` is a C string; no mode is needed without O_CREAT.
     let file = fd_of(|| unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) })?;
     let mut bytes = Vec::new();
-    let mut chunk = [0_u8; 16384];
+    let mut chunk = vec![0_u8; 16384];
     while bytes.len() < limit {
         match read(file.raw(), &mut chunk) {
             Ok(0) => break,

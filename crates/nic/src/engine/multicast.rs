@@ -155,6 +155,7 @@ impl Engine {
 
     /// Gives packets to the QPs that are attached to their group, each its copy; to the sender too, if it is one of them and
     /// hasn't asked to be left out.
+    #[inline(never)] // Its packets' headers take room on the stack that others don't need.
     pub(super) fn dispatch_to_group(
         &'static self,
         datagrams: &[Datagram<'_>],

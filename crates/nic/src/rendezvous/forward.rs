@@ -5,9 +5,9 @@
 
 use super::names::{Name, SLOTS};
 use super::user::User;
+use crate::room;
 use crate::sys::{self, control};
 use crate::udp::{Datagram, OncePerSecond, RECORD_HEADER, decode, encode, milliseconds};
-use smallvec::SmallVec;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,11 +116,13 @@ fn send(fd: RawFd, user: User, name: &Name, blob: &mut [u8]) -> io::Result<()> {
 /// Receiver's side: the buffer a datagram is read into.
 pub(super) struct Inbox {
     buffer: Vec<u8>,
+    /// Room for the packets in it.
+    batch: Vec<Datagram<'static>>,
 }
 
 impl Inbox {
     pub(super) fn new() -> Self {
-        Self { buffer: vec![0; BLOB] }
+        Self { buffer: vec![0; BLOB], batch: Vec::new() }
     }
 
     /// Takes one datagram from `fd`, if there is one, and hands on the packets in it that `mine` says are this process's;
@@ -154,7 +156,7 @@ impl Inbox {
             return Ok(true);
         }
         let Some(mut records) = self.buffer[..length].strip_prefix(&MAGIC) else { return Ok(true) };
-        let mut batch = SmallVec::<[Datagram<'_>; 64]>::new();
+        let mut batch: Vec<Datagram<'_>> = room::reuse(std::mem::take(&mut self.batch));
         while let Some(datagram) = decode(&mut records) {
             if mine(datagram.dest_qpn()) {
                 batch.push(datagram);
@@ -164,6 +166,7 @@ impl Inbox {
         if !batch.is_empty() {
             f(&batch);
         }
+        self.batch = room::reuse(batch);
         Ok(true)
     }
 }

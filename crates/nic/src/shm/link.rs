@@ -6,10 +6,12 @@ mod send;
 
 pub(crate) use send::Sent;
 
+use receive::Receiver;
+
 use super::directory::PeerDirectory;
 use super::memory::{Shared, SharedMemory};
 use super::peer_memory::PeerMemory;
-use super::protocol::{Busy, Consumer, Lines, Producer};
+use super::protocol::{Busy, Lines, Producer};
 use crate::qp::Qp;
 use crate::sync::Mutex;
 use crate::sys::{self, EngineFd};
@@ -91,7 +93,7 @@ pub(crate) struct Link {
     /// Which of the two rings this process writes to.
     side: usize,
     tx: Mutex<Producer>,
-    rx: Mutex<Consumer>,
+    rx: Mutex<Receiver>,
     pub(super) remote: OnceLock<Remote>,
     settled: AtomicBool,
     /// The maker has been answered, or is this process. What it has sent isn't taken before: the program may exit at its
@@ -126,7 +128,7 @@ impl Link {
             memory,
             side,
             tx: Mutex::new(Producer::new(RING)),
-            rx: Mutex::new(Consumer::new(RING)),
+            rx: Mutex::new(Receiver::new()),
             remote: OnceLock::new(),
             settled: AtomicBool::new(false),
             answered: AtomicBool::new(side == 0),

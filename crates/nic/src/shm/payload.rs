@@ -45,6 +45,7 @@ impl<'a> RingBytes<'a> {
 }
 
 /// A packet that has arrived.
+#[derive(Debug)]
 pub(crate) struct Received<'a> {
     link: &'a Link,
     pub(crate) packet: Packet,

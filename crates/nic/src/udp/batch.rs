@@ -66,6 +66,7 @@ pub struct TxBatch {
     trains: Vec<Train>,
     early: Flushed,
     outlet: Option<&'static dyn Outlet>,
+    many: Option<Box<send::Messages>>,
 }
 
 /// Sees packets just before they leave, one by one.
@@ -111,6 +112,7 @@ impl TxBatch {
             trains: Vec::with_capacity(MAX_TRAINS),
             early: Flushed::default(),
             outlet: None,
+            many: None,
         }
     }
 
@@ -191,7 +193,7 @@ impl TxBatch {
             outlet.flushed();
         }
         if !self.trains.is_empty() {
-            let flushed = send::send(&mut self.staging[..self.used], &self.trains);
+            let flushed = send::send(&mut self.staging[..self.used], &self.trains, &mut self.many);
             self.early.sent += flushed.sent;
             self.early.dropped += flushed.dropped;
             self.trains.clear();
@@ -203,7 +205,7 @@ impl TxBatch {
 /// Sends one packet that is complete as it is.
 pub(crate) fn send_alone(dest: &Dest, packet: &mut [u8]) -> Flushed {
     let len = packet.len();
-    send::send(packet, &[Train { dest: dest.clone(), start: 0, len, segment: len, count: 1 }])
+    send::send(packet, &[Train { dest: dest.clone(), start: 0, len, segment: len, count: 1 }], &mut None)
 }
 
 /// Writes the ICRC at the end of a packet, for the IPv4 identification that it will have.

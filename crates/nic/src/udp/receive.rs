@@ -4,8 +4,8 @@ use super::address::InetAddress;
 use super::datagram::MIN_PACKET;
 use super::{Datagram, HostAddr, Stats, large_buffer};
 use crate::packet::MAX_FLOW_LABEL;
+use crate::room;
 use crate::sys::{self, EngineFd, control};
-use smallvec::SmallVec;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -80,6 +80,8 @@ pub(super) struct Reader {
     used: usize,
     /// Messages to ask for: asking for more than there are costs time when there is one.
     expected: usize,
+    /// Room for what is handed on at once.
+    batch: Vec<Datagram<'static>>,
 }
 
 struct Slots {
@@ -89,24 +91,26 @@ struct Slots {
     sources: [InetAddress; MESSAGES],
 }
 
+impl Slots {
+    /// All zero; made where it stays, since the caller's stack may be small.
+    fn new() -> Box<Self> {
+        // SAFETY: all-zero bytes are a valid mmsghdr and iovec (null pointers, lengths of 0), and an empty ControlIn and
+        // InetAddress, which consist of numbers.
+        unsafe { room::zeroed() }
+    }
+}
+
 // SAFETY: the pointers in `slots` go to memory that the same Reader owns.
 unsafe impl Send for Reader {}
 
 impl Reader {
     pub(super) fn new() -> Self {
-        let slots = Slots {
-            // SAFETY: all-zero bytes are a valid mmsghdr (null pointers, lengths of 0).
-            headers: unsafe { std::mem::zeroed() },
-            // SAFETY: and a valid iovec.
-            vectors: unsafe { std::mem::zeroed() },
-            controls: [ControlIn::new(); MESSAGES],
-            sources: [InetAddress::zeroed(); MESSAGES],
-        };
         Self {
             buffers: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
-            slots: Box::new(slots),
+            slots: Slots::new(),
             used: MESSAGES,
             expected: 1,
+            batch: Vec::with_capacity(BATCH),
         }
     }
 
@@ -160,6 +164,7 @@ impl Reader {
         self.expected = if more { (2 * messages).min(MESSAGES) } else { messages.max(1) };
         let Slots { headers, controls, sources, .. } = &*self.slots;
         let mut count = 0;
+        let mut batch: Vec<Datagram<'_>> = room::reuse(std::mem::take(&mut self.batch));
         let buffers = self.buffers.chunks_exact(MESSAGE_BYTES);
         for (((header, control), source), buffer) in
             headers[..messages].iter().zip(controls).zip(sources).zip(buffers)
@@ -169,7 +174,6 @@ impl Reader {
             let mut about =
                 Datagram { source, destination, tos: 0, ttl: None, flow_label: 0, segment: 0, bytes: &[] };
             let segment_size = read_control(control.received(header.msg_hdr.msg_controllen), &mut about);
-            let mut batch = SmallVec::<[Datagram<'_>; BATCH]>::new();
             for (segment, bytes) in buffer[..length].chunks(segment_size.unwrap_or(MESSAGE_BYTES)).enumerate()
             {
                 if bytes.len() < MIN_PACKET {
@@ -186,8 +190,10 @@ impl Reader {
             if !batch.is_empty() {
                 count += batch.len();
                 f(&batch);
+                batch.clear();
             }
         }
+        self.batch = room::reuse(batch);
         stats.received.fetch_add(count as u64, Ordering::Relaxed);
         Ok(Received::Packets { count, more })
     }

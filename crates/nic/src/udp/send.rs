@@ -3,6 +3,7 @@
 use super::batch::{Flushed, Train, seal};
 use super::endpoint::{Dest, Endpoint};
 use super::stats::OncePerSecond;
+use crate::room;
 use crate::sys::KernelAddress;
 use crate::sys::{self, control};
 use smallvec::SmallVec;
@@ -27,8 +28,27 @@ struct Unit<'t> {
     count: u16,
 }
 
-pub(super) fn send(staging: &mut [u8], trains: &[Train]) -> Flushed {
-    let mut sending = Sending { staging, deadline: None, flushed: Flushed::default() };
+/// What a `sendmmsg` of many messages is handed; too much for small stacks.
+pub(super) struct Messages {
+    headers: [libc::mmsghdr; MESSAGES],
+    vectors: [libc::iovec; MESSAGES],
+    controls: [ControlOut; MESSAGES],
+}
+
+// SAFETY: the pointers in it are set before each call, and used in it only.
+unsafe impl Send for Messages {}
+
+impl Messages {
+    /// Made where it stays.
+    fn new() -> Box<Self> {
+        // SAFETY: all-zero bytes are a valid iovec and mmsghdr (null pointers, lengths of 0), and an empty ControlOut.
+        unsafe { room::zeroed() }
+    }
+}
+
+/// Sends trains that lie in `staging`. `many` is made when many messages go at once, and serves the next call.
+pub(super) fn send(staging: &mut [u8], trains: &[Train], many: &mut Option<Box<Messages>>) -> Flushed {
+    let mut sending = Sending { staging, many, deadline: None, flushed: Flushed::default() };
     let mut done = SmallVec::<[bool; 64]>::from_elem(false, trains.len());
     for first in 0..trains.len() {
         if done[first] {
@@ -50,6 +70,7 @@ pub(super) fn send(staging: &mut [u8], trains: &[Train]) -> Flushed {
 
 struct Sending<'s> {
     staging: &'s mut [u8],
+    many: &'s mut Option<Box<Messages>>,
     /// When the patience ends; from the first full buffer on.
     deadline: Option<Instant>,
     flushed: Flushed,
@@ -107,6 +128,8 @@ impl Sending<'_> {
 
     /// A train was refused in a way that may be about segmentation or about the packets themselves. If the packets go
     /// out alone it was segmentation, and this address won't try it again.
+    #[cold]
+    #[inline(never)]
     fn try_singles(&mut self, endpoint: &Endpoint, fd: RawFd, train: &Train) {
         let units: SmallVec<[Unit<'_>; 64]> = self.singles(train).collect();
         match self.once(fd, &units[..1]) {
@@ -127,35 +150,30 @@ impl Sending<'_> {
                 let bytes = &self.staging[one.start..one.start + one.len];
                 sys::send_to(fd, bytes, &one.train.dest.to).map(|_| 1)
             }
-            [_] => self.up_to::<1>(fd, units),
-            _ => self.up_to::<MESSAGES>(fd, units),
+            [one] => self.one(fd, one),
+            _ => self.many(fd, units),
         }
     }
 
-    fn up_to<const N: usize>(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
-        // SAFETY: all-zero bytes are a valid iovec and mmsghdr (null pointers, lengths of 0).
-        let (mut vectors, mut headers): ([libc::iovec; N], [libc::mmsghdr; N]) =
-            unsafe { std::mem::zeroed() };
-        let mut controls = [ControlOut::new(); N];
-        for (((unit, header), vector), control) in
-            units.iter().zip(&mut headers).zip(&mut vectors).zip(&mut controls)
+    fn one(&mut self, fd: RawFd, unit: &Unit<'_>) -> io::Result<usize> {
+        // SAFETY: all-zero bytes are a valid iovec and msghdr (null pointers, lengths of 0).
+        let (mut vector, mut header): (libc::iovec, libc::msghdr) = unsafe { std::mem::zeroed() };
+        let mut control = ControlOut::new();
+        fill_control(&mut control, unit);
+        fill_header(&mut header, &mut vector, &mut control, unit, self.staging);
+        // SAFETY: the header points to a buffer, an address and control messages that outlive the call.
+        unsafe { sys::send_message(fd, &header) }.map(|_| 1)
+    }
+
+    fn many(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
+        let Messages { headers, vectors, controls } = &mut **self.many.get_or_insert_with(Messages::new);
+        for (((unit, header), vector), control) in units.iter().zip(&mut *headers).zip(vectors).zip(controls)
         {
+            *control = ControlOut::new();
             fill_control(control, unit);
-            let bytes = &mut self.staging[unit.start..unit.start + unit.len];
-            *vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-            let header = &mut header.msg_hdr;
-            header.msg_iov = vector;
-            header.msg_iovlen = 1;
-            header.msg_name = unit.train.dest.to.pointer().cast_mut().cast();
-            header.msg_namelen = unit.train.dest.to.length();
-            header.msg_controllen = control.len();
-            header.msg_control = control.for_sending();
+            fill_header(&mut header.msg_hdr, vector, control, unit, self.staging);
         }
-        let count = units.len().min(N);
-        if N == 1 {
-            // SAFETY: as below.
-            return unsafe { sys::send_message(fd, &headers[0].msg_hdr) }.map(|_| 1);
-        }
+        let count = units.len().min(MESSAGES);
         // SAFETY: the first `count` headers point to buffers, addresses and control messages that outlive the call.
         unsafe { sys::send_messages(fd, &mut headers[..count]) }
     }
@@ -187,6 +205,24 @@ impl Sending<'_> {
             tracing::debug!(?dest, packets, bytes = unit.len, %error, "packets not sent");
         }
     }
+}
+
+/// Has `header` say where a message's bytes, address and control messages are. They must outlive its use.
+fn fill_header(
+    header: &mut libc::msghdr,
+    vector: &mut libc::iovec,
+    control: &mut ControlOut,
+    unit: &Unit<'_>,
+    staging: &mut [u8],
+) {
+    let bytes = &mut staging[unit.start..unit.start + unit.len];
+    *vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    header.msg_iov = vector;
+    header.msg_iovlen = 1;
+    header.msg_name = unit.train.dest.to.pointer().cast_mut().cast();
+    header.msg_namelen = unit.train.dest.to.length();
+    header.msg_controllen = control.len();
+    header.msg_control = control.for_sending();
 }
 
 fn fill_control(control: &mut ControlOut, unit: &Unit<'_>) {

@@ -1,11 +1,25 @@
 //! The ring from the peer: what is taken out of it.
 
 use super::{BYTES_AT, Link, RING};
+use crate::room;
 use crate::shm::payload::Received;
 use crate::shm::protocol::{Broken, Consumer, Lines};
 use crate::shm::record;
-use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
+
+/// Who reads the ring.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    consumer: Consumer,
+    /// Room for a run of packets.
+    run: Vec<Received<'static>>,
+}
+
+impl Receiver {
+    pub(super) fn new() -> Self {
+        Self { consumer: Consumer::new(RING), run: Vec::new() }
+    }
+}
 
 impl Link {
     /// Takes packets, `limit` at most, and hands them to `f`, those in a row for one QP together. The peer gets the room
@@ -22,13 +36,25 @@ impl Link {
 
     fn receive_with<'a>(
         &'a self,
+        Receiver { consumer, run }: &mut Receiver,
+        limit: usize,
+        f: &mut dyn FnMut(&[Received<'a>]),
+    ) -> bool {
+        let mut packets = room::reuse(std::mem::take(run));
+        let any = self.receive_into(&mut packets, consumer, limit, f);
+        *run = room::reuse(packets);
+        any
+    }
+
+    fn receive_into<'a>(
+        &'a self,
+        batch: &mut Vec<Received<'a>>,
         rx: &mut Consumer,
         limit: usize,
         f: &mut dyn FnMut(&[Received<'a>]),
     ) -> bool {
         let (ring, lines) = (self.ring(false), self.rx_lines());
         let mut any = false;
-        let mut batch: SmallVec<[Received<'a>; 16]> = SmallVec::new();
         let mut taken = 0;
         while taken < limit {
             // A run of packets for one QP; nothing is given back before they have been dealt with.
@@ -62,7 +88,7 @@ impl Link {
             }
             any = true;
             if !batch.is_empty() {
-                f(&batch);
+                f(batch);
             }
             if rx.release(lines, len) {
                 self.ring_bell();
