@@ -64,7 +64,8 @@ impl RxPayload<'_> {
 /// The bytes of a message around the packet that was sent last: one copy by the kernel serves many packets.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
-    message: usize,
+    /// The serial number of the QP, and the message's number there.
+    message: (u64, u64),
     offset: u64,
     bytes: Vec<u8>,
 }
@@ -75,12 +76,18 @@ impl ReadAhead {
         self.bytes.clear();
     }
 
-    /// Fills `dst` from `offset` of the message that `sges` describe.
+    /// Fills `dst` from `offset` of the message with this name, which `sges` describe.
     ///
     /// # Errors
     /// A key or the memory is wrong.
-    fn read(&mut self, pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> {
-        let message = sges.as_ptr() as usize;
+    fn read(
+        &mut self,
+        pd: u32,
+        message: (u64, u64),
+        sges: &[Sge],
+        offset: u64,
+        dst: &mut [u8],
+    ) -> Result<(), ()> {
         let hit = |ahead: &Self| {
             let start = offset.checked_sub(ahead.offset).filter(|_| ahead.message == message)? as usize;
             (start + dst.len() <= ahead.bytes.len()).then_some(start)
@@ -180,7 +187,7 @@ pub(super) fn each_piece(
 /// The parts of a payload that the peer may fetch itself; `None` when it has to come through the ring. Keys, rights and
 /// ranges are checked here.
 pub(super) fn references(pd: u32, source: Source<'_>) -> Result<Option<Pieces>, TransmitError> {
-    let Source::Local { sges, offset, len } = source else { return Ok(None) };
+    let Source::Local { sges, offset, len, .. } = source else { return Ok(None) };
     let parts: Pieces = pieces(sges, offset, len as usize)
         .map(|(part, _)| Piece { key: part.lkey, len: part.length, va: part.addr })
         .collect();
@@ -203,7 +210,7 @@ pub(super) fn fill_ring(by: KeyUser, source: Source<'_>, ring: &RingBytes<'_>) -
             ring.put(bytes);
             Ok(())
         }
-        Source::Local { sges, offset, len } => pieces(sges, offset, len as usize)
+        Source::Local { sges, offset, len, .. } => pieces(sges, offset, len as usize)
             .try_for_each(|(piece, at)| {
                 let len = piece.length as usize;
                 table.local(by.pd, &piece, false, |addr| ring.copy_from(at, addr, len))
@@ -230,8 +237,8 @@ pub(super) fn fill(
             buf.copy_from_slice(bytes);
             Ok(())
         }
-        Source::Local { sges, offset, .. } => {
-            ahead.read(by.pd, sges, offset, buf).map_err(|()| TransmitError::Local)
+        Source::Local { message, sges, offset, .. } => {
+            ahead.read(by.pd, (by.qp, message), sges, offset, buf).map_err(|()| TransmitError::Local)
         }
         Source::Remote { rkey, va, len } => MrTable::global()
             .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| copy::read(addr, buf))

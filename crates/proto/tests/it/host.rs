@@ -243,7 +243,7 @@ impl Env for Host {
         let payload = match source {
             Source::None => Vec::new(),
             Source::Bytes(bytes) => bytes.to_vec(),
-            Source::Local { sges, offset, len } => self
+            Source::Local { sges, offset, len, .. } => self
                 .pieces(sges, offset, u64::from(len), false)
                 .map_err(|()| TransmitError::Local)?
                 .into_iter()
