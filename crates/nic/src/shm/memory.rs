@@ -1,12 +1,13 @@
 //! Memory that two processes share: a sealed memfd and its mapping.
 //!
-//! The other process may write to it at any time, so no reference to its bytes is ever made: they are copied in and out,
-//! and words are atomics. Sealed against shrinking, it can't be taken away either.
+//! The other process may write to it at any time, so all of it is atomics, of which bytes are copied in and out, each
+//! once: what is parsed is a copy that nobody else can change. Sealed against shrinking, it can't be taken away either.
 
 use crate::sys::{self, EngineFd};
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A mapping, gone from the children of a fork.
 #[derive(Debug)]
@@ -95,19 +96,35 @@ impl SharedMemory {
 
     /// Copies bytes in.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
-        assert!(self.writable && at <= self.len && bytes.len() <= self.len - at);
-        // SAFETY: inside the mapping. The other process may be reading or writing there: what it then sees is its own
-        // affair, and no reference of ours is there.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(at), bytes.len()) }
+        assert!(self.writable);
+        let (before, words, after) = self.parts(at, bytes.len());
+        let (first, rest) = bytes.split_at(before.len());
+        let (middle, last) = rest.as_chunks();
+        before.iter().zip(first).for_each(|(to, byte)| to.store(*byte, Ordering::Relaxed));
+        words
+            .iter()
+            .zip(middle)
+            .for_each(|(to, word)| to.store(u64::from_ne_bytes(*word), Ordering::Relaxed));
+        after.iter().zip(last).for_each(|(to, byte)| to.store(*byte, Ordering::Relaxed));
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out: each once, whatever the other process makes of them meanwhile.
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
-        assert!(at <= self.len && bytes.len() <= self.len - at);
-        // SAFETY: as in `write`; whatever is read is just bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(self.pointer(at).cast_const(), bytes.as_mut_ptr(), bytes.len())
-        }
+        let (before, words, after) = self.parts(at, bytes.len());
+        let (first, rest) = bytes.split_at_mut(before.len());
+        let (middle, last) = rest.as_chunks_mut();
+        before.iter().zip(first).for_each(|(from, byte)| *byte = from.load(Ordering::Relaxed));
+        words.iter().zip(middle).for_each(|(from, word)| *word = from.load(Ordering::Relaxed).to_ne_bytes());
+        after.iter().zip(last).for_each(|(from, byte)| *byte = from.load(Ordering::Relaxed));
+    }
+
+    /// `len` bytes from `at` as the atomics they consist of: bytes, aligned words, bytes.
+    fn parts(&self, at: usize, len: usize) -> (&[AtomicU8], &[AtomicU64], &[AtomicU8]) {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: inside the mapping, which lives as long as `self`; others may write to atomics.
+        let all = unsafe { std::slice::from_raw_parts(self.pointer(at).cast::<AtomicU8>(), len) };
+        // SAFETY: eight atomic bytes, aligned, are an atomic word.
+        unsafe { all.align_to() }
     }
 
     /// The shared words at `at`.
@@ -148,6 +165,24 @@ mod tests {
         let mut bytes = [0; 14];
         memory.read(5000, &mut bytes);
         assert_eq!(&bytes, b"there and back");
+    }
+
+    #[test]
+    fn bytes_at_any_place_and_of_any_length_arrive() {
+        let memory = SharedMemory::create(LEN, false).unwrap();
+        let bytes: Vec<u8> = (1..=40).collect();
+        for at in 0..16 {
+            for len in 0..bytes.len() {
+                memory.write(0, &[0; 64]);
+                memory.write(at, &bytes[..len]);
+                let mut all = [0; 64];
+                memory.read(0, &mut all);
+                assert!(all[at..at + len] == bytes[..len] && all[at + len..].iter().all(|&byte| byte == 0));
+                let mut part = vec![0; len];
+                memory.read(at, &mut part);
+                assert_eq!(part, bytes[..len]);
+            }
+        }
     }
 
     #[test]
