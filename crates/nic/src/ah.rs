@@ -35,6 +35,15 @@ pub(crate) enum Path {
     },
 }
 
+/// What is known of the path to a QP.
+pub(crate) enum Way {
+    Known(Path),
+    /// It has to be found ([`Ah::find_path`]).
+    Unknown,
+    /// There is none.
+    None,
+}
+
 /// Both ends of an address vector, resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
@@ -68,8 +77,8 @@ pub struct Ah {
     /// What may go there, and what has gone.
     limit: Option<RateLimit>,
     throttle: Mutex<Throttle>,
-    /// The path that was used last, the slot it leads to, and the engine's generation.
-    last: Mutex<Option<(u16, u32, Path)>>,
+    /// The path that was used last, if one could be made, the slot it leads to, and the engine's generation.
+    last: Mutex<Option<(u16, u32, Option<Path>)>>,
     _held: Held,
 }
 
@@ -123,28 +132,38 @@ impl Ah {
         }
     }
 
-    /// The path to a QP at this address; `None` when it can't be made (now).
-    pub(crate) fn path_to(&self, engine: &'static Engine, qpn: u32) -> Option<Path> {
+    /// The path to a QP at this address, without waiting for anybody.
+    pub(crate) fn path_to(&self, engine: &'static Engine, qpn: u32) -> Way {
         if engine.is_local(&self.route, qpn) {
-            return Some(Path::Local { meta: self.route.meta(0) });
+            return Way::Known(Path::Local { meta: self.route.meta(0) });
         }
-        let slot = slot_of(qpn);
         let mut last = self.last.lock();
-        if let Some((to, generation, path)) = &*last
-            && (*to, *generation) == (slot, engine.generation())
-            && !matches!(path, Path::Shm { link, .. } if link.is_dead())
-        {
-            return Some(path.clone());
+        let (to, generation, path) = match &*last {
+            Some((to, generation, path)) => (*to, *generation, path),
+            None => return Way::Unknown,
+        };
+        match path {
+            _ if (to, generation) != (slot_of(qpn), engine.generation()) => Way::Unknown,
+            Some(Path::Shm { link, .. }) if link.is_dead() => Way::Unknown,
+            Some(path) => Way::Known(path.clone()),
+            None => {
+                // For one packet: by the next there may be one.
+                *last = None;
+                Way::None
+            }
         }
+    }
+
+    /// Finds the path to a QP at this address for [`Ah::path_to`]. It may make sockets, and wait a tenth of a second for
+    /// another process: not for whoever has a QP locked.
+    pub(crate) fn find_path(&self, engine: &'static Engine, qpn: u32) {
         let shared = if self.route.to.is_group() { None } else { engine.shm_path(&self.route, qpn) };
-        let path = match shared {
-            Some(path) => path,
-            None => engine
+        let path = shared.or_else(|| {
+            engine
                 .udp_path(&self.route, qpn)
                 .inspect_err(|error| tracing::warn!(%error, "no path for an address handle"))
-                .ok()?,
-        };
-        *last = Some((slot, engine.generation(), path.clone()));
-        Some(path)
+                .ok()
+        });
+        *self.last.lock() = Some((slot_of(qpn), engine.generation(), path));
     }
 }

@@ -188,13 +188,27 @@ impl Engine {
         let mut work = self.works.take();
         let result = f(&mut work);
         self.deliver_local(&mut work);
-        while let Some((qp, srqn)) = work.wanted.pop() {
-            qp.reach(&mut work, srqn);
-            self.deliver_local(&mut work);
-        }
+        self.find_ways(&mut work);
         self.works.put(work);
         self.wake_for_taps();
         result
+    }
+
+    /// Finds out what a QP at work wanted to know; it may take a while, so no QP is locked.
+    fn find_ways(&'static self, work: &mut Work) {
+        loop {
+            if let Some((qp, srqn)) = work.wanted.pop() {
+                qp.reach(work, srqn);
+            } else if let Some((qp, ah, qpn)) = work.unknown.pop() {
+                ah.find_path(self, qpn);
+                qp.work(work, crate::clock::now(), |_, _| ());
+            } else if let Some(qp) = work.falling.pop() {
+                qp.fall_back(work, crate::clock::now());
+            } else {
+                return;
+            }
+            self.deliver_local(work);
+        }
     }
 
     /// Has more to do when others have had their turn.

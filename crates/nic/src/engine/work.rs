@@ -1,6 +1,7 @@
 //! The buffers that a thread needs while it lets QPs work.
 
 use super::taps::Taps;
+use crate::ah::Ah;
 use crate::cq::{Cq, Tags, Wc};
 use crate::qp::{Qp, ReadAhead};
 use crate::shm::Link;
@@ -20,6 +21,10 @@ pub(crate) struct Work {
     pub(crate) received_elsewhere: Vec<(Arc<Cq>, Wc, Tags)>,
     /// XRC targets, and SRQs of processes that they have to reach.
     pub(crate) wanted: Vec<(Arc<Qp>, u32)>,
+    /// QPs that want to send to a QP at an address to which no path is known yet.
+    pub(crate) unknown: Vec<(Arc<Qp>, Arc<Ah>, u32)>,
+    /// QPs whose peers turn out not to share memory with this process.
+    pub(crate) falling: Vec<Arc<Qp>>,
     /// QPs of this process that have got something.
     pub(crate) kicks: Vec<Arc<Qp>>,
     /// A completion found no room in its queue.

@@ -104,9 +104,11 @@ impl Qp {
                 engine,
                 rq: Mutex::new(rq),
                 inner: Mutex::new(Inner {
+                    flushed: false,
                     proto,
                     attr: QpAttr::default(),
                     path: None,
+                    nowhere: false,
                     listing: Listing::No,
                     target: Shared::default(),
                     pacing: Pacing::default(),
@@ -122,6 +124,7 @@ impl Qp {
                 heard: AtomicBool::new(false),
                 own_multicast_blocked: AtomicBool::new(false),
                 batch: Batch::new(),
+                broken: AtomicBool::new(false),
                 counting: OnceLock::new(),
                 unacked_async: Unacked::default(),
             })

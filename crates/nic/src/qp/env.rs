@@ -35,6 +35,8 @@ pub(crate) struct QpEnv<'a> {
     pub(super) meta: Option<PacketMeta>,
     /// The peer's process may find the QP in this one's directory.
     pub(super) listed: bool,
+    /// It is about to go by UDP: nothing is sent before.
+    pub(super) falls: bool,
     /// What an XRC target has besides.
     pub(super) target: &'a mut Shared,
     pub(super) now: Instant,

@@ -70,29 +70,47 @@ impl Qp {
         }
     }
 
+    /// The link that the QP would leave for UDP; `None` once something has come from the peer through shared memory.
+    pub(super) fn deserted_link<'a>(&self, inner: &'a Inner) -> Option<&'a Arc<Link>> {
+        match &inner.path {
+            Some(Path::Shm { link, .. }) if !self.has_heard() && !self.is_inherited() => Some(link),
+            _ => None,
+        }
+    }
+
     /// Uses UDP from here on, as the peer does; unless something has come from it through shared memory.
     pub(crate) fn fall_back(self: &Arc<Self>, work: &mut Work, now: Instant) {
+        let asked = {
+            let inner = self.inner.lock();
+            self.deserted_link(&inner).map(|link| (link.clone(), inner.attr.av, inner.attr.dest_qpn))
+        };
+        let Some((link, av, peer)) = asked else { return };
+        // Making sockets and asking for routes takes a while: not with the QP locked.
+        let context = self.pd.context();
+        let found = self.engine.route(context, &av).and_then(|route| self.engine.udp_path(&route, peer));
+        let found = found.map(|path| (self.engine.path_mtu(&path, context), path));
         let mut inner = self.inner.lock();
-        self.fall_back_locked(&mut inner);
+        if !self.deserted_link(&inner).is_some_and(|now| Arc::ptr_eq(now, &link)) {
+            // It has been given another path meanwhile.
+            return;
+        }
+        match found {
+            Ok((mtu, path)) => self.use_udp(&mut inner, path, mtu),
+            Err(error) => {
+                tracing::warn!(qpn = self.qpn, %error, "no path over UDP either");
+                inner.nowhere = true;
+            }
+        }
         self.work_locked(&mut inner, work, now, |_, _| ());
     }
 
-    pub(super) fn fall_back_locked(&self, inner: &mut Inner) {
-        if self.has_heard() || self.is_inherited() || !matches!(inner.path, Some(Path::Shm { .. })) {
-            return;
-        }
-        let context = self.pd.context();
-        let route = self.engine.route(context, &inner.attr.av);
-        let path = match route.and_then(|route| self.engine.udp_path(&route, inner.attr.dest_qpn)) {
-            Ok(path) => path,
-            Err(error) => return tracing::warn!(qpn = self.qpn, %error, "no path over UDP either"),
-        };
+    fn use_udp(&self, inner: &mut Inner, path: Path, mtu: u32) {
         tracing::debug!(qpn = self.qpn, "the peer doesn't share memory with this process: going by UDP");
         if inner.listing == Listing::Listed {
             inner.listing = Listing::Withdrawn;
             shm::withdraw_qp(self.qpn);
         }
-        let mtu = (128 << inner.attr.path_mtu).min(self.engine.path_mtu(&path, context));
+        let mtu = (128 << inner.attr.path_mtu).min(mtu);
         inner.proto.change_fabric(mtu, Self::is_lossless(&path));
         self.engine.listen(self.qpn, true, Some(&path));
         inner.path = Some(path);

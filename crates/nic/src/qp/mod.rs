@@ -5,6 +5,7 @@
 
 mod attr;
 mod batch;
+mod broken;
 mod create;
 pub mod ece;
 mod env;
@@ -47,9 +48,13 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 struct Inner {
+    /// What a broken QP still has is flushed, or was tried to be.
+    flushed: bool,
     proto: ferroce_proto::Qp<Arc<Ah>>,
     attr: QpAttr,
     path: Option<Path>,
+    /// The last try to go by UDP instead has failed.
+    nowhere: bool,
     listing: Listing,
     target: target::Shared,
     pacing: Pacing,
@@ -92,6 +97,8 @@ pub struct Qp {
     /// What it sends to a group doesn't come back to it.
     own_multicast_blocked: AtomicBool,
     batch: Batch<SendWr<Arc<Ah>>>,
+    /// A bug has stopped the transport half-way: it isn't to be let work again.
+    broken: AtomicBool,
     /// Completion counters; most QPs have none.
     counting: OnceLock<Attached>,
     unacked_async: Unacked,

@@ -12,7 +12,7 @@ impl Qp {
     #[must_use]
     pub fn query(&self) -> QpAttr {
         let inner = self.inner.lock();
-        let state = if self.is_inherited() { QpState::Err } else { inner.proto.state() };
+        let state = if self.is_inherited() || self.is_broken() { QpState::Err } else { inner.proto.state() };
         self.explain_timeout(&inner.attr);
         QpAttr {
             state,
@@ -27,6 +27,7 @@ impl Qp {
     /// # Errors
     /// [`Error::Invalid`], naming the attribute.
     pub fn modify(self: &Arc<Self>, attr: &QpAttr, bits: u32) -> Result<()> {
+        self.check_whole()?;
         let bits = self.rules().known(bits);
         // Asking another process can take a while: not with the QP locked.
         let path = self.new_path(attr, bits)?;

@@ -25,6 +25,7 @@ impl Qp {
         }
         self.engine.with_work(|work| {
             let mut inner = self.inner.lock();
+            self.check_whole()?;
             if self.is_inherited() {
                 self.fail_inherited(&mut inner, work);
             }
@@ -51,6 +52,7 @@ impl Qp {
     pub(super) fn post_all(self: &Arc<Self>, requests: &mut Vec<SendWr<Arc<Ah>>>) -> Result<()> {
         self.engine.with_work(|work| {
             let mut inner = self.inner.lock();
+            self.check_whole()?;
             if self.is_inherited() {
                 self.fail_inherited(&mut inner, work);
             }

@@ -1,7 +1,8 @@
 //! The one place where a QP's lock is taken to let the transport work.
 
+use super::broken::{self, EndsOnPanic};
 use super::fabric::Listing;
-use super::{Inner, Path, Qp, QpEnv};
+use super::{Inner, Qp, QpEnv};
 use crate::ah::Ah;
 use crate::engine::Work;
 use crate::shm;
@@ -51,23 +52,32 @@ impl Qp {
         now: Instant,
         f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
     ) {
-        if matches!(&inner.path, Some(Path::Shm { link, .. }) if link.is_dead()) {
-            // It may have refused late, or the link wasn't the one that the peer has.
-            self.fall_back_locked(inner);
+        let unwinding = EndsOnPanic(self);
+        let dead = self.deserted_link(inner).is_some_and(|link| link.is_dead());
+        // It may have refused late, or the link wasn't the one that the peer has. If UDP leads nowhere either, packets are
+        // lost, and it is tried again when the QP has its next turn.
+        let falls = dead && !std::mem::take(&mut inner.nowhere);
+        if falls {
+            work.falling.push(self.clone());
         }
         let ecn = inner.is_ecn_capable();
-        let Inner { proto, path, listing, target, pacing, .. } = inner;
+        let Inner { flushed, proto, path, listing, target, pacing, .. } = inner;
         let mut env = QpEnv {
             qp: self,
             path: path.as_ref(),
             work,
             meta: None,
             listed: *listing == Listing::Listed,
+            falls,
             target,
             now,
             pacing,
             ecn,
         };
+        if self.is_broken() {
+            broken::flush(flushed, proto, &mut env, now);
+            return std::mem::forget(unwinding);
+        }
         f(proto, &mut env);
         let more = proto.transmit(now, &mut env, BUDGET);
         proto.flush_acks(now, &mut env);
@@ -98,6 +108,7 @@ impl Qp {
         if self.inbox.has_records() {
             work.kicks.push(self.clone());
         }
+        std::mem::forget(unwinding);
     }
 
     /// Keeps the QP still over a fork.

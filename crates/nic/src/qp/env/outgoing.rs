@@ -1,7 +1,7 @@
 //! Packets that leave, by each fabric, and what the initiator carries out without one.
 
 use super::QpEnv;
-use crate::ah::Ah;
+use crate::ah::{Ah, Way};
 use crate::engine::{Record, Work};
 use crate::packet::PacketMeta;
 use crate::qp::Path;
@@ -37,13 +37,29 @@ impl QpEnv<'_> {
         }
         let by = self.key_user();
         let len = source_len(&source);
-        let of_ah = to.map(|ah| ah.path_to(self.qp.engine, headers.bth.dest_qp));
-        let Some(path) = of_ah.as_ref().map_or(self.path, Option::as_ref) else {
+        let found;
+        let path = match to {
+            None => self.path,
+            Some(ah) => match ah.path_to(self.qp.engine, headers.bth.dest_qp) {
+                Way::Known(path) => {
+                    found = path;
+                    Some(&found)
+                }
+                Way::Unknown => {
+                    // The QP goes on when it has been found.
+                    self.work.unknown.push((self.qp.clone(), ah.clone(), headers.bth.dest_qp));
+                    return Err(TransmitError::Blocked);
+                }
+                Way::None => None,
+            },
+        };
+        let Some(path) = path else {
             // No way there: the packet is lost, as on a wire.
             return Ok(());
         };
         let Work { batch, ahead, .. } = &mut *self.work;
         match path {
+            Path::Shm { .. } if self.falls => Err(TransmitError::Blocked),
             Path::Shm { meta, link } => {
                 if self.qp.service == Service::Ud {
                     self.pacing.ask_own(self.now, len)?;
