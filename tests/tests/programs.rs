@@ -62,6 +62,7 @@ cells! {
     signal_without_restart_interrupts: "waiting" "interrupted" says "ok";
     signal_with_restart_goes_on_waiting: "waiting" "restarted" says "ok";
     channel_fd_serves_an_event_loop: "waiting" "event_loop" says "ok";
+    event_descriptors_are_readable_while_an_event_is_unread_and_never_writable: "waiting" "readiness" says "ok";
     solicited_events_come_for_solicited_messages_only: "waiting" "solicited" says "ok";
     eight_threads_with_a_qp_each: "threads" "own-qps" says "ok";
     eight_threads_on_one_qp: "threads" "one-qp" says "ok";

@@ -2,22 +2,19 @@
 
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, Ordering, sleep, wake};
-use crate::sys;
+use crate::sys::Readiness;
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32};
 use std::time::{Duration, Instant};
 
-/// A queue whose eventfd (in semaphore mode) counts its entries. The reader first takes one from the descriptor, in
-/// whatever way it likes to wait (it may be cancelled there), and then one from the queue.
+/// A queue and the descriptor that says whether it is empty. The reader takes an event from the queue; the descriptor is
+/// for those who wait, in whatever way they like to.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    /// −1 once it is closed; changed, and used to write or read, under the queue's lock. The program knows it, and may
-    /// have closed it itself and opened something else.
+    /// The program's descriptor; −1 once it is closed.
     fd: AtomicI32,
-    identity: u64,
-    queue: Mutex<Unread<T>>,
+    inner: Mutex<Inner<T>>,
 }
 
 /// How long a reader waits in vain after an event has lapsed. It may have seen the descriptor readable before, and look
@@ -25,20 +22,32 @@ pub struct EventQueue<T> {
 const LAPSED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-struct Unread<T> {
+struct Inner<T> {
     events: VecDeque<T>,
     /// The event that has lapsed since the last one was taken, and when.
     lapsed: Option<(T, Instant)>,
+    /// Raised exactly while there are events; `None` once it is closed.
+    readiness: Option<Readiness>,
 }
 
-impl<T> Unread<T> {
-    fn take(&mut self) -> Option<T> {
-        let event = self
-            .events
-            .pop_front()
-            .or_else(|| self.lapsed.take_if(|(_, at)| at.elapsed() >= LAPSED_FOR).map(|(event, _)| event))?;
+impl<T> Inner<T> {
+    fn take(&mut self, waited: Duration) -> Option<T> {
+        let event = match self.events.pop_front() {
+            Some(event) => {
+                self.lower_if_empty();
+                event
+            }
+            None if waited < LAPSED_FOR => return None,
+            None => self.lapsed.take_if(|(_, at)| at.elapsed() >= LAPSED_FOR)?.0,
+        };
         self.lapsed = None;
         Some(event)
+    }
+
+    fn lower_if_empty(&self) {
+        if let Some(readiness) = self.readiness.as_ref().filter(|_| self.events.is_empty()) {
+            readiness.lower();
+        }
     }
 }
 
@@ -54,14 +63,11 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> Result<Self> {
-        // SAFETY: no memory is passed; the result is checked.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
-        if fd < 0 {
-            return Err(Error::os("eventfd")(io::Error::last_os_error()));
-        }
-        let identity = sys::identity(fd).unwrap_or(0);
-        let queue = Mutex::new(Unread { events: VecDeque::new(), lapsed: None });
-        Ok(Self { fd: AtomicI32::new(fd), identity, queue })
+        let readiness = Readiness::new().map_err(Error::os("making a descriptor for events"))?;
+        Ok(Self {
+            fd: AtomicI32::new(readiness.fd()),
+            inner: Mutex::new(Inner { events: VecDeque::new(), lapsed: None, readiness: Some(readiness) }),
+        })
     }
 
     /// The descriptor, for poll, epoll and select. Programs may set O_NONBLOCK on it. −1 once it is closed.
@@ -72,99 +78,68 @@ impl<T> EventQueue<T> {
 
     /// Closes the descriptor: nobody reads events any more.
     pub(crate) fn close(&self) {
-        let _queue = self.queue.lock();
-        let fd = self.fd.swap(-1, Ordering::Relaxed);
-        if fd >= 0 {
-            sys::close_if(fd, self.identity);
+        let mut inner = self.inner.lock();
+        self.fd.store(-1, Ordering::Relaxed);
+        if let Some(readiness) = inner.readiness.take() {
+            readiness.close();
         }
     }
 
     /// Appends an event and makes the descriptor readable.
     pub(crate) fn push(&self, event: T) {
-        let mut queue = self.queue.lock();
-        if self.fd() < 0 {
-            return;
+        let mut inner = self.inner.lock();
+        if inner.readiness.is_some() {
+            inner.events.push_back(event);
         }
-        queue.events.push_back(event);
-        if !self.is_intact() {
-            return;
+        if let Some(readiness) = &inner.readiness {
+            readiness.raise();
         }
-        let one = 1u64;
-        // SAFETY: eight readable bytes; a raw system call is no cancellation point. The counter can't overflow.
-        unsafe { libc::syscall(libc::SYS_write, self.fd(), &raw const one, 8) };
     }
 
-    /// Takes the event that a successful read of 8 bytes from the descriptor stands for. `None` when it was withdrawn
-    /// in between: wait again.
+    /// Takes the oldest event.
     pub fn take(&self) -> Option<T> {
-        self.queue.lock().take()
+        self.inner.lock().take(Duration::ZERO)
     }
 
     /// As [`EventQueue::take`], and gives the event to `f` before anybody can withdraw another: what `f` counts as got,
-    /// the destruction of the event's object waits for.
-    pub fn take_with<R>(&self, f: impl FnOnce(&T) -> R) -> Option<R> {
-        let mut queue = self.queue.lock();
-        queue.take().map(|event| f(&event))
+    /// the destruction of the event's object waits for. A reader who has `waited` long gets an event that has lapsed.
+    pub fn take_with<R>(&self, waited: Duration, f: impl FnOnce(&T) -> R) -> Option<R> {
+        let mut inner = self.inner.lock();
+        inner.take(waited).map(|event| f(&event))
+    }
+
+    /// For a reader that has found no event behind a readable descriptor: a fork's child and its parent have the
+    /// descriptor in common and each a queue of its own, so what the one has raised the other finds empty.
+    pub fn settle(&self) {
+        self.inner.lock().lower_if_empty();
     }
 
     /// Unread events that `f` picks.
     pub(crate) fn count(&self, f: impl Fn(&T) -> bool) -> usize {
-        self.queue.lock().events.iter().filter(|event| f(event)).count()
+        self.inner.lock().events.iter().filter(|event| f(event)).count()
     }
 
     /// Withdraws the unread events that `f` picks.
     pub(crate) fn withdraw(&self, mut f: impl FnMut(&T) -> bool) {
-        let mut queue = self.queue.lock();
-        queue.lapsed.take_if(|(e, _)| f(e));
-        let before = queue.events.len();
-        queue.events.retain(|e| !f(e));
-        for _ in queue.events.len()..before {
-            self.take_back_one();
+        let mut inner = self.inner.lock();
+        inner.lapsed.take_if(|(e, _)| f(e));
+        let before = inner.events.len();
+        inner.events.retain(|e| !f(e));
+        if inner.events.len() < before {
+            inner.lower_if_empty();
         }
-    }
-
-    /// There is an eventfd behind the number still.
-    fn is_intact(&self) -> bool {
-        sys::identity(self.fd()) == Some(self.identity)
     }
 
     /// Takes back the last unread event that `f` picks, since what it was to tell is known. False when there is none: a
     /// reader has it.
     pub(crate) fn lapse(&self, f: impl Fn(&T) -> bool) -> bool {
-        let mut queue = self.queue.lock();
-        let Some(event) = queue.events.iter().rposition(f).and_then(|at| queue.events.remove(at)) else {
+        let mut inner = self.inner.lock();
+        let Some(event) = inner.events.iter().rposition(f).and_then(|at| inner.events.remove(at)) else {
             return false;
         };
-        queue.lapsed = Some((event, Instant::now()));
-        self.take_back_one();
+        inner.lapsed = Some((event, Instant::now()));
+        inner.lower_if_empty();
         true
-    }
-
-    /// Takes one from the descriptor, unless readers have taken all already: they will find that there is no event.
-    fn take_back_one(&self) {
-        if !self.is_intact() {
-            return;
-        }
-        let mut count = 0u64;
-        let place = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
-        let anywhere: libc::c_long = -1;
-        let flags = libc::RWF_NOWAIT;
-        // SAFETY: eight writable bytes; a raw system call is no cancellation point. RWF_NOWAIT keeps it from waiting,
-        // whatever the program's O_NONBLOCK says.
-        let result = unsafe {
-            libc::syscall(libc::SYS_preadv2, self.fd(), &raw const place, 1usize, anywhere, anywhere, flags)
-        };
-        if result >= 0 || io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
-            return;
-        }
-        // A kernel before 5.8.
-        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: valid buffers; raw calls are no cancellation points.
-        unsafe {
-            if libc::syscall(libc::SYS_poll, &raw mut poll, 1, 0) == 1 {
-                libc::syscall(libc::SYS_read, self.fd(), &raw mut count, 8);
-            }
-        }
     }
 }
 
@@ -258,59 +233,54 @@ impl AsyncEvent {
 mod tests {
     use super::*;
 
-    fn readable(fd: RawFd) -> bool {
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd.
-        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
-    }
-
-    fn read_one(fd: RawFd) {
-        let mut count = 0u64;
-        // SAFETY: eight writable bytes.
-        assert_eq!(unsafe { libc::read(fd, (&raw mut count).cast(), 8) }, 8);
-        assert_eq!(count, 1);
-    }
-
     #[test]
     fn the_descriptor_is_readable_exactly_while_an_event_is_unread() {
         let q = EventQueue::new().unwrap();
-        assert!(!readable(q.fd()));
+        let readable = || crate::sys::wait_for(q.fd(), libc::POLLIN, Duration::ZERO);
+        assert!(!readable());
         q.push(1);
         q.push(2);
-        read_one(q.fd());
         assert_eq!(q.take(), Some(1));
-        assert!(readable(q.fd()));
+        assert!(readable());
         q.push(3);
         q.withdraw(|&e| e == 2);
-        assert!(readable(q.fd()));
-        read_one(q.fd());
-        assert_eq!(q.take(), Some(3));
-        assert!(!readable(q.fd()));
+        assert!(readable());
+        q.settle();
+        assert!(readable());
+        assert_eq!(q.take_with(Duration::ZERO, |&e| e), Some(3));
+        assert!(!readable());
+        q.push(4);
+        q.withdraw(|&e| e == 4);
+        assert!(!readable());
+        assert_eq!(q.take(), None);
+        q.close();
+        q.push(5);
+        assert_eq!((q.fd(), q.take()), (-1, None));
     }
 
     #[test]
     fn an_event_that_has_lapsed_is_gone_but_for_a_reader_who_waits_long_in_vain() {
         let q = EventQueue::new().unwrap();
+        let readable = || crate::sys::wait_for(q.fd(), libc::POLLIN, Duration::ZERO);
         for event in [1, 2, 1] {
             q.push(event);
         }
         assert!(q.lapse(|&e| e == 1) && !q.lapse(|&e| e == 3));
-        read_one(q.fd());
-        assert_eq!((q.take(), readable(q.fd())), (Some(1), true));
+        assert_eq!((q.take(), readable()), (Some(1), true));
         assert!(q.lapse(|&e| e == 2));
-        assert_eq!((q.take(), readable(q.fd())), (None, false));
-        q.queue.lock().lapsed = Some((2, Instant::now().checked_sub(LAPSED_FOR).unwrap()));
-        assert_eq!((q.take_with(|&e| e), q.take()), (Some(2), None));
+        assert_eq!((q.take_with(LAPSED_FOR, |&e| e), readable()), (None, false));
+        q.inner.lock().lapsed = Some((2, Instant::now().checked_sub(LAPSED_FOR).unwrap()));
+        assert_eq!(q.take(), None);
+        assert_eq!((q.take_with(LAPSED_FOR, |&e| e), q.take_with(LAPSED_FOR, |&e| e)), (Some(2), None));
         // An event that is taken after it ends the wait just as well, and an object that goes takes its events along.
         q.push(4);
         assert!(q.lapse(|&e| e == 4));
         q.push(5);
-        read_one(q.fd());
         assert_eq!(q.take(), Some(5));
-        assert!(q.queue.lock().lapsed.is_none());
+        assert!(q.inner.lock().lapsed.is_none());
         q.push(6);
         assert!(q.lapse(|&e| e == 6));
         q.withdraw(|&e| e == 6);
-        assert!(q.queue.lock().lapsed.is_none());
+        assert!(q.inner.lock().lapsed.is_none());
     }
 }

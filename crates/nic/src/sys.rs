@@ -8,6 +8,7 @@
 pub mod control;
 mod engine_fd;
 mod kept_fd;
+mod readiness;
 mod rights;
 mod shared;
 mod socket;
@@ -21,6 +22,7 @@ pub use engine_fd::{
 };
 
 pub use kept_fd::KeptFd;
+pub use readiness::Readiness;
 pub use rights::{CAP_NET_RAW, has_capability};
 pub use shared::{
     PAGE, add_seals, allow_copies_by_others, duplicate, duplicate_engine, file_size, map_page_anywhere,

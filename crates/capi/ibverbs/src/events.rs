@@ -1,14 +1,15 @@
 //! Completion channels and asynchronous events: ibv_create_comp_channel(3), ibv_get_cq_event(3),
 //! ibv_get_async_event(3).
 //!
-//! The two functions that block may be cancelled by `pthread_cancel` in their read, whose unwinding then passes through
-//! them: at that point they hold nothing that would need a destructor, and nothing catches.
+//! The two functions that block may be cancelled by `pthread_cancel` at their beginning and in their poll, whose
+//! unwinding then passes through them: at that point they hold nothing that would need a destructor, and nothing
+//! catches.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use ferroce_nic as nic;
-use libc::{nfds_t, pollfd, sigset_t, size_t, ssize_t, timespec};
+use libc::{nfds_t, pollfd, sigset_t, timespec};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, entry, put};
@@ -64,20 +65,13 @@ entry! {
 
 // Declared as what they are: cancellation points, from which a cancelled thread unwinds.
 unsafe extern "C-unwind" {
-    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t;
+    fn pthread_testcancel();
     fn ppoll(fds: *mut pollfd, nfds: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
-}
-
-/// Takes one event from the descriptor, waiting as its O_NONBLOCK says. False: errno tells why not.
-unsafe extern "C-unwind" fn take_one(fd: c_int) -> bool {
-    let mut count = 0u64;
-    // SAFETY: eight writable bytes, which is what an eventfd gives. Nothing on this frame needs a destructor.
-    unsafe { read(fd, (&raw mut count).cast(), size_of::<u64>()) == size_of::<u64>() as ssize_t }
 }
 
 /// What a step between two waits came to.
 enum Step {
-    /// The event that was announced has been withdrawn: wait again.
+    /// There is no event, or no longer: wait.
     Again,
     Done,
 }
@@ -88,28 +82,65 @@ fn step(call: &'static str, body: impl FnOnce() -> Outcome<Step>) -> Option<Step
     call::guard(call, body).map_err(|refusal| call::set_errno(refusal.errno)).ok()
 }
 
-/// What a waiter for completion events sleeps on.
+/// What a waiter sleeps on.
 struct Sleep {
+    /// The descriptor of the events first.
     fds: [pollfd; 2],
-    timeout: timespec,
-    /// The channel's O_NONBLOCK, which is looked up at each call.
+    /// `None`: for ever.
+    timeout: Option<timespec>,
+    /// The descriptor's O_NONBLOCK, which is looked up at each call.
     nonblocking: bool,
 }
 
+/// Why a wait is over.
+#[repr(C)]
+enum Woken {
+    /// An event is announced.
+    ByEvent,
+    /// The sockets, the time, or a signal that restarts.
+    ByAnother,
+    /// errno says why the call has to end.
+    InVain,
+}
+
 impl Sleep {
-    /// Makes progress, then says what to sleep on.
-    fn on(channel: &ChannelBlock) -> Self {
+    /// Makes progress, then says what a waiter for completion events is to sleep on.
+    fn on_channel(channel: &ChannelBlock) -> Self {
         let plan = nic::prepare_wait(channel.c.fd);
+        let timeout = timespec {
+            tv_sec: plan.timeout.as_secs() as libc::time_t,
+            tv_nsec: plan.timeout.subsec_nanos().into(),
+        };
+        Self::on(plan.fds, Some(timeout))
+    }
+
+    fn on(fds: [c_int; 2], timeout: Option<timespec>) -> Self {
         // SAFETY: no memory is passed.
-        let flags = unsafe { libc::fcntl(channel.c.fd, libc::F_GETFL) };
+        let flags = unsafe { libc::fcntl(fds[0], libc::F_GETFL) };
         Self {
-            fds: plan.fds.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }),
-            timeout: timespec {
-                tv_sec: plan.timeout.as_secs() as libc::time_t,
-                tv_nsec: plan.timeout.subsec_nanos().into(),
-            },
+            fds: fds.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }),
+            timeout,
             nonblocking: flags >= 0 && flags & libc::O_NONBLOCK != 0,
         }
+    }
+
+    /// Waits until an event is announced, something else has happened, or the time is over.
+    ///
+    /// # Safety
+    /// Nothing on the frames above needs a destructor, up to those of the program: a cancelled thread unwinds from here.
+    unsafe extern "C-unwind" fn wait(&mut self) -> Woken {
+        let timeout = self.timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: two valid entries and a timeout or NULL; nothing on this frame needs a destructor.
+        let n = unsafe { ppoll(self.fds.as_mut_ptr(), 2, timeout, std::ptr::null()) };
+        if n < 0 {
+            let goes_on = call::last_errno() == libc::EINTR && signal_restarts();
+            return if goes_on { Woken::ByAnother } else { Woken::InVain };
+        }
+        if self.fds[0].fd < 0 || self.fds[0].revents & libc::POLLNVAL != 0 {
+            call::set_errno(libc::EBADF);
+            return Woken::InVain;
+        }
+        if self.fds[0].revents == 0 { Woken::ByAnother } else { Woken::ByEvent }
     }
 }
 
@@ -137,6 +168,40 @@ fn signal_restarts() -> bool {
     handlers
 }
 
+/// Takes a completion event for the program. `announced`: the descriptor was readable.
+///
+/// # Safety
+/// A channel and the caller's variables.
+unsafe fn take_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+    announced: bool,
+) -> Outcome<Step> {
+    // SAFETY: the caller's promise. The cookie of a completion queue is its address, and the queue lives: its
+    // destruction waits for the event that is counted here.
+    unsafe {
+        let queue = ChannelBlock::of(channel)?.nic.events();
+        let Some(cookie) = queue.take_with(|cq| {
+            cq.unacked().got();
+            cq.cookie()
+        }) else {
+            return Ok(nothing_there(queue, announced));
+        };
+        let found = cookie as *mut ibv_cq;
+        put(cq, "cq", found)?;
+        put(cq_context, "cq_context", (*found).cq_context)?;
+    }
+    Ok(Step::Done)
+}
+
+fn nothing_there<T>(queue: &nic::EventQueue<T>, announced: bool) -> Step {
+    if announced {
+        queue.settle();
+    }
+    Step::Again
+}
+
 /// ibv_get_cq_event(3). Until the event comes the caller's thread looks after the adapter's sockets, so that a packet
 /// wakes it without a hop over another thread.
 #[unsafe(export_name = "ferroce_c_ibv_get_cq_event")]
@@ -147,53 +212,38 @@ unsafe extern "C-unwind" fn get_cq_event(
 ) -> c_int {
     // SAFETY: numbers only.
     let mut sleep: Sleep = unsafe { std::mem::zeroed() };
+    let mut announced = false;
+    // SAFETY: nothing on this frame needs a destructor.
+    unsafe { pthread_testcancel() };
     loop {
+        // SAFETY: by the man page a channel and the caller's variables.
+        match step("ibv_get_cq_event", || unsafe { take_cq_event(channel, cq, cq_context, announced) }) {
+            Some(Step::Done) => return 0,
+            Some(Step::Again) => {}
+            None => return -1,
+        }
+        if sleep.nonblocking {
+            call::set_errno(libc::EAGAIN);
+            return -1;
+        }
         let prepared = step("ibv_get_cq_event", || {
             // SAFETY: by the man page a channel.
-            sleep = Sleep::on(unsafe { ChannelBlock::of(channel) }?);
+            sleep = Sleep::on_channel(unsafe { ChannelBlock::of(channel) }?);
             Ok(Step::Done)
         });
         if prepared.is_none() {
             return -1;
         }
-        if !sleep.nonblocking {
-            // SAFETY: two valid entries and a timeout; nothing on this frame needs a destructor.
-            let n = unsafe { ppoll(sleep.fds.as_mut_ptr(), 2, &sleep.timeout, std::ptr::null()) };
-            if n < 0 && (call::last_errno() != libc::EINTR || !signal_restarts()) {
-                return -1;
-            }
-            if n <= 0 || sleep.fds[0].revents == 0 {
-                if step("ibv_get_cq_event", || Ok(progress())).is_none() {
-                    return -1;
-                }
-                continue;
-            }
+        if sleep.nonblocking {
+            // Getting ready to sleep may have raised an event.
+            announced = true;
+            continue;
         }
         // SAFETY: nothing on this frame needs a destructor.
-        if unsafe { !take_one(sleep.fds[0].fd) } {
-            return -1;
-        }
-        let taken = step("ibv_get_cq_event", || {
-            // SAFETY: by the man page a channel and the caller's variables. The cookie of a completion queue is its
-            // address, and the queue lives: its destruction waits for the event that is counted here.
-            unsafe {
-                let queue = ChannelBlock::of(channel)?.nic.events();
-                let Some(cookie) = queue.take_with(|cq| {
-                    cq.unacked().got();
-                    cq.cookie()
-                }) else {
-                    return Ok(Step::Again);
-                };
-                let found = cookie as *mut ibv_cq;
-                put(cq, "cq", found)?;
-                put(cq_context, "cq_context", (*found).cq_context)?;
-            }
-            Ok(Step::Done)
-        });
-        match taken {
-            Some(Step::Done) => return 0,
-            Some(Step::Again) => {}
-            None => return -1,
+        match unsafe { sleep.wait() } {
+            Woken::ByEvent => announced = true,
+            Woken::ByAnother if step("ibv_get_cq_event", || Ok(progress())).is_some() => announced = false,
+            _ => return -1,
         }
     }
 }
@@ -265,33 +315,58 @@ fn announce(event: &nic::AsyncEvent) -> ibv_async_event {
     ibv_async_event { element, event_type }
 }
 
+/// Takes an asynchronous event for the program. `announced`: the descriptor was readable.
+///
+/// # Safety
+/// An open context and the caller's structure.
+unsafe fn take_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+    announced: bool,
+) -> Outcome<Step> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let queue = ContextBlock::of(context)?.nic().async_events();
+        match queue.take_with(announce) {
+            Some(found) => put(event, "event", found).map(|()| Step::Done),
+            None => Ok(nothing_there(queue, announced)),
+        }
+    }
+}
+
 /// ibv_get_async_event(3).
 #[unsafe(export_name = "ferroce_c_ibv_get_async_event")]
 unsafe extern "C-unwind" fn get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+    // SAFETY: numbers only.
+    let mut sleep: Sleep = unsafe { std::mem::zeroed() };
+    let mut announced = false;
+    // SAFETY: nothing on this frame needs a destructor.
+    unsafe { pthread_testcancel() };
     loop {
-        let mut fd = -1;
-        let ready = step("ibv_get_async_event", || {
-            // SAFETY: by the man page an open context.
-            fd = unsafe { ContextBlock::of(context) }?.nic().async_events().fd();
-            Ok(Step::Done)
-        });
-        // SAFETY: nothing on this frame needs a destructor.
-        if ready.is_none() || unsafe { !take_one(fd) } {
-            return -1;
-        }
-        let taken = step("ibv_get_async_event", || {
-            // SAFETY: by the man page an open context and the caller's structure.
-            unsafe {
-                match ContextBlock::of(context)?.nic().async_events().take_with(announce) {
-                    Some(found) => put(event, "event", found).map(|()| Step::Done),
-                    None => Ok(Step::Again),
-                }
-            }
-        });
-        match taken {
+        // SAFETY: by the man page an open context and the caller's structure.
+        match step("ibv_get_async_event", || unsafe { take_async_event(context, event, announced) }) {
             Some(Step::Done) => return 0,
             Some(Step::Again) => {}
             None => return -1,
+        }
+        let prepared = step("ibv_get_async_event", || {
+            // SAFETY: by the man page an open context.
+            let fd = unsafe { ContextBlock::of(context) }?.nic().async_events().fd();
+            sleep = Sleep::on([fd, -1], None);
+            Ok(Step::Done)
+        });
+        if prepared.is_none() {
+            return -1;
+        }
+        if sleep.nonblocking {
+            call::set_errno(libc::EAGAIN);
+            return -1;
+        }
+        // SAFETY: nothing on this frame needs a destructor.
+        match unsafe { sleep.wait() } {
+            Woken::ByEvent => announced = true,
+            Woken::ByAnother => announced = false,
+            Woken::InVain => return -1,
         }
     }
 }

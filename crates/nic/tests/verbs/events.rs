@@ -27,10 +27,6 @@ fn next(context: &Context, limit: Duration) -> Option<AsyncEvent> {
     if unsafe { libc::poll(&raw mut poll, 1, limit.as_millis() as libc::c_int) } != 1 {
         return None;
     }
-    let mut count = 0u64;
-    // SAFETY: eight writable bytes.
-    assert_eq!(unsafe { libc::read(fd, (&raw mut count).cast(), 8) }, 8);
-    assert_eq!(count, 1);
     Some(context.async_events().take().expect("the descriptor says that there is one"))
 }
 
