@@ -53,7 +53,7 @@ static void a_region_has_an_address_or_a_descriptor(void)
 	attr.comp_mask = MASK_FD | MASK_FD_OFFSET | MASK_IOVA;
 	attr.fd = -1;
 	attr.iova = 0;
-	EXPECT_NULL(EBADF, reg_mr_ex(f.device.pd, attr));
+	EXPECT_NULL(EOPNOTSUPP, reg_mr_ex(f.device.pd, attr));
 	attr.fd = STDIN_FILENO;
 	EXPECT_NULL(EINVAL, reg_mr_ex(f.device.pd, attr));
 }
@@ -132,6 +132,9 @@ static void device_memory_is_exported_and_registered_again(void)
 	EXPECT_NULL(EINVAL, ibv_reg_dmabuf_mr(f.device.pd, 0, 64, 0, fd, ALL_ACCESS | IBV_ACCESS_MW_BIND));
 	EXPECT_NULL(EINVAL, ibv_reg_dmabuf_mr(f.device.pd, 0, 64, 0, other, ALL_ACCESS));
 	EXPECT_NULL(EBADF, ibv_reg_dmabuf_mr(f.device.pd, 0, 64, 0, 12345, ALL_ACCESS));
+	/* How NCCL and UCX ask whether the adapter takes the dma-bufs of GPUs. */
+	EXPECT_NULL(EOPNOTSUPP, ibv_reg_dmabuf_mr(f.device.pd, 0, 0, 0, -1, 0));
+	EXPECT_NULL(EOPNOTSUPP, ibv_reg_dmabuf_mr(f.device.pd, 0, 4096, 0, -1, ALL_ACCESS));
 	mr = MAKE(ibv_reg_dmabuf_mr(f.device.pd, 4196, 10000, 0x20000 + 100, fd, ALL_ACCESS));
 	close(fd);
 	fill(f.memory, 10000, 5);

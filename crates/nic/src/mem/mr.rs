@@ -153,8 +153,9 @@ impl Mr {
     /// (ibv_reg_dmabuf_mr(3)).
     ///
     /// # Errors
-    /// As [`Mr::register`]; EBADF for a number that is no descriptor; [`Error::Invalid`] for one that is no dma-buf, a
-    /// range outside of it, or an `iova` at another offset in its page than `offset`.
+    /// As [`Mr::register`]; [`Error::NotSupported`] for a negative number; EBADF for another one that is no descriptor;
+    /// [`Error::Invalid`] for one that is no dma-buf, a range outside of it, or an `iova` at another offset in its page
+    /// than `offset`.
     pub fn register_dmabuf(
         pd: &Arc<Pd>,
         fd: RawFd,
@@ -164,6 +165,13 @@ impl Mr {
         access: MrAccess,
     ) -> Result<Arc<Self>> {
         const IN_PAGE: u64 = 0xfff;
+        // NCCL and UCX ask with −1 whether the adapter reaches the memory of GPUs, and take EBADF for a yes. A dma-buf
+        // that can't be mapped for the CPU, as theirs, isn't reached here.
+        if fd < 0 {
+            return Err(Error::NotSupported(
+                "memory of other devices isn't reached by their dma-bufs".into(),
+            ));
+        }
         if offset & IN_PAGE != iova & IN_PAGE {
             return invalid!(
                 "the iova {iova:#x} has another offset in its page than {offset:#x} in the dma-buf"
