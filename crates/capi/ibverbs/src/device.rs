@@ -148,9 +148,7 @@ entry! {
 }
 
 entry! {
-    fn ibv_get_device_index(device: *mut ibv_device) -> minus_one {
-        // SAFETY: by the man page a device from a list.
-        let block = unsafe { DeviceBlock::of(device) }?;
-        Ok(block.nic().index() as c_int)
-    }
+    // The kernel has given our devices no index, and who had one would ask the kernel about it: UCX does, by RDMA
+    // netlink, and would hear that there is no such protocol, or of another device.
+    fn ibv_get_device_index(_device: *mut ibv_device) -> value c_int = -1, { -1 }
 }
