@@ -108,6 +108,42 @@ static void opens(void)
 	CHECK(!fopen(file, "w") && errno == EACCES);
 }
 
+/* The working directory, with what a child of it sees. */
+static void working_directory(void)
+{
+	char path[PATH_MAX], before[PATH_MAX], *made;
+	struct dirent *entry;
+	struct stat s;
+	DIR *stream;
+	int fd, entries = 0;
+
+	CHECK(getcwd(before, sizeof before));
+	CHECK(chdir(CLASS) == 0 && getcwd(path, sizeof path) && !strcmp(path, CLASS));
+	CHECK(chdir(device) == 0 && (made = getcwd(NULL, 0)) && !strcmp(made, realpath(device, path)));
+	free(made);
+	CHECK((made = get_current_dir_name()) && !strcmp(made, path));
+	free(made);
+	REFUSED(getcwd(path, 3) ? 0 : -1, ERANGE);
+	READS(open("node_type", O_RDONLY), "1: CA\n");
+	READS(open("./ports/../node_type", O_RDONLY), "1: CA\n");
+	REFUSED(open("nothing", O_RDONLY), ENOENT);
+	REFUSED(chdir("node_type"), ENOTDIR);
+	REFUSED(chdir("nothing"), ENOENT);
+	CHECK(stat(".", &s) == 0 && S_ISDIR(s.st_mode) && access("ports/1/state", R_OK) == 0);
+	CHECK((stream = opendir(".")));
+	while ((entry = readdir(stream)))
+		entries += !strcmp(entry->d_name, "ports") || !strcmp(entry->d_name, "node_type");
+	CHECK(entries == 2 && !closedir(stream));
+	CHECK(system("test \"$(cat node_type)\" = '1: CA' && cd ports && test \"$(echo *)\" = 1") == 0);
+	CHECK((fd = open("ports", O_RDONLY | O_DIRECTORY)) >= 0 && fchdir(fd) == 0 && !close(fd));
+	CHECK(chdir("1") == 0 && access("state", R_OK) == 0 && chdir("../..") == 0 && access("node_type", R_OK) == 0);
+	/* Out again. */
+	CHECK((fd = open("/", O_RDONLY | O_DIRECTORY)) >= 0 && fchdir(fd) == 0 && !close(fd));
+	CHECK(getcwd(path, sizeof path) && !strcmp(path, "/") && access("sys", R_OK) == 0);
+	CHECK(chdir(device) == 0 && chdir("/sys") == 0 && access("class", R_OK) == 0);
+	CHECK(chdir(before) == 0 && getcwd(path, sizeof path) && !strcmp(path, before));
+}
+
 static void nodes(const char *name)
 {
 	const char *paths[] = {"/dev/infiniband/uverbs0", below("/dev/infiniband", name)};
@@ -395,6 +431,7 @@ int main(int argc, char **argv)
 	}
 	stats(argv[2]);
 	opens();
+	working_directory();
 	nodes(argv[2]);
 	accesses();
 	links(argv[2]);

@@ -1,6 +1,7 @@
 //! What programs find that look into /sys/class/infiniband and /dev/infiniband instead of asking the library.
 
-use ferroce_tests::{Artifacts, Host, Outcome, World, require, tool};
+use ferroce_tests::{Artifacts, Headers, Host, Outcome, Skip, World, compile_ping_pong, require, tool};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -71,6 +72,18 @@ assert subprocess.check_output("cd /; ls " + root, shell=True) == b"ferroce0\n"
     run(world.first(), &[], &["python3", "-c", script]).expect_success().expect_quiet();
     let none = r#"import os; assert not os.path.exists("/dev/infiniband/ferroce0")"#;
     run(world.first(), &["--no-preload"], &["python3", "-c", none]).expect_success().expect_quiet();
+}
+
+/// What ibstatus does.
+#[test]
+fn shell_script_changes_into_our_directories() {
+    let world = require!(World::one_host(1500));
+    let script =
+        "cd /sys/class/infiniband && for device in *; do (cd $device/ports && pwd && cat */state); done";
+    let outcome = run(world.first(), &[], &["sh", "-c", script]);
+    outcome.expect_success().expect_quiet();
+    assert_eq!(outcome.stdout, "/sys/class/infiniband/ferroce0/ports\n4: ACTIVE\n");
+    world.first().expect_no_traces();
 }
 
 #[test]
@@ -152,4 +165,45 @@ test $count -gt 100
     run(host, &[], &["sh", "-c", script]).expect_success().expect_quiet();
     let again = host.start(&words, &[]).wait(LIMIT);
     assert!(!again.success() && again.stderr.contains("is not empty"), "{again}");
+}
+
+/// A directory with the distribution's library as a Python wheel carries it: under a name of its own, inside and outside.
+fn wheel() -> Result<PathBuf, Skip> {
+    const NAMES: [&str; 2] = ["libibverbs.so.1", "libibverbs-w.so"];
+    let places = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
+    let place = places.iter().map(|place| Path::new(place).join(NAMES[0])).find(|library| library.exists());
+    let place = place.ok_or_else(|| Skip("there is no libibverbs.so.1 (Debian: libibverbs1)".into()))?;
+    let mut library = std::fs::read(place).expect("a readable library");
+    for at in 0..library.len() - NAMES[0].len() {
+        if library[at..].starts_with(NAMES[0].as_bytes()) {
+            library[at..at + NAMES[1].len()].copy_from_slice(NAMES[1].as_bytes());
+        }
+    }
+    let directory = Artifacts::get().program_path("wheel.libs").expect("the stage is writable");
+    std::fs::create_dir_all(&directory).expect("the stage is writable");
+    for name in NAMES {
+        std::fs::write(directory.join(name), &library).expect("the stage is writable");
+    }
+    Ok(directory)
+}
+
+#[test]
+fn program_with_a_libibverbs_of_its_own_under_another_name_uses_ours() {
+    let directory = require!(wheel());
+    let world = require!(World::one_host(1500));
+    let program = Artifacts::get().program_path("wheel").expect("the stage is writable");
+    compile_ping_pong(Headers::Minimal, &directory, &program).expect("it compiles");
+    let words = [program.to_str().expect("a UTF-8 path"), "-c", "-n", "500"];
+    let settings = [("LD_LIBRARY_PATH", directory.to_str().expect("a UTF-8 path"))];
+    let host = world.first();
+    let outcome = host.start_ferroce(&["--no-preload"], &words, &settings).wait(LIMIT);
+    assert!(!outcome.status.success(), "the test would pass with the library that it carries: {outcome}");
+    let mut server = host.start_ferroce(&[], &words, &settings);
+    host.wait_for_listener(18515, &mut server, LIMIT);
+    let client = host.start_ferroce(&[], &[&words[..], &["10.77.0.1"]].concat(), &settings).wait(LIMIT);
+    for outcome in [client, server.wait(LIMIT)] {
+        outcome.expect_success().expect_quiet();
+        assert!(outcome.stdout.contains("500 iters in "), "{outcome}");
+    }
+    host.expect_no_traces();
 }

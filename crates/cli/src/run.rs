@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -65,8 +65,9 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
     command.env("LD_LIBRARY_PATH", library_path(&libraries, env::var_os("LD_LIBRARY_PATH").as_deref())?);
     let path = find_program(program, env::var_os("PATH").as_deref());
     let elf = path.as_deref().and_then(elf::inspect);
-    // For another processor the loader would say that it ignores our library.
-    if options.preload && !elf.as_ref().is_some_and(|elf| elf.foreign) {
+    // For another processor the loader would say that it ignores our libraries.
+    let preload = options.preload && !elf.as_ref().is_some_and(|elf| elf.foreign);
+    if preload {
         show_entries(&mut command, &libraries)?;
     }
     // The library then says on standard error why it refused a call.
@@ -79,17 +80,19 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
         command.env(fault::VARIABLE, spec);
     }
     if let Some(path) = path {
-        for warning in warnings(&path, elf.as_ref(), &libraries) {
+        for warning in warnings(&path, elf.as_ref(), &libraries, preload) {
             eprintln!("ferroce run: {warning}");
         }
     }
     Ok(command)
 }
 
-/// Lets the command and what it starts find our devices in `/sys` and `/dev`, and with `rdma`.
+/// Lets the command and what it starts find our devices in `/sys` and `/dev`, with `rdma`, and by a libibverbs that they
+/// have brought along under another name, as Python wheels do, or look for elsewhere first: its functions are then ours.
 fn show_entries(command: &mut Command, libraries: &Path) -> Result<(), String> {
     let before = env::var_os("LD_PRELOAD");
-    command.env("LD_PRELOAD", preload_list(&libraries.join(install::PRELOAD), before.as_deref())?);
+    let preloaded = [install::LIBRARY, install::PRELOAD].map(|library| libraries.join(library));
+    command.env("LD_PRELOAD", preload_list(&preloaded, before.as_deref())?);
     let ours = libraries.join(install::COMMANDS);
     if let Some(before) = env::var_os("PATH").filter(|_| ours.is_dir()) {
         let others = env::split_paths(&before).filter(|directory| *directory != ours);
@@ -110,21 +113,19 @@ fn show_entries(command: &mut Command, libraries: &Path) -> Result<(), String> {
 const SANITIZER_ORDER: &str = "verify_asan_link_order";
 
 /// What was there, then ours: a library that somebody else preloads may count on coming first.
-fn preload_list(ours: &Path, before: Option<&OsStr>) -> Result<OsString, String> {
-    if ours.as_os_str().as_bytes().contains(&b' ') {
+fn preload_list(ours: &[PathBuf], before: Option<&OsStr>) -> Result<OsString, String> {
+    if let Some(library) = ours.iter().find(|library| library.as_os_str().as_bytes().contains(&b' ')) {
         return Err(format!(
             "the loader cannot be told of {}: its path has a space; move Ferroce elsewhere, or use --no-preload",
-            ours.display()
+            library.display()
         ));
     }
-    let is_other = |entry: &&[u8]| !entry.is_empty() && *entry != ours.as_os_str().as_bytes();
-    let mut list = OsString::new();
-    for entry in before.unwrap_or_default().as_bytes().split(|byte| b": ".contains(byte)).filter(is_other) {
-        list.push(OsStr::from_bytes(entry));
-        list.push(":");
-    }
-    list.push(ours);
-    Ok(list)
+    let is_other = |entry: &&[u8]| {
+        !entry.is_empty() && ours.iter().all(|library| library.as_os_str().as_bytes() != *entry)
+    };
+    let before = before.unwrap_or_default().as_bytes().split(|byte| b": ".contains(byte)).filter(is_other);
+    let all: Vec<&[u8]> = before.chain(ours.iter().map(|library| library.as_os_str().as_bytes())).collect();
+    Ok(OsString::from_vec(all.join(&b':')))
 }
 
 /// Our directory before whatever was there, without naming it twice when `ferroce run` runs `ferroce run`.
@@ -167,8 +168,9 @@ fn find_program(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     env::split_paths(path?).map(|directory| directory.join(program)).find(runnable)
 }
 
-/// Why the loader won't take our library for this program, although it would start.
-fn warnings(path: &Path, program: Option<&elf::Program>, libraries: &Path) -> Vec<String> {
+/// Why the loader won't take our library for this program, although it would start. `preload`: it is told to load it
+/// before all others.
+fn warnings(path: &Path, program: Option<&elf::Program>, libraries: &Path, preload: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     let name = path.display();
     if let Some(privilege) = gained_privilege(path) {
@@ -189,10 +191,10 @@ fn warnings(path: &Path, program: Option<&elf::Program>, libraries: &Path) -> Ve
         ));
     }
     let other = |directory: &&PathBuf| *directory != libraries && directory.join(install::LIBRARY).exists();
-    if let Some(directory) = program.rpath.iter().find(other) {
+    if let Some(directory) = program.rpath.iter().filter(|_| !preload).find(other) {
         warnings.push(format!(
             "{name} has an RPATH that comes before LD_LIBRARY_PATH and leads to {}, so it won't use Ferroce; mend: \
-             `patchelf --remove-rpath` on a copy of it",
+             leave out --no-preload, or `patchelf --remove-rpath` on a copy of it",
             directory.join(install::LIBRARY).display()
         ));
     }
@@ -264,16 +266,17 @@ mod tests {
     }
 
     #[test]
-    fn our_preload_comes_last_and_once() {
+    fn our_preloads_come_last_and_once() {
         let list = |before: Option<&str>| {
-            let list = preload_list(Path::new("/f/p.so"), before.map(OsStr::new)).unwrap();
+            let list =
+                preload_list(&["/f/l.so", "/f/p.so"].map(PathBuf::from), before.map(OsStr::new)).unwrap();
             list.into_string().unwrap()
         };
-        assert_eq!(list(None), "/f/p.so");
-        assert_eq!(list(Some("")), "/f/p.so");
-        assert_eq!(list(Some("/a.so b.so")), "/a.so:b.so:/f/p.so");
-        assert_eq!(list(Some("/f/p.so:/a.so")), "/a.so:/f/p.so");
-        let error = preload_list(Path::new("/my files/p.so"), None).unwrap_err();
+        assert_eq!(list(None), "/f/l.so:/f/p.so");
+        assert_eq!(list(Some("")), "/f/l.so:/f/p.so");
+        assert_eq!(list(Some("/a.so b.so")), "/a.so:b.so:/f/l.so:/f/p.so");
+        assert_eq!(list(Some("/f/p.so:/a.so /f/l.so")), "/a.so:/f/l.so:/f/p.so");
+        let error = preload_list(&["/my files/p.so".into()], None).unwrap_err();
         assert!(error.contains("/my files/p.so") && error.contains("--no-preload"), "{error}");
     }
 

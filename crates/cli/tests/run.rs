@@ -39,10 +39,10 @@ fn run_inside_run_names_the_libraries_once() {
 fn entries_are_shown_unless_they_are_not_wanted() {
     let ferroce = Installation::new();
     let show = "echo ${LD_PRELOAD-none}; echo $PATH; echo ${ASAN_OPTIONS-none}";
-    let (preload, commands) =
-        (ferroce.path("lib/ferroce/libferroce_preload.so"), ferroce.path("lib/ferroce/bin"));
-    let expected =
-        format!("{}\n{}:/usr/bin:/bin\nverify_asan_link_order=0\n", preload.display(), commands.display());
+    let ours = ferroce.path("lib/ferroce").display().to_string();
+    let expected = format!(
+        "{ours}/libibverbs.so.1:{ours}/libferroce_preload.so\n{ours}/bin:/usr/bin:/bin\nverify_asan_link_order=0\n"
+    );
     for words in
         [&["sh", "-c", show][..], &[ferroce.path("bin/ferroce").to_str().unwrap(), "run", "sh", "-c", show]]
     {
@@ -149,13 +149,16 @@ fn programs_that_would_not_load_our_library_are_told_of() {
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         program.into_os_string().into_string().unwrap()
     };
-    for (name, options, says) in [
-        ("rpath", &["-Wl,--disable-new-dtags,-rpath,$ORIGIN/other"][..], "RPATH"),
-        ("runpath", &["-Wl,--enable-new-dtags,-rpath,$ORIGIN/other"], ""),
-        ("harmless", &["-Wl,--disable-new-dtags,-rpath,/no/library/here"], ""),
-        ("static", &["-static"], "statically linked"),
+    let rpath = &["-Wl,--disable-new-dtags,-rpath,$ORIGIN/other"][..];
+    for (name, options, how, says) in [
+        ("rpath", rpath, "--no-preload", "RPATH"),
+        // Preloaded, it comes before that one too.
+        ("preloaded", rpath, "--", ""),
+        ("runpath", &["-Wl,--enable-new-dtags,-rpath,$ORIGIN/other"], "--no-preload", ""),
+        ("harmless", &["-Wl,--disable-new-dtags,-rpath,/no/library/here"], "--no-preload", ""),
+        ("static", &["-static"], "--", "statically linked"),
     ] {
-        let outcome = run(&mut ferroce.ferroce(&["run", &build(name, options)]));
+        let outcome = run(&mut ferroce.ferroce(&["run", how, &build(name, options)]));
         assert_eq!(outcome.status, Some(3), "the command runs all the same: {outcome:?}");
         assert_eq!(outcome.stderr.is_empty(), says.is_empty(), "{outcome:?}");
         assert!(outcome.stderr.contains(says), "{outcome:?}");

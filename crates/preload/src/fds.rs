@@ -1,6 +1,6 @@
 //! Descriptors for entries of the tree.
 
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, CString, c_int};
 
 use crate::path::Found;
 use crate::tree::Node;
@@ -104,6 +104,9 @@ pub fn entry(fd: c_int) -> Option<Entry> {
 /// The path of the directory that relative paths begin at: one of ours, or one of the system's.
 pub fn base(fd: c_int) -> Option<Vec<u8>> {
     if fd == libc::AT_FDCWD {
+        if let Some(path) = crate::cwd::ours() {
+            return Some(path);
+        }
         return Some(std::env::current_dir().ok()?.into_os_string().into_encoded_bytes());
     }
     match entry(fd) {
@@ -114,7 +117,11 @@ pub fn base(fd: c_int) -> Option<Vec<u8>> {
 
 /// What /proc calls the file behind a descriptor.
 fn path_of(fd: c_int) -> Option<Vec<u8>> {
-    let link = CString::new(format!("/proc/self/fd/{fd}")).ok()?;
+    link_text(&CString::new(format!("/proc/self/fd/{fd}")).ok()?)
+}
+
+/// Where a link of the kernel's leads.
+pub fn link_text(link: &CStr) -> Option<Vec<u8>> {
     let mut name = [0u8; 512];
     // SAFETY: a NUL-terminated path, and a buffer with its length.
     let length = unsafe {

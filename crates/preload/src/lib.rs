@@ -14,10 +14,11 @@
 //! A call for another path costs a look at its first bytes (which is why a pointer into nowhere is a fault here, and not
 //! EFAULT; NULL is). A relative path is looked at when the system has refused it. The devices are read from the kernel
 //! (routing netlink) when one of our paths is asked for, and again once the answer is 20 ms old. Not covered: system calls
-//! made without the C library (Go, static programs), and `chdir`.
+//! made without the C library (Go, static programs).
 
 mod access;
 mod close;
+mod cwd;
 mod directory;
 mod fds;
 mod link_names;

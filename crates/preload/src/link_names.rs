@@ -98,9 +98,9 @@ unsafe extern "C-unwind" fn readlinkat_chk(
     )
 }
 
-/// The path without links, in the caller's buffer or, if that is NULL, in one of malloc(3).
-fn give_path(found: &Found<'_>, to: *mut c_char, room: usize) -> Result<*mut c_char, c_int> {
-    let path = CString::new(found.path).map_err(|_| libc::ENOENT)?;
+/// The path, in the caller's buffer or, if that is NULL, in one of malloc(3). `too_long`: the error where it has no room.
+pub fn give_path(path: &[u8], to: *mut c_char, room: usize, too_long: c_int) -> Result<*mut c_char, c_int> {
+    let path = CString::new(path).map_err(|_| libc::ENOENT)?;
     let length = path.as_bytes_with_nul().len();
     if to.is_null() {
         // SAFETY: a NUL-terminated string.
@@ -108,7 +108,7 @@ fn give_path(found: &Found<'_>, to: *mut c_char, room: usize) -> Result<*mut c_c
         return if copy.is_null() { Err(libc::ENOMEM) } else { Ok(copy) };
     }
     if length > room {
-        return Err(libc::ENAMETOOLONG);
+        return Err(too_long);
     }
     // SAFETY: by the man page the buffer has PATH_MAX bytes, or as many as the compiler says.
     unsafe { ptr::copy_nonoverlapping(path.as_ptr(), to, length) };
@@ -122,7 +122,7 @@ unsafe extern "C-unwind" fn realpath(path: *const c_char, to: *mut c_char) -> *m
         path,
         Last::Follow,
         |path| real!(c"realpath", fn(*const c_char, *mut c_char) -> *mut c_char, (path, to)),
-        |found| give_path(found, to, libc::PATH_MAX as usize),
+        |found| give_path(found.path, to, libc::PATH_MAX as usize, libc::ENAMETOOLONG),
     )
 }
 
@@ -135,7 +135,7 @@ unsafe extern "C-unwind" fn realpath_chk(path: *const c_char, to: *mut c_char, r
         |path| {
             real!(c"__realpath_chk", fn(*const c_char, *mut c_char, usize) -> *mut c_char, (path, to, room))
         },
-        |found| give_path(found, to, room),
+        |found| give_path(found.path, to, room, libc::ENAMETOOLONG),
     )
 }
 
@@ -146,6 +146,6 @@ unsafe extern "C-unwind" fn canonicalize_file_name(path: *const c_char) -> *mut 
         path,
         Last::Follow,
         |path| real!(c"canonicalize_file_name", fn(*const c_char) -> *mut c_char, (path)),
-        |found| give_path(found, ptr::null_mut(), 0),
+        |found| give_path(found.path, ptr::null_mut(), 0, libc::ENAMETOOLONG),
     )
 }

@@ -6,7 +6,7 @@ use std::ptr;
 use libc::{DIR, dirent, stat};
 
 use crate::directory::{closedir, is_ours, opendir, readdir};
-use crate::path::may_be_ours;
+use crate::path::{begins_at_ours, may_be_ours};
 use crate::real::{Failure, errno, real, set_errno};
 
 type Filter = Option<unsafe extern "C-unwind" fn(*const dirent) -> c_int>;
@@ -67,7 +67,7 @@ macro_rules! scans {
             filter: Filter,
             compare: Compare,
         ) -> c_int {
-            if may_be_ours(path) {
+            if may_be_ours(path) || begins_at_ours(path) {
                 // SAFETY: the program's arguments, and a stream of our own.
                 unsafe {
                     let stream = opendir(path);
@@ -126,7 +126,7 @@ macro_rules! globs {
             glob: *mut Glob,
         ) -> c_int {
             let mut flags = flags;
-            if may_be_ours(pattern) && flags & GLOB_ALTDIRFUNC == 0 && !glob.is_null() {
+            if (may_be_ours(pattern) || begins_at_ours(pattern)) && flags & GLOB_ALTDIRFUNC == 0 && !glob.is_null() {
                 flags |= GLOB_ALTDIRFUNC;
                 // SAFETY: by the man page the program's structure; glob(3) sets the other fields.
                 unsafe {

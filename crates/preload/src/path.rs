@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::real::{Failure, errno, set_errno, sheltered};
 use crate::tree::{Last, Node, Place, Tree};
-use crate::{fds, snapshot};
+use crate::{cwd, fds, snapshot};
 
 /// An entry of the tree that a call is about.
 pub struct Found<'a> {
@@ -31,6 +31,13 @@ pub fn may_be_ours(path: *const c_char) -> bool {
         (second == b's' || second == b'd' || second == b'/')
             && names_ours(CStr::from_ptr(path.cast()).to_bytes())
     }
+}
+
+/// Whether the path is relative and the working directory one of ours.
+#[inline]
+pub fn begins_at_ours(path: *const c_char) -> bool {
+    // SAFETY: not null, so by the man pages a NUL-terminated string.
+    !path.is_null() && unsafe { *path.cast::<u8>() } != b'/' && cwd::ours().is_some()
 }
 
 fn names_ours(path: &[u8]) -> bool {
@@ -71,6 +78,9 @@ pub fn by_path<R: Failure>(
     ours: impl FnOnce(&Found<'_>) -> Result<R, c_int>,
 ) -> R {
     if !may_be_ours(path) {
+        if base == libc::AT_FDCWD && begins_at_ours(path) {
+            return below(base, path, last, &real, ours).unwrap_or_else(|| real(path));
+        }
         let result = real(path);
         if !result.failed() || path.is_null() || !may_be_below(base, path) {
             return result;

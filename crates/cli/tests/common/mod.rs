@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 pub const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// `bin/ferroce` beside `lib/ferroce/libibverbs.so.1` (an empty file: nothing here loads it) and a library to preload
-/// that every program has anyway, removed in the end.
+/// `bin/ferroce` beside libraries to preload that every program has anyway, removed in the end.
 pub struct Installation {
     root: PathBuf,
 }
@@ -21,8 +20,9 @@ impl Installation {
         let root = std::env::temp_dir().join(format!("ferroce-cli-{}-{number}", std::process::id()));
         std::fs::create_dir_all(root.join("bin")).unwrap();
         std::fs::create_dir_all(root.join("lib/ferroce")).unwrap();
-        std::fs::write(root.join("lib/ferroce/libibverbs.so.1"), "").unwrap();
-        std::os::unix::fs::symlink(c_library(), root.join("lib/ferroce/libferroce_preload.so")).unwrap();
+        for library in ["libibverbs.so.1", "libferroce_preload.so"] {
+            std::os::unix::fs::symlink(c_library(), root.join("lib/ferroce").join(library)).unwrap();
+        }
         std::fs::create_dir(root.join("lib/ferroce/bin")).unwrap();
         std::os::unix::fs::symlink("../../../bin/ferroce", root.join("lib/ferroce/bin/rdma")).unwrap();
         // By another process: a file that a test of this one starts while a second forks must not be open for writing.

@@ -1,0 +1,143 @@
+//! chdir(2) into our directories, and getcwd(3) there.
+//!
+//! The kernel keeps the working directory of a process and hands it on over `fork` and `exec`, so one of ours needs a
+//! directory of the kernel's that stands for it. It is made where every user may, with the entry's path in its name,
+//! entered, and removed at once: nameless and empty it lives as long as somebody works in it. Paths relative to it are
+//! answered before the kernel sees them, for `..` would lead to where it was made.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use libc::AT_FDCWD;
+
+use crate::fds;
+use crate::link_names::give_path;
+use crate::path::by_path;
+use crate::real::{errno, real, sheltered};
+use crate::tree::Last;
+
+/// What the name of such a directory begins with; a number and the entry's path follow.
+const MARK: &str = "ferroce:";
+/// In the name instead of `/`.
+const SLASH: u8 = b'\\';
+/// Where one can be made: a sandbox may have one of them only.
+const PLACES: [&str; 4] = ["/tmp", "/dev/shm", "/var/tmp", "/run"];
+
+/// What is known of the working directory.
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const ELSEWHERE: u8 = 1;
+const OURS: u8 = 2;
+
+/// The entry that the process works in, if it is one of ours.
+#[inline]
+pub fn ours() -> Option<Vec<u8>> {
+    if STATE.load(Ordering::Relaxed) == ELSEWHERE { None } else { look() }
+}
+
+#[cold]
+fn look() -> Option<Vec<u8>> {
+    let error = errno();
+    let found = fds::link_text(c"/proc/self/cwd").and_then(|name| {
+        let name = name.strip_suffix(b" (deleted)")?.rsplit(|&byte| byte == b'/').next()?;
+        let mut parts = name.strip_prefix(MARK.as_bytes())?.splitn(2, |&byte| byte == b':');
+        let path = parts.nth(1)?.iter().map(|&byte| if byte == SLASH { b'/' } else { byte });
+        Some(path.collect())
+    });
+    STATE.store(if found.is_some() { OURS } else { ELSEWHERE }, Ordering::Relaxed);
+    crate::real::set_errno(error);
+    found
+}
+
+fn enter(path: &[u8]) -> Result<c_int, c_int> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let text: Vec<u8> = path.iter().map(|&byte| if byte == b'/' { SLASH } else { byte }).collect();
+    let number = format!("{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut result = Err(libc::ENOENT);
+    for place in PLACES {
+        let head = format!("{place}/{MARK}{number}:").into_bytes();
+        let name = CString::new([&head[..], &text].concat()).map_err(|_| libc::ENOENT)?;
+        result = enter_by(&name);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+/// Makes the directory, goes there, and removes it.
+fn enter_by(name: &CStr) -> Result<c_int, c_int> {
+    let check = |result: libc::c_long| if result == 0 { Ok(0) } else { Err(errno()) };
+    // SAFETY: a NUL-terminated path, in this call and the two below.
+    check(unsafe { libc::syscall(libc::SYS_mkdirat, AT_FDCWD, name.as_ptr(), 0o500) })?;
+    // SAFETY: as above.
+    let entered = check(unsafe { libc::syscall(libc::SYS_chdir, name.as_ptr()) });
+    // SAFETY: as above. It was made here and is empty.
+    unsafe { libc::syscall(libc::SYS_unlinkat, AT_FDCWD, name.as_ptr(), libc::AT_REMOVEDIR) };
+    entered
+}
+
+#[unsafe(export_name = "ferroce_p_chdir")]
+unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
+    let result = by_path(
+        AT_FDCWD,
+        path,
+        Last::Follow,
+        |path| real!(c"chdir", fn(*const c_char) -> c_int, (path)),
+        |found| found.node.entries().ok_or(libc::ENOTDIR).and_then(|_| enter(found.path)),
+    );
+    STATE.store(UNKNOWN, Ordering::Relaxed);
+    result
+}
+
+#[unsafe(export_name = "ferroce_p_fchdir")]
+unsafe extern "C-unwind" fn fchdir(fd: c_int) -> c_int {
+    let ours = sheltered(|| match fds::entry(fd).filter(|entry| entry.is_directory) {
+        Some(entry) => enter(&entry.path).map(Some),
+        None => Ok(None),
+    });
+    let result = match ours {
+        Some(Ok(Some(done))) => done,
+        Some(Err(_)) => -1,
+        _ => real!(c"fchdir", fn(c_int) -> c_int, (fd)),
+    };
+    STATE.store(UNKNOWN, Ordering::Relaxed);
+    result
+}
+
+/// What getcwd(3) gives in one of our directories; `None`: the process works elsewhere.
+fn give(to: *mut c_char, room: usize) -> Option<*mut c_char> {
+    let path = ours()?;
+    let given = sheltered(|| {
+        if room == 0 && !to.is_null() {
+            return Err(libc::EINVAL);
+        }
+        give_path(&path, to, room, libc::ERANGE)
+    });
+    Some(given.and_then(Result::ok).unwrap_or(ptr::null_mut()))
+}
+
+#[unsafe(export_name = "ferroce_p_getcwd")]
+unsafe extern "C-unwind" fn getcwd(to: *mut c_char, room: usize) -> *mut c_char {
+    match give(to, room) {
+        Some(given) => given,
+        None => real!(c"getcwd", fn(*mut c_char, usize) -> *mut c_char, (to, room)),
+    }
+}
+
+#[unsafe(export_name = "ferroce_p___getcwd_chk")]
+unsafe extern "C-unwind" fn getcwd_chk(to: *mut c_char, room: usize, size: usize) -> *mut c_char {
+    match give(to, room.min(size)) {
+        Some(given) => given,
+        None => real!(c"__getcwd_chk", fn(*mut c_char, usize, usize) -> *mut c_char, (to, room, size)),
+    }
+}
+
+#[unsafe(export_name = "ferroce_p_get_current_dir_name")]
+unsafe extern "C-unwind" fn get_current_dir_name() -> *mut c_char {
+    match give(ptr::null_mut(), 0) {
+        Some(given) => given,
+        None => real!(c"get_current_dir_name", fn() -> *mut c_char, ()),
+    }
+}
