@@ -83,6 +83,9 @@ enum Command {
     Doctor {
         /// Look at the way to this host as well: a name or an IP address
         peer: Option<String>,
+        /// Look at this program or library as well: are all libraries that it needs here?
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
     },
 }
 
@@ -99,6 +102,6 @@ fn main() -> ExitCode {
         }),
         Command::Devices { json } => devices::devices(json),
         Command::Sysfs { directory } => sysfs::sysfs(&directory),
-        Command::Doctor { peer } => doctor::doctor(peer.as_deref()),
+        Command::Doctor { peer, program } => doctor::doctor(peer.as_deref(), program.as_deref()),
     }
 }

@@ -8,8 +8,10 @@ mod host;
 mod limits;
 mod peer;
 mod port;
+mod program;
 mod usable;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 /// How much a finding matters.
@@ -50,7 +52,7 @@ impl Finding {
 }
 
 /// Looks at everything, prints it, and fails if something would stop a program.
-pub fn doctor(peer: Option<&str>) -> ExitCode {
+pub fn doctor(peer: Option<&str>, program: Option<&Path>) -> ExitCode {
     let mut findings = Vec::new();
     let devices = usable::check(&mut findings);
     port::check(&devices, &mut findings);
@@ -59,6 +61,9 @@ pub fn doctor(peer: Option<&str>) -> ExitCode {
     limits::check(&devices, &mut findings);
     if let Some(peer) = peer {
         peer::check(peer, &devices, &mut findings);
+    }
+    if let Some(program) = program {
+        program::check(program, &mut findings);
     }
     print!("{}", report(&findings));
     let stops = findings.iter().any(|finding| finding.weight == Weight::Stop);
