@@ -7,6 +7,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ferroce_nic as nic;
 use libc::{nfds_t, pollfd, sigset_t, timespec};
@@ -168,7 +169,7 @@ fn signal_restarts() -> bool {
     handlers
 }
 
-/// Takes a completion event for the program. `announced`: the descriptor was readable.
+/// Takes a completion event for the program. `announced`: the descriptor was readable. `since`: when the call began to wait.
 ///
 /// # Safety
 /// A channel and the caller's variables.
@@ -177,12 +178,14 @@ unsafe fn take_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
     announced: bool,
+    since: Option<Instant>,
 ) -> Outcome<Step> {
+    let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
     // SAFETY: the caller's promise. The cookie of a completion queue is its address, and the queue lives: its
     // destruction waits for the event that is counted here.
     unsafe {
         let queue = ChannelBlock::of(channel)?.nic.events();
-        let Some(cookie) = queue.take_with(|cq| {
+        let Some(cookie) = queue.take_with(waited, |cq| {
             cq.unacked().got();
             cq.cookie()
         }) else {
@@ -213,11 +216,13 @@ unsafe extern "C-unwind" fn get_cq_event(
     // SAFETY: numbers only.
     let mut sleep: Sleep = unsafe { std::mem::zeroed() };
     let mut announced = false;
+    let mut since = None;
     // SAFETY: nothing on this frame needs a destructor.
     unsafe { pthread_testcancel() };
     loop {
         // SAFETY: by the man page a channel and the caller's variables.
-        match step("ibv_get_cq_event", || unsafe { take_cq_event(channel, cq, cq_context, announced) }) {
+        match step("ibv_get_cq_event", || unsafe { take_cq_event(channel, cq, cq_context, announced, since) })
+        {
             Some(Step::Done) => return 0,
             Some(Step::Again) => {}
             None => return -1,
@@ -239,6 +244,7 @@ unsafe extern "C-unwind" fn get_cq_event(
             announced = true;
             continue;
         }
+        since = since.or_else(|| Some(Instant::now()));
         // SAFETY: nothing on this frame needs a destructor.
         match unsafe { sleep.wait() } {
             Woken::ByEvent => announced = true,
@@ -327,7 +333,7 @@ unsafe fn take_async_event(
     // SAFETY: the caller's promise.
     unsafe {
         let queue = ContextBlock::of(context)?.nic().async_events();
-        match queue.take_with(announce) {
+        match queue.take_with(Duration::ZERO, announce) {
             Some(found) => put(event, "event", found).map(|()| Step::Done),
             None => Ok(nothing_there(queue, announced)),
         }

@@ -139,7 +139,7 @@ fn events_of_destroyed_objects_are_withdrawn() {
     a.send(1, SendOp::Write { va: b.addr(), rkey: 0 }, a.sge(0, 8), None);
     assert_ne!(a.wait().status, WcStatus::Success);
     let qp = b.qp.clone();
-    a.context.async_events().take_with(|_| qp.unacked_async().got()).unwrap();
+    a.context.async_events().take_with(Duration::ZERO, |_| qp.unacked_async().got()).unwrap();
     let destroyer = std::thread::spawn(move || b.close());
     std::thread::sleep(WHILE);
     assert!(!destroyer.is_finished(), "the event isn't acknowledged yet");
