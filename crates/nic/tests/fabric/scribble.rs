@@ -20,7 +20,7 @@ const WAITS: usize = 8;
 const HEAD: usize = 128;
 const BUSY: usize = 2048;
 /// Of the introduction.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Where memory of this length is that this process shares and may write.
 fn mappings(len: usize) -> Vec<usize> {
