@@ -63,7 +63,8 @@ use user::User;
 const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a join goes on when other processes of ours are there …
 const JOIN_PATIENCE: Duration = Duration::from_secs(1);
-/// … and when there are none: a process that has just died may still be letting go of the port.
+/// … and when there are none, and the port's sockets aren't this user's: a process that has just died may still be letting go
+/// of the port.
 const LONELY_PATIENCE: Duration = Duration::from_millis(100);
 /// Between attempts to become leader.
 const LEAD_INTERVAL: Duration = Duration::from_secs(1);
@@ -222,13 +223,17 @@ impl Rendezvous {
             }
             if start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE } {
                 let holder = group::holder(address);
-                let indistinct = self.user.is_ambiguous() && holder.uid == Some(self.user.uid());
-                let holder = Holder { indistinct, ..holder };
-                let foreign = holder.uid.is_some_and(|uid| uid != self.user.uid());
-                return Err(match answer {
-                    Answer::Silence if !foreign => Error::Unresponsive { address },
-                    _ => Error::AddressInUse { address, holder },
-                });
+                let same = holder.uid == Some(self.user.uid());
+                let indistinct = self.user.is_ambiguous() && same;
+                // A process of ours that has no name yet, or none any more, and that a busy machine keeps waiting.
+                if !same || indistinct || start.elapsed() >= JOIN_PATIENCE {
+                    let holder = Holder { indistinct, ..holder };
+                    let foreign = holder.uid.is_some() && !same;
+                    return Err(match answer {
+                        Answer::Silence if !foreign => Error::Unresponsive { address },
+                        _ => Error::AddressInUse { address, holder },
+                    });
+                }
             }
             // Somebody is just making the group, or letting go of it.
             self.answer_requests();

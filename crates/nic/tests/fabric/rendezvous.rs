@@ -199,6 +199,20 @@ fn port_of_a_foreign_program_is_reported_with_its_user() {
     });
 }
 
+/// As while a process of ours makes its group of sockets, or lets go of it, on a machine that is busy with other things.
+#[test]
+fn port_that_this_user_lets_go_of_is_waited_for() {
+    in_namespace("rendezvous::port_that_this_user_lets_go_of_is_waited_for", || {
+        let held = UdpSocket::bind("127.0.0.1:4791").unwrap();
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(400));
+            drop(held);
+        });
+        Rendezvous::join().unwrap().endpoint(address(LO4)).unwrap();
+        release.join().unwrap();
+    });
+}
+
 #[test]
 fn address_that_is_not_ours_is_refused() {
     in_namespace("rendezvous::address_that_is_not_ours_is_refused", || {
