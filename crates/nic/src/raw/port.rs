@@ -155,6 +155,11 @@ impl Port {
         self.socket.raw()
     }
 
+    /// As [`fd`](Self::fd), looked at first: no socket of the program's that has the number now is read or sends.
+    pub(super) fn checked_fd(&self) -> RawFd {
+        self.socket.checked()
+    }
+
     /// The interface's index.
     pub(crate) fn ifindex(&self) -> u32 {
         self.ifindex
@@ -260,7 +265,7 @@ impl Port {
         // Somebody else is at it.
         let Some(mut receiver) = self.receiver.try_lock() else { return done };
         let receiver = receiver.get_or_insert_with(Receiver::new);
-        let received = receiver.receive(self.fd(), &mut |bytes, sealed| {
+        let received = receiver.receive(self.checked_fd(), &mut |bytes, sealed| {
             if let Some(frame) = Incoming::new(bytes, sealed, None) {
                 self.arrived(&frame);
             }

@@ -284,7 +284,7 @@ impl RawQp {
             let may = |length| ahead.take(now, length);
             let Frames { ends, stop } = sender.gather(self.pd.id(), send.queue.iter(), send.gone, may);
             let sent = match (ends.first(), stop) {
-                (Some(_), _) => sender.send(self.port.fd(), &ends),
+                (Some(_), _) => sender.send(self.port.checked_fd(), &ends),
                 (None, Some(Stop::Later(at))) => return self.engine.schedule_raw(self, at),
                 (None, Some(Stop::Unreadable)) => Sent::Failed(WcStatus::LocProtErr),
                 (None, None) => Sent::Failed(WcStatus::LocLenErr),

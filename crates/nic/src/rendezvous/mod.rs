@@ -374,7 +374,7 @@ impl Rendezvous {
         let slots: smallvec::SmallVec<[Arc<Slot>; 4]> = self.slots.read().iter().map(Arc::clone).collect();
         let mut packets = 0;
         for slot in slots {
-            let fd = slot.forwarded.raw();
+            let fd = slot.forwarded.checked();
             for _ in 0..INBOX_BURST {
                 let mut count = |batch: &[Datagram<'_>]| {
                     packets += batch.len();

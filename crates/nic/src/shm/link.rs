@@ -230,14 +230,14 @@ impl Link {
     pub(crate) fn ring_bell(&self) {
         if self.remote.get().is_some_and(|remote| remote.directory.bell().is_wanted()) {
             // Full means that it is being woken anyway.
-            sys::send_byte(self.connection.raw());
+            sys::send_byte(self.connection.checked());
         }
     }
 
     /// Takes bells that the peer has rung; more of them stay readable. False when it has ended instead.
     pub(super) fn take_bells(&self) -> bool {
         for _ in 0..4 {
-            match sys::receive_bytes(self.connection.raw(), &mut [0; 8]) {
+            match sys::receive_bytes(self.connection.checked(), &mut [0; 8]) {
                 Ok(0) => return false,
                 Ok(_) => {}
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,

@@ -200,8 +200,9 @@ impl Endpoint {
     /// That of `recvmmsg(2)`; nothing there isn't one. In a child of `fork`: EBADF.
     pub fn recv(&self, steering: u8, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<Received> {
         let index = usize::from(steering) % GROUP;
-        let fd = self.group[index].raw();
         let Some(mut reader) = self.readers[index].try_lock() else { return Ok(Received::Busy) };
+        // Not from a socket of the program's that has the number now.
+        let fd = self.group[index].checked();
         let reader = reader.get_or_insert_with(Reader::new);
         reader.receive(fd, self.address, &self.stats, f)
     }
@@ -284,8 +285,9 @@ impl Endpoint {
             .map_or((0, DEFAULT_TTL), |s| (s.tos, s.ttl))
     }
 
+    /// The number of a sending socket, looked at: nothing is sent by a socket of the program's that has the number now.
     pub(super) fn sender_fd(&self, sender: u8) -> RawFd {
-        self.senders.get(usize::from(sender)).and_then(OnceLock::get).map_or(-1, |s| s.socket.raw())
+        self.senders.get(usize::from(sender)).and_then(OnceLock::get).map_or(-1, |s| s.socket.checked())
     }
 
     pub(super) fn segmentation(&self) -> bool {

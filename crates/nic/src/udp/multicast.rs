@@ -71,7 +71,7 @@ impl GroupSocket {
     /// Likewise.
     pub(crate) fn recv(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<Received> {
         let Some(mut reader) = self.reader.try_lock() else { return Ok(Received::Busy) };
-        reader.receive(self.socket.raw(), self.group, &self.stats, f)
+        reader.receive(self.socket.checked(), self.group, &self.stats, f)
     }
 }
 
