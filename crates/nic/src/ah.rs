@@ -8,7 +8,7 @@ use crate::qp::{AddressVector, check_av, limit_of};
 use crate::quota::{Held, Quota};
 use crate::rendezvous::slot_of;
 use crate::shm::Link;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::udp::{Dest, HostAddr};
 use ferroce_proto::{Instant, RateLimit, Throttle};
 use std::sync::Arc;
@@ -76,9 +76,9 @@ pub struct Ah {
     route: Route,
     /// What may go there, and what has gone.
     limit: Option<RateLimit>,
-    throttle: Mutex<Throttle>,
+    throttle: Mutex<class::Throttle, Throttle>,
     /// The path that was used last, if one could be made, the slot it leads to, and the engine's generation.
-    last: Mutex<Option<(u16, u32, Option<Path>)>>,
+    last: Mutex<class::AhPath, Option<(u16, u32, Option<Path>)>>,
     _held: Held,
 }
 

@@ -11,7 +11,7 @@ use crate::net::{self, DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes
 use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
 use crate::recv::{MAX_SGE, MAX_SRQ, MAX_WR};
 use crate::share::{Handles, Origin};
-use crate::sync::RwLock;
+use crate::sync::{RwLock, class};
 use crate::udp::HostAddr;
 use ferroce_proto::Violation;
 use std::os::fd::RawFd;
@@ -155,7 +155,7 @@ struct PortView {
 #[derive(Debug)]
 pub struct Context {
     device: Arc<Device>,
-    port: RwLock<PortView>,
+    port: RwLock<class::Port, PortView>,
     async_events: EventQueue<AsyncEvent>,
     /// The program has been told that the device is of no more use.
     failed: AtomicBool,
@@ -264,11 +264,14 @@ impl Context {
     /// The process's engine: after a fork, a new one.
     pub(crate) fn engine(&self) -> Result<&'static Engine> {
         let engine = engine::start()?;
-        for (_, entry) in self.port.read().gids.iter() {
-            match engine.add_address(HostAddr::new(entry.ip, entry.scope_id)) {
-                Err(error) if error.errno() == libc::EADDRNOTAVAIL && entry.scope_id != 0 => {
+        // Making an address usable takes a while, and other processes ask for the table meanwhile.
+        let addresses: Vec<HostAddr> =
+            self.port.read().gids.iter().map(|(_, entry)| HostAddr::new(entry.ip, entry.scope_id)).collect();
+        for address in addresses {
+            match engine.add_address(address) {
+                Err(error) if error.errno() == libc::EADDRNOTAVAIL && address.scope_id() != 0 => {
                     // Still tentative: there is news when it is not.
-                    tracing::debug!(ip = %entry.ip, "the link-local address can't be used yet");
+                    tracing::debug!(?address, "the link-local address can't be used yet");
                 }
                 added => added?,
             }

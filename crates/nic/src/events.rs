@@ -1,7 +1,7 @@
 //! Queues of events behind a file descriptor that is readable exactly while an event is unread.
 
 use crate::error::{Error, Result};
-use crate::sync::{Mutex, Ordering, sleep, wake};
+use crate::sync::{Mutex, Ordering, class, sleep, wake};
 use crate::sys::Readiness;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub struct EventQueue<T> {
     /// The program's descriptor; −1 once it is closed.
     fd: AtomicI32,
-    inner: Mutex<Inner<T>>,
+    inner: Mutex<class::EventQueue, Inner<T>>,
 }
 
 /// How long a reader waits in vain after an event has lapsed. It may have seen the descriptor readable before, and look
@@ -175,7 +175,7 @@ impl Unacked {
             if count == 0 {
                 return;
             }
-            sleep(&self.0, count, Some(SPEAKS_AFTER));
+            crate::fork::outside(|| sleep(&self.0, count, Some(SPEAKS_AFTER)));
             if since.elapsed() >= SPEAKS_AFTER {
                 tracing::warn!("destroying an object waits for {count} unacknowledged events");
                 since = Instant::now();

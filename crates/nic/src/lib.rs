@@ -17,6 +17,7 @@ mod device;
 mod engine;
 mod error;
 mod events;
+mod fork;
 mod gids;
 pub mod mem;
 #[cfg(test)]
@@ -53,6 +54,7 @@ pub use device::{
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, EventQueue, Unacked};
+pub use fork::{Inside, Unusable, enter, outside};
 pub use gids::gid_table;
 pub use mem::{
     Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Pd, PdHold, Prefetch, QueueKind, QueueMemory,

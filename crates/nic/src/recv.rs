@@ -10,7 +10,7 @@ use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind, Ring};
 use crate::quota::{Held, Quota};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::xrc::Xrcd;
 use crate::{Context, engine};
 use ferroce_proto::{NoReceive, RecvWqe};
@@ -121,7 +121,7 @@ static QUEUES: Quota = Quota::new("shared receive queues", MAX_SRQ);
 pub struct Srq {
     pd: Arc<Pd>,
     cookie: usize,
-    shared: Mutex<Shared>,
+    shared: Mutex<class::Srq, Shared>,
     users: AtomicUsize,
     unacked_async: Unacked,
     /// Where its completions go, if not to the QPs' (XRC, tag matching).
@@ -323,20 +323,6 @@ impl Srq {
 
     pub(crate) fn release(&self) {
         self.users.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Keeps the queue still over a fork.
-    pub(crate) fn freeze(&self) {
-        std::mem::forget(self.shared.lock());
-    }
-
-    /// Undoes `freeze`.
-    ///
-    /// # Safety
-    /// This thread, or in a child its original, has frozen the queue.
-    pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: locked by `freeze`, says the caller.
-        unsafe { self.shared.force_unlock() };
     }
 
     /// Ends the queue (ibv_destroy_srq(3)).

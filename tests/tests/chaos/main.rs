@@ -4,6 +4,7 @@
 //! `chaos_full…` and the tests `…_for_thirty_seconds` are the long forms, ignored by default:
 //! `cargo xtask soak --chaos` runs them too.
 
+mod forks;
 mod random;
 mod writers;
 

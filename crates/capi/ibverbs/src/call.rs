@@ -96,6 +96,14 @@ impl Drop for Uncancellable {
 /// Runs `body`; a panic becomes `EIO`, and nothing unwinds into C. Without [`guard`]'s protection against cancellation:
 /// for the data path, where the adapter makes raw system calls only.
 pub(crate) fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    // A fork waits until nobody is inside.
+    let _inside = match ferroce_nic::enter() {
+        Ok(inside) => inside,
+        Err(ferroce_nic::Unusable(why)) => {
+            log::unusable(why);
+            return Err(Refusal::new(libc::EIO, why));
+        }
+    };
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         // The stack has unwound: no lock is held any more.
         let _ = catch_unwind(ferroce_nic::fail_devices);

@@ -112,7 +112,8 @@ impl nic::QueueMemory for Allocator {
     fn alloc(&self, size: usize, align: usize, kind: nic::QueueKind) -> nic::Given {
         // The upper half, the kernel's number of a driver, is 0: none.
         // SAFETY: by the man page a function of this kind.
-        let memory = unsafe { (self.alloc)(self.pd, self.pd_context, size, align, kind as u64) };
+        let memory =
+            nic::outside(|| unsafe { (self.alloc)(self.pd, self.pd_context, size, align, kind as u64) });
         match NonNull::new(memory.cast()) {
             _ if memory.addr() == USE_DEFAULT => nic::Given::Default,
             Some(memory) => nic::Given::Memory(memory),
@@ -122,7 +123,9 @@ impl nic::QueueMemory for Allocator {
 
     fn free(&self, memory: NonNull<u8>, kind: nic::QueueKind) {
         // SAFETY: by the man page a function of this kind; the memory is what `alloc` gave.
-        unsafe { (self.free)(self.pd, self.pd_context, memory.as_ptr().cast(), kind as u64) };
+        nic::outside(|| unsafe {
+            (self.free)(self.pd, self.pd_context, memory.as_ptr().cast(), kind as u64);
+        });
     }
 }
 

@@ -4,7 +4,9 @@
 //! case. Without them, nothing is ever printed.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -79,6 +81,22 @@ fn answers_a_probe(call: &str, errno: i32) -> bool {
 fn runs_under_ferroce() -> bool {
     static RUNS: OnceLock<bool> = OnceLock::new();
     *RUNS.get_or_init(|| settings::value(settings::RUN).is_some_and(|v| v == "1"))
+}
+
+/// Reports, once, that verbs can't be used in this process. Its locks, those of the C library too, may be held by threads
+/// that it doesn't have: so this takes none and allocates nothing.
+pub(crate) fn unusable(why: &str) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // SAFETY: a C string; nothing else of the environment is touched.
+    let run = unsafe { libc::getenv(c"FERROCE_RUN".as_ptr()) };
+    // SAFETY: null, or a C string of the environment.
+    let shown = !run.is_null() && unsafe { CStr::from_ptr(run) } == c"1";
+    if shown && !SAID.swap(true, Ordering::Relaxed) {
+        for part in ["ferroce: ", why, "\n"] {
+            // Standard error may be closed; there is nobody left to tell.
+            let _ = StandardError.write_all(part.as_bytes());
+        }
+    }
 }
 
 fn may_print(call: &'static str) -> bool {

@@ -11,7 +11,7 @@ use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind, Ring};
 use crate::quota::{Held, Quota};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, class};
 use crate::{Context, clock, engine};
 use ferroce_proto::Instant;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub struct Cq {
     pd: Option<Arc<Pd>>,
     channel: Option<Arc<CompChannel>>,
     cookie: usize,
-    queue: Mutex<Queue>,
+    queue: Mutex<class::Cq, Queue>,
     /// A hint that spares pollers of an empty queue the lock.
     filled: AtomicBool,
     /// The program has asked for an event and is about to sleep: its polls are no promise to come back.
@@ -320,7 +320,7 @@ impl Cq {
     }
 
     #[cold]
-    fn make_room(&self, queue: &mut MutexGuard<'_, Queue>) -> bool {
+    fn make_room(&self, queue: &mut MutexGuard<'_, class::Cq, Queue>) -> bool {
         if self.ignore_overrun {
             queue.give_up_oldest();
         } else if !queue.overrun {
@@ -346,20 +346,6 @@ impl Cq {
 
     pub(crate) fn release(&self) {
         self.users.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Keeps the queue still over a fork.
-    pub(crate) fn freeze(&self) {
-        std::mem::forget(self.queue.lock());
-    }
-
-    /// Undoes `freeze`.
-    ///
-    /// # Safety
-    /// This thread, or in a child its original, has frozen the queue.
-    pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: locked by `freeze`, says the caller.
-        unsafe { self.queue.force_unlock() };
     }
 
     /// Ends the queue (ibv_destroy_cq(3)): withdraws its unread events and waits for the unacknowledged ones.

@@ -11,7 +11,7 @@ use crate::packet::MAX_FLOW_LABEL;
 use crate::qp::AddressVector;
 use crate::rendezvous;
 use crate::settings;
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, class};
 use crate::sys;
 use crate::udp::{Endpoint, HostAddr, steering_of};
 use ferroce_proto::{Instant, Pace};
@@ -35,10 +35,10 @@ pub(super) struct Local {
 /// All of them, and what is known about peers.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
-    locals: RwLock<Arc<Vec<Local>>>,
+    locals: RwLock<class::Locals, Arc<Vec<Local>>>,
     /// Where each QP has been counted as a user.
-    listeners: Mutex<HashMap<u32, Vec<Arc<AtomicUsize>>>>,
-    shares: Mutex<HashMap<(HostAddr, u8), Weak<Share>>>,
+    listeners: Mutex<class::Listeners, HashMap<u32, Vec<Arc<AtomicUsize>>>>,
+    shares: Mutex<class::Shares, HashMap<(HostAddr, u8), Weak<Share>>>,
 }
 
 impl Addresses {
@@ -62,7 +62,7 @@ pub(crate) struct Share {
     /// Since when it has been too full; 0: it isn't.
     full_since: AtomicU64,
     /// Of UC and UD, all QPs together.
-    pub(crate) pace: Mutex<Pace>,
+    pub(crate) pace: Mutex<class::Pace, Pace>,
 }
 
 impl Share {

@@ -2,7 +2,7 @@
 
 use super::{Engine, current};
 use crate::cq::Cq;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use ferroce_proto::Instant;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 /// Completion queues by the time of their events.
 #[derive(Debug)]
 pub(super) struct Events {
-    waiting: Mutex<BTreeMap<(u64, usize), Weak<Cq>>>,
+    waiting: Mutex<class::LateEvents, BTreeMap<(u64, usize), Weak<Cq>>>,
     /// The earliest, for whoever only wants to know whether something is due.
     next: AtomicU64,
 }

@@ -8,7 +8,6 @@ mod addresses;
 mod descriptors;
 mod dispatch;
 mod events;
-mod fork;
 mod handoff;
 mod lease;
 mod local;
@@ -25,7 +24,6 @@ mod work;
 
 pub(crate) use addresses::Share;
 pub(crate) use events::schedule_event;
-pub(crate) use fork::generation;
 pub(crate) use handoff::{Deadline, Inbox, Queued, Runnable};
 pub(crate) use lease::progress_of_poller;
 pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
@@ -38,12 +36,14 @@ pub(crate) use registry::{
 pub(crate) use thread::start_thread;
 pub(crate) use work::Work;
 
+pub(crate) use crate::fork::generation;
+
 use crate::error::{Error, Result};
 use crate::mem::MrTable;
 use crate::qp::Qp;
 use crate::rendezvous::Rendezvous;
 use crate::shm::Links;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
 use crate::xrc::Elsewhere;
 use addresses::Addresses;
@@ -97,13 +97,19 @@ impl std::fmt::Debug for Engine {
 }
 
 static CURRENT: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
-static STARTING: Mutex<()> = Mutex::new(());
+static STARTING: Mutex<class::Starting, ()> = Mutex::new(());
 
 /// The engine of this process, if it has one.
 pub(crate) fn current() -> Option<&'static Engine> {
     let engine = CURRENT.load(Ordering::Acquire);
     // SAFETY: null, or a leaked box, which nobody frees.
     unsafe { engine.as_ref() }
+}
+
+/// In the child of a fork, where the engine's threads and descriptors aren't. The engine is left as it is.
+pub(crate) fn forget_after_fork() {
+    CURRENT.store(std::ptr::null_mut(), Ordering::Release);
+    registry::free_critical_regions();
 }
 
 /// The engine of this process; the first call makes it.
@@ -118,7 +124,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
     if let Some(engine) = current() {
         return Ok(engine);
     }
-    fork::install();
+    crate::fork::install();
     sys::protect_engine_fds();
     let taps = Taps::from_env();
     let lossless = !addresses::udp_only() && !taps.is_some_and(Taps::has_faults);

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::error::{Error, Result, invalid};
 use crate::packet::PacketMeta;
 use crate::qp::Qp;
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, class};
 use crate::sys::{self, EngineFd};
 use crate::udp::{Datagram, GroupSocket, HostAddr, Received};
 use ferroce_proto::Instant;
@@ -28,20 +28,20 @@ const MULTICAST_QPN: u32 = 0xff_ffff;
 /// The groups of the process.
 #[derive(Debug, Default)]
 pub(super) struct Multicast {
-    groups: RwLock<Vec<Arc<Group>>>,
+    groups: RwLock<class::MulticastGroups, Vec<Arc<Group>>>,
     /// How many, for whoever has none to look after.
     count: AtomicUsize,
     /// Says which of their sockets are readable; made for the first group.
     epoll: OnceLock<EngineFd>,
     /// Held by whoever attaches or detaches.
-    changing: Mutex<()>,
+    changing: Mutex<class::MulticastChanging, ()>,
 }
 
 #[derive(Debug)]
 struct Group {
     socket: GroupSocket,
     /// Held shared while packets are given to them: who has detached a QP knows that it gets no more.
-    members: RwLock<Vec<Arc<Qp>>>,
+    members: RwLock<class::MulticastMembers, Vec<Arc<Qp>>>,
 }
 
 impl Group {

@@ -4,7 +4,7 @@ use super::Engine;
 use crate::device::MAX_QP;
 use crate::error::{Error, Result};
 use crate::qp::Qp;
-use crate::sync::RwLock;
+use crate::sync::{RwLock, class};
 use std::sync::Arc;
 
 /// Indices in a slot.
@@ -12,7 +12,7 @@ const PER_SLOT: usize = 1 << 12;
 
 /// The QPs of the process, by number.
 #[derive(Debug, Default)]
-pub(super) struct QpTable(RwLock<Vec<Slot>>);
+pub(super) struct QpTable(RwLock<class::QpNumbers, Vec<Slot>>);
 
 #[derive(Debug)]
 struct Slot {

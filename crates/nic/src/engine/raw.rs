@@ -4,7 +4,7 @@ use super::Engine;
 use crate::error::{Error, Result};
 use crate::net::Netdev;
 use crate::raw::{Port, RawQp};
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, class};
 use crate::sys;
 use ferroce_proto::Instant;
 use std::collections::HashMap;
@@ -15,11 +15,11 @@ use std::sync::{Arc, Weak};
 /// The process's packet sockets, which live as long as QPs use them.
 #[derive(Debug, Default)]
 pub(super) struct RawPorts {
-    ports: RwLock<Vec<Weak<Port>>>,
+    ports: RwLock<class::RawPorts, Vec<Weak<Port>>>,
     /// A hint that spares everybody else the lock.
     any: AtomicBool,
     /// QPs that may send again when their time has come.
-    paced: Mutex<HashMap<u32, Weak<RawQp>>>,
+    paced: Mutex<class::RawPaced, HashMap<u32, Weak<RawQp>>>,
 }
 
 impl Engine {

@@ -1,13 +1,11 @@
-//! Every object of the process that has a lock, so that a fork can hold them all still, and every open context, so
-//! that news of the network reach it.
+//! Every queue pair and queue of the process, and every open context, so that news of the network reach it.
 
 use crate::Context;
 use crate::cq::Cq;
-use crate::mem::MrTable;
 use crate::qp::Qp;
 use crate::raw::{RawQp, Wq};
 use crate::recv::Srq;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::xrc::{Domain, DomainFile};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -24,7 +22,7 @@ struct Registry {
     domains: HashMap<DomainFile, Weak<Domain>>,
 }
 
-static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
+static REGISTRY: Mutex<class::Registry, Option<Registry>> = Mutex::new(None);
 
 fn with<R>(f: impl FnOnce(&mut Registry) -> R) -> R {
     f(REGISTRY.lock().get_or_insert_default())
@@ -102,54 +100,14 @@ pub(crate) fn existing(context: &Context) -> Existing {
     }
 }
 
-/// Everything that a fork holds still. Locks are taken in the order in which the rest of the crate takes them: a QP's,
-/// then those of SRQs, then those of CQs, then the keys, then the handles.
-pub(super) struct Frozen {
-    qps: Vec<Arc<Qp>>,
-    raw_qps: Vec<Arc<RawQp>>,
-    srqs: Vec<Arc<Srq>>,
-    wqs: Vec<Arc<Wq>>,
-    cqs: Vec<Arc<Cq>>,
-    contexts: Vec<Arc<Context>>,
-}
-
-/// Waits for whoever is at work and keeps all others out.
-pub(super) fn freeze() -> Frozen {
-    let mut registry = REGISTRY.lock();
-    let all = registry.get_or_insert_default();
-    let frozen = Frozen {
-        qps: all.qps.values().filter_map(Weak::upgrade).collect(),
-        raw_qps: all.raw_qps.values().filter_map(Weak::upgrade).collect(),
-        srqs: all.srqs.values().filter_map(Weak::upgrade).collect(),
-        wqs: all.wqs.values().filter_map(Weak::upgrade).collect(),
-        cqs: all.cqs.values().filter_map(Weak::upgrade).collect(),
-        contexts: all.contexts.iter().filter_map(Weak::upgrade).collect(),
-    };
-    frozen.qps.iter().for_each(|qp| qp.freeze());
-    frozen.raw_qps.iter().for_each(|qp| qp.freeze());
-    frozen.srqs.iter().for_each(|srq| srq.freeze());
-    frozen.wqs.iter().for_each(|wq| wq.freeze());
-    frozen.cqs.iter().for_each(|cq| cq.freeze());
-    MrTable::global().freeze();
-    frozen.contexts.iter().for_each(|context| context.handles().freeze());
-    std::mem::forget(registry);
-    frozen
-}
-
-/// Lets everybody go on.
-///
-/// # Safety
-/// This thread, or in a child its original, made `frozen`.
-pub(super) unsafe fn thaw(frozen: &Frozen) {
-    // SAFETY: all of these were locked by `freeze`, and nobody else can have unlocked them.
+/// In the child of a fork: frees critical regions from threads that aren't here. No other thread is.
+pub(super) fn free_critical_regions() {
+    // Locked, it is by a call that the fork has interrupted: then verbs can't be used any more.
+    let Some(registry) = REGISTRY.try_lock() else { return };
+    let Some(all) = &*registry else { return };
+    // SAFETY: the child of a fork has one thread, and it has used no QP yet.
     unsafe {
-        frozen.contexts.iter().for_each(|context| context.handles().thaw());
-        MrTable::global().thaw();
-        frozen.cqs.iter().for_each(|cq| cq.thaw());
-        frozen.wqs.iter().for_each(|wq| wq.thaw());
-        frozen.srqs.iter().for_each(|srq| srq.thaw());
-        frozen.raw_qps.iter().for_each(|qp| qp.thaw());
-        frozen.qps.iter().for_each(|qp| qp.thaw());
-        REGISTRY.force_unlock();
+        all.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.batch().after_fork());
+        all.raw_qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.batch().after_fork());
     }
 }

@@ -4,7 +4,7 @@
 use super::Engine;
 use crate::error::{Error, Result};
 use crate::recv::Srq;
-use crate::sync::RwLock;
+use crate::sync::{RwLock, class};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -13,7 +13,7 @@ const PER_SLOT: u32 = 1 << 12;
 
 /// The XRC SRQs of the process, by number.
 #[derive(Debug, Default)]
-pub(super) struct SrqTable(RwLock<Numbers>);
+pub(super) struct SrqTable(RwLock<class::SrqNumbers, Numbers>);
 
 #[derive(Debug, Default)]
 struct Numbers {

@@ -6,7 +6,7 @@
 use super::{Engine, Record};
 use crate::clock;
 use crate::packet::PacketMeta;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::tap::Direction;
 use crate::tap::capture::{Capture, Envelope};
 use crate::tap::fault::{Fault, FaultQueue};
@@ -26,8 +26,8 @@ pub(crate) struct Taps {
 }
 
 struct Faults {
-    outgoing: Mutex<FaultQueue<Dest>>,
-    incoming: Mutex<FaultQueue<Arrived>>,
+    outgoing: Mutex<class::FaultsOut, FaultQueue<Dest>>,
+    incoming: Mutex<class::FaultsIn, FaultQueue<Arrived>>,
     /// When the next packet of either queue is due.
     next: AtomicU64,
 }

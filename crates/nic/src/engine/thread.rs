@@ -5,8 +5,9 @@ use super::{Engine, registry};
 use crate::clock;
 use crate::device::fail_devices;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::net::{Changes, Monitor, NetError, Netdev};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
 use ferroce_proto::Instant;
 use std::collections::BTreeMap;
@@ -32,7 +33,7 @@ pub(super) struct Control {
     /// Always readable. The epoll watches it once each time it is told to, which is what wakes the thread: nothing is
     /// written to a number behind which the program could have opened something else.
     wake: EngineFd,
-    monitor: Option<Mutex<Monitor>>,
+    monitor: Option<Mutex<class::NetworkMonitor, Monitor>>,
 }
 
 impl Control {
@@ -105,6 +106,7 @@ fn contain(engine: &'static Engine) {
 }
 
 fn run(engine: &'static Engine) {
+    let Ok(_inside) = fork::enter() else { return };
     let mut napped = false;
     loop {
         let now = clock::now();
@@ -136,7 +138,7 @@ fn run(engine: &'static Engine) {
             events: libc::POLLIN,
             revents: 0,
         });
-        let polled = sys::poll(&mut pollfds[..watched], timeout);
+        let polled = fork::outside(|| sys::poll(&mut pollfds[..watched], timeout));
         engine.sleep.end();
         if !leased {
             engine.wake_from_rings();

@@ -5,7 +5,7 @@ use crate::ah::Ah;
 use crate::cq::{Cq, Tags, Wc};
 use crate::qp::{Qp, ReadAhead};
 use crate::shm::Link;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::udp::{Outlet, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Work {
 /// Buffers that aren't in use.
 #[derive(Debug)]
 pub(super) struct WorkPool {
-    unused: Mutex<Vec<Work>>,
+    unused: Mutex<class::WorkPool, Vec<Work>>,
     outlet: Option<&'static dyn Outlet>,
 }
 

@@ -7,7 +7,7 @@
 //! file the program has opened since. Where `process_vm_readv` is refused (a seccomp profile), the bytes take the way
 //! through a pair of sockets, which is looked at before each use; nothing but a socket takes what is sent.
 
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::sys;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -158,7 +158,7 @@ unsafe fn vm_copy(local: &[libc::iovec], remote: &[libc::iovec], outward: bool) 
 /// # Safety
 /// As [`vm_copy`].
 unsafe fn through_sockets(src: libc::iovec, dst: libc::iovec) -> Result<(), Fault> {
-    static PAIR: Mutex<Option<[sys::EngineFd; 2]>> = Mutex::new(None);
+    static PAIR: Mutex<class::CopyPair, Option<[sys::EngineFd; 2]>> = Mutex::new(None);
     const CHUNK: usize = 32 * 1024;
     if !REFUSED.load(Ordering::Relaxed) {
         return Err(Fault);

@@ -10,7 +10,7 @@ use super::pd::Pd;
 use crate::Context;
 use crate::error::{Error, Result};
 use crate::shm;
-use crate::sync::RwLock;
+use crate::sync::{RwLock, class};
 use ferroce_proto::{RemoteAccess, RemoteError, Sge};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) struct KeyUser {
 /// All regions and windows of the process, by key.
 #[derive(Debug)]
 pub(crate) struct MrTable {
-    slots: RwLock<Slots>,
+    slots: RwLock<class::Keys, Slots>,
 }
 
 #[derive(Debug)]
@@ -163,20 +163,6 @@ impl MrTable {
             Held::Region(mr) if mr.key() == key => Some(mr),
             _ => None,
         }
-    }
-
-    /// Keeps the table still over a fork.
-    pub(crate) fn freeze(&self) {
-        std::mem::forget(self.slots.write());
-    }
-
-    /// Undoes `freeze`.
-    ///
-    /// # Safety
-    /// This thread, or in a child its original, has frozen the table.
-    pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: locked by `freeze`, says the caller.
-        unsafe { self.slots.force_unlock_write() };
     }
 
     /// Runs `f` with the program address of `sge`, while the region can't be revoked. (What is written to a null region is

@@ -14,7 +14,7 @@ use crate::Context;
 use crate::error::{Error, Result, invalid};
 use crate::share::Foreign;
 use crate::shm;
-use crate::sync::RwLock;
+use crate::sync::{RwLock, class};
 use check::check;
 use ferroce_proto::Placement;
 use registered::{Backing, Registered};
@@ -73,7 +73,7 @@ pub struct Mr {
     /// By which others import it, and the context that knows it by that.
     handle: u32,
     home: Option<Weak<Context>>,
-    gate: RwLock<Option<Registered>>,
+    gate: RwLock<class::RegionGate, Option<Registered>>,
     /// Windows bound to it. It grows under the gate held shared.
     windows: AtomicUsize,
 }

@@ -8,7 +8,7 @@
 use super::keys::{Held, KeyUser, MrTable};
 use super::{Mr, Pd, copy};
 use crate::error::{Error, Result, invalid};
-use crate::sync::RwLock;
+use crate::sync::{RwLock, class};
 use ferroce_proto::{Access, BindMw, RemoteAccess, RemoteError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ pub struct Mw {
     number: u64,
     kind: MwKind,
     pd: Arc<Pd>,
-    gate: RwLock<State>,
+    gate: RwLock<class::WindowGate, State>,
 }
 
 #[derive(Debug)]

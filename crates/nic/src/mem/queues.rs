@@ -249,7 +249,7 @@ impl<T> Drop for Slots<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::Mutex;
+    use std::sync::Mutex;
 
     #[derive(Debug)]
     struct Counted(Mutex<Vec<NonNull<u8>>>);
@@ -270,12 +270,12 @@ mod tests {
             assert!(size <= SIZE);
             // SAFETY: not of size 0.
             let at = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout()) }).unwrap();
-            self.0.lock().push(at);
+            self.0.lock().unwrap().push(at);
             Given::Memory(at)
         }
 
         fn free(&self, memory: NonNull<u8>, _kind: QueueKind) {
-            let mut all = self.0.lock();
+            let mut all = self.0.lock().unwrap();
             let index = all.iter().position(|&at| at == memory).unwrap();
             all.swap_remove(index);
             // SAFETY: allocated above.
@@ -289,7 +289,7 @@ mod tests {
         let memory: Arc<dyn QueueMemory> = counted.clone();
         let mut given = Ring::new(Some(&memory), 5, QueueKind::Receive).unwrap();
         let mut own = Ring::new(None, 5, QueueKind::Receive).unwrap();
-        assert_eq!(counted.0.lock().len(), 1);
+        assert_eq!(counted.0.lock().unwrap().len(), 1);
         for round in 0..20 {
             for ring in [&mut given, &mut own] {
                 while ring.len() < 5 {
@@ -303,9 +303,9 @@ mod tests {
         }
         let old = given.move_to(Ring::new(Some(&memory), 7, QueueKind::Receive).unwrap());
         assert!(old.is_empty() && given.iter_from(0).eq(own.iter_from(0)));
-        assert_eq!(counted.0.lock().len(), 2);
+        assert_eq!(counted.0.lock().unwrap().len(), 2);
         drop((old, given));
-        assert!(counted.0.lock().is_empty());
+        assert!(counted.0.lock().unwrap().is_empty());
     }
 
     #[test]

@@ -2,14 +2,13 @@
 
 use super::Qp;
 use crate::ah::Ah;
-use crate::engine;
 use crate::error::{Error, Result, invalid};
-use crate::sync::RawLock;
+use crate::sync::{RawLock, class};
 use ferroce_proto::SendWr;
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What a critical region has gathered.
 pub struct Gathered<R> {
@@ -60,12 +59,11 @@ impl<R> Gathered<R> {
 /// The critical region of a QP's posting threads. It is held while the program's own code runs, so nothing of the adapter
 /// ever waits for it: not the transport's work, not a fork.
 pub struct Batch<R> {
-    lock: RawLock,
+    lock: RawLock<class::CriticalRegion>,
     /// Somebody is in the region.
     entered: AtomicBool,
-    /// Who, and in which process: the threads of a parent aren't there in its child.
+    /// Who.
     thread: AtomicUsize,
-    generation: AtomicU32,
     gathered: UnsafeCell<Gathered<R>>,
 }
 
@@ -78,16 +76,17 @@ impl<R> Batch<R> {
             lock: RawLock::INIT,
             entered: AtomicBool::new(false),
             thread: AtomicUsize::new(0),
-            generation: AtomicU32::new(0),
             gathered: UnsafeCell::default(),
         }
     }
 
     /// Enters the critical region, in which no other thread can be (ibv_wr_start(3)).
     pub fn enter(&self) {
-        self.lock.lock();
+        if !self.lock.try_lock() {
+            // The program's code runs there, for as long as it likes; a fork doesn't wait for it.
+            crate::fork::outside(|| self.lock.lock());
+        }
         self.thread.store(this_thread(), Ordering::Relaxed);
-        self.generation.store(engine::generation(), Ordering::Relaxed);
         self.entered.store(true, Ordering::Relaxed);
     }
 
@@ -138,18 +137,18 @@ impl<R> Batch<R> {
     /// half written, so it is left where it is.
     ///
     /// # Safety
-    /// No other thread has begun to use the QP in this process.
+    /// This is the only thread of the process, and isn't just entering the region.
     pub(crate) unsafe fn after_fork(&self) {
-        let now = engine::generation();
-        if !self.entered.load(Ordering::Relaxed) || self.generation.swap(now, Ordering::Relaxed) == now {
+        let entered = self.entered.load(Ordering::Relaxed);
+        if entered && self.thread.load(Ordering::Relaxed) == this_thread() {
             return;
         }
-        if self.thread.load(Ordering::Relaxed) != this_thread() {
-            // SAFETY: the thread that held it is gone, and no other is here, says the caller.
-            unsafe {
+        // SAFETY: the thread that held it, or was about to enter, is gone, and no other is here, says the caller.
+        unsafe {
+            if entered {
                 std::mem::forget(std::mem::take(&mut *self.gathered.get()));
-                self.leave();
             }
+            self.leave();
         }
     }
 }

@@ -156,7 +156,9 @@ impl Qp {
             let now = crate::clock::now();
             self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, now, env));
         });
-        let (rq, sq) = (self.rq.lock().take(), self.inner.lock().proto.end_send_queue());
+        // One after the other: a QP's lock comes before that of its receive queue.
+        let rq = self.rq.lock().take();
+        let sq = self.inner.lock().proto.end_send_queue();
         // It calls the program, with nothing locked.
         drop((rq, sq));
     }

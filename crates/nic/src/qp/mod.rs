@@ -38,7 +38,7 @@ use crate::error::{Result, invalid};
 use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::recv::{RecvQueue, Srq};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::xrc::Domain;
 use fabric::Listing;
 use ferroce_proto::{Counters, QpState, SendWr};
@@ -79,8 +79,8 @@ pub struct Qp {
     /// Unlike that of any other QP of the process's life.
     serial: u64,
     engine: &'static Engine,
-    rq: Mutex<RecvQueue>,
-    inner: Mutex<Inner>,
+    rq: Mutex<class::ReceiveQueue, RecvQueue>,
+    inner: Mutex<class::Qp, Inner>,
     /// The transport's state, for whoever can't wait for `inner`.
     state: AtomicU8,
     pub(crate) inbox: Inbox<Record>,

@@ -110,25 +110,6 @@ impl Qp {
         }
         std::mem::forget(unwinding);
     }
-
-    /// Keeps the QP still over a fork.
-    pub(crate) fn freeze(&self) {
-        std::mem::forget(self.inner.lock());
-        std::mem::forget(self.rq.lock());
-    }
-
-    /// Undoes [`Qp::freeze`].
-    ///
-    /// # Safety
-    /// This thread, or in a child its original, has frozen the QP.
-    pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: both were locked by `freeze`, says the caller; in a child there is this thread only.
-        unsafe {
-            self.batch.after_fork();
-            self.rq.force_unlock();
-            self.inner.force_unlock();
-        }
-    }
 }
 
 /// The QP can't be used any more: the program is told, and requests are flushed.

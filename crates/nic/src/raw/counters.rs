@@ -1,7 +1,7 @@
 //! Counters of flows: ibv_create_counters(3), ibv_attach_counters_point_flow(3), ibv_read_counters(3).
 
 use crate::error::{Error, Result, invalid};
-use crate::sync::RwLock;
+use crate::sync::{RwLock, class};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Places a counters object has for what it counts.
@@ -21,7 +21,7 @@ pub enum CounterPoint {
 pub struct Counters {
     packets: AtomicU64,
     bytes: AtomicU64,
-    points: RwLock<Vec<(u32, CounterPoint)>>,
+    points: RwLock<class::CounterPoints, Vec<(u32, CounterPoint)>>,
     flows: AtomicUsize,
 }
 

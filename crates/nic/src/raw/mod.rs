@@ -39,7 +39,7 @@ use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::Pd;
 use crate::qp::{Batch, Gathered, QpAttr, QpCap, Rules, check, mask};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use ferroce_proto::{QpState, RecvWqe};
 use frame::Incoming;
 use pace::Pace;
@@ -76,7 +76,7 @@ pub struct RawQp {
     max_tso_header: u16,
     cookie: usize,
     engine: &'static Engine,
-    send: Mutex<RawState>,
+    send: Mutex<class::RawQp, RawState>,
     batch: Batch<RawSend>,
     /// When it may send again.
     pub(crate) deadline: Deadline,
@@ -269,23 +269,6 @@ impl RawQp {
 
     fn release(&self) {
         self.flows.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Keeps the QP still over a fork.
-    pub(crate) fn freeze(&self) {
-        std::mem::forget(self.send.lock());
-    }
-
-    /// Undoes [`RawQp::freeze`].
-    ///
-    /// # Safety
-    /// This thread, or in a child its original, has frozen the QP.
-    pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: locked by `freeze`, and in a child no other thread has come to the QP yet, says the caller.
-        unsafe {
-            self.batch.after_fork();
-            self.send.force_unlock();
-        }
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {

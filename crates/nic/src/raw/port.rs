@@ -11,7 +11,7 @@ use super::send::Sender;
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::net::Netdev;
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, class};
 use crate::sys::{self, EngineFd, KernelAddress};
 use crate::tap::Direction;
 use crate::tap::capture::Capture;
@@ -56,11 +56,11 @@ pub(crate) struct Port {
     capture: Option<&'static Capture>,
     socket: EngineFd,
     mtu: AtomicU32,
-    rules: RwLock<Rules>,
-    receiver: Mutex<Option<Receiver>>,
-    pub(super) sender: Mutex<Option<Sender>>,
+    rules: RwLock<class::FlowRules, Rules>,
+    receiver: Mutex<class::RawReceiver, Option<Receiver>>,
+    pub(super) sender: Mutex<class::RawSender, Option<Sender>>,
     /// QPs whose frames the socket had no room for.
-    blocked: Mutex<Vec<Arc<RawQp>>>,
+    blocked: Mutex<class::RawBlocked, Vec<Arc<RawQp>>>,
     has_blocked: AtomicBool,
 }
 

@@ -8,7 +8,7 @@ use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind};
 use crate::qp::scatter;
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use ferroce_proto::{Completion, RecvWqe, TagFlags, WcOpcode, WcStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -72,7 +72,7 @@ pub struct Wq {
     owner: Owner,
     cookie: usize,
     engine: &'static Engine,
-    inner: Mutex<Inner>,
+    inner: Mutex<class::Wq, Inner>,
     users: AtomicUsize,
     unacked_async: Unacked,
 }
@@ -298,20 +298,6 @@ impl Wq {
 
     pub(super) fn release(&self) {
         self.users.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Keeps the queue still over a fork.
-    pub(crate) fn freeze(&self) {
-        std::mem::forget(self.inner.lock());
-    }
-
-    /// Undoes `freeze`.
-    ///
-    /// # Safety
-    /// This thread, or in a child its original, has frozen the queue.
-    pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: locked by `freeze`, says the caller.
-        unsafe { self.inner.force_unlock() };
     }
 
     /// Ends the queue (ibv_destroy_wq(3)).

@@ -43,7 +43,7 @@ pub use forward::ForwardStats;
 pub use names::SLOTS;
 pub use strangers::{Strangers, strangers};
 
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, class};
 use crate::sys::{self, EngineFd};
 use crate::udp::{Datagram, Endpoint, HostAddr};
 use forward::{Forwarder, Inbox};
@@ -92,17 +92,17 @@ pub struct Rendezvous {
     user: User,
     /// Contains every descriptor that [`Rendezvous::service`] looks after.
     epoll: EngineFd,
-    slots: RwLock<Vec<Arc<Slot>>>,
+    slots: RwLock<class::Slots, Vec<Arc<Slot>>>,
     /// A bit per slot, for the receive path.
     owned: [AtomicU64; SLOTS as usize / 64],
-    leader: RwLock<Option<EngineFd>>,
+    leader: RwLock<class::Leader, Option<EngineFd>>,
     /// Runs until this process leads.
-    election: Mutex<Option<EngineFd>>,
-    endpoints: RwLock<HashMap<HostAddr, Arc<Endpoint>>>,
+    election: Mutex<class::Election, Option<EngineFd>>,
+    endpoints: RwLock<class::Endpoints, HashMap<HostAddr, Arc<Endpoint>>>,
     /// Held while an address is being joined. Never needed to answer others.
-    joining: Mutex<()>,
+    joining: Mutex<class::Joining, ()>,
     forwarder: Forwarder,
-    inbox: Mutex<Inbox>,
+    inbox: Mutex<class::ForwardInbox, Inbox>,
     greeter: Option<Arc<dyn Greeter>>,
 }
 

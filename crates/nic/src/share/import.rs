@@ -5,7 +5,7 @@ use super::{Handles, INDEX_BITS, Object, alive, no_such};
 use crate::error::{Error, Result, invalid};
 use crate::mem::{Dm, Fault, Mr, MrAccess, MrInit, Pd};
 use crate::shm::PeerMemory;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::{Context, devices, engine, sys};
 use std::collections::HashMap;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) enum Origin {
 pub(crate) struct Exporter {
     ledger: OthersLedger,
     /// The domains of it that are imported here: importing one twice gives the same domain.
-    pds: Mutex<HashMap<u32, Weak<Pd>>>,
+    pds: Mutex<class::ImportedPds, HashMap<u32, Weak<Pd>>>,
 }
 
 fn index(handle: u32) -> u32 {

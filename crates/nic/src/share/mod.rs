@@ -9,7 +9,7 @@ mod ledger;
 
 use crate::error::{Error, Result};
 use crate::mem::{Dm, Mr, Pd};
-use crate::sync::{Mutex, RwLock};
+use crate::sync::{Mutex, RwLock, class};
 use crate::sys::{self, KeptFd};
 pub(crate) use import::{Foreign, Origin, to_bits as rights_bits};
 use ledger::{Kind, Ledger};
@@ -25,10 +25,10 @@ const MAX_TAG: u32 = (1 << (32 - INDEX_BITS)) - 1;
 #[derive(Debug)]
 pub(crate) struct Handles {
     /// What others see of them; not there where the system has no memfd for it, or in an imported context.
-    ledger: RwLock<Option<Ledger>>,
+    ledger: RwLock<class::Ledger, Option<Ledger>>,
     /// The ledger's descriptor, as the program knows it. A fork's child keeps it: it leads to the parent's objects.
-    cmd_fd: Mutex<Option<KeptFd>>,
-    slots: Mutex<Slots>,
+    cmd_fd: Mutex<class::CommandFd, Option<KeptFd>>,
+    slots: Mutex<class::Handles, Slots>,
 }
 
 #[derive(Debug, Default)]
@@ -135,20 +135,6 @@ impl Handles {
         let slots = self.slots.lock();
         let slot = slots.all.get((handle & ((1 << INDEX_BITS) - 1)) as usize)?;
         slot.object.clone().filter(|_| slot.tag == handle >> INDEX_BITS)
-    }
-
-    /// Keeps the handles still over a fork.
-    pub(crate) fn freeze(&self) {
-        std::mem::forget(self.slots.lock());
-    }
-
-    /// Undoes `freeze`.
-    ///
-    /// # Safety
-    /// This thread, or in a child its original, has frozen them.
-    pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: locked by `freeze`, says the caller.
-        unsafe { self.slots.force_unlock() };
     }
 }
 

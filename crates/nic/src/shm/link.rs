@@ -13,7 +13,7 @@ use super::memory::{Shared, SharedMemory};
 use super::peer_memory::PeerMemory;
 use super::protocol::{Busy, Lines, Producer};
 use crate::qp::Qp;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -83,17 +83,17 @@ pub(crate) struct Link {
     /// The slot it was made for; 0: the peer made it.
     pub(super) slot: u16,
     /// The peer's slots beside that one, as the kernel has confirmed.
-    confirmed: Mutex<SmallVec<[u16; 4]>>,
+    confirmed: Mutex<class::LinkConfirmed, SmallVec<[u16; 4]>>,
     /// The peer, as the kernel names it in this process's PID namespace; 0: it can't be seen there.
     pub(super) pid: i32,
     /// Held by the thread that reads the peer's answer.
-    pub(super) finishing: Mutex<()>,
+    pub(super) finishing: Mutex<class::LinkFinishing, ()>,
     pub(super) connection: EngineFd,
     pub(super) memory: SharedMemory,
     /// Which of the two rings this process writes to.
     side: usize,
-    tx: Mutex<Producer>,
-    rx: Mutex<Receiver>,
+    tx: Mutex<class::LinkTx, Producer>,
+    rx: Mutex<class::LinkRx, Receiver>,
     pub(super) remote: OnceLock<Remote>,
     settled: AtomicBool,
     /// The maker has been answered, or is this process. What it has sent isn't taken before: the program may exit at its
@@ -101,11 +101,11 @@ pub(crate) struct Link {
     answered: AtomicBool,
     dead: AtomicBool,
     /// QPs that wait for room.
-    blocked: Mutex<Vec<Arc<Qp>>>,
+    blocked: Mutex<class::LinkBlocked, Vec<Arc<Qp>>>,
     has_blocked: AtomicBool,
     full_since: AtomicU64,
     /// Held by the thread that makes the busy word odd.
-    access: Mutex<()>,
+    access: Mutex<class::LinkAccess, ()>,
     seen_alive: AtomicU64,
 }
 

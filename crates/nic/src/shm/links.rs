@@ -6,9 +6,10 @@ use super::link::{self, Link, Remote};
 use super::memory::SharedMemory;
 use super::peer_memory::PeerMemory;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::qp::Qp;
 use crate::rendezvous::{Greeter, handover};
-use crate::sync::{Mutex, MutexGuard, RwLock};
+use crate::sync::{Mutex, MutexGuard, RwLock, class};
 use crate::sys::{self, EngineFd};
 use std::collections::HashMap;
 use std::io;
@@ -39,10 +40,10 @@ pub(crate) struct Links {
     captured: bool,
     /// Connections and process descriptors. Readable when a peer has rung, answered or ended.
     epoll: EngineFd,
-    links: RwLock<Arc<Vec<Arc<Link>>>>,
+    links: RwLock<class::LinkList, Arc<Vec<Arc<Link>>>>,
     next_id: AtomicU64,
-    refused: Mutex<HashMap<u16, Instant>>,
-    making: Mutex<()>,
+    refused: Mutex<class::LinksRefused, HashMap<u16, Instant>>,
+    making: Mutex<class::LinksMaking, ()>,
 }
 
 impl Links {
@@ -163,7 +164,7 @@ impl Links {
     }
 
     /// Held by whoever makes links.
-    pub(crate) fn making(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn making(&self) -> MutexGuard<'_, class::LinksMaking, ()> {
         self.making.lock()
     }
 
@@ -336,7 +337,11 @@ impl Links {
                 )));
             }
             rounds += 1;
-            if rounds < 64 { sys::yield_processor() } else { sys::pause(Duration::from_micros(50)) }
+            if rounds < 64 {
+                sys::yield_processor()
+            } else {
+                fork::outside(|| sys::pause(Duration::from_micros(50)))
+            }
         }
     }
 }

@@ -2,17 +2,19 @@
 //!
 //! A library that keeps a list of waiting threads leaves a child of fork(2) with entries of threads that it doesn't have:
 //! a lock is handed to one of them, or the list itself is found locked, and the child waits for ever. Here a child finds
-//! nothing but words; it unlocks what its original has locked, and nobody waits.
+//! nothing but words, and these free (`fork`).
 
+use super::rank::{self, Class};
 use parking_lot::lock_api;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// What one lock protects.
-pub(crate) type Mutex<T> = lock_api::Mutex<RawLock, T>;
-pub(crate) type MutexGuard<'a, T> = lock_api::MutexGuard<'a, RawLock, T>;
+/// What one thread at a time may use. `C` is the lock's [class](super::class).
+pub(crate) type Mutex<C, T> = lock_api::Mutex<RawLock<C>, T>;
+pub(crate) type MutexGuard<'a, C, T> = lock_api::MutexGuard<'a, RawLock<C>, T>;
 /// What many may read at once.
-pub(crate) type RwLock<T> = lock_api::RwLock<RawGate, T>;
+pub(crate) type RwLock<C, T> = lock_api::RwLock<RawGate<C>, T>;
 
 /// Sleeps while `word` is `value`, until somebody wakes it, `limit` is over, or for no reason.
 pub(crate) fn sleep(word: &AtomicU32, value: u32, limit: Option<Duration>) {
@@ -30,6 +32,37 @@ pub(crate) fn sleep(word: &AtomicU32, value: u32, limit: Option<Duration>) {
 pub(crate) fn wake(word: *const AtomicU32, count: i32) {
     // SAFETY: the kernel takes the address as the name of a queue of sleepers.
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, count) };
+}
+
+/// Tells those who wait that something has changed.
+#[derive(Debug, Default)]
+pub(crate) struct Changed(AtomicU32);
+
+impl Changed {
+    /// What to wait for the change of. Read it while nothing can change.
+    pub(crate) fn seen(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Something has changed.
+    pub(crate) fn tell(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+        wake(&self.0, i32::MAX);
+    }
+
+    /// Waits until something has changed since `seen`, until `deadline`, or for no reason. The caller holds no lock.
+    pub(crate) fn wait(&self, seen: u32, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        crate::fork::outside(|| sleep(&self.0, seen, Some(left)));
+    }
+}
+
+/// Sleeps on a lock that somebody holds. In a process that was forked in the middle of this very call nobody may be left
+/// to free it: the panic ends the call.
+fn sleep_on_lock(word: &AtomicU32, value: u32) {
+    const LOOKS: Duration = Duration::from_secs(1);
+    sleep(word, value, Some(LOOKS));
+    assert!(!crate::fork::is_unusable(), "a lock is held by a thread that this process doesn't have");
 }
 
 /// Most locks are held for less than a sleep takes.
@@ -64,9 +97,9 @@ const WANTED: u32 = 2;
 
 /// A lock that one thread holds.
 #[derive(Debug)]
-pub(crate) struct RawLock(AtomicU32);
+pub(crate) struct RawLock<C>(AtomicU32, PhantomData<fn() -> C>);
 
-impl RawLock {
+impl<C> RawLock<C> {
     #[cold]
     fn lock_slowly(&self) {
         let mut taken_as = HELD;
@@ -88,28 +121,35 @@ impl RawLock {
             if self.0.swap(WANTED, Ordering::Acquire) == FREE {
                 return;
             }
-            sleep(&self.0, WANTED, None);
+            sleep_on_lock(&self.0, WANTED);
         }
     }
 }
 
 // SAFETY: one thread at a time has changed the word from FREE.
-unsafe impl lock_api::RawMutex for RawLock {
+unsafe impl<C: Class> lock_api::RawMutex for RawLock<C> {
     #[allow(clippy::declare_interior_mutable_const)] // the trait's way to make one
-    const INIT: Self = Self(AtomicU32::new(FREE));
+    const INIT: Self = Self(AtomicU32::new(FREE), PhantomData);
     type GuardMarker = lock_api::GuardNoSend;
 
     fn lock(&self) {
+        rank::check::<C>();
         if !self.try_lock() {
             self.lock_slowly();
+            rank::held::<C>();
         }
     }
 
     fn try_lock(&self) -> bool {
-        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let locked = self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if locked {
+            rank::held::<C>();
+        }
+        locked
     }
 
     unsafe fn unlock(&self) {
+        rank::freed::<C>();
         let word = &raw const self.0;
         if self.0.swap(FREE, Ordering::Release) == WANTED {
             wake(word, 1);
@@ -131,9 +171,9 @@ const READERS: u32 = CLAIMED - 1;
 /// A writer waits for the readers that are there, however many more want to come: those wait for the writer. So a thread
 /// that reads must not read a second time before it has left: with a writer in between, it would wait for itself.
 #[derive(Debug)]
-pub(crate) struct RawGate(AtomicU32);
+pub(crate) struct RawGate<C>(AtomicU32, PhantomData<fn() -> C>);
 
-impl RawGate {
+impl<C> RawGate<C> {
     /// As [`lock_api::RawRwLock::try_lock_exclusive`], also where a writer has claimed the lock.
     fn try_claimed(&self) -> bool {
         let written = |word: u32| (word & (READERS | WRITER) == 0).then_some(word & SLEEPER | WRITER);
@@ -160,7 +200,7 @@ impl RawGate {
                         .compare_exchange(word, word | waits, Ordering::Relaxed, Ordering::Relaxed)
                         .is_ok())
             {
-                sleep(&self.0, word | waits, None);
+                sleep_on_lock(&self.0, word | waits);
             }
         }
     }
@@ -172,12 +212,13 @@ impl RawGate {
 }
 
 // SAFETY: WRITER is set by one thread only and while there are no readers, and no reader comes while it is set.
-unsafe impl lock_api::RawRwLock for RawGate {
+unsafe impl<C: Class> lock_api::RawRwLock for RawGate<C> {
     #[allow(clippy::declare_interior_mutable_const)] // the trait's way to make one
-    const INIT: Self = Self(AtomicU32::new(FREE));
+    const INIT: Self = Self(AtomicU32::new(FREE), PhantomData);
     type GuardMarker = lock_api::GuardNoSend;
 
     fn lock_shared(&self) {
+        rank::check::<C>();
         if !self.try_lock_shared() {
             self.acquire(SLEEPER, || self.try_lock_shared());
         }
@@ -185,10 +226,15 @@ unsafe impl lock_api::RawRwLock for RawGate {
 
     fn try_lock_shared(&self) -> bool {
         let more = |word: u32| (word & (WRITER | CLAIMED) == 0).then_some(word + 1);
-        self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok()
+        let read = self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_ok();
+        if read {
+            rank::held::<C>();
+        }
+        read
     }
 
     unsafe fn unlock_shared(&self) {
+        rank::freed::<C>();
         let word = &raw const self.0;
         let fewer = |word: u32| {
             let left = word - 1;
@@ -202,16 +248,23 @@ unsafe impl lock_api::RawRwLock for RawGate {
     }
 
     fn lock_exclusive(&self) {
+        rank::check::<C>();
         if !self.try_lock_exclusive() {
             self.acquire(SLEEPER | CLAIMED, || self.try_claimed());
+            rank::held::<C>();
         }
     }
 
     fn try_lock_exclusive(&self) -> bool {
-        self.0.compare_exchange(FREE, WRITER, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let locked = self.0.compare_exchange(FREE, WRITER, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if locked {
+            rank::held::<C>();
+        }
+        locked
     }
 
     unsafe fn unlock_exclusive(&self) {
+        rank::freed::<C>();
         let word = &raw const self.0;
         if self.0.swap(FREE, Ordering::Release) & SLEEPER != 0 {
             Self::wake_all(word);
@@ -222,8 +275,8 @@ unsafe impl lock_api::RawRwLock for RawGate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::class;
     use std::sync::Arc;
-    use std::time::Instant;
 
     const THREADS: usize = 4;
     const ROUNDS: usize = 20_000;
@@ -241,7 +294,8 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time_holds_a_mutex() {
-        let (sum, seen) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+        let sum = Arc::new(Mutex::<class::Qp, _>::new(0));
+        let seen = Arc::new(Mutex::<class::Cq, _>::new(0));
         let own = sum.clone();
         in_threads(move |_| {
             let mut sum = own.lock();
@@ -258,7 +312,7 @@ mod tests {
 
     #[test]
     fn readers_of_a_gate_see_all_or_nothing_of_a_write() {
-        let pair = Arc::new(RwLock::new((0, 0)));
+        let pair = Arc::new(RwLock::<class::RegionGate, _>::new((0, 0)));
         let own = pair.clone();
         in_threads(move |turn| {
             if turn % 8 == 0 {
@@ -278,7 +332,7 @@ mod tests {
 
     #[test]
     fn sleepers_wake_when_a_gate_is_free_again() {
-        let gate = Arc::new(RwLock::new(0));
+        let gate = Arc::new(RwLock::<class::RegionGate, _>::new(0));
         let reader = gate.read();
         let writers: Vec<_> = (0..THREADS)
             .map(|_| {
@@ -296,7 +350,7 @@ mod tests {
     /// There is never a moment without a reader, unless a writer that waits keeps the next one out.
     #[test]
     fn a_writer_waits_for_the_readers_that_are_there_only() {
-        let gate = Arc::new(RwLock::new(false));
+        let gate = Arc::new(RwLock::<class::RegionGate, _>::new(false));
         let readers: Vec<_> = (0..THREADS)
             .map(|_| {
                 let gate = gate.clone();

@@ -4,7 +4,7 @@ use super::address::InetAddress;
 use super::receive::{Reader, Received};
 use super::{Datagram, GROUP, HostAddr, Stats, multicast, steering_of};
 use crate::net;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
 use ferroce_wire::ROCE_V2_PORT;
 use ferroce_wire::icrc::Flow;
@@ -29,7 +29,7 @@ pub struct Endpoint {
     address: HostAddr,
     /// Dups of the host's sockets, kept for life: closing the last dup of one would reorder the group.
     group: Box<[EngineFd; GROUP]>,
-    readers: Box<[Mutex<Option<Reader>>; GROUP]>,
+    readers: Box<[Mutex<class::SocketReader, Option<Reader>>; GROUP]>,
     senders: Box<[OnceLock<Sender>; GROUP + 1]>,
     /// UDP_SEGMENT works on this address's device, as far as is known.
     segmentation: AtomicBool,

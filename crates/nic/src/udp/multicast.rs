@@ -5,7 +5,7 @@
 
 use super::receive::{Reader, Received, receiving_socket};
 use super::{Datagram, HostAddr, Stats};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
 use std::io;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 pub(crate) struct GroupSocket {
     group: HostAddr,
     socket: EngineFd,
-    reader: Mutex<Reader>,
+    reader: Mutex<class::MulticastReader, Reader>,
     stats: Stats,
 }
 

@@ -17,7 +17,7 @@ use crate::events::AsyncEvent;
 use crate::qp::Qp;
 use crate::rendezvous::{handover, slot_of};
 use crate::shm::MAX_PAYLOAD;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
 use crate::udp::large_buffer;
 use ferroce_proto::{DelegateError, Executed, Payload};
@@ -39,8 +39,8 @@ pub(super) const TURN: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Elsewhere {
     epoll: EngineFd,
-    ends: Mutex<Ends>,
-    pub(super) jobs: Mutex<Jobs>,
+    ends: Mutex<class::Ends, Ends>,
+    pub(super) jobs: Mutex<class::Jobs, Jobs>,
 }
 
 #[derive(Debug, Default)]

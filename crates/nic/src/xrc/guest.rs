@@ -6,7 +6,7 @@ use crate::engine::{self, Engine};
 use crate::error::Error;
 use crate::qp::{Qp, QpAttr};
 use crate::rendezvous::handover;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use crate::sys::EngineFd;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const MAX_WORKERS: usize = 8;
 pub(super) struct Guest {
     qp: Arc<Qp>,
     pub(super) connection: Arc<EngineFd>,
-    state: Mutex<State>,
+    state: Mutex<class::GuestTarget, State>,
 }
 
 #[derive(Debug, Default)]
@@ -162,6 +162,7 @@ impl super::Elsewhere {
 
     /// Until nothing waits.
     fn work_off(&self) {
+        let Ok(_inside) = crate::fork::enter() else { return };
         loop {
             let job = {
                 let mut jobs = self.jobs.lock();

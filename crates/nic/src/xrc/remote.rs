@@ -6,11 +6,12 @@ use super::{Domain, Opener};
 use crate::engine::{self, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::AsyncEvent;
+use crate::fork;
 use crate::qp::QpAttr;
 use crate::rendezvous::{handover, slot_of};
+use crate::sync::{Changed, Mutex, MutexGuard, class};
 use crate::sys::{self, EngineFd};
 use ferroce_proto::QpState;
-use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,14 +30,16 @@ pub(super) struct Remote {
     connection: Arc<EngineFd>,
     /// Tells the connection from the process's others.
     end: AtomicU64,
-    /// The number of the last call; locked while one is under way.
-    calls: Mutex<u32>,
-    state: Mutex<State>,
-    changed: Condvar,
+    state: Mutex<class::RemoteTarget, State>,
+    changed: Changed,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// The number of the last call.
+    calls: u32,
+    /// It is under way.
+    calling: bool,
     answer: Option<(u32, Answer)>,
     /// The change of attributes that somebody waits for, and that isn't to be made yet.
     proposed: Option<u32>,
@@ -45,6 +48,8 @@ struct State {
     /// The program has given the handle up.
     closed: bool,
 }
+
+type Guard<'a> = MutexGuard<'a, class::RemoteTarget, State>;
 
 #[derive(Debug)]
 enum Answer {
@@ -74,9 +79,8 @@ impl Remote {
             engine,
             connection: Arc::new(connection),
             end: AtomicU64::new(0),
-            calls: Mutex::new(0),
             state: Mutex::default(),
-            changed: Condvar::new(),
+            changed: Changed::default(),
         });
         let end = End::Remote(Arc::downgrade(&remote), remote.connection.clone());
         let Some(end) = engine.elsewhere().add(end) else {
@@ -113,7 +117,7 @@ impl Remote {
 
     /// Gives the handle up. No event of it comes any more.
     pub(super) fn close(&self) {
-        // After a fork the locks may be held by threads that aren't here, and the connection is the parent's.
+        // The connection is the parent's.
         if self.is_inherited() {
             return;
         }
@@ -133,12 +137,36 @@ impl Remote {
         if self.is_inherited() {
             return Err(Error::Dead("the queue pair was opened before the fork".into()));
         }
-        let mut deadline = Instant::now() + PATIENCE;
-        let Some(mut calls) = self.calls.try_lock_until(deadline) else { return Err(silence()) };
-        *calls = calls.wrapping_add(1);
-        let number = *calls;
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.state.lock();
+        while state.calling {
+            if Instant::now() >= deadline {
+                return Err(silence());
+            }
+            state = self.wait(state, deadline);
+        }
+        state.calling = true;
+        drop(state);
+        let answer = self.call_alone(call, deadline);
+        self.state.lock().calling = false;
+        self.changed.tell();
+        answer
+    }
+
+    /// Waits for a change of the state; nothing is locked meanwhile.
+    fn wait<'a>(&'a self, state: Guard<'a>, deadline: Instant) -> Guard<'a> {
+        let seen = self.changed.seen();
+        drop(state);
+        self.changed.wait(seen, deadline);
+        self.state.lock()
+    }
+
+    /// As [`Remote::call`], while no other thread is there.
+    fn call_alone(&self, call: &Call, mut deadline: Instant) -> Result<Answer> {
         let proposes = matches!(call, Call::Modify(..));
         let mut state = self.state.lock();
+        state.calls = state.calls.wrapping_add(1);
+        let number = state.calls;
         state.answer = None;
         if state.gone {
             return Err(dead());
@@ -171,9 +199,7 @@ impl Remote {
                     sys::shutdown(self.connection.raw());
                     return Err(dead());
                 }
-                None => {
-                    self.changed.wait_until(&mut state, deadline);
-                }
+                None => state = self.wait(state, deadline),
             }
         }
     }
@@ -195,7 +221,7 @@ impl Remote {
             News::Queried(number, attr) => state.answer = Some((number, Answer::Queried(attr))),
             News::Done(number, result) => state.answer = Some((number, Answer::Done(result))),
         }
-        self.changed.notify_all();
+        self.changed.tell();
         Some(())
     }
 
@@ -208,7 +234,7 @@ impl Remote {
         if !state.closed {
             self.opener.context.raise(AsyncEvent::QpFatal(self.opener.cookie));
         }
-        self.changed.notify_all();
+        self.changed.tell();
     }
 
     fn raise(&self, state: &State, event: fn(usize) -> AsyncEvent) {
@@ -234,11 +260,11 @@ fn connect(engine: &Engine, open: &Open) -> Option<EngineFd> {
     while Instant::now() < deadline {
         let connection = engine.dial(slot_of(open.qpn))?;
         if !send(&connection, &mut open.to_bytes()) {
-            sys::pause(Duration::from_millis(1));
+            fork::outside(|| sys::pause(Duration::from_millis(1)));
             continue;
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        if !sys::wait_for(connection.raw(), libc::POLLIN, left) {
+        if !fork::outside(|| sys::wait_for(connection.raw(), libc::POLLIN, left)) {
             return None;
         }
         let mut answer = [0; 8];
@@ -246,7 +272,7 @@ fn connect(engine: &Engine, open: &Open) -> Option<EngineFd> {
             Ok((8, _)) => {
                 return (handover::framed(&answer) == Some(handover::GRANTED)).then_some(connection);
             }
-            Ok((0, _)) | Err(_) => sys::pause(Duration::from_millis(1)),
+            Ok((0, _)) | Err(_) => fork::outside(|| sys::pause(Duration::from_millis(1))),
             Ok(_) => return None,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::alarm::Alarm;
 use crate::handoff::{Bytes, Deadline, Deadlines, Inbox, Queued, RunQueue, Runnable, Sleep};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, class};
 use loom::thread;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ const PACKETS: usize = 2;
 const NOW: u64 = 10;
 const LONG: u64 = 1000;
 
-fn explore(model: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(PREEMPTIONS);
     builder.check(model);
@@ -36,7 +36,7 @@ struct Qp {
     worked: Worked,
 }
 
-struct Worked(Mutex<usize>);
+struct Worked(Mutex<class::Qp, usize>);
 
 impl Default for Worked {
     fn default() -> Self {
@@ -171,7 +171,7 @@ fn a_qp_enqueued_while_it_is_popped_runs_again() {
 fn a_deadline_set_while_the_background_thread_falls_asleep_is_kept() {
     explore(|| {
         let engine = Engine::new();
-        let fired = Arc::new(Mutex::new(0));
+        let fired = Arc::new(Mutex::<class::Qp, _>::new(0));
         let setters = [(NOW, 1), (NOW - 5, 2)].map(|(at, qpn)| {
             let engine = engine.clone();
             thread::spawn(move || {

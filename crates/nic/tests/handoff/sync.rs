@@ -1,15 +1,16 @@
 //! Stands for the crate's `sync`: the same names, with loom's types behind them.
 
 use loom::sync::MutexGuard;
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::marker::PhantomData;
 
 /// parking_lot's interface over loom's lock.
 #[derive(Debug)]
-pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+pub(crate) struct Mutex<C, T>(loom::sync::Mutex<T>, PhantomData<fn() -> C>);
 
-impl<T> Mutex<T> {
+impl<C, T> Mutex<C, T> {
     pub(crate) fn new(value: T) -> Self {
-        Self(loom::sync::Mutex::new(value))
+        Self(loom::sync::Mutex::new(value), PhantomData)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
@@ -19,4 +20,17 @@ impl<T> Mutex<T> {
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok()
     }
+}
+
+/// The classes of the locks.
+pub(crate) mod class {
+    #[derive(Debug)]
+    pub(crate) struct Deadlines;
+    #[derive(Debug)]
+    pub(crate) struct Inbox;
+    #[derive(Debug)]
+    pub(crate) struct RunQueue;
+    /// Of the models.
+    #[derive(Debug)]
+    pub(crate) struct Qp;
 }

@@ -1,13 +1,13 @@
 //! Deadlines of QPs. Each QP has at most one live entry; a deadline that moves away costs nothing until the entry is due.
 
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering, class};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// All deadlines of the process.
 #[derive(Debug)]
 pub(crate) struct Deadlines {
-    heap: Mutex<BinaryHeap<Reverse<(u64, u32)>>>,
+    heap: Mutex<class::Deadlines, BinaryHeap<Reverse<(u64, u32)>>>,
     /// The earliest, for whoever only wants to know whether something is due.
     next: AtomicU64,
 }

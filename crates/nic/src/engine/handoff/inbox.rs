@@ -1,6 +1,6 @@
 //! What has been sent to a QP of this process and not yet been looked at.
 
-use crate::sync::{AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicUsize, Mutex, Ordering, class};
 use std::collections::VecDeque;
 
 /// What counts towards the fill of an [`Inbox`].
@@ -12,7 +12,7 @@ pub(crate) trait Bytes {
 /// Packets that wait for whoever locks the QP next. A sender that finds it locked puts it into the run queue.
 #[derive(Debug)]
 pub(crate) struct Inbox<R> {
-    records: Mutex<VecDeque<R>>,
+    records: Mutex<class::Inbox, VecDeque<R>>,
     bytes: AtomicUsize,
     len: AtomicUsize,
 }

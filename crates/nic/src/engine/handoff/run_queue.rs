@@ -1,6 +1,6 @@
 //! QPs whose budget ended before their work did, or that somebody else had locked.
 
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, class};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Default for Queued {
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct RunQueue<T> {
-    entries: Mutex<VecDeque<Arc<T>>>,
+    entries: Mutex<class::RunQueue, VecDeque<Arc<T>>>,
     len: AtomicUsize,
 }
 

@@ -1,0 +1,389 @@
+//! Who is inside the library. A fork waits until nobody is: no lock is held then, and everything is complete.
+//!
+//! Each thread has a [`Presence`] of its own, so coming in is a few plain instructions; the fork orders them for all
+//! threads at once (membarrier(2)). A thread that sleeps for long, or runs code of the program, does so
+//! [outside](outside), without a lock.
+
+use super::words::{CLOSED, OPEN, Presence, UNUSABLE, WIPED, close};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, fence, sleep, wake};
+use crate::sys;
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr::null;
+use std::sync::atomic::{AtomicPtr, compiler_fence};
+use std::time::{Duration, Instant};
+
+/// How long a fork waits for threads that don't come out (stopped by a debugger, say). The child is unusable then.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// When the log says that a fork waits.
+const SPEAKS_AFTER: Duration = Duration::from_secs(1);
+/// Looks at the others before the fork sleeps in between.
+const YIELDS: u32 = 100;
+const ROUND: Duration = Duration::from_micros(50);
+
+/// One thread's presence, in a list that only grows; a thread that ends leaves its place to another.
+struct Place {
+    presence: Presence,
+    taken: AtomicBool,
+    next: *const Place,
+}
+
+/// What this thread's fork found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// No fork of this thread is under way.
+    NoFork,
+    /// Everything is complete.
+    Complete,
+    /// Others are still inside, or this thread is: a signal's handler has forked.
+    Incomplete,
+}
+
+struct Here {
+    place: Cell<*const Place>,
+    found: Cell<Found>,
+    /// Forks within this thread's fork, by handlers of signals.
+    nested: Cell<u32>,
+}
+
+thread_local! {
+    static HERE: Here = const {
+        Here { place: Cell::new(null()), found: Cell::new(Found::NoFork), nested: Cell::new(0) }
+    };
+}
+
+static PLACES: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
+/// For a system that can't wipe a page.
+static UNWIPED: AtomicU32 = AtomicU32::new(OPEN);
+/// The gate. In a child that no handler has run in, it is [`WIPED`].
+static GATE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNWIPED).cast_mut());
+/// membarrier(2) orders the threads' words for a fork; otherwise each of them does, with a fence.
+static BARRIER: AtomicBool = AtomicBool::new(false);
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// The key whose destructor gives a thread's place back, and one.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+fn gate() -> &'static AtomicU32 {
+    // SAFETY: a static, or a page that is never unmapped.
+    unsafe { &*GATE.load(Ordering::Relaxed) }
+}
+
+#[inline]
+fn order() {
+    if BARRIER.load(Ordering::Relaxed) {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Why verbs can't be used in this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unusable(pub &'static str);
+
+const CLONED: Unusable = Unusable(
+    "this process was made by clone or _Fork, past the handlers of fork(3): verbs can't be used in it; use fork, or execute a program",
+);
+const IN_A_CALL: Unusable = Unusable(
+    "this process was forked in the middle of a verbs call (by a signal's handler, or beside a thread that was stopped): verbs can't be used in it",
+);
+
+/// This thread is in the library until this is dropped.
+pub struct Inside {
+    place: &'static Place,
+    /// The place is this thread's.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        self.place.presence.leave();
+    }
+}
+
+/// Comes into the library, after a fork that is under way. Every call of the program does this first; calls within calls
+/// may.
+///
+/// # Errors
+/// [`Unusable`] in a child that didn't come out of fork(2), or that came out of one in the middle of a call.
+#[inline]
+pub fn enter() -> Result<Inside, Unusable> {
+    let place = HERE.with(|here| here.place.get());
+    // SAFETY: null, or a place, which is never freed.
+    let place = unsafe { place.as_ref() }.unwrap_or_else(take_place);
+    place.presence.enter(order);
+    // Dropped, it leaves.
+    let inside = Inside { place, _not_send: PhantomData };
+    if gate().load(Ordering::Acquire) != OPEN {
+        wait_at_gate(place)?;
+    }
+    Ok(inside)
+}
+
+/// The thread is inside and has found the gate not open.
+#[cold]
+fn wait_at_gate(place: &Place) -> Result<(), Unusable> {
+    loop {
+        let found = HERE.with(|here| here.found.get());
+        match gate().load(Ordering::Acquire) {
+            OPEN => return Ok(()),
+            // A handler of this fork, of another library, calls verbs: nobody else is inside.
+            CLOSED if found == Found::Complete => return Ok(()),
+            // … in the child, and before ours has run.
+            WIPED if found == Found::Complete => super::in_child(),
+            // A call within a call: who forks waits for this thread, not this thread for the fork.
+            CLOSED if place.presence.depth() > 1 => return Ok(()),
+            CLOSED => {
+                let depth = place.presence.step_out();
+                sleep(gate(), CLOSED, Some(SPEAKS_AFTER));
+                place.presence.come_back(depth, order);
+            }
+            WIPED if found == Found::NoFork => return Err(CLONED),
+            _ => return Err(IN_A_CALL),
+        }
+    }
+}
+
+/// Runs `f`, which may sleep for long or be code of the program, outside the library. The caller holds no lock.
+pub fn outside<R>(f: impl FnOnce() -> R) -> R {
+    struct Back<'a>(&'a Place, u32);
+
+    impl Drop for Back<'_> {
+        fn drop(&mut self) {
+            loop {
+                self.0.presence.come_back(self.1, order);
+                let own_fork = HERE.with(|here| here.found.get()) == Found::Complete;
+                if gate().load(Ordering::Acquire) != CLOSED || own_fork {
+                    return;
+                }
+                self.0.presence.step_out();
+                sleep(gate(), CLOSED, Some(SPEAKS_AFTER));
+            }
+        }
+    }
+
+    crate::sync::check_none_held();
+    // SAFETY: null, or a place, which is never freed.
+    let place = unsafe { HERE.with(|here| here.place.get()).as_ref() };
+    let _back = place.map(|place| Back(place, place.presence.step_out()));
+    f()
+}
+
+/// Nobody else will ever free a lock that is held.
+pub(crate) fn is_unusable() -> bool {
+    matches!(gate().load(Ordering::Acquire), WIPED | UNUSABLE)
+}
+
+/// A place for a thread that has none.
+#[cold]
+fn take_place() -> &'static Place {
+    super::install();
+    let mut found = PLACES.load(Ordering::Acquire).cast_const();
+    // SAFETY: null, or a place, which is never freed.
+    while let Some(place) = unsafe { found.as_ref() } {
+        if !place.taken.swap(true, Ordering::AcqRel) {
+            break;
+        }
+        found = place.next;
+    }
+    // SAFETY: as above.
+    let place = unsafe { found.as_ref() }.unwrap_or_else(new_place);
+    HERE.with(|here| here.place.set(place));
+    let key = KEY.load(Ordering::Acquire);
+    if key > 0 {
+        // SAFETY: a key of ours; the value is not null, so its destructor runs. Without memory for it the place is never
+        // given back.
+        unsafe { libc::pthread_setspecific(key - 1, std::ptr::from_ref(place).cast()) };
+    }
+    place
+}
+
+fn new_place() -> &'static Place {
+    let place =
+        Box::leak(Box::new(Place { presence: Presence::new(), taken: AtomicBool::new(true), next: null() }));
+    let mut first = PLACES.load(Ordering::Acquire);
+    loop {
+        place.next = first;
+        match PLACES.compare_exchange(first, place, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return place,
+            Err(now) => first = now,
+        }
+    }
+}
+
+/// The destructor of the thread's key. Calls that come after it take a place, and set the key, once more.
+unsafe extern "C" fn give_place_back(place: *mut libc::c_void) {
+    HERE.with(|here| here.place.set(null()));
+    // SAFETY: what the key was set to: a place, which is never freed.
+    unsafe { &*place.cast::<Place>() }.taken.store(false, Ordering::Release);
+}
+
+/// Makes what the gate consists of. Threads that come here at one time may all do it: a lock, or "once", could be found
+/// held in the child of a fork that nobody has waited for.
+pub(super) fn install(handlers: impl FnOnce()) {
+    if INSTALLED.load(Ordering::Acquire) {
+        return;
+    }
+    register_barrier();
+    make_key();
+    make_page();
+    handlers();
+    INSTALLED.store(true, Ordering::Release);
+}
+
+fn register_barrier() {
+    if membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {
+        BARRIER.store(true, Ordering::Release);
+    }
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: takes no pointer.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+fn make_key() {
+    if KEY.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let mut key = 0;
+    // SAFETY: a writable key, and a destructor that is never unloaded.
+    let made = unsafe { libc::pthread_key_create(&mut key, Some(give_place_back)) } == 0;
+    if made && KEY.compare_exchange(0, key + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        // SAFETY: just made, and nobody has it.
+        unsafe { libc::pthread_key_delete(key) };
+    }
+}
+
+/// The page that the kernel wipes in every child that has a copy of this memory.
+fn make_page() {
+    const PAGE: usize = 4096;
+    let unwiped = (&raw const UNWIPED).cast_mut();
+    if GATE.load(Ordering::Acquire) != unwiped {
+        return;
+    }
+    // SAFETY: a new private mapping, used by nobody else before it is published; a page is aligned for a word.
+    unsafe {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let page = libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0);
+        if page == libc::MAP_FAILED {
+            return;
+        }
+        let word = page.cast::<AtomicU32>();
+        word.write(AtomicU32::new(OPEN));
+        if libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) != 0
+            || GATE.compare_exchange(unwiped, word, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            libc::munmap(page, PAGE);
+        }
+    }
+}
+
+/// Before a fork: closes the gate and waits until nobody is inside.
+pub(super) fn freeze() {
+    HERE.with(|here| {
+        if here.found.get() != Found::NoFork {
+            here.nested.set(here.nested.get() + 1);
+            return;
+        }
+        // SAFETY: null, or a place, which is never freed.
+        let inside = unsafe { here.place.get().as_ref() }.is_some_and(|place| place.presence.depth() > 0);
+        // The handler of a signal forks in the middle of a call. Others may wait for locks that this thread holds.
+        let complete = !inside && close_gate() && wait_for_others(here.place.get());
+        here.found.set(if complete { Found::Complete } else { Found::Incomplete });
+        if !complete && !inside {
+            // The parent's threads are to go on.
+            open_gate();
+        }
+    });
+}
+
+/// One fork after the other. False in a process that is unusable.
+fn close_gate() -> bool {
+    loop {
+        match close(gate()) {
+            Ok(()) => break,
+            Err(CLOSED) => sleep(gate(), CLOSED, Some(SPEAKS_AFTER)),
+            Err(_) => return false,
+        }
+    }
+    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    fence(Ordering::SeqCst);
+    true
+}
+
+fn open_gate() {
+    if gate().compare_exchange(CLOSED, OPEN, Ordering::Release, Ordering::Relaxed).is_ok() {
+        wake(gate(), i32::MAX);
+    }
+}
+
+/// False when somebody doesn't come out.
+fn wait_for_others(own: *const Place) -> bool {
+    let mut rounds = 0;
+    let mut since = None;
+    let mut spoken = false;
+    for place in places().filter(|&place| !std::ptr::eq(place, own)) {
+        while place.presence.depth() > 0 {
+            rounds += 1;
+            if rounds <= YIELDS {
+                sys::yield_processor();
+                continue;
+            }
+            sys::pause(ROUND);
+            let waited = since.get_or_insert_with(Instant::now).elapsed();
+            if waited >= SPEAKS_AFTER && !std::mem::replace(&mut spoken, true) {
+                tracing::warn!("a fork waits for a thread in a verbs call that takes more than a second");
+            }
+            if waited >= PATIENCE {
+                tracing::error!(
+                    "a thread is in a verbs call for more than {PATIENCE:?} (stopped?): the fork goes on, and its child can't use verbs"
+                );
+                return false;
+            }
+        }
+    }
+    true
+}
+
+fn places() -> impl Iterator<Item = &'static Place> {
+    let mut next = PLACES.load(Ordering::Acquire).cast_const();
+    std::iter::from_fn(move || {
+        // SAFETY: null, or a place, which is never freed.
+        let place = unsafe { next.as_ref() }?;
+        next = place.next;
+        Some(place)
+    })
+}
+
+/// In the parent, or when there is no child.
+pub(super) fn thaw() {
+    HERE.with(|here| {
+        if here.nested.get() > 0 {
+            here.nested.set(here.nested.get() - 1);
+        } else if here.found.replace(Found::NoFork) == Found::Complete {
+            open_gate();
+        }
+    });
+}
+
+/// What this thread's fork has found, in the child: once.
+pub(super) fn found() -> Found {
+    HERE.with(|here| {
+        here.nested.set(0);
+        here.found.replace(Found::NoFork)
+    })
+}
+
+/// In the child, after everything else of it: nobody but this thread is here.
+pub(super) fn begin_child(complete: bool) {
+    let own = HERE.with(|here| here.place.get());
+    for place in places().filter(|&place| !std::ptr::eq(place, own)) {
+        place.presence.clear();
+        place.taken.store(false, Ordering::Release);
+    }
+    register_barrier();
+    gate().store(if complete { OPEN } else { UNUSABLE }, Ordering::Release);
+}

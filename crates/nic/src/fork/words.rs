@@ -1,0 +1,63 @@
+//! The words by which a fork and the threads inside the library see each other. `tests/handoff` runs them through loom.
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// The process was made by a system call, past the C library's fork: the kernel has wiped the word (MADV_WIPEONFORK).
+pub(crate) const WIPED: u32 = 0;
+/// Threads come and go.
+pub(crate) const OPEN: u32 = 1;
+/// A fork is under way, or about to be.
+pub(crate) const CLOSED: u32 = 2;
+/// What this process has inherited can't be trusted: nobody comes in any more.
+pub(crate) const UNUSABLE: u32 = 3;
+
+/// How deep one thread is in the library. Only that thread writes it; a handler of a signal that interrupts the thread
+/// leaves it as it was.
+#[derive(Debug)]
+pub(crate) struct Presence(AtomicU32);
+
+impl Presence {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Counts one more call. `order` keeps what the caller reads of the gate afterwards from being read before.
+    #[inline]
+    pub(crate) fn enter(&self, order: impl FnOnce()) {
+        self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        order();
+    }
+
+    /// Counts one call less. What the thread has done before is done for whoever sees it.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed) - 1, Ordering::Release);
+    }
+
+    /// Leaves all calls at once, for [`Presence::come_back`] with the number that this returns.
+    pub(crate) fn step_out(&self) -> u32 {
+        let depth = self.0.load(Ordering::Relaxed);
+        self.0.store(0, Ordering::Release);
+        depth
+    }
+
+    pub(crate) fn come_back(&self, depth: u32, order: impl FnOnce()) {
+        self.0.store(depth, Ordering::Relaxed);
+        order();
+    }
+
+    /// How deep the thread is. 0: it holds no lock, and everything it has written is complete.
+    pub(crate) fn depth(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// In the child of a fork, of a thread that isn't there.
+    pub(crate) fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Closes an open gate, or says what it is. The caller then orders this before its look at the [`Presence`] of others.
+pub(crate) fn close(gate: &AtomicU32) -> Result<(), u32> {
+    gate.compare_exchange(OPEN, CLOSED, Ordering::Acquire, Ordering::Relaxed).map(drop)
+}

@@ -1,0 +1,219 @@
+//! The order in which locks are taken. Each lock has a class, and the classes are ranked: a thread that holds one takes only
+//! those after it. A debug build checks that at each lock, and panics with both names; a release build has nothing of it.
+//!
+//! `docs/locks.md` shows the table.
+
+/// What a lock is of.
+pub(crate) trait Class: std::fmt::Debug {
+    /// Its place in the order.
+    const RANK: Rank;
+}
+
+macro_rules! classes {
+    ($($class:ident: $place:literal, $what:literal;)*) => {
+        /// The classes, in the order in which their locks are taken.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub(crate) enum Rank {
+            $(#[doc = $what] $class,)*
+        }
+
+        /// The types that stand for the classes.
+        pub(crate) mod class {
+            use super::{Class, Rank};
+
+            $(
+                #[doc = $what]
+                #[derive(Debug)]
+                pub(crate) struct $class;
+
+                impl Class for $class {
+                    const RANK: Rank = Rank::$class;
+                }
+            )*
+        }
+
+        /// Name, file, and what the lock is for.
+        #[cfg(test)]
+        const TABLE: &[(&str, &str, &str)] = &[$((stringify!($class), $place, $what),)*];
+    };
+}
+
+classes! {
+    CriticalRegion: "nic/src/qp/batch.rs", "a critical region (`ibv_wr_start` … `ibv_wr_complete`): the program's code runs within, and only posting threads take it";
+    Starting: "nic/src/engine/mod.rs", "the making of the engine";
+    NetworkMonitor: "nic/src/engine/thread.rs", "news of the network";
+    MulticastChanging: "nic/src/engine/multicast.rs", "joining and leaving groups";
+    SocketReader: "nic/src/udp/endpoint.rs", "the reader of a RoCE socket";
+    MulticastReader: "nic/src/udp/multicast.rs", "the reader of a group's socket";
+    MulticastGroups: "nic/src/engine/multicast.rs", "the groups";
+    MulticastMembers: "nic/src/engine/multicast.rs", "the queue pairs of a group";
+    FaultsIn: "nic/src/engine/taps.rs", "packets that faults hold back as they come";
+    RawPorts: "nic/src/engine/raw.rs", "the packet sockets";
+    RawReceiver: "nic/src/raw/port.rs", "the reader of a packet socket";
+    FlowRules: "nic/src/raw/port.rs", "the flows of an interface";
+    CounterPoints: "nic/src/raw/counters.rs", "what flow counters count";
+    LinkRx: "nic/src/shm/link.rs", "the reader of a link's ring";
+    Ends: "nic/src/xrc/elsewhere.rs", "connections of XRC with other processes";
+    Jobs: "nic/src/xrc/elsewhere.rs", "changes of target queue pairs that wait";
+    GuestTarget: "nic/src/xrc/guest.rs", "another process's handle of a target";
+    RemoteTarget: "nic/src/xrc/remote.rs", "a handle of another process's target";
+    Joining: "nic/src/rendezvous/mod.rs", "taking slots, and making an address usable";
+    RawQp: "nic/src/raw/mod.rs", "a raw packet queue pair's sending side";
+    RawPaced: "nic/src/engine/raw.rs", "raw packet queue pairs that wait for their time";
+    RawBlocked: "nic/src/raw/port.rs", "raw packet queue pairs that wait for room in the socket";
+    Wq: "nic/src/raw/wq.rs", "a work queue";
+    Qp: "nic/src/qp/mod.rs", "a queue pair";
+    AhPath: "nic/src/ah.rs", "the path of the last datagram to an address";
+    Throttle: "nic/src/ah.rs", "the static rate of an address handle";
+    RunQueue: "nic/src/engine/handoff/run_queue.rs", "queue pairs with more to do";
+    ReceiveQueue: "nic/src/qp/mod.rs", "a receive queue";
+    Deadlines: "nic/src/engine/handoff/deadlines.rs", "timers";
+    SrqNumbers: "nic/src/engine/srqs.rs", "shared receive queues by number";
+    Srq: "nic/src/recv.rs", "a shared receive queue";
+    QpNumbers: "nic/src/engine/qps.rs", "queue pairs by number";
+    Listeners: "nic/src/engine/addresses.rs", "how many queue pairs listen at an address";
+    Inbox: "nic/src/engine/handoff/inbox.rs", "records for a queue pair of this process";
+    Pace: "nic/src/engine/addresses.rs", "the pace towards a socket of a peer";
+    WorkPool: "nic/src/engine/work.rs", "buffers of threads at work";
+    Cq: "nic/src/cq/mod.rs", "a completion queue";
+    LateEvents: "nic/src/engine/events.rs", "completion events that come later";
+    EventQueue: "nic/src/events.rs", "events that the program hasn't read";
+    RawSender: "nic/src/raw/port.rs", "the sender of a packet socket";
+    FaultsOut: "nic/src/engine/taps.rs", "packets that faults hold back as they leave";
+    Shares: "nic/src/engine/addresses.rs", "what queue pairs towards one peer share";
+    LinksMaking: "nic/src/shm/links.rs", "the making of a link";
+    LinkFinishing: "nic/src/shm/link.rs", "the end of a link";
+    ImportedPds: "nic/src/share/import.rs", "protection domains of an exporter";
+    Leader: "nic/src/rendezvous/mod.rs", "the leader's socket";
+    Endpoints: "nic/src/rendezvous/mod.rs", "the groups of sockets by address";
+    ForwardInbox: "nic/src/rendezvous/mod.rs", "packets that other processes pass on";
+    Registry: "nic/src/engine/registry.rs", "all objects of the process";
+    Port: "nic/src/device.rs", "a context's GID table and port";
+    Election: "nic/src/rendezvous/mod.rs", "who becomes the leader";
+    LinkBlocked: "nic/src/shm/link.rs", "queue pairs that wait for room in a ring";
+    LinkTx: "nic/src/shm/link.rs", "the writer of a link's ring";
+    WindowGate: "nic/src/mem/mw.rs", "who uses a window";
+    Keys: "nic/src/mem/keys.rs", "regions and windows by key";
+    RegionGate: "nic/src/mem/mr.rs", "who uses a region";
+    LinkAccess: "nic/src/shm/link.rs", "access to a peer's memory";
+    Handles: "nic/src/share/mod.rs", "a context's objects by handle";
+    Ledger: "nic/src/share/mod.rs", "what other processes may import";
+    CommandFd: "nic/src/share/mod.rs", "the descriptor of the ledger";
+    LinksRefused: "nic/src/shm/links.rs", "processes that share no memory just now";
+    LinkConfirmed: "nic/src/shm/link.rs", "slots that are known to be the peer's";
+    Locals: "nic/src/engine/addresses.rs", "the addresses in use";
+    Slots: "nic/src/rendezvous/mod.rs", "the slots of this process";
+    LinkList: "nic/src/shm/links.rs", "the links";
+    CopyPair: "nic/src/mem/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
+}
+
+#[cfg(debug_assertions)]
+mod checked {
+    use super::{Class, Rank};
+    use std::cell::RefCell;
+
+    thread_local! {
+        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// May this thread take a lock of class `C`?
+    ///
+    /// # Panics
+    /// It holds one of this class or of a later one.
+    #[track_caller]
+    pub(crate) fn check<C: Class>() {
+        // The program enters critical regions in the order that it likes.
+        let wrong = |&held: &Rank| held >= C::RANK && held != Rank::CriticalRegion;
+        // A thread that ends has no list any more.
+        let held =
+            HELD.try_with(|held| held.borrow().iter().copied().find(|held| wrong(held))).ok().flatten();
+        if let Some(held) = held {
+            panic!("lock order: {:?} is taken while {held:?} is held", C::RANK);
+        }
+    }
+
+    /// This thread has got one.
+    pub(crate) fn held<C: Class>() {
+        let _ = HELD.try_with(|held| held.borrow_mut().push(C::RANK));
+    }
+
+    /// It has freed one.
+    pub(crate) fn freed<C: Class>() {
+        let _ = HELD.try_with(|held| {
+            let mut held = held.borrow_mut();
+            if let Some(at) = held.iter().rposition(|&rank| rank == C::RANK) {
+                held.remove(at);
+            }
+        });
+    }
+
+    /// This thread is about to sleep for long, or to run code of the program.
+    ///
+    /// # Panics
+    /// It holds a lock of the adapter.
+    #[track_caller]
+    pub(crate) fn check_none_held() {
+        let held =
+            HELD.try_with(|held| held.borrow().iter().copied().find(|&rank| rank != Rank::CriticalRegion));
+        if let Ok(Some(held)) = held {
+            panic!("{held:?} is held over a long sleep or code of the program");
+        }
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod checked {
+    use super::Class;
+
+    #[inline(always)]
+    pub(crate) fn check<C: Class>() {}
+
+    #[inline(always)]
+    pub(crate) fn held<C: Class>() {}
+
+    #[inline(always)]
+    pub(crate) fn freed<C: Class>() {}
+
+    #[inline(always)]
+    pub(crate) fn check_none_held() {}
+}
+
+pub(crate) use checked::{check, check_none_held, freed, held};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Mutex;
+    use std::path::Path;
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_lock_against_the_order_panics_with_both_names() {
+        let (first, second) = (Mutex::<class::Qp, _>::new(()), Mutex::<class::Cq, _>::new(()));
+        let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _second = second.lock();
+            let _first = first.lock();
+        }));
+        let why = taken.expect_err("the wrong order");
+        let why = why.downcast_ref::<String>().expect("a message");
+        assert_eq!(why, "lock order: Qp is taken while Cq is held");
+        // The panic has freed both, and in the right order they go together.
+        let _first = first.lock();
+        let _second = second.lock();
+    }
+
+    #[test]
+    fn the_page_shows_the_table() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let page = std::fs::read_to_string(root.join("docs/locks.md")).expect("the page");
+        let rows: Vec<String> =
+            TABLE.iter().map(|(class, place, what)| format!("| {class} | `{place}` | {what} |")).collect();
+        let shown: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        assert_eq!(shown, rows);
+        for (class, place, _) in TABLE {
+            let source =
+                std::fs::read_to_string(root.join("crates").join(place)).expect("a file of the table");
+            assert!(source.contains(&format!("<class::{class}")), "{place} has no lock of class {class}");
+        }
+    }
+}
