@@ -18,8 +18,13 @@ pub const FABRIC: &str = "FERROCE_FABRIC";
 /// All that Ferroce reads.
 const KNOWN: [&str; 6] = [LOG, RUN, FABRIC, fault::VARIABLE, capture::VARIABLE, DEVICES_VARIABLE];
 /// Those of Ferroce's own tests, which are none of its business.
-const OF_TESTS: [&str; 4] =
-    ["FERROCE_TEST_", "FERROCE_SKIP_LOG", "FERROCE_RXE_KERNEL", "FERROCE_WRITE_PAGES"];
+const OF_TESTS: [&str; 5] = [
+    "FERROCE_TEST_",
+    "FERROCE_SKIP_LOG",
+    "FERROCE_REPETITION_LOG",
+    "FERROCE_RXE_KERNEL",
+    "FERROCE_WRITE_PAGES",
+];
 const PREFIX: &str = "FERROCE_";
 
 /// What is wrong with this process's environment: a sentence for each variable that is unknown, or whose value means

@@ -67,7 +67,6 @@ numbers! {
         IBV_EVENT_SRQ_ERR = 14;
         IBV_EVENT_SRQ_LIMIT_REACHED = 15;
         IBV_EVENT_WQ_FATAL = 19;
-        IBV_EVENT_DEVICE_SPEED_CHANGE = 20;
         IBV_EVENT_QP_LAST_WQE_REACHED = 16;
         IBV_EVENT_GID_CHANGE = 18;
 
@@ -212,8 +211,6 @@ numbers! {
         IBV_ODP_SUPPORT_READ = 1 << 3;
         IBV_ODP_SUPPORT_ATOMIC = 1 << 4;
         IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5;
-        IBV_ODP_SUPPORT_FLUSH = 1 << 6;
-        IBV_ODP_SUPPORT_ATOMIC_WRITE = 1 << 7;
 
         IBV_PORT_CM_SUP = 1 << 16;
         IBV_PORT_IP_BASED_GIDS = 1 << 26;
@@ -275,6 +272,9 @@ numbers! {
 }
 
 // Of rdma-core v65; older headers don't have them.
+pub const IBV_EVENT_DEVICE_SPEED_CHANGE: c_int = 20;
+pub const IBV_ODP_SUPPORT_FLUSH: c_uint = 1 << 6;
+pub const IBV_ODP_SUPPORT_ATOMIC_WRITE: c_uint = 1 << 7;
 pub const IBV_WR_FLUSH: c_int = 14;
 pub const IBV_ACCESS_FLUSH_GLOBAL: c_uint = 1 << 8;
 pub const IBV_ACCESS_FLUSH_PERSISTENT: c_uint = 1 << 9;
