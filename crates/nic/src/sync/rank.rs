@@ -53,8 +53,6 @@ classes! {
     FlowRules: "nic/src/raw/port.rs", "the flows of an interface";
     CounterPoints: "nic/src/raw/counters.rs", "what flow counters count";
     LinkRx: "nic/src/shm/link.rs", "the reader of a link's ring";
-    Ends: "nic/src/xrc/elsewhere.rs", "connections of XRC with other processes";
-    Jobs: "nic/src/xrc/elsewhere.rs", "changes of target queue pairs that wait";
     GuestTarget: "nic/src/xrc/guest.rs", "another process's handle of a target";
     RemoteTarget: "nic/src/xrc/remote.rs", "a handle of another process's target";
     Joining: "nic/src/rendezvous/mod.rs", "taking slots, and making an address usable";
@@ -99,6 +97,8 @@ classes! {
     Handles: "nic/src/share/mod.rs", "a context's objects by handle";
     Ledger: "nic/src/share/mod.rs", "what other processes may import";
     CommandFd: "nic/src/share/mod.rs", "the descriptor of the ledger";
+    Ends: "nic/src/xrc/elsewhere.rs", "connections of XRC with other processes";
+    Jobs: "nic/src/xrc/elsewhere.rs", "changes of target queue pairs that wait";
     LinksRefused: "nic/src/shm/links.rs", "processes that share no memory just now";
     LinkConfirmed: "nic/src/shm/link.rs", "slots that are known to be the peer's";
     Locals: "nic/src/engine/addresses.rs", "the addresses in use";
