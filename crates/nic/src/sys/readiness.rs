@@ -8,6 +8,7 @@
 use super::{check, close, close_if, identity, opening};
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// See the module's description. One thread at a time calls `raise` and `lower`.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub struct Readiness {
     program: RawFd,
     /// Our end: the pipe once more, for reading and writing. It never blocks, whatever the flags of the program's end,
     /// and as it is a reader too, a write raises no SIGPIPE when the program has closed its end.
-    own: RawFd,
+    own: AtomicI32,
     /// The pipe's, by which a file of the program's that has taken one of the numbers is told from it.
     identity: u64,
 }
@@ -40,7 +41,7 @@ impl Readiness {
             let own = own.inspect_err(|_| close(program))?;
             // SAFETY: no pointer. Where the kernel refuses it, the pipe keeps its size.
             unsafe { libc::syscall(libc::SYS_fcntl, own, libc::F_SETPIPE_SZ, SIZE) };
-            Ok(Self { program, own, identity: identity(own).unwrap_or(0) })
+            Ok(Self { program, own: AtomicI32::new(own), identity: identity(own).unwrap_or(0) })
         })
     }
 
@@ -52,45 +53,52 @@ impl Readiness {
 
     /// Makes the descriptor readable. Each call is news to an edge-triggered epoll.
     pub fn raise(&self) {
-        if !self.is_ours() {
-            return;
-        }
+        let Some(own) = self.own() else { return };
         // A full pipe has to be emptied: only a byte that is written is news.
-        if !self.write_byte() {
-            self.read_all();
-            self.write_byte();
+        if !write_byte(own) {
+            read_all(own);
+            write_byte(own);
         }
     }
 
     /// Makes the descriptor unreadable.
     pub fn lower(&self) {
-        if self.is_ours() {
-            self.read_all();
+        if let Some(own) = self.own() {
+            read_all(own);
         }
     }
 
     /// Closes both descriptors, and wakes whoever sleeps on the program's.
     pub fn close(self) {
-        close_if(self.own, self.identity);
+        close_if(self.own.into_inner(), self.identity);
         close_if(self.program, self.identity);
     }
 
-    /// A program that closes descriptors which aren't its own may have opened another file at that number since.
-    fn is_ours(&self) -> bool {
-        identity(self.own) == Some(self.identity)
+    /// Our end. A program that closes descriptors which aren't its own may have closed it, and opened another file at
+    /// that number since; where it has left its own end open, the pipe is opened again.
+    fn own(&self) -> Option<RawFd> {
+        let own = self.own.load(Ordering::Relaxed);
+        if identity(own) == Some(self.identity) {
+            return Some(own);
+        }
+        if identity(self.program) != Some(self.identity) {
+            return None;
+        }
+        let own = opening(|| reopen(self.program)).ok()?;
+        self.own.store(own, Ordering::Relaxed);
+        Some(own)
     }
+}
 
-    fn write_byte(&self) -> bool {
-        // SAFETY: one readable byte; a raw system call is no cancellation point.
-        unsafe { libc::syscall(libc::SYS_write, self.own, [0_u8].as_ptr(), 1) == 1 }
-    }
+fn write_byte(own: RawFd) -> bool {
+    // SAFETY: one readable byte; a raw system call is no cancellation point.
+    unsafe { libc::syscall(libc::SYS_write, own, [0_u8].as_ptr(), 1) == 1 }
+}
 
-    fn read_all(&self) {
-        let mut bytes = [0_u8; 64];
-        // SAFETY: `bytes` is writable for its length; a raw system call is no cancellation point.
-        let mut read = || unsafe { libc::syscall(libc::SYS_read, self.own, bytes.as_mut_ptr(), bytes.len()) };
-        while read() == 64 {}
-    }
+fn read_all(own: RawFd) {
+    let mut bytes = [0_u8; 64];
+    // SAFETY: `bytes` is writable for its length; a raw system call is no cancellation point.
+    while unsafe { libc::syscall(libc::SYS_read, own, bytes.as_mut_ptr(), bytes.len()) } == 64 {}
 }
 
 /// The pipe of `fd` once more, for both directions, without blocking.
@@ -130,17 +138,27 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_into_a_file_that_has_taken_the_number() {
+    fn an_end_that_the_program_has_closed_is_opened_again_and_its_file_there_left_alone() {
         let readiness = Readiness::new().unwrap();
         let file = super::super::memfd(c"of the program", 0).unwrap();
+        let taken = readiness.own.load(Ordering::Relaxed);
         // SAFETY: no pointer; the number is that of our own descriptor.
-        unsafe { libc::syscall(libc::SYS_dup3, file.raw(), readiness.own, libc::O_CLOEXEC) };
+        unsafe { libc::syscall(libc::SYS_dup3, file.raw(), taken, libc::O_CLOEXEC) };
         readiness.raise();
-        assert_eq!(super::super::file_size(file.raw()).unwrap(), 0);
+        assert!(is_ready(readiness.fd(), libc::POLLIN));
         readiness.lower();
-        let taken = readiness.own;
+        assert!(!is_ready(readiness.fd(), libc::POLLIN));
+        // Without the program's end there is nobody to tell.
+        let program = readiness.fd();
+        close(readiness.own.load(Ordering::Relaxed));
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_dup3, file.raw(), program, libc::O_CLOEXEC) };
+        readiness.raise();
+        readiness.lower();
         readiness.close();
-        assert_eq!(super::super::file_size(taken).unwrap(), 0, "the program's is still open");
-        close(taken);
+        for number in [taken, program] {
+            assert_eq!(super::super::file_size(number).unwrap(), 0, "the program's is open and empty");
+            close(number);
+        }
     }
 }
