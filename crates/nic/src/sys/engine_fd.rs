@@ -285,7 +285,7 @@ impl Drop for EngineFd {
 }
 
 /// Moves a descriptor to a high number if there is one to be had.
-fn out_of_the_way(fd: RawFd) -> RawFd {
+pub(super) fn out_of_the_way(fd: RawFd) -> RawFd {
     if fd >= BASE {
         return fd;
     }

@@ -5,6 +5,7 @@
 //! not, but the kernel refuses EPOLLEXCLUSIVE for epoll descriptors, and lets programs nest them five deep only. A
 //! timerfd becomes readable a moment after the call that asks for it, by an interrupt.
 
+use super::engine_fd::out_of_the_way;
 use super::{check, close, close_if, identity, opening};
 use std::io;
 use std::os::fd::RawFd;
@@ -101,13 +102,13 @@ fn read_all(own: RawFd) {
     while unsafe { libc::syscall(libc::SYS_read, own, bytes.as_mut_ptr(), bytes.len()) } == 64 {}
 }
 
-/// The pipe of `fd` once more, for both directions, without blocking.
+/// The pipe of `fd` once more, for both directions, without blocking, at a number out of the program's way.
 fn reopen(fd: RawFd) -> io::Result<RawFd> {
     let name = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).expect("no NUL in a number");
     let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
     // SAFETY: a NUL-terminated name; no mode is needed without O_CREAT.
     let own = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags) };
-    check(own).map(|own| own as RawFd)
+    check(own).map(|own| out_of_the_way(own as RawFd))
 }
 
 #[cfg(test)]
