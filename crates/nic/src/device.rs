@@ -269,9 +269,9 @@ impl Context {
             self.port.read().gids.iter().map(|(_, entry)| HostAddr::new(entry.ip, entry.scope_id)).collect();
         for address in addresses {
             match engine.add_address(address) {
-                Err(error) if error.errno() == libc::EADDRNOTAVAIL && address.scope_id() != 0 => {
-                    // Still tentative: there is news when it is not.
-                    tracing::debug!(?address, "the link-local address can't be used yet");
+                // Still tentative, or gone since the table was read: there is news of either.
+                Err(error) if error.errno() == libc::EADDRNOTAVAIL => {
+                    tracing::debug!(?address, "an address of the GID table can't be used now");
                 }
                 added => added?,
             }
