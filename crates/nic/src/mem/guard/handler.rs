@@ -25,8 +25,6 @@ const LEVELS: usize = 8;
 const ONE_SHOT: u64 = 1 << 63;
 /// A level without an action.
 const FREE: u64 = u64::MAX;
-/// Attempts to put the guard in front, where other threads set the action at the same time.
-const ATTEMPTS: usize = 16;
 
 /// The program's action behind one entry of the handler: its address, with [`ONE_SHOT`].
 struct Level {
@@ -72,7 +70,9 @@ fn arm_signal(signal: i32) -> bool {
         return true;
     }
     let mut before = None;
-    for _ in 0..ATTEMPTS {
+    // To give up halfway would lose the action that was displaced last. Each further round takes another thread's
+    // sigaction(2) in between.
+    loop {
         let guard = in_front_of(signal, &shown);
         // SAFETY: `on_fault` does what a handler may.
         let Some(displaced) = (unsafe { action::exchange(signal, guard) }) else { return false };
@@ -83,7 +83,6 @@ fn arm_signal(signal: i32) -> bool {
         before = Some(guard);
         shown = displaced;
     }
-    false
 }
 
 /// The guard in front of an action; a guard as it is.
