@@ -152,7 +152,7 @@ impl Host {
     /// Waits until `eth0` is up: the kernel learns of a carrier a while after the other end has come up, and adapters leave
     /// an interface without one alone.
     fn wait_for_carrier(&self) {
-        self.admin("for i in $(seq 500); do ip link show eth0 up | grep -q 'state UP' && exit; sleep 0.01; done; exit 1");
+        self.admin("for i in $(seq 3000); do ip link show eth0 up | grep -q 'state UP' && exit; sleep 0.01; done; exit 1");
     }
 
     /// Runs a shell script with all rights over this host's network; panics when it fails.

@@ -68,6 +68,15 @@ impl OtherHost {
         other.sh("ip address add 10.9.0.2/24 dev v1
             ip link set v1 up
             ip link set lo up");
+        // The kernel tells of the carrier a little later.
+        while !Command::new("ip")
+            .args(["-o", "link", "show", "v0"])
+            .output()
+            .is_ok_and(|link| String::from_utf8_lossy(&link.stdout).contains("state UP"))
+        {
+            assert!(Instant::now() < deadline, "v0 gets no carrier");
+            std::thread::sleep(Duration::from_millis(2));
+        }
         other
     }
 
