@@ -59,7 +59,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use taps::Taps;
 use thread::Control;
-use work::WorkPool;
+use work::{HandsOn, WorkPool};
 
 /// The process's engine. It lives as long as the process: nothing of it runs in exit handlers.
 pub(crate) struct Engine {
@@ -192,24 +192,30 @@ impl Engine {
     /// Runs `f` with a set of buffers, then lets the QPs of this process work to which `f` has sent something.
     pub(crate) fn with_work<R>(&'static self, f: impl FnOnce(&mut Work) -> R) -> R {
         let mut work = self.works.take();
-        let result = f(&mut work);
-        self.deliver_local(&mut work);
-        self.find_ways(&mut work);
+        let unwinding = HandsOn { engine: self, work: &mut work };
+        let result = f(unwinding.work);
+        self.deliver_local(unwinding.work);
+        self.find_ways(unwinding.work);
+        std::mem::forget(unwinding);
         self.works.put(work);
         self.wake_for_taps();
         result
     }
 
-    /// Finds out what a QP at work wanted to know; it may take a while, so no QP is locked.
+    /// Finds out what a QP at work wanted to know; it may take a while, so no QP is locked. Who waits stays in its list until
+    /// then, so that a panic hands it on.
     fn find_ways(&'static self, work: &mut Work) {
         loop {
-            if let Some((qp, srqn)) = work.wanted.pop() {
+            if let Some((qp, srqn)) = work.wanted.first().cloned() {
                 qp.reach(work, srqn);
-            } else if let Some((qp, ah, qpn)) = work.unknown.pop() {
+                work.wanted.remove(0);
+            } else if let Some((qp, ah, qpn)) = work.unknown.first().cloned() {
                 ah.find_path(self, qpn);
                 qp.work(work, crate::clock::now(), |_, _| ());
-            } else if let Some(qp) = work.falling.pop() {
+                work.unknown.remove(0);
+            } else if let Some(qp) = work.falling.first().cloned() {
                 qp.fall_back(work, crate::clock::now());
+                work.falling.remove(0);
             } else {
                 return;
             }

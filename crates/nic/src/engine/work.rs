@@ -1,5 +1,6 @@
 //! The buffers that a thread needs while it lets QPs work.
 
+use super::Engine;
 use super::taps::Taps;
 use crate::ah::Ah;
 use crate::cq::{Cq, Tags, Wc};
@@ -49,11 +50,40 @@ impl Work {
         }
     }
 
+    /// A panic has ended what these buffers were used for: those QPs that would have had a turn get it from the run queue,
+    /// and the peers are woken.
+    #[cold]
+    fn hand_on(&mut self, engine: &Engine) {
+        for link in self.rung.drain(..) {
+            link.ring_bell();
+        }
+        for (qp, _) in self.wanted.drain(..) {
+            // What waits comes again.
+            qp.forget_kept();
+        }
+        let waiting = self.unknown.drain(..).map(|(qp, ..)| qp);
+        for qp in waiting.chain(self.falling.drain(..)).chain(self.kicks.drain(..)) {
+            engine.enqueue(&qp);
+        }
+    }
+
     /// Something was sent through `link`.
     pub(crate) fn rings(&mut self, link: &Arc<Link>) {
         if !self.rung.iter().any(|other| Arc::ptr_eq(other, link)) {
             self.rung.push(link.clone());
         }
+    }
+}
+
+/// Buffers in use. Dropped by unwinding, it hands on what they hold for others; whoever comes through forgets it.
+pub(super) struct HandsOn<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) work: &'a mut Work,
+}
+
+impl Drop for HandsOn<'_> {
+    fn drop(&mut self) {
+        self.work.hand_on(self.engine);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What becomes of a QP in whose work a panic, a bug of this library, has unwound: its state machine stays half changed, so
 //! nothing is sent or received from that state. Its requests are flushed if that can still be done.
 
+use super::fabric::Listing;
 use super::{Qp, QpEnv};
 use crate::ah::Ah;
 use crate::error::{Error, Result};
@@ -37,14 +38,25 @@ impl Qp {
     }
 }
 
-/// Flushes what a broken QP has, once.
+/// The turn of a broken QP, instead of the transport's. What it has is flushed, what comes for it is lost, no other process
+/// finds it, and nothing is left in the buffers for the QP that works next.
 #[cold]
-pub(super) fn flush(
+pub(super) fn work(
     flushed: &mut bool,
     proto: &mut ferroce_proto::Qp<Arc<Ah>>,
+    listing: &mut Listing,
     env: &mut QpEnv<'_>,
     now: Instant,
 ) {
+    flush(flushed, proto, env, now);
+    // Senders of this process wait for room there.
+    while env.inbox().pop().is_some() {}
+    (env.work.overrun, env.work.blocked, env.work.blocked_on) = (false, false, None);
+    listing.withdraw(env.qp.qpn());
+}
+
+/// Flushes what a broken QP has, once.
+fn flush(flushed: &mut bool, proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut QpEnv<'_>, now: Instant) {
     if std::mem::replace(flushed, true) {
         return;
     }
@@ -63,26 +75,47 @@ pub(super) fn flush(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Work;
     use crate::namespace::in_namespace;
     use crate::qp::{QpAttr, mask};
-    use crate::side::{Side, open};
-    use crate::{AsyncEvent, SendOp, Service, WcStatus, clock};
+    use crate::side::{QKEY, Side, cap, open};
+    use crate::{AsyncEvent, Context, Cq, Data, SendOp, SendWr, Service, UdTarget, WcStatus, clock};
+
+    /// Two queue pairs, connected with one another.
+    fn pair(context: &Arc<Context>, service: Service, bytes: usize) -> [Side; 2] {
+        let [a, b] = [(); 2].map(|()| Side::new(context, service, bytes));
+        a.connect(b.qp.qpn());
+        b.connect(a.qp.qpn());
+        [a, b]
+    }
+
+    fn break_it(side: &Side) {
+        let panics =
+            || side.qp.engine.with_work(|work| side.qp.work(work, clock::now(), |_, _| panic!("injected")));
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    }
+
+    /// As posting, by buffers at hand.
+    fn send(side: &Side, work: &mut Work, wr_id: u64, ud: Option<UdTarget<Arc<Ah>>>) {
+        let data = Data::Sges([side.sge(0, 8)].into_iter().collect());
+        let op = SendOp::Send;
+        let wr =
+            SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud, remote_srqn: 0 };
+        let mut inner = side.qp.inner.lock();
+        inner.proto.post_send(wr).unwrap();
+        side.qp.work_locked(&mut inner, work, clock::now(), |_, _| ());
+    }
 
     #[test]
     fn queue_pair_after_a_panic_is_flushed_and_sends_nothing() {
         const NAME: &str = "qp::broken::tests::queue_pair_after_a_panic_is_flushed_and_sends_nothing";
         in_namespace(NAME, || {
             let context = open();
-            let [a, b] = [(); 2].map(|()| Side::new(&context, Service::Rc, 64));
-            a.connect(b.qp.qpn());
-            b.connect(a.qp.qpn());
+            let [a, b] = pair(&context, Service::Rc, 64);
             // The peer has no receive: the request stays under way.
             a.send(1, SendOp::Send, a.sge(0, 8), None);
             a.recv(2, a.sge(8, 8));
-
-            let panics =
-                || a.qp.engine.with_work(|work| a.qp.work(work, clock::now(), |_, _| panic!("injected")));
-            assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+            break_it(&a);
 
             let mut flushed = [a.wait(), a.wait()].map(|completion| (completion.wr_id, completion.status));
             flushed.sort_unstable_by_key(|(wr_id, _)| *wr_id);
@@ -101,6 +134,83 @@ mod tests {
             context.async_events().take();
             a.close();
             b.close();
+        });
+    }
+
+    #[test]
+    fn what_is_sent_to_a_queue_pair_after_a_panic_is_lost() {
+        const NAME: &str = "qp::broken::tests::what_is_sent_to_a_queue_pair_after_a_panic_is_lost";
+        in_namespace(NAME, || {
+            const LEN: usize = 1 << 20;
+            let [a, b] = pair(&open(), Service::Uc, LEN);
+            break_it(&b);
+            // Each is as much as an inbox holds.
+            for wr_id in 0..3 {
+                a.send(wr_id, SendOp::Send, a.sge(0, LEN), None);
+                assert_eq!(a.wait().status, WcStatus::Success);
+            }
+            a.close();
+            b.close();
+        });
+    }
+
+    #[test]
+    fn a_flush_after_a_panic_leaves_nothing_to_the_next_queue_pair() {
+        const NAME: &str = "qp::broken::tests::a_flush_after_a_panic_leaves_nothing_to_the_next_queue_pair";
+        in_namespace(NAME, || {
+            let context = open();
+            let small = Cq::create(&context, 1, None, 0).unwrap();
+            let a = Side::with_cq(&context, Service::Rc, 64, small);
+            let b = Side::new(&context, Service::Rc, 64);
+            a.connect(b.qp.qpn());
+            for wr_id in 0..cap().max_recv_wr {
+                a.recv(wr_id.into(), a.sge(0, 8));
+            }
+            a.qp.engine.with_work(|work| {
+                let mut inner = a.qp.inner.lock();
+                inner.listing = Listing::Listed;
+                let panics = || a.qp.work_locked(&mut inner, work, clock::now(), |_, _| panic!("injected"));
+                assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+                work.blocked = true;
+                a.qp.work_locked(&mut inner, work, clock::now(), |_, _| ());
+                assert!(!work.overrun && !work.blocked && work.blocked_on.is_none());
+                assert_eq!(inner.listing, Listing::Withdrawn);
+            });
+            let taken = a.cq.poll(usize::MAX, |_| ()).unwrap();
+            assert!(taken > 0 && a.cq.poll(1, |_| ()).is_err(), "the flush was to find no room");
+            a.close();
+            b.close();
+        });
+    }
+
+    #[test]
+    fn a_panic_keeps_no_other_queue_pair_waiting() {
+        const NAME: &str = "qp::broken::tests::a_panic_keeps_no_other_queue_pair_waiting";
+        in_namespace(NAME, || {
+            let context = open();
+            let [a, b] = pair(&context, Service::Uc, 64);
+            let datagrams = Side::new(&context, Service::Ud, 64);
+            datagrams.connect(0);
+            b.recv(1, b.sge(0, 64));
+            let address = Ah::create(&datagrams.pd, datagrams.av()).unwrap();
+            // In no slot of this process: the way there is unknown.
+            let qpn = a.qp.qpn() ^ 1 << 23;
+            let ud = UdTarget { address: address.clone(), qpn, qkey: QKEY };
+            let panics = || {
+                a.qp.engine.with_work(|work| {
+                    send(&a, work, 2, None);
+                    send(&datagrams, work, 3, Some(ud));
+                    assert!(!work.kicks.is_empty() && !work.unknown.is_empty());
+                    panic!("injected");
+                });
+            };
+            assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+            assert_eq!(b.wait().wr_id, 1);
+            assert_eq!(datagrams.wait().wr_id, 3);
+            address.destroy();
+            for side in [a, b, datagrams] {
+                side.close();
+            }
         });
     }
 }

@@ -22,6 +22,16 @@ pub(super) enum Listing {
     Withdrawn,
 }
 
+impl Listing {
+    /// The QP has failed by itself, or uses another fabric: nobody was promised anything.
+    pub(super) fn withdraw(&mut self, qpn: u32) {
+        if *self == Self::Listed {
+            *self = Self::Withdrawn;
+            shm::withdraw_qp(qpn);
+        }
+    }
+}
+
 impl Qp {
     /// The path that IBV_QP_AV leads to, with its MTU in bytes.
     pub(super) fn new_path(&self, attr: &QpAttr, bits: u32) -> Result<Option<(Path, u32)>> {
@@ -106,10 +116,7 @@ impl Qp {
 
     fn use_udp(&self, inner: &mut Inner, path: Path, mtu: u32) {
         tracing::debug!(qpn = self.qpn, "the peer doesn't share memory with this process: going by UDP");
-        if inner.listing == Listing::Listed {
-            inner.listing = Listing::Withdrawn;
-            shm::withdraw_qp(self.qpn);
-        }
+        inner.listing.withdraw(self.qpn);
         let mtu = (128 << inner.attr.path_mtu).min(mtu);
         inner.proto.change_fabric(mtu, Self::is_lossless(&path));
         self.engine.listen(self.qpn, true, Some(&path));

@@ -192,6 +192,11 @@ impl Qp {
         });
     }
 
+    /// Requests that wait are lost, as on a wire: the initiator sends them again.
+    pub(crate) fn forget_kept(&self) {
+        self.inner.lock().target.forget_kept();
+    }
+
     /// The domain has a file, by which other processes may have it too.
     fn has_shared_domain(&self) -> bool {
         self.domain.as_ref().is_some_and(|domain| domain.file.is_some())

@@ -5,7 +5,6 @@ use super::fabric::Listing;
 use super::{Inner, Qp, QpEnv};
 use crate::ah::Ah;
 use crate::engine::Work;
-use crate::shm;
 use ferroce_proto::{Env, Instant, QpEvent, QpState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -75,7 +74,7 @@ impl Qp {
             ecn,
         };
         if self.is_broken() {
-            broken::flush(flushed, proto, &mut env, now);
+            broken::work(flushed, proto, listing, &mut env, now);
             return std::mem::forget(unwinding);
         }
         f(proto, &mut env);
@@ -94,10 +93,8 @@ impl Qp {
         self.state.store(state as u8, Ordering::Release);
         let waits = env.work.blocked_on.take().is_some_and(|link| self.wait_for_room(&link, now));
         let blocked = std::mem::take(&mut env.work.blocked) && !waits;
-        if *listing == Listing::Listed && state == QpState::Err {
-            // The QP has failed by itself, and nobody was promised anything.
-            *listing = Listing::Withdrawn;
-            shm::withdraw_qp(self.qpn);
+        if state == QpState::Err {
+            listing.withdraw(self.qpn);
         }
         if let Some(at) = proto.next_timeout() {
             self.engine.schedule(self, at);
