@@ -169,7 +169,7 @@ impl Netlink {
     fn send(&self, request: &[u8]) -> io::Result<()> {
         loop {
             // SAFETY: the pointer and the length describe `request`.
-            let sent = unsafe { libc::send(self.fd.raw(), request.as_ptr().cast(), request.len(), 0) };
+            let sent = unsafe { libc::send(self.fd.checked(), request.as_ptr().cast(), request.len(), 0) };
             if sent >= 0 {
                 return Ok(());
             }
@@ -189,7 +189,7 @@ impl Netlink {
             // SAFETY: `buffer`, `from` and `from_length` live across the call, each with its own length.
             let received = unsafe {
                 libc::recvfrom(
-                    self.fd.raw(),
+                    self.fd.checked(),
                     buffer.as_mut_ptr().cast(),
                     buffer.len(),
                     flags | libc::MSG_TRUNC,
@@ -274,6 +274,23 @@ pub(super) fn string(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_number_that_has_become_the_programs_is_left_alone() {
+        let netlink = Netlink::open(0).unwrap();
+        let (program, peer) = UnixDatagram::pair().unwrap();
+        // SAFETY: takes no pointer; the socket was opened here, and nobody else uses it.
+        assert!(unsafe { libc::dup2(program.as_raw_fd(), netlink.fd()) } >= 0);
+        peer.send(b"the program's").unwrap();
+        let errors = [netlink.receive(&mut [0; 64], libc::MSG_DONTWAIT).map(drop), netlink.send(b"ours")];
+        assert_eq!(errors.map(|result| result.unwrap_err().raw_os_error()), [Some(libc::EBADF); 2]);
+        let mut bytes = [0; 64];
+        assert_eq!(program.recv(&mut bytes).unwrap(), b"the program's".len());
+        peer.set_nonblocking(true).unwrap();
+        assert_eq!(peer.recv(&mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
 
     #[test]
     fn attributes_round_trip_with_padding() {

@@ -100,7 +100,7 @@ impl Reached {
             return Err(DelegateError::Gone);
         };
         payload.copy(&mut bytes[at..]).map_err(|_| DelegateError::Full)?;
-        handover::send_with(self.connection.raw(), &mut bytes, &[]).map_err(|error| {
+        handover::send_with(self.connection.checked(), &mut bytes, &[]).map_err(|error| {
             match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => DelegateError::Full,
                 _ => DelegateError::Gone,
@@ -117,7 +117,7 @@ impl Reached {
 /// The bytes of the next message; `Some(None)` when there is none, `None` when there will be none.
 pub(super) fn receive(connection: &EngineFd, bytes: &mut [u8]) -> Option<Option<usize>> {
     loop {
-        return match handover::receive(connection.raw(), bytes) {
+        return match handover::receive(connection.checked(), bytes) {
             Ok((len, _)) if len > 0 => Some(Some(len)),
             Err(e) if e.kind() == ErrorKind::WouldBlock => Some(None),
             // Said once when the other end was closed with something unread: what it has sent is still there.
@@ -137,7 +137,7 @@ pub(crate) enum Unreached {
 }
 
 pub(super) fn send(connection: &EngineFd, bytes: &mut [u8]) -> bool {
-    handover::send_with(connection.raw(), bytes, &[]).is_ok()
+    handover::send_with(connection.checked(), bytes, &[]).is_ok()
 }
 
 /// Tells another process that it has a handle of a target. Never blocks.
@@ -240,7 +240,7 @@ impl Engine {
 
     /// The answer to a first message.
     fn say_hello(&self, connection: &EngineFd, hello: &mut [u8], deadline: Instant) -> Option<u8> {
-        handover::send_with(connection.raw(), hello, &[]).ok()?;
+        send(connection, hello).then_some(())?;
         while !sys::wait_for(connection.raw(), libc::POLLIN, Duration::from_millis(2)) {
             if Instant::now() > deadline {
                 return None;
@@ -248,7 +248,7 @@ impl Engine {
             self.answer_requests();
         }
         let mut answer = [0; 16];
-        let (len, _) = handover::receive(connection.raw(), &mut answer).ok()?;
+        let (len, _) = handover::receive(connection.checked(), &mut answer).ok()?;
         handover::framed(&answer[..len])
     }
 
@@ -331,5 +331,29 @@ impl Engine {
             }
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_connection_whose_number_has_become_the_programs_has_ended() {
+        let [connection, _other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let (program, peer) = UnixDatagram::pair().unwrap();
+        // SAFETY: takes no pointer; the socket was opened here, and nobody else uses it.
+        assert!(unsafe { libc::dup2(program.as_raw_fd(), connection.raw()) } >= 0);
+        peer.send(b"the program's").unwrap();
+        let mut bytes = [0; 64];
+        assert_eq!(receive(&connection, &mut bytes), None);
+        assert!(!send(&connection, &mut bytes));
+        let reached = Reached { slot: 1, number: 1, connection: Arc::new(connection) };
+        assert!(!reached.fetch(&Range { srqn: 1, rkey: 1, va: 0, len: 1 }));
+        assert_eq!(program.recv(&mut bytes).unwrap(), b"the program's".len());
+        peer.set_nonblocking(true).unwrap();
+        assert_eq!(peer.recv(&mut bytes).unwrap_err().kind(), ErrorKind::WouldBlock);
     }
 }

@@ -51,6 +51,16 @@ struct State {
 
 type Guard<'a> = MutexGuard<'a, class::RemoteTarget, State>;
 
+/// Dropped, also by unwinding, it lets the next call begin.
+struct Calling<'a>(&'a Remote);
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().calling = false;
+        self.0.changed.tell();
+    }
+}
+
 #[derive(Debug)]
 enum Answer {
     Queried(QpAttr),
@@ -126,7 +136,7 @@ impl Remote {
             tracing::debug!(%error, "closing a handle of another process's target queue pair");
         }
         self.engine.elsewhere().remove(self.end.load(Ordering::Relaxed));
-        sys::shutdown(self.connection.raw());
+        sys::shutdown(self.connection.checked());
     }
 
     fn is_inherited(&self) -> bool {
@@ -147,10 +157,8 @@ impl Remote {
         }
         state.calling = true;
         drop(state);
-        let answer = self.call_alone(call, deadline);
-        self.state.lock().calling = false;
-        self.changed.tell();
-        answer
+        let _calling = Calling(self);
+        self.call_alone(call, deadline)
     }
 
     /// Waits for a change of the state; nothing is locked meanwhile.
@@ -172,7 +180,7 @@ impl Remote {
             return Err(dead());
         }
         state.proposed = proposes.then_some(number);
-        match handover::send_with(self.connection.raw(), &mut handle_message::call(number, call), &[]) {
+        match handover::send_with(self.connection.checked(), &mut handle_message::call(number, call), &[]) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(silence()),
             Err(_) => return Err(dead()),
@@ -196,7 +204,7 @@ impl Remote {
                     }
                     drop(state);
                     self.lose();
-                    sys::shutdown(self.connection.raw());
+                    sys::shutdown(self.connection.checked());
                     return Err(dead());
                 }
                 None => state = self.wait(state, deadline),
@@ -268,7 +276,7 @@ fn connect(engine: &Engine, open: &Open) -> Option<EngineFd> {
             return None;
         }
         let mut answer = [0; 8];
-        match handover::receive(connection.raw(), &mut answer) {
+        match handover::receive(connection.checked(), &mut answer) {
             Ok((8, _)) => {
                 return (handover::framed(&answer) == Some(handover::GRANTED)).then_some(connection);
             }

@@ -22,7 +22,7 @@ pub(crate) fn greet(connection: EngineFd, bytes: &[u8]) {
     let served = Hello::parse(bytes).ok_or(()).and_then(|hello| serve(&hello));
     let (Ok(qp), Some(engine)) = (served, engine::current()) else {
         // Who is gone needs no answer.
-        let _ = handover::send_with(connection.raw(), &mut handover::frame(handover::REFUSED), &[]);
+        send(&connection, &mut handover::frame(handover::REFUSED));
         return;
     };
     let connection = Arc::new(connection);
