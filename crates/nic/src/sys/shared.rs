@@ -115,8 +115,6 @@ pub const PAGE: usize = 4096;
 /// # Errors
 /// That of `mmap(2)`.
 pub fn map_page_anywhere() -> io::Result<NonNull<u8>> {
-    /// Addresses of programs end here, or earlier.
-    const END: u64 = 1 << 47;
     /// The largest page of any machine.
     const ALIGNMENT: u64 = 1 << 16;
     const ATTEMPTS: u32 = 8;
@@ -127,13 +125,21 @@ pub fn map_page_anywhere() -> io::Result<NonNull<u8>> {
             unsafe { libc::mmap(at as *mut _, PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base) }
     };
+    let local = 0_u8;
+    let end = end_of_addresses(&raw const local as u64);
     let random =
-        |_| map((super::random() % END).next_multiple_of(ALIGNMENT).max(1 << 32), libc::MAP_FIXED_NOREPLACE);
-    // Where an address space is smaller, or full: wherever there is room.
+        |_| map((super::random() % end).next_multiple_of(ALIGNMENT).max(1 << 32), libc::MAP_FIXED_NOREPLACE);
+    // Where an address space is full: wherever there is room.
     let base = (0..ATTEMPTS).map(random).find_map(Result::ok).map_or_else(|| map(0, 0), Ok)?;
     // SAFETY: the mapping that was just made.
     unsafe { libc::madvise(base, PAGE, libc::MADV_DONTFORK) };
     NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// Where the addresses of programs end, judging by one on a stack, which are near the end: how many bits addresses have
+/// depends on the kernel.
+fn end_of_addresses(on_stack: u64) -> u64 {
+    on_stack.next_power_of_two().clamp(1 << 38, 1 << 47)
 }
 
 /// Takes back what [`map_shared`] or [`map_page_anywhere`] has made. The caller owns it, and nobody uses it any more.
@@ -156,5 +162,18 @@ pub fn allow_copies_by_others() {
     if read_file(c"/proc/sys/kernel/yama/ptrace_scope", 16).is_ok_and(|scope| scope.first() == Some(&b'1')) {
         // SAFETY: takes no pointer.
         unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_end_where_the_kernel_has_it() {
+        assert_eq!(end_of_addresses(0x7ffd_1234_5678), 1 << 47, "x86-64");
+        assert_eq!(end_of_addresses(0xffff_f234_5678), 1 << 47, "aarch64 with 48 bits");
+        assert_eq!(end_of_addresses(0x7f_f234_5678), 1 << 39, "aarch64 with 39 bits");
+        assert_eq!(end_of_addresses(0x1234_5678), 1 << 38, "a stack of the program's making");
     }
 }
