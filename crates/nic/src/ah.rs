@@ -11,6 +11,7 @@ use crate::shm::Link;
 use crate::sync::{Mutex, class};
 use crate::udp::{Dest, HostAddr};
 use ferroce_proto::{Instant, RateLimit, Throttle};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// How packets get to a QP: which fabric, and what it needs to know.
@@ -68,6 +69,26 @@ impl Route {
 pub const MAX_AH: u32 = 1 << 20;
 static HANDLES: Quota = Quota::new("address handles", MAX_AH);
 
+/// A path to the QPs of one process.
+#[derive(Debug)]
+struct Found {
+    slot: u16,
+    /// The engine's.
+    generation: u32,
+    /// `None`: none could be made.
+    path: Option<Path>,
+}
+
+impl Found {
+    fn is_of(&self, slot: u16, generation: u32) -> bool {
+        (self.slot, self.generation) == (slot, generation)
+    }
+
+    fn is_dead(&self) -> bool {
+        matches!(&self.path, Some(Path::Shm { link, .. }) if link.is_dead())
+    }
+}
+
 /// An address handle: where UD packets go.
 #[derive(Debug)]
 pub struct Ah {
@@ -77,12 +98,15 @@ pub struct Ah {
     /// What may go there, and what has gone.
     limit: Option<RateLimit>,
     throttle: Mutex<class::Throttle, Throttle>,
-    /// The path that was used last, if one could be made, the slot it leads to, and the engine's generation.
-    last: Mutex<class::AhPath, Option<(u16, u32, Option<Path>)>>,
+    /// The paths that were found last, oldest first. Most handles lead to one process.
+    found: Mutex<class::AhPath, SmallVec<[Found; 1]>>,
     _held: Held,
 }
 
 impl Ah {
+    /// Processes of one host to which paths are known at a time.
+    const PATHS: usize = 32;
+
     /// Resolves an address vector.
     ///
     /// # Errors
@@ -96,8 +120,8 @@ impl Ah {
         engine.udp_path(&route, 0)?;
         let held = HANDLES.take()?;
         pd.hold();
-        let (limit, throttle, last) = (limit_of(av.static_rate), Mutex::default(), Mutex::default());
-        Ok(Arc::new(Self { pd: pd.clone(), av, route, limit, throttle, last, _held: held }))
+        let (limit, throttle, found) = (limit_of(av.static_rate), Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { pd: pd.clone(), av, route, limit, throttle, found, _held: held }))
     }
 
     /// The address vector it was made of.
@@ -137,18 +161,17 @@ impl Ah {
         if engine.is_local(&self.route, qpn) {
             return Way::Known(Path::Local { meta: self.route.meta(0) });
         }
-        let mut last = self.last.lock();
-        let (to, generation, path) = match &*last {
-            Some((to, generation, path)) => (*to, *generation, path),
-            None => return Way::Unknown,
+        let mut found = self.found.lock();
+        let (slot, generation) = (slot_of(qpn), engine.generation());
+        let Some(at) = found.iter().position(|found| found.is_of(slot, generation)) else {
+            return Way::Unknown;
         };
-        match path {
-            _ if (to, generation) != (slot_of(qpn), engine.generation()) => Way::Unknown,
-            Some(Path::Shm { link, .. }) if link.is_dead() => Way::Unknown,
+        match &found[at].path {
+            _ if found[at].is_dead() => Way::Unknown,
             Some(path) => Way::Known(path.clone()),
             None => {
                 // For one packet: by the next there may be one.
-                *last = None;
+                found.remove(at);
                 Way::None
             }
         }
@@ -164,6 +187,44 @@ impl Ah {
                 .inspect_err(|error| tracing::warn!(%error, "no path for an address handle"))
                 .ok()
         });
-        *self.last.lock() = Some((slot_of(qpn), engine.generation(), path));
+        let (slot, generation) = (slot_of(qpn), engine.generation());
+        let mut found = self.found.lock();
+        found.retain(|old| old.generation == generation && old.slot != slot && !old.is_dead());
+        if found.len() == Self::PATHS {
+            found.remove(0);
+        }
+        found.push(Found { slot, generation, path });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Service;
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open};
+
+    #[test]
+    fn datagrams_to_several_processes_take_turns_without_a_search() {
+        const NAME: &str = "ah::tests::datagrams_to_several_processes_take_turns_without_a_search";
+        in_namespace(NAME, || {
+            let side = Side::new(&open(), Service::Ud, 64);
+            let ah = Ah::create(&side.pd, side.av()).unwrap();
+            let engine = side.context.engine().unwrap();
+            // In slots that no process of this host has.
+            let qpn = |process: u32| side.qp.qpn() ^ (process + 1) << 17;
+            let is_known = |process| matches!(ah.path_to(engine, qpn(process)), Way::Known(_));
+            let many = Ah::PATHS as u32;
+            for process in 0..many {
+                ah.find_path(engine, qpn(process));
+            }
+            assert!((0..many).all(is_known));
+            // One more takes the place of the oldest.
+            ah.find_path(engine, qpn(many));
+            assert!((1..=many).all(is_known) && !is_known(0));
+            ah.destroy();
+            drop(ah);
+            side.close();
+        });
     }
 }

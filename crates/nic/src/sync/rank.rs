@@ -61,7 +61,7 @@ classes! {
     RawBlocked: "nic/src/raw/port.rs", "raw packet queue pairs that wait for room in the socket";
     Wq: "nic/src/raw/wq.rs", "a work queue";
     Qp: "nic/src/qp/mod.rs", "a queue pair";
-    AhPath: "nic/src/ah.rs", "the path of the last datagram to an address";
+    AhPath: "nic/src/ah.rs", "the paths that an address handle leads to";
     Throttle: "nic/src/ah.rs", "the static rate of an address handle";
     RunQueue: "nic/src/engine/handoff/run_queue.rs", "queue pairs with more to do";
     ReceiveQueue: "nic/src/qp/mod.rs", "a receive queue";
