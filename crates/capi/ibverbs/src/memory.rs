@@ -1,7 +1,7 @@
 //! Protection domains and memory regions: ibv_alloc_pd(3), ibv_reg_mr(3), ibv_rereg_mr(3).
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use ferroce_nic as nic;
 use libc::size_t;
@@ -68,8 +68,6 @@ entry! {
 pub(crate) struct MrBlock {
     c: ibv_mr,
     nic: Arc<nic::Mr>,
-    /// What it was made of, which a change starts from.
-    init: Mutex<nic::MrInit>,
     /// Of `ibv_reg_mr_ex` with a DMA handle.
     dmah: OnceLock<DmahHold>,
 }
@@ -174,7 +172,7 @@ pub(crate) fn describe(
             lkey: key,
             rkey: key,
         };
-        Ok(MrBlock { c, nic, init: Mutex::new(init), dmah: OnceLock::new() })
+        Ok(MrBlock { c, nic, dmah: OnceLock::new() })
     })
 }
 
@@ -292,12 +290,12 @@ unsafe extern "C" fn rereg_mr(
         unsafe {
             let block = MrBlock::checked(mr)?;
             asked = true;
-            let mut init = block.init.lock().unwrap_or_else(PoisonError::into_inner);
-            let new = changed(*init, flags, addr, length, access as c_uint)?;
+            let old = block.nic.init()?;
+            let new = changed(old, flags, addr, length, access as c_uint)?;
             let move_to =
                 if flags & IBV_REREG_MR_CHANGE_PD != 0 { Some(PdBlock::checked(pd)?.nic()) } else { None };
-            block.nic.reregister(move_to, new)?;
-            // The program owns the structure; the lock keeps two changes apart.
+            block.nic.reregister(move_to, old, new)?;
+            // The program owns the structure.
             if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
                 (*mr).addr = new.addr as *mut c_void;
                 (*mr).length = new.length as usize;
@@ -305,7 +303,6 @@ unsafe extern "C" fn rereg_mr(
             if move_to.is_some() {
                 (*mr).pd = pd;
             }
-            *init = new;
         }
         Ok(())
     });

@@ -236,13 +236,14 @@ impl Mr {
         self.key
     }
 
-    /// Gives the key another range, other rights or another domain (ibv_rereg_mr(3)). When this returns, nothing
-    /// touches the memory as it was registered before. After an error the region is what it was.
+    /// Gives the key another range, other rights or another domain (ibv_rereg_mr(3)); `old` is what `init` was made of. When
+    /// this returns, nothing touches the memory as it was registered before. After an error the region is what it was.
     ///
     /// # Errors
     /// As [`Mr::register`]; [`Error::Invalid`] for a region that is deregistered or of no memory; [`Error::Busy`] while a
-    /// window is bound to it, and when another process is in the middle of an access and doesn't end it within a second.
-    pub fn reregister(&self, pd: Option<&Arc<Pd>>, init: MrInit) -> Result<()> {
+    /// window is bound to it, when another process is in the middle of an access and doesn't end it within a second, and
+    /// when the region isn't `old` any more: another thread has changed it.
+    pub fn reregister(&self, pd: Option<&Arc<Pd>>, old: MrInit, init: MrInit) -> Result<()> {
         if self.is_null() {
             return invalid!("a null memory region stays what it is");
         }
@@ -258,6 +259,7 @@ impl Mr {
             {
                 invalid!("the region isn't one of plain memory: it keeps its translation")
             }
+            _ if registered.init != old => Err(Error::Busy("another thread changes the region".into())),
             _ => self.check_unbound(),
         };
         if changed.is_ok() {

@@ -229,7 +229,8 @@ fn a_null_region_gives_zeros_and_keeps_nothing() {
     kept.deregister().unwrap();
     spare.dealloc().unwrap();
     held.deregister().unwrap();
-    assert_eq!(null.reregister(Some(&b.pd), null.init().unwrap()).unwrap_err().errno(), libc::EINVAL);
+    let init = null.init().unwrap();
+    assert_eq!(null.reregister(Some(&b.pd), init, init).unwrap_err().errno(), libc::EINVAL);
     null.deregister().unwrap();
     nowhere.deregister().unwrap();
 }

@@ -247,7 +247,12 @@ mod tests {
                 move || table.local(by.pd, &sge, false, slow_copy::<()>).is_ok()
             };
             let second_half = MrInit { addr: addr + 4096, length: 4096, iova: addr + 4096, ..init };
-            in_use(by_key(addr), || in_time("ibv_rereg_mr", || mr.reregister(None, second_half).unwrap()));
+            in_use(by_key(addr), || {
+                in_time("ibv_rereg_mr", || mr.reregister(None, mr.init().unwrap(), second_half).unwrap())
+            });
+            // Made of what the region was before.
+            assert_eq!(mr.reregister(None, init, init).unwrap_err().errno(), libc::EBUSY);
+            assert_eq!(mr.init().unwrap(), second_half);
             in_use(by_key(addr + 4096), || in_time("ibv_dereg_mr", || mr.deregister().unwrap()));
         });
     }
