@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::AT_FDCWD;
 
@@ -24,28 +24,43 @@ const SLASH: u8 = b'\\';
 /// Where one can be made: a sandbox may have one of them only.
 const PLACES: [&str; 4] = ["/tmp", "/dev/shm", "/var/tmp", "/run"];
 
-/// What is known of the working directory.
-static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
-const UNKNOWN: u8 = 0;
-const ELSEWHERE: u8 = 1;
-const OURS: u8 = 2;
+/// What is known of the working directory: one of the states below, and in the upper bits how often it has changed.
+static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
+const UNKNOWN: u32 = 0;
+const ELSEWHERE: u32 = 1;
+const OURS: u32 = 2;
+const STATES: u32 = 3;
 
 /// The entry that the process works in, if it is one of ours.
 #[inline]
 pub fn ours() -> Option<Vec<u8>> {
-    if STATE.load(Ordering::Relaxed) == ELSEWHERE { None } else { look() }
+    if KNOWN.load(Ordering::Relaxed) & STATES == ELSEWHERE { None } else { look() }
+}
+
+/// It is another one now, or will be looked at for nothing.
+fn forget() {
+    let changed = |known: u32| Some((known & !STATES).wrapping_add(STATES + 1) | UNKNOWN);
+    // Every value is changed.
+    let _ = KNOWN.fetch_update(Ordering::AcqRel, Ordering::Relaxed, changed);
+}
+
+/// Notes what was found by a look that began when `before` was known, unless another thread has changed the directory.
+fn note(before: u32, state: u32) {
+    let found = before & !STATES | state;
+    let _ = KNOWN.compare_exchange(before, found, Ordering::Release, Ordering::Relaxed);
 }
 
 #[cold]
 fn look() -> Option<Vec<u8>> {
     let error = errno();
+    let before = KNOWN.load(Ordering::Acquire);
     let found = fds::link_text(c"/proc/self/cwd").and_then(|name| {
         let name = name.strip_suffix(b" (deleted)")?.rsplit(|&byte| byte == b'/').next()?;
         let mut parts = name.strip_prefix(MARK.as_bytes())?.splitn(2, |&byte| byte == b':');
         let path = parts.nth(1)?.iter().map(|&byte| if byte == SLASH { b'/' } else { byte });
         Some(path.collect())
     });
-    STATE.store(if found.is_some() { OURS } else { ELSEWHERE }, Ordering::Relaxed);
+    note(before, if found.is_some() { OURS } else { ELSEWHERE });
     crate::real::set_errno(error);
     found
 }
@@ -87,7 +102,7 @@ unsafe extern "C-unwind" fn chdir(path: *const c_char) -> c_int {
         |path| real!(c"chdir", fn(*const c_char) -> c_int, (path)),
         |found| found.node.entries().ok_or(libc::ENOTDIR).and_then(|_| enter(found.path)),
     );
-    STATE.store(UNKNOWN, Ordering::Relaxed);
+    forget();
     result
 }
 
@@ -102,7 +117,7 @@ unsafe extern "C-unwind" fn fchdir(fd: c_int) -> c_int {
         Some(Err(_)) => -1,
         _ => real!(c"fchdir", fn(c_int) -> c_int, (fd)),
     };
-    STATE.store(UNKNOWN, Ordering::Relaxed);
+    forget();
     result
 }
 
@@ -139,5 +154,23 @@ unsafe extern "C-unwind" fn get_current_dir_name() -> *mut c_char {
     match give(ptr::null_mut(), 0) {
         Some(given) => given,
         None => real!(c"get_current_dir_name", fn() -> *mut c_char, ()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_before_a_change_is_not_kept() {
+        let known = || KNOWN.load(Ordering::Relaxed) & STATES;
+        let before = KNOWN.load(Ordering::Acquire);
+        forget();
+        note(before, ELSEWHERE);
+        assert_eq!(known(), UNKNOWN);
+        note(KNOWN.load(Ordering::Acquire), ELSEWHERE);
+        assert_eq!(known(), ELSEWHERE);
+        forget();
+        assert_eq!(known(), UNKNOWN);
     }
 }
