@@ -71,7 +71,9 @@ pub(crate) fn refused(call: &'static str, refusal: &Refusal) {
 /// Whether correct programs make such calls as well, to find something out.
 fn answers_a_probe(call: &str, errno: i32) -> bool {
     match errno {
-        libc::EOPNOTSUPP | libc::ENODATA | libc::ENOENT => true,
+        libc::EOPNOTSUPP | libc::ENODATA => true,
+        // Whether there is a completion. From other calls: no object of the device, say.
+        libc::ENOENT => matches!(call, "ibv_start_poll" | "ibv_next_poll"),
         // Whether a file has a domain already. From other calls it is the system's refusal of a thread, say.
         libc::EAGAIN => call == "ibv_open_xrcd",
         _ => false,
@@ -120,6 +122,13 @@ mod tests {
         assert!(!answers_a_probe("ibv_open_device", libc::EAGAIN));
         assert!(answers_a_probe("ibv_open_xrcd", libc::EAGAIN));
         assert!(answers_a_probe("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn an_object_that_was_destroyed_before_is_no_answer_to_a_probe() {
+        assert!(!answers_a_probe("ibv_destroy_cq", libc::ENOENT));
+        assert!(answers_a_probe("ibv_start_poll", libc::ENOENT));
+        assert!(answers_a_probe("ibv_next_poll", libc::ENOENT));
     }
 
     #[test]
