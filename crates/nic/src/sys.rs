@@ -1,8 +1,9 @@
 //! System calls as the adapter needs them: raw, so that none is a cancellation point of the C library.
 //!
 //! A thread of the host program that is cancelled inside one of ours would leave locks held; `libc::syscall` isn't a
-//! cancellation point, the C library's own `recvmsg`, `close`, `poll` … are. Every descriptor the adapter opens is
-//! owned by an [`EngineFd`] and entered in a lock-free table, so that a forked child can close them all.
+//! cancellation point, the C library's own `recvmsg`, `close`, `poll` … are. A descriptor that a
+//! forked child has no use for is owned by an [`EngineFd`], which enters it in a lock-free table, so that the child can
+//! close them all; one that a child keeps by a [`KeptFd`], and the pipe of events by its [`Readiness`].
 //! Out of here: addresses and names (`udp`, `rendezvous`), policy, retries.
 
 pub mod control;
@@ -68,11 +69,9 @@ pub fn read(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     check(unsafe { libc::syscall(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len()) })
 }
 
-/// `write(2)`. Not for pipes and stream sockets: it could raise SIGPIPE.
-///
-/// # Errors
-/// That of the call.
-pub fn write(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
+/// `write(2)`, for tests of descriptors.
+#[cfg(test)]
+fn write(fd: RawFd, buffer: &[u8]) -> io::Result<usize> {
     // SAFETY: `buffer` is readable for its length.
     check(unsafe { libc::syscall(libc::SYS_write, fd, buffer.as_ptr(), buffer.len()) })
 }

@@ -10,7 +10,8 @@ use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::sys;
 use ferroce_nic::{AsyncEvent, QpState, SendOp, Service, WcStatus, XrcTarget, Xrcd};
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -206,14 +207,14 @@ fn ends_with_its_last_handle(xrcd: &Arc<Xrcd>, qpn: u32) {
 }
 
 /// A connection to the creator, and what it answers to a request for a handle.
-fn opened_by_hand(qpn: u32, message: &[u8]) -> (OwnedFd, Option<u8>) {
+fn opened_by_hand(qpn: u32, message: &[u8]) -> (File, Option<u8>) {
     // Who is slow to send it, on a busy machine, is cut off.
     for _ in 0..20 {
-        let connection = scribble::connect(qpn >> 12).unwrap();
+        let mut connection = File::from(scribble::connect(qpn >> 12).unwrap());
         let fd = connection.as_raw_fd();
-        if sys::write(fd, message).is_ok() && sys::wait_for(fd, libc::POLLIN, 5 * SECOND) {
+        if connection.write(message).is_ok() && sys::wait_for(fd, libc::POLLIN, 5 * SECOND) {
             let mut answer = [0; 32];
-            if let Ok(len @ 1..) = sys::read(fd, &mut answer) {
+            if let Ok(len @ 1..) = connection.read(&mut answer) {
                 return (connection, answer[..len].get(5).copied());
             }
         }
@@ -240,18 +241,18 @@ fn hostile_openers() {
     for round in 0..600u32 {
         let mut call = vec![(round % 10) as u8];
         call.extend((1..round / 4).map(|n| (n.wrapping_mul(round) ^ round >> 3) as u8));
-        let (connection, granted) = opened_by_hand(qpn, &hello);
+        let (mut connection, granted) = opened_by_hand(qpn, &hello);
         assert_eq!(granted, Some(0));
-        let _ = sys::write(connection.as_raw_fd(), &call);
+        let _ = connection.write(&call);
     }
     // Questions whose answers nobody reads, and changes all at once.
-    let flooding: Vec<OwnedFd> = (0..40).map(|_| opened_by_hand(qpn, &hello).0).collect();
+    let flooding: Vec<File> = (0..40).map(|_| opened_by_hand(qpn, &hello).0).collect();
     let mut modify = vec![2, 9, 0, 0, 0];
     modify.resize(MODIFY, 0);
     for calls in [&[vec![1, 9, 0, 0, 0]][..], &[modify, vec![7, 9, 0, 0, 0]]] {
-        for connection in flooding.iter().cycle().take(20_000) {
+        for mut connection in flooding.iter().cycle().take(20_000) {
             for call in calls {
-                let _ = sys::write(connection.as_raw_fd(), call);
+                let _ = connection.write(call);
             }
         }
     }
