@@ -31,6 +31,7 @@
 
 mod error;
 mod forward;
+mod gids;
 mod group;
 pub(crate) mod handover;
 mod names;
@@ -40,6 +41,7 @@ mod user;
 
 pub use error::{Error, Holder};
 pub use forward::ForwardStats;
+pub(crate) use gids::ask_for_gids;
 pub use names::SLOTS;
 pub use strangers::{Strangers, strangers};
 
@@ -68,10 +70,6 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(1);
 const LONELY_PATIENCE: Duration = Duration::from_millis(100);
 /// Between attempts to become leader.
 const LEAD_INTERVAL: Duration = Duration::from_secs(1);
-/// What the leader has, that is asked for a GID table, before others are asked; what all of them have; and how many.
-const LEADER_PATIENCE: Duration = Duration::from_millis(5);
-const GIDS_PATIENCE: Duration = Duration::from_millis(50);
-const GIDS_ASKED: usize = 8;
 /// Datagrams of forwarded packets taken from one slot in a row.
 const INBOX_BURST: usize = 16;
 
@@ -393,26 +391,6 @@ impl Rendezvous {
 /// Whether some process here has UDP port 4791 at this address, as far as can be seen.
 pub(crate) fn is_held(address: HostAddr) -> bool {
     group::holder(address).uid.is_some()
-}
-
-/// What the host's processes have to tell of an interface's GID table; `None` when nobody has one. Takes long only when
-/// nobody but a stopped process might have.
-pub(crate) fn ask_for_gids(interface: u32) -> Option<Vec<u8>> {
-    let user = User::current();
-    let mut question = handover::GidQuestion::new(interface, user);
-    match question.ask(&Name::leader(user.uid())) {
-        // Without a leader there is nobody, or somebody is just about to lead.
-        Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => return None,
-        Ok(()) | Err(_) => {}
-    }
-    if let Some(table) = question.answer(LEADER_PATIENCE) {
-        return Some(table);
-    }
-    for slot in names::taken_slots(user.uid())?.into_iter().take(GIDS_ASKED) {
-        // Who has gone meanwhile has nothing to tell.
-        let _ = question.ask(&Name::slot(user.uid(), slot));
-    }
-    question.answer(GIDS_PATIENCE)
 }
 
 /// A place in a random order.
