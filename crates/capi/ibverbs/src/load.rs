@@ -1,7 +1,7 @@
-//! What is done when the library is loaded: one system call.
+//! What the library does when it is loaded: it notes, by one system call, on which processors the process may run.
 
-/// Entered in `.init_array` by `link/mod.rs`. Which processors the process has is seen best before its program begins: its
-/// threads may bind themselves to some of them.
+/// Called by the loader (`.init_array`, see `link/mod.rs`), before the program begins if the program is linked to the
+/// library: later, threads of the program may have bound themselves to some of the processors.
 #[unsafe(export_name = "ferroce_c_loaded")]
 extern "C" fn loaded() {
     ferroce_nic::sys::note_processors();

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use super::Finding;
 use crate::install;
 
-/// Asks the loader what it would load, without running the program.
+/// Asks the loader what it would load. As ldd(1) warns, a program with a loader of its own may be run for that.
 pub fn check(program: &Path, findings: &mut Vec<Finding>) {
     let mut command = Command::new("ldd");
     command.arg(program);
