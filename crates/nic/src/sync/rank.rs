@@ -48,6 +48,7 @@ classes! {
     MulticastGroups: "nic/src/engine/multicast.rs", "the groups";
     MulticastMembers: "nic/src/engine/multicast.rs", "the queue pairs of a group";
     FaultsIn: "nic/src/engine/taps.rs", "packets that faults hold back as they come";
+    RawQp: "nic/src/raw/mod.rs", "a raw packet queue pair's sending side";
     RawPorts: "nic/src/engine/raw.rs", "the packet sockets";
     RawReceiver: "nic/src/raw/port.rs", "the reader of a packet socket";
     FlowRules: "nic/src/raw/port.rs", "the flows of an interface";
@@ -56,7 +57,6 @@ classes! {
     GuestTarget: "nic/src/xrc/guest.rs", "another process's handle of a target";
     RemoteTarget: "nic/src/xrc/remote.rs", "a handle of another process's target";
     Joining: "nic/src/rendezvous/mod.rs", "taking slots, and making an address usable";
-    RawQp: "nic/src/raw/mod.rs", "a raw packet queue pair's sending side";
     RawPaced: "nic/src/engine/raw.rs", "raw packet queue pairs that wait for their time";
     RawBlocked: "nic/src/raw/port.rs", "raw packet queue pairs that wait for room in the socket";
     Wq: "nic/src/raw/wq.rs", "a work queue";
