@@ -36,7 +36,7 @@ pub use socket::{
     send_message, send_messages, send_to, set_option, shutdown, socket, socket_name, socket_pair,
 };
 pub use thread::{note_processors, start_thread};
-pub use user::{own_credentials, peer_pidfd, process_of, read_link, user_id};
+pub use user::{own_credentials, peer_pidfd, process_of, read_link, real_user_id, user_id};
 pub use wait::{
     epoll_control, epoll_create, epoll_wait, eventfd, pause, periodic_timer, poll, wait_for, yield_processor,
 };

@@ -54,9 +54,10 @@ fn check_address(ip: IpAddr, scope_id: u32, sockets: &[Socket], ferroce_here: bo
             "end that process, run your program as the same user if it is a Ferroce process, or use another \
              interface (FERROCE_DEVICES) or network namespace",
         ),
-        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-            Finding::note(format!("The address {ip} went away while it was looked at."))
-        }
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Finding::note(format!(
+            "The address {ip} can't be used just now: it has gone, or the kernel still looks for another host that \
+                 has it (`ip address` shows it as tentative)."
+        )),
         Err(error) => Finding::stop(
             format!("UDP port {ROCE_PORT} on {ip} cannot be used: {error}."),
             "allow UDP sockets in the sandbox or seccomp profile that this runs in",

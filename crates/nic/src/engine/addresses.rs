@@ -7,6 +7,7 @@ use crate::Context;
 use crate::ah::{Path, Route};
 use crate::clock;
 use crate::error::{Error, Result, invalid};
+use crate::fork;
 use crate::packet::MAX_FLOW_LABEL;
 use crate::qp::AddressVector;
 use crate::rendezvous;
@@ -206,8 +207,31 @@ impl Engine {
             return invalid!("the destination GID {to} is no address");
         }
         self.check_loopback(from, to)?;
+        self.await_address(from)?;
         let flow_label = if to.is_ipv6() { av.flow_label & MAX_FLOW_LABEL } else { 0 };
         Ok(Route { from, to, tos: av.traffic_class, ttl: av.hop_limit, flow_label })
+    }
+
+    /// Makes the address of a GID usable. GID 0 is in the table while the kernel still looks for duplicates of its
+    /// address, which takes a second or two; until then no socket can have the address.
+    fn await_address(&self, from: HostAddr) -> Result<()> {
+        const PATIENCE: Duration = Duration::from_millis(2500);
+        let begun = clock::now();
+        while !self.is_local_address(from) {
+            match self.add_address(from) {
+                Err(error) if error.errno() == libc::EADDRNOTAVAIL => {
+                    if clock::now().since(begun) >= PATIENCE {
+                        return invalid!(
+                            "{from} can't be used yet: the kernel still looks for another host with this address \
+                             (tentative), or it has gone; another sgid_index works meanwhile"
+                        );
+                    }
+                    fork::outside(|| sys::pause(Duration::from_millis(10)));
+                }
+                added => return added,
+            }
+        }
+        Ok(())
     }
 
     /// A loopback address reaches this host only, and is reached from it only.

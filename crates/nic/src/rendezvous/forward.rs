@@ -76,8 +76,12 @@ impl Forwarder {
                     self.note(slot, "nobody holds that slot");
                     &self.stats.unknown
                 }
-                Err(_) => {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.note(slot, "its owner doesn't keep up");
+                    &self.stats.dropped
+                }
+                Err(error) => {
+                    self.note(slot, &error.to_string());
                     &self.stats.dropped
                 }
             };
@@ -97,9 +101,12 @@ fn send(fd: RawFd, user: User, name: &Name, blob: &mut [u8]) -> io::Result<()> {
     use sys::KernelAddress;
     let mut credentials = Credentials::new();
     let own = sys::own_credentials(user.uid());
-    // Without them the kernel would attach the real user id.
-    let payload = [own.pid.to_ne_bytes(), own.uid.to_ne_bytes(), own.gid.to_ne_bytes()].concat();
-    credentials.push(libc::SOL_SOCKET, libc::SCM_CREDENTIALS, &payload);
+    // Otherwise the kernel attaches the right ones by itself, also where no message may name them: the group may have no
+    // number in this user namespace.
+    if sys::real_user_id() != own.uid {
+        let payload = [own.pid.to_ne_bytes(), own.uid.to_ne_bytes(), own.gid.to_ne_bytes()].concat();
+        credentials.push(libc::SOL_SOCKET, libc::SCM_CREDENTIALS, &payload);
+    }
     let mut vector = libc::iovec { iov_base: blob.as_mut_ptr().cast(), iov_len: blob.len() };
     // SAFETY: all-zero bytes are a valid msghdr.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };

@@ -13,6 +13,13 @@ pub fn user_id() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The real user id, which the kernel attaches to messages that don't name one.
+#[must_use]
+pub fn real_user_id() -> u32 {
+    // SAFETY: can't fail and takes no pointer.
+    unsafe { libc::getuid() }
+}
+
 /// What a message says of its sender for the kernel to check: this process, and `uid`, which must be one of its user ids.
 #[must_use]
 pub fn own_credentials(uid: u32) -> libc::ucred {
