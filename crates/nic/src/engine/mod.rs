@@ -1,7 +1,7 @@
 //! The progress engine: one per process, shared by all its device contexts.
 //!
 //! In here: who owns which QPN, the paths between QPs, who moves packets and when (pollers under a lease, else the
-//! background thread), timers, and what a fork does to all that.
+//! background thread), and timers.
 //! Out of here: the transport (`ferroce_proto`), sockets (`udp`), the host's other processes (`rendezvous`).
 
 mod addresses;
