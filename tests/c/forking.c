@@ -197,9 +197,7 @@ static void destroy_inherited(void)
 		MUST(ibv_destroy_qp(traffic[i].a));
 		MUST(ibv_destroy_qp(traffic[i].b));
 		MUST(ibv_dereg_mr(traffic[i].mr));
-		/* An event that the parent's thread has got and not acknowledged yet is waited for. */
-		if (!traffic[i].channel)
-			MUST(ibv_destroy_cq(traffic[i].cq));
+		MUST(ibv_destroy_cq(traffic[i].cq));
 	}
 }
 
@@ -404,6 +402,16 @@ static void cloned(void)
 	use(&spare);
 }
 
+/* Runs before any library has been initialised. */
+static void register_early(int argc, char **argv, char **unused)
+{
+	(void)unused;
+	if (argc == 3 && !strcmp(argv[1], "handlers"))
+		pthread_atfork(early, early, early);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const first)(int, char **, char **) = register_early;
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -414,8 +422,6 @@ int main(int argc, char **argv)
 	if (argc != 3)
 		fail("usage: forking all|handlers|middle|cloned FORKS");
 	forks = (unsigned int)atoi(argv[2]);
-	if (!strcmp(argv[1], "handlers"))
-		pthread_atfork(early, early, early);
 	device = open_device(1);
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
 		if (!strcmp(argv[1], cases[i].name)) {

@@ -54,7 +54,7 @@ pub use device::{
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, EventQueue, Unacked};
-pub use fork::{Inside, Unusable, enter, outside};
+pub use fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
 pub use gids::gid_table;
 pub use mem::{
     Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Pd, PdHold, Prefetch, QueueKind, QueueMemory,

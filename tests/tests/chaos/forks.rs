@@ -5,9 +5,16 @@ use ferroce_tests::{Fabric, World, require};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Runs `tests/c/forking.c CASE FORKS`, with addresses that come and go all the time.
-fn forks(fabric: Fabric, case: &str, forks: u32, limit: Duration) {
-    let program = require!(c_program("forking"));
+/// The lines about children that are refused verbs.
+#[derive(PartialEq, Eq)]
+enum Refusals {
+    None,
+    Some,
+}
+
+/// Runs a program of `tests/c` with the name of its case, with addresses that come and go all the time.
+fn forks(fabric: Fabric, words: &[&str], refusals: Refusals, limit: Duration) {
+    let program = require!(c_program(words[0]));
     let world = require!(World::one_host(1500));
     let host = world.first();
     let ended = AtomicBool::new(false);
@@ -17,13 +24,14 @@ fn forks(fabric: Fabric, case: &str, forks: u32, limit: Duration) {
                 host.admin("ip addr add 10.99.0.1/32 dev eth0; ip addr del 10.99.0.1/32 dev eth0");
             }
         });
-        let words = [program.as_str(), case, &forks.to_string()];
-        let outcome = host.start_ferroce(&[], &words, settings(fabric)).wait(limit);
+        let line = [&[program.as_str()], &words[1..]].concat();
+        let outcome = host.start_ferroce(&[], &line, settings(fabric)).wait(limit);
         ended.store(true, Ordering::Relaxed);
         outcome.expect_success();
-        assert_eq!(outcome.stdout, format!("{case} ok\n"));
+        assert_eq!(outcome.stdout, format!("{} ok\n", words[1]));
         // Of what children are refused there is a line.
         assert!(outcome.stderr.lines().all(|line| line.contains("verbs can't be used in it")), "{outcome}");
+        assert!(outcome.stderr.is_empty() == (refusals == Refusals::None), "{outcome}");
     });
     host.expect_no_traces();
 }
@@ -32,31 +40,70 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 #[test]
 fn children_end_whatever_the_parents_threads_were_doing() {
-    forks(Fabric::Any, "all", 1000, LIMIT);
+    forks(Fabric::Any, &["forking", "all", "1000"], Refusals::None, LIMIT);
 }
 
 #[test]
 fn children_end_whatever_the_parents_threads_were_doing_over_udp() {
-    forks(Fabric::Udp, "all", 1000, LIMIT);
+    forks(Fabric::Udp, &["forking", "all", "1000"], Refusals::None, LIMIT);
 }
 
 #[test]
 fn handlers_of_a_fork_may_call_verbs() {
-    forks(Fabric::Any, "handlers", 200, LIMIT);
+    forks(Fabric::Any, &["forking", "handlers", "200"], Refusals::None, LIMIT);
 }
 
 #[test]
 fn fork_in_the_middle_of_a_call_waits_for_nobody() {
-    forks(Fabric::Any, "middle", 300, LIMIT);
+    forks(Fabric::Any, &["forking", "middle", "300"], Refusals::Some, LIMIT);
 }
 
 #[test]
 fn child_that_no_handler_has_prepared_is_refused() {
-    forks(Fabric::Any, "cloned", 1, LIMIT);
+    forks(Fabric::Any, &["forking", "cloned", "1"], Refusals::Some, LIMIT);
+}
+
+fn one_fork(case: &str, refusals: Refusals) {
+    forks(Fabric::Any, &["forked", case], refusals, LIMIT);
+}
+
+#[test]
+fn fork_waits_for_a_lock_of_handlers_registered_before_the_library_was_loaded() {
+    one_fork("lock_registered_before", Refusals::Some);
+}
+
+#[test]
+fn fork_waits_for_a_lock_of_handlers_registered_before_the_first_call() {
+    one_fork("lock_registered_first", Refusals::None);
+}
+
+#[test]
+fn fork_waits_for_a_lock_of_handlers_registered_after_the_first_call() {
+    one_fork("lock_registered_later", Refusals::None);
+}
+
+#[test]
+fn child_takes_no_event_from_its_parent() {
+    one_fork("unread", Refusals::None);
+}
+
+#[test]
+fn child_announces_no_event_to_its_parent() {
+    one_fork("announced", Refusals::None);
+}
+
+#[test]
+fn child_waits_for_no_acknowledgement_of_its_parent() {
+    one_fork("unacknowledged", Refusals::None);
+}
+
+#[test]
+fn fork_in_the_middle_of_a_fork_waits_for_nobody() {
+    one_fork("nested", Refusals::Some);
 }
 
 #[test]
 #[ignore = "takes a quarter of an hour"]
 fn children_of_twenty_thousand_forks_end() {
-    forks(Fabric::Any, "all", 20_000, Duration::from_secs(3600));
+    forks(Fabric::Any, &["forking", "all", "20000"], Refusals::None, Duration::from_secs(3600));
 }

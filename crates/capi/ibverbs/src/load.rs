@@ -1,8 +1,14 @@
-//! What the library does when it is loaded: it notes, by one system call, on which processors the process may run.
+//! What the library does when it is loaded: it notes, by one system call, on which processors the process may run, and
+//! registers its handlers of forks.
 
 /// Called by the loader (`.init_array`, see `link/mod.rs`), before the program begins if the program is linked to the
-/// library: later, threads of the program may have bound themselves to some of the processors.
+/// library: later, threads of the program may have bound themselves to some of the processors, and libraries that use this
+/// one may have registered handlers of forks, which are to run before ours.
 #[unsafe(export_name = "ferroce_c_loaded")]
 extern "C" fn loaded() {
     ferroce_nic::sys::note_processors();
+    // An allocator that takes its locks for forks (jemalloc) registers its handlers at its first use. They are to run after
+    // ours, which wait for threads that allocate.
+    drop(std::hint::black_box(Box::new(0_u64)));
+    ferroce_nic::prepare_for_forks();
 }

@@ -4,16 +4,18 @@
 //! threads at once (membarrier(2)). A thread that sleeps for long, or runs code of the program, does so
 //! [outside](outside), without a lock.
 
+use super::barrier::{self, order};
 use super::words::{CLOSED, OPEN, Presence, UNUSABLE, WIPED, close};
-use crate::sync::{AtomicBool, AtomicU32, Ordering, fence, sleep, wake};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, sleep, wake};
 use crate::sys;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::null;
-use std::sync::atomic::{AtomicPtr, compiler_fence};
+use std::sync::atomic::AtomicPtr;
 use std::time::{Duration, Instant};
 
-/// How long a fork waits for threads that don't come out (stopped by a debugger, say). The child is unusable then.
+/// How long a fork waits for threads that don't come out (stopped by a debugger, say), and how long threads wait for a fork
+/// (which may itself wait for a lock that one of them holds). The child is unusable then.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// When the log says that a fork waits.
 const SPEAKS_AFTER: Duration = Duration::from_secs(1);
@@ -57,8 +59,8 @@ static PLACES: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
 static UNWIPED: AtomicU32 = AtomicU32::new(OPEN);
 /// The gate. In a child that no handler has run in, it is [`WIPED`].
 static GATE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNWIPED).cast_mut());
-/// membarrier(2) orders the threads' words for a fork; otherwise each of them does, with a fence.
-static BARRIER: AtomicBool = AtomicBool::new(false);
+/// A thread has come in through the closed gate. In ordinary memory: the child of that fork is to see it.
+static BREACHED: AtomicBool = AtomicBool::new(false);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// The key whose destructor gives a thread's place back, and one.
 static KEY: AtomicU32 = AtomicU32::new(0);
@@ -66,15 +68,6 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 fn gate() -> &'static AtomicU32 {
     // SAFETY: a static, or a page that is never unmapped.
     unsafe { &*GATE.load(Ordering::Relaxed) }
-}
-
-#[inline]
-fn order() {
-    if BARRIER.load(Ordering::Relaxed) {
-        compiler_fence(Ordering::SeqCst);
-    } else {
-        fence(Ordering::SeqCst);
-    }
 }
 
 /// Why verbs can't be used in this process.
@@ -85,7 +78,7 @@ const CLONED: Unusable = Unusable(
     "this process was made by clone or _Fork, past the handlers of fork(3): verbs can't be used in it; use fork, or execute a program",
 );
 const IN_A_CALL: Unusable = Unusable(
-    "this process was forked in the middle of a verbs call (by a signal's handler, or beside a thread that was stopped): verbs can't be used in it",
+    "this process was forked in the middle of a verbs call (by a signal's handler, beside a thread that was stopped, or for more than ten seconds): verbs can't be used in it",
 );
 
 /// This thread is in the library until this is dropped.
@@ -124,24 +117,58 @@ pub fn enter() -> Result<Inside, Unusable> {
 /// The thread is inside and has found the gate not open.
 #[cold]
 fn wait_at_gate(place: &Place) -> Result<(), Unusable> {
+    let mut wait = Wait::default();
     loop {
         let found = HERE.with(|here| here.found.get());
         match gate().load(Ordering::Acquire) {
             OPEN => return Ok(()),
-            // A handler of this fork, of another library, calls verbs: nobody else is inside.
+            // The forking thread runs another library's atfork handler, which calls verbs.
             CLOSED if found == Found::Complete => return Ok(()),
-            // … in the child, and before ours has run.
+            // The same in the child, where our own handler hasn't run yet.
             WIPED if found == Found::Complete => super::in_child(),
             // A call within a call: who forks waits for this thread, not this thread for the fork.
             CLOSED if place.presence.depth() > 1 => return Ok(()),
+            CLOSED if wait.is_over() => return Ok(()),
             CLOSED => {
                 let depth = place.presence.step_out();
-                sleep(gate(), CLOSED, Some(SPEAKS_AFTER));
+                wait.sleep();
                 place.presence.come_back(depth, order);
             }
             WIPED if found == Found::NoFork => return Err(CLONED),
             _ => return Err(IN_A_CALL),
         }
+    }
+}
+
+/// A thread's wait for a fork.
+#[derive(Default)]
+struct Wait(Duration);
+
+impl Wait {
+    /// Sleeps outside until the gate opens, for a second at most.
+    fn sleep(&mut self) {
+        let since = Instant::now();
+        sleep(gate(), CLOSED, Some(SPEAKS_AFTER));
+        // Time in which the process was stopped doesn't count: the fork made no progress either.
+        self.0 += since.elapsed().min(SPEAKS_AFTER);
+    }
+
+    /// Whether this thread, which is inside again, is to go on though the gate is closed. The fork may wait for it: handlers
+    /// that were registered before ours run after ours, and may want a lock that this thread holds.
+    fn is_over(&self) -> bool {
+        if BREACHED.load(Ordering::Relaxed) {
+            return true;
+        }
+        if self.0 < PATIENCE {
+            return false;
+        }
+        // Everything that this thread changes from here on comes after it.
+        if !BREACHED.swap(true, Ordering::SeqCst) {
+            tracing::error!(
+                "a fork takes more than {PATIENCE:?} (waits for a lock that a thread in a verbs call holds?): its child is refused, verbs can't be used in it"
+            );
+        }
+        true
     }
 }
 
@@ -151,14 +178,15 @@ pub fn outside<R>(f: impl FnOnce() -> R) -> R {
 
     impl Drop for Back<'_> {
         fn drop(&mut self) {
+            let mut wait = Wait::default();
             loop {
                 self.0.presence.come_back(self.1, order);
                 let own_fork = HERE.with(|here| here.found.get()) == Found::Complete;
-                if gate().load(Ordering::Acquire) != CLOSED || own_fork {
+                if gate().load(Ordering::Acquire) != CLOSED || own_fork || wait.is_over() {
                     return;
                 }
                 self.0.presence.step_out();
-                sleep(gate(), CLOSED, Some(SPEAKS_AFTER));
+                wait.sleep();
             }
         }
     }
@@ -225,22 +253,11 @@ pub(super) fn install(handlers: impl FnOnce()) {
     if INSTALLED.load(Ordering::Acquire) {
         return;
     }
-    register_barrier();
+    barrier::register();
     make_key();
     make_page();
     handlers();
     INSTALLED.store(true, Ordering::Release);
-}
-
-fn register_barrier() {
-    if membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {
-        BARRIER.store(true, Ordering::Release);
-    }
-}
-
-fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: takes no pointer.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
 fn make_key() {
@@ -291,7 +308,7 @@ pub(super) fn freeze() {
         // SAFETY: null, or a place, which is never freed.
         let inside = unsafe { here.place.get().as_ref() }.is_some_and(|place| place.presence.depth() > 0);
         // The handler of a signal forks in the middle of a call. Others may wait for locks that this thread holds.
-        let complete = !inside && close_gate() && wait_for_others(here.place.get());
+        let complete = !inside && close_gate(&here.found) && wait_for_others(here.place.get());
         here.found.set(if complete { Found::Complete } else { Found::Incomplete });
         if !complete && !inside {
             // The parent's threads are to go on.
@@ -300,17 +317,23 @@ pub(super) fn freeze() {
     });
 }
 
-/// One fork after the other. False in a process that is unusable.
-fn close_gate() -> bool {
+/// One fork after the other. False in a process that is unusable. The handler of a signal may fork at any moment from here on:
+/// with the gate closed, what this fork has found so far is [`Found::Incomplete`].
+fn close_gate(found: &Cell<Found>) -> bool {
     loop {
+        found.set(Found::Incomplete);
         match close(gate()) {
             Ok(()) => break,
-            Err(CLOSED) => sleep(gate(), CLOSED, Some(SPEAKS_AFTER)),
+            Err(CLOSED) => {
+                found.set(Found::NoFork);
+                sleep(gate(), CLOSED, Some(SPEAKS_AFTER));
+            }
             Err(_) => return false,
         }
     }
-    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-    fence(Ordering::SeqCst);
+    // Whoever has come in during an earlier fork is waited for.
+    BREACHED.store(false, Ordering::Relaxed);
+    barrier::order_all();
     true
 }
 
@@ -363,9 +386,13 @@ pub(super) fn thaw() {
     HERE.with(|here| {
         if here.nested.get() > 0 {
             here.nested.set(here.nested.get() - 1);
-        } else if here.found.replace(Found::NoFork) == Found::Complete {
+            return;
+        }
+        // A fork by the handler of a signal counts as one within this one until the gate is open.
+        if here.found.replace(Found::Incomplete) == Found::Complete {
             open_gate();
         }
+        here.found.set(Found::NoFork);
     });
 }
 
@@ -378,12 +405,13 @@ pub(super) fn found() -> Found {
 }
 
 /// In the child, after everything else of it: nobody but this thread is here.
-pub(super) fn begin_child(complete: bool) {
+pub(super) fn begin_child(found: Found) {
+    let complete = found == Found::Complete && !BREACHED.load(Ordering::Relaxed);
     let own = HERE.with(|here| here.place.get());
     for place in places().filter(|&place| !std::ptr::eq(place, own)) {
         place.presence.clear();
         place.taken.store(false, Ordering::Release);
     }
-    register_barrier();
+    barrier::register();
     gate().store(if complete { OPEN } else { UNUSABLE }, Ordering::Release);
 }

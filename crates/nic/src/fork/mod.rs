@@ -4,6 +4,7 @@
 //! A fork waits until no thread is in the library (`gate`), so its child finds no lock held and nothing half done.
 //! In here: the handlers around fork(3). Out of here: what each part does with what a child can't use.
 
+mod barrier;
 mod gate;
 mod words;
 
@@ -22,8 +23,9 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Sees to it that the handlers run.
-pub(crate) fn install() {
+/// Sees to it that the handlers run. Handlers of others that are registered later run before ours do (and after ours, once
+/// the fork is over): whatever these wait for, the library isn't closed yet. So the earlier the better.
+pub fn install() {
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     gate::install(|| unsafe {
         libc::pthread_atfork(Some(prepare), Some(parent), Some(child));
@@ -32,6 +34,7 @@ pub(crate) fn install() {
 
 extern "C" fn prepare() {
     gate::freeze();
+    // Where somebody takes too long over it, the child has a descriptor too many.
     crate::sys::hold_openings();
 }
 
@@ -55,5 +58,5 @@ fn in_child() {
     copy::after_fork();
     crate::shm::forget_after_fork();
     crate::engine::forget_after_fork();
-    gate::begin_child(found == Found::Complete);
+    gate::begin_child(found);
 }
