@@ -130,6 +130,23 @@ fn a_path_mtu_above_that_of_the_route_is_refused() {
     assert!(outcome.client.stderr.contains("path_mtu 1024 is above the 512 bytes"), "{outcome}");
 }
 
+/// In a sandbox, or after a change of the root directory.
+#[test]
+fn without_proc_devices_open_and_events_are_announced() {
+    let program = require!(Artifacts::get().c_program("waiting"));
+    let program = program.to_str().expect("a UTF-8 path");
+    let world = require!(World::one_host(1500));
+    for settings in [&[][..], Fabric::Udp.settings()] {
+        for case in ["readiness", "event_loop"] {
+            let script =
+                format!("mount -t tmpfs none /proc && ! test -e /proc/self && exec {program} {case}");
+            let words = ["unshare", "-m", "sh", "-c", &script];
+            let mut process = world.first().start_ferroce_privileged(&[], &words, settings);
+            process.wait(LIMIT).expect_success().expect_quiet();
+        }
+    }
+}
+
 #[test]
 fn a_refused_thread_is_told() {
     require!(tool("ibv_devinfo", "ibverbs-utils"));

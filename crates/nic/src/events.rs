@@ -44,8 +44,8 @@ impl<T> Inner<T> {
         Some(event)
     }
 
-    fn lower_if_empty(&self) {
-        if let Some(readiness) = self.readiness.as_ref().filter(|_| self.events.is_empty()) {
+    fn lower_if_empty(&mut self) {
+        if let Some(readiness) = self.readiness.as_mut().filter(|_| self.events.is_empty()) {
             readiness.lower();
         }
     }
@@ -91,7 +91,7 @@ impl<T> EventQueue<T> {
         if inner.readiness.is_some() {
             inner.events.push_back(event);
         }
-        if let Some(readiness) = &inner.readiness {
+        if let Some(readiness) = &mut inner.readiness {
             readiness.raise();
         }
     }
@@ -109,7 +109,8 @@ impl<T> EventQueue<T> {
     }
 
     /// For a reader that has found no event behind a readable descriptor: a fork's child and its parent have the
-    /// descriptor in common and each a queue of its own, so what the one has raised the other finds empty.
+    /// descriptor in common and each a queue of its own until the child has an event, so what the one has raised the other finds
+    /// empty.
     pub fn settle(&self) {
         self.inner.lock().lower_if_empty();
     }
@@ -144,22 +145,38 @@ impl<T> EventQueue<T> {
 }
 
 /// Counts the events of one object that a program has got and not yet acknowledged; its destruction waits for them
-/// (ibv_ack_cq_events(3), ibv_ack_async_event(3)).
+/// (ibv_ack_cq_events(3), ibv_ack_async_event(3)). What the parent of a fork has got is the parent's affair: in the child it
+/// counts as acknowledged.
 #[derive(Debug, Default)]
-pub struct Unacked(AtomicU32);
+pub struct Unacked {
+    count: AtomicU32,
+    /// The process that has got them.
+    generation: AtomicU32,
+}
 
 impl Unacked {
-    /// The program got one.
+    /// The program got one. The lock of the queue of events is held.
     pub fn got(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        if !self.are_own() {
+            self.count.store(0, Ordering::Relaxed);
+            self.generation.store(crate::fork::generation(), Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn are_own(&self) -> bool {
+        self.generation.load(Ordering::Relaxed) == crate::fork::generation()
     }
 
     /// The program acknowledges `n`.
     pub fn ack(&self, n: u32) {
+        if !self.are_own() {
+            return;
+        }
         // The object may be gone as soon as nothing is left.
-        let count = &raw const self.0;
+        let count = &raw const self.count;
         let fewer = |count: u32| Some(count.saturating_sub(n));
-        let before = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, fewer);
+        let before = self.count.fetch_update(Ordering::Release, Ordering::Relaxed, fewer);
         if before.is_ok_and(|before| before <= n) {
             wake(count, i32::MAX);
         }
@@ -171,11 +188,11 @@ impl Unacked {
         const SPEAKS_AFTER: Duration = Duration::from_secs(10);
         let mut since = Instant::now();
         loop {
-            let count = self.0.load(Ordering::Acquire);
-            if count == 0 {
+            let count = self.count.load(Ordering::Acquire);
+            if count == 0 || !self.are_own() {
                 return;
             }
-            crate::fork::outside(|| sleep(&self.0, count, Some(SPEAKS_AFTER)));
+            crate::fork::outside(|| sleep(&self.count, count, Some(SPEAKS_AFTER)));
             if since.elapsed() >= SPEAKS_AFTER {
                 tracing::warn!("destroying an object waits for {count} unacknowledged events");
                 since = Instant::now();

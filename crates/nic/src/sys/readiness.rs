@@ -9,17 +9,28 @@ use super::engine_fd::out_of_the_way;
 use super::{check, close, close_if, identity, opening};
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, Ordering};
 
-/// See the module's description. One thread at a time calls `raise` and `lower`.
+/// See the module's description.
 #[derive(Debug)]
 pub struct Readiness {
     /// The program's end. Its flags are the program's affair.
     program: RawFd,
-    /// Our end: the pipe once more, for reading and writing. It never blocks, whatever the flags of the program's end,
-    /// and as it is a reader too, a write raises no SIGPIPE when the program has closed its end.
-    own: AtomicI32,
-    /// The pipe's, by which a file of the program's that has taken one of the numbers is told from it.
+    pipe: Pipe,
+    /// The process that has made the pipe, and how many forks lie before it.
+    maker: libc::pid_t,
+    generation: u32,
+}
+
+/// Our side of a pipe. It never blocks, whatever the flags of the program's end, and as we are a reader too, a write raises no
+/// SIGPIPE when the program has closed its end.
+#[derive(Debug)]
+struct Pipe {
+    /// The pipe once more, for reading and writing; for writing only where there is a `reader`.
+    own: RawFd,
+    /// A duplicate of the program's end, whose flags it shares, where there is no `/proc` by which to open the pipe once more;
+    /// otherwise −1.
+    reader: RawFd,
+    /// By which a file of the program's that has taken one of the numbers is told from the pipe.
     identity: u64,
 }
 
@@ -30,20 +41,10 @@ impl Readiness {
     /// A new one, not raised.
     ///
     /// # Errors
-    /// That of `pipe2(2)`, or of `openat(2)` for the pipe's name in `/proc/self/fd`.
+    /// That of `pipe2(2)`, or of `fcntl(2)`.
     pub fn new() -> io::Result<Self> {
-        opening(|| {
-            let mut ends = [-1_i32; 2];
-            // SAFETY: room for two descriptors.
-            check(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
-            let [program, write] = ends;
-            let own = reopen(write);
-            close(write);
-            let own = own.inspect_err(|_| close(program))?;
-            // SAFETY: no pointer. Where the kernel refuses it, the pipe keeps its size.
-            unsafe { libc::syscall(libc::SYS_fcntl, own, libc::F_SETPIPE_SZ, SIZE) };
-            Ok(Self { program, own: AtomicI32::new(own), identity: identity(own).unwrap_or(0) })
-        })
+        let (program, pipe) = opening(Pipe::new)?;
+        Ok(Self { program, pipe, maker: own_pid(), generation: crate::fork::generation() })
     }
 
     /// The program's descriptor.
@@ -53,41 +54,149 @@ impl Readiness {
     }
 
     /// Makes the descriptor readable. Each call is news to an edge-triggered epoll.
-    pub fn raise(&self) {
-        let Some(own) = self.own() else { return };
+    pub fn raise(&mut self) {
+        if !self.is_usable() {
+            return;
+        }
         // A full pipe has to be emptied: only a byte that is written is news.
-        if !write_byte(own) {
-            read_all(own);
-            write_byte(own);
+        if !write_byte(self.pipe.own) {
+            self.pipe.read_all();
+            write_byte(self.pipe.own);
         }
     }
 
     /// Makes the descriptor unreadable.
-    pub fn lower(&self) {
-        if let Some(own) = self.own() {
-            read_all(own);
+    pub fn lower(&mut self) {
+        if self.is_usable() {
+            self.pipe.read_all();
         }
     }
 
-    /// Closes both descriptors, and wakes whoever sleeps on the program's.
+    /// Closes the descriptors, and wakes whoever sleeps on the program's.
     pub fn close(self) {
-        close_if(self.own.into_inner(), self.identity);
-        close_if(self.program, self.identity);
+        self.pipe.close();
+        close_if(self.program, self.pipe.identity);
     }
 
-    /// Our end. A program that closes descriptors which aren't its own may have closed it, and opened another file at
-    /// that number since; where it has left its own end open, the pipe is opened again.
-    fn own(&self) -> Option<RawFd> {
-        let own = self.own.load(Ordering::Relaxed);
-        if identity(own) == Some(self.identity) {
-            return Some(own);
+    /// Whether the pipe is this process's and whole. A program that closes descriptors which aren't its own may have closed
+    /// ours, and opened other files at those numbers since; where it has left its own end open, the pipe is opened again.
+    fn is_usable(&mut self) -> bool {
+        if self.generation != crate::fork::generation() && !self.part_from_parent() {
+            return false;
         }
-        if identity(self.program) != Some(self.identity) {
-            return None;
+        if self.pipe.is_intact(self.program) {
+            return true;
         }
-        let own = opening(|| reopen(self.program)).ok()?;
-        self.own.store(own, Ordering::Relaxed);
-        Some(own)
+        if identity(self.program) != Some(self.pipe.identity) {
+            return false;
+        }
+        let Ok(own) = opening(|| reopen(self.program)) else { return false };
+        self.pipe.close();
+        self.pipe = Pipe { own, reader: -1, identity: self.pipe.identity };
+        true
+    }
+
+    /// In the child of a fork: a pipe of its own behind the program's number, since what is read from and written to the other
+    /// one the parent's program sees. A daemon, whose parent has gone, keeps its pipe, and with it what epoll descriptors know
+    /// of it. False when there is none.
+    fn part_from_parent(&mut self) -> bool {
+        // SAFETY: takes no pointer; nothing is sent.
+        let gone = check(unsafe { libc::syscall(libc::SYS_kill, self.maker, 0) })
+            .is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH));
+        if !gone {
+            if identity(self.program) != Some(self.pipe.identity) {
+                return false;
+            }
+            let Ok(pipe) = opening(|| Pipe::behind(self.program)) else { return false };
+            std::mem::replace(&mut self.pipe, pipe).close();
+        }
+        self.maker = own_pid();
+        self.generation = crate::fork::generation();
+        true
+    }
+}
+
+fn own_pid() -> libc::pid_t {
+    // SAFETY: takes nothing.
+    unsafe { libc::getpid() }
+}
+
+impl Pipe {
+    /// The program's end and ours. To be called [while opening](opening).
+    fn new() -> io::Result<(RawFd, Self)> {
+        let mut ends = [-1_i32; 2];
+        // SAFETY: room for two descriptors.
+        check(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
+        let [program, write] = ends;
+        let pipe = match reopen(write) {
+            Ok(own) => {
+                close(write);
+                Self { own, reader: -1, identity: identity(own).unwrap_or(0) }
+            }
+            Err(_) => Self::of_ends(ends).inspect_err(|_| ends.into_iter().for_each(close))?,
+        };
+        // SAFETY: no pointer. Where the kernel refuses it, the pipe keeps its size.
+        unsafe { libc::syscall(libc::SYS_fcntl, pipe.own, libc::F_SETPIPE_SZ, SIZE) };
+        Ok((program, pipe))
+    }
+
+    /// For where the pipe can't be opened once more: its write end, without blocking, and a duplicate of its read end.
+    fn of_ends([read, write]: [RawFd; 2]) -> io::Result<Self> {
+        let flags = libc::O_WRONLY | libc::O_NONBLOCK;
+        // SAFETY: no pointer.
+        check(unsafe { libc::syscall(libc::SYS_fcntl, write, libc::F_SETFL, flags) })?;
+        // SAFETY: no pointer.
+        let reader = check(unsafe { libc::syscall(libc::SYS_fcntl, read, libc::F_DUPFD_CLOEXEC, 0) })?;
+        let [own, reader] = [write, reader as RawFd].map(out_of_the_way);
+        Ok(Self { own, reader, identity: identity(own).unwrap_or(0) })
+    }
+
+    /// A new pipe behind a number of the program's, with the flags that the program has given it.
+    fn behind(program: RawFd) -> io::Result<Self> {
+        // SAFETY: no pointer.
+        let flags =
+            |command: libc::c_int| check(unsafe { libc::syscall(libc::SYS_fcntl, program, command, 0) });
+        let (of_number, of_file) = (flags(libc::F_GETFD)?, flags(libc::F_GETFL)?);
+        let (read, pipe) = Self::new()?;
+        let cloexec = if of_number as i32 & libc::FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
+        // SAFETY: no pointer; the number is that of our own descriptor.
+        let moved = check(unsafe { libc::syscall(libc::SYS_fcntl, read, libc::F_SETFL, of_file) })
+            // SAFETY: no pointer; behind `program` is our own file, of which the parent has a descriptor of its own.
+            .and_then(|_| check(unsafe { libc::syscall(libc::SYS_dup3, read, program, cloexec) }));
+        close(read);
+        match moved {
+            Ok(_) => Ok(pipe),
+            Err(error) => {
+                pipe.close();
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether our descriptors are the pipe's still, and somebody reads it.
+    fn is_intact(&self, program: RawFd) -> bool {
+        let is_ours = |fd| identity(fd) == Some(self.identity);
+        is_ours(self.own) && (self.reader < 0 || is_ours(self.reader) || is_ours(program))
+    }
+
+    fn read_all(&self) {
+        if self.reader < 0 {
+            read(self.own, usize::MAX);
+        } else if identity(self.reader) == Some(self.identity) {
+            // That end may block: no more is read than is there.
+            let mut count: libc::c_int = 0;
+            // SAFETY: the kernel writes a number into `count`.
+            if check(unsafe { libc::syscall(libc::SYS_ioctl, self.reader, libc::FIONREAD, &raw mut count) })
+                .is_ok()
+            {
+                read(self.reader, count as usize);
+            }
+        }
+    }
+
+    fn close(&self) {
+        close_if(self.own, self.identity);
+        close_if(self.reader, self.identity);
     }
 }
 
@@ -96,10 +205,19 @@ fn write_byte(own: RawFd) -> bool {
     unsafe { libc::syscall(libc::SYS_write, own, [0_u8].as_ptr(), 1) == 1 }
 }
 
-fn read_all(own: RawFd) {
+/// Reads `count` bytes, or as many as there are.
+fn read(fd: RawFd, mut count: usize) {
     let mut bytes = [0_u8; 64];
-    // SAFETY: `bytes` is writable for its length; a raw system call is no cancellation point.
-    while unsafe { libc::syscall(libc::SYS_read, own, bytes.as_mut_ptr(), bytes.len()) } == 64 {}
+    while count > 0 {
+        let length = count.min(bytes.len());
+        // SAFETY: `bytes` is writable for `length`; a raw system call is no cancellation point.
+        let got =
+            check(unsafe { libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), length) }).unwrap_or(0);
+        if got < bytes.len() {
+            return;
+        }
+        count -= got;
+    }
 }
 
 /// The pipe of `fd` once more, for both directions, without blocking, at a number out of the program's way.
@@ -123,7 +241,23 @@ mod tests {
 
     #[test]
     fn readable_while_raised_and_never_writable() {
-        let readiness = Readiness::new().unwrap();
+        check_readiness(Readiness::new().unwrap());
+    }
+
+    #[test]
+    fn readable_while_raised_and_never_writable_without_proc() {
+        let mut readiness = Readiness::new().unwrap();
+        readiness.pipe.close();
+        let mut ends = [-1_i32; 2];
+        // SAFETY: room for two descriptors.
+        check(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }).unwrap();
+        close(readiness.program);
+        readiness.program = ends[0];
+        readiness.pipe = Pipe::of_ends(ends).unwrap();
+        check_readiness(readiness);
+    }
+
+    fn check_readiness(mut readiness: Readiness) {
         let fd = readiness.fd();
         for raised in [1, 2, 63, 64, 65, 3 * SIZE] {
             assert!(!is_ready(fd, libc::POLLIN | libc::POLLOUT), "before {raised}");
@@ -140,9 +274,9 @@ mod tests {
 
     #[test]
     fn an_end_that_the_program_has_closed_is_opened_again_and_its_file_there_left_alone() {
-        let readiness = Readiness::new().unwrap();
+        let mut readiness = Readiness::new().unwrap();
         let file = super::super::memfd(c"of the program", 0).unwrap();
-        let taken = readiness.own.load(Ordering::Relaxed);
+        let taken = readiness.pipe.own;
         // SAFETY: no pointer; the number is that of our own descriptor.
         unsafe { libc::syscall(libc::SYS_dup3, file.raw(), taken, libc::O_CLOEXEC) };
         readiness.raise();
@@ -151,7 +285,7 @@ mod tests {
         assert!(!is_ready(readiness.fd(), libc::POLLIN));
         // Without the program's end there is nobody to tell.
         let program = readiness.fd();
-        close(readiness.own.load(Ordering::Relaxed));
+        close(readiness.pipe.own);
         // SAFETY: as above.
         unsafe { libc::syscall(libc::SYS_dup3, file.raw(), program, libc::O_CLOEXEC) };
         readiness.raise();
