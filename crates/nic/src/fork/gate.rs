@@ -1,4 +1,4 @@
-//! Who is inside the library. A fork waits until nobody is: no lock is held then, and everything is complete.
+//! The fork gate: who is inside the library. A fork waits until nobody is: no lock is held then, and everything is complete.
 //!
 //! Each thread has a [`Presence`] of its own, so coming in is a few plain instructions; the fork orders them for all
 //! threads at once (membarrier(2)). A thread that sleeps for long, or runs code of the program, does so
@@ -57,7 +57,7 @@ thread_local! {
 static PLACES: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
 /// For a system that can't wipe a page.
 static UNWIPED: AtomicU32 = AtomicU32::new(OPEN);
-/// The gate. In a child that no handler has run in, it is [`WIPED`].
+/// The fork gate. In a child that no handler has run in, it is [`WIPED`].
 static GATE: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNWIPED).cast_mut());
 /// A thread has come in through the closed gate. In ordinary memory: the child of that fork is to see it.
 static BREACHED: AtomicBool = AtomicBool::new(false);
@@ -114,7 +114,7 @@ pub fn enter() -> Result<Inside, Unusable> {
     Ok(inside)
 }
 
-/// The thread is inside and has found the gate not open.
+/// The thread is inside and has found the fork gate not open.
 #[cold]
 fn wait_at_gate(place: &Place) -> Result<(), Unusable> {
     let mut wait = Wait::default();
@@ -247,7 +247,7 @@ unsafe extern "C" fn give_place_back(place: *mut libc::c_void) {
     unsafe { &*place.cast::<Place>() }.taken.store(false, Ordering::Release);
 }
 
-/// Makes what the gate consists of. Threads that come here at one time may all do it: a lock, or "once", could be found
+/// Makes what the fork gate consists of. Threads that come here at one time may all do it: a lock, or "once", could be found
 /// held in the child of a fork that nobody has waited for.
 pub(super) fn install(handlers: impl FnOnce()) {
     if INSTALLED.load(Ordering::Acquire) {
@@ -298,7 +298,7 @@ fn make_page() {
     }
 }
 
-/// Before a fork: closes the gate and waits until nobody is inside.
+/// Before a fork: closes the fork gate and waits until nobody is inside.
 pub(super) fn freeze() {
     HERE.with(|here| {
         if here.found.get() != Found::NoFork {

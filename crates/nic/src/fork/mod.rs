@@ -1,7 +1,7 @@
 //! fork(2): the parent notices nothing; in the child contexts, domains and regions go on to work, with a new engine at
 //! the first use, and inherited QPs are in ERR.
 //!
-//! A fork waits until no thread is in the library (`gate`), so its child finds no lock held and nothing half done.
+//! A fork waits until no thread is in the library (the fork gate, `gate`), so its child finds no lock held and nothing half done.
 //! In here: the handlers around fork(3). Out of here: what each part does with what a child can't use.
 
 mod barrier;
