@@ -1,7 +1,7 @@
 //! Programs whose threads fork while others are in the middle of verbs calls.
 
 use super::{c_program, settings};
-use ferroce_tests::{Fabric, World, require};
+use ferroce_tests::{Fabric, Outcome, World, require};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ enum Refusals {
     Some,
 }
 
-/// Runs a program of `tests/c` with the name of its case, with addresses that come and go all the time.
-fn forks(fabric: Fabric, words: &[&str], refusals: Refusals, limit: Duration) {
-    let program = require!(c_program(words[0]));
+/// Runs `tests/c/forking.c CASE FORKS`, with addresses that come and go all the time.
+fn forks(fabric: Fabric, [case, forks]: [&str; 2], refusals: Refusals, limit: Duration) {
+    let program = require!(c_program("forking"));
     let world = require!(World::one_host(1500));
     let host = world.first();
     let ended = AtomicBool::new(false);
@@ -24,47 +24,55 @@ fn forks(fabric: Fabric, words: &[&str], refusals: Refusals, limit: Duration) {
                 host.admin("ip addr add 10.99.0.1/32 dev eth0; ip addr del 10.99.0.1/32 dev eth0");
             }
         });
-        let line = [&[program.as_str()], &words[1..]].concat();
-        let outcome = host.start_ferroce(&[], &line, settings(fabric)).wait(limit);
+        let outcome = host.start_ferroce(&[], &[&program, case, forks], settings(fabric)).wait(limit);
         ended.store(true, Ordering::Relaxed);
-        outcome.expect_success();
-        assert_eq!(outcome.stdout, format!("{} ok\n", words[1]));
-        // Of what children are refused there is a line.
-        assert!(outcome.stderr.lines().all(|line| line.contains("verbs can't be used in it")), "{outcome}");
-        assert!(outcome.stderr.is_empty() == (refusals == Refusals::None), "{outcome}");
+        expect(&outcome, case, refusals);
     });
     host.expect_no_traces();
+}
+
+/// The case has passed. Of what children are refused there is a line.
+fn expect(outcome: &Outcome, case: &str, refusals: Refusals) {
+    outcome.expect_success();
+    assert_eq!(outcome.stdout, format!("{case} ok\n"));
+    assert!(outcome.stderr.lines().all(|line| line.contains("verbs can't be used in it")), "{outcome}");
+    assert!(outcome.stderr.is_empty() == (refusals == Refusals::None), "{outcome}");
 }
 
 const LIMIT: Duration = Duration::from_secs(240);
 
 #[test]
 fn children_end_whatever_the_parents_threads_were_doing() {
-    forks(Fabric::Any, &["forking", "all", "1000"], Refusals::None, LIMIT);
+    forks(Fabric::Any, ["all", "1000"], Refusals::None, LIMIT);
 }
 
 #[test]
 fn children_end_whatever_the_parents_threads_were_doing_over_udp() {
-    forks(Fabric::Udp, &["forking", "all", "1000"], Refusals::None, LIMIT);
+    forks(Fabric::Udp, ["all", "1000"], Refusals::None, LIMIT);
 }
 
 #[test]
 fn handlers_of_a_fork_may_call_verbs() {
-    forks(Fabric::Any, &["forking", "handlers", "200"], Refusals::None, LIMIT);
+    forks(Fabric::Any, ["handlers", "200"], Refusals::None, LIMIT);
 }
 
 #[test]
 fn fork_in_the_middle_of_a_call_waits_for_nobody() {
-    forks(Fabric::Any, &["forking", "middle", "300"], Refusals::Some, LIMIT);
+    forks(Fabric::Any, ["middle", "300"], Refusals::Some, LIMIT);
 }
 
 #[test]
 fn child_that_no_handler_has_prepared_is_refused() {
-    forks(Fabric::Any, &["forking", "cloned", "1"], Refusals::Some, LIMIT);
+    forks(Fabric::Any, ["cloned", "1"], Refusals::Some, LIMIT);
 }
 
+/// Runs `tests/c/forked.c CASE`. The addresses stay: their events are not those that the program waits for.
 fn one_fork(case: &str, refusals: Refusals) {
-    forks(Fabric::Any, &["forked", case], refusals, LIMIT);
+    let program = require!(c_program("forked"));
+    let world = require!(World::one_host(1500));
+    let outcome = world.first().start_ferroce(&[], &[&program, case], &[]).wait(LIMIT);
+    expect(&outcome, case, refusals);
+    world.first().expect_no_traces();
 }
 
 #[test]
@@ -105,5 +113,5 @@ fn fork_in_the_middle_of_a_fork_waits_for_nobody() {
 #[test]
 #[ignore = "takes a quarter of an hour"]
 fn children_of_twenty_thousand_forks_end() {
-    forks(Fabric::Any, &["forking", "all", "20000"], Refusals::None, Duration::from_secs(3600));
+    forks(Fabric::Any, ["all", "20000"], Refusals::None, Duration::from_secs(3600));
 }

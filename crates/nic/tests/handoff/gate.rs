@@ -3,18 +3,41 @@
 use crate::words::{CLOSED, OPEN, Presence, close};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
+use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use std::sync::Arc;
 
 /// What the library keeps. Loom finds every access to `data` that isn't ordered with the others.
 struct Library {
     gate: AtomicU32,
+    futex: Futex,
     present: [Presence; 2],
     data: [UnsafeCell<u32>; 2],
 }
 
 // SAFETY: loom checks the accesses to the cells.
 unsafe impl Sync for Library {}
+
+/// futex(2): who sleeps has compared the word under the lock of the queue that a waker takes. Without a time limit: a wake-up that
+/// is missed is a deadlock, which loom finds.
+struct Futex {
+    queue: Mutex<()>,
+    woken: Condvar,
+}
+
+impl Futex {
+    fn sleep(&self, word: &AtomicU32, value: u32) {
+        let queue = self.queue.lock().unwrap();
+        if word.load(Ordering::Relaxed) == value {
+            drop(self.woken.wait(queue).unwrap());
+        }
+    }
+
+    fn wake_all(&self) {
+        drop(self.queue.lock().unwrap());
+        self.woken.notify_all();
+    }
+}
 
 /// membarrier(2) orders at least as much.
 fn order() {
@@ -25,6 +48,7 @@ impl Library {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             gate: AtomicU32::new(OPEN),
+            futex: Futex { queue: Mutex::new(()), woken: Condvar::new() },
             present: [Presence::new(), Presence::new()],
             data: [UnsafeCell::new(0), UnsafeCell::new(0)],
         })
@@ -44,6 +68,20 @@ impl Library {
             // SAFETY: checked by loom.
             self.data[thread].with_mut(|data| unsafe { *data += 1 });
         }
+        present.leave();
+    }
+
+    /// One that waits for the gate.
+    fn call_that_waits(&self, thread: usize) {
+        let present = &self.present[thread];
+        present.enter(order);
+        while self.is_closed() {
+            let depth = present.step_out();
+            self.futex.sleep(&self.gate, CLOSED);
+            present.come_back(depth, order);
+        }
+        // SAFETY: checked by loom.
+        self.data[thread].with_mut(|data| unsafe { *data += 2 });
         present.leave();
     }
 
@@ -76,6 +114,7 @@ impl Library {
         // SAFETY: checked by loom.
         let found = nobody.then(|| [0, 1].map(|thread| self.data[thread].with(|data| unsafe { *data })));
         self.gate.store(OPEN, Ordering::Release);
+        self.futex.wake_all();
         found
     }
 }
@@ -101,6 +140,20 @@ fn a_fork_finds_a_sleeper_with_everything_complete() {
         let found = library.fork();
         assert!(matches!(found, None | Some([0 | 2 | 4, 0])), "{found:?}");
         caller.join().unwrap();
+    });
+}
+
+#[test]
+fn a_fork_wakes_who_waits_for_it() {
+    crate::models::explore(|| {
+        let library = Library::new();
+        let other = library.clone();
+        let caller = thread::spawn(move || other.call_that_waits(0));
+        let found = library.fork();
+        assert!(matches!(found, None | Some([0 | 2, 0])), "{found:?}");
+        caller.join().unwrap();
+        // SAFETY: checked by loom.
+        assert_eq!(library.data[0].with(|data| unsafe { *data }), 2);
     });
 }
 
