@@ -49,6 +49,7 @@ classes! {
     MulticastMembers: "nic/src/engine/multicast.rs", "the queue pairs of a group";
     FaultsIn: "nic/src/engine/taps.rs", "packets that faults hold back as they come";
     RawQp: "nic/src/raw/mod.rs", "a raw packet queue pair's sending side";
+    RawSender: "nic/src/raw/port.rs", "the sender of a packet socket";
     RawPorts: "nic/src/engine/raw.rs", "the packet sockets";
     RawReceiver: "nic/src/raw/port.rs", "the reader of a packet socket";
     FlowRules: "nic/src/raw/port.rs", "the flows of an interface";
@@ -76,7 +77,6 @@ classes! {
     Cq: "nic/src/cq/mod.rs", "a completion queue";
     LateEvents: "nic/src/engine/events.rs", "completion events that come later";
     EventQueue: "nic/src/events.rs", "events that the program hasn't read";
-    RawSender: "nic/src/raw/port.rs", "the sender of a packet socket";
     FaultsOut: "nic/src/engine/taps.rs", "packets that faults hold back as they leave";
     Shares: "nic/src/engine/addresses.rs", "what queue pairs towards one peer share";
     LinksMaking: "nic/src/shm/links.rs", "the making of a link";
