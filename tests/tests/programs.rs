@@ -61,6 +61,7 @@ cells! {
     blocked_threads_can_be_cancelled: "waiting" "cancelled" says "ok";
     signal_without_restart_interrupts: "waiting" "interrupted" says "ok";
     signal_with_restart_goes_on_waiting: "waiting" "restarted" says "ok";
+    waiting_needs_no_limit_of_descriptors: "waiting" "sandboxed" says "ok";
     channel_fd_serves_an_event_loop: "waiting" "event_loop" says "ok";
     event_descriptors_are_readable_while_an_event_is_unread_and_never_writable: "waiting" "readiness" says "ok";
     solicited_events_come_for_solicited_messages_only: "waiting" "solicited" says "ok";

@@ -5,12 +5,13 @@
 //! unwinding then passes through them: at that point they hold nothing that would need a destructor, and nothing
 //! catches.
 
+mod sleep;
+
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferroce_nic as nic;
-use libc::{nfds_t, pollfd, sigset_t, timespec};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, entry, put};
@@ -20,6 +21,7 @@ use crate::object::{Headed, Identity};
 use crate::qp::QpBlock;
 use crate::srq::SrqBlock;
 use crate::wq::WqBlock;
+use sleep::{Sleep, Woken};
 
 #[repr(C)]
 pub(crate) struct ChannelBlock {
@@ -64,10 +66,9 @@ entry! {
     }
 }
 
-// Declared as what they are: cancellation points, from which a cancelled thread unwinds.
+// Declared as what it is: a cancellation point, from which a cancelled thread unwinds.
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
-    fn ppoll(fds: *mut pollfd, nfds: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
 }
 
 /// What a step between two waits came to.
@@ -81,92 +82,6 @@ enum Step {
 #[inline(never)]
 fn step(call: &'static str, body: impl FnOnce() -> Outcome<Step>) -> Option<Step> {
     call::guard(call, body).map_err(|refusal| call::set_errno(refusal.errno)).ok()
-}
-
-/// What a waiter sleeps on.
-struct Sleep {
-    /// The descriptor of the events first.
-    fds: [pollfd; 2],
-    /// `None`: for ever.
-    timeout: Option<timespec>,
-    /// The descriptor's O_NONBLOCK, which is looked up at each call.
-    nonblocking: bool,
-}
-
-/// Why a wait is over.
-#[repr(C)]
-enum Woken {
-    /// An event is announced.
-    ByEvent,
-    /// The sockets, the time, or a signal that restarts.
-    ByAnother,
-    /// errno says why the call has to end.
-    InVain,
-}
-
-impl Sleep {
-    /// Makes progress, then says what a waiter for completion events is to sleep on.
-    fn on_channel(channel: &ChannelBlock) -> Self {
-        let plan = nic::prepare_wait(channel.c.fd);
-        let timeout = timespec {
-            tv_sec: plan.timeout.as_secs() as libc::time_t,
-            tv_nsec: plan.timeout.subsec_nanos().into(),
-        };
-        Self::on(plan.fds, Some(timeout))
-    }
-
-    fn on(fds: [c_int; 2], timeout: Option<timespec>) -> Self {
-        // SAFETY: no memory is passed.
-        let flags = unsafe { libc::fcntl(fds[0], libc::F_GETFL) };
-        Self {
-            fds: fds.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }),
-            timeout,
-            nonblocking: flags >= 0 && flags & libc::O_NONBLOCK != 0,
-        }
-    }
-
-    /// Waits until an event is announced, something else has happened, or the time is over.
-    ///
-    /// # Safety
-    /// Nothing on the frames above needs a destructor, up to those of the program: a cancelled thread unwinds from here.
-    unsafe extern "C-unwind" fn wait(&mut self) -> Woken {
-        let timeout = self.timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: two valid entries and a timeout or NULL; nothing on this frame needs a destructor.
-        let n = unsafe { ppoll(self.fds.as_mut_ptr(), 2, timeout, std::ptr::null()) };
-        if n < 0 {
-            let goes_on = call::last_errno() == libc::EINTR && signal_restarts();
-            return if goes_on { Woken::ByAnother } else { Woken::InVain };
-        }
-        if self.fds[0].fd < 0 || self.fds[0].revents & libc::POLLNVAL != 0 {
-            call::set_errno(libc::EBADF);
-            return Woken::InVain;
-        }
-        if self.fds[0].revents == 0 { Woken::ByAnother } else { Woken::ByEvent }
-    }
-}
-
-/// Would the read of a kernel's channel have gone on after the signal that has just ended a poll? It would with
-/// SA_RESTART, which poll(2) doesn't honour. Which handler ran can't be known: yes if there are handlers and all of
-/// them restart.
-fn signal_restarts() -> bool {
-    let mut handlers = false;
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: numbers and a nullable pointer; sigaction fills it in or fails.
-        let action = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 {
-                continue;
-            }
-            action
-        };
-        if !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
-            handlers = true;
-            if action.sa_flags & libc::SA_RESTART == 0 {
-                return false;
-            }
-        }
-    }
-    handlers
 }
 
 /// Takes a completion event for the program. `announced`: the descriptor was readable. `since`: when the call began to wait.

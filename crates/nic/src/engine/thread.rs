@@ -138,17 +138,23 @@ fn run(engine: &'static Engine) {
             events: libc::POLLIN,
             revents: 0,
         });
-        let polled = fork::outside(|| sys::poll(&mut pollfds[..watched], timeout));
+        let polled = fork::outside(|| {
+            sys::poll(&mut pollfds[..watched], timeout).inspect_err(|_| sys::pause(timeout.min(NAP)))
+        });
+        // A sandbox has lowered RLIMIT_NOFILE, which poll(2) takes for the number of descriptors that it may be handed. The
+        // descriptors serve as before, and only looking at them says what there is.
+        let unknown = polled.is_err();
         engine.sleep.end();
         if !leased {
             engine.wake_from_rings();
         }
         engine.attend_links();
-        if polled.is_ok_and(|n| n > 0) {
-            if pollfds[0].revents != 0 {
+        if polled.map_or(true, |n| n > 0) {
+            if unknown || pollfds[0].revents != 0 {
                 engine.look_after_control();
             }
-            if watched == 2 && pollfds[1].revents != 0 && !engine.lease.is_fresh(clock::now()) {
+            let readable = unknown || pollfds[1].revents != 0;
+            if watched == 2 && readable && !engine.lease.is_fresh(clock::now()) {
                 // Those of addresses without a listener too: what comes there would keep the epoll readable.
                 engine.read_sockets(true, clock::now());
             }

@@ -1,0 +1,136 @@
+//! How a thread sleeps until there is an event: in a poll, which a signal ends or doesn't as it would a kernel's read.
+
+use std::ffi::c_int;
+
+use ferroce_nic as nic;
+use libc::{nfds_t, pollfd, sigset_t, timespec};
+
+use super::ChannelBlock;
+use crate::call;
+
+// Declared as what it is: a cancellation point, from which a cancelled thread unwinds.
+unsafe extern "C-unwind" {
+    fn ppoll(fds: *mut pollfd, nfds: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+}
+
+/// What a waiter sleeps on.
+pub(super) struct Sleep {
+    /// The descriptor of the events first.
+    fds: [pollfd; 2],
+    /// `None`: for ever.
+    timeout: Option<timespec>,
+    /// The descriptor's O_NONBLOCK, which is looked up at each call.
+    pub(super) nonblocking: bool,
+}
+
+/// How long a waiter sleeps at once where RLIMIT_NOFILE is below 2, which poll(2) takes for the number of descriptors that it
+/// may be handed (a sandbox lowers the limit so). Events are found in the queue, without the descriptor.
+const NAP: timespec = timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+/// Why a wait is over.
+#[repr(C)]
+pub(super) enum Woken {
+    /// An event is announced.
+    ByEvent,
+    /// The sockets, the time, or a signal that restarts.
+    ByAnother,
+    /// errno says why the call has to end.
+    InVain,
+}
+
+impl Sleep {
+    /// Makes progress, then says what a waiter for completion events is to sleep on.
+    pub(super) fn on_channel(channel: &ChannelBlock) -> Self {
+        let plan = nic::prepare_wait(channel.c.fd);
+        let timeout = timespec {
+            tv_sec: plan.timeout.as_secs() as libc::time_t,
+            tv_nsec: plan.timeout.subsec_nanos().into(),
+        };
+        Self::on(plan.fds, Some(timeout))
+    }
+
+    pub(super) fn on(fds: [c_int; 2], timeout: Option<timespec>) -> Self {
+        // SAFETY: no memory is passed.
+        let flags = unsafe { libc::fcntl(fds[0], libc::F_GETFL) };
+        Self {
+            fds: fds.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }),
+            timeout,
+            nonblocking: flags >= 0 && flags & libc::O_NONBLOCK != 0,
+        }
+    }
+
+    /// Waits until an event is announced, something else has happened, or the time is over.
+    ///
+    /// # Safety
+    /// Nothing on the frames above needs a destructor, up to those of the program: a cancelled thread unwinds from here.
+    pub(super) unsafe extern "C-unwind" fn wait(&mut self) -> Woken {
+        let timeout = self.timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: two valid entries and a timeout or NULL; nothing on this frame needs a destructor.
+        let mut n = unsafe { ppoll(self.fds.as_mut_ptr(), 2, timeout, std::ptr::null()) };
+        if n < 0 && call::last_errno() == libc::EINVAL {
+            let nap = self.timeout.filter(|t| t.tv_sec == 0 && t.tv_nsec < NAP.tv_nsec).unwrap_or(NAP);
+            // SAFETY: no entries, and a timeout; nothing on this frame needs a destructor.
+            n = unsafe { ppoll(std::ptr::null_mut(), 0, &raw const nap, std::ptr::null()) };
+            if n == 0 {
+                return Woken::ByAnother;
+            }
+        }
+        if n < 0 {
+            let error = call::last_errno();
+            if error == libc::EINTR && signal_restarts() {
+                return Woken::ByAnother;
+            }
+            call::set_errno(error);
+            return Woken::InVain;
+        }
+        if self.fds[0].fd < 0 || self.fds[0].revents & libc::POLLNVAL != 0 {
+            call::set_errno(libc::EBADF);
+            return Woken::InVain;
+        }
+        if self.fds[0].revents == 0 { Woken::ByAnother } else { Woken::ByEvent }
+    }
+}
+
+/// Signals of a thread's own faults, and of its own doing: none interrupts a sleep.
+const FAULTS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Would the read of a kernel's channel have gone on after the signal that has just ended a poll? It would with
+/// SA_RESTART, which poll(2) doesn't honour. Which handler ran can't be known. Yes if every handler that can have run in
+/// this thread restarts. A handler that ran once (SA_RESETHAND) leaves its flags behind. A handler that has removed itself
+/// leaves flags with the default action on most systems, and whether it restarted isn't known: no, if there is no other
+/// handler. Where there is none at all the signal was the C library's own (setuid(2) with threads), which restarts.
+fn signal_restarts() -> bool {
+    let mut mask = std::mem::MaybeUninit::<sigset_t>::uninit();
+    // SAFETY: the call fills the mask in; with no new mask it can't fail.
+    let mask = unsafe {
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr());
+        mask.assume_init()
+    };
+    let (mut handled, mut removed) = (false, false);
+    // The C library keeps the signals in between to itself.
+    for signal in (1..32).chain(libc::SIGRTMIN()..=libc::SIGRTMAX()) {
+        // SAFETY: a mask that is filled in, and the number of a signal.
+        if FAULTS.contains(&signal) || unsafe { libc::sigismember(&raw const mask, signal) } == 1 {
+            continue;
+        }
+        // SAFETY: sigaction consists of numbers and a nullable pointer; the call fills it in or fails.
+        let action = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(signal, std::ptr::null(), &raw mut action) != 0 {
+                continue;
+            }
+            action
+        };
+        let is_default = action.sa_sigaction == libc::SIG_DFL;
+        let has_handler = !is_default && action.sa_sigaction != libc::SIG_IGN;
+        if has_handler || action.sa_flags & libc::SA_RESETHAND != 0 {
+            handled = true;
+            if action.sa_flags & libc::SA_RESTART == 0 {
+                return false;
+            }
+        }
+        removed |= is_default && action.sa_flags != 0;
+    }
+    handled || !removed
+}
