@@ -4,16 +4,19 @@
  * whatever its numbers were before. The adapter may go on, or fail: then its queue pairs are flushed and the program is
  * told. `descriptors HOW WHAT kept|lost`: HOW the program closes, WHAT it has afterwards where the adapter's descriptors
  * were, and what shall become of the adapter.
+ * `descriptors cloned`: a child past the handlers of fork(3), which can't use verbs, can let go of what it has inherited.
  * `descriptors limit`: a low limit of the size of files does no harm.
  */
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #define NUMBERS 65536
 #define ROUNDS 50
@@ -221,6 +224,30 @@ static void close_all(const char *how, const char *what, bool kept)
 	puts(kept ? "kept ok" : "lost ok");
 }
 
+static void close_in_clone(void)
+{
+	struct device device = open_device(1);
+	struct loop loop = make_loop(&device);
+	int status;
+	pid_t child;
+
+	MUST(pass(&loop, 0));
+	find_strangers(device.context->async_fd);
+	/* What _Fork is made of. */
+	child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+	if (child == 0) {
+		closefrom(3);
+		for (int i = 0; i < strangers; i++)
+			if (is_open(strange[i]))
+				_exit(1);
+		_exit(0);
+	}
+	if (waitpid(child, &status, 0) != child || status != 0)
+		fail("the child holds a descriptor that it has closed");
+	MUST(pass(&loop, 1));
+	puts("cloned ok");
+}
+
 static void limit_files(void)
 {
 	struct rlimit limit, before;
@@ -244,9 +271,11 @@ int main(int argc, char **argv)
 	alarm(ALARM_SECONDS);
 	if (argc == 2 && !strcmp(argv[1], "limit"))
 		limit_files();
+	else if (argc == 2 && !strcmp(argv[1], "cloned"))
+		close_in_clone();
 	else if (argc == 4)
 		close_all(argv[1], argv[2], !strcmp(argv[3], "kept"));
 	else
-		fail("usage: descriptors limit | HOW WHAT kept|lost");
+		fail("usage: descriptors limit | cloned | HOW WHAT kept|lost");
 	return 0;
 }

@@ -16,11 +16,14 @@ fn run(fabric: Option<&str>, preload: bool, words: &[&str]) {
     let fate = if kept { "kept" } else { "lost" };
     let words: Vec<&str> =
         [program.to_str().expect("a UTF-8 path")].into_iter().chain(words.iter().copied()).collect();
-    let words: Vec<&str> =
-        if words[1] == "limit" { words } else { words.into_iter().chain([fate]).collect() };
+    let words: Vec<&str> = if ["limit", "cloned"].contains(&words[1]) {
+        words
+    } else {
+        words.into_iter().chain([fate]).collect()
+    };
     let outcome = world.first().start_ferroce(options, &words, &settings).wait(LIMIT);
     outcome.expect_success();
-    if words[1] == "limit" || kept {
+    if ["limit", "cloned"].contains(&words[1]) || kept {
         outcome.expect_quiet();
     } else {
         let lines = outcome.stderr.lines().filter(|line| line.contains("closed file descriptors")).count();
@@ -55,5 +58,6 @@ cells! {
     closing_by_hand_leaves_the_programs_files_alone: "raw" "file";
     closing_by_hand_leaves_the_programs_sockets_alone: "raw" "socket";
     closing_by_hand_leaves_the_programs_event_counters_alone: "raw" "counter";
+    child_of_clone_can_close_what_it_has_inherited: "cloned";
     limit_of_file_sizes_set_after_opening_does_no_harm: "limit";
 }

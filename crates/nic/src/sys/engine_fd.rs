@@ -133,8 +133,9 @@ fn is_engine_fd(fd: RawFd) -> bool {
 
 /// Tells `libferroce_preload.so`, where it is loaded, which descriptors a program can't close.
 pub fn protect_engine_fds() {
+    /// A child that can't use verbs has the parent's descriptors (a UDP port among them) and no use for them.
     extern "C" fn is_ours(fd: RawFd) -> bool {
-        is_engine_fd(fd)
+        is_engine_fd(fd) && !crate::fork::is_unusable()
     }
     // SAFETY: a C string.
     let protect = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ferroce_protect_descriptors".as_ptr()) };
