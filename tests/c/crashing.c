@@ -102,23 +102,27 @@ static const struct kind {
 	bool sent;
 	/* The handler that is there (a sanitizer's) stays. */
 	bool nothing;
+	/* All threads of the program block the signal, which is sent to the process, and one fetches it. */
+	bool blocked;
 } kinds[] = {
-	{"default", SIG_DFL, NULL, 0, 0, false, false},
-	{"nothing", NULL, NULL, 0, 0, false, true},
-	{"default_sent", SIG_DFL, NULL, 0, 0, true, false},
-	{"ignored", SIG_IGN, NULL, 0, 0, false, false},
-	{"ignored_sent", SIG_IGN, NULL, 0, 0, true, false},
-	{"returns", NULL, returns, SA_RESETHAND, 0, false, false},
-	{"raises", NULL, raises, SA_RESETHAND | SA_NODEFER | SA_ONSTACK, 0, false, false},
-	{"raises_later", NULL, raises, SA_RESETHAND, 0, false, false},
-	{"faults", faults, NULL, 0, 0, false, false},
-	{"faults_within", faults, NULL, SA_NODEFER, 0, false, false},
-	{"leaves", leaves, NULL, 0, 0, false, false},
-	{"jumps", jumps, NULL, SA_NODEFER, 0, false, false},
-	{"chains", NULL, chains, 0, 0, false, false},
-	{"circumstances", NULL, tells_circumstances, 0, SIGUSR1, false, false},
-	{"circumstances_else", NULL, tells_circumstances, SA_NODEFER | SA_ONSTACK, SIGUSR2, false, false},
-	{"circumstances_sent", NULL, tells_circumstances, SA_ONSTACK, SIGUSR2, true, false},
+	{"default", SIG_DFL, NULL, 0, 0, false, false, false},
+	{"nothing", NULL, NULL, 0, 0, false, true, false},
+	{"blocked_segv", NULL, NULL, 0, SIGSEGV, true, true, true},
+	{"blocked_bus", NULL, NULL, 0, SIGBUS, true, true, true},
+	{"default_sent", SIG_DFL, NULL, 0, 0, true, false, false},
+	{"ignored", SIG_IGN, NULL, 0, 0, false, false, false},
+	{"ignored_sent", SIG_IGN, NULL, 0, 0, true, false, false},
+	{"returns", NULL, returns, SA_RESETHAND, 0, false, false, false},
+	{"raises", NULL, raises, SA_RESETHAND | SA_NODEFER | SA_ONSTACK, 0, false, false, false},
+	{"raises_later", NULL, raises, SA_RESETHAND, 0, false, false, false},
+	{"faults", faults, NULL, 0, 0, false, false, false},
+	{"faults_within", faults, NULL, SA_NODEFER, 0, false, false, false},
+	{"leaves", leaves, NULL, 0, 0, false, false, false},
+	{"jumps", jumps, NULL, SA_NODEFER, 0, false, false, false},
+	{"chains", NULL, chains, 0, 0, false, false, false},
+	{"circumstances", NULL, tells_circumstances, 0, SIGUSR1, false, false, false},
+	{"circumstances_else", NULL, tells_circumstances, SA_NODEFER | SA_ONSTACK, SIGUSR2, false, false, false},
+	{"circumstances_sent", NULL, tells_circumstances, SA_ONSTACK, SIGUSR2, true, false, false},
 };
 
 static struct device device;
@@ -177,6 +181,18 @@ static void install(const struct kind *kind)
 	MUST(sigaction(SIGSEGV, &action, &action_before));
 }
 
+/* To the process: any thread that doesn't block it would take it. */
+static void send_and_fetch(int signal, const sigset_t *set)
+{
+	struct timespec limit = {.tv_sec = 10};
+
+	MUST(kill(getpid(), signal));
+	usleep(20000);
+	if (sigtimedwait(set, NULL, &limit) != signal)
+		fail("signal %d is gone", signal);
+	say("fetched\n");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct kind *kind;
@@ -188,7 +204,13 @@ int main(int argc, char **argv)
 		fail("usage: crashing KIND never|before|after|around");
 	bool before = !strcmp(argv[2], "before"), after = !strcmp(argv[2], "after"), around = !strcmp(argv[2], "around");
 
+	sigset_t blocked;
+
 	alarm(ALARM_SECONDS);
+	sigemptyset(&blocked);
+	if (kind->blocked)
+		sigaddset(&blocked, kind->masked);
+	sigprocmask(SIG_BLOCK, &blocked, NULL);
 	set_up();
 	if (before || around)
 		do_atomics();
@@ -200,7 +222,9 @@ int main(int argc, char **argv)
 	if (calls == 3)
 		return 6;
 	errno = ENOTTY;
-	if (kind->sent)
+	if (kind->blocked)
+		send_and_fetch(kind->masked, &blocked);
+	else if (kind->sent)
 		raise(SIGSEGV);
 	else
 		*NOWHERE = 1;

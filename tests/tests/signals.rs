@@ -52,6 +52,8 @@ kinds! {
     a_handler_that_chains_is_called_once: "chains" says "[crash report]";
     a_handler_has_its_mask: "circumstances" says "blocked 1 1 0, own stack";
     a_handler_has_its_stack: "circumstances_else" says "blocked 0 0 1, alternate stack";
+    a_sigsegv_that_all_threads_block_waits_for_the_program: "blocked_segv" says "fetched";
+    a_sigbus_that_all_threads_block_waits_for_the_program: "blocked_bus" says "fetched";
     a_handler_knows_a_signal_that_was_sent: "circumstances_sent" says "blocked 1 0 1, alternate stack";
 }
 

@@ -112,8 +112,8 @@ fn create(attributes: &mut Attributes, body: Body) -> Result<libc::pthread_t, (i
     }
 }
 
-/// Starts a detached thread, with all signals blocked but those of its own faults (the others are the program's), outside
-/// of real-time scheduling, on all processors of the process.
+/// Starts a detached thread, with all signals blocked (they are the program's; a guarded instruction, see `mem::guard`,
+/// unblocks those of its faults), outside of real-time scheduling, on all processors of the process.
 ///
 /// # Errors
 /// No thread can be made.
@@ -124,10 +124,6 @@ pub fn start_thread(name: &str, stack: usize, run: impl FnOnce() + Send + 'stati
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut old: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
-        // A fault of a guarded instruction (`mem::guard`) is caught in the thread that has it; blocked, it would end the process.
-        for fault in [libc::SIGSEGV, libc::SIGBUS] {
-            libc::sigdelset(&raw mut all, fault);
-        }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
         old
     };
