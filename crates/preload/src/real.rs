@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the next library that has it, looked up at the first call.
+/// A function of the next library that has it. It is looked up when ours is loaded ([`next_definition`]): the loader's lock,
+/// which that takes, may be held by the very thread whose signal handler calls close(2), or by nobody in a fork's child.
+/// A constructor of another library may call before that, and looks it up then.
 pub struct Real<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -44,12 +46,29 @@ impl<F: Copy> Real<F> {
     }
 }
 
+/// Declares a [`Real`], and its look-up among the constructors.
+macro_rules! next_definition {
+    ($real:ident: $function:ty = $name:literal) => {
+        // SAFETY: the type is the one that the C library's header gives the function.
+        static $real: $crate::real::Real<$function> = unsafe { $crate::real::Real::new($name) };
+        const _: () = {
+            extern "C" fn look_up() {
+                $real.get();
+            }
+            #[used]
+            // SAFETY: the section is a list of functions that the loader calls.
+            #[unsafe(link_section = ".init_array")]
+            static LOOK_UP: extern "C" fn() = look_up;
+        };
+    };
+}
+pub(crate) use next_definition;
+
 /// Calls the next definition of a C function; an ancient C library without it gives ENOSYS.
 macro_rules! real {
     ($name:literal, fn($($ty:ty),*) -> $ret:ty, ($($arg:expr),*)) => {{
         type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
-        // SAFETY: `Function` is the type that the C library's header gives the function.
-        static REAL: $crate::real::Real<Function> = unsafe { $crate::real::Real::new($name) };
+        $crate::real::next_definition!(REAL: Function = $name);
         match REAL.get() {
             // SAFETY: the caller's own arguments, or as good ones.
             Some(function) => unsafe { function($($arg),*) },
@@ -128,4 +147,15 @@ pub fn sheltered<R>(work: impl FnOnce() -> Result<R, c_int>) -> Option<Result<R,
         _ => before,
     });
     outcome.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_looked_up_before_the_first_call() {
+        next_definition!(NEVER_CALLED: unsafe extern "C-unwind" fn(c_int) -> c_int = c"close");
+        assert!(!NEVER_CALLED.address.load(Ordering::Relaxed).is_null());
+    }
 }
