@@ -73,16 +73,20 @@ impl Guard {
     /// is a crash then, so the kernel must be asked about the memory first.
     pub(crate) fn hold() -> Option<Self> {
         thread_local! {
-            /// The end of the lease and the disarming ([`handler::disarmed`]) that it is good for.
-            static TRUSTED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+            /// The end of the lease, the disarming ([`handler::disarmed`]) that it is good for, and whether the thread blocks
+            /// the signals.
+            static TRUSTED: Cell<(u64, u64, bool)> = const { Cell::new((0, 0, false)) };
         }
         let now = clock::now().0;
         let disarmed = handler::disarmed();
-        let (until, of) = TRUSTED.get();
-        if now < until && of == disarmed {
+        let (until, of, blocks) = TRUSTED.get();
+        let leased = now < until && of == disarmed;
+        if leased && !blocks {
             return Some(Self { blocked: 0, _thread: PhantomData });
         }
-        let Some(blocked) = arm() else {
+        // A thread of the adapter's own blocks them always: handlers are asked for once in a lease there too.
+        let held = if leased || handler::arm() { unblock() } else { None };
+        let Some(blocked) = held else {
             static SAID: AtomicBool = AtomicBool::new(false);
             if !SAID.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
@@ -93,26 +97,20 @@ impl Guard {
             }
             return None;
         };
-        if blocked == 0 {
-            TRUSTED.set((now + LEASE, disarmed));
+        if !leased {
+            TRUSTED.set((now + LEASE, disarmed, blocked != 0));
         }
         Some(Self { blocked, _thread: PhantomData })
     }
 }
 
-/// Puts the guard in front of the program's handlers, and unblocks the signals. Those that were blocked, or `None`.
-fn arm() -> Option<u64> {
-    if !handler::arm() {
+/// Unblocks the signals. Those that were blocked, or `None`.
+fn unblock() -> Option<u64> {
+    // What waits here would be delivered, to a program that doesn't want it in this thread.
+    if action::pending()? & FAULTS != 0 {
         return None;
     }
-    let blocked = action::blocked()? & FAULTS;
-    if blocked != 0 {
-        // What waits here would be delivered, to a program that doesn't want it in this thread.
-        if action::pending()? & blocked != 0 || !action::unblock(blocked) {
-            return None;
-        }
-    }
-    Some(blocked)
+    Some(action::unblock(FAULTS)? & FAULTS)
 }
 
 impl Drop for Guard {

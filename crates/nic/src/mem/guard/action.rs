@@ -71,13 +71,14 @@ pub(super) unsafe fn exchange(signal: i32, action: Action) -> Option<Action> {
 }
 
 /// The signals that this thread blocks.
+#[cfg(test)]
 pub(super) fn blocked() -> Option<u64> {
     mask(libc::SIG_BLOCK, 0)
 }
 
-/// Unblocks signals in this thread.
-pub(super) fn unblock(signals: u64) -> bool {
-    mask(libc::SIG_UNBLOCK, signals).is_some()
+/// Unblocks signals in this thread, and returns the mask before.
+pub(super) fn unblock(signals: u64) -> Option<u64> {
+    mask(libc::SIG_UNBLOCK, signals)
 }
 
 /// Blocks signals in this thread.
