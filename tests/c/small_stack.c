@@ -13,7 +13,7 @@
 #define DEPTH 4
 #define PAINT 0x77
 /* Of a stack of 16 KiB. Some of it is the C library's, and a signal may need the rest. */
-#define MOST (12 * 1024)
+#define MOST (13 * 1024)
 
 struct side {
 	struct device device;
