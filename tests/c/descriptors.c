@@ -8,7 +8,7 @@
  * `descriptors limit`: a low limit of the size of files does no harm.
  */
 #define _GNU_SOURCE
-#include "common.h"
+#include "loop.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -26,26 +26,6 @@
 #define FILES 40
 
 static char memory[2 * LENGTH];
-
-struct loop {
-	struct ibv_cq *cq;
-	struct ibv_qp *a, *b;
-	struct ibv_mr *mr;
-};
-
-static struct loop make_loop(const struct device *device)
-{
-	struct path path = default_path(device);
-	struct loop loop = {.cq = make_cq(device, 64, NULL)};
-
-	loop.mr = MAKE(ibv_reg_mr(device->pd, memory, sizeof memory, ALL_ACCESS));
-	loop.a = make_qp(device, IBV_QPT_RC, loop.cq, NULL, 8);
-	loop.b = make_qp(device, IBV_QPT_RC, loop.cq, NULL, 8);
-	MUST(to_init(loop.a, ALL_ACCESS));
-	MUST(to_init(loop.b, ALL_ACCESS));
-	connect_qps(device, &path, loop.a, loop.b);
-	return loop;
-}
 
 /* One message; the worse of both statuses. */
 static enum ibv_wc_status pass(const struct loop *loop, unsigned int round)
@@ -191,7 +171,7 @@ static void expect_fatal(struct ibv_context *context)
 static void close_all(const char *how, const char *what, bool kept)
 {
 	struct device device = open_device(1);
-	struct loop loop = make_loop(&device);
+	struct loop loop = make_loop(&device, 64, memory, sizeof memory);
 	int known = device.context->async_fd;
 	enum ibv_wc_status status;
 
@@ -227,7 +207,7 @@ static void close_all(const char *how, const char *what, bool kept)
 static void close_in_clone(void)
 {
 	struct device device = open_device(1);
-	struct loop loop = make_loop(&device);
+	struct loop loop = make_loop(&device, 64, memory, sizeof memory);
 	int status;
 	pid_t child;
 
@@ -252,7 +232,7 @@ static void limit_files(void)
 {
 	struct rlimit limit, before;
 	struct device device = open_device(1);
-	struct loop loop = make_loop(&device);
+	struct loop loop = make_loop(&device, 64, memory, sizeof memory);
 
 	MUST(pass(&loop, 0));
 	MUST(getrlimit(RLIMIT_FSIZE, &before));

@@ -3,31 +3,11 @@
  * What is asked of a provider: the parent notices nothing, and a child can go on with the context and PD that it
  * inherited, making its own CQs and QPs; inherited QPs are the parent's.
  */
-#include "common.h"
+#include "loop.h"
 #include <signal.h>
 #include <sys/wait.h>
 
-struct loop {
-	struct ibv_cq *cq;
-	struct ibv_qp *a, *b;
-	struct ibv_mr *mr;
-};
-
 static char memory[8192];
-
-static struct loop make_loop(const struct device *device)
-{
-	struct path path = default_path(device);
-	struct loop loop = {.cq = make_cq(device, 32, NULL)};
-
-	loop.mr = MAKE(ibv_reg_mr(device->pd, memory, sizeof memory, ALL_ACCESS));
-	loop.a = make_qp(device, IBV_QPT_RC, loop.cq, NULL, 8);
-	loop.b = make_qp(device, IBV_QPT_RC, loop.cq, NULL, 8);
-	MUST(to_init(loop.a, ALL_ACCESS));
-	MUST(to_init(loop.b, ALL_ACCESS));
-	connect_qps(device, &path, loop.a, loop.b);
-	return loop;
-}
 
 static void use(const struct loop *loop, unsigned int rounds)
 {
@@ -79,7 +59,7 @@ static void daemonise(void)
 	setsid();
 	if (fork_or_fail())
 		_exit(0);
-	struct loop loop = make_loop(&device);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
 
 	use(&loop, 100);
 	say("daemon ok");
@@ -90,13 +70,13 @@ static void daemonise(void)
 static void both(void)
 {
 	struct device device = open_device(1);
-	struct loop loop = make_loop(&device);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
 
 	use(&loop, 10);
 	pid_t child = fork_or_fail();
 
 	if (child == 0) {
-		struct loop own = make_loop(&device);
+		struct loop own = make_loop(&device, 32, memory, sizeof memory);
 
 		use(&own, 500);
 		exit(0);
@@ -111,7 +91,7 @@ static void both(void)
 static void outlive(void)
 {
 	struct device device = open_device(1);
-	struct loop loop = make_loop(&device);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
 	int gone[2];
 	char nothing;
 
@@ -120,7 +100,7 @@ static void outlive(void)
 		fail("pipe: %s", strerror(errno));
 	if (fork_or_fail())
 		exit(0);
-	struct loop own = make_loop(&device);
+	struct loop own = make_loop(&device, 32, memory, sizeof memory);
 
 	use(&own, 50);
 	/* The parent's end closes when it has exited. */
@@ -129,7 +109,7 @@ static void outlive(void)
 		fail("read from the pipe: %s", strerror(errno));
 	use(&own, 500);
 	struct device again = open_device(1);
-	struct loop fresh = make_loop(&again);
+	struct loop fresh = make_loop(&again, 32, memory, sizeof memory);
 
 	use(&fresh, 50);
 	say("child ok");
@@ -140,14 +120,14 @@ static void outlive(void)
 static void dies(void)
 {
 	struct device device = open_device(1);
-	struct loop loop = make_loop(&device);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
 
 	for (int i = 0; i < 8; i++) {
 		pid_t child = fork_or_fail();
 
 		if (child == 0) {
 			if (i % 2) {
-				struct loop own = make_loop(&device);
+				struct loop own = make_loop(&device, 32, memory, sizeof memory);
 
 				use(&own, 5);
 			}
@@ -164,7 +144,7 @@ static void dies(void)
 static void inherited(void)
 {
 	struct device device = open_device(1);
-	struct loop loop = make_loop(&device);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
 
 	use(&loop, 1);
 	MUST(post_recv(loop.b, loop.mr, 4096, 4096, 7));
@@ -196,7 +176,7 @@ static void inherited(void)
 static void execs(void)
 {
 	struct device device = open_device(1);
-	struct loop loop = make_loop(&device);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
 
 	for (int i = 0; i < 20; i++) {
 		pid_t child = fork_or_fail();
