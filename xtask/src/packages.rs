@@ -16,6 +16,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("openmpi-bin", "mpirun"),
     ("libopenmpi-dev", "compiling the MPI programs"),
     ("iproute2", "making hosts out of namespaces"),
+    ("nftables", "networks that mark packets and drop them"),
     ("python3-minimal", "small helpers of the harness's own tests"),
     ("tshark", "decoding captures"),
     ("valgrind", "memory errors"),
