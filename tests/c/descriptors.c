@@ -52,13 +52,21 @@ static bool is_open(int fd)
 	return fcntl(fd, F_GETFD) >= 0;
 }
 
-/* The numbers that have come into use since the program began; those that it knows aren't among them. */
+/* What was open when the program began, whoever opened it. */
+static bool inherited[NUMBERS];
+/* The numbers that have come into use since; those that the program knows aren't among them. */
 static int strange[NUMBERS], strangers;
+
+static void find_inherited(void)
+{
+	for (int fd = 3; fd < NUMBERS; fd++)
+		inherited[fd] = is_open(fd);
+}
 
 static void find_strangers(int known)
 {
 	for (int fd = 3; fd < NUMBERS; fd++)
-		if (is_open(fd) && fd != known)
+		if (is_open(fd) && fd != known && !inherited[fd])
 			strange[strangers++] = fd;
 }
 
@@ -249,6 +257,7 @@ static void limit_files(void)
 int main(int argc, char **argv)
 {
 	alarm(ALARM_SECONDS);
+	find_inherited();
 	if (argc == 2 && !strcmp(argv[1], "limit"))
 		limit_files();
 	else if (argc == 2 && !strcmp(argv[1], "cloned"))
