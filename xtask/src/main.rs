@@ -38,6 +38,9 @@ enum Task {
     Test {
         /// Only tests whose name contains this
         filter: Option<String>,
+        /// Only those that together answer within two minutes
+        #[arg(long)]
+        quick: bool,
     },
     /// Write docs/MATRIX.md: which symbol is implemented and who uses it
     Matrix {
@@ -86,6 +89,9 @@ enum Task {
         /// Instead: random calls of verbs by many threads of two processes, held against a model
         #[arg(long, conflicts_with_all = ["guest", "chaos"])]
         api: bool,
+        /// With --api: this many threads in each round, instead of one to eight
+        #[arg(long, requires = "api")]
+        threads: Option<u32>,
     },
 }
 
@@ -93,7 +99,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Dist { profile } => dist::dist(&profile).map(|dist| println!("{}", dist.display())),
         Task::Demo => demo::demo(),
-        Task::Test { filter } => test::test(filter.as_deref()),
+        Task::Test { filter, quick } => test::test(filter.as_deref(), quick),
         Task::Matrix { check } => matrix::matrix(check),
         Task::Perftest { only, run } => perftest::perftest(only.as_deref(), run),
         Task::Compat { only } => compat::compat(only.as_deref()),
@@ -103,7 +109,7 @@ fn main() -> ExitCode {
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::long("rxe").and_then(|()| soak::long("conformance")),
         Task::Soak { chaos: true, .. } => soak::long("chaos"),
-        Task::Soak { api: true, minutes, seed, .. } => soak::api(minutes, seed),
+        Task::Soak { api: true, minutes, seed, threads, .. } => soak::api(minutes, seed, threads),
         Task::Soak { minutes, seed, .. } => soak::soak(minutes, seed),
     };
     match result {

@@ -47,11 +47,12 @@ pub fn soak(minutes: u64, seed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs rounds of random calls of verbs by threads of two processes, each with its own seed, threads and fabric.
+/// Runs rounds of random calls of verbs by threads of two processes, each with its own seed and fabric, and with `given` threads or a number
+/// of its own.
 ///
 /// # Errors
 /// The build fails, namespaces can't be made, or a round fails; the error names the round's seed.
-pub fn api(minutes: u64, seed: u64) -> io::Result<()> {
+pub fn api(minutes: u64, seed: u64, given: Option<u32>) -> io::Result<()> {
     dist::dist("release")?;
     let refused = |skip: Skip| io::Error::other(skip.0);
     let program = Artifacts::get().c_program("anything").map_err(refused)?;
@@ -60,7 +61,8 @@ pub fn api(minutes: u64, seed: u64) -> io::Result<()> {
     let mut round = seed;
     while Instant::now() < end {
         let mut random = Random(round);
-        let threads = random.pick(&["1", "2", "4", "8"]).to_string();
+        let threads = *random.pick(&[1, 2, 4, 8]);
+        let threads = given.unwrap_or(threads).to_string();
         let settings = *random.pick(&[&[][..], &[("FERROCE_FABRIC", "udp")]]);
         let world = World::one_host(*random.pick(&[1500, 9000])).map_err(refused)?;
         let number = round.to_string();

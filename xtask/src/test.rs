@@ -9,10 +9,11 @@ use std::process::{Command, Stdio};
 use std::{env, fs};
 
 /// Installs, builds the dist tree in release, runs every test of the workspace and lists what was skipped or repeated.
+/// `quick` runs those alone that answer within two minutes: `.config/nextest.toml` chooses them.
 ///
 /// # Errors
-/// The build or a test fails.
-pub fn test(filter: Option<&str>) -> io::Result<()> {
+/// The build or a test fails; `quick` without cargo-nextest.
+pub fn test(filter: Option<&str>, quick: bool) -> io::Result<()> {
     packages::install_for_tests();
     println!("Building target/dist");
     dist::dist("release")?;
@@ -21,12 +22,16 @@ pub fn test(filter: Option<&str>) -> io::Result<()> {
     let mut closing = Vec::new();
     let mut passed = true;
     if nextest {
-        passed &=
-            run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"], filter, &stage), &mut closing)?;
-        passed &= run(
-            &mut cargo(&["nextest", "run", "--workspace", "--no-tests=warn"], filter, &stage),
-            &mut closing,
-        )?;
+        if !quick {
+            let words = ["test", "--workspace", "--doc", "--quiet"];
+            passed &= run(&mut cargo(&words, filter, &stage), &mut closing)?;
+        }
+        let profile = if quick { "quick" } else { "default" };
+        let words = ["nextest", "run", "--workspace", "--no-tests=warn", "--profile", profile];
+        passed &= run(&mut cargo(&words, filter, &stage), &mut closing)?;
+    } else if quick {
+        let why = "--quick needs cargo-nextest (cargo install --locked cargo-nextest), which chooses tests by their names";
+        return Err(io::Error::other(why));
     } else {
         let elsewhere = ["test", "--workspace", "--exclude", "ferroce-tests", "--no-fail-fast"];
         passed &= run(&mut cargo(&elsewhere, filter, &stage), &mut closing)?;
