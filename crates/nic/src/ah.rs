@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::mem::Pd;
 use crate::packet::PacketMeta;
 use crate::qp::{AddressVector, check_av, limit_of};
-use crate::quota::{Held, Quota};
+use crate::quota::{Quota, QuotaPlace};
 use crate::rendezvous::slot_of;
 use crate::shm::Link;
 use crate::sync::{Mutex, class};
@@ -100,7 +100,7 @@ pub struct Ah {
     throttle: Mutex<class::Throttle, Throttle>,
     /// The paths that were found last, oldest first. Most handles lead to one process.
     found: Mutex<class::AhPath, SmallVec<[Found; 1]>>,
-    _held: Held,
+    _held: QuotaPlace,
 }
 
 impl Ah {

@@ -15,7 +15,6 @@ mod counter;
 mod cq;
 mod device;
 mod engine;
-mod error;
 mod events;
 mod fork;
 mod gids;
@@ -24,9 +23,7 @@ pub mod mem;
 #[path = "../tests/fabric/namespace.rs"]
 mod namespace;
 pub mod net;
-mod packet;
 pub mod qp;
-mod quota;
 pub mod raw;
 mod recv;
 pub mod rendezvous;
@@ -52,7 +49,6 @@ pub use device::{
     Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices, fail_devices,
 };
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
-pub use error::{Error, Result};
 pub use events::{AsyncEvent, EventQueue, Unacked};
 pub use fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
 pub use gids::gid_table;
@@ -67,6 +63,11 @@ pub use recv::{
 #[doc(hidden)]
 pub use shm::untrusted;
 pub use xrc::{XrcTarget, Xrcd};
+
+pub(crate) use ferroce_types as error;
+pub(crate) use ferroce_types as packet;
+pub(crate) use ferroce_types as quota;
+pub use ferroce_types::{Error, Result};
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{

@@ -9,7 +9,7 @@ use crate::cq::Cq;
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind, Ring};
-use crate::quota::{Held, Quota};
+use crate::quota::{Quota, QuotaPlace};
 use crate::sync::{Mutex, class};
 use crate::xrc::Xrcd;
 use crate::{Context, engine};
@@ -128,7 +128,7 @@ pub struct Srq {
     cq: Option<Arc<Cq>>,
     xrc: Option<XrcPart>,
     matches_tags: bool,
-    _held: Held,
+    _held: QuotaPlace,
 }
 
 /// What an SRQ of an XRC domain has besides.
@@ -181,7 +181,7 @@ impl Srq {
         Ok(srq)
     }
 
-    fn of(pd: &Arc<Pd>, queue: RecvQueue, cookie: usize, held: Held) -> Self {
+    fn of(pd: &Arc<Pd>, queue: RecvQueue, cookie: usize, held: QuotaPlace) -> Self {
         Self {
             pd: pd.clone(),
             cookie,

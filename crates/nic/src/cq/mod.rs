@@ -10,7 +10,7 @@ pub use queue::{Network, Record, Tags, Wc};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind, Ring};
-use crate::quota::{Held, Quota};
+use crate::quota::{Quota, QuotaPlace};
 use crate::sync::{Mutex, MutexGuard, class};
 use crate::{Context, clock, engine};
 use ferroce_proto::Instant;
@@ -60,7 +60,7 @@ pub struct Cq {
     users: AtomicUsize,
     unacked: Unacked,
     unacked_async: Unacked,
-    _held: Held,
+    _held: QuotaPlace,
 }
 
 impl Cq {

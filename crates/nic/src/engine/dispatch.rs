@@ -2,7 +2,6 @@
 
 use super::{Engine, Work};
 use crate::clock;
-use crate::packet::PacketMeta;
 use crate::qp::Origin;
 use crate::udp::{Datagram, HostAddr, Received};
 use ferroce_proto::Instant;
@@ -95,7 +94,7 @@ impl Engine {
             let mut elsewhere = false;
             qp.work(work, now, |proto, env| {
                 for datagram in these {
-                    let meta = PacketMeta::of(datagram);
+                    let meta = datagram.meta();
                     let accepted = env.accepts(&meta, Origin::Network);
                     let expected = accepted || env.is_peer_elsewhere(&meta);
                     let intact = expected && verify(&mut flow, datagram).is_some();

@@ -168,7 +168,7 @@ impl Engine {
         let packets: SmallVec<[(Packet<'_>, PacketMeta, HostAddr); 8]> = datagrams
             .iter()
             .filter(|d| d.dest_qpn() == MULTICAST_QPN && super::dispatch::verify(&mut flow, d).is_some())
-            .filter_map(|d| Some((Packet::parse(d.bytes).ok()?, PacketMeta::of(d), d.source.into())))
+            .filter_map(|d| Some((Packet::parse(d.bytes).ok()?, d.meta(), d.source.into())))
             .filter(|(packet, ..)| packet.headers.bth.opcode.service == Service::Ud)
             .collect();
         if packets.is_empty() {

@@ -3,7 +3,7 @@
 use super::QueueMemory;
 use crate::Context;
 use crate::error::{Error, Result};
-use crate::quota::{Held, Quota};
+use crate::quota::{Quota, QuotaPlace};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -25,7 +25,7 @@ pub struct Pd {
     base: Option<Arc<Pd>>,
     /// Where the queues of its objects lie; `None`: wherever the adapter likes.
     queues: Option<Arc<dyn QueueMemory>>,
-    _held: Held,
+    _held: QuotaPlace,
 }
 
 impl Pd {

@@ -3,7 +3,7 @@
 use super::frame::Incoming;
 use super::wq::Wq;
 use crate::error::{Error, Result, invalid};
-use crate::quota::{Held, Quota};
+use crate::quota::{Quota, QuotaPlace};
 use ferroce_wire::frame::{Layer, Network, Transport};
 use ferroce_wire::toeplitz;
 use smallvec::SmallVec;
@@ -42,7 +42,7 @@ pub mod fields {
 pub struct IndTable {
     wqs: Box<[Arc<Wq>]>,
     users: AtomicUsize,
-    _held: Held,
+    _held: QuotaPlace,
 }
 
 impl IndTable {

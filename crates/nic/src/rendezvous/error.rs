@@ -97,3 +97,23 @@ impl Error {
         }
     }
 }
+
+impl From<Error> for ferroce_types::Error {
+    fn from(error: Error) -> Self {
+        Self::Host { errno: error.errno(), why: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verbs_call_that_cannot_join_says_why() {
+        let address = HostAddr::new("10.0.0.1".parse().unwrap(), 0);
+        let error = ferroce_types::Error::from(Error::Unresponsive { address });
+        assert_eq!(error.errno(), libc::EBUSY);
+        let why = "joining the host's other processes: no process that holds the sockets of 10.0.0.1 answers; are they all stopped?";
+        assert_eq!(error.to_string(), why);
+    }
+}

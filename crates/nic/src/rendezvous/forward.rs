@@ -3,11 +3,12 @@
 //! Steering is a matter of speed: two owners can share a socket, GRO can merge what steers apart, and a packet then
 //! crosses here, over the DGRAM socket of the owner's slot. Best effort: what doesn't fit is lost as on a wire.
 
-use super::names::{Name, SLOTS};
+use super::names::Name;
 use super::user::User;
 use crate::room;
 use crate::sys::{self, control};
 use crate::udp::{Datagram, OncePerSecond, RECORD_HEADER, decode, encode, milliseconds};
+use ferroce_types::SLOTS;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,7 +2,7 @@
 
 use super::error::{Error, Holder};
 use crate::sys::{self, EngineFd};
-use crate::udp::{GROUP, HostAddr, InetAddress, receiving_socket};
+use crate::udp::{GROUP_SIZE, HostAddr, InetAddress, receiving_socket};
 use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;
@@ -11,14 +11,14 @@ use std::net::IpAddr;
 ///
 /// The program is attached before the first bind: that makes creation exclusive (a second such bind fails with
 /// EADDRINUSE), while the other 63 join as plain members.
-pub(super) fn create(address: HostAddr) -> Result<Option<Box<[EngineFd; GROUP]>>, Error> {
-    let mut sockets = Vec::with_capacity(GROUP);
-    for index in 0..GROUP {
+pub(super) fn create(address: HostAddr) -> Result<Option<Box<[EngineFd; GROUP_SIZE]>>, Error> {
+    let mut sockets = Vec::with_capacity(GROUP_SIZE);
+    for index in 0..GROUP_SIZE {
         let socket = member(address).map_err(Error::system("preparing a socket for UDP port 4791"))?;
         if index == 0 {
             attach_steering(socket.raw()).map_err(Error::system("SO_ATTACH_REUSEPORT_CBPF"))?;
         }
-        match sys::bind(socket.raw(), &address.roce()) {
+        match sys::bind(socket.raw(), &InetAddress::new(address.with_port(ROCE_V2_PORT))) {
             Ok(()) => sockets.push(socket),
             Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => return Ok(None),
             // EINVAL: a link-local address whose interface is gone.
@@ -31,8 +31,8 @@ pub(super) fn create(address: HostAddr) -> Result<Option<Box<[EngineFd; GROUP]>>
     Ok(boxed(sockets))
 }
 
-/// `None` unless there are exactly [`GROUP`].
-pub(super) fn boxed(sockets: Vec<EngineFd>) -> Option<Box<[EngineFd; GROUP]>> {
+/// `None` unless there are exactly [`GROUP_SIZE`].
+pub(super) fn boxed(sockets: Vec<EngineFd>) -> Option<Box<[EngineFd; GROUP_SIZE]>> {
     sockets.into_boxed_slice().try_into().ok()
 }
 
@@ -49,7 +49,7 @@ fn attach_steering(fd: i32) -> io::Result<()> {
     let program = [
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 4),
         op(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 12),
-        op(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, GROUP as u32 - 1),
+        op(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, GROUP_SIZE as u32 - 1),
         op(libc::BPF_RET | BPF_A, 0),
     ];
     sys::attach_program(fd, libc::SO_ATTACH_REUSEPORT_CBPF, &program)

@@ -8,7 +8,7 @@ use super::group;
 use super::names::{Name, VERSION};
 use super::user::User;
 use crate::sys::{self, EngineFd, control};
-use crate::udp::{GROUP, HostAddr};
+use crate::udp::{GROUP_SIZE, HostAddr};
 use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ const HEDGE: Duration = Duration::from_millis(5);
 /// Holders asked in one go.
 const CROWD: usize = 32;
 
-type Rights = control::Control<{ control::space(4 * GROUP) }>;
+type Rights = control::Control<{ control::space(4 * GROUP_SIZE) }>;
 
 /// Answers to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,7 +129,7 @@ fn receive_and_adopt(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<Engi
     (header.msg_control, header.msg_controllen) = rights.for_receiving();
     // SAFETY: the pointers were set just above, to locals.
     let length = unsafe { sys::receive_message(fd, &mut header) }?;
-    let mut fds = Vec::with_capacity(GROUP);
+    let mut fds = Vec::with_capacity(GROUP_SIZE);
     for message in rights.received(header.msg_controllen) {
         if (message.level, message.kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             // Each is adopted (or closed) before an error may end this.
@@ -214,7 +214,7 @@ fn serve_one(
 /// What asking around came to.
 pub(super) enum Answer {
     /// The group's sockets, in order.
-    Group(Box<[EngineFd; GROUP]>),
+    Group(Box<[EngineFd; GROUP_SIZE]>),
     /// All who were asked said that they haven't got it, or are gone.
     Nobody,
     /// Somebody didn't answer in time, and nobody had it.
@@ -270,7 +270,10 @@ pub(super) fn ask(
 }
 
 /// Waits a moment and takes out those who have answered.
-fn answers(asked: &mut Vec<EngineFd>, address: HostAddr) -> Result<Option<Box<[EngineFd; GROUP]>>, Error> {
+fn answers(
+    asked: &mut Vec<EngineFd>,
+    address: HostAddr,
+) -> Result<Option<Box<[EngineFd; GROUP_SIZE]>>, Error> {
     let poll_of = |socket: &EngineFd| libc::pollfd { fd: socket.raw(), events: libc::POLLIN, revents: 0 };
     let mut polls: Vec<_> = asked.iter().map(poll_of).collect();
     sys::poll(&mut polls, Duration::from_millis(2)).map_err(Error::system("ppoll"))?;
@@ -348,7 +351,7 @@ impl GidQuestion {
     }
 }
 
-fn read_reply(fd: RawFd, address: HostAddr) -> Result<Option<Box<[EngineFd; GROUP]>>, Error> {
+fn read_reply(fd: RawFd, address: HostAddr) -> Result<Option<Box<[EngineFd; GROUP_SIZE]>>, Error> {
     let mut bytes = [0; MESSAGE + 1];
     let (length, fds) = match receive(fd, &mut bytes) {
         Ok(got) => got,

@@ -40,9 +40,9 @@ mod strangers;
 mod user;
 
 pub use error::{Error, Holder};
+pub use ferroce_types::{SLOTS, slot_of};
 pub use forward::ForwardStats;
 pub(crate) use gids::ask_for_gids;
-pub use names::SLOTS;
 pub use strangers::{Strangers, strangers};
 
 use crate::sync::{Mutex, RwLock, class};
@@ -78,12 +78,6 @@ const LISTENER: u64 = 1 << 16;
 const INBOX: u64 = 2 << 16;
 const LEADER: u64 = 3 << 16;
 const TIMER: u64 = 4 << 16;
-
-/// The slot of a QPN.
-#[must_use]
-pub const fn slot_of(qpn: u32) -> u16 {
-    (qpn >> 12) as u16 & (SLOTS - 1)
-}
 
 /// This process's part in the rendezvous of its user and network namespace.
 pub struct Rendezvous {
@@ -205,7 +199,7 @@ impl Rendezvous {
         Ok(endpoint)
     }
 
-    fn obtain(&self, address: HostAddr) -> Result<Box<[EngineFd; crate::udp::GROUP]>, Error> {
+    fn obtain(&self, address: HostAddr) -> Result<Box<[EngineFd; crate::udp::GROUP_SIZE]>, Error> {
         let start = Instant::now();
         loop {
             self.lead();

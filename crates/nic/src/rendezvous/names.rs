@@ -11,8 +11,6 @@ use std::mem::offset_of;
 /// Version of names, handover and forwarding. Frozen: a change gets a new number, and processes of different numbers
 /// don't know of one another (the second finds the port taken).
 pub(super) const VERSION: u32 = 1;
-/// Slots there are, with those that are never used: 0 (QP 0 and 1) and 4095 (the multicast QPN 0xffffff).
-pub const SLOTS: u16 = 4096;
 /// First and last slot a process can own.
 pub(super) const USABLE: std::ops::RangeInclusive<u16> = 1..=4094;
 /// More than any sane host has; a bound on what joining reads.

@@ -1,11 +1,12 @@
 //! A slot of the QPN space: its two sockets, and which to take.
 
 use super::error::Error;
-use super::names::{Name, SLOTS, USABLE, taken_slots};
+use super::names::{Name, USABLE, taken_slots};
 use super::shuffled;
 use super::strangers::strangers;
 use crate::sys::{self, EngineFd};
-use crate::udp::{GROUP, large_buffer};
+use crate::udp::large_buffer;
+use ferroce_types::{GROUP_SIZE, SLOTS};
 
 /// A slot this process owns: while these two sockets are open, QPNs `slot << 12 ..` are its own.
 pub(super) struct Slot {
@@ -20,16 +21,17 @@ pub(super) struct Slot {
 /// slot in a class of our own (`own` are our slots) costs no further socket to read, so those come first.
 pub(super) fn claim(uid: u32, own: &[u16]) -> Result<Slot, Error> {
     let taken = taken_slots(uid).unwrap_or_default();
-    let mut others = [0_u16; GROUP];
+    let mut others = [0_u16; GROUP_SIZE];
     for slot in taken.iter().filter(|slot| !own.contains(slot)) {
-        others[usize::from(*slot) % GROUP] += 1;
+        others[usize::from(*slot) % GROUP_SIZE] += 1;
     }
-    let is_own = |slot: u16| own.iter().any(|&o| usize::from(o) % GROUP == usize::from(slot) % GROUP);
+    let is_own =
+        |slot: u16| own.iter().any(|&o| usize::from(o) % GROUP_SIZE == usize::from(slot) % GROUP_SIZE);
     // All slots, best class first, at random within a class: a restarted process isn't taken for its predecessor.
     let seed = sys::random();
     let mut candidates: Vec<(u16, bool, u64, u16)> = USABLE
         .filter(|slot| taken.binary_search(slot).is_err())
-        .map(|slot| (others[usize::from(slot) % GROUP], !is_own(slot), shuffled(seed, slot), slot))
+        .map(|slot| (others[usize::from(slot) % GROUP_SIZE], !is_own(slot), shuffled(seed, slot), slot))
         .collect();
     candidates.sort_unstable();
     for (.., number) in candidates {

@@ -1,6 +1,6 @@
 //! What a receiver gets for each packet, and how packets cross a UNIX datagram to the process that owns them.
 
-use super::HostAddr;
+use ferroce_types::{HostAddr, PacketMeta};
 use std::net::SocketAddr;
 
 /// Shortest thing worth handing on: a BTH and an ICRC.
@@ -30,6 +30,18 @@ impl Datagram<'_> {
     #[must_use]
     pub fn dest_qpn(&self) -> u32 {
         self.bytes.get(5..8).map_or(0, |b| u32::from_be_bytes([0, b[0], b[1], b[2]]))
+    }
+
+    /// What the network layer says about it.
+    pub(crate) fn meta(&self) -> PacketMeta {
+        PacketMeta {
+            src: self.source.ip().to_canonical(),
+            dst: self.destination.ip(),
+            tos: self.tos,
+            ttl: self.ttl.unwrap_or(64),
+            flow_label: self.flow_label,
+            len: self.bytes.len() as u16,
+        }
     }
 
     /// Marked "congestion experienced" on the way.

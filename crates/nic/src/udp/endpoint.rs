@@ -2,7 +2,7 @@
 
 use super::address::InetAddress;
 use super::receive::{Reader, Received};
-use super::{Datagram, GROUP, HostAddr, Stats, multicast, steering_of};
+use super::{Datagram, GROUP_SIZE, HostAddr, Stats, multicast, steering_of};
 use crate::net;
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
@@ -22,15 +22,15 @@ pub(super) const DEFAULT_TTL: u8 = 64;
 /// Of the kernel's in6.h.
 const IPV6_AUTOFLOWLABEL: i32 = 70;
 /// Place of the sender to multicast groups, behind those of the steering values.
-const TO_GROUPS: usize = GROUP;
+const TO_GROUPS: usize = GROUP_SIZE;
 
 /// A local address with its sockets. Made by [`crate::rendezvous::Rendezvous::endpoint`].
 pub struct Endpoint {
     address: HostAddr,
     /// Dups of the host's sockets, kept for life: closing the last dup of one would reorder the group.
-    group: Box<[EngineFd; GROUP]>,
-    readers: Box<[Mutex<class::SocketReader, Option<Reader>>; GROUP]>,
-    senders: Box<[OnceLock<Sender>; GROUP + 1]>,
+    group: Box<[EngineFd; GROUP_SIZE]>,
+    readers: Box<[Mutex<class::SocketReader, Option<Reader>>; GROUP_SIZE]>,
+    senders: Box<[OnceLock<Sender>; GROUP_SIZE + 1]>,
     /// UDP_SEGMENT works on this address's device, as far as is known.
     segmentation: AtomicBool,
     /// Flow labels can be sent from here, as far as is known.
@@ -147,13 +147,13 @@ impl Dest {
 
 impl Endpoint {
     /// Takes the group's sockets, in the group's order.
-    pub(crate) fn new(address: HostAddr, group: Box<[EngineFd; GROUP]>) -> Self {
+    pub(crate) fn new(address: HostAddr, group: Box<[EngineFd; GROUP_SIZE]>) -> Self {
         let size = sys::int_option(group[0].raw(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
         Self {
             address,
             group,
-            readers: Box::new([const { Mutex::new(None) }; GROUP]),
-            senders: Box::new([const { OnceLock::new() }; GROUP + 1]),
+            readers: Box::new([const { Mutex::new(None) }; GROUP_SIZE]),
+            senders: Box::new([const { OnceLock::new() }; GROUP_SIZE + 1]),
             segmentation: AtomicBool::new(true),
             labels: AtomicBool::new(true),
             receive_buffer: u32::try_from(size).unwrap_or(0),
@@ -183,11 +183,11 @@ impl Endpoint {
     /// shut down or reconfigure it.
     #[must_use]
     pub fn fd(&self, steering: u8) -> RawFd {
-        self.group[usize::from(steering) % GROUP].raw()
+        self.group[usize::from(steering) % GROUP_SIZE].raw()
     }
 
     /// The group's sockets in order, for handing on to another process.
-    pub(crate) fn group(&self) -> &[EngineFd; GROUP] {
+    pub(crate) fn group(&self) -> &[EngineFd; GROUP_SIZE] {
         &self.group
     }
 
@@ -199,7 +199,7 @@ impl Endpoint {
     /// # Errors
     /// That of `recvmmsg(2)`; nothing there isn't one. In a child of `fork`: EBADF.
     pub fn recv(&self, steering: u8, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<Received> {
-        let index = usize::from(steering) % GROUP;
+        let index = usize::from(steering) % GROUP_SIZE;
         let Some(mut reader) = self.readers[index].try_lock() else { return Ok(Received::Busy) };
         // Not from a socket of the program's that has the number now.
         let fd = self.group[index].checked();
@@ -231,7 +231,17 @@ impl Endpoint {
         let endpoint = Arc::clone(self);
         let (its_tos, its_ttl) = self.sender_defaults(sender);
         let marked = (tos != its_tos, ttl != its_ttl);
-        Ok(Dest { marked, endpoint, peer, to: peer.roce(), tos, ttl, flow_label: 0, sender, flow })
+        Ok(Dest {
+            marked,
+            endpoint,
+            peer,
+            to: InetAddress::new(peer.with_port(ROCE_V2_PORT)),
+            tos,
+            ttl,
+            flow_label: 0,
+            sender,
+            flow,
+        })
     }
 
     /// Largest IP packet that is sent to `peer`: the interface's MTU, or less where the route has one of its own.
@@ -248,7 +258,7 @@ impl Endpoint {
     /// The socket to send from to QPs with this steering value. GRO on the way merges by addresses and ports, so the
     /// packets of one source port must all steer to one socket of the receiver.
     fn sender(&self, steering: u8, tos: u8, ttl: u8) -> io::Result<(u8, u16)> {
-        let own = &self.senders[usize::from(steering) % GROUP];
+        let own = &self.senders[usize::from(steering) % GROUP_SIZE];
         if own.get().is_none() {
             match self.new_sender(tos, ttl) {
                 // Lost a race: the other's is as good.
@@ -262,7 +272,7 @@ impl Endpoint {
             }
         }
         let port = own.get().map_or(0, |s| s.port);
-        Ok((steering % GROUP as u8, port))
+        Ok((steering % GROUP_SIZE as u8, port))
     }
 
     /// The socket to send to groups from, with the interface that `group` names from here on.
@@ -332,7 +342,7 @@ impl Endpoint {
             sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, &i32::from(tos))?;
         }
         large_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
-        sys::bind(fd, &self.address.kernel(0))?;
+        sys::bind(fd, &InetAddress::new(self.address.with_port(0)))?;
         // Nothing is ever read here: what peers send to this port by mistake should take no memory.
         let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &0_i32);
         let mut name = InetAddress::zeroed();

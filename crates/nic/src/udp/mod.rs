@@ -28,7 +28,6 @@ mod receive;
 mod send;
 mod stats;
 
-pub use address::HostAddr;
 pub(crate) use address::InetAddress;
 pub use batch::{Flushed, PushError, TxBatch};
 pub(crate) use batch::{Outlet, send_alone};
@@ -42,11 +41,4 @@ pub(crate) use receive::receiving_socket;
 pub use stats::Stats;
 pub(crate) use stats::{OncePerSecond, milliseconds};
 
-/// Sockets in the group of an address.
-pub const GROUP: usize = 64;
-
-/// Which socket of the group a QPN's packets come to: the low six bits of its slot, bits 12 to 17.
-#[must_use]
-pub const fn steering_of(qpn: u32) -> u8 {
-    (qpn >> 12) as u8 & (GROUP as u8 - 1)
-}
+pub use ferroce_types::{GROUP_SIZE, HostAddr, steering_of};

@@ -3,10 +3,12 @@
 //! The kernel gives a copy of each packet to every socket that has joined, whoever has joined before: processes need
 //! nothing of each other, and the end of one changes nothing for the others.
 
+use super::address::InetAddress;
 use super::receive::{Reader, Received, receiving_socket};
 use super::{Datagram, HostAddr, Stats};
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
+use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -38,7 +40,7 @@ impl GroupSocket {
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32)?;
         // What comes to the group by other interfaces is for the devices there.
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &interface)?;
-        sys::bind(fd, &group.roce())?;
+        sys::bind(fd, &InetAddress::new(group.with_port(ROCE_V2_PORT)))?;
         match group.ip() {
             IpAddr::V4(ip) => {
                 let membership = on_interface(u32::from_ne_bytes(ip.octets()), interface);

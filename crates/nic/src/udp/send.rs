@@ -264,7 +264,7 @@ fn refuses_segmentation(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::sys::EngineFd;
-    use crate::udp::{GROUP, HostAddr, TxBatch};
+    use crate::udp::{GROUP_SIZE, HostAddr, InetAddress, TxBatch};
     use ferroce_wire::icrc::Flow;
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
     use std::net::{Ipv4Addr, UdpSocket};
@@ -282,10 +282,10 @@ mod tests {
         let port = receiver.local_addr().unwrap().port();
         let lo = HostAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
         let unused: Vec<EngineFd> =
-            (0..GROUP).map(|_| sys::socket(libc::AF_INET, libc::SOCK_DGRAM).unwrap()).collect();
+            (0..GROUP_SIZE).map(|_| sys::socket(libc::AF_INET, libc::SOCK_DGRAM).unwrap()).collect();
         let endpoint = Arc::new(Endpoint::new(lo, unused.into_boxed_slice().try_into().unwrap()));
         let mut dest = endpoint.dest(lo, 0, 0, 0x1000).unwrap();
-        dest.to = lo.kernel(port);
+        dest.to = InetAddress::new(lo.with_port(port));
         dest.flow = Flow::v4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, dest.source_port(), port);
         // The kernel refuses to segment for a socket that sends no checksums.
         let fd = endpoint.sender_fd(dest.sender);

@@ -30,8 +30,13 @@ pub enum Error {
     #[error("{0}")]
     Dead(String),
     /// The process couldn't join the host's others: EADDRINUSE when UDP port 4791 is somebody else's.
-    #[error("joining the host's other processes: {0}")]
-    Host(#[from] crate::rendezvous::Error),
+    #[error("joining the host's other processes: {why}")]
+    Host {
+        /// What says so to the C ABI.
+        errno: i32,
+        /// What has failed.
+        why: String,
+    },
     /// The operating system refused.
     #[error("{what}: {source}")]
     Os {
@@ -58,19 +63,19 @@ impl Error {
             Self::NotFound(_) => libc::ENOENT,
             Self::Permission(_) => libc::EPERM,
             Self::Dead(_) => libc::EIO,
-            Self::Host(error) => error.errno(),
+            Self::Host { errno, .. } => *errno,
             Self::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }
 
     /// An operating system error with what was tried.
-    pub(crate) fn os(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+    pub fn os(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Os { what, source }
     }
 }
 
 /// `Err(Error::Invalid(format!(…)))`.
+#[macro_export]
 macro_rules! invalid {
-    ($($arg:tt)*) => { Err($crate::error::Error::Invalid(format!($($arg)*))) };
+    ($($arg:tt)*) => { Err($crate::Error::Invalid(format!($($arg)*))) };
 }
-pub(crate) use invalid;

@@ -1,44 +1,36 @@
 //! What the network layer says about a packet: addresses, TOS, TTL; and the GRH that a UD receiver sees of it.
 
-use crate::udp::Datagram;
 use ferroce_wire::{Headers, ICRC_LEN};
 use std::net::IpAddr;
 
 /// A flow label has 20 bits.
-pub(crate) const MAX_FLOW_LABEL: u32 = 0xf_ffff;
+pub const MAX_FLOW_LABEL: u32 = 0xf_ffff;
 
 /// Network-layer facts of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PacketMeta {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
-    pub(crate) tos: u8,
-    pub(crate) ttl: u8,
+pub struct PacketMeta {
+    /// The sender's address.
+    pub src: IpAddr,
+    /// The receiver's address, or that of a multicast group.
+    pub dst: IpAddr,
+    /// Type of service or traffic class, with the two ECN bits.
+    pub tos: u8,
+    /// TTL or hop limit.
+    pub ttl: u8,
     /// IPv6: 20 bits.
-    pub(crate) flow_label: u32,
+    pub flow_label: u32,
     /// Bytes of the UDP payload.
-    pub(crate) len: u16,
+    pub len: u16,
 }
 
 impl PacketMeta {
-    /// Of a packet from a socket.
-    pub(crate) fn of(datagram: &Datagram<'_>) -> Self {
-        Self {
-            src: datagram.source.ip().to_canonical(),
-            dst: datagram.destination.ip(),
-            tos: datagram.tos,
-            ttl: datagram.ttl.unwrap_or(64),
-            flow_label: datagram.flow_label,
-            len: datagram.bytes.len() as u16,
-        }
-    }
-
-    /// With its UDP and IPv4 headers a longer payload couldn't be a packet.
-    pub(crate) const MAX_LEN: u16 = u16::MAX - 28;
+    /// The longest UDP payload: with its UDP and IPv4 headers a longer payload couldn't be a packet.
+    pub const MAX_LEN: u16 = u16::MAX - 28;
 
     /// The facts of a packet with these headers and `payload` bytes. What isn't cut to packets, because it never meets a
     /// network, counts as the longest one.
-    pub(crate) fn of_packet(&self, headers: &Headers, payload: usize) -> Self {
+    #[must_use]
+    pub fn of_packet(&self, headers: &Headers, payload: usize) -> Self {
         let on_wire = headers.len() + payload.next_multiple_of(4) + ICRC_LEN;
         let len = u16::try_from(on_wire).map_or(Self::MAX_LEN, |len| len.min(Self::MAX_LEN));
         Self { len, ..*self }
@@ -46,12 +38,15 @@ impl PacketMeta {
 }
 
 /// The 40 bytes before a UD receive's payload (annex A17.4.5.1: an IPv4 header fills the last 20 of them).
-pub(crate) struct Grh;
+pub struct Grh;
 
 impl Grh {
-    pub(crate) const LEN: usize = 40;
+    /// Bytes of a GRH.
+    pub const LEN: usize = 40;
 
-    pub(crate) fn of(meta: &PacketMeta) -> [u8; Self::LEN] {
+    /// The GRH that a receiver sees of a packet.
+    #[must_use]
+    pub fn of(meta: &PacketMeta) -> [u8; Self::LEN] {
         let mut grh = [0; Self::LEN];
         let udp_len = meta.len + 8;
         match (meta.src, meta.dst) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The objects of one kind.
 #[derive(Debug)]
-pub(crate) struct Quota {
+pub struct Quota {
     what: &'static str,
     max: u32,
     used: AtomicU32,
@@ -13,11 +13,12 @@ pub(crate) struct Quota {
 
 /// One object's place. It is free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held(&'static Quota);
+pub struct QuotaPlace(&'static Quota);
 
 impl Quota {
     /// At most `max` of what is called `what`.
-    pub(crate) const fn new(what: &'static str, max: u32) -> Self {
+    #[must_use]
+    pub const fn new(what: &'static str, max: u32) -> Self {
         Self { what, max, used: AtomicU32::new(0) }
     }
 
@@ -25,16 +26,16 @@ impl Quota {
     ///
     /// # Errors
     /// [`Error::NoMemory`] when all are taken.
-    pub(crate) fn take(&'static self) -> Result<Held> {
+    pub fn take(&'static self) -> Result<QuotaPlace> {
         let more = |used: u32| (used < self.max).then(|| used + 1);
         match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(Held(self)),
+            Ok(_) => Ok(QuotaPlace(self)),
             Err(_) => Err(Error::NoMemory(format!("this process has {} {} already", self.max, self.what))),
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for QuotaPlace {
     fn drop(&mut self) {
         self.0.used.fetch_sub(1, Ordering::Relaxed);
     }
