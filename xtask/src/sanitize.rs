@@ -10,22 +10,18 @@ use std::process::{Command, Stdio};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// What Miri can run: tests that make no system call which it doesn't know, and end in seconds.
-const MIRI: [(&str, &[&str]); 3] = [
+const MIRI: [(&str, &[&str]); 4] = [
     ("ferroce-types", &[]),
+    ("ferroce-os", &["sys::address::", "sys::control::"]),
     ("ferroce-proto", &["psn::", "rnr::", "window::"]),
     (
         "ferroce-nic",
-        &[
-            "engine::timers::",
-            "net::netlink::",
-            "sys::control::",
-            "tap::from_env::",
-            "udp::address::",
-            "udp::datagram::",
-            "udp::stats::",
-        ],
+        &["engine::timers::", "net::netlink::", "tap::from_env::", "udp::datagram::", "udp::stats::"],
     ),
 ];
+
+/// What loom runs: the fork gate, and the engine's hand-offs.
+const LOOM: [(&str, &str); 2] = [("ferroce-os", "gate"), ("ferroce-nic", "handoff")];
 
 /// Runs all that this machine can, and says what it can't.
 ///
@@ -42,7 +38,7 @@ pub fn sanitize() -> io::Result<()> {
         }
         Ok(())
     };
-    check("loom", vec![loom()])?;
+    check("loom", LOOM.iter().map(|(package, test)| loom(package, test)).collect())?;
     if succeeds(&["+nightly", "miri", "--version"]) {
         check("Miri", MIRI.iter().map(|(package, tests)| miri(package, tests)).collect())?;
     } else {
@@ -66,10 +62,10 @@ pub fn sanitize() -> io::Result<()> {
     if failed.is_empty() { Ok(()) } else { Err(io::Error::other(failed.join(", "))) }
 }
 
-/// The models of the engine's hand-offs, on any toolchain, in seconds.
-fn loom() -> Command {
+/// Models, on any toolchain, in seconds.
+fn loom(package: &str, test: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    command.args(["test", "--quiet", "--package", "ferroce-nic", "--test", "handoff"]);
+    command.args(["test", "--quiet", "--package", package, "--test", test]);
     command
 }
 

@@ -9,14 +9,12 @@
 extern crate self as ferroce_nic;
 
 mod ah;
-pub mod clock;
 mod closing;
 mod counter;
 mod cq;
 mod device;
 mod engine;
 mod events;
-mod fork;
 mod gids;
 pub mod mem;
 #[cfg(test)]
@@ -27,7 +25,6 @@ pub mod qp;
 pub mod raw;
 mod recv;
 pub mod rendezvous;
-mod room;
 pub mod settings;
 mod share;
 mod shm;
@@ -35,8 +32,6 @@ mod shm;
 #[allow(dead_code)] // The tests of verbs use all of it.
 #[path = "../tests/verbs/side.rs"]
 mod side;
-mod sync;
-pub mod sys;
 pub mod tap;
 pub mod udp;
 mod xrc;
@@ -50,7 +45,6 @@ pub use device::{
 };
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use events::{AsyncEvent, EventQueue, Unacked};
-pub use fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
 pub use gids::gid_table;
 pub use mem::{
     Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Pd, PdHold, Prefetch, QueueKind, QueueMemory,
@@ -64,6 +58,9 @@ pub use recv::{
 pub use shm::untrusted;
 pub use xrc::{XrcTarget, Xrcd};
 
+pub use ferroce_os::fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
+pub use ferroce_os::{clock, sys};
+pub(crate) use ferroce_os::{fork, room, sync};
 pub(crate) use ferroce_types as error;
 pub(crate) use ferroce_types as packet;
 pub(crate) use ferroce_types as quota;

@@ -14,6 +14,7 @@ pub struct HostAddr {
 impl HostAddr {
     /// `scope_id` is the interface's index; it is dropped where it means nothing.
     #[must_use]
+    #[inline]
     pub fn new(ip: IpAddr, scope_id: u32) -> Self {
         let ip = ip.to_canonical();
         let scoped = ip.is_multicast() || matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
@@ -22,36 +23,42 @@ impl HostAddr {
 
     /// From the 16 bytes of a RoCE v2 GID.
     #[must_use]
+    #[inline]
     pub fn from_gid(gid: [u8; 16], scope_id: u32) -> Self {
         Self::new(IpAddr::V6(Ipv6Addr::from(gid)), scope_id)
     }
 
     /// The address, IPv4 or IPv6.
     #[must_use]
+    #[inline]
     pub const fn ip(&self) -> IpAddr {
         self.ip
     }
 
     /// Index of the interface of a link-local address or a multicast group, else 0.
     #[must_use]
+    #[inline]
     pub const fn scope_id(&self) -> u32 {
         self.scope_id
     }
 
     /// An IPv6 address that isn't an IPv4 one.
     #[must_use]
+    #[inline]
     pub const fn is_ipv6(&self) -> bool {
         self.ip.is_ipv6()
     }
 
     /// A multicast group on an interface, 224.0.0.0/4 or ff00::/8.
     #[must_use]
+    #[inline]
     pub const fn is_group(&self) -> bool {
         self.ip.is_multicast()
     }
 
     /// The 16 bytes of a GID: IPv4 as `::ffff:a.b.c.d`.
     #[must_use]
+    #[inline]
     pub const fn gid(&self) -> [u8; 16] {
         match self.ip {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -61,6 +68,7 @@ impl HostAddr {
 
     /// This address with a port.
     #[must_use]
+    #[inline]
     pub const fn with_port(&self, port: u16) -> SocketAddr {
         match self.ip {
             IpAddr::V4(v4) => SocketAddr::V4(SocketAddrV4::new(v4, port)),
@@ -70,6 +78,7 @@ impl HostAddr {
 }
 
 impl From<SocketAddr> for HostAddr {
+    #[inline]
     fn from(address: SocketAddr) -> Self {
         let scope = if let SocketAddr::V6(v6) = address { v6.scope_id() } else { 0 };
         Self::new(address.ip(), scope)

@@ -30,6 +30,7 @@ impl PacketMeta {
     /// The facts of a packet with these headers and `payload` bytes. What isn't cut to packets, because it never meets a
     /// network, counts as the longest one.
     #[must_use]
+    #[inline]
     pub fn of_packet(&self, headers: &Headers, payload: usize) -> Self {
         let on_wire = headers.len() + payload.next_multiple_of(4) + ICRC_LEN;
         let len = u16::try_from(on_wire).map_or(Self::MAX_LEN, |len| len.min(Self::MAX_LEN));
@@ -46,6 +47,7 @@ impl Grh {
 
     /// The GRH that a receiver sees of a packet.
     #[must_use]
+    #[inline]
     pub fn of(meta: &PacketMeta) -> [u8; Self::LEN] {
         let mut grh = [0; Self::LEN];
         let udp_len = meta.len + 8;

@@ -8,12 +8,14 @@ pub const GROUP_SIZE: usize = 64;
 
 /// The slot of a QPN: bits 12 to 23.
 #[must_use]
+#[inline]
 pub const fn slot_of(qpn: u32) -> u16 {
     (qpn >> 12) as u16 & (SLOTS - 1)
 }
 
 /// Which socket of the group a QPN's packets come to: the low six bits of its slot, bits 12 to 17.
 #[must_use]
+#[inline]
 pub const fn steering_of(qpn: u32) -> u8 {
     (qpn >> 12) as u8 & (GROUP_SIZE as u8 - 1)
 }

@@ -39,6 +39,7 @@ pub(crate) use work::Work;
 pub(crate) use crate::fork::generation;
 
 use crate::error::{Error, Result};
+use crate::fork::{self, ChildStep};
 use crate::mem::MrTable;
 use crate::qp::Qp;
 use crate::rendezvous::Rendezvous;
@@ -107,7 +108,7 @@ pub(crate) fn current() -> Option<&'static Engine> {
 }
 
 /// In the child of a fork, where the engine's threads and descriptors aren't. The engine is left as it is.
-pub(crate) fn forget_after_fork() {
+fn forget_after_fork() {
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
     registry::free_critical_regions();
 }
@@ -124,7 +125,8 @@ pub(crate) fn start() -> Result<&'static Engine> {
     if let Some(engine) = current() {
         return Ok(engine);
     }
-    crate::fork::install();
+    fork::install();
+    fork::register(ChildStep::Engine, forget_after_fork);
     sys::protect_engine_fds();
     let taps = Taps::from_env();
     let lossless = !addresses::udp_only() && !taps.is_some_and(Taps::has_faults);

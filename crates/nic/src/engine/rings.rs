@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 use crate::qp::{Origin, QpEnv};
 use crate::rendezvous::slot_of;
 use crate::shm::{Link, Received};
-use crate::sys;
+use crate::sys::{self, InetAddress};
 use crate::tap::Direction;
-use crate::udp::{HostAddr, InetAddress};
+use crate::udp::HostAddr;
 use std::sync::Arc;
 
 /// Packets taken from a ring before the next ring has its turn.

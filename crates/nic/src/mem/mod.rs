@@ -4,7 +4,6 @@
 //! Out of here: packets, queues, work requests.
 
 pub(crate) mod atomic;
-pub(crate) mod copy;
 mod dm;
 mod dmabuf;
 mod guard;
@@ -18,8 +17,8 @@ mod pd;
 pub(crate) mod persist;
 mod queues;
 
-pub(crate) use copy::Fault;
 pub use dm::{Dm, MAX_DM};
+pub(crate) use ferroce_os::memory::{Fault, copy};
 pub(crate) use keys::{KeyUser, MAX_MR, MAX_MW, MrTable};
 pub(crate) use mappings::mappings_permit;
 pub(crate) use mr::MAX_MR_SIZE;

@@ -1,8 +1,8 @@
 //! Making the 64 sockets of a local address, and finding out who else has made them.
 
 use super::error::{Error, Holder};
-use crate::sys::{self, EngineFd};
-use crate::udp::{GROUP_SIZE, HostAddr, InetAddress, receiving_socket};
+use crate::sys::{self, EngineFd, InetAddress};
+use crate::udp::{GROUP_SIZE, HostAddr, receiving_socket};
 use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;

@@ -4,6 +4,7 @@
 use super::cookie::Cookie;
 use super::memory::{Shared, SharedMemory};
 use super::protocol::{Bell, Entry};
+use crate::fork::{self, ChildStep};
 use crate::mem::{MrAccess, MrInit};
 use ferroce_proto::Access;
 use std::io;
@@ -90,7 +91,7 @@ pub(crate) fn own() -> Option<&'static Directory> {
 }
 
 /// In the child of a fork: the parent's isn't its own.
-pub(crate) fn forget_after_fork() {
+fn forget_after_fork() {
     OWN.store(std::ptr::null_mut(), Ordering::Release);
 }
 
@@ -101,6 +102,7 @@ impl Directory {
     /// The system refused.
     pub(super) fn create() -> io::Result<&'static Self> {
         let this = Box::leak(Box::new(Self::new()?));
+        fork::register(ChildStep::Directory, forget_after_fork);
         OWN.store(std::ptr::from_mut(this), Ordering::Release);
         Ok(this)
     }

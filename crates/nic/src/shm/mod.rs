@@ -30,7 +30,7 @@ mod record;
 pub mod untrusted;
 
 pub(crate) use cookie::Cookie;
-pub(crate) use directory::{Purpose, forget_after_fork, own as own_directory};
+pub(crate) use directory::{Purpose, own as own_directory};
 pub(crate) use link::{Link, Peer, Sent};
 pub(crate) use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub(crate) use memory::{Shared, SharedMemory};

@@ -1,11 +1,10 @@
 //! One local address: the 64 sockets that receive for it, and the sockets that send from it.
 
-use super::address::InetAddress;
 use super::receive::{Reader, Received};
 use super::{Datagram, GROUP_SIZE, HostAddr, Stats, multicast, steering_of};
 use crate::net;
 use crate::sync::{Mutex, class};
-use crate::sys::{self, EngineFd};
+use crate::sys::{self, EngineFd, InetAddress};
 use ferroce_wire::ROCE_V2_PORT;
 use ferroce_wire::icrc::Flow;
 use std::io;

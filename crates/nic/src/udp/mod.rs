@@ -19,7 +19,6 @@
 //! Nothing here blocks, but a flush into a full socket buffer, which takes at most a millisecond. No call is a
 //! cancellation point.
 
-mod address;
 mod batch;
 mod datagram;
 mod endpoint;
@@ -28,7 +27,6 @@ mod receive;
 mod send;
 mod stats;
 
-pub(crate) use address::InetAddress;
 pub use batch::{Flushed, PushError, TxBatch};
 pub(crate) use batch::{Outlet, send_alone};
 pub use datagram::Datagram;

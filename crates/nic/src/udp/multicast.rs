@@ -3,11 +3,10 @@
 //! The kernel gives a copy of each packet to every socket that has joined, whoever has joined before: processes need
 //! nothing of each other, and the end of one changes nothing for the others.
 
-use super::address::InetAddress;
 use super::receive::{Reader, Received, receiving_socket};
 use super::{Datagram, HostAddr, Stats};
 use crate::sync::{Mutex, class};
-use crate::sys::{self, EngineFd};
+use crate::sys::{self, EngineFd, InetAddress};
 use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;

@@ -1,11 +1,10 @@
 //! Reading a socket of the group: `recvmmsg` (or `recvmsg`) into large buffers, GRO trains cut into packets.
 
-use super::address::InetAddress;
 use super::datagram::MIN_PACKET;
 use super::{Datagram, HostAddr, Stats, large_buffer};
 use crate::packet::MAX_FLOW_LABEL;
 use crate::room;
-use crate::sys::{self, EngineFd, control};
+use crate::sys::{self, EngineFd, InetAddress, control};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;

@@ -263,8 +263,8 @@ fn refuses_segmentation(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::EngineFd;
-    use crate::udp::{GROUP_SIZE, HostAddr, InetAddress, TxBatch};
+    use crate::sys::{EngineFd, InetAddress};
+    use crate::udp::{GROUP_SIZE, HostAddr, TxBatch};
     use ferroce_wire::icrc::Flow;
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
     use std::net::{Ipv4Addr, UdpSocket};

@@ -1,7 +1,7 @@
 //! Stands for the crate's `sync`: the same names, with loom's types behind them.
 
 use loom::sync::MutexGuard;
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::marker::PhantomData;
 
 /// parking_lot's interface over loom's lock.

@@ -10,6 +10,7 @@ pub const MASK: u64 = u64::MAX;
 
 /// The present.
 #[must_use]
+#[inline]
 pub fn now() -> Instant {
     Instant(read(libc::CLOCK_MONOTONIC))
 }

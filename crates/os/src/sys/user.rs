@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::RawFd;
 
-/// The effective user id, which is what the kernel tells the other end of a connection: rendezvous is among the processes
-/// of one user.
+/// The effective user id, which is what the kernel tells the other end of a connection: the processes of one user
+/// find one another by it.
 #[must_use]
 pub fn user_id() -> u32 {
     // SAFETY: can't fail and takes no pointer.

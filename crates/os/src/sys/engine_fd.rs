@@ -3,7 +3,7 @@
 //!
 //! A program may close every descriptor it finds, ours among them, and then be given our numbers for files of its own.
 //! So the adapter's descriptors have high numbers, which the kernel hands out last, and each is known by the file behind
-//! it ([`EngineFd::is_intact`]). The copies of the data path use no descriptor at all (`mem::copy`).
+//! it ([`EngineFd::is_intact`]). The copies of the data path use no descriptor at all (`memory::copy`).
 
 use super::{check, close, pause};
 use std::cell::Cell;
@@ -82,7 +82,9 @@ fn wait_until(done: impl Fn() -> bool) -> bool {
 
 /// Runs `f`, which makes descriptors and [adopts](EngineFd::adopt) them and waits for nothing. A fork in the middle of
 /// it would give the child descriptors that no table knows, and a UDP socket left open there keeps the port taken: a
-/// fork waits for this, and this waits for forks.
+/// fork waits for this, and this waits for forks. For a fork that has found nobody in the library there is nothing to wait
+/// for; one from a signal's handler in the middle of a call waits for no other thread, whose locks it can't know, but for
+/// this.
 pub fn opening<R>(f: impl FnOnce() -> R) -> R {
     let mut opening = Opening::begin();
     // Whoever is called from within such a function is waited for already.
@@ -101,7 +103,7 @@ pub fn opening<R>(f: impl FnOnce() -> R) -> R {
 
 /// For the handler that runs before a fork: no other thread is making descriptors any more when this returns true; false when
 /// one took too long. Takes no lock. [`resume_openings`] undoes it in the parent, [`close_all_after_fork`] in the child.
-pub fn hold_openings() -> bool {
+pub(crate) fn hold_openings() -> bool {
     FORKING.store(true, Ordering::SeqCst);
     // A signal handler may fork in the middle of this thread's own.
     let own = DEPTH.get();
@@ -109,7 +111,7 @@ pub fn hold_openings() -> bool {
 }
 
 /// For the parent's handler after a fork.
-pub fn resume_openings() {
+pub(crate) fn resume_openings() {
     FORKING.store(false, Ordering::SeqCst);
 }
 
@@ -254,6 +256,7 @@ impl EngineFd {
 
     /// The number, or -1 where it isn't to be used any more.
     #[must_use]
+    #[inline]
     pub fn raw(&self) -> RawFd {
         if self.generation == GENERATION.load(Ordering::Relaxed) { self.fd } else { -1 }
     }

@@ -92,6 +92,7 @@ pub struct Message<'a> {
 impl Message<'_> {
     /// The payload as an `int`, or as a single byte (the kernel sends IP_TOS so).
     #[must_use]
+    #[inline]
     pub fn int(&self) -> Option<i32> {
         match *self.payload {
             [byte] => Some(i32::from(byte)),
@@ -114,6 +115,7 @@ pub struct Messages<'a> {
 impl<'a> Iterator for Messages<'a> {
     type Item = Message<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Message<'a>> {
         let (header, _) = self.rest.split_first_chunk::<HEADER>()?;
         let length = usize::from_ne_bytes(*header.first_chunk()?);

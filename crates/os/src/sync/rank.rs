@@ -4,7 +4,7 @@
 //! `docs/locks.md` shows the table.
 
 /// What a lock is of.
-pub(crate) trait Class: std::fmt::Debug {
+pub trait Class: std::fmt::Debug {
     /// Its place in the order.
     #[cfg_attr(not(debug_assertions), expect(dead_code, reason = "debug builds check the order"))]
     const RANK: Rank;
@@ -14,18 +14,18 @@ macro_rules! classes {
     ($($class:ident: $place:literal, $what:literal;)*) => {
         /// The classes, in the order in which their locks are taken.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-        pub(crate) enum Rank {
+        pub enum Rank {
             $(#[doc = $what] $class,)*
         }
 
         /// The types that stand for the classes.
-        pub(crate) mod class {
+        pub mod class {
             use super::{Class, Rank};
 
             $(
                 #[doc = $what]
                 #[derive(Debug)]
-                pub(crate) struct $class;
+                pub struct $class;
 
                 impl Class for $class {
                     const RANK: Rank = Rank::$class;
@@ -105,7 +105,7 @@ classes! {
     Locals: "nic/src/engine/addresses.rs", "the addresses in use";
     Slots: "nic/src/rendezvous/mod.rs", "the slots of this process";
     LinkList: "nic/src/shm/links.rs", "the links";
-    CopyPair: "nic/src/mem/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
+    CopyPair: "os/src/memory/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
 }
 
 #[cfg(debug_assertions)]

@@ -4,7 +4,7 @@
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
 /// The allocation of `values`, which it drops, as room for values of another lifetime.
-pub(crate) fn reuse<T, U>(mut values: Vec<T>) -> Vec<U> {
+pub fn reuse<T, U>(mut values: Vec<T>) -> Vec<U> {
     const { assert!(size_of::<T>() == size_of::<U>() && align_of::<T>() == align_of::<U>()) };
     values.clear();
     // The standard library collects in place what has the same layout.
@@ -15,7 +15,7 @@ pub(crate) fn reuse<T, U>(mut values: Vec<T>) -> Vec<U> {
 ///
 /// # Safety
 /// All-zero bytes are a `T`.
-pub(crate) unsafe fn zeroed<T>() -> Box<T> {
+pub unsafe fn zeroed<T>() -> Box<T> {
     let layout = Layout::new::<T>();
     const { assert!(size_of::<T>() > 0) };
     // SAFETY: the size isn't 0.

@@ -78,7 +78,7 @@ pub fn write(addr: u64, src: &[u8]) -> Result<(), Fault> {
 ///
 /// # Safety
 /// `shared` is valid for writes of `len` bytes, and no reference to them exists.
-pub(crate) unsafe fn read_to_shared(addr: u64, shared: *mut u8, len: usize) -> Result<(), Fault> {
+pub unsafe fn read_to_shared(addr: u64, shared: *mut u8, len: usize) -> Result<(), Fault> {
     let ours = libc::iovec { iov_base: shared.cast(), iov_len: len };
     let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: len };
     // SAFETY: the caller's promise; the kernel checks the other side's range.
@@ -96,7 +96,7 @@ pub(crate) unsafe fn read_to_shared(addr: u64, shared: *mut u8, len: usize) -> R
 ///
 /// # Safety
 /// `shared` is valid for reads of `len` bytes.
-pub(crate) unsafe fn write_from_shared(addr: u64, shared: *const u8, len: usize) -> Result<(), Fault> {
+pub unsafe fn write_from_shared(addr: u64, shared: *const u8, len: usize) -> Result<(), Fault> {
     let ours = libc::iovec { iov_base: shared.cast_mut().cast(), iov_len: len };
     let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: len };
     // SAFETY: the caller's promise; the kernel checks the program's side, which is registered memory.

@@ -1,26 +1,31 @@
 //! Addresses in the kernel's form.
 
-use crate::sys::KernelAddress;
+use super::KernelAddress;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// `sockaddr_in` or `sockaddr_in6`, told apart by the family both begin with.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) union InetAddress {
+pub union InetAddress {
     family: libc::sa_family_t,
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
 }
 
 impl InetAddress {
-    pub(crate) const SIZE: libc::socklen_t = size_of::<Self>() as libc::socklen_t;
+    /// Bytes of the longer one.
+    pub const SIZE: libc::socklen_t = size_of::<Self>() as libc::socklen_t;
 
-    pub(crate) const fn zeroed() -> Self {
+    /// No address: room for the kernel to write one.
+    #[must_use]
+    pub const fn zeroed() -> Self {
         // SAFETY: all-zero bytes are valid for every member.
         unsafe { std::mem::zeroed() }
     }
 
-    pub(crate) fn new(address: SocketAddr) -> Self {
+    /// An address in the kernel's form.
+    #[must_use]
+    pub fn new(address: SocketAddr) -> Self {
         let mut this = Self::zeroed();
         match address {
             SocketAddr::V4(a) => {
@@ -44,8 +49,9 @@ impl InetAddress {
         this
     }
 
-    /// `None` for a family that isn't IP.
-    pub(crate) fn socket_addr(&self) -> Option<SocketAddr> {
+    /// The address; `None` for a family that isn't IP.
+    #[must_use]
+    pub fn socket_addr(&self) -> Option<SocketAddr> {
         // SAFETY: `family` is the first field of every member, and a union is initialised in full by `zeroed`.
         match i32::from(unsafe { self.family }) {
             libc::AF_INET => {

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// What one thread at a time may use. `C` is the lock's [class](super::class).
-pub(crate) type Mutex<C, T> = lock_api::Mutex<RawLock<C>, T>;
-pub(crate) type MutexGuard<'a, C, T> = lock_api::MutexGuard<'a, RawLock<C>, T>;
+pub type Mutex<C, T> = lock_api::Mutex<RawLock<C>, T>;
+/// A [`Mutex`] that this thread holds.
+pub type MutexGuard<'a, C, T> = lock_api::MutexGuard<'a, RawLock<C>, T>;
 /// What many may read at once.
-pub(crate) type RwLock<C, T> = lock_api::RwLock<RawGate<C>, T>;
+pub type RwLock<C, T> = lock_api::RwLock<RawGate<C>, T>;
 
 /// Sleeps while `word` is `value`, until somebody wakes it, `limit` is over, or for no reason.
-pub(crate) fn sleep(word: &AtomicU32, value: u32, limit: Option<Duration>) {
+pub fn sleep(word: &AtomicU32, value: u32, limit: Option<Duration>) {
     let limit = limit.map(|limit| libc::timespec {
         tv_sec: limit.as_secs() as libc::time_t,
         tv_nsec: limit.subsec_nanos().into(),
@@ -29,29 +30,30 @@ pub(crate) fn sleep(word: &AtomicU32, value: u32, limit: Option<Duration>) {
 }
 
 /// Wakes as many as sleep on `word`, at most `count`. Nothing is read there: the word may be gone already.
-pub(crate) fn wake(word: *const AtomicU32, count: i32) {
+#[expect(clippy::not_unsafe_ptr_arg_deref, reason = "nothing is read there")]
+pub fn wake(word: *const AtomicU32, count: i32) {
     // SAFETY: the kernel takes the address as the name of a queue of sleepers.
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, count) };
 }
 
 /// Tells those who wait that something has changed.
 #[derive(Debug, Default)]
-pub(crate) struct Changed(AtomicU32);
+pub struct Changed(AtomicU32);
 
 impl Changed {
     /// What to wait for the change of. Read it while nothing can change.
-    pub(crate) fn seen(&self) -> u32 {
+    pub fn seen(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
     /// Something has changed.
-    pub(crate) fn tell(&self) {
+    pub fn tell(&self) {
         self.0.fetch_add(1, Ordering::Release);
         wake(&self.0, i32::MAX);
     }
 
     /// Waits until something has changed since `seen`, until `deadline`, or for no reason. The caller holds no lock.
-    pub(crate) fn wait(&self, seen: u32, deadline: Instant) {
+    pub fn wait(&self, seen: u32, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         crate::fork::outside(|| sleep(&self.0, seen, Some(left)));
     }
@@ -97,7 +99,7 @@ const WANTED: u32 = 2;
 
 /// A lock that one thread holds.
 #[derive(Debug)]
-pub(crate) struct RawLock<C>(AtomicU32, PhantomData<fn() -> C>);
+pub struct RawLock<C>(AtomicU32, PhantomData<fn() -> C>);
 
 impl<C> RawLock<C> {
     #[cold]
@@ -171,7 +173,7 @@ const READERS: u32 = CLAIMED - 1;
 /// A writer waits for the readers that are there, however many more want to come: those wait for the writer. So a thread
 /// that reads must not read a second time before it has left: with a writer in between, it would wait for itself.
 #[derive(Debug)]
-pub(crate) struct RawGate<C>(AtomicU32, PhantomData<fn() -> C>);
+pub struct RawGate<C>(AtomicU32, PhantomData<fn() -> C>);
 
 impl<C> RawGate<C> {
     /// As [`lock_api::RawRwLock::try_lock_exclusive`], also where a writer has claimed the lock.

@@ -1,4 +1,4 @@
-//! The words by which a fork and the threads inside the library see each other. `tests/handoff` runs them through loom.
+//! The words by which a fork and the threads inside the library see each other. `tests/gate.rs` runs them through loom.
 
 use crate::sync::{AtomicU32, Ordering};
 

@@ -4,8 +4,9 @@
 //! cancellation point, the C library's own `recvmsg`, `close`, `poll` … are. A descriptor that a
 //! forked child has no use for is owned by an [`EngineFd`], which enters it in a lock-free table, so that the child can
 //! close them all; one that a child keeps by a [`KeptFd`], and the pipe of events by its [`Readiness`].
-//! Out of here: addresses and names (`udp`, `rendezvous`), policy, retries.
+//! Out of here: whose addresses and names they are, policy, retries.
 
+mod address;
 pub mod control;
 mod engine_fd;
 mod kept_fd;
@@ -17,10 +18,12 @@ mod thread;
 mod user;
 mod wait;
 
+pub use address::InetAddress;
 pub use engine_fd::{
-    EngineFd, abandon_all, close_all_after_fork, close_if, find_lost, for_each_engine_fd, hold_openings,
-    identity, opening, protect_engine_fds, resume_openings,
+    EngineFd, abandon_all, close_all_after_fork, close_if, find_lost, for_each_engine_fd, identity, opening,
+    protect_engine_fds,
 };
+pub(crate) use engine_fd::{hold_openings, resume_openings};
 
 pub use kept_fd::KeptFd;
 pub use readiness::Readiness;
@@ -45,6 +48,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[inline]
 fn check(result: libc::c_long) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }

@@ -2,16 +2,19 @@
 //! the first use, and inherited QPs are in ERR.
 //!
 //! A fork waits until no thread is in the library (the fork gate, `gate`), so its child finds no lock held and nothing half done.
-//! In here: the handlers around fork(3). Out of here: what each part does with what a child can't use.
+//! In here: the handlers around fork(3), and the order of what happens in a child. Out of here: what each part does with what
+//! a child can't use.
 
 mod barrier;
+mod child;
 mod gate;
 mod words;
 
+pub use child::{ChildStep, register};
 pub(crate) use gate::is_unusable;
 pub use gate::{Inside, Unusable, enter, outside};
 
-use crate::mem::copy;
+use crate::memory::copy;
 use crate::sync::{AtomicU32, Ordering};
 use gate::Found;
 
@@ -19,7 +22,9 @@ use gate::Found;
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// How many forks lie between the first process and this one.
-pub(crate) fn generation() -> u32 {
+#[must_use]
+#[inline]
+pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
@@ -28,26 +33,29 @@ pub(crate) fn generation() -> u32 {
 pub fn install() {
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     gate::install(|| unsafe {
-        libc::pthread_atfork(Some(prepare), Some(parent), Some(child));
+        libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child));
     });
 }
 
-extern "C" fn prepare() {
+extern "C" fn before() {
     gate::freeze();
     // Where somebody takes too long over it, the child has a descriptor too many.
     crate::sys::hold_openings();
 }
 
-extern "C" fn parent() {
+extern "C" fn after_in_parent() {
     crate::sys::resume_openings();
     gate::thaw();
 }
 
-extern "C" fn child() {
+extern "C" fn after_in_child() {
     in_child();
 }
 
 /// Makes this child a process of its own. Takes no lock that could be held, whatever was found.
+///
+/// First what this crate keeps: from then on descriptors of the parent's are neither used nor closed by those who own them.
+/// Then the [steps](ChildStep) of others. The gate opens last.
 fn in_child() {
     let found = gate::found();
     if found == Found::NoFork {
@@ -56,7 +64,6 @@ fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     crate::sys::close_all_after_fork();
     copy::after_fork();
-    crate::shm::forget_after_fork();
-    crate::engine::forget_after_fork();
+    child::run_steps();
     gate::begin_child(found);
 }

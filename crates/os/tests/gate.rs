@@ -1,4 +1,14 @@
-//! A fork and the threads inside the library, as `fork::gate` uses their words.
+//! A fork and the threads inside the library, as `fork::gate` uses their words, in every order that threads and memory
+//! allow (loom). The words are the file of the library itself, compiled with loom's atomics.
+
+#[path = "../src/fork/words.rs"]
+#[allow(dead_code, reason = "what only a child of a fork needs")]
+mod words;
+
+/// Stands for the crate's `sync`.
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+}
 
 use crate::words::{CLOSED, OPEN, Presence, close};
 use loom::cell::UnsafeCell;
@@ -6,6 +16,15 @@ use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use std::sync::Arc;
+
+/// Switches of threads at places where none has to wait: bugs with more are rare, and the search is short.
+const PREEMPTIONS: usize = 3;
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(model);
+}
 
 /// What the library keeps. Loom finds every access to `data` that isn't ordered with the others.
 struct Library {
@@ -121,7 +140,7 @@ impl Library {
 
 #[test]
 fn a_fork_finds_nothing_half_done() {
-    crate::models::explore(|| {
+    explore(|| {
         let library = Library::new();
         let other = library.clone();
         let caller = thread::spawn(move || other.call(0));
@@ -133,7 +152,7 @@ fn a_fork_finds_nothing_half_done() {
 
 #[test]
 fn a_fork_finds_a_sleeper_with_everything_complete() {
-    crate::models::explore(|| {
+    explore(|| {
         let library = Library::new();
         let other = library.clone();
         let caller = thread::spawn(move || other.nested_call_that_sleeps(0));
@@ -145,7 +164,7 @@ fn a_fork_finds_a_sleeper_with_everything_complete() {
 
 #[test]
 fn a_fork_wakes_who_waits_for_it() {
-    crate::models::explore(|| {
+    explore(|| {
         let library = Library::new();
         let other = library.clone();
         let caller = thread::spawn(move || other.call_that_waits(0));
@@ -159,7 +178,7 @@ fn a_fork_wakes_who_waits_for_it() {
 
 #[test]
 fn forks_take_turns() {
-    crate::models::explore(|| {
+    explore(|| {
         let library = Library::new();
         let other = library.clone();
         let forker = thread::spawn(move || other.fork());

@@ -1,0 +1,13 @@
+//! Locks with an order, and the atomics beside them.
+//!
+//! In here: locks that a child of fork(2) finds usable, each of a class with a rank. Out of here: what a lock keeps.
+//! The files of structures that loom checks take their locks and atomics from a module of this name; the models compile
+//! those files with loom's in their place.
+
+mod lock;
+mod rank;
+
+pub use lock::{Changed, Mutex, MutexGuard, RawLock, RwLock, sleep, wake};
+pub(crate) use rank::check_none_held;
+pub use rank::class;
+pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
