@@ -67,7 +67,7 @@ impl Engine {
         for link in self.links.snapshot().iter() {
             done |= link.receive(TURN, &mut |packets| self.dispatch_records(packets));
             if link.has_room_for_blocked() {
-                link.take_blocked().iter().for_each(|qp| self.enqueue(qp));
+                self.enqueue_all(&link.take_blocked());
             }
         }
         done
@@ -153,7 +153,12 @@ impl Engine {
             // What it has left is carried out before anybody learns of its end.
             link.receive_last(&mut |packets| self.dispatch_records(packets));
         });
-        for qp in waiting {
+        self.enqueue_all(&waiting);
+    }
+
+    /// The QPs with these numbers have waited for room, and go on now.
+    fn enqueue_all(&self, qpns: &[u32]) {
+        for qp in qpns.iter().filter_map(|&qpn| self.qp(qpn)) {
             self.enqueue(&qp);
         }
     }

@@ -12,12 +12,11 @@ use super::directory::PeerDirectory;
 use super::memory::{Shared, SharedMemory};
 use super::peer_memory::PeerMemory;
 use super::protocol::{Busy, Lines, Producer};
-use crate::qp::Qp;
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Bytes of records in a ring.
@@ -100,8 +99,8 @@ pub(crate) struct Link {
     /// first completion, and a maker without an answer gives the ring up with all that is in it.
     answered: AtomicBool,
     dead: AtomicBool,
-    /// QPs that wait for room.
-    blocked: Mutex<class::LinkBlocked, Vec<Arc<Qp>>>,
+    /// Numbers of QPs that wait for room.
+    blocked: Mutex<class::LinkBlocked, Vec<u32>>,
     has_blocked: AtomicBool,
     full_since: AtomicU64,
     /// Held by the thread that makes the busy word odd.
@@ -195,8 +194,8 @@ impl Link {
         self.dead.load(Ordering::Acquire) || self.memory.is_inherited()
     }
 
-    /// Nothing gets through any more. Returns those who waited for room. The peer finds the connection closed.
-    pub(super) fn end(&self) -> Vec<Arc<Qp>> {
+    /// Nothing gets through any more. Returns the numbers of the QPs that waited for room. The peer finds the connection closed.
+    pub(super) fn end(&self) -> Vec<u32> {
         self.dead.store(true, Ordering::Release);
         sys::shutdown(self.connection.raw());
         self.take_blocked()

@@ -7,7 +7,6 @@ use super::memory::SharedMemory;
 use super::peer_memory::PeerMemory;
 use crate::error::{Error, Result};
 use crate::fork;
-use crate::qp::Qp;
 use crate::rendezvous::{Greeter, handover};
 use crate::sync::{Mutex, MutexGuard, RwLock, class};
 use crate::sys::{self, EngineFd};
@@ -193,8 +192,8 @@ impl Links {
         Ok(link)
     }
 
-    /// Takes a link out of the table, and returns the QPs that waited for room in it.
-    fn drop_link(&self, link: &Arc<Link>) -> Vec<Arc<Qp>> {
+    /// Takes a link out of the table, and returns the numbers of the QPs that waited for room in it.
+    fn drop_link(&self, link: &Arc<Link>) -> Vec<u32> {
         let mut links = self.links.write();
         *links = Arc::new(links.iter().filter(|other| other.id != link.id).cloned().collect());
         drop(links);
@@ -208,8 +207,8 @@ impl Links {
         link.end()
     }
 
-    /// Reads the answer to an introduction of ours, if it is there. Returns the QPs that waited for room in vain.
-    fn finish(&self, link: &Arc<Link>) -> Vec<Arc<Qp>> {
+    /// Reads the answer to an introduction of ours, if it is there. Returns the numbers of the QPs that waited for room in vain.
+    fn finish(&self, link: &Arc<Link>) -> Vec<u32> {
         let _one = link.finishing.lock();
         if link.remote.get().is_some() || link.is_dead() {
             return Vec::new();
@@ -276,8 +275,8 @@ impl Links {
 
     /// Looks after connections: bells, answers, and peers that are gone. `last` is called with a link before it ends, so that
     /// what the peer has left is dealt with, and with the other links to that peer: QPs give it up with the first that
-    /// ends. Returns the QPs that waited for room.
-    pub(crate) fn attend(&self, last: &mut dyn FnMut(&Link)) -> Vec<Arc<Qp>> {
+    /// ends. Returns the numbers of the QPs that waited for room.
+    pub(crate) fn attend(&self, last: &mut dyn FnMut(&Link)) -> Vec<u32> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
         let ready = sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
         let mut waiting = Vec::new();

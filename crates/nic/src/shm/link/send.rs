@@ -2,13 +2,11 @@
 
 use super::{BYTES_AT, Link, PATIENCE};
 use crate::packet::PacketMeta;
-use crate::qp::Qp;
 use crate::shm::payload::RingBytes;
 use crate::shm::protocol::Broken;
 use crate::shm::record::{self, Draft, Piece};
 use ferroce_proto::Instant;
 use ferroce_wire::Headers;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -104,8 +102,8 @@ impl Link {
         self.tx_lines().is_consumed(position)
     }
 
-    /// `qp` goes on when there is room. False when there is some already.
-    pub(crate) fn block(&self, qp: &Arc<Qp>) -> bool {
+    /// The QP with this number goes on when there is room. False when there is some already.
+    pub(crate) fn block(&self, qpn: u32) -> bool {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(true, Ordering::SeqCst);
         let mut tx = self.tx.lock();
@@ -114,8 +112,8 @@ impl Link {
             self.has_blocked.store(!blocked.is_empty(), Ordering::SeqCst);
             return false;
         }
-        if !blocked.iter().any(|other| Arc::ptr_eq(other, qp)) {
-            blocked.push(qp.clone());
+        if !blocked.contains(&qpn) {
+            blocked.push(qpn);
         }
         true
     }
@@ -125,8 +123,8 @@ impl Link {
         self.has_blocked.load(Ordering::SeqCst) && self.tx.lock().has_room(self.tx_lines()) != Ok(false)
     }
 
-    /// Those who wait for room; they have to be looked after now.
-    pub(crate) fn take_blocked(&self) -> Vec<Arc<Qp>> {
+    /// The numbers of the QPs that wait for room; they have to be looked after now.
+    pub(crate) fn take_blocked(&self) -> Vec<u32> {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(false, Ordering::SeqCst);
         std::mem::take(&mut *blocked)
