@@ -40,13 +40,14 @@ pub(crate) use crate::fork::generation;
 
 use crate::error::{Error, Result};
 use crate::fork::{self, ChildStep};
+use crate::gids;
 use crate::mem::MrTable;
 use crate::qp::Qp;
 use crate::rendezvous::Rendezvous;
 use crate::shm::Links;
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
-use crate::xrc::Elsewhere;
+use crate::xrc::{self, Elsewhere};
 use addresses::Addresses;
 use descriptors::Descriptors;
 use events::Events;
@@ -134,7 +135,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
     MrTable::global().publish_all();
     let engine: &'static Engine = Box::leak(Box::new(Engine {
         generation: generation(),
-        rendezvous: Rendezvous::join_with(Some(links.clone()))?,
+        rendezvous: Rendezvous::join()?,
         addresses: Addresses::default(),
         multicast: Multicast::default(),
         qps: QpTable::default(),
@@ -153,6 +154,10 @@ pub(crate) fn start() -> Result<&'static Engine> {
         control: Control::new()?,
         descriptors: Descriptors::default(),
     }));
+    let services = engine.rendezvous.services();
+    engine.links.register(services);
+    xrc::register(services);
+    gids::register(services);
     engine.control.watch(engine.rendezvous.poll_fd())?;
     engine.control.watch(engine.elsewhere.poll_fd())?;
     engine.watch_links()?;

@@ -31,10 +31,12 @@
 
 mod error;
 mod forward;
+pub(crate) mod frame;
 mod gids;
 mod group;
-pub(crate) mod handover;
+mod handover;
 mod names;
+mod services;
 mod slots;
 mod strangers;
 mod user;
@@ -42,7 +44,9 @@ mod user;
 pub use error::{Error, Holder};
 pub use ferroce_types::{SLOTS, slot_of};
 pub use forward::ForwardStats;
-pub(crate) use gids::ask_for_gids;
+pub use gids::gid_table;
+pub(crate) use gids::{GidTables, KIND_GIDS};
+pub(crate) use services::{Service, Services};
 pub use strangers::{Strangers, strangers};
 
 use crate::sync::{Mutex, RwLock, class};
@@ -50,7 +54,6 @@ use crate::sys::{self, EngineFd};
 use crate::udp::{Datagram, Endpoint, HostAddr};
 use forward::{Forwarder, Inbox};
 use handover::Answer;
-pub(crate) use handover::Greeter;
 use names::{Name, USABLE};
 use slots::Slot;
 use std::collections::HashMap;
@@ -95,7 +98,7 @@ pub struct Rendezvous {
     joining: Mutex<class::Joining, ()>,
     forwarder: Forwarder,
     inbox: Mutex<class::ForwardInbox, Inbox>,
-    greeter: Option<Arc<dyn Greeter>>,
+    services: Services,
 }
 
 impl std::fmt::Debug for Rendezvous {
@@ -110,11 +113,6 @@ impl Rendezvous {
     /// # Errors
     /// See [`Error`].
     pub fn join() -> Result<Arc<Self>, Error> {
-        Self::join_with(None)
-    }
-
-    /// As [`Rendezvous::join`]; `greeter` answers those who want to share memory with this process.
-    pub(crate) fn join_with(greeter: Option<Arc<dyn Greeter>>) -> Result<Arc<Self>, Error> {
         let user = User::current();
         let this = Arc::new(Self {
             user,
@@ -127,7 +125,7 @@ impl Rendezvous {
             joining: Mutex::default(),
             forwarder: Forwarder::new(user),
             inbox: Mutex::new(Inbox::new()),
-            greeter,
+            services: Services::default(),
         });
         this.claim_slot()?;
         this.lead();
@@ -154,6 +152,12 @@ impl Rendezvous {
         slots.push(Arc::new(slot));
         tracing::debug!(slot = number, "claimed a slot of the QPN space");
         Ok(number)
+    }
+
+    /// Who answers requests of other processes that aren't for sockets. Requests are taken by [`Rendezvous::service`]:
+    /// what is registered before its first call misses none.
+    pub(crate) fn services(&self) -> &Services {
+        &self.services
     }
 
     /// The slots this process owns, oldest first.
@@ -307,7 +311,7 @@ impl Rendezvous {
         Ok(())
     }
 
-    /// A connection to the process that holds a slot, for a request that a [`Greeter`] answers; `None` when nobody does.
+    /// A connection to the process that holds a slot, for a request that a [`Service`] answers; `None` when nobody does.
     pub(crate) fn dial(&self, slot: u16) -> Option<EngineFd> {
         if !USABLE.contains(&slot) {
             return None;
@@ -337,10 +341,12 @@ impl Rendezvous {
     }
 
     fn serve(&self, listener: RawFd) {
-        handover::serve(listener, self.user, self.greeter.as_deref(), &mut |address| {
-            let endpoints = self.endpoints.read();
-            // Endpoints live as long as this object: the numbers stay valid.
-            Some(endpoints.get(&address)?.group().iter().map(EngineFd::checked).collect())
+        self.services.serve(listener, self.user, &mut |connection, request| {
+            handover::answer(connection, request, &mut |address| {
+                let endpoints = self.endpoints.read();
+                // Endpoints live as long as this object: the numbers stay valid.
+                Some(endpoints.get(&address)?.group().iter().map(EngineFd::checked).collect())
+            })
         });
     }
 

@@ -6,11 +6,13 @@
 
 use super::directory::Directory;
 use super::link::RING;
-use crate::rendezvous::handover;
+use crate::rendezvous::frame;
 use crate::sys::EngineFd;
 use std::io;
 use std::os::fd::RawFd;
 
+/// The kind of a request for shared memory.
+pub(super) const KIND: u8 = 2;
 /// Of the memory's layout and of what is in it. 2: whoever writes to the memory of a peer writes to its cookie, too.
 const VERSION: u32 = 2;
 const LEN: usize = 48;
@@ -34,7 +36,7 @@ pub(super) enum Verdict {
 /// Frame (8 bytes), version, size of a ring, then [`Introduction`].
 fn message(status: u8, own: &Directory) -> [u8; LEN] {
     let mut bytes = [0; LEN];
-    bytes[..8].copy_from_slice(&handover::frame(status));
+    bytes[..8].copy_from_slice(&frame::header(status));
     bytes[8..12].copy_from_slice(&VERSION.to_ne_bytes());
     bytes[12..16].copy_from_slice(&(RING as u32).to_ne_bytes());
     bytes[16..24].copy_from_slice(&own.process.to_ne_bytes());
@@ -45,45 +47,45 @@ fn message(status: u8, own: &Directory) -> [u8; LEN] {
 
 /// The first message; link memory and directory go with it.
 pub(super) fn hello(own: &Directory) -> [u8; LEN] {
-    message(handover::KIND_LINK, own)
+    message(KIND, own)
 }
 
 /// The answer that accepts; the directory goes with it.
 pub(super) fn answer(own: &Directory) -> [u8; LEN] {
-    message(handover::GRANTED, own)
+    message(frame::GRANTED, own)
 }
 
 impl Introduction {
     pub(super) fn parse_hello(bytes: &[u8]) -> Option<Self> {
-        Self::parse(bytes, handover::KIND_LINK)
+        Self::parse(bytes, KIND)
     }
 
     pub(super) fn parse_answer(bytes: &[u8]) -> Option<Verdict> {
-        if handover::framed(bytes)? != handover::GRANTED {
+        if frame::kind_of(bytes)? != frame::GRANTED {
             return Some(Verdict::Refused);
         }
-        Self::parse(bytes, handover::GRANTED).map(Verdict::Accepted)
+        Self::parse(bytes, frame::GRANTED).map(Verdict::Accepted)
     }
 
     fn parse(bytes: &[u8], kind: u8) -> Option<Self> {
         let bytes: &[u8; LEN] = bytes.try_into().ok()?;
         let short = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_ne_bytes(*b));
         let long = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_ne_bytes(*b));
-        let same = handover::framed(bytes)? == kind && short(8)? == VERSION && short(12)? == RING as u32;
+        let same = frame::kind_of(bytes)? == kind && short(8)? == VERSION && short(12)? == RING as u32;
         same.then_some(Self { process: long(16)?, cookie_at: long(24)?, cookie: long(32)? })
     }
 }
 
 pub(super) fn send(fd: RawFd, bytes: &[u8; LEN], fds: &[RawFd]) -> io::Result<()> {
-    handover::send_with(fd, &mut bytes.clone(), fds)
+    frame::send(fd, &mut bytes.clone(), fds)
 }
 
 /// One message, if it is there. Of a peer that is gone, too: the kernel first says that it has gone, once, if it has left
 /// something unread.
 pub(super) fn receive(fd: RawFd) -> io::Result<(Vec<u8>, Vec<EngineFd>)> {
     let mut bytes = vec![0; LEN + 1];
-    let (len, fds) = match handover::receive(fd, &mut bytes) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => handover::receive(fd, &mut bytes),
+    let (len, fds) = match frame::receive(fd, &mut bytes) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => frame::receive(fd, &mut bytes),
         received => received,
     }?;
     if len == 0 {
@@ -96,7 +98,7 @@ pub(super) fn receive(fd: RawFd) -> io::Result<(Vec<u8>, Vec<EngineFd>)> {
 /// Says no.
 pub(super) fn refuse(fd: RawFd) {
     // Who is gone needs no answer.
-    let _ = handover::send_with(fd, &mut handover::frame(handover::REFUSED), &[]);
+    let _ = frame::send(fd, &mut frame::header(frame::REFUSED), &[]);
 }
 
 #[cfg(test)]
@@ -110,7 +112,7 @@ mod tests {
             Introduction { process: own.process, cookie_at: own.cookie.at(), cookie: own.cookie.value() };
         assert_eq!(Introduction::parse_hello(&hello(&own)), Some(expected));
         assert_eq!(Introduction::parse_answer(&answer(&own)), Some(Verdict::Accepted(expected)));
-        let refusal = handover::frame(handover::REFUSED);
+        let refusal = frame::header(frame::REFUSED);
         assert_eq!(Introduction::parse_answer(&refusal), Some(Verdict::Refused));
     }
 

@@ -15,8 +15,8 @@ use super::protocol::{Busy, Lines, Producer};
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bytes of records in a ring.

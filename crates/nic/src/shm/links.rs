@@ -7,7 +7,7 @@ use super::memory::SharedMemory;
 use super::peer_memory::PeerMemory;
 use crate::error::{Error, Result};
 use crate::fork;
-use crate::rendezvous::{Greeter, handover};
+use crate::rendezvous::{Service, Services};
 use crate::sync::{Mutex, MutexGuard, RwLock, class};
 use crate::sys::{self, EngineFd};
 use std::collections::HashMap;
@@ -69,6 +69,11 @@ impl Links {
             refused: Mutex::default(),
             making: Mutex::default(),
         })
+    }
+
+    /// Answers other processes that want to share memory from now on.
+    pub(crate) fn register(self: &Arc<Self>, services: &Services) {
+        services.register(hello::KIND, self.clone());
     }
 
     /// Readable when [`Links::attend`] has something to do.
@@ -385,11 +390,8 @@ pub(crate) fn withdraw_qp(qpn: u32) {
     }
 }
 
-impl Greeter for Links {
-    fn greet(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>) {
-        if matches!(handover::framed(message), Some(handover::KIND_XRC | handover::KIND_TARGET)) {
-            return crate::xrc::greet(connection, message);
-        }
+impl Service for Links {
+    fn serve(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>) {
         let Some(own) = self.own else { return hello::refuse(connection.raw()) };
         let (Some(introduction), Ok([memory, directory])) =
             (Introduction::parse_hello(message), <[EngineFd; 2]>::try_from(fds))
@@ -412,9 +414,5 @@ impl Greeter for Links {
         // A peer that has gone meanwhile has left what is in its ring, which is seen to when its end is.
         let _ = hello::send(link.connection.raw(), &hello::answer(own), &[own.fd()]);
         link.answered();
-    }
-
-    fn gids(&self, interface: u32) -> Option<Vec<u8>> {
-        crate::gids::own(interface).map(|table| table.to_bytes())
     }
 }

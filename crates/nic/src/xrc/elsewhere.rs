@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::events::AsyncEvent;
 use crate::qp::Qp;
-use crate::rendezvous::{handover, slot_of};
+use crate::rendezvous::{frame, slot_of};
 use crate::shm::MAX_PAYLOAD;
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
@@ -100,11 +100,9 @@ impl Reached {
             return Err(DelegateError::Gone);
         };
         payload.copy(&mut bytes[at..]).map_err(|_| DelegateError::Full)?;
-        handover::send_with(self.connection.checked(), &mut bytes, &[]).map_err(|error| {
-            match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => DelegateError::Full,
-                _ => DelegateError::Gone,
-            }
+        frame::send(self.connection.checked(), &mut bytes, &[]).map_err(|error| match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => DelegateError::Full,
+            _ => DelegateError::Gone,
         })
     }
 
@@ -117,7 +115,7 @@ impl Reached {
 /// The bytes of the next message; `Some(None)` when there is none, `None` when there will be none.
 pub(super) fn receive(connection: &EngineFd, bytes: &mut [u8]) -> Option<Option<usize>> {
     loop {
-        return match handover::receive(connection.checked(), bytes) {
+        return match frame::receive(connection.checked(), bytes) {
             Ok((len, _)) if len > 0 => Some(Some(len)),
             Err(e) if e.kind() == ErrorKind::WouldBlock => Some(None),
             // Said once when the other end was closed with something unread: what it has sent is still there.
@@ -137,12 +135,12 @@ pub(crate) enum Unreached {
 }
 
 pub(super) fn send(connection: &EngineFd, bytes: &mut [u8]) -> bool {
-    handover::send_with(connection.checked(), bytes, &[]).is_ok()
+    frame::send(connection.checked(), bytes, &[]).is_ok()
 }
 
 /// Tells another process that it has a handle of a target. Never blocks.
 pub(crate) fn welcome(connection: &EngineFd) -> bool {
-    send(connection, &mut handover::frame(handover::GRANTED))
+    send(connection, &mut frame::header(frame::GRANTED))
 }
 
 /// Tells it of an event, or not when it doesn't read what it is sent. Never blocks.
@@ -221,7 +219,7 @@ impl Engine {
         let connection = loop {
             let connection = self.dial(slot).ok_or(Unreached::No)?;
             match self.say_hello(&connection, &mut hello, deadline) {
-                Some(handover::GRANTED) => break connection,
+                Some(frame::GRANTED) => break connection,
                 Some(_) => return Err(Unreached::No),
                 // Who is slow to say what it wants is cut off: then once more.
                 None if Instant::now() < deadline => sys::pause(Duration::from_millis(1)),
@@ -248,8 +246,8 @@ impl Engine {
             self.answer_requests();
         }
         let mut answer = [0; 16];
-        let (len, _) = handover::receive(connection.checked(), &mut answer).ok()?;
-        handover::framed(&answer[..len])
+        let (len, _) = frame::receive(connection.checked(), &mut answer).ok()?;
+        frame::kind_of(&answer[..len])
     }
 
     /// Reads what other processes say.

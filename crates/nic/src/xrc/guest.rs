@@ -5,7 +5,7 @@ use super::handle_message::{self, Call, Open};
 use crate::engine::{self, Engine};
 use crate::error::Error;
 use crate::qp::{Qp, QpAttr};
-use crate::rendezvous::handover;
+use crate::rendezvous::frame;
 use crate::sync::{Mutex, class};
 use crate::sys::EngineFd;
 use std::collections::VecDeque;
@@ -60,7 +60,7 @@ pub(super) fn admit(connection: EngineFd, bytes: &[u8]) {
     });
     let Some((engine, qp)) = found else {
         // Who is gone needs no answer.
-        send(&connection, &mut handover::frame(handover::REFUSED));
+        send(&connection, &mut frame::header(frame::REFUSED));
         return;
     };
     let guest = Arc::new(Guest { qp, connection, state: Mutex::default() });

@@ -5,9 +5,11 @@ use super::message::NAME;
 use crate::error::Error;
 use crate::events::AsyncEvent;
 use crate::qp::{AddressVector, QpAttr};
-use crate::rendezvous::handover;
+use crate::rendezvous::frame;
 use ferroce_proto::{Access, Placement, QpState};
 
+/// The kind of a request for a handle of a target.
+pub(super) const KIND: u8 = 5;
 /// The first message: frame, QPN, four bytes that are zero, inode, device's name.
 const OPEN: usize = 8 + 8 + 16 + NAME;
 const QUERY: u8 = 1;
@@ -31,7 +33,7 @@ pub(super) struct Open {
 impl Open {
     pub(super) fn to_bytes(&self) -> [u8; OPEN] {
         let mut bytes = [0; OPEN];
-        bytes[..8].copy_from_slice(&handover::frame(handover::KIND_TARGET));
+        bytes[..8].copy_from_slice(&frame::header(KIND));
         bytes[8..12].copy_from_slice(&self.qpn.to_ne_bytes());
         self.file.put(&mut bytes[16..]);
         bytes

@@ -1,10 +1,12 @@
 //! What two processes say to each other about a target of one and the SRQs of the other.
 
 use super::DomainFile;
-use crate::rendezvous::handover;
+use crate::rendezvous::frame;
 use ferroce_proto::{Access, Executed, RemoteError};
 use ferroce_wire::{Headers, NakCode, Syndrome};
 
+/// The kind of a request that begins the execution of a target's requests.
+pub(super) const KIND: u8 = 4;
 /// Bytes of device name, with zeros behind.
 pub(super) const NAME: usize = 64;
 const HELLO: usize = 8 + 16 + 4 + 16 + NAME;
@@ -51,7 +53,7 @@ pub(crate) struct Hello {
 impl Hello {
     pub(super) fn to_bytes(&self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
-        bytes[..8].copy_from_slice(&handover::frame(handover::KIND_XRC));
+        bytes[..8].copy_from_slice(&frame::header(KIND));
         for (to, number) in
             bytes[8..24].chunks_exact_mut(4).zip([self.srqn, self.qpn, self.dest_qpn, self.path_mtu])
         {

@@ -10,7 +10,7 @@ mod serve;
 
 pub(crate) use elsewhere::{Elsewhere, Reached, Unreached, tell, welcome};
 pub(crate) use message::{Hello, Range};
-pub(crate) use serve::greet;
+pub(crate) use serve::register;
 
 use crate::Context;
 use crate::cq::Cq;

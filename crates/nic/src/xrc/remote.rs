@@ -8,7 +8,7 @@ use crate::error::{Error, Result, invalid};
 use crate::events::AsyncEvent;
 use crate::fork;
 use crate::qp::QpAttr;
-use crate::rendezvous::{handover, slot_of};
+use crate::rendezvous::{frame, slot_of};
 use crate::sync::{Changed, Mutex, MutexGuard, class};
 use crate::sys::{self, EngineFd};
 use ferroce_proto::QpState;
@@ -180,7 +180,7 @@ impl Remote {
             return Err(dead());
         }
         state.proposed = proposes.then_some(number);
-        match handover::send_with(self.connection.checked(), &mut handle_message::call(number, call), &[]) {
+        match frame::send(self.connection.checked(), &mut handle_message::call(number, call), &[]) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(silence()),
             Err(_) => return Err(dead()),
@@ -276,9 +276,9 @@ fn connect(engine: &Engine, open: &Open) -> Option<EngineFd> {
             return None;
         }
         let mut answer = [0; 8];
-        match handover::receive(connection.checked(), &mut answer) {
+        match frame::receive(connection.checked(), &mut answer) {
             Ok((8, _)) => {
-                return (handover::framed(&answer) == Some(handover::GRANTED)).then_some(connection);
+                return (frame::kind_of(&answer) == Some(frame::GRANTED)).then_some(connection);
             }
             Ok((0, _)) | Err(_) => fork::outside(|| sys::pause(Duration::from_millis(1))),
             Ok(_) => return None,

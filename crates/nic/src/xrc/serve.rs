@@ -2,32 +2,51 @@
 
 use super::XrcTarget;
 use super::elsewhere::{End, TURN, destroy, receive, send};
-use super::guest;
 use super::message::{self, Hello, Outcomes, Range, Request};
+use super::{guest, handle_message};
 use crate::clock;
 use crate::engine::{self, Engine};
 use crate::mem::{MrTable, copy};
 use crate::qp::Qp;
-use crate::rendezvous::handover;
+use crate::rendezvous::{Service, Services, frame};
 use crate::shm::MAX_PAYLOAD;
 use crate::sys::EngineFd;
 use ferroce_proto::{RemoteAccess, RemoteError};
 use std::sync::Arc;
 
-/// Another process asks for the execution of its target's requests, or for a handle of a target.
-pub(crate) fn greet(connection: EngineFd, bytes: &[u8]) {
-    if handover::framed(bytes) == Some(handover::KIND_TARGET) {
-        return guest::admit(connection, bytes);
+/// Answers other processes that ask for the execution of their targets' requests, or for handles of targets.
+pub(crate) fn register(services: &Services) {
+    services.register(message::KIND, Arc::new(Execution));
+    services.register(handle_message::KIND, Arc::new(Handles));
+}
+
+struct Execution;
+
+impl Service for Execution {
+    fn serve(&self, connection: EngineFd, bytes: &[u8], _: Vec<EngineFd>) {
+        begin_service(connection, bytes);
     }
+}
+
+struct Handles;
+
+impl Service for Handles {
+    fn serve(&self, connection: EngineFd, bytes: &[u8], _: Vec<EngineFd>) {
+        guest::admit(connection, bytes);
+    }
+}
+
+/// Another process asks for the execution of its target's requests.
+fn begin_service(connection: EngineFd, bytes: &[u8]) {
     let served = Hello::parse(bytes).ok_or(()).and_then(|hello| serve(&hello));
     let (Ok(qp), Some(engine)) = (served, engine::current()) else {
         // Who is gone needs no answer.
-        send(&connection, &mut handover::frame(handover::REFUSED));
+        send(&connection, &mut frame::header(frame::REFUSED));
         return;
     };
     let connection = Arc::new(connection);
     if engine.elsewhere().add(End::Serving(qp.clone(), connection.clone())).is_some() {
-        send(&connection, &mut handover::frame(handover::GRANTED));
+        send(&connection, &mut frame::header(frame::GRANTED));
     } else {
         end_service(&qp);
     }

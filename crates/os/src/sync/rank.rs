@@ -103,6 +103,7 @@ classes! {
     LinksRefused: "nic/src/shm/links.rs", "processes that share no memory just now";
     LinkConfirmed: "nic/src/shm/link.rs", "slots that are known to be the peer's";
     Locals: "nic/src/engine/addresses.rs", "the addresses in use";
+    Services: "nic/src/rendezvous/services.rs", "who answers which requests of other processes";
     Slots: "nic/src/rendezvous/mod.rs", "the slots of this process";
     LinkList: "nic/src/shm/links.rs", "the links";
     CopyPair: "os/src/memory/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";

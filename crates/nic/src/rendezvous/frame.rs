@@ -1,0 +1,88 @@
+//! Messages between two processes over a connection to a slot's holder: what they all begin with, and descriptors that go
+//! with them. Frozen, like the names.
+
+use super::names::VERSION;
+use crate::sys::{self, EngineFd, control};
+use crate::udp::GROUP_SIZE;
+use std::io;
+use std::os::fd::RawFd;
+
+const MAGIC: [u8; 4] = *b"FRCE";
+/// Bytes that a message begins with: magic, version, kind or status, two reserved bytes.
+pub(crate) const HEADER: usize = 8;
+
+/// Status of an answer: the request is granted.
+pub(crate) const GRANTED: u8 = 0;
+/// Status of an answer: the process doesn't have what was asked for.
+pub(crate) const UNKNOWN: u8 = 1;
+/// Status of an answer: the request makes no sense to the process's version, or isn't granted.
+pub(crate) const REFUSED: u8 = 2;
+
+/// The descriptors of a message.
+type Rights = control::Control<{ control::space(4 * GROUP_SIZE) }>;
+
+/// The header of a request of this kind, or of an answer with this status.
+pub(crate) fn header(kind: u8) -> [u8; HEADER] {
+    let [m0, m1, m2, m3] = MAGIC;
+    [m0, m1, m2, m3, VERSION as u8, kind, 0, 0]
+}
+
+/// The kind or status of a message; `None` for one of another version.
+pub(crate) fn kind_of(bytes: &[u8]) -> Option<u8> {
+    let &[m0, m1, m2, m3, version, kind, ..] = bytes else { return None };
+    ([m0, m1, m2, m3] == MAGIC && u32::from(version) == VERSION).then_some(kind)
+}
+
+/// Sends one message with descriptors.
+///
+/// # Errors
+/// That of `sendmsg(2)`.
+pub(crate) fn send(fd: RawFd, bytes: &mut [u8], fds: &[RawFd]) -> io::Result<()> {
+    let mut rights = Rights::new();
+    if !fds.is_empty() {
+        let payload: Vec<u8> = fds.iter().flat_map(|fd| fd.to_ne_bytes()).collect();
+        rights.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, &payload);
+    }
+    let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &mut vector;
+    header.msg_iovlen = 1;
+    header.msg_controllen = rights.len();
+    header.msg_control = rights.for_sending();
+    // SAFETY: the pointers were set just above, to locals.
+    unsafe { sys::send_message(fd, &header) }.map(drop)
+}
+
+/// Receives one message, and how long it is; the descriptors that came with it are owned from here on.
+///
+/// # Errors
+/// That of `recvmsg(2)`; EMFILE when there is no room for the descriptors.
+pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
+    sys::opening(|| receive_and_adopt(fd, bytes))
+}
+
+fn receive_and_adopt(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
+    let mut rights = Rights::new();
+    let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &mut vector;
+    header.msg_iovlen = 1;
+    (header.msg_control, header.msg_controllen) = rights.for_receiving();
+    // SAFETY: the pointers were set just above, to locals.
+    let length = unsafe { sys::receive_message(fd, &mut header) }?;
+    let mut fds = Vec::with_capacity(GROUP_SIZE);
+    for message in rights.received(header.msg_controllen) {
+        if (message.level, message.kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // Each is adopted (or closed) before an error may end this.
+            fds.extend(message.descriptors().map(EngineFd::adopt));
+        }
+    }
+    let fds = fds.into_iter().collect::<io::Result<Vec<_>>>()?;
+    if header.msg_flags & libc::MSG_CTRUNC != 0 {
+        // The kernel installs as many as there is room for.
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    Ok((length, fds))
+}
