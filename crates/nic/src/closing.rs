@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::engine;
-use crate::mem::MrTable;
+use crate::mem::KeyTable;
 use std::fmt;
 
 /// What a program has left in a context that it closes.
@@ -39,7 +39,7 @@ impl Context {
         let existing = engine::existing(self);
         existing.qps.iter().for_each(|qp| qp.end_with_context());
         existing.raw_qps.iter().for_each(|qp| qp.end_with_context());
-        let (windows, regions) = MrTable::global().end_with_context(self);
+        let (windows, regions) = KeyTable::global().end_with_context(self);
         self.async_events().close();
         self.handles().close();
         Leftovers {

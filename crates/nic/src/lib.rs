@@ -25,6 +25,7 @@ pub mod qp;
 pub mod raw;
 mod recv;
 pub mod rendezvous;
+mod ring;
 pub mod settings;
 mod share;
 mod shm;
@@ -39,7 +40,7 @@ mod xrc;
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
 pub use counter::{CompCounter, CountedOp, Counts, Entry as CounterEntry, MAX_COUNTERS};
-pub use cq::{CompChannel, Cq, CqInit, MAX_CQ, MAX_CQE, Network, Record, Tags, Wc};
+pub use cq::{CompChannel, Cq, CqInit, MAX_CQ, MAX_CQE, Network, Stamp, Tags, Wc};
 pub use device::{
     Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices, fail_devices,
 };

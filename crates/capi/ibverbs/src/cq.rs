@@ -25,7 +25,7 @@ pub(crate) struct CqBlock {
     /// The completion that the iterator of an extended queue stands on.
     pub(crate) current: UnsafeCell<ibv_wc>,
     /// What was recorded with it.
-    pub(crate) record: UnsafeCell<nic::Record>,
+    pub(crate) stamp: UnsafeCell<nic::Stamp>,
     /// The program promises to use an extended queue from one thread at a time.
     pub(crate) single_threaded: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) struct CqBlock {
 pub(crate) struct Extension {
     /// The parent domain.
     pub(crate) domain: Option<*mut ibv_pd>,
-    pub(crate) records: bool,
+    pub(crate) stamped: bool,
     pub(crate) ignore_overrun: bool,
     pub(crate) single_threaded: bool,
 }
@@ -86,8 +86,8 @@ pub(crate) unsafe fn create(
     let cqe =
         u32::try_from(cqe).map_err(|_| Refusal::invalid(format!("a completion queue of {cqe} entries")))?;
     CqBlock::allocate(|cookie| {
-        let &Extension { records, ignore_overrun, single_threaded, .. } = extension;
-        let init = nic::CqInit { cqe, channel: events, cookie, records, ignore_overrun, pd };
+        let &Extension { stamped, ignore_overrun, single_threaded, .. } = extension;
+        let init = nic::CqInit { cqe, channel: events, cookie, stamped, ignore_overrun, pd };
         let nic = nic::Cq::create_as(block.nic(), init)?;
         // SAFETY: numbers, pointers, nullable function pointers and pthread objects, for all of which zeros are valid.
         let (mut c, current): (ibv_cq_ex, ibv_wc) = unsafe { (zeroed(), zeroed()) };
@@ -100,7 +100,7 @@ pub(crate) unsafe fn create(
             c,
             nic,
             current: UnsafeCell::new(current),
-            record: UnsafeCell::default(),
+            stamp: UnsafeCell::default(),
             single_threaded,
         })
     })

@@ -80,7 +80,7 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Outcome<Extension> {
     }
     Ok(Extension {
         domain: (attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0).then_some(attr.parent_domain),
-        records: attr.wc_flags & RECORDED != 0,
+        stamped: attr.wc_flags & RECORDED != 0,
         ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
         single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
     })
@@ -94,15 +94,15 @@ unsafe fn advance(cq: *mut ibv_cq_ex, begins: bool) -> Outcome<()> {
     // SAFETY: the caller's promise; the lock makes this the only user of the iterator.
     unsafe {
         let block = CqBlock::of(cq.cast())?;
-        let stand_on = |wc: nic::Wc, record| {
+        let stand_on = |wc: nic::Wc, stamp| {
             let wc = wc_of(&wc);
             (*cq).status = wc.status;
             (*cq).wr_id = wc.wr_id;
             *block.current.get() = wc;
-            *block.record.get() = record;
+            *block.stamp.get() = stamp;
         };
         let queue = block.nic();
-        let n = if begins { queue.poll_recorded(1, stand_on)? } else { queue.take_recorded(1, stand_on) };
+        let n = if begins { queue.poll_stamped(1, stand_on)? } else { queue.take_stamped(1, stand_on) };
         // Said by a return value of its own, not reported as a refusal.
         if n == 0 { Err(Refusal::new(libc::ENOENT, "the completion queue is empty")) } else { Ok(()) }
     }
@@ -182,7 +182,7 @@ macro_rules! record_readers {
     ($($name:ident -> $ty:ty = $($field:ident).+;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ty {
             // SAFETY: as for the others.
-            unsafe { (*(*cq.cast::<CqBlock>()).record.get()).$($field).+ }
+            unsafe { (*(*cq.cast::<CqBlock>()).stamp.get()).$($field).+ }
         }
     )*};
 }
@@ -196,7 +196,7 @@ record_readers! {
 
 unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
     // SAFETY: as for the others; by the man page the caller's structure.
-    if let (tm, Some(info)) = unsafe { ((*(*cq.cast::<CqBlock>()).record.get()).tags.tm, info.as_mut()) } {
+    if let (tm, Some(info)) = unsafe { ((*(*cq.cast::<CqBlock>()).stamp.get()).tags.tm, info.as_mut()) } {
         *info = ibv_wc_tm_info { tag: tm.tag, r#priv: tm.app_ctx };
     }
 }

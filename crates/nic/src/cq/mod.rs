@@ -5,12 +5,13 @@ mod queue;
 
 pub use channel::CompChannel;
 use queue::{Armed, Moderation, Queue, Rise};
-pub use queue::{Network, Record, Tags, Wc};
+pub use queue::{Network, Stamp, Tags, Wc};
 
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
-use crate::mem::{Pd, QueueKind, Ring};
+use crate::mem::{Pd, QueueKind};
 use crate::quota::{Quota, QuotaPlace};
+use crate::ring::Ring;
 use crate::sync::{Mutex, MutexGuard, class};
 use crate::{Context, clock, engine};
 use ferroce_proto::Instant;
@@ -33,8 +34,8 @@ pub struct CqInit<'a> {
     pub channel: Option<&'a Arc<CompChannel>>,
     /// Comes back with its events.
     pub cookie: usize,
-    /// Records clocks and tags with each completion.
-    pub records: bool,
+    /// A [`Stamp`] is recorded with each completion.
+    pub stamped: bool,
     /// When it is full, a new completion takes the place of the oldest: an overrun is no error
     /// (IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN).
     pub ignore_overrun: bool,
@@ -55,7 +56,7 @@ pub struct Cq {
     filled: AtomicBool,
     /// The program has asked for an event and is about to sleep: its polls are no promise to come back.
     sleeper: AtomicBool,
-    records: bool,
+    stamped: bool,
     ignore_overrun: bool,
     users: AtomicUsize,
     unacked: Unacked,
@@ -74,7 +75,7 @@ impl Cq {
         channel: Option<&Arc<CompChannel>>,
         cookie: usize,
     ) -> Result<Arc<Self>> {
-        let init = CqInit { cqe, channel, cookie, records: false, ignore_overrun: false, pd: None };
+        let init = CqInit { cqe, channel, cookie, stamped: false, ignore_overrun: false, pd: None };
         Self::create_as(context, init)
     }
 
@@ -83,7 +84,7 @@ impl Cq {
     /// # Errors
     /// As [`Cq::create`]; [`Error::NoMemory`] when the domain's allocator gives nothing.
     pub fn create_as(context: &Arc<Context>, init: CqInit<'_>) -> Result<Arc<Self>> {
-        let CqInit { cqe, channel, cookie, records, ignore_overrun, pd } = init;
+        let CqInit { cqe, channel, cookie, stamped, ignore_overrun, pd } = init;
         check_size(cqe)?;
         let held = QUEUES.take()?;
         let entries = Ring::new(pd.and_then(|pd| pd.queues()), cqe as usize, QueueKind::Completion)?;
@@ -101,7 +102,7 @@ impl Cq {
             queue: Mutex::new(Queue::new(entries, cqe)),
             filled: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
-            records,
+            stamped,
             ignore_overrun,
             users: AtomicUsize::new(0),
             unacked: Unacked::default(),
@@ -154,14 +155,14 @@ impl Cq {
     /// # Errors
     /// [`Error::Dead`] when the queue has overrun and all that was saved has been taken.
     pub fn poll(&self, max: usize, mut f: impl FnMut(Wc)) -> Result<usize> {
-        self.poll_recorded(max, |wc, _| f(wc))
+        self.poll_stamped(max, |wc, _| f(wc))
     }
 
     /// As [`Cq::poll`], with what the queue has recorded: zeros if it wasn't asked to.
     ///
     /// # Errors
     /// As [`Cq::poll`].
-    pub fn poll_recorded(&self, max: usize, mut f: impl FnMut(Wc, Record)) -> Result<usize> {
+    pub fn poll_stamped(&self, max: usize, mut f: impl FnMut(Wc, Stamp)) -> Result<usize> {
         if max == 0 {
             return Ok(0);
         }
@@ -176,21 +177,21 @@ impl Cq {
         Ok(n)
     }
 
-    /// As [`Cq::poll_recorded`], of what is there already: makes no progress, so that a batch that has begun comes to its
+    /// As [`Cq::poll_stamped`], of what is there already: makes no progress, so that a batch that has begun comes to its
     /// end, and no event is raised for what the batch takes itself.
-    pub fn take_recorded(&self, max: usize, mut f: impl FnMut(Wc, Record)) -> usize {
+    pub fn take_stamped(&self, max: usize, mut f: impl FnMut(Wc, Stamp)) -> usize {
         self.pop(max, &mut f)
     }
 
-    fn pop(&self, max: usize, f: &mut impl FnMut(Wc, Record)) -> usize {
+    fn pop(&self, max: usize, f: &mut impl FnMut(Wc, Stamp)) -> usize {
         if !self.filled.load(Ordering::Acquire) {
             return 0;
         }
         let mut queue = self.queue.lock();
-        let Queue { entries, records, .. } = &mut *queue;
+        let Queue { entries, stamps, .. } = &mut *queue;
         let n = max.min(entries.len());
         for wc in std::iter::from_fn(|| entries.pop_front()).take(n) {
-            f(wc, if self.records { records.pop_front().unwrap_or_default() } else { Record::default() });
+            f(wc, if self.stamped { stamps.pop_front().unwrap_or_default() } else { Stamp::default() });
         }
         if n > 0 {
             // What is left after a poll counts as new: a program that takes a few at a time may ask for an event and sleep.
@@ -309,8 +310,8 @@ impl Cq {
             return false;
         }
         queue.entries.push_back(wc);
-        if self.records {
-            record(&mut queue, tags);
+        if self.stamped {
+            stamp(&mut queue, tags);
         }
         self.filled.store(true, Ordering::Release);
         if queue.is_awaited(&wc.completion) {
@@ -388,7 +389,7 @@ fn check_size(cqe: u32) -> Result<()> {
 
 /// The moment, for the entry that was appended last.
 #[inline(never)]
-fn record(queue: &mut Queue, tags: Tags) {
-    let record = Record { clock: clock::now().0, wall_clock: clock::wall_clock(), tags };
-    queue.records.push_back(record);
+fn stamp(queue: &mut Queue, tags: Tags) {
+    let stamp = Stamp { clock: clock::now().0, wall_clock: clock::wall_clock(), tags };
+    queue.stamps.push_back(stamp);
 }

@@ -1,6 +1,6 @@
 //! What a completion queue holds: completions, what is recorded with them, and when they raise an event.
 
-use crate::mem::Ring;
+use crate::ring::Ring;
 use ferroce_proto::{Completion, TagInfo, WcOpcode, WcStatus};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,9 +37,9 @@ pub struct Tags {
     pub tm: TagInfo,
 }
 
-/// What a queue that was asked to records with each completion.
+/// What a queue that was asked to records with each completion: time and tags.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Record {
+pub struct Stamp {
     /// When it was published, on the adapter's clock ([`crate::clock`]) in nanoseconds; later entries have no smaller one.
     pub clock: u64,
     /// The same moment on the wall clock: nanoseconds since 1970.
@@ -77,8 +77,8 @@ pub(super) enum Rise {
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) entries: Ring<Wc>,
-    /// One for each entry, in queues that record.
-    pub(super) records: VecDeque<Record>,
+    /// One for each entry, in queues that stamp.
+    pub(super) stamps: VecDeque<Stamp>,
     pub(super) capacity: usize,
     pub(super) armed: Armed,
     /// The last event was raised by what was there when it was asked for, and it was asked for this: the event lapses if
@@ -98,7 +98,7 @@ impl Queue {
     pub(super) fn new(entries: Ring<Wc>, capacity: u32) -> Self {
         Self {
             entries,
-            records: VecDeque::new(),
+            stamps: VecDeque::new(),
             capacity: capacity as usize,
             armed: Armed::No,
             lapsable: None,
@@ -147,7 +147,7 @@ impl Queue {
     /// Makes room for one more by giving up the oldest.
     pub(super) fn give_up_oldest(&mut self) {
         self.entries.pop_front();
-        self.records.pop_front();
+        self.stamps.pop_front();
         self.announced = self.announced.saturating_sub(1);
     }
 
@@ -158,7 +158,7 @@ impl Queue {
         };
         self.announced = self.entries.iter_from(0).take(self.announced).filter(|wc| stays(wc)).count();
         let mut entries = self.entries.iter_from(0);
-        self.records.retain(|_| entries.next().is_none_or(stays));
+        self.stamps.retain(|_| entries.next().is_none_or(stays));
         drop(entries);
         self.entries.retain(stays);
     }

@@ -41,7 +41,7 @@ pub(crate) use crate::fork::generation;
 use crate::error::{Error, Result};
 use crate::fork::{self, ChildStep};
 use crate::gids;
-use crate::mem::MrTable;
+use crate::mem::KeyTable;
 use crate::qp::Qp;
 use crate::rendezvous::Rendezvous;
 use crate::shm::Links;
@@ -132,7 +132,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
     let taps = Taps::from_env();
     let lossless = !addresses::udp_only() && !taps.is_some_and(Taps::has_faults);
     let links = Arc::new(Links::new(lossless, taps.is_some_and(Taps::has_capture))?);
-    MrTable::global().publish_all();
+    KeyTable::global().publish_all();
     let engine: &'static Engine = Box::leak(Box::new(Engine {
         generation: generation(),
         rendezvous: Rendezvous::join()?,

@@ -30,35 +30,35 @@ pub(crate) struct KeyUser {
 
 /// All regions and windows of the process, by key.
 #[derive(Debug)]
-pub(crate) struct MrTable {
-    slots: RwLock<class::Keys, Slots>,
+pub(crate) struct KeyTable {
+    slots: RwLock<class::Keys, KeySlots>,
 }
 
 #[derive(Debug)]
-struct Slots {
-    all: Vec<Slot>,
+struct KeySlots {
+    all: Vec<KeySlot>,
     free: Vec<u32>,
     regions: usize,
     windows: usize,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct KeySlot {
     tag: u8,
-    held: Option<Held>,
+    held: Option<Keyed>,
 }
 
 /// What an index stands for.
 #[derive(Clone, Debug)]
-pub(super) enum Held {
+pub(super) enum Keyed {
     Region(Arc<Mr>),
     Window(Arc<Mw>),
 }
 
-static TABLE: MrTable =
-    MrTable { slots: RwLock::new(Slots { all: Vec::new(), free: Vec::new(), regions: 0, windows: 0 }) };
+static TABLE: KeyTable =
+    KeyTable { slots: RwLock::new(KeySlots { all: Vec::new(), free: Vec::new(), regions: 0, windows: 0 }) };
 
-impl MrTable {
+impl KeyTable {
     /// The process's table.
     pub(crate) fn global() -> &'static Self {
         &TABLE
@@ -76,7 +76,7 @@ impl MrTable {
         slots.regions += 1;
         let (slot, key) = slots.take();
         let mr = make(key);
-        slot.held = Some(Held::Region(mr.clone()));
+        slot.held = Some(Keyed::Region(mr.clone()));
         Ok(mr)
     }
 
@@ -92,14 +92,14 @@ impl MrTable {
         slots.windows += 1;
         let (slot, key) = slots.take();
         let mw = make(key);
-        slot.held = Some(Held::Window(mw.clone()));
+        slot.held = Some(Keyed::Window(mw.clone()));
         Ok(mw)
     }
 
     /// Lists all regions in a directory that was made after them.
     pub(crate) fn publish_all(&self) {
         for slot in &self.slots.read().all {
-            if let Some(Held::Region(mr)) = &slot.held {
+            if let Some(Keyed::Region(mr)) = &slot.held {
                 mr.publish();
             }
         }
@@ -107,12 +107,12 @@ impl MrTable {
 
     /// Ends the windows and regions of `context`, which is closed while they exist; says how many they were.
     pub(crate) fn end_with_context(&self, context: &Context) -> (usize, usize) {
-        let all: Vec<Held> = self.slots.read().all.iter().filter_map(|slot| slot.held.clone()).collect();
+        let all: Vec<Keyed> = self.slots.read().all.iter().filter_map(|slot| slot.held.clone()).collect();
         let is_its = |pd: &Pd| std::ptr::eq(Arc::as_ptr(pd.context()), context);
         let (mut windows, mut regions) = (0, 0);
         // A region with a window on it can't end.
         for held in &all {
-            if let Held::Window(mw) = held
+            if let Keyed::Window(mw) = held
                 && is_its(mw.pd())
             {
                 mw.dealloc();
@@ -120,7 +120,7 @@ impl MrTable {
             }
         }
         for held in &all {
-            if let Held::Region(mr) = held
+            if let Keyed::Region(mr) = held
                 && mr.pd().is_some_and(|pd| is_its(&pd))
             {
                 regions += 1;
@@ -142,8 +142,8 @@ impl MrTable {
         slot.tag = key as u8;
         let held = slot.held.take();
         match &held {
-            Some(Held::Region(_)) => slots.regions -= 1,
-            Some(Held::Window(_)) => slots.windows -= 1,
+            Some(Keyed::Region(_)) => slots.regions -= 1,
+            Some(Keyed::Window(_)) => slots.windows -= 1,
             None => {}
         }
         slots.free.push(index);
@@ -152,7 +152,7 @@ impl MrTable {
     }
 
     /// What has the index of `key`.
-    pub(super) fn at(&self, key: u32) -> Option<Held> {
+    pub(super) fn at(&self, key: u32) -> Option<Keyed> {
         let index = (key >> 8).checked_sub(1)? as usize;
         self.slots.read().all.get(index)?.held.clone()
     }
@@ -160,7 +160,7 @@ impl MrTable {
     /// The region with this key.
     pub(super) fn region(&self, key: u32) -> Option<Arc<Mr>> {
         match self.at(key)? {
-            Held::Region(mr) if mr.key() == key => Some(mr),
+            Keyed::Region(mr) if mr.key() == key => Some(mr),
             _ => None,
         }
     }
@@ -186,7 +186,7 @@ impl MrTable {
     /// Whether a peer's process may read what `sge` names at its address.
     ///
     /// # Errors
-    /// As [`MrTable::local`], for reading.
+    /// As [`KeyTable::local`], for reading.
     pub(crate) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, ()> {
         self.region(sge.lkey).ok_or(())?.is_listed(pd, sge)
     }
@@ -238,18 +238,18 @@ impl MrTable {
         f: Option<impl FnOnce(u64) -> std::result::Result<R, copy::Fault>>,
     ) -> std::result::Result<Option<R>, RemoteError> {
         match self.at(rkey) {
-            Some(Held::Region(mr)) if mr.key() == rkey => mr.remote((by.pd, false), range, access, f),
-            Some(Held::Window(mw)) => mw.remote(by, rkey, range, access, f),
+            Some(Keyed::Region(mr)) if mr.key() == rkey => mr.remote((by.pd, false), range, access, f),
+            Some(Keyed::Window(mw)) => mw.remote(by, rkey, range, access, f),
             _ => Err(RemoteError::Access),
         }
     }
 }
 
-impl Slots {
+impl KeySlots {
     /// A free place with its next key. The caller fills it.
-    fn take(&mut self) -> (&mut Slot, u32) {
+    fn take(&mut self) -> (&mut KeySlot, u32) {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.all.push(Slot { tag: 0, held: None });
+            self.all.push(KeySlot { tag: 0, held: None });
             self.all.len() as u32 - 1
         });
         let slot = &mut self.all[index as usize];

@@ -5,7 +5,7 @@
 //! the window's gate exclusively: when they have returned, nothing touches memory through the window as it was.
 //! Other processes don't find windows in this one's directory: they send packets.
 
-use super::keys::{Held, KeyUser, MrTable};
+use super::keys::{KeyTable, KeyUser, Keyed};
 use super::{Mr, Pd, copy};
 use crate::error::{Error, Result, invalid};
 use crate::sync::{RwLock, class};
@@ -29,11 +29,11 @@ pub struct Mw {
     number: u64,
     kind: MwKind,
     pd: Arc<Pd>,
-    gate: RwLock<class::WindowGate, State>,
+    gate: RwLock<class::WindowGate, WindowState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct WindowState {
     rkey: u32,
     bound: Option<Bound>,
     freed: bool,
@@ -66,8 +66,8 @@ impl Mw {
     pub fn alloc(pd: &Arc<Pd>, kind: MwKind) -> Result<Arc<Self>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mw = MrTable::global().insert_window(|rkey| {
-            let state = State { rkey, bound: None, freed: false };
+        let mw = KeyTable::global().insert_window(|rkey| {
+            let state = WindowState { rkey, bound: None, freed: false };
             Arc::new(Self { number, kind, pd: pd.clone(), gate: RwLock::new(state) })
         })?;
         pd.hold();
@@ -125,7 +125,7 @@ impl Mw {
         drop(gate);
         drop(bound);
         if !freed {
-            MrTable::global().remove(rkey);
+            KeyTable::global().remove(rkey);
             self.pd.release();
         }
     }
@@ -134,7 +134,7 @@ impl Mw {
     ///
     /// # Errors
     /// What forbids it.
-    fn bind(&self, by: KeyUser, bind: &BindMw, table: &MrTable) -> std::result::Result<(), &'static str> {
+    fn bind(&self, by: KeyUser, bind: &BindMw, table: &KeyTable) -> std::result::Result<(), &'static str> {
         let mut gate = self.gate.write();
         if gate.freed || self.number != bind.window {
             return Err("the window is deallocated");
@@ -184,7 +184,7 @@ impl Mw {
         true
     }
 
-    /// As [`MrTable::remote`].
+    /// As [`KeyTable::remote`].
     pub(super) fn remote<R>(
         &self,
         by: KeyUser,
@@ -212,14 +212,14 @@ impl Mw {
     }
 }
 
-impl MrTable {
+impl KeyTable {
     /// Carries out a bind that `by` has posted.
     ///
     /// # Errors
     /// `Err(())` when window, region, domain, rights or range don't allow it.
     pub(crate) fn bind(&self, by: KeyUser, bind: &BindMw) -> std::result::Result<(), ()> {
         let bound = match self.at(bind.rkey) {
-            Some(Held::Window(mw)) => mw.bind(by, bind, self),
+            Some(Keyed::Window(mw)) => mw.bind(by, bind, self),
             _ => Err("the window is deallocated"),
         };
         bound.map_err(|why| tracing::debug!(rkey = bind.rkey, why, "a window isn't bound"))
@@ -231,7 +231,7 @@ impl MrTable {
     /// `Err(())` for any other key.
     pub(crate) fn invalidate(&self, by: KeyUser, rkey: u32) -> std::result::Result<(), ()> {
         match self.at(rkey) {
-            Some(Held::Window(mw)) if mw.invalidate(by, rkey) => Ok(()),
+            Some(Keyed::Window(mw)) if mw.invalidate(by, rkey) => Ok(()),
             _ => Err(()),
         }
     }

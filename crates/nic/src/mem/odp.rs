@@ -1,7 +1,7 @@
 //! On-demand paging (ibv_advise_mr(3)). The kernel copies in any case, and faults pages in as it goes: what is left to do
 //! is to bring them in before they are needed.
 
-use super::keys::{Held, MrTable};
+use super::keys::{KeyTable, Keyed};
 use super::{Pd, mappings_permit};
 use crate::error::{Error, Result, invalid};
 use ferroce_proto::Sge;
@@ -34,9 +34,9 @@ impl Prefetch {
     pub fn run(self, pd: &Pd, elements: &[Sge]) -> Result<()> {
         for element in elements {
             let key = element.lkey;
-            let region = match MrTable::global().at(key) {
-                Some(Held::Region(region)) if region.key() == key => region,
-                Some(Held::Window(window)) if window.rkey() == key => {
+            let region = match KeyTable::global().at(key) {
+                Some(Keyed::Region(region)) if region.key() == key => region,
+                Some(Keyed::Window(window)) if window.rkey() == key => {
                     return invalid!("key {key:#x} is that of a memory window");
                 }
                 _ => return Err(Error::NotFound(format!("no memory region has lkey {key:#x}"))),

@@ -11,8 +11,9 @@ use crate::cq::Cq;
 use crate::engine::{self, Deadline, Inbox, Queued};
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
-use crate::mem::{Pd, QueueKind, Slots};
+use crate::mem::{Pd, QueueKind};
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
+use crate::ring::GivenRing;
 use crate::sync::Mutex;
 use crate::xrc::Domain;
 use ferroce_proto::QpState;
@@ -82,11 +83,11 @@ impl Qp {
         let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, cookie } = init;
         let rq_wr = if srq.is_some() { 0 } else { cap.max_recv_wr };
         let rq = RecvQueue::new(pd, QueueKind::Receive, rq_wr, cap.max_recv_sge)?;
-        let sq = Slots::given(pd.queues(), cap.max_send_wr as usize, QueueKind::Send)?;
+        let sq = GivenRing::given(pd.queues(), cap.max_send_wr as usize, QueueKind::Send)?;
         let make = |qpn| {
             let mut proto = ferroce_proto::Qp::new(service, qpn, cap.max_send_wr);
-            if let Some(slots) = sq {
-                proto.place_send_queue(Box::new(slots));
+            if let Some(ring) = sq {
+                proto.place_send_queue(Box::new(ring));
             }
             Arc::new(Self {
                 qpn,

@@ -14,7 +14,7 @@ use crate::counter::CountedOp;
 use crate::cq::{Network, Tags, Wc};
 use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
-use crate::mem::{KeyUser, MrTable, atomic, copy, persist};
+use crate::mem::{KeyTable, KeyUser, atomic, copy, persist};
 use crate::packet::{Grh, PacketMeta};
 use crate::shm;
 use ferroce_proto::{
@@ -223,7 +223,7 @@ impl Env for QpEnv<'_> {
             // The process that has it finds out when it is read.
             return Ok(());
         }
-        MrTable::global().check_remote(self.key_user(), rkey, va, len, access)
+        KeyTable::global().check_remote(self.key_user(), rkey, va, len, access)
     }
 
     fn write_remote(&mut self, rkey: u32, va: u64, payload: &RxPayload<'_>) -> Result<(), RemoteError> {
@@ -234,7 +234,7 @@ impl Env for QpEnv<'_> {
             copied.map_err(|_| copy::Fault)
         };
         let written =
-            MrTable::global().remote(self.key_user(), rkey, va, len as u64, RemoteAccess::Write, copy);
+            KeyTable::global().remote(self.key_user(), rkey, va, len as u64, RemoteAccess::Write, copy);
         if copied == Err(PlaceError::Lost) { Err(RemoteError::Lost) } else { written }
     }
 
@@ -243,7 +243,7 @@ impl Env for QpEnv<'_> {
             AtomicOp::Store { .. } => RemoteAccess::Store,
             _ => RemoteAccess::Atomic,
         };
-        MrTable::global().remote(self.key_user(), rkey, va, 8, access, |addr| atomic::execute(addr, op))
+        KeyTable::global().remote(self.key_user(), rkey, va, 8, access, |addr| atomic::execute(addr, op))
     }
 
     fn flush_remote(
@@ -252,7 +252,7 @@ impl Env for QpEnv<'_> {
         range: Option<(u64, u64)>,
         placement: Placement,
     ) -> Result<(), RemoteError> {
-        let table = MrTable::global();
+        let table = KeyTable::global();
         let (va, len) = range.or_else(|| table.range(rkey)).ok_or(RemoteError::Access)?;
         table.remote(self.key_user(), rkey, va, len, RemoteAccess::Flush(placement), |addr| {
             // What the QP has written was copied before this packet was looked at.
@@ -262,11 +262,11 @@ impl Env for QpEnv<'_> {
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError> {
-        MrTable::global().invalidate(self.key_user(), rkey).map_err(|()| RemoteError::Access)
+        KeyTable::global().invalidate(self.key_user(), rkey).map_err(|()| RemoteError::Access)
     }
 
     fn bind_window(&mut self, bind: &BindMw) -> Result<(), ()> {
-        MrTable::global().bind(self.key_user(), bind)
+        KeyTable::global().bind(self.key_user(), bind)
     }
 
     fn retire(&mut self, wr: &SendWr<Arc<Ah>>, status: WcStatus) {

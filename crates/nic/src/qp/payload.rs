@@ -1,6 +1,6 @@
 //! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
 
-use crate::mem::{KeyUser, MrTable, copy};
+use crate::mem::{KeyTable, KeyUser, copy};
 use crate::shm::{MAX_PIECES, Piece, Pieces, RingBytes, ShmPayload};
 use ferroce_proto::{Payload, PlaceError, RemoteAccess, Sge, Source, TransmitError};
 
@@ -129,7 +129,7 @@ fn pieces(sges: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (Sge, u
 }
 
 pub(crate) fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Result<(), ()> {
-    let table = MrTable::global();
+    let table = KeyTable::global();
     for (piece, at) in pieces(sges, offset, dst.len()) {
         let part = &mut dst[at..at + piece.length as usize];
         table.local(pd, &piece, false, |addr| copy::read(addr, part))?;
@@ -149,7 +149,7 @@ pub(super) fn scatter_rest(
     src: &RxPayload<'_>,
     skip: usize,
 ) -> Result<(), PlaceError> {
-    let table = MrTable::global();
+    let table = KeyTable::global();
     let mut done = skip;
     for (piece, at) in pieces(sges, offset, src.len() - skip) {
         let len = piece.length as usize;
@@ -176,7 +176,7 @@ pub(super) fn each_piece(
     write: bool,
     mut f: impl FnMut(u64, u64, usize) -> Option<()>,
 ) -> Option<u32> {
-    let table = MrTable::global();
+    let table = KeyTable::global();
     for (piece, at) in pieces(sges, offset, len) {
         let copied = |addr| f(at as u64, addr, piece.length as usize).ok_or(copy::Fault);
         table.local(pd, &piece, write, copied).ok()?;
@@ -196,14 +196,14 @@ pub(super) fn references(pd: u32, source: Source<'_>) -> Result<Option<Pieces>, 
     }
     let mut listed = true;
     for (part, _) in pieces(sges, offset, len as usize) {
-        listed &= MrTable::global().is_listed(pd, &part).map_err(|()| TransmitError::Local)?;
+        listed &= KeyTable::global().is_listed(pd, &part).map_err(|()| TransmitError::Local)?;
     }
     Ok(listed.then_some(parts))
 }
 
 /// Fills a record's payload with the one that `source` names.
 pub(super) fn fill_ring(by: KeyUser, source: Source<'_>, ring: &RingBytes<'_>) -> Result<(), TransmitError> {
-    let table = MrTable::global();
+    let table = KeyTable::global();
     match source {
         Source::None => Ok(()),
         Source::Bytes(bytes) => {
@@ -240,7 +240,7 @@ pub(super) fn fill(
         Source::Local { message, sges, offset, .. } => {
             ahead.read(by.pd, (by.qp, message), sges, offset, buf).map_err(|()| TransmitError::Local)
         }
-        Source::Remote { rkey, va, len } => MrTable::global()
+        Source::Remote { rkey, va, len } => KeyTable::global()
             .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| copy::read(addr, buf))
             .map_err(TransmitError::Remote),
     }

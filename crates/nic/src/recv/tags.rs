@@ -3,7 +3,7 @@
 //! In here: the list of tags, and what its operations and messages do to it. Operations end as they are posted.
 //! Out of here: the headers of messages and the rendezvous, which are the transport's.
 
-use super::{MAX_SGE, QUEUES, Shared, Srq, SrqAttr, check_size, queue_of};
+use super::{MAX_SGE, QUEUES, Srq, SrqAttr, SrqState, check_size, queue_of};
 use crate::cq::{Cq, Tags, Wc};
 use crate::engine;
 use crate::error::{Error, Result, invalid};
@@ -55,7 +55,7 @@ pub struct TagRequest {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ListedTag {
     handle: u32,
     entry: TagEntry,
 }
@@ -68,7 +68,7 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct TagList {
     /// Those that match come first.
-    entries: Vec<Entry>,
+    entries: Vec<ListedTag>,
     /// How many match.
     matching: usize,
     limit: u32,
@@ -104,7 +104,7 @@ impl TagList {
         // Never 0, and not the same again for a long time.
         let handle = (self.added % u64::from(u32::MAX)) as u32 + 1;
         self.added += 1;
-        self.entries.push(Entry { handle, entry });
+        self.entries.push(ListedTag { handle, entry });
         Ok(handle)
     }
 
@@ -128,7 +128,7 @@ impl TagList {
 
     /// Takes the first tag that a message's matches.
     fn find(&mut self, tag: u64) -> Option<RecvWqe> {
-        let matches = |entry: &Entry| tag & entry.entry.mask == entry.entry.tag;
+        let matches = |entry: &ListedTag| tag & entry.entry.mask == entry.entry.tag;
         let at = self.entries[..self.matching].iter().position(matches)?;
         Some(self.take(at).receive)
     }
@@ -227,7 +227,7 @@ impl Srq {
 
     /// An unexpected message wasn't received after all.
     pub(crate) fn forget_unexpected(&self) {
-        let Shared { tags, .. } = &mut *self.shared.lock();
+        let SrqState { tags, .. } = &mut *self.shared.lock();
         if let Some(tags) = tags {
             tags.unexpected = tags.unexpected.wrapping_sub(1);
             tags.settle();

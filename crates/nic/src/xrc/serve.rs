@@ -6,7 +6,7 @@ use super::message::{self, Hello, Outcomes, Range, Request};
 use super::{guest, handle_message};
 use crate::clock;
 use crate::engine::{self, Engine};
-use crate::mem::{MrTable, copy};
+use crate::mem::{KeyTable, copy};
 use crate::qp::Qp;
 use crate::rendezvous::{Service, Services, frame};
 use crate::shm::MAX_PAYLOAD;
@@ -127,7 +127,7 @@ impl Engine {
         }
         let mut bytes = vec![0; range.len as usize];
         let (user, len) = (qp.user_of(&srq), u64::from(range.len));
-        MrTable::global().remote(user, range.rkey, range.va, len, RemoteAccess::Read, |addr| {
+        KeyTable::global().remote(user, range.rkey, range.va, len, RemoteAccess::Read, |addr| {
             copy::read(addr, &mut bytes)
         })?;
         Ok(bytes)

@@ -4,8 +4,8 @@ use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
 use crate::side::{Side, open};
 use ferroce_nic::{
-    AsyncEvent, CompChannel, Cq, CqInit, NewSize, Pd, QpState, Record, RecvWqe, SendOp, Service, Srq,
-    SrqAttr, Wc, WcStatus,
+    AsyncEvent, CompChannel, Cq, CqInit, NewSize, Pd, QpState, RecvWqe, SendOp, Service, Srq, SrqAttr, Stamp,
+    Wc, WcStatus,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ fn complete(side: &Side, ids: std::ops::Range<u64>) {
 fn clocks_are_recorded() {
     let (a, _b) = pair_on(|context| {
         let init =
-            CqInit { cqe: 64, channel: None, cookie: 0, pd: None, records: true, ignore_overrun: false };
+            CqInit { cqe: 64, channel: None, cookie: 0, pd: None, stamped: true, ignore_overrun: false };
         Cq::create_as(context, init).unwrap()
     });
     let read = || (ferroce_nic::clock::now().0, ferroce_nic::clock::wall_clock());
@@ -55,20 +55,20 @@ fn clocks_are_recorded() {
     let between = read();
     complete(&a, 8..16);
     let after = read();
-    let mut records: Vec<Record> = Vec::new();
-    while records.len() < 16 {
-        let mut next = |wc: Wc, record| {
-            assert_eq!(wc.completion.wr_id, records.len() as u64);
-            records.push(record);
+    let mut stamps: Vec<Stamp> = Vec::new();
+    while stamps.len() < 16 {
+        let mut next = |wc: Wc, stamp| {
+            assert_eq!(wc.completion.wr_id, stamps.len() as u64);
+            stamps.push(stamp);
         };
-        a.cq.poll_recorded(3, &mut next).unwrap();
+        a.cq.poll_stamped(3, &mut next).unwrap();
     }
-    assert!(records.is_sorted_by_key(|record| record.clock));
-    for (from, to, records) in [(before, between, &records[..8]), (between, after, &records[8..])] {
-        for record in records {
-            assert!((from.0..=to.0).contains(&record.clock));
-            assert!((from.1..=to.1).contains(&record.wall_clock));
-            assert_eq!((record.tags.cvlan, record.tags.flow_tag), (0, 0));
+    assert!(stamps.is_sorted_by_key(|stamp| stamp.clock));
+    for (from, to, stamps) in [(before, between, &stamps[..8]), (between, after, &stamps[8..])] {
+        for stamp in stamps {
+            assert!((from.0..=to.0).contains(&stamp.clock));
+            assert!((from.1..=to.1).contains(&stamp.wall_clock));
+            assert_eq!((stamp.tags.cvlan, stamp.tags.flow_tag), (0, 0));
         }
     }
 }
@@ -78,9 +78,9 @@ fn a_queue_that_does_not_record_reads_zeros() {
     complete(&a, 0..1);
     let mut got = None;
     while got.is_none() {
-        a.cq.poll_recorded(1, |_, record| got = Some(record)).unwrap();
+        a.cq.poll_stamped(1, |_, stamp| got = Some(stamp)).unwrap();
     }
-    assert_eq!(got, Some(Record::default()));
+    assert_eq!(got, Some(Stamp::default()));
 }
 
 fn an_event_stands_for_the_moderated_count() {
@@ -248,15 +248,15 @@ fn only_an_unread_event_of_an_emptied_queue_lapses() {
 
 fn an_ignored_overrun_keeps_the_newest() {
     let (a, _b) = pair_on(|context| {
-        let init = CqInit { cqe: 8, channel: None, cookie: 0, pd: None, records: true, ignore_overrun: true };
+        let init = CqInit { cqe: 8, channel: None, cookie: 0, pd: None, stamped: true, ignore_overrun: true };
         Cq::create_as(context, init).unwrap()
     });
     complete(&a, 0..20);
     let mut ids = Vec::new();
     let mut clocks = Vec::new();
-    a.cq.poll_recorded(64, |wc, record| {
+    a.cq.poll_stamped(64, |wc, stamp| {
         ids.push(wc.completion.wr_id);
-        clocks.push(record.clock);
+        clocks.push(stamp.clock);
     })
     .unwrap();
     assert_eq!(ids, (12..20).collect::<Vec<_>>());

@@ -43,7 +43,7 @@ impl Common {
         let context = open();
         let pd = Pd::alloc(&context).unwrap();
         let init =
-            CqInit { cqe: 1 << 16, channel: None, cookie: 0, pd: None, records: true, ignore_overrun: false };
+            CqInit { cqe: 1 << 16, channel: None, cookie: 0, pd: None, stamped: true, ignore_overrun: false };
         let cq = Cq::create_as(&context, init).unwrap();
         let srq = Srq::create(&pd, SrqAttr { max_wr: MAX_POSTED, max_sge: 1, limit: 0 }, 1).unwrap();
         let near = Side::of(&pd, Service::Rc, THREADS * MESSAGE, cq.clone(), None);
@@ -96,8 +96,8 @@ impl Common {
 
     fn poll(&self) {
         self.cq
-            .poll_recorded(3, |wc, record| {
-                assert!(record.clock > 0);
+            .poll_stamped(3, |wc, stamp| {
+                assert!(stamp.clock > 0);
                 self.completed(&wc);
             })
             .unwrap();

@@ -69,7 +69,7 @@ classes! {
     ReceiveQueue: "nic/src/qp/mod.rs", "a receive queue";
     Deadlines: "nic/src/engine/handoff/deadlines.rs", "timers";
     SrqNumbers: "nic/src/engine/srqs.rs", "shared receive queues by number";
-    Srq: "nic/src/recv.rs", "a shared receive queue";
+    Srq: "nic/src/recv/mod.rs", "a shared receive queue";
     QpNumbers: "nic/src/engine/qps.rs", "queue pairs by number";
     Listeners: "nic/src/engine/addresses.rs", "how many queue pairs listen at an address";
     Inbox: "nic/src/engine/handoff/inbox.rs", "records for a queue pair of this process";
@@ -93,7 +93,7 @@ classes! {
     LinkTx: "nic/src/shm/link.rs", "the writer of a link's ring";
     WindowGate: "nic/src/mem/mw.rs", "who uses a window";
     Keys: "nic/src/mem/keys.rs", "regions and windows by key";
-    RegionGate: "nic/src/mem/mr.rs", "who uses a region";
+    RegionGate: "nic/src/mem/mr/mod.rs", "who uses a region";
     LinkAccess: "nic/src/shm/link.rs", "access to a peer's memory";
     Handles: "nic/src/share/mod.rs", "a context's objects by handle";
     Ledger: "nic/src/share/mod.rs", "what other processes may import";

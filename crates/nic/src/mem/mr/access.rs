@@ -52,7 +52,7 @@ impl Mr {
         self.windows.fetch_sub(1, Ordering::Release);
     }
 
-    /// As [`MrTable::local`].
+    /// As [`KeyTable::local`].
     pub(in crate::mem) fn local(
         &self,
         pd: u32,
@@ -68,7 +68,7 @@ impl Mr {
         })
     }
 
-    /// As [`MrTable::is_listed`].
+    /// As [`KeyTable::is_listed`].
     pub(in crate::mem) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, ()> {
         let mut listed = true;
         self.find_local(pd, sge, false, |registered, _| {
@@ -99,7 +99,7 @@ impl Mr {
         f(registered, addr).map_err(|copy::Fault| ())
     }
 
-    /// As [`MrTable::remote`], for who belongs to `pd`; by way of a window, which has the rights, with `by_window`.
+    /// As [`KeyTable::remote`], for who belongs to `pd`; by way of a window, which has the rights, with `by_window`.
     /// Without `f` it is only checked.
     pub(in crate::mem) fn remote<R>(
         &self,
@@ -179,7 +179,7 @@ fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
 mod tests {
     use super::super::MrAccess;
     use super::*;
-    use crate::mem::{KeyUser, MrTable, Mw, MwKind};
+    use crate::mem::{KeyTable, KeyUser, Mw, MwKind};
     use crate::namespace::in_namespace;
     use ferroce_proto::Access;
     use std::time::{Duration, Instant};
@@ -232,7 +232,7 @@ mod tests {
             let init = MrInit { addr, length: 8192, iova: addr, access: MrAccess::ALL };
             let mr = Mr::register(&pd, init).unwrap();
             let mw = Mw::alloc(&pd, MwKind::One).unwrap();
-            let (table, by) = (MrTable::global(), KeyUser { pd: pd.id(), qp: 1 });
+            let (table, by) = (KeyTable::global(), KeyUser { pd: pd.id(), qp: 1 });
             let access = Access { remote_read: true, ..Access::default() };
             let bind = mw.bind_request(mw.rkey(), Some(&mr), (addr, 4096), access, false).unwrap();
             table.bind(by, &bind).unwrap();

@@ -2,47 +2,17 @@
 //! of a parent domain (ibv_alloc_parent_domain(3)).
 
 use crate::error::{Error, Result};
+use crate::mem::{Given, QueueKind, QueueMemory};
 use std::collections::VecDeque;
 use std::fmt::{self, Debug};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What a queue's memory is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-#[allow(missing_docs)]
-pub enum QueueKind {
-    Receive = 1,
-    SharedReceive = 2,
-    Completion = 3,
-    Send = 4,
-}
-
-/// What a program's allocator answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Given {
-    /// Memory, until it is given back.
-    Memory(NonNull<u8>),
-    /// The adapter is to use its own.
-    Default,
-    /// There is none.
-    None,
-}
-
-/// The allocator of a parent domain. Both functions are the program's: they are called while nothing is locked, in calls
-/// of the program.
-pub trait QueueMemory: Debug + Send + Sync {
-    /// Memory of `size` bytes at a multiple of `align`.
-    fn alloc(&self, size: usize, align: usize, kind: QueueKind) -> Given;
-    /// Gives back what `alloc` gave.
-    fn free(&self, memory: NonNull<u8>, kind: QueueKind);
-}
-
 /// A first-in, first-out queue. That in a program's memory has a fixed capacity, which the owner keeps to.
 pub(crate) enum Ring<T> {
     Own(VecDeque<T>),
-    Given(Slots<T>),
+    Given(GivenRing<T>),
 }
 
 impl<T> Default for Ring<T> {
@@ -67,7 +37,7 @@ impl<T> Ring<T> {
         capacity: usize,
         kind: QueueKind,
     ) -> Result<Self> {
-        Ok(Slots::given(memory, capacity, kind)?.map_or_else(Self::default, Self::Given))
+        Ok(GivenRing::given(memory, capacity, kind)?.map_or_else(Self::default, Self::Given))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -133,7 +103,7 @@ impl<T> Ring<T> {
 }
 
 /// A ring in memory of the program.
-pub(crate) struct Slots<T> {
+pub(crate) struct GivenRing<T> {
     at: NonNull<MaybeUninit<T>>,
     capacity: usize,
     head: usize,
@@ -143,11 +113,11 @@ pub(crate) struct Slots<T> {
 }
 
 // SAFETY: the slots belong to this value alone, as a box's would.
-unsafe impl<T: Send> Send for Slots<T> {}
+unsafe impl<T: Send> Send for GivenRing<T> {}
 // SAFETY: shared references only read.
-unsafe impl<T: Sync> Sync for Slots<T> {}
+unsafe impl<T: Sync> Sync for GivenRing<T> {}
 
-impl<T> Slots<T> {
+impl<T> GivenRing<T> {
     /// Room for `capacity` entries, if the allocator doesn't leave it to the adapter. It calls the program: nothing may be
     /// locked.
     ///
@@ -206,13 +176,13 @@ impl<T> Slots<T> {
     }
 }
 
-impl<T> Debug for Slots<T> {
+impl<T> Debug for GivenRing<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} entries at {:?}", self.len, self.capacity, self.at)
     }
 }
 
-impl<T: Send> ferroce_proto::Slots<T> for Slots<T> {
+impl<T: Send> ferroce_proto::Slots<T> for GivenRing<T> {
     fn len(&self) -> usize {
         self.len
     }
@@ -239,7 +209,7 @@ impl<T: Send> ferroce_proto::Slots<T> for Slots<T> {
     }
 }
 
-impl<T> Drop for Slots<T> {
+impl<T> Drop for GivenRing<T> {
     fn drop(&mut self) {
         while self.pop_front().is_some() {}
         self.memory.free(self.at.cast(), self.kind);

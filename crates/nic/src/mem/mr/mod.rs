@@ -8,7 +8,7 @@ mod check;
 mod registered;
 
 use super::dmabuf::DmaBuf;
-use super::keys::MrTable;
+use super::keys::KeyTable;
 use super::{Dm, Pd, null};
 use crate::Context;
 use crate::error::{Error, Result, invalid};
@@ -197,7 +197,7 @@ impl Mr {
 
     /// Gives a region its key, and a handle unless it has the one of another process.
     fn insert(pd: &Arc<Pd>, init: MrInit, backing: Backing, handle: Option<u32>) -> Result<Arc<Self>> {
-        let mr = MrTable::global().insert_region(|key| {
+        let mr = KeyTable::global().insert_region(|key| {
             let registered = Registered { init, pd: pd.clone(), backing, imported: handle.is_some() };
             Arc::new_cyclic(|this| {
                 let home = handle.is_none().then(|| Arc::downgrade(pd.context()));
@@ -290,7 +290,7 @@ impl Mr {
         let registered = gate.take();
         drop(gate);
         if let Some(registered) = registered {
-            MrTable::global().remove(self.key);
+            KeyTable::global().remove(self.key);
             if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
                 home.handles().remove(self.handle);
             }

@@ -8,8 +8,9 @@ pub use tags::{MAX_TAG_OPS, MAX_TAGS, TagEntry, TagOp, TagRequest};
 use crate::cq::Cq;
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
-use crate::mem::{Pd, QueueKind, Ring};
+use crate::mem::{Pd, QueueKind};
 use crate::quota::{Quota, QuotaPlace};
+use crate::ring::Ring;
 use crate::sync::{Mutex, class};
 use crate::xrc::Xrcd;
 use crate::{Context, engine};
@@ -105,14 +106,14 @@ pub struct NewSize {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SrqState {
     queue: RecvQueue,
     limit: u32,
     /// Of a tag-matching queue.
     tags: Option<Box<TagList>>,
 }
 
-/// Shared receive queues that a process may have.
+/// SrqState receive queues that a process may have.
 pub const MAX_SRQ: u32 = 1 << 20;
 static QUEUES: Quota = Quota::new("shared receive queues", MAX_SRQ);
 
@@ -121,7 +122,7 @@ static QUEUES: Quota = Quota::new("shared receive queues", MAX_SRQ);
 pub struct Srq {
     pd: Arc<Pd>,
     cookie: usize,
-    shared: Mutex<class::Srq, Shared>,
+    shared: Mutex<class::Srq, SrqState>,
     users: AtomicUsize,
     unacked_async: Unacked,
     /// Where its completions go, if not to the QPs' (XRC, tag matching).
@@ -185,7 +186,7 @@ impl Srq {
         Self {
             pd: pd.clone(),
             cookie,
-            shared: Mutex::new(Shared { queue, limit: 0, tags: None }),
+            shared: Mutex::new(SrqState { queue, limit: 0, tags: None }),
             users: AtomicUsize::new(0),
             unacked_async: Unacked::default(),
             cq: None,
@@ -303,14 +304,14 @@ impl Srq {
         taken
     }
 
-    fn pop_from(&self, shared: &mut Shared) -> Option<RecvWqe> {
+    fn pop_from(&self, shared: &mut SrqState) -> Option<RecvWqe> {
         let wqe = shared.queue.pop();
         self.tell_limit(shared);
         wqe
     }
 
     /// Raises the limit event when too few work requests are left.
-    fn tell_limit(&self, shared: &mut Shared) {
+    fn tell_limit(&self, shared: &mut SrqState) {
         if shared.limit > 0 && (shared.queue.wqes.len() as u32) < shared.limit {
             shared.limit = 0;
             self.context().raise(AsyncEvent::SrqLimitReached(self.cookie));
