@@ -44,7 +44,7 @@ use crate::gids;
 use crate::mem::KeyTable;
 use crate::qp::Qp;
 use crate::rendezvous::Rendezvous;
-use crate::shm::Links;
+use crate::shm::{Links, ListedRegions};
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
 use crate::xrc::{self, Elsewhere};
@@ -132,7 +132,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
     let taps = Taps::from_env();
     let lossless = !addresses::udp_only() && !taps.is_some_and(Taps::has_faults);
     let links = Arc::new(Links::new(lossless, taps.is_some_and(Taps::has_capture))?);
-    KeyTable::global().publish_all();
+    KeyTable::global().list_in(&ListedRegions);
     let engine: &'static Engine = Box::leak(Box::new(Engine {
         generation: generation(),
         rendezvous: Rendezvous::join()?,

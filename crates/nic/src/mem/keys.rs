@@ -4,15 +4,15 @@
 //! window is bound.
 
 use super::copy;
+use super::listing::RegionListing;
 use super::mr::Mr;
 use super::mw::Mw;
 use super::pd::Pd;
 use crate::Context;
 use crate::error::{Error, Result};
-use crate::shm;
 use crate::sync::{RwLock, class};
 use ferroce_proto::{RemoteAccess, RemoteError, Sge};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Regions there may be at once.
 pub(crate) const MAX_MR: usize = 1 << 20;
@@ -32,6 +32,16 @@ pub(crate) struct KeyUser {
 #[derive(Debug)]
 pub(crate) struct KeyTable {
     slots: RwLock<class::Keys, KeySlots>,
+    listing: ListedIn,
+}
+
+/// Where other processes find the regions; empty until there is a list.
+struct ListedIn(OnceLock<&'static dyn RegionListing>);
+
+impl std::fmt::Debug for ListedIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", if self.0.get().is_some() { "listed" } else { "not listed" })
+    }
 }
 
 #[derive(Debug)]
@@ -55,8 +65,10 @@ pub(super) enum Keyed {
     Window(Arc<Mw>),
 }
 
-static TABLE: KeyTable =
-    KeyTable { slots: RwLock::new(KeySlots { all: Vec::new(), free: Vec::new(), regions: 0, windows: 0 }) };
+static TABLE: KeyTable = KeyTable {
+    slots: RwLock::new(KeySlots { all: Vec::new(), free: Vec::new(), regions: 0, windows: 0 }),
+    listing: ListedIn(OnceLock::new()),
+};
 
 impl KeyTable {
     /// The process's table.
@@ -96,8 +108,15 @@ impl KeyTable {
         Ok(mw)
     }
 
-    /// Lists all regions in a directory that was made after them.
-    pub(crate) fn publish_all(&self) {
+    /// Where other processes find the regions, if there is a list.
+    pub(super) fn listing(&self) -> Option<&'static dyn RegionListing> {
+        self.listing.0.get().copied()
+    }
+
+    /// Lists regions in `listing` from here on, and those that exist already. It is called again, with the same list, when the
+    /// list is empty because it was made anew (in the child of a fork).
+    pub(crate) fn list_in(&self, listing: &'static dyn RegionListing) {
+        self.listing.0.get_or_init(|| listing);
         for slot in &self.slots.read().all {
             if let Some(Keyed::Region(mr)) = &slot.held {
                 mr.publish();
@@ -136,8 +155,10 @@ impl KeyTable {
     pub(super) fn remove(&self, key: u32) {
         let index = (key >> 8) - 1;
         let mut slots = self.slots.write();
-        // A directory that was just made may have listed it meanwhile; nobody knows of that directory yet.
-        shm::withdraw_region(key);
+        // A list that was just made may have it meanwhile; nobody knows of that list yet.
+        if let Some(listing) = self.listing() {
+            listing.withdraw(key);
+        }
         let slot = &mut slots.all[index as usize];
         slot.tag = key as u8;
         let held = slot.held.take();

@@ -7,6 +7,7 @@ use super::memory::SharedMemory;
 use super::peer_memory::PeerMemory;
 use crate::error::{Error, Result};
 use crate::fork;
+use crate::mem::{MrInit, RegionListing};
 use crate::rendezvous::{Service, Services};
 use crate::sync::{Mutex, MutexGuard, RwLock, class};
 use crate::sys::{self, EngineFd};
@@ -360,12 +361,25 @@ fn revoke(entry: &super::protocol::Entry) -> Result<()> {
     })
 }
 
-/// No other process accesses the region of this key when this returns.
-///
-/// # Errors
-/// EBUSY after a second; the region is as it was then.
-pub(crate) fn revoke_region(key: u32) -> Result<()> {
-    directory::own().and_then(|own| own.region(key)).map_or(Ok(()), revoke)
+/// The regions that this process's directory lists, if it has one.
+pub(crate) struct ListedRegions;
+
+impl RegionListing for ListedRegions {
+    fn publish(&self, key: u32, pd: u32, init: &MrInit) {
+        if let Some(own) = directory::own() {
+            own.publish_region(key, pd, init);
+        }
+    }
+
+    fn revoke(&self, key: u32) -> Result<()> {
+        directory::own().and_then(|own| own.region(key)).map_or(Ok(()), revoke)
+    }
+
+    fn withdraw(&self, key: u32) {
+        if let Some(entry) = directory::own().and_then(|own| own.region(key)) {
+            entry.revoke();
+        }
+    }
 }
 
 /// No other process accesses memory through this QP when this returns.
@@ -374,13 +388,6 @@ pub(crate) fn revoke_region(key: u32) -> Result<()> {
 /// EBUSY after a second; the QP is as it was then.
 pub(crate) fn revoke_qp(qpn: u32) -> Result<()> {
     directory::own().and_then(|own| own.qp(qpn)).map_or(Ok(()), revoke)
-}
-
-/// As [`revoke_region`], where nobody can be using it.
-pub(crate) fn withdraw_region(key: u32) {
-    if let Some(entry) = directory::own().and_then(|own| own.region(key)) {
-        entry.revoke();
-    }
 }
 
 /// As [`revoke_qp`], for a QP that fails by itself: nobody was promised anything.

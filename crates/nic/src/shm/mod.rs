@@ -32,7 +32,7 @@ pub mod untrusted;
 pub(crate) use cookie::Cookie;
 pub(crate) use directory::{Purpose, own as own_directory};
 pub(crate) use link::{Link, Peer, Sent};
-pub(crate) use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
+pub(crate) use links::{Links, ListedRegions, revoke_qp, withdraw_qp};
 pub(crate) use memory::{Shared, SharedMemory};
 pub(crate) use payload::{Received, RingBytes, ShmPayload};
 pub(crate) use peer_memory::PeerMemory;

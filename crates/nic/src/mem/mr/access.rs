@@ -161,7 +161,7 @@ impl Mr {
         })
     }
 
-    /// Lists it in this process's directory.
+    /// Lists it for other processes.
     pub(in crate::mem) fn publish(&self) {
         if let Some(registered) = &*self.gate.read() {
             registered.publish_to_peers(self.key);

@@ -13,7 +13,6 @@ use super::{Dm, Pd, null};
 use crate::Context;
 use crate::error::{Error, Result, invalid};
 use crate::share::Foreign;
-use crate::shm;
 use crate::sync::{RwLock, class};
 use check::check;
 use ferroce_proto::Placement;
@@ -249,7 +248,7 @@ impl Mr {
         }
         check(&init)?;
         self.check_unbound()?;
-        shm::revoke_region(self.key)?;
+        self.revoke()?;
         let mut gate = self.gate.write();
         let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
         let placed = |init: &MrInit| (init.addr, init.length, init.iova);
@@ -280,7 +279,7 @@ impl Mr {
     /// end it within a second: the region stays.
     pub fn deregister(&self) -> Result<()> {
         self.check_unbound()?;
-        shm::revoke_region(self.key)?;
+        self.revoke()?;
         let mut gate = self.gate.write();
         if let (Err(busy), Some(registered)) = (self.check_unbound(), gate.as_ref()) {
             registered.publish_to_peers(self.key);
@@ -297,6 +296,11 @@ impl Mr {
             registered.end();
         }
         Ok(())
+    }
+
+    /// No other process accesses the region when this returns.
+    fn revoke(&self) -> Result<()> {
+        KeyTable::global().listing().map_or(Ok(()), |listing| listing.revoke(self.key))
     }
 
     fn is_null(&self) -> bool {

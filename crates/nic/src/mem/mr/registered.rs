@@ -3,9 +3,8 @@
 use super::MrInit;
 use crate::Context;
 use crate::mem::dmabuf::DmaBuf;
-use crate::mem::{Dm, Pd, copy};
+use crate::mem::{Dm, KeyTable, Pd, copy};
 use crate::share::{Foreign, Region, rights_bits};
-use crate::shm;
 use std::sync::{Arc, Weak};
 
 /// What a key stands for.
@@ -54,8 +53,8 @@ impl Registered {
     }
 
     pub(super) fn publish_to_peers(&self, key: u32) {
-        if let Some(directory) = shm::own_directory().filter(|_| self.is_listed()) {
-            directory.publish_region(key, self.pd.id(), &self.init);
+        if let Some(listing) = KeyTable::global().listing().filter(|_| self.is_listed()) {
+            listing.publish(key, self.pd.id(), &self.init);
         }
     }
 
