@@ -3,6 +3,7 @@
 use crate::engine::{Engine, Share};
 use crate::error::Result;
 use crate::mem::Pd;
+use crate::owner::OfContext as _;
 use crate::packet::PacketMeta;
 use crate::qp::{AddressVector, check_av, limit_of};
 use crate::quota::{Quota, QuotaPlace};
@@ -115,7 +116,7 @@ impl Ah {
     pub fn create(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>> {
         check_av(&av)?;
         let engine = pd.context().engine()?;
-        let route = engine.route(pd.context(), &av)?;
+        let route = engine.route(&pd.context(), &av)?;
         // A path that can't be made is said now, not at the first send.
         engine.udp_path(&route, 0)?;
         let held = HANDLES.take()?;

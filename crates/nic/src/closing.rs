@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::engine;
-use crate::mem::KeyTable;
+use crate::mem::{KeyTable, QueueKind};
 use std::fmt;
 
 /// What a program has left in a context that it closes.
@@ -39,13 +39,13 @@ impl Context {
         let existing = engine::existing(self);
         existing.qps.iter().for_each(|qp| qp.end_with_context());
         existing.raw_qps.iter().for_each(|qp| qp.end_with_context());
-        let (windows, regions) = KeyTable::global().end_with_context(self);
+        let (windows, regions) = KeyTable::global().end_with_owner(self);
         self.async_events().close();
         self.handles().close();
         Leftovers {
             qps: existing.qps.len() + existing.raw_qps.len(),
-            srqs: existing.srqs,
-            cqs: existing.cqs,
+            srqs: self.queues(QueueKind::SharedReceive),
+            cqs: self.queues(QueueKind::Completion),
             regions,
             windows,
         }

@@ -16,7 +16,7 @@ use crate::udp::HostAddr;
 use ferroce_proto::Violation;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// Queue pairs a process may have.
 pub const MAX_QP: u32 = 65_536;
@@ -136,6 +136,8 @@ impl Device {
             bad_qkeys: AtomicU32::new(0),
             origin,
             handles: handles(),
+            srqs: AtomicUsize::new(0),
+            cqs: AtomicUsize::new(0),
         });
         engine::register_context(&context);
         context.catch_up();
@@ -165,6 +167,9 @@ pub struct Context {
     /// Of an imported context.
     origin: Option<Origin>,
     handles: Handles,
+    /// Shared receive queues and completion queues that exist.
+    pub(crate) srqs: AtomicUsize,
+    pub(crate) cqs: AtomicUsize,
 }
 
 /// The adapter has failed in a way that it can't name: the program is told, once for each open device, by

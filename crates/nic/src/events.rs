@@ -1,5 +1,7 @@
 //! Queues of events behind a file descriptor that is readable exactly while an event is unread.
 
+pub use crate::mem::AsyncEvent;
+
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, Ordering, class, sleep, wake};
 use crate::sys::Readiness;
@@ -197,51 +199,6 @@ impl Unacked {
                 tracing::warn!("destroying an object waits for {count} unacknowledged events");
                 since = Instant::now();
             }
-        }
-    }
-}
-
-/// What an asynchronous event is about (ibv_get_async_event(3)). The `usize` is the cookie of the object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // the names are the man page's
-pub enum AsyncEvent {
-    QpFatal(usize),
-    QpRequestError(usize),
-    QpAccessError(usize),
-    CommunicationEstablished(usize),
-    SqDrained(usize),
-    QpLastWqeReached(usize),
-    CqError(usize),
-    SrqError(usize),
-    SrqLimitReached(usize),
-    WqFatal(usize),
-    PortActive(u8),
-    PortError(u8),
-    GidChange(u8),
-    DeviceFatal,
-    SpeedChange,
-}
-
-impl AsyncEvent {
-    /// The object's cookie; `None` for events of a port or device.
-    #[must_use]
-    pub fn object(&self) -> Option<usize> {
-        match *self {
-            Self::QpFatal(o)
-            | Self::QpRequestError(o)
-            | Self::QpAccessError(o)
-            | Self::CommunicationEstablished(o)
-            | Self::SqDrained(o)
-            | Self::QpLastWqeReached(o)
-            | Self::CqError(o)
-            | Self::SrqError(o)
-            | Self::SrqLimitReached(o)
-            | Self::WqFatal(o) => Some(o),
-            Self::PortActive(_)
-            | Self::PortError(_)
-            | Self::GidChange(_)
-            | Self::DeviceFatal
-            | Self::SpeedChange => None,
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod mem;
 #[path = "../tests/fabric/namespace.rs"]
 mod namespace;
 pub mod net;
+mod owner;
 pub mod qp;
 pub mod raw;
 mod recv;
@@ -40,7 +41,7 @@ mod xrc;
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
 pub use counter::{CompCounter, CountedOp, Counts, Entry as CounterEntry, MAX_COUNTERS};
-pub use cq::{CompChannel, Cq, CqInit, MAX_CQ, MAX_CQE, Network, Stamp, Tags, Wc};
+pub use cq::{Alarm, CompChannel, Cq, CqInit, MAX_CQ, MAX_CQE, Network, Stamp, Tags, Wc};
 pub use device::{
     Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices, fail_devices,
 };
@@ -48,8 +49,10 @@ pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use events::{AsyncEvent, EventQueue, Unacked};
 pub use gids::gid_table;
 pub use mem::{
-    Dm, Given, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Pd, PdHold, Prefetch, QueueKind, QueueMemory,
+    Dm, Given, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold, Prefetch, QueueKind,
+    QueueMemory,
 };
+pub use owner::OfContext;
 pub use qp::Qp;
 pub use recv::{
     MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr, TagEntry, TagOp, TagRequest,

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use ferroce_nic as nic;
+use nic::OfContext as _;
 use nic::qp::AddressVector;
 use nic::udp::HostAddr;
 
@@ -204,7 +205,7 @@ entry! {
         // SAFETY: by the man page a domain and the caller's structures.
         unsafe {
             let domain = PdBlock::checked(pd)?;
-            let attr = address_of_sender(domain.nic().context(), port_num, wc, grh)?;
+            let attr = address_of_sender(&domain.nic().context(), port_num, wc, grh)?;
             create(pd, domain, &attr)
         }
     }

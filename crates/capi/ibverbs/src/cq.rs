@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferroce_nic as nic;
+use nic::OfContext as _;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, entry};
@@ -77,10 +78,10 @@ pub(crate) unsafe fn create(
     if !(0..vectors).contains(&comp_vector) {
         return Err(Refusal::invalid(format!("comp_vector {comp_vector}: the device has {vectors}")));
     }
-    if pd.is_some_and(|pd| !Arc::ptr_eq(pd.context(), block.nic())) {
+    if pd.is_some_and(|pd| !Arc::ptr_eq(&pd.context(), block.nic())) {
         return Err(Refusal::invalid("the parent domain is of another device context"));
     }
-    if events.is_some_and(|events| !Arc::ptr_eq(events.context(), block.nic())) {
+    if events.is_some_and(|events| !Arc::ptr_eq(&events.context(), block.nic())) {
         return Err(Refusal::invalid("the completion channel is of another device context"));
     }
     let cqe =

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::ptr;
 
 use ferroce_nic as nic;
+use nic::OfContext as _;
 
 use crate::abi::*;
 use crate::call::{self, entry};

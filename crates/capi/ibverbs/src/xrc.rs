@@ -94,7 +94,7 @@ pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut
     // SAFETY: the caller's promise.
     unsafe {
         SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, cookie| {
-            nic::Srq::create_xrc(pd, &xrcd.nic, cq.nic(), attr, cookie)
+            xrcd.nic.create_srq(pd, cq.nic(), attr, cookie)
         })
     }
 }

@@ -1,16 +1,16 @@
 //! Completion channels: where the events of completion queues wait for a reader.
 
 use super::Cq;
-use crate::Context;
 use crate::error::{Error, Result};
 use crate::events::EventQueue;
+use crate::mem::Owner;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A completion channel (ibv_create_comp_channel(3)): events that carry the cookie of their completion queue.
 #[derive(Debug)]
 pub struct CompChannel {
-    context: Arc<Context>,
+    owner: Arc<dyn Owner>,
     events: EventQueue<Arc<Cq>>,
     pub(super) users: AtomicUsize,
 }
@@ -20,18 +20,14 @@ impl CompChannel {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self {
-            context: context.clone(),
-            events: EventQueue::new()?,
-            users: AtomicUsize::new(0),
-        }))
+    pub fn new<O: Owner>(owner: &Arc<O>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { owner: owner.clone(), events: EventQueue::new()?, users: AtomicUsize::new(0) }))
     }
 
-    /// The device context it belongs to.
+    /// Whose it is.
     #[must_use]
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub fn owner(&self) -> &Arc<dyn Owner> {
+        &self.owner
     }
 
     /// The events. Whoever takes one calls [`Cq::unacked`]`().got()` for it.

@@ -9,11 +9,11 @@ pub use queue::{Network, Stamp, Tags, Wc};
 
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
-use crate::mem::{Pd, QueueKind};
+use crate::mem::{Counted, Owner, Pd, QueueKind, is_same};
 use crate::quota::{Quota, QuotaPlace};
 use crate::ring::Ring;
 use crate::sync::{Mutex, MutexGuard, class};
-use crate::{Context, clock, engine};
+use crate::{clock, engine};
 use ferroce_proto::Instant;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,6 +24,12 @@ pub const MAX_CQE: u32 = 4 << 20;
 /// Completion queues that a process may have.
 pub const MAX_CQ: u32 = 1 << 20;
 static QUEUES: Quota = Quota::new("completion queues", MAX_CQ);
+
+/// An owner of completion queues, which calls them when the time of an event has come that was put off.
+pub trait Alarm: Owner {
+    /// Has [`Cq::event_is_due`] called as soon as `at` has come. The queue is locked meanwhile.
+    fn schedule(&self, cq: &Arc<Cq>, at: Instant);
+}
 
 /// What a new queue is made of (ibv_create_cq_ex(3)).
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +52,7 @@ pub struct CqInit<'a> {
 /// A completion queue (ibv_create_cq(3)).
 #[derive(Debug)]
 pub struct Cq {
-    context: Arc<Context>,
+    owner: Arc<dyn Alarm>,
     /// The parent domain that it was made on.
     pd: Option<Arc<Pd>>,
     channel: Option<Arc<CompChannel>>,
@@ -61,6 +67,7 @@ pub struct Cq {
     users: AtomicUsize,
     unacked: Unacked,
     unacked_async: Unacked,
+    counted: Counted,
     _held: QuotaPlace,
 }
 
@@ -69,21 +76,25 @@ impl Cq {
     ///
     /// # Errors
     /// [`Error::Invalid`] for no entry or more than [`MAX_CQE`]; [`Error::NoMemory`] when there are `MAX_CQ` queues.
-    pub fn create(
-        context: &Arc<Context>,
+    pub fn create<O: Alarm>(
+        owner: &Arc<O>,
         cqe: u32,
         channel: Option<&Arc<CompChannel>>,
         cookie: usize,
     ) -> Result<Arc<Self>> {
         let init = CqInit { cqe, channel, cookie, stamped: false, ignore_overrun: false, pd: None };
-        Self::create_as(context, init)
+        Self::create_as(owner, init)
     }
 
     /// A queue as `init` says.
     ///
     /// # Errors
     /// As [`Cq::create`]; [`Error::NoMemory`] when the domain's allocator gives nothing.
-    pub fn create_as(context: &Arc<Context>, init: CqInit<'_>) -> Result<Arc<Self>> {
+    pub fn create_as<O: Alarm>(owner: &Arc<O>, init: CqInit<'_>) -> Result<Arc<Self>> {
+        Self::new(owner.clone(), init)
+    }
+
+    fn new(owner: Arc<dyn Alarm>, init: CqInit<'_>) -> Result<Arc<Self>> {
         let CqInit { cqe, channel, cookie, stamped, ignore_overrun, pd } = init;
         check_size(cqe)?;
         let held = QUEUES.take()?;
@@ -94,8 +105,9 @@ impl Cq {
         if let Some(channel) = channel {
             channel.users.fetch_add(1, Ordering::Relaxed);
         }
-        let cq = Arc::new(Self {
-            context: context.clone(),
+        Ok(Arc::new(Self {
+            counted: Counted::new(owner.clone(), QueueKind::Completion),
+            owner,
             pd: pd.cloned(),
             channel: channel.cloned(),
             cookie,
@@ -108,9 +120,7 @@ impl Cq {
             unacked: Unacked::default(),
             unacked_async: Unacked::default(),
             _held: held,
-        });
-        engine::register_cq(&cq);
-        Ok(cq)
+        }))
     }
 
     /// The cookie given at its creation.
@@ -119,10 +129,16 @@ impl Cq {
         self.cookie
     }
 
-    /// The device context it belongs to.
+    /// Whose it is.
     #[must_use]
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub fn owner(&self) -> &Arc<dyn Alarm> {
+        &self.owner
+    }
+
+    /// Does it belong to the same open device as `pd`?
+    #[must_use]
+    pub fn is_beside(&self, pd: &Pd) -> bool {
+        is_same(&*self.owner, &**pd.owner())
     }
 
     /// Its channel.
@@ -243,7 +259,7 @@ impl Cq {
     fn announce_with(self: &Arc<Self>, queue: &mut Queue, n: usize) {
         match queue.rise(n, || clock::now().0) {
             Rise::Now => self.announce(queue),
-            Rise::At(at) => engine::schedule_event(self, Instant(at)),
+            Rise::At(at) => self.owner.schedule(self, Instant(at)),
             Rise::Later => {}
         }
     }
@@ -327,7 +343,7 @@ impl Cq {
         } else if !queue.overrun {
             queue.overrun = true;
             tracing::warn!("a completion queue of {} entries has overrun", queue.capacity);
-            self.context.raise(AsyncEvent::CqError(self.cookie));
+            self.owner.raise(AsyncEvent::CqError(self.cookie));
         }
         self.ignore_overrun
     }
@@ -364,8 +380,8 @@ impl Cq {
             channel.events().withdraw(|cq| Arc::ptr_eq(cq, self));
             channel.users.fetch_sub(1, Ordering::Release);
         }
-        self.context.withdraw(self.cookie);
-        engine::unregister_cq(self);
+        self.owner.withdraw(self.cookie);
+        self.counted.end();
         self.unacked.wait();
         self.unacked_async.wait();
         let mut queue = self.queue.lock();

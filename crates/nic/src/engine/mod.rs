@@ -30,8 +30,8 @@ pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
 pub(crate) use local::Record;
 pub use multicast::{MAX_ATTACHED, MAX_GROUPS};
 pub(crate) use registry::{
-    contexts, domain, existing, register_context, register_cq, register_qp, register_raw_qp, register_srq,
-    register_wq, unregister_cq, unregister_qp, unregister_raw_qp, unregister_srq, unregister_wq,
+    contexts, domain, existing, register_context, register_qp, register_raw_qp, register_wq, unregister_qp,
+    unregister_raw_qp, unregister_wq,
 };
 pub(crate) use thread::start_thread;
 pub(crate) use work::Work;

@@ -1,10 +1,8 @@
-//! Every queue pair and queue of the process, and every open context, so that news of the network reach it.
+//! Every queue pair and work queue of the process, and every open context, so that news of the network reach it.
 
 use crate::Context;
-use crate::cq::Cq;
 use crate::qp::Qp;
 use crate::raw::{RawQp, Wq};
-use crate::recv::Srq;
 use crate::sync::{Mutex, class};
 use crate::xrc::{Domain, DomainFile};
 use std::collections::HashMap;
@@ -14,9 +12,7 @@ use std::sync::{Arc, Weak};
 struct Registry {
     qps: HashMap<usize, Weak<Qp>>,
     raw_qps: HashMap<usize, Weak<RawQp>>,
-    srqs: HashMap<usize, Weak<Srq>>,
     wqs: HashMap<usize, Weak<Wq>>,
-    cqs: HashMap<usize, Weak<Cq>>,
     contexts: Vec<Weak<Context>>,
     /// The XRC domains of files.
     domains: HashMap<DomainFile, Weak<Domain>>,
@@ -43,8 +39,6 @@ macro_rules! kind {
 kind!(register_qp, unregister_qp, qps: Qp);
 kind!(register_raw_qp, unregister_raw_qp, raw_qps: RawQp);
 kind!(register_wq, unregister_wq, wqs: Wq);
-kind!(register_srq, unregister_srq, srqs: Srq);
-kind!(register_cq, unregister_cq, cqs: Cq);
 
 pub(crate) fn register_context(context: &Arc<Context>) {
     with(|r| {
@@ -78,25 +72,21 @@ pub(crate) fn contexts() -> Vec<Arc<Context>> {
 pub(crate) struct Existing {
     pub(crate) qps: Vec<Arc<Qp>>,
     pub(crate) raw_qps: Vec<Arc<RawQp>>,
-    pub(crate) srqs: usize,
-    pub(crate) cqs: usize,
 }
 
-/// The queues of `context`.
+/// The queue pairs of `context`.
 pub(crate) fn existing(context: &Context) -> Existing {
     let is_it = |other: &Arc<Context>| std::ptr::eq(Arc::as_ptr(other), context);
     // What is the last reference to an object must not be dropped here, where the registry is locked.
-    let (qps, raw_qps, srqs, cqs) = with(|r| {
+    let (qps, raw_qps) = with(|r| {
         fn alive<T>(all: &HashMap<usize, Weak<T>>) -> Vec<Arc<T>> {
             all.values().filter_map(Weak::upgrade).collect()
         }
-        (alive(&r.qps), alive(&r.raw_qps), alive(&r.srqs), alive(&r.cqs))
+        (alive(&r.qps), alive(&r.raw_qps))
     });
     Existing {
-        qps: qps.into_iter().filter(|qp| is_it(qp.context())).collect(),
-        raw_qps: raw_qps.into_iter().filter(|qp| is_it(qp.context())).collect(),
-        srqs: srqs.iter().filter(|srq| is_it(srq.context())).count(),
-        cqs: cqs.iter().filter(|cq| is_it(cq.context())).count(),
+        qps: qps.into_iter().filter(|qp| is_it(&qp.context())).collect(),
+        raw_qps: raw_qps.into_iter().filter(|qp| is_it(&qp.context())).collect(),
     }
 }
 

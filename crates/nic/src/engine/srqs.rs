@@ -5,6 +5,7 @@ use super::Engine;
 use crate::error::{Error, Result};
 use crate::recv::Srq;
 use crate::sync::{RwLock, class};
+use crate::xrc::{Domain, Xrcd};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -17,17 +18,24 @@ pub(super) struct SrqTable(RwLock<class::SrqNumbers, Numbers>);
 
 #[derive(Debug, Default)]
 struct Numbers {
-    srqs: HashMap<u32, Weak<Srq>>,
+    srqs: HashMap<u32, Numbered>,
     /// Where the search for a free index goes on: a number isn't used again soon.
     next: u32,
 }
 
+#[derive(Debug)]
+struct Numbered {
+    srq: Weak<Srq>,
+    xrcd: Weak<Xrcd>,
+    domain: Weak<Domain>,
+}
+
 impl Engine {
-    /// Gives a new SRQ a number.
+    /// Gives a new SRQ of an XRC domain a number.
     ///
     /// # Errors
     /// ENOMEM when the numbers in this process's slots are used up.
-    pub(crate) fn add_srq(&self, make: impl FnOnce(u32) -> Arc<Srq>) -> Result<Arc<Srq>> {
+    pub(crate) fn add_srq(&self, xrcd: &Arc<Xrcd>, make: impl FnOnce(u32) -> Arc<Srq>) -> Result<Arc<Srq>> {
         let slots = self.rendezvous.slots();
         let mut numbers = self.srqs.0.write();
         let count = slots.len() as u32 * PER_SLOT;
@@ -39,7 +47,8 @@ impl Engine {
         };
         numbers.next = index + 1;
         let srq = make(at(index));
-        numbers.srqs.insert(at(index), Arc::downgrade(&srq));
+        let (xrcd, domain) = (Arc::downgrade(xrcd), Arc::downgrade(xrcd.domain()));
+        numbers.srqs.insert(at(index), Numbered { srq: Arc::downgrade(&srq), xrcd, domain });
         Ok(srq)
     }
 
@@ -47,8 +56,15 @@ impl Engine {
         self.srqs.0.write().srqs.remove(&number);
     }
 
-    /// The XRC SRQ with this number, if it is of this process.
-    pub(crate) fn srq(&self, number: u32) -> Option<Arc<Srq>> {
-        self.srqs.0.read().srqs.get(&number)?.upgrade()
+    /// The SRQ with this number, if it is of this process and of that XRC domain.
+    pub(crate) fn srq(&self, number: u32, domain: &Arc<Domain>) -> Option<Arc<Srq>> {
+        let numbers = self.srqs.0.read();
+        let found = numbers.srqs.get(&number)?;
+        std::ptr::eq(found.domain.as_ptr(), Arc::as_ptr(domain)).then(|| found.srq.upgrade())?
+    }
+
+    /// The handle of the XRC domain by which the SRQ with this number belongs to it.
+    pub(crate) fn xrcd_of_srq(&self, number: u32) -> Option<Arc<Xrcd>> {
+        self.srqs.0.read().srqs.get(&number)?.xrcd.upgrade()
     }
 }

@@ -3,8 +3,8 @@
 //! The adapter is this process, so its memory is a memfd, mapped where the rest of the adapter finds it like any other
 //! registered memory. Another process can map it as well, and a fork's child goes on to share it.
 
+use super::Owner;
 use super::copy::{self, Fault};
-use crate::Context;
 use crate::error::{Error, Result, invalid};
 use crate::sys::{self, KeptFd};
 use std::io;
@@ -31,7 +31,7 @@ static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 /// A piece of device memory.
 #[derive(Debug)]
 pub struct Dm {
-    context: Arc<Context>,
+    owner: Arc<dyn Owner>,
     /// Kept over a fork: the child has the memory too.
     fd: KeptFd,
     base: Mapping,
@@ -101,7 +101,7 @@ impl Dm {
     /// # Errors
     /// [`Error::Invalid`] for no byte or an alignment above 2^30; [`Error::NoMemory`] when the process's [`MAX_DM`] bytes
     /// don't suffice, or the system's memory.
-    pub fn alloc(context: &Arc<Context>, len: u64, log_align: u32) -> Result<Arc<Self>> {
+    pub fn alloc<O: Owner>(owner: &Arc<O>, len: u64, log_align: u32) -> Result<Arc<Self>> {
         if len == 0 || log_align > MAX_ALIGN {
             return invalid!(
                 "{len} bytes of device memory, aligned to 2^{log_align}: at least 1, at most 2^{MAX_ALIGN}"
@@ -117,9 +117,9 @@ impl Dm {
         make(len, log_align)
             .map(|(fd, base)| {
                 Arc::new_cyclic(|this| {
-                    let handle = context.handles().add_dm(this.clone(), fd.as_raw_fd(), len);
-                    let (context, users) = (context.clone(), AtomicUsize::new(0));
-                    Self { context, fd, base, len, counted, users, handle }
+                    let handle = owner.add_dm(this.clone(), fd.as_raw_fd(), len);
+                    let (owner, users) = (owner.clone(), AtomicUsize::new(0));
+                    Self { owner, fd, base, len, counted, users, handle }
                 })
             })
             .inspect_err(|_| {
@@ -131,10 +131,15 @@ impl Dm {
     ///
     /// # Errors
     /// It can't be opened or mapped, or it is no device memory of `len` bytes.
-    pub(crate) fn of_another(context: &Arc<Context>, path: &str, len: u64, handle: u32) -> Result<Arc<Self>> {
+    pub(crate) fn of_another<O: Owner>(
+        owner: &Arc<O>,
+        path: &str,
+        len: u64,
+        handle: u32,
+    ) -> Result<Arc<Self>> {
         let (fd, base) = open(path, len)?;
-        let (context, users) = (context.clone(), AtomicUsize::new(0));
-        Ok(Arc::new(Self { context, fd, base, len, counted: 0, users, handle }))
+        let (owner, users) = (owner.clone(), AtomicUsize::new(0));
+        Ok(Arc::new(Self { owner, fd, base, len, counted: 0, users, handle }))
     }
 
     /// Names it to those who import it.
@@ -143,10 +148,10 @@ impl Dm {
         self.handle
     }
 
-    /// The device context it belongs to.
+    /// Whose it is.
     #[must_use]
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub fn owner(&self) -> &Arc<dyn Owner> {
+        &self.owner
     }
 
     /// Bytes.
@@ -234,7 +239,7 @@ impl Dm {
         match self.users.load(Ordering::Acquire) {
             0 => {
                 if self.counted > 0 {
-                    self.context.handles().remove(self.handle);
+                    self.owner.remove(self.handle);
                 }
                 Ok(())
             }

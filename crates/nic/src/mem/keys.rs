@@ -7,8 +7,8 @@ use super::copy;
 use super::listing::RegionListing;
 use super::mr::Mr;
 use super::mw::Mw;
+use super::owner::{Owner, is_same};
 use super::pd::Pd;
-use crate::Context;
 use crate::error::{Error, Result};
 use crate::sync::{RwLock, class};
 use ferroce_proto::{RemoteAccess, RemoteError, Sge};
@@ -124,10 +124,10 @@ impl KeyTable {
         }
     }
 
-    /// Ends the windows and regions of `context`, which is closed while they exist; says how many they were.
-    pub(crate) fn end_with_context(&self, context: &Context) -> (usize, usize) {
+    /// Ends the windows and regions of `owner`, which is closed while they exist; says how many they were.
+    pub(crate) fn end_with_owner(&self, owner: &dyn Owner) -> (usize, usize) {
         let all: Vec<Keyed> = self.slots.read().all.iter().filter_map(|slot| slot.held.clone()).collect();
-        let is_its = |pd: &Pd| std::ptr::eq(Arc::as_ptr(pd.context()), context);
+        let is_its = |pd: &Pd| is_same(&**pd.owner(), owner);
         let (mut windows, mut regions) = (0, 0);
         // A region with a window on it can't end.
         for held in &all {

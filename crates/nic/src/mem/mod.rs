@@ -3,6 +3,7 @@
 //! In here: who may touch which bytes, and the touching itself.
 //! Out of here: packets, queues, work requests.
 
+mod async_event;
 pub(crate) mod atomic;
 mod dm;
 mod dmabuf;
@@ -14,10 +15,12 @@ mod mr;
 mod mw;
 mod null;
 mod odp;
+mod owner;
 mod pd;
 pub(crate) mod persist;
 mod queue_memory;
 
+pub use async_event::AsyncEvent;
 pub use dm::{Dm, MAX_DM};
 pub(crate) use ferroce_os::memory::{Fault, copy};
 pub(crate) use keys::{KeyTable, KeyUser, MAX_MR, MAX_MW};
@@ -27,5 +30,7 @@ pub(crate) use mr::MAX_MR_SIZE;
 pub use mr::{Mr, MrAccess, MrInit};
 pub use mw::{Mw, MwKind};
 pub use odp::Prefetch;
+pub(crate) use owner::Counted;
+pub use owner::{ListedMr, Owner, is_same};
 pub use pd::{MAX_PD, Pd, PdHold};
 pub use queue_memory::{Given, QueueKind, QueueMemory};

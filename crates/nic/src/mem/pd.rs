@@ -1,7 +1,6 @@
 //! Protection domains.
 
-use super::QueueMemory;
-use crate::Context;
+use super::{Owner, QueueMemory};
 use crate::error::{Error, Result};
 use crate::quota::{Quota, QuotaPlace};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -15,12 +14,12 @@ static DOMAINS: Quota = Quota::new("protection domains", MAX_PD);
 #[derive(Debug)]
 pub struct Pd {
     id: u32,
-    context: Arc<Context>,
+    owner: Arc<dyn Owner>,
     /// Those of a domain that is imported within the process count as the original's.
     users: Arc<AtomicUsize>,
-    /// By which others import it, and the context that knows it by that.
+    /// By which others import it, and the owner that knows it by that.
     handle: u32,
-    home: Option<Weak<Context>>,
+    home: Option<Weak<dyn Owner>>,
     /// What a parent domain is made on.
     base: Option<Arc<Pd>>,
     /// Where the queues of its objects lie; `None`: wherever the adapter likes.
@@ -29,23 +28,23 @@ pub struct Pd {
 }
 
 impl Pd {
-    /// A new domain of `context`.
+    /// A new domain of `owner`.
     ///
     /// # Errors
     /// [`Error::NoMemory`] when there are [`MAX_PD`].
-    pub fn alloc(context: &Arc<Context>) -> Result<Arc<Self>> {
-        Self::new(context, None)
+    pub fn alloc<O: Owner>(owner: &Arc<O>) -> Result<Arc<Self>> {
+        Self::new(owner.clone(), None)
     }
 
-    fn new(context: &Arc<Context>, handle: Option<u32>) -> Result<Arc<Self>> {
+    fn new(owner: Arc<dyn Owner>, handle: Option<u32>) -> Result<Arc<Self>> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let held = DOMAINS.take()?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new_cyclic(|this| {
-            let home = handle.is_none().then(|| Arc::downgrade(context));
-            let handle = handle.unwrap_or_else(|| context.handles().add_pd(this.clone()));
-            let (context, users) = (context.clone(), Arc::default());
-            Self { id, context, users, handle, home, base: None, queues: None, _held: held }
+            let home = handle.is_none().then(|| Arc::downgrade(&owner));
+            let handle = handle.unwrap_or_else(|| owner.add_pd(this.clone()));
+            let users = Arc::default();
+            Self { id, owner, users, handle, home, base: None, queues: None, _held: held }
         }))
     }
 
@@ -53,28 +52,19 @@ impl Pd {
     ///
     /// # Errors
     /// As [`Pd::alloc`].
-    pub(crate) fn of_another(context: &Arc<Context>, handle: u32) -> Result<Arc<Self>> {
-        Self::new(context, Some(handle))
+    pub(crate) fn of_another<O: Owner>(owner: &Arc<O>, handle: u32) -> Result<Arc<Self>> {
+        Self::new(owner.clone(), Some(handle))
     }
 
-    /// The same domain, for objects of another context.
+    /// The same domain, for objects of another owner.
     ///
     /// # Errors
     /// As [`Pd::alloc`].
-    pub(crate) fn shared(original: &Arc<Self>, context: &Arc<Context>) -> Result<Arc<Self>> {
+    pub(crate) fn shared<O: Owner>(original: &Arc<Self>, owner: &Arc<O>) -> Result<Arc<Self>> {
         let held = DOMAINS.take()?;
         let Self { id, handle, .. } = **original;
         let (users, home, queues) = (original.users.clone(), original.home.clone(), original.queues.clone());
-        Ok(Arc::new(Self {
-            id,
-            context: context.clone(),
-            users,
-            handle,
-            home,
-            base: None,
-            queues,
-            _held: held,
-        }))
+        Ok(Arc::new(Self { id, owner: owner.clone(), users, handle, home, base: None, queues, _held: held }))
     }
 
     /// A parent domain of `base` (ibv_alloc_parent_domain(3)): the same domain, with the objects made on it counted
@@ -86,10 +76,10 @@ impl Pd {
         let held = DOMAINS.take()?;
         base.hold();
         let Self { id, handle, .. } = **base;
-        let (context, users) = (base.context.clone(), Arc::default());
+        let (owner, users) = (base.owner.clone(), Arc::default());
         Ok(Arc::new(Self {
             id,
-            context,
+            owner,
             users,
             handle,
             home: None,
@@ -110,10 +100,10 @@ impl Pd {
         self.handle
     }
 
-    /// The device context it belongs to.
+    /// Whose it is.
     #[must_use]
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub fn owner(&self) -> &Arc<dyn Owner> {
+        &self.owner
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -138,7 +128,7 @@ impl Pd {
             base.release();
         }
         if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
-            home.handles().remove(self.handle);
+            home.remove(self.handle);
         }
         Ok(())
     }

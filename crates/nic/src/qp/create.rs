@@ -12,6 +12,7 @@ use crate::engine::{self, Deadline, Inbox, Queued};
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::{Pd, QueueKind};
+use crate::owner::OfContext as _;
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue, Srq};
 use crate::ring::GivenRing;
 use crate::sync::Mutex;
@@ -73,13 +74,12 @@ impl Qp {
     ) -> Result<Arc<Self>> {
         let (domain, number) = target.map_or((None, None), |(domain, number)| (Some(domain), number));
         check_cap(&init)?;
-        let context = pd.context();
         for cq in [&init.send_cq, &init.recv_cq] {
-            if !Arc::ptr_eq(cq.context(), context) {
+            if !cq.is_beside(pd) {
                 return invalid!("a completion queue of another device context");
             }
         }
-        let engine = context.engine()?;
+        let engine = pd.context().engine()?;
         let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, cookie } = init;
         let rq_wr = if srq.is_some() { 0 } else { cap.max_recv_wr };
         let rq = RecvQueue::new(pd, QueueKind::Receive, rq_wr, cap.max_recv_sge)?;
@@ -164,7 +164,7 @@ impl Qp {
         drop((rq, sq));
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> Arc<Context> {
         self.pd.context()
     }
 
@@ -189,7 +189,7 @@ impl Qp {
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);
         engine::unregister_qp(self);
-        self.pd.context().withdraw(self.cookie);
+        self.pd.owner().withdraw(self.cookie);
         self.unacked_async.wait();
         if let Some(counting) = self.counting.get() {
             counting.detach();

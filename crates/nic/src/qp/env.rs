@@ -15,6 +15,7 @@ use crate::cq::{Network, Tags, Wc};
 use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
 use crate::mem::{KeyTable, KeyUser, atomic, copy, persist};
+use crate::owner::OfContext as _;
 use crate::packet::{Grh, PacketMeta};
 use crate::shm;
 use ferroce_proto::{
@@ -300,7 +301,7 @@ impl Env for QpEnv<'_> {
     fn complete_recv(&mut self, completion: Completion) {
         let wc = self.wc(completion);
         let held = self.target.held.take();
-        match held.as_ref().or(self.qp.srq.as_ref()).and_then(|srq| srq.cq()) {
+        match held.as_ref().or(self.qp.srq.as_ref()).and_then(|srq| srq.completes_into()) {
             Some(cq) => self.work.received_elsewhere.push((cq.clone(), wc, Tags::default())),
             None => self.work.received.push(wc),
         }
@@ -314,7 +315,7 @@ impl Env for QpEnv<'_> {
 
     fn complete_tagged(&mut self, completion: Completion, info: TagInfo) {
         let wc = self.wc(completion);
-        if let Some(cq) = self.qp.srq.as_ref().and_then(|srq| srq.cq()) {
+        if let Some(cq) = self.qp.srq.as_ref().and_then(|srq| srq.completes_into()) {
             self.work.received_elsewhere.push((cq.clone(), wc, info.into()));
         }
     }
@@ -338,7 +339,7 @@ impl Env for QpEnv<'_> {
         if self.qp.is_target() {
             self.target.raise(about);
         } else {
-            self.qp.pd.context().raise(about(self.qp.cookie));
+            self.qp.pd.owner().raise(about(self.qp.cookie));
         }
     }
 }

@@ -4,6 +4,7 @@ use super::{Inner, Path, Qp, QpAttr, attr, mask};
 use crate::counter::Attached;
 use crate::engine::Work;
 use crate::error::{Result, invalid};
+use crate::owner::OfContext as _;
 use crate::shm::{self, Link};
 use ferroce_proto::{Instant, QpState};
 use ferroce_wire::Service;
@@ -50,11 +51,11 @@ impl Qp {
         let qpn = if bits & mask::DEST_QPN != 0 { attr.dest_qpn } else { old.dest_qpn };
         let mtu_code = if bits & mask::PATH_MTU != 0 { attr.path_mtu } else { old.path_mtu };
         let mtu = 128 << mtu_code;
-        let path = self.engine.path(self.pd.context(), &attr.av, qpn)?;
+        let path = self.engine.path(&self.pd.context(), &attr.av, qpn)?;
         match path {
             Path::Local { .. } | Path::Shm { .. } => Ok(Some((path, LOCAL_MTU))),
             Path::Udp { .. } => {
-                let active = self.engine.path_mtu(&path, self.pd.context());
+                let active = self.engine.path_mtu(&path, &self.pd.context());
                 if mtu > active {
                     return invalid!("path_mtu {mtu} is above the {active} bytes that this path carries");
                 }
@@ -97,8 +98,8 @@ impl Qp {
         let Some((link, av, peer)) = asked else { return };
         // Making sockets and asking for routes takes a while: not with the QP locked.
         let context = self.pd.context();
-        let found = self.engine.route(context, &av).and_then(|route| self.engine.udp_path(&route, peer));
-        let found = found.map(|path| (self.engine.path_mtu(&path, context), path));
+        let found = self.engine.route(&context, &av).and_then(|route| self.engine.udp_path(&route, peer));
+        let found = found.map(|path| (self.engine.path_mtu(&path, &context), path));
         let mut inner = self.inner.lock();
         if !self.deserted_link(&inner).is_some_and(|now| Arc::ptr_eq(now, &link)) {
             // It has been given another path meanwhile.

@@ -91,9 +91,7 @@ impl QpEnv<'_> {
 
     /// Where an SRQ is, and from here on the one at hand.
     pub(super) fn place_of(&mut self, srqn: u32) -> SrqPlace {
-        let here = self.qp.engine.srq(srqn);
-        let of_domain = |srq: &Arc<crate::Srq>| srq.xrcd().is_some_and(|d| self.qp.is_target_of(d.domain()));
-        self.target.selected = here.filter(of_domain);
+        self.target.selected = self.qp.srq_of_domain(srqn);
         self.target.elsewhere = None;
         if self.target.selected.is_some() {
             return SrqPlace::Here;
@@ -200,6 +198,11 @@ impl Qp {
     /// The domain has a file, by which other processes may have it too.
     fn has_shared_domain(&self) -> bool {
         self.domain.as_ref().is_some_and(|domain| domain.file.is_some())
+    }
+
+    /// The SRQ of this process with a number, if it is of the target's domain.
+    pub(crate) fn srq_of_domain(&self, srqn: u32) -> Option<Arc<crate::Srq>> {
+        self.domain.as_ref().and_then(|domain| self.engine.srq(srqn, domain))
     }
 
     /// Who uses keys in the name of an SRQ.

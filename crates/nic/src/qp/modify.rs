@@ -2,6 +2,7 @@
 
 use super::{Inner, Path, Qp, QpAttr, attr, mask, static_rate};
 use crate::error::{Error, Result, invalid};
+use crate::owner::OfContext as _;
 use ferroce_proto::{LEAST_ACK_TIMEOUT, QpState, RateLimit};
 use ferroce_wire::Service;
 use std::sync::Arc;

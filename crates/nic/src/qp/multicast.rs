@@ -2,6 +2,7 @@
 
 use super::Qp;
 use crate::error::{Error, Result, invalid};
+use crate::owner::OfContext as _;
 use crate::udp::HostAddr;
 use ferroce_wire::Service;
 use std::sync::Arc;

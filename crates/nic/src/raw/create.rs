@@ -7,7 +7,8 @@ use crate::cq::Cq;
 use crate::engine::{self, Deadline, Engine};
 use crate::error::{Result, invalid};
 use crate::events::Unacked;
-use crate::mem::Pd;
+use crate::mem::{Pd, is_same};
+use crate::owner::OfContext as _;
 use crate::qp::{Batch, MAX_INLINE, QpCap};
 use crate::recv::{MAX_SGE, MAX_WR};
 use crate::sync::Mutex;
@@ -50,7 +51,7 @@ impl RawQp {
         let engine = context.engine()?;
         let port = engine.raw_port(&context.device().info().netdev)?;
         check_sizes(&init)?;
-        if init.send_cq.as_ref().is_some_and(|cq| !Arc::ptr_eq(cq.context(), context)) {
+        if init.send_cq.as_ref().is_some_and(|cq| !cq.is_beside(pd)) {
             return invalid!("a completion queue of another device context");
         }
         let qpn = engine.reserve_qpn()?;
@@ -77,7 +78,7 @@ impl RawQp {
         } = init;
         let (receive, send_cq) = match (rss, recv_cq) {
             (Some(rss), _) => {
-                if rss.table.wqs().iter().any(|wq| !Arc::ptr_eq(wq.pd().context(), pd.context())) {
+                if rss.table.wqs().iter().any(|wq| !is_same(&**wq.pd().owner(), &**pd.owner())) {
                     return invalid!("an indirection table of another device context");
                 }
                 rss.table.hold();

@@ -38,6 +38,7 @@ use crate::engine::{self, Deadline, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::Pd;
+use crate::owner::OfContext as _;
 use crate::qp::{Batch, Gathered, QpAttr, QpCap, Rules, check, mask};
 use crate::sync::{Mutex, class};
 use ferroce_proto::{QpState, RecvWqe};
@@ -260,7 +261,7 @@ impl RawQp {
     }
 
     fn raise_fatal(&self) {
-        self.pd.context().raise(AsyncEvent::QpFatal(self.cookie));
+        self.pd.owner().raise(AsyncEvent::QpFatal(self.cookie));
     }
 
     fn hold(&self) {
@@ -271,7 +272,7 @@ impl RawQp {
         self.flows.fetch_sub(1, Ordering::Release);
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> Arc<Context> {
         self.pd.context()
     }
 
@@ -298,7 +299,7 @@ impl RawQp {
         }
         self.engine.remove_qp(self.qpn);
         engine::unregister_raw_qp(self);
-        self.pd.context().withdraw(self.cookie);
+        self.pd.owner().withdraw(self.cookie);
         self.unacked_async.wait();
         if let Some(cq) = &self.send_cq {
             cq.release();

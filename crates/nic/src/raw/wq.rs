@@ -6,6 +6,7 @@ use crate::engine::{self, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Pd, QueueKind};
+use crate::owner::OfContext as _;
 use crate::qp::scatter;
 use crate::recv::{MAX_SGE, MAX_WR, RecvQueue};
 use crate::sync::{Mutex, class};
@@ -102,7 +103,7 @@ impl Wq {
                 "a receive queue of {max_wr} work requests with {max_sge} elements: at most {MAX_WR} with {MAX_SGE}"
             );
         }
-        if !Arc::ptr_eq(cq.context(), pd.context()) {
+        if !cq.is_beside(pd) {
             return invalid!("a completion queue of another device context");
         }
         let engine = pd.context().engine()?;
@@ -268,7 +269,7 @@ impl Wq {
             inner.phase = Phase::Error;
             self.flush(&mut inner);
             drop(inner);
-            self.pd.context().raise(match self.owner {
+            self.pd.owner().raise(match self.owner {
                 Owner::Qp(_) => AsyncEvent::QpFatal(self.cookie),
                 Owner::Program => AsyncEvent::WqFatal(self.cookie),
             });
@@ -320,7 +321,7 @@ impl Wq {
         engine::unregister_wq(self);
         if let Owner::Program = self.owner {
             self.engine.remove_qp(self.number);
-            self.pd.context().withdraw(self.cookie);
+            self.pd.owner().withdraw(self.cookie);
             self.unacked_async.wait();
         }
         self.cq.release();

@@ -8,13 +8,12 @@ pub use tags::{MAX_TAG_OPS, MAX_TAGS, TagEntry, TagOp, TagRequest};
 use crate::cq::Cq;
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
-use crate::mem::{Pd, QueueKind};
+use crate::mem::{Counted, Pd, QueueKind};
 use crate::quota::{Quota, QuotaPlace};
 use crate::ring::Ring;
 use crate::sync::{Mutex, class};
-use crate::xrc::Xrcd;
-use crate::{Context, engine};
 use ferroce_proto::{NoReceive, RecvWqe};
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -126,98 +125,98 @@ pub struct Srq {
     users: AtomicUsize,
     unacked_async: Unacked,
     /// Where its completions go, if not to the QPs' (XRC, tag matching).
-    cq: Option<Arc<Cq>>,
-    xrc: Option<XrcPart>,
+    completes_into: Option<Arc<Cq>>,
+    /// Of an SRQ that others find by a number.
+    membership: Option<(u32, Box<dyn Membership>)>,
     matches_tags: bool,
+    counted: Counted,
     _held: QuotaPlace,
 }
 
-/// What an SRQ of an XRC domain has besides.
+/// What a numbered SRQ belongs to besides its protection domain: an XRC domain, and whoever finds the SRQ by its number.
+pub trait Membership: Debug + Send + Sync {
+    /// The SRQ is being destroyed: from here on nobody finds it. Called once.
+    fn end(&self);
+}
+
+/// A shared receive queue in the making: its sizes are checked, and it has its memory.
 #[derive(Debug)]
-struct XrcPart {
-    xrcd: Arc<Xrcd>,
-    number: u32,
+pub struct NewSrq {
+    pd: Arc<Pd>,
+    queue: RecvQueue,
+    held: QuotaPlace,
+}
+
+impl NewSrq {
+    /// Room for a queue in `pd`. It may call the program's allocator: nothing may be locked.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes out of bounds; [`Error::NoMemory`] when there are [`MAX_SRQ`] queues, or the domain's
+    /// allocator gives nothing.
+    pub fn new(pd: &Arc<Pd>, attr: SrqAttr) -> Result<Self> {
+        check_size(attr)?;
+        let queue = RecvQueue::new(pd, QueueKind::SharedReceive, attr.max_wr, attr.max_sge.max(1))?;
+        Ok(Self { pd: pd.clone(), queue, held: QUEUES.take()? })
+    }
+
+    /// The queue, which others find by `number`. Completions of its receives go to `cq`.
+    #[must_use]
+    pub fn numbered(
+        self,
+        cq: &Arc<Cq>,
+        cookie: usize,
+        number: u32,
+        membership: Box<dyn Membership>,
+    ) -> Arc<Srq> {
+        self.make(cookie, Some(cq), Some((number, membership)), None)
+    }
+
+    fn make(
+        self,
+        cookie: usize,
+        completes_into: Option<&Arc<Cq>>,
+        membership: Option<(u32, Box<dyn Membership>)>,
+        tags: Option<Box<TagList>>,
+    ) -> Arc<Srq> {
+        let Self { pd, queue, held } = self;
+        pd.hold();
+        if let Some(cq) = completes_into {
+            cq.hold();
+        }
+        Arc::new(Srq {
+            counted: Counted::new(pd.owner().clone(), QueueKind::SharedReceive),
+            pd,
+            cookie,
+            matches_tags: tags.is_some(),
+            shared: Mutex::new(SrqState { queue, limit: 0, tags }),
+            users: AtomicUsize::new(0),
+            unacked_async: Unacked::default(),
+            completes_into: completes_into.cloned(),
+            membership,
+            _held: held,
+        })
+    }
 }
 
 impl Srq {
     /// A new queue in `pd`. `cookie` comes back with its events.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for sizes out of bounds; [`Error::NoMemory`] when there are `MAX_SRQ` queues.
+    /// As [`NewSrq::new`].
     pub fn create(pd: &Arc<Pd>, attr: SrqAttr, cookie: usize) -> Result<Arc<Self>> {
-        check_size(attr)?;
-        let srq = Arc::new(Self::of(pd, queue_of(pd, attr)?, cookie, QUEUES.take()?));
-        pd.hold();
-        engine::register_srq(&srq);
-        Ok(srq)
-    }
-
-    /// A new queue in `pd` for the targets of an XRC domain. Completions of its receives go to `cq`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for sizes out of bounds or objects of another device context; [`Error::NoMemory`] when this
-    /// process's numbers are used up.
-    pub fn create_xrc(
-        pd: &Arc<Pd>,
-        xrcd: &Arc<Xrcd>,
-        cq: &Arc<Cq>,
-        attr: SrqAttr,
-        cookie: usize,
-    ) -> Result<Arc<Self>> {
-        check_size(attr)?;
-        if !Arc::ptr_eq(cq.context(), pd.context()) || !Arc::ptr_eq(xrcd.context(), pd.context()) {
-            return invalid!("a completion queue or XRC domain of another device context");
-        }
-        let (queue, held) = (queue_of(pd, attr)?, QUEUES.take()?);
-        let srq = pd.context().engine()?.add_srq(|number| {
-            let mut srq = Self::of(pd, queue, cookie, held);
-            srq.cq = Some(cq.clone());
-            srq.xrc = Some(XrcPart { xrcd: xrcd.clone(), number });
-            Arc::new(srq)
-        })?;
-        pd.hold();
-        xrcd.hold();
-        cq.hold();
-        engine::register_srq(&srq);
-        Ok(srq)
-    }
-
-    fn of(pd: &Arc<Pd>, queue: RecvQueue, cookie: usize, held: QuotaPlace) -> Self {
-        Self {
-            pd: pd.clone(),
-            cookie,
-            shared: Mutex::new(SrqState { queue, limit: 0, tags: None }),
-            users: AtomicUsize::new(0),
-            unacked_async: Unacked::default(),
-            cq: None,
-            xrc: None,
-            matches_tags: false,
-            _held: held,
-        }
+        Ok(NewSrq::new(pd, attr)?.make(cookie, None, None, None))
     }
 
     /// Its number in XRCETHs (ibv_get_srq_num(3)); `None` outside of XRC.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
-        self.xrc.as_ref().map(|part| part.number)
-    }
-
-    /// Its XRC domain.
-    #[must_use]
-    pub fn xrcd(&self) -> Option<&Arc<Xrcd>> {
-        self.xrc.as_ref().map(|part| &part.xrcd)
+        self.membership.as_ref().map(|&(number, _)| number)
     }
 
     /// Where its completions go, if it has a completion queue of its own (XRC, tag matching).
     #[must_use]
-    pub fn cq(&self) -> Option<&Arc<Cq>> {
-        self.cq.as_ref()
-    }
-
-    /// The device context it belongs to.
-    #[must_use]
-    pub fn context(&self) -> &Arc<Context> {
-        self.pd.context()
+    pub fn completes_into(&self) -> Option<&Arc<Cq>> {
+        self.completes_into.as_ref()
     }
 
     /// The cookie given at its creation.
@@ -314,7 +313,7 @@ impl Srq {
     fn tell_limit(&self, shared: &mut SrqState) {
         if shared.limit > 0 && (shared.queue.wqes.len() as u32) < shared.limit {
             shared.limit = 0;
-            self.context().raise(AsyncEvent::SrqLimitReached(self.cookie));
+            self.pd.owner().raise(AsyncEvent::SrqLimitReached(self.cookie));
         }
     }
 
@@ -335,28 +334,20 @@ impl Srq {
         if users != 0 {
             return Err(Error::Busy(format!("{users} queue pairs still use this shared receive queue")));
         }
-        if let (Some(part), Some(engine)) = (&self.xrc, engine::current()) {
-            // From here on no packet finds it.
-            engine.remove_srq(part.number);
+        if let Some((_, membership)) = &self.membership {
+            membership.end();
         }
-        self.context().withdraw(self.cookie);
-        engine::unregister_srq(self);
+        self.pd.owner().withdraw(self.cookie);
+        self.counted.end();
         let queue = self.shared.lock().queue.take();
         drop(queue);
         self.pd.release();
-        if let Some(cq) = &self.cq {
+        if let Some(cq) = &self.completes_into {
             cq.release();
-        }
-        if let Some(part) = &self.xrc {
-            part.xrcd.release();
         }
         self.unacked_async.wait();
         Ok(())
     }
-}
-
-fn queue_of(pd: &Arc<Pd>, attr: SrqAttr) -> Result<RecvQueue> {
-    RecvQueue::new(pd, QueueKind::SharedReceive, attr.max_wr, attr.max_sge.max(1))
 }
 
 fn check_size(attr: SrqAttr) -> Result<()> {

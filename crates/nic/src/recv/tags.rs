@@ -3,9 +3,8 @@
 //! In here: the list of tags, and what its operations and messages do to it. Operations end as they are posted.
 //! Out of here: the headers of messages and the rendezvous, which are the transport's.
 
-use super::{MAX_SGE, QUEUES, Srq, SrqAttr, SrqState, check_size, queue_of};
+use super::{MAX_SGE, NewSrq, Srq, SrqAttr, SrqState};
 use crate::cq::{Cq, Tags, Wc};
-use crate::engine;
 use crate::error::{Error, Result, invalid};
 use crate::mem::Pd;
 use ferroce_proto::{Completion, RecvWqe, TagFlags, TagInfo, Taken, WcOpcode, WcStatus};
@@ -153,25 +152,16 @@ impl Srq {
         attr: SrqAttr,
         cookie: usize,
     ) -> Result<Arc<Self>> {
-        check_size(attr)?;
         if max_tags > MAX_TAGS || max_ops > MAX_TAG_OPS {
             return invalid!(
                 "{max_tags} tags and {max_ops} operations: at most {MAX_TAGS} and {MAX_TAG_OPS} are possible"
             );
         }
-        if !Arc::ptr_eq(cq.context(), pd.context()) {
+        if !cq.is_beside(pd) {
             return invalid!("a completion queue of another device context");
         }
-        let (queue, held) = (queue_of(pd, attr)?, QUEUES.take()?);
-        let mut srq = Self::of(pd, queue, cookie, held);
-        srq.cq = Some(cq.clone());
-        srq.matches_tags = true;
-        srq.shared.get_mut().tags = Some(Box::new(TagList::new(max_tags)));
-        let srq = Arc::new(srq);
-        pd.hold();
-        cq.hold();
-        engine::register_srq(&srq);
-        Ok(srq)
+        let tags = Box::new(TagList::new(max_tags));
+        Ok(NewSrq::new(pd, attr)?.make(cookie, Some(cq), None, Some(tags)))
     }
 
     /// Whether its messages begin with a tag-matching header.
@@ -188,7 +178,7 @@ impl Srq {
     pub fn post_tag(&self, request: TagRequest) -> Result<Option<u32>> {
         let TagRequest { wr_id, op, signaled, handled } = request;
         let mut shared = self.shared.lock();
-        let (Some(tags), Some(cq)) = (&mut shared.tags, &self.cq) else {
+        let (Some(tags), Some(cq)) = (&mut shared.tags, &self.completes_into) else {
             return invalid!("the shared receive queue doesn't match tags");
         };
         let (opcode, handle, found) = match op {

@@ -112,7 +112,7 @@ impl Foreign {
 const RIGHTS: usize = 4;
 
 /// Rights as bits of a ledger.
-pub(crate) fn to_bits(access: MrAccess) -> u16 {
+pub(super) fn to_bits(access: MrAccess) -> u16 {
     let all: [bool; RIGHTS] =
         [access.local_write, access.remote_write, access.remote_read, access.remote_atomic];
     all.iter().enumerate().map(|(i, &has)| u16::from(has) << i).sum()

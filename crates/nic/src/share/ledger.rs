@@ -57,17 +57,17 @@ const VERSION: u64 = !0 << VERSION_AT;
 
 /// A region as a ledger lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Region {
+pub(super) struct Region {
     /// Handle of its domain.
-    pub(crate) pd: u32,
+    pub(super) pd: u32,
     /// Handle of the device memory it is on; 0: plain memory.
-    pub(crate) dm: u32,
+    pub(super) dm: u32,
     /// Rights, as bits.
-    pub(crate) rights: u16,
+    pub(super) rights: u16,
     /// Address of its first byte, in its process or in the device memory.
-    pub(crate) addr: u64,
-    pub(crate) iova: u64,
-    pub(crate) length: u64,
+    pub(super) addr: u64,
+    pub(super) iova: u64,
+    pub(super) length: u64,
 }
 
 const RIGHTS_AT: u32 = 48;

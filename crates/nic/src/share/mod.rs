@@ -8,11 +8,12 @@ mod import;
 mod ledger;
 
 use crate::error::{Error, Result};
-use crate::mem::{Dm, Mr, Pd};
+use crate::mem::{Dm, ListedMr, Mr, MrInit, Pd};
 use crate::sync::{Mutex, RwLock, class};
 use crate::sys::{self, KeptFd};
-pub(crate) use import::{Foreign, Origin, to_bits as rights_bits};
-use ledger::{Kind, Ledger};
+use import::to_bits;
+pub(crate) use import::{Foreign, Origin};
+use ledger::{Kind, Ledger, Region};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
@@ -109,7 +110,9 @@ impl Handles {
     }
 
     /// Says what a region is, or has become.
-    pub(crate) fn list_mr(&self, handle: u32, region: Region) {
+    pub(crate) fn list_mr(&self, handle: u32, region: ListedMr) {
+        let ListedMr { pd, dm, init: MrInit { addr, length, iova, access } } = region;
+        let region = Region { pd, dm, rights: to_bits(access), addr, iova, length };
         self.publish(handle, Kind::Mr, region.to_words());
     }
 
@@ -147,5 +150,3 @@ fn no_such(what: &'static str) -> Error {
 fn alive<T>(weak: &Weak<T>, what: &'static str) -> Result<Arc<T>> {
     weak.upgrade().ok_or_else(|| no_such(what))
 }
-
-pub(crate) use ledger::Region;

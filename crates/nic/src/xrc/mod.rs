@@ -7,6 +7,7 @@ mod handle_message;
 mod message;
 mod remote;
 mod serve;
+mod srq;
 
 pub(crate) use elsewhere::{Elsewhere, Reached, Unreached, tell, welcome};
 pub(crate) use message::{Hello, Range};

@@ -55,8 +55,7 @@ fn begin_service(connection: EngineFd, bytes: &[u8]) {
 /// What executes the requests: a target with the other's number, which nobody finds.
 fn serve(hello: &Hello) -> std::result::Result<Arc<Qp>, ()> {
     let engine = engine::current().ok_or(())?;
-    let srq = engine.srq(hello.srqn).ok_or(())?;
-    let xrcd = srq.xrcd().ok_or(())?;
+    let xrcd = engine.xrcd_of_srq(hello.srqn).ok_or(())?;
     if xrcd.domain().file.as_ref() != Some(&hello.file) || hello.path_mtu == 0 {
         return Err(());
     }
@@ -103,7 +102,7 @@ impl Engine {
                         }
                         Some(Request::Fetch(range)) => {
                             outcomes.flush(&mut tell);
-                            tell(&mut message::fetched(self.read_for(qp, &range)));
+                            tell(&mut message::fetched(Self::read_for(qp, &range)));
                         }
                         None => {
                             ended = true;
@@ -119,9 +118,8 @@ impl Engine {
     }
 
     /// Bytes of this process's memory for another's READ response.
-    fn read_for(&self, qp: &Qp, range: &Range) -> std::result::Result<Vec<u8>, RemoteError> {
-        let srq = self.srq(range.srqn).filter(|srq| srq.xrcd().is_some_and(|d| qp.is_target_of(d.domain())));
-        let srq = srq.ok_or(RemoteError::Access)?;
+    fn read_for(qp: &Qp, range: &Range) -> std::result::Result<Vec<u8>, RemoteError> {
+        let srq = qp.srq_of_domain(range.srqn).ok_or(RemoteError::Access)?;
         if range.len as usize > MAX_PAYLOAD {
             return Err(RemoteError::Access);
         }

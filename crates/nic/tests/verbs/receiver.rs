@@ -27,7 +27,7 @@ impl Receiver {
         let mr = Mr::register(&pd, init).unwrap();
         let cq = Cq::create(context, 64, None, 0).unwrap();
         let attr = SrqAttr { max_wr: 16, max_sge: 1, limit: 0 };
-        let srq = Srq::create_xrc(&pd, xrcd, &cq, attr, cookie).unwrap();
+        let srq = xrcd.create_srq(&pd, &cq, attr, cookie).unwrap();
         Self { pd, cq, srq, mr, memory }
     }
 

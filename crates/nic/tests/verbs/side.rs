@@ -2,8 +2,8 @@
 
 use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
 use ferroce_nic::{
-    Access, Ah, Completion, Context, Cq, Data, Mr, MrAccess, MrInit, Pd, Qp, QpState, RecvWqe, SendOp,
-    SendWr, Service, Sge, Srq, UdTarget, Wc, devices,
+    Access, Ah, Completion, Context, Cq, Data, Mr, MrAccess, MrInit, OfContext as _, Pd, Qp, QpState,
+    RecvWqe, SendOp, SendWr, Service, Sge, Srq, UdTarget, Wc, devices,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ impl Side {
             cookie: 0,
         };
         let qp = Qp::create(pd, init).unwrap();
-        let context = pd.context().clone();
+        let context = pd.context();
         Self { qp, cq, pd: pd.clone(), mr, memory, context }
     }
 

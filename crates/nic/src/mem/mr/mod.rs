@@ -9,8 +9,7 @@ mod registered;
 
 use super::dmabuf::DmaBuf;
 use super::keys::KeyTable;
-use super::{Dm, Pd, null};
-use crate::Context;
+use super::{Dm, Owner, Pd, null};
 use crate::error::{Error, Result, invalid};
 use crate::share::Foreign;
 use crate::sync::{RwLock, class};
@@ -69,9 +68,9 @@ pub struct MrInit {
 #[derive(Debug)]
 pub struct Mr {
     key: u32,
-    /// By which others import it, and the context that knows it by that.
+    /// By which others import it, and the owner that knows it by that.
     handle: u32,
-    home: Option<Weak<Context>>,
+    home: Option<Weak<dyn Owner>>,
     gate: RwLock<class::RegionGate, Option<Registered>>,
     /// Windows bound to it. It grows under the gate held shared.
     windows: AtomicUsize,
@@ -100,7 +99,7 @@ impl Mr {
         length: u64,
         access: MrAccess,
     ) -> Result<Arc<Self>> {
-        if dm.context().device().info().name != pd.context().device().info().name {
+        if dm.owner().device_name() != pd.owner().device_name() {
             return invalid!("the device memory is of another device");
         }
         if offset.checked_add(length).is_none_or(|end| end > dm.len()) {
@@ -199,8 +198,8 @@ impl Mr {
         let mr = KeyTable::global().insert_region(|key| {
             let registered = Registered { init, pd: pd.clone(), backing, imported: handle.is_some() };
             Arc::new_cyclic(|this| {
-                let home = handle.is_none().then(|| Arc::downgrade(pd.context()));
-                let handle = handle.unwrap_or_else(|| pd.context().handles().add_mr(this.clone()));
+                let home = handle.is_none().then(|| Arc::downgrade(pd.owner()));
+                let handle = handle.unwrap_or_else(|| pd.owner().add_mr(this.clone()));
                 registered.publish(key, handle, home.as_ref());
                 let gate = RwLock::new(Some(registered));
                 Self { key, handle, home, gate, windows: AtomicUsize::new(0) }
@@ -291,7 +290,7 @@ impl Mr {
         if let Some(registered) = registered {
             KeyTable::global().remove(self.key);
             if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
-                home.handles().remove(self.handle);
+                home.remove(self.handle);
             }
             registered.end();
         }

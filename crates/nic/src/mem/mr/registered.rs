@@ -1,10 +1,9 @@
 //! What a key stands for while it is registered: a range, rights, a domain, and what the bytes are.
 
 use super::MrInit;
-use crate::Context;
 use crate::mem::dmabuf::DmaBuf;
-use crate::mem::{Dm, KeyTable, Pd, copy};
-use crate::share::{Foreign, Region, rights_bits};
+use crate::mem::{Dm, KeyTable, ListedMr, Owner, Pd, copy};
+use crate::share::Foreign;
 use std::sync::{Arc, Weak};
 
 /// What a key stands for.
@@ -39,15 +38,13 @@ impl Registered {
     }
 
     /// Tells other processes what the region is: those with a QP that reaches it, and those that may import it.
-    pub(super) fn publish(&self, key: u32, handle: u32, home: Option<&Weak<Context>>) {
-        let MrInit { addr, length, iova, access } = self.init;
+    pub(super) fn publish(&self, key: u32, handle: u32, home: Option<&Weak<dyn Owner>>) {
         let (dm, addr) = match &self.backing {
             Backing::Dm { dm, offset } => (dm.handle(), *offset),
-            _ => (0, addr),
+            _ => (0, self.init.addr),
         };
-        let region = Region { pd: self.pd.handle(), dm, rights: rights_bits(access), addr, iova, length };
         if let Some(home) = home.and_then(Weak::upgrade).filter(|_| self.is_listed()) {
-            home.handles().list_mr(handle, region);
+            home.list_mr(handle, ListedMr { pd: self.pd.handle(), dm, init: MrInit { addr, ..self.init } });
         }
         self.publish_to_peers(key);
     }

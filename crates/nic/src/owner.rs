@@ -1,0 +1,106 @@
+//! A device context as the owner of what `mem` and the queues make, and the way back from an object to its context.
+
+use crate::Context;
+use crate::cq::{Alarm, CompChannel, Cq};
+use crate::engine;
+use crate::mem::{AsyncEvent, Dm, ListedMr, Mr, Owner, Pd, QueueKind};
+use crate::recv::Srq;
+use ferroce_proto::Instant;
+use std::any::Any;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+impl Owner for Context {
+    fn device_name(&self) -> &str {
+        &self.device().info().name
+    }
+
+    fn add_pd(&self, pd: Weak<Pd>) -> u32 {
+        self.handles().add_pd(pd)
+    }
+
+    fn add_dm(&self, dm: Weak<Dm>, fd: RawFd, len: u64) -> u32 {
+        self.handles().add_dm(dm, fd, len)
+    }
+
+    fn add_mr(&self, mr: Weak<Mr>) -> u32 {
+        self.handles().add_mr(mr)
+    }
+
+    fn list_mr(&self, handle: u32, region: ListedMr) {
+        self.handles().list_mr(handle, region);
+    }
+
+    fn remove(&self, handle: u32) {
+        self.handles().remove(handle);
+    }
+
+    fn raise(&self, event: AsyncEvent) {
+        self.raise(event);
+    }
+
+    fn withdraw(&self, object: usize) {
+        self.withdraw(object);
+    }
+
+    fn count(&self, kind: QueueKind, exists: bool) {
+        if let Some(count) = self.count_of(kind) {
+            if exists {
+                count.fetch_add(1, Ordering::Relaxed);
+            } else {
+                count.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Alarm for Context {
+    fn schedule(&self, cq: &Arc<Cq>, at: Instant) {
+        engine::schedule_event(cq, at);
+    }
+}
+
+impl Context {
+    fn count_of(&self, kind: QueueKind) -> Option<&AtomicUsize> {
+        match kind {
+            QueueKind::SharedReceive => Some(&self.srqs),
+            QueueKind::Completion => Some(&self.cqs),
+            QueueKind::Receive | QueueKind::Send => None,
+        }
+    }
+
+    /// How many queues of a kind exist.
+    pub(crate) fn queues(&self, kind: QueueKind) -> usize {
+        self.count_of(kind).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// What belongs to a device context.
+pub trait OfContext {
+    /// The device context that the object belongs to.
+    fn context(&self) -> Arc<Context>;
+}
+
+macro_rules! of_context {
+    ($($object:ty),*) => {$(
+        impl OfContext for $object {
+            fn context(&self) -> Arc<Context> {
+                context_of(self.owner().clone())
+            }
+        }
+    )*};
+}
+
+of_context!(Pd, Dm, CompChannel, Cq);
+
+impl OfContext for Srq {
+    fn context(&self) -> Arc<Context> {
+        self.pd().context()
+    }
+}
+
+/// Contexts are the only owners here.
+fn context_of(owner: Arc<dyn Any + Send + Sync>) -> Arc<Context> {
+    owner.downcast().unwrap_or_else(|_| unreachable!("an owner that isn't a context"))
+}

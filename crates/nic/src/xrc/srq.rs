@@ -1,0 +1,50 @@
+//! Shared receive queues of an XRC domain: what ibv_create_srq_ex(3) makes with IBV_SRQT_XRC.
+
+use super::Xrcd;
+use crate::cq::Cq;
+use crate::engine;
+use crate::error::{Result, invalid};
+use crate::mem::{Pd, is_same};
+use crate::recv::{Membership, NewSrq, Srq, SrqAttr};
+use std::sync::Arc;
+
+/// An SRQ's place in its domain.
+#[derive(Debug)]
+struct InDomain {
+    xrcd: Arc<Xrcd>,
+    number: u32,
+}
+
+impl Membership for InDomain {
+    fn end(&self) {
+        if let Some(engine) = engine::current() {
+            engine.remove_srq(self.number);
+        }
+        self.xrcd.release();
+    }
+}
+
+impl Xrcd {
+    /// A new SRQ in `pd` for the targets of the domain. Completions of its receives go to `cq`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] for sizes out of bounds or objects of another device context;
+    /// [`crate::Error::NoMemory`] when this process's numbers are used up.
+    pub fn create_srq(
+        self: &Arc<Self>,
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        attr: SrqAttr,
+        cookie: usize,
+    ) -> Result<Arc<Srq>> {
+        if !cq.is_beside(pd) || !is_same(&*self.context, &**pd.owner()) {
+            return invalid!("a completion queue or XRC domain of another device context");
+        }
+        let new = NewSrq::new(pd, attr)?;
+        let srq = self.context.engine()?.add_srq(self, |number| {
+            new.numbered(cq, cookie, number, Box::new(InDomain { xrcd: self.clone(), number }))
+        })?;
+        self.hold();
+        Ok(srq)
+    }
+}
