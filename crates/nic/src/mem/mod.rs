@@ -5,6 +5,7 @@
 
 mod async_event;
 pub(crate) mod atomic;
+mod backing;
 mod dm;
 mod dmabuf;
 mod guard;
@@ -21,6 +22,7 @@ pub(crate) mod persist;
 mod queue_memory;
 
 pub use async_event::AsyncEvent;
+pub(crate) use backing::Backing;
 pub use dm::{Dm, MAX_DM};
 pub(crate) use ferroce_os::memory::{Fault, copy};
 pub(crate) use keys::{KeyTable, KeyUser, MAX_MR, MAX_MW};

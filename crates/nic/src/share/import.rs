@@ -3,7 +3,7 @@
 use super::ledger::{Kind, OthersLedger, Region};
 use super::{Handles, INDEX_BITS, Object, alive, no_such};
 use crate::error::{Error, Result, invalid};
-use crate::mem::{Dm, Fault, Mr, MrAccess, MrInit, Pd};
+use crate::mem::{Backing, Dm, Fault, Mr, MrAccess, MrInit, Pd};
 use crate::shm::PeerMemory;
 use crate::sync::{Mutex, class};
 use crate::{Context, devices, engine, sys};
@@ -72,26 +72,21 @@ impl Exporter {
 
 /// The memory of a region of another process.
 #[derive(Debug)]
-pub(crate) struct Foreign {
+struct Foreign {
     exporter: Arc<Exporter>,
     index: u32,
     name: u64,
 }
 
-impl Foreign {
-    /// Runs `f` with the address of a copy of the `len` bytes at `addr` of the other process, and copies them back if `f`
-    /// writes.
-    ///
-    /// # Errors
-    /// [`Fault`] when `f` says so, when the region isn't what it was when it was imported, or when the other process has
-    /// ended or its memory is gone.
-    pub(crate) fn accessed<R>(
+impl Backing for Foreign {
+    /// Fails also when the region isn't what it was when it was imported, or when the other process has ended.
+    fn accessed(
         &self,
         addr: u64,
         len: u64,
         write: bool,
-        f: impl FnOnce(u64) -> std::result::Result<R, Fault>,
-    ) -> std::result::Result<R, Fault> {
+        f: &mut dyn FnMut(u64) -> std::result::Result<(), Fault>,
+    ) -> std::result::Result<(), Fault> {
         let peer = self.exporter.memory().ok_or(Fault)?;
         if !self.exporter.ledger.is_listed(self.index, self.name) {
             return Err(Fault);
@@ -102,10 +97,10 @@ impl Foreign {
         if !peer.read(addr, here, copy.len()) {
             return Err(Fault);
         }
-        let result = f(here)?;
+        f(here)?;
         let written = !write
             || (self.exporter.ledger.is_listed(self.index, self.name) && peer.write(addr, here, copy.len()));
-        if written { Ok(result) } else { Err(Fault) }
+        if written { Ok(()) } else { Err(Fault) }
     }
 }
 
@@ -228,7 +223,7 @@ impl Context {
             ));
         }
         let foreign = Foreign { exporter: exporter.clone(), index: index(handle), name };
-        Mr::import_foreign(&pd, foreign, init, handle)
+        Mr::import_backed(&pd, Box::new(foreign), init, handle)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Access to a region: who may, where the bytes are, and the gate that is held meanwhile.
 
-use super::{Backing, Mr, MrInit, Registered};
+use super::{Bytes, Mr, MrInit, Registered};
 use crate::error::{Error, Result};
 use crate::mem::{Pd, copy};
 use ferroce_proto::{BindMw, RemoteAccess, RemoteError, Sge};
@@ -61,9 +61,9 @@ impl Mr {
         f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
     ) -> std::result::Result<(), ()> {
         let length = u64::from(sge.length);
-        self.find_local(pd, sge, write, |registered, addr| match registered.backing {
+        self.find_local(pd, sge, write, |registered, addr| match registered.bytes {
             // What is written there is lost.
-            Backing::Null if write => Ok(()),
+            Bytes::Null if write => Ok(()),
             _ => registered.accessed(addr, length, write, f),
         })
     }
@@ -88,12 +88,12 @@ impl Mr {
     ) -> std::result::Result<(), ()> {
         let gate = self.gate.read();
         let registered = gate.as_ref().ok_or(())?;
-        let Registered { init, pd: own, backing, .. } = registered;
+        let Registered { init, pd: own, bytes, .. } = registered;
         if own.id() != pd || (write && !init.access.local_write) {
             return Err(());
         }
-        let addr = match backing {
-            Backing::Null => init.addr,
+        let addr = match bytes {
+            Bytes::Null => init.addr,
             _ => translate(init, sge.addr, u64::from(sge.length)).ok_or(())?,
         };
         f(registered, addr).map_err(|copy::Fault| ())
@@ -110,7 +110,7 @@ impl Mr {
     ) -> std::result::Result<Option<R>, RemoteError> {
         let gate = self.gate.read();
         let registered = gate.as_ref().ok_or(RemoteError::Access)?;
-        let Registered { init, pd: own, backing, .. } = registered;
+        let Registered { init, pd: own, bytes, .. } = registered;
         let (rights, write) = (init.access, access != RemoteAccess::Read);
         let allowed = match access {
             _ if by_window => rights.bind_windows && (!write || rights.local_write),
@@ -124,9 +124,9 @@ impl Mr {
         }
         let addr = translate(init, va, len).ok_or(RemoteError::Access)?;
         let Some(f) = f else { return Ok(None) };
-        let done = match (backing, access) {
+        let done = match (bytes, access) {
             // A copy there and back isn't atomic with the instructions of the process that has the memory.
-            (Backing::Foreign(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(copy::Fault),
+            (Bytes::Backed(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(copy::Fault),
             // Nothing is copied; imported regions don't have the right.
             (_, RemoteAccess::Flush(_)) => f(addr),
             _ => registered.accessed(addr, len, write, f),

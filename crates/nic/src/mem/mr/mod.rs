@@ -9,13 +9,12 @@ mod registered;
 
 use super::dmabuf::DmaBuf;
 use super::keys::KeyTable;
-use super::{Dm, Owner, Pd, null};
+use super::{Backing, Dm, Owner, Pd, null};
 use crate::error::{Error, Result, invalid};
-use crate::share::Foreign;
 use crate::sync::{RwLock, class};
 use check::check;
 use ferroce_proto::Placement;
-use registered::{Backing, Registered};
+use registered::{Bytes, Registered};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -85,7 +84,7 @@ impl Mr {
     /// when all keys are taken.
     pub fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
         check(&init)?;
-        Self::insert(pd, init, Backing::Program, None)
+        Self::insert(pd, init, Bytes::Program, None)
     }
 
     /// Registers `length` bytes of device memory from `offset` on; addresses count from 0 (ibv_reg_dm_mr(3)).
@@ -109,7 +108,7 @@ impl Mr {
         // A region of no byte is possible here.
         check(&MrInit { addr: dm.addr(), length: dm.len(), ..init })?;
         dm.hold();
-        Self::insert(pd, init, Backing::Dm { dm: dm.clone(), offset }, None).inspect_err(|_| dm.release())
+        Self::insert(pd, init, Bytes::Dm { dm: dm.clone(), offset }, None).inspect_err(|_| dm.release())
     }
 
     /// A region of another process on device memory of it. `init.addr` is the offset there.
@@ -121,21 +120,21 @@ impl Mr {
         let init = MrInit { addr: dm.addr() + offset, ..init };
         check(&init)?;
         dm.hold();
-        let backing = Backing::Dm { dm: dm.clone(), offset };
-        Self::insert(pd, init, backing, Some(handle)).inspect_err(|_| dm.release())
+        let bytes = Bytes::Dm { dm: dm.clone(), offset };
+        Self::insert(pd, init, bytes, Some(handle)).inspect_err(|_| dm.release())
     }
 
     /// A region of memory of another process.
-    pub(crate) fn import_foreign(
+    pub(crate) fn import_backed(
         pd: &Arc<Pd>,
-        memory: Foreign,
+        memory: Box<dyn Backing>,
         init: MrInit,
         handle: u32,
     ) -> Result<Arc<Self>> {
         if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
             return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
         }
-        Self::insert(pd, init, Backing::Foreign(memory), Some(handle))
+        Self::insert(pd, init, Bytes::Backed(memory), Some(handle))
     }
 
     /// Ends what an import has made (ibv_unimport_mr(3)): the region of another context goes on to exist.
@@ -178,7 +177,7 @@ impl Mr {
         let buffer = DmaBuf::map(fd, offset, length, access.local_write)?;
         let init = MrInit { addr: buffer.addr(), length, iova, access };
         check(&init)?;
-        Self::insert(pd, init, Backing::DmaBuf(buffer), None)
+        Self::insert(pd, init, Bytes::DmaBuf(buffer), None)
     }
 
     /// A region of no memory: reading gives zeros, and what is written is lost. Only its local key is of use
@@ -190,13 +189,13 @@ impl Mr {
     pub fn null(pd: &Arc<Pd>) -> Result<Arc<Self>> {
         let access = MrAccess { local_write: true, ..MrAccess::default() };
         let init = MrInit { addr: null::zeros()?, length: u64::MAX, iova: 0, access };
-        Self::insert(pd, init, Backing::Null, None)
+        Self::insert(pd, init, Bytes::Null, None)
     }
 
     /// Gives a region its key, and a handle unless it has the one of another process.
-    fn insert(pd: &Arc<Pd>, init: MrInit, backing: Backing, handle: Option<u32>) -> Result<Arc<Self>> {
+    fn insert(pd: &Arc<Pd>, init: MrInit, bytes: Bytes, handle: Option<u32>) -> Result<Arc<Self>> {
         let mr = KeyTable::global().insert_region(|key| {
-            let registered = Registered { init, pd: pd.clone(), backing, imported: handle.is_some() };
+            let registered = Registered { init, pd: pd.clone(), bytes, imported: handle.is_some() };
             Arc::new_cyclic(|this| {
                 let home = handle.is_none().then(|| Arc::downgrade(pd.owner()));
                 let handle = handle.unwrap_or_else(|| pd.owner().add_mr(this.clone()));
@@ -251,8 +250,8 @@ impl Mr {
         let mut gate = self.gate.write();
         let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
         let placed = |init: &MrInit| (init.addr, init.length, init.iova);
-        let changed = match registered.backing {
-            Backing::Dm { .. } | Backing::DmaBuf(_) | Backing::Foreign(_)
+        let changed = match registered.bytes {
+            Bytes::Dm { .. } | Bytes::DmaBuf(_) | Bytes::Backed(_)
                 if placed(&init) != placed(&registered.init) =>
             {
                 invalid!("the region isn't one of plain memory: it keeps its translation")
@@ -303,7 +302,7 @@ impl Mr {
     }
 
     fn is_null(&self) -> bool {
-        self.gate.read().as_ref().is_some_and(|registered| matches!(registered.backing, Backing::Null))
+        self.gate.read().as_ref().is_some_and(|registered| matches!(registered.bytes, Bytes::Null))
     }
 
     fn check_unbound(&self) -> Result<()> {

@@ -2,8 +2,7 @@
 
 use super::MrInit;
 use crate::mem::dmabuf::DmaBuf;
-use crate::mem::{Dm, KeyTable, ListedMr, Owner, Pd, copy};
-use crate::share::Foreign;
+use crate::mem::{Backing, Dm, KeyTable, ListedMr, Owner, Pd, copy};
 use std::sync::{Arc, Weak};
 
 /// What a key stands for.
@@ -11,14 +10,14 @@ use std::sync::{Arc, Weak};
 pub(super) struct Registered {
     pub(super) init: MrInit,
     pub(super) pd: Arc<Pd>,
-    pub(super) backing: Backing,
+    pub(super) bytes: Bytes,
     /// Of another process.
     pub(super) imported: bool,
 }
 
 /// What a region's bytes are, besides memory at an address.
 #[derive(Debug)]
-pub(super) enum Backing {
+pub(super) enum Bytes {
     Program,
     Dm {
         dm: Arc<Dm>,
@@ -26,7 +25,7 @@ pub(super) enum Backing {
     },
     DmaBuf(DmaBuf),
     /// Memory of another process.
-    Foreign(Foreign),
+    Backed(Box<dyn Backing>),
     /// Zeros, which stay what they are.
     Null,
 }
@@ -34,13 +33,13 @@ pub(super) enum Backing {
 impl Registered {
     /// Other processes may reach the memory at its address, as far as the rights go.
     pub(super) fn is_listed(&self) -> bool {
-        matches!(self.backing, Backing::Program | Backing::Dm { .. }) && !self.imported
+        matches!(self.bytes, Bytes::Program | Bytes::Dm { .. }) && !self.imported
     }
 
     /// Tells other processes what the region is: those with a QP that reaches it, and those that may import it.
     pub(super) fn publish(&self, key: u32, handle: u32, home: Option<&Weak<dyn Owner>>) {
-        let (dm, addr) = match &self.backing {
-            Backing::Dm { dm, offset } => (dm.handle(), *offset),
+        let (dm, addr) = match &self.bytes {
+            Bytes::Dm { dm, offset } => (dm.handle(), *offset),
             _ => (0, self.init.addr),
         };
         if let Some(home) = home.and_then(Weak::upgrade).filter(|_| self.is_listed()) {
@@ -63,18 +62,26 @@ impl Registered {
         write: bool,
         f: impl FnOnce(u64) -> std::result::Result<R, copy::Fault>,
     ) -> std::result::Result<R, copy::Fault> {
-        match &self.backing {
-            Backing::DmaBuf(buffer) => buffer.accessed(write, || f(addr)),
-            Backing::Foreign(foreign) => foreign.accessed(addr, len, write, f),
-            Backing::Program | Backing::Dm { .. } | Backing::Null => f(addr),
+        match &self.bytes {
+            Bytes::DmaBuf(buffer) => buffer.accessed(write, || f(addr)),
+            Bytes::Backed(backing) => {
+                let (mut f, mut result) = (Some(f), Err(copy::Fault));
+                backing.accessed(addr, len, write, &mut |addr| {
+                    // It is called once.
+                    result = f.take().ok_or(copy::Fault)?(addr);
+                    result.as_ref().map(drop).map_err(|&fault| fault)
+                })?;
+                result
+            }
+            Bytes::Program | Bytes::Dm { .. } | Bytes::Null => f(addr),
         }
     }
 
     pub(super) fn end(self) {
-        match &self.backing {
-            Backing::Null => return,
-            Backing::Dm { dm, .. } => dm.release(),
-            Backing::Program | Backing::DmaBuf(_) | Backing::Foreign(_) => {}
+        match &self.bytes {
+            Bytes::Null => return,
+            Bytes::Dm { dm, .. } => dm.release(),
+            Bytes::Program | Bytes::DmaBuf(_) | Bytes::Backed(_) => {}
         }
         self.pd.release();
     }
