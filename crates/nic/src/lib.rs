@@ -22,6 +22,7 @@ pub mod mem;
 mod namespace;
 pub mod net;
 mod owner;
+mod poll;
 pub mod qp;
 pub mod raw;
 mod recv;
@@ -53,6 +54,7 @@ pub use mem::{
     QueueMemory,
 };
 pub use owner::OfContext;
+pub use poll::Poll;
 pub use qp::Qp;
 pub use recv::{
     MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr, TagEntry, TagOp, TagRequest,

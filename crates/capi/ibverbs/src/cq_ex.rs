@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use ferroce_nic as nic;
+use nic::Poll as _;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
@@ -102,7 +103,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex, begins: bool) -> Outcome<()> {
             *block.stamp.get() = stamp;
         };
         let queue = block.nic();
-        let n = if begins { queue.poll_stamped(1, stand_on)? } else { queue.take_stamped(1, stand_on) };
+        let n = if begins { queue.poll_stamped(1, stand_on)? } else { queue.take(1, stand_on) };
         // Said by a return value of its own, not reported as a refusal.
         if n == 0 { Err(Refusal::new(libc::ENOENT, "the completion queue is empty")) } else { Ok(()) }
     }

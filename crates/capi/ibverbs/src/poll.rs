@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use ferroce_nic as nic;
+use nic::Poll as _;
 
 use crate::abi::*;
 use crate::call::{self, Refusal};

@@ -7,13 +7,13 @@ pub use channel::CompChannel;
 use queue::{Armed, Moderation, Queue, Rise};
 pub use queue::{Network, Stamp, Tags, Wc};
 
+use crate::clock;
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::{Counted, Owner, Pd, QueueKind, is_same};
 use crate::quota::{Quota, QuotaPlace};
 use crate::ring::Ring;
 use crate::sync::{Mutex, MutexGuard, class};
-use crate::{clock, engine};
 use ferroce_proto::Instant;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -165,41 +165,10 @@ impl Cq {
         &self.unacked_async
     }
 
-    /// Takes up to `max` completions, oldest first, and gives them to `f` (ibv_poll_cq(3)). Makes progress when there
-    /// is none, and every now and then when there are.
-    ///
-    /// # Errors
-    /// [`Error::Dead`] when the queue has overrun and all that was saved has been taken.
-    pub fn poll(&self, max: usize, mut f: impl FnMut(Wc)) -> Result<usize> {
-        self.poll_stamped(max, |wc, _| f(wc))
-    }
-
-    /// As [`Cq::poll`], with what the queue has recorded: zeros if it wasn't asked to.
-    ///
-    /// # Errors
-    /// As [`Cq::poll`].
-    pub fn poll_stamped(&self, max: usize, mut f: impl FnMut(Wc, Stamp)) -> Result<usize> {
-        if max == 0 {
-            return Ok(0);
-        }
-        let mut n = self.pop(max, &mut f);
-        engine::progress_of_poller(n == 0, self.sleeper.load(Ordering::Relaxed));
-        if n == 0 {
-            n = self.pop(max, &mut f);
-            if n == 0 && self.queue.lock().overrun {
-                return Err(Error::Dead("the completion queue has overrun".into()));
-            }
-        }
-        Ok(n)
-    }
-
-    /// As [`Cq::poll_stamped`], of what is there already: makes no progress, so that a batch that has begun comes to its
-    /// end, and no event is raised for what the batch takes itself.
-    pub fn take_stamped(&self, max: usize, mut f: impl FnMut(Wc, Stamp)) -> usize {
-        self.pop(max, &mut f)
-    }
-
-    fn pop(&self, max: usize, f: &mut impl FnMut(Wc, Stamp)) -> usize {
+    /// Takes up to `max` completions, oldest first, and gives them to `f` with what the queue has recorded: zeros if it wasn't
+    /// asked to. Takes what is there already: makes no progress, so that a batch that has begun comes to its end, and no event
+    /// is raised for what the batch takes itself.
+    pub fn take(&self, max: usize, mut f: impl FnMut(Wc, Stamp)) -> usize {
         if !self.filled.load(Ordering::Acquire) {
             return 0;
         }
@@ -220,6 +189,19 @@ impl Cq {
             }
         }
         n
+    }
+
+    /// Has the program asked for an event that hasn't come yet? It is about to sleep then: its polls are no promise of more.
+    #[inline]
+    #[must_use]
+    pub fn has_sleeper(&self) -> bool {
+        self.sleeper.load(Ordering::Relaxed)
+    }
+
+    /// Has a completion ever found no room?
+    #[must_use]
+    pub fn has_overrun(&self) -> bool {
+        self.queue.lock().overrun
     }
 
     /// Everything was polled of which an unread event was to tell: the event lapses, and the queue waits for the next

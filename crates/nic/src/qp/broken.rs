@@ -79,7 +79,9 @@ mod tests {
     use crate::namespace::in_namespace;
     use crate::qp::{QpAttr, mask};
     use crate::side::{QKEY, Side, cap, open};
-    use crate::{AsyncEvent, Context, Cq, Data, SendOp, SendWr, Service, UdTarget, WcStatus, clock};
+    use crate::{
+        AsyncEvent, Context, Cq, Data, Poll as _, SendOp, SendWr, Service, UdTarget, WcStatus, clock,
+    };
 
     /// Two queue pairs, connected with one another.
     fn pair(context: &Arc<Context>, service: Service, bytes: usize) -> [Side; 2] {

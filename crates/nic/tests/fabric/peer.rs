@@ -4,7 +4,7 @@
 use super::member::{Member, answer_commands};
 use super::scribble;
 use super::side::{Side, open};
-use ferroce_nic::{SendOp, Service, Wc, WcOpcode, WcStatus};
+use ferroce_nic::{Poll as _, SendOp, Service, Wc, WcOpcode, WcStatus};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 

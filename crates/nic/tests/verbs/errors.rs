@@ -4,7 +4,7 @@ use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
 use crate::side::Side;
 use ferroce_nic::qp::{QpAttr, mask};
-use ferroce_nic::{AsyncEvent, Mr, MrAccess, MrInit, QpState, SendOp, Service, Sge, WcStatus};
+use ferroce_nic::{AsyncEvent, Mr, MrAccess, MrInit, Poll as _, QpState, SendOp, Service, Sge, WcStatus};
 use std::sync::Arc;
 
 /// Anonymous memory that can be taken away.

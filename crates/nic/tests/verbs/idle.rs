@@ -2,7 +2,7 @@
 
 use crate::namespace::in_namespace;
 use crate::pair::pair;
-use ferroce_nic::{SendOp, Service};
+use ferroce_nic::{Poll as _, SendOp, Service};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 1 << 20;

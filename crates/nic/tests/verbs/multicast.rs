@@ -3,7 +3,7 @@
 use crate::namespace::in_namespace;
 use crate::side::{QKEY, Side, open};
 use ferroce_nic::qp::AddressVector;
-use ferroce_nic::{Ah, LIMITS, SendOp, Service, UdTarget, WcStatus};
+use ferroce_nic::{Ah, LIMITS, Poll as _, SendOp, Service, UdTarget, WcStatus};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;

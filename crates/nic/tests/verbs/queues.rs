@@ -4,8 +4,8 @@ use crate::namespace::in_namespace;
 use crate::pair::{over_sockets, pair};
 use crate::side::{Side, open};
 use ferroce_nic::{
-    AsyncEvent, CompChannel, Cq, CqInit, NewSize, Pd, QpState, RecvWqe, SendOp, Service, Srq, SrqAttr, Stamp,
-    Wc, WcStatus,
+    AsyncEvent, CompChannel, Cq, CqInit, NewSize, Pd, Poll as _, QpState, RecvWqe, SendOp, Service, Srq,
+    SrqAttr, Stamp, Wc, WcStatus,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -3,8 +3,8 @@
 use crate::side::Side;
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
-    Access, Completion, Cq, Data, Mr, MrAccess, MrInit, Pd, QpState, RecvWqe, SendOp, SendWr, Srq, SrqAttr,
-    XrcTarget, Xrcd,
+    Access, Completion, Cq, Data, Mr, MrAccess, MrInit, Pd, Poll as _, QpState, RecvWqe, SendOp, SendWr, Srq,
+    SrqAttr, XrcTarget, Xrcd,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};

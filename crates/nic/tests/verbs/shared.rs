@@ -4,8 +4,8 @@ use crate::namespace::in_namespace;
 use crate::pair::over_sockets;
 use crate::side::{Side, open};
 use ferroce_nic::{
-    Ah, AsyncEvent, Context, Cq, CqInit, NewSize, Pd, RecvWqe, SendOp, Service, Sge, Srq, SrqAttr, Wc,
-    WcOpcode, WcStatus,
+    Ah, AsyncEvent, Context, Cq, CqInit, NewSize, Pd, Poll as _, RecvWqe, SendOp, Service, Sge, Srq, SrqAttr,
+    Wc, WcOpcode, WcStatus,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

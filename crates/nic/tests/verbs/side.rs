@@ -2,8 +2,8 @@
 
 use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
 use ferroce_nic::{
-    Access, Ah, Completion, Context, Cq, Data, Mr, MrAccess, MrInit, OfContext as _, Pd, Qp, QpState,
-    RecvWqe, SendOp, SendWr, Service, Sge, Srq, UdTarget, Wc, devices,
+    Access, Ah, Completion, Context, Cq, Data, Mr, MrAccess, MrInit, OfContext as _, Pd, Poll as _, Qp,
+    QpState, RecvWqe, SendOp, SendWr, Service, Sge, Srq, UdTarget, Wc, devices,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};

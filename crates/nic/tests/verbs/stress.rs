@@ -3,7 +3,7 @@
 use crate::namespace::in_namespace;
 use crate::pair::{connected, over_sockets};
 use crate::side::{Side, open};
-use ferroce_nic::{Context, SendOp, Service, Wc, WcStatus};
+use ferroce_nic::{Context, Poll as _, SendOp, Service, Wc, WcStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,0 +1,42 @@
+//! Polling as programs do it: who looks for completions makes progress.
+
+use crate::cq::{Cq, Stamp, Wc};
+use crate::engine;
+use crate::error::{Error, Result};
+
+/// ibv_poll_cq(3) and its extended form.
+pub trait Poll {
+    /// Takes up to `max` completions, oldest first, and gives them to `f`. Makes progress when there is none, and every now
+    /// and then when there are.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] when the queue has overrun and all that was saved has been taken.
+    fn poll(&self, max: usize, f: impl FnMut(Wc)) -> Result<usize>;
+
+    /// As [`Poll::poll`], with what the queue has recorded: zeros if it wasn't asked to.
+    ///
+    /// # Errors
+    /// As [`Poll::poll`].
+    fn poll_stamped(&self, max: usize, f: impl FnMut(Wc, Stamp)) -> Result<usize>;
+}
+
+impl Poll for Cq {
+    fn poll(&self, max: usize, mut f: impl FnMut(Wc)) -> Result<usize> {
+        self.poll_stamped(max, |wc, _| f(wc))
+    }
+
+    fn poll_stamped(&self, max: usize, mut f: impl FnMut(Wc, Stamp)) -> Result<usize> {
+        if max == 0 {
+            return Ok(0);
+        }
+        let mut n = self.take(max, &mut f);
+        engine::progress_of_poller(n == 0, self.has_sleeper());
+        if n == 0 {
+            n = self.take(max, &mut f);
+            if n == 0 && self.has_overrun() {
+                return Err(Error::Dead("the completion queue has overrun".into()));
+            }
+        }
+        Ok(n)
+    }
+}
