@@ -10,7 +10,7 @@ extern crate self as ferroce_nic;
 
 mod ah;
 mod closing;
-mod counter;
+mod comp_cntr;
 mod cq;
 mod device;
 mod engine;
@@ -41,7 +41,7 @@ mod xrc;
 
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
-pub use counter::{CompCounter, CountedOp, Counts, Entry as CounterEntry, MAX_COUNTERS};
+pub use comp_cntr::{CntrValue, CompCntr, CountedOp, Counts, MAX_COMP_CNTR};
 pub use cq::{Alarm, CompChannel, Cq, CqInit, MAX_CQ, MAX_CQE, Network, Stamp, Tags, Wc};
 pub use device::{
     Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices, fail_devices,
@@ -54,7 +54,7 @@ pub use mem::{
     QueueMemory,
 };
 pub use owner::OfContext;
-pub use poll::Poll;
+pub use poll::{Poll, read_comp_cntr};
 pub use qp::Qp;
 pub use recv::{
     MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr, TagEntry, TagOp, TagRequest,

@@ -1,5 +1,6 @@
 //! Polling as programs do it: who looks for completions makes progress.
 
+use crate::comp_cntr::{CntrValue, CompCntr};
 use crate::cq::{Cq, Stamp, Wc};
 use crate::engine;
 use crate::error::{Error, Result};
@@ -39,4 +40,12 @@ impl Poll for Cq {
         }
         Ok(n)
     }
+}
+
+/// A number of a completion counter (ibv_read_comp_cntr(3), ibv_read_err_comp_cntr(3)). Who reads it is waiting: it makes
+/// progress, as polling does.
+#[must_use]
+pub fn read_comp_cntr(counter: &CompCntr, which: CntrValue) -> u64 {
+    engine::progress_of_poller(true, false);
+    counter.value(which)
 }

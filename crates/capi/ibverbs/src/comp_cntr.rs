@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ferroce_nic as nic;
 use libc::size_t;
-use nic::CounterEntry::{Completed, Failed};
+use nic::CntrValue::{Completed, Failed};
 
 use crate::abi::{ibv_context, ibv_qp};
 use crate::call::{Refusal, at, entry, put};
@@ -54,7 +54,7 @@ const IBV_COMP_CNTR_TYPE_BYTES: c_int = 1;
 #[repr(C)]
 struct CntrBlock {
     c: ibv_comp_cntr,
-    nic: Arc<nic::CompCounter>,
+    nic: Arc<nic::CompCntr>,
 }
 
 // SAFETY: `repr(C)` with an `ibv_comp_cntr` first.
@@ -81,7 +81,7 @@ entry! {
         }
         let full = ibv_comp_cntr_caps {
             max_value: u64::MAX,
-            max_counters: nic::MAX_COUNTERS as u32,
+            max_counters: nic::MAX_COMP_CNTR,
             supported_qp_attach_ops: nic::CountedOp::ALL.iter().map(|op| op.bit()).sum(),
         };
         let known = size_of::<ibv_comp_cntr_caps>();
@@ -101,7 +101,7 @@ entry! {
         attr: *mut ibv_comp_cntr_init_attr,
     ) -> pointer ibv_comp_cntr, {
         // SAFETY: by the man page an open context and the caller's attributes.
-        let (block, attr) = unsafe { (ContextBlock::of(context)?, at(attr, "cc_attr")?) };
+        let (_, attr) = unsafe { (ContextBlock::of(context)?, at(attr, "cc_attr")?) };
         if attr.comp_mask != 0 || attr.flags != 0 {
             return Err(Refusal::invalid("comp_mask and flags of ibv_comp_cntr_init_attr are 0"));
         }
@@ -110,7 +110,7 @@ entry! {
             IBV_COMP_CNTR_TYPE_BYTES => nic::Counts::Bytes,
             other => return Err(Refusal::unsupported(format!("counters of type {other}"))),
         };
-        let nic = nic::CompCounter::create(block.nic(), counts)?;
+        let nic = nic::CompCntr::create(counts)?;
         CntrBlock::allocate(|_| Ok(CntrBlock { c: ibv_comp_cntr { context, handle: next_handle() }, nic }))
     }
 }
@@ -147,7 +147,7 @@ macro_rules! values {
         entry! {
             fn $read(cntr: *mut ibv_comp_cntr, value: *mut u64) -> errno {
                 // SAFETY: by the man page a counter and the caller's variable.
-                unsafe { put(value, "value", CntrBlock::checked(cntr)?.nic.read($entry)) }
+                unsafe { put(value, "value", nic::read_comp_cntr(&CntrBlock::checked(cntr)?.nic, $entry)) }
             }
         }
     )*};
@@ -169,6 +169,6 @@ entry! {
         if attr.comp_mask != 0 {
             return Err(Refusal::invalid("the comp_mask of ibv_qp_attach_comp_cntr_attr isn't 0"));
         }
-        Ok(qp.nic()?.attach_counter(&cntr.nic, attr.op_mask)?)
+        Ok(qp.nic()?.attach_comp_cntr(&cntr.nic, attr.op_mask)?)
     }
 }

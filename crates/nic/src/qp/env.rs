@@ -10,7 +10,7 @@ use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::target::Shared;
 use super::{Path, Qp};
 use crate::ah::Ah;
-use crate::counter::CountedOp;
+use crate::comp_cntr::CountedOp;
 use crate::cq::{Network, Tags, Wc};
 use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;

@@ -1,7 +1,7 @@
 //! Which fabric a QP uses: how it is chosen, how it is given up for UDP, and what other processes may find of the QP.
 
 use super::{Inner, Path, Qp, QpAttr, attr, mask};
-use crate::counter::Attached;
+use crate::comp_cntr::QpCntrs;
 use crate::engine::Work;
 use crate::error::{Result, invalid};
 use crate::owner::OfContext as _;
@@ -127,7 +127,7 @@ impl Qp {
     /// Lets the peer's process reach memory through this QP without this process, where that is possible.
     pub(super) fn list(&self, inner: &mut Inner) {
         let shared = self.is_reliable() && !self.is_target() && matches!(inner.path, Some(Path::Shm { .. }));
-        let counted = self.counting.get().is_some_and(Attached::counts_remote);
+        let counted = self.counting.get().is_some_and(QpCntrs::counts_remote);
         if !shared
             || counted
             || inner.listing == Listing::Listed

@@ -31,7 +31,7 @@ pub use static_rate::STATIC_RATES;
 pub(crate) use static_rate::limit_of;
 
 use crate::ah::Ah;
-use crate::counter::Attached;
+use crate::comp_cntr::{CompCntr, QpCntrs};
 use crate::cq::Cq;
 use crate::engine::{self, Deadline, Engine, Inbox, Queued, Record, Runnable};
 use crate::error::{Result, invalid};
@@ -100,7 +100,7 @@ pub struct Qp {
     /// A bug has stopped the transport half-way: it isn't to be let work again.
     broken: AtomicBool,
     /// Completion counters; most QPs have none.
-    counting: OnceLock<Attached>,
+    counting: OnceLock<QpCntrs>,
     unacked_async: Unacked,
 }
 
@@ -182,9 +182,13 @@ impl Qp {
         }
     }
 
-    /// Its completion counters, made when the first is attached.
-    pub(crate) fn counters_of_ops(&self) -> &Attached {
-        self.counting.get_or_init(Attached::default)
+    /// Attaches a completion counter to the operations of `mask` (bits of [`crate::CountedOp`]; ibv_qp_attach_comp_cntr(3)).
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] for no operation or a QP that has left INIT; [`crate::Error::NotSupported`] for operations that
+    /// aren't counted; [`crate::Error::Busy`] for one that has a counter.
+    pub fn attach_comp_cntr(&self, counter: &Arc<CompCntr>, mask: u32) -> Result<()> {
+        self.before_use(|| self.counting.get_or_init(QpCntrs::default).attach(counter, mask))
     }
 
     /// Belongs to a process from before a fork: its peers talk to the parent.

@@ -2,7 +2,7 @@
 
 use super::{Inner, Qp, env};
 use crate::ah::Ah;
-use crate::counter::CountedOp;
+use crate::comp_cntr::CountedOp;
 use crate::cq::Wc;
 use crate::engine::Work;
 use crate::error::{Error, Result, invalid};

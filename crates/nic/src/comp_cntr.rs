@@ -1,15 +1,14 @@
 //! Completion counters (ibv_create_comp_cntr(3)): how many requests of QPs, or bytes, have completed, with success or not.
 
 use crate::error::{Error, Result, invalid};
-use crate::{Context, Qp, engine};
+use crate::quota::{Quota, QuotaPlace};
 use ferroce_proto::{SendOp, WcStatus};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Counters a process may have.
-pub const MAX_COUNTERS: usize = 1 << 16;
-
-static EXISTING: AtomicUsize = AtomicUsize::new(0);
+pub const MAX_COMP_CNTR: u32 = 1 << 16;
+static COUNTERS: Quota = Quota::new("completion counters", MAX_COMP_CNTR);
 
 /// What a counter counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +44,7 @@ impl CountedOp {
         1 << self as u32
     }
 
-    /// That of a send request; atomics and what stays in the adapter aren't counted.
+    /// The operation of a send request; atomics and what stays in the adapter aren't counted.
     pub(crate) fn of(op: &SendOp) -> Option<Self> {
         match op {
             SendOp::Send | SendOp::SendWithImmediate { .. } | SendOp::SendWithInvalidate { .. } => {
@@ -60,65 +59,62 @@ impl CountedOp {
 
 /// A completion counter: two numbers of 64 bits, which wrap around.
 #[derive(Debug)]
-pub struct CompCounter {
+pub struct CompCntr {
     counts: Counts,
     completed: AtomicU64,
     failed: AtomicU64,
     users: AtomicUsize,
+    _held: QuotaPlace,
 }
 
 /// One of the two numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Entry {
+pub enum CntrValue {
     /// What completed with success.
     Completed,
     /// What completed in error.
     Failed,
 }
 
-impl CompCounter {
+impl CompCntr {
     /// A counter at 0.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] when there are [`MAX_COUNTERS`].
-    pub fn create(_context: &Arc<Context>, counts: Counts) -> Result<Arc<Self>> {
-        let one_more = |n: usize| (n < MAX_COUNTERS).then_some(n + 1);
-        EXISTING
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
-            .map_err(|n| Error::NoMemory(format!("{n} completion counters exist")))?;
+    /// [`Error::NoMemory`] when there are [`MAX_COMP_CNTR`].
+    pub fn create(counts: Counts) -> Result<Arc<Self>> {
+        let held = COUNTERS.take()?;
         let (completed, failed, users) = Default::default();
-        Ok(Arc::new(Self { counts, completed, failed, users }))
+        Ok(Arc::new(Self { counts, completed, failed, users, _held: held }))
     }
 
-    fn number(&self, entry: Entry) -> &AtomicU64 {
-        match entry {
-            Entry::Completed => &self.completed,
-            Entry::Failed => &self.failed,
+    fn number(&self, which: CntrValue) -> &AtomicU64 {
+        match which {
+            CntrValue::Completed => &self.completed,
+            CntrValue::Failed => &self.failed,
         }
     }
 
-    /// The number now. Who reads it is waiting: it makes progress, as polling does.
+    /// The number now.
     #[must_use]
-    pub fn read(&self, entry: Entry) -> u64 {
-        engine::progress_of_poller(true, false);
-        self.number(entry).load(Ordering::Acquire)
+    pub fn value(&self, which: CntrValue) -> u64 {
+        self.number(which).load(Ordering::Acquire)
     }
 
     /// Sets a number.
-    pub fn set(&self, entry: Entry, value: u64) {
-        self.number(entry).store(value, Ordering::Release);
+    pub fn set(&self, which: CntrValue, value: u64) {
+        self.number(which).store(value, Ordering::Release);
     }
 
     /// Adds to a number.
-    pub fn add(&self, entry: Entry, amount: u64) {
-        self.number(entry).fetch_add(amount, Ordering::AcqRel);
+    pub fn add(&self, which: CntrValue, amount: u64) {
+        self.number(which).fetch_add(amount, Ordering::AcqRel);
     }
 
     fn count(&self, bytes: u64, status: WcStatus) {
         match (status, self.counts) {
-            (WcStatus::Success, Counts::Requests) => self.add(Entry::Completed, 1),
-            (WcStatus::Success, Counts::Bytes) => self.add(Entry::Completed, bytes),
-            _ => self.add(Entry::Failed, 1),
+            (WcStatus::Success, Counts::Requests) => self.add(CntrValue::Completed, 1),
+            (WcStatus::Success, Counts::Bytes) => self.add(CntrValue::Completed, bytes),
+            _ => self.add(CntrValue::Failed, 1),
         }
     }
 
@@ -134,23 +130,17 @@ impl CompCounter {
     }
 }
 
-impl Drop for CompCounter {
-    fn drop(&mut self) {
-        EXISTING.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The counters of a QP, by operation.
 #[derive(Debug, Default)]
-pub(crate) struct Attached([OnceLock<Arc<CompCounter>>; 6]);
+pub(crate) struct QpCntrs([OnceLock<Arc<CompCntr>>; 6]);
 
-impl Attached {
+impl QpCntrs {
     /// Attaches a counter to operations; one caller at a time.
     ///
     /// # Errors
     /// [`Error::Invalid`] for no operation, [`Error::NotSupported`] for one that isn't counted, [`Error::Busy`] for one
     /// that has a counter.
-    pub(crate) fn attach(&self, counter: &Arc<CompCounter>, mask: u32) -> Result<()> {
+    pub(crate) fn attach(&self, counter: &Arc<CompCntr>, mask: u32) -> Result<()> {
         let known: u32 = CountedOp::ALL.iter().map(|op| op.bit()).sum();
         if mask == 0 {
             return invalid!("a counter of no operation");
@@ -169,7 +159,7 @@ impl Attached {
         Ok(())
     }
 
-    pub(crate) fn get(&self, op: CountedOp) -> Option<&Arc<CompCounter>> {
+    pub(crate) fn get(&self, op: CountedOp) -> Option<&Arc<CompCntr>> {
         self.0[op as usize].get()
     }
 
@@ -202,31 +192,17 @@ impl Attached {
     }
 }
 
-impl Qp {
-    /// Attaches a completion counter to the operations of `mask` (bits of [`CountedOp`]; ibv_qp_attach_comp_cntr(3)).
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for no operation or a QP that has left INIT; [`Error::NotSupported`] for operations that aren't
-    /// counted; [`Error::Busy`] for one that has a counter.
-    pub fn attach_counter(&self, counter: &Arc<CompCounter>, mask: u32) -> Result<()> {
-        self.before_use(|| self.counters_of_ops().attach(counter, mask))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn counter(counts: Counts) -> Arc<CompCounter> {
-        let (completed, failed, users) = Default::default();
-        EXISTING.fetch_add(1, Ordering::Relaxed);
-        Arc::new(CompCounter { counts, completed, failed, users })
-    }
-
     #[test]
     fn an_operation_has_one_counter_and_a_counter_many_operations() {
-        let (attached, first, second) =
-            (Attached::default(), counter(Counts::Requests), counter(Counts::Bytes));
+        let (attached, first, second) = (
+            QpCntrs::default(),
+            CompCntr::create(Counts::Requests).unwrap(),
+            CompCntr::create(Counts::Bytes).unwrap(),
+        );
         let bits = |ops: &[CountedOp]| ops.iter().map(|op| op.bit()).sum::<u32>();
         attached.attach(&first, bits(&[CountedOp::Send, CountedOp::Write])).unwrap();
         let overlap = attached.attach(&second, bits(&[CountedOp::Recv, CountedOp::Send])).unwrap_err();
@@ -242,13 +218,13 @@ mod tests {
         attached.count(CountedOp::Recv, 100, WcStatus::WrFlushErr);
         attached.count(CountedOp::Read, 100, WcStatus::Success);
         attached.count_read(100, true);
-        assert_eq!((first.read(Entry::Completed), first.read(Entry::Failed)), (2, 0));
-        assert_eq!((second.read(Entry::Completed), second.read(Entry::Failed)), (100, 1));
+        assert_eq!((first.value(CntrValue::Completed), first.value(CntrValue::Failed)), (2, 0));
+        assert_eq!((second.value(CntrValue::Completed), second.value(CntrValue::Failed)), (100, 1));
         assert_eq!(first.check_unused().unwrap_err().errno(), libc::EBUSY);
         attached.detach();
         first.check_unused().unwrap();
-        second.set(Entry::Completed, u64::MAX);
-        second.add(Entry::Completed, 2);
-        assert_eq!(second.read(Entry::Completed), 1);
+        second.set(CntrValue::Completed, u64::MAX);
+        second.add(CntrValue::Completed, 2);
+        assert_eq!(second.value(CntrValue::Completed), 1);
     }
 }
