@@ -14,10 +14,7 @@ const MIRI: [(&str, &[&str]); 4] = [
     ("ferroce-types", &[]),
     ("ferroce-os", &["sys::address::", "sys::control::"]),
     ("ferroce-proto", &["psn::", "rnr::", "window::"]),
-    (
-        "ferroce-nic",
-        &["engine::timers::", "net::netlink::", "tap::from_env::", "udp::datagram::", "udp::stats::"],
-    ),
+    ("ferroce-nic", &["engine::timers::", "net::netlink::", "rendezvous::encoding::", "tap::from_env::"]),
 ];
 
 /// What loom runs: the fork gate, and the engine's hand-offs.

@@ -66,7 +66,7 @@ pub use xrc::{XrcTarget, Xrcd};
 
 pub use ferroce_os::fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
 pub use ferroce_os::{clock, sys};
-pub(crate) use ferroce_os::{fork, room, sync};
+pub(crate) use ferroce_os::{fork, room, sync, throttle};
 pub(crate) use ferroce_types as error;
 pub(crate) use ferroce_types as packet;
 pub(crate) use ferroce_types as quota;

@@ -11,3 +11,4 @@ pub mod memory;
 pub mod room;
 pub mod sync;
 pub mod sys;
+pub mod throttle;

@@ -14,7 +14,7 @@ use crate::rendezvous;
 use crate::settings;
 use crate::sync::{Mutex, RwLock, class};
 use crate::sys;
-use crate::udp::{Endpoint, HostAddr, steering_of};
+use crate::udp::{self, Endpoint, HostAddr, steering_of};
 use ferroce_proto::{Instant, Pace};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -123,7 +123,8 @@ impl Engine {
         if self.addresses.endpoint(address).is_some() {
             return Ok(());
         }
-        let endpoint = self.rendezvous.endpoint(address)?;
+        let sockets = self.rendezvous.sockets(address, udp::receiving_socket)?;
+        let endpoint = Arc::new(Endpoint::new(address, sockets));
         let mut locals = self.addresses.locals.write();
         if locals.iter().any(|l| l.endpoint.address() == address) {
             return Ok(());

@@ -116,7 +116,7 @@ impl Port {
             tracing::info!("frames can't be marked: raw QPs of other processes won't see those of this one");
         }
         self.attach_filter()?;
-        crate::udp::large_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+        sys::large_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
         // Bound to the interface, to no protocol: what is sent leaves there, and nothing is received.
         self.bind(0)
     }

@@ -1,7 +1,7 @@
 //! Why a process couldn't join its host's rendezvous.
 
 use super::strangers::Strangers;
-use crate::udp::HostAddr;
+use ferroce_types::HostAddr;
 use std::fmt;
 use std::io;
 

@@ -3,21 +3,24 @@
 //! Steering is a matter of speed: two owners can share a socket, GRO can merge what steers apart, and a packet then
 //! crosses here, over the DGRAM socket of the owner's slot. Best effort: what doesn't fit is lost as on a wire.
 
+use super::encoding::{RECORD_HEADER, decode, encode};
 use super::names::Name;
 use super::user::User;
+use crate::clock;
 use crate::room;
 use crate::sys::{self, control};
-use crate::udp::{Datagram, OncePerSecond, RECORD_HEADER, decode, encode, milliseconds};
-use ferroce_types::SLOTS;
+use crate::throttle::OncePerSecond;
+use ferroce_types::{Datagram, SLOTS};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Of one UNIX datagram: fits the default send buffer, and holds the longest train.
 const BLOB: usize = 96 << 10;
 const MAGIC: [u8; 4] = *b"FRC2";
 /// How long a slot that nobody held is believed to be free.
-const DEAD_MS: u64 = 100;
+const DEAD: Duration = Duration::from_millis(100);
 
 type Credentials = control::Control<{ control::space(size_of::<libc::ucred>()) }>;
 
@@ -37,7 +40,7 @@ pub struct ForwardStats {
 /// Sender's side.
 pub(super) struct Forwarder {
     user: User,
-    /// Per slot: until when, in milliseconds, it is taken for free. One writer's mistake costs a system call.
+    /// Per slot: until when it is taken for free. One writer's mistake costs a system call.
     dead_until: Box<[AtomicU64]>,
     pub(super) stats: ForwardStats,
 }
@@ -51,7 +54,7 @@ impl Forwarder {
     /// Sends packets for one slot by way of `socket`, in as few datagrams as possible.
     pub(super) fn forward(&self, socket: RawFd, slot: u16, datagrams: &[Datagram<'_>]) {
         let Some(dead_until) = self.dead_until.get(usize::from(slot)) else { return };
-        if dead_until.load(Ordering::Relaxed) > milliseconds() {
+        if dead_until.load(Ordering::Relaxed) > clock::now().0 {
             self.stats.unknown.fetch_add(datagrams.len() as u64, Ordering::Relaxed);
             return;
         }
@@ -73,7 +76,7 @@ impl Forwarder {
             let counter = match send(socket, self.user, &name, &mut blob) {
                 Ok(()) => &self.stats.forwarded,
                 Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {
-                    dead_until.store(milliseconds() + DEAD_MS, Ordering::Relaxed);
+                    dead_until.store(clock::now().after(DEAD).0, Ordering::Relaxed);
                     self.note(slot, "nobody holds that slot");
                     &self.stats.unknown
                 }

@@ -3,7 +3,7 @@
 
 use super::names::VERSION;
 use crate::sys::{self, EngineFd, control};
-use crate::udp::GROUP_SIZE;
+use ferroce_types::GROUP_SIZE;
 use std::io;
 use std::os::fd::RawFd;
 

@@ -1,20 +1,24 @@
 //! Making the 64 sockets of a local address, and finding out who else has made them.
 
+use super::SocketGroup;
 use super::error::{Error, Holder};
 use crate::sys::{self, EngineFd, InetAddress};
-use crate::udp::{GROUP_SIZE, HostAddr, receiving_socket};
+use ferroce_types::{GROUP_SIZE, HostAddr};
 use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;
 
-/// Tries to make the group. `Ok(None)`: somebody holds the port, perhaps one of ours.
+/// Makes a socket for RoCEv2 packets, of IPv6 or IPv4, that isn't bound yet.
+pub type OpenSocket = fn(v6: bool) -> io::Result<EngineFd>;
+
+/// Tries to make the group of sockets that `open` makes. `Ok(None)`: somebody holds the port, perhaps one of ours.
 ///
 /// The program is attached before the first bind: that makes creation exclusive (a second such bind fails with
 /// EADDRINUSE), while the other 63 join as plain members.
-pub(super) fn create(address: HostAddr) -> Result<Option<Box<[EngineFd; GROUP_SIZE]>>, Error> {
+pub(super) fn create(address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, Error> {
     let mut sockets = Vec::with_capacity(GROUP_SIZE);
     for index in 0..GROUP_SIZE {
-        let socket = member(address).map_err(Error::system("preparing a socket for UDP port 4791"))?;
+        let socket = member(address, open).map_err(Error::system("preparing a socket for UDP port 4791"))?;
         if index == 0 {
             attach_steering(socket.raw()).map_err(Error::system("SO_ATTACH_REUSEPORT_CBPF"))?;
         }
@@ -32,18 +36,18 @@ pub(super) fn create(address: HostAddr) -> Result<Option<Box<[EngineFd; GROUP_SI
 }
 
 /// `None` unless there are exactly [`GROUP_SIZE`].
-pub(super) fn boxed(sockets: Vec<EngineFd>) -> Option<Box<[EngineFd; GROUP_SIZE]>> {
+pub(super) fn boxed(sockets: Vec<EngineFd>) -> Option<Box<SocketGroup>> {
     sockets.into_boxed_slice().try_into().ok()
 }
 
-fn member(address: HostAddr) -> io::Result<EngineFd> {
-    let socket = receiving_socket(address.is_ipv6())?;
+fn member(address: HostAddr, open: OpenSocket) -> io::Result<EngineFd> {
+    let socket = open(address.is_ipv6())?;
     sys::set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEPORT, &1_i32)?;
     Ok(socket)
 }
 
 /// Classic BPF over the UDP payload: the BTH's second word, without its last 12 bits, modulo 64. That is the low part of
-/// the slot in the destination QPN ([`crate::udp::steering_of`]). A packet too short for the load goes to socket 0.
+/// the slot in the destination QPN ([`ferroce_types::steering_of`]). A packet too short for the load goes to socket 0.
 fn attach_steering(fd: i32) -> io::Result<()> {
     let op = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let program = [

@@ -6,9 +6,9 @@
 use super::error::Error;
 use super::names::Name;
 use super::user::User;
-use super::{frame, group};
+use super::{SocketGroup, frame, group};
 use crate::sys::{self, EngineFd};
-use crate::udp::{GROUP_SIZE, HostAddr};
+use ferroce_types::HostAddr;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ pub(super) fn answer(
 /// What asking around came to.
 pub(super) enum Answer {
     /// The group's sockets, in order.
-    Group(Box<[EngineFd; GROUP_SIZE]>),
+    Group(Box<SocketGroup>),
     /// All who were asked said that they haven't got it, or are gone.
     Nobody,
     /// Somebody didn't answer in time, and nobody had it.
@@ -115,10 +115,7 @@ pub(super) fn ask(
 }
 
 /// Waits a moment and takes out those who have answered.
-fn answers(
-    asked: &mut Vec<EngineFd>,
-    address: HostAddr,
-) -> Result<Option<Box<[EngineFd; GROUP_SIZE]>>, Error> {
+fn answers(asked: &mut Vec<EngineFd>, address: HostAddr) -> Result<Option<Box<SocketGroup>>, Error> {
     let poll_of = |socket: &EngineFd| libc::pollfd { fd: socket.raw(), events: libc::POLLIN, revents: 0 };
     let mut polls: Vec<_> = asked.iter().map(poll_of).collect();
     sys::poll(&mut polls, Duration::from_millis(2)).map_err(Error::system("ppoll"))?;
@@ -145,7 +142,7 @@ fn request(name: &Name, address: HostAddr, user: User) -> io::Result<EngineFd> {
     Ok(socket)
 }
 
-fn read_reply(fd: RawFd, address: HostAddr) -> Result<Option<Box<[EngineFd; GROUP_SIZE]>>, Error> {
+fn read_reply(fd: RawFd, address: HostAddr) -> Result<Option<Box<SocketGroup>>, Error> {
     let mut bytes = [0; MESSAGE + 1];
     let (length, fds) = match frame::receive(fd, &mut bytes) {
         Ok(got) => got,

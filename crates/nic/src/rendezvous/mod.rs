@@ -21,14 +21,14 @@
 //! 2. The engine's thread puts [`Rendezvous::poll_fd`] into its `epoll` and calls [`Rendezvous::service`] when that is
 //!    readable: it answers processes that join, hands on forwarded packets, and takes over
 //!    a dead leader's name. It takes at most some milliseconds.
-//! 3. [`Rendezvous::endpoint`] for each local address in use (at most about a second, usually under a millisecond), then
-//!    the calls of [`crate::udp`].
+//! 3. [`Rendezvous::sockets`] for each local address in use (at most about a second, usually under a millisecond).
 //! 4. QPNs: `slot << 12 | index` of a slot of [`Rendezvous::slots`]; [`Rendezvous::claim_slot`] when they run out.
 //! 5. On receipt: packets for which [`Rendezvous::owns`] is false go to [`Rendezvous::forward`]. Threads that poll call
 //!    [`Rendezvous::recv_forwarded`] now and then.
 //!
 //! All methods may be called from any thread. None is a cancellation point.
 
+mod encoding;
 mod error;
 mod forward;
 pub(crate) mod frame;
@@ -46,12 +46,13 @@ pub use ferroce_types::{SLOTS, slot_of};
 pub use forward::ForwardStats;
 pub use gids::gid_table;
 pub(crate) use gids::{GidTables, KIND_GIDS};
+pub use group::OpenSocket;
 pub(crate) use services::{Service, Services};
 pub use strangers::{Strangers, strangers};
 
 use crate::sync::{Mutex, RwLock, class};
 use crate::sys::{self, EngineFd};
-use crate::udp::{Datagram, Endpoint, HostAddr};
+use ferroce_types::{Datagram, GROUP_SIZE, HostAddr};
 use forward::{Forwarder, Inbox};
 use handover::Answer;
 use names::{Name, USABLE};
@@ -82,6 +83,9 @@ const INBOX: u64 = 2 << 16;
 const LEADER: u64 = 3 << 16;
 const TIMER: u64 = 4 << 16;
 
+/// The sockets of a local address, by steering value.
+pub type SocketGroup = [EngineFd; GROUP_SIZE];
+
 /// This process's part in the rendezvous of its user and network namespace.
 pub struct Rendezvous {
     user: User,
@@ -93,7 +97,7 @@ pub struct Rendezvous {
     leader: RwLock<class::Leader, Option<EngineFd>>,
     /// Runs until this process leads.
     election: Mutex<class::Election, Option<EngineFd>>,
-    endpoints: RwLock<class::Endpoints, HashMap<HostAddr, Arc<Endpoint>>>,
+    groups: RwLock<class::SocketGroups, HashMap<HostAddr, Arc<SocketGroup>>>,
     /// Held while an address is being joined. Never needed to answer others.
     joining: Mutex<class::Joining, ()>,
     forwarder: Forwarder,
@@ -121,7 +125,7 @@ impl Rendezvous {
             owned: [const { AtomicU64::new(0) }; SLOTS as usize / 64],
             leader: RwLock::default(),
             election: Mutex::default(),
-            endpoints: RwLock::default(),
+            groups: RwLock::default(),
             joining: Mutex::default(),
             forwarder: Forwarder::new(user),
             inbox: Mutex::new(Inbox::new()),
@@ -185,25 +189,25 @@ impl Rendezvous {
         &self.forwarder.stats
     }
 
-    /// The sockets of a local address: this process's already, or another's, or new ones.
+    /// The sockets of a local address: this process's already, or another's, or new ones, which `open` makes.
     ///
     /// # Errors
     /// See [`Error`]. After at most about a second.
-    pub fn endpoint(&self, address: HostAddr) -> Result<Arc<Endpoint>, Error> {
-        if let Some(endpoint) = self.endpoints.read().get(&address) {
-            return Ok(Arc::clone(endpoint));
+    pub fn sockets(&self, address: HostAddr, open: OpenSocket) -> Result<Arc<SocketGroup>, Error> {
+        if let Some(group) = self.groups.read().get(&address) {
+            return Ok(Arc::clone(group));
         }
         let _joining = self.joining.lock();
-        if let Some(endpoint) = self.endpoints.read().get(&address) {
-            return Ok(Arc::clone(endpoint));
+        if let Some(group) = self.groups.read().get(&address) {
+            return Ok(Arc::clone(group));
         }
-        let endpoint = Arc::new(Endpoint::new(address, self.obtain(address)?));
-        self.endpoints.write().insert(address, Arc::clone(&endpoint));
+        let group: Arc<SocketGroup> = self.obtain(address, open)?.into();
+        self.groups.write().insert(address, Arc::clone(&group));
         tracing::debug!(%address, "has the sockets of UDP port 4791");
-        Ok(endpoint)
+        Ok(group)
     }
 
-    fn obtain(&self, address: HostAddr) -> Result<Box<[EngineFd; crate::udp::GROUP_SIZE]>, Error> {
+    fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Box<SocketGroup>, Error> {
         let start = Instant::now();
         loop {
             self.lead();
@@ -214,7 +218,7 @@ impl Rendezvous {
             if let Answer::Group(group) = answer {
                 return Ok(group);
             }
-            if let Some(group) = group::create(address)? {
+            if let Some(group) = group::create(address, open)? {
                 return Ok(group);
             }
             if start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE } {
@@ -343,9 +347,9 @@ impl Rendezvous {
     fn serve(&self, listener: RawFd) {
         self.services.serve(listener, self.user, &mut |connection, request| {
             handover::answer(connection, request, &mut |address| {
-                let endpoints = self.endpoints.read();
-                // Endpoints live as long as this object: the numbers stay valid.
-                Some(endpoints.get(&address)?.group().iter().map(EngineFd::checked).collect())
+                let groups = self.groups.read();
+                // Groups live as long as this object: the numbers stay valid.
+                Some(groups.get(&address)?.iter().map(EngineFd::checked).collect())
             })
         });
     }

@@ -5,7 +5,6 @@ use super::names::{Name, USABLE, taken_slots};
 use super::shuffled;
 use super::strangers::strangers;
 use crate::sys::{self, EngineFd};
-use crate::udp::large_buffer;
 use ferroce_types::{GROUP_SIZE, SLOTS};
 
 /// A slot this process owns: while these two sockets are open, QPNs `slot << 12 ..` are its own.
@@ -55,6 +54,6 @@ fn take(uid: u32, number: u16) -> Result<Option<Slot>, Error> {
     // Forwarded packets must come from this user: anybody may send to an abstract name.
     sys::set_option(forwarded.raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, &1_i32)
         .map_err(Error::system("SO_PASSCRED"))?;
-    large_buffer(forwarded.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+    sys::large_buffer(forwarded.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
     Ok(Some(Slot { number, forwarded, listener }))
 }

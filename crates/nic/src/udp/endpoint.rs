@@ -13,8 +13,6 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Asked of the kernel for both directions; it gives what it allows.
-const BUFFER_BYTES: i32 = 8 << 20;
 /// Hop limit of packets whose address vector doesn't say otherwise.
 pub(super) const DEFAULT_TTL: u8 = 64;
 
@@ -23,11 +21,11 @@ const IPV6_AUTOFLOWLABEL: i32 = 70;
 /// Place of the sender to multicast groups, behind those of the steering values.
 const TO_GROUPS: usize = GROUP_SIZE;
 
-/// A local address with its sockets. Made by [`crate::rendezvous::Rendezvous::endpoint`].
+/// A local address with its sockets.
 pub struct Endpoint {
     address: HostAddr,
     /// Dups of the host's sockets, kept for life: closing the last dup of one would reorder the group.
-    group: Box<[EngineFd; GROUP_SIZE]>,
+    group: Arc<[EngineFd; GROUP_SIZE]>,
     readers: Box<[Mutex<class::SocketReader, Option<Reader>>; GROUP_SIZE]>,
     senders: Box<[OnceLock<Sender>; GROUP_SIZE + 1]>,
     /// UDP_SEGMENT works on this address's device, as far as is known.
@@ -145,8 +143,10 @@ impl Dest {
 }
 
 impl Endpoint {
-    /// Takes the group's sockets, in the group's order.
-    pub(crate) fn new(address: HostAddr, group: Box<[EngineFd; GROUP_SIZE]>) -> Self {
+    /// Takes the group's sockets, in the group's order: [`receiving_socket`](super::receiving_socket)s that are bound to the
+    /// RoCE port of `address` and steer packets as [`steering_of`] says.
+    #[must_use]
+    pub fn new(address: HostAddr, group: Arc<[EngineFd; GROUP_SIZE]>) -> Self {
         let size = sys::int_option(group[0].raw(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
         Self {
             address,
@@ -185,15 +185,10 @@ impl Endpoint {
         self.group[usize::from(steering) % GROUP_SIZE].raw()
     }
 
-    /// The group's sockets in order, for handing on to another process.
-    pub(crate) fn group(&self) -> &[EngineFd; GROUP_SIZE] {
-        &self.group
-    }
-
     /// Takes what has arrived at one socket, one non-blocking `recvmmsg`. `f` is called once per batch of at most 64
     /// packets, in the order of arrival, and must not call `recv` of the same socket.
     ///
-    /// Packets may be for QPs of other processes: see [`crate::rendezvous::Rendezvous::forward`].
+    /// Packets may be for QPs of other processes that share the socket.
     ///
     /// # Errors
     /// That of `recvmmsg(2)`; nothing there isn't one. In a child of `fork`: EBADF.
@@ -340,7 +335,7 @@ impl Endpoint {
             sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TTL, &i32::from(ttl))?;
             sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, &i32::from(tos))?;
         }
-        large_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+        sys::large_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         sys::bind(fd, &InetAddress::new(self.address.with_port(0)))?;
         // Nothing is ever read here: what peers send to this port by mistake should take no memory.
         let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &0_i32);
@@ -348,13 +343,5 @@ impl Endpoint {
         sys::socket_name(fd, &mut name)?;
         let port = name.socket_addr().map_or(0, |a| a.port());
         Ok(Sender { socket, port, tos, ttl })
-    }
-}
-
-/// As much as the kernel allows: privileged past its limit, else up to it.
-pub(crate) fn large_buffer(fd: RawFd, force: i32, plain: i32) {
-    if sys::set_option(fd, libc::SOL_SOCKET, force, &BUFFER_BYTES).is_err() {
-        // Can't fail on a socket; the kernel clips the number.
-        let _ = sys::set_option(fd, libc::SOL_SOCKET, plain, &BUFFER_BYTES);
     }
 }

@@ -1,7 +1,6 @@
 //! Reading a socket of the group: `recvmmsg` (or `recvmsg`) into large buffers, GRO trains cut into packets.
 
-use super::datagram::MIN_PACKET;
-use super::{Datagram, HostAddr, Stats, large_buffer};
+use super::{Datagram, HostAddr, Stats};
 use crate::packet::MAX_FLOW_LABEL;
 use crate::room;
 use crate::sys::{self, EngineFd, InetAddress, control};
@@ -22,7 +21,7 @@ type ControlIn = control::Control<{ 4 * control::space(4) }>;
 ///
 /// # Errors
 /// No descriptor is left, or the kernel lacks an option.
-pub(crate) fn receiving_socket(v6: bool) -> io::Result<EngineFd> {
+pub fn receiving_socket(v6: bool) -> io::Result<EngineFd> {
     let socket = sys::socket(if v6 { libc::AF_INET6 } else { libc::AF_INET }, libc::SOCK_DGRAM)?;
     let fd = socket.raw();
     let on = 1_i32;
@@ -41,7 +40,7 @@ pub(crate) fn receiving_socket(v6: bool) -> io::Result<EngineFd> {
     }
     // Where it doesn't exist, packets come one by one.
     let _ = sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, &on);
-    large_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
+    sys::large_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
     Ok(socket)
 }
 
@@ -175,7 +174,7 @@ impl Reader {
             let segment_size = read_control(control.received(header.msg_hdr.msg_controllen), &mut about);
             for (segment, bytes) in buffer[..length].chunks(segment_size.unwrap_or(MESSAGE_BYTES)).enumerate()
             {
-                if bytes.len() < MIN_PACKET {
+                if bytes.len() < Datagram::MIN_LEN {
                     stats.malformed.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }

@@ -2,10 +2,10 @@
 
 use super::batch::{Flushed, Train, seal};
 use super::endpoint::{Dest, Endpoint};
-use super::stats::OncePerSecond;
 use crate::room;
 use crate::sys::KernelAddress;
 use crate::sys::{self, control};
+use crate::throttle::OncePerSecond;
 use smallvec::SmallVec;
 use std::io;
 use std::os::fd::RawFd;
@@ -283,7 +283,8 @@ mod tests {
         let lo = HostAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
         let unused: Vec<EngineFd> =
             (0..GROUP_SIZE).map(|_| sys::socket(libc::AF_INET, libc::SOCK_DGRAM).unwrap()).collect();
-        let endpoint = Arc::new(Endpoint::new(lo, unused.into_boxed_slice().try_into().unwrap()));
+        let group: Box<[EngineFd; GROUP_SIZE]> = unused.into_boxed_slice().try_into().unwrap();
+        let endpoint = Arc::new(Endpoint::new(lo, group.into()));
         let mut dest = endpoint.dest(lo, 0, 0, 0x1000).unwrap();
         dest.to = InetAddress::new(lo.with_port(port));
         dest.flow = Flow::v4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, dest.source_port(), port);

@@ -19,7 +19,6 @@ use crate::rendezvous::{frame, slot_of};
 use crate::shm::MAX_PAYLOAD;
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
-use crate::udp::large_buffer;
 use ferroce_proto::{DelegateError, Executed, Payload};
 use ferroce_wire::{Headers, NakCode};
 use std::collections::HashMap;
@@ -229,7 +228,7 @@ impl Engine {
                 }
             }
         };
-        large_buffer(connection.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+        sys::large_buffer(connection.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         let connection = Arc::new(connection);
         let asking = End::Asking(Arc::downgrade(qp), connection.clone());
         let number = self.elsewhere().add(asking).ok_or(Unreached::Silent)?;

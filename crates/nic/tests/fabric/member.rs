@@ -2,9 +2,9 @@
 
 use super::packets;
 use super::wait::eventually;
-use ferroce_nic::rendezvous::Rendezvous;
+use ferroce_nic::rendezvous::{Error, Rendezvous};
 use ferroce_nic::sys;
-use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, TxBatch};
+use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, TxBatch, receiving_socket};
 use ferroce_wire::Operation;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -140,6 +140,12 @@ impl Drop for Member {
     }
 }
 
+/// The sockets of a local address, ready for packets.
+pub fn endpoint(rendezvous: &Rendezvous, address: HostAddr) -> Result<Arc<Endpoint>, Error> {
+    let sockets = rendezvous.sockets(address, receiving_socket)?;
+    Ok(Arc::new(Endpoint::new(address, sockets)))
+}
+
 /// "fe80::1%veth0" or without an interface.
 pub fn address(text: &str) -> HostAddr {
     let (ip, interface) = text.split_once('%').unwrap_or((text, ""));
@@ -215,7 +221,7 @@ impl Host {
 
     fn command(&self, words: &[&str]) -> String {
         match *words {
-            ["join", to] => match self.rendezvous.endpoint(address(to)) {
+            ["join", to] => match endpoint(&self.rendezvous, address(to)) {
                 Ok(endpoint) => {
                     self.endpoints.lock().unwrap().insert(endpoint.address(), endpoint);
                     "ok".to_owned()

@@ -1,6 +1,6 @@
 //! Many processes, one UDP port, one QPN space.
 
-use super::member::{Member, address};
+use super::member::{Member, address, endpoint};
 use super::namespace::{self, in_namespace};
 use super::packets::push;
 use super::wait::eventually;
@@ -172,12 +172,12 @@ fn holders_that_are_all_stopped_are_reported_as_unresponsive() {
         let only = Member::joined(LO4);
         only.stop();
         let joiner = Rendezvous::join().unwrap();
-        let error = joiner.endpoint(address(LO4)).unwrap_err();
+        let error = endpoint(&joiner, address(LO4)).unwrap_err();
         assert!(matches!(error, Error::Unresponsive { .. }), "{error}");
         // Another address is not affected.
-        joiner.endpoint(address(LO6)).unwrap();
+        endpoint(&joiner, address(LO6)).unwrap();
         only.go_on();
-        joiner.endpoint(address(LO4)).unwrap();
+        endpoint(&joiner, address(LO4)).unwrap();
     });
 }
 
@@ -187,14 +187,14 @@ fn port_of_a_foreign_program_is_reported_with_its_user() {
         for taken in ["127.0.0.1:4791", "0.0.0.0:4791"] {
             let foreign = UdpSocket::bind(taken).unwrap();
             let joiner = Rendezvous::join().unwrap();
-            match joiner.endpoint(address(LO4)).unwrap_err() {
+            match endpoint(&joiner, address(LO4)).unwrap_err() {
                 Error::AddressInUse { address: a, holder } => {
                     assert_eq!((a, holder.uid), (address(LO4), Some(0)))
                 }
                 other => panic!("{other}"),
             }
             drop(foreign);
-            joiner.endpoint(address(LO4)).unwrap();
+            endpoint(&joiner, address(LO4)).unwrap();
         }
     });
 }
@@ -208,7 +208,7 @@ fn port_that_this_user_lets_go_of_is_waited_for() {
             std::thread::sleep(Duration::from_millis(400));
             drop(held);
         });
-        Rendezvous::join().unwrap().endpoint(address(LO4)).unwrap();
+        endpoint(&Rendezvous::join().unwrap(), address(LO4)).unwrap();
         release.join().unwrap();
     });
 }
@@ -220,7 +220,7 @@ fn address_that_is_not_ours_is_refused() {
         for foreign in
             [address("192.0.2.1"), address("2001:db8::1"), HostAddr::new("fe80::1".parse().unwrap(), 77)]
         {
-            let error = joiner.endpoint(foreign).unwrap_err();
+            let error = endpoint(&joiner, foreign).unwrap_err();
             assert_eq!(error.errno(), libc::EADDRNOTAVAIL, "{error}");
         }
     });
@@ -307,12 +307,12 @@ fn too_few_descriptors_are_reported_and_none_is_leaked() {
             let before = open();
             for room in [0, 1, 20, 63] {
                 limit(lowest_free() + room);
-                let error = joiner.endpoint(address(to)).unwrap_err();
+                let error = endpoint(&joiner, address(to)).unwrap_err();
                 assert_eq!(error.errno(), libc::EMFILE, "{to} with room for {room}: {error}");
                 limit(1000);
                 assert_eq!(open(), before, "{to} with room for {room}");
             }
-            joiner.endpoint(address(to)).unwrap();
+            endpoint(&joiner, address(to)).unwrap();
             assert_eq!(open(), before + 64);
         }
         let slot = member.number("slot");
@@ -332,7 +332,7 @@ fn joining_works_without_proc() {
         };
         assert_eq!(hidden, 0);
         let joiner = Rendezvous::join().unwrap();
-        let endpoint = joiner.endpoint(address(LO4)).unwrap();
+        let endpoint = endpoint(&joiner, address(LO4)).unwrap();
         let dest = endpoint.dest(endpoint.address(), 0, 0, (slot << 12) as u32).unwrap();
         let mut batch = TxBatch::new();
         push(&mut batch, &dest, Operation::SendMiddle, (slot << 12) as u32, 1, 100);
@@ -387,10 +387,10 @@ fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
         };
         let joiner = Rendezvous::join().unwrap();
         assert!(joiner.slots()[0] >= 400 && !joiner.is_leader());
-        joiner.endpoint(address(LO4)).unwrap();
+        endpoint(&joiner, address(LO4)).unwrap();
         // One who takes the port.
         let taker = other_user("s=socket.socket(socket.AF_INET6,socket.SOCK_DGRAM); s.bind(('::1',4791))");
-        match joiner.endpoint(address(LO6)).unwrap_err() {
+        match endpoint(&joiner, address(LO6)).unwrap_err() {
             Error::AddressInUse { holder, .. } => assert_eq!(holder.uid, Some(65534)),
             other => panic!("{other}"),
         }
@@ -399,7 +399,7 @@ fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
         let mut taker = taker.unwrap();
         taker.kill().unwrap();
         taker.wait().unwrap();
-        joiner.endpoint(address(LO6)).unwrap();
+        endpoint(&joiner, address(LO6)).unwrap();
     });
 }
 

@@ -1,6 +1,6 @@
 //! Packets out and in over the loopback interface.
 
-use super::member::Member;
+use super::member::{Member, endpoint};
 use super::namespace::in_namespace;
 use super::packets::{identification, push};
 use super::wait::eventually;
@@ -44,7 +44,7 @@ fn receive(endpoint: &Endpoint, qpn: u32, count: usize) -> Vec<Got> {
 }
 
 fn endpoints(rendezvous: &Rendezvous) -> [Arc<Endpoint>; 2] {
-    ["127.0.0.1", "::1"].map(|ip| rendezvous.endpoint(HostAddr::new(ip.parse().unwrap(), 0)).unwrap())
+    ["127.0.0.1", "::1"].map(|ip| endpoint(rendezvous, HostAddr::new(ip.parse().unwrap(), 0)).unwrap())
 }
 
 #[test]

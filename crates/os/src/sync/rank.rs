@@ -84,7 +84,7 @@ classes! {
     LinkFinishing: "nic/src/shm/link.rs", "the end of a link";
     ImportedPds: "nic/src/share/import.rs", "protection domains of an exporter";
     Leader: "nic/src/rendezvous/mod.rs", "the leader's socket";
-    Endpoints: "nic/src/rendezvous/mod.rs", "the groups of sockets by address";
+    SocketGroups: "nic/src/rendezvous/mod.rs", "the groups of sockets by address";
     ForwardInbox: "nic/src/rendezvous/mod.rs", "packets that other processes pass on";
     Registry: "nic/src/engine/registry.rs", "all objects of the process";
     Port: "nic/src/device.rs", "a context's GID table and port";

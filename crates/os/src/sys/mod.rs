@@ -7,6 +7,7 @@
 //! Out of here: whose addresses and names they are, policy, retries.
 
 mod address;
+mod buffer;
 pub mod control;
 mod engine_fd;
 mod kept_fd;
@@ -19,6 +20,7 @@ mod user;
 mod wait;
 
 pub use address::InetAddress;
+pub use buffer::large_buffer;
 pub use engine_fd::{
     EngineFd, abandon_all, close_all_after_fork, close_if, find_lost, for_each_engine_fd, identity, opening,
     protect_engine_fds,

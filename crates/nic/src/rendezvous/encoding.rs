@@ -1,62 +1,13 @@
-//! What a receiver gets for each packet, and how packets cross a UNIX datagram to the process that owns them.
+//! How packets cross a UNIX datagram to the process that owns them: one record each.
 
-use ferroce_types::{HostAddr, PacketMeta};
-use std::net::SocketAddr;
-
-/// Shortest thing worth handing on: a BTH and an ICRC.
-pub(crate) const MIN_PACKET: usize = ferroce_wire::BTH_LEN + ferroce_wire::ICRC_LEN;
-
-/// One RoCEv2 packet as it came from a socket. Nothing in it has been checked but that a BTH and an ICRC fit.
-#[derive(Clone, Copy, Debug)]
-pub struct Datagram<'a> {
-    /// Address and UDP port it came from.
-    pub source: SocketAddr,
-    /// Our address that it was sent to.
-    pub destination: HostAddr,
-    /// Type of service or traffic class, with the two ECN bits.
-    pub tos: u8,
-    /// TTL or hop limit on arrival, where the kernel said.
-    pub ttl: Option<u8>,
-    /// IPv6: flow label, 0 where there is none.
-    pub flow_label: u32,
-    /// Place in the train that GRO made of it: a first guess of the IPv4 identification, for the ICRC.
-    pub segment: u16,
-    /// BTH to ICRC.
-    pub bytes: &'a [u8],
-}
-
-impl Datagram<'_> {
-    /// Destination QPN of the BTH; 0 where there is none.
-    #[must_use]
-    pub fn dest_qpn(&self) -> u32 {
-        self.bytes.get(5..8).map_or(0, |b| u32::from_be_bytes([0, b[0], b[1], b[2]]))
-    }
-
-    /// What the network layer says about it.
-    pub(crate) fn meta(&self) -> PacketMeta {
-        PacketMeta {
-            src: self.source.ip().to_canonical(),
-            dst: self.destination.ip(),
-            tos: self.tos,
-            ttl: self.ttl.unwrap_or(64),
-            flow_label: self.flow_label,
-            len: self.bytes.len() as u16,
-        }
-    }
-
-    /// Marked "congestion experienced" on the way.
-    #[must_use]
-    pub const fn congestion_experienced(&self) -> bool {
-        self.tos & 3 == 3
-    }
-}
+use ferroce_types::{Datagram, HostAddr};
 
 /// Record: length (u32), source (16 address, 4 scope, 2 port), destination (16, 4), segment (u16), tos, ttl, has_ttl,
 /// reserved byte, flow label (u32), then the packet. Host byte order: it never leaves the host.
-pub(crate) const RECORD_HEADER: usize = 4 + 22 + 20 + 2 + 4 + 4;
+pub(super) const RECORD_HEADER: usize = 4 + 22 + 20 + 2 + 4 + 4;
 
 /// Appends a record to `blob`.
-pub(crate) fn encode(datagram: &Datagram<'_>, blob: &mut Vec<u8>) {
+pub(super) fn encode(datagram: &Datagram<'_>, blob: &mut Vec<u8>) {
     blob.extend_from_slice(&(datagram.bytes.len() as u32).to_ne_bytes());
     let source = HostAddr::from(datagram.source);
     for address in [source, datagram.destination] {
@@ -72,11 +23,11 @@ pub(crate) fn encode(datagram: &Datagram<'_>, blob: &mut Vec<u8>) {
 }
 
 /// Takes a record off the front of `blob`; `None` when it is empty or makes no sense.
-pub(crate) fn decode<'a>(blob: &mut &'a [u8]) -> Option<Datagram<'a>> {
+pub(super) fn decode<'a>(blob: &mut &'a [u8]) -> Option<Datagram<'a>> {
     let (header, rest) = blob.split_first_chunk::<RECORD_HEADER>()?;
     let length = u32::from_ne_bytes(*header.first_chunk()?) as usize;
     let (bytes, rest) = rest.split_at_checked(length)?;
-    if length < MIN_PACKET {
+    if length < Datagram::MIN_LEN {
         return None;
     }
     let address = |at: usize| -> Option<HostAddr> {

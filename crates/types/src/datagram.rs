@@ -1,0 +1,57 @@
+//! What a receiver gets for each packet.
+
+use crate::{HostAddr, PacketMeta};
+use ferroce_wire::{BTH_LEN, ICRC_LEN};
+use std::net::SocketAddr;
+
+/// One RoCEv2 packet as it came from a socket. Nothing in it has been checked but that a BTH and an ICRC fit.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Address and UDP port it came from.
+    pub source: SocketAddr,
+    /// Our address that it was sent to.
+    pub destination: HostAddr,
+    /// Type of service or traffic class, with the two ECN bits.
+    pub tos: u8,
+    /// TTL or hop limit on arrival, where the kernel said.
+    pub ttl: Option<u8>,
+    /// IPv6: flow label, 0 where there is none.
+    pub flow_label: u32,
+    /// Place in the train that GRO made of it: a first guess of the IPv4 identification, for the ICRC.
+    pub segment: u16,
+    /// BTH to ICRC.
+    pub bytes: &'a [u8],
+}
+
+impl Datagram<'_> {
+    /// Shortest thing worth handing on: a BTH and an ICRC.
+    pub const MIN_LEN: usize = BTH_LEN + ICRC_LEN;
+
+    /// Destination QPN of the BTH; 0 where there is none.
+    #[must_use]
+    #[inline]
+    pub fn dest_qpn(&self) -> u32 {
+        self.bytes.get(5..8).map_or(0, |b| u32::from_be_bytes([0, b[0], b[1], b[2]]))
+    }
+
+    /// What the network layer says about it.
+    #[must_use]
+    #[inline]
+    pub fn meta(&self) -> PacketMeta {
+        PacketMeta {
+            src: self.source.ip().to_canonical(),
+            dst: self.destination.ip(),
+            tos: self.tos,
+            ttl: self.ttl.unwrap_or(64),
+            flow_label: self.flow_label,
+            len: self.bytes.len() as u16,
+        }
+    }
+
+    /// Marked "congestion experienced" on the way.
+    #[must_use]
+    #[inline]
+    pub const fn congestion_experienced(&self) -> bool {
+        self.tos & 3 == 3
+    }
+}
