@@ -93,7 +93,15 @@ pub fn long(tests: &str) -> io::Result<()> {
         if status.success() { Ok(()) } else { Err(io::Error::other(format!("cargo test: {status}"))) }
     };
     // Those on the guest's kernel run the adapter's own tests, which must be built.
-    cargo(&["--no-run", "--package", "ferroce-tests", "--package", "ferroce-nic"])?;
+    cargo(&[
+        "--no-run",
+        "--package",
+        "ferroce-tests",
+        "--package",
+        "ferroce-netdev",
+        "--package",
+        "ferroce-nic",
+    ])?;
     cargo(&["--package", "ferroce-tests", "--test", tests, "--", "--include-ignored", "--test-threads=1"])
 }
 

@@ -20,10 +20,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// Queue pairs a process may have.
 pub const MAX_QP: u32 = 65_536;
-/// An organisationally unique identifier of locally administered kind: programs take 0 and 0xffffff for rxe.
-pub const VENDOR_ID: u32 = 0x02_f0ce;
-/// Tells versions of the adapter apart.
-pub const VENDOR_PART_ID: u32 = 1;
 /// Longest message: 2 GiB (IBTA 9.7.1.1: 2^31 bytes).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 

@@ -20,7 +20,6 @@ pub mod mem;
 #[cfg(test)]
 #[path = "../tests/fabric/namespace.rs"]
 mod namespace;
-pub mod net;
 mod owner;
 mod poll;
 pub mod qp;
@@ -43,9 +42,7 @@ pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
 pub use comp_cntr::{CntrValue, CompCntr, CountedOp, Counts, MAX_COMP_CNTR};
 pub use cq::{Alarm, CompChannel, Cq, CqInit, MAX_CQ, MAX_CQE, Network, Stamp, Tags, Wc};
-pub use device::{
-    Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, VENDOR_ID, VENDOR_PART_ID, devices, fail_devices,
-};
+pub use device::{Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, devices, fail_devices};
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
 pub use events::{AsyncEvent, EventQueue, Unacked};
 pub use gids::gid_table;
@@ -64,6 +61,8 @@ pub use recv::{
 pub use shm::untrusted;
 pub use xrc::{XrcTarget, Xrcd};
 
+pub use ferroce_netdev as net;
+pub use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
 pub use ferroce_os::fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
 pub use ferroce_os::{clock, sys};
 pub(crate) use ferroce_os::{fork, room, sync, throttle};

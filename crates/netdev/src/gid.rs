@@ -76,7 +76,8 @@ impl GidTable {
     }
 
     /// What another process needs to know of it: whether the first two are the same, and each index in use with its GID.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.first_repeats_second)];
         for (index, entry) in self.iter() {
             bytes.push(index as u8);
@@ -85,8 +86,9 @@ impl GidTable {
         bytes
     }
 
-    /// A table that another process has told. What isn't an address of the interface goes with [`GidTable::update`].
-    pub(crate) fn from_bytes(bytes: &[u8], ifindex: u32) -> Option<Self> {
+    /// A table that another process has told ([`GidTable::to_bytes`]); `None` for bytes that are none. What isn't an address of the interface goes with [`GidTable::update`].
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8], ifindex: u32) -> Option<Self> {
         let (&flag, entries) = bytes.split_first()?;
         let mut table = Self { entries: vec![None; GID_TABLE_LEN], first_repeats_second: flag == 1 };
         let (entries, rest) = entries.as_chunks::<17>();

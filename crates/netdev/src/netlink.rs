@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use crate::sys::{self, EngineFd};
+use ferroce_os::sys::{self, EngineFd};
 
 /// `struct nlmsghdr`: length, type, flags, sequence number, port id.
 const HEADER: usize = 16;

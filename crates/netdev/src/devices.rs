@@ -10,6 +10,10 @@ pub const DEVICES_VARIABLE: &str = "FERROCE_DEVICES";
 /// IBV_SYSFS_NAME_MAX is 64 with the terminator.
 const LONGEST_NAME: usize = 63;
 
+/// An organisationally unique identifier of locally administered kind: programs take 0 and 0xffffff for rxe.
+pub const VENDOR_ID: u32 = 0x02_f0ce;
+/// Tells versions of the adapter apart.
+pub const VENDOR_PART_ID: u32 = 1;
 /// A device: a name and the network interface behind it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceInfo {
@@ -28,7 +32,7 @@ impl DeviceInfo {
         PortAttributes::of(&self.netdev)
     }
 
-    /// A new GID table from the interface's addresses. What the host's processes use is [`crate::gid_table`].
+    /// A new GID table from the interface's addresses. The host's processes use one that has a history.
     #[must_use]
     pub fn gid_table(&self) -> GidTable {
         GidTable::new(&self.netdev)

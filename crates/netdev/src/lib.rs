@@ -16,12 +16,11 @@ mod route;
 
 use std::io;
 
-pub use devices::{DEVICES_VARIABLE, DeviceInfo, discover, discover_as};
+pub use devices::{DEVICES_VARIABLE, DeviceInfo, VENDOR_ID, VENDOR_PART_ID, discover, discover_as};
 pub use gid::{GID_TABLE_LEN, GID_TYPE_ROCE_V2, GidChange, GidEntry, GidTable, gid_of, ip_of};
 pub use interface::{Address, Netdev, interfaces};
 pub use monitor::{Changes, Monitor};
-pub(crate) use port::LastSpeed;
-pub use port::{LinkSpeed, MAX_MTU, PortAttributes, PortState, active_mtu};
+pub use port::{LastSpeed, LinkSpeed, MAX_MTU, PortAttributes, PortState, active_mtu};
 pub use route::{LocalAddresses, Route, RouteKind, route_to, way};
 
 /// Why the network couldn't be read, or what is wrong with `FERROCE_DEVICES`.

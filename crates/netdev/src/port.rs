@@ -104,11 +104,11 @@ impl PortAttributes {
 
 /// The speed that a port last had while it was active, in Mbit/s. One that is down has none.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct LastSpeed(Option<u32>);
+pub struct LastSpeed(Option<u32>);
 
 impl LastSpeed {
     /// Takes over the port's attributes. True when its speed is another than before.
-    pub(crate) fn update(&mut self, port: &PortAttributes) -> bool {
+    pub fn update(&mut self, port: &PortAttributes) -> bool {
         if port.state != PortState::Active {
             return false;
         }

@@ -1,13 +1,13 @@
 //! Discovery against a real kernel: each test runs itself again in a network namespace of its own, made without
 //! privileges, and builds interfaces there with ip(8). Where that is refused a test says so and does nothing.
 
-#[path = "fabric/namespace.rs"]
+#[path = "../../nic/tests/fabric/namespace.rs"]
 mod namespace;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ferroce_nic::net::{
+use ferroce_netdev::{
     DeviceInfo, GidTable, LocalAddresses, Monitor, NetError, Netdev, PortState, RouteKind, discover_as,
     interfaces, route_to, way,
 };

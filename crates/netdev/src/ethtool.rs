@@ -1,6 +1,6 @@
 //! The speed of an interface, by the ethtool ioctl: sysfs may show another network namespace, the ioctl can't.
 
-use crate::sys;
+use ferroce_os::sys;
 
 /// `ETHTOOL_GLINKSETTINGS` (linux/ethtool.h).
 const GET_LINK_SETTINGS: u32 = 0x4c;
