@@ -25,7 +25,6 @@ mod poll;
 pub mod qp;
 pub mod raw;
 mod recv;
-pub mod rendezvous;
 mod ring;
 pub mod settings;
 mod share;
@@ -61,6 +60,8 @@ pub use recv::{
 pub use shm::untrusted;
 pub use xrc::{XrcTarget, Xrcd};
 
+pub use ferroce_host as host;
+pub(crate) use ferroce_host as rendezvous;
 pub use ferroce_netdev as net;
 pub use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
 pub use ferroce_os::fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};

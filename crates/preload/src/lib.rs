@@ -2,7 +2,7 @@
 //! there instead of asking the library.
 //!
 //! In here: the tree (`tree`), and the C library's functions that take a path or a directory, which answer for the
-//! tree and pass everything else on. Out of here: devices and their attributes (`ferroce_nic::net`), verbs.
+//! tree and pass everything else on. Out of here: devices and their attributes (`ferroce_netdev`), verbs.
 //!
 //! Nothing is mounted or written to a disk, so nothing can be left behind. An attribute is opened as a sealed memfd
 //! with its text, a directory as an empty memfd, a device node as `/dev/null`. A memfd of ours is known by its name,

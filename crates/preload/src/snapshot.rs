@@ -23,7 +23,7 @@ pub fn now() -> Arc<Tree> {
         return tree.clone();
     }
     // Without devices where they can't be read or FERROCE_DEVICES is wrong: the library says why when it is asked.
-    let devices = ferroce_nic::net::discover().unwrap_or_default();
+    let devices = ferroce_netdev::discover().unwrap_or_default();
     let tree = Arc::new(Tree::from(&Host::with(devices)));
     if let Some(latest) = &mut latest {
         **latest = Some((Instant::now(), tree.clone()));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use ferroce_nic::rendezvous::{self, Strangers};
+use ferroce_nic::host::{self, Strangers};
 
 use super::{Finding, own_uid, user_name};
 
@@ -26,7 +26,7 @@ pub fn check(findings: &mut Vec<Finding>) {
     findings.extend(packet_filter(&modules));
     let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     others(&members(&names), own_uid(), findings);
-    findings.extend(squatted(&rendezvous::strangers()));
+    findings.extend(squatted(&host::strangers()));
 }
 
 /// More slots than a host needs are left; fewer than this are not.
@@ -118,7 +118,7 @@ fn has_module(modules: &str, name: &str) -> bool {
     modules.lines().any(|line| line.split_whitespace().next() == Some(name))
 }
 
-/// The Ferroce processes of this network namespace, from the abstract names of their rendezvous.
+/// The Ferroce processes of this network namespace, from the abstract names that they hold.
 pub fn members(names: &str) -> Vec<Member> {
     let mut found: Vec<Member> = names.lines().filter_map(member).collect();
     found.sort_unstable();

@@ -6,7 +6,7 @@ use super::Finding;
 
 /// Sockets of the group that shares port 4791, per address of a device.
 const SOCKETS_PER_ADDRESS: u64 = 64;
-/// Descriptors beside these: sending sockets, rendezvous, event channels, the program's own.
+/// Descriptors beside these: sending sockets, names, event channels, the program's own.
 const OTHER_FDS: u64 = 192;
 /// What Linux has as default: windows between hosts are made for it.
 const USUAL_RMEM: u64 = 212_992;

@@ -41,9 +41,9 @@ pub(crate) use crate::fork::generation;
 use crate::error::{Error, Result};
 use crate::fork::{self, ChildStep};
 use crate::gids;
+use crate::host::Host;
 use crate::mem::KeyTable;
 use crate::qp::Qp;
-use crate::rendezvous::Rendezvous;
 use crate::shm::{Links, ListedRegions};
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
@@ -66,7 +66,7 @@ use work::{HandsOn, WorkPool};
 /// The process's engine. It lives as long as the process: nothing of it runs in exit handlers.
 pub(crate) struct Engine {
     generation: u32,
-    rendezvous: Arc<Rendezvous>,
+    rendezvous: Arc<Host>,
     addresses: Addresses,
     multicast: Multicast,
     qps: QpTable,
@@ -135,7 +135,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
     KeyTable::global().list_in(&ListedRegions);
     let engine: &'static Engine = Box::leak(Box::new(Engine {
         generation: generation(),
-        rendezvous: Rendezvous::join()?,
+        rendezvous: Host::join()?,
         addresses: Addresses::default(),
         multicast: Multicast::default(),
         qps: QpTable::default(),

@@ -1,6 +1,7 @@
-//! The rendezvous and the fabrics `udp` and `shm` against a real kernel and real processes: each test runs itself again in a network
+//! Processes of a host and the fabrics `udp` and `shm` against a real kernel and real processes: each test runs itself again in a network
 //! and PID namespace of its own, made without privileges. Where that is refused a test says so and does nothing.
 
+mod host;
 mod hostile;
 mod member;
 mod namespace;
@@ -8,7 +9,6 @@ mod packets;
 mod peer;
 #[path = "../verbs/receiver.rs"]
 mod receiver;
-mod rendezvous;
 mod scribble;
 #[path = "../verbs/side.rs"]
 mod side;

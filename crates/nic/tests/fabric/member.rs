@@ -1,8 +1,8 @@
-//! A process that takes part in the rendezvous, told what to do line by line.
+//! A process that takes part in its host, told what to do line by line.
 
 use super::packets;
 use super::wait::eventually;
-use ferroce_nic::rendezvous::{Error, Rendezvous};
+use ferroce_nic::host::{Error, Host};
 use ferroce_nic::sys;
 use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, TxBatch, receiving_socket};
 use ferroce_wire::Operation;
@@ -141,8 +141,8 @@ impl Drop for Member {
 }
 
 /// The sockets of a local address, ready for packets.
-pub fn endpoint(rendezvous: &Rendezvous, address: HostAddr) -> Result<Arc<Endpoint>, Error> {
-    let sockets = rendezvous.sockets(address, receiving_socket)?;
+pub fn endpoint(host: &Host, address: HostAddr) -> Result<Arc<Endpoint>, Error> {
+    let sockets = host.sockets(address, receiving_socket)?;
     Ok(Arc::new(Endpoint::new(address, sockets)))
 }
 
@@ -155,8 +155,8 @@ pub fn address(text: &str) -> HostAddr {
 }
 
 /// The child's side.
-struct Host {
-    rendezvous: Arc<Rendezvous>,
+struct Serving {
+    host: Arc<Host>,
     endpoints: Mutex<HashMap<HostAddr, Arc<Endpoint>>>,
     /// Steering values that are read, a bit each.
     reads: AtomicU64,
@@ -167,12 +167,12 @@ struct Host {
     rounds: AtomicU64,
 }
 
-impl Host {
+impl Serving {
     fn packets(&self, datagrams: &[Datagram<'_>]) {
         let (own, foreign): (Vec<_>, Vec<_>) =
-            datagrams.iter().copied().partition(|d| self.rendezvous.owns(d.dest_qpn()));
+            datagrams.iter().copied().partition(|d| self.host.owns(d.dest_qpn()));
         self.foreign.fetch_add(foreign.len() as u64, Ordering::Relaxed);
-        self.rendezvous.forward(&foreign);
+        self.host.forward(&foreign);
         for datagram in &own {
             if packets::identification(datagram).is_some() {
                 self.own.fetch_add(1, Ordering::Relaxed);
@@ -186,7 +186,7 @@ impl Host {
         loop {
             self.rounds.fetch_add(1, Ordering::SeqCst);
             let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let mut fds = vec![poll(self.rendezvous.poll_fd())];
+            let mut fds = vec![poll(self.host.poll_fd())];
             let endpoints: Vec<_> = self.endpoints.lock().unwrap().values().map(Arc::clone).collect();
             let reads = self.reads.load(Ordering::SeqCst);
             let steering = |bits: u64| (0..64_u8).filter(move |s| bits & 1 << s != 0);
@@ -194,7 +194,7 @@ impl Host {
                 fds.extend(steering(reads).map(|s| poll(endpoint.fd(s))));
             }
             sys::poll(&mut fds, Duration::from_millis(10)).unwrap();
-            self.rendezvous.service(&mut |d| self.packets(d)).unwrap();
+            self.host.service(&mut |d| self.packets(d)).unwrap();
             for endpoint in &endpoints {
                 for s in steering(reads) {
                     endpoint.recv(s, &mut |d| self.packets(d)).unwrap();
@@ -204,10 +204,10 @@ impl Host {
     }
 
     fn number(&self, name: &str) -> u64 {
-        let stats = self.rendezvous.stats();
+        let stats = self.host.stats();
         let counter = match name {
-            "slot" => return u64::from(self.rendezvous.slots()[0]),
-            "leader" => return u64::from(self.rendezvous.is_leader()),
+            "slot" => return u64::from(self.host.slots()[0]),
+            "leader" => return u64::from(self.host.is_leader()),
             "own" => &self.own,
             "bad" => &self.bad,
             "foreign" => &self.foreign,
@@ -221,7 +221,7 @@ impl Host {
 
     fn command(&self, words: &[&str]) -> String {
         match *words {
-            ["join", to] => match endpoint(&self.rendezvous, address(to)) {
+            ["join", to] => match endpoint(&self.host, address(to)) {
                 Ok(endpoint) => {
                     self.endpoints.lock().unwrap().insert(endpoint.address(), endpoint);
                     "ok".to_owned()
@@ -296,10 +296,10 @@ fn member() {
     if std::env::var_os(ROLE).is_none() {
         return;
     }
-    let rendezvous = Rendezvous::join().unwrap();
-    let steering = rendezvous.slots()[0] % 64;
-    let host = Arc::new(Host {
-        rendezvous,
+    let host = Host::join().unwrap();
+    let steering = host.slots()[0] % 64;
+    let serving = Arc::new(Serving {
+        host,
         endpoints: Mutex::default(),
         reads: AtomicU64::new(1 << steering),
         own: AtomicU64::new(0),
@@ -307,7 +307,7 @@ fn member() {
         foreign: AtomicU64::new(0),
         rounds: AtomicU64::new(0),
     });
-    let serving = Arc::clone(&host);
-    std::thread::spawn(move || serving.serve());
-    answer_commands(|words| host.command(words));
+    let server = Arc::clone(&serving);
+    std::thread::spawn(move || server.serve());
+    answer_commands(|words| serving.command(words));
 }

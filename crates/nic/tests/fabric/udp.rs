@@ -4,7 +4,7 @@ use super::member::{Member, endpoint};
 use super::namespace::in_namespace;
 use super::packets::{identification, push};
 use super::wait::eventually;
-use ferroce_nic::rendezvous::Rendezvous;
+use ferroce_nic::host::Host;
 use ferroce_nic::sys;
 use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, Received, TxBatch, steering_of};
 use ferroce_wire::Operation::{SendFirst, SendLast, SendMiddle, WriteFirst, WriteMiddle};
@@ -43,15 +43,15 @@ fn receive(endpoint: &Endpoint, qpn: u32, count: usize) -> Vec<Got> {
     got
 }
 
-fn endpoints(rendezvous: &Rendezvous) -> [Arc<Endpoint>; 2] {
-    ["127.0.0.1", "::1"].map(|ip| endpoint(rendezvous, HostAddr::new(ip.parse().unwrap(), 0)).unwrap())
+fn endpoints(host: &Host) -> [Arc<Endpoint>; 2] {
+    ["127.0.0.1", "::1"].map(|ip| endpoint(host, HostAddr::new(ip.parse().unwrap(), 0)).unwrap())
 }
 
 #[test]
 fn packets_of_every_steering_class_come_to_their_socket() {
     in_namespace("udp::packets_of_every_steering_class_come_to_their_socket", || {
-        let rendezvous = Rendezvous::join().unwrap();
-        for endpoint in endpoints(&rendezvous) {
+        let host = Host::join().unwrap();
+        for endpoint in endpoints(&host) {
             let mut batch = TxBatch::new();
             for class in 0..64_u32 {
                 // Other bits of the QPN must not matter.
@@ -71,8 +71,8 @@ fn packets_of_every_steering_class_come_to_their_socket() {
 #[test]
 fn trains_arrive_whole_with_right_icrcs() {
     in_namespace("udp::trains_arrive_whole_with_right_icrcs", || {
-        let rendezvous = Rendezvous::join().unwrap();
-        for endpoint in endpoints(&rendezvous) {
+        let host = Host::join().unwrap();
+        for endpoint in endpoints(&host) {
             let qpn = 0x123_456;
             let v6 = endpoint.address().is_ipv6();
             let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
@@ -103,8 +103,8 @@ fn trains_arrive_whole_with_right_icrcs() {
 #[test]
 fn first_packet_of_a_write_does_not_hold_up_the_train() {
     in_namespace("udp::first_packet_of_a_write_does_not_hold_up_the_train", || {
-        let rendezvous = Rendezvous::join().unwrap();
-        for endpoint in endpoints(&rendezvous) {
+        let host = Host::join().unwrap();
+        for endpoint in endpoints(&host) {
             let qpn = 0x200_000;
             let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
             let mut batch = TxBatch::new();
@@ -123,8 +123,8 @@ fn first_packet_of_a_write_does_not_hold_up_the_train() {
 #[test]
 fn service_type_and_hop_limit_are_per_destination() {
     in_namespace("udp::service_type_and_hop_limit_are_per_destination", || {
-        let rendezvous = Rendezvous::join().unwrap();
-        for endpoint in endpoints(&rendezvous) {
+        let host = Host::join().unwrap();
+        for endpoint in endpoints(&host) {
             let qpn = 0x301_000;
             let mut batch = TxBatch::new();
             for (psn, tos, ttl) in [(0, 0x68 | 2, 7), (1, 0x68 | 3, 7), (2, 0, 0), (3, 0xff, 255)] {
@@ -144,8 +144,8 @@ fn service_type_and_hop_limit_are_per_destination() {
 #[test]
 fn flow_labels_are_per_destination() {
     in_namespace("udp::flow_labels_are_per_destination", || {
-        let rendezvous = Rendezvous::join().unwrap();
-        let [_, endpoint] = endpoints(&rendezvous);
+        let host = Host::join().unwrap();
+        let [_, endpoint] = endpoints(&host);
         let qpn = 0x301_000;
         let mut batch = TxBatch::new();
         let labels = [0x1_2345, 0, 0xf_ffff];
@@ -172,8 +172,8 @@ fn flow_labels_are_per_destination() {
 #[test]
 fn failed_payload_leaves_no_trace() {
     in_namespace("udp::failed_payload_leaves_no_trace", || {
-        let rendezvous = Rendezvous::join().unwrap();
-        let [endpoint, _] = endpoints(&rendezvous);
+        let host = Host::join().unwrap();
+        let [endpoint, _] = endpoints(&host);
         let qpn = 0x400_000;
         let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
         let mut batch = TxBatch::new();
@@ -196,8 +196,8 @@ fn failed_payload_leaves_no_trace() {
 #[test]
 fn batch_beyond_its_room_flushes_itself_and_loses_nothing() {
     in_namespace("udp::batch_beyond_its_room_flushes_itself_and_loses_nothing", || {
-        let rendezvous = Rendezvous::join().unwrap();
-        let [endpoint, _] = endpoints(&rendezvous);
+        let host = Host::join().unwrap();
+        let [endpoint, _] = endpoints(&host);
         let mut batch = TxBatch::with_capacity(0);
         let dests: Vec<_> =
             (0..64_u32).map(|c| endpoint.dest(endpoint.address(), 0, 0, c << 12).unwrap()).collect();
@@ -220,8 +220,8 @@ fn unsendable_packets_are_dropped_counted_and_do_not_stop_the_others() {
     in_namespace("udp::unsendable_packets_are_dropped_counted_and_do_not_stop_the_others", || {
         let set = |args: &str| assert!(Command::new("ip").args(args.split(' ')).status().unwrap().success());
         set("link set lo mtu 1500");
-        let rendezvous = Rendezvous::join().unwrap();
-        for endpoint in endpoints(&rendezvous) {
+        let host = Host::join().unwrap();
+        for endpoint in endpoints(&host) {
             let qpn = 0x500_000;
             let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
             assert_eq!(endpoint.path_mtu(endpoint.address()).unwrap(), 1500);
@@ -249,8 +249,8 @@ fn unsendable_packets_are_dropped_counted_and_do_not_stop_the_others() {
 #[test]
 fn peer_without_a_route_and_of_the_other_family_is_refused_or_dropped() {
     in_namespace("udp::peer_without_a_route_and_of_the_other_family_is_refused_or_dropped", || {
-        let rendezvous = Rendezvous::join().unwrap();
-        let [v4, v6] = endpoints(&rendezvous);
+        let host = Host::join().unwrap();
+        let [v4, v6] = endpoints(&host);
         assert_eq!(v4.dest(v6.address(), 0, 0, 1).unwrap_err().raw_os_error(), Some(libc::EAFNOSUPPORT));
         let nowhere = HostAddr::new("203.0.113.1".parse().unwrap(), 0);
         assert!(v4.path_mtu(nowhere).is_err());
@@ -265,8 +265,8 @@ fn peer_without_a_route_and_of_the_other_family_is_refused_or_dropped() {
 #[test]
 fn socket_that_another_thread_reads_is_reported_busy() {
     in_namespace("udp::socket_that_another_thread_reads_is_reported_busy", || {
-        let rendezvous = Rendezvous::join().unwrap();
-        let [endpoint, _] = endpoints(&rendezvous);
+        let host = Host::join().unwrap();
+        let [endpoint, _] = endpoints(&host);
         let dest = endpoint.dest(endpoint.address(), 0, 0, 0).unwrap();
         let mut batch = TxBatch::new();
         push(&mut batch, &dest, SendMiddle, 0, 0, 64);
@@ -288,8 +288,8 @@ fn socket_that_another_thread_reads_is_reported_busy() {
 #[test]
 fn short_datagrams_are_counted_and_not_handed_on() {
     in_namespace("udp::short_datagrams_are_counted_and_not_handed_on", || {
-        let rendezvous = Rendezvous::join().unwrap();
-        let [endpoint, _] = endpoints(&rendezvous);
+        let host = Host::join().unwrap();
+        let [endpoint, _] = endpoints(&host);
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         for len in [0, 1, 7, 15] {
             socket.send_to(&[0; 16][..len], "127.0.0.1:4791").unwrap();
@@ -319,8 +319,8 @@ fn packets_on_the_wire_carry_the_identification_their_icrc_is_for() {
         };
         assert_eq!(bound, 0);
 
-        let rendezvous = Rendezvous::join().unwrap();
-        let [endpoint, _] = endpoints(&rendezvous);
+        let host = Host::join().unwrap();
+        let [endpoint, _] = endpoints(&host);
         let qpn = 0x600_000;
         let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
         let mut batch = TxBatch::new();
@@ -355,8 +355,8 @@ fn full_send_buffer_drops_and_counts_and_goes_on() {
             println!("skipped: this kernel or system has no tbf");
             return;
         }
-        let rendezvous = Rendezvous::join().unwrap();
-        let [endpoint, _] = endpoints(&rendezvous);
+        let host = Host::join().unwrap();
+        let [endpoint, _] = endpoints(&host);
         let qpn = 0x700_000;
         let dest = endpoint.dest(endpoint.address(), 0, 0, qpn).unwrap();
         let mut batch = TxBatch::new();

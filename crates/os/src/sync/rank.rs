@@ -58,7 +58,7 @@ classes! {
     LinkRx: "nic/src/shm/link.rs", "the reader of a link's ring";
     GuestTarget: "nic/src/xrc/guest.rs", "another process's handle of a target";
     RemoteTarget: "nic/src/xrc/remote.rs", "a handle of another process's target";
-    Joining: "nic/src/rendezvous/mod.rs", "taking slots, and making an address usable";
+    Joining: "host/src/lib.rs", "taking slots, and making an address usable";
     RawPaced: "nic/src/engine/raw.rs", "raw packet queue pairs that wait for their time";
     RawBlocked: "nic/src/raw/port.rs", "raw packet queue pairs that wait for room in the socket";
     Wq: "nic/src/raw/wq.rs", "a work queue";
@@ -83,12 +83,12 @@ classes! {
     LinksMaking: "nic/src/shm/links.rs", "the making of a link";
     LinkFinishing: "nic/src/shm/link.rs", "the end of a link";
     ImportedPds: "nic/src/share/import.rs", "protection domains of an exporter";
-    Leader: "nic/src/rendezvous/mod.rs", "the leader's socket";
-    SocketGroups: "nic/src/rendezvous/mod.rs", "the groups of sockets by address";
-    ForwardInbox: "nic/src/rendezvous/mod.rs", "packets that other processes pass on";
+    Leader: "host/src/lib.rs", "the leader's socket";
+    SocketGroups: "host/src/lib.rs", "the groups of sockets by address";
+    ForwardInbox: "host/src/lib.rs", "packets that other processes pass on";
     Registry: "nic/src/engine/registry.rs", "all objects of the process";
     Port: "nic/src/device.rs", "a context's GID table and port";
-    Election: "nic/src/rendezvous/mod.rs", "who becomes the leader";
+    Election: "host/src/lib.rs", "who becomes the leader";
     LinkBlocked: "nic/src/shm/link.rs", "queue pairs that wait for room in a ring";
     LinkTx: "nic/src/shm/link.rs", "the writer of a link's ring";
     WindowGate: "nic/src/mem/mw.rs", "who uses a window";
@@ -103,8 +103,8 @@ classes! {
     LinksRefused: "nic/src/shm/links.rs", "processes that share no memory just now";
     LinkConfirmed: "nic/src/shm/link.rs", "slots that are known to be the peer's";
     Locals: "nic/src/engine/addresses.rs", "the addresses in use";
-    Services: "nic/src/rendezvous/services.rs", "who answers which requests of other processes";
-    Slots: "nic/src/rendezvous/mod.rs", "the slots of this process";
+    Services: "host/src/services.rs", "who answers which requests of other processes";
+    HostSlots: "host/src/lib.rs", "the slots of this process";
     LinkList: "nic/src/shm/links.rs", "the links";
     CopyPair: "os/src/memory/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
 }

@@ -3,8 +3,8 @@
 //! A device `D` lies in `/sys/devices/virtual/ferroce/D`, its parent device, which in turn is what `device` and `../..`
 //! lead to; `/sys/class/infiniband/D` is a link. The counters stand at zero: the traffic is counted in each process.
 
-use ferroce_nic::net::{DeviceInfo, GID_TABLE_LEN, LinkSpeed, PortState};
-use ferroce_nic::{VENDOR_ID, VENDOR_PART_ID};
+use ferroce_netdev::{DeviceInfo, GID_TABLE_LEN, LinkSpeed, PortState};
+use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
 
 use super::{Node, Tree};
 
@@ -198,7 +198,7 @@ fn rdma_device(device: &DeviceInfo) -> Node {
 
 fn port(device: &DeviceInfo) -> Node {
     let port = device.port();
-    let gids = ferroce_nic::gid_table(device);
+    let gids = ferroce_host::gid_table(device);
     let each_gid = |entry: &dyn Fn(usize) -> Node| {
         directory((0..GID_TABLE_LEN).map(|index| (index.to_string(), entry(index))))
     };

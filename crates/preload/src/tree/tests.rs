@@ -1,5 +1,5 @@
 use super::*;
-use ferroce_nic::net::{Address, DeviceInfo, Netdev};
+use ferroce_netdev::{Address, DeviceInfo, Netdev};
 
 const PARENT: &str = "/sys/devices/virtual/ferroce/mlx5_0";
 

@@ -4,11 +4,11 @@ use super::error::Error;
 use super::names::{Name, USABLE, taken_slots};
 use super::shuffled;
 use super::strangers::strangers;
-use crate::sys::{self, EngineFd};
+use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{GROUP_SIZE, SLOTS};
 
 /// A slot this process owns: while these two sockets are open, QPNs `slot << 12 ..` are its own.
-pub(super) struct Slot {
+pub(super) struct OwnSlot {
     pub(super) number: u16,
     /// DGRAM: packets that other processes forward.
     pub(super) forwarded: EngineFd,
@@ -18,7 +18,7 @@ pub(super) struct Slot {
 
 /// Takes a free slot: at random, in a steering class that fewest other processes use. A second
 /// slot in a class of our own (`own` are our slots) costs no further socket to read, so those come first.
-pub(super) fn claim(uid: u32, own: &[u16]) -> Result<Slot, Error> {
+pub(super) fn claim(uid: u32, own: &[u16]) -> Result<OwnSlot, Error> {
     let taken = taken_slots(uid).unwrap_or_default();
     let mut others = [0_u16; GROUP_SIZE];
     for slot in taken.iter().filter(|slot| !own.contains(slot)) {
@@ -42,7 +42,7 @@ pub(super) fn claim(uid: u32, own: &[u16]) -> Result<Slot, Error> {
 }
 
 /// `Ok(None)`: somebody was faster.
-fn take(uid: u32, number: u16) -> Result<Option<Slot>, Error> {
+fn take(uid: u32, number: u16) -> Result<Option<OwnSlot>, Error> {
     debug_assert!(number < SLOTS);
     let name = Name::slot(uid, number);
     let Some(forwarded) = name.bind(libc::SOCK_DGRAM).map_err(Error::system("bind of a slot's name"))? else {
@@ -55,5 +55,5 @@ fn take(uid: u32, number: u16) -> Result<Option<Slot>, Error> {
     sys::set_option(forwarded.raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, &1_i32)
         .map_err(Error::system("SO_PASSCRED"))?;
     sys::large_buffer(forwarded.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
-    Ok(Some(Slot { number, forwarded, listener }))
+    Ok(Some(OwnSlot { number, forwarded, listener }))
 }

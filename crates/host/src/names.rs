@@ -1,9 +1,9 @@
-//! The abstract UNIX names of the rendezvous: what they are, and which are taken.
+//! The abstract UNIX names by which processes find each other: what they are, and which are taken.
 //!
 //! A name is exclusive per socket type and network namespace and goes when the last descriptor does. It carries the
 //! protocol's version and the user, so that neither another version nor another user is ever talked to by accident.
 
-use crate::sys::{self, EngineFd, KernelAddress};
+use ferroce_os::sys::{self, EngineFd, KernelAddress};
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::offset_of;

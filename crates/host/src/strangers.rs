@@ -3,7 +3,7 @@
 
 use super::names::{Name, slots_with_inodes};
 use super::user::User;
-use crate::sys;
+use ferroce_os::sys;
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -5,13 +5,13 @@ use super::handover::dial;
 use super::names::{self, Name};
 use super::services::Service;
 use super::user::User;
-use crate::net::{DeviceInfo, GidTable};
-use crate::sys::{self, EngineFd};
+use ferroce_netdev::{DeviceInfo, GidTable};
+use ferroce_os::sys::{self, EngineFd};
 use std::io;
 use std::time::{Duration, Instant};
 
 /// The kind of a request for a GID table.
-pub(crate) const KIND_GIDS: u8 = 3;
+pub const KIND_GIDS: u8 = 3;
 /// Frame, index of the interface.
 const REQUEST: usize = frame::HEADER + 4;
 /// No answer is longer.
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const ASKED: usize = 8;
 
 /// Answers those who ask for the table of an interface: `self.0` says what this process knows of it.
-pub(crate) struct GidTables<F>(pub(crate) F);
+pub struct GidTables<F>(pub F);
 
 impl<F: Fn(u32) -> Option<GidTable> + Send + Sync> Service for GidTables<F> {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {

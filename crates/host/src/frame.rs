@@ -2,33 +2,33 @@
 //! with them. Frozen, like the names.
 
 use super::names::VERSION;
-use crate::sys::{self, EngineFd, control};
+use ferroce_os::sys::{self, EngineFd, control};
 use ferroce_types::GROUP_SIZE;
 use std::io;
 use std::os::fd::RawFd;
 
 const MAGIC: [u8; 4] = *b"FRCE";
 /// Bytes that a message begins with: magic, version, kind or status, two reserved bytes.
-pub(crate) const HEADER: usize = 8;
+pub const HEADER: usize = 8;
 
 /// Status of an answer: the request is granted.
-pub(crate) const GRANTED: u8 = 0;
+pub const GRANTED: u8 = 0;
 /// Status of an answer: the process doesn't have what was asked for.
-pub(crate) const UNKNOWN: u8 = 1;
+pub const UNKNOWN: u8 = 1;
 /// Status of an answer: the request makes no sense to the process's version, or isn't granted.
-pub(crate) const REFUSED: u8 = 2;
+pub const REFUSED: u8 = 2;
 
 /// The descriptors of a message.
 type Rights = control::Control<{ control::space(4 * GROUP_SIZE) }>;
 
 /// The header of a request of this kind, or of an answer with this status.
-pub(crate) fn header(kind: u8) -> [u8; HEADER] {
+pub fn header(kind: u8) -> [u8; HEADER] {
     let [m0, m1, m2, m3] = MAGIC;
     [m0, m1, m2, m3, VERSION as u8, kind, 0, 0]
 }
 
 /// The kind or status of a message; `None` for one of another version.
-pub(crate) fn kind_of(bytes: &[u8]) -> Option<u8> {
+pub fn kind_of(bytes: &[u8]) -> Option<u8> {
     let &[m0, m1, m2, m3, version, kind, ..] = bytes else { return None };
     ([m0, m1, m2, m3] == MAGIC && u32::from(version) == VERSION).then_some(kind)
 }
@@ -37,7 +37,7 @@ pub(crate) fn kind_of(bytes: &[u8]) -> Option<u8> {
 ///
 /// # Errors
 /// That of `sendmsg(2)`.
-pub(crate) fn send(fd: RawFd, bytes: &mut [u8], fds: &[RawFd]) -> io::Result<()> {
+pub fn send(fd: RawFd, bytes: &mut [u8], fds: &[RawFd]) -> io::Result<()> {
     let mut rights = Rights::new();
     if !fds.is_empty() {
         let payload: Vec<u8> = fds.iter().flat_map(|fd| fd.to_ne_bytes()).collect();
@@ -58,7 +58,7 @@ pub(crate) fn send(fd: RawFd, bytes: &mut [u8], fds: &[RawFd]) -> io::Result<()>
 ///
 /// # Errors
 /// That of `recvmsg(2)`; EMFILE when there is no room for the descriptors.
-pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
+pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
     sys::opening(|| receive_and_adopt(fd, bytes))
 }
 

@@ -6,10 +6,10 @@
 use super::encoding::{RECORD_HEADER, decode, encode};
 use super::names::Name;
 use super::user::User;
-use crate::clock;
-use crate::room;
-use crate::sys::{self, control};
-use crate::throttle::OncePerSecond;
+use ferroce_os::clock;
+use ferroce_os::room;
+use ferroce_os::sys::{self, control};
+use ferroce_os::throttle::OncePerSecond;
 use ferroce_types::{Datagram, SLOTS};
 use std::io;
 use std::os::fd::RawFd;
@@ -125,13 +125,13 @@ fn send(fd: RawFd, user: User, name: &Name, blob: &mut [u8]) -> io::Result<()> {
 }
 
 /// Receiver's side: the buffer a datagram is read into.
-pub(super) struct Inbox {
+pub(super) struct ForwardReceiver {
     buffer: Vec<u8>,
     /// Room for the packets in it.
     batch: Vec<Datagram<'static>>,
 }
 
-impl Inbox {
+impl ForwardReceiver {
     pub(super) fn new() -> Self {
         Self { buffer: vec![0; BLOB], batch: Vec::new() }
     }

@@ -4,7 +4,7 @@ use super::member::{Member, address, endpoint};
 use super::namespace::{self, in_namespace};
 use super::packets::push;
 use super::wait::eventually;
-use ferroce_nic::rendezvous::{Error, Rendezvous, slot_of};
+use ferroce_nic::host::{Error, Host, slot_of};
 use ferroce_nic::udp::{HostAddr, TxBatch};
 use ferroce_wire::Operation;
 use std::fs::{File, read_to_string};
@@ -38,7 +38,7 @@ impl Sequence {
 
 #[test]
 fn packets_reach_the_owner_through_joins_and_kills() {
-    in_namespace("rendezvous::packets_reach_the_owner_through_joins_and_kills", || {
+    in_namespace("host::packets_reach_the_owner_through_joins_and_kills", || {
         const MEMBERS: usize = 6;
         const EACH: u64 = 20;
         let mut random = Sequence(7);
@@ -93,7 +93,7 @@ fn packets_reach_the_owner_through_joins_and_kills() {
 
 #[test]
 fn kills_in_the_middle_of_a_join_harm_nobody() {
-    in_namespace("rendezvous::kills_in_the_middle_of_a_join_harm_nobody", || {
+    in_namespace("host::kills_in_the_middle_of_a_join_harm_nobody", || {
         let mut random = Sequence(11);
         for round in 0..60 {
             // Without survivors in every other round: then it is the making of the group that is cut short.
@@ -114,7 +114,7 @@ fn kills_in_the_middle_of_a_join_harm_nobody() {
 
 #[test]
 fn many_first_joiners_at_once_end_up_with_one_group() {
-    in_namespace("rendezvous::many_first_joiners_at_once_end_up_with_one_group", || {
+    in_namespace("host::many_first_joiners_at_once_end_up_with_one_group", || {
         for _ in 0..5 {
             let mut members: Vec<Member> = (0..8).map(|_| Member::start()).collect();
             members.iter_mut().for_each(|m| m.tell(&format!("join {LO4}")));
@@ -136,7 +136,7 @@ fn many_first_joiners_at_once_end_up_with_one_group() {
 
 #[test]
 fn stopped_leader_blocks_nobody() {
-    in_namespace("rendezvous::stopped_leader_blocks_nobody", || {
+    in_namespace("host::stopped_leader_blocks_nobody", || {
         let mut leader = Member::joined(LO4);
         let mut second = Member::joined(LO4);
         assert_eq!((leader.number("leader"), second.number("leader")), (1, 0));
@@ -156,7 +156,7 @@ fn stopped_leader_blocks_nobody() {
 
 #[test]
 fn dead_leaders_name_is_taken_over() {
-    in_namespace("rendezvous::dead_leaders_name_is_taken_over", || {
+    in_namespace("host::dead_leaders_name_is_taken_over", || {
         let leader = Member::joined(LO4);
         let mut others = [Member::joined(LO4), Member::joined(LO4)];
         leader.kill();
@@ -168,10 +168,10 @@ fn dead_leaders_name_is_taken_over() {
 
 #[test]
 fn holders_that_are_all_stopped_are_reported_as_unresponsive() {
-    in_namespace("rendezvous::holders_that_are_all_stopped_are_reported_as_unresponsive", || {
+    in_namespace("host::holders_that_are_all_stopped_are_reported_as_unresponsive", || {
         let only = Member::joined(LO4);
         only.stop();
-        let joiner = Rendezvous::join().unwrap();
+        let joiner = Host::join().unwrap();
         let error = endpoint(&joiner, address(LO4)).unwrap_err();
         assert!(matches!(error, Error::Unresponsive { .. }), "{error}");
         // Another address is not affected.
@@ -183,10 +183,10 @@ fn holders_that_are_all_stopped_are_reported_as_unresponsive() {
 
 #[test]
 fn port_of_a_foreign_program_is_reported_with_its_user() {
-    in_namespace("rendezvous::port_of_a_foreign_program_is_reported_with_its_user", || {
+    in_namespace("host::port_of_a_foreign_program_is_reported_with_its_user", || {
         for taken in ["127.0.0.1:4791", "0.0.0.0:4791"] {
             let foreign = UdpSocket::bind(taken).unwrap();
-            let joiner = Rendezvous::join().unwrap();
+            let joiner = Host::join().unwrap();
             match endpoint(&joiner, address(LO4)).unwrap_err() {
                 Error::AddressInUse { address: a, holder } => {
                     assert_eq!((a, holder.uid), (address(LO4), Some(0)))
@@ -202,21 +202,21 @@ fn port_of_a_foreign_program_is_reported_with_its_user() {
 /// As while a process of ours makes its group of sockets, or lets go of it, on a machine that is busy with other things.
 #[test]
 fn port_that_this_user_lets_go_of_is_waited_for() {
-    in_namespace("rendezvous::port_that_this_user_lets_go_of_is_waited_for", || {
+    in_namespace("host::port_that_this_user_lets_go_of_is_waited_for", || {
         let held = UdpSocket::bind("127.0.0.1:4791").unwrap();
         let release = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(400));
             drop(held);
         });
-        endpoint(&Rendezvous::join().unwrap(), address(LO4)).unwrap();
+        endpoint(&Host::join().unwrap(), address(LO4)).unwrap();
         release.join().unwrap();
     });
 }
 
 #[test]
 fn address_that_is_not_ours_is_refused() {
-    in_namespace("rendezvous::address_that_is_not_ours_is_refused", || {
-        let joiner = Rendezvous::join().unwrap();
+    in_namespace("host::address_that_is_not_ours_is_refused", || {
+        let joiner = Host::join().unwrap();
         for foreign in
             [address("192.0.2.1"), address("2001:db8::1"), HostAddr::new("fe80::1".parse().unwrap(), 77)]
         {
@@ -228,9 +228,9 @@ fn address_that_is_not_ours_is_refused() {
 
 #[test]
 fn slots_are_exclusive_usable_and_spread_over_the_steering_classes() {
-    in_namespace("rendezvous::slots_are_exclusive_usable_and_spread_over_the_steering_classes", || {
+    in_namespace("host::slots_are_exclusive_usable_and_spread_over_the_steering_classes", || {
         // One process takes slots in its own class; others take other classes while there are any.
-        let members: Vec<_> = (0..40).map(|_| Rendezvous::join().unwrap()).collect();
+        let members: Vec<_> = (0..40).map(|_| Host::join().unwrap()).collect();
         let mut classes: Vec<u16> = members.iter().map(|m| m.slots()[0] % 64).collect();
         classes.sort_unstable();
         classes.dedup();
@@ -248,7 +248,7 @@ fn slots_are_exclusive_usable_and_spread_over_the_steering_classes() {
 
 #[test]
 fn packets_read_by_the_wrong_process_are_forwarded() {
-    in_namespace("rendezvous::packets_read_by_the_wrong_process_are_forwarded", || {
+    in_namespace("host::packets_read_by_the_wrong_process_are_forwarded", || {
         for to in [LO4, LO6] {
             let (mut owner, mut thief, mut sender) =
                 (Member::joined(to), Member::joined(to), Member::joined(to));
@@ -272,7 +272,7 @@ fn packets_read_by_the_wrong_process_are_forwarded() {
 
 #[test]
 fn child_of_a_dead_member_keeps_neither_slot_nor_port() {
-    in_namespace("rendezvous::child_of_a_dead_member_keeps_neither_slot_nor_port", || {
+    in_namespace("host::child_of_a_dead_member_keeps_neither_slot_nor_port", || {
         let mut member = Member::joined(LO4);
         let child: i32 = member.ask("fork").parse().unwrap();
         // Until the child has closed what it inherited.
@@ -291,7 +291,7 @@ fn child_of_a_dead_member_keeps_neither_slot_nor_port() {
 
 #[test]
 fn too_few_descriptors_are_reported_and_none_is_leaked() {
-    in_namespace("rendezvous::too_few_descriptors_are_reported_and_none_is_leaked", || {
+    in_namespace("host::too_few_descriptors_are_reported_and_none_is_leaked", || {
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let limit = |soft: usize| {
             let limit = libc::rlimit { rlim_cur: soft as u64, rlim_max: 1000 };
@@ -299,7 +299,7 @@ fn too_few_descriptors_are_reported_and_none_is_leaked() {
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
         };
         let mut member = Member::joined(LO6);
-        let joiner = Rendezvous::join().unwrap();
+        let joiner = Host::join().unwrap();
         // The limit is one of numbers: below this one and `room`, at most `room` are free.
         let lowest_free = || File::open("/dev/null").unwrap().as_raw_fd() as usize;
         // One address has to be made, the other one received.
@@ -323,7 +323,7 @@ fn too_few_descriptors_are_reported_and_none_is_leaked() {
 
 #[test]
 fn joining_works_without_proc() {
-    in_namespace("rendezvous::joining_works_without_proc", || {
+    in_namespace("host::joining_works_without_proc", || {
         let mut member = Member::joined(LO4);
         let slot = member.number("slot");
         // SAFETY: C strings, in a mount namespace of this test's own.
@@ -331,7 +331,7 @@ fn joining_works_without_proc() {
             libc::mount(c"none".as_ptr(), c"/proc".as_ptr(), c"tmpfs".as_ptr(), 0, std::ptr::null())
         };
         assert_eq!(hidden, 0);
-        let joiner = Rendezvous::join().unwrap();
+        let joiner = Host::join().unwrap();
         let endpoint = endpoint(&joiner, address(LO4)).unwrap();
         let dest = endpoint.dest(endpoint.address(), 0, 0, (slot << 12) as u32).unwrap();
         let mut batch = TxBatch::new();
@@ -372,7 +372,7 @@ fn other_user(code: &str) -> Option<Child> {
 
 #[test]
 fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
-    in_root_namespace("rendezvous::another_users_names_and_sockets_are_not_mistaken_for_ours", || {
+    in_root_namespace("host::another_users_names_and_sockets_are_not_mistaken_for_ours", || {
         // Takes names that are ours by spelling: the leader's, and every slot's but a few.
         let squatter = other_user(
             "held=[]\n\
@@ -385,7 +385,7 @@ fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
             println!("skipped: no second user can be had here (or no python3)");
             return;
         };
-        let joiner = Rendezvous::join().unwrap();
+        let joiner = Host::join().unwrap();
         assert!(joiner.slots()[0] >= 400 && !joiner.is_leader());
         endpoint(&joiner, address(LO4)).unwrap();
         // One who takes the port.
@@ -405,8 +405,8 @@ fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
 
 #[test]
 fn forwarded_packets_of_another_user_are_not_taken() {
-    in_root_namespace("rendezvous::forwarded_packets_of_another_user_are_not_taken", || {
-        let joiner = Rendezvous::join().unwrap();
+    in_root_namespace("host::forwarded_packets_of_another_user_are_not_taken", || {
+        let joiner = Host::join().unwrap();
         let slot = joiner.slots()[0];
         // A packet for our slot, well formed but for who sends it: first by root, then by another user.
         let qpn = u32::from(slot) << 12;

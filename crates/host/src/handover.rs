@@ -7,7 +7,7 @@ use super::error::Error;
 use super::names::Name;
 use super::user::User;
 use super::{SocketGroup, frame, group};
-use crate::sys::{self, EngineFd};
+use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::HostAddr;
 use std::io;
 use std::os::fd::RawFd;
@@ -56,8 +56,8 @@ pub(super) fn answer(
     frame::send(connection.raw(), &mut message(status, address), &fds)
 }
 
-/// What asking around came to.
-pub(super) enum Answer {
+/// What a search for the sockets of an address has come to.
+pub(super) enum SocketSearch {
     /// The group's sockets, in order.
     Group(Box<SocketGroup>),
     /// All who were asked said that they haven't got it, or are gone.
@@ -81,7 +81,7 @@ pub(super) fn ask(
     user: User,
     patience: Duration,
     idle: &mut dyn FnMut(),
-) -> Result<Answer, Error> {
+) -> Result<SocketSearch, Error> {
     let mut silence = false;
     let mut asked: Vec<EngineFd> = Vec::new();
     let mut left = names;
@@ -102,7 +102,7 @@ pub(super) fn ask(
         let deadline = Instant::now() + if left.is_empty() { patience } else { HEDGE };
         while !asked.is_empty() && Instant::now() < deadline {
             if let Some(group) = answers(&mut asked, address)? {
-                return Ok(Answer::Group(group));
+                return Ok(SocketSearch::Group(group));
             }
             idle();
         }
@@ -111,7 +111,7 @@ pub(super) fn ask(
             asked.clear();
         }
     }
-    Ok(if silence { Answer::Silence } else { Answer::Nobody })
+    Ok(if silence { SocketSearch::Silence } else { SocketSearch::Nobody })
 }
 
 /// Waits a moment and takes out those who have answered.

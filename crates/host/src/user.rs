@@ -4,7 +4,7 @@
 //! by the overflow user id (65534 as a rule), and so are all the others who have none. Where this process's own number is
 //! that one, and some users have no number, the number proves nothing.
 
-use crate::sys;
+use ferroce_os::sys;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::RawFd;
@@ -14,7 +14,7 @@ const ALL_USERS: u64 = 0xffff_ffff;
 /// `DEFAULT_OVERFLOWUID` of the kernel, where /proc doesn't say.
 const OVERFLOW_UID: u32 = 65534;
 
-/// The user of this process, whom the rendezvous is among.
+/// The user of this process, whose processes share a host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct User {
     uid: u32,

@@ -1,4 +1,4 @@
-//! Why a process couldn't join its host's rendezvous.
+//! Why a process couldn't join the others of its host.
 
 use super::strangers::Strangers;
 use ferroce_types::HostAddr;

@@ -2,7 +2,7 @@
 
 use super::SocketGroup;
 use super::error::{Error, Holder};
-use crate::sys::{self, EngineFd, InetAddress};
+use ferroce_os::sys::{self, EngineFd, InetAddress};
 use ferroce_types::{GROUP_SIZE, HostAddr};
 use ferroce_wire::ROCE_V2_PORT;
 use std::io;

@@ -1,9 +1,10 @@
-//! The rendezvous of a host's processes: one QPN space, one UDP port 4791, no daemon.
+//! The processes of a host as one adapter: one QPN space, one UDP port 4791, no daemon.
 //!
 //! In here: slots of the QPN space, the socket group of each local address and its handover between processes,
-//! forwarding of packets that came to the wrong process. All of it lives in abstract UNIX names and open descriptors: a
+//! requests of other processes and the services that answer them, forwarding of packets that came to the wrong process.
+//! All of it lives in abstract UNIX names and open descriptors: a
 //! process that ends, however it ends, leaves nothing.
-//! Out of here: what packets mean, QPs, sending (`udp`), the copying between processes (`shm`).
+//! Out of here: what packets mean, QPs, sending (`udp`), shared memory between processes (`hostlink`).
 //!
 //! # How it works
 //! A QPN has 24 bits: a *slot* (the high 12) and an index in it. A process owns slot *s* while it holds the abstract name
@@ -16,22 +17,22 @@
 //! the name: on joining, else within a second. A stopped leader delays a join by milliseconds.
 //!
 //! # Order of calls
-//! 1. [`Rendezvous::join`]: once per process, and again in a child of `fork` (whose atfork handler has called
-//!    [`crate::sys::close_all_after_fork`]). The process then owns a slot.
-//! 2. The engine's thread puts [`Rendezvous::poll_fd`] into its `epoll` and calls [`Rendezvous::service`] when that is
+//! 1. [`Host::join`]: once per process, and again in a child of `fork` (whose atfork handler has called
+//!    [`ferroce_os::sys::close_all_after_fork`]). The process then owns a slot.
+//! 2. The engine's thread puts [`Host::poll_fd`] into its `epoll` and calls [`Host::service`] when that is
 //!    readable: it answers processes that join, hands on forwarded packets, and takes over
 //!    a dead leader's name. It takes at most some milliseconds.
-//! 3. [`Rendezvous::sockets`] for each local address in use (at most about a second, usually under a millisecond).
-//! 4. QPNs: `slot << 12 | index` of a slot of [`Rendezvous::slots`]; [`Rendezvous::claim_slot`] when they run out.
-//! 5. On receipt: packets for which [`Rendezvous::owns`] is false go to [`Rendezvous::forward`]. Threads that poll call
-//!    [`Rendezvous::recv_forwarded`] now and then.
+//! 3. [`Host::sockets`] for each local address in use (at most about a second, usually under a millisecond).
+//! 4. QPNs: `slot << 12 | index` of a slot of [`Host::slots`]; [`Host::claim_slot`] when they run out.
+//! 5. On receipt: packets for which [`Host::owns`] is false go to [`Host::forward`]. Threads that poll call
+//!    [`Host::recv_forwarded`] now and then.
 //!
 //! All methods may be called from any thread. None is a cancellation point.
 
 mod encoding;
 mod error;
 mod forward;
-pub(crate) mod frame;
+pub mod frame;
 mod gids;
 mod group;
 mod handover;
@@ -45,18 +46,18 @@ pub use error::{Error, Holder};
 pub use ferroce_types::{SLOTS, slot_of};
 pub use forward::ForwardStats;
 pub use gids::gid_table;
-pub(crate) use gids::{GidTables, KIND_GIDS};
+pub use gids::{GidTables, KIND_GIDS};
 pub use group::OpenSocket;
-pub(crate) use services::{Service, Services};
+pub use services::{Service, Services};
 pub use strangers::{Strangers, strangers};
 
-use crate::sync::{Mutex, RwLock, class};
-use crate::sys::{self, EngineFd};
+use ferroce_os::sync::{Mutex, RwLock, class};
+use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Datagram, GROUP_SIZE, HostAddr};
-use forward::{Forwarder, Inbox};
-use handover::Answer;
+use forward::{ForwardReceiver, Forwarder};
+use handover::SocketSearch;
 use names::{Name, USABLE};
-use slots::Slot;
+use slots::OwnSlot;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -86,12 +87,12 @@ const TIMER: u64 = 4 << 16;
 /// The sockets of a local address, by steering value.
 pub type SocketGroup = [EngineFd; GROUP_SIZE];
 
-/// This process's part in the rendezvous of its user and network namespace.
-pub struct Rendezvous {
+/// This process's part among those of its user in its network namespace.
+pub struct Host {
     user: User,
-    /// Contains every descriptor that [`Rendezvous::service`] looks after.
+    /// Contains every descriptor that [`Host::service`] looks after.
     epoll: EngineFd,
-    slots: RwLock<class::Slots, Vec<Arc<Slot>>>,
+    slots: RwLock<class::HostSlots, Vec<Arc<OwnSlot>>>,
     /// A bit per slot, for the receive path.
     owned: [AtomicU64; SLOTS as usize / 64],
     leader: RwLock<class::Leader, Option<EngineFd>>,
@@ -101,17 +102,17 @@ pub struct Rendezvous {
     /// Held while an address is being joined. Never needed to answer others.
     joining: Mutex<class::Joining, ()>,
     forwarder: Forwarder,
-    inbox: Mutex<class::ForwardInbox, Inbox>,
+    inbox: Mutex<class::ForwardInbox, ForwardReceiver>,
     services: Services,
 }
 
-impl std::fmt::Debug for Rendezvous {
+impl std::fmt::Debug for Host {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rendezvous").field("slots", &self.slots()).field("leader", &self.is_leader()).finish()
+        f.debug_struct("Host").field("slots", &self.slots()).field("leader", &self.is_leader()).finish()
     }
 }
 
-impl Rendezvous {
+impl Host {
     /// Joins, and claims the first slot.
     ///
     /// # Errors
@@ -128,7 +129,7 @@ impl Rendezvous {
             groups: RwLock::default(),
             joining: Mutex::default(),
             forwarder: Forwarder::new(user),
-            inbox: Mutex::new(Inbox::new()),
+            inbox: Mutex::new(ForwardReceiver::new()),
             services: Services::default(),
         });
         this.claim_slot()?;
@@ -158,9 +159,9 @@ impl Rendezvous {
         Ok(number)
     }
 
-    /// Who answers requests of other processes that aren't for sockets. Requests are taken by [`Rendezvous::service`]:
+    /// Who answers requests of other processes that aren't for sockets. Requests are taken by [`Host::service`]:
     /// what is registered before its first call misses none.
-    pub(crate) fn services(&self) -> &Services {
+    pub fn services(&self) -> &Services {
         &self.services
     }
 
@@ -215,7 +216,7 @@ impl Rendezvous {
             let lonely = names.is_empty();
             let answer =
                 handover::ask(&names, address, self.user, ANSWER_PATIENCE, &mut || self.answer_requests())?;
-            if let Answer::Group(group) = answer {
+            if let SocketSearch::Group(group) = answer {
                 return Ok(group);
             }
             if let Some(group) = group::create(address, open)? {
@@ -230,7 +231,7 @@ impl Rendezvous {
                     let holder = Holder { indistinct, ..holder };
                     let foreign = holder.uid.is_some() && !same;
                     return Err(match answer {
-                        Answer::Silence if !foreign => Error::Unresponsive { address },
+                        SocketSearch::Silence if !foreign => Error::Unresponsive { address },
                         _ => Error::AddressInUse { address, holder },
                     });
                 }
@@ -316,7 +317,7 @@ impl Rendezvous {
     }
 
     /// A connection to the process that holds a slot, for a request that a [`Service`] answers; `None` when nobody does.
-    pub(crate) fn dial(&self, slot: u16) -> Option<EngineFd> {
+    pub fn dial(&self, slot: u16) -> Option<EngineFd> {
         if !USABLE.contains(&slot) {
             return None;
         }
@@ -324,7 +325,7 @@ impl Rendezvous {
     }
 
     /// All listeners, ready or not; for a thread that waits for others itself.
-    pub(crate) fn answer_requests(&self) {
+    pub fn answer_requests(&self) {
         self.serve_leader();
         for slot in self.slots() {
             self.serve_slot(slot);
@@ -373,7 +374,7 @@ impl Rendezvous {
     /// method. Returns how many packets; 0 also when another thread is at it.
     pub fn recv_forwarded(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
         let Some(mut inbox) = self.inbox.try_lock() else { return 0 };
-        let slots: smallvec::SmallVec<[Arc<Slot>; 4]> = self.slots.read().iter().map(Arc::clone).collect();
+        let slots: smallvec::SmallVec<[Arc<OwnSlot>; 4]> = self.slots.read().iter().map(Arc::clone).collect();
         let mut packets = 0;
         for slot in slots {
             let fd = slot.forwarded.checked();
@@ -393,7 +394,7 @@ impl Rendezvous {
 }
 
 /// Whether some process here has UDP port 4791 at this address, as far as can be seen.
-pub(crate) fn is_held(address: HostAddr) -> bool {
+pub fn is_held(address: HostAddr) -> bool {
     group::holder(address).uid.is_some()
 }
 

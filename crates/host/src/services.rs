@@ -6,8 +6,8 @@
 
 use super::frame;
 use super::user::User;
-use crate::sync::{RwLock, class};
-use crate::sys::{self, EngineFd};
+use ferroce_os::sync::{RwLock, class};
+use ferroce_os::sys::{self, EngineFd};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const LONGEST: usize = 128;
 const REQUEST_PATIENCE: Duration = Duration::from_millis(2);
 
 /// Answers the requests of one kind.
-pub(crate) trait Service: Send + Sync {
+pub trait Service: Send + Sync {
     /// Answers `message` with what came along, at once, and keeps the connection if it likes. The other end is a process
     /// of this user, and nothing else is known of it.
     fn serve(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>);
@@ -27,14 +27,14 @@ pub(crate) trait Service: Send + Sync {
 
 /// The services of a process, by kind of request.
 #[derive(Default)]
-pub(crate) struct Services(RwLock<class::Services, Vec<Registered>>);
+pub struct Services(RwLock<class::Services, Vec<Registered>>);
 
 /// A service, and the kind of request that it answers.
 type Registered = (u8, Arc<dyn Service>);
 
 impl Services {
     /// From now on `service` answers the requests of this kind, which nobody has answered before.
-    pub(crate) fn register(&self, kind: u8, service: Arc<dyn Service>) {
+    pub fn register(&self, kind: u8, service: Arc<dyn Service>) {
         let mut services = self.0.write();
         debug_assert!(services.iter().all(|(known, _)| *known != kind), "two services of kind {kind}");
         services.push((kind, service));
