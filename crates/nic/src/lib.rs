@@ -33,8 +33,6 @@ mod shm;
 #[allow(dead_code)] // The tests of verbs use all of it.
 #[path = "../tests/verbs/side.rs"]
 mod side;
-pub mod tap;
-pub mod udp;
 mod xrc;
 
 pub use ah::{Ah, MAX_AH};
@@ -66,11 +64,13 @@ pub use ferroce_netdev as net;
 pub use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
 pub use ferroce_os::fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
 pub use ferroce_os::{clock, sys};
-pub(crate) use ferroce_os::{fork, room, sync, throttle};
+pub(crate) use ferroce_os::{fork, room, sync};
 pub(crate) use ferroce_types as error;
 pub(crate) use ferroce_types as packet;
 pub(crate) use ferroce_types as quota;
 pub use ferroce_types::{Error, Result};
+pub use ferroce_udp as udp;
+pub use ferroce_udp::tap;
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{

@@ -44,8 +44,8 @@ classes! {
     Starting: "nic/src/engine/mod.rs", "the making of the engine";
     NetworkMonitor: "nic/src/engine/thread.rs", "news of the network";
     MulticastChanging: "nic/src/engine/multicast.rs", "joining and leaving groups";
-    SocketReader: "nic/src/udp/endpoint.rs", "the reader of a RoCE socket";
-    MulticastReader: "nic/src/udp/multicast.rs", "the reader of a group's socket";
+    SocketReader: "udp/src/endpoint.rs", "the reader of a RoCE socket";
+    MulticastReader: "udp/src/multicast.rs", "the reader of a group's socket";
     MulticastGroups: "nic/src/engine/multicast.rs", "the groups";
     MulticastMembers: "nic/src/engine/multicast.rs", "the queue pairs of a group";
     FaultsIn: "nic/src/engine/taps.rs", "packets that faults hold back as they come";

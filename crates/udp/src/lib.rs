@@ -1,6 +1,7 @@
-//! The `udp` fabric's sockets: RoCEv2 packets in and out, many per system call.
+//! The `udp` fabric: RoCEv2 packets in and out of sockets, many per system call, captured and disturbed on demand.
 //!
-//! In here: receiving from the host's socket group (GRO), sending in trains (UDP_SEGMENT) with the ICRC, counters.
+//! In here: receiving from the host's socket group (GRO), sending in trains (UDP_SEGMENT) with the ICRC, counters,
+//! and the taps ([`tap`]).
 //! Out of here: who owns which QPN and where the sockets of a group come from, what packets mean (`wire`, `proto`), windows,
 //! retransmission.
 //!
@@ -25,11 +26,12 @@ mod multicast;
 mod receive;
 mod send;
 mod stats;
+pub mod tap;
 
 pub use batch::{Flushed, PushError, TxBatch};
-pub(crate) use batch::{Outlet, send_alone};
+pub use batch::{Outlet, send_alone};
 pub use endpoint::{Dest, Endpoint};
-pub(crate) use multicast::GroupSocket;
+pub use multicast::GroupSocket;
 pub use receive::Received;
 pub use receive::receiving_socket;
 pub use stats::Stats;

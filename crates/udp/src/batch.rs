@@ -70,7 +70,7 @@ pub struct TxBatch {
 }
 
 /// Sees packets just before they leave, one by one.
-pub(crate) trait Outlet: Sync {
+pub trait Outlet: Sync {
     /// Whether the packet is to be sent now; else the outlet has taken it over.
     fn outgoing(&self, dest: &Dest, id: u16, packet: &mut [u8]) -> bool;
     /// A batch has been shown in full.
@@ -177,7 +177,7 @@ impl TxBatch {
     }
 
     /// Shows all packets to `outlet` from now on.
-    pub(crate) fn set_outlet(&mut self, outlet: Option<&'static dyn Outlet>) {
+    pub fn set_outlet(&mut self, outlet: Option<&'static dyn Outlet>) {
         self.outlet = outlet;
     }
 
@@ -203,7 +203,7 @@ impl TxBatch {
 }
 
 /// Sends one packet that is complete as it is.
-pub(crate) fn send_alone(dest: &Dest, packet: &mut [u8]) -> Flushed {
+pub fn send_alone(dest: &Dest, packet: &mut [u8]) -> Flushed {
     let len = packet.len();
     send::send(packet, &[Train { dest: dest.clone(), start: 0, len, segment: len, count: 1 }], &mut None)
 }

@@ -2,9 +2,9 @@
 
 use super::receive::{Reader, Received};
 use super::{Datagram, GROUP_SIZE, HostAddr, Stats, multicast, steering_of};
-use crate::net;
-use crate::sync::{Mutex, class};
-use crate::sys::{self, EngineFd, InetAddress};
+use ferroce_netdev as net;
+use ferroce_os::sync::{Mutex, class};
+use ferroce_os::sys::{self, EngineFd, InetAddress};
 use ferroce_wire::ROCE_V2_PORT;
 use ferroce_wire::icrc::Flow;
 use std::io;
@@ -112,7 +112,7 @@ impl Dest {
     }
 
     /// The same path for packets that a network which is filling up shall mark: ECT(0) (RFC 3168).
-    pub(crate) fn ecn_capable(&self) -> Self {
+    pub fn ecn_capable(&self) -> Self {
         let tos = self.tos & !3 | 2;
         let (its_tos, _) = self.endpoint.sender_defaults(self.sender);
         Self { tos, marked: (tos != its_tos, self.marked.1), ..self.clone() }
@@ -130,7 +130,7 @@ impl Dest {
     }
 
     /// Writes a packet's ICRC, for the IPv4 identification that it will have.
-    pub(crate) fn seal(&self, packet: &mut [u8], id: u16) {
+    pub fn seal(&self, packet: &mut [u8], id: u16) {
         super::batch::seal(packet, self, id);
     }
 

@@ -1,9 +1,9 @@
 //! Reading a socket of the group: `recvmmsg` (or `recvmsg`) into large buffers, GRO trains cut into packets.
 
 use super::{Datagram, HostAddr, Stats};
-use crate::packet::MAX_FLOW_LABEL;
-use crate::room;
-use crate::sys::{self, EngineFd, InetAddress, control};
+use ferroce_os::room;
+use ferroce_os::sys::{self, EngineFd, InetAddress, control};
+use ferroce_types::MAX_FLOW_LABEL;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -73,7 +73,7 @@ impl Received {
 pub(super) struct Reader {
     buffers: Box<[u8]>,
     /// What the kernel is handed, and writes to, for each message; set up once.
-    slots: Box<Slots>,
+    slots: Box<MessageSlots>,
     /// Headers that the kernel has written to since they were set up.
     used: usize,
     /// Messages to ask for: asking for more than there are costs time when there is one.
@@ -82,14 +82,14 @@ pub(super) struct Reader {
     batch: Vec<Datagram<'static>>,
 }
 
-struct Slots {
+struct MessageSlots {
     headers: [libc::mmsghdr; MESSAGES],
     vectors: [libc::iovec; MESSAGES],
     controls: [ControlIn; MESSAGES],
     sources: [InetAddress; MESSAGES],
 }
 
-impl Slots {
+impl MessageSlots {
     /// All zero; made where it stays, since the caller's stack may be small.
     fn new() -> Box<Self> {
         // SAFETY: all-zero bytes are a valid mmsghdr and iovec (null pointers, lengths of 0), and an empty ControlIn and
@@ -105,7 +105,7 @@ impl Reader {
     pub(super) fn new() -> Self {
         Self {
             buffers: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
-            slots: Slots::new(),
+            slots: MessageSlots::new(),
             used: MESSAGES,
             expected: 1,
             batch: Vec::with_capacity(BATCH),
@@ -114,7 +114,7 @@ impl Reader {
 
     /// Makes the headers that were used ready for the next call.
     fn prepare(&mut self) {
-        let Slots { headers, vectors, controls, sources } = &mut *self.slots;
+        let MessageSlots { headers, vectors, controls, sources } = &mut *self.slots;
         let buffers = self.buffers.chunks_exact_mut(MESSAGE_BYTES);
         let slots = headers.iter_mut().zip(vectors).zip(controls).zip(sources).zip(buffers);
         for ((((header, vector), control), source), buffer) in slots.take(self.used) {
@@ -160,7 +160,7 @@ impl Reader {
         let more = messages == self.expected;
         self.used = messages;
         self.expected = if more { (2 * messages).min(MESSAGES) } else { messages.max(1) };
-        let Slots { headers, controls, sources, .. } = &*self.slots;
+        let MessageSlots { headers, controls, sources, .. } = &*self.slots;
         let mut count = 0;
         let mut batch: Vec<Datagram<'_>> = room::reuse(std::mem::take(&mut self.batch));
         let buffers = self.buffers.chunks_exact(MESSAGE_BYTES);

@@ -2,10 +2,10 @@
 
 use super::batch::{Flushed, Train, seal};
 use super::endpoint::{Dest, Endpoint};
-use crate::room;
-use crate::sys::KernelAddress;
-use crate::sys::{self, control};
-use crate::throttle::OncePerSecond;
+use ferroce_os::room;
+use ferroce_os::sys::KernelAddress;
+use ferroce_os::sys::{self, control};
+use ferroce_os::throttle::OncePerSecond;
 use smallvec::SmallVec;
 use std::io;
 use std::os::fd::RawFd;
@@ -263,8 +263,8 @@ fn refuses_segmentation(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::{EngineFd, InetAddress};
-    use crate::udp::{GROUP_SIZE, HostAddr, TxBatch};
+    use crate::{GROUP_SIZE, HostAddr, TxBatch};
+    use ferroce_os::sys::{EngineFd, InetAddress};
     use ferroce_wire::icrc::Flow;
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
     use std::net::{Ipv4Addr, UdpSocket};

@@ -1,6 +1,6 @@
 //! The IP and UDP headers of a packet, as the kernel puts them on the wire.
 
-use crate::packet::MAX_FLOW_LABEL;
+use ferroce_types::MAX_FLOW_LABEL;
 use ferroce_wire::ROCE_V2_PORT;
 use std::net::{IpAddr, SocketAddr};
 

@@ -5,15 +5,15 @@
 
 use super::receive::{Reader, Received, receiving_socket};
 use super::{Datagram, HostAddr, Stats};
-use crate::sync::{Mutex, class};
-use crate::sys::{self, EngineFd, InetAddress};
+use ferroce_os::sync::{Mutex, class};
+use ferroce_os::sys::{self, EngineFd, InetAddress};
 use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 /// A membership, for as long as this exists.
-pub(crate) struct GroupSocket {
+pub struct GroupSocket {
     group: HostAddr,
     socket: EngineFd,
     reader: Mutex<class::MulticastReader, Reader>,
@@ -32,7 +32,7 @@ impl GroupSocket {
     /// # Errors
     /// EADDRINUSE when somebody has the port who doesn't share it, ENODEV when the interface is gone, else that of the
     /// system call.
-    pub(crate) fn join(group: HostAddr) -> io::Result<Self> {
+    pub fn join(group: HostAddr) -> io::Result<Self> {
         let socket = receiving_socket(group.is_ipv6())?;
         let (fd, interface) = (socket.raw(), group.scope_id() as i32);
         // Not SO_REUSEPORT, which is for one user's sockets only.
@@ -57,12 +57,12 @@ impl GroupSocket {
     }
 
     /// The group, with its interface.
-    pub(crate) const fn group(&self) -> HostAddr {
+    pub const fn group(&self) -> HostAddr {
         self.group
     }
 
     /// For `epoll`.
-    pub(crate) fn fd(&self) -> RawFd {
+    pub fn fd(&self) -> RawFd {
         self.socket.raw()
     }
 
@@ -70,7 +70,7 @@ impl GroupSocket {
     ///
     /// # Errors
     /// Likewise.
-    pub(crate) fn recv(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<Received> {
+    pub fn recv(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<Received> {
         let Some(mut reader) = self.reader.try_lock() else { return Ok(Received::Busy) };
         reader.receive(self.socket.checked(), self.group, &self.stats, f)
     }
