@@ -1,17 +1,14 @@
-//! Memory as the adapter sees it: protection domains, memory regions, keys, and copies that can't fault.
+//! Memory as the adapter sees it: protection domains, memory regions, keys.
 //!
-//! In here: who may touch which bytes, and the touching itself.
-//! Out of here: packets, queues, work requests.
+//! In here: who may touch which bytes.
+//! Out of here: the touching itself (`ferroce_os::memory`), packets, queues, work requests.
 
 mod async_event;
-pub(crate) mod atomic;
 mod backing;
 mod dm;
 mod dmabuf;
-mod guard;
 mod keys;
 mod listing;
-mod mappings;
 mod mr;
 mod mw;
 mod null;
@@ -24,10 +21,9 @@ mod queue_memory;
 pub use async_event::AsyncEvent;
 pub(crate) use backing::Backing;
 pub use dm::{Dm, MAX_DM};
-pub(crate) use ferroce_os::memory::{Fault, copy};
+pub(crate) use ferroce_os::memory::{Fault, atomic, copy, mappings_permit};
 pub(crate) use keys::{KeyTable, KeyUser, MAX_MR, MAX_MW};
 pub(crate) use listing::RegionListing;
-pub(crate) use mappings::mappings_permit;
 pub(crate) use mr::MAX_MR_SIZE;
 pub use mr::{Mr, MrAccess, MrInit};
 pub use mw::{Mw, MwKind};

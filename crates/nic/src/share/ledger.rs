@@ -1,7 +1,7 @@
 //! What a context tells those who import it: a sealed memfd that its process writes and others map read-only.
 
-use crate::shm::{Cookie, Shared, SharedMemory};
 use crate::sys;
+use ferroce_os::memory::{Cookie, SharedMemory, SharedWords};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -37,9 +37,9 @@ struct Record {
 }
 
 // SAFETY: atomics alone.
-unsafe impl Shared for Front {}
+unsafe impl SharedWords for Front {}
 // SAFETY: atomics alone.
-unsafe impl Shared for Record {}
+unsafe impl SharedWords for Record {}
 
 /// What is listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,8 @@
 //! What a process lets the other processes of its host know: which regions and QPs they may reach, which slots are its,
 //! and who sleeps. Written by its owner only; the others map it read-only.
 
-use super::cookie::Cookie;
-use super::memory::{Shared, SharedMemory};
+use super::Cookie;
+use super::memory::{SharedMemory, SharedWords};
 use super::protocol::{Bell, Entry};
 use crate::fork::{self, ChildStep};
 use crate::mem::{MrAccess, MrInit};
@@ -34,7 +34,7 @@ struct Front {
 }
 
 // SAFETY: atomics alone.
-unsafe impl Shared for Front {}
+unsafe impl SharedWords for Front {}
 
 /// The numbers of a QP of this process and of its peer.
 pub(crate) type Ends = (u32, u32);

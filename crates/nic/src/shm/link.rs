@@ -8,9 +8,9 @@ pub(crate) use send::Sent;
 
 use receive::Receiver;
 
+use super::PeerMemory;
 use super::directory::PeerDirectory;
-use super::memory::{Shared, SharedMemory};
-use super::peer_memory::PeerMemory;
+use super::memory::{SharedMemory, SharedWords};
 use super::protocol::{Busy, Lines, Producer};
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
@@ -73,7 +73,7 @@ struct Terms {
 }
 
 // SAFETY: atomics alone.
-unsafe impl Shared for Terms {}
+unsafe impl SharedWords for Terms {}
 
 /// Both directions between this process and another.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! All links of this process: making them, answering those who make one, noticing that a peer has gone.
 
+use super::PeerMemory;
 use super::directory::{self, Directory, PeerDirectory};
 use super::hello::{self, Introduction, Verdict};
 use super::link::{self, Link, Remote};
 use super::memory::SharedMemory;
-use super::peer_memory::PeerMemory;
 use crate::error::{Error, Result};
 use crate::fork;
 use crate::mem::{MrInit, RegionListing};

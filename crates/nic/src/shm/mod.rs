@@ -16,24 +16,28 @@
 //! Nobody is trusted: what a peer writes into shared memory can make its own link break, and nothing else. A process
 //! that dies, however it dies, closes its connection: what it has left is executed, then its link ends.
 
-mod cookie;
 mod directory;
 mod hello;
 mod link;
 mod links;
-mod memory;
 mod payload;
-mod peer_memory;
 mod protocol;
 mod record;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod untrusted;
 
-pub(crate) use cookie::Cookie;
 pub(crate) use directory::{Purpose, own as own_directory};
 pub(crate) use link::{Link, Peer, Sent};
 pub(crate) use links::{Links, ListedRegions, revoke_qp, withdraw_qp};
-pub(crate) use memory::{Shared, SharedMemory};
 pub(crate) use payload::{Received, RingBytes, ShmPayload};
-pub(crate) use peer_memory::PeerMemory;
 pub(crate) use record::{MAX_PAYLOAD, MAX_PIECES, Piece, Pieces};
+
+pub(crate) use ferroce_os::memory::PeerMemory;
+use ferroce_os::memory::{self, Cookie, SharedWords};
+
+// SAFETY: atomics alone.
+unsafe impl SharedWords for protocol::Lines {}
+// SAFETY: atomics alone.
+unsafe impl SharedWords for protocol::Entry {}
+// SAFETY: atomics alone.
+unsafe impl SharedWords for protocol::Busy {}

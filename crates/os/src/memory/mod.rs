@@ -1,7 +1,18 @@
-//! Memory of the program, and memory that processes share.
+//! Memory that may be gone when it is touched: the program's, that of other processes, and what is shared with them.
 //!
-//! In here: touching memory that may be gone. Out of here: who may touch which bytes.
+//! In here: copies and atomics that fail instead of faulting, mappings that processes share, which process it is.
+//! Out of here: who may touch which bytes, and what they mean.
 
+pub mod atomic;
+mod cookie;
 pub mod copy;
+mod guard;
+mod mappings;
+mod peer_memory;
+mod shared;
 
+pub use cookie::Cookie;
 pub use copy::Fault;
+pub use mappings::mappings_permit;
+pub use peer_memory::PeerMemory;
+pub use shared::{SharedMemory, SharedWords};

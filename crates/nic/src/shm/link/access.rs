@@ -1,8 +1,8 @@
 //! The peer's memory without the peer: one-sided operations, which the initiator carries out itself.
 
 use super::{BUSY_AT, Link, TRUST};
+use crate::shm::PeerMemory;
 use crate::shm::directory::{Ends, Purpose};
-use crate::shm::peer_memory::PeerMemory;
 use crate::shm::protocol::Busy;
 use crate::sys;
 use ferroce_proto::Instant;

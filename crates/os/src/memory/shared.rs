@@ -3,6 +3,7 @@
 //! The other process may write to it at any time, so all of it is atomics, of which bytes are copied in and out, each
 //! once: what is parsed is a copy that nobody else can change. Sealed against shrinking, it can't be taken away either.
 
+use crate::fork;
 use crate::sys::{self, EngineFd};
 use std::io;
 use std::os::fd::RawFd;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A mapping, gone from the children of a fork.
 #[derive(Debug)]
-pub(crate) struct SharedMemory {
+pub struct SharedMemory {
     fd: EngineFd,
     base: NonNull<u8>,
     len: usize,
@@ -28,14 +29,7 @@ unsafe impl Sync for SharedMemory {}
 ///
 /// # Safety
 /// The type consists of atomics of the standard library alone.
-pub(crate) unsafe trait Shared {}
-
-// SAFETY: atomics alone.
-unsafe impl Shared for super::protocol::Lines {}
-// SAFETY: atomics alone.
-unsafe impl Shared for super::protocol::Entry {}
-// SAFETY: atomics alone.
-unsafe impl Shared for super::protocol::Busy {}
+pub unsafe trait SharedWords {}
 
 impl SharedMemory {
     /// New memory of `len` bytes, all zero, that nobody can shrink or grow; with `only_here` nobody who gets the
@@ -43,7 +37,7 @@ impl SharedMemory {
     ///
     /// # Errors
     /// The system refused.
-    pub(crate) fn create(len: usize, only_here: bool) -> io::Result<Self> {
+    pub fn create(len: usize, only_here: bool) -> io::Result<Self> {
         let fd = sys::memfd(c"ferroce-shm", len)?;
         let this = Self::map(fd, len, true)?;
         let mut seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
@@ -58,7 +52,7 @@ impl SharedMemory {
     ///
     /// # Errors
     /// It hasn't this length, or isn't sealed, or the system refused.
-    pub(crate) fn open(fd: EngineFd, len: usize, writable: bool) -> io::Result<Self> {
+    pub fn open(fd: EngineFd, len: usize, writable: bool) -> io::Result<Self> {
         let wanted = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
         if sys::seals(fd.raw())? & wanted != wanted || sys::file_size(fd.raw())? != len as u64 {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
@@ -68,34 +62,51 @@ impl SharedMemory {
 
     fn map(fd: EngineFd, len: usize, writable: bool) -> io::Result<Self> {
         let base = sys::map_shared(fd.raw(), len, writable)?;
-        Ok(Self { fd, base, len, writable, generation: crate::engine::generation() })
+        Ok(Self { fd, base, len, writable, generation: fork::generation() })
     }
 
     /// The mapping is that of the process before a fork, and isn't here.
-    pub(crate) fn is_inherited(&self) -> bool {
-        self.generation != crate::engine::generation()
+    #[must_use]
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.generation != fork::generation()
     }
 
     /// The memfd, for handing it on.
-    pub(crate) fn fd(&self) -> RawFd {
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
         self.fd.checked()
     }
 
     /// Where byte `at` is mapped.
-    pub(crate) fn pointer(&self, at: usize) -> *mut u8 {
+    ///
+    /// # Panics
+    /// `at` is beyond the end.
+    #[must_use]
+    #[inline]
+    pub fn pointer(&self, at: usize) -> *mut u8 {
         assert!(at <= self.len);
         // SAFETY: inside the mapping or at its end, says the line above.
         unsafe { self.base.as_ptr().add(at) }
     }
 
     /// Where the `len` bytes from byte `at` on are mapped.
-    pub(crate) fn range(&self, at: usize, len: usize) -> *mut u8 {
+    ///
+    /// # Panics
+    /// A byte is beyond the end.
+    #[must_use]
+    #[inline]
+    pub fn range(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at <= self.len && len <= self.len - at);
         self.pointer(at)
     }
 
     /// Copies bytes in.
-    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+    ///
+    /// # Panics
+    /// A byte is beyond the end, or the mapping is for reading only.
+    #[inline]
+    pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(self.writable);
         let (before, words, after) = self.parts(at, bytes.len());
         let (first, rest) = bytes.split_at(before.len());
@@ -109,7 +120,11 @@ impl SharedMemory {
     }
 
     /// Copies bytes out: each once, whatever the other process makes of them meanwhile.
-    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
+    ///
+    /// # Panics
+    /// A byte is beyond the end.
+    #[inline]
+    pub fn read(&self, at: usize, bytes: &mut [u8]) {
         let (before, words, after) = self.parts(at, bytes.len());
         let (first, rest) = bytes.split_at_mut(before.len());
         let (middle, last) = rest.as_chunks_mut();
@@ -119,6 +134,7 @@ impl SharedMemory {
     }
 
     /// `len` bytes from `at` as the atomics they consist of: bytes, aligned words, bytes.
+    #[inline]
     fn parts(&self, at: usize, len: usize) -> (&[AtomicU8], &[AtomicU64], &[AtomicU8]) {
         assert!(at <= self.len && len <= self.len - at);
         // SAFETY: inside the mapping, which lives as long as `self`; others may write to atomics.
@@ -128,7 +144,12 @@ impl SharedMemory {
     }
 
     /// The shared words at `at`.
-    pub(crate) fn words<T: Shared>(&self, at: usize) -> &T {
+    ///
+    /// # Panics
+    /// `at` isn't aligned for them, or a byte is beyond the end.
+    #[must_use]
+    #[inline]
+    pub fn words<T: SharedWords>(&self, at: usize) -> &T {
         assert!(at.is_multiple_of(align_of::<T>()) && at <= self.len && size_of::<T>() <= self.len - at);
         // SAFETY: aligned (mappings are, to pages) and inside the mapping, which lives as long as `self`; any bytes are
         // a `T`, and atomics may be written by others.

@@ -6,7 +6,7 @@
 
 /// The memory of another process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerMemory {
+pub struct PeerMemory {
     pid: i32,
     /// Where its cookie is.
     at: u64,
@@ -16,7 +16,8 @@ pub(crate) struct PeerMemory {
 impl PeerMemory {
     /// The memory of process `pid`, if this process may copy there and it is the one that has `cookie` at `at`: in
     /// another PID namespace, or after a while, the number can be somebody else's.
-    pub(crate) fn probe(pid: i32, at: u64, cookie: u64) -> Option<Self> {
+    #[must_use]
+    pub fn probe(pid: i32, at: u64, cookie: u64) -> Option<Self> {
         let this = (pid > 0).then_some(Self { pid, at, cookie })?;
         this.read(at, 0, 0).then_some(this)
     }
@@ -26,14 +27,16 @@ impl PeerMemory {
     ///
     /// The kernel checks both ranges. The caller sees to it that those of this process are the program's registered
     /// memory, or bytes nobody else writes.
-    pub(crate) fn write(&self, to: u64, from: u64, len: usize) -> bool {
+    #[must_use]
+    pub fn write(&self, to: u64, from: u64, len: usize) -> bool {
         // The cookie is overwritten with itself.
         self.copy(libc::SYS_process_vm_writev, &raw const self.cookie as u64, (from, to, len))
     }
 
     /// Copies `len` bytes at `from` in the other process to `to` in this one. False unless all were, and of this very
     /// process; `to` must be registered memory of the program, or bytes that belong to the caller.
-    pub(crate) fn read(&self, from: u64, to: u64, len: usize) -> bool {
+    #[must_use]
+    pub fn read(&self, from: u64, to: u64, len: usize) -> bool {
         let mut seen = 0u64;
         self.copy(libc::SYS_process_vm_readv, &raw mut seen as u64, (to, from, len)) && seen == self.cookie
     }
@@ -54,7 +57,7 @@ impl PeerMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::Cookie;
+    use crate::memory::Cookie;
 
     #[test]
     fn only_the_process_with_the_cookie_is_taken_for_the_peer() {

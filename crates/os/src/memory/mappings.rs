@@ -32,7 +32,7 @@ const VMA_WRITABLE: u64 = 2;
 ///
 /// # Errors
 /// /proc/self/maps can't be read.
-pub(crate) fn mappings_permit(addr: u64, len: u64, write: bool) -> io::Result<bool> {
+pub fn mappings_permit(addr: u64, len: u64, write: bool) -> io::Result<bool> {
     let maps = std::fs::File::open("/proc/self/maps")?;
     let end = addr + len;
     let mut at = addr;

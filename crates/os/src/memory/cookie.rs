@@ -5,6 +5,7 @@
 //! given to somebody else when it has ended. So each copy takes the cookie with it (`peer_memory`). The cookie's page is
 //! mapped at a random address, far from everything: the next program of that number has nothing there.
 
+use crate::fork;
 use crate::sys;
 use std::io;
 use std::ptr::NonNull;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A cookie of this process; children of a fork don't have it.
 #[derive(Debug)]
-pub(crate) struct Cookie {
+pub struct Cookie {
     page: NonNull<u8>,
     value: u64,
     generation: u32,
@@ -28,20 +29,22 @@ impl Cookie {
     ///
     /// # Errors
     /// No page is left.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let (page, value) = (sys::map_page_anywhere()?, sys::random() | 1);
         // SAFETY: aligned, in a mapping that is this value's own; others write there what is there already.
         unsafe { page.cast::<AtomicU64>().as_ref() }.store(value, Ordering::Relaxed);
-        Ok(Self { page, value, generation: crate::engine::generation() })
+        Ok(Self { page, value, generation: fork::generation() })
     }
 
     /// Its address.
-    pub(crate) fn at(&self) -> u64 {
+    #[must_use]
+    pub fn at(&self) -> u64 {
         self.page.as_ptr() as u64
     }
 
     /// What is there.
-    pub(crate) fn value(&self) -> u64 {
+    #[must_use]
+    pub fn value(&self) -> u64 {
         self.value
     }
 }
@@ -49,7 +52,7 @@ impl Cookie {
 impl Drop for Cookie {
     fn drop(&mut self) {
         // In a child something else may be there.
-        if self.generation == crate::engine::generation() {
+        if self.generation == fork::generation() {
             sys::unmap(self.page, sys::PAGE);
         }
     }

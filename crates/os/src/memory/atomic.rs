@@ -13,7 +13,7 @@ use ferroce_proto::AtomicOp;
 ///
 /// # Errors
 /// [`Fault`] when the word can't be written.
-pub(crate) fn execute(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
+pub fn execute(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
     copy::probe_writable(addr)?;
     let _guard = Guard::hold();
     // SAFETY: the transport has checked alignment, key and range. The program shares the word with the adapter through
