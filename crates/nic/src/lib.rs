@@ -1,7 +1,8 @@
 //! A software RoCEv2 adapter in the process: verbs objects, the progress engine, the fabrics between QPs.
 //!
-//! In here: devices and contexts, PDs, MRs, CQs, SRQs, QPs, AHs, events; who makes progress; the host's other processes.
-//! Out of here: wire formats (`ferroce_wire`), the transport (`ferroce_proto`), the C ABI (`capi`).
+//! In here: devices and contexts, QPs, AHs, XRC domains, frames; who makes progress; the host's other processes.
+//! Out of here: wire formats (`ferroce_wire`), the transport (`ferroce_proto`), memory and its keys (`ferroce_mem`), queues
+//! (`ferroce_queues`), the C ABI (`capi`).
 //! Everything a program calls may be called from any thread. Nothing here is a cancellation point, blocks without a
 //! bound (but for the acknowledgement of events that the man pages ask for), or runs in an exit handler.
 
@@ -10,13 +11,9 @@ extern crate self as ferroce_nic;
 
 mod ah;
 mod closing;
-mod comp_cntr;
-mod cq;
 mod device;
 mod engine;
-mod events;
 mod gids;
-pub mod mem;
 #[cfg(test)]
 #[path = "../tests/fabric/namespace.rs"]
 mod namespace;
@@ -24,8 +21,6 @@ mod owner;
 mod poll;
 pub mod qp;
 pub mod raw;
-mod recv;
-mod ring;
 pub mod settings;
 mod share;
 mod shm;
@@ -37,26 +32,37 @@ mod xrc;
 
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
-pub use comp_cntr::{CntrValue, CompCntr, CountedOp, Counts, MAX_COMP_CNTR};
-pub use cq::{Alarm, CompChannel, Cq, CqInit, MAX_CQ, MAX_CQE, Network, Stamp, Tags, Wc};
 pub use device::{Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, devices, fail_devices};
 pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
-pub use events::{AsyncEvent, EventQueue, Unacked};
-pub use gids::gid_table;
-pub use mem::{
+pub use ferroce_mem::{
     Dm, Given, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold, Prefetch, QueueKind,
     QueueMemory,
 };
+pub use ferroce_queues::{
+    Alarm, CntrValue, CompChannel, CompCntr, CountedOp, Counts, Cq, CqInit, EventQueue, MAX_COMP_CNTR,
+    MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, Network, NewSize, Srq, SrqAttr, Stamp,
+    TagEntry, TagOp, TagRequest, Tags, Unacked, Wc,
+};
+pub use gids::gid_table;
 pub use owner::OfContext;
 pub use poll::{Poll, read_comp_cntr};
 pub use qp::Qp;
-pub use recv::{
-    MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr, TagEntry, TagOp, TagRequest,
-};
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use shm::untrusted;
 pub use xrc::{XrcTarget, Xrcd};
+
+/// Who may touch which bytes, and the touching.
+pub(crate) mod mem {
+    pub(crate) use ferroce_mem::*;
+    pub(crate) use ferroce_os::memory::{Fault, atomic, copy};
+}
+
+/// Events that objects raise, and where they wait.
+pub(crate) mod events {
+    pub(crate) use ferroce_queues::{EventQueue, Unacked};
+    pub(crate) use ferroce_types::AsyncEvent;
+}
 
 pub use ferroce_host as host;
 pub(crate) use ferroce_host as rendezvous;
@@ -65,10 +71,14 @@ pub use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
 pub use ferroce_os::fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
 pub use ferroce_os::{clock, sys};
 pub(crate) use ferroce_os::{fork, room, sync};
+pub(crate) use ferroce_queues as comp_cntr;
+pub(crate) use ferroce_queues as cq;
+pub(crate) use ferroce_queues as recv;
+pub(crate) use ferroce_queues as ring;
 pub(crate) use ferroce_types as error;
 pub(crate) use ferroce_types as packet;
 pub(crate) use ferroce_types as quota;
-pub use ferroce_types::{Error, Result};
+pub use ferroce_types::{AsyncEvent, Error, Result};
 pub use ferroce_udp as udp;
 pub use ferroce_udp::tap;
 

@@ -3,7 +3,8 @@
 use crate::Context;
 use crate::cq::{Alarm, CompChannel, Cq};
 use crate::engine;
-use crate::mem::{AsyncEvent, Dm, ListedMr, Mr, Owner, Pd, QueueKind};
+use crate::events::AsyncEvent;
+use crate::mem::{Dm, ListedMr, Mr, Owner, Pd, QueueKind};
 use crate::recv::Srq;
 use ferroce_proto::Instant;
 use std::any::Any;

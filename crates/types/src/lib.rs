@@ -1,10 +1,12 @@
-//! The vocabulary that the adapter's crates share: errors of verbs calls, addresses of hosts, packets as they come, the layout of QPNs.
+//! The vocabulary that the adapter's crates share: errors of verbs calls, asynchronous events, addresses of hosts, packets as they
+//! come, the layout of QPNs.
 //!
 //! In here: plain values, and what follows from a value alone.
 //! Out of here: system calls, sockets and the kernel's structures (`os`), wire formats (`ferroce_wire`), the transport
 //! (`ferroce_proto`).
 #![forbid(unsafe_code)]
 
+mod async_event;
 mod datagram;
 mod error;
 mod host_addr;
@@ -12,6 +14,7 @@ mod packet;
 mod qpn;
 mod quota;
 
+pub use async_event::AsyncEvent;
 pub use datagram::Datagram;
 pub use error::{Error, Result};
 pub use host_addr::HostAddr;

@@ -14,7 +14,7 @@ use crate::comp_cntr::CountedOp;
 use crate::cq::{Network, Tags, Wc};
 use crate::engine::{Inbox, Record, Work};
 use crate::events::AsyncEvent;
-use crate::mem::{KeyTable, KeyUser, atomic, copy, persist};
+use crate::mem::{Denied, KeyTable, KeyUser, atomic, copy, write_back};
 use crate::owner::OfContext as _;
 use crate::packet::{Grh, PacketMeta};
 use crate::shm;
@@ -258,16 +258,16 @@ impl Env for QpEnv<'_> {
         table.remote(self.key_user(), rkey, va, len, RemoteAccess::Flush(placement), |addr| {
             // What the QP has written was copied before this packet was looked at.
             fence(Ordering::SeqCst);
-            if placement.persistent && len > 0 { persist::write_back(addr, len) } else { Ok(()) }
+            if placement.persistent && len > 0 { write_back(addr, len) } else { Ok(()) }
         })
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteError> {
-        KeyTable::global().invalidate(self.key_user(), rkey).map_err(|()| RemoteError::Access)
+        KeyTable::global().invalidate(self.key_user(), rkey).map_err(|Denied| RemoteError::Access)
     }
 
     fn bind_window(&mut self, bind: &BindMw) -> Result<(), ()> {
-        KeyTable::global().bind(self.key_user(), bind)
+        KeyTable::global().bind(self.key_user(), bind).map_err(|Denied| ())
     }
 
     fn retire(&mut self, wr: &SendWr<Arc<Ah>>, status: WcStatus) {

@@ -1,6 +1,6 @@
 //! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
 
-use crate::mem::{KeyTable, KeyUser, copy};
+use crate::mem::{Denied, KeyTable, KeyUser, copy};
 use crate::shm::{MAX_PIECES, Piece, Pieces, RingBytes, ShmPayload};
 use ferroce_proto::{Payload, PlaceError, RemoteAccess, Sge, Source, TransmitError};
 
@@ -132,7 +132,7 @@ pub(crate) fn gather(pd: u32, sges: &[Sge], offset: u64, dst: &mut [u8]) -> Resu
     let table = KeyTable::global();
     for (piece, at) in pieces(sges, offset, dst.len()) {
         let part = &mut dst[at..at + piece.length as usize];
-        table.local(pd, &piece, false, |addr| copy::read(addr, part))?;
+        table.local(pd, &piece, false, |addr| copy::read(addr, part)).map_err(|Denied| ())?;
     }
     Ok(())
 }
@@ -196,7 +196,7 @@ pub(super) fn references(pd: u32, source: Source<'_>) -> Result<Option<Pieces>, 
     }
     let mut listed = true;
     for (part, _) in pieces(sges, offset, len as usize) {
-        listed &= KeyTable::global().is_listed(pd, &part).map_err(|()| TransmitError::Local)?;
+        listed &= KeyTable::global().is_listed(pd, &part).map_err(|Denied| TransmitError::Local)?;
     }
     Ok(listed.then_some(parts))
 }
@@ -215,7 +215,7 @@ pub(super) fn fill_ring(by: KeyUser, source: Source<'_>, ring: &RingBytes<'_>) -
                 let len = piece.length as usize;
                 table.local(by.pd, &piece, false, |addr| ring.copy_from(at, addr, len))
             })
-            .map_err(|()| TransmitError::Local),
+            .map_err(|Denied| TransmitError::Local),
         Source::Remote { rkey, va, len } => table
             .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| {
                 ring.copy_from(0, addr, len as usize)

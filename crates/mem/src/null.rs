@@ -1,6 +1,6 @@
 //! The zeros that reading a null memory region gives.
 
-use crate::error::{Error, Result};
+use ferroce_types::{Error, Result};
 use std::io;
 use std::sync::OnceLock;
 

@@ -1,8 +1,7 @@
 //! Completion counters (ibv_create_comp_cntr(3)): how many requests of QPs, or bytes, have completed, with success or not.
 
-use crate::error::{Error, Result, invalid};
-use crate::quota::{Quota, QuotaPlace};
 use ferroce_proto::{SendOp, WcStatus};
+use ferroce_types::{Error, Quota, QuotaPlace, Result, invalid};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -45,7 +44,8 @@ impl CountedOp {
     }
 
     /// The operation of a send request; atomics and what stays in the adapter aren't counted.
-    pub(crate) fn of(op: &SendOp) -> Option<Self> {
+    #[must_use]
+    pub fn of(op: &SendOp) -> Option<Self> {
         match op {
             SendOp::Send | SendOp::SendWithImmediate { .. } | SendOp::SendWithInvalidate { .. } => {
                 Some(Self::Send)
@@ -132,7 +132,7 @@ impl CompCntr {
 
 /// The counters of a QP, by operation.
 #[derive(Debug, Default)]
-pub(crate) struct QpCntrs([OnceLock<Arc<CompCntr>>; 6]);
+pub struct QpCntrs([OnceLock<Arc<CompCntr>>; 6]);
 
 impl QpCntrs {
     /// Attaches a counter to operations; one caller at a time.
@@ -140,7 +140,7 @@ impl QpCntrs {
     /// # Errors
     /// [`Error::Invalid`] for no operation, [`Error::NotSupported`] for one that isn't counted, [`Error::Busy`] for one
     /// that has a counter.
-    pub(crate) fn attach(&self, counter: &Arc<CompCntr>, mask: u32) -> Result<()> {
+    pub fn attach(&self, counter: &Arc<CompCntr>, mask: u32) -> Result<()> {
         let known: u32 = CountedOp::ALL.iter().map(|op| op.bit()).sum();
         if mask == 0 {
             return invalid!("a counter of no operation");
@@ -159,19 +159,23 @@ impl QpCntrs {
         Ok(())
     }
 
-    pub(crate) fn get(&self, op: CountedOp) -> Option<&Arc<CompCntr>> {
+    /// The counter of an operation.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, op: CountedOp) -> Option<&Arc<CompCntr>> {
         self.0[op as usize].get()
     }
 
     /// Counts a completion, if it has a counter.
-    pub(crate) fn count(&self, op: CountedOp, bytes: u64, status: WcStatus) {
+    #[inline]
+    pub fn count(&self, op: CountedOp, bytes: u64, status: WcStatus) {
         if let Some(counter) = self.get(op) {
             counter.count(bytes, status);
         }
     }
 
     /// Counts a READ of the peer, or a part that doesn't end it.
-    pub(crate) fn count_read(&self, bytes: u64, ends: bool) {
+    pub fn count_read(&self, bytes: u64, ends: bool) {
         if let Some(counter) = self.get(CountedOp::RemoteRead)
             && (ends || counter.counts == Counts::Bytes)
         {
@@ -180,12 +184,13 @@ impl QpCntrs {
     }
 
     /// What others do without this process would go uncounted.
-    pub(crate) fn counts_remote(&self) -> bool {
+    #[must_use]
+    pub fn counts_remote(&self) -> bool {
         [CountedOp::RemoteRead, CountedOp::RemoteWrite].iter().any(|&op| self.get(op).is_some())
     }
 
     /// The QP is gone.
-    pub(crate) fn detach(&self) {
+    pub fn detach(&self) {
         for counter in self.0.iter().filter_map(OnceLock::get) {
             counter.users.fetch_sub(1, Ordering::Release);
         }

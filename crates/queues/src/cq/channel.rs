@@ -1,9 +1,9 @@
 //! Completion channels: where the events of completion queues wait for a reader.
 
 use super::Cq;
-use crate::error::{Error, Result};
 use crate::events::EventQueue;
-use crate::mem::Owner;
+use ferroce_mem::Owner;
+use ferroce_types::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

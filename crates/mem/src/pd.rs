@@ -1,8 +1,7 @@
 //! Protection domains.
 
 use super::{Owner, QueueMemory};
-use crate::error::{Error, Result};
-use crate::quota::{Quota, QuotaPlace};
+use ferroce_types::{Error, Quota, QuotaPlace, Result};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -52,7 +51,7 @@ impl Pd {
     ///
     /// # Errors
     /// As [`Pd::alloc`].
-    pub(crate) fn of_another<O: Owner>(owner: &Arc<O>, handle: u32) -> Result<Arc<Self>> {
+    pub fn of_another<O: Owner>(owner: &Arc<O>, handle: u32) -> Result<Arc<Self>> {
         Self::new(owner.clone(), Some(handle))
     }
 
@@ -60,7 +59,7 @@ impl Pd {
     ///
     /// # Errors
     /// As [`Pd::alloc`].
-    pub(crate) fn shared<O: Owner>(original: &Arc<Self>, owner: &Arc<O>) -> Result<Arc<Self>> {
+    pub fn shared<O: Owner>(original: &Arc<Self>, owner: &Arc<O>) -> Result<Arc<Self>> {
         let held = DOMAINS.take()?;
         let Self { id, handle, .. } = **original;
         let (users, home, queues) = (original.users.clone(), original.home.clone(), original.queues.clone());
@@ -90,7 +89,8 @@ impl Pd {
     }
 
     /// Where the queues of its objects lie, if the program has a say in it.
-    pub(crate) fn queues(&self) -> Option<&Arc<dyn QueueMemory>> {
+    #[must_use]
+    pub fn queues(&self) -> Option<&Arc<dyn QueueMemory>> {
         self.queues.as_ref()
     }
 
@@ -106,15 +106,20 @@ impl Pd {
         &self.owner
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    /// The domain's number, which keys are checked by. Domains that stand for one have the same.
+    #[inline]
+    #[must_use]
+    pub fn id(&self) -> u32 {
         self.id
     }
 
-    pub(crate) fn hold(&self) {
+    /// Counts an object that belongs to the domain: it can't be freed meanwhile.
+    pub fn hold(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn release(&self) {
+    /// Undoes [`Pd::hold`].
+    pub fn release(&self) {
         self.users.fetch_sub(1, Ordering::Release);
     }
 

@@ -1,10 +1,8 @@
 //! Queues of events behind a file descriptor that is readable exactly while an event is unread.
 
-pub use crate::mem::AsyncEvent;
-
-use crate::error::{Error, Result};
-use crate::sync::{Mutex, Ordering, class, sleep, wake};
-use crate::sys::Readiness;
+use ferroce_os::sync::{Mutex, Ordering, class, sleep, wake};
+use ferroce_os::sys::Readiness;
+use ferroce_types::{Error, Result};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32};
@@ -79,7 +77,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Closes the descriptor: nobody reads events any more.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         let mut inner = self.inner.lock();
         self.fd.store(-1, Ordering::Relaxed);
         if let Some(readiness) = inner.readiness.take() {
@@ -88,7 +86,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Appends an event and makes the descriptor readable.
-    pub(crate) fn push(&self, event: T) {
+    pub fn push(&self, event: T) {
         let mut inner = self.inner.lock();
         if inner.readiness.is_some() {
             inner.events.push_back(event);
@@ -118,12 +116,12 @@ impl<T> EventQueue<T> {
     }
 
     /// Unread events that `f` picks.
-    pub(crate) fn count(&self, f: impl Fn(&T) -> bool) -> usize {
+    pub fn count(&self, f: impl Fn(&T) -> bool) -> usize {
         self.inner.lock().events.iter().filter(|event| f(event)).count()
     }
 
     /// Withdraws the unread events that `f` picks.
-    pub(crate) fn withdraw(&self, mut f: impl FnMut(&T) -> bool) {
+    pub fn withdraw(&self, mut f: impl FnMut(&T) -> bool) {
         let mut inner = self.inner.lock();
         inner.lapsed.take_if(|(e, _)| f(e));
         let before = inner.events.len();
@@ -135,7 +133,7 @@ impl<T> EventQueue<T> {
 
     /// Takes back the last unread event that `f` picks, since what it was to tell is known. False when there is none: a
     /// reader has it.
-    pub(crate) fn lapse(&self, f: impl Fn(&T) -> bool) -> bool {
+    pub fn lapse(&self, f: impl Fn(&T) -> bool) -> bool {
         let mut inner = self.inner.lock();
         let Some(event) = inner.events.iter().rposition(f).and_then(|at| inner.events.remove(at)) else {
             return false;
@@ -161,13 +159,13 @@ impl Unacked {
     pub fn got(&self) {
         if !self.are_own() {
             self.count.store(0, Ordering::Relaxed);
-            self.generation.store(crate::fork::generation(), Ordering::Relaxed);
+            self.generation.store(ferroce_os::fork::generation(), Ordering::Relaxed);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
     fn are_own(&self) -> bool {
-        self.generation.load(Ordering::Relaxed) == crate::fork::generation()
+        self.generation.load(Ordering::Relaxed) == ferroce_os::fork::generation()
     }
 
     /// The program acknowledges `n`.
@@ -194,7 +192,7 @@ impl Unacked {
             if count == 0 || !self.are_own() {
                 return;
             }
-            crate::fork::outside(|| sleep(&self.count, count, Some(SPEAKS_AFTER)));
+            ferroce_os::fork::outside(|| sleep(&self.count, count, Some(SPEAKS_AFTER)));
             if since.elapsed() >= SPEAKS_AFTER {
                 tracing::warn!("destroying an object waits for {count} unacknowledged events");
                 since = Instant::now();
@@ -210,7 +208,7 @@ mod tests {
     #[test]
     fn the_descriptor_is_readable_exactly_while_an_event_is_unread() {
         let q = EventQueue::new().unwrap();
-        let readable = || crate::sys::wait_for(q.fd(), libc::POLLIN, Duration::ZERO);
+        let readable = || ferroce_os::sys::wait_for(q.fd(), libc::POLLIN, Duration::ZERO);
         assert!(!readable());
         q.push(1);
         q.push(2);
@@ -235,7 +233,7 @@ mod tests {
     #[test]
     fn an_event_that_has_lapsed_is_gone_but_for_a_reader_who_waits_long_in_vain() {
         let q = EventQueue::new().unwrap();
-        let readable = || crate::sys::wait_for(q.fd(), libc::POLLIN, Duration::ZERO);
+        let readable = || ferroce_os::sys::wait_for(q.fd(), libc::POLLIN, Duration::ZERO);
         for event in [1, 2, 1] {
             q.push(event);
         }

@@ -1,20 +1,21 @@
 //! Access to a region: who may, where the bytes are, and the gate that is held meanwhile.
 
 use super::{Bytes, Mr, MrInit, Registered};
-use crate::error::{Error, Result};
-use crate::mem::{Pd, copy};
+use crate::{Denied, Pd};
+use ferroce_os::memory::copy;
 use ferroce_proto::{BindMw, RemoteAccess, RemoteError, Sge};
+use ferroce_types::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Mr {
     /// Does it belong to this domain?
-    pub(in crate::mem) fn is_of(&self, pd: &Pd) -> bool {
+    pub(crate) fn is_of(&self, pd: &Pd) -> bool {
         self.gate.read().as_ref().is_some_and(|registered| registered.pd.id() == pd.id())
     }
 
     /// Its domain, while it is registered.
-    pub(in crate::mem) fn pd(&self) -> Option<Arc<Pd>> {
+    pub(crate) fn pd(&self) -> Option<Arc<Pd>> {
         self.gate.read().as_ref().map(|registered| registered.pd.clone())
     }
 
@@ -22,11 +23,7 @@ impl Mr {
     ///
     /// # Errors
     /// Why it may not be (IBTA 10.6.7.2, C10-72 to C10-75).
-    pub(in crate::mem) fn hold_window(
-        &self,
-        pd: &Pd,
-        bind: &BindMw,
-    ) -> std::result::Result<(), &'static str> {
+    pub(crate) fn hold_window(&self, pd: &Pd, bind: &BindMw) -> std::result::Result<(), &'static str> {
         let gate = self.gate.read();
         let Some(Registered { init, pd: own, .. }) = gate.as_ref() else {
             return Err("the memory region is deregistered");
@@ -48,18 +45,18 @@ impl Mr {
     }
 
     /// Undoes [`Mr::hold_window`].
-    pub(in crate::mem) fn release_window(&self) {
+    pub(crate) fn release_window(&self) {
         self.windows.fetch_sub(1, Ordering::Release);
     }
 
     /// As [`KeyTable::local`].
-    pub(in crate::mem) fn local(
+    pub(crate) fn local(
         &self,
         pd: u32,
         sge: &Sge,
         write: bool,
         f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
-    ) -> std::result::Result<(), ()> {
+    ) -> std::result::Result<(), Denied> {
         let length = u64::from(sge.length);
         self.find_local(pd, sge, write, |registered, addr| match registered.bytes {
             // What is written there is lost.
@@ -69,7 +66,7 @@ impl Mr {
     }
 
     /// As [`KeyTable::is_listed`].
-    pub(in crate::mem) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, ()> {
+    pub(crate) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, Denied> {
         let mut listed = true;
         self.find_local(pd, sge, false, |registered, _| {
             listed = registered.is_listed();
@@ -85,23 +82,23 @@ impl Mr {
         sge: &Sge,
         write: bool,
         f: impl FnOnce(&Registered, u64) -> std::result::Result<(), copy::Fault>,
-    ) -> std::result::Result<(), ()> {
+    ) -> std::result::Result<(), Denied> {
         let gate = self.gate.read();
-        let registered = gate.as_ref().ok_or(())?;
+        let registered = gate.as_ref().ok_or(Denied)?;
         let Registered { init, pd: own, bytes, .. } = registered;
         if own.id() != pd || (write && !init.access.local_write) {
-            return Err(());
+            return Err(Denied);
         }
         let addr = match bytes {
             Bytes::Null => init.addr,
-            _ => translate(init, sge.addr, u64::from(sge.length)).ok_or(())?,
+            _ => translate(init, sge.addr, u64::from(sge.length)).ok_or(Denied)?,
         };
-        f(registered, addr).map_err(|copy::Fault| ())
+        f(registered, addr).map_err(|copy::Fault| Denied)
     }
 
     /// As [`KeyTable::remote`], for who belongs to `pd`; by way of a window, which has the rights, with `by_window`.
     /// Without `f` it is only checked.
-    pub(in crate::mem) fn remote<R>(
+    pub(crate) fn remote<R>(
         &self,
         (pd, by_window): (u32, bool),
         (va, len): (u64, u64),
@@ -135,7 +132,7 @@ impl Mr {
     }
 
     /// Address and length in requests.
-    pub(in crate::mem) fn range(&self) -> Option<(u64, u64)> {
+    pub(crate) fn range(&self) -> Option<(u64, u64)> {
         let gate = self.gate.read();
         gate.as_ref().map(|registered| (registered.init.iova, registered.init.length))
     }
@@ -144,7 +141,7 @@ impl Mr {
     ///
     /// # Errors
     /// As [`super::Prefetch::run`].
-    pub(in crate::mem) fn pageable(&self, pd: &Pd, sge: &Sge, write: bool) -> Result<u64> {
+    pub(crate) fn pageable(&self, pd: &Pd, sge: &Sge, write: bool) -> Result<u64> {
         let key = self.key;
         let gate = self.gate.read();
         let Some(registered) = gate.as_ref().filter(|registered| registered.init.access.on_demand) else {
@@ -162,7 +159,7 @@ impl Mr {
     }
 
     /// Lists it for other processes.
-    pub(in crate::mem) fn publish(&self) {
+    pub(crate) fn publish(&self) {
         if let Some(registered) = &*self.gate.read() {
             registered.publish_to_peers(self.key);
         }
@@ -170,6 +167,7 @@ impl Mr {
 }
 
 /// The program address of `len` bytes at `va` of the region, if they lie inside it.
+#[inline]
 fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
     let offset = va.checked_sub(init.iova)?;
     (offset.checked_add(len)? <= init.length).then(|| init.addr + offset)
@@ -179,8 +177,8 @@ fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
 mod tests {
     use super::super::MrAccess;
     use super::*;
-    use crate::mem::{KeyTable, KeyUser, Mw, MwKind};
-    use crate::namespace::in_namespace;
+    use crate::double::Nobody;
+    use crate::{KeyTable, KeyUser, Mw, MwKind};
     use ferroce_proto::Access;
     use std::time::{Duration, Instant};
 
@@ -222,39 +220,33 @@ mod tests {
 
     #[test]
     fn memory_in_constant_use_is_revoked_once_the_copies_under_way_have_ended() {
-        const NAME: &str =
-            "mem::mr::access::tests::memory_in_constant_use_is_revoked_once_the_copies_under_way_have_ended";
-        in_namespace(NAME, || {
-            let context = crate::devices().unwrap()[0].open().unwrap();
-            let pd = Pd::alloc(&context).unwrap();
-            let memory = vec![0u8; 8192];
-            let addr = memory.as_ptr() as u64;
-            let init = MrInit { addr, length: 8192, iova: addr, access: MrAccess::ALL };
-            let mr = Mr::register(&pd, init).unwrap();
-            let mw = Mw::alloc(&pd, MwKind::One).unwrap();
-            let (table, by) = (KeyTable::global(), KeyUser { pd: pd.id(), qp: 1 });
-            let access = Access { remote_read: true, ..Access::default() };
-            let bind = mw.bind_request(mw.rkey(), Some(&mr), (addr, 4096), access, false).unwrap();
-            table.bind(by, &bind).unwrap();
+        let pd = Pd::alloc(&Arc::new(Nobody)).unwrap();
+        let memory = vec![0u8; 8192];
+        let addr = memory.as_ptr() as u64;
+        let init = MrInit { addr, length: 8192, iova: addr, access: MrAccess::ALL };
+        let mr = Mr::register(&pd, init).unwrap();
+        let mw = Mw::alloc(&pd, MwKind::One).unwrap();
+        let (table, by) = (KeyTable::global(), KeyUser { pd: pd.id(), qp: 1 });
+        let access = Access { remote_read: true, ..Access::default() };
+        let bind = mw.bind_request(mw.rkey(), Some(&mr), (addr, 4096), access, false).unwrap();
+        table.bind(by, &bind).unwrap();
 
-            let rkey = mw.rkey();
-            let through_window =
-                || table.remote(by, rkey, addr, 8, RemoteAccess::Read, slow_copy::<()>).is_ok();
-            in_use(through_window, || in_time("ibv_dealloc_mw", || mw.dealloc()));
+        let rkey = mw.rkey();
+        let through_window = || table.remote(by, rkey, addr, 8, RemoteAccess::Read, slow_copy::<()>).is_ok();
+        in_use(through_window, || in_time("ibv_dealloc_mw", || mw.dealloc()));
 
-            let by_key = |from| {
-                let sge = Sge { addr: from, length: 8, lkey: mr.key() };
-                move || table.local(by.pd, &sge, false, slow_copy::<()>).is_ok()
-            };
-            let second_half = MrInit { addr: addr + 4096, length: 4096, iova: addr + 4096, ..init };
-            in_use(by_key(addr), || {
-                in_time("ibv_rereg_mr", || mr.reregister(None, mr.init().unwrap(), second_half).unwrap())
-            });
-            // Made of what the region was before.
-            assert_eq!(mr.reregister(None, init, init).unwrap_err().errno(), libc::EBUSY);
-            assert_eq!(mr.init().unwrap(), second_half);
-            in_use(by_key(addr + 4096), || in_time("ibv_dereg_mr", || mr.deregister().unwrap()));
+        let by_key = |from| {
+            let sge = Sge { addr: from, length: 8, lkey: mr.key() };
+            move || table.local(by.pd, &sge, false, slow_copy::<()>).is_ok()
+        };
+        let second_half = MrInit { addr: addr + 4096, length: 4096, iova: addr + 4096, ..init };
+        in_use(by_key(addr), || {
+            in_time("ibv_rereg_mr", || mr.reregister(None, mr.init().unwrap(), second_half).unwrap())
         });
+        // Made of what the region was before.
+        assert_eq!(mr.reregister(None, init, init).unwrap_err().errno(), libc::EBUSY);
+        assert_eq!(mr.init().unwrap(), second_half);
+        in_use(by_key(addr + 4096), || in_time("ibv_dereg_mr", || mr.deregister().unwrap()));
     }
 
     #[test]

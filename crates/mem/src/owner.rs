@@ -1,6 +1,7 @@
 //! Whose objects are: what protection domains, regions and queues need of the device context that they belong to.
 
-use super::{AsyncEvent, Dm, Mr, MrInit, Pd, QueueKind};
+use super::{Dm, Mr, MrInit, Pd, QueueKind};
+use ferroce_types::AsyncEvent;
 use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::RawFd;
@@ -56,7 +57,7 @@ pub fn is_same(one: &dyn Owner, other: &dyn Owner) -> bool {
 
 /// A queue's part in its owner's count, until the queue is destroyed or dropped.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub struct Counted {
     owner: Arc<dyn Owner>,
     kind: QueueKind,
     ended: AtomicBool,
@@ -64,13 +65,13 @@ pub(crate) struct Counted {
 
 impl Counted {
     /// Counts a queue of `owner`.
-    pub(crate) fn new(owner: Arc<dyn Owner>, kind: QueueKind) -> Self {
+    pub fn new(owner: Arc<dyn Owner>, kind: QueueKind) -> Self {
         owner.count(kind, true);
         Self { owner, kind, ended: AtomicBool::new(false) }
     }
 
     /// The queue is destroyed.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         if !self.ended.swap(true, Ordering::Relaxed) {
             self.owner.count(self.kind, false);
         }

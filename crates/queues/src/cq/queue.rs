@@ -40,7 +40,7 @@ pub struct Tags {
 /// What a queue that was asked to records with each completion: time and tags.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stamp {
-    /// When it was published, on the adapter's clock ([`crate::clock`]) in nanoseconds; later entries have no smaller one.
+    /// When it was published, on the adapter's clock ([`ferroce_os::clock`]) in nanoseconds; later entries have no smaller one.
     pub clock: u64,
     /// The same moment on the wall clock: nanoseconds since 1970.
     pub wall_clock: u64,

@@ -4,9 +4,9 @@
 //! registered memory. Another process can map it as well, and a fork's child goes on to share it.
 
 use super::Owner;
-use super::copy::{self, Fault};
-use crate::error::{Error, Result, invalid};
-use crate::sys::{self, KeptFd};
+use ferroce_os::memory::copy::{self, Fault};
+use ferroce_os::sys::{self, KeptFd};
+use ferroce_types::{Error, Result, invalid};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
@@ -131,12 +131,7 @@ impl Dm {
     ///
     /// # Errors
     /// It can't be opened or mapped, or it is no device memory of `len` bytes.
-    pub(crate) fn of_another<O: Owner>(
-        owner: &Arc<O>,
-        path: &str,
-        len: u64,
-        handle: u32,
-    ) -> Result<Arc<Self>> {
+    pub fn of_another<O: Owner>(owner: &Arc<O>, path: &str, len: u64, handle: u32) -> Result<Arc<Self>> {
         let (fd, base) = open(path, len)?;
         let (owner, users) = (owner.clone(), AtomicUsize::new(0));
         Ok(Arc::new(Self { owner, fd, base, len, counted: 0, users, handle }))

@@ -6,13 +6,12 @@ use tags::TagList;
 pub use tags::{MAX_TAG_OPS, MAX_TAGS, TagEntry, TagOp, TagRequest};
 
 use crate::cq::Cq;
-use crate::error::{Error, Result, invalid};
-use crate::events::{AsyncEvent, Unacked};
-use crate::mem::{Counted, Pd, QueueKind};
-use crate::quota::{Quota, QuotaPlace};
+use crate::events::Unacked;
 use crate::ring::Ring;
-use crate::sync::{Mutex, class};
+use ferroce_mem::{Counted, Pd, QueueKind};
+use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{NoReceive, RecvWqe};
+use ferroce_types::{AsyncEvent, Error, Quota, QuotaPlace, Result, invalid};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +23,7 @@ pub const MAX_SGE: u32 = 32;
 
 /// A bounded queue of receive work requests.
 #[derive(Debug)]
-pub(crate) struct RecvQueue {
+pub struct RecvQueue {
     wqes: Ring<RecvWqe>,
     max_wr: u32,
     max_sge: u32,
@@ -35,13 +34,13 @@ impl RecvQueue {
     ///
     /// # Errors
     /// [`Error::NoMemory`] when the domain's allocator gives nothing.
-    pub(crate) fn new(pd: &Pd, kind: QueueKind, max_wr: u32, max_sge: u32) -> Result<Self> {
+    pub fn new(pd: &Pd, kind: QueueKind, max_wr: u32, max_sge: u32) -> Result<Self> {
         Ok(Self { wqes: Ring::new(pd.queues(), max_wr as usize, kind)?, max_wr, max_sge })
     }
 
     /// Ends the queue: what it returns is dropped when nothing is locked.
     #[must_use]
-    pub(crate) fn take(&mut self) -> Ring<RecvWqe> {
+    pub fn take(&mut self) -> impl Sized + use<> {
         self.max_wr = 0;
         std::mem::take(&mut self.wqes)
     }
@@ -50,7 +49,7 @@ impl RecvQueue {
     ///
     /// # Errors
     /// [`Error::Invalid`] for too many elements, [`Error::NoMemory`] when the queue is full.
-    pub(crate) fn push(&mut self, wqe: RecvWqe) -> Result<()> {
+    pub fn push(&mut self, wqe: RecvWqe) -> Result<()> {
         if wqe.sges.len() > self.max_sge as usize {
             return invalid!("{} scatter elements, the queue takes {}", wqe.sges.len(), self.max_sge);
         }
@@ -64,7 +63,9 @@ impl RecvQueue {
         Ok(())
     }
 
-    pub(crate) fn pop(&mut self) -> Option<RecvWqe> {
+    /// Takes the next work request.
+    #[inline]
+    pub fn pop(&mut self) -> Option<RecvWqe> {
         self.wqes.pop_front()
     }
 
@@ -72,7 +73,7 @@ impl RecvQueue {
     ///
     /// # Errors
     /// See [`NoReceive`].
-    pub(crate) fn pop_for(&mut self, len: u64) -> std::result::Result<RecvWqe, NoReceive> {
+    pub fn pop_for(&mut self, len: u64) -> std::result::Result<RecvWqe, NoReceive> {
         let next = self.wqes.front().ok_or(NoReceive::Empty)?;
         if next.capacity() < len {
             return Err(NoReceive::TooSmall);
@@ -80,7 +81,8 @@ impl RecvQueue {
         self.pop().ok_or(NoReceive::Empty)
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Drops all work requests.
+    pub fn clear(&mut self) {
         self.wqes.clear();
     }
 }
@@ -215,6 +217,7 @@ impl Srq {
 
     /// Where its completions go, if it has a completion queue of its own (XRC, tag matching).
     #[must_use]
+    #[inline]
     pub fn completes_into(&self) -> Option<&Arc<Cq>> {
         self.completes_into.as_ref()
     }
@@ -227,6 +230,7 @@ impl Srq {
 
     /// Its protection domain.
     #[must_use]
+    #[inline]
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
@@ -288,7 +292,7 @@ impl Srq {
     }
 
     /// Takes the next work request and raises the limit event when too few are left.
-    pub(crate) fn pop(&self) -> Option<RecvWqe> {
+    pub fn pop(&self) -> Option<RecvWqe> {
         self.pop_from(&mut self.shared.lock())
     }
 
@@ -296,7 +300,7 @@ impl Srq {
     ///
     /// # Errors
     /// See [`NoReceive`].
-    pub(crate) fn pop_for(&self, len: u64) -> std::result::Result<RecvWqe, NoReceive> {
+    pub fn pop_for(&self, len: u64) -> std::result::Result<RecvWqe, NoReceive> {
         let mut shared = self.shared.lock();
         let taken = shared.queue.pop_for(len);
         self.tell_limit(&mut shared);
@@ -317,11 +321,13 @@ impl Srq {
         }
     }
 
-    pub(crate) fn hold(&self) {
+    /// Counts a user of the queue: it can't be destroyed meanwhile.
+    pub fn hold(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn release(&self) {
+    /// Undoes [`Srq::hold`].
+    pub fn release(&self) {
         self.users.fetch_sub(1, Ordering::Release);
     }
 

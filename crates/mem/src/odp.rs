@@ -1,10 +1,11 @@
 //! On-demand paging (ibv_advise_mr(3)). The kernel copies in any case, and faults pages in as it goes: what is left to do
 //! is to bring them in before they are needed.
 
+use super::Pd;
 use super::keys::{KeyTable, Keyed};
-use super::{Pd, mappings_permit};
-use crate::error::{Error, Result, invalid};
+use ferroce_os::memory::mappings_permit;
 use ferroce_proto::Sge;
+use ferroce_types::{Error, Result, invalid};
 use std::io;
 
 /// MADV_POPULATE_READ and MADV_POPULATE_WRITE (Linux 5.14).

@@ -1,8 +1,9 @@
 //! What ibv_reg_mr(3) refuses.
 
 use super::{MAX_MR_SIZE, MrInit};
-use crate::error::{Error, Result, invalid};
-use crate::mem::persist;
+use crate::persist;
+use ferroce_os::memory::mappings_permit;
+use ferroce_types::{Error, Result, invalid};
 
 /// Bytes of a page, which the kernel counts regions in.
 const PAGE: u64 = 4096;
@@ -35,7 +36,7 @@ pub(super) fn check(init: &MrInit) -> Result<()> {
         return Ok(());
     }
     let writable = a.local_write;
-    match crate::mem::mappings_permit(init.addr, init.length.max(1), writable) {
+    match mappings_permit(init.addr, init.length.max(1), writable) {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::Fault(format!(
             "{:#x}+{:#x} isn't mapped{} throughout",

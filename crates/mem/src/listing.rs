@@ -1,7 +1,7 @@
 //! Where processes of the host look up the regions that they reach without packets.
 
 use super::MrInit;
-use crate::error::Result;
+use ferroce_types::Result;
 
 /// A list of regions by key that other processes read. The table of keys keeps it up to date; the list decides which
 /// regions it has room for.
@@ -16,7 +16,7 @@ pub trait RegionListing: Sync {
     /// may wait.
     ///
     /// # Errors
-    /// [`crate::Error::Busy`] when another process doesn't end its access within a second; the region is listed as before then.
+    /// [`ferroce_types::Error::Busy`] when another process doesn't end its access within a second; the region is listed as before then.
     fn revoke(&self, key: u32) -> Result<()>;
 
     /// As [`RegionListing::revoke`], where no other process can be accessing the region: it doesn't wait.

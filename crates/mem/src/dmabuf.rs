@@ -2,8 +2,8 @@
 //! kernel told before and after each access of the CPU.
 
 use super::dm::{self, Mapping};
-use crate::error::{Error, Result, invalid};
-use crate::sys::{self, KeptFd};
+use ferroce_os::sys::{self, KeptFd};
+use ferroce_types::{Error, Result, invalid};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 

@@ -7,14 +7,13 @@ pub use channel::CompChannel;
 use queue::{Armed, Moderation, Queue, Rise};
 pub use queue::{Network, Stamp, Tags, Wc};
 
-use crate::clock;
-use crate::error::{Error, Result, invalid};
-use crate::events::{AsyncEvent, Unacked};
-use crate::mem::{Counted, Owner, Pd, QueueKind, is_same};
-use crate::quota::{Quota, QuotaPlace};
+use crate::events::Unacked;
 use crate::ring::Ring;
-use crate::sync::{Mutex, MutexGuard, class};
+use ferroce_mem::{Counted, Owner, Pd, QueueKind, is_same};
+use ferroce_os::clock;
+use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
+use ferroce_types::{AsyncEvent, Error, Quota, QuotaPlace, Result, invalid};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -255,7 +254,7 @@ impl Cq {
     }
 
     /// The time of an event that was put off has come.
-    pub(crate) fn event_is_due(self: &Arc<Self>, now: Instant) {
+    pub fn event_is_due(self: &Arc<Self>, now: Instant) {
         let mut queue = self.queue.lock();
         if queue.armed != Armed::No && queue.due <= now.0 {
             self.announce(&mut queue);
@@ -296,13 +295,14 @@ impl Cq {
     /// Appends a completion, and an event if one was asked for. False when there is no room: the queue is then in error,
     /// which an asynchronous event says once, and so is the QP.
     #[must_use]
-    pub(crate) fn push(self: &Arc<Self>, wc: Wc) -> bool {
+    #[inline]
+    pub fn push(self: &Arc<Self>, wc: Wc) -> bool {
         self.push_tagged(wc, Tags::default())
     }
 
     /// As [`Cq::push`], of a received Ethernet packet.
     #[must_use]
-    pub(crate) fn push_tagged(self: &Arc<Self>, wc: Wc, tags: Tags) -> bool {
+    pub fn push_tagged(self: &Arc<Self>, wc: Wc, tags: Tags) -> bool {
         let mut queue = self.queue.lock();
         if queue.entries.len() >= queue.capacity && !self.make_room(&mut queue) {
             return false;
@@ -331,7 +331,7 @@ impl Cq {
     }
 
     /// Drops the completions of a QP that goes back to RESET or away.
-    pub(crate) fn forget_qp(&self, qp_num: u32) {
+    pub fn forget_qp(&self, qp_num: u32) {
         let mut queue = self.queue.lock();
         queue.forget_qp(qp_num);
         if queue.entries.is_empty() {
@@ -339,11 +339,13 @@ impl Cq {
         }
     }
 
-    pub(crate) fn hold(&self) {
+    /// Counts a user of the queue: it can't be destroyed meanwhile.
+    pub fn hold(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn release(&self) {
+    /// Undoes [`Cq::hold`].
+    pub fn release(&self) {
         self.users.fetch_sub(1, Ordering::Release);
     }
 

@@ -3,34 +3,38 @@
 //! A key is an index into the table (24 bits) and a tag (8 bits) that changes at each reuse of the index, and whenever a
 //! window is bound.
 
-use super::copy;
 use super::listing::RegionListing;
 use super::mr::Mr;
 use super::mw::Mw;
 use super::owner::{Owner, is_same};
 use super::pd::Pd;
-use crate::error::{Error, Result};
-use crate::sync::{RwLock, class};
+use ferroce_os::memory::copy;
+use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::{RemoteAccess, RemoteError, Sge};
+use ferroce_types::{Error, Result};
 use std::sync::{Arc, OnceLock};
 
 /// Regions there may be at once.
-pub(crate) const MAX_MR: usize = 1 << 20;
+pub const MAX_MR: usize = 1 << 20;
 /// Windows there may be at once.
-pub(crate) const MAX_MW: usize = 1 << 20;
+pub const MAX_MW: usize = 1 << 20;
 
 /// Who uses a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct KeyUser {
+pub struct KeyUser {
     /// The protection domain's number.
-    pub(crate) pd: u32,
+    pub pd: u32,
     /// The QP's, unlike that of any other QP of the process's life.
-    pub(crate) qp: u64,
+    pub qp: u64,
 }
+
+/// Key, protection domain, range or rights don't allow what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Denied;
 
 /// All regions and windows of the process, by key.
 #[derive(Debug)]
-pub(crate) struct KeyTable {
+pub struct KeyTable {
     slots: RwLock<class::Keys, KeySlots>,
     listing: ListedIn,
 }
@@ -72,7 +76,9 @@ static TABLE: KeyTable = KeyTable {
 
 impl KeyTable {
     /// The process's table.
-    pub(crate) fn global() -> &'static Self {
+    #[inline]
+    #[must_use]
+    pub fn global() -> &'static Self {
         &TABLE
     }
 
@@ -115,7 +121,7 @@ impl KeyTable {
 
     /// Lists regions in `listing` from here on, and those that exist already. It is called again, with the same list, when the
     /// list is empty because it was made anew (in the child of a fork).
-    pub(crate) fn list_in(&self, listing: &'static dyn RegionListing) {
+    pub fn list_in(&self, listing: &'static dyn RegionListing) {
         self.listing.0.get_or_init(|| listing);
         for slot in &self.slots.read().all {
             if let Some(Keyed::Region(mr)) = &slot.held {
@@ -125,7 +131,7 @@ impl KeyTable {
     }
 
     /// Ends the windows and regions of `owner`, which is closed while they exist; says how many they were.
-    pub(crate) fn end_with_owner(&self, owner: &dyn Owner) -> (usize, usize) {
+    pub fn end_with_owner(&self, owner: &dyn Owner) -> (usize, usize) {
         let all: Vec<Keyed> = self.slots.read().all.iter().filter_map(|slot| slot.held.clone()).collect();
         let is_its = |pd: &Pd| is_same(&**pd.owner(), owner);
         let (mut windows, mut regions) = (0, 0);
@@ -173,12 +179,14 @@ impl KeyTable {
     }
 
     /// What has the index of `key`.
+    #[inline]
     pub(super) fn at(&self, key: u32) -> Option<Keyed> {
         let index = (key >> 8).checked_sub(1)? as usize;
         self.slots.read().all.get(index)?.held.clone()
     }
 
     /// The region with this key.
+    #[inline]
     pub(super) fn region(&self, key: u32) -> Option<Arc<Mr>> {
         match self.at(key)? {
             Keyed::Region(mr) if mr.key() == key => Some(mr),
@@ -190,30 +198,31 @@ impl KeyTable {
     /// lost without `f`.)
     ///
     /// # Errors
-    /// `Err(())` when the local key, its domain, range or rights don't allow it, or when `f` says so.
-    pub(crate) fn local(
+    /// [`Denied`] when the local key, its domain, range or rights don't allow it, or when `f` says so.
+    pub fn local(
         &self,
         pd: u32,
         sge: &Sge,
         write: bool,
         f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
-    ) -> std::result::Result<(), ()> {
+    ) -> std::result::Result<(), Denied> {
         if sge.length == 0 {
             return Ok(());
         }
-        self.region(sge.lkey).ok_or(())?.local(pd, sge, write, f)
+        self.region(sge.lkey).ok_or(Denied)?.local(pd, sge, write, f)
     }
 
     /// Whether a peer's process may read what `sge` names at its address.
     ///
     /// # Errors
     /// As [`KeyTable::local`], for reading.
-    pub(crate) fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, ()> {
-        self.region(sge.lkey).ok_or(())?.is_listed(pd, sge)
+    pub fn is_listed(&self, pd: u32, sge: &Sge) -> std::result::Result<bool, Denied> {
+        self.region(sge.lkey).ok_or(Denied)?.is_listed(pd, sge)
     }
 
     /// Address and length of the region with this remote key.
-    pub(crate) fn range(&self, rkey: u32) -> Option<(u64, u64)> {
+    #[must_use]
+    pub fn range(&self, rkey: u32) -> Option<(u64, u64)> {
         self.region(rkey)?.range()
     }
 
@@ -222,7 +231,7 @@ impl KeyTable {
     /// # Errors
     /// [`RemoteError::Access`] when key, domain, range or rights don't allow it; [`RemoteError::Operational`] when
     /// the memory behind it is gone.
-    pub(crate) fn remote<R>(
+    pub fn remote<R>(
         &self,
         by: KeyUser,
         rkey: u32,
@@ -238,7 +247,7 @@ impl KeyTable {
     ///
     /// # Errors
     /// [`RemoteError::Access`] when it may not.
-    pub(crate) fn check_remote(
+    pub fn check_remote(
         &self,
         by: KeyUser,
         rkey: u32,

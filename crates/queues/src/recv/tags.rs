@@ -5,9 +5,9 @@
 
 use super::{MAX_SGE, NewSrq, Srq, SrqAttr, SrqState};
 use crate::cq::{Cq, Tags, Wc};
-use crate::error::{Error, Result, invalid};
-use crate::mem::Pd;
+use ferroce_mem::Pd;
 use ferroce_proto::{Completion, RecvWqe, TagFlags, TagInfo, Taken, WcOpcode, WcStatus};
+use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::{TagOperation, Tmh};
 use std::sync::Arc;
 
@@ -166,6 +166,7 @@ impl Srq {
 
     /// Whether its messages begin with a tag-matching header.
     #[must_use]
+    #[inline]
     pub fn matches_tags(&self) -> bool {
         self.matches_tags
     }
@@ -204,7 +205,7 @@ impl Srq {
     }
 
     /// Takes what a message with this header goes to; `None` when no receive is posted.
-    pub(crate) fn take_for(&self, header: &Tmh) -> Option<Taken> {
+    pub fn take_for(&self, header: &Tmh) -> Option<Taken> {
         let mut shared = self.shared.lock();
         let expectable = matches!(header.operation, TagOperation::Eager | TagOperation::Rendezvous);
         if expectable && let Some(receive) = shared.tags.as_mut()?.find(header.tag) {
@@ -216,7 +217,7 @@ impl Srq {
     }
 
     /// An unexpected message wasn't received after all.
-    pub(crate) fn forget_unexpected(&self) {
+    pub fn forget_unexpected(&self) {
         let SrqState { tags, .. } = &mut *self.shared.lock();
         if let Some(tags) = tags {
             tags.unexpected = tags.unexpected.wrapping_sub(1);

@@ -1,6 +1,6 @@
 //! Memory that outlives a loss of power: shared mappings of files on a disk.
 
-use super::copy::Fault;
+use ferroce_os::memory::copy::Fault;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
@@ -77,7 +77,7 @@ fn is_on_disk(path: &Path, inode: u64) -> bool {
 ///
 /// # Errors
 /// [`Fault`] when the memory is gone or can't be written.
-pub(crate) fn write_back(addr: u64, len: u64) -> Result<(), Fault> {
+pub fn write_back(addr: u64, len: u64) -> Result<(), Fault> {
     // SAFETY: asks for a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
     let start = addr & !(page - 1);

@@ -1,8 +1,8 @@
 //! Where the entries of queues lie: in memory of the adapter, or in memory that the program gives through the allocator
 //! of a parent domain (ibv_alloc_parent_domain(3)).
 
-use crate::error::{Error, Result};
-use crate::mem::{Given, QueueKind, QueueMemory};
+use ferroce_mem::{Given, QueueKind, QueueMemory};
+use ferroce_types::{Error, Result};
 use std::collections::VecDeque;
 use std::fmt::{self, Debug};
 use std::mem::MaybeUninit;
@@ -103,7 +103,7 @@ impl<T> Ring<T> {
 }
 
 /// A ring in memory of the program.
-pub(crate) struct GivenRing<T> {
+pub struct GivenRing<T> {
     at: NonNull<MaybeUninit<T>>,
     capacity: usize,
     head: usize,
@@ -123,7 +123,7 @@ impl<T> GivenRing<T> {
     ///
     /// # Errors
     /// [`Error::NoMemory`] when the allocator gives nothing, [`Error::Invalid`] for memory that isn't aligned.
-    pub(crate) fn given(
+    pub fn given(
         memory: Option<&Arc<dyn QueueMemory>>,
         capacity: usize,
         kind: QueueKind,

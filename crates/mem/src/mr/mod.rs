@@ -10,17 +10,17 @@ mod registered;
 use super::dmabuf::DmaBuf;
 use super::keys::KeyTable;
 use super::{Backing, Dm, Owner, Pd, null};
-use crate::error::{Error, Result, invalid};
-use crate::sync::{RwLock, class};
 use check::check;
+use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::Placement;
+use ferroce_types::{Error, Result, invalid};
 use registered::{Bytes, Registered};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Bytes of the longest region, but for the whole address space.
-pub(crate) const MAX_MR_SIZE: u64 = 1 << 47;
+pub const MAX_MR_SIZE: u64 = 1 << 47;
 
 /// What may be done with a region (IBV_ACCESS_*).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -112,7 +112,7 @@ impl Mr {
     }
 
     /// A region of another process on device memory of it. `init.addr` is the offset there.
-    pub(crate) fn import_dm(pd: &Arc<Pd>, dm: &Arc<Dm>, init: MrInit, handle: u32) -> Result<Arc<Self>> {
+    pub fn import_dm(pd: &Arc<Pd>, dm: &Arc<Dm>, init: MrInit, handle: u32) -> Result<Arc<Self>> {
         let offset = init.addr;
         if offset.checked_add(init.length).is_none_or(|end| end > dm.len()) {
             return invalid!("{offset}+{} is outside of {} bytes of device memory", init.length, dm.len());
@@ -125,7 +125,7 @@ impl Mr {
     }
 
     /// A region of memory of another process.
-    pub(crate) fn import_backed(
+    pub fn import_backed(
         pd: &Arc<Pd>,
         memory: Box<dyn Backing>,
         init: MrInit,

@@ -5,11 +5,12 @@
 //! the window's gate exclusively: when they have returned, nothing touches memory through the window as it was.
 //! Other processes don't find windows in this one's directory: they send packets.
 
-use super::keys::{KeyTable, KeyUser, Keyed};
-use super::{Mr, Pd, copy};
-use crate::error::{Error, Result, invalid};
-use crate::sync::{RwLock, class};
+use super::keys::{Denied, KeyTable, KeyUser, Keyed};
+use super::{Mr, Pd};
+use ferroce_os::memory::copy;
+use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::{Access, BindMw, RemoteAccess, RemoteError};
+use ferroce_types::{Error, Result, invalid};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -216,23 +217,26 @@ impl KeyTable {
     /// Carries out a bind that `by` has posted.
     ///
     /// # Errors
-    /// `Err(())` when window, region, domain, rights or range don't allow it.
-    pub(crate) fn bind(&self, by: KeyUser, bind: &BindMw) -> std::result::Result<(), ()> {
+    /// [`Denied`] when window, region, domain, rights or range don't allow it.
+    pub fn bind(&self, by: KeyUser, bind: &BindMw) -> std::result::Result<(), Denied> {
         let bound = match self.at(bind.rkey) {
             Some(Keyed::Window(mw)) => mw.bind(by, bind, self),
             _ => Err("the window is deallocated"),
         };
-        bound.map_err(|why| tracing::debug!(rkey = bind.rkey, why, "a window isn't bound"))
+        bound.map_err(|why| {
+            tracing::debug!(rkey = bind.rkey, why, "a window isn't bound");
+            Denied
+        })
     }
 
     /// Invalidates the key of a type 2 window that `by` has bound.
     ///
     /// # Errors
-    /// `Err(())` for any other key.
-    pub(crate) fn invalidate(&self, by: KeyUser, rkey: u32) -> std::result::Result<(), ()> {
+    /// [`Denied`] for any other key.
+    pub fn invalidate(&self, by: KeyUser, rkey: u32) -> std::result::Result<(), Denied> {
         match self.at(rkey) {
             Some(Keyed::Window(mw)) if mw.invalidate(by, rkey) => Ok(()),
-            _ => Err(()),
+            _ => Err(Denied),
         }
     }
 }

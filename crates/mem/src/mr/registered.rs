@@ -1,8 +1,9 @@
 //! What a key stands for while it is registered: a range, rights, a domain, and what the bytes are.
 
 use super::MrInit;
-use crate::mem::dmabuf::DmaBuf;
-use crate::mem::{Backing, Dm, KeyTable, ListedMr, Owner, Pd, copy};
+use crate::dmabuf::DmaBuf;
+use crate::{Backing, Dm, KeyTable, ListedMr, Owner, Pd};
+use ferroce_os::memory::copy;
 use std::sync::{Arc, Weak};
 
 /// What a key stands for.

@@ -1,0 +1,33 @@
+//! Who may touch which bytes: protection domains, memory regions and windows, and the keys that name them.
+//!
+//! In here: the table of keys, the gates that revoking waits at, device memory, dma-bufs, prefetching.
+//! Out of here: the touching itself (`ferroce_os::memory`), queues and work requests, where other processes look up regions
+//! ([`RegionListing`]), and what objects belong to ([`Owner`]).
+
+mod backing;
+mod dm;
+mod dmabuf;
+#[cfg(test)]
+mod double;
+mod keys;
+mod listing;
+mod mr;
+mod mw;
+mod null;
+mod odp;
+mod owner;
+mod pd;
+mod persist;
+mod queue_memory;
+
+pub use backing::Backing;
+pub use dm::{Dm, MAX_DM};
+pub use keys::{Denied, KeyTable, KeyUser, MAX_MR, MAX_MW};
+pub use listing::RegionListing;
+pub use mr::{MAX_MR_SIZE, Mr, MrAccess, MrInit};
+pub use mw::{Mw, MwKind};
+pub use odp::Prefetch;
+pub use owner::{Counted, ListedMr, Owner, is_same};
+pub use pd::{MAX_PD, Pd, PdHold};
+pub use persist::write_back;
+pub use queue_memory::{Given, QueueKind, QueueMemory};
