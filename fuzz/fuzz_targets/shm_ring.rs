@@ -14,6 +14,6 @@ fuzz_target!(|input: (Vec<u8>, Vec<u8>)| {
             if step == u8::MAX { u64::MAX - tail } else { tail }
         })
         .collect();
-    let reading = ferroce_nic::untrusted::read(&stream, &tails);
+    let reading = ferroce_hostlink::untrusted::read(&stream, &tails);
     assert!(reading.is_broken || reading.consumed == tail);
 });

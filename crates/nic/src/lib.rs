@@ -14,6 +14,7 @@ mod closing;
 mod device;
 mod engine;
 mod gids;
+mod listed_regions;
 #[cfg(test)]
 #[path = "../tests/fabric/namespace.rs"]
 mod namespace;
@@ -23,7 +24,6 @@ pub mod qp;
 pub mod raw;
 pub mod settings;
 mod share;
-mod shm;
 #[cfg(test)]
 #[allow(dead_code)] // The tests of verbs use all of it.
 #[path = "../tests/verbs/side.rs"]
@@ -47,9 +47,6 @@ pub use gids::gid_table;
 pub use owner::OfContext;
 pub use poll::{Poll, read_comp_cntr};
 pub use qp::Qp;
-#[cfg(feature = "fuzz")]
-#[doc(hidden)]
-pub use shm::untrusted;
 pub use xrc::{XrcTarget, Xrcd};
 
 /// Who may touch which bytes, and the touching.
@@ -66,11 +63,12 @@ pub(crate) mod events {
 
 pub use ferroce_host as host;
 pub(crate) use ferroce_host as rendezvous;
+pub(crate) use ferroce_hostlink as shm;
 pub use ferroce_netdev as net;
 pub use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
 pub use ferroce_os::fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
 pub use ferroce_os::{clock, sys};
-pub(crate) use ferroce_os::{fork, room, sync};
+pub(crate) use ferroce_os::{fork, sync};
 pub(crate) use ferroce_queues as comp_cntr;
 pub(crate) use ferroce_queues as cq;
 pub(crate) use ferroce_queues as recv;

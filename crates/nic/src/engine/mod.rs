@@ -42,9 +42,10 @@ use crate::error::{Error, Result};
 use crate::fork::{self, ChildStep};
 use crate::gids;
 use crate::host::Host;
+use crate::listed_regions::ListedRegions;
 use crate::mem::KeyTable;
 use crate::qp::Qp;
-use crate::shm::{Links, ListedRegions};
+use crate::shm::Links;
 use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
 use crate::xrc::{self, Elsewhere};
@@ -131,7 +132,7 @@ pub(crate) fn start() -> Result<&'static Engine> {
     sys::protect_engine_fds();
     let taps = Taps::from_env();
     let lossless = !addresses::udp_only() && !taps.is_some_and(Taps::has_faults);
-    let links = Arc::new(Links::new(lossless, taps.is_some_and(Taps::has_capture))?);
+    let links = Links::new(lossless, taps.is_some_and(Taps::has_capture))?;
     KeyTable::global().list_in(&ListedRegions);
     let engine: &'static Engine = Box::leak(Box::new(Engine {
         generation: generation(),
@@ -170,11 +171,6 @@ impl Engine {
     /// How many forks lie between the first process and this engine's.
     pub(crate) fn generation(&self) -> u32 {
         self.generation
-    }
-
-    /// Shared memory with the host's other processes.
-    pub(crate) fn links(&self) -> &Links {
-        &self.links
     }
 
     pub(crate) fn elsewhere(&self) -> &Elsewhere {

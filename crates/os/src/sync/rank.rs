@@ -55,7 +55,7 @@ classes! {
     RawReceiver: "nic/src/raw/port.rs", "the reader of a packet socket";
     FlowRules: "nic/src/raw/port.rs", "the flows of an interface";
     CounterPoints: "nic/src/raw/counters.rs", "what flow counters count";
-    LinkRx: "nic/src/shm/link.rs", "the reader of a link's ring";
+    LinkRx: "hostlink/src/link/mod.rs", "the reader of a link's ring";
     GuestTarget: "nic/src/xrc/guest.rs", "another process's handle of a target";
     RemoteTarget: "nic/src/xrc/remote.rs", "a handle of another process's target";
     Joining: "host/src/lib.rs", "taking slots, and making an address usable";
@@ -80,8 +80,8 @@ classes! {
     EventQueue: "queues/src/events.rs", "events that the program hasn't read";
     FaultsOut: "nic/src/engine/taps.rs", "packets that faults hold back as they leave";
     Shares: "nic/src/engine/addresses.rs", "what queue pairs towards one peer share";
-    LinksMaking: "nic/src/shm/links.rs", "the making of a link";
-    LinkFinishing: "nic/src/shm/link.rs", "the end of a link";
+    LinksMaking: "hostlink/src/links.rs", "the making of a link";
+    LinkFinishing: "hostlink/src/link/mod.rs", "the end of a link";
     ImportedPds: "nic/src/share/import.rs", "protection domains of an exporter";
     Leader: "host/src/lib.rs", "the leader's socket";
     SocketGroups: "host/src/lib.rs", "the groups of sockets by address";
@@ -89,23 +89,23 @@ classes! {
     Registry: "nic/src/engine/registry.rs", "all objects of the process";
     Port: "nic/src/device.rs", "a context's GID table and port";
     Election: "host/src/lib.rs", "who becomes the leader";
-    LinkBlocked: "nic/src/shm/link.rs", "queue pairs that wait for room in a ring";
-    LinkTx: "nic/src/shm/link.rs", "the writer of a link's ring";
+    LinkBlocked: "hostlink/src/link/mod.rs", "queue pairs that wait for room in a ring";
+    LinkTx: "hostlink/src/link/mod.rs", "the writer of a link's ring";
     WindowGate: "mem/src/mw.rs", "who uses a window";
     Keys: "mem/src/keys.rs", "regions and windows by key";
     RegionGate: "mem/src/mr/mod.rs", "who uses a region";
-    LinkAccess: "nic/src/shm/link.rs", "access to a peer's memory";
+    LinkAccess: "hostlink/src/link/mod.rs", "access to a peer's memory";
     Handles: "nic/src/share/mod.rs", "a context's objects by handle";
     Ledger: "nic/src/share/mod.rs", "what other processes may import";
     CommandFd: "nic/src/share/mod.rs", "the descriptor of the ledger";
     Ends: "nic/src/xrc/elsewhere.rs", "connections of XRC with other processes";
     Jobs: "nic/src/xrc/elsewhere.rs", "changes of target queue pairs that wait";
-    LinksRefused: "nic/src/shm/links.rs", "processes that share no memory just now";
-    LinkConfirmed: "nic/src/shm/link.rs", "slots that are known to be the peer's";
+    LinksRefused: "hostlink/src/links.rs", "processes that share no memory just now";
+    LinkConfirmed: "hostlink/src/link/mod.rs", "slots that are known to be the peer's";
     Locals: "nic/src/engine/addresses.rs", "the addresses in use";
     Services: "host/src/services.rs", "who answers which requests of other processes";
     HostSlots: "host/src/lib.rs", "the slots of this process";
-    LinkList: "nic/src/shm/links.rs", "the links";
+    LinkList: "hostlink/src/links.rs", "the links";
     CopyPair: "os/src/memory/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
 }
 

@@ -2,15 +2,15 @@
 
 use super::PeerMemory;
 use super::directory::{self, Directory, PeerDirectory};
-use super::hello::{self, Introduction, Verdict};
-use super::link::{self, Link, Remote};
+use super::hello::{self, HelloAnswer, Introduction};
+use super::link::{self, Link, PeerProcess};
 use super::memory::SharedMemory;
-use crate::error::{Error, Result};
-use crate::fork;
-use crate::mem::{MrInit, RegionListing};
-use crate::rendezvous::{Service, Services};
-use crate::sync::{Mutex, MutexGuard, RwLock, class};
-use crate::sys::{self, EngineFd};
+use super::protocol::DirectoryEntry;
+use ferroce_host::{Service, Services};
+use ferroce_os::fork;
+use ferroce_os::sync::{Mutex, MutexGuard, RwLock, class};
+use ferroce_os::sys::{self, EngineFd};
+use ferroce_types::{Error, Result};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -33,7 +33,7 @@ const PIDFD: u64 = 1 << 63;
 
 /// The links of a process.
 #[derive(Debug)]
-pub(crate) struct Links {
+pub struct Links {
     /// `None`: this process takes part in no link.
     own: Option<&'static Directory>,
     /// Packets are shown to a capture: their payloads must be in them.
@@ -51,7 +51,7 @@ impl Links {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn new(wanted: bool, captured: bool) -> Result<Self> {
+    pub fn new(wanted: bool, captured: bool) -> Result<Arc<Self>> {
         let own = wanted.then(Directory::create).and_then(|made| {
             made.inspect_err(
                 |error| tracing::info!(%error, "no shared memory: processes of this host are reached by UDP"),
@@ -61,7 +61,7 @@ impl Links {
         if own.is_some() {
             sys::allow_copies_by_others();
         }
-        Ok(Self {
+        let links = Arc::new(Self {
             own,
             captured,
             epoll: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
@@ -69,30 +69,38 @@ impl Links {
             next_id: AtomicU64::new(1),
             refused: Mutex::default(),
             making: Mutex::default(),
-        })
+        });
+        if let Some(own) = own {
+            own.known_by(&links);
+        }
+        Ok(links)
     }
 
     /// Answers other processes that want to share memory from now on.
-    pub(crate) fn register(self: &Arc<Self>, services: &Services) {
+    pub fn register(self: &Arc<Self>, services: &Services) {
         services.register(hello::KIND, self.clone());
     }
 
     /// Readable when [`Links::attend`] has something to do.
-    pub(crate) fn poll_fd(&self) -> RawFd {
+    pub fn poll_fd(&self) -> RawFd {
         self.epoll.raw()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// There is no link.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.links.read().is_empty()
     }
 
-    pub(crate) fn snapshot(&self) -> Arc<Vec<Arc<Link>>> {
+    /// The links that there are now.
+    #[inline]
+    pub fn snapshot(&self) -> Arc<Vec<Arc<Link>>> {
         self.links.read().clone()
     }
 
     /// The link to the process that holds `slot`. `dial` makes a connection to that process: what a peer says of its slots
     /// is believed when the kernel says the same.
-    pub(crate) fn to_slot(&self, slot: u16, dial: impl Fn() -> Option<EngineFd>) -> Option<Arc<Link>> {
+    pub fn to_slot(&self, slot: u16, dial: impl Fn() -> Option<EngineFd>) -> Option<Arc<Link>> {
         let links = self.snapshot();
         if let Some(link) = links.iter().find(|link| link.leads_to(slot) && !link.is_dead()) {
             return Some(link.clone());
@@ -106,12 +114,12 @@ impl Links {
     }
 
     /// Whether it is worth trying to make a link to a slot.
-    pub(crate) fn may_ask(&self, slot: u16) -> bool {
+    pub fn may_ask(&self, slot: u16) -> bool {
         self.own.is_some() && self.refused.lock().get(&slot).is_none_or(|at| at.elapsed() > REFUSED)
     }
 
     /// No link can be made to that slot now.
-    pub(crate) fn refused(&self, slot: u16) {
+    pub fn refused(&self, slot: u16) {
         let mut refused = self.refused.lock();
         refused.retain(|_, at| at.elapsed() <= REFUSED);
         refused.insert(slot, Instant::now());
@@ -119,7 +127,7 @@ impl Links {
 
     /// Makes a link over a new connection to the holder of `slot`; `None` when it, or the system, doesn't want one.
     /// `idle` is called every millisecond meanwhile.
-    pub(crate) fn open(&self, connection: EngineFd, slot: u16, idle: &mut dyn FnMut()) -> Option<Arc<Link>> {
+    pub fn open(&self, connection: EngineFd, slot: u16, idle: &mut dyn FnMut()) -> Option<Arc<Link>> {
         let own = self.own?;
         let opened = SharedMemory::create(link::LEN, false).and_then(|memory| {
             let link = self.add(slot, connection, memory, 0)?;
@@ -169,7 +177,7 @@ impl Links {
     }
 
     /// Held by whoever makes links.
-    pub(crate) fn making(&self) -> MutexGuard<'_, class::LinksMaking, ()> {
+    pub fn making(&self) -> MutexGuard<'_, class::LinksMaking, ()> {
         self.making.lock()
     }
 
@@ -230,10 +238,10 @@ impl Links {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
             Err(error) => Err(error),
             Ok((bytes, fds)) => match (Introduction::parse_answer(&bytes), <[EngineFd; 1]>::try_from(fds)) {
-                (Some(Verdict::Accepted(introduction)), Ok([directory])) => {
+                (Some(HelloAnswer::Accepted(introduction)), Ok([directory])) => {
                     self.introduce(link, &introduction, directory)
                 }
-                (Some(Verdict::Refused), _) => {
+                (Some(HelloAnswer::Refused), _) => {
                     self.refused(link.slot);
                     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
                 }
@@ -270,7 +278,7 @@ impl Links {
             copies = memory.is_some(),
             "shares memory with a process"
         );
-        let remote = Remote { process: introduction.process, directory, memory, pidfd };
+        let remote = PeerProcess { process: introduction.process, directory, memory, pidfd };
         link.offer_to_fetch(remote.memory.is_some() && !self.captured);
         // Set once: the thread that has read the one introduction is here.
         let _ = link.remote.set(remote);
@@ -282,7 +290,7 @@ impl Links {
     /// Looks after connections: bells, answers, and peers that are gone. `last` is called with a link before it ends, so that
     /// what the peer has left is dealt with, and with the other links to that peer: QPs give it up with the first that
     /// ends. Returns the numbers of the QPs that waited for room.
-    pub(crate) fn attend(&self, last: &mut dyn FnMut(&Link)) -> Vec<u32> {
+    pub fn attend(&self, last: &mut dyn FnMut(&Link)) -> Vec<u32> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
         let ready = sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
         let mut waiting = Vec::new();
@@ -311,11 +319,13 @@ impl Links {
     }
 
     /// Something is there that a sleeper should see to first.
-    pub(crate) fn has_work(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         self.snapshot().iter().any(|link| link.has_records() || link.has_room_for_blocked())
     }
 
-    pub(crate) fn own(&self) -> Option<&'static Directory> {
+    /// This process's directory; `None` when it takes part in no link.
+    #[inline]
+    pub fn own(&self) -> Option<&'static Directory> {
         self.own
     }
 
@@ -352,33 +362,28 @@ impl Links {
 }
 
 /// Takes an entry of this process's directory back; when this returns, no other process uses what it stood for.
-fn revoke(entry: &super::protocol::Entry) -> Result<()> {
+fn revoke(own: &Directory, entry: &DirectoryEntry) -> Result<()> {
     let name = entry.revoke();
-    let Some(engine) = crate::engine::current() else { return Ok(()) };
-    engine.links().wait_for_others().inspect_err(|error| {
+    let Some(links) = own.links() else { return Ok(()) };
+    links.wait_for_others().inspect_err(|error| {
         entry.restore(name);
         tracing::warn!(%error, "nothing is revoked");
     })
 }
 
-/// The regions that this process's directory lists, if it has one.
-pub(crate) struct ListedRegions;
+/// No other process accesses the region of this key when this returns.
+///
+/// # Errors
+/// EBUSY after a second; the region is listed as it was then.
+pub fn revoke_region(key: u32) -> Result<()> {
+    let Some(own) = directory::own() else { return Ok(()) };
+    own.region(key).map_or(Ok(()), |entry| revoke(own, entry))
+}
 
-impl RegionListing for ListedRegions {
-    fn publish(&self, key: u32, pd: u32, init: &MrInit) {
-        if let Some(own) = directory::own() {
-            own.publish_region(key, pd, init);
-        }
-    }
-
-    fn revoke(&self, key: u32) -> Result<()> {
-        directory::own().and_then(|own| own.region(key)).map_or(Ok(()), revoke)
-    }
-
-    fn withdraw(&self, key: u32) {
-        if let Some(entry) = directory::own().and_then(|own| own.region(key)) {
-            entry.revoke();
-        }
+/// As [`revoke_region`], where nobody can be using it.
+pub fn withdraw_region(key: u32) {
+    if let Some(entry) = directory::own().and_then(|own| own.region(key)) {
+        entry.revoke();
     }
 }
 
@@ -386,12 +391,13 @@ impl RegionListing for ListedRegions {
 ///
 /// # Errors
 /// EBUSY after a second; the QP is as it was then.
-pub(crate) fn revoke_qp(qpn: u32) -> Result<()> {
-    directory::own().and_then(|own| own.qp(qpn)).map_or(Ok(()), revoke)
+pub fn revoke_qp(qpn: u32) -> Result<()> {
+    let Some(own) = directory::own() else { return Ok(()) };
+    own.qp(qpn).map_or(Ok(()), |entry| revoke(own, entry))
 }
 
 /// As [`revoke_qp`], for a QP that fails by itself: nobody was promised anything.
-pub(crate) fn withdraw_qp(qpn: u32) {
+pub fn withdraw_qp(qpn: u32) {
     if let Some(entry) = directory::own().and_then(|own| own.qp(qpn)) {
         entry.revoke();
     }

@@ -2,7 +2,7 @@
 //!
 //! In here: the memory two processes share and what lies in it (rings of records, a directory of what may be touched),
 //! how they get to know each other, and copies between them.
-//! Out of here: which QP uses which fabric, and who looks at rings when (`engine`); names and sockets (`rendezvous`).
+//! Out of here: which QP uses which fabric, and who looks at rings when (`engine`); names and sockets (`host`).
 //!
 //! A *link* joins two processes: one memfd with a ring each way, made by the one that has something to send first.
 //! A packet is a record with the transport headers as on the wire and up to 64 KiB of payload, or a description of
@@ -24,20 +24,24 @@ mod payload;
 mod protocol;
 mod record;
 #[cfg(any(test, feature = "fuzz"))]
+#[doc(hidden)]
 pub mod untrusted;
 
-pub(crate) use directory::{Purpose, own as own_directory};
-pub(crate) use link::{Link, Peer, Sent};
-pub(crate) use links::{Links, ListedRegions, revoke_qp, withdraw_qp};
-pub(crate) use payload::{Received, RingBytes, ShmPayload};
-pub(crate) use record::{MAX_PAYLOAD, MAX_PIECES, Piece, Pieces};
+pub use directory::{Directory, Ends, ListedRegion, Purpose, own as own_directory};
+pub use link::{Link, Peer, Sent};
+pub use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
+pub use payload::{Received, RingBytes, ShmPayload};
+pub use protocol::Bell;
+pub use record::{MAX_PAYLOAD, MAX_PIECES, Packet, Piece, Pieces};
 
-pub(crate) use ferroce_os::memory::PeerMemory;
+pub use ferroce_os::memory::PeerMemory;
 use ferroce_os::memory::{self, Cookie, SharedWords};
+/// The atomics of [`protocol`], which its models replace.
+use ferroce_os::sync;
 
 // SAFETY: atomics alone.
 unsafe impl SharedWords for protocol::Lines {}
 // SAFETY: atomics alone.
-unsafe impl SharedWords for protocol::Entry {}
+unsafe impl SharedWords for protocol::DirectoryEntry {}
 // SAFETY: atomics alone.
 unsafe impl SharedWords for protocol::Busy {}

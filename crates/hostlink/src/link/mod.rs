@@ -4,7 +4,7 @@ mod access;
 mod receive;
 mod send;
 
-pub(crate) use send::Sent;
+pub use send::Sent;
 
 use receive::Receiver;
 
@@ -12,8 +12,8 @@ use super::PeerMemory;
 use super::directory::PeerDirectory;
 use super::memory::{SharedMemory, SharedWords};
 use super::protocol::{Busy, Lines, Producer};
-use crate::sync::{Mutex, class};
-use crate::sys::{self, EngineFd};
+use ferroce_os::sync::{Mutex, class};
+use ferroce_os::sys::{self, EngineFd};
 use smallvec::SmallVec;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,7 +38,7 @@ const TRUST: Duration = Duration::from_micros(50);
 
 /// The other process, as it has introduced itself.
 #[derive(Debug)]
-pub(super) struct Remote {
+pub(super) struct PeerProcess {
     pub(super) process: u64,
     pub(super) directory: PeerDirectory,
     /// Its memory, if this process may copy there.
@@ -49,7 +49,7 @@ pub(super) struct Remote {
 
 /// A process at the other end of a link. Two links lead to the same process if this is the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Peer {
+pub struct Peer {
     /// What the kernel says; 0: a process of another PID namespace.
     pid: i32,
     /// What it says itself; `None`: nothing yet.
@@ -58,7 +58,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Whether `other` is the same process, as far as can be known.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub fn is(&self, other: &Self) -> bool {
         self.pid == other.pid
             && (self.process == other.process
                 || (self.pid != 0 && (self.process.is_none() || other.process.is_none())))
@@ -77,7 +77,7 @@ unsafe impl SharedWords for Terms {}
 
 /// Both directions between this process and another.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub struct Link {
     pub(super) id: u64,
     /// The slot it was made for; 0: the peer made it.
     pub(super) slot: u16,
@@ -93,7 +93,7 @@ pub(crate) struct Link {
     side: usize,
     tx: Mutex<class::LinkTx, Producer>,
     rx: Mutex<class::LinkRx, Receiver>,
-    pub(super) remote: OnceLock<Remote>,
+    pub(super) remote: OnceLock<PeerProcess>,
     settled: AtomicBool,
     /// The maker has been answered, or is this process. What it has sent isn't taken before: the program may exit at its
     /// first completion, and a maker without an answer gives the ring up with all that is in it.
@@ -159,7 +159,8 @@ impl Link {
     }
 
     /// The process at its other end: its ID, and the number it goes by, which isn't known before it has answered.
-    pub(crate) fn peer(&self) -> Peer {
+    #[inline]
+    pub fn peer(&self) -> Peer {
         Peer { pid: self.pid, process: self.remote.get().map(|remote| remote.process) }
     }
 
@@ -190,7 +191,8 @@ impl Link {
     }
 
     /// Nothing gets through any more; nor, in the child of a fork, through a link of the parent's.
-    pub(crate) fn is_dead(&self) -> bool {
+    #[inline]
+    pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire) || self.memory.is_inherited()
     }
 
@@ -221,12 +223,13 @@ impl Link {
     }
 
     /// The peer fetches payloads from this process's memory.
-    pub(crate) fn peer_fetches(&self) -> bool {
+    #[inline]
+    pub fn peer_fetches(&self) -> bool {
         self.terms(false).fetches.load(Ordering::Acquire) == 1
     }
 
     /// Wakes the peer if it sleeps: something was left for it.
-    pub(crate) fn ring_bell(&self) {
+    pub fn ring_bell(&self) {
         if self.remote.get().is_some_and(|remote| remote.directory.bell().is_wanted()) {
             // Full means that it is being woken anyway.
             sys::send_byte(self.connection.checked());

@@ -1,7 +1,7 @@
 //! Entries of a directory: what has been taken back is used by nobody, and what is found is never a mixture.
 
 use crate::explore;
-use crate::protocol::{Busy, Entry};
+use crate::protocol::{Busy, DirectoryEntry};
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ const OLD: u64 = 7;
 const NEW: u64 = 8;
 
 /// What entries of this name say.
-const fn words(name: u64) -> [u64; Entry::WORDS] {
-    [name; Entry::WORDS]
+const fn words(name: u64) -> [u64; DirectoryEntry::WORDS] {
+    [name; DirectoryEntry::WORDS]
 }
 
 struct Shared {
-    entry: Entry,
+    entry: DirectoryEntry,
     busy: Busy,
     /// What the entry leads to: loom sees to it that nobody uses it while another changes it.
     memory: UnsafeCell<u64>,
@@ -23,7 +23,8 @@ struct Shared {
 
 impl Shared {
     fn new() -> Arc<Self> {
-        let shared = Self { entry: Entry::default(), busy: Busy::default(), memory: UnsafeCell::new(OLD) };
+        let shared =
+            Self { entry: DirectoryEntry::default(), busy: Busy::default(), memory: UnsafeCell::new(OLD) };
         shared.entry.publish(OLD, words(OLD));
         Arc::new(shared)
     }
@@ -83,8 +84,11 @@ fn an_entry_that_is_used_again_is_never_read_half_old_half_new() {
 #[test]
 fn an_entry_that_was_restored_says_what_it_said() {
     explore(3, || {
-        let shared =
-            Arc::new(Shared { entry: Entry::default(), busy: Busy::default(), memory: UnsafeCell::new(OLD) });
+        let shared = Arc::new(Shared {
+            entry: DirectoryEntry::default(),
+            busy: Busy::default(),
+            memory: UnsafeCell::new(OLD),
+        });
         let user = shared.clone();
         let user = thread::spawn(move || [user.access(OLD), user.access(OLD)]);
         shared.entry.publish(OLD, words(OLD));

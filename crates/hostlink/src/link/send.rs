@@ -1,18 +1,18 @@
 //! The ring to the peer: what is put into it, and who waits for room there.
 
 use super::{BYTES_AT, Link, PATIENCE};
-use crate::packet::PacketMeta;
-use crate::shm::payload::RingBytes;
-use crate::shm::protocol::Broken;
-use crate::shm::record::{self, Draft, Piece};
+use crate::payload::RingBytes;
+use crate::protocol::Broken;
+use crate::record::{self, Draft, Piece};
 use ferroce_proto::Instant;
+use ferroce_types::PacketMeta;
 use ferroce_wire::Headers;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What became of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sent<E> {
+pub enum Sent<E> {
     /// It is in the ring, which the peer has dealt with when it has consumed everything up to this position.
     Published(u64),
     /// There is no room now.
@@ -25,7 +25,7 @@ pub(crate) enum Sent<E> {
 
 impl Link {
     /// Sends a packet; `fill` copies the payload into the ring.
-    pub(crate) fn send<E>(
+    pub fn send<E>(
         &self,
         headers: &Headers,
         meta: &PacketMeta,
@@ -41,12 +41,7 @@ impl Link {
     }
 
     /// Sends a packet whose payload the peer fetches from `pieces` of this process's memory.
-    pub(crate) fn send_reference<E>(
-        &self,
-        headers: &Headers,
-        meta: &PacketMeta,
-        pieces: &[Piece],
-    ) -> Sent<E> {
+    pub fn send_reference<E>(&self, headers: &Headers, meta: &PacketMeta, pieces: &[Piece]) -> Sent<E> {
         match Draft::reference(headers, meta, pieces) {
             Some(draft) => self.publish(&draft, |_| Ok(())),
             None => Sent::Lost,
@@ -84,7 +79,7 @@ impl Link {
     }
 
     /// Whether the ring has been full for so long that packets which nobody repeats are given up.
-    pub(crate) fn is_stuck(&self, now: Instant) -> bool {
+    pub fn is_stuck(&self, now: Instant) -> bool {
         let since = self.full_since.load(Ordering::Relaxed);
         if since == 0 {
             self.full_since.store(now.0, Ordering::Relaxed);
@@ -93,17 +88,18 @@ impl Link {
     }
 
     /// When [`Link::is_stuck`] may say so.
-    pub(crate) fn stuck_at(&self, now: Instant) -> Instant {
+    pub fn stuck_at(&self, now: Instant) -> Instant {
         now.after(PATIENCE + Duration::from_millis(1))
     }
 
     /// The peer has dealt with everything up to `position`.
-    pub(crate) fn is_consumed(&self, position: u64) -> bool {
+    #[inline]
+    pub fn is_consumed(&self, position: u64) -> bool {
         self.tx_lines().is_consumed(position)
     }
 
     /// The QP with this number goes on when there is room. False when there is some already.
-    pub(crate) fn block(&self, qpn: u32) -> bool {
+    pub fn block(&self, qpn: u32) -> bool {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(true, Ordering::SeqCst);
         let mut tx = self.tx.lock();
@@ -119,12 +115,12 @@ impl Link {
     }
 
     /// Somebody waits for room, and there is some.
-    pub(crate) fn has_room_for_blocked(&self) -> bool {
+    pub fn has_room_for_blocked(&self) -> bool {
         self.has_blocked.load(Ordering::SeqCst) && self.tx.lock().has_room(self.tx_lines()) != Ok(false)
     }
 
     /// The numbers of the QPs that wait for room; they have to be looked after now.
-    pub(crate) fn take_blocked(&self) -> Vec<u32> {
+    pub fn take_blocked(&self) -> Vec<u32> {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(false, Ordering::SeqCst);
         std::mem::take(&mut *blocked)

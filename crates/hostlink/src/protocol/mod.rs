@@ -8,6 +8,6 @@ mod bell;
 mod entry;
 mod ring;
 
-pub(crate) use bell::Bell;
-pub(crate) use entry::{Busy, Entry};
+pub use bell::Bell;
+pub(crate) use entry::{Busy, DirectoryEntry};
 pub(crate) use ring::{Broken, Consumer, Lines, Producer};

@@ -3,11 +3,11 @@
 
 #![allow(clippy::arc_with_non_send_sync, reason = "loom runs its threads on one")]
 
-#[path = "../handoff/alarm.rs"]
+#[path = "../../../nic/tests/handoff/alarm.rs"]
 mod alarm;
 mod bell;
 mod entry;
-#[path = "../../src/shm/protocol/mod.rs"]
+#[path = "../../src/protocol/mod.rs"]
 mod protocol;
 mod ring;
 

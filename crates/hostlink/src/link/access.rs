@@ -1,23 +1,24 @@
 //! The peer's memory without the peer: one-sided operations, which the initiator carries out itself.
 
 use super::{BUSY_AT, Link, TRUST};
-use crate::shm::PeerMemory;
-use crate::shm::directory::{Ends, Purpose};
-use crate::shm::protocol::Busy;
-use crate::sys;
+use crate::PeerMemory;
+use crate::directory::{Ends, Purpose};
+use crate::protocol::Busy;
+use ferroce_os::sys;
 use ferroce_proto::Instant;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Link {
     /// Whether QPs may reach the peer's memory without the peer.
-    pub(crate) fn may_access(&self) -> bool {
+    #[inline]
+    pub fn may_access(&self) -> bool {
         self.remote.get().is_some_and(|remote| remote.memory.is_some()) && !self.is_dead()
     }
 
     /// Lets `f` copy from or to a range (key, address, length) of the peer's memory, on behalf of a QP and its peer. `None`
     /// when that isn't allowed or isn't possible this way: a packet then says why.
-    pub(crate) fn access<R>(
+    pub fn access<R>(
         &self,
         ends: Ends,
         range: (u32, u64, u64),
@@ -42,7 +43,7 @@ impl Link {
 
     /// The peer hasn't given the link up. (That its memory is still its own is found out with each copy.)
     fn is_there(&self) -> bool {
-        let now = crate::clock::now();
+        let now = ferroce_os::clock::now();
         if now.since(Instant(self.seen_alive.load(Ordering::Relaxed))) < TRUST {
             return true;
         }

@@ -4,11 +4,11 @@ use super::directory::{Ends, Purpose};
 use super::link::{Link, Peer};
 use super::memory::SharedMemory;
 use super::record::{Body, Packet, Piece};
-use crate::mem::copy::{self, Fault};
+use ferroce_os::memory::copy::{self, Fault};
 use ferroce_proto::PlaceError;
 
 /// Room for a payload in a ring.
-pub(crate) struct RingBytes<'a> {
+pub struct RingBytes<'a> {
     memory: &'a SharedMemory,
     at: usize,
     len: usize,
@@ -21,12 +21,12 @@ impl<'a> RingBytes<'a> {
     }
 
     /// Copies bytes of this library in.
-    pub(crate) fn put(&self, bytes: &[u8]) {
+    pub fn put(&self, bytes: &[u8]) {
         self.memory.write(self.at, &bytes[..bytes.len().min(self.len)]);
     }
 
     /// The bytes, for showing.
-    pub(crate) fn to_vec(&self) -> Vec<u8> {
+    pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         self.memory.read(self.at, &mut bytes);
         bytes
@@ -36,7 +36,7 @@ impl<'a> RingBytes<'a> {
     ///
     /// # Errors
     /// The memory isn't there.
-    pub(crate) fn copy_from(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
+    pub fn copy_from(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
         assert!(offset <= self.len && len <= self.len - offset);
         let to = self.memory.range(self.at + offset, len);
         // SAFETY: bytes of the mapping, to which no reference exists.
@@ -46,9 +46,10 @@ impl<'a> RingBytes<'a> {
 
 /// A packet that has arrived.
 #[derive(Debug)]
-pub(crate) struct Received<'a> {
+pub struct Received<'a> {
     link: &'a Link,
-    pub(crate) packet: Packet,
+    /// The packet.
+    pub packet: Packet,
 }
 
 impl<'a> Received<'a> {
@@ -57,12 +58,14 @@ impl<'a> Received<'a> {
     }
 
     /// The process it is from.
-    pub(crate) fn peer(&self) -> Peer {
+    #[inline]
+    pub fn peer(&self) -> Peer {
         self.link.peer()
     }
 
     /// Its payload, for the QP at whose end of `ends` it has arrived.
-    pub(crate) fn payload(&self, ends: Ends) -> ShmPayload<'_> {
+    #[inline]
+    pub fn payload(&self, ends: Ends) -> ShmPayload<'_> {
         match &self.packet.body {
             &Body::Inline { at, len } => ShmPayload::Ring { memory: &self.link.memory, at, len },
             Body::Reference(pieces) => ShmPayload::Peer { link: self.link, ends, pieces },
@@ -72,15 +75,33 @@ impl<'a> Received<'a> {
 
 /// The payload of a packet. The peer may still change its bytes.
 #[derive(Clone, Copy)]
-pub(crate) enum ShmPayload<'a> {
+pub enum ShmPayload<'a> {
     /// In a ring.
-    Ring { memory: &'a SharedMemory, at: usize, len: usize },
+    Ring {
+        /// The ring's memory.
+        memory: &'a SharedMemory,
+        /// The first byte there.
+        at: usize,
+        /// Bytes.
+        len: usize,
+    },
     /// In the peer's memory.
-    Peer { link: &'a Link, ends: Ends, pieces: &'a [Piece] },
+    Peer {
+        /// The link to the peer.
+        link: &'a Link,
+        /// The QP that sent it and the one that it is for.
+        ends: Ends,
+        /// Where its parts are.
+        pieces: &'a [Piece],
+    },
 }
 
+#[expect(clippy::len_without_is_empty, reason = "nobody asks")]
 impl ShmPayload<'_> {
-    pub(crate) fn len(&self) -> usize {
+    /// Bytes of the payload.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
         match self {
             Self::Ring { len, .. } => *len,
             Self::Peer { pieces, .. } => pieces.iter().map(|piece| piece.len as usize).sum(),
@@ -91,7 +112,7 @@ impl ShmPayload<'_> {
     ///
     /// # Errors
     /// See [`PlaceError`].
-    pub(crate) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), PlaceError> {
+    pub fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), PlaceError> {
         match *self {
             Self::Ring { memory, at, len: whole } => {
                 assert!(offset <= whole && len <= whole - offset);
@@ -104,7 +125,7 @@ impl ShmPayload<'_> {
     }
 
     /// The bytes, for showing; fewer where they can't be had.
-    pub(crate) fn to_vec(self) -> Vec<u8> {
+    pub fn to_vec(self) -> Vec<u8> {
         match self {
             Self::Ring { memory, at, len } => {
                 let mut bytes = vec![0; len];

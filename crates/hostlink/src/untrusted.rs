@@ -3,7 +3,7 @@
 use super::memory::SharedMemory;
 use super::protocol::{Broken, Consumer, Lines};
 use super::record::{self, Body, Packet};
-use crate::packet::Grh;
+use ferroce_types::Grh;
 
 /// Bytes of the ring: short, so that its end is reached soon.
 const RING: usize = 4096;
@@ -90,7 +90,7 @@ fn check(packet: &Packet, record: std::ops::Range<usize>) {
 mod tests {
     use super::super::record::{Draft, Piece};
     use super::*;
-    use crate::packet::PacketMeta;
+    use ferroce_types::PacketMeta;
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
     use proptest::prelude::*;
     use std::net::Ipv6Addr;

@@ -5,7 +5,7 @@
 
 use super::memory::SharedMemory;
 use super::protocol::{Broken, Lines};
-use crate::packet::{MAX_FLOW_LABEL, PacketMeta};
+use ferroce_types::{MAX_FLOW_LABEL, PacketMeta};
 use ferroce_wire::Headers;
 use smallvec::SmallVec;
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,7 +17,7 @@ const MAX_HEADERS: usize = 80;
 /// Bytes a reader needs at once: everything but an inline payload.
 const FRONT: usize = FIXED + MAX_HEADERS + MAX_PIECES * Piece::LEN;
 /// Payload bytes of a record, at most.
-pub(crate) const MAX_PAYLOAD: usize = 64 * 1024;
+pub const MAX_PAYLOAD: usize = 64 * 1024;
 
 /// What a record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,9 +33,11 @@ enum Kind {
 
 /// A packet in a ring.
 #[derive(Clone, Debug)]
-pub(crate) struct Packet {
-    pub(crate) headers: Headers,
-    pub(crate) meta: PacketMeta,
+pub struct Packet {
+    /// The transport headers.
+    pub headers: Headers,
+    /// What a network layer would say about it.
+    pub meta: PacketMeta,
     pub(crate) body: Body,
 }
 
@@ -50,15 +52,19 @@ pub(crate) enum Body {
 
 /// A part of a payload in the sender's memory: bytes of a registered region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Piece {
-    pub(crate) key: u32,
-    pub(crate) len: u32,
-    pub(crate) va: u64,
+pub struct Piece {
+    /// The region's key.
+    pub key: u32,
+    /// Bytes.
+    pub len: u32,
+    /// The first byte, as the region's addresses go.
+    pub va: u64,
 }
 
-pub(crate) type Pieces = SmallVec<[Piece; MAX_PIECES]>;
+/// The parts of a payload in the sender's memory, in order.
+pub type Pieces = SmallVec<[Piece; MAX_PIECES]>;
 /// Pieces of a payload in the sender's memory, at most.
-pub(crate) const MAX_PIECES: usize = 4;
+pub const MAX_PIECES: usize = 4;
 
 impl Piece {
     const LEN: usize = 16;

@@ -1,10 +1,10 @@
 //! The ring from the peer: what is taken out of it.
 
 use super::{BYTES_AT, Link, RING};
-use crate::room;
-use crate::shm::payload::Received;
-use crate::shm::protocol::{Broken, Consumer, Lines};
-use crate::shm::record;
+use crate::payload::Received;
+use crate::protocol::{Broken, Consumer, Lines};
+use crate::record;
+use ferroce_os::room;
 use std::sync::atomic::Ordering;
 
 /// Who reads the ring.
@@ -24,13 +24,13 @@ impl Receiver {
 impl Link {
     /// Takes packets, `limit` at most, and hands them to `f`, those in a row for one QP together. The peer gets the room
     /// back when `f` has dealt with them. Returns whether there was any.
-    pub(crate) fn receive<'a>(&'a self, limit: usize, f: &mut dyn FnMut(&[Received<'a>])) -> bool {
+    pub fn receive<'a>(&'a self, limit: usize, f: &mut dyn FnMut(&[Received<'a>])) -> bool {
         self.answered.load(Ordering::Acquire)
             && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, f))
     }
 
     /// As [`Link::receive`], for what a peer has left that is gone: all of it.
-    pub(crate) fn receive_last<'a>(&'a self, f: &mut dyn FnMut(&[Received<'a>])) {
+    pub fn receive_last<'a>(&'a self, f: &mut dyn FnMut(&[Received<'a>])) {
         self.receive_with(&mut self.rx.lock(), RING / Lines::GRAIN, f);
     }
 
@@ -98,7 +98,7 @@ impl Link {
     }
 
     /// Whether the peer has published something that hasn't been dealt with.
-    pub(in crate::shm) fn has_records(&self) -> bool {
+    pub(crate) fn has_records(&self) -> bool {
         !self.is_dead() && self.answered.load(Ordering::Acquire) && self.rx_lines().has_records()
     }
 }

@@ -2,46 +2,64 @@
 //! and who sleeps. Written by its owner only; the others map it read-only.
 
 use super::Cookie;
+use super::links::Links;
 use super::memory::{SharedMemory, SharedWords};
-use super::protocol::{Bell, Entry};
-use crate::fork::{self, ChildStep};
-use crate::mem::{MrAccess, MrInit};
+use super::protocol::{Bell, DirectoryEntry};
+use ferroce_os::fork::{self, ChildStep};
 use ferroce_proto::Access;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Regions that others can reach without this process; those beyond are reached through packets.
 const REGIONS: usize = 1 << 16;
 /// Slots whose QPs are listed.
-const SLOTS: usize = 4;
+const LISTED_SLOTS: usize = 4;
 const QPS_PER_SLOT: usize = 1 << 12;
 
 const REGIONS_AT: usize = 4096;
-const QPS_AT: usize = REGIONS_AT + REGIONS * size_of::<Entry>();
+const QPS_AT: usize = REGIONS_AT + REGIONS * size_of::<DirectoryEntry>();
 /// Bytes of a directory.
-pub(super) const LEN: usize = QPS_AT + SLOTS * QPS_PER_SLOT * size_of::<Entry>();
+pub(super) const LEN: usize = QPS_AT + LISTED_SLOTS * QPS_PER_SLOT * size_of::<DirectoryEntry>();
 
 /// Names of entries have this bit, so that none is 0.
 const NAMED: u64 = 1 << 63;
 
 /// The first words of a directory.
 #[repr(C)]
-struct Front {
+struct DirectoryHeader {
     bell: Bell,
     /// Slot numbers with [`NAMED`].
-    slots: [AtomicU64; SLOTS],
+    slots: [AtomicU64; LISTED_SLOTS],
 }
 
 // SAFETY: atomics alone.
-unsafe impl SharedWords for Front {}
+unsafe impl SharedWords for DirectoryHeader {}
 
 /// The numbers of a QP of this process and of its peer.
-pub(crate) type Ends = (u32, u32);
+pub type Ends = (u32, u32);
+
+/// What other processes are told of a region.
+#[derive(Clone, Copy, Debug)]
+pub struct ListedRegion {
+    /// The protection domain's number.
+    pub pd: u32,
+    /// First byte in the program's memory.
+    pub addr: u64,
+    /// Address of the first byte in RETHs.
+    pub iova: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Others may read.
+    pub remote_read: bool,
+    /// Others may write.
+    pub remote_write: bool,
+}
 
 /// Why another process's memory is accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// RDMA READ.
     Read,
     /// RDMA WRITE.
@@ -62,30 +80,33 @@ fn rights(read: bool, write: bool) -> u64 {
 
 fn region_at(key: u32) -> Option<usize> {
     let index = (key >> 8).checked_sub(1)? as usize;
-    (index < REGIONS).then_some(REGIONS_AT + index * size_of::<Entry>())
+    (index < REGIONS).then_some(REGIONS_AT + index * size_of::<DirectoryEntry>())
 }
 
 fn qp_at(memory: &SharedMemory, qpn: u32) -> Option<usize> {
     let slot = NAMED | u64::from(qpn >> 12);
-    let ordinal = memory.words::<Front>(0).slots.iter().position(|s| s.load(Ordering::Acquire) == slot)?;
+    let ordinal =
+        memory.words::<DirectoryHeader>(0).slots.iter().position(|s| s.load(Ordering::Acquire) == slot)?;
     let index = ordinal * QPS_PER_SLOT + qpn as usize % QPS_PER_SLOT;
-    Some(QPS_AT + index * size_of::<Entry>())
+    Some(QPS_AT + index * size_of::<DirectoryEntry>())
 }
 
 /// This process's own.
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub struct Directory {
     memory: SharedMemory,
     /// What tells this process from the others of the host.
     pub(super) process: u64,
     /// Whoever finds it copies from and to this very process.
     pub(super) cookie: Cookie,
+    /// The links to the processes that know it.
+    links: OnceLock<Weak<Links>>,
 }
 
 static OWN: AtomicPtr<Directory> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The directory of this process, if it has one.
-pub(crate) fn own() -> Option<&'static Directory> {
+pub fn own() -> Option<&'static Directory> {
     // SAFETY: null, or leaked by `create`.
     unsafe { OWN.load(Ordering::Acquire).as_ref() }
 }
@@ -110,7 +131,23 @@ impl Directory {
     /// One that lists nothing.
     pub(super) fn new() -> io::Result<Self> {
         let memory = SharedMemory::create(LEN, true)?;
-        Ok(Self { memory, process: crate::sys::random(), cookie: Cookie::new()? })
+        Ok(Self {
+            memory,
+            process: ferroce_os::sys::random(),
+            cookie: Cookie::new()?,
+            links: OnceLock::new(),
+        })
+    }
+
+    /// The processes that know this directory are those of `links`.
+    pub(super) fn known_by(&self, links: &Arc<Links>) {
+        // Set once: a directory is made for its links.
+        let _ = self.links.set(Arc::downgrade(links));
+    }
+
+    /// The links to the processes that know this directory.
+    pub(super) fn links(&self) -> Option<Arc<Links>> {
+        self.links.get()?.upgrade()
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -118,14 +155,14 @@ impl Directory {
     }
 
     /// Who of this process sleeps.
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.memory.words::<Front>(0).bell
+    pub fn bell(&self) -> &Bell {
+        &self.memory.words::<DirectoryHeader>(0).bell
     }
 
     /// Lists a slot as this process's.
-    pub(crate) fn add_slot(&self, slot: u16) {
+    pub fn add_slot(&self, slot: u16) {
         let name = NAMED | u64::from(slot);
-        for entry in &self.memory.words::<Front>(0).slots {
+        for entry in &self.memory.words::<DirectoryHeader>(0).slots {
             let listed = entry.load(Ordering::Relaxed);
             if listed == name {
                 return;
@@ -137,34 +174,31 @@ impl Directory {
         }
     }
 
-    fn entry(&self, at: usize) -> &Entry {
+    fn entry(&self, at: usize) -> &DirectoryEntry {
         self.memory.words(at)
     }
 
     /// The entry of a region, if the directory has room for it.
-    pub(super) fn region(&self, key: u32) -> Option<&Entry> {
+    pub(super) fn region(&self, key: u32) -> Option<&DirectoryEntry> {
         region_at(key).map(|at| self.entry(at))
     }
 
-    /// Lists a region.
-    pub(crate) fn publish_region(&self, key: u32, pd: u32, init: &MrInit) {
-        let MrAccess { remote_read, remote_write, .. } = init.access;
+    /// Lists a region, if there is room.
+    pub fn publish_region(&self, key: u32, region: &ListedRegion) {
+        let &ListedRegion { pd, addr, iova, length, remote_read, remote_write } = region;
         let rights = rights(remote_read, remote_write);
         if let Some(entry) = self.region(key) {
-            entry.publish(
-                NAMED | u64::from(key),
-                [init.addr, init.iova, init.length, (u64::from(pd) << 32) | rights],
-            );
+            entry.publish(NAMED | u64::from(key), [addr, iova, length, (u64::from(pd) << 32) | rights]);
         }
     }
 
     /// The entry of a QP, if the directory has room for it.
-    pub(super) fn qp(&self, qpn: u32) -> Option<&Entry> {
+    pub(super) fn qp(&self, qpn: u32) -> Option<&DirectoryEntry> {
         qp_at(&self.memory, qpn).map(|at| self.entry(at))
     }
 
     /// Lists a QP, if there is room: its peer may do what `access` allows to the regions of its domain.
-    pub(crate) fn publish_qp(&self, qpn: u32, peer: u32, pd: u32, access: Access, reads: bool) -> bool {
+    pub fn publish_qp(&self, qpn: u32, peer: u32, pd: u32, access: Access, reads: bool) -> bool {
         let rights = rights(access.remote_read && reads, access.remote_write);
         let entry = self.qp(qpn);
         if let Some(entry) = entry {
@@ -181,17 +215,17 @@ pub(super) struct PeerDirectory(SharedMemory);
 impl PeerDirectory {
     /// # Errors
     /// It isn't a directory, or the system refused.
-    pub(super) fn open(fd: crate::sys::EngineFd) -> io::Result<Self> {
+    pub(super) fn open(fd: ferroce_os::sys::EngineFd) -> io::Result<Self> {
         SharedMemory::open(fd, LEN, false).map(Self)
     }
 
     pub(super) fn bell(&self) -> &Bell {
-        &self.0.words::<Front>(0).bell
+        &self.0.words::<DirectoryHeader>(0).bell
     }
 
     pub(super) fn has_slot(&self, slot: u16) -> bool {
         let name = NAMED | u64::from(slot);
-        self.0.words::<Front>(0).slots.iter().any(|s| s.load(Ordering::Acquire) == name)
+        self.0.words::<DirectoryHeader>(0).slots.iter().any(|s| s.load(Ordering::Acquire) == name)
     }
 
     /// The address, in that process, of `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None`
@@ -207,9 +241,9 @@ impl PeerDirectory {
             Purpose::Write => right::WRITE,
             Purpose::Fetch => 0,
         };
-        let qp: &Entry = self.0.words(qp_at(&self.0, qpn)?);
+        let qp: &DirectoryEntry = self.0.words(qp_at(&self.0, qpn)?);
         let [peer, qp_rights, ..] = qp.read(NAMED | u64::from(qpn))?;
-        let region: &Entry = self.0.words(region_at(rkey)?);
+        let region: &DirectoryEntry = self.0.words(region_at(rkey)?);
         let [addr, iova, length, region_rights] = region.read(NAMED | u64::from(rkey))?;
         let allowed = peer == u64::from(from)
             && qp_rights & region_rights & right == right
@@ -222,7 +256,7 @@ impl PeerDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::EngineFd;
+    use ferroce_os::sys::EngineFd;
 
     const QPN: u32 = 0x3005;
     const PEER: u32 = 0x4001;
@@ -242,13 +276,10 @@ mod tests {
         let access =
             Access { remote_read: qp.0, remote_write: qp.1, remote_atomic: false, ..Access::default() };
         own.publish_qp(QPN, PEER, PD, access, true);
-        let access = MrAccess {
-            local_write: true,
-            remote_read: region.0,
-            remote_write: region.1,
-            ..MrAccess::default()
-        };
-        own.publish_region(KEY, PD, &MrInit { addr: ADDR, iova: IOVA, length: LENGTH, access });
+        let (remote_read, remote_write) = region;
+        let region =
+            ListedRegion { pd: PD, addr: ADDR, iova: IOVA, length: LENGTH, remote_read, remote_write };
+        own.publish_region(KEY, &region);
     }
 
     #[test]

@@ -1,24 +1,24 @@
 //! Entries of a shared directory, and how one is taken back from readers in other processes.
 //!
 //! An entry is written by its owner only, and only while nobody can be using it. A reader announces itself in its *busy
-//! word* before it looks. The owner takes the entry back ([`Entry::revoke`]) and then waits until each busy word that was
+//! word* before it looks. The owner takes the entry back ([`DirectoryEntry::revoke`]) and then waits until each busy word that was
 //! odd has changed ([`Busy::has_left`]): who comes later doesn't find the entry any more.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// What an entry says; what the words mean is the directory's affair.
-pub(crate) type Words = [u64; Entry::WORDS];
+pub(crate) type Words = [u64; DirectoryEntry::WORDS];
 
 /// One entry.
 #[derive(Default, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Entry {
+pub(crate) struct DirectoryEntry {
     /// What the entry stands for; 0: nothing.
     name: AtomicU64,
-    words: [AtomicU64; Entry::WORDS],
+    words: [AtomicU64; DirectoryEntry::WORDS],
 }
 
-impl Entry {
+impl DirectoryEntry {
     pub(crate) const WORDS: usize = 4;
 
     /// Fills the entry. It must be empty, and all who used it gone.
@@ -37,7 +37,7 @@ impl Entry {
         name
     }
 
-    /// Undoes [`Entry::revoke`].
+    /// Undoes [`DirectoryEntry::revoke`].
     pub(crate) fn restore(&self, name: u64) {
         self.name.store(name, Ordering::Release);
     }

@@ -1,13 +1,13 @@
 //! How two processes introduce themselves before they share memory: one message each way over the connection to a
 //! slot's holder, with descriptors.
 //!
-//! The frame is that of the rendezvous; a process that doesn't know this kind of request, or another [`VERSION`] of it,
-//! refuses, and both go by UDP.
+//! The frame is that of all requests between processes of a host; a process that doesn't know this kind of request, or
+//! another [`VERSION`] of it, refuses, and both go by UDP.
 
 use super::directory::Directory;
 use super::link::RING;
-use crate::rendezvous::frame;
-use crate::sys::EngineFd;
+use ferroce_host::frame;
+use ferroce_os::sys::EngineFd;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -28,7 +28,7 @@ pub(super) struct Introduction {
 
 /// An answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum HelloAnswer {
     Accepted(Introduction),
     Refused,
 }
@@ -60,11 +60,11 @@ impl Introduction {
         Self::parse(bytes, KIND)
     }
 
-    pub(super) fn parse_answer(bytes: &[u8]) -> Option<Verdict> {
+    pub(super) fn parse_answer(bytes: &[u8]) -> Option<HelloAnswer> {
         if frame::kind_of(bytes)? != frame::GRANTED {
-            return Some(Verdict::Refused);
+            return Some(HelloAnswer::Refused);
         }
-        Self::parse(bytes, frame::GRANTED).map(Verdict::Accepted)
+        Self::parse(bytes, frame::GRANTED).map(HelloAnswer::Accepted)
     }
 
     fn parse(bytes: &[u8], kind: u8) -> Option<Self> {
@@ -111,9 +111,9 @@ mod tests {
         let expected =
             Introduction { process: own.process, cookie_at: own.cookie.at(), cookie: own.cookie.value() };
         assert_eq!(Introduction::parse_hello(&hello(&own)), Some(expected));
-        assert_eq!(Introduction::parse_answer(&answer(&own)), Some(Verdict::Accepted(expected)));
+        assert_eq!(Introduction::parse_answer(&answer(&own)), Some(HelloAnswer::Accepted(expected)));
         let refusal = frame::header(frame::REFUSED);
-        assert_eq!(Introduction::parse_answer(&refusal), Some(Verdict::Refused));
+        assert_eq!(Introduction::parse_answer(&refusal), Some(HelloAnswer::Refused));
     }
 
     #[test]
@@ -128,10 +128,10 @@ mod tests {
         };
         let directory = Directory::new().unwrap();
         send(peer.as_raw_fd(), &answer(&directory), &[]).unwrap();
-        crate::sys::send_byte(own.as_raw_fd());
+        ferroce_os::sys::send_byte(own.as_raw_fd());
         drop(peer);
         let (bytes, _) = receive(own.as_raw_fd()).unwrap();
-        assert!(matches!(Introduction::parse_answer(&bytes), Some(Verdict::Accepted(_))));
+        assert!(matches!(Introduction::parse_answer(&bytes), Some(HelloAnswer::Accepted(_))));
         assert!(receive(own.as_raw_fd()).is_err());
     }
 
@@ -151,7 +151,7 @@ mod tests {
             answer[at] ^= 1;
             assert_eq!(Introduction::parse_hello(&hello), None, "byte {at}");
             let parsed = Introduction::parse_answer(&answer);
-            assert!(matches!(parsed, None | Some(Verdict::Refused)), "byte {at}");
+            assert!(matches!(parsed, None | Some(HelloAnswer::Refused)), "byte {at}");
         }
         assert_eq!(Introduction::parse_hello(&answer), None);
     }

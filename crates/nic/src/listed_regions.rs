@@ -1,0 +1,25 @@
+//! Lists regions in this process's directory, where other processes of the host look them up.
+
+use crate::error::Result;
+use crate::mem::{MrAccess, MrInit, RegionListing};
+use ferroce_hostlink::{ListedRegion, own_directory, revoke_region, withdraw_region};
+
+/// The regions that this process's directory lists, if it has one.
+pub(crate) struct ListedRegions;
+
+impl RegionListing for ListedRegions {
+    fn publish(&self, key: u32, pd: u32, init: &MrInit) {
+        if let Some(own) = own_directory() {
+            let &MrInit { addr, length, iova, access: MrAccess { remote_read, remote_write, .. } } = init;
+            own.publish_region(key, &ListedRegion { pd, addr, iova, length, remote_read, remote_write });
+        }
+    }
+
+    fn revoke(&self, key: u32) -> Result<()> {
+        revoke_region(key)
+    }
+
+    fn withdraw(&self, key: u32) {
+        withdraw_region(key);
+    }
+}
