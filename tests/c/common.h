@@ -1,5 +1,5 @@
-/* What the C test programs share: opening a device, connecting QPs, waiting with a bound.
- * Everything here is plain verbs as the man pages describe them; any conforming provider will do.
+/* What the C test programs share: opening a device, connecting QPs, waiting with a bound. Everything here is plain
+ * verbs as the man pages describe them; any conforming provider will do.
  */
 #ifndef COMMON_H
 #define COMMON_H

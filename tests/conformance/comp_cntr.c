@@ -1,6 +1,6 @@
 /* Completion counters, calls of newer headers: ibv_query_comp_cntr_caps, ibv_create_comp_cntr, ibv_qp_attach_comp_cntr. */
 #include "conform.h"
-#include "newer.h"
+#include "../c/newer.h"
 
 static int (*query)(struct ibv_context *, struct counter_caps *, size_t);
 static void *(*create)(struct ibv_context *, struct counter_attr *);

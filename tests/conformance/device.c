@@ -1,6 +1,6 @@
 /* Devices, ports, GIDs and P_Keys: ibv_get_device_list … ibv_get_pkey_index. */
 #include "conform.h"
-#include "newer.h"
+#include "../c/newer.h"
 #include <sys/resource.h>
 
 static void list_of_devices(void)

@@ -1,7 +1,7 @@
 /* Calls of newer headers about regions: ibv_reg_mr_ex, ibv_alloc_dmah, ibv_alloc_buf, ibv_reg_buf_mr, ibv_dm_export_dmabuf_fd,
  * and the refusals of ibv_reg_dmabuf_mr. */
 #include "conform.h"
-#include "newer.h"
+#include "../c/newer.h"
 #include <sched.h>
 
 static struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, struct mr_init *);

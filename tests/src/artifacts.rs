@@ -42,13 +42,13 @@ impl Artifacts {
         self.stage.join("dist/lib/ferroce")
     }
 
-    /// Compiles `tests/c/NAME.c` against the installed verbs headers and links it to the installed library, as any
-    /// verbs program is; compiles once a stage.
+    /// Compiles the program of a path below `tests/c` without `.c` (`memory/windows`) against the installed verbs headers
+    /// and links it to the installed library, as any verbs program is; compiles once a stage.
     ///
     /// # Errors
     /// There are no headers, or no compiler.
     pub fn c_program(&self, name: &str) -> Result<PathBuf, Skip> {
-        self.verbs_program("tests/c", name, name, &[])
+        self.verbs_program(&c_source(name), &staged_name(name), C_OPTIONS)
     }
 
     /// The same with AddressSanitizer.
@@ -56,7 +56,8 @@ impl Artifacts {
     /// # Errors
     /// There are no headers, or no compiler.
     pub fn sanitized_program(&self, name: &str) -> Result<PathBuf, Skip> {
-        self.verbs_program("tests/c", name, &format!("sanitized-{name}"), &["-fsanitize=address"])
+        let options = [C_OPTIONS, &["-fsanitize=address"]].concat();
+        self.verbs_program(&c_source(name), &format!("sanitized-{}", staged_name(name)), &options)
     }
 
     /// Compiles a program of the conformance suite, `tests/conformance/NAME.c`, likewise.
@@ -64,16 +65,11 @@ impl Artifacts {
     /// # Errors
     /// There are no headers, or no compiler.
     pub fn conformance_program(&self, name: &str) -> Result<PathBuf, Skip> {
-        self.verbs_program("tests/conformance", name, &format!("conformance-{name}"), &[])
+        let source = repository().join("tests/conformance").join(name).with_extension("c");
+        self.verbs_program(&source, &format!("conformance-{name}"), &[])
     }
 
-    fn verbs_program(
-        &self,
-        directory: &str,
-        name: &str,
-        program: &str,
-        options: &[&str],
-    ) -> Result<PathBuf, Skip> {
+    fn verbs_program(&self, source: &Path, program: &str, options: &[&str]) -> Result<PathBuf, Skip> {
         if !Path::new("/usr/include/infiniband/verbs.h").exists() {
             return Err(Skip("no verbs headers are installed (Debian: libibverbs-dev)".into()));
         }
@@ -81,10 +77,11 @@ impl Artifacts {
             let mut command = Command::new("cc");
             command
                 .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
+                .current_dir(repository())
                 .args(options)
                 .arg("-o")
                 .arg(program)
-                .arg(repository().join(directory).join(name).with_extension("c"))
+                .arg(source)
                 .arg("-libverbs");
             command
         })
@@ -155,7 +152,20 @@ impl Artifacts {
     }
 }
 
-/// Which declarations of the verbs `tests/c/pingpong.c` is compiled against.
+/// Where programs of `tests/c` find the headers that several of its folders use; relative to the repository.
+const C_OPTIONS: &[&str] = &["-I", "tests/c"];
+
+/// The source of the program of a path below `tests/c`, which needs `-I tests/c`.
+pub fn c_source(name: &str) -> PathBuf {
+    repository().join("tests/c").join(name).with_extension("c")
+}
+
+/// The file name under which a program of a path is staged.
+fn staged_name(name: &str) -> String {
+    name.replace('/', "-")
+}
+
+/// Which declarations of the verbs `tests/c/traffic/pingpong.c` is compiled against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Headers {
     /// Those in `/usr/include`.
@@ -170,18 +180,17 @@ pub enum Headers {
 /// # Errors
 /// `cc` can't be run or fails.
 pub fn compile_ping_pong(headers: Headers, library_dir: &Path, program: &Path) -> std::io::Result<()> {
-    let sources = repository().join("tests/c");
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(program);
     if headers == Headers::Minimal {
-        compiler.arg("-I").arg(sources.join("minimal"));
+        compiler.arg("-I").arg(repository().join("tests/c/minimal"));
     }
     let status =
-        compiler.arg(sources.join("pingpong.c")).arg(library_dir.join("libibverbs.so.1")).status()?;
+        compiler.arg(c_source("traffic/pingpong")).arg(library_dir.join("libibverbs.so.1")).status()?;
     if status.success() {
         Ok(())
     } else {
-        Err(std::io::Error::other(format!("cc tests/c/pingpong.c: {status}")))
+        Err(std::io::Error::other(format!("cc tests/c/traffic/pingpong.c: {status}")))
     }
 }
 

@@ -17,7 +17,7 @@ mod tshark;
 mod vm;
 mod world;
 
-pub use artifacts::{Artifacts, Headers, compile_ping_pong, tool};
+pub use artifacts::{Artifacts, Headers, c_source, compile_ping_pong, tool};
 pub use clients::{Fabric, Pair, PairOutcome};
 pub use holders::Holdings;
 pub use mpi::{mpi_program, mpi_run};

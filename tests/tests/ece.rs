@@ -1,4 +1,4 @@
-//! Enhanced connection establishment: `tests/c/ece.c` on a path that marks packets which a full network would mark.
+//! Enhanced connection establishment: `tests/c/calls/ece.c` on a path that marks packets which a full network would mark.
 
 use ferroce_tests::{Artifacts, Host, Skip, World, require, tool};
 use std::path::Path;
@@ -21,7 +21,7 @@ END";
 
 #[test]
 fn options_are_set_before_the_connection_and_only_known_ones() {
-    let program = require!(Artifacts::get().c_program("ece"));
+    let program = require!(Artifacts::get().c_program("calls/ece"));
     let world = require!(World::one_host(1500));
     for settings in [&[][..], &[("FERROCE_FABRIC", "udp")]] {
         let words = [program.as_os_str(), "agreement".as_ref()];
@@ -59,7 +59,7 @@ fn run(host: &Host, program: &Path, case: &str) -> Run {
 #[test]
 fn marks_slow_those_down_who_have_agreed_to_be_marked() {
     require!(tool("nft", "nftables"));
-    let program = require!(Artifacts::get().c_program("ece"));
+    let program = require!(Artifacts::get().c_program("calls/ece"));
     let world = require!(World::one_host(1500));
     if world.first().admin(MARKING).contains("refused") {
         require!(Err(Skip("nft can't mark packets here".into())));

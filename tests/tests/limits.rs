@@ -1,10 +1,10 @@
-//! The device's limits: each can be reached, and one more is refused (`tests/c/limits.c`).
+//! The device's limits: each can be reached, and one more is refused (`tests/c/calls/limits.c`).
 
 use ferroce_tests::{Artifacts, World, require};
 use std::time::Duration;
 
 fn limits_hold(settings: &[(&str, &str)]) {
-    let program = require!(Artifacts::get().c_program("limits"));
+    let program = require!(Artifacts::get().c_program("calls/limits"));
     let world = require!(World::one_host(9000));
     // What is refused on purpose is said on standard error.
     world.first().start_ferroce(&[], &[program], settings).wait(Duration::from_secs(190)).expect_success();

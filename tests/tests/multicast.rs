@@ -59,7 +59,7 @@ fn expect_all(process: &mut Process, qps: &str, messages: &str) {
 
 /// Three processes of a host receive, one of them sends at the same time.
 fn on_one_host(fabric: &[(&str, &str)]) {
-    let program = require!(Artifacts::get().c_program("multicast"));
+    let program = require!(Artifacts::get().c_program("traffic/multicast"));
     let world = require!(World::one_host(1500));
     let host = world.first();
     for (gid, group) in GROUPS {
@@ -90,7 +90,7 @@ fn every_queue_pair_of_every_process_gets_one_copy_over_udp() {
 /// Whoever came first and leads the host's processes is as dispensable as anybody.
 #[test]
 fn process_that_is_killed_takes_nothing_from_the_others() {
-    let program = require!(Artifacts::get().c_program("multicast"));
+    let program = require!(Artifacts::get().c_program("traffic/multicast"));
     let program = program.to_str().expect("a UTF-8 path");
     let world = require!(World::one_host(1500));
     let host = world.first();
@@ -113,7 +113,7 @@ fn process_that_is_killed_takes_nothing_from_the_others() {
 /// Receivers on both hosts; they leave while the sender goes on.
 #[test]
 fn groups_reach_from_host_to_host() {
-    let program = require!(Artifacts::get().c_program("multicast"));
+    let program = require!(Artifacts::get().c_program("traffic/multicast"));
     let program = program.to_str().expect("a UTF-8 path");
     let world = require!(World::two_hosts(1500));
     for (gid, group) in GROUPS {

@@ -1,5 +1,5 @@
 //! Device memory, domains, imports, targets of other processes, the calls of newer headers, events under way and devices
-//! that are closed too early: `tests/c/{closing,device_memory,domains,events,import,newer,targets}.c`.
+//! that are closed too early: programs of `tests/c/{calls,completions,lifecycle,memory}`.
 
 use ferroce_tests::{Artifacts, Outcome, World, require};
 use std::ffi::OsStr;
@@ -48,10 +48,10 @@ macro_rules! programs {
 }
 
 programs! {
-    device_memory_does_what_its_man_page_says: "device_memory";
-    domains_do_what_their_man_pages_say: "domains";
-    a_device_that_is_closed_too_early_ends_what_is_left: "closing";
-    calls_of_newer_headers_do_what_their_man_pages_say: "newer";
+    device_memory_does_what_its_man_page_says: "memory/device_memory";
+    domains_do_what_their_man_pages_say: "memory/parent_domains";
+    a_device_that_is_closed_too_early_ends_what_is_left: "lifecycle/close_with_objects";
+    calls_of_newer_headers_do_what_their_man_pages_say: "calls/newer_verbs";
 }
 
 fn run_alone(program: &str) {
@@ -65,15 +65,15 @@ fn run_alone(program: &str) {
 
 #[test]
 fn another_process_uses_what_it_imports() {
-    run_alone("import");
+    run_alone("memory/import");
 }
 
 #[test]
 fn a_target_is_opened_by_another_process_and_ends_with_its_creator() {
-    run_alone("targets");
+    run_alone("lifecycle/xrc_targets");
 }
 
 #[test]
 fn events_are_taken_while_their_objects_come_and_go() {
-    run_alone("events");
+    run_alone("completions/events_while_destroying");
 }

@@ -12,7 +12,7 @@ fn run(host: &Host, options: &[&str], words: &[&str]) -> Outcome {
 
 #[test]
 fn every_way_of_the_c_library_leads_to_our_entries() {
-    let program = require!(Artifacts::get().c_program("preload"));
+    let program = require!(Artifacts::get().c_program("preload/files"));
     let program = program.to_str().expect("a UTF-8 path");
     let world = require!(World::one_host(1500));
     run(world.first(), &[], &[program, "ways", "ferroce0"]).expect_success().expect_quiet();
@@ -22,7 +22,7 @@ fn every_way_of_the_c_library_leads_to_our_entries() {
 
 #[test]
 fn names_given_in_ferroce_devices_are_those_of_the_entries() {
-    let program = require!(Artifacts::get().c_program("preload"));
+    let program = require!(Artifacts::get().c_program("preload/files"));
     let world = require!(World::one_host(1500));
     let words = [program.to_str().expect("a UTF-8 path"), "ways", "mlx5_0"];
     let settings = [("FERROCE_DEVICES", "mlx5_0=eth0")];

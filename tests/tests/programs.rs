@@ -50,27 +50,27 @@ macro_rules! cells {
 }
 
 cells! {
-    program_that_opens_then_daemonises_works: "fork" "daemonise" says "daemon ok";
-    parent_and_child_both_work: "fork" "both" says "both ok";
-    child_that_outlives_its_parent_works: "fork" "outlive" says "child ok";
-    child_that_dies_harms_nobody: "fork" "dies" says "parent ok";
-    inherited_qp_sends_nothing_from_the_child: "fork" "inherited" says "parent ok";
-    fork_and_exec_harms_nobody: "fork" "execs" says "parent ok";
-    memory_of_a_program_that_a_peer_executes_is_its_own: "executing" "writer" says "ok";
-    posting_and_polling_need_a_small_stack_only: "small_stack" "traffic" says "ok";
-    blocked_threads_can_be_cancelled: "waiting" "cancelled" says "ok";
-    signal_without_restart_interrupts: "waiting" "interrupted" says "ok";
-    signal_with_restart_goes_on_waiting: "waiting" "restarted" says "ok";
-    waiting_needs_no_limit_of_descriptors: "waiting" "sandboxed" says "ok";
-    channel_fd_serves_an_event_loop: "waiting" "event_loop" says "ok";
-    event_descriptors_are_readable_while_an_event_is_unread_and_never_writable: "waiting" "readiness" says "ok";
-    solicited_events_come_for_solicited_messages_only: "waiting" "solicited" says "ok";
-    eight_threads_with_a_qp_each: "threads" "own-qps" says "ok";
-    eight_threads_on_one_qp: "threads" "one-qp" says "ok";
+    program_that_opens_then_daemonises_works: "fork/both_sides" "daemonise" says "daemon ok";
+    parent_and_child_both_work: "fork/both_sides" "both" says "both ok";
+    child_that_outlives_its_parent_works: "fork/both_sides" "outlive" says "child ok";
+    child_that_dies_harms_nobody: "fork/both_sides" "dies" says "parent ok";
+    inherited_qp_sends_nothing_from_the_child: "fork/both_sides" "inherited" says "parent ok";
+    fork_and_exec_harms_nobody: "fork/both_sides" "execs" says "parent ok";
+    memory_of_a_program_that_a_peer_executes_is_its_own: "lifecycle/peer_execs" "writer" says "ok";
+    posting_and_polling_need_a_small_stack_only: "surroundings/small_stack" "traffic" says "ok";
+    blocked_threads_can_be_cancelled: "completions/blocked_waits" "cancelled" says "ok";
+    signal_without_restart_interrupts: "completions/blocked_waits" "interrupted" says "ok";
+    signal_with_restart_goes_on_waiting: "completions/blocked_waits" "restarted" says "ok";
+    waiting_needs_no_limit_of_descriptors: "completions/blocked_waits" "sandboxed" says "ok";
+    channel_fd_serves_an_event_loop: "completions/blocked_waits" "event_loop" says "ok";
+    event_descriptors_are_readable_while_an_event_is_unread_and_never_writable: "completions/blocked_waits" "readiness" says "ok";
+    solicited_events_come_for_solicited_messages_only: "completions/blocked_waits" "solicited" says "ok";
+    eight_threads_with_a_qp_each: "traffic/threads" "own-qps" says "ok";
+    eight_threads_on_one_qp: "traffic/threads" "one-qp" says "ok";
 }
 
 fn leave_in_a_hurry(world: &World, fabric: Fabric) {
-    let program = require!(Artifacts::get().c_program("exit"));
+    let program = require!(Artifacts::get().c_program("lifecycle/exit_after_last_completion"));
     let program = program.to_str().expect("a UTF-8 path");
     for (count, size) in [("1", "1"), ("1", "65536"), ("20", "100000"), ("300", "16"), ("5", "1048576")] {
         for _ in 0..4 {
@@ -117,7 +117,7 @@ fn own_ping_pong_compiles_and_runs_with_and_without_installed_headers() {
 #[test]
 fn process_that_cannot_share_memory_just_now_is_reached_all_the_same() {
     let world = require!(World::one_host(9000));
-    let program = require!(Artifacts::get().c_program("uneven"));
+    let program = require!(Artifacts::get().c_program("surroundings/late_shared_memory"));
     let program = program.to_str().expect("a UTF-8 path");
     for size in ["100", "100000"] {
         for tight in ["tight-server", "tight-client"] {

@@ -1,4 +1,4 @@
-//! Raw packet queue pairs: `tests/c/{raw,segments}.c` within a process, between processes of a host and between hosts; perftest's tools
+//! Raw packet queue pairs: `tests/c/raw` within a process, between processes of a host and between hosts; perftest's tools
 //! for Ethernet frames.
 
 use ferroce_tests::{Artifacts, Host, World, record_repetition, require, tool, tshark};
@@ -28,13 +28,13 @@ macro_rules! cases {
 }
 
 cases! {
-    "raw":
+    "raw/flows":
     frames_go_where_flows_say
     tags_counters_and_drops
     default_flows_get_what_no_other_takes
     frames_are_spread_over_work_queues
     wrong_arguments_are_refused;
-    "segments":
+    "raw/segmentation":
     segments_are_what_tcp_would_have_sent
     what_cannot_be_segmented_is_refused
     frames_keep_to_the_rate;
@@ -42,7 +42,7 @@ cases! {
 
 #[test]
 fn without_the_capability_it_is_eperm() {
-    let path = require!(Artifacts::get().c_program("raw"));
+    let path = require!(Artifacts::get().c_program("raw/flows"));
     let world = require!(World::one_host(1500));
     let words = [path.as_os_str(), "without_the_capability_it_is_eperm".as_ref()];
     let outcome = world.first().start_ferroce(&[], &words, &[]).wait(LIMIT);
@@ -60,14 +60,14 @@ fn frames_arrive(program: &Path, from: &Host, to: &Host) {
 
 #[test]
 fn frames_arrive_in_another_process_of_the_host() {
-    let program = require!(Artifacts::get().c_program("raw"));
+    let program = require!(Artifacts::get().c_program("raw/flows"));
     let world = require!(World::one_host(1500));
     frames_arrive(&program, world.first(), world.first());
 }
 
 #[test]
 fn frames_arrive_at_another_host() {
-    let program = require!(Artifacts::get().c_program("raw"));
+    let program = require!(Artifacts::get().c_program("raw/flows"));
     let world = require!(World::two_hosts(1500));
     frames_arrive(&program, world.first(), world.last());
     frames_arrive(&program, world.last(), world.first());
@@ -76,7 +76,7 @@ fn frames_arrive_at_another_host() {
 #[test]
 fn captured_frames_decode() {
     require!(tool("tshark", "tshark"));
-    let program = require!(Artifacts::get().c_program("raw"));
+    let program = require!(Artifacts::get().c_program("raw/flows"));
     let world = require!(World::two_hosts(1500));
     let start = |host: &Host, case: &str| {
         let words = [program.as_os_str(), case.as_ref()];

@@ -17,7 +17,7 @@ fn two_processors(world: &World) -> Result<[String; 2], Skip> {
 
 /// The memory of a process that computes is served, as an adapter would, however its thread is scheduled.
 fn a_computing_process_is_served(policy: &str) {
-    let program = require!(Artifacts::get().c_program("starving"));
+    let program = require!(Artifacts::get().c_program("surroundings/busy_processor"));
     let program = program.to_str().expect("a UTF-8 path");
     let world = require!(World::one_host(9000));
     let [cpu, other] = require!(two_processors(&world));
@@ -79,7 +79,7 @@ s.sendto(icmp, (victim, 0))
 
 /// A forged packet that the kernel of the first host believes ends no connection there, and keeps none from being made.
 fn forged_packets_end_nothing(addresses: [&str; 3], gid_index: &str, mtu: &str) {
-    let stream = require!(Artifacts::get().c_program("stream"));
+    let stream = require!(Artifacts::get().c_program("traffic/stream"));
     let stream = stream.to_str().expect("a UTF-8 path");
     // Packets that are longer than any that IPv6 must carry.
     let world = require!(World::two_hosts(9000));
@@ -122,7 +122,7 @@ fn a_forged_packet_too_big_ends_no_connection() {
 /// A route with an MTU of its own is another matter: that is what the host was told.
 #[test]
 fn a_path_mtu_above_that_of_the_route_is_refused() {
-    let stream = require!(Artifacts::get().c_program("stream"));
+    let stream = require!(Artifacts::get().c_program("traffic/stream"));
     let stream = stream.to_str().expect("a UTF-8 path");
     let world = require!(World::two_hosts(1500));
     world.first().admin("ip route add 10.77.0.2/32 dev eth0 mtu 700");
@@ -133,7 +133,7 @@ fn a_path_mtu_above_that_of_the_route_is_refused() {
 /// In a sandbox, or after a change of the root directory.
 #[test]
 fn without_proc_devices_open_and_events_are_announced() {
-    let program = require!(Artifacts::get().c_program("waiting"));
+    let program = require!(Artifacts::get().c_program("completions/blocked_waits"));
     let program = program.to_str().expect("a UTF-8 path");
     let world = require!(World::one_host(1500));
     for settings in [&[][..], Fabric::Udp.settings()] {

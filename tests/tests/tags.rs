@@ -1,4 +1,4 @@
-//! Tag matching between two processes: `tests/c/tags.c`.
+//! Tag matching between two processes: `tests/c/traffic/tags.c`.
 
 use ferroce_tests::{Artifacts, Fabric, Pair, World, require};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(50);
 
 fn match_tags(world: &World, fabric: Fabric, options: &[&str]) {
-    let program = require!(Artifacts::get().c_program("tags"));
+    let program = require!(Artifacts::get().c_program("traffic/tags"));
     let program = program.to_str().expect("a UTF-8 path");
     let outcome = Pair::new(world, fabric).options(options).limit(LIMIT).run(&[program]);
     outcome.expect_success();

@@ -1,4 +1,4 @@
-//! Memory that one process opens to another and takes back, while it is used: `tests/c/windows.c`.
+//! Memory that one process opens to another and takes back, while it is used: `tests/c/memory/windows.c`.
 
 use ferroce_tests::{Artifacts, Fabric, Pair, World, require};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(50);
 
 fn open_and_take_back(world: &World, fabric: Fabric, options: &[&str], arguments: &[&str]) {
-    let program = require!(Artifacts::get().c_program("windows"));
+    let program = require!(Artifacts::get().c_program("memory/windows"));
     let program = program.to_str().expect("a UTF-8 path");
     let outcome =
         Pair::new(world, fabric).options(options).limit(LIMIT).run(&[&[program], arguments].concat());

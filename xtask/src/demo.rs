@@ -53,7 +53,7 @@ fn compile_own(dist: &Path) -> io::Result<PathBuf> {
     } else {
         (Headers::Minimal, "our own declarations of the verbs it uses")
     };
-    println!("\n* tests/c/pingpong.c, compiled now against {name}");
+    println!("\n* tests/c/traffic/pingpong.c, compiled now against {name}");
     compile_ping_pong(headers, &dist.join("lib/ferroce"), &path)?;
     Ok(path)
 }

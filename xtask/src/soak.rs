@@ -16,7 +16,7 @@ const ROUND_LIMIT: Duration = Duration::from_secs(120);
 pub fn soak(minutes: u64, seed: u64) -> io::Result<()> {
     dist::dist("release")?;
     let refused = |skip: Skip| io::Error::other(skip.0);
-    let program = Artifacts::get().c_program("stream").map_err(refused)?;
+    let program = Artifacts::get().c_program("traffic/stream").map_err(refused)?;
     let program = program.to_string_lossy();
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let mut round = seed;
@@ -55,7 +55,7 @@ pub fn soak(minutes: u64, seed: u64) -> io::Result<()> {
 pub fn api(minutes: u64, seed: u64, given: Option<u32>) -> io::Result<()> {
     dist::dist("release")?;
     let refused = |skip: Skip| io::Error::other(skip.0);
-    let program = Artifacts::get().c_program("anything").map_err(refused)?;
+    let program = Artifacts::get().c_program("random/calls").map_err(refused)?;
     let program = program.to_string_lossy();
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let mut round = seed;

@@ -12,9 +12,9 @@ enum Refusals {
     Some,
 }
 
-/// Runs `tests/c/forking.c CASE FORKS`, with addresses that come and go all the time.
+/// Runs `tests/c/fork/under_load.c CASE FORKS`, with addresses that come and go all the time.
 fn forks(fabric: Fabric, [case, forks]: [&str; 2], refusals: Refusals, limit: Duration) {
-    let program = require!(c_program("forking"));
+    let program = require!(c_program("fork/under_load"));
     let world = require!(World::one_host(1500));
     let host = world.first();
     let ended = AtomicBool::new(false);
@@ -66,9 +66,9 @@ fn child_that_no_handler_has_prepared_is_refused() {
     forks(Fabric::Any, ["cloned", "1"], Refusals::Some, LIMIT);
 }
 
-/// Runs `tests/c/forked.c CASE`. The addresses stay: their events are not those that the program waits for.
+/// Runs `tests/c/fork/bad_moments.c CASE`. The addresses stay: their events are not those that the program waits for.
 fn one_fork(case: &str, refusals: Refusals) {
-    let program = require!(c_program("forked"));
+    let program = require!(c_program("fork/bad_moments"));
     let world = require!(World::one_host(1500));
     let outcome = world.first().start_ferroce(&[], &[&program, case], &[]).wait(LIMIT);
     expect(&outcome, case, refusals);

@@ -5,8 +5,8 @@
 //! `cargo xtask soak --chaos` runs them too.
 
 mod forks;
-mod random;
-mod writers;
+mod large_writes;
+mod many_peers;
 
 use ferroce_tests::{Artifacts, Fabric, Process, Skip, World, require};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ impl Two {
 }
 
 fn thirty_two_pairs(fabric: Fabric) {
-    let program = require!(c_program("meeting"));
+    let program = require!(c_program("lifecycle/many_peers"));
     let world = require!(World::one_host(1500));
     let start = Instant::now();
     let words = [program.as_str(), "-1", "-n", "10000"];

@@ -12,9 +12,9 @@ use std::time::Duration;
 #[test]
 fn ferroce_is_right_on_the_guests_kernel() {
     require!(ping_pong_tools());
-    let stream = require!(Artifacts::get().c_program("stream"));
-    let newer = require!(Artifacts::get().c_program("newer"));
-    let vlan = require!(Artifacts::get().c_program("vlan"));
+    let stream = require!(Artifacts::get().c_program("traffic/stream"));
+    let newer = require!(Artifacts::get().c_program("calls/newer_verbs"));
+    let vlan = require!(Artifacts::get().c_program("raw/vlan"));
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
     let link = vlan::Link::make(&lab);

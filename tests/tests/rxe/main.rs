@@ -43,8 +43,8 @@ fn ping_pongs_and_perftest_with_rxe_end_well() {
 #[test]
 fn multicast_and_every_operation_under_loss_with_rxe_are_right() {
     require!(tool("tshark", "tshark"));
-    let stream = require!(Artifacts::get().c_program("stream"));
-    let multicast = require!(Artifacts::get().c_program("multicast"));
+    let stream = require!(Artifacts::get().c_program("traffic/stream"));
+    let multicast = require!(Artifacts::get().c_program("traffic/multicast"));
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
     multicast_goes_both_ways(&lab, multicast.to_str().expect("a UTF-8 path"));

@@ -17,7 +17,8 @@ const ROUND_TRIPS: u32 = 20_000;
 /// The build or a program fails, or this machine lets us make no hosts.
 pub fn raw(seconds: u64, rounds: usize) -> io::Result<()> {
     let programs = Programs::new(|| World::two_hosts(MTU), seconds, &[])?;
-    let program = Artifacts::get().c_program("frames").map_err(|skip: Skip| io::Error::other(skip.0))?;
+    let program =
+        Artifacts::get().c_program("bench/frames").map_err(|skip: Skip| io::Error::other(skip.0))?;
     let frames = Frames { world: &programs.world, program: program.display().to_string(), seconds };
     let mut report = Report { machine: Machine::this(), seconds, ..Report::default() };
     report.sizes = SIZES.map(|size| Size { size, ..Size::default() });

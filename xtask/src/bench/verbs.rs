@@ -19,7 +19,7 @@ const MOST_DESCRIPTORS: f64 = 16.0;
 /// There are no headers, the program fails, or prints something that isn't understood.
 pub fn verbs(count: u32, rounds: usize) -> io::Result<()> {
     let programs = Programs::new(|| World::one_host(1500), 1, &[])?;
-    let program = Artifacts::get().c_program("crowded").map_err(|skip| io::Error::other(skip.0))?;
+    let program = Artifacts::get().c_program("bench/idle_qps").map_err(|skip| io::Error::other(skip.0))?;
     let mut report = Report { machine: Machine::this(), count, ..Report::default() };
     for round in 1..=rounds {
         println!("round {round} of {rounds}");

@@ -7,7 +7,7 @@
 
 use super::{TARGET, nightly};
 use crate::dist;
-use ferroce_tests::{Artifacts, Skip, World};
+use ferroce_tests::{Artifacts, Skip, World, c_source};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -15,9 +15,9 @@ use std::{fs, io};
 
 /// What is run under both, with arguments.
 const PROGRAMS: [(&str, &[&str]); 3] = [
-    ("anything", &["-S", "1", "-t", "20", "-T", "8", "-f"]),
-    ("anything", &["-S", "2", "-t", "10", "-T", "2", "-f"]),
-    ("events", &[]),
+    ("random/calls", &["-S", "1", "-t", "20", "-T", "8", "-f"]),
+    ("random/calls", &["-S", "2", "-t", "10", "-T", "2", "-f"]),
+    ("completions/events_while_destroying", &[]),
 ];
 const LIMIT: Duration = Duration::from_secs(150);
 
@@ -78,12 +78,14 @@ fn runtime(kind: &str) -> io::Result<PathBuf> {
 fn link(kind: &str, name: &str, archive: &Path) -> io::Result<PathBuf> {
     let directory = dist::target().join(format!("{kind}-sanitizer"));
     fs::create_dir_all(&directory)?;
-    let (object, program) = (directory.join(format!("{name}.o")), directory.join(name));
+    let program = directory.join(name.replace('/', "-"));
+    let object = program.with_extension("o");
     let mut compile = Command::new("cc");
     compile
-        .args(["-std=gnu11", "-O1", "-g", "-pthread", "-c"])
+        .current_dir(dist::workspace())
+        .args(["-std=gnu11", "-O1", "-g", "-pthread", "-I", "tests/c", "-c"])
         .arg(format!("-fsanitize={kind}"))
-        .arg(dist::workspace().join("tests/c").join(name).with_extension("c"))
+        .arg(c_source(name))
         .arg("-o")
         .arg(&object);
     expect(&mut compile, name)?;

@@ -1,4 +1,4 @@
-/* The few declarations that pingpong.c needs, for machines without the verbs headers.
+/* The few declarations that traffic/pingpong.c needs, for machines without the verbs headers.
  *
  * Written from the binary interface of libibverbs.so.1; sizes and offsets are checked at the end. Members that
  * pingpong.c doesn't use are left out of the types or stand as padding.

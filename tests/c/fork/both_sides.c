@@ -1,0 +1,209 @@
+/* both_sides: a program that opens a device, forks, and uses verbs on either side.
+ *
+ * What is asked of a provider: the parent notices nothing, and a child can go on with the context and PD that it
+ * inherited, making its own CQs and QPs; inherited QPs are the parent's.
+ */
+#include "loop.h"
+#include <signal.h>
+#include <sys/wait.h>
+
+static char memory[8192];
+
+static void use(const struct loop *loop, unsigned int rounds)
+{
+	struct ibv_wc wc;
+
+	for (unsigned int i = 0; i < rounds; i++) {
+		fill(memory, 4096, i);
+		memset(memory + 4096, 0, 4096);
+		MUST(post_recv(loop->b, loop->mr, 4096, 4096, 1));
+		MUST(post_send(loop->a, loop->mr, 0, 4096, 2));
+		MUST_COMPLETE(loop->cq, &wc);
+		MUST_COMPLETE(loop->cq, &wc);
+		check(memory + 4096, 4096, i, "message");
+	}
+}
+
+static pid_t fork_or_fail(void)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		fail("fork: %s", strerror(errno));
+	if (pid == 0)
+		alarm(ALARM_SECONDS);
+	return pid;
+}
+
+static void expect_child(pid_t pid)
+{
+	int status;
+
+	if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status))
+		fail("the child failed (status %x)", status);
+}
+
+static void say(const char *line)
+{
+	puts(line);
+	fflush(stdout);
+}
+
+/* Open, then become a daemon as many servers do, then start work. */
+static void daemonise(void)
+{
+	struct device device = open_device(1);
+
+	if (fork_or_fail())
+		exit(0);
+	setsid();
+	if (fork_or_fail())
+		_exit(0);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
+
+	use(&loop, 100);
+	say("daemon ok");
+	exit(0);
+}
+
+/* Both work at once, the parent on QPs that it had before the fork. */
+static void both(void)
+{
+	struct device device = open_device(1);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
+
+	use(&loop, 10);
+	pid_t child = fork_or_fail();
+
+	if (child == 0) {
+		struct loop own = make_loop(&device, 32, memory, sizeof memory);
+
+		use(&own, 500);
+		exit(0);
+	}
+	use(&loop, 500);
+	expect_child(child);
+	use(&loop, 500);
+	say("both ok");
+}
+
+/* The parent exits while the child is at work. */
+static void outlive(void)
+{
+	struct device device = open_device(1);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
+	int gone[2];
+	char nothing;
+
+	use(&loop, 10);
+	if (pipe(gone))
+		fail("pipe: %s", strerror(errno));
+	if (fork_or_fail())
+		exit(0);
+	struct loop own = make_loop(&device, 32, memory, sizeof memory);
+
+	use(&own, 50);
+	/* The parent's end closes when it has exited. */
+	close(gone[1]);
+	if (read(gone[0], &nothing, 1) != 0)
+		fail("read from the pipe: %s", strerror(errno));
+	use(&own, 500);
+	struct device again = open_device(1);
+	struct loop fresh = make_loop(&again, 32, memory, sizeof memory);
+
+	use(&fresh, 50);
+	say("child ok");
+	exit(0);
+}
+
+/* A child that dies, with or without using what it inherited, harms nobody. */
+static void dies(void)
+{
+	struct device device = open_device(1);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
+
+	for (int i = 0; i < 8; i++) {
+		pid_t child = fork_or_fail();
+
+		if (child == 0) {
+			if (i % 2) {
+				struct loop own = make_loop(&device, 32, memory, sizeof memory);
+
+				use(&own, 5);
+			}
+			raise(SIGKILL);
+		}
+		use(&loop, 50);
+		waitpid(child, NULL, 0);
+		use(&loop, 50);
+	}
+	say("parent ok");
+}
+
+/* A request on an inherited QP must not reach the wire as the parent's. */
+static void inherited(void)
+{
+	struct device device = open_device(1);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
+
+	use(&loop, 1);
+	MUST(post_recv(loop.b, loop.mr, 4096, 4096, 7));
+	pid_t child = fork_or_fail();
+
+	if (child == 0) {
+		struct ibv_wc wc;
+
+		if (post_send(loop.a, loop.mr, 0, 16, 9) == 0)
+			while (wait_wc(loop.cq, &wc, 1000))
+				if (wc.status == IBV_WC_SUCCESS)
+					fail("a request on an inherited QP succeeded");
+		exit(0);
+	}
+	expect_child(child);
+	struct ibv_wc wc;
+
+	if (wait_wc(loop.cq, &wc, 200))
+		fail("the child's request reached the parent's QP");
+	fill(memory, 4096, 1);
+	MUST(post_send(loop.a, loop.mr, 0, 4096, 8));
+	MUST_COMPLETE(loop.cq, &wc);
+	MUST_COMPLETE(loop.cq, &wc);
+	check(memory + 4096, 4096, 1, "message");
+	say("parent ok");
+}
+
+/* fork and exec at once, as a shell or a launcher does. */
+static void execs(void)
+{
+	struct device device = open_device(1);
+	struct loop loop = make_loop(&device, 32, memory, sizeof memory);
+
+	for (int i = 0; i < 20; i++) {
+		pid_t child = fork_or_fail();
+
+		if (child == 0) {
+			execl("/bin/true", "true", NULL);
+			_exit(127);
+		}
+		use(&loop, 20);
+		expect_child(child);
+	}
+	say("parent ok");
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} cases[] = {{"daemonise", daemonise}, {"both", both}, {"outlive", outlive},
+		     {"dies", dies}, {"inherited", inherited}, {"execs", execs}};
+
+	alarm(ALARM_SECONDS);
+	for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof cases[0]; i++)
+		if (!strcmp(argv[1], cases[i].name)) {
+			cases[i].run();
+			return 0;
+		}
+	fail("usage: both_sides daemonise|both|outlive|dies|inherited|execs");
+}

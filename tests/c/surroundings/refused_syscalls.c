@@ -1,0 +1,72 @@
+/* refused_syscalls: runs a program that some system calls are refused to, as a container runtime's seccomp profile
+ * does.
+ *
+ *   refused_syscalls vm PROGRAM ...         EPERM for process_vm_readv, process_vm_writev
+ *   refused_syscalls container PROGRAM ...  also for what runtimes refuse by default without further rights: userfaultfd, io_uring,
+ *                               ptrace, kcmp, bpf, perf_event_open, keys, pidfd_getfd, name spaces, mounts and such
+ */
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define ARCHITECTURE AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define ARCHITECTURE AUDIT_ARCH_AARCH64
+#endif
+
+/* The first two are all that `vm` refuses. */
+static const int refused[] = {
+	SYS_process_vm_readv, SYS_process_vm_writev, SYS_ptrace, SYS_kcmp, SYS_userfaultfd, SYS_io_uring_setup,
+	SYS_io_uring_enter, SYS_io_uring_register, SYS_bpf, SYS_perf_event_open, SYS_add_key, SYS_request_key,
+	SYS_keyctl, SYS_pidfd_getfd, SYS_setns, SYS_unshare, SYS_mount, SYS_umount2, SYS_move_mount, SYS_open_tree,
+	SYS_fsopen, SYS_fsmount, SYS_pivot_root, SYS_swapon, SYS_swapoff, SYS_reboot, SYS_kexec_load, SYS_init_module,
+	SYS_finit_module, SYS_delete_module, SYS_acct, SYS_settimeofday, SYS_clock_settime, SYS_open_by_handle_at,
+	SYS_mbind, SYS_set_mempolicy, SYS_get_mempolicy, SYS_move_pages, SYS_migrate_pages, SYS_quotactl, SYS_syslog,
+	SYS_vhangup, SYS_personality,
+};
+#define REFUSED (sizeof refused / sizeof refused[0])
+
+int main(int argc, char **argv)
+{
+	struct sock_filter filter[REFUSED + 6];
+	size_t count = 0, denied;
+
+	if (argc < 3 || (strcmp(argv[1], "vm") && strcmp(argv[1], "container"))) {
+		fprintf(stderr, "usage: refused_syscalls vm|container PROGRAM [ARGUMENTS]\n");
+		return 2;
+	}
+	denied = strcmp(argv[1], "vm") ? REFUSED : 2;
+	filter[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
+	filter[count++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
+	filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+	filter[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+	for (size_t i = 0; i < denied; i++)
+		filter[count++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned int)refused[i],
+							       (unsigned char)(denied - i), 0);
+	filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+
+	struct sock_fprog program = {.len = (unsigned short)count, .filter = filter};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
+		perror("deny: the filter can't be installed");
+		return 2;
+	}
+	/* A test that refuses nothing would prove nothing. */
+	if (syscall(SYS_process_vm_readv, getpid(), NULL, 0, NULL, 0, 0) == 0 || errno != EPERM) {
+		fprintf(stderr, "deny: process_vm_readv isn't refused\n");
+		return 2;
+	}
+	execvp(argv[2], argv + 2);
+	perror(argv[2]);
+	return 2;
+}
