@@ -1,15 +1,8 @@
-/* A program of many small cases, each run by name in a process of its own; without a name it lists them. */
+/* What programs of many small cases share: what a case expects of a call, and two QPs to call it on. */
 #ifndef CASES_H
 #define CASES_H
 
 #include "common.h"
-
-struct test_case {
-	const char *name;
-	void (*run)(void);
-};
-
-#define CASE(function) {#function, function}
 
 /* The call must return this errno value (verbs return it; some set errno too). */
 #define EXPECT_ERRNO(expected, call)                                                   \
@@ -75,7 +68,7 @@ struct fixture {
 };
 
 /* QPs in RESET. */
-__attribute__((unused)) static struct fixture unconnected(enum ibv_qp_type type)
+UNUSED static struct fixture unconnected(enum ibv_qp_type type)
 {
 	struct fixture f = {.device = open_device(1)};
 	void *memory;
@@ -94,7 +87,7 @@ __attribute__((unused)) static struct fixture unconnected(enum ibv_qp_type type)
 }
 
 /* QPs in RTS. */
-__attribute__((unused)) static struct fixture connected_with(enum ibv_qp_type type, struct path change)
+UNUSED static struct fixture connected_with(enum ibv_qp_type type, struct path change)
 {
 	struct fixture f = unconnected(type);
 
@@ -107,45 +100,23 @@ __attribute__((unused)) static struct fixture connected_with(enum ibv_qp_type ty
 	return f;
 }
 
-__attribute__((unused)) static struct fixture connected(enum ibv_qp_type type)
+UNUSED static struct fixture connected(enum ibv_qp_type type)
 {
 	return connected_with(type, (struct path){.rnr_retry = 7});
 }
 
 /* A one-sided request of 8 bytes and more to `remote`; what it leaves out is filled in by the case. */
-__attribute__((unused)) static int post_remote(struct ibv_qp *qp, enum ibv_wr_opcode opcode, const struct ibv_mr *local,
+UNUSED static int post_remote(struct ibv_qp *qp, enum ibv_wr_opcode opcode, const struct ibv_mr *local,
 					       uint32_t length, uint64_t remote, uint32_t rkey, uint64_t wr_id)
 {
 	struct ibv_sge sge = {(uintptr_t)local->addr, length, local->lkey};
 	struct ibv_send_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1, .opcode = opcode,
 				 .send_flags = IBV_SEND_SIGNALED}, *bad;
 
-	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
-		wr.wr.atomic.remote_addr = remote;
-		wr.wr.atomic.rkey = rkey;
+	set_remote(&wr, remote, rkey);
+	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || opcode == IBV_WR_ATOMIC_CMP_AND_SWP)
 		wr.wr.atomic.compare_add = 1;
-	} else {
-		wr.wr.rdma.remote_addr = remote;
-		wr.wr.rdma.rkey = rkey;
-	}
 	return ibv_post_send(qp, &wr, &bad);
-}
-
-__attribute__((unused)) static int run_cases(const struct test_case *cases, size_t count, int argc, char **argv)
-{
-	alarm(ALARM_SECONDS);
-	if (argc == 1) {
-		for (size_t i = 0; i < count; i++)
-			puts(cases[i].name);
-		return 0;
-	}
-	for (size_t i = 0; i < count; i++)
-		if (!strcmp(argv[1], cases[i].name)) {
-			cases[i].run();
-			puts("ok");
-			return 0;
-		}
-	fail("usage: %s [CASE]\nno case is named %s", argv[0], argv[1]);
 }
 
 #endif

@@ -1,33 +1,23 @@
-/* What the C test programs share: opening a device, connecting QPs, waiting with a bound. Everything here is plain
- * verbs as the man pages describe them; any conforming provider will do.
+/* What the programs of this folder share beside basics.h: opening a device, connecting QPs, finding the other side,
+ * cases.
  */
 #ifndef COMMON_H
 #define COMMON_H
 
+#include "basics.h"
 #include <arpa/inet.h>
-#include <errno.h>
-#include <infiniband/verbs.h>
+#include <dirent.h>
 #include <netdb.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 /* No program outlives this, whatever happens. */
 #define ALARM_SECONDS 60
 
-#define PORT_NUM 1
-#define QKEY 0x11111111
 #define ALL_ACCESS                                                                     \
 	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
 	 IBV_ACCESS_REMOTE_ATOMIC)
 
-__attribute__((noreturn, format(printf, 1, 2), unused)) static void fail(const char *format, ...)
+static void fail(const char *format, ...)
 {
 	va_list arguments;
 
@@ -36,35 +26,6 @@ __attribute__((noreturn, format(printf, 1, 2), unused)) static void fail(const c
 	va_end(arguments);
 	fputc('\n', stderr);
 	exit(1);
-}
-
-/* The call must return 0, as most verbs do on success. */
-#define MUST(call)                                                                     \
-	do {                                                                           \
-		int must_result = (call);                                              \
-		if (must_result)                                                       \
-			fail("%s:%d: %s: returned %d (%s), errno %s", __FILE__,        \
-			     __LINE__, #call, must_result,                             \
-			     strerror(must_result > 0 ? must_result : 0),              \
-			     strerror(errno));                                         \
-	} while (0)
-
-/* The call must return a pointer. */
-#define MAKE(call)                                                                     \
-	({                                                                             \
-		__typeof__(call) made = (call);                                        \
-		if (!made)                                                             \
-			fail("%s:%d: %s: %s", __FILE__, __LINE__, #call,               \
-			     strerror(errno));                                         \
-		made;                                                                  \
-	})
-
-__attribute__((unused)) static uint64_t now_ms(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
 }
 
 struct device {
@@ -79,7 +40,7 @@ struct device {
 };
 
 /* The device number `number` of the list, from 0 on. */
-__attribute__((unused)) static struct device open_device_number(int number, int gid_index)
+UNUSED static struct device open_device_number(int number, int gid_index)
 {
 	struct device device = {.gid_index = gid_index};
 	int count = 0;
@@ -96,19 +57,19 @@ __attribute__((unused)) static struct device open_device_number(int number, int 
 	return device;
 }
 
-__attribute__((unused)) static struct device open_device(int gid_index)
+UNUSED static struct device open_device(int gid_index)
 {
 	return open_device_number(0, gid_index);
 }
 
-__attribute__((unused)) static struct ibv_cq *make_cq(const struct device *device, int entries,
+UNUSED static struct ibv_cq *make_cq(const struct device *device, int entries,
 						       struct ibv_comp_channel *channel)
 {
 	return MAKE(ibv_create_cq(device->context, entries, NULL, channel, 0));
 }
 
 /* A QP with one CQ for both directions; `srq` may be NULL. */
-__attribute__((unused)) static struct ibv_qp *make_qp(const struct device *device, enum ibv_qp_type type,
+UNUSED static struct ibv_qp *make_qp(const struct device *device, enum ibv_qp_type type,
 						       struct ibv_cq *cq, struct ibv_srq *srq, uint32_t depth)
 {
 	struct ibv_qp_init_attr init = {
@@ -149,7 +110,7 @@ struct path {
 	unsigned int access;
 };
 
-__attribute__((unused)) static struct path default_path(const struct device *device)
+UNUSED static struct path default_path(const struct device *device)
 {
 	enum ibv_mtu mtu = device->port.active_mtu < IBV_MTU_1024 ? device->port.active_mtu : IBV_MTU_1024;
 
@@ -162,16 +123,15 @@ __attribute__((unused)) static struct path default_path(const struct device *dev
 			     .access = ALL_ACCESS};
 }
 
-__attribute__((unused)) static int to_init(struct ibv_qp *qp, unsigned int access)
+UNUSED static int to_init(struct ibv_qp *qp, unsigned int access)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT, .port_num = PORT_NUM, .qp_access_flags = access, .qkey = QKEY};
-	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
 
-	return ibv_modify_qp(qp, &attr, mask | (qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+	return ibv_modify_qp(qp, &attr, required(qp->qp_type, IBV_QPS_INIT));
 }
 
-__attribute__((unused)) static void fill_ah(struct ibv_ah_attr *ah, const struct device *device,
+UNUSED static void fill_ah(struct ibv_ah_attr *ah, const struct device *device,
 					     const union ibv_gid *gid)
 {
 	*ah = (struct ibv_ah_attr){.is_global = 1, .port_num = PORT_NUM};
@@ -181,7 +141,7 @@ __attribute__((unused)) static void fill_ah(struct ibv_ah_attr *ah, const struct
 	ah->grh.hop_limit = 64;
 }
 
-__attribute__((unused)) static int to_rtr(struct ibv_qp *qp, const struct device *device,
+UNUSED static int to_rtr(struct ibv_qp *qp, const struct device *device,
 					   const struct path *path, const struct address *remote)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
@@ -190,17 +150,12 @@ __attribute__((unused)) static int to_rtr(struct ibv_qp *qp, const struct device
 				   .rq_psn = remote->psn,
 				   .max_dest_rd_atomic = path->rd_atomic,
 				   .min_rnr_timer = path->min_rnr_timer};
-	int mask = IBV_QP_STATE;
 
-	if (qp->qp_type != IBV_QPT_UD)
-		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-	if (qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	fill_ah(&attr.ah_attr, device, &remote->gid);
-	return ibv_modify_qp(qp, &attr, mask);
+	return ibv_modify_qp(qp, &attr, required(qp->qp_type, IBV_QPS_RTR));
 }
 
-__attribute__((unused)) static int to_rts(struct ibv_qp *qp, const struct path *path, uint32_t psn)
+UNUSED static int to_rts(struct ibv_qp *qp, const struct path *path, uint32_t psn)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS,
 				   .sq_psn = psn,
@@ -208,24 +163,12 @@ __attribute__((unused)) static int to_rts(struct ibv_qp *qp, const struct path *
 				   .retry_cnt = path->retry_count,
 				   .rnr_retry = path->rnr_retry,
 				   .max_rd_atomic = path->rd_atomic};
-	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
 
-	if (qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-	return ibv_modify_qp(qp, &attr, mask);
-}
-
-__attribute__((unused)) static enum ibv_qp_state qp_state(struct ibv_qp *qp)
-{
-	struct ibv_qp_attr attr;
-	struct ibv_qp_init_attr init;
-
-	MUST(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
-	return attr.qp_state;
+	return ibv_modify_qp(qp, &attr, required(qp->qp_type, IBV_QPS_RTS));
 }
 
 /* Connects two QPs of this process, in INIT, to each other. */
-__attribute__((unused)) static void connect_qps(const struct device *device, const struct path *path,
+UNUSED static void connect_qps(const struct device *device, const struct path *path,
 						 struct ibv_qp *a, struct ibv_qp *b)
 {
 	struct address of_a = {.qpn = a->qp_num, .psn = 0xfffff0, .gid = device->gid};
@@ -235,22 +178,6 @@ __attribute__((unused)) static void connect_qps(const struct device *device, con
 	MUST(to_rtr(b, device, path, &of_a));
 	MUST(to_rts(a, path, of_a.psn));
 	MUST(to_rts(b, path, of_b.psn));
-}
-
-/* Polls until a completion comes (true) or the time is over (false). */
-__attribute__((unused)) static bool wait_wc(struct ibv_cq *cq, struct ibv_wc *wc, unsigned int milliseconds)
-{
-	uint64_t end = now_ms() + milliseconds;
-
-	do {
-		int count = ibv_poll_cq(cq, 1, wc);
-
-		if (count < 0)
-			fail("ibv_poll_cq returned %d", count);
-		if (count == 1)
-			return true;
-	} while (now_ms() < end);
-	return false;
 }
 
 /* Waits for a completion that must be a success. */
@@ -263,7 +190,7 @@ __attribute__((unused)) static bool wait_wc(struct ibv_cq *cq, struct ibv_wc *wc
 			     ibv_wc_status_str((wc)->status));                         \
 	} while (0)
 
-__attribute__((unused)) static int post_recv(struct ibv_qp *qp, const struct ibv_mr *mr, size_t offset,
+UNUSED static int post_recv(struct ibv_qp *qp, const struct ibv_mr *mr, size_t offset,
 					      uint32_t length, uint64_t wr_id)
 {
 	struct ibv_sge sge = {(uintptr_t)mr->addr + offset, length, mr->lkey};
@@ -272,7 +199,7 @@ __attribute__((unused)) static int post_recv(struct ibv_qp *qp, const struct ibv
 	return ibv_post_recv(qp, &wr, &bad);
 }
 
-__attribute__((unused)) static int post_send(struct ibv_qp *qp, const struct ibv_mr *mr, size_t offset,
+UNUSED static int post_send(struct ibv_qp *qp, const struct ibv_mr *mr, size_t offset,
 					      uint32_t length, uint64_t wr_id)
 {
 	struct ibv_sge sge = {(uintptr_t)mr->addr + offset, length, mr->lkey};
@@ -286,32 +213,28 @@ __attribute__((unused)) static int post_send(struct ibv_qp *qp, const struct ibv
 	return ibv_post_send(qp, &wr, &bad);
 }
 
-/* The byte at `offset` of the message with number `index`. */
-__attribute__((unused)) static inline unsigned char pattern(uint64_t index, size_t offset)
+UNUSED static void check(const void *buffer, size_t length, uint64_t index, const char *what)
 {
-	return (unsigned char)(index * 131 + offset * 7 + (offset >> 8));
+	size_t at = first_wrong(buffer, length, index);
+
+	if (at < length)
+		fail("%s %llu: byte %zu of %zu is %02x, not %02x", what, (unsigned long long)index, at, length,
+		     ((const unsigned char *)buffer)[at], pattern(index, at));
 }
 
-__attribute__((unused)) static void fill(void *buffer, size_t length, uint64_t index)
+UNUSED static unsigned int entries_of(const char *path)
 {
-	unsigned char *bytes = buffer;
+	DIR *directory = MAKE(opendir(path));
+	unsigned int count = 0;
 
-	for (size_t i = 0; i < length; i++)
-		bytes[i] = pattern(index, i);
-}
-
-__attribute__((unused)) static void check(const void *buffer, size_t length, uint64_t index, const char *what)
-{
-	const unsigned char *bytes = buffer;
-
-	for (size_t i = 0; i < length; i++)
-		if (bytes[i] != pattern(index, i))
-			fail("%s %llu: byte %zu of %zu is %02x, not %02x", what, (unsigned long long)index, i,
-			     length, bytes[i], pattern(index, i));
+	while (readdir(directory))
+		count++;
+	closedir(directory);
+	return count;
 }
 
 /* The TCP connection over which two sides find each other: a server without `host`, else a client. */
-__attribute__((unused)) static int meet(const char *host, int port)
+UNUSED static int meet(const char *host, int port)
 {
 	int one = 1;
 
@@ -343,10 +266,35 @@ __attribute__((unused)) static int meet(const char *host, int port)
 }
 
 /* Sends ours and waits for theirs; false when the other side has gone. */
-__attribute__((unused)) static bool exchange(int fd, const void *mine, void *theirs, size_t size)
+UNUSED static bool exchange(int fd, const void *mine, void *theirs, size_t size)
 {
 	return send(fd, mine, size, MSG_NOSIGNAL) == (ssize_t)size &&
 	       recv(fd, theirs, size, MSG_WAITALL) == (ssize_t)size;
+}
+
+/* A program of cases runs each by name, in a process of its own; without a name it lists them. */
+struct test_case {
+	const char *name;
+	void (*run)(void);
+};
+
+#define CASE(function) {#function, function}
+
+UNUSED static int run_cases(const struct test_case *cases, size_t count, int argc, char **argv)
+{
+	alarm(ALARM_SECONDS);
+	if (argc == 1) {
+		for (size_t i = 0; i < count; i++)
+			puts(cases[i].name);
+		return 0;
+	}
+	for (size_t i = 0; i < count; i++)
+		if (!strcmp(argv[1], cases[i].name)) {
+			cases[i].run();
+			puts("ok");
+			return 0;
+		}
+	fail("usage: %s [CASE]\nno case is named %s", argv[0], argv[1]);
 }
 
 #endif

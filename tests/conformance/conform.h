@@ -9,17 +9,8 @@
 
 #include "tap.h"
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <infiniband/verbs.h>
 #include <poll.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 /* No program outlives this, whatever happens. */
 #define ALARM_SECONDS 50
@@ -27,8 +18,6 @@
 #define PATIENCE_MS patience
 /* For what mustn't. */
 #define QUIET_MS 60
-#define PORT_NUM 1
-#define QKEY 0x11111111
 #define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 #define ALL (IBV_ACCESS_LOCAL_WRITE | REMOTE)
 
@@ -40,14 +29,6 @@ static union ibv_gid gid;
 static uint8_t gid_index;
 static const char *device_name;
 static unsigned int patience = 5000;
-
-UNUSED static uint64_t now_ms(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
-}
 
 /* Reads the options; the program opens the device itself. */
 UNUSED static void read_options(int argc, char **argv)
@@ -62,7 +43,7 @@ UNUSED static void read_options(int argc, char **argv)
 		else if (option == 'g')
 			gid_index = (uint8_t)atoi(optarg);
 		else
-			bail("usage: %s [-d DEVICE] [-g GIDINDEX]", argv[0]);
+			fail("usage: %s [-d DEVICE] [-g GIDINDEX]", argv[0]);
 	}
 }
 
@@ -72,7 +53,7 @@ UNUSED static struct ibv_device *pick(struct ibv_device **list)
 	for (int i = 0; list[i]; i++)
 		if (!device_name || !strcmp(ibv_get_device_name(list[i]), device_name))
 			return list[i];
-	bail("there is no device %s", device_name ? device_name : "at all");
+	fail("there is no device %s", device_name ? device_name : "at all");
 }
 
 UNUSED static struct ibv_context *open_context(void)
@@ -123,18 +104,9 @@ UNUSED static void free_buffer(struct buffer *buffer)
 	free(buffer->mem);
 }
 
-UNUSED static void fill(unsigned char *bytes, size_t length, unsigned int seed)
-{
-	for (size_t i = 0; i < length; i++)
-		bytes[i] = (unsigned char)(seed * 131 + i * 7 + (i >> 8));
-}
-
 UNUSED static bool filled(const unsigned char *bytes, size_t length, unsigned int seed)
 {
-	for (size_t i = 0; i < length; i++)
-		if (bytes[i] != (unsigned char)(seed * 131 + i * 7 + (i >> 8)))
-			return false;
-	return true;
+	return first_wrong(bytes, length, seed) == length;
 }
 
 UNUSED static struct ibv_cq *make_cq(int entries)
@@ -203,33 +175,6 @@ UNUSED static struct ibv_qp_attr all_attributes(const struct path *path, uint32_
 	};
 }
 
-/* What the transitions to INIT, RTR and RTS require of a QP type, by man ibv_modify_qp. */
-UNUSED static int required(enum ibv_qp_type type, enum ibv_qp_state state)
-{
-	int mask = IBV_QP_STATE;
-
-	switch (state) {
-	case IBV_QPS_INIT:
-		return mask | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-		       (type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
-	case IBV_QPS_RTR:
-		if (type != IBV_QPT_UD)
-			mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-		if (type == IBV_QPT_RC || type == IBV_QPT_XRC_RECV)
-			mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-		return mask;
-	case IBV_QPS_RTS:
-		mask |= IBV_QP_SQ_PSN;
-		if (type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND)
-			mask |= IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_TIMEOUT;
-		if (type == IBV_QPT_XRC_RECV)
-			mask |= IBV_QP_TIMEOUT;
-		return mask;
-	default:
-		return mask;
-	}
-}
-
 UNUSED static int move_to(struct ibv_qp *qp, enum ibv_qp_state state)
 {
 	struct ibv_qp_attr attr = {.qp_state = state};
@@ -260,15 +205,6 @@ UNUSED static void bring(struct ibv_qp *qp, enum ibv_qp_state state, const struc
 		MUST(move_to(qp, state));
 	if (state == IBV_QPS_SQD)
 		drained(qp);
-}
-
-UNUSED static enum ibv_qp_state state_of(struct ibv_qp *qp)
-{
-	struct ibv_qp_attr attr;
-	struct ibv_qp_init_attr init;
-
-	MUST(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
-	return attr.qp_state;
 }
 
 /* Two QPs of this process that are connected to each other (UD: in RTS), each with a CQ of its own. */
@@ -304,16 +240,8 @@ UNUSED static void free_pair(struct pair *pair)
 /* Polls until a completion comes (its status) or the time is over (-1). */
 UNUSED static int poll_for(struct ibv_cq *cq, struct ibv_wc *wc, unsigned int milliseconds)
 {
-	uint64_t deadline = now_ms() + milliseconds;
-
-	do {
-		int count = ibv_poll_cq(cq, 1, wc);
-
-		if (count < 0)
-			bail("ibv_poll_cq returned %d", count);
-		if (count == 1)
-			return wc->status;
-	} while (now_ms() < deadline);
+	if (wait_wc(cq, wc, milliseconds))
+		return wc->status;
 	if (milliseconds == patience)
 		patience = 1000;
 	return -1;
@@ -382,13 +310,7 @@ UNUSED static int one_sided(struct pair *pair, enum ibv_wr_opcode opcode, struct
 {
 	struct ibv_send_wr wr = request(opcode, &sge);
 
-	if (opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-		wr.wr.atomic.remote_addr = remote_addr;
-		wr.wr.atomic.rkey = rkey;
-	} else {
-		wr.wr.rdma.remote_addr = remote_addr;
-		wr.wr.rdma.rkey = rkey;
-	}
+	set_remote(&wr, remote_addr, rkey);
 	int result = post(pair->a, &wr);
 
 	if (result) {

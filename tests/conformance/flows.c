@@ -1,29 +1,15 @@
 /* Corners of flows, counters and receive work queues: what ibv_create_flow, ibv_attach_counters_point_flow, ibv_read_counters,
  * ibv_create_wq, ibv_modify_wq and ibv_create_rwq_ind_table take and refuse. */
 #include "conform.h"
+#include "../c/flow_rule.h"
 
 static struct ibv_cq *cq;
 
-/* Specifications follow one another without a gap. */
-struct rule {
-	struct ibv_flow_attr attr;
-	struct ibv_flow_spec_eth eth;
-	unsigned char action[sizeof(struct ibv_flow_spec_action_tag)];
-};
-
 static struct rule to_nobody(void)
 {
-	struct rule rule;
+	struct rule rule = empty_rule();
 
-	memset(&rule, 0, sizeof rule);
-	rule.attr.type = IBV_FLOW_ATTR_NORMAL;
-	rule.attr.size = sizeof rule.attr + sizeof rule.eth;
-	rule.attr.num_of_specs = 1;
-	rule.attr.port = PORT_NUM;
-	rule.eth.type = IBV_FLOW_SPEC_ETH;
-	rule.eth.size = sizeof rule.eth;
-	memcpy(rule.eth.val.dst_mac, "\2\1\2\3\4\5", 6);
-	memset(rule.eth.mask.dst_mac, 0xff, 6);
+	add_destination(&rule, (const uint8_t *)"\2\1\2\3\4\5");
 	return rule;
 }
 
@@ -81,13 +67,12 @@ static void rules(struct ibv_qp *qp)
 
 	struct ibv_flow_spec_action_tag tag = {IBV_FLOW_SPEC_ACTION_TAG, sizeof tag, 7};
 
-	memcpy(rule.action, &tag, sizeof tag);
-	rule.attr.size = sizeof rule;
-	rule.attr.num_of_specs = 2;
+	add_spec(&rule, &tag, sizeof tag);
 	check(made(qp, &rule), "ibv_create_flow(3): ACTION_TAG");
 	struct ibv_flow_spec_action_drop drop = {IBV_FLOW_SPEC_ACTION_DROP, sizeof drop};
 
-	memcpy(rule.action, &drop, sizeof drop);
+	rule = to_nobody();
+	add_spec(&rule, &drop, sizeof drop);
 	check(made(qp, &rule), "ibv_create_flow(3): ACTION_DROP");
 	MUST(ibv_destroy_qp(rc));
 }
@@ -111,16 +96,13 @@ static void headers(struct ibv_qp *qp)
 		     {IBV_FLOW_SPEC_MPLS, sizeof(struct ibv_flow_spec_mpls), "MPLS"}};
 
 	for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
-		struct {
-			struct rule rule;
-			unsigned char more[256];
-		} all = {.rule = to_nobody()};
+		struct rule rule = empty_rule();
 		struct ibv_flow_spec_action_drop head = {specs[i].type, specs[i].size};
 
-		memset(&all.rule.eth, 0, sizeof all.rule.eth);
-		memcpy((unsigned char *)&all + sizeof all.rule.attr, &head, sizeof head);
-		all.rule.attr.size = (uint16_t)(sizeof all.rule.attr + specs[i].size);
-		if (made(qp, &all.rule))
+		memcpy(rule.specs, &head, sizeof head);
+		rule.attr.size = (uint16_t)(rule.attr.size + specs[i].size);
+		rule.attr.num_of_specs = 1;
+		if (made(qp, &rule))
 			check(true, "ibv_create_flow(3): a specification of %s", specs[i].name);
 		else
 			check(errno == EINVAL || errno == EOPNOTSUPP, "ibv_create_flow(3): a specification of %s", specs[i].name);

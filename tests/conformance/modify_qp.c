@@ -108,7 +108,7 @@ static int attempt(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_st
 
 	attr.qp_state = to;
 	result = ibv_modify_qp(qp, &attr, mask | IBV_QP_STATE);
-	if (state_of(qp) != (result ? from : to))
+	if (qp_state(qp) != (result ? from : to))
 		result = -1;
 	MUST(ibv_destroy_qp(qp));
 	return result;
@@ -210,7 +210,7 @@ static void values(void)
 		default:
 			attr.max_rd_atomic = 255;
 		}
-		check(ibv_modify_qp(qp, &attr, required(IBV_QPT_RC, wrong[i].to)) > 0 && state_of(qp) == wrong[i].to - 1,
+		check(ibv_modify_qp(qp, &attr, required(IBV_QPT_RC, wrong[i].to)) > 0 && qp_state(qp) == wrong[i].to - 1,
 		      "ibv_modify_qp(3): %s is refused, and nothing is modified", wrong[i].name);
 		MUST(ibv_destroy_qp(qp));
 	}
@@ -231,7 +231,7 @@ static void current_state(void)
 	is(ibv_modify_qp(qp, &attr, IBV_QP_ACCESS_FLAGS), 0, "ibv_modify_qp(3): attributes can be changed without naming a state");
 	is(ibv_modify_qp(qp, &attr, 0), 0, "ibv_modify_qp(3): a mask of 0 changes nothing");
 	check(ibv_modify_qp(qp, &attr, 1 << 29) > 0, "ibv_modify_qp(3): an attribute that doesn't exist is refused");
-	is(state_of(qp), IBV_QPS_RTS, "ibv_modify_qp(3): refusals leave the QP in its state");
+	is(qp_state(qp), IBV_QPS_RTS, "ibv_modify_qp(3): refusals leave the QP in its state");
 	MUST(ibv_destroy_qp(qp));
 }
 
@@ -254,7 +254,7 @@ static void send_queue_error(void)
 	sge.lkey ^= 0x5500;
 	MUST(post(qp, &wr));
 	is_status(next(cq), IBV_WC_LOC_PROT_ERR, "ibv_modify_qp(3): a UD request with a wrong L_Key: LOC_PROT_ERR");
-	is(state_of(qp), IBV_QPS_SQE, "ibv_modify_qp(3): a failed request of a UD QP leads to SQE");
+	is(qp_state(qp), IBV_QPS_SQE, "ibv_modify_qp(3): a failed request of a UD QP leads to SQE");
 	is(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE), 0, "ibv_modify_qp(3): from SQE back to RTS");
 	sge.lkey = buffer.mr->lkey;
 	MUST(post_recv(qp, &buffer, 1024, 256, 1));

@@ -71,7 +71,7 @@ static void overruns(void)
 	}
 	usleep(50000);
 	check(!readable(ctx->async_fd, QUIET_MS), "ibv_create_cq_ex(3): with IGNORE_OVERRUN there is no event");
-	is(state_of(qp), IBV_QPS_RTS, "ibv_create_cq_ex(3): with IGNORE_OVERRUN the QP goes on");
+	is(qp_state(qp), IBV_QPS_RTS, "ibv_create_cq_ex(3): with IGNORE_OVERRUN the QP goes on");
 	for (count = 0; count < 64 && poll_for(plain, &wc, QUIET_MS) == IBV_WC_SUCCESS;)
 		count++;
 	check(count > 0 && count <= sent, "ibv_create_cq_ex(3): with IGNORE_OVERRUN completions can be polled");

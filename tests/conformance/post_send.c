@@ -30,17 +30,6 @@ static bool is_received(enum ibv_wr_opcode opcode)
 	return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
-static void aim(struct ibv_send_wr *wr, uint64_t address, uint32_t rkey)
-{
-	if (is_atomic(wr->opcode)) {
-		wr->wr.atomic.remote_addr = address;
-		wr->wr.atomic.rkey = rkey;
-	} else {
-		wr->wr.rdma.remote_addr = address;
-		wr->wr.rdma.rkey = rkey;
-	}
-}
-
 /* One request of an opcode, and what it does on both sides. */
 static void carry_out(struct pair *pair, size_t op, const char *type, uint32_t length)
 {
@@ -58,7 +47,7 @@ static void carry_out(struct pair *pair, size_t op, const char *type, uint32_t l
 	fill(opcode == IBV_WR_RDMA_READ ? theirs.mem : ours.mem, length, seed);
 	if (is_atomic(opcode))
 		*word = 1000;
-	aim(&wr, (uintptr_t)theirs.mem, theirs.mr->rkey);
+	set_remote(&wr, (uintptr_t)theirs.mem, theirs.mr->rkey);
 	wr.wr.atomic.compare_add = is_atomic(opcode) ? 1000 : wr.wr.atomic.compare_add;
 	if (is_atomic(opcode))
 		wr.wr.atomic.swap = 77;
@@ -107,7 +96,7 @@ static void every_opcode(enum ibv_qp_type type, const char *name)
 			struct ibv_sge sge = piece(&ours, 0, 8);
 			struct ibv_send_wr wr = request(opcodes[op].opcode, &sge);
 
-			aim(&wr, (uintptr_t)theirs.mem, theirs.mr->rkey);
+			set_remote(&wr, (uintptr_t)theirs.mem, theirs.mr->rkey);
 			check(fails(pair.a, pair.cq_a, &wr), "ibv_post_send(3): %s lacks %s: it fails", name, opcodes[op].name);
 		}
 		free_pair(&pair);
@@ -122,7 +111,7 @@ static void compare_without_swap(void)
 	uint64_t *word = (uint64_t *)theirs.mem;
 
 	*word = 5;
-	aim(&wr, (uintptr_t)word, theirs.mr->rkey);
+	set_remote(&wr, (uintptr_t)word, theirs.mr->rkey);
 	wr.wr.atomic.compare_add = 6;
 	wr.wr.atomic.swap = 7;
 	MUST(post(pair.a, &wr));
@@ -149,7 +138,7 @@ static void no_bytes(void)
 	is_status(poll_for(pair.cq_b, &wc, PATIENCE_MS), IBV_WC_SUCCESS, "ibv_post_recv(3): a message of no bytes arrives, in a request without s/g elements");
 	is(wc.byte_len, 0, "ibv_poll_cq(3): its byte_len is 0");
 	wr.opcode = IBV_WR_RDMA_WRITE;
-	aim(&wr, 0, 0);
+	set_remote(&wr, 0, 0);
 	MUST(post(pair.a, &wr));
 	is_status(next(pair.cq_a), IBV_WC_SUCCESS, "ibv_post_send(3): a WRITE of no bytes needs no R_Key");
 	free_pair(&pair);
@@ -194,7 +183,7 @@ static void inline_data(void)
 	check(filled(theirs.mem, 64, 6), "ibv_post_send(3): the buffer of inline data can be reused at once");
 	fill(bytes, sizeof bytes, 7);
 	wr.opcode = IBV_WR_RDMA_WRITE;
-	aim(&wr, (uintptr_t)theirs.mem + 512, theirs.mr->rkey);
+	set_remote(&wr, (uintptr_t)theirs.mem + 512, theirs.mr->rkey);
 	is(post(pair.a, &wr), 0, "ibv_post_send(3): an RDMA WRITE can be inline");
 	memset(bytes, 0, sizeof bytes);
 	is_status(next(pair.cq_a), IBV_WC_SUCCESS, "ibv_post_send(3): an inline RDMA WRITE completes");
@@ -209,7 +198,7 @@ static void signaling(void)
 	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge);
 	struct ibv_wc wc;
 
-	aim(&wr, (uintptr_t)theirs.mem, theirs.mr->rkey);
+	set_remote(&wr, (uintptr_t)theirs.mem, theirs.mr->rkey);
 	wr.send_flags = 0;
 	for (int i = 0; i < 3; i++)
 		MUST(post(pair.a, &wr));
@@ -237,7 +226,7 @@ static void signaling(void)
 	bring(qp, IBV_QPS_RTS, &path, qp->qp_num);
 	wr = request(IBV_WR_RDMA_WRITE, &sge);
 	wr.send_flags = 0;
-	aim(&wr, (uintptr_t)theirs.mem, theirs.mr->rkey);
+	set_remote(&wr, (uintptr_t)theirs.mem, theirs.mr->rkey);
 	MUST(post(qp, &wr));
 	is_status(next(cq), IBV_WC_SUCCESS, "ibv_create_qp(3): with sq_sig_all every request makes a completion");
 	MUST(ibv_destroy_qp(qp));
@@ -254,7 +243,7 @@ static void fence(void)
 	fill(theirs.mem, 8000, 12);
 	memset(ours.mem, 0, SIZE);
 	MUST(post_recv(pair.b, &theirs, 8192, 8192, 1));
-	aim(&read, (uintptr_t)theirs.mem, theirs.mr->rkey);
+	set_remote(&read, (uintptr_t)theirs.mem, theirs.mr->rkey);
 	read.next = &send;
 	send.send_flags |= IBV_SEND_FENCE;
 	MUST(post(pair.a, &read));

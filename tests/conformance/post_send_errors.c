@@ -79,7 +79,7 @@ static void failures_of_requests(void)
 	is_status(poll_for(pair.cq_a, &wc, PATIENCE_MS), IBV_WC_WR_FLUSH_ERR, "ibv_post_send(3): the requests behind a failed one are flushed");
 	is((long)wc.wr_id, 1, "ibv_post_send(3): in their order");
 	is_status(next(pair.cq_a), IBV_WC_WR_FLUSH_ERR, "ibv_post_send(3): all of them");
-	is(state_of(pair.a), IBV_QPS_ERR, "ibv_post_send(3): a failed request takes an RC QP to ERR");
+	is(qp_state(pair.a), IBV_QPS_ERR, "ibv_post_send(3): a failed request takes an RC QP to ERR");
 	wr[2].next = NULL;
 	is(post(pair.a, wr + 2), 0, "ibv_post_send(3): in ERR requests are taken");
 	is_status(next(pair.cq_a), IBV_WC_WR_FLUSH_ERR, "ibv_post_send(3): in ERR they are flushed");
@@ -107,7 +107,7 @@ static void failures_of_requests(void)
 	pair = make_pair_on(IBV_QPT_RC, path);
 	is_status(one_sided(&pair, IBV_WR_RDMA_WRITE, sge, (uintptr_t)theirs.mem, theirs.mr->rkey), IBV_WC_REM_INV_REQ_ERR,
 		  "ibv_modify_qp(3): a WRITE that qp_access_flags don't enable: REM_INV_REQ_ERR");
-	is(state_of(pair.b), IBV_QPS_ERR, "ibv_modify_qp(3): and the responder is in ERR");
+	is(qp_state(pair.b), IBV_QPS_ERR, "ibv_modify_qp(3): and the responder is in ERR");
 	free_pair(&pair);
 
 	pair = make_pair(IBV_QPT_RC);

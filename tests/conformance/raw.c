@@ -1,6 +1,7 @@
 /* Frames, receive work queues, flows and their counters: RAW_PACKET QPs, ibv_create_wq, ibv_create_rwq_ind_table,
  * ibv_create_flow, ibv_create_counters. Needs CAP_NET_RAW; sends only frames of an experimental type to its own address. */
 #include "conform.h"
+#include "../c/flow_rule.h"
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -49,26 +50,11 @@ static void write_frame(unsigned int seed)
 	fill(buffer.mem + 14, 86, seed);
 }
 
-/* Specifications follow one another without a gap. */
-struct rule {
-	struct ibv_flow_attr attr;
-	struct ibv_flow_spec_eth eth;
-	unsigned char count[sizeof(struct ibv_flow_spec_counter_action)];
-};
-
 static struct rule frames_to_us(void)
 {
-	struct rule rule;
+	struct rule rule = empty_rule();
 
-	memset(&rule, 0, sizeof rule);
-	rule.attr.type = IBV_FLOW_ATTR_NORMAL;
-	rule.attr.size = sizeof rule.attr + sizeof rule.eth;
-	rule.attr.num_of_specs = 1;
-	rule.attr.port = PORT_NUM;
-	rule.eth.type = IBV_FLOW_SPEC_ETH;
-	rule.eth.size = sizeof rule.eth;
-	memcpy(rule.eth.val.dst_mac, mac, 6);
-	memset(rule.eth.mask.dst_mac, 0xff, 6);
+	add_destination(&rule, mac);
 	rule.eth.val.ether_type = htons(ETHER_TYPE);
 	rule.eth.mask.ether_type = 0xffff;
 	return rule;
@@ -90,11 +76,9 @@ static void flows(struct ibv_qp *qp)
 		is(ibv_attach_counters_point_flow(counters, &point, NULL), 0, "ibv_attach_counters_point_flow(3): 0 for packets");
 		point = (struct ibv_counter_attach_attr){.counter_desc = IBV_COUNTER_BYTES, .index = 1};
 		is(ibv_attach_counters_point_flow(counters, &point, NULL), 0, "ibv_attach_counters_point_flow(3): 0 for bytes");
-		rule.attr.size = sizeof rule;
-		rule.attr.num_of_specs = 2;
 		struct ibv_flow_spec_counter_action count = {IBV_FLOW_SPEC_ACTION_COUNT, sizeof count, counters};
 
-		memcpy(rule.count, &count, sizeof count);
+		add_spec(&rule, &count, sizeof count);
 	} else {
 		skip("the device has no counters", "ibv_create_counters(3): a pointer to the counters");
 	}
@@ -132,9 +116,8 @@ static void flows(struct ibv_qp *qp)
 	check(silent(cq), "ibv_destroy_flow(3): afterwards nothing is received");
 	if (counters)
 		is(ibv_destroy_counters(counters), 0, "ibv_destroy_counters(3): 0 on success");
+	rule = frames_to_us();
 	rule.attr.type = 77;
-	rule.attr.size = sizeof rule.attr + sizeof rule.eth;
-	rule.attr.num_of_specs = 1;
 	is_null(ibv_create_flow(qp, &rule.attr), EINVAL, "ibv_create_flow(3): a type that doesn't exist: EINVAL");
 	rule = frames_to_us();
 	rule.attr.num_of_specs = 3;

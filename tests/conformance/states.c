@@ -23,7 +23,7 @@ static void alternate_paths(void)
 		check(ibv_modify_qp(qp, &attr, IBV_QP_PATH_MIG_STATE) > 0, "ibv_modify_qp(3): migration where the device has none is refused");
 		MUST(ibv_query_qp(qp, &told, IBV_QP_PATH_MIG_STATE, &init));
 		is(told.path_mig_state, IBV_MIG_MIGRATED, "ibv_query_qp(3): path_mig_state is MIGRATED on a device without");
-		is(state_of(qp), IBV_QPS_RTS, "ibv_modify_qp(3): and the QP goes on");
+		is(qp_state(qp), IBV_QPS_RTS, "ibv_modify_qp(3): and the QP goes on");
 	}
 	MUST(ibv_destroy_qp(qp));
 }
@@ -41,7 +41,7 @@ static void address_vectors(void)
 	attr = all_attributes(&path, 1u << 24);
 	attr.qp_state = IBV_QPS_RTR;
 	is(ibv_modify_qp(qp, &attr, required(IBV_QPT_RC, IBV_QPS_RTR)), EINVAL, "ibv_modify_qp(3): a destination of more than 24 bits: EINVAL");
-	is(state_of(qp), IBV_QPS_INIT, "ibv_modify_qp(3): after a refused address the QP is in INIT");
+	is(qp_state(qp), IBV_QPS_INIT, "ibv_modify_qp(3): after a refused address the QP is in INIT");
 	MUST(ibv_destroy_qp(qp));
 }
 
@@ -184,7 +184,7 @@ static void fatal(void)
 			ibv_ack_async_event(&event);
 		}
 		check(told, "ibv_get_async_event(3): QP_FATAL for a QP whose completion finds no room");
-		is(state_of(qp), IBV_QPS_ERR, "ibv_get_async_event(3): after QP_FATAL the QP is in ERR");
+		is(qp_state(qp), IBV_QPS_ERR, "ibv_get_async_event(3): after QP_FATAL the QP is in ERR");
 	}
 	MUST(ibv_destroy_qp(qp));
 	MUST(ibv_destroy_cq(small));

@@ -358,7 +358,7 @@ static void messages_that_fail(void)
 	send_message(IBV_TMH_EAGER, 8, 11);
 	told = next_told(PATIENCE_MS);
 	check(told.status == IBV_WC_LOC_LEN_ERR && told.wr_id == 10, "ibv_poll_cq(3): a message longer than its tag's buffer: LOC_LEN_ERR");
-	is(state_of(b), IBV_QPS_ERR, "ibv_poll_cq(3): and the QP is in ERR");
+	is(qp_state(b), IBV_QPS_ERR, "ibv_poll_cq(3): and the QP is in ERR");
 	connect_again();
 	give();
 	is_status(send_message((enum ibv_tmh_op)9, 8, 8), IBV_WC_REM_INV_REQ_ERR, "ibv_post_srq_ops(3): a header with an opcode that doesn't exist is refused");

@@ -3,20 +3,12 @@
 #define TAP_H
 
 #define _GNU_SOURCE 1
-#include <errno.h>
-#include <infiniband/verbs.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define UNUSED __attribute__((unused))
+#include "../c/basics.h"
 
 static int checks, failures;
 
 /* For what a program needs and can't go on without. */
-UNUSED __attribute__((noreturn, format(printf, 1, 2))) static void bail(const char *format, ...)
+static void fail(const char *format, ...)
 {
 	va_list arguments;
 
@@ -27,21 +19,6 @@ UNUSED __attribute__((noreturn, format(printf, 1, 2))) static void bail(const ch
 	putchar('\n');
 	exit(2);
 }
-
-#define MUST(call)                                                                     \
-	do {                                                                           \
-		int must_result = (call);                                              \
-		if (must_result)                                                       \
-			bail("%s:%d: %s: %d (errno: %s)", __FILE__, __LINE__, #call, must_result, strerror(errno)); \
-	} while (0)
-
-#define MAKE(call)                                                                     \
-	({                                                                             \
-		__typeof__(call) made = (call);                                        \
-		if (!made)                                                             \
-			bail("%s:%d: %s: %s", __FILE__, __LINE__, #call, strerror(errno)); \
-		made;                                                                  \
-	})
 
 UNUSED static void say(bool good, const char *name, va_list arguments)
 {

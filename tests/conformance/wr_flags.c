@@ -1,39 +1,13 @@
 /* Flags and corners of requests by calls: wr_flags, ATOMIC_WRITE, several batches, mixed with ibv_post_send. */
-#include "conform.h"
+#include "caller.h"
 #include <pthread.h>
 
 static struct buffer buffer;
 
-static struct ibv_qp_ex *make_caller(struct pair *pair, uint64_t ops)
-{
-	struct ibv_qp_init_attr plain = qp_attr(IBV_QPT_RC, NULL);
-	struct ibv_qp_init_attr_ex init = {
-		.cap = plain.cap,
-		.qp_type = IBV_QPT_RC,
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.pd = pd,
-		.send_ops_flags = ops,
-	};
-	struct path path = PATH;
-
-	pair->cq_a = make_cq(256);
-	init.send_cq = init.recv_cq = pair->cq_a;
-	pair->a = ibv_create_qp_ex(ctx, &init);
-	if (!pair->a) {
-		MUST(ibv_destroy_cq(pair->cq_a));
-		return NULL;
-	}
-	pair->cq_b = make_cq(32);
-	pair->b = make_qp(IBV_QPT_RC, pair->cq_b);
-	bring(pair->a, IBV_QPS_RTS, &path, pair->b->qp_num);
-	bring(pair->b, IBV_QPS_RTS, &path, pair->a->qp_num);
-	return ibv_qp_to_qp_ex(pair->a);
-}
-
 static void flags(void)
 {
 	struct pair pair;
-	struct ibv_qp_ex *qp = make_caller(&pair, IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ);
+	struct ibv_qp_ex *qp = make_caller(&pair, IBV_QPT_RC, IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ);
 	uint64_t at = (uintptr_t)buffer.mem;
 	uint32_t lkey = buffer.mr->lkey;
 	struct ibv_wc wc = {0};
@@ -82,7 +56,7 @@ static void flags(void)
 static void solicited(void)
 {
 	struct pair pair;
-	struct ibv_qp_ex *qp = make_caller(&pair, IBV_QP_EX_WITH_SEND);
+	struct ibv_qp_ex *qp = make_caller(&pair, IBV_QPT_RC, IBV_QP_EX_WITH_SEND);
 	struct ibv_comp_channel *channel = MAKE(ibv_create_comp_channel(ctx));
 	struct ibv_cq *cq = MAKE(ibv_create_cq(ctx, 8, NULL, channel, 0)), *told;
 	struct ibv_qp_init_attr init = qp_attr(IBV_QPT_RC, cq);
@@ -117,7 +91,7 @@ over:
 static void atomic_writes(void)
 {
 	struct pair pair;
-	struct ibv_qp_ex *qp = make_caller(&pair, IBV_QP_EX_WITH_ATOMIC_WRITE);
+	struct ibv_qp_ex *qp = make_caller(&pair, IBV_QPT_RC, IBV_QP_EX_WITH_ATOMIC_WRITE);
 	uint64_t value = 0x1122334455667788;
 	struct ibv_wc wc = {0};
 
@@ -160,7 +134,7 @@ static void *batches(void *argument)
 static void threads(void)
 {
 	struct pair pair;
-	struct ibv_qp_ex *qp = make_caller(&pair, IBV_QP_EX_WITH_RDMA_READ);
+	struct ibv_qp_ex *qp = make_caller(&pair, IBV_QPT_RC, IBV_QP_EX_WITH_RDMA_READ);
 	pthread_t thread[2];
 	struct ibv_wc wc;
 
@@ -172,7 +146,7 @@ static void threads(void)
 		MUST(pthread_join(thread[i], NULL));
 	while (poll_for(pair.cq_a, &wc, QUIET_MS) == IBV_WC_SUCCESS)
 		;
-	is(state_of(pair.a), IBV_QPS_RTS, "ibv_wr_start(3): batches of two threads on one QP don't mix");
+	is(qp_state(pair.a), IBV_QPS_RTS, "ibv_wr_start(3): batches of two threads on one QP don't mix");
 	free_pair(&pair);
 }
 

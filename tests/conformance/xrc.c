@@ -74,17 +74,9 @@ static void operations(struct ibv_qp *sender, struct ibv_cq *send_cq, struct ibv
 
 	MUST(ibv_get_srq_num(srq, &number));
 	for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-		bool atomic = list[i].opcode == IBV_WR_ATOMIC_CMP_AND_SWP || list[i].opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-
 		wr = request(list[i].opcode, &sge);
 		wr.qp_type.xrc.remote_srqn = number;
-		if (atomic) {
-			wr.wr.atomic.remote_addr = (uintptr_t)buffer.mem + 2048;
-			wr.wr.atomic.rkey = buffer.mr->rkey;
-		} else {
-			wr.wr.rdma.remote_addr = (uintptr_t)buffer.mem + 2048;
-			wr.wr.rdma.rkey = buffer.mr->rkey;
-		}
+		set_remote(&wr, (uintptr_t)buffer.mem + 2048, buffer.mr->rkey);
 		if (list[i].receives)
 			MUST(ibv_post_srq_recv(srq, &recv, &bad));
 		MUST(post(sender, &wr));
@@ -222,7 +214,7 @@ static void traffic(struct ibv_xrcd *xrcd)
 	check(again && again->qp_num == receiver->qp_num, "ibv_open_qp(3): a QP of the domain, by its number");
 	if (again) {
 		is(ibv_destroy_qp(again), 0, "ibv_open_qp(3): it is closed with ibv_destroy_qp");
-		is(state_of(receiver), IBV_QPS_RTS, "ibv_open_qp(3): which doesn't touch the QP itself");
+		is(qp_state(receiver), IBV_QPS_RTS, "ibv_open_qp(3): which doesn't touch the QP itself");
 	}
 	open_attr.qp_num ^= 1;
 	check(ibv_open_qp(ctx, &open_attr) == NULL, "ibv_open_qp(3): a number that no QP of the domain has fails");

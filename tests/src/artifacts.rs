@@ -47,7 +47,7 @@ impl Artifacts {
     ///
     /// # Errors
     /// There are no headers, or no compiler.
-    pub fn c_program(&self, name: &str) -> Result<PathBuf, Skip> {
+    pub fn c_program(&self, name: &str) -> Result<String, Skip> {
         self.verbs_program(&c_source(name), &staged_name(name), C_OPTIONS)
     }
 
@@ -55,7 +55,7 @@ impl Artifacts {
     ///
     /// # Errors
     /// There are no headers, or no compiler.
-    pub fn sanitized_program(&self, name: &str) -> Result<PathBuf, Skip> {
+    pub fn sanitized_program(&self, name: &str) -> Result<String, Skip> {
         let options = [C_OPTIONS, &["-fsanitize=address"]].concat();
         self.verbs_program(&c_source(name), &format!("sanitized-{}", staged_name(name)), &options)
     }
@@ -64,16 +64,16 @@ impl Artifacts {
     ///
     /// # Errors
     /// There are no headers, or no compiler.
-    pub fn conformance_program(&self, name: &str) -> Result<PathBuf, Skip> {
+    pub fn conformance_program(&self, name: &str) -> Result<String, Skip> {
         let source = repository().join("tests/conformance").join(name).with_extension("c");
         self.verbs_program(&source, &format!("conformance-{name}"), &[])
     }
 
-    fn verbs_program(&self, source: &Path, program: &str, options: &[&str]) -> Result<PathBuf, Skip> {
+    fn verbs_program(&self, source: &Path, program: &str, options: &[&str]) -> Result<String, Skip> {
         if !Path::new("/usr/include/infiniband/verbs.h").exists() {
             return Err(Skip("no verbs headers are installed (Debian: libibverbs-dev)".into()));
         }
-        self.compiled(program, |program| {
+        let program = self.compiled(program, |program| {
             let mut command = Command::new("cc");
             command
                 .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
@@ -84,7 +84,8 @@ impl Artifacts {
                 .arg(source)
                 .arg("-libverbs");
             command
-        })
+        })?;
+        Ok(program.into_os_string().into_string().expect("a UTF-8 path"))
     }
 
     /// The program of a name, made by `compiler` unless the stage has it.

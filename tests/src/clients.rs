@@ -1,12 +1,8 @@
 //! A server and a client of one verbs program, on one host or on two.
 
-use crate::{Host, Outcome, Process, World, is_listening};
+use crate::{Outcome, SERVER, Sides, World};
 use std::fmt;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// What a server has after its client's end, at least.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+use std::time::Duration;
 
 /// What `FERROCE_FABRIC` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +21,25 @@ impl Fabric {
             Self::Udp => &[("FERROCE_FABRIC", "udp")],
         }
     }
+}
+
+/// Makes a test of each name for either fabric, in modules `any_fabric` and `udp_fabric`: `run(fabric, &[words])`.
+#[macro_export]
+macro_rules! on_both_fabrics {
+    ($run:ident: $($name:ident: $($word:literal)+;)*) => {
+        mod any_fabric {$(
+            #[test]
+            fn $name() {
+                super::$run($crate::Fabric::Any, &[$($word),+]);
+            }
+        )*}
+        mod udp_fabric {$(
+            #[test]
+            fn $name() {
+                super::$run($crate::Fabric::Udp, &[$($word),+]);
+            }
+        )*}
+    };
 }
 
 /// How to run a program that is a server without an address and a client with the server's address as last argument,
@@ -73,30 +88,17 @@ impl<'w> Pair<'w> {
     ///
     /// A server that doesn't get as far as listening is no reason to panic: the client's outcome says what it found.
     pub fn run(&self, words: &[&str]) -> PairOutcome {
-        let start = Instant::now();
-        let mut server = self.side(self.server_host(), words);
-        let listens = |server: &Process| is_listening(&server.id().to_string(), self.port);
-        while !listens(&server) && !server.has_ended() && start.elapsed() < self.limit {
-            thread::sleep(Duration::from_millis(5));
-        }
-        let address = self.server_host().ipv4();
-        let mut client_words = words.to_vec();
-        client_words.push(&address);
-        let mut client = self.side(self.world.first(), &client_words);
-        let client = client.wait(self.limit.saturating_sub(start.elapsed()));
-        let server = server.wait(self.limit.saturating_sub(start.elapsed()).max(LAST_WORDS));
-        PairOutcome { client, server }
-    }
-
-    fn server_host(&self) -> &Host {
-        self.world.last()
-    }
-
-    fn side(&self, host: &Host, words: &[&str]) -> Process {
         let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
-        let mut settings = self.fabric.settings().to_vec();
-        settings.extend(self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        host.start_ferroce(&options, words, &settings)
+        let settings: Vec<_> = self.settings.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let sides = Sides {
+            server: words,
+            client: &[words, &[SERVER]].concat(),
+            port: self.port,
+            options: &options,
+            settings: &settings,
+            limit: self.limit,
+        };
+        sides.run(self.world, self.fabric)
     }
 }
 

@@ -194,6 +194,14 @@ impl Outcome {
         self
     }
 
+    /// Panics unless the process ended well and said `ok`, as a program of cases does, and nothing else.
+    #[track_caller]
+    pub fn expect_ok(&self) -> &Self {
+        self.expect_success();
+        assert_eq!(self.stdout, "ok\n", "{self}");
+        self
+    }
+
     /// Panics unless the process wrote nothing to its standard error.
     #[track_caller]
     pub fn expect_quiet(&self) -> &Self {

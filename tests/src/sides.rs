@@ -18,6 +18,8 @@ pub struct Sides<'a> {
     pub client: &'a [&'a str],
     /// The TCP port that the server listens on.
     pub port: u16,
+    /// Options of `ferroce run`, for both.
+    pub options: &'a [&'a str],
     /// Environment variables of both.
     pub settings: &'a [(&'a str, &'a str)],
     /// How long both may take together.
@@ -29,7 +31,7 @@ impl Sides<'_> {
     pub fn run(&self, world: &World, fabric: Fabric) -> PairOutcome {
         let start = Instant::now();
         let settings: Vec<_> = fabric.settings().iter().chain(self.settings).copied().collect();
-        let mut server = world.last().start_ferroce(&[], self.server, &settings);
+        let mut server = world.last().start_ferroce(self.options, self.server, &settings);
         let pid = server.id().to_string();
         while !crate::is_listening(&pid, self.port) && !server.has_ended() && start.elapsed() < self.limit {
             std::thread::sleep(Duration::from_millis(5));
@@ -37,7 +39,7 @@ impl Sides<'_> {
         let address = world.last().ipv4();
         let words: Vec<&str> =
             self.client.iter().map(|&word| if word == SERVER { address.as_str() } else { word }).collect();
-        let mut client = world.first().start_ferroce(&[], &words, &settings);
+        let mut client = world.first().start_ferroce(self.options, &words, &settings);
         let client = client.wait(self.limit.saturating_sub(start.elapsed()));
         let server = server.wait(self.limit.saturating_sub(start.elapsed()).max(LAST_WORDS));
         PairOutcome { client, server }

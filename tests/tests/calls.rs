@@ -1,18 +1,16 @@
 //! Promises of single calls, one by one, with right and wrong arguments: the programs of cases in `tests/c`, each case in a
 //! process of its own.
 
-use ferroce_tests::{Artifacts, World, require};
+use ferroce_tests::{Artifacts, Fabric, World, require};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
 
-fn run(program: &str, case: &str, settings: &[(&str, &str)]) {
+fn run(fabric: Fabric, program: &str, case: &str) {
     let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
-    let words = [path.as_os_str(), case.as_ref()];
-    let outcome = world.first().start_ferroce(&[], &words, settings).wait(LIMIT);
-    outcome.expect_success();
-    assert_eq!(outcome.stdout, "ok\n", "{outcome}");
+    let outcome = world.first().start_ferroce(&[], &[&*path, case], fabric.settings()).wait(LIMIT);
+    outcome.expect_ok();
 }
 
 /// Fails when a case of a C program has no test here.
@@ -26,15 +24,17 @@ fn compare_with_list(program: &str, named: &[&str]) {
 macro_rules! programs {
     ($($folder:ident/$program:ident { $($case:ident)* ; udp only: $($udp_case:ident)* })*) => {$(
         mod $program {
+            const PROGRAM: &str = concat!(stringify!($folder), "/", stringify!($program));
+
             #[test]
             fn every_case_is_run() {
-                super::compare_with_list(concat!(stringify!($folder), "/", stringify!($program)), &[$(stringify!($case),)* $(stringify!($udp_case),)*]);
+                super::compare_with_list(PROGRAM, &[$(stringify!($case),)* $(stringify!($udp_case),)*]);
             }
 
             mod any_fabric {$(
                 #[test]
                 fn $case() {
-                    super::super::run(concat!(stringify!($folder), "/", stringify!($program)), stringify!($case), &[]);
+                    super::super::run(super::super::Fabric::Any, super::PROGRAM, stringify!($case));
                 }
             )*}
 
@@ -42,13 +42,13 @@ macro_rules! programs {
                 $(
                     #[test]
                     fn $case() {
-                        super::super::run(concat!(stringify!($folder), "/", stringify!($program)), stringify!($case), &[("FERROCE_FABRIC", "udp")]);
+                        super::super::run(super::super::Fabric::Udp, super::PROGRAM, stringify!($case));
                     }
                 )*
                 $(
                     #[test]
                     fn $udp_case() {
-                        super::super::run(concat!(stringify!($folder), "/", stringify!($program)), stringify!($udp_case), &[("FERROCE_FABRIC", "udp")]);
+                        super::super::run(super::super::Fabric::Udp, super::PROGRAM, stringify!($udp_case));
                     }
                 )*
             }

@@ -1,27 +1,26 @@
-//! What the program has opened is never touched, whatever it has closed of the adapter's (`tests/c/surroundings/closed_descriptors.c`).
+//! What the program has opened is never touched, whatever it has closed of the adapter's:
+//! `tests/c/surroundings/closed_descriptors.c`.
 
-use ferroce_tests::{Artifacts, World, require};
+use ferroce_tests::{Artifacts, Fabric, World, on_both_fabrics, require};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
 
 /// Where the C library's functions are ours, the adapter's descriptors stay open, and it goes on. System calls made by hand
 /// reach them: then it fails, and says so.
-fn run(fabric: Option<&str>, preload: bool, words: &[&str]) {
+fn run_with(fabric: Fabric, preload: bool, words: &[&str]) {
     let program = require!(Artifacts::get().c_program("surroundings/closed_descriptors"));
     let world = require!(World::one_host(1500));
-    let settings: Vec<(&str, &str)> = fabric.iter().map(|fabric| ("FERROCE_FABRIC", *fabric)).collect();
     let options: &[&str] = if preload { &[] } else { &["--no-preload"] };
     let kept = preload && words[0] != "raw";
     let fate = if kept { "kept" } else { "lost" };
-    let words: Vec<&str> =
-        [program.to_str().expect("a UTF-8 path")].into_iter().chain(words.iter().copied()).collect();
+    let words: Vec<&str> = [&*program].into_iter().chain(words.iter().copied()).collect();
     let words: Vec<&str> = if ["limit", "cloned"].contains(&words[1]) {
         words
     } else {
         words.into_iter().chain([fate]).collect()
     };
-    let outcome = world.first().start_ferroce(options, &words, &settings).wait(LIMIT);
+    let outcome = world.first().start_ferroce(options, &words, fabric.settings()).wait(LIMIT);
     outcome.expect_success();
     if ["limit", "cloned"].contains(&words[1]) || kept {
         outcome.expect_quiet();
@@ -32,26 +31,13 @@ fn run(fabric: Option<&str>, preload: bool, words: &[&str]) {
     world.first().expect_no_traces();
 }
 
-macro_rules! cells {
-    ($($name:ident: $($word:literal)+;)*) => {
-        mod any_fabric {$(
-            #[test]
-            fn $name() {
-                super::run(None, true, &[$($word),+]);
-                super::run(None, false, &[$($word),+]);
-            }
-        )*}
-        mod udp_fabric {$(
-            #[test]
-            fn $name() {
-                super::run(Some("udp"), true, &[$($word),+]);
-                super::run(Some("udp"), false, &[$($word),+]);
-            }
-        )*}
-    };
+fn run(fabric: Fabric, words: &[&str]) {
+    run_with(fabric, true, words);
+    run_with(fabric, false, words);
 }
 
-cells! {
+on_both_fabrics! {
+    run:
     closing_each_number_leaves_the_programs_files_alone: "close" "file";
     closing_a_range_leaves_the_programs_files_alone: "range" "file";
     closing_from_a_number_on_leaves_the_programs_files_alone: "from" "file";

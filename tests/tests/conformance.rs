@@ -4,10 +4,10 @@
 //! `FERROCE_WRITE_PAGES` (`cargo xtask conformance`) has the last test write `docs/CONFORMANCE.md`.
 
 use ferroce_tests::pages::{Check, Fact, facts};
-use ferroce_tests::{Artifacts, Guest, Outcome, Skip, World, require};
+use ferroce_tests::{Artifacts, Fabric, Guest, Outcome, Skip, World, require};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(55);
@@ -92,7 +92,7 @@ fn programs() -> Vec<String> {
 }
 
 /// The programs, compiled.
-fn compiled() -> Result<Vec<(String, PathBuf)>, Skip> {
+fn compiled() -> Result<Vec<(String, String)>, Skip> {
     let compile = |name: String| Ok((name.clone(), Artifacts::get().conformance_program(&name)?));
     programs().into_iter().map(compile).collect()
 }
@@ -114,11 +114,11 @@ fn on_ferroce(how: How) -> Result<BTreeMap<String, Report>, Skip> {
     let mut reports = BTreeMap::new();
     let mut failed = String::new();
     for (name, path) in programs {
-        let words = [path.as_os_str(), "-d".as_ref(), "ferroce0".as_ref(), "-g".as_ref(), "1".as_ref()];
+        let words = [&*path, "-d", "ferroce0", "-g", "1"];
         let host = world.first();
         let mut process = match how {
             How::Ordinary => host.start_ferroce(&[], &words, &[]),
-            How::Udp => host.start_ferroce(&[], &words, &[("FERROCE_FABRIC", "udp")]),
+            How::Udp => host.start_ferroce(&[], &words, Fabric::Udp.settings()),
             How::Privileged => host.start_ferroce_privileged(&[], &words, &[]),
         };
         let outcome = process.wait(LIMIT);
@@ -264,7 +264,7 @@ impl Rxe {
         }
         let (mut reports, mut unfinished) = (BTreeMap::new(), Vec::new());
         for (name, path) in programs {
-            let outcome = guest.start_script(&format!("{} -d rxe0 -g 1", path.display())).wait(LIMIT);
+            let outcome = guest.start_script(&format!("{} -d rxe0 -g 1", path)).wait(LIMIT);
             eprintln!("{name}:\n{}", outcome.stdout);
             match Report::read(&name, &outcome) {
                 Ok(report) => drop(reports.insert(name, report)),

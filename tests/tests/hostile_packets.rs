@@ -4,7 +4,7 @@
 //!
 //! A packet in which all of this is right is a real one, whoever sent it: `hostile-sender` makes none.
 
-use ferroce_tests::{Artifacts, Process, World, require};
+use ferroce_tests::{Artifacts, Fabric, Process, World, require};
 use std::time::Duration;
 
 /// A million packets take twenty seconds, and more on a busy machine.
@@ -50,8 +50,7 @@ const RATE: u64 = 50_000;
 
 /// Both sides get half of `packets`, sent from the other's host.
 fn attack(world: &World, settings: &[(&str, &str)], addresses: &Addresses, packets: u64, more: &[&str]) {
-    let program = require!(Artifacts::get().c_program("traffic/hostile_packets"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("traffic/hostile_packets"));
     let sender = Artifacts::get()
         .stage_program(env!("CARGO_BIN_EXE_hostile-sender").as_ref())
         .expect("the stage is writable");
@@ -145,7 +144,7 @@ fn hostile_packets_over_ipv6_change_nothing() {
 #[test]
 fn hostile_packets_on_one_host_over_udp_change_nothing() {
     let world = require!(World::one_host(1500));
-    attack(&world, &[("FERROCE_FABRIC", "udp")], &IPV4, 300_000, &[]);
+    attack(&world, Fabric::Udp.settings(), &IPV4, 300_000, &[]);
 }
 
 #[test]

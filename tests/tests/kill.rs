@@ -29,7 +29,7 @@ fn start(world: &World, settings: &[(&str, &str)], program: &str, more: &[&str])
 /// Kills one side after `delay` of traffic and looks at the other.
 fn kill_one(world: &World, settings: &[(&str, &str)], more: &[&str], kill_server: bool, delay: Duration) {
     let program = require!(Artifacts::get().c_program("traffic/stream"));
-    let mut running = start(world, settings, program.to_str().expect("a UTF-8 path"), more);
+    let mut running = start(world, settings, &program, more);
     running.client.wait_for_output("connected", LIMIT);
     running.server.wait_for_output("connected", LIMIT);
     std::thread::sleep(delay);
@@ -58,7 +58,7 @@ fn matrix(world: &World, settings: &[(&str, &str)]) {
         kill_one(world, settings, kinds[round as usize % kinds.len()], round / 4 % 2 == 0, delay);
     }
     let program = require!(Artifacts::get().c_program("traffic/stream"));
-    let next = [program.to_str().expect("a UTF-8 path"), "-n", "600"];
+    let next = [&*program, "-n", "600"];
     let fabric = if settings.is_empty() { Fabric::Any } else { Fabric::Udp };
     Pair::new(world, fabric).limit(LIMIT).run(&next).expect_success();
 }
@@ -72,7 +72,7 @@ fn killed_peer_on_one_host_ends_in_retry_exc() {
 #[test]
 fn killed_peer_on_one_host_over_udp_ends_in_retry_exc() {
     let world = require!(World::one_host(1500));
-    matrix(&world, &[("FERROCE_FABRIC", "udp")]);
+    matrix(&world, Fabric::Udp.settings());
 }
 
 #[test]
@@ -85,8 +85,7 @@ fn killed_peer_between_hosts_ends_in_retry_exc() {
 /// nothing may stay behind and the next program must work.
 #[test]
 fn kills_during_set_up_leave_nothing_and_harm_nobody() {
-    let program = require!(Artifacts::get().c_program("traffic/stream"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("traffic/stream"));
     let world = require!(World::one_host(1500));
     for round in 0..20u64 {
         let victim = world.first().start_ferroce(&[], &[program, "-p", "20000", "-x"], &[]);
@@ -101,10 +100,9 @@ fn kills_during_set_up_leave_nothing_and_harm_nobody() {
 /// The first process of a host hands out the sockets; when it is killed, those that stay go on and others can join.
 #[test]
 fn killed_first_process_of_a_host_harms_no_other() {
-    let program = require!(Artifacts::get().c_program("traffic/stream"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("traffic/stream"));
     let world = require!(World::one_host(1500));
-    for settings in [&[][..], &[("FERROCE_FABRIC", "udp")]] {
+    for settings in [Fabric::Any, Fabric::Udp].map(Fabric::settings) {
         let first = {
             let mut first = world.first().start_ferroce(&[], &[program, "-p", "20000"], settings);
             world.first().wait_for_listener(20000, &mut first, LIMIT);

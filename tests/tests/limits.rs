@@ -1,6 +1,6 @@
 //! The device's limits: each can be reached, and one more is refused (`tests/c/calls/limits.c`).
 
-use ferroce_tests::{Artifacts, World, require};
+use ferroce_tests::{Artifacts, Fabric, World, require};
 use std::time::Duration;
 
 fn limits_hold(settings: &[(&str, &str)]) {
@@ -18,5 +18,5 @@ fn device_limits_can_be_reached_and_not_exceeded() {
 
 #[test]
 fn device_limits_hold_over_udp() {
-    limits_hold(&[("FERROCE_FABRIC", "udp")]);
+    limits_hold(Fabric::Udp.settings());
 }

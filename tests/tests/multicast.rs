@@ -1,6 +1,6 @@
 //! Datagrams to a multicast group: several processes and hosts receive them, each attached queue pair once.
 
-use ferroce_tests::{Artifacts, Host, Process, World, require};
+use ferroce_tests::{Artifacts, Fabric, Host, Process, World, require};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(50);
@@ -59,11 +59,10 @@ fn expect_all(process: &mut Process, qps: &str, messages: &str) {
 
 /// Three processes of a host receive, one of them sends at the same time.
 fn on_one_host(fabric: &[(&str, &str)]) {
-    let program = require!(Artifacts::get().c_program("traffic/multicast"));
+    let program = &*require!(Artifacts::get().c_program("traffic/multicast"));
     let world = require!(World::one_host(1500));
     let host = world.first();
     for (gid, group) in GROUPS {
-        let program = program.to_str().expect("a UTF-8 path");
         let setting = Setting { program, fabric, gid, group, messages: "1500" };
         assert!(!setting.is_member(host));
         let mut receivers = ["3", "1"].map(|qps| (setting.receiver(host, "receive", qps), qps));
@@ -84,14 +83,13 @@ fn every_queue_pair_of_every_process_gets_one_copy() {
 
 #[test]
 fn every_queue_pair_of_every_process_gets_one_copy_over_udp() {
-    on_one_host(&[("FERROCE_FABRIC", "udp")]);
+    on_one_host(Fabric::Udp.settings());
 }
 
 /// Whoever came first and leads the host's processes is as dispensable as anybody.
 #[test]
 fn process_that_is_killed_takes_nothing_from_the_others() {
-    let program = require!(Artifacts::get().c_program("traffic/multicast"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("traffic/multicast"));
     let world = require!(World::one_host(1500));
     let host = world.first();
     let setting = Setting { program, fabric: &[], gid: "1", group: "239.77.1.2", messages: "4000" };
@@ -113,8 +111,7 @@ fn process_that_is_killed_takes_nothing_from_the_others() {
 /// Receivers on both hosts; they leave while the sender goes on.
 #[test]
 fn groups_reach_from_host_to_host() {
-    let program = require!(Artifacts::get().c_program("traffic/multicast"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("traffic/multicast"));
     let world = require!(World::two_hosts(1500));
     for (gid, group) in GROUPS {
         let setting = Setting { program, fabric: &[], gid, group, messages: "1500" };

@@ -1,13 +1,12 @@
 //! Device memory, domains, imports, targets of other processes, the calls of newer headers, events under way and devices
 //! that are closed too early: programs of `tests/c/{calls,completions,lifecycle,memory}`.
 
-use ferroce_tests::{Artifacts, Outcome, World, require};
-use std::ffi::OsStr;
+use ferroce_tests::{Artifacts, Fabric, Outcome, World, on_both_fabrics, require};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
 
-fn run(world: &World, words: &[&OsStr], settings: &[(&str, &str)]) -> Outcome {
+fn run(world: &World, words: &[&str], settings: &[(&str, &str)]) -> Outcome {
     let outcome = world.first().start_ferroce(&[], words, settings).wait(LIMIT);
     outcome.expect_success();
     assert_eq!(outcome.stdout.lines().last(), Some("ok"), "{outcome}");
@@ -15,14 +14,14 @@ fn run(world: &World, words: &[&OsStr], settings: &[(&str, &str)]) -> Outcome {
 }
 
 /// Every case of a program that lists them.
-fn run_cases(program: &str, settings: &[(&str, &str)]) {
+fn run_cases(fabric: Fabric, &[program]: &[&str; 1]) {
     let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
     let listed = std::process::Command::new(&path).output().expect("the program runs");
     let listed = String::from_utf8(listed.stdout).expect("case names are ASCII");
     assert!(!listed.is_empty());
     for case in listed.lines() {
-        let outcome = run(&world, &[path.as_os_str(), case.as_ref()], settings);
+        let outcome = run(&world, &[&*path, case], fabric.settings());
         if let Some(why) = outcome.stdout.lines().find(|line| line.starts_with("skipped")) {
             eprintln!("{case}: {why}");
         }
@@ -30,24 +29,8 @@ fn run_cases(program: &str, settings: &[(&str, &str)]) {
     world.first().expect_no_traces();
 }
 
-macro_rules! programs {
-    ($($name:ident: $program:literal;)*) => {
-        mod any_fabric {$(
-            #[test]
-            fn $name() {
-                super::run_cases($program, &[]);
-            }
-        )*}
-        mod udp_fabric {$(
-            #[test]
-            fn $name() {
-                super::run_cases($program, &[("FERROCE_FABRIC", "udp")]);
-            }
-        )*}
-    };
-}
-
-programs! {
+on_both_fabrics! {
+    run_cases:
     device_memory_does_what_its_man_page_says: "memory/device_memory";
     domains_do_what_their_man_pages_say: "memory/parent_domains";
     a_device_that_is_closed_too_early_ends_what_is_left: "lifecycle/close_with_objects";
@@ -57,8 +40,8 @@ programs! {
 fn run_alone(program: &str) {
     let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
-    for settings in [&[][..], &[("FERROCE_FABRIC", "udp")]] {
-        run(&world, &[path.as_os_str()], settings);
+    for settings in [Fabric::Any, Fabric::Udp].map(Fabric::settings) {
+        run(&world, &[&*path], settings);
     }
     world.first().expect_no_traces();
 }

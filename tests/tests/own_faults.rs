@@ -1,14 +1,12 @@
-//! The program's SIGSEGV and the adapter's: `tests/c/surroundings/own_faults.c` with and without remote atomics, and `tests/c/memory/vanishing.c`
-//! in threads and programs that leave the adapter no easy way to catch a fault.
+//! The program's SIGSEGV and the adapter's: `tests/c/surroundings/own_faults.c` with and without remote atomics, and
+//! `tests/c/memory/vanishing.c` in threads and programs that leave the adapter no easy way to catch a fault.
 
 use ferroce_tests::{Artifacts, Host, Outcome, Skip, World, require};
-use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn run(host: &Host, program: &Path, arguments: &[&str], settings: &[(&str, &str)]) -> Outcome {
-    let program = program.to_str().expect("a UTF-8 path");
+fn run(host: &Host, program: &str, arguments: &[&str], settings: &[(&str, &str)]) -> Outcome {
     host.start_ferroce(&[], &[&[program], arguments].concat(), settings).wait(LIMIT)
 }
 

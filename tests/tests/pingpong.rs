@@ -1,9 +1,13 @@
 //! Debian's ping-pongs, unmodified: two processes on one host, over whatever fabric they choose and over `udp`.
 
-use ferroce_tests::{Fabric, Pair, World, require, tool};
+use ferroce_tests::{Fabric, Pair, World, on_both_fabrics, require, tool};
 use std::time::Duration;
 
-fn ping_pong(fabric: Fabric, mtu: u32, words: &[&str]) {
+fn ping_pong(fabric: Fabric, words: &[&str]) {
+    ping_pong_at_mtu(9000, fabric, words);
+}
+
+fn ping_pong_at_mtu(mtu: u32, fabric: Fabric, words: &[&str]) {
     require!(tool(words[0], "ibverbs-utils"));
     let world = require!(World::one_host(mtu));
     let outcome = Pair::new(&world, fabric).limit(Duration::from_secs(90)).run(words);
@@ -14,24 +18,8 @@ fn ping_pong(fabric: Fabric, mtu: u32, words: &[&str]) {
     world.first().expect_no_traces();
 }
 
-macro_rules! cells {
-    ($($name:ident: $($word:literal)+;)*) => {
-        mod any_fabric {$(
-            #[test]
-            fn $name() {
-                super::ping_pong(super::Fabric::Any, 9000, &[$($word),+]);
-            }
-        )*}
-        mod udp_fabric {$(
-            #[test]
-            fn $name() {
-                super::ping_pong(super::Fabric::Udp, 9000, &[$($word),+]);
-            }
-        )*}
-    };
-}
-
-cells! {
+on_both_fabrics! {
+    ping_pong:
     rc_1_byte: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "1" "-n" "10000";
     rc_4096_bytes: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "10000";
     rc_65536_bytes: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "10000";
@@ -110,7 +98,7 @@ fn xsrq_by_way_of_other_processes() {
     let world = require!(World::one_host(9000));
     let (host, limit) = (world.first(), Duration::from_secs(60));
     let options = ["ibv_xsrq_pingpong", "-g", "1", "-n", "200", "-s", "20000"];
-    for fabric in [&[][..], &[("FERROCE_FABRIC", "udp")]] {
+    for fabric in [Fabric::Any, Fabric::Udp].map(Fabric::settings) {
         let start = |more: &[&str]| host.start_ferroce(&[], &[&options, more].concat(), fabric);
         let mut server = start(&["-c", "3"]);
         host.wait_for_listener(18515, &mut server, limit);
@@ -127,7 +115,7 @@ fn xsrq_by_way_of_other_processes() {
 /// An interface of MTU 1500 carries path MTUs up to 1024.
 #[test]
 fn rc_over_an_interface_of_mtu_1500() {
-    ping_pong(Fabric::Udp, 1500, &["ibv_rc_pingpong", "-c", "-g", "1", "-m", "1024", "-n", "10000"]);
+    ping_pong_at_mtu(1500, Fabric::Udp, &["ibv_rc_pingpong", "-c", "-g", "1", "-m", "1024", "-n", "10000"]);
 }
 
 #[test]

@@ -12,22 +12,25 @@ fn run(host: &Host, options: &[&str], words: &[&str]) -> Outcome {
 
 #[test]
 fn every_way_of_the_c_library_leads_to_our_entries() {
-    let program = require!(Artifacts::get().c_program("preload/files"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let files = &*require!(Artifacts::get().c_program("preload/files"));
+    let directories = &*require!(Artifacts::get().c_program("preload/directories"));
     let world = require!(World::one_host(1500));
-    run(world.first(), &[], &[program, "ways", "ferroce0"]).expect_success().expect_quiet();
-    run(world.first(), &["--no-preload"], &[program, "absent"]).expect_success().expect_quiet();
+    run(world.first(), &[], &[files, "ways", "ferroce0"]).expect_success().expect_quiet();
+    run(world.first(), &[], &[directories, "ways", "ferroce0"]).expect_success().expect_quiet();
+    run(world.first(), &["--no-preload"], &[files, "absent"]).expect_success().expect_quiet();
     world.first().expect_no_traces();
 }
 
 #[test]
 fn names_given_in_ferroce_devices_are_those_of_the_entries() {
-    let program = require!(Artifacts::get().c_program("preload/files"));
     let world = require!(World::one_host(1500));
-    let words = [program.to_str().expect("a UTF-8 path"), "ways", "mlx5_0"];
-    let settings = [("FERROCE_DEVICES", "mlx5_0=eth0")];
-    let outcome = world.first().start_ferroce(&[], &words, &settings).wait(LIMIT);
-    outcome.expect_success().expect_quiet();
+    for program in ["preload/files", "preload/directories"] {
+        let program = require!(Artifacts::get().c_program(program));
+        let words = [&*program, "ways", "mlx5_0"];
+        let settings = [("FERROCE_DEVICES", "mlx5_0=eth0")];
+        let outcome = world.first().start_ferroce(&[], &words, &settings).wait(LIMIT);
+        outcome.expect_success().expect_quiet();
+    }
 }
 
 #[test]

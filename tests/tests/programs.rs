@@ -1,16 +1,15 @@
 //! Programs that fork, cancel, take signals, use many threads or leave in a hurry.
 
-use ferroce_tests::{Artifacts, Fabric, Headers, Pair, World, compile_ping_pong, require};
+use ferroce_tests::{Artifacts, Fabric, Headers, Pair, World, compile_ping_pong, on_both_fabrics, require};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
 
 /// Runs `tests/c/PROGRAM.c CASE` and waits for `said`, which a daemon may say after its parent has ended.
-fn run(fabric: Option<&str>, program: &str, case: &str, said: &str) {
+fn run(fabric: Fabric, &[program, case, said]: &[&str; 3]) {
     let path = require!(Artifacts::get().c_program(program));
     let world = require!(World::one_host(1500));
-    let settings: Vec<(&str, &str)> = fabric.iter().map(|fabric| ("FERROCE_FABRIC", *fabric)).collect();
-    let mut process = world.first().start_ferroce(&[], &[path.as_os_str(), case.as_ref()], &settings);
+    let mut process = world.first().start_ferroce(&[], &[&*path, case], fabric.settings());
     let outcome = process.wait(LIMIT);
     outcome.expect_success();
     let start = std::time::Instant::now();
@@ -32,46 +31,29 @@ fn run(fabric: Option<&str>, program: &str, case: &str, said: &str) {
     world.first().expect_no_traces();
 }
 
-macro_rules! cells {
-    ($($name:ident: $program:literal $case:literal says $said:literal;)*) => {
-        mod any_fabric {$(
-            #[test]
-            fn $name() {
-                super::run(None, $program, $case, $said);
-            }
-        )*}
-        mod udp_fabric {$(
-            #[test]
-            fn $name() {
-                super::run(Some("udp"), $program, $case, $said);
-            }
-        )*}
-    };
-}
-
-cells! {
-    program_that_opens_then_daemonises_works: "fork/both_sides" "daemonise" says "daemon ok";
-    parent_and_child_both_work: "fork/both_sides" "both" says "both ok";
-    child_that_outlives_its_parent_works: "fork/both_sides" "outlive" says "child ok";
-    child_that_dies_harms_nobody: "fork/both_sides" "dies" says "parent ok";
-    inherited_qp_sends_nothing_from_the_child: "fork/both_sides" "inherited" says "parent ok";
-    fork_and_exec_harms_nobody: "fork/both_sides" "execs" says "parent ok";
-    memory_of_a_program_that_a_peer_executes_is_its_own: "lifecycle/peer_execs" "writer" says "ok";
-    posting_and_polling_need_a_small_stack_only: "surroundings/small_stack" "traffic" says "ok";
-    blocked_threads_can_be_cancelled: "completions/blocked_waits" "cancelled" says "ok";
-    signal_without_restart_interrupts: "completions/blocked_waits" "interrupted" says "ok";
-    signal_with_restart_goes_on_waiting: "completions/blocked_waits" "restarted" says "ok";
-    waiting_needs_no_limit_of_descriptors: "completions/blocked_waits" "sandboxed" says "ok";
-    channel_fd_serves_an_event_loop: "completions/blocked_waits" "event_loop" says "ok";
-    event_descriptors_are_readable_while_an_event_is_unread_and_never_writable: "completions/blocked_waits" "readiness" says "ok";
-    solicited_events_come_for_solicited_messages_only: "completions/blocked_waits" "solicited" says "ok";
-    eight_threads_with_a_qp_each: "traffic/threads" "own-qps" says "ok";
-    eight_threads_on_one_qp: "traffic/threads" "one-qp" says "ok";
+on_both_fabrics! {
+    run:
+    program_that_opens_then_daemonises_works: "fork/both_sides" "daemonise" "daemon ok";
+    parent_and_child_both_work: "fork/both_sides" "both" "both ok";
+    child_that_outlives_its_parent_works: "fork/both_sides" "outlive" "child ok";
+    child_that_dies_harms_nobody: "fork/both_sides" "dies" "parent ok";
+    inherited_qp_sends_nothing_from_the_child: "fork/both_sides" "inherited" "parent ok";
+    fork_and_exec_harms_nobody: "fork/both_sides" "execs" "parent ok";
+    memory_of_a_program_that_a_peer_executes_is_its_own: "lifecycle/peer_execs" "writer" "ok";
+    posting_and_polling_need_a_small_stack_only: "surroundings/small_stack" "traffic" "ok";
+    blocked_threads_can_be_cancelled: "completions/blocked_waits" "cancelled" "ok";
+    signal_without_restart_interrupts: "completions/blocked_waits" "interrupted" "ok";
+    signal_with_restart_goes_on_waiting: "completions/blocked_waits" "restarted" "ok";
+    waiting_needs_no_limit_of_descriptors: "completions/blocked_waits" "sandboxed" "ok";
+    channel_fd_serves_an_event_loop: "completions/event_descriptors" "event_loop" "ok";
+    event_descriptors_are_readable_while_an_event_is_unread_and_never_writable: "completions/event_descriptors" "readiness" "ok";
+    solicited_events_come_for_solicited_messages_only: "completions/event_descriptors" "solicited" "ok";
+    eight_threads_with_a_qp_each: "traffic/threads" "own-qps" "ok";
+    eight_threads_on_one_qp: "traffic/threads" "one-qp" "ok";
 }
 
 fn leave_in_a_hurry(world: &World, fabric: Fabric) {
-    let program = require!(Artifacts::get().c_program("lifecycle/exit_after_last_completion"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("lifecycle/exit_after_last_completion"));
     for (count, size) in [("1", "1"), ("1", "65536"), ("20", "100000"), ("300", "16"), ("5", "1048576")] {
         for _ in 0..4 {
             let outcome = Pair::new(world, fabric).limit(LIMIT).run(&[program, count, size]);
@@ -117,8 +99,7 @@ fn own_ping_pong_compiles_and_runs_with_and_without_installed_headers() {
 #[test]
 fn process_that_cannot_share_memory_just_now_is_reached_all_the_same() {
     let world = require!(World::one_host(9000));
-    let program = require!(Artifacts::get().c_program("surroundings/late_shared_memory"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("surroundings/late_shared_memory"));
     for size in ["100", "100000"] {
         for tight in ["tight-server", "tight-client"] {
             for first in ["server-first", "client-first"] {

@@ -1,14 +1,14 @@
 //! Objects made, used and destroyed in random order by threads of two processes, against a model of what verbs promise
 //! (`tests/c/random/calls.c`). `cargo xtask soak --api` does it for longer; a failure names its seed.
 
-use ferroce_tests::{Artifacts, World, require};
+use ferroce_tests::{Artifacts, Fabric, World, require};
 use std::time::Duration;
 
 fn random_calls(seed: u32, threads: u32, settings: &[(&str, &str)]) {
     let program = require!(Artifacts::get().c_program("random/calls"));
     let world = require!(World::one_host(1500));
     let (seed, threads) = (seed.to_string(), threads.to_string());
-    let words = [program.to_str().expect("a UTF-8 path"), "-S", &seed, "-t", "5", "-T", &threads];
+    let words = [&*program, "-S", &seed, "-t", "5", "-T", &threads];
     // What is refused on purpose is said on standard error.
     let outcome = world.first().start_ferroce(&[], &words, settings).wait(Duration::from_secs(90));
     outcome.expect_success();
@@ -32,5 +32,5 @@ fn any_order_of_calls_of_eight_threads_keeps_what_verbs_promise() {
 
 #[test]
 fn any_order_of_calls_over_udp_keeps_what_verbs_promise() {
-    random_calls(3, 4, &[("FERROCE_FABRIC", "udp")]);
+    random_calls(3, 4, Fabric::Udp.settings());
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn stream() -> Result<String, ferroce_tests::Skip> {
-    Ok(Artifacts::get().c_program("traffic/stream")?.to_str().expect("a UTF-8 path").to_owned())
+    Artifacts::get().c_program("traffic/stream")
 }
 
 fn start(world: &World, program: &str, port: u16, server: bool, more: &[&str]) -> Process {
@@ -17,7 +17,7 @@ fn start(world: &World, program: &str, port: u16, server: bool, more: &[&str]) -
     if !server {
         words.push(&address);
     }
-    let mut process = world.first().start_ferroce(&[], &words, &[("FERROCE_FABRIC", "udp")]);
+    let mut process = world.first().start_ferroce(&[], &words, Fabric::Udp.settings());
     if server {
         world.first().wait_for_listener(port, &mut process, LIMIT);
     }

@@ -17,11 +17,10 @@ fn two_processors(world: &World) -> Result<[String; 2], Skip> {
 
 /// The memory of a process that computes is served, as an adapter would, however its thread is scheduled.
 fn a_computing_process_is_served(policy: &str) {
-    let program = require!(Artifacts::get().c_program("surroundings/busy_processor"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("surroundings/busy_processor"));
     let world = require!(World::one_host(9000));
     let [cpu, other] = require!(two_processors(&world));
-    for settings in [&[][..], Fabric::Udp.settings()] {
+    for settings in [Fabric::Any, Fabric::Udp].map(Fabric::settings) {
         for opener in ["thread", "process"] {
             let words = [program, opener, policy, &cpu, &other];
             let mut process = world.first().start_ferroce_privileged(&[], &words, settings);
@@ -79,8 +78,7 @@ s.sendto(icmp, (victim, 0))
 
 /// A forged packet that the kernel of the first host believes ends no connection there, and keeps none from being made.
 fn forged_packets_end_nothing(addresses: [&str; 3], gid_index: &str, mtu: &str) {
-    let stream = require!(Artifacts::get().c_program("traffic/stream"));
-    let stream = stream.to_str().expect("a UTF-8 path");
+    let stream = &*require!(Artifacts::get().c_program("traffic/stream"));
     // Packets that are longer than any that IPv6 must carry.
     let world = require!(World::two_hosts(9000));
     let [victim, peer, attacker] = addresses;
@@ -122,8 +120,7 @@ fn a_forged_packet_too_big_ends_no_connection() {
 /// A route with an MTU of its own is another matter: that is what the host was told.
 #[test]
 fn a_path_mtu_above_that_of_the_route_is_refused() {
-    let stream = require!(Artifacts::get().c_program("traffic/stream"));
-    let stream = stream.to_str().expect("a UTF-8 path");
+    let stream = &*require!(Artifacts::get().c_program("traffic/stream"));
     let world = require!(World::two_hosts(1500));
     world.first().admin("ip route add 10.77.0.2/32 dev eth0 mtu 700");
     let outcome = Pair::new(&world, Fabric::Any).limit(LIMIT).run(&[stream, "-n", "100"]);
@@ -133,10 +130,9 @@ fn a_path_mtu_above_that_of_the_route_is_refused() {
 /// In a sandbox, or after a change of the root directory.
 #[test]
 fn without_proc_devices_open_and_events_are_announced() {
-    let program = require!(Artifacts::get().c_program("completions/blocked_waits"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("completions/event_descriptors"));
     let world = require!(World::one_host(1500));
-    for settings in [&[][..], Fabric::Udp.settings()] {
+    for settings in [Fabric::Any, Fabric::Udp].map(Fabric::settings) {
         for case in ["readiness", "event_loop"] {
             let script =
                 format!("mount -t tmpfs none /proc && ! test -e /proc/self && exec {program} {case}");

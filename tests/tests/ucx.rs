@@ -66,7 +66,14 @@ fn perftest(world: &World, fabric: Fabric, transports: &str, options: &[&str]) -
     let server = [&["ucx_perftest"], options].concat();
     let client = [&["ucx_perftest", SERVER, "-f"], options].concat();
     let settings = [("UCX_TLS", transports)];
-    let sides = Sides { server: &server, client: &client, port: PORT, settings: &settings, limit: LIMIT };
+    let sides = Sides {
+        server: &server,
+        client: &client,
+        port: PORT,
+        options: &[],
+        settings: &settings,
+        limit: LIMIT,
+    };
     let outcome = sides.run(world, fabric);
     outcome.expect_success().expect_quiet();
     expect_no_warning(&outcome.client.stdout);

@@ -16,8 +16,7 @@ enum Place {
 }
 
 fn vanish(place: Place, options: &[&str], operation: &str) {
-    let program = require!(Artifacts::get().c_program("memory/vanishing"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("memory/vanishing"));
     let world = require!(match place {
         Place::TwoHosts => World::two_hosts(9000),
         _ => World::one_host(1500),

@@ -17,7 +17,6 @@ pub fn soak(minutes: u64, seed: u64) -> io::Result<()> {
     dist::dist("release")?;
     let refused = |skip: Skip| io::Error::other(skip.0);
     let program = Artifacts::get().c_program("traffic/stream").map_err(refused)?;
-    let program = program.to_string_lossy();
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let mut round = seed;
     while Instant::now() < end {
@@ -56,14 +55,13 @@ pub fn api(minutes: u64, seed: u64, given: Option<u32>) -> io::Result<()> {
     dist::dist("release")?;
     let refused = |skip: Skip| io::Error::other(skip.0);
     let program = Artifacts::get().c_program("random/calls").map_err(refused)?;
-    let program = program.to_string_lossy();
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let mut round = seed;
     while Instant::now() < end {
         let mut random = Random(round);
         let threads = *random.pick(&[1, 2, 4, 8]);
         let threads = given.unwrap_or(threads).to_string();
-        let settings = *random.pick(&[&[][..], &[("FERROCE_FABRIC", "udp")]]);
+        let settings = random.pick(&[Fabric::Any, Fabric::Udp]).settings();
         let world = World::one_host(*random.pick(&[1500, 9000])).map_err(refused)?;
         let number = round.to_string();
         let words = [&*program, "-S", &number, "-t", "10", "-T", &threads];

@@ -86,7 +86,7 @@ static void verbs_receive(struct carrier *c, void (*take)(const unsigned char *f
 /* Frames to `own` are for it; NULL: it only sends. */
 static void verbs_open(struct carrier *c, const uint8_t *own)
 {
-	struct rule to_me = rule();
+	struct rule to_me = empty_rule();
 
 	c->send = verbs_send;
 	c->receive = verbs_receive;

@@ -7,8 +7,6 @@
  *   connect     µs of the three calls of ibv_modify_qp
  *   message     µs of a message and its completions between the last two, among all the others
  */
-#include <dirent.h>
-
 #include "cases.h"
 
 static double now_us(void)
@@ -32,17 +30,6 @@ static long memory(void)
 	if (file)
 		fclose(file);
 	return kib * 1024;
-}
-
-static int descriptors(void)
-{
-	int count = 0;
-	DIR *directory = MAKE(opendir("/proc/self/fd"));
-
-	while (readdir(directory))
-		count++;
-	closedir(directory);
-	return count;
 }
 
 int main(int argc, char **argv)
@@ -70,7 +57,7 @@ int main(int argc, char **argv)
 		create = (now_us() - start) / TIMED;
 	}
 	long memory_before = memory();
-	int descriptors_before = descriptors();
+	int descriptors_before = (int)entries_of("/proc/self/fd");
 
 	for (int i = 0; i < count; i++) {
 		qps[i] = MAKE(ibv_create_qp(f.device.pd, &init));
@@ -81,7 +68,7 @@ int main(int argc, char **argv)
 		connect_qps(&f.device, &f.path, qps[i], qps[i + 1]);
 	connect = (now_us() - start) / count;
 	printf("memory %ld\n", (memory() - memory_before) / count);
-	printf("descriptors %d\n", descriptors() - descriptors_before);
+	printf("descriptors %d\n", (int)entries_of("/proc/self/fd") - descriptors_before);
 	printf("create %.2f\n", create);
 	printf("connect %.2f\n", connect);
 	start = now_us();

@@ -1,4 +1,4 @@
-/* What UD has of its own: address handles, completions to answer, Q_Keys, multicast groups. */
+/* datagrams: what UD has of its own: address handles, completions to answer, Q_Keys, multicast groups. */
 #include "cases.h"
 
 #define GRH_BYTES 40

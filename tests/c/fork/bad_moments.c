@@ -1,51 +1,23 @@
 /* bad_moments: single forks at moments that are bad for the library: with locks of the program's own, with events that
  * nobody has read or acknowledged, and in the middle of another fork.
  */
-#include "common.h"
+#include "children.h"
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
-/* A child that is still there after this long hangs. */
-#define CHILD_SECONDS 10
 /* What a child ends with that is refused verbs. */
 #define REFUSED 77
 
 static struct device device;
-static struct ibv_comp_channel *channel;
-static struct ibv_cq *cq;
-static struct ibv_qp *qp, *peer;
-static struct ibv_mr *mr;
+static struct loop loop;
 static char memory[64];
 
 static void make_objects(void)
 {
-	struct path path;
-
 	device = open_device(1);
-	path = default_path(&device);
-	channel = MAKE(ibv_create_comp_channel(device.context));
-	cq = make_cq(&device, 32, channel);
-	mr = MAKE(ibv_reg_mr(device.pd, memory, sizeof memory, ALL_ACCESS));
-	qp = make_qp(&device, IBV_QPT_RC, cq, NULL, 8);
-	peer = make_qp(&device, IBV_QPT_RC, cq, NULL, 8);
-	MUST(to_init(qp, ALL_ACCESS));
-	MUST(to_init(peer, ALL_ACCESS));
-	connect_qps(&device, &path, qp, peer);
-}
-
-/* A message, after which the parent's objects are seen to work. */
-static void use(void)
-{
-	struct ibv_wc wc;
-
-	MUST(post_recv(peer, mr, 32, 32, 1));
-	MUST(post_send(qp, mr, 0, 32, 2));
-	MUST_COMPLETE(cq, &wc);
-	MUST_COMPLETE(cq, &wc);
+	loop = make_loop_on(&device, MAKE(ibv_create_comp_channel(device.context)), 32, memory, sizeof memory);
 }
 
 /* Runs `f` in a child and returns what the child ends with. */
@@ -70,7 +42,7 @@ static void ask(void)
 {
 	struct ibv_wc wc;
 
-	if (ibv_poll_cq(cq, 1, &wc) < 0)
+	if (ibv_poll_cq(loop.cq, 1, &wc) < 0)
 		_exit(REFUSED);
 }
 
@@ -106,7 +78,7 @@ static void *poll_under_lock(void *unused)
 	held = true;
 	while (!forking)
 		usleep(100);
-	if (ibv_poll_cq(cq, 1, &wc) < 0)
+	if (ibv_poll_cq(loop.cq, 1, &wc) < 0)
 		fail("ibv_poll_cq beside a fork");
 	pthread_mutex_unlock(&lock);
 	return unused;
@@ -123,7 +95,7 @@ static void fork_with_lock(int expected)
 	expect_child(ask, expected);
 	if (pthread_join(thread, NULL))
 		fail("pthread_join");
-	use();
+	pass_message(&loop);
 	expect_child(ask, 0);
 }
 
@@ -160,16 +132,16 @@ static void drain(void)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1};
 
-	MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
+	MUST(ibv_modify_qp(loop.a, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
 	while (!is_readable(device.context->async_fd))
 		usleep(1000);
 }
 
 static void destroy(void)
 {
-	MUST(ibv_destroy_qp(qp));
-	MUST(ibv_destroy_qp(peer));
-	MUST(ibv_destroy_cq(cq));
+	MUST(ibv_destroy_qp(loop.a));
+	MUST(ibv_destroy_qp(loop.b));
+	MUST(ibv_destroy_cq(loop.cq));
 }
 
 /* The child ends the object of an event that the parent hasn't read. */
@@ -183,7 +155,7 @@ static void unread(void)
 	if (!is_readable(device.context->async_fd))
 		fail("the parent's event isn't announced any more");
 	MUST(ibv_get_async_event(device.context, &event));
-	if (event.event_type != IBV_EVENT_SQ_DRAINED || event.element.qp != qp)
+	if (event.event_type != IBV_EVENT_SQ_DRAINED || event.element.qp != loop.a)
 		fail("event %d", event.event_type);
 	ibv_ack_async_event(&event);
 	if (is_readable(device.context->async_fd))
@@ -192,8 +164,8 @@ static void unread(void)
 
 static void have_event(void)
 {
-	MUST(post_send(qp, mr, 0, 8, 3));
-	if (!is_readable(channel->fd))
+	MUST(post_send(loop.a, loop.mr, 0, 8, 3));
+	if (!is_readable(loop.channel->fd))
 		fail("the child's event isn't announced");
 }
 
@@ -203,8 +175,8 @@ static void take_event(void)
 	void *context;
 
 	have_event();
-	MUST(ibv_get_cq_event(channel, &of, &context));
-	if (of != cq || is_readable(channel->fd))
+	MUST(ibv_get_cq_event(loop.channel, &of, &context));
+	if (of != loop.cq || is_readable(loop.channel->fd))
 		fail("the child's event is of another queue, or announced for ever");
 	ibv_ack_cq_events(of, 1);
 }
@@ -213,13 +185,13 @@ static void take_event(void)
 static void announced(void)
 {
 	make_objects();
-	MUST(ibv_req_notify_cq(cq, 0));
+	MUST(ibv_req_notify_cq(loop.cq, 0));
 	expect_child(have_event, 0);
-	if (is_readable(channel->fd))
+	if (is_readable(loop.channel->fd))
 		fail("the child's event is announced to the parent");
 	expect_child(take_event, 0);
-	use();
-	if (!is_readable(channel->fd))
+	pass_message(&loop);
+	if (!is_readable(loop.channel->fd))
 		fail("the parent's event isn't announced");
 }
 
@@ -231,9 +203,9 @@ static void unacknowledged(void)
 	void *context;
 
 	make_objects();
-	MUST(ibv_req_notify_cq(cq, 0));
-	use();
-	MUST(ibv_get_cq_event(channel, &of, &context));
+	MUST(ibv_req_notify_cq(loop.cq, 0));
+	pass_message(&loop);
+	MUST(ibv_get_cq_event(loop.channel, &of, &context));
 	drain();
 	MUST(ibv_get_async_event(device.context, &event));
 	expect_child(destroy, 0);
@@ -272,7 +244,7 @@ int clock_gettime(clockid_t clock, struct timespec *time)
 static void *stay_in_call(void *unused)
 {
 	stays = true;
-	use();
+	pass_message(&loop);
 	if (stays)
 		fail("no call has asked for the time");
 	return unused;
@@ -293,7 +265,7 @@ static void nested(void)
 		fail("no fork in the fork");
 	if (pthread_join(thread, NULL))
 		fail("pthread_join");
-	use();
+	pass_message(&loop);
 }
 
 /* Runs before any library has been initialised. */
@@ -308,19 +280,9 @@ __attribute__((section(".preinit_array"), used)) static void (*const first)(int,
 
 int main(int argc, char **argv)
 {
-#define CASE(name) {#name, name}
-	static const struct {
-		const char *name;
-		void (*run)(void);
-	} cases[] = {CASE(lock_registered_before), CASE(lock_registered_first), CASE(lock_registered_later),
-		     CASE(unread), CASE(announced), CASE(unacknowledged), CASE(nested)};
+	static const struct test_case cases[] = {CASE(lock_registered_before), CASE(lock_registered_first),
+						 CASE(lock_registered_later), CASE(unread), CASE(announced),
+						 CASE(unacknowledged), CASE(nested)};
 
-	alarm(ALARM_SECONDS);
-	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-		if (argc == 2 && !strcmp(argv[1], cases[i].name)) {
-			cases[i].run();
-			printf("%s ok\n", argv[1]);
-			return 0;
-		}
-	fail("usage: bad_moments CASE");
+	return run_cases(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -3,23 +3,16 @@
  * What is asked of a provider: the parent notices nothing, and a child can go on with the context and PD that it
  * inherited, making its own CQs and QPs; inherited QPs are the parent's.
  */
-#include "loop.h"
-#include <signal.h>
-#include <sys/wait.h>
+#include "children.h"
 
 static char memory[8192];
 
 static void use(const struct loop *loop, unsigned int rounds)
 {
-	struct ibv_wc wc;
-
 	for (unsigned int i = 0; i < rounds; i++) {
 		fill(memory, 4096, i);
 		memset(memory + 4096, 0, 4096);
-		MUST(post_recv(loop->b, loop->mr, 4096, 4096, 1));
-		MUST(post_send(loop->a, loop->mr, 0, 4096, 2));
-		MUST_COMPLETE(loop->cq, &wc);
-		MUST_COMPLETE(loop->cq, &wc);
+		pass_message(loop);
 		check(memory + 4096, 4096, i, "message");
 	}
 }
@@ -33,14 +26,6 @@ static pid_t fork_or_fail(void)
 	if (pid == 0)
 		alarm(ALARM_SECONDS);
 	return pid;
-}
-
-static void expect_child(pid_t pid)
-{
-	int status;
-
-	if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status))
-		fail("the child failed (status %x)", status);
 }
 
 static void say(const char *line)
@@ -82,7 +67,7 @@ static void both(void)
 		exit(0);
 	}
 	use(&loop, 500);
-	expect_child(child);
+	expect_end(child, "the child failed");
 	use(&loop, 500);
 	say("both ok");
 }
@@ -159,7 +144,7 @@ static void inherited(void)
 					fail("a request on an inherited QP succeeded");
 		exit(0);
 	}
-	expect_child(child);
+	expect_end(child, "the child failed");
 	struct ibv_wc wc;
 
 	if (wait_wc(loop.cq, &wc, 200))
@@ -186,24 +171,15 @@ static void execs(void)
 			_exit(127);
 		}
 		use(&loop, 20);
-		expect_child(child);
+		expect_end(child, "the child failed");
 	}
 	say("parent ok");
 }
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		void (*run)(void);
-	} cases[] = {{"daemonise", daemonise}, {"both", both}, {"outlive", outlive},
-		     {"dies", dies}, {"inherited", inherited}, {"execs", execs}};
+	static const struct test_case cases[] = {CASE(daemonise), CASE(both), CASE(outlive),
+						 CASE(dies), CASE(inherited), CASE(execs)};
 
-	alarm(ALARM_SECONDS);
-	for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof cases[0]; i++)
-		if (!strcmp(argv[1], cases[i].name)) {
-			cases[i].run();
-			return 0;
-		}
-	fail("usage: both_sides daemonise|both|outlive|dies|inherited|execs");
+	return run_cases(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

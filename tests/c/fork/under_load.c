@@ -1,62 +1,31 @@
 /* under_load: forks while other threads are in the middle of verbs calls of all kinds. A child never hangs, whatever it
  * does with what it inherited, and can make objects of its own; the parent's traffic goes on.
+ *
+ * usage: under_load all|handlers FORKS
  */
-#include "common.h"
+#include "children.h"
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 
-/* A child that is still there after this long hangs. */
-#define CHILD_SECONDS 10
 /* The size of the message that goes through the region which children deregister. */
 #define LARGE (256 * 1024)
-
-struct loop {
-	struct ibv_cq *cq;
-	struct ibv_qp *a, *b;
-	struct ibv_mr *mr;
-	struct ibv_comp_channel *channel;
-	char *memory;
-	size_t size;
-};
 
 static struct device device;
 static atomic_bool stop;
 
-static struct loop make_loop(size_t size, bool with_channel)
+/* Messages of `size` bytes. */
+static struct loop make_traffic(size_t size, bool with_channel)
 {
-	struct path path = default_path(&device);
-	struct loop loop = {.size = size, .memory = MAKE(malloc(2 * size))};
+	struct ibv_comp_channel *channel = with_channel ? MAKE(ibv_create_comp_channel(device.context)) : NULL;
 
-	if (with_channel)
-		loop.channel = MAKE(ibv_create_comp_channel(device.context));
-	loop.cq = make_cq(&device, 32, loop.channel);
-	loop.mr = MAKE(ibv_reg_mr(device.pd, loop.memory, 2 * size, ALL_ACCESS));
-	loop.a = make_qp(&device, IBV_QPT_RC, loop.cq, NULL, 8);
-	loop.b = make_qp(&device, IBV_QPT_RC, loop.cq, NULL, 8);
-	MUST(to_init(loop.a, ALL_ACCESS));
-	MUST(to_init(loop.b, ALL_ACCESS));
-	connect_qps(&device, &path, loop.a, loop.b);
-	return loop;
-}
-
-static void use(const struct loop *loop)
-{
-	struct ibv_wc wc;
-
-	MUST(post_recv(loop->b, loop->mr, loop->size, (uint32_t)loop->size, 1));
-	MUST(post_send(loop->a, loop->mr, 0, (uint32_t)loop->size, 2));
-	MUST_COMPLETE(loop->cq, &wc);
-	MUST_COMPLETE(loop->cq, &wc);
+	return make_loop_on(&device, channel, 32, MAKE(malloc(2 * size)), 2 * size);
 }
 
 /* Posts and polls. */
 static void *post(void *loop)
 {
 	while (!stop)
-		use(loop);
+		pass_message(loop);
 	return NULL;
 }
 
@@ -98,16 +67,13 @@ static void *wait_for_events(void *of)
 	struct loop *loop = of;
 	struct ibv_cq *cq;
 	void *context;
-	struct ibv_wc wc;
 
 	while (!stop) {
 		MUST(ibv_req_notify_cq(loop->cq, 0));
-		MUST(post_recv(loop->b, loop->mr, loop->size, (uint32_t)loop->size, 1));
-		MUST(post_send(loop->a, loop->mr, 0, (uint32_t)loop->size, 2));
+		post_message(loop);
 		MUST(ibv_get_cq_event(loop->channel, &cq, &context));
 		ibv_ack_cq_events(cq, 1);
-		MUST_COMPLETE(loop->cq, &wc);
-		MUST_COMPLETE(loop->cq, &wc);
+		complete_message(loop);
 	}
 	return NULL;
 }
@@ -193,12 +159,8 @@ static void use_inherited(void)
 static void destroy_inherited(void)
 {
 	MUST(ibv_destroy_qp((struct ibv_qp *)extended));
-	for (int i = 0; i < 4; i++) {
-		MUST(ibv_destroy_qp(traffic[i].a));
-		MUST(ibv_destroy_qp(traffic[i].b));
-		MUST(ibv_dereg_mr(traffic[i].mr));
-		MUST(ibv_destroy_cq(traffic[i].cq));
-	}
+	for (int i = 0; i < 4; i++)
+		destroy_loop(&traffic[i]);
 }
 
 static void run_child(unsigned int number)
@@ -218,20 +180,11 @@ static void run_child(unsigned int number)
 	if (number % 8 == 0)
 		destroy_inherited();
 	if (number % 32 == 0) {
-		struct loop own = make_loop(64, false);
+		struct loop own = make_traffic(64, false);
 
-		use(&own);
+		pass_message(&own);
 	}
 	_exit(0);
-}
-
-static void expect_end(pid_t child, const char *what)
-{
-	int status;
-
-	if (waitpid(child, &status, 0) != child || status)
-		fail("%s (status %x)%s", what, status,
-		     WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? ": it hung" : "");
 }
 
 static void fork_once(unsigned int number)
@@ -257,9 +210,11 @@ static void *fork_too(void *unused)
 
 static void start_threads(void)
 {
+	/* Thousands of forks take longer than other cases. */
+	alarm(0);
 	for (int i = 0; i < 4; i++)
-		traffic[i] = make_loop(i == 2 ? LARGE : 64, i == 3);
-	spare = make_loop(64, false);
+		traffic[i] = make_traffic(i == 2 ? LARGE : 64, i == 3);
+	spare = make_traffic(64, false);
 	extended = make_extended(spare.cq);
 	for (int i = 0; i < 3; i++)
 		start(post, &traffic[i]);
@@ -289,7 +244,7 @@ static void all(void)
 	if (pthread_join(threads[--thread_count], NULL))
 		fail("pthread_join");
 	join_threads();
-	use(&spare);
+	pass_message(&spare);
 }
 
 /* Handlers of another library, which call verbs around each fork: `early` ones come to know of the fork after us. */
@@ -320,88 +275,6 @@ static void handlers(void)
 	join_threads();
 }
 
-/* A thread forks in the middle of a call, as the handler of a signal could: here where the library asks for the time. (The
- * C library's own fork doesn't bear a signal's handler that has interrupted malloc, so a timer wouldn't do.)
- */
-static _Thread_local unsigned int clocks_until_fork;
-static unsigned int refused;
-
-static void fork_in_the_middle(void)
-{
-	int before = errno, status;
-	pid_t child = fork();
-
-	if (child == 0) {
-		struct ibv_wc wc;
-
-		/* Where no call was interrupted, verbs work. */
-		alarm(CHILD_SECONDS);
-		int polled = ibv_poll_cq(spare.cq, 1, &wc), posted = post_send(spare.a, spare.mr, 0, 8, 3);
-
-		_exit(polled == -1 && posted == EIO ? 77 : polled < 0 || posted == EIO);
-	}
-	if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) % 77)
-		fail("a child of the middle of a call failed (status %x)", status);
-	if (status)
-		refused++;
-	errno = before;
-}
-
-int clock_gettime(clockid_t clock, struct timespec *time)
-{
-	if (clocks_until_fork && --clocks_until_fork == 0)
-		fork_in_the_middle();
-	return (int)syscall(SYS_clock_gettime, clock, time);
-}
-
-static void middle(void)
-{
-	spare = make_loop(64, false);
-	for (int i = 0; i < 2; i++)
-		traffic[i] = make_loop(64, false);
-	start(post, &traffic[0]);
-	for (unsigned int i = 0; i < forks; i++) {
-		clocks_until_fork = 1 + i % 4;
-		use(&traffic[1]);
-	}
-	clocks_until_fork = 0;
-	join_threads();
-	if (!refused)
-		fail("no call was interrupted");
-	use(&spare);
-}
-
-/* A child that no handler of a fork has run in (a system call made it) is told so, and nothing is done as the parent. */
-static void cloned(void)
-{
-	struct ibv_wc wc;
-
-	spare = make_loop(4096, false);
-	use(&spare);
-	memset(spare.memory, 'P', 2 * spare.size);
-	pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-
-	if (child == 0) {
-		struct ibv_sge sge = {(uintptr_t)spare.memory, 4096, spare.mr->lkey};
-		struct ibv_send_wr wr = {.sg_list = &sge,
-					 .num_sge = 1,
-					 .opcode = IBV_WR_RDMA_WRITE,
-					 .send_flags = IBV_SEND_SIGNALED,
-					 .wr.rdma = {(uintptr_t)spare.memory + 4096, spare.mr->rkey}},
-				   *bad;
-
-		alarm(CHILD_SECONDS);
-		memset(spare.memory, 'C', 2 * spare.size);
-		if (ibv_post_send(spare.a, &wr, &bad) != EIO || ibv_poll_cq(spare.cq, 1, &wc) != -1)
-			_exit(1);
-		_exit(spare.memory[4096] != 'C');
-	}
-	expect_end(child, "verbs in a child of clone weren't refused");
-	if (spare.memory[4096] != 'P')
-		fail("the parent's memory has changed");
-	use(&spare);
-}
-
 /* Runs before any library has been initialised. */
 static void register_early(int argc, char **argv, char **unused)
 {
@@ -414,20 +287,11 @@ __attribute__((section(".preinit_array"), used)) static void (*const first)(int,
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		void (*run)(void);
-	} cases[] = {{"all", all}, {"handlers", handlers}, {"middle", middle}, {"cloned", cloned}};
+	static const struct test_case cases[] = {CASE(all), CASE(handlers)};
 
-	if (argc != 3)
-		fail("usage: under_load all|handlers|middle|cloned FORKS");
-	forks = (unsigned int)atoi(argv[2]);
-	device = open_device(1);
-	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-		if (!strcmp(argv[1], cases[i].name)) {
-			cases[i].run();
-			printf("%s ok\n", argv[1]);
-			return 0;
-		}
-	fail("there is no case %s", argv[1]);
+	if (argc == 3) {
+		forks = (unsigned int)atoi(argv[2]);
+		device = open_device(1);
+	}
+	return run_cases(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

@@ -2,18 +2,6 @@
  * its descriptors are closed, and the device opens again.
  */
 #include "cases.h"
-#include <dirent.h>
-
-static unsigned int entries_of(const char *path)
-{
-	DIR *directory = MAKE(opendir(path));
-	unsigned int count = 0;
-
-	while (readdir(directory))
-		count++;
-	closedir(directory);
-	return count;
-}
 
 static void nobody_reaches_what_is_left(void)
 {

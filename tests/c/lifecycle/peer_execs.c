@@ -1,5 +1,5 @@
-/* A peer that executes its program again and again, at the same addresses, while this side writes to its memory: the new
- * program finds its own memory as a program begins, all zeros.
+/* peer_execs: a peer that executes its program again and again, at the same addresses, while this side writes to its
+ * memory: the new program finds its own memory as a program begins, all zeros.
  *
  * usage: peer_execs writer
  */

@@ -93,14 +93,9 @@ static int post(struct ibv_qp *qp, enum ibv_wr_opcode opcode, struct ibv_sge sge
 	struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = opcode,
 				 .send_flags = IBV_SEND_SIGNALED}, *bad;
 
-	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-		wr.wr.atomic.remote_addr = remote;
-		wr.wr.atomic.rkey = rkey;
+	set_remote(&wr, remote, rkey);
+	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
 		wr.wr.atomic.compare_add = 9;
-	} else {
-		wr.wr.rdma.remote_addr = remote;
-		wr.wr.rdma.rkey = rkey;
-	}
 	return ibv_post_send(qp, &wr, &bad);
 }
 

@@ -120,14 +120,9 @@ static void post(struct ibv_qp *qp, enum ibv_wr_opcode opcode, struct ibv_sge sg
 		.sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED};
 	struct ibv_send_wr *bad;
 
-	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-		wr.wr.atomic.remote_addr = remote;
+	set_remote(&wr, remote, rkey);
+	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
 		wr.wr.atomic.compare_add = 5;
-		wr.wr.atomic.rkey = rkey;
-	} else {
-		wr.wr.rdma.remote_addr = remote;
-		wr.wr.rdma.rkey = rkey;
-	}
 	MUST(ibv_post_send(qp, &wr, &bad));
 }
 

@@ -41,7 +41,7 @@ __attribute__((noreturn, format(printf, 2, 3))) static void fail(int line, const
 {
 	va_list arguments;
 
-	fprintf(stderr, "preload.c:%d: ", line);
+	fprintf(stderr, "line %d: ", line);
 	va_start(arguments, format);
 	vfprintf(stderr, format, arguments);
 	va_end(arguments);
@@ -64,7 +64,14 @@ __attribute__((noreturn, format(printf, 2, 3))) static void fail(int line, const
 			fail(__LINE__, #call ": not " #number);            \
 	} while (0)
 
+/* Where the device's own directory is, and the one that it belongs to. */
 static char device[PATH_MAX / 2], parent[PATH_MAX / 2];
+
+static void name_paths(const char *name)
+{
+	snprintf(parent, sizeof parent, "/sys/devices/virtual/ferroce/%.64s", name);
+	snprintf(device, sizeof device, "%.200s/infiniband/%.64s", parent, name);
+}
 
 static const char *below(const char *directory, const char *name)
 {
@@ -94,5 +101,10 @@ static void reads_at(int line, int fd, const char *expected)
 }
 
 #define READS(fd, expected) reads_at(__LINE__, fd, expected)
+
+static void nothing_is_left_open(void)
+{
+	CHECK(open("/dev/null", O_RDONLY) == 3);
+}
 
 #endif

@@ -3,7 +3,6 @@
 #define RANDOM_WATCH_H
 
 #include "worker.h"
-#include <dirent.h>
 
 /* What may come and go without being a leak: allocators keep memory, and connections between processes stay. */
 #define MORE_DESCRIPTORS 4
@@ -47,17 +46,6 @@ struct quiet {
 	unsigned int descriptors, tasks;
 	long kilobytes;
 };
-
-static unsigned int entries_of(const char *path)
-{
-	DIR *directory = MAKE(opendir(path));
-	unsigned int count = 0;
-
-	while (readdir(directory))
-		count++;
-	closedir(directory);
-	return count;
-}
 
 static struct quiet look_around(void)
 {

@@ -5,7 +5,7 @@
 #define RANDOM_WRONG_ARGUMENTS_H
 
 #include "halves.h"
-#include <dlfcn.h>
+#include "newer.h"
 
 #define REFUSED(call)                                                                  \
 	do {                                                                           \
@@ -126,30 +126,15 @@ static void misuse_queues(struct worker *worker, struct half *half)
 	MUST(ibv_destroy_cq(cq));
 }
 
-struct dmah_attr {
-	uint32_t comp_mask, cpu_id;
-	uint8_t ph, tph_mem_type;
-};
-
-struct region_attr {
-	size_t length;
-	int access;
-	uint64_t comp_mask, iova;
-	void *addr;
-	int fd;
-	uint64_t fd_offset;
-	void *dmah, *buf;
-};
-
 static void use_handle(struct half *half)
 {
-	void *(*alloc)(struct ibv_context *, struct dmah_attr *) = dlsym(RTLD_DEFAULT, "ibv_alloc_dmah");
-	int (*dealloc)(void *) = dlsym(RTLD_DEFAULT, "ibv_dealloc_dmah");
-	struct ibv_mr *(*reg)(struct ibv_pd *, struct region_attr *) = dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
-	struct dmah_attr attr = {.comp_mask = 2, .ph = 3};
+	void *(*alloc)(struct ibv_context *, struct dmah_attr *) = newer("ibv_alloc_dmah");
+	int (*dealloc)(void *) = newer("ibv_dealloc_dmah");
+	struct ibv_mr *(*reg)(struct ibv_pd *, struct mr_init *) = newer("ibv_reg_mr_ex");
+	struct dmah_attr attr = {.comp_mask = DMAH_PH, .ph = 3};
 	/* An address and a DMA handle. */
-	struct region_attr region = {.length = half->memory_size, .access = ALL_ACCESS, .comp_mask = 2 | 16,
-				     .addr = half->memory};
+	struct mr_init region = {.length = half->memory_size, .access = ALL_ACCESS, .comp_mask = MASK_ADDR | MASK_DMAH,
+				 .addr = half->memory};
 
 	if (!alloc || !dealloc || !reg)
 		return;
@@ -161,25 +146,15 @@ static void use_handle(struct half *half)
 	MUST(dealloc(region.dmah));
 }
 
-struct counter_attr {
-	uint32_t comp_mask;
-	int type;
-	uint32_t flags;
-};
-
-struct attach_attr {
-	uint32_t comp_mask, op_mask;
-};
-
 /* A counter of a QP that has nothing to do. */
 static void use_counter(struct worker *worker)
 {
-	void *(*create)(struct ibv_context *, struct counter_attr *) = dlsym(RTLD_DEFAULT, "ibv_create_comp_cntr");
-	int (*destroy)(void *) = dlsym(RTLD_DEFAULT, "ibv_destroy_comp_cntr");
+	void *(*create)(struct ibv_context *, struct counter_attr *) = newer("ibv_create_comp_cntr");
+	int (*destroy)(void *) = newer("ibv_destroy_comp_cntr");
 	int (*attach)(struct ibv_qp *, void *, struct attach_attr *) =
-		dlsym(RTLD_DEFAULT, "ibv_qp_attach_comp_cntr");
-	int (*increase)(void *, uint64_t) = dlsym(RTLD_DEFAULT, "ibv_inc_comp_cntr");
-	int (*look)(void *, uint64_t *) = dlsym(RTLD_DEFAULT, "ibv_read_comp_cntr");
+		newer("ibv_qp_attach_comp_cntr");
+	int (*increase)(void *, uint64_t) = newer("ibv_inc_comp_cntr");
+	int (*look)(void *, uint64_t *) = newer("ibv_read_comp_cntr");
 	struct counter_attr attr = {0};
 	struct attach_attr how = {.op_mask = 1};
 	uint64_t value, by = draw(&worker->own, 1000);

@@ -1,11 +1,11 @@
-/* Raw packet queue pairs: whole Ethernet frames, and the flows that choose who receives them. */
+/* flows: raw packet queue pairs, whole Ethernet frames, and the flows that choose who receives them. */
 #include "raw.h"
 
 static void frames_go_where_flows_say(void)
 {
 	struct raw r = open_raw();
 	struct ibv_qp *a = ready(MAKE(create_raw(&r, 0))), *b = ready(MAKE(create_raw(&r, 0))), *c = ready(MAKE(create_raw(&r, 0)));
-	struct rule first = rule(), second = rule();
+	struct rule first = empty_rule(), second = empty_rule();
 	struct ibv_wc wc;
 
 	make_frame(r.memory, target, 1, 7000, 5);
@@ -52,7 +52,7 @@ static void tags_counters_and_drops(void)
 	struct ibv_flow_spec_action_tag tag = {IBV_FLOW_SPEC_ACTION_TAG, sizeof tag, 0xabcdef};
 	struct ibv_flow_spec_action_drop drop = {IBV_FLOW_SPEC_ACTION_DROP, sizeof drop};
 	struct ibv_flow_spec_counter_action count = {IBV_FLOW_SPEC_ACTION_COUNT, sizeof count, counters};
-	struct rule tagged = rule(), dropped = rule();
+	struct rule tagged = empty_rule(), dropped = empty_rule();
 	struct ibv_poll_cq_attr attr = {};
 	uint64_t values[3] = {9, 9, 9};
 
@@ -61,12 +61,12 @@ static void tags_counters_and_drops(void)
 	MUST(ibv_attach_counters_point_flow(counters, &attach, NULL));
 	add_destination(&tagged, target);
 	tagged.attr.priority = 1;
-	add(&tagged, &tag, sizeof tag);
-	add(&tagged, &count, sizeof count);
+	add_spec(&tagged, &tag, sizeof tag);
+	add_spec(&tagged, &count, sizeof count);
 	struct ibv_flow *flow = MAKE(ibv_create_flow(b, &tagged.attr));
 	EXPECT(ibv_destroy_counters(counters) == EBUSY && ibv_attach_counters_point_flow(counters, &attach, NULL) == EBUSY);
 	add_udp(&dropped, 666);
-	add(&dropped, &drop, sizeof drop);
+	add_spec(&dropped, &drop, sizeof drop);
 	struct ibv_flow *nowhere = MAKE(ibv_create_flow(b, &dropped.attr));
 
 	receive_into(&r, b, 1);
@@ -108,7 +108,7 @@ static void default_flows_get_what_no_other_takes(void)
 	const uint8_t group[6] = {0x01, 0, 0x5e, 1, 2, 3};
 	struct raw r = open_raw();
 	struct ibv_qp *a = ready(MAKE(create_raw(&r, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB))), *b = ready(MAKE(create_raw(&r, 0)));
-	struct rule all = rule(), multicast = rule(), sniffer = rule();
+	struct rule all = empty_rule(), multicast = empty_rule(), sniffer = empty_rule();
 	struct ibv_wc wc;
 	int seen = 0;
 
@@ -157,7 +157,7 @@ static void frames_are_spread_over_work_queues(void)
 		.rwq_ind_tbl = ind,
 		.rx_hash_conf = {IBV_RX_HASH_FUNC_TOEPLITZ, sizeof key, key, IBV_RX_HASH_SRC_PORT_UDP},
 	};
-	struct rule all = rule();
+	struct rule all = empty_rule();
 	uint32_t queue[FRAMES];
 	struct ibv_wc wc;
 	int counts[2] = {};
@@ -202,7 +202,7 @@ static void wrong_arguments_are_refused(void)
 	struct raw r = open_raw();
 	struct ibv_qp *a = ready(MAKE(create_raw(&r, 0)));
 	struct ibv_qp *ud = make_qp(&r.device, IBV_QPT_UD, CQ(r), NULL, 4);
-	struct rule twice = rule(), wrong = rule(), unknown = rule(), plain = rule(), deflt = rule();
+	struct rule twice = empty_rule(), wrong = empty_rule(), unknown = empty_rule(), plain = empty_rule(), deflt = empty_rule();
 	struct ibv_flow_spec_action_drop nonsense = {0x77, sizeof nonsense}, shortened = {IBV_FLOW_SPEC_ETH, sizeof shortened};
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
 
@@ -213,9 +213,9 @@ static void wrong_arguments_are_refused(void)
 	add_destination(&twice, target);
 	add_destination(&twice, target);
 	EXPECT_NULL(EINVAL, ibv_create_flow(a, &twice.attr));
-	add(&wrong, &shortened, sizeof shortened);
+	add_spec(&wrong, &shortened, sizeof shortened);
 	EXPECT_NULL(EINVAL, ibv_create_flow(a, &wrong.attr));
-	add(&unknown, &nonsense, sizeof nonsense);
+	add_spec(&unknown, &nonsense, sizeof nonsense);
 	EXPECT_NULL(EINVAL, ibv_create_flow(a, &unknown.attr));
 	add_destination(&deflt, target);
 	deflt.attr.type = IBV_FLOW_ATTR_ALL_DEFAULT;
@@ -248,7 +248,7 @@ static void receives(void)
 {
 	struct raw r = open_raw();
 	struct ibv_qp *qp = ready(MAKE(create_raw(&r, 0)));
-	struct rule to_me = rule();
+	struct rule to_me = empty_rule();
 	struct ibv_wc wc;
 
 	add_destination(&to_me, target);

@@ -3,6 +3,7 @@
 #define RAW_H
 
 #include "cases.h"
+#include "flow_rule.h"
 
 #define LENGTH 200
 #define FRAMES 64
@@ -14,9 +15,9 @@ struct raw {
 	unsigned char *memory;
 };
 
-__attribute__((unused)) static const uint8_t target[6] = {0x02, 0xfe, 0, 0, 0, 1};
+UNUSED static const uint8_t target[6] = {0x02, 0xfe, 0, 0, 0, 1};
 
-__attribute__((unused)) static struct raw open_raw_number(int number)
+UNUSED static struct raw open_raw_number(int number)
 {
 	struct raw r = {.device = open_device_number(number, 0)};
 	struct ibv_cq_init_attr_ex init = {
@@ -30,12 +31,12 @@ __attribute__((unused)) static struct raw open_raw_number(int number)
 	return r;
 }
 
-__attribute__((unused)) static struct raw open_raw(void)
+UNUSED static struct raw open_raw(void)
 {
 	return open_raw_number(0);
 }
 
-__attribute__((unused)) static struct ibv_qp *create_raw(const struct raw *r, uint32_t create_flags)
+UNUSED static struct ibv_qp *create_raw(const struct raw *r, uint32_t create_flags)
 {
 	struct ibv_qp_init_attr_ex init = {
 		.send_cq = ibv_cq_ex_to_cq(r->cq),
@@ -51,7 +52,7 @@ __attribute__((unused)) static struct ibv_qp *create_raw(const struct raw *r, ui
 	return ibv_create_qp_ex(r->device.context, &init);
 }
 
-__attribute__((unused)) static struct ibv_qp *ready(struct ibv_qp *qp)
+UNUSED static struct ibv_qp *ready(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
 
@@ -63,44 +64,17 @@ __attribute__((unused)) static struct ibv_qp *ready(struct ibv_qp *qp)
 	return qp;
 }
 
-/* A rule with room for what a case needs. */
-struct rule {
-	struct ibv_flow_attr attr;
-	unsigned char specs[256];
-};
-
-__attribute__((unused)) static struct rule rule(void)
-{
-	return (struct rule){.attr = {.type = IBV_FLOW_ATTR_NORMAL, .size = sizeof(struct ibv_flow_attr), .port = 1}};
-}
-
-__attribute__((unused)) static void add(struct rule *rule, const void *spec, size_t size)
-{
-	memcpy((char *)&rule->attr + rule->attr.size, spec, size);
-	rule->attr.size += size;
-	rule->attr.num_of_specs++;
-}
-
-__attribute__((unused)) static void add_destination(struct rule *rule, const uint8_t *mac)
-{
-	struct ibv_flow_spec_eth eth = {.type = IBV_FLOW_SPEC_ETH, .size = sizeof eth};
-
-	memcpy(eth.val.dst_mac, mac, 6);
-	memset(eth.mask.dst_mac, 0xff, 6);
-	add(rule, &eth, sizeof eth);
-}
-
-__attribute__((unused)) static void add_udp(struct rule *rule, uint16_t port)
+UNUSED static void add_udp(struct rule *rule, uint16_t port)
 {
 	struct ibv_flow_spec_tcp_udp udp = {.type = IBV_FLOW_SPEC_UDP, .size = sizeof udp};
 
 	udp.val.dst_port = htons(port);
 	udp.mask.dst_port = 0xffff;
-	add(rule, &udp, sizeof udp);
+	add_spec(rule, &udp, sizeof udp);
 }
 
 /* Ethernet, IPv4 and UDP around a pattern; checksums are zero. */
-__attribute__((unused)) static void make_frame(unsigned char *frame, const uint8_t *mac, uint16_t source_port, uint16_t port, uint64_t index)
+UNUSED static void make_frame(unsigned char *frame, const uint8_t *mac, uint16_t source_port, uint16_t port, uint64_t index)
 {
 	const unsigned char head[] = {0x02, 0xfe, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, LENGTH - 14, 0, 1, 0, 0, 64, 17, 0, 0,
 				      192, 0, 2, 1, 192, 0, 2, 2, source_port >> 8, source_port & 255, port >> 8, port & 255,
@@ -111,7 +85,7 @@ __attribute__((unused)) static void make_frame(unsigned char *frame, const uint8
 	fill(frame + 42, LENGTH - 42, index);
 }
 
-__attribute__((unused)) static int send_frame(const struct raw *r, struct ibv_qp *qp, size_t slot, uint32_t length, unsigned int flags)
+UNUSED static int send_frame(const struct raw *r, struct ibv_qp *qp, size_t slot, uint32_t length, unsigned int flags)
 {
 	struct ibv_sge sges[2] = {
 		{.addr = (uintptr_t)(r->memory + slot * 2048), .length = 7, .lkey = r->mr->lkey},
@@ -122,7 +96,7 @@ __attribute__((unused)) static int send_frame(const struct raw *r, struct ibv_qp
 	return ibv_post_send(qp, &wr, &bad);
 }
 
-__attribute__((unused)) static void receive_into(const struct raw *r, struct ibv_qp *qp, size_t slot)
+UNUSED static void receive_into(const struct raw *r, struct ibv_qp *qp, size_t slot)
 {
 	MUST(post_recv(qp, r->mr, slot * 2048, 2048, slot));
 }

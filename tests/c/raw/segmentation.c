@@ -1,14 +1,13 @@
-/* Raw packet queue pairs: TCP segmentation (IBV_WR_TSO, ibv_wr_send_tso) and limits of the rate. What comes out is
- * received by a second queue pair of the process, and compared with what is computed here.
+/* segmentation: raw packet queue pairs with TCP segmentation (IBV_WR_TSO, ibv_wr_send_tso) and limits of the rate. What
+ * comes out is received by a second queue pair of the process, and compared with what is computed here.
  */
-#include "cases.h"
+#include "raw.h"
 
-#define FRAMES 64
 #define SLOT 2048
 #define PAYLOAD (64 << 10)
 #define MOST_HEADERS 128
 
-struct raw {
+struct segmenter {
 	struct device device;
 	struct ibv_cq *sent, *got;
 	struct ibv_qp *a, *b;
@@ -18,9 +17,7 @@ struct raw {
 	struct ibv_mr *mr;
 };
 
-static const uint8_t target[6] = {0x02, 0xfe, 0, 0, 0, 1};
-
-static struct ibv_qp *create(const struct raw *r, struct ibv_cq *cq, uint32_t mask, uint16_t max_header)
+static struct ibv_qp *create(const struct segmenter *r, struct ibv_cq *cq, uint32_t mask, uint16_t max_header)
 {
 	struct ibv_qp_init_attr_ex init = {
 		.send_cq = cq,
@@ -37,29 +34,11 @@ static struct ibv_qp *create(const struct raw *r, struct ibv_cq *cq, uint32_t ma
 	return ibv_create_qp_ex(r->device.context, &init);
 }
 
-static struct ibv_qp *ready(struct ibv_qp *qp)
-{
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-
-	MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT));
-	attr.qp_state = IBV_QPS_RTR;
-	MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
-	attr.qp_state = IBV_QPS_RTS;
-	MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
-	return qp;
-}
-
 /* `a` segments, `b` receives what goes to `target`. */
-static struct raw open_raw(void)
+static struct segmenter open_segmenter(void)
 {
-	struct raw r = {.device = open_device(0)};
-	struct {
-		struct ibv_flow_attr attr;
-		struct ibv_flow_spec_eth eth;
-	} rule = {
-		{.type = IBV_FLOW_ATTR_NORMAL, .size = sizeof rule, .num_of_specs = 1, .port = 1},
-		{.type = IBV_FLOW_SPEC_ETH, .size = sizeof rule.eth},
-	};
+	struct segmenter r = {.device = open_device(0)};
+	struct rule to_target = empty_rule();
 
 	r.sent = make_cq(&r.device, FRAMES, NULL);
 	r.got = make_cq(&r.device, FRAMES, NULL);
@@ -69,15 +48,14 @@ static struct raw open_raw(void)
 	r.mr = MAKE(ibv_reg_mr(r.device.pd, r.memory, FRAMES * SLOT + PAYLOAD, IBV_ACCESS_LOCAL_WRITE));
 	r.a = ready(MAKE(create(&r, r.sent, IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, MOST_HEADERS)));
 	r.b = ready(MAKE(create(&r, r.got, 0, 0)));
-	memcpy(rule.eth.val.dst_mac, target, 6);
-	memset(rule.eth.mask.dst_mac, 0xff, 6);
-	r.flow = MAKE(ibv_create_flow(r.b, &rule.attr));
+	add_destination(&to_target, target);
+	r.flow = MAKE(ibv_create_flow(r.b, &to_target.attr));
 	for (int i = 0; i < FRAMES; i++)
 		MUST(post_recv(r.b, r.mr, (size_t)i * SLOT, SLOT, (uint64_t)i));
 	return r;
 }
 
-static void close_raw(const struct raw *r)
+static void close_segmenter(const struct segmenter *r)
 {
 	MUST(ibv_destroy_flow(r->flow));
 	MUST(ibv_destroy_qp(r->a));
@@ -178,7 +156,7 @@ static size_t expected(const struct headers *h, const unsigned char *payload, si
 	return h->length + part;
 }
 
-static void must_arrive(const struct raw *r, const struct headers *h, size_t total, size_t mss, size_t first)
+static void must_arrive(const struct segmenter *r, const struct headers *h, size_t total, size_t mss, size_t first)
 {
 	size_t count = (total + mss - 1) / mss;
 	struct ibv_wc wc;
@@ -200,7 +178,7 @@ static void must_arrive(const struct raw *r, const struct headers *h, size_t tot
 	}
 }
 
-static int post_tso(const struct raw *r, struct ibv_qp *qp, const struct headers *h, uint32_t total, uint16_t mss, unsigned int flags)
+static int post_tso(const struct segmenter *r, struct ibv_qp *qp, const struct headers *h, uint32_t total, uint16_t mss, unsigned int flags)
 {
 	uint32_t half = total / 2 - total / 2 % 7;
 	struct ibv_sge sges[2] = {{(uintptr_t)r->payload, half, r->mr->lkey}, {(uintptr_t)r->payload + half, total - half, r->mr->lkey}};
@@ -214,7 +192,7 @@ static int post_tso(const struct raw *r, struct ibv_qp *qp, const struct headers
 
 static void segments_are_what_tcp_would_have_sent(void)
 {
-	struct raw r = open_raw();
+	struct segmenter r = open_segmenter();
 	/* Identification and sequence number wrap. */
 	struct headers v4 = make_headers(false, false, 12, 0xfffe, 0xfffffc00, 0x99), v6 = make_headers(true, true, 0, 0, 5, 0x19);
 	struct ibv_qp_ex *qp = MAKE(ibv_qp_to_qp_ex(r.a));
@@ -239,12 +217,12 @@ static void segments_are_what_tcp_would_have_sent(void)
 	put16(v6.bytes + v6.tcp + 2, 80);
 	must_arrive(&r, &v6, 50000, 1000, 7);
 	EXPECT_NOTHING(r.got);
-	close_raw(&r);
+	close_segmenter(&r);
 }
 
 static void what_cannot_be_segmented_is_refused(void)
 {
-	struct raw r = open_raw();
+	struct segmenter r = open_segmenter();
 	struct ibv_device_attr_ex ex;
 	struct headers h = make_headers(false, false, 0, 1, 1, 0x10), udp = h, rest = h;
 	struct ibv_qp_ex *qp = MAKE(ibv_qp_to_qp_ex(r.a));
@@ -289,10 +267,10 @@ static void what_cannot_be_segmented_is_refused(void)
 	EXPECT_NOTHING(r.got);
 	EXPECT(qp_state(r.a) == IBV_QPS_ERR);
 	MUST(ibv_destroy_qp(plain));
-	close_raw(&r);
+	close_segmenter(&r);
 }
 
-static int send_frames(const struct raw *r, uint32_t length, unsigned int count)
+static int send_frames(const struct segmenter *r, uint32_t length, unsigned int count)
 {
 	struct ibv_sge sge = {(uintptr_t)r->payload, length, r->mr->lkey};
 	struct ibv_send_wr wr = {.wr_id = 9, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
@@ -305,7 +283,7 @@ static int send_frames(const struct raw *r, uint32_t length, unsigned int count)
 
 static void frames_keep_to_the_rate(void)
 {
-	struct raw r = open_raw();
+	struct segmenter r = open_segmenter();
 	struct ibv_device_attr_ex ex;
 	struct ibv_qp_rate_limit_attr limit = {.rate_limit = 8000, .max_burst_sz = 1500};
 	struct ibv_qp_attr attr;
@@ -354,7 +332,7 @@ static void frames_keep_to_the_rate(void)
 		EXPECT(wait_wc(r.sent, &wc, 10000));
 	EXPECT(wc.status == IBV_WC_WR_FLUSH_ERR);
 	EXPECT_ERRNO(EINVAL, ibv_modify_qp_rate_limit(r.a, &limit));
-	close_raw(&r);
+	close_segmenter(&r);
 }
 
 static const struct test_case cases[] = {

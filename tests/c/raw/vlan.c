@@ -1,6 +1,6 @@
-/* Raw packet queue pairs and VLANs. Two processes at the ends of a link, each with two devices: the interface, and VLAN
- * 100 on it.
- * `receives` takes frames in six queues, `sends` sends to five of them; the last is for a datagram of the kernel's.
+/* vlan: raw packet queue pairs and VLANs. Two processes at the ends of a link, each with two devices: the interface, and
+ * VLAN 100 on it. `receives` takes frames in six queues, `sends` sends to five of them; the last is for a datagram of the
+ * kernel's.
  */
 #include "raw.h"
 
@@ -77,14 +77,14 @@ static void add_vlan(struct rule *rule, const uint8_t *mac, uint16_t tag, uint16
 	}
 	eth.val.vlan_tag = htons(tag);
 	eth.mask.vlan_tag = htons(mask);
-	add(rule, &eth, sizeof eth);
+	add_spec(rule, &eth, sizeof eth);
 }
 
 static struct queue receiving(enum where where)
 {
 	struct queue queue = {.raw = open_raw_number(where == INSIDE)};
 	struct ibv_flow_spec_action_tag tag = {IBV_FLOW_SPEC_ACTION_TAG, sizeof tag, 10 + where};
-	struct rule to_me = rule();
+	struct rule to_me = empty_rule();
 
 	if (where == QUEUED || where == CHANGED)
 		spread(&queue, where == QUEUED);
@@ -98,7 +98,7 @@ static struct queue receiving(enum where where)
 		add_vlan(&to_me, where == KERNELS ? NULL : mac_of(where), VLAN, 0x0fff);
 	if (where == KERNELS)
 		add_udp(&to_me, PORT);
-	add(&to_me, &tag, sizeof tag);
+	add_spec(&to_me, &tag, sizeof tag);
 	for (int i = 0; i < 2 * PER_QUEUE; i++) {
 		struct ibv_sge sge = {(uintptr_t)(queue.raw.memory + i * 2048), 2048, queue.raw.mr->lkey};
 		struct ibv_recv_wr wr = {.wr_id = i, .sg_list = &sge, .num_sge = 1}, *bad;

@@ -35,8 +35,7 @@ static enum ibv_wc_status pass(const struct loop *loop, unsigned int round)
 	struct ibv_wc wc;
 
 	fill(memory, LENGTH, round);
-	MUST(post_recv(loop->b, loop->mr, LENGTH, LENGTH, 1));
-	MUST(post_send(loop->a, loop->mr, 0, LENGTH, 2));
+	post_message(loop);
 	for (int i = 0; i < 2; i++) {
 		if (!wait_wc(loop->cq, &wc, 20000))
 			fail("round %u: no completion in 20 s", round);
@@ -202,10 +201,7 @@ static void close_all(const char *how, const char *what, bool kept)
 		    qp_state(loop.b) != IBV_QPS_ERR)
 			fail("the queue pairs go on");
 	}
-	MUST(ibv_destroy_qp(loop.a));
-	MUST(ibv_destroy_qp(loop.b));
-	MUST(ibv_destroy_cq(loop.cq));
-	MUST(ibv_dereg_mr(loop.mr));
+	destroy_loop(&loop);
 	MUST(ibv_dealloc_pd(device.pd));
 	/* The descriptor of a context is the program's to close. */
 	MUST(ibv_close_device(device.context));

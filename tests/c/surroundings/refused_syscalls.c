@@ -1,9 +1,9 @@
-/* refused_syscalls: runs a program that some system calls are refused to, as a container runtime's seccomp profile
- * does.
+/* refused_syscalls: runs a program that some system calls are refused to, as by a container runtime's seccomp profile.
  *
  *   refused_syscalls vm PROGRAM ...         EPERM for process_vm_readv, process_vm_writev
- *   refused_syscalls container PROGRAM ...  also for what runtimes refuse by default without further rights: userfaultfd, io_uring,
- *                               ptrace, kcmp, bpf, perf_event_open, keys, pidfd_getfd, name spaces, mounts and such
+ *   refused_syscalls container PROGRAM ...  also for what runtimes refuse by default without further rights:
+ *                                           userfaultfd, io_uring, ptrace, kcmp, bpf, perf_event_open, keys,
+ *                                           pidfd_getfd, name spaces, mounts and such
  */
 #include <errno.h>
 #include <linux/audit.h>

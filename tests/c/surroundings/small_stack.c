@@ -1,4 +1,4 @@
-/* Posting, polling and destroying on threads with the smallest stack that POSIX allows, PTHREAD_STACK_MIN.
+/* small_stack: posting, polling and destroying on threads with the smallest stack that POSIX allows, PTHREAD_STACK_MIN.
  *
  * usage: small_stack traffic|measure
  */

@@ -1,4 +1,4 @@
-/* Datagrams to a multicast group.
+/* multicast: datagrams to a multicast group.
  *
  * usage: multicast [-g GID_INDEX] [-n MESSAGES] [-q QPS] [-s BYTES] [-i MICROSECONDS] [-j] receive|send|both GROUP
  *

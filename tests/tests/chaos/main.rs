@@ -14,14 +14,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn c_program(name: &str) -> Result<String, Skip> {
-    Ok(Artifacts::get().c_program(name)?.to_str().expect("a UTF-8 path").to_owned())
-}
-
-fn settings(fabric: Fabric) -> &'static [(&'static str, &'static str)] {
-    match fabric {
-        Fabric::Any => &[],
-        Fabric::Udp => &[("FERROCE_FABRIC", "udp")],
-    }
+    Artifacts::get().c_program(name)
 }
 
 /// Server and client of a program, on the last and the first host.
@@ -35,11 +28,11 @@ impl Two {
         let port_word = port.to_string();
         let mut line = vec![words[0], "-p", &port_word];
         line.extend(&words[1..]);
-        let mut server = world.last().start_ferroce(&[], &line, settings(fabric));
+        let mut server = world.last().start_ferroce(&[], &line, fabric.settings());
         world.last().wait_for_listener(port, &mut server, LIMIT);
         let address = world.last().ipv4();
         line.push(&address);
-        let client = world.first().start_ferroce(&[], &line, settings(fabric));
+        let client = world.first().start_ferroce(&[], &line, fabric.settings());
         Self { server, client }
     }
 

@@ -1,6 +1,6 @@
 //! Processes that come, exchange messages that say from whom and for whom they are, and are killed at random.
 
-use super::{LIMIT, c_program, settings};
+use super::{LIMIT, c_program};
 use ferroce_tests::{Fabric, Process, World, require};
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,7 @@ fn chaos(fabric: Fabric, count: u64, duration: Duration, seed: u64) {
         let mut words = vec![program.as_str(), "-t", &limit, "-p", &port];
         words.extend(more);
         // Processes that insist on packets are among the others.
-        host.start_ferroce(&[], &words, settings(if mixed { Fabric::Udp } else { fabric }))
+        host.start_ferroce(&[], &words, (if mixed { Fabric::Udp } else { fabric }).settings())
     };
     // The first of all, the leader, is one of those that die.
     let mut next_port = 20002;

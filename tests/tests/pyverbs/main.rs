@@ -7,7 +7,7 @@
 mod page;
 mod report;
 
-use ferroce_tests::{Host, Outcome, Skip, World, record_skip, require, tool};
+use ferroce_tests::{Fabric, Host, Outcome, Skip, World, record_skip, require, tool};
 use page::Page;
 use report::Report;
 use std::fs;
@@ -215,7 +215,7 @@ fn the_suite_passes_over_udp() {
     let written =
         Page::read(&fs::read_to_string(page_path()).expect("docs/pyverbs.md is part of the project"));
     for user in User::available() {
-        let report = suite.check(host, user, &[], &[("FERROCE_FABRIC", "udp")], |_| true);
+        let report = suite.check(host, user, &[], Fabric::Udp.settings(), |_| true);
         expect_listed(&written, user, &report);
         expect_enough(user, &report);
     }

@@ -58,8 +58,7 @@ fn all_of_perftest(path_mtu: &'static str) {
 #[test]
 #[ignore = "a second kernel takes a minute more"]
 fn atomic_writes_with_newer_rxe_are_right() {
-    let program = require!(Artifacts::get().c_program("traffic/atomic_writes"));
-    let program = program.to_str().expect("a UTF-8 path");
+    let program = &*require!(Artifacts::get().c_program("traffic/atomic_writes"));
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::with_kernel(&world, "linux-image-6.12-amd64"));
     let before = lab.guest.traffic();

@@ -20,10 +20,10 @@ fn ferroce_is_right_on_the_guests_kernel() {
     let link = vlan::Link::make(&lab);
     link.rxe_understands_ferroce_in_a_vlan();
     lab.guest.run(GIVE_UP_PORT);
-    link.frames_of_vlans_are_right(&vlan.display().to_string());
+    link.frames_of_vlans_are_right(&vlan);
     link.traffic_in_a_vlan_is_right();
-    dma_bufs_are_registered(&lab, &newer.display().to_string());
-    udp_fabric_is_right(&lab, &stream.display().to_string());
+    dma_bufs_are_registered(&lab, &newer);
+    udp_fabric_is_right(&lab, &stream);
     lab.expect_nothing_said();
 }
 

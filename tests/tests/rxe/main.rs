@@ -47,8 +47,8 @@ fn multicast_and_every_operation_under_loss_with_rxe_are_right() {
     let multicast = require!(Artifacts::get().c_program("traffic/multicast"));
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
-    multicast_goes_both_ways(&lab, multicast.to_str().expect("a UTF-8 path"));
-    every_operation_is_right_under_loss(&lab, stream.to_str().expect("a UTF-8 path"));
+    multicast_goes_both_ways(&lab, &multicast);
+    every_operation_is_right_under_loss(&lab, &stream);
 }
 
 fn every_operation_is_right_under_loss(lab: &Lab<'_>, stream: &str) {

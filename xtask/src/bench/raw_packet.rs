@@ -19,7 +19,7 @@ pub fn raw(seconds: u64, rounds: usize) -> io::Result<()> {
     let programs = Programs::new(|| World::two_hosts(MTU), seconds, &[])?;
     let program =
         Artifacts::get().c_program("bench/frames").map_err(|skip: Skip| io::Error::other(skip.0))?;
-    let frames = Frames { world: &programs.world, program: program.display().to_string(), seconds };
+    let frames = Frames { world: &programs.world, program, seconds };
     let mut report = Report { machine: Machine::this(), seconds, ..Report::default() };
     report.sizes = SIZES.map(|size| Size { size, ..Size::default() });
     for round in 1..=rounds {

@@ -24,7 +24,7 @@ pub fn verbs(count: u32, rounds: usize) -> io::Result<()> {
     for round in 1..=rounds {
         println!("round {round} of {rounds}");
         let count = count.to_string();
-        let words = [program.as_os_str(), count.as_ref()];
+        let words = [&*program, &count];
         let outcome = ended(programs.world.first().start_ferroce(&[], &words, &[]).wait(LIMIT))?;
         let figure = |name| number_in_line(&outcome, name, 1);
         report.bytes_each.add(figure("memory")?);

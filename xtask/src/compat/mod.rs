@@ -114,7 +114,7 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
             Ok(said(outcome.success() && outcome.stdout.contains(says), outcome.to_string()))
         }
         How::Sides { server, client: words, port } => {
-            let sides = Sides { server, client: words, port, settings: client.settings, limit };
+            let sides = Sides { server, client: words, port, options: &[], settings: client.settings, limit };
             let outcome = sides.run(&mode.world()?, mode.fabric());
             Ok(said(passes(&outcome), outcome.to_string()))
         }

@@ -1,7 +1,7 @@
 //! Sends packets that nobody should act on to UDP port 4791, and records real ones to make such packets from.
 //!
-//! In here: a packet socket, the forging of packets, sending them at a rate. The tests in `hostile_packets.rs` run it inside their
-//! hosts; it is no part of what is tested.
+//! In here: a packet socket, the forging of packets, sending them at a rate. The tests in `hostile_packets.rs` run it
+//! inside their hosts; it is no part of what is tested.
 //! Out of here: what the packets must not do; that is checked by the programs they are sent to.
 
 mod capture;
