@@ -7,6 +7,7 @@
 mod artifacts;
 mod clients;
 mod holders;
+pub mod inside;
 mod mpi;
 mod namespace;
 pub mod pages;

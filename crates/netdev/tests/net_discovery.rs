@@ -1,9 +1,6 @@
 //! Discovery against a real kernel: each test runs itself again in a network namespace of its own, made without
 //! privileges, and builds interfaces there with ip(8). Where that is refused a test says so and does nothing.
 
-#[path = "../../nic/tests/fabric/namespace.rs"]
-mod namespace;
-
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,7 +8,7 @@ use ferroce_netdev::{
     DeviceInfo, GidTable, LocalAddresses, Monitor, NetError, Netdev, PortState, RouteKind, discover_as,
     interfaces, route_to, way,
 };
-use namespace::in_namespace;
+use ferroce_tests::inside::in_namespace;
 
 /// ip(8) commands, one a line.
 fn ip(commands: &str) {

@@ -15,9 +15,6 @@ mod device;
 mod engine;
 mod gids;
 mod listed_regions;
-#[cfg(test)]
-#[path = "../tests/fabric/namespace.rs"]
-mod namespace;
 mod owner;
 mod poll;
 pub mod qp;
@@ -29,6 +26,9 @@ mod share;
 #[path = "../tests/verbs/side.rs"]
 mod side;
 mod xrc;
+
+#[cfg(test)]
+use ferroce_tests::inside as namespace;
 
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;

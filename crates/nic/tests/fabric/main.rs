@@ -4,7 +4,6 @@
 mod host;
 mod hostile;
 mod member;
-mod namespace;
 mod packets;
 mod peer;
 #[path = "../verbs/receiver.rs"]
@@ -16,3 +15,5 @@ mod targets;
 mod udp;
 mod wait;
 mod xrc;
+
+use ferroce_tests::inside as namespace;

@@ -5,8 +5,6 @@ mod events;
 mod idle;
 mod multicast;
 mod mw;
-#[path = "../fabric/namespace.rs"]
-mod namespace;
 mod pair;
 mod queues;
 mod receiver;
@@ -16,3 +14,5 @@ mod side;
 mod stress;
 mod transfer;
 mod xrc;
+
+use ferroce_tests::inside as namespace;

@@ -1,4 +1,7 @@
-//! A namespace per test: UDP port 4791 and the abstract names are then the test's alone, and all its processes end with it.
+//! Tests of crates in namespaces of their own: a test runs itself again there. UDP port 4791 and the abstract names are then
+//! the test's alone, and all its processes end with it.
+//!
+//! Not here: hosts for programs that are processes of their own; these are a [`World`](crate::World).
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -29,10 +32,10 @@ pub fn run(namespaces: &str, test: &str, body: fn()) {
     }
     let can = Command::new("unshare").arg(namespaces).args(OPTIONS).args(["ip", "link"]).output();
     if !can.is_ok_and(|output| output.status.success()) {
-        println!(
-            "skipped: no namespaces can be made here (unshare {namespaces} {} ip link)",
+        crate::record_skip(&format!(
+            "no namespaces can be made here (unshare {namespaces} {} ip link)",
             OPTIONS.join(" ")
-        );
+        ));
         return;
     }
     let mut child = Command::new("unshare")
