@@ -110,7 +110,7 @@ pub(crate) fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) 
         Err(Refusal::new(libc::EIO, "an internal error; the adapter can't be trusted any more"))
     });
     if let Err(refusal) = &outcome {
-        log::refused(call, refusal);
+        log::refused(call, refusal.errno, &refusal.why);
     }
     outcome
 }

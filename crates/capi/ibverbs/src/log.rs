@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::call::Refusal;
 use ferroce_nic::settings;
 
 /// How often the same call may complain on standard error.
@@ -56,15 +55,15 @@ pub(crate) fn start() {
 }
 
 /// Reports a refused call.
-pub(crate) fn refused(call: &'static str, refusal: &Refusal) {
-    if answers_a_probe(call, refusal.errno) {
-        tracing::debug!(call, errno = refusal.errno, "{}", refusal.why);
+pub(crate) fn refused(call: &'static str, errno: i32, why: &str) {
+    if answers_a_probe(call, errno) {
+        tracing::debug!(call, errno, "{why}");
         return;
     }
-    tracing::warn!(call, errno = refusal.errno, "{}", refusal.why);
+    tracing::warn!(call, errno, "{why}");
     if runs_under_ferroce() && may_print(call) {
         // Standard error may be closed; there is nobody left to tell.
-        let _ = StandardError.write_all(format!("ferroce: {call}: {}\n", refusal.why).as_bytes());
+        let _ = StandardError.write_all(format!("ferroce: {call}: {why}\n").as_bytes());
     }
 }
 
