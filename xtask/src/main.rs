@@ -9,6 +9,7 @@ mod dist;
 mod matrix;
 mod packages;
 mod perftest;
+mod rooms;
 mod sanitize;
 mod soak;
 mod test;
@@ -70,6 +71,15 @@ enum Task {
         #[command(subcommand)]
         what: bench::Bench,
     },
+    /// Fail on an arrow between crates that points upwards, and on a circle between the rooms of one
+    Rooms {
+        /// First delete exceptions that nothing needs any more from xtask/rooms.allow
+        #[arg(long)]
+        shrink: bool,
+        /// Only print all arrows
+        #[arg(long, conflicts_with = "shrink")]
+        list: bool,
+    },
     /// Run the loom models, and Miri and the sanitizers where a nightly toolchain has them
     Sanitize,
     /// Run clients and kill them between two hosts for a while, at MTU 1500 and 9000, with and without loss
@@ -106,6 +116,9 @@ fn main() -> ExitCode {
         Task::Pyverbs => test::write_page("pyverbs"),
         Task::Conformance => test::write_page("conformance").and_then(|()| matrix::matrix(false)),
         Task::Bench { what } => bench::bench(&what),
+        Task::Rooms { list: true, .. } => rooms::rooms(rooms::Action::List),
+        Task::Rooms { shrink: true, .. } => rooms::rooms(rooms::Action::Shrink),
+        Task::Rooms { .. } => rooms::rooms(rooms::Action::Check),
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::long("rxe").and_then(|()| soak::long("conformance")),
         Task::Soak { chaos: true, .. } => soak::long("chaos"),
