@@ -3,6 +3,7 @@
 //! Here: starting the programs, reading their output, tables and JSON. Not here: tests of outcome, which never look
 //! at a clock.
 
+mod instructions;
 mod local;
 mod programs;
 mod raw_memory;
@@ -57,6 +58,12 @@ pub enum Bench {
         /// Rounds; the table shows medians
         #[arg(long, default_value_t = 3)]
         rounds: usize,
+    },
+    /// Instructions, allocations and system calls of 8-byte operations, held to docs/instructions.json
+    Instructions {
+        /// Replace the committed figures
+        #[arg(long)]
+        write: bool,
     },
     /// What two processes can do without a library (started by `local` inside its host)
     #[command(hide = true)]
@@ -138,6 +145,7 @@ pub fn bench(what: &Bench) -> io::Result<()> {
         Bench::Local { seconds, rounds } => local::local(*seconds, *rounds),
         Bench::Raw { seconds, rounds } => raw_packet::raw(*seconds, *rounds),
         Bench::Verbs { count, rounds } => verbs::verbs(*count, *rounds),
+        Bench::Instructions { write } => instructions::instructions(*write),
         Bench::RawMemory { what } => match *what {
             RawMemory::Copy { size, seconds } => raw_memory::copy(size, seconds),
             RawMemory::PingPong { iterations } => raw_memory::ping_pong(iterations),
