@@ -1,6 +1,6 @@
 //! Instructions, allocations and system calls of 8-byte operations, held to the committed figures.
 //!
-//! In here: running `tests/c/counted.c` under callgrind on each fabric. What callgrind writes is read in `reading`, what is
+//! In here: running `tests/c/bench/counted.c` under callgrind on each fabric. What callgrind writes is read in `reading`, what is
 //! compared with what and how strictly is in `budget`. Callgrind counts what a program executes, not what a processor does, so
 //! neither the machine's load nor its counters matter. It runs the library as it is: the signals' guard, `process_vm_readv` and
 //! segmented sends work. Version 3.19 doesn't know `pidfd_open`; the library does without.
@@ -28,7 +28,7 @@ const FABRICS: [Fabric; 3] = [
 ];
 /// A figure is the median of so many batches: a packet that the kernel delivers late takes polls more in one of them.
 const BATCHES: &str = "3";
-/// The rounds of a batch, a multiple of 20 (`tests/c/counted.c`).
+/// The rounds of a batch, a multiple of 20 (`tests/c/bench/counted.c`).
 const ROUNDS: u32 = 20;
 /// The longest that a run on one fabric may take.
 const LIMIT: Duration = Duration::from_secs(160);
@@ -139,7 +139,7 @@ impl Bench {
         if !Path::new("/usr/include/valgrind/callgrind.h").exists() {
             return Err(Skip("valgrind's headers are not installed (Debian: valgrind)".into()));
         }
-        let program = Artifacts::get().c_program("counted")?;
+        let program = Artifacts::get().c_program("bench/counted")?;
         Ok(Self { world: World::one_host(1500)?, program })
     }
 
@@ -149,7 +149,7 @@ impl Bench {
 
     fn costs(&self, fabric: &Fabric) -> io::Result<BTreeMap<String, Costs>> {
         let host = self.world.first();
-        let (program, rounds) = (self.program.display().to_string(), ROUNDS.to_string());
+        let (program, rounds) = (self.program.clone(), ROUNDS.to_string());
         let mut words = vec![
             "valgrind",
             "-q",

@@ -1,4 +1,4 @@
-//! What callgrind and valgrind's log say of the processes of `tests/c/counted.c`.
+//! What callgrind and valgrind's log say of the processes of `tests/c/bench/counted.c`.
 
 use super::budget::Costs;
 use std::collections::BTreeMap;
