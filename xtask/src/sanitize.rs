@@ -17,7 +17,7 @@ const MIRI: [(&str, &[&str]); 7] = [
     ("ferroce-host", &["encoding::"]),
     ("ferroce-udp", &["tap::from_env::"]),
     ("ferroce-proto", &["psn::", "rnr::", "window::"]),
-    ("ferroce-nic", &["engine::timers::"]),
+    ("ferroce-nic", &["engine::progress::"]),
 ];
 
 /// What loom runs: the fork gate, and the engine's hand-offs.

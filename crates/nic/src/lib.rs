@@ -9,14 +9,17 @@
 #[cfg(test)]
 extern crate self as ferroce_nic;
 
+mod adapter;
 mod ah;
 mod closing;
 mod device;
 mod engine;
+mod fabric;
 mod gids;
 #[cfg(test)]
 #[path = "../tests/fabric/namespace.rs"]
 mod namespace;
+mod numbers;
 mod owner;
 mod poll;
 pub mod qp;
@@ -30,10 +33,11 @@ mod shm;
 mod side;
 mod xrc;
 
+pub use adapter::{prepare_wait, progress_of_waiter};
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
 pub use device::{Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, devices, fail_devices};
-pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
+pub use engine::WaitPlan;
 pub use ferroce_mem::{
     Dm, Given, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold, Prefetch, QueueKind,
     QueueMemory,

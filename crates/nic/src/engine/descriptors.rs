@@ -1,8 +1,7 @@
-//! Whether the adapter's descriptors are still its own. A program may close descriptors that it doesn't know, and its next
+//! Whether the process's descriptors are still its own. A program may close descriptors that it doesn't know, and its next
 //! files then have their numbers.
 
-use super::{Engine, contexts, existing};
-use crate::device::fail_devices;
+use super::{Handler, Loop};
 use crate::sys;
 use ferroce_proto::Instant;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,26 +24,31 @@ impl Descriptors {
     pub(super) fn are_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
+
+    /// It is time to look.
+    #[inline]
+    fn are_due(&self, now: Instant) -> bool {
+        now.since(Instant(self.looked.load(Ordering::Relaxed))) >= INTERVAL
+    }
 }
 
-impl Engine {
+impl<H: Handler> Loop<H> {
     /// Looks at one descriptor, if it is time to.
-    pub(super) fn look_at_a_descriptor(&'static self, now: Instant) {
-        let looked = Instant(self.descriptors.looked.load(Ordering::Relaxed));
-        if now.since(looked) >= INTERVAL {
-            self.look_at_descriptors(now, 1);
+    #[inline]
+    pub(super) fn look_at_a_descriptor(&self, handler: &'static H, now: Instant) {
+        if self.descriptors.are_due(now) {
+            self.look_at_descriptors(handler, now, 1);
         }
     }
 
     /// Looks at many of them, if it is time to.
-    pub(super) fn look_at_all_descriptors(&'static self, now: Instant) {
-        let looked = Instant(self.descriptors.looked.load(Ordering::Relaxed));
-        if now.since(looked) >= INTERVAL {
-            self.look_at_descriptors(now, ROUND);
+    pub(super) fn look_at_all_descriptors(&self, handler: &'static H, now: Instant) {
+        if self.descriptors.are_due(now) {
+            self.look_at_descriptors(handler, now, ROUND);
         }
     }
 
-    fn look_at_descriptors(&'static self, now: Instant, count: usize) {
+    fn look_at_descriptors(&self, handler: &'static H, now: Instant, count: usize) {
         self.descriptors.looked.store(now.0, Ordering::Relaxed);
         if self.generation != super::generation() || self.descriptors.are_lost() {
             return;
@@ -53,25 +57,7 @@ impl Engine {
             && !self.descriptors.lost.swap(true, Ordering::Relaxed)
         {
             sys::abandon_all();
-            self.give_up(fd);
-        }
-    }
-
-    /// Nothing gets in or out any more: the devices fail, and so do the queue pairs.
-    #[cold]
-    fn give_up(&'static self, fd: i32) {
-        tracing::error!(
-            fd,
-            "the program has closed file descriptors of the adapter, so its devices have failed: let the program close \
-             descriptors (closefrom, close_range, daemon) before it opens a device, or start it with `ferroce run`, \
-             which keeps those of the adapter open"
-        );
-        fail_devices();
-        for existing in contexts().iter().map(|context| existing(context)) {
-            for qp in existing.qps {
-                self.with_work(|work| qp.fail(work));
-            }
-            existing.raw_qps.iter().for_each(|qp| qp.give_up());
+            handler.descriptors_lost(fd);
         }
     }
 }

@@ -5,8 +5,7 @@
 //! the peer writes, say) breaks its promise: packets are found when the lease has run out. For a while then leases
 //! aren't trusted, and the background thread sleeps on the sockets beside the poller.
 
-use super::taps::Taps;
-use super::{Engine, current};
+use super::{Handler, Loop, Source};
 use crate::{clock, sys};
 use ferroce_proto::Instant;
 use std::os::fd::RawFd;
@@ -27,8 +26,6 @@ const BUSY_INTERVAL: Duration = Duration::from_micros(20);
 /// A poller that has found nothing for this long offers its processor to others at every poll: where there are more
 /// pollers than processors, one of them is the peer.
 const SPIN: Duration = Duration::from_micros(50);
-/// Forwarded packets are looked for by pollers for this long after the last one.
-const FORWARD_MEMORY: Duration = Duration::from_millis(100);
 
 /// Who has promised what.
 #[derive(Debug, Default)]
@@ -38,7 +35,6 @@ pub(super) struct Lease {
     /// When progress last did anything.
     last_success: AtomicU64,
     distrusted_until: AtomicU64,
-    last_forward: AtomicU64,
 }
 
 impl Lease {
@@ -54,84 +50,63 @@ impl Lease {
     fn stamp(&self, until: Instant) {
         self.until.store(until.0, Ordering::Release);
     }
-
-    pub(super) fn forwarded(&self, now: Instant) {
-        self.last_forward.store(now.0, Ordering::Relaxed);
-    }
-
-    pub(super) fn forwards_lately(&self, now: Instant) -> bool {
-        let last = self.last_forward.load(Ordering::Relaxed);
-        last != 0 && now.since(Instant(last)) < FORWARD_MEMORY
-    }
 }
 
-/// Progress on behalf of a thread in ibv_poll_cq(3). `empty`: it found nothing. `sleeper`: it has asked for an event.
-pub(crate) fn progress_of_poller(empty: bool, sleeper: bool) {
-    let Some(engine) = current() else { return };
-    let now = clock::now();
-    let last = Instant(engine.lease.last_progress.load(Ordering::Relaxed));
-    if !empty && (sleeper || now.since(last) < BUSY_INTERVAL) {
-        // Whoever has asked for an event waits for it when the queue is empty, or polls then.
-        return;
-    }
-    if !sleeper {
-        engine.lease.stamp(now.after(LEASE));
-    }
-    engine.lease.last_progress.store(now.0, Ordering::Relaxed);
-    if engine.progress(now) {
-        engine.lease.last_success.store(now.0, Ordering::Relaxed);
-    } else if empty && now.since(Instant(engine.lease.last_success.load(Ordering::Relaxed))) > SPIN {
-        sys::yield_processor();
-    }
-}
-
-/// What a thread that waits for a completion event sleeps on.
+/// What a thread that waits for an event sleeps on.
 #[derive(Debug)]
 pub struct WaitPlan {
-    /// The channel's descriptor, and that of the adapter's sockets: poll(2) both for POLLIN. The second is −1 when
+    /// The descriptor of the event's channel, and that of the loop's sources: poll(2) both for POLLIN. The second is −1 when
     /// there is nothing to look after.
     pub fds: [RawFd; 2],
     /// Wake up after this time at the latest.
     pub timeout: Duration,
 }
 
-/// Makes progress and says what to sleep on. The caller polls, without a lock and without anything that needs a
-/// destructor (it may be cancelled there), then calls [`progress_of_waiter`].
-#[must_use]
-pub fn prepare_wait(channel: RawFd) -> WaitPlan {
-    let Some(engine) = current() else {
-        return WaitPlan { fds: [channel, -1], timeout: Duration::from_secs(3600) };
-    };
-    for _ in 0..WAITER_ROUNDS {
-        if !engine.progress(clock::now()) {
-            break;
+impl<H: Handler> Loop<H> {
+    /// Makes progress on behalf of a thread that polls a queue. `empty`: it found nothing. `sleeper`: it has asked for an event.
+    pub(crate) fn progress_of_poller(handler: &'static H, empty: bool, sleeper: bool) {
+        let lease = &handler.engine().lease;
+        let now = clock::now();
+        let last = Instant(lease.last_progress.load(Ordering::Relaxed));
+        if !empty && (sleeper || now.since(last) < BUSY_INTERVAL) {
+            // Whoever has asked for an event waits for it when the queue is empty, or polls then.
+            return;
+        }
+        if !sleeper {
+            lease.stamp(now.after(LEASE));
+        }
+        lease.last_progress.store(now.0, Ordering::Relaxed);
+        if Self::progress(handler, now) {
+            lease.last_success.store(now.0, Ordering::Relaxed);
+        } else if empty && now.since(Instant(lease.last_success.load(Ordering::Relaxed))) > SPIN {
+            sys::yield_processor();
         }
     }
-    let now = clock::now();
-    engine.lease.stamp(now.after(WAIT));
-    let taps = engine.taps.map_or(u64::MAX, Taps::next);
-    let timer = Instant(engine.timers.next().min(engine.events.next()).min(taps)).since(now);
-    let work = engine.wait_on_rings() || !engine.run_queue.is_empty();
-    let timeout = if work { Duration::ZERO } else { timer.min(WAIT / 2) };
-    WaitPlan { fds: [channel, engine.sockets.raw()], timeout }
-}
 
-/// Progress on behalf of a thread that has waited as [`prepare_wait`] said.
-pub fn progress_of_waiter() {
-    let Some(engine) = current() else { return };
-    engine.end_wait_on_rings();
-    engine.attend_links();
-    let now = clock::now();
-    engine.progress(now);
-    engine.lease.stamp(now.after(LEASE));
-}
-
-impl Engine {
-    /// Wakes the background thread if it would sleep past `at`. Under a lease too: it naps then instead, and is there when
-    /// the lease runs out.
-    pub(super) fn wake_for(&self, at: Instant) {
-        if self.sleep.interrupt(at.0) {
-            self.control.wake();
+    /// Makes progress and says what a thread that waits for an event is to sleep on. The caller polls, without a lock and
+    /// without anything that needs a destructor (it may be cancelled there), then calls [`Loop::progress_of_waiter`].
+    pub(crate) fn prepare_wait(handler: &'static H, channel: RawFd) -> WaitPlan {
+        for _ in 0..WAITER_ROUNDS {
+            if !Self::progress(handler, clock::now()) {
+                break;
+            }
         }
+        let now = clock::now();
+        let (engine, sources) = (handler.engine(), handler.sources());
+        engine.lease.stamp(now.after(WAIT));
+        let timer = Instant(engine.next(&sources)).since(now);
+        let work = sources.about_to_wait() || !engine.run_queue.is_empty();
+        let timeout = if work { Duration::ZERO } else { timer.min(WAIT / 2) };
+        WaitPlan { fds: [channel, engine.readable.raw()], timeout }
+    }
+
+    /// Makes progress on behalf of a thread that has waited as [`Loop::prepare_wait`] said.
+    pub(crate) fn progress_of_waiter(handler: &'static H) {
+        let sources = handler.sources();
+        sources.waited();
+        sources.attend();
+        let now = clock::now();
+        Self::progress(handler, now);
+        handler.engine().lease.stamp(now.after(LEASE));
     }
 }

@@ -1,239 +1,136 @@
-//! The progress engine: one per process, shared by all its device contexts.
+//! The progress engine: gives the sources and jobs of a process their turns, in threads that poll or wait, else in one of
+//! its own.
 //!
-//! In here: who owns which QPN, the paths between QPs, who moves packets and when (pollers under a lease, else the
-//! background thread), and timers.
-//! Out of here: the transport (`ferroce_proto`), sockets (`udp`), the host's other processes (`rendezvous`).
+//! In here: who makes progress and when (lease, background thread, sleep), the run queue, deadlines, alarms, what threads
+//! leave for one another, and whether the process's descriptors are still its own.
+//! Out of here: what sources and jobs are. A [`Handler`] puts them together.
 
-mod addresses;
+mod alarms;
 mod descriptors;
-mod dispatch;
-mod events;
 mod handoff;
 mod lease;
-mod local;
-mod multicast;
-mod qps;
-mod raw;
-mod registry;
-mod rings;
-mod srqs;
-mod taps;
+mod pool;
+mod progress;
+mod source;
 mod thread;
-mod timers;
-mod work;
 
-pub(crate) use addresses::Share;
-pub(crate) use events::schedule_event;
-pub(crate) use handoff::{Deadline, Inbox, Queued, Runnable};
-pub(crate) use lease::progress_of_poller;
-pub use lease::{WaitPlan, prepare_wait, progress_of_waiter};
-pub(crate) use local::Record;
-pub use multicast::{MAX_ATTACHED, MAX_GROUPS};
-pub(crate) use registry::{
-    contexts, domain, existing, register_context, register_qp, register_raw_qp, register_wq, unregister_qp,
-    unregister_raw_qp, unregister_wq,
-};
+pub(crate) use handoff::{Bytes, Deadline, Inbox, Queued, Runnable};
+pub use lease::WaitPlan;
+pub(crate) use pool::Pool;
+pub(crate) use source::{Handler, Job, Source};
 pub(crate) use thread::start_thread;
-pub(crate) use work::Work;
 
-pub(crate) use crate::fork::generation;
+use crate::fork::generation;
 
 use crate::error::{Error, Result};
-use crate::fork::{self, ChildStep};
-use crate::gids;
-use crate::host::Host;
-use crate::mem::KeyTable;
-use crate::qp::Qp;
-use crate::shm::{Links, ListedRegions};
-use crate::sync::{Mutex, class};
 use crate::sys::{self, EngineFd};
-use crate::xrc::{self, Elsewhere};
-use addresses::Addresses;
+use alarms::Alarms;
 use descriptors::Descriptors;
-use events::Events;
+use ferroce_proto::Instant;
 use handoff::{Deadlines, RunQueue, Sleep};
 use lease::Lease;
-use multicast::Multicast;
-use qps::QpTable;
-use raw::RawPorts;
-use srqs::SrqTable;
+use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use taps::Taps;
 use thread::Control;
-use work::{HandsOn, WorkPool};
 
-/// The process's engine. It lives as long as the process: nothing of it runs in exit handlers.
-pub(crate) struct Engine {
+/// The loop that gives a handler's sources and jobs their turns: one per process. It lives as long as the process.
+pub(crate) struct Loop<H: Handler> {
     generation: u32,
-    rendezvous: Arc<Host>,
-    addresses: Addresses,
-    multicast: Multicast,
-    qps: QpTable,
-    srqs: SrqTable,
-    /// SRQs of other processes.
-    elsewhere: Elsewhere,
-    timers: Deadlines,
-    /// Completion events that come later.
-    events: Events,
-    run_queue: RunQueue<Qp>,
-    sleep: Sleep,
-    works: WorkPool,
-    taps: Option<&'static Taps>,
     lease: Lease,
-    /// Shared memory with the host's other processes.
-    links: Arc<Links>,
-    /// An epoll of the RoCE sockets and the links' connections: the background thread, and whoever waits for a completion event, sleeps on it.
-    sockets: EngineFd,
-    /// The packet sockets of raw QPs.
-    raw: RawPorts,
+    run_queue: RunQueue<H::Job>,
+    deadlines: Deadlines,
+    alarms: Alarms<H::Alarm>,
+    sleep: Sleep,
+    /// An epoll of what sources read in each round: the background thread, and whoever waits for an event, sleeps on it.
+    readable: EngineFd,
     /// What only the background thread looks after.
     control: Control,
     descriptors: Descriptors,
 }
 
-impl std::fmt::Debug for Engine {
+impl<H: Handler> std::fmt::Debug for Loop<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("generation", &self.generation).finish_non_exhaustive()
+        f.debug_struct("Loop").field("generation", &self.generation).finish_non_exhaustive()
     }
 }
 
-static CURRENT: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
-static STARTING: Mutex<class::Starting, ()> = Mutex::new(());
-
-/// The engine of this process, if it has one.
-pub(crate) fn current() -> Option<&'static Engine> {
-    let engine = CURRENT.load(Ordering::Acquire);
-    // SAFETY: null, or a leaked box, which nobody frees.
-    unsafe { engine.as_ref() }
-}
-
-/// In the child of a fork, where the engine's threads and descriptors aren't. The engine is left as it is.
-fn forget_after_fork() {
-    CURRENT.store(std::ptr::null_mut(), Ordering::Release);
-    registry::free_critical_regions();
-}
-
-/// The engine of this process; the first call makes it.
-///
-/// # Errors
-/// What kept the process from joining the host's others.
-pub(crate) fn start() -> Result<&'static Engine> {
-    if let Some(engine) = current() {
-        return Ok(engine);
+impl<H: Handler> Loop<H> {
+    /// A loop without a thread, which [`Loop::spawn`] starts.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            generation: generation(),
+            lease: Lease::default(),
+            run_queue: RunQueue::default(),
+            deadlines: Deadlines::default(),
+            alarms: Alarms::default(),
+            sleep: Sleep::default(),
+            readable: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
+            control: Control::new()?,
+            descriptors: Descriptors::default(),
+        })
     }
-    let _starting = STARTING.lock();
-    if let Some(engine) = current() {
-        return Ok(engine);
-    }
-    fork::install();
-    fork::register(ChildStep::Engine, forget_after_fork);
-    sys::protect_engine_fds();
-    let taps = Taps::from_env();
-    let lossless = !addresses::udp_only() && !taps.is_some_and(Taps::has_faults);
-    let links = Arc::new(Links::new(lossless, taps.is_some_and(Taps::has_capture))?);
-    KeyTable::global().list_in(&ListedRegions);
-    let engine: &'static Engine = Box::leak(Box::new(Engine {
-        generation: generation(),
-        rendezvous: Host::join()?,
-        addresses: Addresses::default(),
-        multicast: Multicast::default(),
-        qps: QpTable::default(),
-        srqs: SrqTable::default(),
-        elsewhere: Elsewhere::new()?,
-        timers: Deadlines::default(),
-        events: Events::default(),
-        run_queue: RunQueue::default(),
-        sleep: Sleep::default(),
-        works: WorkPool::new(taps),
-        taps,
-        lease: Lease::default(),
-        links,
-        sockets: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
-        raw: RawPorts::default(),
-        control: Control::new()?,
-        descriptors: Descriptors::default(),
-    }));
-    let services = engine.rendezvous.services();
-    engine.links.register(services);
-    xrc::register(services);
-    gids::register(services);
-    engine.control.watch(engine.rendezvous.poll_fd())?;
-    engine.control.watch(engine.elsewhere.poll_fd())?;
-    engine.watch_links()?;
-    thread::spawn(engine)?;
-    CURRENT.store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
-    Ok(engine)
-}
 
-impl Engine {
-    /// How many forks lie between the first process and this engine's.
+    /// How many forks lie between the first process and this loop's.
+    #[inline]
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Shared memory with the host's other processes.
-    pub(crate) fn links(&self) -> &Links {
-        &self.links
+    /// Wakes sleepers when a descriptor is readable that [`Source::poll`] reads.
+    ///
+    /// # Errors
+    /// That of `epoll_ctl(2)`.
+    pub(crate) fn watch(&self, fd: RawFd) -> std::io::Result<()> {
+        sys::epoll_control(self.readable.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, 0)
     }
 
-    pub(crate) fn elsewhere(&self) -> &Elsewhere {
-        &self.elsewhere
+    /// Wakes sleepers also when a watched descriptor is writable, or no longer.
+    ///
+    /// # Errors
+    /// That of `epoll_ctl(2)`.
+    pub(crate) fn watch_writable(&self, fd: RawFd, writable: bool) -> std::io::Result<()> {
+        let events = libc::EPOLLIN | if writable { libc::EPOLLOUT } else { 0 };
+        sys::epoll_control(self.readable.raw(), libc::EPOLL_CTL_MOD, fd, events as u32, 0)
     }
 
-    /// A connection to the process that holds a slot.
-    pub(crate) fn dial(&self, slot: u16) -> Option<EngineFd> {
-        self.rendezvous.dial(slot)
+    /// Has the background thread call [`Source::serve`] when a descriptor is readable.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(crate) fn watch_control(&self, fd: RawFd) -> Result<()> {
+        self.control.watch(fd)
     }
 
-    /// A number is of one of this process's slots.
-    pub(crate) fn owns(&self, number: u32) -> bool {
-        self.rendezvous.owns(number)
-    }
-
-    /// Answers other processes while a thread waits for one of them.
-    pub(crate) fn answer_requests(&self) {
-        self.rendezvous.answer_requests();
-    }
-
-    /// Runs `f` with a set of buffers, then lets the QPs of this process work to which `f` has sent something.
-    pub(crate) fn with_work<R>(&'static self, f: impl FnOnce(&mut Work) -> R) -> R {
-        let mut work = self.works.take();
-        let unwinding = HandsOn { engine: self, work: &mut work };
-        let result = f(unwinding.work);
-        self.deliver_local(unwinding.work);
-        self.find_ways(unwinding.work);
-        std::mem::forget(unwinding);
-        self.works.put(work);
-        self.wake_for_taps();
-        result
-    }
-
-    /// Finds out what a QP at work wanted to know; it may take a while, so no QP is locked. Who waits stays in its list until
-    /// then, so that a panic hands it on.
-    fn find_ways(&'static self, work: &mut Work) {
-        loop {
-            if let Some((qp, srqn)) = work.wanted.first().cloned() {
-                qp.reach(work, srqn);
-                work.wanted.remove(0);
-            } else if let Some((qp, ah, qpn)) = work.unknown.first().cloned() {
-                ah.find_path(self, qpn);
-                qp.work(work, crate::clock::now(), |_, _| ());
-                work.unknown.remove(0);
-            } else if let Some(qp) = work.falling.first().cloned() {
-                qp.fall_back(work, crate::clock::now());
-                work.falling.remove(0);
-            } else {
-                return;
-            }
-            self.deliver_local(work);
+    /// Puts a job that has more to do behind the others.
+    pub(crate) fn enqueue(&self, job: &Arc<H::Job>) {
+        if self.run_queue.push(job) {
+            self.wake_for(crate::clock::now());
         }
     }
 
-    /// Has more to do when others have had their turn.
-    pub(crate) fn enqueue(&self, qp: &Arc<Qp>) {
-        if self.run_queue.push(qp) {
-            self.wake_for(crate::clock::now());
+    /// Calls [`Handler::due`] with `number` when `at` has come. For whoever has the object of this number locked.
+    #[inline]
+    pub(crate) fn schedule(&self, deadline: &Deadline, at: Instant, number: u32) {
+        if self.deadlines.schedule(deadline, at.0, number) {
+            self.wake_for(at);
+        }
+    }
+
+    /// Calls [`Handler::ring`] when `at` has come, if `alarm` still exists then.
+    pub(crate) fn schedule_alarm(&self, alarm: &Arc<H::Alarm>, at: Instant) {
+        if self.alarms.schedule(alarm, at.0) {
+            self.wake_for(at);
+        }
+    }
+
+    /// Wakes the background thread if it would sleep past `at`. Under a lease too: it naps then instead, and is there when
+    /// the lease runs out.
+    pub(crate) fn wake_for(&self, at: Instant) {
+        if self.sleep.interrupt(at.0) {
+            self.control.wake();
         }
     }
 }

@@ -7,8 +7,9 @@ use super::pacing::Pacing;
 use super::target::Shared;
 use super::{Inner, Qp};
 use crate::Context;
+use crate::adapter;
 use crate::cq::Cq;
-use crate::engine::{self, Deadline, Inbox, Queued};
+use crate::engine::{Deadline, Inbox, Queued};
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::{Pd, QueueKind};
@@ -79,7 +80,7 @@ impl Qp {
                 return invalid!("a completion queue of another device context");
             }
         }
-        let engine = pd.context().engine()?;
+        let adapter = pd.context().adapter()?;
         let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, cookie } = init;
         let rq_wr = if srq.is_some() { 0 } else { cap.max_recv_wr };
         let rq = RecvQueue::new(pd, QueueKind::Receive, rq_wr, cap.max_recv_sge)?;
@@ -100,9 +101,9 @@ impl Qp {
                 cap,
                 sq_sig_all,
                 cookie,
-                generation: engine.generation(),
+                generation: adapter.generation(),
                 serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
-                engine,
+                adapter,
                 rq: Mutex::new(rq),
                 inner: Mutex::new(Inner {
                     flushed: false,
@@ -132,7 +133,7 @@ impl Qp {
         };
         let qp = match number {
             Some(number) => make(number),
-            None => engine.add_qp(make)?,
+            None => adapter.add_qp(make)?,
         };
         pd.hold();
         qp.send_cq.hold();
@@ -140,20 +141,20 @@ impl Qp {
         if let Some(srq) = &qp.srq {
             srq.hold();
         }
-        engine::register_qp(&qp);
+        adapter::register_qp(&qp);
         Ok(qp)
     }
 
     /// From here on it sends and receives nothing, and touches no memory. Others of the host may still list it.
     fn fall_silent(self: &Arc<Self>) {
-        if self.engine.qp(self.qpn).is_some_and(|qp| Arc::ptr_eq(&qp, self)) {
-            self.engine.remove_qp(self.qpn);
+        if self.adapter.qp(self.qpn).is_some_and(|qp| Arc::ptr_eq(&qp, self)) {
+            self.adapter.remove_qp(self.qpn);
         }
-        self.engine.with_work(|work| {
+        self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
             let path = inner.path.take();
             self.let_go(&mut inner);
-            self.engine.listen(self.qpn, false, path.as_ref());
+            self.adapter.listen(self.qpn, false, path.as_ref());
             let now = crate::clock::now();
             self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, now, env));
         });
@@ -174,7 +175,7 @@ impl Qp {
             tracing::warn!(%why, "a queue pair of a closed device is still listed");
         }
         self.fall_silent();
-        engine::unregister_qp(self);
+        adapter::unregister_qp(self);
     }
 
     /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
@@ -188,7 +189,7 @@ impl Qp {
         self.fall_silent();
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);
-        engine::unregister_qp(self);
+        adapter::unregister_qp(self);
         self.pd.owner().withdraw(self.cookie);
         self.unacked_async.wait();
         if let Some(counting) = self.counting.get() {

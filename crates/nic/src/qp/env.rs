@@ -9,11 +9,13 @@ use super::pacing::Pacing;
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::target::Shared;
 use super::{Path, Qp};
+use crate::adapter::Work;
 use crate::ah::Ah;
 use crate::comp_cntr::CountedOp;
 use crate::cq::{Network, Tags, Wc};
-use crate::engine::{Inbox, Record, Work};
+use crate::engine::Inbox;
 use crate::events::AsyncEvent;
+use crate::fabric::LocalPacket;
 use crate::mem::{Denied, KeyTable, KeyUser, atomic, copy, write_back};
 use crate::owner::OfContext as _;
 use crate::packet::{Grh, PacketMeta};
@@ -48,7 +50,7 @@ pub(crate) struct QpEnv<'a> {
 
 impl<'a> QpEnv<'a> {
     /// What QPs of this process have sent to this one.
-    pub(crate) fn inbox(&self) -> &'a Inbox<Record> {
+    pub(crate) fn inbox(&self) -> &'a Inbox<LocalPacket> {
         &self.qp.inbox
     }
 

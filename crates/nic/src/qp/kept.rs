@@ -2,8 +2,8 @@
 
 use super::target::{Away, Kept, Shared};
 use super::{Qp, QpEnv, RxPayload};
+use crate::adapter::Work;
 use crate::ah::Ah;
-use crate::engine::Work;
 use crate::mem::KeyUser;
 use crate::packet::PacketMeta;
 use crate::rendezvous::slot_of;
@@ -63,7 +63,7 @@ impl QpEnv<'_> {
     fn must_reach(&mut self, proto: &Proto, headers: &Headers) -> bool {
         let Some(srqn) = headers.xrc_srqn else { return false };
         let slot = slot_of(srqn);
-        let known = self.qp.engine.owns(srqn)
+        let known = self.qp.adapter.owns(srqn)
             || self.target.tried == Some(slot)
             || self.target.reached.iter().any(|reached| reached.slot == slot);
         let runs = matches!(proto.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
@@ -176,7 +176,7 @@ impl Qp {
         let slot = slot_of(srqn);
         let known = |inner: &super::Inner| inner.target.reached.iter().any(|reached| reached.slot == slot);
         let Some(domain) = self.domain.as_ref().filter(|_| !known(&self.inner.lock())) else { return };
-        let reached = self.engine.reach(self, domain, srqn);
+        let reached = self.adapter.reach(self, domain, srqn);
         let now = crate::clock::now();
         self.work(work, now, |proto, env| {
             match reached {
@@ -202,7 +202,7 @@ impl Qp {
 
     /// The SRQ of this process with a number, if it is of the target's domain.
     pub(crate) fn srq_of_domain(&self, srqn: u32) -> Option<Arc<crate::Srq>> {
-        self.domain.as_ref().and_then(|domain| self.engine.srq(srqn, domain))
+        self.domain.as_ref().and_then(|domain| self.adapter.srq(srqn, domain))
     }
 
     /// Who uses keys in the name of an SRQ.
@@ -220,7 +220,7 @@ impl Qp {
 
     /// Executes another process's requests from here on.
     pub(crate) fn run_as_proxy(self: &Arc<Self>, dest_qpn: u32, path_mtu: u32, access: Access) {
-        self.engine.with_work(|work| {
+        self.adapter.with_work(|work| {
             let now = crate::clock::now();
             self.work(work, now, |proto, env| {
                 let params = proto.params_mut();
@@ -236,7 +236,7 @@ impl Qp {
     /// No request comes any more: flushes the receive of a message in progress.
     pub(crate) fn fail_proxy(self: &Arc<Self>) {
         let now = crate::clock::now();
-        self.engine.with_work(|work| {
+        self.adapter.with_work(|work| {
             self.work(work, now, |proto, env| proto.set_state(QpState::Err, now, env));
         });
     }
@@ -247,7 +247,7 @@ impl Qp {
         inner.target.away = Away::default();
         (inner.target.fetching, inner.target.fetched) = (None, None);
         for reached in inner.target.reached.drain(..) {
-            self.engine.elsewhere().let_go(&reached);
+            self.adapter.xrc.let_go(&reached);
         }
     }
 }

@@ -30,17 +30,20 @@ pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
 pub use static_rate::STATIC_RATES;
 pub(crate) use static_rate::limit_of;
 
+use crate::adapter::Adapter;
 use crate::ah::Ah;
 use crate::comp_cntr::{CompCntr, QpCntrs};
 use crate::cq::Cq;
-use crate::engine::{self, Deadline, Engine, Inbox, Queued, Record, Runnable};
+use crate::engine::{Deadline, Inbox, Job, Queued, Runnable};
 use crate::error::{Result, invalid};
 use crate::events::Unacked;
+use crate::fabric::LocalPacket;
 use crate::mem::Pd;
 use crate::recv::{RecvQueue, Srq};
 use crate::sync::{Mutex, class};
 use crate::xrc::Domain;
 use fabric::Listing;
+use ferroce_proto::Instant;
 use ferroce_proto::{Counters, QpState, SendWr};
 use ferroce_wire::Service;
 use pacing::Pacing;
@@ -78,12 +81,12 @@ pub struct Qp {
     generation: u32,
     /// Unlike that of any other QP of the process's life.
     serial: u64,
-    engine: &'static Engine,
+    adapter: &'static Adapter,
     rq: Mutex<class::ReceiveQueue, RecvQueue>,
     inner: Mutex<class::Qp, Inner>,
     /// The transport's state, for whoever can't wait for `inner`.
     state: AtomicU8,
-    pub(crate) inbox: Inbox<Record>,
+    pub(crate) inbox: Inbox<LocalPacket>,
     queued: Queued,
     pub(crate) deadline: Deadline,
     /// The program wants to know when the send queue has drained (IBV_QP_EN_SQD_ASYNC_NOTIFY).
@@ -113,6 +116,12 @@ impl std::fmt::Debug for Qp {
 impl Runnable for Qp {
     fn queued(&self) -> &Queued {
         &self.queued
+    }
+}
+
+impl Job for Qp {
+    fn run(self: Arc<Self>, now: Instant) {
+        self.adapter.with_work(|work| self.work(work, now, |_, _| ()));
     }
 }
 
@@ -193,6 +202,6 @@ impl Qp {
 
     /// Belongs to a process from before a fork: its peers talk to the parent.
     fn is_inherited(&self) -> bool {
-        self.generation != engine::generation()
+        self.generation != crate::fork::generation()
     }
 }

@@ -1,6 +1,6 @@
 //! A QP's part of the pace of UC and UD.
 
-use crate::engine::Share;
+use crate::fabric::PeerSocket;
 use ferroce_proto::{Instant, Pace, Portion, TransmitError};
 use std::sync::{Arc, Weak};
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 pub(super) struct Pacing {
     portion: Portion,
     /// Whose pace the portion is of; none: its own.
-    of: Weak<Share>,
+    of: Weak<PeerSocket>,
     /// Towards the QPs of this host that are reached without sockets.
     own: Pace,
 }
@@ -19,7 +19,12 @@ impl Pacing {
     ///
     /// # Errors
     /// [`TransmitError::Later`].
-    pub(super) fn ask(&mut self, share: &Arc<Share>, now: Instant, len: usize) -> Result<(), TransmitError> {
+    pub(super) fn ask(
+        &mut self,
+        share: &Arc<PeerSocket>,
+        now: Instant,
+        len: usize,
+    ) -> Result<(), TransmitError> {
         if self.of.as_ptr() != Arc::as_ptr(share) {
             (self.of, self.portion) = (Arc::downgrade(share), Portion::default());
         }

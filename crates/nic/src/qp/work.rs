@@ -3,8 +3,8 @@
 use super::broken::{self, EndsOnPanic};
 use super::fabric::Listing;
 use super::{Inner, Qp, QpEnv};
+use crate::adapter::Work;
 use crate::ah::Ah;
-use crate::engine::Work;
 use ferroce_proto::{Env, Instant, QpEvent, QpState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -97,10 +97,10 @@ impl Qp {
             listing.withdraw(self.qpn);
         }
         if let Some(at) = proto.next_timeout() {
-            self.engine.schedule(self, at);
+            self.adapter.schedule(self, at);
         }
         if more || blocked {
-            self.engine.enqueue(self);
+            self.adapter.enqueue(self);
         }
         if self.inbox.has_records() {
             work.kicks.push(self.clone());

@@ -5,7 +5,7 @@ use super::{Handles, INDEX_BITS, Object, alive, no_such};
 use crate::error::{Error, Result, invalid};
 use crate::mem::{Backing, Dm, Fault, Mr, MrAccess, MrInit, Pd};
 use crate::sync::{Mutex, class};
-use crate::{Context, devices, engine, sys};
+use crate::{Context, adapter, devices, sys};
 use ferroce_os::memory::PeerMemory;
 use std::collections::HashMap;
 use std::io;
@@ -140,7 +140,7 @@ impl Context {
         })?;
         let of_this_process =
             |context: &Arc<Self>| context.handles().with_ledger(|own| own.id() == ledger.id()) == Some(true);
-        let origin = match engine::contexts().iter().find(|context| of_this_process(context)) {
+        let origin = match adapter::contexts().iter().find(|context| of_this_process(context)) {
             Some(context) => Origin::Here(Arc::downgrade(context)),
             None => Origin::Process(Arc::new(Exporter { ledger, pds: Mutex::default() })),
         };

@@ -354,8 +354,8 @@ impl Links {
 /// Takes an entry of this process's directory back; when this returns, no other process uses what it stood for.
 fn revoke(entry: &super::protocol::Entry) -> Result<()> {
     let name = entry.revoke();
-    let Some(engine) = crate::engine::current() else { return Ok(()) };
-    engine.links().wait_for_others().inspect_err(|error| {
+    let Some(adapter) = crate::adapter::current() else { return Ok(()) };
+    adapter.links().wait_for_others().inspect_err(|error| {
         entry.restore(name);
         tracing::warn!(%error, "nothing is revoked");
     })

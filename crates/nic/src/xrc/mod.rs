@@ -1,7 +1,7 @@
 //! Extended reliable connections (annex A14): domains, whose target QPs receive into whichever of the domain's SRQs a
 //! packet names.
 
-mod elsewhere;
+mod connections;
 mod guest;
 mod handle_message;
 mod message;
@@ -9,13 +9,13 @@ mod remote;
 mod serve;
 mod srq;
 
-pub(crate) use elsewhere::{Elsewhere, Reached, Unreached, tell, welcome};
+pub(crate) use connections::{Connections, Reached, Unreached, XrcSource, tell, welcome};
 pub(crate) use message::{Hello, Range};
 pub(crate) use serve::register;
 
 use crate::Context;
+use crate::adapter;
 use crate::cq::Cq;
-use crate::engine;
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::Pd;
@@ -64,7 +64,7 @@ impl Xrcd {
         exclusive: bool,
     ) -> Result<Arc<Self>> {
         let file = file.map(|fd| identify(context, fd)).transpose()?;
-        let domain = engine::domain(file.as_ref(), |found| match found {
+        let domain = adapter::domain(file.as_ref(), |found| match found {
             Some(_) if exclusive => invalid!("O_EXCL, and the file has an XRC domain"),
             Some(domain) => Ok(domain),
             None if file.is_some() && !create => {
@@ -177,12 +177,12 @@ impl XrcTarget {
     /// # Errors
     /// [`Error::Invalid`] when the domain has none, or its process doesn't answer within a second.
     pub fn open(xrcd: &Arc<Xrcd>, qpn: u32, cookie: usize) -> Result<Self> {
-        let engine = xrcd.context.engine()?;
-        if let Some(qp) = engine.qp(qpn).filter(|qp| qp.is_target_of(&xrcd.domain)) {
+        let adapter = xrcd.context.adapter()?;
+        if let Some(qp) = adapter.qp(qpn).filter(|qp| qp.is_target_of(&xrcd.domain)) {
             return Self::of(qp, xrcd, cookie);
         }
         let opener = Opener::new(xrcd, cookie);
-        let remote = Remote::open(engine, &xrcd.domain, qpn, &opener)?;
+        let remote = Remote::open(adapter, &xrcd.domain, qpn, &opener)?;
         let (pd, init) = Self::parts(&xrcd.context)?;
         let qp = Qp::create_proxy(&pd, init, xrcd.domain.clone(), qpn)?;
         xrcd.hold();

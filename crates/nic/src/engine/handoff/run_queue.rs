@@ -21,18 +21,18 @@ impl Default for Queued {
 
 /// The queue.
 #[derive(Debug)]
-pub(crate) struct RunQueue<T> {
+pub(crate) struct RunQueue<T: ?Sized> {
     entries: Mutex<class::RunQueue, VecDeque<Arc<T>>>,
     len: AtomicUsize,
 }
 
-impl<T> Default for RunQueue<T> {
+impl<T: ?Sized> Default for RunQueue<T> {
     fn default() -> Self {
         Self { entries: Mutex::new(VecDeque::new()), len: AtomicUsize::new(0) }
     }
 }
 
-impl<T: Runnable> RunQueue<T> {
+impl<T: Runnable + ?Sized> RunQueue<T> {
     /// Appends an entry that isn't there yet. True when the queue was empty.
     pub(crate) fn push(&self, entry: &Arc<T>) -> bool {
         if entry.queued().0.swap(true, Ordering::AcqRel) {

@@ -1,8 +1,9 @@
 //! Packets that leave, by each fabric, and what the initiator carries out without one.
 
 use super::QpEnv;
+use crate::adapter::Work;
 use crate::ah::{Ah, Way};
-use crate::engine::{Record, Work};
+use crate::fabric::LocalPacket;
 use crate::packet::PacketMeta;
 use crate::qp::Path;
 use crate::qp::payload::{each_piece, fill, fill_ring, references, source_len};
@@ -40,7 +41,7 @@ impl QpEnv<'_> {
         let found;
         let path = match to {
             None => self.path,
-            Some(ah) => match ah.path_to(self.qp.engine, headers.bth.dest_qp) {
+            Some(ah) => match ah.path_to(self.qp.adapter, headers.bth.dest_qp) {
                 Way::Known(path) => {
                     found = path;
                     Some(&found)
@@ -94,7 +95,7 @@ impl QpEnv<'_> {
                 }
             }
             Path::Local { meta } => {
-                let Some(peer) = self.qp.engine.qp(headers.bth.dest_qp) else { return Ok(()) };
+                let Some(peer) = self.qp.adapter.qp(headers.bth.dest_qp) else { return Ok(()) };
                 if peer.inbox.is_full() {
                     self.work.blocked = true;
                     return Err(TransmitError::Blocked);
@@ -104,9 +105,9 @@ impl QpEnv<'_> {
                 }
                 let mut payload = vec![0; len];
                 fill(by, ahead, source, &mut payload)?;
-                let record = Record { headers: *headers, payload, meta: meta.of_packet(headers, len) };
-                self.qp.engine.show_local(&record);
-                peer.inbox.push(record);
+                let packet = LocalPacket { headers: *headers, payload, meta: meta.of_packet(headers, len) };
+                self.qp.adapter.show_local(&packet);
+                peer.inbox.push(packet);
                 self.work.kicks.push(peer);
                 Ok(())
             }
@@ -122,15 +123,15 @@ impl QpEnv<'_> {
         len: usize,
         source: Source<'_>,
     ) -> Result<(), TransmitError> {
-        let (by, engine) = (self.key_user(), self.qp.engine);
-        let by_reference = self.listed && len >= REFERENCE && link.peer_fetches() && !engine.has_capture();
+        let (by, adapter) = (self.key_user(), self.qp.adapter);
+        let by_reference = self.listed && len >= REFERENCE && link.peer_fetches() && !adapter.has_capture();
         let pieces = if by_reference { references(by.pd, source)? } else { None };
         let sent = match pieces {
             Some(pieces) => link.send_reference(headers, meta, &pieces),
             None => link.send(headers, meta, len, |ring| {
                 fill_ring(by, source, ring)?;
-                if engine.has_capture() {
-                    engine.show_message(Direction::Out, headers, &ring.to_vec(), meta);
+                if adapter.has_capture() {
+                    adapter.show_message(Direction::Out, headers, &ring.to_vec(), meta);
                 }
                 Ok(())
             }),
@@ -165,7 +166,7 @@ impl QpEnv<'_> {
             // Which protection domain the key must be of depends on the SRQ, which the peer's process knows.
             return None;
         }
-        if !link.may_access() || self.qp.engine.has_capture() {
+        if !link.may_access() || self.qp.adapter.has_capture() {
             return None;
         }
         let ends = (self.qp.qpn, peer);

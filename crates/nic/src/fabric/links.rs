@@ -1,8 +1,9 @@
-//! The `shm` fabric as the engine sees it: which process holds a slot, whose ring has something, who waits for room.
+//! The `shm` fabric as the adapter sees it: which process holds a slot, whose ring has something, who waits for room.
 
-use super::Engine;
+use crate::adapter::Adapter;
 use crate::ah::{Path, Route};
 use crate::clock;
+use crate::engine::Source;
 use crate::error::{Error, Result};
 use crate::qp::{Origin, QpEnv};
 use crate::rendezvous::slot_of;
@@ -10,6 +11,7 @@ use crate::shm::{Link, Received};
 use crate::sys::{self, InetAddress};
 use crate::tap::Direction;
 use crate::udp::HostAddr;
+use ferroce_proto::Instant;
 use std::sync::Arc;
 
 /// Packets taken from a ring before the next ring has its turn.
@@ -17,12 +19,54 @@ const TURN: usize = 64;
 /// How often a process is asked that ends the connection without an answer.
 const ATTEMPTS: u32 = 5;
 
-impl Engine {
+/// The links as a source.
+pub(crate) struct LinkSource(pub(crate) &'static Adapter);
+
+impl Source for LinkSource {
+    #[inline]
+    fn poll(&self, _now: Instant) -> bool {
+        self.0.read_rings()
+    }
+
+    fn attend(&self) {
+        self.0.attend_links();
+    }
+
+    /// Peers wake the background thread for what they leave from now on.
+    fn about_to_sleep(&self) -> bool {
+        let Some(own) = self.0.links.own() else { return false };
+        // Leases have run out: whoever was waiting for an event then was cancelled, or comes back to this.
+        own.bell().forget_waiters();
+        own.bell().background_sleeps();
+        self.0.links.has_work()
+    }
+
+    fn woke(&self) {
+        if let Some(own) = self.0.links.own() {
+            own.bell().background_wakes();
+        }
+    }
+
+    fn about_to_wait(&self) -> bool {
+        let Some(own) = self.0.links.own() else { return false };
+        own.bell().waiter_sleeps();
+        self.0.links.has_work()
+    }
+
+    fn waited(&self) {
+        if let Some(own) = self.0.links.own() {
+            own.bell().waiter_wakes();
+        }
+    }
+}
+
+impl Adapter {
     /// Puts the connections of links where sleepers look.
-    pub(super) fn watch_links(&self) -> Result<()> {
-        let (sockets, links) = (self.sockets.raw(), self.links.poll_fd());
-        sys::epoll_control(sockets, libc::EPOLL_CTL_ADD, links, libc::EPOLLIN as u32, 0)
-            .map_err(Error::os("epoll_ctl of the links"))
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(crate) fn watch_links(&self) -> Result<()> {
+        self.engine.watch(self.links.poll_fd()).map_err(Error::os("epoll_ctl of the links"))
     }
 
     /// The path to a QP of another process of this host, if there is shared memory with it. May take a tenth of a second
@@ -62,7 +106,7 @@ impl Engine {
     }
 
     /// Takes what other processes have left in their rings.
-    pub(super) fn read_rings(&'static self) -> bool {
+    fn read_rings(&'static self) -> bool {
         let mut done = false;
         for link in self.links.snapshot().iter() {
             done |= link.receive(TURN, &mut |packets| self.dispatch_records(packets));
@@ -113,39 +157,8 @@ impl Engine {
         }
     }
 
-    /// The background thread is about to sleep: peers wake it for what they leave from now on. Whether there is something
-    /// already.
-    pub(super) fn sleep_on_rings(&self) -> bool {
-        let Some(own) = self.links.own() else { return false };
-        // Leases have run out: whoever was waiting for an event then was cancelled, or comes back to this.
-        own.bell().forget_waiters();
-        own.bell().background_sleeps();
-        self.links.has_work()
-    }
-
-    /// The background thread is awake.
-    pub(super) fn wake_from_rings(&self) {
-        if let Some(own) = self.links.own() {
-            own.bell().background_wakes();
-        }
-    }
-
-    /// As [`Engine::sleep_on_rings`], for a thread that waits for an event.
-    pub(super) fn wait_on_rings(&self) -> bool {
-        let Some(own) = self.links.own() else { return false };
-        own.bell().waiter_sleeps();
-        self.links.has_work()
-    }
-
-    /// Such a thread is awake.
-    pub(super) fn end_wait_on_rings(&self) {
-        if let Some(own) = self.links.own() {
-            own.bell().waiter_wakes();
-        }
-    }
-
     /// Looks after connections to other processes: bells, new answers, and processes that have ended.
-    pub(super) fn attend_links(&'static self) {
+    fn attend_links(&'static self) {
         if self.links.is_empty() {
             return;
         }

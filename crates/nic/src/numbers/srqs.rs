@@ -1,7 +1,7 @@
 //! Numbers of the SRQs of XRC domains. They are made as QPNs are, of a slot of this process and an index, but are a
 //! namespace of their own.
 
-use super::Engine;
+use crate::adapter::Adapter;
 use crate::error::{Error, Result};
 use crate::recv::Srq;
 use crate::sync::{RwLock, class};
@@ -14,7 +14,7 @@ const PER_SLOT: u32 = 1 << 12;
 
 /// The XRC SRQs of the process, by number.
 #[derive(Debug, Default)]
-pub(super) struct SrqTable(RwLock<class::SrqNumbers, Numbers>);
+pub(crate) struct SrqTable(RwLock<class::SrqNumbers, Numbers>);
 
 #[derive(Debug, Default)]
 struct Numbers {
@@ -30,7 +30,7 @@ struct Numbered {
     domain: Weak<Domain>,
 }
 
-impl Engine {
+impl Adapter {
     /// Gives a new SRQ of an XRC domain a number.
     ///
     /// # Errors

@@ -1,73 +1,14 @@
-//! Incoming packets: from sockets to QPs.
+//! Packets from the network, to the QPs that they are for.
 
-use super::{Engine, Work};
-use crate::clock;
+use crate::adapter::{Adapter, Work};
 use crate::qp::Origin;
-use crate::udp::{Datagram, HostAddr, Received};
+use crate::udp::{Datagram, HostAddr};
 use ferroce_proto::Instant;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering;
 
-impl Engine {
-    /// One round of everything: sockets, forwarded packets, timers, QPs with more to do. Returns whether anything was
-    /// done.
-    pub(super) fn progress(&'static self, now: Instant) -> bool {
-        self.look_at_a_descriptor(now);
-        let mut done = self.read_sockets(false, now);
-        done |= self.read_rings();
-        if self.lease.forwards_lately(now) {
-            done |= self.read_forwarded();
-        }
-        done |= self.run_timers(now) > 0;
-        self.run_events(now);
-        done |= self.run_taps();
-        done |= self.run_queued();
-        done
-    }
-
-    /// Gives each QP in the run queue a turn.
-    pub(super) fn run_queued(&'static self) -> bool {
-        let mut done = false;
-        for _ in 0..self.run_queue.len() {
-            let Some(qp) = self.run_queue.pop() else { break };
-            done = true;
-            self.with_work(|work| qp.work(work, clock::now(), |_, _| ()));
-        }
-        done
-    }
-
-    /// Reads the sockets of this process's slots; those of addresses that no QP uses only with `all`.
-    pub(super) fn read_sockets(&'static self, all: bool, now: Instant) -> bool {
-        let mut done = self.read_groups(now) | self.read_raw();
-        for address in self.addresses.snapshot().iter() {
-            if !all && address.users.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            for &steering in &address.steerings {
-                let received = address.endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now));
-                match received {
-                    Ok(Received::Busy) => {}
-                    Ok(received) => done |= received.count() > 0,
-                    Err(error) => tracing::debug!(%error, "reading a RoCE socket"),
-                }
-            }
-        }
-        done
-    }
-
-    /// Takes the packets that other processes have passed on.
-    pub(super) fn read_forwarded(&'static self) -> bool {
-        let mut done = false;
-        self.rendezvous.recv_forwarded(&mut |datagrams| {
-            done = true;
-            self.lease.forwarded(clock::now());
-            self.arrived(datagrams, clock::now());
-        });
-        done
-    }
-
+impl Adapter {
     /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.
     pub(super) fn identification(datagram: &Datagram<'_>) -> Option<u16> {
         verify(&mut None, datagram)

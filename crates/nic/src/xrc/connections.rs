@@ -10,8 +10,9 @@ use super::handle_message;
 use super::message::{self, Answer, Range};
 use super::remote::Remote;
 use super::serve::end_service;
+use crate::adapter::Adapter;
 use crate::clock;
-use crate::engine::Engine;
+use crate::engine::Source;
 use crate::error::{Error, Result};
 use crate::events::AsyncEvent;
 use crate::qp::Qp;
@@ -36,7 +37,7 @@ pub(super) const TURN: usize = 32;
 
 /// The connections of a process.
 #[derive(Debug)]
-pub(crate) struct Elsewhere {
+pub(crate) struct Connections {
     epoll: EngineFd,
     ends: Mutex<class::Ends, Ends>,
     pub(super) jobs: Mutex<class::Jobs, Jobs>,
@@ -149,7 +150,7 @@ pub(crate) fn tell(connection: &EngineFd, event: AsyncEvent) {
     }
 }
 
-impl Elsewhere {
+impl Connections {
     /// # Errors
     /// No descriptor is left.
     pub(crate) fn new() -> Result<Self> {
@@ -157,7 +158,7 @@ impl Elsewhere {
         Ok(Self { epoll, ends: Mutex::default(), jobs: Mutex::default() })
     }
 
-    /// Readable when [`Engine::attend_elsewhere`] has something to do.
+    /// Readable when [`Adapter::attend_xrc`] has something to do.
     pub(crate) fn poll_fd(&self) -> RawFd {
         self.epoll.raw()
     }
@@ -200,7 +201,16 @@ pub(super) fn destroy(qp: &Arc<Qp>) {
     }
 }
 
-impl Engine {
+/// The connections as a source.
+pub(crate) struct XrcSource(pub(crate) &'static Adapter);
+
+impl Source for XrcSource {
+    fn serve(&self) {
+        self.0.attend_xrc();
+    }
+}
+
+impl Adapter {
     /// Connects a target with the process that has an SRQ. May take a tenth of a second when that process doesn't answer.
     ///
     /// # Errors
@@ -231,7 +241,7 @@ impl Engine {
         sys::large_buffer(connection.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         let connection = Arc::new(connection);
         let asking = End::Asking(Arc::downgrade(qp), connection.clone());
-        let number = self.elsewhere().add(asking).ok_or(Unreached::Silent)?;
+        let number = self.xrc.add(asking).ok_or(Unreached::Silent)?;
         Ok(Reached { slot, number, connection })
     }
 
@@ -250,13 +260,13 @@ impl Engine {
     }
 
     /// Reads what other processes say.
-    pub(crate) fn attend_elsewhere(&'static self) {
+    fn attend_xrc(&'static self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
-        let ready = sys::epoll_wait(self.elsewhere().poll_fd(), &mut events, Some(Duration::ZERO));
+        let ready = sys::epoll_wait(self.xrc.poll_fd(), &mut events, Some(Duration::ZERO));
         let mut bytes = Vec::new();
         for event in &events[..ready.unwrap_or(0)] {
             let number = event.u64;
-            let end = self.elsewhere().ends.lock().by_number.get(&number).cloned();
+            let end = self.xrc.ends.lock().by_number.get(&number).cloned();
             let Some(end) = end else { continue };
             bytes.resize(LONGEST, 0);
             let understood = match &end {
@@ -306,7 +316,7 @@ impl Engine {
 
     /// The other process has gone, or let go.
     fn end(&'static self, number: u64) {
-        match self.elsewhere().remove(number) {
+        match self.xrc.remove(number) {
             Some(End::Serving(qp, _)) => end_service(&qp),
             Some(End::Guest(guest)) => guest.leave(),
             Some(End::Remote(remote, _)) => {

@@ -1,9 +1,9 @@
 //! Local addresses in use, and the paths that address vectors lead to.
 
-use super::Engine;
-use super::rings::is_of_this_host;
-use super::taps::Taps;
+use super::Taps;
+use super::links::is_of_this_host;
 use crate::Context;
+use crate::adapter::Adapter;
 use crate::ah::{Path, Route};
 use crate::clock;
 use crate::error::{Error, Result, invalid};
@@ -35,11 +35,11 @@ pub(super) struct Local {
 
 /// All of them, and what is known about peers.
 #[derive(Debug, Default)]
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     locals: RwLock<class::Locals, Arc<Vec<Local>>>,
     /// Where each QP has been counted as a user.
     listeners: Mutex<class::Listeners, HashMap<u32, Vec<Arc<AtomicUsize>>>>,
-    shares: Mutex<class::Shares, HashMap<(HostAddr, u8), Weak<Share>>>,
+    shares: Mutex<class::PeerSockets, HashMap<(HostAddr, u8), Weak<PeerSocket>>>,
 }
 
 impl Addresses {
@@ -54,7 +54,7 @@ impl Addresses {
 
 /// The socket of a peer that several QPs send to: each may fill its part of it.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct PeerSocket {
     capacity: u32,
     /// The socket itself, when it is one of this host: every process has a duplicate.
     socket: Option<(Arc<Endpoint>, u8)>,
@@ -66,7 +66,7 @@ pub(crate) struct Share {
     pub(crate) pace: Mutex<class::Pace, Pace>,
 }
 
-impl Share {
+impl PeerSocket {
     /// The least that a QP gets, however many there are.
     const FLOOR: u32 = 16 * 1024;
     /// The most that a peer is trusted to hold.
@@ -114,7 +114,7 @@ impl Share {
     }
 }
 
-impl Engine {
+impl Adapter {
     /// Makes a local address usable.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Engine {
     ///
     /// # Errors
     /// The system refused.
-    pub(super) fn watch_slots(&self) -> Result<()> {
+    pub(crate) fn watch_slots(&self) -> Result<()> {
         // Asked under the lock: an older answer must not replace a newer one.
         let mut locals = self.addresses.locals.write();
         let mut steerings: SmallVec<[u8; 4]> =
@@ -149,14 +149,7 @@ impl Engine {
         for local in locals.iter() {
             for &steering in steerings.iter().filter(|s| !local.steerings.contains(s)) {
                 let fd = local.endpoint.fd(steering);
-                crate::sys::epoll_control(
-                    self.sockets.raw(),
-                    libc::EPOLL_CTL_ADD,
-                    fd,
-                    libc::EPOLLIN as u32,
-                    0,
-                )
-                .map_err(Error::os("epoll_ctl of a RoCE socket"))?;
+                self.engine.watch(fd).map_err(Error::os("epoll_ctl of a RoCE socket"))?;
             }
         }
         let with = |local: &Local| Local { steerings: steerings.clone(), ..local.share() };
@@ -268,7 +261,7 @@ impl Engine {
     /// The path to a QP.
     ///
     /// # Errors
-    /// As [`Engine::route`], or what kept a sending socket from being made.
+    /// As [`Adapter::route`], or what kept a sending socket from being made.
     pub(crate) fn path(&self, context: &Context, av: &AddressVector, qpn: u32) -> Result<Path> {
         let route = self.route(context, av)?;
         if route.to.is_group() {
@@ -299,11 +292,11 @@ impl Engine {
         let share = shares.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
             shares.retain(|_, share| share.strong_count() > 0);
             // The peer's socket is likely to be as large as ours; the kernel counts its own overhead in it as well.
-            let capacity = (endpoint.receive_buffer() / 2).min(Share::CEILING);
+            let capacity = (endpoint.receive_buffer() / 2).min(PeerSocket::CEILING);
             let socket = self.addresses.endpoint(route.to).map(|endpoint| (endpoint, key.1));
             let (unchecked, full_since) = (AtomicU32::new(0), AtomicU64::new(0));
             let pace = Mutex::default();
-            let share = Arc::new(Share { capacity, socket, unchecked, full_since, pace });
+            let share = Arc::new(PeerSocket { capacity, socket, unchecked, full_since, pace });
             shares.insert(key, Arc::downgrade(&share));
             share
         });
@@ -334,7 +327,7 @@ impl Local {
 }
 
 /// FERROCE_FABRIC=udp: everything goes over sockets, as between hosts.
-pub(super) fn udp_only() -> bool {
+pub(crate) fn udp_only() -> bool {
     static ONLY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ONLY.get_or_init(|| settings::value(settings::FABRIC).is_some_and(|v| v == "udp"))
 }

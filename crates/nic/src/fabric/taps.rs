@@ -1,10 +1,12 @@
-//! The capture and the faults of this process, between the engine and the fabrics.
+//! The capture and the faults of this process, between the adapter and the fabrics.
 //!
 //! Faults befall packets of the `udp` fabric; while there are any, every QP uses it. A packet that a fault has touched
 //! leaves alone, so that its ICRC (of identification 0) is right unless `corrupt` made it wrong.
 
-use super::{Engine, Record};
+use super::LocalPacket;
+use crate::adapter::Adapter;
 use crate::clock;
+use crate::engine::Source;
 use crate::packet::PacketMeta;
 use crate::sync::{Mutex, class};
 use crate::tap::Direction;
@@ -34,7 +36,7 @@ struct Faults {
 
 impl Taps {
     /// The taps that the environment asks for.
-    pub(super) fn from_env() -> Option<&'static Self> {
+    pub(crate) fn from_env() -> Option<&'static Self> {
         let capture = Capture::global();
         let faults = Fault::global().map(|fault| Faults {
             outgoing: Mutex::new(fault.queue(Direction::Out)),
@@ -48,17 +50,17 @@ impl Taps {
     }
 
     /// Packets may be lost: every QP has to use the `udp` fabric.
-    pub(super) fn has_faults(&self) -> bool {
+    pub(crate) fn has_faults(&self) -> bool {
         self.faults.is_some()
     }
 
     /// Packets are shown to somebody.
-    pub(super) fn has_capture(&self) -> bool {
+    pub(crate) fn has_capture(&self) -> bool {
         self.capture.is_some()
     }
 
-    /// When [`Engine::run_taps`] has something to do.
-    pub(super) fn next(&self) -> u64 {
+    /// When [`Adapter::run_taps`] has something to do.
+    fn next(&self) -> u64 {
         self.faults.as_ref().map_or(u64::MAX, |f| f.next.load(Ordering::Acquire))
     }
 
@@ -102,9 +104,28 @@ impl Outlet for Taps {
     }
 }
 
-impl Engine {
+/// Packets that faults hold back as a source.
+pub(crate) struct TapSource(pub(crate) &'static Adapter);
+
+impl Source for TapSource {
+    #[inline]
+    fn poll(&self, _now: Instant) -> bool {
+        self.0.run_taps()
+    }
+
+    fn poll_neglected(&self, _now: Instant) -> bool {
+        false
+    }
+
+    #[inline]
+    fn next(&self) -> u64 {
+        self.0.taps.map_or(u64::MAX, Taps::next)
+    }
+}
+
+impl Adapter {
     /// Takes packets from a socket: shows them to the capture, puts them through the faults, hands on the rest.
-    pub(super) fn arrived(&'static self, datagrams: &[Datagram<'_>], now: Instant) {
+    pub(crate) fn arrived(&'static self, datagrams: &[Datagram<'_>], now: Instant) {
         let Some(taps) = self.taps else {
             return self.with_work(|work| self.dispatch(datagrams, work, now));
         };
@@ -143,7 +164,7 @@ impl Engine {
     }
 
     /// Lets the packets go that faults have held back for long enough.
-    pub(super) fn run_taps(&'static self) -> bool {
+    fn run_taps(&'static self) -> bool {
         let Some(taps) = self.taps.filter(|taps| taps.next() <= clock::now().0) else { return false };
         if let Some(faults) = &taps.faults {
             faults.next.store(u64::MAX, Ordering::Release);
@@ -154,15 +175,15 @@ impl Engine {
     }
 
     /// Wakes the background thread for packets that faults hold back, if nobody else will look after them.
-    pub(super) fn wake_for_taps(&self) {
+    pub(crate) fn wake_for_taps(&self) {
         if let Some(taps) = self.taps.filter(|taps| taps.next() != u64::MAX) {
-            self.wake_for(Instant(taps.next()));
+            self.engine.wake_for(Instant(taps.next()));
         }
     }
 
     /// Shows a packet of the `local` fabric to the capture.
-    pub(crate) fn show_local(&self, record: &Record) {
-        self.show_message(Direction::Out, &record.headers, &record.payload, &record.meta);
+    pub(crate) fn show_local(&self, packet: &LocalPacket) {
+        self.show_message(Direction::Out, &packet.headers, &packet.payload, &packet.meta);
     }
 
     /// Shows a packet that has come from, or goes to, another process of this host through shared memory.

@@ -1,6 +1,6 @@
 //! Who owns which QPN in this process. A QPN is a slot of the host (high 12 bits) and an index (low 12 bits).
 
-use super::Engine;
+use crate::adapter::Adapter;
 use crate::device::MAX_QP;
 use crate::error::{Error, Result};
 use crate::qp::Qp;
@@ -12,7 +12,7 @@ const PER_SLOT: usize = 1 << 12;
 
 /// The QPs of the process, by number.
 #[derive(Debug, Default)]
-pub(super) struct QpTable(RwLock<class::QpNumbers, Vec<Slot>>);
+pub(crate) struct QpTable(RwLock<class::QpNumbers, Vec<Slot>>);
 
 #[derive(Debug)]
 struct Slot {
@@ -48,7 +48,7 @@ impl Slot {
     }
 }
 
-impl Engine {
+impl Adapter {
     /// Gives a new QP a number.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Engine {
     /// Gives a number to a QP or queue that no packet is for.
     ///
     /// # Errors
-    /// As [`Engine::add_qp`].
+    /// As [`Adapter::add_qp`].
     pub(crate) fn reserve_qpn(&'static self) -> Result<u32> {
         let mut reserved = 0;
         self.add_entry(|qpn| {

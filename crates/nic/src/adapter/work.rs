@@ -1,12 +1,11 @@
 //! The buffers that a thread needs while it lets QPs work.
 
-use super::Engine;
-use super::taps::Taps;
+use super::Adapter;
 use crate::ah::Ah;
 use crate::cq::{Cq, Tags, Wc};
+use crate::fabric::Taps;
 use crate::qp::{Qp, ReadAhead};
 use crate::shm::Link;
-use crate::sync::{Mutex, class};
 use crate::udp::{Outlet, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -39,6 +38,13 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// Empty buffers; what they send goes through `taps`.
+    pub(super) fn sending_through(taps: Option<&'static Taps>) -> Self {
+        let mut work = Self::default();
+        work.batch.set_outlet(taps.map(|taps| taps as &dyn Outlet));
+        work
+    }
+
     /// Sends what has been gathered.
     pub(crate) fn send(&mut self) {
         self.ahead.clear();
@@ -53,7 +59,7 @@ impl Work {
     /// A panic has ended what these buffers were used for: those QPs that would have had a turn get it from the run queue,
     /// and the peers are woken.
     #[cold]
-    fn hand_on(&mut self, engine: &Engine) {
+    fn hand_on(&mut self, adapter: &Adapter) {
         for link in self.rung.drain(..) {
             link.ring_bell();
         }
@@ -63,7 +69,7 @@ impl Work {
         }
         let waiting = self.unknown.drain(..).map(|(qp, ..)| qp);
         for qp in waiting.chain(self.falling.drain(..)).chain(self.kicks.drain(..)) {
-            engine.enqueue(&qp);
+            adapter.enqueue(&qp);
         }
     }
 
@@ -77,45 +83,12 @@ impl Work {
 
 /// Buffers in use. Dropped by unwinding, it hands on what they hold for others; whoever comes through forgets it.
 pub(super) struct HandsOn<'a> {
-    pub(super) engine: &'a Engine,
+    pub(super) adapter: &'a Adapter,
     pub(super) work: &'a mut Work,
 }
 
 impl Drop for HandsOn<'_> {
     fn drop(&mut self) {
-        self.work.hand_on(self.engine);
-    }
-}
-
-/// Buffers that aren't in use.
-#[derive(Debug)]
-pub(super) struct WorkPool {
-    unused: Mutex<class::WorkPool, Vec<Work>>,
-    outlet: Option<&'static dyn Outlet>,
-}
-
-impl WorkPool {
-    /// More than this many are freed.
-    const KEPT: usize = 8;
-
-    /// An empty pool; what its buffers send goes through `taps`.
-    pub(super) fn new(taps: Option<&'static Taps>) -> Self {
-        Self { unused: Mutex::default(), outlet: taps.map(|taps| taps as &dyn Outlet) }
-    }
-
-    pub(super) fn take(&self) -> Work {
-        let unused = self.unused.lock().pop();
-        unused.unwrap_or_else(|| {
-            let mut work = Work::default();
-            work.batch.set_outlet(self.outlet);
-            work
-        })
-    }
-
-    pub(super) fn put(&self, work: Work) {
-        let mut pool = self.unused.lock();
-        if pool.len() < Self::KEPT {
-            pool.push(work);
-        }
+        self.work.hand_on(self.adapter);
     }
 }

@@ -1,11 +1,11 @@
 //! The packet sockets of raw QPs: one for each interface that has any, drained with the RoCE sockets.
 
-use super::Engine;
+use super::{Port, RawQp};
+use crate::adapter::Adapter;
+use crate::engine::Source;
 use crate::error::{Error, Result};
 use crate::net::Netdev;
-use crate::raw::{Port, RawQp};
 use crate::sync::{Mutex, RwLock, class};
-use crate::sys;
 use ferroce_proto::Instant;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 
 /// The process's packet sockets, which live as long as QPs use them.
 #[derive(Debug, Default)]
-pub(super) struct RawPorts {
+pub(crate) struct RawPorts {
     ports: RwLock<class::RawPorts, Vec<Weak<Port>>>,
     /// A hint that spares everybody else the lock.
     any: AtomicBool,
@@ -22,7 +22,21 @@ pub(super) struct RawPorts {
     paced: Mutex<class::RawPaced, HashMap<u32, Weak<RawQp>>>,
 }
 
-impl Engine {
+/// The packet sockets as a source.
+pub(crate) struct RawSource(pub(crate) &'static Adapter);
+
+impl Source for RawSource {
+    #[inline]
+    fn poll(&self, _now: Instant) -> bool {
+        self.0.read_raw()
+    }
+
+    fn poll_all(&self, _now: Instant) {
+        self.0.read_raw();
+    }
+}
+
+impl Adapter {
     /// The packet socket of an interface.
     ///
     /// # Errors
@@ -36,8 +50,7 @@ impl Engine {
             return Ok(port);
         }
         let new = Arc::new(new);
-        sys::epoll_control(self.sockets.raw(), libc::EPOLL_CTL_ADD, new.fd(), libc::EPOLLIN as u32, 0)
-            .map_err(Error::os("epoll_ctl of a packet socket"))?;
+        self.engine.watch(new.fd()).map_err(Error::os("epoll_ctl of a packet socket"))?;
         ports.push(Arc::downgrade(&new));
         self.raw.any.store(true, Ordering::Release);
         Ok(new)
@@ -45,9 +58,7 @@ impl Engine {
 
     /// Wakes sleepers when a packet socket has room again, or no longer.
     pub(crate) fn watch_raw(&self, fd: RawFd, room: bool) {
-        let events = libc::EPOLLIN | if room { libc::EPOLLOUT } else { 0 };
-        let changed = sys::epoll_control(self.sockets.raw(), libc::EPOLL_CTL_MOD, fd, events as u32, 0);
-        if let Err(error) = changed {
+        if let Err(error) = self.engine.watch_writable(fd, room) {
             tracing::debug!(%error, "epoll_ctl of a packet socket");
         }
     }
@@ -55,13 +66,11 @@ impl Engine {
     /// Lets a QP go on when `at` has come. For whoever has it locked.
     pub(crate) fn schedule_raw(&self, qp: &Arc<RawQp>, at: Instant) {
         self.raw.paced.lock().insert(qp.qpn(), Arc::downgrade(qp));
-        if self.timers.schedule(&qp.deadline, at.0, qp.qpn()) {
-            self.wake_for(at);
-        }
+        self.engine.schedule(&qp.deadline, at, qp.qpn());
     }
 
     /// The time of a QP with this number has come; whether it had something to send.
-    pub(super) fn resume_raw(&self, qpn: u32) -> bool {
+    pub(crate) fn resume_raw(&self, qpn: u32) -> bool {
         let qp = self.raw.paced.lock().remove(&qpn);
         qp.and_then(|qp| qp.upgrade()).is_some_and(|qp| {
             qp.deadline.taken();
@@ -70,7 +79,7 @@ impl Engine {
     }
 
     /// Takes what has arrived at packet sockets.
-    pub(super) fn read_raw(&self) -> bool {
+    fn read_raw(&self) -> bool {
         if !self.raw.any.load(Ordering::Acquire) {
             return false;
         }

@@ -2,8 +2,9 @@
 //!
 //! A group is an address and an interface. Packets to groups always go over sockets, whatever the fabric is otherwise.
 
-use super::{Engine, Work};
+use crate::adapter::{Adapter, Work};
 use crate::clock;
+use crate::engine::Source;
 use crate::error::{Error, Result, invalid};
 use crate::packet::PacketMeta;
 use crate::qp::Qp;
@@ -27,7 +28,7 @@ const MULTICAST_QPN: u32 = 0xff_ffff;
 
 /// The groups of the process.
 #[derive(Debug, Default)]
-pub(super) struct Multicast {
+pub(crate) struct Multicast {
     groups: RwLock<class::MulticastGroups, Vec<Arc<Group>>>,
     /// How many, for whoever has none to look after.
     count: AtomicUsize,
@@ -56,7 +57,21 @@ impl Multicast {
     }
 }
 
-impl Engine {
+/// The sockets of groups as a source.
+pub(crate) struct GroupSource(pub(crate) &'static Adapter);
+
+impl Source for GroupSource {
+    #[inline]
+    fn poll(&self, now: Instant) -> bool {
+        self.0.read_groups(now)
+    }
+
+    fn poll_all(&self, now: Instant) {
+        self.0.read_groups(now);
+    }
+}
+
+impl Adapter {
     /// Attaches a UD QP to a group; once is enough.
     ///
     /// # Errors
@@ -112,7 +127,7 @@ impl Engine {
         }
         if epoll.get().is_none() {
             let new = sys::epoll_create().map_err(Error::os("epoll_create1"))?;
-            watch(&self.sockets, new.raw())?;
+            self.engine.watch(new.raw()).map_err(refused)?;
             // Nobody else is changing anything.
             let _ = epoll.set(new);
         }
@@ -133,7 +148,7 @@ impl Engine {
     }
 
     /// Reads the sockets of groups.
-    pub(super) fn read_groups(&'static self, now: Instant) -> bool {
+    fn read_groups(&'static self, now: Instant) -> bool {
         let Some(epoll) = self.multicast.epoll.get().filter(|_| self.has_groups()) else { return false };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
         let ready = sys::epoll_wait(epoll.raw(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
@@ -190,6 +205,9 @@ impl Engine {
 
 /// Readable when `fd` is.
 fn watch(epoll: &EngineFd, fd: i32) -> Result<()> {
-    sys::epoll_control(epoll.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, fd as u64)
-        .map_err(Error::os("epoll_ctl of a multicast socket"))
+    sys::epoll_control(epoll.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, fd as u64).map_err(refused)
+}
+
+fn refused(error: std::io::Error) -> Error {
+    Error::os("epoll_ctl of a multicast socket")(error)
 }
