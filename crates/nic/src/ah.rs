@@ -22,8 +22,8 @@ pub(crate) enum Path {
     /// As RoCEv2 packets.
     Udp {
         dest: Dest,
-        /// The part of the peer's socket that this QP may fill.
-        share: Arc<PeerSocket>,
+        /// The peer's socket, of which this QP may fill a part.
+        socket: Arc<PeerSocket>,
     },
     /// To a QP of this process.
     Local {

@@ -203,16 +203,16 @@ impl Adapter {
     /// then, so that a panic hands it on.
     fn find_ways(&'static self, work: &mut Work) {
         loop {
-            if let Some((qp, srqn)) = work.wanted.first().cloned() {
-                qp.reach(work, srqn);
-                work.wanted.remove(0);
-            } else if let Some((qp, ah, qpn)) = work.unknown.first().cloned() {
+            if let Some((qp, srqn)) = work.unconnected.first().cloned() {
+                qp.connect_srq_process(work, srqn);
+                work.unconnected.remove(0);
+            } else if let Some((qp, ah, qpn)) = work.unresolved.first().cloned() {
                 ah.find_path(self, qpn);
                 qp.work(work, crate::clock::now(), |_, _| ());
-                work.unknown.remove(0);
-            } else if let Some(qp) = work.falling.first().cloned() {
+                work.unresolved.remove(0);
+            } else if let Some(qp) = work.falling_back.first().cloned() {
                 qp.fall_back(work, crate::clock::now());
-                work.falling.remove(0);
+                work.falling_back.remove(0);
             } else {
                 return;
             }

@@ -97,7 +97,7 @@ pub(super) fn free_critical_regions() {
     let Some(all) = &*registry else { return };
     // SAFETY: the child of a fork has one thread, and it has used no QP yet.
     unsafe {
-        all.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.batch().after_fork());
-        all.raw_qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.batch().after_fork());
+        all.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.wr_session().after_fork());
+        all.raw_qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.wr_session().after_fork());
     }
 }

@@ -18,15 +18,15 @@ pub(crate) struct Work {
     /// Receive completions that wait for their ACK to leave.
     pub(crate) received: Vec<Wc>,
     /// … of SRQs that have a completion queue each (XRC, tag matching).
-    pub(crate) received_elsewhere: Vec<(Arc<Cq>, Wc, Tags)>,
+    pub(crate) received_into_own_cq: Vec<(Arc<Cq>, Wc, Tags)>,
     /// XRC targets, and SRQs of processes that they have to reach.
-    pub(crate) wanted: Vec<(Arc<Qp>, u32)>,
+    pub(crate) unconnected: Vec<(Arc<Qp>, u32)>,
     /// QPs that want to send to a QP at an address to which no path is known yet.
-    pub(crate) unknown: Vec<(Arc<Qp>, Arc<Ah>, u32)>,
+    pub(crate) unresolved: Vec<(Arc<Qp>, Arc<Ah>, u32)>,
     /// QPs whose peers turn out not to share memory with this process.
-    pub(crate) falling: Vec<Arc<Qp>>,
+    pub(crate) falling_back: Vec<Arc<Qp>>,
     /// QPs of this process that have got something.
-    pub(crate) kicks: Vec<Arc<Qp>>,
+    pub(crate) delivered_to: Vec<Arc<Qp>>,
     /// A completion found no room in its queue.
     pub(crate) overrun: bool,
     /// A packet wasn't taken for now.
@@ -34,7 +34,7 @@ pub(crate) struct Work {
     /// … because there was no room in this link's ring.
     pub(crate) blocked_on: Option<Arc<Link>>,
     /// Links through which something was sent and whose peers may have to be woken.
-    pub(crate) rung: SmallVec<[Arc<Link>; 2]>,
+    pub(crate) links_to_ring: SmallVec<[Arc<Link>; 2]>,
 }
 
 impl Work {
@@ -51,7 +51,7 @@ impl Work {
         if !self.batch.is_empty() {
             self.batch.flush();
         }
-        for link in self.rung.drain(..) {
+        for link in self.links_to_ring.drain(..) {
             link.ring_bell();
         }
     }
@@ -60,23 +60,23 @@ impl Work {
     /// and the peers are woken.
     #[cold]
     fn hand_on(&mut self, adapter: &Adapter) {
-        for link in self.rung.drain(..) {
+        for link in self.links_to_ring.drain(..) {
             link.ring_bell();
         }
-        for (qp, _) in self.wanted.drain(..) {
+        for (qp, _) in self.unconnected.drain(..) {
             // What waits comes again.
-            qp.forget_kept();
+            qp.drop_backlog();
         }
-        let waiting = self.unknown.drain(..).map(|(qp, ..)| qp);
-        for qp in waiting.chain(self.falling.drain(..)).chain(self.kicks.drain(..)) {
+        let waiting = self.unresolved.drain(..).map(|(qp, ..)| qp);
+        for qp in waiting.chain(self.falling_back.drain(..)).chain(self.delivered_to.drain(..)) {
             adapter.enqueue(&qp);
         }
     }
 
     /// Something was sent through `link`.
     pub(crate) fn rings(&mut self, link: &Arc<Link>) {
-        if !self.rung.iter().any(|other| Arc::ptr_eq(other, link)) {
-            self.rung.push(link.clone());
+        if !self.links_to_ring.iter().any(|other| Arc::ptr_eq(other, link)) {
+            self.links_to_ring.push(link.clone());
         }
     }
 }

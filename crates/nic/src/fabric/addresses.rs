@@ -39,7 +39,7 @@ pub(crate) struct Addresses {
     locals: RwLock<class::Locals, Arc<Vec<Local>>>,
     /// Where each QP has been counted as a user.
     listeners: Mutex<class::Listeners, HashMap<u32, Vec<Arc<AtomicUsize>>>>,
-    shares: Mutex<class::PeerSockets, HashMap<(HostAddr, u8), Weak<PeerSocket>>>,
+    peer_sockets: Mutex<class::PeerSockets, HashMap<(HostAddr, u8), Weak<PeerSocket>>>,
 }
 
 impl Addresses {
@@ -57,7 +57,7 @@ impl Addresses {
 pub(crate) struct PeerSocket {
     capacity: u32,
     /// The socket itself, when it is one of this host: every process has a duplicate.
-    socket: Option<(Arc<Endpoint>, u8)>,
+    on_this_host: Option<(Arc<Endpoint>, u8)>,
     /// Bytes sent since the socket was last looked at.
     unchecked: AtomicU32,
     /// Since when it has been too full; 0: it isn't.
@@ -82,7 +82,7 @@ impl PeerSocket {
     /// Whether a packet that nobody will acknowledge or repeat may go now, or should wait for the peer to read what
     /// it has. Between hosts nobody can know.
     pub(crate) fn has_room(&self, bytes: u32) -> bool {
-        let Some((endpoint, steering)) = &self.socket else { return true };
+        let Some((endpoint, steering)) = &self.on_this_host else { return true };
         let since = self.full_since.load(Ordering::Relaxed);
         let unchecked = self.unchecked.fetch_add(bytes.max(Self::SMALLEST), Ordering::Relaxed);
         if since == 0 && unchecked < Self::CHECK {
@@ -104,7 +104,7 @@ impl PeerSocket {
 
     /// The peer is a process of this network namespace.
     pub(crate) fn is_on_this_host(&self) -> bool {
-        self.socket.is_some()
+        self.on_this_host.is_some()
     }
 
     /// Bytes that one QP may have in flight.
@@ -288,19 +288,19 @@ impl Adapter {
             endpoint.dest(route.to, route.tos, route.ttl, qpn).map_err(Error::os("a sending socket"))?;
         let dest = dest.labelled(route.flow_label);
         let key = (route.to, steering_of(qpn));
-        let mut shares = self.addresses.shares.lock();
-        let share = shares.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
-            shares.retain(|_, share| share.strong_count() > 0);
+        let mut sockets = self.addresses.peer_sockets.lock();
+        let socket = sockets.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            sockets.retain(|_, socket| socket.strong_count() > 0);
             // The peer's socket is likely to be as large as ours; the kernel counts its own overhead in it as well.
             let capacity = (endpoint.receive_buffer() / 2).min(PeerSocket::CEILING);
-            let socket = self.addresses.endpoint(route.to).map(|endpoint| (endpoint, key.1));
+            let on_this_host = self.addresses.endpoint(route.to).map(|endpoint| (endpoint, key.1));
             let (unchecked, full_since) = (AtomicU32::new(0), AtomicU64::new(0));
             let pace = Mutex::default();
-            let share = Arc::new(PeerSocket { capacity, socket, unchecked, full_since, pace });
-            shares.insert(key, Arc::downgrade(&share));
-            share
+            let socket = Arc::new(PeerSocket { capacity, on_this_host, unchecked, full_since, pace });
+            sockets.insert(key, Arc::downgrade(&socket));
+            socket
         });
-        Ok(Path::Udp { dest, share })
+        Ok(Path::Udp { dest, socket })
     }
 
     /// Payload bytes that packets on this path may carry: a power of two from 256 to 4096.

@@ -32,14 +32,14 @@ impl Adapter {
                 continue;
             };
             let mut flow = None;
-            let mut elsewhere = false;
+            let mut peer_is_on_udp = false;
             qp.work(work, now, |proto, env| {
                 for datagram in these {
                     let meta = datagram.meta();
                     let accepted = env.accepts(&meta, Origin::Network);
-                    let expected = accepted || env.is_peer_elsewhere(&meta);
+                    let expected = accepted || env.is_peer_on_udp(&meta);
                     let intact = expected && verify(&mut flow, datagram).is_some();
-                    elsewhere |= intact && !accepted;
+                    peer_is_on_udp |= intact && !accepted;
                     if !intact || !accepted {
                         tracing::trace!(qpn, ?meta, "packet refused");
                         continue;
@@ -60,7 +60,7 @@ impl Adapter {
                     }
                 }
             });
-            if elsewhere {
+            if peer_is_on_udp {
                 qp.fall_back(work, now);
             }
         }

@@ -131,10 +131,10 @@ impl Adapter {
             for received in packets {
                 let packet = &received.packet;
                 if env.accepts(&packet.meta, Origin::Process(received.peer())) {
-                    env.heard();
+                    env.mark_peer_uses_shm();
                     env.handle(proto, now, &packet.headers, received.payload(ends).into(), &packet.meta);
                 } else {
-                    if env.is_peer_astray(&packet.meta) {
+                    if env.is_peer_on_shm(&packet.meta) {
                         // Any packet over UDP tells it.
                         env.notify_congestion(ends.1, now);
                     }

@@ -31,7 +31,7 @@ impl Adapter {
         /// Packets that a QP works on in a turn.
         const BATCH: usize = 32;
         let mut turns = 0;
-        while let Some(qp) = work.kicks.pop() {
+        while let Some(qp) = work.delivered_to.pop() {
             turns += 1;
             if turns > TURNS {
                 self.enqueue(&qp);

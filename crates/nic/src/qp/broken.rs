@@ -202,7 +202,7 @@ mod tests {
                 a.qp.adapter.with_work(|work| {
                     send(&a, work, 2, None);
                     send(&datagrams, work, 3, Some(ud));
-                    assert!(!work.kicks.is_empty() && !work.unknown.is_empty());
+                    assert!(!work.delivered_to.is_empty() && !work.unresolved.is_empty());
                     panic!("injected");
                 });
             };

@@ -1,10 +1,10 @@
 //! A queue pair's beginning and end: ibv_create_qp(3), ibv_destroy_qp(3).
 
 use super::attr::QpAttr;
-use super::batch::Batch;
 use super::fabric::Listing;
-use super::pacing::Pacing;
-use super::target::Shared;
+use super::unacked_pace::UnackedPace;
+use super::wr_session::WrSession;
+use super::xrc_target::XrcTargetPart;
 use super::{Inner, Qp};
 use crate::Context;
 use crate::adapter;
@@ -110,10 +110,10 @@ impl Qp {
                     proto,
                     attr: QpAttr::default(),
                     path: None,
-                    nowhere: false,
+                    udp_failed: false,
                     listing: Listing::No,
-                    target: Shared::default(),
-                    pacing: Pacing::default(),
+                    xrc_target: XrcTargetPart::default(),
+                    unacked_pace: UnackedPace::default(),
                     ece: None,
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),
@@ -123,9 +123,9 @@ impl Qp {
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
                 last_record: AtomicU64::new(0),
-                heard: AtomicBool::new(false),
+                peer_uses_shm: AtomicBool::new(false),
                 own_multicast_blocked: AtomicBool::new(false),
-                batch: Batch::new(),
+                wr_session: WrSession::new(),
                 broken: AtomicBool::new(false),
                 counting: OnceLock::new(),
                 unacked_async: Unacked::default(),
@@ -146,14 +146,14 @@ impl Qp {
     }
 
     /// From here on it sends and receives nothing, and touches no memory. Others of the host may still list it.
-    fn fall_silent(self: &Arc<Self>) {
+    fn stop_traffic(self: &Arc<Self>) {
         if self.adapter.qp(self.qpn).is_some_and(|qp| Arc::ptr_eq(&qp, self)) {
             self.adapter.remove_qp(self.qpn);
         }
         self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
             let path = inner.path.take();
-            self.let_go(&mut inner);
+            self.reset_xrc_target(&mut inner);
             self.adapter.listen(self.qpn, false, path.as_ref());
             let now = crate::clock::now();
             self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, now, env));
@@ -174,7 +174,7 @@ impl Qp {
         if let Err(why) = self.unlist() {
             tracing::warn!(%why, "a queue pair of a closed device is still listed");
         }
-        self.fall_silent();
+        self.stop_traffic();
         adapter::unregister_qp(self);
     }
 
@@ -186,7 +186,7 @@ impl Qp {
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
         self.check_detached()?;
         self.unlist()?;
-        self.fall_silent();
+        self.stop_traffic();
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);
         adapter::unregister_qp(self);

@@ -69,22 +69,22 @@ impl Qp {
         matches!(path, Path::Local { .. } | Path::Shm { .. })
     }
 
-    pub(super) fn has_heard(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
+    pub(super) fn peer_uses_shm(&self) -> bool {
+        self.peer_uses_shm.load(Ordering::Relaxed)
     }
 
     /// The peer shares memory with this process: it won't use a socket.
-    pub(super) fn hear(&self) {
-        if !self.has_heard() {
-            self.heard.store(true, Ordering::Relaxed);
+    pub(super) fn mark_peer_uses_shm(&self) {
+        if !self.peer_uses_shm() {
+            self.peer_uses_shm.store(true, Ordering::Relaxed);
             self.adapter.listen(self.qpn, false, None);
         }
     }
 
     /// The link that the QP would leave for UDP; `None` once something has come from the peer through shared memory.
-    pub(super) fn deserted_link<'a>(&self, inner: &'a Inner) -> Option<&'a Arc<Link>> {
+    pub(super) fn unconfirmed_link<'a>(&self, inner: &'a Inner) -> Option<&'a Arc<Link>> {
         match &inner.path {
-            Some(Path::Shm { link, .. }) if !self.has_heard() && !self.is_inherited() => Some(link),
+            Some(Path::Shm { link, .. }) if !self.peer_uses_shm() && !self.is_inherited() => Some(link),
             _ => None,
         }
     }
@@ -93,7 +93,7 @@ impl Qp {
     pub(crate) fn fall_back(self: &Arc<Self>, work: &mut Work, now: Instant) {
         let asked = {
             let inner = self.inner.lock();
-            self.deserted_link(&inner).map(|link| (link.clone(), inner.attr.av, inner.attr.dest_qpn))
+            self.unconfirmed_link(&inner).map(|link| (link.clone(), inner.attr.av, inner.attr.dest_qpn))
         };
         let Some((link, av, peer)) = asked else { return };
         // Making sockets and asking for routes takes a while: not with the QP locked.
@@ -101,7 +101,7 @@ impl Qp {
         let found = self.adapter.route(&context, &av).and_then(|route| self.adapter.udp_path(&route, peer));
         let found = found.map(|path| (self.adapter.path_mtu(&path, &context), path));
         let mut inner = self.inner.lock();
-        if !self.deserted_link(&inner).is_some_and(|now| Arc::ptr_eq(now, &link)) {
+        if !self.unconfirmed_link(&inner).is_some_and(|now| Arc::ptr_eq(now, &link)) {
             // It has been given another path meanwhile.
             return;
         }
@@ -109,7 +109,7 @@ impl Qp {
             Ok((mtu, path)) => self.use_udp(&mut inner, path, mtu),
             Err(error) => {
                 tracing::warn!(qpn = self.qpn, %error, "no path over UDP either");
-                inner.nowhere = true;
+                inner.udp_failed = true;
             }
         }
         self.work_locked(&mut inner, work, now, |_, _| ());

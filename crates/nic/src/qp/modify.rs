@@ -51,7 +51,7 @@ impl Qp {
                 inner.attr = QpAttr::default();
                 inner.path = None;
                 inner.ece = None;
-                self.let_go(&mut inner);
+                self.reset_xrc_target(&mut inner);
             } else {
                 merge(&mut inner.attr, attr, bits);
             }
@@ -60,7 +60,7 @@ impl Qp {
                 params.path_mtu = mtu;
                 params.lossless = Self::is_lossless(&path);
                 inner.path = Some(path);
-                self.heard.store(false, Ordering::Relaxed);
+                self.peer_uses_shm.store(false, Ordering::Relaxed);
             } else if self.service == Service::Ud {
                 inner.proto.params_mut().path_mtu = self.pd.context().port().active_mtu;
             }
@@ -79,7 +79,7 @@ impl Qp {
                 self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(to, now, env));
             }
             let using = matches!(to, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
-            self.adapter.listen(self.qpn, using && !self.has_heard(), inner.path.as_ref());
+            self.adapter.listen(self.qpn, using && !self.peer_uses_shm(), inner.path.as_ref());
             Ok(())
         })
     }

@@ -10,7 +10,7 @@ use crate::error::{Result, invalid};
 use crate::events::Unacked;
 use crate::mem::{Pd, is_same};
 use crate::owner::OfContext as _;
-use crate::qp::{Batch, MAX_INLINE, QpCap};
+use crate::qp::{MAX_INLINE, QpCap, WrSession};
 use crate::recv::{MAX_SGE, MAX_WR};
 use crate::sync::Mutex;
 use ferroce_proto::QpState;
@@ -116,7 +116,7 @@ impl RawQp {
             cookie,
             adapter,
             send: Mutex::new(state),
-            batch: Batch::new(),
+            wr_session: WrSession::new(),
             deadline: Deadline::default(),
             flows: AtomicUsize::new(0),
             unacked_async: Unacked::default(),

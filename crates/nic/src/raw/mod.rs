@@ -42,7 +42,7 @@ use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::Pd;
 use crate::owner::OfContext as _;
-use crate::qp::{Batch, Gathered, QpAttr, QpCap, Rules, check, mask};
+use crate::qp::{GatheredWrs, QpAttr, QpCap, Rules, WrSession, check, mask};
 use crate::sync::{Mutex, class};
 use ferroce_proto::{QpState, RecvWqe};
 use frame::Incoming;
@@ -81,7 +81,7 @@ pub struct RawQp {
     cookie: usize,
     adapter: &'static Adapter,
     send: Mutex<class::RawQp, RawState>,
-    batch: Batch<RawSend>,
+    wr_session: WrSession<RawSend>,
     /// When it may send again.
     pub(crate) deadline: Deadline,
     flows: AtomicUsize,
@@ -127,15 +127,15 @@ impl RawQp {
 
     /// The critical region of its posting threads (ibv_wr_post(3)).
     #[must_use]
-    pub fn batch(&self) -> &Batch<RawSend> {
-        &self.batch
+    pub fn wr_session(&self) -> &WrSession<RawSend> {
+        &self.wr_session
     }
 
     /// Posts what a critical region has gathered, or nothing.
     ///
     /// # Errors
     /// That of the first request that isn't taken.
-    pub fn post_gathered(self: &Arc<Self>, gathered: &mut Gathered<RawSend>) -> Result<()> {
+    pub fn post_gathered(self: &Arc<Self>, gathered: &mut GatheredWrs<RawSend>) -> Result<()> {
         let requests = gathered.finish()?;
         let mut send = self.send.lock();
         let before = send.queue.len();

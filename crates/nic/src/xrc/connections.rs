@@ -74,13 +74,13 @@ impl End {
 
 /// A target's connection to a process with SRQs of its domain.
 #[derive(Debug)]
-pub(crate) struct Reached {
+pub(crate) struct SrqProcess {
     pub(crate) slot: u16,
     number: u64,
     connection: Arc<EngineFd>,
 }
 
-impl Reached {
+impl SrqProcess {
     /// Tells it from all others of this process.
     pub(crate) fn number(&self) -> u64 {
         self.number
@@ -127,11 +127,11 @@ pub(super) fn receive(connection: &EngineFd, bytes: &mut [u8]) -> Option<Option<
 
 /// Why a process with SRQs isn't reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unreached {
+pub(crate) enum ConnectError {
     /// There is none, or it has no such SRQ.
-    No,
+    NoSrq,
     /// It doesn't answer, and may do so later.
-    Silent,
+    NoAnswer,
 }
 
 pub(super) fn send(connection: &EngineFd, bytes: &mut [u8]) -> bool {
@@ -139,12 +139,12 @@ pub(super) fn send(connection: &EngineFd, bytes: &mut [u8]) -> bool {
 }
 
 /// Tells another process that it has a handle of a target. Never blocks.
-pub(crate) fn welcome(connection: &EngineFd) -> bool {
+pub(crate) fn grant_handle(connection: &EngineFd) -> bool {
     send(connection, &mut frame::header(frame::GRANTED))
 }
 
 /// Tells it of an event, or not when it doesn't read what it is sent. Never blocks.
-pub(crate) fn tell(connection: &EngineFd, event: AsyncEvent) {
+pub(crate) fn send_event(connection: &EngineFd, event: AsyncEvent) {
     if let Some(mut bytes) = handle_message::event(event) {
         send(connection, &mut bytes);
     }
@@ -189,8 +189,8 @@ impl Connections {
     }
 
     /// A target lets go of a connection.
-    pub(crate) fn let_go(&self, reached: &Reached) {
-        self.remove(reached.number);
+    pub(crate) fn close(&self, process: &SrqProcess) {
+        self.remove(process.number);
     }
 }
 
@@ -214,35 +214,35 @@ impl Adapter {
     /// Connects a target with the process that has an SRQ. May take a tenth of a second when that process doesn't answer.
     ///
     /// # Errors
-    /// See [`Unreached`].
-    pub(crate) fn reach(
+    /// See [`ConnectError`].
+    pub(crate) fn connect_srq_process(
         &'static self,
         qp: &Arc<Qp>,
         domain: &Domain,
         srqn: u32,
-    ) -> std::result::Result<Reached, Unreached> {
-        let file = domain.file.clone().ok_or(Unreached::No)?;
+    ) -> std::result::Result<SrqProcess, ConnectError> {
+        let file = domain.file.clone().ok_or(ConnectError::NoSrq)?;
         let slot = slot_of(srqn);
         let mut hello = qp.hello(srqn, file).to_bytes();
         let deadline = Instant::now() + PATIENCE;
         let connection = loop {
-            let connection = self.dial(slot).ok_or(Unreached::No)?;
+            let connection = self.dial(slot).ok_or(ConnectError::NoSrq)?;
             match self.say_hello(&connection, &mut hello, deadline) {
                 Some(frame::GRANTED) => break connection,
-                Some(_) => return Err(Unreached::No),
+                Some(_) => return Err(ConnectError::NoSrq),
                 // Who is slow to say what it wants is cut off: then once more.
                 None if Instant::now() < deadline => sys::pause(Duration::from_millis(1)),
                 None => {
                     tracing::debug!(slot, "the process with a shared receive queue doesn't answer");
-                    return Err(Unreached::Silent);
+                    return Err(ConnectError::NoAnswer);
                 }
             }
         };
         sys::large_buffer(connection.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         let connection = Arc::new(connection);
         let asking = End::Asking(Arc::downgrade(qp), connection.clone());
-        let number = self.xrc.add(asking).ok_or(Unreached::Silent)?;
-        Ok(Reached { slot, number, connection })
+        let number = self.xrc.add(asking).ok_or(ConnectError::NoAnswer)?;
+        Ok(SrqProcess { slot, number, connection })
     }
 
     /// The answer to a first message.
@@ -300,16 +300,16 @@ impl Adapter {
             qp.work(work, now, |proto, env| {
                 match answer {
                     Answer::Executed(executed, count) => {
-                        for _ in 0..env.came_back(number, count) {
+                        for _ in 0..env.take_back(number, count) {
                             proto.executed(executed, env);
                         }
                     }
                     Answer::Dropped(count) => {
-                        env.came_back(number, count);
+                        env.take_back(number, count);
                     }
                     Answer::Fetched(result) => env.fetched(result.map(<[u8]>::to_vec)),
                 }
-                env.handle_kept(proto, now);
+                env.handle_backlog(proto, now);
             });
         });
     }
@@ -328,10 +328,10 @@ impl Adapter {
                 let Some(qp) = qp.upgrade() else { return };
                 self.with_work(|work| {
                     qp.work(work, clock::now(), |proto, env| {
-                        if env.unreach(number) {
+                        if env.lose_srq_process(number) {
                             let code = NakCode::RemoteOperationalError;
                             proto.executed(Executed::Refused(code), env);
-                            env.handle_kept(proto, clock::now());
+                            env.handle_backlog(proto, clock::now());
                         }
                     });
                 });
@@ -357,7 +357,7 @@ mod tests {
         let mut bytes = [0; 64];
         assert_eq!(receive(&connection, &mut bytes), None);
         assert!(!send(&connection, &mut bytes));
-        let reached = Reached { slot: 1, number: 1, connection: Arc::new(connection) };
+        let reached = SrqProcess { slot: 1, number: 1, connection: Arc::new(connection) };
         assert!(!reached.fetch(&Range { srqn: 1, rkey: 1, va: 0, len: 1 }));
         assert_eq!(program.recv(&mut bytes).unwrap(), b"the program's".len());
         peer.set_nonblocking(true).unwrap();

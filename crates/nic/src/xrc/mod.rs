@@ -9,7 +9,7 @@ mod remote;
 mod serve;
 mod srq;
 
-pub(crate) use connections::{Connections, Reached, Unreached, XrcSource, tell, welcome};
+pub(crate) use connections::{ConnectError, Connections, SrqProcess, XrcSource, grant_handle, send_event};
 pub(crate) use message::{Hello, Range};
 pub(crate) use serve::register;
 

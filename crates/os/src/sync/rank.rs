@@ -40,7 +40,7 @@ macro_rules! classes {
 }
 
 classes! {
-    CriticalRegion: "nic/src/qp/batch.rs", "a critical region (`ibv_wr_start` … `ibv_wr_complete`): the program's code runs within, and only posting threads take it";
+    CriticalRegion: "nic/src/qp/wr_session.rs", "a critical region (`ibv_wr_start` … `ibv_wr_complete`): the program's code runs within, and only posting threads take it";
     Starting: "nic/src/adapter/mod.rs", "the making of the adapter";
     NetworkMonitor: "nic/src/adapter/network.rs", "news of the network";
     MulticastChanging: "nic/src/fabric/multicast.rs", "joining and leaving groups";

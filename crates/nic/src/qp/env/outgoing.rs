@@ -27,12 +27,12 @@ impl QpEnv<'_> {
         source: Source<'_>,
         to: Option<&Arc<Ah>>,
     ) -> Result<(), TransmitError> {
-        if let (Source::Remote { rkey, va, len }, Some(srqn)) = (source, self.target.elsewhere) {
+        if let (Source::Remote { rkey, va, len }, Some(srqn)) = (source, self.xrc_target.remote_srqn) {
             let range = Range { srqn, rkey, va, len };
-            let bytes = self.bytes_elsewhere(range)?;
+            let bytes = self.remote_bytes(range)?;
             let sent = self.send(headers, Source::Bytes(&bytes), to);
             if sent == Err(TransmitError::Blocked) {
-                self.target.fetched = Some((range, Ok(bytes)));
+                self.xrc_target.fetched = Some((range, Ok(bytes)));
             }
             return sent;
         }
@@ -48,7 +48,7 @@ impl QpEnv<'_> {
                 }
                 Way::Unknown => {
                     // The QP goes on when it has been found.
-                    self.work.unknown.push((self.qp.clone(), ah.clone(), headers.bth.dest_qp));
+                    self.work.unresolved.push((self.qp.clone(), ah.clone(), headers.bth.dest_qp));
                     return Err(TransmitError::Blocked);
                 }
                 Way::None => None,
@@ -60,22 +60,22 @@ impl QpEnv<'_> {
         };
         let Work { batch, ahead, .. } = &mut *self.work;
         match path {
-            Path::Shm { .. } if self.falls => Err(TransmitError::Blocked),
+            Path::Shm { .. } if self.falls_back => Err(TransmitError::Blocked),
             Path::Shm { meta, link } => {
                 if self.qp.service == Service::Ud {
-                    self.pacing.ask_own(self.now, len)?;
+                    self.unacked_pace.ask_own(self.now, len)?;
                 }
                 self.transmit_record(link, headers, &meta.of_packet(headers, len), len, source)
             }
-            Path::Udp { dest, share } => {
+            Path::Udp { dest, socket } => {
                 if matches!(self.qp.service, Service::Uc | Service::Ud) {
-                    if !share.has_room(len as u32) {
+                    if !socket.has_room(len as u32) {
                         self.work.blocked = true;
                         return Err(TransmitError::Blocked);
                     }
                     // UC needs no pace where it can see how full the peer's socket is.
-                    if self.qp.service == Service::Ud || !share.is_on_this_host() {
-                        self.pacing.ask(share, self.now, len)?;
+                    if self.qp.service == Service::Ud || !socket.is_on_this_host() {
+                        self.unacked_pace.ask(socket, self.now, len)?;
                     }
                 }
                 let marked;
@@ -101,14 +101,14 @@ impl QpEnv<'_> {
                     return Err(TransmitError::Blocked);
                 }
                 if self.qp.service == Service::Ud {
-                    self.pacing.ask_own(self.now, len)?;
+                    self.unacked_pace.ask_own(self.now, len)?;
                 }
                 let mut payload = vec![0; len];
                 fill(by, ahead, source, &mut payload)?;
                 let packet = LocalPacket { headers: *headers, payload, meta: meta.of_packet(headers, len) };
                 self.qp.adapter.show_local(&packet);
                 peer.inbox.push(packet);
-                self.work.kicks.push(peer);
+                self.work.delivered_to.push(peer);
                 Ok(())
             }
         }
@@ -205,7 +205,7 @@ impl QpEnv<'_> {
             _ => None,
         };
         if done.is_some() {
-            self.heard();
+            self.mark_peer_uses_shm();
         }
         done
     }

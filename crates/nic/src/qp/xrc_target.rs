@@ -8,7 +8,7 @@ use crate::mem::Pd;
 use crate::packet::PacketMeta;
 use crate::recv::Srq;
 use crate::sys::EngineFd;
-use crate::xrc::{Domain, DomainFile, Opener, Range, Reached, tell, welcome};
+use crate::xrc::{Domain, DomainFile, Opener, Range, SrqProcess, grant_handle, send_event};
 use ferroce_proto::RemoteError;
 use ferroce_wire::{Headers, Service};
 use std::collections::VecDeque;
@@ -16,27 +16,27 @@ use std::sync::Arc;
 
 /// The part that is behind the QP's lock. Empty in all other QPs.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct XrcTargetPart {
     openers: Vec<Arc<Opener>>,
     /// Connections to other processes that have a handle.
     guests: Vec<Arc<EngineFd>>,
     /// The last opener has gone.
     closed: bool,
     /// What the packet at hand names.
-    pub(super) selected: Option<Arc<Srq>>,
+    pub(super) srq: Option<Arc<Srq>>,
     /// What the receive of the message in progress was taken from.
-    pub(super) held: Option<Arc<Srq>>,
+    pub(super) receiving_srq: Option<Arc<Srq>>,
     /// What the packet at hand names, of another process.
-    pub(super) elsewhere: Option<u32>,
+    pub(super) remote_srqn: Option<u32>,
     /// Connections to processes with SRQs of the domain.
-    pub(super) reached: Vec<Reached>,
+    pub(super) srq_processes: Vec<SrqProcess>,
     /// Requests that another process has been given and hasn't answered.
-    pub(super) away: Away,
+    pub(super) delegated: Delegated,
     /// A slot whose process couldn't be reached just now.
-    pub(super) tried: Option<u16>,
+    pub(super) unreachable: Option<u16>,
     /// Requests that wait for those that are being executed elsewhere.
-    pub(super) kept: VecDeque<Kept>,
-    pub(super) kept_bytes: usize,
+    pub(super) backlog: VecDeque<DeferredPacket>,
+    pub(super) backlog_bytes: usize,
     /// What was asked of another process's memory, and what has come.
     pub(super) fetching: Option<Range>,
     pub(super) fetched: Option<(Range, Result<Vec<u8>, RemoteError>)>,
@@ -44,7 +44,7 @@ pub(super) struct Shared {
 
 /// Requests that are on their way to another process and back.
 #[derive(Default)]
-pub(super) struct Away {
+pub(super) struct Delegated {
     /// The connection that they were given to.
     pub(super) connection: u64,
     /// The bytes of each, oldest first.
@@ -53,26 +53,26 @@ pub(super) struct Away {
 }
 
 /// A packet that waits.
-pub(super) struct Kept {
+pub(super) struct DeferredPacket {
     pub(super) headers: Headers,
     pub(super) payload: Vec<u8>,
     pub(super) meta: PacketMeta,
 }
 
-impl Shared {
+impl XrcTargetPart {
     /// Tells everybody who has the QP.
     pub(super) fn raise(&self, event: impl Fn(usize) -> AsyncEvent) {
         for opener in &self.openers {
             opener.context.raise(event(opener.cookie));
         }
         for guest in &self.guests {
-            tell(guest, event(0));
+            send_event(guest, event(0));
         }
     }
 
-    pub(super) fn forget_kept(&mut self) {
-        self.kept.clear();
-        self.kept_bytes = 0;
+    pub(super) fn drop_backlog(&mut self) {
+        self.backlog.clear();
+        self.backlog_bytes = 0;
     }
 
     fn close_if_left(&mut self) -> bool {
@@ -126,35 +126,35 @@ impl Qp {
     /// [`crate::Error::Invalid`] when the QP is on its way out.
     pub(crate) fn add_opener(&self, opener: &Arc<Opener>) -> crate::Result<()> {
         let mut inner = self.inner.lock();
-        if inner.target.closed {
+        if inner.xrc_target.closed {
             return invalid!("the queue pair is being destroyed");
         }
-        inner.target.openers.push(opener.clone());
+        inner.xrc_target.openers.push(opener.clone());
         Ok(())
     }
 
     /// Undoes [`Qp::add_opener`]. Whether it was the last; then there won't be another.
     pub(crate) fn remove_opener(&self, opener: &Arc<Opener>) -> bool {
         let mut inner = self.inner.lock();
-        inner.target.openers.retain(|other| !Arc::ptr_eq(other, opener));
-        inner.target.close_if_left()
+        inner.xrc_target.openers.retain(|other| !Arc::ptr_eq(other, opener));
+        inner.xrc_target.close_if_left()
     }
 
     /// Adds another process, and says so to it. Whether it is there now.
     pub(crate) fn add_guest(&self, connection: &Arc<EngineFd>) -> bool {
         let mut inner = self.inner.lock();
-        let welcome = !inner.target.closed && welcome(connection);
-        if welcome {
-            inner.target.guests.push(connection.clone());
+        let granted = !inner.xrc_target.closed && grant_handle(connection);
+        if granted {
+            inner.xrc_target.guests.push(connection.clone());
         }
-        welcome
+        granted
     }
 
     /// Undoes [`Qp::add_guest`], as [`Qp::remove_opener`].
     pub(crate) fn remove_guest(&self, connection: &Arc<EngineFd>) -> bool {
         let mut inner = self.inner.lock();
-        inner.target.guests.retain(|other| !Arc::ptr_eq(other, connection));
-        inner.target.close_if_left()
+        inner.xrc_target.guests.retain(|other| !Arc::ptr_eq(other, connection));
+        inner.xrc_target.close_if_left()
     }
 
     /// Ends a QP whose last opener has gone, with the private objects that stand in for its queues.

@@ -1,88 +1,93 @@
 //! Requests of an XRC target that another process executes, and those that wait meanwhile.
 
-use super::target::{Away, Kept, Shared};
+use super::xrc_target::{DeferredPacket, Delegated, XrcTargetPart};
 use super::{Qp, QpEnv, RxPayload};
 use crate::adapter::Work;
 use crate::ah::Ah;
 use crate::mem::KeyUser;
 use crate::packet::PacketMeta;
 use crate::rendezvous::slot_of;
-use crate::xrc::{DomainFile, Hello, Range, Reached, Unreached};
+use crate::xrc::{ConnectError, DomainFile, Hello, Range, SrqProcess};
 use ferroce_proto::{Access, DelegateError, Instant, Payload, QpState, RemoteError, SrqPlace, TransmitError};
 use ferroce_wire::Headers;
 use std::sync::Arc;
 
 /// Packets that wait, at most, and their bytes. What is beyond is as good as lost.
-const MAX_KEPT: usize = 8192;
-const MAX_KEPT_BYTES: usize = 16 << 20;
+const MAX_BACKLOG: usize = 8192;
+const MAX_BACKLOG_BYTES: usize = 16 << 20;
 /// Packets that another process has at a time, and their bytes: they fit into a socket's usual buffer.
-const MAX_AWAY: usize = 64;
-const MAX_AWAY_BYTES: usize = 128 << 10;
+const MAX_DELEGATED: usize = 64;
+const MAX_DELEGATED_BYTES: usize = 128 << 10;
 
 type Proto = ferroce_proto::Qp<Arc<Ah>>;
 
 impl QpEnv<'_> {
     /// Must a request wait, for others or until its SRQ's process is reached? Then it is kept.
-    pub(super) fn keeps(
+    pub(super) fn defer(
         &mut self,
         proto: &Proto,
         headers: &Headers,
         payload: &RxPayload<'_>,
         meta: &PacketMeta,
     ) -> bool {
-        let behind = !self.target.kept.is_empty() || !self.may_go(proto, headers, payload.len());
-        if !behind && !self.must_reach(proto, headers) {
+        let behind = !self.xrc_target.backlog.is_empty() || !self.can_execute(proto, headers, payload.len());
+        if !behind && !self.must_connect(proto, headers) {
             return false;
         }
-        let bytes = self.target.kept_bytes + payload.len();
-        if self.target.kept.len() < MAX_KEPT && bytes <= MAX_KEPT_BYTES {
+        let bytes = self.xrc_target.backlog_bytes + payload.len();
+        if self.xrc_target.backlog.len() < MAX_BACKLOG && bytes <= MAX_BACKLOG_BYTES {
             let mut copy = vec![0; payload.len()];
             if payload.copy(&mut copy).is_ok() {
-                self.target.kept_bytes = bytes;
-                self.target.kept.push_back(Kept { headers: *headers, payload: copy, meta: *meta });
+                self.xrc_target.backlog_bytes = bytes;
+                self.xrc_target.backlog.push_back(DeferredPacket {
+                    headers: *headers,
+                    payload: copy,
+                    meta: *meta,
+                });
             }
         }
         true
     }
 
     /// Can a request be executed, here or elsewhere, although others are under way?
-    fn may_go(&self, proto: &Proto, headers: &Headers, len: usize) -> bool {
-        let away = &self.target.away;
-        if away.lens.is_empty() {
+    fn can_execute(&self, proto: &Proto, headers: &Headers, len: usize) -> bool {
+        let delegated = &self.xrc_target.delegated;
+        if delegated.lens.is_empty() {
             return !proto.is_delegating();
         }
         let slot = headers.xrc_srqn.map(slot_of);
-        let same = |reached: &Reached| reached.number() == away.connection && Some(reached.slot) == slot;
-        away.lens.len() < MAX_AWAY
-            && away.bytes + len <= MAX_AWAY_BYTES
+        let same =
+            |process: &SrqProcess| process.number() == delegated.connection && Some(process.slot) == slot;
+        delegated.lens.len() < MAX_DELEGATED
+            && delegated.bytes + len <= MAX_DELEGATED_BYTES
             && proto.can_follow(headers)
-            && self.target.reached.iter().any(same)
+            && self.xrc_target.srq_processes.iter().any(same)
     }
 
     /// Does a request name an SRQ of a process that isn't reached yet? It will be, when the QP isn't locked any more.
-    fn must_reach(&mut self, proto: &Proto, headers: &Headers) -> bool {
+    fn must_connect(&mut self, proto: &Proto, headers: &Headers) -> bool {
         let Some(srqn) = headers.xrc_srqn else { return false };
         let slot = slot_of(srqn);
         let known = self.qp.adapter.owns(srqn)
-            || self.target.tried == Some(slot)
-            || self.target.reached.iter().any(|reached| reached.slot == slot);
+            || self.xrc_target.unreachable == Some(slot)
+            || self.xrc_target.srq_processes.iter().any(|process| process.slot == slot);
         let runs = matches!(proto.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
         if known || !runs || !self.qp.has_shared_domain() {
             return false;
         }
-        self.work.wanted.push((self.qp.clone(), srqn));
+        self.work.unconnected.push((self.qp.clone(), srqn));
         true
     }
 
     /// Gives the transport what has waited.
-    pub(crate) fn handle_kept(&mut self, proto: &mut Proto, now: Instant) {
-        while let Some(kept) = self.target.kept.pop_front() {
-            let waits = !self.may_go(proto, &kept.headers, kept.payload.len());
-            if waits || self.must_reach(proto, &kept.headers) {
-                self.target.kept.push_front(kept);
+    pub(crate) fn handle_backlog(&mut self, proto: &mut Proto, now: Instant) {
+        while let Some(kept) = self.xrc_target.backlog.pop_front() {
+            let waits = !self.can_execute(proto, &kept.headers, kept.payload.len());
+            if waits || self.must_connect(proto, &kept.headers) {
+                self.xrc_target.backlog.push_front(kept);
                 return;
             }
-            self.target.kept_bytes -= kept.payload.len();
+            self.xrc_target.backlog_bytes -= kept.payload.len();
             self.meta = Some(kept.meta);
             proto.handle_packet(now, &kept.headers, kept.payload.as_slice().into(), self);
             self.meta = None;
@@ -90,49 +95,50 @@ impl QpEnv<'_> {
     }
 
     /// Where an SRQ is, and from here on the one at hand.
-    pub(super) fn place_of(&mut self, srqn: u32) -> SrqPlace {
-        self.target.selected = self.qp.srq_of_domain(srqn);
-        self.target.elsewhere = None;
-        if self.target.selected.is_some() {
+    pub(super) fn locate_srq(&mut self, srqn: u32) -> SrqPlace {
+        self.xrc_target.srq = self.qp.srq_of_domain(srqn);
+        self.xrc_target.remote_srqn = None;
+        if self.xrc_target.srq.is_some() {
             return SrqPlace::Here;
         }
-        if self.target.reached.iter().any(|reached| reached.slot == slot_of(srqn)) {
-            self.target.elsewhere = Some(srqn);
-            return SrqPlace::Elsewhere;
+        if self.xrc_target.srq_processes.iter().any(|process| process.slot == slot_of(srqn)) {
+            self.xrc_target.remote_srqn = Some(srqn);
+            return SrqPlace::OtherProcess;
         }
         SrqPlace::Nowhere
     }
 
-    pub(super) fn give_away(
+    pub(super) fn delegate_request(
         &mut self,
         headers: &Headers,
         payload: &RxPayload<'_>,
         run: u32,
     ) -> Result<(), DelegateError> {
-        let Shared { reached, elsewhere, away, .. } = &mut *self.target;
-        let slot = elsewhere.map(slot_of);
-        let reached = reached.iter().find(|reached| Some(reached.slot) == slot).ok_or(DelegateError::Gone)?;
-        reached.execute(headers, payload, run)?;
-        away.connection = reached.number();
-        away.lens.push_back(payload.len());
-        away.bytes += payload.len();
+        let XrcTargetPart { srq_processes, remote_srqn, delegated, .. } = &mut *self.xrc_target;
+        let slot = remote_srqn.map(slot_of);
+        let process =
+            srq_processes.iter().find(|process| Some(process.slot) == slot).ok_or(DelegateError::Gone)?;
+        process.execute(headers, payload, run)?;
+        delegated.connection = process.number();
+        delegated.lens.push_back(payload.len());
+        delegated.bytes += payload.len();
         Ok(())
     }
 
     /// So many requests have come back from a connection, or fewer: returns how many.
-    pub(crate) fn came_back(&mut self, number: u64, count: u32) -> usize {
-        let away = &mut self.target.away;
-        if away.connection != number {
+    pub(crate) fn take_back(&mut self, number: u64, count: u32) -> usize {
+        let delegated = &mut self.xrc_target.delegated;
+        if delegated.connection != number {
             return 0;
         }
-        let count = away.lens.len().min(count as usize);
-        away.bytes -= away.lens.drain(..count).sum::<usize>();
+        let count = delegated.lens.len().min(count as usize);
+        delegated.bytes -= delegated.lens.drain(..count).sum::<usize>();
         count
     }
 
     /// The bytes of a READ response that are in another process's memory; blocked until they have come.
-    pub(super) fn bytes_elsewhere(&mut self, range: Range) -> Result<Vec<u8>, TransmitError> {
-        let target = &mut *self.target;
+    pub(super) fn remote_bytes(&mut self, range: Range) -> Result<Vec<u8>, TransmitError> {
+        let target = &mut *self.xrc_target;
         if let Some((fetched, result)) = target.fetched.take()
             && fetched == range
         {
@@ -142,7 +148,7 @@ impl QpEnv<'_> {
         }
         if target.fetching.is_none() {
             let slot = slot_of(range.srqn);
-            if !target.reached.iter().any(|r| r.slot == slot && r.fetch(&range)) {
+            if !target.srq_processes.iter().any(|r| r.slot == slot && r.fetch(&range)) {
                 return Err(TransmitError::Remote(RemoteError::Operational));
             }
             target.fetching = Some(range);
@@ -152,19 +158,20 @@ impl QpEnv<'_> {
 
     /// Such bytes have come.
     pub(crate) fn fetched(&mut self, result: Result<Vec<u8>, RemoteError>) {
-        self.target.fetched = self.target.fetching.take().map(|range| (range, result));
+        self.xrc_target.fetched = self.xrc_target.fetching.take().map(|range| (range, result));
     }
 
     /// The connection with this number has ended. Whether a request may have been given to it.
-    pub(crate) fn unreach(&mut self, number: u64) -> bool {
-        self.target.reached.retain(|reached| reached.number() != number);
-        let place = self.target.fetching.map(|range| slot_of(range.srqn));
-        if place.is_some_and(|slot| self.target.reached.iter().all(|reached| reached.slot != slot)) {
+    pub(crate) fn lose_srq_process(&mut self, number: u64) -> bool {
+        self.xrc_target.srq_processes.retain(|process| process.number() != number);
+        let place = self.xrc_target.fetching.map(|range| slot_of(range.srqn));
+        if place.is_some_and(|slot| self.xrc_target.srq_processes.iter().all(|process| process.slot != slot))
+        {
             self.fetched(Err(RemoteError::Operational));
         }
-        let given = self.target.away.connection == number;
+        let given = self.xrc_target.delegated.connection == number;
         if given {
-            self.target.away = Away::default();
+            self.xrc_target.delegated = Delegated::default();
         }
         given
     }
@@ -172,27 +179,28 @@ impl QpEnv<'_> {
 
 impl Qp {
     /// Connects with the process that has an SRQ which a packet has named, and goes on with what has waited for that.
-    pub(crate) fn reach(self: &Arc<Self>, work: &mut Work, srqn: u32) {
+    pub(crate) fn connect_srq_process(self: &Arc<Self>, work: &mut Work, srqn: u32) {
         let slot = slot_of(srqn);
-        let known = |inner: &super::Inner| inner.target.reached.iter().any(|reached| reached.slot == slot);
+        let known =
+            |inner: &super::Inner| inner.xrc_target.srq_processes.iter().any(|process| process.slot == slot);
         let Some(domain) = self.domain.as_ref().filter(|_| !known(&self.inner.lock())) else { return };
-        let reached = self.adapter.reach(self, domain, srqn);
+        let reached = self.adapter.connect_srq_process(self, domain, srqn);
         let now = crate::clock::now();
         self.work(work, now, |proto, env| {
             match reached {
-                Ok(reached) => env.target.reached.push(reached),
-                Err(Unreached::No) => env.target.tried = Some(slot),
+                Ok(reached) => env.xrc_target.srq_processes.push(reached),
+                Err(ConnectError::NoSrq) => env.xrc_target.unreachable = Some(slot),
                 // What waits comes again, and then it is asked again.
-                Err(Unreached::Silent) => env.target.forget_kept(),
+                Err(ConnectError::NoAnswer) => env.xrc_target.drop_backlog(),
             }
-            env.handle_kept(proto, now);
-            env.target.tried = None;
+            env.handle_backlog(proto, now);
+            env.xrc_target.unreachable = None;
         });
     }
 
     /// Requests that wait are lost, as on a wire: the initiator sends them again.
-    pub(crate) fn forget_kept(&self) {
-        self.inner.lock().target.forget_kept();
+    pub(crate) fn drop_backlog(&self) {
+        self.inner.lock().xrc_target.drop_backlog();
     }
 
     /// The domain has a file, by which other processes may have it too.
@@ -241,13 +249,13 @@ impl Qp {
         });
     }
 
-    /// Forgets what waits and lets other processes go: the QP goes back to RESET, or away.
-    pub(super) fn let_go(&self, inner: &mut super::Inner) {
-        inner.target.forget_kept();
-        inner.target.away = Away::default();
-        (inner.target.fetching, inner.target.fetched) = (None, None);
-        for reached in inner.target.reached.drain(..) {
-            self.adapter.xrc.let_go(&reached);
+    /// Forgets what waits and lets other processes go: the QP goes back to RESET, or ends.
+    pub(super) fn reset_xrc_target(&self, inner: &mut super::Inner) {
+        inner.xrc_target.drop_backlog();
+        inner.xrc_target.delegated = Delegated::default();
+        (inner.xrc_target.fetching, inner.xrc_target.fetched) = (None, None);
+        for process in inner.xrc_target.srq_processes.drain(..) {
+            self.adapter.xrc.close(&process);
         }
     }
 }

@@ -11,18 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What a critical region has gathered.
-pub struct Gathered<R> {
+pub struct GatheredWrs<R> {
     requests: Vec<R>,
     error: Option<Error>,
 }
 
-impl<R> Default for Gathered<R> {
+impl<R> Default for GatheredWrs<R> {
     fn default() -> Self {
         Self { requests: Vec::new(), error: None }
     }
 }
 
-impl<R> Gathered<R> {
+impl<R> GatheredWrs<R> {
     /// Begins a request, whose data and address follow.
     pub fn begin(&mut self, request: R) {
         self.requests.push(request);
@@ -58,19 +58,19 @@ impl<R> Gathered<R> {
 
 /// The critical region of a QP's posting threads. It is held while the program's own code runs, so nothing of the adapter
 /// ever waits for it: not the transport's work, not a fork.
-pub struct Batch<R> {
+pub struct WrSession<R> {
     lock: RawLock<class::CriticalRegion>,
     /// Somebody is in the region.
     entered: AtomicBool,
     /// Who.
     thread: AtomicUsize,
-    gathered: UnsafeCell<Gathered<R>>,
+    gathered: UnsafeCell<GatheredWrs<R>>,
 }
 
-// SAFETY: only whoever is in the region touches `gathered` (see `Batch::gather`), and what it holds may go between threads.
-unsafe impl<R: Send> Sync for Batch<R> {}
+// SAFETY: only whoever is in the region touches `gathered` (see `WrSession::gather`), and what it holds may go between threads.
+unsafe impl<R: Send> Sync for WrSession<R> {}
 
-impl<R> Batch<R> {
+impl<R> WrSession<R> {
     pub(crate) fn new() -> Self {
         Self {
             lock: RawLock::INIT,
@@ -105,7 +105,7 @@ impl<R> Batch<R> {
     ///
     /// # Safety
     /// If anybody is in the region, the caller is.
-    pub unsafe fn gather<T>(&self, f: impl FnOnce(&mut Gathered<R>) -> T) -> Result<T> {
+    pub unsafe fn gather<T>(&self, f: impl FnOnce(&mut GatheredWrs<R>) -> T) -> Result<T> {
         if !self.entered.load(Ordering::Relaxed) {
             return invalid!("outside of ibv_wr_start and ibv_wr_complete");
         }
@@ -116,11 +116,11 @@ impl<R> Batch<R> {
     /// Leaves the region with what `post` makes of what was gathered (ibv_wr_complete(3), ibv_wr_abort(3)).
     ///
     /// # Errors
-    /// As [`Batch::gather`], or that of `post`.
+    /// As [`WrSession::gather`], or that of `post`.
     ///
     /// # Safety
-    /// As [`Batch::gather`].
-    pub unsafe fn complete(&self, post: impl FnOnce(&mut Gathered<R>) -> Result<()>) -> Result<()> {
+    /// As [`WrSession::gather`].
+    pub unsafe fn complete(&self, post: impl FnOnce(&mut GatheredWrs<R>) -> Result<()>) -> Result<()> {
         // SAFETY: the caller's promise; this thread has entered the region if anybody has.
         unsafe {
             let posted = self.gather(post)?;
@@ -162,15 +162,15 @@ fn this_thread() -> usize {
 impl Qp {
     /// The critical region of its posting threads (ibv_wr_post(3)).
     #[must_use]
-    pub fn batch(&self) -> &Batch<SendWr<Arc<Ah>>> {
-        &self.batch
+    pub fn wr_session(&self) -> &WrSession<SendWr<Arc<Ah>>> {
+        &self.wr_session
     }
 
     /// Posts what a critical region has gathered: all of it, or after an error nothing.
     ///
     /// # Errors
     /// The first error that was found while gathering; else that of the first request that the queue can't take.
-    pub fn post_gathered(self: &Arc<Self>, gathered: &mut Gathered<SendWr<Arc<Ah>>>) -> Result<()> {
+    pub fn post_gathered(self: &Arc<Self>, gathered: &mut GatheredWrs<SendWr<Arc<Ah>>>) -> Result<()> {
         match gathered.error.take() {
             Some(error) => Err(error),
             None => self.post_all(&mut gathered.requests),

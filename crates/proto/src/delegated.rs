@@ -16,7 +16,7 @@ pub enum SrqPlace {
     /// This process's: the environment executes what is asked for.
     Here,
     /// Another process's, to which requests are given ([`Env::delegate`]).
-    Elsewhere,
+    OtherProcess,
     /// The target's domain has no such SRQ.
     Nowhere,
 }
@@ -44,7 +44,7 @@ pub enum DelegateError {
     Gone,
 }
 
-/// Requests that are being executed elsewhere, oldest first; each takes one PSN.
+/// Requests that are being executed by another process, oldest first; each takes one PSN.
 #[derive(Debug, Default)]
 pub(crate) struct Delegated {
     requests: VecDeque<Request>,
@@ -82,14 +82,14 @@ impl Delegated {
 }
 
 impl<A: Clone> Qp<A> {
-    /// Requests are being executed elsewhere. Until [`Qp::executed`] was told of all of them the caller holds back what
+    /// Requests are being executed by another process. Until [`Qp::executed`] was told of all of them the caller holds back what
     /// can't follow ([`Qp::can_follow`]), and what names an SRQ of another process than theirs.
     #[must_use]
     pub fn is_delegating(&self) -> bool {
         !self.resp.delegated.is_empty()
     }
 
-    /// May this request be given away while others are being executed elsewhere? Not a READ, which is answered here; nor
+    /// May this request be given away while others are being executed by another process? Not a READ, which is answered here; nor
     /// what is refused here, since that acknowledges everything before it.
     #[must_use]
     pub fn can_follow(&self, headers: &Headers) -> bool {
@@ -108,7 +108,7 @@ impl<A: Clone> Qp<A> {
         last.map_or(self.resp.message != Message::None || self.resp.held.is_some(), |last| !last.ends)
     }
 
-    /// How many requests are being executed elsewhere, and the bytes of their payloads.
+    /// How many requests are being executed by another process, and the bytes of their payloads.
     #[must_use]
     pub fn delegated(&self) -> (usize, usize) {
         (self.resp.delegated.requests.len(), self.resp.delegated.bytes)
@@ -133,7 +133,7 @@ impl<A: Clone> Qp<A> {
         }
         match env.delegate(headers, payload, self.resp.delegated.run) {
             Ok(()) => {}
-            Err(DelegateError::Full) => return Refusal::Elsewhere,
+            Err(DelegateError::Full) => return Refusal::Delegated,
             Err(DelegateError::Gone) => return Refusal::Operational,
         }
         let bytes = payload.len();
@@ -142,7 +142,7 @@ impl<A: Clone> Qp<A> {
         self.resp.delegated.requests.push_back(request);
         self.resp.delegated.bytes += bytes;
         self.found_next();
-        Refusal::Elsewhere
+        Refusal::Delegated
     }
 
     /// The packet that was missing has come.
@@ -160,7 +160,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// A request that is being executed elsewhere has come again: it is answered when that is done.
+    /// A request that is being executed by another process has come again: it is answered when that is done.
     pub(crate) fn is_under_way(&mut self, number: u64, ack_request: bool) -> bool {
         let Some(ahead) = number.checked_sub(self.resp.expected) else { return false };
         let Some(request) = self.resp.delegated.requests.get_mut(ahead as usize) else { return false };
@@ -178,7 +178,7 @@ impl<A: Clone> Qp<A> {
         let number = self.resp.expected;
         match executed {
             Executed::Done { original } => {
-                self.resp.message = if request.ends { Message::None } else { Message::Elsewhere };
+                self.resp.message = if request.ends { Message::None } else { Message::Delegated };
                 if request.ends {
                     self.resp.count_message();
                 }

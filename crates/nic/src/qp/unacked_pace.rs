@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 /// What a QP may send to whom, of what nobody acknowledges.
 #[derive(Debug, Default)]
-pub(super) struct Pacing {
+pub(super) struct UnackedPace {
     portion: Portion,
     /// Whose pace the portion is of; none: its own.
     of: Weak<PeerSocket>,
@@ -14,21 +14,21 @@ pub(super) struct Pacing {
     own: Pace,
 }
 
-impl Pacing {
-    /// May a packet go to the socket that this is the share of?
+impl UnackedPace {
+    /// May a packet go to this socket of a peer?
     ///
     /// # Errors
     /// [`TransmitError::Later`].
     pub(super) fn ask(
         &mut self,
-        share: &Arc<PeerSocket>,
+        socket: &Arc<PeerSocket>,
         now: Instant,
         len: usize,
     ) -> Result<(), TransmitError> {
-        if self.of.as_ptr() != Arc::as_ptr(share) {
-            (self.of, self.portion) = (Arc::downgrade(share), Portion::default());
+        if self.of.as_ptr() != Arc::as_ptr(socket) {
+            (self.of, self.portion) = (Arc::downgrade(socket), Portion::default());
         }
-        share.pace.lock().ask(&mut self.portion, now, len as u32).map_err(TransmitError::Later)
+        socket.pace.lock().ask(&mut self.portion, now, len as u32).map_err(TransmitError::Later)
     }
 
     /// May a packet go to this process, or through shared memory?
