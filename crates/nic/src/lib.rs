@@ -16,6 +16,7 @@ mod device;
 mod engine;
 mod fabric;
 mod gids;
+mod import;
 #[cfg(test)]
 #[path = "../tests/fabric/namespace.rs"]
 mod namespace;
@@ -25,7 +26,6 @@ mod poll;
 pub mod qp;
 pub mod raw;
 pub mod settings;
-mod share;
 mod shm;
 #[cfg(test)]
 #[allow(dead_code)] // The tests of verbs use all of it.

@@ -82,7 +82,7 @@ classes! {
     PeerSockets: "nic/src/fabric/addresses.rs", "sockets of peers, which queue pairs share";
     LinksMaking: "nic/src/shm/links.rs", "the making of a link";
     LinkFinishing: "nic/src/shm/link.rs", "the end of a link";
-    ImportedPds: "nic/src/share/import.rs", "protection domains of an exporter";
+    ImportedPds: "nic/src/import/importer.rs", "protection domains of an exporter";
     Leader: "host/src/lib.rs", "the leader's socket";
     SocketGroups: "host/src/lib.rs", "the groups of sockets by address";
     ForwardInbox: "host/src/lib.rs", "packets that other processes pass on";
@@ -95,9 +95,9 @@ classes! {
     Keys: "mem/src/keys.rs", "regions and windows by key";
     RegionGate: "mem/src/mr/mod.rs", "who uses a region";
     LinkAccess: "nic/src/shm/link.rs", "access to a peer's memory";
-    Handles: "nic/src/share/mod.rs", "a context's objects by handle";
-    Ledger: "nic/src/share/mod.rs", "what other processes may import";
-    CommandFd: "nic/src/share/mod.rs", "the descriptor of the ledger";
+    Handles: "nic/src/import/mod.rs", "a context's objects by handle";
+    Ledger: "nic/src/import/mod.rs", "what other processes may import";
+    CommandFd: "nic/src/import/mod.rs", "the descriptor of the ledger";
     Ends: "nic/src/xrc/connections.rs", "connections of XRC with other processes";
     Jobs: "nic/src/xrc/connections.rs", "changes of target queue pairs that wait";
     LinksRefused: "nic/src/shm/links.rs", "processes that share no memory just now";

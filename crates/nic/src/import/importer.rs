@@ -1,6 +1,6 @@
 //! The importing side: contexts, domains, regions and device memory of another context, in this process or another.
 
-use super::ledger::{Kind, OthersLedger, Region};
+use super::ledger::{EntryKind, OthersLedger, Region};
 use super::{Handles, INDEX_BITS, Object, alive, no_such};
 use crate::error::{Error, Result, invalid};
 use crate::mem::{Backing, Dm, Fault, Mr, MrAccess, MrInit, Pd};
@@ -40,13 +40,13 @@ impl Exporter {
         PeerMemory::probe(pid, at, cookie)
     }
 
-    fn find(&self, handle: u32, kind: Kind, what: &'static str) -> Result<(u64, [u64; 4])> {
+    fn find(&self, handle: u32, kind: EntryKind, what: &'static str) -> Result<(u64, [u64; 4])> {
         self.ledger.find(index(handle), handle, kind).ok_or_else(|| no_such(what))
     }
 
     /// This process's domain for the one behind a handle, in `context`.
     fn pd(&self, context: &Arc<Context>, handle: u32) -> Result<Arc<Pd>> {
-        self.find(handle, Kind::Pd, "importing a protection domain")?;
+        self.find(handle, EntryKind::Pd, "importing a protection domain")?;
         let mut pds = self.pds.lock();
         if let Some(pd) = pds.get(&handle).and_then(Weak::upgrade) {
             return Ok(pd);
@@ -59,7 +59,7 @@ impl Exporter {
     /// The device memory behind a handle.
     fn dm(&self, context: &Arc<Context>, handle: u32) -> Result<Arc<Dm>> {
         const WHAT: &str = "importing device memory";
-        let (name, [fd, len, ..]) = self.find(handle, Kind::Dm, WHAT)?;
+        let (name, [fd, len, ..]) = self.find(handle, EntryKind::Dm, WHAT)?;
         let (pid, ..) = self.ledger.process();
         let dm = Dm::of_another(context, &format!("/proc/{pid}/fd/{fd}"), len, handle)?;
         // Still listed: so the descriptor was that of the device memory.
@@ -209,7 +209,7 @@ impl Context {
                 _ => Err(no_such(WHAT)),
             };
         };
-        let (name, words) = exporter.find(handle, Kind::Mr, WHAT)?;
+        let (name, words) = exporter.find(handle, EntryKind::Mr, WHAT)?;
         let Region { pd, dm, rights, addr, iova, length } = Region::of_words(words);
         let pd = exporter.pd(self, pd)?;
         let init = MrInit { addr, length, iova, access: of_bits(rights) };

@@ -4,16 +4,16 @@
 //! In here: handles, the ledger, and the importing side, in this process or another.
 //! Out of here: what the objects are.
 
-mod import;
+mod importer;
 mod ledger;
 
 use crate::error::{Error, Result};
 use crate::mem::{Dm, ListedMr, Mr, MrInit, Pd};
 use crate::sync::{Mutex, RwLock, class};
 use crate::sys::{self, KeptFd};
-pub(crate) use import::Origin;
-use import::to_bits;
-use ledger::{Kind, Ledger, Region};
+pub(crate) use importer::Origin;
+use importer::to_bits;
+use ledger::{EntryKind, Ledger, Region};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
@@ -29,17 +29,17 @@ pub(crate) struct Handles {
     ledger: RwLock<class::Ledger, Option<Ledger>>,
     /// The ledger's descriptor, as the program knows it. A fork's child keeps it: it leads to the parent's objects.
     cmd_fd: Mutex<class::CommandFd, Option<KeptFd>>,
-    slots: Mutex<class::Handles, Slots>,
+    table: Mutex<class::Handles, HandleTable>,
 }
 
 #[derive(Debug, Default)]
-struct Slots {
-    all: Vec<Slot>,
+struct HandleTable {
+    all: Vec<HandleSlot>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct HandleSlot {
     tag: u32,
     object: Option<Object>,
 }
@@ -58,12 +58,12 @@ impl Handles {
             .inspect_err(|why| tracing::debug!(%why, "the context can't be imported by others"))
             .ok();
         let cmd_fd = ledger.as_ref().and_then(|ledger| sys::duplicate(ledger.fd()).ok());
-        Self { ledger: RwLock::new(ledger), cmd_fd: Mutex::new(cmd_fd), slots: Mutex::default() }
+        Self { ledger: RwLock::new(ledger), cmd_fd: Mutex::new(cmd_fd), table: Mutex::default() }
     }
 
     /// Those of a context that was imported through `cmd_fd`.
     fn imported(cmd_fd: OwnedFd) -> Self {
-        Self { ledger: RwLock::default(), cmd_fd: Mutex::new(Some(cmd_fd.into())), slots: Mutex::default() }
+        Self { ledger: RwLock::default(), cmd_fd: Mutex::new(Some(cmd_fd.into())), table: Mutex::default() }
     }
 
     pub(crate) fn cmd_fd(&self) -> RawFd {
@@ -81,12 +81,12 @@ impl Handles {
     }
 
     fn add(&self, object: Object) -> u32 {
-        let mut slots = self.slots.lock();
-        let index = slots.free.pop().unwrap_or_else(|| {
-            slots.all.push(Slot { tag: 0, object: None });
-            slots.all.len() as u32 - 1
+        let mut table = self.table.lock();
+        let index = table.free.pop().unwrap_or_else(|| {
+            table.all.push(HandleSlot { tag: 0, object: None });
+            table.all.len() as u32 - 1
         });
-        let slot = &mut slots.all[index as usize];
+        let slot = &mut table.all[index as usize];
         slot.tag = slot.tag % MAX_TAG + 1;
         slot.object = Some(object);
         slot.tag << INDEX_BITS | index
@@ -94,13 +94,13 @@ impl Handles {
 
     pub(crate) fn add_pd(&self, pd: Weak<Pd>) -> u32 {
         let handle = self.add(Object::Pd(pd));
-        self.publish(handle, Kind::Pd, [0; 4]);
+        self.publish(handle, EntryKind::Pd, [0; 4]);
         handle
     }
 
     pub(crate) fn add_dm(&self, dm: Weak<Dm>, fd: RawFd, len: u64) -> u32 {
         let handle = self.add(Object::Dm(dm));
-        self.publish(handle, Kind::Dm, [fd as u64, len, 0, 0]);
+        self.publish(handle, EntryKind::Dm, [fd as u64, len, 0, 0]);
         handle
     }
 
@@ -113,30 +113,30 @@ impl Handles {
     pub(crate) fn list_mr(&self, handle: u32, region: ListedMr) {
         let ListedMr { pd, dm, init: MrInit { addr, length, iova, access } } = region;
         let region = Region { pd, dm, rights: to_bits(access), addr, iova, length };
-        self.publish(handle, Kind::Mr, region.to_words());
+        self.publish(handle, EntryKind::Mr, region.to_words());
     }
 
-    fn publish(&self, handle: u32, kind: Kind, words: [u64; 4]) {
+    fn publish(&self, handle: u32, kind: EntryKind, words: [u64; 4]) {
         self.with_ledger(|ledger| ledger.publish(handle & ((1 << INDEX_BITS) - 1), handle, kind, words));
     }
 
     /// Ends a handle: nobody imports the object any more.
     pub(crate) fn remove(&self, handle: u32) {
         let index = handle & ((1 << INDEX_BITS) - 1);
-        let mut slots = self.slots.lock();
-        let Some(slot) = slots.all.get_mut(index as usize).filter(|slot| slot.tag == handle >> INDEX_BITS)
+        let mut table = self.table.lock();
+        let Some(slot) = table.all.get_mut(index as usize).filter(|slot| slot.tag == handle >> INDEX_BITS)
         else {
             return;
         };
         if slot.object.take().is_some() {
             self.with_ledger(|ledger| ledger.withdraw(index));
-            slots.free.push(index);
+            table.free.push(index);
         }
     }
 
     fn get(&self, handle: u32) -> Option<Object> {
-        let slots = self.slots.lock();
-        let slot = slots.all.get((handle & ((1 << INDEX_BITS) - 1)) as usize)?;
+        let table = self.table.lock();
+        let slot = table.all.get((handle & ((1 << INDEX_BITS) - 1)) as usize)?;
         slot.object.clone().filter(|_| slot.tag == handle >> INDEX_BITS)
     }
 }

@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 /// "Ferroce ledger" and its version.
 const MAGIC: u64 = 0x4665_724c_6467_0002;
 /// Objects that can be imported by other processes.
-const RECORDS: usize = 1 << 16;
-const RECORDS_AT: usize = 4096;
+const ENTRIES: usize = 1 << 16;
+const ENTRIES_AT: usize = 4096;
 /// Bytes of a ledger; pages come with their first use.
-pub(super) const LEN: usize = RECORDS_AT + RECORDS * size_of::<Record>();
+pub(super) const LEN: usize = ENTRIES_AT + ENTRIES * size_of::<LedgerEntry>();
 const NAME_WORDS: usize = 8;
 
 /// The first words.
 #[repr(C)]
-struct Front {
+struct LedgerHeader {
     magic: AtomicU64,
     /// What tells this ledger from others.
     id: AtomicU64,
@@ -31,26 +31,26 @@ struct Front {
 /// One object. `name` is written last; it changes whenever the words do.
 #[repr(C)]
 #[derive(Default)]
-struct Record {
+struct LedgerEntry {
     name: AtomicU64,
     words: [AtomicU64; 4],
 }
 
 // SAFETY: atomics alone.
-unsafe impl SharedWords for Front {}
+unsafe impl SharedWords for LedgerHeader {}
 // SAFETY: atomics alone.
-unsafe impl SharedWords for Record {}
+unsafe impl SharedWords for LedgerEntry {}
 
 /// What is listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     Pd = 1,
     Mr = 2,
     Dm = 3,
 }
 
-/// Bits of a name: the handle, the kind, and how often the record was written.
+/// Bits of a name: the handle, the kind, and how often the entry was written.
 const KIND_AT: u32 = 32;
 const VERSION_AT: u32 = 36;
 const VERSION: u64 = !0 << VERSION_AT;
@@ -107,16 +107,16 @@ impl Ledger {
         to.copy_from_slice(name.as_bytes());
         sys::allow_copies_by_others();
         let memory = SharedMemory::create(LEN, true)?;
-        let front: &Front = memory.words(0);
+        let header: &LedgerHeader = memory.words(0);
         let cookie = Cookie::new()?;
-        front.id.store(sys::random(), Ordering::Relaxed);
-        front.pid.store(u64::from(std::process::id()), Ordering::Relaxed);
-        front.cookie_at.store(cookie.at(), Ordering::Relaxed);
-        front.cookie.store(cookie.value(), Ordering::Relaxed);
-        for (to, word) in front.device.iter().zip(device.as_chunks::<8>().0) {
+        header.id.store(sys::random(), Ordering::Relaxed);
+        header.pid.store(u64::from(std::process::id()), Ordering::Relaxed);
+        header.cookie_at.store(cookie.at(), Ordering::Relaxed);
+        header.cookie.store(cookie.value(), Ordering::Relaxed);
+        for (to, word) in header.device.iter().zip(device.as_chunks::<8>().0) {
             to.store(u64::from_le_bytes(*word), Ordering::Relaxed);
         }
-        front.magic.store(MAGIC, Ordering::Release);
+        header.magic.store(MAGIC, Ordering::Release);
         Ok(Self { memory, _cookie: cookie })
     }
 
@@ -125,41 +125,41 @@ impl Ledger {
     }
 
     pub(super) fn id(&self) -> u64 {
-        self.memory.words::<Front>(0).id.load(Ordering::Relaxed)
+        self.memory.words::<LedgerHeader>(0).id.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_inherited(&self) -> bool {
         self.memory.is_inherited()
     }
 
-    fn record(&self, index: u32) -> Option<&Record> {
-        record(&self.memory, index)
+    fn entry(&self, index: u32) -> Option<&LedgerEntry> {
+        entry(&self.memory, index)
     }
 
     /// Lists an object, or lists it anew. One caller at a time for each object.
-    pub(super) fn publish(&self, index: u32, handle: u32, kind: Kind, words: [u64; 4]) {
-        let Some(record) = self.record(index) else { return };
-        let version = (record.name.load(Ordering::Relaxed) & VERSION).wrapping_add(1 << VERSION_AT);
-        record.name.store(version, Ordering::Relaxed);
+    pub(super) fn publish(&self, index: u32, handle: u32, kind: EntryKind, words: [u64; 4]) {
+        let Some(entry) = self.entry(index) else { return };
+        let version = (entry.name.load(Ordering::Relaxed) & VERSION).wrapping_add(1 << VERSION_AT);
+        entry.name.store(version, Ordering::Relaxed);
         fence(Ordering::Release);
-        for (to, word) in record.words.iter().zip(words) {
+        for (to, word) in entry.words.iter().zip(words) {
             to.store(word, Ordering::Relaxed);
         }
         let name = version | (kind as u64) << KIND_AT | u64::from(handle);
-        record.name.store(name, Ordering::Release);
+        entry.name.store(name, Ordering::Release);
     }
 
     /// Takes an object out of the list.
     pub(super) fn withdraw(&self, index: u32) {
-        if let Some(record) = self.record(index) {
-            let version = record.name.load(Ordering::Relaxed) & VERSION;
-            record.name.store(version, Ordering::SeqCst);
+        if let Some(entry) = self.entry(index) {
+            let version = entry.name.load(Ordering::Relaxed) & VERSION;
+            entry.name.store(version, Ordering::SeqCst);
         }
     }
 }
 
-fn record(memory: &SharedMemory, index: u32) -> Option<&Record> {
-    ((index as usize) < RECORDS).then(|| memory.words(RECORDS_AT + index as usize * size_of::<Record>()))
+fn entry(memory: &SharedMemory, index: u32) -> Option<&LedgerEntry> {
+    ((index as usize) < ENTRIES).then(|| memory.words(ENTRIES_AT + index as usize * size_of::<LedgerEntry>()))
 }
 
 /// Another context's.
@@ -171,48 +171,48 @@ impl OthersLedger {
     /// It isn't a ledger, or the system refused.
     pub(super) fn open(fd: sys::EngineFd) -> io::Result<Self> {
         let this = Self(SharedMemory::open(fd, LEN, false)?);
-        if this.front().magic.load(Ordering::Acquire) != MAGIC {
+        if this.header().magic.load(Ordering::Acquire) != MAGIC {
             return Err(io::Error::from_raw_os_error(libc::EPROTO));
         }
         Ok(this)
     }
 
-    fn front(&self) -> &Front {
+    fn header(&self) -> &LedgerHeader {
         self.0.words(0)
     }
 
     pub(super) fn id(&self) -> u64 {
-        self.front().id.load(Ordering::Relaxed)
+        self.header().id.load(Ordering::Relaxed)
     }
 
     /// The process, and where its cookie is, with its value.
     pub(super) fn process(&self) -> (i32, u64, u64) {
-        let front = self.front();
+        let header = self.header();
         let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        (word(&front.pid) as i32, word(&front.cookie_at), word(&front.cookie))
+        (word(&header.pid) as i32, word(&header.cookie_at), word(&header.cookie))
     }
 
     /// The device's name.
     pub(super) fn device(&self) -> String {
         let bytes: Vec<u8> =
-            self.front().device.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+            self.header().device.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
         let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
         String::from_utf8_lossy(&bytes[..end]).into_owned()
     }
 
     /// What is listed under a handle, and the name it has there.
-    pub(super) fn find(&self, index: u32, handle: u32, kind: Kind) -> Option<(u64, [u64; 4])> {
-        let record = record(&self.0, index)?;
-        let name = record.name.load(Ordering::Acquire);
-        let words = std::array::from_fn(|i| record.words[i].load(Ordering::Relaxed));
+    pub(super) fn find(&self, index: u32, handle: u32, kind: EntryKind) -> Option<(u64, [u64; 4])> {
+        let entry = entry(&self.0, index)?;
+        let name = entry.name.load(Ordering::Acquire);
+        let words = std::array::from_fn(|i| entry.words[i].load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         let wanted = (kind as u64) << KIND_AT | u64::from(handle);
-        (name & !VERSION == wanted && record.name.load(Ordering::Relaxed) == name).then_some((name, words))
+        (name & !VERSION == wanted && entry.name.load(Ordering::Relaxed) == name).then_some((name, words))
     }
 
-    /// The record still has this name: nothing has changed.
+    /// The entry still has this name: nothing has changed.
     pub(super) fn is_listed(&self, index: u32, name: u64) -> bool {
-        record(&self.0, index).is_some_and(|record| record.name.load(Ordering::SeqCst) == name)
+        entry(&self.0, index).is_some_and(|entry| entry.name.load(Ordering::SeqCst) == name)
     }
 }
 
@@ -231,22 +231,22 @@ mod tests {
         let other = opened(&own);
         assert_eq!((other.device().as_str(), other.id()), ("ferroce7", own.id()));
         let region = Region { pd: 7, dm: 9, rights: 0x8001, addr: !0, iova: 5, length: (1 << 48) - 1 };
-        own.publish(3, 0x40_0003, Kind::Mr, region.to_words());
-        let (name, words) = other.find(3, 0x40_0003, Kind::Mr).unwrap();
+        own.publish(3, 0x40_0003, EntryKind::Mr, region.to_words());
+        let (name, words) = other.find(3, 0x40_0003, EntryKind::Mr).unwrap();
         assert_eq!(Region::of_words(words), region);
         assert!(other.is_listed(3, name));
         for (index, handle, kind) in [
-            (3, 0x40_0003, Kind::Pd),
-            (3, 0x80_0003, Kind::Mr),
-            (4, 0x40_0003, Kind::Mr),
-            (!0, 0x40_0003, Kind::Mr),
+            (3, 0x40_0003, EntryKind::Pd),
+            (3, 0x80_0003, EntryKind::Mr),
+            (4, 0x40_0003, EntryKind::Mr),
+            (!0, 0x40_0003, EntryKind::Mr),
         ] {
             assert_eq!(other.find(index, handle, kind), None);
         }
-        own.publish(3, 0x40_0003, Kind::Mr, [0; 4]);
-        assert!(!other.is_listed(3, name) && other.find(3, 0x40_0003, Kind::Mr).is_some());
+        own.publish(3, 0x40_0003, EntryKind::Mr, [0; 4]);
+        assert!(!other.is_listed(3, name) && other.find(3, 0x40_0003, EntryKind::Mr).is_some());
         own.withdraw(3);
-        assert_eq!(other.find(3, 0x40_0003, Kind::Mr), None);
+        assert_eq!(other.find(3, 0x40_0003, EntryKind::Mr), None);
     }
 
     #[test]
