@@ -13,7 +13,6 @@ mod adapter;
 mod ah;
 mod closing;
 mod device;
-mod engine;
 mod fabric;
 mod gids;
 mod import;
@@ -37,7 +36,7 @@ pub use adapter::{prepare_wait, progress_of_waiter};
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
 pub use device::{Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, devices, fail_devices};
-pub use engine::WaitPlan;
+pub use ferroce_engine::WaitPlan;
 pub use ferroce_mem::{
     Dm, Given, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold, Prefetch, QueueKind,
     QueueMemory,
@@ -68,6 +67,7 @@ pub(crate) mod events {
     pub(crate) use ferroce_types::AsyncEvent;
 }
 
+pub(crate) use ferroce_engine as engine;
 pub use ferroce_host as host;
 pub(crate) use ferroce_host as rendezvous;
 pub use ferroce_netdev as net;

@@ -1,7 +1,7 @@
 //! A round: each source, deadline, alarm and job has its turn.
 
 use super::{Handler, Job, Loop, Source};
-use crate::clock;
+use ferroce_os::clock;
 use ferroce_proto::Instant;
 
 impl<H: Handler> Loop<H> {

@@ -1,4 +1,4 @@
-//! Deadlines of QPs. Each QP has at most one live entry; a deadline that moves away costs nothing until the entry is due.
+//! Deadlines of objects (QPs), by number. Each object has at most one live entry; a deadline that moves away costs nothing until the entry is due.
 
 use crate::sync::{AtomicU64, Mutex, Ordering, class};
 use std::cmp::Reverse;
@@ -12,9 +12,9 @@ pub(crate) struct Deadlines {
     next: AtomicU64,
 }
 
-/// The earliest entry that one QP has there; `u64::MAX`: none.
+/// The earliest entry that one object has there; `u64::MAX`: none.
 #[derive(Debug)]
-pub(crate) struct Deadline(AtomicU64);
+pub struct Deadline(AtomicU64);
 
 impl Default for Deadline {
     fn default() -> Self {
@@ -23,8 +23,9 @@ impl Default for Deadline {
 }
 
 impl Deadline {
-    /// Its entry has been taken. The QP is looked at after this, under its lock, and scheduled anew.
-    pub(crate) fn taken(&self) {
+    /// Its entry has been taken. The object is looked at after this, under its lock, and scheduled anew.
+    #[inline]
+    pub fn taken(&self) {
         self.0.store(u64::MAX, Ordering::Relaxed);
     }
 }
@@ -37,31 +38,33 @@ impl Default for Deadlines {
 
 impl Deadlines {
     /// The earliest deadline; `u64::MAX`: none.
+    #[inline]
     pub(crate) fn next(&self) -> u64 {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Sees to it that `qpn` is there at `at` or before. For whoever has the QP locked. True when this made it the
+    /// Makes an entry for `number` at `at`, unless there is one at `at` or before. For whoever has the object locked. True when this made it the
     /// earliest entry of all.
-    pub(crate) fn schedule(&self, deadline: &Deadline, at: u64, qpn: u32) -> bool {
+    #[inline]
+    pub(crate) fn schedule(&self, deadline: &Deadline, at: u64, number: u32) -> bool {
         if at >= deadline.0.load(Ordering::Relaxed) {
             return false;
         }
         deadline.0.store(at, Ordering::Relaxed);
         let mut heap = self.heap.lock();
-        heap.push(Reverse((at, qpn)));
+        heap.push(Reverse((at, number)));
         self.next.fetch_min(at, Ordering::AcqRel) > at
     }
 
-    /// Takes an entry that is due. Say so to its [`Deadline`] before the QP is looked at.
+    /// Takes an entry that is due. Say so to its [`Deadline`] before the object is looked at.
     pub(crate) fn pop_due(&self, now: u64) -> Option<u32> {
         if self.next() > now {
             return None;
         }
         let mut heap = self.heap.lock();
         let due = heap.peek().is_some_and(|Reverse((at, _))| *at <= now);
-        let qpn = if due { heap.pop().map(|Reverse((_, qpn))| qpn) } else { None };
+        let number = if due { heap.pop().map(|Reverse((_, number))| number) } else { None };
         self.next.store(heap.peek().map_or(u64::MAX, |Reverse((at, _))| *at), Ordering::Release);
-        qpn
+        number
     }
 }

@@ -1,9 +1,9 @@
-//! The progress engine: gives the sources and jobs of a process their turns, in threads that poll or wait, else in one of
-//! its own.
+//! The progress engine: gives the sources and jobs of a process their turns, in threads that poll or wait, else in one of its own.
 //!
 //! In here: who makes progress and when (lease, background thread, sleep), the run queue, deadlines, alarms, what threads
 //! leave for one another, and whether the process's descriptors are still its own.
 //! Out of here: what sources and jobs are. A [`Handler`] puts them together.
+#![forbid(unsafe_code)]
 
 mod alarms;
 mod descriptors;
@@ -14,27 +14,27 @@ mod progress;
 mod source;
 mod thread;
 
-pub(crate) use handoff::{Bytes, Deadline, Inbox, Queued, Runnable};
+pub use handoff::{Bytes, Deadline, Inbox, Queued, Runnable};
 pub use lease::WaitPlan;
-pub(crate) use pool::Pool;
-pub(crate) use source::{Handler, Job, Source};
-pub(crate) use thread::start_thread;
+pub use pool::Pool;
+pub use source::{Handler, Job, Source};
+pub use thread::start_thread;
 
-use crate::fork::generation;
-
-use crate::error::{Error, Result};
-use crate::sys::{self, EngineFd};
 use alarms::Alarms;
 use descriptors::Descriptors;
+use ferroce_os::fork::generation;
+use ferroce_os::sys::{self, EngineFd};
+use ferroce_os::{clock, sync};
 use ferroce_proto::Instant;
+use ferroce_types::{Error, Result};
 use handoff::{Deadlines, RunQueue, Sleep};
 use lease::Lease;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use thread::Control;
 
-/// The loop that gives a handler's sources and jobs their turns: one per process. It lives as long as the process.
-pub(crate) struct Loop<H: Handler> {
+/// The loop that gives a handler's sources and jobs their turns. It lives as long as the process.
+pub struct Loop<H: Handler> {
     generation: u32,
     lease: Lease,
     run_queue: RunQueue<H::Job>,
@@ -59,7 +59,7 @@ impl<H: Handler> Loop<H> {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         Ok(Self {
             generation: generation(),
             lease: Lease::default(),
@@ -75,7 +75,7 @@ impl<H: Handler> Loop<H> {
 
     /// How many forks lie between the first process and this loop's.
     #[inline]
-    pub(crate) fn generation(&self) -> u32 {
+    pub fn generation(&self) -> u32 {
         self.generation
     }
 
@@ -83,7 +83,7 @@ impl<H: Handler> Loop<H> {
     ///
     /// # Errors
     /// That of `epoll_ctl(2)`.
-    pub(crate) fn watch(&self, fd: RawFd) -> std::io::Result<()> {
+    pub fn watch(&self, fd: RawFd) -> std::io::Result<()> {
         sys::epoll_control(self.readable.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, 0)
     }
 
@@ -91,7 +91,7 @@ impl<H: Handler> Loop<H> {
     ///
     /// # Errors
     /// That of `epoll_ctl(2)`.
-    pub(crate) fn watch_writable(&self, fd: RawFd, writable: bool) -> std::io::Result<()> {
+    pub fn watch_writable(&self, fd: RawFd, writable: bool) -> std::io::Result<()> {
         let events = libc::EPOLLIN | if writable { libc::EPOLLOUT } else { 0 };
         sys::epoll_control(self.readable.raw(), libc::EPOLL_CTL_MOD, fd, events as u32, 0)
     }
@@ -100,27 +100,27 @@ impl<H: Handler> Loop<H> {
     ///
     /// # Errors
     /// The system refused.
-    pub(crate) fn watch_control(&self, fd: RawFd) -> Result<()> {
+    pub fn watch_control(&self, fd: RawFd) -> Result<()> {
         self.control.watch(fd)
     }
 
     /// Puts a job that has more to do behind the others.
-    pub(crate) fn enqueue(&self, job: &Arc<H::Job>) {
+    pub fn enqueue(&self, job: &Arc<H::Job>) {
         if self.run_queue.push(job) {
-            self.wake_for(crate::clock::now());
+            self.wake_for(clock::now());
         }
     }
 
     /// Calls [`Handler::due`] with `number` when `at` has come. For whoever has the object of this number locked.
     #[inline]
-    pub(crate) fn schedule(&self, deadline: &Deadline, at: Instant, number: u32) {
+    pub fn schedule(&self, deadline: &Deadline, at: Instant, number: u32) {
         if self.deadlines.schedule(deadline, at.0, number) {
             self.wake_for(at);
         }
     }
 
     /// Calls [`Handler::ring`] when `at` has come, if `alarm` still exists then.
-    pub(crate) fn schedule_alarm(&self, alarm: &Arc<H::Alarm>, at: Instant) {
+    pub fn schedule_alarm(&self, alarm: &Arc<H::Alarm>, at: Instant) {
         if self.alarms.schedule(alarm, at.0) {
             self.wake_for(at);
         }
@@ -128,7 +128,7 @@ impl<H: Handler> Loop<H> {
 
     /// Wakes the background thread if it would sleep past `at`. Under a lease too: it naps then instead, and is there when
     /// the lease runs out.
-    pub(crate) fn wake_for(&self, at: Instant) {
+    pub fn wake_for(&self, at: Instant) {
         if self.sleep.interrupt(at.0) {
             self.control.wake();
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Something that work comes from: sockets, rings, packets held back. What a source doesn't need, it leaves out.
 ///
 /// Sources in a tuple are one source, and take turns in the tuple's order, without a virtual call.
-pub(crate) trait Source {
+pub trait Source {
     /// One round, by whichever thread makes progress. Whether anything was done.
     fn poll(&self, now: Instant) -> bool {
         let _ = now;
@@ -114,13 +114,13 @@ tuple!(A 0, B 1, C 2);
 tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
 
 /// Something that has its turn when it has more to do, in the run queue of a [`Loop`].
-pub(crate) trait Job: Runnable + Send + Sync {
+pub trait Job: Runnable + Send + Sync {
     /// One turn.
     fn run(self: Arc<Self>, now: Instant);
 }
 
 /// What a [`Loop`] drives. Nothing of it ends before the process.
-pub(crate) trait Handler: Send + Sync + Sized + 'static {
+pub trait Handler: Send + Sync + Sized + 'static {
     /// What waits in the run queue.
     type Job: Job + ?Sized;
     /// What [`Loop::schedule_alarm`] is for.

@@ -2,7 +2,7 @@
 //! files then have their numbers.
 
 use super::{Handler, Loop};
-use crate::sys;
+use ferroce_os::{fork, sys};
 use ferroce_proto::Instant;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl<H: Handler> Loop<H> {
 
     fn look_at_descriptors(&self, handler: &'static H, now: Instant, count: usize) {
         self.descriptors.looked.store(now.0, Ordering::Relaxed);
-        if self.generation != super::generation() || self.descriptors.are_lost() {
+        if self.generation != fork::generation() || self.descriptors.are_lost() {
             return;
         }
         if let Some(fd) = sys::find_lost(count)

@@ -1,11 +1,10 @@
 //! The background thread: progress when nobody polls, and what only this thread looks after.
 
 use super::{Handler, Loop, Source};
-use crate::clock;
-use crate::error::{Error, Result};
-use crate::fork;
-use crate::sys::{self, EngineFd};
+use ferroce_os::sys::{self, EngineFd};
+use ferroce_os::{clock, fork};
 use ferroce_proto::Instant;
+use ferroce_types::{Error, Result};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -68,7 +67,7 @@ impl Control {
 ///
 /// # Errors
 /// No thread can be made.
-pub(crate) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     sys::start_thread(name, STACK, run)
 }
 
@@ -146,7 +145,7 @@ impl<H: Handler> Loop<H> {
     ///
     /// # Errors
     /// No thread can be made.
-    pub(crate) fn spawn(handler: &'static H) -> Result<()> {
+    pub fn spawn(handler: &'static H) -> Result<()> {
         start_thread("ferroce", move || contain(handler)).map_err(Error::os("starting the background thread"))
     }
 

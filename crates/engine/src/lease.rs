@@ -6,7 +6,7 @@
 //! aren't trusted, and the background thread sleeps on the sockets beside the poller.
 
 use super::{Handler, Loop, Source};
-use crate::{clock, sys};
+use ferroce_os::{clock, sys};
 use ferroce_proto::Instant;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +64,7 @@ pub struct WaitPlan {
 
 impl<H: Handler> Loop<H> {
     /// Makes progress on behalf of a thread that polls a queue. `empty`: it found nothing. `sleeper`: it has asked for an event.
-    pub(crate) fn progress_of_poller(handler: &'static H, empty: bool, sleeper: bool) {
+    pub fn progress_of_poller(handler: &'static H, empty: bool, sleeper: bool) {
         let lease = &handler.engine().lease;
         let now = clock::now();
         let last = Instant(lease.last_progress.load(Ordering::Relaxed));
@@ -85,7 +85,7 @@ impl<H: Handler> Loop<H> {
 
     /// Makes progress and says what a thread that waits for an event is to sleep on. The caller polls, without a lock and
     /// without anything that needs a destructor (it may be cancelled there), then calls [`Loop::progress_of_waiter`].
-    pub(crate) fn prepare_wait(handler: &'static H, channel: RawFd) -> WaitPlan {
+    pub fn prepare_wait(handler: &'static H, channel: RawFd) -> WaitPlan {
         for _ in 0..WAITER_ROUNDS {
             if !Self::progress(handler, clock::now()) {
                 break;
@@ -101,7 +101,7 @@ impl<H: Handler> Loop<H> {
     }
 
     /// Makes progress on behalf of a thread that has waited as [`Loop::prepare_wait`] said.
-    pub(crate) fn progress_of_waiter(handler: &'static H) {
+    pub fn progress_of_waiter(handler: &'static H) {
         let sources = handler.sources();
         sources.waited();
         sources.attend();

@@ -1,6 +1,6 @@
 //! Alarms: objects that are to be told when a time has come, if they still exist then.
 
-use crate::sync::{Mutex, class};
+use ferroce_os::sync::{Mutex, class};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

@@ -1,10 +1,10 @@
 //! Buffers that threads need while they are at work, kept for the next one.
 
-use crate::sync::{Mutex, class};
+use ferroce_os::sync::{Mutex, class};
 
 /// Buffers that aren't in use.
 #[derive(Debug)]
-pub(crate) struct Pool<T>(Mutex<class::WorkPool, Vec<T>>);
+pub struct Pool<T>(Mutex<class::WorkPool, Vec<T>>);
 
 impl<T> Default for Pool<T> {
     fn default() -> Self {
@@ -18,14 +18,14 @@ impl<T> Pool<T> {
 
     /// Buffers that were used before, else those that `make` makes.
     #[inline]
-    pub(crate) fn take(&self, make: impl FnOnce() -> T) -> T {
+    pub fn take(&self, make: impl FnOnce() -> T) -> T {
         let unused = self.0.lock().pop();
         unused.unwrap_or_else(make)
     }
 
     /// Keeps buffers for the next [`Pool::take`].
     #[inline]
-    pub(crate) fn put(&self, buffers: T) {
+    pub fn put(&self, buffers: T) {
         let mut pool = self.0.lock();
         if pool.len() < Self::KEPT {
             pool.push(buffers);

@@ -1,17 +1,17 @@
-//! What has been sent to a QP of this process and not yet been looked at.
+//! What has been sent to an object (a QP) of this process and not yet been looked at.
 
 use crate::sync::{AtomicUsize, Mutex, Ordering, class};
 use std::collections::VecDeque;
 
 /// What counts towards the fill of an [`Inbox`].
-pub(crate) trait Bytes {
+pub trait Bytes {
     /// Bytes of payload.
     fn bytes(&self) -> usize;
 }
 
-/// Packets that wait for whoever locks the QP next. A sender that finds it locked puts it into the run queue.
+/// Packets that wait for whoever locks the object next. A sender that finds it locked puts it into the run queue.
 #[derive(Debug)]
-pub(crate) struct Inbox<R> {
+pub struct Inbox<R> {
     records: Mutex<class::Inbox, VecDeque<R>>,
     bytes: AtomicUsize,
     len: AtomicUsize,
@@ -30,22 +30,27 @@ impl<R: Bytes> Inbox<R> {
     const RECORDS: usize = 1024;
 
     /// A sender has to wait.
-    pub(crate) fn is_full(&self) -> bool {
+    #[inline]
+    pub fn is_full(&self) -> bool {
         self.len.load(Ordering::Relaxed) >= Self::RECORDS || self.bytes.load(Ordering::Relaxed) >= Self::BYTES
     }
 
-    pub(crate) fn has_records(&self) -> bool {
+    /// Something has been sent that nobody has looked at.
+    #[inline]
+    pub fn has_records(&self) -> bool {
         self.len.load(Ordering::Acquire) > 0
     }
 
-    pub(crate) fn push(&self, record: R) {
+    /// Appends a packet, whatever the fill.
+    pub fn push(&self, record: R) {
         let mut records = self.records.lock();
         self.bytes.fetch_add(record.bytes(), Ordering::Relaxed);
         records.push_back(record);
         self.len.store(records.len(), Ordering::Release);
     }
 
-    pub(crate) fn pop(&self) -> Option<R> {
+    /// Takes the oldest packet.
+    pub fn pop(&self) -> Option<R> {
         let mut records = self.records.lock();
         let record = records.pop_front()?;
         self.bytes.fetch_sub(record.bytes(), Ordering::Relaxed);

@@ -1,17 +1,18 @@
-//! QPs whose budget ended before their work did, or that somebody else had locked.
+//! Jobs whose budget ended before their work did, or that somebody else had locked.
 
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, class};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Something that has a place in a [`RunQueue`], once.
-pub(crate) trait Runnable {
+/// Something that has a place in a run queue, once.
+pub trait Runnable {
+    /// Its place.
     fn queued(&self) -> &Queued;
 }
 
-/// Waits in the run queue.
+/// Whether a job waits in the run queue.
 #[derive(Debug)]
-pub(crate) struct Queued(AtomicBool);
+pub struct Queued(AtomicBool);
 
 impl Default for Queued {
     fn default() -> Self {
@@ -57,10 +58,12 @@ impl<T: Runnable + ?Sized> RunQueue<T> {
         Some(entry)
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
