@@ -38,6 +38,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
+    #[inline]
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
         self.until.load(Ordering::Acquire) > now.0 && self.distrusted_until.load(Ordering::Relaxed) <= now.0
     }
@@ -47,6 +48,7 @@ impl Lease {
         self.distrusted_until.store(now.after(DISTRUST).0, Ordering::Relaxed);
     }
 
+    #[inline]
     fn stamp(&self, until: Instant) {
         self.until.store(until.0, Ordering::Release);
     }

@@ -57,6 +57,7 @@ impl Deadlines {
     }
 
     /// Takes an entry that is due. Say so to its [`Deadline`] before the object is looked at.
+    #[inline]
     pub(crate) fn pop_due(&self, now: u64) -> Option<u32> {
         if self.next() > now {
             return None;

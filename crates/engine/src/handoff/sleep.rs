@@ -28,6 +28,7 @@ impl Sleep {
     }
 
     /// Whether the caller has to wake the thread for something due at `at` that it has left already. True once per sleep.
+    #[inline]
     pub(crate) fn interrupt(&self, at: u64) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) > at && self.0.swap(0, Ordering::AcqRel) != 0

@@ -27,14 +27,13 @@ use crate::numbers::{QpTable, SrqTable};
 use crate::qp::Qp;
 use crate::raw::RawPorts;
 use crate::shm::{Links, ListedRegions};
-use crate::sync::{Mutex, class};
+use crate::sync::{Global, Mutex, class};
 use crate::sys::{self, EngineFd};
 use crate::xrc::{self, Connections};
 use ferroce_proto::Instant;
 use network::Network;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 use work::HandsOn;
 
@@ -64,19 +63,18 @@ impl std::fmt::Debug for Adapter {
     }
 }
 
-static CURRENT: AtomicPtr<Adapter> = AtomicPtr::new(std::ptr::null_mut());
+static CURRENT: Global<Adapter> = Global::new();
 static STARTING: Mutex<class::Starting, ()> = Mutex::new(());
 
 /// The adapter of this process, if it has one.
+#[inline]
 pub(crate) fn current() -> Option<&'static Adapter> {
-    let adapter = CURRENT.load(Ordering::Acquire);
-    // SAFETY: null, or a leaked box, which nobody frees.
-    unsafe { adapter.as_ref() }
+    CURRENT.get()
 }
 
 /// In the child of a fork, where the adapter's threads and descriptors aren't. The adapter is left as it is.
 fn forget_after_fork() {
-    CURRENT.store(std::ptr::null_mut(), Ordering::Release);
+    CURRENT.clear();
     registry::free_critical_regions();
 }
 
@@ -123,7 +121,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     adapter.engine.watch_control(adapter.xrc.poll_fd())?;
     adapter.watch_links()?;
     Loop::spawn(adapter)?;
-    CURRENT.store(std::ptr::from_ref(adapter).cast_mut(), Ordering::Release);
+    CURRENT.set(adapter);
     Ok(adapter)
 }
 

@@ -5,11 +5,12 @@ use super::{Handles, INDEX_BITS, Object, alive, no_such};
 use crate::error::{Error, Result, invalid};
 use crate::mem::{Backing, Dm, Fault, Mr, MrAccess, MrInit, Pd};
 use crate::sync::{Mutex, class};
-use crate::{Context, adapter, devices, sys};
+use crate::sys::{self, KeptFd};
+use crate::{Context, adapter, devices};
 use ferroce_os::memory::PeerMemory;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 /// Where the objects of an imported context are.
@@ -144,10 +145,7 @@ impl Context {
             Some(context) => Origin::Here(Arc::downgrade(context)),
             None => Origin::Process(Arc::new(Exporter { ledger, pds: Mutex::default() })),
         };
-        device.open_as(Some(origin), || {
-            // SAFETY: the caller gives the descriptor up.
-            Handles::imported(unsafe { OwnedFd::from_raw_fd(cmd_fd) })
-        })
+        device.open_as(Some(origin), || Handles::imported(KeptFd::adopt(cmd_fd)))
     }
 
     /// Is it this very context of the process that it was imported from?

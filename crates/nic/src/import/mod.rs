@@ -15,7 +15,7 @@ pub(crate) use importer::Origin;
 use importer::to_bits;
 use ledger::{EntryKind, Ledger, Region};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Weak};
 
 /// A handle is an index (22 bits) and a tag that changes at each reuse of the index.
@@ -62,8 +62,8 @@ impl Handles {
     }
 
     /// Those of a context that was imported through `cmd_fd`.
-    fn imported(cmd_fd: OwnedFd) -> Self {
-        Self { ledger: RwLock::default(), cmd_fd: Mutex::new(Some(cmd_fd.into())), table: Mutex::default() }
+    fn imported(cmd_fd: KeptFd) -> Self {
+        Self { ledger: RwLock::default(), cmd_fd: Mutex::new(Some(cmd_fd)), table: Mutex::default() }
     }
 
     pub(crate) fn cmd_fd(&self) -> RawFd {

@@ -142,11 +142,15 @@ impl Port {
     }
 
     fn bind(&self, protocol: u16) -> std::io::Result<()> {
-        // SAFETY: numbers only.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = protocol.to_be();
-        address.sll_ifindex = self.ifindex as i32;
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: protocol.to_be(),
+            sll_ifindex: self.ifindex as i32,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
         sys::bind(self.fd(), &LinkAddress(address))
     }
 

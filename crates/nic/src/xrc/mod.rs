@@ -20,6 +20,7 @@ use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::qp::{Qp, QpAttr, QpCap, QpInit};
+use crate::sys;
 use ferroce_wire::Service;
 use remote::Remote;
 use std::io;
@@ -108,13 +109,8 @@ impl Xrcd {
 
 /// The file behind a descriptor.
 fn identify(context: &Context, fd: RawFd) -> Result<DomainFile> {
-    // SAFETY: numbers only, for which zeros are valid.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid place for the answer.
-    if unsafe { libc::fstat(fd, &mut stat) } != 0 {
-        return Err(Error::os("the descriptor of an XRC domain")(io::Error::last_os_error()));
-    }
-    Ok(DomainFile { device: context.device().info().name.clone(), dev: stat.st_dev, ino: stat.st_ino })
+    let (dev, ino) = sys::device_and_inode(fd).map_err(Error::os("the descriptor of an XRC domain"))?;
+    Ok(DomainFile { device: context.device().info().name.clone(), dev, ino })
 }
 
 /// One of the parties that share a target QP: whoever has created or opened it.
