@@ -13,15 +13,15 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const MIRI: [(&str, &[&str]); 7] = [
     ("ferroce-types", &[]),
     ("ferroce-os", &["sys::address::", "sys::control::"]),
+    ("ferroce-engine", &["progress::"]),
     ("ferroce-netdev", &["netlink::"]),
     ("ferroce-host", &["encoding::"]),
     ("ferroce-udp", &["tap::from_env::"]),
     ("ferroce-proto", &["psn::", "rnr::", "window::"]),
-    ("ferroce-nic", &["engine::timers::"]),
 ];
 
 /// What loom runs: the fork gate, and the engine's hand-offs.
-const LOOM: [(&str, &str); 2] = [("ferroce-os", "gate"), ("ferroce-nic", "handoff")];
+const LOOM: [(&str, &str); 2] = [("ferroce-os", "gate"), ("ferroce-engine", "handoff")];
 
 /// Runs all that this machine can, and says what it can't.
 ///

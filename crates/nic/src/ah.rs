@@ -1,7 +1,8 @@
 //! Address handles (ibv_create_ah(3)) and the paths that addresses lead to.
 
-use crate::engine::{Engine, Share};
+use crate::adapter::Adapter;
 use crate::error::Result;
+use crate::fabric::PeerSocket;
 use crate::mem::Pd;
 use crate::owner::OfContext as _;
 use crate::packet::PacketMeta;
@@ -21,8 +22,8 @@ pub(crate) enum Path {
     /// As RoCEv2 packets.
     Udp {
         dest: Dest,
-        /// The part of the peer's socket that this QP may fill.
-        share: Arc<Share>,
+        /// The peer's socket, of which this QP may fill a part.
+        socket: Arc<PeerSocket>,
     },
     /// To a QP of this process.
     Local {
@@ -74,7 +75,7 @@ static HANDLES: Quota = Quota::new("address handles", MAX_AH);
 #[derive(Debug)]
 struct Found {
     slot: u16,
-    /// The engine's.
+    /// The adapter's.
     generation: u32,
     /// `None`: none could be made.
     path: Option<Path>,
@@ -115,10 +116,10 @@ impl Ah {
     /// `MAX_AH` handles.
     pub fn create(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>> {
         check_av(&av)?;
-        let engine = pd.context().engine()?;
-        let route = engine.route(&pd.context(), &av)?;
+        let adapter = pd.context().adapter()?;
+        let route = adapter.route(&pd.context(), &av)?;
         // A path that can't be made is said now, not at the first send.
-        engine.udp_path(&route, 0)?;
+        adapter.udp_path(&route, 0)?;
         let held = HANDLES.take()?;
         pd.hold();
         let (limit, throttle, found) = (limit_of(av.static_rate), Mutex::default(), Mutex::default());
@@ -158,12 +159,12 @@ impl Ah {
     }
 
     /// The path to a QP at this address, without waiting for anybody.
-    pub(crate) fn path_to(&self, engine: &'static Engine, qpn: u32) -> Way {
-        if engine.is_local(&self.route, qpn) {
+    pub(crate) fn path_to(&self, adapter: &'static Adapter, qpn: u32) -> Way {
+        if adapter.is_local(&self.route, qpn) {
             return Way::Known(Path::Local { meta: self.route.meta(0) });
         }
         let mut found = self.found.lock();
-        let (slot, generation) = (slot_of(qpn), engine.generation());
+        let (slot, generation) = (slot_of(qpn), adapter.generation());
         let Some(at) = found.iter().position(|found| found.is_of(slot, generation)) else {
             return Way::Unknown;
         };
@@ -180,15 +181,15 @@ impl Ah {
 
     /// Finds the path to a QP at this address for [`Ah::path_to`]. It may make sockets, and wait a tenth of a second for
     /// another process: not for whoever has a QP locked.
-    pub(crate) fn find_path(&self, engine: &'static Engine, qpn: u32) {
-        let shared = if self.route.to.is_group() { None } else { engine.shm_path(&self.route, qpn) };
+    pub(crate) fn find_path(&self, adapter: &'static Adapter, qpn: u32) {
+        let shared = if self.route.to.is_group() { None } else { adapter.shm_path(&self.route, qpn) };
         let path = shared.or_else(|| {
-            engine
+            adapter
                 .udp_path(&self.route, qpn)
                 .inspect_err(|error| tracing::warn!(%error, "no path for an address handle"))
                 .ok()
         });
-        let (slot, generation) = (slot_of(qpn), engine.generation());
+        let (slot, generation) = (slot_of(qpn), adapter.generation());
         let mut found = self.found.lock();
         found.retain(|old| old.generation == generation && old.slot != slot && !old.is_dead());
         if found.len() == Self::PATHS {
@@ -211,17 +212,17 @@ mod tests {
         in_namespace(NAME, || {
             let side = Side::new(&open(), Service::Ud, 64);
             let ah = Ah::create(&side.pd, side.av()).unwrap();
-            let engine = side.context.engine().unwrap();
+            let adapter = side.context.adapter().unwrap();
             // In slots that no process of this host has.
             let qpn = |process: u32| side.qp.qpn() ^ (process + 1) << 17;
-            let is_known = |process| matches!(ah.path_to(engine, qpn(process)), Way::Known(_));
+            let is_known = |process| matches!(ah.path_to(adapter, qpn(process)), Way::Known(_));
             let many = Ah::PATHS as u32;
             for process in 0..many {
-                ah.find_path(engine, qpn(process));
+                ah.find_path(adapter, qpn(process));
             }
             assert!((0..many).all(is_known));
             // One more takes the place of the oldest.
-            ah.find_path(engine, qpn(many));
+            ah.find_path(adapter, qpn(many));
             assert!((1..=many).all(is_known) && !is_known(0));
             ah.destroy();
             drop(ah);

@@ -1,7 +1,7 @@
 //! ibv_close_device(3) while objects of the context still exist.
 
 use crate::Context;
-use crate::engine;
+use crate::adapter;
 use crate::mem::{KeyTable, QueueKind};
 use std::fmt;
 
@@ -33,10 +33,10 @@ impl Context {
     /// is left is memory, which the program gives back by destroying them, or never. While an
     /// import of it is open nothing ends. Returns what there was to end.
     pub fn close(&self) -> Leftovers {
-        if engine::contexts().iter().any(|other| other.is_import_of(self)) {
+        if adapter::contexts().iter().any(|other| other.is_import_of(self)) {
             return Leftovers::default();
         }
-        let existing = engine::existing(self);
+        let existing = adapter::existing(self);
         existing.qps.iter().for_each(|qp| qp.end_with_context());
         existing.raw_qps.iter().for_each(|qp| qp.end_with_context());
         let (windows, regions) = KeyTable::global().end_with_owner(self);

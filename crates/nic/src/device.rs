@@ -1,16 +1,17 @@
 //! Devices and device contexts: what ibv_get_device_list(3) shows and ibv_open_device(3) returns.
 
+use crate::adapter::{self, Adapter};
 use crate::ah::MAX_AH;
 use crate::cq::{MAX_CQ, MAX_CQE};
-use crate::engine::{self, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, EventQueue};
+use crate::fabric;
 use crate::gids::gid_table;
+use crate::import::{Handles, Origin};
 use crate::mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
 use crate::net::{self, DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
 use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
 use crate::recv::{MAX_SGE, MAX_SRQ, MAX_WR};
-use crate::share::{Handles, Origin};
 use crate::sync::{RwLock, class};
 use crate::udp::HostAddr;
 use ferroce_proto::Violation;
@@ -71,8 +72,8 @@ pub const LIMITS: DeviceLimits = DeviceLimits {
     max_srq_wr: MAX_WR,
     max_srq_sge: MAX_SGE,
     max_inline: MAX_INLINE,
-    max_mcast_grp: engine::MAX_GROUPS,
-    max_mcast_qp_attach: engine::MAX_ATTACHED,
+    max_mcast_grp: fabric::MAX_GROUPS,
+    max_mcast_qp_attach: fabric::MAX_ATTACHED,
     max_dm_size: MAX_DM,
 };
 
@@ -116,7 +117,7 @@ impl Device {
         origin: Option<Origin>,
         handles: impl FnOnce() -> Handles,
     ) -> Result<Arc<Context>> {
-        engine::start()?;
+        adapter::start()?;
         let port = PortView {
             attributes: self.info.port(),
             last_speed: LastSpeed::default(),
@@ -135,9 +136,9 @@ impl Device {
             srqs: AtomicUsize::new(0),
             cqs: AtomicUsize::new(0),
         });
-        engine::register_context(&context);
+        adapter::register_context(&context);
         context.catch_up();
-        context.engine()?;
+        context.adapter()?;
         Ok(context)
     }
 }
@@ -171,7 +172,7 @@ pub struct Context {
 /// The adapter has failed in a way that it can't name: the program is told, once for each open device, by
 /// IBV_EVENT_DEVICE_FATAL.
 pub fn fail_devices() {
-    for context in engine::contexts() {
+    for context in adapter::contexts() {
         context.fail();
     }
 }
@@ -262,14 +263,14 @@ impl Context {
         self.async_events.withdraw(|e| e.object() == Some(object));
     }
 
-    /// The process's engine: after a fork, a new one.
-    pub(crate) fn engine(&self) -> Result<&'static Engine> {
-        let engine = engine::start()?;
+    /// The process's adapter: after a fork, a new one.
+    pub(crate) fn adapter(&self) -> Result<&'static Adapter> {
+        let adapter = adapter::start()?;
         // Making an address usable takes a while, and other processes ask for the table meanwhile.
         let addresses: Vec<HostAddr> =
             self.port.read().gids.iter().map(|(_, entry)| HostAddr::new(entry.ip, entry.scope_id)).collect();
         for address in addresses {
-            match engine.add_address(address) {
+            match adapter.add_address(address) {
                 // Still tentative, or gone since the table was read: there is news of either.
                 Err(error) if error.errno() == libc::EADDRNOTAVAIL => {
                     tracing::debug!(?address, "an address of the GID table can't be used now");
@@ -277,7 +278,7 @@ impl Context {
                 added => added?,
             }
         }
-        Ok(engine)
+        Ok(adapter)
     }
 
     /// The local address behind a GID index.
@@ -305,13 +306,13 @@ impl Context {
         }
     }
 
-    /// Has the engine listen to those of the table's addresses that can be used by now.
+    /// Has the adapter listen to those of the table's addresses that can be used by now.
     fn add_addresses(&self, netdev: &net::Netdev) {
-        let Some(engine) = engine::current() else { return };
+        let Some(adapter) = adapter::current() else { return };
         let gids = self.gid_table();
         for (_, entry) in gids.iter() {
             if netdev.usable_addresses().any(|address| address.ip == entry.ip)
-                && let Err(error) = engine.add_address(HostAddr::new(entry.ip, entry.scope_id))
+                && let Err(error) = adapter.add_address(HostAddr::new(entry.ip, entry.scope_id))
             {
                 tracing::warn!(%error, ip = %entry.ip, "an address can't be used");
             }

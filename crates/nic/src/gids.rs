@@ -3,7 +3,7 @@
 //! A table has a history (an address that went leaves a hole), which the kernel keeps for its devices. Here every process
 //! that has a device open keeps it, by following the news of the network; who comes later asks one of them.
 
-use crate::engine;
+use crate::adapter;
 use crate::host::{self, GidTables, KIND_GIDS, Services};
 use crate::net::{DeviceInfo, GidTable};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) fn register(services: &Services) {
 
 /// The table of an interface whose device is open in this process.
 fn own(interface: u32) -> Option<GidTable> {
-    let open = engine::contexts();
+    let open = adapter::contexts();
     open.iter()
         .find(|context| context.device().info().netdev.ifindex == interface)
         .map(|context| context.gid_table())

@@ -9,18 +9,20 @@
 #[cfg(test)]
 extern crate self as ferroce_nic;
 
+mod adapter;
 mod ah;
 mod closing;
 mod device;
-mod engine;
+mod fabric;
 mod gids;
+mod import;
 mod listed_regions;
+mod numbers;
 mod owner;
 mod poll;
 pub mod qp;
 pub mod raw;
 pub mod settings;
-mod share;
 #[cfg(test)]
 #[allow(dead_code)] // The tests of verbs use all of it.
 #[path = "../tests/verbs/side.rs"]
@@ -30,10 +32,11 @@ mod xrc;
 #[cfg(test)]
 use ferroce_tests::inside as namespace;
 
+pub use adapter::{prepare_wait, progress_of_waiter};
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
 pub use device::{Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, devices, fail_devices};
-pub use engine::{WaitPlan, prepare_wait, progress_of_waiter};
+pub use ferroce_engine::WaitPlan;
 pub use ferroce_mem::{
     Dm, Given, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold, Prefetch, QueueKind,
     QueueMemory,
@@ -61,6 +64,7 @@ pub(crate) mod events {
     pub(crate) use ferroce_types::AsyncEvent;
 }
 
+pub(crate) use ferroce_engine as engine;
 pub use ferroce_host as host;
 pub(crate) use ferroce_host as rendezvous;
 pub(crate) use ferroce_hostlink as shm;

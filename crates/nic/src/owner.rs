@@ -1,8 +1,8 @@
 //! A device context as the owner of what `mem` and the queues make, and the way back from an object to its context.
 
 use crate::Context;
+use crate::adapter;
 use crate::cq::{Alarm, CompChannel, Cq};
-use crate::engine;
 use crate::events::AsyncEvent;
 use crate::mem::{Dm, ListedMr, Mr, Owner, Pd, QueueKind};
 use crate::recv::Srq;
@@ -58,7 +58,7 @@ impl Owner for Context {
 
 impl Alarm for Context {
     fn schedule(&self, cq: &Arc<Cq>, at: Instant) {
-        engine::schedule_event(cq, at);
+        adapter::schedule_event(cq, at);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Polling as programs do it: who looks for completions makes progress.
 
+use crate::adapter;
 use crate::comp_cntr::{CntrValue, CompCntr};
 use crate::cq::{Cq, Stamp, Wc};
-use crate::engine;
 use crate::error::{Error, Result};
 
 /// ibv_poll_cq(3) and its extended form.
@@ -31,7 +31,7 @@ impl Poll for Cq {
             return Ok(0);
         }
         let mut n = self.take(max, &mut f);
-        engine::progress_of_poller(n == 0, self.has_sleeper());
+        adapter::progress_of_poller(n == 0, self.has_sleeper());
         if n == 0 {
             n = self.take(max, &mut f);
             if n == 0 && self.has_overrun() {
@@ -46,6 +46,6 @@ impl Poll for Cq {
 /// progress, as polling does.
 #[must_use]
 pub fn read_comp_cntr(counter: &CompCntr, which: CntrValue) -> u64 {
-    engine::progress_of_poller(true, false);
+    adapter::progress_of_poller(true, false);
     counter.value(which)
 }

@@ -12,7 +12,7 @@ pub(crate) enum Message {
     /// A SEND; `done` bytes have been placed into the held receive.
     Send { done: u64 },
     /// A message that another process takes in.
-    Elsewhere,
+    Delegated,
     /// An RDMA WRITE; `done` of `len` bytes have been written.
     Write { va: u64, rkey: u32, len: u32, done: u32 },
 }

@@ -9,7 +9,7 @@
 mod answers;
 mod completer;
 mod counters;
-mod elsewhere;
+mod delegated;
 mod env;
 mod execute;
 mod pace;
@@ -30,7 +30,7 @@ mod unreliable;
 mod window;
 
 pub use counters::Counters;
-pub use elsewhere::{DelegateError, Executed, SrqPlace};
+pub use delegated::{DelegateError, Executed, SrqPlace};
 pub use env::{
     Buffer, Env, NoReceive, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError, Violation,
 };

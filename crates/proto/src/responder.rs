@@ -3,7 +3,7 @@
 
 use crate::SrqPlace;
 use crate::answers::Range;
-use crate::elsewhere::Delegated;
+use crate::delegated::Delegated;
 use crate::execute::Message;
 use crate::tags::Tagged;
 use crate::{
@@ -32,7 +32,7 @@ pub(crate) enum Refusal {
     /// The XRCETH names no SRQ of the target's XRC domain: NAK invalid request.
     NoSrq,
     /// Another process executes it: nothing is answered yet.
-    Elsewhere,
+    Delegated,
     /// The payload couldn't be had: as if the packet had been lost, and nothing has changed.
     Lost,
 }
@@ -59,7 +59,7 @@ impl From<RemoteError> for Refusal {
 impl Refusal {
     pub(crate) const fn nak(self) -> NakCode {
         match self {
-            Refusal::NotReady | Refusal::Invalid | Refusal::TooLong | Refusal::NoSrq | Refusal::Elsewhere => {
+            Refusal::NotReady | Refusal::Invalid | Refusal::TooLong | Refusal::NoSrq | Refusal::Delegated => {
                 NakCode::InvalidRequest
             }
             Refusal::Lost => NakCode::PsnSequenceError,
@@ -143,7 +143,7 @@ impl<A: Clone> Qp<A> {
         }
         match self.execute_request(headers, payload, env) {
             Ok(psns) => self.accept(psns, headers.bth.ack_request && !wants_data(headers)),
-            Err(Refusal::Elsewhere) => {}
+            Err(Refusal::Delegated) => {}
             Err(Refusal::NotReady) => self.not_ready_for(number),
             Err(Refusal::Lost) => {
                 self.resp.gap = Some(number);
@@ -230,12 +230,12 @@ impl<A: Clone> Qp<A> {
     ) -> Result<u32, Refusal> {
         let opcode = headers.bth.opcode;
         let place = self.select_srq(headers.xrc_srqn, env)?;
-        if place == SrqPlace::Elsewhere && opcode.operation != Operation::ReadRequest {
+        if place == SrqPlace::OtherProcess && opcode.operation != Operation::ReadRequest {
             return Err(self.delegate(headers, payload, env));
         }
         if self.is_delegating() {
             // This is for the caller to see to.
-            return Err(Refusal::Elsewhere);
+            return Err(Refusal::Delegated);
         }
         if opcode.is_send() {
             self.execute_send(headers, payload, env)?;
@@ -383,7 +383,7 @@ impl<A: Clone> Qp<A> {
             // Of an RDMA WRITE with immediate: the memory that isn't to be written is on this side (IBTA 11.6.2).
             Refusal::Access | Refusal::Operational => WcStatus::LocAccessErr,
             Refusal::Invalidation => WcStatus::RemAccessErr,
-            Refusal::Invalid | Refusal::NotReady | Refusal::NoSrq | Refusal::Elsewhere | Refusal::Lost => {
+            Refusal::Invalid | Refusal::NotReady | Refusal::NoSrq | Refusal::Delegated | Refusal::Lost => {
                 WcStatus::RemInvReqErr
             }
         };

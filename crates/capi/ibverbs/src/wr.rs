@@ -80,7 +80,7 @@ pub(crate) fn fill(c: &mut ibv_qp_ex) {
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     let _ = call::contain("ibv_wr_start", || {
         // SAFETY: by the man page a queue pair.
-        unsafe { QpBlock::of(qp.cast()) }?.nic()?.batch().enter();
+        unsafe { QpBlock::of(qp.cast()) }?.nic()?.wr_session().enter();
         Ok(())
     });
 }
@@ -90,7 +90,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> i32 {
         // SAFETY: by the man page a queue pair, in whose critical region this thread is.
         unsafe {
             let nic = QpBlock::of(qp.cast())?.nic()?;
-            nic.batch().complete(|gathered| nic.post_gathered(gathered))?;
+            nic.wr_session().complete(|gathered| nic.post_gathered(gathered))?;
         }
         Ok(())
     }))
@@ -99,7 +99,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> i32 {
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     let _ = call::contain("ibv_wr_abort", || {
         // SAFETY: by the man page a queue pair, in whose critical region this thread is.
-        unsafe { QpBlock::of(qp.cast())?.nic()?.batch().complete(|_| Ok(()))? };
+        unsafe { QpBlock::of(qp.cast())?.nic()?.wr_session().complete(|_| Ok(()))? };
         Ok(())
     });
 }
@@ -111,14 +111,14 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 unsafe fn gather(
     qp: *mut ibv_qp_ex,
     call: &'static str,
-    f: impl FnOnce(&QpBlock, &Arc<nic::Qp>, &mut nic::qp::Gathered<post::SendWr>) -> Outcome<()>,
+    f: impl FnOnce(&QpBlock, &Arc<nic::Qp>, &mut nic::qp::GatheredWrs<post::SendWr>) -> Outcome<()>,
 ) {
     let _ = call::contain(call, || {
         // SAFETY: the caller's promise.
         unsafe {
             let block = QpBlock::of(qp.cast())?;
             let nic = block.nic()?;
-            nic.batch().gather(|gathered| {
+            nic.wr_session().gather(|gathered| {
                 let outcome = f(block, nic, gathered);
                 if let Err(refusal) = &outcome {
                     gathered.fail(refusal.to_nic());

@@ -3,7 +3,7 @@
 
 #![allow(clippy::arc_with_non_send_sync, reason = "loom runs its threads on one")]
 
-#[path = "../../../nic/tests/handoff/alarm.rs"]
+#[path = "../../../engine/tests/handoff/alarm.rs"]
 mod alarm;
 mod bell;
 mod entry;

@@ -19,7 +19,7 @@ impl Drop for EndsOnPanic<'_> {
         qp.broken.store(true, Ordering::Relaxed);
         qp.state.store(QpState::Err as u8, Ordering::Release);
         // Its turn to flush what it has.
-        qp.engine.enqueue(qp);
+        qp.adapter.enqueue(qp);
     }
 }
 
@@ -75,7 +75,7 @@ fn flush(flushed: &mut bool, proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut Q
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Work;
+    use crate::adapter::Work;
     use crate::namespace::in_namespace;
     use crate::qp::{QpAttr, mask};
     use crate::side::{QKEY, Side, cap, open};
@@ -93,7 +93,7 @@ mod tests {
 
     fn break_it(side: &Side) {
         let panics =
-            || side.qp.engine.with_work(|work| side.qp.work(work, clock::now(), |_, _| panic!("injected")));
+            || side.qp.adapter.with_work(|work| side.qp.work(work, clock::now(), |_, _| panic!("injected")));
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
     }
 
@@ -168,7 +168,7 @@ mod tests {
             for wr_id in 0..cap().max_recv_wr {
                 a.recv(wr_id.into(), a.sge(0, 8));
             }
-            a.qp.engine.with_work(|work| {
+            a.qp.adapter.with_work(|work| {
                 let mut inner = a.qp.inner.lock();
                 inner.listing = Listing::Listed;
                 let panics = || a.qp.work_locked(&mut inner, work, clock::now(), |_, _| panic!("injected"));
@@ -199,10 +199,10 @@ mod tests {
             let qpn = a.qp.qpn() ^ 1 << 23;
             let ud = UdTarget { address: address.clone(), qpn, qkey: QKEY };
             let panics = || {
-                a.qp.engine.with_work(|work| {
+                a.qp.adapter.with_work(|work| {
                     send(&a, work, 2, None);
                     send(&datagrams, work, 3, Some(ud));
-                    assert!(!work.kicks.is_empty() && !work.unknown.is_empty());
+                    assert!(!work.delivered_to.is_empty() && !work.unresolved.is_empty());
                     panic!("injected");
                 });
             };

@@ -1,14 +1,15 @@
 //! A queue pair's beginning and end: ibv_create_qp(3), ibv_destroy_qp(3).
 
 use super::attr::QpAttr;
-use super::batch::Batch;
 use super::fabric::Listing;
-use super::pacing::Pacing;
-use super::target::Shared;
+use super::unacked_pace::UnackedPace;
+use super::wr_session::WrSession;
+use super::xrc_target::XrcTargetPart;
 use super::{Inner, Qp};
 use crate::Context;
+use crate::adapter;
 use crate::cq::Cq;
-use crate::engine::{self, Deadline, Inbox, Queued};
+use crate::engine::{Deadline, Inbox, Queued};
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::{Pd, QueueKind};
@@ -79,7 +80,7 @@ impl Qp {
                 return invalid!("a completion queue of another device context");
             }
         }
-        let engine = pd.context().engine()?;
+        let adapter = pd.context().adapter()?;
         let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, cookie } = init;
         let rq_wr = if srq.is_some() { 0 } else { cap.max_recv_wr };
         let rq = RecvQueue::new(pd, QueueKind::Receive, rq_wr, cap.max_recv_sge)?;
@@ -100,19 +101,19 @@ impl Qp {
                 cap,
                 sq_sig_all,
                 cookie,
-                generation: engine.generation(),
+                generation: adapter.generation(),
                 serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
-                engine,
+                adapter,
                 rq: Mutex::new(rq),
                 inner: Mutex::new(Inner {
                     flushed: false,
                     proto,
                     attr: QpAttr::default(),
                     path: None,
-                    nowhere: false,
+                    udp_failed: false,
                     listing: Listing::No,
-                    target: Shared::default(),
-                    pacing: Pacing::default(),
+                    xrc_target: XrcTargetPart::default(),
+                    unacked_pace: UnackedPace::default(),
                     ece: None,
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),
@@ -122,9 +123,9 @@ impl Qp {
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
                 last_record: AtomicU64::new(0),
-                heard: AtomicBool::new(false),
+                peer_uses_shm: AtomicBool::new(false),
                 own_multicast_blocked: AtomicBool::new(false),
-                batch: Batch::new(),
+                wr_session: WrSession::new(),
                 broken: AtomicBool::new(false),
                 counting: OnceLock::new(),
                 unacked_async: Unacked::default(),
@@ -132,7 +133,7 @@ impl Qp {
         };
         let qp = match number {
             Some(number) => make(number),
-            None => engine.add_qp(make)?,
+            None => adapter.add_qp(make)?,
         };
         pd.hold();
         qp.send_cq.hold();
@@ -140,20 +141,20 @@ impl Qp {
         if let Some(srq) = &qp.srq {
             srq.hold();
         }
-        engine::register_qp(&qp);
+        adapter::register_qp(&qp);
         Ok(qp)
     }
 
     /// From here on it sends and receives nothing, and touches no memory. Others of the host may still list it.
-    fn fall_silent(self: &Arc<Self>) {
-        if self.engine.qp(self.qpn).is_some_and(|qp| Arc::ptr_eq(&qp, self)) {
-            self.engine.remove_qp(self.qpn);
+    fn stop_traffic(self: &Arc<Self>) {
+        if self.adapter.qp(self.qpn).is_some_and(|qp| Arc::ptr_eq(&qp, self)) {
+            self.adapter.remove_qp(self.qpn);
         }
-        self.engine.with_work(|work| {
+        self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
             let path = inner.path.take();
-            self.let_go(&mut inner);
-            self.engine.listen(self.qpn, false, path.as_ref());
+            self.reset_xrc_target(&mut inner);
+            self.adapter.listen(self.qpn, false, path.as_ref());
             let now = crate::clock::now();
             self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, now, env));
         });
@@ -173,8 +174,8 @@ impl Qp {
         if let Err(why) = self.unlist() {
             tracing::warn!(%why, "a queue pair of a closed device is still listed");
         }
-        self.fall_silent();
-        engine::unregister_qp(self);
+        self.stop_traffic();
+        adapter::unregister_qp(self);
     }
 
     /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
@@ -185,10 +186,10 @@ impl Qp {
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
         self.check_detached()?;
         self.unlist()?;
-        self.fall_silent();
+        self.stop_traffic();
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);
-        engine::unregister_qp(self);
+        adapter::unregister_qp(self);
         self.pd.owner().withdraw(self.cookie);
         self.unacked_async.wait();
         if let Some(counting) = self.counting.get() {

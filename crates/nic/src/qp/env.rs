@@ -5,15 +5,17 @@ mod outgoing;
 
 pub(crate) use incoming::Origin;
 
-use super::pacing::Pacing;
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
-use super::target::Shared;
+use super::unacked_pace::UnackedPace;
+use super::xrc_target::XrcTargetPart;
 use super::{Path, Qp};
+use crate::adapter::Work;
 use crate::ah::Ah;
 use crate::comp_cntr::CountedOp;
 use crate::cq::{Network, Tags, Wc};
-use crate::engine::{Inbox, Record, Work};
+use crate::engine::Inbox;
 use crate::events::AsyncEvent;
+use crate::fabric::LocalPacket;
 use crate::mem::{Denied, KeyTable, KeyUser, atomic, copy, write_back};
 use crate::owner::OfContext as _;
 use crate::packet::{Grh, PacketMeta};
@@ -37,24 +39,24 @@ pub(crate) struct QpEnv<'a> {
     /// The peer's process may find the QP in this one's directory.
     pub(super) listed: bool,
     /// It is about to go by UDP: nothing is sent before.
-    pub(super) falls: bool,
+    pub(super) falls_back: bool,
     /// What an XRC target has besides.
-    pub(super) target: &'a mut Shared,
+    pub(super) xrc_target: &'a mut XrcTargetPart,
     pub(super) now: Instant,
-    pub(super) pacing: &'a mut Pacing,
+    pub(super) unacked_pace: &'a mut UnackedPace,
     /// Packets with data say that they are ECN-capable.
     pub(super) ecn: bool,
 }
 
 impl<'a> QpEnv<'a> {
     /// What QPs of this process have sent to this one.
-    pub(crate) fn inbox(&self) -> &'a Inbox<Record> {
+    pub(crate) fn inbox(&self) -> &'a Inbox<LocalPacket> {
         &self.qp.inbox
     }
 
     /// The protection domain of what is being done. A target has that of the SRQ at hand.
     fn pd(&self) -> u32 {
-        self.target.selected.as_ref().map_or(self.qp.pd.id(), |srq| srq.pd().id())
+        self.xrc_target.srq.as_ref().map_or(self.qp.pd.id(), |srq| srq.pd().id())
     }
 
     /// The protection domain of the elements that a payload is placed into. A receive's is that of the queue it came out
@@ -89,7 +91,7 @@ impl<'a> QpEnv<'a> {
             self.count_received(&wc);
             self.work.overrun |= !self.qp.recv_cq.push(wc);
         }
-        for (cq, wc, tags) in std::mem::take(&mut self.work.received_elsewhere) {
+        for (cq, wc, tags) in std::mem::take(&mut self.work.received_into_own_cq) {
             // The match of a rendezvous is followed by its data.
             if !wc.completion.tags.matched || wc.completion.tags.data_valid {
                 self.count_received(&wc);
@@ -137,13 +139,13 @@ impl Env for QpEnv<'_> {
 
     fn window(&self) -> u32 {
         match self.path {
-            Some(Path::Udp { share, .. }) => share.window(),
+            Some(Path::Udp { socket, .. }) => socket.window(),
             _ => u32::MAX,
         }
     }
 
     fn select_srq(&mut self, srqn: u32) -> SrqPlace {
-        self.place_of(srqn)
+        self.locate_srq(srqn)
     }
 
     fn delegate(
@@ -152,13 +154,13 @@ impl Env for QpEnv<'_> {
         payload: &RxPayload<'_>,
         run: u32,
     ) -> Result<(), DelegateError> {
-        self.give_away(headers, payload, run)
+        self.delegate_request(headers, payload, run)
     }
 
     fn next_recv(&mut self) -> Option<RecvWqe> {
-        if let Some(srq) = &self.target.selected {
+        if let Some(srq) = &self.xrc_target.srq {
             let wqe = srq.pop();
-            self.target.held = wqe.as_ref().and(Some(srq.clone()));
+            self.xrc_target.receiving_srq = wqe.as_ref().and(Some(srq.clone()));
             return wqe;
         }
         match &self.qp.srq {
@@ -220,7 +222,7 @@ impl Env for QpEnv<'_> {
         len: u64,
         access: RemoteAccess,
     ) -> Result<(), RemoteError> {
-        if self.target.elsewhere.is_some() {
+        if self.xrc_target.remote_srqn.is_some() {
             // The process that has it finds out when it is read.
             return Ok(());
         }
@@ -300,9 +302,9 @@ impl Env for QpEnv<'_> {
 
     fn complete_recv(&mut self, completion: Completion) {
         let wc = self.wc(completion);
-        let held = self.target.held.take();
+        let held = self.xrc_target.receiving_srq.take();
         match held.as_ref().or(self.qp.srq.as_ref()).and_then(|srq| srq.completes_into()) {
-            Some(cq) => self.work.received_elsewhere.push((cq.clone(), wc, Tags::default())),
+            Some(cq) => self.work.received_into_own_cq.push((cq.clone(), wc, Tags::default())),
             None => self.work.received.push(wc),
         }
     }
@@ -316,7 +318,7 @@ impl Env for QpEnv<'_> {
     fn complete_tagged(&mut self, completion: Completion, info: TagInfo) {
         let wc = self.wc(completion);
         if let Some(cq) = self.qp.srq.as_ref().and_then(|srq| srq.completes_into()) {
-            self.work.received_elsewhere.push((cq.clone(), wc, info.into()));
+            self.work.received_into_own_cq.push((cq.clone(), wc, info.into()));
         }
     }
 
@@ -337,7 +339,7 @@ impl Env for QpEnv<'_> {
             QpEvent::LastWqeReached => AsyncEvent::QpLastWqeReached(cookie),
         };
         if self.qp.is_target() {
-            self.target.raise(about);
+            self.xrc_target.raise(about);
         } else {
             self.qp.pd.owner().raise(about(self.qp.cookie));
         }

@@ -1,8 +1,8 @@
 //! Which fabric a QP uses: how it is chosen, how it is given up for UDP, and what other processes may find of the QP.
 
 use super::{Inner, Path, Qp, QpAttr, attr, mask};
+use crate::adapter::Work;
 use crate::comp_cntr::QpCntrs;
-use crate::engine::Work;
 use crate::error::{Result, invalid};
 use crate::owner::OfContext as _;
 use crate::shm::{self, Link};
@@ -51,11 +51,11 @@ impl Qp {
         let qpn = if bits & mask::DEST_QPN != 0 { attr.dest_qpn } else { old.dest_qpn };
         let mtu_code = if bits & mask::PATH_MTU != 0 { attr.path_mtu } else { old.path_mtu };
         let mtu = 128 << mtu_code;
-        let path = self.engine.path(&self.pd.context(), &attr.av, qpn)?;
+        let path = self.adapter.path(&self.pd.context(), &attr.av, qpn)?;
         match path {
             Path::Local { .. } | Path::Shm { .. } => Ok(Some((path, LOCAL_MTU))),
             Path::Udp { .. } => {
-                let active = self.engine.path_mtu(&path, &self.pd.context());
+                let active = self.adapter.path_mtu(&path, &self.pd.context());
                 if mtu > active {
                     return invalid!("path_mtu {mtu} is above the {active} bytes that this path carries");
                 }
@@ -69,22 +69,22 @@ impl Qp {
         matches!(path, Path::Local { .. } | Path::Shm { .. })
     }
 
-    pub(super) fn has_heard(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
+    pub(super) fn peer_uses_shm(&self) -> bool {
+        self.peer_uses_shm.load(Ordering::Relaxed)
     }
 
     /// The peer shares memory with this process: it won't use a socket.
-    pub(super) fn hear(&self) {
-        if !self.has_heard() {
-            self.heard.store(true, Ordering::Relaxed);
-            self.engine.listen(self.qpn, false, None);
+    pub(super) fn mark_peer_uses_shm(&self) {
+        if !self.peer_uses_shm() {
+            self.peer_uses_shm.store(true, Ordering::Relaxed);
+            self.adapter.listen(self.qpn, false, None);
         }
     }
 
     /// The link that the QP would leave for UDP; `None` once something has come from the peer through shared memory.
-    pub(super) fn deserted_link<'a>(&self, inner: &'a Inner) -> Option<&'a Arc<Link>> {
+    pub(super) fn unconfirmed_link<'a>(&self, inner: &'a Inner) -> Option<&'a Arc<Link>> {
         match &inner.path {
-            Some(Path::Shm { link, .. }) if !self.has_heard() && !self.is_inherited() => Some(link),
+            Some(Path::Shm { link, .. }) if !self.peer_uses_shm() && !self.is_inherited() => Some(link),
             _ => None,
         }
     }
@@ -93,15 +93,15 @@ impl Qp {
     pub(crate) fn fall_back(self: &Arc<Self>, work: &mut Work, now: Instant) {
         let asked = {
             let inner = self.inner.lock();
-            self.deserted_link(&inner).map(|link| (link.clone(), inner.attr.av, inner.attr.dest_qpn))
+            self.unconfirmed_link(&inner).map(|link| (link.clone(), inner.attr.av, inner.attr.dest_qpn))
         };
         let Some((link, av, peer)) = asked else { return };
         // Making sockets and asking for routes takes a while: not with the QP locked.
         let context = self.pd.context();
-        let found = self.engine.route(&context, &av).and_then(|route| self.engine.udp_path(&route, peer));
-        let found = found.map(|path| (self.engine.path_mtu(&path, &context), path));
+        let found = self.adapter.route(&context, &av).and_then(|route| self.adapter.udp_path(&route, peer));
+        let found = found.map(|path| (self.adapter.path_mtu(&path, &context), path));
         let mut inner = self.inner.lock();
-        if !self.deserted_link(&inner).is_some_and(|now| Arc::ptr_eq(now, &link)) {
+        if !self.unconfirmed_link(&inner).is_some_and(|now| Arc::ptr_eq(now, &link)) {
             // It has been given another path meanwhile.
             return;
         }
@@ -109,7 +109,7 @@ impl Qp {
             Ok((mtu, path)) => self.use_udp(&mut inner, path, mtu),
             Err(error) => {
                 tracing::warn!(qpn = self.qpn, %error, "no path over UDP either");
-                inner.nowhere = true;
+                inner.udp_failed = true;
             }
         }
         self.work_locked(&mut inner, work, now, |_, _| ());
@@ -120,7 +120,7 @@ impl Qp {
         inner.listing.withdraw(self.qpn);
         let mtu = (128 << inner.attr.path_mtu).min(mtu);
         inner.proto.change_fabric(mtu, Self::is_lossless(&path));
-        self.engine.listen(self.qpn, true, Some(&path));
+        self.adapter.listen(self.qpn, true, Some(&path));
         inner.path = Some(path);
     }
 
@@ -131,7 +131,7 @@ impl Qp {
         if !shared
             || counted
             || inner.listing == Listing::Listed
-            || self.engine.has_capture()
+            || self.adapter.has_capture()
             || !matches!(inner.proto.state(), QpState::Rts | QpState::Sqd)
         {
             return;
@@ -162,7 +162,7 @@ impl Qp {
     pub(super) fn wait_for_room(self: &Arc<Self>, link: &Link, now: Instant) -> bool {
         let waits = link.block(self.qpn);
         if waits && !self.is_reliable() {
-            self.engine.schedule(self, link.stuck_at(now));
+            self.adapter.schedule(self, link.stuck_at(now));
         }
         waits
     }

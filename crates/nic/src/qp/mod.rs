@@ -4,48 +4,51 @@
 //! Out of here: the transport itself (`ferroce_proto`), sockets, threads.
 
 mod attr;
-mod batch;
 mod broken;
 mod create;
 pub mod ece;
 mod env;
 mod fabric;
-mod kept;
 mod modify;
 mod multicast;
-mod pacing;
 mod payload;
 mod post;
 mod static_rate;
-mod target;
+mod unacked_pace;
 mod work;
+mod wr_session;
+mod xrc_backlog;
+mod xrc_target;
 
 pub(crate) use crate::ah::Path;
 pub use attr::{AddressVector, MAX_RATE, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
 pub(crate) use attr::{Rules, check, check_rate};
-pub use batch::{Batch, Gathered};
 pub use create::{MAX_INLINE, QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};
 pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
 pub use static_rate::STATIC_RATES;
 pub(crate) use static_rate::limit_of;
+pub use wr_session::{GatheredWrs, WrSession};
 
+use crate::adapter::Adapter;
 use crate::ah::Ah;
 use crate::comp_cntr::{CompCntr, QpCntrs};
 use crate::cq::Cq;
-use crate::engine::{self, Deadline, Engine, Inbox, Queued, Record, Runnable};
+use crate::engine::{Deadline, Inbox, Job, Queued, Runnable};
 use crate::error::{Result, invalid};
 use crate::events::Unacked;
+use crate::fabric::LocalPacket;
 use crate::mem::Pd;
 use crate::recv::{RecvQueue, Srq};
 use crate::sync::{Mutex, class};
 use crate::xrc::Domain;
 use fabric::Listing;
+use ferroce_proto::Instant;
 use ferroce_proto::{Counters, QpState, SendWr};
 use ferroce_wire::Service;
-use pacing::Pacing;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
+use unacked_pace::UnackedPace;
 
 struct Inner {
     /// What a broken QP still has is flushed, or was tried to be.
@@ -54,10 +57,10 @@ struct Inner {
     attr: QpAttr,
     path: Option<Path>,
     /// The last try to go by UDP instead has failed.
-    nowhere: bool,
+    udp_failed: bool,
     listing: Listing,
-    target: target::Shared,
-    pacing: Pacing,
+    xrc_target: xrc_target::XrcTargetPart,
+    unacked_pace: UnackedPace,
     /// Options agreed with the peer.
     ece: Option<u32>,
 }
@@ -78,12 +81,12 @@ pub struct Qp {
     generation: u32,
     /// Unlike that of any other QP of the process's life.
     serial: u64,
-    engine: &'static Engine,
+    adapter: &'static Adapter,
     rq: Mutex<class::ReceiveQueue, RecvQueue>,
     inner: Mutex<class::Qp, Inner>,
     /// The transport's state, for whoever can't wait for `inner`.
     state: AtomicU8,
-    pub(crate) inbox: Inbox<Record>,
+    pub(crate) inbox: Inbox<LocalPacket>,
     queued: Queued,
     pub(crate) deadline: Deadline,
     /// The program wants to know when the send queue has drained (IBV_QP_EN_SQD_ASYNC_NOTIFY).
@@ -93,10 +96,10 @@ pub struct Qp {
     /// Where in its link's ring the last packet ends.
     last_record: AtomicU64,
     /// Something has come from the peer by way of shared memory since there is a path.
-    heard: AtomicBool,
+    peer_uses_shm: AtomicBool,
     /// What it sends to a group doesn't come back to it.
     own_multicast_blocked: AtomicBool,
-    batch: Batch<SendWr<Arc<Ah>>>,
+    wr_session: WrSession<SendWr<Arc<Ah>>>,
     /// A bug has stopped the transport half-way: it isn't to be let work again.
     broken: AtomicBool,
     /// Completion counters; most QPs have none.
@@ -113,6 +116,12 @@ impl std::fmt::Debug for Qp {
 impl Runnable for Qp {
     fn queued(&self) -> &Queued {
         &self.queued
+    }
+}
+
+impl Job for Qp {
+    fn run(self: Arc<Self>, now: Instant) {
+        self.adapter.with_work(|work| self.work(work, now, |_, _| ()));
     }
 }
 
@@ -193,6 +202,6 @@ impl Qp {
 
     /// Belongs to a process from before a fork: its peers talk to the parent.
     fn is_inherited(&self) -> bool {
-        self.generation != engine::generation()
+        self.generation != crate::fork::generation()
     }
 }

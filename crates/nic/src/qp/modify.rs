@@ -39,7 +39,7 @@ impl Qp {
     }
 
     fn modify_with(self: &Arc<Self>, attr: &QpAttr, bits: u32, path: Option<(Path, u32)>) -> Result<()> {
-        self.engine.with_work(|work| {
+        self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
             let from = inner.proto.state();
             let to = attr::check(self.rules(), from, attr, bits)?;
@@ -51,7 +51,7 @@ impl Qp {
                 inner.attr = QpAttr::default();
                 inner.path = None;
                 inner.ece = None;
-                self.let_go(&mut inner);
+                self.reset_xrc_target(&mut inner);
             } else {
                 merge(&mut inner.attr, attr, bits);
             }
@@ -60,7 +60,7 @@ impl Qp {
                 params.path_mtu = mtu;
                 params.lossless = Self::is_lossless(&path);
                 inner.path = Some(path);
-                self.heard.store(false, Ordering::Relaxed);
+                self.peer_uses_shm.store(false, Ordering::Relaxed);
             } else if self.service == Service::Ud {
                 inner.proto.params_mut().path_mtu = self.pd.context().port().active_mtu;
             }
@@ -79,7 +79,7 @@ impl Qp {
                 self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(to, now, env));
             }
             let using = matches!(to, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
-            self.engine.listen(self.qpn, using && !self.has_heard(), inner.path.as_ref());
+            self.adapter.listen(self.qpn, using && !self.peer_uses_shm(), inner.path.as_ref());
             Ok(())
         })
     }
@@ -125,7 +125,7 @@ impl Qp {
     /// [`Error::Invalid`] for a rate above [`MAX_RATE`](super::MAX_RATE), a burst without a rate, and in a state where nothing is sent.
     pub fn limit_rate(self: &Arc<Self>, rate_limit: u32, max_burst: u32) -> Result<()> {
         attr::check_rate(rate_limit, max_burst)?;
-        self.engine.with_work(|work| {
+        self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
             let state = inner.proto.state();
             if !matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd) || self.is_inherited() {

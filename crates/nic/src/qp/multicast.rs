@@ -20,7 +20,7 @@ impl Qp {
         if self.is_inherited() {
             return Err(Error::Dead("the queue pair belongs to the process before the fork".into()));
         }
-        self.engine.attach(self, group)
+        self.adapter.attach(self, group)
     }
 
     /// Undoes [`Qp::attach_mcast`]: when this returns, the QP receives nothing more of the group.
@@ -33,7 +33,7 @@ impl Qp {
             // The child of a fork is in no group.
             return invalid!("the queue pair isn't attached to {group}");
         }
-        self.engine.detach(self, group)
+        self.adapter.detach(self, group)
     }
 
     /// From now on the QP doesn't receive what it has sent to a group itself (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
@@ -48,7 +48,7 @@ impl Qp {
 
     /// A QP that is attached isn't destroyed.
     pub(super) fn check_detached(self: &Arc<Self>) -> Result<()> {
-        if !self.is_inherited() && self.engine.is_attached(self) {
+        if !self.is_inherited() && self.adapter.is_attached(self) {
             return Err(Error::Busy("the queue pair is attached to a multicast group".into()));
         }
         Ok(())

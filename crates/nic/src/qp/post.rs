@@ -1,10 +1,10 @@
 //! Posting: ibv_post_send(3), ibv_post_recv(3).
 
 use super::{Inner, Qp, env};
+use crate::adapter::Work;
 use crate::ah::Ah;
 use crate::comp_cntr::CountedOp;
 use crate::cq::Wc;
-use crate::engine::Work;
 use crate::error::{Error, Result, invalid};
 use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr, WcStatus};
 use ferroce_wire::Service;
@@ -23,7 +23,7 @@ impl Qp {
         if self.is_target() {
             return invalid!("an XRC target has no send queue");
         }
-        self.engine.with_work(|work| {
+        self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
             self.check_whole()?;
             if self.is_inherited() {
@@ -50,7 +50,7 @@ impl Qp {
     /// # Errors
     /// That of the first request that can't be taken.
     pub(super) fn post_all(self: &Arc<Self>, requests: &mut Vec<SendWr<Arc<Ah>>>) -> Result<()> {
-        self.engine.with_work(|work| {
+        self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
             self.check_whole()?;
             if self.is_inherited() {

@@ -3,8 +3,8 @@
 use super::broken::{self, EndsOnPanic};
 use super::fabric::Listing;
 use super::{Inner, Qp, QpEnv};
+use crate::adapter::Work;
 use crate::ah::Ah;
-use crate::engine::Work;
 use ferroce_proto::{Env, Instant, QpEvent, QpState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,25 +52,25 @@ impl Qp {
         f: impl FnOnce(&mut ferroce_proto::Qp<Arc<Ah>>, &mut QpEnv<'_>),
     ) {
         let unwinding = EndsOnPanic(self);
-        let dead = self.deserted_link(inner).is_some_and(|link| link.is_dead());
+        let dead = self.unconfirmed_link(inner).is_some_and(|link| link.is_dead());
         // It may have refused late, or the link wasn't the one that the peer has. If UDP leads nowhere either, packets are
         // lost, and it is tried again when the QP has its next turn.
-        let falls = dead && !std::mem::take(&mut inner.nowhere);
-        if falls {
-            work.falling.push(self.clone());
+        let falls_back = dead && !std::mem::take(&mut inner.udp_failed);
+        if falls_back {
+            work.falling_back.push(self.clone());
         }
         let ecn = inner.is_ecn_capable();
-        let Inner { flushed, proto, path, listing, target, pacing, .. } = inner;
+        let Inner { flushed, proto, path, listing, xrc_target, unacked_pace, .. } = inner;
         let mut env = QpEnv {
             qp: self,
             path: path.as_ref(),
             work,
             meta: None,
             listed: *listing == Listing::Listed,
-            falls,
-            target,
+            falls_back,
+            xrc_target,
             now,
-            pacing,
+            unacked_pace,
             ecn,
         };
         if self.is_broken() {
@@ -97,13 +97,13 @@ impl Qp {
             listing.withdraw(self.qpn);
         }
         if let Some(at) = proto.next_timeout() {
-            self.engine.schedule(self, at);
+            self.adapter.schedule(self, at);
         }
         if more || blocked {
-            self.engine.enqueue(self);
+            self.adapter.enqueue(self);
         }
         if self.inbox.has_records() {
-            work.kicks.push(self.clone());
+            work.delivered_to.push(self.clone());
         }
         std::mem::forget(unwinding);
     }

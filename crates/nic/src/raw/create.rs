@@ -3,13 +3,14 @@
 use super::pace::Pace;
 use super::wq::Owner;
 use super::{MAX_TSO_HEADER, Port, RawQp, RawState, Receive, Rss, Wq, WqInit};
+use crate::adapter::{self, Adapter};
 use crate::cq::Cq;
-use crate::engine::{self, Deadline, Engine};
+use crate::engine::Deadline;
 use crate::error::{Result, invalid};
 use crate::events::Unacked;
 use crate::mem::{Pd, is_same};
 use crate::owner::OfContext as _;
-use crate::qp::{Batch, MAX_INLINE, QpCap};
+use crate::qp::{MAX_INLINE, QpCap, WrSession};
 use crate::recv::{MAX_SGE, MAX_WR};
 use crate::sync::Mutex;
 use ferroce_proto::QpState;
@@ -48,20 +49,20 @@ impl RawQp {
     /// objects of another device context; [`Error::NotSupported`](crate::Error::NotSupported) for an interface without Ethernet frames.
     pub fn create(pd: &Arc<Pd>, init: RawInit) -> Result<Arc<Self>> {
         let context = pd.context();
-        let engine = context.engine()?;
-        let port = engine.raw_port(&context.device().info().netdev)?;
+        let adapter = context.adapter()?;
+        let port = adapter.raw_port(&context.device().info().netdev)?;
         check_sizes(&init)?;
         if init.send_cq.as_ref().is_some_and(|cq| !cq.is_beside(pd)) {
             return invalid!("a completion queue of another device context");
         }
-        let qpn = engine.reserve_qpn()?;
-        Self::with_number(pd, init, engine, port, qpn).inspect_err(|_| engine.remove_qp(qpn))
+        let qpn = adapter.reserve_qpn()?;
+        Self::with_number(pd, init, adapter, port, qpn).inspect_err(|_| adapter.remove_qp(qpn))
     }
 
     fn with_number(
         pd: &Arc<Pd>,
         init: RawInit,
-        engine: &'static Engine,
+        adapter: &'static Adapter,
         port: Arc<Port>,
         qpn: u32,
     ) -> Result<Arc<Self>> {
@@ -113,14 +114,14 @@ impl RawQp {
             block_self_multicast,
             max_tso_header,
             cookie,
-            engine,
+            adapter,
             send: Mutex::new(state),
-            batch: Batch::new(),
+            wr_session: WrSession::new(),
             deadline: Deadline::default(),
             flows: AtomicUsize::new(0),
             unacked_async: Unacked::default(),
         });
-        engine::register_raw_qp(&qp);
+        adapter::register_raw_qp(&qp);
         Ok(qp)
     }
 }

@@ -14,6 +14,7 @@ mod flow;
 mod frame;
 mod pace;
 mod port;
+mod ports;
 mod receive;
 mod rss;
 mod segment;
@@ -25,7 +26,8 @@ mod wq;
 pub use counters::{CounterPoint, Counters, MAX_COUNTERS};
 pub use create::RawInit;
 pub use flow::{Flow, FlowInit, FlowKind};
-pub(crate) use port::Port;
+use port::Port;
+pub(crate) use ports::{RawPorts, RawSource};
 pub use rss::{HASH_KEY_LEN, IndTable, MAX_TABLE, MAX_TABLES, Rss, fields};
 pub use send::RawSend;
 pub use spec::{Masked, Match, Spec};
@@ -33,13 +35,14 @@ pub use tso::{MAX_TSO, MAX_TSO_HEADER, Tso};
 pub use wq::{Wq, WqInit, WqState};
 
 use crate::Context;
+use crate::adapter::{self, Adapter};
 use crate::cq::Cq;
-use crate::engine::{self, Deadline, Engine};
+use crate::engine::Deadline;
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
 use crate::mem::Pd;
 use crate::owner::OfContext as _;
-use crate::qp::{Batch, Gathered, QpAttr, QpCap, Rules, check, mask};
+use crate::qp::{GatheredWrs, QpAttr, QpCap, Rules, WrSession, check, mask};
 use crate::sync::{Mutex, class};
 use ferroce_proto::{QpState, RecvWqe};
 use frame::Incoming;
@@ -76,9 +79,9 @@ pub struct RawQp {
     block_self_multicast: bool,
     max_tso_header: u16,
     cookie: usize,
-    engine: &'static Engine,
+    adapter: &'static Adapter,
     send: Mutex<class::RawQp, RawState>,
-    batch: Batch<RawSend>,
+    wr_session: WrSession<RawSend>,
     /// When it may send again.
     pub(crate) deadline: Deadline,
     flows: AtomicUsize,
@@ -124,15 +127,15 @@ impl RawQp {
 
     /// The critical region of its posting threads (ibv_wr_post(3)).
     #[must_use]
-    pub fn batch(&self) -> &Batch<RawSend> {
-        &self.batch
+    pub fn wr_session(&self) -> &WrSession<RawSend> {
+        &self.wr_session
     }
 
     /// Posts what a critical region has gathered, or nothing.
     ///
     /// # Errors
     /// That of the first request that isn't taken.
-    pub fn post_gathered(self: &Arc<Self>, gathered: &mut Gathered<RawSend>) -> Result<()> {
+    pub fn post_gathered(self: &Arc<Self>, gathered: &mut GatheredWrs<RawSend>) -> Result<()> {
         let requests = gathered.finish()?;
         let mut send = self.send.lock();
         let before = send.queue.len();
@@ -148,8 +151,8 @@ impl RawQp {
         &self.port
     }
 
-    fn engine(&self) -> &'static Engine {
-        self.engine
+    fn adapter(&self) -> &'static Adapter {
+        self.adapter
     }
 
     /// Present attributes (ibv_query_qp(3)).
@@ -279,8 +282,8 @@ impl RawQp {
     /// Its context is closed while it exists (ibv_close_device(3)): it sends and receives nothing any more.
     pub(crate) fn end_with_context(self: &Arc<Self>) {
         self.reset(&mut self.send.lock());
-        self.engine.remove_qp(self.qpn);
-        engine::unregister_raw_qp(self);
+        self.adapter.remove_qp(self.qpn);
+        adapter::unregister_raw_qp(self);
     }
 
     /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
@@ -297,8 +300,8 @@ impl RawQp {
             Receive::Queue(wq) => wq.end(),
             Receive::Spread(rss) => rss.table.release(),
         }
-        self.engine.remove_qp(self.qpn);
-        engine::unregister_raw_qp(self);
+        self.adapter.remove_qp(self.qpn);
+        adapter::unregister_raw_qp(self);
         self.pd.owner().withdraw(self.cookie);
         self.unacked_async.wait();
         if let Some(cq) = &self.send_cq {

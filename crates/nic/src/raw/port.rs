@@ -8,8 +8,8 @@ use super::flow::{Flow, Rules};
 use super::frame::Incoming;
 use super::receive::Receiver;
 use super::send::Sender;
-use crate::engine;
 use crate::error::{Error, Result};
+use crate::fork;
 use crate::net::Netdev;
 use crate::sync::{Mutex, RwLock, class};
 use crate::sys::{self, EngineFd, KernelAddress};
@@ -91,7 +91,7 @@ impl Port {
             ifindex: netdev.ifindex,
             mac: netdev.mac.unwrap_or_default(),
             loopback: netdev.is_loopback(),
-            generation: engine::generation(),
+            generation: fork::generation(),
             capture: Capture::global(),
             socket,
             mtu: AtomicU32::new(netdev.mtu),
@@ -142,11 +142,15 @@ impl Port {
     }
 
     fn bind(&self, protocol: u16) -> std::io::Result<()> {
-        // SAFETY: numbers only.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = protocol.to_be();
-        address.sll_ifindex = self.ifindex as i32;
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: protocol.to_be(),
+            sll_ifindex: self.ifindex as i32,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
         sys::bind(self.fd(), &LinkAddress(address))
     }
 
@@ -177,7 +181,7 @@ impl Port {
 
     /// Belongs to a process from before a fork.
     pub(super) fn is_inherited(&self) -> bool {
-        self.generation != engine::generation()
+        self.generation != fork::generation()
     }
 
     /// Puts a rule in force.
@@ -280,7 +284,7 @@ impl Port {
             blocked.push(qp.clone());
         }
         if !self.has_blocked.swap(true, Ordering::AcqRel) {
-            qp.engine().watch_raw(self.fd(), true);
+            qp.adapter().watch_raw(self.fd(), true);
         }
     }
 
@@ -289,7 +293,7 @@ impl Port {
         let waiting = std::mem::take(&mut *blocked);
         self.has_blocked.store(false, Ordering::Release);
         if let Some(first) = waiting.first() {
-            first.engine().watch_raw(self.fd(), false);
+            first.adapter().watch_raw(self.fd(), false);
         }
         drop(blocked);
         waiting.iter().map(|qp| qp.resume()).fold(false, |done, sent| done | sent)

@@ -2,9 +2,9 @@
 
 use super::receive::VnetHeader;
 use super::{MAX_TSO, RawQp, RawState, Tso};
+use crate::adapter;
 use crate::clock;
 use crate::cq::Wc;
-use crate::engine;
 use crate::error::{Error, Result, invalid};
 use crate::qp::gather;
 use crate::sys;
@@ -285,7 +285,7 @@ impl RawQp {
             let Frames { ends, stop } = sender.gather(self.pd.id(), send.queue.iter(), send.gone, may);
             let sent = match (ends.first(), stop) {
                 (Some(_), _) => sender.send(self.port.checked_fd(), &ends),
-                (None, Some(Stop::Later(at))) => return self.engine.schedule_raw(self, at),
+                (None, Some(Stop::Later(at))) => return self.adapter.schedule_raw(self, at),
                 (None, Some(Stop::Unreadable)) => Sent::Failed(WcStatus::LocProtErr),
                 (None, None) => Sent::Failed(WcStatus::LocLenErr),
             };
@@ -367,7 +367,7 @@ impl RawQp {
 
     /// Goes on when the socket has room again; whether anything was sent.
     pub(crate) fn resume(self: &Arc<Self>) -> bool {
-        if self.port.is_inherited() || engine::current().is_none() {
+        if self.port.is_inherited() || adapter::current().is_none() {
             return false;
         }
         let mut send = self.send.lock();

@@ -1,10 +1,11 @@
 //! Receive queues for Ethernet frames: a raw QP's own, and the work queues of receive-side scaling (ibv_create_wq(3)).
 
 use super::frame::{Incoming, TAG_AT};
+use crate::adapter::{self, Adapter};
 use crate::cq::{Cq, Tags, Wc};
-use crate::engine::{self, Engine};
 use crate::error::{Error, Result, invalid};
 use crate::events::{AsyncEvent, Unacked};
+use crate::fork;
 use crate::mem::{Pd, QueueKind};
 use crate::owner::OfContext as _;
 use crate::qp::scatter;
@@ -72,7 +73,7 @@ pub struct Wq {
     cq: Arc<Cq>,
     owner: Owner,
     cookie: usize,
-    engine: &'static Engine,
+    adapter: &'static Adapter,
     inner: Mutex<class::Wq, Inner>,
     users: AtomicUsize,
     unacked_async: Unacked,
@@ -106,10 +107,10 @@ impl Wq {
         if !cq.is_beside(pd) {
             return invalid!("a completion queue of another device context");
         }
-        let engine = pd.context().engine()?;
+        let adapter = pd.context().adapter()?;
         let queue = RecvQueue::new(pd, QueueKind::Receive, max_wr, max_sge)?;
         let number = match owner {
-            Owner::Program => engine.reserve_qpn()?,
+            Owner::Program => adapter.reserve_qpn()?,
             Owner::Qp(qpn) => qpn,
         };
         pd.hold();
@@ -120,12 +121,12 @@ impl Wq {
             cq,
             owner,
             cookie,
-            engine,
+            adapter,
             inner: Mutex::new(Inner { phase: Phase::Reset, queue, cvlan_stripping }),
             users: AtomicUsize::new(0),
             unacked_async: Unacked::default(),
         });
-        engine::register_wq(&wq);
+        adapter::register_wq(&wq);
         Ok(wq)
     }
 
@@ -196,7 +197,7 @@ impl Wq {
     }
 
     pub(super) fn phase(&self) -> Phase {
-        if self.engine.generation() == engine::generation() { self.inner.lock().phase } else { Phase::Error }
+        if self.adapter.generation() == fork::generation() { self.inner.lock().phase } else { Phase::Error }
     }
 
     /// Changes the phase; flushes what is posted, or drops it with its completions.
@@ -230,7 +231,7 @@ impl Wq {
             return invalid!("a receive request in state Reset");
         }
         inner.queue.push(wqe)?;
-        if inner.phase == Phase::Error || self.engine.generation() != engine::generation() {
+        if inner.phase == Phase::Error || self.adapter.generation() != fork::generation() {
             self.flush(&mut inner);
         }
         Ok(())
@@ -318,9 +319,9 @@ impl Wq {
         self.enter(Phase::Reset);
         let queue = self.inner.lock().queue.take();
         drop(queue);
-        engine::unregister_wq(self);
+        adapter::unregister_wq(self);
         if let Owner::Program = self.owner {
-            self.engine.remove_qp(self.number);
+            self.adapter.remove_qp(self.number);
             self.pd.owner().withdraw(self.cookie);
             self.unacked_async.wait();
         }

@@ -1,8 +1,9 @@
 //! Handles that other processes have of this process's target QPs. A connection is a handle.
 
-use super::elsewhere::{End, destroy, send};
+use super::connections::{End, destroy, send};
 use super::handle_message::{self, Call, Open};
-use crate::engine::{self, Engine};
+use crate::adapter::{self, Adapter};
+use crate::engine;
 use crate::error::Error;
 use crate::qp::{Qp, QpAttr};
 use crate::rendezvous::frame;
@@ -54,24 +55,24 @@ struct Job {
 /// Another process wants a handle of a target.
 pub(super) fn admit(connection: EngineFd, bytes: &[u8]) {
     let connection = Arc::new(connection);
-    let found = engine::current().zip(Open::parse(bytes)).and_then(|(engine, open)| {
-        let qp = engine.qp(open.qpn).filter(|qp| qp.is_target_of_file(&open.file))?;
-        (engine.elsewhere().has_room() && qp.add_guest(&connection)).then_some((engine, qp))
+    let found = adapter::current().zip(Open::parse(bytes)).and_then(|(adapter, open)| {
+        let qp = adapter.qp(open.qpn).filter(|qp| qp.is_target_of_file(&open.file))?;
+        (adapter.xrc.has_room() && qp.add_guest(&connection)).then_some((adapter, qp))
     });
-    let Some((engine, qp)) = found else {
+    let Some((adapter, qp)) = found else {
         // Who is gone needs no answer.
         send(&connection, &mut frame::header(frame::REFUSED));
         return;
     };
     let guest = Arc::new(Guest { qp, connection, state: Mutex::default() });
-    if engine.elsewhere().add(End::Guest(guest.clone())).is_none() {
+    if adapter.xrc.add(End::Guest(guest.clone())).is_none() {
         guest.leave();
     }
 }
 
 impl Guest {
     /// Does what the other process asks for. `None` ends the connection.
-    pub(super) fn take_message(self: &Arc<Self>, engine: &'static Engine, bytes: &[u8]) -> Option<()> {
+    pub(super) fn take_message(self: &Arc<Self>, adapter: &'static Adapter, bytes: &[u8]) -> Option<()> {
         match handle_message::parse_call(bytes)? {
             (number, Call::Query) => {
                 let mut answer = handle_message::queried(number, &self.qp.query());
@@ -92,7 +93,7 @@ impl Guest {
                     state.proposed.take().filter(|of| of.0 == number && !state.modifying)?;
                 state.modifying = true;
                 drop(state);
-                engine.elsewhere().modify(Job { guest: self.clone(), number, attr, bits });
+                adapter.xrc.modify(Job { guest: self.clone(), number, attr, bits });
                 Some(())
             }
             (number, Call::Close) => {
@@ -138,7 +139,7 @@ impl Guest {
     }
 }
 
-impl super::Elsewhere {
+impl super::Connections {
     fn modify(&'static self, job: Job) {
         let mut jobs = self.jobs.lock();
         jobs.waiting.push_back(job);

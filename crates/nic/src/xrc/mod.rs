@@ -1,7 +1,7 @@
 //! Extended reliable connections (annex A14): domains, whose target QPs receive into whichever of the domain's SRQs a
 //! packet names.
 
-mod elsewhere;
+mod connections;
 mod guest;
 mod handle_message;
 mod message;
@@ -9,17 +9,18 @@ mod remote;
 mod serve;
 mod srq;
 
-pub(crate) use elsewhere::{Elsewhere, Reached, Unreached, tell, welcome};
+pub(crate) use connections::{ConnectError, Connections, SrqProcess, XrcSource, grant_handle, send_event};
 pub(crate) use message::{Hello, Range};
 pub(crate) use serve::register;
 
 use crate::Context;
+use crate::adapter;
 use crate::cq::Cq;
-use crate::engine;
 use crate::error::{Error, Result, invalid};
 use crate::events::Unacked;
 use crate::mem::Pd;
 use crate::qp::{Qp, QpAttr, QpCap, QpInit};
+use crate::sys;
 use ferroce_wire::Service;
 use remote::Remote;
 use std::io;
@@ -64,7 +65,7 @@ impl Xrcd {
         exclusive: bool,
     ) -> Result<Arc<Self>> {
         let file = file.map(|fd| identify(context, fd)).transpose()?;
-        let domain = engine::domain(file.as_ref(), |found| match found {
+        let domain = adapter::domain(file.as_ref(), |found| match found {
             Some(_) if exclusive => invalid!("O_EXCL, and the file has an XRC domain"),
             Some(domain) => Ok(domain),
             None if file.is_some() && !create => {
@@ -108,13 +109,8 @@ impl Xrcd {
 
 /// The file behind a descriptor.
 fn identify(context: &Context, fd: RawFd) -> Result<DomainFile> {
-    // SAFETY: numbers only, for which zeros are valid.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid place for the answer.
-    if unsafe { libc::fstat(fd, &mut stat) } != 0 {
-        return Err(Error::os("the descriptor of an XRC domain")(io::Error::last_os_error()));
-    }
-    Ok(DomainFile { device: context.device().info().name.clone(), dev: stat.st_dev, ino: stat.st_ino })
+    let (dev, ino) = sys::device_and_inode(fd).map_err(Error::os("the descriptor of an XRC domain"))?;
+    Ok(DomainFile { device: context.device().info().name.clone(), dev, ino })
 }
 
 /// One of the parties that share a target QP: whoever has created or opened it.
@@ -177,12 +173,12 @@ impl XrcTarget {
     /// # Errors
     /// [`Error::Invalid`] when the domain has none, or its process doesn't answer within a second.
     pub fn open(xrcd: &Arc<Xrcd>, qpn: u32, cookie: usize) -> Result<Self> {
-        let engine = xrcd.context.engine()?;
-        if let Some(qp) = engine.qp(qpn).filter(|qp| qp.is_target_of(&xrcd.domain)) {
+        let adapter = xrcd.context.adapter()?;
+        if let Some(qp) = adapter.qp(qpn).filter(|qp| qp.is_target_of(&xrcd.domain)) {
             return Self::of(qp, xrcd, cookie);
         }
         let opener = Opener::new(xrcd, cookie);
-        let remote = Remote::open(engine, &xrcd.domain, qpn, &opener)?;
+        let remote = Remote::open(adapter, &xrcd.domain, qpn, &opener)?;
         let (pd, init) = Self::parts(&xrcd.context)?;
         let qp = Qp::create_proxy(&pd, init, xrcd.domain.clone(), qpn)?;
         xrcd.hold();

@@ -1,9 +1,9 @@
 //! Handles of target QPs that other processes have created.
 
-use super::elsewhere::{End, send};
+use super::connections::{End, send};
 use super::handle_message::{self, Call, News, Open};
 use super::{Domain, Opener};
-use crate::engine::{self, Engine};
+use crate::adapter::Adapter;
 use crate::error::{Error, Result, invalid};
 use crate::events::AsyncEvent;
 use crate::fork;
@@ -26,7 +26,7 @@ const MAX_UNREAD: usize = 64;
 #[derive(Debug)]
 pub(super) struct Remote {
     opener: Arc<Opener>,
-    engine: &'static Engine,
+    adapter: &'static Adapter,
     connection: Arc<EngineFd>,
     /// Tells the connection from the process's others.
     end: AtomicU64,
@@ -73,27 +73,27 @@ impl Remote {
     /// # Errors
     /// [`Error::Invalid`] when the domain has no target with that number there, or the process doesn't answer.
     pub(super) fn open(
-        engine: &'static Engine,
+        adapter: &'static Adapter,
         domain: &Domain,
         qpn: u32,
         opener: &Arc<Opener>,
     ) -> Result<Arc<Self>> {
-        let Some(file) = domain.file.clone().filter(|_| !engine.owns(qpn)) else {
+        let Some(file) = domain.file.clone().filter(|_| !adapter.owns(qpn)) else {
             return invalid!("the XRC domain has no target queue pair {qpn:#x}");
         };
-        let Some(connection) = connect(engine, &Open { qpn, file }) else {
+        let Some(connection) = connect(adapter, &Open { qpn, file }) else {
             return invalid!("no other process has a target queue pair {qpn:#x} of this XRC domain");
         };
         let remote = Arc::new(Self {
             opener: opener.clone(),
-            engine,
+            adapter,
             connection: Arc::new(connection),
             end: AtomicU64::new(0),
             state: Mutex::default(),
             changed: Changed::default(),
         });
         let end = End::Remote(Arc::downgrade(&remote), remote.connection.clone());
-        let Some(end) = engine.elsewhere().add(end) else {
+        let Some(end) = adapter.xrc.add(end) else {
             return Err(Error::NoMemory("another process's target queue pair can't be watched".into()));
         };
         remote.end.store(end, Ordering::Relaxed);
@@ -135,12 +135,12 @@ impl Remote {
         if let Err(error) = self.call(&Call::Close) {
             tracing::debug!(%error, "closing a handle of another process's target queue pair");
         }
-        self.engine.elsewhere().remove(self.end.load(Ordering::Relaxed));
+        self.adapter.xrc.remove(self.end.load(Ordering::Relaxed));
         sys::shutdown(self.connection.checked());
     }
 
     fn is_inherited(&self) -> bool {
-        self.engine.generation() != engine::generation()
+        self.adapter.generation() != fork::generation()
     }
 
     fn call(&self, call: &Call) -> Result<Answer> {
@@ -257,16 +257,16 @@ impl Drop for Remote {
     /// Who forgets a handle, or couldn't make use of it, has given it up.
     fn drop(&mut self) {
         if !self.is_inherited() {
-            self.engine.elsewhere().remove(self.end.load(Ordering::Relaxed));
+            self.adapter.xrc.remove(self.end.load(Ordering::Relaxed));
         }
     }
 }
 
 /// Who is slow to say what it wants is cut off: then once more, until the other process has had its time.
-fn connect(engine: &Engine, open: &Open) -> Option<EngineFd> {
+fn connect(adapter: &Adapter, open: &Open) -> Option<EngineFd> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        let connection = engine.dial(slot_of(open.qpn))?;
+        let connection = adapter.dial(slot_of(open.qpn))?;
         if !send(&connection, &mut open.to_bytes()) {
             fork::outside(|| sys::pause(Duration::from_millis(1)));
             continue;

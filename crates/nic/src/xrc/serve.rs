@@ -1,11 +1,11 @@
 //! The process with the SRQs: what it does for targets of other processes.
 
 use super::XrcTarget;
-use super::elsewhere::{End, TURN, destroy, receive, send};
+use super::connections::{End, TURN, destroy, receive, send};
 use super::message::{self, Hello, Outcomes, Range, Request};
 use super::{guest, handle_message};
+use crate::adapter::{self, Adapter};
 use crate::clock;
-use crate::engine::{self, Engine};
 use crate::mem::{KeyTable, copy};
 use crate::qp::Qp;
 use crate::rendezvous::{Service, Services, frame};
@@ -39,13 +39,13 @@ impl Service for Handles {
 /// Another process asks for the execution of its target's requests.
 fn begin_service(connection: EngineFd, bytes: &[u8]) {
     let served = Hello::parse(bytes).ok_or(()).and_then(|hello| serve(&hello));
-    let (Ok(qp), Some(engine)) = (served, engine::current()) else {
+    let (Ok(qp), Some(adapter)) = (served, adapter::current()) else {
         // Who is gone needs no answer.
         send(&connection, &mut frame::header(frame::REFUSED));
         return;
     };
     let connection = Arc::new(connection);
-    if engine.elsewhere().add(End::Serving(qp.clone(), connection.clone())).is_some() {
+    if adapter.xrc.add(End::Serving(qp.clone(), connection.clone())).is_some() {
         send(&connection, &mut frame::header(frame::GRANTED));
     } else {
         end_service(&qp);
@@ -54,8 +54,8 @@ fn begin_service(connection: EngineFd, bytes: &[u8]) {
 
 /// What executes the requests: a target with the other's number, which nobody finds.
 fn serve(hello: &Hello) -> std::result::Result<Arc<Qp>, ()> {
-    let engine = engine::current().ok_or(())?;
-    let xrcd = engine.xrcd_of_srq(hello.srqn).ok_or(())?;
+    let adapter = adapter::current().ok_or(())?;
+    let xrcd = adapter.xrcd_of_srq(hello.srqn).ok_or(())?;
     if xrcd.domain().file.as_ref() != Some(&hello.file) || hello.path_mtu == 0 {
         return Err(());
     }
@@ -71,7 +71,7 @@ pub(super) fn end_service(qp: &Arc<Qp>) {
     destroy(qp);
 }
 
-impl Engine {
+impl Adapter {
     /// Executes requests of another process's target. `None` ends the connection.
     pub(super) fn execute_for(
         &'static self,

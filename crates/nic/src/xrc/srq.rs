@@ -1,8 +1,8 @@
 //! Shared receive queues of an XRC domain: what ibv_create_srq_ex(3) makes with IBV_SRQT_XRC.
 
 use super::Xrcd;
+use crate::adapter;
 use crate::cq::Cq;
-use crate::engine;
 use crate::error::{Result, invalid};
 use crate::mem::{Pd, is_same};
 use crate::recv::{Membership, NewSrq, Srq, SrqAttr};
@@ -17,8 +17,8 @@ struct InDomain {
 
 impl Membership for InDomain {
     fn end(&self) {
-        if let Some(engine) = engine::current() {
-            engine.remove_srq(self.number);
+        if let Some(adapter) = adapter::current() {
+            adapter.remove_srq(self.number);
         }
         self.xrcd.release();
     }
@@ -41,7 +41,7 @@ impl Xrcd {
             return invalid!("a completion queue or XRC domain of another device context");
         }
         let new = NewSrq::new(pd, attr)?;
-        let srq = self.context.engine()?.add_srq(self, |number| {
+        let srq = self.context.adapter()?.add_srq(self, |number| {
             new.numbered(cq, cookie, number, Box::new(InDomain { xrcd: self.clone(), number }))
         })?;
         self.hold();

@@ -152,11 +152,24 @@ pub fn protect_engine_fds() {
 /// the kernel's anonymous inode (epoll, eventfd, timerfd) are told from everything else, and not from one another.
 #[must_use]
 pub fn identity(fd: RawFd) -> Option<u64> {
+    let stat = stat_of(fd).ok()?;
+    Some(stat.st_ino ^ stat.st_dev.rotate_left(40) ^ u64::from(stat.st_mode & libc::S_IFMT).rotate_left(20))
+}
+
+/// Device and inode of the file behind a descriptor.
+///
+/// # Errors
+/// That of `fstat(2)`.
+pub fn device_and_inode(fd: RawFd) -> io::Result<(u64, u64)> {
+    stat_of(fd).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+fn stat_of(fd: RawFd) -> io::Result<libc::stat> {
     // SAFETY: all-zero bytes are a valid stat.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes a stat into `stat`.
-    check(unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) }).ok()?;
-    Some(stat.st_ino ^ stat.st_dev.rotate_left(40) ^ u64::from(stat.st_mode & libc::S_IFMT).rotate_left(20))
+    check(unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) })?;
+    Ok(stat)
 }
 
 /// Closes the number if the file of this identity is behind it still.

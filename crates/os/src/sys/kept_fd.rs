@@ -3,13 +3,22 @@
 use super::{close_if, identity};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// An owned descriptor that the program may have closed, and then the number isn't closed again.
 #[derive(Debug)]
 pub struct KeptFd {
     fd: ManuallyDrop<OwnedFd>,
     identity: Option<u64>,
+}
+
+impl KeptFd {
+    /// Owns an open descriptor, which the caller gives up.
+    #[must_use]
+    pub fn adopt(fd: RawFd) -> Self {
+        // SAFETY: the number is the caller's to give.
+        unsafe { OwnedFd::from_raw_fd(fd) }.into()
+    }
 }
 
 impl From<OwnedFd> for KeptFd {

@@ -22,8 +22,8 @@ mod wait;
 pub use address::InetAddress;
 pub use buffer::large_buffer;
 pub use engine_fd::{
-    EngineFd, abandon_all, close_all_after_fork, close_if, find_lost, for_each_engine_fd, identity, opening,
-    protect_engine_fds,
+    EngineFd, abandon_all, close_all_after_fork, close_if, device_and_inode, find_lost, for_each_engine_fd,
+    identity, opening, protect_engine_fds,
 };
 pub(crate) use engine_fd::{hold_openings, resume_openings};
 

@@ -62,7 +62,7 @@ pub struct Host {
     pub owners: BTreeMap<u32, u32>,
     selected: Option<u32>,
     /// SRQs of another process, and the requests given to it, with their runs.
-    pub elsewhere: Vec<u32>,
+    pub other_process: Vec<u32>,
     pub delegated: VecDeque<(Frame, u32)>,
     /// Requests that can be given to it at a time.
     pub delegated_room: usize,
@@ -109,7 +109,7 @@ impl Host {
             xrc_srqs: BTreeMap::new(),
             owners: BTreeMap::new(),
             selected: None,
-            elsewhere: Vec::new(),
+            other_process: Vec::new(),
             delegated: VecDeque::new(),
             delegated_room: 20,
             sends: Vec::new(),
@@ -294,7 +294,7 @@ impl Env for Host {
         self.selected = self.xrc_srqs.contains_key(&srqn).then_some(srqn);
         match self.selected {
             Some(_) => SrqPlace::Here,
-            None if self.elsewhere.contains(&srqn) => SrqPlace::Elsewhere,
+            None if self.other_process.contains(&srqn) => SrqPlace::OtherProcess,
             None => SrqPlace::Nowhere,
         }
     }

@@ -209,7 +209,7 @@ fn receive_completions_name_the_initiator_and_the_target_ends_with_its_last_wqe(
     assert_eq!(p.b.host.xrc_srqs[&SRQS[1]].len(), 1, "the SRQ's receives aren't the target's to flush");
 }
 
-/// Runs with the requests for [`ELSEWHERE`] executed by another process's QP, now and then late.
+/// Runs with the requests for [`OTHER_PROCESS`] executed by another process's QP, now and then late.
 fn run_with(p: &mut Pair, other: &mut (Qp<u32>, Host), late: u64) {
     let end = p.now.after(Duration::from_secs(60));
     while !p.is_idle() && p.now < end {
@@ -231,14 +231,14 @@ fn execute_one(p: &mut Pair, other: &mut (Qp<u32>, Host)) {
     other.1.recvs.append(&mut other.1.unpublished);
 }
 
-const ELSEWHERE: u32 = 0x7007;
+const OTHER_PROCESS: u32 = 0x7007;
 
 /// What another process has for a target.
 fn other() -> (Qp<u32>, Host) {
     let mut other = (Qp::new(Service::Xrc, 0x22, 0), Host::new(4 << 20));
     *other.0.params_mut() = QpParams { srq: true, dest_qpn: 0x11, ..params(256) };
     other.1.srq = true;
-    other.1.xrc_srqs.insert(ELSEWHERE, VecDeque::new());
+    other.1.xrc_srqs.insert(OTHER_PROCESS, VecDeque::new());
     for state in [QpState::Init, QpState::Rtr] {
         other.0.set_state(state, Instant(0), &mut other.1);
     }
@@ -251,7 +251,7 @@ fn srq_of_another_process_gets_its_messages_once_and_in_order_whatever_the_netwo
     for (seed, faults) in (0..6).flat_map(|seed| [(seed, CLEAN), (seed, worst)]) {
         let mut p = pair(256).seeded(seed, faults);
         let mut other = other();
-        p.b.host.elsewhere.push(ELSEWHERE);
+        p.b.host.other_process.push(OTHER_PROCESS);
         let at = |i: u64| i * 1000;
         for i in 0..24u64 {
             p.a.host.fill(BASE + at(i), 1000, i as u8);
@@ -261,10 +261,10 @@ fn srq_of_another_process_gets_its_messages_once_and_in_order_whatever_the_netwo
                 1 => SendOp::WriteWithImmediate { va, rkey, immediate },
                 _ => SendOp::SendWithImmediate { immediate },
             };
-            let srqn = if i % 3 == 0 { SRQS[0] } else { ELSEWHERE };
+            let srqn = if i % 3 == 0 { SRQS[0] } else { OTHER_PROCESS };
             if i % 4 != 0 {
                 let sges = [Sge { addr: va, length: 1000, lkey: ALL }].into_iter().collect();
-                let host = if srqn == ELSEWHERE { &mut other.1 } else { &mut p.b.host };
+                let host = if srqn == OTHER_PROCESS { &mut other.1 } else { &mut p.b.host };
                 host.xrc_srqs.get_mut(&srqn).unwrap().push_back(RecvWqe { wr_id: i, sges });
             }
             let len = if i % 4 == 0 { 8 } else { 1000 };
@@ -292,14 +292,14 @@ fn many_requests_are_under_way_and_a_refusal_takes_back_those_after_it() {
         let mut p = pair(256).seeded(seed, faults);
         p.a.qp.params_mut().rnr_retry = 7;
         let mut other = other();
-        p.b.host.elsewhere.push(ELSEWHERE);
+        p.b.host.other_process.push(OTHER_PROCESS);
         // Either the other process can't take more for now, or it lacks receives for most of them at first.
         let full = seed % 2 == 0;
         p.b.host.delegated_room = if full { 4 + seed as usize } else { usize::MAX };
         let at = |i: u64| i * u64::from(LEN);
         for i in 0..30u64 {
             p.a.host.fill(BASE + at(i), LEN as usize, i as u8);
-            p.a.post(to(ELSEWHERE, wr(i, SendOp::Send, BASE + at(i), LEN)));
+            p.a.post(to(OTHER_PROCESS, wr(i, SendOp::Send, BASE + at(i), LEN)));
         }
         // A receive now and then: most requests find none at first.
         let (mut posted, mut most, mut turns) = (0, 0, 0);
@@ -309,7 +309,7 @@ fn many_requests_are_under_way_and_a_refusal_takes_back_those_after_it() {
             turns += 1;
             while posted < 30 && (full || posted < turns / 6) {
                 let sges = [Sge { addr: THERE + at(posted), length: LEN, lkey: ALL }].into_iter().collect();
-                let srq = other.1.xrc_srqs.get_mut(&ELSEWHERE).unwrap();
+                let srq = other.1.xrc_srqs.get_mut(&OTHER_PROCESS).unwrap();
                 srq.push_back(RecvWqe { wr_id: posted, sges });
                 posted += 1;
             }
@@ -333,9 +333,9 @@ fn many_requests_are_under_way_and_a_refusal_takes_back_those_after_it() {
 #[test]
 fn end_of_the_other_process_is_an_operational_error_of_the_oldest_request_it_had() {
     let mut p = pair(256);
-    p.b.host.elsewhere.push(ELSEWHERE);
+    p.b.host.other_process.push(OTHER_PROCESS);
     for i in 0..3 {
-        p.a.post(to(ELSEWHERE, wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 64)));
+        p.a.post(to(OTHER_PROCESS, wr(i, SendOp::Write { va: THERE, rkey: ALL }, BASE, 64)));
     }
     p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
     assert_eq!(p.b.qp.delegated(), (3, 3 * 64));
@@ -355,8 +355,8 @@ fn what_another_process_refuses_is_refused_here() {
     ] {
         let mut p = pair(256);
         p.a.qp.params_mut().rnr_retry = 1;
-        p.b.host.elsewhere.push(ELSEWHERE);
-        p.a.post(to(ELSEWHERE, wr(1, op, BASE, 600)));
+        p.b.host.other_process.push(OTHER_PROCESS);
+        p.a.post(to(OTHER_PROCESS, wr(1, op, BASE, 600)));
         run_with(&mut p, &mut other(), 1);
         assert_eq!(p.a.host.send_statuses(), [(1, status)]);
     }

@@ -130,7 +130,7 @@ struct Fabric {
 /// The program and its host.
 struct Bench {
     world: World,
-    program: PathBuf,
+    program: String,
 }
 
 impl Bench {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
 use nic::Data;
-use nic::qp::Gathered;
+use nic::qp::GatheredWrs;
 use nic::raw::{RawInit, RawQp, RawSend, Rss, Tso};
 use smallvec::SmallVec;
 
@@ -112,7 +112,7 @@ unsafe fn of<'a>(qp: *mut ibv_qp_ex) -> Outcome<&'a Arc<RawQp>> {
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     let _ = call::contain("ibv_wr_start", || {
         // SAFETY: by the man page a queue pair.
-        unsafe { of(qp) }?.batch().enter();
+        unsafe { of(qp) }?.wr_session().enter();
         Ok(())
     });
 }
@@ -122,7 +122,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> i32 {
         // SAFETY: by the man page a queue pair, in whose critical region this thread is.
         unsafe {
             let nic = of(qp)?;
-            nic.batch().complete(|gathered| nic.post_gathered(gathered))?;
+            nic.wr_session().complete(|gathered| nic.post_gathered(gathered))?;
         }
         Ok(())
     }))
@@ -131,7 +131,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> i32 {
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     let _ = call::contain("ibv_wr_abort", || {
         // SAFETY: by the man page a queue pair, in whose critical region this thread is.
-        unsafe { of(qp)?.batch().complete(|_| Ok(()))? };
+        unsafe { of(qp)?.wr_session().complete(|_| Ok(()))? };
         Ok(())
     });
 }
@@ -143,13 +143,13 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 unsafe fn gather(
     qp: *mut ibv_qp_ex,
     call: &'static str,
-    f: impl FnOnce(&RawQp, &mut Gathered<RawSend>) -> Outcome<()>,
+    f: impl FnOnce(&RawQp, &mut GatheredWrs<RawSend>) -> Outcome<()>,
 ) {
     let _ = call::contain(call, || {
         // SAFETY: the caller's promise.
         unsafe {
             let nic = of(qp)?;
-            nic.batch().gather(|gathered| {
+            nic.wr_session().gather(|gathered| {
                 let outcome = f(nic, gathered);
                 if let Err(refusal) = &outcome {
                     gathered.fail(refusal.to_nic());

@@ -50,13 +50,13 @@ impl QpEnv<'_> {
 
     /// Is a packet from the network one of the peer, which hasn't said anything through shared memory? Then one of the two
     /// processes couldn't share memory with the other.
-    pub(crate) fn is_peer_elsewhere(&self, meta: &PacketMeta) -> bool {
+    pub(crate) fn is_peer_on_udp(&self, meta: &PacketMeta) -> bool {
         let Some(Path::Shm { meta: own, .. }) = self.path else { return false };
-        !self.qp.has_heard() && own.src == meta.dst && own.dst == meta.src
+        !self.qp.peer_uses_shm() && own.src == meta.dst && own.dst == meta.src
     }
 
     /// Is a packet from shared memory one of the peer, which this QP can reach by UDP only?
-    pub(crate) fn is_peer_astray(&self, meta: &PacketMeta) -> bool {
+    pub(crate) fn is_peer_on_shm(&self, meta: &PacketMeta) -> bool {
         let Some(Path::Udp { dest, .. }) = self.path else { return false };
         self.qp.service != Service::Ud
             && dest.peer().ip() == meta.src
@@ -64,9 +64,9 @@ impl QpEnv<'_> {
     }
 
     /// The peer shares memory with this process.
-    pub(crate) fn heard(&self) {
+    pub(crate) fn mark_peer_uses_shm(&self) {
         if matches!(self.path, Some(Path::Shm { .. })) {
-            self.qp.hear();
+            self.qp.mark_peer_uses_shm();
         }
     }
 
@@ -80,7 +80,7 @@ impl QpEnv<'_> {
         meta: &PacketMeta,
     ) {
         let request = self.qp.is_target() && headers.bth.opcode.is_request();
-        if request && self.keeps(proto, headers, &payload, meta) {
+        if request && self.defer(proto, headers, &payload, meta) {
             return;
         }
         self.meta = Some(*meta);

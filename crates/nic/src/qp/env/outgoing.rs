@@ -1,8 +1,9 @@
 //! Packets that leave, by each fabric, and what the initiator carries out without one.
 
 use super::QpEnv;
+use crate::adapter::Work;
 use crate::ah::{Ah, Way};
-use crate::engine::{Record, Work};
+use crate::fabric::LocalPacket;
 use crate::packet::PacketMeta;
 use crate::qp::Path;
 use crate::qp::payload::{each_piece, fill, fill_ring, references, source_len};
@@ -26,12 +27,12 @@ impl QpEnv<'_> {
         source: Source<'_>,
         to: Option<&Arc<Ah>>,
     ) -> Result<(), TransmitError> {
-        if let (Source::Remote { rkey, va, len }, Some(srqn)) = (source, self.target.elsewhere) {
+        if let (Source::Remote { rkey, va, len }, Some(srqn)) = (source, self.xrc_target.remote_srqn) {
             let range = Range { srqn, rkey, va, len };
-            let bytes = self.bytes_elsewhere(range)?;
+            let bytes = self.remote_bytes(range)?;
             let sent = self.send(headers, Source::Bytes(&bytes), to);
             if sent == Err(TransmitError::Blocked) {
-                self.target.fetched = Some((range, Ok(bytes)));
+                self.xrc_target.fetched = Some((range, Ok(bytes)));
             }
             return sent;
         }
@@ -40,14 +41,14 @@ impl QpEnv<'_> {
         let found;
         let path = match to {
             None => self.path,
-            Some(ah) => match ah.path_to(self.qp.engine, headers.bth.dest_qp) {
+            Some(ah) => match ah.path_to(self.qp.adapter, headers.bth.dest_qp) {
                 Way::Known(path) => {
                     found = path;
                     Some(&found)
                 }
                 Way::Unknown => {
                     // The QP goes on when it has been found.
-                    self.work.unknown.push((self.qp.clone(), ah.clone(), headers.bth.dest_qp));
+                    self.work.unresolved.push((self.qp.clone(), ah.clone(), headers.bth.dest_qp));
                     return Err(TransmitError::Blocked);
                 }
                 Way::None => None,
@@ -59,22 +60,22 @@ impl QpEnv<'_> {
         };
         let Work { batch, ahead, .. } = &mut *self.work;
         match path {
-            Path::Shm { .. } if self.falls => Err(TransmitError::Blocked),
+            Path::Shm { .. } if self.falls_back => Err(TransmitError::Blocked),
             Path::Shm { meta, link } => {
                 if self.qp.service == Service::Ud {
-                    self.pacing.ask_own(self.now, len)?;
+                    self.unacked_pace.ask_own(self.now, len)?;
                 }
                 self.transmit_record(link, headers, &meta.of_packet(headers, len), len, source)
             }
-            Path::Udp { dest, share } => {
+            Path::Udp { dest, socket } => {
                 if matches!(self.qp.service, Service::Uc | Service::Ud) {
-                    if !share.has_room(len as u32) {
+                    if !socket.has_room(len as u32) {
                         self.work.blocked = true;
                         return Err(TransmitError::Blocked);
                     }
                     // UC needs no pace where it can see how full the peer's socket is.
-                    if self.qp.service == Service::Ud || !share.is_on_this_host() {
-                        self.pacing.ask(share, self.now, len)?;
+                    if self.qp.service == Service::Ud || !socket.is_on_this_host() {
+                        self.unacked_pace.ask(socket, self.now, len)?;
                     }
                 }
                 let marked;
@@ -94,20 +95,20 @@ impl QpEnv<'_> {
                 }
             }
             Path::Local { meta } => {
-                let Some(peer) = self.qp.engine.qp(headers.bth.dest_qp) else { return Ok(()) };
+                let Some(peer) = self.qp.adapter.qp(headers.bth.dest_qp) else { return Ok(()) };
                 if peer.inbox.is_full() {
                     self.work.blocked = true;
                     return Err(TransmitError::Blocked);
                 }
                 if self.qp.service == Service::Ud {
-                    self.pacing.ask_own(self.now, len)?;
+                    self.unacked_pace.ask_own(self.now, len)?;
                 }
                 let mut payload = vec![0; len];
                 fill(by, ahead, source, &mut payload)?;
-                let record = Record { headers: *headers, payload, meta: meta.of_packet(headers, len) };
-                self.qp.engine.show_local(&record);
-                peer.inbox.push(record);
-                self.work.kicks.push(peer);
+                let packet = LocalPacket { headers: *headers, payload, meta: meta.of_packet(headers, len) };
+                self.qp.adapter.show_local(&packet);
+                peer.inbox.push(packet);
+                self.work.delivered_to.push(peer);
                 Ok(())
             }
         }
@@ -122,15 +123,15 @@ impl QpEnv<'_> {
         len: usize,
         source: Source<'_>,
     ) -> Result<(), TransmitError> {
-        let (by, engine) = (self.key_user(), self.qp.engine);
-        let by_reference = self.listed && len >= REFERENCE && link.peer_fetches() && !engine.has_capture();
+        let (by, adapter) = (self.key_user(), self.qp.adapter);
+        let by_reference = self.listed && len >= REFERENCE && link.peer_fetches() && !adapter.has_capture();
         let pieces = if by_reference { references(by.pd, source)? } else { None };
         let sent = match pieces {
             Some(pieces) => link.send_reference(headers, meta, &pieces),
             None => link.send(headers, meta, len, |ring| {
                 fill_ring(by, source, ring)?;
-                if engine.has_capture() {
-                    engine.show_message(Direction::Out, headers, &ring.to_vec(), meta);
+                if adapter.has_capture() {
+                    adapter.show_message(Direction::Out, headers, &ring.to_vec(), meta);
                 }
                 Ok(())
             }),
@@ -165,7 +166,7 @@ impl QpEnv<'_> {
             // Which protection domain the key must be of depends on the SRQ, which the peer's process knows.
             return None;
         }
-        if !link.may_access() || self.qp.engine.has_capture() {
+        if !link.may_access() || self.qp.adapter.has_capture() {
             return None;
         }
         let ends = (self.qp.qpn, peer);
@@ -204,7 +205,7 @@ impl QpEnv<'_> {
             _ => None,
         };
         if done.is_some() {
-            self.heard();
+            self.mark_peer_uses_shm();
         }
         done
     }

@@ -1,0 +1,63 @@
+//! Whether the process's descriptors are still its own. A program may close descriptors that it doesn't know, and its next
+//! files then have their numbers.
+
+use super::{Handler, Loop};
+use ferroce_os::{fork, sys};
+use ferroce_proto::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often one descriptor is looked at while there is traffic: a program closes them all at once, if any.
+const INTERVAL: Duration = Duration::from_millis(1);
+/// How many the background thread looks at whenever it comes to it.
+const ROUND: usize = 64;
+
+/// When descriptors were last looked at, and whether some were lost.
+#[derive(Debug, Default)]
+pub(super) struct Descriptors {
+    looked: AtomicU64,
+    lost: AtomicBool,
+}
+
+impl Descriptors {
+    /// Some were lost: none is used any more, and nobody can be woken.
+    pub(super) fn are_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// It is time to look.
+    #[inline]
+    fn are_due(&self, now: Instant) -> bool {
+        now.since(Instant(self.looked.load(Ordering::Relaxed))) >= INTERVAL
+    }
+}
+
+impl<H: Handler> Loop<H> {
+    /// Looks at one descriptor, if it is time to.
+    #[inline]
+    pub(super) fn look_at_a_descriptor(&self, handler: &'static H, now: Instant) {
+        if self.descriptors.are_due(now) {
+            self.look_at_descriptors(handler, now, 1);
+        }
+    }
+
+    /// Looks at many of them, if it is time to.
+    pub(super) fn look_at_all_descriptors(&self, handler: &'static H, now: Instant) {
+        if self.descriptors.are_due(now) {
+            self.look_at_descriptors(handler, now, ROUND);
+        }
+    }
+
+    fn look_at_descriptors(&self, handler: &'static H, now: Instant, count: usize) {
+        self.descriptors.looked.store(now.0, Ordering::Relaxed);
+        if self.generation != fork::generation() || self.descriptors.are_lost() {
+            return;
+        }
+        if let Some(fd) = sys::find_lost(count)
+            && !self.descriptors.lost.swap(true, Ordering::Relaxed)
+        {
+            sys::abandon_all();
+            handler.descriptors_lost(fd);
+        }
+    }
+}

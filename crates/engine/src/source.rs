@@ -1,0 +1,146 @@
+//! What a loop runs: sources, jobs, and the handler that has them all.
+
+use super::{Loop, Runnable};
+use ferroce_proto::Instant;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Something that work comes from: sockets, rings, packets held back. What a source doesn't need, it leaves out.
+///
+/// Sources in a tuple are one source, and take turns in the tuple's order, without a virtual call.
+pub trait Source {
+    /// One round, by whichever thread makes progress. Whether anything was done.
+    fn poll(&self, now: Instant) -> bool {
+        let _ = now;
+        false
+    }
+
+    /// As [`Source::poll`], after a time in which pollers had promised to look. True breaks their promise.
+    fn poll_neglected(&self, now: Instant) -> bool {
+        self.poll(now)
+    }
+
+    /// As [`Source::poll`], when a watched descriptor is readable: takes also what nobody expects, which would keep it
+    /// readable.
+    fn poll_all(&self, now: Instant) {
+        let _ = now;
+    }
+
+    /// Something was left that needs no descriptor, or a thread has slept. For whatever needn't be done in each round.
+    fn attend(&self) {}
+
+    /// A control descriptor ([`Loop::watch_control`]) is readable. By the background thread.
+    fn serve(&self) {}
+
+    /// The background thread is about to sleep. True when there is work already.
+    fn about_to_sleep(&self) -> bool {
+        false
+    }
+
+    /// The background thread is awake.
+    fn woke(&self) {}
+
+    /// A thread is about to wait for an event. True when there is work already.
+    fn about_to_wait(&self) -> bool {
+        false
+    }
+
+    /// Such a thread is awake.
+    fn waited(&self) {}
+
+    /// When [`Source::poll`] has something to do by itself, in ns; `u64::MAX`: never.
+    fn next(&self) -> u64 {
+        u64::MAX
+    }
+}
+
+macro_rules! tuple {
+    ($($source:ident $at:tt),*) => {
+        impl<$($source: Source),*> Source for ($($source,)*) {
+            #[inline]
+            fn poll(&self, now: Instant) -> bool {
+                false $(| self.$at.poll(now))*
+            }
+
+            #[inline]
+            fn poll_neglected(&self, now: Instant) -> bool {
+                false $(| self.$at.poll_neglected(now))*
+            }
+
+            #[inline]
+            fn poll_all(&self, now: Instant) {
+                $(self.$at.poll_all(now);)*
+            }
+
+            #[inline]
+            fn attend(&self) {
+                $(self.$at.attend();)*
+            }
+
+            #[inline]
+            fn serve(&self) {
+                $(self.$at.serve();)*
+            }
+
+            #[inline]
+            fn about_to_sleep(&self) -> bool {
+                false $(| self.$at.about_to_sleep())*
+            }
+
+            #[inline]
+            fn woke(&self) {
+                $(self.$at.woke();)*
+            }
+
+            #[inline]
+            fn about_to_wait(&self) -> bool {
+                false $(| self.$at.about_to_wait())*
+            }
+
+            #[inline]
+            fn waited(&self) {
+                $(self.$at.waited();)*
+            }
+
+            #[inline]
+            fn next(&self) -> u64 {
+                u64::MAX $(.min(self.$at.next()))*
+            }
+        }
+    };
+}
+
+tuple!(A 0, B 1, C 2);
+tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
+
+/// Something that has its turn when it has more to do, in the run queue of a [`Loop`].
+pub trait Job: Runnable + Send + Sync {
+    /// One turn.
+    fn run(self: Arc<Self>, now: Instant);
+}
+
+/// What a [`Loop`] drives. Nothing of it ends before the process.
+pub trait Handler: Send + Sync + Sized + 'static {
+    /// What waits in the run queue.
+    type Job: Job + ?Sized;
+    /// What [`Loop::schedule_alarm`] is for.
+    type Alarm: Send + Sync;
+
+    /// The loop that drives it.
+    fn engine(&self) -> &Loop<Self>;
+
+    /// Its sources, in the order of their turns.
+    fn sources(&'static self) -> impl Source;
+
+    /// The deadline of an object has come: its [`Deadline`](super::Deadline) is told first. Whether there was anything to do.
+    fn due(&'static self, number: u32, now: Instant) -> bool;
+
+    /// The time of an alarm has come.
+    fn ring(&'static self, alarm: Arc<Self::Alarm>, now: Instant);
+
+    /// The background thread has panicked, and goes on.
+    fn panicked(&'static self);
+
+    /// The program has closed descriptors of the process's adapter, `fd` among them. Nothing is woken by a descriptor any more.
+    fn descriptors_lost(&'static self, fd: RawFd);
+}

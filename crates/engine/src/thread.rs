@@ -1,0 +1,159 @@
+//! The background thread: progress when nobody polls, and what only this thread looks after.
+
+use super::{Handler, Loop, Source};
+use ferroce_os::sys::{self, EngineFd};
+use ferroce_os::{clock, fork};
+use ferroce_proto::Instant;
+use ferroce_types::{Error, Result};
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// How often it looks whether a poller is still there.
+const NAP: Duration = Duration::from_millis(1);
+/// How long it may be at work before it looks after those who join, and after peers that have ended.
+const SHIFT: Duration = Duration::from_millis(1);
+/// The longest sleep.
+const SLEEP: Duration = Duration::from_secs(1);
+/// Panics after which the thread gives up.
+const MAX_PANICS: u32 = 8;
+const STACK: usize = 512 * 1024;
+
+/// What wakes the thread besides sockets and timers.
+#[derive(Debug)]
+pub(super) struct Control {
+    epoll: EngineFd,
+    /// Always readable. The epoll watches it once each time it is told to, which is what wakes the thread: nothing is
+    /// written to a number behind which the program could have opened something else.
+    wake: EngineFd,
+}
+
+impl Control {
+    /// # Errors
+    /// No descriptor is left.
+    pub(super) fn new() -> Result<Self> {
+        let epoll = sys::epoll_create().map_err(Error::os("epoll_create1"))?;
+        let wake = sys::eventfd(1, libc::EFD_NONBLOCK).map_err(Error::os("eventfd"))?;
+        let control = Self { epoll, wake };
+        control.arm_wake(libc::EPOLL_CTL_ADD, 0)?;
+        Ok(control)
+    }
+
+    /// # Errors
+    /// The system refused.
+    pub(super) fn watch(&self, fd: RawFd) -> Result<()> {
+        sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, 0)
+            .map_err(Error::os("epoll_ctl"))
+    }
+
+    fn arm_wake(&self, op: i32, events: i32) -> Result<()> {
+        let events = (events | libc::EPOLLONESHOT) as u32;
+        sys::epoll_control(self.epoll.raw(), op, self.wake.raw(), events, 0).map_err(Error::os("epoll_ctl"))
+    }
+
+    /// Ends the thread's sleep.
+    pub(super) fn wake(&self) {
+        // Fails only where descriptors have been lost, which the thread finds out by itself.
+        let _ = self.arm_wake(libc::EPOLL_CTL_MOD, libc::EPOLLIN);
+    }
+
+    /// Takes what [`Control::wake`] has left; the rest stays readable.
+    fn awake(&self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        let _ = sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO));
+    }
+}
+
+/// Starts a thread of the adapter's ([`sys::start_thread`]).
+///
+/// # Errors
+/// No thread can be made.
+pub fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    sys::start_thread(name, STACK, run)
+}
+
+/// Runs the thread. A panic is an error of ours: the program is told and the thread goes on, a bounded number of times.
+fn contain<H: Handler>(handler: &'static H) {
+    for _ in 0..MAX_PANICS {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(handler))).is_err() {
+            tracing::error!("the background thread has panicked: this is a bug in Ferroce");
+            handler.panicked();
+        }
+    }
+}
+
+fn run<H: Handler>(handler: &'static H) {
+    let Ok(_inside) = fork::enter() else { return };
+    let (engine, sources) = (handler.engine(), handler.sources());
+    let mut napped = false;
+    loop {
+        let now = clock::now();
+        engine.look_at_all_descriptors(handler, now);
+        let leased = engine.lease.is_fresh(now);
+        if !leased {
+            if std::mem::take(&mut napped) && sources.poll_neglected(now) {
+                engine.lease.broken(now);
+            }
+            let until = now.after(SHIFT);
+            while Loop::progress(handler, clock::now()) {
+                if !engine.run_queue.is_empty() {
+                    // Perhaps it waits for a peer that wants this processor.
+                    sys::yield_processor();
+                }
+                let now = clock::now();
+                if now >= until || engine.lease.is_fresh(now) {
+                    break;
+                }
+            }
+        }
+        let (watched, mut timeout) = if leased { (1, NAP) } else { (2, engine.time_to_sleep(&sources, now)) };
+        if engine.descriptors.are_lost() {
+            // Nobody can end the sleep.
+            timeout = timeout.min(NAP);
+        }
+        let mut pollfds = [engine.control.epoll.raw(), engine.readable.raw()].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        let polled = fork::outside(|| {
+            sys::poll(&mut pollfds[..watched], timeout).inspect_err(|_| sys::pause(timeout.min(NAP)))
+        });
+        // A sandbox has lowered RLIMIT_NOFILE, which poll(2) takes for the number of descriptors that it may be handed. The
+        // descriptors serve as before, and only looking at them says what there is.
+        let unknown = polled.is_err();
+        engine.sleep.end();
+        if !leased {
+            sources.woke();
+        }
+        sources.attend();
+        if polled.map_or(true, |n| n > 0) {
+            if unknown || pollfds[0].revents != 0 {
+                engine.control.awake();
+                sources.serve();
+            }
+            let readable = unknown || pollfds[1].revents != 0;
+            if watched == 2 && readable && !engine.lease.is_fresh(clock::now()) {
+                sources.poll_all(clock::now());
+            }
+        }
+        napped = leased;
+    }
+}
+
+impl<H: Handler> Loop<H> {
+    /// Starts the background thread.
+    ///
+    /// # Errors
+    /// No thread can be made.
+    pub fn spawn(handler: &'static H) -> Result<()> {
+        start_thread("ferroce", move || contain(handler)).map_err(Error::os("starting the background thread"))
+    }
+
+    /// Until the next timer; and whoever sets an earlier one from now on knows that the thread has to be woken.
+    fn time_to_sleep(&self, sources: &impl Source, now: Instant) -> Duration {
+        let next = || self.next(sources);
+        let until = next().min(now.after(SLEEP).0);
+        let due = || if self.run_queue.is_empty() && !sources.about_to_sleep() { next() } else { now.0 };
+        Instant(self.sleep.begin(until, due)).since(now)
+    }
+}

@@ -1,0 +1,75 @@
+//! What the progress engine drives: all sources of the process, its queue pairs, its completion queues' late events.
+
+use super::network::NetworkSource;
+use super::{Adapter, contexts, existing};
+use crate::cq::Cq;
+use crate::device::fail_devices;
+use crate::engine::{Handler, Loop, Source};
+use crate::fabric::{ForwardSource, GroupSource, LinkSource, SocketSource, TapSource};
+use crate::qp::Qp;
+use crate::raw::RawSource;
+use crate::xrc::XrcSource;
+use ferroce_proto::Instant;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+impl Handler for Adapter {
+    type Job = Qp;
+    type Alarm = Cq;
+
+    #[inline]
+    fn engine(&self) -> &Loop<Self> {
+        &self.engine
+    }
+
+    #[inline]
+    fn sources(&'static self) -> impl Source {
+        let packets = (
+            GroupSource(self),
+            RawSource(self),
+            SocketSource(self),
+            LinkSource(self),
+            ForwardSource(self),
+            TapSource(self),
+        );
+        (packets, XrcSource(self), NetworkSource(self))
+    }
+
+    fn due(&'static self, number: u32, now: Instant) -> bool {
+        let Some(qp) = self.qp(number) else { return self.resume_raw(number) };
+        qp.deadline.taken();
+        self.with_work(|work| {
+            qp.work(work, now, |proto, env| {
+                if proto.next_timeout().is_some_and(|at| at <= now) {
+                    proto.handle_timeout(now, env);
+                }
+            });
+        });
+        true
+    }
+
+    fn ring(&'static self, cq: Arc<Cq>, now: Instant) {
+        cq.event_is_due(now);
+    }
+
+    fn panicked(&'static self) {
+        fail_devices();
+    }
+
+    #[cold]
+    fn descriptors_lost(&'static self, fd: RawFd) {
+        tracing::error!(
+            fd,
+            "the program has closed file descriptors of the adapter, so its devices have failed: let the program close \
+             descriptors (closefrom, close_range, daemon) before it opens a device, or start it with `ferroce run`, \
+             which keeps those of the adapter open"
+        );
+        fail_devices();
+        for existing in contexts().iter().map(|context| existing(context)) {
+            for qp in existing.qps {
+                self.with_work(|work| qp.fail(work));
+            }
+            existing.raw_qps.iter().for_each(|qp| qp.give_up());
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The adapter: what a process has of it once, shared by all its device contexts.
+//!
+//! In here: the composition of the progress engine, the host's other processes, the fabrics and the numbers; every object
+//! that the process has made; threads' buffers; news of the network.
+//! Out of here: who makes progress and when (`engine`), which way leads to a QP (`fabric`), verbs objects.
+
+mod handler;
+mod network;
+mod registry;
+mod work;
+
+pub(crate) use registry::{
+    contexts, domain, existing, register_context, register_qp, register_raw_qp, register_wq, unregister_qp,
+    unregister_raw_qp, unregister_wq,
+};
+pub(crate) use work::Work;
+
+use crate::cq::Cq;
+use crate::engine::{Loop, Pool, WaitPlan};
+use crate::error::Result;
+use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
+use crate::fork::{self, ChildStep};
+use crate::gids;
+use crate::host::Host;
+use crate::mem::KeyTable;
+use crate::numbers::{QpTable, SrqTable};
+use crate::qp::Qp;
+use crate::raw::RawPorts;
+use crate::listed_regions::ListedRegions;
+use crate::shm::Links;
+use crate::sync::{Global, Mutex, class};
+use crate::sys::{self, EngineFd};
+use crate::xrc::{self, Connections};
+use ferroce_proto::Instant;
+use network::Network;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+use work::HandsOn;
+
+/// The process's adapter. It lives as long as the process: nothing of it runs in exit handlers.
+pub(crate) struct Adapter {
+    pub(crate) engine: Loop<Adapter>,
+    pub(crate) rendezvous: Arc<Host>,
+    pub(crate) addresses: Addresses,
+    pub(crate) multicast: Multicast,
+    pub(crate) qps: QpTable,
+    pub(crate) srqs: SrqTable,
+    /// Connections of XRC targets with other processes.
+    pub(crate) xrc: Connections,
+    works: Pool<Work>,
+    pub(crate) taps: Option<&'static Taps>,
+    /// Shared memory with the host's other processes.
+    pub(crate) links: Arc<Links>,
+    pub(crate) forwarding: Forwarding,
+    /// The packet sockets of raw QPs.
+    pub(crate) raw: RawPorts,
+    network: Network,
+}
+
+impl std::fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Adapter").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+static CURRENT: Global<Adapter> = Global::new();
+static STARTING: Mutex<class::Starting, ()> = Mutex::new(());
+
+/// The adapter of this process, if it has one.
+#[inline]
+pub(crate) fn current() -> Option<&'static Adapter> {
+    CURRENT.get()
+}
+
+/// In the child of a fork, where the adapter's threads and descriptors aren't. The adapter is left as it is.
+fn forget_after_fork() {
+    CURRENT.clear();
+    registry::free_critical_regions();
+}
+
+/// The adapter of this process; the first call makes it.
+///
+/// # Errors
+/// What kept the process from joining the host's others.
+pub(crate) fn start() -> Result<&'static Adapter> {
+    if let Some(adapter) = current() {
+        return Ok(adapter);
+    }
+    let _starting = STARTING.lock();
+    if let Some(adapter) = current() {
+        return Ok(adapter);
+    }
+    fork::install();
+    fork::register(ChildStep::Engine, forget_after_fork);
+    sys::protect_engine_fds();
+    let taps = Taps::from_env();
+    let lossless = !udp_only() && !taps.is_some_and(Taps::has_faults);
+    let links = Links::new(lossless, taps.is_some_and(Taps::has_capture))?;
+    KeyTable::global().list_in(&ListedRegions);
+    let adapter: &'static Adapter = Box::leak(Box::new(Adapter {
+        engine: Loop::new()?,
+        rendezvous: Host::join()?,
+        addresses: Addresses::default(),
+        multicast: Multicast::default(),
+        qps: QpTable::default(),
+        srqs: SrqTable::default(),
+        xrc: Connections::new()?,
+        works: Pool::default(),
+        taps,
+        links,
+        forwarding: Forwarding::default(),
+        raw: RawPorts::default(),
+        network: Network::open(),
+    }));
+    let services = adapter.rendezvous.services();
+    adapter.links.register(services);
+    xrc::register(services);
+    gids::register(services);
+    adapter.watch_network()?;
+    adapter.engine.watch_control(adapter.rendezvous.poll_fd())?;
+    adapter.engine.watch_control(adapter.xrc.poll_fd())?;
+    adapter.watch_links()?;
+    Loop::spawn(adapter)?;
+    CURRENT.set(adapter);
+    Ok(adapter)
+}
+
+/// Progress on behalf of a thread in ibv_poll_cq(3). `empty`: it found nothing. `sleeper`: it has asked for an event.
+#[inline]
+pub(crate) fn progress_of_poller(empty: bool, sleeper: bool) {
+    if let Some(adapter) = current() {
+        Loop::progress_of_poller(adapter, empty, sleeper);
+    }
+}
+
+/// Makes progress and says what a thread that waits for a completion event is to sleep on. The caller polls, without a lock
+/// and without anything that needs a destructor (it may be cancelled there), then calls [`progress_of_waiter`].
+#[must_use]
+pub fn prepare_wait(channel: RawFd) -> WaitPlan {
+    match current() {
+        Some(adapter) => Loop::prepare_wait(adapter, channel),
+        None => WaitPlan { fds: [channel, -1], timeout: Duration::from_secs(3600) },
+    }
+}
+
+/// Progress on behalf of a thread that has waited as [`prepare_wait`] said.
+pub fn progress_of_waiter() {
+    if let Some(adapter) = current() {
+        Loop::progress_of_waiter(adapter);
+    }
+}
+
+/// Looks at `cq` when `at` has come.
+pub(crate) fn schedule_event(cq: &Arc<Cq>, at: Instant) {
+    if let Some(adapter) = current() {
+        adapter.engine.schedule_alarm(cq, at);
+    }
+}
+
+impl Adapter {
+    /// How many forks lie between the first process and this adapter's.
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        self.engine.generation()
+    }
+
+    /// A connection to the process that holds a slot.
+    pub(crate) fn dial(&self, slot: u16) -> Option<EngineFd> {
+        self.rendezvous.dial(slot)
+    }
+
+    /// A number is of one of this process's slots.
+    pub(crate) fn owns(&self, number: u32) -> bool {
+        self.rendezvous.owns(number)
+    }
+
+    /// Answers other processes while a thread waits for one of them.
+    pub(crate) fn answer_requests(&self) {
+        self.rendezvous.answer_requests();
+    }
+
+    /// Runs `f` with a set of buffers, then lets the QPs of this process work to which `f` has sent something.
+    pub(crate) fn with_work<R>(&'static self, f: impl FnOnce(&mut Work) -> R) -> R {
+        let mut work = self.works.take(|| Work::sending_through(self.taps));
+        let unwinding = HandsOn { adapter: self, work: &mut work };
+        let result = f(unwinding.work);
+        self.deliver_local(unwinding.work);
+        self.find_ways(unwinding.work);
+        std::mem::forget(unwinding);
+        self.works.put(work);
+        self.wake_for_taps();
+        result
+    }
+
+    /// Finds out what a QP at work wanted to know; it may take a while, so no QP is locked. Who waits stays in its list until
+    /// then, so that a panic hands it on.
+    fn find_ways(&'static self, work: &mut Work) {
+        loop {
+            if let Some((qp, srqn)) = work.unconnected.first().cloned() {
+                qp.connect_srq_process(work, srqn);
+                work.unconnected.remove(0);
+            } else if let Some((qp, ah, qpn)) = work.unresolved.first().cloned() {
+                ah.find_path(self, qpn);
+                qp.work(work, crate::clock::now(), |_, _| ());
+                work.unresolved.remove(0);
+            } else if let Some(qp) = work.falling_back.first().cloned() {
+                qp.fall_back(work, crate::clock::now());
+                work.falling_back.remove(0);
+            } else {
+                return;
+            }
+            self.deliver_local(work);
+        }
+    }
+
+    /// Has more to do when others have had their turn.
+    pub(crate) fn enqueue(&self, qp: &Arc<Qp>) {
+        self.engine.enqueue(qp);
+    }
+
+    /// Lets `qp` work when `at` has come. For whoever has it locked.
+    #[inline]
+    pub(crate) fn schedule(&self, qp: &Qp, at: Instant) {
+        self.engine.schedule(&qp.deadline, at, qp.qpn());
+    }
+}

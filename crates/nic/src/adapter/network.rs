@@ -1,0 +1,81 @@
+//! News of the network: changes of interfaces and addresses reach the open contexts.
+
+use super::{Adapter, contexts};
+use crate::engine::Source;
+use crate::error::Result;
+use crate::net::{Changes, Monitor, NetError, Netdev};
+use crate::sync::{Mutex, class};
+use std::collections::BTreeMap;
+
+/// How often the interfaces are read while news of them goes on coming.
+const MAX_READINGS: u32 = 16;
+
+/// Where news comes from; nowhere, if the system doesn't allow it.
+#[derive(Debug)]
+pub(super) struct Network {
+    monitor: Option<Mutex<class::NetworkMonitor, Monitor>>,
+}
+
+impl Network {
+    pub(super) fn open() -> Self {
+        let monitor = Monitor::open()
+            .inspect_err(|error| tracing::info!(%error, "changes of the network won't be noticed"))
+            .ok()
+            .map(Mutex::new);
+        Self { monitor }
+    }
+}
+
+/// The network as a source.
+pub(super) struct NetworkSource(pub(super) &'static Adapter);
+
+impl Source for NetworkSource {
+    fn serve(&self) {
+        if let Some(monitor) = &self.0.network.monitor {
+            look_at_network(&mut monitor.lock());
+        }
+    }
+}
+
+impl Adapter {
+    /// Has the background thread look at the network when there is news.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(super) fn watch_network(&self) -> Result<()> {
+        match &self.network.monitor {
+            Some(monitor) => self.engine.watch_control(monitor.lock().fd()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn look_at_network(monitor: &mut Monitor) {
+    let mut changes = Changes::default();
+    let mut now = BTreeMap::new();
+    // Read until no news has come meanwhile: news of what has been taken into account would be taken for more.
+    for _ in 0..MAX_READINGS {
+        match monitor.drain() {
+            Ok(more) if more.is_empty() => break,
+            Ok(more) => changes.merge(more),
+            Err(error) => return tracing::debug!(%error, "reading news of the network"),
+        }
+        for context in contexts() {
+            let ifindex = context.device().info().netdev.ifindex;
+            if changes.concerns(ifindex) {
+                now.insert(ifindex, Netdev::read(ifindex));
+            }
+        }
+    }
+    for context in contexts() {
+        let ifindex = context.device().info().netdev.ifindex;
+        match now.get(&ifindex) {
+            Some(Ok(netdev)) => context.refresh(netdev, changes.was_down(ifindex)),
+            Some(Err(error @ NetError::Gone { .. })) => context.gone(error),
+            Some(Err(error)) => {
+                tracing::debug!(%error, ifindex, "an interface that has changed can't be read")
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The buffers that a thread needs while it lets QPs work.
+
+use super::Adapter;
+use crate::ah::Ah;
+use crate::cq::{Cq, Tags, Wc};
+use crate::fabric::Taps;
+use crate::qp::{Qp, ReadAhead};
+use crate::shm::Link;
+use crate::udp::{Outlet, TxBatch};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// One thread's buffers, for as long as it is at work.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) batch: TxBatch,
+    pub(crate) ahead: ReadAhead,
+    /// Receive completions that wait for their ACK to leave.
+    pub(crate) received: Vec<Wc>,
+    /// … of SRQs that have a completion queue each (XRC, tag matching).
+    pub(crate) received_into_own_cq: Vec<(Arc<Cq>, Wc, Tags)>,
+    /// XRC targets, and SRQs of processes that they have to reach.
+    pub(crate) unconnected: Vec<(Arc<Qp>, u32)>,
+    /// QPs that want to send to a QP at an address to which no path is known yet.
+    pub(crate) unresolved: Vec<(Arc<Qp>, Arc<Ah>, u32)>,
+    /// QPs whose peers turn out not to share memory with this process.
+    pub(crate) falling_back: Vec<Arc<Qp>>,
+    /// QPs of this process that have got something.
+    pub(crate) delivered_to: Vec<Arc<Qp>>,
+    /// A completion found no room in its queue.
+    pub(crate) overrun: bool,
+    /// A packet wasn't taken for now.
+    pub(crate) blocked: bool,
+    /// … because there was no room in this link's ring.
+    pub(crate) blocked_on: Option<Arc<Link>>,
+    /// Links through which something was sent and whose peers may have to be woken.
+    pub(crate) links_to_ring: SmallVec<[Arc<Link>; 2]>,
+}
+
+impl Work {
+    /// Empty buffers; what they send goes through `taps`.
+    pub(super) fn sending_through(taps: Option<&'static Taps>) -> Self {
+        let mut work = Self::default();
+        work.batch.set_outlet(taps.map(|taps| taps as &dyn Outlet));
+        work
+    }
+
+    /// Sends what has been gathered.
+    pub(crate) fn send(&mut self) {
+        self.ahead.clear();
+        if !self.batch.is_empty() {
+            self.batch.flush();
+        }
+        for link in self.links_to_ring.drain(..) {
+            link.ring_bell();
+        }
+    }
+
+    /// A panic has ended what these buffers were used for: those QPs that would have had a turn get it from the run queue,
+    /// and the peers are woken.
+    #[cold]
+    fn hand_on(&mut self, adapter: &Adapter) {
+        for link in self.links_to_ring.drain(..) {
+            link.ring_bell();
+        }
+        for (qp, _) in self.unconnected.drain(..) {
+            // What waits comes again.
+            qp.drop_backlog();
+        }
+        let waiting = self.unresolved.drain(..).map(|(qp, ..)| qp);
+        for qp in waiting.chain(self.falling_back.drain(..)).chain(self.delivered_to.drain(..)) {
+            adapter.enqueue(&qp);
+        }
+    }
+
+    /// Something was sent through `link`.
+    pub(crate) fn rings(&mut self, link: &Arc<Link>) {
+        if !self.links_to_ring.iter().any(|other| Arc::ptr_eq(other, link)) {
+            self.links_to_ring.push(link.clone());
+        }
+    }
+}
+
+/// Buffers in use. Dropped by unwinding, it hands on what they hold for others; whoever comes through forgets it.
+pub(super) struct HandsOn<'a> {
+    pub(super) adapter: &'a Adapter,
+    pub(super) work: &'a mut Work,
+}
+
+impl Drop for HandsOn<'_> {
+    fn drop(&mut self) {
+        self.work.hand_on(self.adapter);
+    }
+}

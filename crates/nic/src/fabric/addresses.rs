@@ -1,0 +1,333 @@
+//! Local addresses in use, and the paths that address vectors lead to.
+
+use super::Taps;
+use super::links::is_of_this_host;
+use crate::Context;
+use crate::adapter::Adapter;
+use crate::ah::{Path, Route};
+use crate::clock;
+use crate::error::{Error, Result, invalid};
+use crate::fork;
+use crate::packet::MAX_FLOW_LABEL;
+use crate::qp::AddressVector;
+use crate::rendezvous;
+use crate::settings;
+use crate::sync::{Mutex, RwLock, class};
+use crate::sys;
+use crate::udp::{self, Endpoint, HostAddr, steering_of};
+use ferroce_proto::{Instant, Pace};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// A local address of an open device.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) endpoint: Arc<Endpoint>,
+    /// The sockets of its group that packets for this process come to.
+    pub(super) steerings: SmallVec<[u8; 4]>,
+    /// QPs that expect packets there.
+    pub(super) users: Arc<AtomicUsize>,
+}
+
+/// All of them, and what is known about peers.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    locals: RwLock<class::Locals, Arc<Vec<Local>>>,
+    /// Where each QP has been counted as a user.
+    listeners: Mutex<class::Listeners, HashMap<u32, Vec<Arc<AtomicUsize>>>>,
+    peer_sockets: Mutex<class::PeerSockets, HashMap<(HostAddr, u8), Weak<PeerSocket>>>,
+}
+
+impl Addresses {
+    pub(super) fn snapshot(&self) -> Arc<Vec<Local>> {
+        self.locals.read().clone()
+    }
+
+    fn endpoint(&self, address: HostAddr) -> Option<Arc<Endpoint>> {
+        self.locals.read().iter().find(|l| l.endpoint.address() == address).map(|l| l.endpoint.clone())
+    }
+}
+
+/// The socket of a peer that several QPs send to: each may fill its part of it.
+#[derive(Debug)]
+pub(crate) struct PeerSocket {
+    capacity: u32,
+    /// The socket itself, when it is one of this host: every process has a duplicate.
+    on_this_host: Option<(Arc<Endpoint>, u8)>,
+    /// Bytes sent since the socket was last looked at.
+    unchecked: AtomicU32,
+    /// Since when it has been too full; 0: it isn't.
+    full_since: AtomicU64,
+    /// Of UC and UD, all QPs together.
+    pub(crate) pace: Mutex<class::Pace, Pace>,
+}
+
+impl PeerSocket {
+    /// The least that a QP gets, however many there are.
+    const FLOOR: u32 = 16 * 1024;
+    /// The most that a peer is trusted to hold.
+    const CEILING: u32 = 1 << 20;
+
+    /// Bytes after which the socket is looked at again.
+    const CHECK: u32 = 32 * 1024;
+    /// What the smallest packet counts for.
+    const SMALLEST: u32 = 1024;
+    /// How long a full socket is waited for: its owner may be stopped for good.
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    /// Whether a packet that nobody will acknowledge or repeat may go now, or should wait for the peer to read what
+    /// it has. Between hosts nobody can know.
+    pub(crate) fn has_room(&self, bytes: u32) -> bool {
+        let Some((endpoint, steering)) = &self.on_this_host else { return true };
+        let since = self.full_since.load(Ordering::Relaxed);
+        let unchecked = self.unchecked.fetch_add(bytes.max(Self::SMALLEST), Ordering::Relaxed);
+        if since == 0 && unchecked < Self::CHECK {
+            return true;
+        }
+        self.unchecked.store(0, Ordering::Relaxed);
+        let Ok((queued, limit)) = sys::queued_and_limit(endpoint.fd(*steering)) else { return true };
+        if queued < limit / 2 {
+            self.full_since.store(0, Ordering::Relaxed);
+            return true;
+        }
+        let now = clock::now();
+        if since == 0 {
+            self.full_since.store(now.0, Ordering::Relaxed);
+            return false;
+        }
+        now.since(Instant(since)) > Self::PATIENCE
+    }
+
+    /// The peer is a process of this network namespace.
+    pub(crate) fn is_on_this_host(&self) -> bool {
+        self.on_this_host.is_some()
+    }
+
+    /// Bytes that one QP may have in flight.
+    pub(crate) fn window(self: &Arc<Self>) -> u32 {
+        let paths = Arc::strong_count(self) as u32;
+        (self.capacity / paths).max(Self::FLOOR)
+    }
+}
+
+impl Adapter {
+    /// Makes a local address usable.
+    ///
+    /// # Errors
+    /// EADDRINUSE when somebody else has the port there; what else the system refused.
+    pub(crate) fn add_address(&self, address: HostAddr) -> Result<()> {
+        if self.addresses.endpoint(address).is_some() {
+            return Ok(());
+        }
+        let sockets = self.rendezvous.sockets(address, udp::receiving_socket)?;
+        let endpoint = Arc::new(Endpoint::new(address, sockets));
+        let mut locals = self.addresses.locals.write();
+        if locals.iter().any(|l| l.endpoint.address() == address) {
+            return Ok(());
+        }
+        let new = Local { endpoint, steerings: SmallVec::new(), users: Arc::default() };
+        *locals = Arc::new(locals.iter().map(Local::share).chain([new]).collect());
+        drop(locals);
+        self.watch_slots()
+    }
+
+    /// Sees to it that the sockets of all this process's slots, at all its addresses, are read.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(crate) fn watch_slots(&self) -> Result<()> {
+        // Asked under the lock: an older answer must not replace a newer one.
+        let mut locals = self.addresses.locals.write();
+        let mut steerings: SmallVec<[u8; 4]> =
+            self.rendezvous.slots().iter().map(|&slot| steering_of(u32::from(slot) << 12)).collect();
+        steerings.sort_unstable();
+        steerings.dedup();
+        for local in locals.iter() {
+            for &steering in steerings.iter().filter(|s| !local.steerings.contains(s)) {
+                let fd = local.endpoint.fd(steering);
+                self.engine.watch(fd).map_err(Error::os("epoll_ctl of a RoCE socket"))?;
+            }
+        }
+        let with = |local: &Local| Local { steerings: steerings.clone(), ..local.share() };
+        *locals = Arc::new(locals.iter().map(with).collect());
+        Ok(())
+    }
+
+    /// Counts a QP in or out at the addresses where it expects packets: pollers read the sockets of these only.
+    pub(crate) fn listen(&self, qpn: u32, using: bool, path: Option<&Path>) {
+        let mut listeners = self.addresses.listeners.lock();
+        for users in listeners.remove(&qpn).unwrap_or_default() {
+            users.fetch_sub(1, Ordering::Relaxed);
+        }
+        if !using || matches!(path, Some(Path::Local { .. })) {
+            return;
+        }
+        let at = |local: &&Local| match path {
+            Some(Path::Udp { dest, .. }) => local.endpoint.address() == dest.endpoint().address(),
+            Some(Path::Shm { meta, .. }) => local.endpoint.address().ip() == meta.src,
+            _ => true,
+        };
+        let users: Vec<_> = self.addresses.snapshot().iter().filter(at).map(|l| l.users.clone()).collect();
+        for users in &users {
+            users.fetch_add(1, Ordering::Relaxed);
+        }
+        listeners.insert(qpn, users);
+    }
+
+    /// Resolves both ends of an address vector.
+    ///
+    /// # Errors
+    /// EINVAL for a source GID that doesn't exist, addresses of different families, or a destination that is none.
+    pub(crate) fn route(&self, context: &Context, av: &AddressVector) -> Result<Route> {
+        let source = context.source(av.sgid_index)?;
+        let from = HostAddr::new(source.ip, source.scope_id);
+        let to = HostAddr::from_gid(av.dgid, source.ifindex);
+        if from.is_ipv6() != to.is_ipv6() {
+            return invalid!(
+                "the GID of index {} is {from}, the destination is {to}: both must be IPv4 or both IPv6 (another \
+                 sgid_index, as with -g 1 or -x 1, helps)",
+                av.sgid_index
+            );
+        }
+        let none = match to.ip() {
+            IpAddr::V4(ip) => ip.is_unspecified() || ip.is_broadcast(),
+            IpAddr::V6(ip) => ip.is_unspecified(),
+        };
+        if none {
+            return invalid!("the destination GID {to} is no address");
+        }
+        self.check_loopback(from, to)?;
+        self.await_address(from)?;
+        let flow_label = if to.is_ipv6() { av.flow_label & MAX_FLOW_LABEL } else { 0 };
+        Ok(Route { from, to, tos: av.traffic_class, ttl: av.hop_limit, flow_label })
+    }
+
+    /// Makes the address of a GID usable. GID 0 is in the table while the kernel still looks for duplicates of its
+    /// address, which takes a second or two; until then no socket can have the address.
+    fn await_address(&self, from: HostAddr) -> Result<()> {
+        const PATIENCE: Duration = Duration::from_millis(2500);
+        let begun = clock::now();
+        while !self.is_local_address(from) {
+            match self.add_address(from) {
+                Err(error) if error.errno() == libc::EADDRNOTAVAIL => {
+                    if clock::now().since(begun) >= PATIENCE {
+                        return invalid!(
+                            "{from} can't be used yet: the kernel still looks for another host with this address \
+                             (tentative), or it has gone; another sgid_index works meanwhile"
+                        );
+                    }
+                    fork::outside(|| sys::pause(Duration::from_millis(10)));
+                }
+                added => return added,
+            }
+        }
+        Ok(())
+    }
+
+    /// A loopback address reaches this host only, and is reached from it only.
+    fn check_loopback(&self, from: HostAddr, to: HostAddr) -> Result<()> {
+        const MEND: &str = "a program that starts before its interface has carrier and address gets lo as its device: \
+                            start it later, or name the interface in FERROCE_DEVICES";
+        match (from.ip().is_loopback(), to.ip().is_loopback()) {
+            (true, false) if !to.is_group() && !is_of_this_host(to) => {
+                invalid!(
+                    "{from} doesn't reach {to}: the one is this host's loopback address, the other another host's ({MEND})"
+                )
+            }
+            (false, true) if !self.is_local_address(to) && !rendezvous::is_held(to) => {
+                invalid!(
+                    "{from} doesn't reach {to} of another host: a loopback address leads to this host, where no verbs device has it (the peer's mistake: {MEND})"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Is this an address of a device that this process has open?
+    pub(super) fn is_local_address(&self, address: HostAddr) -> bool {
+        self.addresses.endpoint(address).is_some()
+    }
+
+    /// Is this QPN at this address one of this process, to be reached without a socket?
+    pub(crate) fn is_local(&self, route: &Route, qpn: u32) -> bool {
+        let faults = self.taps.is_some_and(Taps::has_faults);
+        !udp_only() && !faults && self.rendezvous.owns(qpn) && self.addresses.endpoint(route.to).is_some()
+    }
+
+    /// The path to a QP.
+    ///
+    /// # Errors
+    /// As [`Adapter::route`], or what kept a sending socket from being made.
+    pub(crate) fn path(&self, context: &Context, av: &AddressVector, qpn: u32) -> Result<Path> {
+        let route = self.route(context, av)?;
+        if route.to.is_group() {
+            return invalid!("the destination {} is a multicast group, which only datagrams go to", route.to);
+        }
+        if self.is_local(&route, qpn) {
+            return Ok(Path::Local { meta: route.meta(0) });
+        }
+        match self.shm_path(&route, qpn) {
+            Some(path) => Ok(path),
+            None => self.udp_path(&route, qpn),
+        }
+    }
+
+    /// The path to a QP over UDP.
+    ///
+    /// # Errors
+    /// What kept a sending socket from being made.
+    pub(crate) fn udp_path(&self, route: &Route, qpn: u32) -> Result<Path> {
+        let Some(endpoint) = self.addresses.endpoint(route.from) else {
+            return invalid!("{} is no address of an open device", route.from);
+        };
+        let dest =
+            endpoint.dest(route.to, route.tos, route.ttl, qpn).map_err(Error::os("a sending socket"))?;
+        let dest = dest.labelled(route.flow_label);
+        let key = (route.to, steering_of(qpn));
+        let mut sockets = self.addresses.peer_sockets.lock();
+        let socket = sockets.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            sockets.retain(|_, socket| socket.strong_count() > 0);
+            // The peer's socket is likely to be as large as ours; the kernel counts its own overhead in it as well.
+            let capacity = (endpoint.receive_buffer() / 2).min(PeerSocket::CEILING);
+            let on_this_host = self.addresses.endpoint(route.to).map(|endpoint| (endpoint, key.1));
+            let (unchecked, full_since) = (AtomicU32::new(0), AtomicU64::new(0));
+            let pace = Mutex::default();
+            let socket = Arc::new(PeerSocket { capacity, on_this_host, unchecked, full_since, pace });
+            sockets.insert(key, Arc::downgrade(&socket));
+            socket
+        });
+        Ok(Path::Udp { dest, socket })
+    }
+
+    /// Payload bytes that packets on this path may carry: a power of two from 256 to 4096.
+    pub(crate) fn path_mtu(&self, path: &Path, context: &Context) -> u32 {
+        match path {
+            Path::Local { .. } | Path::Shm { .. } => crate::net::MAX_MTU,
+            Path::Udp { dest, .. } => match dest.endpoint().path_mtu(dest.peer()) {
+                // To an address of this host the route is `lo`, which carries more than the port.
+                Ok(bytes) if udp_only() => crate::net::active_mtu(bytes).min(context.port().active_mtu),
+                Ok(bytes) => crate::net::active_mtu(bytes),
+                Err(error) => {
+                    tracing::debug!(%error, ?dest, "no route: taking the port's MTU");
+                    context.port().active_mtu
+                }
+            },
+        }
+    }
+}
+
+impl Local {
+    fn share(&self) -> Self {
+        Self { endpoint: self.endpoint.clone(), steerings: self.steerings.clone(), users: self.users.clone() }
+    }
+}
+
+/// FERROCE_FABRIC=udp: everything goes over sockets, as between hosts.
+pub(crate) fn udp_only() -> bool {
+    static ONLY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *ONLY.get_or_init(|| settings::value(settings::FABRIC).is_some_and(|v| v == "udp"))
+}

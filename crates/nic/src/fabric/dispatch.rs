@@ -1,0 +1,86 @@
+//! Packets from the network, to the QPs that they are for.
+
+use crate::adapter::{Adapter, Work};
+use crate::qp::Origin;
+use crate::udp::{Datagram, HostAddr};
+use ferroce_proto::Instant;
+use ferroce_wire::icrc::Flow;
+use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};
+use std::net::{IpAddr, SocketAddr};
+
+impl Adapter {
+    /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.
+    pub(super) fn identification(datagram: &Datagram<'_>) -> Option<u16> {
+        verify(&mut None, datagram)
+    }
+
+    /// Hands a batch to its QPs: packets in a row for one QP are worked on under one lock, with one ACK.
+    pub(super) fn dispatch(&'static self, mut datagrams: &[Datagram<'_>], work: &mut Work, now: Instant) {
+        if let Some(address) = datagrams.first().map(|d| d.destination).filter(HostAddr::is_group) {
+            // All of a batch have come to one socket.
+            return self.dispatch_to_group(datagrams, address, work, now);
+        }
+        while let Some(first) = datagrams.first() {
+            let qpn = first.dest_qpn();
+            let run = datagrams.iter().take_while(|d| d.dest_qpn() == qpn).count();
+            let (these, rest) = datagrams.split_at(run);
+            datagrams = rest;
+            let Some(qp) = self.qp(qpn) else {
+                if !self.rendezvous.owns(qpn) {
+                    self.rendezvous.forward(these);
+                }
+                continue;
+            };
+            let mut flow = None;
+            let mut peer_is_on_udp = false;
+            qp.work(work, now, |proto, env| {
+                for datagram in these {
+                    let meta = datagram.meta();
+                    let accepted = env.accepts(&meta, Origin::Network);
+                    let expected = accepted || env.is_peer_on_udp(&meta);
+                    let intact = expected && verify(&mut flow, datagram).is_some();
+                    peer_is_on_udp |= intact && !accepted;
+                    if !intact || !accepted {
+                        tracing::trace!(qpn, ?meta, "packet refused");
+                        continue;
+                    }
+                    match Packet::parse(datagram.bytes) {
+                        Ok(packet) => {
+                            let opcode = packet.headers.bth.opcode;
+                            if datagram.congestion_experienced() && opcode != Opcode::CNP {
+                                env.notify_congestion(proto.params().dest_qpn, now);
+                                if opcode.is_read_response() {
+                                    // How much of it is under way was this side's choice.
+                                    proto.note_congestion(now);
+                                }
+                            }
+                            env.handle(proto, now, &packet.headers, packet.payload.into(), &meta);
+                        }
+                        Err(error) => tracing::trace!(qpn, %error, "packet refused"),
+                    }
+                }
+            });
+            if peer_is_on_udp {
+                qp.fall_back(work, now);
+            }
+        }
+    }
+}
+
+/// Checks a packet's ICRC, and finds the IPv4 identification it was made for; `flow` saves the work that packets of
+/// one source have in common.
+pub(super) fn verify(flow: &mut Option<(SocketAddr, Flow)>, datagram: &Datagram<'_>) -> Option<u16> {
+    let flow = match flow {
+        Some((source, flow)) if *source == datagram.source => flow,
+        _ => {
+            let port = datagram.source.port();
+            let new = match (datagram.source.ip().to_canonical(), datagram.destination.ip()) {
+                (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, port, ROCE_V2_PORT),
+                (IpAddr::V6(src), IpAddr::V6(dst)) => Flow::v6(src, dst, port, ROCE_V2_PORT),
+                _ => return None,
+            };
+            &flow.insert((datagram.source, new)).1
+        }
+    };
+    flow.verify(datagram.bytes, datagram.segment)
+}

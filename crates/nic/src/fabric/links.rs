@@ -1,0 +1,185 @@
+//! The `shm` fabric as the adapter sees it: which process holds a slot, whose ring has something, who waits for room.
+
+use crate::adapter::Adapter;
+use crate::ah::{Path, Route};
+use crate::clock;
+use crate::engine::Source;
+use crate::error::{Error, Result};
+use crate::qp::{Origin, QpEnv};
+use crate::rendezvous::slot_of;
+use crate::shm::{Link, Received};
+use crate::sys::{self, InetAddress};
+use crate::tap::Direction;
+use crate::udp::HostAddr;
+use ferroce_proto::Instant;
+use std::sync::Arc;
+
+/// Packets taken from a ring before the next ring has its turn.
+const TURN: usize = 64;
+/// How often a process is asked that ends the connection without an answer.
+const ATTEMPTS: u32 = 5;
+
+/// The links as a source.
+pub(crate) struct LinkSource(pub(crate) &'static Adapter);
+
+impl Source for LinkSource {
+    #[inline]
+    fn poll(&self, _now: Instant) -> bool {
+        self.0.read_rings()
+    }
+
+    fn attend(&self) {
+        self.0.attend_links();
+    }
+
+    /// Peers wake the background thread for what they leave from now on.
+    fn about_to_sleep(&self) -> bool {
+        let Some(own) = self.0.links.own() else { return false };
+        // Leases have run out: whoever was waiting for an event then was cancelled, or comes back to this.
+        own.bell().forget_waiters();
+        own.bell().background_sleeps();
+        self.0.links.has_work()
+    }
+
+    fn woke(&self) {
+        if let Some(own) = self.0.links.own() {
+            own.bell().background_wakes();
+        }
+    }
+
+    fn about_to_wait(&self) -> bool {
+        let Some(own) = self.0.links.own() else { return false };
+        own.bell().waiter_sleeps();
+        self.0.links.has_work()
+    }
+
+    fn waited(&self) {
+        if let Some(own) = self.0.links.own() {
+            own.bell().waiter_wakes();
+        }
+    }
+}
+
+impl Adapter {
+    /// Puts the connections of links where sleepers look.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(crate) fn watch_links(&self) -> Result<()> {
+        self.engine.watch(self.links.poll_fd()).map_err(Error::os("epoll_ctl of the links"))
+    }
+
+    /// The path to a QP of another process of this host, if there is shared memory with it. May take a tenth of a second
+    /// when that process doesn't answer.
+    pub(crate) fn shm_path(&self, route: &Route, qpn: u32) -> Option<Path> {
+        let slot = slot_of(qpn);
+        let known = || self.links.to_slot(slot, || self.rendezvous.dial(slot));
+        let link = match known() {
+            Some(link) => link,
+            None => {
+                let _making = self.links.making();
+                // Another thread may have made it meanwhile.
+                known().or_else(|| self.make_link(route, slot))?
+            }
+        };
+        Some(Path::Shm { meta: route.meta(0), link })
+    }
+
+    fn make_link(&self, route: &Route, slot: u16) -> Option<Arc<Link>> {
+        if self.rendezvous.owns(u32::from(slot) << 12) || !is_of_this_host(route.to) {
+            return None;
+        }
+        // The peer will come to this process in its turn, and both must use one fabric: whoever hasn't said no is asked
+        // again.
+        for _ in 0..ATTEMPTS {
+            if !self.links.may_ask(slot) {
+                return None;
+            }
+            let Some(connection) = self.rendezvous.dial(slot) else { break };
+            let opened = self.links.open(connection, slot, &mut || self.rendezvous.answer_requests());
+            if opened.is_some() {
+                return opened;
+            }
+        }
+        self.links.refused(slot);
+        None
+    }
+
+    /// Takes what other processes have left in their rings.
+    fn read_rings(&'static self) -> bool {
+        let mut done = false;
+        for link in self.links.snapshot().iter() {
+            done |= link.receive(TURN, &mut |packets| self.dispatch_records(packets));
+            if link.has_room_for_blocked() {
+                self.enqueue_all(&link.take_blocked());
+            }
+        }
+        done
+    }
+
+    /// Packets for one QP.
+    fn dispatch_records(&'static self, packets: &[Received<'_>]) {
+        for received in packets {
+            self.show_received(received);
+        }
+        let Some(qp) = packets.first().and_then(|first| self.qp(first.packet.headers.bth.dest_qp)) else {
+            return;
+        };
+        let now = clock::now();
+        let handle = |proto: &mut ferroce_proto::Qp<_>, env: &mut QpEnv<'_>| {
+            let ends = (proto.qpn(), proto.params().dest_qpn);
+            for received in packets {
+                let packet = &received.packet;
+                if env.accepts(&packet.meta, Origin::Process(received.peer())) {
+                    env.mark_peer_uses_shm();
+                    env.handle(proto, now, &packet.headers, received.payload(ends).into(), &packet.meta);
+                } else {
+                    if env.is_peer_on_shm(&packet.meta) {
+                        // Any packet over UDP tells it.
+                        env.notify_congestion(ends.1, now);
+                    }
+                    tracing::trace!(qpn = packet.headers.bth.dest_qp, meta = ?packet.meta, "packet refused");
+                }
+            }
+        };
+        self.with_work(|work| qp.work(work, now, handle));
+    }
+
+    fn show_received(&self, received: &Received<'_>) {
+        if self.has_capture() {
+            let packet = &received.packet;
+            self.show_message(
+                Direction::In,
+                &packet.headers,
+                &received.payload((0, 0)).to_vec(),
+                &packet.meta,
+            );
+        }
+    }
+
+    /// Looks after connections to other processes: bells, new answers, and processes that have ended.
+    fn attend_links(&'static self) {
+        if self.links.is_empty() {
+            return;
+        }
+        let waiting = self.links.attend(&mut |link| {
+            // What it has left is carried out before anybody learns of its end.
+            link.receive_last(&mut |packets| self.dispatch_records(packets));
+        });
+        self.enqueue_all(&waiting);
+    }
+
+    /// The QPs with these numbers have waited for room, and go on now.
+    fn enqueue_all(&self, qpns: &[u32]) {
+        for qp in qpns.iter().filter_map(|&qpn| self.qp(qpn)) {
+            self.enqueue(&qp);
+        }
+    }
+}
+
+/// An address of this network namespace can be bound to.
+pub(super) fn is_of_this_host(address: HostAddr) -> bool {
+    let family = if address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    sys::socket(family, libc::SOCK_DGRAM)
+        .is_ok_and(|socket| sys::bind(socket.raw(), &InetAddress::new(address.with_port(0))).is_ok())
+}

@@ -1,0 +1,213 @@
+//! Multicast groups: which QPs of this process are attached to which, and the packets for them.
+//!
+//! A group is an address and an interface. Packets to groups always go over sockets, whatever the fabric is otherwise.
+
+use crate::adapter::{Adapter, Work};
+use crate::clock;
+use crate::engine::Source;
+use crate::error::{Error, Result, invalid};
+use crate::packet::PacketMeta;
+use crate::qp::Qp;
+use crate::sync::{Mutex, RwLock, class};
+use crate::sys::{self, EngineFd};
+use crate::udp::{Datagram, GroupSocket, HostAddr, Received};
+use ferroce_proto::Instant;
+use ferroce_wire::{Packet, Service};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Groups that a process may be in.
+pub const MAX_GROUPS: u32 = 256;
+/// QPs of a process that may be attached to one group.
+pub const MAX_ATTACHED: u32 = 256;
+/// The destination QPN of packets to a group (IBTA 5.2.1.7 and C9-48).
+const MULTICAST_QPN: u32 = 0xff_ffff;
+
+/// The groups of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Multicast {
+    groups: RwLock<class::MulticastGroups, Vec<Arc<Group>>>,
+    /// How many, for whoever has none to look after.
+    count: AtomicUsize,
+    /// Says which of their sockets are readable; made for the first group.
+    epoll: OnceLock<EngineFd>,
+    /// Held by whoever attaches or detaches.
+    changing: Mutex<class::MulticastChanging, ()>,
+}
+
+#[derive(Debug)]
+struct Group {
+    socket: GroupSocket,
+    /// Held shared while packets are given to them: who has detached a QP knows that it gets no more.
+    members: RwLock<class::MulticastMembers, Vec<Arc<Qp>>>,
+}
+
+impl Group {
+    fn has(&self, qp: &Arc<Qp>) -> bool {
+        self.members.read().iter().any(|member| Arc::ptr_eq(member, qp))
+    }
+}
+
+impl Multicast {
+    fn find(&self, group: HostAddr) -> Option<Arc<Group>> {
+        self.groups.read().iter().find(|g| g.socket.group() == group).cloned()
+    }
+}
+
+/// The sockets of groups as a source.
+pub(crate) struct GroupSource(pub(crate) &'static Adapter);
+
+impl Source for GroupSource {
+    #[inline]
+    fn poll(&self, now: Instant) -> bool {
+        self.0.read_groups(now)
+    }
+
+    fn poll_all(&self, now: Instant) {
+        self.0.read_groups(now);
+    }
+}
+
+impl Adapter {
+    /// Attaches a UD QP to a group; once is enough.
+    ///
+    /// # Errors
+    /// ENOMEM beyond the limits, else what kept the process from joining the group.
+    pub(crate) fn attach(&self, qp: &Arc<Qp>, address: HostAddr) -> Result<()> {
+        let _changing = self.multicast.changing.lock();
+        let group = match self.multicast.find(address) {
+            Some(group) => group,
+            None => self.join(address)?,
+        };
+        if group.has(qp) {
+            return Ok(());
+        }
+        let mut members = group.members.write();
+        if members.len() >= MAX_ATTACHED as usize {
+            return Err(Error::NoMemory(format!("{MAX_ATTACHED} queue pairs are attached to {address}")));
+        }
+        members.push(qp.clone());
+        Ok(())
+    }
+
+    /// Detaches a QP: no packet to the group is given to it any more when this returns. The last one leaves the group.
+    ///
+    /// # Errors
+    /// EINVAL when it isn't attached.
+    pub(crate) fn detach(&self, qp: &Arc<Qp>, address: HostAddr) -> Result<()> {
+        let _changing = self.multicast.changing.lock();
+        let Some(group) = self.multicast.find(address).filter(|group| group.has(qp)) else {
+            return invalid!("the queue pair isn't attached to {address}");
+        };
+        let mut members = group.members.write();
+        members.retain(|member| !Arc::ptr_eq(member, qp));
+        let last = members.is_empty();
+        // Others lock the groups first. Nobody attaches meanwhile.
+        drop(members);
+        if last {
+            let mut groups = self.multicast.groups.write();
+            groups.retain(|g| !Arc::ptr_eq(g, &group));
+            self.multicast.count.store(groups.len(), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Is the QP attached to any group?
+    pub(crate) fn is_attached(&self, qp: &Arc<Qp>) -> bool {
+        self.has_groups() && self.multicast.groups.read().iter().any(|group| group.has(qp))
+    }
+
+    fn join(&self, address: HostAddr) -> Result<Arc<Group>> {
+        let Multicast { groups, count, epoll, .. } = &self.multicast;
+        if count.load(Ordering::Relaxed) >= MAX_GROUPS as usize {
+            return Err(Error::NoMemory(format!("the process is in {MAX_GROUPS} multicast groups")));
+        }
+        if epoll.get().is_none() {
+            let new = sys::epoll_create().map_err(Error::os("epoll_create1"))?;
+            self.engine.watch(new.raw()).map_err(refused)?;
+            // Nobody else is changing anything.
+            let _ = epoll.set(new);
+        }
+        let socket = GroupSocket::join(address).map_err(Error::os("joining the multicast group"))?;
+        if let Some(epoll) = epoll.get() {
+            watch(epoll, socket.fd())?;
+        }
+        let group = Arc::new(Group { socket, members: RwLock::default() });
+        let mut groups = groups.write();
+        groups.push(group.clone());
+        count.store(groups.len(), Ordering::Release);
+        tracing::debug!(group = %address, "joined");
+        Ok(group)
+    }
+
+    fn has_groups(&self) -> bool {
+        self.multicast.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Reads the sockets of groups.
+    fn read_groups(&'static self, now: Instant) -> bool {
+        let Some(epoll) = self.multicast.epoll.get().filter(|_| self.has_groups()) else { return false };
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let ready = sys::epoll_wait(epoll.raw(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
+        let mut done = false;
+        for event in &events[..ready] {
+            let fd = event.u64 as i32;
+            let Some(group) = self.multicast.groups.read().iter().find(|g| g.socket.fd() == fd).cloned()
+            else {
+                continue;
+            };
+            match group.socket.recv(&mut |datagrams| self.arrived(datagrams, now)) {
+                Ok(Received::Busy) => {}
+                Ok(received) => done |= received.count() > 0,
+                Err(error) => tracing::debug!(%error, "reading a group's socket"),
+            }
+        }
+        done
+    }
+
+    /// Gives packets to the QPs that are attached to their group, each its copy; to the sender too, if it is one of them and
+    /// hasn't asked to be left out.
+    #[inline(never)] // Its packets' headers take room on the stack that others don't need.
+    pub(super) fn dispatch_to_group(
+        &'static self,
+        datagrams: &[Datagram<'_>],
+        address: HostAddr,
+        work: &mut Work,
+        now: Instant,
+    ) {
+        let Some(group) = self.multicast.find(address) else { return };
+        let mut flow = None;
+        let packets: SmallVec<[(Packet<'_>, PacketMeta, HostAddr); 8]> = datagrams
+            .iter()
+            .filter(|d| d.dest_qpn() == MULTICAST_QPN && super::dispatch::verify(&mut flow, d).is_some())
+            .filter_map(|d| Some((Packet::parse(d.bytes).ok()?, d.meta(), d.source.into())))
+            .filter(|(packet, ..)| packet.headers.bth.opcode.service == Service::Ud)
+            .collect();
+        if packets.is_empty() {
+            return;
+        }
+        for qp in group.members.read().iter() {
+            qp.work(work, clock::now(), |proto, env| {
+                for (packet, meta, source) in &packets {
+                    let own = packet.headers.deth.is_some_and(|deth| qp.blocks_multicast_of(deth.src_qp));
+                    if own && self.is_local_address(*source) {
+                        continue;
+                    }
+                    env.handle(proto, now, &packet.headers, packet.payload.into(), meta);
+                }
+            });
+        }
+    }
+}
+
+/// Readable when `fd` is.
+fn watch(epoll: &EngineFd, fd: i32) -> Result<()> {
+    sys::epoll_control(epoll.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, fd as u64).map_err(refused)
+}
+
+fn refused(error: std::io::Error) -> Error {
+    Error::os("epoll_ctl of a multicast socket")(error)
+}

@@ -1,0 +1,101 @@
+//! The sockets of the `udp` fabric, and packets that other processes of the host have passed on.
+
+use crate::adapter::Adapter;
+use crate::clock;
+use crate::engine::Source;
+use crate::udp::Received;
+use ferroce_proto::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Forwarded packets are looked for by pollers for this long after the last one.
+const FORWARD_MEMORY: Duration = Duration::from_millis(100);
+
+/// The RoCE sockets of this process's slots as a source.
+pub(crate) struct SocketSource(pub(crate) &'static Adapter);
+
+impl Source for SocketSource {
+    #[inline]
+    fn poll(&self, now: Instant) -> bool {
+        self.0.read_sockets(false, now)
+    }
+
+    fn poll_all(&self, now: Instant) {
+        self.0.read_sockets(true, now);
+    }
+}
+
+/// When other processes have passed packets on.
+#[derive(Debug, Default)]
+pub(crate) struct Forwarding {
+    last: AtomicU64,
+}
+
+impl Forwarding {
+    fn happened(&self, now: Instant) {
+        self.last.store(now.0, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn happened_lately(&self, now: Instant) -> bool {
+        let last = self.last.load(Ordering::Relaxed);
+        last != 0 && now.since(Instant(last)) < FORWARD_MEMORY
+    }
+}
+
+/// Forwarded packets as a source, with the requests of the host's other processes.
+pub(crate) struct ForwardSource(pub(crate) &'static Adapter);
+
+impl Source for ForwardSource {
+    #[inline]
+    fn poll(&self, now: Instant) -> bool {
+        self.0.forwarding.happened_lately(now) && self.0.read_forwarded()
+    }
+
+    fn poll_neglected(&self, _now: Instant) -> bool {
+        false
+    }
+
+    fn serve(&self) {
+        let Self(adapter) = self;
+        let served = adapter.rendezvous.service(&mut |datagrams| {
+            adapter.forwarding.happened(clock::now());
+            adapter.arrived(datagrams, clock::now());
+        });
+        if let Err(error) = served {
+            tracing::debug!(%error, "serving the host's other processes");
+        }
+    }
+}
+
+impl Adapter {
+    /// Reads the sockets of this process's slots; those of addresses that no QP uses only with `all`.
+    fn read_sockets(&'static self, all: bool, now: Instant) -> bool {
+        let mut done = false;
+        for address in self.addresses.snapshot().iter() {
+            if !all && address.users.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            for &steering in &address.steerings {
+                let received = address.endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now));
+                match received {
+                    Ok(Received::Busy) => {}
+                    Ok(received) => done |= received.count() > 0,
+                    Err(error) => tracing::debug!(%error, "reading a RoCE socket"),
+                }
+            }
+        }
+        done
+    }
+
+    /// Takes the packets that other processes have passed on.
+    fn read_forwarded(&'static self) -> bool {
+        let mut done = false;
+        self.rendezvous.recv_forwarded(&mut |datagrams| {
+            done = true;
+            self.forwarding.happened(clock::now());
+            self.arrived(datagrams, clock::now());
+        });
+        done
+    }
+}

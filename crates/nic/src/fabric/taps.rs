@@ -1,0 +1,209 @@
+//! The capture and the faults of this process, between the adapter and the fabrics.
+//!
+//! Faults befall packets of the `udp` fabric; while there are any, every QP uses it. A packet that a fault has touched
+//! leaves alone, so that its ICRC (of identification 0) is right unless `corrupt` made it wrong.
+
+use super::LocalPacket;
+use crate::adapter::Adapter;
+use crate::clock;
+use crate::engine::Source;
+use crate::packet::PacketMeta;
+use crate::sync::{Mutex, class};
+use crate::tap::Direction;
+use crate::tap::capture::{Capture, Envelope};
+use crate::tap::fault::{Fault, FaultQueue};
+use crate::udp::{Datagram, Dest, HostAddr, Outlet, send_alone};
+use ferroce_proto::Instant;
+use ferroce_wire::{Headers, ROCE_V2_PORT};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What [`Datagram`] says of a packet besides its bytes.
+type Arrived = (SocketAddr, HostAddr, u8, Option<u8>, u32, u16);
+
+/// Both taps; it exists only while one of them is on.
+pub(crate) struct Taps {
+    capture: Option<&'static Capture>,
+    faults: Option<Faults>,
+}
+
+struct Faults {
+    outgoing: Mutex<class::FaultsOut, FaultQueue<Dest>>,
+    incoming: Mutex<class::FaultsIn, FaultQueue<Arrived>>,
+    /// When the next packet of either queue is due.
+    next: AtomicU64,
+}
+
+impl Taps {
+    /// The taps that the environment asks for.
+    pub(crate) fn from_env() -> Option<&'static Self> {
+        let capture = Capture::global();
+        let faults = Fault::global().map(|fault| Faults {
+            outgoing: Mutex::new(fault.queue(Direction::Out)),
+            incoming: Mutex::new(fault.queue(Direction::In)),
+            next: AtomicU64::new(u64::MAX),
+        });
+        if capture.is_none() && faults.is_none() {
+            return None;
+        }
+        Some(Box::leak(Box::new(Self { capture, faults })))
+    }
+
+    /// Packets may be lost: every QP has to use the `udp` fabric.
+    pub(crate) fn has_faults(&self) -> bool {
+        self.faults.is_some()
+    }
+
+    /// Packets are shown to somebody.
+    pub(crate) fn has_capture(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    /// When [`Adapter::run_taps`] has something to do.
+    fn next(&self) -> u64 {
+        self.faults.as_ref().map_or(u64::MAX, |f| f.next.load(Ordering::Acquire))
+    }
+
+    fn show(&self, dest: &Dest, id: u16, packet: &[u8]) {
+        if let Some(capture) = self.capture {
+            let src = dest.endpoint().address().with_port(dest.source_port());
+            let dst = dest.peer().with_port(ROCE_V2_PORT);
+            let (tos, ttl, flow_label) = (dest.tos(), dest.ttl(), dest.flow_label());
+            let envelope = Envelope { src, dst, tos, ttl, flow_label, id };
+            capture.packet(Direction::Out, &envelope, &[packet]);
+        }
+    }
+
+    /// Sends what is due.
+    fn run_outgoing(&self, faults: &Faults) {
+        let now = clock::now();
+        let mut queue = faults.outgoing.lock();
+        while let Some((dest, mut packet)) = queue.pop_due(now.0) {
+            self.show(&dest, 0, &packet);
+            send_alone(&dest, &mut packet);
+        }
+        faults.next.fetch_min(queue.next_due().unwrap_or(u64::MAX), Ordering::AcqRel);
+    }
+}
+
+impl Outlet for Taps {
+    fn outgoing(&self, dest: &Dest, id: u16, packet: &mut [u8]) -> bool {
+        let Some(faults) = &self.faults else {
+            self.show(dest, id, packet);
+            return true;
+        };
+        dest.seal(packet, 0);
+        faults.outgoing.lock().push(clock::now().0, dest.clone(), packet);
+        false
+    }
+
+    fn flushed(&self) {
+        if let Some(faults) = &self.faults {
+            self.run_outgoing(faults);
+        }
+    }
+}
+
+/// Packets that faults hold back as a source.
+pub(crate) struct TapSource(pub(crate) &'static Adapter);
+
+impl Source for TapSource {
+    #[inline]
+    fn poll(&self, _now: Instant) -> bool {
+        self.0.run_taps()
+    }
+
+    fn poll_neglected(&self, _now: Instant) -> bool {
+        false
+    }
+
+    #[inline]
+    fn next(&self) -> u64 {
+        self.0.taps.map_or(u64::MAX, Taps::next)
+    }
+}
+
+impl Adapter {
+    /// Takes packets from a socket: shows them to the capture, puts them through the faults, hands on the rest.
+    pub(crate) fn arrived(&'static self, datagrams: &[Datagram<'_>], now: Instant) {
+        let Some(taps) = self.taps else {
+            return self.with_work(|work| self.dispatch(datagrams, work, now));
+        };
+        if let Some(capture) = taps.capture {
+            for d in datagrams {
+                let dst = d.destination.with_port(ROCE_V2_PORT);
+                let id = Self::identification(d).unwrap_or(d.segment);
+                let (tos, ttl, flow_label) = (d.tos, d.ttl.unwrap_or(64), d.flow_label);
+                let envelope = Envelope { src: d.source, dst, tos, ttl, flow_label, id };
+                capture.packet(Direction::In, &envelope, &[d.bytes]);
+            }
+        }
+        let Some(faults) = &taps.faults else {
+            return self.with_work(|work| self.dispatch(datagrams, work, now));
+        };
+        for d in datagrams {
+            let meta = (d.source, d.destination, d.tos, d.ttl, d.flow_label, d.segment);
+            faults.incoming.lock().push(now.0, meta, d.bytes);
+        }
+        self.run_incoming(faults);
+    }
+
+    fn run_incoming(&'static self, faults: &Faults) {
+        loop {
+            let mut queue = faults.incoming.lock();
+            let due = queue.pop_due(clock::now().0);
+            let Some(((source, destination, tos, ttl, flow_label, segment), bytes)) = due else {
+                faults.next.fetch_min(queue.next_due().unwrap_or(u64::MAX), Ordering::AcqRel);
+                drop(queue);
+                return self.wake_for_taps();
+            };
+            drop(queue);
+            let datagram = Datagram { source, destination, tos, ttl, flow_label, segment, bytes: &bytes };
+            self.with_work(|work| self.dispatch(&[datagram], work, clock::now()));
+        }
+    }
+
+    /// Lets the packets go that faults have held back for long enough.
+    fn run_taps(&'static self) -> bool {
+        let Some(taps) = self.taps.filter(|taps| taps.next() <= clock::now().0) else { return false };
+        if let Some(faults) = &taps.faults {
+            faults.next.store(u64::MAX, Ordering::Release);
+            taps.run_outgoing(faults);
+            self.run_incoming(faults);
+        }
+        true
+    }
+
+    /// Wakes the background thread for packets that faults hold back, if nobody else will look after them.
+    pub(crate) fn wake_for_taps(&self) {
+        if let Some(taps) = self.taps.filter(|taps| taps.next() != u64::MAX) {
+            self.engine.wake_for(Instant(taps.next()));
+        }
+    }
+
+    /// Shows a packet of the `local` fabric to the capture.
+    pub(crate) fn show_local(&self, packet: &LocalPacket) {
+        self.show_message(Direction::Out, &packet.headers, &packet.payload, &packet.meta);
+    }
+
+    /// Shows a packet that has come from, or goes to, another process of this host through shared memory.
+    pub(crate) fn show_message(
+        &self,
+        direction: Direction,
+        headers: &Headers,
+        payload: &[u8],
+        meta: &PacketMeta,
+    ) {
+        if let Some(capture) = self.taps.and_then(|taps| taps.capture) {
+            let src = SocketAddr::new(meta.src, ROCE_V2_PORT);
+            let PacketMeta { tos, ttl, flow_label, .. } = *meta;
+            let envelope = Envelope { tos, ttl, flow_label, ..Envelope::plain(src, meta.dst) };
+            capture.message(direction, &envelope, headers, payload, payload.len());
+        }
+    }
+
+    /// Packets are captured: they must all be there to be seen.
+    pub(crate) fn has_capture(&self) -> bool {
+        self.taps.is_some_and(Taps::has_capture)
+    }
+}

@@ -1,0 +1,152 @@
+//! Objects that another context of the host may import (ibv_import_device(3)): each context's *ledger* lists its domains,
+//! regions and device memory by handle, and its descriptor is the context's `cmd_fd`.
+//!
+//! In here: handles, the ledger, and the importing side, in this process or another.
+//! Out of here: what the objects are.
+
+mod importer;
+mod ledger;
+
+use crate::error::{Error, Result};
+use crate::mem::{Dm, ListedMr, Mr, MrInit, Pd};
+use crate::sync::{Mutex, RwLock, class};
+use crate::sys::{self, KeptFd};
+pub(crate) use importer::Origin;
+use importer::to_bits;
+use ledger::{EntryKind, Ledger, Region};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Weak};
+
+/// A handle is an index (22 bits) and a tag that changes at each reuse of the index.
+const INDEX_BITS: u32 = 22;
+const MAX_TAG: u32 = (1 << (32 - INDEX_BITS)) - 1;
+
+/// Objects of a context by handle.
+#[derive(Debug)]
+pub(crate) struct Handles {
+    /// What others see of them; not there where the system has no memfd for it, or in an imported context.
+    ledger: RwLock<class::Ledger, Option<Ledger>>,
+    /// The ledger's descriptor, as the program knows it. A fork's child keeps it: it leads to the parent's objects.
+    cmd_fd: Mutex<class::CommandFd, Option<KeptFd>>,
+    table: Mutex<class::Handles, HandleTable>,
+}
+
+#[derive(Debug, Default)]
+struct HandleTable {
+    all: Vec<HandleSlot>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct HandleSlot {
+    tag: u32,
+    object: Option<Object>,
+}
+
+#[derive(Debug, Clone)]
+enum Object {
+    Pd(Weak<Pd>),
+    Mr(Weak<Mr>),
+    Dm(Weak<Dm>),
+}
+
+impl Handles {
+    /// The handles of a new context of device `name`.
+    pub(crate) fn new(name: &str) -> Self {
+        let ledger = Ledger::create(name)
+            .inspect_err(|why| tracing::debug!(%why, "the context can't be imported by others"))
+            .ok();
+        let cmd_fd = ledger.as_ref().and_then(|ledger| sys::duplicate(ledger.fd()).ok());
+        Self { ledger: RwLock::new(ledger), cmd_fd: Mutex::new(cmd_fd), table: Mutex::default() }
+    }
+
+    /// Those of a context that was imported through `cmd_fd`.
+    fn imported(cmd_fd: KeptFd) -> Self {
+        Self { ledger: RwLock::default(), cmd_fd: Mutex::new(Some(cmd_fd)), table: Mutex::default() }
+    }
+
+    pub(crate) fn cmd_fd(&self) -> RawFd {
+        self.cmd_fd.lock().as_ref().map_or(-1, |fd| fd.as_raw_fd())
+    }
+
+    /// Nobody imports anything any more.
+    pub(crate) fn close(&self) {
+        drop(self.cmd_fd.lock().take());
+        drop(self.ledger.write().take());
+    }
+
+    fn with_ledger<R>(&self, f: impl FnOnce(&Ledger) -> R) -> Option<R> {
+        self.ledger.read().as_ref().filter(|ledger| !ledger.is_inherited()).map(f)
+    }
+
+    fn add(&self, object: Object) -> u32 {
+        let mut table = self.table.lock();
+        let index = table.free.pop().unwrap_or_else(|| {
+            table.all.push(HandleSlot { tag: 0, object: None });
+            table.all.len() as u32 - 1
+        });
+        let slot = &mut table.all[index as usize];
+        slot.tag = slot.tag % MAX_TAG + 1;
+        slot.object = Some(object);
+        slot.tag << INDEX_BITS | index
+    }
+
+    pub(crate) fn add_pd(&self, pd: Weak<Pd>) -> u32 {
+        let handle = self.add(Object::Pd(pd));
+        self.publish(handle, EntryKind::Pd, [0; 4]);
+        handle
+    }
+
+    pub(crate) fn add_dm(&self, dm: Weak<Dm>, fd: RawFd, len: u64) -> u32 {
+        let handle = self.add(Object::Dm(dm));
+        self.publish(handle, EntryKind::Dm, [fd as u64, len, 0, 0]);
+        handle
+    }
+
+    /// A region; one that others can't reach is listed by [`Handles::list_mr`] never.
+    pub(crate) fn add_mr(&self, mr: Weak<Mr>) -> u32 {
+        self.add(Object::Mr(mr))
+    }
+
+    /// Says what a region is, or has become.
+    pub(crate) fn list_mr(&self, handle: u32, region: ListedMr) {
+        let ListedMr { pd, dm, init: MrInit { addr, length, iova, access } } = region;
+        let region = Region { pd, dm, rights: to_bits(access), addr, iova, length };
+        self.publish(handle, EntryKind::Mr, region.to_words());
+    }
+
+    fn publish(&self, handle: u32, kind: EntryKind, words: [u64; 4]) {
+        self.with_ledger(|ledger| ledger.publish(handle & ((1 << INDEX_BITS) - 1), handle, kind, words));
+    }
+
+    /// Ends a handle: nobody imports the object any more.
+    pub(crate) fn remove(&self, handle: u32) {
+        let index = handle & ((1 << INDEX_BITS) - 1);
+        let mut table = self.table.lock();
+        let Some(slot) = table.all.get_mut(index as usize).filter(|slot| slot.tag == handle >> INDEX_BITS)
+        else {
+            return;
+        };
+        if slot.object.take().is_some() {
+            self.with_ledger(|ledger| ledger.withdraw(index));
+            table.free.push(index);
+        }
+    }
+
+    fn get(&self, handle: u32) -> Option<Object> {
+        let table = self.table.lock();
+        let slot = table.all.get((handle & ((1 << INDEX_BITS) - 1)) as usize)?;
+        slot.object.clone().filter(|_| slot.tag == handle >> INDEX_BITS)
+    }
+}
+
+/// ENOENT, which the kernel says of a handle that names nothing of this kind.
+fn no_such(what: &'static str) -> Error {
+    Error::Os { what, source: io::Error::from_raw_os_error(libc::ENOENT) }
+}
+
+/// The object behind a weak reference from a table of handles.
+fn alive<T>(weak: &Weak<T>, what: &'static str) -> Result<Arc<T>> {
+    weak.upgrade().ok_or_else(|| no_such(what))
+}

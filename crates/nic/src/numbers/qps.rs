@@ -1,0 +1,114 @@
+//! Who owns which QPN in this process. A QPN is a slot of the host (high 12 bits) and an index (low 12 bits).
+
+use crate::adapter::Adapter;
+use crate::device::MAX_QP;
+use crate::error::{Error, Result};
+use crate::qp::Qp;
+use crate::sync::{RwLock, class};
+use std::sync::Arc;
+
+/// Indices in a slot.
+const PER_SLOT: usize = 1 << 12;
+
+/// The QPs of the process, by number.
+#[derive(Debug, Default)]
+pub(crate) struct QpTable(RwLock<class::QpNumbers, Vec<Slot>>);
+
+#[derive(Debug)]
+struct Slot {
+    number: u16,
+    /// Where the search for a free index goes on: a number isn't used again soon.
+    next: usize,
+    count: usize,
+    qps: Box<[Entry]>,
+}
+
+/// What a number stands for.
+#[derive(Clone, Debug)]
+enum Entry {
+    Free,
+    Qp(Arc<Qp>),
+    /// Something that no packet is for.
+    Reserved,
+}
+
+impl Slot {
+    fn new(number: u16) -> Self {
+        let next = crate::sys::random() as usize % PER_SLOT;
+        Self { number, next, count: 0, qps: vec![Entry::Free; PER_SLOT].into_boxed_slice() }
+    }
+
+    fn add(&mut self, make: impl FnOnce(u32) -> Entry) -> Option<()> {
+        let free = |&i: &usize| matches!(self.qps[i], Entry::Free);
+        let index = (0..PER_SLOT).map(|i| (self.next + i) % PER_SLOT).find(free)?;
+        self.next = (index + 1) % PER_SLOT;
+        self.count += 1;
+        self.qps[index] = make(u32::from(self.number) << 12 | index as u32);
+        Some(())
+    }
+}
+
+impl Adapter {
+    /// Gives a new QP a number.
+    ///
+    /// # Errors
+    /// ENOMEM when the device's QPs or the host's slots are used up.
+    pub(crate) fn add_qp(&'static self, make: impl FnOnce(u32) -> Arc<Qp>) -> Result<Arc<Qp>> {
+        let mut qp = None;
+        self.add_entry(|qpn| Entry::Qp(qp.insert(make(qpn)).clone()))?;
+        qp.ok_or_else(|| Error::NoMemory("no QPN is left".into()))
+    }
+
+    /// Gives a number to a QP or queue that no packet is for.
+    ///
+    /// # Errors
+    /// As [`Adapter::add_qp`].
+    pub(crate) fn reserve_qpn(&'static self) -> Result<u32> {
+        let mut reserved = 0;
+        self.add_entry(|qpn| {
+            reserved = qpn;
+            Entry::Reserved
+        })?;
+        Ok(reserved)
+    }
+
+    fn add_entry(&'static self, make: impl FnOnce(u32) -> Entry) -> Result<()> {
+        let mut slots = self.qps.0.write();
+        let count: usize = slots.iter().map(|s| s.count).sum();
+        if count >= MAX_QP as usize {
+            return Err(Error::NoMemory(format!("{MAX_QP} queue pairs exist")));
+        }
+        if slots.iter().all(|s| s.count == PER_SLOT) {
+            let fresh = self.rendezvous.slots().into_iter().find(|n| slots.iter().all(|s| s.number != *n));
+            let number = match fresh {
+                Some(number) => number,
+                None => self.rendezvous.claim_slot()?,
+            };
+            slots.push(Slot::new(number));
+            if let Some(directory) = self.links.own() {
+                directory.add_slot(number);
+            }
+            self.watch_slots()?;
+        }
+        let slot = slots.iter_mut().find(|s| s.count < PER_SLOT);
+        slot.and_then(|slot| slot.add(make)).ok_or_else(|| Error::NoMemory("no QPN is left".into()))
+    }
+
+    pub(crate) fn remove_qp(&self, qpn: u32) {
+        let mut slots = self.qps.0.write();
+        if let Some(slot) = slots.iter_mut().find(|s| u32::from(s.number) == qpn >> 12)
+            && !matches!(std::mem::replace(&mut slot.qps[qpn as usize % PER_SLOT], Entry::Free), Entry::Free)
+        {
+            slot.count -= 1;
+        }
+    }
+
+    /// The QP with this number, if it is of this process.
+    pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+        let slots = self.qps.0.read();
+        match &slots.iter().find(|s| u32::from(s.number) == qpn >> 12)?.qps[qpn as usize % PER_SLOT] {
+            Entry::Qp(qp) => Some(qp.clone()),
+            Entry::Free | Entry::Reserved => None,
+        }
+    }
+}

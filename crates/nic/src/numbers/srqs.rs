@@ -1,0 +1,70 @@
+//! Numbers of the SRQs of XRC domains. They are made as QPNs are, of a slot of this process and an index, but are a
+//! namespace of their own.
+
+use crate::adapter::Adapter;
+use crate::error::{Error, Result};
+use crate::recv::Srq;
+use crate::sync::{RwLock, class};
+use crate::xrc::{Domain, Xrcd};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// Indices in a slot.
+const PER_SLOT: u32 = 1 << 12;
+
+/// The XRC SRQs of the process, by number.
+#[derive(Debug, Default)]
+pub(crate) struct SrqTable(RwLock<class::SrqNumbers, Numbers>);
+
+#[derive(Debug, Default)]
+struct Numbers {
+    srqs: HashMap<u32, Numbered>,
+    /// Where the search for a free index goes on: a number isn't used again soon.
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Numbered {
+    srq: Weak<Srq>,
+    xrcd: Weak<Xrcd>,
+    domain: Weak<Domain>,
+}
+
+impl Adapter {
+    /// Gives a new SRQ of an XRC domain a number.
+    ///
+    /// # Errors
+    /// ENOMEM when the numbers in this process's slots are used up.
+    pub(crate) fn add_srq(&self, xrcd: &Arc<Xrcd>, make: impl FnOnce(u32) -> Arc<Srq>) -> Result<Arc<Srq>> {
+        let slots = self.rendezvous.slots();
+        let mut numbers = self.srqs.0.write();
+        let count = slots.len() as u32 * PER_SLOT;
+        let at = |i: u32| (u32::from(slots[(i / PER_SLOT) as usize]) << 12) + i % PER_SLOT;
+        let from = numbers.next;
+        let free = (0..count).map(|i| (from + i) % count).find(|&i| !numbers.srqs.contains_key(&at(i)));
+        let Some(index) = free else {
+            return Err(Error::NoMemory(format!("{count} shared receive queues of XRC domains exist")));
+        };
+        numbers.next = index + 1;
+        let srq = make(at(index));
+        let (xrcd, domain) = (Arc::downgrade(xrcd), Arc::downgrade(xrcd.domain()));
+        numbers.srqs.insert(at(index), Numbered { srq: Arc::downgrade(&srq), xrcd, domain });
+        Ok(srq)
+    }
+
+    pub(crate) fn remove_srq(&self, number: u32) {
+        self.srqs.0.write().srqs.remove(&number);
+    }
+
+    /// The SRQ with this number, if it is of this process and of that XRC domain.
+    pub(crate) fn srq(&self, number: u32, domain: &Arc<Domain>) -> Option<Arc<Srq>> {
+        let numbers = self.srqs.0.read();
+        let found = numbers.srqs.get(&number)?;
+        std::ptr::eq(found.domain.as_ptr(), Arc::as_ptr(domain)).then(|| found.srq.upgrade())?
+    }
+
+    /// The handle of the XRC domain by which the SRQ with this number belongs to it.
+    pub(crate) fn xrcd_of_srq(&self, number: u32) -> Option<Arc<Xrcd>> {
+        self.srqs.0.read().srqs.get(&number)?.xrcd.upgrade()
+    }
+}

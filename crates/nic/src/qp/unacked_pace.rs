@@ -1,0 +1,44 @@
+//! A QP's part of the pace of UC and UD.
+
+use crate::fabric::PeerSocket;
+use ferroce_proto::{Instant, Pace, Portion, TransmitError};
+use std::sync::{Arc, Weak};
+
+/// What a QP may send to whom, of what nobody acknowledges.
+#[derive(Debug, Default)]
+pub(super) struct UnackedPace {
+    portion: Portion,
+    /// Whose pace the portion is of; none: its own.
+    of: Weak<PeerSocket>,
+    /// Towards the QPs of this host that are reached without sockets.
+    own: Pace,
+}
+
+impl UnackedPace {
+    /// May a packet go to this socket of a peer?
+    ///
+    /// # Errors
+    /// [`TransmitError::Later`].
+    pub(super) fn ask(
+        &mut self,
+        socket: &Arc<PeerSocket>,
+        now: Instant,
+        len: usize,
+    ) -> Result<(), TransmitError> {
+        if self.of.as_ptr() != Arc::as_ptr(socket) {
+            (self.of, self.portion) = (Arc::downgrade(socket), Portion::default());
+        }
+        socket.pace.lock().ask(&mut self.portion, now, len as u32).map_err(TransmitError::Later)
+    }
+
+    /// May a packet go to this process, or through shared memory?
+    ///
+    /// # Errors
+    /// [`TransmitError::Later`].
+    pub(super) fn ask_own(&mut self, now: Instant, len: usize) -> Result<(), TransmitError> {
+        if self.of.as_ptr() != Weak::new().as_ptr() {
+            (self.of, self.portion) = (Weak::new(), Portion::default());
+        }
+        self.own.ask(&mut self.portion, now, len as u32).map_err(TransmitError::Later)
+    }
+}

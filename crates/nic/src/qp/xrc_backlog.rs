@@ -1,0 +1,261 @@
+//! Requests of an XRC target that another process executes, and those that wait meanwhile.
+
+use super::xrc_target::{DeferredPacket, Delegated, XrcTargetPart};
+use super::{Qp, QpEnv, RxPayload};
+use crate::adapter::Work;
+use crate::ah::Ah;
+use crate::mem::KeyUser;
+use crate::packet::PacketMeta;
+use crate::rendezvous::slot_of;
+use crate::xrc::{ConnectError, DomainFile, Hello, Range, SrqProcess};
+use ferroce_proto::{Access, DelegateError, Instant, Payload, QpState, RemoteError, SrqPlace, TransmitError};
+use ferroce_wire::Headers;
+use std::sync::Arc;
+
+/// Packets that wait, at most, and their bytes. What is beyond is as good as lost.
+const MAX_BACKLOG: usize = 8192;
+const MAX_BACKLOG_BYTES: usize = 16 << 20;
+/// Packets that another process has at a time, and their bytes: they fit into a socket's usual buffer.
+const MAX_DELEGATED: usize = 64;
+const MAX_DELEGATED_BYTES: usize = 128 << 10;
+
+type Proto = ferroce_proto::Qp<Arc<Ah>>;
+
+impl QpEnv<'_> {
+    /// Must a request wait, for others or until its SRQ's process is reached? Then it is kept.
+    pub(super) fn defer(
+        &mut self,
+        proto: &Proto,
+        headers: &Headers,
+        payload: &RxPayload<'_>,
+        meta: &PacketMeta,
+    ) -> bool {
+        let behind = !self.xrc_target.backlog.is_empty() || !self.can_execute(proto, headers, payload.len());
+        if !behind && !self.must_connect(proto, headers) {
+            return false;
+        }
+        let bytes = self.xrc_target.backlog_bytes + payload.len();
+        if self.xrc_target.backlog.len() < MAX_BACKLOG && bytes <= MAX_BACKLOG_BYTES {
+            let mut copy = vec![0; payload.len()];
+            if payload.copy(&mut copy).is_ok() {
+                self.xrc_target.backlog_bytes = bytes;
+                self.xrc_target.backlog.push_back(DeferredPacket {
+                    headers: *headers,
+                    payload: copy,
+                    meta: *meta,
+                });
+            }
+        }
+        true
+    }
+
+    /// Can a request be executed, here or elsewhere, although others are under way?
+    fn can_execute(&self, proto: &Proto, headers: &Headers, len: usize) -> bool {
+        let delegated = &self.xrc_target.delegated;
+        if delegated.lens.is_empty() {
+            return !proto.is_delegating();
+        }
+        let slot = headers.xrc_srqn.map(slot_of);
+        let same =
+            |process: &SrqProcess| process.number() == delegated.connection && Some(process.slot) == slot;
+        delegated.lens.len() < MAX_DELEGATED
+            && delegated.bytes + len <= MAX_DELEGATED_BYTES
+            && proto.can_follow(headers)
+            && self.xrc_target.srq_processes.iter().any(same)
+    }
+
+    /// Does a request name an SRQ of a process that isn't reached yet? It will be, when the QP isn't locked any more.
+    fn must_connect(&mut self, proto: &Proto, headers: &Headers) -> bool {
+        let Some(srqn) = headers.xrc_srqn else { return false };
+        let slot = slot_of(srqn);
+        let known = self.qp.adapter.owns(srqn)
+            || self.xrc_target.unreachable == Some(slot)
+            || self.xrc_target.srq_processes.iter().any(|process| process.slot == slot);
+        let runs = matches!(proto.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
+        if known || !runs || !self.qp.has_shared_domain() {
+            return false;
+        }
+        self.work.unconnected.push((self.qp.clone(), srqn));
+        true
+    }
+
+    /// Gives the transport what has waited.
+    pub(crate) fn handle_backlog(&mut self, proto: &mut Proto, now: Instant) {
+        while let Some(kept) = self.xrc_target.backlog.pop_front() {
+            let waits = !self.can_execute(proto, &kept.headers, kept.payload.len());
+            if waits || self.must_connect(proto, &kept.headers) {
+                self.xrc_target.backlog.push_front(kept);
+                return;
+            }
+            self.xrc_target.backlog_bytes -= kept.payload.len();
+            self.meta = Some(kept.meta);
+            proto.handle_packet(now, &kept.headers, kept.payload.as_slice().into(), self);
+            self.meta = None;
+        }
+    }
+
+    /// Where an SRQ is, and from here on the one at hand.
+    pub(super) fn locate_srq(&mut self, srqn: u32) -> SrqPlace {
+        self.xrc_target.srq = self.qp.srq_of_domain(srqn);
+        self.xrc_target.remote_srqn = None;
+        if self.xrc_target.srq.is_some() {
+            return SrqPlace::Here;
+        }
+        if self.xrc_target.srq_processes.iter().any(|process| process.slot == slot_of(srqn)) {
+            self.xrc_target.remote_srqn = Some(srqn);
+            return SrqPlace::OtherProcess;
+        }
+        SrqPlace::Nowhere
+    }
+
+    pub(super) fn delegate_request(
+        &mut self,
+        headers: &Headers,
+        payload: &RxPayload<'_>,
+        run: u32,
+    ) -> Result<(), DelegateError> {
+        let XrcTargetPart { srq_processes, remote_srqn, delegated, .. } = &mut *self.xrc_target;
+        let slot = remote_srqn.map(slot_of);
+        let process =
+            srq_processes.iter().find(|process| Some(process.slot) == slot).ok_or(DelegateError::Gone)?;
+        process.execute(headers, payload, run)?;
+        delegated.connection = process.number();
+        delegated.lens.push_back(payload.len());
+        delegated.bytes += payload.len();
+        Ok(())
+    }
+
+    /// So many requests have come back from a connection, or fewer: returns how many.
+    pub(crate) fn take_back(&mut self, number: u64, count: u32) -> usize {
+        let delegated = &mut self.xrc_target.delegated;
+        if delegated.connection != number {
+            return 0;
+        }
+        let count = delegated.lens.len().min(count as usize);
+        delegated.bytes -= delegated.lens.drain(..count).sum::<usize>();
+        count
+    }
+
+    /// The bytes of a READ response that are in another process's memory; blocked until they have come.
+    pub(super) fn remote_bytes(&mut self, range: Range) -> Result<Vec<u8>, TransmitError> {
+        let target = &mut *self.xrc_target;
+        if let Some((fetched, result)) = target.fetched.take()
+            && fetched == range
+        {
+            let bytes = result.map_err(TransmitError::Remote)?;
+            let whole = bytes.len() == range.len as usize;
+            return if whole { Ok(bytes) } else { Err(TransmitError::Remote(RemoteError::Operational)) };
+        }
+        if target.fetching.is_none() {
+            let slot = slot_of(range.srqn);
+            if !target.srq_processes.iter().any(|r| r.slot == slot && r.fetch(&range)) {
+                return Err(TransmitError::Remote(RemoteError::Operational));
+            }
+            target.fetching = Some(range);
+        }
+        Err(TransmitError::Blocked)
+    }
+
+    /// Such bytes have come.
+    pub(crate) fn fetched(&mut self, result: Result<Vec<u8>, RemoteError>) {
+        self.xrc_target.fetched = self.xrc_target.fetching.take().map(|range| (range, result));
+    }
+
+    /// The connection with this number has ended. Whether a request may have been given to it.
+    pub(crate) fn lose_srq_process(&mut self, number: u64) -> bool {
+        self.xrc_target.srq_processes.retain(|process| process.number() != number);
+        let place = self.xrc_target.fetching.map(|range| slot_of(range.srqn));
+        if place.is_some_and(|slot| self.xrc_target.srq_processes.iter().all(|process| process.slot != slot))
+        {
+            self.fetched(Err(RemoteError::Operational));
+        }
+        let given = self.xrc_target.delegated.connection == number;
+        if given {
+            self.xrc_target.delegated = Delegated::default();
+        }
+        given
+    }
+}
+
+impl Qp {
+    /// Connects with the process that has an SRQ which a packet has named, and goes on with what has waited for that.
+    pub(crate) fn connect_srq_process(self: &Arc<Self>, work: &mut Work, srqn: u32) {
+        let slot = slot_of(srqn);
+        let known =
+            |inner: &super::Inner| inner.xrc_target.srq_processes.iter().any(|process| process.slot == slot);
+        let Some(domain) = self.domain.as_ref().filter(|_| !known(&self.inner.lock())) else { return };
+        let reached = self.adapter.connect_srq_process(self, domain, srqn);
+        let now = crate::clock::now();
+        self.work(work, now, |proto, env| {
+            match reached {
+                Ok(reached) => env.xrc_target.srq_processes.push(reached),
+                Err(ConnectError::NoSrq) => env.xrc_target.unreachable = Some(slot),
+                // What waits comes again, and then it is asked again.
+                Err(ConnectError::NoAnswer) => env.xrc_target.drop_backlog(),
+            }
+            env.handle_backlog(proto, now);
+            env.xrc_target.unreachable = None;
+        });
+    }
+
+    /// Requests that wait are lost, as on a wire: the initiator sends them again.
+    pub(crate) fn drop_backlog(&self) {
+        self.inner.lock().xrc_target.drop_backlog();
+    }
+
+    /// The domain has a file, by which other processes may have it too.
+    fn has_shared_domain(&self) -> bool {
+        self.domain.as_ref().is_some_and(|domain| domain.file.is_some())
+    }
+
+    /// The SRQ of this process with a number, if it is of the target's domain.
+    pub(crate) fn srq_of_domain(&self, srqn: u32) -> Option<Arc<crate::Srq>> {
+        self.domain.as_ref().and_then(|domain| self.adapter.srq(srqn, domain))
+    }
+
+    /// Who uses keys in the name of an SRQ.
+    pub(crate) fn user_of(&self, srq: &crate::Srq) -> KeyUser {
+        KeyUser { pd: srq.pd().id(), qp: self.serial }
+    }
+
+    /// What another process has to know of this target.
+    pub(crate) fn hello(&self, srqn: u32, file: DomainFile) -> Hello {
+        let inner = self.inner.lock();
+        let params = inner.proto.params();
+        let (dest_qpn, path_mtu, access) = (params.dest_qpn, params.path_mtu, params.access);
+        Hello { srqn, qpn: self.qpn, dest_qpn, path_mtu, access, file }
+    }
+
+    /// Executes another process's requests from here on.
+    pub(crate) fn run_as_proxy(self: &Arc<Self>, dest_qpn: u32, path_mtu: u32, access: Access) {
+        self.adapter.with_work(|work| {
+            let now = crate::clock::now();
+            self.work(work, now, |proto, env| {
+                let params = proto.params_mut();
+                (params.dest_qpn, params.path_mtu, params.access) = (dest_qpn, path_mtu, access);
+                (params.lossless, params.srq, params.max_dest_rd_atomic) = (true, true, 1);
+                for state in [QpState::Init, QpState::Rtr] {
+                    proto.set_state(state, now, env);
+                }
+            });
+        });
+    }
+
+    /// No request comes any more: flushes the receive of a message in progress.
+    pub(crate) fn fail_proxy(self: &Arc<Self>) {
+        let now = crate::clock::now();
+        self.adapter.with_work(|work| {
+            self.work(work, now, |proto, env| proto.set_state(QpState::Err, now, env));
+        });
+    }
+
+    /// Forgets what waits and lets other processes go: the QP goes back to RESET, or ends.
+    pub(super) fn reset_xrc_target(&self, inner: &mut super::Inner) {
+        inner.xrc_target.drop_backlog();
+        inner.xrc_target.delegated = Delegated::default();
+        (inner.xrc_target.fetching, inner.xrc_target.fetched) = (None, None);
+        for process in inner.xrc_target.srq_processes.drain(..) {
+            self.adapter.xrc.close(&process);
+        }
+    }
+}

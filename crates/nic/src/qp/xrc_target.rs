@@ -1,0 +1,168 @@
+//! What a QP has that is an XRC target: openers instead of an owner, and an SRQ per message.
+
+use super::attr::Rules;
+use super::{Qp, QpInit};
+use crate::error::invalid;
+use crate::events::AsyncEvent;
+use crate::mem::Pd;
+use crate::packet::PacketMeta;
+use crate::recv::Srq;
+use crate::sys::EngineFd;
+use crate::xrc::{Domain, DomainFile, Opener, Range, SrqProcess, grant_handle, send_event};
+use ferroce_proto::RemoteError;
+use ferroce_wire::{Headers, Service};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The part that is behind the QP's lock. Empty in all other QPs.
+#[derive(Default)]
+pub(super) struct XrcTargetPart {
+    openers: Vec<Arc<Opener>>,
+    /// Connections to other processes that have a handle.
+    guests: Vec<Arc<EngineFd>>,
+    /// The last opener has gone.
+    closed: bool,
+    /// What the packet at hand names.
+    pub(super) srq: Option<Arc<Srq>>,
+    /// What the receive of the message in progress was taken from.
+    pub(super) receiving_srq: Option<Arc<Srq>>,
+    /// What the packet at hand names, of another process.
+    pub(super) remote_srqn: Option<u32>,
+    /// Connections to processes with SRQs of the domain.
+    pub(super) srq_processes: Vec<SrqProcess>,
+    /// Requests that another process has been given and hasn't answered.
+    pub(super) delegated: Delegated,
+    /// A slot whose process couldn't be reached just now.
+    pub(super) unreachable: Option<u16>,
+    /// Requests that wait for those that are being executed elsewhere.
+    pub(super) backlog: VecDeque<DeferredPacket>,
+    pub(super) backlog_bytes: usize,
+    /// What was asked of another process's memory, and what has come.
+    pub(super) fetching: Option<Range>,
+    pub(super) fetched: Option<(Range, Result<Vec<u8>, RemoteError>)>,
+}
+
+/// Requests that are on their way to another process and back.
+#[derive(Default)]
+pub(super) struct Delegated {
+    /// The connection that they were given to.
+    pub(super) connection: u64,
+    /// The bytes of each, oldest first.
+    pub(super) lens: VecDeque<usize>,
+    pub(super) bytes: usize,
+}
+
+/// A packet that waits.
+pub(super) struct DeferredPacket {
+    pub(super) headers: Headers,
+    pub(super) payload: Vec<u8>,
+    pub(super) meta: PacketMeta,
+}
+
+impl XrcTargetPart {
+    /// Tells everybody who has the QP.
+    pub(super) fn raise(&self, event: impl Fn(usize) -> AsyncEvent) {
+        for opener in &self.openers {
+            opener.context.raise(event(opener.cookie));
+        }
+        for guest in &self.guests {
+            send_event(guest, event(0));
+        }
+    }
+
+    pub(super) fn drop_backlog(&mut self) {
+        self.backlog.clear();
+        self.backlog_bytes = 0;
+    }
+
+    fn close_if_left(&mut self) -> bool {
+        self.closed = self.openers.is_empty() && self.guests.is_empty();
+        self.closed
+    }
+}
+
+impl Qp {
+    /// A new target QP of an XRC domain, without openers.
+    pub(crate) fn create_target(pd: &Arc<Pd>, init: QpInit, domain: Arc<Domain>) -> crate::Result<Arc<Self>> {
+        Self::create_as(pd, init, Some((domain, None)))
+    }
+
+    /// What executes the requests of another process's target with this number.
+    pub(crate) fn create_proxy(
+        pd: &Arc<Pd>,
+        init: QpInit,
+        domain: Arc<Domain>,
+        qpn: u32,
+    ) -> crate::Result<Arc<Self>> {
+        Self::create_as(pd, init, Some((domain, Some(qpn))))
+    }
+
+    /// Which attributes it has.
+    pub(super) fn rules(&self) -> Rules {
+        match self.service {
+            Service::Xrc if self.is_target() => Rules::TARGET,
+            Service::Xrc => Rules::INITIATOR,
+            service => service.into(),
+        }
+    }
+
+    /// Is a target, and not an initiator.
+    pub(crate) fn is_target(&self) -> bool {
+        self.domain.is_some()
+    }
+
+    pub(crate) fn is_target_of(&self, domain: &Arc<Domain>) -> bool {
+        self.domain.as_ref().is_some_and(|own| Arc::ptr_eq(own, domain))
+    }
+
+    /// Is a target of the domain that processes have by this file.
+    pub(crate) fn is_target_of_file(&self, file: &DomainFile) -> bool {
+        self.domain.as_ref().is_some_and(|own| own.file.as_ref() == Some(file))
+    }
+
+    /// Adds somebody who gets the QP's events.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] when the QP is on its way out.
+    pub(crate) fn add_opener(&self, opener: &Arc<Opener>) -> crate::Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.xrc_target.closed {
+            return invalid!("the queue pair is being destroyed");
+        }
+        inner.xrc_target.openers.push(opener.clone());
+        Ok(())
+    }
+
+    /// Undoes [`Qp::add_opener`]. Whether it was the last; then there won't be another.
+    pub(crate) fn remove_opener(&self, opener: &Arc<Opener>) -> bool {
+        let mut inner = self.inner.lock();
+        inner.xrc_target.openers.retain(|other| !Arc::ptr_eq(other, opener));
+        inner.xrc_target.close_if_left()
+    }
+
+    /// Adds another process, and says so to it. Whether it is there now.
+    pub(crate) fn add_guest(&self, connection: &Arc<EngineFd>) -> bool {
+        let mut inner = self.inner.lock();
+        let granted = !inner.xrc_target.closed && grant_handle(connection);
+        if granted {
+            inner.xrc_target.guests.push(connection.clone());
+        }
+        granted
+    }
+
+    /// Undoes [`Qp::add_guest`], as [`Qp::remove_opener`].
+    pub(crate) fn remove_guest(&self, connection: &Arc<EngineFd>) -> bool {
+        let mut inner = self.inner.lock();
+        inner.xrc_target.guests.retain(|other| !Arc::ptr_eq(other, connection));
+        inner.xrc_target.close_if_left()
+    }
+
+    /// Ends a QP whose last opener has gone, with the private objects that stand in for its queues.
+    ///
+    /// # Errors
+    /// As [`Qp::destroy`].
+    pub(crate) fn destroy_target(self: &Arc<Self>) -> crate::Result<()> {
+        self.destroy()?;
+        self.send_cq.destroy()
+    }
+}

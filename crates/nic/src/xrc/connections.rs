@@ -1,0 +1,366 @@
+//! SRQs of other processes. A target gives requests that name one to the process that has it, over a connection to that
+//! process's slot, and answers the initiator itself as the results come. The connection's end is the other's end: a process
+//! that dies or lets go of the QP closes it.
+//!
+//! In here: both ends of such connections. The background thread reads them.
+
+use super::Domain;
+use super::guest::{Guest, Jobs, MAX_GUESTS};
+use super::handle_message;
+use super::message::{self, Answer, Range};
+use super::remote::Remote;
+use super::serve::end_service;
+use crate::adapter::Adapter;
+use crate::clock;
+use crate::engine::Source;
+use crate::error::{Error, Result};
+use crate::events::AsyncEvent;
+use crate::qp::Qp;
+use crate::rendezvous::{frame, slot_of};
+use crate::shm::MAX_PAYLOAD;
+use crate::sync::{Mutex, class};
+use crate::sys::{self, EngineFd};
+use ferroce_proto::{DelegateError, Executed, Payload};
+use ferroce_wire::{Headers, NakCode};
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How long the other process may take to answer the first message.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// No message is longer.
+const LONGEST: usize = MAX_PAYLOAD + 256;
+/// Messages of one connection in a row.
+pub(super) const TURN: usize = 32;
+
+/// The connections of a process.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    epoll: EngineFd,
+    ends: Mutex<class::Ends, Ends>,
+    pub(super) jobs: Mutex<class::Jobs, Jobs>,
+}
+
+#[derive(Debug, Default)]
+struct Ends {
+    next: u64,
+    by_number: HashMap<u64, End>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum End {
+    /// A target of this process.
+    Asking(Weak<Qp>, Arc<EngineFd>),
+    /// What executes requests of another process's target.
+    Serving(Arc<Qp>, Arc<EngineFd>),
+    /// Another process's handle of a target of this one.
+    Guest(Arc<Guest>),
+    /// A handle of another process's target.
+    Remote(Weak<Remote>, Arc<EngineFd>),
+}
+
+impl End {
+    fn connection(&self) -> &Arc<EngineFd> {
+        match self {
+            Self::Asking(_, connection) | Self::Serving(_, connection) | Self::Remote(_, connection) => {
+                connection
+            }
+            Self::Guest(guest) => &guest.connection,
+        }
+    }
+}
+
+/// A target's connection to a process with SRQs of its domain.
+#[derive(Debug)]
+pub(crate) struct SrqProcess {
+    pub(crate) slot: u16,
+    number: u64,
+    connection: Arc<EngineFd>,
+}
+
+impl SrqProcess {
+    /// Tells it from all others of this process.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Gives a request away.
+    ///
+    /// # Errors
+    /// [`DelegateError::Full`] when the connection takes no more, or the payload can't be had.
+    pub(crate) fn execute(
+        &self,
+        headers: &Headers,
+        payload: &impl Payload,
+        run: u32,
+    ) -> std::result::Result<(), DelegateError> {
+        let Some((mut bytes, at)) = message::execute(headers, payload.len(), run) else {
+            return Err(DelegateError::Gone);
+        };
+        payload.copy(&mut bytes[at..]).map_err(|_| DelegateError::Full)?;
+        frame::send(self.connection.checked(), &mut bytes, &[]).map_err(|error| match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => DelegateError::Full,
+            _ => DelegateError::Gone,
+        })
+    }
+
+    /// Asks for bytes of the other process's memory.
+    pub(crate) fn fetch(&self, range: &Range) -> bool {
+        send(&self.connection, &mut message::fetch(range))
+    }
+}
+
+/// The bytes of the next message; `Some(None)` when there is none, `None` when there will be none.
+pub(super) fn receive(connection: &EngineFd, bytes: &mut [u8]) -> Option<Option<usize>> {
+    loop {
+        return match frame::receive(connection.checked(), bytes) {
+            Ok((len, _)) if len > 0 => Some(Some(len)),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Some(None),
+            // Said once when the other end was closed with something unread: what it has sent is still there.
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => continue,
+            _ => None,
+        };
+    }
+}
+
+/// Why a process with SRQs isn't reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ConnectError {
+    /// There is none, or it has no such SRQ.
+    NoSrq,
+    /// It doesn't answer, and may do so later.
+    NoAnswer,
+}
+
+pub(super) fn send(connection: &EngineFd, bytes: &mut [u8]) -> bool {
+    frame::send(connection.checked(), bytes, &[]).is_ok()
+}
+
+/// Tells another process that it has a handle of a target. Never blocks.
+pub(crate) fn grant_handle(connection: &EngineFd) -> bool {
+    send(connection, &mut frame::header(frame::GRANTED))
+}
+
+/// Tells it of an event, or not when it doesn't read what it is sent. Never blocks.
+pub(crate) fn send_event(connection: &EngineFd, event: AsyncEvent) {
+    if let Some(mut bytes) = handle_message::event(event) {
+        send(connection, &mut bytes);
+    }
+}
+
+impl Connections {
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn new() -> Result<Self> {
+        let epoll = sys::epoll_create().map_err(Error::os("epoll_create1"))?;
+        Ok(Self { epoll, ends: Mutex::default(), jobs: Mutex::default() })
+    }
+
+    /// Readable when [`Adapter::attend_xrc`] has something to do.
+    pub(crate) fn poll_fd(&self) -> RawFd {
+        self.epoll.raw()
+    }
+
+    pub(super) fn add(&self, end: End) -> Option<u64> {
+        let mut ends = self.ends.lock();
+        ends.next += 1;
+        let (epoll, fd) = (self.epoll.raw(), end.connection().raw());
+        sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, ends.next).ok()?;
+        let number = ends.next;
+        ends.by_number.insert(number, end);
+        Some(number)
+    }
+
+    /// There is room for one more handle of another process.
+    pub(super) fn has_room(&self) -> bool {
+        self.ends.lock().by_number.values().filter(|end| matches!(end, End::Guest(_))).count() < MAX_GUESTS
+    }
+
+    pub(super) fn remove(&self, number: u64) -> Option<End> {
+        let end = self.ends.lock().by_number.remove(&number);
+        if let Some(end) = &end {
+            // Closing it does as well, but somebody may still hold it.
+            let fd = end.connection().raw();
+            let _ = sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        end
+    }
+
+    /// A target lets go of a connection.
+    pub(crate) fn close(&self, process: &SrqProcess) {
+        self.remove(process.number);
+    }
+}
+
+/// Ends a target whose last handle has gone.
+pub(super) fn destroy(qp: &Arc<Qp>) {
+    if let Err(error) = qp.destroy_target() {
+        tracing::warn!(%error, "an XRC target that other processes had can't be destroyed");
+    }
+}
+
+/// The connections as a source.
+pub(crate) struct XrcSource(pub(crate) &'static Adapter);
+
+impl Source for XrcSource {
+    fn serve(&self) {
+        self.0.attend_xrc();
+    }
+}
+
+impl Adapter {
+    /// Connects a target with the process that has an SRQ. May take a tenth of a second when that process doesn't answer.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub(crate) fn connect_srq_process(
+        &'static self,
+        qp: &Arc<Qp>,
+        domain: &Domain,
+        srqn: u32,
+    ) -> std::result::Result<SrqProcess, ConnectError> {
+        let file = domain.file.clone().ok_or(ConnectError::NoSrq)?;
+        let slot = slot_of(srqn);
+        let mut hello = qp.hello(srqn, file).to_bytes();
+        let deadline = Instant::now() + PATIENCE;
+        let connection = loop {
+            let connection = self.dial(slot).ok_or(ConnectError::NoSrq)?;
+            match self.say_hello(&connection, &mut hello, deadline) {
+                Some(frame::GRANTED) => break connection,
+                Some(_) => return Err(ConnectError::NoSrq),
+                // Who is slow to say what it wants is cut off: then once more.
+                None if Instant::now() < deadline => sys::pause(Duration::from_millis(1)),
+                None => {
+                    tracing::debug!(slot, "the process with a shared receive queue doesn't answer");
+                    return Err(ConnectError::NoAnswer);
+                }
+            }
+        };
+        sys::large_buffer(connection.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+        let connection = Arc::new(connection);
+        let asking = End::Asking(Arc::downgrade(qp), connection.clone());
+        let number = self.xrc.add(asking).ok_or(ConnectError::NoAnswer)?;
+        Ok(SrqProcess { slot, number, connection })
+    }
+
+    /// The answer to a first message.
+    fn say_hello(&self, connection: &EngineFd, hello: &mut [u8], deadline: Instant) -> Option<u8> {
+        send(connection, hello).then_some(())?;
+        while !sys::wait_for(connection.raw(), libc::POLLIN, Duration::from_millis(2)) {
+            if Instant::now() > deadline {
+                return None;
+            }
+            self.answer_requests();
+        }
+        let mut answer = [0; 16];
+        let (len, _) = frame::receive(connection.checked(), &mut answer).ok()?;
+        frame::kind_of(&answer[..len])
+    }
+
+    /// Reads what other processes say.
+    fn attend_xrc(&'static self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
+        let ready = sys::epoll_wait(self.xrc.poll_fd(), &mut events, Some(Duration::ZERO));
+        let mut bytes = Vec::new();
+        for event in &events[..ready.unwrap_or(0)] {
+            let number = event.u64;
+            let end = self.xrc.ends.lock().by_number.get(&number).cloned();
+            let Some(end) = end else { continue };
+            bytes.resize(LONGEST, 0);
+            let understood = match &end {
+                End::Serving(qp, connection) => self.execute_for(qp, connection, &mut bytes),
+                _ => self.take_messages(number, &end, &mut bytes),
+            };
+            if understood.is_none() {
+                self.end(number);
+            }
+        }
+    }
+
+    /// `None` ends the connection.
+    fn take_messages(&'static self, number: u64, end: &End, bytes: &mut [u8]) -> Option<()> {
+        for _ in 0..TURN {
+            let Some(len) = receive(end.connection(), bytes)? else { break };
+            let bytes = &bytes[..len];
+            match end {
+                End::Asking(qp, _) => self.take_answer(number, &qp.upgrade()?, message::parse_answer(bytes)?),
+                End::Guest(guest) => guest.take_message(self, bytes)?,
+                End::Remote(remote, _) => remote.upgrade()?.take_message(bytes)?,
+                End::Serving(..) => return None,
+            }
+        }
+        Some(())
+    }
+
+    fn take_answer(&'static self, number: u64, qp: &Arc<Qp>, answer: Answer<'_>) {
+        self.with_work(|work| {
+            let now = clock::now();
+            qp.work(work, now, |proto, env| {
+                match answer {
+                    Answer::Executed(executed, count) => {
+                        for _ in 0..env.take_back(number, count) {
+                            proto.executed(executed, env);
+                        }
+                    }
+                    Answer::Dropped(count) => {
+                        env.take_back(number, count);
+                    }
+                    Answer::Fetched(result) => env.fetched(result.map(<[u8]>::to_vec)),
+                }
+                env.handle_backlog(proto, now);
+            });
+        });
+    }
+
+    /// The other process has gone, or let go.
+    fn end(&'static self, number: u64) {
+        match self.xrc.remove(number) {
+            Some(End::Serving(qp, _)) => end_service(&qp),
+            Some(End::Guest(guest)) => guest.leave(),
+            Some(End::Remote(remote, _)) => {
+                if let Some(remote) = remote.upgrade() {
+                    remote.lose();
+                }
+            }
+            Some(End::Asking(qp, _)) => {
+                let Some(qp) = qp.upgrade() else { return };
+                self.with_work(|work| {
+                    qp.work(work, clock::now(), |proto, env| {
+                        if env.lose_srq_process(number) {
+                            let code = NakCode::RemoteOperationalError;
+                            proto.executed(Executed::Refused(code), env);
+                            env.handle_backlog(proto, clock::now());
+                        }
+                    });
+                });
+            }
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_connection_whose_number_has_become_the_programs_has_ended() {
+        let [connection, _other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let (program, peer) = UnixDatagram::pair().unwrap();
+        // SAFETY: takes no pointer; the socket was opened here, and nobody else uses it.
+        assert!(unsafe { libc::dup2(program.as_raw_fd(), connection.raw()) } >= 0);
+        peer.send(b"the program's").unwrap();
+        let mut bytes = [0; 64];
+        assert_eq!(receive(&connection, &mut bytes), None);
+        assert!(!send(&connection, &mut bytes));
+        let reached = SrqProcess { slot: 1, number: 1, connection: Arc::new(connection) };
+        assert!(!reached.fetch(&Range { srqn: 1, rkey: 1, va: 0, len: 1 }));
+        assert_eq!(program.recv(&mut bytes).unwrap(), b"the program's".len());
+        peer.set_nonblocking(true).unwrap();
+        assert_eq!(peer.recv(&mut bytes).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+}

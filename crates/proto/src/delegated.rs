@@ -1,0 +1,258 @@
+//! An XRC target whose SRQ is of another process: requests are executed there, many under way at a time, and answered here
+//! in order.
+//!
+//! Requests that are given away after the last refusal are a *run*. The other process drops what is left of a run in which
+//! it has refused a request: the initiator sends those again.
+
+use crate::execute::{Message, ends};
+use crate::responder::Refusal;
+use crate::{Env, Payload, Qp, QpState};
+use ferroce_wire::{Headers, NakCode};
+use std::collections::VecDeque;
+
+/// Whose an SRQ is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SrqPlace {
+    /// This process's: the environment executes what is asked for.
+    Here,
+    /// Another process's, to which requests are given ([`Env::delegate`]).
+    OtherProcess,
+    /// The target's domain has no such SRQ.
+    Nowhere,
+}
+
+/// What became of a request that another process has executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Executed {
+    /// It is done; the original value if it was an atomic.
+    Done {
+        /// In host byte order.
+        original: u64,
+    },
+    /// No receive is posted.
+    NotReady,
+    /// The other process refuses it.
+    Refused(NakCode),
+}
+
+/// Why a request couldn't be given to another process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DelegateError {
+    /// There is no room just now: the packet is as good as lost.
+    Full,
+    /// That process can't be reached any more.
+    Gone,
+}
+
+/// Requests that are being executed by another process, oldest first; each takes one PSN.
+#[derive(Debug, Default)]
+pub(crate) struct Delegated {
+    requests: VecDeque<Request>,
+    bytes: usize,
+    run: u32,
+    /// A packet was missing. The NAK says that everything before it is done, so it waits until that is true.
+    nak: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    ack_request: bool,
+    atomic: bool,
+    ends: bool,
+    bytes: usize,
+}
+
+impl Delegated {
+    fn len(&self) -> u64 {
+        self.requests.len() as u64
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    fn atomics(&self) -> usize {
+        self.requests.iter().filter(|request| request.atomic).count()
+    }
+
+    /// Forgets them all, and what they still bring.
+    pub(crate) fn end_run(&mut self) {
+        *self = Self { run: self.run.wrapping_add(1), ..Self::default() };
+    }
+}
+
+impl<A: Clone> Qp<A> {
+    /// Requests are being executed by another process. Until [`Qp::executed`] was told of all of them the caller holds back what
+    /// can't follow ([`Qp::can_follow`]), and what names an SRQ of another process than theirs.
+    #[must_use]
+    pub fn is_delegating(&self) -> bool {
+        !self.resp.delegated.is_empty()
+    }
+
+    /// May this request be given away while others are being executed by another process? Not a READ, which is answered here; nor
+    /// what is refused here, since that acknowledges everything before it.
+    #[must_use]
+    pub fn can_follow(&self, headers: &Headers) -> bool {
+        let opcode = headers.bth.opcode;
+        let atomics = self.answers.outstanding() + self.resp.delegated.atomics();
+        (opcode.is_send()
+            || opcode.is_write()
+            || opcode.is_atomic() && atomics < usize::from(self.params.max_dest_rd_atomic))
+            && headers.xrc_srqn.is_some()
+            && (headers.xrc_srqn == self.resp.srqn || !self.is_midway())
+    }
+
+    /// A message has begun and isn't complete.
+    pub(crate) fn is_midway(&self) -> bool {
+        let last = self.resp.delegated.requests.back();
+        last.map_or(self.resp.message != Message::None || self.resp.held.is_some(), |last| !last.ends)
+    }
+
+    /// How many requests are being executed by another process, and the bytes of their payloads.
+    #[must_use]
+    pub fn delegated(&self) -> (usize, usize) {
+        (self.resp.delegated.requests.len(), self.resp.delegated.bytes)
+    }
+
+    /// The extended PSN of the next request that hasn't come.
+    pub(crate) fn next_request(&self) -> u64 {
+        self.resp.expected + self.resp.delegated.len()
+    }
+
+    /// Gives the expected request away.
+    pub(crate) fn delegate<E: Env<Address = A>>(
+        &mut self,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) -> Refusal {
+        let opcode = headers.bth.opcode;
+        let atomic = opcode.is_atomic();
+        if atomic && !self.can_follow(headers) {
+            return Refusal::Invalid;
+        }
+        match env.delegate(headers, payload, self.resp.delegated.run) {
+            Ok(()) => {}
+            Err(DelegateError::Full) => return Refusal::Delegated,
+            Err(DelegateError::Gone) => return Refusal::Operational,
+        }
+        let bytes = payload.len();
+        let request =
+            Request { ack_request: headers.bth.ack_request, atomic, ends: atomic || ends(opcode), bytes };
+        self.resp.delegated.requests.push_back(request);
+        self.resp.delegated.bytes += bytes;
+        self.found_next();
+        Refusal::Delegated
+    }
+
+    /// The packet that was missing has come.
+    fn found_next(&mut self) {
+        self.resp.gap = None;
+        self.resp.delegated.nak = false;
+        self.answers.withdraw_nak();
+    }
+
+    /// The next packet hasn't come, others have. The initiator is told when everything before it is done.
+    pub(crate) fn owe_sequence_nak(&mut self) {
+        self.resp.delegated.nak = self.is_delegating();
+        if !self.resp.delegated.nak {
+            self.send_sequence_nak();
+        }
+    }
+
+    /// A request that is being executed by another process has come again: it is answered when that is done.
+    pub(crate) fn is_under_way(&mut self, number: u64, ack_request: bool) -> bool {
+        let Some(ahead) = number.checked_sub(self.resp.expected) else { return false };
+        let Some(request) = self.resp.delegated.requests.get_mut(ahead as usize) else { return false };
+        request.ack_request |= ack_request;
+        true
+    }
+
+    /// The oldest request that was given away has ended.
+    pub fn executed<E: Env<Address = A>>(&mut self, executed: Executed, env: &mut E) {
+        let Some(request) = self.resp.delegated.requests.pop_front() else { return };
+        self.resp.delegated.bytes -= request.bytes;
+        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        let number = self.resp.expected;
+        match executed {
+            Executed::Done { original } => {
+                self.resp.message = if request.ends { Message::None } else { Message::Delegated };
+                if request.ends {
+                    self.resp.count_message();
+                }
+                if request.atomic {
+                    let keep = usize::from(self.params.max_dest_rd_atomic);
+                    self.answers.atomic(number, original, self.resp.msn, keep);
+                }
+                self.resp.expected += 1;
+                if request.ack_request && !request.atomic {
+                    self.answers.owe_ack();
+                }
+                if self.resp.delegated.nak && !self.is_delegating() {
+                    self.resp.delegated.nak = false;
+                    self.send_sequence_nak();
+                }
+            }
+            Executed::NotReady => {
+                self.resp.delegated.end_run();
+                self.not_ready_for(number);
+            }
+            Executed::Refused(code) => {
+                self.resp.delegated.end_run();
+                self.refuse(Refusal::of(code), number, env);
+            }
+        }
+    }
+
+    /// Executes a request of another process's target, whichever PSN it has. Nothing is answered: the result says what the
+    /// other process is to answer; nothing if an earlier request of this run was refused. A refusal that isn't "not ready"
+    /// takes the QP to ERR.
+    pub fn execute_for<E: Env<Address = A>>(
+        &mut self,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        run: u32,
+        env: &mut E,
+    ) -> Option<Executed> {
+        if self.resp.ended_run == Some(run) {
+            return None;
+        }
+        let executed = self.execute_in_run(headers, payload, env);
+        if !matches!(executed, Executed::Done { .. }) {
+            self.resp.ended_run = Some(run);
+        }
+        Some(executed)
+    }
+
+    fn execute_in_run<E: Env<Address = A>>(
+        &mut self,
+        headers: &Headers,
+        payload: &E::Payload<'_>,
+        env: &mut E,
+    ) -> Executed {
+        if !matches!(self.state, QpState::Rtr | QpState::Rts) || !crate::qp::has_extensions(headers) {
+            return Executed::Refused(NakCode::RemoteOperationalError);
+        }
+        match self.execute_request(headers, payload, env) {
+            Ok(_) => Executed::Done { original: self.answers.take_atomic() },
+            Err(Refusal::NotReady | Refusal::Lost) => Executed::NotReady,
+            Err(refusal) => {
+                self.report_refusal(refusal, env);
+                self.enter_error(env);
+                Executed::Refused(refusal.nak())
+            }
+        }
+    }
+}
+
+impl Refusal {
+    const fn of(code: NakCode) -> Self {
+        match code {
+            NakCode::RemoteAccessError => Refusal::Access,
+            NakCode::RemoteOperationalError => Refusal::Operational,
+            _ => Refusal::Invalid,
+        }
+    }
+}
