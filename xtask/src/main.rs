@@ -6,6 +6,8 @@ mod bench;
 mod compat;
 mod demo;
 mod dist;
+#[cfg(test)]
+mod docs;
 mod matrix;
 mod packages;
 mod perftest;

@@ -169,7 +169,7 @@ static void let_go(struct round *round, pthread_t *thread)
 {
 	if (crash_handler) {
 		install_crash_handler();
-		/* The adapter looks once a millisecond whose handler is in front (docs/architecture.md, "The guard"). */
+		/* The adapter looks once a millisecond whose handler is in front (docs/design/guard.md). */
 		usleep(2000);
 	}
 	if (!round->during)

@@ -19,6 +19,7 @@ mod psns;
 mod rate;
 mod repetition;
 mod retries;
+mod sans_io;
 mod shared;
 mod states;
 mod tags;

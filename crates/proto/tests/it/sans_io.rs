@@ -1,0 +1,66 @@
+//! What the transport and the wire formats are made of: nothing of the operating system.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What the sources may use of the standard library.
+const ALLOWED: [&str; 13] = [
+    "std::collections::",
+    "std::error::",
+    "std::fmt",
+    "std::mem::",
+    "std::ops::",
+    "core::fmt",
+    "core::mem::",
+    // Addresses, without sockets.
+    "core::net::",
+    "core::num::",
+    "core::ops::",
+    "core::time::Duration",
+    "core::iter::",
+    "core::cmp::",
+];
+
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry")) {
+        if entry.path().is_dir() {
+            sources(&entry.path(), found);
+        } else {
+            found.push(entry.path());
+        }
+    }
+}
+
+#[test]
+fn wire_and_proto_use_nothing_of_the_system() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    sources(&own.join("src"), &mut files);
+    sources(&own.join("../wire/src"), &mut files);
+    assert!(files.len() > 20, "{}", files.len());
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source");
+        assert!(!text.contains("extern \"C\""), "{}", file.display());
+        for (number, line) in (1..).zip(text.lines()) {
+            for (at, _) in line.match_indices("std::").chain(line.match_indices("core::")) {
+                let used = &line[at..];
+                let allowed = ALLOWED.iter().any(|allowed| used.starts_with(allowed));
+                assert!(allowed, "{}:{number}: {used}", file.display());
+            }
+        }
+    }
+    for manifest in ["Cargo.toml", "../wire/Cargo.toml"] {
+        let text = fs::read_to_string(own.join(manifest)).expect("a manifest");
+        let (_, dependencies) = text.split_once("[dependencies]").expect("dependencies");
+        let (dependencies, _) = dependencies.split_once("\n[").unwrap_or((dependencies, ""));
+        for name in dependencies
+            .lines()
+            .filter_map(|line| line.split(['.', ' ', '=']).next())
+            .filter(|n| !n.is_empty())
+        {
+            let known =
+                ["ferroce-wire", "ferroce-types", "smallvec", "crc32fast", "thiserror"].contains(&name);
+            assert!(known, "{manifest}: {name}");
+        }
+    }
+}
