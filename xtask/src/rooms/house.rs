@@ -1,7 +1,7 @@
 //! The house: all crates of the library from the ground up, each with what it is. This is the one place that says the order.
 //!
 //! A crate knows crates of lower storeys only, never its own storey's. Within a crate the rooms (top-level modules) have no
-//! order of their own, but no circle either; rooms that are one thing told in several files are named here as that.
+//! order of their own, but no circle either; rooms that may know one another are named here, with the reason.
 
 /// Crates that stand beside one another, and don't know one another.
 pub type Storey = &'static [Crate];
@@ -26,39 +26,40 @@ pub struct Together {
     pub why: &'static str,
 }
 
+/// In [`Together::rooms`]: all rooms of the crate.
+pub const ALL: &str = "*";
+
 const fn room(name: &'static str, what: &'static str) -> Crate {
     Crate { name, what, together: &[] }
+}
+
+/// A crate that is one room in several files.
+const fn one(name: &'static str, what: &'static str) -> Crate {
+    Crate {
+        name,
+        what,
+        together: &[Together { rooms: &[ALL], why: "One subject, which is told in several files." }],
+    }
 }
 
 /// From the ground up.
 pub const HOUSE: &[Storey] = &[
     &[room("wire", "The formats on the wire: headers and ICRC, parsed and emitted, and nothing else.")],
     &[room("types", "The vocabulary that crates share: numbers of queue pairs, addresses of hosts, errors.")],
+    &[one(
+        "proto",
+        "The transport as state machines without I/O: requester, responder, rules, time as an argument.",
+    )],
     &[Crate {
-        name: "proto",
-        what: "The transport as state machines without I/O: requester, responder, rules, time as an argument.",
+        name: "os",
+        what: "The operating system and nearly all `unsafe`: calls, descriptors, fork, locks, the clock, copies.",
         together: &[Together {
-            rooms: &[
-                "answers",
-                "elsewhere",
-                "env",
-                "execute",
-                "qp",
-                "requester",
-                "responder",
-                "sendq",
-                "tags",
-                "types",
-            ],
-            why: "They are one state machine: a queue pair, its two halves, and what it asks of the world.",
+            rooms: &["fork", "memory", "sync", "sys"],
+            why: "A fork closes descriptors and forgets memory, and what a lock or a descriptor may do depends on forks.",
         }],
     }],
-    &[room(
-        "os",
-        "The operating system and nearly all `unsafe`: calls, descriptors, fork, locks, the clock, copies.",
-    )],
     &[
-        room(
+        one(
             "mem",
             "The memory that programs register: domains, keys, regions, windows, and the access to it.",
         ),
@@ -70,23 +71,32 @@ pub const HOUSE: &[Storey] = &[
             "queues",
             "What programs post to and poll: completion queues, receive queues, events, counters.",
         ),
-        room(
+        one(
             "host",
             "The processes of one host: slots, names, what they hand over and forward to one another.",
         ),
     ],
     &[
-        room(
+        one(
             "hostlink",
             "Two processes of one host: links in shared memory, their rings, bells and directories.",
         ),
-        room("udp", "Packets between hosts: sockets, trains, steering, capture and faults."),
+        Crate {
+            name: "udp",
+            what: "Packets between hosts: sockets, trains, steering, capture and faults.",
+            together: &[Together {
+                rooms: &["batch", "endpoint", "send"],
+                why: "A train of packets is made for the socket of an endpoint, which sends it.",
+            }],
+        },
     ],
     &[Crate {
         name: "nic",
         what: "The adapter: the objects of verbs, and which fabric carries what.",
         together: &[Together {
-            rooms: &["ah", "device", "engine", "owner", "qp", "share", "xrc"],
+            rooms: &[
+                "adapter", "ah", "device", "fabric", "gids", "import", "numbers", "owner", "qp", "raw", "xrc",
+            ],
             why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
         }],
     }],
@@ -103,7 +113,14 @@ pub const HOUSE: &[Storey] = &[
                 why: "A context is the table of all functions, and the functions of each object begin with its context.",
             }],
         },
-        room("preload", "What programs see of the device in /sys and /dev."),
+        Crate {
+            name: "preload",
+            what: "What programs see of the device in /sys and /dev.",
+            together: &[Together {
+                rooms: &["cwd", "fds", "link_names", "path"],
+                why: "A path begins at a descriptor or at the working directory, and either may be an entry found by its path.",
+            }],
+        },
     ],
     &[room("cli", "The ferroce command.")],
 ];
