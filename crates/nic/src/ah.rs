@@ -1,18 +1,16 @@
 //! Address handles (ibv_create_ah(3)) and the paths that addresses lead to.
 
 use crate::adapter::Adapter;
-use crate::error::Result;
 use crate::fabric::PeerSocket;
-use crate::mem::Pd;
 use crate::owner::OfContext as _;
-use crate::packet::PacketMeta;
 use crate::qp::{AddressVector, check_av, limit_of};
-use crate::quota::{Quota, QuotaPlace};
-use crate::rendezvous::slot_of;
-use crate::shm::Link;
-use crate::sync::{Mutex, class};
-use crate::udp::{Dest, HostAddr};
+use ferroce_host::slot_of;
+use ferroce_hostlink::Link;
+use ferroce_mem::Pd;
+use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{Instant, RateLimit, Throttle};
+use ferroce_types::{PacketMeta, Quota, QuotaPlace, Result};
+use ferroce_udp::{Dest, HostAddr};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::adapter;
-use crate::mem::{KeyTable, QueueKind};
+use ferroce_mem::{KeyTable, QueueKind};
 use std::fmt;
 
 /// What a program has left in a context that it closes.

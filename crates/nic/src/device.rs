@@ -2,19 +2,17 @@
 
 use crate::adapter::{self, Adapter};
 use crate::ah::MAX_AH;
-use crate::cq::{MAX_CQ, MAX_CQE};
-use crate::error::{Error, Result, invalid};
-use crate::events::{AsyncEvent, EventQueue};
 use crate::fabric;
 use crate::gids::gid_table;
 use crate::import::{Handles, Origin};
-use crate::mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
-use crate::net::{self, DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
 use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
-use crate::recv::{MAX_SGE, MAX_SRQ, MAX_WR};
-use crate::sync::{RwLock, class};
-use crate::udp::HostAddr;
+use ferroce_mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
+use ferroce_netdev::{DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
+use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::Violation;
+use ferroce_queues::{EventQueue, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_WR};
+use ferroce_types::{AsyncEvent, Error, Result, invalid};
+use ferroce_udp::HostAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -82,7 +80,7 @@ pub const LIMITS: DeviceLimits = DeviceLimits {
 /// # Errors
 /// The network can't be read, or FERROCE_DEVICES is wrong.
 pub fn devices() -> Result<Vec<Arc<Device>>> {
-    let infos = net::discover().map_err(|e| Error::Invalid(e.to_string()))?;
+    let infos = ferroce_netdev::discover().map_err(|e| Error::Invalid(e.to_string()))?;
     Ok(infos
         .into_iter()
         .enumerate()
@@ -245,7 +243,7 @@ impl Context {
     /// Takes into account what has changed since the devices were listed. From now on there is news of it.
     fn catch_up(&self) {
         let mut port = self.port.write();
-        if let Ok(netdev) = net::Netdev::read(self.device.info.netdev.ifindex) {
+        if let Ok(netdev) = ferroce_netdev::Netdev::read(self.device.info.netdev.ifindex) {
             port.gids.update(&netdev);
             port.attributes = PortAttributes::of(&netdev);
             let attributes = port.attributes;
@@ -293,9 +291,9 @@ impl Context {
     }
 
     /// The interface has gone: the device is of no more use.
-    pub(crate) fn gone(&self, why: &net::NetError) {
+    pub(crate) fn gone(&self, why: &ferroce_netdev::NetError) {
         tracing::warn!(%why, device = %self.device.info.name, "the device's interface is gone");
-        self.port.write().attributes.state = net::PortState::Down;
+        self.port.write().attributes.state = ferroce_netdev::PortState::Down;
         self.fail();
     }
 
@@ -307,7 +305,7 @@ impl Context {
     }
 
     /// Has the adapter listen to those of the table's addresses that can be used by now.
-    fn add_addresses(&self, netdev: &net::Netdev) {
+    fn add_addresses(&self, netdev: &ferroce_netdev::Netdev) {
         let Some(adapter) = adapter::current() else { return };
         let gids = self.gid_table();
         for (_, entry) in gids.iter() {
@@ -321,7 +319,7 @@ impl Context {
 
     /// Takes a change of the interface into account and raises the events for it. `was_down`: it has been down since the
     /// last time, whatever it is now.
-    pub(crate) fn refresh(&self, netdev: &net::Netdev, was_down: bool) {
+    pub(crate) fn refresh(&self, netdev: &ferroce_netdev::Netdev, was_down: bool) {
         let mut port = self.port.write();
         let before = port.attributes;
         let changes = port.gids.update(netdev);
@@ -334,7 +332,7 @@ impl Context {
             tracing::info!(?change, device = %self.device.info.name, "GID table changed");
         }
         self.add_addresses(netdev);
-        use net::PortState::{Active, Down};
+        use ferroce_netdev::PortState::{Active, Down};
         if was == Active && (was_down || is == Down) {
             self.raise(AsyncEvent::PortError(1));
         }

@@ -4,8 +4,8 @@
 //! that has a device open keeps it, by following the news of the network; who comes later asks one of them.
 
 use crate::adapter;
-use crate::host::{self, GidTables, KIND_GIDS, Services};
-use crate::net::{DeviceInfo, GidTable};
+use ferroce_host::{self, GidTables, KIND_GIDS, Services};
+use ferroce_netdev::{DeviceInfo, GidTable};
 use std::sync::Arc;
 
 /// The table of a device as the host's processes see it; from the interface's addresses alone where none has it open.
@@ -16,7 +16,7 @@ pub fn gid_table(device: &DeviceInfo) -> GidTable {
             table.update(&device.netdev);
             table
         }
-        None => host::gid_table(device),
+        None => ferroce_host::gid_table(device),
     }
 }
 

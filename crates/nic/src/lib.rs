@@ -52,34 +52,11 @@ pub use poll::{Poll, read_comp_cntr};
 pub use qp::Qp;
 pub use xrc::{XrcTarget, Xrcd};
 
-/// Who may touch which bytes, and the touching.
-pub(crate) mod mem {
-    pub(crate) use ferroce_mem::*;
-    pub(crate) use ferroce_os::memory::{Fault, atomic, copy};
-}
-
-/// Events that objects raise, and where they wait.
-pub(crate) mod events {
-    pub(crate) use ferroce_queues::{EventQueue, Unacked};
-    pub(crate) use ferroce_types::AsyncEvent;
-}
-
-pub(crate) use ferroce_engine as engine;
 pub use ferroce_host as host;
-pub(crate) use ferroce_host as rendezvous;
-pub(crate) use ferroce_hostlink as shm;
 pub use ferroce_netdev as net;
 pub use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
 pub use ferroce_os::fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
 pub use ferroce_os::{clock, sys};
-pub(crate) use ferroce_os::{fork, sync};
-pub(crate) use ferroce_queues as comp_cntr;
-pub(crate) use ferroce_queues as cq;
-pub(crate) use ferroce_queues as recv;
-pub(crate) use ferroce_queues as ring;
-pub(crate) use ferroce_types as error;
-pub(crate) use ferroce_types as packet;
-pub(crate) use ferroce_types as quota;
 pub use ferroce_types::{AsyncEvent, Error, Result};
 pub use ferroce_udp as udp;
 pub use ferroce_udp::tap;

@@ -1,8 +1,8 @@
 //! Lists regions in this process's directory, where other processes of the host look them up.
 
-use crate::error::Result;
-use crate::mem::{MrAccess, MrInit, RegionListing};
 use ferroce_hostlink::{ListedRegion, own_directory, revoke_region, withdraw_region};
+use ferroce_mem::{MrAccess, MrInit, RegionListing};
+use ferroce_types::Result;
 
 /// The regions that this process's directory lists, if it has one.
 pub(crate) struct ListedRegions;

@@ -2,11 +2,10 @@
 
 use crate::Context;
 use crate::adapter;
-use crate::cq::{Alarm, CompChannel, Cq};
-use crate::events::AsyncEvent;
-use crate::mem::{Dm, ListedMr, Mr, Owner, Pd, QueueKind};
-use crate::recv::Srq;
+use ferroce_mem::{Dm, ListedMr, Mr, Owner, Pd, QueueKind};
 use ferroce_proto::Instant;
+use ferroce_queues::{Alarm, CompChannel, Cq, Srq};
+use ferroce_types::AsyncEvent;
 use std::any::Any;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,9 +1,8 @@
 //! Polling as programs do it: who looks for completions makes progress.
 
 use crate::adapter;
-use crate::comp_cntr::{CntrValue, CompCntr};
-use crate::cq::{Cq, Stamp, Wc};
-use crate::error::{Error, Result};
+use ferroce_queues::{CntrValue, CompCntr, Cq, Stamp, Wc};
+use ferroce_types::{Error, Result};
 
 /// ibv_poll_cq(3) and its extended form.
 pub trait Poll {

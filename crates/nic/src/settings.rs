@@ -2,9 +2,11 @@
 //!
 //! A spelling mistake in one would otherwise be silence: a run without the faults or the fabric that it is about.
 
-use crate::net::DEVICES_VARIABLE;
-use crate::tap::capture::{self, Capture};
-use crate::tap::fault::{self, Fault};
+use ferroce_netdev::DEVICES_VARIABLE;
+use ferroce_udp::{
+    tap::capture::{self, Capture},
+    tap::fault::{self, Fault},
+};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 

@@ -41,7 +41,7 @@ pub(crate) fn start() {
         }
         let filter = match settings::value(settings::LOG) {
             Some(filter) => filter,
-            None if runs_under_ferroce() => "ferroce_nic::engine=error".into(),
+            None if runs_under_ferroce() => "ferroce_engine=error,ferroce_nic::adapter=error".into(),
             None => return,
         };
         let Ok(filter) = tracing_subscriber::EnvFilter::try_new(filter.to_string_lossy()) else { return };

@@ -2,14 +2,14 @@
 
 use super::network::NetworkSource;
 use super::{Adapter, contexts, existing};
-use crate::cq::Cq;
 use crate::device::fail_devices;
-use crate::engine::{Handler, Loop, Source};
 use crate::fabric::{ForwardSource, GroupSource, LinkSource, SocketSource, TapSource};
 use crate::qp::Qp;
 use crate::raw::RawSource;
 use crate::xrc::XrcSource;
+use ferroce_engine::{Handler, Loop, Source};
 use ferroce_proto::Instant;
+use ferroce_queues::Cq;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 

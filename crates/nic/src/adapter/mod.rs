@@ -15,23 +15,25 @@ pub(crate) use registry::{
 };
 pub(crate) use work::Work;
 
-use crate::cq::Cq;
-use crate::engine::{Loop, Pool, WaitPlan};
-use crate::error::Result;
 use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
-use crate::fork::{self, ChildStep};
 use crate::gids;
-use crate::host::Host;
 use crate::listed_regions::ListedRegions;
-use crate::mem::KeyTable;
 use crate::numbers::{QpTable, SrqTable};
 use crate::qp::Qp;
 use crate::raw::RawPorts;
-use crate::shm::Links;
-use crate::sync::{Global, Mutex, class};
-use crate::sys::{self, EngineFd};
 use crate::xrc::{self, Connections};
+use ferroce_engine::{Loop, Pool, WaitPlan};
+use ferroce_host::Host;
+use ferroce_hostlink::Links;
+use ferroce_mem::KeyTable;
+use ferroce_os::{
+    fork::{self, ChildStep},
+    sync::{Global, Mutex, class},
+    sys::{self, EngineFd},
+};
 use ferroce_proto::Instant;
+use ferroce_queues::Cq;
+use ferroce_types::Result;
 use network::Network;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -202,10 +204,10 @@ impl Adapter {
                 work.unconnected.remove(0);
             } else if let Some((qp, ah, qpn)) = work.unresolved.first().cloned() {
                 ah.find_path(self, qpn);
-                qp.work(work, crate::clock::now(), |_, _| ());
+                qp.work(work, ferroce_os::clock::now(), |_, _| ());
                 work.unresolved.remove(0);
             } else if let Some(qp) = work.falling_back.first().cloned() {
-                qp.fall_back(work, crate::clock::now());
+                qp.fall_back(work, ferroce_os::clock::now());
                 work.falling_back.remove(0);
             } else {
                 return;

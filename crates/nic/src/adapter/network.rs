@@ -1,10 +1,10 @@
 //! News of the network: changes of interfaces and addresses reach the open contexts.
 
 use super::{Adapter, contexts};
-use crate::engine::Source;
-use crate::error::Result;
-use crate::net::{Changes, Monitor, NetError, Netdev};
-use crate::sync::{Mutex, class};
+use ferroce_engine::Source;
+use ferroce_netdev::{Changes, Monitor, NetError, Netdev};
+use ferroce_os::sync::{Mutex, class};
+use ferroce_types::Result;
 use std::collections::BTreeMap;
 
 /// How often the interfaces are read while news of them goes on coming.

@@ -3,8 +3,8 @@
 use crate::Context;
 use crate::qp::Qp;
 use crate::raw::{RawQp, Wq};
-use crate::sync::{Mutex, class};
 use crate::xrc::{Domain, DomainFile};
+use ferroce_os::sync::{Mutex, class};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 

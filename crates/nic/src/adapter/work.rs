@@ -2,11 +2,11 @@
 
 use super::Adapter;
 use crate::ah::Ah;
-use crate::cq::{Cq, Tags, Wc};
 use crate::fabric::Taps;
 use crate::qp::{Qp, ReadAhead};
-use crate::shm::Link;
-use crate::udp::{Outlet, TxBatch};
+use ferroce_hostlink::Link;
+use ferroce_queues::{Cq, Tags, Wc};
+use ferroce_udp::{Outlet, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -5,17 +5,16 @@ use super::links::is_of_this_host;
 use crate::Context;
 use crate::adapter::Adapter;
 use crate::ah::{Path, Route};
-use crate::clock;
-use crate::error::{Error, Result, invalid};
-use crate::fork;
-use crate::packet::MAX_FLOW_LABEL;
 use crate::qp::AddressVector;
-use crate::rendezvous;
 use crate::settings;
-use crate::sync::{Mutex, RwLock, class};
-use crate::sys;
-use crate::udp::{self, Endpoint, HostAddr, steering_of};
+use ferroce_os::{
+    clock, fork,
+    sync::{Mutex, RwLock, class},
+    sys,
+};
 use ferroce_proto::{Instant, Pace};
+use ferroce_types::{Error, MAX_FLOW_LABEL, Result, invalid};
+use ferroce_udp::{self, Endpoint, HostAddr, steering_of};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -123,7 +122,7 @@ impl Adapter {
         if self.addresses.endpoint(address).is_some() {
             return Ok(());
         }
-        let sockets = self.rendezvous.sockets(address, udp::receiving_socket)?;
+        let sockets = self.rendezvous.sockets(address, ferroce_udp::receiving_socket)?;
         let endpoint = Arc::new(Endpoint::new(address, sockets));
         let mut locals = self.addresses.locals.write();
         if locals.iter().any(|l| l.endpoint.address() == address) {
@@ -238,7 +237,7 @@ impl Adapter {
                     "{from} doesn't reach {to}: the one is this host's loopback address, the other another host's ({MEND})"
                 )
             }
-            (false, true) if !self.is_local_address(to) && !rendezvous::is_held(to) => {
+            (false, true) if !self.is_local_address(to) && !ferroce_host::is_held(to) => {
                 invalid!(
                     "{from} doesn't reach {to} of another host: a loopback address leads to this host, where no verbs device has it (the peer's mistake: {MEND})"
                 )
@@ -306,11 +305,11 @@ impl Adapter {
     /// Payload bytes that packets on this path may carry: a power of two from 256 to 4096.
     pub(crate) fn path_mtu(&self, path: &Path, context: &Context) -> u32 {
         match path {
-            Path::Local { .. } | Path::Shm { .. } => crate::net::MAX_MTU,
+            Path::Local { .. } | Path::Shm { .. } => ferroce_netdev::MAX_MTU,
             Path::Udp { dest, .. } => match dest.endpoint().path_mtu(dest.peer()) {
                 // To an address of this host the route is `lo`, which carries more than the port.
-                Ok(bytes) if udp_only() => crate::net::active_mtu(bytes).min(context.port().active_mtu),
-                Ok(bytes) => crate::net::active_mtu(bytes),
+                Ok(bytes) if udp_only() => ferroce_netdev::active_mtu(bytes).min(context.port().active_mtu),
+                Ok(bytes) => ferroce_netdev::active_mtu(bytes),
                 Err(error) => {
                     tracing::debug!(%error, ?dest, "no route: taking the port's MTU");
                     context.port().active_mtu

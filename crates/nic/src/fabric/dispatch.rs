@@ -2,8 +2,8 @@
 
 use crate::adapter::{Adapter, Work};
 use crate::qp::Origin;
-use crate::udp::{Datagram, HostAddr};
 use ferroce_proto::Instant;
+use ferroce_udp::{Datagram, HostAddr};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};
 use std::net::{IpAddr, SocketAddr};

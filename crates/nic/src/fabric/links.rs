@@ -2,16 +2,17 @@
 
 use crate::adapter::Adapter;
 use crate::ah::{Path, Route};
-use crate::clock;
-use crate::engine::Source;
-use crate::error::{Error, Result};
 use crate::qp::{Origin, QpEnv};
-use crate::rendezvous::slot_of;
-use crate::shm::{Link, Received};
-use crate::sys::{self, InetAddress};
-use crate::tap::Direction;
-use crate::udp::HostAddr;
+use ferroce_engine::Source;
+use ferroce_host::slot_of;
+use ferroce_hostlink::{Link, Received};
+use ferroce_os::{
+    clock,
+    sys::{self, InetAddress},
+};
 use ferroce_proto::Instant;
+use ferroce_types::{Error, Result};
+use ferroce_udp::{HostAddr, tap::Direction};
 use std::sync::Arc;
 
 /// Packets taken from a ring before the next ring has its turn.

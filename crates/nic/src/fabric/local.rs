@@ -2,10 +2,10 @@
 //! but the copies of payload.
 
 use crate::adapter::{Adapter, Work};
-use crate::clock;
-use crate::engine::Bytes;
-use crate::packet::PacketMeta;
 use crate::qp::Origin;
+use ferroce_engine::Bytes;
+use ferroce_os::clock;
+use ferroce_types::PacketMeta;
 use ferroce_wire::Headers;
 
 /// A packet on its way between two QPs of this process.

@@ -3,15 +3,16 @@
 //! A group is an address and an interface. Packets to groups always go over sockets, whatever the fabric is otherwise.
 
 use crate::adapter::{Adapter, Work};
-use crate::clock;
-use crate::engine::Source;
-use crate::error::{Error, Result, invalid};
-use crate::packet::PacketMeta;
 use crate::qp::Qp;
-use crate::sync::{Mutex, RwLock, class};
-use crate::sys::{self, EngineFd};
-use crate::udp::{Datagram, GroupSocket, HostAddr, Received};
+use ferroce_engine::Source;
+use ferroce_os::{
+    clock,
+    sync::{Mutex, RwLock, class},
+    sys::{self, EngineFd},
+};
 use ferroce_proto::Instant;
+use ferroce_types::{Error, PacketMeta, Result, invalid};
+use ferroce_udp::{Datagram, GroupSocket, HostAddr, Received};
 use ferroce_wire::{Packet, Service};
 use smallvec::SmallVec;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! The sockets of the `udp` fabric, and packets that other processes of the host have passed on.
 
 use crate::adapter::Adapter;
-use crate::clock;
-use crate::engine::Source;
-use crate::udp::Received;
+use ferroce_engine::Source;
+use ferroce_os::clock;
 use ferroce_proto::Instant;
+use ferroce_udp::Received;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -5,15 +5,19 @@
 
 use super::LocalPacket;
 use crate::adapter::Adapter;
-use crate::clock;
-use crate::engine::Source;
-use crate::packet::PacketMeta;
-use crate::sync::{Mutex, class};
-use crate::tap::Direction;
-use crate::tap::capture::{Capture, Envelope};
-use crate::tap::fault::{Fault, FaultQueue};
-use crate::udp::{Datagram, Dest, HostAddr, Outlet, send_alone};
+use ferroce_engine::Source;
+use ferroce_os::{
+    clock,
+    sync::{Mutex, class},
+};
 use ferroce_proto::Instant;
+use ferroce_types::PacketMeta;
+use ferroce_udp::{
+    Datagram, Dest, HostAddr, Outlet, send_alone,
+    tap::Direction,
+    tap::capture::{Capture, Envelope},
+    tap::fault::{Fault, FaultQueue},
+};
 use ferroce_wire::{Headers, ROCE_V2_PORT};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

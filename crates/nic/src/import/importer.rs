@@ -2,12 +2,15 @@
 
 use super::ledger::{EntryKind, OthersLedger, Region};
 use super::{Handles, INDEX_BITS, Object, alive, no_such};
-use crate::error::{Error, Result, invalid};
-use crate::mem::{Backing, Dm, Fault, Mr, MrAccess, MrInit, Pd};
-use crate::sync::{Mutex, class};
-use crate::sys::{self, KeptFd};
 use crate::{Context, adapter, devices};
-use ferroce_os::memory::PeerMemory;
+use ferroce_mem::{Backing, Dm, Mr, MrAccess, MrInit, Pd};
+use ferroce_os::{
+    memory::Fault,
+    memory::PeerMemory,
+    sync::{Mutex, class},
+    sys::{self, KeptFd},
+};
+use ferroce_types::{Error, Result, invalid};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;

@@ -1,7 +1,9 @@
 //! What a context tells those who import it: a sealed memfd that its process writes and others map read-only.
 
-use crate::sys;
-use ferroce_os::memory::{Cookie, SharedMemory, SharedWords};
+use ferroce_os::{
+    memory::{Cookie, SharedMemory, SharedWords},
+    sys,
+};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

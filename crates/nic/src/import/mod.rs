@@ -7,10 +7,12 @@
 mod importer;
 mod ledger;
 
-use crate::error::{Error, Result};
-use crate::mem::{Dm, ListedMr, Mr, MrInit, Pd};
-use crate::sync::{Mutex, RwLock, class};
-use crate::sys::{self, KeptFd};
+use ferroce_mem::{Dm, ListedMr, Mr, MrInit, Pd};
+use ferroce_os::{
+    sync::{Mutex, RwLock, class},
+    sys::{self, KeptFd},
+};
+use ferroce_types::{Error, Result};
 pub(crate) use importer::Origin;
 use importer::to_bits;
 use ledger::{EntryKind, Ledger, Region};

@@ -2,9 +2,9 @@
 
 use crate::adapter::Adapter;
 use crate::device::MAX_QP;
-use crate::error::{Error, Result};
 use crate::qp::Qp;
-use crate::sync::{RwLock, class};
+use ferroce_os::sync::{RwLock, class};
+use ferroce_types::{Error, Result};
 use std::sync::Arc;
 
 /// Indices in a slot.
@@ -34,7 +34,7 @@ enum Entry {
 
 impl Slot {
     fn new(number: u16) -> Self {
-        let next = crate::sys::random() as usize % PER_SLOT;
+        let next = ferroce_os::sys::random() as usize % PER_SLOT;
         Self { number, next, count: 0, qps: vec![Entry::Free; PER_SLOT].into_boxed_slice() }
     }
 

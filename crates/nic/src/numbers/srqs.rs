@@ -2,10 +2,10 @@
 //! namespace of their own.
 
 use crate::adapter::Adapter;
-use crate::error::{Error, Result};
-use crate::recv::Srq;
-use crate::sync::{RwLock, class};
 use crate::xrc::{Domain, Xrcd};
+use ferroce_os::sync::{RwLock, class};
+use ferroce_queues::Srq;
+use ferroce_types::{Error, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 

@@ -4,8 +4,8 @@
 use super::fabric::Listing;
 use super::{Qp, QpEnv};
 use crate::ah::Ah;
-use crate::error::{Error, Result};
 use ferroce_proto::{Env, Instant, QpEvent, QpState};
+use ferroce_types::{Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -79,9 +79,8 @@ mod tests {
     use crate::namespace::in_namespace;
     use crate::qp::{QpAttr, mask};
     use crate::side::{QKEY, Side, cap, open};
-    use crate::{
-        AsyncEvent, Context, Cq, Data, Poll as _, SendOp, SendWr, Service, UdTarget, WcStatus, clock,
-    };
+    use crate::{AsyncEvent, Context, Cq, Data, Poll as _, SendOp, SendWr, Service, UdTarget, WcStatus};
+    use ferroce_os::clock;
 
     /// Two queue pairs, connected with one another.
     fn pair(context: &Arc<Context>, service: Service, bytes: usize) -> [Side; 2] {

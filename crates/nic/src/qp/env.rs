@@ -11,20 +11,18 @@ use super::xrc_target::XrcTargetPart;
 use super::{Path, Qp};
 use crate::adapter::Work;
 use crate::ah::Ah;
-use crate::comp_cntr::CountedOp;
-use crate::cq::{Network, Tags, Wc};
-use crate::engine::Inbox;
-use crate::events::AsyncEvent;
 use crate::fabric::LocalPacket;
-use crate::mem::{Denied, KeyTable, KeyUser, atomic, copy, write_back};
 use crate::owner::OfContext as _;
-use crate::packet::{Grh, PacketMeta};
-use crate::shm;
+use ferroce_engine::Inbox;
+use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
+use ferroce_os::memory::{atomic, copy};
 use ferroce_proto::{
     AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, Payload, PlaceError,
     Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TagFlags,
     TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
 };
+use ferroce_queues::{CountedOp, Network, Tags, Wc};
+use ferroce_types::{AsyncEvent, Grh, PacketMeta};
 use ferroce_wire::{Headers, Tmh};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -295,7 +293,7 @@ impl Env for QpEnv<'_> {
     fn complete_send(&mut self, completion: Completion) {
         if self.listed && completion.status != WcStatus::Success {
             // The program may use the memory again: what the QP has sent by reference isn't to be fetched any more.
-            shm::withdraw_qp(self.qp.qpn);
+            ferroce_hostlink::withdraw_qp(self.qp.qpn);
         }
         self.work.overrun |= !self.qp.send_cq.push(self.wc(completion));
     }

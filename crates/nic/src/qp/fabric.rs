@@ -2,17 +2,17 @@
 
 use super::{Inner, Path, Qp, QpAttr, attr, mask};
 use crate::adapter::Work;
-use crate::comp_cntr::QpCntrs;
-use crate::error::{Result, invalid};
 use crate::owner::OfContext as _;
-use crate::shm::{self, Link};
+use ferroce_hostlink::{self, Link};
 use ferroce_proto::{Instant, QpState};
+use ferroce_queues::QpCntrs;
+use ferroce_types::{Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Path MTU between QPs of one host.
-const LOCAL_MTU: u32 = shm::MAX_PAYLOAD as u32;
+const LOCAL_MTU: u32 = ferroce_hostlink::MAX_PAYLOAD as u32;
 
 /// Whether other processes find the QP in this one's directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +28,7 @@ impl Listing {
     pub(super) fn withdraw(&mut self, qpn: u32) {
         if *self == Self::Listed {
             *self = Self::Withdrawn;
-            shm::withdraw_qp(qpn);
+            ferroce_hostlink::withdraw_qp(qpn);
         }
     }
 }
@@ -136,7 +136,7 @@ impl Qp {
         {
             return;
         }
-        if let Some(directory) = shm::own_directory() {
+        if let Some(directory) = ferroce_hostlink::own_directory() {
             let params = inner.proto.params();
             let reads = params.max_dest_rd_atomic > 0;
             if directory.publish_qp(self.qpn, params.dest_qpn, self.pd.id(), params.access, reads) {
@@ -154,7 +154,7 @@ impl Qp {
         if self.is_inherited() || before == Listing::No {
             return Ok(());
         }
-        shm::revoke_qp(self.qpn).inspect_err(|_| self.inner.lock().listing = before)
+        ferroce_hostlink::revoke_qp(self.qpn).inspect_err(|_| self.inner.lock().listing = before)
     }
 
     /// Goes on when there is room in a link's ring, or, where packets may be lost, after a while. False when there is room

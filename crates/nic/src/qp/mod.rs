@@ -32,19 +32,15 @@ pub use wr_session::{GatheredWrs, WrSession};
 
 use crate::adapter::Adapter;
 use crate::ah::Ah;
-use crate::comp_cntr::{CompCntr, QpCntrs};
-use crate::cq::Cq;
-use crate::engine::{Deadline, Inbox, Job, Queued, Runnable};
-use crate::error::{Result, invalid};
-use crate::events::Unacked;
 use crate::fabric::LocalPacket;
-use crate::mem::Pd;
-use crate::recv::{RecvQueue, Srq};
-use crate::sync::{Mutex, class};
 use crate::xrc::Domain;
 use fabric::Listing;
-use ferroce_proto::Instant;
-use ferroce_proto::{Counters, QpState, SendWr};
+use ferroce_engine::{Deadline, Inbox, Job, Queued, Runnable};
+use ferroce_mem::Pd;
+use ferroce_os::sync::{Mutex, class};
+use ferroce_proto::{Counters, Instant, QpState, SendWr};
+use ferroce_queues::{CompCntr, Cq, QpCntrs, RecvQueue, Srq, Unacked};
+use ferroce_types::{Result, invalid};
 use ferroce_wire::Service;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -202,6 +198,6 @@ impl Qp {
 
     /// Belongs to a process from before a fork: its peers talk to the parent.
     fn is_inherited(&self) -> bool {
-        self.generation != crate::fork::generation()
+        self.generation != ferroce_os::fork::generation()
     }
 }

@@ -1,9 +1,9 @@
 //! Attributes and state: ibv_modify_qp(3), ibv_query_qp(3).
 
 use super::{Inner, Path, Qp, QpAttr, attr, mask, static_rate};
-use crate::error::{Error, Result, invalid};
 use crate::owner::OfContext as _;
 use ferroce_proto::{LEAST_ACK_TIMEOUT, QpState, RateLimit};
+use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -75,7 +75,7 @@ impl Qp {
                     self.send_cq.forget_qp(self.qpn);
                     self.recv_cq.forget_qp(self.qpn);
                 }
-                let now = crate::clock::now();
+                let now = ferroce_os::clock::now();
                 self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(to, now, env));
             }
             let using = matches!(to, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
@@ -135,7 +135,7 @@ impl Qp {
             inner.attr.max_burst = max_burst;
             self.set_params(&mut inner);
             // What waited for the old limit waits no longer.
-            self.work_locked(&mut inner, work, crate::clock::now(), |_, _| ());
+            self.work_locked(&mut inner, work, ferroce_os::clock::now(), |_, _| ());
             Ok(())
         })
     }

@@ -1,9 +1,9 @@
 //! Attaching to multicast groups (ibv_attach_mcast(3)).
 
 use super::Qp;
-use crate::error::{Error, Result, invalid};
 use crate::owner::OfContext as _;
-use crate::udp::HostAddr;
+use ferroce_types::{Error, Result, invalid};
+use ferroce_udp::HostAddr;
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

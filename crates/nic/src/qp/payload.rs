@@ -1,7 +1,8 @@
 //! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
 
-use crate::mem::{Denied, KeyTable, KeyUser, copy};
-use crate::shm::{MAX_PIECES, Piece, Pieces, RingBytes, ShmPayload};
+use ferroce_hostlink::{MAX_PIECES, Piece, Pieces, RingBytes, ShmPayload};
+use ferroce_mem::{Denied, KeyTable, KeyUser};
+use ferroce_os::memory::copy;
 use ferroce_proto::{Payload, PlaceError, RemoteAccess, Sge, Source, TransmitError};
 
 /// How much of a message is read ahead of the packets that carry it.

@@ -3,10 +3,9 @@
 use super::{Inner, Qp, env};
 use crate::adapter::Work;
 use crate::ah::Ah;
-use crate::comp_cntr::CountedOp;
-use crate::cq::Wc;
-use crate::error::{Error, Result, invalid};
 use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr, WcStatus};
+use ferroce_queues::{CountedOp, Wc};
+use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,7 +39,7 @@ impl Qp {
                     break;
                 }
             }
-            self.work_locked(&mut inner, work, crate::clock::now(), |_, _| ());
+            self.work_locked(&mut inner, work, ferroce_os::clock::now(), |_, _| ());
             result
         })
     }
@@ -63,7 +62,7 @@ impl Qp {
             for request in requests.drain(..) {
                 inner.proto.post_send(request).map_err(|e| self.post_error(e))?;
             }
-            self.work_locked(&mut inner, work, crate::clock::now(), |_, _| ());
+            self.work_locked(&mut inner, work, ferroce_os::clock::now(), |_, _| ());
             Ok(())
         })
     }
@@ -72,7 +71,7 @@ impl Qp {
     fn fail_inherited(self: &Arc<Self>, inner: &mut Inner, work: &mut Work) {
         if inner.proto.state() != QpState::Err {
             inner.path = None;
-            let now = crate::clock::now();
+            let now = ferroce_os::clock::now();
             self.work_locked(inner, work, now, |proto, env| proto.set_state(QpState::Err, now, env));
         }
     }

@@ -40,7 +40,7 @@ impl Qp {
     pub(crate) fn fail(self: &Arc<Self>, work: &mut Work) {
         let mut inner = self.inner.lock();
         inner.path = None;
-        let now = crate::clock::now();
+        let now = ferroce_os::clock::now();
         self.work_locked(&mut inner, work, now, |proto, env| end(proto, env, now));
     }
 

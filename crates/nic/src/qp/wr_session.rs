@@ -2,9 +2,9 @@
 
 use super::Qp;
 use crate::ah::Ah;
-use crate::error::{Error, Result, invalid};
-use crate::sync::{RawLock, class};
+use ferroce_os::sync::{RawLock, class};
 use ferroce_proto::SendWr;
+use ferroce_types::{Error, Result, invalid};
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl<R> WrSession<R> {
     pub fn enter(&self) {
         if !self.lock.try_lock() {
             // The program's code runs there, for as long as it likes; a fork doesn't wait for it.
-            crate::fork::outside(|| self.lock.lock());
+            ferroce_os::fork::outside(|| self.lock.lock());
         }
         self.thread.store(this_thread(), Ordering::Relaxed);
         self.entered.store(true, Ordering::Relaxed);

@@ -4,11 +4,11 @@ use super::xrc_target::{DeferredPacket, Delegated, XrcTargetPart};
 use super::{Qp, QpEnv, RxPayload};
 use crate::adapter::Work;
 use crate::ah::Ah;
-use crate::mem::KeyUser;
-use crate::packet::PacketMeta;
-use crate::rendezvous::slot_of;
 use crate::xrc::{ConnectError, DomainFile, Hello, Range, SrqProcess};
+use ferroce_host::slot_of;
+use ferroce_mem::KeyUser;
 use ferroce_proto::{Access, DelegateError, Instant, Payload, QpState, RemoteError, SrqPlace, TransmitError};
+use ferroce_types::PacketMeta;
 use ferroce_wire::Headers;
 use std::sync::Arc;
 
@@ -185,7 +185,7 @@ impl Qp {
             |inner: &super::Inner| inner.xrc_target.srq_processes.iter().any(|process| process.slot == slot);
         let Some(domain) = self.domain.as_ref().filter(|_| !known(&self.inner.lock())) else { return };
         let reached = self.adapter.connect_srq_process(self, domain, srqn);
-        let now = crate::clock::now();
+        let now = ferroce_os::clock::now();
         self.work(work, now, |proto, env| {
             match reached {
                 Ok(reached) => env.xrc_target.srq_processes.push(reached),
@@ -229,7 +229,7 @@ impl Qp {
     /// Executes another process's requests from here on.
     pub(crate) fn run_as_proxy(self: &Arc<Self>, dest_qpn: u32, path_mtu: u32, access: Access) {
         self.adapter.with_work(|work| {
-            let now = crate::clock::now();
+            let now = ferroce_os::clock::now();
             self.work(work, now, |proto, env| {
                 let params = proto.params_mut();
                 (params.dest_qpn, params.path_mtu, params.access) = (dest_qpn, path_mtu, access);
@@ -243,7 +243,7 @@ impl Qp {
 
     /// No request comes any more: flushes the receive of a message in progress.
     pub(crate) fn fail_proxy(self: &Arc<Self>) {
-        let now = crate::clock::now();
+        let now = ferroce_os::clock::now();
         self.adapter.with_work(|work| {
             self.work(work, now, |proto, env| proto.set_state(QpState::Err, now, env));
         });

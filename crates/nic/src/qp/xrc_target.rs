@@ -2,14 +2,12 @@
 
 use super::attr::Rules;
 use super::{Qp, QpInit};
-use crate::error::invalid;
-use crate::events::AsyncEvent;
-use crate::mem::Pd;
-use crate::packet::PacketMeta;
-use crate::recv::Srq;
-use crate::sys::EngineFd;
 use crate::xrc::{Domain, DomainFile, Opener, Range, SrqProcess, grant_handle, send_event};
+use ferroce_mem::Pd;
+use ferroce_os::sys::EngineFd;
 use ferroce_proto::RemoteError;
+use ferroce_queues::Srq;
+use ferroce_types::{AsyncEvent, PacketMeta, invalid};
 use ferroce_wire::{Headers, Service};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Counters of flows: ibv_create_counters(3), ibv_attach_counters_point_flow(3), ibv_read_counters(3).
 
-use crate::error::{Error, Result, invalid};
-use crate::sync::{RwLock, class};
+use ferroce_os::sync::{RwLock, class};
+use ferroce_types::{Error, Result, invalid};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Places a counters object has for what it counts.

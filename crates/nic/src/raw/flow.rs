@@ -5,7 +5,7 @@ use super::counters::Counters;
 use super::frame::Incoming;
 use super::port::Membership;
 use super::spec::{self, Match, Spec};
-use crate::error::{Result, invalid};
+use ferroce_types::{Result, invalid};
 use std::sync::Arc;
 
 /// What kind of rule a flow is (`enum ibv_flow_attr_type`).

@@ -1,9 +1,9 @@
 //! The rate that a program sets for what a raw QP sends (ibv_modify_qp_rate_limit(3)): of frames with their check sequences.
 
 use super::RawQp;
-use crate::error::{Result, invalid};
 use crate::qp::check_rate;
 use ferroce_proto::{Instant, QpState, RateLimit, Throttle};
+use ferroce_types::{Result, invalid};
 use std::sync::Arc;
 
 /// Bytes of a frame's check sequence.

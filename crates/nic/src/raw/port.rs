@@ -8,13 +8,14 @@ use super::flow::{Flow, Rules};
 use super::frame::Incoming;
 use super::receive::Receiver;
 use super::send::Sender;
-use crate::error::{Error, Result};
-use crate::fork;
-use crate::net::Netdev;
-use crate::sync::{Mutex, RwLock, class};
-use crate::sys::{self, EngineFd, KernelAddress};
-use crate::tap::Direction;
-use crate::tap::capture::Capture;
+use ferroce_netdev::Netdev;
+use ferroce_os::{
+    fork,
+    sync::{Mutex, RwLock, class},
+    sys::{self, EngineFd, KernelAddress},
+};
+use ferroce_types::{Error, Result};
+use ferroce_udp::{tap::Direction, tap::capture::Capture};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

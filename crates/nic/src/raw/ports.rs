@@ -2,11 +2,11 @@
 
 use super::{Port, RawQp};
 use crate::adapter::Adapter;
-use crate::engine::Source;
-use crate::error::{Error, Result};
-use crate::net::Netdev;
-use crate::sync::{Mutex, RwLock, class};
+use ferroce_engine::Source;
+use ferroce_netdev::Netdev;
+use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_proto::Instant;
+use ferroce_types::{Error, Result};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,8 +2,10 @@
 
 use super::frame::{TAG, TAG_AT};
 use super::segment::segments;
-use crate::sys;
-use crate::sys::control::{Control, Messages, space};
+use ferroce_os::{
+    sys,
+    sys::control::{Control, Messages, space},
+};
 use ferroce_wire::checksum;
 use std::os::fd::RawFd;
 

@@ -2,8 +2,7 @@
 
 use super::frame::Incoming;
 use super::wq::Wq;
-use crate::error::{Error, Result, invalid};
-use crate::quota::{Quota, QuotaPlace};
+use ferroce_types::{Error, Quota, QuotaPlace, Result, invalid};
 use ferroce_wire::frame::{Layer, Network, Transport};
 use ferroce_wire::toeplitz;
 use smallvec::SmallVec;

@@ -3,12 +3,11 @@
 use super::receive::VnetHeader;
 use super::{MAX_TSO, RawQp, RawState, Tso};
 use crate::adapter;
-use crate::clock;
-use crate::cq::Wc;
-use crate::error::{Error, Result, invalid};
 use crate::qp::gather;
-use crate::sys;
+use ferroce_os::{clock, sys};
 use ferroce_proto::{Completion, Data, Instant, QpState, TagFlags, WcOpcode, WcStatus};
+use ferroce_queues::Wc;
+use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::checksum;
 use ferroce_wire::frame::{ETHERNET_LEN, Frame};
 use std::sync::Arc;

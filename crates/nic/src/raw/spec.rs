@@ -1,6 +1,6 @@
 //! What a flow matches: the headers that it names, bit by bit where its masks say so.
 
-use crate::error::{Result, invalid};
+use ferroce_types::{Result, invalid};
 use ferroce_wire::frame::{Ethernet, Frame, Layer, Network, Transport, Tunnel, Under};
 
 /// A value and the bits of it that count.

@@ -1,7 +1,7 @@
 //! TCP segmentation: one request becomes as many frames as its bytes need (IBV_WR_TSO, ibv_wr_send_tso(3)).
 
 use super::segment::finish;
-use crate::error::{Result, invalid};
+use ferroce_types::{Result, invalid};
 use ferroce_wire::frame::{ETHERNET_LEN, Frame, Layer, Network, Transport};
 
 /// Bytes that one request may have segmented.

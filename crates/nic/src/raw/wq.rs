@@ -2,16 +2,16 @@
 
 use super::frame::{Incoming, TAG_AT};
 use crate::adapter::{self, Adapter};
-use crate::cq::{Cq, Tags, Wc};
-use crate::error::{Error, Result, invalid};
-use crate::events::{AsyncEvent, Unacked};
-use crate::fork;
-use crate::mem::{Pd, QueueKind};
 use crate::owner::OfContext as _;
 use crate::qp::scatter;
-use crate::recv::{MAX_SGE, MAX_WR, RecvQueue};
-use crate::sync::{Mutex, class};
+use ferroce_mem::{Pd, QueueKind};
+use ferroce_os::{
+    fork,
+    sync::{Mutex, class},
+};
 use ferroce_proto::{Completion, RecvWqe, TagFlags, WcOpcode, WcStatus};
+use ferroce_queues::{Cq, MAX_SGE, MAX_WR, RecvQueue, Tags, Unacked, Wc};
+use ferroce_types::{AsyncEvent, Error, Result, invalid};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

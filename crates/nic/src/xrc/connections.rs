@@ -11,16 +11,17 @@ use super::message::{self, Answer, Range};
 use super::remote::Remote;
 use super::serve::end_service;
 use crate::adapter::Adapter;
-use crate::clock;
-use crate::engine::Source;
-use crate::error::{Error, Result};
-use crate::events::AsyncEvent;
 use crate::qp::Qp;
-use crate::rendezvous::{frame, slot_of};
-use crate::shm::MAX_PAYLOAD;
-use crate::sync::{Mutex, class};
-use crate::sys::{self, EngineFd};
+use ferroce_engine::Source;
+use ferroce_host::{frame, slot_of};
+use ferroce_hostlink::MAX_PAYLOAD;
+use ferroce_os::{
+    clock,
+    sync::{Mutex, class},
+    sys::{self, EngineFd},
+};
 use ferroce_proto::{DelegateError, Executed, Payload};
+use ferroce_types::{AsyncEvent, Error, Result};
 use ferroce_wire::{Headers, NakCode};
 use std::collections::HashMap;
 use std::io::ErrorKind;

@@ -3,12 +3,13 @@
 use super::connections::{End, destroy, send};
 use super::handle_message::{self, Call, Open};
 use crate::adapter::{self, Adapter};
-use crate::engine;
-use crate::error::Error;
 use crate::qp::{Qp, QpAttr};
-use crate::rendezvous::frame;
-use crate::sync::{Mutex, class};
-use crate::sys::EngineFd;
+use ferroce_host::frame;
+use ferroce_os::{
+    sync::{Mutex, class},
+    sys::EngineFd,
+};
+use ferroce_types::Error;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -148,7 +149,7 @@ impl super::Connections {
         }
         jobs.workers += 1;
         drop(jobs);
-        if engine::start_thread("ferroce-xrc", move || self.work_off()).is_err() {
+        if ferroce_engine::start_thread("ferroce-xrc", move || self.work_off()).is_err() {
             tracing::warn!("no thread for a change of a target queue pair's attributes");
             let mut jobs = self.jobs.lock();
             jobs.workers -= 1;
@@ -163,7 +164,7 @@ impl super::Connections {
 
     /// Until nothing waits.
     fn work_off(&self) {
-        let Ok(_inside) = crate::fork::enter() else { return };
+        let Ok(_inside) = ferroce_os::fork::enter() else { return };
         loop {
             let job = {
                 let mut jobs = self.jobs.lock();

@@ -2,11 +2,10 @@
 
 use super::DomainFile;
 use super::message::NAME;
-use crate::error::Error;
-use crate::events::AsyncEvent;
 use crate::qp::{AddressVector, QpAttr};
-use crate::rendezvous::frame;
+use ferroce_host::frame;
 use ferroce_proto::{Access, Placement, QpState};
+use ferroce_types::{AsyncEvent, Error};
 
 /// The kind of a request for a handle of a target.
 pub(super) const KIND: u8 = 5;

@@ -1,7 +1,7 @@
 //! What two processes say to each other about a target of one and the SRQs of the other.
 
 use super::DomainFile;
-use crate::rendezvous::frame;
+use ferroce_host::frame;
 use ferroce_proto::{Access, Executed, RemoteError};
 use ferroce_wire::{Headers, NakCode, Syndrome};
 

@@ -15,12 +15,11 @@ pub(crate) use serve::register;
 
 use crate::Context;
 use crate::adapter;
-use crate::cq::Cq;
-use crate::error::{Error, Result, invalid};
-use crate::events::Unacked;
-use crate::mem::Pd;
 use crate::qp::{Qp, QpAttr, QpCap, QpInit};
-use crate::sys;
+use ferroce_mem::Pd;
+use ferroce_os::sys;
+use ferroce_queues::{Cq, Unacked};
+use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 use remote::Remote;
 use std::io;

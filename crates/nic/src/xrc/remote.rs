@@ -4,14 +4,15 @@ use super::connections::{End, send};
 use super::handle_message::{self, Call, News, Open};
 use super::{Domain, Opener};
 use crate::adapter::Adapter;
-use crate::error::{Error, Result, invalid};
-use crate::events::AsyncEvent;
-use crate::fork;
 use crate::qp::QpAttr;
-use crate::rendezvous::{frame, slot_of};
-use crate::sync::{Changed, Mutex, MutexGuard, class};
-use crate::sys::{self, EngineFd};
+use ferroce_host::{frame, slot_of};
+use ferroce_os::{
+    fork,
+    sync::{Changed, Mutex, MutexGuard, class},
+    sys::{self, EngineFd},
+};
 use ferroce_proto::QpState;
+use ferroce_types::{AsyncEvent, Error, Result, invalid};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -5,12 +5,11 @@ use super::connections::{End, TURN, destroy, receive, send};
 use super::message::{self, Hello, Outcomes, Range, Request};
 use super::{guest, handle_message};
 use crate::adapter::{self, Adapter};
-use crate::clock;
-use crate::mem::{KeyTable, copy};
 use crate::qp::Qp;
-use crate::rendezvous::{Service, Services, frame};
-use crate::shm::MAX_PAYLOAD;
-use crate::sys::EngineFd;
+use ferroce_host::{Service, Services, frame};
+use ferroce_hostlink::MAX_PAYLOAD;
+use ferroce_mem::KeyTable;
+use ferroce_os::{clock, memory::copy, sys::EngineFd};
 use ferroce_proto::{RemoteAccess, RemoteError};
 use std::sync::Arc;
 

@@ -2,10 +2,9 @@
 
 use super::Xrcd;
 use crate::adapter;
-use crate::cq::Cq;
-use crate::error::{Result, invalid};
-use crate::mem::{Pd, is_same};
-use crate::recv::{Membership, NewSrq, Srq, SrqAttr};
+use ferroce_mem::{Pd, is_same};
+use ferroce_queues::{Cq, Membership, NewSrq, Srq, SrqAttr};
+use ferroce_types::{Result, invalid};
 use std::sync::Arc;
 
 /// An SRQ's place in its domain.

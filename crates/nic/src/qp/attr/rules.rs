@@ -4,9 +4,9 @@
 //! ones); what the kernel's ib_modify_qp accepts is accepted here.
 
 use super::{AddressVector, MAX_RATE, MAX_RD_ATOMIC, QpAttr, mask, names};
-use crate::error::{Error, Result, invalid};
-use crate::sys;
+use ferroce_os::sys;
 use ferroce_proto::QpState;
+use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 
 /// Checks a limit of what a QP sends (ibv_modify_qp_rate_limit(3)): thousands of bits a second, bytes at once.

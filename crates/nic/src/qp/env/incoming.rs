@@ -2,11 +2,11 @@
 
 use super::QpEnv;
 use crate::ah::Ah;
-use crate::packet::PacketMeta;
 use crate::qp::Path;
 use crate::qp::payload::RxPayload;
-use crate::shm::Peer;
+use ferroce_hostlink::Peer;
 use ferroce_proto::Instant;
+use ferroce_types::PacketMeta;
 use ferroce_wire::{Bth, Headers, Opcode, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -4,14 +4,13 @@ use super::QpEnv;
 use crate::adapter::Work;
 use crate::ah::{Ah, Way};
 use crate::fabric::LocalPacket;
-use crate::packet::PacketMeta;
 use crate::qp::Path;
 use crate::qp::payload::{each_piece, fill, fill_ring, references, source_len};
-use crate::shm::{Link, PeerMemory, Purpose, Sent};
-use crate::tap::Direction;
-use crate::udp::PushError;
 use crate::xrc::Range;
+use ferroce_hostlink::{Link, PeerMemory, Purpose, Sent};
 use ferroce_proto::{Data, SendOp, SendWr, Source, TransmitError};
+use ferroce_types::PacketMeta;
+use ferroce_udp::{PushError, tap::Direction};
 use ferroce_wire::{Headers, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -142,7 +141,7 @@ impl QpEnv<'_> {
                 self.work.rings(link);
                 Ok(())
             }
-            Sent::Full if !self.qp.is_reliable() && link.is_stuck(crate::clock::now()) => Ok(()),
+            Sent::Full if !self.qp.is_reliable() && link.is_stuck(ferroce_os::clock::now()) => Ok(()),
             Sent::Full => {
                 self.work.blocked = true;
                 self.work.blocked_on = Some(link.clone());
