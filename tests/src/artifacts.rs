@@ -111,9 +111,13 @@ impl Artifacts {
     /// # Errors
     /// The file can't be copied.
     pub fn stage_program(&self, program: &Path) -> std::io::Result<PathBuf> {
-        let staged = self.program_path(&program.file_name().unwrap_or_default().to_string_lossy())?;
-        fs::copy(program, &staged)?;
-        fs::set_permissions(&staged, fs::Permissions::from_mode(0o755))?;
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        let staged = self.program_path(&name)?;
+        // Another test may be running it: a program in use can be replaced, and not written.
+        let partial = self.program_path(&format!("{name}.{}", std::process::id()))?;
+        fs::copy(program, &partial)?;
+        fs::set_permissions(&partial, fs::Permissions::from_mode(0o755))?;
+        fs::rename(&partial, &staged)?;
         Ok(staged)
     }
 
