@@ -1,8 +1,8 @@
 //! The progress engine: gives the sources and jobs of a process their turns, in threads that poll or wait, else in one of its own.
 //!
-//! In here: who makes progress and when (lease, background thread, sleep), the run queue, deadlines, alarms, what threads
-//! leave for one another, and whether the process's descriptors are still its own.
-//! Out of here: what sources and jobs are. A [`Handler`] puts them together.
+//! In here: who makes progress and when (lease, background thread, sleep), the run queue, deadlines, alarms, packets
+//! and turns that one thread leaves for another (inboxes, run queue), and whether the process's descriptors are still its own.
+//! Out of here: what sources and jobs are. The adapter says that, by implementing [`Handler`].
 #![forbid(unsafe_code)]
 
 mod alarms;

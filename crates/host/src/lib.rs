@@ -1,4 +1,4 @@
-//! The processes of a host as one adapter: one QPN space, one UDP port 4791, no daemon.
+//! How the processes of a host share one QPN space and UDP port 4791, without a daemon.
 //!
 //! In here: slots of the QPN space, the socket group of each local address and its handover between processes,
 //! requests of other processes and the services that answer them, forwarding of packets that came to the wrong process.
@@ -264,7 +264,7 @@ impl Host {
             if leader.is_none() && self.watch(listener.raw(), LEADER).is_ok() {
                 *leader = Some(listener);
                 *self.election.lock() = None;
-                tracing::debug!("leader of this host's rendezvous");
+                tracing::debug!("leader of this host");
             }
         }
     }

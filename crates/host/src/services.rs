@@ -65,7 +65,7 @@ impl Services {
             };
             let left = deadline.saturating_duration_since(Instant::now()).min(REQUEST_PATIENCE);
             if let Err(error) = self.serve_one(connection, user, left, rest) {
-                tracing::debug!(%error, "a rendezvous request was not answered");
+                tracing::debug!(%error, "a request of another process was not answered");
             }
             if left.is_zero() {
                 return;

@@ -1,8 +1,10 @@
-//! A software RoCEv2 adapter in the process: verbs objects, the progress engine, the fabrics between QPs.
+//! The adapter: verbs objects, and the choice of the fabric that carries their packets.
 //!
-//! In here: devices and contexts, QPs, AHs, XRC domains, frames; who makes progress; the host's other processes.
-//! Out of here: wire formats (`ferroce_wire`), the transport (`ferroce_proto`), memory and its keys (`ferroce_mem`), queues
+//! In here: devices and contexts, QPs, AHs, XRC domains, frames, imports; how engine, fabrics and host are put together.
+//! Out of here: who makes progress (`ferroce_engine`), how packets travel (`ferroce_hostlink`, `ferroce_udp`), the host's other
+//! processes (`ferroce_host`), the transport (`ferroce_proto`), memory and its keys (`ferroce_mem`), queues
 //! (`ferroce_queues`), the C ABI (`capi`).
+//!
 //! Everything a program calls may be called from any thread. Nothing here is a cancellation point, blocks without a
 //! bound (but for the acknowledgement of events that the man pages ask for), or runs in an exit handler.
 

@@ -7,8 +7,8 @@
 //! Nothing is mounted or written to a disk, so nothing can be left behind. An attribute is opened as a sealed memfd
 //! with its text, a directory as an empty memfd, a device node as `/dev/null`. A memfd of ours is known by its name,
 //! which has the entry's path in it, and a mode that no other file has: so it stays what it is over `dup`, `fork` and
-//! `exec`, and nobody has to follow `close`. (`close` and its relatives are stood before too, for the descriptors of
-//! libibverbs.so.1, which a program hasn't opened and can't close: see `close`.) A real directory, in a private mount, would need a user namespace, which
+//! `exec`, and nobody has to follow `close`. (`close` and its relatives are intercepted too, but only to protect the
+//! descriptors of libibverbs.so.1: see `close`.) A real directory, in a private mount, would need a user namespace, which
 //! containers refuse; one on a tmpfs would outlive a killed process.
 //!
 //! A call for another path costs a look at its first bytes (which is why a pointer into nowhere is a fault here, and not

@@ -1,7 +1,7 @@
 //! Where requests and completions wait: completion queues, receive queues, queues of events, and completion counters.
 //!
 //! In here: the queues, when a completion raises its event, tags that messages match, descriptors that tell of events.
-//! Out of here: who makes progress, the time of events that are put off ([`Alarm`]), queue pairs and their send queues.
+//! Out of here: who makes progress, the clock for events that moderation delays ([`Alarm`]), queue pairs and their send queues.
 
 mod comp_cntr;
 mod cq;

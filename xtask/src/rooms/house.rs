@@ -17,7 +17,7 @@ pub struct Crate {
     pub together: &'static [Together],
 }
 
-/// Rooms that may know one another.
+/// Rooms that may import one another.
 pub struct Together {
     /// Their names.
     pub rooms: &'static [&'static str],
@@ -45,14 +45,14 @@ const fn one(name: &'static str, what: &'static str) -> Crate {
 /// From the ground up.
 pub const HOUSE: &[Storey] = &[
     &[room("wire", "The formats on the wire: headers and ICRC, parsed and emitted, and nothing else.")],
-    &[room("types", "The vocabulary that crates share: numbers of queue pairs, addresses of hosts, errors.")],
+    &[room("types", "The vocabulary that crates share: how a QPN is divided, addresses of hosts, errors.")],
     &[one(
         "proto",
-        "The transport as state machines without I/O: requester, responder, rules, time as an argument.",
+        "The transport as state machines without I/O: requester, responder, timers; time is an argument.",
     )],
     &[Crate {
         name: "os",
-        what: "The operating system and nearly all `unsafe`: calls, descriptors, fork, locks, the clock, copies.",
+        what: "The operating system and nearly all `unsafe`: calls, descriptors, fork, locks, the clock, copies that fail instead of faulting.",
         together: &[Together {
             rooms: &["fork", "memory", "sync", "sys"],
             why: "A fork closes descriptors and forgets memory, and what a lock or a descriptor may do depends on forks.",

@@ -20,8 +20,9 @@ const MIRI: [(&str, &[&str]); 7] = [
     ("ferroce-proto", &["psn::", "rnr::", "window::"]),
 ];
 
-/// What loom runs: the fork gate, and the engine's hand-offs.
-const LOOM: [(&str, &str); 2] = [("ferroce-os", "gate"), ("ferroce-engine", "handoff")];
+/// What loom runs: the fork gate, the engine's hand-offs, and the words that two processes share.
+const LOOM: [(&str, &str); 3] =
+    [("ferroce-os", "gate"), ("ferroce-engine", "handoff"), ("ferroce-hostlink", "shared")];
 
 /// Runs all that this machine can, and says what it can't.
 ///

@@ -43,7 +43,7 @@ use work::HandsOn;
 /// The process's adapter. It lives as long as the process: nothing of it runs in exit handlers.
 pub(crate) struct Adapter {
     pub(crate) engine: Loop<Adapter>,
-    pub(crate) rendezvous: Arc<Host>,
+    pub(crate) host: Arc<Host>,
     pub(crate) addresses: Addresses,
     pub(crate) multicast: Multicast,
     pub(crate) qps: QpTable,
@@ -102,7 +102,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     KeyTable::global().list_in(&ListedRegions);
     let adapter: &'static Adapter = Box::leak(Box::new(Adapter {
         engine: Loop::new()?,
-        rendezvous: Host::join()?,
+        host: Host::join()?,
         addresses: Addresses::default(),
         multicast: Multicast::default(),
         qps: QpTable::default(),
@@ -115,12 +115,12 @@ pub(crate) fn start() -> Result<&'static Adapter> {
         raw: RawPorts::default(),
         network: Network::open(),
     }));
-    let services = adapter.rendezvous.services();
+    let services = adapter.host.services();
     adapter.links.register(services);
     xrc::register(services);
     gids::register(services);
     adapter.watch_network()?;
-    adapter.engine.watch_control(adapter.rendezvous.poll_fd())?;
+    adapter.engine.watch_control(adapter.host.poll_fd())?;
     adapter.engine.watch_control(adapter.xrc.poll_fd())?;
     adapter.watch_links()?;
     Loop::spawn(adapter)?;
@@ -169,17 +169,17 @@ impl Adapter {
 
     /// A connection to the process that holds a slot.
     pub(crate) fn dial(&self, slot: u16) -> Option<EngineFd> {
-        self.rendezvous.dial(slot)
+        self.host.dial(slot)
     }
 
     /// A number is of one of this process's slots.
     pub(crate) fn owns(&self, number: u32) -> bool {
-        self.rendezvous.owns(number)
+        self.host.owns(number)
     }
 
     /// Answers other processes while a thread waits for one of them.
     pub(crate) fn answer_requests(&self) {
-        self.rendezvous.answer_requests();
+        self.host.answer_requests();
     }
 
     /// Runs `f` with a set of buffers, then lets the QPs of this process work to which `f` has sent something.

@@ -122,7 +122,7 @@ impl Adapter {
         if self.addresses.endpoint(address).is_some() {
             return Ok(());
         }
-        let sockets = self.rendezvous.sockets(address, ferroce_udp::receiving_socket)?;
+        let sockets = self.host.sockets(address, ferroce_udp::receiving_socket)?;
         let endpoint = Arc::new(Endpoint::new(address, sockets));
         let mut locals = self.addresses.locals.write();
         if locals.iter().any(|l| l.endpoint.address() == address) {
@@ -142,7 +142,7 @@ impl Adapter {
         // Asked under the lock: an older answer must not replace a newer one.
         let mut locals = self.addresses.locals.write();
         let mut steerings: SmallVec<[u8; 4]> =
-            self.rendezvous.slots().iter().map(|&slot| steering_of(u32::from(slot) << 12)).collect();
+            self.host.slots().iter().map(|&slot| steering_of(u32::from(slot) << 12)).collect();
         steerings.sort_unstable();
         steerings.dedup();
         for local in locals.iter() {
@@ -254,7 +254,7 @@ impl Adapter {
     /// Is this QPN at this address one of this process, to be reached without a socket?
     pub(crate) fn is_local(&self, route: &Route, qpn: u32) -> bool {
         let faults = self.taps.is_some_and(Taps::has_faults);
-        !udp_only() && !faults && self.rendezvous.owns(qpn) && self.addresses.endpoint(route.to).is_some()
+        !udp_only() && !faults && self.host.owns(qpn) && self.addresses.endpoint(route.to).is_some()
     }
 
     /// The path to a QP.

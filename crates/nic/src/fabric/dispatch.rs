@@ -26,8 +26,8 @@ impl Adapter {
             let (these, rest) = datagrams.split_at(run);
             datagrams = rest;
             let Some(qp) = self.qp(qpn) else {
-                if !self.rendezvous.owns(qpn) {
-                    self.rendezvous.forward(these);
+                if !self.host.owns(qpn) {
+                    self.host.forward(these);
                 }
                 continue;
             };

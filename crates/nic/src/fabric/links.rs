@@ -74,7 +74,7 @@ impl Adapter {
     /// when that process doesn't answer.
     pub(crate) fn shm_path(&self, route: &Route, qpn: u32) -> Option<Path> {
         let slot = slot_of(qpn);
-        let known = || self.links.to_slot(slot, || self.rendezvous.dial(slot));
+        let known = || self.links.to_slot(slot, || self.host.dial(slot));
         let link = match known() {
             Some(link) => link,
             None => {
@@ -87,7 +87,7 @@ impl Adapter {
     }
 
     fn make_link(&self, route: &Route, slot: u16) -> Option<Arc<Link>> {
-        if self.rendezvous.owns(u32::from(slot) << 12) || !is_of_this_host(route.to) {
+        if self.host.owns(u32::from(slot) << 12) || !is_of_this_host(route.to) {
             return None;
         }
         // The peer will come to this process in its turn, and both must use one fabric: whoever hasn't said no is asked
@@ -96,8 +96,8 @@ impl Adapter {
             if !self.links.may_ask(slot) {
                 return None;
             }
-            let Some(connection) = self.rendezvous.dial(slot) else { break };
-            let opened = self.links.open(connection, slot, &mut || self.rendezvous.answer_requests());
+            let Some(connection) = self.host.dial(slot) else { break };
+            let opened = self.links.open(connection, slot, &mut || self.host.answer_requests());
             if opened.is_some() {
                 return opened;
             }

@@ -2,7 +2,7 @@
 //!
 //! In here: local addresses and routes, the choice of a fabric, the three fabrics as the adapter sees them (a QP's inbox, a
 //! link's rings, sockets), multicast groups, capture and faults between the adapter and the fabrics.
-//! Out of here: sockets (`udp`), rings (`shm`), the host's other processes (`rendezvous`), what a QP makes of a packet.
+//! Out of here: sockets (`udp`), rings (`hostlink`), the host's other processes (`host`), what a QP makes of a packet.
 
 mod addresses;
 mod dispatch;

@@ -58,7 +58,7 @@ impl Source for ForwardSource {
 
     fn serve(&self) {
         let Self(adapter) = self;
-        let served = adapter.rendezvous.service(&mut |datagrams| {
+        let served = adapter.host.service(&mut |datagrams| {
             adapter.forwarding.happened(clock::now());
             adapter.arrived(datagrams, clock::now());
         });
@@ -91,7 +91,7 @@ impl Adapter {
     /// Takes the packets that other processes have passed on.
     fn read_forwarded(&'static self) -> bool {
         let mut done = false;
-        self.rendezvous.recv_forwarded(&mut |datagrams| {
+        self.host.recv_forwarded(&mut |datagrams| {
             done = true;
             self.forwarding.happened(clock::now());
             self.arrived(datagrams, clock::now());

@@ -79,10 +79,10 @@ impl Adapter {
             return Err(Error::NoMemory(format!("{MAX_QP} queue pairs exist")));
         }
         if slots.iter().all(|s| s.count == PER_SLOT) {
-            let fresh = self.rendezvous.slots().into_iter().find(|n| slots.iter().all(|s| s.number != *n));
+            let fresh = self.host.slots().into_iter().find(|n| slots.iter().all(|s| s.number != *n));
             let number = match fresh {
                 Some(number) => number,
-                None => self.rendezvous.claim_slot()?,
+                None => self.host.claim_slot()?,
             };
             slots.push(Slot::new(number));
             if let Some(directory) = self.links.own() {

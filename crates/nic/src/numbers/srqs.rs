@@ -36,7 +36,7 @@ impl Adapter {
     /// # Errors
     /// ENOMEM when the numbers in this process's slots are used up.
     pub(crate) fn add_srq(&self, xrcd: &Arc<Xrcd>, make: impl FnOnce(u32) -> Arc<Srq>) -> Result<Arc<Srq>> {
-        let slots = self.rendezvous.slots();
+        let slots = self.host.slots();
         let mut numbers = self.srqs.0.write();
         let count = slots.len() as u32 * PER_SLOT;
         let at = |i: u32| (u32::from(slots[(i / PER_SLOT) as usize]) << 12) + i % PER_SLOT;

@@ -114,7 +114,7 @@ struct SrqState {
     tags: Option<Box<TagList>>,
 }
 
-/// SrqState receive queues that a process may have.
+/// Shared receive queues that a process may have.
 pub const MAX_SRQ: u32 = 1 << 20;
 static QUEUES: Quota = Quota::new("shared receive queues", MAX_SRQ);
 
