@@ -78,7 +78,7 @@ enum Task {
         /// First delete exceptions that nothing needs any more from xtask/rooms.allow
         #[arg(long)]
         shrink: bool,
-        /// Only print all arrows
+        /// Only print what each crate is, and all arrows
         #[arg(long, conflicts_with = "shrink")]
         list: bool,
     },

@@ -11,7 +11,6 @@ pub struct Crate {
     /// Its package's name without `ferroce-`.
     pub name: &'static str,
     /// What it is, in a sentence.
-    #[allow(dead_code)] // For readers of this file.
     pub what: &'static str,
     /// Sets of its rooms that may know one another.
     pub together: &'static [Together],
@@ -22,7 +21,6 @@ pub struct Together {
     /// Their names.
     pub rooms: &'static [&'static str],
     /// Why they may.
-    #[allow(dead_code)] // For readers of this file.
     pub why: &'static str,
 }
 

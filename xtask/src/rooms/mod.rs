@@ -35,7 +35,7 @@ pub enum Action {
     Check,
     /// Delete exceptions that nothing needs first.
     Shrink,
-    /// Print all arrows.
+    /// Print the house and all arrows.
     List,
 }
 
@@ -74,7 +74,14 @@ fn complaints(house: &[Storey], tree: &[Found], list: &str) -> io::Result<check:
     Ok(check::check(house, tree, &exceptions(list)?))
 }
 
+/// Prints what each crate is, from the roof down, which of its rooms may know one another and why, and all arrows.
 fn list(tree: &[Found]) {
+    for crate_ in house::HOUSE.iter().rev().copied().flatten() {
+        println!("{}: {}", crate_.name, crate_.what);
+        for together in crate_.together {
+            println!("    {}: {}", together.rooms.join(" "), together.why);
+        }
+    }
     for found in tree {
         for (to, place) in &found.dependencies {
             println!("{}: {} -> {to}  {}:{}", check::CRATES, found.name, place.file.display(), place.line);
