@@ -24,9 +24,7 @@ struct Socket {
 
 /// Looks at the port on each address of each device.
 pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
-    let tables =
-        ["/proc/net/udp", "/proc/net/udp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
-    let sockets: Vec<Socket> = tables.iter().flat_map(|table| sockets_on_port(table, ROCE_PORT)).collect();
+    let sockets = open_sockets(ROCE_PORT);
     let ferroce_here = std::fs::read_to_string("/proc/net/unix")
         .is_ok_and(|names| super::host::members(&names).iter().any(|member| member.uid == own_uid()));
     let mut seen = BTreeSet::new();
@@ -170,6 +168,21 @@ pub fn process_with(inode: u64) -> Option<(u32, String)> {
     None
 }
 
+/// The sockets on `port` in this network namespace. The kernel gives its tables piece by piece, and leaves a socket out where
+/// another one ends between two pieces: a socket that stays is in one of several readings.
+fn open_sockets(port: u16) -> Vec<Socket> {
+    const READINGS: usize = 4;
+    let mut found: Vec<Socket> = Vec::new();
+    for path in ["/proc/net/udp", "/proc/net/udp6"].repeat(READINGS) {
+        for socket in sockets_on_port(&std::fs::read_to_string(path).unwrap_or_default(), port) {
+            if !found.contains(&socket) {
+                found.push(socket);
+            }
+        }
+    }
+    found
+}
+
 /// The sockets on `port` in the text of /proc/net/udp or udp6.
 fn sockets_on_port(table: &str, port: u16) -> Vec<Socket> {
     let socket = |line: &str| {
@@ -244,8 +257,7 @@ mod tests {
     #[test]
     fn process_that_has_a_socket_is_found() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let table = std::fs::read_to_string("/proc/net/udp").unwrap();
-        let own = sockets_on_port(&table, socket.local_addr().unwrap().port());
+        let own = open_sockets(socket.local_addr().unwrap().port());
         assert_eq!(own.len(), 1);
         assert_eq!(process_with(own[0].inode).unwrap().0, std::process::id());
     }
@@ -257,8 +269,7 @@ mod tests {
         let Ok(_holder) = bind(here, 0) else {
             return println!("skipped: 127.47.91.1:4791 can't be bound here");
         };
-        let table = std::fs::read_to_string("/proc/net/udp").unwrap();
-        let finding = check_address(here, 0, &sockets_on_port(&table, ROCE_PORT), false);
+        let finding = check_address(here, 0, &open_sockets(ROCE_PORT), false);
         assert_eq!(finding.weight, Weight::Stop);
         assert!(finding.says.contains(&format!("by process {}", std::process::id())), "{finding:?}");
     }
