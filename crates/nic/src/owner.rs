@@ -4,7 +4,7 @@ use crate::Context;
 use crate::adapter;
 use ferroce_mem::{Dm, ListedMr, Mr, Owner, Pd, QueueKind};
 use ferroce_proto::Instant;
-use ferroce_queues::{Alarm, CompChannel, Cq, Srq};
+use ferroce_queues::{CompChannel, Cq, EventTimer, Srq};
 use ferroce_types::AsyncEvent;
 use std::any::Any;
 use std::os::fd::RawFd;
@@ -55,7 +55,7 @@ impl Owner for Context {
     }
 }
 
-impl Alarm for Context {
+impl EventTimer for Context {
     fn schedule(&self, cq: &Arc<Cq>, at: Instant) {
         adapter::schedule_event(cq, at);
     }

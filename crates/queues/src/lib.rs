@@ -1,7 +1,8 @@
 //! Where requests and completions wait: completion queues, receive queues, queues of events, and completion counters.
 //!
 //! In here: the queues, when a completion raises its event, tags that messages match, descriptors that tell of events.
-//! Out of here: who makes progress, the clock for events that moderation delays ([`Alarm`]), queue pairs and their send queues.
+//! Out of here: who makes progress, the clock for events that moderation delays
+//! ([`EventTimer`]), queue pairs and their send queues.
 
 mod comp_cntr;
 mod cq;
@@ -10,7 +11,7 @@ mod recv;
 mod ring;
 
 pub use comp_cntr::{CntrValue, CompCntr, CountedOp, Counts, MAX_COMP_CNTR, QpCntrs};
-pub use cq::{Alarm, CompChannel, Cq, CqInit, MAX_CQ, MAX_CQE, Network, Stamp, Tags, Wc};
+pub use cq::{CompChannel, Cq, CqInit, EventTimer, MAX_CQ, MAX_CQE, Network, Stamp, Tags, Wc};
 pub use events::{EventQueue, Unacked};
 pub use recv::{
     MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, Membership, NewSize, NewSrq, RecvQueue, Srq, SrqAttr,

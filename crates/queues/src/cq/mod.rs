@@ -25,7 +25,7 @@ pub const MAX_CQ: u32 = 1 << 20;
 static QUEUES: Quota = Quota::new("completion queues", MAX_CQ);
 
 /// An owner of completion queues, which calls them when the time of an event has come that was put off.
-pub trait Alarm: Owner {
+pub trait EventTimer: Owner {
     /// Has [`Cq::event_is_due`] called as soon as `at` has come. The queue is locked meanwhile.
     fn schedule(&self, cq: &Arc<Cq>, at: Instant);
 }
@@ -51,7 +51,7 @@ pub struct CqInit<'a> {
 /// A completion queue (ibv_create_cq(3)).
 #[derive(Debug)]
 pub struct Cq {
-    owner: Arc<dyn Alarm>,
+    owner: Arc<dyn EventTimer>,
     /// The parent domain that it was made on.
     pd: Option<Arc<Pd>>,
     channel: Option<Arc<CompChannel>>,
@@ -75,7 +75,7 @@ impl Cq {
     ///
     /// # Errors
     /// [`Error::Invalid`] for no entry or more than [`MAX_CQE`]; [`Error::NoMemory`] when there are `MAX_CQ` queues.
-    pub fn create<O: Alarm>(
+    pub fn create<O: EventTimer>(
         owner: &Arc<O>,
         cqe: u32,
         channel: Option<&Arc<CompChannel>>,
@@ -89,11 +89,11 @@ impl Cq {
     ///
     /// # Errors
     /// As [`Cq::create`]; [`Error::NoMemory`] when the domain's allocator gives nothing.
-    pub fn create_as<O: Alarm>(owner: &Arc<O>, init: CqInit<'_>) -> Result<Arc<Self>> {
+    pub fn create_as<O: EventTimer>(owner: &Arc<O>, init: CqInit<'_>) -> Result<Arc<Self>> {
         Self::new(owner.clone(), init)
     }
 
-    fn new(owner: Arc<dyn Alarm>, init: CqInit<'_>) -> Result<Arc<Self>> {
+    fn new(owner: Arc<dyn EventTimer>, init: CqInit<'_>) -> Result<Arc<Self>> {
         let CqInit { cqe, channel, cookie, stamped, ignore_overrun, pd } = init;
         check_size(cqe)?;
         let held = QUEUES.take()?;
@@ -130,7 +130,7 @@ impl Cq {
 
     /// Whose it is.
     #[must_use]
-    pub fn owner(&self) -> &Arc<dyn Alarm> {
+    pub fn owner(&self) -> &Arc<dyn EventTimer> {
         &self.owner
     }
 
