@@ -4,7 +4,7 @@
 //! acknowledgement waits until all answers before it have left, so that none overtakes.
 
 use crate::responder::Refusal;
-use crate::{Env, Instant, Qp, QpState, RemoteError, Source, SrqPlace, TransmitError, psn};
+use crate::{Env, Instant, PayloadSource, Qp, QpState, RemoteError, SrqPlace, TransmitError, psn};
 use ferroce_wire::{Aeth, Headers, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 
@@ -259,7 +259,7 @@ impl<A: Clone> Qp<A> {
                 let mut headers = Headers::new(self.bth(Operation::AtomicAcknowledge, psn::wire(atomic.psn)));
                 headers.aeth = Some(Aeth { syndrome: Syndrome::ACK_UNLIMITED.to_u8(), msn: atomic.msn });
                 headers.atomic_ack = Some(atomic.original);
-                env.transmit(&headers, Source::None, None).ok()?;
+                env.transmit(&headers, PayloadSource::None, None).ok()?;
                 self.counters.responses_sent += 1;
                 self.answers.queue.pop_front();
                 Some(8)
@@ -281,8 +281,8 @@ impl<A: Clone> Qp<A> {
             headers.aeth = Some(Aeth { syndrome: Syndrome::ACK_UNLIMITED.to_u8(), msn: read.msn });
         }
         let source = match len {
-            0 => Source::None,
-            _ => Source::Remote { rkey: read.range.rest.rkey, va: read.range.rest.va, len },
+            0 => PayloadSource::None,
+            _ => PayloadSource::Remote { rkey: read.range.rest.rkey, va: read.range.rest.va, len },
         };
         let sent = match read.range.srqn {
             Some(srqn) if env.select_srq(srqn) == SrqPlace::Nowhere => {
@@ -335,7 +335,7 @@ impl<A: Clone> Qp<A> {
         };
         let mut headers = Headers::new(self.bth(Operation::Acknowledge, psn::wire(number)));
         headers.aeth = Some(Aeth { syndrome: syndrome.to_u8(), msn: self.resp.msn });
-        if env.transmit(&headers, Source::None, None).is_ok() {
+        if env.transmit(&headers, PayloadSource::None, None).is_ok() {
             self.answers.owed = None;
             self.counters.responses_sent += 1;
         }

@@ -45,7 +45,7 @@ impl Payload for &[u8] {
 
 /// Where the payload of an outgoing packet is.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
+pub enum PayloadSource<'a> {
     /// The packet has none.
     None,
     /// These bytes.
@@ -83,7 +83,7 @@ pub enum TransmitError {
     Later(Instant),
     /// A local key, its rights, its range or the memory behind it is wrong: LOC_PROT_ERR.
     Local,
-    /// The same of a remote key in [`Source::Remote`]: the READ is answered with a NAK.
+    /// The same of a remote key in [`PayloadSource::Remote`]: the READ is answered with a NAK.
     Remote(RemoteError),
 }
 
@@ -164,7 +164,7 @@ pub trait Env {
     fn transmit(
         &mut self,
         headers: &Headers,
-        source: Source<'_>,
+        source: PayloadSource<'_>,
         to: Option<&Self::Address>,
     ) -> Result<(), TransmitError>;
 

@@ -32,7 +32,8 @@ mod window;
 pub use counters::Counters;
 pub use delegated::{DelegateError, Executed, SrqPlace};
 pub use env::{
-    Buffer, Env, NoReceive, Payload, PlaceError, RemoteAccess, RemoteError, Source, TransmitError, Violation,
+    Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, RemoteAccess, RemoteError, TransmitError,
+    Violation,
 };
 pub use pace::{Pace, Portion};
 pub use qp::{MAX_MESSAGE, Qp};

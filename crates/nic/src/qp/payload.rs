@@ -3,7 +3,7 @@
 use ferroce_hostlink::{MAX_PIECES, Piece, Pieces, RingBytes, ShmPayload};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
 use ferroce_os::memory::copy;
-use ferroce_proto::{Payload, PlaceError, RemoteAccess, Sge, Source, TransmitError};
+use ferroce_proto::{Payload, PayloadSource, PlaceError, RemoteAccess, Sge, TransmitError};
 
 /// How much of a message is read ahead of the packets that carry it.
 const READ_AHEAD: usize = 64 * 1024;
@@ -187,8 +187,8 @@ pub(super) fn each_piece(
 
 /// The parts of a payload that the peer may fetch itself; `None` when it has to come through the ring. Keys, rights and
 /// ranges are checked here.
-pub(super) fn references(pd: u32, source: Source<'_>) -> Result<Option<Pieces>, TransmitError> {
-    let Source::Local { sges, offset, len, .. } = source else { return Ok(None) };
+pub(super) fn references(pd: u32, source: PayloadSource<'_>) -> Result<Option<Pieces>, TransmitError> {
+    let PayloadSource::Local { sges, offset, len, .. } = source else { return Ok(None) };
     let parts: Pieces = pieces(sges, offset, len as usize)
         .map(|(part, _)| Piece { key: part.lkey, len: part.length, va: part.addr })
         .collect();
@@ -203,21 +203,25 @@ pub(super) fn references(pd: u32, source: Source<'_>) -> Result<Option<Pieces>, 
 }
 
 /// Fills a record's payload with the one that `source` names.
-pub(super) fn fill_ring(by: KeyUser, source: Source<'_>, ring: &RingBytes<'_>) -> Result<(), TransmitError> {
+pub(super) fn fill_ring(
+    by: KeyUser,
+    source: PayloadSource<'_>,
+    ring: &RingBytes<'_>,
+) -> Result<(), TransmitError> {
     let table = KeyTable::global();
     match source {
-        Source::None => Ok(()),
-        Source::Bytes(bytes) => {
+        PayloadSource::None => Ok(()),
+        PayloadSource::Bytes(bytes) => {
             ring.put(bytes);
             Ok(())
         }
-        Source::Local { sges, offset, len, .. } => pieces(sges, offset, len as usize)
+        PayloadSource::Local { sges, offset, len, .. } => pieces(sges, offset, len as usize)
             .try_for_each(|(piece, at)| {
                 let len = piece.length as usize;
                 table.local(by.pd, &piece, false, |addr| ring.copy_from(at, addr, len))
             })
             .map_err(|Denied| TransmitError::Local),
-        Source::Remote { rkey, va, len } => table
+        PayloadSource::Remote { rkey, va, len } => table
             .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| {
                 ring.copy_from(0, addr, len as usize)
             })
@@ -229,29 +233,29 @@ pub(super) fn fill_ring(by: KeyUser, source: Source<'_>, ring: &RingBytes<'_>) -
 pub(super) fn fill(
     by: KeyUser,
     ahead: &mut ReadAhead,
-    source: Source<'_>,
+    source: PayloadSource<'_>,
     buf: &mut [u8],
 ) -> Result<(), TransmitError> {
     match source {
-        Source::None => Ok(()),
-        Source::Bytes(bytes) => {
+        PayloadSource::None => Ok(()),
+        PayloadSource::Bytes(bytes) => {
             buf.copy_from_slice(bytes);
             Ok(())
         }
-        Source::Local { message, sges, offset, .. } => {
+        PayloadSource::Local { message, sges, offset, .. } => {
             ahead.read(by.pd, (by.qp, message), sges, offset, buf).map_err(|()| TransmitError::Local)
         }
-        Source::Remote { rkey, va, len } => KeyTable::global()
+        PayloadSource::Remote { rkey, va, len } => KeyTable::global()
             .remote(by, rkey, va, u64::from(len), RemoteAccess::Read, |addr| copy::read(addr, buf))
             .map_err(TransmitError::Remote),
     }
 }
 
-pub(super) fn source_len(source: &Source<'_>) -> usize {
+pub(super) fn source_len(source: &PayloadSource<'_>) -> usize {
     match *source {
-        Source::None => 0,
-        Source::Bytes(bytes) => bytes.len(),
-        Source::Local { len, .. } | Source::Remote { len, .. } => len as usize,
+        PayloadSource::None => 0,
+        PayloadSource::Bytes(bytes) => bytes.len(),
+        PayloadSource::Local { len, .. } | PayloadSource::Remote { len, .. } => len as usize,
     }
 }
 

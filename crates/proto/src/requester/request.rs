@@ -1,13 +1,13 @@
 //! A request packet: what a work request's packet of a given number says and carries.
 
 use crate::sendq::Wqe;
-use crate::{Data, Qp, SendOp, Source, psn};
+use crate::{Data, PayloadSource, Qp, SendOp, psn};
 use ferroce_wire::{AtomicEth, Feth, Headers, Operation, Reth};
 
 /// What the next request packet is.
 pub(crate) struct Request<'a> {
     pub(crate) headers: Headers,
-    pub(crate) source: Source<'a>,
+    pub(crate) source: PayloadSource<'a>,
     /// Bytes of payload.
     pub(crate) bytes: u32,
 }
@@ -28,7 +28,7 @@ impl<A: Clone> Qp<A> {
         let last = packet + psns == wqe.packets;
         headers.bth.solicited = last && wqe.wr.solicited;
         headers.xrc_srqn = headers.bth.opcode.carries_xrceth().then_some(wqe.wr.remote_srqn);
-        let mut source = Source::None;
+        let mut source = PayloadSource::None;
         let mut sent = 0;
         match wqe.wr.op {
             SendOp::Read { va, rkey } => {
@@ -73,13 +73,13 @@ impl<A: Clone> Qp<A> {
 }
 
 /// `bytes` of the message of the work request with this number from `offset`.
-fn payload<A>(number: u64, wqe: &Wqe<A>, offset: u64, bytes: u32) -> Source<'_> {
+fn payload<A>(number: u64, wqe: &Wqe<A>, offset: u64, bytes: u32) -> PayloadSource<'_> {
     match &wqe.wr.data {
-        _ if bytes == 0 => Source::None,
-        Data::Sges(sges) => Source::Local { message: number, sges, offset, len: bytes },
+        _ if bytes == 0 => PayloadSource::None,
+        Data::Sges(sges) => PayloadSource::Local { message: number, sges, offset, len: bytes },
         Data::Inline(data) => {
             let from = offset as usize;
-            data.get(from..from + bytes as usize).map_or(Source::None, Source::Bytes)
+            data.get(from..from + bytes as usize).map_or(PayloadSource::None, PayloadSource::Bytes)
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    Access, AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, PlaceError,
-    Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TagInfo, Taken,
-    TransmitError, WcStatus,
+    Access, AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, PayloadSource,
+    PlaceError, Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace, TagInfo,
+    Taken, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation, TagOperation, Tmh};
 use std::collections::{BTreeMap, VecDeque};
@@ -231,7 +231,7 @@ impl Env for Host {
     fn transmit(
         &mut self,
         headers: &Headers,
-        source: Source<'_>,
+        source: PayloadSource<'_>,
         _to: Option<&Self::Address>,
     ) -> Result<(), TransmitError> {
         if self.room == Some(0) {
@@ -241,15 +241,15 @@ impl Env for Host {
             return Err(TransmitError::Later(at));
         }
         let payload = match source {
-            Source::None => Vec::new(),
-            Source::Bytes(bytes) => bytes.to_vec(),
-            Source::Local { sges, offset, len, .. } => self
+            PayloadSource::None => Vec::new(),
+            PayloadSource::Bytes(bytes) => bytes.to_vec(),
+            PayloadSource::Local { sges, offset, len, .. } => self
                 .pieces(sges, offset, u64::from(len), false)
                 .map_err(|()| TransmitError::Local)?
                 .into_iter()
                 .flat_map(|piece| self.memory[piece].iter().copied())
                 .collect(),
-            Source::Remote { rkey, va, len } => {
+            PayloadSource::Remote { rkey, va, len } => {
                 self.region(rkey, va, u64::from(len), |r| r.remote_read).map_err(TransmitError::Remote)?;
                 self.memory[self.span(va, u64::from(len))].to_vec()
             }

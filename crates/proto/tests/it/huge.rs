@@ -1,9 +1,9 @@
 //! Messages of gigabytes, with payloads that are lengths only.
 
 use ferroce_proto::{
-    Access, AtomicOp, BindMw, Buffer, Completion, Data, Env, Instant, NoReceive, Payload, PlaceError,
-    Placement, Qp, QpEvent, QpParams, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge,
-    Source, TransmitError, WcStatus,
+    Access, AtomicOp, BindMw, Buffer, Completion, Data, Env, Instant, NoReceive, Payload, PayloadSource,
+    PlaceError, Placement, Qp, QpEvent, QpParams, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp,
+    SendWr, Sge, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Service};
 
@@ -43,13 +43,13 @@ impl Env for Counter {
     fn transmit(
         &mut self,
         headers: &Headers,
-        source: Source<'_>,
+        source: PayloadSource<'_>,
         _: Option<&()>,
     ) -> Result<(), TransmitError> {
         let len = match source {
-            Source::None => 0,
-            Source::Bytes(bytes) => bytes.len() as u32,
-            Source::Local { len, .. } | Source::Remote { len, .. } => len,
+            PayloadSource::None => 0,
+            PayloadSource::Bytes(bytes) => bytes.len() as u32,
+            PayloadSource::Local { len, .. } | PayloadSource::Remote { len, .. } => len,
         };
         self.out.push((*headers, len));
         Ok(())

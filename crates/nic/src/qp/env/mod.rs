@@ -17,9 +17,9 @@ use ferroce_engine::Inbox;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_os::memory::{atomic, copy};
 use ferroce_proto::{
-    AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, Payload, PlaceError,
-    Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, Source, SrqPlace, TagFlags,
-    TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
+    AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, Payload, PayloadSource,
+    PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace,
+    TagFlags, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
 };
 use ferroce_queues::{CountedOp, Network, Tags, Wc};
 use ferroce_types::{AsyncEvent, Grh, PacketMeta};
@@ -106,7 +106,7 @@ impl Env for QpEnv<'_> {
     fn transmit(
         &mut self,
         headers: &Headers,
-        source: Source<'_>,
+        source: PayloadSource<'_>,
         to: Option<&Arc<Ah>>,
     ) -> Result<(), TransmitError> {
         let Some(ah) = to else { return self.send(headers, source, None) };

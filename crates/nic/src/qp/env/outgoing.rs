@@ -8,7 +8,7 @@ use crate::qp::Path;
 use crate::qp::payload::{each_piece, fill, fill_ring, references, source_len};
 use crate::xrc::Range;
 use ferroce_hostlink::{Link, PeerMemory, Purpose, Sent};
-use ferroce_proto::{Data, SendOp, SendWr, Source, TransmitError};
+use ferroce_proto::{Data, PayloadSource, SendOp, SendWr, TransmitError};
 use ferroce_types::PacketMeta;
 use ferroce_udp::{PushError, tap::Direction};
 use ferroce_wire::{Headers, Service};
@@ -23,13 +23,13 @@ impl QpEnv<'_> {
     pub(super) fn send(
         &mut self,
         headers: &Headers,
-        source: Source<'_>,
+        source: PayloadSource<'_>,
         to: Option<&Arc<Ah>>,
     ) -> Result<(), TransmitError> {
-        if let (Source::Remote { rkey, va, len }, Some(srqn)) = (source, self.xrc_target.remote_srqn) {
+        if let (PayloadSource::Remote { rkey, va, len }, Some(srqn)) = (source, self.xrc_target.remote_srqn) {
             let range = Range { srqn, rkey, va, len };
             let bytes = self.remote_bytes(range)?;
-            let sent = self.send(headers, Source::Bytes(&bytes), to);
+            let sent = self.send(headers, PayloadSource::Bytes(&bytes), to);
             if sent == Err(TransmitError::Blocked) {
                 self.xrc_target.fetched = Some((range, Ok(bytes)));
             }
@@ -120,7 +120,7 @@ impl QpEnv<'_> {
         headers: &Headers,
         meta: &PacketMeta,
         len: usize,
-        source: Source<'_>,
+        source: PayloadSource<'_>,
     ) -> Result<(), TransmitError> {
         let (by, adapter) = (self.key_user(), self.qp.adapter);
         let by_reference = self.listed && len >= REFERENCE && link.peer_fetches() && !adapter.has_capture();
