@@ -1,6 +1,6 @@
 //! One local address: the 64 sockets that receive for it, and the sockets that send from it.
 
-use super::receive::{Reader, Received};
+use super::receive::{Reader, RecvOutcome};
 use super::{Datagram, GROUP_SIZE, HostAddr, Stats, multicast, steering_of};
 use ferroce_netdev as net;
 use ferroce_os::sync::{Mutex, class};
@@ -192,9 +192,9 @@ impl Endpoint {
     ///
     /// # Errors
     /// That of `recvmmsg(2)`; nothing there isn't one. In a child of `fork`: EBADF.
-    pub fn recv(&self, steering: u8, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<Received> {
+    pub fn recv(&self, steering: u8, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<RecvOutcome> {
         let index = usize::from(steering) % GROUP_SIZE;
-        let Some(mut reader) = self.readers[index].try_lock() else { return Ok(Received::Busy) };
+        let Some(mut reader) = self.readers[index].try_lock() else { return Ok(RecvOutcome::Busy) };
         // Not from a socket of the program's that has the number now.
         let fd = self.group[index].checked();
         let reader = reader.get_or_insert_with(Reader::new);

@@ -32,7 +32,7 @@ pub use batch::{Flushed, PushError, TxBatch};
 pub use batch::{Outlet, send_alone};
 pub use endpoint::{Dest, Endpoint};
 pub use multicast::GroupSocket;
-pub use receive::Received;
+pub use receive::RecvOutcome;
 pub use receive::receiving_socket;
 pub use stats::Stats;
 

@@ -3,7 +3,7 @@
 //! The kernel gives a copy of each packet to every socket that has joined, whoever has joined before: processes need
 //! nothing of each other, and the end of one changes nothing for the others.
 
-use super::receive::{Reader, Received, receiving_socket};
+use super::receive::{Reader, RecvOutcome, receiving_socket};
 use super::{Datagram, HostAddr, Stats};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
@@ -70,8 +70,8 @@ impl GroupSocket {
     ///
     /// # Errors
     /// Likewise.
-    pub fn recv(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<Received> {
-        let Some(mut reader) = self.reader.try_lock() else { return Ok(Received::Busy) };
+    pub fn recv(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<RecvOutcome> {
+        let Some(mut reader) = self.reader.try_lock() else { return Ok(RecvOutcome::Busy) };
         reader.receive(self.socket.checked(), self.group, &self.stats, f)
     }
 }

@@ -46,7 +46,7 @@ pub fn receiving_socket(v6: bool) -> io::Result<EngineFd> {
 
 /// What [`super::Endpoint::recv`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Received {
+pub enum RecvOutcome {
     /// Another thread is reading this socket at the moment.
     Busy,
     /// This many packets were handed on; perhaps none.
@@ -58,7 +58,7 @@ pub enum Received {
     },
 }
 
-impl Received {
+impl RecvOutcome {
     /// Packets handed on.
     #[must_use]
     pub const fn count(&self) -> usize {
@@ -135,7 +135,7 @@ impl Reader {
         destination: HostAddr,
         stats: &Stats,
         f: &mut dyn FnMut(&[Datagram<'_>]),
-    ) -> io::Result<Received> {
+    ) -> io::Result<RecvOutcome> {
         self.prepare();
         let headers = &mut self.slots.headers[..self.expected];
         // SAFETY: every pointer was set by `prepare`, to buffers that this value owns.
@@ -193,7 +193,7 @@ impl Reader {
         }
         self.batch = room::reuse(batch);
         stats.received.fetch_add(count as u64, Ordering::Relaxed);
-        Ok(Received::Packets { count, more })
+        Ok(RecvOutcome::Packets { count, more })
     }
 }
 

@@ -12,7 +12,7 @@ use ferroce_os::{
 };
 use ferroce_proto::Instant;
 use ferroce_types::{Error, PacketMeta, Result, invalid};
-use ferroce_udp::{Datagram, GroupSocket, HostAddr, Received};
+use ferroce_udp::{Datagram, GroupSocket, HostAddr, RecvOutcome};
 use ferroce_wire::{Packet, Service};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -161,7 +161,7 @@ impl Adapter {
                 continue;
             };
             match group.socket.recv(&mut |datagrams| self.arrived(datagrams, now)) {
-                Ok(Received::Busy) => {}
+                Ok(RecvOutcome::Busy) => {}
                 Ok(received) => done |= received.count() > 0,
                 Err(error) => tracing::debug!(%error, "reading a group's socket"),
             }

@@ -4,7 +4,7 @@ use crate::adapter::Adapter;
 use ferroce_engine::Source;
 use ferroce_os::clock;
 use ferroce_proto::Instant;
-use ferroce_udp::Received;
+use ferroce_udp::RecvOutcome;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl Adapter {
             for &steering in &address.steerings {
                 let received = address.endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now));
                 match received {
-                    Ok(Received::Busy) => {}
+                    Ok(RecvOutcome::Busy) => {}
                     Ok(received) => done |= received.count() > 0,
                     Err(error) => tracing::debug!(%error, "reading a RoCE socket"),
                 }

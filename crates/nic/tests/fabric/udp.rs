@@ -6,7 +6,7 @@ use super::packets::{identification, push};
 use super::wait::eventually;
 use ferroce_nic::host::Host;
 use ferroce_nic::sys;
-use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, Received, TxBatch, steering_of};
+use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, RecvOutcome, TxBatch, steering_of};
 use ferroce_wire::Operation::{SendFirst, SendLast, SendMiddle, WriteFirst, WriteMiddle};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Operation, Packet};
@@ -281,7 +281,7 @@ fn socket_that_another_thread_reads_is_reported_busy() {
             });
             received.unwrap().count() == 1
         });
-        assert_eq!(inner, Some(Received::Busy));
+        assert_eq!(inner, Some(RecvOutcome::Busy));
     });
 }
 
