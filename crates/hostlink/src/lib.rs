@@ -31,9 +31,9 @@ pub mod untrusted;
 pub use directory::{Directory, Ends, ListedRegion, Purpose, own as own_directory};
 pub use link::{Link, Peer, Sent};
 pub use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
-pub use payload::{Received, RingBytes, ShmPayload};
+pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::Bell;
-pub use record::{MAX_PAYLOAD, MAX_PIECES, Packet, Piece, Pieces};
+pub use record::{MAX_PAYLOAD, MAX_PIECES, Piece, Pieces, Record};
 
 pub use ferroce_os::memory::PeerMemory;
 use ferroce_os::memory::{self, Cookie, SharedWords};

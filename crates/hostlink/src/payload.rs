@@ -3,7 +3,7 @@
 use super::directory::{Ends, Purpose};
 use super::link::{Link, Peer};
 use super::memory::SharedMemory;
-use super::record::{Body, Packet, Piece};
+use super::record::{Body, Piece, Record};
 use ferroce_os::memory::copy::{self, Fault};
 use ferroce_proto::PlaceError;
 
@@ -46,14 +46,14 @@ impl<'a> RingBytes<'a> {
 
 /// A packet that has arrived.
 #[derive(Debug)]
-pub struct Received<'a> {
+pub struct ReceivedRecord<'a> {
     link: &'a Link,
     /// The packet.
-    pub packet: Packet,
+    pub packet: Record,
 }
 
-impl<'a> Received<'a> {
-    pub(super) fn new(link: &'a Link, packet: Packet) -> Self {
+impl<'a> ReceivedRecord<'a> {
+    pub(super) fn new(link: &'a Link, packet: Record) -> Self {
         Self { link, packet }
     }
 

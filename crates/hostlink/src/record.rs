@@ -33,7 +33,7 @@ enum Kind {
 
 /// A packet in a ring.
 #[derive(Clone, Debug)]
-pub struct Packet {
+pub struct Record {
     /// The transport headers.
     pub headers: Headers,
     /// What a network layer would say about it.
@@ -170,20 +170,20 @@ pub(super) fn read(
     memory: &SharedMemory,
     at: usize,
     available: usize,
-) -> Result<(Option<Packet>, usize), Broken> {
+) -> Result<(Option<Record>, usize), Broken> {
     // Copied once: the peer may change its bytes at any time.
     let mut bytes = [0; FRONT];
     let have = bytes.len().min(available);
     memory.read(at, &mut bytes[..have]);
     let mut parsed = parse(&bytes[..have], available)?;
-    if let Some(Packet { body: Body::Inline { at: payload, .. }, .. }) = &mut parsed.packet {
+    if let Some(Record { body: Body::Inline { at: payload, .. }, .. }) = &mut parsed.packet {
         *payload += at;
     }
     Ok((parsed.packet, parsed.total))
 }
 
 struct Parsed {
-    packet: Option<Packet>,
+    packet: Option<Record>,
     total: usize,
 }
 
@@ -232,7 +232,7 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
         }
         _ => return Err(Broken),
     };
-    Ok(Parsed { packet: Some(Packet { headers, meta, body }), total: length })
+    Ok(Parsed { packet: Some(Record { headers, meta, body }), total: length })
 }
 
 fn parse_pieces(bytes: &[u8]) -> Result<Pieces, Broken> {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     /// Reads the record back, of which exactly its bytes are published.
-    fn back(draft: &Draft) -> Packet {
+    fn back(draft: &Draft) -> Record {
         let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
         draft.write(&memory, AT);
         let (packet, total) = read(&memory, AT, draft.total()).unwrap();

@@ -2,7 +2,7 @@
 
 use super::memory::SharedMemory;
 use super::protocol::{Broken, Consumer, Lines};
-use super::record::{self, Body, Packet};
+use super::record::{self, Body, Record};
 use ferroce_types::Grh;
 
 /// Bytes of the ring: short, so that its end is reached soon.
@@ -70,7 +70,7 @@ fn read_into(reading: &mut Reading, stream: &[u8], tails: &[u64], beyond: u8) ->
 }
 
 /// What is done with a packet can be done.
-fn check(packet: &Packet, record: std::ops::Range<usize>) {
+fn check(packet: &Record, record: std::ops::Range<usize>) {
     assert!(packet.headers.emit(&mut [0; 128]).is_ok());
     let _ = Grh::of(&packet.meta);
     let len = match &packet.body {

@@ -1,7 +1,7 @@
 //! The ring from the peer: what is taken out of it.
 
 use super::{BYTES_AT, Link, RING};
-use crate::payload::Received;
+use crate::payload::ReceivedRecord;
 use crate::protocol::{Broken, Consumer, Lines};
 use crate::record;
 use ferroce_os::room;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 pub(super) struct Receiver {
     consumer: Consumer,
     /// Room for a run of packets.
-    run: Vec<Received<'static>>,
+    run: Vec<ReceivedRecord<'static>>,
 }
 
 impl Receiver {
@@ -24,13 +24,13 @@ impl Receiver {
 impl Link {
     /// Takes packets, `limit` at most, and hands them to `f`, those in a row for one QP together. The peer gets the room
     /// back when `f` has dealt with them. Returns whether there was any.
-    pub fn receive<'a>(&'a self, limit: usize, f: &mut dyn FnMut(&[Received<'a>])) -> bool {
+    pub fn receive<'a>(&'a self, limit: usize, f: &mut dyn FnMut(&[ReceivedRecord<'a>])) -> bool {
         self.answered.load(Ordering::Acquire)
             && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, f))
     }
 
     /// As [`Link::receive`], for what a peer has left that is gone: all of it.
-    pub fn receive_last<'a>(&'a self, f: &mut dyn FnMut(&[Received<'a>])) {
+    pub fn receive_last<'a>(&'a self, f: &mut dyn FnMut(&[ReceivedRecord<'a>])) {
         self.receive_with(&mut self.rx.lock(), RING / Lines::GRAIN, f);
     }
 
@@ -38,7 +38,7 @@ impl Link {
         &'a self,
         Receiver { consumer, run }: &mut Receiver,
         limit: usize,
-        f: &mut dyn FnMut(&[Received<'a>]),
+        f: &mut dyn FnMut(&[ReceivedRecord<'a>]),
     ) -> bool {
         let mut packets = room::reuse(std::mem::take(run));
         let any = self.receive_into(&mut packets, consumer, limit, f);
@@ -48,10 +48,10 @@ impl Link {
 
     fn receive_into<'a>(
         &'a self,
-        batch: &mut Vec<Received<'a>>,
+        batch: &mut Vec<ReceivedRecord<'a>>,
         rx: &mut Consumer,
         limit: usize,
-        f: &mut dyn FnMut(&[Received<'a>]),
+        f: &mut dyn FnMut(&[ReceivedRecord<'a>]),
     ) -> bool {
         let (ring, lines) = (self.ring(false), self.rx_lines());
         let mut any = false;
@@ -75,12 +75,13 @@ impl Link {
                     return any;
                 };
                 if let Some(packet) = packet {
-                    let other =
-                        |first: &Received<'_>| first.packet.headers.bth.dest_qp != packet.headers.bth.dest_qp;
+                    let other = |first: &ReceivedRecord<'_>| {
+                        first.packet.headers.bth.dest_qp != packet.headers.bth.dest_qp
+                    };
                     if batch.first().is_some_and(other) {
                         break;
                     }
-                    batch.push(Received::new(self, packet));
+                    batch.push(ReceivedRecord::new(self, packet));
                 }
                 taken += 1;
                 len += total;

@@ -5,7 +5,7 @@ use crate::ah::{Path, Route};
 use crate::qp::{Origin, QpEnv};
 use ferroce_engine::Source;
 use ferroce_host::slot_of;
-use ferroce_hostlink::{Link, Received};
+use ferroce_hostlink::{Link, ReceivedRecord};
 use ferroce_os::{
     clock,
     sys::{self, InetAddress},
@@ -119,7 +119,7 @@ impl Adapter {
     }
 
     /// Packets for one QP.
-    fn dispatch_records(&'static self, packets: &[Received<'_>]) {
+    fn dispatch_records(&'static self, packets: &[ReceivedRecord<'_>]) {
         for received in packets {
             self.show_received(received);
         }
@@ -146,7 +146,7 @@ impl Adapter {
         self.with_work(|work| qp.work(work, now, handle));
     }
 
-    fn show_received(&self, received: &Received<'_>) {
+    fn show_received(&self, received: &ReceivedRecord<'_>) {
         if self.has_capture() {
             let packet = &received.packet;
             self.show_message(
