@@ -47,7 +47,7 @@ pub(crate) enum Way {
 
 /// Both ends of an address vector, resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Route {
+pub(crate) struct ResolvedAv {
     pub(crate) from: HostAddr,
     pub(crate) to: HostAddr,
     pub(crate) tos: u8,
@@ -56,7 +56,7 @@ pub(crate) struct Route {
     pub(crate) flow_label: u32,
 }
 
-impl Route {
+impl ResolvedAv {
     /// What packets on this route say in their network header.
     pub(crate) fn meta(&self, len: u16) -> PacketMeta {
         let ttl = if self.ttl == 0 { 64 } else { self.ttl };
@@ -94,7 +94,7 @@ impl Found {
 pub struct Ah {
     pd: Arc<Pd>,
     av: AddressVector,
-    route: Route,
+    route: ResolvedAv,
     /// What may go there, and what has gone.
     limit: Option<RateLimit>,
     throttle: Mutex<class::Throttle, Throttle>,

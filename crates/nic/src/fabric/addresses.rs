@@ -4,7 +4,7 @@ use super::Taps;
 use super::links::is_of_this_host;
 use crate::Context;
 use crate::adapter::Adapter;
-use crate::ah::{Path, Route};
+use crate::ah::{Path, ResolvedAv};
 use crate::qp::AddressVector;
 use crate::settings;
 use ferroce_os::{
@@ -181,7 +181,7 @@ impl Adapter {
     ///
     /// # Errors
     /// EINVAL for a source GID that doesn't exist, addresses of different families, or a destination that is none.
-    pub(crate) fn route(&self, context: &Context, av: &AddressVector) -> Result<Route> {
+    pub(crate) fn route(&self, context: &Context, av: &AddressVector) -> Result<ResolvedAv> {
         let source = context.source(av.sgid_index)?;
         let from = HostAddr::new(source.ip, source.scope_id);
         let to = HostAddr::from_gid(av.dgid, source.ifindex);
@@ -202,7 +202,7 @@ impl Adapter {
         self.check_loopback(from, to)?;
         self.await_address(from)?;
         let flow_label = if to.is_ipv6() { av.flow_label & MAX_FLOW_LABEL } else { 0 };
-        Ok(Route { from, to, tos: av.traffic_class, ttl: av.hop_limit, flow_label })
+        Ok(ResolvedAv { from, to, tos: av.traffic_class, ttl: av.hop_limit, flow_label })
     }
 
     /// Makes the address of a GID usable. GID 0 is in the table while the kernel still looks for duplicates of its
@@ -252,7 +252,7 @@ impl Adapter {
     }
 
     /// Is this QPN at this address one of this process, to be reached without a socket?
-    pub(crate) fn is_local(&self, route: &Route, qpn: u32) -> bool {
+    pub(crate) fn is_local(&self, route: &ResolvedAv, qpn: u32) -> bool {
         let faults = self.taps.is_some_and(Taps::has_faults);
         !udp_only() && !faults && self.host.owns(qpn) && self.addresses.endpoint(route.to).is_some()
     }
@@ -279,7 +279,7 @@ impl Adapter {
     ///
     /// # Errors
     /// What kept a sending socket from being made.
-    pub(crate) fn udp_path(&self, route: &Route, qpn: u32) -> Result<Path> {
+    pub(crate) fn udp_path(&self, route: &ResolvedAv, qpn: u32) -> Result<Path> {
         let Some(endpoint) = self.addresses.endpoint(route.from) else {
             return invalid!("{} is no address of an open device", route.from);
         };

@@ -1,7 +1,7 @@
 //! The `shm` fabric as the adapter sees it: which process holds a slot, whose ring has something, who waits for room.
 
 use crate::adapter::Adapter;
-use crate::ah::{Path, Route};
+use crate::ah::{Path, ResolvedAv};
 use crate::qp::{Origin, QpEnv};
 use ferroce_engine::Source;
 use ferroce_host::slot_of;
@@ -72,7 +72,7 @@ impl Adapter {
 
     /// The path to a QP of another process of this host, if there is shared memory with it. May take a tenth of a second
     /// when that process doesn't answer.
-    pub(crate) fn shm_path(&self, route: &Route, qpn: u32) -> Option<Path> {
+    pub(crate) fn shm_path(&self, route: &ResolvedAv, qpn: u32) -> Option<Path> {
         let slot = slot_of(qpn);
         let known = || self.links.to_slot(slot, || self.host.dial(slot));
         let link = match known() {
@@ -86,7 +86,7 @@ impl Adapter {
         Some(Path::Shm { meta: route.meta(0), link })
     }
 
-    fn make_link(&self, route: &Route, slot: u16) -> Option<Arc<Link>> {
+    fn make_link(&self, route: &ResolvedAv, slot: u16) -> Option<Arc<Link>> {
         if self.host.owns(u32::from(slot) << 12) || !is_of_this_host(route.to) {
             return None;
         }
