@@ -11,7 +11,7 @@ static COUNTERS: Quota = Quota::new("completion counters", MAX_COMP_CNTR);
 
 /// What a counter counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Counts {
+pub enum CompCntrType {
     /// Work requests.
     Requests,
     /// Bytes of those that succeed; one for each that fails.
@@ -60,7 +60,7 @@ impl CountedOp {
 /// A completion counter: two numbers of 64 bits, which wrap around.
 #[derive(Debug)]
 pub struct CompCntr {
-    counts: Counts,
+    counts: CompCntrType,
     completed: AtomicU64,
     failed: AtomicU64,
     users: AtomicUsize,
@@ -81,7 +81,7 @@ impl CompCntr {
     ///
     /// # Errors
     /// [`Error::NoMemory`] when there are [`MAX_COMP_CNTR`].
-    pub fn create(counts: Counts) -> Result<Arc<Self>> {
+    pub fn create(counts: CompCntrType) -> Result<Arc<Self>> {
         let held = COUNTERS.take()?;
         let (completed, failed, users) = Default::default();
         Ok(Arc::new(Self { counts, completed, failed, users, _held: held }))
@@ -112,8 +112,8 @@ impl CompCntr {
 
     fn count(&self, bytes: u64, status: WcStatus) {
         match (status, self.counts) {
-            (WcStatus::Success, Counts::Requests) => self.add(CntrValue::Completed, 1),
-            (WcStatus::Success, Counts::Bytes) => self.add(CntrValue::Completed, bytes),
+            (WcStatus::Success, CompCntrType::Requests) => self.add(CntrValue::Completed, 1),
+            (WcStatus::Success, CompCntrType::Bytes) => self.add(CntrValue::Completed, bytes),
             _ => self.add(CntrValue::Failed, 1),
         }
     }
@@ -177,7 +177,7 @@ impl QpCntrs {
     /// Counts a READ of the peer, or a part that doesn't end it.
     pub fn count_read(&self, bytes: u64, ends: bool) {
         if let Some(counter) = self.get(CountedOp::RemoteRead)
-            && (ends || counter.counts == Counts::Bytes)
+            && (ends || counter.counts == CompCntrType::Bytes)
         {
             counter.count(bytes, WcStatus::Success);
         }
@@ -205,8 +205,8 @@ mod tests {
     fn an_operation_has_one_counter_and_a_counter_many_operations() {
         let (attached, first, second) = (
             QpCntrs::default(),
-            CompCntr::create(Counts::Requests).unwrap(),
-            CompCntr::create(Counts::Bytes).unwrap(),
+            CompCntr::create(CompCntrType::Requests).unwrap(),
+            CompCntr::create(CompCntrType::Bytes).unwrap(),
         );
         let bits = |ops: &[CountedOp]| ops.iter().map(|op| op.bit()).sum::<u32>();
         attached.attach(&first, bits(&[CountedOp::Send, CountedOp::Write])).unwrap();

@@ -10,7 +10,7 @@ mod events;
 mod recv;
 mod ring;
 
-pub use comp_cntr::{CntrValue, CompCntr, CountedOp, Counts, MAX_COMP_CNTR, QpCntrs};
+pub use comp_cntr::{CntrValue, CompCntr, CompCntrType, CountedOp, MAX_COMP_CNTR, QpCntrs};
 pub use cq::{CompChannel, Cq, CqInit, EventTimer, MAX_CQ, MAX_CQE, Network, Stamp, Tags, Wc};
 pub use events::{EventQueue, Unacked};
 pub use recv::{

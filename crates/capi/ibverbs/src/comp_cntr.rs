@@ -106,8 +106,8 @@ entry! {
             return Err(Refusal::invalid("comp_mask and flags of ibv_comp_cntr_init_attr are 0"));
         }
         let counts = match attr.r#type {
-            IBV_COMP_CNTR_TYPE_WRS => nic::Counts::Requests,
-            IBV_COMP_CNTR_TYPE_BYTES => nic::Counts::Bytes,
+            IBV_COMP_CNTR_TYPE_WRS => nic::CompCntrType::Requests,
+            IBV_COMP_CNTR_TYPE_BYTES => nic::CompCntrType::Bytes,
             other => return Err(Refusal::unsupported(format!("counters of type {other}"))),
         };
         let nic = nic::CompCntr::create(counts)?;
