@@ -44,9 +44,9 @@ pub use ferroce_mem::{
     QueueMemory,
 };
 pub use ferroce_queues::{
-    CntrValue, CompChannel, CompCntr, CompCntrType, CountedOp, Cq, CqInit, EventQueue, EventTimer,
-    MAX_COMP_CNTR, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, Network, NewSize, Srq,
-    SrqAttr, Stamp, TagEntry, TagOp, TagRequest, Tags, Unacked, Wc,
+    CntrValue, CompChannel, CompCntr, CompCntrType, CountedOp, Cq, CqInit, EventQueue, EventTimer, IpVersion,
+    MAX_COMP_CNTR, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr,
+    Stamp, TagEntry, TagOp, TagRequest, Tags, Unacked, Wc,
 };
 pub use gids::gid_table;
 pub use owner::OfContext;

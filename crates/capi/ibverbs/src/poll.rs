@@ -12,10 +12,10 @@ use crate::object::Headed;
 
 /// What `sl` says of a UD receive on RoCE, in the encoding of ConnectX adapters, which UCX goes by: bit 3 for a UDP
 /// header, below it 1 for IPv6 and 2 for IPv4.
-fn packet_type(network: nic::Network) -> u8 {
+fn packet_type(network: nic::IpVersion) -> u8 {
     match network {
-        nic::Network::Ipv6 => 0b1001,
-        nic::Network::Ipv4 => 0b1010,
+        nic::IpVersion::Ipv6 => 0b1001,
+        nic::IpVersion::Ipv4 => 0b1010,
     }
 }
 

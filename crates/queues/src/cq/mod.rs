@@ -5,7 +5,7 @@ mod queue;
 
 pub use channel::CompChannel;
 use queue::{Armed, Moderation, Queue, Rise};
-pub use queue::{Network, Stamp, Tags, Wc};
+pub use queue::{IpVersion, Stamp, Tags, Wc};
 
 use crate::events::Unacked;
 use crate::ring::Ring;

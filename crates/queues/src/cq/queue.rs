@@ -13,7 +13,7 @@ pub struct Wc {
     /// What the transport reports.
     pub completion: Completion,
     /// What a UD receive came in; `None` otherwise.
-    pub network: Option<Network>,
+    pub network: Option<IpVersion>,
     /// The IPv4 header of a received Ethernet frame, and TCP or UDP in it, have right checksums (IBV_WC_IP_CSUM_OK).
     pub checksums_ok: bool,
 }
@@ -21,7 +21,7 @@ pub struct Wc {
 /// The network header of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Network {
+pub enum IpVersion {
     Ipv4,
     Ipv6,
 }

@@ -21,7 +21,7 @@ use ferroce_proto::{
     PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace,
     TagFlags, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
 };
-use ferroce_queues::{CountedOp, Network, Tags, Wc};
+use ferroce_queues::{CountedOp, IpVersion, Tags, Wc};
 use ferroce_types::{AsyncEvent, Grh, PacketMeta};
 use ferroce_wire::{Headers, Tmh};
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl<'a> QpEnv<'a> {
     }
 
     fn wc(&self, completion: Completion) -> Wc {
-        let network = |meta: &PacketMeta| if meta.src.is_ipv4() { Network::Ipv4 } else { Network::Ipv6 };
+        let network = |meta: &PacketMeta| if meta.src.is_ipv4() { IpVersion::Ipv4 } else { IpVersion::Ipv6 };
         let network = self.meta.as_ref().filter(|_| completion.grh).map(network);
         Wc { qp_num: self.qp.qpn, completion, network, checksums_ok: false }
     }
