@@ -46,7 +46,7 @@ pub use ferroce_mem::{
 pub use ferroce_queues::{
     CntrValue, CompChannel, CompCntr, CompCntrType, CountedOp, Cq, CqInit, EventQueue, EventTimer, IpVersion,
     MAX_COMP_CNTR, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr,
-    Stamp, TagEntry, TagOp, TagRequest, Tags, Unacked, Wc,
+    Stamp, TagEntry, TagOp, TagRequest, Unacked, Wc, WcTags,
 };
 pub use gids::gid_table;
 pub use owner::OfContext;

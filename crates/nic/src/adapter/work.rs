@@ -5,7 +5,7 @@ use crate::ah::Ah;
 use crate::fabric::Taps;
 use crate::qp::{Qp, ReadAhead};
 use ferroce_hostlink::Link;
-use ferroce_queues::{Cq, Tags, Wc};
+use ferroce_queues::{Cq, Wc, WcTags};
 use ferroce_udp::{Outlet, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Work {
     /// Receive completions that wait for their ACK to leave.
     pub(crate) received: Vec<Wc>,
     /// … of SRQs that have a completion queue each (XRC, tag matching).
-    pub(crate) received_into_own_cq: Vec<(Arc<Cq>, Wc, Tags)>,
+    pub(crate) received_into_own_cq: Vec<(Arc<Cq>, Wc, WcTags)>,
     /// XRC targets, and SRQs of processes that they have to reach.
     pub(crate) unconnected: Vec<(Arc<Qp>, u32)>,
     /// QPs that want to send to a QP at an address to which no path is known yet.

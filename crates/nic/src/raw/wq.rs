@@ -10,7 +10,7 @@ use ferroce_os::{
     sync::{Mutex, class},
 };
 use ferroce_proto::{Completion, RecvWqe, TagFlags, WcOpcode, WcStatus};
-use ferroce_queues::{Cq, MAX_SGE, MAX_WR, RecvQueue, Tags, Unacked, Wc};
+use ferroce_queues::{Cq, MAX_SGE, MAX_WR, RecvQueue, Unacked, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Error, Result, invalid};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -217,7 +217,7 @@ impl Wq {
     fn flush(&self, inner: &mut Inner) {
         while let Some(wqe) = inner.queue.pop() {
             // In ERR already, the queue has nothing to add to what an overrun says.
-            let _ = self.complete(wqe.wr_id, WcStatus::WrFlushErr, 0, false, Tags::default());
+            let _ = self.complete(wqe.wr_id, WcStatus::WrFlushErr, 0, false, WcTags::default());
         }
     }
 
@@ -264,7 +264,7 @@ impl Wq {
             };
             if placed.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
         };
-        let tags = Tags { cvlan, flow_tag, ..Tags::default() };
+        let tags = WcTags { cvlan, flow_tag, ..WcTags::default() };
         let reported = self.complete(wqe.wr_id, status, len as u32, frame.checksums_ok, tags);
         if status != WcStatus::Success || !reported {
             inner.phase = Phase::Error;
@@ -278,7 +278,7 @@ impl Wq {
     }
 
     /// False when the completion queue has overrun.
-    fn complete(&self, wr_id: u64, status: WcStatus, len: u32, checksums_ok: bool, tags: Tags) -> bool {
+    fn complete(&self, wr_id: u64, status: WcStatus, len: u32, checksums_ok: bool, tags: WcTags) -> bool {
         let completion = Completion {
             wr_id,
             status,

@@ -5,7 +5,7 @@ mod queue;
 
 pub use channel::CompChannel;
 use queue::{Armed, Moderation, Queue, Rise};
-pub use queue::{IpVersion, Stamp, Tags, Wc};
+pub use queue::{IpVersion, Stamp, Wc, WcTags};
 
 use crate::events::Unacked;
 use crate::ring::Ring;
@@ -297,12 +297,12 @@ impl Cq {
     #[must_use]
     #[inline]
     pub fn push(self: &Arc<Self>, wc: Wc) -> bool {
-        self.push_tagged(wc, Tags::default())
+        self.push_tagged(wc, WcTags::default())
     }
 
     /// As [`Cq::push`], of a received Ethernet packet.
     #[must_use]
-    pub fn push_tagged(self: &Arc<Self>, wc: Wc, tags: Tags) -> bool {
+    pub fn push_tagged(self: &Arc<Self>, wc: Wc, tags: WcTags) -> bool {
         let mut queue = self.queue.lock();
         if queue.entries.len() >= queue.capacity && !self.make_room(&mut queue) {
             return false;
@@ -389,7 +389,7 @@ fn check_size(cqe: u32) -> Result<()> {
 
 /// The moment, for the entry that was appended last.
 #[inline(never)]
-fn stamp(queue: &mut Queue, tags: Tags) {
+fn stamp(queue: &mut Queue, tags: WcTags) {
     let stamp = Stamp { clock: clock::now().0, wall_clock: clock::wall_clock(), tags };
     queue.stamps.push_back(stamp);
 }

@@ -28,7 +28,7 @@ pub enum IpVersion {
 
 /// What an Ethernet packet was received with, or a message that has matched a tag. All zeros for other completions.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Tags {
+pub struct WcTags {
     /// The customer VLAN tag that was stripped.
     pub cvlan: u16,
     /// The tag of the flow rule that steered the packet.
@@ -45,7 +45,7 @@ pub struct Stamp {
     /// The same moment on the wall clock: nanoseconds since 1970.
     pub wall_clock: u64,
     /// Of a received Ethernet packet or a message that has matched a tag.
-    pub tags: Tags,
+    pub tags: WcTags,
 }
 
 /// When the next completion raises an event; the later one is raised by more.

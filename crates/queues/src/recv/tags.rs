@@ -4,7 +4,7 @@
 //! Out of here: the headers of messages and the rendezvous, which are the transport's.
 
 use super::{MAX_SGE, NewSrq, Srq, SrqAttr, SrqState};
-use crate::cq::{Cq, Tags, Wc};
+use crate::cq::{Cq, Wc, WcTags};
 use ferroce_mem::Pd;
 use ferroce_proto::{Completion, RecvWqe, TagFlags, TagInfo, Taken, WcOpcode, WcStatus};
 use ferroce_types::{Error, Result, invalid};
@@ -226,7 +226,7 @@ impl Srq {
     }
 }
 
-impl From<TagInfo> for Tags {
+impl From<TagInfo> for WcTags {
     fn from(tm: TagInfo) -> Self {
         Self { tm, ..Self::default() }
     }

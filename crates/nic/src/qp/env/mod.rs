@@ -21,7 +21,7 @@ use ferroce_proto::{
     PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace,
     TagFlags, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
 };
-use ferroce_queues::{CountedOp, IpVersion, Tags, Wc};
+use ferroce_queues::{CountedOp, IpVersion, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Grh, PacketMeta};
 use ferroce_wire::{Headers, Tmh};
 use std::sync::Arc;
@@ -302,7 +302,7 @@ impl Env for QpEnv<'_> {
         let wc = self.wc(completion);
         let held = self.xrc_target.receiving_srq.take();
         match held.as_ref().or(self.qp.srq.as_ref()).and_then(|srq| srq.completes_into()) {
-            Some(cq) => self.work.received_into_own_cq.push((cq.clone(), wc, Tags::default())),
+            Some(cq) => self.work.received_into_own_cq.push((cq.clone(), wc, WcTags::default())),
             None => self.work.received.push(wc),
         }
     }
