@@ -30,4 +30,4 @@ pub use odp::Prefetch;
 pub use owner::{Counted, ListedMr, Owner, is_same};
 pub use pd::{MAX_PD, Pd, PdHold};
 pub use persist::write_back;
-pub use queue_memory::{Given, QueueKind, QueueMemory};
+pub use queue_memory::{AllocatorAnswer, QueueKind, QueueMemory};

@@ -16,7 +16,7 @@ pub enum QueueKind {
 
 /// What a program's allocator answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Given {
+pub enum AllocatorAnswer {
     /// Memory, until it is given back.
     Memory(NonNull<u8>),
     /// The adapter is to use its own.
@@ -29,7 +29,7 @@ pub enum Given {
 /// of the program.
 pub trait QueueMemory: Debug + Send + Sync {
     /// Memory of `size` bytes at a multiple of `align`.
-    fn alloc(&self, size: usize, align: usize, kind: QueueKind) -> Given;
+    fn alloc(&self, size: usize, align: usize, kind: QueueKind) -> AllocatorAnswer;
     /// Gives back what `alloc` gave.
     fn free(&self, memory: NonNull<u8>, kind: QueueKind);
 }

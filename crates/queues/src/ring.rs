@@ -1,7 +1,7 @@
 //! Where the entries of queues lie: in memory of the adapter, or in memory that the program gives through the allocator
 //! of a parent domain (ibv_alloc_parent_domain(3)).
 
-use ferroce_mem::{Given, QueueKind, QueueMemory};
+use ferroce_mem::{AllocatorAnswer, QueueKind, QueueMemory};
 use ferroce_types::{Error, Result};
 use std::collections::VecDeque;
 use std::fmt::{self, Debug};
@@ -132,15 +132,15 @@ impl<T> GivenRing<T> {
         let size = capacity * size_of::<T>();
         let align = align_of::<T>().max(64);
         match memory.alloc(size, align, kind) {
-            Given::Default => Ok(None),
-            Given::None => {
+            AllocatorAnswer::Default => Ok(None),
+            AllocatorAnswer::None => {
                 Err(Error::NoMemory(format!("the domain's allocator gives no {size} bytes for a queue")))
             }
-            Given::Memory(at) if !at.addr().get().is_multiple_of(align) => {
+            AllocatorAnswer::Memory(at) if !at.addr().get().is_multiple_of(align) => {
                 memory.free(at, kind);
                 Err(Error::Invalid(format!("the domain's allocator gives {at:?}, no multiple of {align}")))
             }
-            Given::Memory(at) => {
+            AllocatorAnswer::Memory(at) => {
                 let (at, memory) = (at.cast(), memory.clone());
                 Ok(Some(Self { at, capacity, head: 0, len: 0, memory, kind }))
             }
@@ -236,12 +236,12 @@ mod tests {
     }
 
     impl QueueMemory for Counted {
-        fn alloc(&self, size: usize, _align: usize, _kind: QueueKind) -> Given {
+        fn alloc(&self, size: usize, _align: usize, _kind: QueueKind) -> AllocatorAnswer {
             assert!(size <= SIZE);
             // SAFETY: not of size 0.
             let at = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout()) }).unwrap();
             self.0.lock().unwrap().push(at);
-            Given::Memory(at)
+            AllocatorAnswer::Memory(at)
         }
 
         fn free(&self, memory: NonNull<u8>, _kind: QueueKind) {
@@ -281,21 +281,21 @@ mod tests {
     #[test]
     fn an_allocator_may_leave_it_to_the_adapter_or_refuse() {
         #[derive(Debug)]
-        struct Says(Given);
+        struct Says(AllocatorAnswer);
         // SAFETY: only an address is kept.
         unsafe impl Send for Says {}
         // SAFETY: as above.
         unsafe impl Sync for Says {}
         impl QueueMemory for Says {
-            fn alloc(&self, _size: usize, _align: usize, _kind: QueueKind) -> Given {
+            fn alloc(&self, _size: usize, _align: usize, _kind: QueueKind) -> AllocatorAnswer {
                 self.0
             }
             fn free(&self, _memory: NonNull<u8>, _kind: QueueKind) {}
         }
         let new = |given| Ring::<u64>::new(Some(&(Arc::new(Says(given)) as _)), 4, QueueKind::Completion);
-        assert!(matches!(new(Given::Default), Ok(Ring::Own(_))));
-        assert_eq!(new(Given::None).unwrap_err().errno(), libc::ENOMEM);
+        assert!(matches!(new(AllocatorAnswer::Default), Ok(Ring::Own(_))));
+        assert_eq!(new(AllocatorAnswer::None).unwrap_err().errno(), libc::ENOMEM);
         let askew = NonNull::new(0x1008 as *mut u8).unwrap();
-        assert_eq!(new(Given::Memory(askew)).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(new(AllocatorAnswer::Memory(askew)).unwrap_err().errno(), libc::EINVAL);
     }
 }

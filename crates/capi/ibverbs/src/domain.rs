@@ -109,15 +109,15 @@ unsafe impl Send for Allocator {}
 unsafe impl Sync for Allocator {}
 
 impl nic::QueueMemory for Allocator {
-    fn alloc(&self, size: usize, align: usize, kind: nic::QueueKind) -> nic::Given {
+    fn alloc(&self, size: usize, align: usize, kind: nic::QueueKind) -> nic::AllocatorAnswer {
         // The upper half, the kernel's number of a driver, is 0: none.
         // SAFETY: by the man page a function of this kind.
         let memory =
             nic::outside(|| unsafe { (self.alloc)(self.pd, self.pd_context, size, align, kind as u64) });
         match NonNull::new(memory.cast()) {
-            _ if memory.addr() == USE_DEFAULT => nic::Given::Default,
-            Some(memory) => nic::Given::Memory(memory),
-            None => nic::Given::None,
+            _ if memory.addr() == USE_DEFAULT => nic::AllocatorAnswer::Default,
+            Some(memory) => nic::AllocatorAnswer::Memory(memory),
+            None => nic::AllocatorAnswer::None,
         }
     }
 
