@@ -82,7 +82,7 @@ fn contain<H: Handler>(handler: &'static H) {
 }
 
 fn run<H: Handler>(handler: &'static H) {
-    let Ok(_inside) = fork::enter() else { return };
+    let Ok(_inside) = fork::enter_library() else { return };
     let (engine, sources) = (handler.engine(), handler.sources());
     let mut napped = false;
     loop {
@@ -115,7 +115,7 @@ fn run<H: Handler>(handler: &'static H) {
             events: libc::POLLIN,
             revents: 0,
         });
-        let polled = fork::outside(|| {
+        let polled = fork::outside_library(|| {
             sys::poll(&mut pollfds[..watched], timeout).inspect_err(|_| sys::pause(timeout.min(NAP)))
         });
         // A sandbox has lowered RLIMIT_NOFILE, which poll(2) takes for the number of descriptors that it may be handed. The

@@ -355,7 +355,7 @@ impl Links {
             if rounds < 64 {
                 sys::yield_processor()
             } else {
-                fork::outside(|| sys::pause(Duration::from_micros(50)))
+                fork::outside_library(|| sys::pause(Duration::from_micros(50)))
             }
         }
     }

@@ -57,7 +57,9 @@ pub use xrc::{XrcTarget, Xrcd};
 pub use ferroce_host as host;
 pub use ferroce_netdev as net;
 pub use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
-pub use ferroce_os::fork::{Inside, Unusable, enter, install as prepare_for_forks, outside};
+pub use ferroce_os::fork::{
+    InLibrary, Unusable, enter_library, install as prepare_for_forks, outside_library,
+};
 pub use ferroce_os::{clock, sys};
 pub use ferroce_types::{AsyncEvent, Error, Result};
 pub use ferroce_udp as udp;

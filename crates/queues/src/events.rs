@@ -192,7 +192,7 @@ impl Unacked {
             if count == 0 || !self.are_own() {
                 return;
             }
-            ferroce_os::fork::outside(|| sleep(&self.count, count, Some(SPEAKS_AFTER)));
+            ferroce_os::fork::outside_library(|| sleep(&self.count, count, Some(SPEAKS_AFTER)));
             if since.elapsed() >= SPEAKS_AFTER {
                 tracing::warn!("destroying an object waits for {count} unacknowledged events");
                 since = Instant::now();

@@ -97,7 +97,7 @@ impl Drop for Uncancellable {
 /// for the data path, where the adapter makes raw system calls only.
 pub(crate) fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     // A fork waits until nobody is inside.
-    let _inside = match ferroce_nic::enter() {
+    let _inside = match ferroce_nic::enter_library() {
         Ok(inside) => inside,
         Err(ferroce_nic::Unusable(why)) => {
             log::unusable(why);

@@ -112,8 +112,9 @@ impl nic::QueueMemory for Allocator {
     fn alloc(&self, size: usize, align: usize, kind: nic::QueueKind) -> nic::AllocatorAnswer {
         // The upper half, the kernel's number of a driver, is 0: none.
         // SAFETY: by the man page a function of this kind.
-        let memory =
-            nic::outside(|| unsafe { (self.alloc)(self.pd, self.pd_context, size, align, kind as u64) });
+        let memory = nic::outside_library(|| unsafe {
+            (self.alloc)(self.pd, self.pd_context, size, align, kind as u64)
+        });
         match NonNull::new(memory.cast()) {
             _ if memory.addr() == USE_DEFAULT => nic::AllocatorAnswer::Default,
             Some(memory) => nic::AllocatorAnswer::Memory(memory),
@@ -123,7 +124,7 @@ impl nic::QueueMemory for Allocator {
 
     fn free(&self, memory: NonNull<u8>, kind: nic::QueueKind) {
         // SAFETY: by the man page a function of this kind; the memory is what `alloc` gave.
-        nic::outside(|| unsafe {
+        nic::outside_library(|| unsafe {
             (self.free)(self.pd, self.pd_context, memory.as_ptr().cast(), kind as u64);
         });
     }

@@ -219,7 +219,7 @@ impl Adapter {
                              (tentative), or it has gone; another sgid_index works meanwhile"
                         );
                     }
-                    fork::outside(|| sys::pause(Duration::from_millis(10)));
+                    fork::outside_library(|| sys::pause(Duration::from_millis(10)));
                 }
                 added => return added,
             }

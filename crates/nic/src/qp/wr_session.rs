@@ -84,7 +84,7 @@ impl<R> WrSession<R> {
     pub fn enter(&self) {
         if !self.lock.try_lock() {
             // The program's code runs there, for as long as it likes; a fork doesn't wait for it.
-            ferroce_os::fork::outside(|| self.lock.lock());
+            ferroce_os::fork::outside_library(|| self.lock.lock());
         }
         self.thread.store(this_thread(), Ordering::Relaxed);
         self.entered.store(true, Ordering::Relaxed);

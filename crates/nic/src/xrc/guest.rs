@@ -164,7 +164,7 @@ impl super::Connections {
 
     /// Until nothing waits.
     fn work_off(&self) {
-        let Ok(_inside) = ferroce_os::fork::enter() else { return };
+        let Ok(_inside) = ferroce_os::fork::enter_library() else { return };
         loop {
             let job = {
                 let mut jobs = self.jobs.lock();

@@ -269,11 +269,11 @@ fn connect(adapter: &Adapter, open: &Open) -> Option<EngineFd> {
     while Instant::now() < deadline {
         let connection = adapter.dial(slot_of(open.qpn))?;
         if !send(&connection, &mut open.to_bytes()) {
-            fork::outside(|| sys::pause(Duration::from_millis(1)));
+            fork::outside_library(|| sys::pause(Duration::from_millis(1)));
             continue;
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        if !fork::outside(|| sys::wait_for(connection.raw(), libc::POLLIN, left)) {
+        if !fork::outside_library(|| sys::wait_for(connection.raw(), libc::POLLIN, left)) {
             return None;
         }
         let mut answer = [0; 8];
@@ -281,7 +281,7 @@ fn connect(adapter: &Adapter, open: &Open) -> Option<EngineFd> {
             Ok((8, _)) => {
                 return (frame::kind_of(&answer) == Some(frame::GRANTED)).then_some(connection);
             }
-            Ok((0, _)) | Err(_) => fork::outside(|| sys::pause(Duration::from_millis(1))),
+            Ok((0, _)) | Err(_) => fork::outside_library(|| sys::pause(Duration::from_millis(1))),
             Ok(_) => return None,
         }
     }

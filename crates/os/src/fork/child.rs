@@ -57,7 +57,7 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let generation = super::super::generation();
-            let usable = super::super::enter().is_ok();
+            let usable = super::super::enter_library().is_ok();
             let good = TAKEN.load(Ordering::Relaxed) == 0x12 && generation == before + 1 && usable;
             // SAFETY: ends the child without running anything of the parent's.
             unsafe { libc::_exit(i32::from(!good)) };

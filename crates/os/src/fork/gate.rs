@@ -2,7 +2,7 @@
 //!
 //! Each thread has a [`Presence`] of its own, so coming in is a few plain instructions; the fork orders them for all
 //! threads at once (membarrier(2)). A thread that sleeps for long, or runs code of the program, does so
-//! [outside](outside), without a lock.
+//! [outside](outside_library), without a lock.
 
 use super::barrier::{self, order};
 use super::words::{CLOSED, OPEN, Presence, UNUSABLE, WIPED, close};
@@ -82,13 +82,13 @@ const IN_A_CALL: Unusable = Unusable(
 );
 
 /// This thread is in the library until this is dropped.
-pub struct Inside {
+pub struct InLibrary {
     place: &'static Place,
     /// The place is this thread's.
     _not_send: PhantomData<*const ()>,
 }
 
-impl Drop for Inside {
+impl Drop for InLibrary {
     #[inline]
     fn drop(&mut self) {
         self.place.presence.leave();
@@ -101,13 +101,13 @@ impl Drop for Inside {
 /// # Errors
 /// [`Unusable`] in a child that didn't come out of fork(2), or that came out of one in the middle of a call.
 #[inline]
-pub fn enter() -> Result<Inside, Unusable> {
+pub fn enter_library() -> Result<InLibrary, Unusable> {
     let place = HERE.with(|here| here.place.get());
     // SAFETY: null, or a place, which is never freed.
     let place = unsafe { place.as_ref() }.unwrap_or_else(take_place);
     place.presence.enter(order);
     // Dropped, it leaves.
-    let inside = Inside { place, _not_send: PhantomData };
+    let inside = InLibrary { place, _not_send: PhantomData };
     if gate().load(Ordering::Acquire) != OPEN {
         wait_at_gate(place)?;
     }
@@ -173,7 +173,7 @@ impl Wait {
 }
 
 /// Runs `f`, which may sleep for long or be code of the program, outside the library. The caller holds no lock.
-pub fn outside<R>(f: impl FnOnce() -> R) -> R {
+pub fn outside_library<R>(f: impl FnOnce() -> R) -> R {
     struct Back<'a>(&'a Place, u32);
 
     impl Drop for Back<'_> {

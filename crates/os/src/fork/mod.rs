@@ -12,7 +12,7 @@ mod words;
 
 pub use child::{ChildStep, register};
 pub(crate) use gate::is_unusable;
-pub use gate::{Inside, Unusable, enter, outside};
+pub use gate::{InLibrary, Unusable, enter_library, outside_library};
 
 use crate::memory::copy;
 use crate::sync::{AtomicU32, Ordering};

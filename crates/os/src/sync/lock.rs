@@ -55,7 +55,7 @@ impl Changed {
     /// Waits until something has changed since `seen`, until `deadline`, or for no reason. The caller holds no lock.
     pub fn wait(&self, seen: u32, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
-        crate::fork::outside(|| sleep(&self.0, seen, Some(left)));
+        crate::fork::outside_library(|| sleep(&self.0, seen, Some(left)));
     }
 }
 
