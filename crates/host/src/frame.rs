@@ -59,7 +59,7 @@ pub fn send(fd: RawFd, bytes: &mut [u8], fds: &[RawFd]) -> io::Result<()> {
 /// # Errors
 /// That of `recvmsg(2)`; EMFILE when there is no room for the descriptors.
 pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
-    sys::opening(|| receive_and_adopt(fd, bytes))
+    sys::with_forks_held(|| receive_and_adopt(fd, bytes))
 }
 
 fn receive_and_adopt(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {

@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ROUND: Duration = Duration::from_micros(50);
 
 thread_local! {
-    /// Calls of [`opening`] that this thread is in.
+    /// Calls of [`with_forks_held`] that this thread is in.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -85,7 +85,7 @@ fn wait_until(done: impl Fn() -> bool) -> bool {
 /// fork waits for this, and this waits for forks. For a fork that has found nobody in the library there is nothing to wait
 /// for; one from a signal's handler in the middle of a call waits for no other thread, whose locks it can't know, but for
 /// this.
-pub fn opening<R>(f: impl FnOnce() -> R) -> R {
+pub fn with_forks_held<R>(f: impl FnOnce() -> R) -> R {
     let mut opening = Opening::begin();
     // Whoever is called from within such a function is waited for already.
     while DEPTH.get() == 1 && FORKING.load(Ordering::SeqCst) {
@@ -357,7 +357,7 @@ mod tests {
         let (begun, may_end) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|s| {
             s.spawn(|| {
-                opening(|| {
+                with_forks_held(|| {
                     begun.store(true, Ordering::SeqCst);
                     pause(Duration::from_millis(1));
                     may_end.store(true, Ordering::SeqCst);
@@ -371,7 +371,7 @@ mod tests {
             assert!(!in_time || may_end.load(Ordering::SeqCst));
             resume_openings();
         });
-        assert_eq!(opening(|| 7), 7);
+        assert_eq!(with_forks_held(|| 7), 7);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use address::InetAddress;
 pub use buffer::large_buffer;
 pub use engine_fd::{
     EngineFd, abandon_all, close_all_after_fork, close_if, device_and_inode, find_lost, for_each_engine_fd,
-    identity, opening, protect_engine_fds,
+    identity, protect_engine_fds, with_forks_held,
 };
 pub(crate) use engine_fd::{hold_openings, resume_openings};
 
@@ -57,7 +57,7 @@ fn check(result: libc::c_long) -> io::Result<usize> {
 
 /// Owns the descriptor that a system call makes.
 fn fd_of(call: impl FnOnce() -> libc::c_long) -> io::Result<EngineFd> {
-    opening(|| EngineFd::adopt(check(call())? as RawFd))
+    with_forks_held(|| EngineFd::adopt(check(call())? as RawFd))
 }
 
 /// `close(2)`. The number must be the caller's; the result says nothing a caller could act on.

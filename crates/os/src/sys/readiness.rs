@@ -6,7 +6,7 @@
 //! timerfd becomes readable a moment after the call that asks for it, by an interrupt.
 
 use super::engine_fd::out_of_the_way;
-use super::{check, close, close_if, identity, opening};
+use super::{check, close, close_if, identity, with_forks_held};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -43,7 +43,7 @@ impl Readiness {
     /// # Errors
     /// That of `pipe2(2)`, or of `fcntl(2)`.
     pub fn new() -> io::Result<Self> {
-        let (program, pipe) = opening(Pipe::new)?;
+        let (program, pipe) = with_forks_held(Pipe::new)?;
         Ok(Self { program, pipe, maker: own_pid(), generation: crate::fork::generation() })
     }
 
@@ -90,7 +90,7 @@ impl Readiness {
         if identity(self.program) != Some(self.pipe.identity) {
             return false;
         }
-        let Ok(own) = opening(|| reopen(self.program)) else { return false };
+        let Ok(own) = with_forks_held(|| reopen(self.program)) else { return false };
         self.pipe.close();
         self.pipe = Pipe { own, reader: -1, identity: self.pipe.identity };
         true
@@ -107,7 +107,7 @@ impl Readiness {
             if identity(self.program) != Some(self.pipe.identity) {
                 return false;
             }
-            let Ok(pipe) = opening(|| Pipe::behind(self.program)) else { return false };
+            let Ok(pipe) = with_forks_held(|| Pipe::behind(self.program)) else { return false };
             std::mem::replace(&mut self.pipe, pipe).close();
         }
         self.maker = own_pid();
@@ -122,7 +122,7 @@ fn own_pid() -> libc::pid_t {
 }
 
 impl Pipe {
-    /// The program's end and ours. To be called [while opening](opening).
+    /// The program's end and ours. To be called in [`with_forks_held`].
     fn new() -> io::Result<(RawFd, Self)> {
         let mut ends = [-1_i32; 2];
         // SAFETY: room for two descriptors.

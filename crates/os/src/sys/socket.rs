@@ -1,6 +1,6 @@
 //! Sockets: making them, their options and addresses, and messages over them. Nothing here waits.
 
-use super::{EngineFd, check, fd_of, opening};
+use super::{EngineFd, check, fd_of, with_forks_held};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -19,7 +19,7 @@ pub fn socket(domain: i32, kind: i32) -> io::Result<EngineFd> {
 /// That of the call.
 pub fn socket_pair(kind: i32) -> io::Result<[EngineFd; 2]> {
     let mut fds = [-1; 2];
-    opening(|| {
+    with_forks_held(|| {
         let kind = kind | libc::SOCK_CLOEXEC;
         // SAFETY: the kernel writes two descriptors into `fds`.
         check(unsafe { libc::syscall(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
