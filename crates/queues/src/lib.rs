@@ -14,7 +14,7 @@ pub use comp_cntr::{CntrValue, CompCntr, CompCntrType, CountedOp, MAX_COMP_CNTR,
 pub use cq::{CompChannel, Cq, CqInit, EventTimer, IpVersion, MAX_CQ, MAX_CQE, Stamp, Wc, WcTags};
 pub use events::{EventQueue, Unacked};
 pub use recv::{
-    MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, Membership, NewSize, NewSrq, RecvQueue, Srq, SrqAttr,
-    TagEntry, TagOp, TagRequest,
+    MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, NewSrq, RecvQueue, Srq, SrqAttr,
+    SrqRegistration, TagEntry, TagOp, TagRequest,
 };
 pub use ring::GivenRing;

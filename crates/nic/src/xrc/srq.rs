@@ -3,7 +3,7 @@
 use super::Xrcd;
 use crate::adapter;
 use ferroce_mem::{Pd, is_same};
-use ferroce_queues::{Cq, Membership, NewSrq, Srq, SrqAttr};
+use ferroce_queues::{Cq, NewSrq, Srq, SrqAttr, SrqRegistration};
 use ferroce_types::{Result, invalid};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ struct InDomain {
     number: u32,
 }
 
-impl Membership for InDomain {
+impl SrqRegistration for InDomain {
     fn end(&self) {
         if let Some(adapter) = adapter::current() {
             adapter.remove_srq(self.number);

@@ -129,14 +129,14 @@ pub struct Srq {
     /// Where its completions go, if not to the QPs' (XRC, tag matching).
     completes_into: Option<Arc<Cq>>,
     /// Of an SRQ that others find by a number.
-    membership: Option<(u32, Box<dyn Membership>)>,
+    registration: Option<(u32, Box<dyn SrqRegistration>)>,
     matches_tags: bool,
     counted: Counted,
     _held: QuotaPlace,
 }
 
-/// What a numbered SRQ belongs to besides its protection domain: an XRC domain, and whoever finds the SRQ by its number.
-pub trait Membership: Debug + Send + Sync {
+/// Where others find a numbered SRQ: its place in an XRC domain, and its number.
+pub trait SrqRegistration: Debug + Send + Sync {
     /// The SRQ is being destroyed: from here on nobody finds it. Called once.
     fn end(&self);
 }
@@ -168,16 +168,16 @@ impl NewSrq {
         cq: &Arc<Cq>,
         cookie: usize,
         number: u32,
-        membership: Box<dyn Membership>,
+        registration: Box<dyn SrqRegistration>,
     ) -> Arc<Srq> {
-        self.make(cookie, Some(cq), Some((number, membership)), None)
+        self.make(cookie, Some(cq), Some((number, registration)), None)
     }
 
     fn make(
         self,
         cookie: usize,
         completes_into: Option<&Arc<Cq>>,
-        membership: Option<(u32, Box<dyn Membership>)>,
+        registration: Option<(u32, Box<dyn SrqRegistration>)>,
         tags: Option<Box<TagList>>,
     ) -> Arc<Srq> {
         let Self { pd, queue, held } = self;
@@ -194,7 +194,7 @@ impl NewSrq {
             users: AtomicUsize::new(0),
             unacked_async: Unacked::default(),
             completes_into: completes_into.cloned(),
-            membership,
+            registration,
             _held: held,
         })
     }
@@ -212,7 +212,7 @@ impl Srq {
     /// Its number in XRCETHs (ibv_get_srq_num(3)); `None` outside of XRC.
     #[must_use]
     pub fn number(&self) -> Option<u32> {
-        self.membership.as_ref().map(|&(number, _)| number)
+        self.registration.as_ref().map(|&(number, _)| number)
     }
 
     /// Where its completions go, if it has a completion queue of its own (XRC, tag matching).
@@ -340,8 +340,8 @@ impl Srq {
         if users != 0 {
             return Err(Error::Busy(format!("{users} queue pairs still use this shared receive queue")));
         }
-        if let Some((_, membership)) = &self.membership {
-            membership.end();
+        if let Some((_, registration)) = &self.registration {
+            registration.end();
         }
         self.pd.owner().withdraw(self.cookie);
         self.counted.end();
