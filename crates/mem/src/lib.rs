@@ -27,7 +27,7 @@ pub use listing::RegionListing;
 pub use mr::{MAX_MR_SIZE, Mr, MrAccess, MrInit};
 pub use mw::{Mw, MwKind};
 pub use odp::Prefetch;
-pub use owner::{Counted, ListedMr, Owner, is_same};
+pub use owner::{CountedQueue, ListedMr, Owner, is_same};
 pub use pd::{MAX_PD, Pd, PdHold};
 pub use persist::write_back;
 pub use queue_memory::{AllocatorAnswer, QueueKind, QueueMemory};

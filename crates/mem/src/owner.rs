@@ -57,13 +57,13 @@ pub fn is_same(one: &dyn Owner, other: &dyn Owner) -> bool {
 
 /// A queue's part in its owner's count, until the queue is destroyed or dropped.
 #[derive(Debug)]
-pub struct Counted {
+pub struct CountedQueue {
     owner: Arc<dyn Owner>,
     kind: QueueKind,
     ended: AtomicBool,
 }
 
-impl Counted {
+impl CountedQueue {
     /// Counts a queue of `owner`.
     pub fn new(owner: Arc<dyn Owner>, kind: QueueKind) -> Self {
         owner.count(kind, true);
@@ -78,7 +78,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedQueue {
     fn drop(&mut self) {
         self.end();
     }

@@ -9,7 +9,7 @@ pub use queue::{IpVersion, Stamp, Wc, WcTags};
 
 use crate::events::Unacked;
 use crate::ring::Ring;
-use ferroce_mem::{Counted, Owner, Pd, QueueKind, is_same};
+use ferroce_mem::{CountedQueue, Owner, Pd, QueueKind, is_same};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
@@ -66,7 +66,7 @@ pub struct Cq {
     users: AtomicUsize,
     unacked: Unacked,
     unacked_async: Unacked,
-    counted: Counted,
+    counted: CountedQueue,
     _held: QuotaPlace,
 }
 
@@ -105,7 +105,7 @@ impl Cq {
             channel.users.fetch_add(1, Ordering::Relaxed);
         }
         Ok(Arc::new(Self {
-            counted: Counted::new(owner.clone(), QueueKind::Completion),
+            counted: CountedQueue::new(owner.clone(), QueueKind::Completion),
             owner,
             pd: pd.cloned(),
             channel: channel.cloned(),

@@ -8,7 +8,7 @@ pub use tags::{MAX_TAG_OPS, MAX_TAGS, TagEntry, TagOp, TagRequest};
 use crate::cq::Cq;
 use crate::events::Unacked;
 use crate::ring::Ring;
-use ferroce_mem::{Counted, Pd, QueueKind};
+use ferroce_mem::{CountedQueue, Pd, QueueKind};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{NoReceive, RecvWqe};
 use ferroce_types::{AsyncEvent, Error, Quota, QuotaPlace, Result, invalid};
@@ -131,7 +131,7 @@ pub struct Srq {
     /// Of an SRQ that others find by a number.
     registration: Option<(u32, Box<dyn SrqRegistration>)>,
     matches_tags: bool,
-    counted: Counted,
+    counted: CountedQueue,
     _held: QuotaPlace,
 }
 
@@ -186,7 +186,7 @@ impl NewSrq {
             cq.hold();
         }
         Arc::new(Srq {
-            counted: Counted::new(pd.owner().clone(), QueueKind::SharedReceive),
+            counted: CountedQueue::new(pd.owner().clone(), QueueKind::SharedReceive),
             pd,
             cookie,
             matches_tags: tags.is_some(),
