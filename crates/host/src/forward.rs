@@ -95,7 +95,7 @@ impl Forwarder {
 
     fn note(&self, slot: u16, why: &str) {
         static BRAKE: OncePerSecond = OncePerSecond::new();
-        if BRAKE.now() {
+        if BRAKE.allows_now() {
             tracing::debug!(slot, why, "packets for another process's QPs lost");
         }
     }

@@ -18,7 +18,7 @@ impl OncePerSecond {
 
     /// Whether an event may go through now.
     #[must_use]
-    pub fn now(&self) -> bool {
+    pub fn allows_now(&self) -> bool {
         let now = clock::now();
         let next = self.0.load(Ordering::Relaxed);
         let later = now.after(Duration::from_secs(1)).0;
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn the_brake_lets_the_first_through_and_not_the_second() {
         let brake = OncePerSecond::new();
-        assert!(brake.now());
-        assert!(!brake.now());
+        assert!(brake.allows_now());
+        assert!(!brake.allows_now());
     }
 }

@@ -199,7 +199,7 @@ impl Sending<'_> {
         self.flushed.dropped += packets;
         endpoint.stats().dropped.fetch_add(packets as u64, Ordering::Relaxed);
         if let Some(unit) = units.first()
-            && BRAKE.now()
+            && BRAKE.allows_now()
         {
             let dest: &Dest = &unit.train.dest;
             tracing::debug!(?dest, packets, bytes = unit.len, %error, "packets not sent");
