@@ -38,7 +38,7 @@ struct DirectoryHeader {
 unsafe impl SharedWords for DirectoryHeader {}
 
 /// The numbers of a QP of this process and of its peer.
-pub type Ends = (u32, u32);
+pub type QpnPair = (u32, u32);
 
 /// What other processes are told of a region.
 #[derive(Clone, Copy, Debug)]
@@ -232,7 +232,7 @@ impl PeerDirectory {
     /// when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
     pub(super) fn find(
         &self,
-        (from, qpn): Ends,
+        (from, qpn): QpnPair,
         (rkey, va, len): (u32, u64, u64),
         purpose: Purpose,
     ) -> Option<u64> {
@@ -265,7 +265,7 @@ mod tests {
     const ADDR: u64 = 0x7000_0000;
     const IOVA: u64 = 0x1000;
     const LENGTH: u64 = 0x800;
-    const ENDS: Ends = (PEER, QPN);
+    const ENDS: QpnPair = (PEER, QPN);
 
     fn opened(own: &Directory) -> PeerDirectory {
         // SAFETY: takes no pointer.

@@ -28,7 +28,7 @@ mod record;
 #[doc(hidden)]
 pub mod untrusted;
 
-pub use directory::{Directory, Ends, ListedRegion, Purpose, own as own_directory};
+pub use directory::{Directory, ListedRegion, Purpose, QpnPair, own as own_directory};
 pub use link::{Link, Peer, Sent};
 pub use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};

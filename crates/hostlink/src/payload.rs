@@ -1,6 +1,6 @@
 //! Payloads on their way through a link: into a ring, out of it, or straight out of the peer's memory.
 
-use super::directory::{Ends, Purpose};
+use super::directory::{Purpose, QpnPair};
 use super::link::{Link, Peer};
 use super::memory::SharedMemory;
 use super::record::{Body, Piece, Record};
@@ -65,7 +65,7 @@ impl<'a> ReceivedRecord<'a> {
 
     /// Its payload, for the QP at whose end of `ends` it has arrived.
     #[inline]
-    pub fn payload(&self, ends: Ends) -> ShmPayload<'_> {
+    pub fn payload(&self, ends: QpnPair) -> ShmPayload<'_> {
         match &self.packet.body {
             &Body::Inline { at, len } => ShmPayload::Ring { memory: &self.link.memory, at, len },
             Body::Reference(pieces) => ShmPayload::Peer { link: self.link, ends, pieces },
@@ -90,7 +90,7 @@ pub enum ShmPayload<'a> {
         /// The link to the peer.
         link: &'a Link,
         /// The QP that sent it and the one that it is for.
-        ends: Ends,
+        ends: QpnPair,
         /// Where its parts are.
         pieces: &'a [Piece],
     },
@@ -141,7 +141,7 @@ impl Link {
     /// Copies `len` bytes from `offset` of `pieces` of the peer's memory to the program's memory at `addr`.
     fn fetch(
         &self,
-        ends: Ends,
+        ends: QpnPair,
         pieces: &[Piece],
         offset: usize,
         addr: u64,
@@ -161,7 +161,12 @@ impl Link {
         if done == len { Ok(()) } else { Err(PlaceError::Lost) }
     }
 
-    fn fetch_part(&self, ends: Ends, (key, va, len): (u32, u64, u64), addr: u64) -> Result<(), PlaceError> {
+    fn fetch_part(
+        &self,
+        ends: QpnPair,
+        (key, va, len): (u32, u64, u64),
+        addr: u64,
+    ) -> Result<(), PlaceError> {
         let part = (key, va, len);
         let copied = self.access(ends, part, Purpose::Fetch, |peer, from| {
             peer.read(from, addr, len as usize).then_some(())

@@ -2,7 +2,7 @@
 
 use super::{BUSY_AT, Link, TRUST};
 use crate::PeerMemory;
-use crate::directory::{Ends, Purpose};
+use crate::directory::{Purpose, QpnPair};
 use crate::protocol::Busy;
 use ferroce_os::sys;
 use ferroce_proto::Instant;
@@ -20,7 +20,7 @@ impl Link {
     /// when that isn't allowed or isn't possible this way: a packet then says why.
     pub fn access<R>(
         &self,
-        ends: Ends,
+        ends: QpnPair,
         range: (u32, u64, u64),
         purpose: Purpose,
         f: impl FnOnce(&PeerMemory, u64) -> Option<R>,
