@@ -65,21 +65,21 @@ pub struct TxBatch {
     used: usize,
     trains: Vec<Train>,
     early: Flushed,
-    outlet: Option<&'static dyn Outlet>,
+    tap: Option<&'static dyn OutgoingTap>,
     many: Option<Box<send::Messages>>,
 }
 
 /// Sees packets just before they leave, one by one.
-pub trait Outlet: Sync {
-    /// Whether the packet is to be sent now; else the outlet has taken it over.
+pub trait OutgoingTap: Sync {
+    /// Whether the packet is to be sent now; else the tap has taken it over.
     fn outgoing(&self, dest: &Dest, id: u16, packet: &mut [u8]) -> bool;
     /// A batch has been shown in full.
     fn flushed(&self);
 }
 
-impl std::fmt::Debug for dyn Outlet {
+impl std::fmt::Debug for dyn OutgoingTap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Outlet")
+        f.write_str("OutgoingTap")
     }
 }
 
@@ -111,7 +111,7 @@ impl TxBatch {
             used: 0,
             trains: Vec::with_capacity(MAX_TRAINS),
             early: Flushed::default(),
-            outlet: None,
+            tap: None,
             many: None,
         }
     }
@@ -176,21 +176,20 @@ impl TxBatch {
         std::mem::take(&mut self.early)
     }
 
-    /// Shows all packets to `outlet` from now on.
-    pub fn set_outlet(&mut self, outlet: Option<&'static dyn Outlet>) {
-        self.outlet = outlet;
+    /// Shows all packets to `tap` from now on.
+    pub fn set_tap(&mut self, tap: Option<&'static dyn OutgoingTap>) {
+        self.tap = tap;
     }
 
     fn send(&mut self) {
-        if let Some(outlet) = self.outlet {
-            // All packets of an outlet are either its own or to be sent: trains stay whole.
+        if let Some(tap) = self.tap {
+            // All packets of a tap are either its own or to be sent: trains stay whole.
             self.trains.retain(|train| {
                 let bytes = &mut self.staging[train.start..train.start + train.len];
                 let packets = bytes.chunks_mut(train.segment).enumerate();
-                packets
-                    .fold(true, |send, (id, packet)| outlet.outgoing(&train.dest, id as u16, packet) && send)
+                packets.fold(true, |send, (id, packet)| tap.outgoing(&train.dest, id as u16, packet) && send)
             });
-            outlet.flushed();
+            tap.flushed();
         }
         if !self.trains.is_empty() {
             let flushed = send::send(&mut self.staging[..self.used], &self.trains, &mut self.many);

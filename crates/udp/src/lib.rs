@@ -29,7 +29,7 @@ mod stats;
 pub mod tap;
 
 pub use batch::{Flushed, PushError, TxBatch};
-pub use batch::{Outlet, send_alone};
+pub use batch::{OutgoingTap, send_alone};
 pub use endpoint::{Dest, Endpoint};
 pub use multicast::GroupSocket;
 pub use receive::RecvOutcome;

@@ -6,7 +6,7 @@ use crate::fabric::Taps;
 use crate::qp::{Qp, ReadAhead};
 use ferroce_hostlink::Link;
 use ferroce_queues::{Cq, Wc, WcTags};
-use ferroce_udp::{Outlet, TxBatch};
+use ferroce_udp::{OutgoingTap, TxBatch};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl Work {
     /// Empty buffers; what they send goes through `taps`.
     pub(super) fn sending_through(taps: Option<&'static Taps>) -> Self {
         let mut work = Self::default();
-        work.batch.set_outlet(taps.map(|taps| taps as &dyn Outlet));
+        work.batch.set_tap(taps.map(|taps| taps as &dyn OutgoingTap));
         work
     }
 

@@ -13,7 +13,7 @@ use ferroce_os::{
 use ferroce_proto::Instant;
 use ferroce_types::PacketMeta;
 use ferroce_udp::{
-    Datagram, Dest, HostAddr, Outlet, send_alone,
+    Datagram, Dest, HostAddr, OutgoingTap, send_alone,
     tap::Direction,
     tap::capture::{Capture, Envelope},
     tap::fault::{Fault, FaultQueue},
@@ -90,7 +90,7 @@ impl Taps {
     }
 }
 
-impl Outlet for Taps {
+impl OutgoingTap for Taps {
     fn outgoing(&self, dest: &Dest, id: u16, packet: &mut [u8]) -> bool {
         let Some(faults) = &self.faults else {
             self.show(dest, id, packet);
