@@ -14,7 +14,7 @@ mod progress;
 mod source;
 mod thread;
 
-pub use handoff::{Bytes, Deadline, Inbox, Queued, Runnable};
+pub use handoff::{Deadline, Inbox, PayloadBytes, Queued, Runnable};
 pub use lease::WaitPlan;
 pub use pool::Pool;
 pub use source::{Handler, Job, Source};

@@ -4,7 +4,7 @@ use crate::sync::{AtomicUsize, Mutex, Ordering, class};
 use std::collections::VecDeque;
 
 /// What counts towards the fill of an [`Inbox`].
-pub trait Bytes {
+pub trait PayloadBytes {
     /// Bytes of payload.
     fn bytes(&self) -> usize;
 }
@@ -23,7 +23,7 @@ impl<R> Default for Inbox<R> {
     }
 }
 
-impl<R: Bytes> Inbox<R> {
+impl<R: PayloadBytes> Inbox<R> {
     /// Payload bytes above which senders wait.
     const BYTES: usize = 1 << 20;
     /// Records above which senders wait.

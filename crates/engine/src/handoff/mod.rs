@@ -12,7 +12,7 @@ mod sleep;
 
 pub use deadlines::Deadline;
 pub(crate) use deadlines::Deadlines;
-pub use inbox::{Bytes, Inbox};
+pub use inbox::{Inbox, PayloadBytes};
 pub(crate) use run_queue::RunQueue;
 pub use run_queue::{Queued, Runnable};
 pub(crate) use sleep::Sleep;

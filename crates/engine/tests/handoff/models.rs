@@ -1,7 +1,7 @@
 //! What the engine does with the hand-offs, as far as their promises depend on it.
 
 use crate::alarm::Alarm;
-use crate::handoff::{Bytes, Deadline, Deadlines, Inbox, Queued, RunQueue, Runnable, Sleep};
+use crate::handoff::{Deadline, Deadlines, Inbox, PayloadBytes, Queued, RunQueue, Runnable, Sleep};
 use crate::sync::{Mutex, class};
 use loom::thread;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
 
 struct Packet;
 
-impl Bytes for Packet {
+impl PayloadBytes for Packet {
     fn bytes(&self) -> usize {
         1
     }

@@ -3,7 +3,7 @@
 
 use crate::adapter::{Adapter, Work};
 use crate::qp::Origin;
-use ferroce_engine::Bytes;
+use ferroce_engine::PayloadBytes;
 use ferroce_os::clock;
 use ferroce_types::PacketMeta;
 use ferroce_wire::Headers;
@@ -16,7 +16,7 @@ pub(crate) struct LocalPacket {
     pub(crate) meta: PacketMeta,
 }
 
-impl Bytes for LocalPacket {
+impl PayloadBytes for LocalPacket {
     fn bytes(&self) -> usize {
         self.payload.len()
     }
