@@ -99,7 +99,7 @@ impl Link {
     }
 
     /// The QP with this number goes on when there is room. False when there is some already.
-    pub fn block(&self, qpn: u32) -> bool {
+    pub fn wake_when_room(&self, qpn: u32) -> bool {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(true, Ordering::SeqCst);
         let mut tx = self.tx.lock();

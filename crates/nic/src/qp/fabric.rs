@@ -160,7 +160,7 @@ impl Qp {
     /// Goes on when there is room in a link's ring, or, where packets may be lost, after a while. False when there is room
     /// already.
     pub(super) fn wait_for_room(self: &Arc<Self>, link: &Link, now: Instant) -> bool {
-        let waits = link.block(self.qpn);
+        let waits = link.wake_when_room(self.qpn);
         if waits && !self.is_reliable() {
             self.adapter.schedule(self, link.stuck_at(now));
         }
