@@ -73,7 +73,7 @@ impl Qp {
         let (domain, number) = target.map_or((None, None), |(domain, number)| (Some(domain), number));
         check_cap(&init)?;
         for cq in [&init.send_cq, &init.recv_cq] {
-            if !cq.is_beside(pd) {
+            if !cq.shares_context_with(pd) {
                 return invalid!("a completion queue of another device context");
             }
         }

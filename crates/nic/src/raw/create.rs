@@ -50,7 +50,7 @@ impl RawQp {
         let adapter = context.adapter()?;
         let port = adapter.raw_port(&context.device().info().netdev)?;
         check_sizes(&init)?;
-        if init.send_cq.as_ref().is_some_and(|cq| !cq.is_beside(pd)) {
+        if init.send_cq.as_ref().is_some_and(|cq| !cq.shares_context_with(pd)) {
             return invalid!("a completion queue of another device context");
         }
         let qpn = adapter.reserve_qpn()?;

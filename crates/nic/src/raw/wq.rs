@@ -104,7 +104,7 @@ impl Wq {
                 "a receive queue of {max_wr} work requests with {max_sge} elements: at most {MAX_WR} with {MAX_SGE}"
             );
         }
-        if !cq.is_beside(pd) {
+        if !cq.shares_context_with(pd) {
             return invalid!("a completion queue of another device context");
         }
         let adapter = pd.context().adapter()?;

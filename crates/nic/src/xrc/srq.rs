@@ -36,7 +36,7 @@ impl Xrcd {
         attr: SrqAttr,
         cookie: usize,
     ) -> Result<Arc<Srq>> {
-        if !cq.is_beside(pd) || !is_same(&*self.context, &**pd.owner()) {
+        if !cq.shares_context_with(pd) || !is_same(&*self.context, &**pd.owner()) {
             return invalid!("a completion queue or XRC domain of another device context");
         }
         let new = NewSrq::new(pd, attr)?;

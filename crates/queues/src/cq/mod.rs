@@ -136,7 +136,7 @@ impl Cq {
 
     /// Does it belong to the same open device as `pd`?
     #[must_use]
-    pub fn is_beside(&self, pd: &Pd) -> bool {
+    pub fn shares_context_with(&self, pd: &Pd) -> bool {
         is_same(&*self.owner, &**pd.owner())
     }
 

@@ -157,7 +157,7 @@ impl Srq {
                 "{max_tags} tags and {max_ops} operations: at most {MAX_TAGS} and {MAX_TAG_OPS} are possible"
             );
         }
-        if !cq.is_beside(pd) {
+        if !cq.shares_context_with(pd) {
             return invalid!("a completion queue of another device context");
         }
         let tags = Box::new(TagList::new(max_tags));
