@@ -111,7 +111,7 @@ impl<T> EventQueue<T> {
     /// For a reader that has found no event behind a readable descriptor: a fork's child and its parent have the
     /// descriptor in common and each a queue of its own until the child has an event, so what the one has raised the other finds
     /// empty.
-    pub fn settle(&self) {
+    pub fn lower_if_empty(&self) {
         self.inner.lock().lower_if_empty();
     }
 
@@ -217,7 +217,7 @@ mod tests {
         q.push(3);
         q.withdraw(|&e| e == 2);
         assert!(readable());
-        q.settle();
+        q.lower_if_empty();
         assert!(readable());
         assert_eq!(q.take_with(Duration::ZERO, |&e| e), Some(3));
         assert!(!readable());

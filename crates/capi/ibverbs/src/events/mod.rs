@@ -115,7 +115,7 @@ unsafe fn take_cq_event(
 
 fn nothing_there<T>(queue: &nic::EventQueue<T>, announced: bool) -> Step {
     if announced {
-        queue.settle();
+        queue.lower_if_empty();
     }
     Step::Again
 }
