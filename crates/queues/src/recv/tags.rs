@@ -88,7 +88,7 @@ impl TagList {
     }
 
     /// Lets every tag match if nothing speaks against it.
-    fn settle(&mut self) {
+    fn match_all_if_synchronized(&mut self) {
         if self.is_synchronized() {
             self.matching = self.entries.len();
         }
@@ -193,7 +193,7 @@ impl Srq {
         if let Some(handled) = handled {
             tags.handled = handled;
         }
-        tags.settle();
+        tags.match_all_if_synchronized();
         if signaled {
             let status = if found { WcStatus::Success } else { WcStatus::TmErr };
             let flags = TagFlags { sync_required: !tags.is_synchronized(), ..TagFlags::default() };
@@ -221,7 +221,7 @@ impl Srq {
         let SrqState { tags, .. } = &mut *self.shared.lock();
         if let Some(tags) = tags {
             tags.unexpected = tags.unexpected.wrapping_sub(1);
-            tags.settle();
+            tags.match_all_if_synchronized();
         }
     }
 }
@@ -261,7 +261,7 @@ mod tests {
         let mut list = TagList::new(4);
         for &(wr_id, tag, mask) in entries {
             list.add(entry(wr_id, tag, mask)).unwrap();
-            list.settle();
+            list.match_all_if_synchronized();
         }
         list
     }
@@ -284,13 +284,13 @@ mod tests {
         let mut list = list(&[(1, 1, u64::MAX)]);
         assert!(!list.note_unexpected());
         list.add(entry(2, 2, u64::MAX)).unwrap();
-        list.settle();
+        list.match_all_if_synchronized();
         assert!(list.find(2).is_none() && list.find(1).is_some(), "only what was there before matches");
         list.handled = 2;
-        list.settle();
+        list.match_all_if_synchronized();
         assert!(list.find(2).is_none(), "a wrong number");
         list.handled = 1;
-        list.settle();
+        list.match_all_if_synchronized();
         assert!(list.find(2).is_some());
     }
 
@@ -310,7 +310,7 @@ mod tests {
         let mut list = list(&[(1, 1, u64::MAX), (2, 2, u64::MAX)]);
         list.note_unexpected();
         list.add(entry(3, 3, u64::MAX)).unwrap();
-        list.settle();
+        list.match_all_if_synchronized();
         assert!(list.remove(1).unwrap());
         assert!(list.find(3).is_none() && list.find(2).is_some() && list.find(3).is_none());
     }
