@@ -157,7 +157,7 @@ impl TxBatch {
         headers.emit(packet).map_err(PushError::Headers)?;
         fill(&mut packet[header_len..header_len + payload_len]).map_err(PushError::Fill)?;
         packet[header_len + payload_len..][..pad].fill(0);
-        seal(packet, dest, id);
+        write_icrc(packet, dest, id);
 
         if let Some(train) = last {
             train.count += 1;
@@ -208,7 +208,7 @@ pub fn send_alone(dest: &Dest, packet: &mut [u8]) -> Flushed {
 }
 
 /// Writes the ICRC at the end of a packet, for the IPv4 identification that it will have.
-pub(super) fn seal(packet: &mut [u8], dest: &Dest, id: u16) {
+pub(super) fn write_icrc(packet: &mut [u8], dest: &Dest, id: u16) {
     let len = packet.len();
     if let Some((covered, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
         let mut crc = dest.flow.start(len, id);

@@ -130,8 +130,8 @@ impl Dest {
     }
 
     /// Writes a packet's ICRC, for the IPv4 identification that it will have.
-    pub fn seal(&self, packet: &mut [u8], id: u16) {
-        super::batch::seal(packet, self, id);
+    pub fn write_icrc(&self, packet: &mut [u8], id: u16) {
+        super::batch::write_icrc(packet, self, id);
     }
 
     /// Whether packets to both may share a train.

@@ -1,6 +1,6 @@
 //! Handing a batch to the kernel: `sendmmsg`, and what to do when it says no.
 
-use super::batch::{Flushed, Train, seal};
+use super::batch::{Flushed, Train, write_icrc};
 use super::endpoint::{Dest, Endpoint};
 use ferroce_os::room;
 use ferroce_os::sys::KernelAddress;
@@ -88,7 +88,7 @@ impl Sending<'_> {
     /// The packets of a train as messages of their own. Each then has the identification 0.
     fn singles<'t>(&mut self, train: &'t Train) -> impl Iterator<Item = Unit<'t>> + use<'t> {
         for packet in self.staging[train.start..train.start + train.len].chunks_mut(train.segment) {
-            seal(packet, &train.dest, 0);
+            write_icrc(packet, &train.dest, 0);
         }
         (train.start..train.start + train.len).step_by(train.segment).map(|start| {
             let len = train.segment.min(train.start + train.len - start);

@@ -96,7 +96,7 @@ impl OutgoingTap for Taps {
             self.show(dest, id, packet);
             return true;
         };
-        dest.seal(packet, 0);
+        dest.write_icrc(packet, 0);
         faults.outgoing.lock().push(clock::now().0, dest.clone(), packet);
         false
     }
