@@ -15,7 +15,7 @@ use ferroce_types::PacketMeta;
 use ferroce_udp::{
     Datagram, Dest, HostAddr, OutgoingTap, send_alone,
     tap::Direction,
-    tap::capture::{Capture, Envelope},
+    tap::capture::{Capture, IpUdpHeader},
     tap::fault::{Fault, FaultQueue},
 };
 use ferroce_wire::{Headers, ROCE_V2_PORT};
@@ -73,8 +73,8 @@ impl Taps {
             let src = dest.endpoint().address().with_port(dest.source_port());
             let dst = dest.peer().with_port(ROCE_V2_PORT);
             let (tos, ttl, flow_label) = (dest.tos(), dest.ttl(), dest.flow_label());
-            let envelope = Envelope { src, dst, tos, ttl, flow_label, id };
-            capture.packet(Direction::Out, &envelope, &[packet]);
+            let ip_udp = IpUdpHeader { src, dst, tos, ttl, flow_label, id };
+            capture.packet(Direction::Out, &ip_udp, &[packet]);
         }
     }
 
@@ -138,8 +138,8 @@ impl Adapter {
                 let dst = d.destination.with_port(ROCE_V2_PORT);
                 let id = Self::identification(d).unwrap_or(d.segment);
                 let (tos, ttl, flow_label) = (d.tos, d.ttl.unwrap_or(64), d.flow_label);
-                let envelope = Envelope { src: d.source, dst, tos, ttl, flow_label, id };
-                capture.packet(Direction::In, &envelope, &[d.bytes]);
+                let ip_udp = IpUdpHeader { src: d.source, dst, tos, ttl, flow_label, id };
+                capture.packet(Direction::In, &ip_udp, &[d.bytes]);
             }
         }
         let Some(faults) = &taps.faults else {
@@ -201,8 +201,8 @@ impl Adapter {
         if let Some(capture) = self.taps.and_then(|taps| taps.capture) {
             let src = SocketAddr::new(meta.src, ROCE_V2_PORT);
             let PacketMeta { tos, ttl, flow_label, .. } = *meta;
-            let envelope = Envelope { tos, ttl, flow_label, ..Envelope::plain(src, meta.dst) };
-            capture.message(direction, &envelope, headers, payload, payload.len());
+            let ip_udp = IpUdpHeader { tos, ttl, flow_label, ..IpUdpHeader::plain(src, meta.dst) };
+            capture.message(direction, &ip_udp, headers, payload, payload.len());
         }
     }
 

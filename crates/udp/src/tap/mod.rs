@@ -20,7 +20,7 @@ pub enum Direction {
 
 #[cfg(test)]
 mod tests {
-    use super::capture::{self, Capture, Envelope};
+    use super::capture::{self, Capture, IpUdpHeader};
     use super::fault::{self, Fault};
     use super::{Direction, capture::create};
     use std::process::Command;
@@ -46,8 +46,8 @@ mod tests {
         let (capture, fault) = (Capture::global(), Fault::global());
         println!("taps: {} {}", capture.is_some(), fault.is_some());
         if let Some(capture) = capture {
-            let envelope = Envelope::plain("10.0.0.1:49152".parse().unwrap(), "10.0.0.2".parse().unwrap());
-            capture.packet(Direction::Out, &envelope, &[&[0; 16]]);
+            let ip_udp = IpUdpHeader::plain("10.0.0.1:49152".parse().unwrap(), "10.0.0.2".parse().unwrap());
+            capture.packet(Direction::Out, &ip_udp, &[&[0; 16]]);
         }
     }
 

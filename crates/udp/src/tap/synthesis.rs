@@ -12,7 +12,7 @@ const DONT_FRAGMENT: u8 = 0x40;
 
 /// What IP and UDP say of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Envelope {
+pub struct IpUdpHeader {
     /// Sender's address and UDP port.
     pub src: SocketAddr,
     /// Receiver's address and UDP port (on the wire [`ROCE_V2_PORT`]).
@@ -27,7 +27,7 @@ pub struct Envelope {
     pub id: u16,
 }
 
-impl Envelope {
+impl IpUdpHeader {
     /// A packet to the RoCEv2 port with nothing special: TOS 0, TTL 64, identification 0.
     #[must_use]
     pub const fn plain(src: SocketAddr, dst: IpAddr) -> Self {
@@ -56,8 +56,8 @@ impl Headers {
 
 /// The headers for a UDP payload of `len` bytes, of which `pieces` is as much as there is (the UDP checksum is over
 /// that). Lengths that don't fit a datagram become the largest that does.
-pub(super) fn headers(envelope: &Envelope, len: usize, pieces: &[&[u8]]) -> Headers {
-    let (src, dst) = (envelope.src.ip().to_canonical(), envelope.dst.ip().to_canonical());
+pub(super) fn headers(ip_udp: &IpUdpHeader, len: usize, pieces: &[&[u8]]) -> Headers {
+    let (src, dst) = (ip_udp.src.ip().to_canonical(), ip_udp.dst.ip().to_canonical());
     let v4 = src.is_ipv4() && dst.is_ipv4();
     let len = len.min(usize::from(u16::MAX) - UDP_LEN - if v4 { IPV4_LEN } else { 0 });
     let mut h = Headers { bytes: [0; IPV6_LEN + UDP_LEN], len: 0, payload: len };
@@ -66,11 +66,11 @@ pub(super) fn headers(envelope: &Envelope, len: usize, pieces: &[&[u8]]) -> Head
             h.len = IPV4_LEN + UDP_LEN;
             let ip = &mut h.bytes[..IPV4_LEN];
             ip[0] = 0x45;
-            ip[1] = envelope.tos;
+            ip[1] = ip_udp.tos;
             ip[2..4].copy_from_slice(&be(len + UDP_LEN + IPV4_LEN));
-            ip[4..6].copy_from_slice(&envelope.id.to_be_bytes());
+            ip[4..6].copy_from_slice(&ip_udp.id.to_be_bytes());
             ip[6] = DONT_FRAGMENT;
-            ip[8] = envelope.ttl;
+            ip[8] = ip_udp.ttl;
             ip[9] = UDP_PROTOCOL;
             ip[12..16].copy_from_slice(&src.octets());
             ip[16..].copy_from_slice(&dst.octets());
@@ -81,18 +81,18 @@ pub(super) fn headers(envelope: &Envelope, len: usize, pieces: &[&[u8]]) -> Head
         (src, dst) => {
             h.len = IPV6_LEN + UDP_LEN;
             let ip = &mut h.bytes[..IPV6_LEN];
-            let first = 6 << 28 | u32::from(envelope.tos) << 20 | envelope.flow_label & MAX_FLOW_LABEL;
+            let first = 6 << 28 | u32::from(ip_udp.tos) << 20 | ip_udp.flow_label & MAX_FLOW_LABEL;
             ip[..4].copy_from_slice(&first.to_be_bytes());
             ip[4..6].copy_from_slice(&be(len + UDP_LEN));
             ip[6] = UDP_PROTOCOL;
-            ip[7] = envelope.ttl;
+            ip[7] = ip_udp.ttl;
             ip[8..24].copy_from_slice(&octets(src));
             ip[24..].copy_from_slice(&octets(dst));
         }
     }
     let (ip, udp) = h.bytes[..h.len].split_at_mut(h.len - UDP_LEN);
-    udp[..2].copy_from_slice(&envelope.src.port().to_be_bytes());
-    udp[2..4].copy_from_slice(&envelope.dst.port().to_be_bytes());
+    udp[..2].copy_from_slice(&ip_udp.src.port().to_be_bytes());
+    udp[2..4].copy_from_slice(&ip_udp.dst.port().to_be_bytes());
     udp[4..6].copy_from_slice(&be(len + UDP_LEN));
     let mut sum = Sum::default();
     // The pseudo-header: addresses, protocol, length.
@@ -146,11 +146,11 @@ impl Sum {
 
 #[cfg(test)]
 mod tests {
-    use super::{Envelope, Sum, headers};
+    use super::{IpUdpHeader, Sum, headers};
 
     #[test]
     fn the_ipv4_header_of_an_adapters_packet_is_rebuilt() {
-        let envelope = Envelope {
+        let ip_udp = IpUdpHeader {
             src: "10.0.17.1:0".parse().unwrap(),
             dst: "10.0.18.1:4791".parse().unwrap(),
             tos: 0xc2,
@@ -163,7 +163,7 @@ mod tests {
             1, 0, 0, 0x12, 0xb7, 0x00, 0x28,
         ];
         // That adapter sends no UDP checksum.
-        assert_eq!(headers(&envelope, 32, &[]).bytes()[..26], expected);
+        assert_eq!(headers(&ip_udp, 32, &[]).bytes()[..26], expected);
     }
 
     #[test]
@@ -181,12 +181,12 @@ mod tests {
 
     #[test]
     fn lengths_that_do_not_fit_are_the_largest_that_do() {
-        let envelope = Envelope::plain("[fd00::1]:5".parse().unwrap(), "fd00::2".parse().unwrap());
-        let h = headers(&envelope, 1 << 30, &[]);
+        let ip_udp = IpUdpHeader::plain("[fd00::1]:5".parse().unwrap(), "fd00::2".parse().unwrap());
+        let h = headers(&ip_udp, 1 << 30, &[]);
         assert_eq!((&h.bytes()[4..6], &h.bytes()[44..46]), (&[0xff; 2][..], &[0xff; 2][..]));
         assert_eq!(h.packet_len(), 65_535 + 40);
-        let envelope = Envelope::plain("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        let h = headers(&envelope, 1 << 30, &[]);
+        let ip_udp = IpUdpHeader::plain("10.0.0.1:5".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let h = headers(&ip_udp, 1 << 30, &[]);
         assert_eq!((&h.bytes()[2..4], &h.bytes()[24..26]), (&[0xff; 2][..], &[0xff, 0xeb][..]));
         assert_eq!(h.packet_len(), 65_535);
     }

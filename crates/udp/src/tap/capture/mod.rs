@@ -13,7 +13,7 @@ mod pcapng;
 
 use super::Direction;
 use super::from_env::FromEnv;
-pub use super::synthesis::Envelope;
+pub use super::synthesis::IpUdpHeader;
 use super::synthesis::headers;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Headers, ICRC_LEN, MAX_HEADERS_LEN};
@@ -86,9 +86,9 @@ impl Capture {
 
     /// Writes a packet that is complete: `pieces` together are its bytes from BTH to ICRC.
     /// At most six pieces; of more, those after the sixth are left out as if they had been cut off.
-    pub fn packet(&self, direction: Direction, envelope: &Envelope, pieces: &[&[u8]]) {
+    pub fn packet(&self, direction: Direction, ip_udp: &IpUdpHeader, pieces: &[&[u8]]) {
         let len = pieces.iter().map(|p| p.len()).sum();
-        self.write(direction, envelope, len, pieces);
+        self.write(direction, ip_udp, len, pieces);
     }
 
     /// Writes a packet of a fabric that needs neither pad nor ICRC, as it would be on the wire. `payload` has the
@@ -98,7 +98,7 @@ impl Capture {
     pub fn message(
         &self,
         direction: Direction,
-        envelope: &Envelope,
+        ip_udp: &IpUdpHeader,
         headers: &Headers,
         payload: &[u8],
         payload_len: usize,
@@ -112,15 +112,15 @@ impl Capture {
         let len = header_len + payload_len + pad + ICRC_LEN;
         let payload = &payload[..payload.len().min(payload_len).min(MESSAGE_BYTES)];
         if payload.len() < payload_len {
-            self.write(direction, envelope, len, &[emitted, payload]);
+            self.write(direction, ip_udp, len, &[emitted, payload]);
             return;
         }
         let zeros = &[0; 3][..pad];
-        let mut crc = flow(envelope).start(len, envelope.id);
+        let mut crc = flow(ip_udp).start(len, ip_udp.id);
         crc.bth(emitted);
         crc.update(payload);
         crc.update(zeros);
-        self.write(direction, envelope, len, &[emitted, payload, zeros, &crc.finish()]);
+        self.write(direction, ip_udp, len, &[emitted, payload, zeros, &crc.finish()]);
     }
 
     /// Writes an Ethernet frame, from its destination on.
@@ -128,9 +128,9 @@ impl Capture {
         self.block(Interface::Frames, direction, bytes.len(), &[bytes]);
     }
 
-    fn write(&self, direction: Direction, envelope: &Envelope, len: usize, pieces: &[&[u8]]) {
+    fn write(&self, direction: Direction, ip_udp: &IpUdpHeader, len: usize, pieces: &[&[u8]]) {
         let pieces = &pieces[..pieces.len().min(PIECES)];
-        let headers = headers(envelope, len, pieces);
+        let headers = headers(ip_udp, len, pieces);
         let mut all: [&[u8]; PIECES + 1] = [&[]; PIECES + 1];
         all[0] = headers.bytes();
         all[1..=pieces.len()].copy_from_slice(pieces);
@@ -179,9 +179,9 @@ impl Capture {
     }
 }
 
-fn flow(envelope: &Envelope) -> Flow {
-    let (from, to) = (envelope.src.port(), envelope.dst.port());
-    match (envelope.src.ip().to_canonical(), envelope.dst.ip().to_canonical()) {
+fn flow(ip_udp: &IpUdpHeader) -> Flow {
+    let (from, to) = (ip_udp.src.port(), ip_udp.dst.port());
+    match (ip_udp.src.ip().to_canonical(), ip_udp.dst.ip().to_canonical()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => Flow::v4(src, dst, from, to),
         (src, dst) => {
             let v6 = |ip| match ip {

@@ -43,9 +43,9 @@ fn captured(block: &(u32, Vec<u8>)) -> &[u8] {
     &block.1[20..][..len as usize]
 }
 
-fn v4() -> Envelope {
+fn v4() -> IpUdpHeader {
     let (src, dst) = ("10.1.0.1:49153", "10.1.0.2:4791");
-    Envelope {
+    IpUdpHeader {
         src: src.parse().unwrap(),
         dst: dst.parse().unwrap(),
         tos: 0x6a,
@@ -55,9 +55,9 @@ fn v4() -> Envelope {
     }
 }
 
-fn v6() -> Envelope {
+fn v6() -> IpUdpHeader {
     let (src, dst) = ("[fd77::1]:49154", "[fd77::2]:4791");
-    Envelope {
+    IpUdpHeader {
         src: src.parse().unwrap(),
         dst: dst.parse().unwrap(),
         tos: 0x6a,
@@ -106,14 +106,14 @@ fn a_packet_is_written_as_it_is() {
 fn a_message_gets_the_pad_and_icrc_of_the_wire() {
     let path = Scratch::new("message");
     let capture = Capture::open(&path.0).unwrap();
-    for (envelope, header) in [(v4(), 28), (v6(), 48)] {
+    for (ip_udp, header) in [(v4(), 28), (v6(), 48)] {
         for len in [0, 1, 2, 3, 4, 1000, MESSAGE_BYTES] {
             let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let headers = headers_of(Operation::WriteOnly, 1);
-            capture.message(Direction::Out, &envelope, &headers, &payload, len);
+            capture.message(Direction::Out, &ip_udp, &headers, &payload, len);
             let blocks = blocks(&path.0);
             let packet = &captured(blocks.last().unwrap())[header..];
-            assert_eq!(flow(&envelope).verify(packet, envelope.id), Some(envelope.id));
+            assert_eq!(flow(&ip_udp).verify(packet, ip_udp.id), Some(ip_udp.id));
             let parsed = ferroce_wire::Packet::parse(packet).unwrap();
             assert_eq!(parsed.payload, payload);
             assert_eq!(parsed.headers.reth, headers.reth);
@@ -230,11 +230,11 @@ fn tshark_reads_addresses_times_directions_and_checksums() {
     let write = headers_of(Operation::WriteOnly, 0x70);
     let ack = headers_of(Operation::Acknowledge, 0x71);
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-    for envelope in [v4(), v6()] {
-        capture.message(Direction::Out, &envelope, &write, b"nine byte", 9);
-        capture.message(Direction::In, &envelope, &ack, &[], 0);
-        capture.message(Direction::Out, &envelope, &write, &[5; 5000], 5000);
-        capture.message(Direction::Out, &envelope, &write, &[5; 5000], 1 << 24);
+    for ip_udp in [v4(), v6()] {
+        capture.message(Direction::Out, &ip_udp, &write, b"nine byte", 9);
+        capture.message(Direction::In, &ip_udp, &ack, &[], 0);
+        capture.message(Direction::Out, &ip_udp, &write, &[5; 5000], 5000);
+        capture.message(Direction::Out, &ip_udp, &write, &[5; 5000], 1 << 24);
     }
     let output = Command::new("timeout")
         .args(["60", "tshark", "-n", "-r"])
