@@ -31,7 +31,7 @@ pub trait Owner: Any + Debug + Send + Sync {
     /// Raises an asynchronous event. It may be called under the lock of a queue.
     fn raise(&self, event: AsyncEvent);
 
-    /// Withdraws the unread events about the object with this cookie.
+    /// Withdraws the unread events about the object with this user handle.
     fn withdraw(&self, object: usize);
 
     /// Counts a queue that has been made, and uncounts one that has ended.

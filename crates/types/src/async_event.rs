@@ -1,6 +1,7 @@
 //! Asynchronous events: what an object or a device tells the program by itself.
 
-/// What an asynchronous event is about (ibv_get_async_event(3)). The `usize` is the cookie of the object.
+/// What an asynchronous event is about (ibv_get_async_event(3)). The `usize` is the user handle of the object: the word that
+/// its maker gave it, and gets back with its events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names are the man page's
 pub enum AsyncEvent {
@@ -22,7 +23,7 @@ pub enum AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// The object's cookie; `None` for events of a port or device.
+    /// The object's user handle; `None` for events of a port or device.
     #[must_use]
     pub fn object(&self) -> Option<usize> {
         match *self {

@@ -169,8 +169,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             if base.context() != context || of_td.is_some_and(|of_td| of_td != context) {
                 return Err(Refusal::invalid("the domains are of another device context"));
             }
-            PdBlock::allocate(|cookie| {
-                let queues = allocator(attr, ptr::with_exposed_provenance_mut(cookie))?;
+            PdBlock::allocate(|block| {
+                let queues = allocator(attr, ptr::with_exposed_provenance_mut(block))?;
                 let nic = nic::Pd::parent(base.nic(), queues)?;
                 Ok(PdBlock::new(context, nic, TdHold::new(attr.td)))
             })

@@ -1,5 +1,5 @@
 //! How C objects and the adapter's objects belong together: a C structure is the head of a block that holds the
-//! adapter's object behind it, and the block's address is the cookie that comes back with events.
+//! adapter's object behind it, and the block's address is the user handle that comes back with events.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -86,7 +86,7 @@ pub(crate) unsafe trait Headed: Sized {
         }
     }
 
-    /// Makes a block. `make` gets the cookie, the block's future address.
+    /// Makes a block. `make` gets the user handle, the block's future address.
     fn allocate(make: impl FnOnce(usize) -> Outcome<Self>) -> Outcome<*mut Self::C> {
         let mut place: Box<MaybeUninit<Known<Self>>> = Box::new_uninit();
         let block = make(place.as_mut_ptr() as usize)?;

@@ -35,7 +35,7 @@ impl SrqBlock {
 }
 
 impl SrqBlock {
-    /// A block around what `make` makes of a domain, sizes and a cookie.
+    /// A block around what `make` makes of a domain, sizes and a user handle.
     ///
     /// # Safety
     /// `pd` is null or a domain.
@@ -49,8 +49,8 @@ impl SrqBlock {
         let domain = unsafe { PdBlock::checked(pd) }?;
         // The limit isn't looked at here, as the man page says.
         let wanted = nic::SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0 };
-        Self::allocate(|cookie| {
-            let nic = make(domain.nic(), wanted, cookie)?;
+        Self::allocate(|user_handle| {
+            let nic = make(domain.nic(), wanted, user_handle)?;
             let actual = nic.query();
             attr.max_wr = actual.max_wr;
             attr.max_sge = actual.max_sge;

@@ -35,8 +35,8 @@ pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut
     // SAFETY: the caller's promise.
     unsafe {
         let cq = CqBlock::checked(init.cq)?;
-        SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, cookie| {
-            nic::Srq::create_tagged(pd, cq.nic(), limits, attr, cookie)
+        SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, user_handle| {
+            nic::Srq::create_tagged(pd, cq.nic(), limits, attr, user_handle)
         })
     }
 }

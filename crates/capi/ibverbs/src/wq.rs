@@ -72,9 +72,9 @@ pub(crate) unsafe extern "C" fn create_wq(
         }
         let flags = if init.comp_mask & IBV_WQ_INIT_ATTR_FLAGS != 0 { init.create_flags } else { 0 };
         let cvlan_stripping = stripping(flags)?;
-        WqBlock::allocate(|cookie| {
+        WqBlock::allocate(|user_handle| {
             let (max_wr, max_sge) = (init.max_wr, init.max_sge);
-            let queues = WqInit { cq: cq.nic().clone(), max_wr, max_sge, cvlan_stripping, cookie };
+            let queues = WqInit { cq: cq.nic().clone(), max_wr, max_sge, cvlan_stripping, user_handle };
             let nic = Wq::create(pd.nic(), queues)?;
             // SAFETY: numbers, pointers, a nullable function pointer and pthread objects, for all of which zeros are
             // valid.

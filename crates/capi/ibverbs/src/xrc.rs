@@ -93,8 +93,8 @@ pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut
     let (xrcd, cq) = unsafe { (XrcdBlock::checked(init.xrcd)?, CqBlock::checked(init.cq)?) };
     // SAFETY: the caller's promise.
     unsafe {
-        SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, cookie| {
-            xrcd.nic.create_srq(pd, cq.nic(), attr, cookie)
+        SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, user_handle| {
+            xrcd.nic.create_srq(pd, cq.nic(), attr, user_handle)
         })
     }
 }
@@ -115,7 +115,9 @@ pub(crate) unsafe fn create_target(
     // It has no queues: what the program has asked for isn't looked at, as with adapters.
     // SAFETY: numbers only.
     init.cap = unsafe { std::mem::zeroed() };
-    QpBlock::target(context, init.qp_context, |cookie| Ok(nic::XrcTarget::create(&xrcd.nic, cookie)?))
+    QpBlock::target(context, init.qp_context, |user_handle| {
+        Ok(nic::XrcTarget::create(&xrcd.nic, user_handle)?)
+    })
 }
 
 /// The slot behind `ibv_open_qp`.
@@ -141,8 +143,8 @@ pub(crate) unsafe extern "C" fn open_qp(
         let xrcd = unsafe { XrcdBlock::checked(attr.xrcd)? };
         let named = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
         let qp_context = if named { attr.qp_context } else { std::ptr::null_mut() };
-        QpBlock::target(context, qp_context, |cookie| {
-            Ok(nic::XrcTarget::open(&xrcd.nic, attr.qp_num, cookie)?)
+        QpBlock::target(context, qp_context, |user_handle| {
+            Ok(nic::XrcTarget::open(&xrcd.nic, attr.qp_num, user_handle)?)
         })
     })
 }

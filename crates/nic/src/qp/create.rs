@@ -49,7 +49,7 @@ pub struct QpInit {
     /// Every send request is signaled.
     pub sq_sig_all: bool,
     /// Comes back with events.
-    pub cookie: usize,
+    pub user_handle: usize,
 }
 
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -78,7 +78,7 @@ impl Qp {
             }
         }
         let adapter = pd.context().adapter()?;
-        let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, cookie } = init;
+        let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, user_handle } = init;
         let rq_wr = if srq.is_some() { 0 } else { cap.max_recv_wr };
         let rq = RecvQueue::new(pd, QueueKind::Receive, rq_wr, cap.max_recv_sge)?;
         let sq = GivenRing::given(pd.queues(), cap.max_send_wr as usize, QueueKind::Send)?;
@@ -97,7 +97,7 @@ impl Qp {
                 domain,
                 cap,
                 sq_sig_all,
-                cookie,
+                user_handle,
                 generation: adapter.generation(),
                 serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
                 adapter,
@@ -187,7 +187,7 @@ impl Qp {
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);
         adapter::unregister_qp(self);
-        self.pd.owner().withdraw(self.cookie);
+        self.pd.owner().withdraw(self.user_handle);
         self.unacked_async.wait();
         if let Some(counting) = self.counting.get() {
             counting.detach();

@@ -73,7 +73,7 @@ pub struct Qp {
     domain: Option<Arc<Domain>>,
     cap: QpCap,
     sq_sig_all: bool,
-    cookie: usize,
+    user_handle: usize,
     generation: u32,
     /// Unlike that of any other QP of the process's life.
     serial: u64,
@@ -134,10 +134,10 @@ impl Qp {
         self.service
     }
 
-    /// The cookie given at its creation.
+    /// The user handle given at its creation.
     #[must_use]
-    pub fn cookie(&self) -> usize {
-        self.cookie
+    pub fn user_handle(&self) -> usize {
+        self.user_handle
     }
 
     /// Sizes of its queues.

@@ -61,7 +61,7 @@ impl XrcTargetPart {
     /// Tells everybody who has the QP.
     pub(super) fn raise(&self, event: impl Fn(usize) -> AsyncEvent) {
         for opener in &self.openers {
-            opener.context.raise(event(opener.cookie));
+            opener.context.raise(event(opener.user_handle));
         }
         for guest in &self.guests {
             send_event(guest, event(0));

@@ -36,7 +36,7 @@ pub struct RawInit {
     /// Bytes of headers that a request to segment may have.
     pub max_tso_header: u16,
     /// Comes back with events.
-    pub cookie: usize,
+    pub user_handle: usize,
 }
 
 impl RawQp {
@@ -73,7 +73,7 @@ impl RawQp {
             cvlan_stripping,
             block_self_multicast,
             max_tso_header,
-            cookie,
+            user_handle,
         } = init;
         let (receive, send_cq) = match (rss, recv_cq) {
             (Some(rss), _) => {
@@ -85,7 +85,7 @@ impl RawQp {
             }
             (None, Some(cq)) => {
                 let (max_wr, max_sge) = (cap.max_recv_wr, cap.max_recv_sge);
-                let init = WqInit { cq, max_wr, max_sge, cvlan_stripping, cookie };
+                let init = WqInit { cq, max_wr, max_sge, cvlan_stripping, user_handle };
                 (Receive::Queue(Wq::new(pd, init, Owner::Qp(qpn))?), send_cq)
             }
             (None, None) => return invalid!("recv_cq is NULL"),
@@ -111,7 +111,7 @@ impl RawQp {
             sq_sig_all,
             block_self_multicast,
             max_tso_header,
-            cookie,
+            user_handle,
             adapter,
             send: Mutex::new(state),
             wr_session: WrSession::new(),

@@ -77,7 +77,7 @@ pub struct RawQp {
     sq_sig_all: bool,
     block_self_multicast: bool,
     max_tso_header: u16,
-    cookie: usize,
+    user_handle: usize,
     adapter: &'static Adapter,
     send: Mutex<class::RawQp, RawState>,
     wr_session: WrSession<RawSend>,
@@ -263,7 +263,7 @@ impl RawQp {
     }
 
     fn raise_fatal(&self) {
-        self.pd.owner().raise(AsyncEvent::QpFatal(self.cookie));
+        self.pd.owner().raise(AsyncEvent::QpFatal(self.user_handle));
     }
 
     fn hold(&self) {
@@ -301,7 +301,7 @@ impl RawQp {
         }
         self.adapter.remove_qp(self.qpn);
         adapter::unregister_raw_qp(self);
-        self.pd.owner().withdraw(self.cookie);
+        self.pd.owner().withdraw(self.user_handle);
         self.unacked_async.wait();
         if let Some(cq) = &self.send_cq {
             cq.release();

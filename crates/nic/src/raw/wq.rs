@@ -57,7 +57,7 @@ pub struct WqInit {
     /// Takes the first VLAN tag out of frames (IBV_WQ_FLAGS_CVLAN_STRIPPING).
     pub cvlan_stripping: bool,
     /// Comes back with events.
-    pub cookie: usize,
+    pub user_handle: usize,
 }
 
 struct Inner {
@@ -72,7 +72,7 @@ pub struct Wq {
     pd: Arc<Pd>,
     cq: Arc<Cq>,
     owner: Owner,
-    cookie: usize,
+    user_handle: usize,
     adapter: &'static Adapter,
     inner: Mutex<class::Wq, Inner>,
     users: AtomicUsize,
@@ -98,7 +98,7 @@ impl Wq {
     }
 
     pub(super) fn new(pd: &Arc<Pd>, init: WqInit, owner: Owner) -> Result<Arc<Self>> {
-        let WqInit { cq, max_wr, max_sge, cvlan_stripping, cookie } = init;
+        let WqInit { cq, max_wr, max_sge, cvlan_stripping, user_handle } = init;
         if max_wr > MAX_WR || max_sge > MAX_SGE {
             return invalid!(
                 "a receive queue of {max_wr} work requests with {max_sge} elements: at most {MAX_WR} with {MAX_SGE}"
@@ -120,7 +120,7 @@ impl Wq {
             pd: pd.clone(),
             cq,
             owner,
-            cookie,
+            user_handle,
             adapter,
             inner: Mutex::new(Inner { phase: Phase::Reset, queue, cvlan_stripping }),
             users: AtomicUsize::new(0),
@@ -136,10 +136,10 @@ impl Wq {
         self.number
     }
 
-    /// The cookie given at its creation.
+    /// The user handle given at its creation.
     #[must_use]
-    pub fn cookie(&self) -> usize {
-        self.cookie
+    pub fn user_handle(&self) -> usize {
+        self.user_handle
     }
 
     /// Its protection domain.
@@ -271,8 +271,8 @@ impl Wq {
             self.flush(&mut inner);
             drop(inner);
             self.pd.owner().raise(match self.owner {
-                Owner::Qp(_) => AsyncEvent::QpFatal(self.cookie),
-                Owner::Program => AsyncEvent::WqFatal(self.cookie),
+                Owner::Qp(_) => AsyncEvent::QpFatal(self.user_handle),
+                Owner::Program => AsyncEvent::WqFatal(self.user_handle),
             });
         }
     }
@@ -322,7 +322,7 @@ impl Wq {
         adapter::unregister_wq(self);
         if let Owner::Program = self.owner {
             self.adapter.remove_qp(self.number);
-            self.pd.owner().withdraw(self.cookie);
+            self.pd.owner().withdraw(self.user_handle);
             self.unacked_async.wait();
         }
         self.cq.release();

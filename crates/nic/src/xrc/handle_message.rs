@@ -188,7 +188,7 @@ pub(super) enum News {
     /// A change can be made.
     Ready(u32),
     Done(u32, Result<(), Error>),
-    /// Made with the cookie of the handle.
+    /// Made with the user handle of the handle.
     Event(fn(usize) -> AsyncEvent),
 }
 

@@ -116,13 +116,13 @@ fn identify(context: &Context, fd: RawFd) -> Result<DomainFile> {
 #[derive(Debug)]
 pub(crate) struct Opener {
     pub(crate) context: Arc<Context>,
-    pub(crate) cookie: usize,
+    pub(crate) user_handle: usize,
     unacked_async: Unacked,
 }
 
 impl Opener {
-    fn new(xrcd: &Xrcd, cookie: usize) -> Arc<Self> {
-        Arc::new(Self { context: xrcd.context.clone(), cookie, unacked_async: Unacked::default() })
+    fn new(xrcd: &Xrcd, user_handle: usize) -> Arc<Self> {
+        Arc::new(Self { context: xrcd.context.clone(), user_handle, unacked_async: Unacked::default() })
     }
 }
 
@@ -138,14 +138,14 @@ pub struct XrcTarget {
 }
 
 impl XrcTarget {
-    /// A new target QP in RESET (IBV_QPT_XRC_RECV). `cookie` comes back with its events.
+    /// A new target QP in RESET (IBV_QPT_XRC_RECV). `user_handle` comes back with its events.
     ///
     /// # Errors
     /// As [`Qp::create`].
-    pub fn create(xrcd: &Arc<Xrcd>, cookie: usize) -> Result<Self> {
+    pub fn create(xrcd: &Arc<Xrcd>, user_handle: usize) -> Result<Self> {
         let (pd, init) = Self::parts(&xrcd.context)?;
         let qp = Qp::create_target(&pd, init, xrcd.domain.clone())?;
-        Ok(Self::of(qp, xrcd, cookie).unwrap_or_else(|_| unreachable!("a new QP isn't on its way out")))
+        Ok(Self::of(qp, xrcd, user_handle).unwrap_or_else(|_| unreachable!("a new QP isn't on its way out")))
     }
 
     /// A target has no queues and no protection domain: private ones, which nobody sees, stand in for them.
@@ -161,7 +161,7 @@ impl XrcTarget {
             srq: None,
             cap,
             sq_sig_all: false,
-            cookie: 0,
+            user_handle: 0,
         };
         Ok((pd, init))
     }
@@ -171,12 +171,12 @@ impl XrcTarget {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the domain has none, or its process doesn't answer within a second.
-    pub fn open(xrcd: &Arc<Xrcd>, qpn: u32, cookie: usize) -> Result<Self> {
+    pub fn open(xrcd: &Arc<Xrcd>, qpn: u32, user_handle: usize) -> Result<Self> {
         let adapter = xrcd.context.adapter()?;
         if let Some(qp) = adapter.qp(qpn).filter(|qp| qp.is_target_of(&xrcd.domain)) {
-            return Self::of(qp, xrcd, cookie);
+            return Self::of(qp, xrcd, user_handle);
         }
-        let opener = Opener::new(xrcd, cookie);
+        let opener = Opener::new(xrcd, user_handle);
         let remote = Remote::open(adapter, &xrcd.domain, qpn, &opener)?;
         let (pd, init) = Self::parts(&xrcd.context)?;
         let qp = Qp::create_proxy(&pd, init, xrcd.domain.clone(), qpn)?;
@@ -184,8 +184,8 @@ impl XrcTarget {
         Ok(Self { qp, xrcd: xrcd.clone(), opener, remote: Some(remote) })
     }
 
-    fn of(qp: Arc<Qp>, xrcd: &Arc<Xrcd>, cookie: usize) -> Result<Self> {
-        let opener = Opener::new(xrcd, cookie);
+    fn of(qp: Arc<Qp>, xrcd: &Arc<Xrcd>, user_handle: usize) -> Result<Self> {
+        let opener = Opener::new(xrcd, user_handle);
         qp.add_opener(&opener)?;
         xrcd.hold();
         Ok(Self { qp, xrcd: xrcd.clone(), opener, remote: None })
@@ -245,7 +245,7 @@ impl XrcTarget {
             }
             None => self.qp.remove_opener(&self.opener),
         };
-        self.opener.context.withdraw(self.opener.cookie);
+        self.opener.context.withdraw(self.opener.user_handle);
         self.opener.unacked_async.wait();
         if last {
             self.qp.destroy_target()?;

@@ -241,15 +241,15 @@ impl Remote {
             return;
         }
         if !state.closed {
-            self.opener.context.raise(AsyncEvent::QpFatal(self.opener.cookie));
+            self.opener.context.raise(AsyncEvent::QpFatal(self.opener.user_handle));
         }
         self.changed.tell();
     }
 
     fn raise(&self, state: &State, event: fn(usize) -> AsyncEvent) {
-        let Opener { context, cookie, .. } = &*self.opener;
-        if !state.closed && context.async_events().count(|e| e.object() == Some(*cookie)) < MAX_UNREAD {
-            context.raise(event(*cookie));
+        let Opener { context, user_handle, .. } = &*self.opener;
+        if !state.closed && context.async_events().count(|e| e.object() == Some(*user_handle)) < MAX_UNREAD {
+            context.raise(event(*user_handle));
         }
     }
 }

@@ -34,14 +34,14 @@ impl Xrcd {
         pd: &Arc<Pd>,
         cq: &Arc<Cq>,
         attr: SrqAttr,
-        cookie: usize,
+        user_handle: usize,
     ) -> Result<Arc<Srq>> {
         if !cq.shares_context_with(pd) || !is_same(&*self.context, &**pd.owner()) {
             return invalid!("a completion queue or XRC domain of another device context");
         }
         let new = NewSrq::new(pd, attr)?;
         let srq = self.context.adapter()?.add_srq(self, |number| {
-            new.numbered(cq, cookie, number, Box::new(InDomain { xrcd: self.clone(), number }))
+            new.numbered(cq, user_handle, number, Box::new(InDomain { xrcd: self.clone(), number }))
         })?;
         self.hold();
         Ok(srq)

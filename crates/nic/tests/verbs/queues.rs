@@ -45,7 +45,7 @@ fn complete(side: &Side, ids: std::ops::Range<u64>) {
 fn clocks_are_recorded() {
     let (a, _b) = pair_on(|context| {
         let init =
-            CqInit { cqe: 64, channel: None, cookie: 0, pd: None, stamped: true, ignore_overrun: false };
+            CqInit { cqe: 64, channel: None, user_handle: 0, pd: None, stamped: true, ignore_overrun: false };
         Cq::create_as(context, init).unwrap()
     });
     let read = || (ferroce_nic::clock::now().0, ferroce_nic::clock::wall_clock());
@@ -217,7 +217,8 @@ fn an_event_that_arming_alone_has_raised_lapses_and_none_is_lost() {
 fn only_an_unread_event_of_an_emptied_queue_lapses() {
     let context = open();
     let channel = CompChannel::new(&context).unwrap();
-    let [first, second] = [1, 2].map(|cookie| Cq::create(&context, 64, Some(&channel), cookie).unwrap());
+    let [first, second] =
+        [1, 2].map(|user_handle| Cq::create(&context, 64, Some(&channel), user_handle).unwrap());
     let sides = [&first, &second].map(|cq| Side::with_cq(&context, Service::Uc, 4096, cq.clone()));
     for side in &sides {
         side.connect(side.qp.qpn());
@@ -248,7 +249,8 @@ fn only_an_unread_event_of_an_emptied_queue_lapses() {
 
 fn an_ignored_overrun_keeps_the_newest() {
     let (a, _b) = pair_on(|context| {
-        let init = CqInit { cqe: 8, channel: None, cookie: 0, pd: None, stamped: true, ignore_overrun: true };
+        let init =
+            CqInit { cqe: 8, channel: None, user_handle: 0, pd: None, stamped: true, ignore_overrun: true };
         Cq::create_as(context, init).unwrap()
     });
     complete(&a, 0..20);
@@ -270,7 +272,7 @@ fn an_overrun_stops_the_queue_pair_and_says_so() {
     let (a, b) = pair_on(|context| Cq::create(context, 8, None, 7).unwrap());
     complete(&a, 0..9);
     let events: Vec<_> = std::iter::from_fn(|| a.context.async_events().take()).collect();
-    assert_eq!(events, [AsyncEvent::CqError(7), AsyncEvent::QpFatal(a.qp.cookie())]);
+    assert_eq!(events, [AsyncEvent::CqError(7), AsyncEvent::QpFatal(a.qp.user_handle())]);
     assert_eq!((a.qp.query().state, b.qp.query().state), (QpState::Err, QpState::Rts));
     complete(&a, 9..12);
     assert!(a.context.async_events().take().is_none(), "both are said once");

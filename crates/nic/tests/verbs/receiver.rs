@@ -19,7 +19,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    pub fn new(xrcd: &Arc<Xrcd>, cookie: usize) -> Self {
+    pub fn new(xrcd: &Arc<Xrcd>, user_handle: usize) -> Self {
         let (context, memory) = (xrcd.context(), vec![0; 1 << 18].into_boxed_slice());
         let (pd, addr) = (Pd::alloc(context).unwrap(), memory.as_ptr() as u64);
         let access = MrAccess::ALL;
@@ -27,7 +27,7 @@ impl Receiver {
         let mr = Mr::register(&pd, init).unwrap();
         let cq = Cq::create(context, 64, None, 0).unwrap();
         let attr = SrqAttr { max_wr: 16, max_sge: 1, limit: 0 };
-        let srq = xrcd.create_srq(&pd, &cq, attr, cookie).unwrap();
+        let srq = xrcd.create_srq(&pd, &cq, attr, user_handle).unwrap();
         Self { pd, cq, srq, mr, memory }
     }
 

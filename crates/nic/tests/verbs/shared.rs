@@ -42,8 +42,14 @@ impl Common {
     fn new() -> Self {
         let context = open();
         let pd = Pd::alloc(&context).unwrap();
-        let init =
-            CqInit { cqe: 1 << 16, channel: None, cookie: 0, pd: None, stamped: true, ignore_overrun: false };
+        let init = CqInit {
+            cqe: 1 << 16,
+            channel: None,
+            user_handle: 0,
+            pd: None,
+            stamped: true,
+            ignore_overrun: false,
+        };
         let cq = Cq::create_as(&context, init).unwrap();
         let srq = Srq::create(&pd, SrqAttr { max_wr: MAX_POSTED, max_sge: 1, limit: 0 }, 1).unwrap();
         let near = Side::of(&pd, Service::Rc, THREADS * MESSAGE, cq.clone(), None);

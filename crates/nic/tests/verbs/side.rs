@@ -52,7 +52,7 @@ impl Side {
             srq,
             cap: cap(),
             sq_sig_all: true,
-            cookie: 0,
+            user_handle: 0,
         };
         let qp = Qp::create(pd, init).unwrap();
         let context = pd.context();

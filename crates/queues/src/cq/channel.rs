@@ -7,7 +7,7 @@ use ferroce_types::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A completion channel (ibv_create_comp_channel(3)): events that carry the cookie of their completion queue.
+/// A completion channel (ibv_create_comp_channel(3)): events that carry the user handle of their completion queue.
 #[derive(Debug)]
 pub struct CompChannel {
     owner: Arc<dyn Owner>,

@@ -38,7 +38,7 @@ pub struct CqInit<'a> {
     /// Where its events go.
     pub channel: Option<&'a Arc<CompChannel>>,
     /// Comes back with its events.
-    pub cookie: usize,
+    pub user_handle: usize,
     /// A [`Stamp`] is recorded with each completion.
     pub stamped: bool,
     /// When it is full, a new completion takes the place of the oldest: an overrun is no error
@@ -55,7 +55,7 @@ pub struct Cq {
     /// The parent domain that it was made on.
     pd: Option<Arc<Pd>>,
     channel: Option<Arc<CompChannel>>,
-    cookie: usize,
+    user_handle: usize,
     queue: Mutex<class::Cq, Queue>,
     /// A hint that spares pollers of an empty queue the lock.
     filled: AtomicBool,
@@ -71,7 +71,7 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// A queue of at least `cqe` entries. `cookie` comes back with its events.
+    /// A queue of at least `cqe` entries. `user_handle` comes back with its events.
     ///
     /// # Errors
     /// [`Error::Invalid`] for no entry or more than [`MAX_CQE`]; [`Error::NoMemory`] when there are `MAX_CQ` queues.
@@ -79,9 +79,9 @@ impl Cq {
         owner: &Arc<O>,
         cqe: u32,
         channel: Option<&Arc<CompChannel>>,
-        cookie: usize,
+        user_handle: usize,
     ) -> Result<Arc<Self>> {
-        let init = CqInit { cqe, channel, cookie, stamped: false, ignore_overrun: false, pd: None };
+        let init = CqInit { cqe, channel, user_handle, stamped: false, ignore_overrun: false, pd: None };
         Self::create_as(owner, init)
     }
 
@@ -94,7 +94,7 @@ impl Cq {
     }
 
     fn new(owner: Arc<dyn EventTimer>, init: CqInit<'_>) -> Result<Arc<Self>> {
-        let CqInit { cqe, channel, cookie, stamped, ignore_overrun, pd } = init;
+        let CqInit { cqe, channel, user_handle, stamped, ignore_overrun, pd } = init;
         check_size(cqe)?;
         let held = QUEUES.take()?;
         let entries = Ring::new(pd.and_then(|pd| pd.queues()), cqe as usize, QueueKind::Completion)?;
@@ -109,7 +109,7 @@ impl Cq {
             owner,
             pd: pd.cloned(),
             channel: channel.cloned(),
-            cookie,
+            user_handle,
             queue: Mutex::new(Queue::new(entries, cqe)),
             filled: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
@@ -122,10 +122,10 @@ impl Cq {
         }))
     }
 
-    /// The cookie given at its creation.
+    /// The user handle given at its creation.
     #[must_use]
-    pub fn cookie(&self) -> usize {
-        self.cookie
+    pub fn user_handle(&self) -> usize {
+        self.user_handle
     }
 
     /// Whose it is.
@@ -325,7 +325,7 @@ impl Cq {
         } else if !queue.overrun {
             queue.overrun = true;
             tracing::warn!("a completion queue of {} entries has overrun", queue.capacity);
-            self.owner.raise(AsyncEvent::CqError(self.cookie));
+            self.owner.raise(AsyncEvent::CqError(self.user_handle));
         }
         self.ignore_overrun
     }
@@ -364,7 +364,7 @@ impl Cq {
             channel.events().withdraw(|cq| Arc::ptr_eq(cq, self));
             channel.users.fetch_sub(1, Ordering::Release);
         }
-        self.owner.withdraw(self.cookie);
+        self.owner.withdraw(self.user_handle);
         self.counted.end();
         self.unacked.wait();
         self.unacked_async.wait();

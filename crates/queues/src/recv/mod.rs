@@ -122,7 +122,7 @@ static QUEUES: Quota = Quota::new("shared receive queues", MAX_SRQ);
 #[derive(Debug)]
 pub struct Srq {
     pd: Arc<Pd>,
-    cookie: usize,
+    user_handle: usize,
     shared: Mutex<class::Srq, SrqState>,
     users: AtomicUsize,
     unacked_async: Unacked,
@@ -166,16 +166,16 @@ impl NewSrq {
     pub fn numbered(
         self,
         cq: &Arc<Cq>,
-        cookie: usize,
+        user_handle: usize,
         number: u32,
         registration: Box<dyn SrqRegistration>,
     ) -> Arc<Srq> {
-        self.make(cookie, Some(cq), Some((number, registration)), None)
+        self.make(user_handle, Some(cq), Some((number, registration)), None)
     }
 
     fn make(
         self,
-        cookie: usize,
+        user_handle: usize,
         completes_into: Option<&Arc<Cq>>,
         registration: Option<(u32, Box<dyn SrqRegistration>)>,
         tags: Option<Box<TagList>>,
@@ -188,7 +188,7 @@ impl NewSrq {
         Arc::new(Srq {
             counted: CountedQueue::new(pd.owner().clone(), QueueKind::SharedReceive),
             pd,
-            cookie,
+            user_handle,
             matches_tags: tags.is_some(),
             shared: Mutex::new(SrqState { queue, limit: 0, tags }),
             users: AtomicUsize::new(0),
@@ -201,12 +201,12 @@ impl NewSrq {
 }
 
 impl Srq {
-    /// A new queue in `pd`. `cookie` comes back with its events.
+    /// A new queue in `pd`. `user_handle` comes back with its events.
     ///
     /// # Errors
     /// As [`NewSrq::new`].
-    pub fn create(pd: &Arc<Pd>, attr: SrqAttr, cookie: usize) -> Result<Arc<Self>> {
-        Ok(NewSrq::new(pd, attr)?.make(cookie, None, None, None))
+    pub fn create(pd: &Arc<Pd>, attr: SrqAttr, user_handle: usize) -> Result<Arc<Self>> {
+        Ok(NewSrq::new(pd, attr)?.make(user_handle, None, None, None))
     }
 
     /// Its number in XRCETHs (ibv_get_srq_num(3)); `None` outside of XRC.
@@ -222,10 +222,10 @@ impl Srq {
         self.completes_into.as_ref()
     }
 
-    /// The cookie given at its creation.
+    /// The user handle given at its creation.
     #[must_use]
-    pub fn cookie(&self) -> usize {
-        self.cookie
+    pub fn user_handle(&self) -> usize {
+        self.user_handle
     }
 
     /// Its protection domain.
@@ -317,7 +317,7 @@ impl Srq {
     fn tell_limit(&self, shared: &mut SrqState) {
         if shared.limit > 0 && (shared.queue.wqes.len() as u32) < shared.limit {
             shared.limit = 0;
-            self.pd.owner().raise(AsyncEvent::SrqLimitReached(self.cookie));
+            self.pd.owner().raise(AsyncEvent::SrqLimitReached(self.user_handle));
         }
     }
 
@@ -343,7 +343,7 @@ impl Srq {
         if let Some((_, registration)) = &self.registration {
             registration.end();
         }
-        self.pd.owner().withdraw(self.cookie);
+        self.pd.owner().withdraw(self.user_handle);
         self.counted.end();
         let queue = self.shared.lock().queue.take();
         drop(queue);

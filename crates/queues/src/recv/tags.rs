@@ -150,7 +150,7 @@ impl Srq {
         cq: &Arc<Cq>,
         (max_tags, max_ops): (u32, u32),
         attr: SrqAttr,
-        cookie: usize,
+        user_handle: usize,
     ) -> Result<Arc<Self>> {
         if max_tags > MAX_TAGS || max_ops > MAX_TAG_OPS {
             return invalid!(
@@ -161,7 +161,7 @@ impl Srq {
             return invalid!("a completion queue of another device context");
         }
         let tags = Box::new(TagList::new(max_tags));
-        Ok(NewSrq::new(pd, attr)?.make(cookie, Some(cq), None, Some(tags)))
+        Ok(NewSrq::new(pd, attr)?.make(user_handle, Some(cq), None, Some(tags)))
     }
 
     /// Whether its messages begin with a tag-matching header.

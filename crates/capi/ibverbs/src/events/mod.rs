@@ -96,17 +96,17 @@ unsafe fn take_cq_event(
     since: Option<Instant>,
 ) -> Outcome<Step> {
     let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
-    // SAFETY: the caller's promise. The cookie of a completion queue is its address, and the queue lives: its
+    // SAFETY: the caller's promise. The user handle of a completion queue is its address, and the queue lives: its
     // destruction waits for the event that is counted here.
     unsafe {
         let queue = ChannelBlock::of(channel)?.nic.events();
-        let Some(cookie) = queue.take_with(waited, |cq| {
+        let Some(user_handle) = queue.take_with(waited, |cq| {
             cq.unacked().got();
-            cq.cookie()
+            cq.user_handle()
         }) else {
             return Ok(nothing_there(queue, announced));
         };
-        let found = cookie as *mut ibv_cq;
+        let found = user_handle as *mut ibv_cq;
         put(cq, "cq", found)?;
         put(cq_context, "cq_context", (*found).cq_context)?;
     }
@@ -191,27 +191,27 @@ entry! {
 fn announce(event: &nic::AsyncEvent) -> ibv_async_event {
     use nic::AsyncEvent as E;
     let port = |port: u8| ibv_async_element { port_num: c_int::from(port) };
-    // SAFETY: cookies are addresses of live blocks, see above.
+    // SAFETY: user handles are addresses of live blocks, see above.
     let (qp, cq, srq, wq) = unsafe {
         (
-            |cookie: usize| {
-                let qp = cookie as *mut ibv_qp;
-                QpBlock::of(qp).expect("a cookie").unacked_async().got();
+            |user_handle: usize| {
+                let qp = user_handle as *mut ibv_qp;
+                QpBlock::of(qp).expect("a user handle").unacked_async().got();
                 ibv_async_element { qp }
             },
-            |cookie: usize| {
-                let cq = cookie as *mut ibv_cq;
-                CqBlock::of(cq).expect("a cookie").nic().unacked_async().got();
+            |user_handle: usize| {
+                let cq = user_handle as *mut ibv_cq;
+                CqBlock::of(cq).expect("a user handle").nic().unacked_async().got();
                 ibv_async_element { cq }
             },
-            |cookie: usize| {
-                let srq = cookie as *mut ibv_srq;
-                SrqBlock::of(srq).expect("a cookie").nic().unacked_async().got();
+            |user_handle: usize| {
+                let srq = user_handle as *mut ibv_srq;
+                SrqBlock::of(srq).expect("a user handle").nic().unacked_async().got();
                 ibv_async_element { srq }
             },
-            |cookie: usize| {
-                let wq = cookie as *mut ibv_wq;
-                WqBlock::of(wq).expect("a cookie").nic().unacked_async().got();
+            |user_handle: usize| {
+                let wq = user_handle as *mut ibv_wq;
+                WqBlock::of(wq).expect("a user handle").nic().unacked_async().got();
                 ibv_async_element { wq }
             },
         )

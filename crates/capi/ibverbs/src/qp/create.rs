@@ -91,7 +91,7 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
             srq,
         )
     };
-    QpBlock::allocate(|cookie| {
+    QpBlock::allocate(|user_handle| {
         let nic = nic::Qp::create(
             domain.nic(),
             QpInit {
@@ -101,7 +101,7 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
                 srq,
                 cap: cap_of(init.cap),
                 sq_sig_all: init.sq_sig_all != 0,
-                cookie,
+                user_handle,
             },
         )?;
         if block_own_multicast {
@@ -138,8 +138,8 @@ impl QpBlock {
             create_flags: 0,
             max_tso_header: 0,
         };
-        Self::allocate(|cookie| {
-            let target = make(cookie)?;
+        Self::allocate(|user_handle| {
+            let target = make(user_handle)?;
             let mut c = head(&init, context, target.qp().qpn());
             // An error here is the handle's end.
             let attr = target.query().or_else(|error| target.close().and(Err(error)))?;

@@ -43,7 +43,7 @@ pub(super) unsafe fn create(init: Init<'_>, rss: Option<Rss>) -> Outcome<*mut ib
         };
         (PdBlock::checked(init.pd)?, queue(init.send_cq)?, queue(init.recv_cq)?)
     };
-    QpBlock::allocate(|cookie| {
+    QpBlock::allocate(|user_handle| {
         let nic = RawQp::create(
             domain.nic(),
             RawInit {
@@ -55,7 +55,7 @@ pub(super) unsafe fn create(init: Init<'_>, rss: Option<Rss>) -> Outcome<*mut ib
                 cvlan_stripping: init.create_flags & IBV_QP_CREATE_CVLAN_STRIPPING != 0,
                 block_self_multicast: init.create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
                 max_tso_header: init.max_tso_header,
-                cookie,
+                user_handle,
             },
         )?;
         *init.cap = c_cap(nic.cap());

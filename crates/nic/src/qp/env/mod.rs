@@ -328,18 +328,18 @@ impl Env for QpEnv<'_> {
         if event == QpEvent::SqDrained && !self.qp.notify_drained.load(Ordering::Relaxed) {
             return;
         }
-        let about = |cookie| match event {
-            QpEvent::Fatal => AsyncEvent::QpFatal(cookie),
-            QpEvent::RequestError => AsyncEvent::QpRequestError(cookie),
-            QpEvent::AccessError => AsyncEvent::QpAccessError(cookie),
-            QpEvent::CommunicationEstablished => AsyncEvent::CommunicationEstablished(cookie),
-            QpEvent::SqDrained => AsyncEvent::SqDrained(cookie),
-            QpEvent::LastWqeReached => AsyncEvent::QpLastWqeReached(cookie),
+        let about = |user_handle| match event {
+            QpEvent::Fatal => AsyncEvent::QpFatal(user_handle),
+            QpEvent::RequestError => AsyncEvent::QpRequestError(user_handle),
+            QpEvent::AccessError => AsyncEvent::QpAccessError(user_handle),
+            QpEvent::CommunicationEstablished => AsyncEvent::CommunicationEstablished(user_handle),
+            QpEvent::SqDrained => AsyncEvent::SqDrained(user_handle),
+            QpEvent::LastWqeReached => AsyncEvent::QpLastWqeReached(user_handle),
         };
         if self.qp.is_target() {
             self.xrc_target.raise(about);
         } else {
-            self.qp.pd.owner().raise(about(self.qp.cookie));
+            self.qp.pd.owner().raise(about(self.qp.user_handle));
         }
     }
 }
