@@ -1,6 +1,6 @@
 //! Why a process couldn't join the others of its host.
 
-use super::strangers::Strangers;
+use super::foreign_holders::ForeignHolders;
 use ferroce_types::HostAddr;
 use std::fmt;
 use std::io;
@@ -62,7 +62,7 @@ pub enum Error {
         "all slots of this host's QPN space are taken{}",
         if .0.slots() == 0 { String::new() } else { format!(", and not by processes of this user: {} (`ferroce doctor` says who that is)", .0) }
     )]
-    NoFreeSlot(Strangers),
+    NoFreeSlot(ForeignHolders),
     /// The process's limit of open files (`ulimit -n`) leaves no room; an address takes 64 descriptors.
     #[error("too many open files: an address takes 64 descriptors")]
     TooManyFiles,

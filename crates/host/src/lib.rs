@@ -31,6 +31,7 @@
 
 mod encoding;
 mod error;
+mod foreign_holders;
 mod forward;
 pub mod frame;
 mod gids;
@@ -39,17 +40,16 @@ mod handover;
 mod names;
 mod services;
 mod slots;
-mod strangers;
 mod user;
 
 pub use error::{Error, Holder};
 pub use ferroce_types::{SLOTS, slot_of};
+pub use foreign_holders::{ForeignHolders, foreign_holders};
 pub use forward::ForwardStats;
 pub use gids::gid_table;
 pub use gids::{GidTables, KIND_GIDS};
 pub use group::OpenSocket;
 pub use services::{Service, Services};
-pub use strangers::{Strangers, strangers};
 
 use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};

@@ -1,9 +1,9 @@
 //! A slot of the QPN space: its two sockets, and which to take.
 
 use super::error::Error;
+use super::foreign_holders::foreign_holders;
 use super::names::{Name, USABLE, taken_slots};
 use super::shuffled;
-use super::strangers::strangers;
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{GROUP_SIZE, SLOTS};
 
@@ -38,7 +38,7 @@ pub(super) fn claim(uid: u32, own: &[u16]) -> Result<OwnSlot, Error> {
             return Ok(slot);
         }
     }
-    Err(Error::NoFreeSlot(strangers()))
+    Err(Error::NoFreeSlot(foreign_holders()))
 }
 
 /// `Ok(None)`: somebody was faster.

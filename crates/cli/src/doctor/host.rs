@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use ferroce_nic::host::{self, Strangers};
+use ferroce_nic::host::{self, ForeignHolders};
 
 use super::{Finding, own_uid, user_name};
 
@@ -26,21 +26,21 @@ pub fn check(findings: &mut Vec<Finding>) {
     findings.extend(packet_filter(&modules));
     let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     others(&members(&names), own_uid(), findings);
-    findings.extend(squatted(&host::strangers()));
+    findings.extend(squatted(&host::foreign_holders()));
 }
 
 /// More slots than a host needs are left; fewer than this are not.
 const MANY_SLOTS: usize = 64;
 
 /// Sockets that have this user's names and are none of its processes'.
-fn squatted(strangers: &Strangers) -> Option<Finding> {
-    let slots = strangers.slots();
-    let silent = strangers.silent.first().map(|&inode| match super::port::process_with(inode) {
+fn squatted(foreign_holders: &ForeignHolders) -> Option<Finding> {
+    let slots = foreign_holders.slots();
+    let silent = foreign_holders.silent.first().map(|&inode| match super::port::process_with(inode) {
         Some((pid, name)) => format!("process {pid} ({name})"),
         None => "a process that only its user and root can see".to_owned(),
     });
     let listening =
-        strangers.listening.keys().map(|(uid, pid)| format!("process {pid} of {}", user_name(*uid)));
+        foreign_holders.listening.keys().map(|(uid, pid)| format!("process {pid} of {}", user_name(*uid)));
     let who: Vec<_> = listening.chain(silent).collect();
     let says = format!(
         "{slots} of the 4094 names by which your Ferroce processes find each other are held by others: {}.",

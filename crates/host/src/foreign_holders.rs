@@ -9,14 +9,14 @@ use std::fmt;
 
 /// Who holds slots' names without being a process of the user whom they name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Strangers {
+pub struct ForeignHolders {
     /// User id and process ID (0: not visible) of those who listen there, with how many slots.
     pub listening: BTreeMap<(u32, i32), usize>,
     /// Inodes of the sockets of slots at which nobody listens, which no process of Ferroce leaves so for long.
     pub silent: Vec<u64>,
 }
 
-impl Strangers {
+impl ForeignHolders {
     /// How many slots they hold.
     #[must_use]
     pub fn slots(&self) -> usize {
@@ -24,7 +24,7 @@ impl Strangers {
     }
 }
 
-impl fmt::Display for Strangers {
+impl fmt::Display for ForeignHolders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for ((uid, pid), slots) in &self.listening {
@@ -40,9 +40,9 @@ impl fmt::Display for Strangers {
 
 /// Looks at all names of slots of this process's user. Empty where `/proc` can't be read.
 #[must_use]
-pub fn strangers() -> Strangers {
+pub fn foreign_holders() -> ForeignHolders {
     let user = User::current();
-    let mut found = Strangers::default();
+    let mut found = ForeignHolders::default();
     for (slot, inode) in slots_with_inodes(user.uid()).unwrap_or_default() {
         let Ok(socket) = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK) else {
             return found;
