@@ -249,3 +249,44 @@ fn refusal_that_overtakes_the_answer_before_it_is_not_lost() {
     let ends = [(1, WcStatus::Success), (2, WcStatus::Success), (3, WcStatus::RemAccessErr)];
     assert_eq!(p.a.host.send_statuses(), ends);
 }
+
+/// IBTA 9.7.5.2.8: an answer for a later request says that the answer to a READ or atomic before it is lost. Here it is only
+/// late, and the requester can't know: it asks again at once, takes what comes first, and no timer or retry is needed.
+#[test]
+fn answer_that_overtakes_has_the_request_before_it_repeated_at_once() {
+    const ADD: SendOp = SendOp::FetchAdd { va: THERE + 8192, rkey: ALL, add: 1 };
+    for first in [READ, ADD] {
+        for second in [READ, ADD, WRITE] {
+            for late_comes in [true, false] {
+                let strict = QpParams { retry_cnt: 0, timeout: 20, ..params(1024) };
+                let mut p = Pair::with(Service::Rc, strict, params(1024), 0xff_fffe);
+                p.b.host.fill(THERE, 8, 7);
+                for (wr_id, op) in [(1, first.clone()), (2, second.clone())] {
+                    p.a.post(wr(wr_id, op, BASE + wr_id * 64, 8));
+                }
+                p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
+                p.b.qp.flush_acks(p.now, &mut p.b.host);
+                while p.b.qp.transmit(p.now, &mut p.b.host, 65_536) {}
+                let answers = core::mem::take(&mut p.b.host.out);
+                assert_eq!(answers.len(), 2);
+                let (before, start) = (answers[0].clone(), p.now);
+                p.inject(false, &answers[1]);
+                assert_eq!(p.a.host.send_statuses(), [], "what overtakes ends nothing");
+                if late_comes {
+                    p.inject(false, &before);
+                }
+                p.run();
+                let both = [(1, WcStatus::Success), (2, WcStatus::Success)];
+                assert_eq!(p.a.host.send_statuses(), both, "{first:?} {second:?}");
+                let c = p.a.qp.counters();
+                assert_eq!((c.implied_naks, c.timeouts, c.probes), (1, 0, 0), "{first:?} {second:?}");
+                assert!(p.now.since(start) < Duration::from_millis(1), "{first:?} {second:?}");
+                let adds = u64::from(first == ADD) + u64::from(second == ADD);
+                assert_eq!(p.b.host.bytes(THERE + 8192, 8), adds.to_ne_bytes(), "executed once");
+                if first == READ && second != WRITE {
+                    assert_eq!(p.a.host.bytes(BASE + 64, 8), p.b.host.bytes(THERE, 8));
+                }
+            }
+        }
+    }
+}
