@@ -4,8 +4,10 @@
  * handler has no SA_RESTART, restarted where it has.
  */
 #include "channel.h"
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 
 static volatile sig_atomic_t signals_seen;
@@ -80,53 +82,107 @@ static void handle_signal(int flags)
 }
 
 static pthread_t main_thread;
+/* /proc/self/task/TID/stat of the main thread, opened while descriptors may be. */
+static int main_stat = -1;
 
-/* What comes while the main thread waits: a signal, or, for 0, another thread's change of the process's user. */
-struct interruption {
+static bool main_sleeps(void)
+{
+	char text[256] = {0};
+
+	if (pread(main_stat, text, sizeof text - 1, 0) <= 0)
+		fail("the state of a thread can't be read: %s", strerror(errno));
+	const char *name_ends = strrchr(text, ')');
+	return name_ends && name_ends[1] && name_ends[2] == 'S';
+}
+
+#define LIMIT_MS 20000
+/* A sleeper that is to wake up has this long; a signal that has come between two of its sleeps is sent again then. */
+#define AGAIN_MS 500
+
+/* Until the main thread sleeps. */
+static void wait_for_sleep(void)
+{
+	uint64_t end = now_ms() + LIMIT_MS;
+
+	while (!main_sleeps()) {
+		if (now_ms() > end)
+			fail("the thread doesn't sleep");
+		usleep(1000);
+	}
+}
+
+static void watch_main(void)
+{
+	main_thread = pthread_self();
+	main_stat = open("/proc/thread-self/stat", O_RDONLY | O_CLOEXEC);
+	if (main_stat < 0)
+		fail("/proc/thread-self/stat: %s", strerror(errno));
+}
+
+/* Signals for the main thread while it waits in a call, which is to end. */
+struct ending {
 	int number;
-	const struct fixture *then_send;
+	void (*handler)(int);
+	int flags;
+	atomic_bool over;
+	int sent;
 };
 
-static void *interrupt_main(void *argument)
+static void *end_call_of_main(void *argument)
 {
-	const struct interruption *interruption = argument;
+	struct ending *ending = argument;
+	uint64_t limit = now_ms() + LIMIT_MS;
 
-	usleep(50000);
-	if (interruption->number)
-		pthread_kill(main_thread, interruption->number);
-	else
-		MUST(setuid(getuid()));
-	usleep(50000);
-	if (interruption->then_send)
-		post_message(&interruption->then_send->loop);
+	while (!ending->over) {
+		if (now_ms() > limit)
+			fail("signal %d, flags %#x: %d signals have interrupted nothing", ending->number,
+			     (unsigned int)ending->flags, ending->sent);
+		handle(ending->number, ending->handler, ending->flags);
+		wait_for_sleep();
+		ending->sent++;
+		pthread_kill(main_thread, ending->number);
+		for (uint64_t end = now_ms() + AGAIN_MS; !ending->over && now_ms() < end;)
+			usleep(1000);
+	}
 	return NULL;
+}
+
+static int cq_event(const struct fixture *f)
+{
+	struct ibv_cq *cq;
+	void *cq_context;
+
+	return ibv_get_cq_event(f->loop.channel, &cq, &cq_context);
+}
+
+static int async_event(const struct fixture *f)
+{
+	struct ibv_async_event event;
+
+	return ibv_get_async_event(f->device.context, &event);
 }
 
 /* Both calls end with EINTR. */
 static void expect_eintr(const struct fixture *f, int number, void (*handler)(int), int flags)
 {
-	struct interruption interruption = {.number = number};
-	struct ibv_async_event event;
-	int seen = signals_seen;
-	pthread_t helper;
-	struct ibv_cq *cq;
-	void *cq_context;
+	int (*const calls[])(const struct fixture *) = {cq_event, async_event};
 
-	main_thread = pthread_self();
-	handle(number, handler, flags);
-	MUST(pthread_create(&helper, NULL, interrupt_main, &interruption));
-	if (ibv_get_cq_event(f->loop.channel, &cq, &cq_context) != -1 || errno != EINTR)
-		fail("signal %d, flags %#x: ibv_get_cq_event wasn't interrupted (%s)", number, (unsigned int)flags,
-		     strerror(errno));
-	pthread_join(helper, NULL);
-	handle(number, handler, flags);
-	MUST(pthread_create(&helper, NULL, interrupt_main, &interruption));
-	if (ibv_get_async_event(f->device.context, &event) != -1 || errno != EINTR)
-		fail("signal %d, flags %#x: ibv_get_async_event wasn't interrupted (%s)", number,
-		     (unsigned int)flags, strerror(errno));
-	pthread_join(helper, NULL);
-	if (signals_seen != seen + 2)
-		fail("%d signals were handled, not 2", (int)signals_seen - seen);
+	for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+		struct ending ending = {.number = number, .handler = handler, .flags = flags};
+		int seen = signals_seen;
+		pthread_t helper;
+
+		MUST(pthread_create(&helper, NULL, end_call_of_main, &ending));
+		int result = calls[i](f);
+		int error = errno;
+		ending.over = true;
+		pthread_join(helper, NULL);
+		if (result != -1 || error != EINTR)
+			fail("signal %d, flags %#x: call %zu wasn't interrupted (%s)", number, (unsigned int)flags, i,
+			     strerror(error));
+		if (signals_seen != seen + ending.sent)
+			fail("%d signals were handled, not %d", (int)signals_seen - seen, ending.sent);
+	}
 	handle(number, SIG_IGN, 0);
 }
 
@@ -145,12 +201,34 @@ static void interrupted(void)
 	tear_down(&f);
 }
 
+/* What comes while the main thread waits: a signal, or, for 0, another thread's change of the process's user. A message
+ * follows, which ends the wait.
+ */
+struct interruption {
+	int number;
+	const struct fixture *then_send;
+};
+
+static void *interrupt_main(void *argument)
+{
+	const struct interruption *interruption = argument;
+
+	wait_for_sleep();
+	if (interruption->number)
+		pthread_kill(main_thread, interruption->number);
+	else
+		MUST(setuid(getuid()));
+	usleep(50000);
+	wait_for_sleep();
+	post_message(&interruption->then_send->loop);
+	return NULL;
+}
+
 static void expect_restart(const struct fixture *f, int number)
 {
 	struct interruption interruption = {.number = number, .then_send = f};
 	pthread_t helper;
 
-	main_thread = pthread_self();
 	MUST(ibv_req_notify_cq(f->loop.cq, 0));
 	MUST(pthread_create(&helper, NULL, interrupt_main, &interruption));
 	take_event(f);
@@ -215,5 +293,6 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {CASE(cancelled), CASE(interrupted), CASE(restarted), CASE(sandboxed)};
 
+	watch_main();
 	return run_cases(cases, sizeof cases / sizeof cases[0], argc, argv);
 }
