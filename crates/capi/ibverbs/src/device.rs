@@ -4,9 +4,10 @@
 use std::ffi::{c_char, c_int};
 use std::mem::offset_of;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ferroce_nic as nic;
+use ferroce_os::sync::{Mutex, class};
 
 use crate::abi::{_ibv_device_ops, IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 use crate::call::{Outcome, Refusal, at, entry};
@@ -21,7 +22,7 @@ pub(crate) struct DeviceBlock {
     /// `ibv_device` say no.
     foreign: [u64; 8],
     /// As it was when it was last listed.
-    nic: Mutex<Arc<nic::Device>>,
+    nic: Mutex<class::DeviceView, Arc<nic::Device>>,
 }
 
 const _: () = assert!(offset_of!(DeviceBlock, foreign) == 664 && offset_of!(DeviceBlock, nic) >= 712);
@@ -32,7 +33,7 @@ struct Listed(*mut DeviceBlock);
 // SAFETY: the block behind it is never freed or moved, and what changes in it is behind a mutex.
 unsafe impl Send for Listed {}
 
-static KNOWN: Mutex<Vec<Listed>> = Mutex::new(Vec::new());
+static KNOWN: Mutex<class::KnownDevices, Vec<Listed>> = Mutex::new(Vec::new());
 
 /// Copies a name into a C array, cut to leave room for the terminator.
 fn c_text<const N: usize>(text: &str) -> [c_char; N] {
@@ -72,7 +73,7 @@ impl DeviceBlock {
     }
 
     pub(crate) fn nic(&self) -> Arc<nic::Device> {
-        self.nic.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.nic.lock().clone()
     }
 }
 
@@ -81,7 +82,7 @@ fn address_of(device: Arc<nic::Device>, known: &mut Vec<Listed>) -> *mut ibv_dev
     for Listed(block) in known.iter() {
         // SAFETY: blocks in the list are never freed.
         let block_ref = unsafe { &**block };
-        let mut nic = block_ref.nic.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nic = block_ref.nic.lock();
         let same = |a: &nic::Device, b: &nic::Device| {
             (&a.info().name, a.info().netdev.ifindex, a.index())
                 == (&b.info().name, b.info().netdev.ifindex, b.index())
@@ -98,14 +99,14 @@ fn address_of(device: Arc<nic::Device>, known: &mut Vec<Listed>) -> *mut ibv_dev
 
 /// The device as programs hold it, whether it was listed before or not.
 pub(crate) fn listed(device: Arc<nic::Device>) -> *mut ibv_device {
-    address_of(device, &mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner))
+    address_of(device, &mut KNOWN.lock())
 }
 
 entry! {
     fn ibv_get_device_list(num_devices: *mut c_int) -> pointer *mut ibv_device, {
         log::start();
         let devices = nic::devices()?;
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         let mut list: Vec<*mut ibv_device> =
             devices.into_iter().map(|device| address_of(device, &mut known)).collect();
         if !num_devices.is_null() {

@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, OnceLock};
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use ferroce_nic::settings;
+use ferroce_os::sync::{Mutex, class};
 
 /// How often the same call may complain on standard error.
 const QUIET: Duration = Duration::from_secs(1);
@@ -101,9 +102,9 @@ pub(crate) fn unusable(why: &str) {
 }
 
 fn may_print(call: &'static str) -> bool {
-    static LAST: Mutex<Option<HashMap<&'static str, Instant>>> = Mutex::new(None);
+    static LAST: Mutex<class::SpokenCalls, Option<HashMap<&'static str, Instant>>> = Mutex::new(None);
     let now = Instant::now();
-    let Ok(mut last) = LAST.lock() else { return false };
+    let mut last = LAST.lock();
     let last = last.get_or_insert_default();
     if last.get(call).is_some_and(|&at| now.duration_since(at) < QUIET) {
         return false;

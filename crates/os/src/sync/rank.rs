@@ -106,6 +106,9 @@ classes! {
     HostSlots: "host/src/lib.rs", "the slots of this process";
     LinkList: "hostlink/src/links.rs", "the links";
     CopyPair: "os/src/memory/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
+    KnownDevices: "capi/ibverbs/src/device.rs", "the devices that programs have been told of";
+    DeviceView: "capi/ibverbs/src/device.rs", "a device as it was when it was last listed";
+    SpokenCalls: "capi/ibverbs/src/log.rs", "when a call's refusal was last printed";
 }
 
 #[cfg(debug_assertions)]
@@ -215,6 +218,35 @@ mod tests {
             let source =
                 std::fs::read_to_string(root.join("crates").join(place)).expect("a file of the table");
             assert!(source.contains(&format!("<class::{class}")), "{place} has no lock of class {class}");
+        }
+    }
+
+    fn sources(directory: &Path, found: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                found.push(path);
+            }
+        }
+    }
+
+    /// `preload` is no part of the adapter: it is in programs that the library isn't in.
+    #[test]
+    fn no_lock_of_the_adapter_is_without_a_class() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut found = Vec::new();
+        for name in ["mem", "queues", "engine", "netdev", "host", "hostlink", "udp", "nic", "capi/ibverbs"] {
+            sources(&crates.join(name).join("src"), &mut found);
+        }
+        for path in found {
+            let text = std::fs::read_to_string(&path).expect("a source");
+            let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let of_std = |line: &&str| {
+                line.contains("std::sync::") && ["Mutex", "RwLock"].iter().any(|lock| line.contains(lock))
+            };
+            assert_eq!(product.lines().find(of_std), None, "{}: use ferroce_os::sync", path.display());
         }
     }
 }
