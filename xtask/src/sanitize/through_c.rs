@@ -2,7 +2,7 @@
 //! its instrumentation, linked with the library's code and the sanitizer's runtime of the nightly toolchain.
 //!
 //! The names that programs call are given to the functions behind them by the linker, since in an executable nobody asks
-//! for versions. There are no suppressions. ThreadSanitizer doesn't follow a fork of several threads into the child, so
+//! for versions. There are no suppressions, but ThreadSanitizer is told of closes that it can't see (`seen_closes.c`). It doesn't follow a fork of several threads into the child, so
 //! under it nobody forks.
 
 use super::{TARGET, nightly};
@@ -80,17 +80,15 @@ fn link(kind: &str, name: &str, archive: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(&directory)?;
     let program = directory.join(name.replace('/', "-"));
     let object = program.with_extension("o");
-    let mut compile = Command::new("cc");
-    compile
-        .current_dir(dist::workspace())
-        .args(["-std=gnu11", "-O1", "-g", "-pthread", "-I", "tests/c", "-c"])
-        .arg(format!("-fsanitize={kind}"))
-        .arg(c_source(name))
-        .arg("-o")
-        .arg(&object);
-    expect(&mut compile, name)?;
+    let instrumented = format!("-fsanitize={kind}");
+    compile(&c_source(name), &["-pthread", "-I", "tests/c", &instrumented], &object)?;
     let mut link = Command::new("cc");
     link.args(["-no-pie", "-rdynamic", "-o"]).arg(&program).arg(&object);
+    if kind == "thread" {
+        let closes = directory.join("seen_closes.o");
+        compile(&dist::workspace().join("xtask/src/sanitize/seen_closes.c"), &[], &closes)?;
+        link.arg("-Wl,--wrap=syscall").arg(closes);
+    }
     for symbol in dist::ibverbs::parse(dist::ibverbs::TABLE) {
         if symbol.state != "data" {
             link.arg(format!(
@@ -106,6 +104,13 @@ fn link(kind: &str, name: &str, archive: &Path) -> io::Result<PathBuf> {
     link.args(["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lrt"]);
     expect(&mut link, name)?;
     Ok(program)
+}
+
+fn compile(source: &Path, flags: &[&str], object: &Path) -> io::Result<()> {
+    let mut compile = Command::new("cc");
+    compile.current_dir(dist::workspace()).args(["-std=gnu11", "-O1", "-g", "-c"]).args(flags);
+    compile.arg(source).arg("-o").arg(object);
+    expect(&mut compile, &source.to_string_lossy())
 }
 
 fn expect(command: &mut Command, what: &str) -> io::Result<()> {
