@@ -18,7 +18,7 @@ pub use handoff::{Deadline, Inbox, PayloadBytes, Queued, Runnable};
 pub use lease::WaitPlan;
 pub use pool::Pool;
 pub use source::{Handler, Job, Source};
-pub use thread::start_thread;
+pub use thread::{Thread, start_thread};
 
 use alarms::Alarms;
 use descriptors::Descriptors;
@@ -55,7 +55,7 @@ impl<H: Handler> std::fmt::Debug for Loop<H> {
 }
 
 impl<H: Handler> Loop<H> {
-    /// A loop without a thread, which [`Loop::spawn`] starts.
+    /// A loop without a thread, which [`Thread::start`] starts.
     ///
     /// # Errors
     /// No descriptor is left.

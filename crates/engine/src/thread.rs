@@ -6,6 +6,7 @@ use ferroce_os::{clock, fork};
 use ferroce_proto::Instant;
 use ferroce_types::{Error, Result};
 use std::os::fd::RawFd;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 /// How often it looks whether a poller is still there.
@@ -140,15 +141,35 @@ fn run<H: Handler>(handler: &'static H) {
     }
 }
 
-impl<H: Handler> Loop<H> {
-    /// Starts the background thread.
+/// The background thread of a handler that is still being made. Dropped, it ends.
+#[derive(Debug)]
+pub struct Thread<H: Handler>(SyncSender<&'static H>);
+
+impl<H: Handler> Thread<H> {
+    /// Starts it: the last that can fail, before there is something that nobody can give back any more.
     ///
     /// # Errors
     /// No thread can be made.
-    pub fn spawn(handler: &'static H) -> Result<()> {
-        start_thread("ferroce", move || contain(handler)).map_err(Error::os("starting the background thread"))
+    pub fn start() -> Result<Self> {
+        let (sender, handler) = sync_channel(1);
+        let run = move || {
+            // Nobody sends: the handler couldn't be made.
+            if let Ok(handler) = handler.recv() {
+                contain(handler);
+            }
+        };
+        start_thread("ferroce", run).map_err(Error::os("starting the background thread"))?;
+        Ok(Self(sender))
     }
 
+    /// Gives it the handler that it makes progress for.
+    pub fn drive(self, handler: &'static H) {
+        // It waits for this, and for nothing else.
+        let _ = self.0.send(handler);
+    }
+}
+
+impl<H: Handler> Loop<H> {
     /// Until the next timer; and whoever sets an earlier one from now on knows that the thread has to be woken.
     fn time_to_sleep(&self, sources: &impl Source, now: Instant) -> Duration {
         let next = || self.next(sources);

@@ -22,7 +22,7 @@ use crate::numbers::{QpTable, SrqTable};
 use crate::qp::Qp;
 use crate::raw::RawPorts;
 use crate::xrc::{self, Connections};
-use ferroce_engine::{Loop, Pool, WaitPlan};
+use ferroce_engine::{Loop, Pool, Thread, WaitPlan};
 use ferroce_host::Host;
 use ferroce_hostlink::Links;
 use ferroce_mem::KeyTable;
@@ -100,7 +100,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     let lossless = !udp_only() && !taps.is_some_and(Taps::has_faults);
     let links = Links::new(lossless, taps.is_some_and(Taps::has_capture))?;
     KeyTable::global().list_in(&ListedRegions);
-    let adapter: &'static Adapter = Box::leak(Box::new(Adapter {
+    let adapter = Box::new(Adapter {
         engine: Loop::new()?,
         host: Host::join()?,
         addresses: Addresses::default(),
@@ -114,7 +114,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
         forwarding: Forwarding::default(),
         raw: RawPorts::default(),
         network: Network::open(),
-    }));
+    });
     let services = adapter.host.services();
     adapter.links.register(services);
     xrc::register(services);
@@ -123,7 +123,10 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     adapter.engine.watch_control(adapter.host.poll_fd())?;
     adapter.engine.watch_control(adapter.xrc.poll_fd())?;
     adapter.watch_links()?;
-    Loop::spawn(adapter)?;
+    let thread = Thread::start()?;
+    // What has failed up to here has given back its descriptors; the adapter stays until the process ends.
+    let adapter: &'static Adapter = Box::leak(adapter);
+    thread.drive(adapter);
     CURRENT.set(adapter);
     Ok(adapter)
 }
