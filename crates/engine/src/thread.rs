@@ -73,7 +73,10 @@ pub fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io:
 }
 
 /// Runs the thread. A panic is an error of ours: the program is told and the thread goes on, a bounded number of times.
+///
+/// Of a panic too a fork sees all or nothing: the thread is in the library until it ends, but for its sleep.
 fn contain<H: Handler>(handler: &'static H) {
+    let Ok(_inside) = fork::enter_library() else { return };
     for _ in 0..MAX_PANICS {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(handler))).is_err() {
             tracing::error!("the background thread has panicked: this is a bug in Ferroce");
@@ -83,7 +86,6 @@ fn contain<H: Handler>(handler: &'static H) {
 }
 
 fn run<H: Handler>(handler: &'static H) {
-    let Ok(_inside) = fork::enter_library() else { return };
     let (engine, sources) = (handler.engine(), handler.sources());
     let mut napped = false;
     loop {
