@@ -28,8 +28,7 @@ pub fn open(found: &Found<'_>, flags: c_int) -> Result<c_int, c_int> {
         Node::Directory(_) | Node::Passage(_) => memfd(found.path, b"", DIRECTORY_MODE, flags),
         Node::File(_) | Node::NoValue if writes => Err(libc::EACCES),
         Node::File(text) => memfd(found.path, text.as_bytes(), ATTRIBUTE_MODE, flags),
-        // The kernel says so when it is read; a descriptor that would isn't to be had.
-        Node::NoValue => Err(libc::EINVAL),
+        Node::NoValue => unreadable(flags),
         Node::Device { opens: true, .. } => open_null(flags),
         Node::Device { opens: false, .. } => Err(libc::ENODEV),
         Node::Link(_) => Err(libc::ELOOP),
@@ -38,6 +37,14 @@ pub fn open(found: &Found<'_>, flags: c_int) -> Result<c_int, c_int> {
 
 fn check(result: libc::c_long) -> Result<c_int, c_int> {
     if result < 0 { Err(crate::real::errno()) } else { Ok(result as c_int) }
+}
+
+/// A descriptor whose reading is EINVAL, as that of an attribute without a value: an epoll has nothing to read. What fstat(2)
+/// says of it isn't what stat(2) says of the entry.
+fn unreadable(flags: c_int) -> Result<c_int, c_int> {
+    let close_on_exec = if flags & libc::O_CLOEXEC != 0 { libc::EPOLL_CLOEXEC } else { 0 };
+    // SAFETY: takes no pointer.
+    check(unsafe { libc::syscall(libc::SYS_epoll_create1, close_on_exec) })
 }
 
 fn open_null(flags: c_int) -> Result<c_int, c_int> {

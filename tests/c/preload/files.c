@@ -98,7 +98,14 @@ static void opens(void)
 	REFUSED(open(file, O_RDONLY | O_CREAT | O_EXCL, 0600), EEXIST);
 	REFUSED(open(file, O_RDONLY | O_DIRECTORY), ENOTDIR);
 	REFUSED(open(device, O_WRONLY), EISDIR);
-	REFUSED(open(below(device, "ports/1/gid_attrs/types/63"), O_RDONLY), EINVAL);
+	/* An entry without a GID opens; programs (NCCL) go on to the next one when its reading is EINVAL. */
+	CHECK((fd = open(below(device, "ports/1/gid_attrs/types/63"), O_RDONLY | O_CLOEXEC)) >= 0);
+	CHECK(fcntl(fd, F_GETFD) == FD_CLOEXEC);
+	REFUSED(read(fd, line, sizeof line), EINVAL);
+	close(fd);
+	CHECK((stream = fopen(below(device, "ports/1/gid_attrs/ndevs/63"), "r")));
+	errno = 0;
+	CHECK(!fgets(line, sizeof line, stream) && errno == EINVAL && !fclose(stream));
 	errno = 0;
 	CHECK(!fopen(below(device, "nothing"), "r") && errno == ENOENT);
 	CHECK(!fopen(file, "w") && errno == EACCES);
