@@ -34,7 +34,7 @@ on_both_fabrics! {
     device_memory_does_what_its_man_page_says: "memory/device_memory";
     domains_do_what_their_man_pages_say: "memory/parent_domains";
     a_device_that_is_closed_too_early_ends_what_is_left: "lifecycle/close_with_objects";
-    a_device_that_could_not_be_opened_leaves_nothing_that_adds_up: "lifecycle/failed_open";
+    a_device_that_could_not_be_opened_leaves_little_and_opens_later: "lifecycle/failed_open";
     calls_of_newer_headers_do_what_their_man_pages_say: "calls/newer_verbs";
 }
 

@@ -124,7 +124,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     adapter.engine.watch_control(adapter.xrc.poll_fd())?;
     adapter.watch_links()?;
     let thread = Thread::start()?;
-    // What has failed up to here has given back its descriptors; the adapter stays until the process ends.
+    // What fails before this drops the adapter again; from here on it stays until the process ends.
     let adapter: &'static Adapter = Box::leak(adapter);
     thread.drive(adapter);
     CURRENT.set(adapter);
