@@ -100,7 +100,7 @@ fn a_fork_waits_until_the_devices_have_failed_after_a_panic() {
     // SAFETY: the child reads words and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let good = DONE.load(Ordering::SeqCst) && fork::enter().is_ok();
+        let good = DONE.load(Ordering::SeqCst) && fork::enter_library().is_ok();
         // SAFETY: ends the child without running anything of the parent's.
         unsafe { libc::_exit(i32::from(!good)) };
     }

@@ -5,7 +5,7 @@ use super::Cookie;
 use super::links::Links;
 use super::memory::{SharedMemory, SharedWords};
 use super::protocol::{Bell, DirectoryEntry};
-use ferroce_os::fork::{self, ChildStep};
+use ferroce_os::fork::{self, ChildStep, InChild};
 use ferroce_proto::Access;
 use std::io;
 use std::os::fd::RawFd;
@@ -112,7 +112,7 @@ pub fn own() -> Option<&'static Directory> {
 }
 
 /// In the child of a fork: the parent's isn't its own.
-fn forget_after_fork() {
+fn forget_after_fork(_: &InChild) {
     OWN.store(std::ptr::null_mut(), Ordering::Release);
 }
 

@@ -107,7 +107,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 /// Changes what has been gathered; what is wrong is told by ibv_wr_complete.
 ///
 /// # Safety
-/// `qp` is an extended queue pair, and the caller is in its critical region if anybody is.
+/// `qp` is an extended queue pair.
 unsafe fn gather(
     qp: *mut ibv_qp_ex,
     call: &'static str,

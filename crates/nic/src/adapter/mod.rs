@@ -27,7 +27,7 @@ use ferroce_host::Host;
 use ferroce_hostlink::Links;
 use ferroce_mem::KeyTable;
 use ferroce_os::{
-    fork::{self, ChildStep},
+    fork::{self, ChildStep, InChild},
     sync::{Global, Mutex, class},
     sys::{self, EngineFd},
 };
@@ -76,9 +76,9 @@ pub(crate) fn current() -> Option<&'static Adapter> {
 }
 
 /// In the child of a fork, where the adapter's threads and descriptors aren't. The adapter is left as it is.
-fn forget_after_fork() {
+fn forget_after_fork(child: &InChild) {
     CURRENT.clear();
-    registry::free_critical_regions();
+    registry::free_critical_regions(child);
 }
 
 /// The adapter of this process; the first call makes it.

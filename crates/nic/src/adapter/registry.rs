@@ -4,6 +4,7 @@ use crate::Context;
 use crate::qp::Qp;
 use crate::raw::{RawQp, Wq};
 use crate::xrc::{Domain, DomainFile};
+use ferroce_os::fork::InChild;
 use ferroce_os::sync::{Mutex, class};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -91,13 +92,10 @@ pub(crate) fn existing(context: &Context) -> Existing {
 }
 
 /// In the child of a fork: frees critical regions from threads that aren't here. No other thread is.
-pub(super) fn free_critical_regions() {
+pub(super) fn free_critical_regions(child: &InChild) {
     // Locked, it is by a call that the fork has interrupted: then verbs can't be used any more.
     let Some(registry) = REGISTRY.try_lock() else { return };
     let Some(all) = &*registry else { return };
-    // SAFETY: the child of a fork has one thread, and it has used no QP yet.
-    unsafe {
-        all.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.wr_session().after_fork());
-        all.raw_qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.wr_session().after_fork());
-    }
+    all.qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.wr_session().after_fork(child));
+    all.raw_qps.values().filter_map(Weak::upgrade).for_each(|qp| qp.wr_session().after_fork(child));
 }

@@ -2,13 +2,11 @@
 
 use super::Qp;
 use crate::ah::Ah;
-use ferroce_os::sync::{RawLock, class};
+use ferroce_os::fork::InChild;
+use ferroce_os::sync::{CriticalRegion, class};
 use ferroce_proto::SendWr;
 use ferroce_types::{Error, Result, invalid};
-use parking_lot::lock_api::RawMutex as _;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What a critical region has gathered.
 pub struct GatheredWrs<R> {
@@ -56,107 +54,49 @@ impl<R> GatheredWrs<R> {
     }
 }
 
-/// The critical region of a QP's posting threads. It is held while the program's own code runs, so nothing of the adapter
-/// ever waits for it: not the transport's work, not a fork.
-pub struct WrSession<R> {
-    lock: RawLock<class::CriticalRegion>,
-    /// Somebody is in the region.
-    entered: AtomicBool,
-    /// Who.
-    thread: AtomicUsize,
-    gathered: UnsafeCell<GatheredWrs<R>>,
-}
-
-// SAFETY: only whoever is in the region touches `gathered` (see `WrSession::gather`), and what it holds may go between threads.
-unsafe impl<R: Send> Sync for WrSession<R> {}
+/// The critical region of a QP's posting threads. It is held while the program's own code runs.
+pub struct WrSession<R>(CriticalRegion<class::CriticalRegion, GatheredWrs<R>>);
 
 impl<R> WrSession<R> {
     pub(crate) fn new() -> Self {
-        Self {
-            lock: RawLock::INIT,
-            entered: AtomicBool::new(false),
-            thread: AtomicUsize::new(0),
-            gathered: UnsafeCell::default(),
-        }
+        Self(CriticalRegion::new())
     }
 
     /// Enters the critical region, in which no other thread can be (ibv_wr_start(3)).
     pub fn enter(&self) {
-        if !self.lock.try_lock() {
-            // The program's code runs there, for as long as it likes; a fork doesn't wait for it.
-            ferroce_os::fork::outside_library(|| self.lock.lock());
-        }
-        self.thread.store(this_thread(), Ordering::Relaxed);
-        self.entered.store(true, Ordering::Relaxed);
-    }
-
-    /// # Safety
-    /// The caller is in the region.
-    unsafe fn leave(&self) {
-        self.entered.store(false, Ordering::Relaxed);
-        // SAFETY: locked by `enter`.
-        unsafe { self.lock.unlock() };
+        self.0.enter();
     }
 
     /// Changes what has been gathered.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when nobody is in the critical region.
-    ///
-    /// # Safety
-    /// If anybody is in the region, the caller is.
-    pub unsafe fn gather<T>(&self, f: impl FnOnce(&mut GatheredWrs<R>) -> T) -> Result<T> {
-        if !self.entered.load(Ordering::Relaxed) {
-            return invalid!("outside of ibv_wr_start and ibv_wr_complete");
+    /// [`Error::Invalid`] when this thread isn't in the critical region.
+    pub fn gather<T>(&self, f: impl FnOnce(&mut GatheredWrs<R>) -> T) -> Result<T> {
+        match self.0.with(f) {
+            Some(gathered) => Ok(gathered),
+            None => invalid!("this thread isn't between ibv_wr_start and ibv_wr_complete"),
         }
-        // SAFETY: the caller is in the region, alone.
-        Ok(f(unsafe { &mut *self.gathered.get() }))
     }
 
     /// Leaves the region with what `post` makes of what was gathered (ibv_wr_complete(3), ibv_wr_abort(3)).
     ///
     /// # Errors
     /// As [`WrSession::gather`], or that of `post`.
-    ///
-    /// # Safety
-    /// As [`WrSession::gather`].
-    pub unsafe fn complete(&self, post: impl FnOnce(&mut GatheredWrs<R>) -> Result<()>) -> Result<()> {
-        // SAFETY: the caller's promise; this thread has entered the region if anybody has.
-        unsafe {
-            let posted = self.gather(post)?;
-            self.gather(|gathered| {
-                gathered.requests.clear();
-                gathered.error = None;
-            })?;
-            self.leave();
+    pub fn complete(&self, post: impl FnOnce(&mut GatheredWrs<R>) -> Result<()>) -> Result<()> {
+        let posted = self.gather(|gathered| {
+            let posted = post(gathered);
+            gathered.requests.clear();
+            gathered.error = None;
             posted
-        }
+        })?;
+        self.0.leave();
+        posted
     }
 
-    /// After a fork: frees the region from a thread that this process doesn't have. What that thread was writing may be
-    /// half written, so it is left where it is.
-    ///
-    /// # Safety
-    /// This is the only thread of the process, and isn't just entering the region.
-    pub(crate) unsafe fn after_fork(&self) {
-        let entered = self.entered.load(Ordering::Relaxed);
-        if entered && self.thread.load(Ordering::Relaxed) == this_thread() {
-            return;
-        }
-        // SAFETY: the thread that held it, or was about to enter, is gone, and no other is here, says the caller.
-        unsafe {
-            if entered {
-                std::mem::forget(std::mem::take(&mut *self.gathered.get()));
-            }
-            self.leave();
-        }
+    /// In the child of a fork: frees the region from a thread that isn't here.
+    pub(crate) fn after_fork(&self, child: &InChild) {
+        self.0.after_fork(child);
     }
-}
-
-/// Different for all threads that run at one time, and kept over a fork.
-fn this_thread() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| std::ptr::from_ref(here) as usize)
 }
 
 impl Qp {

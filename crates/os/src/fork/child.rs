@@ -13,16 +13,20 @@ pub enum ChildStep {
     Engine,
 }
 
+/// Who has it runs in the child of a fork that has one thread, this one.
+#[derive(Debug)]
+pub struct InChild(());
+
 const STEPS: usize = ChildStep::Engine as usize + 1;
 
-/// A `fn()`, or null. No lock, nor "once": a child could find it held.
+/// A `fn(&InChild)`, or null. No lock, nor "once": a child could find it held.
 static REGISTERED: [AtomicPtr<()>; STEPS] = [const { AtomicPtr::new(null_mut()) }; STEPS];
 
 /// Has `run` called in every child of a fork from now on. A step has one function: the one that was registered last.
 ///
 /// `run` is called in a child that has one thread, while the fork gate is closed, also where the fork has come in the middle
 /// of a call. So it takes no lock but by trying, allocates nothing, and makes only calls that are async-signal-safe.
-pub fn register(step: ChildStep, run: fn()) {
+pub fn register(step: ChildStep, run: fn(&InChild)) {
     REGISTERED[step as usize].store(run as *mut (), Ordering::Release);
 }
 
@@ -32,8 +36,8 @@ pub(super) fn run_steps() {
         let run = run.load(Ordering::Acquire);
         if !run.is_null() {
             // SAFETY: what `register` has stored.
-            let run: fn() = unsafe { std::mem::transmute(run) };
-            run();
+            let run: fn(&InChild) = unsafe { std::mem::transmute(run) };
+            run(&InChild(()));
         }
     }
 }
@@ -46,7 +50,7 @@ mod tests {
     #[test]
     fn a_child_takes_the_steps_in_their_order_and_its_parent_none() {
         static TAKEN: AtomicU32 = AtomicU32::new(0);
-        fn take<const STEP: u32>() {
+        fn take<const STEP: u32>(_: &InChild) {
             TAKEN.store(TAKEN.load(Ordering::Relaxed) << 4 | STEP, Ordering::Relaxed);
         }
         super::super::install();

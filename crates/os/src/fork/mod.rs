@@ -10,7 +10,7 @@ mod child;
 mod gate;
 mod words;
 
-pub use child::{ChildStep, register};
+pub use child::{ChildStep, InChild, register};
 pub(crate) use gate::is_unusable;
 pub use gate::{InLibrary, Unusable, enter_library, outside_library};
 

@@ -4,10 +4,12 @@
 //! The files of structures that loom checks take their locks and atomics from a module of this name; the models compile
 //! those files with loom's in their place.
 
+mod critical_region;
 mod global;
 mod lock;
 mod rank;
 
+pub use critical_region::CriticalRegion;
 pub use global::Global;
 pub use lock::{Changed, Mutex, MutexGuard, RawLock, RwLock, sleep, wake};
 pub(crate) use rank::check_none_held;
