@@ -47,7 +47,7 @@ pub fn foreign_holders() -> ForeignHolders {
         let Ok(socket) = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK) else {
             return found;
         };
-        match sys::connect(socket.raw(), &Name::slot(user.uid(), slot)) {
+        match sys::connect(socket.raw(), Name::slot(user.uid(), slot).address()) {
             Ok(()) if user.check_peer(socket.raw()).is_ok() => {}
             Ok(()) => {
                 if let Ok(peer) = sys::peer_credentials(socket.raw()) {

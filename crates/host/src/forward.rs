@@ -8,7 +8,7 @@ use super::names::Name;
 use super::user::User;
 use ferroce_os::clock;
 use ferroce_os::room;
-use ferroce_os::sys::{self, control};
+use ferroce_os::sys::{self, Outgoing, control};
 use ferroce_os::throttle::OncePerSecond;
 use ferroce_types::{Datagram, SLOTS};
 use std::io;
@@ -73,7 +73,7 @@ impl Forwarder {
                 Vec::with_capacity(now.iter().map(|d| RECORD_HEADER + d.bytes.len()).sum::<usize>() + 4);
             blob.extend_from_slice(&MAGIC);
             now.iter().for_each(|d| encode(d, &mut blob));
-            let counter = match send(socket, self.user, &name, &mut blob) {
+            let counter = match send(socket, self.user, &name, &blob) {
                 Ok(()) => &self.stats.forwarded,
                 Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {
                     dead_until.store(clock::now().after(DEAD).0, Ordering::Relaxed);
@@ -101,8 +101,7 @@ impl Forwarder {
     }
 }
 
-fn send(fd: RawFd, user: User, name: &Name, blob: &mut [u8]) -> io::Result<()> {
-    use sys::KernelAddress;
+fn send(fd: RawFd, user: User, name: &Name, blob: &[u8]) -> io::Result<()> {
     let mut credentials = Credentials::new();
     let own = sys::own_credentials(user.uid());
     // Otherwise the kernel attaches the right ones by itself, also where no message may name them: the group may have no
@@ -111,17 +110,8 @@ fn send(fd: RawFd, user: User, name: &Name, blob: &mut [u8]) -> io::Result<()> {
         let payload = [own.pid.to_ne_bytes(), own.uid.to_ne_bytes(), own.gid.to_ne_bytes()].concat();
         credentials.push(libc::SOL_SOCKET, libc::SCM_CREDENTIALS, &payload);
     }
-    let mut vector = libc::iovec { iov_base: blob.as_mut_ptr().cast(), iov_len: blob.len() };
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = &mut vector;
-    header.msg_iovlen = 1;
-    header.msg_name = name.pointer().cast_mut().cast();
-    header.msg_namelen = name.length();
-    header.msg_controllen = credentials.len();
-    header.msg_control = credentials.for_sending();
-    // SAFETY: the pointers were set just above, to locals and to `name`.
-    unsafe { sys::send_message(fd, &header) }.map(drop)
+    let message = Outgoing::new([blob]).to(name.address());
+    sys::send_message(fd, &message, &mut credentials).map(drop)
 }
 
 /// Receiver's side: the buffer a datagram is read into.
@@ -147,26 +137,17 @@ impl ForwardReceiver {
         f: &mut dyn FnMut(&[Datagram<'_>]),
     ) -> io::Result<bool> {
         let mut credentials = Credentials::new();
-        let mut vector =
-            libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
-        // SAFETY: all-zero bytes are a valid msghdr.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_iov = &mut vector;
-        header.msg_iovlen = 1;
-        (header.msg_control, header.msg_controllen) = credentials.for_receiving();
-        // SAFETY: the pointers were set just above, to locals and to `self.buffer`.
-        let length = match unsafe { sys::receive_message(fd, &mut header) } {
-            Ok(n) => n,
+        let received = match sys::receive_message(fd, &mut self.buffer, &mut credentials) {
+            Ok(received) => received,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 return Ok(false);
             }
             Err(e) => return Err(e),
         };
-        let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
-        if truncated || !user.has_sent(sender_of(credentials.received(header.msg_controllen))) {
+        if received.truncated || !user.has_sent(sender_of(credentials.received(received.control))) {
             return Ok(true);
         }
-        let Some(mut records) = self.buffer[..length].strip_prefix(&MAGIC) else { return Ok(true) };
+        let Some(mut records) = self.buffer[..received.length].strip_prefix(&MAGIC) else { return Ok(true) };
         let mut batch: Vec<Datagram<'_>> = room::reuse(std::mem::take(&mut self.batch));
         while let Some(datagram) = decode(&mut records) {
             if mine(datagram.dest_qpn()) {

@@ -2,7 +2,7 @@
 //! with them. Frozen, like the names.
 
 use super::names::VERSION;
-use ferroce_os::sys::{self, EngineFd, control};
+use ferroce_os::sys::{self, EngineFd, Outgoing, control};
 use ferroce_types::GROUP_SIZE;
 use std::io;
 use std::os::fd::RawFd;
@@ -43,15 +43,7 @@ pub fn send(fd: RawFd, bytes: &mut [u8], fds: &[RawFd]) -> io::Result<()> {
         let payload: Vec<u8> = fds.iter().flat_map(|fd| fd.to_ne_bytes()).collect();
         rights.push(libc::SOL_SOCKET, libc::SCM_RIGHTS, &payload);
     }
-    let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = &mut vector;
-    header.msg_iovlen = 1;
-    header.msg_controllen = rights.len();
-    header.msg_control = rights.for_sending();
-    // SAFETY: the pointers were set just above, to locals.
-    unsafe { sys::send_message(fd, &header) }.map(drop)
+    sys::send_message(fd, &Outgoing::new([bytes]), &mut rights).map(drop)
 }
 
 /// Receives one message, and how long it is; the descriptors that came with it are owned from here on.
@@ -64,25 +56,18 @@ pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)
 
 fn receive_and_adopt(fd: RawFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<EngineFd>)> {
     let mut rights = Rights::new();
-    let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_iov = &mut vector;
-    header.msg_iovlen = 1;
-    (header.msg_control, header.msg_controllen) = rights.for_receiving();
-    // SAFETY: the pointers were set just above, to locals.
-    let length = unsafe { sys::receive_message(fd, &mut header) }?;
+    let received = sys::receive_message(fd, bytes, &mut rights)?;
     let mut fds = Vec::with_capacity(GROUP_SIZE);
-    for message in rights.received(header.msg_controllen) {
+    for message in rights.received(received.control) {
         if (message.level, message.kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             // Each is adopted (or closed) before an error may end this.
             fds.extend(message.descriptors().map(EngineFd::adopt));
         }
     }
     let fds = fds.into_iter().collect::<io::Result<Vec<_>>>()?;
-    if header.msg_flags & libc::MSG_CTRUNC != 0 {
+    if received.control_truncated {
         // The kernel installs as many as there is room for.
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
-    Ok((length, fds))
+    Ok((received.length, fds))
 }

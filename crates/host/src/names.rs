@@ -3,10 +3,9 @@
 //! A name is exclusive per socket type and network namespace and goes when the last descriptor does. It carries the
 //! protocol's version and the user, so that neither another version nor another user is ever talked to by accident.
 
-use ferroce_os::sys::{self, EngineFd, KernelAddress};
+use ferroce_os::sys::{self, AbstractName, EngineFd};
 use std::collections::BTreeMap;
 use std::io;
-use std::mem::offset_of;
 
 /// Version of names, handover and forwarding. Frozen: a change gets a new number, and processes of different numbers
 /// don't know of one another (the second finds the port taken).
@@ -16,26 +15,19 @@ pub(super) const USABLE: std::ops::RangeInclusive<u16> = 1..=4094;
 /// More than any sane host has; a bound on what joining reads.
 const PROC_LIMIT: usize = 32 << 20;
 
-/// An abstract UNIX address.
+/// A name in the kernel's form.
 #[derive(Clone, Copy)]
-pub(super) struct Name {
-    address: libc::sockaddr_un,
-    length: libc::socklen_t,
-}
+pub(super) struct Name(AbstractName);
 
 impl Name {
+    /// Ours are under 40 bytes, which an abstract name has room for.
     fn new(text: &str) -> Self {
-        // SAFETY: all-zero bytes are a valid sockaddr_un.
-        let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        // The first byte stays zero: abstract. Ours are under 40 bytes, of 107.
-        let path = &mut address.sun_path[1..];
-        let used = text.len().min(path.len());
-        for (to, from) in path.iter_mut().zip(text.bytes()) {
-            *to = from as libc::c_char;
-        }
-        let length = offset_of!(libc::sockaddr_un, sun_path) + 1 + used;
-        Self { address, length: length as libc::socklen_t }
+        Self(AbstractName::new(text))
+    }
+
+    /// For connecting and sending.
+    pub(super) fn address(&self) -> &AbstractName {
+        &self.0
     }
 
     /// Whoever holds it creates socket groups and reads what nobody owns.
@@ -51,7 +43,7 @@ impl Name {
     /// Binds a new socket of this type to the name; `Ok(None)` when somebody has it.
     pub(super) fn bind(&self, kind: i32) -> io::Result<Option<EngineFd>> {
         let socket = sys::socket(libc::AF_UNIX, kind | libc::SOCK_NONBLOCK)?;
-        match sys::bind(socket.raw(), self) {
+        match sys::bind(socket.raw(), &self.0) {
             Ok(()) => Ok(Some(socket)),
             Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(None),
             Err(e) => Err(e),
@@ -63,17 +55,6 @@ impl Name {
         let Some(socket) = self.bind(libc::SOCK_SEQPACKET)? else { return Ok(None) };
         sys::listen(socket.raw(), 64)?;
         Ok(Some(socket))
-    }
-}
-
-// SAFETY: `length` is at most the size of `address`.
-unsafe impl KernelAddress for Name {
-    fn pointer(&self) -> *const libc::sockaddr {
-        std::ptr::from_ref(&self.address).cast()
-    }
-
-    fn length(&self) -> libc::socklen_t {
-        self.length
     }
 }
 

@@ -66,7 +66,7 @@ pub struct TxBatch {
     trains: Vec<Train>,
     early: Flushed,
     tap: Option<&'static dyn OutgoingTap>,
-    many: Option<Box<send::Messages>>,
+    many: Option<send::Many>,
 }
 
 /// Sees packets just before they leave, one by one.

@@ -2,7 +2,7 @@
 
 use super::{Datagram, HostAddr, Stats};
 use ferroce_os::room;
-use ferroce_os::sys::{self, EngineFd, InetAddress, control};
+use ferroce_os::sys::{self, EngineFd, ReceiveBatch, control};
 use ferroce_types::MAX_FLOW_LABEL;
 use std::io;
 use std::os::fd::RawFd;
@@ -15,7 +15,7 @@ const MESSAGE_BYTES: usize = 65536;
 /// Packets handed on at once.
 const BATCH: usize = 64;
 /// Segment size, TOS, TTL and flow label.
-type ControlIn = control::Control<{ 4 * control::space(4) }>;
+const CONTROL: usize = 4 * control::space(4);
 
 /// A socket for RoCEv2 packets, not bound yet.
 ///
@@ -71,62 +71,16 @@ impl RecvOutcome {
 
 /// Buffers of one socket. A megabyte of address space, of which only what arrives is ever touched.
 pub(super) struct Reader {
-    buffers: Box<[u8]>,
-    /// What the kernel is handed, and writes to, for each message; set up once.
-    slots: Box<MessageSlots>,
-    /// Headers that the kernel has written to since they were set up.
-    used: usize,
+    messages: ReceiveBatch<MESSAGES, MESSAGE_BYTES, CONTROL>,
     /// Messages to ask for: asking for more than there are costs time when there is one.
     expected: usize,
     /// Room for what is handed on at once.
     batch: Vec<Datagram<'static>>,
 }
 
-struct MessageSlots {
-    headers: [libc::mmsghdr; MESSAGES],
-    vectors: [libc::iovec; MESSAGES],
-    controls: [ControlIn; MESSAGES],
-    sources: [InetAddress; MESSAGES],
-}
-
-impl MessageSlots {
-    /// All zero; made where it stays, since the caller's stack may be small.
-    fn new() -> Box<Self> {
-        // SAFETY: all-zero bytes are a valid mmsghdr and iovec (null pointers, lengths of 0), and an empty ControlIn and
-        // InetAddress, which consist of numbers.
-        unsafe { room::zeroed() }
-    }
-}
-
-// SAFETY: the pointers in `slots` go to memory that the same Reader owns.
-unsafe impl Send for Reader {}
-
 impl Reader {
     pub(super) fn new() -> Self {
-        Self {
-            buffers: vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice(),
-            slots: MessageSlots::new(),
-            used: MESSAGES,
-            expected: 1,
-            batch: Vec::with_capacity(BATCH),
-        }
-    }
-
-    /// Makes the headers that were used ready for the next call.
-    fn prepare(&mut self) {
-        let MessageSlots { headers, vectors, controls, sources } = &mut *self.slots;
-        let buffers = self.buffers.chunks_exact_mut(MESSAGE_BYTES);
-        let slots = headers.iter_mut().zip(vectors).zip(controls).zip(sources).zip(buffers);
-        for ((((header, vector), control), source), buffer) in slots.take(self.used) {
-            *vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-            let header = &mut header.msg_hdr;
-            header.msg_iov = vector;
-            header.msg_iovlen = 1;
-            header.msg_name = std::ptr::from_mut(source).cast();
-            header.msg_namelen = InetAddress::SIZE;
-            (header.msg_control, header.msg_controllen) = control.for_receiving();
-        }
-        self.used = 0;
+        Self { messages: ReceiveBatch::new(true), expected: 1, batch: Vec::with_capacity(BATCH) }
     }
 
     pub(super) fn receive(
@@ -136,44 +90,22 @@ impl Reader {
         stats: &Stats,
         f: &mut dyn FnMut(&[Datagram<'_>]),
     ) -> io::Result<RecvOutcome> {
-        self.prepare();
-        let headers = &mut self.slots.headers[..self.expected];
-        // SAFETY: every pointer was set by `prepare`, to buffers that this value owns.
-        let received = unsafe {
-            match headers {
-                // One message costs the kernel less to ask for in this way.
-                [one] => sys::receive_message(fd, &mut one.msg_hdr).map(|len| {
-                    one.msg_len = len as u32;
-                    1
-                }),
-                many => sys::receive_messages(fd, many),
-            }
-        };
-        let messages = match received {
+        let messages = match self.messages.receive(fd, self.expected) {
             Ok(n) => n,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
-            Err(e) => {
-                self.used = MESSAGES;
-                return Err(e);
-            }
+            Err(e) => return Err(e),
         };
         let more = messages == self.expected;
-        self.used = messages;
         self.expected = if more { (2 * messages).min(MESSAGES) } else { messages.max(1) };
-        let MessageSlots { headers, controls, sources, .. } = &*self.slots;
         let mut count = 0;
         let mut batch: Vec<Datagram<'_>> = room::reuse(std::mem::take(&mut self.batch));
-        let buffers = self.buffers.chunks_exact(MESSAGE_BYTES);
-        for (((header, control), source), buffer) in
-            headers[..messages].iter().zip(controls).zip(sources).zip(buffers)
-        {
-            let Some(source) = source.socket_addr() else { continue };
-            let length = (header.msg_len as usize).min(MESSAGE_BYTES);
+        for message in self.messages.messages() {
+            let Some(source) = message.source.socket_addr() else { continue };
+            let bytes: &[u8] = message.bytes;
             let mut about =
                 Datagram { source, destination, tos: 0, ttl: None, flow_label: 0, segment: 0, bytes: &[] };
-            let segment_size = read_control(control.received(header.msg_hdr.msg_controllen), &mut about);
-            for (segment, bytes) in buffer[..length].chunks(segment_size.unwrap_or(MESSAGE_BYTES)).enumerate()
-            {
+            let segment_size = read_control(message.control, &mut about);
+            for (segment, bytes) in bytes.chunks(segment_size.unwrap_or(MESSAGE_BYTES)).enumerate() {
                 if bytes.len() < Datagram::MIN_LEN {
                     stats.malformed.fetch_add(1, Ordering::Relaxed);
                     continue;

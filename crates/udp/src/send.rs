@@ -2,9 +2,7 @@
 
 use super::batch::{Flushed, Train, write_icrc};
 use super::endpoint::{Dest, Endpoint};
-use ferroce_os::room;
-use ferroce_os::sys::KernelAddress;
-use ferroce_os::sys::{self, control};
+use ferroce_os::sys::{self, Outgoing, SendBatch, control};
 use ferroce_os::throttle::OncePerSecond;
 use smallvec::SmallVec;
 use std::io;
@@ -18,7 +16,8 @@ const MESSAGES: usize = 32;
 /// What full socket buffers are given, per batch.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// TOS, TTL, flow label and segment size.
-type ControlOut = control::Control<{ 4 * control::space(4) }>;
+const CONTROL: usize = 4 * control::space(4);
+type ControlOut = control::Control<CONTROL>;
 
 /// One message: a train, or a packet alone.
 struct Unit<'t> {
@@ -29,25 +28,10 @@ struct Unit<'t> {
 }
 
 /// What a `sendmmsg` of many messages is handed; too much for small stacks.
-pub(super) struct Messages {
-    headers: [libc::mmsghdr; MESSAGES],
-    vectors: [libc::iovec; MESSAGES],
-    controls: [ControlOut; MESSAGES],
-}
-
-// SAFETY: the pointers in it are set before each call, and used in it only.
-unsafe impl Send for Messages {}
-
-impl Messages {
-    /// Made where it stays.
-    fn new() -> Box<Self> {
-        // SAFETY: all-zero bytes are a valid iovec and mmsghdr (null pointers, lengths of 0), and an empty ControlOut.
-        unsafe { room::zeroed() }
-    }
-}
+pub(super) type Many = SendBatch<MESSAGES, 1, CONTROL>;
 
 /// Sends trains that lie in `staging`. `many` is made when many messages go at once, and serves the next call.
-pub(super) fn send(staging: &mut [u8], trains: &[Train], many: &mut Option<Box<Messages>>) -> Flushed {
+pub(super) fn send(staging: &mut [u8], trains: &[Train], many: &mut Option<Many>) -> Flushed {
     let mut sending = Sending { staging, many, deadline: None, flushed: Flushed::default() };
     let mut done = SmallVec::<[bool; 64]>::from_elem(false, trains.len());
     for first in 0..trains.len() {
@@ -70,7 +54,7 @@ pub(super) fn send(staging: &mut [u8], trains: &[Train], many: &mut Option<Box<M
 
 struct Sending<'s> {
     staging: &'s mut [u8],
-    many: &'s mut Option<Box<Messages>>,
+    many: &'s mut Option<Many>,
     /// When the patience ends; from the first full buffer on.
     deadline: Option<Instant>,
     flushed: Flushed,
@@ -156,26 +140,15 @@ impl Sending<'_> {
     }
 
     fn one(&mut self, fd: RawFd, unit: &Unit<'_>) -> io::Result<usize> {
-        // SAFETY: all-zero bytes are a valid iovec and msghdr (null pointers, lengths of 0).
-        let (mut vector, mut header): (libc::iovec, libc::msghdr) = unsafe { std::mem::zeroed() };
         let mut control = ControlOut::new();
-        fill_control(&mut control, unit);
-        fill_header(&mut header, &mut vector, &mut control, unit, self.staging);
-        // SAFETY: the header points to a buffer, an address and control messages that outlive the call.
-        unsafe { sys::send_message(fd, &header) }.map(|_| 1)
+        let message = message(self.staging, unit, &mut control);
+        sys::send_message(fd, &message, &mut control).map(|_| 1)
     }
 
     fn many(&mut self, fd: RawFd, units: &[Unit<'_>]) -> io::Result<usize> {
-        let Messages { headers, vectors, controls } = &mut **self.many.get_or_insert_with(Messages::new);
-        for (((unit, header), vector), control) in units.iter().zip(&mut *headers).zip(vectors).zip(controls)
-        {
-            *control = ControlOut::new();
-            fill_control(control, unit);
-            fill_header(&mut header.msg_hdr, vector, control, unit, self.staging);
-        }
-        let count = units.len().min(MESSAGES);
-        // SAFETY: the first `count` headers point to buffers, addresses and control messages that outlive the call.
-        unsafe { sys::send_messages(fd, &mut headers[..count]) }
+        let staging = &*self.staging;
+        let many = self.many.get_or_insert_with(Many::new);
+        many.send(fd, units, |unit, control| message(staging, unit, control))
     }
 
     fn wait(&mut self, fd: RawFd) -> bool {
@@ -207,22 +180,10 @@ impl Sending<'_> {
     }
 }
 
-/// Has `header` say where a message's bytes, address and control messages are. They must outlive its use.
-fn fill_header(
-    header: &mut libc::msghdr,
-    vector: &mut libc::iovec,
-    control: &mut ControlOut,
-    unit: &Unit<'_>,
-    staging: &mut [u8],
-) {
-    let bytes = &mut staging[unit.start..unit.start + unit.len];
-    *vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    header.msg_iov = vector;
-    header.msg_iovlen = 1;
-    header.msg_name = unit.train.dest.to.pointer().cast_mut().cast();
-    header.msg_namelen = unit.train.dest.to.length();
-    header.msg_controllen = control.len();
-    header.msg_control = control.for_sending();
+/// A message with its control messages.
+fn message<'a>(staging: &'a [u8], unit: &'a Unit<'_>, control: &mut ControlOut) -> Outgoing<'a, 1> {
+    fill_control(control, unit);
+    Outgoing::new([&staging[unit.start..unit.start + unit.len]]).to(&unit.train.dest.to)
 }
 
 fn fill_control(control: &mut ControlOut, unit: &Unit<'_>) {

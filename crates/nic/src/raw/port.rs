@@ -12,7 +12,7 @@ use ferroce_netdev::Netdev;
 use ferroce_os::{
     fork,
     sync::{Mutex, RwLock, class},
-    sys::{self, EngineFd, KernelAddress},
+    sys::{self, EngineFd, LinkAddress},
 };
 use ferroce_types::{Error, Result};
 use ferroce_udp::{tap::Direction, tap::capture::Capture};
@@ -23,20 +23,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Says of a frame that a raw QP has sent it ("RoCE" in ASCII).
 const MARK: u32 = 0x526f_4345;
 const ALL_PROTOCOLS: u16 = libc::ETH_P_ALL as u16;
-
-/// A link-layer address for bind(2).
-struct LinkAddress(libc::sockaddr_ll);
-
-// SAFETY: a `sockaddr_ll` of its own size.
-unsafe impl KernelAddress for LinkAddress {
-    fn pointer(&self) -> *const libc::sockaddr {
-        (&raw const self.0).cast()
-    }
-
-    fn length(&self) -> libc::socklen_t {
-        size_of::<libc::sockaddr_ll>() as libc::socklen_t
-    }
-}
 
 /// What the interface is asked to let pass besides frames to itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,16 +129,7 @@ impl Port {
     }
 
     fn bind(&self, protocol: u16) -> std::io::Result<()> {
-        let address = libc::sockaddr_ll {
-            sll_family: libc::AF_PACKET as u16,
-            sll_protocol: protocol.to_be(),
-            sll_ifindex: self.ifindex as i32,
-            sll_hatype: 0,
-            sll_pkttype: 0,
-            sll_halen: 0,
-            sll_addr: [0; 8],
-        };
-        sys::bind(self.fd(), &LinkAddress(address))
+        sys::bind(self.fd(), &LinkAddress::new(self.ifindex, protocol))
     }
 
     /// The socket, for epoll.

@@ -3,80 +3,63 @@
 use super::frame::{TAG, TAG_AT};
 use super::segment::segments;
 use ferroce_os::{
-    sys,
-    sys::control::{Control, Messages, space},
+    sys::ReceiveBatch,
+    sys::control::{Messages, space},
 };
 use ferroce_wire::checksum;
 use std::os::fd::RawFd;
 
 /// Frames taken at once.
 const BATCH: usize = 16;
-/// Bytes for one frame: 64 KiB of IP and its link headers.
+/// Bytes for one frame: 64 KiB of IP, its link headers, and what the kernel says before it.
 const FRAME: usize = 65 << 10;
 
 /// `struct virtio_net_hdr`, before each frame of a socket with PACKET_VNET_HDR.
 #[derive(Clone, Copy, Default, Debug)]
-#[repr(C)]
 pub(super) struct VnetHeader {
     flags: u8,
     segmentation: u8,
-    header_length: u16,
     segment_size: u16,
     checksum_start: u16,
     checksum_place: u16,
 }
 
 impl VnetHeader {
+    /// Its bytes.
+    pub(super) const SIZE: usize = 10;
     /// The checksum of TCP or UDP is to be completed.
     const NEEDS_CHECKSUM: u8 = 1;
     /// It has been found right.
     const CHECKED: u8 = 2;
+
+    /// Flags, the kind of segmentation, and words in the machine's order: the length of headers, the size of a segment,
+    /// where checksums begin, and where they go from there.
+    fn parse(&[flags, segmentation, _, _, s0, s1, c0, c1, p0, p1]: &[u8; Self::SIZE]) -> Self {
+        Self {
+            flags,
+            segmentation,
+            segment_size: u16::from_ne_bytes([s0, s1]),
+            checksum_start: u16::from_ne_bytes([c0, c1]),
+            checksum_place: u16::from_ne_bytes([p0, p1]),
+        }
+    }
 }
 
-struct Slots {
-    headers: [libc::mmsghdr; BATCH],
-    parts: [[libc::iovec; 2]; BATCH],
-    vnet: [VnetHeader; BATCH],
-    controls: [Control<{ space(size_of::<libc::tpacket_auxdata>()) }>; BATCH],
-}
+// A tag takes the place of the header's end.
+const _: () = assert!(TAG <= VnetHeader::SIZE);
 
 /// The buffers of one socket.
-pub(super) struct Receiver {
-    slots: Box<Slots>,
-    frames: Box<[u8]>,
-}
-
-// SAFETY: the pointers in `slots` lead to buffers that the same value owns.
-unsafe impl Send for Receiver {}
+pub(super) struct Receiver(ReceiveBatch<BATCH, FRAME, { space(size_of::<libc::tpacket_auxdata>()) }>);
 
 impl Receiver {
     pub(super) fn new() -> Self {
-        // SAFETY: numbers and null pointers; a control buffer is bytes and their count.
-        let slots = unsafe { Box::new(std::mem::zeroed::<Slots>()) };
-        Self { slots, frames: vec![0; BATCH * FRAME].into_boxed_slice() }
+        Self(ReceiveBatch::new(false))
     }
 
     /// Takes one batch and calls `f` with each frame as it is on a wire, and whether the checksum of TCP or UDP is known to
     /// be right. Whether there was any frame.
     pub(super) fn receive(&mut self, fd: RawFd, f: &mut dyn FnMut(&[u8], bool)) -> bool {
-        let Slots { headers, parts, vnet, controls } = &mut *self.slots;
-        let buffers = self.frames.chunks_exact_mut(FRAME);
-        for ((((header, parts), vnet), control), buffer) in
-            headers.iter_mut().zip(parts).zip(vnet).zip(controls).zip(buffers)
-        {
-            // Room for a VLAN tag before it.
-            let room = &mut buffer[TAG..];
-            *parts = [
-                libc::iovec { iov_base: std::ptr::from_mut(vnet).cast(), iov_len: size_of::<VnetHeader>() },
-                libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() },
-            ];
-            let header = &mut header.msg_hdr;
-            header.msg_iov = parts.as_mut_ptr();
-            header.msg_iovlen = parts.len();
-            (header.msg_control, header.msg_controllen) = control.for_receiving();
-        }
-        // SAFETY: every pointer was just set, to buffers that this value owns.
-        let count = match unsafe { sys::receive_messages(fd, &mut self.slots.headers) } {
+        let count = match self.0.receive(fd, BATCH) {
             Ok(count) => count,
             Err(error) => {
                 if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
@@ -86,18 +69,15 @@ impl Receiver {
                 return false;
             }
         };
-        let Slots { headers, vnet, controls, .. } = &*self.slots;
-        let buffers = self.frames.chunks_exact_mut(FRAME);
-        for (((header, vnet), control), buffer) in
-            headers[..count].iter().zip(vnet).zip(controls).zip(buffers)
-        {
-            let length = (header.msg_len as usize).saturating_sub(size_of::<VnetHeader>());
-            if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 || length > FRAME - TAG {
-                tracing::debug!(length, "a frame is too long");
+        for message in self.0.messages() {
+            if message.truncated {
+                tracing::debug!(length = message.bytes.len(), "a frame is too long");
                 continue;
             }
-            let tag = tag(control.received(header.msg_hdr.msg_controllen));
-            deliver(&mut buffer[..TAG + length], *vnet, tag, f);
+            if let Some(header) = message.bytes.first_chunk() {
+                let vnet = VnetHeader::parse(header);
+                deliver(&mut message.bytes[VnetHeader::SIZE - TAG..], vnet, tag(message.control), f);
+            }
         }
         count > 0
     }
@@ -152,6 +132,7 @@ fn deliver(buffer: &mut [u8], vnet: VnetHeader, tag: Option<[u8; TAG]>, f: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroce_os::sys::control::Control;
     use ferroce_wire::frame::Frame;
 
     /// The tag that a message of these words says.
@@ -193,6 +174,15 @@ mod tests {
         assert_eq!(said(valid | kind, [0x2005, 0x88a8]), Some([0x88, 0xa8, 0x20, 0x05]));
         assert_eq!(said(valid, [7, 0]), Some([0x81, 0, 0, 7]));
         assert_eq!(said(0, [7, 0x8100]), None);
+    }
+
+    #[test]
+    fn what_the_kernel_says_before_a_frame_is_read() {
+        let words = [20u16, 1448, 34, 16].map(u16::to_ne_bytes).concat();
+        let vnet = VnetHeader::parse(&[&[1, 5], &words[..]].concat().try_into().unwrap());
+        let VnetHeader { flags, segmentation, segment_size, checksum_start, checksum_place } = vnet;
+        assert_eq!((flags, segmentation, segment_size), (1, 5, 1448));
+        assert_eq!((checksum_start, checksum_place), (34, 16));
     }
 
     #[test]

@@ -4,7 +4,10 @@ use super::receive::VnetHeader;
 use super::{MAX_TSO, RawQp, RawState, Tso};
 use crate::adapter;
 use crate::qp::gather;
-use ferroce_os::{clock, sys};
+use ferroce_os::{
+    clock,
+    sys::{Outgoing, SendBatch},
+};
 use ferroce_proto::{Completion, Data, Instant, QpState, TagFlags, WcOpcode, WcStatus};
 use ferroce_queues::Wc;
 use ferroce_types::{Error, Result, invalid};
@@ -83,13 +86,11 @@ enum Stop {
 /// The buffers of one socket.
 pub(super) struct Sender {
     frames: Box<[u8]>,
-    headers: [libc::mmsghdr; BATCH],
-    parts: [[libc::iovec; 2]; BATCH],
-    vnet: Box<VnetHeader>,
+    messages: SendBatch<BATCH, 2, 0>,
 }
 
-// SAFETY: the pointers lead to buffers that the same value owns.
-unsafe impl Send for Sender {}
+/// A header that asks the kernel for nothing.
+const NOTHING: &[u8] = &[0; VnetHeader::SIZE];
 
 /// How a batch went.
 enum Sent {
@@ -103,14 +104,7 @@ enum Sent {
 
 impl Sender {
     pub(super) fn new() -> Self {
-        Self {
-            frames: vec![0; BYTES].into_boxed_slice(),
-            // SAFETY: numbers and null pointers.
-            headers: unsafe { std::mem::zeroed() },
-            // SAFETY: as above.
-            parts: unsafe { std::mem::zeroed() },
-            vnet: Box::default(),
-        }
+        Self { frames: vec![0; BYTES].into_boxed_slice(), messages: SendBatch::new() }
     }
 
     /// Gathers frames from `requests`, of the first of which `gone` have been sent, as long as `may` lets one of such a length go.
@@ -153,22 +147,13 @@ impl Sender {
     }
 
     fn send(&mut self, fd: i32, ends: &[(usize, bool)]) -> Sent {
+        let frames = &*self.frames;
         let mut start = 0;
-        for ((&(end, _), parts), header) in ends.iter().zip(&mut self.parts).zip(&mut self.headers) {
-            let frame = &mut self.frames[start..end];
-            start = end;
-            *parts = [
-                libc::iovec {
-                    iov_base: std::ptr::from_mut(&mut *self.vnet).cast(),
-                    iov_len: size_of::<VnetHeader>(),
-                },
-                libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() },
-            ];
-            header.msg_hdr.msg_iov = parts.as_mut_ptr();
-            header.msg_hdr.msg_iovlen = parts.len();
-        }
-        // SAFETY: every pointer was just set, to buffers that this value owns.
-        match unsafe { sys::send_messages(fd, &mut self.headers[..ends.len()]) } {
+        let sent = self.messages.send(fd, ends, |&(end, _), _| {
+            let frame = &frames[std::mem::replace(&mut start, end)..end];
+            Outgoing::new([NOTHING, frame])
+        });
+        match sent {
             Ok(n) => Sent::All(n),
             Err(error) => match error.raw_os_error() {
                 // No room in the socket, or in the interface's queue.

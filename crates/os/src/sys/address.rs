@@ -1,6 +1,7 @@
 //! Addresses in the kernel's form.
 
 use super::KernelAddress;
+use std::mem::offset_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// `sockaddr_in` or `sockaddr_in6`, told apart by the family both begin with.
@@ -85,6 +86,96 @@ unsafe impl KernelAddress for InetAddress {
         } else {
             Self::SIZE
         }
+    }
+}
+
+/// An abstract UNIX name (unix(7)).
+#[derive(Clone, Copy)]
+pub struct AbstractName {
+    address: libc::sockaddr_un,
+    length: libc::socklen_t,
+}
+
+impl AbstractName {
+    /// The name `text`, of which 107 bytes count.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        // SAFETY: all-zero bytes are a valid sockaddr_un.
+        let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        // The first byte stays zero: abstract.
+        let path = &mut address.sun_path[1..];
+        let used = text.len().min(path.len());
+        for (to, from) in path.iter_mut().zip(text.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let length = offset_of!(libc::sockaddr_un, sun_path) + 1 + used;
+        Self { address, length: length as libc::socklen_t }
+    }
+}
+
+// SAFETY: `length` is at most the size of `address`.
+unsafe impl KernelAddress for AbstractName {
+    fn pointer(&self) -> *const libc::sockaddr {
+        std::ptr::from_ref(&self.address).cast()
+    }
+
+    fn length(&self) -> libc::socklen_t {
+        self.length
+    }
+}
+
+macro_rules! whole {
+    ($($(#[$doc:meta])* $name:ident($address:ident);)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub struct $name(libc::$address);
+
+        // SAFETY: a structure of its own size.
+        unsafe impl KernelAddress for $name {
+            fn pointer(&self) -> *const libc::sockaddr {
+                (&raw const self.0).cast()
+            }
+
+            fn length(&self) -> libc::socklen_t {
+                size_of::<libc::$address>() as libc::socklen_t
+            }
+        }
+    )*};
+}
+
+whole! {
+    /// What a packet socket is bound to (packet(7)).
+    LinkAddress(sockaddr_ll);
+    /// What a netlink socket is bound to (netlink(7)).
+    NetlinkAddress(sockaddr_nl);
+}
+
+impl LinkAddress {
+    /// Frames of `protocol` (an EtherType, or 0 for none) on an interface.
+    #[must_use]
+    pub const fn new(ifindex: u32, protocol: u16) -> Self {
+        Self(libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: protocol.to_be(),
+            sll_ifindex: ifindex as i32,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        })
+    }
+}
+
+impl NetlinkAddress {
+    /// A number of the kernel's choice, subscribed to `groups` (a mask).
+    #[must_use]
+    pub const fn new(groups: u32) -> Self {
+        // SAFETY: sockaddr_nl consists of integers, for which all zeros is a value.
+        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        address.nl_groups = groups;
+        Self(address)
     }
 }
 

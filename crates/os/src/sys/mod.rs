@@ -11,6 +11,7 @@ mod buffer;
 pub mod control;
 mod engine_fd;
 mod kept_fd;
+mod messages;
 mod readiness;
 mod rights;
 mod shared;
@@ -19,7 +20,7 @@ mod thread;
 mod user;
 mod wait;
 
-pub use address::InetAddress;
+pub use address::{AbstractName, InetAddress, LinkAddress, NetlinkAddress};
 pub use buffer::large_buffer;
 pub use engine_fd::{
     EngineFd, abandon_all, close_all_after_fork, close_if, device_and_inode, find_lost, for_each_engine_fd,
@@ -28,6 +29,9 @@ pub use engine_fd::{
 pub(crate) use engine_fd::{hold_openings, resume_openings};
 
 pub use kept_fd::KeptFd;
+pub use messages::{
+    BatchMessage, MessageInfo, Outgoing, ReceiveBatch, SendBatch, receive_message, send_message,
+};
 pub use readiness::Readiness;
 pub use rights::{CAP_NET_RAW, has_capability};
 pub use shared::{
@@ -37,8 +41,8 @@ pub use shared::{
 
 pub use socket::{
     KernelAddress, accept, attach_program, bind, connect, int_option, interface_mtu, listen,
-    peer_credentials, queued_and_limit, receive_bytes, receive_message, receive_messages, send_byte,
-    send_message, send_messages, send_to, set_option, shutdown, socket, socket_name, socket_pair,
+    peer_credentials, queued_and_limit, receive_bytes, send_byte, send_to, set_option, shutdown, socket,
+    socket_name, socket_pair,
 };
 pub use thread::{note_processors, start_thread};
 pub use user::{own_credentials, peer_pidfd, process_of, read_link, real_user_id, user_id};

@@ -1,4 +1,4 @@
-//! Sockets: making them, their options and addresses, and messages over them. Nothing here waits.
+//! Sockets: making them, their options and addresses, and bytes over them. Nothing here waits.
 
 use super::{EngineFd, check, fd_of, with_forks_held};
 use std::io;
@@ -165,19 +165,6 @@ pub fn peer_credentials(fd: RawFd) -> io::Result<libc::ucred> {
     Ok(value)
 }
 
-/// `sendmsg(2)` with MSG_NOSIGNAL | MSG_DONTWAIT.
-///
-/// # Errors
-/// That of the call.
-///
-/// # Safety
-/// Every pointer in `message` is null or valid for the length beside it.
-pub unsafe fn send_message(fd: RawFd, message: &libc::msghdr) -> io::Result<usize> {
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the caller's promise.
-    check(unsafe { libc::syscall(libc::SYS_sendmsg, fd, std::ptr::from_ref(message), flags) })
-}
-
 /// `sendto(2)` with MSG_NOSIGNAL | MSG_DONTWAIT: for the kernel less work than a message with control data.
 ///
 /// # Errors
@@ -207,49 +194,6 @@ pub fn receive_bytes(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     let (bytes, length, nobody) = (buffer.as_mut_ptr(), buffer.len(), std::ptr::null_mut::<libc::sockaddr>());
     // SAFETY: `buffer` is writable for its length; the address and its length may be null.
     check(unsafe { libc::syscall(libc::SYS_recvfrom, fd, bytes, length, libc::MSG_DONTWAIT, nobody, nobody) })
-}
-
-/// `recvmsg(2)` with MSG_DONTWAIT | MSG_CMSG_CLOEXEC.
-///
-/// # Errors
-/// That of the call.
-///
-/// # Safety
-/// Every pointer in `message` is null or writable for the length beside it.
-pub unsafe fn receive_message(fd: RawFd, message: &mut libc::msghdr) -> io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the caller's promise.
-    check(unsafe { libc::syscall(libc::SYS_recvmsg, fd, std::ptr::from_mut(message), flags) })
-}
-
-/// `sendmmsg(2)` with MSG_NOSIGNAL | MSG_DONTWAIT; returns the messages sent.
-///
-/// # Errors
-/// That of the call, about the first message.
-///
-/// # Safety
-/// As [`send_message`], for each.
-pub unsafe fn send_messages(fd: RawFd, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    let count = messages.len() as libc::c_uint;
-    // SAFETY: the caller's promise.
-    check(unsafe { libc::syscall(libc::SYS_sendmmsg, fd, messages.as_mut_ptr(), count, flags) })
-}
-
-/// `recvmmsg(2)` with MSG_DONTWAIT and no timeout; returns the messages received.
-///
-/// # Errors
-/// That of the call, about the first message.
-///
-/// # Safety
-/// As [`receive_message`], for each.
-pub unsafe fn receive_messages(fd: RawFd, messages: &mut [libc::mmsghdr]) -> io::Result<usize> {
-    let count = messages.len() as libc::c_uint;
-    let no_timeout = std::ptr::null_mut::<libc::timespec>();
-    // SAFETY: the caller's promise; the timeout may be null.
-    check(unsafe {
-        libc::syscall(libc::SYS_recvmmsg, fd, messages.as_mut_ptr(), count, libc::MSG_DONTWAIT, no_timeout)
-    })
 }
 
 /// The MTU of an interface (netdevice(7)), asked over any socket.
