@@ -29,6 +29,16 @@ pub use vm::{Guest, Traffic};
 pub use world::{Host, World, is_listening};
 
 use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Makes `number`, a descriptor of this process's, one of `file`, as a program does that takes the library's for its own.
+///
+/// # Panics
+/// One of them isn't open.
+pub fn take_number(number: RawFd, file: &impl AsRawFd) {
+    // SAFETY: takes no pointer; who opened `number` is tested for what becomes of it.
+    assert!(unsafe { libc::dup2(file.as_raw_fd(), number) } >= 0, "{}", std::io::Error::last_os_error());
+}
 
 /// Why a test can't run on this machine; a missing tool or a refused namespace, never a failure of the product.
 #[derive(Debug)]

@@ -29,6 +29,8 @@
 //!
 //! All methods may be called from any thread. None is a cancellation point.
 
+#![forbid(unsafe_code)]
+
 mod encoding;
 mod error;
 mod foreign_holders;

@@ -3,13 +3,14 @@
 
 use super::Cookie;
 use super::links::Links;
-use super::memory::{SharedMemory, SharedWords};
+use super::memory::SharedMemory;
 use super::protocol::{Bell, DirectoryEntry};
 use ferroce_os::fork::{self, ChildStep, InChild};
+use ferroce_os::sync::Global;
 use ferroce_proto::Access;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Regions that others can reach without this process; those beyond are reached through packets.
@@ -34,8 +35,7 @@ struct DirectoryHeader {
     slots: [AtomicU64; LISTED_SLOTS],
 }
 
-// SAFETY: atomics alone.
-unsafe impl SharedWords for DirectoryHeader {}
+ferroce_os::shared_words!(DirectoryHeader { bell, slots });
 
 /// The numbers of a QP of this process and of its peer.
 pub type QpnPair = (u32, u32);
@@ -103,17 +103,16 @@ pub struct Directory {
     links: OnceLock<Weak<Links>>,
 }
 
-static OWN: AtomicPtr<Directory> = AtomicPtr::new(std::ptr::null_mut());
+static OWN: Global<Directory> = Global::new();
 
 /// The directory of this process, if it has one.
 pub fn own() -> Option<&'static Directory> {
-    // SAFETY: null, or leaked by `create`.
-    unsafe { OWN.load(Ordering::Acquire).as_ref() }
+    OWN.get()
 }
 
 /// In the child of a fork: the parent's isn't its own.
 fn forget_after_fork(_: &InChild) {
-    OWN.store(std::ptr::null_mut(), Ordering::Release);
+    OWN.clear();
 }
 
 impl Directory {
@@ -122,9 +121,9 @@ impl Directory {
     /// # Errors
     /// The system refused.
     pub(super) fn create() -> io::Result<&'static Self> {
-        let this = Box::leak(Box::new(Self::new()?));
+        let this: &'static Self = Box::leak(Box::new(Self::new()?));
         fork::register(ChildStep::Directory, forget_after_fork);
-        OWN.store(std::ptr::from_mut(this), Ordering::Release);
+        OWN.set(this);
         Ok(this)
     }
 
@@ -256,7 +255,7 @@ impl PeerDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroce_os::sys::EngineFd;
+    use ferroce_os::sys::duplicate_engine;
 
     const QPN: u32 = 0x3005;
     const PEER: u32 = 0x4001;
@@ -268,8 +267,7 @@ mod tests {
     const ENDS: QpnPair = (PEER, QPN);
 
     fn opened(own: &Directory) -> PeerDirectory {
-        // SAFETY: takes no pointer.
-        PeerDirectory::open(EngineFd::adopt(unsafe { libc::dup(own.fd()) }).unwrap()).unwrap()
+        PeerDirectory::open(duplicate_engine(own.fd()).unwrap()).unwrap()
     }
 
     fn publish(own: &Directory, qp: (bool, bool), region: (bool, bool)) {

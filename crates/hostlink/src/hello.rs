@@ -118,21 +118,15 @@ mod tests {
 
     #[test]
     fn what_a_peer_has_said_is_read_when_it_has_gone_with_something_unread() {
-        use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-        let mut ends = [0; 2];
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: the array has room for two descriptors, which are new and nobody else's.
-        let [own, peer] = unsafe {
-            assert_eq!(libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()), 0);
-            ends.map(|fd| OwnedFd::from_raw_fd(fd))
-        };
+        use ferroce_os::sys::{send_byte, socket_pair};
+        let [own, peer] = socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
         let directory = Directory::new().unwrap();
-        send(peer.as_raw_fd(), &answer(&directory), &[]).unwrap();
-        ferroce_os::sys::send_byte(own.as_raw_fd());
+        send(peer.raw(), &answer(&directory), &[]).unwrap();
+        send_byte(own.raw());
         drop(peer);
-        let (bytes, _) = receive(own.as_raw_fd()).unwrap();
+        let (bytes, _) = receive(own.raw()).unwrap();
         assert!(matches!(Introduction::parse_answer(&bytes), Some(HelloAnswer::Accepted(_))));
-        assert!(receive(own.as_raw_fd()).is_err());
+        assert!(receive(own.raw()).is_err());
     }
 
     #[test]

@@ -36,13 +36,10 @@ pub use protocol::Bell;
 pub use record::{MAX_PAYLOAD, MAX_PIECES, Piece, Pieces, Record};
 
 pub use ferroce_os::memory::PeerMemory;
-use ferroce_os::memory::{self, Cookie, SharedWords};
-/// The atomics of [`protocol`], which its models replace.
-use ferroce_os::sync;
+use ferroce_os::memory::{self, Cookie};
 
-// SAFETY: atomics alone.
-unsafe impl SharedWords for protocol::Lines {}
-// SAFETY: atomics alone.
-unsafe impl SharedWords for protocol::DirectoryEntry {}
-// SAFETY: atomics alone.
-unsafe impl SharedWords for protocol::Busy {}
+/// What [`protocol`] is made of, which its models replace.
+mod sync {
+    pub(crate) use ferroce_os::shared_words;
+    pub(crate) use ferroce_os::sync::{AtomicU64, Ordering, fence};
+}

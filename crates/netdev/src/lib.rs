@@ -4,6 +4,8 @@
 //! In here: rtnetlink(7), ethtool, and the rules that make a RoCE device of a network interface.
 //! Out of here: packets, UDP sockets, verbs objects. Nothing is kept between calls but what the caller holds.
 
+#![cfg_attr(not(test), forbid(unsafe_code))]
+
 mod devices;
 mod ethtool;
 mod gid;

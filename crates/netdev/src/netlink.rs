@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use ferroce_os::sys::{self, EngineFd};
+use ferroce_os::sys::{self, EngineFd, NetlinkAddress};
 
 /// `struct nlmsghdr`: length, type, flags, sequence number, port id.
 const HEADER: usize = 16;
@@ -50,35 +50,9 @@ impl Netlink {
     pub(super) fn open(groups: u32) -> io::Result<Self> {
         // NETLINK_ROUTE is protocol 0.
         let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW)?;
-        // SAFETY: sockaddr_nl consists of integers, for which all zeros is a value.
-        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-        address.nl_groups = groups;
-        // SAFETY: `address` lives across the call and the length is its own.
-        let bound = unsafe {
-            libc::bind(
-                fd.raw(),
-                (&raw const address).cast(),
-                size_of::<libc::sockaddr_nl>() as libc::socklen_t,
-            )
-        };
-        if bound < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        sys::bind(fd.raw(), &NetlinkAddress::new(groups))?;
         let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
-        // SAFETY: `timeout` lives across the call and the length is its own.
-        let set = unsafe {
-            libc::setsockopt(
-                fd.raw(),
-                libc::SOL_SOCKET,
-                libc::SO_RCVTIMEO,
-                (&raw const timeout).cast(),
-                size_of::<libc::timeval>() as libc::socklen_t,
-            )
-        };
-        if set < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        sys::set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout)?;
         Ok(Self { fd, sequence: 0 })
     }
 
@@ -168,14 +142,10 @@ impl Netlink {
 
     fn send(&self, request: &[u8]) -> io::Result<()> {
         loop {
-            // SAFETY: the pointer and the length describe `request`.
-            let sent = unsafe { libc::send(self.fd.checked(), request.as_ptr().cast(), request.len(), 0) };
-            if sent >= 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+            // To the kernel, which takes it within the call.
+            match sys::send_to(self.fd.checked(), request, &NetlinkAddress::new(0)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                sent => return sent.map(drop),
             }
         }
     }
@@ -183,35 +153,22 @@ impl Netlink {
     /// Receives one datagram that the kernel sent, with `flags` of recv(2); bytes received.
     pub(super) fn receive(&self, buffer: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
         loop {
-            // SAFETY: sockaddr_nl consists of integers, for which all zeros is a value.
-            let mut from: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-            let mut from_length = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
-            // SAFETY: `buffer`, `from` and `from_length` live across the call, each with its own length.
-            let received = unsafe {
-                libc::recvfrom(
-                    self.fd.checked(),
-                    buffer.as_mut_ptr().cast(),
-                    buffer.len(),
-                    flags | libc::MSG_TRUNC,
-                    (&raw mut from).cast(),
-                    &raw mut from_length,
-                )
-            };
-            if received < 0 {
-                let error = io::Error::last_os_error();
-                match error.kind() {
+            let mut from = NetlinkAddress::new(0);
+            let flags = flags | libc::MSG_TRUNC;
+            let length = match sys::receive_from(self.fd.checked(), buffer, flags, &mut from) {
+                Ok(length) => length,
+                Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => continue,
                     io::ErrorKind::WouldBlock if flags & libc::MSG_DONTWAIT == 0 => {
                         return Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel did not answer"));
                     }
                     _ => return Err(error),
-                }
-            }
-            // Port 0 is the kernel; other processes may address a netlink socket too.
-            if from.nl_pid != 0 {
+                },
+            };
+            // Other processes may address a netlink socket too.
+            if !from.is_kernel() {
                 continue;
             }
-            let length = received as usize;
             if length > buffer.len() {
                 return Err(io::Error::other("a netlink message is longer than the buffer"));
             }

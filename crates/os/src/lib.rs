@@ -12,3 +12,4 @@ pub mod room;
 pub mod sync;
 pub mod sys;
 pub mod throttle;
+mod words;

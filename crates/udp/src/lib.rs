@@ -20,6 +20,8 @@
 //! Nothing here blocks, but a flush into a full socket buffer, which takes at most a millisecond. No call is a
 //! cancellation point.
 
+#![cfg_attr(not(test), forbid(unsafe_code))]
+
 mod batch;
 mod endpoint;
 mod multicast;

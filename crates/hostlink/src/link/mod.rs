@@ -10,7 +10,7 @@ use receive::Receiver;
 
 use super::PeerMemory;
 use super::directory::PeerDirectory;
-use super::memory::{SharedMemory, SharedWords};
+use super::memory::SharedMemory;
 use super::protocol::{Busy, Lines, Producer};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -72,8 +72,7 @@ struct Terms {
     fetches: AtomicU64,
 }
 
-// SAFETY: atomics alone.
-unsafe impl SharedWords for Terms {}
+ferroce_os::shared_words!(Terms { fetches });
 
 /// Both directions between this process and another.
 #[derive(Debug)]

@@ -1,12 +1,14 @@
 //! Whether a process has to be woken for what another has left for it.
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, shared_words};
 
 /// Who sleeps in a process: bit 0 the background thread, above it the number of threads that wait for an event. Written
 /// by that process only.
 #[derive(Default, Debug)]
 #[repr(C)]
 pub struct Bell(AtomicU64);
+
+shared_words!(Bell { 0 });
 
 const BACKGROUND: u64 = 1;
 const WAITER: u64 = 2;

@@ -4,7 +4,7 @@
 //! word* before it looks. The owner takes the entry back ([`DirectoryEntry::revoke`]) and then waits until each busy word that was
 //! odd has changed ([`Busy::has_left`]): who comes later doesn't find the entry any more.
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, shared_words};
 
 /// What an entry says; what the words mean is the directory's affair.
 pub(crate) type Words = [u64; DirectoryEntry::WORDS];
@@ -17,6 +17,8 @@ pub(crate) struct DirectoryEntry {
     name: AtomicU64,
     words: [AtomicU64; DirectoryEntry::WORDS],
 }
+
+shared_words!(DirectoryEntry { name, words } Busy { 0 });
 
 impl DirectoryEntry {
     pub(crate) const WORDS: usize = 4;

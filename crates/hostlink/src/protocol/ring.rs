@@ -3,7 +3,7 @@
 //! Positions count bytes since the beginning and never wrap; records are contiguous, and their lengths are multiples
 //! of [`Lines::GRAIN`]. Neither side believes the other: a position that can't be right is [`Broken`].
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, shared_words};
 
 /// The words of a ring.
 #[derive(Default, Debug)]
@@ -30,6 +30,8 @@ struct ConsumerLine {
     /// The end of what has been dealt with.
     head: AtomicU64,
 }
+
+shared_words!(Lines { producer, consumer } ProducerLine { tail, waits } ConsumerLine { head });
 
 /// The other side has written something that can't be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,6 +14,12 @@ mod ring;
 /// Stands for the crate's `sync`.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+    /// Loom's atomics are larger than the words that they stand for.
+    macro_rules! shared_words {
+        ($($structures:tt)*) => {};
+    }
+    pub(crate) use shared_words;
 }
 
 /// Runs `model` in every order with at most so many switches of threads at places where none has to wait: bugs with more

@@ -1,7 +1,7 @@
 //! What a context tells those who import it: a sealed memfd that its process writes and others map read-only.
 
 use ferroce_os::{
-    memory::{Cookie, SharedMemory, SharedWords},
+    memory::{Cookie, SharedMemory},
     sys,
 };
 use std::io;
@@ -38,10 +38,10 @@ struct LedgerEntry {
     words: [AtomicU64; 4],
 }
 
-// SAFETY: atomics alone.
-unsafe impl SharedWords for LedgerHeader {}
-// SAFETY: atomics alone.
-unsafe impl SharedWords for LedgerEntry {}
+ferroce_os::shared_words! {
+    LedgerHeader { magic, id, pid, cookie_at, cookie, device }
+    LedgerEntry { name, words }
+}
 
 /// What is listed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -223,8 +223,7 @@ mod tests {
     use super::*;
 
     fn opened(own: &Ledger) -> OthersLedger {
-        // SAFETY: takes no pointer.
-        OthersLedger::open(sys::EngineFd::adopt(unsafe { libc::dup(own.fd()) }).unwrap()).unwrap()
+        OthersLedger::open(sys::duplicate_engine(own.fd()).unwrap()).unwrap()
     }
 
     #[test]
@@ -255,8 +254,7 @@ mod tests {
     fn other_files_are_no_ledgers() {
         assert!(OthersLedger::open(sys::eventfd(0, 0).unwrap()).is_err());
         let same_size = SharedMemory::create(LEN, true).unwrap();
-        // SAFETY: takes no pointer.
-        let fd = sys::EngineFd::adopt(unsafe { libc::dup(same_size.fd()) }).unwrap();
+        let fd = sys::duplicate_engine(same_size.fd()).unwrap();
         assert!(OthersLedger::open(fd).is_err());
     }
 }

@@ -345,15 +345,13 @@ impl Adapter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixDatagram;
 
     #[test]
     fn a_connection_whose_number_has_become_the_programs_has_ended() {
         let [connection, _other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
         let (program, peer) = UnixDatagram::pair().unwrap();
-        // SAFETY: takes no pointer; the socket was opened here, and nobody else uses it.
-        assert!(unsafe { libc::dup2(program.as_raw_fd(), connection.raw()) } >= 0);
+        ferroce_tests::take_number(connection.raw(), &program);
         peer.send(b"the program's").unwrap();
         let mut bytes = [0; 64];
         assert_eq!(receive(&connection, &mut bytes), None);

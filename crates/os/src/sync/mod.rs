@@ -7,11 +7,13 @@
 mod critical_region;
 mod global;
 mod lock;
+mod made_once;
 mod rank;
 
 pub use critical_region::CriticalRegion;
 pub use global::Global;
 pub use lock::{Changed, Mutex, MutexGuard, RawLock, RwLock, sleep, wake};
+pub use made_once::MadeOnce;
 pub(crate) use rank::check_none_held;
 pub use rank::class;
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};

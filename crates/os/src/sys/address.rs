@@ -177,6 +177,12 @@ impl NetlinkAddress {
         address.nl_groups = groups;
         Self(address)
     }
+
+    /// The kernel, and no process.
+    #[must_use]
+    pub const fn is_kernel(&self) -> bool {
+        self.0.nl_pid == 0
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod address;
 mod buffer;
 pub mod control;
 mod engine_fd;
+mod interface;
 mod kept_fd;
 mod messages;
 mod readiness;
@@ -28,6 +29,7 @@ pub use engine_fd::{
 };
 pub(crate) use engine_fd::{hold_openings, resume_openings};
 
+pub use interface::{interface_mtu, interface_speed};
 pub use kept_fd::KeptFd;
 pub use messages::{
     BatchMessage, MessageInfo, Outgoing, ReceiveBatch, SendBatch, receive_message, send_message,
@@ -40,8 +42,8 @@ pub use shared::{
 };
 
 pub use socket::{
-    KernelAddress, accept, attach_program, bind, connect, int_option, interface_mtu, listen,
-    peer_credentials, queued_and_limit, receive_bytes, send_byte, send_to, set_option, shutdown, socket,
+    KernelAddress, accept, attach_program, bind, connect, int_option, listen, peer_credentials,
+    queued_and_limit, receive_bytes, receive_from, send_byte, send_to, set_option, shutdown, socket,
     socket_name, socket_pair,
 };
 pub use thread::{note_processors, start_thread};

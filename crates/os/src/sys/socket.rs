@@ -1,6 +1,6 @@
-//! Sockets: making them, their options and addresses, and bytes over them. Nothing here waits.
+//! Sockets: making them, their options and addresses, and bytes over them. Nothing here waits that isn't asked to.
 
-use super::{EngineFd, check, fd_of, with_forks_held};
+use super::{EngineFd, NetlinkAddress, check, fd_of, with_forks_held};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -196,18 +196,29 @@ pub fn receive_bytes(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     check(unsafe { libc::syscall(libc::SYS_recvfrom, fd, bytes, length, libc::MSG_DONTWAIT, nobody, nobody) })
 }
 
-/// The MTU of an interface (netdevice(7)), asked over any socket.
+/// `recvfrom(2)` with these flags: with MSG_DONTWAIT it doesn't wait, otherwise as long as the socket's SO_RCVTIMEO says.
+/// Returns the bytes received, with MSG_TRUNC those that there were, and writes to `from` where they are from.
 ///
 /// # Errors
-/// That of `ioctl(2)`.
-pub fn interface_mtu(fd: RawFd, ifindex: u32) -> io::Result<u32> {
-    // SAFETY: numbers only.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    request.ifr_ifru.ifru_ifindex = ifindex as i32;
-    for ask in [libc::SIOCGIFNAME, libc::SIOCGIFMTU] {
-        // SAFETY: the kernel reads and writes a `struct ifreq`.
-        check(unsafe { libc::syscall(libc::SYS_ioctl, fd, ask, &raw mut request) })?;
-    }
-    // SAFETY: SIOCGIFMTU sets this member.
-    u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).map_err(|_| io::Error::from_raw_os_error(libc::EIO))
+/// That of the call.
+pub fn receive_from(
+    fd: RawFd,
+    buffer: &mut [u8],
+    flags: i32,
+    from: &mut NetlinkAddress,
+) -> io::Result<usize> {
+    let (bytes, length) = (buffer.as_mut_ptr(), buffer.len());
+    let mut from_length = size_of::<NetlinkAddress>() as libc::socklen_t;
+    // SAFETY: `buffer` and `from` are writable for their lengths, and any bytes are a `sockaddr_nl`.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_recvfrom,
+            fd,
+            bytes,
+            length,
+            flags,
+            std::ptr::from_mut(from),
+            &raw mut from_length,
+        )
+    })
 }

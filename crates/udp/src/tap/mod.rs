@@ -6,7 +6,6 @@
 
 pub mod capture;
 pub mod fault;
-mod from_env;
 mod synthesis;
 
 /// Which way a packet goes, seen from this process.

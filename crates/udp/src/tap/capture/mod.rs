@@ -12,9 +12,9 @@
 mod pcapng;
 
 use super::Direction;
-use super::from_env::FromEnv;
 pub use super::synthesis::IpUdpHeader;
 use super::synthesis::headers;
+use ferroce_os::sync::MadeOnce;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Headers, ICRC_LEN, MAX_HEADERS_LEN};
 use pcapng::{Interface, PacketBlock, file_header};
@@ -58,7 +58,7 @@ impl Capture {
     #[inline]
     #[must_use]
     pub fn global() -> Option<&'static Self> {
-        static GLOBAL: FromEnv<Capture> = FromEnv::new();
+        static GLOBAL: MadeOnce<Capture> = MadeOnce::new();
         GLOBAL.get(|| {
             let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty())?;
             Self::open(Path::new(&path))

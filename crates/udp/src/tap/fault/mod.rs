@@ -18,7 +18,7 @@
 //! a UDP socket doesn't know the IP identification (see [`ferroce_wire::icrc`]).
 
 use super::Direction;
-use super::from_env::FromEnv;
+use ferroce_os::sync::MadeOnce;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
@@ -148,7 +148,7 @@ impl Fault {
     #[inline]
     #[must_use]
     pub fn global() -> Option<&'static Self> {
-        static GLOBAL: FromEnv<Fault> = FromEnv::new();
+        static GLOBAL: MadeOnce<Fault> = MadeOnce::new();
         GLOBAL.get(|| match Self::from_env() {
             Ok(fault) => fault,
             Err(error) => {

@@ -1,20 +1,27 @@
-//! A value that is made once, from the environment, without a lock that a fork could leave taken.
+//! A value that is made once, without a lock that a fork could leave taken.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Null: not asked for yet. Dangling: there is none. Else: a leaked box.
-pub(super) struct FromEnv<T: 'static>(AtomicPtr<T>);
+/// A value that the first call makes, or finds that there is none. It is never freed.
+#[derive(Debug)]
+pub struct MadeOnce<T: 'static>(
+    /// Null: not asked for yet. Dangling: there is none. Else: a leaked box.
+    AtomicPtr<T>,
+);
 
-impl<T: Send + Sync> FromEnv<T> {
-    pub(super) const fn new() -> Self {
+impl<T: Send + Sync> MadeOnce<T> {
+    /// Not asked for yet.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "it is for statics")]
+    pub const fn new() -> Self {
         const { assert!(size_of::<T>() > 0, "a box of nothing is dangling too") };
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
     /// The value, made by `make` at the first call. Threads that come first at once all call `make`; one's value is kept.
     #[inline]
-    pub(super) fn get(&'static self, make: impl FnOnce() -> Option<T>) -> Option<&'static T> {
+    pub fn get(&'static self, make: impl FnOnce() -> Option<T>) -> Option<&'static T> {
         let mut found = self.0.load(Ordering::Acquire);
         if found.is_null() {
             found = self.make(make);
@@ -49,22 +56,22 @@ impl<T: Send + Sync> FromEnv<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::FromEnv;
+    use super::MadeOnce;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn the_first_value_stays() {
-        static VALUE: FromEnv<u32> = FromEnv::new();
+        static VALUE: MadeOnce<u32> = MadeOnce::new();
         assert_eq!(VALUE.get(|| Some(1)), Some(&1));
         assert_eq!(VALUE.get(|| None), Some(&1));
-        static NOTHING: FromEnv<u32> = FromEnv::new();
+        static NOTHING: MadeOnce<u32> = MadeOnce::new();
         assert_eq!(NOTHING.get(|| None), None);
         assert_eq!(NOTHING.get(|| Some(1)), None);
     }
 
     #[test]
     fn threads_agree_on_one_value() {
-        static VALUE: FromEnv<String> = FromEnv::new();
+        static VALUE: MadeOnce<String> = MadeOnce::new();
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let get = || VALUE.get(|| Some(NEXT.fetch_add(1, Ordering::Relaxed).to_string())).unwrap();
         let seen = std::thread::scope(|s| {
