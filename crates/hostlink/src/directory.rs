@@ -1,10 +1,9 @@
 //! What a process lets the other processes of its host know: which regions and QPs they may reach, which slots are its,
 //! and who sleeps. Written by its owner only; the others map it read-only.
 
-use super::Cookie;
 use super::links::Links;
-use super::memory::SharedMemory;
 use super::protocol::{Bell, DirectoryEntry};
+use ferroce_access::{Cookie, SharedMemory};
 use ferroce_os::fork::{self, ChildStep, InChild};
 use ferroce_os::sync::Global;
 use ferroce_proto::Access;
@@ -35,7 +34,7 @@ struct DirectoryHeader {
     slots: [AtomicU64; LISTED_SLOTS],
 }
 
-ferroce_os::shared_words!(DirectoryHeader { bell, slots });
+ferroce_access::shared_words!(DirectoryHeader { bell, slots });
 
 /// The numbers of a QP of this process and of its peer.
 pub type QpnPair = (u32, u32);

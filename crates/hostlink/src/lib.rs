@@ -35,11 +35,10 @@ pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::Bell;
 pub use record::{MAX_PAYLOAD, MAX_PIECES, Piece, Pieces, Record};
 
-pub use ferroce_os::memory::PeerMemory;
-use ferroce_os::memory::{self, Cookie};
+pub use ferroce_access::PeerMemory;
 
 /// What [`protocol`] is made of, which its models replace.
 mod sync {
-    pub(crate) use ferroce_os::shared_words;
+    pub(crate) use ferroce_access::shared_words;
     pub(crate) use ferroce_os::sync::{AtomicU64, Ordering, fence};
 }

@@ -2,9 +2,8 @@
 
 use super::directory::{Purpose, QpnPair};
 use super::link::{Link, Peer};
-use super::memory::SharedMemory;
 use super::record::{Body, Piece, Record};
-use ferroce_os::memory::copy::{self, Fault};
+use ferroce_access::{Fault, SharedMemory, copy};
 use ferroce_proto::PlaceError;
 
 /// Room for a payload in a ring.

@@ -3,8 +3,8 @@
 //! A record is a fixed part, the transport headers as they are on the wire, and a payload, or a description of where
 //! the payload is. Whatever a peer writes: reading a record gives a record or an error, and touches no byte outside it.
 
-use super::memory::SharedMemory;
 use super::protocol::{Broken, Lines};
+use ferroce_access::SharedMemory;
 use ferroce_types::{MAX_FLOW_LABEL, PacketMeta};
 use ferroce_wire::Headers;
 use smallvec::SmallVec;

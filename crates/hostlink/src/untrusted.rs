@@ -1,8 +1,8 @@
 //! A ring that a hostile peer writes, read as a link reads it: for tests and for fuzzing.
 
-use super::memory::SharedMemory;
 use super::protocol::{Broken, Consumer, Lines};
 use super::record::{self, Body, Record};
+use ferroce_access::SharedMemory;
 use ferroce_types::Grh;
 
 /// Bytes of the ring: short, so that its end is reached soon.

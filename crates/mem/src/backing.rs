@@ -1,6 +1,6 @@
 //! Memory that a region's range isn't the address of.
 
-use ferroce_os::memory::copy::Fault;
+use ferroce_access::Fault;
 use std::fmt::Debug;
 
 /// Memory that is reached by copies only: that of another process.

@@ -4,7 +4,7 @@
 //! registered memory. Another process can map it as well, and a fork's child goes on to share it.
 
 use super::Owner;
-use ferroce_os::memory::copy::{self, Fault};
+use ferroce_access::{Fault, copy};
 use ferroce_os::sys::{self, KeptFd};
 use ferroce_types::{Error, Result, invalid};
 use std::io;

@@ -8,7 +8,7 @@ use super::mr::Mr;
 use super::mw::Mw;
 use super::owner::{Owner, is_same};
 use super::pd::Pd;
-use ferroce_os::memory::copy;
+use ferroce_access::Fault;
 use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::{RemoteAccess, RemoteError, Sge};
 use ferroce_types::{Error, Result};
@@ -204,7 +204,7 @@ impl KeyTable {
         pd: u32,
         sge: &Sge,
         write: bool,
-        f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
+        f: impl FnOnce(u64) -> std::result::Result<(), Fault>,
     ) -> std::result::Result<(), Denied> {
         if sge.length == 0 {
             return Ok(());
@@ -238,7 +238,7 @@ impl KeyTable {
         va: u64,
         len: u64,
         access: RemoteAccess,
-        f: impl FnOnce(u64) -> std::result::Result<R, copy::Fault>,
+        f: impl FnOnce(u64) -> std::result::Result<R, Fault>,
     ) -> std::result::Result<R, RemoteError> {
         self.find_remote(by, rkey, (va, len), access, Some(f))?.ok_or(RemoteError::Operational)
     }
@@ -255,7 +255,7 @@ impl KeyTable {
         len: u64,
         access: RemoteAccess,
     ) -> std::result::Result<(), RemoteError> {
-        let nothing = None::<fn(u64) -> std::result::Result<(), copy::Fault>>;
+        let nothing = None::<fn(u64) -> std::result::Result<(), Fault>>;
         self.find_remote(by, rkey, (va, len), access, nothing).map(drop)
     }
 
@@ -265,7 +265,7 @@ impl KeyTable {
         rkey: u32,
         range: (u64, u64),
         access: RemoteAccess,
-        f: Option<impl FnOnce(u64) -> std::result::Result<R, copy::Fault>>,
+        f: Option<impl FnOnce(u64) -> std::result::Result<R, Fault>>,
     ) -> std::result::Result<Option<R>, RemoteError> {
         match self.at(rkey) {
             Some(Keyed::Region(mr)) if mr.key() == rkey => mr.remote((by.pd, false), range, access, f),

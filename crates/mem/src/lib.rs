@@ -1,7 +1,7 @@
 //! Who may touch which bytes: protection domains, memory regions and windows, and the keys that name them.
 //!
 //! In here: the table of keys, the gates (locks) at which revoking waits for those who copy, device memory, dma-bufs, prefetching.
-//! Out of here: the touching itself (`ferroce_os::memory`), queues and work requests, where other processes look up regions
+//! Out of here: the touching itself (`ferroce_access`), queues and work requests, where other processes look up regions
 //! ([`RegionListing`]), and what objects belong to ([`Owner`]).
 
 mod backing;

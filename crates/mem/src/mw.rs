@@ -7,7 +7,7 @@
 
 use super::keys::{Denied, KeyTable, KeyUser, Keyed};
 use super::{Mr, Pd};
-use ferroce_os::memory::copy;
+use ferroce_access::Fault;
 use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::{Access, BindMw, RemoteAccess, RemoteError};
 use ferroce_types::{Error, Result, invalid};
@@ -192,7 +192,7 @@ impl Mw {
         rkey: u32,
         (va, len): (u64, u64),
         access: RemoteAccess,
-        f: Option<impl FnOnce(u64) -> std::result::Result<R, copy::Fault>>,
+        f: Option<impl FnOnce(u64) -> std::result::Result<R, Fault>>,
     ) -> std::result::Result<Option<R>, RemoteError> {
         let gate = self.gate.read();
         let bound = gate.bound.as_ref().ok_or(RemoteError::Access)?;

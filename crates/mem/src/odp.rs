@@ -3,7 +3,7 @@
 
 use super::Pd;
 use super::keys::{KeyTable, Keyed};
-use ferroce_os::memory::mappings_permit;
+use ferroce_access::mappings_permit;
 use ferroce_proto::Sge;
 use ferroce_types::{Error, Result, invalid};
 use std::io;

@@ -1,6 +1,6 @@
 //! Memory that outlives a loss of power: shared mappings of files on a disk.
 
-use ferroce_os::memory::copy::Fault;
+use ferroce_access::Fault;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;

@@ -1,15 +1,12 @@
-//! The operating system as the adapter needs it, so that nearly all `unsafe` of the adapter is in this crate.
+//! The operating system as the adapter needs it. Most of the `unsafe` of the adapter is here and in `ferroce-access`.
 //!
-//! In here: system calls and descriptors, forks, locks, the clock, threads, copies of memory that fail instead of
-//! faulting.
-//! Out of here: verbs objects, packets, addresses of peers, policy and retries.
+//! In here: system calls and descriptors, forks, locks, the clock, threads.
+//! Out of here: memory that may be gone when it is touched, verbs objects, packets, addresses of peers, policy and retries.
 //! Nothing here is a cancellation point, and a child of fork(2) finds all of it usable.
 
 pub mod clock;
 pub mod fork;
-pub mod memory;
 pub mod room;
 pub mod sync;
 pub mod sys;
 pub mod throttle;
-mod words;

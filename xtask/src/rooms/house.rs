@@ -50,12 +50,16 @@ pub const HOUSE: &[Storey] = &[
     )],
     &[Crate {
         name: "os",
-        what: "The operating system and nearly all `unsafe`: calls, descriptors, fork, locks, the clock, copies that fail instead of faulting.",
+        what: "The operating system and most of the `unsafe`: calls, descriptors, fork, locks, the clock.",
         together: &[Together {
-            rooms: &["fork", "memory", "sync", "sys"],
-            why: "A fork closes descriptors and forgets memory, and what a lock or a descriptor may do depends on forks.",
+            rooms: &["fork", "sync", "sys"],
+            why: "A fork closes descriptors, and what a lock or a descriptor may do depends on forks.",
         }],
     }],
+    &[room(
+        "access",
+        "Memory that may be gone when it is touched: the program's, a peer's, what processes share; a fault is an error.",
+    )],
     &[
         one(
             "mem",

@@ -10,8 +10,8 @@ use receive::Receiver;
 
 use super::PeerMemory;
 use super::directory::PeerDirectory;
-use super::memory::SharedMemory;
 use super::protocol::{Busy, Lines, Producer};
+use ferroce_access::SharedMemory;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use smallvec::SmallVec;
@@ -72,7 +72,7 @@ struct Terms {
     fetches: AtomicU64,
 }
 
-ferroce_os::shared_words!(Terms { fetches });
+ferroce_access::shared_words!(Terms { fetches });
 
 /// Both directions between this process and another.
 #[derive(Debug)]

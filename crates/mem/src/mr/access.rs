@@ -2,7 +2,7 @@
 
 use super::{Bytes, Mr, MrInit, Registered};
 use crate::{Denied, Pd};
-use ferroce_os::memory::copy;
+use ferroce_access::Fault;
 use ferroce_proto::{BindMw, RemoteAccess, RemoteError, Sge};
 use ferroce_types::{Error, Result};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Mr {
         pd: u32,
         sge: &Sge,
         write: bool,
-        f: impl FnOnce(u64) -> std::result::Result<(), copy::Fault>,
+        f: impl FnOnce(u64) -> std::result::Result<(), Fault>,
     ) -> std::result::Result<(), Denied> {
         let length = u64::from(sge.length);
         self.find_local(pd, sge, write, |registered, addr| match registered.bytes {
@@ -81,7 +81,7 @@ impl Mr {
         pd: u32,
         sge: &Sge,
         write: bool,
-        f: impl FnOnce(&Registered, u64) -> std::result::Result<(), copy::Fault>,
+        f: impl FnOnce(&Registered, u64) -> std::result::Result<(), Fault>,
     ) -> std::result::Result<(), Denied> {
         let gate = self.gate.read();
         let registered = gate.as_ref().ok_or(Denied)?;
@@ -93,7 +93,7 @@ impl Mr {
             Bytes::Null => init.addr,
             _ => translate(init, sge.addr, u64::from(sge.length)).ok_or(Denied)?,
         };
-        f(registered, addr).map_err(|copy::Fault| Denied)
+        f(registered, addr).map_err(|Fault| Denied)
     }
 
     /// As [`KeyTable::remote`], for who belongs to `pd`; by way of a window, which has the rights, with `by_window`.
@@ -103,7 +103,7 @@ impl Mr {
         (pd, by_window): (u32, bool),
         (va, len): (u64, u64),
         access: RemoteAccess,
-        f: Option<impl FnOnce(u64) -> std::result::Result<R, copy::Fault>>,
+        f: Option<impl FnOnce(u64) -> std::result::Result<R, Fault>>,
     ) -> std::result::Result<Option<R>, RemoteError> {
         let gate = self.gate.read();
         let registered = gate.as_ref().ok_or(RemoteError::Access)?;
@@ -123,12 +123,12 @@ impl Mr {
         let Some(f) = f else { return Ok(None) };
         let done = match (bytes, access) {
             // A copy there and back isn't atomic with the instructions of the process that has the memory.
-            (Bytes::Backed(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(copy::Fault),
+            (Bytes::Backed(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(Fault),
             // Nothing is copied; imported regions don't have the right.
             (_, RemoteAccess::Flush(_)) => f(addr),
             _ => registered.accessed(addr, len, write, f),
         };
-        done.map(Some).map_err(|copy::Fault| RemoteError::Operational)
+        done.map(Some).map_err(|Fault| RemoteError::Operational)
     }
 
     /// Address and length in requests.
@@ -210,7 +210,7 @@ mod tests {
         result
     }
 
-    fn slow_copy<T>(_: u64) -> std::result::Result<T, copy::Fault>
+    fn slow_copy<T>(_: u64) -> std::result::Result<T, Fault>
     where
         T: Default,
     {

@@ -2,7 +2,7 @@
 
 use super::{MAX_MR_SIZE, MrInit};
 use crate::persist;
-use ferroce_os::memory::mappings_permit;
+use ferroce_access::mappings_permit;
 use ferroce_types::{Error, Result, invalid};
 
 /// Bytes of a page, which the kernel counts regions in.

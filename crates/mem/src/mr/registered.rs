@@ -3,7 +3,7 @@
 use super::MrInit;
 use crate::dmabuf::DmaBuf;
 use crate::{Backing, Dm, KeyTable, ListedMr, Owner, Pd};
-use ferroce_os::memory::copy;
+use ferroce_access::Fault;
 use std::sync::{Arc, Weak};
 
 /// What a key stands for.
@@ -61,15 +61,15 @@ impl Registered {
         addr: u64,
         len: u64,
         write: bool,
-        f: impl FnOnce(u64) -> std::result::Result<R, copy::Fault>,
-    ) -> std::result::Result<R, copy::Fault> {
+        f: impl FnOnce(u64) -> std::result::Result<R, Fault>,
+    ) -> std::result::Result<R, Fault> {
         match &self.bytes {
             Bytes::DmaBuf(buffer) => buffer.accessed(write, || f(addr)),
             Bytes::Backed(backing) => {
-                let (mut f, mut result) = (Some(f), Err(copy::Fault));
+                let (mut f, mut result) = (Some(f), Err(Fault));
                 backing.accessed(addr, len, write, &mut |addr| {
                     // It is called once.
-                    result = f.take().ok_or(copy::Fault)?(addr);
+                    result = f.take().ok_or(Fault)?(addr);
                     result.as_ref().map(drop).map_err(|&fault| fault)
                 })?;
                 result

@@ -3,10 +3,9 @@
 use super::ledger::{EntryKind, OthersLedger, Region};
 use super::{Handles, INDEX_BITS, Object, alive, no_such};
 use crate::{Context, adapter, devices};
+use ferroce_access::{Fault, PeerMemory};
 use ferroce_mem::{Backing, Dm, Mr, MrAccess, MrInit, Pd};
 use ferroce_os::{
-    memory::Fault,
-    memory::PeerMemory,
     sync::{Mutex, class},
     sys::{self, KeptFd},
 };

@@ -1,9 +1,7 @@
 //! What a context tells those who import it: a sealed memfd that its process writes and others map read-only.
 
-use ferroce_os::{
-    memory::{Cookie, SharedMemory},
-    sys,
-};
+use ferroce_access::{Cookie, SharedMemory};
+use ferroce_os::sys;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -38,7 +36,7 @@ struct LedgerEntry {
     words: [AtomicU64; 4],
 }
 
-ferroce_os::shared_words! {
+ferroce_access::shared_words! {
     LedgerHeader { magic, id, pid, cookie_at, cookie, device }
     LedgerEntry { name, words }
 }

@@ -1,8 +1,8 @@
 //! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
 
+use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{MAX_PIECES, Piece, Pieces, RingBytes, ShmPayload};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
-use ferroce_os::memory::copy;
 use ferroce_proto::{Payload, PayloadSource, PlaceError, RemoteAccess, Sge, TransmitError};
 
 /// How much of a message is read ahead of the packets that carry it.
@@ -55,7 +55,7 @@ impl RxPayload<'_> {
     pub(super) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), PlaceError> {
         match self {
             Self::Bytes(bytes) => {
-                copy::write(addr, &bytes[offset..offset + len]).map_err(|copy::Fault| PlaceError::Memory)
+                copy::write(addr, &bytes[offset..offset + len]).map_err(|Fault| PlaceError::Memory)
             }
             Self::Shared(payload) => payload.copy_to(offset, addr, len),
         }
@@ -157,7 +157,7 @@ pub(super) fn scatter_rest(
         let mut copied = Ok(());
         let copy = |addr| {
             copied = src.copy_to(skip + at, addr, len);
-            copied.map_err(|_| copy::Fault)
+            copied.map_err(|_| Fault)
         };
         if table.local(pd, &piece, true, copy).is_err() {
             return Err(copied.err().unwrap_or(PlaceError::Memory));
@@ -179,7 +179,7 @@ pub(super) fn each_piece(
 ) -> Option<u32> {
     let table = KeyTable::global();
     for (piece, at) in pieces(sges, offset, len) {
-        let copied = |addr| f(at as u64, addr, piece.length as usize).ok_or(copy::Fault);
+        let copied = |addr| f(at as u64, addr, piece.length as usize).ok_or(Fault);
         table.local(pd, &piece, write, copied).ok()?;
     }
     Some(len as u32)

@@ -6,10 +6,11 @@ use super::message::{self, Hello, Outcomes, Range, Request};
 use super::{guest, handle_message};
 use crate::adapter::{self, Adapter};
 use crate::qp::Qp;
+use ferroce_access::copy;
 use ferroce_host::{Service, Services, frame};
 use ferroce_hostlink::MAX_PAYLOAD;
 use ferroce_mem::KeyTable;
-use ferroce_os::{clock, memory::copy, sys::EngineFd};
+use ferroce_os::{clock, sys::EngineFd};
 use ferroce_proto::{RemoteAccess, RemoteError};
 use std::sync::Arc;
 

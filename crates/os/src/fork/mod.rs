@@ -14,7 +14,6 @@ pub use child::{ChildStep, InChild, register};
 pub(crate) use gate::is_unusable;
 pub use gate::{InLibrary, Unusable, enter_library, outside_library};
 
-use crate::memory::copy;
 use crate::sync::{AtomicU32, Ordering};
 use gate::Found;
 
@@ -63,7 +62,6 @@ fn in_child() {
     }
     GENERATION.fetch_add(1, Ordering::Relaxed);
     crate::sys::close_all_after_fork();
-    copy::after_fork();
     child::run_steps();
     gate::begin_child(found);
 }

@@ -105,7 +105,7 @@ classes! {
     Services: "host/src/services.rs", "who answers which requests of other processes";
     HostSlots: "host/src/lib.rs", "the slots of this process";
     LinkList: "hostlink/src/links.rs", "the links";
-    CopyPair: "os/src/memory/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
+    CopyPair: "access/src/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
     KnownDevices: "capi/ibverbs/src/device.rs", "the devices that programs have been told of";
     DeviceView: "capi/ibverbs/src/device.rs", "a device as it was when it was last listed";
     SpokenCalls: "capi/ibverbs/src/log.rs", "when a call's refusal was last printed";

@@ -3,7 +3,7 @@
 //!
 //! A program may close every descriptor it finds, ours among them, and then be given our numbers for files of its own.
 //! So the adapter's descriptors have high numbers, which the kernel hands out last, and each is known by the file behind
-//! it ([`EngineFd::is_intact`]). The copies of the data path use no descriptor at all (`memory::copy`).
+//! it ([`EngineFd::is_intact`]). The copies of the data path use no descriptor at all (`ferroce_access::copy`).
 
 use super::{check, close, pause};
 use std::cell::Cell;

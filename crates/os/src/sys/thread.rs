@@ -112,7 +112,7 @@ fn create(attributes: &mut Attributes, body: Body) -> Result<libc::pthread_t, (i
     }
 }
 
-/// Starts a detached thread, with all signals blocked (they are the program's; a guarded instruction, see `memory::guard`,
+/// Starts a detached thread, with all signals blocked (they are the program's; a guarded instruction, see `guard` of `ferroce-access`,
 /// unblocks those of its faults), outside of real-time scheduling, on all processors of the process.
 ///
 /// # Errors

@@ -13,9 +13,9 @@ use crate::adapter::Work;
 use crate::ah::Ah;
 use crate::fabric::LocalPacket;
 use crate::owner::OfContext as _;
+use ferroce_access::{Fault, atomic};
 use ferroce_engine::Inbox;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
-use ferroce_os::memory::{atomic, copy};
 use ferroce_proto::{
     AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, Payload, PayloadSource,
     PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace,
@@ -232,7 +232,7 @@ impl Env for QpEnv<'_> {
         let mut copied = Ok(());
         let copy = |addr| {
             copied = payload.copy_to(0, addr, len);
-            copied.map_err(|_| copy::Fault)
+            copied.map_err(|_| Fault)
         };
         let written =
             KeyTable::global().remote(self.key_user(), rkey, va, len as u64, RemoteAccess::Write, copy);

@@ -6,13 +6,15 @@
 pub mod atomic;
 mod cookie;
 pub mod copy;
+mod fault;
 mod guard;
 mod mappings;
 mod peer_memory;
 mod shared;
+mod words;
 
 pub use cookie::Cookie;
-pub use copy::Fault;
+pub use fault::Fault;
 pub use mappings::mappings_permit;
 pub use peer_memory::PeerMemory;
 pub use shared::{SharedMemory, SharedWords};

@@ -1,8 +1,8 @@
 //! Remote atomics: CPU instructions on the program's memory that fail instead of ending the program when the memory is
 //! gone.
 
-use super::copy::{self, Fault};
-use super::guard::{self, Guard};
+use crate::guard::{self, Guard};
+use crate::{Fault, copy};
 use ferroce_proto::AtomicOp;
 
 /// Carries out an atomic on the aligned word at `addr`, and returns what it was before.

@@ -3,8 +3,8 @@
 //! The other process may write to it at any time, so all of it is atomics, of which bytes are copied in and out, each
 //! once: what is parsed is a copy that nobody else can change. Sealed against shrinking, it can't be taken away either.
 
-use crate::fork;
-use crate::sys::{self, EngineFd};
+use ferroce_os::fork;
+use ferroce_os::sys::{self, EngineFd};
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;

@@ -27,9 +27,9 @@ use aarch64 as arch;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
 
-use super::copy::Fault;
-use crate::clock;
+use crate::Fault;
 use action::FAULTS;
+use ferroce_os::clock;
 use ferroce_proto::AtomicOp;
 use std::cell::Cell;
 use std::marker::PhantomData;

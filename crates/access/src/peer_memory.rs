@@ -57,12 +57,12 @@ impl PeerMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Cookie;
+    use crate::Cookie;
 
     #[test]
     fn only_the_process_with_the_cookie_is_taken_for_the_peer() {
         let own = std::process::id() as i32;
-        let cookie = Box::new(crate::sys::random());
+        let cookie = Box::new(ferroce_os::sys::random());
         let at = &raw const *cookie as u64;
         assert!(PeerMemory::probe(own, at, *cookie).is_some());
         assert!(PeerMemory::probe(own, at, !*cookie).is_none());

@@ -7,32 +7,26 @@
 //! file the program has opened since. Where `process_vm_readv` is refused (a seccomp profile), the bytes take the way
 //! through a pair of sockets, which is looked at before each use; nothing but a socket takes what is sent.
 
-use crate::sync::{Mutex, class};
-use crate::sys;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use crate::Fault;
+use ferroce_os::sync::{Mutex, class};
+use ferroce_os::{fork, sys};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The program's memory isn't there (any more), or not with the rights the copy needs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fault;
-
-static PID: AtomicI32 = AtomicI32::new(0);
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
+/// The process ID, which is asked for once in each process.
 fn pid() -> i32 {
-    match PID.load(Ordering::Relaxed) {
-        0 => {
-            // SAFETY: getpid has no preconditions.
-            let pid = unsafe { libc::getpid() };
-            PID.store(pid, Ordering::Relaxed);
-            pid
-        }
-        pid => pid,
+    /// The fork generation of a process, and its process ID; no process has the ID 0.
+    static PID: AtomicU64 = AtomicU64::new(0);
+    let generation = fork::generation();
+    let known = PID.load(Ordering::Relaxed);
+    if known as u32 != 0 && (known >> 32) as u32 == generation {
+        return known as i32;
     }
-}
-
-/// Forgets the process ID, in the child of a fork.
-pub(crate) fn after_fork() {
-    PID.store(0, Ordering::Relaxed);
+    // SAFETY: getpid has no preconditions.
+    let pid = unsafe { libc::getpid() };
+    PID.store(u64::from(generation) << 32 | u64::from(pid.cast_unsigned()), Ordering::Relaxed);
+    pid
 }
 
 /// Copies from the program's memory at `addr`.

@@ -5,8 +5,7 @@
 //! given to somebody else when it has ended. So each copy takes the cookie with it (`peer_memory`). The cookie's page is
 //! mapped at a random address, far from everything: the next program of that number has nothing there.
 
-use crate::fork;
-use crate::sys;
+use ferroce_os::{fork, sys};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,6 @@
 //! Structures of shared words, made known as such without `unsafe`.
 
-use crate::memory::SharedWords;
+use crate::SharedWords;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 // SAFETY: an atomic of the standard library.
@@ -10,7 +10,7 @@ unsafe impl SharedWords for AtomicU64 {}
 // SAFETY: atomics alone, one after the other.
 unsafe impl<T: SharedWords, const N: usize> SharedWords for [T; N] {}
 
-/// Makes structures [`SharedWords`](crate::memory::SharedWords). All their fields are named, and each is shared words: an
+/// Makes structures [`SharedWords`](crate::SharedWords). All their fields are named, and each is shared words: an
 /// atomic, an array of shared words, or another such structure. The compiler refuses anything else.
 ///
 /// ```
@@ -21,7 +21,7 @@ unsafe impl<T: SharedWords, const N: usize> SharedWords for [T; N] {}
 ///     words: [AtomicU64; 4],
 /// }
 ///
-/// ferroce_os::shared_words!(Header { name, words });
+/// ferroce_access::shared_words!(Header { name, words });
 /// ```
 ///
 /// ```compile_fail
@@ -31,16 +31,16 @@ unsafe impl<T: SharedWords, const N: usize> SharedWords for [T; N] {}
 ///     open: bool,
 /// }
 ///
-/// ferroce_os::shared_words!(Header { name, open });
+/// ferroce_access::shared_words!(Header { name, open });
 /// ```
 #[macro_export]
 macro_rules! shared_words {
     ($($name:ident { $($field:tt),* $(,)? })*) => {$(
         const _: fn(&$name) = |$name { $($field: _),* }| {};
         // SAFETY: of nothing but shared words, which the bounds ask of each field that there is.
-        unsafe impl $crate::memory::SharedWords for $name {}
+        unsafe impl $crate::SharedWords for $name {}
         const _: fn(&$name) = |words| {
-            fn is_shared_words<T: $crate::memory::SharedWords>(_: &T) {}
+            fn is_shared_words<T: $crate::SharedWords>(_: &T) {}
             $(is_shared_words(&words.$field);)*
         };
     )*};
