@@ -261,7 +261,7 @@ fn answer_that_overtakes_has_the_request_before_it_repeated_at_once() {
                 let strict = QpParams { retry_cnt: 0, timeout: 20, ..params(1024) };
                 let mut p = Pair::with(Service::Rc, strict, params(1024), 0xff_fffe);
                 p.b.host.fill(THERE, 8, 7);
-                for (wr_id, op) in [(1, first.clone()), (2, second.clone())] {
+                for (wr_id, op) in [(1, first), (2, second)] {
                     p.a.post(wr(wr_id, op, BASE + wr_id * 64, 8));
                 }
                 p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
