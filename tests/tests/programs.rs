@@ -40,6 +40,14 @@ on_both_fabrics! {
     inherited_qp_sends_nothing_from_the_child: "fork/both_sides" "inherited" "parent ok";
     fork_and_exec_harms_nobody: "fork/both_sides" "execs" "parent ok";
     memory_of_a_program_that_a_peer_executes_is_its_own: "lifecycle/peer_execs" "writer" "ok";
+    process_ends_with_its_main_thread_while_a_device_is_open: "lifecycle/last_thread" "device_open" "ok";
+    process_ends_with_its_main_thread_when_a_device_was_open: "lifecycle/last_thread" "device_closed" "ok";
+    process_whose_main_thread_has_ended_works_on: "lifecycle/last_thread" "main_ends_first" "ok";
+    process_whose_main_thread_has_ended_opens_a_device: "lifecycle/last_thread" "main_without_verbs_ends_first" "ok";
+    process_ends_with_a_main_thread_that_has_used_no_verbs: "lifecycle/last_thread" "main_without_verbs_ends_last" "ok";
+    processes_whose_main_threads_have_ended_reach_each_other: "lifecycle/last_thread" "two_processes" "ok";
+    processes_whose_main_threads_end_at_work_go_on: "lifecycle/last_thread" "two_processes_at_work" "ok";
+    child_ends_with_its_last_thread: "lifecycle/last_thread" "child_of_a_fork" "ok";
     posting_and_polling_need_a_small_stack_only: "surroundings/small_stack" "traffic" "ok";
     blocked_threads_can_be_cancelled: "completions/blocked_waits" "cancelled" "ok";
     signal_without_restart_interrupts: "completions/blocked_waits" "interrupted" "ok";

@@ -135,11 +135,17 @@ unsafe fn vm_copy(local: &[libc::iovec], remote: &[libc::iovec], outward: bool) 
     let call = if outward { libc::SYS_process_vm_writev } else { libc::SYS_process_vm_readv };
     let want: usize = local.iter().map(|v| v.iov_len).sum();
     // SAFETY: both arrays are valid for the call; a raw system call is no cancellation point.
-    let done = unsafe {
-        libc::syscall(call, pid(), local.as_ptr(), local.len(), remote.as_ptr(), remote.len(), 0usize)
+    let copy = |number: i32| unsafe {
+        libc::syscall(call, number, local.as_ptr(), local.len(), remote.as_ptr(), remote.len(), 0usize)
     };
+    let errno = || std::io::Error::last_os_error().raw_os_error();
+    let mut done = copy(pid());
+    if done < 0 && errno() == Some(libc::ESRCH) {
+        // The main thread has ended, and its number has no memory any more.
+        done = copy(sys::own_number());
+    }
     if done < 0 {
-        let errno = std::io::Error::last_os_error().raw_os_error();
+        let errno = errno();
         if matches!(errno, Some(libc::EPERM | libc::ENOSYS)) && !REFUSED.swap(true, Ordering::Relaxed) {
             tracing::debug!("process_vm_readv is refused here: copies go through sockets");
         }

@@ -1,9 +1,10 @@
-//! Whether a range of the program's address space is mapped, with which rights.
+//! Whether a range of the program's address space is mapped, with which rights. This thread is asked for it: once the main
+//! thread has ended, `/proc/self` has no memory any more.
 
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// PROCMAP_QUERY (Linux 6.11): one ioctl on /proc/self/maps instead of parsing all of it.
+/// PROCMAP_QUERY (Linux 6.11): one ioctl on /proc/thread-self/maps instead of parsing all of it.
 #[repr(C)]
 #[derive(Default)]
 struct ProcmapQuery {
@@ -31,9 +32,9 @@ const VMA_WRITABLE: u64 = 2;
 /// Are all of `len` bytes at `addr` mapped, readable, and writable where `write` asks for it?
 ///
 /// # Errors
-/// /proc/self/maps can't be read.
+/// /proc/thread-self/maps can't be read.
 pub fn mappings_permit(addr: u64, len: u64, write: bool) -> io::Result<bool> {
-    let maps = std::fs::File::open("/proc/self/maps")?;
+    let maps = std::fs::File::open("/proc/thread-self/maps")?;
     let end = addr + len;
     let mut at = addr;
     while at < end {
@@ -43,7 +44,7 @@ pub fn mappings_permit(addr: u64, len: u64, write: bool) -> io::Result<bool> {
         if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut q) } != 0 {
             return match io::Error::last_os_error().raw_os_error() {
                 Some(libc::ENOENT) => Ok(false),
-                _ => Ok(covered(&std::fs::read("/proc/self/maps")?, addr, end, write)),
+                _ => Ok(covered(&std::fs::read("/proc/thread-self/maps")?, addr, end, write)),
             };
         }
         let need = if write { VMA_READABLE | VMA_WRITABLE } else { VMA_READABLE };
@@ -55,7 +56,7 @@ pub fn mappings_permit(addr: u64, len: u64, write: bool) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The same from the text of /proc/self/maps, for older kernels.
+/// The same from the text of /proc/thread-self/maps, for older kernels.
 fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> bool {
     let mut at = addr;
     for line in maps.split(|&b| b == b'\n') {

@@ -18,6 +18,34 @@ const SLEEP: Duration = Duration::from_secs(1);
 /// Panics after which the thread gives up.
 const MAX_PANICS: u32 = 8;
 const STACK: usize = 512 * 1024;
+/// That of a main thread: the program's exit handlers run there.
+const STACK_OF_EXIT: usize = 8 << 20;
+
+/// Ends the process when all threads of the program have ended.
+#[derive(Default)]
+struct LastThread {
+    /// When it looks again.
+    next: Instant,
+    ended: bool,
+}
+
+impl LastThread {
+    /// Looks if it's time. Returns how long the thread may sleep.
+    fn look(&mut self, now: Instant) -> Duration {
+        let Some(every) = sys::how_often_to_look().filter(|_| !self.ended) else { return SLEEP };
+        if now >= self.next {
+            self.next = now.after(every);
+            if sys::only_our_threads_are_left() {
+                self.ended = true;
+                // The program's exit handlers may use verbs: this thread goes on meanwhile.
+                if sys::start_thread("ferroce-exit", STACK_OF_EXIT, || sys::end_process()).is_err() {
+                    fork::outside_library(|| sys::end_process());
+                }
+            }
+        }
+        self.next.since(now)
+    }
+}
 
 /// What wakes the thread besides sockets and timers.
 #[derive(Debug)]
@@ -88,6 +116,7 @@ fn contain<H: Handler>(handler: &'static H) {
 fn run<H: Handler>(handler: &'static H) {
     let (engine, sources) = (handler.engine(), handler.sources());
     let mut napped = false;
+    let mut last_thread = LastThread::default();
     loop {
         let now = clock::now();
         engine.look_at_all_descriptors(handler, now);
@@ -109,6 +138,7 @@ fn run<H: Handler>(handler: &'static H) {
             }
         }
         let (watched, mut timeout) = if leased { (1, NAP) } else { (2, engine.time_to_sleep(&sources, now)) };
+        timeout = timeout.min(last_thread.look(now));
         if engine.descriptors.are_lost() {
             // Nobody can end the sleep.
             timeout = timeout.min(NAP);

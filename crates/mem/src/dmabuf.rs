@@ -105,7 +105,7 @@ fn is_dma_buf(fd: RawFd) -> bool {
 
 /// Is the file behind `fd` device memory of this adapter, exported without a dma-buf?
 fn is_device_memory(fd: RawFd) -> bool {
-    let name = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    let name = std::fs::read_link(format!("/proc/thread-self/fd/{fd}"));
     let wanted = format!("/memfd:{} (deleted)", dm::NAME.to_string_lossy());
     name.is_ok_and(|name| name.as_os_str() == wanted.as_str())
         && sys::seals(fd).is_ok_and(|seals| seals & dm::SEALS == dm::SEALS)

@@ -12,10 +12,10 @@ const IN_MEMORY: [i64; 4] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6, 0x6465_6d61]
 
 /// Is every byte of the range part of a shared mapping of a file whose file system isn't in memory?
 pub(super) fn outlives_power(addr: u64, len: u64) -> bool {
-    std::fs::read("/proc/self/maps").is_ok_and(|maps| covers(&maps, addr, addr + len, is_on_disk))
+    std::fs::read("/proc/thread-self/maps").is_ok_and(|maps| covers(&maps, addr, addr + len, is_on_disk))
 }
 
-/// Does the text of /proc/self/maps have shared mappings of files that `suits` all over the range?
+/// Does the text of /proc/thread-self/maps have shared mappings of files that `suits` all over the range?
 fn covers(maps: &[u8], addr: u64, end: u64, suits: impl Fn(&Path, u64) -> bool) -> bool {
     let mut at = addr;
     for line in maps.split(|&b| b == b'\n').filter_map(parse) {

@@ -128,7 +128,15 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     let adapter: &'static Adapter = Box::leak(adapter);
     thread.drive(adapter);
     CURRENT.set(adapter);
+    sys::tell_of_ends(wake_background_thread);
     Ok(adapter)
+}
+
+/// The background thread looks whether the program has ended.
+fn wake_background_thread() {
+    if let Some(adapter) = current() {
+        adapter.engine.wake_for(ferroce_os::clock::now());
+    }
 }
 
 /// Progress on behalf of a thread in ibv_poll_cq(3). `empty`: it found nothing. `sleeper`: it has asked for an event.

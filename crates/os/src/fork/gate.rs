@@ -223,6 +223,7 @@ fn take_place() -> &'static Place {
         // SAFETY: a key of ours; the value is not null, so its destructor runs. Without memory for it the place is never
         // given back.
         unsafe { libc::pthread_setspecific(key - 1, std::ptr::from_ref(place).cast()) };
+        sys::thread_comes();
     }
     place
 }
@@ -245,6 +246,7 @@ unsafe extern "C" fn give_place_back(place: *mut libc::c_void) {
     HERE.with(|here| here.place.set(null()));
     // SAFETY: what the key was set to: a place, which is never freed.
     unsafe { &*place.cast::<Place>() }.taken.store(false, Ordering::Release);
+    sys::thread_ends();
 }
 
 /// Makes what the fork gate consists of. Threads that come here at one time may all do it: a lock, or "once", could be found
@@ -412,6 +414,7 @@ pub(super) fn begin_child(found: Found) {
         place.presence.clear();
         place.taken.store(false, Ordering::Release);
     }
+    sys::forget_threads(!own.is_null());
     barrier::register();
     gate().store(if complete { OPEN } else { UNUSABLE }, Ordering::Release);
 }

@@ -222,7 +222,7 @@ fn read(fd: RawFd, mut count: usize) {
 
 /// The pipe of `fd` once more, for both directions, without blocking, at a number out of the program's way.
 fn reopen(fd: RawFd) -> io::Result<RawFd> {
-    let name = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).expect("no NUL in a number");
+    let name = std::ffi::CString::new(format!("/proc/thread-self/fd/{fd}")).expect("no NUL in a number");
     let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
     // SAFETY: a NUL-terminated name; no mode is needed without O_CREAT.
     let own = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags) };

@@ -3,6 +3,7 @@
 //! A new thread inherits the scheduling policy, the processors and the signal mask of its parent. The parent is whoever
 //! calls: a real-time thread, perhaps, that is bound to a processor and never lets go of it.
 
+use super::ending::Ours;
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
@@ -138,6 +139,7 @@ fn start(name: &str, stack: usize, run: Body) -> io::Result<()> {
     let body = Box::new(move || {
         // SAFETY: this thread, and a string of at most 15 bytes.
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+        let _ours = Ours::begin();
         run();
     });
     let mut attributes = Attributes::new(stack)?;
