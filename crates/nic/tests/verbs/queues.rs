@@ -372,6 +372,13 @@ fn a_shared_receive_queue_changes_while_requests_wait_in_it() {
     srq.destroy().unwrap();
 }
 
+fn a_refused_destruction_says_how_many_queues_complete_there() {
+    let side = Side::new(&open(), Service::Rc, 4096);
+    let error = side.cq.destroy().unwrap_err();
+    assert_eq!(error.errno(), libc::EBUSY);
+    assert_eq!(error.to_string(), "2 send and receive queues still use this completion queue");
+}
+
 macro_rules! on_both_fabrics {
     ($($name:ident;)*) => {
         mod within_a_process {
@@ -418,6 +425,14 @@ mod whatever_the_fabric {
         in_namespace(
             "queues::whatever_the_fabric::only_an_unread_event_of_an_emptied_queue_lapses",
             super::only_an_unread_event_of_an_emptied_queue_lapses,
+        );
+    }
+
+    #[test]
+    fn a_refused_destruction_says_how_many_queues_complete_there() {
+        in_namespace(
+            "queues::whatever_the_fabric::a_refused_destruction_says_how_many_queues_complete_there",
+            super::a_refused_destruction_says_how_many_queues_complete_there,
         );
     }
 }

@@ -356,7 +356,9 @@ impl Cq {
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
         let users = self.users.load(Ordering::Acquire);
         if users != 0 {
-            return Err(Error::Busy(format!("{users} queue pairs still use this completion queue")));
+            return Err(Error::Busy(format!(
+                "{users} send and receive queues still use this completion queue"
+            )));
         }
         // No event that was put off comes from here on.
         self.queue.lock().armed = Armed::No;
