@@ -11,6 +11,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 enum Confinement {
     /// Both sides may not call process_vm_readv and process_vm_writev.
     NoCopies,
+    /// The same, and the kernel is to copy all the same.
+    NoCopiesByKernel,
     /// Both sides run under a profile like those of container runtimes.
     Profile,
     /// The same, but only the client's.
@@ -26,10 +28,14 @@ fn run(confinement: Confinement, words: &[&str]) -> Result<PairOutcome, Skip> {
     let host = world.first();
     let client_words = [words, &["10.77.0.1"]].concat();
     let outcome = match confinement {
-        Confinement::NoCopies | Confinement::Profile => {
+        Confinement::NoCopies | Confinement::NoCopiesByKernel | Confinement::Profile => {
             let deny = deny()?;
             let line = [&[&*deny, mode_of(confinement)], words].concat();
-            Pair::new(&world, Fabric::Any).limit(LIMIT).run(&line)
+            let mut pair = Pair::new(&world, Fabric::Any).limit(LIMIT);
+            if matches!(confinement, Confinement::NoCopiesByKernel) {
+                pair = pair.setting("FERROCE_COPIES", "kernel");
+            }
+            pair.run(&line)
         }
         Confinement::OneProfile => {
             let mut server = host.start_ferroce(&[], words, &[]);
@@ -58,7 +64,11 @@ fn deny() -> Result<String, Skip> {
 }
 
 fn mode_of(confinement: Confinement) -> &'static str {
-    if matches!(confinement, Confinement::NoCopies) { "vm" } else { "container" }
+    if matches!(confinement, Confinement::NoCopies | Confinement::NoCopiesByKernel) {
+        "vm"
+    } else {
+        "container"
+    }
 }
 
 /// Every operation of RC, checked byte by byte by both sides.
@@ -84,6 +94,7 @@ fn cell(confinement: Confinement, words: &[&str], closing: &str) {
 macro_rules! cells {
     ($($name:ident: $($word:literal)+, closes with $closing:literal;)*) => {
         cells!(@place without_copies, Confinement::NoCopies; $($name: $($word)+, $closing;)*);
+        cells!(@place without_copies_by_the_kernel, Confinement::NoCopiesByKernel; $($name: $($word)+, $closing;)*);
         cells!(@place under_a_container_profile, Confinement::Profile; $($name: $($word)+, $closing;)*);
         cells!(@place with_a_peer_under_a_container_profile, Confinement::OneProfile; );
         cells!(@place between_containers, Confinement::Containers; $($name: $($word)+, $closing;)*);

@@ -1,4 +1,4 @@
-//! The program's SIGSEGV and the adapter's: `tests/c/surroundings/own_faults.c` with and without remote atomics, and
+//! The program's SIGSEGV and the adapter's: `tests/c/surroundings/own_faults.c` with and without requests, and
 //! `tests/c/memory/vanishing.c` in threads and programs that leave the adapter no easy way to catch a fault.
 
 use ferroce_tests::{Artifacts, Host, Outcome, Skip, World, require};
@@ -10,8 +10,8 @@ fn run(host: &Host, program: &str, arguments: &[&str], settings: &[(&str, &str)]
     host.start_ferroce(&[], &[&[program], arguments].concat(), settings).wait(LIMIT)
 }
 
-/// A kind of handler is called, and the program ends, as without remote atomics.
-fn crashes_as_without_atomics(kind: &str, says: &str) {
+/// A kind of handler is called, and the program ends, as without requests.
+fn crashes_as_without_requests(kind: &str, says: &str) {
     let program = require!(Artifacts::get().c_program("surroundings/own_faults"));
     let world = require!(World::one_host(1500));
     let outcome = |when| run(world.first(), &program, &[kind, when], &[]);
@@ -20,7 +20,7 @@ fn crashes_as_without_atomics(kind: &str, says: &str) {
     for when in ["before", "after", "around"] {
         let with = outcome(when);
         let same = with.stdout == never.stdout && with.status == never.status;
-        assert!(same, "with atomics {when} the handler is installed:\n{with}\nwithout:\n{never}");
+        assert!(same, "with requests {when} the handler is installed:\n{with}\nwithout:\n{never}");
     }
 }
 
@@ -29,7 +29,7 @@ macro_rules! kinds {
         $(
             #[test]
             fn $name() {
-                crashes_as_without_atomics($kind, $says);
+                crashes_as_without_requests($kind, $says);
             }
         )*
     };
@@ -58,7 +58,7 @@ kinds! {
 fn vanish(option: &str, place: &[&str]) -> Result<(), Skip> {
     let program = Artifacts::get().c_program("memory/vanishing")?;
     let world = World::one_host(1500)?;
-    for operation in ["fadd", "cas"] {
+    for operation in ["fadd", "cas", "write", "send", "own_write", "own_read"] {
         let outcome = run(world.first(), &program, &[&[option], place, &[operation]].concat(), &[]);
         outcome.expect_success().expect_quiet();
     }
@@ -66,12 +66,12 @@ fn vanish(option: &str, place: &[&str]) -> Result<(), Skip> {
 }
 
 #[test]
-fn atomics_into_vanishing_memory_fail_in_threads_that_block_all_signals() {
+fn requests_on_vanishing_memory_fail_in_threads_that_block_all_signals() {
     require!(vanish("-s", &["-l"]));
 }
 
 #[test]
-fn atomics_into_vanishing_memory_fail_beside_a_crash_handler_installed_later() {
+fn requests_on_vanishing_memory_fail_beside_a_crash_handler_installed_later() {
     require!(vanish("-c", &["-l"]));
 }
 
@@ -87,5 +87,7 @@ fn address_sanitizer_reports_the_programs_faults_and_no_others() {
         assert_eq!(outcome.status.code(), Some(1), "{outcome}");
     }
     let vanish = require!(Artifacts::get().sanitized_program("memory/vanishing"));
-    run(world.first(), &vanish, &["-l", "fadd"], &settings).expect_success();
+    for operation in ["fadd", "write"] {
+        run(world.first(), &vanish, &["-l", operation], &settings).expect_success();
+    }
 }

@@ -156,9 +156,10 @@ fn a_refused_thread_is_told() {
 }
 
 /// Variables that mean nothing, each with what the line about it says.
-const MISTAKES: [(&str, &str, &str); 5] = [
+const MISTAKES: [(&str, &str, &str); 6] = [
     ("FERROCE_FAULT", "duplicate=1%", "FERROCE_FAULT=duplicate=1%: "),
     ("FERROCE_FABRIC", "upd", "FERROCE_FABRIC=upd: the only value is udp"),
+    ("FERROCE_COPIES", "cpu", "FERROCE_COPIES=cpu: the values are guarded and kernel"),
     ("FERROCE_CAPTURE", "/nonexistent/x", "FERROCE_CAPTURE=/nonexistent/x: No such file or directory"),
     ("FERROCE_LOG", "debgu", "FERROCE_LOG=debgu: "),
     ("FERROCE_FALUT", "drop=1%", "FERROCE_FALUT is no variable of Ferroce's"),

@@ -12,6 +12,8 @@ enum Place {
     /// Two threads of one process, so that both QPs are in it.
     OneProcess,
     OneHost(Fabric),
+    /// The same, with copies by the kernel.
+    OneHostByKernel,
     TwoHosts,
 }
 
@@ -32,10 +34,14 @@ fn vanish(place: Place, options: &[&str], operation: &str) {
             return;
         }
         Place::OneHost(fabric) => fabric,
-        Place::TwoHosts => Fabric::Any,
+        Place::TwoHosts | Place::OneHostByKernel => Fabric::Any,
     };
     words.push(operation);
-    Pair::new(&world, fabric).limit(LIMIT).run(&words).expect_success().expect_quiet();
+    let mut pair = Pair::new(&world, fabric).limit(LIMIT);
+    if place == Place::OneHostByKernel {
+        pair = pair.setting("FERROCE_COPIES", "kernel");
+    }
+    pair.run(&words).expect_success().expect_quiet();
     world.first().expect_no_traces();
     world.last().expect_no_traces();
 }
@@ -60,6 +66,7 @@ macro_rules! operations {
         const OPERATIONS: [&str; [$($operation),*].len()] = [$($operation),*];
         operations!(@place in_one_process, Place::OneProcess; $($name: $operation;)*);
         operations!(@place any_fabric, Place::OneHost(Fabric::Any); $($name: $operation;)*);
+        operations!(@place copies_by_the_kernel, Place::OneHostByKernel; $($name: $operation;)*);
         operations!(@place udp_fabric, Place::OneHost(Fabric::Udp); $($name: $operation;)*);
         operations!(@place two_hosts, Place::TwoHosts; $($name: $operation;)*);
     };

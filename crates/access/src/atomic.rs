@@ -7,15 +7,17 @@ use ferroce_proto::AtomicOp;
 
 /// Carries out an atomic on the aligned word at `addr`, and returns what it was before.
 ///
-/// The kernel is asked first whether the word can be written, so that most bad memory causes no fault at all (a debugger
-/// stops at each), and so that little is lost where no guard can be had. The program may unmap the word in the moment
-/// between: the guard is for that.
+/// Where no guard can be had, the kernel is asked first whether the word can be written, so that little is lost: the
+/// program may unmap the word in the moment between. [`copy::Way::Kernel`] has the kernel asked always, so that most bad
+/// memory causes no fault at all (a debugger stops at each).
 ///
 /// # Errors
 /// [`Fault`] when the word can't be written.
 pub fn execute(addr: u64, op: AtomicOp) -> Result<u64, Fault> {
-    copy::probe_writable(addr)?;
-    let _guard = Guard::hold();
+    let guard = Guard::hold();
+    if guard.is_none() || copy::by_kernel() {
+        copy::probe_writable(addr)?;
+    }
     // SAFETY: the transport has checked alignment, key and range. The program shares the word with the adapter through
     // atomics only, as with any adapter.
     unsafe { guard::execute(addr, op) }

@@ -1,16 +1,77 @@
 //! Copies to and from the program's memory that fail instead of faulting.
 //!
-//! The program may have unmapped, protected or truncated what it registered. The kernel does these copies
-//! (`process_vm_readv` on the own process), so that a bad page is an error here and never a signal. The program's
-//! memory is the local side wherever that works: the kernel then copies device mappings too.
+//! The program may have unmapped, protected or truncated what it registered. Copies are guarded instructions ([`guard`]),
+//! whose faults are errors. Where the guard doesn't stand, and where such a copy faults, the kernel copies
+//! (`process_vm_readv` on the own process): a bad page is an error there too, and never a signal. So the kernel has the last
+//! word about memory, also where it may do what an instruction of this thread may not (protection keys, alignment).
+//! [`Way::Kernel`] leaves all copies to the kernel. The program's memory is the local side of its copies wherever that works:
+//! the kernel then copies device mappings too.
 //! No descriptor takes part: a program may close any, and a copy through its number would then go to or from whatever
 //! file the program has opened since. Where `process_vm_readv` is refused (a seccomp profile), the bytes take the way
 //! through a pair of sockets, which is looked at before each use; nothing but a socket takes what is sent.
 
-use crate::Fault;
+use crate::{Fault, guard};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::{fork, sys};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The environment variable with the [`Way`] of copies.
+pub const VARIABLE: &str = "FERROCE_COPIES";
+
+/// Who copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// The processor, by guarded instructions, wherever the guard can be had.
+    Guarded,
+    /// The kernel, always.
+    Kernel,
+}
+
+/// The value is none of [`VARIABLE`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoWay;
+
+impl std::fmt::Display for NoWay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the values are guarded and kernel; unset it for guarded")
+    }
+}
+
+impl FromStr for Way {
+    type Err = NoWay;
+
+    fn from_str(value: &str) -> Result<Self, NoWay> {
+        match value {
+            "guarded" => Ok(Self::Guarded),
+            "kernel" => Ok(Self::Kernel),
+            _ => Err(NoWay),
+        }
+    }
+}
+
+/// The way is [`Way::Kernel`].
+static BY_KERNEL: AtomicBool = AtomicBool::new(false);
+
+/// Has all copies of this process go this way; the way is [`Way::Guarded`] otherwise.
+pub fn choose(way: Way) {
+    BY_KERNEL.store(way == Way::Kernel, Ordering::Relaxed);
+}
+
+/// The kernel is to touch memory wherever it can.
+pub(crate) fn by_kernel() -> bool {
+    BY_KERNEL.load(Ordering::Relaxed)
+}
+
+/// Copies by guarded instructions. False when it didn't happen in full: the kernel is to be asked.
+///
+/// # Safety
+/// As [`guard::copy`].
+#[inline]
+unsafe fn guarded(to: u64, from: u64, len: usize) -> bool {
+    // SAFETY: the caller's.
+    !by_kernel() && unsafe { guard::copy(to, from, len) }.is_ok()
+}
 
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
@@ -33,36 +94,20 @@ fn pid() -> i32 {
 ///
 /// # Errors
 /// [`Fault`] when a byte can't be read; `dst` may then be partly written.
+#[inline]
 pub fn read(addr: u64, dst: &mut [u8]) -> Result<(), Fault> {
-    if dst.is_empty() {
-        return Ok(());
-    }
-    let ours = libc::iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };
-    let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: dst.len() };
-    // SAFETY: `dst` is exclusively ours for the call; the kernel checks the other side's range.
-    if unsafe { vm_copy(&[ours], &[theirs], false) } || unsafe { vm_copy(&[theirs], &[ours], true) } {
-        return Ok(());
-    }
-    // SAFETY: as above.
-    unsafe { through_sockets(theirs, ours) }
+    // SAFETY: `dst` is exclusively ours for the call.
+    unsafe { read_to_shared(addr, dst.as_mut_ptr(), dst.len()) }
 }
 
 /// Copies to the program's memory at `addr`.
 ///
 /// # Errors
 /// [`Fault`] when a byte can't be written; a part may have been.
+#[inline]
 pub fn write(addr: u64, src: &[u8]) -> Result<(), Fault> {
-    if src.is_empty() {
-        return Ok(());
-    }
-    let ours = libc::iovec { iov_base: src.as_ptr().cast_mut().cast(), iov_len: src.len() };
-    let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: src.len() };
-    // SAFETY: `src` is only read; the kernel checks the other side's range.
-    if unsafe { vm_copy(&[theirs], &[ours], false) } {
-        return Ok(());
-    }
-    // SAFETY: as above.
-    unsafe { through_sockets(ours, theirs) }
+    // SAFETY: `src` is only read.
+    unsafe { write_from_shared(addr, src.as_ptr(), src.len()) }
 }
 
 /// Copies `len` bytes from the program's memory at `addr` to memory that other processes share, mapped at `shared`.
@@ -72,15 +117,14 @@ pub fn write(addr: u64, src: &[u8]) -> Result<(), Fault> {
 ///
 /// # Safety
 /// `shared` is valid for writes of `len` bytes, and no reference to them exists.
+#[inline]
 pub unsafe fn read_to_shared(addr: u64, shared: *mut u8, len: usize) -> Result<(), Fault> {
-    let ours = libc::iovec { iov_base: shared.cast(), iov_len: len };
-    let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: len };
-    // SAFETY: the caller's promise; the kernel checks the other side's range.
-    if unsafe { vm_copy(&[ours], &[theirs], false) } {
+    // SAFETY: the caller's promise.
+    if unsafe { guarded(shared as u64, addr, len) } {
         return Ok(());
     }
-    // SAFETY: as above.
-    unsafe { through_sockets(theirs, ours) }
+    // SAFETY: the caller's promise.
+    unsafe { read_by_kernel(addr, shared, len) }
 }
 
 /// Copies `len` bytes from memory that other processes share, mapped at `shared`, to the program's memory at `addr`.
@@ -90,8 +134,45 @@ pub unsafe fn read_to_shared(addr: u64, shared: *mut u8, len: usize) -> Result<(
 ///
 /// # Safety
 /// `shared` is valid for reads of `len` bytes.
+#[inline]
 pub unsafe fn write_from_shared(addr: u64, shared: *const u8, len: usize) -> Result<(), Fault> {
-    let ours = libc::iovec { iov_base: shared.cast_mut().cast(), iov_len: len };
+    // SAFETY: the caller's promise; nobody has a reference to the program's memory.
+    if unsafe { guarded(addr, shared as u64, len) } {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { write_by_kernel(addr, shared, len) }
+}
+
+/// [`read_to_shared`] by the kernel.
+///
+/// # Safety
+/// As that.
+#[cold]
+unsafe fn read_by_kernel(addr: u64, to: *mut u8, len: usize) -> Result<(), Fault> {
+    if len == 0 {
+        return Ok(());
+    }
+    let ours = libc::iovec { iov_base: to.cast(), iov_len: len };
+    let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: len };
+    // SAFETY: the caller's promise; the kernel checks the other side's range.
+    if unsafe { vm_copy(&[ours], &[theirs], false) } || unsafe { vm_copy(&[theirs], &[ours], true) } {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    unsafe { through_sockets(theirs, ours) }
+}
+
+/// [`write_from_shared`] by the kernel.
+///
+/// # Safety
+/// As that.
+#[cold]
+unsafe fn write_by_kernel(addr: u64, from: *const u8, len: usize) -> Result<(), Fault> {
+    if len == 0 {
+        return Ok(());
+    }
+    let ours = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
     let theirs = libc::iovec { iov_base: addr as *mut _, iov_len: len };
     // SAFETY: the caller's promise; the kernel checks the program's side, which is registered memory.
     if unsafe { vm_copy(&[theirs], &[ours], false) } {
@@ -213,7 +294,9 @@ mod tests {
 
     #[test]
     fn copies_arrive_and_bad_pages_are_errors() {
-        for refused in [false, true] {
+        let ways = [(Way::Guarded, false), (Way::Guarded, true), (Way::Kernel, false), (Way::Kernel, true)];
+        for (way, refused) in ways {
+            choose(way);
             REFUSED.store(refused, Ordering::Relaxed);
             let src: Vec<u8> = (0..200_000u32).map(|i| i as u8).collect();
             let mut dst = vec![0; src.len()];
@@ -241,5 +324,35 @@ mod tests {
             assert_eq!(word, 7);
         }
         REFUSED.store(false, Ordering::Relaxed);
+        choose(Way::Guarded);
+    }
+
+    #[test]
+    fn a_thread_that_blocks_all_signals_copies() {
+        std::thread::spawn(|| {
+            // SAFETY: a mask of this thread.
+            unsafe {
+                let mut all = std::mem::zeroed();
+                libc::sigfillset(&raw mut all);
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+            }
+            let (from, mut to) = ([7u8; 100], [0u8; 100]);
+            for _ in 0..1000 {
+                read(from.as_ptr() as u64, &mut to).unwrap();
+                assert_eq!(read(unmapped_page(), &mut to), Err(Fault));
+            }
+            assert_eq!(from, to);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn ways_are_named() {
+        assert_eq!("guarded".parse(), Ok(Way::Guarded));
+        assert_eq!("kernel".parse(), Ok(Way::Kernel));
+        for wrong in ["", "Guarded", "cpu", "kernel "] {
+            assert_eq!(wrong.parse::<Way>(), Err(NoWay));
+        }
     }
 }

@@ -34,6 +34,8 @@ Environment, for programs run by `ferroce run`:
   FERROCE_DEVICES  which devices there are, and their names: \"mlx5_0=eth0,mlx5_1=eth1\"
                    (without it: ferroce0 is the interface of the default route, the others follow)
   FERROCE_FABRIC   \"udp\" sends everything over the network stack, also within one host
+  FERROCE_COPIES   \"kernel\" has the kernel copy all payloads (without it: the processor, under a handler of SIGSEGV and
+                   SIGBUS that turns a fault into an error completion)
   FERROCE_LOG      what the adapter tells on standard error: error, warn, info, debug or trace";
 
 #[derive(Subcommand)]

@@ -1,5 +1,5 @@
-//! On-demand paging (ibv_advise_mr(3)). The kernel copies in any case, and faults pages in as it goes: what is left to do
-//! is to bring them in before they are needed.
+//! On-demand paging (ibv_advise_mr(3)). A copy faults pages in as it goes: what is left to do is to bring them in
+//! before they are needed.
 
 use super::Pd;
 use super::keys::{KeyTable, Keyed};

@@ -2,6 +2,7 @@
 //!
 //! A spelling mistake in one would otherwise be silence: a run without the faults or the fabric that it is about.
 
+use ferroce_access::copy::{self, Way};
 use ferroce_netdev::DEVICES_VARIABLE;
 use ferroce_udp::{
     tap::capture::{self, Capture},
@@ -18,7 +19,8 @@ pub const RUN: &str = "FERROCE_RUN";
 pub const FABRIC: &str = "FERROCE_FABRIC";
 
 /// All that Ferroce reads.
-const KNOWN: [&str; 6] = [LOG, RUN, FABRIC, fault::VARIABLE, capture::VARIABLE, DEVICES_VARIABLE];
+const KNOWN: [&str; 7] =
+    [LOG, RUN, FABRIC, copy::VARIABLE, fault::VARIABLE, capture::VARIABLE, DEVICES_VARIABLE];
 /// Those of Ferroce's own tests, which are none of its business.
 const OF_TESTS: [&str; 5] = [
     "FERROCE_TEST_",
@@ -50,6 +52,7 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
     let why = match &*name {
         LOG => log_mistake(&value.to_string_lossy()),
         FABRIC => (value != "udp").then(|| "the only value is udp; unset it for the best fabric".to_owned()),
+        copy::VARIABLE => value.to_string_lossy().parse::<Way>().err().map(|error| error.to_string()),
         fault::VARIABLE => value.to_string_lossy().parse::<Fault>().err().map(|error| error.to_string()),
         capture::VARIABLE => Capture::open(Path::new(value)).err().map(|error| error.to_string()),
         _ => None,
@@ -76,6 +79,11 @@ fn log_mistake(filter: &str) -> Option<String> {
     ))
 }
 
+/// Who copies: a value that means nothing is as none.
+pub(crate) fn way_of_copies() -> Way {
+    value(copy::VARIABLE).and_then(|way| way.to_str()?.parse().ok()).unwrap_or(Way::Guarded)
+}
+
 /// The value of a variable, if it has one.
 #[must_use]
 pub fn value(name: &str) -> Option<OsString> {
@@ -95,6 +103,7 @@ mod tests {
         for (name, value) in [
             ("FERROCE_FABRIC", "upd"),
             ("FERROCE_FABRIC", "UDP"),
+            ("FERROCE_COPIES", "kernels"),
             ("FERROCE_FAULT", "duplicate=1%"),
             ("FERROCE_CAPTURE", "/nonexistent/x"),
             ("FERROCE_LOG", "debgu"),
@@ -112,6 +121,8 @@ mod tests {
         for (name, value) in [
             ("FERROCE_FABRIC", "udp"),
             ("FERROCE_FABRIC", ""),
+            ("FERROCE_COPIES", "kernel"),
+            ("FERROCE_COPIES", "guarded"),
             ("FERROCE_FAULT", "drop=1%,seed=7"),
             ("FERROCE_CAPTURE", "/dev/null"),
             ("FERROCE_LOG", "debug"),

@@ -1,7 +1,7 @@
-/* own_faults: a program with a fault of its own, which has, or hasn't, been the target of remote atomics before. Its
+/* own_faults: a program with a fault of its own, which has, or hasn't, been the target of requests before. Its
  * handler is called as it is without them, and the program ends as it does without them.
  *
- * usage: own_faults KIND never|before|after|around    the remote atomics: before the handler is installed, after, both
+ * usage: own_faults KIND never|before|after|around    the requests: before the handler is installed, after, both
  */
 #define _GNU_SOURCE
 #include "common.h"
@@ -146,8 +146,8 @@ static void set_up(void)
 	connect_qps(&device, &path, requester, responder);
 }
 
-/* Remote atomics for some milliseconds: an adapter may look at the program's handlers only now and then. */
-static void do_atomics(void)
+/* Atomics and WRITEs for some milliseconds: an adapter may look at the program's handlers only now and then. */
+static void do_requests(void)
 {
 	uint64_t end = now_ms() + 5;
 
@@ -158,6 +158,10 @@ static void do_atomics(void)
 		struct ibv_wc wc;
 
 		wr.wr.atomic = (typeof(wr.wr.atomic)){.remote_addr = (uintptr_t)mr->addr, .compare_add = 1, .rkey = mr->rkey};
+		MUST(ibv_post_send(requester, &wr, &bad));
+		MUST_COMPLETE(cq, &wc);
+		wr.opcode = IBV_WR_RDMA_WRITE;
+		wr.wr.rdma = (typeof(wr.wr.rdma)){.remote_addr = (uintptr_t)mr->addr, .rkey = mr->rkey};
 		MUST(ibv_post_send(requester, &wr, &bad));
 		MUST_COMPLETE(cq, &wc);
 	} while (now_ms() < end);
@@ -213,11 +217,11 @@ int main(int argc, char **argv)
 	sigprocmask(SIG_BLOCK, &blocked, NULL);
 	set_up();
 	if (before || around)
-		do_atomics();
+		do_requests();
 	if (!kind->nothing)
 		install(kind);
 	if (after || around)
-		do_atomics();
+		do_requests();
 	sigsetjmp(recovery, 1);
 	if (calls == 3)
 		return 6;

@@ -5,81 +5,7 @@ use super::Outcome;
 use super::action::Action;
 use ferroce_proto::AtomicOp;
 
-// A row of the table is three distances from their own places: to the instruction, to its end, to where a fault goes on.
-std::arch::global_asm!(
-    ".macro ferroce_guarded instruction:vararg",
-    "771: \\instruction",
-    "772:",
-    ".pushsection .rodata.ferroce_guarded, \"a\", %progbits",
-    ".long 771b - ., 772b - ., ferroce_guarded_fault - .",
-    ".popsection",
-    ".endm",
-    ".macro ferroce_guarded_routine name",
-    ".hidden \\name",
-    ".globl \\name",
-    ".type \\name, %function",
-    "\\name:",
-    ".cfi_startproc",
-    ".endm",
-    ".macro ferroce_guarded_return before",
-    "mov x0, \\before",
-    "mov x1, #0",
-    "ret",
-    ".cfi_endproc",
-    ".endm",
-    ".pushsection .rodata.ferroce_guarded, \"a\", %progbits",
-    ".p2align 2",
-    ".hidden ferroce_guarded_rows",
-    ".globl ferroce_guarded_rows",
-    "ferroce_guarded_rows:",
-    ".popsection",
-    ".pushsection .text.ferroce_guarded, \"ax\", %progbits",
-    ".p2align 2",
-    ".arch_extension lse",
-    "ferroce_guarded_routine ferroce_guarded_add_lse",
-    "ferroce_guarded ldaddal x1, x2, [x0]",
-    "ferroce_guarded_return x2",
-    "ferroce_guarded_routine ferroce_guarded_swap_lse",
-    "ferroce_guarded casal x1, x2, [x0]",
-    "ferroce_guarded_return x1",
-    "ferroce_guarded_routine ferroce_guarded_store_lse",
-    "ferroce_guarded swpal x1, x2, [x0]",
-    "ferroce_guarded_return x2",
-    ".arch_extension nolse",
-    "ferroce_guarded_routine ferroce_guarded_add_exclusive",
-    "773:",
-    "ferroce_guarded ldaxr x2, [x0]",
-    "add x3, x2, x1",
-    "ferroce_guarded stlxr w4, x3, [x0]",
-    "cbnz w4, 773b",
-    "ferroce_guarded_return x2",
-    "ferroce_guarded_routine ferroce_guarded_swap_exclusive",
-    "773:",
-    "ferroce_guarded ldaxr x3, [x0]",
-    "cmp x3, x1",
-    "b.ne 774f",
-    "ferroce_guarded stlxr w4, x2, [x0]",
-    "cbnz w4, 773b",
-    "774:",
-    "ferroce_guarded_return x3",
-    "ferroce_guarded_routine ferroce_guarded_store_exclusive",
-    "773:",
-    "ferroce_guarded ldaxr x2, [x0]",
-    "ferroce_guarded stlxr w4, x1, [x0]",
-    "cbnz w4, 773b",
-    "ferroce_guarded_return x2",
-    "ferroce_guarded_fault:",
-    ".cfi_startproc",
-    "mov x1, #1",
-    "ret",
-    ".cfi_endproc",
-    ".popsection",
-    ".pushsection .rodata.ferroce_guarded, \"a\", %progbits",
-    ".hidden ferroce_guarded_rows_end",
-    ".globl ferroce_guarded_rows_end",
-    "ferroce_guarded_rows_end:",
-    ".popsection",
-);
+std::arch::global_asm!(include_str!("aarch64.s"));
 
 unsafe extern "C" {
     fn ferroce_guarded_add_lse(word: u64, add: u64) -> Outcome;
@@ -88,9 +14,44 @@ unsafe extern "C" {
     fn ferroce_guarded_add_exclusive(word: u64, add: u64) -> Outcome;
     fn ferroce_guarded_swap_exclusive(word: u64, compare: u64, swap: u64) -> Outcome;
     fn ferroce_guarded_store_exclusive(word: u64, value: u64) -> Outcome;
+    fn ferroce_guarded_ticks() -> Outcome;
+    fn ferroce_guarded_copy(to: u64, from: u64, len: usize) -> Outcome;
     static ferroce_guarded_rows: [i32; 3];
     static ferroce_guarded_rows_end: [i32; 3];
 }
+
+/// Half a millisecond in ticks.
+#[inline]
+pub(super) fn half_millisecond() -> u64 {
+    let frequency: u64;
+    // SAFETY: reads a register.
+    unsafe { std::arch::asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nomem, nostack, pure)) };
+    frequency / 2000
+}
+
+/// A count that goes on at a steady rate, also while the thread sleeps.
+///
+/// # Safety
+/// As that of [`super::execute`].
+#[inline]
+pub(super) unsafe fn ticks() -> Outcome {
+    // SAFETY: touches no memory.
+    unsafe { ferroce_guarded_ticks() }
+}
+
+/// Copies bytes.
+///
+/// # Safety
+/// As that of [`super::copy`].
+#[inline]
+pub(super) unsafe fn copy(to: u64, from: u64, len: usize) -> Outcome {
+    // SAFETY: as promised.
+    unsafe { ferroce_guarded_copy(to, from, len) }
+}
+
+/// Each way to copy.
+#[cfg(test)]
+pub(super) const COPIES: [unsafe fn(u64, u64, usize) -> Outcome; 1] = [copy];
 
 /// Carries out an atomic.
 ///

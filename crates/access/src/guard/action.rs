@@ -71,7 +71,6 @@ pub(super) unsafe fn exchange(signal: i32, action: Action) -> Option<Action> {
 }
 
 /// The signals that this thread blocks.
-#[cfg(test)]
 pub(super) fn blocked() -> Option<u64> {
     mask(libc::SIG_BLOCK, 0)
 }

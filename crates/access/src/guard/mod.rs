@@ -7,12 +7,18 @@
 //! process has sent, is the program's: [`handler`] says how it is passed on.
 //!
 //! The kernel brings a fault to the guard only while the guard stands in front of the program's handlers and the thread
-//! doesn't block the signal (a blocked fault ends the process). Programs change both at any time, so [`Guard::hold`]
-//! asks the kernel for both. The answer is believed for [`LEASE`]; a program that installs a handler, or blocks the
-//! signals, in that time goes unnoticed until its end. The kernel itself is asked, by system call and not through the C
-//! library: sanitizers and preloaded libraries stand before `sigaction` and answer with what they would like to be true.
+//! doesn't block the signal (a blocked fault ends the process). Programs change both at any time, so a thread asks the
+//! kernel for both. The answer is good for a millisecond at most. The processor's counter of time says when to look at
+//! the clock: mostly, there is neither a system call nor a clock. A program that installs a handler, or blocks the signals,
+//! in that time goes unnoticed until its end. The kernel itself is asked, by system call and not through the C library:
+//! sanitizers and preloaded libraries stand before `sigaction` and answer with what they would like to be true.
+//!
+//! A thread that blocks the signals gets them unblocked for an atomic ([`Guard`]). That costs more system calls than a copy
+//! by the kernel, so such a thread has no guarded copies.
 
 mod action;
+#[cfg(test)]
+mod copy_tests;
 mod handler;
 #[cfg(test)]
 mod tests;
@@ -35,8 +41,114 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// For how long a thread believes what the kernel has said about handlers and the thread's mask, in nanoseconds.
-const LEASE: u64 = 1_000_000;
+/// For how long an answer of the kernel's is good, in nanoseconds, when the clock is looked at: every half a millisecond at
+/// least, by the ticks.
+const GOOD_FOR: u64 = 500_000;
+/// After how many copies by the kernel a thread looks whether it still blocks the signals.
+const PATIENCE: u32 = 256;
+
+thread_local! {
+    static ANSWER: Answer = const {
+        Answer {
+            given: Cell::new(0),
+            looked: Cell::new(0),
+            disarmed: Cell::new(0),
+            mask: Cell::new(Mask::Unknown),
+            copies: Cell::new(0),
+        }
+    };
+}
+
+/// What the kernel has said about handlers and this thread's mask.
+struct Answer {
+    /// When, by the clock.
+    given: Cell<u64>,
+    /// When the clock was last looked at, in ticks ([`arch::ticks`]).
+    looked: Cell<u64>,
+    /// The disarming ([`handler::disarmed`]) that it is good for.
+    disarmed: Cell<u64>,
+    mask: Cell<Mask>,
+    /// Copies by the kernel until the thread is asked again.
+    copies: Cell<u32>,
+}
+
+/// A thread's mask, as far as the two signals go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mask {
+    /// Nobody has asked.
+    Unknown,
+    Open,
+    Blocks,
+}
+
+impl Answer {
+    /// The guard stands in front and the thread doesn't block the signals, as far as one can know without asking.
+    #[inline]
+    fn is_open(&self) -> bool {
+        // SAFETY: the mask was open when somebody looked, less than a millisecond ago if the answer is good.
+        self.mask.get() == Mask::Open && unsafe { self.is_good() }
+    }
+
+    /// The guard stands in front, as far as one can know without asking.
+    ///
+    /// # Safety
+    /// The thread doesn't block the signals.
+    #[inline]
+    unsafe fn is_good(&self) -> bool {
+        // SAFETY: the caller's.
+        let Outcome { before: now, faulted } = unsafe { arch::ticks() };
+        faulted == 0
+            && self.disarmed.get() == handler::disarmed()
+            && (now.wrapping_sub(self.looked.get()) < arch::half_millisecond() || self.is_young(now))
+    }
+
+    /// The answer is good by the clock, which isn't looked at again soon then.
+    #[cold]
+    fn is_young(&self, ticks: u64) -> bool {
+        let young = clock::now().0.saturating_sub(self.given.get()) < GOOD_FOR;
+        if young {
+            self.looked.set(ticks);
+        }
+        young
+    }
+
+    /// Puts the guard in front, and notes the answer. False where the guard can't be had.
+    ///
+    /// # Safety
+    /// The thread doesn't block the signals now; `mask` is how it is in general.
+    unsafe fn arm(&self, mask: Mask) -> bool {
+        let disarmed = handler::disarmed();
+        if !handler::arm() {
+            return false;
+        }
+        // SAFETY: the caller's.
+        let Outcome { before: looked, faulted } = unsafe { arch::ticks() };
+        // Without ticks the answer is good for this once; a thread that may not read them may not read the clock either.
+        let (given, mask) = if faulted == 0 { (clock::now().0, mask) } else { (0, Mask::Unknown) };
+        self.given.set(given);
+        self.looked.set(looked);
+        self.disarmed.set(disarmed);
+        self.mask.set(mask);
+        true
+    }
+
+    /// Asks the kernel whether the thread is open and the guard stands, unless the answer was lately that they aren't.
+    #[cold]
+    fn renew(&self) -> bool {
+        if self.copies.get() > 0 {
+            self.copies.set(self.copies.get() - 1);
+            return false;
+        }
+        let open = action::blocked().is_some_and(|blocked| blocked & FAULTS == 0);
+        // SAFETY: the mask is open.
+        let stands = open && unsafe { self.arm(Mask::Open) } && self.mask.get() == Mask::Open;
+        if !stands {
+            self.mask.set(Mask::Unknown);
+            self.copies.set(PATIENCE);
+        }
+        stands
+    }
+}
 
 /// What a guarded routine leaves in its two result registers.
 #[repr(C)]
@@ -45,7 +157,8 @@ struct Outcome {
     faulted: u64,
 }
 
-/// While this lives, the faults of guarded instructions of this thread are caught.
+/// While this lives, the faults of guarded atomics of this thread are caught. The thread copies nothing meanwhile: a copy
+/// would take the thread for one that doesn't block the signals.
 pub(crate) struct Guard {
     /// The signals that the thread blocks, and gets blocked again.
     blocked: u64,
@@ -72,21 +185,15 @@ impl Guard {
     /// the system calls, or the thread blocks the signals and one is waiting for it). A guarded instruction that faults
     /// is a crash then, so the kernel must be asked about the memory first.
     pub(crate) fn hold() -> Option<Self> {
-        thread_local! {
-            /// The end of the lease, the disarming ([`handler::disarmed`]) that it is good for, and whether the thread blocks
-            /// the signals.
-            static TRUSTED: Cell<(u64, u64, bool)> = const { Cell::new((0, 0, false)) };
-        }
-        let now = clock::now().0;
-        let disarmed = handler::disarmed();
-        let (until, of, blocks) = TRUSTED.get();
-        let leased = now < until && of == disarmed;
-        if leased && !blocks {
+        if ANSWER.with(Answer::is_open) {
             return Some(Self { blocked: 0, _thread: PhantomData });
         }
-        // A thread of the adapter's own blocks them always: handlers are asked for once in a lease there too.
-        let held = if leased || handler::arm() { unblock() } else { None };
-        let Some(blocked) = held else {
+        let held = unblock().map(|blocked| Self { blocked, _thread: PhantomData }).filter(|guard| {
+            let mask = if guard.blocked == 0 { Mask::Open } else { Mask::Blocks };
+            // SAFETY: just unblocked.
+            ANSWER.with(|answer| unsafe { answer.mask.get() == mask && answer.is_good() || answer.arm(mask) })
+        });
+        if held.is_none() {
             static SAID: AtomicBool = AtomicBool::new(false);
             if !SAID.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
@@ -95,13 +202,33 @@ impl Guard {
                      Memory that is unmapped in the very moment of an atomic brings the signal to the program"
                 );
             }
-            return None;
-        };
-        if !leased {
-            TRUSTED.set((now + LEASE, disarmed, blocked != 0));
         }
-        Some(Self { blocked, _thread: PhantomData })
+        held
     }
+}
+
+/// Whether a fault of this thread reaches the guard as the thread is, with the signals that it blocks.
+#[inline]
+fn stands() -> bool {
+    ANSWER.with(|answer| answer.is_open() || answer.renew())
+}
+
+/// Copies `len` bytes, upwards: the last byte becomes visible last, and every aligned word of 8 bytes at `to` at once.
+///
+/// # Errors
+/// [`Fault`] when the guard doesn't stand in front of this thread's faults, or when a byte of either side can't be accessed:
+/// a part may have been copied.
+///
+/// # Safety
+/// No reference to the bytes at `to` exists, nor one to bytes at `from` that could change.
+#[inline]
+pub(crate) unsafe fn copy(to: u64, from: u64, len: usize) -> Result<(), Fault> {
+    if !stands() {
+        return Err(Fault);
+    }
+    // SAFETY: as promised.
+    let Outcome { faulted, .. } = unsafe { arch::copy(to, from, len) };
+    if faulted == 0 { Ok(()) } else { Err(Fault) }
 }
 
 /// Unblocks the signals. Those that were blocked, or `None`.

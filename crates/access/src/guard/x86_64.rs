@@ -4,85 +4,60 @@ use super::Outcome;
 use super::action::Action;
 use ferroce_proto::AtomicOp;
 
-// A row of the table is three distances from their own places: to the instruction, to its end, to where a fault goes on.
-// The bytes of the restorer are those by which unwinders and debuggers know a signal's frame; it has no description of
-// its own, and neither has the byte before it.
-std::arch::global_asm!(
-    ".macro ferroce_guarded instruction:vararg",
-    "771: \\instruction",
-    "772:",
-    ".pushsection .rodata.ferroce_guarded, \"a\", @progbits",
-    ".long 771b - ., 772b - ., ferroce_guarded_fault - .",
-    ".popsection",
-    ".endm",
-    ".pushsection .rodata.ferroce_guarded, \"a\", @progbits",
-    ".p2align 2",
-    ".hidden ferroce_guarded_rows",
-    ".globl ferroce_guarded_rows",
-    "ferroce_guarded_rows:",
-    ".popsection",
-    ".pushsection .text.ferroce_guarded, \"ax\", @progbits",
-    ".hidden ferroce_guarded_add",
-    ".globl ferroce_guarded_add",
-    ".type ferroce_guarded_add, @function",
-    "ferroce_guarded_add:",
-    ".cfi_startproc",
-    "mov rax, rsi",
-    "ferroce_guarded lock xadd qword ptr [rdi], rax",
-    "xor edx, edx",
-    "ret",
-    ".cfi_endproc",
-    ".size ferroce_guarded_add, . - ferroce_guarded_add",
-    ".hidden ferroce_guarded_swap",
-    ".globl ferroce_guarded_swap",
-    ".type ferroce_guarded_swap, @function",
-    "ferroce_guarded_swap:",
-    ".cfi_startproc",
-    "mov rax, rsi",
-    "ferroce_guarded lock cmpxchg qword ptr [rdi], rdx",
-    "xor edx, edx",
-    "ret",
-    ".cfi_endproc",
-    ".size ferroce_guarded_swap, . - ferroce_guarded_swap",
-    ".hidden ferroce_guarded_store",
-    ".globl ferroce_guarded_store",
-    ".type ferroce_guarded_store, @function",
-    "ferroce_guarded_store:",
-    ".cfi_startproc",
-    "mov rax, rsi",
-    "ferroce_guarded xchg qword ptr [rdi], rax",
-    "xor edx, edx",
-    "ret",
-    ".cfi_endproc",
-    ".size ferroce_guarded_store, . - ferroce_guarded_store",
-    "ferroce_guarded_fault:",
-    ".cfi_startproc",
-    "mov edx, 1",
-    "ret",
-    ".cfi_endproc",
-    "nop",
-    ".hidden ferroce_guarded_restore",
-    ".globl ferroce_guarded_restore",
-    ".type ferroce_guarded_restore, @function",
-    "ferroce_guarded_restore:",
-    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05", // mov rax, SYS_rt_sigreturn; syscall
-    ".size ferroce_guarded_restore, . - ferroce_guarded_restore",
-    ".popsection",
-    ".pushsection .rodata.ferroce_guarded, \"a\", @progbits",
-    ".hidden ferroce_guarded_rows_end",
-    ".globl ferroce_guarded_rows_end",
-    "ferroce_guarded_rows_end:",
-    ".popsection",
-);
+std::arch::global_asm!(include_str!("x86_64.s"));
 
 unsafe extern "C" {
     fn ferroce_guarded_add(word: u64, add: u64) -> Outcome;
     fn ferroce_guarded_swap(word: u64, compare: u64, swap: u64) -> Outcome;
     fn ferroce_guarded_store(word: u64, value: u64) -> Outcome;
+    fn ferroce_guarded_ticks() -> Outcome;
+    fn ferroce_guarded_copy(to: u64, from: u64, len: usize) -> Outcome;
+    fn ferroce_guarded_copy_avx(to: u64, from: u64, len: usize) -> Outcome;
     fn ferroce_guarded_restore();
     static ferroce_guarded_rows: [i32; 3];
     static ferroce_guarded_rows_end: [i32; 3];
 }
+
+/// Half a millisecond at most in ticks: the time-stamp counters of processors have 1 to 5 GHz.
+pub(super) fn half_millisecond() -> u64 {
+    500_000
+}
+
+/// A count that goes on at a steady rate, also while the thread sleeps.
+///
+/// # Safety
+/// As that of [`super::execute`].
+#[inline]
+pub(super) unsafe fn ticks() -> Outcome {
+    // SAFETY: touches no memory.
+    unsafe { ferroce_guarded_ticks() }
+}
+
+/// Copies bytes.
+///
+/// # Safety
+/// As that of [`super::copy`].
+#[inline]
+pub(super) unsafe fn copy(to: u64, from: u64, len: usize) -> Outcome {
+    /// From here on wider moves are worth the way to them.
+    const WIDE: usize = 256;
+    // SAFETY: as promised; the processor has the instructions.
+    unsafe {
+        if len >= WIDE && std::arch::is_x86_feature_detected!("avx") {
+            ferroce_guarded_copy_avx(to, from, len)
+        } else {
+            ferroce_guarded_copy(to, from, len)
+        }
+    }
+}
+
+/// Each way to copy.
+#[cfg(test)]
+pub(super) const COPIES: [unsafe fn(u64, u64, usize) -> Outcome; 2] = [
+    copy,
+    // SAFETY: as promised.
+    |to, from, len| unsafe { ferroce_guarded_copy(to, from, len) },
+];
 
 /// Carries out an atomic.
 ///

@@ -27,7 +27,8 @@ fn own_process(outcome: Outcome) -> Finding {
     match outcome {
         Ok(()) => Finding::fine("The kernel copies a process's own memory for it (process_vm_readv)."),
         Err(errno) => Finding::note(format!(
-            "The kernel refuses process_vm_readv ({}): data goes another way, which is slower.",
+            "The kernel refuses process_vm_readv ({}): the copies that are the kernel's go another way, which \
+             is slower.",
             std::io::Error::from_raw_os_error(errno)
         ))
         .with_mend("allow process_vm_readv and process_vm_writev in the container's seccomp profile"),

@@ -21,7 +21,9 @@ use crate::listed_regions::ListedRegions;
 use crate::numbers::{QpTable, SrqTable};
 use crate::qp::Qp;
 use crate::raw::RawPorts;
+use crate::settings;
 use crate::xrc::{self, Connections};
+use ferroce_access::copy;
 use ferroce_engine::{Loop, Pool, Thread, WaitPlan};
 use ferroce_host::Host;
 use ferroce_hostlink::Links;
@@ -96,6 +98,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     fork::install();
     fork::register(ChildStep::Engine, forget_after_fork);
     sys::protect_engine_fds();
+    copy::choose(settings::way_of_copies());
     let taps = Taps::from_env();
     let lossless = !udp_only() && !taps.is_some_and(Taps::has_faults);
     let links = Links::new(lossless, taps.is_some_and(Taps::has_capture))?;

@@ -1,0 +1,265 @@
+// A row of the table is three distances from their own places: to the first guarded instruction, behind the last one, to
+// where a fault of one goes on. A fault goes on as if the routine had been left there: none of them uses the stack.
+.macro ferroce_row begin, end, landing
+.pushsection .rodata.ferroce_guarded, "a", @progbits
+.long \begin - ., \end - ., \landing - .
+.popsection
+.endm
+
+.macro ferroce_guarded instruction:vararg
+771: \instruction
+772:
+ferroce_row 771b, 772b, ferroce_guarded_fault
+.endm
+
+.macro ferroce_routine name
+.hidden \name
+.globl \name
+.type \name, @function
+\name:
+.cfi_startproc
+.endm
+
+.macro ferroce_end name
+.cfi_endproc
+.size \name, . - \name
+.endm
+
+// Moves what fits into a register of this name, and goes on behind it.
+.macro ferroce_move register, size
+mov \register, [rsi]
+mov [rdi], \register
+add rsi, \size
+add rdi, \size
+.endm
+
+.pushsection .rodata.ferroce_guarded, "a", @progbits
+.p2align 2
+.hidden ferroce_guarded_rows
+.globl ferroce_guarded_rows
+ferroce_guarded_rows:
+.popsection
+
+.pushsection .text.ferroce_guarded, "ax", @progbits
+
+ferroce_routine ferroce_guarded_add
+mov rax, rsi
+ferroce_guarded lock xadd qword ptr [rdi], rax
+xor edx, edx
+ret
+ferroce_end ferroce_guarded_add
+
+ferroce_routine ferroce_guarded_swap
+mov rax, rsi
+ferroce_guarded lock cmpxchg qword ptr [rdi], rdx
+xor edx, edx
+ret
+ferroce_end ferroce_guarded_swap
+
+ferroce_routine ferroce_guarded_store
+mov rax, rsi
+ferroce_guarded xchg qword ptr [rdi], rax
+xor edx, edx
+ret
+ferroce_end ferroce_guarded_store
+
+// The time-stamp counter. A thread may have forbidden itself to read it (prctl(2), PR_SET_TSC).
+ferroce_routine ferroce_guarded_ticks
+ferroce_guarded rdtsc
+shl rdx, 32
+or rax, rdx
+xor edx, edx
+ret
+ferroce_end ferroce_guarded_ticks
+
+// Copies rdx bytes from rsi to rdi, upwards. Each aligned word of 8 bytes is stored at once, and no store crosses the
+// border of such a word but those of 16 and 32 bytes, which are aligned themselves: stores become visible in the order
+// of their addresses, the last byte last.
+.p2align 5
+ferroce_routine ferroce_guarded_copy
+771:
+test edi, 7
+jnz 50f
+12:
+cmp rdx, 128
+jae 40f
+// To an aligned word, less than 128 bytes.
+20:
+cmp rdx, 32
+jb 22f
+21:
+mov rax, [rsi]
+mov rcx, [rsi + 8]
+mov r8, [rsi + 16]
+mov r9, [rsi + 24]
+mov [rdi], rax
+mov [rdi + 8], rcx
+mov [rdi + 16], r8
+mov [rdi + 24], r9
+add rsi, 32
+add rdi, 32
+sub rdx, 32
+cmp rdx, 32
+jae 21b
+22:
+test dl, 16
+jz 23f
+mov rax, [rsi]
+mov rcx, [rsi + 8]
+mov [rdi], rax
+mov [rdi + 8], rcx
+add rsi, 16
+add rdi, 16
+23:
+test dl, 8
+jz 24f
+ferroce_move rax, 8
+24:
+test dl, 7
+jnz 30f
+25:
+xor edx, edx
+ret
+// Within a word.
+30:
+test dl, 4
+jz 31f
+ferroce_move eax, 4
+31:
+test dl, 2
+jz 32f
+ferroce_move ax, 2
+32:
+test dl, 1
+jz 25b
+mov al, [rsi]
+mov [rdi], al
+jmp 25b
+// To an aligned word, 128 bytes and more.
+40:
+test dil, 8
+jz 41f
+ferroce_move rax, 8
+sub rdx, 8
+41:
+movups xmm0, [rsi]
+movups xmm1, [rsi + 16]
+movups xmm2, [rsi + 32]
+movups xmm3, [rsi + 48]
+movaps [rdi], xmm0
+movaps [rdi + 16], xmm1
+movaps [rdi + 32], xmm2
+movaps [rdi + 48], xmm3
+add rsi, 64
+add rdi, 64
+sub rdx, 64
+cmp rdx, 64
+jae 41b
+jmp 20b
+// Into the middle of a word: first up to its end.
+50:
+mov ecx, edi
+neg ecx
+and ecx, 7
+cmp rdx, rcx
+jbe 30b
+sub rdx, rcx
+test cl, 1
+jz 51f
+ferroce_move al, 1
+51:
+test cl, 2
+jz 52f
+ferroce_move ax, 2
+52:
+test cl, 4
+jz 12b
+ferroce_move eax, 4
+jmp 12b
+772:
+ferroce_row 771b, 772b, ferroce_guarded_fault
+ferroce_end ferroce_guarded_copy
+
+// The same from 256 bytes on, for processors with AVX.
+.p2align 5
+ferroce_routine ferroce_guarded_copy_avx
+771:
+test edi, 7
+jz 3f
+mov ecx, edi
+neg ecx
+and ecx, 7
+sub rdx, rcx
+test cl, 1
+jz 1f
+ferroce_move al, 1
+1:
+test cl, 2
+jz 2f
+ferroce_move ax, 2
+2:
+test cl, 4
+jz 3f
+ferroce_move eax, 4
+3:
+test dil, 8
+jz 4f
+ferroce_move rax, 8
+sub rdx, 8
+4:
+test dil, 16
+jz 5f
+movups xmm0, [rsi]
+movaps [rdi], xmm0
+add rsi, 16
+add rdi, 16
+sub rdx, 16
+5:
+vmovups ymm0, [rsi]
+vmovups ymm1, [rsi + 32]
+vmovups ymm2, [rsi + 64]
+vmovups ymm3, [rsi + 96]
+vmovaps [rdi], ymm0
+vmovaps [rdi + 32], ymm1
+vmovaps [rdi + 64], ymm2
+vmovaps [rdi + 96], ymm3
+sub rsi, -128
+sub rdi, -128
+add rdx, -128
+cmp rdx, 128
+jae 5b
+772:
+ferroce_row 771b, 772b, ferroce_guarded_fault_avx
+vzeroupper
+jmp ferroce_guarded_copy
+ferroce_end ferroce_guarded_copy_avx
+
+ferroce_guarded_fault_avx:
+.cfi_startproc
+vzeroupper
+mov edx, 1
+ret
+.cfi_endproc
+
+ferroce_guarded_fault:
+.cfi_startproc
+mov edx, 1
+ret
+.cfi_endproc
+
+// These bytes are those by which unwinders and debuggers know a signal's frame (mov rax, SYS_rt_sigreturn; syscall). They
+// have no description of their own, and neither has the byte before them.
+nop
+.hidden ferroce_guarded_restore
+.globl ferroce_guarded_restore
+.type ferroce_guarded_restore, @function
+ferroce_guarded_restore:
+.byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05
+.size ferroce_guarded_restore, . - ferroce_guarded_restore
+.popsection
+
+.pushsection .rodata.ferroce_guarded, "a", @progbits
+.hidden ferroce_guarded_rows_end
+.globl ferroce_guarded_rows_end
+ferroce_guarded_rows_end:
+.popsection
