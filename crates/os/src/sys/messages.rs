@@ -11,6 +11,8 @@ use std::ptr::{from_ref, null_mut};
 
 const SENDING: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 const RECEIVING: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+/// Without MSG_CMSG_CLOEXEC: a packet socket refuses flags that mean nothing there.
+const RECEIVING_MANY: libc::c_int = libc::MSG_DONTWAIT;
 
 /// A message to send: its bytes, in parts, and where to.
 pub struct Outgoing<'a, const PARTS: usize> {
@@ -241,7 +243,7 @@ impl<const MESSAGES: usize, const BYTES: usize, const CONTROL: usize> ReceiveBat
         let received = unsafe {
             match &mut self.slots.headers[..wanted.min(MESSAGES)] {
                 // One message costs the kernel less to ask for in this way.
-                [one] => check(libc::syscall(libc::SYS_recvmsg, fd, &raw mut one.msg_hdr, RECEIVING)).map(
+                [one] => check(libc::syscall(libc::SYS_recvmsg, fd, &raw mut one.msg_hdr, RECEIVING_MANY)).map(
                     |length| {
                         one.msg_len = length as u32;
                         1
@@ -251,7 +253,7 @@ impl<const MESSAGES: usize, const BYTES: usize, const CONTROL: usize> ReceiveBat
                     let count = many.len() as libc::c_uint;
                     let no_timeout = null_mut::<libc::timespec>();
                     let headers = many.as_mut_ptr();
-                    check(libc::syscall(libc::SYS_recvmmsg, fd, headers, count, RECEIVING, no_timeout))
+                    check(libc::syscall(libc::SYS_recvmmsg, fd, headers, count, RECEIVING_MANY, no_timeout))
                 }
             }
         };
