@@ -17,6 +17,7 @@
 //! Nobody is trusted: what a peer writes into shared memory can make its own link break, and nothing else. A process
 //! that dies, however it dies, closes its connection: what it has left is executed, then its link ends.
 
+mod compact;
 mod directory;
 mod hello;
 mod link;
@@ -28,12 +29,13 @@ mod record;
 #[doc(hidden)]
 pub mod untrusted;
 
+pub use compact::CompactHeaders;
 pub use directory::{Directory, ListedRegion, Purpose, QpnPair, own as own_directory};
-pub use link::{Link, Peer, Sent};
+pub use link::{Link, Peer, Receive, Sent};
 pub use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::Bell;
-pub use record::{MAX_PAYLOAD, MAX_PIECES, Piece, Pieces, Record};
+pub use record::{CompactRecord, MAX_PAYLOAD, MAX_PIECES, Piece, Pieces, Record};
 
 pub use ferroce_access::PeerMemory;
 

@@ -280,6 +280,9 @@ impl Links {
         );
         let remote = PeerProcess { process: introduction.process, directory, memory, pidfd };
         link.offer_to_fetch(remote.memory.is_some() && !self.captured);
+        if !self.captured {
+            link.offer_compact();
+        }
         // Set once: the thread that has read the one introduction is here.
         let _ = link.remote.set(remote);
         // What was sent before it could be woken.

@@ -3,12 +3,14 @@
 //! A record is a fixed part, the transport headers as they are on the wire, and a payload, or a description of where
 //! the payload is. Whatever a peer writes: reading a record gives a record or an error, and touches no byte outside it.
 
+use super::compact::{self, CompactHeaders};
 use super::protocol::{Broken, Lines};
 use ferroce_access::SharedMemory;
 use ferroce_types::{MAX_FLOW_LABEL, PacketMeta};
 use ferroce_wire::Headers;
 use smallvec::SmallVec;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes before the transport headers.
 const FIXED: usize = 48;
@@ -18,6 +20,9 @@ const MAX_HEADERS: usize = 80;
 const FRONT: usize = FIXED + MAX_HEADERS + MAX_PIECES * Piece::LEN;
 /// Payload bytes of a record, at most.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
+
+/// The first words of a record in memory.
+type FrontWords = [AtomicU64; size_of::<compact::Front>() / 8];
 
 /// What a record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +34,29 @@ enum Kind {
     Packet = 1,
     /// A packet whose payload is still in the sender's memory.
     Reference = 2,
+    /// A packet of a connection, with [`CompactHeaders`] and its payload.
+    Compact = 3,
+}
+
+/// What a reader finds in a ring.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made")]
+pub(crate) enum Entry {
+    /// Nothing: the end of the ring was too short.
+    Padding,
+    /// A packet with addresses and headers.
+    Whole(Record),
+    /// A packet of a connection.
+    Compact(CompactRecord),
+}
+
+/// A packet of a connection in a ring.
+#[derive(Clone, Copy, Debug)]
+pub struct CompactRecord {
+    /// Its headers.
+    pub headers: CompactHeaders,
+    /// Where its payload is in the link's memory, and how many bytes it has.
+    pub(crate) payload: (usize, usize),
 }
 
 /// A packet in a ring.
@@ -94,6 +122,22 @@ const fn total(headers: usize, payload: usize) -> usize {
 
 const fn payload_offset(headers: usize) -> usize {
     (FIXED + headers).next_multiple_of(8)
+}
+
+/// Bytes of a record with compact headers.
+#[inline]
+pub(super) const fn compact_total(headers: &CompactHeaders, payload: usize) -> usize {
+    (headers.payload_offset() + payload).next_multiple_of(Lines::GRAIN)
+}
+
+/// Writes everything of a record with compact headers but its payload of `payload` bytes.
+#[inline]
+pub(super) fn write_compact(memory: &SharedMemory, at: usize, headers: &CompactHeaders, payload: usize) {
+    let (front, len) = headers.front(Kind::Compact as u8, compact_total(headers, payload), payload);
+    let words: &FrontWords = memory.words(at);
+    for (to, word) in words.iter().zip(front).take(len) {
+        to.store(word, Ordering::Relaxed);
+    }
 }
 
 /// A record that is about to be written.
@@ -164,14 +208,29 @@ pub(super) fn write_padding(memory: &SharedMemory, at: usize, len: usize) {
     memory.write(at, &bytes);
 }
 
-/// Reads the record at `at`, of which `available` bytes are published, and returns it with its length; `None` for
-/// padding.
-pub(super) fn read(
-    memory: &SharedMemory,
-    at: usize,
-    available: usize,
-) -> Result<(Option<Record>, usize), Broken> {
+/// Reads the record at `at`, of which `available` bytes are published, and returns it with its length.
+#[inline]
+pub(super) fn read(memory: &SharedMemory, at: usize, available: usize) -> Result<(Entry, usize), Broken> {
+    if available < Lines::GRAIN {
+        return Err(Broken);
+    }
     // Copied once: the peer may change its bytes at any time.
+    let words: &FrontWords = memory.words(at);
+    let front: compact::Front = std::array::from_fn(|i| words[i].load(Ordering::Relaxed));
+    let (length, kind) = compact::length_and_kind(front[0]);
+    if kind == Kind::Compact as u8 {
+        let (headers, payload) = CompactHeaders::parse(&front).ok_or(Broken)?;
+        if length > available || payload > MAX_PAYLOAD || compact_total(&headers, payload) != length {
+            return Err(Broken);
+        }
+        let payload = (at + headers.payload_offset(), payload);
+        return Ok((Entry::Compact(CompactRecord { headers, payload }), length));
+    }
+    read_whole(memory, at, available)
+}
+
+/// As [`read`], of a record that isn't compact.
+fn read_whole(memory: &SharedMemory, at: usize, available: usize) -> Result<(Entry, usize), Broken> {
     let mut bytes = [0; FRONT];
     let have = bytes.len().min(available);
     memory.read(at, &mut bytes[..have]);
@@ -179,7 +238,7 @@ pub(super) fn read(
     if let Some(Record { body: Body::Inline { at: payload, .. }, .. }) = &mut parsed.packet {
         *payload += at;
     }
-    Ok((parsed.packet, parsed.total))
+    Ok((parsed.packet.map_or(Entry::Padding, Entry::Whole), parsed.total))
 }
 
 struct Parsed {
@@ -289,10 +348,11 @@ mod tests {
     fn back(draft: &Draft) -> Record {
         let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
         draft.write(&memory, AT);
-        let (packet, total) = read(&memory, AT, draft.total()).unwrap();
+        let (record, total) = read(&memory, AT, draft.total()).unwrap();
         assert_eq!(total, draft.total());
         assert_eq!(read(&memory, AT, total - Lines::GRAIN).map(|_| ()), Err(Broken));
-        packet.unwrap()
+        let Entry::Whole(packet) = record else { panic!("{record:?}") };
+        packet
     }
 
     #[test]
@@ -321,6 +381,61 @@ mod tests {
     }
 
     #[test]
+    fn compact_headers_survive_the_round_trip_or_are_refused() {
+        let mut compact = 0;
+        for opcode in (0..=u8::MAX).filter_map(Opcode::from_u8) {
+            let Some(headers) = CompactHeaders::of(&headers(opcode)) else { continue };
+            compact += 1;
+            for len in (0..300).chain([MAX_PAYLOAD - 1, MAX_PAYLOAD]) {
+                let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
+                let total = compact_total(&headers, len);
+                write_compact(&memory, AT, &headers, len);
+                let (record, read_total) = read(&memory, AT, total).unwrap();
+                assert_eq!(read_total, total);
+                let Entry::Compact(packet) = record else { panic!("{record:?}") };
+                assert_eq!(packet.headers.headers(), self::headers(opcode));
+                assert_eq!(packet.payload, (AT + headers.payload_offset(), len));
+                assert!(packet.payload.0 + len <= AT + total);
+                assert!(read(&memory, AT, total - Lines::GRAIN).is_err());
+            }
+        }
+        // RC: all but two atomics, their answer and FLUSH; UC: all.
+        assert_eq!(compact, 21 + 12);
+        let usual = headers(Opcode::from_u8(4).unwrap());
+        for bth in [
+            Bth { fecn: true, ..usual.bth },
+            Bth { becn: true, ..usual.bth },
+            Bth { migrated: false, ..usual.bth },
+            Bth { pad: 1, ..usual.bth },
+        ] {
+            assert_eq!(CompactHeaders::of(&Headers { bth, ..usual }), None);
+        }
+    }
+
+    #[test]
+    fn compact_headers_that_cannot_be_are_broken() {
+        let headers = CompactHeaders::of(&headers(Opcode::from_u8(4).unwrap())).unwrap();
+        let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
+        for (what, at, bytes) in [
+            ("no length", 0, &0u32.to_ne_bytes()[..]),
+            ("a shorter record", 0, &64u32.to_ne_bytes()),
+            ("the longest record", 0, &u32::MAX.to_ne_bytes()),
+            ("an opcode that isn't", 5, &[0xff]),
+            ("an opcode of a datagram", 5, &[0x64]),
+            ("an atomic", 5, &[0x13]),
+            ("a QPN of more than 24 bits", 8, &0x0100_0000u32.to_ne_bytes()),
+            ("flags that aren't", 12, &0x0400_0000u32.to_ne_bytes()),
+            ("a longer payload", 16, &200u32.to_ne_bytes()),
+            ("a payload beyond all", 16, &u32::MAX.to_ne_bytes()),
+        ] {
+            write_compact(&memory, AT, &headers, 100);
+            assert!(read(&memory, AT, 512).is_ok());
+            memory.write(AT + at, bytes);
+            assert!(read(&memory, AT, 512).is_err(), "{what}");
+        }
+    }
+
+    #[test]
     fn payloads_of_every_length_near_that_of_a_packet_are_read() {
         let opcode = Opcode::from_u8(4).unwrap();
         for len in (0..300).chain(65_000..=MAX_PAYLOAD) {
@@ -335,8 +450,8 @@ mod tests {
     fn padding_is_no_packet() {
         let memory = SharedMemory::create(4096, false).unwrap();
         write_padding(&memory, AT, 192);
-        assert!(matches!(read(&memory, AT, 192), Ok((None, 192))));
-        assert!(matches!(read(&memory, AT, 256), Ok((None, 192))));
+        assert!(matches!(read(&memory, AT, 192), Ok((Entry::Padding, 192))));
+        assert!(matches!(read(&memory, AT, 256), Ok((Entry::Padding, 192))));
         assert!(read(&memory, AT, 128).is_err());
     }
 
@@ -350,7 +465,8 @@ mod tests {
             ("a shorter record", 0, &64u32.to_ne_bytes()),
             ("a longer record", 0, &320u32.to_ne_bytes()),
             ("the longest record", 0, &u32::MAX.to_ne_bytes()),
-            ("another kind", 4, &[3]),
+            ("another kind", 4, &[4]),
+            ("compact headers of another length", 4, &[3]),
             ("a reference with bytes left over", 4, &[Kind::Reference as u8]),
             ("no headers", 5, &[0]),
             ("too many headers", 5, &[255]),

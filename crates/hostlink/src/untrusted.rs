@@ -1,7 +1,7 @@
 //! A ring that a hostile peer writes, read as a link reads it: for tests and for fuzzing.
 
 use super::protocol::{Broken, Consumer, Lines};
-use super::record::{self, Body, Record};
+use super::record::{self, Body, CompactRecord, Entry, Record};
 use ferroce_access::SharedMemory;
 use ferroce_types::Grh;
 
@@ -55,13 +55,16 @@ fn read_into(reading: &mut Reading, stream: &[u8], tails: &[u64], beyond: u8) ->
         memory.write(TAIL_AT, &tail.to_ne_bytes());
         while let Some((at, published)) = consumer.peek(lines)? {
             assert!(at + published <= RING && reading.consumed + published as u64 <= tail);
-            let (packet, total) = record::read(&memory, BYTES_AT + at, published)?;
+            let (record, total) = record::read(&memory, BYTES_AT + at, published)?;
             assert!(total > 0 && total <= published);
-            if let Some(packet) = packet {
-                check(&packet, BYTES_AT + at..BYTES_AT + at + total);
-                reading.packets += 1;
-                reading.said += &format!("{packet:?}\n");
+            let bytes = BYTES_AT + at..BYTES_AT + at + total;
+            match &record {
+                Entry::Padding => {}
+                Entry::Whole(packet) => check(packet, bytes),
+                Entry::Compact(packet) => check_compact(packet, bytes),
             }
+            reading.packets += usize::from(!matches!(record, Entry::Padding));
+            reading.said += &format!("{record:?}\n");
             consumer.release(lines, total);
             reading.consumed += total as u64;
         }
@@ -86,10 +89,18 @@ fn check(packet: &Record, record: std::ops::Range<usize>) {
     assert!(len <= record::MAX_PAYLOAD);
 }
 
+/// As [`check`].
+fn check_compact(packet: &CompactRecord, record: std::ops::Range<usize>) {
+    assert!(packet.headers.headers().emit(&mut [0; 128]).is_ok());
+    let (at, len) = packet.payload;
+    assert!(at >= record.start && at + len <= record.end && len <= record::MAX_PAYLOAD);
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::record::{Draft, Piece};
     use super::*;
+    use crate::compact::CompactHeaders;
     use ferroce_types::PacketMeta;
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
     use proptest::prelude::*;
@@ -114,11 +125,23 @@ mod tests {
         bytes
     }
 
+    fn compact(payload: usize) -> Vec<u8> {
+        let headers = Headers::new(Bth::new(Opcode::new(Service::Rc, Operation::SendOnly).unwrap(), 7, 9));
+        let headers = CompactHeaders::of(&headers).unwrap();
+        let total = record::compact_total(&headers, payload);
+        let memory = SharedMemory::create(total, false).unwrap();
+        record::write_compact(&memory, 0, &headers, payload);
+        let mut bytes = vec![0; total];
+        memory.read(0, &mut bytes);
+        bytes
+    }
+
     /// Records as they should be, and bytes that are anything.
     fn part() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             (0..1500usize, prop_oneof![any::<u16>(), Just(u16::MAX)])
                 .prop_map(|(payload, on_wire)| packet(payload, None, on_wire)),
+            (0..1500usize).prop_map(compact),
             (0..70_000usize, 0..=record::MAX_PIECES).prop_map(|(len, count)| packet(len, Some(count), 100)),
             (1..8u32).prop_map(|grains| {
                 let mut padding = vec![0; Lines::GRAIN * grains as usize];

@@ -53,7 +53,7 @@ pub use ferroce_queues::{
 pub use gids::gid_table;
 pub use owner::OfContext;
 pub use poll::{Poll, read_comp_cntr};
-pub use qp::Qp;
+pub use qp::{PlainRequest, Qp};
 pub use xrc::{XrcTarget, Xrcd};
 
 pub use ferroce_host as host;

@@ -13,6 +13,7 @@ mod delegated;
 mod env;
 mod execute;
 mod pace;
+mod plain;
 mod psn;
 mod qp;
 mod rate;
@@ -36,6 +37,7 @@ pub use env::{
     Violation,
 };
 pub use pace::{Pace, Portion};
+pub use plain::PlainSend;
 pub use qp::{MAX_MESSAGE, Qp};
 pub use rate::{RateLimit, Throttle};
 pub use retransmit::LEAST_ACK_TIMEOUT;

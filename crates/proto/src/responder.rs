@@ -104,6 +104,15 @@ impl Responder {
         psn::wire(self.expected)
     }
 
+    /// No message is in progress, no request is missing, and none is with another process.
+    #[inline]
+    pub(crate) fn is_between_messages(&self) -> bool {
+        self.message == Message::None
+            && self.held.is_none()
+            && self.gap.is_none()
+            && self.delegated.is_empty()
+    }
+
     /// The receive that a message in progress uses.
     pub(crate) fn take_held(&mut self) -> Option<RecvWqe> {
         self.message = Message::None;

@@ -55,6 +55,9 @@ static void without_a_thread(void)
 	opens_now();
 }
 
+/* Descriptors that a thread of the library has open for a moment, when they are counted. */
+#define PASSING 2
+
 /* Where descriptors are short, what one attempt keeps is what the next one goes on with. */
 static void without_descriptors(void)
 {
@@ -65,7 +68,7 @@ static void without_descriptors(void)
 	unsigned int kept = open_in_vain(EMFILE);
 
 	for (int attempt = 0; attempt < ATTEMPTS; attempt++)
-		EXPECT(open_in_vain(EMFILE) == kept);
+		EXPECT(open_in_vain(EMFILE) <= kept + PASSING);
 	limit(RLIMIT_NOFILE, descriptors);
 	opens_now();
 }

@@ -179,6 +179,32 @@ unsafe fn send_wr(wr: &ibv_send_wr, qp: &nic::Qp) -> Outcome<SendWr> {
     }
 }
 
+/// A list of one request that may take the short way.
+///
+/// # Safety
+/// `wr` is as ibv_post_send(3) asks.
+#[inline]
+unsafe fn plain(wr: *const ibv_send_wr) -> Option<nic::PlainRequest> {
+    // SAFETY: the caller's promise; a list of one element is valid where it is announced.
+    let (wr, element) = unsafe {
+        let wr = wr.as_ref()?;
+        let one = wr.next.is_null() && wr.num_sge == 1;
+        (wr, wr.sg_list.as_ref().filter(|_| one)?)
+    };
+    let immediate = match wr.opcode {
+        IBV_WR_SEND => None,
+        IBV_WR_SEND_WITH_IMM => Some(wr.imm_data.to_ne_bytes()),
+        _ => return None,
+    };
+    (wr.send_flags & !(IBV_SEND_SIGNALED | IBV_SEND_SOLICITED) == 0).then_some(nic::PlainRequest {
+        wr_id: wr.wr_id,
+        sge: nic::Sge { addr: element.addr, length: element.length, lkey: element.lkey },
+        immediate,
+        signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
+        solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
+    })
+}
+
 /// Tells the program which element was bad.
 ///
 /// # Safety
@@ -263,6 +289,7 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: by the man page a queue pair, a list that stays valid during the call, and the caller's variable.
         unsafe {
             match QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.work() {
+                Work::Transport(qp) if plain(wr).is_some_and(|request| qp.post_plain(&request)) => Ok(()),
                 Work::Transport(qp) => post_each(wr, bad_wr, |wr| send_wr(wr, qp), |next| qp.post_send(next)),
                 Work::Raw(qp) => post_each(wr, bad_wr, |wr| raw_send(wr, qp), |next| qp.post_send(next)),
             }

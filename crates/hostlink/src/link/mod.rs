@@ -4,6 +4,7 @@ mod access;
 mod receive;
 mod send;
 
+pub use receive::Receive;
 pub use send::Sent;
 
 use receive::Receiver;
@@ -70,9 +71,11 @@ impl Peer {
 struct Terms {
     /// 1: it can copy from the memory of the ring's consumer, so packets may leave their payload there.
     fetches: AtomicU64,
+    /// 1: it understands compact headers, and takes them.
+    compact: AtomicU64,
 }
 
-ferroce_access::shared_words!(Terms { fetches });
+ferroce_access::shared_words!(Terms { fetches, compact });
 
 /// Both directions between this process and another.
 #[derive(Debug)]
@@ -219,6 +222,17 @@ impl Link {
     /// Tells the peer whether its packets may leave their payload in its memory.
     pub(super) fn offer_to_fetch(&self, offer: bool) {
         self.terms(true).fetches.store(u64::from(offer), Ordering::Release);
+    }
+
+    /// Tells the peer that packets of connections may come with compact headers.
+    pub(super) fn offer_compact(&self) {
+        self.terms(true).compact.store(1, Ordering::Release);
+    }
+
+    /// The peer takes packets of connections with compact headers.
+    #[inline]
+    pub fn peer_takes_compact(&self) -> bool {
+        self.terms(false).compact.load(Ordering::Relaxed) == 1
     }
 
     /// The peer fetches payloads from this process's memory.

@@ -1,9 +1,9 @@
 //! The ring from the peer: what is taken out of it.
 
 use super::{BYTES_AT, Link, RING};
-use crate::payload::ReceivedRecord;
+use crate::payload::{ReceivedRecord, ShmPayload};
 use crate::protocol::{Broken, Consumer, Lines};
-use crate::record;
+use crate::record::{self, CompactRecord, Entry};
 use ferroce_os::room;
 use std::sync::atomic::Ordering;
 
@@ -13,54 +13,43 @@ pub(super) struct Receiver {
     consumer: Consumer,
     /// Room for a run of packets.
     run: Vec<ReceivedRecord<'static>>,
+    compact: Vec<CompactRecord>,
+}
+
+/// Who takes packets out of a ring: those in a row for one QP come together.
+pub trait Receive {
+    /// Packets with addresses and headers.
+    fn packets(&mut self, packets: &[ReceivedRecord<'_>]);
+
+    /// Packets of a connection, which have come by `link`.
+    fn compact(&mut self, link: &Link, packets: &[CompactRecord]);
 }
 
 impl Receiver {
     pub(super) fn new() -> Self {
-        Self { consumer: Consumer::new(RING), run: Vec::new() }
+        Self { consumer: Consumer::new(RING), run: Vec::new(), compact: Vec::new() }
     }
 }
 
 impl Link {
-    /// Takes packets, `limit` at most, and hands them to `f`, those in a row for one QP together. The peer gets the room
-    /// back when `f` has dealt with them. Returns whether there was any.
-    pub fn receive<'a>(&'a self, limit: usize, f: &mut dyn FnMut(&[ReceivedRecord<'a>])) -> bool {
+    /// Takes packets, `limit` at most, and hands them to `to`. The peer gets the room back when `to` has dealt with them.
+    /// Returns whether there was any.
+    pub fn receive(&self, limit: usize, to: &mut dyn Receive) -> bool {
         self.answered.load(Ordering::Acquire)
-            && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, f))
+            && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, to))
     }
 
     /// As [`Link::receive`], for what a peer has left that is gone: all of it.
-    pub fn receive_last<'a>(&'a self, f: &mut dyn FnMut(&[ReceivedRecord<'a>])) {
-        self.receive_with(&mut self.rx.lock(), RING / Lines::GRAIN, f);
+    pub fn receive_last(&self, to: &mut dyn Receive) {
+        self.receive_with(&mut self.rx.lock(), RING / Lines::GRAIN, to);
     }
 
-    fn receive_with<'a>(
-        &'a self,
-        Receiver { consumer, run }: &mut Receiver,
-        limit: usize,
-        f: &mut dyn FnMut(&[ReceivedRecord<'a>]),
-    ) -> bool {
-        let mut packets = room::reuse(std::mem::take(run));
-        let any = self.receive_into(&mut packets, consumer, limit, f);
-        *run = room::reuse(packets);
-        any
-    }
-
-    fn receive_into<'a>(
-        &'a self,
-        batch: &mut Vec<ReceivedRecord<'a>>,
-        rx: &mut Consumer,
-        limit: usize,
-        f: &mut dyn FnMut(&[ReceivedRecord<'a>]),
-    ) -> bool {
-        let (ring, lines) = (self.ring(false), self.rx_lines());
+    fn receive_with(&self, rx: &mut Receiver, limit: usize, to: &mut dyn Receive) -> bool {
+        let lines = self.rx_lines();
         let mut any = false;
         let mut taken = 0;
         while taken < limit {
-            // A run of packets for one QP; nothing is given back before they have been dealt with.
-            batch.clear();
-            let mut len = 0;
-            let mut ahead = match rx.peek(lines) {
+            let ahead = match rx.consumer.peek(lines) {
                 Ok(Some(ahead)) => ahead,
                 Ok(None) => return any,
                 Err(Broken) => {
@@ -68,38 +57,79 @@ impl Link {
                     return any;
                 }
             };
-            while ahead.1 > 0 && taken < limit {
-                let read = record::read(&self.memory, ring + BYTES_AT + ahead.0, ahead.1);
-                let Ok((packet, total)) = read else {
-                    self.broken();
-                    return any;
-                };
-                if let Some(packet) = packet {
-                    let other = |first: &ReceivedRecord<'_>| {
-                        first.packet.headers.bth.dest_qp != packet.headers.bth.dest_qp
-                    };
-                    if batch.first().is_some_and(other) {
-                        break;
-                    }
-                    batch.push(ReceivedRecord::new(self, packet));
-                }
-                taken += 1;
-                len += total;
-                ahead = (ahead.0 + total, ahead.1 - total);
-            }
+            // Nothing of a run is given back before it has been dealt with.
+            let Ok((records, len)) = self.receive_run(rx, ahead, limit - taken, to) else {
+                self.broken();
+                return any;
+            };
             any = true;
-            if !batch.is_empty() {
-                f(batch);
-            }
-            if rx.release(lines, len) {
+            taken += records;
+            if rx.consumer.release(lines, len) {
                 self.ring_bell();
             }
         }
         any
     }
 
+    /// Hands over packets in a row for one QP: at most `limit` records of the `published` bytes at `at` of the ring. Returns
+    /// how many records they were, and their bytes.
+    fn receive_run(
+        &self,
+        rx: &mut Receiver,
+        (at, published): (usize, usize),
+        limit: usize,
+        to: &mut dyn Receive,
+    ) -> Result<(usize, usize), Broken> {
+        let base = self.ring(false) + BYTES_AT + at;
+        let (mut records, mut len) = (0, 0);
+        let Receiver { run, compact, .. } = rx;
+        compact.clear();
+        let mut packets = Vec::new();
+        while len < published && records < limit {
+            let (record, total) = record::read(&self.memory, base + len, published - len)?;
+            match record {
+                Entry::Padding => {}
+                Entry::Compact(packet) => {
+                    let other = |first: &CompactRecord| first.headers.dest_qp != packet.headers.dest_qp;
+                    if !packets.is_empty() || compact.first().is_some_and(other) {
+                        break;
+                    }
+                    compact.push(packet);
+                }
+                Entry::Whole(packet) => {
+                    let other = |first: &ReceivedRecord<'_>| {
+                        first.packet.headers.bth.dest_qp != packet.headers.bth.dest_qp
+                    };
+                    if !compact.is_empty() || packets.first().is_some_and(other) {
+                        break;
+                    }
+                    if packets.is_empty() {
+                        packets = room::reuse(std::mem::take(run));
+                    }
+                    packets.push(ReceivedRecord::new(self, packet));
+                }
+            }
+            records += 1;
+            len += total;
+        }
+        if !compact.is_empty() {
+            to.compact(self, compact);
+        } else if !packets.is_empty() {
+            to.packets(&packets);
+            *run = room::reuse(packets);
+        }
+        Ok((records, len))
+    }
+
     /// Whether the peer has published something that hasn't been dealt with.
     pub(crate) fn has_records(&self) -> bool {
         !self.is_dead() && self.answered.load(Ordering::Acquire) && self.rx_lines().has_records()
+    }
+
+    /// The payload of a packet that has come by this link.
+    #[inline]
+    pub fn payload(&self, packet: &CompactRecord) -> ShmPayload<'_> {
+        let (at, len) = packet.payload;
+        ShmPayload::Ring { memory: &self.memory, at, len }
     }
 }

@@ -1,6 +1,7 @@
 //! The ring to the peer: what is put into it, and who waits for room there.
 
 use super::{BYTES_AT, Link, PATIENCE};
+use crate::compact::CompactHeaders;
 use crate::payload::RingBytes;
 use crate::protocol::Broken;
 use crate::record::{self, Draft, Piece};
@@ -33,28 +34,62 @@ impl Link {
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> Sent<E> {
         match Draft::packet(headers, meta, payload) {
-            Some(draft) => {
-                self.publish(&draft, |at| fill(&RingBytes::new(&self.memory, draft.payload_at(at), payload)))
-            }
+            Some(draft) => self.publish(draft.total(), |at| {
+                fill(&RingBytes::new(&self.memory, draft.payload_at(at), payload))?;
+                draft.write(&self.memory, at);
+                Ok(())
+            }),
             None => Sent::Lost,
         }
+    }
+
+    /// Sends a packet of a connection: `None` when its headers have no compact form. The peer takes these
+    /// ([`Link::peer_takes_compact`]).
+    #[inline]
+    pub fn send_compact<E>(
+        &self,
+        headers: &Headers,
+        payload: usize,
+        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
+    ) -> Option<Sent<E>> {
+        Some(self.send_with(&CompactHeaders::of(headers)?, payload, fill))
+    }
+
+    /// As [`Link::send_compact`], with headers that have their form.
+    #[inline]
+    pub fn send_with<E>(
+        &self,
+        headers: &CompactHeaders,
+        payload: usize,
+        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
+    ) -> Sent<E> {
+        self.publish(record::compact_total(headers, payload), |at| {
+            fill(&RingBytes::new(&self.memory, at + headers.payload_offset(), payload))?;
+            record::write_compact(&self.memory, at, headers, payload);
+            Ok(())
+        })
     }
 
     /// Sends a packet whose payload the peer fetches from `pieces` of this process's memory.
     pub fn send_reference<E>(&self, headers: &Headers, meta: &PacketMeta, pieces: &[Piece]) -> Sent<E> {
         match Draft::reference(headers, meta, pieces) {
-            Some(draft) => self.publish(&draft, |_| Ok(())),
+            Some(draft) => self.publish(draft.total(), |at| {
+                draft.write(&self.memory, at);
+                Ok(())
+            }),
             None => Sent::Lost,
         }
     }
 
-    fn publish<E>(&self, draft: &Draft, fill: impl FnOnce(usize) -> Result<(), E>) -> Sent<E> {
+    /// Publishes a record of `total` bytes, which `write` writes where it is told to.
+    #[inline]
+    fn publish<E>(&self, total: usize, write: impl FnOnce(usize) -> Result<(), E>) -> Sent<E> {
         if self.is_dead() {
             return Sent::Lost;
         }
         let (ring, lines) = (self.ring(true), self.tx_lines());
         let mut tx = self.tx.lock();
-        let place = match tx.reserve(lines, draft.total()) {
+        let place = match tx.reserve(lines, total) {
             Ok(Some(place)) => place,
             Ok(None) => return Sent::Full,
             Err(Broken) => {
@@ -63,10 +98,9 @@ impl Link {
             }
         };
         let at = ring + BYTES_AT + place.at;
-        if let Err(error) = fill(at) {
+        if let Err(error) = write(at) {
             return Sent::Failed(error);
         }
-        draft.write(&self.memory, at);
         if let Some((start, len)) = place.padding {
             record::write_padding(&self.memory, ring + BYTES_AT + start, len);
         }

@@ -52,7 +52,7 @@ pub(crate) struct Adapter {
     pub(crate) srqs: SrqTable,
     /// Connections of XRC targets with other processes.
     pub(crate) xrc: Connections,
-    works: Pool<Work>,
+    works: Pool<Box<Work>>,
     pub(crate) taps: Option<&'static Taps>,
     /// Shared memory with the host's other processes.
     pub(crate) links: Arc<Links>,
@@ -198,7 +198,7 @@ impl Adapter {
 
     /// Runs `f` with a set of buffers, then lets the QPs of this process work to which `f` has sent something.
     pub(crate) fn with_work<R>(&'static self, f: impl FnOnce(&mut Work) -> R) -> R {
-        let mut work = self.works.take(|| Work::sending_through(self.taps));
+        let mut work = self.works.take(|| Box::new(Work::sending_through(self.taps)));
         let unwinding = HandsOn { adapter: self, work: &mut work };
         let result = f(unwinding.work);
         self.deliver_local(unwinding.work);

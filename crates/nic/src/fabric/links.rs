@@ -5,7 +5,7 @@ use crate::ah::{Path, ResolvedAv};
 use crate::qp::{Origin, QpEnv};
 use ferroce_engine::Source;
 use ferroce_host::slot_of;
-use ferroce_hostlink::{Link, ReceivedRecord};
+use ferroce_hostlink::{CompactRecord, Link, Receive, ReceivedRecord};
 use ferroce_os::{
     clock,
     sys::{self, InetAddress},
@@ -61,6 +61,19 @@ impl Source for LinkSource {
     }
 }
 
+/// Hands packets out of rings to their QPs.
+struct Dispatch(&'static Adapter);
+
+impl Receive for Dispatch {
+    fn packets(&mut self, packets: &[ReceivedRecord<'_>]) {
+        self.0.dispatch_records(packets);
+    }
+
+    fn compact(&mut self, link: &Link, packets: &[CompactRecord]) {
+        self.0.dispatch_compact(link, packets);
+    }
+}
+
 impl Adapter {
     /// Puts the connections of links where sleepers look.
     ///
@@ -110,7 +123,7 @@ impl Adapter {
     fn read_rings(&'static self) -> bool {
         let mut done = false;
         for link in self.links.snapshot().iter() {
-            done |= link.receive(TURN, &mut |packets| self.dispatch_records(packets));
+            done |= link.receive(TURN, &mut Dispatch(self));
             if link.has_room_for_blocked() {
                 self.enqueue_all(&link.take_blocked());
             }
@@ -146,6 +159,24 @@ impl Adapter {
         self.with_work(|work| qp.work(work, now, handle));
     }
 
+    /// Packets of one QP's connection.
+    fn dispatch_compact(&'static self, link: &Link, packets: &[CompactRecord]) {
+        let Some(qp) = packets.first().and_then(|first| self.qp(first.headers.dest_qp)) else { return };
+        let now = clock::now();
+        let handle = |proto: &mut ferroce_proto::Qp<_>, env: &mut QpEnv<'_>| {
+            // The sender has heard from this QP through shared memory: that the QP goes another way now means that the
+            // packets are of a connection that was.
+            if !env.is_connected_to(&link.peer()) {
+                return;
+            }
+            env.mark_peer_uses_shm();
+            for packet in packets {
+                env.handle_compact(proto, link, packet);
+            }
+        };
+        self.with_work(|work| qp.work(work, now, handle));
+    }
+
     fn show_received(&self, received: &ReceivedRecord<'_>) {
         if self.has_capture() {
             let packet = &received.packet;
@@ -165,7 +196,7 @@ impl Adapter {
         }
         let waiting = self.links.attend(&mut |link| {
             // What it has left is carried out before anybody learns of its end.
-            link.receive_last(&mut |packets| self.dispatch_records(packets));
+            link.receive_last(&mut Dispatch(self));
         });
         self.enqueue_all(&waiting);
     }

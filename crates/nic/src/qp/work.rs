@@ -78,7 +78,7 @@ impl Qp {
             return std::mem::forget(unwinding);
         }
         f(proto, &mut env);
-        let more = proto.transmit(now, &mut env, BUDGET);
+        let more = proto.wants_transmit() && proto.transmit(now, &mut env, BUDGET);
         proto.flush_acks(now, &mut env);
         env.work.send();
         env.publish();

@@ -118,6 +118,35 @@ impl Requester {
         [self.rnr_until, self.ack_deadline, self.probe_at, self.paced_until].into_iter().flatten().min()
     }
 
+    /// All requests before the one with the number `tail` have left, none is to be sent again, and nothing keeps the next one
+    /// back.
+    #[inline]
+    pub(crate) fn has_sent_all(&self, tail: u64) -> bool {
+        self.cursor == tail
+            && self.started == tail
+            && self.next == self.max
+            && self.max - self.una < send::MAX_OUTSTANDING
+            && !self.is_waiting()
+            && !self.probe_due
+            && self.error.is_none()
+            && !self.draining
+    }
+
+    /// A request of one packet has left, after all others, and asks for an acknowledgement.
+    #[inline]
+    pub(crate) fn sent_plain(&mut self, now: Instant, bytes: u64, params: &QpParams) {
+        if self.sample.is_none() {
+            self.sample = Some((self.next, now));
+        }
+        self.next += 1;
+        self.max = self.next;
+        self.cursor += 1;
+        self.started = self.cursor;
+        self.in_flight += bytes.max(SMALLEST_CHARGE);
+        self.since_ack_request = 0;
+        self.arm(now, params);
+    }
+
     /// READ requests and atomics that are with the peer: sent since the last return to `una`, and unanswered.
     fn reads_out(&self) -> usize {
         self.reads.partition_point(|end| *end <= self.next)

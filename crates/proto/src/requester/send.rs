@@ -4,7 +4,7 @@ use super::charge;
 use crate::{Env, Instant, Qp, QpState, SendOp, TransmitError, WcStatus};
 
 /// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
-const MAX_OUTSTANDING: u64 = 1 << 22;
+pub(super) const MAX_OUTSTANDING: u64 = 1 << 22;
 
 /// Packets of one READ request's answer, at least: the loss of one shows by the others.
 const SHORTEST_READ: u32 = 4;

@@ -97,6 +97,9 @@ pub struct Host {
     pub unexpected: u32,
     /// What was told of the headers of messages.
     pub infos: Vec<TagInfo>,
+    /// Packets go the short way where they can, and how many have.
+    pub takes_plain: bool,
+    pub plain: u32,
 }
 
 impl Host {
@@ -130,6 +133,8 @@ impl Host {
             tags: Vec::new(),
             unexpected: 0,
             infos: Vec::new(),
+            takes_plain: false,
+            plain: 0,
         }
     }
 

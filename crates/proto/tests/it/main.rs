@@ -15,6 +15,7 @@ mod malformed;
 mod model;
 mod net;
 mod placement;
+mod plain;
 mod psns;
 mod rate;
 mod repetition;

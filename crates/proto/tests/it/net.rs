@@ -3,9 +3,10 @@
 use crate::host::{ALL, Frame, Host, THERE};
 use core::time::Duration;
 use ferroce_proto::{
-    Access, Data, Instant, Placement, Qp, QpParams, QpState, SendOp, SendWr, Sge, UdTarget, WcStatus,
+    Access, Data, Instant, Placement, PlainSend, Qp, QpParams, QpState, SendOp, SendWr, Sge, UdTarget,
+    WcStatus,
 };
-use ferroce_wire::{Bth, Headers, Opcode, Service};
+use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use std::collections::BTreeMap;
 
 /// SplitMix64: a seed gives the same network everywhere.
@@ -235,7 +236,7 @@ impl Pair {
                 self.notify(to_b, frame.headers.bth.opcode.is_read_response());
             }
             let side = if to_b { &mut self.b } else { &mut self.a };
-            side.qp.handle_packet(self.now, &frame.headers, &frame.payload[..], &mut side.host);
+            side.take(self.now, &frame);
         }
         for side in [&mut self.a, &mut self.b] {
             side.qp.handle_timeout(self.now, &mut side.host);
@@ -291,6 +292,23 @@ impl core::fmt::Debug for Pair {
 }
 
 impl Side {
+    /// Gives the QP a packet, the short way if the side takes that and the packet can.
+    fn take(&mut self, now: Instant, frame: &Frame) {
+        let Headers { bth, immediate, .. } = frame.headers;
+        let send = matches!(bth.opcode.operation, Operation::SendOnly | Operation::SendOnlyWithImmediate);
+        let payload = &frame.payload[..];
+        // What has come with its payload can't lose that.
+        if self.host.takes_plain && send && self.host.payloads_lost == 0 {
+            let (psn, pkey, solicited, ack_request) = (bth.psn, bth.pkey, bth.solicited, bth.ack_request);
+            let send = PlainSend { psn, pkey, solicited, ack_request, immediate };
+            if self.qp.take_plain(&send, &payload, &mut self.host) {
+                self.host.plain += 1;
+                return;
+            }
+        }
+        self.qp.handle_packet(now, &frame.headers, payload, &mut self.host);
+    }
+
     pub fn post(&mut self, wr: SendWr<u32>) {
         self.qp.post_send(wr).unwrap();
     }

@@ -48,6 +48,12 @@ impl QpEnv<'_> {
         }
     }
 
+    /// Does the QP share memory with this process's QP at its other end?
+    pub(crate) fn is_connected_to(&self, peer: &Peer) -> bool {
+        self.qp.service != Service::Ud
+            && matches!(self.path, Some(Path::Shm { link, .. }) if peer.is(&link.peer()))
+    }
+
     /// Is a packet from the network one of the peer, which hasn't said anything through shared memory? Then one of the two
     /// processes couldn't share memory with the other.
     pub(crate) fn is_peer_on_udp(&self, meta: &PacketMeta) -> bool {

@@ -85,17 +85,34 @@ impl<'a> QpEnv<'a> {
 
     /// Publishes what was received. The ACK for it has left.
     pub(super) fn publish(&mut self) {
-        for wc in std::mem::take(&mut self.work.received) {
+        if !self.work.received.is_empty() {
+            self.publish_received();
+        }
+        if !self.work.received_into_own_cq.is_empty() {
+            self.publish_into_own_cqs();
+        }
+    }
+
+    fn publish_received(&mut self) {
+        // The list keeps its room.
+        let mut received = std::mem::take(&mut self.work.received);
+        for wc in received.drain(..) {
             self.count_received(&wc);
             self.work.overrun |= !self.qp.recv_cq.push(wc);
         }
-        for (cq, wc, tags) in std::mem::take(&mut self.work.received_into_own_cq) {
+        self.work.received = received;
+    }
+
+    fn publish_into_own_cqs(&mut self) {
+        let mut received = std::mem::take(&mut self.work.received_into_own_cq);
+        for (cq, wc, tags) in received.drain(..) {
             // The match of a rendezvous is followed by its data.
             if !wc.completion.tags.matched || wc.completion.tags.data_valid {
                 self.count_received(&wc);
             }
             self.work.overrun |= !cq.push_tagged(wc, tags);
         }
+        self.work.received_into_own_cq = received;
     }
 }
 

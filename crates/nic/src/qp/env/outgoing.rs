@@ -64,7 +64,7 @@ impl QpEnv<'_> {
                 if self.qp.service == Service::Ud {
                     self.unacked_pace.ask_own(self.now, len)?;
                 }
-                self.transmit_record(link, headers, &meta.of_packet(headers, len), len, source)
+                self.transmit_record(link, headers, meta, len, source)
             }
             Path::Udp { dest, socket } => {
                 if matches!(self.qp.service, Service::Uc | Service::Ud) {
@@ -125,15 +125,23 @@ impl QpEnv<'_> {
         let (by, adapter) = (self.key_user(), self.qp.adapter);
         let by_reference = self.listed && len >= REFERENCE && link.peer_fetches() && !adapter.has_capture();
         let pieces = if by_reference { references(by.pd, source)? } else { None };
-        let sent = match pieces {
-            Some(pieces) => link.send_reference(headers, meta, &pieces),
-            None => link.send(headers, meta, len, |ring| {
-                fill_ring(by, source, ring)?;
-                if adapter.has_capture() {
-                    adapter.show_message(Direction::Out, headers, &ring.to_vec(), meta);
-                }
-                Ok(())
-            }),
+        // The peer knows the connection once it has answered.
+        let is_known = self.qp.service != Service::Ud && self.qp.peer_uses_shm();
+        let is_compact = is_known && pieces.is_none() && link.peer_takes_compact() && !adapter.has_capture();
+        let compact = is_compact.then(|| link.send_compact(headers, len, |ring| fill_ring(by, source, ring)));
+        let sent = match (compact.flatten(), pieces) {
+            (Some(sent), _) => sent,
+            (None, Some(pieces)) => link.send_reference(headers, &meta.of_packet(headers, len), &pieces),
+            (None, None) => {
+                let meta = &meta.of_packet(headers, len);
+                link.send(headers, meta, len, |ring| {
+                    fill_ring(by, source, ring)?;
+                    if adapter.has_capture() {
+                        adapter.show_message(Direction::Out, headers, &ring.to_vec(), meta);
+                    }
+                    Ok(())
+                })
+            }
         };
         match sent {
             Sent::Published(end) => {

@@ -1,0 +1,226 @@
+//! Compact headers: how a record names a packet of a connection that both ends know already.
+//!
+//! Addresses, traffic class and hop limit of such a packet are those of the connection, so the record leaves them out. What
+//! is left lies in native order at fixed places, and a message of up to 40 bytes takes one line of memory.
+
+use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Reth, Service};
+
+/// Bytes before the payload where the packet names no memory of the receiver.
+const SHORT: usize = 24;
+/// Bytes before the payload where it does.
+const LONG: usize = 40;
+
+const SOLICITED: u32 = 1 << 24;
+const ACK_REQUEST: u32 = 1 << 25;
+const PSN: u32 = (1 << 24) - 1;
+
+/// The first words of a record as they lie in memory, each of two halves in native order: length of the record and a byte each
+/// for its kind and the opcode before the partition key; destination QPN and PSN; length of the payload and
+/// [`CompactHeaders::word`]; length and key of the memory that is named; its address.
+pub(super) type Front = [u64; LONG / 8];
+
+/// The first and the second four bytes of a word.
+#[inline]
+fn halves(word: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
+    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+}
+
+/// The word of two halves.
+#[inline]
+fn word_of(first: u32, second: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// The length of a record, and its kind.
+#[inline]
+pub(super) fn length_and_kind(first: u64) -> (usize, u8) {
+    let [length, about] = halves(first);
+    (length as usize, about.to_ne_bytes()[0])
+}
+
+/// The headers of a packet of an RC or UC connection, without what its path says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompactHeaders {
+    /// What the packet is.
+    pub opcode: Opcode,
+    /// Partition key.
+    pub pkey: u16,
+    /// Destination QPN.
+    pub dest_qp: u32,
+    /// Packet sequence number.
+    psn: u32,
+    /// Immediate data, the key to invalidate, or syndrome and MSN of an acknowledgement.
+    word: u32,
+    /// The memory of the receiver that is named.
+    reth: Reth,
+}
+
+impl CompactHeaders {
+    /// The same headers; `None` for those that don't have this form.
+    #[inline]
+    pub(super) fn of(headers: &Headers) -> Option<Self> {
+        let Headers {
+            bth,
+            xrc_srqn: None,
+            deth: None,
+            flush: None,
+            reth,
+            atomic: None,
+            aeth,
+            atomic_ack: None,
+            immediate,
+            invalidate_rkey,
+        } = headers
+        else {
+            return None;
+        };
+        let plain = bth.migrated && bth.pad == 0 && !bth.fecn && !bth.becn;
+        if !plain || !has_compact_form(bth.opcode) || bth.opcode.carries_reth() != reth.is_some() {
+            return None;
+        }
+        let word = match (aeth, immediate, invalidate_rkey) {
+            (Some(aeth), None, None) if bth.opcode.carries_aeth() => {
+                u32::from(aeth.syndrome) << 24 | aeth.msn & PSN
+            }
+            (None, Some(immediate), None) if bth.opcode.carries_immediate() => u32::from_ne_bytes(*immediate),
+            (None, None, Some(rkey)) if bth.opcode.carries_invalidate() => *rkey,
+            (None, None, None) if !carries_word(bth.opcode) => 0,
+            _ => return None,
+        };
+        let flag = |is: bool, flag| if is { flag } else { 0 };
+        Some(Self {
+            opcode: bth.opcode,
+            pkey: bth.pkey,
+            dest_qp: bth.dest_qp,
+            psn: bth.psn & PSN | flag(bth.solicited, SOLICITED) | flag(bth.ack_request, ACK_REQUEST),
+            word,
+            reth: reth.unwrap_or(Reth { va: 0, rkey: 0, dma_len: 0 }),
+        })
+    }
+
+    /// Those of a SEND of one packet that asks for an acknowledgement: its opcode, the connection's partition key and
+    /// destination QPN, its PSN, whether it is solicited, and its immediate data.
+    #[must_use]
+    #[inline]
+    pub fn of_send(
+        opcode: Opcode,
+        (pkey, dest_qp): (u16, u32),
+        psn: u32,
+        (solicited, word): (bool, u32),
+    ) -> Self {
+        let psn = psn & PSN | ACK_REQUEST | if solicited { SOLICITED } else { 0 };
+        Self { opcode, pkey, dest_qp, psn, word, reth: Reth { va: 0, rkey: 0, dma_len: 0 } }
+    }
+
+    /// Packet sequence number.
+    #[must_use]
+    #[inline]
+    pub const fn psn(&self) -> u32 {
+        self.psn & PSN
+    }
+
+    /// Its completion is solicited.
+    #[must_use]
+    #[inline]
+    pub const fn is_solicited(&self) -> bool {
+        self.psn & SOLICITED != 0
+    }
+
+    /// The requester wants an acknowledgement.
+    #[must_use]
+    #[inline]
+    pub const fn asks_for_ack(&self) -> bool {
+        self.psn & ACK_REQUEST != 0
+    }
+
+    /// Of a SEND of one packet: its immediate data, if it has any. `None` for other packets.
+    #[must_use]
+    #[inline]
+    pub const fn immediate_of_send(&self) -> Option<Option<[u8; 4]>> {
+        match self.opcode.operation {
+            Operation::SendOnly => Some(None),
+            Operation::SendOnlyWithImmediate => Some(Some(self.word.to_ne_bytes())),
+            _ => None,
+        }
+    }
+
+    /// The same headers as the transport takes them.
+    #[must_use]
+    #[inline]
+    pub fn headers(&self) -> Headers {
+        let Self { opcode, pkey, dest_qp, psn, word, reth } = *self;
+        let bth = Bth {
+            pkey,
+            solicited: psn & SOLICITED != 0,
+            ack_request: psn & ACK_REQUEST != 0,
+            ..Bth::new(opcode, dest_qp, psn & PSN)
+        };
+        let mut headers = Headers::new(bth);
+        if opcode.carries_reth() {
+            headers.reth = Some(reth);
+        }
+        if opcode.carries_immediate() {
+            headers.immediate = Some(word.to_ne_bytes());
+        } else if opcode.carries_aeth() {
+            headers.aeth = Some(Aeth { syndrome: (word >> 24) as u8, msn: word & PSN });
+        } else if opcode.carries_invalidate() {
+            headers.invalidate_rkey = Some(word);
+        }
+        headers
+    }
+
+    /// Where the payload begins in the record.
+    #[inline]
+    pub(super) const fn payload_offset(&self) -> usize {
+        if self.opcode.carries_reth() { LONG } else { SHORT }
+    }
+
+    /// The first words of a record of `length` bytes with a payload of `payload`, and how many of them count.
+    #[inline]
+    pub(super) fn front(&self, kind: u8, length: usize, payload: usize) -> (Front, usize) {
+        let Self { opcode, pkey, dest_qp, psn, word, reth } = *self;
+        let [low, high] = pkey.to_ne_bytes();
+        let about = u32::from_ne_bytes([kind, opcode.to_u8(), low, high]);
+        let front = [
+            word_of(length as u32, about),
+            word_of(dest_qp, psn),
+            word_of(payload as u32, word),
+            word_of(reth.dma_len, reth.rkey),
+            reth.va,
+        ];
+        (front, self.payload_offset() / 8)
+    }
+
+    /// Understands the first words of a record: the headers and the payload's length. `None` for what can't be.
+    #[inline]
+    pub(super) fn parse(front: &Front) -> Option<(Self, usize)> {
+        let [_, opcode, low, high] = halves(front[0])[1].to_ne_bytes();
+        let opcode = Opcode::from_u8(opcode)?;
+        let ([dest_qp, psn], [payload, word]) = (halves(front[1]), halves(front[2]));
+        if !has_compact_form(opcode) || dest_qp > PSN || psn & !(PSN | SOLICITED | ACK_REQUEST) != 0 {
+            return None;
+        }
+        let reth = if opcode.carries_reth() {
+            let [dma_len, rkey] = halves(front[3]);
+            Reth { va: front[4], rkey, dma_len }
+        } else {
+            Reth { va: 0, rkey: 0, dma_len: 0 }
+        };
+        let pkey = u16::from_ne_bytes([low, high]);
+        Some((Self { opcode, pkey, dest_qp, psn, word, reth }, payload as usize))
+    }
+}
+
+/// Whether the packets of this opcode have no header that a compact record has no place for.
+const fn has_compact_form(opcode: Opcode) -> bool {
+    matches!(opcode.service, Service::Rc | Service::Uc)
+        && !opcode.is_atomic()
+        && !opcode.carries_atomic_ack()
+        && !opcode.carries_feth()
+}
+
+const fn carries_word(opcode: Opcode) -> bool {
+    opcode.carries_aeth() || opcode.carries_immediate() || opcode.carries_invalidate()
+}

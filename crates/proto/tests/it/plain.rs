@@ -1,0 +1,204 @@
+//! SENDs that take the short way: whatever the requests, the receives, the keys and the network are, all ends as it does the
+//! general way.
+
+use crate::host::{ALL, BASE, Frame};
+use crate::net::{Faults, Pair, Side, params, wr};
+use core::time::Duration;
+use ferroce_proto::{Completion, Instant, QpEvent, QpParams, RecvWqe, SendOp, SendWr, Sge, WcStatus};
+use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+use proptest::prelude::*;
+
+const SOURCES: u64 = BASE + (1 << 20);
+const RECEIVES: u64 = BASE + (2 << 20);
+const LONGEST: u32 = 300;
+/// A key of no region.
+const NO_KEY: u32 = 0x9900;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send {
+        len: u32,
+        immediate: bool,
+        solicited: bool,
+        fence: bool,
+        signaled: bool,
+        key: u32,
+    },
+    Write {
+        len: u32,
+        immediate: bool,
+    },
+    Read {
+        len: u32,
+    },
+    /// A receive for the peer's messages.
+    Receive {
+        len: u32,
+        key: u32,
+    },
+    /// The network goes on.
+    Pause {
+        steps: u8,
+    },
+    /// Payloads that can't be had at the peer.
+    LosePayloads {
+        count: u32,
+    },
+    /// The fabric takes so many packets more until the next step of this kind.
+    Room {
+        packets: Option<usize>,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = || prop_oneof![30 => Just(ALL), 1 => Just(NO_KEY)];
+    let len = || prop_oneof![Just(0), 1..LONGEST];
+    prop_oneof![
+        6 => (len(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.1), any::<bool>(), key()).prop_map(
+            |(len, immediate, solicited, fence, signaled, key)| Step::Send {
+                len, immediate, solicited, fence, signaled, key
+            }
+        ),
+        1 => (len(), any::<bool>()).prop_map(|(len, immediate)| Step::Write { len, immediate }),
+        1 => len().prop_map(|len| Step::Read { len }),
+        6 => (prop_oneof![9 => Just(LONGEST), 1 => len()], key()).prop_map(|(len, key)| Step::Receive { len, key }),
+        4 => (1..6u8).prop_map(|steps| Step::Pause { steps }),
+        1 => (1..3u32).prop_map(|count| Step::LosePayloads { count }),
+        1 => prop::option::of(0..4usize).prop_map(|packets| Step::Room { packets }),
+    ]
+}
+
+/// Posts a SEND the short way if that is possible.
+fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, sge: Sge) -> bool {
+    let known = sge.length == 0 || side.host.regions.contains_key(&sge.lkey);
+    if wr.fence || !known || side.host.room.is_some() {
+        return false;
+    }
+    let Some(psn) = side.qp.plain_psn(u64::from(sge.length)) else { return false };
+    let (operation, immediate) = match wr.op {
+        SendOp::SendWithImmediate { immediate } => (Operation::SendOnlyWithImmediate, Some(immediate)),
+        _ => (Operation::SendOnly, None),
+    };
+    let bth = Bth::new(Opcode { service: Service::Rc, operation }, side.qp.params().dest_qpn, psn);
+    let bth = Bth { solicited: wr.solicited, ack_request: true, ..bth };
+    let payload = side.host.bytes(sge.addr, sge.length as usize).to_vec();
+    side.host.log.push((operation, psn));
+    side.host.out.push(Frame { headers: Headers { immediate, ..Headers::new(bth) }, payload });
+    side.qp.plain_sent(now, wr.clone(), sge.length);
+    side.host.plain += 1;
+    true
+}
+
+/// All that can be seen of a run from outside.
+#[derive(PartialEq, Debug)]
+struct Outcome {
+    sends: Vec<Completion>,
+    receives: Vec<Completion>,
+    events: [Vec<QpEvent>; 2],
+    packets: [Vec<(Operation, u32)>; 2],
+    memory: Vec<u8>,
+    end: Instant,
+}
+
+/// Runs the steps, and says how many packets went the short way.
+fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, plain: bool) -> (Outcome, u32) {
+    let mut p = Pair::with(Service::Rc, side, side, 0xff_fff0).seeded(seed, faults);
+    p.b.host.takes_plain = plain;
+    p.a.host.fill(SOURCES, 100_000, 7);
+    for (i, step) in (0..).zip(steps) {
+        let (source, immediate) = (SOURCES + i * 512, (i as u32).to_be_bytes());
+        match *step {
+            Step::Send { len, immediate: has, solicited, fence, signaled, key } => {
+                let op = if has { SendOp::SendWithImmediate { immediate } } else { SendOp::Send };
+                let sge = Sge { addr: source, length: len, lkey: key };
+                let data = ferroce_proto::Data::Sges(std::iter::once(sge).collect());
+                let wr = SendWr { data, solicited, fence, signaled, ..wr(i, op, source, len) };
+                if p.a.qp.check_post(&wr, 0).is_err() {
+                    continue;
+                }
+                if !(plain && post_plain(&mut p.a, p.now, &wr, sge)) {
+                    p.a.post(wr);
+                }
+            }
+            Step::Write { len, immediate: has } => {
+                let (va, rkey) = (BASE + i * 512, ALL);
+                let op = if has {
+                    SendOp::WriteWithImmediate { va, rkey, immediate }
+                } else {
+                    SendOp::Write { va, rkey }
+                };
+                p.a.post(wr(i, op, source, len));
+            }
+            Step::Read { len } => p.a.post(wr(i, SendOp::Read { va: BASE, rkey: ALL }, BASE + i * 512, len)),
+            Step::Receive { len, key } => {
+                let sge = Sge { addr: RECEIVES + i * 512, length: len, lkey: key };
+                p.b.host.receives.push_back(RecvWqe { wr_id: i, sges: std::iter::once(sge).collect() });
+            }
+            Step::Pause { steps } => {
+                for _ in 0..steps {
+                    p.step();
+                }
+            }
+            Step::LosePayloads { count } => p.b.host.payloads_lost = count,
+            Step::Room { packets } => p.a.host.room = packets,
+        }
+        // Whoever posts lets the QP send at once.
+        p.transmit();
+    }
+    p.a.host.room = None;
+    p.run_for(Duration::from_millis(150));
+    let outcome = Outcome {
+        sends: p.a.host.sends,
+        receives: p.b.host.recvs,
+        events: [p.a.host.events, p.b.host.events],
+        packets: [p.a.host.log, p.b.host.log],
+        memory: p.b.host.memory,
+        end: p.now,
+    };
+    (outcome, p.a.host.plain + p.b.host.plain)
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    prop_oneof![
+        2 => Just(Faults { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(2), link: None }),
+        1 => (0..60u32, 0..60u32, 0..60u32).prop_map(|(loss, duplicate, reorder)| Faults {
+            loss, duplicate, reorder, delay: Duration::from_micros(2), link: None
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 250, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn short_way_ends_as_the_general_one_does(
+        steps in prop::collection::vec(step(), 1..80),
+        faults in faults(),
+        seed: u64,
+        rnr_retry in prop::sample::select(vec![0u8, 2, 7]),
+    ) {
+        let side = QpParams { lossless: true, rnr_retry, retry_cnt: 2, min_rnr_timer: 12, timeout: 10, ..params(65_536) };
+        let (general, none) = run(&steps, faults, seed, side, false);
+        let (short, _) = run(&steps, faults, seed, side, true);
+        prop_assert_eq!(none, 0);
+        prop_assert_eq!(&short.sends, &general.sends);
+        prop_assert_eq!(&short.receives, &general.receives);
+        prop_assert_eq!(&short.events, &general.events);
+        prop_assert_eq!(&short.packets, &general.packets);
+        prop_assert!(short == general, "memory or time");
+    }
+}
+
+#[test]
+fn plain_sends_take_the_short_way() {
+    let side = QpParams { lossless: true, ..params(65_536) };
+    let faults = Faults { loss: 0, duplicate: 0, reorder: 0, delay: Duration::from_micros(2), link: None };
+    let send =
+        Step::Send { len: 8, immediate: false, solicited: false, fence: false, signaled: true, key: ALL };
+    let steps: Vec<Step> = (0..10)
+        .flat_map(|_| [Step::Receive { len: 8, key: ALL }, send.clone(), Step::Pause { steps: 3 }])
+        .collect();
+    let (outcome, plain) = run(&steps, faults, 1, side, true);
+    assert_eq!(plain, 20, "ten at either side");
+    assert!(outcome.sends.iter().all(|send| send.status == WcStatus::Success) && outcome.sends.len() == 10);
+}
