@@ -39,12 +39,15 @@ impl<A: Clone> Qp<A> {
         ready.then(|| psn::wire(req.next))
     }
 
-    /// The SEND for which [`Qp::plain_psn`] gave the PSN has left.
+    /// The SEND for which [`Qp::plain_psn`] gave the PSN has left. Returns when [`Qp::handle_timeout`] wants to be called for
+    /// it, unless that was to be called earlier anyway.
     #[inline]
-    pub fn plain_sent(&mut self, now: Instant, wr: SendWr<A>, len: u32) {
+    pub fn plain_sent(&mut self, now: Instant, wr: SendWr<A>, len: u32) -> Option<Instant> {
         self.sq.push(Wqe { wr, len, packets: 1, first: self.req.next, issuer: Issuer::Program });
         self.counters.requests_sent += 1;
+        let armed = self.req.ack_deadline.is_some();
         self.req.sent_plain(now, u64::from(len), &self.params);
+        if armed { None } else { self.req.ack_deadline }
     }
 
     /// Takes a SEND of one packet. False, and nothing has changed: the general way has to.

@@ -1,6 +1,7 @@
 //! Plain SENDs between two processes of a host: the short way, from the program's request to the ring and from the ring to
 //! the completion. [`ferroce_proto::PlainSend`] says when a SEND is plain.
 
+use super::broken::EndsOnPanic;
 use super::{Inner, Path, Qp, QpEnv};
 use crate::ah::Ah;
 use ferroce_hostlink::{CompactHeaders, CompactRecord, Link, Sent};
@@ -30,11 +31,19 @@ impl Qp {
     /// Sends a request at once, if that is possible the short way. False, and nothing has happened: [`Qp::post_send`] has to.
     #[inline]
     pub fn post_plain(self: &Arc<Self>, request: &PlainRequest) -> bool {
-        if self.service != Service::Rc || !self.peer_uses_shm() {
+        if self.service != Service::Rc || !self.peer_uses_shm() || self.cap.max_send_sge == 0 {
             return false;
         }
         let mut inner = self.inner.lock();
-        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = &mut *inner else { return false };
+        let unwinding = EndsOnPanic(self);
+        let sent = self.send_plain(&mut inner, request);
+        std::mem::forget(unwinding);
+        sent
+    }
+
+    #[inline]
+    fn send_plain(self: &Arc<Self>, inner: &mut Inner, request: &PlainRequest) -> bool {
+        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let PlainRequest { wr_id, sge, immediate, signaled, solicited } = *request;
         let usable = link.peer_takes_compact()
             && !link.is_dead()
@@ -72,8 +81,7 @@ impl Qp {
             ud: None,
             remote_srqn: 0,
         };
-        proto.plain_sent(clock::now(), request, sge.length);
-        if let Some(at) = proto.next_timeout() {
+        if let Some(at) = proto.plain_sent(clock::now(), request, sge.length) {
             self.adapter.schedule(self, at);
         }
         link.ring_bell();

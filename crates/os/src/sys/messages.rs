@@ -243,12 +243,11 @@ impl<const MESSAGES: usize, const BYTES: usize, const CONTROL: usize> ReceiveBat
         let received = unsafe {
             match &mut self.slots.headers[..wanted.min(MESSAGES)] {
                 // One message costs the kernel less to ask for in this way.
-                [one] => check(libc::syscall(libc::SYS_recvmsg, fd, &raw mut one.msg_hdr, RECEIVING_MANY)).map(
-                    |length| {
+                [one] => check(libc::syscall(libc::SYS_recvmsg, fd, &raw mut one.msg_hdr, RECEIVING_MANY))
+                    .map(|length| {
                         one.msg_len = length as u32;
                         1
-                    },
-                ),
+                    }),
                 many => {
                     let count = many.len() as libc::c_uint;
                     let no_timeout = null_mut::<libc::timespec>();
