@@ -115,7 +115,13 @@ impl Requester {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        [self.rnr_until, self.ack_deadline, self.probe_at, self.paced_until].into_iter().flatten().min()
+        const NEVER: u64 = u64::MAX;
+        // Whether a timer runs is looked at before its time is compared. The compiler may do it the other way round, to no harm
+        // but that valgrind reports the comparison.
+        let at = |timer: Option<Instant>| core::hint::black_box(timer.map_or(NEVER, |at| at.0));
+        let [rnr, ack] = [at(self.rnr_until), at(self.ack_deadline)];
+        let next = rnr.min(ack).min(at(self.probe_at)).min(at(self.paced_until));
+        (next != NEVER).then_some(Instant(next))
     }
 
     /// All requests before the one with the number `tail` have left, none is to be sent again, and nothing keeps the next one
