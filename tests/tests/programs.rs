@@ -38,6 +38,7 @@ on_both_fabrics! {
     child_that_outlives_its_parent_works: "fork/both_sides" "outlive" "child ok";
     child_that_dies_harms_nobody: "fork/both_sides" "dies" "parent ok";
     inherited_qp_sends_nothing_from_the_child: "fork/both_sides" "inherited" "parent ok";
+    inherited_qp_sends_nothing_to_another_process: "fork/both_sides" "inherited_link" "parent ok";
     fork_and_exec_harms_nobody: "fork/both_sides" "execs" "parent ok";
     memory_of_a_program_that_a_peer_executes_is_its_own: "lifecycle/peer_execs" "writer" "ok";
     process_ends_with_its_main_thread_while_a_device_is_open: "lifecycle/last_thread" "device_open" "ok";

@@ -1,6 +1,6 @@
 //! Copies to and from the program's memory that fail instead of faulting.
 //!
-//! The program may have unmapped, protected or truncated what it registered. Copies are guarded instructions ([`guard`]),
+//! The program may have unmapped, protected or truncated what it registered. Copies are guarded instructions (`guard`),
 //! whose faults are errors. Where the guard doesn't stand, and where such a copy faults, the kernel copies
 //! (`process_vm_readv` on the own process): a bad page is an error there too, and never a signal. So the kernel has the last
 //! word about memory, also where it may do what an instruction of this thread may not (protection keys, alignment).

@@ -157,6 +157,60 @@ static void inherited(void)
 	say("parent ok");
 }
 
+/* As before, where the peer is another process: the memory that the two share isn't in the child. */
+static void inherited_link(void)
+{
+	enum { MESSAGES = 3 };
+	int fds[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds))
+		fail("socketpair: %s", strerror(errno));
+	pid_t peer = fork_or_fail();
+	int other = fds[peer != 0];
+
+	close(fds[peer == 0]);
+	struct device device = open_device(1);
+	struct path path = default_path(&device);
+	struct ibv_cq *cq = make_cq(&device, 32, NULL);
+	struct ibv_qp *qp = make_qp(&device, IBV_QPT_RC, cq, NULL, 8);
+	struct ibv_mr *mr = MAKE(ibv_reg_mr(device.pd, memory, sizeof memory, ALL_ACCESS));
+	struct address mine = {.qpn = qp->qp_num, .psn = 0x100, .gid = device.gid}, theirs;
+	struct ibv_wc wc;
+
+	MUST(to_init(qp, ALL_ACCESS));
+	for (int i = 0; i <= MESSAGES; i++)
+		MUST(post_recv(qp, mr, 4096, 4096, 7));
+	if (!exchange(other, &mine, &theirs, sizeof mine))
+		fail("the other process has gone");
+	MUST(to_rtr(qp, &device, &path, &theirs));
+	MUST(to_rts(qp, &path, 0x100));
+	if (!exchange(other, &mine, &theirs, sizeof mine))
+		fail("the other process has gone");
+	for (int i = 0; i < MESSAGES; i++) {
+		MUST(post_send(qp, mr, 0, 16, 8));
+		MUST_COMPLETE(cq, &wc);
+		MUST_COMPLETE(cq, &wc);
+	}
+	if (peer == 0) {
+		MUST_COMPLETE(cq, &wc);
+		exit(0);
+	}
+	pid_t child = fork_or_fail();
+
+	if (child == 0) {
+		if (post_send(qp, mr, 0, 16, 9) == 0)
+			while (wait_wc(cq, &wc, 1000))
+				if (wc.status == IBV_WC_SUCCESS)
+					fail("a request on an inherited QP succeeded");
+		exit(0);
+	}
+	expect_end(child, "the child failed");
+	MUST(post_send(qp, mr, 0, 16, 8));
+	MUST_COMPLETE(cq, &wc);
+	expect_end(peer, "the peer failed");
+	say("parent ok");
+}
+
 /* fork and exec at once, as a shell or a launcher does. */
 static void execs(void)
 {
@@ -179,7 +233,8 @@ static void execs(void)
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {CASE(daemonise), CASE(both), CASE(outlive),
-						 CASE(dies), CASE(inherited), CASE(execs)};
+						 CASE(dies), CASE(inherited), CASE(inherited_link),
+						 CASE(execs)};
 
 	return run_cases(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

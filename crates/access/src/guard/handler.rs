@@ -138,6 +138,7 @@ extern "C" fn on_fault<const LEVEL: usize>(
     unsafe {
         if let (Some(description), Some(context)) = (info.as_ref(), context.as_mut())
             && description.si_code > 0
+            && !is_late(signal, description.si_code)
             && let Some(recovery) = super::recovery(arch::instruction(context))
         {
             arch::set_instruction(context, recovery);
@@ -145,6 +146,12 @@ extern "C" fn on_fault<const LEVEL: usize>(
         }
         pass_on(LEVEL, signal, info, context);
     }
+}
+
+/// These two tell of errors that were found some time ago, and not at the instruction at hand.
+const fn is_late(signal: i32, code: i32) -> bool {
+    const SEGV_MTEAERR: i32 = 8;
+    signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO || signal == libc::SIGSEGV && code == SEGV_MTEAERR
 }
 
 /// Does what would have been done without the guard.
@@ -216,11 +223,7 @@ unsafe fn leave_to_kernel(
 ) {
     // SAFETY: null, or the kernel's description of the signal.
     let code = unsafe { info.as_ref() }.map_or(libc::SI_USER, |info| info.si_code);
-    // These two tell of errors that were found some time ago.
-    const SEGV_MTEAERR: i32 = 8;
-    let late = signal == libc::SIGBUS && code == libc::BUS_MCEERR_AO
-        || signal == libc::SIGSEGV && code == SEGV_MTEAERR;
-    let sent = code <= 0 || late;
+    let sent = code <= 0 || is_late(signal, code);
     if sent && disposition == libc::SIG_IGN {
         return;
     }

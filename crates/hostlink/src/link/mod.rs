@@ -229,10 +229,11 @@ impl Link {
         self.terms(true).compact.store(1, Ordering::Release);
     }
 
-    /// The peer takes packets of connections with compact headers.
+    /// The peer takes packets of connections with compact headers, and there is a peer.
     #[inline]
     pub fn peer_takes_compact(&self) -> bool {
-        self.terms(false).compact.load(Ordering::Relaxed) == 1
+        // In the child of a fork the memory isn't there.
+        !self.is_dead() && self.terms(false).compact.load(Ordering::Relaxed) == 1
     }
 
     /// The peer fetches payloads from this process's memory.

@@ -2,6 +2,7 @@
 //! the completion. [`ferroce_proto::PlainSend`] says when a SEND is plain.
 
 use super::broken::EndsOnPanic;
+use super::env::REFERENCE;
 use super::{Inner, Path, Qp, QpEnv};
 use crate::ah::Ah;
 use ferroce_hostlink::{CompactHeaders, CompactRecord, Link, Sent};
@@ -31,7 +32,8 @@ impl Qp {
     /// Sends a request at once, if that is possible the short way. False, and nothing has happened: [`Qp::post_send`] has to.
     #[inline]
     pub fn post_plain(self: &Arc<Self>, request: &PlainRequest) -> bool {
-        if self.service != Service::Rc || !self.peer_uses_shm() || self.cap.max_send_sge == 0 {
+        let short = (request.sge.length as usize) < REFERENCE && self.cap.max_send_sge > 0;
+        if self.service != Service::Rc || !short || self.is_inherited() {
             return false;
         }
         let mut inner = self.inner.lock();
@@ -45,10 +47,9 @@ impl Qp {
     fn send_plain(self: &Arc<Self>, inner: &mut Inner, request: &PlainRequest) -> bool {
         let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let PlainRequest { wr_id, sge, immediate, signaled, solicited } = *request;
-        let usable = link.peer_takes_compact()
-            && !link.is_dead()
+        let usable = self.peer_uses_shm()
+            && link.peer_takes_compact()
             && !self.is_broken()
-            && !self.is_inherited()
             && !self.adapter.has_capture();
         let Some(psn) = proto.plain_psn(u64::from(sge.length)).filter(|_| usable) else { return false };
         let operation =

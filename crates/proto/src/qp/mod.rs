@@ -202,8 +202,8 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Whether [`Qp::transmit`] may have something to send, as far as the QP can tell (the window and the fabric may
-    /// still forbid it).
+    /// Whether [`Qp::transmit`] may have something to send, as far as the QP can tell (the window, the fabric and a limit of
+    /// the rate, which may have been changed, may still forbid it).
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
         match self.state {
@@ -213,7 +213,7 @@ impl<A: Clone> Qp<A> {
             QpState::Rts | QpState::Sqd => {
                 !self.answers.is_empty()
                     || self.req.probe_due
-                    || (self.has_unsent() && !self.req.is_waiting())
+                    || (self.has_unsent() && self.req.rnr_until.is_none())
             }
         }
     }

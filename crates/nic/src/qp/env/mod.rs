@@ -4,6 +4,7 @@ mod incoming;
 mod outgoing;
 
 pub(crate) use incoming::Origin;
+pub(crate) use outgoing::REFERENCE;
 
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::unacked_pace::UnackedPace;

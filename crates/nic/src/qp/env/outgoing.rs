@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// From this many bytes on, a payload stays in its sender's memory until the receiver fetches it.
-const REFERENCE: usize = 16 * 1024;
+pub(crate) const REFERENCE: usize = 16 * 1024;
 
 impl QpEnv<'_> {
     /// As [`ferroce_proto::Env::transmit`].
