@@ -115,7 +115,8 @@ impl Qp {
         // Datagrams have an address each, and its limit.
         let of_path =
             if self.service == Service::Ud { None } else { static_rate::limit_of(attr.av.static_rate) };
-        params.rate = static_rate::stricter(RateLimit::new(attr.rate_limit, attr.max_burst), of_path);
+        let of_program = RateLimit::new(attr.rate_limit, attr.max_burst);
+        inner.proto.limit_rate(static_rate::stricter(of_program, of_path));
     }
 
     /// Limits what the QP sends (ibv_modify_qp_rate_limit(3)): thousands of bits a second, 0 for no limit, and bytes at

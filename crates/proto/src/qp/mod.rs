@@ -7,7 +7,7 @@ use crate::answers::Answers;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::sendq::{SendQueue, Slots, Wqe};
-use crate::{Counters, Env, Instant, QpParams, QpState, Violation};
+use crate::{Counters, Env, Instant, QpParams, QpState, RateLimit, Violation};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use post::packets;
 
@@ -86,6 +86,12 @@ impl<A: Clone> Qp<A> {
     /// Attributes, to be changed before the change of state that takes them. The caller has validated them.
     pub const fn params_mut(&mut self) -> &mut QpParams {
         &mut self.params
+    }
+
+    /// Sets the limit of what is sent. What waits for the one that was asks anew.
+    pub const fn limit_rate(&mut self, rate: Option<RateLimit>) {
+        self.params.rate = rate;
+        self.req.paced_until = None;
     }
 
     /// What happened so far.
@@ -202,8 +208,8 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Whether [`Qp::transmit`] may have something to send, as far as the QP can tell (the window, the fabric and a limit of
-    /// the rate, which may have been changed, may still forbid it).
+    /// Whether [`Qp::transmit`] may have something to send, as far as the QP can tell (the window and the fabric may
+    /// still forbid it).
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
         match self.state {
@@ -213,7 +219,7 @@ impl<A: Clone> Qp<A> {
             QpState::Rts | QpState::Sqd => {
                 !self.answers.is_empty()
                     || self.req.probe_due
-                    || (self.has_unsent() && self.req.rnr_until.is_none())
+                    || (self.has_unsent() && !self.req.is_waiting())
             }
         }
     }
