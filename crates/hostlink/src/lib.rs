@@ -6,8 +6,9 @@
 //!
 //! A *link* joins two processes: one memfd with a ring each way, made by the one that has something to send first.
 //! A packet is a record with the transport headers as on the wire and up to 64 KiB of payload, or a description of
-//! where in the sender's memory the payload is (the payload is registered and must stay until the answer); nothing is lost, so there
-//! is no ICRC, and a record is given back when it has been executed. RDMA WRITE and READ don't take that way when
+//! where in the sender's memory the payload is (the payload is registered and must stay until the answer). Packets of a connection
+//! that both ends know have compact headers instead. Nothing is lost, so there is no ICRC, and a record is given back when
+//! it has been executed. RDMA WRITE and READ don't take that way when
 //! nothing of their QP is under way: the initiator looks up region and QP in the target's *directory* and lets the kernel
 //! copy from process to process. Whoever takes a region or QP back waits until each *busy
 //! word* that was odd at that moment has changed.

@@ -1,7 +1,7 @@
 //! Records of a ring: what a packet is on the `shm` fabric.
 //!
 //! A record is a fixed part, the transport headers as they are on the wire, and a payload, or a description of where
-//! the payload is. Whatever a peer writes: reading a record gives a record or an error, and touches no byte outside it.
+//! the payload is. A compact record has [`CompactHeaders`] and a payload. Whatever a peer writes: reading a record gives a record or an error, and touches no byte outside it.
 
 use super::compact::{self, CompactHeaders};
 use super::protocol::{Broken, Lines};

@@ -1,7 +1,7 @@
 //! The short way of a plain SEND: one packet, on a connection where nothing is unusual.
 //!
-//! Each function either does all that the general way would do, or changes nothing and says so: the caller then takes the
-//! general way. So the rules are in one place, and this one holds for messages for which they come down to little.
+//! Each function either does all that the general way would do, or says that it hasn't: the caller then takes the general
+//! way, which ends as if nothing had been tried. So the rules are in one place, and this one holds for messages for which they come down to little.
 
 use crate::sendq::{Issuer, Wqe};
 use crate::{Buffer, Completion, Env, Instant, Payload, Qp, QpState, SendWr, WcOpcode, WcStatus, psn};
@@ -50,7 +50,7 @@ impl<A: Clone> Qp<A> {
         if armed { None } else { self.req.ack_deadline }
     }
 
-    /// Takes a SEND of one packet. False, and nothing has changed: the general way has to.
+    /// Takes a SEND of one packet. False: the general way has to, which uses the receive that may have been taken for it.
     #[inline]
     pub fn take_plain<E: Env<Address = A>>(
         &mut self,

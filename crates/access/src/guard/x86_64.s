@@ -33,6 +33,22 @@ add rsi, \size
 add rdi, \size
 .endm
 
+// Moves ecx bytes, 0 to 7, up to the next aligned word.
+.macro ferroce_move_to_word
+test cl, 1
+jz 81f
+ferroce_move al, 1
+81:
+test cl, 2
+jz 82f
+ferroce_move ax, 2
+82:
+test cl, 4
+jz 83f
+ferroce_move eax, 4
+83:
+.endm
+
 .pushsection .rodata.ferroce_guarded, "a", @progbits
 .p2align 2
 .hidden ferroce_guarded_rows
@@ -164,17 +180,7 @@ and ecx, 7
 cmp rdx, rcx
 jbe 30b
 sub rdx, rcx
-test cl, 1
-jz 51f
-ferroce_move al, 1
-51:
-test cl, 2
-jz 52f
-ferroce_move ax, 2
-52:
-test cl, 4
-jz 12b
-ferroce_move eax, 4
+ferroce_move_to_word
 jmp 12b
 772:
 ferroce_row 771b, 772b, ferroce_guarded_fault
@@ -190,17 +196,7 @@ mov ecx, edi
 neg ecx
 and ecx, 7
 sub rdx, rcx
-test cl, 1
-jz 1f
-ferroce_move al, 1
-1:
-test cl, 2
-jz 2f
-ferroce_move ax, 2
-2:
-test cl, 4
-jz 3f
-ferroce_move eax, 4
+ferroce_move_to_word
 3:
 test dil, 8
 jz 4f

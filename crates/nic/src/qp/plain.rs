@@ -62,14 +62,11 @@ impl Qp {
             (solicited, immediate.map_or(0, u32::from_ne_bytes)),
         );
         let len = sge.length as usize;
-        let sent = link.send_with(&headers, len, |ring| {
+        let sent: Sent<Denied> = link.send_with(&headers, len, |ring| {
             KeyTable::global().local(self.pd.id(), &sge, false, |addr| ring.copy_from(0, addr, len))
         });
-        let Sent::Published(end) = sent else {
-            // Whatever keeps it, the general way finds it again.
-            let _: Sent<Denied> = sent;
-            return false;
-        };
+        // Whatever keeps it, the general way finds it again.
+        let Sent::Published(end) = sent else { return false };
         self.last_record.store(end, Ordering::Relaxed);
         let op = immediate.map_or(SendOp::Send, |immediate| SendOp::SendWithImmediate { immediate });
         let request = SendWr {
