@@ -101,6 +101,19 @@ impl SharedMemory {
         self.pointer(at)
     }
 
+    /// Has the processor fetch the line of byte `at` for writing, while the caller goes on.
+    #[inline]
+    pub fn prepare_write(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if at < self.len {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            // SAFETY: a hint, of an address in the mapping.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.pointer(at).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
     /// Copies bytes in.
     ///
     /// # Panics

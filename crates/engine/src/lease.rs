@@ -3,19 +3,26 @@
 //! A poller stamps a lease. While it is fresh the background thread stays off the sockets; when it has run out, the
 //! background thread sleeps on them. A program that polls and then waits for something else (a word of its memory that
 //! the peer writes, say) breaks its promise: packets are found when the lease has run out. For a while then leases
-//! aren't trusted, and the background thread sleeps on the sockets beside the poller.
+//! aren't trusted, and the background thread sleeps on the sockets beside the poller. Whoever keeps its promises is given
+//! longer leases, so that the background thread disturbs it less; who breaks them, shorter ones and less trust.
 
 use super::{Handler, Loop, Source};
 use ferroce_os::{clock, sys};
 use ferroce_proto::Instant;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long a poll promises the next one.
+/// How long a poll promises the next one, at first.
 const LEASE: Duration = Duration::from_millis(1);
-/// How long no lease is trusted after one was broken.
-const DISTRUST: Duration = Duration::from_millis(100);
+/// … when all promises have been kept for a while.
+const LONGEST_LEASE: Duration = Duration::from_millis(32);
+/// How long no lease is trusted after one was broken: the poller may have been kept waiting by others for its processor.
+const DISTRUST: Duration = Duration::from_millis(3);
+/// … when they are broken again and again.
+const LONGEST_DISTRUST: Duration = Duration::from_millis(100);
+/// What was broken longer ago than this is forgotten.
+const FORGIVEN: Duration = Duration::from_secs(1);
 /// How long a thread that waits for an event promises to look after the sockets. It may be cancelled while it waits:
 /// then this is how long nobody does.
 const WAIT: Duration = Duration::from_millis(20);
@@ -27,14 +34,52 @@ const BUSY_INTERVAL: Duration = Duration::from_micros(20);
 /// pollers than processors, one of them is the peer.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// Polls that look at memory only, after one that has found something there.
+const QUICK_POLLS: u32 = 32;
+/// Among so many polls, at least one looks at everything.
+const ROUND_EVERY: u32 = 64;
+/// … where polls come seldom.
+const ROUND_EVERY_SELDOM: u32 = 8;
+
 /// Who has promised what.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lease {
     until: AtomicU64,
+    /// How long a lease is, in ns.
+    length: AtomicU64,
+    /// How long the next one that is broken isn't trusted, in ns, and when one was broken last.
+    distrust: AtomicU64,
+    broken: AtomicU64,
     last_progress: AtomicU64,
     /// When progress last did anything.
     last_success: AtomicU64,
     distrusted_until: AtomicU64,
+    /// Polls that may look at memory only from here on.
+    quick_polls: AtomicU32,
+    /// Polls since the last that looked at everything.
+    polls_since_round: AtomicU32,
+    /// When that was, in ticks.
+    round_at: AtomicU64,
+    /// One of these has found something.
+    found_since_round: AtomicBool,
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self {
+            until: AtomicU64::new(0),
+            length: AtomicU64::new(LEASE.as_nanos() as u64),
+            distrust: AtomicU64::new(DISTRUST.as_nanos() as u64),
+            broken: AtomicU64::new(0),
+            last_progress: AtomicU64::new(0),
+            last_success: AtomicU64::new(0),
+            distrusted_until: AtomicU64::new(0),
+            quick_polls: AtomicU32::new(0),
+            polls_since_round: AtomicU32::new(0),
+            round_at: AtomicU64::new(0),
+            found_since_round: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Lease {
@@ -43,9 +88,67 @@ impl Lease {
         self.until.load(Ordering::Acquire) > now.0 && self.distrusted_until.load(Ordering::Relaxed) <= now.0
     }
 
+    /// How long the background thread needn't look whether a lease is fresh that is so now.
+    pub(super) fn left(&self, now: Instant) -> Duration {
+        let left = Instant(self.until.load(Ordering::Relaxed)).since(now);
+        left.min(Duration::from_nanos(self.length.load(Ordering::Relaxed)))
+    }
+
+    /// A lease was fresh when the one before would have run out: that of a thread which polls without pause is longer from now on.
+    pub(super) fn kept(&self, now: Instant) {
+        if now.since(Instant(self.last_progress.load(Ordering::Relaxed))) < LEASE {
+            let longer = self.length.load(Ordering::Relaxed) * 2;
+            self.length.store(longer.min(LONGEST_LEASE.as_nanos() as u64), Ordering::Relaxed);
+        }
+    }
+
     /// Packets were waiting when a lease had run out.
     pub(super) fn broken(&self, now: Instant) {
-        self.distrusted_until.store(now.after(DISTRUST).0, Ordering::Relaxed);
+        let last = Instant(self.broken.swap(now.0, Ordering::Relaxed));
+        let again = last.0 != 0 && now.since(last) < FORGIVEN;
+        let distrust = if again { self.distrust.load(Ordering::Relaxed) } else { DISTRUST.as_nanos() as u64 };
+        let longer = (2 * distrust).min(LONGEST_DISTRUST.as_nanos() as u64);
+        self.distrust.store(longer, Ordering::Relaxed);
+        self.length.store(LEASE.as_nanos() as u64, Ordering::Relaxed);
+        self.distrusted_until.store(now.0 + distrust, Ordering::Relaxed);
+    }
+
+    /// The program is about to wait for an event, so that the lease won't be kept. True when the background thread would find
+    /// that out late.
+    fn end(&self, now: Instant) -> bool {
+        if self.left(now) <= LEASE {
+            return false;
+        }
+        self.length.store(LEASE.as_nanos() as u64, Ordering::Relaxed);
+        self.until.store(now.0, Ordering::Release);
+        true
+    }
+
+    /// Something has come through memory: what comes next will too.
+    #[inline]
+    pub(super) fn found_in_memory(&self) {
+        self.quick_polls.store(QUICK_POLLS, Ordering::Relaxed);
+    }
+
+    /// Counts a poll. Returns whether it needn't look at everything, and at memory only if its queue was `empty`. Threads that
+    /// poll at the same time may count wrong, to no harm.
+    #[inline]
+    fn is_quick(&self, empty: bool) -> bool {
+        let polls = self.polls_since_round.load(Ordering::Relaxed);
+        let quick = self.quick_polls.load(Ordering::Relaxed);
+        let many = polls >= ROUND_EVERY_SELDOM && (polls >= ROUND_EVERY || self.is_round_long_ago());
+        if many || (empty && quick == 0) {
+            return false;
+        }
+        self.polls_since_round.store(polls + 1, Ordering::Relaxed);
+        if empty {
+            self.quick_polls.store(quick - 1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    fn is_round_long_ago(&self) -> bool {
+        clock::ticks().wrapping_sub(self.round_at.load(Ordering::Relaxed)) >= clock::ticks_of_a_while()
     }
 
     #[inline]
@@ -68,6 +171,13 @@ impl<H: Handler> Loop<H> {
     /// Makes progress on behalf of a thread that polls a queue. `empty`: it found nothing. `sleeper`: it has asked for an event.
     pub fn progress_of_poller(handler: &'static H, empty: bool, sleeper: bool) {
         let lease = &handler.engine().lease;
+        if !sleeper && lease.is_quick(empty) {
+            if empty && handler.sources().poll_memory() {
+                lease.found_in_memory();
+                lease.found_since_round.store(true, Ordering::Relaxed);
+            }
+            return;
+        }
         let now = clock::now();
         let last = Instant(lease.last_progress.load(Ordering::Relaxed));
         if !empty && (sleeper || now.since(last) < BUSY_INTERVAL) {
@@ -75,13 +185,27 @@ impl<H: Handler> Loop<H> {
             return;
         }
         if !sleeper {
-            lease.stamp(now.after(LEASE));
+            lease.stamp(Instant(now.0 + lease.length.load(Ordering::Relaxed)));
         }
         lease.last_progress.store(now.0, Ordering::Relaxed);
-        if Self::progress(handler, now) {
+        lease.polls_since_round.store(0, Ordering::Relaxed);
+        lease.round_at.store(clock::ticks(), Ordering::Relaxed);
+        let found = lease.found_since_round.load(Ordering::Relaxed);
+        if found {
+            lease.found_since_round.store(false, Ordering::Relaxed);
+        }
+        if Self::progress(handler, now) | found {
             lease.last_success.store(now.0, Ordering::Relaxed);
         } else if empty && now.since(Instant(lease.last_success.load(Ordering::Relaxed))) > SPIN {
             sys::yield_processor();
+        }
+    }
+
+    /// The program has asked for an event, and will wait for it by its own means: nobody polls then.
+    pub fn expect_sleep(&self) {
+        // Most have no lease: they aren't asked for the time.
+        if self.lease.until.load(Ordering::Relaxed) != 0 && self.lease.end(clock::now()) {
+            self.control.wake();
         }
     }
 

@@ -79,6 +79,12 @@ impl<H: Handler> Loop<H> {
         self.generation
     }
 
+    /// A source has found something in memory: pollers look there first for a while.
+    #[inline]
+    pub fn found_in_memory(&self) {
+        self.lease.found_in_memory();
+    }
+
     /// Wakes sleepers when a descriptor is readable that [`Source::poll`] reads.
     ///
     /// # Errors

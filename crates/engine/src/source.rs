@@ -15,6 +15,11 @@ pub trait Source {
         false
     }
 
+    /// As [`Source::poll`], of what lies in memory: what a poller looks at that has found something there lately.
+    fn poll_memory(&self) -> bool {
+        false
+    }
+
     /// As [`Source::poll`], after a time in which pollers had promised to look. True breaks their promise.
     fn poll_neglected(&self, now: Instant) -> bool {
         self.poll(now)
@@ -60,6 +65,11 @@ macro_rules! tuple {
             #[inline]
             fn poll(&self, now: Instant) -> bool {
                 false $(| self.$at.poll(now))*
+            }
+
+            #[inline]
+            fn poll_memory(&self) -> bool {
+                false $(| self.$at.poll_memory())*
             }
 
             #[inline]

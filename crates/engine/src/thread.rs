@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-/// How often it looks whether a poller is still there.
+/// How often it looks whether there is work when nobody can wake it.
 const NAP: Duration = Duration::from_millis(1);
 /// How long it may be at work before it looks after those who join, and after peers that have ended.
 const SHIFT: Duration = Duration::from_millis(1);
@@ -121,6 +121,9 @@ fn run<H: Handler>(handler: &'static H) {
         let now = clock::now();
         engine.look_at_all_descriptors(handler, now);
         let leased = engine.lease.is_fresh(now);
+        if leased && napped {
+            engine.lease.kept(now);
+        }
         if !leased {
             if std::mem::take(&mut napped) && sources.poll_neglected(now) {
                 engine.lease.broken(now);
@@ -137,7 +140,8 @@ fn run<H: Handler>(handler: &'static H) {
                 }
             }
         }
-        let (watched, mut timeout) = if leased { (1, NAP) } else { (2, engine.time_to_sleep(&sources, now)) };
+        let (watched, mut timeout) =
+            if leased { (1, engine.lease.left(now)) } else { (2, engine.time_to_sleep(&sources, now)) };
         timeout = timeout.min(last_thread.look(now));
         if engine.descriptors.are_lost() {
             // Nobody can end the sleep.

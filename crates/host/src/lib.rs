@@ -228,8 +228,10 @@ impl Host {
                 let holder = group::holder(address);
                 let same = holder.uid == Some(self.user.uid());
                 let indistinct = self.user.is_ambiguous() && same;
-                // A process of ours that has no name yet, or none any more, and that a busy machine keeps waiting.
-                if !same || indistinct || start.elapsed() >= JOIN_PATIENCE {
+                // A process of ours that has no name yet, or none any more, and that a busy machine keeps waiting; or one
+                // that has let go of it since.
+                let may_go = same || (holder.uid.is_none() && !holder.kernel_rxe);
+                if !may_go || indistinct || start.elapsed() >= JOIN_PATIENCE {
                     let holder = Holder { indistinct, ..holder };
                     let foreign = holder.uid.is_some() && !same;
                     return Err(match answer {

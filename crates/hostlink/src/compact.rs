@@ -12,6 +12,8 @@ const LONG: usize = 40;
 
 const SOLICITED: u32 = 1 << 24;
 const ACK_REQUEST: u32 = 1 << 25;
+/// In place of [`ACK_REQUEST`]: the packet is acknowledged when the consumer's position has passed it.
+const BY_POSITION: u32 = 1 << 26;
 const PSN: u32 = (1 << 24) - 1;
 
 /// The first words of a record as they lie in memory, each of two halves in native order: length of the record and a byte each
@@ -38,6 +40,12 @@ fn word_of(first: u32, second: u32) -> u64 {
 pub(super) fn length_and_kind(first: u64) -> (usize, u8) {
     let [length, about] = halves(first);
     (length as usize, about.to_ne_bytes()[0])
+}
+
+/// The first word of a record without headers.
+#[inline]
+pub(super) fn first_word(length: usize, kind: u8) -> u64 {
+    word_of(length as u32, u32::from_ne_bytes([kind, 0, 0, 0]))
 }
 
 /// The headers of a packet of an RC or UC connection, without what its path says.
@@ -100,8 +108,8 @@ impl CompactHeaders {
         })
     }
 
-    /// Those of a SEND of one packet that asks for an acknowledgement: its opcode, the connection's partition key and
-    /// destination QPN, its PSN, whether it is solicited, and its immediate data.
+    /// Those of a SEND of one packet that asks for an acknowledgement, `by_position` or as a packet: its opcode, the
+    /// connection's partition key and destination QPN, its PSN, whether it is solicited, and its immediate data.
     #[must_use]
     #[inline]
     pub fn of_send(
@@ -109,8 +117,11 @@ impl CompactHeaders {
         (pkey, dest_qp): (u16, u32),
         psn: u32,
         (solicited, word): (bool, u32),
+        by_position: bool,
     ) -> Self {
-        let psn = psn & PSN | ACK_REQUEST | if solicited { SOLICITED } else { 0 };
+        let psn = psn & PSN
+            | if by_position { BY_POSITION } else { ACK_REQUEST }
+            | if solicited { SOLICITED } else { 0 };
         Self { opcode, pkey, dest_qp, psn, word, reth: Reth { va: 0, rkey: 0, dma_len: 0 } }
     }
 
@@ -128,11 +139,18 @@ impl CompactHeaders {
         self.psn & SOLICITED != 0
     }
 
-    /// The requester wants an acknowledgement.
+    /// The requester wants a packet as acknowledgement.
     #[must_use]
     #[inline]
     pub const fn asks_for_ack(&self) -> bool {
         self.psn & ACK_REQUEST != 0
+    }
+
+    /// The packet is acknowledged by position: see [`Link::send_awaited`](crate::Link::send_awaited).
+    #[must_use]
+    #[inline]
+    pub const fn is_by_position(&self) -> bool {
+        self.psn & BY_POSITION != 0
     }
 
     /// Of a SEND of one packet: its immediate data, if it has any. `None` for other packets.
@@ -154,7 +172,7 @@ impl CompactHeaders {
         let bth = Bth {
             pkey,
             solicited: psn & SOLICITED != 0,
-            ack_request: psn & ACK_REQUEST != 0,
+            ack_request: psn & (ACK_REQUEST | BY_POSITION) != 0,
             ..Bth::new(opcode, dest_qp, psn & PSN)
         };
         let mut headers = Headers::new(bth);
@@ -199,7 +217,13 @@ impl CompactHeaders {
         let [_, opcode, low, high] = halves(front[0])[1].to_ne_bytes();
         let opcode = Opcode::from_u8(opcode)?;
         let ([dest_qp, psn], [payload, word]) = (halves(front[1]), halves(front[2]));
-        if !has_compact_form(opcode) || dest_qp > PSN || psn & !(PSN | SOLICITED | ACK_REQUEST) != 0 {
+        if !has_compact_form(opcode)
+            || dest_qp > PSN
+            || psn & !(PSN | SOLICITED | ACK_REQUEST | BY_POSITION) != 0
+        {
+            return None;
+        }
+        if psn & BY_POSITION != 0 && !is_plain_send(opcode) {
             return None;
         }
         let reth = if opcode.carries_reth() {
@@ -219,6 +243,12 @@ const fn has_compact_form(opcode: Opcode) -> bool {
         && !opcode.is_atomic()
         && !opcode.carries_atomic_ack()
         && !opcode.carries_feth()
+}
+
+/// Whether packets of this opcode may be acknowledged by position.
+const fn is_plain_send(opcode: Opcode) -> bool {
+    matches!(opcode.service, Service::Rc)
+        && matches!(opcode.operation, Operation::SendOnly | Operation::SendOnlyWithImmediate)
 }
 
 const fn carries_word(opcode: Opcode) -> bool {

@@ -32,7 +32,7 @@ pub mod untrusted;
 
 pub use compact::CompactHeaders;
 pub use directory::{Directory, ListedRegion, Purpose, QpnPair, own as own_directory};
-pub use link::{Link, Peer, Receive, Sent};
+pub use link::{CompactRun, Link, Peer, Receive, Sent, SentPacket};
 pub use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::Bell;

@@ -36,6 +36,8 @@ enum Kind {
     Reference = 2,
     /// A packet of a connection, with [`CompactHeaders`] and its payload.
     Compact = 3,
+    /// No packet: what ends at a position of the other ring isn't acknowledged by position.
+    Disowned = 4,
 }
 
 /// What a reader finds in a ring.
@@ -48,6 +50,8 @@ pub(crate) enum Entry {
     Whole(Record),
     /// A packet of a connection.
     Compact(CompactRecord),
+    /// The packet whose record ends there in the ring to the peer isn't acknowledged by position.
+    Disowned(u64),
 }
 
 /// A packet of a connection in a ring.
@@ -57,6 +61,8 @@ pub struct CompactRecord {
     pub headers: CompactHeaders,
     /// Where its payload is in the link's memory, and how many bytes it has.
     pub(crate) payload: (usize, usize),
+    /// Where the record ends in its ring, as positions go.
+    pub(crate) end: u64,
 }
 
 /// A packet in a ring.
@@ -138,6 +144,16 @@ pub(super) fn write_compact(memory: &SharedMemory, at: usize, headers: &CompactH
     for (to, word) in words.iter().zip(front).take(len) {
         to.store(word, Ordering::Relaxed);
     }
+}
+
+/// Bytes of a record that disowns another.
+pub(super) const DISOWNED: usize = Lines::GRAIN;
+
+/// Writes a record that says of the one which ends at `position` of the other ring that it is disowned.
+pub(super) fn write_disowned(memory: &SharedMemory, at: usize, position: u64) {
+    let words: &FrontWords = memory.words(at);
+    words[0].store(compact::first_word(DISOWNED, Kind::Disowned as u8), Ordering::Relaxed);
+    words[1].store(position, Ordering::Relaxed);
 }
 
 /// A record that is about to be written.
@@ -224,7 +240,10 @@ pub(super) fn read(memory: &SharedMemory, at: usize, available: usize) -> Result
             return Err(Broken);
         }
         let payload = (at + headers.payload_offset(), payload);
-        return Ok((Entry::Compact(CompactRecord { headers, payload }), length));
+        return Ok((Entry::Compact(CompactRecord { headers, payload, end: 0 }), length));
+    }
+    if kind == Kind::Disowned as u8 {
+        return if length == DISOWNED { Ok((Entry::Disowned(front[1]), length)) } else { Err(Broken) };
     }
     read_whole(memory, at, available)
 }
@@ -424,7 +443,7 @@ mod tests {
             ("an opcode of a datagram", 5, &[0x64]),
             ("an atomic", 5, &[0x13]),
             ("a QPN of more than 24 bits", 8, &0x0100_0000u32.to_ne_bytes()),
-            ("flags that aren't", 12, &0x0400_0000u32.to_ne_bytes()),
+            ("flags that aren't", 12, &0x0800_0000u32.to_ne_bytes()),
             ("a longer payload", 16, &200u32.to_ne_bytes()),
             ("a payload beyond all", 16, &u32::MAX.to_ne_bytes()),
         ] {

@@ -59,6 +59,10 @@ impl EventTimer for Context {
     fn schedule(&self, cq: &Arc<Cq>, at: Instant) {
         adapter::schedule_event(cq, at);
     }
+
+    fn expect_sleep(&self) {
+        adapter::expect_sleep();
+    }
 }
 
 impl Context {

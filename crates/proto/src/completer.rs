@@ -81,7 +81,7 @@ impl<A: Clone> Qp<A> {
     }
 
     /// Everything before `end` has arrived: retires requests up to there, but none whose data is still missing.
-    fn acknowledge<E: Env<Address = A>>(&mut self, now: Instant, end: u64, env: &mut E) {
+    pub(crate) fn acknowledge<E: Env<Address = A>>(&mut self, now: Instant, end: u64, env: &mut E) {
         let before = self.req.una;
         let mtu = self.mtu();
         let mut bytes = 0;
@@ -105,7 +105,7 @@ impl<A: Clone> Qp<A> {
     }
 
     /// `una` has moved: timers, window, and the cursor if it lags behind.
-    fn moved(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn moved(&mut self, now: Instant, bytes: u64) {
         self.req.progress(now, bytes, &self.params);
         if self.req.next < self.req.una {
             let back = self.req.went_back;

@@ -3,8 +3,11 @@
 //! Each function either does all that the general way would do, or says that it hasn't: the caller then takes the general
 //! way, which ends as if nothing had been tried. So the rules are in one place, and this one holds for messages for which they come down to little.
 
+use crate::requester::SMALLEST_CHARGE;
 use crate::sendq::{Issuer, Wqe};
-use crate::{Buffer, Completion, Env, Instant, Payload, Qp, QpState, SendWr, WcOpcode, WcStatus, psn};
+use crate::{
+    Buffer, Completion, Env, Instant, Payload, Qp, QpState, RecvWqe, SendWr, WcOpcode, WcStatus, psn,
+};
 use ferroce_wire::Service;
 
 /// A SEND that has come in one packet.
@@ -50,6 +53,98 @@ impl<A: Clone> Qp<A> {
         if armed { None } else { self.req.ack_deadline }
     }
 
+    /// The peer is asked for data, so what it says of other requests may come before the answer.
+    #[must_use]
+    #[inline]
+    pub const fn awaits_data(&self) -> bool {
+        self.req.unfinished_reads > 0
+    }
+
+    /// The peer has executed the SEND with this PSN, for which [`Qp::plain_psn`] gave it, and everything before: as an
+    /// acknowledgement that came as a packet.
+    #[inline]
+    pub fn plain_executed<E: Env<Address = A>>(&mut self, now: Instant, psn: u32, env: &mut E) {
+        let number = psn::extend(self.req.una, psn);
+        let is_awaited = matches!(self.state, QpState::Rts | QpState::Sqd)
+            && (self.req.una..self.req.max).contains(&number);
+        if is_awaited {
+            self.acknowledge(now, number + 1, env);
+            self.settle(env);
+        }
+    }
+
+    /// As [`Qp::plain_executed`], for what needs nothing but completions: gives each request that ends to `ended`, with its
+    /// completion if it asks for one. False: [`Qp::plain_executed`] has to do the rest.
+    #[inline]
+    pub fn take_executed(
+        &mut self,
+        now: Instant,
+        psn: u32,
+        mut ended: impl FnMut(&SendWr<A>, Option<Completion>),
+    ) -> bool {
+        let (before, number) = (self.req.una, psn::extend(self.req.una, psn));
+        if self.state != QpState::Rts || self.req.error.is_some() || number >= self.req.max {
+            return false;
+        }
+        let mut bytes = 0;
+        while self.req.una <= number
+            && let Some(wqe) = self.sq.front()
+            && wqe.packets == 1
+            && wqe.issuer == Issuer::Program
+            && !wqe.wants_data()
+        {
+            bytes += SMALLEST_CHARGE.max(u64::from(wqe.len));
+            self.req.una = wqe.end();
+            ended(&wqe.wr, wqe.wr.signaled.then(|| self.send_completion(wqe, WcStatus::Success)));
+            self.sq.drop_front();
+            self.req.forget_before(self.sq.head());
+        }
+        if self.req.una > before {
+            self.moved(now, bytes);
+        }
+        self.req.una > number
+    }
+
+    /// Whether a SEND of `len` bytes that has come in one packet is as usual: it is the next, and may be executed at once.
+    #[must_use]
+    #[inline]
+    pub fn expects_plain(&self, send: &PlainSend, len: usize) -> bool {
+        let receives = match self.state {
+            QpState::Rts | QpState::Sqd => true,
+            // The first packet raises an event.
+            QpState::Rtr => self.resp.established,
+            _ => false,
+        };
+        receives
+            && self.service == Service::Rc
+            && send.pkey == self.params.pkey
+            && send.psn == psn::wire(self.resp.expected)
+            && self.resp.is_between_messages()
+            && !self.params.tags
+            && len <= self.mtu() as usize
+    }
+
+    /// A SEND of `len` bytes that was expected has been placed where the receive `wr_id` says: the receive's completion.
+    #[must_use]
+    #[inline]
+    pub fn plain_taken(&mut self, send: &PlainSend, len: usize, wr_id: u64) -> Completion {
+        self.resp.count_message();
+        self.accept(1, send.ack_request);
+        Completion {
+            opcode: WcOpcode::Recv,
+            byte_len: len as u32,
+            immediate: send.immediate,
+            solicited: send.solicited,
+            ..self.recv_completion(wr_id, WcStatus::Success)
+        }
+    }
+
+    /// A SEND that was expected doesn't fit into `receive`, or can't be placed there: the general way uses the receive, and
+    /// says what is wrong.
+    pub fn hold_receive(&mut self, receive: RecvWqe) {
+        self.resp.held = Some(receive);
+    }
+
     /// Takes a SEND of one packet. False: the general way has to, which uses the receive that may have been taken for it.
     #[inline]
     pub fn take_plain<E: Env<Address = A>>(
@@ -58,33 +153,18 @@ impl<A: Clone> Qp<A> {
         payload: &E::Payload<'_>,
         env: &mut E,
     ) -> bool {
-        let usual = self.state == QpState::Rts
-            && self.service == Service::Rc
-            && send.pkey == self.params.pkey
-            && send.psn == psn::wire(self.resp.expected)
-            && self.resp.is_between_messages()
-            && !self.params.tags
-            && payload.len() <= self.mtu() as usize;
-        if !usual {
+        let len = payload.len();
+        if !self.expects_plain(send, len) {
             return false;
         }
         let Some(receive) = env.next_recv() else { return false };
-        let len = payload.len();
         let fits = len as u64 <= receive.capacity();
         if !fits || (len > 0 && env.place(Buffer::Receive, &receive.sges, 0, payload, 0).is_err()) {
-            // The general way uses the receive, and says what is wrong.
-            self.resp.held = Some(receive);
+            self.hold_receive(receive);
             return false;
         }
-        self.resp.count_message();
-        env.complete_recv(Completion {
-            opcode: WcOpcode::Recv,
-            byte_len: len as u32,
-            immediate: send.immediate,
-            solicited: send.solicited,
-            ..self.recv_completion(receive.wr_id, WcStatus::Success)
-        });
-        self.accept(1, send.ack_request);
+        let completion = self.plain_taken(send, len, receive.wr_id);
+        env.complete_recv(completion);
         true
     }
 }

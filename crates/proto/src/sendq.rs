@@ -215,6 +215,18 @@ impl<A> SendQueue<A> {
         Some(wqe)
     }
 
+    /// Drops the oldest request.
+    #[inline]
+    pub(crate) fn drop_front(&mut self) {
+        let own = self.front().is_some_and(|wqe| wqe.issuer != Issuer::Program);
+        let dropped = match &mut self.queue {
+            Queue::Own(queue) => queue.pop_front().is_some(),
+            Queue::Placed(queue) => queue.pop_front().is_some(),
+        };
+        self.head += u64::from(dropped);
+        self.own -= u32::from(own);
+    }
+
     /// Drops everything and gives its own memory back.
     pub(crate) fn reset(&mut self) {
         while self.pop().is_some() {}

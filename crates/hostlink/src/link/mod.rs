@@ -1,12 +1,15 @@
 //! A link: two rings between this process and another, and what each knows of the other.
 
 mod access;
+mod executed;
 mod receive;
 mod send;
 
+pub use executed::{CompactRun, SentPacket};
 pub use receive::Receive;
 pub use send::Sent;
 
+use executed::Sender;
 use receive::Receiver;
 
 use super::PeerMemory;
@@ -73,9 +76,11 @@ struct Terms {
     fetches: AtomicU64,
     /// 1: it understands compact headers, and takes them.
     compact: AtomicU64,
+    /// 1: it acknowledges by position, of the other ring, what is sent so.
+    positions: AtomicU64,
 }
 
-ferroce_access::shared_words!(Terms { fetches, compact });
+ferroce_access::shared_words!(Terms { fetches, compact, positions });
 
 /// Both directions between this process and another.
 #[derive(Debug)]
@@ -93,7 +98,11 @@ pub struct Link {
     pub(super) memory: SharedMemory,
     /// Which of the two rings this process writes to.
     side: usize,
-    tx: Mutex<class::LinkTx, Producer>,
+    tx: Mutex<class::LinkTx, Sender>,
+    /// What the peer has executed, as far as QPs know.
+    executed: AtomicU64,
+    /// The peer isn't told yet of everything that was disowned.
+    has_disowned: AtomicBool,
     rx: Mutex<class::LinkRx, Receiver>,
     pub(super) remote: OnceLock<PeerProcess>,
     settled: AtomicBool,
@@ -128,7 +137,9 @@ impl Link {
             connection,
             memory,
             side,
-            tx: Mutex::new(Producer::new(RING)),
+            tx: Mutex::new(Sender::new(Producer::new(RING))),
+            executed: AtomicU64::new(0),
+            has_disowned: AtomicBool::new(false),
             rx: Mutex::new(Receiver::new()),
             remote: OnceLock::new(),
             settled: AtomicBool::new(false),
@@ -224,9 +235,10 @@ impl Link {
         self.terms(true).fetches.store(u64::from(offer), Ordering::Release);
     }
 
-    /// Tells the peer that packets of connections may come with compact headers.
+    /// Tells the peer that packets of connections may come with compact headers, and be acknowledged by position.
     pub(super) fn offer_compact(&self) {
         self.terms(true).compact.store(1, Ordering::Release);
+        self.offer_positions();
     }
 
     /// The peer takes packets of connections with compact headers, and there is a peer.

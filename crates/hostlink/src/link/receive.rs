@@ -1,5 +1,6 @@
 //! The ring from the peer: what is taken out of it.
 
+use super::executed::{CompactRun, Disowned, SentPacket};
 use super::{BYTES_AT, Link, RING};
 use crate::payload::{ReceivedRecord, ShmPayload};
 use crate::protocol::{Broken, Consumer, Lines};
@@ -14,6 +15,7 @@ pub(super) struct Receiver {
     /// Room for a run of packets.
     run: Vec<ReceivedRecord<'static>>,
     compact: Vec<CompactRecord>,
+    disowned: Disowned,
 }
 
 /// Who takes packets out of a ring: those in a row for one QP come together.
@@ -21,13 +23,21 @@ pub trait Receive {
     /// Packets with addresses and headers.
     fn packets(&mut self, packets: &[ReceivedRecord<'_>]);
 
-    /// Packets of a connection, which have come by `link`.
-    fn compact(&mut self, link: &Link, packets: &[CompactRecord]);
+    /// Packets of a connection.
+    fn compact(&mut self, run: CompactRun<'_>);
+
+    /// The peer has executed everything up to a packet that a QP of this process has sent to it.
+    fn executed(&mut self, last: SentPacket);
 }
 
 impl Receiver {
     pub(super) fn new() -> Self {
-        Self { consumer: Consumer::new(RING), run: Vec::new(), compact: Vec::new() }
+        Self {
+            consumer: Consumer::new(RING),
+            run: Vec::new(),
+            compact: Vec::new(),
+            disowned: Disowned::default(),
+        }
     }
 }
 
@@ -35,7 +45,9 @@ impl Link {
     /// Takes packets, `limit` at most, and hands them to `to`. The peer gets the room back when `to` has dealt with them.
     /// Returns whether there was any.
     pub fn receive(&self, limit: usize, to: &mut dyn Receive) -> bool {
-        self.answered.load(Ordering::Acquire)
+        // Looked at without a lock first.
+        (self.rx_lines().has_records() || self.has_executed() || self.has_disowned.load(Ordering::Relaxed))
+            && self.answered.load(Ordering::Acquire)
             && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, to))
     }
 
@@ -45,30 +57,51 @@ impl Link {
     }
 
     fn receive_with(&self, rx: &mut Receiver, limit: usize, to: &mut dyn Receive) -> bool {
-        let lines = self.rx_lines();
         let mut any = false;
+        if self.receive_all(rx, limit, to, &mut any) == Err(Broken) {
+            self.broken();
+        }
+        any
+    }
+
+    fn receive_all(
+        &self,
+        rx: &mut Receiver,
+        limit: usize,
+        to: &mut dyn Receive,
+        any: &mut bool,
+    ) -> Result<(), Broken> {
+        let lines = self.rx_lines();
+        // What was sent first is acknowledged before its answer comes.
+        *any |= self.receive_positions(to)?;
+        if rx.disowned.is_waiting() {
+            self.acknowledge(&mut rx.disowned, rx.consumer.head());
+        }
         let mut taken = 0;
-        while taken < limit {
-            let ahead = match rx.consumer.peek(lines) {
-                Ok(Some(ahead)) => ahead,
-                Ok(None) => return any,
-                Err(Broken) => {
-                    self.broken();
-                    return any;
-                }
-            };
+        while taken < limit
+            && let Some(ahead) = rx.consumer.peek(lines)?
+        {
             // Nothing of a run is given back before it has been dealt with.
-            let Ok((records, len)) = self.receive_run(rx, ahead, limit - taken, to) else {
-                self.broken();
-                return any;
-            };
-            any = true;
+            let (records, len) = self.receive_run(rx, ahead, limit - taken, to)?;
+            *any = true;
             taken += records;
             if rx.consumer.release(lines, len) {
                 self.ring_bell();
             }
         }
-        any
+        if taken > 0 && self.has_executed() {
+            // What was read may have been missing for it.
+            self.receive_positions(to)?;
+        }
+        Ok(())
+    }
+
+    /// Tells what the peer has executed. Returns whether it was anything.
+    #[inline]
+    fn receive_positions(&self, to: &mut dyn Receive) -> Result<bool, Broken> {
+        let executed = self.take_executed()?;
+        executed.iter().for_each(|&last| to.executed(last));
+        Ok(!executed.is_empty())
     }
 
     /// Hands over packets in a row for one QP: at most `limit` records of the `published` bytes at `at` of the ring. Returns
@@ -82,19 +115,21 @@ impl Link {
     ) -> Result<(usize, usize), Broken> {
         let base = self.ring(false) + BYTES_AT + at;
         let (mut records, mut len) = (0, 0);
-        let Receiver { run, compact, .. } = rx;
+        let begin = rx.consumer.head();
+        let Receiver { run, compact, disowned, .. } = rx;
         compact.clear();
         let mut packets = Vec::new();
         while len < published && records < limit {
             let (record, total) = record::read(&self.memory, base + len, published - len)?;
             match record {
                 Entry::Padding => {}
+                Entry::Disowned(position) => self.peer_disowns(position),
                 Entry::Compact(packet) => {
                     let other = |first: &CompactRecord| first.headers.dest_qp != packet.headers.dest_qp;
                     if !packets.is_empty() || compact.first().is_some_and(other) {
                         break;
                     }
-                    compact.push(packet);
+                    compact.push(CompactRecord { end: begin + (len + total) as u64, ..packet });
                 }
                 Entry::Whole(packet) => {
                     let other = |first: &ReceivedRecord<'_>| {
@@ -113,7 +148,8 @@ impl Link {
             len += total;
         }
         if !compact.is_empty() {
-            to.compact(self, compact);
+            to.compact(CompactRun { link: self, packets: compact, disowned, settled: 0 });
+            self.ring_bell();
         } else if !packets.is_empty() {
             to.packets(&packets);
             *run = room::reuse(packets);
@@ -123,7 +159,9 @@ impl Link {
 
     /// Whether the peer has published something that hasn't been dealt with.
     pub(crate) fn has_records(&self) -> bool {
-        !self.is_dead() && self.answered.load(Ordering::Acquire) && self.rx_lines().has_records()
+        !self.is_dead()
+            && self.answered.load(Ordering::Acquire)
+            && (self.rx_lines().has_records() || self.has_executed())
     }
 
     /// The payload of a packet that has come by this link.

@@ -1,6 +1,7 @@
 //! The ring to the peer: what is put into it, and who waits for room there.
 
-use super::{BYTES_AT, Link, PATIENCE};
+use super::executed::Sender;
+use super::{BYTES_AT, Link, PATIENCE, RING};
 use crate::compact::CompactHeaders;
 use crate::payload::RingBytes;
 use crate::protocol::Broken;
@@ -83,13 +84,24 @@ impl Link {
 
     /// Publishes a record of `total` bytes, which `write` writes where it is told to.
     #[inline]
-    fn publish<E>(&self, total: usize, write: impl FnOnce(usize) -> Result<(), E>) -> Sent<E> {
+    pub(super) fn publish<E>(&self, total: usize, write: impl FnOnce(usize) -> Result<(), E>) -> Sent<E> {
+        self.publish_with(total, write, |_, _| ())
+    }
+
+    /// As [`Link::publish`]; `before` is called with the record's end before the peer can see it.
+    #[inline]
+    pub(super) fn publish_with<E>(
+        &self,
+        total: usize,
+        write: impl FnOnce(usize) -> Result<(), E>,
+        before: impl FnOnce(&mut Sender, u64),
+    ) -> Sent<E> {
         if self.is_dead() {
             return Sent::Lost;
         }
         let (ring, lines) = (self.ring(true), self.tx_lines());
         let mut tx = self.tx.lock();
-        let place = match tx.reserve(lines, total) {
+        let place = match tx.producer.reserve(lines, total) {
             Ok(Some(place)) => place,
             Ok(None) => return Sent::Full,
             Err(Broken) => {
@@ -104,7 +116,10 @@ impl Link {
         if let Some((start, len)) = place.padding {
             record::write_padding(&self.memory, ring + BYTES_AT + start, len);
         }
-        let end = tx.publish(lines, place);
+        before(&mut tx, place.end());
+        let end = tx.producer.publish(lines, place);
+        // The next record goes there.
+        self.memory.prepare_write(ring + BYTES_AT + end as usize % RING);
         drop(tx);
         if self.full_since.load(Ordering::Relaxed) != 0 {
             self.full_since.store(0, Ordering::Relaxed);
@@ -137,8 +152,8 @@ impl Link {
         let mut blocked = self.blocked.lock();
         self.has_blocked.store(true, Ordering::SeqCst);
         let mut tx = self.tx.lock();
-        tx.wait(self.tx_lines());
-        if self.is_dead() || tx.has_room(self.tx_lines()) != Ok(false) {
+        tx.producer.wait(self.tx_lines());
+        if self.is_dead() || tx.producer.has_room(self.tx_lines()) != Ok(false) {
             self.has_blocked.store(!blocked.is_empty(), Ordering::SeqCst);
             return false;
         }
@@ -150,7 +165,8 @@ impl Link {
 
     /// Somebody waits for room, and there is some.
     pub fn has_room_for_blocked(&self) -> bool {
-        self.has_blocked.load(Ordering::SeqCst) && self.tx.lock().has_room(self.tx_lines()) != Ok(false)
+        self.has_blocked.load(Ordering::SeqCst)
+            && self.tx.lock().producer.has_room(self.tx_lines()) != Ok(false)
     }
 
     /// The numbers of the QPs that wait for room; they have to be looked after now.

@@ -29,9 +29,13 @@ struct ProducerLine {
 struct ConsumerLine {
     /// The end of what has been dealt with.
     head: AtomicU64,
+    /// Up to here, whatever was to be acknowledged by position has been executed, or disowned.
+    executed: AtomicU64,
+    /// How many records have been disowned so far.
+    disowned: AtomicU64,
 }
 
-shared_words!(Lines { producer, consumer } ProducerLine { tail, waits } ConsumerLine { head });
+shared_words!(Lines { producer, consumer } ProducerLine { tail, waits } ConsumerLine { head, executed, disowned });
 
 /// The other side has written something that can't be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +52,13 @@ pub(crate) struct Place {
     tail: u64,
 }
 
+impl Place {
+    /// The position of the record's end.
+    pub(crate) const fn end(&self) -> u64 {
+        self.tail
+    }
+}
+
 impl Lines {
     /// Records begin and end at multiples of this.
     pub(crate) const GRAIN: usize = 64;
@@ -55,6 +66,25 @@ impl Lines {
     /// Something has been published that the consumer hasn't dealt with.
     pub(crate) fn has_records(&self) -> bool {
         self.producer.tail.load(Ordering::Acquire) != self.consumer.head.load(Ordering::Relaxed)
+    }
+
+    /// By the consumer, after it has published what says of records that they are disowned, `disowned` so far: everything
+    /// else up to `position` that was to be acknowledged by position has been executed.
+    pub(crate) fn acknowledge(&self, position: u64, disowned: u64) {
+        self.consumer.disowned.store(disowned, Ordering::Relaxed);
+        self.consumer.executed.store(position, Ordering::Release);
+    }
+
+    /// What the consumer says has been executed.
+    #[inline]
+    pub(crate) fn executed(&self) -> u64 {
+        self.consumer.executed.load(Ordering::Acquire)
+    }
+
+    /// How many records the consumer has disowned, at least, of those before a position that [`Lines::executed`] gave.
+    #[inline]
+    pub(crate) fn disowned(&self) -> u64 {
+        self.consumer.disowned.load(Ordering::Relaxed)
     }
 
     /// Everything up to `position` has been dealt with by the consumer.
@@ -69,12 +99,23 @@ pub(crate) struct Producer {
     size: u64,
     tail: u64,
     head: u64,
+    /// Where it is next asked whether the ring is empty.
+    rewind_at: u64,
 }
 
 impl Producer {
+    /// A ring that is empty after so many bytes begins anew: what it holds at once then stays in the processors' nearest
+    /// caches.
+    const HOT: u64 = 16 * 1024;
+
     /// At the beginning of a ring of `size` bytes, a power of two.
     pub(crate) const fn new(size: usize) -> Self {
-        Self { size: size as u64, tail: 0, head: 0 }
+        Self { size: size as u64, tail: 0, head: 0, rewind_at: Self::HOT }
+    }
+
+    /// The end of what has been published.
+    pub(crate) const fn tail(&self) -> u64 {
+        self.tail
     }
 
     /// Finds room for a record of `len` bytes, a multiple of the grain and at most a quarter of the ring; `None` when
@@ -82,7 +123,8 @@ impl Producer {
     pub(crate) fn reserve(&mut self, lines: &Lines, len: usize) -> Result<Option<Place>, Broken> {
         let at = self.tail % self.size;
         let rest = self.size - at;
-        let (padding, start) = if rest < len as u64 {
+        let rewinds = self.tail >= self.rewind_at && self.rewinds(lines, at)?;
+        let (padding, start) = if rest < len as u64 || rewinds {
             (Some((at as usize, rest as usize)), self.tail + rest)
         } else {
             (None, self.tail)
@@ -95,6 +137,14 @@ impl Producer {
             }
         }
         Ok(Some(Place { padding, at: (start % self.size) as usize, tail }))
+    }
+
+    /// Whether the next record goes to the beginning of the ring, although there is room at `at`: nothing is in the ring.
+    #[cold]
+    fn rewinds(&mut self, lines: &Lines, at: u64) -> Result<bool, Broken> {
+        self.look(lines)?;
+        self.rewind_at = self.tail + Self::HOT;
+        Ok(at >= Self::HOT && self.head == self.tail)
     }
 
     /// Looks how far the consumer is.
@@ -164,6 +214,11 @@ impl Consumer {
         }
         let at = self.head % self.size;
         Ok(Some((at as usize, (self.tail - self.head).min(self.size - at) as usize)))
+    }
+
+    /// The end of what has been dealt with.
+    pub(crate) const fn head(&self) -> u64 {
+        self.head
     }
 
     /// Gives `len` bytes back to the producer: the record at the front has been dealt with. True when the producer waits

@@ -7,6 +7,7 @@
 mod alarm;
 mod bell;
 mod entry;
+mod positions;
 #[path = "../../src/protocol/mod.rs"]
 mod protocol;
 mod ring;

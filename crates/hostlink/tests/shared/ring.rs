@@ -58,7 +58,9 @@ impl Ring {
         if let Some((start, bytes)) = place.padding {
             self.write(start / Lines::GRAIN, Grain::Padding(bytes / Lines::GRAIN));
         }
-        Some(producer.publish(&self.lines, place))
+        let end = place.end();
+        assert_eq!(producer.publish(&self.lines, place), end);
+        Some(end)
     }
 
     /// Takes records, at most `limit`, and gives their room back in one go. Returns their numbers (there may be padding

@@ -150,6 +150,13 @@ pub(crate) fn progress_of_poller(empty: bool, sleeper: bool) {
     }
 }
 
+/// The program has asked for an event, and may sleep until it comes.
+pub(crate) fn expect_sleep() {
+    if let Some(adapter) = current() {
+        adapter.engine.expect_sleep();
+    }
+}
+
 /// Makes progress and says what a thread that waits for a completion event is to sleep on. The caller polls, without a lock
 /// and without anything that needs a destructor (it may be cancelled there), then calls [`progress_of_waiter`].
 #[must_use]

@@ -5,7 +5,7 @@ use crate::ah::{Path, ResolvedAv};
 use crate::qp::{Origin, QpEnv};
 use ferroce_engine::Source;
 use ferroce_host::slot_of;
-use ferroce_hostlink::{CompactRecord, Link, Receive, ReceivedRecord};
+use ferroce_hostlink::{CompactRun, Link, Receive, ReceivedRecord, SentPacket};
 use ferroce_os::{
     clock,
     sys::{self, InetAddress},
@@ -26,6 +26,15 @@ pub(crate) struct LinkSource(pub(crate) &'static Adapter);
 impl Source for LinkSource {
     #[inline]
     fn poll(&self, _now: Instant) -> bool {
+        let found = self.0.read_rings();
+        if found {
+            self.0.engine.found_in_memory();
+        }
+        found
+    }
+
+    #[inline]
+    fn poll_memory(&self) -> bool {
         self.0.read_rings()
     }
 
@@ -69,8 +78,14 @@ impl Receive for Dispatch {
         self.0.dispatch_records(packets);
     }
 
-    fn compact(&mut self, link: &Link, packets: &[CompactRecord]) {
-        self.0.dispatch_compact(link, packets);
+    fn compact(&mut self, run: CompactRun<'_>) {
+        self.0.dispatch_compact(run);
+    }
+
+    fn executed(&mut self, (qpn, psn): SentPacket) {
+        if let Some(qp) = self.0.qp(qpn) {
+            qp.executed(psn);
+        }
     }
 }
 
@@ -160,19 +175,27 @@ impl Adapter {
     }
 
     /// Packets of one QP's connection.
-    fn dispatch_compact(&'static self, link: &Link, packets: &[CompactRecord]) {
-        let Some(qp) = packets.first().and_then(|first| self.qp(first.headers.dest_qp)) else { return };
+    fn dispatch_compact(&'static self, mut run: CompactRun<'_>) {
+        let Some(qp) = self.qp(run.dest_qp()) else { return };
+        while qp.take_plain(&mut run) {}
+        if run.next().is_none() {
+            return;
+        }
         let now = clock::now();
         let handle = |proto: &mut ferroce_proto::Qp<_>, env: &mut QpEnv<'_>| {
             // The sender has heard from this QP through shared memory: that the QP goes another way now means that the
             // packets are of a connection that was.
+            let link = run.link();
             if !env.is_connected_to(&link.peer()) {
                 return;
             }
             env.mark_peer_uses_shm();
-            for packet in packets {
-                env.handle_compact(proto, link, packet);
+            while let Some(packet) = run.next() {
+                let executed = env.handle_compact(proto, link, packet);
+                run.settle(executed);
             }
+            // Receives are told of when this has been done.
+            run.acknowledge();
         };
         self.with_work(|work| qp.work(work, now, handle));
     }

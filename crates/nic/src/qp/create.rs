@@ -149,6 +149,7 @@ impl Qp {
         }
         self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
+            self.forget_awaited(&inner);
             let path = inner.path.take();
             self.reset_xrc_target(&mut inner);
             self.adapter.listen(self.qpn, false, path.as_ref());

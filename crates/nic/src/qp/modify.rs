@@ -49,6 +49,7 @@ impl Qp {
             let has = |bit: u32| bits & bit != 0;
             if to == QpState::Reset {
                 inner.attr = QpAttr::default();
+                self.forget_awaited(&inner);
                 inner.path = None;
                 inner.ece = None;
                 self.reset_xrc_target(&mut inner);
@@ -59,6 +60,7 @@ impl Qp {
                 let params = inner.proto.params_mut();
                 params.path_mtu = mtu;
                 params.lossless = Self::is_lossless(&path);
+                self.forget_awaited(&inner);
                 inner.path = Some(path);
                 self.peer_uses_shm.store(false, Ordering::Relaxed);
             } else if self.service == Service::Ud {

@@ -3,12 +3,14 @@
 
 use super::broken::EndsOnPanic;
 use super::env::REFERENCE;
+use super::payload::scatter;
 use super::{Inner, Path, Qp, QpEnv};
 use crate::ah::Ah;
-use ferroce_hostlink::{CompactHeaders, CompactRecord, Link, Sent};
+use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent};
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
-use ferroce_proto::{Data, PlainSend, SendOp, SendWr, Sge};
+use ferroce_proto::{Data, PlainSend, SendOp, SendWr, Sge, WcStatus};
+use ferroce_queues::{CountedOp, Wc};
 use ferroce_wire::{Opcode, Operation, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,6 +45,13 @@ impl Qp {
         sent
     }
 
+    /// The connection ends: what it has sent isn't acknowledged by position any more.
+    pub(super) fn forget_awaited(&self, inner: &Inner) {
+        if let Some(Path::Shm { link, .. }) = &inner.path {
+            link.forget_awaited(self.qpn);
+        }
+    }
+
     #[inline]
     fn send_plain(self: &Arc<Self>, inner: &mut Inner, request: &PlainRequest) -> bool {
         let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
@@ -52,6 +61,8 @@ impl Qp {
             && !self.is_broken()
             && !self.adapter.has_capture();
         let Some(psn) = proto.plain_psn(u64::from(sge.length)).filter(|_| usable) else { return false };
+        // An answer that is awaited may come later than the position.
+        let by_position = link.peer_tells_positions() && !proto.awaits_data();
         let operation =
             if immediate.is_some() { Operation::SendOnlyWithImmediate } else { Operation::SendOnly };
         let params = proto.params();
@@ -60,11 +71,17 @@ impl Qp {
             (params.pkey, params.dest_qpn),
             psn,
             (solicited, immediate.map_or(0, u32::from_ne_bytes)),
+            by_position,
         );
         let len = sge.length as usize;
-        let sent: Sent<Denied> = link.send_with(&headers, len, |ring| {
+        let fill = |ring: &RingBytes<'_>| {
             KeyTable::global().local(self.pd.id(), &sge, false, |addr| ring.copy_from(0, addr, len))
-        });
+        };
+        let sent: Sent<Denied> = if by_position {
+            link.send_awaited(&headers, self.qpn, len, fill)
+        } else {
+            link.send_with(&headers, len, fill)
+        };
         // Whatever keeps it, the general way finds it again.
         let Sent::Published(end) = sent else { return false };
         self.last_record.store(end, Ordering::Relaxed);
@@ -87,29 +104,136 @@ impl Qp {
     }
 }
 
+impl Qp {
+    /// Takes the next packet of a run, if that is possible the short way. False: [`QpEnv::handle_compact`] has to.
+    #[inline]
+    pub(crate) fn take_plain(self: &Arc<Self>, run: &mut CompactRun<'_>) -> bool {
+        let Some(packet) = run.next().filter(|packet| packet.headers.is_by_position()) else { return false };
+        let Some(send) = plain_send(&packet.headers) else { return false };
+        if self.service != Service::Rc || !self.peer_uses_shm() {
+            return false;
+        }
+        let mut overrun = false;
+        let mut inner = self.inner.lock();
+        let unwinding = EndsOnPanic(self);
+        let taken = self.take_send(&mut inner, run, packet, &send, &mut overrun);
+        std::mem::forget(unwinding);
+        drop(inner);
+        if overrun {
+            self.end_overrun();
+        }
+        taken
+    }
+
+    #[inline]
+    fn take_send(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        run: &mut CompactRun<'_>,
+        packet: &CompactRecord,
+        send: &PlainSend,
+        overrun: &mut bool,
+    ) -> bool {
+        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
+        let from = run.link();
+        let is_connected = std::ptr::eq(&raw const **link, from) || link.peer().is(&from.peer());
+        let payload = from.payload(packet);
+        let len = payload.len();
+        if !is_connected || self.is_broken() || !proto.expects_plain(send, len) {
+            return false;
+        }
+        let (receive, pd) = match &self.srq {
+            None => (self.rq.lock().pop(), self.pd.id()),
+            Some(srq) if srq.completes_into().is_none() => (srq.pop(), srq.pd().id()),
+            Some(_) => return false,
+        };
+        let Some(receive) = receive else { return false };
+        let fits = len as u64 <= receive.capacity();
+        if !fits || (len > 0 && scatter(pd, &receive.sges, 0, &payload.into()).is_err()) {
+            proto.hold_receive(receive);
+            return false;
+        }
+        let completion = proto.plain_taken(send, len, receive.wr_id);
+        run.settle(true);
+        // The receive is told of when this has been done.
+        run.acknowledge();
+        if let Some(counting) = self.counting.get() {
+            counting.count(CountedOp::Recv, u64::from(completion.byte_len), completion.status);
+        }
+        let wc = Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false };
+        *overrun = !self.recv_cq.push(wc);
+        true
+    }
+
+    /// The peer has executed everything up to a SEND of this PSN that has taken the short way.
+    #[inline]
+    pub(crate) fn executed(self: &Arc<Self>, psn: u32) {
+        let now = clock::now();
+        let mut inner = self.inner.lock();
+        if self.is_broken() {
+            return;
+        }
+        let unwinding = EndsOnPanic(self);
+        let mut overrun = false;
+        let done = inner.proto.take_executed(now, psn, |request, completion| {
+            if let Some(counting) = self.counting.get()
+                && let Some(op) = CountedOp::of(&request.op)
+            {
+                counting.count(op, request.data.len(), WcStatus::Success);
+            }
+            if let Some(completion) = completion {
+                let wc = Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false };
+                overrun |= !self.send_cq.push(wc);
+            }
+        });
+        let goes_on = !done || inner.proto.wants_transmit();
+        std::mem::forget(unwinding);
+        drop(inner);
+        if overrun {
+            self.end_overrun();
+        } else if goes_on {
+            self.adapter.with_work(|work| {
+                self.work(work, now, |proto, env| proto.plain_executed(now, psn, env));
+            });
+        }
+    }
+
+    /// A completion queue had no room.
+    #[cold]
+    fn end_overrun(self: &Arc<Self>) {
+        self.adapter.with_work(|work| self.work(work, clock::now(), |_, env| env.note_overrun()));
+    }
+}
+
+/// What the transport has to know of a SEND in one packet; `None` for other packets.
+#[inline]
+fn plain_send(headers: &CompactHeaders) -> Option<PlainSend> {
+    Some(PlainSend {
+        psn: headers.psn(),
+        pkey: headers.pkey,
+        solicited: headers.is_solicited(),
+        ack_request: headers.asks_for_ack(),
+        immediate: headers.immediate_of_send()?,
+    })
+}
+
 impl QpEnv<'_> {
-    /// Gives the transport a packet of the QP's connection.
+    /// Gives the transport a packet of the QP's connection. Returns whether it was executed as a plain SEND.
     #[inline]
     pub(crate) fn handle_compact(
         &mut self,
         proto: &mut ferroce_proto::Qp<Arc<Ah>>,
         link: &Link,
         packet: &CompactRecord,
-    ) {
+    ) -> bool {
         let headers = &packet.headers;
         let payload = link.payload(packet).into();
-        if let Some(immediate) = headers.immediate_of_send() {
-            let send = PlainSend {
-                psn: headers.psn(),
-                pkey: headers.pkey,
-                solicited: headers.is_solicited(),
-                ack_request: headers.asks_for_ack(),
-                immediate,
-            };
-            if proto.take_plain(&send, &payload, self) {
-                return;
-            }
+        if let Some(send) = plain_send(headers)
+            && proto.take_plain(&send, &payload, self)
+        {
+            return true;
         }
         proto.handle_packet(self.now, &headers.headers(), payload, self);
+        false
     }
 }

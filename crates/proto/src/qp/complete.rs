@@ -18,7 +18,7 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    fn send_completion(&self, wqe: &Wqe<A>, status: WcStatus) -> Completion {
+    pub(crate) fn send_completion(&self, wqe: &Wqe<A>, status: WcStatus) -> Completion {
         let (opcode, byte_len) = match wqe.wr.op {
             SendOp::Send | SendOp::SendWithImmediate { .. } | SendOp::SendWithInvalidate { .. } => {
                 (WcOpcode::Send, 0)

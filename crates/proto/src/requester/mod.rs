@@ -10,7 +10,7 @@ use crate::{Instant, QpParams, WcStatus, psn};
 use std::collections::VecDeque;
 
 /// What a small packet costs of a receiver's socket buffer.
-const SMALLEST_CHARGE: u64 = 512;
+pub(crate) const SMALLEST_CHARGE: u64 = 512;
 
 /// Everything the requester and the completer remember besides the send queue.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use ferroce_proto::{
     Taken, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation, TagOperation, Tmh};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Address of a host's first byte of memory.
 pub const BASE: u64 = 0x10_0000;
@@ -99,6 +99,8 @@ pub struct Host {
     pub infos: Vec<TagInfo>,
     /// Packets go the short way where they can, and how many have.
     pub takes_plain: bool,
+    /// PSNs that are acknowledged by the fabric if the peer takes them the short way.
+    pub awaited: BTreeSet<u32>,
     pub plain: u32,
 }
 
@@ -134,6 +136,7 @@ impl Host {
             unexpected: 0,
             infos: Vec::new(),
             takes_plain: false,
+            awaited: BTreeSet::new(),
             plain: 0,
         }
     }

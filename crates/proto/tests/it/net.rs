@@ -6,7 +6,7 @@ use ferroce_proto::{
     Access, Data, Instant, Placement, PlainSend, Qp, QpParams, QpState, SendOp, SendWr, Sge, UdTarget,
     WcStatus,
 };
-use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service};
 use std::collections::BTreeMap;
 
 /// SplitMix64: a seed gives the same network everywhere.
@@ -57,6 +57,9 @@ impl Link {
         Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.bytes_per_second)
     }
 }
+
+/// No syndrome of the wire: the fabric tells by its own means that a packet was executed.
+const EXECUTED: u8 = 0xff;
 
 /// Bytes of Ethernet, IP, UDP and transport headers.
 const HEADERS: u64 = 74;
@@ -235,8 +238,9 @@ impl Pair {
             if marked && frame.headers.bth.opcode.has_payload() {
                 self.notify(to_b, frame.headers.bth.opcode.is_read_response());
             }
-            let side = if to_b { &mut self.b } else { &mut self.a };
-            side.take(self.now, &frame);
+            let (side, peer) = if to_b { (&mut self.b, &mut self.a) } else { (&mut self.a, &mut self.b) };
+            let awaited = peer.host.awaited.remove(&frame.headers.bth.psn);
+            side.take(self.now, &frame, awaited);
         }
         for side in [&mut self.a, &mut self.b] {
             side.qp.handle_timeout(self.now, &mut side.host);
@@ -292,17 +296,29 @@ impl core::fmt::Debug for Pair {
 }
 
 impl Side {
-    /// Gives the QP a packet, the short way if the side takes that and the packet can.
-    fn take(&mut self, now: Instant, frame: &Frame) {
-        let Headers { bth, immediate, .. } = frame.headers;
+    /// Gives the QP a packet, the short way if the side takes that and the packet can. What is `awaited` is acknowledged without
+    /// a packet of the transport if it goes the short way.
+    fn take(&mut self, now: Instant, frame: &Frame, awaited: bool) {
+        let Headers { bth, immediate, aeth, .. } = frame.headers;
+        if aeth.is_some_and(|aeth| aeth.syndrome == EXECUTED) {
+            self.qp.plain_executed(now, bth.psn, &mut self.host);
+            return;
+        }
         let send = matches!(bth.opcode.operation, Operation::SendOnly | Operation::SendOnlyWithImmediate);
         let payload = &frame.payload[..];
         // What has come with its payload can't lose that.
         if self.host.takes_plain && send && self.host.payloads_lost == 0 {
-            let (psn, pkey, solicited, ack_request) = (bth.psn, bth.pkey, bth.solicited, bth.ack_request);
+            let (psn, pkey, solicited) = (bth.psn, bth.pkey, bth.solicited);
+            let ack_request = bth.ack_request && !awaited;
             let send = PlainSend { psn, pkey, solicited, ack_request, immediate };
             if self.qp.take_plain(&send, &payload, &mut self.host) {
                 self.host.plain += 1;
+                if awaited {
+                    let opcode = Opcode { service: Service::Rc, operation: Operation::Acknowledge };
+                    let mut headers = Headers::new(Bth::new(opcode, self.qp.params().dest_qpn, psn));
+                    headers.aeth = Some(Aeth { syndrome: EXECUTED, msn: 0 });
+                    self.host.out.push(Frame { headers, payload: Vec::new() });
+                }
                 return;
             }
         }

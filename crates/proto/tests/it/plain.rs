@@ -2,7 +2,7 @@
 //! general way.
 
 use crate::host::{ALL, BASE, Frame};
-use crate::net::{Faults, Pair, Side, params, wr};
+use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{Completion, Instant, QpEvent, QpParams, RecvWqe, SendOp, SendWr, Sge, WcStatus};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
@@ -69,7 +69,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Posts a SEND the short way if that is possible.
-fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, sge: Sge) -> bool {
+fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, sge: Sge, by_position: bool) -> bool {
     let known = sge.length == 0 || side.host.regions.contains_key(&sge.lkey);
     if wr.fence || !known || side.host.room.is_some() {
         return false;
@@ -84,6 +84,9 @@ fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, sge: Sge) -> bool
     let payload = side.host.bytes(sge.addr, sge.length as usize).to_vec();
     side.host.log.push((operation, psn));
     side.host.out.push(Frame { headers: Headers { immediate, ..Headers::new(bth) }, payload });
+    if by_position && !side.qp.awaits_data() {
+        side.host.awaited.insert(psn);
+    }
     side.qp.plain_sent(now, wr.clone(), sge.length);
     side.host.plain += 1;
     true
@@ -100,8 +103,18 @@ struct Outcome {
     end: Instant,
 }
 
+/// Which ways SENDs may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ways {
+    General,
+    Short,
+    /// The short way, and the fabric tells which packets were executed.
+    ByPosition,
+}
+
 /// Runs the steps, and says how many packets went the short way.
-fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, plain: bool) -> (Outcome, u32) {
+fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) -> (Outcome, u32) {
+    let plain = ways != Ways::General;
     let mut p = Pair::with(Service::Rc, side, side, 0xff_fff0).seeded(seed, faults);
     p.b.host.takes_plain = plain;
     p.a.host.fill(SOURCES, 100_000, 7);
@@ -116,7 +129,7 @@ fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, plain: bool) -
                 if p.a.qp.check_post(&wr, 0).is_err() {
                     continue;
                 }
-                if !(plain && post_plain(&mut p.a, p.now, &wr, sge)) {
+                if !(plain && post_plain(&mut p.a, p.now, &wr, sge, ways == Ways::ByPosition)) {
                     p.a.post(wr);
                 }
             }
@@ -178,14 +191,31 @@ proptest! {
         rnr_retry in prop::sample::select(vec![0u8, 2, 7]),
     ) {
         let side = QpParams { lossless: true, rnr_retry, retry_cnt: 2, min_rnr_timer: 12, timeout: 10, ..params(65_536) };
-        let (general, none) = run(&steps, faults, seed, side, false);
-        let (short, _) = run(&steps, faults, seed, side, true);
+        let (general, none) = run(&steps, faults, seed, side, Ways::General);
+        let (short, _) = run(&steps, faults, seed, side, Ways::Short);
         prop_assert_eq!(none, 0);
         prop_assert_eq!(&short.sends, &general.sends);
         prop_assert_eq!(&short.receives, &general.receives);
         prop_assert_eq!(&short.events, &general.events);
         prop_assert_eq!(&short.packets, &general.packets);
         prop_assert!(short == general, "memory or time");
+    }
+
+    #[test]
+    fn acknowledgements_by_position_end_as_those_by_packets_do(
+        steps in prop::collection::vec(step(), 1..80),
+        seed: u64,
+        rnr_retry in prop::sample::select(vec![0u8, 2, 7]),
+    ) {
+        let side = QpParams { lossless: true, rnr_retry, retry_cnt: 2, min_rnr_timer: 12, timeout: 10, ..params(65_536) };
+        let (general, _) = run(&steps, CLEAN, seed, side, Ways::General);
+        let (by_position, _) = run(&steps, CLEAN, seed, side, Ways::ByPosition);
+        prop_assert_eq!(&by_position.sends, &general.sends);
+        prop_assert_eq!(&by_position.receives, &general.receives);
+        prop_assert_eq!(&by_position.events, &general.events);
+        // The sender has asked for the same; what the receiver answers is less.
+        prop_assert_eq!(&by_position.packets[0], &general.packets[0]);
+        prop_assert!(by_position.memory == general.memory && by_position.end == general.end);
     }
 }
 
@@ -198,7 +228,20 @@ fn plain_sends_take_the_short_way() {
     let steps: Vec<Step> = (0..10)
         .flat_map(|_| [Step::Receive { len: 8, key: ALL }, send.clone(), Step::Pause { steps: 3 }])
         .collect();
-    let (outcome, plain) = run(&steps, faults, 1, side, true);
+    let (outcome, plain) = run(&steps, faults, 1, side, Ways::Short);
     assert_eq!(plain, 20, "ten at either side");
     assert!(outcome.sends.iter().all(|send| send.status == WcStatus::Success) && outcome.sends.len() == 10);
+}
+
+#[test]
+fn plain_sends_need_no_packet_as_acknowledgement() {
+    let side = QpParams { lossless: true, ..params(65_536) };
+    let send =
+        Step::Send { len: 8, immediate: false, solicited: false, fence: false, signaled: true, key: ALL };
+    let steps: Vec<Step> = (0..10)
+        .flat_map(|_| [Step::Receive { len: 8, key: ALL }, send.clone(), Step::Pause { steps: 3 }])
+        .collect();
+    let (outcome, _) = run(&steps, CLEAN, 1, side, Ways::ByPosition);
+    assert!(outcome.sends.iter().all(|send| send.status == WcStatus::Success) && outcome.sends.len() == 10);
+    assert_eq!(outcome.packets[1], [], "the receiver answers");
 }

@@ -28,6 +28,9 @@ static QUEUES: Quota = Quota::new("completion queues", MAX_CQ);
 pub trait EventTimer: Owner {
     /// Has [`Cq::event_is_due`] called as soon as `at` has come. The queue is locked meanwhile.
     fn schedule(&self, cq: &Arc<Cq>, at: Instant);
+
+    /// The program has asked for an event on a channel: it may be about to sleep.
+    fn expect_sleep(&self);
 }
 
 /// What a new queue is made of (ibv_create_cq_ex(3)).
@@ -59,6 +62,8 @@ pub struct Cq {
     queue: Mutex<class::Cq, Queue>,
     /// A hint that spares pollers of an empty queue the lock.
     filled: AtomicBool,
+    /// A completion has found no room.
+    overrun: AtomicBool,
     /// The program has asked for an event and is about to sleep: its polls are no promise to come back.
     sleeper: AtomicBool,
     stamped: bool,
@@ -112,6 +117,7 @@ impl Cq {
             user_handle,
             queue: Mutex::new(Queue::new(entries, cqe)),
             filled: AtomicBool::new(false),
+            overrun: AtomicBool::new(false),
             sleeper: AtomicBool::new(false),
             stamped,
             ignore_overrun,
@@ -200,7 +206,7 @@ impl Cq {
     /// Has a completion ever found no room?
     #[must_use]
     pub fn has_overrun(&self) -> bool {
-        self.queue.lock().overrun
+        self.overrun.load(Ordering::Relaxed)
     }
 
     /// Everything was polled of which an unread event was to tell: the event lapses, and the queue waits for the next
@@ -233,6 +239,10 @@ impl Cq {
             let asked = queue.armed;
             self.announce_with(&mut queue, unannounced);
             queue.lapsable = (queue.armed == Armed::No).then_some(asked);
+        }
+        drop(queue);
+        if self.channel.is_some() {
+            self.owner.expect_sleep();
         }
     }
 
@@ -322,8 +332,7 @@ impl Cq {
     fn make_room(&self, queue: &mut MutexGuard<'_, class::Cq, Queue>) -> bool {
         if self.ignore_overrun {
             queue.give_up_oldest();
-        } else if !queue.overrun {
-            queue.overrun = true;
+        } else if !self.overrun.swap(true, Ordering::Relaxed) {
             tracing::warn!("a completion queue of {} entries has overrun", queue.capacity);
             self.owner.raise(AsyncEvent::CqError(self.user_handle));
         }

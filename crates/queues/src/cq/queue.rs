@@ -86,7 +86,6 @@ pub(super) struct Queue {
     pub(super) lapsable: Option<Armed>,
     /// How many of the entries, from the oldest on, came before or with the last event, and before the last poll.
     pub(super) announced: usize,
-    pub(super) overrun: bool,
     pub(super) moderation: Option<Moderation>,
     /// Completions that wait for the event they have in common, and when it comes at the latest.
     pub(super) held: u32,
@@ -103,7 +102,6 @@ impl Queue {
             armed: Armed::No,
             lapsable: None,
             announced: 0,
-            overrun: false,
             moderation: None,
             held: 0,
             due: u64::MAX,

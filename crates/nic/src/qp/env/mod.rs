@@ -84,6 +84,11 @@ impl<'a> QpEnv<'a> {
         }
     }
 
+    /// A completion queue had no room.
+    pub(super) fn note_overrun(&mut self) {
+        self.work.overrun = true;
+    }
+
     /// Publishes what was received. The ACK for it has left.
     pub(super) fn publish(&mut self) {
         if !self.work.received.is_empty() {
