@@ -10,13 +10,15 @@ use super::{Handler, Loop, Source};
 use ferroce_os::{clock, sys};
 use ferroce_proto::Instant;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long a poll promises the next one, at first.
 const LEASE: Duration = Duration::from_millis(1);
-/// … when all promises have been kept for a while.
-const LONGEST_LEASE: Duration = Duration::from_millis(32);
+/// … when all promises have been kept for a while, and nothing comes that its sender would send again soon.
+const LONGEST_LEASE: Duration = Duration::from_millis(20);
+/// … when something may: well below the shortest local ACK timeout.
+const LONGEST_LEASE_OF_SOCKETS: Duration = Duration::from_millis(2);
 /// How long no lease is trusted after one was broken: the poller may have been kept waiting by others for its processor.
 const DISTRUST: Duration = Duration::from_millis(3);
 /// … when they are broken again and again.
@@ -38,8 +40,6 @@ const SPIN: Duration = Duration::from_micros(50);
 const QUICK_POLLS: u32 = 32;
 /// Among so many polls, at least one looks at everything.
 const ROUND_EVERY: u32 = 64;
-/// … where polls come seldom.
-const ROUND_EVERY_SELDOM: u32 = 8;
 
 /// Who has promised what.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub(super) struct Lease {
     /// When progress last did anything.
     last_success: AtomicU64,
     distrusted_until: AtomicU64,
+    /// Queues of which an event was asked for that hasn't come: whoever waits for it doesn't poll.
+    sleepers: AtomicUsize,
     /// Polls that may look at memory only from here on.
     quick_polls: AtomicU32,
     /// Polls since the last that looked at everything.
@@ -74,6 +76,7 @@ impl Default for Lease {
             last_progress: AtomicU64::new(0),
             last_success: AtomicU64::new(0),
             distrusted_until: AtomicU64::new(0),
+            sleepers: AtomicUsize::new(0),
             quick_polls: AtomicU32::new(0),
             polls_since_round: AtomicU32::new(0),
             round_at: AtomicU64::new(0),
@@ -95,11 +98,15 @@ impl Lease {
     }
 
     /// A lease was fresh when the one before would have run out: that of a thread which polls without pause is longer from now on.
-    pub(super) fn kept(&self, now: Instant) {
-        if now.since(Instant(self.last_progress.load(Ordering::Relaxed))) < LEASE {
-            let longer = self.length.load(Ordering::Relaxed) * 2;
-            self.length.store(longer.min(LONGEST_LEASE.as_nanos() as u64), Ordering::Relaxed);
-        }
+    pub(super) fn kept(&self, now: Instant, sockets: bool) {
+        let polls = now.since(Instant(self.last_progress.load(Ordering::Relaxed))) < LEASE;
+        let longer = Duration::from_nanos(2 * self.length.load(Ordering::Relaxed));
+        let length = match (polls && self.sleepers.load(Ordering::Relaxed) == 0, sockets) {
+            (true, false) => longer.min(LONGEST_LEASE),
+            (true, true) => longer.min(LONGEST_LEASE_OF_SOCKETS),
+            (false, _) => LEASE,
+        };
+        self.length.store(length.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Packets were waiting when a lease had run out.
@@ -116,10 +123,10 @@ impl Lease {
     /// The program is about to wait for an event, so that the lease won't be kept. True when the background thread would find
     /// that out late.
     fn end(&self, now: Instant) -> bool {
-        if self.left(now) <= LEASE {
+        self.length.store(LEASE.as_nanos() as u64, Ordering::Relaxed);
+        if self.until.load(Ordering::Relaxed) <= now.after(LEASE).0 {
             return false;
         }
-        self.length.store(LEASE.as_nanos() as u64, Ordering::Relaxed);
         self.until.store(now.0, Ordering::Release);
         true
     }
@@ -136,8 +143,7 @@ impl Lease {
     fn is_quick(&self, empty: bool) -> bool {
         let polls = self.polls_since_round.load(Ordering::Relaxed);
         let quick = self.quick_polls.load(Ordering::Relaxed);
-        let many = polls >= ROUND_EVERY_SELDOM && (polls >= ROUND_EVERY || self.is_round_long_ago());
-        if many || (empty && quick == 0) {
+        if polls >= ROUND_EVERY || self.is_round_long_ago() || (empty && quick == 0) {
             return false;
         }
         self.polls_since_round.store(polls + 1, Ordering::Relaxed);
@@ -147,8 +153,10 @@ impl Lease {
         true
     }
 
+    #[inline]
     fn is_round_long_ago(&self) -> bool {
-        clock::ticks().wrapping_sub(self.round_at.load(Ordering::Relaxed)) >= clock::ticks_of_a_while()
+        clock::ticks().wrapping_sub(self.round_at.load(Ordering::Relaxed))
+            >= clock::ticks_of_half_millisecond()
     }
 
     #[inline]
@@ -201,12 +209,20 @@ impl<H: Handler> Loop<H> {
         }
     }
 
-    /// The program has asked for an event, and will wait for it by its own means: nobody polls then.
-    pub fn expect_sleep(&self) {
+    /// The program has asked for an event of one more queue, and will wait for it by its own means: nobody polls then.
+    pub fn expect_sleeper(&self) {
+        self.lease.sleepers.fetch_add(1, Ordering::Relaxed);
         // Most have no lease: they aren't asked for the time.
         if self.lease.until.load(Ordering::Relaxed) != 0 && self.lease.end(clock::now()) {
             self.control.wake();
         }
+    }
+
+    /// … of one queue less.
+    pub fn forget_sleeper(&self) {
+        let less = |sleepers: usize| sleepers.checked_sub(1);
+        // There is none in the child of a fork, whose queues may be older.
+        let _ = self.lease.sleepers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Makes progress and says what a thread that waits for an event is to sleep on. The caller polls, without a lock and

@@ -15,6 +15,11 @@ pub trait Source {
         false
     }
 
+    /// What comes from it is sent again if it isn't seen to within some milliseconds.
+    fn has_impatient(&self) -> bool {
+        false
+    }
+
     /// As [`Source::poll`], of what lies in memory: what a poller looks at that has found something there lately.
     fn poll_memory(&self) -> bool {
         false
@@ -65,6 +70,11 @@ macro_rules! tuple {
             #[inline]
             fn poll(&self, now: Instant) -> bool {
                 false $(| self.$at.poll(now))*
+            }
+
+            #[inline]
+            fn has_impatient(&self) -> bool {
+                false $(|| self.$at.has_impatient())*
             }
 
             #[inline]

@@ -122,7 +122,7 @@ fn run<H: Handler>(handler: &'static H) {
         engine.look_at_all_descriptors(handler, now);
         let leased = engine.lease.is_fresh(now);
         if leased && napped {
-            engine.lease.kept(now);
+            engine.lease.kept(now, sources.has_impatient());
         }
         if !leased {
             if std::mem::take(&mut napped) && sources.poll_neglected(now) {

@@ -75,6 +75,8 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(1);
 /// … and when there are none, and the port's sockets aren't this user's: a process that has just died may still be letting go
 /// of the port.
 const LONELY_PATIENCE: Duration = Duration::from_millis(100);
+/// So often somebody who holds the port may turn out to be gone when it is asked who that is.
+const MOST_VANISHED: u32 = 3;
 /// Between attempts to become leader.
 const LEAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Datagrams of forwarded packets taken from one slot in a row.
@@ -212,6 +214,7 @@ impl Host {
 
     fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Box<SocketGroup>, Error> {
         let start = Instant::now();
+        let mut vanished = 0;
         loop {
             self.lead();
             let names = self.others();
@@ -230,8 +233,9 @@ impl Host {
                 let indistinct = self.user.is_ambiguous() && same;
                 // A process of ours that has no name yet, or none any more, and that a busy machine keeps waiting; or one
                 // that has let go of it since.
-                let may_go = same || (holder.uid.is_none() && !holder.kernel_rxe);
-                if !may_go || indistinct || start.elapsed() >= JOIN_PATIENCE {
+                let is_gone = holder.uid.is_none() && !holder.kernel_rxe && vanished < MOST_VANISHED;
+                vanished += u32::from(is_gone);
+                if !(same || is_gone) || indistinct || start.elapsed() >= JOIN_PATIENCE {
                     let holder = Holder { indistinct, ..holder };
                     let foreign = holder.uid.is_some() && !same;
                     return Err(match answer {

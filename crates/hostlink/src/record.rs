@@ -36,7 +36,7 @@ enum Kind {
     Reference = 2,
     /// A packet of a connection, with [`CompactHeaders`] and its payload.
     Compact = 3,
-    /// No packet: what ends at a position of the other ring isn't acknowledged by position.
+    /// No packet: what ends between two positions of the other ring isn't acknowledged by position.
     Disowned = 4,
 }
 
@@ -50,8 +50,8 @@ pub(crate) enum Entry {
     Whole(Record),
     /// A packet of a connection.
     Compact(CompactRecord),
-    /// The packet whose record ends there in the ring to the peer isn't acknowledged by position.
-    Disowned(u64),
+    /// What ends from the first to the last of these positions of the ring to the peer isn't acknowledged by position.
+    Disowned((u64, u64)),
 }
 
 /// A packet of a connection in a ring.
@@ -146,14 +146,15 @@ pub(super) fn write_compact(memory: &SharedMemory, at: usize, headers: &CompactH
     }
 }
 
-/// Bytes of a record that disowns another.
+/// Bytes of a record that disowns others.
 pub(super) const DISOWNED: usize = Lines::GRAIN;
 
-/// Writes a record that says of the one which ends at `position` of the other ring that it is disowned.
-pub(super) fn write_disowned(memory: &SharedMemory, at: usize, position: u64) {
+/// Writes a record that disowns those which end from `first` to `last` of the other ring.
+pub(super) fn write_disowned(memory: &SharedMemory, at: usize, (first, last): (u64, u64)) {
     let words: &FrontWords = memory.words(at);
     words[0].store(compact::first_word(DISOWNED, Kind::Disowned as u8), Ordering::Relaxed);
-    words[1].store(position, Ordering::Relaxed);
+    words[1].store(first, Ordering::Relaxed);
+    words[2].store(last, Ordering::Relaxed);
 }
 
 /// A record that is about to be written.
@@ -243,7 +244,11 @@ pub(super) fn read(memory: &SharedMemory, at: usize, available: usize) -> Result
         return Ok((Entry::Compact(CompactRecord { headers, payload, end: 0 }), length));
     }
     if kind == Kind::Disowned as u8 {
-        return if length == DISOWNED { Ok((Entry::Disowned(front[1]), length)) } else { Err(Broken) };
+        return if length == DISOWNED {
+            Ok((Entry::Disowned((front[1], front[2])), length))
+        } else {
+            Err(Broken)
+        };
     }
     read_whole(memory, at, available)
 }

@@ -60,8 +60,8 @@ impl EventTimer for Context {
         adapter::schedule_event(cq, at);
     }
 
-    fn expect_sleep(&self) {
-        adapter::expect_sleep();
+    fn expect_sleeper(&self, is_one_more: bool) {
+        adapter::expect_sleeper(is_one_more);
     }
 }
 

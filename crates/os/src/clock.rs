@@ -39,20 +39,20 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// Ticks of 10 to 50 µs: the time-stamp counters of x86-64 have 1 to 5 GHz.
+/// Half a millisecond at most in ticks: the time-stamp counters of x86-64 have 1 to 5 GHz.
 #[must_use]
 #[inline]
-pub fn ticks_of_a_while() -> u64 {
+pub fn ticks_of_half_millisecond() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
-        50_000
+        500_000
     }
     #[cfg(target_arch = "aarch64")]
     {
         let frequency: u64;
         // SAFETY: reads a register.
         unsafe { std::arch::asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nomem, nostack, pure)) };
-        frequency / 50_000
+        frequency / 2000
     }
 }
 

@@ -25,17 +25,29 @@ pub(super) struct Sender {
     disowned: u64,
 }
 
+/// More SENDs than this don't wait at once: those beyond are acknowledged by packets.
+const MOST_AWAITED: usize = 16 * 1024;
+/// So many records that disown one packet each may wait for room; those beyond share one.
+const MOST_WAITING: usize = 1024;
+
 /// A SEND that waits to be acknowledged by position.
 #[derive(Clone, Copy, Debug)]
 struct Awaited {
     /// Where its record ends in the ring.
     end: u64,
-    /// The QP that sent it, and its PSN.
     packet: SentPacket,
 }
 
-/// The number of a QP of this process, and the PSN of a packet that it has sent.
-pub type SentPacket = (u32, u32);
+/// A packet that has left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SentPacket {
+    /// The QP of this process that has sent it.
+    pub qpn: u32,
+    /// Its number, unlike that of any other connection of the process's life.
+    pub connection: u64,
+    /// Its PSN.
+    pub psn: u32,
+}
 
 /// The last packet of each QP that has got acknowledgements.
 pub(super) type Acknowledged = SmallVec<[SentPacket; 4]>;
@@ -45,30 +57,30 @@ impl Sender {
         Self { producer, awaited: VecDeque::new(), executed: 0, disowned: 0 }
     }
 
-    /// Takes out what the peer has executed, if its words `executed` and `disowned` can be believed now.
-    fn take(&mut self, executed: u64, disowned: u64) -> Result<Acknowledged, Broken> {
-        let mut last = Acknowledged::new();
-        if executed <= self.executed {
-            // Another thread was faster.
-            return Ok(last);
-        }
-        if executed > self.producer.tail() || !executed.is_multiple_of(Lines::GRAIN as u64) {
+    /// Takes out what the peer has executed, by its words `executed` and `disowned`; `None` when records are to be read before
+    /// these are believed.
+    fn take(&mut self, executed: u64, disowned: u64) -> Result<Option<Acknowledged>, Broken> {
+        let possible = (self.executed..=self.producer.tail()).contains(&executed);
+        if !possible || !executed.is_multiple_of(Lines::GRAIN as u64) {
             return Err(Broken);
         }
-        if disowned != self.disowned {
-            return Ok(last);
+        if disowned > self.disowned {
+            return Ok(None);
         }
+        let mut last = Acknowledged::new();
         self.executed = executed;
-        while let Some(Awaited { packet: (qpn, psn), .. }) =
+        while let Some(Awaited { packet, .. }) =
             self.awaited.front().copied().filter(|awaited| awaited.end <= executed)
         {
             self.awaited.pop_front();
-            match last.iter_mut().find(|(other, _)| *other == qpn) {
-                Some((_, latest)) => *latest = psn,
-                None => last.push((qpn, psn)),
+            let of_same =
+                |other: &&mut SentPacket| (other.qpn, other.connection) == (packet.qpn, packet.connection);
+            match last.iter_mut().find(of_same) {
+                Some(other) => *other = packet,
+                None => last.push(packet),
             }
         }
-        Ok(last)
+        Ok(Some(last))
     }
 }
 
@@ -77,11 +89,21 @@ impl Sender {
 pub(super) struct Disowned {
     /// Records that say so, so far.
     published: u64,
-    /// Where those end for which there was no room yet.
-    waiting: Vec<u64>,
+    /// Those for which there was no room yet, by first and last position.
+    waiting: Vec<(u64, u64)>,
 }
 
 impl Disowned {
+    /// The SEND whose record ends at `end` wasn't executed.
+    fn push(&mut self, end: u64) {
+        let is_full = self.waiting.len() >= MOST_WAITING;
+        match self.waiting.last_mut() {
+            // What was executed in between is sent again, and acknowledged then.
+            Some((_, last)) if is_full => *last = end,
+            _ => self.waiting.push((end, end)),
+        }
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -126,7 +148,7 @@ impl<'a> CompactRun<'a> {
         let Some(packet) = self.next() else { return };
         self.settled += 1;
         if !executed && packet.headers.is_by_position() {
-            self.disowned.waiting.push(packet.end);
+            self.disowned.push(packet.end);
         }
     }
 
@@ -162,20 +184,20 @@ impl Link {
     /// The peer acknowledges by position what is sent with [`Link::send_awaited`].
     #[inline]
     pub fn peer_tells_positions(&self) -> bool {
-        self.terms(false).positions.load(Ordering::Relaxed) == 1
+        self.terms(false).positions.load(Ordering::Relaxed) == 1 && !self.many_awaited.load(Ordering::Relaxed)
     }
 
-    /// As [`Link::send_with`], of a SEND that waits to be acknowledged by position: [`Receive::executed`](super::Receive::executed)
-    /// tells of it.
+    /// As [`Link::send_with`], of a SEND that waits to be acknowledged by position, if not too many do:
+    /// [`Receive::executed`](super::Receive::executed) tells of it.
     #[inline]
     pub fn send_awaited<E>(
         &self,
         headers: &CompactHeaders,
-        qpn: u32,
+        (qpn, connection): (u32, u64),
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> Sent<E> {
-        let packet = (qpn, headers.psn());
+        let packet = SentPacket { qpn, connection, psn: headers.psn() };
         let write = |at: usize| {
             fill(&RingBytes::new(&self.memory, at + headers.payload_offset(), payload))?;
             record::write_compact(&self.memory, at, headers, payload);
@@ -183,63 +205,78 @@ impl Link {
         };
         self.publish_with(record::compact_total(headers, payload), write, |sender, end| {
             sender.awaited.push_back(Awaited { end, packet });
+            if sender.awaited.len() >= MOST_AWAITED {
+                self.many_awaited.store(true, Ordering::Relaxed);
+            }
         })
     }
 
-    /// Nothing is acknowledged by position any more of what the QP has sent by this link.
-    pub fn forget_awaited(&self, qpn: u32) {
-        self.tx.lock().awaited.retain(|awaited| awaited.packet.0 != qpn);
-    }
-
-    /// What the peer has executed since this was last asked. `Err`: it has written what can't be.
-    #[inline]
-    pub(super) fn take_executed(&self) -> Result<Acknowledged, Broken> {
-        let lines = self.tx_lines();
-        let executed = lines.executed();
-        if executed == self.executed.load(Ordering::Relaxed) {
-            return Ok(Acknowledged::new());
-        }
-        let disowned = lines.disowned();
-        let mut sender = self.tx.lock();
-        let taken = sender.take(executed, disowned);
-        self.executed.store(sender.executed, Ordering::Relaxed);
-        taken
-    }
-
     /// The peer has executed something of which it wasn't asked yet.
+    #[inline]
     pub(super) fn has_executed(&self) -> bool {
         self.tx_lines().executed() != self.executed.load(Ordering::Relaxed)
     }
 
-    /// The peer says that what ends at `position` of the ring to it isn't acknowledged by position.
-    pub(super) fn peer_disowns(&self, position: u64) {
+    /// What the peer has executed since this was last asked; `None` when records are to be read before. For whoever has the ring
+    /// from the peer locked. `Err`: it has written what can't be.
+    pub(super) fn take_executed(&self) -> Result<Option<Acknowledged>, Broken> {
+        let lines = self.tx_lines();
+        let executed = lines.executed();
+        let disowned = lines.disowned();
+        let mut sender = self.tx.lock();
+        let taken = sender.take(executed, disowned)?;
+        self.executed.store(sender.executed, Ordering::Relaxed);
+        self.many_awaited.store(sender.awaited.len() >= MOST_AWAITED, Ordering::Relaxed);
+        Ok(taken)
+    }
+
+    /// The peer says that what ends from `first` to `last` of the ring to it isn't acknowledged by position.
+    pub(super) fn peer_disowns(&self, (first, last): (u64, u64)) {
         let mut sender = self.tx.lock();
         sender.disowned += 1;
-        if let Ok(index) = sender.awaited.binary_search_by_key(&position, |awaited| awaited.end) {
-            sender.awaited.remove(index);
-        }
+        let from = sender.awaited.partition_point(|awaited| awaited.end < first);
+        let to = sender.awaited.partition_point(|awaited| awaited.end <= last).max(from);
+        sender.awaited.drain(from..to);
     }
 
     /// Tells the peer that everything up to `position` of its ring that waits for that has been executed, but for what is
-    /// disowned.
+    /// disowned. It stays untold until there is room for what disowns: [`Link::has_records`] says when to try again.
     pub(super) fn acknowledge(&self, disowned: &mut Disowned, position: u64) {
-        let Disowned { published, waiting } = disowned;
-        if !waiting.is_empty() {
-            waiting.retain(|&end| {
-                let write = |at| {
-                    record::write_disowned(&self.memory, at, end);
-                    Ok::<(), Broken>(())
-                };
-                let full = self.publish(record::DISOWNED, write) == Sent::Full;
-                *published += u64::from(!full);
-                full
-            });
-            self.has_disowned.store(!waiting.is_empty(), Ordering::Relaxed);
-            if !waiting.is_empty() {
-                // The word stays behind until there is room.
+        if disowned.is_waiting() && !self.publish_disowned(disowned) {
+            self.has_disowned.store(true, Ordering::Relaxed);
+            // A bell comes when there is room, unless there is some by now.
+            let has_room = {
+                let mut sender = self.tx.lock();
+                sender.producer.wait(self.tx_lines());
+                sender.producer.has_room(self.tx_lines()) != Ok(false)
+            };
+            if !has_room || !self.publish_disowned(disowned) {
                 return;
             }
         }
-        self.rx_lines().acknowledge(position, *published);
+        self.has_disowned.store(false, Ordering::Relaxed);
+        self.rx_lines().acknowledge(position, disowned.published);
+    }
+
+    /// False when there isn't room for all.
+    fn publish_disowned(&self, disowned: &mut Disowned) -> bool {
+        let Disowned { published, waiting } = disowned;
+        let fits = |&(first, last): &(u64, u64)| {
+            let write = |at| {
+                record::write_disowned(&self.memory, at, (first, last));
+                Ok::<(), Broken>(())
+            };
+            self.publish(record::DISOWNED, write) != Sent::Full
+        };
+        let done = waiting.iter().take_while(|range| fits(range)).count();
+        waiting.drain(..done);
+        *published += done as u64;
+        waiting.is_empty()
+    }
+
+    /// Something that was disowned waits for room, and there is some.
+    pub(super) fn has_room_for_disowned(&self) -> bool {
+        self.has_disowned.load(Ordering::Relaxed)
+            && self.tx.lock().producer.has_room(self.tx_lines()) != Ok(false)
     }
 }

@@ -103,6 +103,8 @@ pub struct Link {
     executed: AtomicU64,
     /// The peer isn't told yet of everything that was disowned.
     has_disowned: AtomicBool,
+    /// Too many SENDs wait to be acknowledged by position for more to do so.
+    many_awaited: AtomicBool,
     rx: Mutex<class::LinkRx, Receiver>,
     pub(super) remote: OnceLock<PeerProcess>,
     settled: AtomicBool,
@@ -140,6 +142,7 @@ impl Link {
             tx: Mutex::new(Sender::new(Producer::new(RING))),
             executed: AtomicU64::new(0),
             has_disowned: AtomicBool::new(false),
+            many_awaited: AtomicBool::new(false),
             rx: Mutex::new(Receiver::new()),
             remote: OnceLock::new(),
             settled: AtomicBool::new(false),

@@ -46,7 +46,7 @@ impl Link {
     /// Returns whether there was any.
     pub fn receive(&self, limit: usize, to: &mut dyn Receive) -> bool {
         // Looked at without a lock first.
-        (self.rx_lines().has_records() || self.has_executed() || self.has_disowned.load(Ordering::Relaxed))
+        (self.rx_lines().has_records() || self.has_executed() || self.has_room_for_disowned())
             && self.answered.load(Ordering::Acquire)
             && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, to))
     }
@@ -73,9 +73,10 @@ impl Link {
     ) -> Result<(), Broken> {
         let lines = self.rx_lines();
         // What was sent first is acknowledged before its answer comes.
-        *any |= self.receive_positions(to)?;
+        *any |= self.receive_positions(to)?.unwrap_or(false);
         if rx.disowned.is_waiting() {
             self.acknowledge(&mut rx.disowned, rx.consumer.head());
+            self.ring_bell();
         }
         let mut taken = 0;
         while taken < limit
@@ -89,19 +90,23 @@ impl Link {
                 self.ring_bell();
             }
         }
-        if taken > 0 && self.has_executed() {
-            // What was read may have been missing for it.
-            self.receive_positions(to)?;
+        // What was read may have been missing for it. What would be missing still was published before.
+        if self.has_executed() && self.receive_positions(to)?.is_none() && rx.consumer.peek(lines)?.is_none()
+        {
+            return Err(Broken);
         }
         Ok(())
     }
 
-    /// Tells what the peer has executed. Returns whether it was anything.
+    /// Tells what the peer has executed. Returns whether it was anything; `None` when records are to be read before.
     #[inline]
-    fn receive_positions(&self, to: &mut dyn Receive) -> Result<bool, Broken> {
-        let executed = self.take_executed()?;
+    fn receive_positions(&self, to: &mut dyn Receive) -> Result<Option<bool>, Broken> {
+        if !self.has_executed() {
+            return Ok(Some(false));
+        }
+        let Some(executed) = self.take_executed()? else { return Ok(None) };
         executed.iter().for_each(|&last| to.executed(last));
-        Ok(!executed.is_empty())
+        Ok(Some(!executed.is_empty()))
     }
 
     /// Hands over packets in a row for one QP: at most `limit` records of the `published` bytes at `at` of the ring. Returns
@@ -157,11 +162,11 @@ impl Link {
         Ok((records, len))
     }
 
-    /// Whether the peer has published something that hasn't been dealt with.
-    pub(crate) fn has_records(&self) -> bool {
+    /// Whether [`Link::receive`] has something to do.
+    pub fn has_records(&self) -> bool {
         !self.is_dead()
             && self.answered.load(Ordering::Acquire)
-            && (self.rx_lines().has_records() || self.has_executed())
+            && (self.rx_lines().has_records() || self.has_executed() || self.has_room_for_disowned())
     }
 
     /// The payload of a packet that has come by this link.

@@ -99,18 +99,12 @@ pub(crate) struct Producer {
     size: u64,
     tail: u64,
     head: u64,
-    /// Where it is next asked whether the ring is empty.
-    rewind_at: u64,
 }
 
 impl Producer {
-    /// A ring that is empty after so many bytes begins anew: what it holds at once then stays in the processors' nearest
-    /// caches.
-    const HOT: u64 = 16 * 1024;
-
     /// At the beginning of a ring of `size` bytes, a power of two.
     pub(crate) const fn new(size: usize) -> Self {
-        Self { size: size as u64, tail: 0, head: 0, rewind_at: Self::HOT }
+        Self { size: size as u64, tail: 0, head: 0 }
     }
 
     /// The end of what has been published.
@@ -123,8 +117,7 @@ impl Producer {
     pub(crate) fn reserve(&mut self, lines: &Lines, len: usize) -> Result<Option<Place>, Broken> {
         let at = self.tail % self.size;
         let rest = self.size - at;
-        let rewinds = self.tail >= self.rewind_at && self.rewinds(lines, at)?;
-        let (padding, start) = if rest < len as u64 || rewinds {
+        let (padding, start) = if rest < len as u64 {
             (Some((at as usize, rest as usize)), self.tail + rest)
         } else {
             (None, self.tail)
@@ -137,14 +130,6 @@ impl Producer {
             }
         }
         Ok(Some(Place { padding, at: (start % self.size) as usize, tail }))
-    }
-
-    /// Whether the next record goes to the beginning of the ring, although there is room at `at`: nothing is in the ring.
-    #[cold]
-    fn rewinds(&mut self, lines: &Lines, at: u64) -> Result<bool, Broken> {
-        self.look(lines)?;
-        self.rewind_at = self.tail + Self::HOT;
-        Ok(at >= Self::HOT && self.head == self.tail)
     }
 
     /// Looks how far the consumer is.

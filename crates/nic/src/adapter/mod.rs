@@ -150,10 +150,12 @@ pub(crate) fn progress_of_poller(empty: bool, sleeper: bool) {
     }
 }
 
-/// The program has asked for an event, and may sleep until it comes.
-pub(crate) fn expect_sleep() {
-    if let Some(adapter) = current() {
-        adapter.engine.expect_sleep();
+/// The program has asked for an event of one more queue, or of one less, and may sleep until it comes.
+pub(crate) fn expect_sleeper(is_one_more: bool) {
+    match current() {
+        Some(adapter) if is_one_more => adapter.engine.expect_sleeper(),
+        Some(adapter) => adapter.engine.forget_sleeper(),
+        None => {}
     }
 }
 

@@ -82,9 +82,9 @@ impl Receive for Dispatch {
         self.0.dispatch_compact(run);
     }
 
-    fn executed(&mut self, (qpn, psn): SentPacket) {
-        if let Some(qp) = self.0.qp(qpn) {
-            qp.executed(psn);
+    fn executed(&mut self, last: SentPacket) {
+        if let Some(qp) = self.0.qp(last.qpn) {
+            qp.executed(&last);
         }
     }
 }

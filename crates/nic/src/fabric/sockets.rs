@@ -23,6 +23,10 @@ impl Source for SocketSource {
     fn poll_all(&self, now: Instant) {
         self.0.read_sockets(true, now);
     }
+
+    fn has_impatient(&self) -> bool {
+        self.0.addresses.snapshot().iter().any(|address| address.users.load(Ordering::Relaxed) > 0)
+    }
 }
 
 /// When other processes have passed packets on.

@@ -5,7 +5,7 @@ use super::fabric::Listing;
 use super::unacked_pace::UnackedPace;
 use super::wr_session::WrSession;
 use super::xrc_target::XrcTargetPart;
-use super::{Inner, Qp};
+use super::{Inner, Qp, next_connection};
 use crate::Context;
 use crate::adapter;
 use crate::owner::OfContext as _;
@@ -103,6 +103,7 @@ impl Qp {
                 adapter,
                 rq: Mutex::new(rq),
                 inner: Mutex::new(Inner {
+                    connection: next_connection(),
                     flushed: false,
                     proto,
                     attr: QpAttr::default(),
@@ -149,7 +150,6 @@ impl Qp {
         }
         self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
-            self.forget_awaited(&inner);
             let path = inner.path.take();
             self.reset_xrc_target(&mut inner);
             self.adapter.listen(self.qpn, false, path.as_ref());

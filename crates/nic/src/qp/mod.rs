@@ -44,11 +44,13 @@ use ferroce_proto::{Counters, Instant, QpState, SendWr};
 use ferroce_queues::{CompCntr, Cq, QpCntrs, RecvQueue, Srq, Unacked};
 use ferroce_types::{Result, invalid};
 use ferroce_wire::Service;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use unacked_pace::UnackedPace;
 
 struct Inner {
+    /// Unlike that of any other connection of the process's life; another after RESET.
+    connection: u64,
     /// What a broken QP still has is flushed, or was tried to be.
     flushed: bool,
     proto: ferroce_proto::Qp<Arc<Ah>>,
@@ -61,6 +63,12 @@ struct Inner {
     unacked_pace: UnackedPace,
     /// Options agreed with the peer.
     ece: Option<u32>,
+}
+
+/// The number of a new connection.
+fn next_connection() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A queue pair (ibv_create_qp(3)).

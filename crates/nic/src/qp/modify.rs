@@ -1,6 +1,6 @@
 //! Attributes and state: ibv_modify_qp(3), ibv_query_qp(3).
 
-use super::{Inner, Path, Qp, QpAttr, attr, mask, static_rate};
+use super::{Inner, Path, Qp, QpAttr, attr, mask, next_connection, static_rate};
 use crate::owner::OfContext as _;
 use ferroce_proto::{LEAST_ACK_TIMEOUT, QpState, RateLimit};
 use ferroce_types::{Error, Result, invalid};
@@ -49,7 +49,7 @@ impl Qp {
             let has = |bit: u32| bits & bit != 0;
             if to == QpState::Reset {
                 inner.attr = QpAttr::default();
-                self.forget_awaited(&inner);
+                inner.connection = next_connection();
                 inner.path = None;
                 inner.ece = None;
                 self.reset_xrc_target(&mut inner);
@@ -60,7 +60,6 @@ impl Qp {
                 let params = inner.proto.params_mut();
                 params.path_mtu = mtu;
                 params.lossless = Self::is_lossless(&path);
-                self.forget_awaited(&inner);
                 inner.path = Some(path);
                 self.peer_uses_shm.store(false, Ordering::Relaxed);
             } else if self.service == Service::Ud {

@@ -6,7 +6,7 @@ use super::env::REFERENCE;
 use super::payload::scatter;
 use super::{Inner, Path, Qp, QpEnv};
 use crate::ah::Ah;
-use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent};
+use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket};
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_proto::{Data, PlainSend, SendOp, SendWr, Sge, WcStatus};
@@ -45,16 +45,9 @@ impl Qp {
         sent
     }
 
-    /// The connection ends: what it has sent isn't acknowledged by position any more.
-    pub(super) fn forget_awaited(&self, inner: &Inner) {
-        if let Some(Path::Shm { link, .. }) = &inner.path {
-            link.forget_awaited(self.qpn);
-        }
-    }
-
     #[inline]
     fn send_plain(self: &Arc<Self>, inner: &mut Inner, request: &PlainRequest) -> bool {
-        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
+        let Inner { proto, connection, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let PlainRequest { wr_id, sge, immediate, signaled, solicited } = *request;
         let usable = self.peer_uses_shm()
             && link.peer_takes_compact()
@@ -78,7 +71,7 @@ impl Qp {
             KeyTable::global().local(self.pd.id(), &sge, false, |addr| ring.copy_from(0, addr, len))
         };
         let sent: Sent<Denied> = if by_position {
-            link.send_awaited(&headers, self.qpn, len, fill)
+            link.send_awaited(&headers, (self.qpn, *connection), len, fill)
         } else {
             link.send_with(&headers, len, fill)
         };
@@ -165,12 +158,13 @@ impl Qp {
         true
     }
 
-    /// The peer has executed everything up to a SEND of this PSN that has taken the short way.
+    /// The peer has executed everything up to a SEND that has taken the short way.
     #[inline]
-    pub(crate) fn executed(self: &Arc<Self>, psn: u32) {
+    pub(crate) fn executed(self: &Arc<Self>, last: &SentPacket) {
+        let psn = last.psn;
         let now = clock::now();
         let mut inner = self.inner.lock();
-        if self.is_broken() {
+        if self.is_broken() || inner.connection != last.connection {
             return;
         }
         let unwinding = EndsOnPanic(self);

@@ -29,8 +29,8 @@ pub trait EventTimer: Owner {
     /// Has [`Cq::event_is_due`] called as soon as `at` has come. The queue is locked meanwhile.
     fn schedule(&self, cq: &Arc<Cq>, at: Instant);
 
-    /// The program has asked for an event on a channel: it may be about to sleep.
-    fn expect_sleep(&self);
+    /// The program may be about to sleep until an event of one more queue, or of one less, comes. A queue is locked meanwhile.
+    fn expect_sleeper(&self, is_one_more: bool);
 }
 
 /// What a new queue is made of (ibv_create_cq_ex(3)).
@@ -203,6 +203,14 @@ impl Cq {
         self.sleeper.load(Ordering::Relaxed)
     }
 
+    fn set_sleeper(&self, sleeper: bool) {
+        if self.sleeper.load(Ordering::Relaxed) != sleeper
+            && self.sleeper.swap(sleeper, Ordering::Relaxed) != sleeper
+        {
+            self.owner.expect_sleeper(sleeper);
+        }
+    }
+
     /// Has a completion ever found no room?
     #[must_use]
     pub fn has_overrun(&self) -> bool {
@@ -217,7 +225,7 @@ impl Cq {
         let Some(channel) = &self.channel else { return };
         if channel.events().lapse(|cq| std::ptr::eq(Arc::as_ptr(cq), self)) {
             queue.armed = queue.armed.max(asked);
-            self.sleeper.store(true, Ordering::Relaxed);
+            self.set_sleeper(true);
         }
     }
 
@@ -231,7 +239,7 @@ impl Cq {
             (Armed::Any, _) | (_, false) => Armed::Any,
             _ => Armed::Solicited,
         };
-        self.sleeper.store(self.channel.is_some(), Ordering::Relaxed);
+        self.set_sleeper(self.channel.is_some());
         queue.held = 0;
         let awaited = |wc: &&Wc| queue.is_awaited(&wc.completion);
         let unannounced = queue.entries.iter_from(queue.announced).filter(awaited).count();
@@ -239,10 +247,6 @@ impl Cq {
             let asked = queue.armed;
             self.announce_with(&mut queue, unannounced);
             queue.lapsable = (queue.armed == Armed::No).then_some(asked);
-        }
-        drop(queue);
-        if self.channel.is_some() {
-            self.owner.expect_sleep();
         }
     }
 
@@ -257,7 +261,7 @@ impl Cq {
 
     fn announce(self: &Arc<Self>, queue: &mut Queue) {
         queue.disarm();
-        self.sleeper.store(false, Ordering::Relaxed);
+        self.set_sleeper(false);
         if let Some(channel) = &self.channel {
             channel.events().push(self.clone());
         }
@@ -371,6 +375,7 @@ impl Cq {
         }
         // No event that was put off comes from here on.
         self.queue.lock().armed = Armed::No;
+        self.set_sleeper(false);
         if let Some(channel) = &self.channel {
             channel.events().withdraw(|cq| Arc::ptr_eq(cq, self));
             channel.users.fetch_sub(1, Ordering::Release);
