@@ -148,6 +148,10 @@ mod tests {
                 padding[..4].copy_from_slice(&(Lines::GRAIN as u32 * grains).to_ne_bytes());
                 padding
             }),
+            any::<[u64; 7]>().prop_map(|words| {
+                let first = [Lines::GRAIN as u32, 4].map(u32::to_ne_bytes).concat();
+                [first, words.map(u64::to_ne_bytes).concat()].concat()
+            }),
             prop::collection::vec(any::<u8>(), 0..200),
         ]
     }

@@ -280,3 +280,72 @@ impl Link {
             && self.tx.lock().producer.has_room(self.tx_lines()) != Ok(false)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GRAIN: u64 = Lines::GRAIN as u64;
+
+    /// A sender that has published `count` records of a grain each: every QP of `qpns` in turn.
+    fn sender(count: u64, qpns: &[u32]) -> Sender {
+        let memory = ferroce_access::SharedMemory::create(4096, false).unwrap();
+        let lines: &Lines = memory.words(0);
+        let mut sender = Sender::new(Producer::new(super::super::RING));
+        for (psn, &qpn) in (0..count as u32).zip(qpns.iter().cycle()) {
+            let place = sender.producer.reserve(lines, Lines::GRAIN).unwrap().unwrap();
+            let packet = SentPacket { qpn, connection: u64::from(qpn), psn };
+            sender.awaited.push_back(Awaited { end: place.end(), packet });
+            sender.producer.publish(lines, place);
+        }
+        sender
+    }
+
+    #[test]
+    fn the_last_packet_of_each_qp_is_acknowledged() {
+        let mut sender = sender(7, &[1, 2, 3]);
+        let taken = sender.take(5 * GRAIN, 0).unwrap().unwrap();
+        let mut last: Vec<_> = taken.iter().map(|packet| (packet.qpn, packet.psn)).collect();
+        last.sort_unstable();
+        assert_eq!(last, [(1, 3), (2, 4), (3, 2)]);
+        assert_eq!(sender.take(7 * GRAIN, 0).unwrap().unwrap().len(), 2);
+        assert_eq!(sender.take(7 * GRAIN, 0).unwrap().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn nothing_is_believed_before_what_is_disowned_is_known() {
+        let mut sender = sender(3, &[1]);
+        assert!(sender.take(3 * GRAIN, 1).unwrap().is_none());
+        sender.disowned += 1;
+        // More may be known than the peer has counted for this position.
+        assert_eq!(sender.take(GRAIN, 0).unwrap().unwrap()[0].psn, 0);
+        assert_eq!(sender.take(3 * GRAIN, 1).unwrap().unwrap()[0].psn, 2);
+    }
+
+    #[test]
+    fn positions_that_cannot_be_are_broken() {
+        for position in [4 * GRAIN, GRAIN + 1, u64::MAX, u64::MAX - 63, GRAIN] {
+            let mut sender = sender(3, &[1]);
+            sender.take(2 * GRAIN, 0).unwrap();
+            assert_eq!(sender.take(position, 0), Err(Broken), "{position}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_waits_for_room_covers_what_was_disowned_within_bounds(
+            ends in prop::collection::btree_set(1..100_000u64, 0..3000),
+        ) {
+            let mut disowned = Disowned::default();
+            ends.iter().for_each(|&end| disowned.push(end));
+            let waiting = &disowned.waiting;
+            prop_assert!(waiting.len() <= MOST_WAITING && waiting.is_sorted());
+            let covers = |end: u64| waiting.iter().any(|&(first, last)| (first..=last).contains(&end));
+            prop_assert!(ends.iter().all(|&end| covers(end)));
+            if ends.len() <= MOST_WAITING {
+                prop_assert!(waiting.iter().map(|&(end, _)| end).eq(ends.iter().copied()));
+            }
+        }
+    }
+}

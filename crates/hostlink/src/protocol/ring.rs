@@ -71,7 +71,8 @@ impl Lines {
     /// By the consumer, after it has published what says of records that they are disowned, `disowned` so far: everything
     /// else up to `position` that was to be acknowledged by position has been executed.
     pub(crate) fn acknowledge(&self, position: u64, disowned: u64) {
-        self.consumer.disowned.store(disowned, Ordering::Relaxed);
+        // Who sees this finds the records that it counts.
+        self.consumer.disowned.store(disowned, Ordering::Release);
         self.consumer.executed.store(position, Ordering::Release);
     }
 
@@ -84,7 +85,7 @@ impl Lines {
     /// How many records the consumer has disowned, at least, of those before a position that [`Lines::executed`] gave.
     #[inline]
     pub(crate) fn disowned(&self) -> u64 {
-        self.consumer.disowned.load(Ordering::Relaxed)
+        self.consumer.disowned.load(Ordering::Acquire)
     }
 
     /// Everything up to `position` has been dealt with by the consumer.

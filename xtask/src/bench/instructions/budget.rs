@@ -148,10 +148,11 @@ pub fn compare(committed: &Report, measured: &Report) -> Found {
     found
 }
 
-/// The median of several runs, with their spread.
+/// The median of several runs, with their spread; the largest where they differ by more than `most_spread`, as where it depends on
+/// the machine which of two threads does the work.
 ///
 /// # Errors
-/// The runs' instructions differ by more than `most_spread`, or they don't have the same figures.
+/// The runs don't have the same figures.
 pub fn median(runs: &[Figures], most_spread: f64) -> Result<Figures, String> {
     let mut figures = runs.first().ok_or("no runs")?.clone();
     for (fabric, operations) in &mut figures {
@@ -161,22 +162,18 @@ pub fn median(runs: &[Figures], most_spread: f64) -> Result<Figures, String> {
                 let costs = run.get(fabric).and_then(|operations| operations.get(operation));
                 of_runs.push(*costs.ok_or_else(|| format!("{fabric}, {operation}: not in each run"))?);
             }
-            let median = |figure: fn(&Costs) -> f64| {
+            let sorted = |figure: fn(&Costs) -> f64| {
                 let mut values: Vec<f64> = of_runs.iter().map(figure).collect();
                 values.sort_by(f64::total_cmp);
-                (values[values.len() / 2], values[values.len() - 1] / values[0].max(1.0) - 1.0)
+                values
             };
-            let (instructions, spread) = median(|costs| costs.instructions);
-            if spread > most_spread {
-                return Err(format!(
-                    "{fabric}, {operation}: the runs' instructions differ by {:.1} %",
-                    spread * 100.0
-                ));
-            }
+            let instructions = sorted(|costs| costs.instructions);
+            let spread = instructions[instructions.len() - 1] / instructions[0].max(1.0) - 1.0;
+            let at = if spread > most_spread { of_runs.len() - 1 } else { of_runs.len() / 2 };
             *costs = Costs {
-                instructions,
-                allocations: median(|costs| costs.allocations).0,
-                system_calls: median(|costs| costs.system_calls).0,
+                instructions: instructions[at],
+                allocations: sorted(|costs| costs.allocations)[at],
+                system_calls: sorted(|costs| costs.system_calls)[at],
                 spread: (spread * 1e4).round() / 1e4,
             };
         }
@@ -276,11 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn new_figures_are_medians_of_runs_that_agree() {
+    fn new_figures_are_medians_of_runs_that_agree_and_else_the_largest() {
         let runs = [1000.0, 1004.0, 1002.0].map(|instructions| send(instructions, 4.0, 2.0).figures);
-        let median = median(&runs, 0.01).expect("within 1 %");
+        let median = median(&runs, 0.01).expect("the same figures");
         let expected = Costs { instructions: 1002.0, allocations: 4.0, system_calls: 2.0, spread: 0.004 };
         assert_eq!(median["shm"]["send"], expected);
-        assert!(super::median(&runs, 0.001).is_err());
+        let largest = super::median(&runs, 0.001).expect("the same figures");
+        assert!(largest["shm"]["send"].instructions > 1002.0);
+        assert!(super::median(&[], 0.01).is_err());
     }
 }

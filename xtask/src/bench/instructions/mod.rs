@@ -35,13 +35,13 @@ const LIMIT: Duration = Duration::from_secs(160);
 /// The runs that new figures are taken from, and the most of a comparison: where two processes have met while the machine was busy,
 /// each may have made a link to the other, and all polls look at both.
 const RUNS: usize = 3;
-/// By how much of the smallest run the runs may differ for new figures.
+/// By how much of the smallest run the runs may differ for new figures to be the median.
 const MOST_SPREAD: f64 = 0.01;
 
 /// Compares this build with the committed figures, or with `write` replaces these.
 ///
 /// # Errors
-/// A figure has grown or is missing, runs differ too much for new figures, or a program that is being measured fails. What the
+/// A figure has grown or is missing, or a program that is being measured fails. What the
 /// machine lacks is no error: it's said, and nothing is compared. Nor is a build with other settings.
 pub fn instructions(write: bool) -> io::Result<()> {
     packages::install_for_tests();
