@@ -10,10 +10,13 @@ use std::io;
 
 const KIB_64: u32 = 65_536;
 const MIB_1: u32 = 1 << 20;
+const MIB_8: u32 = 8 << 20;
 const SMALL: u32 = 8;
 const ROUND_TRIPS: usize = 20_000;
 /// How much UCX sends a second of measurement: it counts messages, not seconds.
 const UCX_BYTES_A_SECOND: u64 = 4 << 30;
+/// … at most.
+const UCX_MESSAGES_A_SECOND: u64 = 10_000_000;
 const UCX_PORT: u16 = 13_337;
 
 /// Measures, prints the table and writes `bench/local.json` in the target directory.
@@ -24,61 +27,87 @@ pub fn local(seconds: u64, rounds: usize) -> io::Result<()> {
     packages::install_for_bench();
     let tools = [("iperf3", "iperf3"), ("ib_write_bw", "perftest"), ("ucx_perftest", "ucx-utils")];
     let programs = Programs::new(|| World::one_host(9000), seconds, &tools)?;
-    let copy = "`process_vm_writev`";
-    let line = "a polled cache line";
-    let mut comparisons = [
-        Comparison::new("64 KiB writes, Gbit/s", copy, "UCX posix, `ucp_put_bw`", "`ib_write_bw`"),
-        Comparison::new("1 MiB writes, Gbit/s", copy, "UCX posix, `ucp_put_bw`", "`ib_write_bw`"),
-        Comparison::new("64 KiB messages, Gbit/s", copy, "UCX posix, `tag_bw`", "`ib_send_bw`"),
-        Comparison::new(
-            "8-byte writes, half a round trip, µs",
-            line,
-            "UCX posix, `ucp_put_lat`",
-            "`ib_write_lat`",
-        ),
-        Comparison::new(
-            "8-byte messages, half a round trip, µs",
-            line,
-            "UCX posix, `tag_lat`",
-            "`ib_send_lat`",
-        ),
-    ];
+    let mut comparisons: Vec<Comparison> = rows().iter().map(Comparison::new).collect();
     let mut tcp = Row::default();
     for round in 1..=rounds {
         println!("round {round} of {rounds}");
-        let [write, large_write, send, write_latency, send_latency] = &mut comparisons;
         tcp.add(programs.tcp(KIB_64)?);
-        let bare = bare_copy(&programs, KIB_64)?;
-        write.add(
-            bare,
-            ucx_bandwidth(&programs, "ucp_put_bw", KIB_64)?,
-            programs.bandwidth("ib_write_bw", KIB_64)?,
-        );
-        send.add(
-            bare,
-            ucx_bandwidth(&programs, "tag_bw", KIB_64)?,
-            programs.bandwidth("ib_send_bw", KIB_64)?,
-        );
-        large_write.add(
-            bare_copy(&programs, MIB_1)?,
-            ucx_bandwidth(&programs, "ucp_put_bw", MIB_1)?,
-            programs.bandwidth("ib_write_bw", MIB_1)?,
-        );
-        let bare = bare_latency(&programs)?;
-        write_latency.add(
-            bare,
-            ucx_latency(&programs, "ucp_put_lat")?,
-            programs.latency("ib_write_lat", SMALL, ROUND_TRIPS)?,
-        );
-        send_latency.add(
-            bare,
-            ucx_latency(&programs, "tag_lat")?,
-            programs.latency("ib_send_lat", SMALL, ROUND_TRIPS)?,
-        );
+        for (row, comparison) in rows().iter().zip(&mut comparisons) {
+            let limit = row.limit.as_ref().map(|limit| (limit.measure)(&programs)).transpose()?;
+            let peer = (row.peer.measure)(&programs)?;
+            comparison.add(limit, peer, (row.ours.measure)(&programs)?);
+        }
     }
     let report = Report { machine: Machine::this(), seconds, tcp, comparisons };
     report.print();
     save("local", &report)
+}
+
+type Measure = Box<dyn Fn(&Programs) -> io::Result<f64>>;
+
+/// Something that is measured, and its name.
+struct Figure {
+    is: &'static str,
+    measure: Measure,
+}
+
+impl Figure {
+    fn new(is: &'static str, measure: impl Fn(&Programs) -> io::Result<f64> + 'static) -> Self {
+        Self { is, measure: Box::new(measure) }
+    }
+}
+
+/// A figure of ours, one of somebody else's, and what the machine can do, where that is known.
+struct Comparand {
+    what: &'static str,
+    limit: Option<Figure>,
+    peer: Figure,
+    ours: Figure,
+}
+
+/// What is compared.
+fn rows() -> Vec<Comparand> {
+    let copy = |size| Some(Figure::new("`process_vm_writev`", move |programs| bare_copy(programs, size)));
+    let line = || Some(Figure::new("a polled cache line", bare_latency));
+    let put = |size| {
+        Figure::new("UCX posix, `ucp_put_bw`", move |programs| ucx_bandwidth(programs, "ucp_put_bw", size))
+    };
+    let tag =
+        |size| Figure::new("UCX posix, `tag_bw`", move |programs| ucx_bandwidth(programs, "tag_bw", size));
+    let write = |size| Figure::new("`ib_write_bw`", move |programs| programs.bandwidth("ib_write_bw", size));
+    let send = |size| Figure::new("`ib_send_bw`", move |programs| programs.bandwidth("ib_send_bw", size));
+    let messages = |figure: Figure| {
+        Figure::new(figure.is, move |programs| Ok((figure.measure)(programs)? * 1e3 / f64::from(8 * SMALL)))
+    };
+    let latency = |is, tool| Figure::new(is, move |programs| programs.latency(tool, SMALL, ROUND_TRIPS));
+    let round_trip = || {
+        Figure::new("two of `ib_send_lat`", |programs| {
+            Ok(2.0 * programs.latency("ib_send_lat", SMALL, ROUND_TRIPS)?)
+        })
+    };
+    let row = |what, limit, peer, ours| Comparand { what, limit, peer, ours };
+    vec![
+        row("64 KiB writes, Gbit/s", copy(KIB_64), put(KIB_64), write(KIB_64)),
+        row("1 MiB writes, Gbit/s", copy(MIB_1), put(MIB_1), write(MIB_1)),
+        row("8 MiB writes, Gbit/s", copy(MIB_8), put(MIB_8), write(MIB_8)),
+        row("64 KiB messages, Gbit/s", copy(KIB_64), tag(KIB_64), send(KIB_64)),
+        row("1 MiB messages, Gbit/s", copy(MIB_1), tag(MIB_1), send(MIB_1)),
+        row("8-byte messages, million a second", None, messages(tag(SMALL)), messages(send(SMALL))),
+        row(
+            "8-byte writes, half a round trip, µs",
+            line(),
+            Figure::new("UCX posix, `ucp_put_lat`", |programs| ucx_latency(programs, "ucp_put_lat")),
+            latency("`ib_write_lat`", "ib_write_lat"),
+        ),
+        row(
+            "8-byte messages, half a round trip, µs",
+            line(),
+            Figure::new("UCX posix, `tag_lat`", |programs| ucx_latency(programs, "tag_lat")),
+            latency("`ib_send_lat`", "ib_send_lat"),
+        ),
+        row("8-byte reads, µs", line(), round_trip(), latency("`ib_read_lat`", "ib_read_lat")),
+        row("atomics, µs", line(), round_trip(), latency("`ib_atomic_lat`", "ib_atomic_lat")),
+    ]
 }
 
 /// Everything measured in one run.
@@ -89,35 +118,46 @@ struct Report {
     seconds: u64,
     /// iperf3 TCP with 64 KiB writes, Gbit/s.
     tcp: Row,
-    comparisons: [Comparison; 5],
+    comparisons: Vec<Comparison>,
 }
 
 /// A figure of ours beside two others.
 #[derive(Serialize)]
 struct Comparison {
     what: &'static str,
-    limit_is: &'static str,
-    limit: Row,
+    limit_is: Option<&'static str>,
+    limit: Option<Row>,
     peer_is: &'static str,
     peer: Row,
     ours_is: &'static str,
     ours: Row,
-    ratio_to_limit: f64,
+    ratio_to_limit: Option<f64>,
     ratio_to_peer: f64,
 }
 
 impl Comparison {
-    fn new(what: &'static str, limit_is: &'static str, peer_is: &'static str, ours_is: &'static str) -> Self {
-        let (limit, peer, ours) = <(Row, Row, Row)>::default();
-        Self { what, limit_is, limit, peer_is, peer, ours_is, ours, ratio_to_limit: 0.0, ratio_to_peer: 0.0 }
+    fn new(row: &Comparand) -> Self {
+        Self {
+            what: row.what,
+            limit_is: row.limit.as_ref().map(|limit| limit.is),
+            limit: row.limit.as_ref().map(|_| Row::default()),
+            peer_is: row.peer.is,
+            peer: Row::default(),
+            ours_is: row.ours.is,
+            ours: Row::default(),
+            ratio_to_limit: None,
+            ratio_to_peer: 0.0,
+        }
     }
 
     /// Adds a round.
-    fn add(&mut self, limit: f64, peer: f64, ours: f64) {
-        self.limit.add(limit);
+    fn add(&mut self, limit: Option<f64>, peer: f64, ours: f64) {
         self.peer.add(peer);
         self.ours.add(ours);
-        self.ratio_to_limit = self.ours.median() / self.limit.median();
+        if let (Some(row), Some(limit)) = (&mut self.limit, limit) {
+            row.add(limit);
+            self.ratio_to_limit = Some(self.ours.median() / row.median());
+        }
         self.ratio_to_peer = self.ours.median() / self.peer.median();
     }
 }
@@ -126,20 +166,20 @@ impl Report {
     /// Prints the table, in Markdown.
     fn print(&self) {
         println!("\n{}\n", self.machine);
-        println!("| | limit | UCX | Ferroce | × UCX | × limit |");
+        println!("| | limit | peer | Ferroce | × peer | × limit |");
         println!("|---|---:|---:|---:|---:|---:|");
         for row in &self.comparisons {
+            let limit = row.limit.as_ref().zip(row.limit_is);
+            let limit = limit.map_or("–".into(), |(row, is)| format!("{:.2} ({is})", row.median()));
             println!(
-                "| {} | {:.2} ({}) | {:.2} ({}) | **{:.2}** ({}) | {:.2} | {:.2} |",
+                "| {} | {limit} | {:.2} ({}) | **{:.2}** ({}) | {:.2} | {} |",
                 row.what,
-                row.limit.median(),
-                row.limit_is,
                 row.peer.median(),
                 row.peer_is,
                 row.ours.median(),
                 row.ours_is,
                 row.ratio_to_peer,
-                row.ratio_to_limit
+                row.ratio_to_limit.map_or("–".into(), |ratio| format!("{ratio:.2}")),
             );
         }
         println!("\niperf3, TCP within the host, 64 KiB writes: {:.2} Gbit/s", self.tcp.median());
@@ -165,7 +205,8 @@ fn bare_latency(programs: &Programs) -> io::Result<f64> {
 fn ucx_bandwidth(programs: &Programs, test: &str, size: u32) -> io::Result<f64> {
     /// `overall_bw`, in MiB/s.
     const COLUMN: usize = 5;
-    let iterations = UCX_BYTES_A_SECOND * programs.seconds / u64::from(size);
+    let a_second = (UCX_BYTES_A_SECOND / u64::from(size)).min(UCX_MESSAGES_A_SECOND);
+    let iterations = a_second * programs.seconds;
     let mib = ucx(programs, test, size, iterations, COLUMN)?;
     Ok(mib * f64::from(1 << 20) * 8.0 / 1e9)
 }
