@@ -7,6 +7,7 @@
 //! longer leases, so that the background thread disturbs it less; who breaks them, shorter ones and less trust.
 
 use super::{Handler, Loop, Source};
+use ferroce_os::sync::fence;
 use ferroce_os::{clock, sys};
 use ferroce_proto::Instant;
 use std::os::fd::RawFd;
@@ -16,7 +17,7 @@ use std::time::Duration;
 /// How long a poll promises the next one, at first.
 const LEASE: Duration = Duration::from_millis(1);
 /// … when all promises have been kept for a while, and nothing comes that its sender would send again soon.
-const LONGEST_LEASE: Duration = Duration::from_millis(20);
+const LONGEST_LEASE: Duration = Duration::from_millis(25);
 /// … when something may: well below the shortest local ACK timeout.
 const LONGEST_LEASE_OF_SOCKETS: Duration = Duration::from_millis(2);
 /// How long no lease is trusted after one was broken: the poller may have been kept waiting by others for its processor.
@@ -44,7 +45,14 @@ const ROUND_EVERY: u32 = 64;
 /// Who has promised what.
 #[derive(Debug)]
 pub(super) struct Lease {
+    /// Until when pollers have promised.
     until: AtomicU64,
+    /// … and threads that wait for an event.
+    waited_until: AtomicU64,
+    /// The background thread naps until then; 0: it doesn't, or it is being woken.
+    nap: AtomicU64,
+    /// A lease was taken back, not broken.
+    ended: AtomicBool,
     /// How long a lease is, in ns.
     length: AtomicU64,
     /// How long the next one that is broken isn't trusted, in ns, and when one was broken last.
@@ -70,6 +78,9 @@ impl Default for Lease {
     fn default() -> Self {
         Self {
             until: AtomicU64::new(0),
+            waited_until: AtomicU64::new(0),
+            nap: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
             length: AtomicU64::new(LEASE.as_nanos() as u64),
             distrust: AtomicU64::new(DISTRUST.as_nanos() as u64),
             broken: AtomicU64::new(0),
@@ -88,25 +99,55 @@ impl Default for Lease {
 impl Lease {
     #[inline]
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
-        self.until.load(Ordering::Acquire) > now.0 && self.distrusted_until.load(Ordering::Relaxed) <= now.0
+        self.until().0 > now.0 && self.distrusted_until.load(Ordering::Relaxed) <= now.0
     }
 
-    /// How long the background thread needn't look whether a lease is fresh that is so now.
-    pub(super) fn left(&self, now: Instant) -> Duration {
-        let left = Instant(self.until.load(Ordering::Relaxed)).since(now);
-        left.min(Duration::from_nanos(self.length.load(Ordering::Relaxed)))
+    /// Until when anybody has promised.
+    fn until(&self) -> Instant {
+        Instant(self.until.load(Ordering::Acquire).max(self.waited_until.load(Ordering::Acquire)))
     }
 
-    /// A lease was fresh when the one before would have run out: that of a thread which polls without pause is longer from now on.
-    pub(super) fn kept(&self, now: Instant, sockets: bool) {
+    /// The background thread naps while a lease is fresh: how long, if the next thing that nobody has to leave is due when `due` says.
+    /// [`Lease::woken`] ends it.
+    pub(super) fn nap(&self, now: Instant, due: impl FnOnce() -> u64) -> Duration {
+        let left = self.until().since(now).min(Duration::from_nanos(self.length.load(Ordering::Relaxed)));
+        self.nap.store(now.after(left).0, Ordering::Relaxed);
+        // Of this fence and that of whoever leaves something one comes first: what is before it, the other side sees.
+        fence(Ordering::SeqCst);
+        let left = left.min(self.until().since(now));
+        left.min(Instant(due()).since(now).max(LEASE))
+    }
+
+    /// The background thread is awake. A thread that has polled without pause through all of its nap has longer leases from now on;
+    /// `sockets`: packets may come that their senders send again soon.
+    pub(super) fn woken(&self, now: Instant, sockets: bool) {
+        let nap = self.nap.swap(0, Ordering::SeqCst);
         let polls = now.since(Instant(self.last_progress.load(Ordering::Relaxed))) < LEASE;
         let longer = Duration::from_nanos(2 * self.length.load(Ordering::Relaxed));
         let length = match (polls && self.sleepers.load(Ordering::Relaxed) == 0, sockets) {
+            (true, _) if nap == 0 || now.0 < nap => return,
             (true, false) => longer.min(LONGEST_LEASE),
             (true, true) => longer.min(LONGEST_LEASE_OF_SOCKETS),
             (false, _) => LEASE,
         };
         self.length.store(length.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Something is to be done at `at`. True when the background thread naps for too long, and has to be woken: naps are short
+    /// again then.
+    #[inline]
+    pub(super) fn interrupts_nap(&self, at: Instant) -> bool {
+        let late = |nap: u64| nap > at.after(LEASE).0;
+        if !late(self.nap.load(Ordering::Relaxed)) {
+            return false;
+        }
+        self.length.store(LEASE.as_nanos() as u64, Ordering::Relaxed);
+        late(self.nap.swap(0, Ordering::SeqCst))
+    }
+
+    /// Whether the last lease was taken back.
+    pub(super) fn was_ended(&self) -> bool {
+        self.ended.swap(false, Ordering::Relaxed)
     }
 
     /// Packets were waiting when a lease had run out.
@@ -124,11 +165,12 @@ impl Lease {
     /// that out late.
     fn end(&self, now: Instant) -> bool {
         self.length.store(LEASE.as_nanos() as u64, Ordering::Relaxed);
-        if self.until.load(Ordering::Relaxed) <= now.after(LEASE).0 {
-            return false;
+        if self.until.load(Ordering::Relaxed) > now.after(LEASE).0 {
+            self.until.store(now.after(LEASE).0, Ordering::Release);
+            self.ended.store(true, Ordering::Relaxed);
         }
-        self.until.store(now.0, Ordering::Release);
-        true
+        fence(Ordering::SeqCst);
+        self.interrupts_nap(now)
     }
 
     /// Something has come through memory: what comes next will too.
@@ -159,6 +201,10 @@ impl Lease {
             >= clock::ticks_of_half_millisecond()
     }
 
+    fn stamp_wait(&self, until: Instant) {
+        self.waited_until.store(until.0, Ordering::Release);
+    }
+
     #[inline]
     fn stamp(&self, until: Instant) {
         self.until.store(until.0, Ordering::Release);
@@ -179,7 +225,7 @@ impl<H: Handler> Loop<H> {
     /// Makes progress on behalf of a thread that polls a queue. `empty`: it found nothing. `sleeper`: it has asked for an event.
     pub fn progress_of_poller(handler: &'static H, empty: bool, sleeper: bool) {
         let lease = &handler.engine().lease;
-        if !sleeper && lease.is_quick(empty) {
+        if !sleeper && handler.engine().run_queue.is_empty() && lease.is_quick(empty) {
             if empty && handler.sources().poll_memory() {
                 lease.found_in_memory();
                 lease.found_since_round.store(true, Ordering::Relaxed);
@@ -235,7 +281,7 @@ impl<H: Handler> Loop<H> {
         }
         let now = clock::now();
         let (engine, sources) = (handler.engine(), handler.sources());
-        engine.lease.stamp(now.after(WAIT));
+        engine.lease.stamp_wait(now.after(WAIT));
         let timer = Instant(engine.next(&sources)).since(now);
         let work = sources.about_to_wait() || !engine.run_queue.is_empty();
         let timeout = if work { Duration::ZERO } else { timer.min(WAIT / 2) };
@@ -249,6 +295,6 @@ impl<H: Handler> Loop<H> {
         sources.attend();
         let now = clock::now();
         Self::progress(handler, now);
-        handler.engine().lease.stamp(now.after(LEASE));
+        handler.engine().lease.stamp_wait(now.after(LEASE));
     }
 }

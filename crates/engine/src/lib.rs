@@ -132,10 +132,9 @@ impl<H: Handler> Loop<H> {
         }
     }
 
-    /// Wakes the background thread if it would sleep past `at`. Under a lease too: it naps then instead, and is there when
-    /// the lease runs out.
+    /// Wakes the background thread if it would sleep past `at`, or nap for much longer.
     pub fn wake_for(&self, at: Instant) {
-        if self.sleep.interrupt(at.0) {
+        if self.sleep.interrupt(at.0) || self.lease.interrupts_nap(at) {
             self.control.wake();
         }
     }

@@ -121,11 +121,9 @@ fn run<H: Handler>(handler: &'static H) {
         let now = clock::now();
         engine.look_at_all_descriptors(handler, now);
         let leased = engine.lease.is_fresh(now);
-        if leased && napped {
-            engine.lease.kept(now, sources.has_impatient());
-        }
         if !leased {
-            if std::mem::take(&mut napped) && sources.poll_neglected(now) {
+            let ended = engine.lease.was_ended();
+            if std::mem::take(&mut napped) && sources.poll_neglected(now) && !ended {
                 engine.lease.broken(now);
             }
             let until = now.after(SHIFT);
@@ -140,8 +138,11 @@ fn run<H: Handler>(handler: &'static H) {
                 }
             }
         }
-        let (watched, mut timeout) =
-            if leased { (1, engine.lease.left(now)) } else { (2, engine.time_to_sleep(&sources, now)) };
+        let (watched, mut timeout) = if leased {
+            (1, engine.time_to_nap(&sources, now))
+        } else {
+            (2, engine.time_to_sleep(&sources, now))
+        };
         timeout = timeout.min(last_thread.look(now));
         if engine.descriptors.are_lost() {
             // Nobody can end the sleep.
@@ -159,7 +160,9 @@ fn run<H: Handler>(handler: &'static H) {
         // descriptors serve as before, and only looking at them says what there is.
         let unknown = polled.is_err();
         engine.sleep.end();
-        if !leased {
+        if leased {
+            engine.lease.woken(clock::now(), sources.has_impatient());
+        } else {
             sources.woke();
         }
         sources.attend();
@@ -206,6 +209,12 @@ impl<H: Handler> Thread<H> {
 }
 
 impl<H: Handler> Loop<H> {
+    /// How long to leave all to a thread that has promised to look.
+    fn time_to_nap(&self, sources: &impl Source, now: Instant) -> Duration {
+        let due = || if self.run_queue.is_empty() { self.next(sources) } else { now.0 };
+        self.lease.nap(now, due)
+    }
+
     /// Until the next timer; and whoever sets an earlier one from now on knows that the thread has to be woken.
     fn time_to_sleep(&self, sources: &impl Source, now: Instant) -> Duration {
         let next = || self.next(sources);

@@ -146,7 +146,14 @@ impl CompactHeaders {
         self.psn & ACK_REQUEST != 0
     }
 
-    /// The packet is acknowledged by position: see [`Link::send_awaited`](crate::Link::send_awaited).
+    /// The requester wants an acknowledgement, whichever.
+    #[must_use]
+    #[inline]
+    pub const fn asks_for_acknowledgement(&self) -> bool {
+        self.psn & (ACK_REQUEST | BY_POSITION) != 0
+    }
+
+    /// The packet waits to be acknowledged by position: see [`Link::send_awaited`](crate::Link::send_awaited).
     #[must_use]
     #[inline]
     pub const fn is_by_position(&self) -> bool {
@@ -172,7 +179,7 @@ impl CompactHeaders {
         let bth = Bth {
             pkey,
             solicited: psn & SOLICITED != 0,
-            ack_request: psn & (ACK_REQUEST | BY_POSITION) != 0,
+            ack_request: self.asks_for_acknowledgement(),
             ..Bth::new(opcode, dest_qp, psn & PSN)
         };
         let mut headers = Headers::new(bth);

@@ -27,6 +27,8 @@ pub(super) struct Sender {
 
 /// More SENDs than this don't wait at once: those beyond are acknowledged by packets.
 const MOST_AWAITED: usize = 16 * 1024;
+/// QPs that are told at a time of what the peer has executed.
+const MOST_AT_ONCE: usize = 64;
 /// So many records that disown one packet each may wait for room; those beyond share one.
 const MOST_WAITING: usize = 1024;
 
@@ -68,11 +70,15 @@ impl Sender {
             return Ok(None);
         }
         let mut last = Acknowledged::new();
-        self.executed = executed;
-        while let Some(Awaited { packet, .. }) =
+        while let Some(Awaited { packet, end }) =
             self.awaited.front().copied().filter(|awaited| awaited.end <= executed)
         {
+            if last.len() == MOST_AT_ONCE {
+                // The rest follows at the next look.
+                return Ok(Some(last));
+            }
             self.awaited.pop_front();
+            self.executed = end;
             let of_same =
                 |other: &&mut SentPacket| (other.qpn, other.connection) == (packet.qpn, packet.connection);
             match last.iter_mut().find(of_same) {
@@ -80,6 +86,7 @@ impl Sender {
                 None => last.push(packet),
             }
         }
+        self.executed = executed;
         Ok(Some(last))
     }
 }
@@ -96,12 +103,18 @@ pub(super) struct Disowned {
 impl Disowned {
     /// The SEND whose record ends at `end` wasn't executed.
     fn push(&mut self, end: u64) {
-        let is_full = self.waiting.len() >= MOST_WAITING;
+        let is_full = self.is_full();
         match self.waiting.last_mut() {
-            // What was executed in between is sent again, and acknowledged then.
+            // Nothing in between was acknowledged by position.
             Some((_, last)) if is_full => *last = end,
             _ => self.waiting.push((end, end)),
         }
+    }
+
+    /// As many wait as can be told apart.
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.waiting.len() >= MOST_WAITING
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -141,7 +154,14 @@ impl<'a> CompactRun<'a> {
         self.packets.get(self.settled)
     }
 
-    /// The next packet was `executed` as a plain SEND, or else was left to the general rules. To be called for each in turn:
+    /// `packet` waits to be acknowledged by position, and may be.
+    #[must_use]
+    #[inline]
+    pub fn is_by_position(&self, packet: &CompactRecord) -> bool {
+        packet.headers.is_by_position() && !self.disowned.is_full()
+    }
+
+    /// The next packet was `executed` as a plain SEND, and is by position, or else was left to the general rules. To be called for each in turn:
     /// those for which it isn't weren't executed.
     #[inline]
     pub fn settle(&mut self, executed: bool) {
@@ -211,23 +231,27 @@ impl Link {
         })
     }
 
-    /// The peer has executed something of which it wasn't asked yet.
+    /// The peer has executed something of which QPs don't know yet.
     #[inline]
-    pub(super) fn has_executed(&self) -> bool {
+    pub fn has_executed(&self) -> bool {
         self.tx_lines().executed() != self.executed.load(Ordering::Relaxed)
     }
 
-    /// What the peer has executed since this was last asked; `None` when records are to be read before. For whoever has the ring
-    /// from the peer locked. `Err`: it has written what can't be.
-    pub(super) fn take_executed(&self) -> Result<Option<Acknowledged>, Broken> {
+    /// What the peer has executed since this was last asked, and up to which position; `None` when records are to be read before.
+    /// For whoever has the ring from the peer locked, who calls [`Link::note_executed`] when QPs have been told. `Err`: it has written what can't be.
+    pub(super) fn take_executed(&self) -> Result<Option<(Acknowledged, u64)>, Broken> {
         let lines = self.tx_lines();
         let executed = lines.executed();
         let disowned = lines.disowned();
         let mut sender = self.tx.lock();
         let taken = sender.take(executed, disowned)?;
-        self.executed.store(sender.executed, Ordering::Relaxed);
         self.many_awaited.store(sender.awaited.len() >= MOST_AWAITED, Ordering::Relaxed);
-        Ok(taken)
+        Ok(taken.map(|acknowledged| (acknowledged, sender.executed)))
+    }
+
+    /// QPs know of everything that the peer has executed up to `position`.
+    pub(super) fn note_executed(&self, position: u64) {
+        self.executed.store(position, Ordering::Relaxed);
     }
 
     /// The peer says that what ends from `first` to `last` of the ring to it isn't acknowledged by position.

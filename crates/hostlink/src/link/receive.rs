@@ -104,9 +104,10 @@ impl Link {
         if !self.has_executed() {
             return Ok(Some(false));
         }
-        let Some(executed) = self.take_executed()? else { return Ok(None) };
-        executed.iter().for_each(|&last| to.executed(last));
-        Ok(Some(!executed.is_empty()))
+        let Some((acknowledged, position)) = self.take_executed()? else { return Ok(None) };
+        acknowledged.iter().for_each(|&last| to.executed(last));
+        self.note_executed(position);
+        Ok(Some(!acknowledged.is_empty()))
     }
 
     /// Hands over packets in a row for one QP: at most `limit` records of the `published` bytes at `at` of the ring. Returns

@@ -191,7 +191,7 @@ impl Adapter {
             }
             env.mark_peer_uses_shm();
             while let Some(packet) = run.next() {
-                let executed = env.handle_compact(proto, link, packet);
+                let executed = env.handle_compact(proto, link, packet, run.is_by_position(packet));
                 run.settle(executed);
             }
             // Receives are told of when this has been done.

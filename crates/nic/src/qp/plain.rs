@@ -101,7 +101,7 @@ impl Qp {
     /// Takes the next packet of a run, if that is possible the short way. False: [`QpEnv::handle_compact`] has to.
     #[inline]
     pub(crate) fn take_plain(self: &Arc<Self>, run: &mut CompactRun<'_>) -> bool {
-        let Some(packet) = run.next().filter(|packet| packet.headers.is_by_position()) else { return false };
+        let Some(packet) = run.next().filter(|packet| run.is_by_position(packet)) else { return false };
         let Some(send) = plain_send(&packet.headers) else { return false };
         if self.service != Service::Rc || !self.peer_uses_shm() {
             return false;
@@ -162,14 +162,13 @@ impl Qp {
     #[inline]
     pub(crate) fn executed(self: &Arc<Self>, last: &SentPacket) {
         let psn = last.psn;
-        let now = clock::now();
         let mut inner = self.inner.lock();
         if self.is_broken() || inner.connection != last.connection {
             return;
         }
         let unwinding = EndsOnPanic(self);
         let mut overrun = false;
-        let done = inner.proto.take_executed(now, psn, |request, completion| {
+        let done = inner.proto.take_executed(clock::now, psn, |request, completion| {
             if let Some(counting) = self.counting.get()
                 && let Some(op) = CountedOp::of(&request.op)
             {
@@ -186,6 +185,7 @@ impl Qp {
         if overrun {
             self.end_overrun();
         } else if goes_on {
+            let now = clock::now();
             self.adapter.with_work(|work| {
                 self.work(work, now, |proto, env| proto.plain_executed(now, psn, env));
             });
@@ -212,20 +212,23 @@ fn plain_send(headers: &CompactHeaders) -> Option<PlainSend> {
 }
 
 impl QpEnv<'_> {
-    /// Gives the transport a packet of the QP's connection. Returns whether it was executed as a plain SEND.
+    /// Gives the transport a packet of the QP's connection. Returns whether it was executed as a plain SEND that is acknowledged by
+    /// position.
     #[inline]
     pub(crate) fn handle_compact(
         &mut self,
         proto: &mut ferroce_proto::Qp<Arc<Ah>>,
         link: &Link,
         packet: &CompactRecord,
+        by_position: bool,
     ) -> bool {
         let headers = &packet.headers;
         let payload = link.payload(packet).into();
-        if let Some(send) = plain_send(headers)
-            && proto.take_plain(&send, &payload, self)
-        {
-            return true;
+        if let Some(send) = plain_send(headers) {
+            let send = PlainSend { ack_request: headers.asks_for_acknowledgement() && !by_position, ..send };
+            if proto.take_plain(&send, &payload, self) {
+                return by_position;
+            }
         }
         proto.handle_packet(self.now, &headers.headers(), payload, self);
         false

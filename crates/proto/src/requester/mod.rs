@@ -141,9 +141,6 @@ impl Requester {
     /// A request of one packet has left, after all others, and asks for an acknowledgement.
     #[inline]
     pub(crate) fn sent_plain(&mut self, now: Instant, bytes: u64, params: &QpParams) {
-        if self.sample.is_none() {
-            self.sample = Some((self.next, now));
-        }
         self.next += 1;
         self.max = self.next;
         self.cursor += 1;

@@ -190,7 +190,7 @@ impl<A: Clone> Qp<A> {
         self.counters.requests_sent += 1;
         if req.next < req.max {
             self.counters.retransmissions += 1;
-        } else if acked && req.sample.is_none() {
+        } else if acked && req.sample.is_none() && !self.params.lossless {
             req.sample = Some((req.next + u64::from(psns) - 1, now));
         }
         if req.cursor == req.started {
