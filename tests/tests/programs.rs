@@ -119,3 +119,13 @@ fn process_that_cannot_share_memory_just_now_is_reached_all_the_same() {
     }
     world.first().expect_no_traces();
 }
+
+#[test]
+fn messages_of_all_kinds_arrive_and_nothing_of_an_earlier_connection_counts() {
+    let program = &*require!(Artifacts::get().c_program("traffic/mixed_sends"));
+    let world = require!(World::one_host(1500));
+    for fabric in [Fabric::Any, Fabric::Udp] {
+        Pair::new(&world, fabric).limit(LIMIT).run(&[program]).expect_success().expect_quiet();
+    }
+    world.first().expect_no_traces();
+}
