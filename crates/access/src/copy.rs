@@ -59,7 +59,9 @@ pub fn choose(way: Way) {
 }
 
 /// The kernel is to touch memory wherever it can.
-pub(crate) fn by_kernel() -> bool {
+#[inline]
+#[must_use]
+pub fn by_kernel() -> bool {
     BY_KERNEL.load(Ordering::Relaxed)
 }
 

@@ -6,6 +6,7 @@ use super::env::REFERENCE;
 use super::payload::scatter;
 use super::{Inner, Path, Qp, QpEnv};
 use crate::ah::Ah;
+use ferroce_access::copy;
 use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket};
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
@@ -34,8 +35,8 @@ impl Qp {
     /// Sends a request at once, if that is possible the short way. False, and nothing has happened: [`Qp::post_send`] has to.
     #[inline]
     pub fn post_plain(self: &Arc<Self>, request: &PlainRequest) -> bool {
-        let short = (request.sge.length as usize) < REFERENCE && self.cap.max_send_sge > 0;
-        if self.service != Service::Rc || !short || self.is_inherited() {
+        let short = (request.sge.length as usize) < REFERENCE || !copy::by_kernel();
+        if self.service != Service::Rc || !short || self.cap.max_send_sge == 0 || self.is_inherited() {
             return false;
         }
         let mut inner = self.inner.lock();

@@ -7,6 +7,7 @@ use crate::fabric::LocalPacket;
 use crate::qp::Path;
 use crate::qp::payload::{each_piece, fill, fill_ring, references, source_len};
 use crate::xrc::Range;
+use ferroce_access::copy;
 use ferroce_hostlink::{Link, PeerMemory, Purpose, Sent};
 use ferroce_proto::{Data, PayloadSource, SendOp, SendWr, TransmitError};
 use ferroce_types::PacketMeta;
@@ -15,7 +16,8 @@ use ferroce_wire::{Headers, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// From this many bytes on, a payload stays in its sender's memory until the receiver fetches it.
+/// From this many bytes on, a payload stays in its sender's memory until the receiver fetches it, where the kernel copies: two
+/// copies through the ring are faster than one of the kernel's where the processor copies them.
 pub(crate) const REFERENCE: usize = 16 * 1024;
 
 impl QpEnv<'_> {
@@ -123,7 +125,11 @@ impl QpEnv<'_> {
         source: PayloadSource<'_>,
     ) -> Result<(), TransmitError> {
         let (by, adapter) = (self.key_user(), self.qp.adapter);
-        let by_reference = self.listed && len >= REFERENCE && link.peer_fetches() && !adapter.has_capture();
+        let by_reference = copy::by_kernel()
+            && self.listed
+            && len >= REFERENCE
+            && link.peer_fetches()
+            && !adapter.has_capture();
         let pieces = if by_reference { references(by.pd, source)? } else { None };
         // The peer knows the connection once it has answered.
         let is_known = self.qp.service != Service::Ud && self.qp.peer_uses_shm();
