@@ -139,17 +139,10 @@ impl CompactHeaders {
         self.psn & SOLICITED != 0
     }
 
-    /// The requester wants a packet as acknowledgement.
+    /// The requester wants an acknowledgement, as a packet or by position.
     #[must_use]
     #[inline]
     pub const fn asks_for_ack(&self) -> bool {
-        self.psn & ACK_REQUEST != 0
-    }
-
-    /// The requester wants an acknowledgement, whichever.
-    #[must_use]
-    #[inline]
-    pub const fn asks_for_acknowledgement(&self) -> bool {
         self.psn & (ACK_REQUEST | BY_POSITION) != 0
     }
 
@@ -179,7 +172,7 @@ impl CompactHeaders {
         let bth = Bth {
             pkey,
             solicited: psn & SOLICITED != 0,
-            ack_request: self.asks_for_acknowledgement(),
+            ack_request: self.asks_for_ack(),
             ..Bth::new(opcode, dest_qp, psn & PSN)
         };
         let mut headers = Headers::new(bth);

@@ -130,6 +130,8 @@ pub struct CompactRun<'a> {
     pub(super) disowned: &'a mut Disowned,
     /// Packets, from the first on, of which is known whether they were executed.
     pub(super) settled: usize,
+    /// One of these waits to be acknowledged by position.
+    pub(super) is_awaited: bool,
 }
 
 impl<'a> CompactRun<'a> {
@@ -161,23 +163,25 @@ impl<'a> CompactRun<'a> {
         packet.headers.is_by_position() && !self.disowned.is_full()
     }
 
-    /// The next packet was `executed` as a plain SEND, and is by position, or else was left to the general rules. To be called for each in turn:
-    /// those for which it isn't weren't executed.
+    /// The next packet was `executed` as a plain SEND that is acknowledged by position, or else was left to the general rules. To be
+    /// called for each in turn: those for which it isn't weren't executed.
     #[inline]
     pub fn settle(&mut self, executed: bool) {
         let Some(packet) = self.next() else { return };
         self.settled += 1;
-        if !executed && packet.headers.is_by_position() {
-            self.disowned.push(packet.end);
+        if packet.headers.is_by_position() {
+            self.is_awaited = true;
+            if !executed {
+                self.disowned.push(packet.end);
+            }
         }
     }
 
     /// Acknowledges what was executed of the packets that are settled: to be called before anybody learns of it.
     #[inline]
     pub fn acknowledge(&mut self) {
-        let settled = &self.packets[..self.settled];
-        if settled.iter().any(|packet| packet.headers.is_by_position())
-            && let Some(last) = settled.last()
+        if std::mem::take(&mut self.is_awaited)
+            && let Some(last) = self.packets[..self.settled].last()
         {
             self.link.acknowledge(self.disowned, last.end);
         }
@@ -218,12 +222,7 @@ impl Link {
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> Sent<E> {
         let packet = SentPacket { qpn, connection, psn: headers.psn() };
-        let write = |at: usize| {
-            fill(&RingBytes::new(&self.memory, at + headers.payload_offset(), payload))?;
-            record::write_compact(&self.memory, at, headers, payload);
-            Ok(())
-        };
-        self.publish_with(record::compact_total(headers, payload), write, |sender, end| {
+        self.publish_compact(headers, payload, fill, |sender, end| {
             sender.awaited.push_back(Awaited { end, packet });
             if sender.awaited.len() >= MOST_AWAITED {
                 self.many_awaited.store(true, Ordering::Relaxed);
@@ -238,7 +237,10 @@ impl Link {
     }
 
     /// What the peer has executed since this was last asked, and up to which position; `None` when records are to be read before.
-    /// For whoever has the ring from the peer locked, who calls [`Link::note_executed`] when QPs have been told. `Err`: it has written what can't be.
+    /// For whoever has the ring from the peer locked, who calls [`Link::note_executed`] when QPs have been told.
+    ///
+    /// # Errors
+    /// The peer has written what can't be.
     pub(super) fn take_executed(&self) -> Result<Option<(Acknowledged, u64)>, Broken> {
         let lines = self.tx_lines();
         let executed = lines.executed();

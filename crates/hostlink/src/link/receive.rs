@@ -154,7 +154,7 @@ impl Link {
             len += total;
         }
         if !compact.is_empty() {
-            to.compact(CompactRun { link: self, packets: compact, disowned, settled: 0 });
+            to.compact(CompactRun { link: self, packets: compact, disowned, settled: 0, is_awaited: false });
             self.ring_bell();
         } else if !packets.is_empty() {
             to.packets(&packets);

@@ -64,11 +64,24 @@ impl Link {
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> Sent<E> {
-        self.publish(record::compact_total(headers, payload), |at| {
+        self.publish_compact(headers, payload, fill, |_, _| ())
+    }
+
+    /// As [`Link::send_with`]; `before` is called with the record's end before the peer can see it.
+    #[inline]
+    pub(super) fn publish_compact<E>(
+        &self,
+        headers: &CompactHeaders,
+        payload: usize,
+        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
+        before: impl FnOnce(&mut Sender, u64),
+    ) -> Sent<E> {
+        let write = |at: usize| {
             fill(&RingBytes::new(&self.memory, at + headers.payload_offset(), payload))?;
             record::write_compact(&self.memory, at, headers, payload);
             Ok(())
-        })
+        };
+        self.publish_with(record::compact_total(headers, payload), write, before)
     }
 
     /// Sends a packet whose payload the peer fetches from `pieces` of this process's memory.

@@ -96,14 +96,12 @@ impl Qp {
         link.ring_bell();
         true
     }
-}
 
-impl Qp {
     /// Takes the next packet of a run, if that is possible the short way. False: [`QpEnv::handle_compact`] has to.
     #[inline]
     pub(crate) fn take_plain(self: &Arc<Self>, run: &mut CompactRun<'_>) -> bool {
         let Some(packet) = run.next().filter(|packet| run.is_by_position(packet)) else { return false };
-        let Some(send) = plain_send(&packet.headers) else { return false };
+        let Some(send) = plain_send(&packet.headers, true) else { return false };
         if self.service != Service::Rc || !self.peer_uses_shm() {
             return false;
         }
@@ -200,14 +198,15 @@ impl Qp {
     }
 }
 
-/// What the transport has to know of a SEND in one packet; `None` for other packets.
+/// What the transport has to know of a SEND in one packet, which it answers with a packet unless it is acknowledged `by_position`;
+/// `None` for other packets.
 #[inline]
-fn plain_send(headers: &CompactHeaders) -> Option<PlainSend> {
+fn plain_send(headers: &CompactHeaders, by_position: bool) -> Option<PlainSend> {
     Some(PlainSend {
         psn: headers.psn(),
         pkey: headers.pkey,
         solicited: headers.is_solicited(),
-        ack_request: headers.asks_for_ack(),
+        ack_request: headers.asks_for_ack() && !by_position,
         immediate: headers.immediate_of_send()?,
     })
 }
@@ -225,11 +224,10 @@ impl QpEnv<'_> {
     ) -> bool {
         let headers = &packet.headers;
         let payload = link.payload(packet).into();
-        if let Some(send) = plain_send(headers) {
-            let send = PlainSend { ack_request: headers.asks_for_acknowledgement() && !by_position, ..send };
-            if proto.take_plain(&send, &payload, self) {
-                return by_position;
-            }
+        if let Some(send) = plain_send(headers, by_position)
+            && proto.take_plain(&send, &payload, self)
+        {
+            return by_position;
         }
         proto.handle_packet(self.now, &headers.headers(), payload, self);
         false
