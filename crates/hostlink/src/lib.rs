@@ -13,6 +13,8 @@
 //! copy from process to process. Whoever takes a region or QP back waits until each *busy
 //! word* that was odd at that moment has changed.
 //!
+//! A plain SEND is acknowledged by a word that says how far the ring has been executed, without a record.
+//!
 //! Who sleeps is woken by a byte over the link's connection.
 //!
 //! Nobody is trusted: what a peer writes into shared memory can make its own link break, and nothing else. A process
