@@ -15,6 +15,7 @@ mod words;
 
 pub use cookie::Cookie;
 pub use fault::Fault;
+pub use guard::OwnFaults;
 pub use mappings::mappings_permit;
 pub use peer_memory::PeerMemory;
 pub use shared::{SharedMemory, SharedWords};

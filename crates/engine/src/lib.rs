@@ -13,6 +13,7 @@ mod pool;
 mod progress;
 mod source;
 mod thread;
+mod watch;
 
 pub use handoff::{Deadline, Inbox, PayloadBytes, Queued, Runnable};
 pub use lease::WaitPlan;

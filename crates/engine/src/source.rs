@@ -25,6 +25,19 @@ pub trait Source {
         false
     }
 
+    /// Whether [`Source::poll_memory`] would find something.
+    fn has_memory(&self) -> bool {
+        false
+    }
+
+    /// As [`Source::poll_memory`], by a thread that does nothing else until [`Source::look_away`]: others may count on it.
+    fn watch_memory(&self) -> bool {
+        self.poll_memory()
+    }
+
+    /// Ends [`Source::watch_memory`].
+    fn look_away(&self) {}
+
     /// As [`Source::poll`], after a time in which pollers had promised to look. True breaks their promise.
     fn poll_neglected(&self, now: Instant) -> bool {
         self.poll(now)
@@ -80,6 +93,21 @@ macro_rules! tuple {
             #[inline]
             fn poll_memory(&self) -> bool {
                 false $(| self.$at.poll_memory())*
+            }
+
+            #[inline]
+            fn has_memory(&self) -> bool {
+                false $(|| self.$at.has_memory())*
+            }
+
+            #[inline]
+            fn watch_memory(&self) -> bool {
+                false $(| self.$at.watch_memory())*
+            }
+
+            #[inline]
+            fn look_away(&self) {
+                $(self.$at.look_away();)*
             }
 
             #[inline]

@@ -1,5 +1,6 @@
 //! The background thread: progress when nobody polls, and what only this thread looks after.
 
+use super::watch::Watch;
 use super::{Handler, Loop, Source};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_os::{clock, fork};
@@ -117,28 +118,24 @@ fn run<H: Handler>(handler: &'static H) {
     let (engine, sources) = (handler.engine(), handler.sources());
     let mut napped = false;
     let mut last_thread = LastThread::default();
+    let mut watch = Watch::default();
     loop {
         let now = clock::now();
         engine.look_at_all_descriptors(handler, now);
         let leased = engine.lease.is_fresh(now);
-        if !leased {
+        let mut watches = false;
+        if leased {
+            watch.end(&sources);
+        } else {
             let ended = engine.lease.was_ended();
             if std::mem::take(&mut napped) && sources.poll_neglected(now) && !ended {
                 engine.lease.broken(now);
             }
-            let until = now.after(SHIFT);
-            while Loop::progress(handler, clock::now()) {
-                if !engine.run_queue.is_empty() {
-                    // Perhaps it waits for a peer that wants this processor.
-                    sys::yield_processor();
-                }
-                let now = clock::now();
-                if now >= until || engine.lease.is_fresh(now) {
-                    break;
-                }
-            }
+            watches = watch.work(handler, &sources, now.after(SHIFT));
         }
-        let (watched, mut timeout) = if leased {
+        let (watched, mut timeout) = if watches {
+            (1, Duration::ZERO)
+        } else if leased {
             (1, engine.time_to_nap(&sources, now))
         } else {
             (2, engine.time_to_sleep(&sources, now))
@@ -162,7 +159,7 @@ fn run<H: Handler>(handler: &'static H) {
         engine.sleep.end();
         if leased {
             engine.lease.woken(clock::now(), sources.has_impatient());
-        } else {
+        } else if !watches {
             sources.woke();
         }
         sources.attend();

@@ -2,7 +2,7 @@
 //! and who sleeps. Written by its owner only; the others map it read-only.
 
 use super::links::Links;
-use super::protocol::{Bell, DirectoryEntry};
+use super::protocol::{Attention, Bell, DirectoryEntry};
 use ferroce_access::{Cookie, SharedMemory};
 use ferroce_os::fork::{self, ChildStep, InChild};
 use ferroce_os::sync::Global;
@@ -32,9 +32,14 @@ struct DirectoryHeader {
     bell: Bell,
     /// Slot numbers with [`NAMED`].
     slots: [AtomicU64; LISTED_SLOTS],
+    /// What follows is written often: it has a pair of cache lines of its own.
+    _unused: [AtomicU64; 11],
+    /// 0 in the directories of older builds: they watch no rings.
+    attention: Attention,
 }
 
-ferroce_access::shared_words!(DirectoryHeader { bell, slots });
+ferroce_access::shared_words!(DirectoryHeader { bell, slots, _unused, attention });
+const _: () = assert!(std::mem::offset_of!(DirectoryHeader, attention) == 128);
 
 /// The numbers of a QP of this process and of its peer.
 pub type QpnPair = (u32, u32);
@@ -157,6 +162,11 @@ impl Directory {
         &self.memory.words::<DirectoryHeader>(0).bell
     }
 
+    /// Whether a thread of this process watches its rings.
+    pub fn attention(&self) -> &Attention {
+        &self.memory.words::<DirectoryHeader>(0).attention
+    }
+
     /// Lists a slot as this process's.
     pub fn add_slot(&self, slot: u16) {
         let name = NAMED | u64::from(slot);
@@ -219,6 +229,10 @@ impl PeerDirectory {
 
     pub(super) fn bell(&self) -> &Bell {
         &self.0.words::<DirectoryHeader>(0).bell
+    }
+
+    pub(super) fn attention(&self) -> &Attention {
+        &self.0.words::<DirectoryHeader>(0).attention
     }
 
     pub(super) fn has_slot(&self, slot: u16) -> bool {

@@ -37,7 +37,7 @@ pub use directory::{Directory, ListedRegion, Purpose, QpnPair, own as own_direct
 pub use link::{CompactRun, Link, Peer, Receive, Sent, SentPacket};
 pub use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
-pub use protocol::Bell;
+pub use protocol::{Attention, Bell};
 pub use record::{CompactRecord, MAX_PAYLOAD, MAX_PIECES, Piece, Pieces, Record};
 
 pub use ferroce_access::PeerMemory;

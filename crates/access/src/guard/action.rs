@@ -100,6 +100,21 @@ pub(super) fn pending() -> Option<u64> {
     (unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut set, SET) } == 0).then_some(set)
 }
 
+/// Sends a signal to whichever thread of this process doesn't block it, with the description of the one that has come where
+/// the kernel permits that.
+///
+/// # Safety
+/// `info` is what the kernel has handed a handler.
+pub(super) unsafe fn send_to_process(signal: i32, info: *const libc::siginfo_t) {
+    // SAFETY: numbers, and a description that the kernel reads.
+    unsafe {
+        let pid = libc::syscall(libc::SYS_getpid);
+        if libc::syscall(libc::SYS_rt_sigqueueinfo, pid, signal, info) != 0 {
+            libc::syscall(libc::SYS_kill, pid, signal);
+        }
+    }
+}
+
 /// Sends a signal to this thread, with the description of the one that has come.
 ///
 /// # Safety

@@ -16,7 +16,7 @@
 //! unused end of the signal's description which levels have passed it on, and goes on with a lower one.
 
 use super::action::{self, Action, SIGNALS, bit};
-use super::arch;
+use super::{arch, own_faults};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Actions of the program, for each signal, that the guard can stand in front of at a time.
@@ -142,6 +142,12 @@ extern "C" fn on_fault<const LEVEL: usize>(
             && let Some(recovery) = super::recovery(arch::instruction(context))
         {
             arch::set_instruction(context, recovery);
+            return;
+        }
+        if let (Some(description), Some(context)) = (info.as_ref(), context.as_mut())
+            && description.si_code <= 0
+            && own_faults::give_back(signal, description, context)
+        {
             return;
         }
         pass_on(LEVEL, signal, info, context);

@@ -14,12 +14,14 @@
 //! sanitizers and preloaded libraries stand before `sigaction` and answer with what they would like to be true.
 //!
 //! A thread that blocks the signals gets them unblocked for an atomic ([`Guard`]). That costs more system calls than a copy
-//! by the kernel, so such a thread has no guarded copies.
+//! by the kernel, so such a thread has no guarded copies. A thread of the adapter's that has much to copy opens itself to its
+//! faults for longer ([`OwnFaults`]).
 
 mod action;
 #[cfg(test)]
 mod copy_tests;
 mod handler;
+mod own_faults;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +34,8 @@ mod x86_64;
 use aarch64 as arch;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
+
+pub use own_faults::OwnFaults;
 
 use crate::Fault;
 use action::FAULTS;

@@ -1,6 +1,7 @@
 //! A link: two rings between this process and another, and what each knows of the other.
 
 mod access;
+mod choice;
 mod executed;
 mod receive;
 mod send;
@@ -9,6 +10,7 @@ pub use executed::{CompactRun, SentPacket};
 pub use receive::Receive;
 pub use send::Sent;
 
+use choice::Costs;
 use executed::Sender;
 use receive::Receiver;
 
@@ -119,6 +121,8 @@ pub struct Link {
     /// Held by the thread that makes the busy word odd.
     access: Mutex<class::LinkAccess, ()>,
     seen_alive: AtomicU64,
+    /// Of one-sided operations that this process has carried out itself.
+    costs: Costs,
 }
 
 impl Link {
@@ -153,6 +157,7 @@ impl Link {
             full_since: AtomicU64::new(0),
             access: Mutex::new(()),
             seen_alive: AtomicU64::new(0),
+            costs: Costs::default(),
         }
     }
 

@@ -46,6 +46,12 @@ impl Bell {
         }
     }
 
+    /// The background thread sleeps, and wakes at once for whatever is left.
+    #[inline]
+    pub fn wakes_background(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & BACKGROUND != 0
+    }
+
     /// After something was left: does the process have to be woken?
     pub fn is_wanted(&self) -> bool {
         // Of this fence and that of a sleeper one comes first: what is before it, the other side sees.

@@ -1,13 +1,16 @@
-//! What two processes tell each other through shared words: how far a ring is filled, who sleeps, what may be touched.
+//! What two processes tell each other through shared words: how far a ring is filled, who sleeps, who watches,
+//! what may be touched.
 //!
 //! In here: the words and the orders in which they are written and read, on nothing but `crate::sync`, so that
 //! `tests/shared` can run them in every order that threads and memory allow. Each word has one writing process.
 //! Out of here: mappings, descriptors, records.
 
+mod attention;
 mod bell;
 mod entry;
 mod ring;
 
+pub use attention::Attention;
 pub use bell::Bell;
 pub(crate) use entry::{Busy, DirectoryEntry};
 pub(crate) use ring::{Broken, Consumer, Lines, Producer};

@@ -80,6 +80,7 @@ fn background(shared: &Shared, consumer: &Mutex<Consumer>, forget: bool) {
             shared.bell.forget_waiters();
         }
         shared.bell.background_sleeps();
+        assert!(shared.bell.wakes_background());
         if shared.ring.lines.has_records() {
             // Perhaps the other is at it.
             thread::yield_now();
@@ -87,6 +88,7 @@ fn background(shared: &Shared, consumer: &Mutex<Consumer>, forget: bool) {
             shared.background.wait();
         }
         shared.bell.background_wakes();
+        assert!(!shared.bell.wakes_background());
     }
 }
 

@@ -5,6 +5,7 @@
 
 #[path = "../../../engine/tests/handoff/alarm.rs"]
 mod alarm;
+mod attention;
 mod bell;
 mod entry;
 mod positions;

@@ -38,6 +38,25 @@ impl Source for LinkSource {
         self.0.read_rings()
     }
 
+    fn has_memory(&self) -> bool {
+        self.0.links.has_work()
+    }
+
+    fn watch_memory(&self) -> bool {
+        let Some(own) = self.0.links.own() else { return false };
+        own.attention().looks(clock::ticks());
+        self.0.links.has_work() && {
+            own.attention().works(clock::ticks());
+            self.0.read_rings()
+        }
+    }
+
+    fn look_away(&self) {
+        if let Some(own) = self.0.links.own() {
+            own.attention().ends();
+        }
+    }
+
     fn attend(&self) {
         self.0.attend_links();
     }

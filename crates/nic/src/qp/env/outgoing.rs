@@ -184,6 +184,9 @@ impl QpEnv<'_> {
         }
         let ends = (self.qp.qpn, peer);
         let range = |va: u64, rkey, len: usize| (rkey, va.wrapping_add(offset), len as u64);
+        if offset == 0 && !copy::by_kernel() && link.is_better_left_to_peer(wr.data.len()) {
+            return None;
+        }
         // A piece of a null region takes nothing from the peer, whose rights are looked at all the same: by a packet.
         let mut reached = false;
         let done = match (&wr.op, &wr.data) {

@@ -1,0 +1,118 @@
+//! The background thread watches memory for a while after something has come through it: what comes next is then dealt with
+//! at once, and nobody has to wake the thread. A thread that sleeps is woken in ten times the time of a small message.
+//!
+//! A watch ends when nothing has come for [`WATCH`], or when others want the processor. Watches in which nothing has come, or that others
+//! have cut short, are made more seldom, so that a process that is spoken to now and then doesn't spin.
+
+use super::{Handler, Loop, Source};
+use ferroce_access::OwnFaults;
+use ferroce_os::{clock, sys};
+use ferroce_proto::Instant;
+use std::time::Duration;
+
+/// How long nothing comes before the watch ends: about what it costs to sleep and to be woken.
+const WATCH: Duration = Duration::from_micros(50);
+/// Looks in vain before others are offered the processor.
+const LOOKS: u32 = 32;
+/// An offer that takes so long was taken.
+const TAKEN: Duration = Duration::from_micros(20);
+/// Among so many looks, one looks at everything.
+const ROUND_EVERY: u32 = 64;
+/// Times of work without a watch, at most, after watches that were in vain: a power of two.
+const MOST_SKIPPED: u32 = 6;
+
+/// The background thread's watches.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// The thread is at it, and open to faults, so that the processor copies.
+    open: Option<OwnFaults>,
+    /// How often something was there since it began.
+    finds: u32,
+    /// Others wanted the processor.
+    was_cut: bool,
+    last_find: Instant,
+    /// Watches in a row that were in vain.
+    vain: u32,
+    /// Times of work that are left without one.
+    skipped: u32,
+}
+
+impl Watch {
+    /// Works until there is nothing left to do and the watch is over, or until a time. True: the watch goes on, if nobody
+    /// else makes progress then.
+    pub(super) fn work<H: Handler>(
+        &mut self,
+        handler: &'static H,
+        sources: &impl Source,
+        until: Instant,
+    ) -> bool {
+        let engine = handler.engine();
+        let mut looks = 0u32;
+        if self.open.is_none() && sources.has_memory() {
+            self.begin();
+        }
+        loop {
+            let found = self.open.is_some() && sources.watch_memory();
+            looks += 1;
+            let quick =
+                self.open.is_some() && !looks.is_multiple_of(ROUND_EVERY) && engine.run_queue.is_empty();
+            let now = clock::now();
+            let done = found | (!quick && Loop::progress(handler, now));
+            if found {
+                self.last_find = now;
+                self.finds = self.finds.saturating_add(1);
+            }
+            if engine.lease.is_fresh(now) {
+                self.end(sources);
+                return false;
+            }
+            if self.open.is_none() && !done || self.open.is_some() && self.is_over(now, looks) {
+                self.end(sources);
+                return false;
+            }
+            if !engine.run_queue.is_empty() {
+                // Perhaps it waits for a peer that wants this processor.
+                sys::yield_processor();
+            }
+            if now >= until {
+                return self.open.is_some();
+            }
+        }
+    }
+
+    /// Something has come through memory: it is time for a watch, or for one to be left out.
+    fn begin(&mut self) {
+        if self.skipped > 0 {
+            self.skipped -= 1;
+        } else {
+            self.open = OwnFaults::open();
+            self.finds = 0;
+            self.was_cut = false;
+        }
+    }
+
+    /// Whether nothing has come for too long, or others want the processor.
+    fn is_over(&mut self, now: Instant, looks: u32) -> bool {
+        if now.since(self.last_find) > WATCH {
+            return true;
+        }
+        if now == self.last_find || !looks.is_multiple_of(LOOKS) {
+            std::hint::spin_loop();
+            return false;
+        }
+        sys::yield_processor();
+        self.was_cut = clock::now().since(now) > TAKEN;
+        self.was_cut
+    }
+
+    /// Ends the watch, if there is one.
+    pub(super) fn end(&mut self, sources: &impl Source) {
+        if self.open.take().is_some() {
+            sources.look_away();
+            // What has begun it was there anyway.
+            let paid = self.finds > 1 && !self.was_cut;
+            self.vain = if paid { 0 } else { (self.vain + 1).min(MOST_SKIPPED) };
+            self.skipped = (1 << self.vain) - 1;
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Who carries out one-sided operations: the initiator alone, by copies of the kernel's, or the peer, by a record in its ring.
+//!
+//! A peer that watches its ring is two to three times as fast, however many bytes there are. It does so for a while after it has found a
+//! record ([`Attention`](crate::Attention)). A peer that sleeps has to be woken for the first one, which pays only if more
+//! follow: the initiator wakes it when its own copies have cost more than that.
+
+use super::Link;
+use ferroce_os::clock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What an operation costs that the initiator carries out, in ns: at least, and for each 8 bytes.
+const OPERATION: u64 = 2_000;
+const WORD: u64 = 1;
+/// What may be spent, in ns, before the peer is woken: at first, and at most when it doesn't stay awake.
+const PATIENCE: u64 = 100_000;
+const LONGEST_PATIENCE: u64 = 1_000_000_000;
+
+/// What the initiator has spent on operations since the peer was woken last, and when it is to be woken again, in ns.
+#[derive(Debug)]
+pub(super) struct Costs {
+    spent: AtomicU64,
+    patience: AtomicU64,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self { spent: AtomicU64::new(0), patience: AtomicU64::new(PATIENCE) }
+    }
+}
+
+impl Costs {
+    /// The peer has stayed awake: to wake it pays.
+    #[inline]
+    fn forget(&self) {
+        if self.patience.load(Ordering::Relaxed) != PATIENCE {
+            self.patience.store(PATIENCE, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts an operation. True when it is time to wake the peer instead. Threads that count at once may count wrong, to no harm.
+    fn add(&self, bytes: u64) -> bool {
+        let spent = self.spent.load(Ordering::Relaxed).saturating_add(OPERATION + bytes / 8 * WORD);
+        let patience = self.patience.load(Ordering::Relaxed);
+        let ends = spent > patience;
+        self.spent.store(if ends { 0 } else { spent }, Ordering::Relaxed);
+        if ends {
+            self.patience.store((2 * patience).min(LONGEST_PATIENCE), Ordering::Relaxed);
+        }
+        ends
+    }
+}
+
+impl Link {
+    /// Whether the peer had better carry out a one-sided operation of so many bytes, by a record.
+    #[inline]
+    pub fn is_better_left_to_peer(&self, bytes: u64) -> bool {
+        let Some(remote) = self.remote.get() else { return false };
+        let (half, now) = (clock::ticks_of_half_millisecond(), clock::ticks());
+        // A look in the last microseconds.
+        if remote.directory.attention().is_given(now, half / 125, half) {
+            self.costs.forget();
+            return true;
+        }
+        remote.directory.bell().wakes_background() && self.costs.add(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_woken_for_what_it_costs_not_to_and_less_often_when_it_falls_asleep() {
+        let costs = Costs::default();
+        let operations = |bytes| (1..).find(|_| costs.add(bytes)).unwrap();
+        assert_eq!(operations(8), 50);
+        assert_eq!(operations(8), 100);
+        // Of 1 MiB each costs 0.13 ms.
+        assert_eq!(operations(1 << 20), 4);
+        costs.forget();
+        assert_eq!(operations(1 << 20), 1);
+        for _ in 0..40 {
+            operations(u64::MAX / 16);
+        }
+        assert_eq!(costs.patience.load(Ordering::Relaxed), LONGEST_PATIENCE);
+    }
+}

@@ -1,0 +1,42 @@
+//! Whether a process watches its rings, so that what is left there is dealt with at once.
+
+use crate::sync::{AtomicU64, Ordering, shared_words};
+
+/// When a process looked at its rings last, in ticks of the processor's counter, shifted by one; 0: nobody watches them.
+/// Bit 0: what was found there is being dealt with. Written by that process only, and by one thread at a time. A hint: whoever
+/// believes it wrongly waits for the process, as for any record.
+#[derive(Default, Debug)]
+#[repr(C)]
+pub struct Attention(AtomicU64);
+
+shared_words!(Attention { 0 });
+
+const BUSY: u64 = 1;
+
+impl Attention {
+    /// The process looks at its rings now.
+    #[inline]
+    pub fn looks(&self, ticks: u64) {
+        self.0.store(ticks << 1, Ordering::Relaxed);
+    }
+
+    /// What it has found takes a while.
+    #[inline]
+    pub fn works(&self, ticks: u64) {
+        self.0.store(ticks << 1 | BUSY, Ordering::Relaxed);
+    }
+
+    /// Nobody watches the rings any more.
+    pub fn ends(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the process looked less than `look` ticks before `now`, or found something less than `work` ticks ago.
+    #[inline]
+    pub fn is_given(&self, now: u64, look: u64, work: u64) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        // Processors may disagree by some ticks.
+        let age = (now << 1).wrapping_sub(word & !BUSY).cast_signed() >> 1;
+        word != 0 && age < if word & BUSY == 0 { look } else { work }.cast_signed()
+    }
+}
