@@ -129,3 +129,13 @@ fn messages_of_all_kinds_arrive_and_nothing_of_an_earlier_connection_counts() {
     }
     world.first().expect_no_traces();
 }
+
+#[test]
+fn memory_that_can_be_shared_is_written_where_its_program_sees_it() {
+    let program = &*require!(Artifacts::get().c_program("memory/shared"));
+    let world = require!(World::one_host(1500));
+    for (fabric, views) in [(Fabric::Any, "views"), (Fabric::Udp, "none")] {
+        Pair::new(&world, fabric).limit(LIMIT).run(&[program, views]).expect_success().expect_quiet();
+    }
+    world.first().expect_no_traces();
+}

@@ -10,12 +10,14 @@ mod fault;
 mod guard;
 mod mappings;
 mod peer_memory;
+mod peer_view;
 mod shared;
 mod words;
 
 pub use cookie::Cookie;
 pub use fault::Fault;
 pub use guard::OwnFaults;
-pub use mappings::mappings_permit;
+pub use mappings::{Mapped, mapped};
 pub use peer_memory::PeerMemory;
+pub use peer_view::PeerView;
 pub use shared::{SharedMemory, SharedWords};

@@ -1,7 +1,8 @@
-//! Whether a range of the program's address space is mapped, with which rights. This thread is asked for it: once the main
+//! Whether a range of the program's address space is mapped, with which rights, and what file another process has mapped. This thread is asked for it: once the main
 //! thread has ended, `/proc/self` has no memory any more.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufRead};
 use std::os::fd::AsRawFd;
 
 /// PROCMAP_QUERY (Linux 6.11): one ioctl on /proc/thread-self/maps instead of parsing all of it.
@@ -29,50 +30,146 @@ const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
 const VMA_READABLE: u64 = 1;
 const VMA_WRITABLE: u64 = 2;
 
-/// Are all of `len` bytes at `addr` mapped, readable, and writable where `write` asks for it?
+const VMA_SHARED: u64 = 8;
+
+/// What a range of the address space is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapped {
+    /// All of it is mapped, readable, and writable if that was asked for.
+    pub permitted: bool,
+    /// All of it is of mappings that other processes can share.
+    pub shared: bool,
+}
+
+impl Mapped {
+    const NO: Self = Self { permitted: false, shared: false };
+}
+
+/// What `len` bytes at `addr` are, for reading, and for writing where `write` asks for it.
 ///
 /// # Errors
 /// /proc/thread-self/maps can't be read.
-pub fn mappings_permit(addr: u64, len: u64, write: bool) -> io::Result<bool> {
+pub fn mapped(addr: u64, len: u64, write: bool) -> io::Result<Mapped> {
     let maps = std::fs::File::open("/proc/thread-self/maps")?;
     let end = addr + len;
-    let mut at = addr;
+    let (mut at, mut shared) = (addr, true);
     while at < end {
-        let mut q =
-            ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: at, ..Default::default() };
-        // SAFETY: `q` is the structure that this ioctl reads and writes, with its size in its first field.
-        if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut q) } != 0 {
-            return match io::Error::last_os_error().raw_os_error() {
-                Some(libc::ENOENT) => Ok(false),
-                _ => Ok(covered(&std::fs::read("/proc/thread-self/maps")?, addr, end, write)),
-            };
-        }
+        let query = match query(&maps, at, &mut []) {
+            Ok(query) => query,
+            Err(error) => {
+                return match error.raw_os_error() {
+                    Some(libc::ENOENT) => Ok(Mapped::NO),
+                    _ => Ok(covered(&std::fs::read("/proc/thread-self/maps")?, addr, end, write)),
+                };
+            }
+        };
         let need = if write { VMA_READABLE | VMA_WRITABLE } else { VMA_READABLE };
-        if q.vma_flags & need != need || q.vma_end <= at {
-            return Ok(false);
+        if query.vma_flags & need != need || query.vma_end <= at {
+            return Ok(Mapped::NO);
         }
-        at = q.vma_end;
+        shared &= query.vma_flags & VMA_SHARED != 0;
+        at = query.vma_end;
     }
-    Ok(true)
+    Ok(Mapped { permitted: true, shared })
 }
 
-/// The same from the text of /proc/thread-self/maps, for older kernels.
-fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> bool {
-    let mut at = addr;
+/// Asks for the mapping that `at` is in, and for its name.
+fn query(maps: &File, at: u64, name: &mut [u8]) -> io::Result<ProcmapQuery> {
+    let mut query = ProcmapQuery {
+        size: size_of::<ProcmapQuery>() as u64,
+        query_addr: at,
+        vma_name_size: name.len() as u32,
+        vma_name_addr: if name.is_empty() { 0 } else { name.as_mut_ptr() as u64 },
+        ..Default::default()
+    };
+    // SAFETY: the structure that this ioctl reads and writes, with its size in its first field, and room for a name of the
+    // length given.
+    match unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } {
+        0 => Ok(query),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A mapping of a file in some process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct FileMapping {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) writable: bool,
+    /// Where `from` is in the file.
+    pub(crate) offset: u64,
+    /// The file, as `stat(2)` names it.
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// Its name, as the kernel tells it.
+    pub(crate) path: Vec<u8>,
+}
+
+/// The mapping of process `pid` that has `at` in it, if it is one of a file that processes can share.
+///
+/// # Errors
+/// The process's mappings can't be read.
+pub(crate) fn shared_mapping(pid: i32, at: u64) -> io::Result<Option<FileMapping>> {
+    let maps = File::open(format!("/proc/{pid}/maps"))?;
+    let mut name = [0; 4096];
+    if let Ok(found) = query(&maps, at, &mut name) {
+        let path = name.split(|&byte| byte == 0).next().unwrap_or_default().to_vec();
+        let is_of_file = found.vma_flags & VMA_SHARED != 0 && found.inode != 0;
+        return Ok(is_of_file.then(|| FileMapping {
+            from: found.vma_start,
+            to: found.vma_end,
+            writable: found.vma_flags & VMA_WRITABLE != 0,
+            offset: found.vma_offset,
+            device: libc::makedev(found.dev_major, found.dev_minor),
+            inode: found.inode,
+            path,
+        }));
+    }
+    for line in io::BufReader::new(maps).split(b'\n') {
+        let line = line?;
+        match parse_line(&line) {
+            Some((_, to, _)) if to <= at => {}
+            Some((from, ..)) if from <= at => return Ok(parse_file(&line)),
+            _ => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+/// A line of a mapping that is shared and of a file.
+fn parse_file(line: &[u8]) -> Option<FileMapping> {
+    let (from, to, permissions) = parse_line(line)?;
+    let mut words = line.splitn(6, |&byte| byte == b' ').skip(2);
+    let mut word = || std::str::from_utf8(words.next()?).ok();
+    let offset = u64::from_str_radix(word()?, 16).ok()?;
+    let (major, minor) = word()?.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    let device = libc::makedev(number(major)?, number(minor)?);
+    let inode = word()?.parse().ok()?;
+    let path = words.next().unwrap_or_default().trim_ascii_start().to_vec();
+    let writable = permissions.get(1) == Some(&b'w');
+    let is_of_file = permissions.get(3) == Some(&b's') && inode != 0;
+    is_of_file.then_some(FileMapping { from, to, writable, offset, device, inode, path })
+}
+
+/// As [`mapped`], from the text of /proc/thread-self/maps, for older kernels.
+fn covered(maps: &[u8], addr: u64, end: u64, write: bool) -> Mapped {
+    let (mut at, mut shared) = (addr, true);
     for line in maps.split(|&b| b == b'\n') {
         let Some((from, to, perms)) = parse_line(line) else { continue };
         if to <= at {
             continue;
         }
         if from > at || !perms.starts_with(b"r") || (write && perms.get(1) != Some(&b'w')) {
-            return false;
+            return Mapped::NO;
         }
+        shared &= perms.get(3) == Some(&b's');
         at = to;
         if at >= end {
-            return true;
+            return Mapped { permitted: true, shared };
         }
     }
-    false
+    Mapped::NO
 }
 
 fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
@@ -88,13 +185,28 @@ mod tests {
 
     #[test]
     fn the_text_of_maps_is_understood() {
-        let maps = b"1000-3000 rw-p 0 00:00 0\n3000-4000 r--p 0 00:00 0 /x y\n6000-7000 ---p 0 00:00 0\n";
-        assert!(covered(maps, 0x1000, 0x3000, true));
-        assert!(covered(maps, 0x1800, 0x4000, false));
-        assert!(!covered(maps, 0x1800, 0x4000, true));
-        assert!(!covered(maps, 0x3800, 0x4001, false));
-        assert!(!covered(maps, 0x6000, 0x6001, false));
-        assert!(!covered(maps, 0x800, 0x1001, false));
+        let maps = b"1000-3000 rw-s 0 00:00 0\n3000-4000 r--p 0 00:00 0 /x y\n6000-7000 ---p 0 00:00 0\n";
+        let is = |from, to, write| covered(maps, from, to, write).permitted;
+        assert!(is(0x1000, 0x3000, true));
+        assert!(is(0x1800, 0x4000, false));
+        assert!(!is(0x1800, 0x4000, true));
+        assert!(!is(0x3800, 0x4001, false));
+        assert!(!is(0x6000, 0x6001, false));
+        assert!(!is(0x800, 0x1001, false));
+        assert!(covered(maps, 0x1000, 0x3000, true).shared);
+        assert!(!covered(maps, 0x1000, 0x3001, false).shared);
+    }
+
+    #[test]
+    fn lines_of_shared_files_are_understood() {
+        let line = b"7f00-8f00 rw-s 00003000 00:1f 77                     /dev/shm/a b (deleted)";
+        let file = parse_file(line).unwrap();
+        assert_eq!((file.from, file.to, file.offset, file.inode), (0x7f00, 0x8f00, 0x3000, 77));
+        assert_eq!((file.device, file.writable), (libc::makedev(0, 0x1f), true));
+        assert_eq!(file.path, b"/dev/shm/a b (deleted)");
+        assert_eq!(parse_file(b"7f00-8f00 rw-p 00003000 00:1f 77 /x"), None);
+        assert_eq!(parse_file(b"7f00-8f00 rw-s 00003000 00:1f 0"), None);
+        assert_eq!(parse_file(b"7f00-8f00 rw-s"), None);
     }
 
     #[test]
@@ -102,9 +214,10 @@ mod tests {
         let page = vec![1u8; 100_000];
         let (at, len) = (page.as_ptr() as u64, page.len() as u64);
         let text = std::fs::read("/proc/self/maps").unwrap();
-        assert!(mappings_permit(at, len, true).unwrap());
-        assert!(covered(&text, at, at + len, true));
-        assert!(!mappings_permit(0, 16, false).unwrap());
-        assert!(!covered(&text, 0, 16, false));
+        let private = Mapped { permitted: true, shared: false };
+        assert_eq!(mapped(at, len, true).unwrap(), private);
+        assert_eq!(covered(&text, at, at + len, true), private);
+        assert_eq!(mapped(0, 16, false).unwrap(), Mapped::NO);
+        assert_eq!(covered(&text, 0, 16, false), Mapped::NO);
     }
 }

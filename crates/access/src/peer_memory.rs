@@ -19,7 +19,17 @@ impl PeerMemory {
     #[must_use]
     pub fn probe(pid: i32, at: u64, cookie: u64) -> Option<Self> {
         let this = (pid > 0).then_some(Self { pid, at, cookie })?;
-        this.read(at, 0, 0).then_some(this)
+        this.is_there().then_some(this)
+    }
+
+    /// Its number.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The process is still the one that has the cookie.
+    pub(crate) fn is_there(&self) -> bool {
+        self.read(self.at, 0, 0)
     }
 
     /// Copies `len` bytes at `from` in this process to `to` in the other. False unless all were; nothing is written if the

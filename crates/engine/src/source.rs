@@ -30,6 +30,11 @@ pub trait Source {
         false
     }
 
+    /// Whether others have said, since this was asked last, that something is there or will come.
+    fn is_invited(&self) -> bool {
+        false
+    }
+
     /// As [`Source::poll_memory`], by a thread that does nothing else until [`Source::look_away`]: others may count on it.
     fn watch_memory(&self) -> bool {
         self.poll_memory()
@@ -98,6 +103,11 @@ macro_rules! tuple {
             #[inline]
             fn has_memory(&self) -> bool {
                 false $(|| self.$at.has_memory())*
+            }
+
+            #[inline]
+            fn is_invited(&self) -> bool {
+                false $(| self.$at.is_invited())*
             }
 
             #[inline]

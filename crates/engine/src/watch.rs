@@ -16,8 +16,11 @@ const WATCH: Duration = Duration::from_micros(50);
 const LOOKS: u32 = 32;
 /// An offer that takes so long was taken.
 const TAKEN: Duration = Duration::from_micros(20);
-/// Among so many looks, one looks at everything.
+/// A look at everything comes after so long, or so many looks, whichever is first.
+const ROUND: Duration = Duration::from_micros(20);
 const ROUND_EVERY: u32 = 64;
+/// Finds for which a watch has paid though others have cut it short.
+const PAYS_ANYWAY: u32 = 32;
 /// Times of work without a watch, at most, after watches that were in vain: a power of two.
 const MOST_SKIPPED: u32 = 6;
 
@@ -30,7 +33,10 @@ pub(super) struct Watch {
     finds: u32,
     /// Others wanted the processor.
     was_cut: bool,
+    /// It has begun without anything there.
+    was_invited: bool,
     last_find: Instant,
+    last_round: Instant,
     /// Watches in a row that were in vain.
     vain: u32,
     /// Times of work that are left without one.
@@ -48,16 +54,25 @@ impl Watch {
     ) -> bool {
         let engine = handler.engine();
         let mut looks = 0u32;
-        if self.open.is_none() && sources.has_memory() {
-            self.begin();
+        if self.open.is_none() {
+            let is_invited = sources.is_invited();
+            let has_memory = sources.has_memory();
+            if is_invited || has_memory {
+                self.begin(!has_memory);
+            }
         }
         loop {
             let found = self.open.is_some() && sources.watch_memory();
             looks += 1;
-            let quick =
-                self.open.is_some() && !looks.is_multiple_of(ROUND_EVERY) && engine.run_queue.is_empty();
             let now = clock::now();
+            let quick = self.open.is_some()
+                && !looks.is_multiple_of(ROUND_EVERY)
+                && now.since(self.last_round) < ROUND
+                && engine.run_queue.is_empty();
             let done = found | (!quick && Loop::progress(handler, now));
+            if !quick {
+                self.last_round = now;
+            }
             if found {
                 self.last_find = now;
                 self.finds = self.finds.saturating_add(1);
@@ -80,13 +95,15 @@ impl Watch {
         }
     }
 
-    /// Something has come through memory: it is time for a watch, or for one to be left out.
-    fn begin(&mut self) {
-        if self.skipped > 0 {
+    /// Something has come through memory: it is time for a watch, or for one to be left out. Who only `invites` makes itself rare.
+    fn begin(&mut self, invites: bool) {
+        if self.skipped > 0 && !invites {
             self.skipped -= 1;
         } else {
             self.open = OwnFaults::open();
             self.finds = 0;
+            self.last_find = clock::now();
+            self.was_invited = invites;
             self.was_cut = false;
         }
     }
@@ -109,9 +126,13 @@ impl Watch {
     pub(super) fn end(&mut self, sources: &impl Source) {
         if self.open.take().is_some() {
             sources.look_away();
-            // What has begun it was there anyway.
-            let paid = self.finds > 1 && !self.was_cut;
-            self.vain = if paid { 0 } else { (self.vain + 1).min(MOST_SKIPPED) };
+            // What has begun it was there anyway; and others may always want the processor for a moment.
+            let paid = self.finds > if self.was_cut { PAYS_ANYWAY } else { 1 };
+            if paid {
+                self.vain = 0;
+            } else if !self.was_invited {
+                self.vain = (self.vain + 1).min(MOST_SKIPPED);
+            }
             self.skipped = (1 << self.vain) - 1;
         }
     }

@@ -59,6 +59,8 @@ pub struct ListedRegion {
     pub remote_read: bool,
     /// Others may write.
     pub remote_write: bool,
+    /// Others can map what it lies in.
+    pub shared: bool,
 }
 
 /// Why another process's memory is accessed.
@@ -76,6 +78,40 @@ pub enum Purpose {
 mod right {
     pub(super) const READ: u64 = 1;
     pub(super) const WRITE: u64 = 2;
+}
+
+/// In the word of a region's rights: others can map what the region lies in. Older builds don't say.
+const SHARED: u64 = 4;
+/// … and where the count of listings begins, by which a region is told from one before it that had the same key.
+const LISTING: u32 = 8;
+
+/// A region as it was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FoundRegion {
+    rkey: u32,
+    words: [u64; DirectoryEntry::WORDS],
+}
+
+impl FoundRegion {
+    /// Its key.
+    pub(super) fn key(&self) -> u32 {
+        self.rkey
+    }
+
+    /// Its first byte in the peer's memory, and its bytes.
+    pub(super) fn range(&self) -> (u64, u64) {
+        (self.words[0], self.words[2])
+    }
+
+    /// Whether it lies in memory that can be mapped.
+    pub(super) fn is_shared(&self) -> bool {
+        self.words[3] & SHARED != 0
+    }
+
+    /// Others may write.
+    pub(super) fn is_writable(&self) -> bool {
+        self.words[3] & right::WRITE != 0
+    }
 }
 
 fn rights(read: bool, write: bool) -> u64 {
@@ -193,8 +229,11 @@ impl Directory {
 
     /// Lists a region, if there is room.
     pub fn publish_region(&self, key: u32, region: &ListedRegion) {
-        let &ListedRegion { pd, addr, iova, length, remote_read, remote_write } = region;
-        let rights = rights(remote_read, remote_write);
+        /// Regions that were listed.
+        static LISTINGS: AtomicU64 = AtomicU64::new(0);
+        let &ListedRegion { pd, addr, iova, length, remote_read, remote_write, shared } = region;
+        let listing = LISTINGS.fetch_add(1, Ordering::Relaxed) << LISTING & u64::from(u32::MAX);
+        let rights = rights(remote_read, remote_write) | (u64::from(shared) * SHARED) | listing;
         if let Some(entry) = self.region(key) {
             entry.publish(NAMED | u64::from(key), [addr, iova, length, (u64::from(pd) << 32) | rights]);
         }
@@ -240,14 +279,31 @@ impl PeerDirectory {
         self.0.words::<DirectoryHeader>(0).slots.iter().any(|s| s.load(Ordering::Acquire) == name)
     }
 
-    /// The address, in that process, of `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None`
-    /// when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
+    /// What the directory says of the region with a key. To be called while the busy word is odd, or for a guess.
+    fn region(&self, rkey: u32) -> Option<FoundRegion> {
+        let entry: &DirectoryEntry = self.0.words(region_at(rkey)?);
+        Some(FoundRegion { rkey, words: entry.read(NAMED | u64::from(rkey))? })
+    }
+
+    /// The region with this key can be mapped, it seems.
+    #[inline]
+    pub(super) fn is_shared(&self, rkey: u32) -> bool {
+        self.region(rkey).is_some_and(|region| region.is_shared())
+    }
+
+    /// The region is still listed as it was found.
+    pub(super) fn lists(&self, found: &FoundRegion) -> bool {
+        self.region(found.rkey) == Some(*found)
+    }
+
+    /// The address, in that process, of `len` bytes at `va` that QP `from` may access by way of its peer `qpn`, and their region;
+    /// `None` when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
     pub(super) fn find(
         &self,
         (from, qpn): QpnPair,
         (rkey, va, len): (u32, u64, u64),
         purpose: Purpose,
-    ) -> Option<u64> {
+    ) -> Option<(u64, FoundRegion)> {
         let right = match purpose {
             Purpose::Read => right::READ,
             Purpose::Write => right::WRITE,
@@ -255,13 +311,13 @@ impl PeerDirectory {
         };
         let qp: &DirectoryEntry = self.0.words(qp_at(&self.0, qpn)?);
         let [peer, qp_rights, ..] = qp.read(NAMED | u64::from(qpn))?;
-        let region: &DirectoryEntry = self.0.words(region_at(rkey)?);
-        let [addr, iova, length, region_rights] = region.read(NAMED | u64::from(rkey))?;
+        let region = self.region(rkey)?;
+        let [addr, iova, length, region_rights] = region.words;
         let allowed = peer == u64::from(from)
             && qp_rights & region_rights & right == right
             && qp_rights >> 32 == region_rights >> 32;
         let offset = va.checked_sub(iova)?;
-        (allowed && offset.checked_add(len)? <= length).then(|| addr.wrapping_add(offset))
+        (allowed && offset.checked_add(len)? <= length).then(|| (addr.wrapping_add(offset), region))
     }
 }
 
@@ -288,8 +344,15 @@ mod tests {
             Access { remote_read: qp.0, remote_write: qp.1, remote_atomic: false, ..Access::default() };
         own.publish_qp(QPN, PEER, PD, access, true);
         let (remote_read, remote_write) = region;
-        let region =
-            ListedRegion { pd: PD, addr: ADDR, iova: IOVA, length: LENGTH, remote_read, remote_write };
+        let region = ListedRegion {
+            pd: PD,
+            addr: ADDR,
+            iova: IOVA,
+            length: LENGTH,
+            remote_read,
+            remote_write,
+            shared: true,
+        };
         own.publish_region(KEY, &region);
     }
 
@@ -299,7 +362,7 @@ mod tests {
         let peer = opened(&own);
         own.add_slot(3);
         publish(&own, (true, true), (true, true));
-        let find = |ends, range| peer.find(ends, range, Purpose::Write);
+        let find = |ends, range| peer.find(ends, range, Purpose::Write).map(|(address, _)| address);
         assert_eq!(find(ENDS, (KEY, IOVA, LENGTH)), Some(ADDR));
         assert_eq!(find(ENDS, (KEY, IOVA + 0x10, LENGTH - 0x10)), Some(ADDR + 0x10));
         assert_eq!(find(ENDS, (KEY, IOVA + LENGTH, 0)), Some(ADDR + LENGTH));
@@ -358,9 +421,14 @@ mod tests {
         for take in takes {
             publish(&own, (true, true), (true, true));
             let find = || opened(&own).find(ENDS, (KEY, IOVA, 8), Purpose::Read);
-            assert!(find().is_some());
+            let (_, region) = find().unwrap();
             assert_ne!(take(&own), 0);
             assert_eq!(find(), None);
+            // Listed anew, it is another one, whatever it looks like.
+            publish(&own, (true, true), (true, true));
+            assert!(region.is_shared() && find().is_some_and(|(_, other)| other != region));
+            own.region(KEY).unwrap().revoke();
+            assert!(!opened(&own).lists(&region));
         }
     }
 

@@ -34,13 +34,13 @@ pub mod untrusted;
 
 pub use compact::CompactHeaders;
 pub use directory::{Directory, ListedRegion, Purpose, QpnPair, own as own_directory};
-pub use link::{CompactRun, Link, Peer, Receive, Sent, SentPacket};
+pub use link::{CompactRun, Link, Peer, PeerAccess, Receive, Sent, SentPacket};
 pub use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::{Attention, Bell};
 pub use record::{CompactRecord, MAX_PAYLOAD, MAX_PIECES, Piece, Pieces, Record};
 
-pub use ferroce_access::PeerMemory;
+use ferroce_access::PeerMemory;
 
 /// What [`protocol`] is made of, which its models replace.
 mod sync {

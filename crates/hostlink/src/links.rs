@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a peer may take to answer before its QPs are believed to be there all the same: it may be stopped.
@@ -44,6 +44,8 @@ pub struct Links {
     next_id: AtomicU64,
     refused: Mutex<class::LinksRefused, HashMap<u16, Instant>>,
     making: Mutex<class::LinksMaking, ()>,
+    /// A peer has rung since somebody asked.
+    rung: AtomicBool,
 }
 
 impl Links {
@@ -69,6 +71,7 @@ impl Links {
             next_id: AtomicU64::new(1),
             refused: Mutex::default(),
             making: Mutex::default(),
+            rung: AtomicBool::new(false),
         });
         if let Some(own) = own {
             own.known_by(&links);
@@ -306,6 +309,8 @@ impl Links {
                 continue;
             }
             if data & PIDFD == 0 && link.take_bells() {
+                link.drop_revoked_views();
+                self.rung.store(true, Ordering::Relaxed);
                 continue;
             }
             last(&link);
@@ -319,6 +324,11 @@ impl Links {
             waiting.extend(self.drop_link(&link));
         }
         waiting
+    }
+
+    /// Whether a peer has rung since this was asked last: it has left something, or is about to.
+    pub fn was_rung(&self) -> bool {
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Relaxed)
     }
 
     /// Something is there that a sleeper should see to first.
@@ -371,7 +381,9 @@ fn revoke(own: &Directory, entry: &DirectoryEntry) -> Result<()> {
     links.wait_for_others().inspect_err(|error| {
         entry.restore(name);
         tracing::warn!(%error, "nothing is revoked");
-    })
+    })?;
+    links.snapshot().iter().for_each(|link| link.tell_of_revocation());
+    Ok(())
 }
 
 /// No other process accesses the region of this key when this returns.

@@ -9,8 +9,9 @@ use ferroce_types::Result;
 /// All functions may be called under the lock of the table of keys or of a region's gate, so they take no lock that comes
 /// before those.
 pub trait RegionListing: Sync {
-    /// Lists a region of protection domain `pd`, or lists it anew after [`RegionListing::revoke`].
-    fn publish(&self, key: u32, pd: u32, init: &MrInit);
+    /// Lists a region of protection domain `pd`, or lists it anew after [`RegionListing::revoke`]. `shared`: processes can map
+    /// what it lies in.
+    fn publish(&self, key: u32, pd: u32, init: &MrInit, shared: bool);
 
     /// Takes a region out of the list. When this returns, no other process accesses the region. Called without a lock, as it
     /// may wait.

@@ -8,10 +8,11 @@ use ferroce_types::Result;
 pub(crate) struct ListedRegions;
 
 impl RegionListing for ListedRegions {
-    fn publish(&self, key: u32, pd: u32, init: &MrInit) {
+    fn publish(&self, key: u32, pd: u32, init: &MrInit, shared: bool) {
         if let Some(own) = own_directory() {
             let &MrInit { addr, length, iova, access: MrAccess { remote_read, remote_write, .. } } = init;
-            own.publish_region(key, &ListedRegion { pd, addr, iova, length, remote_read, remote_write });
+            let region = ListedRegion { pd, addr, iova, length, remote_read, remote_write, shared };
+            own.publish_region(key, &region);
         }
     }
 

@@ -183,6 +183,12 @@ pub trait Env {
         None
     }
 
+    /// Whether a one-sided request had better wait until everything before it is answered, and then be asked for by
+    /// [`Env::execute_directly`]: the peer takes long to look at packets now. Asked only while something is to be answered.
+    fn prefers_to_execute(&self) -> bool {
+        false
+    }
+
     /// Whether packets of this QP are known to wait for a peer that is alive and hasn't looked at them: no time passes
     /// for them.
     fn is_undelivered(&self) -> bool {

@@ -53,6 +53,11 @@ impl<A> Wqe<A> {
         if self.issuer == Issuer::Rendezvous { Buffer::Receive } else { Buffer::Request }
     }
 
+    /// An environment may carry it out without packets.
+    pub(crate) const fn may_be_executed(&self) -> bool {
+        self.len > 0 && matches!(self.wr.op, SendOp::Write { .. } | SendOp::Read { .. })
+    }
+
     /// The responder answers it with data, if only with none.
     pub(crate) const fn wants_data(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush { .. })

@@ -35,6 +35,7 @@ use aarch64 as arch;
 #[cfg(target_arch = "x86_64")]
 use x86_64 as arch;
 
+use own_faults::Opened;
 pub use own_faults::OwnFaults;
 
 use crate::Fault;
@@ -164,8 +165,8 @@ struct Outcome {
 /// While this lives, the faults of guarded atomics of this thread are caught. The thread copies nothing meanwhile: a copy
 /// would take the thread for one that doesn't block the signals.
 pub(crate) struct Guard {
-    /// The signals that the thread blocks, and gets blocked again.
-    blocked: u64,
+    /// Of a thread that may have been closed.
+    _opened: Option<Opened>,
     /// The mask is the thread's.
     _thread: PhantomData<*const ()>,
 }
@@ -190,10 +191,10 @@ impl Guard {
     /// is a crash then, so the kernel must be asked about the memory first.
     pub(crate) fn hold() -> Option<Self> {
         if ANSWER.with(Answer::is_open) {
-            return Some(Self { blocked: 0, _thread: PhantomData });
+            return Some(Self { _opened: None, _thread: PhantomData });
         }
-        let held = unblock().map(|blocked| Self { blocked, _thread: PhantomData }).filter(|guard| {
-            let mask = if guard.blocked == 0 { Mask::Open } else { Mask::Blocks };
+        let held = Opened::this_thread().filter(|opened| {
+            let mask = if opened.blocks_nothing() { Mask::Open } else { Mask::Blocks };
             // SAFETY: just unblocked.
             ANSWER.with(|answer| unsafe { answer.mask.get() == mask && answer.is_good() || answer.arm(mask) })
         });
@@ -207,7 +208,7 @@ impl Guard {
                 );
             }
         }
-        held
+        held.map(|opened| Self { _opened: Some(opened), _thread: PhantomData })
     }
 }
 
@@ -242,14 +243,6 @@ fn unblock() -> Option<u64> {
         return None;
     }
     Some(action::unblock(FAULTS)? & FAULTS)
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if self.blocked != 0 {
-            action::block(self.blocked);
-        }
-    }
 }
 
 /// Carries out an atomic on a word, and returns what it was before.

@@ -1,49 +1,82 @@
 //! A thread of the adapter's that is open to its own faults for a while.
 
-use super::action::{self, FAULTS, bit};
+use super::action::{self, bit};
 use super::{ANSWER, Mask, handler};
 use ferroce_os::{fork, sys};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The thread that is open, in the low half, and the fork generation of its process; 0: none.
-static OPEN: AtomicU64 = AtomicU64::new(0);
+/// Threads that are open at a time, at most.
+const MOST: usize = 16;
+/// The threads that are open: the number in the low half, above it the fork generation of its process; 0: none.
+static OPEN: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 
-/// While this lives, a thread that blocks all signals doesn't block those of its faults, so that the processor can copy for it. Such a
-/// signal that comes from elsewhere all the same is given back to the process: the thread isn't the program's.
+/// A thread that has unblocked the signals of its faults, for as long as this lives: such a signal that was sent, and comes to it because
+/// the others block it, is given back.
 #[derive(Debug)]
-pub struct OwnFaults {
+pub(super) struct Opened {
+    at: usize,
+    /// The signals that the thread blocks, and gets blocked again.
+    blocked: u64,
     /// The mask is the thread's.
     _thread: PhantomData<*const ()>,
 }
 
+impl Opened {
+    /// Opens this thread. `None`: a signal is waiting that would be delivered to it, too many threads
+    /// are open, or the system refused.
+    pub(super) fn this_thread() -> Option<Self> {
+        let this = name();
+        let at = OPEN.iter().position(|place| {
+            let taken = place.compare_exchange(0, this, Ordering::AcqRel, Ordering::Acquire);
+            // In the child of a fork, that thread isn't there.
+            taken.is_ok()
+                || taken.is_err_and(|other| {
+                    other >> 32 != this >> 32
+                        && place.compare_exchange(other, this, Ordering::AcqRel, Ordering::Acquire).is_ok()
+                })
+        })?;
+        let mut opened = Self { at, blocked: 0, _thread: PhantomData };
+        opened.blocked = super::unblock()?;
+        Some(opened)
+    }
+}
+
+impl Opened {
+    /// The thread was open before.
+    pub(super) fn blocks_nothing(&self) -> bool {
+        self.blocked == 0
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if self.blocked != 0 {
+            action::block(self.blocked);
+        }
+        OPEN[self.at].store(0, Ordering::Release);
+    }
+}
+
+fn name() -> u64 {
+    u64::from(fork::generation()) << 32 | u64::from(sys::own_number().cast_unsigned())
+}
+
+/// While this lives, a thread of the adapter's, which blocks all signals, doesn't block those of its faults, so that the processor copies
+/// for it.
+#[derive(Debug)]
+pub struct OwnFaults {
+    _opened: Opened,
+}
+
 impl OwnFaults {
-    /// Opens a thread of the adapter's. `None`: a signal is waiting that would be delivered to it, another thread is open, or the
-    /// system refused.
+    /// Opens a thread of the adapter's. `None`: a signal is waiting that would be delivered to it, or the system refused.
     #[must_use]
     pub fn open() -> Option<Self> {
-        let this = Self::name();
-        OPEN.compare_exchange(0, this, Ordering::AcqRel, Ordering::Acquire)
-            // In the child of a fork, that thread isn't there.
-            .or_else(|other| {
-                let gone = other >> 32 != this >> 32;
-                if !gone {
-                    return Err(other);
-                }
-                OPEN.compare_exchange(other, this, Ordering::AcqRel, Ordering::Acquire)
-            })
-            .ok()?;
         // In front first: a signal that is sent from now on finds who gives it back.
-        if !handler::arm() || super::unblock().is_none() {
-            OPEN.store(0, Ordering::Release);
-            return None;
-        }
+        let opened = if handler::arm() { Opened::this_thread()? } else { return None };
         Self::ask_again();
-        Some(Self { _thread: PhantomData })
-    }
-
-    fn name() -> u64 {
-        u64::from(fork::generation()) << 32 | u64::from(sys::own_number().cast_unsigned())
+        Some(Self { _opened: opened })
     }
 
     /// What is known of this thread's mask is old.
@@ -57,8 +90,7 @@ impl OwnFaults {
 
 impl Drop for OwnFaults {
     fn drop(&mut self) {
-        action::block(FAULTS);
-        OPEN.store(0, Ordering::Release);
+        // The mask changes when the field is dropped, right after this.
         Self::ask_again();
     }
 }
@@ -69,8 +101,8 @@ impl Drop for OwnFaults {
 /// # Safety
 /// The arguments are those of the handler.
 pub(super) unsafe fn give_back(signal: i32, info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> bool {
-    let open = OPEN.load(Ordering::Acquire);
-    if open == 0 || open != OwnFaults::name() {
+    let is_open = |name: u64| OPEN.iter().any(|place| place.load(Ordering::Acquire) == name);
+    if OPEN.iter().all(|place| place.load(Ordering::Acquire) == 0) || !is_open(name()) {
         return false;
     }
     OwnFaults::ask_again();

@@ -1,7 +1,6 @@
 //! The peer's memory without the peer: one-sided operations, which the initiator carries out itself.
 
-use super::{BUSY_AT, Link, TRUST};
-use crate::PeerMemory;
+use super::{BUSY_AT, Link, PeerAccess, TRUST};
 use crate::directory::{Purpose, QpnPair};
 use crate::protocol::Busy;
 use ferroce_os::sys;
@@ -23,18 +22,27 @@ impl Link {
         ends: QpnPair,
         range: (u32, u64, u64),
         purpose: Purpose,
-        f: impl FnOnce(&PeerMemory, u64) -> Option<R>,
+        f: impl FnOnce(&PeerAccess<'_>, u64) -> Option<R>,
     ) -> Option<R> {
         let remote = self.remote.get()?;
         let memory = remote.memory.as_ref()?;
         let busy: &Busy = self.memory.words(self.ring(true) + BUSY_AT);
-        let _one = self.access.lock();
+        let mut views = self.access.lock();
         if !self.is_there() {
             return None;
         }
         busy.enter();
         let find = || remote.directory.find(ends, range, purpose);
-        let result = find().and_then(|address| f(memory, address));
+        let result = find().and_then(|(address, region)| {
+            let mapped = views.mapped();
+            let view = if purpose == Purpose::Fetch { None } else { views.of(&region, memory) };
+            let result = f(&PeerAccess { memory, view }, address);
+            if views.mapped() != mapped {
+                // Before the busy word is even: who revokes a region looks after that.
+                self.terms(true).views.store(views.mapped(), Ordering::Release);
+            }
+            result
+        });
         // What a failed QP has sent isn't waited for when it fails: its memory may have changed while it was read.
         let result = result.filter(|_| purpose != Purpose::Fetch || find().is_some());
         busy.leave();

@@ -1,16 +1,18 @@
 //! Who carries out one-sided operations: the initiator alone, by copies of the kernel's, or the peer, by a record in its ring.
 //!
 //! A peer that watches its ring is two to three times as fast, however many bytes there are. It does so for a while after it has found a
-//! record ([`Attention`](crate::Attention)). A peer that sleeps has to be woken for the first one, which pays only if more
-//! follow: the initiator wakes it when its own copies have cost more than that.
+//! record, or was woken ([`Attention`](crate::Attention)). To wake a peer that sleeps pays only if more operations follow: the
+//! initiator does so when its own copies have cost more than that. No operation waits for a peer that may be stopped.
 
 use super::Link;
-use ferroce_os::clock;
+use ferroce_os::{clock, sys};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What an operation costs that the initiator carries out, in ns: at least, and for each 8 bytes.
 const OPERATION: u64 = 2_000;
 const WORD: u64 = 1;
+/// Operations of less wait for nothing.
+const SMALL: u64 = 4096;
 /// What may be spent, in ns, before the peer is woken: at first, and at most when it doesn't stay awake.
 const PATIENCE: u64 = 100_000;
 const LONGEST_PATIENCE: u64 = 1_000_000_000;
@@ -51,17 +53,29 @@ impl Costs {
 }
 
 impl Link {
-    /// Whether the peer had better carry out a one-sided operation of so many bytes, by a record.
+    /// Whether the peer watches its ring, so that an operation of so many bytes is dealt with at once.
     #[inline]
-    pub fn is_better_left_to_peer(&self, bytes: u64) -> bool {
+    pub fn peer_watches(&self, bytes: u64) -> bool {
         let Some(remote) = self.remote.get() else { return false };
         let (half, now) = (clock::ticks_of_half_millisecond(), clock::ticks());
-        // A look in the last microseconds.
-        if remote.directory.attention().is_given(now, half / 125, half) {
+        // A look in the last microseconds; what many bytes have to wait for may take longer.
+        let look = half / 125;
+        remote.directory.attention().is_given(now, look, if bytes < SMALL { look } else { half })
+    }
+
+    /// Whether the peer had better carry out a one-sided operation of so many bytes, by a record. Wakes a peer that sleeps when it
+    /// is time to.
+    #[inline]
+    pub fn is_better_left_to_peer(&self, bytes: u64) -> bool {
+        if self.peer_watches(bytes) {
             self.costs.forget();
             return true;
         }
-        remote.directory.bell().wakes_background() && self.costs.add(bytes)
+        let sleeps = self.remote.get().is_some_and(|remote| remote.directory.bell().wakes_background());
+        if sleeps && self.costs.add(bytes) {
+            sys::send_byte(self.connection.checked());
+        }
+        false
     }
 }
 

@@ -5,14 +5,17 @@ mod choice;
 mod executed;
 mod receive;
 mod send;
+mod views;
 
 pub use executed::{CompactRun, SentPacket};
 pub use receive::Receive;
 pub use send::Sent;
+pub use views::PeerAccess;
 
 use choice::Costs;
 use executed::Sender;
 use receive::Receiver;
+use views::Views;
 
 use super::PeerMemory;
 use super::directory::PeerDirectory;
@@ -80,9 +83,11 @@ struct Terms {
     compact: AtomicU64,
     /// 1: it acknowledges by position, of the other ring, what is sent so.
     positions: AtomicU64,
+    /// How many regions of the consumer's it has mapped.
+    views: AtomicU64,
 }
 
-ferroce_access::shared_words!(Terms { fetches, compact, positions });
+ferroce_access::shared_words!(Terms { fetches, compact, positions, views });
 
 /// Both directions between this process and another.
 #[derive(Debug)]
@@ -119,7 +124,7 @@ pub struct Link {
     has_blocked: AtomicBool,
     full_since: AtomicU64,
     /// Held by the thread that makes the busy word odd.
-    access: Mutex<class::LinkAccess, ()>,
+    access: Mutex<class::LinkAccess, Views>,
     seen_alive: AtomicU64,
     /// Of one-sided operations that this process has carried out itself.
     costs: Costs,
@@ -155,7 +160,7 @@ impl Link {
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
             full_since: AtomicU64::new(0),
-            access: Mutex::new(()),
+            access: Mutex::default(),
             seen_alive: AtomicU64::new(0),
             costs: Costs::default(),
         }
@@ -221,6 +226,7 @@ impl Link {
     pub(super) fn end(&self) -> Vec<u32> {
         self.dead.store(true, Ordering::Release);
         sys::shutdown(self.connection.raw());
+        self.drop_views();
         self.take_blocked()
     }
 

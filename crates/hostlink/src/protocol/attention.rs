@@ -31,12 +31,12 @@ impl Attention {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the process looked less than `look` ticks before `now`, or found something less than `work` ticks ago.
+    /// Whether the process looked less than `look` ticks from `now`, or found something less than `work` ticks from it.
     #[inline]
     pub fn is_given(&self, now: u64, look: u64, work: u64) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         // Processors may disagree by some ticks.
         let age = (now << 1).wrapping_sub(word & !BUSY).cast_signed() >> 1;
-        word != 0 && age < if word & BUSY == 0 { look } else { work }.cast_signed()
+        word != 0 && age.unsigned_abs() < if word & BUSY == 0 { look } else { work }
     }
 }

@@ -2,14 +2,14 @@
 
 use super::{MAX_MR_SIZE, MrInit};
 use crate::persist;
-use ferroce_access::mappings_permit;
+use ferroce_access::{Mapped, mapped};
 use ferroce_types::{Error, Result, invalid};
 
 /// Bytes of a page, which the kernel counts regions in.
 const PAGE: u64 = 4096;
 
-/// The checks of ibv_reg_mr(3).
-pub(super) fn check(init: &MrInit) -> Result<()> {
+/// The checks of ibv_reg_mr(3). Returns whether all of the range is memory that processes can share.
+pub(super) fn check(init: &MrInit) -> Result<bool> {
     let a = init.access;
     if (a.remote_write || a.remote_atomic) && !a.local_write {
         return invalid!("remote write or atomic access needs local write access as well");
@@ -33,19 +33,19 @@ pub(super) fn check(init: &MrInit) -> Result<()> {
     }
     if a.on_demand {
         // What is there is found out at each access.
-        return Ok(());
+        return Ok(false);
     }
     let writable = a.local_write;
-    match mappings_permit(init.addr, init.length.max(1), writable) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(Error::Fault(format!(
+    match mapped(init.addr, init.length.max(1), writable) {
+        Ok(Mapped { permitted: true, shared }) => Ok(shared),
+        Ok(_) => Err(Error::Fault(format!(
             "{:#x}+{:#x} isn't mapped{} throughout",
             init.addr,
             init.length,
             if writable { " writable" } else { "" }
         ))),
         // Without /proc the check is left to the copies, which fail safely.
-        Err(_) => Ok(()),
+        Err(_) => Ok(false),
     }
 }
 

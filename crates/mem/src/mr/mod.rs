@@ -83,8 +83,8 @@ impl Mr {
     /// [`Error::Fault`] for a range that isn't mapped or not writable where writing is asked; [`Error::NoMemory`]
     /// when all keys are taken.
     pub fn register(pd: &Arc<Pd>, init: MrInit) -> Result<Arc<Self>> {
-        check(&init)?;
-        Self::insert(pd, init, Bytes::Program, None)
+        let shared = check(&init)?;
+        Self::insert(pd, init, Bytes::Program, shared, None)
     }
 
     /// Registers `length` bytes of device memory from `offset` on; addresses count from 0 (ibv_reg_dm_mr(3)).
@@ -108,7 +108,7 @@ impl Mr {
         // A region of no byte is possible here.
         check(&MrInit { addr: dm.addr(), length: dm.len(), ..init })?;
         dm.hold();
-        Self::insert(pd, init, Bytes::Dm { dm: dm.clone(), offset }, None).inspect_err(|_| dm.release())
+        Self::insert(pd, init, Bytes::Dm { dm: dm.clone(), offset }, true, None).inspect_err(|_| dm.release())
     }
 
     /// A region of another process on device memory of it. `init.addr` is the offset there.
@@ -121,7 +121,7 @@ impl Mr {
         check(&init)?;
         dm.hold();
         let bytes = Bytes::Dm { dm: dm.clone(), offset };
-        Self::insert(pd, init, bytes, Some(handle)).inspect_err(|_| dm.release())
+        Self::insert(pd, init, bytes, false, Some(handle)).inspect_err(|_| dm.release())
     }
 
     /// A region of memory of another process.
@@ -134,7 +134,7 @@ impl Mr {
         if init.addr.checked_add(init.length).is_none() || init.iova.checked_add(init.length).is_none() {
             return invalid!("the range {:#x}+{:#x} wraps around", init.addr, init.length);
         }
-        Self::insert(pd, init, Bytes::Backed(memory), Some(handle))
+        Self::insert(pd, init, Bytes::Backed(memory), false, Some(handle))
     }
 
     /// Ends what an import has made (ibv_unimport_mr(3)): the region of another context goes on to exist.
@@ -177,7 +177,7 @@ impl Mr {
         let buffer = DmaBuf::map(fd, offset, length, access.local_write)?;
         let init = MrInit { addr: buffer.addr(), length, iova, access };
         check(&init)?;
-        Self::insert(pd, init, Bytes::DmaBuf(buffer), None)
+        Self::insert(pd, init, Bytes::DmaBuf(buffer), false, None)
     }
 
     /// A region of no memory: reading gives zeros, and what is written is lost. Only its local key is of use
@@ -189,13 +189,19 @@ impl Mr {
     pub fn null(pd: &Arc<Pd>) -> Result<Arc<Self>> {
         let access = MrAccess { local_write: true, ..MrAccess::default() };
         let init = MrInit { addr: null::zeros()?, length: u64::MAX, iova: 0, access };
-        Self::insert(pd, init, Bytes::Null, None)
+        Self::insert(pd, init, Bytes::Null, false, None)
     }
 
     /// Gives a region its key, and a handle unless it has the one of another process.
-    fn insert(pd: &Arc<Pd>, init: MrInit, bytes: Bytes, handle: Option<u32>) -> Result<Arc<Self>> {
+    fn insert(
+        pd: &Arc<Pd>,
+        init: MrInit,
+        bytes: Bytes,
+        shared: bool,
+        handle: Option<u32>,
+    ) -> Result<Arc<Self>> {
         let mr = KeyTable::global().insert_region(|key| {
-            let registered = Registered { init, pd: pd.clone(), bytes, imported: handle.is_some() };
+            let registered = Registered { init, pd: pd.clone(), bytes, imported: handle.is_some(), shared };
             Arc::new_cyclic(|this| {
                 let home = handle.is_none().then(|| Arc::downgrade(pd.owner()));
                 let handle = handle.unwrap_or_else(|| pd.owner().add_mr(this.clone()));
@@ -244,7 +250,7 @@ impl Mr {
         if self.is_null() {
             return invalid!("a null memory region stays what it is");
         }
-        check(&init)?;
+        let shared = check(&init)?;
         self.check_unbound()?;
         self.revoke()?;
         let mut gate = self.gate.write();
@@ -261,6 +267,7 @@ impl Mr {
         };
         if changed.is_ok() {
             registered.init = init;
+            registered.shared = shared || matches!(registered.bytes, Bytes::Dm { .. });
             if let Some(pd) = pd {
                 pd.hold();
                 std::mem::replace(&mut registered.pd, pd.clone()).release();

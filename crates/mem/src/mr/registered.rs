@@ -14,6 +14,8 @@ pub(super) struct Registered {
     pub(super) bytes: Bytes,
     /// Of another process.
     pub(super) imported: bool,
+    /// All of it is memory that processes can share.
+    pub(super) shared: bool,
 }
 
 /// What a region's bytes are, besides memory at an address.
@@ -51,7 +53,7 @@ impl Registered {
 
     pub(super) fn publish_to_peers(&self, key: u32) {
         if let Some(listing) = KeyTable::global().listing().filter(|_| self.is_listed()) {
-            listing.publish(key, self.pd.id(), &self.init);
+            listing.publish(key, self.pd.id(), &self.init, self.shared);
         }
     }
 

@@ -42,6 +42,10 @@ impl Source for LinkSource {
         self.0.links.has_work()
     }
 
+    fn is_invited(&self) -> bool {
+        self.0.links.was_rung()
+    }
+
     fn watch_memory(&self) -> bool {
         let Some(own) = self.0.links.own() else { return false };
         own.attention().looks(clock::ticks());

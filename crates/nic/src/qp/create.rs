@@ -121,6 +121,7 @@ impl Qp {
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
                 last_record: AtomicU64::new(0),
+                left_to_peer: AtomicBool::new(false),
                 peer_uses_shm: AtomicBool::new(false),
                 own_multicast_blocked: AtomicBool::new(false),
                 wr_session: WrSession::new(),

@@ -101,6 +101,8 @@ pub struct Qp {
     last_cnp: AtomicU64,
     /// Where in its link's ring the last packet ends.
     last_record: AtomicU64,
+    /// The last one-sided request was left to the peer, though it could have been executed here.
+    left_to_peer: AtomicBool,
     /// Something has come from the peer by way of shared memory since there is a path.
     peer_uses_shm: AtomicBool,
     /// What it sends to a group doesn't come back to it.

@@ -1,6 +1,7 @@
 //! Which request leaves next, and when: budget, window, limits, fences, READs in flight.
 
 use super::charge;
+use crate::sendq::Wqe;
 use crate::{Env, Instant, Qp, QpState, SendOp, TransmitError, WcStatus};
 
 /// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
@@ -38,6 +39,10 @@ impl<A: Clone> Qp<A> {
             }
             if self.execute_directly(now, env, budget) {
                 continue;
+            }
+            if self.waits_to_be_executed(env) {
+                // The answers to what is under way bring the next turn.
+                return false;
             }
             let packet = self.req.packet;
             let psns = self.take_psns(chunk);
@@ -116,6 +121,16 @@ impl<A: Clone> Qp<A> {
         }
     }
 
+    /// The work request at the cursor could be carried out without packets as soon as nothing else is under way, and that is better.
+    fn waits_to_be_executed<E: Env<Address = A>>(&self, env: &E) -> bool {
+        let cursor = self.req.cursor;
+        self.req.una < self.req.next
+            && cursor == self.req.started
+            && self.req.answered
+            && env.prefers_to_execute()
+            && self.sq.get(cursor).is_some_and(Wqe::may_be_executed)
+    }
+
     /// Carries out (more of) the work request at the cursor without packets, if nothing else is under way.
     fn execute_directly<E: Env<Address = A>>(&mut self, now: Instant, env: &mut E, budget: &mut u32) -> bool {
         let cursor = self.req.cursor;
@@ -124,7 +139,7 @@ impl<A: Clone> Qp<A> {
             return false;
         }
         let Some(wqe) = self.sq.get(cursor) else { return false };
-        if wqe.len == 0 || !matches!(wqe.wr.op, SendOp::Write { .. } | SendOp::Read { .. }) {
+        if !wqe.may_be_executed() {
             return false;
         }
         let done = self.req.direct;

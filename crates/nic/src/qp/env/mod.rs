@@ -149,6 +149,11 @@ impl Env for QpEnv<'_> {
         self.reach_peer(peer, wr, self.pd_of(buffer), (offset, max))
     }
 
+    fn prefers_to_execute(&self) -> bool {
+        let Some(Path::Shm { link, .. }) = self.path else { return false };
+        self.qp.left_to_peer.load(Ordering::Relaxed) && link.may_access() && !link.peer_watches(u64::MAX)
+    }
+
     fn is_undelivered(&self) -> bool {
         let Some(Path::Shm { link, .. }) = self.path else { return false };
         let is_consumed = link.is_consumed(self.qp.last_record.load(Ordering::Relaxed));

@@ -8,7 +8,7 @@ use crate::qp::Path;
 use crate::qp::payload::{each_piece, fill, fill_ring, references, source_len};
 use crate::xrc::Range;
 use ferroce_access::copy;
-use ferroce_hostlink::{Link, PeerMemory, Purpose, Sent};
+use ferroce_hostlink::{Link, PeerAccess, Purpose, Sent};
 use ferroce_proto::{Data, PayloadSource, SendOp, SendWr, TransmitError};
 use ferroce_types::PacketMeta;
 use ferroce_udp::{PushError, tap::Direction};
@@ -184,8 +184,14 @@ impl QpEnv<'_> {
         }
         let ends = (self.qp.qpn, peer);
         let range = |va: u64, rkey, len: usize| (rkey, va.wrapping_add(offset), len as u64);
-        if offset == 0 && !copy::by_kernel() && link.is_better_left_to_peer(wr.data.len()) {
-            return None;
+        let (&SendOp::Write { rkey, .. } | &SendOp::Read { rkey, .. }) = &wr.op else { return None };
+        let by_peer = || !link.is_mappable(rkey) && link.is_better_left_to_peer(wr.data.len());
+        if offset == 0 {
+            let by_peer = !copy::by_kernel() && by_peer();
+            self.qp.left_to_peer.store(by_peer, Ordering::Relaxed);
+            if by_peer {
+                return None;
+            }
         }
         // A piece of a null region takes nothing from the peer, whose rights are looked at all the same: by a packet.
         let mut reached = false;
@@ -203,7 +209,7 @@ impl QpEnv<'_> {
                 let range = range(va, rkey, len);
                 each_piece(pd, sges, offset, len, false, |at, addr, len| {
                     reached = true;
-                    let copy = |peer: &PeerMemory, to| peer.write(to + at, addr, len).then_some(());
+                    let copy = |peer: &PeerAccess<'_>, to| peer.write(to + at, addr, len).then_some(());
                     link.access(ends, range, Purpose::Write, copy)
                 })
                 .filter(|_| reached)
@@ -213,7 +219,7 @@ impl QpEnv<'_> {
                 let range = range(va, rkey, len);
                 each_piece(pd, sges, offset, len, true, |at, addr, len| {
                     reached = true;
-                    let copy = |peer: &PeerMemory, from| peer.read(from + at, addr, len).then_some(());
+                    let copy = |peer: &PeerAccess<'_>, from| peer.read(from + at, addr, len).then_some(());
                     link.access(ends, range, Purpose::Read, copy)
                 })
                 .filter(|_| reached)

@@ -1,0 +1,284 @@
+//! Another process's memory, mapped here too: memory that processes can share (memfds, tmpfs, huge pages, SysV segments).
+//!
+//! The other process isn't asked. The kernel tells what file it has mapped (`/proc/PID/maps`), and whoever may copy from and to a
+//! process may open its files. The memory is touched under the guard: it may be truncated at any time.
+
+use crate::mappings::{FileMapping, shared_mapping};
+use crate::{PeerMemory, copy, guard};
+use ferroce_os::fork;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::ptr::{NonNull, null, null_mut};
+
+/// How the kernel ends the name of a file that is gone, and begins those of SysV segments.
+const DELETED: &[u8] = b" (deleted)";
+const SEGMENT: &[u8] = b"/SYSV";
+/// File systems of memory.
+const OF_MEMORY: [i64; 2] = [0x0102_1994, 0x9584_58f6];
+
+/// A range of another process's memory, mapped in this one.
+#[derive(Debug)]
+pub struct PeerView {
+    /// Where the range is there, and its bytes.
+    addr: u64,
+    len: u64,
+    /// … and here.
+    at: u64,
+    writable: bool,
+    mapping: Mapping,
+}
+
+/// What was mapped, given back when it is dropped: not in the child of a fork, which doesn't have it.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<libc::c_void>,
+    /// Bytes of a file; `None`: a segment.
+    of_file: Option<usize>,
+    generation: u32,
+}
+
+// SAFETY: an address range, which is touched by guarded copies only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
+        // SAFETY: mapped by the functions below, and used by nobody any more.
+        unsafe {
+            match self.of_file {
+                Some(len) => libc::munmap(self.base.as_ptr(), len),
+                None => libc::shmdt(self.base.as_ptr()),
+            };
+        }
+    }
+}
+
+impl Mapping {
+    fn new(base: *mut libc::c_void, of_file: Option<usize>) -> io::Result<Self> {
+        let base = NonNull::new(base).filter(|base| base.as_ptr() != libc::MAP_FAILED);
+        let base = base.ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { base, of_file, generation: fork::generation() })
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.generation != fork::generation()
+    }
+
+    fn at(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// A child of a fork has no use for it.
+    fn keep_from_children(&self, len: u64) {
+        // SAFETY: the mapping, at least so long.
+        unsafe { libc::madvise(self.base.as_ptr(), len as usize, libc::MADV_DONTFORK) };
+    }
+}
+
+impl PeerView {
+    /// Maps `len` bytes at `addr` of a process. `None`: they aren't all of one mapping that can be shared, or this process
+    /// may not open what is mapped.
+    #[must_use]
+    pub fn of(memory: &PeerMemory, addr: u64, len: u64, writable: bool) -> Option<Self> {
+        let find = || shared_mapping(memory.pid(), addr).ok().flatten();
+        let file = find()?;
+        if addr.checked_add(len)? > file.to || writable && !file.writable {
+            return None;
+        }
+        let offset = file.offset.checked_add(addr - file.from)?;
+        let (at, mapping) = if file.path.starts_with(SEGMENT) {
+            attach(&file, offset, writable)
+        } else {
+            open(memory.pid(), &file, writable)
+                .and_then(|(opened, page)| map(&opened, page, (offset, len), writable))
+        }
+        .inspect_err(
+            |error| tracing::debug!(%error, pid = memory.pid(), "shared memory of a process can't be mapped"),
+        )
+        .ok()?;
+        // It may have been another file, or another process, when it was opened.
+        let is_still = find().as_ref() == Some(&file) && memory.is_there();
+        is_still.then_some(Self { addr, len, at, writable, mapping })
+    }
+
+    /// Where `len` bytes at `addr` of the other process are here.
+    fn place(&self, addr: u64, len: usize) -> Option<u64> {
+        let offset = addr.checked_sub(self.addr)?;
+        let is_here = !self.mapping.is_inherited() && !copy::by_kernel();
+        (is_here && offset.checked_add(len as u64)? <= self.len).then(|| self.at + offset)
+    }
+
+    /// Copies `len` bytes at `from` in this process to `to` in the other. False unless all were: the caller then takes another
+    /// way, which also finds out what is wrong.
+    #[must_use]
+    pub fn write(&self, to: u64, from: u64, len: usize) -> bool {
+        // SAFETY: nobody has a reference to the mapping, nor to the program's registered memory.
+        self.writable && self.place(to, len).is_some_and(|to| unsafe { guard::copy(to, from, len) }.is_ok())
+    }
+
+    /// Copies `len` bytes at `from` in the other process to `to` in this one. False unless all were.
+    #[must_use]
+    pub fn read(&self, from: u64, to: u64, len: usize) -> bool {
+        // SAFETY: as above.
+        self.place(from, len).is_some_and(|from| unsafe { guard::copy(to, from, len) }.is_ok())
+    }
+}
+
+fn refused(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+/// Opens the file that a process has mapped, if it is one of memory. Returns the size of its pages too.
+fn open(pid: i32, file: &FileMapping, writable: bool) -> io::Result<(File, u64)> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(writable).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK);
+    let same = |opened: File| {
+        let stat = opened.metadata()?;
+        // SAFETY: plain data.
+        let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: a descriptor, and a structure that the kernel fills in.
+        if unsafe { libc::fstatfs(opened.as_raw_fd(), &raw mut system) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let is_same = stat.is_file() && (stat.dev(), stat.ino()) == (file.device, file.inode);
+        if is_same && OF_MEMORY.contains(&(system.f_type as i64)) {
+            Ok((opened, stat.blksize()))
+        } else {
+            Err(refused(libc::ENXIO))
+        }
+    };
+    if !file.path.ends_with(DELETED) {
+        let mut path = format!("/proc/{pid}/root").into_bytes();
+        path.extend(&file.path);
+        if let Ok(found) = options.open(std::ffi::OsStr::from_bytes(&path)).and_then(same) {
+            return Ok(found);
+        }
+    }
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
+        let path = entry.path();
+        // Only what has the right name is opened: another file may be slow, or notice.
+        if fs::read_link(&path).is_ok_and(|name| name.as_os_str().as_bytes() == file.path)
+            && let Ok(found) = options.open(&path).and_then(same)
+        {
+            return Ok(found);
+        }
+    }
+    Err(refused(libc::ENOENT))
+}
+
+/// Maps `len` bytes from `offset` on. Returns where the first of them is.
+fn map(file: &File, page: u64, (offset, len): (u64, u64), writable: bool) -> io::Result<(u64, Mapping)> {
+    let end = offset.checked_add(len).ok_or_else(|| refused(libc::EOVERFLOW))?;
+    if !page.is_power_of_two() || file.metadata()?.len() < end {
+        return Err(refused(libc::ENXIO));
+    }
+    let first = offset & !(page - 1);
+    let bytes = (end - first).next_multiple_of(page) as usize;
+    let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let base = unsafe {
+        libc::mmap(null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), first as libc::off_t)
+    };
+    let mapping = Mapping::new(base, Some(bytes))?;
+    mapping.keep_from_children(bytes as u64);
+    Ok((mapping.at() + (offset - first), mapping))
+}
+
+/// Attaches a SysV segment. Returns where byte `offset` of it is.
+fn attach(file: &FileMapping, offset: u64, writable: bool) -> io::Result<(u64, Mapping)> {
+    // The inode's number is the segment's identifier.
+    let segment = libc::c_int::try_from(file.inode).map_err(|_| refused(libc::EINVAL))?;
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let base = unsafe { libc::shmat(segment, null(), if writable { 0 } else { libc::SHM_RDONLY }) };
+    let mapping = Mapping::new(base, None)?;
+    let at = mapping.at();
+    // In another IPC namespace the number is another segment's.
+    let own = shared_mapping(std::process::id() as i32, at)?.ok_or_else(|| refused(libc::ENXIO))?;
+    if (own.device, own.inode) != (file.device, file.inode)
+        || own.to - at < file.offset + (file.to - file.from)
+    {
+        return Err(refused(libc::ENXIO));
+    }
+    mapping.keep_from_children(own.to - at);
+    Ok((at + offset, mapping))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cookie;
+    use ferroce_os::sys;
+
+    fn own() -> (Cookie, PeerMemory) {
+        let cookie = Cookie::new().unwrap();
+        let own = PeerMemory::probe(std::process::id() as i32, cookie.at(), cookie.value()).unwrap();
+        (cookie, own)
+    }
+
+    /// Writes through a view of this process's own memory, reads it back, and says what was there.
+    fn use_view(view: &PeerView, addr: u64, len: usize) {
+        let from: Vec<u8> = (0..len).map(|i| i as u8).collect();
+        assert!(view.write(addr, from.as_ptr() as u64, len));
+        // SAFETY: the test's mapping.
+        let seen = unsafe { std::slice::from_raw_parts(addr as *const u8, len) };
+        assert_eq!(seen, from);
+        let mut to = vec![0; len];
+        assert!(view.read(addr, to.as_mut_ptr() as u64, len));
+        assert_eq!(to, from);
+        assert!(!view.read(addr - 1, to.as_mut_ptr() as u64, len));
+        assert!(!view.read(addr + 1, to.as_mut_ptr() as u64, len));
+        assert!(!view.read(u64::MAX, to.as_mut_ptr() as u64, len));
+    }
+
+    #[test]
+    fn a_memfd_is_mapped_a_second_time_and_may_go_away() {
+        let (_cookie, own) = own();
+        let fd = sys::memfd(c"view", 16 << 12).unwrap();
+        let base = sys::map_shared(fd.raw(), 16 << 12, true).unwrap().as_ptr() as u64;
+        let view = PeerView::of(&own, base + 100, 10_000, true).unwrap();
+        assert_ne!(view.at, base + 100);
+        use_view(&view, base + 100, 10_000);
+        let reader = PeerView::of(&own, base, 8, false).unwrap();
+        assert!(!reader.write(base, &raw const view.addr as u64, 8));
+        assert!(PeerView::of(&own, base, (16 << 12) + 1, true).is_none());
+        // SAFETY: the test's descriptor.
+        assert_eq!(unsafe { libc::ftruncate(fd.raw(), 0) }, 0);
+        let mut word = 0u64;
+        assert!(!view.read(base + 100, &raw mut word as u64, 8));
+        assert!(PeerView::of(&own, base, 8, true).is_none());
+    }
+
+    #[test]
+    fn a_segment_is_attached_a_second_time() {
+        let (_cookie, own) = own();
+        // SAFETY: a segment of the test's own, which ends with its last mapping.
+        let base = unsafe {
+            let segment = libc::shmget(libc::IPC_PRIVATE, 8 << 12, libc::IPC_CREAT | 0o600);
+            let base = libc::shmat(segment, null(), 0) as u64;
+            libc::shmctl(segment, libc::IPC_RMID, null_mut());
+            base
+        };
+        let view = PeerView::of(&own, base + 4096, 5000, true).unwrap();
+        use_view(&view, base + 4096, 5000);
+    }
+
+    #[test]
+    fn private_memory_and_files_on_a_disk_are_not_mapped() {
+        let (_cookie, own) = own();
+        let private = vec![0u8; 8192];
+        assert!(PeerView::of(&own, private.as_ptr() as u64, 8192, true).is_none());
+        assert!(PeerView::of(&own, 0x10, 8, false).is_none());
+        assert!(PeerView::of(&own, u64::MAX, 8, false).is_none());
+        let path = std::env::current_exe().unwrap();
+        let disk = File::open(path).unwrap();
+        let base = sys::map_shared(disk.as_raw_fd(), 4096, false).unwrap().as_ptr() as u64;
+        assert!(PeerView::of(&own, base, 8, false).is_none());
+    }
+}
