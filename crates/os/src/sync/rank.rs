@@ -40,6 +40,7 @@ macro_rules! classes {
 
 classes! {
     CriticalRegion: "nic/src/qp/wr_session.rs", "a critical region (`ibv_wr_start` … `ibv_wr_complete`): the program's code runs within, and only posting threads take it";
+    CmDevices: "capi/rdmacm/src/devices.rs", "the devices that ids have opened, and their default domains";
     Starting: "nic/src/adapter/mod.rs", "the making of the adapter";
     NetworkMonitor: "nic/src/adapter/network.rs", "news of the network";
     MulticastChanging: "nic/src/fabric/multicast.rs", "joining and leaving groups";
@@ -76,6 +77,8 @@ classes! {
     WorkPool: "engine/src/pool.rs", "buffers of threads at work";
     Cq: "queues/src/cq/mod.rs", "a completion queue";
     Alarms: "engine/src/alarms.rs", "what is to be told when a time has come";
+    CmLooking: "capi/rdmacm/src/resolve.rs", "ids that wait until a neighbour is known";
+    CmId: "capi/rdmacm/src/id.rs", "how far a connection id is, and where its events go";
     EventQueue: "queues/src/events.rs", "events that the program hasn't read";
     FaultsOut: "nic/src/fabric/taps.rs", "packets that faults hold back as they leave";
     PeerSockets: "nic/src/fabric/addresses.rs", "sockets of peers, which queue pairs share";
