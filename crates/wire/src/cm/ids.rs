@@ -14,6 +14,9 @@ pub struct CommIds {
 }
 
 impl CommIds {
+    /// Of no connection.
+    pub const NONE: Self = Self { local: 0, remote: 0 };
+
     pub(super) fn parse(data: &Data) -> Self {
         Self { local: u32_at(data, 0), remote: u32_at(data, 4) }
     }

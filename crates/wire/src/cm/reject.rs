@@ -1,5 +1,6 @@
 //! REJ: why there is no connection (IBTA 12.6.7).
 
+use super::CommIds;
 use super::fields::{Data, bytes, put, put_u16, put_u32, u16_at, u32_at};
 
 /// Why a message was rejected (IBTA table 112). The numbers are what programs see as an event's status.
@@ -82,6 +83,20 @@ impl Rejected {
 }
 
 impl Reject {
+    /// A rejection of a request, without more to say.
+    #[must_use]
+    pub const fn of_request(ids: CommIds, reason: RejectReason) -> Self {
+        Self {
+            local_comm_id: ids.local,
+            remote_comm_id: ids.remote,
+            rejected: Rejected::Request,
+            info_length: 0,
+            reason,
+            info: [0; Self::INFO],
+            private_data: [0; Self::PRIVATE_DATA],
+        }
+    }
+
     pub(super) fn parse(data: &Data) -> Self {
         Self {
             local_comm_id: u32_at(data, 0),

@@ -84,6 +84,22 @@ impl SidrRequest {
 }
 
 impl SidrReply {
+    /// An answer without a QP.
+    #[must_use]
+    pub const fn without_qp(request_id: u32, status: SidrStatus, service_id: ServiceId) -> Self {
+        Self {
+            request_id,
+            status,
+            qpn: 0,
+            service_id,
+            qkey: 0,
+            ece: Ece { vendor_id: 0, options: 0 },
+            info_length: 0,
+            info: [0; Self::INFO],
+            private_data: [0; Self::PRIVATE_DATA],
+        }
+    }
+
     pub(super) fn parse(data: &Data, modifier: u32) -> Self {
         Self {
             request_id: u32_at(data, 0),
