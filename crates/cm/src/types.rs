@@ -1,7 +1,11 @@
 //! What users of the communication manager say and are told.
 
 use ferroce_types::HostAddr;
-use ferroce_wire::cm::{Ece, IpHeader, ServiceId, SidrStatus, Transport};
+use ferroce_wire::cm::{
+    Ece, IpHeader, MAD_LEN, PortSpace, Reject, Reply, Request, ServiceId, SidrReply, SidrRequest, SidrStatus,
+    Transport,
+};
+use std::net::IpAddr;
 
 /// A connection or lookup: its communication ID on this side.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -129,6 +133,95 @@ pub struct Answer<'a> {
     pub ece: Ece,
     /// The consumer's: at most 136 bytes.
     pub private_data: &'a [u8],
+}
+
+/// A listener.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ListenerId(pub u64);
+
+/// What a listener takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listen {
+    /// The port space.
+    pub space: PortSpace,
+    /// The port.
+    pub port: u16,
+    /// The address that requests must be for; the unspecified or a loopback one takes those for any.
+    pub address: IpAddr,
+    /// An unspecified IPv6 address doesn't stand for IPv4.
+    pub v6_only: bool,
+    /// Requests for connections of this kind; lookups when there is none.
+    pub transport: Option<Transport>,
+    /// So many requests may wait for [`Cm::take`](crate::Cm::take); further ones are dropped, and come again.
+    pub backlog: u32,
+}
+
+/// A MAD that is to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transmit {
+    /// From this local address …
+    pub from: HostAddr,
+    /// … to this one.
+    pub to: HostAddr,
+    /// Traffic class or type of service of the packet.
+    pub traffic_class: u8,
+    /// The MAD.
+    pub mad: [u8; MAD_LEN],
+}
+
+/// Something that the user of the communication manager has to know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A request for a connection has come.
+    Request {
+        /// To this listener.
+        listener: ListenerId,
+        /// The connection that it may become.
+        handle: Handle,
+        /// What it says.
+        request: Box<Request>,
+        /// Addresses as the programs know them.
+        header: IpHeader,
+        /// Between which addresses.
+        route: Route,
+    },
+    /// A lookup has come.
+    Lookup {
+        /// To this listener.
+        listener: ListenerId,
+        /// The lookup.
+        handle: Handle,
+        /// What it says.
+        request: Box<SidrRequest>,
+        /// Addresses as the programs know them.
+        header: IpHeader,
+        /// Between which addresses.
+        route: Route,
+    },
+    /// Something has happened to a connection or lookup of this side.
+    Of(Handle, Happening),
+}
+
+/// What happens to a connection or lookup.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Happening {
+    /// The peer has accepted (REP).
+    Reply(Box<Reply>),
+    /// The peer is ready (RTU).
+    Established,
+    /// The peer has said no, or has given up (REJ).
+    Rejected(Box<Reject>),
+    /// The peer hasn't answered.
+    Unreachable,
+    /// The connection has ended.
+    Disconnected {
+        /// The peer hasn't answered this side's request for the end.
+        timed_out: bool,
+    },
+    /// Packets of the connection are gone from the network.
+    TimewaitExit,
+    /// The answer to a lookup.
+    Answer(Box<SidrReply>),
 }
 
 /// Why something can't be done.

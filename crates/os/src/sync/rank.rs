@@ -107,8 +107,12 @@ classes! {
     Locals: "nic/src/fabric/addresses.rs", "the addresses in use";
     Services: "host/src/services.rs", "who answers which requests of other processes";
     HostSlots: "host/src/lib.rs", "the slots of this process";
+    HostPorts: "host/src/lib.rs", "the ports of this process";
     LinkList: "hostlink/src/links.rs", "the links";
     CopyPair: "access/src/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
+    GsiInbox: "nic/src/gsi.rs", "MADs that wait for the connection manager";
+    ConnectManager: "connect/src/manager.rs", "who the connection manager of this process is";
+    Connections: "connect/src/manager.rs", "connections, ports and their events";
     KnownDevices: "capi/ibverbs/src/device.rs", "the devices that programs have been told of";
     DeviceView: "capi/ibverbs/src/device.rs", "a device as it was when it was last listed";
     SpokenCalls: "capi/ibverbs/src/log.rs", "when a call's refusal was last printed";

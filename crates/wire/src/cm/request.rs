@@ -1,5 +1,6 @@
 //! REQ: a request for a connection (IBTA 12.6.5).
 
+use super::fields::{Data, bytes, put, put_u16, put_u24, put_u32, put_u64, u16_at, u24_at, u32_at, u64_at};
 use super::{Ece, ServiceId};
 
 /// What kind of service a connection has.
@@ -119,4 +120,121 @@ impl ConnectPath {
         subnet_local: false,
         ack_timeout: 0,
     };
+}
+
+impl Transport {
+    /// Of the transport service type (2 bits) and the extended transport type (3 bits).
+    const fn of(service: u8, extended: u8) -> Self {
+        match (service, extended) {
+            (0, _) => Self::Rc,
+            (1, _) => Self::Uc,
+            (2, _) => Self::Rd,
+            (_, 1) => Self::Xrc,
+            (_, other) => Self::Unknown(other),
+        }
+    }
+
+    const fn codes(self) -> (u8, u8) {
+        match self {
+            Self::Rc => (0, 0),
+            Self::Uc => (1, 0),
+            Self::Rd => (2, 0),
+            Self::Xrc => (3, 1),
+            Self::Unknown(other) => (3, other & 7),
+        }
+    }
+}
+
+/// Bytes of a path but for its last one.
+const PATH_LEN: usize = 43;
+
+impl ConnectPath {
+    /// The path that begins at `at`.
+    fn parse(data: &Data, at: usize) -> Self {
+        let flow = u32_at(data, at + 36);
+        let last = data[at + 42];
+        Self {
+            local_lid: u16_at(data, at),
+            remote_lid: u16_at(data, at + 2),
+            local_gid: bytes(data, at + 4),
+            remote_gid: bytes(data, at + 20),
+            flow_label: flow >> 12,
+            packet_rate: flow as u8 & 0x3f,
+            traffic_class: data[at + 40],
+            hop_limit: data[at + 41],
+            sl: last >> 4,
+            subnet_local: last & 8 != 0,
+            ack_timeout: data[at + PATH_LEN] >> 3,
+        }
+    }
+
+    fn emit(&self, data: &mut Data, at: usize) {
+        put_u16(data, at, self.local_lid);
+        put_u16(data, at + 2, self.remote_lid);
+        put(data, at + 4, self.local_gid);
+        put(data, at + 20, self.remote_gid);
+        put_u32(data, at + 36, self.flow_label << 12 | u32::from(self.packet_rate & 0x3f));
+        data[at + 40] = self.traffic_class;
+        data[at + 41] = self.hop_limit;
+        data[at + 42] = self.sl << 4 | u8::from(self.subnet_local) << 3;
+        data[at + PATH_LEN] = self.ack_timeout << 3;
+    }
+}
+
+impl Request {
+    pub(super) fn parse(data: &Data, modifier: u32) -> Self {
+        let (b43, b47, b50, b51) = (data[43], data[47], data[50], data[51]);
+        Self {
+            local_comm_id: u32_at(data, 0),
+            service_id: ServiceId(u64_at(data, 8)),
+            ca_guid: u64_at(data, 16),
+            qkey: u32_at(data, 28),
+            qpn: u24_at(data, 32),
+            responder_resources: data[35],
+            local_eecn: u24_at(data, 36),
+            initiator_depth: data[39],
+            remote_eecn: u24_at(data, 40),
+            remote_response_timeout: b43 >> 3,
+            transport: Transport::of(b43 >> 1 & 3, b51 & 7),
+            flow_control: b43 & 1 != 0,
+            starting_psn: u24_at(data, 44),
+            local_response_timeout: b47 >> 3,
+            retry_count: b47 & 7,
+            pkey: u16_at(data, 48),
+            path_mtu: b50 >> 4,
+            rdc_exists: b50 & 8 != 0,
+            rnr_retry_count: b50 & 7,
+            max_cm_retries: b51 >> 4,
+            srq: b51 & 8 != 0,
+            primary: ConnectPath::parse(data, 52),
+            alternate: ConnectPath::parse(data, 96),
+            ece: Ece { vendor_id: u24_at(data, 5), options: modifier },
+            private_data: bytes(data, 140),
+        }
+    }
+
+    /// Writes the message, and returns the attribute modifier.
+    pub(super) fn emit(&self, data: &mut Data) -> u32 {
+        let (service, extended) = self.transport.codes();
+        put_u32(data, 0, self.local_comm_id);
+        put_u24(data, 5, self.ece.vendor_id);
+        put_u64(data, 8, self.service_id.0);
+        put_u64(data, 16, self.ca_guid);
+        put_u32(data, 28, self.qkey);
+        put_u24(data, 32, self.qpn);
+        data[35] = self.responder_resources;
+        put_u24(data, 36, self.local_eecn);
+        data[39] = self.initiator_depth;
+        put_u24(data, 40, self.remote_eecn);
+        data[43] = self.remote_response_timeout << 3 | service << 1 | u8::from(self.flow_control);
+        put_u24(data, 44, self.starting_psn);
+        data[47] = self.local_response_timeout << 3 | self.retry_count & 7;
+        put_u16(data, 48, self.pkey);
+        data[50] = self.path_mtu << 4 | u8::from(self.rdc_exists) << 3 | self.rnr_retry_count & 7;
+        data[51] = self.max_cm_retries << 4 | u8::from(self.srq) << 3 | extended;
+        self.primary.emit(data, 52);
+        self.alternate.emit(data, 96);
+        put(data, 140, self.private_data);
+        self.ece.options
+    }
 }

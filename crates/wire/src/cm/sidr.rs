@@ -1,5 +1,6 @@
 //! SIDR: the lookup of a datagram service (IBTA 12.11).
 
+use super::fields::{Data, bytes, put, put_u16, put_u24, put_u32, put_u64, u16_at, u24_at, u32_at, u64_at};
 use super::{Ece, ServiceId};
 
 /// A question for the QPN and Q_Key of a service.
@@ -62,4 +63,71 @@ impl SidrReply {
     pub const INFO: usize = 72;
     /// Bytes of private data.
     pub const PRIVATE_DATA: usize = 136;
+}
+
+impl SidrRequest {
+    pub(super) fn parse(data: &Data) -> Self {
+        Self {
+            request_id: u32_at(data, 0),
+            pkey: u16_at(data, 4),
+            service_id: ServiceId(u64_at(data, 8)),
+            private_data: bytes(data, 16),
+        }
+    }
+
+    pub(super) fn emit(&self, data: &mut Data) {
+        put_u32(data, 0, self.request_id);
+        put_u16(data, 4, self.pkey);
+        put_u64(data, 8, self.service_id.0);
+        put(data, 16, self.private_data);
+    }
+}
+
+impl SidrReply {
+    /// An answer without a QP.
+    #[must_use]
+    pub const fn without_qp(request_id: u32, status: SidrStatus, service_id: ServiceId) -> Self {
+        Self {
+            request_id,
+            status,
+            qpn: 0,
+            service_id,
+            qkey: 0,
+            ece: Ece { vendor_id: 0, options: 0 },
+            info_length: 0,
+            info: [0; Self::INFO],
+            private_data: [0; Self::PRIVATE_DATA],
+        }
+    }
+
+    pub(super) fn parse(data: &Data, modifier: u32) -> Self {
+        Self {
+            request_id: u32_at(data, 0),
+            status: SidrStatus(data[4]),
+            info_length: data[5],
+            qpn: u24_at(data, 8),
+            service_id: ServiceId(u64_at(data, 12)),
+            qkey: u32_at(data, 20),
+            ece: Ece { vendor_id: u32::from_be_bytes([0, data[6], data[7], data[11]]), options: modifier },
+            info: bytes(data, 24),
+            private_data: bytes(data, 96),
+        }
+    }
+
+    /// Writes the message, and returns the attribute modifier.
+    pub(super) fn emit(&self, data: &mut Data) -> u32 {
+        let [_, high, middle, low] = self.ece.vendor_id.to_be_bytes();
+        put_u32(data, 0, self.request_id);
+        data[4] = self.status.0;
+        data[5] = self.info_length;
+        data[6] = high;
+        data[7] = middle;
+        put_u24(data, 8, self.qpn);
+        data[11] = low;
+        put_u64(data, 12, self.service_id.0);
+        put_u32(data, 20, self.qkey);
+        put(data, 24, self.info);
+        put(data, 96, self.private_data);
+        self.ece.options
+    }
 }
