@@ -32,7 +32,8 @@ pub fn is_neighbour_known(ip: IpAddr, ifindex: u32) -> Result<bool, NetError> {
     let mut socket = Netlink::open(0).map_err(&asking)?;
     let found = socket.get(libc::RTM_GETNEIGH, &body, |message| {
         let is_it = u32_at(message.body, 4) == Some(ifindex)
-            && attributes(message.body.get(NDMSG..)?).any(|(kind, ip)| kind == libc::NDA_DST && ip == address);
+            && attributes(message.body.get(NDMSG..)?)
+                .any(|(kind, ip)| kind == libc::NDA_DST && ip == address);
         is_it.then(|| u16_at(message.body, 8)).flatten()
     });
     match found {

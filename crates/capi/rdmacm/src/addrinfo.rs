@@ -16,7 +16,7 @@ use crate::event::News;
 use crate::id::{Id, IdBlock};
 
 /// Information that C programs free as C does.
-struct Owned(*mut rdma_addrinfo);
+pub(crate) struct Owned(*mut rdma_addrinfo);
 
 // SAFETY: memory of the C library, which one thread has at a time.
 unsafe impl Send for Owned {}
@@ -161,7 +161,10 @@ unsafe fn find(
         }
         if node.is_none() && service.is_none() {
             let Some(hints) = hints else {
-                return Err(Refusal::invalid("node, service and hints are NULL: one of them says what is asked").into());
+                return Err(Refusal::invalid(
+                    "node, service and hints are NULL: one of them says what is asked",
+                )
+                .into());
             };
             (to.ai_src_addr, to.ai_src_len) = take(hints.ai_src_addr, hints.ai_src_len)?;
             (to.ai_dst_addr, to.ai_dst_len) = take(hints.ai_dst_addr, hints.ai_dst_len)?;
@@ -233,8 +236,12 @@ unsafe fn string<'a>(text: *const c_char) -> Option<&'a CStr> {
 /// What a service of the subnet would say: there is none on Ethernet.
 fn check_flags(hints: Option<&rdma_addrinfo>) -> Outcome<()> {
     match hints.map_or(0, |hints| hints.ai_flags) & (RAI_SA | RAI_DNS) {
-        both if both == RAI_SA | RAI_DNS => Err(Refusal::new(libc::EOPNOTSUPP, "RAI_SA and RAI_DNS: one of them")),
-        RAI_SA => Err(Refusal::new(libc::ENOENT, "RAI_SA: a network of Ethernet has no subnet administration")),
+        both if both == RAI_SA | RAI_DNS => {
+            Err(Refusal::new(libc::EOPNOTSUPP, "RAI_SA and RAI_DNS: one of them"))
+        }
+        RAI_SA => {
+            Err(Refusal::new(libc::ENOENT, "RAI_SA: a network of Ethernet has no subnet administration"))
+        }
         _ => Ok(()),
     }
 }
@@ -372,7 +379,11 @@ entry! {
 mod tests {
     use super::*;
 
-    fn found(node: Option<&CStr>, service: Option<&CStr>, hints: Option<&rdma_addrinfo>) -> Result<Owned, c_int> {
+    fn found(
+        node: Option<&CStr>,
+        service: Option<&CStr>,
+        hints: Option<&rdma_addrinfo>,
+    ) -> Result<Owned, c_int> {
         // SAFETY: strings, and hints without addresses.
         unsafe { find(node, service, hints) }.map_err(|failed| match failed {
             Failed::Name(code) => code,
@@ -392,7 +403,10 @@ mod tests {
         let info = found(None, Some(c"7174"), Some(&hints(RAI_PASSIVE, 0, RDMA_PS_TCP))).expect("an answer");
         // SAFETY: an answer.
         let info = unsafe { &*info.0 };
-        assert_eq!((info.ai_flags, info.ai_qp_type, info.ai_port_space), (RAI_PASSIVE, IBV_QPT_RC, RDMA_PS_TCP));
+        assert_eq!(
+            (info.ai_flags, info.ai_qp_type, info.ai_port_space),
+            (RAI_PASSIVE, IBV_QPT_RC, RDMA_PS_TCP)
+        );
         assert!(info.ai_dst_addr.is_null() && info.ai_dst_len == 0 && info.ai_next.is_null());
         // SAFETY: an address.
         let address = unsafe { crate::address::read(info.ai_src_addr, "src") }.expect("an address");

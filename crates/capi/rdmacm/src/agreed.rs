@@ -100,7 +100,8 @@ pub(crate) fn attributes(state: &State, qp_type: c_int, asked: c_int) -> Outcome
         attr.qkey = RDMA_UDP_QKEY;
         return Ok((attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
     }
-    let not_now = || Refusal::invalid("the connection isn't in a state in which queue pairs are prepared for it");
+    let not_now =
+        || Refusal::invalid("the connection isn't in a state in which queue pairs are prepared for it");
     if asked == IBV_QPS_INIT || matches!(state.agreed, Agreed::Nothing) {
         let answers_reads = match &state.agreed {
             Agreed::Over => return Err(not_now()),

@@ -49,7 +49,10 @@ pub(crate) fn check_source(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>>
     }
     match devices::with_address(ip, scope_id)? {
         Some(device) => Ok(Some(device)),
-        None => Err(Refusal::new(libc::ENODEV, format!("the interface of {ip} isn't a device; `ferroce devices` lists them"))),
+        None => Err(Refusal::new(
+            libc::ENODEV,
+            format!("the interface of {ip} isn't a device; `ferroce devices` lists them"),
+        )),
     }
 }
 
@@ -59,8 +62,7 @@ pub(crate) fn take_port(id: &Id, source: SocketAddr, label: bool) -> Outcome<Arc
         return Err(Refusal::invalid("RDMA_PS_IPOIB: there is no IP over InfiniBand on Ethernet"));
     };
     let options = id.state.lock().options;
-    let wanted =
-        Bind { space, address: source, reuse: options.reuse, v6_only: options.v6_only, label };
+    let wanted = Bind { space, address: source, reuse: options.reuse, v6_only: options.v6_only, label };
     Ok(Arc::new(ferroce_connect::bind(&wanted)?))
 }
 
@@ -174,8 +176,12 @@ unsafe fn port_of(address: *const libc::sockaddr_storage) -> u16 {
     // SAFETY: the caller's promise. Both families have the port at the same place.
     unsafe {
         match address::family_of(address.cast()) {
-            libc::AF_INET | libc::AF_INET6 => (&raw const (*address.cast::<libc::sockaddr_in>()).sin_port).read(),
-            AF_IB => (u64::from_be((&raw const (*address.cast::<sockaddr_ib>()).sib_sid).read()) as u16).to_be(),
+            libc::AF_INET | libc::AF_INET6 => {
+                (&raw const (*address.cast::<libc::sockaddr_in>()).sin_port).read()
+            }
+            AF_IB => {
+                (u64::from_be((&raw const (*address.cast::<sockaddr_ib>()).sib_sid).read()) as u16).to_be()
+            }
             _ => 0,
         }
     }

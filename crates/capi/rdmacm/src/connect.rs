@@ -125,12 +125,14 @@ unsafe fn ask(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u8])
     let (shared, qp_type, (qpn, srq)) = unsafe { (IdBlock::of(id)?, (*id).qp_type, queue_pair(id, param)) };
     // SAFETY: the caller's promise.
     if param.is_none() && unsafe { (*id).qp.is_null() } {
-        return Err(Refusal::invalid("conn_param is NULL, and the id has no queue pair: one of them has to say qp_num"));
+        return Err(Refusal::invalid(
+            "conn_param is NULL, and the id has no queue pair: one of them has to say qp_num",
+        ));
     }
     let (header, service_id, way) = header_of(&shared)?;
     let options = shared.state.lock().options;
-    let transport = bind::transport_of(qp_type)
-        .ok_or_else(|| Refusal::invalid("a datagram id has no connection"))?;
+    let transport =
+        bind::transport_of(qp_type).ok_or_else(|| Refusal::invalid("a datagram id has no connection"))?;
     let own = QpParams {
         transport,
         qpn,
@@ -138,7 +140,11 @@ unsafe fn ask(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u8])
         starting_psn: starting_psn(),
         pkey: PKEY,
         path_mtu: way.mtu,
-        responder_resources: reads(param.map(|p| p.responder_resources), most_reads(), "responder_resources")?,
+        responder_resources: reads(
+            param.map(|p| p.responder_resources),
+            most_reads(),
+            "responder_resources",
+        )?,
         initiator_depth: reads(param.map(|p| p.initiator_depth), most_reads(), "initiator_depth")?,
         flow_control: param.is_none_or(|p| p.flow_control != 0),
         retry_count: param.map_or(RETRIES, |p| p.retry_count.min(RETRIES)),
@@ -164,7 +170,10 @@ fn begin(shared: &Arc<Id>, agreed: Agreed, make: impl FnOnce() -> Outcome<Connec
     {
         let mut state = shared.state.lock();
         if state.step != Step::RouteResolved {
-            return Err(Refusal::invalid(format!("the id is {:?}: a connection begins with a resolved route", state.step)));
+            return Err(Refusal::invalid(format!(
+                "the id is {:?}: a connection begins with a resolved route",
+                state.step
+            )));
         }
         state.step = Step::Connecting;
         state.agreed = agreed;
@@ -179,7 +188,8 @@ fn begin(shared: &Arc<Id>, agreed: Agreed, make: impl FnOnce() -> Outcome<Connec
 /// Looks up a datagram service.
 fn look_up(shared: &Arc<Id>, data: &[u8]) -> Outcome<()> {
     let (header, service_id, way) = header_of(shared)?;
-    let wanted = Lookup { route: way.route, service_id, header: Some(header), pkey: PKEY, private_data: data };
+    let wanted =
+        Lookup { route: way.route, service_id, header: Some(header), pkey: PKEY, private_data: data };
     begin(shared, Agreed::Nothing, || Ok(ferroce_connect::lookup(&wanted, shared.sink())?))
 }
 
@@ -232,8 +242,16 @@ unsafe fn accept(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u
         // What isn't asked of this side needn't be answered.
         *own = Own {
             starting_psn: own.starting_psn,
-            responder_resources: reads(param.map(|p| p.responder_resources), request.initiator_depth, "responder_resources")?,
-            initiator_depth: reads(param.map(|p| p.initiator_depth), request.responder_resources, "initiator_depth")?,
+            responder_resources: reads(
+                param.map(|p| p.responder_resources),
+                request.initiator_depth,
+                "responder_resources",
+            )?,
+            initiator_depth: reads(
+                param.map(|p| p.initiator_depth),
+                request.responder_resources,
+                "initiator_depth",
+            )?,
         };
         (request.ece, *own, way.device.guid(), request.clone())
     };
@@ -285,8 +303,13 @@ unsafe fn answer(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u
     // SAFETY: the caller's promise.
     let (shared, (qpn, _)) = unsafe { (IdBlock::of(id)?, queue_pair(id, param)) };
     let connection = requested(&shared)?;
-    let reply =
-        Answer { status: SidrStatus::SUCCESS, qpn, qkey: RDMA_UDP_QKEY, ece: Ece::default(), private_data: data };
+    let reply = Answer {
+        status: SidrStatus::SUCCESS,
+        qpn,
+        qkey: RDMA_UDP_QKEY,
+        ece: Ece::default(),
+        private_data: data,
+    };
     Ok(connection.answer(&reply)?)
 }
 
@@ -318,7 +341,12 @@ entry! {
 
 /// # Safety
 /// `id` is null or an id, and the data as said.
-unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, length: u8, reason: RejectReason) -> Outcome<c_int> {
+unsafe fn reject(
+    id: *mut rdma_cm_id,
+    data: *const c_void,
+    length: u8,
+    reason: RejectReason,
+) -> Outcome<c_int> {
     // SAFETY: the caller's promise.
     let (shared, data) = unsafe { (IdBlock::of(id)?, private_data(data, length)?) };
     requested(&shared)?.reject(reason, data)?;

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::ptr::{self, null_mut};
 use std::sync::Arc;
 
-use ferroce_ibverbs::abi::{ibv_context, ibv_device, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr};
 use ferroce_ibverbs::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS};
+use ferroce_ibverbs::abi::{ibv_context, ibv_device, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr};
 use ferroce_ibverbs::call::{Outcome, Refusal, last_errno};
 use ferroce_ibverbs::{calls, entry};
 use ferroce_nic as nic;
@@ -155,7 +155,8 @@ pub(crate) fn with_address(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>>
 pub(crate) fn first_usable(like: IpAddr) -> Outcome<Option<(Device, GidEntry)>> {
     for device in all()? {
         let gids = device.nic().gids();
-        let of_family = gids.iter().find(|(_, entry)| entry.ip.is_ipv4() == like.is_ipv4() && entry.scope_id == 0);
+        let of_family =
+            gids.iter().find(|(_, entry)| entry.ip.is_ipv4() == like.is_ipv4() && entry.scope_id == 0);
         if let Some((_, entry)) = of_family.or_else(|| gids.first()) {
             return Ok(Some((device, *entry)));
         }

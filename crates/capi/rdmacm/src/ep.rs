@@ -31,7 +31,11 @@ pub(crate) struct EpAttr {
 impl EpAttr {
     /// What a request says: what the address information has said, and what the program adds.
     pub(crate) fn private_data<'a>(&self, given: &'a [u8]) -> Outcome<Cow<'a, [u8]>> {
-        Ok(if self.connect.is_empty() { Cow::Borrowed(given) } else { [&self.connect, given].concat().into() })
+        Ok(if self.connect.is_empty() {
+            Cow::Borrowed(given)
+        } else {
+            [&self.connect, given].concat().into()
+        })
     }
 }
 
@@ -64,7 +68,8 @@ unsafe fn set_up(
             return Ok(());
         }
         if info.ai_connect_len != 0 && !info.ai_connect.is_null() {
-            block.ep.connect = std::slice::from_raw_parts(info.ai_connect.cast(), info.ai_connect_len).to_vec();
+            block.ep.connect =
+                std::slice::from_raw_parts(info.ai_connect.cast(), info.ai_connect_len).to_vec();
         }
         resolve::address(id, info.ai_src_addr, info.ai_dst_addr, TIMEOUT)?;
         sync::done(id, "rdma_create_ep")?;

@@ -39,13 +39,18 @@ pub(crate) enum News {
     Established,
     Rejected(Box<Reject>),
     Unreachable,
-    Disconnected { timed_out: bool },
+    Disconnected {
+        timed_out: bool,
+    },
     TimewaitExit,
     Answer(Box<SidrReply>),
     DeviceRemoval,
     Joined(multicast::Joined),
     AddrInfo(c_int),
-    User { status: c_int, arg: u64 },
+    User {
+        status: c_int,
+        arg: u64,
+    },
 }
 
 /// Something has happened to the port or to the connection of `id`.
@@ -223,12 +228,14 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
         News::Joined(joined) => {
             // SAFETY: the caller's promise.
             let (ud, status) = unsafe { multicast::attach(shared, id, &joined) };
-            let event = if status == 0 { RDMA_CM_EVENT_MULTICAST_JOIN } else { RDMA_CM_EVENT_MULTICAST_ERROR };
+            let event =
+                if status == 0 { RDMA_CM_EVENT_MULTICAST_JOIN } else { RDMA_CM_EVENT_MULTICAST_ERROR };
             block.set(event, status);
             block.c.param.ud = ud;
         }
         News::AddrInfo(status) => {
-            let event = if status == 0 { RDMA_CM_EVENT_ADDRINFO_RESOLVED } else { RDMA_CM_EVENT_ADDRINFO_ERROR };
+            let event =
+                if status == 0 { RDMA_CM_EVENT_ADDRINFO_RESOLVED } else { RDMA_CM_EVENT_ADDRINFO_ERROR };
             block.set(event, status);
         }
         News::User { status, arg } => {
@@ -249,8 +256,11 @@ unsafe fn show_place(id: *mut rdma_cm_id, place: &bind::Place) -> Outcome<()> {
         let block = IdBlock::block(id)?;
         if let Some(way) = &place.way {
             block.attach(way.device)?;
-            (*id).route.addr.ibaddr =
-                rdma_ib_addr { sgid: bind::gid(way.route.from.ip()), dgid: bind::gid(way.route.to.ip()), pkey: u16::MAX };
+            (*id).route.addr.ibaddr = rdma_ib_addr {
+                sgid: bind::gid(way.route.from.ip()),
+                dgid: bind::gid(way.route.to.ip()),
+                pkey: u16::MAX,
+            };
         }
         if let Some(source) = place.source {
             (*id).route.addr.src_storage = address::to_c(source).0;
@@ -313,8 +323,7 @@ unsafe fn child_of(listener: *mut rdma_cm_id, place: &bind::Place) -> Outcome<*m
         // That of a synchronous listener is synchronous, too.
         let is_sync = IdBlock::of(listener)?.is_sync();
         let channel = if is_sync { null_mut() } else { (*listener).channel };
-        let child =
-            IdBlock::allocate(channel, (*listener).context, (*listener).ps, (*listener).qp_type)?;
+        let child = IdBlock::allocate(channel, (*listener).context, (*listener).ps, (*listener).qp_type)?;
         if let Err(refusal) = show_place(child, place) {
             IdBlock::destroy(child)?;
             return Err(refusal);
@@ -395,7 +404,11 @@ unsafe fn requested(block: &mut EventBlock, listener: *mut rdma_cm_id, incoming:
 
 /// # Safety
 /// `listener` is an id.
-unsafe fn looked_up(block: &mut EventBlock, listener: *mut rdma_cm_id, incoming: IncomingLookup) -> Outcome<()> {
+unsafe fn looked_up(
+    block: &mut EventBlock,
+    listener: *mut rdma_cm_id,
+    incoming: IncomingLookup,
+) -> Outcome<()> {
     let IncomingLookup { connection, request, header, local, remote } = incoming;
     connection.take();
     let route = Route {
@@ -444,11 +457,12 @@ unsafe fn responded(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_i
             block.set(RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
             return;
         }
-        let made = connect::check_options(reply.ece)
-            .and_then(|()| qp::connect(id, reply.ece))
-            .and_then(|()| match shared.connection() {
-                Some(connection) => Ok(connection.establish()?),
-                None => Err(Refusal::invalid("there is no connection")),
+        let made =
+            connect::check_options(reply.ece).and_then(|()| qp::connect(id, reply.ece)).and_then(|()| {
+                match shared.connection() {
+                    Some(connection) => Ok(connection.establish()?),
+                    None => Err(Refusal::invalid("there is no connection")),
+                }
             });
         match made {
             Ok(()) => block.set(RDMA_CM_EVENT_ESTABLISHED, 0),
@@ -535,7 +549,9 @@ pub(crate) unsafe fn wait(
                 announced = false;
                 nic::progress_of_waiter();
             }
-            Woken::InVain => return Err(Refusal::new(call::last_errno(), "waiting for an event was interrupted")),
+            Woken::InVain => {
+                return Err(Refusal::new(call::last_errno(), "waiting for an event was interrupted"));
+            }
         }
         if !spoken && since.elapsed() > SPEAKS_AFTER {
             spoken = true;
@@ -559,7 +575,11 @@ unsafe extern "C-unwind" {
 ///
 /// # Safety
 /// `channel` is null or a channel, `event` null or the caller's variable.
-unsafe fn look(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event, announced: bool) -> Outcome<bool> {
+unsafe fn look(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+    announced: bool,
+) -> Outcome<bool> {
     // SAFETY: the caller's promise.
     unsafe {
         let queue = ChannelBlock::of(channel)?.queue();
@@ -575,7 +595,10 @@ unsafe fn look(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event,
 
 /// rdma_get_cm_event(3). Until the event comes the caller's thread makes progress.
 #[unsafe(export_name = "ferroce_c_rdma_get_cm_event")]
-unsafe extern "C-unwind" fn get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
+unsafe extern "C-unwind" fn get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
     // SAFETY: numbers only.
     let mut sleep: Sleep = unsafe { zeroed() };
     let mut announced = false;

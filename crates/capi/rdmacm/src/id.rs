@@ -248,7 +248,9 @@ impl IdBlock {
     /// EINVAL when it isn't.
     pub(crate) fn device(&self) -> Outcome<Device> {
         self.device.ok_or_else(|| {
-            Refusal::invalid("the id isn't bound to a device yet: bind it to an address of one, or resolve one")
+            Refusal::invalid(
+                "the id isn't bound to a device yet: bind it to an address of one, or resolve one",
+            )
         })
     }
 

@@ -6,8 +6,8 @@
 //! (`ferroce_ibverbs`), sockets over RDMA (`capi/rsocket`). `symbols.tsv` is the one table of exports.
 
 pub mod abi;
-mod addrinfo;
 mod address;
+mod addrinfo;
 mod agreed;
 mod bind;
 mod channel;

@@ -60,7 +60,11 @@ unsafe impl Sync for Joined {}
 ///
 /// # Safety
 /// `id` is the id that `shared` belongs to.
-pub(crate) unsafe fn attach(shared: &Arc<Id>, id: *mut rdma_cm_id, joined: &Joined) -> (rdma_ud_param, c_int) {
+pub(crate) unsafe fn attach(
+    shared: &Arc<Id>,
+    id: *mut rdma_cm_id,
+    joined: &Joined,
+) -> (rdma_ud_param, c_int) {
     let mut ud = event::no_ud();
     ud.private_data = joined.context;
     // SAFETY: the caller's promise.
@@ -121,13 +125,19 @@ unsafe fn join(
     {
         let mut state = shared.state.lock();
         if !matches!(state.step, Step::Bound | Step::AddrResolved | Step::RouteResolved | Step::Connecting) {
-            return Err(Refusal::invalid(format!("the id is {:?}: bind it, or resolve an address", state.step)));
+            return Err(Refusal::invalid(format!(
+                "the id is {:?}: bind it, or resolve an address",
+                state.step
+            )));
         }
         state.groups.push(Group { number, address, mgid, qp: None });
     }
     let place = shared.state.lock().place;
-    let of_source = |source: SocketAddr| device.gid_of(source.ip(), address::scope_of(source)).map(|(index, _)| index as u8);
-    let sgid_index = place.way.map(|way| way.sgid_index).or_else(|| place.source.and_then(of_source)).unwrap_or(0);
+    let of_source = |source: SocketAddr| {
+        device.gid_of(source.ip(), address::scope_of(source)).map(|(index, _)| index as u8)
+    };
+    let sgid_index =
+        place.way.map(|way| way.sgid_index).or_else(|| place.source.and_then(of_source)).unwrap_or(0);
     shared.push(News::Joined(Joined { number, mgid, context, is_send_only, sgid_index }));
     // SAFETY: the caller's promise.
     unsafe { crate::sync::complete(id, "rdma_join_multicast") }
@@ -168,7 +178,9 @@ entry! {
 
 /// A group is known by all that its address says.
 fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
-    one == other || one.port() == other.port() && matches!((one.ip(), other.ip()), (IpAddr::V4(a), IpAddr::V4(b)) if a == b)
+    one == other
+        || one.port() == other.port()
+            && matches!((one.ip(), other.ip()), (IpAddr::V4(a), IpAddr::V4(b)) if a == b)
 }
 
 entry! {

@@ -1,6 +1,6 @@
 //! rdma_event_str(3).
 
-use std::ffi::{c_char, c_int, CStr};
+use std::ffi::{CStr, c_char, c_int};
 
 use ferroce_ibverbs::entry;
 

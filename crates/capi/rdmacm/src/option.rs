@@ -29,7 +29,10 @@ pub(crate) struct Options {
 /// `value` is null or valid for `length` bytes.
 unsafe fn exactly<T: Copy>(value: *const c_void, length: size_t, what: &str) -> Outcome<T> {
     if value.is_null() || length != size_of::<T>() {
-        return Err(Refusal::invalid(format!("{what} is {} bytes, and {length} were passed", size_of::<T>())));
+        return Err(Refusal::invalid(format!(
+            "{what} is {} bytes, and {length} were passed",
+            size_of::<T>()
+        )));
     }
     // SAFETY: the caller's promise; a number of the program's at any address.
     Ok(unsafe { value.cast::<T>().read_unaligned() })

@@ -172,7 +172,8 @@ pub(crate) unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex)
         } else if (*attr.pd).context != (*id).verbs {
             return Err(Refusal::invalid("pd is of another device context than the id's (id->verbs)"));
         }
-        let other = |wanted: *mut ibv_cq, own: *mut ibv_cq| !wanted.is_null() && !own.is_null() && wanted != own;
+        let other =
+            |wanted: *mut ibv_cq, own: *mut ibv_cq| !wanted.is_null() && !own.is_null() && wanted != own;
         if other(attr.send_cq, (*id).send_cq) || other(attr.recv_cq, (*id).recv_cq) {
             return Err(Refusal::invalid("the id has completion queues already, and these are others"));
         }
@@ -185,7 +186,7 @@ pub(crate) unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex)
         let send = lacks(attr.send_cq, (*id).send_cq).then_some(attr.cap.max_send_wr);
         let recv = lacks(attr.recv_cq, (*id).recv_cq).then_some(attr.cap.max_recv_wr);
         let made_here = [send, recv].iter().any(|cqe| cqe.is_some_and(|cqe| cqe != 0));
-        let undo = |refusal: Refusal| {
+        let undo = move |refusal: Refusal| {
             if made_here {
                 destroy_cqs(id);
             }

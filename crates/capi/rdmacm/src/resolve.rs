@@ -15,8 +15,8 @@ use ferroce_ibverbs::entry;
 use ferroce_netdev::{Netdev, RouteKind, is_neighbour_known, look_for_neighbour, route_to, way};
 use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
-use libc::sockaddr;
 use ferroce_types::HostAddr;
+use libc::sockaddr;
 
 use crate::abi::*;
 use crate::address;
@@ -48,7 +48,8 @@ struct Looking {
     thread_of: Option<u32>,
 }
 
-static LOOKING: Mutex<class::CmLooking, Looking> = Mutex::new(Looking { pending: Vec::new(), thread_of: None });
+static LOOKING: Mutex<class::CmLooking, Looking> =
+    Mutex::new(Looking { pending: Vec::new(), thread_of: None });
 
 /// How a destination is reached.
 struct Reached {
@@ -70,7 +71,10 @@ pub(crate) fn mtu_code(mtu: u32) -> Option<u8> {
 const LOCAL_MTU: u32 = 65_535;
 
 fn no_way(destination: IpAddr) -> Refusal {
-    Refusal::new(libc::ENETUNREACH, format!("no route leads to {destination}; `ip route get {destination}` says so too"))
+    Refusal::new(
+        libc::ENETUNREACH,
+        format!("no route leads to {destination}; `ip route get {destination}` says so too"),
+    )
 }
 
 fn unreadable(why: ferroce_netdev::NetError) -> Refusal {
@@ -112,9 +116,15 @@ fn find(source: SocketAddr, destination: SocketAddr, tos: u8) -> Outcome<Result<
     };
     // A neighbour that needs no hardware address: a tunnel, a loopback.
     let neighbour = neighbour.filter(|&(_, ifindex)| {
-        Netdev::read(ifindex).is_ok_and(|netdev| netdev.flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) as u32 == 0)
+        Netdev::read(ifindex).is_ok_and(|netdev| {
+            netdev.flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) as u32 == 0
+        })
     });
-    let to_scope = if scope != 0 { scope } else { entry.scope_id.max(if to.is_multicast() { entry.ifindex } else { 0 }) };
+    let to_scope = if scope != 0 {
+        scope
+    } else {
+        entry.scope_id.max(if to.is_multicast() { entry.ifindex } else { 0 })
+    };
     let route = Route {
         from: HostAddr::new(from, entry.scope_id),
         to: HostAddr::new(to, to_scope),
@@ -145,9 +155,12 @@ fn around(source: SocketAddr, to: IpAddr, tos: u8) -> Outcome<Result<Reached, c_
         },
     };
     let Some((device, entry)) = found else { return Ok(Err(-libc::ENODEV)) };
-    let Some((sgid_index, _)) = device.gid_of(entry.ip, entry.scope_id) else { return Ok(Err(-libc::ENODEV)) };
+    let Some((sgid_index, _)) = device.gid_of(entry.ip, entry.scope_id) else {
+        return Ok(Err(-libc::ENODEV));
+    };
     let here = HostAddr::new(entry.ip, entry.scope_id);
-    let route = Route { from: here, to: here, traffic_class: tos, hop_limit: HOP_LIMIT, flow_label: 0, sl: 0 };
+    let route =
+        Route { from: here, to: here, traffic_class: tos, hop_limit: HOP_LIMIT, flow_label: 0, sl: 0 };
     let mtu = device.nic().device().info().netdev.mtu.min(LOCAL_MTU);
     let way = Way { device, route, sgid_index: sgid_index as u8, mtu: mtu_code(mtu).unwrap_or(0) };
     let shown = if address::is_any(source.ip()) { to } else { source.ip() };
@@ -238,7 +251,12 @@ fn look() {
 
 /// # Safety
 /// `id` is an id.
-unsafe fn resolve(id: *mut rdma_cm_id, source: Option<SocketAddr>, destination: SocketAddr, timeout: c_int) -> Outcome<()> {
+unsafe fn resolve(
+    id: *mut rdma_cm_id,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+    timeout: c_int,
+) -> Outcome<()> {
     // SAFETY: the caller's promise.
     let shared = unsafe { IdBlock::of(id) }?;
     if let Some(source) = source
@@ -255,7 +273,11 @@ unsafe fn resolve(id: *mut rdma_cm_id, source: Option<SocketAddr>, destination: 
             unsafe { bind::bind(id, source, label)? };
         }
         Step::Bound => {}
-        step => return Err(Refusal::invalid(format!("the id is {step:?}: an address is resolved once, by a new or a bound id"))),
+        step => {
+            return Err(Refusal::invalid(format!(
+                "the id is {step:?}: an address is resolved once, by a new or a bound id"
+            )));
+        }
     }
     let (bound, tos) = {
         let mut state = shared.state.lock();
@@ -273,7 +295,9 @@ unsafe fn resolve(id: *mut rdma_cm_id, source: Option<SocketAddr>, destination: 
             match neighbour {
                 None => found(&shared, Ok(way)),
                 // A negative time is a very long one, as for the kernel.
-                Some(neighbour) => wait_for(&shared, neighbour, way, Duration::from_millis((timeout as u32).into())),
+                Some(neighbour) => {
+                    wait_for(&shared, neighbour, way, Duration::from_millis((timeout as u32).into()))
+                }
             }
         }
     }
@@ -341,7 +365,9 @@ pub(crate) unsafe fn route(id: *mut rdma_cm_id) -> Outcome<()> {
         let tos = state.options.tos;
         let way = state.place.way.as_mut().expect("a resolved id knows the way");
         if way.mtu == 0 {
-            return Err(Refusal::invalid("the MTU of the way is too small for the least path MTU, 256 bytes"));
+            return Err(Refusal::invalid(
+                "the MTU of the way is too small for the least path MTU, 256 bytes",
+            ));
         }
         way.route.traffic_class = tos;
         if let (Some(source), Some(destination)) = (source, destination) {
@@ -372,22 +398,19 @@ mod tests {
 
     #[test]
     fn path_mtus_are_those_that_the_kernel_chooses() {
-        assert_eq!([1120, 2144, 4192, 1500, 9000, 352, 351, 0].map(mtu_code), [
-            Some(3),
-            Some(4),
-            Some(5),
-            Some(3),
-            Some(5),
-            Some(1),
-            None,
-            None
-        ]);
+        assert_eq!(
+            [1120, 2144, 4192, 1500, 9000, 352, 351, 0].map(mtu_code),
+            [Some(3), Some(4), Some(5), Some(3), Some(5), Some(1), None, None]
+        );
     }
 
     #[test]
     fn a_flow_label_is_the_programs_or_one_by_the_ports() {
         let address = |text: &str| text.parse().expect("an address");
-        assert_eq!(flow_label(address("10.0.0.1:40000"), address("10.0.0.2:7000")), (40_000 * 31 + 7000) & 0xf_ffff);
+        assert_eq!(
+            flow_label(address("10.0.0.1:40000"), address("10.0.0.2:7000")),
+            (40_000 * 31 + 7000) & 0xf_ffff
+        );
         let SocketAddr::V6(mut to) = address("[fd00::1]:1") else { unreachable!() };
         to.set_flowinfo(0x6_1234_u32.to_be());
         assert_eq!(flow_label(address("[fd00::2]:2"), to.into()), 0x6_1234);
