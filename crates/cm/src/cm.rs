@@ -77,6 +77,12 @@ impl Cm {
         self.events.pop_front()
     }
 
+    /// [`Cm::poll_event`] has something.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// When [`Cm::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {

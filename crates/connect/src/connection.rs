@@ -1,14 +1,19 @@
 //! Connections and lookups of this process.
 
+use crate::manager::{Manager, manager, now, refused};
 use crate::{Accept, Answer, Connect, Lookup, RejectReason, Sink};
+use ferroce_cm::Handle;
 use ferroce_types::Result;
 use std::sync::Arc;
 
-/// A connection or lookup, from the request to the end. Dropped, it is over: a peer that is connected is told once (DREQ), one that
+/// A connection or lookup, from the request to the end. Dropped, it is over: a peer that is connected is told (DREQ), one that
 /// waits for an answer is rejected, and no event comes any more.
+///
+/// Whoever calls a method, or drops it, holds no lock of the adapter.
 #[derive(Debug)]
 pub struct Connection {
-    comm_id: u32,
+    manager: &'static Manager,
+    handle: Handle,
 }
 
 /// Asks for a connection: [`Event::Reply`](crate::Event::Reply), [`Event::Rejected`](crate::Event::Rejected) or
@@ -17,8 +22,7 @@ pub struct Connection {
 /// # Errors
 /// EINVAL for too much private data, ENOMEM when there are too many connections, what kept the adapter from being made.
 pub fn connect(wanted: &Connect<'_>, sink: Arc<dyn Sink>) -> Result<Connection> {
-    let _ = (wanted, sink);
-    unimplemented!()
+    begin(sink, |cm| cm.connect(now(), wanted))
 }
 
 /// Looks up a datagram service: [`Event::Answer`](crate::Event::Answer) or [`Event::Unreachable`](crate::Event::Unreachable)
@@ -27,19 +31,44 @@ pub fn connect(wanted: &Connect<'_>, sink: Arc<dyn Sink>) -> Result<Connection> 
 /// # Errors
 /// As [`connect`].
 pub fn lookup(wanted: &Lookup<'_>, sink: Arc<dyn Sink>) -> Result<Connection> {
-    let _ = (wanted, sink);
-    unimplemented!()
+    begin(sink, |cm| cm.lookup(now(), wanted))
+}
+
+fn begin(
+    sink: Arc<dyn Sink>,
+    ask: impl FnOnce(&mut ferroce_cm::Cm) -> std::result::Result<Handle, ferroce_cm::Error>,
+) -> Result<Connection> {
+    let manager = manager()?;
+    let handle = manager.with(|state| {
+        let handle = ask(&mut state.cm)?;
+        state.sinks.insert(handle, sink);
+        Ok(handle)
+    })?;
+    handle.map(|handle| Connection::new(manager, handle)).map_err(refused)
 }
 
 impl Connection {
+    pub(crate) fn new(manager: &'static Manager, handle: Handle) -> Self {
+        Self { manager, handle }
+    }
+
+    fn with_cm(
+        &self,
+        f: impl FnOnce(&mut ferroce_cm::Cm, Handle) -> std::result::Result<(), ferroce_cm::Error>,
+    ) -> Result<()> {
+        self.manager.with(|state| f(&mut state.cm, self.handle))?.map_err(refused)
+    }
+
     /// The number that stands for it in this side's messages.
     #[must_use]
     pub fn comm_id(&self) -> u32 {
-        self.comm_id
+        self.handle.0
     }
 
     /// The program has fetched the request (rdma_get_cm_event(3)): it doesn't count against the listener's backlog any more.
-    pub fn take(&self) {}
+    pub fn take(&self) {
+        let _ = self.manager.with(|state| state.cm.take(self.handle));
+    }
 
     /// Accepts a request: [`Event::Established`](crate::Event::Established), [`Event::Rejected`](crate::Event::Rejected) or
     /// [`Event::Unreachable`](crate::Event::Unreachable) follows. `sink` gets all events of the connection.
@@ -47,18 +76,20 @@ impl Connection {
     /// # Errors
     /// EINVAL when the peer has given up meanwhile, when it was accepted or rejected before, and for too much private data.
     pub fn accept(&self, answer: &Accept<'_>, sink: Arc<dyn Sink>) -> Result<()> {
-        let _ = (answer, sink);
-        unimplemented!()
+        let accepted = self.manager.with(|state| {
+            state.cm.accept(now(), self.handle, answer)?;
+            state.sinks.insert(self.handle, sink);
+            Ok(())
+        })?;
+        accepted.map_err(refused)
     }
 
-    /// Rejects a request, or the peer's reply to this side's. A lookup is answered with
-    /// [`SidrStatus::REJECT`](crate::SidrStatus::REJECT) then.
+    /// Rejects a request, or the peer's reply to this side's. A lookup is [answered](Connection::answer).
     ///
     /// # Errors
     /// As [`Connection::accept`].
     pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<()> {
-        let _ = (reason, private_data);
-        unimplemented!()
+        self.with_cm(|cm, handle| cm.reject(handle, reason, private_data))
     }
 
     /// Answers a lookup.
@@ -66,8 +97,7 @@ impl Connection {
     /// # Errors
     /// EINVAL when it was answered before, and for too much private data.
     pub fn answer(&self, answer: &Answer<'_>) -> Result<()> {
-        let _ = answer;
-        unimplemented!()
+        self.with_cm(|cm, handle| cm.answer(handle, answer))
     }
 
     /// This side is ready, after the peer's reply (RTU). No event follows.
@@ -75,7 +105,7 @@ impl Connection {
     /// # Errors
     /// EINVAL without a reply.
     pub fn establish(&self) -> Result<()> {
-        unimplemented!()
+        self.with_cm(|cm, handle| cm.establish(handle))
     }
 
     /// The peer's first message has come (`IBV_EVENT_COMM_EST`), perhaps before its RTU:
@@ -84,7 +114,7 @@ impl Connection {
     /// # Errors
     /// EISCONN when it is established, EINVAL in any other state but that of a request that was accepted.
     pub fn notify_established(&self) -> Result<()> {
-        unimplemented!()
+        self.with_cm(|cm, handle| cm.notify_established(handle))
     }
 
     /// Asks for the end, or answers the peer who has asked: [`Event::Disconnected`](crate::Event::Disconnected) (of this side's
@@ -93,6 +123,17 @@ impl Connection {
     /// # Errors
     /// EINVAL when it has never been accepted.
     pub fn disconnect(&self) -> Result<()> {
-        unimplemented!()
+        self.with_cm(|cm, handle| cm.disconnect(now(), handle))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // In the child of a fork it is the parent's.
+        let sink = self.manager.with(|state| {
+            state.cm.destroy(now(), self.handle);
+            state.sinks.remove(&self.handle)
+        });
+        drop(sink);
     }
 }

@@ -9,6 +9,7 @@
 
 mod connection;
 mod event;
+mod manager;
 mod port;
 
 pub use connection::{Connection, connect, lookup};

@@ -58,6 +58,7 @@ classes! {
     LinkRx: "hostlink/src/link/mod.rs", "the reader of a link's ring";
     GuestTarget: "nic/src/xrc/guest.rs", "another process's handle of a target";
     RemoteTarget: "nic/src/xrc/remote.rs", "a handle of another process's target";
+    ListeningPort: "connect/src/port.rs", "whether a port is listened at";
     Joining: "host/src/lib.rs", "taking slots, and making an address usable";
     RawPaced: "nic/src/raw/ports.rs", "raw packet queue pairs that wait for their time";
     RawBlocked: "nic/src/raw/port.rs", "raw packet queue pairs that wait for room in the socket";
