@@ -45,6 +45,7 @@ classes! {
     NetworkMonitor: "nic/src/adapter/network.rs", "news of the network";
     MulticastChanging: "nic/src/fabric/multicast.rs", "joining and leaving groups";
     SocketReader: "udp/src/endpoint.rs", "the reader of a RoCE socket";
+    ForwardInbox: "host/src/lib.rs", "packets that other processes pass on";
     MulticastReader: "udp/src/multicast.rs", "the reader of a group's socket";
     MulticastGroups: "nic/src/fabric/multicast.rs", "the groups";
     MulticastMembers: "nic/src/fabric/multicast.rs", "the queue pairs of a group";
@@ -88,7 +89,6 @@ classes! {
     ImportedPds: "nic/src/import/importer.rs", "protection domains of an exporter";
     Leader: "host/src/lib.rs", "the leader's socket";
     SocketGroups: "host/src/lib.rs", "the groups of sockets by address";
-    ForwardInbox: "host/src/lib.rs", "packets that other processes pass on";
     Registry: "nic/src/adapter/registry.rs", "all objects of the process";
     Port: "nic/src/device.rs", "a context's GID table and port";
     Election: "host/src/lib.rs", "who becomes the leader";

@@ -1,0 +1,113 @@
+//! Connections from the request to the end, between processes.
+
+use super::namespace::in_namespace;
+use super::peer::Peer;
+
+const SERVER: &str = "127.0.0.1:7174";
+const CLIENT: &str = "127.0.0.1:40000";
+
+/// A process that listens at `address`, and one that doesn't.
+fn listening(address: &str) -> (Peer, Peer) {
+    let (mut server, mut client) = (Peer::start(), Peer::start());
+    assert_ne!(server.ask("open"), "0");
+    assert_ne!(client.ask("open"), "0");
+    assert_eq!(server.ask(&format!("bind p {address}")), format!("ok {address}"));
+    assert_eq!(server.ask("listen p 10"), "ok");
+    (server, client)
+}
+
+/// Both after a request was accepted and established.
+fn connected(server: &mut Peer, client: &mut Peer, from: &str, to: &str) {
+    assert_eq!(client.ask(&format!("connect c {from} {to} 4097 hello")), "ok");
+    let ip = from.rsplit_once(':').expect("a port").0.trim_matches(['[', ']']).to_owned();
+    assert_eq!(server.event(), format!("request {ip} 4097 hello"));
+    assert_eq!(server.ask("name s"), "ok");
+    assert_eq!(server.ask("accept s 8193 welcome"), "ok");
+    assert_eq!(client.event(), "reply c 8193 welcome");
+    assert_eq!(client.ask("establish c"), "ok");
+    assert_eq!(server.event(), "established s");
+}
+
+#[test]
+fn two_processes_connect_and_disconnect() {
+    in_namespace("connections::two_processes_connect_and_disconnect", || {
+        for (to, from) in [(SERVER, CLIENT), ("[::1]:7174", "[::1]:40000")] {
+            let (mut server, mut client) = listening(to);
+            connected(&mut server, &mut client, from, to);
+            assert_eq!(client.ask("disconnect c"), "ok");
+            assert_eq!(server.event(), "disconnected s");
+            // The peer's program has to agree.
+            assert_eq!(client.ask("quiet 200"), "nothing");
+            assert_eq!(server.ask("disconnect s"), "ok");
+            assert_eq!(client.event(), "disconnected c");
+            assert_eq!((client.event(), server.event()), ("exit c".to_owned(), "exit s".to_owned()));
+        }
+    });
+}
+
+#[test]
+fn one_process_connects_with_itself() {
+    in_namespace("connections::one_process_connects_with_itself", || {
+        let (mut both, _) = listening(SERVER);
+        assert_eq!(both.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(both.event(), "request 127.0.0.1 4097 hello");
+        assert_eq!(both.ask("name s"), "ok");
+        assert_eq!(both.ask("accept s 8193 welcome"), "ok");
+        assert_eq!(both.event(), "reply c 8193 welcome");
+        assert_eq!(both.ask("establish c"), "ok");
+        assert_eq!(both.event(), "established s");
+        assert_eq!(both.ask("drop c"), "ok");
+        assert_eq!(both.event(), "disconnected s");
+    });
+}
+
+#[test]
+fn who_is_rejected_is_told_why() {
+    in_namespace("connections::who_is_rejected_is_told_why", || {
+        let (mut server, mut client) = listening(SERVER);
+        assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4097 hello");
+        assert_eq!(server.ask("name s"), "ok");
+        assert_eq!(server.ask("reject s no"), "ok");
+        assert_eq!(server.ask("accept s 1 late"), "errno 22");
+        assert_eq!(client.event(), "rejected c 28 no");
+        // Nobody listens there.
+        assert_eq!(client.ask(&format!("connect d {CLIENT} 127.0.0.1:7175 4098 hello")), "ok");
+        assert_eq!(client.event(), "rejected d 8");
+        // The listener's user has gone before it has looked.
+        assert_eq!(client.ask(&format!("connect e {CLIENT} {SERVER} 4099 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4099 hello");
+        assert_eq!(server.ask("name s"), "ok");
+        assert_eq!(server.ask("drop s"), "ok");
+        assert_eq!(client.event(), "rejected e 28");
+        assert_eq!(server.ask("free p"), "ok");
+        assert_eq!(client.ask(&format!("connect f {CLIENT} {SERVER} 4100 hello")), "ok");
+        assert_eq!(client.event(), "rejected f 8");
+    });
+}
+
+#[test]
+fn datagram_services_are_looked_up() {
+    in_namespace("connections::datagram_services_are_looked_up", || {
+        let (mut server, mut client) = listening(SERVER);
+        assert_eq!(server.ask("bind u 0.0.0.0:7174 udp"), "ok 0.0.0.0:7174");
+        assert_eq!(server.ask("listen u 10 udp"), "ok");
+        assert_eq!(client.ask(&format!("lookup c {CLIENT} {SERVER} hello")), "ok");
+        assert_eq!(server.event(), "lookup hello");
+        assert_eq!(server.ask("name s"), "ok");
+        assert_eq!(server.ask("answer s 77 here"), "ok");
+        assert_eq!(client.event(), "answer c 0 77 here");
+        assert_eq!(client.ask(&format!("lookup d {CLIENT} 127.0.0.1:7 hello")), "ok");
+        assert_eq!(client.event(), "answer d 1 0");
+    });
+}
+
+#[test]
+fn hundreds_of_connections_come_and_go() {
+    in_namespace("connections::hundreds_of_connections_come_and_go", || {
+        let (mut server, mut client) = listening(SERVER);
+        let serving = std::thread::spawn(move || server.ask("serve 300"));
+        assert_eq!(client.ask(&format!("many 300 {CLIENT} {SERVER}")), "300");
+        assert_eq!(serving.join().expect("the server"), "300");
+    });
+}
