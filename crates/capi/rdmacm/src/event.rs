@@ -574,18 +574,13 @@ unsafe extern "C-unwind" {
 /// Looks for an event, and puts it where the program wants it.
 ///
 /// # Safety
-/// `channel` is null or a channel, `event` null or the caller's variable.
-unsafe fn look(
-    channel: *mut rdma_event_channel,
-    event: *mut *mut rdma_cm_event,
-    announced: bool,
-) -> Outcome<bool> {
+/// `event` is null or the caller's variable.
+unsafe fn look(queue: &Queue, event: *mut *mut rdma_cm_event, announced: bool) -> Outcome<bool> {
+    if event.is_null() {
+        return Err(Refusal::invalid("event is NULL"));
+    }
     // SAFETY: the caller's promise.
     unsafe {
-        let queue = ChannelBlock::of(channel)?.queue();
-        if event.is_null() {
-            return Err(Refusal::invalid("event is NULL"));
-        }
         match next(queue, announced) {
             Looked::Found(found) => put(event, "event", found).map(|()| true),
             Looked::Nothing => Ok(false),
@@ -593,12 +588,27 @@ unsafe fn look(
     }
 }
 
-/// rdma_get_cm_event(3). Until the event comes the caller's thread makes progress.
+/// rdma_get_cm_event(3). Until the event comes the caller's thread makes progress. Nothing on its frames needs a destructor.
 #[unsafe(export_name = "ferroce_c_rdma_get_cm_event")]
 unsafe extern "C-unwind" fn get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
+    // SAFETY: by the man page a channel. A program may destroy it while a thread waits (cmtime does): the thread keeps the queue,
+    // for ever if it is cancelled.
+    let kept = step(|| unsafe { ChannelBlock::of(channel) }.map(|block| Arc::into_raw(block.queue().clone())));
+    let Some(queue) = kept else { return -1 };
+    // SAFETY: kept, and the caller's variable; the count was taken above.
+    unsafe {
+        let result = get(&*queue, event);
+        Arc::decrement_strong_count(queue);
+        result
+    }
+}
+
+/// # Safety
+/// `event` is null or the caller's variable. Nothing on the frames above needs a destructor.
+unsafe extern "C-unwind" fn get(queue: &Queue, event: *mut *mut rdma_cm_event) -> c_int {
     // SAFETY: numbers only.
     let mut sleep: Sleep = unsafe { zeroed() };
     let mut announced = false;
@@ -606,8 +616,8 @@ unsafe extern "C-unwind" fn get_cm_event(
     // SAFETY: nothing on this frame needs a destructor.
     unsafe { pthread_testcancel() };
     loop {
-        // SAFETY: by the man page a channel and the caller's variable.
-        match step(|| unsafe { look(channel, event, announced) }) {
+        // SAFETY: the caller's promise.
+        match step(|| unsafe { look(queue, event, announced) }) {
             Some(true) => return 0,
             Some(false) => {}
             None => return -1,
@@ -617,8 +627,7 @@ unsafe extern "C-unwind" fn get_cm_event(
             return -1;
         }
         let prepared = step(|| {
-            // SAFETY: by the man page a channel.
-            sleep = Sleep::with_progress(unsafe { ChannelBlock::of(channel) }?.queue().fd());
+            sleep = Sleep::with_progress(queue.fd());
             Ok(())
         });
         if prepared.is_none() {
