@@ -18,7 +18,7 @@ use ferroce_os::sync::{Mutex, class};
 use ferroce_os::throttle::OncePerSecond;
 use ferroce_proto::Instant;
 use ferroce_types::{Datagram, HostAddr, Result, slot_of};
-use ferroce_udp::send_alone;
+use ferroce_udp::{OutgoingTap as _, send_alone};
 use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, ServiceId};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{BTH_LEN, Bth, Deth, Headers, ICRC_LEN, Opcode, Packet, ROCE_V2_PORT};
@@ -234,7 +234,14 @@ impl Adapter {
         match path {
             Ok(Path::Udp { dest, .. }) => {
                 dest.write_icrc(packet, 0);
-                send_alone(&dest, packet);
+                match self.taps {
+                    Some(taps) if !taps.outgoing(&dest, 0, packet) => {
+                        // It goes when the faults let it.
+                        taps.flushed();
+                        self.wake_for_taps();
+                    }
+                    _ => drop(send_alone(&dest, packet)),
+                }
             }
             Ok(_) => {}
             Err(error) => {

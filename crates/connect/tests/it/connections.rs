@@ -9,11 +9,42 @@ const CLIENT: &str = "127.0.0.1:40000";
 /// A process that listens at `address`, and one that doesn't.
 fn listening(address: &str) -> (Peer, Peer) {
     let (mut server, mut client) = (Peer::start(), Peer::start());
+    open(&mut server, &mut client, address);
+    (server, client)
+}
+
+fn open(server: &mut Peer, client: &mut Peer, address: &str) {
     assert_ne!(server.ask("open"), "0");
     assert_ne!(client.ask("open"), "0");
     assert_eq!(server.ask(&format!("bind p {address}")), format!("ok {address}"));
     assert_eq!(server.ask("listen p 10"), "ok");
-    (server, client)
+}
+
+/// The addresses of two hosts.
+const HOSTS: [[&str; 2]; 2] = [["10.9.0.1", "fd09::1"], ["10.9.0.2", "fd09::2"]];
+
+/// A process of this host and one of another, with a network between them.
+fn hosts(environment: &[(&str, &str)]) -> (Peer, Peer) {
+    let here = Peer::start_with(environment, 0);
+    let there = Peer::start_with(environment, libc::CLONE_NEWNET);
+    let pid = there.pid().to_string();
+    // The namespace is there when the process answers.
+    run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &pid]);
+    let set_up = |enter: &[&str], addresses: [&str; 2]| {
+        let ip = |words: &[&str]| run(&[enter, &["ip"], words].concat());
+        ip(&["address", "add", &format!("{}/24", addresses[0]), "dev", "eth0"]);
+        ip(&["address", "add", &format!("{}/64", addresses[1]), "dev", "eth0", "nodad"]);
+        ip(&["link", "set", "lo", "up"]);
+        ip(&["link", "set", "eth0", "up"]);
+    };
+    set_up(&[], HOSTS[0]);
+    set_up(&["nsenter", "-n", "-t", &pid], HOSTS[1]);
+    (here, there)
+}
+
+fn run(words: &[&str]) {
+    let status = std::process::Command::new(words[0]).args(&words[1..]).status();
+    assert!(status.expect("a program").success(), "{words:?}");
 }
 
 /// Both after a request was accepted and established.
@@ -109,5 +140,24 @@ fn hundreds_of_connections_come_and_go() {
         let serving = std::thread::spawn(move || server.ask("serve 300"));
         assert_eq!(client.ask(&format!("many 300 {CLIENT} {SERVER}")), "300");
         assert_eq!(serving.join().expect("the server"), "300");
+    });
+}
+
+#[test]
+fn two_hosts_connect_over_the_network() {
+    in_namespace("connections::two_hosts_connect_over_the_network", || {
+        let (mut server, mut client) = hosts(&[]);
+        open(&mut server, &mut client, "0.0.0.0:7174");
+        assert_eq!(server.ask("bind q [::]:7175"), "ok [::]:7175");
+        assert_eq!(server.ask("listen q 10"), "ok");
+        for (from, to) in [("10.9.0.2:4000", "10.9.0.1:7174"), ("[fd09::2]:4000", "[fd09::1]:7175")] {
+            connected(&mut server, &mut client, from, to);
+            assert_eq!(server.ask("drop s"), "ok");
+            assert_eq!(client.event(), "disconnected c");
+            assert_eq!(client.ask("drop c"), "ok");
+        }
+        // Nobody listens there.
+        assert_eq!(client.ask("connect d 10.9.0.2:4000 10.9.0.1:1 7 hello"), "ok");
+        assert_eq!(client.event(), "rejected d 8");
     });
 }
