@@ -161,3 +161,73 @@ fn two_hosts_connect_over_the_network() {
         assert_eq!(client.event(), "rejected d 8");
     });
 }
+
+#[test]
+fn a_peer_that_is_killed_is_missed_at_once() {
+    in_namespace("connections::a_peer_that_is_killed_is_missed_at_once", || {
+        // Connected: both sides are told as if the other had asked for the end.
+        let (mut server, mut client) = listening(SERVER);
+        connected(&mut server, &mut client, CLIENT, SERVER);
+        client.kill();
+        assert_eq!(server.event(), "disconnected s");
+        let mut client = Peer::start();
+        assert_ne!(client.ask("open"), "0");
+        connected(&mut server, &mut client, CLIENT, SERVER);
+        server.kill();
+        assert_eq!(client.event(), "disconnected c");
+        assert_eq!(client.event(), "exit c");
+
+        // Accepted, but not ready yet.
+        let (mut server, mut client) = listening(SERVER);
+        assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4097 hello");
+        assert_eq!(server.ask("name s"), "ok");
+        assert_eq!(server.ask("accept s 8193 welcome"), "ok");
+        assert_eq!(client.event(), "reply c 8193 welcome");
+        client.kill();
+        assert_eq!(server.event(), "rejected s 4");
+
+        // Asked only.
+        let mut client = Peer::start();
+        assert_ne!(client.ask("open"), "0");
+        assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4097 hello");
+        assert_eq!(server.ask("name s"), "ok");
+        client.kill();
+        assert_eq!(server.ask("quiet 500"), "nothing");
+        assert_eq!(server.ask("accept s 8193 welcome"), "errno 22");
+
+        // The asked process dies: the next request finds nobody.
+        let mut client = Peer::start();
+        assert_ne!(client.ask("open"), "0");
+        assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4097 hello");
+        server.kill();
+        assert_eq!(client.event(), "rejected c 8");
+    });
+}
+
+#[test]
+fn a_request_that_is_given_up_is_forgotten_by_the_process_that_has_it() {
+    in_namespace("connections::a_request_that_is_given_up_is_forgotten_by_the_process_that_has_it", || {
+        let (mut server, mut client) = listening(SERVER);
+        assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4097 hello");
+        assert_eq!(server.ask("name s"), "ok");
+        assert_eq!(client.ask("drop c"), "ok");
+        assert_eq!(server.ask("quiet 300"), "nothing");
+        assert_eq!(server.ask("accept s 8193 welcome"), "errno 22");
+    });
+}
+
+#[test]
+fn connections_are_made_and_ended_though_the_network_loses_messages() {
+    in_namespace("connections::connections_are_made_and_ended_though_the_network_loses_messages", || {
+        let faults = [("FERROCE_FAULT", "drop=1%,dup=1%,reorder=1%,seed=7")];
+        let (mut server, mut client) = hosts(&faults);
+        open(&mut server, &mut client, "10.9.0.1:7174");
+        let serving = std::thread::spawn(move || server.ask("serve 60"));
+        assert_eq!(client.ask("many 60 10.9.0.2:4000 10.9.0.1:7174"), "60");
+        assert_eq!(serving.join().expect("the server"), "60");
+    });
+}
