@@ -95,6 +95,12 @@ impl Cm {
         self.connections.len()
     }
 
+    /// Between which addresses a connection is.
+    #[must_use]
+    pub fn route(&self, handle: Handle) -> Option<Route> {
+        self.connections.get(&handle.0).map(|connection| connection.route)
+    }
+
     /// Requests that fit `listen` go to it from now on.
     pub fn listen(&mut self, listen: Listen) -> ListenerId {
         let id = ListenerId(self.next_listener);
@@ -160,7 +166,7 @@ impl Cm {
     }
 
     /// A peer that calls its connections so is gone, and can't say so: what it would have said has come.
-    pub fn peer_gone(&mut self, now: Duration, is_it: impl Fn(u32, &Route) -> bool) {
+    pub fn peer_gone(&mut self, now: Duration, mut is_it: impl FnMut(u32, &Route) -> bool) {
         let gone: Vec<u32> = self
             .connections
             .values()

@@ -2,12 +2,12 @@
 
 use crate::Connection;
 use crate::event::{Event, Incoming, IncomingLookup, Sink};
-use ferroce_cm::{Cm, Config, Handle, Happening, ListenerId, Transmit};
-use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, ConnectionManager, Gsi, SentMad};
+use ferroce_cm::{Cm, Config, Handle, Happening, ListenerId, Route, Transmit};
+use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, ConnectionManager, Gsi, SentMad, slot_of_id};
 use ferroce_nic::{clock, sys};
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
-use ferroce_types::{Error, Result};
+use ferroce_types::{Error, HostAddr, Result};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -166,12 +166,16 @@ impl Manager {
     }
 
     /// Hands out the events.
-    fn tell(&'static self) {
+    fn tell(&'static self, gsi: Gsi) {
         loop {
             let mut state = self.state.lock();
             let Some(event) = state.cm.poll_event() else { return };
+            let peer = state.peer(&event);
             let told = state.event(self, event);
             drop(state);
+            if let Some((address, comm_id)) = peer {
+                gsi.follow(address, comm_id);
+            }
             // Without a sink, the connection of a request ends here, where nothing is locked.
             if let (Some(sink), event) = told {
                 sink.event(event);
@@ -194,6 +198,27 @@ impl State {
         if self.blocked.len() < MOST_BLOCKED {
             self.blocked.push_back(mad);
         }
+    }
+
+    /// The peer that an event tells of for the first time, and its communication ID.
+    fn peer(&self, event: &ferroce_cm::Event) -> Option<(HostAddr, u32)> {
+        match event {
+            ferroce_cm::Event::Request { request, route, .. } => Some((route.to, request.local_comm_id)),
+            ferroce_cm::Event::Of(handle, Happening::Reply(reply)) => {
+                Some((self.cm.route(*handle)?.to, reply.local_comm_id))
+            }
+            _ => None,
+        }
+    }
+
+    /// A process of this host is gone.
+    fn gone(&mut self, gsi: Gsi, slot: u16) {
+        let mut is_here = HashMap::new();
+        let mut is_it = |id: u32, route: &Route| {
+            slot_of_id(id) == slot
+                && *is_here.entry(route.to).or_insert_with(|| gsi.is_of_this_host(route.to))
+        };
+        self.cm.peer_gone(now(), &mut is_it);
     }
 
     /// An event of the communication manager, and whom it is told.
@@ -243,7 +268,13 @@ impl ConnectionManager for Worker {
         }
         manager.state.lock().cm.handle_timeout(now());
         manager.send_all(gsi);
-        manager.tell();
-        // What those who were told have asked for is sent already.
+        manager.tell(gsi);
+    }
+
+    fn gone(&self, slot: u16) {
+        let Self(manager) = *self;
+        if let Ok(gsi) = manager.gsi() {
+            let _ = manager.with(|state| state.gone(gsi, slot));
+        }
     }
 }

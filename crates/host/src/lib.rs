@@ -342,6 +342,20 @@ impl Host {
         handover::dial(&Name::slot(self.user.uid(), slot), self.user).ok()
     }
 
+    /// Nobody has a slot.
+    pub fn is_free(&self, slot: u16) -> bool {
+        let dialled = handover::dial(&Name::slot(self.user.uid(), slot), self.user);
+        dialled.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
+    /// The slots of other processes, in no order; none where the names can't be read.
+    pub fn other_slots(&self) -> Vec<u16> {
+        let own = self.slots();
+        let mut slots = names::taken_slots(self.user.uid()).unwrap_or_default();
+        slots.retain(|slot| !own.contains(slot));
+        slots
+    }
+
     /// All listeners, ready or not; for a thread that waits for others itself.
     pub fn answer_requests(&self) {
         self.serve_leader();

@@ -29,26 +29,25 @@ pub struct Peer {
 
 impl Peer {
     pub fn start() -> Self {
-        Self::spawn(&mut Command::new(std::env::current_exe().expect("this program")))
+        Self::start_with(&[], 0)
     }
 
-    /// One in the network namespace of a process.
-    pub fn start_in(process: u32) -> Self {
-        let mut command = Command::new("nsenter");
-        command.args(["-n", "-t", &process.to_string()]).arg(std::env::current_exe().expect("this program"));
-        Self::spawn(&mut command)
-    }
-
-    fn spawn(command: &mut Command) -> Self {
+    /// One with these in its environment, in the network namespace of this process, or with CLONE_NEWNET in one of its own.
+    pub fn start_with(environment: &[(&str, &str)], namespaces: i32) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
         command
             .args(["--exact", "peer::peer", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, "1")
+            .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        // SAFETY: prctl is a plain system call.
+        // SAFETY: prctl and unshare are plain system calls.
         unsafe {
-            command.pre_exec(|| {
+            command.pre_exec(move || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::unshare(namespaces) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
                 Ok(())
             });
         }
@@ -79,11 +78,6 @@ impl Peer {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    pub fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call.
-        unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
     pub fn kill(mut self) {

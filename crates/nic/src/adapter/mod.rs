@@ -17,7 +17,7 @@ pub(crate) use work::Work;
 
 use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
 use crate::gids;
-use crate::gsi::GsiState;
+use crate::gsi::{self, GsiState};
 use crate::listed_regions::ListedRegions;
 use crate::numbers::{QpTable, SrqTable};
 use crate::qp::Qp;
@@ -125,6 +125,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     adapter.links.register(services);
     xrc::register(services);
     gids::register(services);
+    gsi::register(services);
     adapter.watch_network()?;
     adapter.engine.watch_control(adapter.host.poll_fd())?;
     adapter.engine.watch_control(adapter.xrc.poll_fd())?;

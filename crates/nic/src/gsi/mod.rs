@@ -1,11 +1,16 @@
 //! QP 1, the general services interface: MADs between this process's connection manager, the host's other processes and other
 //! hosts.
 //!
-//! In here: which process a MAD is for, the packets of MADs, and when the connection manager has something to do.
+//! In here: which process a MAD is for, the packets of MADs, which processes are gone, and when the connection manager has
+//! something to do.
 //! Out of here: what the messages mean (`ferroce_cm`), connections and their events (`ferroce_connect`).
 //!
 //! All processes of a host that connect read the sockets to which packets for QP 1 come, and pass MADs on to whom they are for. A
 //! message has a port, or a communication ID, whose high bits are a slot of the process that gave it.
+
+mod lifelines;
+
+pub(crate) use lifelines::register;
 
 use crate::adapter::{self, Adapter};
 use crate::ah::{Path, ResolvedAv};
@@ -18,14 +23,16 @@ use ferroce_os::sync::{Mutex, class};
 use ferroce_os::throttle::OncePerSecond;
 use ferroce_proto::Instant;
 use ferroce_types::{Datagram, HostAddr, Result, slot_of};
-use ferroce_udp::send_alone;
+use ferroce_udp::{OutgoingTap as _, send_alone};
 use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, ServiceId};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{BTH_LEN, Bth, Deth, Headers, ICRC_LEN, Opcode, Packet, ROCE_V2_PORT};
+use lifelines::Lifelines;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// MADs that wait for the connection manager; further ones are lost, as on a wire.
 const MOST_WAITING: usize = 8192;
@@ -61,6 +68,9 @@ pub trait ConnectionManager: Send + Sync {
     /// MADs have come, or the time has that [`Gsi::set_alarm`] was told of. One call at a time, by a thread that makes progress and
     /// holds no lock.
     fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>);
+
+    /// The process of this host is gone that had a slot, and that was [followed](Gsi::follow).
+    fn gone(&self, slot: u16);
 }
 
 /// What has become of a MAD that was sent.
@@ -76,11 +86,24 @@ pub enum SentMad {
     Answered(Box<AddressedMad>),
 }
 
+/// The slot of the process that gave a communication ID.
+#[must_use]
+pub const fn slot_of_id(comm_id: u32) -> u16 {
+    slot_of(comm_id >> (COMM_ID_BITS - 12))
+}
+
 /// Whom a message is for.
 enum Receiver {
     Port(ServiceId, Option<IpHeader>),
     Slot(u16),
+    /// Somebody who isn't named: whoever knows the sender's number.
+    Unknown,
 }
+
+/// "TTL" of a copy that another process of the host has passed on, which none on the network has.
+const PASSED_ON: Option<u8> = Some(0);
+/// Between two messages that all processes of the host are asked about.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Receiver {
     fn of(message: &Message) -> Self {
@@ -92,19 +115,22 @@ impl Receiver {
                 return Self::Port(m.service_id, IpHeader::parse(&m.private_data));
             }
             Message::Mra(m) => m.ids.remote,
+            Message::Reject(m) if m.remote_comm_id == 0 => return Self::Unknown,
             Message::Reject(m) => m.remote_comm_id,
             Message::Reply(m) => m.remote_comm_id,
             Message::ReadyToUse(ids) | Message::DisconnectReply(ids) => ids.remote,
             Message::DisconnectRequest(m) => m.ids.remote,
             Message::SidrReply(m) => m.request_id,
         };
-        Self::Slot(slot_of(id >> (COMM_ID_BITS - 12)))
+        Self::Slot(slot_of_id(id))
     }
 
     /// Takes the packet of a MAD to the process that it is for.
     fn deliver(&self, host: &Host, packet: &Datagram<'_>) -> Delivery {
         match self {
             Self::Slot(slot) => host.deliver_to_slot(*slot, packet),
+            // The others have it already, or get it now.
+            Self::Unknown => Delivery::Own,
             Self::Port(service_id, header) => {
                 let Some((space, port)) = service_id.port() else { return Delivery::Nobody };
                 let address = header.map_or(packet.destination, |header| {
@@ -134,6 +160,9 @@ pub(crate) struct GsiState {
     /// When the manager has something to do.
     due: AtomicU64,
     psn: AtomicU32,
+    lifelines: Lifelines,
+    /// When the processes of the host may be asked next for one that nobody knows, in ns.
+    next_search: AtomicU64,
 }
 
 impl GsiState {
@@ -173,6 +202,27 @@ impl Gsi {
         &self.0.host
     }
 
+    /// Has [`ConnectionManager::gone`] called when the process of this host dies that gave a communication ID; at once, if it is gone
+    /// already. Whether `address` is this host's.
+    pub fn follow(&self, address: HostAddr, comm_id: u32) -> bool {
+        if !is_of_this_host(address) {
+            return false;
+        }
+        let slot = slot_of_id(comm_id);
+        if !self.0.follow(slot)
+            && let Some(manager) = self.0.gsi.manager.get()
+        {
+            manager.gone(slot);
+        }
+        true
+    }
+
+    /// Whether an address is this host's.
+    #[must_use]
+    pub fn is_of_this_host(&self, address: HostAddr) -> bool {
+        is_of_this_host(address)
+    }
+
     /// Calls [`ConnectionManager::work`] when `at` has come; `u64::MAX`: not any more.
     pub fn set_alarm(&self, at: Instant) {
         if at.0 < self.0.gsi.due.swap(at.0, Ordering::AcqRel) {
@@ -199,7 +249,11 @@ impl Gsi {
             segment: 0,
             bytes: &packet,
         };
-        match Receiver::of(&parsed.message).deliver(&adapter.host, &datagram) {
+        let receiver = Receiver::of(&parsed.message);
+        if matches!(receiver, Receiver::Unknown) {
+            adapter.ask_everybody(&datagram);
+        }
+        match receiver.deliver(&adapter.host, &datagram) {
             Delivery::Own => SentMad::Own,
             Delivery::Sent => SentMad::Gone,
             Delivery::Busy => SentMad::Busy,
@@ -234,7 +288,14 @@ impl Adapter {
         match path {
             Ok(Path::Udp { dest, .. }) => {
                 dest.write_icrc(packet, 0);
-                send_alone(&dest, packet);
+                match self.taps {
+                    Some(taps) if !taps.outgoing(&dest, 0, packet) => {
+                        // It goes when the faults let it.
+                        taps.flushed();
+                        self.wake_for_taps();
+                    }
+                    _ => drop(send_alone(&dest, packet)),
+                }
             }
             Ok(_) => {}
             Err(error) => {
@@ -246,10 +307,30 @@ impl Adapter {
         }
     }
 
+    /// Passes a message on to all other processes of the host, unless another one has done that. Now and then: who isn't found so is
+    /// told in its turn.
+    fn ask_everybody(&self, packet: &Datagram<'_>) {
+        let now = clock::now();
+        let next = &self.gsi.next_search;
+        let is_due = |at: u64| (at <= now.0).then_some(now.after(SEARCH_INTERVAL).0);
+        if packet.ttl == PASSED_ON || next.fetch_update(Ordering::AcqRel, Ordering::Relaxed, is_due).is_err()
+        {
+            return;
+        }
+        let copy = Datagram { ttl: PASSED_ON, ..*packet };
+        for slot in self.host.other_slots() {
+            self.host.deliver_to_slot(slot, &copy);
+        }
+    }
+
     /// A packet for QP 1 has come, from the network or from another process of the host.
     pub(crate) fn mad_arrived(&self, datagram: &Datagram<'_>) {
         let Some((mad, parsed)) = read(datagram) else { return };
-        match Receiver::of(&parsed.message).deliver(&self.host, datagram) {
+        let receiver = Receiver::of(&parsed.message);
+        if matches!(receiver, Receiver::Unknown) {
+            self.ask_everybody(datagram);
+        }
+        match receiver.deliver(&self.host, datagram) {
             Delivery::Sent | Delivery::Busy => {}
             Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
             // What this process would have is gone.
@@ -307,6 +388,14 @@ fn write_icrc(packet: &mut [u8], from: HostAddr, to: HostAddr) {
 pub(crate) struct GsiSource(pub(crate) &'static Adapter);
 
 impl Source for GsiSource {
+    fn serve(&self) {
+        for slot in self.ended() {
+            if let Some(manager) = self.0.gsi.manager.get() {
+                manager.gone(slot);
+            }
+        }
+    }
+
     fn attend(&self) {
         let Self(adapter) = self;
         let gsi = &adapter.gsi;
