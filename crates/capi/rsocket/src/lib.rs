@@ -1,0 +1,4 @@
+//! rsockets.
+pub mod ends;
+pub mod flow;
+pub mod wire;
