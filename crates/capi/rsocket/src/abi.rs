@@ -1,5 +1,5 @@
 //! What is used of the C interfaces of libibverbs and librdmacm, with the layout of rdma-core's headers.
-#![expect(non_camel_case_types, missing_docs, reason = "named and described by rdma-core's headers")]
+#![allow(non_camel_case_types, missing_docs, reason = "named and described by rdma-core's headers")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -429,4 +429,38 @@ unsafe extern "C" {
     pub fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
     pub fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
     pub fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
+}
+
+/// The beginning of what `ibv_query_port` fills.
+#[repr(C)]
+#[derive(Default)]
+pub struct ibv_port_attr {
+    pub state: c_int,
+    pub max_mtu: c_int,
+    pub active_mtu: c_int,
+    pub rest: [u32; 29],
+}
+
+#[repr(C)]
+#[derive(Default)]
+pub struct ibv_gid_entry {
+    pub gid: ibv_gid,
+    pub gid_index: u32,
+    pub port_num: u32,
+    pub gid_type: u32,
+    pub ndev_ifindex: u32,
+}
+
+pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
+
+unsafe extern "C" {
+    pub fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int;
+    pub fn _ibv_query_gid_ex(
+        context: *mut ibv_context,
+        port: u32,
+        index: u32,
+        entry: *mut ibv_gid_entry,
+        flags: u32,
+        size: usize,
+    ) -> c_int;
 }

@@ -158,9 +158,15 @@ impl Sender {
         Some(Write { place, length, remote, key })
     }
 
+    /// Whether memory can be written that the peer has mapped.
+    #[must_use]
+    pub fn can_write_mapped(&self) -> bool {
+        self.places > 0 && self.room() >= LOW_WATER.min(self.sizes.buffer)
+    }
+
     /// Counts a write of at most `wanted` bytes into memory that the peer has mapped.
     pub fn mapped(&mut self, wanted: usize, remote: u64, key: u32) -> Option<Write> {
-        if self.places == 0 || self.room() < LOW_WATER.min(self.sizes.buffer) {
+        if !self.can_write_mapped() {
             return None;
         }
         self.places -= 1;

@@ -66,11 +66,7 @@ impl Entry {
         if cfg!(target_endian = "big") {
             return big;
         }
-        Self {
-            addr: big.addr.swap_bytes(),
-            key: big.key.swap_bytes(),
-            length: big.length.swap_bytes(),
-        }
+        Self { addr: big.addr.swap_bytes(), key: big.key.swap_bytes(), length: big.length.swap_bytes() }
     }
 }
 
@@ -180,6 +176,12 @@ pub fn to_8_bits(value: u16) -> u8 {
 #[must_use]
 pub fn from_8_bits(bits: u8) -> u16 {
     if bits & 0x80 == 0 { bits.into() } else { u16::from(bits & 0x7f) << 8 }
+}
+
+/// The number that a peer understands when it is told `value` in eight bits.
+#[must_use]
+pub fn told_in_8_bits(value: u16) -> u16 {
+    from_8_bits(to_8_bits(value))
 }
 
 /// What a message tells beside its payload.
@@ -374,9 +376,9 @@ mod tests {
 
     /// The private data of the first connection request in a capture of Debian 12's rstream.
     const CAPTURED: [u8; CONNECTION_DATA] = [
-        0x01, 0x02, 0x01, 0x80, 0, 0, 0, 0, 0x00, 0x00, 0x56, 0x45, 0xc7, 0xea, 0x30, 0x00, 0x00, 0x00, 0x09, 0x1e,
-        0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x7f, 0xee, 0x65, 0x91, 0xc0, 0x00, 0x00, 0x00, 0x0a, 0x41, 0x00, 0x08,
-        0x00, 0x00,
+        0x01, 0x02, 0x01, 0x80, 0, 0, 0, 0, 0x00, 0x00, 0x56, 0x45, 0xc7, 0xea, 0x30, 0x00, 0x00, 0x00, 0x09,
+        0x1e, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x7f, 0xee, 0x65, 0x91, 0xc0, 0x00, 0x00, 0x00, 0x0a, 0x41,
+        0x00, 0x08, 0x00, 0x00,
     ];
 
     #[test]
