@@ -43,6 +43,8 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
             "--package",
             "ferroce-capi-rdmacm",
             "--package",
+            "ferroce-capi-rsocket",
+            "--package",
             "ferroce-preload",
         ])
         .status()?;
@@ -64,7 +66,7 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
     let ibverbs =
         ibverbs::link(&archive, &rdmacm::engine_symbols(), &built.join("link-ibverbs"), &libraries)?;
     let rsocket = built.join("libferroce_rsocket.a");
-    rdmacm::link(rsocket.exists().then_some(&*rsocket), &ibverbs, &built.join("link-rdmacm"), &libraries)?;
+    rdmacm::link(&rsocket, &ibverbs, &built.join("link-rdmacm"), &libraries)?;
     preload::link(&built.join("libferroce_preload.a"), &built.join("link-preload"), &libraries)?;
     // `ferroce` answers to the name of the command whose place it takes under `ferroce run`.
     let commands = libraries.join("bin");

@@ -131,12 +131,10 @@ fn trampolines(exports: &[Export], arch: &str) -> io::Result<String> {
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
-pub fn link(rsocket: Option<&Path>, ibverbs: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
-    let mut exports = parse(TABLE);
-    exports.retain(|export| rsocket.is_some() || export.place == Place::Engine);
-    let inputs: Vec<&Path> = rsocket.into_iter().chain([ibverbs]).collect();
+pub fn link(rsocket: &Path, ibverbs: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
+    let exports = parse(TABLE);
     let (script, assembly) = (version_script(&exports), trampolines(&exports, std::env::consts::ARCH)?);
-    let library = shared_library::link(LIBRARY, &inputs, &assembly, &script, scratch, directory)?;
+    let library = shared_library::link(LIBRARY, &[rsocket, ibverbs], &assembly, &script, scratch, directory)?;
     shared_library::link_beside(LIBRARY, "librdmacm.so", directory)?;
     Ok(library)
 }
