@@ -91,7 +91,8 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
 /// librdmacm that they have brought along under another name, as Python wheels do, or look for elsewhere first: its functions are then ours.
 fn show_entries(command: &mut Command, libraries: &Path) -> Result<(), String> {
     let before = env::var_os("LD_PRELOAD");
-    let preloaded = [install::LIBRARY, install::CONNECTIONS, install::PRELOAD].map(|library| libraries.join(library));
+    let preloaded =
+        [install::LIBRARY, install::CONNECTIONS, install::PRELOAD].map(|library| libraries.join(library));
     command.env("LD_PRELOAD", preload_list(&preloaded, before.as_deref())?);
     let ours = libraries.join(install::COMMANDS);
     if let Some(before) = env::var_os("PATH").filter(|_| ours.is_dir()) {

@@ -103,7 +103,8 @@ pub const HOUSE: &[Storey] = &[
         what: "The adapter: the objects of verbs, and which fabric carries what.",
         together: &[Together {
             rooms: &[
-                "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner", "qp", "raw", "xrc",
+                "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner", "qp",
+                "raw", "xrc",
             ],
             why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
         }],

@@ -596,7 +596,8 @@ unsafe extern "C-unwind" fn get_cm_event(
 ) -> c_int {
     // SAFETY: by the man page a channel. A program may destroy it while a thread waits (cmtime does): the thread keeps the queue,
     // for ever if it is cancelled.
-    let kept = step(|| unsafe { ChannelBlock::of(channel) }.map(|block| Arc::into_raw(block.queue().clone())));
+    let kept =
+        step(|| unsafe { ChannelBlock::of(channel) }.map(|block| Arc::into_raw(block.queue().clone())));
     let Some(queue) = kept else { return -1 };
     // SAFETY: kept, and the caller's variable; the count was taken above.
     unsafe {
