@@ -7,6 +7,9 @@ use std::{env, fs, io};
 #[path = "../../crates/capi/ibverbs/link/mod.rs"]
 pub mod ibverbs;
 
+#[path = "../../crates/capi/rdmacm/link/mod.rs"]
+mod rdmacm;
+
 #[path = "../../crates/capi/link/shared_library.rs"]
 mod shared_library;
 
@@ -38,7 +41,9 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
             "--package",
             "ferroce-cli",
             "--package",
-            "ferroce-capi-ibverbs",
+            "ferroce-capi-rdmacm",
+            "--package",
+            "ferroce-capi-rsocket",
             "--package",
             "ferroce-preload",
         ])
@@ -56,7 +61,12 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
     fs::copy(built.join("ferroce"), &unfinished)?;
     fs::rename(&unfinished, bin.join("ferroce"))?;
     let libraries = dist.join("lib").join("ferroce");
-    ibverbs::link(&built.join("libferroce_ibverbs.a"), &built.join("link-ibverbs"), &libraries)?;
+    // One engine: the archive of the connection manager has all of the adapter.
+    let archive = built.join("libferroce_rdmacm.a");
+    let ibverbs =
+        ibverbs::link(&archive, &rdmacm::engine_symbols(), &built.join("link-ibverbs"), &libraries)?;
+    let rsocket = built.join("libferroce_rsocket.a");
+    rdmacm::link(&rsocket, &ibverbs, &built.join("link-rdmacm"), &libraries)?;
     preload::link(&built.join("libferroce_preload.a"), &built.join("link-preload"), &libraries)?;
     // `ferroce` answers to the name of the command whose place it takes under `ferroce run`.
     let commands = libraries.join("bin");

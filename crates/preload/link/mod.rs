@@ -110,5 +110,5 @@ fn trampolines(arch: &str) -> io::Result<String> {
 pub fn link(archive: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
     let script = format!("{{\n\tglobal: {};\n\tlocal: *;\n}};\n", NAMES.join("; "));
     let assembly = trampolines(std::env::consts::ARCH)?;
-    shared_library::link(LIBRARY, archive, &assembly, &script, scratch, directory)
+    shared_library::link(LIBRARY, &[archive], &assembly, &script, scratch, directory)
 }
