@@ -267,6 +267,11 @@ impl Connection {
         }
     }
 
+    /// Whether completions are told, or none is waited for any more.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.prepared.qp.is_armed() || self.ends.is_over()
+    }
+
     /// Tells the peer of room that has become free.
     pub(crate) fn give_credits(&mut self) {
         while !self.ends.is_over() && self.receiver.owes() && self.sender.control() {

@@ -283,8 +283,7 @@ impl Datagram {
                 }
                 std::hint::spin_loop();
             }
-            inner.arm();
-            inner.progress();
+            inner.progress_armed();
             if let Some(answer) = ready(&mut inner) {
                 return answer;
             }
@@ -399,8 +398,7 @@ impl Datagram {
     pub(crate) fn readiness_or_wake(&self, events: libc::c_short, waker: &Arc<Waker>) -> Readiness {
         match self.lock() {
             Ok(mut inner) => {
-                inner.arm();
-                inner.progress();
+                inner.progress_armed();
                 inner.waiters.add(waker);
                 (inner.ready_for(events), inner.changes)
             }
@@ -651,10 +649,18 @@ impl Inner {
         self.ports.values().flatten().all(|port| port.free.len() == port.qp.sizes().send as usize)
     }
 
-    fn arm(&mut self) {
-        for port in self.ports.values_mut().flatten() {
-            // Without it the call sleeps until something else comes.
-            let _ = port.qp.arm();
+    /// Deals with what has happened; what happens from now on is told by the set.
+    fn progress_armed(&mut self) {
+        loop {
+            let mut failed = false;
+            for port in self.ports.values_mut().flatten() {
+                failed |= port.qp.arm().is_err();
+            }
+            self.progress();
+            // Else dealing with it has taken a notification.
+            if failed || self.ports.values().flatten().all(|port| port.qp.is_armed()) {
+                return;
+            }
         }
     }
 

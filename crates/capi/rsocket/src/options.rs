@@ -215,13 +215,14 @@ impl Options {
                 self.set_flag(name, given.int()?);
                 self.keep_alive_due = None;
             }
-            (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
-                before_connecting()?;
-                self.choices.receive_buffer = doubled(given.int()?)?;
-            }
-            (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
-                before_connecting()?;
-                self.choices.send_buffer = doubled(given.int()?)?;
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {
+                let bytes = doubled(given.int()?)?;
+                // Afterwards the buffers stay as they are, and programs don't expect a refusal.
+                if !about.connected && name == libc::SO_RCVBUF {
+                    self.choices.receive_buffer = bytes;
+                } else if !about.connected {
+                    self.choices.send_buffer = bytes;
+                }
             }
             (libc::SOL_SOCKET, libc::SO_LINGER) => {
                 let linger: libc::linger = given.read()?;
@@ -393,8 +394,10 @@ mod tests {
         assert_eq!(set(&mut options, &FRESH, libc::SOL_SOCKET, libc::SO_RCVBUF, 1 << 19), Ok(()));
         assert_eq!(get(&options, libc::SOL_SOCKET, libc::SO_RCVBUF), 1 << 20);
         let connected = About { connected: true, ..FRESH };
-        let late = set(&mut options, &connected, libc::SOL_SOCKET, libc::SO_SNDBUF, 4096);
-        assert_eq!(late, Err(libc::EINVAL));
+        let before = get(&options, libc::SOL_SOCKET, libc::SO_SNDBUF);
+        assert_eq!(set(&mut options, &connected, libc::SOL_SOCKET, libc::SO_SNDBUF, 4096), Ok(()));
+        assert_eq!(get(&options, libc::SOL_SOCKET, libc::SO_SNDBUF), before);
+        assert_eq!(set(&mut options, &connected, SOL_RDMA, RDMA_SQSIZE, 64), Err(libc::EINVAL));
     }
 
     #[test]

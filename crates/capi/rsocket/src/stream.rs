@@ -152,8 +152,7 @@ impl Stream {
                 }
                 std::hint::spin_loop();
             }
-            inner.arm();
-            self.progress(&mut inner);
+            self.progress_armed(&mut inner);
             if let Some(answer) = ready(&mut inner) {
                 return answer;
             }
@@ -168,6 +167,18 @@ impl Stream {
                 Ok(0) => return Err(Refusal::would_block()),
                 Ok(_) => {}
                 Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Deals with what has happened; what happens from now on is told by the set.
+    fn progress_armed(&self, inner: &mut Inner) {
+        loop {
+            inner.arm();
+            self.progress(inner);
+            // Else dealing with it has taken the notification.
+            if inner.is_armed() {
+                return;
             }
         }
     }
@@ -586,8 +597,7 @@ impl Stream {
     ) -> Readiness {
         match self.lock() {
             Ok(mut inner) => {
-                inner.arm();
-                self.progress(&mut inner);
+                self.progress_armed(&mut inner);
                 inner.waiters.add(waker);
                 (inner.ready_for(events), inner.changes)
             }
@@ -779,6 +789,13 @@ impl Inner {
     fn arm(&mut self) {
         if let Phase::Open(connection) | Phase::Accepting(connection, _) = &mut self.phase {
             connection.arm();
+        }
+    }
+
+    fn is_armed(&self) -> bool {
+        match &self.phase {
+            Phase::Open(connection) | Phase::Accepting(connection, _) => connection.is_armed(),
+            _ => true,
         }
     }
 

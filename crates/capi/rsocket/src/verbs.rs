@@ -360,6 +360,11 @@ impl QueuePair {
         if self.armed { Ok(()) } else { Err(Refusal::new(result.abs(), "no notification")) }
     }
 
+    /// Whether the next completion is told.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
     /// Takes the channel's events.
     pub(crate) fn take_events(&mut self) {
         const TOGETHER: c_uint = 64;
