@@ -318,7 +318,7 @@ impl Process {
             let mut line = String::new();
             let _ = write!(line, "connect {name} {from} {to} {} x", 4096 + at);
             assert_eq!(self.obey(&line), "ok");
-            let wanted = [format!("reply {name} 5 y"), format!("disconnected {name}")];
+            let wanted = [format!("reply {name} {} y", 4096 + at), format!("disconnected {name}")];
             if self.happened.next(PATIENCE) != wanted[0] {
                 continue;
             }
@@ -337,7 +337,7 @@ impl Process {
             match event.split(' ').collect::<Vec<_>>()[..] {
                 ["request", _, qpn, _] => {
                     self.obey(&format!("name {qpn}"));
-                    assert_eq!(self.obey(&format!("accept {qpn} 5 y")), "ok");
+                    assert_eq!(self.obey(&format!("accept {qpn} {qpn} y")), "ok");
                 }
                 ["disconnected", name] => {
                     assert_eq!(self.obey(&format!("disconnect {name}")), "ok");
