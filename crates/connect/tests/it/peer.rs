@@ -291,6 +291,8 @@ impl Process {
             ["quiet", ms] => self.happened.next(Duration::from_millis(ms.parse().expect("a number"))),
             // many COUNT FROM TO: connections one after the other, each to the end; how many.
             ["many", count, from, to] => self.many(count.parse().expect("a number"), from, to).to_string(),
+            // burst COUNT FROM TO: all at once; how many were established and ended.
+            ["burst", count, from, to] => self.burst(count.parse().expect("a number"), from, to),
             // serve COUNT: accepts so many and follows them to their end.
             ["serve", count] => self.serve(count.parse().expect("a number")).to_string(),
             _ => panic!("{line}"),
@@ -328,6 +330,32 @@ impl Process {
             self.connections.remove(&name);
         }
         done
+    }
+
+    fn burst(&mut self, count: u32, from: &str, to: &str) -> String {
+        for at in 0..count {
+            assert_eq!(self.obey(&format!("connect c{at} {from} {to} {} x", 4096 + at)), "ok");
+        }
+        let (mut established, mut ended) = (0, 0);
+        while ended < count {
+            let event = self.happened.next(PATIENCE);
+            match event.split(' ').collect::<Vec<_>>()[..] {
+                ["reply", name, ..] => {
+                    assert_eq!(self.obey(&format!("establish {name}")), "ok");
+                    established += 1;
+                    if established == count {
+                        (0..count).for_each(|at| drop(self.obey(&format!("disconnect c{at}"))));
+                    }
+                }
+                ["disconnected", name] => {
+                    self.connections.remove(name);
+                    ended += 1;
+                }
+                ["exit", _] => {}
+                ref other => return format!("{established} {ended} {other:?}"),
+            }
+        }
+        format!("{established} {ended}")
     }
 
     fn serve(&mut self, count: u32) -> u32 {
