@@ -135,5 +135,16 @@ pub const HOUSE: &[Storey] = &[
             }],
         },
     ],
+    &[Crate {
+        name: "capi-rdmacm",
+        what: "The C interface of connections: librdmacm.so.1, in the same library as that of verbs.",
+        together: &[Together {
+            rooms: &[
+                "addrinfo", "agreed", "bind", "channel", "connect", "devices", "ep", "event", "id", "multicast",
+                "option", "qp", "resolve", "sync",
+            ],
+            why: "An id is what all calls are about, and each of them has a part of what is known of it.",
+        }],
+    }],
     &[room("cli", "The ferroce command.")],
 ];
