@@ -1,9 +1,10 @@
 //! Devices, which stay open once they are: rdma_get_devices(3), and the default protection domain of each.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::ptr::{self, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ferroce_ibverbs::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS};
 use ferroce_ibverbs::abi::{ibv_context, ibv_device, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr};
@@ -12,6 +13,8 @@ use ferroce_ibverbs::{calls, entry};
 use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
 use nic::net::GidEntry;
+
+use crate::id::Id;
 
 /// A device that was opened for ids.
 struct Opened {
@@ -28,6 +31,9 @@ struct Opened {
 unsafe impl Send for Opened {}
 
 static OPENED: Mutex<class::CmDevices, Vec<Opened>> = Mutex::new(Vec::new());
+
+/// The ids that are bound to a device, by their addresses.
+static ATTACHED: Mutex<class::CmAttached, BTreeMap<usize, (Device, Weak<Id>)>> = Mutex::new(BTreeMap::new());
 
 /// An open device, for as long as the process lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +73,25 @@ impl Device {
         }
         found.pd_users += 1;
         Ok(found.pd)
+    }
+
+    /// From now on `id` is told when the device is of no more use.
+    pub(crate) fn attach(self, id: &Arc<Id>) {
+        ATTACHED.lock().insert(Arc::as_ptr(id).addr(), (self, Arc::downgrade(id)));
+    }
+
+    /// No longer.
+    pub(crate) fn detach(id: &Arc<Id>) {
+        ATTACHED.lock().remove(&Arc::as_ptr(id).addr());
+    }
+
+    /// It is of no more use.
+    fn removed(self) {
+        let of_it = |(device, id): &(Self, Weak<Id>)| (*device == self).then(|| id.upgrade()).flatten();
+        let ids: Vec<Arc<Id>> = ATTACHED.lock().values().filter_map(of_it).collect();
+        for id in ids {
+            id.removed();
+        }
     }
 
     /// Gives it back; the last one frees it.
@@ -121,8 +146,10 @@ fn open(device: Arc<nic::Device>) -> Outcome<Device> {
     }
     // SAFETY: a device of the list.
     let verbs = made(unsafe { calls::ibv_open_device(pointer) }, "a device context")?;
+    let device = Device { verbs };
+    device.nic().on_failure(move || device.removed());
     opened.push(Opened { device: pointer, verbs, pd: null_mut(), pd_users: 0, xrcd: null_mut() });
-    Ok(Device { verbs })
+    Ok(device)
 }
 
 fn listed() -> Outcome<Vec<Arc<nic::Device>>> {

@@ -538,17 +538,14 @@ pub(crate) unsafe fn wait(
         if let Looked::Found(event) = unsafe { next(&queue, announced) } {
             return Ok(Some(event));
         }
-        let mut sleep = Sleep::with_progress(queue.fd());
+        let mut sleep = asleep(queue.fd());
         if sleep.nonblocking {
             return Ok(None);
         }
         // SAFETY: this thread can't be cancelled here.
         match nic::outside_library(|| unsafe { sleep.wait() }) {
             Woken::ByEvent => announced = true,
-            Woken::ByAnother => {
-                announced = false;
-                nic::progress_of_waiter();
-            }
+            Woken::ByAnother => announced = false,
             Woken::InVain => {
                 return Err(Refusal::new(call::last_errno(), "waiting for an event was interrupted"));
             }
@@ -588,7 +585,14 @@ unsafe fn look(queue: &Queue, event: *mut *mut rdma_cm_event, announced: bool) -
     }
 }
 
-/// rdma_get_cm_event(3). Until the event comes the caller's thread makes progress. Nothing on its frames needs a destructor.
+/// How a thread sleeps until there is an event. It makes no progress: connections aren't in a hurry, and a thread that waits for
+/// completions as well, as most programs have one, would be in its way.
+fn asleep(fd: c_int) -> Sleep {
+    let timeout = libc::timespec { tv_sec: SPEAKS_AFTER.as_secs() as libc::time_t, tv_nsec: 0 };
+    Sleep::on([fd, -1], Some(timeout))
+}
+
+/// rdma_get_cm_event(3). Nothing on its frames needs a destructor.
 #[unsafe(export_name = "ferroce_c_rdma_get_cm_event")]
 unsafe extern "C-unwind" fn get_cm_event(
     channel: *mut rdma_event_channel,
@@ -628,30 +632,34 @@ unsafe extern "C-unwind" fn get(queue: &Queue, event: *mut *mut rdma_cm_event) -
             return -1;
         }
         let prepared = step(|| {
-            sleep = Sleep::with_progress(queue.fd());
+            sleep = asleep(queue.fd());
             Ok(())
         });
         if prepared.is_none() {
             return -1;
         }
         if sleep.nonblocking {
-            // Getting ready to sleep may have brought an event.
-            announced = true;
+            // The descriptor's flag is known now.
             continue;
+        }
+        if queue.fd() < 0 {
+            // The program has destroyed the channel under this thread, as rping does, which takes an error here for its own.
+            // SAFETY: nothing on this frame needs a destructor.
+            unsafe { Sleep::for_ever() };
         }
         since = since.or_else(|| Some(Instant::now()));
         // SAFETY: nothing on this frame needs a destructor.
         match unsafe { sleep.wait() } {
             Woken::ByEvent => announced = true,
-            Woken::ByAnother if step(|| Ok(progress(&mut since))).is_some() => announced = false,
+            Woken::InVain if queue.fd() < 0 => {}
+            Woken::ByAnother if step(|| Ok(speak(&mut since))).is_some() => announced = false,
             _ => return -1,
         }
     }
 }
 
-/// Makes progress for a thread that waits, and says after a second what it waits for.
-fn progress(since: &mut Option<Instant>) {
-    nic::progress_of_waiter();
+/// Says after a second what a thread waits for.
+fn speak(since: &mut Option<Instant>) {
     if since.is_some_and(|since| since.elapsed() > SPEAKS_AFTER) {
         tracing::debug!("rdma_get_cm_event waits for an event of the channel");
         // Once a call, but for one that lasts for centuries.

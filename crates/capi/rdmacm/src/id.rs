@@ -128,6 +128,19 @@ impl Id {
         self.state.lock().step
     }
 
+    /// The device that it is bound to is of no more use.
+    pub(crate) fn removed(self: &Arc<Self>) {
+        {
+            let mut state = self.state.lock();
+            if state.step == Step::Ending {
+                return;
+            }
+            state.step = Step::Removed;
+            state.agreed = Agreed::Over;
+        }
+        self.push(News::DeviceRemoval);
+    }
+
     /// The connection, if there is one.
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
         self.state.lock().connection.clone()
@@ -238,6 +251,7 @@ impl IdBlock {
             self.c.verbs = device.verbs;
             self.c.port_num = 1;
             self.device = Some(device);
+            device.attach(&self.id);
         }
         Ok(())
     }
@@ -287,6 +301,7 @@ impl IdBlock {
                 drop(Box::from_raw(block.c.route.path_rec));
             }
             if let Some(device) = block.device {
+                Device::detach(&shared);
                 device.give_pd();
             }
             drop(Box::from_raw(id.cast::<Self>()));

@@ -231,3 +231,17 @@ fn connections_are_made_and_ended_though_the_network_loses_messages() {
         assert_eq!(serving.join().expect("the server"), "60");
     });
 }
+
+#[test]
+fn thousands_of_connections_are_open_at_once() {
+    in_namespace("connections::thousands_of_connections_are_open_at_once", || {
+        const COUNT: u32 = 10_000;
+        let (mut server, mut client) = (Peer::start(), Peer::start());
+        assert_ne!((server.ask("open"), client.ask("open")), ("0".to_owned(), "0".to_owned()));
+        assert_eq!(server.ask(&format!("bind p {SERVER}")), format!("ok {SERVER}"));
+        assert_eq!(server.ask(&format!("listen p {COUNT}")), "ok");
+        let serving = std::thread::spawn(move || server.ask(&format!("serve {COUNT}")));
+        assert_eq!(client.ask(&format!("burst {COUNT} {CLIENT} {SERVER}")), format!("{COUNT} {COUNT}"));
+        assert_eq!(serving.join().expect("the server"), COUNT.to_string());
+    });
+}

@@ -291,6 +291,8 @@ impl Process {
             ["quiet", ms] => self.happened.next(Duration::from_millis(ms.parse().expect("a number"))),
             // many COUNT FROM TO: connections one after the other, each to the end; how many.
             ["many", count, from, to] => self.many(count.parse().expect("a number"), from, to).to_string(),
+            // burst COUNT FROM TO: all at once; how many were established and ended.
+            ["burst", count, from, to] => self.burst(count.parse().expect("a number"), from, to),
             // serve COUNT: accepts so many and follows them to their end.
             ["serve", count] => self.serve(count.parse().expect("a number")).to_string(),
             _ => panic!("{line}"),
@@ -318,7 +320,7 @@ impl Process {
             let mut line = String::new();
             let _ = write!(line, "connect {name} {from} {to} {} x", 4096 + at);
             assert_eq!(self.obey(&line), "ok");
-            let wanted = [format!("reply {name} 5 y"), format!("disconnected {name}")];
+            let wanted = [format!("reply {name} {} y", 4096 + at), format!("disconnected {name}")];
             if self.happened.next(PATIENCE) != wanted[0] {
                 continue;
             }
@@ -330,6 +332,32 @@ impl Process {
         done
     }
 
+    fn burst(&mut self, count: u32, from: &str, to: &str) -> String {
+        for at in 0..count {
+            assert_eq!(self.obey(&format!("connect c{at} {from} {to} {} x", 4096 + at)), "ok");
+        }
+        let (mut established, mut ended) = (0, 0);
+        while ended < count {
+            let event = self.happened.next(PATIENCE);
+            match event.split(' ').collect::<Vec<_>>()[..] {
+                ["reply", name, ..] => {
+                    assert_eq!(self.obey(&format!("establish {name}")), "ok");
+                    established += 1;
+                    if established == count {
+                        (0..count).for_each(|at| drop(self.obey(&format!("disconnect c{at}"))));
+                    }
+                }
+                ["disconnected", name] => {
+                    self.connections.remove(name);
+                    ended += 1;
+                }
+                ["exit", _] => {}
+                ref other => return format!("{established} {ended} {other:?}"),
+            }
+        }
+        format!("{established} {ended}")
+    }
+
     fn serve(&mut self, count: u32) -> u32 {
         let mut ended = 0;
         while ended < count {
@@ -337,7 +365,7 @@ impl Process {
             match event.split(' ').collect::<Vec<_>>()[..] {
                 ["request", _, qpn, _] => {
                     self.obey(&format!("name {qpn}"));
-                    assert_eq!(self.obey(&format!("accept {qpn} 5 y")), "ok");
+                    assert_eq!(self.obey(&format!("accept {qpn} {qpn} y")), "ok");
                 }
                 ["disconnected", name] => {
                     assert_eq!(self.obey(&format!("disconnect {name}")), "ok");

@@ -59,6 +59,17 @@ impl Sleep {
         }
     }
 
+    /// Never returns, unless the thread is cancelled. As a read of a kernel's file that another thread has closed.
+    ///
+    /// # Safety
+    /// As [`Sleep::wait`].
+    pub unsafe extern "C-unwind" fn for_ever() -> ! {
+        loop {
+            // SAFETY: no entries and no timeout; nothing on this frame needs a destructor.
+            unsafe { ppoll(std::ptr::null_mut(), 0, std::ptr::null(), std::ptr::null()) };
+        }
+    }
+
     /// Waits until an event is announced, something else has happened, or the time is over.
     ///
     /// # Safety
