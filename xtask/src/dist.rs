@@ -16,6 +16,9 @@ mod shared_library;
 #[path = "../../crates/preload/link/mod.rs"]
 mod preload;
 
+#[path = "../../crates/rsocket-preload/link/mod.rs"]
+mod rsocket_preload;
+
 /// The directory of the workspace.
 #[must_use]
 pub fn workspace() -> &'static Path {
@@ -46,6 +49,8 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
             "ferroce-capi-rsocket",
             "--package",
             "ferroce-preload",
+            "--package",
+            "ferroce-rsocket-preload",
         ])
         .status()?;
     if !status.success() {
@@ -66,7 +71,9 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
     let ibverbs =
         ibverbs::link(&archive, &rdmacm::engine_symbols(), &built.join("link-ibverbs"), &libraries)?;
     let rsocket = built.join("libferroce_rsocket.a");
-    rdmacm::link(&rsocket, &ibverbs, &built.join("link-rdmacm"), &libraries)?;
+    let rdmacm = rdmacm::link(&rsocket, &ibverbs, &built.join("link-rdmacm"), &libraries)?;
+    let sockets = built.join("libferroce_rsocket_preload.a");
+    rsocket_preload::link(&sockets, &rdmacm, &built.join("link-rsocket-preload"), &libraries)?;
     preload::link(&built.join("libferroce_preload.a"), &built.join("link-preload"), &libraries)?;
     // `ferroce` answers to the name of the command whose place it takes under `ferroce run`.
     let commands = libraries.join("bin");

@@ -196,7 +196,8 @@ impl Options {
         let given = Given { value, length: length as usize };
         let before_connecting = || {
             if about.connected {
-                return Err(Refusal::new(libc::EINVAL, "this option must be set before the socket connects"));
+                // Programs set them on accepted sockets, too, and don't mind.
+                return Err(Refusal::plain(libc::EINVAL));
             }
             Ok(())
         };
