@@ -214,7 +214,7 @@ entry! { fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
     // SAFETY: the program's promise, here and below.
     let message = unsafe { message.as_mut() }.ok_or_else(|| Refusal::new(libc::EFAULT, "no message"))?;
     // SAFETY: as above.
-    let pieces = unsafe { pieces(message.msg_iov, message.msg_iovlen as usize) }?;
+    let pieces = unsafe { pieces(message.msg_iov, message.msg_iovlen) }?;
     // SAFETY: as above.
     let (bytes, truncated) =
         unsafe { receive(fd, pieces, flags, message.msg_name.cast(), &mut message.msg_namelen) }?;
@@ -242,7 +242,7 @@ entry! { fn rsendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
         return Err(Refusal::new(libc::ENOTSUP, "rsockets carry no control messages"));
     }
     // SAFETY: as above.
-    let pieces = unsafe { pieces(message.msg_iov, message.msg_iovlen as usize) }?;
+    let pieces = unsafe { pieces(message.msg_iov, message.msg_iovlen) }?;
     // SAFETY: as above.
     Ok(done(unsafe { send(fd, pieces, flags, message.msg_name.cast(), message.msg_namelen) }?))
 } }

@@ -80,10 +80,8 @@ impl Id {
         let channel = Channel::new()?;
         let mut id = ptr::null_mut();
         // SAFETY: a live channel and a place for the id.
-        zero(
-            unsafe { rdma_create_id(channel.0.as_ptr(), &mut id, ptr::null_mut(), space) },
-            "no connection identifier",
-        )?;
+        let made = unsafe { rdma_create_id(channel.0.as_ptr(), &mut id, ptr::null_mut(), space) };
+        zero(made, "no connection identifier")?;
         let id = NonNull::new(id).ok_or_else(|| Refusal::plain(libc::EIO))?;
         Ok(Self { id, channel: Some(channel) })
     }
