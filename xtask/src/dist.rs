@@ -7,11 +7,17 @@ use std::{env, fs, io};
 #[path = "../../crates/capi/ibverbs/link/mod.rs"]
 pub mod ibverbs;
 
+#[path = "../../crates/capi/rdmacm/link/mod.rs"]
+mod rdmacm;
+
 #[path = "../../crates/capi/link/shared_library.rs"]
 mod shared_library;
 
 #[path = "../../crates/preload/link/mod.rs"]
 mod preload;
+
+#[path = "../../crates/rsocket-preload/link/mod.rs"]
+mod rsocket_preload;
 
 /// The directory of the workspace.
 #[must_use]
@@ -38,9 +44,13 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
             "--package",
             "ferroce-cli",
             "--package",
-            "ferroce-capi-ibverbs",
+            "ferroce-capi-rdmacm",
+            "--package",
+            "ferroce-capi-rsocket",
             "--package",
             "ferroce-preload",
+            "--package",
+            "ferroce-rsocket-preload",
         ])
         .status()?;
     if !status.success() {
@@ -56,7 +66,14 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
     fs::copy(built.join("ferroce"), &unfinished)?;
     fs::rename(&unfinished, bin.join("ferroce"))?;
     let libraries = dist.join("lib").join("ferroce");
-    ibverbs::link(&built.join("libferroce_ibverbs.a"), &built.join("link-ibverbs"), &libraries)?;
+    // One engine: the archive of the connection manager has all of the adapter.
+    let archive = built.join("libferroce_rdmacm.a");
+    let ibverbs =
+        ibverbs::link(&archive, &rdmacm::engine_symbols(), &built.join("link-ibverbs"), &libraries)?;
+    let rsocket = built.join("libferroce_rsocket.a");
+    let rdmacm = rdmacm::link(&rsocket, &ibverbs, &built.join("link-rdmacm"), &libraries)?;
+    let sockets = built.join("libferroce_rsocket_preload.a");
+    rsocket_preload::link(&sockets, &rdmacm, &built.join("link-rsocket-preload"), &libraries)?;
     preload::link(&built.join("libferroce_preload.a"), &built.join("link-preload"), &libraries)?;
     // `ferroce` answers to the name of the command whose place it takes under `ferroce run`.
     let commands = libraries.join("bin");

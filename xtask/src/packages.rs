@@ -10,6 +10,8 @@ const PACKAGES: &[(&str, &str)] = &[
         "the verbs headers and the distribution's library, for the C programs and the ABI test",
     ),
     ("ibverbs-utils", "ibv_*_pingpong, ibv_devinfo"),
+    ("librdmacm-dev", "the headers of connections, and the distribution's library for the ABI test"),
+    ("rdmacm-utils", "rping, ucmatose and their family"),
     ("perftest", "ib_send_bw and its family"),
     ("python3-pyverbs", "the Python binding"),
     ("ucx-utils", "ucx_info, ucx_perftest"),
@@ -49,12 +51,7 @@ pub fn install_for_bench() {
 /// The same for the clients that only `cargo xtask compat` runs.
 pub fn install_for_compat() {
     install_missing(PACKAGES);
-    install_missing(&[
-        ("qperf", "qperf"),
-        ("rdmacm-utils", "rping, ucmatose"),
-        ("fio", "fio"),
-        ("libfabric-bin", "fi_info, fi_pingpong"),
-    ]);
+    install_missing(&[("qperf", "qperf"), ("fio", "fio"), ("libfabric-bin", "fi_info, fi_pingpong")]);
 }
 
 fn install_missing(packages: &[(&str, &str)]) {

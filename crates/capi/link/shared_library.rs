@@ -20,14 +20,33 @@ pub(super) fn jump(arch: &str) -> io::Result<&'static str> {
     }
 }
 
-/// Links `archive` with `assembly` to the shared library `directory/name`, which exports what the version script `script`
-/// names; intermediate files go to `scratch`.
+/// The assembly of trampolines to functions that have the same name behind `prefix`, for `arch`.
+///
+/// # Errors
+/// As [`jump`].
+#[allow(dead_code, reason = "for the libraries that are preloaded")]
+pub(super) fn plain_trampolines(names: &[&str], prefix: &str, arch: &str) -> io::Result<String> {
+    let jump = jump(arch)?;
+    let mut text = String::new();
+    for name in names {
+        text.push_str(&format!(
+            "\t.section .text.{name},\"ax\",%progbits\n\t.globl {name}\n\t.type {name}, %function\n\t.p2align 4\n\
+             {name}:\n\t.cfi_startproc\n\t{jump} {prefix}{name}\n\t.cfi_endproc\n\
+             \t.size {name}, .-{name}\n"
+        ));
+    }
+    text.push_str(END_OF_ASSEMBLY);
+    Ok(text)
+}
+
+/// Links `assembly` with `inputs`, archives and the libraries that it needs, to the shared library `directory/name`, which exports
+/// what the version script `script` names; intermediate files go to `scratch`.
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
 pub(super) fn link(
     name: &str,
-    archive: &Path,
+    inputs: &[&Path],
     assembly: &str,
     script: &str,
     scratch: &Path,
@@ -44,7 +63,7 @@ pub(super) fn link(
         .args(["-shared", "-static-libgcc", "-o"])
         .arg(&unfinished)
         .arg(&assembly_file)
-        .arg(archive)
+        .args(inputs)
         .arg(format!("-Wl,--version-script={}", script_file.display()))
         .arg(format!("-Wl,-soname,{name}"))
         .args(["-Wl,--no-undefined", "-Wl,--gc-sections", "-Wl,--as-needed", "-Wl,-z,relro", "-Wl,-z,now"])
@@ -57,4 +76,16 @@ pub(super) fn link(
     let library = directory.join(name);
     fs::rename(&unfinished, &library)?;
     Ok(library)
+}
+
+/// Makes the link `alias` to the library `name` of `directory`.
+///
+/// # Errors
+/// The link can't be made.
+pub(super) fn link_beside(name: &str, alias: &str, directory: &Path) -> io::Result<()> {
+    let alias = directory.join(alias);
+    if alias.symlink_metadata().is_ok() {
+        fs::remove_file(&alias)?;
+    }
+    std::os::unix::fs::symlink(name, &alias)
 }

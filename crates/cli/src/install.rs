@@ -5,6 +5,8 @@ use std::{env, io};
 
 /// The library that programs load.
 pub const LIBRARY: &str = "libibverbs.so.1";
+/// The library that connects programs.
+pub const CONNECTIONS: &str = "librdmacm.so.1";
 /// The library that shows programs the entries in `/sys` and `/dev`.
 pub const PRELOAD: &str = "libferroce_preload.so";
 /// The directory beside them with commands that answer for our devices.
@@ -40,7 +42,7 @@ pub fn library_directory() -> Result<PathBuf, Missing> {
 fn library_directory_beside(command: &Path) -> Result<PathBuf, Missing> {
     let prefix = command.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let directory = prefix.join("lib/ferroce");
-    [LIBRARY, PRELOAD].iter().try_for_each(|library| look_for(library, &directory))?;
+    [LIBRARY, CONNECTIONS, PRELOAD].iter().try_for_each(|library| look_for(library, &directory))?;
     Ok(directory)
 }
 

@@ -87,11 +87,12 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Lets the command and what it starts find our devices in `/sys` and `/dev`, with `rdma`, and by a libibverbs that they
-/// have brought along under another name, as Python wheels do, or look for elsewhere first: its functions are then ours.
+/// Lets the command and what it starts find our devices in `/sys` and `/dev`, with `rdma`, and by a libibverbs or
+/// librdmacm that they have brought along under another name, as Python wheels do, or look for elsewhere first: its functions are then ours.
 fn show_entries(command: &mut Command, libraries: &Path) -> Result<(), String> {
     let before = env::var_os("LD_PRELOAD");
-    let preloaded = [install::LIBRARY, install::PRELOAD].map(|library| libraries.join(library));
+    let preloaded =
+        [install::LIBRARY, install::CONNECTIONS, install::PRELOAD].map(|library| libraries.join(library));
     command.env("LD_PRELOAD", preload_list(&preloaded, before.as_deref())?);
     let ours = libraries.join(install::COMMANDS);
     if let Some(before) = env::var_os("PATH").filter(|_| ours.is_dir()) {

@@ -41,7 +41,7 @@ fn entries_are_shown_unless_they_are_not_wanted() {
     let show = "echo ${LD_PRELOAD-none}; echo $PATH; echo ${ASAN_OPTIONS-none}";
     let ours = ferroce.path("lib/ferroce").display().to_string();
     let expected = format!(
-        "{ours}/libibverbs.so.1:{ours}/libferroce_preload.so\n{ours}/bin:/usr/bin:/bin\nverify_asan_link_order=0\n"
+        "{ours}/libibverbs.so.1:{ours}/librdmacm.so.1:{ours}/libferroce_preload.so\n{ours}/bin:/usr/bin:/bin\nverify_asan_link_order=0\n"
     );
     for words in
         [&["sh", "-c", show][..], &[ferroce.path("bin/ferroce").to_str().unwrap(), "run", "sh", "-c", show]]
@@ -96,7 +96,7 @@ fn commands_that_cannot_run_give_the_shells_exit_status_and_say_why() {
 #[test]
 fn missing_library_is_an_error_with_the_mend() {
     let ferroce = Installation::new();
-    for library in ["libferroce_preload.so", "libibverbs.so.1"] {
+    for library in ["libferroce_preload.so", "librdmacm.so.1", "libibverbs.so.1"] {
         std::fs::remove_file(ferroce.path("lib/ferroce").join(library)).unwrap();
         let outcome = run(&mut ferroce.ferroce(&["run", "true"]));
         assert_eq!(outcome.status, Some(125));

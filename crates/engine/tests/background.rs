@@ -52,7 +52,7 @@ impl Handler for Adapter {
     }
 
     fn sources(&'static self) -> impl Source {
-        (Panics, Quiet, Quiet)
+        (Panics, Quiet, Quiet, Quiet)
     }
 
     fn due(&'static self, _number: u32, _now: Instant) -> bool {

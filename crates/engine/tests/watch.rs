@@ -73,7 +73,7 @@ impl Handler for Adapter {
     }
 
     fn sources(&'static self) -> impl Source {
-        (Busy, Quiet, Quiet)
+        (Busy, Quiet, Quiet, Quiet)
     }
 
     fn due(&'static self, _number: u32, _now: Instant) -> bool {

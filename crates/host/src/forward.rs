@@ -8,7 +8,7 @@ use super::names::Name;
 use super::user::User;
 use ferroce_os::clock;
 use ferroce_os::room;
-use ferroce_os::sys::{self, Outgoing, control};
+use ferroce_os::sys::{self, EngineFd, Outgoing, control};
 use ferroce_os::throttle::OncePerSecond;
 use ferroce_types::{Datagram, SLOTS};
 use std::io;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Of one UNIX datagram: fits the default send buffer, and holds the longest train.
 const BLOB: usize = 96 << 10;
-const MAGIC: [u8; 4] = *b"FRC2";
+pub(super) const MAGIC: [u8; 4] = *b"FRC2";
 /// How long a slot that nobody held is believed to be free.
 const DEAD: Duration = Duration::from_millis(100);
 
@@ -101,7 +101,13 @@ impl Forwarder {
     }
 }
 
-fn send(fd: RawFd, user: User, name: &Name, blob: &[u8]) -> io::Result<()> {
+/// Has the kernel attach the sender's user to what comes to a socket: anybody may send to an abstract name.
+pub(super) fn expect_credentials(socket: &EngineFd) -> io::Result<()> {
+    sys::set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, &1_i32)
+}
+
+/// Sends a datagram to a name by way of a socket of this process.
+pub(super) fn send(fd: RawFd, user: User, name: &Name, blob: &[u8]) -> io::Result<()> {
     let mut credentials = Credentials::new();
     let own = sys::own_credentials(user.uid());
     // Otherwise the kernel attaches the right ones by itself, also where no message may name them: the group may have no

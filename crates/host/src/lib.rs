@@ -1,7 +1,8 @@
 //! How the processes of a host share one QPN space and UDP port 4791, without a daemon.
 //!
 //! In here: slots of the QPN space, the socket group of each local address and its handover between processes,
-//! requests of other processes and the services that answer them, forwarding of packets that came to the wrong process.
+//! requests of other processes and the services that answer them, forwarding of packets that came to the wrong process, ports of
+//! the connection manager.
 //! All of it lives in abstract UNIX names and open descriptors: a
 //! process that ends, however it ends, leaves nothing.
 //! Out of here: what packets mean, QPs, sending (`udp`), shared memory between processes (`hostlink`).
@@ -40,6 +41,7 @@ mod gids;
 mod group;
 mod handover;
 mod names;
+mod ports;
 mod services;
 mod slots;
 mod user;
@@ -51,14 +53,17 @@ pub use forward::ForwardStats;
 pub use gids::gid_table;
 pub use gids::{GidTables, KIND_GIDS};
 pub use group::OpenSocket;
+pub use ports::{Delivery, HeldPort, PortAddress, PortError};
 pub use services::{Service, Services};
 
 use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Datagram, GROUP_SIZE, HostAddr};
+use ferroce_wire::cm::GSI_QPN;
 use forward::{ForwardReceiver, Forwarder};
 use handover::SocketSearch;
 use names::{Name, USABLE};
+use ports::OwnPort;
 use slots::OwnSlot;
 use std::collections::HashMap;
 use std::io;
@@ -82,11 +87,12 @@ const LEAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Datagrams of forwarded packets taken from one slot in a row.
 const INBOX_BURST: usize = 16;
 
-/// What a readable descriptor in the inner `epoll` is, with the slot in the low 16 bits.
+/// What a readable descriptor in the inner `epoll` is, with the slot or the port's number in the low 16 bits.
 const LISTENER: u64 = 1 << 16;
 const INBOX: u64 = 2 << 16;
 const LEADER: u64 = 3 << 16;
 const TIMER: u64 = 4 << 16;
+const PORT: u64 = 5 << 16;
 
 /// The sockets of a local address, by steering value.
 pub type SocketGroup = [EngineFd; GROUP_SIZE];
@@ -108,6 +114,8 @@ pub struct Host {
     forwarder: Forwarder,
     inbox: Mutex<class::ForwardInbox, ForwardReceiver>,
     services: Services,
+    /// Ports of the connection manager.
+    ports: RwLock<class::HostPorts, Vec<Arc<OwnPort>>>,
 }
 
 impl std::fmt::Debug for Host {
@@ -135,6 +143,7 @@ impl Host {
             forwarder: Forwarder::new(user),
             inbox: Mutex::new(ForwardReceiver::new()),
             services: Services::default(),
+            ports: RwLock::default(),
         });
         this.claim_slot()?;
         this.lead();
@@ -315,6 +324,7 @@ impl Host {
                 LEADER => self.serve_leader(),
                 TIMER => self.lead(),
                 LISTENER => self.serve_slot(slot),
+                PORT => self.recv_for_port(slot, f),
                 _ => inboxes = true,
             }
         }
@@ -330,6 +340,20 @@ impl Host {
             return None;
         }
         handover::dial(&Name::slot(self.user.uid(), slot), self.user).ok()
+    }
+
+    /// Nobody has a slot.
+    pub fn is_free(&self, slot: u16) -> bool {
+        let dialled = handover::dial(&Name::slot(self.user.uid(), slot), self.user);
+        dialled.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
+    /// The slots of other processes, in no order; none where the names can't be read.
+    pub fn other_slots(&self) -> Vec<u16> {
+        let own = self.slots();
+        let mut slots = names::taken_slots(self.user.uid()).unwrap_or_default();
+        slots.retain(|slot| !own.contains(slot));
+        slots
     }
 
     /// All listeners, ready or not; for a thread that waits for others itself.
@@ -378,6 +402,17 @@ impl Host {
         }
     }
 
+    /// Takes MADs for a port of this process.
+    fn recv_for_port(&self, number: u16, f: &mut dyn FnMut(&[Datagram<'_>])) {
+        let (Some(port), Some(mut inbox)) = (self.port(number), self.inbox.try_lock()) else { return };
+        let fd = port.socket.checked();
+        for _ in 0..INBOX_BURST {
+            if !matches!(inbox.receive(fd, self.user, self.stats(), &|qpn| qpn == GSI_QPN, f), Ok(true)) {
+                break;
+            }
+        }
+    }
+
     /// Takes what other processes have passed on to this one's slots; `f` gets it in batches, and must not call this
     /// method. Returns how many packets; 0 also when another thread is at it.
     pub fn recv_forwarded(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
@@ -391,7 +426,7 @@ impl Host {
                     packets += batch.len();
                     f(batch);
                 };
-                let mine = |qpn| self.owns(qpn);
+                let mine = |qpn| self.owns(qpn) || qpn == GSI_QPN;
                 if !matches!(inbox.receive(fd, self.user, self.stats(), &mine, &mut count), Ok(true)) {
                     break;
                 }

@@ -20,7 +20,7 @@ const PROC_LIMIT: usize = 32 << 20;
 pub(super) struct Name(AbstractName);
 
 impl Name {
-    /// Ours are under 40 bytes, which an abstract name has room for.
+    /// Ours are under 100 bytes, which an abstract name has room for.
     fn new(text: &str) -> Self {
         Self(AbstractName::new(text))
     }
@@ -38,6 +38,11 @@ impl Name {
     /// Whoever holds it owns the slot.
     pub(super) fn slot(uid: u32, slot: u16) -> Self {
         Self::new(&format!("{}{slot}", slot_prefix(uid)))
+    }
+
+    /// Whoever holds it has the port that `port` says.
+    pub(super) fn port(uid: u32, port: &str) -> Self {
+        Self::new(&format!("{}{port}", port_prefix(uid)))
     }
 
     /// Binds a new socket of this type to the name; `Ok(None)` when somebody has it.
@@ -60,6 +65,20 @@ impl Name {
 
 fn slot_prefix(uid: u32) -> String {
     format!("ferroce-{VERSION}-u{uid}-slot-")
+}
+
+fn port_prefix(uid: u32) -> String {
+    format!("ferroce-{VERSION}-u{uid}-port-")
+}
+
+/// Ports that are taken, as their names say them. `None` where the names can't be read.
+pub(super) fn taken_ports(uid: u32) -> Option<Vec<String>> {
+    let prefix = format!("@{}", port_prefix(uid));
+    let name_of = |line: &[u8]| {
+        let name = line.rsplit(|&b| b == b' ').next()?.strip_prefix(prefix.as_bytes())?;
+        std::str::from_utf8(name).ok().map(str::to_owned)
+    };
+    Some(table()?.split(|&b| b == b'\n').filter_map(name_of).collect())
 }
 
 /// Slots that are taken, in no order, from `/proc/net/unix` of this thread's network namespace. `None` where that

@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::foreign_holders::foreign_holders;
+use super::forward::expect_credentials;
 use super::names::{Name, USABLE, taken_slots};
 use super::shuffled;
 use ferroce_os::sys::{self, EngineFd};
@@ -51,9 +52,7 @@ fn take(uid: u32, number: u16) -> Result<Option<OwnSlot>, Error> {
     let Some(listener) = name.listen().map_err(Error::system("listen on a slot's name"))? else {
         return Ok(None);
     };
-    // Forwarded packets must come from this user: anybody may send to an abstract name.
-    sys::set_option(forwarded.raw(), libc::SOL_SOCKET, libc::SO_PASSCRED, &1_i32)
-        .map_err(Error::system("SO_PASSCRED"))?;
+    expect_credentials(&forwarded).map_err(Error::system("SO_PASSCRED"))?;
     sys::large_buffer(forwarded.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
     Ok(Some(OwnSlot { number, forwarded, listener }))
 }

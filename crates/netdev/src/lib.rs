@@ -12,6 +12,7 @@ mod gid;
 mod guid;
 mod interface;
 mod monitor;
+mod neighbour;
 mod netlink;
 mod port;
 mod route;
@@ -22,6 +23,7 @@ pub use devices::{DEVICES_VARIABLE, DeviceInfo, VENDOR_ID, VENDOR_PART_ID, disco
 pub use gid::{GID_TABLE_LEN, GID_TYPE_ROCE_V2, GidChange, GidEntry, GidTable, gid_of, ip_of};
 pub use interface::{Address, Netdev, interfaces};
 pub use monitor::{Changes, Monitor};
+pub use neighbour::{is_neighbour_known, look_for_neighbour};
 pub use port::{LastSpeed, LinkSpeed, MAX_MTU, PortAttributes, PortState, active_mtu};
 pub use route::{LocalAddresses, Route, RouteKind, route_to, way};
 

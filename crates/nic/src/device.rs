@@ -14,8 +14,8 @@ use ferroce_queues::{EventQueue, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_WR};
 use ferroce_types::{AsyncEvent, Error, Result, invalid};
 use ferroce_udp::HostAddr;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Queue pairs a process may have.
 pub const MAX_QP: u32 = 65_536;
@@ -127,6 +127,7 @@ impl Device {
             port,
             async_events: EventQueue::new()?,
             failed: AtomicBool::new(false),
+            on_failure: OnceLock::new(),
             bad_pkeys: AtomicU32::new(0),
             bad_qkeys: AtomicU32::new(0),
             origin,
@@ -148,6 +149,15 @@ struct PortView {
     gids: GidTable,
 }
 
+/// What is called when a device is of no more use.
+struct OnFailure(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for OnFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnFailure")
+    }
+}
+
 /// An open device (ibv_open_device(3)).
 #[derive(Debug)]
 pub struct Context {
@@ -156,6 +166,8 @@ pub struct Context {
     async_events: EventQueue<AsyncEvent>,
     /// The program has been told that the device is of no more use.
     failed: AtomicBool,
+    /// Who else wants to know it.
+    on_failure: OnceLock<OnFailure>,
     /// Packets with a P_Key or Q_Key that their QP doesn't have.
     bad_pkeys: AtomicU32,
     bad_qkeys: AtomicU32,
@@ -301,6 +313,20 @@ impl Context {
     fn fail(&self) {
         if !self.failed.swap(true, Ordering::Relaxed) {
             self.raise(AsyncEvent::DeviceFatal);
+            if let Some(OnFailure(tell)) = self.on_failure.get() {
+                tell();
+            }
+        }
+    }
+
+    /// Has `tell` called when the device is of no more use, by whichever thread finds that out; it must not block. The first one that is
+    /// set counts.
+    pub fn on_failure(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_failure.set(OnFailure(Box::new(tell)));
+        if self.failed.load(Ordering::Relaxed)
+            && let Some(OnFailure(tell)) = self.on_failure.get()
+        {
+            tell();
         }
     }
 

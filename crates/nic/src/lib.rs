@@ -19,6 +19,7 @@ mod closing;
 mod device;
 mod fabric;
 mod gids;
+pub mod gsi;
 mod import;
 mod listed_regions;
 mod numbers;

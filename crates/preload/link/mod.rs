@@ -88,20 +88,6 @@ pub const NAMES: &[&str] = &[
     "telldir",
 ];
 
-fn trampolines(arch: &str) -> io::Result<String> {
-    let jump = shared_library::jump(arch)?;
-    let mut text = String::new();
-    for name in NAMES {
-        text.push_str(&format!(
-            "\t.section .text.{name},\"ax\",%progbits\n\t.globl {name}\n\t.type {name}, %function\n\t.p2align 4\n\
-             {name}:\n\t.cfi_startproc\n\t{jump} {IMPLEMENTATION_PREFIX}{name}\n\t.cfi_endproc\n\
-             \t.size {name}, .-{name}\n"
-        ));
-    }
-    text.push_str(shared_library::END_OF_ASSEMBLY);
-    Ok(text)
-}
-
 /// Links `archive` (the crate's static library) to `directory/libferroce_preload.so`; intermediate files go to
 /// `scratch`.
 ///
@@ -109,6 +95,6 @@ fn trampolines(arch: &str) -> io::Result<String> {
 /// The C compiler is missing or refuses, or a file can't be written.
 pub fn link(archive: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
     let script = format!("{{\n\tglobal: {};\n\tlocal: *;\n}};\n", NAMES.join("; "));
-    let assembly = trampolines(std::env::consts::ARCH)?;
-    shared_library::link(LIBRARY, archive, &assembly, &script, scratch, directory)
+    let assembly = shared_library::plain_trampolines(NAMES, IMPLEMENTATION_PREFIX, std::env::consts::ARCH)?;
+    shared_library::link(LIBRARY, &[archive], &assembly, &script, scratch, directory)
 }

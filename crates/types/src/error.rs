@@ -37,6 +37,14 @@ pub enum Error {
         /// What has failed.
         why: String,
     },
+    /// What no other variant has the errno for.
+    #[error("{why}")]
+    Refused {
+        /// What says so to the C ABI.
+        errno: i32,
+        /// Why.
+        why: String,
+    },
     /// The operating system refused.
     #[error("{what}: {source}")]
     Os {
@@ -63,7 +71,7 @@ impl Error {
             Self::NotFound(_) => libc::ENOENT,
             Self::Permission(_) => libc::EPERM,
             Self::Dead(_) => libc::EIO,
-            Self::Host { errno, .. } => *errno,
+            Self::Host { errno, .. } | Self::Refused { errno, .. } => *errno,
             Self::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }

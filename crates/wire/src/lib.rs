@@ -1,12 +1,14 @@
 //! Wire formats: what the bytes of RoCEv2 packets and of Ethernet frames mean, and nothing else.
 //!
-//! In here: BTH and the extension headers, the ICRC; the headers of frames, their checksums and hashes. Parse and emit only.
+//! In here: BTH and the extension headers, the ICRC; messages of the communication manager; the headers of frames, their
+//! checksums and hashes. Parse and emit only.
 //! Out of here: sockets, state, time, memory of queue pairs.
 //! Nothing in this crate panics on any input; it is `no_std` and has no `unsafe`.
 #![no_std]
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod cm;
 mod crc;
 pub mod frame;
 mod headers;

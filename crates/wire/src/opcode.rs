@@ -96,6 +96,8 @@ impl Operation {
 impl Opcode {
     /// The congestion notification packet, 0x81.
     pub const CNP: Self = Self { service: Service::Cnp, operation: Operation::CongestionNotification };
+    /// A datagram in one packet, as all MADs are.
+    pub const UD_SEND_ONLY: Self = Self { service: Service::Ud, operation: Operation::SendOnly };
 
     /// The opcode of an operation on a service; `None` where the service doesn't have it.
     #[must_use]

@@ -235,6 +235,27 @@ impl Host {
         is_listening(&self.keeper.id().to_string(), port)
     }
 
+    /// Waits until a process here has a port of the connection manager, of `space` (`0x0106` is that of connections), or until
+    /// `server` ends or `limit` passes (then it panics).
+    pub fn wait_for_rdma_port(&self, space: u16, port: u16, server: &mut Process, limit: Duration) {
+        let start = Instant::now();
+        let name = format!("-port-{space:04x}-{port}-");
+        while !self.net_table("unix").contains(&name) {
+            if server.has_ended() || start.elapsed() > limit {
+                let outcome = server.wait(Duration::ZERO);
+                panic!("nobody had port {port} within {:?}:\n{outcome}", start.elapsed());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        // It has the port, and listens as soon as its next call has returned.
+        thread::sleep(Duration::from_millis(50));
+    }
+
+    /// The global IPv6 address of `eth0`.
+    pub fn ipv6(&self) -> String {
+        format!("fd77::{}", self.number)
+    }
+
     pub(crate) fn net_table(&self, table: &str) -> String {
         fs::read_to_string(format!("/proc/{}/net/{table}", self.keeper.id())).unwrap_or_default()
     }

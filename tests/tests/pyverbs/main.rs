@@ -18,8 +18,6 @@ use std::time::Duration;
 const SUITE: &str = "/usr/share/doc/rdma-core/tests";
 /// The suite ends within seconds; a test of it that hangs is killed with all others.
 const LIMIT: Duration = Duration::from_secs(150);
-/// Their library of connections isn't part of Ferroce yet.
-const LEFT_OUT: &str = "tests.test_rdmacm";
 /// Tests of one vendor's adapters: they must skip, cleanly.
 const OF_VENDORS: &[&str] = &["tests.test_mlx5", "tests.test_efa", "tests.test_cuda"];
 
@@ -83,7 +81,7 @@ impl Suite {
         let mut suite = Self { directory: directory.into(), tests: Vec::new() };
         let listed = suite.run(host, User::Ordinary, &[], &["--list-tests"], &[]);
         let names = listed.expect_success().stdout.lines().filter(|line| line.starts_with("tests."));
-        suite.tests = names.filter(|name| !name.starts_with(LEFT_OUT)).map(str::to_owned).collect();
+        suite.tests = names.map(str::to_owned).collect();
         Ok(suite)
     }
 

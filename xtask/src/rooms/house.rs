@@ -44,10 +44,16 @@ const fn one(name: &'static str, what: &'static str) -> Crate {
 pub const HOUSE: &[Storey] = &[
     &[room("wire", "The formats on the wire: headers and ICRC, parsed and emitted, and nothing else.")],
     &[room("types", "The vocabulary that crates share: how a QPN is divided, addresses of hosts, errors.")],
-    &[one(
-        "proto",
-        "The transport as state machines without I/O: requester, responder, timers; time is an argument.",
-    )],
+    &[
+        one(
+            "proto",
+            "The transport as state machines without I/O: requester, responder, timers; time is an argument.",
+        ),
+        one(
+            "cm",
+            "The communication manager as a state machine without I/O: connections, lookups, their timers.",
+        ),
+    ],
     &[Crate {
         name: "os",
         what: "The operating system and most of the `unsafe`: calls, descriptors, fork, locks, the clock.",
@@ -97,11 +103,16 @@ pub const HOUSE: &[Storey] = &[
         what: "The adapter: the objects of verbs, and which fabric carries what.",
         together: &[Together {
             rooms: &[
-                "adapter", "ah", "device", "fabric", "gids", "import", "numbers", "owner", "qp", "raw", "xrc",
+                "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner", "qp",
+                "raw", "xrc",
             ],
             why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
         }],
     }],
+    &[one(
+        "connect",
+        "Connections between processes: ports, and the way of the communication manager's messages to whom they are for.",
+    )],
     &[
         Crate {
             name: "capi-ibverbs",
@@ -124,5 +135,30 @@ pub const HOUSE: &[Storey] = &[
             }],
         },
     ],
+    &[Crate {
+        name: "capi-rdmacm",
+        what: "The C interface of connections: librdmacm.so.1, in the same library as that of verbs.",
+        together: &[Together {
+            rooms: &[
+                "addrinfo",
+                "agreed",
+                "bind",
+                "channel",
+                "connect",
+                "deliver",
+                "devices",
+                "ep",
+                "event",
+                "id",
+                "multicast",
+                "option",
+                "qp",
+                "resolve",
+                "sync",
+                "wait",
+            ],
+            why: "An id is what all calls are about, and each of them has a part of what is known of it.",
+        }],
+    }],
     &[room("cli", "The ferroce command.")],
 ];

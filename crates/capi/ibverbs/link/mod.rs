@@ -8,8 +8,8 @@
 //! symbol, and rustc has no way to say it. A tail jump keeps the caller's frame, so unwinding passes.
 
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use super::shared_library;
 
@@ -180,19 +180,16 @@ pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Links `archive` (the crate's static library) to `directory/libibverbs.so.1`, with the link `libibverbs.so` beside
-/// it; intermediate files go to `scratch`.
+/// Links `archive`, a static library with this crate's functions, to `directory/libibverbs.so.1`, with the link `libibverbs.so`
+/// beside it; intermediate files go to `scratch`. `more`: what is exported beside the table.
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
-pub fn link(archive: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
-    let symbols = parse(TABLE);
+pub fn link(archive: &Path, more: &[Symbol], scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
+    let symbols = [parse(TABLE), more.to_vec()].concat();
     let (script, assembly) = (version_script(&symbols), trampolines(&symbols, std::env::consts::ARCH)?);
-    let library = shared_library::link("libibverbs.so.1", archive, &assembly, &script, scratch, directory)?;
-    let alias = directory.join("libibverbs.so");
-    if alias.symlink_metadata().is_ok() {
-        fs::remove_file(&alias)?;
-    }
-    std::os::unix::fs::symlink("libibverbs.so.1", &alias)?;
+    let library =
+        shared_library::link("libibverbs.so.1", &[archive], &assembly, &script, scratch, directory)?;
+    shared_library::link_beside("libibverbs.so.1", "libibverbs.so", directory)?;
     Ok(library)
 }

@@ -13,27 +13,29 @@ use crate::log;
 
 /// Why a call is refused.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub struct Refusal {
     /// The documented errno.
-    pub(crate) errno: c_int,
+    pub errno: c_int,
     /// One readable sentence, with the mend where there is one.
-    pub(crate) why: Cow<'static, str>,
+    pub why: Cow<'static, str>,
 }
 
-pub(crate) type Outcome<T> = Result<T, Refusal>;
+/// What a call comes to.
+pub type Outcome<T> = Result<T, Refusal>;
 
 impl Refusal {
-    pub(crate) fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
+    /// With an errno and a sentence.
+    pub fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
         Self { errno, why: why.into() }
     }
 
     /// EINVAL.
-    pub(crate) fn invalid(why: impl Into<Cow<'static, str>>) -> Self {
+    pub fn invalid(why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(libc::EINVAL, why)
     }
 
     /// The same as the adapter says it.
-    pub(crate) fn to_nic(&self) -> ferroce_nic::Error {
+    pub fn to_nic(&self) -> ferroce_nic::Error {
         let why = self.why.clone().into_owned();
         match self.errno {
             libc::EOPNOTSUPP => ferroce_nic::Error::NotSupported(why),
@@ -43,7 +45,7 @@ impl Refusal {
     }
 
     /// EOPNOTSUPP. Programs probe for features, so this isn't shown to people who didn't ask.
-    pub(crate) fn unsupported(why: impl Into<Cow<'static, str>>) -> Self {
+    pub fn unsupported(why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(libc::EOPNOTSUPP, why)
     }
 }
@@ -55,13 +57,13 @@ impl From<ferroce_nic::Error> for Refusal {
 }
 
 /// Sets the calling thread's errno.
-pub(crate) fn set_errno(errno: c_int) {
+pub fn set_errno(errno: c_int) {
     // SAFETY: the address is the calling thread's own errno, valid for its lifetime.
     unsafe { *libc::__errno_location() = errno };
 }
 
 /// The calling thread's errno.
-pub(crate) fn last_errno() -> c_int {
+pub fn last_errno() -> c_int {
     // SAFETY: as in `set_errno`.
     unsafe { *libc::__errno_location() }
 }
@@ -95,7 +97,7 @@ impl Drop for Uncancellable {
 
 /// Runs `body`; a panic becomes `EIO`, and nothing unwinds into C. Without [`guard`]'s protection against cancellation:
 /// for the data path, where the adapter makes raw system calls only.
-pub(crate) fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+pub fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     // A fork waits until nobody is inside.
     let _inside = match ferroce_nic::enter_library() {
         Ok(inside) => inside,
@@ -116,13 +118,13 @@ pub(crate) fn contain<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) 
 }
 
 /// As [`contain`], and cancellation waits.
-pub(crate) fn guard<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+pub fn guard<T>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let _uncancellable = Uncancellable::new();
     contain(call, body)
 }
 
 /// 0, or the errno value.
-pub(crate) fn to_errno(outcome: Outcome<()>) -> c_int {
+pub fn to_errno(outcome: Outcome<()>) -> c_int {
     match outcome {
         Ok(()) => 0,
         Err(refusal) => {
@@ -133,7 +135,7 @@ pub(crate) fn to_errno(outcome: Outcome<()>) -> c_int {
 }
 
 /// The number, or −1 with errno set.
-pub(crate) fn to_minus_one(outcome: Outcome<c_int>) -> c_int {
+pub fn to_minus_one(outcome: Outcome<c_int>) -> c_int {
     outcome.unwrap_or_else(|refusal| {
         set_errno(refusal.errno);
         -1
@@ -141,17 +143,17 @@ pub(crate) fn to_minus_one(outcome: Outcome<c_int>) -> c_int {
 }
 
 /// For functions that return 0 or the errno value.
-pub(crate) fn errno_value(call: &'static str, body: impl FnOnce() -> Outcome<()>) -> c_int {
+pub fn errno_value(call: &'static str, body: impl FnOnce() -> Outcome<()>) -> c_int {
     to_errno(guard(call, body))
 }
 
 /// For functions that return a number, or −1 and set errno.
-pub(crate) fn minus_one(call: &'static str, body: impl FnOnce() -> Outcome<c_int>) -> c_int {
+pub fn minus_one(call: &'static str, body: impl FnOnce() -> Outcome<c_int>) -> c_int {
     to_minus_one(guard(call, body))
 }
 
 /// For functions that return an object, or NULL and set errno.
-pub(crate) fn pointer<T>(call: &'static str, body: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
+pub fn pointer<T>(call: &'static str, body: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
     guard(call, body).unwrap_or_else(|refusal| {
         set_errno(refusal.errno);
         std::ptr::null_mut()
@@ -159,7 +161,7 @@ pub(crate) fn pointer<T>(call: &'static str, body: impl FnOnce() -> Outcome<*mut
 }
 
 /// For functions that can't fail; `otherwise` is returned after a panic.
-pub(crate) fn value<T>(call: &'static str, otherwise: T, body: impl FnOnce() -> T) -> T {
+pub fn value<T>(call: &'static str, otherwise: T, body: impl FnOnce() -> T) -> T {
     guard(call, || Ok(body())).unwrap_or(otherwise)
 }
 
@@ -167,7 +169,7 @@ pub(crate) fn value<T>(call: &'static str, otherwise: T, body: impl FnOnce() -> 
 ///
 /// # Safety
 /// `pointer` is null or points to a live `T` that nobody changes during `'a`.
-pub(crate) unsafe fn at<'a, T>(pointer: *const T, what: &'static str) -> Outcome<&'a T> {
+pub unsafe fn at<'a, T>(pointer: *const T, what: &'static str) -> Outcome<&'a T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or_else(|| Refusal::invalid(format!("{what} is NULL")))
 }
@@ -176,7 +178,7 @@ pub(crate) unsafe fn at<'a, T>(pointer: *const T, what: &'static str) -> Outcome
 ///
 /// # Safety
 /// `pointer` is null or points to a live `T` that nobody else uses during `'a`.
-pub(crate) unsafe fn at_mut<'a, T>(pointer: *mut T, what: &'static str) -> Outcome<&'a mut T> {
+pub unsafe fn at_mut<'a, T>(pointer: *mut T, what: &'static str) -> Outcome<&'a mut T> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.ok_or_else(|| Refusal::invalid(format!("{what} is NULL")))
 }
@@ -185,7 +187,7 @@ pub(crate) unsafe fn at_mut<'a, T>(pointer: *mut T, what: &'static str) -> Outco
 ///
 /// # Safety
 /// `place` is null or valid for writing a `T`, initialised or not.
-pub(crate) unsafe fn put<T>(place: *mut T, what: &'static str, value: T) -> Outcome<()> {
+pub unsafe fn put<T>(place: *mut T, what: &'static str, value: T) -> Outcome<()> {
     if place.is_null() {
         return Err(Refusal::invalid(format!("{what} is NULL")));
     }
@@ -196,9 +198,11 @@ pub(crate) unsafe fn put<T>(place: *mut T, what: &'static str, value: T) -> Outc
 
 /// Defines the function behind an export (`symbols.tsv` gives it its name and versions). After the arrow stands how it
 /// reports: `errno`, `minus_one`, `pointer T`, or `value T = x` with what a panic returns.
+#[macro_export]
 macro_rules! entry {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> errno $body:block) => {
         $(#[$meta])*
+        #[allow(missing_docs, clippy::missing_safety_doc)] // the man page's
         #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
         $vis unsafe extern "C" fn $name($($arg: $ty),*) -> ::libc::c_int {
             $crate::call::errno_value(stringify!($name), || -> $crate::call::Outcome<()> { $body })
@@ -206,6 +210,7 @@ macro_rules! entry {
     };
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> minus_one $body:block) => {
         $(#[$meta])*
+        #[allow(missing_docs, clippy::missing_safety_doc)] // the man page's
         #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
         $vis unsafe extern "C" fn $name($($arg: $ty),*) -> ::libc::c_int {
             $crate::call::minus_one(stringify!($name), || -> $crate::call::Outcome<::libc::c_int> { $body })
@@ -213,6 +218,7 @@ macro_rules! entry {
     };
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> pointer $ret:ty, $body:block) => {
         $(#[$meta])*
+        #[allow(missing_docs, clippy::missing_safety_doc)] // the man page's
         #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
         $vis unsafe extern "C" fn $name($($arg: $ty),*) -> *mut $ret {
             $crate::call::pointer(stringify!($name), || -> $crate::call::Outcome<*mut $ret> { $body })
@@ -220,13 +226,14 @@ macro_rules! entry {
     };
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> value $ret:ty = $otherwise:expr, $body:block) => {
         $(#[$meta])*
+        #[allow(missing_docs, clippy::missing_safety_doc)] // the man page's
         #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
         $vis unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             $crate::call::value(stringify!($name), $otherwise, || -> $ret { $body })
         }
     };
 }
-pub(crate) use entry;
+pub use entry;
 
 #[cfg(test)]
 mod tests {

@@ -103,7 +103,7 @@ fn fill(context: &mut verbs_context) {
 }
 
 entry! {
-    pub(crate) fn ibv_open_device(device: *mut ibv_device) -> pointer ibv_context, {
+    pub fn ibv_open_device(device: *mut ibv_device) -> pointer ibv_context, {
         // SAFETY: by the man page a device from a list.
         Ok(present(device, unsafe { DeviceBlock::of(device) }?.nic().open()?))
     }

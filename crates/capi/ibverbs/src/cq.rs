@@ -108,7 +108,7 @@ pub(crate) unsafe fn create(
 }
 
 entry! {
-    fn ibv_create_cq(
+    pub fn ibv_create_cq(
         context: *mut ibv_context,
         cqe: c_int,
         cq_context: *mut c_void,
@@ -135,7 +135,7 @@ entry! {
 }
 
 entry! {
-    fn ibv_destroy_cq(cq: *mut ibv_cq) -> errno {
+    pub fn ibv_destroy_cq(cq: *mut ibv_cq) -> errno {
         // SAFETY: by the man page a completion queue that the caller gives up. When its destruction returns, no event
         // of it is left anywhere.
         unsafe {

@@ -103,7 +103,7 @@ pub(crate) fn listed(device: Arc<nic::Device>) -> *mut ibv_device {
 }
 
 entry! {
-    fn ibv_get_device_list(num_devices: *mut c_int) -> pointer *mut ibv_device, {
+    pub fn ibv_get_device_list(num_devices: *mut c_int) -> pointer *mut ibv_device, {
         log::start();
         let devices = nic::devices()?;
         let mut known = KNOWN.lock();
@@ -127,7 +127,7 @@ entry! {
 }
 
 entry! {
-    fn ibv_free_device_list(list: *mut *mut ibv_device) -> value () = (), {
+    pub fn ibv_free_device_list(list: *mut *mut ibv_device) -> value () = (), {
         // SAFETY: null, or made by `ibv_get_device_list` with calloc; the caller gives it up.
         unsafe { libc::free(list.cast()) };
     }

@@ -6,7 +6,7 @@ use crate::object::Headed;
 use crate::qp::QpBlock;
 
 entry! {
-    fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> errno {
+    pub fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> errno {
         // SAFETY: by the man page a queue pair and the caller's GID.
         let (qp, gid) = unsafe { (QpBlock::checked(qp)?, at(gid, "gid")?) };
         qp.nic()?.attach_mcast(gid.bytes())?;
@@ -15,7 +15,7 @@ entry! {
 }
 
 entry! {
-    fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> errno {
+    pub fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> errno {
         // SAFETY: by the man page a queue pair and the caller's GID.
         let (qp, gid) = unsafe { (QpBlock::checked(qp)?, at(gid, "gid")?) };
         qp.nic()?.detach_mcast(gid.bytes())?;

@@ -46,7 +46,7 @@ impl PdBlock {
 }
 
 entry! {
-    fn ibv_alloc_pd(context: *mut ibv_context) -> pointer ibv_pd, {
+    pub fn ibv_alloc_pd(context: *mut ibv_context) -> pointer ibv_pd, {
         // SAFETY: by the man page an open context.
         let nic = nic::Pd::alloc(unsafe { ContextBlock::of(context) }?.nic())?;
         PdBlock::allocate(|_| Ok(PdBlock::new(context, nic, None)))
@@ -54,7 +54,7 @@ entry! {
 }
 
 entry! {
-    fn ibv_dealloc_pd(pd: *mut ibv_pd) -> errno {
+    pub fn ibv_dealloc_pd(pd: *mut ibv_pd) -> errno {
         // SAFETY: by the man page a domain that the caller gives up.
         unsafe {
             PdBlock::ending(pd)?.nic.dealloc()?;

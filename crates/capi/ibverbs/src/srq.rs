@@ -66,7 +66,7 @@ impl SrqBlock {
 }
 
 entry! {
-    fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> pointer ibv_srq, {
+    pub fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> pointer ibv_srq, {
         // SAFETY: by the man page a domain and the caller's attributes.
         unsafe {
             let init = at_mut(init, "srq_init_attr")?;
@@ -76,7 +76,10 @@ entry! {
 }
 
 /// The slot behind `ibv_create_srq_ex`, which gets what the header doesn't turn into `ibv_create_srq`.
-pub(crate) unsafe extern "C" fn create_srq_ex(
+///
+/// # Safety
+/// As the man page says.
+pub unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
@@ -138,7 +141,7 @@ entry! {
 }
 
 entry! {
-    fn ibv_destroy_srq(srq: *mut ibv_srq) -> errno {
+    pub fn ibv_destroy_srq(srq: *mut ibv_srq) -> errno {
         // SAFETY: by the man page a queue that the caller gives up. When its destruction returns, no event of it is
         // left anywhere.
         unsafe {

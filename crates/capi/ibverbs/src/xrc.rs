@@ -31,7 +31,10 @@ unsafe impl Headed for XrcdBlock {
 }
 
 /// The slot behind `ibv_open_xrcd`.
-pub(crate) unsafe extern "C" fn open_xrcd(
+///
+/// # Safety
+/// As the man page says.
+pub unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
@@ -56,7 +59,10 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 }
 
 /// The slot behind `ibv_close_xrcd`.
-pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+///
+/// # Safety
+/// As the man page says.
+pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     call::errno_value("ibv_close_xrcd", || {
         // SAFETY: by the man page a domain that the caller gives up.
         unsafe {

@@ -20,7 +20,7 @@ impl Installation {
         let root = std::env::temp_dir().join(format!("ferroce-cli-{}-{number}", std::process::id()));
         std::fs::create_dir_all(root.join("bin")).unwrap();
         std::fs::create_dir_all(root.join("lib/ferroce")).unwrap();
-        for library in ["libibverbs.so.1", "libferroce_preload.so"] {
+        for library in ["libibverbs.so.1", "librdmacm.so.1", "libferroce_preload.so"] {
             std::os::unix::fs::symlink(c_library(), root.join("lib/ferroce").join(library)).unwrap();
         }
         std::fs::create_dir(root.join("lib/ferroce/bin")).unwrap();

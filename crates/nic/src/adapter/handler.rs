@@ -4,6 +4,7 @@ use super::network::NetworkSource;
 use super::{Adapter, contexts, existing};
 use crate::device::fail_devices;
 use crate::fabric::{ForwardSource, GroupSource, LinkSource, SocketSource, TapSource};
+use crate::gsi::GsiSource;
 use crate::qp::Qp;
 use crate::raw::RawSource;
 use crate::xrc::XrcSource;
@@ -32,7 +33,7 @@ impl Handler for Adapter {
             ForwardSource(self),
             TapSource(self),
         );
-        (packets, XrcSource(self), NetworkSource(self))
+        (packets, XrcSource(self), NetworkSource(self), GsiSource(self))
     }
 
     fn due(&'static self, number: u32, now: Instant) -> bool {

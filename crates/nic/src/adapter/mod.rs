@@ -17,6 +17,7 @@ pub(crate) use work::Work;
 
 use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
 use crate::gids;
+use crate::gsi::{self, GsiState};
 use crate::listed_regions::ListedRegions;
 use crate::numbers::{QpTable, SrqTable};
 use crate::qp::Qp;
@@ -60,6 +61,7 @@ pub(crate) struct Adapter {
     /// The packet sockets of raw QPs.
     pub(crate) raw: RawPorts,
     network: Network,
+    pub(crate) gsi: GsiState,
 }
 
 impl std::fmt::Debug for Adapter {
@@ -117,11 +119,13 @@ pub(crate) fn start() -> Result<&'static Adapter> {
         forwarding: Forwarding::default(),
         raw: RawPorts::default(),
         network: Network::open(),
+        gsi: GsiState::default(),
     });
     let services = adapter.host.services();
     adapter.links.register(services);
     xrc::register(services);
     gids::register(services);
+    gsi::register(services);
     adapter.watch_network()?;
     adapter.engine.watch_control(adapter.host.poll_fd())?;
     adapter.engine.watch_control(adapter.xrc.poll_fd())?;

@@ -15,6 +15,7 @@ use ferroce_os::{
 use ferroce_proto::{Instant, Pace};
 use ferroce_types::{Error, MAX_FLOW_LABEL, Result, invalid};
 use ferroce_udp::{self, Endpoint, HostAddr, steering_of};
+use ferroce_wire::cm::GSI_QPN;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -143,6 +144,9 @@ impl Adapter {
         let mut locals = self.addresses.locals.write();
         let mut steerings: SmallVec<[u8; 4]> =
             self.host.slots().iter().map(|&slot| steering_of(u32::from(slot) << 12)).collect();
+        if self.gsi.is_read() {
+            steerings.push(steering_of(GSI_QPN));
+        }
         steerings.sort_unstable();
         steerings.dedup();
         for local in locals.iter() {

@@ -4,13 +4,14 @@ use crate::adapter::{Adapter, Work};
 use crate::qp::Origin;
 use ferroce_proto::Instant;
 use ferroce_udp::{Datagram, HostAddr};
+use ferroce_wire::cm::GSI_QPN;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};
 use std::net::{IpAddr, SocketAddr};
 
 impl Adapter {
     /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.
-    pub(super) fn identification(datagram: &Datagram<'_>) -> Option<u16> {
+    pub(crate) fn identification(datagram: &Datagram<'_>) -> Option<u16> {
         verify(&mut None, datagram)
     }
 
@@ -26,7 +27,9 @@ impl Adapter {
             let (these, rest) = datagrams.split_at(run);
             datagrams = rest;
             let Some(qp) = self.qp(qpn) else {
-                if !self.host.owns(qpn) {
+                if qpn == GSI_QPN {
+                    these.iter().for_each(|datagram| self.mad_arrived(datagram));
+                } else if !self.host.owns(qpn) {
                     self.host.forward(these);
                 }
                 continue;

@@ -256,7 +256,7 @@ impl Adapter {
 }
 
 /// An address of this network namespace can be bound to.
-pub(super) fn is_of_this_host(address: HostAddr) -> bool {
+pub(crate) fn is_of_this_host(address: HostAddr) -> bool {
     let family = if address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
     sys::socket(family, libc::SOCK_DGRAM)
         .is_ok_and(|socket| sys::bind(socket.raw(), &InetAddress::new(address.with_port(0))).is_ok())

@@ -13,7 +13,7 @@ mod sockets;
 mod taps;
 
 pub(crate) use addresses::{Addresses, PeerSocket, udp_only};
-pub(crate) use links::LinkSource;
+pub(crate) use links::{LinkSource, is_of_this_host};
 pub(crate) use local::LocalPacket;
 pub(crate) use multicast::{GroupSource, Multicast};
 pub use multicast::{MAX_ATTACHED, MAX_GROUPS};

@@ -40,10 +40,12 @@ macro_rules! classes {
 
 classes! {
     CriticalRegion: "nic/src/qp/wr_session.rs", "a critical region (`ibv_wr_start` … `ibv_wr_complete`): the program's code runs within, and only posting threads take it";
+    CmDevices: "capi/rdmacm/src/devices.rs", "the devices that ids have opened, and their default domains";
     Starting: "nic/src/adapter/mod.rs", "the making of the adapter";
     NetworkMonitor: "nic/src/adapter/network.rs", "news of the network";
     MulticastChanging: "nic/src/fabric/multicast.rs", "joining and leaving groups";
     SocketReader: "udp/src/endpoint.rs", "the reader of a RoCE socket";
+    ForwardInbox: "host/src/lib.rs", "packets that other processes pass on";
     MulticastReader: "udp/src/multicast.rs", "the reader of a group's socket";
     MulticastGroups: "nic/src/fabric/multicast.rs", "the groups";
     MulticastMembers: "nic/src/fabric/multicast.rs", "the queue pairs of a group";
@@ -57,6 +59,7 @@ classes! {
     LinkRx: "hostlink/src/link/mod.rs", "the reader of a link's ring";
     GuestTarget: "nic/src/xrc/guest.rs", "another process's handle of a target";
     RemoteTarget: "nic/src/xrc/remote.rs", "a handle of another process's target";
+    ListeningPort: "connect/src/port.rs", "whether a port is listened at";
     Joining: "host/src/lib.rs", "taking slots, and making an address usable";
     RawPaced: "nic/src/raw/ports.rs", "raw packet queue pairs that wait for their time";
     RawBlocked: "nic/src/raw/port.rs", "raw packet queue pairs that wait for room in the socket";
@@ -76,6 +79,9 @@ classes! {
     WorkPool: "engine/src/pool.rs", "buffers of threads at work";
     Cq: "queues/src/cq/mod.rs", "a completion queue";
     Alarms: "engine/src/alarms.rs", "what is to be told when a time has come";
+    CmAttached: "capi/rdmacm/src/devices.rs", "the ids that are bound to a device";
+    CmLooking: "capi/rdmacm/src/resolve.rs", "ids that wait until a neighbour is known";
+    CmId: "capi/rdmacm/src/id.rs", "how far a connection id is, and where its events go";
     EventQueue: "queues/src/events.rs", "events that the program hasn't read";
     FaultsOut: "nic/src/fabric/taps.rs", "packets that faults hold back as they leave";
     PeerSockets: "nic/src/fabric/addresses.rs", "sockets of peers, which queue pairs share";
@@ -84,7 +90,6 @@ classes! {
     ImportedPds: "nic/src/import/importer.rs", "protection domains of an exporter";
     Leader: "host/src/lib.rs", "the leader's socket";
     SocketGroups: "host/src/lib.rs", "the groups of sockets by address";
-    ForwardInbox: "host/src/lib.rs", "packets that other processes pass on";
     Registry: "nic/src/adapter/registry.rs", "all objects of the process";
     Port: "nic/src/device.rs", "a context's GID table and port";
     Election: "host/src/lib.rs", "who becomes the leader";
@@ -104,8 +109,13 @@ classes! {
     Locals: "nic/src/fabric/addresses.rs", "the addresses in use";
     Services: "host/src/services.rs", "who answers which requests of other processes";
     HostSlots: "host/src/lib.rs", "the slots of this process";
+    HostPorts: "host/src/lib.rs", "the ports of this process";
     LinkList: "hostlink/src/links.rs", "the links";
     CopyPair: "access/src/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
+    Lifelines: "nic/src/gsi/lifelines.rs", "connections that end with another process";
+    GsiInbox: "nic/src/gsi/mod.rs", "MADs that wait for the connection manager";
+    ConnectManager: "connect/src/manager.rs", "who the connection manager of this process is";
+    Connections: "connect/src/manager.rs", "connections, ports and their events";
     KnownDevices: "capi/ibverbs/src/device.rs", "the devices that programs have been told of";
     DeviceView: "capi/ibverbs/src/device.rs", "a device as it was when it was last listed";
     SpokenCalls: "capi/ibverbs/src/log.rs", "when a call's refusal was last printed";

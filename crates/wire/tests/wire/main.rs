@@ -1,5 +1,6 @@
 //! The wire formats against the specification, real adapters' packets and an independent decoder.
 
+mod cm;
 mod common;
 mod frames;
 mod headers;

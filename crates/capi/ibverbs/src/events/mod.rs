@@ -21,7 +21,7 @@ use crate::object::{Headed, Identity};
 use crate::qp::QpBlock;
 use crate::srq::SrqBlock;
 use crate::wq::WqBlock;
-use sleep::{Sleep, Woken};
+pub use sleep::{Sleep, Woken};
 
 #[repr(C)]
 pub(crate) struct ChannelBlock {
@@ -46,7 +46,7 @@ impl ChannelBlock {
 }
 
 entry! {
-    fn ibv_create_comp_channel(context: *mut ibv_context) -> pointer ibv_comp_channel, {
+    pub fn ibv_create_comp_channel(context: *mut ibv_context) -> pointer ibv_comp_channel, {
         // SAFETY: by the man page an open context.
         let nic = nic::CompChannel::new(unsafe { ContextBlock::of(context) }?.nic())?;
         ChannelBlock::allocate(|_| {
@@ -56,7 +56,7 @@ entry! {
 }
 
 entry! {
-    fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> errno {
+    pub fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> errno {
         // SAFETY: by the man page a channel that the caller gives up.
         unsafe {
             ChannelBlock::ending(channel)?.nic.check_unused()?;
@@ -148,7 +148,7 @@ unsafe extern "C-unwind" fn get_cq_event(
         }
         let prepared = step("ibv_get_cq_event", || {
             // SAFETY: by the man page a channel.
-            sleep = Sleep::on_channel(unsafe { ChannelBlock::of(channel) }?);
+            sleep = Sleep::with_progress(unsafe { ChannelBlock::of(channel) }?.c.fd);
             Ok(Step::Done)
         });
         if prepared.is_none() {

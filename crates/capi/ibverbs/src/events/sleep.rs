@@ -5,7 +5,6 @@ use std::ffi::c_int;
 use ferroce_nic as nic;
 use libc::{nfds_t, pollfd, sigset_t, timespec};
 
-use super::ChannelBlock;
 use crate::call;
 
 // Declared as what it is: a cancellation point, from which a cancelled thread unwinds.
@@ -14,13 +13,13 @@ unsafe extern "C-unwind" {
 }
 
 /// What a waiter sleeps on.
-pub(super) struct Sleep {
+pub struct Sleep {
     /// The descriptor of the events first.
     fds: [pollfd; 2],
     /// `None`: for ever.
     timeout: Option<timespec>,
     /// The descriptor's O_NONBLOCK, which is looked up at each call.
-    pub(super) nonblocking: bool,
+    pub nonblocking: bool,
 }
 
 /// How long a waiter sleeps at once where RLIMIT_NOFILE is below 2, which poll(2) takes for the number of descriptors that it
@@ -29,7 +28,7 @@ const NAP: timespec = timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Why a wait is over.
 #[repr(C)]
-pub(super) enum Woken {
+pub enum Woken {
     /// An event is announced.
     ByEvent,
     /// The sockets, the time, or a signal that restarts.
@@ -39,9 +38,9 @@ pub(super) enum Woken {
 }
 
 impl Sleep {
-    /// Makes progress, then says what a waiter for completion events is to sleep on.
-    pub(super) fn on_channel(channel: &ChannelBlock) -> Self {
-        let plan = nic::prepare_wait(channel.c.fd);
+    /// Makes progress, then says what a thread is to sleep on that waits for events of the descriptor `fd`.
+    pub fn with_progress(fd: c_int) -> Self {
+        let plan = nic::prepare_wait(fd);
         let timeout = timespec {
             tv_sec: plan.timeout.as_secs() as libc::time_t,
             tv_nsec: plan.timeout.subsec_nanos().into(),
@@ -49,7 +48,8 @@ impl Sleep {
         Self::on(plan.fds, Some(timeout))
     }
 
-    pub(super) fn on(fds: [c_int; 2], timeout: Option<timespec>) -> Self {
+    /// Of two descriptors (−1: none), without progress.
+    pub fn on(fds: [c_int; 2], timeout: Option<timespec>) -> Self {
         // SAFETY: no memory is passed.
         let flags = unsafe { libc::fcntl(fds[0], libc::F_GETFL) };
         Self {
@@ -59,11 +59,22 @@ impl Sleep {
         }
     }
 
+    /// Never returns, unless the thread is cancelled. As a read of a kernel's file that another thread has closed.
+    ///
+    /// # Safety
+    /// As [`Sleep::wait`].
+    pub unsafe extern "C-unwind" fn for_ever() -> ! {
+        loop {
+            // SAFETY: no entries and no timeout; nothing on this frame needs a destructor.
+            unsafe { ppoll(std::ptr::null_mut(), 0, std::ptr::null(), std::ptr::null()) };
+        }
+    }
+
     /// Waits until an event is announced, something else has happened, or the time is over.
     ///
     /// # Safety
     /// Nothing on the frames above needs a destructor, up to those of the program: a cancelled thread unwinds from here.
-    pub(super) unsafe extern "C-unwind" fn wait(&mut self) -> Woken {
+    pub unsafe extern "C-unwind" fn wait(&mut self) -> Woken {
         let timeout = self.timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: two valid entries and a timeout or NULL; nothing on this frame needs a destructor.
         let mut n = unsafe { ppoll(self.fds.as_mut_ptr(), 2, timeout, std::ptr::null()) };

@@ -134,7 +134,7 @@ fn c_attr(attr: &QpAttr, cap: QpCap) -> ibv_qp_attr {
 }
 
 entry! {
-    fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> errno {
+    pub fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> errno {
         // SAFETY: by the man page a queue pair and the caller's attributes.
         unsafe {
             let block = QpBlock::checked(qp)?;
@@ -178,7 +178,7 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
 }
 
 entry! {
-    fn ibv_query_qp(
+    pub fn ibv_query_qp(
         qp: *mut ibv_qp,
         attr: *mut ibv_qp_attr,
         _attr_mask: c_int,

@@ -150,7 +150,7 @@ impl QpBlock {
 }
 
 entry! {
-    fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> pointer ibv_qp, {
+    pub fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> pointer ibv_qp, {
         // SAFETY: by the man page a domain and the caller's attributes, which name valid objects.
         unsafe {
             let init = at_mut(init, "qp_init_attr")?;
@@ -201,7 +201,10 @@ fn check_extensions(init: &ibv_qp_init_attr_ex) -> Outcome<()> {
 }
 
 /// The slot behind `ibv_create_qp_ex`.
-pub(crate) unsafe extern "C" fn create_qp_ex(
+///
+/// # Safety
+/// As the man page says.
+pub unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {

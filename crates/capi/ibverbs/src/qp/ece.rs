@@ -21,7 +21,7 @@ fn connected(block: &QpBlock) -> Option<&Arc<nic::Qp>> {
 
 entry! {
     /// What the queue pair offers; once options have been set, those in force.
-    fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
+    pub fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
         // SAFETY: by the man page a queue pair and the caller's structure.
         unsafe {
             let options = connected(QpBlock::checked(qp)?).map_or(0, |nic| nic.ece_options());
@@ -33,7 +33,7 @@ entry! {
 entry! {
     /// Options that the queue pair doesn't have are taken off, and what is left is told. A vendor of 0 is a peer without
     /// options, which librdmacm takes EOPNOTSUPP for.
-    fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
+    pub fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> errno {
         // SAFETY: by the man page a queue pair and the caller's structure.
         let (block, ece) = unsafe { (QpBlock::checked(qp)?, at_mut(ece, "ece")?) };
         match ece.vendor_id {

@@ -6,7 +6,9 @@ mod ece;
 mod raw;
 
 pub(crate) use attr::modify_qp_rate_limit;
-pub(crate) use create::create_qp_ex;
+pub use attr::{ibv_modify_qp, ibv_query_qp};
+pub use create::{create_qp_ex, ibv_create_qp};
+pub use ece::{ibv_query_ece, ibv_set_ece};
 pub(crate) use raw::{check_flags, tso};
 
 use std::sync::Arc;
@@ -126,7 +128,7 @@ impl QpBlock {
 }
 
 entry! {
-    fn ibv_destroy_qp(qp: *mut ibv_qp) -> errno {
+    pub fn ibv_destroy_qp(qp: *mut ibv_qp) -> errno {
         // SAFETY: by the man page a queue pair that the caller gives up. When its destruction returns, no event of it
         // is left anywhere.
         unsafe {

@@ -1,29 +1,15 @@
 //! The structures have the layout that C compilers give the headers of rdma-core: those installed here (v44 on Debian
 //! 12), and by a table of numbers those of v65.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
-use std::path::Path;
-use std::process::Command;
 
 use ferroce_ibverbs::abi::*;
 
-struct Layout {
-    name: &'static str,
-    size: usize,
-    fields: Vec<(&'static str, usize)>,
-}
+use crate::headers::{Layout, field_key, layouts, run_c};
 
-macro_rules! layouts {
-    ($($name:ident { $($($field:ident).+),* })*) => {
-        vec![$(Layout {
-            name: stringify!($name),
-            size: size_of::<$name>(),
-            fields: vec![$((stringify!($($field).+), offset_of!($name, $($field).+))),*],
-        }),*]
-    };
-}
+const HEADERS: &[&str] =
+    &["infiniband/verbs.h", "infiniband/sa.h", "rdma/ib_user_verbs.h", "rdma/ib_user_sa.h"];
 
 /// Name of a structure, its size, and fields with their offsets.
 type Known = (&'static str, usize, &'static [(&'static str, usize)]);
@@ -223,11 +209,6 @@ fn is_new(name: &str, field: &str) -> bool {
     V65.iter().any(|(n, _, fields)| *n == name && fields.iter().any(|(f, _)| *f == field))
 }
 
-/// A field as a word.
-fn field_key(field: &str) -> String {
-    field.replace(' ', "").replace("r#", "")
-}
-
 /// The C spelling of a field.
 fn c_field(field: &str) -> String {
     let key = field_key(field);
@@ -236,31 +217,6 @@ fn c_field(field: &str) -> String {
         // Unnamed in C.
         _ => key.strip_prefix("last.").map(str::to_owned).unwrap_or(key),
     }
-}
-
-/// Compiles and runs a C program against the installed headers; lines are `key value`.
-fn run_c(name: &str, body: &str) -> BTreeMap<String, i64> {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let source = directory.join(format!("{name}-{}.c", std::process::id()));
-    let program = source.with_extension("");
-    let text = format!(
-        "#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n#include <rdma/ib_user_verbs.h>\n\
-         #include <rdma/ib_user_sa.h>\n#include <stdio.h>\n#include <stddef.h>\nint main(void) {{\n{body}return 0; }}\n"
-    );
-    std::fs::write(&source, text).expect("writing the C program");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let output = Command::new(compiler).arg("-w").arg("-o").arg(&program).arg(&source).output().expect("cc");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let output = Command::new(&program).output().expect("running the C program");
-    for file in [&source, &program] {
-        std::fs::remove_file(file).expect("removing the C program");
-    }
-    String::from_utf8(output.stdout)
-        .expect("text")
-        .lines()
-        .map(|line| line.split_once(' ').expect("key and value"))
-        .map(|(key, value)| (key.to_owned(), value.parse().expect("a number")))
-        .collect()
 }
 
 /// `union ibv_gid` is the only union with a name of its own.
@@ -282,7 +238,7 @@ fn every_structure_has_the_layout_of_the_installed_headers() {
             writeln!(body, "printf(\"{name}.{key} %zu\\n\", offsetof({c}, {c_field}));").expect("string");
         }
     }
-    let found = run_c("layout", &body);
+    let found = run_c("layout", HEADERS, &body);
     // v65 has grown the context at its front: what counts is the distance to the `ibv_context` at its end.
     let front = offset_of!(verbs_context, context) as i64 - found["verbs_context.context"];
     for layout in old {
@@ -327,7 +283,7 @@ fn constants_have_the_values_of_the_installed_headers() {
     for (name, _) in NUMBERS {
         writeln!(body, "printf(\"{name} %lld\\n\", (long long)({name}));").expect("string");
     }
-    let found = run_c("numbers", &body);
+    let found = run_c("numbers", HEADERS, &body);
     for (name, value) in NUMBERS {
         assert_eq!(found[*name], *value, "{name}");
     }

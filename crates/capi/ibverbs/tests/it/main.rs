@@ -2,5 +2,7 @@
 
 mod calls;
 mod exports;
+#[path = "../../../headers/mod.rs"]
+mod headers;
 mod layout;
 mod library;

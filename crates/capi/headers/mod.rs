@@ -1,0 +1,61 @@
+//! What a C compiler makes of headers, for tests that hold structures to them. Used by the tests of the C libraries through
+//! `#[path]`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// A structure of ours.
+pub struct Layout {
+    /// Its name, that of the header.
+    pub name: &'static str,
+    /// Its size.
+    pub size: usize,
+    /// Its fields with their offsets.
+    pub fields: Vec<(&'static str, usize)>,
+}
+
+/// Layouts of structures with their fields.
+macro_rules! layouts {
+    ($($name:ident { $($($field:ident).+),* })*) => {
+        vec![$($crate::headers::Layout {
+            name: stringify!($name),
+            size: size_of::<$name>(),
+            fields: vec![$((stringify!($($field).+), offset_of!($name, $($field).+))),*],
+        }),*]
+    };
+}
+
+pub(crate) use layouts;
+
+/// A field as a word.
+pub fn field_key(field: &str) -> String {
+    field.replace(' ', "").replace("r#", "")
+}
+
+/// Compiles and runs a C program against the installed headers; lines are `key value`.
+pub fn run_c(name: &str, headers: &[&str], body: &str) -> BTreeMap<String, i64> {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = directory.join(format!("{name}-{}.c", std::process::id()));
+    let program = source.with_extension("");
+    let includes: String = headers
+        .iter()
+        .chain(&["stdio.h", "stddef.h"])
+        .map(|header| format!("#include <{header}>\n"))
+        .collect();
+    let text = format!("{includes}int main(void) {{\n{body}return 0; }}\n");
+    std::fs::write(&source, text).expect("writing the C program");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let output = Command::new(compiler).arg("-w").arg("-o").arg(&program).arg(&source).output().expect("cc");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(&program).output().expect("running the C program");
+    for file in [&source, &program] {
+        std::fs::remove_file(file).expect("removing the C program");
+    }
+    String::from_utf8(output.stdout)
+        .expect("text")
+        .lines()
+        .map(|line| line.split_once(' ').expect("key and value"))
+        .map(|(key, value)| (key.to_owned(), value.parse().expect("a number")))
+        .collect()
+}

@@ -1,0 +1,140 @@
+//! Makes librdmacm.so.1: one trampoline for each symbol, most of which jump to private symbols of libibverbs.so.1, where the one
+//! connection manager of a process is. Sockets over RDMA are in the library itself.
+//!
+//! The one table of symbols is `symbols.tsv`. Used by xtask and by this crate's tests through `#[path]`, so it uses nothing but std.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::ibverbs::{Symbol, Version};
+use super::shared_library;
+
+/// The text of the table of symbols.
+pub const TABLE: &str = include_str!("../symbols.tsv");
+
+/// The library's file name.
+const LIBRARY: &str = "librdmacm.so.1";
+/// The version node of what libibverbs.so.1 has for librdmacm.so.1, and for nobody else.
+const PRIVATE: &str = "FERROCE_PRIVATE_1";
+/// Prefix of the Rust functions behind the exports.
+const IMPLEMENTATION_PREFIX: &str = "ferroce_c_";
+
+/// Where an exported function is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In libibverbs.so.1.
+    Engine,
+    /// In librdmacm.so.1 itself.
+    Rsocket,
+}
+
+/// One exported name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Export {
+    /// The name that programs import.
+    pub name: String,
+    /// Its version node.
+    pub node: String,
+    /// Where the function is.
+    pub place: Place,
+}
+
+/// Reads the table of symbols.
+///
+/// # Panics
+/// On a malformed line: the table is part of the source.
+#[must_use]
+pub fn parse(table: &str) -> Vec<Export> {
+    table
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [name, node, place] = fields[..] else {
+                panic!("symbols.tsv: three fields expected in {line:?}")
+            };
+            let place = match place {
+                "engine" => Place::Engine,
+                "rsocket" => Place::Rsocket,
+                other => panic!("symbols.tsv: {other:?} is no place"),
+            };
+            Export { name: name.into(), node: format!("RDMACM_{node}"), place }
+        })
+        .collect()
+}
+
+/// The name in libibverbs.so.1 of a function that librdmacm.so.1 exports.
+fn private(name: &str) -> String {
+    format!("ferroce_{name}")
+}
+
+/// What libibverbs.so.1 exports for this library.
+#[must_use]
+pub fn engine_symbols() -> Vec<Symbol> {
+    parse(TABLE)
+        .into_iter()
+        .filter(|export| export.place == Place::Engine)
+        .map(|export| Symbol {
+            name: private(&export.name),
+            versions: vec![Version { node: PRIVATE.into(), default: true }],
+            state: "yes".into(),
+            code: export.name,
+            users: "librdmacm".into(),
+        })
+        .collect()
+}
+
+/// The linker's version script.
+fn version_script(exports: &[Export]) -> String {
+    let mut nodes: Vec<&str> = exports.iter().map(|export| export.node.as_str()).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let mut script = String::new();
+    let mut previous = String::new();
+    for node in nodes {
+        let of_node = exports.iter().filter(|export| export.node == node);
+        let names: Vec<&str> = of_node.map(|export| export.name.as_str()).collect();
+        let local = if previous.is_empty() { "\tlocal: *;\n" } else { "" };
+        writeln!(script, "{node} {{\n\tglobal: {};\n{local}}}{previous};", names.join("; "))
+            .expect("writing to a string");
+        previous = format!(" {node}");
+    }
+    script
+}
+
+/// The assembly of all trampolines for `arch` (as in `std::env::consts::ARCH`).
+fn trampolines(exports: &[Export], arch: &str) -> io::Result<String> {
+    let jump = shared_library::jump(arch)?;
+    let mut text = String::new();
+    for (index, export) in exports.iter().enumerate() {
+        let label = format!("ferroce_t{index}");
+        let target = match (export.place, arch) {
+            // By the table of what other libraries have.
+            (Place::Engine, "x86_64") => format!("{}@PLT", private(&export.name)),
+            (Place::Engine, _) => private(&export.name),
+            (Place::Rsocket, _) => format!("{IMPLEMENTATION_PREFIX}{}", export.name),
+        };
+        writeln!(text, "\t.section .text.{label},\"ax\",%progbits\n\t.globl {label}")
+            .and_then(|()| writeln!(text, "\t.type {label}, %function\n\t.p2align 4"))
+            .and_then(|()| writeln!(text, "{label}:\n\t.cfi_startproc\n\t{jump} {target}"))
+            .and_then(|()| writeln!(text, "\t.cfi_endproc\n\t.size {label}, .-{label}"))
+            .and_then(|()| writeln!(text, "\t.symver {label}, {}@@{}", export.name, export.node))
+            .expect("writing to a string");
+    }
+    text.push_str(shared_library::END_OF_ASSEMBLY);
+    Ok(text)
+}
+
+/// Links `directory/librdmacm.so.1` to `ibverbs`, the libibverbs.so.1 that has [`engine_symbols`], with the link `librdmacm.so` beside
+/// it. `rsocket`: the static library of sockets over RDMA.
+///
+/// # Errors
+/// The C compiler is missing or refuses, or a file can't be written.
+pub fn link(rsocket: &Path, ibverbs: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
+    let exports = parse(TABLE);
+    let (script, assembly) = (version_script(&exports), trampolines(&exports, std::env::consts::ARCH)?);
+    let library = shared_library::link(LIBRARY, &[rsocket, ibverbs], &assembly, &script, scratch, directory)?;
+    shared_library::link_beside(LIBRARY, "librdmacm.so", directory)?;
+    Ok(library)
+}

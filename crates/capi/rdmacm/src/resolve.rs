@@ -1,0 +1,418 @@
+//! The way to a peer: rdma_resolve_addr(3), rdma_resolve_route(3).
+//!
+//! The kernel's routing table says it. A host of the link that the kernel doesn't know yet is looked for, as the kernel's connection
+//! manager does, and what it doesn't find within the program's time is an event: for a moment by the calling thread, since most
+//! hosts answer at once, then by a thread that ends when nobody is looked for any more.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferroce_connect::Route;
+use ferroce_ibverbs::call::{Outcome, Refusal};
+use ferroce_ibverbs::entry;
+use ferroce_netdev::{Netdev, RouteKind, is_neighbour_known, look_for_neighbour, route_to, way};
+use ferroce_nic as nic;
+use ferroce_os::sync::{Mutex, class};
+use ferroce_types::HostAddr;
+use libc::sockaddr;
+
+use crate::abi::*;
+use crate::address;
+use crate::bind::{self, Way};
+use crate::connect::HOP_LIMIT;
+use crate::devices;
+use crate::event::News;
+use crate::id::{Id, IdBlock, Step};
+use crate::sync;
+
+/// How long the calling thread itself waits for a neighbour.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// How often the neighbour is asked for.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+/// How often the thread does, that has time.
+const LATER_LOOKS: Duration = Duration::from_millis(10);
+
+/// An id that waits for a neighbour.
+struct Pending {
+    id: Arc<Id>,
+    neighbour: (IpAddr, u32),
+    way: Way,
+    until: Instant,
+}
+
+/// Ids that wait, and whether there is a thread that looks after them: in which process.
+struct Looking {
+    pending: Vec<Pending>,
+    thread_of: Option<u32>,
+}
+
+static LOOKING: Mutex<class::CmLooking, Looking> =
+    Mutex::new(Looking { pending: Vec::new(), thread_of: None });
+
+/// How a destination is reached.
+struct Reached {
+    source: SocketAddr,
+    way: Way,
+    /// Who has to be known first.
+    neighbour: Option<(IpAddr, u32)>,
+}
+
+/// Path MTU as a code: what is left of an interface's MTU beside the headers, rounded down. `None` below the least.
+pub(crate) fn mtu_code(mtu: u32) -> Option<u8> {
+    /// Of IP, UDP, transport and checksum at most, as the kernel counts.
+    const HEADERS: u32 = 96;
+    let payload = mtu.saturating_sub(HEADERS).min(4096);
+    (payload >= 256).then(|| (payload.ilog2() - 7) as u8)
+}
+
+/// What a path to an address of this host has to do with no network: the largest.
+const LOCAL_MTU: u32 = 65_535;
+
+fn no_way(destination: IpAddr) -> Refusal {
+    Refusal::new(
+        libc::ENETUNREACH,
+        format!("no route leads to {destination}; `ip route get {destination}` says so too"),
+    )
+}
+
+fn unreadable(why: ferroce_netdev::NetError) -> Refusal {
+    Refusal::new(libc::EIO, why.to_string())
+}
+
+/// Finds the way from `source`, whose address may be unspecified, to `destination`. The inner error is an event's status.
+fn find(source: SocketAddr, destination: SocketAddr, tos: u8) -> Outcome<Result<Reached, c_int>> {
+    let to = destination.ip().to_canonical();
+    if address::is_any(to) {
+        return around(source, to, tos);
+    }
+    let scope = address::scope_of(destination);
+    let route = route_to(to, scope).map_err(unreadable)?.ok_or_else(|| no_way(to))?;
+    let bound = (!address::is_any(source.ip())).then_some(source.ip().to_canonical());
+    let (from, neighbour) = match route.kind {
+        RouteKind::Local => (bound.unwrap_or(to), None),
+        RouteKind::Unicast => {
+            let from = bound.or(route.source).ok_or_else(|| no_way(to))?;
+            (from, route.ifindex.map(|ifindex| (route.gateway.unwrap_or(to), ifindex)))
+        }
+        RouteKind::Other(libc::RTN_MULTICAST) => (bound.or(route.source).ok_or_else(|| no_way(to))?, None),
+        RouteKind::Other(_) => return Err(no_way(to)),
+    };
+    let from_scope = match address::scope_of(source) {
+        0 => scope,
+        scope => scope,
+    };
+    let Some(device) = devices::with_address(from, from_scope)? else {
+        tracing::warn!("the interface of {from}, from which {to} is reached, isn't a device");
+        return Ok(Err(-libc::ENODEV));
+    };
+    let Some((sgid_index, entry)) = device.gid_of(from, from_scope) else { return Ok(Err(-libc::ENODEV)) };
+    let mtu = match (route.kind == RouteKind::Local, way(from, to, scope).map_err(unreadable)?) {
+        (true, _) => Some(device.nic().device().info().netdev.mtu),
+        (false, Some((_, Some(mtu)))) => Some(mtu),
+        (false, Some((ifindex, None))) => Netdev::read(ifindex).ok().map(|netdev| netdev.mtu),
+        (false, None) => None,
+    };
+    // A neighbour that needs no hardware address: a tunnel, a loopback.
+    let neighbour = neighbour.filter(|&(_, ifindex)| {
+        Netdev::read(ifindex).is_ok_and(|netdev| {
+            netdev.flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) as u32 == 0
+        })
+    });
+    let to_scope = if scope != 0 {
+        scope
+    } else {
+        entry.scope_id.max(if to.is_multicast() { entry.ifindex } else { 0 })
+    };
+    let route = Route {
+        from: HostAddr::new(from, entry.scope_id),
+        to: HostAddr::new(to, to_scope),
+        traffic_class: tos,
+        hop_limit: HOP_LIMIT,
+        flow_label: 0,
+        sl: 0,
+    };
+    let way = Way { device, route, sgid_index: sgid_index as u8, mtu: mtu.and_then(mtu_code).unwrap_or(0) };
+    Ok(Ok(Reached { source: address::with_ip(source, from, entry.scope_id), way, neighbour }))
+}
+
+/// The way to a loopback address, which stands for this host: from and to the address of a device, and the programs see the
+/// loopback address.
+fn around(source: SocketAddr, to: IpAddr, tos: u8) -> Outcome<Result<Reached, c_int>> {
+    let of_bound = if address::is_any(source.ip()) {
+        None
+    } else {
+        devices::with_address(source.ip(), address::scope_of(source))?
+            .and_then(|device| Some((device, device.gid_of(source.ip(), address::scope_of(source))?.1)))
+    };
+    let found = match of_bound {
+        Some(found) => Some(found),
+        // The loopback interface is a device itself where there is no other.
+        None => match devices::with_address(to, 0)? {
+            Some(device) => device.gid_of(to, 0).map(|(_, entry)| (device, entry)),
+            None => devices::first_usable(to)?,
+        },
+    };
+    let Some((device, entry)) = found else { return Ok(Err(-libc::ENODEV)) };
+    let Some((sgid_index, _)) = device.gid_of(entry.ip, entry.scope_id) else {
+        return Ok(Err(-libc::ENODEV));
+    };
+    let here = HostAddr::new(entry.ip, entry.scope_id);
+    let route =
+        Route { from: here, to: here, traffic_class: tos, hop_limit: HOP_LIMIT, flow_label: 0, sl: 0 };
+    let mtu = device.nic().device().info().netdev.mtu.min(LOCAL_MTU);
+    let way = Way { device, route, sgid_index: sgid_index as u8, mtu: mtu_code(mtu).unwrap_or(0) };
+    let shown = if address::is_any(source.ip()) { to } else { source.ip() };
+    Ok(Ok(Reached { source: address::with_ip(source, shown, 0), way, neighbour: None }))
+}
+
+/// The search of an id is over.
+fn found(id: &Arc<Id>, way: Result<Way, c_int>) {
+    {
+        let mut state = id.state.lock();
+        if state.step != Step::Resolving {
+            return;
+        }
+        state.step = if way.is_ok() { Step::AddrResolved } else { Step::Bound };
+        state.place.way = way.ok();
+    }
+    id.push(way.map_or_else(News::AddrError, |_| News::AddrResolved));
+}
+
+/// Waits for a neighbour on behalf of an id.
+fn wait_for(id: &Arc<Id>, neighbour: (IpAddr, u32), way: Way, timeout: Duration) {
+    let (ip, ifindex) = neighbour;
+    let since = Instant::now();
+    let until = since + timeout;
+    // Where the kernel can't be asked about neighbours, packets will tell.
+    if is_neighbour_known(ip, ifindex).unwrap_or(true) {
+        return found(id, Ok(way));
+    }
+    look_for_neighbour(ip, ifindex);
+    while since.elapsed() < FIRST_LOOK.min(timeout) {
+        nic::outside_library(|| std::thread::sleep(BETWEEN_LOOKS));
+        if is_neighbour_known(ip, ifindex).unwrap_or(true) {
+            return found(id, Ok(way));
+        }
+    }
+    let mut looking = LOOKING.lock();
+    looking.pending.push(Pending { id: id.clone(), neighbour, way, until });
+    let own = ferroce_os::fork::generation();
+    if looking.thread_of == Some(own) {
+        return;
+    }
+    looking.thread_of = Some(own);
+    drop(looking);
+    if ferroce_os::sys::start_thread("ferroce-addr", STACK, look).is_err() {
+        tracing::warn!("no thread to look for {ip}");
+        let mut looking = LOOKING.lock();
+        looking.thread_of = None;
+        let left = std::mem::take(&mut looking.pending);
+        drop(looking);
+        left.iter().for_each(|pending| found(&pending.id, Err(-libc::ENOMEM)));
+    }
+}
+
+/// Of the thread.
+const STACK: usize = 256 << 10;
+
+/// Looks for the neighbours of those who wait, until nobody does.
+fn look() {
+    let Ok(_inside) = nic::enter_library() else { return };
+    loop {
+        nic::outside_library(|| std::thread::sleep(LATER_LOOKS));
+        let pending = {
+            let mut looking = LOOKING.lock();
+            if looking.pending.is_empty() {
+                looking.thread_of = None;
+                return;
+            }
+            std::mem::take(&mut looking.pending)
+        };
+        let mut still = Vec::new();
+        for waiting in pending {
+            let (ip, ifindex) = waiting.neighbour;
+            if waiting.id.step() != Step::Resolving {
+                continue;
+            }
+            if is_neighbour_known(ip, ifindex).unwrap_or(true) {
+                found(&waiting.id, Ok(waiting.way));
+            } else if Instant::now() >= waiting.until {
+                tracing::info!("{ip} doesn't answer: no host of the link has the address");
+                found(&waiting.id, Err(-libc::ETIMEDOUT));
+            } else {
+                still.push(waiting);
+            }
+        }
+        LOOKING.lock().pending.extend(still);
+    }
+}
+
+/// # Safety
+/// `id` is an id.
+unsafe fn resolve(
+    id: *mut rdma_cm_id,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+    timeout: c_int,
+) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let shared = unsafe { IdBlock::of(id) }?;
+    if let Some(source) = source
+        && source.is_ipv4() != destination.is_ipv4()
+    {
+        return Err(Refusal::invalid("src_addr and dst_addr are of different families"));
+    }
+    match shared.step() {
+        Step::Idle => {
+            let source = source.unwrap_or_else(|| SocketAddr::new(address::unspecified(destination.ip()), 0));
+            // A port that nobody has asked for is shown to the peer, and no more.
+            let label = source.port() == 0;
+            // SAFETY: the caller's promise.
+            unsafe { bind::bind(id, source, label)? };
+        }
+        Step::Bound => {}
+        step => {
+            return Err(Refusal::invalid(format!(
+                "the id is {step:?}: an address is resolved once, by a new or a bound id"
+            )));
+        }
+    }
+    let (bound, tos) = {
+        let mut state = shared.state.lock();
+        state.step = Step::Resolving;
+        state.place.destination = Some(destination);
+        (state.place.source.expect("a bound id has an address"), state.options.tos)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { (*id).route.addr.dst_storage = address::to_c(destination).0 };
+    let reached = find(bound, destination, tos).inspect_err(|_| shared.state.lock().step = Step::Bound)?;
+    match reached {
+        Err(status) => found(&shared, Err(status)),
+        Ok(Reached { source, way, neighbour }) => {
+            shared.state.lock().place.source = Some(source);
+            match neighbour {
+                None => found(&shared, Ok(way)),
+                // A negative time is a very long one, as for the kernel.
+                Some(neighbour) => {
+                    wait_for(&shared, neighbour, way, Duration::from_millis((timeout as u32).into()))
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Begins to resolve an address.
+///
+/// # Safety
+/// `id` is an id, `source` null or an address, `destination` an address.
+pub(crate) unsafe fn address(
+    id: *mut rdma_cm_id,
+    source: *const sockaddr,
+    destination: *const sockaddr,
+    timeout: c_int,
+) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // A source of no family says nothing.
+        let silent = source.is_null() || address::family_of(source) == libc::AF_UNSPEC;
+        let source = if silent { None } else { Some(address::read(source, "src_addr")?) };
+        resolve(id, source, address::read(destination, "dst_addr")?, timeout)
+    }
+}
+
+entry! {
+    fn rdma_resolve_addr(
+        id: *mut rdma_cm_id,
+        src_addr: *mut sockaddr,
+        dst_addr: *mut sockaddr,
+        timeout_ms: c_int,
+    ) -> minus_one {
+        // SAFETY: by the man page an id, NULL or an address, and an address.
+        unsafe {
+            IdBlock::block(id)?;
+            address(id, src_addr, dst_addr, timeout_ms)?;
+            sync::complete(id, "rdma_resolve_addr")
+        }
+    }
+}
+
+/// The label by which routers tell flows apart: that which the program has given the address, or one by the ports.
+fn flow_label(source: SocketAddr, destination: SocketAddr) -> u32 {
+    const BITS: u32 = 0xf_ffff;
+    let given = if let SocketAddr::V6(v6) = destination { u32::from_be(v6.flowinfo()) & BITS } else { 0 };
+    if given != 0 { given } else { (u32::from(source.port()) * 31 + u32::from(destination.port())) & BITS }
+}
+
+/// Resolves the route of an id whose address is resolved.
+///
+/// # Safety
+/// `id` is null or an id.
+pub(crate) unsafe fn route(id: *mut rdma_cm_id) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let shared = unsafe { IdBlock::of(id) }?;
+    {
+        let mut state = shared.state.lock();
+        if state.step != Step::AddrResolved {
+            return Err(Refusal::invalid(format!(
+                "the id is {:?}: a route follows a resolved address",
+                state.step
+            )));
+        }
+        let (source, destination) = (state.place.source, state.place.destination);
+        let tos = state.options.tos;
+        let way = state.place.way.as_mut().expect("a resolved id knows the way");
+        if way.mtu == 0 {
+            return Err(Refusal::invalid(
+                "the MTU of the way is too small for the least path MTU, 256 bytes",
+            ));
+        }
+        way.route.traffic_class = tos;
+        if let (Some(source), Some(destination)) = (source, destination) {
+            way.route.flow_label = flow_label(source, destination);
+        }
+        state.step = Step::RouteResolved;
+    }
+    shared.push(News::RouteResolved);
+    Ok(())
+}
+
+entry! {
+    fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> minus_one {
+        if timeout_ms == 0 {
+            return Err(Refusal::invalid("timeout_ms is 0: no route can be found in no time"));
+        }
+        // SAFETY: by the man page an id.
+        unsafe {
+            route(id)?;
+            sync::complete(id, "rdma_resolve_route")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_mtus_are_those_that_the_kernel_chooses() {
+        assert_eq!(
+            [1120, 2144, 4192, 1500, 9000, 352, 351, 0].map(mtu_code),
+            [Some(3), Some(4), Some(5), Some(3), Some(5), Some(1), None, None]
+        );
+    }
+
+    #[test]
+    fn a_flow_label_is_the_programs_or_one_by_the_ports() {
+        let address = |text: &str| text.parse().expect("an address");
+        assert_eq!(
+            flow_label(address("10.0.0.1:40000"), address("10.0.0.2:7000")),
+            (40_000 * 31 + 7000) & 0xf_ffff
+        );
+        let SocketAddr::V6(mut to) = address("[fd00::1]:1") else { unreachable!() };
+        to.set_flowinfo(0x6_1234_u32.to_be());
+        assert_eq!(flow_label(address("[fd00::2]:2"), to.into()), 0x6_1234);
+    }
+}

@@ -1,0 +1,112 @@
+//! Synchronous ids, whose calls wait for their events, and the change from one channel to another: rdma_migrate_id(3).
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use ferroce_ibverbs::call::{Outcome, Refusal, set_errno};
+use ferroce_ibverbs::entry;
+
+use crate::abi::*;
+use crate::channel::{self, ChannelBlock};
+use crate::event;
+use crate::id::IdBlock;
+use crate::wait;
+
+/// The call has begun something: a synchronous id's waits for the event, which becomes `id->event`.
+///
+/// # Safety
+/// `id` is an id.
+pub(crate) unsafe fn complete(id: *mut rdma_cm_id, call: &'static str) -> Outcome<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !IdBlock::of(id)?.is_sync() {
+            return Ok(0);
+        }
+        if !next_event(id, call)? {
+            return Ok(-1);
+        }
+        check_status(id)
+    }
+}
+
+/// As [`complete`], for calls that wait in the middle.
+///
+/// # Safety
+/// `id` is an id.
+pub(crate) unsafe fn done(id: *mut rdma_cm_id, call: &'static str) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    match unsafe { complete(id, call) }? {
+        0 => Ok(()),
+        _ => Err(Refusal::new(libc::EAGAIN, "the descriptor of the id's channel says not to wait")),
+    }
+}
+
+/// Waits for the next event of a synchronous id. False, with errno EAGAIN: there is none, and the descriptor says not to wait.
+///
+/// # Safety
+/// `id` is a synchronous id.
+pub(crate) unsafe fn next_event(id: *mut rdma_cm_id, call: &'static str) -> Outcome<bool> {
+    // SAFETY: the caller's promise; the event before is given up by this call, as the man page says.
+    unsafe {
+        event::acknowledge(std::mem::replace(&mut (*id).event, null_mut()));
+        match wait::wait((*id).channel, call)? {
+            Some(event) => {
+                (*id).event = event;
+                Ok(true)
+            }
+            None => {
+                set_errno(libc::EAGAIN);
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// The status of a synchronous id's event as the errno of a call.
+///
+/// # Safety
+/// `id` is an id with an event.
+pub(crate) unsafe fn check_status(id: *mut rdma_cm_id) -> Outcome<c_int> {
+    // SAFETY: the caller's promise.
+    let (event, status) = unsafe { ((*(*id).event).event, (*(*id).event).status) };
+    if status == 0 {
+        return Ok(0);
+    }
+    let errno = if event == RDMA_CM_EVENT_REJECTED { libc::ECONNREFUSED } else { status.abs() };
+    let name = crate::names::name(event).to_string_lossy();
+    Err(Refusal::new(errno, format!("{name} with status {status}")))
+}
+
+entry! {
+    fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> minus_one {
+        // SAFETY: by the man page an id, and NULL or a channel.
+        unsafe {
+            let shared = IdBlock::of(id)?;
+            let was_sync = shared.is_sync();
+            if was_sync && channel.is_null() {
+                return Err(Refusal::invalid("the id is synchronous already"));
+            }
+            let is_sync = channel.is_null();
+            let to = if is_sync { ChannelBlock::allocate()? } else { channel };
+            let queue = ChannelBlock::of(to)?.queue().clone();
+            if was_sync {
+                event::acknowledge(std::mem::replace(&mut (*id).event, null_mut()));
+            }
+            let mut state = shared.state.lock();
+            let from = std::mem::replace(&mut state.queue, queue.clone());
+            // What the program hasn't fetched moves along, in order, before anything newer.
+            for queued in channel::withdraw(&from, &shared) {
+                queue.push(queued);
+            }
+            drop(state);
+            // Events that it has fetched are the old channel's.
+            shared.unacked.wait();
+            let old = std::mem::replace(&mut (*id).channel, to);
+            if was_sync {
+                ChannelBlock::free(old);
+            }
+            shared.set_sync(is_sync);
+        }
+        Ok(0)
+    }
+}

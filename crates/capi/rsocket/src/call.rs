@@ -1,0 +1,121 @@
+//! What every C function has around it: a panic boundary, errno, and one place where a refusal is reported.
+
+use std::borrow::Cow;
+use std::ffi::c_int;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::log;
+
+/// Why a call is refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    /// The errno that its man page documents.
+    pub(crate) errno: c_int,
+    /// One readable sentence, with the mend where there is one; empty where errno says all.
+    pub(crate) why: Cow<'static, str>,
+}
+
+pub(crate) type Outcome<T> = Result<T, Refusal>;
+
+impl Refusal {
+    pub(crate) fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { errno, why: why.into() }
+    }
+
+    /// What a socket would have said the same way.
+    pub(crate) fn plain(errno: c_int) -> Self {
+        Self::new(errno, "")
+    }
+
+    pub(crate) fn would_block() -> Self {
+        Self::plain(libc::EAGAIN)
+    }
+
+    /// The errno that a C function has just set.
+    pub(crate) fn last(what: &'static str) -> Self {
+        let errno = errno();
+        Self::new(errno, format!("{what}: {}", io::Error::from_raw_os_error(errno)))
+    }
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self::plain(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// 0, or what the C function says in errno.
+pub(crate) fn zero(result: c_int, what: &'static str) -> Outcome<()> {
+    if result == 0 { Ok(()) } else { Err(Refusal::last(what)) }
+}
+
+/// The calling thread's errno.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the address is the calling thread's own errno, valid for its lifetime.
+    unsafe { *libc::__errno_location() }
+}
+
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: as in `errno`.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// Holds `pthread_cancel` off while Rust code is on the stack: glibc's forced unwinding must not run through it.
+struct Uncancellable(c_int);
+
+impl Uncancellable {
+    fn new() -> Self {
+        let mut old = 0;
+        // SAFETY: POSIX; `old` is a valid place.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut old) };
+        Self(old)
+    }
+}
+
+impl Drop for Uncancellable {
+    fn drop(&mut self) {
+        // SAFETY: as above, with the state that the thread had.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// A number that C functions return.
+pub(crate) trait Number {
+    const MINUS_ONE: Self;
+}
+
+macro_rules! numbers {
+    ($($number:ty)*) => {$(
+        impl Number for $number {
+            const MINUS_ONE: Self = -1;
+        }
+    )*};
+}
+numbers!(c_int isize i64);
+
+/// Runs `body`: its number, or −1 and errno. A panic is EIO, and nothing unwinds into C.
+pub(crate) fn minus_one<T: Number>(call: &'static str, body: impl FnOnce() -> Outcome<T>) -> T {
+    let _uncancellable = Uncancellable::new();
+    let before = errno();
+    let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        Err(Refusal::new(libc::EIO, "an internal error; the socket can't be used any more"))
+    });
+    match outcome {
+        Ok(number) => {
+            set_errno(before);
+            number
+        }
+        Err(refusal) => {
+            log::refused(call, &refusal);
+            set_errno(refusal.errno);
+            T::MINUS_ONE
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Which ends of a connection are open: who may still send, and why not, without I/O.
+
+use std::ffi::c_int;
+
+use crate::wire::Control;
+
+/// The two ends of an established connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ends {
+    readable: bool,
+    writable: bool,
+    /// The peer has said, or we have, that all is over.
+    disconnected: bool,
+    /// What broke the connection, as an errno.
+    broken: Option<c_int>,
+}
+
+impl Default for Ends {
+    fn default() -> Self {
+        Self { readable: true, writable: true, disconnected: false, broken: None }
+    }
+}
+
+impl Ends {
+    /// Whether more data may come.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    /// Whether data may be sent.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Whether the connection is over, in order or not.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.disconnected || self.broken.is_some()
+    }
+
+    /// What broke the connection.
+    #[must_use]
+    pub fn broken(&self) -> Option<c_int> {
+        self.broken
+    }
+
+    /// The peer has said so.
+    pub fn received(&mut self, control: Control) {
+        match control {
+            Control::KeepAlive => {}
+            Control::Shutdown if self.writable => self.readable = false,
+            Control::Shutdown | Control::Disconnect => self.disconnect(),
+        }
+    }
+
+    /// Both sides have done, or needn't say so any more.
+    pub fn disconnect(&mut self) {
+        self.disconnected = true;
+        self.readable = false;
+        self.writable = false;
+    }
+
+    /// The connection is lost. What comes after its end changes nothing.
+    pub fn fail(&mut self, errno: c_int) {
+        if !self.is_over() {
+            self.broken = Some(errno);
+            self.readable = false;
+            self.writable = false;
+        }
+    }
+
+    /// The program closes ends, and what the peer must be told.
+    pub fn shut(&mut self, reading: bool, writing: bool) -> Option<Control> {
+        if self.is_over() {
+            return None;
+        }
+        let (could_read, could_write) = (self.readable, self.writable);
+        self.readable &= !reading;
+        self.writable &= !writing;
+        match (self.readable, self.writable) {
+            (false, false) if could_write || reading && could_read => Some(Control::Disconnect),
+            (true, false) if could_write => Some(Control::Shutdown),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_end_that_is_shut_alone_leaves_the_other() {
+        let (mut a, mut b) = (Ends::default(), Ends::default());
+        let told = a.shut(false, true).expect("the peer is told");
+        b.received(told);
+        assert_eq!((told, a.is_readable(), b.is_writable()), (Control::Shutdown, true, true));
+        assert!(!a.is_writable() && !b.is_readable() && !a.is_over() && !b.is_over());
+        let told = b.shut(false, true).expect("the peer is told");
+        assert_eq!(told, Control::Disconnect);
+        a.received(told);
+        assert!(a.is_over());
+    }
+
+    #[test]
+    fn shutting_reading_alone_is_told_nobody() {
+        let mut ends = Ends::default();
+        assert_eq!(ends.shut(true, false), None);
+        assert_eq!(ends.shut(false, true), Some(Control::Disconnect));
+        assert_eq!(ends.shut(true, true), None);
+    }
+
+    #[test]
+    fn what_breaks_after_the_end_is_no_error() {
+        let mut ends = Ends::default();
+        ends.received(Control::Disconnect);
+        ends.fail(libc::EIO);
+        assert_eq!(ends.broken(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn ends_never_open_again(steps in proptest::collection::vec(0..6u8, 0..20)) {
+            let mut ends = Ends::default();
+            for step in steps {
+                let before = ends;
+                match step {
+                    0 => { ends.shut(true, false); }
+                    1 => { ends.shut(false, true); }
+                    2 => { ends.shut(true, true); }
+                    3 => ends.received(Control::Shutdown),
+                    4 => ends.received(Control::Disconnect),
+                    _ => ends.fail(libc::ECONNRESET),
+                }
+                prop_assert!(!ends.is_readable() || before.is_readable());
+                prop_assert!(!ends.is_writable() || before.is_writable());
+                prop_assert!(ends.is_over() || !before.is_over());
+                prop_assert!(!ends.is_over() || !ends.is_readable() && !ends.is_writable());
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! rsockets: the calls of sockets over RDMA, as librdmacm has them. Wire-compatible with those of rdma-core.
+//!
+//! In here: formats ([`wire`]), the accounts of a connection ([`flow`]) and its ends ([`ends`]), all three without I/O; sockets
+//! on them, by the C interfaces of librdmacm and libibverbs only, so that they run over anybody's. What stays out: those
+//! interfaces, symbol versions and linking. `librdmacm.so.1` has the exports.
+
+pub mod abi;
+mod address;
+mod call;
+mod connection;
+mod datagram;
+pub mod ends;
+mod exports;
+pub mod flow;
+mod handle;
+mod log;
+mod options;
+mod poll;
+mod repoll;
+mod service;
+mod settings;
+mod stream;
+mod table;
+mod verbs;
+mod waiting;
+pub mod wire;

@@ -1,0 +1,184 @@
+//! The service thread: attends sockets that nobody waits for.
+//!
+//! A listener must take requests while its program does something else, a socket that connects without blocking must go on, a
+//! datagram socket must learn its peers' queue pairs, and a keep-alive must be sent when nobody calls. There is one thread a
+//! process, started with the first such socket.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use std::{io, mem, ptr, thread};
+
+use crate::waiting::{Set, Waker};
+
+/// What the thread attends.
+pub(crate) trait Attended: Send + Sync {
+    /// Deals with what has happened, and says when it wants to be attended next.
+    fn attend(self: Arc<Self>) -> Next;
+}
+
+/// When a socket wants to be attended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    on_event: bool,
+    at: Option<Instant>,
+}
+
+impl Next {
+    /// Not any more.
+    pub(crate) const NEVER: Self = Self { on_event: false, at: None };
+    /// When its descriptor is readable.
+    pub(crate) const EVENT: Self = Self { on_event: true, at: None };
+
+    /// At this time, and not at events.
+    pub(crate) fn at(time: Instant) -> Self {
+        Self { on_event: false, at: Some(time) }
+    }
+
+    /// When its descriptor is readable, and at this time.
+    pub(crate) fn event_or(time: Instant) -> Self {
+        Self { on_event: true, at: Some(time) }
+    }
+}
+
+struct Entry {
+    attended: Weak<dyn Attended>,
+    next: Next,
+}
+
+struct Service {
+    /// The process whose thread it is: a child of a fork has none.
+    process: u32,
+    set: Arc<Set>,
+    waker: Arc<Waker>,
+    entries: HashMap<RawFd, Entry>,
+}
+
+static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
+
+fn lock() -> MutexGuard<'static, Option<Service>> {
+    // Nothing under this lock panics half-way through a change.
+    SERVICE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the socket attended from now on, when `fd` is readable.
+pub(crate) fn watch<T: Attended + 'static>(attended: &Arc<T>, fd: RawFd) {
+    let attended: Weak<T> = Arc::downgrade(attended);
+    if let Err(error) = try_watch(attended, fd) {
+        let why = format!("the service thread can't be used: {error}");
+        crate::log::refused("rsocket", &crate::call::Refusal::new(libc::EAGAIN, why));
+    }
+}
+
+fn try_watch(attended: Weak<dyn Attended>, fd: RawFd) -> io::Result<()> {
+    let mut service = lock();
+    if service.as_ref().is_none_or(|service| service.process != std::process::id()) {
+        *service = Some(Service::start()?);
+    }
+    let Some(service) = service.as_mut() else { return Ok(()) };
+    // Whether it is to be attended at a time is found out at the first attendance, which is now.
+    service.entries.insert(fd, Entry { attended, next: Next::event_or(Instant::now()) });
+    service.waker.wake();
+    match service.set.add(fd, fd as u64) {
+        Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Doesn't have it attended any more.
+pub(crate) fn forget(fd: RawFd) {
+    if let Some(service) = lock().as_mut().filter(|service| service.process == std::process::id()) {
+        service.set.remove(fd);
+        service.entries.remove(&fd);
+    }
+}
+
+impl Service {
+    fn start() -> io::Result<Self> {
+        let (set, waker) = (Arc::new(Set::new()?), Arc::new(Waker::new()?));
+        set.add(waker.fd(), waker.fd() as u64)?;
+        let (its_set, its_waker) = (set.clone(), waker.clone());
+        // Signals are the program's.
+        let old = block_signals();
+        let started = thread::Builder::new().name("rsocket".into()).spawn(move || run(&its_set, &its_waker));
+        restore_signals(&old);
+        started?;
+        Ok(Self { process: std::process::id(), set, waker, entries: HashMap::new() })
+    }
+}
+
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: both sets are filled before they are read.
+    unsafe {
+        let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        old
+    }
+}
+
+fn restore_signals(old: &libc::sigset_t) {
+    // SAFETY: a set of this thread's.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, ptr::null_mut()) };
+}
+
+/// The thread.
+fn run(set: &Set, waker: &Waker) {
+    let mut room = [libc::epoll_event { events: 0, u64: 0 }; 32];
+    loop {
+        let ready = match set.wait(&mut room, time_left()) {
+            Ok(ready) => ready,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        };
+        waker.clear();
+        let mut fds: Vec<RawFd> = ready.iter().map(|event| event.u64 as RawFd).collect();
+        fds.extend(due(Instant::now()));
+        fds.sort_unstable();
+        fds.dedup();
+        for fd in fds {
+            attend(fd);
+        }
+    }
+}
+
+/// Milliseconds until the first time that somebody wants to be attended; −1 if nobody does.
+fn time_left() -> c_int {
+    let service = lock();
+    let first =
+        service.as_ref().and_then(|service| service.entries.values().filter_map(|entry| entry.next.at).min());
+    first.map_or(-1, |first| {
+        let left = first.saturating_duration_since(Instant::now()).min(Duration::from_secs(3600));
+        left.as_micros().div_ceil(1000) as c_int
+    })
+}
+
+fn due(now: Instant) -> Vec<RawFd> {
+    let service = lock();
+    let entries = service.iter().flat_map(|service| &service.entries);
+    entries.filter(|(_, entry)| entry.next.at.is_some_and(|at| at <= now)).map(|(fd, _)| *fd).collect()
+}
+
+fn attend(fd: RawFd) {
+    let attended = {
+        let mut service = lock();
+        let Some(entry) = service.as_mut().and_then(|service| service.entries.get_mut(&fd)) else { return };
+        entry.attended.clone()
+    };
+    // The last handle may be ours to drop: not under the lock.
+    let next = attended.upgrade().map_or(Next::NEVER, Attended::attend);
+    let mut service = lock();
+    let Some(service) = service.as_mut() else { return };
+    let Some(entry) = service.entries.get_mut(&fd).filter(|entry| entry.attended.ptr_eq(&attended)) else {
+        return;
+    };
+    entry.next = next;
+    if !next.on_event {
+        service.set.remove(fd);
+    }
+    if !next.on_event && next.at.is_none() {
+        service.entries.remove(&fd);
+    }
+}

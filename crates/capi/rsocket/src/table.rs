@@ -1,0 +1,107 @@
+//! The sockets of the process, by number.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::os::fd::RawFd;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::call::{Outcome, Refusal};
+use crate::datagram::Datagram;
+use crate::stream::{Readiness, Stream};
+use crate::waiting::Waker;
+
+/// A socket.
+#[derive(Clone, Debug)]
+pub(crate) enum Socket {
+    Stream(Arc<Stream>),
+    Datagram(Arc<Datagram>),
+}
+
+static SOCKETS: RwLock<Option<HashMap<RawFd, Socket>>> = RwLock::new(None);
+
+/// Makes a socket known; its number.
+pub(crate) fn add(socket: Socket) -> c_int {
+    let fd = socket.fd();
+    SOCKETS.write().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(fd, socket);
+    fd
+}
+
+/// The socket with this number, if it is one.
+pub(crate) fn find(fd: c_int) -> Option<Socket> {
+    SOCKETS.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(&fd).cloned()
+}
+
+/// The same for a call that needs one.
+pub(crate) fn get(fd: c_int) -> Outcome<Socket> {
+    find(fd).ok_or_else(|| Refusal::new(libc::EBADF, "no rsocket has this number"))
+}
+
+/// The stream socket with this number.
+pub(crate) fn get_stream(fd: c_int) -> Outcome<Arc<Stream>> {
+    match get(fd)? {
+        Socket::Stream(stream) => Ok(stream),
+        Socket::Datagram(_) => Err(Refusal::new(libc::EOPNOTSUPP, "a datagram socket can't do this")),
+    }
+}
+
+/// Forgets a socket.
+pub(crate) fn remove(fd: c_int) -> Outcome<Socket> {
+    let mut sockets = SOCKETS.write().unwrap_or_else(PoisonError::into_inner);
+    let socket = sockets.as_mut().and_then(|sockets| sockets.remove(&fd));
+    socket.ok_or_else(|| Refusal::new(libc::EBADF, "no rsocket has this number"))
+}
+
+impl Socket {
+    /// Whether the two are one socket.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Stream(a), Self::Stream(b)) => Arc::ptr_eq(a, b),
+            (Self::Datagram(a), Self::Datagram(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        match self {
+            Self::Stream(stream) => stream.fd(),
+            Self::Datagram(datagram) => datagram.fd(),
+        }
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        match self {
+            Self::Stream(stream) => stream.is_nonblocking(),
+            Self::Datagram(datagram) => datagram.is_nonblocking(),
+        }
+    }
+
+    pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
+        match self {
+            Self::Stream(stream) => stream.set_nonblocking(nonblocking),
+            Self::Datagram(datagram) => datagram.set_nonblocking(nonblocking),
+        }
+    }
+
+    /// What it is ready for, of `events`.
+    pub(crate) fn readiness(&self, events: libc::c_short) -> Readiness {
+        match self {
+            Self::Stream(stream) => stream.readiness(events),
+            Self::Datagram(datagram) => datagram.readiness(events),
+        }
+    }
+
+    /// The same; `waker` is woken when that changes, until [`Socket::dont_wake`].
+    pub(crate) fn readiness_or_wake(&self, events: libc::c_short, waker: &Arc<Waker>) -> Readiness {
+        match self {
+            Self::Stream(stream) => stream.readiness_or_wake(events, waker),
+            Self::Datagram(datagram) => datagram.readiness_or_wake(events, waker),
+        }
+    }
+
+    pub(crate) fn dont_wake(&self, waker: &Arc<Waker>) {
+        match self {
+            Self::Stream(stream) => stream.dont_wake(waker),
+            Self::Datagram(datagram) => datagram.dont_wake(waker),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Sleeping until a socket changes, and waking who sleeps.
+//!
+//! Each thread that sleeps has an event descriptor of its own, which it leaves with the sockets that it waits for. Whoever
+//! changes a socket writes to the descriptors that were left with it. So no change is missed, whichever thread takes the
+//! completion that brought it.
+
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::call::{Outcome, Refusal};
+
+/// What wakes one thread.
+#[derive(Debug)]
+pub(crate) struct Waker(OwnedFd);
+
+impl Waker {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    pub(crate) fn wake(&self) {
+        let one = 1u64;
+        // SAFETY: eight readable bytes. It fails only if the thread is awake already.
+        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+    }
+
+    /// Forgets what has woken the thread.
+    pub(crate) fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: eight writable bytes. It fails if nothing has woken the thread.
+        unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+/// The calling thread's.
+pub(crate) fn own_waker() -> Outcome<Arc<Waker>> {
+    thread_local! {
+        static OWN: RefCell<Option<Arc<Waker>>> = const { RefCell::new(None) };
+    }
+    OWN.try_with(|own| {
+        let mut own = own.borrow_mut();
+        match &*own {
+            Some(waker) => Ok(waker.clone()),
+            None => Ok(own.insert(Arc::new(Waker::new()?)).clone()),
+        }
+    })
+    .unwrap_or_else(|_| Err(Refusal::new(libc::EIO, "the thread has ended")))
+}
+
+/// Who waits for a socket.
+#[derive(Default, Debug)]
+pub(crate) struct Waiters(Vec<Arc<Waker>>);
+
+impl Waiters {
+    pub(crate) fn add(&mut self, waker: &Arc<Waker>) {
+        self.0.push(waker.clone());
+    }
+
+    pub(crate) fn remove(&mut self, waker: &Arc<Waker>) {
+        if let Some(at) = self.0.iter().position(|w| Arc::ptr_eq(w, waker)) {
+            self.0.swap_remove(at);
+        }
+    }
+
+    pub(crate) fn wake(&self) {
+        for waker in &self.0 {
+            waker.wake();
+        }
+    }
+}
+
+/// A descriptor to poll.
+pub(crate) fn readable(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// The instant after `milliseconds`, or none if that is negative.
+pub(crate) fn deadline(milliseconds: c_int) -> Option<Instant> {
+    u64::try_from(milliseconds).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
+}
+
+/// Sleeps until a descriptor is ready, a signal comes (EINTR), or the deadline; how many are ready.
+pub(crate) fn sleep(fds: &mut [libc::pollfd], until: Option<Instant>) -> io::Result<usize> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let timeout = left.map(|left| libc::timespec {
+        tv_sec: left.as_secs().min(i32::MAX as u64) as libc::time_t,
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), |timeout| timeout as *const libc::timespec);
+    // SAFETY: an array of this length, and NULL or a valid time.
+    let ready =
+        unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, std::ptr::null()) };
+    usize::try_from(ready).map_err(|_| io::Error::last_os_error())
+}
+
+/// A set of descriptors that is a descriptor itself, readable while one of them is.
+#[derive(Debug)]
+pub(crate) struct Set(OwnedFd);
+
+impl Set {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    pub(crate) fn control(&self, operation: c_int, fd: RawFd, events: u32, data: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: data };
+        // SAFETY: a valid event.
+        match unsafe { libc::epoll_ctl(self.fd(), operation, fd, &raw mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Adds a descriptor whose readability counts.
+    pub(crate) fn add(&self, fd: RawFd, data: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, data)
+    }
+
+    /// Removes it, before it is closed: a child of a fork may have it open for longer.
+    pub(crate) fn remove(&self, fd: RawFd) {
+        // An error means that it isn't in the set.
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+
+    /// What is ready, at once or until `milliseconds` have passed (−1: without end).
+    pub(crate) fn wait<'a>(
+        &self,
+        room: &'a mut [libc::epoll_event],
+        milliseconds: c_int,
+    ) -> io::Result<&'a [libc::epoll_event]> {
+        // SAFETY: an array of this length.
+        let ready = unsafe {
+            libc::epoll_wait(
+                self.fd(),
+                room.as_mut_ptr(),
+                room.len().min(i32::MAX as usize) as c_int,
+                milliseconds,
+            )
+        };
+        match usize::try_from(ready) {
+            Ok(ready) => Ok(&room[..ready]),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Lets reads of a descriptor fail instead of waiting.
+pub(crate) fn make_nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    let done = unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
+    };
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

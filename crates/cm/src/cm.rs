@@ -1,0 +1,314 @@
+//! The communication manager: its tables, timers, and what comes to it.
+
+use crate::connection::{Connection, Peer, Repeated, State};
+use crate::stray;
+use crate::types::{Error, Event, Handle, Happening, Listen, ListenerId, Route, Transmit};
+use ferroce_types::HostAddr;
+use ferroce_wire::cm::{MAD_LEN, Mad, Message};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+/// What a communication manager is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The high bits of all communication IDs: the process is found by them.
+    pub id_prefix: u32,
+    /// How many low bits are the connection's.
+    pub id_bits: u32,
+    /// Where the numbers of connections begin: at random, so that those of a process that is gone don't come again soon, and lookups
+    /// of different hosts are different.
+    pub first_id: u32,
+    /// So many connections and lookups may exist, those included that are over and not forgotten.
+    pub max_connections: usize,
+}
+
+/// A listener and its backlog.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) listen: Listen,
+    pub(crate) waiting: u32,
+}
+
+/// The connections and lookups of a process.
+#[derive(Debug)]
+pub struct Cm {
+    config: Config,
+    next_id: u32,
+    next_listener: u64,
+    pub(crate) connections: HashMap<u32, Connection>,
+    pub(crate) listeners: HashMap<ListenerId, Listener>,
+    /// Requests of peers by what the peers call them.
+    pub(crate) by_peer_id: HashMap<(Peer, u32), u32>,
+    /// Connections by the peer's QPN.
+    pub(crate) by_peer_qpn: HashMap<(Peer, u32), u32>,
+    /// Lookups of peers that wait to be answered, by what the peers call them.
+    pub(crate) lookups: HashMap<(HostAddr, u32), u32>,
+    timers: BTreeSet<(Duration, u32)>,
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+}
+
+impl Cm {
+    /// One without connections.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            next_id: config.first_id,
+            next_listener: 0,
+            connections: HashMap::new(),
+            listeners: HashMap::new(),
+            by_peer_id: HashMap::new(),
+            by_peer_qpn: HashMap::new(),
+            lookups: HashMap::new(),
+            timers: BTreeSet::new(),
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// A MAD to send, the oldest first.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.transmits.pop_front()
+    }
+
+    /// Something that has happened, the oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// [`Cm::poll_event`] has something.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// When [`Cm::handle_timeout`] has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+
+    /// How many connections and lookups there are, those included that are over and not forgotten.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Between which addresses a connection is.
+    #[must_use]
+    pub fn route(&self, handle: Handle) -> Option<Route> {
+        self.connections.get(&handle.0).map(|connection| connection.route)
+    }
+
+    /// Requests that fit `listen` go to it from now on.
+    pub fn listen(&mut self, listen: Listen) -> ListenerId {
+        let id = ListenerId(self.next_listener);
+        self.next_listener += 1;
+        self.listeners.insert(id, Listener { listen, waiting: 0 });
+        id
+    }
+
+    /// No requests go to a listener any more. Those that have come are left as they are.
+    pub fn stop_listening(&mut self, id: ListenerId) {
+        self.listeners.remove(&id);
+    }
+
+    /// The user has taken notice of a request: it is out of its listener's backlog.
+    pub fn take(&mut self, handle: Handle) {
+        let listener = self.connections.get_mut(&handle.0).and_then(|c| c.backlog_of.take());
+        if let Some(listener) = listener.and_then(|id| self.listeners.get_mut(&id)) {
+            listener.waiting = listener.waiting.saturating_sub(1);
+        }
+    }
+
+    /// A MAD has come from `from`, to the local address `to`. What it is for, this process has.
+    pub fn handle(&mut self, now: Duration, from: HostAddr, to: HostAddr, bytes: &[u8; MAD_LEN]) {
+        let Ok(mad) = Mad::parse(bytes) else { return };
+        let way = Way { from, to };
+        match &mad.message {
+            Message::Request(request) => self.request(now, way, mad.transaction, request),
+            Message::Mra(mra) => self.mra(now, way, mra),
+            Message::Reject(reject) => self.rejected(way, reject),
+            Message::Reply(reply) => self.reply(now, way, &mad, reply),
+            Message::ReadyToUse(ids) => self.ready_to_use(way, *ids),
+            Message::DisconnectRequest(request) => self.disconnect_request(now, way, &mad, request),
+            Message::DisconnectReply(ids) => self.disconnect_reply(now, way, *ids),
+            Message::SidrRequest(request) => self.sidr_request(way, mad.transaction, request),
+            Message::SidrReply(reply) => self.sidr_reply(way, reply),
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        while let Some(&(at, id)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.timer = None;
+                self.timer_is_due(now, id);
+            }
+        }
+    }
+
+    fn timer_is_due(&mut self, now: Duration, id: u32) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        match connection.repeated.as_mut().filter(|repeated| repeated.left > 0) {
+            Some(repeated) => {
+                repeated.left -= 1;
+                let (mad, at) = (repeated.mad, now + repeated.interval);
+                self.set_timer(id, at);
+                self.send(id, mad);
+            }
+            None => self.gave_up(now, id),
+        }
+    }
+
+    /// A peer that calls its connections so is gone, and can't say so: what it would have said has come.
+    pub fn peer_gone(&mut self, now: Duration, mut is_it: impl FnMut(u32, &Route) -> bool) {
+        let gone: Vec<u32> = self
+            .connections
+            .values()
+            .filter(|c| c.is_live() && c.remote != 0 && is_it(c.remote, &c.route))
+            .map(|c| c.local)
+            .collect();
+        gone.into_iter().for_each(|id| self.is_gone(now, id));
+    }
+
+    /// Makes room for a connection and gives it a number.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(crate) fn new_id(&mut self) -> Result<u32, Error> {
+        let most = self.config.max_connections;
+        if self.connections.len() >= most {
+            // Those that only wait for their peers' last words.
+            let orphans: Vec<u32> = self.connections.values().filter(|c| c.orphan).map(|c| c.local).collect();
+            orphans.into_iter().for_each(|id| self.remove(id));
+        }
+        if self.connections.len() >= most {
+            return Err(Error::TooMany { most });
+        }
+        let mask = 1_u32.checked_shl(self.config.id_bits).map_or(u32::MAX, |beyond| beyond - 1);
+        for _ in 0..=self.connections.len() {
+            let id = self.config.id_prefix & !mask | self.next_id & mask;
+            self.next_id = self.next_id.wrapping_add(1);
+            // 0 stands for no connection.
+            if id != 0 && !self.connections.contains_key(&id) {
+                return Ok(id);
+            }
+        }
+        Err(Error::TooMany { most })
+    }
+
+    /// A connection without timer, peer and number.
+    pub(crate) fn add(&mut self, connection: Connection) -> Handle {
+        let id = connection.local;
+        self.connections.insert(id, connection);
+        Handle(id)
+    }
+
+    /// Forgets a connection.
+    pub(crate) fn remove(&mut self, id: u32) {
+        self.forget_peer(id);
+        self.take(Handle(id));
+        self.stop_timer(id);
+        self.connections.remove(&id);
+    }
+
+    /// The peer may use its names for the connection anew.
+    pub(crate) fn forget_peer(&mut self, id: u32) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if let Some(peer) = connection.peer {
+            let (by_id, by_qpn) = ((peer, connection.remote), (peer, connection.peer_qpn));
+            if self.by_peer_id.get(&by_id) == Some(&id) {
+                self.by_peer_id.remove(&by_id);
+            }
+            if self.by_peer_qpn.get(&by_qpn) == Some(&id) {
+                self.by_peer_qpn.remove(&by_qpn);
+            }
+        }
+        let lookup = (connection.route.to, connection.remote);
+        if self.lookups.get(&lookup) == Some(&id) {
+            self.lookups.remove(&lookup);
+        }
+    }
+
+    pub(crate) fn set_timer(&mut self, id: u32, at: Duration) {
+        self.stop_timer(id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.timer = Some(at);
+            self.timers.insert((at, id));
+        }
+    }
+
+    pub(crate) fn stop_timer(&mut self, id: u32) {
+        if let Some(at) = self.connections.get_mut(&id).and_then(|c| c.timer.take()) {
+            self.timers.remove(&(at, id));
+        }
+    }
+
+    /// Sends a message, and again until it is answered.
+    pub(crate) fn send_repeatedly(&mut self, now: Duration, id: u32, mad: [u8; MAD_LEN]) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let (interval, left) = (connection.interval, connection.retries);
+        connection.repeated = Some(Repeated { mad, interval, left });
+        self.set_timer(id, now + interval);
+        self.send(id, mad);
+    }
+
+    /// Nothing is sent again.
+    pub(crate) fn answered(&mut self, id: u32) {
+        self.stop_timer(id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.repeated = None;
+        }
+    }
+
+    /// Sends a MAD to the peer of a connection.
+    pub(crate) fn send(&mut self, id: u32, mad: [u8; MAD_LEN]) {
+        if let Some(Route { from, to, traffic_class, .. }) = self.connections.get(&id).map(|c| c.route) {
+            self.transmits.push_back(Transmit { from, to, traffic_class, mad });
+        }
+    }
+
+    /// Answers a MAD that belongs to no connection.
+    pub(crate) fn send_back(&mut self, way: Way, mad: &Mad) {
+        let mad = mad.emit();
+        self.transmits.push_back(Transmit { from: way.to, to: way.from, traffic_class: 0, mad });
+    }
+
+    /// Answers a MAD that is for a connection which doesn't exist.
+    pub(crate) fn answer_stray(&mut self, way: Way, mad: &Mad) {
+        if let Some(answer) = stray::answer_for_nobody(mad) {
+            self.send_back(way, &answer);
+        }
+    }
+
+    pub(crate) fn raise(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    /// Tells the user of a connection, if there is one.
+    pub(crate) fn tell(&mut self, id: u32, happening: Happening) {
+        if self.connections.get(&id).is_some_and(|c| !c.orphan) {
+            self.events.push_back(Event::Of(Handle(id), happening));
+        }
+    }
+
+    /// The connection of a handle.
+    ///
+    /// # Errors
+    /// There is none: it is over.
+    pub(crate) fn of(&mut self, handle: Handle) -> Result<&mut Connection, Error> {
+        self.connections.get_mut(&handle.0).ok_or(Error::State { state: State::Closed.name() })
+    }
+}
+
+/// The addresses of a packet that has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) from: HostAddr,
+    pub(crate) to: HostAddr,
+}

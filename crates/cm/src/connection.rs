@@ -1,0 +1,146 @@
+//! A connection or lookup as the communication manager knows it.
+
+use crate::types::{ListenerId, Route};
+use ferroce_types::HostAddr;
+use ferroce_wire::cm::{CommIds, MAD_LEN, Mad, Message, ServiceId};
+use std::time::Duration;
+
+/// Where a connection is between its request and its end (IBTA 12.9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// This side has asked.
+    RequestSent,
+    /// The peer has accepted; this side isn't ready yet.
+    ReplyReceived,
+    /// The peer has asked.
+    RequestReceived,
+    /// This side has accepted; the peer isn't ready yet.
+    ReplySent,
+    /// Both are ready.
+    Established,
+    /// This side has asked for the end.
+    DisconnectSent,
+    /// The peer has asked for the end.
+    DisconnectReceived,
+    /// Over, but packets may still be under way.
+    TimeWait,
+    /// This side has looked up a service.
+    LookupSent,
+    /// The peer looks up a service.
+    LookupReceived,
+    /// Over.
+    Closed,
+}
+
+impl State {
+    /// As a program's log says it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::RequestSent => "waiting for the peer's reply",
+            Self::ReplyReceived => "waiting for this side to be ready",
+            Self::RequestReceived => "waiting for an answer to the peer's request",
+            Self::ReplySent => "waiting for the peer to be ready",
+            Self::Established => "established",
+            Self::DisconnectSent | Self::DisconnectReceived | Self::TimeWait => "being closed",
+            Self::LookupSent => "a lookup that waits for its answer",
+            Self::LookupReceived => "a lookup that waits to be answered",
+            Self::Closed => "over",
+        }
+    }
+}
+
+/// By what a peer is known that calls itself so.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: HostAddr,
+    pub(crate) ca_guid: u64,
+}
+
+/// A message that is sent again until it is answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Repeated {
+    pub(crate) mad: [u8; MAD_LEN],
+    pub(crate) interval: Duration,
+    /// So often again.
+    pub(crate) left: u8,
+}
+
+/// A connection or lookup.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) state: State,
+    pub(crate) local: u32,
+    /// The peer's communication ID; 0: not known yet.
+    pub(crate) remote: u32,
+    pub(crate) route: Route,
+    /// Of the request: all messages have it.
+    pub(crate) transaction: u64,
+    /// What it was asked for.
+    pub(crate) service_id: ServiceId,
+    /// The peer, once it is known.
+    pub(crate) peer: Option<Peer>,
+    pub(crate) peer_qpn: u32,
+    pub(crate) own_qpn: u32,
+    pub(crate) own_guid: u64,
+    /// The listener in whose backlog it is.
+    pub(crate) backlog_of: Option<ListenerId>,
+    pub(crate) repeated: Option<Repeated>,
+    /// When its timer is due.
+    pub(crate) timer: Option<Duration>,
+    /// How long a message to the peer is given.
+    pub(crate) interval: Duration,
+    pub(crate) retries: u8,
+    pub(crate) time_wait: Duration,
+    /// Its user has gone: no events.
+    pub(crate) orphan: bool,
+}
+
+impl Connection {
+    /// One that nothing is known of but how it begins.
+    pub(crate) const fn new(
+        state: State,
+        local: u32,
+        route: Route,
+        transaction: u64,
+        service_id: ServiceId,
+    ) -> Self {
+        Self {
+            state,
+            local,
+            remote: 0,
+            route,
+            transaction,
+            service_id,
+            peer: None,
+            peer_qpn: 0,
+            own_qpn: 0,
+            own_guid: 0,
+            backlog_of: None,
+            repeated: None,
+            timer: None,
+            interval: Duration::ZERO,
+            retries: 0,
+            time_wait: Duration::ZERO,
+            orphan: false,
+        }
+    }
+
+    /// The IDs as this side calls them.
+    pub(crate) const fn ids(&self) -> CommIds {
+        CommIds { local: self.local, remote: self.remote }
+    }
+
+    /// A message from the peer is of this connection.
+    pub(crate) fn is_from(&self, from: HostAddr, ids: CommIds) -> bool {
+        self.route.to == from && self.remote == ids.local
+    }
+
+    pub(crate) fn mad(&self, message: Message) -> [u8; MAD_LEN] {
+        Mad { transaction: self.transaction, message }.emit()
+    }
+
+    /// Its peer may repeat or reuse what it calls it.
+    pub(crate) const fn is_live(&self) -> bool {
+        !matches!(self.state, State::TimeWait | State::Closed)
+    }
+}

@@ -1,0 +1,37 @@
+//! Times of the communication manager.
+
+use std::time::Duration;
+
+/// A time as 5 bits of a message say it, roughly 4.096 µs · 2^n, in the whole milliseconds that Linux takes for it.
+pub(crate) const fn of_code(code: u8) -> Duration {
+    Duration::from_millis(1 << (if code > 31 { 31 } else { code }).saturating_sub(8))
+}
+
+/// How long this side may take for an answer, as its requests say: 4 s.
+pub(crate) const RESPONSE_TIMEOUT: u8 = 20;
+/// How often a message is sent again.
+pub(crate) const MAX_RETRIES: u8 = 15;
+/// What a message of acknowledgement (MRA) asks for: 65 s.
+pub(crate) const SERVICE_TIMEOUT: u8 = 24;
+/// The longest that a peer's MRA is granted.
+pub(crate) const MAX_SERVICE_TIMEOUT: u8 = 24;
+/// Packet lifetime of paths that nothing is known about: 1 s.
+pub(crate) const PACKET_LIFE: u8 = 18;
+
+/// How long to wait for the answer to a message: there, the peer's time for it, and back.
+pub(crate) fn round_trip(packet_life: u8, response_timeout: u8) -> Duration {
+    2 * of_code(packet_life) + of_code(response_timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_linux() {
+        let ms = |code| of_code(code).as_millis();
+        assert_eq!([0, 8, 10, 18, 20, 22].map(ms), [1, 1, 4, 1024, 4096, 16384]);
+        assert_eq!(round_trip(18, 20).as_millis(), 6144);
+        assert_eq!(of_code(255), of_code(31));
+    }
+}

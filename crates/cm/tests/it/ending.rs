@@ -1,0 +1,198 @@
+//! Connections end.
+
+use super::pair::{Fate, Pair, lose_all, lose_first, ms};
+use ferroce_cm::{Handle, Happening};
+use std::time::Duration;
+
+const ENDED: Happening = Happening::Disconnected { timed_out: false };
+
+/// Both sides are in time-wait, and leave it.
+fn wait_and_forget(pair: &mut Pair, handles: [Handle; 2]) {
+    pair.run(ms(2100));
+    for (side, handle) in handles.into_iter().enumerate() {
+        pair.expect(side, handle, |h| *h == Happening::TimewaitExit);
+        pair.destroy(side, handle);
+        assert_eq!(pair.cms[side].count(), 0);
+    }
+    pair.expect_silence();
+    assert!(pair.cms.iter().all(|cm| cm.poll_timeout().is_none()));
+}
+
+#[test]
+fn the_peer_agrees_when_its_program_does() {
+    for asking in [0, 1] {
+        let mut pair = Pair::listening();
+        let handles = pair.connected();
+        pair.disconnect(asking, handles[asking]);
+        pair.run(ms(10));
+        pair.expect(1 - asking, handles[1 - asking], |h| *h == ENDED);
+        pair.expect_silence();
+        pair.disconnect(1 - asking, handles[1 - asking]);
+        pair.run(ms(10));
+        pair.expect(asking, handles[asking], |h| *h == ENDED);
+        assert_eq!(pair.traffic(), [(asking, "DREQ"), (1 - asking, "DREP")]);
+        // Once more, to no effect.
+        pair.disconnect(asking, handles[asking]);
+        wait_and_forget(&mut pair, handles);
+    }
+}
+
+#[test]
+fn both_may_ask_at_the_same_time() {
+    let mut pair = Pair::listening();
+    let handles = pair.connected();
+    pair.disconnect(0, handles[0]);
+    pair.disconnect(1, handles[1]);
+    pair.run(ms(10));
+    pair.expect(0, handles[0], |h| *h == ENDED);
+    pair.expect(1, handles[1], |h| *h == ENDED);
+    wait_and_forget(&mut pair, handles);
+}
+
+#[test]
+fn a_silent_peer_is_given_up() {
+    let mut pair = Pair::listening();
+    let [mine, _] = pair.connected();
+    pair.judge = lose_all(&["DREQ"]);
+    pair.disconnect(0, mine);
+    pair.run(Duration::from_secs(99));
+    pair.expect(0, mine, |h| *h == Happening::Disconnected { timed_out: true });
+    assert_eq!(pair.times(0, "DREQ"), (0..16).map(|n| n * 6144).collect::<Vec<_>>());
+    pair.run(ms(2100));
+    pair.expect(0, mine, |h| *h == Happening::TimewaitExit);
+}
+
+#[test]
+fn lost_messages_of_the_end_come_again() {
+    for what in ["DREQ", "DREP"] {
+        let mut pair = Pair::listening();
+        let handles = pair.connected();
+        pair.judge = lose_first(what);
+        pair.disconnect(0, handles[0]);
+        pair.run(ms(6200));
+        pair.expect(1, handles[1], |h| *h == ENDED);
+        pair.disconnect(1, handles[1]);
+        pair.run(ms(12_400));
+        pair.expect(0, handles[0], |h| *h == ENDED);
+    }
+}
+
+#[test]
+fn a_destroyed_connection_is_ended_with_its_peer() {
+    for (asking, lost) in [(0, ""), (1, ""), (0, "DREQ"), (0, "DREP")] {
+        let mut pair = Pair::listening();
+        let handles = pair.connected();
+        pair.judge = lose_first(lost);
+        pair.destroy(asking, handles[asking]);
+        pair.run(ms(6200));
+        pair.expect(1 - asking, handles[1 - asking], |h| *h == ENDED);
+        pair.destroy(1 - asking, handles[1 - asking]);
+        pair.run(ms(6200));
+        pair.expect_silence();
+        assert_eq!((pair.cms[0].count(), pair.cms[1].count()), (0, 0), "{asking} {lost}");
+    }
+}
+
+#[test]
+fn a_connection_that_nobody_remembers_is_ended_at_once() {
+    let mut pair = Pair::listening();
+    let [mine, theirs] = pair.connected();
+    // The asked process has died.
+    pair.cms[1] = ferroce_cm::Cm::new(super::pair::config(1));
+    pair.disconnect(0, mine);
+    pair.run(ms(10));
+    pair.expect(0, mine, |h| *h == ENDED);
+    assert_eq!(pair.traffic(), [(0, "DREQ"), (1, "DREP")]);
+    let _ = theirs;
+}
+
+#[test]
+fn what_a_dead_peer_would_have_said_is_told() {
+    // Established.
+    let mut pair = Pair::listening();
+    let [mine, theirs] = pair.connected();
+    let gone = |pair: &mut Pair, side: usize, peer: Handle| {
+        let now = pair.now;
+        pair.cms[side].peer_gone(now, |id, _| id == peer.0);
+        pair.pump();
+    };
+    gone(&mut pair, 0, Handle(1));
+    pair.expect_silence();
+    gone(&mut pair, 0, theirs);
+    pair.expect(0, mine, |h| *h == ENDED);
+    pair.run(ms(2100));
+    pair.expect(0, mine, |h| *h == Happening::TimewaitExit);
+    // Accepted.
+    let mut pair = Pair::listening();
+    pair.judge = lose_all(&["REP"]);
+    let mine = pair.connect(0x11);
+    pair.run(ms(10));
+    let theirs = pair.request();
+    pair.accept(theirs);
+    gone(&mut pair, 1, mine);
+    pair.expect(1, theirs, |h| matches!(h, Happening::Rejected(_)));
+    // Asked only.
+    let mine = pair.connect(0x12);
+    pair.run(ms(10));
+    let theirs = pair.request();
+    gone(&mut pair, 1, mine);
+    pair.expect_silence();
+    assert!(pair.cms[1].accept(pair.now, theirs, &super::pair::answer()).is_err());
+}
+
+#[test]
+fn the_end_may_come_before_the_beginning_is_known() {
+    // The RTU is overtaken by the DREQ.
+    let mut pair = Pair::listening();
+    pair.judge = Box::new(|mad| match super::pair::name(&mad.message) {
+        "RTU" => Fate::Late(50),
+        _ => Fate::Arrives,
+    });
+    let mine = pair.connect(0x11);
+    pair.run(ms(10));
+    let theirs = pair.request();
+    pair.accept(theirs);
+    pair.run(ms(10));
+    pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+    pair.establish(mine);
+    pair.disconnect(0, mine);
+    pair.run(ms(100));
+    pair.expect(1, theirs, |h| *h == ENDED);
+    pair.disconnect(1, theirs);
+    pair.run(ms(10));
+    pair.expect(0, mine, |h| *h == ENDED);
+}
+
+#[test]
+fn every_state_can_be_destroyed() {
+    for steps in 0..4 {
+        for side in [0, 1] {
+            let mut pair = Pair::listening();
+            let mine = pair.connect(0x11);
+            pair.run(ms(10));
+            let theirs = pair.request();
+            if steps > 0 {
+                pair.accept(theirs);
+                pair.run(ms(10));
+                pair.events[0].clear();
+            }
+            if steps > 1 {
+                pair.establish(mine);
+                pair.run(ms(10));
+                pair.events[1].clear();
+            }
+            if steps > 2 {
+                pair.disconnect(0, mine);
+                pair.run(ms(10));
+                pair.events[1].clear();
+            }
+            let handles = [mine, theirs];
+            pair.destroy(side, handles[side]);
+            pair.run(Duration::from_secs(200));
+            pair.destroy(1 - side, handles[1 - side]);
+            pair.run(Duration::from_secs(200));
+            let left = (pair.cms[0].count(), pair.cms[1].count());
+            assert_eq!(left, (0, 0), "{steps} steps, side {side}");
+        }
+    }
+}

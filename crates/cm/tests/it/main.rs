@@ -1,0 +1,8 @@
+//! The communication manager on a virtual clock: two of them joined by a wire that loses, repeats and reorders.
+
+mod ending;
+mod faults;
+mod hostile;
+mod lookups;
+mod making;
+mod pair;

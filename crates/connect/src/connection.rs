@@ -1,0 +1,139 @@
+//! Connections and lookups of this process.
+
+use crate::manager::{Manager, manager, now, refused};
+use crate::{Accept, Answer, Connect, Lookup, RejectReason, Sink};
+use ferroce_cm::Handle;
+use ferroce_types::Result;
+use std::sync::Arc;
+
+/// A connection or lookup, from the request to the end. Dropped, it is over: a peer that is connected is told (DREQ), one that
+/// waits for an answer is rejected, and no event comes any more.
+///
+/// Whoever calls a method, or drops it, holds no lock of the adapter.
+#[derive(Debug)]
+pub struct Connection {
+    manager: &'static Manager,
+    handle: Handle,
+}
+
+/// Asks for a connection: [`Event::Reply`](crate::Event::Reply), [`Event::Rejected`](crate::Event::Rejected) or
+/// [`Event::Unreachable`](crate::Event::Unreachable) follows.
+///
+/// # Errors
+/// EINVAL for too much private data, ENOMEM when there are too many connections, what kept the adapter from being made.
+pub fn connect(wanted: &Connect<'_>, sink: Arc<dyn Sink>) -> Result<Connection> {
+    begin(sink, |cm| cm.connect(now(), wanted))
+}
+
+/// Looks up a datagram service: [`Event::Answer`](crate::Event::Answer) or [`Event::Unreachable`](crate::Event::Unreachable)
+/// follows.
+///
+/// # Errors
+/// As [`connect`].
+pub fn lookup(wanted: &Lookup<'_>, sink: Arc<dyn Sink>) -> Result<Connection> {
+    begin(sink, |cm| cm.lookup(now(), wanted))
+}
+
+fn begin(
+    sink: Arc<dyn Sink>,
+    ask: impl FnOnce(&mut ferroce_cm::Cm) -> std::result::Result<Handle, ferroce_cm::Error>,
+) -> Result<Connection> {
+    let manager = manager()?;
+    let handle = manager.with(|state| {
+        let handle = ask(&mut state.cm)?;
+        state.sinks.insert(handle, sink);
+        Ok(handle)
+    })?;
+    handle.map(|handle| Connection::new(manager, handle)).map_err(refused)
+}
+
+impl Connection {
+    pub(crate) fn new(manager: &'static Manager, handle: Handle) -> Self {
+        Self { manager, handle }
+    }
+
+    fn with_cm(
+        &self,
+        f: impl FnOnce(&mut ferroce_cm::Cm, Handle) -> std::result::Result<(), ferroce_cm::Error>,
+    ) -> Result<()> {
+        self.manager.with(|state| f(&mut state.cm, self.handle))?.map_err(refused)
+    }
+
+    /// The number that stands for it in this side's messages.
+    #[must_use]
+    pub fn comm_id(&self) -> u32 {
+        self.handle.0
+    }
+
+    /// The program has fetched the request (rdma_get_cm_event(3)): it doesn't count against the listener's backlog any more.
+    pub fn take(&self) {
+        let _ = self.manager.with(|state| state.cm.take(self.handle));
+    }
+
+    /// Accepts a request: [`Event::Established`](crate::Event::Established), [`Event::Rejected`](crate::Event::Rejected) or
+    /// [`Event::Unreachable`](crate::Event::Unreachable) follows. `sink` gets all events of the connection.
+    ///
+    /// # Errors
+    /// EINVAL when the peer has given up meanwhile, when it was accepted or rejected before, and for too much private data.
+    pub fn accept(&self, answer: &Accept<'_>, sink: Arc<dyn Sink>) -> Result<()> {
+        let accepted = self.manager.with(|state| {
+            state.cm.accept(now(), self.handle, answer)?;
+            state.sinks.insert(self.handle, sink);
+            Ok(())
+        })?;
+        accepted.map_err(refused)
+    }
+
+    /// Rejects a request, or the peer's reply to this side's. A lookup is [answered](Connection::answer).
+    ///
+    /// # Errors
+    /// As [`Connection::accept`].
+    pub fn reject(&self, reason: RejectReason, private_data: &[u8]) -> Result<()> {
+        self.with_cm(|cm, handle| cm.reject(handle, reason, private_data))
+    }
+
+    /// Answers a lookup.
+    ///
+    /// # Errors
+    /// EINVAL when it was answered before, and for too much private data.
+    pub fn answer(&self, answer: &Answer<'_>) -> Result<()> {
+        self.with_cm(|cm, handle| cm.answer(handle, answer))
+    }
+
+    /// This side is ready, after the peer's reply (RTU). No event follows.
+    ///
+    /// # Errors
+    /// EINVAL without a reply.
+    pub fn establish(&self) -> Result<()> {
+        self.with_cm(|cm, handle| cm.establish(handle))
+    }
+
+    /// The peer's first message has come (`IBV_EVENT_COMM_EST`), perhaps before its RTU:
+    /// [`Event::Established`](crate::Event::Established) follows.
+    ///
+    /// # Errors
+    /// EISCONN when it is established, EINVAL in any other state but that of a request that was accepted.
+    pub fn notify_established(&self) -> Result<()> {
+        self.with_cm(|cm, handle| cm.notify_established(handle))
+    }
+
+    /// Asks for the end, or answers the peer who has asked: [`Event::Disconnected`](crate::Event::Disconnected) (of this side's
+    /// question only) and [`Event::TimewaitExit`](crate::Event::TimewaitExit) follow. Nothing happens when it is over already.
+    ///
+    /// # Errors
+    /// EINVAL when it has never been accepted.
+    pub fn disconnect(&self) -> Result<()> {
+        self.with_cm(|cm, handle| cm.disconnect(now(), handle))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // In the child of a fork it is the parent's.
+        let sink = self.manager.with(|state| {
+            state.cm.destroy(now(), self.handle);
+            state.sinks.remove(&self.handle)
+        });
+        drop(sink);
+    }
+}

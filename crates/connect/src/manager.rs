@@ -1,0 +1,295 @@
+//! The connection manager of this process: its state, whose MADs it sends and whose events it hands out.
+
+use crate::Connection;
+use crate::event::{Event, Incoming, IncomingLookup, Sink};
+use ferroce_cm::{Cm, Config, Handle, Happening, ListenerId, Route, Transmit};
+use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, ConnectionManager, Gsi, SentMad, slot_of_id};
+use ferroce_nic::{clock, sys};
+use ferroce_os::sync::{Mutex, MutexGuard, class};
+use ferroce_proto::Instant;
+use ferroce_types::{Error, HostAddr, Result};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Connections and lookups that a process may have, those included that are over and not forgotten.
+const MOST_CONNECTIONS: usize = 1 << 17;
+/// MADs that wait for processes of this host that have too much to read; further ones are lost, as on a wire.
+const MOST_BLOCKED: usize = 1 << 14;
+/// When such a process is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(1);
+/// How long: one that is stopped gets them when they are repeated.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// So many are tried at a time.
+const BURST: usize = 1024;
+
+/// The connection manager of a process. It is never freed.
+pub(crate) struct Manager {
+    state: Mutex<class::Connections, State>,
+    gsi: OnceLock<Gsi>,
+}
+
+impl std::fmt::Debug for Manager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Manager").finish_non_exhaustive()
+    }
+}
+
+/// A MAD for a process of this host that has too much to read.
+struct Blocked {
+    mad: AddressedMad,
+    /// When it was sent first.
+    since: Duration,
+}
+
+/// What its lock keeps.
+pub(crate) struct State {
+    pub(crate) cm: Cm,
+    pub(crate) sinks: HashMap<Handle, Arc<dyn Sink>>,
+    pub(crate) listeners: HashMap<ListenerId, Arc<dyn Sink>>,
+    /// MADs for processes of this host that have too much to read.
+    blocked: VecDeque<Blocked>,
+}
+
+static CURRENT: Mutex<class::ConnectManager, Option<&'static Manager>> = Mutex::new(None);
+
+/// The one of this process; the first call makes it.
+///
+/// # Errors
+/// What kept the adapter from being made.
+pub(crate) fn manager() -> Result<&'static Manager> {
+    if let Some(manager) = current() {
+        return Ok(manager);
+    }
+    let gsi = Gsi::start(|gsi| {
+        let slot = gsi.host().slots().first().copied().unwrap_or_default();
+        let config = Config {
+            id_prefix: u32::from(slot) << COMM_ID_BITS,
+            id_bits: COMM_ID_BITS,
+            first_id: sys::random() as u32,
+            max_connections: MOST_CONNECTIONS,
+        };
+        let state = State {
+            cm: Cm::new(config),
+            sinks: HashMap::new(),
+            listeners: HashMap::new(),
+            blocked: VecDeque::new(),
+        };
+        let manager: &'static Manager =
+            Box::leak(Box::new(Manager { state: Mutex::new(state), gsi: OnceLock::new() }));
+        let _ = manager.gsi.set(gsi);
+        *CURRENT.lock() = Some(manager);
+        Arc::new(Worker(manager))
+    })?;
+    // A thread that has come first has made it.
+    current().filter(|_| gsi.is_current()).ok_or_else(|| Error::Dead("the connection manager is gone".into()))
+}
+
+/// The one of this process, if it has one that isn't of a process that this one was forked from.
+fn current() -> Option<&'static Manager> {
+    (*CURRENT.lock()).filter(|manager| manager.is_current())
+}
+
+/// The present, as the communication manager has it.
+pub(crate) fn now() -> Duration {
+    Duration::from_nanos(clock::now().0)
+}
+
+/// A refusal of the communication manager as an errno.
+pub(crate) fn refused(error: ferroce_cm::Error) -> Error {
+    match error {
+        ferroce_cm::Error::PrivateData { .. } | ferroce_cm::Error::State { .. } => {
+            Error::Invalid(error.to_string())
+        }
+        ferroce_cm::Error::Established => Error::Refused { errno: libc::EISCONN, why: error.to_string() },
+        ferroce_cm::Error::TooMany { .. } => Error::NoMemory(error.to_string()),
+    }
+}
+
+impl Manager {
+    /// It is of this process.
+    pub(crate) fn is_current(&self) -> bool {
+        self.gsi.get().is_some_and(Gsi::is_current)
+    }
+
+    /// QP 1.
+    ///
+    /// # Errors
+    /// It is of a process that this one was forked from.
+    pub(crate) fn gsi(&self) -> Result<Gsi> {
+        let gsi = self.gsi.get().copied().filter(Gsi::is_current);
+        gsi.ok_or_else(|| Error::Dead("it belongs to the process that this one was forked from".into()))
+    }
+
+    /// Changes the state, and sends what follows from that. Events follow by a thread that makes progress.
+    ///
+    /// # Errors
+    /// It is of a process that this one was forked from.
+    pub(crate) fn with<R>(&'static self, f: impl FnOnce(&mut State) -> R) -> Result<R> {
+        let gsi = self.gsi()?;
+        let result = f(&mut self.state.lock());
+        let has_events = self.send_all(gsi);
+        if has_events {
+            gsi.set_alarm(clock::now());
+        }
+        Ok(result)
+    }
+
+    /// Sends all MADs that there are, and sets the alarm. Whether events wait to be handed out.
+    fn send_all(&self, gsi: Gsi) -> bool {
+        loop {
+            let mut state = self.state.lock();
+            let Some(transmit) = state.cm.poll_transmit() else { return self.set_alarm(gsi, state) };
+            drop(state);
+            let mad = of(transmit);
+            self.is_sent(Blocked { mad, since: now() }, gsi.send(&mad));
+        }
+    }
+
+    /// Tries again what processes of this host had no room for, some of it: one that is stopped must not keep others waiting.
+    fn send_blocked(&self, gsi: Gsi) {
+        let blocked: Vec<Blocked> = {
+            let waiting = &mut self.state.lock().blocked;
+            let count = waiting.len().min(BURST);
+            waiting.drain(..count).collect()
+        };
+        let mads: Vec<AddressedMad> = blocked.iter().map(|blocked| blocked.mad).collect();
+        for (blocked, sent) in blocked.into_iter().zip(gsi.send_together(&mads)) {
+            self.is_sent(blocked, sent);
+        }
+    }
+
+    fn is_sent(&self, blocked: Blocked, sent: SentMad) {
+        match sent {
+            SentMad::Gone => {}
+            SentMad::Own => self.state.lock().arrived(&blocked.mad),
+            SentMad::Answered(answer) => self.state.lock().arrived(&answer),
+            SentMad::Busy => self.state.lock().block(blocked),
+        }
+    }
+
+    fn set_alarm(&self, gsi: Gsi, state: MutexGuard<'_, class::Connections, State>) -> bool {
+        let again = if state.blocked.is_empty() { None } else { Some(now() + TRY_AGAIN) };
+        let next = [again, state.cm.poll_timeout()].into_iter().flatten().min();
+        let has_events = state.cm.has_events();
+        drop(state);
+        if let Some(at) = next {
+            gsi.set_alarm(Instant(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX)));
+        }
+        has_events
+    }
+
+    /// Hands out the events.
+    fn tell(&'static self, gsi: Gsi) {
+        loop {
+            let mut state = self.state.lock();
+            let Some(event) = state.cm.poll_event() else { return };
+            let peer = state.peer(&event);
+            let told = state.event(self, event);
+            drop(state);
+            if let Some((address, comm_id)) = peer {
+                gsi.follow(address, comm_id);
+            }
+            // Without a sink, the connection of a request ends here, where nothing is locked.
+            if let (Some(sink), event) = told {
+                sink.event(event);
+            }
+        }
+    }
+}
+
+fn of(transmit: Transmit) -> AddressedMad {
+    let Transmit { from, to, traffic_class, mad } = transmit;
+    AddressedMad { from, to, traffic_class, mad }
+}
+
+impl State {
+    fn arrived(&mut self, mad: &AddressedMad) {
+        self.cm.handle(now(), mad.from, mad.to, &mad.mad);
+    }
+
+    fn block(&mut self, blocked: Blocked) {
+        if self.blocked.len() < MOST_BLOCKED && now() < blocked.since + PATIENCE {
+            self.blocked.push_back(blocked);
+        }
+    }
+
+    /// The peer that an event tells of for the first time, and its communication ID.
+    fn peer(&self, event: &ferroce_cm::Event) -> Option<(HostAddr, u32)> {
+        match event {
+            ferroce_cm::Event::Request { request, route, .. } => Some((route.to, request.local_comm_id)),
+            ferroce_cm::Event::Of(handle, Happening::Reply(reply)) => {
+                Some((self.cm.route(*handle)?.to, reply.local_comm_id))
+            }
+            _ => None,
+        }
+    }
+
+    /// A process of this host is gone.
+    fn gone(&mut self, gsi: Gsi, slot: u16) {
+        let mut is_here = HashMap::new();
+        let mut is_it = |id: u32, route: &Route| {
+            slot_of_id(id) == slot
+                && *is_here.entry(route.to).or_insert_with(|| gsi.is_of_this_host(route.to))
+        };
+        self.cm.peer_gone(now(), &mut is_it);
+    }
+
+    /// An event of the communication manager, and whom it is told.
+    fn event(
+        &mut self,
+        manager: &'static Manager,
+        event: ferroce_cm::Event,
+    ) -> (Option<Arc<dyn Sink>>, Event) {
+        use ferroce_cm::Event as E;
+        match event {
+            E::Request { listener, handle, request, header, route } => {
+                let connection = Connection::new(manager, handle);
+                let incoming = Incoming { connection, request, header, local: route.from, remote: route.to };
+                (self.listeners.get(&listener).cloned(), Event::Request(incoming))
+            }
+            E::Lookup { listener, handle, request, header, route } => {
+                let connection = Connection::new(manager, handle);
+                let (local, remote) = (route.from, route.to);
+                let incoming = IncomingLookup { connection, request, header, local, remote };
+                (self.listeners.get(&listener).cloned(), Event::Lookup(incoming))
+            }
+            E::Of(handle, happening) => {
+                let event = match happening {
+                    Happening::Reply(reply) => Event::Reply(reply),
+                    Happening::Established => Event::Established,
+                    Happening::Rejected(reject) => Event::Rejected(reject),
+                    Happening::Unreachable => Event::Unreachable,
+                    Happening::Disconnected { timed_out } => Event::Disconnected { timed_out },
+                    Happening::TimewaitExit => Event::TimewaitExit,
+                    Happening::Answer(reply) => Event::Answer(reply),
+                };
+                (self.sinks.get(&handle).cloned(), event)
+            }
+        }
+    }
+}
+
+/// What [`Gsi`] tells of MADs.
+struct Worker(&'static Manager);
+
+impl ConnectionManager for Worker {
+    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
+        let Self(manager) = *self;
+        let Ok(gsi) = manager.gsi() else { return };
+        for mad in mads {
+            manager.state.lock().arrived(&mad);
+        }
+        manager.state.lock().cm.handle_timeout(now());
+        manager.send_blocked(gsi);
+        manager.send_all(gsi);
+        manager.tell(gsi);
+    }
+
+    fn gone(&self, slot: u16) {
+        let Self(manager) = *self;
+        if let Ok(gsi) = manager.gsi() {
+            let _ = manager.with(|state| state.gone(gsi, slot));
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Connections from the request to the end, between processes.
+
+use super::namespace::in_namespace;
+use super::peer::Peer;
+
+const SERVER: &str = "127.0.0.1:7174";
+const CLIENT: &str = "127.0.0.1:40000";
+
+/// A process that listens at `address`, and one that doesn't.
+fn listening(address: &str) -> (Peer, Peer) {
+    let (mut server, mut client) = (Peer::start(), Peer::start());
+    open(&mut server, &mut client, address);
+    (server, client)
+}
+
+fn open(server: &mut Peer, client: &mut Peer, address: &str) {
+    assert_ne!(server.ask("open"), "0");
+    assert_ne!(client.ask("open"), "0");
+    assert_eq!(server.ask(&format!("bind p {address}")), format!("ok {address}"));
+    assert_eq!(server.ask("listen p 10"), "ok");
+}
+
+/// The addresses of two hosts.
+const HOSTS: [[&str; 2]; 2] = [["10.9.0.1", "fd09::1"], ["10.9.0.2", "fd09::2"]];
+
+/// A process of this host and one of another, with a network between them.
+fn hosts(environment: &[(&str, &str)]) -> (Peer, Peer) {
+    let here = Peer::start_with(environment, 0);
+    let there = Peer::start_with(environment, libc::CLONE_NEWNET);
+    let pid = there.pid().to_string();
+    // The namespace is there when the process answers.
+    run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &pid]);
+    let set_up = |enter: &[&str], addresses: [&str; 2]| {
+        let ip = |words: &[&str]| run(&[enter, &["ip"], words].concat());
+        ip(&["address", "add", &format!("{}/24", addresses[0]), "dev", "eth0"]);
+        ip(&["address", "add", &format!("{}/64", addresses[1]), "dev", "eth0", "nodad"]);
+        ip(&["link", "set", "lo", "up"]);
+        ip(&["link", "set", "eth0", "up"]);
+    };
+    set_up(&[], HOSTS[0]);
+    set_up(&["nsenter", "-n", "-t", &pid], HOSTS[1]);
+    (here, there)
+}
+
+fn run(words: &[&str]) {
+    let status = std::process::Command::new(words[0]).args(&words[1..]).status();
+    assert!(status.expect("a program").success(), "{words:?}");
+}
+
+/// Both after a request was accepted and established.
+fn connected(server: &mut Peer, client: &mut Peer, from: &str, to: &str) {
+    assert_eq!(client.ask(&format!("connect c {from} {to} 4097 hello")), "ok");
+    let ip = from.rsplit_once(':').expect("a port").0.trim_matches(['[', ']']).to_owned();
+    assert_eq!(server.event(), format!("request {ip} 4097 hello"));
+    assert_eq!(server.ask("name s"), "ok");
+    assert_eq!(server.ask("accept s 8193 welcome"), "ok");
+    assert_eq!(client.event(), "reply c 8193 welcome");
+    assert_eq!(client.ask("establish c"), "ok");
+    assert_eq!(server.event(), "established s");
+}
+
+#[test]
+fn two_processes_connect_and_disconnect() {
+    in_namespace("connections::two_processes_connect_and_disconnect", || {
+        for (to, from) in [(SERVER, CLIENT), ("[::1]:7174", "[::1]:40000")] {
+            let (mut server, mut client) = listening(to);
+            connected(&mut server, &mut client, from, to);
+            assert_eq!(client.ask("disconnect c"), "ok");
+            assert_eq!(server.event(), "disconnected s");
+            // The peer's program has to agree.
+            assert_eq!(client.ask("quiet 200"), "nothing");
+            assert_eq!(server.ask("disconnect s"), "ok");
+            assert_eq!(client.event(), "disconnected c");
+            assert_eq!((client.event(), server.event()), ("exit c".to_owned(), "exit s".to_owned()));
+        }
+    });
+}
+
+#[test]
+fn one_process_connects_with_itself() {
+    in_namespace("connections::one_process_connects_with_itself", || {
+        let (mut both, _) = listening(SERVER);
+        assert_eq!(both.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(both.event(), "request 127.0.0.1 4097 hello");
+        assert_eq!(both.ask("name s"), "ok");
+        assert_eq!(both.ask("accept s 8193 welcome"), "ok");
+        assert_eq!(both.event(), "reply c 8193 welcome");
+        assert_eq!(both.ask("establish c"), "ok");
+        assert_eq!(both.event(), "established s");
+        assert_eq!(both.ask("drop c"), "ok");
+        assert_eq!(both.event(), "disconnected s");
+    });
+}
+
+#[test]
+fn who_is_rejected_is_told_why() {
+    in_namespace("connections::who_is_rejected_is_told_why", || {
+        let (mut server, mut client) = listening(SERVER);
+        assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4097 hello");
+        assert_eq!(server.ask("name s"), "ok");
+        assert_eq!(server.ask("reject s no"), "ok");
+        assert_eq!(server.ask("accept s 1 late"), "errno 22");
+        assert_eq!(client.event(), "rejected c 28 no");
+        // Nobody listens there.
+        assert_eq!(client.ask(&format!("connect d {CLIENT} 127.0.0.1:7175 4098 hello")), "ok");
+        assert_eq!(client.event(), "rejected d 8");
+        // The listener's user has gone before it has looked.
+        assert_eq!(client.ask(&format!("connect e {CLIENT} {SERVER} 4099 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4099 hello");
+        assert_eq!(server.ask("name s"), "ok");
+        assert_eq!(server.ask("drop s"), "ok");
+        assert_eq!(client.event(), "rejected e 28");
+        assert_eq!(server.ask("free p"), "ok");
+        assert_eq!(client.ask(&format!("connect f {CLIENT} {SERVER} 4100 hello")), "ok");
+        assert_eq!(client.event(), "rejected f 8");
+    });
+}
+
+#[test]
+fn datagram_services_are_looked_up() {
+    in_namespace("connections::datagram_services_are_looked_up", || {
+        let (mut server, mut client) = listening(SERVER);
+        assert_eq!(server.ask("bind u 0.0.0.0:7174 udp"), "ok 0.0.0.0:7174");
+        assert_eq!(server.ask("listen u 10 udp"), "ok");
+        assert_eq!(client.ask(&format!("lookup c {CLIENT} {SERVER} hello")), "ok");
+        assert_eq!(server.event(), "lookup hello");
+        assert_eq!(server.ask("name s"), "ok");
+        assert_eq!(server.ask("answer s 77 here"), "ok");
+        assert_eq!(client.event(), "answer c 0 77 here");
+        assert_eq!(client.ask(&format!("lookup d {CLIENT} 127.0.0.1:7 hello")), "ok");
+        assert_eq!(client.event(), "answer d 1 0");
+    });
+}
+
+#[test]
+fn hundreds_of_connections_come_and_go() {
+    in_namespace("connections::hundreds_of_connections_come_and_go", || {
+        let (mut server, mut client) = listening(SERVER);
+        let serving = std::thread::spawn(move || server.ask("serve 300"));
+        assert_eq!(client.ask(&format!("many 300 {CLIENT} {SERVER}")), "300");
+        assert_eq!(serving.join().expect("the server"), "300");
+    });
+}
+
+#[test]
+fn two_hosts_connect_over_the_network() {
+    in_namespace("connections::two_hosts_connect_over_the_network", || {
+        let (mut server, mut client) = hosts(&[]);
+        open(&mut server, &mut client, "0.0.0.0:7174");
+        assert_eq!(server.ask("bind q [::]:7175"), "ok [::]:7175");
+        assert_eq!(server.ask("listen q 10"), "ok");
+        for (from, to) in [("10.9.0.2:4000", "10.9.0.1:7174"), ("[fd09::2]:4000", "[fd09::1]:7175")] {
+            connected(&mut server, &mut client, from, to);
+            assert_eq!(server.ask("drop s"), "ok");
+            assert_eq!(client.event(), "disconnected c");
+            assert_eq!(client.ask("drop c"), "ok");
+        }
+        // Nobody listens there.
+        assert_eq!(client.ask("connect d 10.9.0.2:4000 10.9.0.1:1 7 hello"), "ok");
+        assert_eq!(client.event(), "rejected d 8");
+    });
+}
+
+#[test]
+fn a_peer_that_is_killed_is_missed_at_once() {
+    in_namespace("connections::a_peer_that_is_killed_is_missed_at_once", || {
+        // Connected: both sides are told as if the other had asked for the end.
+        let (mut server, mut client) = listening(SERVER);
+        connected(&mut server, &mut client, CLIENT, SERVER);
+        client.kill();
+        assert_eq!(server.event(), "disconnected s");
+        let mut client = Peer::start();
+        assert_ne!(client.ask("open"), "0");
+        connected(&mut server, &mut client, CLIENT, SERVER);
+        server.kill();
+        assert_eq!(client.event(), "disconnected c");
+        assert_eq!(client.event(), "exit c");
+
+        // Accepted, but not ready yet.
+        let (mut server, mut client) = listening(SERVER);
+        assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4097 hello");
+        assert_eq!(server.ask("name s"), "ok");
+        assert_eq!(server.ask("accept s 8193 welcome"), "ok");
+        assert_eq!(client.event(), "reply c 8193 welcome");
+        client.kill();
+        assert_eq!(server.event(), "rejected s 4");
+
+        // Asked only.
+        let mut client = Peer::start();
+        assert_ne!(client.ask("open"), "0");
+        assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4097 hello");
+        assert_eq!(server.ask("name s"), "ok");
+        client.kill();
+        assert_eq!(server.ask("quiet 500"), "nothing");
+        assert_eq!(server.ask("accept s 8193 welcome"), "errno 22");
+
+        // The asked process dies: the next request finds nobody.
+        let mut client = Peer::start();
+        assert_ne!(client.ask("open"), "0");
+        assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4097 hello");
+        server.kill();
+        assert_eq!(client.event(), "rejected c 8");
+    });
+}
+
+#[test]
+fn a_request_that_is_given_up_is_forgotten_by_the_process_that_has_it() {
+    in_namespace("connections::a_request_that_is_given_up_is_forgotten_by_the_process_that_has_it", || {
+        let (mut server, mut client) = listening(SERVER);
+        assert_eq!(client.ask(&format!("connect c {CLIENT} {SERVER} 4097 hello")), "ok");
+        assert_eq!(server.event(), "request 127.0.0.1 4097 hello");
+        assert_eq!(server.ask("name s"), "ok");
+        assert_eq!(client.ask("drop c"), "ok");
+        assert_eq!(server.ask("quiet 300"), "nothing");
+        assert_eq!(server.ask("accept s 8193 welcome"), "errno 22");
+    });
+}
+
+#[test]
+fn connections_are_made_and_ended_though_the_network_loses_messages() {
+    in_namespace("connections::connections_are_made_and_ended_though_the_network_loses_messages", || {
+        let faults = [("FERROCE_FAULT", "drop=1%,dup=1%,reorder=1%,seed=7")];
+        let (mut server, mut client) = hosts(&faults);
+        open(&mut server, &mut client, "10.9.0.1:7174");
+        let serving = std::thread::spawn(move || server.ask("serve 60"));
+        assert_eq!(client.ask("many 60 10.9.0.2:4000 10.9.0.1:7174"), "60");
+        assert_eq!(serving.join().expect("the server"), "60");
+    });
+}
+
+#[test]
+fn thousands_of_connections_are_open_at_once() {
+    in_namespace("connections::thousands_of_connections_are_open_at_once", || {
+        const COUNT: u32 = 10_000;
+        let (mut server, mut client) = (Peer::start(), Peer::start());
+        assert_ne!((server.ask("open"), client.ask("open")), ("0".to_owned(), "0".to_owned()));
+        assert_eq!(server.ask(&format!("bind p {SERVER}")), format!("ok {SERVER}"));
+        assert_eq!(server.ask(&format!("listen p {COUNT}")), "ok");
+        let serving = std::thread::spawn(move || server.ask(&format!("serve {COUNT}")));
+        assert_eq!(client.ask(&format!("burst {COUNT} {CLIENT} {SERVER}")), format!("{COUNT} {COUNT}"));
+        assert_eq!(serving.join().expect("the server"), COUNT.to_string());
+    });
+}
+
+#[test]
+fn a_process_that_is_stopped_keeps_no_other_waiting() {
+    in_namespace("connections::a_process_that_is_stopped_keeps_no_other_waiting", || {
+        let (stopped, mut client) = listening(SERVER);
+        let mut server = Peer::start();
+        assert_ne!(server.ask("open"), "0");
+        assert_eq!(server.ask("bind p 127.0.0.1:7175"), "ok 127.0.0.1:7175");
+        assert_eq!(server.ask("listen p 10"), "ok");
+        stopped.signal(libc::SIGSTOP);
+        for n in 0..200 {
+            assert_eq!(client.ask(&format!("connect x{n} {CLIENT} {SERVER} {} hello", 5000 + n)), "ok");
+        }
+        connected(&mut server, &mut client, CLIENT, "127.0.0.1:7175");
+        assert_eq!(client.ask("drop c"), "ok");
+        assert_eq!(server.event(), "disconnected s");
+        // Some requests have found room, the others come again.
+        stopped.signal(libc::SIGCONT);
+        let mut stopped = stopped;
+        assert!(stopped.event().starts_with("request 127.0.0.1 "));
+    });
+}

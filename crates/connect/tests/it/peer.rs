@@ -1,0 +1,426 @@
+//! A process that binds ports and makes connections, told what to do line by line.
+
+use ferroce_connect::{
+    Accept, Answer, Bind, Connect, Connection, Ece, Event, IpHeader, Lookup, Port, PortSpace, QpParams,
+    RejectReason, Route, ServiceId, SidrStatus, Sink, Transport, bind, connect, lookup,
+};
+use ferroce_nic::Context;
+use ferroce_nic::udp::HostAddr;
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+const ROLE: &str = "FERROCE_TEST_PEER";
+/// Begins every answer; the test harness prints lines of its own.
+const ANSWER: &str = "peer: ";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The parent's side. Killed when dropped.
+pub struct Peer {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    pub fn start() -> Self {
+        Self::start_with(&[], 0)
+    }
+
+    /// One with these in its environment, in the network namespace of this process, or with CLONE_NEWNET in one of its own.
+    pub fn start_with(environment: &[(&str, &str)], namespaces: i32) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command
+            .args(["--exact", "peer::peer", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(ROLE, "1")
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        // SAFETY: prctl and unshare are plain system calls.
+        unsafe {
+            command.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::unshare(namespaces) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().expect("a process");
+        let input = child.stdin.take().expect("its input");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        Self { child, input, output }
+    }
+
+    /// What it answers to a command.
+    pub fn ask(&mut self, command: &str) -> String {
+        writeln!(self.input, "{command}").expect("a process that listens");
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.output.read_line(&mut line).expect("a line"), 0, "it has died of {command}");
+            // The harness may have begun the line.
+            if let Some((_, answer)) = line.split_once(ANSWER) {
+                return answer.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// The next thing that happens.
+    pub fn event(&mut self) -> String {
+        self.ask("event")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a plain system call, about a child that hasn't been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    pub fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[derive(Default)]
+struct Happened {
+    lines: Mutex<VecDeque<String>>,
+    changed: Condvar,
+    requests: Mutex<VecDeque<Connection>>,
+}
+
+impl Happened {
+    fn say(&self, line: String) {
+        self.lines.lock().expect("a lock").push_back(line);
+        self.changed.notify_all();
+    }
+
+    fn next(&self, patience: Duration) -> String {
+        let lines = self.lines.lock().expect("a lock");
+        let (mut lines, _) =
+            self.changed.wait_timeout_while(lines, patience, |lines| lines.is_empty()).expect("a lock");
+        lines.pop_front().unwrap_or_else(|| "nothing".to_owned())
+    }
+}
+
+/// The sink of a listener (no number) or a connection.
+struct Ear {
+    happened: Arc<Happened>,
+    name: String,
+}
+
+fn text(data: &[u8]) -> String {
+    data.iter().take_while(|&&b| b != 0).map(|&b| char::from(b)).collect()
+}
+
+impl Sink for Ear {
+    fn event(&self, event: Event) {
+        let name = &self.name;
+        let line = match event {
+            Event::Request(incoming) => {
+                let line = format!(
+                    "request {} {} {}",
+                    incoming.header.source.ip(),
+                    incoming.request.qpn,
+                    text(&incoming.request.private_data[36..])
+                );
+                self.happened.requests.lock().expect("a lock").push_back(incoming.connection);
+                line
+            }
+            Event::Lookup(incoming) => {
+                let line = format!("lookup {}", text(&incoming.request.private_data[36..]));
+                self.happened.requests.lock().expect("a lock").push_back(incoming.connection);
+                line
+            }
+            Event::Reply(reply) => format!("reply {name} {} {}", reply.qpn, text(&reply.private_data)),
+            Event::Established => format!("established {name}"),
+            Event::Rejected(reject) => {
+                format!("rejected {name} {} {}", reject.reason.0, text(&reject.private_data))
+            }
+            Event::Unreachable => format!("unreachable {name}"),
+            Event::Disconnected { timed_out: false } => format!("disconnected {name}"),
+            Event::Disconnected { timed_out: true } => format!("given-up {name}"),
+            Event::TimewaitExit => format!("exit {name}"),
+            Event::Answer(reply) => {
+                format!("answer {name} {} {} {}", reply.status.0, reply.qpn, text(&reply.private_data))
+            }
+        };
+        self.happened.say(line);
+    }
+}
+
+#[derive(Default)]
+struct Process {
+    happened: Arc<Happened>,
+    contexts: Vec<Arc<Context>>,
+    ports: HashMap<String, Port>,
+    connections: HashMap<String, Connection>,
+}
+
+fn outcome(result: ferroce_nic::Result<()>) -> String {
+    match result {
+        Ok(()) => "ok".to_owned(),
+        Err(error) => format!("errno {}", error.errno()),
+    }
+}
+
+fn space(udp: bool) -> PortSpace {
+    if udp { PortSpace::Udp } else { PortSpace::Tcp }
+}
+
+impl Process {
+    fn ear(&self, name: &str) -> Arc<Ear> {
+        Arc::new(Ear { happened: self.happened.clone(), name: name.to_owned() })
+    }
+
+    fn obey(&mut self, line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["open"] => {
+                let devices = ferroce_nic::devices().expect("devices");
+                self.contexts = devices.iter().map(|device| device.open().expect("a device")).collect();
+                self.contexts.len().to_string()
+            }
+            // bind NAME ADDRESS OPTIONS…
+            ["bind", name, address, ref options @ ..] => {
+                let wanted = Bind {
+                    space: space(options.contains(&"udp")),
+                    address: address.parse().expect("an address"),
+                    reuse: options.contains(&"reuse"),
+                    v6_only: options.contains(&"only"),
+                    label: options.contains(&"label"),
+                };
+                match bind(&wanted) {
+                    Ok(port) => {
+                        let address = port.address();
+                        self.ports.insert(name.to_owned(), port);
+                        format!("ok {address}")
+                    }
+                    Err(error) => format!("errno {}", error.errno()),
+                }
+            }
+            ["free", name] => self.ports.remove(name).map_or("none", |_| "ok").to_owned(),
+            // listen NAME BACKLOG [udp]
+            ["listen", name, backlog, ref options @ ..] => {
+                let transport = if options.contains(&"udp") { None } else { Some(Transport::Rc) };
+                let backlog = backlog.parse().expect("a number");
+                outcome(self.ports[name].listen(transport, backlog, self.ear("")))
+            }
+            // connect NAME FROM TO QPN TEXT
+            ["connect", name, from, to, qpn, data] => {
+                let (from, to) = (address(from), address(to));
+                let wanted = Connect {
+                    route: route(from, to),
+                    service_id: ServiceId::of_port(PortSpace::Tcp, to.port()),
+                    header: Some(IpHeader { source: from, destination: to.ip() }),
+                    ca_guid: 0x1234,
+                    qp: QpParams { qpn: qpn.parse().expect("a number"), ..QP },
+                    ece: Ece::default(),
+                    private_data: data.as_bytes(),
+                };
+                self.begun(name, |ear| connect(&wanted, ear))
+            }
+            // lookup NAME FROM TO TEXT
+            ["lookup", name, from, to, data] => {
+                let (from, to) = (address(from), address(to));
+                let wanted = Lookup {
+                    route: route(from, to),
+                    service_id: ServiceId::of_port(PortSpace::Udp, to.port()),
+                    header: Some(IpHeader { source: from, destination: to.ip() }),
+                    pkey: 0xffff,
+                    private_data: data.as_bytes(),
+                };
+                self.begun(name, |ear| lookup(&wanted, ear))
+            }
+            // The oldest request gets a name.
+            ["name", name] => match self.happened.requests.lock().expect("a lock").pop_front() {
+                Some(connection) => {
+                    connection.take();
+                    self.connections.insert(name.to_owned(), connection);
+                    "ok".to_owned()
+                }
+                None => "none".to_owned(),
+            },
+            // accept NAME QPN TEXT
+            ["accept", name, qpn, data] => {
+                let answer = Accept {
+                    ca_guid: 0x1234,
+                    qpn: qpn.parse().expect("a number"),
+                    eecn: 0,
+                    srq: false,
+                    starting_psn: 0x777,
+                    responder_resources: 1,
+                    initiator_depth: 1,
+                    flow_control: false,
+                    rnr_retry_count: 7,
+                    target_ack_delay: 15,
+                    ece: Ece::default(),
+                    private_data: data.as_bytes(),
+                };
+                outcome(self.connections[name].accept(&answer, self.ear(name)))
+            }
+            ["answer", name, qpn, data] => {
+                let answer = Answer {
+                    status: SidrStatus::SUCCESS,
+                    qpn: qpn.parse().expect("a number"),
+                    qkey: 0x0123_4567,
+                    ece: Ece::default(),
+                    private_data: data.as_bytes(),
+                };
+                outcome(self.connections[name].answer(&answer))
+            }
+            ["reject", name, data] => {
+                outcome(self.connections[name].reject(RejectReason::CONSUMER, data.as_bytes()))
+            }
+            ["establish", name] => outcome(self.connections[name].establish()),
+            ["notify", name] => outcome(self.connections[name].notify_established()),
+            ["disconnect", name] => outcome(self.connections[name].disconnect()),
+            ["drop", name] => self.connections.remove(name).map_or("none", |_| "ok").to_owned(),
+            ["event"] => self.happened.next(PATIENCE),
+            ["quiet", ms] => self.happened.next(Duration::from_millis(ms.parse().expect("a number"))),
+            // many COUNT FROM TO: connections one after the other, each to the end; how many.
+            ["many", count, from, to] => self.many(count.parse().expect("a number"), from, to).to_string(),
+            // burst COUNT FROM TO: all at once; how many were established and ended.
+            ["burst", count, from, to] => self.burst(count.parse().expect("a number"), from, to),
+            // serve COUNT: accepts so many and follows them to their end.
+            ["serve", count] => self.serve(count.parse().expect("a number")).to_string(),
+            _ => panic!("{line}"),
+        }
+    }
+
+    fn begun(
+        &mut self,
+        name: &str,
+        begin: impl FnOnce(Arc<dyn Sink>) -> ferroce_nic::Result<Connection>,
+    ) -> String {
+        match begin(self.ear(name)) {
+            Ok(connection) => {
+                self.connections.insert(name.to_owned(), connection);
+                "ok".to_owned()
+            }
+            Err(error) => format!("errno {}", error.errno()),
+        }
+    }
+
+    fn many(&mut self, count: u32, from: &str, to: &str) -> u32 {
+        let mut done = 0;
+        for at in 0..count {
+            let name = format!("c{at}");
+            let mut line = String::new();
+            let _ = write!(line, "connect {name} {from} {to} {} x", 4096 + at);
+            assert_eq!(self.obey(&line), "ok");
+            let wanted = [format!("reply {name} {} y", 4096 + at), format!("disconnected {name}")];
+            if self.happened.next(PATIENCE) != wanted[0] {
+                continue;
+            }
+            assert_eq!(self.obey(&format!("establish {name}")), "ok");
+            assert_eq!(self.obey(&format!("disconnect {name}")), "ok");
+            done += u32::from(self.happened.next(PATIENCE) == wanted[1]);
+            self.connections.remove(&name);
+        }
+        done
+    }
+
+    fn burst(&mut self, count: u32, from: &str, to: &str) -> String {
+        for at in 0..count {
+            assert_eq!(self.obey(&format!("connect c{at} {from} {to} {} x", 4096 + at)), "ok");
+        }
+        let (mut established, mut ended) = (0, 0);
+        while ended < count {
+            let event = self.happened.next(PATIENCE);
+            match event.split(' ').collect::<Vec<_>>()[..] {
+                ["reply", name, ..] => {
+                    assert_eq!(self.obey(&format!("establish {name}")), "ok");
+                    established += 1;
+                    if established == count {
+                        (0..count).for_each(|at| drop(self.obey(&format!("disconnect c{at}"))));
+                    }
+                }
+                ["disconnected", name] => {
+                    self.connections.remove(name);
+                    ended += 1;
+                }
+                ["exit", _] => {}
+                ref other => return format!("{established} {ended} {other:?}"),
+            }
+        }
+        format!("{established} {ended}")
+    }
+
+    fn serve(&mut self, count: u32) -> u32 {
+        let mut ended = 0;
+        while ended < count {
+            let event = self.happened.next(PATIENCE);
+            match event.split(' ').collect::<Vec<_>>()[..] {
+                ["request", _, qpn, _] => {
+                    self.obey(&format!("name {qpn}"));
+                    assert_eq!(self.obey(&format!("accept {qpn} {qpn} y")), "ok");
+                }
+                ["disconnected", name] => {
+                    assert_eq!(self.obey(&format!("disconnect {name}")), "ok");
+                    self.connections.remove(name);
+                    ended += 1;
+                }
+                ["nothing"] => return ended,
+                _ => {}
+            }
+        }
+        ended
+    }
+}
+
+const QP: QpParams = QpParams {
+    transport: Transport::Rc,
+    qpn: 0,
+    srq: false,
+    starting_psn: 0x555,
+    pkey: 0xffff,
+    path_mtu: 3,
+    responder_resources: 1,
+    initiator_depth: 1,
+    flow_control: true,
+    retry_count: 7,
+    rnr_retry_count: 7,
+    ack_timeout: 14,
+};
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn route(from: SocketAddr, to: SocketAddr) -> Route {
+    let (from, to) = (HostAddr::from(from), HostAddr::from(to));
+    Route { from, to, traffic_class: 0, hop_limit: 64, flow_label: 1, sl: 0 }
+}
+
+/// A peer's process.
+#[test]
+#[ignore = "run by the others"]
+fn peer() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let mut process = Process::default();
+    for line in std::io::stdin().lines() {
+        let answer = process.obey(line.expect("a line").trim_end());
+        println!("{ANSWER}{answer}");
+    }
+    // As a program that is killed: nothing is ended in order.
+    std::process::exit(0);
+}

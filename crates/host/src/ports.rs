@@ -1,0 +1,359 @@
+//! Ports of the connection manager: which process has which, and the way of MADs to it.
+//!
+//! A process has a port while it holds the port's abstract name, and takes the MADs for it from the name's socket. Two names may stand
+//! for addresses that overlap; who binds the second one sees the first in the table of names, and gives its own up.
+
+use super::Host;
+use super::encoding::{RECORD_HEADER, encode};
+use super::forward;
+use super::names::{self, Name, USABLE};
+use ferroce_os::sys::EngineFd;
+use ferroce_types::{Datagram, HostAddr};
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A port at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortAddress {
+    /// The number of the port space.
+    pub space: u16,
+    /// The port.
+    pub port: u16,
+    /// The address; the unspecified and the loopback ones stand for all.
+    pub address: HostAddr,
+    /// `::` doesn't stand for IPv4 addresses.
+    pub v6_only: bool,
+}
+
+impl PortAddress {
+    /// The address stands for all that it could be.
+    fn is_wide(&self) -> bool {
+        self.address.ip().is_unspecified() || self.address.ip().is_loopback()
+    }
+
+    /// It takes requests of the other family as well.
+    fn is_dual(&self) -> bool {
+        self.address.is_ipv6() && self.address.ip().is_unspecified() && !self.v6_only
+    }
+
+    /// Requests for `destination` may be for this port.
+    fn takes(&self, destination: HostAddr) -> bool {
+        if self.address.is_ipv6() == destination.is_ipv6() {
+            self.is_wide() || self.address == destination
+        } else {
+            self.is_dual()
+        }
+    }
+
+    /// How two that nobody may have at the same time collide.
+    fn collision(&self, other: &Self) -> Option<PortError> {
+        let same_family = self.address.is_ipv6() == other.address.is_ipv6();
+        let overlap = same_family && (self.is_wide() || other.is_wide())
+            || !same_family && (self.is_dual() || other.is_dual());
+        if (self.space, self.port) != (other.space, other.port) {
+            None
+        } else if self.address == other.address {
+            Some(PortError::Taken)
+        } else {
+            overlap.then_some(PortError::Overlaps)
+        }
+    }
+}
+
+impl fmt::Display for PortAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let only = if self.v6_only { "!" } else { "" };
+        write!(f, "{:04x}-{}-{}{only}", self.space, self.port, self.address)
+    }
+}
+
+impl FromStr for PortAddress {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.splitn(3, '-');
+        let mut next = || parts.next().ok_or(());
+        let space = u16::from_str_radix(next()?, 16).map_err(drop)?;
+        let port = next()?.parse().map_err(drop)?;
+        let address = next()?;
+        let v6_only = address.ends_with('!');
+        let (ip, scope) = address.trim_end_matches('!').split_once('%').unwrap_or((address, "0"));
+        let ip: IpAddr = ip.trim_end_matches('!').parse().map_err(drop)?;
+        Ok(Self { space, port, address: HostAddr::new(ip, scope.parse().map_err(drop)?), v6_only })
+    }
+}
+
+/// Why a port can't be had.
+#[derive(Debug)]
+pub enum PortError {
+    /// Somebody has it with this address.
+    Taken,
+    /// Somebody has it, and one of the two addresses stands for all.
+    Overlaps,
+    /// The system refused.
+    System(io::Error),
+}
+
+/// Between the address and what tells apart those that share it.
+const SHARED: char = '~';
+
+/// A port as the table of names has it.
+struct Listed {
+    address: PortAddress,
+    /// Of one that may be shared: what tells it from the others.
+    share: Option<String>,
+}
+
+/// The ports that somebody of this user has.
+fn listed(uid: u32) -> Vec<Listed> {
+    let Some(names) = names::taken_ports(uid) else {
+        tracing::debug!("the table of names can't be read: ports whose addresses overlap aren't noticed");
+        return Vec::new();
+    };
+    let parse = |name: String| {
+        let (address, share) = match name.split_once(SHARED) {
+            Some((address, share)) => (address, Some(share.to_owned())),
+            None => (name.as_str(), None),
+        };
+        Some(Listed { address: address.parse().ok()?, share })
+    };
+    names.into_iter().filter_map(parse).collect()
+}
+
+/// A port of this process, and the socket that MADs for it come to.
+#[derive(Debug)]
+pub(super) struct OwnPort {
+    pub(super) number: u16,
+    address: PortAddress,
+    pub(super) socket: EngineFd,
+}
+
+/// A port that this process has until this is dropped.
+#[derive(Debug)]
+pub struct HeldPort {
+    host: Arc<Host>,
+    address: PortAddress,
+    kind: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// Shared with others of whom none listens.
+    Shared(#[expect(dead_code, reason = "it holds the name")] EngineFd, String),
+    /// MADs come to it.
+    Alone(u16),
+}
+
+impl HeldPort {
+    /// The port and its address.
+    #[must_use]
+    pub const fn address(&self) -> PortAddress {
+        self.address
+    }
+
+    /// MADs come to a port that was shared until now.
+    ///
+    /// # Errors
+    /// [`PortError::Taken`] while others have it as well.
+    pub fn stop_sharing(&mut self) -> Result<(), PortError> {
+        let Held::Shared(_, share) = &self.kind else { return Ok(()) };
+        let number = self.host.hold_port(self.address, Some(share))?;
+        self.kind = Held::Alone(number);
+        Ok(())
+    }
+}
+
+impl Drop for HeldPort {
+    fn drop(&mut self) {
+        if let Held::Alone(number) = self.kind {
+            let mut ports = self.host.ports.write();
+            let at = ports.iter().position(|port| port.number == number);
+            let port = at.map(|at| ports.swap_remove(at));
+            drop(ports);
+            drop(port);
+        }
+    }
+}
+
+/// What has become of a MAD for a process of this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Delivery {
+    /// It is for this process.
+    Own,
+    /// The process that it is for gets it.
+    Sent,
+    /// That process has too much to read: later, perhaps.
+    Busy,
+    /// It is for nobody here.
+    Nobody,
+}
+
+impl Host {
+    /// Takes a port. `shared`: others that say so too may have it as well.
+    ///
+    /// # Errors
+    /// See [`PortError`].
+    pub fn take_port(self: &Arc<Self>, address: PortAddress, shared: bool) -> Result<HeldPort, PortError> {
+        static SHARES: AtomicU64 = AtomicU64::new(0);
+        let kind = if shared {
+            let slot = self.slots().first().copied().unwrap_or_default();
+            let share = format!("{slot}.{}", SHARES.fetch_add(1, Ordering::Relaxed));
+            let name = Name::port(self.user.uid(), &format!("{address}{SHARED}{share}"));
+            let socket = name.bind(libc::SOCK_DGRAM).map_err(PortError::System)?.ok_or(PortError::Taken)?;
+            self.check_port(address, Some(&share), true)?;
+            Held::Shared(socket, share)
+        } else {
+            Held::Alone(self.hold_port(address, None)?)
+        };
+        Ok(HeldPort { host: self.clone(), address, kind })
+    }
+
+    /// Takes a port's name and lets MADs come to it. `own_share` is this process's among those that share the port.
+    fn hold_port(&self, address: PortAddress, own_share: Option<&str>) -> Result<u16, PortError> {
+        let name = Name::port(self.user.uid(), &address.to_string());
+        let socket = name.bind(libc::SOCK_DGRAM).map_err(PortError::System)?.ok_or(PortError::Taken)?;
+        self.check_port(address, own_share, false)?;
+        forward::expect_credentials(&socket).map_err(PortError::System)?;
+        let mut ports = self.ports.write();
+        let is_free = |number: &u16| ports.iter().all(|port| port.number != *number);
+        let number = (0..=u16::MAX).find(is_free);
+        let number = number.ok_or_else(|| PortError::System(io::ErrorKind::OutOfMemory.into()))?;
+        let fd = socket.raw();
+        ports.push(Arc::new(OwnPort { number, address, socket }));
+        drop(ports);
+        self.watch(fd, super::PORT | u64::from(number))
+            .map_err(|error| PortError::System(io::Error::from_raw_os_error(error.errno())))?;
+        Ok(number)
+    }
+
+    /// Whether nobody else has a port, now that this process has its name.
+    fn check_port(
+        &self,
+        address: PortAddress,
+        own_share: Option<&str>,
+        shared: bool,
+    ) -> Result<(), PortError> {
+        let is_own = |listed: &Listed| {
+            listed.address == address && listed.share.as_deref() == if shared { own_share } else { None }
+                || own_share.is_some() && listed.share.as_deref() == own_share
+        };
+        let others = listed(self.user.uid());
+        let others = others.iter().filter(|&listed| !is_own(listed));
+        let mut rivals = others.filter(|listed| !(shared && listed.share.is_some()));
+        match rivals.find_map(|listed| listed.address.collision(&address)) {
+            Some(collision) => Err(collision),
+            None => Ok(()),
+        }
+    }
+
+    /// The socket that the MADs for a port of this process come to.
+    pub(super) fn port(&self, number: u16) -> Option<Arc<OwnPort>> {
+        self.ports.read().iter().find(|port| port.number == number).map(Arc::clone)
+    }
+
+    /// Takes MADs to the process that has a port, all together: few enough for one message between processes.
+    pub fn deliver_to_port(
+        &self,
+        space: u16,
+        port: u16,
+        destination: HostAddr,
+        mads: &[Datagram<'_>],
+    ) -> Delivery {
+        let is_it = |own: &Arc<OwnPort>| {
+            (own.address.space, own.address.port) == (space, port) && own.address.takes(destination)
+        };
+        if self.ports.read().iter().any(is_it) {
+            return Delivery::Own;
+        }
+        let wide: &[(&str, bool)] = if destination.is_ipv6() {
+            &[("::", false), ("::", true), ("::1", false), ("::1", true)]
+        } else {
+            &[("0.0.0.0", false), ("127.0.0.1", false), ("::", false)]
+        };
+        let wide =
+            wide.iter().filter_map(|&(ip, v6_only)| Some((HostAddr::new(ip.parse().ok()?, 0), v6_only)));
+        let exact = [(destination, false), (destination, true)];
+        for (address, v6_only) in exact.into_iter().chain(wide) {
+            let address = PortAddress { space, port, address, v6_only };
+            match self.deliver(&Name::port(self.user.uid(), &address.to_string()), mads) {
+                Delivery::Nobody => {}
+                delivery => return delivery,
+            }
+        }
+        Delivery::Nobody
+    }
+
+    /// As [`Host::deliver_to_port`], to the process that has a slot.
+    pub fn deliver_to_slot(&self, slot: u16, mads: &[Datagram<'_>]) -> Delivery {
+        if self.owns(u32::from(slot) << 12) {
+            Delivery::Own
+        } else if USABLE.contains(&slot) {
+            self.deliver(&Name::slot(self.user.uid(), slot), mads)
+        } else {
+            Delivery::Nobody
+        }
+    }
+
+    fn deliver(&self, name: &Name, mads: &[Datagram<'_>]) -> Delivery {
+        let Some(own) = self.slots.read().first().map(Arc::clone) else { return Delivery::Nobody };
+        let length: usize = mads.iter().map(|mad| RECORD_HEADER + mad.bytes.len()).sum();
+        let mut blob = Vec::with_capacity(forward::MAGIC.len() + length);
+        blob.extend_from_slice(&forward::MAGIC);
+        mads.iter().for_each(|mad| encode(mad, &mut blob));
+        match forward::send(own.forwarded.raw(), self.user, name, &blob) {
+            Ok(()) => Delivery::Sent,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Delivery::Busy,
+            Err(error) => {
+                if error.raw_os_error() != Some(libc::ECONNREFUSED) {
+                    tracing::debug!(%error, "a MAD for another process is lost");
+                }
+                Delivery::Nobody
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(address: &str, port: u16, v6_only: bool) -> PortAddress {
+        PortAddress { space: 0x106, port, address: HostAddr::new(address.parse().unwrap(), 3), v6_only }
+    }
+
+    #[test]
+    fn addresses_come_back_from_their_names() {
+        for (address, only) in
+            [("10.0.0.1", false), ("0.0.0.0", false), ("fe80::2", true), ("fd00::1", false), ("::", true)]
+        {
+            let address = at(address, 7000, only);
+            assert_eq!(address.to_string().parse(), Ok(address));
+        }
+        for nonsense in ["", "0106", "0106-1", "0106-1-", "xyz-1-::", "0106-70000-::", "0106-1-1.2.3"] {
+            assert!(nonsense.parse::<PortAddress>().is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn equal_addresses_are_taken_and_wide_ones_overlap() {
+        let collide = |a: (&str, bool), b: (&str, bool)| match at(a.0, 1, a.1).collision(&at(b.0, 1, b.1)) {
+            None => "no",
+            Some(PortError::Taken) => "taken",
+            Some(_) => "overlaps",
+        };
+        assert_eq!(collide(("10.0.0.1", false), ("10.0.0.1", false)), "taken");
+        assert_eq!(collide(("10.0.0.1", false), ("10.0.0.2", false)), "no");
+        assert_eq!(collide(("10.0.0.1", false), ("0.0.0.0", false)), "overlaps");
+        assert_eq!(collide(("127.0.0.1", false), ("10.0.0.1", false)), "overlaps");
+        assert_eq!(collide(("::", false), ("0.0.0.0", false)), "overlaps");
+        assert_eq!(collide(("::", true), ("0.0.0.0", false)), "no");
+        assert_eq!(collide(("::", true), ("::", false)), "taken");
+        assert_eq!(collide(("::", true), ("fd00::1", false)), "overlaps");
+        assert_eq!(collide(("fd00::1", false), ("10.0.0.1", false)), "no");
+        assert!(at("::", 1, false).collision(&at("::", 2, false)).is_none());
+    }
+}

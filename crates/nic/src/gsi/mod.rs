@@ -1,0 +1,478 @@
+//! QP 1, the general services interface: MADs between this process's connection manager, the host's other processes and other
+//! hosts.
+//!
+//! In here: which process a MAD is for, the packets of MADs, which processes are gone, and when the connection manager has
+//! something to do.
+//! Out of here: what the messages mean (`ferroce_cm`), connections and their events (`ferroce_connect`).
+//!
+//! All processes of a host that connect read the sockets to which packets for QP 1 come, and pass MADs on to whom they are for. A
+//! message has a port, or a communication ID, whose high bits are a slot of the process that gave it.
+
+mod lifelines;
+
+pub(crate) use lifelines::register;
+
+use crate::adapter::{self, Adapter};
+use crate::ah::{Path, ResolvedAv};
+use crate::fabric::is_of_this_host;
+use ferroce_cm::answer_for_nobody;
+use ferroce_engine::Source;
+use ferroce_host::{Delivery, Host};
+use ferroce_os::clock;
+use ferroce_os::sync::{Mutex, class};
+use ferroce_os::throttle::OncePerSecond;
+use ferroce_proto::Instant;
+use ferroce_types::{Datagram, HostAddr, Result, slot_of};
+use ferroce_udp::{OutgoingTap as _, send_alone};
+use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, ServiceId};
+use ferroce_wire::icrc::Flow;
+use ferroce_wire::{BTH_LEN, Bth, Deth, Headers, ICRC_LEN, Opcode, Packet, ROCE_V2_PORT};
+use lifelines::Lifelines;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// MADs that wait for the connection manager; further ones are lost, as on a wire.
+const MOST_WAITING: usize = 8192;
+/// MADs in one message between processes.
+const TOGETHER: usize = 128;
+/// Bytes of a MAD's packet.
+const PACKET_LEN: usize = BTH_LEN + 8 + MAD_LEN + ICRC_LEN;
+/// The low bits of a communication ID: the high ones are a slot.
+pub const COMM_ID_BITS: u32 = 20;
+/// A P_Key without its membership bit.
+const DEFAULT_PKEY: u16 = 0x7fff;
+
+/// A MAD, and between which addresses it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressedMad {
+    /// The sender.
+    pub from: HostAddr,
+    /// The receiver.
+    pub to: HostAddr,
+    /// Traffic class or type of service.
+    pub traffic_class: u8,
+    /// The MAD.
+    pub mad: [u8; MAD_LEN],
+}
+
+impl AddressedMad {
+    /// The way back.
+    fn answered_by(&self, mad: &Mad) -> Self {
+        Self { from: self.to, to: self.from, traffic_class: self.traffic_class, mad: mad.emit() }
+    }
+}
+
+/// Who manages the connections of a process.
+pub trait ConnectionManager: Send + Sync {
+    /// MADs have come, or the time has that [`Gsi::set_alarm`] was told of. One call at a time, by a thread that makes progress and
+    /// holds no lock.
+    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>);
+
+    /// The process of this host is gone that had a slot, and that was [followed](Gsi::follow).
+    fn gone(&self, slot: u16);
+}
+
+/// What has become of a MAD that was sent.
+#[derive(Clone, Debug)]
+pub enum SentMad {
+    /// It is on its way, or lost.
+    Gone,
+    /// It is for this process.
+    Own,
+    /// It is for a process of this host that has too much to read. It may be sent again.
+    Busy,
+    /// It is for nobody of this host, who says so by this.
+    Answered(Box<AddressedMad>),
+}
+
+/// The slot of the process that gave a communication ID.
+#[must_use]
+pub const fn slot_of_id(comm_id: u32) -> u16 {
+    slot_of(comm_id >> (COMM_ID_BITS - 12))
+}
+
+/// Whom a message is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Receiver {
+    /// … and the destination address, as the programs know it.
+    Port(ServiceId, Option<IpAddr>),
+    Slot(u16),
+    /// Somebody who isn't named: whoever knows the sender's number.
+    Unknown,
+}
+
+/// "TTL" of a copy that another process of the host has passed on, which none on the network has.
+const PASSED_ON: Option<u8> = Some(0);
+/// Between two messages that all processes of the host are asked about.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
+
+impl Receiver {
+    fn of(message: &Message) -> Self {
+        let id = match message {
+            Message::Request(m) => {
+                return Self::port(m.service_id, &m.private_data);
+            }
+            Message::SidrRequest(m) => {
+                return Self::port(m.service_id, &m.private_data);
+            }
+            Message::Mra(m) => m.ids.remote,
+            Message::Reject(m) if m.remote_comm_id == 0 => return Self::Unknown,
+            Message::Reject(m) => m.remote_comm_id,
+            Message::Reply(m) => m.remote_comm_id,
+            Message::ReadyToUse(ids) | Message::DisconnectReply(ids) => ids.remote,
+            Message::DisconnectRequest(m) => m.ids.remote,
+            Message::SidrReply(m) => m.request_id,
+        };
+        Self::Slot(slot_of_id(id))
+    }
+
+    fn port(service_id: ServiceId, private_data: &[u8]) -> Self {
+        Self::Port(service_id, IpHeader::parse(private_data).map(|header| header.destination))
+    }
+
+    /// Takes the packets of MADs to the process that they are for.
+    fn deliver(&self, host: &Host, packets: &[Datagram<'_>]) -> Delivery {
+        let Some(first) = packets.first() else { return Delivery::Sent };
+        match self {
+            Self::Slot(slot) => host.deliver_to_slot(*slot, packets),
+            // The others have it already, or get it now.
+            Self::Unknown => Delivery::Own,
+            Self::Port(service_id, destination) => {
+                let Some((space, port)) = service_id.port() else { return Delivery::Nobody };
+                let of_packet = first.destination;
+                let address = destination.map_or(of_packet, |ip| HostAddr::new(ip, of_packet.scope_id()));
+                host.deliver_to_port(space.number(), port, address, packets)
+            }
+        }
+    }
+}
+
+/// A MAD that has come.
+enum Waiting {
+    ForManager(AddressedMad),
+    /// Who it is for doesn't exist, as is said by this.
+    Answer(AddressedMad),
+}
+
+/// The adapter's part of QP 1.
+#[derive(Default)]
+pub(crate) struct GsiState {
+    manager: OnceLock<Arc<dyn ConnectionManager>>,
+    inbox: Mutex<class::GsiInbox, VecDeque<Waiting>>,
+    has_mads: AtomicBool,
+    /// A thread does what is to be done.
+    at_work: AtomicBool,
+    /// When the manager has something to do.
+    due: AtomicU64,
+    psn: AtomicU32,
+    lifelines: Lifelines,
+    /// When the processes of the host may be asked next for one that nobody knows, in ns.
+    next_search: AtomicU64,
+}
+
+impl GsiState {
+    /// Packets for QP 1 are read here.
+    pub(crate) fn is_read(&self) -> bool {
+        self.manager.get().is_some()
+    }
+}
+
+/// QP 1 as the connection manager has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Gsi(&'static Adapter);
+
+impl Gsi {
+    /// QP 1 of this process, whose connections `make` makes the manager for: once in a process, and again after a fork.
+    ///
+    /// # Errors
+    /// What kept the adapter from being made.
+    pub fn start(make: impl FnOnce(Self) -> Arc<dyn ConnectionManager>) -> Result<Self> {
+        let adapter = adapter::start()?;
+        let gsi = Self(adapter);
+        adapter.gsi.due.store(u64::MAX, Ordering::Relaxed);
+        adapter.gsi.manager.get_or_init(|| make(gsi));
+        adapter.watch_slots()?;
+        Ok(gsi)
+    }
+
+    /// It is of this process, and not of one that this one was forked from.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        adapter::current().is_some_and(|adapter| std::ptr::eq(adapter, self.0))
+    }
+
+    /// The host's processes.
+    #[must_use]
+    pub fn host(&self) -> &'static Arc<Host> {
+        &self.0.host
+    }
+
+    /// Has [`ConnectionManager::gone`] called when the process of this host dies that gave a communication ID; at once, if it is gone
+    /// already. Whether `address` is this host's.
+    pub fn follow(&self, address: HostAddr, comm_id: u32) -> bool {
+        if !is_of_this_host(address) {
+            return false;
+        }
+        let slot = slot_of_id(comm_id);
+        if !self.0.follow(slot)
+            && let Some(manager) = self.0.gsi.manager.get()
+        {
+            manager.gone(slot);
+        }
+        true
+    }
+
+    /// Whether an address is this host's.
+    #[must_use]
+    pub fn is_of_this_host(&self, address: HostAddr) -> bool {
+        is_of_this_host(address)
+    }
+
+    /// Calls [`ConnectionManager::work`] when `at` has come; `u64::MAX`: not any more.
+    pub fn set_alarm(&self, at: Instant) {
+        if at.0 < self.0.gsi.due.swap(at.0, Ordering::AcqRel) {
+            self.0.engine.wake_for(at);
+        }
+    }
+
+    /// Sends a MAD. The caller holds no lock.
+    pub fn send(&self, mad: &AddressedMad) -> SentMad {
+        let Self(adapter) = self;
+        if !is_of_this_host(mad.to) {
+            adapter.send_mad(mad, &mut adapter.gsi_packet(&mad.mad));
+            return SentMad::Gone;
+        }
+        let Ok(parsed) = Mad::parse(&mad.mad) else { return SentMad::Gone };
+        let receiver = Receiver::of(&parsed.message);
+        self.send_within_host(receiver, &[(mad, &parsed)]).pop().unwrap_or(SentMad::Gone)
+    }
+
+    /// Sends MADs to processes of this host, those for one process together. What has become of each, in order.
+    pub fn send_together(&self, mads: &[AddressedMad]) -> Vec<SentMad> {
+        let mut sent: Vec<Option<SentMad>> = mads.iter().map(|_| None).collect();
+        let parsed: Vec<Option<(Receiver, Mad)>> = mads
+            .iter()
+            .map(|mad| Mad::parse(&mad.mad).ok().map(|parsed| (Receiver::of(&parsed.message), parsed)))
+            .collect();
+        for first in 0..mads.len() {
+            let Some((receiver, _)) = &parsed[first] else { continue };
+            let is_it = |&at: &usize| {
+                sent[at].is_none()
+                    && mads[at].to == mads[first].to
+                    && parsed[at].as_ref().is_some_and(|(other, _)| other == receiver)
+            };
+            let same: Vec<usize> = (first..mads.len()).filter(is_it).take(TOGETHER).collect();
+            let group: Vec<(&AddressedMad, &Mad)> =
+                same.iter().filter_map(|&at| Some((&mads[at], &parsed[at].as_ref()?.1))).collect();
+            for (at, what) in same.into_iter().zip(self.send_within_host(*receiver, &group)) {
+                sent[at] = Some(what);
+            }
+        }
+        sent.into_iter().map(|what| what.unwrap_or(SentMad::Gone)).collect()
+    }
+
+    /// Sends MADs to one process of this host.
+    fn send_within_host(&self, receiver: Receiver, mads: &[(&AddressedMad, &Mad)]) -> Vec<SentMad> {
+        let Self(adapter) = self;
+        let packet = |(mad, _): &(&AddressedMad, &Mad)| {
+            let mut packet = adapter.gsi_packet(&mad.mad);
+            write_icrc(&mut packet, mad.from, mad.to);
+            packet
+        };
+        let packets: Vec<[u8; PACKET_LEN]> = mads.iter().map(packet).collect();
+        let datagram = |(&(mad, _), packet): (&(&AddressedMad, &Mad), _)| Datagram {
+            source: mad.from.with_port(ROCE_V2_PORT),
+            destination: mad.to,
+            tos: mad.traffic_class,
+            ttl: None,
+            flow_label: 0,
+            segment: 0,
+            bytes: packet,
+        };
+        let packets = packets.iter().map(<[u8; PACKET_LEN]>::as_slice);
+        let datagrams: Vec<Datagram<'_>> = mads.iter().zip(packets).map(datagram).collect();
+        if receiver == Receiver::Unknown {
+            datagrams.iter().for_each(|datagram| adapter.ask_everybody(datagram));
+        }
+        let delivery = receiver.deliver(&adapter.host, &datagrams);
+        let sent = |(mad, parsed): &(&AddressedMad, &Mad)| match delivery {
+            Delivery::Own => SentMad::Own,
+            Delivery::Sent => SentMad::Gone,
+            Delivery::Busy => SentMad::Busy,
+            Delivery::Nobody => match answer_for_nobody(parsed) {
+                Some(answer) => SentMad::Answered(Box::new(mad.answered_by(&answer))),
+                None => SentMad::Gone,
+            },
+        };
+        mads.iter().map(sent).collect()
+    }
+}
+
+impl Adapter {
+    /// The packet of a MAD, without its ICRC.
+    fn gsi_packet(&self, mad: &[u8; MAD_LEN]) -> [u8; PACKET_LEN] {
+        let psn = self.gsi.psn.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
+        let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, GSI_QPN, psn));
+        headers.deth = Some(Deth { qkey: GSI_QKEY, src_qp: GSI_QPN });
+        let mut packet = [0; PACKET_LEN];
+        // There is room: the length is that of these headers.
+        let begin = headers.emit(&mut packet).unwrap_or(0);
+        if let Some(room) = packet.get_mut(begin..begin + MAD_LEN) {
+            room.copy_from_slice(mad);
+        }
+        packet
+    }
+
+    /// Sends the packet of a MAD to another host.
+    fn send_mad(&self, mad: &AddressedMad, packet: &mut [u8]) {
+        let AddressedMad { from, to, traffic_class, .. } = *mad;
+        let route = ResolvedAv { from, to, tos: traffic_class, ttl: 64, flow_label: 0 };
+        let path = self.add_address(from).and_then(|()| self.udp_path(&route, GSI_QPN));
+        match path {
+            Ok(Path::Udp { dest, .. }) => {
+                dest.write_icrc(packet, 0);
+                match self.taps {
+                    Some(taps) if !taps.outgoing(&dest, 0, packet) => {
+                        // It goes when the faults let it.
+                        taps.flushed();
+                        self.wake_for_taps();
+                    }
+                    _ => drop(send_alone(&dest, packet)),
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                static BRAKE: OncePerSecond = OncePerSecond::new();
+                if BRAKE.allows_now() {
+                    tracing::warn!(%error, %from, %to, "a message of the connection manager can't be sent");
+                }
+            }
+        }
+    }
+
+    /// Passes a message on to all other processes of the host, unless another one has done that. Now and then: who isn't found so is
+    /// told in its turn.
+    fn ask_everybody(&self, packet: &Datagram<'_>) {
+        let now = clock::now();
+        let next = &self.gsi.next_search;
+        let is_due = |at: u64| (at <= now.0).then_some(now.after(SEARCH_INTERVAL).0);
+        if packet.ttl == PASSED_ON || next.fetch_update(Ordering::AcqRel, Ordering::Relaxed, is_due).is_err()
+        {
+            return;
+        }
+        let copy = Datagram { ttl: PASSED_ON, ..*packet };
+        for slot in self.host.other_slots() {
+            self.host.deliver_to_slot(slot, &[copy]);
+        }
+    }
+
+    /// A packet for QP 1 has come, from the network or from another process of the host.
+    pub(crate) fn mad_arrived(&self, datagram: &Datagram<'_>) {
+        let Some((mad, parsed)) = read(datagram) else { return };
+        let receiver = Receiver::of(&parsed.message);
+        if matches!(receiver, Receiver::Unknown) {
+            self.ask_everybody(datagram);
+        }
+        match receiver.deliver(&self.host, std::slice::from_ref(datagram)) {
+            Delivery::Sent | Delivery::Busy => {}
+            Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
+            // What this process would have is gone.
+            Delivery::Own | Delivery::Nobody => {
+                if let Some(answer) = answer_for_nobody(&parsed) {
+                    self.keep(Waiting::Answer(mad.answered_by(&answer)));
+                }
+            }
+        }
+    }
+
+    /// Leaves something to do when no lock is held.
+    fn keep(&self, mad: Waiting) {
+        let mut inbox = self.gsi.inbox.lock();
+        if inbox.len() < MOST_WAITING {
+            inbox.push_back(mad);
+            self.gsi.has_mads.store(true, Ordering::Release);
+        }
+        drop(inbox);
+        self.engine.wake_for(clock::now());
+    }
+}
+
+/// The MAD in a packet for QP 1; `None` when it isn't a message of the connection manager that has come intact.
+fn read(datagram: &Datagram<'_>) -> Option<(AddressedMad, Mad)> {
+    Adapter::identification(datagram)?;
+    let packet = Packet::parse(datagram.bytes).ok()?;
+    let Headers { bth, deth, .. } = packet.headers;
+    let intact = bth.opcode == Opcode::UD_SEND_ONLY
+        && bth.pkey & DEFAULT_PKEY == DEFAULT_PKEY
+        && deth.is_some_and(|deth| deth.qkey == GSI_QKEY);
+    let mad: [u8; MAD_LEN] = packet.payload.try_into().ok().filter(|_| intact)?;
+    let parsed = Mad::parse(&mad).ok()?;
+    let from = HostAddr::new(datagram.source.ip(), datagram.destination.scope_id());
+    let (to, traffic_class) = (datagram.destination, datagram.tos);
+    Some((AddressedMad { from, to, traffic_class, mad }, parsed))
+}
+
+/// Writes the ICRC of a packet that stays in this host.
+fn write_icrc(packet: &mut [u8], from: HostAddr, to: HostAddr) {
+    let len = packet.len();
+    let flow = match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => Flow::v4(from, to, ROCE_V2_PORT, ROCE_V2_PORT),
+        (IpAddr::V6(from), IpAddr::V6(to)) => Flow::v6(from, to, ROCE_V2_PORT, ROCE_V2_PORT),
+        _ => return,
+    };
+    if let Some((covered, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+        let mut crc = flow.start(len, 0);
+        crc.bth(covered);
+        *icrc = crc.finish();
+    }
+}
+
+/// QP 1 as a source. Nothing of it is done by threads that poll.
+pub(crate) struct GsiSource(pub(crate) &'static Adapter);
+
+impl Source for GsiSource {
+    fn serve(&self) {
+        for slot in self.ended() {
+            if let Some(manager) = self.0.gsi.manager.get() {
+                manager.gone(slot);
+            }
+        }
+    }
+
+    fn attend(&self) {
+        let Self(adapter) = self;
+        let gsi = &adapter.gsi;
+        if self.next() > clock::now().0 || gsi.at_work.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if gsi.is_read() {
+            gsi.due.store(u64::MAX, Ordering::Relaxed);
+        }
+        gsi.has_mads.store(false, Ordering::Release);
+        let waiting = std::mem::take(&mut *gsi.inbox.lock());
+        let mut mads = waiting.into_iter().filter_map(|waiting| match waiting {
+            Waiting::ForManager(mad) => Some(mad),
+            Waiting::Answer(answer) => {
+                Gsi(adapter).send(&answer);
+                None
+            }
+        });
+        match gsi.manager.get() {
+            Some(manager) => manager.work(&mut mads),
+            None => mads.for_each(drop),
+        }
+        gsi.at_work.store(false, Ordering::Release);
+    }
+
+    fn next(&self) -> u64 {
+        let gsi = &self.0.gsi;
+        if gsi.has_mads.load(Ordering::Acquire) {
+            return 0;
+        }
+        // Without a manager nothing has set it.
+        if gsi.is_read() { gsi.due.load(Ordering::Acquire) } else { u64::MAX }
+    }
+}

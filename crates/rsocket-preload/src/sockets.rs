@@ -1,0 +1,261 @@
+//! Sockets and their numbers.
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::sync::OnceLock;
+
+use libc::{sockaddr, socklen_t};
+
+use crate::numbers::{self, inside, is_inside, rsocket};
+use crate::real::{errno, real, set_errno};
+use crate::rsocket as r;
+use crate::{config, threads};
+
+/// Gives the program the rsocket `new`; −1 stays −1.
+fn known(new: c_int, flags: c_int) -> c_int {
+    if new < 0 {
+        return new;
+    }
+    if flags & libc::SOCK_NONBLOCK != 0 {
+        // SAFETY: an rsocket.
+        inside(|| unsafe { r::rfcntl(new, libc::F_SETFL, libc::O_NONBLOCK) });
+    }
+    if !numbers::set(new, new) {
+        // SAFETY: as above.
+        inside(|| unsafe { r::rclose(new) });
+        set_errno(libc::EMFILE);
+        return -1;
+    }
+    new
+}
+
+/// Sizes that the environment sets.
+fn sizes() -> &'static [(c_int, c_int)] {
+    static SIZES: OnceLock<Vec<(c_int, c_int)>> = OnceLock::new();
+    SIZES.get_or_init(|| {
+        let value = |name: &str| std::env::var(name).ok()?.trim().parse().ok();
+        [("RS_SQ_SIZE", r::RDMA_SQSIZE), ("RS_RQ_SIZE", r::RDMA_RQSIZE), ("RS_INLINE", r::RDMA_INLINE)]
+            .into_iter()
+            .filter_map(|(name, option)| Some((option, value(name)?)))
+            .collect()
+    })
+}
+
+#[unsafe(export_name = "ferroce_s_socket")]
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let before = errno();
+    if !is_inside() && inside(|| config::is_wanted(domain, kind & !flags, protocol)) {
+        // SAFETY: no memory is passed.
+        let new = inside(|| unsafe { r::rsocket(domain, kind & !flags, protocol) });
+        if new >= 0 && (new as usize) < numbers::MOST {
+            for (option, value) in sizes() {
+                // SAFETY: an rsocket, and a value of this length.
+                inside(|| unsafe {
+                    r::rsetsockopt(new, r::SOL_RDMA, *option, (&raw const *value).cast(), 4)
+                });
+            }
+            set_errno(before);
+            return known(new, flags);
+        }
+        if new >= 0 {
+            // SAFETY: an rsocket that nobody knows.
+            inside(|| unsafe { r::rclose(new) });
+        }
+        set_errno(before);
+    }
+    real!(c"socket", fn(c_int, c_int, c_int) -> c_int, (domain, kind, protocol))
+}
+
+#[unsafe(export_name = "ferroce_s_accept")]
+unsafe extern "C-unwind" fn accept(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    match rsocket(fd) {
+        // SAFETY: the program's own arguments.
+        Some(rs) => known(inside(|| unsafe { r::raccept(rs, name, length) }), 0),
+        None => real!(c"accept", fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int, (fd, name, length)),
+    }
+}
+
+#[unsafe(export_name = "ferroce_s_accept4")]
+unsafe extern "C-unwind" fn accept4(
+    fd: c_int,
+    name: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    match rsocket(fd) {
+        // SAFETY: as above.
+        Some(rs) => known(inside(|| unsafe { r::raccept(rs, name, length) }), flags),
+        None => {
+            real!(
+                c"accept4",
+                fn(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int,
+                (fd, name, length, flags)
+            )
+        }
+    }
+}
+
+/// Functions that have a counterpart in librdmacm with the same arguments.
+macro_rules! counterparts {
+    ($($name:literal $function:ident $counterpart:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
+        #[unsafe(export_name = concat!("ferroce_s_", stringify!($function)))]
+        pub(crate) unsafe extern "C-unwind" fn $function(fd: c_int, $($arg: $ty),*) -> $ret {
+            match $crate::numbers::rsocket(fd) {
+                // SAFETY: the program's own arguments.
+                Some(rs) => $crate::numbers::inside(|| unsafe { $crate::rsocket::$counterpart(rs, $($arg),*) }),
+                None => $crate::real::real!($name, fn(c_int, $($ty),*) -> $ret, (fd, $($arg),*)),
+            }
+        }
+    )*};
+}
+pub(crate) use counterparts;
+
+counterparts! {
+    c"bind" bind rbind(name: *const sockaddr, length: socklen_t) -> c_int;
+    c"listen" listen rlisten(backlog: c_int) -> c_int;
+    c"connect" connect rconnect(name: *const sockaddr, length: socklen_t) -> c_int;
+    c"shutdown" shutdown rshutdown(how: c_int) -> c_int;
+    c"getpeername" getpeername rgetpeername(name: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    c"getsockname" getsockname rgetsockname(name: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    c"setsockopt" setsockopt
+        rsetsockopt(level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int;
+    c"getsockopt" getsockopt
+        rgetsockopt(level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int;
+}
+
+fn close_really(fd: c_int) -> c_int {
+    real!(c"close", fn(c_int) -> c_int, (fd))
+}
+
+#[unsafe(export_name = "ferroce_s_close")]
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if is_inside() || rsocket(fd).is_none() {
+        crate::polling::closed(fd);
+        return close_really(fd);
+    }
+    if !threads::is_owner() {
+        return close_really(fd);
+    }
+    let Some((rs, has_others)) = numbers::take(fd) else { return close_really(fd) };
+    if fd != rs {
+        close_really(fd);
+    }
+    if has_others {
+        return 0;
+    }
+    // SAFETY: an rsocket that has no number any more.
+    match inside(|| unsafe { r::rclose(rs) }) {
+        // Some versions return what others leave in errno.
+        result if result > 0 => {
+            set_errno(result);
+            -1
+        }
+        result => result,
+    }
+}
+
+/// Has `new` lead to the rsocket too, once it is a copy of its number; −1 stays −1.
+fn also(new: c_int, rs: c_int) -> c_int {
+    if new >= 0 && !numbers::set(new, rs) {
+        close_really(new);
+        set_errno(libc::EMFILE);
+        return -1;
+    }
+    new
+}
+
+#[unsafe(export_name = "ferroce_s_dup")]
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    let new = real!(c"dup", fn(c_int) -> c_int, (fd));
+    rsocket(fd).map_or(new, |rs| also(new, rs))
+}
+
+/// Makes room for a copy at `new`; whether there is.
+fn make_room(new: c_int) -> bool {
+    if rsocket(new).is_some() {
+        // SAFETY: a number of the program.
+        unsafe { close(new) };
+    }
+    if numbers::is_kept(new) && !is_inside() {
+        set_errno(libc::EBUSY);
+        return false;
+    }
+    true
+}
+
+#[unsafe(export_name = "ferroce_s_dup2")]
+unsafe extern "C-unwind" fn dup2(fd: c_int, new: c_int) -> c_int {
+    let rs = rsocket(fd);
+    if fd != new && !make_room(new) {
+        return -1;
+    }
+    let result = real!(c"dup2", fn(c_int, c_int) -> c_int, (fd, new));
+    match rs {
+        Some(rs) if fd != new => also(result, rs),
+        _ => result,
+    }
+}
+
+#[unsafe(export_name = "ferroce_s_dup3")]
+unsafe extern "C-unwind" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    let rs = rsocket(fd);
+    if fd != new && !make_room(new) {
+        return -1;
+    }
+    let result = real!(c"dup3", fn(c_int, c_int, c_int) -> c_int, (fd, new, flags));
+    rs.map_or(result, |rs| also(result, rs))
+}
+
+// Variadic in C, as is ioctl: a third argument comes the same way on the architectures that there are trampolines for.
+fn control(
+    fd: c_int,
+    command: c_int,
+    argument: usize,
+    really: impl FnOnce(c_int, c_int, usize) -> c_int,
+) -> c_int {
+    let Some(rs) = rsocket(fd) else { return really(fd, command, argument) };
+    match command {
+        // SAFETY: an rsocket; flags.
+        libc::F_GETFL | libc::F_SETFL => inside(|| unsafe { r::rfcntl(rs, command, argument as c_int) }),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => also(really(fd, command, argument), rs),
+        _ => really(fd, command, argument),
+    }
+}
+
+#[unsafe(export_name = "ferroce_s_fcntl")]
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    control(fd, command, argument, |fd, command, argument| {
+        real!(c"fcntl", fn(c_int, c_int, usize) -> c_int, (fd, command, argument))
+    })
+}
+
+#[unsafe(export_name = "ferroce_s_fcntl64")]
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    control(fd, command, argument, |fd, command, argument| {
+        real!(c"fcntl64", fn(c_int, c_int, usize) -> c_int, (fd, command, argument))
+    })
+}
+
+#[unsafe(export_name = "ferroce_s_ioctl")]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_int) -> c_int {
+    let rs = rsocket(fd).filter(|_| !argument.is_null());
+    match (rs, request) {
+        (Some(rs), libc::FIONBIO) => {
+            // SAFETY: the program passes an integer with this request.
+            let flags = if unsafe { *argument } != 0 { libc::O_NONBLOCK } else { 0 };
+            // SAFETY: an rsocket; flags.
+            inside(|| unsafe { r::rfcntl(rs, libc::F_SETFL, flags) })
+        }
+        (Some(rs), libc::FIONREAD) => {
+            let mut ahead = vec![0u8; 1 << 16];
+            let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+            // SAFETY: a buffer of this length; as above.
+            unsafe {
+                let there = inside(|| r::rrecv(rs, ahead.as_mut_ptr().cast(), ahead.len(), flags));
+                *argument = c_int::try_from(there).unwrap_or(0).max(0);
+            }
+            0
+        }
+        _ => real!(c"ioctl", fn(c_int, c_ulong, *mut c_int) -> c_int, (fd, request, argument)),
+    }
+}

@@ -1,0 +1,110 @@
+//! What begins and ends: threads of librdmacm, children of forks, the process.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use libc::{pthread_attr_t, pthread_t};
+
+use crate::numbers::{self, inside, is_inside};
+use crate::real::real;
+use crate::rsocket::{rclose, rsetsockopt};
+
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// What a thread of librdmacm begins with.
+struct Begun(Start, *mut c_void);
+
+extern "C" fn begin(begun: *mut c_void) -> *mut c_void {
+    // SAFETY: the box that `pthread_create` has given away.
+    let Begun(start, argument) = *unsafe { Box::from_raw(begun.cast::<Begun>()) };
+    numbers::belongs_to_librdmacm();
+    start(argument)
+}
+
+/// A thread that librdmacm starts is librdmacm's, with all that it calls.
+#[unsafe(export_name = "ferroce_s_pthread_create")]
+unsafe extern "C-unwind" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    let create = |start: Start, argument: *mut c_void| {
+        real!(
+            c"pthread_create",
+            fn(*mut pthread_t, *const pthread_attr_t, Start, *mut c_void) -> c_int,
+            (thread, attributes, start, argument)
+        )
+    };
+    if !is_inside() {
+        return create(start, argument);
+    }
+    let begun = Box::into_raw(Box::new(Begun(start, argument)));
+    let result = create(begin, begun.cast());
+    if result != 0 {
+        // SAFETY: no thread has it.
+        drop(unsafe { Box::from_raw(begun) });
+    }
+    result
+}
+
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+/// Whether this is the process that has the rsockets, and not a child of vfork(2), which shares its memory.
+pub(crate) fn is_owner() -> bool {
+    // SAFETY: it can't fail.
+    PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+}
+
+fn own() {
+    // SAFETY: as in `is_owner`.
+    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
+extern "C" fn in_child() {
+    own();
+    numbers::forget_all();
+}
+
+extern "C" fn loaded() {
+    own();
+    // SAFETY: functions of a library that stays loaded. If it fails, children use rsockets that aren't theirs.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+}
+
+/// How long the end of the process waits for a peer that takes nothing, in seconds.
+const LINGER: c_int = 5;
+
+/// The kernel would see to it that what was sent to a socket arrives, and that the peer is told of the end. So does this.
+extern "C" fn ended() {
+    if !is_owner() {
+        return;
+    }
+    let open: Vec<(c_int, c_int)> = numbers::all().collect();
+    for (number, _) in open {
+        if let Some((rsocket, false)) = numbers::take(number) {
+            let linger = libc::linger { l_onoff: 1, l_linger: LINGER };
+            // SAFETY: an rsocket, and a value of this length.
+            inside(|| unsafe {
+                rsetsockopt(
+                    rsocket,
+                    libc::SOL_SOCKET,
+                    libc::SO_LINGER,
+                    (&raw const linger).cast(),
+                    size_of::<libc::linger>() as libc::socklen_t,
+                );
+                rclose(rsocket);
+            });
+        }
+    }
+}
+
+#[used]
+// SAFETY: the section is a list of functions that the loader calls.
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+#[used]
+// SAFETY: likewise, at the end of the process.
+#[unsafe(link_section = ".fini_array")]
+static ENDED: extern "C" fn() = ended;

@@ -1,0 +1,289 @@
+//! Debian's programs of librdmacm, unmodified: connections, datagram services and groups between processes of one host, on whatever
+//! fabric they choose and over `udp`, and between two hosts.
+
+use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Process, World, require, tool};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Port spaces.
+const TCP: u16 = 0x0106;
+const UDP: u16 = 0x0111;
+const IB: u16 = 0x013f;
+
+/// Where both sides run.
+#[derive(Clone, Copy)]
+enum Place {
+    OneHost,
+    OneHostUdp,
+    TwoHosts,
+}
+
+impl Place {
+    fn world(self) -> Result<World, ferroce_tests::Skip> {
+        match self {
+            Self::OneHost | Self::OneHostUdp => World::one_host(9000),
+            Self::TwoHosts => World::two_hosts(1500),
+        }
+    }
+
+    fn fabric(self) -> Fabric {
+        if matches!(self, Self::OneHostUdp) { Fabric::Udp } else { Fabric::Any }
+    }
+}
+
+/// Both sides of a program.
+struct Programs<'a> {
+    server: &'a str,
+    client: &'a str,
+    space: u16,
+    port: u16,
+    options: &'a [&'a str],
+}
+
+/// In a line of words, `SERVER` stands for the server's IPv4 address, `SERVER6` for its IPv6 address, `CLIENT` for the client's.
+fn words(line: &str, server: &Host, client: &Host) -> Vec<String> {
+    let named = |word: &str| match word {
+        "SERVER" => server.ipv4(),
+        "SERVER6" => server.ipv6(),
+        "CLIENT" => client.ipv4(),
+        word => word.to_owned(),
+    };
+    line.split_whitespace().map(named).collect()
+}
+
+/// The library has refused nothing and found nothing wrong. (The programs themselves talk on standard error.)
+fn expect_no_complaint(outcome: &Outcome) {
+    assert!(!outcome.stderr.contains("ferroce"), "{outcome}");
+}
+
+impl Programs<'_> {
+    fn start_server(&self, world: &World, fabric: Fabric) -> Process {
+        let host = world.last();
+        let line = words(self.server, host, world.first());
+        let mut server = host.start_ferroce(self.options, &line, fabric.settings());
+        host.wait_for_rdma_port(self.space, self.port, &mut server, LIMIT);
+        server
+    }
+
+    fn start_client(&self, world: &World, fabric: Fabric) -> Process {
+        let line = words(self.client, world.last(), world.first());
+        world.first().start_ferroce(self.options, &line, fabric.settings())
+    }
+
+    /// Runs both to their ends: both succeed, and nothing is left.
+    fn run(&self, place: Place) {
+        let name = self.server.split_whitespace().next().expect("a program");
+        require!(tool(name, "rdmacm-utils"));
+        let world = require!(place.world());
+        let mut server = self.start_server(&world, place.fabric());
+        let client = self.start_client(&world, place.fabric()).wait(LIMIT);
+        let server = server.wait(LIMIT);
+        assert!(client.success() && server.success(), "server: {server}client: {client}");
+        expect_no_complaint(&client);
+        expect_no_complaint(&server);
+        for host in [world.first(), world.last()] {
+            host.expect_no_traces();
+        }
+    }
+}
+
+/// Makes a test of each name at each place.
+macro_rules! everywhere {
+    ($($name:ident: $space:ident $port:literal, $server:literal, $client:literal;)*) => {
+        everywhere! { one_host, OneHost: $($name: $space $port, $server, $client;)* }
+        everywhere! { one_host_udp, OneHostUdp: $($name: $space $port, $server, $client;)* }
+        everywhere! { two_hosts, TwoHosts: $($name: $space $port, $server, $client;)* }
+    };
+    ($module:ident, $place:ident: $($name:ident: $space:ident $port:literal, $server:literal, $client:literal;)*) => {
+        mod $module {$(
+            #[test]
+            fn $name() {
+                let programs = super::Programs {
+                    server: $server,
+                    client: $client,
+                    space: super::$space,
+                    port: $port,
+                    options: &[],
+                };
+                programs.run(super::Place::$place);
+            }
+        )*}
+    };
+}
+
+everywhere! {
+    rping: TCP 7174, "rping -s -a SERVER -C 1000 -v -V", "rping -c -a SERVER -C 1000 -v -V";
+    rping_ipv6: TCP 7174, "rping -s -a SERVER6 -C 1000 -v -V", "rping -c -a SERVER6 -C 1000 -v -V";
+    rping_any_address: TCP 7174, "rping -s -C 100 -v -V", "rping -c -a SERVER -C 100 -v -V";
+    rping_own_queue_pair: TCP 7174, "rping -s -q -a SERVER -C 100 -v -V", "rping -c -q -a SERVER -C 100 -v -V";
+    ucmatose: TCP 7471, "ucmatose -b SERVER", "ucmatose -s SERVER";
+    ucmatose_100_connections: TCP 7471, "ucmatose -b SERVER -c 100", "ucmatose -s SERVER -c 100";
+    ucmatose_migrates: TCP 7471, "ucmatose -b SERVER -c 10 -m", "ucmatose -s SERVER -c 10 -m";
+    ucmatose_type_of_service: TCP 7471, "ucmatose -b SERVER -t 104 -a 16", "ucmatose -s SERVER -t 104 -a 16";
+    udaddy: UDP 7174, "udaddy -b SERVER", "udaddy -s SERVER";
+    udaddy_20_services: UDP 7174, "udaddy -b SERVER -c 20", "udaddy -s SERVER -c 20";
+    rdma_server: TCP 7471, "rdma_server", "rdma_client -s SERVER";
+    rdma_xserver: TCP 7471, "rdma_xserver -c r", "rdma_xclient -s SERVER -c r";
+    rdma_xserver_xrc: IB 7471, "rdma_xserver -c x", "rdma_xclient -s SERVER -c x";
+}
+
+/// Within a host, the loopback addresses stand for it.
+#[test]
+fn loopback_addresses_reach_the_host_itself() {
+    for address in ["127.0.0.1", "::1"] {
+        let line = |role: &str| format!("rping {role} -a {address} -C 100 -v -V");
+        let (server, client) = (line("-s"), line("-c"));
+        let programs = Programs { server: &server, client: &client, space: TCP, port: 7174, options: &[] };
+        programs.run(Place::OneHost);
+    }
+}
+
+#[test]
+fn a_persistent_server_serves_one_client_after_another_and_many_at_once() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(World::one_host(9000));
+    let programs = Programs {
+        server: "rping -s -P -a SERVER",
+        client: "rping -c -a SERVER -C 100 -v -V",
+        space: TCP,
+        port: 7174,
+        options: &[],
+    };
+    let mut server = programs.start_server(&world, Fabric::Any);
+    for at_once in [1, 1, 4] {
+        let clients: Vec<Process> =
+            (0..at_once).map(|_| programs.start_client(&world, Fabric::Any)).collect();
+        for mut client in clients {
+            expect_no_complaint(client.wait(LIMIT).expect_success());
+        }
+    }
+    assert!(!server.has_ended());
+    server.signal(libc::SIGKILL);
+    server.wait(LIMIT);
+    world.first().expect_no_traces();
+}
+
+/// Whether the kernel says that the host is in the group.
+fn is_member(host: &Host, table: &str, address: &str) -> bool {
+    host.admin(&format!("cat /proc/net/{table}")).lines().any(|line| line.contains(address))
+}
+
+#[test]
+fn messages_to_a_group_reach_who_has_joined() {
+    require!(tool("mckey", "rdmacm-utils"));
+    let groups = [
+        ("SERVER", "CLIENT", "239.1.2.3", "igmp", "030201EF"),
+        ("SERVER6", "fd77::1", "ff0e::1234", "igmp6", "ff0e0000"),
+    ];
+    for (receiver, sender, group, table, entry) in groups {
+        let world = require!(World::two_hosts(1500));
+        let start =
+            |host: &Host, line: &str| host.start_ferroce(&[], &words(line, world.last(), world.first()), &[]);
+        let mut joined = start(world.last(), &format!("mckey -b {receiver} -m {group}"));
+        let since = Instant::now();
+        while !is_member(world.last(), table, entry) {
+            assert!(!joined.has_ended() && since.elapsed() < LIMIT, "{}", joined.wait(Duration::ZERO));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut sender = start(world.first(), &format!("mckey -b {sender} -m {group} -s"));
+        expect_no_complaint(sender.wait(LIMIT).expect_success());
+        expect_no_complaint(joined.wait(LIMIT).expect_success());
+        world.last().expect_no_traces();
+    }
+}
+
+/// What is lost is sent again, by the connection manager as by the transport. (A server whose client has ended before its last word
+/// arrived hears of the end late: nobody is there to say it again.)
+#[test]
+fn connections_are_made_with_loss() {
+    require!(tool("ucmatose", "rdmacm-utils"));
+    let world = require!(World::two_hosts(1500));
+    let programs = Programs {
+        server: "ucmatose -b SERVER -c 200",
+        client: "ucmatose -s SERVER -c 200",
+        space: TCP,
+        port: 7471,
+        options: &["--fault", "drop=1%,seed=7"],
+    };
+    let server = programs.start_server(&world, Fabric::Any);
+    let client = programs.start_client(&world, Fabric::Any).wait(LIMIT);
+    expect_no_complaint(client.expect_success());
+    server.signal(libc::SIGKILL);
+}
+
+#[test]
+fn a_port_that_nobody_has_refuses() {
+    require!(tool("rdma_client", "rdmacm-utils"));
+    let world = require!(World::one_host(9000));
+    let mut client = world.first().start_ferroce(&[], &["rdma_client", "-s", "10.77.0.1"], &[]);
+    let outcome = client.wait(LIMIT);
+    assert!(!outcome.success() && outcome.stderr.contains("Connection refused"), "{outcome}");
+    assert!(outcome.stderr.contains("RDMA_CM_EVENT_REJECTED with status 8"), "{outcome}");
+}
+
+/// As with an adapter, an address that no host of the link has is found out before a connection is tried.
+#[test]
+fn a_host_that_does_not_answer_is_an_address_error() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(World::one_host(9000));
+    let mut client = world.first().start_ferroce(&[], &["rping", "-c", "-a", "10.77.0.99", "-C", "1"], &[]);
+    let outcome = client.wait(LIMIT);
+    assert!(!outcome.success(), "{outcome}");
+    assert!(outcome.stderr.contains("RDMA_CM_EVENT_ADDR_ERROR, error -110"), "{outcome}");
+}
+
+/// A server that is killed leaves its port to the next one at once, and its client hears of the end.
+#[test]
+fn a_killed_server_leaves_its_port_free() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(World::one_host(9000));
+    let programs = Programs {
+        server: "rping -s -a SERVER -v",
+        client: "rping -c -a SERVER -v",
+        space: TCP,
+        port: 7174,
+        options: &[],
+    };
+    for _ in 0..3 {
+        let mut server = programs.start_server(&world, Fabric::Any);
+        let mut client = programs.start_client(&world, Fabric::Any);
+        client.wait_for_output("ping data", LIMIT);
+        server.signal(libc::SIGKILL);
+        server.wait(LIMIT);
+        let outcome = client.wait(LIMIT);
+        assert!(outcome.over_limit.is_none(), "the client goes on without a server: {outcome}");
+        world.first().expect_no_traces();
+    }
+}
+
+#[test]
+fn an_id_hears_that_its_device_has_gone() {
+    let program = require!(Artifacts::get().c_program("connections/removal"));
+    let world = require!(World::one_host(1500));
+    let mut process = world.first().start_ferroce(&[], &[&*program], &[]);
+    process.wait_for_output("bound", LIMIT);
+    world.first().admin("ip link del eth0");
+    process.wait(LIMIT).expect_success();
+}
+
+/// The time of each step of a thousand connections.
+#[test]
+fn cmtime_makes_1000_connections() {
+    require!(tool("cmtime", "rdmacm-utils"));
+    for place in [Place::OneHost, Place::TwoHosts] {
+        let world = require!(place.world());
+        let programs = Programs {
+            server: "cmtime -b SERVER -c 1000",
+            client: "cmtime -s SERVER -c 1000",
+            space: TCP,
+            port: 7471,
+            options: &[],
+        };
+        // The server waits for ever.
+        let server = programs.start_server(&world, place.fabric());
+        let outcome = programs.start_client(&world, place.fabric()).wait(LIMIT);
+        outcome.expect_success();
+        assert!(outcome.stdout.contains("destroy"), "{outcome}");
+        server.signal(libc::SIGKILL);
+    }
+}
