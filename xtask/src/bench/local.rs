@@ -68,7 +68,7 @@ struct Comparand {
 /// What is compared.
 fn rows() -> Vec<Comparand> {
     let copy = |size| Some(Figure::new("`process_vm_writev`", move |programs| bare_copy(programs, size)));
-    let line = || Some(Figure::new("a polled cache line", bare_latency));
+    let line = || Some(Figure::new("a polled cache line", |programs| bare_latency(programs, "ping-pong")));
     let put = |size| {
         Figure::new("UCX posix, `ucp_put_bw`", move |programs| ucx_bandwidth(programs, "ucp_put_bw", size))
     };
@@ -104,6 +104,30 @@ fn rows() -> Vec<Comparand> {
             line(),
             Figure::new("UCX posix, `tag_lat`", |programs| ucx_latency(programs, "tag_lat")),
             latency("`ib_send_lat`", "ib_send_lat"),
+        ),
+        row(
+            "8-byte messages with events, half a round trip, µs",
+            None,
+            Figure::new("eventfds and epoll", |programs| bare_latency(programs, "events")),
+            Figure::new("`ib_send_lat -e`", |programs| {
+                programs.latency_of("ib_send_lat", &["-e"], SMALL, ROUND_TRIPS)
+            }),
+        ),
+        row(
+            "64 KiB writes to memory that can be shared, Gbit/s",
+            None,
+            put(KIB_64),
+            Figure::new("`ib_write_bw --mmap`", |programs| {
+                programs.bandwidth_of_files("ib_write_bw", KIB_64)
+            }),
+        ),
+        row(
+            "8-byte writes to memory that can be shared, half a round trip, µs",
+            line(),
+            Figure::new("UCX posix, `ucp_put_lat`", |programs| ucx_latency(programs, "ucp_put_lat")),
+            Figure::new("`ib_write_lat --mmap`", |programs| {
+                programs.latency_of_files("ib_write_lat", SMALL, ROUND_TRIPS)
+            }),
         ),
         row("8-byte reads, µs", line(), round_trip(), latency("`ib_read_lat`", "ib_read_lat")),
         row("atomics, µs", line(), round_trip(), latency("`ib_atomic_lat`", "ib_atomic_lat")),
@@ -194,9 +218,9 @@ fn bare_copy(programs: &Programs, size: u32) -> io::Result<f64> {
     Ok(bytes * 8.0 / seconds / 1e9)
 }
 
-/// Half a round trip of a cache line between two polling processes, in µs (a median).
-fn bare_latency(programs: &Programs) -> io::Result<f64> {
-    let words = ["raw-memory", "ping-pong", &ROUND_TRIPS.to_string()];
+/// Half a round trip between two processes without a library, in µs (a median).
+fn bare_latency(programs: &Programs, how: &str) -> io::Result<f64> {
+    let words = ["raw-memory", how, &ROUND_TRIPS.to_string()];
     let outcome = ended(programs.own(programs.world.first(), &words).wait(LIMIT))?;
     number_in_line(&outcome, "median", 1)
 }

@@ -96,6 +96,11 @@ pub enum RawMemory {
         /// How often
         iterations: u64,
     },
+    /// Wake each other
+    Events {
+        /// How often
+        iterations: u64,
+    },
 }
 
 /// A side of the plain UDP comparison.
@@ -149,6 +154,7 @@ pub fn bench(what: &Bench) -> io::Result<()> {
         Bench::RawMemory { what } => match *what {
             RawMemory::Copy { size, seconds } => raw_memory::copy(size, seconds),
             RawMemory::PingPong { iterations } => raw_memory::ping_pong(iterations),
+            RawMemory::Events { iterations } => raw_memory::events(iterations),
         },
         Bench::RawUdp { side } => match *side {
             RawUdp::Sink { port } => raw_udp::sink(port),

@@ -1,7 +1,8 @@
 //! The programs that are measured: starting them on the hosts of a world, and reading their figures.
 
 use crate::dist;
-use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Pair, Process, Skip, World, tool};
+use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Pair, Process, SERVER, Sides, Skip, World, tool};
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +11,10 @@ use std::time::Duration;
 pub const LIMIT: Duration = Duration::from_secs(60);
 /// The TCP or UDP port of what isn't perftest.
 pub const PORT: u16 = 5201;
+/// That of perftest.
+const PERFTEST_PORT: u16 = 18_515;
+/// Bytes of a file that is a buffer.
+const FILE: u64 = 64 << 20;
 
 /// The hosts of a benchmark, and what runs there.
 pub struct Programs {
@@ -65,8 +70,51 @@ impl Programs {
 
     /// Half a round trip of one of perftest's latency tools, in µs (its `t_typical`, a median).
     pub fn latency(&self, tool: &str, size: u32, iterations: usize) -> io::Result<f64> {
-        let words = [tool, "-F", "-s", &size.to_string(), "-n", &iterations.to_string()];
+        self.latency_of(tool, &[], size, iterations)
+    }
+
+    /// As [`Programs::latency`], with options.
+    pub fn latency_of(&self, tool: &str, options: &[&str], size: u32, iterations: usize) -> io::Result<f64> {
+        let (size_word, iterations) = (size.to_string(), iterations.to_string());
+        let words = [&[tool, "-F", "-s", &size_word, "-n", &iterations], options].concat();
         column(&self.perftest(&words)?, size, 4)
+    }
+
+    /// As [`Programs::latency`], of memory that processes can share.
+    pub fn latency_of_files(&self, tool: &str, size: u32, iterations: usize) -> io::Result<f64> {
+        let (size_word, iterations) = (size.to_string(), iterations.to_string());
+        column(&self.on_files(&[tool, "-F", "-s", &size_word, "-n", &iterations])?, size, 4)
+    }
+
+    /// As [`Programs::bandwidth`], of memory that processes can share.
+    pub fn bandwidth_of_files(&self, tool: &str, size: u32) -> io::Result<f64> {
+        let (size_word, seconds) = (size.to_string(), self.seconds.to_string());
+        column(&self.on_files(&[tool, "-F", "-s", &size_word, "-D", &seconds, "--report_gbits"])?, size, 3)
+    }
+
+    /// Runs a tool of perftest whose buffers are files of tmpfs, one for each side.
+    fn on_files(&self, words: &[&str]) -> io::Result<Outcome> {
+        let files = [BufferFile::new("server")?, BufferFile::new("client")?];
+        let options = files.each_ref().map(|file| format!("--mmap={}", file.0.display()));
+        let side = |option: usize, rest: &[&'static str]| {
+            let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+            [words, vec![options[option].clone()], rest.iter().map(ToString::to_string).collect()].concat()
+        };
+        let (server, client) = (side(0, &[]), side(1, &[SERVER]));
+        let sides = Sides {
+            server: &server.iter().map(String::as_str).collect::<Vec<_>>(),
+            client: &client.iter().map(String::as_str).collect::<Vec<_>>(),
+            port: PERFTEST_PORT,
+            options: &[],
+            settings: &[],
+            limit: LIMIT,
+        };
+        let outcome = sides.run(&self.world, Fabric::Any);
+        if outcome.client.success() && outcome.server.success() {
+            Ok(outcome.client)
+        } else {
+            Err(io::Error::other(outcome.to_string()))
+        }
     }
 
     fn perftest(&self, words: &[&str]) -> io::Result<Outcome> {
@@ -83,6 +131,24 @@ impl Programs {
         let own = self.own.display().to_string();
         let line: Vec<&str> = [own.as_str(), "bench"].iter().chain(words).copied().collect();
         host.start(&line, &[])
+    }
+}
+
+/// A file of tmpfs, which goes when it is dropped.
+struct BufferFile(PathBuf);
+
+impl BufferFile {
+    fn new(side: &str) -> io::Result<Self> {
+        let this = Self(format!("/dev/shm/ferroce-bench-{}-{side}", std::process::id()).into());
+        File::create(&this.0)?.set_len(FILE)?;
+        Ok(this)
+    }
+}
+
+impl Drop for BufferFile {
+    fn drop(&mut self) {
+        // It is in nobody's way.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -1,7 +1,8 @@
-//! What two processes of one host can do without any library: the kernel's copy from one into the other, and a cache
-//! line that both poll.
+//! What two processes of one host can do without any library: the kernel's copy from one into the other, a cache line that
+//! both poll, and eventfds by which they wake each other.
 
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{hint, process, ptr};
@@ -113,12 +114,19 @@ pub fn ping_pong(iterations: u64) -> io::Result<()> {
         }
         Ok(())
     })?;
+    print_median(batches, |turn| {
+        shared.ping.0.store(turn, Ordering::Release);
+        wait_for(shared.pong, turn)
+    })
+}
+
+/// Has `round_trip` carried out in batches, with its number, and prints the median of half of one.
+fn print_median(batches: u64, mut round_trip: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
     let mut times = Vec::new();
     for batch in 0..batches {
         let start = Instant::now();
         for turn in 1..=BATCH {
-            shared.ping.0.store(batch * BATCH + turn, Ordering::Release);
-            wait_for(shared.pong, batch * BATCH + turn)?;
+            round_trip(batch * BATCH + turn)?;
         }
         times.push(start.elapsed());
     }
@@ -126,4 +134,72 @@ pub fn ping_pong(iterations: u64) -> io::Result<()> {
     let round_trip = times[times.len() / 2].as_secs_f64() * 1e6 / BATCH as f64;
     println!("median {} usec", round_trip / 2.0);
     Ok(())
+}
+
+/// An eventfd, and an epoll that watches it.
+struct Sleeper {
+    event: OwnedFd,
+    epoll: OwnedFd,
+}
+
+impl Sleeper {
+    fn new() -> io::Result<Self> {
+        // SAFETY: new descriptors, which nobody else has.
+        let (event, epoll) = unsafe {
+            let descriptors = [libc::eventfd(0, 0), libc::epoll_create1(0)];
+            if descriptors.contains(&-1) {
+                return Err(io::Error::last_os_error());
+            }
+            (OwnedFd::from_raw_fd(descriptors[0]), OwnedFd::from_raw_fd(descriptors[1]))
+        };
+        let mut wanted = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        let (watcher, watched) = (epoll.as_raw_fd(), event.as_raw_fd());
+        // SAFETY: two descriptors, and a structure that the kernel reads.
+        if unsafe { libc::epoll_ctl(watcher, libc::EPOLL_CTL_ADD, watched, &raw mut wanted) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { event, epoll })
+    }
+
+    fn wake(&self) -> io::Result<()> {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: a descriptor, and a word that is read.
+        match unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sleeps until it is woken.
+    fn sleep(&self) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        let mut value = [0; size_of::<u64>()];
+        // SAFETY: a descriptor, and room for one structure and one word.
+        let woken = unsafe {
+            libc::epoll_wait(self.epoll.as_raw_fd(), &raw mut event, 1, PATIENCE.as_millis() as i32) == 1
+                && libc::read(self.event.as_raw_fd(), value.as_mut_ptr().cast(), value.len()) > 0
+        };
+        if woken { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+    }
+}
+
+/// Has two processes wake each other by eventfds that each watches with an epoll; prints `median MICROSECONDS usec` of half a
+/// round trip.
+///
+/// # Errors
+/// A system call fails, or an answer doesn't come within ten seconds.
+pub fn events(iterations: u64) -> io::Result<()> {
+    let (ping, pong) = (Sleeper::new()?, Sleeper::new()?);
+    let batches = iterations.div_ceil(BATCH);
+    fork(|| {
+        for _ in 0..batches * BATCH {
+            ping.sleep()?;
+            pong.wake()?;
+        }
+        Ok(())
+    })?;
+    print_median(batches, |_| {
+        ping.wake()?;
+        pong.sleep()
+    })
 }
