@@ -1,7 +1,7 @@
 //! Debian's programs of librdmacm, unmodified: connections, datagram services and groups between processes of one host, on whatever
 //! fabric they choose and over `udp`, and between two hosts.
 
-use ferroce_tests::{Fabric, Host, Outcome, Process, World, require, tool};
+use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Process, World, require, tool};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -254,6 +254,16 @@ fn a_killed_server_leaves_its_port_free() {
         assert!(outcome.over_limit.is_none(), "the client goes on without a server: {outcome}");
         world.first().expect_no_traces();
     }
+}
+
+#[test]
+fn an_id_hears_that_its_device_has_gone() {
+    let program = require!(Artifacts::get().c_program("connections/removal"));
+    let world = require!(World::one_host(1500));
+    let mut process = world.first().start_ferroce(&[], &[&*program], &[]);
+    process.wait_for_output("bound", LIMIT);
+    world.first().admin("ip link del eth0");
+    process.wait(LIMIT).expect_success();
 }
 
 /// The time of each step of a thousand connections.
