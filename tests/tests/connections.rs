@@ -139,7 +139,7 @@ fn loopback_addresses_reach_the_host_itself() {
 }
 
 #[test]
-fn a_persistent_server_serves_one_client_after_another_and_many_at_once() {
+fn a_persistent_server_serves_one_client_after_another() {
     require!(tool("rping", "rdmacm-utils"));
     let world = require!(World::one_host(9000));
     let programs = Programs {

@@ -430,6 +430,15 @@ fn write_icrc(packet: &mut [u8], from: HostAddr, to: HostAddr) {
     }
 }
 
+/// A thread is at work. Dropped, also by a panic, it isn't any more.
+struct AtWork<'a>(&'a AtomicBool);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// QP 1 as a source. Nothing of it is done by threads that poll.
 pub(crate) struct GsiSource(pub(crate) &'static Adapter);
 
@@ -448,6 +457,7 @@ impl Source for GsiSource {
         if self.next() > clock::now().0 || gsi.at_work.swap(true, Ordering::AcqRel) {
             return;
         }
+        let _at_work = AtWork(&gsi.at_work);
         if gsi.is_read() {
             gsi.due.store(u64::MAX, Ordering::Relaxed);
         }
@@ -464,7 +474,6 @@ impl Source for GsiSource {
             Some(manager) => manager.work(&mut mads),
             None => mads.for_each(drop),
         }
-        gsi.at_work.store(false, Ordering::Release);
     }
 
     fn next(&self) -> u64 {
