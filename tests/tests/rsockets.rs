@@ -47,8 +47,10 @@ fn run(place: Place, port: u16, server: &str, client: &str) {
     require!(tool(server.split_whitespace().next().expect("a program"), "rdmacm-utils"));
     let world = require!(place.world());
     let (mut server, mut client) = start(place, &world, port, server, client);
-    client.wait(LIMIT).expect_ok();
-    server.wait(LIMIT).expect_ok();
+    let (client, server) = (client.wait(LIMIT), server.wait(LIMIT));
+    assert!(client.success() && server.success(), "server: {server}client: {client}");
+    client.expect_quiet();
+    server.expect_quiet();
     for host in [world.first(), world.last()] {
         host.expect_no_traces();
     }
@@ -124,7 +126,7 @@ fn udpong_sends_datagrams() {
             let line = format!("udpong -s SERVER -C 200{how}");
             let mut client = world.first().start_ferroce(&[], &words(&line, &world), place.settings());
             let outcome = client.wait(LIMIT);
-            outcome.expect_ok();
+            outcome.expect_success().expect_quiet();
             assert!(outcome.stdout.contains("custom"), "{outcome}");
             server.signal(libc::SIGKILL);
         }
@@ -150,7 +152,7 @@ fn behaves(case: &str) {
     let own = host.ipv4();
     for (address, fabric) in [("127.0.0.1", Fabric::Any), (&*own, Fabric::Any), (&*own, Fabric::Udp)] {
         let settings = [fabric.settings(), &[("ADDRESS", address)]].concat();
-        host.start_ferroce(&["--sockets"], &[&*path, case], &settings).wait(LIMIT).expect_success();
+        host.start_ferroce(&["--sockets"], &[&*path, case], &settings).wait(LIMIT).expect_ok();
     }
     host.expect_no_traces();
 }
