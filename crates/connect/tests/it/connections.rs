@@ -226,9 +226,12 @@ fn connections_are_made_and_ended_though_the_network_loses_messages() {
         let faults = [("FERROCE_FAULT", "drop=1%,dup=1%,reorder=1%,seed=7")];
         let (mut server, mut client) = hosts(&faults);
         open(&mut server, &mut client, "10.9.0.1:7174");
-        let serving = std::thread::spawn(move || server.ask("serve 60"));
-        assert_eq!(client.ask("many 60 10.9.0.2:4000 10.9.0.1:7174"), "60");
-        assert_eq!(serving.join().expect("the server"), "60");
+        assert_eq!(server.ask("bind q 10.9.0.1:7175"), "ok 10.9.0.1:7175");
+        assert_eq!(server.ask("listen q 1000"), "ok");
+        // It stays to say its last words again.
+        let serving = std::thread::spawn(move || (server.ask("serve 1000"), server));
+        assert_eq!(client.ask("burst 1000 10.9.0.2:4000 10.9.0.1:7175"), "1000 1000");
+        assert_eq!(serving.join().expect("the server").0, "1000");
     });
 }
 

@@ -192,8 +192,10 @@ impl Gsi {
     pub fn start(make: impl FnOnce(Self) -> Arc<dyn ConnectionManager>) -> Result<Self> {
         let adapter = adapter::start()?;
         let gsi = Self(adapter);
-        adapter.gsi.due.store(u64::MAX, Ordering::Relaxed);
-        adapter.gsi.manager.get_or_init(|| make(gsi));
+        adapter.gsi.manager.get_or_init(|| {
+            adapter.gsi.due.store(u64::MAX, Ordering::Relaxed);
+            make(gsi)
+        });
         adapter.watch_slots()?;
         Ok(gsi)
     }
@@ -231,9 +233,9 @@ impl Gsi {
         is_of_this_host(address)
     }
 
-    /// Calls [`ConnectionManager::work`] when `at` has come; `u64::MAX`: not any more.
+    /// Calls [`ConnectionManager::work`] when `at` has come, or before.
     pub fn set_alarm(&self, at: Instant) {
-        if at.0 < self.0.gsi.due.swap(at.0, Ordering::AcqRel) {
+        if at.0 < self.0.gsi.due.fetch_min(at.0, Ordering::AcqRel) {
             self.0.engine.wake_for(at);
         }
     }
