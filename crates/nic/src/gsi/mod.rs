@@ -300,6 +300,12 @@ impl Gsi {
             datagrams.iter().for_each(|datagram| adapter.ask_everybody(datagram));
         }
         let delivery = receiver.deliver(&adapter.host, &datagrams);
+        if delivery == Delivery::Nobody
+            && let Some((mad, parsed)) = mads.first()
+        {
+            let (message, to) = (parsed.message.name(), mad.to);
+            tracing::debug!(message, %to, "no process of this host has the port or connection of a message");
+        }
         let sent = |(mad, parsed): &(&AddressedMad, &Mad)| match delivery {
             Delivery::Own => SentMad::Own,
             Delivery::Sent => SentMad::Gone,
@@ -383,6 +389,8 @@ impl Adapter {
             Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
             // What this process would have is gone.
             Delivery::Own | Delivery::Nobody => {
+                let (message, from, to) = (parsed.message.name(), mad.from, mad.to);
+                tracing::debug!(message, %from, %to, "nobody here has the port or connection of a message");
                 if let Some(answer) = answer_for_nobody(&parsed) {
                     self.keep(Waiting::Answer(mad.answered_by(&answer)));
                 }
