@@ -70,8 +70,12 @@ impl Artifacts {
     }
 
     fn verbs_program(&self, source: &Path, program: &str, options: &[&str]) -> Result<String, Skip> {
-        if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-            return Err(Skip("no verbs headers are installed (Debian: libibverbs-dev)".into()));
+        for (header, package) in
+            [("infiniband/verbs.h", "libibverbs-dev"), ("rdma/rdma_cma.h", "librdmacm-dev")]
+        {
+            if !Path::new("/usr/include").join(header).exists() {
+                return Err(Skip(format!("{header} isn't installed (Debian: {package})")));
+            }
         }
         let program = self.compiled(program, |program| {
             let mut command = Command::new("cc");
@@ -82,7 +86,7 @@ impl Artifacts {
                 .arg("-o")
                 .arg(program)
                 .arg(source)
-                .arg("-libverbs");
+                .args(["-Wl,--as-needed", "-lrdmacm", "-libverbs"]);
             command
         })?;
         Ok(program.into_os_string().into_string().expect("a UTF-8 path"))

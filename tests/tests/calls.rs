@@ -57,6 +57,19 @@ macro_rules! programs {
 }
 
 programs! {
+    connections/ids {
+        bad_input_is_refused
+        calls_in_the_wrong_state_are_refused
+        ports_are_exclusive
+        both_sides_hear_what_the_other_says
+        a_rejection_says_why
+        a_datagram_service_is_looked_up
+        a_channel_is_readable_while_an_event_is_unread
+        destruction_waits_for_events_that_were_fetched
+        ids_share_their_devices
+        a_backlog_is_a_bound
+        ; udp only:
+    }
     calls/setup {
         rc_transitions_need_every_required_attribute
         uc_transitions_need_every_required_attribute

@@ -7,7 +7,7 @@ use ferroce_types::Result;
 use std::sync::Arc;
 
 /// A connection or lookup, from the request to the end. Dropped, it is over: a peer that is connected is told (DREQ), one that
-/// waits for an answer is rejected, and no event comes any more.
+/// waits for an answer is rejected, and no event comes any more, but for one that another thread is just telling.
 ///
 /// Whoever calls a method, or drops it, holds no lock of the adapter.
 #[derive(Debug)]

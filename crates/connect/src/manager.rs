@@ -18,8 +18,10 @@ const MOST_CONNECTIONS: usize = 1 << 17;
 const MOST_BLOCKED: usize = 1 << 14;
 /// When such a process is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
-/// MADs that are sent to the processes of this host at a time, after some had to wait.
-const BURST: usize = 64;
+/// How long: one that is stopped gets them when they are repeated.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// So many are tried at a time.
+const BURST: usize = 1024;
 
 /// The connection manager of a process. It is never freed.
 pub(crate) struct Manager {
@@ -33,13 +35,20 @@ impl std::fmt::Debug for Manager {
     }
 }
 
+/// A MAD for a process of this host that has too much to read.
+struct Blocked {
+    mad: AddressedMad,
+    /// When it was sent first.
+    since: Duration,
+}
+
 /// What its lock keeps.
 pub(crate) struct State {
     pub(crate) cm: Cm,
     pub(crate) sinks: HashMap<Handle, Arc<dyn Sink>>,
     pub(crate) listeners: HashMap<ListenerId, Arc<dyn Sink>>,
     /// MADs for processes of this host that have too much to read.
-    blocked: VecDeque<AddressedMad>,
+    blocked: VecDeque<Blocked>,
 }
 
 static CURRENT: Mutex<class::ConnectManager, Option<&'static Manager>> = Mutex::new(None);
@@ -128,29 +137,34 @@ impl Manager {
 
     /// Sends all MADs that there are, and sets the alarm. Whether events wait to be handed out.
     fn send_all(&self, gsi: Gsi) -> bool {
-        let mut burst = 0;
         loop {
             let mut state = self.state.lock();
-            // Those that wait already go first.
-            let is_blocked = !state.blocked.is_empty();
-            let waiting = if burst < BURST { state.blocked.pop_front() } else { None };
-            let next = waiting.or_else(|| if is_blocked { None } else { state.cm.poll_transmit().map(of) });
-            let Some(mad) = next else {
-                while let Some(transmit) = state.cm.poll_transmit() {
-                    state.block(of(transmit));
-                }
-                return self.set_alarm(gsi, state);
-            };
+            let Some(transmit) = state.cm.poll_transmit() else { return self.set_alarm(gsi, state) };
             drop(state);
-            match gsi.send(&mad) {
-                SentMad::Gone => {}
-                SentMad::Own => self.state.lock().arrived(&mad),
-                SentMad::Answered(answer) => self.state.lock().arrived(&answer),
-                SentMad::Busy => {
-                    self.state.lock().blocked.push_front(mad);
-                    burst = BURST;
-                }
-            }
+            let mad = of(transmit);
+            self.is_sent(Blocked { mad, since: now() }, gsi.send(&mad));
+        }
+    }
+
+    /// Tries again what processes of this host had no room for, some of it: one that is stopped must not keep others waiting.
+    fn send_blocked(&self, gsi: Gsi) {
+        let blocked: Vec<Blocked> = {
+            let waiting = &mut self.state.lock().blocked;
+            let count = waiting.len().min(BURST);
+            waiting.drain(..count).collect()
+        };
+        let mads: Vec<AddressedMad> = blocked.iter().map(|blocked| blocked.mad).collect();
+        for (blocked, sent) in blocked.into_iter().zip(gsi.send_together(&mads)) {
+            self.is_sent(blocked, sent);
+        }
+    }
+
+    fn is_sent(&self, blocked: Blocked, sent: SentMad) {
+        match sent {
+            SentMad::Gone => {}
+            SentMad::Own => self.state.lock().arrived(&blocked.mad),
+            SentMad::Answered(answer) => self.state.lock().arrived(&answer),
+            SentMad::Busy => self.state.lock().block(blocked),
         }
     }
 
@@ -194,9 +208,9 @@ impl State {
         self.cm.handle(now(), mad.from, mad.to, &mad.mad);
     }
 
-    fn block(&mut self, mad: AddressedMad) {
-        if self.blocked.len() < MOST_BLOCKED {
-            self.blocked.push_back(mad);
+    fn block(&mut self, blocked: Blocked) {
+        if self.blocked.len() < MOST_BLOCKED && now() < blocked.since + PATIENCE {
+            self.blocked.push_back(blocked);
         }
     }
 
@@ -267,6 +281,7 @@ impl ConnectionManager for Worker {
             manager.state.lock().arrived(&mad);
         }
         manager.state.lock().cm.handle_timeout(now());
+        manager.send_blocked(gsi);
         manager.send_all(gsi);
         manager.tell(gsi);
     }

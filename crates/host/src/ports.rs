@@ -255,13 +255,13 @@ impl Host {
         self.ports.read().iter().find(|port| port.number == number).map(Arc::clone)
     }
 
-    /// Takes a MAD to the process that has a port.
+    /// Takes MADs to the process that has a port, all together: few enough for one message between processes.
     pub fn deliver_to_port(
         &self,
         space: u16,
         port: u16,
         destination: HostAddr,
-        mad: &Datagram<'_>,
+        mads: &[Datagram<'_>],
     ) -> Delivery {
         let is_it = |own: &Arc<OwnPort>| {
             (own.address.space, own.address.port) == (space, port) && own.address.takes(destination)
@@ -279,7 +279,7 @@ impl Host {
         let exact = [(destination, false), (destination, true)];
         for (address, v6_only) in exact.into_iter().chain(wide) {
             let address = PortAddress { space, port, address, v6_only };
-            match self.deliver(&Name::port(self.user.uid(), &address.to_string()), mad) {
+            match self.deliver(&Name::port(self.user.uid(), &address.to_string()), mads) {
                 Delivery::Nobody => {}
                 delivery => return delivery,
             }
@@ -287,22 +287,23 @@ impl Host {
         Delivery::Nobody
     }
 
-    /// Takes a MAD to the process that has a slot.
-    pub fn deliver_to_slot(&self, slot: u16, mad: &Datagram<'_>) -> Delivery {
+    /// As [`Host::deliver_to_port`], to the process that has a slot.
+    pub fn deliver_to_slot(&self, slot: u16, mads: &[Datagram<'_>]) -> Delivery {
         if self.owns(u32::from(slot) << 12) {
             Delivery::Own
         } else if USABLE.contains(&slot) {
-            self.deliver(&Name::slot(self.user.uid(), slot), mad)
+            self.deliver(&Name::slot(self.user.uid(), slot), mads)
         } else {
             Delivery::Nobody
         }
     }
 
-    fn deliver(&self, name: &Name, mad: &Datagram<'_>) -> Delivery {
+    fn deliver(&self, name: &Name, mads: &[Datagram<'_>]) -> Delivery {
         let Some(own) = self.slots.read().first().map(Arc::clone) else { return Delivery::Nobody };
-        let mut blob = Vec::with_capacity(forward::MAGIC.len() + RECORD_HEADER + mad.bytes.len());
+        let length: usize = mads.iter().map(|mad| RECORD_HEADER + mad.bytes.len()).sum();
+        let mut blob = Vec::with_capacity(forward::MAGIC.len() + length);
         blob.extend_from_slice(&forward::MAGIC);
-        encode(mad, &mut blob);
+        mads.iter().for_each(|mad| encode(mad, &mut blob));
         match forward::send(own.forwarded.raw(), self.user, name, &blob) {
             Ok(()) => Delivery::Sent,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Delivery::Busy,

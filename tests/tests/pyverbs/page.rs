@@ -12,8 +12,6 @@ The Python tests of rdma-core, as Debian ships them in `python3-pyverbs`, run un
 written by that test (`cargo xtask pyverbs`), and it is the list of tests that may be skipped: one that fails, or is skipped without being listed
 here, fails the project's tests. The suite runs as an ordinary user and as root of the host's network, on the default fabric and with
 `FERROCE_FABRIC=udp`; the tests of reliable connections run once more with 1 % of all packets lost.
-
-`tests.test_rdmacm` is left out: it needs a `librdmacm.so.1` on Ferroce, which isn't there yet.
 ";
 
 /// The tests of any adapter that were skipped, with the suite's reason, by user.

@@ -5,6 +5,7 @@
 //! everything combined; `cargo xtask soak --guest` runs them.
 
 mod all;
+mod connections;
 mod inside;
 mod lab;
 mod vlan;

@@ -202,7 +202,7 @@ pub unsafe fn put<T>(place: *mut T, what: &'static str, value: T) -> Outcome<()>
 macro_rules! entry {
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> errno $body:block) => {
         $(#[$meta])*
-        #[allow(missing_docs)] // the man page's
+        #[allow(missing_docs, clippy::missing_safety_doc)] // the man page's
         #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
         $vis unsafe extern "C" fn $name($($arg: $ty),*) -> ::libc::c_int {
             $crate::call::errno_value(stringify!($name), || -> $crate::call::Outcome<()> { $body })
@@ -210,7 +210,7 @@ macro_rules! entry {
     };
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> minus_one $body:block) => {
         $(#[$meta])*
-        #[allow(missing_docs)] // the man page's
+        #[allow(missing_docs, clippy::missing_safety_doc)] // the man page's
         #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
         $vis unsafe extern "C" fn $name($($arg: $ty),*) -> ::libc::c_int {
             $crate::call::minus_one(stringify!($name), || -> $crate::call::Outcome<::libc::c_int> { $body })
@@ -218,7 +218,7 @@ macro_rules! entry {
     };
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> pointer $ret:ty, $body:block) => {
         $(#[$meta])*
-        #[allow(missing_docs)] // the man page's
+        #[allow(missing_docs, clippy::missing_safety_doc)] // the man page's
         #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
         $vis unsafe extern "C" fn $name($($arg: $ty),*) -> *mut $ret {
             $crate::call::pointer(stringify!($name), || -> $crate::call::Outcome<*mut $ret> { $body })
@@ -226,7 +226,7 @@ macro_rules! entry {
     };
     ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> value $ret:ty = $otherwise:expr, $body:block) => {
         $(#[$meta])*
-        #[allow(missing_docs)] // the man page's
+        #[allow(missing_docs, clippy::missing_safety_doc)] // the man page's
         #[unsafe(export_name = concat!("ferroce_c_", stringify!($name)))]
         $vis unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             $crate::call::value(stringify!($name), $otherwise, || -> $ret { $body })

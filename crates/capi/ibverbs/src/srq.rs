@@ -76,6 +76,9 @@ entry! {
 }
 
 /// The slot behind `ibv_create_srq_ex`, which gets what the header doesn't turn into `ibv_create_srq`.
+///
+/// # Safety
+/// As the man page says.
 pub unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,

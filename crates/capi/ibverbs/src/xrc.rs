@@ -31,6 +31,9 @@ unsafe impl Headed for XrcdBlock {
 }
 
 /// The slot behind `ibv_open_xrcd`.
+///
+/// # Safety
+/// As the man page says.
 pub unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
@@ -56,6 +59,9 @@ pub unsafe extern "C" fn open_xrcd(
 }
 
 /// The slot behind `ibv_close_xrcd`.
+///
+/// # Safety
+/// As the man page says.
 pub unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     call::errno_value("ibv_close_xrcd", || {
         // SAFETY: by the man page a domain that the caller gives up.

@@ -79,7 +79,7 @@ entry! {
                     shared.state.lock().options.ack_timeout = Some(timeout & 31);
                 }
                 (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => {
-                    if optval.is_null() || optlen == 0 || optlen % size_of::<ibv_path_data>() != 0 {
+                    if optval.is_null() || optlen == 0 || !optlen.is_multiple_of(size_of::<ibv_path_data>()) {
                         return Err(Refusal::invalid(format!("RDMA_OPTION_IB_PATH of {optlen} bytes: paths of 72 each")));
                     }
                     // What a subnet manager would have said of the path changes nothing on Ethernet.

@@ -10,6 +10,7 @@ use crate::abi::*;
 use crate::channel::{self, ChannelBlock};
 use crate::event;
 use crate::id::IdBlock;
+use crate::wait;
 
 /// The call has begun something: a synchronous id's waits for the event, which becomes `id->event`.
 ///
@@ -48,7 +49,7 @@ pub(crate) unsafe fn next_event(id: *mut rdma_cm_id, call: &'static str) -> Outc
     // SAFETY: the caller's promise; the event before is given up by this call, as the man page says.
     unsafe {
         event::acknowledge(std::mem::replace(&mut (*id).event, null_mut()));
-        match event::wait((*id).channel, call)? {
+        match wait::wait((*id).channel, call)? {
             Some(event) => {
                 (*id).event = event;
                 Ok(true)

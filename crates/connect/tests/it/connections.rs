@@ -245,3 +245,25 @@ fn thousands_of_connections_are_open_at_once() {
         assert_eq!(serving.join().expect("the server"), COUNT.to_string());
     });
 }
+
+#[test]
+fn a_process_that_is_stopped_keeps_no_other_waiting() {
+    in_namespace("connections::a_process_that_is_stopped_keeps_no_other_waiting", || {
+        let (stopped, mut client) = listening(SERVER);
+        let mut server = Peer::start();
+        assert_ne!(server.ask("open"), "0");
+        assert_eq!(server.ask("bind p 127.0.0.1:7175"), "ok 127.0.0.1:7175");
+        assert_eq!(server.ask("listen p 10"), "ok");
+        stopped.signal(libc::SIGSTOP);
+        for n in 0..200 {
+            assert_eq!(client.ask(&format!("connect x{n} {CLIENT} {SERVER} {} hello", 5000 + n)), "ok");
+        }
+        connected(&mut server, &mut client, CLIENT, "127.0.0.1:7175");
+        assert_eq!(client.ask("drop c"), "ok");
+        assert_eq!(server.event(), "disconnected s");
+        // Some requests have found room, the others come again.
+        stopped.signal(libc::SIGCONT);
+        let mut stopped = stopped;
+        assert!(stopped.event().starts_with("request 127.0.0.1 "));
+    });
+}

@@ -80,6 +80,11 @@ impl Peer {
         self.child.id()
     }
 
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a plain system call, about a child that hasn't been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
     pub fn kill(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -36,6 +36,8 @@ use std::time::Duration;
 
 /// MADs that wait for the connection manager; further ones are lost, as on a wire.
 const MOST_WAITING: usize = 8192;
+/// MADs in one message between processes.
+const TOGETHER: usize = 128;
 /// Bytes of a MAD's packet.
 const PACKET_LEN: usize = BTH_LEN + 8 + MAD_LEN + ICRC_LEN;
 /// The low bits of a communication ID: the high ones are a slot.
@@ -93,8 +95,10 @@ pub const fn slot_of_id(comm_id: u32) -> u16 {
 }
 
 /// Whom a message is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Receiver {
-    Port(ServiceId, Option<IpHeader>),
+    /// … and the destination address, as the programs know it.
+    Port(ServiceId, Option<IpAddr>),
     Slot(u16),
     /// Somebody who isn't named: whoever knows the sender's number.
     Unknown,
@@ -109,10 +113,10 @@ impl Receiver {
     fn of(message: &Message) -> Self {
         let id = match message {
             Message::Request(m) => {
-                return Self::Port(m.service_id, IpHeader::parse(&m.private_data));
+                return Self::port(m.service_id, &m.private_data);
             }
             Message::SidrRequest(m) => {
-                return Self::Port(m.service_id, IpHeader::parse(&m.private_data));
+                return Self::port(m.service_id, &m.private_data);
             }
             Message::Mra(m) => m.ids.remote,
             Message::Reject(m) if m.remote_comm_id == 0 => return Self::Unknown,
@@ -125,18 +129,22 @@ impl Receiver {
         Self::Slot(slot_of_id(id))
     }
 
-    /// Takes the packet of a MAD to the process that it is for.
-    fn deliver(&self, host: &Host, packet: &Datagram<'_>) -> Delivery {
+    fn port(service_id: ServiceId, private_data: &[u8]) -> Self {
+        Self::Port(service_id, IpHeader::parse(private_data).map(|header| header.destination))
+    }
+
+    /// Takes the packets of MADs to the process that they are for.
+    fn deliver(&self, host: &Host, packets: &[Datagram<'_>]) -> Delivery {
+        let Some(first) = packets.first() else { return Delivery::Sent };
         match self {
-            Self::Slot(slot) => host.deliver_to_slot(*slot, packet),
+            Self::Slot(slot) => host.deliver_to_slot(*slot, packets),
             // The others have it already, or get it now.
             Self::Unknown => Delivery::Own,
-            Self::Port(service_id, header) => {
+            Self::Port(service_id, destination) => {
                 let Some((space, port)) = service_id.port() else { return Delivery::Nobody };
-                let address = header.map_or(packet.destination, |header| {
-                    HostAddr::new(header.destination, packet.destination.scope_id())
-                });
-                host.deliver_to_port(space.number(), port, address, packet)
+                let of_packet = first.destination;
+                let address = destination.map_or(of_packet, |ip| HostAddr::new(ip, of_packet.scope_id()));
+                host.deliver_to_port(space.number(), port, address, packets)
             }
         }
     }
@@ -233,35 +241,73 @@ impl Gsi {
     /// Sends a MAD. The caller holds no lock.
     pub fn send(&self, mad: &AddressedMad) -> SentMad {
         let Self(adapter) = self;
-        let mut packet = adapter.gsi_packet(&mad.mad);
         if !is_of_this_host(mad.to) {
-            adapter.send_mad(mad, &mut packet);
+            adapter.send_mad(mad, &mut adapter.gsi_packet(&mad.mad));
             return SentMad::Gone;
         }
         let Ok(parsed) = Mad::parse(&mad.mad) else { return SentMad::Gone };
-        write_icrc(&mut packet, mad.from, mad.to);
-        let datagram = Datagram {
+        let receiver = Receiver::of(&parsed.message);
+        self.send_within_host(receiver, &[(mad, &parsed)]).pop().unwrap_or(SentMad::Gone)
+    }
+
+    /// Sends MADs to processes of this host, those for one process together. What has become of each, in order.
+    pub fn send_together(&self, mads: &[AddressedMad]) -> Vec<SentMad> {
+        let mut sent: Vec<Option<SentMad>> = mads.iter().map(|_| None).collect();
+        let parsed: Vec<Option<(Receiver, Mad)>> = mads
+            .iter()
+            .map(|mad| Mad::parse(&mad.mad).ok().map(|parsed| (Receiver::of(&parsed.message), parsed)))
+            .collect();
+        for first in 0..mads.len() {
+            let Some((receiver, _)) = &parsed[first] else { continue };
+            let is_it = |&at: &usize| {
+                sent[at].is_none()
+                    && mads[at].to == mads[first].to
+                    && parsed[at].as_ref().is_some_and(|(other, _)| other == receiver)
+            };
+            let same: Vec<usize> = (first..mads.len()).filter(is_it).take(TOGETHER).collect();
+            let group: Vec<(&AddressedMad, &Mad)> =
+                same.iter().filter_map(|&at| Some((&mads[at], &parsed[at].as_ref()?.1))).collect();
+            for (at, what) in same.into_iter().zip(self.send_within_host(*receiver, &group)) {
+                sent[at] = Some(what);
+            }
+        }
+        sent.into_iter().map(|what| what.unwrap_or(SentMad::Gone)).collect()
+    }
+
+    /// Sends MADs to one process of this host.
+    fn send_within_host(&self, receiver: Receiver, mads: &[(&AddressedMad, &Mad)]) -> Vec<SentMad> {
+        let Self(adapter) = self;
+        let packet = |(mad, _): &(&AddressedMad, &Mad)| {
+            let mut packet = adapter.gsi_packet(&mad.mad);
+            write_icrc(&mut packet, mad.from, mad.to);
+            packet
+        };
+        let packets: Vec<[u8; PACKET_LEN]> = mads.iter().map(packet).collect();
+        let datagram = |(&(mad, _), packet): (&(&AddressedMad, &Mad), _)| Datagram {
             source: mad.from.with_port(ROCE_V2_PORT),
             destination: mad.to,
             tos: mad.traffic_class,
             ttl: None,
             flow_label: 0,
             segment: 0,
-            bytes: &packet,
+            bytes: packet,
         };
-        let receiver = Receiver::of(&parsed.message);
-        if matches!(receiver, Receiver::Unknown) {
-            adapter.ask_everybody(&datagram);
+        let packets = packets.iter().map(<[u8; PACKET_LEN]>::as_slice);
+        let datagrams: Vec<Datagram<'_>> = mads.iter().zip(packets).map(datagram).collect();
+        if receiver == Receiver::Unknown {
+            datagrams.iter().for_each(|datagram| adapter.ask_everybody(datagram));
         }
-        match receiver.deliver(&adapter.host, &datagram) {
+        let delivery = receiver.deliver(&adapter.host, &datagrams);
+        let sent = |(mad, parsed): &(&AddressedMad, &Mad)| match delivery {
             Delivery::Own => SentMad::Own,
             Delivery::Sent => SentMad::Gone,
             Delivery::Busy => SentMad::Busy,
-            Delivery::Nobody => match answer_for_nobody(&parsed) {
+            Delivery::Nobody => match answer_for_nobody(parsed) {
                 Some(answer) => SentMad::Answered(Box::new(mad.answered_by(&answer))),
                 None => SentMad::Gone,
             },
-        }
+        };
+        mads.iter().map(sent).collect()
     }
 }
 
@@ -319,7 +365,7 @@ impl Adapter {
         }
         let copy = Datagram { ttl: PASSED_ON, ..*packet };
         for slot in self.host.other_slots() {
-            self.host.deliver_to_slot(slot, &copy);
+            self.host.deliver_to_slot(slot, &[copy]);
         }
     }
 
@@ -330,7 +376,7 @@ impl Adapter {
         if matches!(receiver, Receiver::Unknown) {
             self.ask_everybody(datagram);
         }
-        match receiver.deliver(&self.host, datagram) {
+        match receiver.deliver(&self.host, std::slice::from_ref(datagram)) {
             Delivery::Sent | Delivery::Busy => {}
             Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
             // What this process would have is gone.
@@ -384,6 +430,15 @@ fn write_icrc(packet: &mut [u8], from: HostAddr, to: HostAddr) {
     }
 }
 
+/// A thread is at work. Dropped, also by a panic, it isn't any more.
+struct AtWork<'a>(&'a AtomicBool);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// QP 1 as a source. Nothing of it is done by threads that poll.
 pub(crate) struct GsiSource(pub(crate) &'static Adapter);
 
@@ -402,6 +457,7 @@ impl Source for GsiSource {
         if self.next() > clock::now().0 || gsi.at_work.swap(true, Ordering::AcqRel) {
             return;
         }
+        let _at_work = AtWork(&gsi.at_work);
         if gsi.is_read() {
             gsi.due.store(u64::MAX, Ordering::Relaxed);
         }
@@ -418,7 +474,6 @@ impl Source for GsiSource {
             Some(manager) => manager.work(&mut mads),
             None => mads.for_each(drop),
         }
-        gsi.at_work.store(false, Ordering::Release);
     }
 
     fn next(&self) -> u64 {

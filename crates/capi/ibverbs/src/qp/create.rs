@@ -201,6 +201,9 @@ fn check_extensions(init: &ibv_qp_init_attr_ex) -> Outcome<()> {
 }
 
 /// The slot behind `ibv_create_qp_ex`.
+///
+/// # Safety
+/// As the man page says.
 pub unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,

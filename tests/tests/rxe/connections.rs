@@ -1,0 +1,69 @@
+//! Debian's programs of librdmacm between Ferroce and the kernel's `rdma_cm`.
+
+use crate::lab::{LIMIT, Lab, Server, Sides};
+use ferroce_tests::{World, require, tool};
+use std::time::Duration;
+
+/// What a side has after the other's end.
+const LAST_WORDS: Duration = Duration::from_secs(20);
+/// Port spaces.
+const TCP: u16 = 0x0106;
+const UDP: u16 = 0x0111;
+
+/// Server, client, port space and port. `SERVER` and `SERVER6` stand for the server's addresses. (`rdma_rxe` has no XRC.)
+const PROGRAMS: [(&str, &str, u16, u16); 8] = [
+    ("rping -s -a SERVER -C 50 -v -V", "rping -c -a SERVER -C 50 -v -V", TCP, 7174),
+    ("rping -s -a SERVER6 -C 50 -v -V", "rping -c -a SERVER6 -C 50 -v -V", TCP, 7174),
+    ("rping -s -q -a SERVER -C 50 -v -V", "rping -c -q -a SERVER -C 50 -v -V", TCP, 7174),
+    ("ucmatose -b SERVER -c 100", "ucmatose -s SERVER -c 100", TCP, 7471),
+    ("ucmatose -b SERVER -t 104 -a 16", "ucmatose -s SERVER -t 104 -a 16", TCP, 7471),
+    ("udaddy -b SERVER -c 10", "udaddy -s SERVER -c 10", UDP, 7174),
+    ("rdma_server", "rdma_client -s SERVER", TCP, 7471),
+    ("rdma_xserver -c r", "rdma_xclient -s SERVER -c r", TCP, 7471),
+];
+
+impl Lab<'_> {
+    /// Runs a server on one side and its client on the other, both to their ends.
+    fn connect(&self, place: Server, (server, client, space, port): (&str, &str, u16, u16)) -> Sides {
+        let [ipv4, ipv6] = match place {
+            Server::Ferroce => [self.host.ipv4(), self.host.ipv6()],
+            Server::Rxe => [self.guest.ipv4().to_owned(), "fd77::2".to_owned()],
+        };
+        let line = |line: &str| line.replace("SERVER6", &ipv6).replace("SERVER", &ipv4);
+        let (server, client) = (line(server), line(client));
+        let ours = |line: &str| self.host.start_ferroce(&[], &line.split(' ').collect::<Vec<_>>(), &[]);
+        match place {
+            Server::Ferroce => {
+                let mut ferroce = ours(&server);
+                self.host.wait_for_rdma_port(space, port, &mut ferroce, LIMIT);
+                let rxe = self.guest.start_script(&client).wait(LIMIT);
+                Sides { ferroce: ferroce.wait(LAST_WORDS), rxe }
+            }
+            Server::Rxe => {
+                let mut rxe = self.guest.start_script(&format!(
+                    "{server} & until rdma resource show cm_id | grep -q LISTEN; do kill -0 $! || break; sleep 0.05; done; \
+                     echo listening; wait $!"
+                ));
+                rxe.wait_for_output("listening\n", LIMIT);
+                let ferroce = ours(&client).wait(LIMIT);
+                Sides { ferroce, rxe: rxe.wait(LAST_WORDS) }
+            }
+        }
+    }
+}
+
+#[test]
+fn programs_of_librdmacm_connect_with_the_kernel_both_ways() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(World::one_host_with_tap(1500));
+    let lab = require!(Lab::new(&world));
+    for programs in PROGRAMS {
+        for place in [Server::Ferroce, Server::Rxe] {
+            eprintln!("{} {place:?}", programs.0);
+            let sides = lab.connect(place, programs);
+            sides.expect_success();
+            assert!(!sides.ferroce.stderr.contains("ferroce"), "{sides}");
+        }
+    }
+    lab.expect_nothing_said();
+}
