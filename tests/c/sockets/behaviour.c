@@ -656,6 +656,7 @@ int main(int argc, char **argv)
 			puts(cases[i].name);
 		else if (!strcmp(argv[1], cases[i].name)) {
 			cases[i].run();
+			puts("ok");
 			return 0;
 		}
 	}
