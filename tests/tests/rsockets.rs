@@ -118,7 +118,8 @@ fn rcopy_copies_every_byte() {
 fn udpong_sends_datagrams() {
     require!(tool("udpong", "rdmacm-utils"));
     for place in [Place::OneHost, Place::OneHostUdp, Place::TwoHosts] {
-        for how in ["", " -T a", " -T b", " -T b -T e", " -S 1900 -T b"] {
+        // Not `-T e`: udpong sends again what isn't answered within a millisecond, and on a busy machine never catches up.
+        for how in ["", " -T a", " -T b", " -S 1900 -T b"] {
             let world = require!(place.world());
             let line = format!("udpong -b SERVER{how}");
             let mut server = world.last().start_ferroce(&[], &words(&line, &world), place.settings());
@@ -219,9 +220,9 @@ fn a_python_server_serves_curl() {
         let world = require!(place.world());
         let content = bytes(5_000_000);
         std::fs::write(world.last().path("/tmp/page"), &content).expect("the host's /tmp");
-        let line = words("python3 -m http.server --directory /tmp --bind SERVER 8080", &world);
+        let line = words("python3 -u -m http.server --directory /tmp --bind SERVER 8080", &world);
         let mut server = world.last().start_ferroce(SOCKETS, &line, &[]);
-        world.last().wait_for_rdma_port(TCP, 8080, &mut server, LIMIT);
+        server.wait_for_output("Serving", LIMIT);
         for _ in 0..3 {
             let line = words("curl -sS -o /tmp/got http://SERVER:8080/page", &world);
             world.first().start_ferroce(SOCKETS, &line, &[]).wait(LIMIT).expect_success();
@@ -246,14 +247,16 @@ const READ_ALL: &str = "
 import socket, sys
 listener = socket.create_server((sys.argv[1], 7000))
 connection, _ = listener.accept()
+connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
 print('accepted', flush=True)
 total = 0
 try:
     while data := connection.recv(100000):
         total += len(data)
     print(total, 'bytes and the end')
-except ConnectionResetError:
-    print('reset')
+except (ConnectionResetError, TimeoutError) as error:
+    print('lost:', error)
 ";
 
 /// A program may end without closing its sockets: what it has sent arrives, and the end is told.
@@ -280,9 +283,9 @@ connection.detach()
     assert!(outcome.stdout.contains("3000000 bytes and the end"), "{outcome}");
 }
 
-/// A program that is killed hasn't said that its stream ends.
+/// A program that is killed hasn't said that its stream ends. Its host says so for it, or keep-alives find out.
 #[test]
-fn a_killed_peer_is_a_reset() {
+fn a_killed_peer_is_no_end_of_the_stream() {
     for place in [Place::OneHost, Place::TwoHosts] {
         let world = require!(place.world());
         let server = write(world.last(), "server", READ_ALL);
@@ -304,7 +307,7 @@ time.sleep(100)
         client.signal(libc::SIGKILL);
         let outcome = server.wait(LIMIT);
         outcome.expect_success();
-        assert!(outcome.stdout.contains("reset"), "{outcome}");
+        assert!(outcome.stdout.contains("lost:"), "{outcome}");
     }
 }
 

@@ -144,7 +144,7 @@ fn what_a_dead_peer_would_have_said_is_told() {
 fn the_end_may_come_before_the_beginning_is_known() {
     // The RTU is overtaken by the DREQ.
     let mut pair = Pair::listening();
-    pair.judge = Box::new(|mad| match super::pair::name(&mad.message) {
+    pair.judge = Box::new(|mad| match mad.message.name() {
         "RTU" => Fate::Late(50),
         _ => Fate::Arrives,
     });

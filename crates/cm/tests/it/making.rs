@@ -1,6 +1,6 @@
 //! Connections are made, or not.
 
-use super::pair::{Fate, Pair, answer, config, guid, ip, listen, lose_all, lose_first, ms, name, wanted};
+use super::pair::{Fate, Pair, answer, config, guid, ip, listen, lose_all, lose_first, ms, wanted};
 use ferroce_cm::{Cm, Connect, Error, Event, Handle, Happening};
 use ferroce_wire::cm::{
     ConnectPath, IpHeader, Mad, Message, Mra, PortSpace, Reject, RejectReason, Rejected, ServiceId, Transport,
@@ -357,5 +357,5 @@ fn the_listener_of_the_address_comes_before_that_of_all() {
     pair.connect(9);
     pair.run(ms(10));
     assert!(pair.events[1].is_empty());
-    assert_eq!(name(&pair.sent.last().expect("a message").2.message), "REJ");
+    assert_eq!(pair.sent.last().expect("a message").2.message.name(), "REJ");
 }

@@ -4,7 +4,7 @@ use ferroce_cm::{
     Accept, Cm, Config, Connect, Event, Handle, Happening, Listen, ListenerId, QpParams, Route, Transmit,
 };
 use ferroce_types::HostAddr;
-use ferroce_wire::cm::{Ece, IpHeader, Mad, Message, PortSpace, Request, ServiceId, Transport};
+use ferroce_wire::cm::{Ece, IpHeader, Mad, PortSpace, Request, ServiceId, Transport};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -173,13 +173,13 @@ impl Pair {
 
     /// What has been sent, in short.
     pub fn traffic(&self) -> Vec<(usize, &'static str)> {
-        self.sent.iter().map(|(_, side, mad)| (*side, name(&mad.message))).collect()
+        self.sent.iter().map(|(_, side, mad)| (*side, mad.message.name())).collect()
     }
 
     /// When a side has sent such messages.
     pub fn times(&self, side: usize, what: &str) -> Vec<u128> {
         let begin = self.sent.first().map_or(Duration::ZERO, |(at, ..)| *at);
-        let is_it = |(_, by, mad): &&(Duration, usize, Mad)| *by == side && name(&mad.message) == what;
+        let is_it = |(_, by, mad): &&(Duration, usize, Mad)| *by == side && mad.message.name() == what;
         self.sent.iter().filter(is_it).map(|(at, ..)| (*at - begin).as_millis()).collect()
     }
 
@@ -241,25 +241,11 @@ impl Pair {
     }
 }
 
-pub fn name(message: &Message) -> &'static str {
-    match message {
-        Message::Request(_) => "REQ",
-        Message::Mra(_) => "MRA",
-        Message::Reject(_) => "REJ",
-        Message::Reply(_) => "REP",
-        Message::ReadyToUse(_) => "RTU",
-        Message::DisconnectRequest(_) => "DREQ",
-        Message::DisconnectReply(_) => "DREP",
-        Message::SidrRequest(_) => "SIDR_REQ",
-        Message::SidrReply(_) => "SIDR_REP",
-    }
-}
-
 /// The first message of this kind is lost, and no other.
 pub fn lose_first(what: &'static str) -> Judge {
     let mut lost = false;
     Box::new(move |mad| {
-        let first = !lost && name(&mad.message) == what;
+        let first = !lost && mad.message.name() == what;
         lost |= first;
         if first { Fate::Lost } else { Fate::Arrives }
     })
@@ -267,7 +253,7 @@ pub fn lose_first(what: &'static str) -> Judge {
 
 /// All messages of these kinds are lost.
 pub fn lose_all(what: &'static [&'static str]) -> Judge {
-    Box::new(move |mad| if what.contains(&name(&mad.message)) { Fate::Lost } else { Fate::Arrives })
+    Box::new(move |mad| if what.contains(&mad.message.name()) { Fate::Lost } else { Fate::Arrives })
 }
 
 pub fn listen(backlog: u32) -> Listen {

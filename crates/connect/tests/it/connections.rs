@@ -20,8 +20,10 @@ fn open(server: &mut Peer, client: &mut Peer, address: &str) {
     assert_eq!(server.ask("listen p 10"), "ok");
 }
 
+/// The number of the interface, on either host.
+const ETH0: u32 = 7;
 /// The addresses of two hosts.
-const HOSTS: [[&str; 2]; 2] = [["10.9.0.1", "fd09::1"], ["10.9.0.2", "fd09::2"]];
+const HOSTS: [[&str; 3]; 2] = [["10.9.0.1", "fd09::1", "fe80::1"], ["10.9.0.2", "fd09::2", "fe80::2"]];
 
 /// A process of this host and one of another, with a network between them.
 fn hosts(environment: &[(&str, &str)]) -> (Peer, Peer) {
@@ -29,11 +31,14 @@ fn hosts(environment: &[(&str, &str)]) -> (Peer, Peer) {
     let there = Peer::start_with(environment, libc::CLONE_NEWNET);
     let pid = there.pid().to_string();
     // The namespace is there when the process answers.
-    run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &pid]);
-    let set_up = |enter: &[&str], addresses: [&str; 2]| {
+    let index = ETH0.to_string();
+    let veth = ["ip", "link", "add", "eth0", "index", &index, "type", "veth", "peer", "name", "eth0"];
+    run(&[&veth[..], &["index", &index, "netns", &pid]].concat());
+    let set_up = |enter: &[&str], addresses: [&str; 3]| {
         let ip = |words: &[&str]| run(&[enter, &["ip"], words].concat());
         ip(&["address", "add", &format!("{}/24", addresses[0]), "dev", "eth0"]);
         ip(&["address", "add", &format!("{}/64", addresses[1]), "dev", "eth0", "nodad"]);
+        ip(&["address", "add", &format!("{}/64", addresses[2]), "dev", "eth0", "nodad"]);
         ip(&["link", "set", "lo", "up"]);
         ip(&["link", "set", "eth0", "up"]);
     };
@@ -50,7 +55,8 @@ fn run(words: &[&str]) {
 /// Both after a request was accepted and established.
 fn connected(server: &mut Peer, client: &mut Peer, from: &str, to: &str) {
     assert_eq!(client.ask(&format!("connect c {from} {to} 4097 hello")), "ok");
-    let ip = from.rsplit_once(':').expect("a port").0.trim_matches(['[', ']']).to_owned();
+    let ip = from.rsplit_once(':').expect("a port").0.trim_matches(['[', ']']);
+    let ip = ip.split('%').next().expect("an address");
     assert_eq!(server.event(), format!("request {ip} 4097 hello"));
     assert_eq!(server.ask("name s"), "ok");
     assert_eq!(server.ask("accept s 8193 welcome"), "ok");
@@ -150,7 +156,17 @@ fn two_hosts_connect_over_the_network() {
         open(&mut server, &mut client, "0.0.0.0:7174");
         assert_eq!(server.ask("bind q [::]:7175"), "ok [::]:7175");
         assert_eq!(server.ask("listen q 10"), "ok");
-        for (from, to) in [("10.9.0.2:4000", "10.9.0.1:7174"), ("[fd09::2]:4000", "[fd09::1]:7175")] {
+        let link_local = |host, port| format!("[fe80::{host}%{ETH0}]:{port}");
+        assert_eq!(
+            server.ask(&format!("bind r {}", link_local(1, 7176))),
+            format!("ok {}", link_local(1, 7176))
+        );
+        assert_eq!(server.ask("listen r 10"), "ok");
+        for (from, to) in [
+            ("10.9.0.2:4000", "10.9.0.1:7174"),
+            ("[fd09::2]:4000", "[fd09::1]:7175"),
+            (&link_local(2, 4000), &link_local(1, 7176)),
+        ] {
             connected(&mut server, &mut client, from, to);
             assert_eq!(server.ask("drop s"), "ok");
             assert_eq!(client.event(), "disconnected c");
@@ -226,9 +242,12 @@ fn connections_are_made_and_ended_though_the_network_loses_messages() {
         let faults = [("FERROCE_FAULT", "drop=1%,dup=1%,reorder=1%,seed=7")];
         let (mut server, mut client) = hosts(&faults);
         open(&mut server, &mut client, "10.9.0.1:7174");
-        let serving = std::thread::spawn(move || server.ask("serve 60"));
-        assert_eq!(client.ask("many 60 10.9.0.2:4000 10.9.0.1:7174"), "60");
-        assert_eq!(serving.join().expect("the server"), "60");
+        assert_eq!(server.ask("bind q 10.9.0.1:7175"), "ok 10.9.0.1:7175");
+        assert_eq!(server.ask("listen q 1000"), "ok");
+        // It stays to say its last words again.
+        let serving = std::thread::spawn(move || (server.ask("serve 1000"), server));
+        assert_eq!(client.ask("burst 1000 10.9.0.2:4000 10.9.0.1:7175"), "1000 1000");
+        assert_eq!(serving.join().expect("the server").0, "1000");
     });
 }
 

@@ -192,8 +192,10 @@ impl Gsi {
     pub fn start(make: impl FnOnce(Self) -> Arc<dyn ConnectionManager>) -> Result<Self> {
         let adapter = adapter::start()?;
         let gsi = Self(adapter);
-        adapter.gsi.due.store(u64::MAX, Ordering::Relaxed);
-        adapter.gsi.manager.get_or_init(|| make(gsi));
+        adapter.gsi.manager.get_or_init(|| {
+            adapter.gsi.due.store(u64::MAX, Ordering::Relaxed);
+            make(gsi)
+        });
         adapter.watch_slots()?;
         Ok(gsi)
     }
@@ -231,9 +233,9 @@ impl Gsi {
         is_of_this_host(address)
     }
 
-    /// Calls [`ConnectionManager::work`] when `at` has come; `u64::MAX`: not any more.
+    /// Calls [`ConnectionManager::work`] when `at` has come, or before.
     pub fn set_alarm(&self, at: Instant) {
-        if at.0 < self.0.gsi.due.swap(at.0, Ordering::AcqRel) {
+        if at.0 < self.0.gsi.due.fetch_min(at.0, Ordering::AcqRel) {
             self.0.engine.wake_for(at);
         }
     }
@@ -298,6 +300,12 @@ impl Gsi {
             datagrams.iter().for_each(|datagram| adapter.ask_everybody(datagram));
         }
         let delivery = receiver.deliver(&adapter.host, &datagrams);
+        if delivery == Delivery::Nobody
+            && let Some((mad, parsed)) = mads.first()
+        {
+            let (message, to) = (parsed.message.name(), mad.to);
+            tracing::debug!(message, %to, "no process of this host has the port or connection of a message");
+        }
         let sent = |(mad, parsed): &(&AddressedMad, &Mad)| match delivery {
             Delivery::Own => SentMad::Own,
             Delivery::Sent => SentMad::Gone,
@@ -381,6 +389,8 @@ impl Adapter {
             Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
             // What this process would have is gone.
             Delivery::Own | Delivery::Nobody => {
+                let (message, from, to) = (parsed.message.name(), mad.from, mad.to);
+                tracing::debug!(message, %from, %to, "nobody here has the port or connection of a message");
                 if let Some(answer) = answer_for_nobody(&parsed) {
                     self.keep(Waiting::Answer(mad.answered_by(&answer)));
                 }

@@ -58,6 +58,24 @@ pub enum Message {
     SidrReply(SidrReply),
 }
 
+impl Message {
+    /// What the specification calls it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Request(_) => "REQ",
+            Self::Mra(_) => "MRA",
+            Self::Reject(_) => "REJ",
+            Self::Reply(_) => "REP",
+            Self::ReadyToUse(_) => "RTU",
+            Self::DisconnectRequest(_) => "DREQ",
+            Self::DisconnectReply(_) => "DREP",
+            Self::SidrRequest(_) => "SIDR_REQ",
+            Self::SidrReply(_) => "SIDR_REP",
+        }
+    }
+}
+
 /// A message in its MAD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mad {
