@@ -23,12 +23,15 @@ pub enum How {
     Alone { words: &'static [&'static str], says: &'static str },
     /// A server, which listens on a TCP port, and a client.
     Sides { server: &'static [&'static str], client: &'static [&'static str], port: u16 },
+    /// A server, which listens on a port of librdmacm, and a client.
+    Connects { server: &'static [&'static str], client: &'static [&'static str], space: u16, port: u16 },
     /// Two ranks of `tests/mpi/PROGRAM.c`.
     Mpi { options: &'static [&'static str], program: &'static str, arguments: &'static [&'static str] },
 }
 
-/// Programs without librdmacm say so with this.
-const CM: &str = "needs librdmacm";
+/// Port spaces of librdmacm.
+const TCP: u16 = 0x0106;
+const UDP: u16 = 0x0111;
 const RC: (&str, &str) = ("UCX_TLS", "rc_verbs,ud_verbs:aux,self");
 const UD: (&str, &str) = ("UCX_TLS", "ud_verbs,self");
 const PML_UCX: &[&str] = &["--mca", "pml", "ucx", "--mca", "osc", "ucx"];
@@ -49,6 +52,23 @@ macro_rules! pair {
             package: $package,
             settings: &[],
             how: How::Sides { server: &[$($word),+], client: &[$($word,)+ SERVER], port: $port },
+            not_yet: None,
+        }
+    };
+}
+
+macro_rules! connects {
+    ($name:literal, $package:literal, $space:ident $port:literal, $($server:expr)+; $($client:expr)+) => {
+        Client {
+            name: $name,
+            package: $package,
+            settings: &[],
+            how: How::Connects {
+                server: &[$($server),+],
+                client: &[$($client),+],
+                space: $space,
+                port: $port,
+            },
             not_yet: None,
         }
     };
@@ -75,10 +95,6 @@ const fn mpi(settings: &'static [(&'static str, &'static str)], options: &'stati
     Client { name: "Open MPI", package: "openmpi-bin", settings, how, not_yet: None }
 }
 
-const fn not_yet(client: Client, why: &'static str) -> Client {
-    Client { not_yet: Some(why), ..client }
-}
-
 /// All of them, in the order of the page.
 pub const CLIENTS: &[Client] = &[
     alone("ibverbs-utils", "ibverbs-utils", &["ibv_devices"], "ferroce0"),
@@ -93,7 +109,8 @@ pub const CLIENTS: &[Client] = &[
     pair!("perftest", "perftest", 18515, "ib_write_lat" "-F" "-n" "200"),
     pair!("perftest", "perftest", 18515, "ib_read_bw" "-F" "-n" "200"),
     pair!("perftest", "perftest", 18515, "ib_atomic_lat" "-F" "-n" "200"),
-    not_yet(pair!("perftest", "perftest", 18515, "ib_send_bw" "-F" "-n" "200" "-R"), CM),
+    connects!("perftest", "perftest", TCP 18515, "ib_send_bw" "-F" "-n" "200" "-R"; "ib_send_bw" "-F" "-n" "200" "-R" SERVER),
+    connects!("perftest", "perftest", TCP 18515, "ib_write_lat" "-F" "-n" "200" "-R"; "ib_write_lat" "-F" "-n" "200" "-R" SERVER),
     alone("UCX", "ucx-utils", &["ucx_info", "-d"], "Transport: rc_verbs"),
     ucx!(RC, "-t" "tag_lat" "-s" "8" "-n" "500"),
     ucx!(RC, "-t" "tag_bw" "-s" "1048576" "-n" "50" "-w" "5"),
@@ -114,69 +131,35 @@ pub const CLIENTS: &[Client] = &[
         settings: &[],
         how: How::Sides {
             server: &["qperf"],
-            client: &["qperf", SERVER, "-cm", "1", "-t", "1", "rc_bw", "ud_bw", "quit"],
+            client: &[
+                "qperf",
+                SERVER,
+                "-cm",
+                "1",
+                "-t",
+                "1",
+                "rc_bw",
+                "rc_lat",
+                "rc_rdma_write_bw",
+                "rc_rdma_read_bw",
+                "quit",
+            ],
             port: 19765,
         },
-        not_yet: Some("on RoCE it needs -cm 1, and that librdmacm"),
+        not_yet: None,
     },
-    Client {
-        name: "rdmacm-utils",
-        package: "rdmacm-utils",
-        settings: &[],
-        how: How::Sides {
-            server: &["rping", "-s", "-C", "10"],
-            client: &["rping", "-c", "-C", "10", "-a", SERVER],
-            port: 7174,
-        },
-        not_yet: Some(CM),
-    },
-    Client {
-        name: "rdmacm-utils",
-        package: "rdmacm-utils",
-        settings: &[],
-        how: How::Sides { server: &["ucmatose"], client: &["ucmatose", "-s", SERVER], port: 7471 },
-        not_yet: Some(CM),
-    },
-    Client {
-        name: "fio",
-        package: "fio",
-        settings: &[],
-        how: How::Sides {
-            server: &[
-                "fio",
-                "--name=s",
-                "--ioengine=rdma",
-                "--port=7177",
-                "--rw=read",
-                "--bs=64k",
-                "--size=1m",
-            ],
-            client: &[
-                "fio",
-                "--name=c",
-                "--ioengine=rdma",
-                "--hostname",
-                SERVER,
-                "--port=7177",
-                "--verb=write",
-                "--rw=write",
-                "--bs=64k",
-                "--size=1m",
-            ],
-            port: 7177,
-        },
-        not_yet: Some(CM),
-    },
+    connects!("rdmacm-utils", "rdmacm-utils", TCP 7174, "rping" "-s" "-a" SERVER "-C" "100" "-V"; "rping" "-c" "-a" SERVER "-C" "100" "-V"),
+    connects!("rdmacm-utils", "rdmacm-utils", TCP 7471, "ucmatose" "-b" SERVER "-c" "10"; "ucmatose" "-s" SERVER "-c" "10"),
+    connects!("rdmacm-utils", "rdmacm-utils", UDP 7174, "udaddy" "-b" SERVER; "udaddy" "-s" SERVER),
+    connects!("rdmacm-utils", "rdmacm-utils", TCP 7471, "rdma_server" "-s" SERVER; "rdma_client" "-s" SERVER),
+    connects!("rsockets", "rdmacm-utils", TCP 7471, "rstream" "-b" SERVER; "rstream" "-s" SERVER),
+    connects!("rsockets", "rdmacm-utils", TCP 7471, "riostream" "-b" SERVER; "riostream" "-s" SERVER),
+    connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=64k" "--size=64m";
+        "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=write" "--rw=write" "--bs=64k" "--size=64m"),
+    connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=4k" "--size=4m";
+        "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=send" "--rw=write" "--bs=4k" "--size=4m"),
     alone("libfabric", "libfabric-bin", &["fi_info", "-p", "verbs"], "domain: ferroce0"),
-    Client {
-        name: "libfabric",
-        package: "libfabric-bin",
-        settings: &[],
-        how: How::Sides {
-            server: &["fi_pingpong", "-p", "verbs", "-e", "msg"],
-            client: &["fi_pingpong", "-p", "verbs", "-e", "msg", SERVER],
-            port: 47592,
-        },
-        not_yet: Some(CM),
-    },
+    pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "msg"),
+    pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs;ofi_rxm" "-e" "rdm"),
+    pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "dgram"),
 ];

@@ -118,6 +118,19 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
             let outcome = sides.run(&mode.world()?, mode.fabric());
             Ok(said(passes(&outcome), outcome.to_string()))
         }
+        How::Connects { server, client: words, space, port } => {
+            let (world, fabric) = (mode.world()?, mode.fabric());
+            let settings: Vec<_> = fabric.settings().iter().chain(client.settings).copied().collect();
+            let address = world.last().ipv4();
+            let named = |words: &[&'static str]| -> Vec<String> {
+                words.iter().map(|&word| if word == SERVER { address.clone() } else { word.into() }).collect()
+            };
+            let mut server = world.last().start_ferroce(&[], &named(server), &settings);
+            world.last().wait_for_rdma_port(space, port, &mut server, limit);
+            let client = world.first().start_ferroce(&[], &named(words), &settings).wait(limit);
+            let outcome = PairOutcome { client, server: server.wait(limit) };
+            Ok(said(passes(&outcome), outcome.to_string()))
+        }
         How::Mpi { options, program, arguments } => {
             let path = mpi_program(program)?.display().to_string();
             let line: Vec<&str> = [path.as_str()].iter().chain(arguments).copied().collect();
@@ -177,7 +190,9 @@ fn version(package: &str) -> String {
 impl Client {
     fn program(&self) -> &'static str {
         match self.how {
-            How::Alone { words, .. } | How::Sides { server: words, .. } => words[0],
+            How::Alone { words, .. }
+            | How::Sides { server: words, .. }
+            | How::Connects { server: words, .. } => words[0],
             How::Mpi { .. } => "mpirun",
         }
     }
@@ -187,7 +202,7 @@ impl Client {
         let mut line: String = self.settings.iter().map(|(name, value)| format!("{name}={value} ")).collect();
         match self.how {
             How::Alone { words, .. } => line.push_str(&words.join(" ")),
-            How::Sides { server, client, .. } => {
+            How::Sides { server, client, .. } | How::Connects { server, client, .. } => {
                 line = format!("{line}{}` and `{line}{}", server.join(" "), client.join(" "));
             }
             How::Mpi { options, program, arguments } => {
