@@ -1,4 +1,4 @@
-//! Debian's programs of librdmacm, unmodified: connections, datagram services and groups between processes of one host, on whatever
+//! Debian's programs of librdmacm and perftest's `-R`, unmodified: connections, datagram services and groups between processes of one host, on whatever
 //! fabric they choose and over `udp`, and between two hosts.
 
 use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Process, World, require, tool};
@@ -73,7 +73,7 @@ impl Programs<'_> {
     /// Runs both to their ends: both succeed, and nothing is left.
     fn run(&self, place: Place) {
         let name = self.server.split_whitespace().next().expect("a program");
-        require!(tool(name, "rdmacm-utils"));
+        require!(tool(name, if name.starts_with("ib_") { "perftest" } else { "rdmacm-utils" }));
         let world = require!(place.world());
         let mut server = self.start_server(&world, place.fabric());
         let client = self.start_client(&world, place.fabric()).wait(LIMIT);
@@ -124,6 +124,15 @@ everywhere! {
     udaddy_20_services: UDP 7174, "udaddy -b SERVER -c 20", "udaddy -s SERVER -c 20";
     rdma_server: TCP 7471, "rdma_server", "rdma_client -s SERVER";
     rdma_xserver: TCP 7471, "rdma_xserver -c r", "rdma_xclient -s SERVER -c r";
+    perftest_send_bw: TCP 18515, "ib_send_bw -R -n 1000", "ib_send_bw -R -n 1000 SERVER";
+    perftest_send_bw_datagrams: TCP 18515, "ib_send_bw -R -c UD -n 1000", "ib_send_bw -R -c UD -n 1000 SERVER";
+    perftest_send_lat: TCP 18515, "ib_send_lat -R -n 1000", "ib_send_lat -R -n 1000 SERVER";
+    perftest_write_bw: TCP 18515, "ib_write_bw -R -n 1000 -q 4", "ib_write_bw -R -n 1000 -q 4 SERVER";
+    perftest_write_lat: TCP 18515, "ib_write_lat -R -n 1000", "ib_write_lat -R -n 1000 SERVER";
+    perftest_read_bw: TCP 18515, "ib_read_bw -R -n 1000", "ib_read_bw -R -n 1000 SERVER";
+    perftest_read_lat: TCP 18515, "ib_read_lat -R -n 1000", "ib_read_lat -R -n 1000 SERVER";
+    perftest_atomic_bw: TCP 18515, "ib_atomic_bw -R -n 1000", "ib_atomic_bw -R -n 1000 SERVER";
+    perftest_atomic_lat: TCP 18515, "ib_atomic_lat -R -n 1000", "ib_atomic_lat -R -n 1000 SERVER";
     rdma_xserver_xrc: IB 7471, "rdma_xserver -c x", "rdma_xclient -s SERVER -c x";
 }
 
@@ -139,7 +148,7 @@ fn loopback_addresses_reach_the_host_itself() {
 }
 
 #[test]
-fn a_persistent_server_serves_one_client_after_another_and_many_at_once() {
+fn a_persistent_server_serves_one_client_after_another() {
     require!(tool("rping", "rdmacm-utils"));
     let world = require!(World::one_host(9000));
     let programs = Programs {

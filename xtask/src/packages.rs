@@ -12,6 +12,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ibverbs-utils", "ibv_*_pingpong, ibv_devinfo"),
     ("librdmacm-dev", "the headers of connections, and the distribution's library for the ABI test"),
     ("rdmacm-utils", "rping, ucmatose and their family"),
+    ("iperf3", "sockets over RDMA, and TCP over the same path for comparison"),
+    ("curl", "sockets over RDMA"),
     ("perftest", "ib_send_bw and its family"),
     ("python3-pyverbs", "the Python binding"),
     ("ucx-utils", "ucx_info, ucx_perftest"),
@@ -45,7 +47,6 @@ pub fn install_for_demo() {
 /// The same for what the benchmark compares with.
 pub fn install_for_bench() {
     install_missing(PACKAGES);
-    install_missing(&[("iperf3", "TCP over the same path, for comparison")]);
 }
 
 /// The same for the clients that only `cargo xtask compat` runs.

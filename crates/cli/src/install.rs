@@ -9,6 +9,8 @@ pub const LIBRARY: &str = "libibverbs.so.1";
 pub const CONNECTIONS: &str = "librdmacm.so.1";
 /// The library that shows programs the entries in `/sys` and `/dev`.
 pub const PRELOAD: &str = "libferroce_preload.so";
+/// The library that lets programs of sockets use rsockets.
+pub const SOCKETS: &str = "libferroce_rsocket_preload.so";
 /// The directory beside them with commands that answer for our devices.
 pub const COMMANDS: &str = "bin";
 

@@ -60,6 +60,12 @@ enum Command {
         /// Programs that ask the library for its devices find them all the same.
         #[arg(long)]
         no_preload: bool,
+        /// Have the command's sockets (TCP, UDP) use RDMA, as rsockets do: both sides must
+        ///
+        /// /etc/rdma/rsocket/preload_config may say for which programs and kinds of sockets. A socket that can't be an
+        /// rsocket is an ordinary one.
+        #[arg(long, conflicts_with = "no_preload")]
+        sockets: bool,
         /// The command and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
@@ -96,10 +102,11 @@ fn main() -> ExitCode {
         return rdma::rdma();
     }
     match Arguments::parse().command {
-        Command::Run { capture, fault, no_preload, command } => run::run(&run::Options {
+        Command::Run { capture, fault, no_preload, sockets, command } => run::run(&run::Options {
             capture: capture.as_deref(),
             fault: fault.as_deref(),
             preload: !no_preload,
+            sockets,
             command: &command,
         }),
         Command::Devices { json } => devices::devices(json),

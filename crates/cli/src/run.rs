@@ -27,6 +27,8 @@ pub struct Options<'a> {
     pub fault: Option<&'a str>,
     /// Without `--no-preload`.
     pub preload: bool,
+    /// `--sockets`
+    pub sockets: bool,
     /// The command, at least its name.
     pub command: &'a [OsString],
 }
@@ -68,7 +70,7 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
     // For another processor the loader would say that it ignores our libraries.
     let preload = options.preload && !elf.as_ref().is_some_and(|elf| elf.foreign);
     if preload {
-        show_entries(&mut command, &libraries)?;
+        show_entries(&mut command, &libraries, options.sockets)?;
     }
     // The library then says on standard error why it refused a call.
     command.env(settings::RUN, "1");
@@ -89,10 +91,15 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
 
 /// Lets the command and what it starts find our devices in `/sys` and `/dev`, with `rdma`, and by a libibverbs or
 /// librdmacm that they have brought along under another name, as Python wheels do, or look for elsewhere first: its functions are then ours.
-fn show_entries(command: &mut Command, libraries: &Path) -> Result<(), String> {
+///
+/// With `sockets`, its sockets are rsockets.
+fn show_entries(command: &mut Command, libraries: &Path, sockets: bool) -> Result<(), String> {
     let before = env::var_os("LD_PRELOAD");
-    let preloaded =
-        [install::LIBRARY, install::CONNECTIONS, install::PRELOAD].map(|library| libraries.join(library));
+    let mut ours = vec![install::LIBRARY, install::CONNECTIONS, install::PRELOAD];
+    if sockets {
+        ours.push(install::SOCKETS);
+    }
+    let preloaded: Vec<PathBuf> = ours.iter().map(|library| libraries.join(library)).collect();
     command.env("LD_PRELOAD", preload_list(&preloaded, before.as_deref())?);
     let ours = libraries.join(install::COMMANDS);
     if let Some(before) = env::var_os("PATH").filter(|_| ours.is_dir()) {

@@ -257,12 +257,14 @@ fn beside(set: c_int) -> Option<Arc<Beside>> {
 
 /// A descriptor that isn't an rsocket is closed: it may be an epoll set.
 pub(crate) fn closed(fd: c_int) {
-    if beside(fd).is_some() && !crate::numbers::is_inside() && crate::threads::is_owner() {
-        let mut all = BESIDE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(beside) = all.as_mut().and_then(|all| all.remove(&fd)) {
-            // SAFETY: an instance that nobody knows any more.
-            inside(|| unsafe { r::rclose(beside.instance) });
-        }
+    if crate::numbers::is_inside() || beside(fd).is_none() || !crate::threads::is_owner() {
+        return;
+    }
+    let ended =
+        BESIDE.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(|all| all.remove(&fd));
+    if let Some(beside) = ended {
+        // SAFETY: an instance that nobody knows any more.
+        inside(|| unsafe { r::rclose(beside.instance) });
     }
 }
 

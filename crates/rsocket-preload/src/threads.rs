@@ -66,6 +66,8 @@ extern "C" fn in_child() {
     numbers::forget_all();
 }
 
+/// Runs when the library has been loaded.
+#[unsafe(export_name = "ferroce_s_loaded")]
 extern "C" fn loaded() {
     own();
     // SAFETY: functions of a library that stays loaded. If it fails, children use rsockets that aren't theirs.
@@ -75,7 +77,9 @@ extern "C" fn loaded() {
 /// How long the end of the process waits for a peer that takes nothing, in seconds.
 const LINGER: c_int = 5;
 
-/// The kernel would see to it that what was sent to a socket arrives, and that the peer is told of the end. So does this.
+/// Runs at the end of the process. The kernel would see to it that what was sent to a socket arrives, and that the peer is told
+/// of the end. So does this.
+#[unsafe(export_name = "ferroce_s_ended")]
 extern "C" fn ended() {
     if !is_owner() {
         return;
@@ -98,13 +102,3 @@ extern "C" fn ended() {
         }
     }
 }
-
-#[used]
-// SAFETY: the section is a list of functions that the loader calls.
-#[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = loaded;
-
-#[used]
-// SAFETY: likewise, at the end of the process.
-#[unsafe(link_section = ".fini_array")]
-static ENDED: extern "C" fn() = ended;

@@ -126,6 +126,8 @@ pub const HOUSE: &[Storey] = &[
                 why: "A context is the table of all functions, and the functions of each object begin with its context.",
             }],
         },
+        one("capi-rsocket", "rsockets, over the C interfaces of librdmacm and libibverbs."),
+        one("rsocket-preload", "What lets programs of sockets use rsockets."),
         Crate {
             name: "preload",
             what: "What programs see of the device in /sys and /dev.",

@@ -7,6 +7,7 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use ferroce_connect::{
     Accept, Answer, Connect, Connection, Ece, IpHeader, Lookup, QpParams, RejectReason, ServiceId, SidrStatus,
@@ -19,7 +20,9 @@ use ferroce_nic as nic;
 use crate::abi::*;
 use crate::agreed::{self, ACK_DELAY, Agreed, Own};
 use crate::bind::{self, Way};
+use crate::event::News;
 use crate::id::{Id, IdBlock, Step};
+use crate::later::{self, Task};
 use crate::qp;
 use crate::sync;
 
@@ -153,20 +156,51 @@ unsafe fn ask(id: *mut rdma_cm_id, param: Option<&rdma_conn_param>, data: &[u8])
     };
     // SAFETY: the caller's promise.
     let ece = unsafe { offered(id)? };
-    let wanted = Connect {
-        route: way.route,
-        service_id,
-        header: Some(header),
-        ca_guid: way.device.guid(),
-        qp: own,
-        ece,
-        private_data: data,
-    };
-    begin(&shared, Agreed::Asked(own), || Ok(ferroce_connect::connect(&wanted, shared.sink())?))
+    let wanted = Wanted { way, service_id, header, qp: Some((own, ece)), private_data: data.to_vec() };
+    begin(&shared, Agreed::Asked(own), wanted)
 }
 
-/// The id goes from its route to a connection that `make` begins.
-fn begin(shared: &Arc<Id>, agreed: Agreed, make: impl FnOnce() -> Outcome<Connection>) -> Outcome<()> {
+/// What is asked of a peer.
+#[derive(Clone)]
+struct Wanted {
+    way: Way,
+    service_id: ServiceId,
+    header: IpHeader,
+    /// Of a connection; a lookup has none.
+    qp: Option<(QpParams, Ece)>,
+    private_data: Vec<u8>,
+}
+
+impl Wanted {
+    fn ask(&self, shared: &Arc<Id>) -> Outcome<Connection> {
+        let (route, service_id, header) = (self.way.route, self.service_id, Some(self.header));
+        let private_data = &*self.private_data;
+        Ok(match self.qp {
+            Some((qp, ece)) => {
+                let ca_guid = self.way.device.guid();
+                let wanted = Connect { route, service_id, header, ca_guid, qp, ece, private_data };
+                ferroce_connect::connect(&wanted, shared.sink())?
+            }
+            None => {
+                let wanted = Lookup { route, service_id, header, pkey: PKEY, private_data };
+                ferroce_connect::lookup(&wanted, shared.sink())?
+            }
+        })
+    }
+}
+
+/// How long a port may have nobody before that is told. The peer may be about to listen: perftest's `-R` has both sides go on at the
+/// same moment, one to listen and one to connect, and this side is faster than the kernel's.
+const NOBODY_YET: Duration = Duration::from_millis(100);
+
+/// A request that may have come too early.
+pub(crate) struct Early {
+    wanted: Wanted,
+    until: Instant,
+}
+
+/// The id goes from its route to a connection.
+fn begin(shared: &Arc<Id>, agreed: Agreed, wanted: Wanted) -> Outcome<()> {
     {
         let mut state = shared.state.lock();
         if state.step != Step::RouteResolved {
@@ -177,20 +211,59 @@ fn begin(shared: &Arc<Id>, agreed: Agreed, make: impl FnOnce() -> Outcome<Connec
         }
         state.step = Step::Connecting;
         state.agreed = agreed;
+        state.early = Some(Early { wanted: wanted.clone(), until: Instant::now() + NOBODY_YET });
     }
-    shared.make_connection(make).inspect_err(|_| {
+    shared.make_connection(|| wanted.ask(shared)).inspect_err(|_| {
         let mut state = shared.state.lock();
         state.step = Step::RouteResolved;
         state.agreed = Agreed::Nothing;
+        state.early = None;
     })
+}
+
+/// Nobody has the port. False: the program is told.
+pub(crate) fn ask_again(id: &Arc<Id>) -> bool {
+    let early = id.state.lock().early.take();
+    let Some(early) = early.filter(|early| Instant::now() < early.until) else { return false };
+    later::try_later(Box::new(Again { id: id.clone(), early: Some(early) }));
+    true
+}
+
+/// A request that is made once more.
+struct Again {
+    id: Arc<Id>,
+    early: Option<Early>,
+}
+
+impl Task for Again {
+    fn is_over(&mut self) -> bool {
+        let Some(early) = self.early.take() else { return true };
+        if self.id.step() != Step::Connecting {
+            return true;
+        }
+        let wanted = early.wanted.clone();
+        self.id.state.lock().early = Some(early);
+        // What was rejected goes where nothing is locked.
+        let before = self.id.connection();
+        let asked = self.id.make_connection(|| wanted.ask(&self.id));
+        drop(before);
+        if let Err(refusal) = asked {
+            tracing::warn!("a request can't be made again: {}", refusal.why);
+            self.give_up();
+        }
+        true
+    }
+
+    fn give_up(&mut self) {
+        self.id.push(News::Unreachable);
+    }
 }
 
 /// Looks up a datagram service.
 fn look_up(shared: &Arc<Id>, data: &[u8]) -> Outcome<()> {
     let (header, service_id, way) = header_of(shared)?;
-    let wanted =
-        Lookup { route: way.route, service_id, header: Some(header), pkey: PKEY, private_data: data };
-    begin(shared, Agreed::Nothing, || Ok(ferroce_connect::lookup(&wanted, shared.sink())?))
+    let wanted = Wanted { way, service_id, header, qp: None, private_data: data.to_vec() };
+    begin(shared, Agreed::Nothing, wanted)
 }
 
 /// What this side offers beyond the specification: its queue pair's options, or those that the program has set.

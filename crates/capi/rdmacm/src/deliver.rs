@@ -94,6 +94,10 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             if shared.state.lock().connect_failed {
                 return Ok(false);
             }
+            // A program that ends now, as perftest does, couldn't agree later, and its peer would wait. What was over already stays so.
+            if let Some(connection) = shared.connection() {
+                let _ = connection.disconnect();
+            }
             block.set(RDMA_CM_EVENT_DISCONNECTED, if timed_out { -libc::ETIMEDOUT } else { 0 });
         }
         News::TimewaitExit => block.set(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),

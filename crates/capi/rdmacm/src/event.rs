@@ -4,12 +4,13 @@ use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::sync::Arc;
 
-use ferroce_connect::{Event, Incoming, IncomingLookup, Reject, Reply, SidrReply};
+use ferroce_connect::{Event, Incoming, IncomingLookup, Reject, RejectReason, Reply, SidrReply, SidrStatus};
 use ferroce_ibverbs::call::Refusal;
 use ferroce_ibverbs::entry;
 
 use crate::abi::*;
 use crate::agreed::Agreed;
+use crate::connect;
 use crate::id::{Id, IdBlock};
 use crate::multicast;
 
@@ -55,6 +56,7 @@ pub(crate) fn told(id: &Arc<Id>, event: Event) {
             News::Response(reply)
         }
         Event::Established => News::Established,
+        Event::Rejected(reject) if is_for_nobody(&reject) && connect::ask_again(id) => return,
         Event::Rejected(reject) => {
             id.state.lock().agreed = Agreed::Over;
             News::Rejected(reject)
@@ -68,9 +70,15 @@ pub(crate) fn told(id: &Arc<Id>, event: Event) {
             News::Disconnected { timed_out }
         }
         Event::TimewaitExit => News::TimewaitExit,
+        Event::Answer(reply) if reply.status == SidrStatus::UNSUPPORTED && connect::ask_again(id) => return,
         Event::Answer(reply) => News::Answer(reply),
     };
     id.push(news);
+}
+
+/// Nobody has the port that was asked for.
+fn is_for_nobody(reject: &Reject) -> bool {
+    reject.reason == RejectReason::INVALID_SERVICE_ID
 }
 
 /// Room for private data behind an event.

@@ -18,6 +18,7 @@ use crate::addrinfo::Answers;
 use crate::agreed::Agreed;
 use crate::bind::Place;
 use crate::channel::{self, ChannelBlock, Queue, Queued};
+use crate::connect::Early;
 use crate::devices::{self, Device};
 use crate::ep::EpAttr;
 use crate::event::{self, News};
@@ -58,7 +59,9 @@ pub(crate) struct State {
     pub(crate) place: Place,
     pub(crate) connection: Option<Arc<Connection>>,
     /// News that came while the connection was being made: the program gets it when there is one.
-    early: Option<Vec<Queued>>,
+    kept_back: Option<Vec<Queued>>,
+    /// A request that is made again when nobody has the port.
+    pub(crate) early: Option<Early>,
     /// What both sides have said of their queue pairs.
     pub(crate) agreed: Agreed,
     /// The queue pair couldn't be made ready: what happens to the connection from now on is no news.
@@ -102,8 +105,8 @@ impl Id {
         let mut unwanted = None;
         if state.step == Step::Ending {
             unwanted = Some(queued);
-        } else if let Some(early) = &mut state.early {
-            early.push(queued);
+        } else if let Some(kept_back) = &mut state.kept_back {
+            kept_back.push(queued);
         } else {
             state.queue.push(queued);
         }
@@ -114,13 +117,13 @@ impl Id {
 
     /// Makes the connection. News of it reaches the channel when it is known here.
     pub(crate) fn make_connection(&self, make: impl FnOnce() -> Outcome<Connection>) -> Outcome<()> {
-        self.state.lock().early = Some(Vec::new());
+        self.state.lock().kept_back = Some(Vec::new());
         let made = make();
         let mut state = self.state.lock();
-        let early = state.early.take().unwrap_or_default();
+        let kept_back = state.kept_back.take().unwrap_or_default();
         let connection = made?;
         state.connection = Some(Arc::new(connection));
-        early.into_iter().for_each(|queued| state.queue.push(queued));
+        kept_back.into_iter().for_each(|queued| state.queue.push(queued));
         Ok(())
     }
 
@@ -225,6 +228,7 @@ impl IdBlock {
                 port: None,
                 place: Place::default(),
                 connection: None,
+                kept_back: None,
                 early: None,
                 agreed: Agreed::Nothing,
                 connect_failed: false,

@@ -17,6 +17,7 @@ mod devices;
 mod ep;
 mod event;
 mod id;
+mod later;
 mod multicast;
 mod names;
 mod option;

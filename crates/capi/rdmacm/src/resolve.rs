@@ -14,7 +14,6 @@ use ferroce_ibverbs::call::{Outcome, Refusal};
 use ferroce_ibverbs::entry;
 use ferroce_netdev::{Netdev, RouteKind, is_neighbour_known, look_for_neighbour, route_to, way};
 use ferroce_nic as nic;
-use ferroce_os::sync::{Mutex, class};
 use ferroce_types::HostAddr;
 use libc::sockaddr;
 
@@ -25,32 +24,13 @@ use crate::connect::HOP_LIMIT;
 use crate::devices;
 use crate::event::News;
 use crate::id::{Id, IdBlock, Step};
+use crate::later::{self, Task};
 use crate::sync;
 
 /// How long the calling thread itself waits for a neighbour.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// How often the neighbour is asked for.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
-/// How often the thread does, that has time.
-const LATER_LOOKS: Duration = Duration::from_millis(10);
-
-/// An id that waits for a neighbour.
-struct Pending {
-    id: Arc<Id>,
-    neighbour: (IpAddr, u32),
-    way: Way,
-    until: Instant,
-}
-
-/// Ids that wait, and whether there is a thread that looks after them: in which process.
-struct Looking {
-    pending: Vec<Pending>,
-    thread_of: Option<u32>,
-}
-
-static LOOKING: Mutex<class::CmLooking, Looking> =
-    Mutex::new(Looking { pending: Vec::new(), thread_of: None });
-
 /// How a destination is reached.
 struct Reached {
     source: SocketAddr,
@@ -133,7 +113,8 @@ fn find(source: SocketAddr, destination: SocketAddr, tos: u8) -> Outcome<Result<
         flow_label: 0,
         sl: 0,
     };
-    let way = Way { device, route, sgid_index: sgid_index as u8, mtu: mtu.and_then(mtu_code).unwrap_or(0) };
+    let mtu = mtu.and_then(mtu_code).unwrap_or(0);
+    let way = Way { device, route, sgid_index: sgid_index as u8, mtu };
     Ok(Ok(Reached { source: address::with_ip(source, from, entry.scope_id), way, neighbour }))
 }
 
@@ -196,56 +177,37 @@ fn wait_for(id: &Arc<Id>, neighbour: (IpAddr, u32), way: Way, timeout: Duration)
             return found(id, Ok(way));
         }
     }
-    let mut looking = LOOKING.lock();
-    looking.pending.push(Pending { id: id.clone(), neighbour, way, until });
-    let own = ferroce_os::fork::generation();
-    if looking.thread_of == Some(own) {
-        return;
-    }
-    looking.thread_of = Some(own);
-    drop(looking);
-    if ferroce_os::sys::start_thread("ferroce-addr", STACK, look).is_err() {
-        tracing::warn!("no thread to look for {ip}");
-        let mut looking = LOOKING.lock();
-        looking.thread_of = None;
-        let left = std::mem::take(&mut looking.pending);
-        drop(looking);
-        left.iter().for_each(|pending| found(&pending.id, Err(-libc::ENOMEM)));
-    }
+    later::try_later(Box::new(Neighbour { id: id.clone(), ip, ifindex, way, until }));
 }
 
-/// Of the thread.
-const STACK: usize = 256 << 10;
+/// An id that waits for a neighbour.
+struct Neighbour {
+    id: Arc<Id>,
+    ip: IpAddr,
+    ifindex: u32,
+    way: Way,
+    until: Instant,
+}
 
-/// Looks for the neighbours of those who wait, until nobody does.
-fn look() {
-    let Ok(_inside) = nic::enter_library() else { return };
-    loop {
-        nic::outside_library(|| std::thread::sleep(LATER_LOOKS));
-        let pending = {
-            let mut looking = LOOKING.lock();
-            if looking.pending.is_empty() {
-                looking.thread_of = None;
-                return;
-            }
-            std::mem::take(&mut looking.pending)
-        };
-        let mut still = Vec::new();
-        for waiting in pending {
-            let (ip, ifindex) = waiting.neighbour;
-            if waiting.id.step() != Step::Resolving {
-                continue;
-            }
-            if is_neighbour_known(ip, ifindex).unwrap_or(true) {
-                found(&waiting.id, Ok(waiting.way));
-            } else if Instant::now() >= waiting.until {
-                tracing::info!("{ip} doesn't answer: no host of the link has the address");
-                found(&waiting.id, Err(-libc::ETIMEDOUT));
-            } else {
-                still.push(waiting);
-            }
+impl Task for Neighbour {
+    fn is_over(&mut self) -> bool {
+        if self.id.step() != Step::Resolving {
+            return true;
         }
-        LOOKING.lock().pending.extend(still);
+        if is_neighbour_known(self.ip, self.ifindex).unwrap_or(true) {
+            found(&self.id, Ok(self.way));
+            return true;
+        }
+        let is_late = Instant::now() >= self.until;
+        if is_late {
+            tracing::info!("{} doesn't answer: no host of the link has the address", self.ip);
+            found(&self.id, Err(-libc::ETIMEDOUT));
+        }
+        is_late
+    }
+
+    fn give_up(&mut self) {
+        found(&self.id, Err(-libc::ENOMEM));
     }
 }
 

@@ -518,6 +518,10 @@ impl Inner {
 
     /// The queue pair at a local address; none if no device has it.
     fn port(&mut self, source: IpAddr, set: &Set) -> Option<&mut Port> {
+        // The loopback addresses are no device's.
+        if source.is_loopback() {
+            return None;
+        }
         let options = &self.options;
         let port = self.ports.entry(source).or_insert_with(|| {
             let port = Port::new(source, options)

@@ -824,11 +824,14 @@ impl Inner {
                 if !ends.is_readable() {
                     ready |= events & libc::POLLRDHUP;
                 }
-                if ends.broken().is_some() {
-                    ready |= libc::POLLERR;
-                }
-                if !ends.is_readable() && !ends.is_writable() {
-                    ready |= libc::POLLHUP;
+                // Programs that look for these first would miss what has arrived before the end.
+                if connection.readable() == 0 {
+                    if ends.broken().is_some() {
+                        ready |= libc::POLLERR;
+                    }
+                    if !ends.is_readable() && !ends.is_writable() {
+                        ready |= libc::POLLHUP;
+                    }
                 }
                 ready
             }

@@ -80,7 +80,7 @@ classes! {
     Cq: "queues/src/cq/mod.rs", "a completion queue";
     Alarms: "engine/src/alarms.rs", "what is to be told when a time has come";
     CmAttached: "capi/rdmacm/src/devices.rs", "the ids that are bound to a device";
-    CmLooking: "capi/rdmacm/src/resolve.rs", "ids that wait until a neighbour is known";
+    CmWaiting: "capi/rdmacm/src/later.rs", "what ids wait for without a descriptor";
     CmId: "capi/rdmacm/src/id.rs", "how far a connection id is, and where its events go";
     EventQueue: "queues/src/events.rs", "events that the program hasn't read";
     FaultsOut: "nic/src/fabric/taps.rs", "packets that faults hold back as they leave";

@@ -1,0 +1,64 @@
+//! What ids wait for that no descriptor announces: a thread tries it from time to time, and ends when nobody waits any more.
+
+use std::time::Duration;
+
+use ferroce_nic as nic;
+use ferroce_os::sync::{Mutex, class};
+
+/// Something to be tried until it is done.
+pub(crate) trait Task: Send {
+    /// Tries it. True: it is over, one way or the other.
+    fn is_over(&mut self) -> bool;
+
+    /// It can't be tried again.
+    fn give_up(&mut self);
+}
+
+/// What there is to try, and whether there is a thread that does: in which process.
+struct Waiting {
+    tasks: Vec<Box<dyn Task>>,
+    thread_of: Option<u32>,
+}
+
+static WAITING: Mutex<class::CmWaiting, Waiting> = Mutex::new(Waiting { tasks: Vec::new(), thread_of: None });
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Of the thread's stack.
+const STACK: usize = 256 << 10;
+
+/// Has a task tried until it is over, the first time after a pause.
+pub(crate) fn try_later(task: Box<dyn Task>) {
+    let mut waiting = WAITING.lock();
+    waiting.tasks.push(task);
+    let own = ferroce_os::fork::generation();
+    if waiting.thread_of.replace(own) == Some(own) {
+        return;
+    }
+    drop(waiting);
+    if ferroce_os::sys::start_thread("ferroce-cm", STACK, run).is_err() {
+        tracing::warn!("no thread for what connections wait for");
+        let mut waiting = WAITING.lock();
+        waiting.thread_of = None;
+        let tasks = std::mem::take(&mut waiting.tasks);
+        drop(waiting);
+        tasks.into_iter().for_each(|mut task| task.give_up());
+    }
+}
+
+fn run() {
+    let Ok(_inside) = nic::enter_library() else { return };
+    loop {
+        nic::outside_library(|| std::thread::sleep(PAUSE));
+        let mut tasks = {
+            let mut waiting = WAITING.lock();
+            if waiting.tasks.is_empty() {
+                waiting.thread_of = None;
+                return;
+            }
+            std::mem::take(&mut waiting.tasks)
+        };
+        tasks.retain_mut(|task| !task.is_over());
+        WAITING.lock().tasks.append(&mut tasks);
+    }
+}

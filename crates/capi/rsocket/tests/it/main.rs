@@ -1,0 +1,5 @@
+//! Tests of the crate against the installed headers.
+
+#[path = "../../../headers/mod.rs"]
+mod headers;
+mod layout;

@@ -1,0 +1,664 @@
+/* What programs expect of sockets, by the calls of sockets alone: it holds for TCP and UDP of the kernel, and must hold for rsockets
+ * under `ferroce run --sockets`. ADDRESS in the environment is an address of this host.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define ALARM_SECONDS 40
+
+static void fail(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fputc('\n', stderr);
+	exit(1);
+}
+
+#define EXPECT(condition)                                                                                  \
+	do {                                                                                               \
+		if (!(condition))                                                                          \
+			fail("%s:%d: not so: %s (errno %s)", __FILE__, __LINE__, #condition, strerror(errno)); \
+	} while (0)
+
+/* The call must return −1 and set errno to this value. */
+#define EXPECT_ERRNO(expected, call)                                                                       \
+	do {                                                                                               \
+		errno = 0;                                                                                 \
+		long long expect_result = (call);                                                          \
+		if (expect_result != -1 || errno != (expected))                                            \
+			fail("%s:%d: %s: returned %lld (%s), not %s", __FILE__, __LINE__, #call,           \
+			     expect_result, strerror(errno), #expected);                                   \
+	} while (0)
+
+static struct sockaddr_in here(int port)
+{
+	const char *address = getenv("ADDRESS");
+	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
+
+	EXPECT(inet_pton(AF_INET, address ? address : "127.0.0.1", &name.sin_addr) == 1);
+	return name;
+}
+
+static int make_socket(int type)
+{
+	int fd = socket(AF_INET, type, 0);
+
+	EXPECT(fd >= 0);
+	return fd;
+}
+
+/* A socket that listens, and its address. */
+static int listener(struct sockaddr_in *name, int backlog)
+{
+	int fd = make_socket(SOCK_STREAM), on = 1;
+	socklen_t length = sizeof *name;
+
+	*name = here(0);
+	EXPECT(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+	EXPECT(bind(fd, (struct sockaddr *)name, sizeof *name) == 0);
+	EXPECT(listen(fd, backlog) == 0);
+	EXPECT(getsockname(fd, (struct sockaddr *)name, &length) == 0);
+	EXPECT(length == sizeof *name && name->sin_port != 0);
+	return fd;
+}
+
+/* Two sockets that are connected. */
+static void pair(int fds[2])
+{
+	struct sockaddr_in name;
+	int listening = listener(&name, 1);
+
+	fds[0] = make_socket(SOCK_STREAM);
+	EXPECT(connect(fds[0], (struct sockaddr *)&name, sizeof name) == 0);
+	fds[1] = accept(listening, NULL, NULL);
+	EXPECT(fds[1] >= 0);
+	EXPECT(close(listening) == 0);
+}
+
+static void set_nonblocking(int fd)
+{
+	int flags = fcntl(fd, F_GETFL, 0);
+
+	EXPECT(flags >= 0 && !(flags & O_NONBLOCK));
+	EXPECT(fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0);
+	EXPECT(fcntl(fd, F_GETFL, 0) & O_NONBLOCK);
+}
+
+static short ready(int fd, short events, int timeout)
+{
+	struct pollfd polled = {.fd = fd, .events = events};
+
+	EXPECT(poll(&polled, 1, timeout) >= 0);
+	return polled.revents;
+}
+
+static uint8_t pattern(size_t at)
+{
+	return at * 7 + at / 251;
+}
+
+static void send_all(int fd, size_t from, size_t to)
+{
+	static _Thread_local uint8_t bytes[100000];
+
+	while (from < to) {
+		size_t wanted = to - from < sizeof bytes ? to - from : sizeof bytes;
+		ssize_t sent;
+
+		for (size_t i = 0; i < wanted; i++)
+			bytes[i] = pattern(from + i);
+		sent = send(fd, bytes, wanted, MSG_NOSIGNAL);
+		EXPECT(sent > 0);
+		from += sent;
+	}
+}
+
+static void receive_all(int fd, size_t from, size_t to)
+{
+	static _Thread_local uint8_t bytes[70000];
+
+	while (from < to) {
+		size_t wanted = to - from < sizeof bytes ? to - from : sizeof bytes;
+		ssize_t received = recv(fd, bytes, wanted, 0);
+
+		EXPECT(received > 0);
+		for (ssize_t i = 0; i < received; i++)
+			if (bytes[i] != pattern(from + i))
+				fail("byte %zu of the stream is %u", from + i, bytes[i]);
+		from += received;
+	}
+}
+
+static void names(void)
+{
+	struct sockaddr_in name, own, peer;
+	socklen_t length = sizeof own;
+	int listening = listener(&name, 5), client = make_socket(SOCK_STREAM), server;
+
+	EXPECT_ERRNO(ENOTCONN, getpeername(client, (struct sockaddr *)&peer, &length));
+	EXPECT(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
+	length = sizeof peer;
+	server = accept(listening, (struct sockaddr *)&peer, &length);
+	EXPECT(server >= 0 && length == sizeof peer && peer.sin_family == AF_INET);
+	length = sizeof own;
+	EXPECT(getsockname(client, (struct sockaddr *)&own, &length) == 0);
+	EXPECT(own.sin_port == peer.sin_port && own.sin_addr.s_addr == peer.sin_addr.s_addr);
+	length = sizeof own;
+	EXPECT(getpeername(client, (struct sockaddr *)&own, &length) == 0);
+	EXPECT(own.sin_port == name.sin_port && own.sin_addr.s_addr == name.sin_addr.s_addr);
+	length = sizeof own;
+	EXPECT(getsockname(server, (struct sockaddr *)&own, &length) == 0);
+	EXPECT(own.sin_port == name.sin_port);
+	EXPECT_ERRNO(EISCONN, connect(client, (struct sockaddr *)&name, sizeof name));
+}
+
+static void bad_calls(void)
+{
+	struct sockaddr_in name;
+	int listening = listener(&name, 5), other = make_socket(SOCK_STREAM), fds[2];
+	char byte;
+
+	EXPECT_ERRNO(ENOTCONN, recv(other, &byte, 1, 0));
+	EXPECT_ERRNO(EINVAL, accept(other, NULL, NULL));
+	EXPECT_ERRNO(ENOTCONN, shutdown(other, SHUT_RDWR));
+	EXPECT(bind(other, (struct sockaddr *)&name, sizeof name) == -1);
+	EXPECT(errno == EADDRINUSE);
+	EXPECT_ERRNO(EINVAL, bind(listening, (struct sockaddr *)&name, sizeof name));
+	EXPECT_ERRNO(EINVAL, connect(other, (struct sockaddr *)&name, 3));
+	EXPECT(close(other) == 0);
+	EXPECT_ERRNO(EBADF, recv(other, &byte, 1, 0));
+	pair(fds);
+	EXPECT_ERRNO(EINVAL, shutdown(fds[0], 7));
+}
+
+static void refused(void)
+{
+	struct sockaddr_in name;
+	int listening = listener(&name, 5), fd = make_socket(SOCK_STREAM), error;
+	socklen_t length = sizeof error;
+
+	EXPECT(close(listening) == 0);
+	EXPECT_ERRNO(ECONNREFUSED, connect(fd, (struct sockaddr *)&name, sizeof name));
+	EXPECT(close(fd) == 0);
+	fd = make_socket(SOCK_STREAM | SOCK_NONBLOCK);
+	EXPECT(connect(fd, (struct sockaddr *)&name, sizeof name) == -1);
+	if (errno != ECONNREFUSED) {
+		EXPECT(errno == EINPROGRESS);
+		EXPECT(ready(fd, POLLOUT, 10000) & POLLERR);
+		EXPECT(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0);
+		EXPECT(error == ECONNREFUSED);
+	}
+}
+
+static void nonblocking_connect(void)
+{
+	struct sockaddr_in name;
+	int listening = listener(&name, 5), fd = make_socket(SOCK_STREAM), server, error = 1;
+	socklen_t length = sizeof error;
+	char byte;
+
+	set_nonblocking(listening);
+	EXPECT_ERRNO(EAGAIN, accept(listening, NULL, NULL));
+	EXPECT(ready(listening, POLLIN, 0) == 0);
+	set_nonblocking(fd);
+	EXPECT(connect(fd, (struct sockaddr *)&name, sizeof name) == 0 || errno == EINPROGRESS);
+	EXPECT(ready(fd, POLLIN | POLLOUT, 10000) == POLLOUT);
+	EXPECT(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0);
+	EXPECT(ready(listening, POLLIN, 10000) == POLLIN);
+	server = accept4(listening, NULL, NULL, SOCK_NONBLOCK);
+	EXPECT(server >= 0);
+	EXPECT_ERRNO(EAGAIN, recv(server, &byte, 1, 0));
+	EXPECT_ERRNO(EAGAIN, recv(fd, &byte, 1, 0));
+	EXPECT(send(fd, "x", 1, 0) == 1);
+	EXPECT(ready(server, POLLIN, 10000) == POLLIN);
+	EXPECT(recv(server, &byte, 1, 0) == 1 && byte == 'x');
+	EXPECT(ready(server, POLLIN, 0) == 0);
+}
+
+static void half_close(void)
+{
+	int fds[2];
+	char bytes[8];
+
+	pair(fds);
+	EXPECT(send(fds[0], "ask", 3, 0) == 3);
+	EXPECT(shutdown(fds[0], SHUT_WR) == 0);
+	EXPECT_ERRNO(EPIPE, send(fds[0], "x", 1, MSG_NOSIGNAL));
+	EXPECT(recv(fds[1], bytes, sizeof bytes, MSG_WAITALL) == 3 && !memcmp(bytes, "ask", 3));
+	EXPECT(recv(fds[1], bytes, sizeof bytes, 0) == 0);
+	EXPECT(ready(fds[1], POLLIN | POLLOUT | POLLRDHUP, 0) == (POLLIN | POLLOUT | POLLRDHUP));
+	EXPECT(send(fds[1], "answer", 6, 0) == 6);
+	EXPECT(close(fds[1]) == 0);
+	EXPECT(recv(fds[0], bytes, sizeof bytes, MSG_WAITALL) == 6 && !memcmp(bytes, "answer", 6));
+	EXPECT(recv(fds[0], bytes, sizeof bytes, 0) == 0);
+	EXPECT(ready(fds[0], POLLIN, 0) & POLLHUP);
+}
+
+static void closed_peer(void)
+{
+	int fds[2];
+	char bytes[8];
+
+	pair(fds);
+	EXPECT(send(fds[1], "last", 4, 0) == 4);
+	EXPECT(close(fds[1]) == 0);
+	EXPECT(recv(fds[0], bytes, sizeof bytes, MSG_WAITALL) == 4);
+	EXPECT(recv(fds[0], bytes, sizeof bytes, 0) == 0);
+	/* TCP takes some before it hears that nobody wants them. */
+	for (int i = 0; i < 100; i++) {
+		if (send(fds[0], "x", 1, MSG_NOSIGNAL) < 0) {
+			EXPECT(errno == EPIPE || errno == ECONNRESET);
+			return;
+		}
+		usleep(10000);
+	}
+	fail("everything is taken that is sent to a closed socket");
+}
+
+static void peek_and_wait(void)
+{
+	int fds[2], waiting = -1;
+	char bytes[16] = {0};
+	struct iovec pieces[3] = {{bytes, 2}, {bytes + 2, 0}, {bytes + 2, 4}};
+	struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 3};
+
+	pair(fds);
+	EXPECT(writev(fds[0], (struct iovec[]){{"ab", 2}, {"", 0}, {"cdef", 4}}, 3) == 6);
+	EXPECT(recv(fds[1], bytes, 6, MSG_PEEK | MSG_WAITALL) > 0);
+	while (ioctl(fds[1], FIONREAD, &waiting) == 0 && waiting < 6)
+		usleep(1000);
+	EXPECT(waiting == 6);
+	memset(bytes, 0, sizeof bytes);
+	EXPECT(recv(fds[1], bytes, sizeof bytes, MSG_PEEK) == 6 && !memcmp(bytes, "abcdef", 6));
+	memset(bytes, 0, sizeof bytes);
+	EXPECT(recvmsg(fds[1], &message, 0) == 6 && !memcmp(bytes, "abcdef", 6));
+	EXPECT_ERRNO(EAGAIN, recv(fds[1], bytes, 1, MSG_DONTWAIT));
+	EXPECT(send(fds[0], "x", 0, 0) == 0);
+	EXPECT(recv(fds[1], bytes, 0, MSG_DONTWAIT) <= 0);
+}
+
+/* A sender that doesn't wait is told when there is no room, and when there is again; no byte is lost. */
+static void full(void)
+{
+	int fds[2];
+	size_t sent = 0, received = 0;
+	uint8_t bytes[5000];
+
+	pair(fds);
+	set_nonblocking(fds[0]);
+	for (;;) {
+		ssize_t now;
+
+		for (size_t i = 0; i < sizeof bytes; i++)
+			bytes[i] = pattern(sent + i);
+		now = send(fds[0], bytes, sizeof bytes, 0);
+		if (now < 0) {
+			EXPECT(errno == EAGAIN);
+			if (!ready(fds[0], POLLOUT, 200))
+				break;
+			continue;
+		}
+		sent += now;
+		EXPECT(sent < 1 << 28);
+	}
+	EXPECT(sent > 10000);
+	while (received < sent) {
+		size_t wanted = sent - received < 70000 ? sent - received : 70000;
+
+		receive_all(fds[1], received, received + wanted);
+		received += wanted;
+	}
+	EXPECT(ready(fds[0], POLLOUT, 10000) == POLLOUT);
+	EXPECT_ERRNO(EAGAIN, recv(fds[1], bytes, 1, MSG_DONTWAIT));
+}
+
+#define DUPLEX_BYTES ((size_t)32 << 20)
+
+static void *send_side(void *fd)
+{
+	send_all(*(int *)fd, 0, DUPLEX_BYTES);
+	return NULL;
+}
+
+static void *receive_side(void *fd)
+{
+	receive_all(*(int *)fd, 0, DUPLEX_BYTES);
+	return NULL;
+}
+
+/* Four threads: both sides send and receive at once. */
+static void duplex(void)
+{
+	pthread_t threads[4];
+	int fds[2];
+
+	pair(fds);
+	for (int i = 0; i < 2; i++) {
+		EXPECT(pthread_create(&threads[2 * i], NULL, send_side, &fds[i]) == 0);
+		EXPECT(pthread_create(&threads[2 * i + 1], NULL, receive_side, &fds[i]) == 0);
+	}
+	for (int i = 0; i < 4; i++)
+		EXPECT(pthread_join(threads[i], NULL) == 0);
+}
+
+static void *wait_for_byte(void *fd)
+{
+	char byte;
+
+	EXPECT(recv(*(int *)fd, &byte, 1, 0) == 1 && byte == 'w');
+	return NULL;
+}
+
+/* A thread that waits in recv is woken, although another looks at the same socket. */
+static void two_readers(void)
+{
+	pthread_t thread;
+	int fds[2];
+
+	pair(fds);
+	for (int round = 0; round < 200; round++) {
+		EXPECT(pthread_create(&thread, NULL, wait_for_byte, &fds[1]) == 0);
+		if (round % 2)
+			usleep(500);
+		EXPECT(send(fds[0], "w", 1, 0) == 1);
+		for (int i = 0; i < 5; i++)
+			ready(fds[1], POLLIN, 0);
+		EXPECT(pthread_join(thread, NULL) == 0);
+	}
+}
+
+static void select_with_pipe(void)
+{
+	struct timeval at_once = {0}, long_time = {.tv_sec = 10};
+	int fds[2], ends[2];
+	fd_set reading, writing;
+
+	pair(fds);
+	EXPECT(pipe(ends) == 0);
+	FD_ZERO(&reading);
+	FD_SET(fds[1], &reading);
+	FD_SET(ends[0], &reading);
+	EXPECT(select(FD_SETSIZE, &reading, NULL, NULL, &at_once) == 0);
+	EXPECT(!FD_ISSET(fds[1], &reading) && !FD_ISSET(ends[0], &reading));
+	EXPECT(write(ends[1], "p", 1) == 1);
+	FD_SET(fds[1], &reading);
+	FD_SET(ends[0], &reading);
+	EXPECT(select(FD_SETSIZE, &reading, NULL, NULL, &long_time) == 1);
+	EXPECT(!FD_ISSET(fds[1], &reading) && FD_ISSET(ends[0], &reading));
+	EXPECT(send(fds[0], "s", 1, 0) == 1);
+	FD_ZERO(&reading);
+	FD_ZERO(&writing);
+	FD_SET(fds[1], &reading);
+	FD_SET(fds[1], &writing);
+	EXPECT(ready(fds[1], POLLIN, 10000) == POLLIN);
+	EXPECT(select(FD_SETSIZE, &reading, &writing, NULL, &long_time) == 2);
+}
+
+static int wait_epoll(int set, struct epoll_event *event, int timeout)
+{
+	int count = epoll_wait(set, event, 1, timeout);
+
+	EXPECT(count >= 0);
+	return count;
+}
+
+static void epoll_sets(void)
+{
+	struct epoll_event event;
+	int fds[2], ends[2], set = epoll_create1(EPOLL_CLOEXEC);
+	char bytes[8];
+
+	pair(fds);
+	EXPECT(pipe(ends) == 0 && set >= 0);
+	event = (struct epoll_event){.events = EPOLLIN, .data.u64 = 1};
+	EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event) == 0);
+	event = (struct epoll_event){.events = EPOLLIN, .data.u64 = 0xfedcba9876543210};
+	EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fds[1], &event) == 0);
+	EXPECT_ERRNO(EEXIST, epoll_ctl(set, EPOLL_CTL_ADD, fds[1], &event));
+	EXPECT(wait_epoll(set, &event, 0) == 0);
+	/* Level: told until it is read. */
+	EXPECT(send(fds[0], "ab", 2, 0) == 2);
+	for (int i = 0; i < 2; i++) {
+		EXPECT(wait_epoll(set, &event, 10000) == 1);
+		EXPECT(event.events == EPOLLIN && event.data.u64 == 0xfedcba9876543210);
+	}
+	EXPECT(recv(fds[1], bytes, sizeof bytes, 0) == 2);
+	EXPECT(wait_epoll(set, &event, 0) == 0);
+	EXPECT(write(ends[1], "p", 1) == 1);
+	EXPECT(wait_epoll(set, &event, 10000) == 1 && event.data.u64 == 1);
+	EXPECT(read(ends[0], bytes, 1) == 1);
+	/* Edge: told once for each arrival. */
+	event = (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.u64 = 2};
+	EXPECT(epoll_ctl(set, EPOLL_CTL_MOD, fds[1], &event) == 0);
+	EXPECT(send(fds[0], "c", 1, 0) == 1);
+	EXPECT(wait_epoll(set, &event, 10000) == 1 && event.data.u64 == 2);
+	EXPECT(wait_epoll(set, &event, 50) == 0);
+	EXPECT(send(fds[0], "d", 1, 0) == 1);
+	EXPECT(wait_epoll(set, &event, 10000) == 1);
+	EXPECT(recv(fds[1], bytes, sizeof bytes, 0) == 2);
+	/* Once. */
+	event = (struct epoll_event){.events = EPOLLOUT | EPOLLONESHOT, .data.u64 = 3};
+	EXPECT(epoll_ctl(set, EPOLL_CTL_MOD, fds[1], &event) == 0);
+	EXPECT(wait_epoll(set, &event, 10000) == 1 && event.events == EPOLLOUT && event.data.u64 == 3);
+	EXPECT(wait_epoll(set, &event, 0) == 0);
+	EXPECT(epoll_ctl(set, EPOLL_CTL_DEL, fds[1], NULL) == 0);
+	EXPECT_ERRNO(ENOENT, epoll_ctl(set, EPOLL_CTL_DEL, fds[1], NULL));
+	EXPECT(close(fds[1]) == 0 && close(set) == 0);
+	/* The number is another's now. */
+	EXPECT(epoll_create1(EPOLL_CLOEXEC) >= 0);
+}
+
+static void *send_later(void *fd)
+{
+	usleep(100000);
+	EXPECT(send(*(int *)fd, "l", 1, 0) == 1);
+	return NULL;
+}
+
+/* Who sleeps is woken. */
+static void sleepers(void)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int set = epoll_create1(0);
+	pthread_t thread;
+	char byte;
+
+	for (int how = 0; how < 3; how++) {
+		struct timeval long_time = {.tv_sec = 10};
+		fd_set reading;
+		int fds[2];
+
+		pair(fds);
+		FD_ZERO(&reading);
+		FD_SET(fds[1], &reading);
+		EXPECT(pthread_create(&thread, NULL, send_later, &fds[0]) == 0);
+		if (how == 0) {
+			EXPECT(ready(fds[1], POLLIN, 10000) == POLLIN);
+		} else if (how == 1) {
+			EXPECT(select(fds[1] + 1, &reading, NULL, NULL, &long_time) == 1);
+		} else {
+			EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fds[1], &event) == 0);
+			EXPECT(wait_epoll(set, &event, 10000) == 1);
+		}
+		EXPECT(recv(fds[1], &byte, 1, MSG_DONTWAIT) == 1);
+		EXPECT(pthread_join(thread, NULL) == 0);
+	}
+}
+
+static void copies(void)
+{
+	int fds[2], copy, high;
+	char byte;
+
+	pair(fds);
+	copy = dup(fds[0]);
+	high = fcntl(fds[0], F_DUPFD_CLOEXEC, 100);
+	EXPECT(copy >= 0 && high >= 100 && dup2(fds[0], 90) == 90);
+	EXPECT(close(fds[0]) == 0 && close(90) == 0);
+	EXPECT(send(copy, "c", 1, 0) == 1 && send(high, "h", 1, 0) == 1);
+	EXPECT(recv(fds[1], &byte, 1, MSG_WAITALL) == 1 && byte == 'c');
+	EXPECT(recv(fds[1], &byte, 1, MSG_WAITALL) == 1 && byte == 'h');
+	EXPECT(close(copy) == 0 && close(high) == 0);
+	EXPECT(recv(fds[1], &byte, 1, 0) == 0);
+}
+
+static void options(void)
+{
+	struct timeval timeout = {.tv_usec = 50000};
+	int fds[2], value;
+	socklen_t length = sizeof value;
+	char byte;
+
+	pair(fds);
+	value = 1;
+	EXPECT(setsockopt(fds[0], IPPROTO_TCP, TCP_NODELAY, &value, sizeof value) == 0);
+	value = 0;
+	EXPECT(getsockopt(fds[0], IPPROTO_TCP, TCP_NODELAY, &value, &length) == 0 && value == 1);
+	EXPECT(getsockopt(fds[0], SOL_SOCKET, SO_TYPE, &value, &length) == 0 && value == SOCK_STREAM);
+	EXPECT(getsockopt(fds[0], SOL_SOCKET, SO_ACCEPTCONN, &value, &length) == 0 && value == 0);
+	value = 1;
+	EXPECT(setsockopt(fds[0], SOL_SOCKET, SO_KEEPALIVE, &value, sizeof value) == 0);
+	EXPECT(setsockopt(fds[0], IPPROTO_TCP, TCP_KEEPIDLE, &value, sizeof value) == 0);
+	EXPECT(setsockopt(fds[1], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0);
+	EXPECT_ERRNO(EAGAIN, recv(fds[1], &byte, 1, 0));
+	sleep(2);
+	EXPECT(send(fds[0], "k", 1, 0) == 1 && recv(fds[1], &byte, 1, MSG_WAITALL) == 1);
+}
+
+static void many(void)
+{
+	enum { COUNT = 60 };
+	struct sockaddr_in name;
+	int listening = listener(&name, COUNT), clients[COUNT], servers[COUNT];
+	char byte;
+
+	for (int i = 0; i < COUNT; i++) {
+		clients[i] = make_socket(SOCK_STREAM);
+		EXPECT(connect(clients[i], (struct sockaddr *)&name, sizeof name) == 0);
+		EXPECT(send(clients[i], (char[]){i}, 1, 0) == 1);
+	}
+	for (int i = 0; i < COUNT; i++) {
+		servers[i] = accept(listening, NULL, NULL);
+		EXPECT(servers[i] >= 0);
+	}
+	for (int i = 0; i < COUNT; i++) {
+		EXPECT(recv(servers[i], &byte, 1, 0) == 1 && send(servers[i], &byte, 1, 0) == 1);
+	}
+	for (int i = 0; i < COUNT; i++)
+		EXPECT(recv(clients[i], &byte, 1, 0) == 1 && byte == i);
+	for (int i = 0; i < COUNT; i++)
+		EXPECT(close(i % 2 ? clients[i] : servers[i]) == 0);
+	for (int i = 0; i < COUNT; i++)
+		EXPECT(recv(i % 2 ? servers[i] : clients[i], &byte, 1, 0) == 0);
+}
+
+static void reset(void)
+{
+	struct linger at_once = {.l_onoff = 1};
+	int fds[2];
+	char byte;
+
+	pair(fds);
+	EXPECT(setsockopt(fds[0], SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+	EXPECT(close(fds[0]) == 0);
+	EXPECT(ready(fds[1], POLLIN, 10000) & (POLLERR | POLLHUP));
+	EXPECT_ERRNO(ECONNRESET, recv(fds[1], &byte, 1, 0));
+}
+
+static void datagrams(void)
+{
+	struct sockaddr_in names[2], from;
+	struct timeval timeout = {.tv_sec = 10};
+	int fds[2];
+	char bytes[3000], got[3000];
+	socklen_t length;
+
+	for (int i = 0; i < 2; i++) {
+		fds[i] = make_socket(SOCK_DGRAM);
+		names[i] = here(0);
+		length = sizeof names[i];
+		EXPECT(bind(fds[i], (struct sockaddr *)&names[i], sizeof names[i]) == 0);
+		EXPECT(getsockname(fds[i], (struct sockaddr *)&names[i], &length) == 0);
+		EXPECT(setsockopt(fds[i], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0);
+	}
+	memset(bytes, 'd', sizeof bytes);
+	EXPECT_ERRNO(EDESTADDRREQ, send(fds[0], bytes, 1, 0));
+	/* The first go another way than the others, as do the long ones. */
+	for (int i = 0; i < 60; i++) {
+		int to = i % 2;
+		size_t size = i % 10 == 9 ? 3000 : i + 1;
+
+		bytes[0] = i;
+		EXPECT(sendto(fds[!to], bytes, size, 0, (struct sockaddr *)&names[to], sizeof names[to]) ==
+		       (ssize_t)size);
+		length = sizeof from;
+		EXPECT(recvfrom(fds[to], got, sizeof got, 0, (struct sockaddr *)&from, &length) == (ssize_t)size);
+		EXPECT(got[0] == i && !memcmp(got, bytes, size));
+		EXPECT(from.sin_port == names[!to].sin_port && from.sin_addr.s_addr == names[!to].sin_addr.s_addr);
+	}
+	EXPECT(sendto(fds[0], bytes, 10, 0, (struct sockaddr *)&names[1], sizeof names[1]) == 10);
+	EXPECT(ready(fds[1], POLLIN, 10000) == POLLIN);
+	EXPECT(recv(fds[1], got, 4, MSG_TRUNC) == 10);
+	EXPECT(connect(fds[0], (struct sockaddr *)&names[1], sizeof names[1]) == 0);
+	EXPECT(send(fds[0], bytes, 5, 0) == 5 && recv(fds[1], got, sizeof got, 0) == 5);
+	EXPECT_ERRNO(EAGAIN, recv(fds[1], got, sizeof got, MSG_DONTWAIT));
+}
+
+static const struct test_case {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+	{"names", names},
+	{"bad_calls", bad_calls},
+	{"refused", refused},
+	{"nonblocking_connect", nonblocking_connect},
+	{"half_close", half_close},
+	{"closed_peer", closed_peer},
+	{"peek_and_wait", peek_and_wait},
+	{"full", full},
+	{"duplex", duplex},
+	{"two_readers", two_readers},
+	{"select_with_pipe", select_with_pipe},
+	{"epoll_sets", epoll_sets},
+	{"sleepers", sleepers},
+	{"copies", copies},
+	{"options", options},
+	{"many", many},
+	{"reset", reset},
+	{"datagrams", datagrams},
+};
+
+int main(int argc, char **argv)
+{
+	alarm(ALARM_SECONDS);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		if (argc < 2)
+			puts(cases[i].name);
+		else if (!strcmp(argv[1], cases[i].name)) {
+			cases[i].run();
+			puts("ok");
+			return 0;
+		}
+	}
+	return argc < 2 ? 0 : (fail("no case is named %s", argv[1]), 1);
+}

@@ -1,0 +1,350 @@
+//! Sockets over RDMA: Debian's programs of rsockets, and programs of ordinary sockets under `ferroce run --sockets`, unmodified,
+//! within a host on whatever fabric they choose and over `udp`, and between two hosts.
+
+use ferroce_tests::{Artifacts, Fabric, Host, Process, World, require, tool};
+use std::path::Path;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Port spaces.
+const TCP: u16 = 0x0106;
+
+/// Where both sides run.
+#[derive(Clone, Copy)]
+enum Place {
+    OneHost,
+    OneHostUdp,
+    TwoHosts,
+}
+
+impl Place {
+    fn world(self) -> Result<World, ferroce_tests::Skip> {
+        match self {
+            Self::OneHost | Self::OneHostUdp => World::one_host(9000),
+            Self::TwoHosts => World::two_hosts(1500),
+        }
+    }
+
+    fn settings(self) -> &'static [(&'static str, &'static str)] {
+        if matches!(self, Self::OneHostUdp) { Fabric::Udp.settings() } else { Fabric::Any.settings() }
+    }
+}
+
+/// In a line of words, `SERVER` stands for the server's IPv4 address.
+fn words(line: &str, world: &World) -> Vec<String> {
+    line.split_whitespace().map(|word| word.replace("SERVER", &world.last().ipv4())).collect()
+}
+
+/// A server that has the port, and its client.
+fn start(place: Place, world: &World, port: u16, server: &str, client: &str) -> (Process, Process) {
+    let mut server = world.last().start_ferroce(&[], &words(server, world), place.settings());
+    world.last().wait_for_rdma_port(TCP, port, &mut server, LIMIT);
+    (server, world.first().start_ferroce(&[], &words(client, world), place.settings()))
+}
+
+/// Runs a program of which both sides end.
+fn run(place: Place, port: u16, server: &str, client: &str) {
+    require!(tool(server.split_whitespace().next().expect("a program"), "rdmacm-utils"));
+    let world = require!(place.world());
+    let (mut server, mut client) = start(place, &world, port, server, client);
+    let (client, server) = (client.wait(LIMIT), server.wait(LIMIT));
+    assert!(client.success() && server.success(), "server: {server}client: {client}");
+    client.expect_quiet();
+    server.expect_quiet();
+    for host in [world.first(), world.last()] {
+        host.expect_no_traces();
+    }
+}
+
+/// Makes a test of each name at each place.
+macro_rules! everywhere {
+    ($($name:ident: $port:literal, $server:literal, $client:literal;)*) => {
+        everywhere! { one_host, OneHost: $($name: $port, $server, $client;)* }
+        everywhere! { one_host_udp, OneHostUdp: $($name: $port, $server, $client;)* }
+        everywhere! { two_hosts, TwoHosts: $($name: $port, $server, $client;)* }
+    };
+    ($module:ident, $place:ident: $($name:ident: $port:literal, $server:literal, $client:literal;)*) => {
+        mod $module {$(
+            #[test]
+            fn $name() {
+                super::run(super::Place::$place, $port, $server, $client);
+            }
+        )*}
+    };
+}
+
+everywhere! {
+    rstream: 7471, "rstream -I 20 -C 200 -S all", "rstream -s SERVER -I 20 -C 200 -S all";
+    rstream_async: 7471, "rstream -I 50 -C 20 -T a -T v", "rstream -s SERVER -I 50 -C 20 -T a -T v";
+    rstream_blocking: 7471, "rstream -I 500 -C 3 -T b -T v", "rstream -s SERVER -I 500 -C 3 -T b -T v";
+    rstream_nonblocking: 7471, "rstream -I 50 -C 20 -T n -T v", "rstream -s SERVER -I 50 -C 20 -T n -T v";
+    rstream_resolve: 7471, "rstream -I 50 -C 20 -T r", "rstream -s SERVER -I 50 -C 20 -T r";
+    rstream_large: 7471, "rstream -I 5 -C 4 -S 3000000 -T v", "rstream -s SERVER -I 5 -C 4 -S 3000000 -T v";
+    rstream_keepalive: 7471, "rstream -I 20 -C 20 -k 1", "rstream -s SERVER -I 20 -C 20 -k 1";
+    rstream_small_buffers: 7471, "rstream -B 4096 -I 20 -C 20 -S 20000 -T v",
+        "rstream -s SERVER -B 4096 -I 20 -C 20 -S 20000 -T v";
+    riostream: 7471, "riostream -I 20 -C 20 -S all", "riostream -s SERVER -I 20 -C 20 -S all";
+    riostream_blocking: 7471, "riostream -I 50 -C 3 -T b -T v", "riostream -s SERVER -I 50 -C 3 -T b -T v";
+    riostream_async: 7471, "riostream -I 50 -C 3 -T a", "riostream -s SERVER -I 50 -C 3 -T a";
+}
+
+/// Bytes without a pattern that repeats.
+fn bytes(length: usize) -> Vec<u8> {
+    let mut state = 7u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+#[test]
+fn rcopy_copies_every_byte() {
+    require!(tool("rcopy", "rdmacm-utils"));
+    for place in [Place::OneHost, Place::OneHostUdp, Place::TwoHosts] {
+        let world = require!(place.world());
+        let content = bytes(40_000_003);
+        std::fs::write(world.first().path("/tmp/original"), &content).expect("the host's /tmp");
+        let (server, mut client) =
+            start(place, &world, 7427, "rcopy", "rcopy /tmp/original SERVER:/tmp/copy");
+        client.wait(LIMIT).expect_success();
+        let copy = std::fs::read(world.last().path("/tmp/copy")).expect("the copy");
+        assert!(copy == content, "the copy of {} bytes differs", content.len());
+        server.signal(libc::SIGKILL);
+    }
+}
+
+#[test]
+fn udpong_sends_datagrams() {
+    require!(tool("udpong", "rdmacm-utils"));
+    for place in [Place::OneHost, Place::OneHostUdp, Place::TwoHosts] {
+        // Not `-T e`: udpong sends again what isn't answered within a millisecond, and on a busy machine never catches up.
+        for how in ["", " -T a", " -T b", " -S 1900 -T b"] {
+            let world = require!(place.world());
+            let line = format!("udpong -b SERVER{how}");
+            let mut server = world.last().start_ferroce(&[], &words(&line, &world), place.settings());
+            wait_for_udp(world.last(), 7174, &mut server);
+            let line = format!("udpong -s SERVER -C 200{how}");
+            let mut client = world.first().start_ferroce(&[], &words(&line, &world), place.settings());
+            let outcome = client.wait(LIMIT);
+            outcome.expect_success().expect_quiet();
+            assert!(outcome.stdout.contains("custom"), "{outcome}");
+            server.signal(libc::SIGKILL);
+        }
+    }
+}
+
+fn wait_for_udp(host: &Host, port: u16, server: &mut Process) {
+    let name = format!(":{port:04X} ");
+    let start = std::time::Instant::now();
+    while !host.admin("cat /proc/net/udp").contains(&name) {
+        assert!(!server.has_ended() && start.elapsed() < LIMIT, "{}", server.wait(Duration::ZERO));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A case of `c/sockets/behaviour.c`, on TCP and UDP of the kernel and on rsockets: what it expects isn't what we think of sockets, but
+/// what the kernel makes of them.
+fn behaves(case: &str) {
+    let path = require!(Artifacts::get().c_program("sockets/behaviour"));
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    host.start(&[&*path, case], &[]).wait(LIMIT).expect_ok();
+    let own = host.ipv4();
+    for (address, fabric) in [("127.0.0.1", Fabric::Any), (&*own, Fabric::Any), (&*own, Fabric::Udp)] {
+        let settings = [fabric.settings(), &[("ADDRESS", address)]].concat();
+        host.start_ferroce(&["--sockets"], &[&*path, case], &settings).wait(LIMIT).expect_ok();
+    }
+    host.expect_no_traces();
+}
+
+macro_rules! behaviour {
+    ($($case:ident)*) => {
+        mod behaviour {
+            $(
+                #[test]
+                fn $case() {
+                    super::behaves(stringify!($case));
+                }
+            )*
+
+            #[test]
+            fn every_case_is_run() {
+                let path = super::require!(super::Artifacts::get().c_program("sockets/behaviour"));
+                let listed = std::process::Command::new(path).output().expect("the program runs").stdout;
+                let listed = String::from_utf8(listed).expect("case names are ASCII");
+                assert_eq!(listed.lines().collect::<Vec<_>>(), [$(stringify!($case)),*]);
+            }
+        }
+    };
+}
+
+behaviour! {
+    names bad_calls refused nonblocking_connect half_close closed_peer peek_and_wait full duplex two_readers
+    select_with_pipe epoll_sets sleepers copies options many reset datagrams
+}
+
+/// Sockets of programs are rsockets under this.
+const SOCKETS: &[&str] = &["--sockets"];
+
+#[test]
+fn iperf3_runs_over_rsockets() {
+    require!(tool("iperf3", "iperf3"));
+    for place in [Place::OneHost, Place::TwoHosts] {
+        let world = require!(place.world());
+        let line = |line: &str| words(line, &world);
+        let mut server = world.last().start_ferroce(SOCKETS, &line("iperf3 -s -1 -B SERVER"), &[]);
+        world.last().wait_for_rdma_port(TCP, 5201, &mut server, LIMIT);
+        let client = line("iperf3 -c SERVER -n 100M -P 2");
+        let outcome = world.first().start_ferroce(SOCKETS, &client, &[]).wait(LIMIT);
+        outcome.expect_success();
+        assert!(outcome.stdout.contains("iperf Done"), "{outcome}");
+        server.wait(LIMIT).expect_success();
+        // Nothing went over TCP.
+        let sent = world.last().admin("cat /proc/net/snmp");
+        let tcp: Vec<&str> = sent
+            .lines()
+            .filter(|line| line.starts_with("Tcp:"))
+            .nth(1)
+            .expect("TCP's numbers")
+            .split(' ')
+            .collect();
+        assert!(tcp[10].parse::<u64>().expect("segments") < 10, "{sent}");
+    }
+}
+
+#[test]
+fn a_python_server_serves_curl() {
+    require!(tool("curl", "curl"));
+    for place in [Place::OneHost, Place::TwoHosts] {
+        let world = require!(place.world());
+        let content = bytes(5_000_000);
+        std::fs::write(world.last().path("/tmp/page"), &content).expect("the host's /tmp");
+        let line = words("python3 -u -m http.server --directory /tmp --bind SERVER 8080", &world);
+        let mut server = world.last().start_ferroce(SOCKETS, &line, &[]);
+        server.wait_for_output("Serving", LIMIT);
+        for _ in 0..3 {
+            let line = words("curl -sS -o /tmp/got http://SERVER:8080/page", &world);
+            world.first().start_ferroce(SOCKETS, &line, &[]).wait(LIMIT).expect_success();
+            let got = std::fs::read(world.first().path("/tmp/got")).expect("what curl got");
+            assert!(got == content, "{} bytes of {}, or others", got.len(), content.len());
+        }
+        // Who has an ordinary socket finds nobody.
+        let line = words("curl -sS http://SERVER:8080/page", &world);
+        assert!(!world.first().start(&line, &[]).wait(LIMIT).success());
+        server.signal(libc::SIGKILL);
+    }
+}
+
+/// Writes a Python program to a host.
+fn write(host: &Host, name: &str, text: &str) -> String {
+    let path = format!("/tmp/{name}.py");
+    std::fs::write(host.path(&path), text).expect("the host's /tmp");
+    path
+}
+
+const READ_ALL: &str = "
+import socket, sys
+listener = socket.create_server((sys.argv[1], 7000))
+connection, _ = listener.accept()
+connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+print('accepted', flush=True)
+total = 0
+try:
+    while data := connection.recv(100000):
+        total += len(data)
+    print(total, 'bytes and the end')
+except (ConnectionResetError, TimeoutError) as error:
+    print('lost:', error)
+";
+
+/// A program may end without closing its sockets: what it has sent arrives, and the end is told.
+#[test]
+fn what_was_sent_before_the_end_of_a_program_arrives() {
+    let world = require!(World::two_hosts(1500));
+    let server = write(world.last(), "server", READ_ALL);
+    let client = write(
+        world.first(),
+        "client",
+        "
+import socket, sys
+connection = socket.create_connection((sys.argv[1], 7000))
+connection.sendall(bytes(3000000))
+connection.detach()
+",
+    );
+    let address = world.last().ipv4();
+    let mut server = world.last().start_ferroce(SOCKETS, &["python3", &server, &address], &[]);
+    world.last().wait_for_rdma_port(TCP, 7000, &mut server, LIMIT);
+    world.first().start_ferroce(SOCKETS, &["python3", &client, &address], &[]).wait(LIMIT).expect_success();
+    let outcome = server.wait(LIMIT);
+    outcome.expect_success();
+    assert!(outcome.stdout.contains("3000000 bytes and the end"), "{outcome}");
+}
+
+/// A program that is killed hasn't said that its stream ends. Its host says so for it, or keep-alives find out.
+#[test]
+fn a_killed_peer_is_no_end_of_the_stream() {
+    for place in [Place::OneHost, Place::TwoHosts] {
+        let world = require!(place.world());
+        let server = write(world.last(), "server", READ_ALL);
+        let client = write(
+            world.first(),
+            "client",
+            "
+import socket, sys, time
+connection = socket.create_connection((sys.argv[1], 7000))
+connection.sendall(bytes(1000))
+time.sleep(100)
+",
+        );
+        let address = world.last().ipv4();
+        let mut server = world.last().start_ferroce(SOCKETS, &["python3", &server, &address], &[]);
+        world.last().wait_for_rdma_port(TCP, 7000, &mut server, LIMIT);
+        let client = world.first().start_ferroce(SOCKETS, &["python3", &client, &address], &[]);
+        server.wait_for_output("accepted", LIMIT);
+        client.signal(libc::SIGKILL);
+        let outcome = server.wait(LIMIT);
+        outcome.expect_success();
+        assert!(outcome.stdout.contains("lost:"), "{outcome}");
+    }
+}
+
+/// Children of a fork leave their parent's rsockets alone.
+#[test]
+fn a_program_that_starts_others_keeps_its_sockets() {
+    let world = require!(World::one_host(1500));
+    let program = write(
+        world.first(),
+        "parent",
+        "
+import socket, subprocess, sys
+listener = socket.create_server((sys.argv[1], 7000))
+client = socket.create_connection((sys.argv[1], 7000))
+server, _ = listener.accept()
+for _ in range(3):
+    client.sendall(b'before')
+    subprocess.run(['true'], check=True, close_fds=True)
+    subprocess.run(['true'], check=True, close_fds=False)
+    assert server.recv(100) == b'before'
+    server.sendall(b'after')
+    assert client.recv(100) == b'after'
+",
+    );
+    let address = world.first().ipv4();
+    world.first().start_ferroce(SOCKETS, &["python3", &program, &address], &[]).wait(LIMIT).expect_success();
+}
+
+/// Without a device an rsocket can't be, and the socket is an ordinary one.
+#[test]
+fn without_a_device_sockets_are_ordinary() {
+    let path = require!(Artifacts::get().c_program("sockets/behaviour"));
+    let world = require!(World::one_host(1500));
+    let outcome = world
+        .first()
+        .start_ferroce(SOCKETS, &[&*path, "half_close"], &[("FERROCE_DEVICES", "none")])
+        .wait(LIMIT);
+    assert!(Path::new(&path).exists());
+    outcome.expect_success();
+}
