@@ -185,7 +185,7 @@ fn a_peer_that_is_killed_is_missed_at_once() {
         let (mut server, mut client) = listening(SERVER);
         connected(&mut server, &mut client, CLIENT, SERVER);
         client.kill();
-        assert_eq!(server.event(), "disconnected s");
+        assert_eq!((server.event(), server.event()), ("disconnected s".to_owned(), "exit s".to_owned()));
         let mut client = Peer::start();
         assert_ne!(client.ask("open"), "0");
         connected(&mut server, &mut client, CLIENT, SERVER);
