@@ -7,7 +7,7 @@ const SERVER: &str = "127.0.0.1:7174";
 const CLIENT: &str = "127.0.0.1:40000";
 
 /// A process that listens at `address`, and one that doesn't.
-fn listening(address: &str) -> (Peer, Peer) {
+pub fn listening(address: &str) -> (Peer, Peer) {
     let (mut server, mut client) = (Peer::start(), Peer::start());
     open(&mut server, &mut client, address);
     (server, client)
@@ -53,7 +53,7 @@ fn run(words: &[&str]) {
 }
 
 /// Both after a request was accepted and established.
-fn connected(server: &mut Peer, client: &mut Peer, from: &str, to: &str) {
+pub fn connected(server: &mut Peer, client: &mut Peer, from: &str, to: &str) {
     assert_eq!(client.ask(&format!("connect c {from} {to} 4097 hello")), "ok");
     let ip = from.rsplit_once(':').expect("a port").0.trim_matches(['[', ']']);
     let ip = ip.split('%').next().expect("an address");
@@ -185,7 +185,7 @@ fn a_peer_that_is_killed_is_missed_at_once() {
         let (mut server, mut client) = listening(SERVER);
         connected(&mut server, &mut client, CLIENT, SERVER);
         client.kill();
-        assert_eq!(server.event(), "disconnected s");
+        assert_eq!((server.event(), server.event()), ("disconnected s".to_owned(), "exit s".to_owned()));
         let mut client = Peer::start();
         assert_ne!(client.ask("open"), "0");
         connected(&mut server, &mut client, CLIENT, SERVER);

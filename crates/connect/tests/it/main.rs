@@ -2,6 +2,7 @@
 //! privileges. Where that is refused a test says so and does nothing.
 
 mod connections;
+mod flood;
 mod peer;
 mod ports;
 
