@@ -176,6 +176,14 @@ impl Cm {
         gone.into_iter().for_each(|id| self.is_gone(now, id));
     }
 
+    /// A process that was asked may be gone: requests that wait for an answer by these routes are sent again now, and find out.
+    pub fn ask_again(&mut self, now: Duration, mut is_it: impl FnMut(&Route) -> bool) {
+        let asks = |c: &&Connection| matches!(c.state, State::RequestSent | State::LookupSent);
+        let asking = self.connections.values().filter(asks).filter(|c| is_it(&c.route));
+        let ids: Vec<u32> = asking.map(|c| c.local).collect();
+        ids.into_iter().for_each(|id| self.set_timer(id, now));
+    }
+
     /// Makes room for a connection and gives it a number.
     ///
     /// # Errors

@@ -227,12 +227,11 @@ impl State {
 
     /// A process of this host is gone.
     fn gone(&mut self, gsi: Gsi, slot: u16) {
-        let mut is_here = HashMap::new();
-        let mut is_it = |id: u32, route: &Route| {
-            slot_of_id(id) == slot
-                && *is_here.entry(route.to).or_insert_with(|| gsi.is_of_this_host(route.to))
-        };
-        self.cm.peer_gone(now(), &mut is_it);
+        let mut known = HashMap::new();
+        let mut is_here =
+            |route: &Route| *known.entry(route.to).or_insert_with(|| gsi.is_of_this_host(route.to));
+        self.cm.peer_gone(now(), |id, route| slot_of_id(id) == slot && is_here(route));
+        self.cm.ask_again(now(), is_here);
     }
 
     /// An event of the communication manager, and whom it is told.

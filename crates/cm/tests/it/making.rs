@@ -67,6 +67,20 @@ fn a_request_without_answer_is_sent_16_times_in_98_seconds() {
 }
 
 #[test]
+fn a_request_can_be_sent_again_before_its_time() {
+    let mut pair = Pair::listening();
+    pair.judge = lose_first("REQ");
+    pair.connect(0x11);
+    pair.run(ms(100));
+    pair.expect_silence();
+    let now = pair.now;
+    pair.cms[0].ask_again(now, |route| *route == super::pair::route(0));
+    pair.run(ms(10));
+    pair.request();
+    assert_eq!(pair.times(0, "REQ"), [0, 100]);
+}
+
+#[test]
 fn lost_messages_come_again() {
     for what in ["REQ", "REP", "RTU"] {
         let mut pair = Pair::listening();
