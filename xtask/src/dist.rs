@@ -68,8 +68,7 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
     let libraries = dist.join("lib").join("ferroce");
     // One engine: the archive of the connection manager has all of the adapter.
     let archive = built.join("libferroce_rdmacm.a");
-    let ibverbs =
-        ibverbs::link(&archive, &rdmacm::engine_symbols(), &built.join("link-ibverbs"), &libraries)?;
+    let ibverbs = ibverbs::link(&archive, &rdmacm::engine(), &built.join("link-ibverbs"), &libraries)?;
     let rsocket = built.join("libferroce_rsocket.a");
     let rdmacm = rdmacm::link(&rsocket, &ibverbs, &built.join("link-rdmacm"), &libraries)?;
     let sockets = built.join("libferroce_rsocket_preload.a");

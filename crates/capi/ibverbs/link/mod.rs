@@ -146,6 +146,15 @@ pub fn version_script(symbols: &[Symbol]) -> String {
     script
 }
 
+/// What else is in the library.
+#[derive(Clone, Default, Debug)]
+pub struct More {
+    /// What is exported beside the table.
+    pub symbols: Vec<Symbol>,
+    /// The Rust function, without [`IMPLEMENTATION_PREFIX`], that runs when the process ends.
+    pub at_exit: Option<&'static str>,
+}
+
 /// The assembly of all trampolines for `arch` (as in `std::env::consts::ARCH`).
 ///
 /// # Errors
@@ -181,13 +190,18 @@ pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
 }
 
 /// Links `archive`, a static library with this crate's functions, to `directory/libibverbs.so.1`, with the link `libibverbs.so`
-/// beside it; intermediate files go to `scratch`. `more`: what is exported beside the table.
+/// beside it; intermediate files go to `scratch`.
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
-pub fn link(archive: &Path, more: &[Symbol], scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
-    let symbols = [parse(TABLE), more.to_vec()].concat();
-    let (script, assembly) = (version_script(&symbols), trampolines(&symbols, std::env::consts::ARCH)?);
+pub fn link(archive: &Path, more: &More, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
+    let symbols = [parse(TABLE), more.symbols.clone()].concat();
+    let (script, mut assembly) = (version_script(&symbols), trampolines(&symbols, std::env::consts::ARCH)?);
+    if let Some(code) = more.at_exit {
+        writeln!(assembly, "\t.section .fini_array,\"aw\",%fini_array\n\t.p2align 3")
+            .and_then(|()| writeln!(assembly, "\t.quad {IMPLEMENTATION_PREFIX}{code}"))
+            .expect("writing to a string");
+    }
     let library =
         shared_library::link("libibverbs.so.1", &[archive], &assembly, &script, scratch, directory)?;
     shared_library::link_beside("libibverbs.so.1", "libibverbs.so", directory)?;

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::ibverbs::{Symbol, Version};
+use super::ibverbs::{More, Symbol, Version};
 use super::shared_library;
 
 /// The text of the table of symbols.
@@ -69,10 +69,10 @@ fn private(name: &str) -> String {
     format!("ferroce_{name}")
 }
 
-/// What libibverbs.so.1 exports for this library.
+/// What libibverbs.so.1 has for this library.
 #[must_use]
-pub fn engine_symbols() -> Vec<Symbol> {
-    parse(TABLE)
+pub fn engine() -> More {
+    let symbols = parse(TABLE)
         .into_iter()
         .filter(|export| export.place == Place::Engine)
         .map(|export| Symbol {
@@ -82,7 +82,8 @@ pub fn engine_symbols() -> Vec<Symbol> {
             code: export.name,
             users: "librdmacm".into(),
         })
-        .collect()
+        .collect();
+    More { symbols, at_exit: Some("leaving") }
 }
 
 /// The linker's version script.
@@ -126,7 +127,7 @@ fn trampolines(exports: &[Export], arch: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Links `directory/librdmacm.so.1` to `ibverbs`, the libibverbs.so.1 that has [`engine_symbols`], with the link `librdmacm.so` beside
+/// Links `directory/librdmacm.so.1` to `ibverbs`, the libibverbs.so.1 that has [`engine`], with the link `librdmacm.so` beside
 /// it. `rsocket`: the static library of sockets over RDMA.
 ///
 /// # Errors

@@ -94,7 +94,7 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
             if shared.state.lock().connect_failed {
                 return Ok(false);
             }
-            // A program that ends now, as perftest does, couldn't agree later, and its peer would wait. What was over already stays so.
+            // A program that is killed now couldn't agree later, and its peer would wait. What was over already stays so.
             if let Some(connection) = shared.connection() {
                 let _ = connection.disconnect();
             }

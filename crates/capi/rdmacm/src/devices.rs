@@ -35,6 +35,20 @@ static OPENED: Mutex<class::CmDevices, Vec<Opened>> = Mutex::new(Vec::new());
 /// The ids that are bound to a device, by their addresses.
 static ATTACHED: Mutex<class::CmAttached, BTreeMap<usize, (Device, Weak<Id>)>> = Mutex::new(BTreeMap::new());
 
+/// Whether ids are bound to devices, as all are that have connections. Takes no lock for long, and none that may be held here.
+pub(crate) fn are_connected() -> bool {
+    ATTACHED.try_lock().is_none_or(|attached| !attached.is_empty())
+}
+
+/// Ends all connections, as the destruction of their ids would.
+pub(crate) fn end_connections() {
+    let ids: Vec<Arc<Id>> = ATTACHED.lock().values().filter_map(|(_, id)| id.upgrade()).collect();
+    for id in ids {
+        let connection = id.state.lock().connection.take();
+        drop(connection);
+    }
+}
+
 /// An open device, for as long as the process lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Device {

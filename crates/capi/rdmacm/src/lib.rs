@@ -18,6 +18,7 @@ mod ep;
 mod event;
 mod id;
 mod later;
+mod leaving;
 mod multicast;
 mod names;
 mod option;

@@ -67,7 +67,8 @@ pub fn library() -> &'static Path {
                 }
             }
             fs::create_dir(directory).expect("a directory for the library");
-            link::link(&archive, &[], &directory.join("scratch"), directory).expect("linking");
+            link::link(&archive, &link::More::default(), &directory.join("scratch"), directory)
+                .expect("linking");
         })
         .join("libibverbs.so.1")
     })

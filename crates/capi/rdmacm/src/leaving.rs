@@ -1,0 +1,39 @@
+//! The process ends: peers on other hosts, which the kernel doesn't tell, hear it from their connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use ferroce_nic as nic;
+use ferroce_os::sync::sleep;
+use ferroce_os::sys;
+
+use crate::devices;
+
+/// Longer, nobody's end waits for a word to others.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Of the thread's stack.
+const STACK: usize = 256 << 10;
+
+/// Called by the loader when the process ends by `exit` (`.fini_array`, see `link/mod.rs`), after the program's own handlers.
+///
+/// Threads may be in the library, and this one may hold locks, if a signal's handler ends the process. So a thread of ours does it, and
+/// this one waits for a while only.
+#[unsafe(export_name = "ferroce_c_leaving")]
+extern "C" fn leaving() {
+    if !devices::are_connected() {
+        return;
+    }
+    let done = Arc::new(AtomicU32::new(0));
+    let told = done.clone();
+    let started = sys::start_thread("ferroce-bye", STACK, move || {
+        if let Ok(_inside) = nic::enter_library() {
+            devices::end_connections();
+        }
+        told.store(1, Ordering::Release);
+        ferroce_os::sync::wake(&raw const *told, i32::MAX);
+    });
+    if started.is_ok() && done.load(Ordering::Acquire) == 0 {
+        sleep(&done, 0, Some(PATIENCE));
+    }
+}
