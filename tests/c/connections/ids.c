@@ -246,6 +246,27 @@ static void a_rejection_says_why(void)
 	rdma_destroy_event_channel(of_client);
 }
 
+static void a_group_that_was_left_is_not_joined(void)
+{
+	struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
+	struct rdma_cm_id *id = resolved(channel, RDMA_PS_UDP, 7999);
+	struct sockaddr_in group = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0xefc0c0c0)};
+	union ibv_gid gid = {.raw = {[10] = 0xff, [11] = 0xff, [12] = 0xef, [13] = 0xc0, [14] = 0xc0, [15] = 0xc0}};
+
+	add_qp(id);
+	MUST(rdma_join_multicast(id, (struct sockaddr *)&group, NULL));
+	MUST(rdma_leave_multicast(id, (struct sockaddr *)&group));
+	fcntl(channel->fd, F_SETFL, O_NONBLOCK);
+	struct rdma_cm_event *event;
+	if (rdma_get_cm_event(channel, &event) == 0 || errno != EAGAIN)
+		fail("the group that was left is told of");
+	if (ibv_detach_mcast(id->qp, &gid, 0) == 0)
+		fail("the queue pair is attached to the group that was left");
+	rdma_destroy_qp(id);
+	MUST(rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
+
 static void a_datagram_service_is_looked_up(void)
 {
 	struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
@@ -285,6 +306,18 @@ static void a_datagram_service_is_looked_up(void)
 	rdma_destroy_qp(server);
 	MUST(rdma_destroy_id(client));
 	MUST(rdma_destroy_id(server));
+
+	/* A lookup can be rejected, with a word. */
+	client = resolved(of_client, RDMA_PS_UDP, ntohs(rdma_get_src_port(listening)));
+	MUST(rdma_connect(client, &param));
+	event = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+	MUST(rdma_reject(event->id, "full", 4));
+	MUST(rdma_destroy_id(event->id));
+	MUST(rdma_ack_cm_event(event));
+	event = expect(of_client, RDMA_CM_EVENT_UNREACHABLE, 2);
+	MUST(rdma_ack_cm_event(event));
+	MUST(rdma_destroy_id(client));
+
 	MUST(rdma_destroy_id(listening));
 	client = resolved(of_client, RDMA_PS_UDP, 7999);
 	MUST(rdma_connect(client, &param));
@@ -417,6 +450,7 @@ static const struct test_case cases[] = {
 	CASE(ports_are_exclusive),
 	CASE(both_sides_hear_what_the_other_says),
 	CASE(a_rejection_says_why),
+	CASE(a_group_that_was_left_is_not_joined),
 	CASE(a_datagram_service_is_looked_up),
 	CASE(a_channel_is_readable_while_an_event_is_unread),
 	CASE(destruction_waits_for_events_that_were_fetched),

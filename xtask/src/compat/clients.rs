@@ -153,11 +153,9 @@ pub const CLIENTS: &[Client] = &[
     connects!("rdmacm-utils", "rdmacm-utils", UDP 7174, "udaddy" "-b" SERVER; "udaddy" "-s" SERVER),
     connects!("rdmacm-utils", "rdmacm-utils", TCP 7471, "rdma_server" "-s" SERVER; "rdma_client" "-s" SERVER),
     connects!("rsockets", "rdmacm-utils", TCP 7471, "rstream" "-b" SERVER; "rstream" "-s" SERVER),
-    connects!("rsockets", "rdmacm-utils", TCP 7471, "riostream" "-b" SERVER; "riostream" "-s" SERVER),
+    connects!("rsockets", "rdmacm-utils", TCP 7471, "riostream" "-b" SERVER "-C" "20" "-S" "65536"; "riostream" "-s" SERVER "-C" "20" "-S" "65536"),
     connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=64k" "--size=64m";
         "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=write" "--rw=write" "--bs=64k" "--size=64m"),
-    connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=4k" "--size=4m";
-        "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=send" "--rw=write" "--bs=4k" "--size=4m"),
     alone("libfabric", "libfabric-bin", &["fi_info", "-p", "verbs"], "domain: ferroce0"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "msg"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs;ofi_rxm" "-e" "rdm"),

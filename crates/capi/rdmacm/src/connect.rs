@@ -421,8 +421,15 @@ unsafe fn reject(
     reason: RejectReason,
 ) -> Outcome<c_int> {
     // SAFETY: the caller's promise.
-    let (shared, data) = unsafe { (IdBlock::of(id)?, private_data(data, length)?) };
-    requested(&shared)?.reject(reason, data)?;
+    let (shared, data, qp_type) = unsafe { (IdBlock::of(id)?, private_data(data, length)?, (*id).qp_type) };
+    let connection = requested(&shared)?;
+    if qp_type == IBV_QPT_UD {
+        let refusal =
+            Answer { status: SidrStatus::REJECT, qpn: 0, qkey: 0, ece: Ece::default(), private_data: data };
+        connection.answer(&refusal)?;
+    } else {
+        connection.reject(reason, data)?;
+    }
     Ok(0)
 }
 

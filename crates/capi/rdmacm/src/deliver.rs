@@ -105,7 +105,9 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
         News::DeviceRemoval => block.set(RDMA_CM_EVENT_DEVICE_REMOVAL, 0),
         News::Joined(joined) => {
             // SAFETY: the caller's promise.
-            let (ud, status) = unsafe { multicast::attach(shared, id, &joined) };
+            let Some((ud, status)) = (unsafe { multicast::attach(shared, id, &joined) }) else {
+                return Ok(false);
+            };
             let event =
                 if status == 0 { RDMA_CM_EVENT_MULTICAST_JOIN } else { RDMA_CM_EVENT_MULTICAST_ERROR };
             block.set(event, status);

@@ -64,7 +64,11 @@ pub(crate) unsafe fn attach(
     shared: &Arc<Id>,
     id: *mut rdma_cm_id,
     joined: &Joined,
-) -> (rdma_ud_param, c_int) {
+) -> Option<(rdma_ud_param, c_int)> {
+    let is_left = || shared.state.lock().groups.iter().all(|group| group.number != joined.number);
+    if is_left() {
+        return None;
+    }
     let mut ud = event::no_ud();
     ud.private_data = joined.context;
     // SAFETY: the caller's promise.
@@ -73,11 +77,17 @@ pub(crate) unsafe fn attach(
         // SAFETY: the caller's promise.
         if unsafe { calls::ibv_attach_mcast(qp, &raw const joined.mgid, 0) } != 0 {
             shared.state.lock().groups.retain(|group| group.number != joined.number);
-            return (ud, -1);
+            return Some((ud, -1));
         }
         let mut state = shared.state.lock();
-        if let Some(group) = state.groups.iter_mut().find(|group| group.number == joined.number) {
-            group.qp = Some(qp);
+        let group = state.groups.iter_mut().find(|group| group.number == joined.number);
+        let is_member = group.map(|group| group.qp = Some(qp)).is_some();
+        drop(state);
+        if !is_member {
+            // Another thread has left the group meanwhile.
+            // SAFETY: the caller's promise.
+            unsafe { calls::ibv_detach_mcast(qp, &raw const joined.mgid, 0) };
+            return None;
         }
     }
     ud.qp_num = MULTICAST_QPN;
@@ -97,7 +107,7 @@ pub(crate) unsafe fn attach(
         is_global: 1,
         port_num: 1,
     };
-    (ud, 0)
+    Some((ud, 0))
 }
 
 /// # Safety
