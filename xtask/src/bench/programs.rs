@@ -2,7 +2,6 @@
 
 use crate::dist;
 use ferroce_tests::{Artifacts, Fabric, Host, Outcome, Pair, Process, SERVER, Sides, Skip, World, tool};
-use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -94,8 +93,12 @@ impl Programs {
 
     /// Runs a tool of perftest whose buffers are files of tmpfs, one for each side.
     fn on_files(&self, words: &[&str]) -> io::Result<Outcome> {
-        let files = [BufferFile::new("server")?, BufferFile::new("client")?];
-        let options = files.each_ref().map(|file| format!("--mmap={}", file.0.display()));
+        let host = self.world.last();
+        // In the host's own tmpfs, which ends with it.
+        let paths = ["/dev/shm/server", "/dev/shm/client"];
+        let make = ["truncate", "-s", &FILE.to_string(), paths[0], paths[1]];
+        ended(host.start(&make, &[]).wait(LIMIT))?;
+        let options = paths.map(|path| format!("--mmap={path}"));
         let side = |option: usize, rest: &[&'static str]| {
             let words: Vec<String> = words.iter().map(ToString::to_string).collect();
             [words, vec![options[option].clone()], rest.iter().map(ToString::to_string).collect()].concat()
@@ -131,24 +134,6 @@ impl Programs {
         let own = self.own.display().to_string();
         let line: Vec<&str> = [own.as_str(), "bench"].iter().chain(words).copied().collect();
         host.start(&line, &[])
-    }
-}
-
-/// A file of tmpfs, which goes when it is dropped.
-struct BufferFile(PathBuf);
-
-impl BufferFile {
-    fn new(side: &str) -> io::Result<Self> {
-        let this = Self(format!("/dev/shm/ferroce-bench-{}-{side}", std::process::id()).into());
-        File::create(&this.0)?.set_len(FILE)?;
-        Ok(this)
-    }
-}
-
-impl Drop for BufferFile {
-    fn drop(&mut self) {
-        // It is in nobody's way.
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 
