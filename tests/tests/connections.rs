@@ -153,15 +153,20 @@ fn a_persistent_server_serves_one_client_after_another() {
     let world = require!(World::one_host(9000));
     let programs = Programs {
         server: "rping -s -P -a SERVER",
-        client: "rping -c -a SERVER -C 100 -v -V",
+        client: "rping -c -a SERVER -C 2000 -v -V",
         space: TCP,
         port: 7174,
         options: &[],
     };
     let mut server = programs.start_server(&world, Fabric::Any);
     for at_once in [1, 1, 4] {
-        let clients: Vec<Process> =
-            (0..at_once).map(|_| programs.start_client(&world, Fabric::Any)).collect();
+        let mut clients = Vec::new();
+        for _ in 0..at_once {
+            let mut client = programs.start_client(&world, Fabric::Any);
+            // rping forgets a request that comes before it has begun with the one before.
+            client.wait_for_output("ping data", LIMIT);
+            clients.push(client);
+        }
         for mut client in clients {
             expect_no_complaint(client.wait(LIMIT).expect_success());
         }
@@ -273,6 +278,22 @@ fn an_id_hears_that_its_device_has_gone() {
     process.wait_for_output("bound", LIMIT);
     world.first().admin("ip link del eth0");
     process.wait(LIMIT).expect_success();
+}
+
+/// Neither a thread that polls nor one that waits keeps messages of the connection manager waiting.
+#[test]
+fn threads_that_look_for_completions_leave_connections_alone() {
+    let program = require!(Artifacts::get().c_program("connections/occupied"));
+    for how in ["polls", "waits"] {
+        let world = require!(World::two_hosts(1500));
+        let start = |host: &Host, role: &str| {
+            host.start_ferroce(&[], &[&*program, how, &world.last().ipv4(), role], &[])
+        };
+        let mut server = start(world.last(), "server");
+        server.wait_for_output("listening", LIMIT);
+        start(world.first(), "client").wait(LIMIT).expect_success();
+        server.wait(LIMIT).expect_success();
+    }
 }
 
 /// The time of each step of a thousand connections.

@@ -288,13 +288,17 @@ impl<H: Handler> Loop<H> {
         WaitPlan { fds: [channel, engine.readable.raw()], timeout }
     }
 
-    /// Makes progress on behalf of a thread that has waited as [`Loop::prepare_wait`] said.
-    pub fn progress_of_waiter(handler: &'static H) {
+    /// Makes progress on behalf of a thread that has waited as [`Loop::prepare_wait`] said. `readable`: it was woken by the sources'
+    /// descriptor.
+    pub fn progress_of_waiter(handler: &'static H, readable: bool) {
         let sources = handler.sources();
         sources.waited();
         sources.attend();
         let now = clock::now();
-        Self::progress(handler, now);
+        if !Self::progress(handler, now) && readable {
+            // Perhaps it is what nobody expects. The background thread leaves it there too while this thread looks.
+            sources.poll_all(now);
+        }
         handler.engine().lease.stamp_wait(now.after(LEASE));
     }
 }

@@ -173,10 +173,10 @@ pub fn prepare_wait(channel: RawFd) -> WaitPlan {
     }
 }
 
-/// Progress on behalf of a thread that has waited as [`prepare_wait`] said.
-pub fn progress_of_waiter() {
+/// Progress on behalf of a thread that has waited as [`prepare_wait`] said. `readable`: it was woken by the second descriptor.
+pub fn progress_of_waiter(readable: bool) {
     if let Some(adapter) = current() {
-        Loop::progress_of_waiter(adapter);
+        Loop::progress_of_waiter(adapter, readable);
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Local {
     pub(super) endpoint: Arc<Endpoint>,
     /// The sockets of its group that packets for this process come to.
     pub(super) steerings: SmallVec<[u8; 4]>,
+    /// The background thread is woken for packets to QP 1.
+    is_gsi_watched: bool,
     /// QPs that expect packets there.
     pub(super) users: Arc<AtomicUsize>,
 }
@@ -129,13 +131,19 @@ impl Adapter {
         if locals.iter().any(|l| l.endpoint.address() == address) {
             return Ok(());
         }
-        let new = Local { endpoint, steerings: SmallVec::new(), users: Arc::default() };
+        let new = Local {
+            endpoint,
+            steerings: SmallVec::new(),
+            is_gsi_watched: false,
+            users: Arc::default(),
+        };
         *locals = Arc::new(locals.iter().map(Local::share).chain([new]).collect());
         drop(locals);
         self.watch_slots()
     }
 
-    /// Sees to it that the sockets of all this process's slots, at all its addresses, are read.
+    /// Sees to it that the sockets of all this process's slots, at all its addresses, are read, and that of QP 1 if there are
+    /// connections: by the background thread, because pollers read the sockets of their QPs only.
     ///
     /// # Errors
     /// The system refused.
@@ -144,9 +152,7 @@ impl Adapter {
         let mut locals = self.addresses.locals.write();
         let mut steerings: SmallVec<[u8; 4]> =
             self.host.slots().iter().map(|&slot| steering_of(u32::from(slot) << 12)).collect();
-        if self.gsi.is_read() {
-            steerings.push(steering_of(GSI_QPN));
-        }
+        let is_gsi_read = self.gsi.is_read();
         steerings.sort_unstable();
         steerings.dedup();
         for local in locals.iter() {
@@ -154,8 +160,15 @@ impl Adapter {
                 let fd = local.endpoint.fd(steering);
                 self.engine.watch(fd).map_err(Error::os("epoll_ctl of a RoCE socket"))?;
             }
+            if is_gsi_read && !local.is_gsi_watched {
+                self.engine.watch_control(local.endpoint.fd(steering_of(GSI_QPN)))?;
+            }
         }
-        let with = |local: &Local| Local { steerings: steerings.clone(), ..local.share() };
+        let with = |local: &Local| Local {
+            steerings: steerings.clone(),
+            is_gsi_watched: is_gsi_read,
+            ..local.share()
+        };
         *locals = Arc::new(locals.iter().map(with).collect());
         Ok(())
     }
@@ -325,7 +338,12 @@ impl Adapter {
 
 impl Local {
     fn share(&self) -> Self {
-        Self { endpoint: self.endpoint.clone(), steerings: self.steerings.clone(), users: self.users.clone() }
+        Self {
+            endpoint: self.endpoint.clone(),
+            steerings: self.steerings.clone(),
+            is_gsi_watched: self.is_gsi_watched,
+            users: self.users.clone(),
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use crate::adapter::Adapter;
 use ferroce_engine::Source;
 use ferroce_os::clock;
 use ferroce_proto::Instant;
-use ferroce_udp::RecvOutcome;
+use ferroce_udp::{Endpoint, RecvOutcome, steering_of};
+use ferroce_wire::cm::GSI_QPN;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -22,6 +23,12 @@ impl Source for SocketSource {
 
     fn poll_all(&self, now: Instant) {
         self.0.read_sockets(true, now);
+    }
+
+    fn serve(&self) {
+        if self.0.gsi.is_read() {
+            self.0.read_gsi_sockets(clock::now());
+        }
     }
 
     fn has_impatient(&self) -> bool {
@@ -81,15 +88,28 @@ impl Adapter {
                 continue;
             }
             for &steering in &address.steerings {
-                let received = address.endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now));
-                match received {
-                    Ok(RecvOutcome::Busy) => {}
-                    Ok(received) => done |= received.count() > 0,
-                    Err(error) => tracing::debug!(%error, "reading a RoCE socket"),
-                }
+                done |= self.read_socket(&address.endpoint, steering, now);
             }
         }
         done
+    }
+
+    /// Reads the sockets that packets to QP 1 come to.
+    fn read_gsi_sockets(&'static self, now: Instant) {
+        for address in self.addresses.snapshot().iter() {
+            self.read_socket(&address.endpoint, steering_of(GSI_QPN), now);
+        }
+    }
+
+    fn read_socket(&'static self, endpoint: &Endpoint, steering: u8, now: Instant) -> bool {
+        match endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now)) {
+            Ok(RecvOutcome::Busy) => false,
+            Ok(received) => received.count() > 0,
+            Err(error) => {
+                tracing::debug!(%error, "reading a RoCE socket");
+                false
+            }
+        }
     }
 
     /// Takes the packets that other processes have passed on.

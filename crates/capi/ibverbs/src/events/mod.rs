@@ -163,14 +163,16 @@ unsafe extern "C-unwind" fn get_cq_event(
         // SAFETY: nothing on this frame needs a destructor.
         match unsafe { sleep.wait() } {
             Woken::ByEvent => announced = true,
-            Woken::ByAnother if step("ibv_get_cq_event", || Ok(progress())).is_some() => announced = false,
+            Woken::ByAnother if step("ibv_get_cq_event", || Ok(progress(&sleep))).is_some() => {
+                announced = false;
+            }
             _ => return -1,
         }
     }
 }
 
-fn progress() -> Step {
-    nic::progress_of_waiter();
+fn progress(slept: &Sleep) -> Step {
+    nic::progress_of_waiter(slept.has_sources_readable());
     Step::Again
 }
 

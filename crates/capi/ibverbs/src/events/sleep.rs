@@ -59,6 +59,11 @@ impl Sleep {
         }
     }
 
+    /// The second descriptor was readable when the wait was over.
+    pub(super) fn has_sources_readable(&self) -> bool {
+        self.fds[1].revents != 0
+    }
+
     /// Never returns, unless the thread is cancelled. As a read of a kernel's file that another thread has closed.
     ///
     /// # Safety
