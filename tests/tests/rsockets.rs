@@ -305,7 +305,8 @@ time.sleep(100)
         let client = world.first().start_ferroce(SOCKETS, &["python3", &client, &address], &[]);
         server.wait_for_output("accepted", LIMIT);
         client.signal(libc::SIGKILL);
-        let outcome = server.wait(LIMIT);
+        // Eight times the local ACK timeout that connections get, threefold as adapters wait: 52 s.
+        let outcome = server.wait(2 * LIMIT);
         outcome.expect_success();
         assert!(outcome.stdout.contains("lost:"), "{outcome}");
     }
