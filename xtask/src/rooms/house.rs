@@ -42,7 +42,10 @@ const fn one(name: &'static str, what: &'static str) -> Crate {
 
 /// From the ground up.
 pub const HOUSE: &[Storey] = &[
-    &[room("wire", "The formats on the wire: headers and ICRC, parsed and emitted, and nothing else.")],
+    &[
+        room("wire", "The formats on the wire: headers and ICRC, parsed and emitted, and nothing else."),
+        one("capi-abi", "The C structures and numbers of rdma-core's headers, and nothing else."),
+    ],
     &[room("types", "The vocabulary that crates share: how a QPN is divided, addresses of hosts, errors.")],
     &[
         one(

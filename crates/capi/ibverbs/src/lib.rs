@@ -1,10 +1,9 @@
-//! `libibverbs.so.1` on Ferroce's adapter: the C structures and one thin function per export, which converts, calls
+//! `libibverbs.so.1` on Ferroce's adapter: one thin function per export, which converts, calls
 //! [`ferroce_nic`] and converts back.
 //!
 //! What stays out: how anything works (`nic`), symbol versions and linking (`link/`, run by xtask). `symbols.tsv` is
 //! the one table of exports. What inline code of the header calls through is set in `context`.
 
-pub mod abi;
 mod advise;
 mod ah;
 mod buf;
@@ -41,3 +40,5 @@ mod unsupported;
 mod wq;
 mod wr;
 mod xrc;
+
+pub use ferroce_abi::verbs as abi;

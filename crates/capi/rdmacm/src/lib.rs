@@ -5,7 +5,6 @@
 //! `librdmacm.so.1` jumps to it (`link/`, run by xtask). What stays out: messages, ports and timers (`ferroce_connect`), verbs
 //! (`ferroce_ibverbs`), sockets over RDMA (`capi/rsocket`). `symbols.tsv` is the one table of exports.
 
-pub mod abi;
 mod address;
 mod addrinfo;
 mod agreed;
@@ -26,3 +25,5 @@ mod qp;
 mod resolve;
 mod sync;
 mod wait;
+
+pub use ferroce_abi::cma as abi;

@@ -67,7 +67,7 @@ fn gid_of(address: IpAddr) -> ibv_gid {
 fn source_index(id: &Id) -> Outcome<u8> {
     let context = id.context()?;
     // SAFETY: a live id.
-    let wanted = unsafe { (*id.raw()).route.addr.sgid };
+    let wanted = unsafe { (*id.raw()).route.addr.ibaddr.sgid };
     let mut found = None;
     for index in 0..=u8::MAX {
         let mut entry = ibv_gid_entry::default();
@@ -83,9 +83,9 @@ fn source_index(id: &Id) -> Outcome<u8> {
             )
         };
         match result {
-            0 if entry.gid.raw == wanted.raw => {
+            0 if entry.gid.bytes() == wanted.bytes() => {
                 found = Some(index);
-                if entry.gid_type == IBV_GID_TYPE_ROCE_V2 {
+                if entry.gid_type == IBV_GID_TYPE_ROCE_V2 as u32 {
                     break;
                 }
             }

@@ -164,13 +164,13 @@ impl Id {
     /// The local address, as librdmacm keeps it.
     pub(crate) fn source(&self) -> libc::sockaddr_storage {
         // SAFETY: a live id.
-        unsafe { (*self.raw()).route.addr.src_addr }
+        unsafe { (*self.raw()).route.addr.src_storage }
     }
 
     /// The peer's.
     pub(crate) fn destination(&self) -> libc::sockaddr_storage {
         // SAFETY: a live id.
-        unsafe { (*self.raw()).route.addr.dst_addr }
+        unsafe { (*self.raw()).route.addr.dst_storage }
     }
 
     /// The MTU of the path to the peer.
@@ -419,7 +419,7 @@ pub(crate) struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
-    pub(crate) fn new(pd: *mut ibv_pd, length: usize, access: c_int) -> Outcome<Self> {
+    pub(crate) fn new(pd: *mut ibv_pd, length: usize, access: c_uint) -> Outcome<Self> {
         let length = length.max(1);
         // SAFETY: a new mapping.
         let memory = unsafe {
@@ -526,7 +526,7 @@ pub(crate) fn request(id: u64, opcode: c_int) -> ibv_send_wr {
         imm_data: 0,
         wr: ibv_send_wr_wr { rdma: ibv_send_wr_rdma { remote_addr: 0, rkey: 0 } },
         remote_srqn: 0,
-        _bind_mw: [0; 6],
+        last: ibv_send_wr_last { tso: ibv_send_wr_tso { hdr: ptr::null_mut(), hdr_sz: 0, mss: 0 } },
     }
 }
 

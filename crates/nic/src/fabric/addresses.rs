@@ -131,12 +131,8 @@ impl Adapter {
         if locals.iter().any(|l| l.endpoint.address() == address) {
             return Ok(());
         }
-        let new = Local {
-            endpoint,
-            steerings: SmallVec::new(),
-            is_gsi_watched: false,
-            users: Arc::default(),
-        };
+        let new =
+            Local { endpoint, steerings: SmallVec::new(), is_gsi_watched: false, users: Arc::default() };
         *locals = Arc::new(locals.iter().map(Local::share).chain([new]).collect());
         drop(locals);
         self.watch_slots()

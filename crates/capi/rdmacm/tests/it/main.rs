@@ -1,6 +1,3 @@
-//! Tests of the library as programs meet it: layout and exports.
+//! Tests of the library as programs meet it: exports.
 
 mod exports;
-#[path = "../../../headers/mod.rs"]
-mod headers;
-mod layout;

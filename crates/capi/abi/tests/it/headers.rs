@@ -1,7 +1,7 @@
-//! What a C compiler makes of headers, for tests that hold structures to them. Used by the tests of the C libraries through
-//! `#[path]`.
+//! What a C compiler makes of headers, for tests that hold structures and numbers to them.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -34,7 +34,7 @@ pub fn field_key(field: &str) -> String {
 }
 
 /// Compiles and runs a C program against the installed headers; lines are `key value`.
-pub fn run_c(name: &str, headers: &[&str], body: &str) -> BTreeMap<String, i64> {
+fn run_c(name: &str, headers: &[&str], body: &str) -> BTreeMap<String, i64> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let source = directory.join(format!("{name}-{}.c", std::process::id()));
     let program = source.with_extension("");
@@ -58,4 +58,37 @@ pub fn run_c(name: &str, headers: &[&str], body: &str) -> BTreeMap<String, i64> 
         .map(|line| line.split_once(' ').expect("key and value"))
         .map(|(key, value)| (key.to_owned(), value.parse().expect("a number")))
         .collect()
+}
+
+/// Compiles and runs a C program that says the size of each structure, and of each field, as `structure.field`, its offset.
+/// `spelled`: a structure's type and a field in C.
+pub fn measure(
+    name: &str,
+    headers: &[&str],
+    layouts: &[Layout],
+    spelled: impl Fn(&str, &str) -> (String, String),
+) -> BTreeMap<String, i64> {
+    let mut body = String::new();
+    for Layout { name, fields, .. } in layouts {
+        writeln!(body, "printf(\"{name} %zu\\n\", sizeof({}));", spelled(name, "").0).expect("string");
+        for (field, _) in fields {
+            let (c_type, c_field) = spelled(name, field);
+            let key = field_key(field);
+            writeln!(body, "printf(\"{name}.{key} %zu\\n\", offsetof({c_type}, {c_field}));")
+                .expect("string");
+        }
+    }
+    run_c(name, headers, &body)
+}
+
+/// Each number has the value of the installed headers.
+pub fn expect_numbers(name: &str, headers: &[&str], numbers: &[(&str, i64)]) {
+    let mut body = String::new();
+    for (name, _) in numbers {
+        writeln!(body, "printf(\"{name} %lld\\n\", (long long)({name}));").expect("string");
+    }
+    let found = run_c(name, headers, &body);
+    for (name, value) in numbers {
+        assert_eq!(found[*name], *value, "{name}");
+    }
 }

@@ -144,7 +144,7 @@ pub struct ibv_device_attr_ex {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_port_attr {
     pub state: c_int,
     pub max_mtu: c_int,
@@ -172,7 +172,7 @@ pub struct ibv_port_attr {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_gid_entry {
     pub gid: ibv_gid,
     pub gid_index: u32,

@@ -7,7 +7,7 @@ use super::{
 };
 
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_global_route {
     pub dgid: ibv_gid,
     pub flow_label: u32,
@@ -28,7 +28,7 @@ pub struct ibv_grh {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_ah_attr {
     pub grh: ibv_global_route,
     pub dlid: u16,

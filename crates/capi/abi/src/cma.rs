@@ -1,12 +1,12 @@
 //! The structures of `<rdma/rdma_cma.h>` as C code sees them, in the newest layout (rdma-core v65). Names are the header's, so
 //! that the two can be read side by side, and the fields' meaning is the man pages'.
 //!
-//! In here: layout and numbers. What stays out: any behaviour. `tests/it/layout.rs` compares all of it with the header.
+//! In here: layout and numbers. What stays out: any behaviour. `tests/it/cma.rs` compares all of it with the header.
 #![allow(missing_docs, non_camel_case_types)] // both as in the header
 
 use std::ffi::{c_char, c_int, c_void};
 
-use ferroce_ibverbs::abi::{
+use crate::verbs::{
     ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_pd, ibv_qp, ibv_sa_path_rec, ibv_srq,
 };
 use libc::{sockaddr, sockaddr_storage, socklen_t};
@@ -176,7 +176,7 @@ macro_rules! numbers {
         $(pub const $name: $type = $value;)*
 
         /// All of them by name, but for those that older headers lack.
-        pub const NUMBERS: &[(&str, i64)] = &[$((stringify!($name), $name as i64)),*];
+        pub const CMA_NUMBERS: &[(&str, i64)] = &[$((stringify!($name), $name as i64)),*];
     };
 }
 

@@ -1,12 +1,11 @@
 //! The structures have the layout that C compilers give the headers of rdma-core: those installed here (v44 on Debian
 //! 12), and by a table of numbers those of v65.
 
-use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
 
-use ferroce_ibverbs::abi::*;
+use ferroce_abi::verbs::*;
 
-use crate::headers::{Layout, field_key, layouts, run_c};
+use crate::headers::{Layout, expect_numbers, field_key, layouts, measure};
 
 const HEADERS: &[&str] =
     &["infiniband/verbs.h", "infiniband/sa.h", "rdma/ib_user_verbs.h", "rdma/ib_user_sa.h"];
@@ -209,36 +208,27 @@ fn is_new(name: &str, field: &str) -> bool {
     V65.iter().any(|(n, _, fields)| *n == name && fields.iter().any(|(f, _)| *f == field))
 }
 
-/// The C spelling of a field.
-fn c_field(field: &str) -> String {
+/// How C spells a structure and its field.
+fn spelled(structure: &str, field: &str) -> (String, String) {
     let key = field_key(field);
-    match key.as_str() {
-        "remote_srqn" => "qp_type.xrc.remote_srqn".into(),
+    let field = match key.as_str() {
+        "remote_srqn" => "qp_type.xrc.remote_srqn",
         // Unnamed in C.
-        _ => key.strip_prefix("last.").map(str::to_owned).unwrap_or(key),
-    }
-}
-
-/// `union ibv_gid` is the only union with a name of its own.
-fn c_type(name: &str) -> String {
-    format!("{} {name}", if name == "ibv_gid" { "union" } else { "struct" })
+        _ => key.strip_prefix("last.").unwrap_or(&key),
+    };
+    // The only union with a name of its own.
+    let kind = if structure == "ibv_gid" { "union" } else { "struct" };
+    (format!("{kind} {structure}"), field.to_owned())
 }
 
 #[test]
 fn every_structure_has_the_layout_of_the_installed_headers() {
-    let layouts = layouts();
-    let old: Vec<&Layout> = layouts.iter().filter(|l| !NEWER.contains(&l.name)).collect();
-    let mut body = String::new();
-    for layout in &old {
-        let (name, c) = (layout.name, c_type(layout.name));
-        writeln!(body, "printf(\"{name} %zu\\n\", sizeof({c}));").expect("string");
-        for (field, _) in layout.fields.iter().filter(|(f, _)| !is_new(name, f)) {
-            let c_field = c_field(field);
-            let key = field_key(field);
-            writeln!(body, "printf(\"{name}.{key} %zu\\n\", offsetof({c}, {c_field}));").expect("string");
-        }
+    let mut old = layouts();
+    old.retain(|layout| !NEWER.contains(&layout.name));
+    for layout in &mut old {
+        layout.fields.retain(|(field, _)| !is_new(layout.name, field));
     }
-    let found = run_c("layout", HEADERS, &body);
+    let found = measure("layout", HEADERS, &old, spelled);
     // v65 has grown the context at its front: what counts is the distance to the `ibv_context` at its end.
     let front = offset_of!(verbs_context, context) as i64 - found["verbs_context.context"];
     for layout in old {
@@ -246,9 +236,9 @@ fn every_structure_has_the_layout_of_the_installed_headers() {
         let (ours, theirs) = (layout.size as i64, found[layout.name]);
         assert!(ours == theirs || grown && ours > theirs, "{}: {ours} bytes, {theirs} in C", layout.name);
         let shift = if layout.name == "verbs_context" { front } else { 0 };
-        for (field, offset) in layout.fields.iter().filter(|(f, _)| !is_new(layout.name, f)) {
+        for (field, offset) in layout.fields {
             let key = format!("{}.{}", layout.name, field_key(field));
-            assert_eq!(*offset as i64, found[&key] + shift, "offset of {key}");
+            assert_eq!(offset as i64, found[&key] + shift, "offset of {key}");
         }
     }
 }
@@ -279,12 +269,5 @@ fn slots_lie_where_inline_functions_look_for_them() {
 
 #[test]
 fn constants_have_the_values_of_the_installed_headers() {
-    let mut body = String::new();
-    for (name, _) in NUMBERS {
-        writeln!(body, "printf(\"{name} %lld\\n\", (long long)({name}));").expect("string");
-    }
-    let found = run_c("numbers", HEADERS, &body);
-    for (name, value) in NUMBERS {
-        assert_eq!(found[*name], *value, "{name}");
-    }
+    expect_numbers("numbers", HEADERS, NUMBERS);
 }

@@ -2,7 +2,7 @@
 //! prefixes of these. Names are the header's, so that the two can be read side by side, and the fields' meaning is the
 //! man pages'.
 //!
-//! In here: layout and numbers. What stays out: any behaviour. `tests/layout.rs` compares all of it with the headers.
+//! In here: layout and numbers. What stays out: any behaviour. `tests/it/verbs.rs` compares all of it with the headers.
 #![allow(missing_docs, non_camel_case_types, non_snake_case)] // both as in the header
 
 mod attr;
@@ -43,6 +43,12 @@ impl ibv_gid {
     pub fn bytes(&self) -> [u8; 16] {
         // SAFETY: both views are 16 initialised bytes of plain data.
         unsafe { self.raw }
+    }
+}
+
+impl Default for ibv_gid {
+    fn default() -> Self {
+        Self { raw: [0; 16] }
     }
 }
 

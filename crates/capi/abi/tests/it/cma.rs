@@ -1,11 +1,10 @@
 //! The structures have the layout that C compilers give the headers of rdma-core.
 
-use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
 
-use ferroce_rdmacm::abi::*;
+use ferroce_abi::cma::*;
 
-use crate::headers::{Layout, field_key, layouts, run_c};
+use crate::headers::{Layout, expect_numbers, field_key, layouts, measure};
 
 const HEADERS: &[&str] = &["rdma/rdma_cma.h", "infiniband/ib.h", "infiniband/sa.h"];
 
@@ -33,24 +32,17 @@ fn layouts() -> Vec<Layout> {
     }
 }
 
-/// The C spelling of a field.
-fn c_field(structure: &str, field: &str) -> String {
-    if (structure, field) == ("rdma_addr", "ibaddr") { "addr.ibaddr".into() } else { field_key(field) }
+/// How C spells a structure and its field.
+fn spelled(structure: &str, field: &str) -> (String, String) {
+    let field =
+        if (structure, field) == ("rdma_addr", "ibaddr") { "addr.ibaddr".into() } else { field_key(field) };
+    (format!("struct {structure}"), field)
 }
 
 #[test]
 fn every_structure_has_the_layout_of_the_installed_headers() {
     let layouts = layouts();
-    let mut body = String::new();
-    for Layout { name, fields, .. } in &layouts {
-        writeln!(body, "printf(\"{name} %zu\\n\", sizeof(struct {name}));").expect("string");
-        for (field, _) in fields {
-            let (key, c_field) = (field_key(field), c_field(name, field));
-            writeln!(body, "printf(\"{name}.{key} %zu\\n\", offsetof(struct {name}, {c_field}));")
-                .expect("string");
-        }
-    }
-    let found = run_c("rdmacm-layout", HEADERS, &body);
+    let found = measure("rdmacm-layout", HEADERS, &layouts, spelled);
     for Layout { name, size, fields } in layouts {
         assert_eq!(size as i64, found[name], "size of {name}");
         for (field, offset) in fields {
@@ -62,12 +54,5 @@ fn every_structure_has_the_layout_of_the_installed_headers() {
 
 #[test]
 fn constants_have_the_values_of_the_installed_headers() {
-    let mut body = String::new();
-    for (name, _) in NUMBERS {
-        writeln!(body, "printf(\"{name} %lld\\n\", (long long)({name}));").expect("string");
-    }
-    let found = run_c("rdmacm-numbers", HEADERS, &body);
-    for (name, value) in NUMBERS {
-        assert_eq!(found[*name], *value, "{name}");
-    }
+    expect_numbers("rdmacm-numbers", HEADERS, CMA_NUMBERS);
 }
