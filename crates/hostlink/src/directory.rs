@@ -80,10 +80,22 @@ mod right {
     pub(super) const WRITE: u64 = 2;
 }
 
+/// In the word of a QP's rights: its program sends nothing (RTR).
+const RECEIVES: u64 = 4;
 /// In the word of a region's rights: others can map what the region lies in. Older builds don't say.
 const SHARED: u64 = 4;
 /// … and where the count of listings begins, by which a region is told from one before it that had the same key.
 const LISTING: u32 = 8;
+
+/// Memory that was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Found {
+    /// In the process that the directory is of.
+    pub(super) address: u64,
+    pub(super) region: FoundRegion,
+    /// The QP's program sends nothing.
+    pub(super) receives: bool,
+}
 
 /// A region as it was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -244,9 +256,10 @@ impl Directory {
         qp_at(&self.memory, qpn).map(|at| self.entry(at))
     }
 
-    /// Lists a QP, if there is room: its peer may do what `access` allows to the regions of its domain.
-    pub fn publish_qp(&self, qpn: u32, peer: u32, pd: u32, access: Access, reads: bool) -> bool {
-        let rights = rights(access.remote_read && reads, access.remote_write);
+    /// Lists a QP, if there is room: its peer may do what `access` allows to the regions of its domain. `sends`: its program may
+    /// send.
+    pub fn publish_qp(&self, (qpn, peer): QpnPair, pd: u32, access: Access, sends: bool) -> bool {
+        let rights = rights(access.remote_read, access.remote_write) | if sends { 0 } else { RECEIVES };
         let entry = self.qp(qpn);
         if let Some(entry) = entry {
             entry.publish(NAMED | u64::from(qpn), [u64::from(peer), (u64::from(pd) << 32) | rights, 0, 0]);
@@ -296,14 +309,13 @@ impl PeerDirectory {
         self.region(found.rkey) == Some(*found)
     }
 
-    /// The address, in that process, of `len` bytes at `va` that QP `from` may access by way of its peer `qpn`, and their region;
-    /// `None` when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
+    /// The `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None` when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
     pub(super) fn find(
         &self,
         (from, qpn): QpnPair,
         (rkey, va, len): (u32, u64, u64),
         purpose: Purpose,
-    ) -> Option<(u64, FoundRegion)> {
+    ) -> Option<Found> {
         let right = match purpose {
             Purpose::Read => right::READ,
             Purpose::Write => right::WRITE,
@@ -317,7 +329,11 @@ impl PeerDirectory {
             && qp_rights & region_rights & right == right
             && qp_rights >> 32 == region_rights >> 32;
         let offset = va.checked_sub(iova)?;
-        (allowed && offset.checked_add(len)? <= length).then(|| (addr.wrapping_add(offset), region))
+        (allowed && offset.checked_add(len)? <= length).then(|| Found {
+            address: addr.wrapping_add(offset),
+            region,
+            receives: qp_rights & RECEIVES != 0,
+        })
     }
 }
 
@@ -342,7 +358,7 @@ mod tests {
     fn publish(own: &Directory, qp: (bool, bool), region: (bool, bool)) {
         let access =
             Access { remote_read: qp.0, remote_write: qp.1, remote_atomic: false, ..Access::default() };
-        own.publish_qp(QPN, PEER, PD, access, true);
+        own.publish_qp((QPN, PEER), PD, access, true);
         let (remote_read, remote_write) = region;
         let region = ListedRegion {
             pd: PD,
@@ -362,7 +378,7 @@ mod tests {
         let peer = opened(&own);
         own.add_slot(3);
         publish(&own, (true, true), (true, true));
-        let find = |ends, range| peer.find(ends, range, Purpose::Write).map(|(address, _)| address);
+        let find = |ends, range| peer.find(ends, range, Purpose::Write).map(|found| found.address);
         assert_eq!(find(ENDS, (KEY, IOVA, LENGTH)), Some(ADDR));
         assert_eq!(find(ENDS, (KEY, IOVA + 0x10, LENGTH - 0x10)), Some(ADDR + 0x10));
         assert_eq!(find(ENDS, (KEY, IOVA + LENGTH, 0)), Some(ADDR + LENGTH));
@@ -406,7 +422,7 @@ mod tests {
         let access =
             Access { remote_read: true, remote_write: true, remote_atomic: false, ..Access::default() };
         own.qp(QPN).unwrap().revoke();
-        own.publish_qp(QPN, PEER, PD + 1, access, true);
+        own.publish_qp((QPN, PEER), PD + 1, access, true);
         for purpose in [Purpose::Read, Purpose::Write, Purpose::Fetch] {
             assert_eq!(opened(&own).find(ENDS, (KEY, IOVA, 8), purpose), None, "{purpose:?}");
         }
@@ -421,12 +437,12 @@ mod tests {
         for take in takes {
             publish(&own, (true, true), (true, true));
             let find = || opened(&own).find(ENDS, (KEY, IOVA, 8), Purpose::Read);
-            let (_, region) = find().unwrap();
+            let Found { region, .. } = find().unwrap();
             assert_ne!(take(&own), 0);
             assert_eq!(find(), None);
             // Listed anew, it is another one, whatever it looks like.
             publish(&own, (true, true), (true, true));
-            assert!(region.is_shared() && find().is_some_and(|(_, other)| other != region));
+            assert!(region.is_shared() && find().is_some_and(|found| found.region != region));
             own.region(KEY).unwrap().revoke();
             assert!(!opened(&own).lists(&region));
         }

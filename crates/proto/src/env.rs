@@ -184,8 +184,9 @@ pub trait Env {
     }
 
     /// Whether a one-sided request had better wait until everything before it is answered, and then be asked for by
-    /// [`Env::execute_directly`]: the peer takes long to look at packets now. Asked only while something is to be answered.
-    fn prefers_to_execute(&self) -> bool {
+    /// [`Env::execute_directly`]: the peer takes long to look at packets now, or bytes are there sooner without them. Asked only
+    /// while nothing but one-sided requests is to be answered.
+    fn prefers_to_execute(&self, _wr: &SendWr<Self::Address>) -> bool {
         false
     }
 

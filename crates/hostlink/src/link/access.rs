@@ -1,7 +1,7 @@
 //! The peer's memory without the peer: one-sided operations, which the initiator carries out itself.
 
 use super::{BUSY_AT, Link, PeerAccess, TRUST};
-use crate::directory::{Purpose, QpnPair};
+use crate::directory::{Found, Purpose, QpnPair};
 use crate::protocol::Busy;
 use ferroce_os::sys;
 use ferroce_proto::Instant;
@@ -33,10 +33,15 @@ impl Link {
         }
         busy.enter();
         let find = || remote.directory.find(ends, range, purpose);
-        let result = find().and_then(|(address, region)| {
+        let result = find().and_then(|Found { address, region, receives }| {
             let mapped = views.mapped();
             let view = if purpose == Purpose::Fetch { None } else { views.of(&region, memory) };
-            let result = f(&PeerAccess { memory, view }, address);
+            // Records keep the peer awake, which is faster than copies by the kernel if its program only receives.
+            let result =
+                if receives && view.is_none() { None } else { f(&PeerAccess { memory, view }, address) };
+            if views.has_refused() {
+                self.has_refused_views.store(true, Ordering::Relaxed);
+            }
             if views.mapped() != mapped {
                 // Before the busy word is even: who revokes a region looks after that.
                 self.terms(true).views.store(views.mapped(), Ordering::Release);

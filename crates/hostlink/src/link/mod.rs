@@ -125,6 +125,8 @@ pub struct Link {
     full_since: AtomicU64,
     /// Held by the thread that makes the busy word odd.
     access: Mutex<class::LinkAccess, Views>,
+    /// A region of the peer's couldn't be mapped.
+    has_refused_views: AtomicBool,
     seen_alive: AtomicU64,
     /// Of one-sided operations that this process has carried out itself.
     costs: Costs,
@@ -161,6 +163,7 @@ impl Link {
             has_blocked: AtomicBool::new(false),
             full_since: AtomicU64::new(0),
             access: Mutex::default(),
+            has_refused_views: AtomicBool::new(false),
             seen_alive: AtomicU64::new(0),
             costs: Costs::default(),
         }

@@ -20,6 +20,8 @@ pub(super) struct Views {
     all: Vec<(FoundRegion, State)>,
     /// How many of them are mapped.
     mapped: u64,
+    /// One of them couldn't be.
+    has_refused: bool,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,7 @@ impl Views {
                 let (addr, len) = region.range();
                 let view = PeerView::of(memory, addr, len, region.is_writable());
                 self.mapped += u64::from(view.is_some());
+                self.has_refused |= view.is_none();
                 *state = view.map_or(State::Refused, State::Mapped);
             }
         }
@@ -63,6 +66,15 @@ impl Views {
             State::Mapped(view) => Some(view),
             _ => None,
         }
+    }
+
+    /// Whether a region couldn't be mapped.
+    pub(super) fn has_refused(&self) -> bool {
+        self.has_refused
+    }
+
+    fn refuses(&self, rkey: u32) -> bool {
+        self.all.iter().any(|(region, state)| region.key() == rkey && matches!(state, State::Refused))
     }
 
     /// How many regions are mapped.
@@ -104,7 +116,9 @@ impl Link {
     /// The peer's region with this key can be mapped, as far as one can see.
     #[inline]
     pub fn is_mappable(&self, rkey: u32) -> bool {
-        self.remote.get().is_some_and(|remote| remote.directory.is_shared(rkey))
+        let is_refused =
+            || self.has_refused_views.load(Ordering::Relaxed) && self.access.lock().refuses(rkey);
+        self.remote.get().is_some_and(|remote| remote.directory.is_shared(rkey)) && !is_refused()
     }
 
     /// Gives back the views of regions that the peer has revoked.

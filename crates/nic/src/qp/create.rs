@@ -17,7 +17,7 @@ use ferroce_proto::QpState;
 use ferroce_queues::{Cq, GivenRing, MAX_SGE, MAX_WR, RecvQueue, Srq, Unacked};
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of payload that may be posted inline.
@@ -122,6 +122,7 @@ impl Qp {
                 last_cnp: AtomicU64::new(0),
                 last_record: AtomicU64::new(0),
                 left_to_peer: AtomicBool::new(false),
+                unmappable: AtomicU32::new(0),
                 peer_uses_shm: AtomicBool::new(false),
                 own_multicast_blocked: AtomicBool::new(false),
                 wr_session: WrSession::new(),

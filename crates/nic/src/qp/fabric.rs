@@ -132,14 +132,16 @@ impl Qp {
             || counted
             || inner.listing == Listing::Listed
             || self.adapter.has_capture()
-            || !matches!(inner.proto.state(), QpState::Rts | QpState::Sqd)
+            || !matches!(inner.proto.state(), QpState::Rtr | QpState::Rts | QpState::Sqd)
         {
             return;
         }
         if let Some(directory) = ferroce_hostlink::own_directory() {
             let params = inner.proto.params();
-            let reads = params.max_dest_rd_atomic > 0;
-            if directory.publish_qp(self.qpn, params.dest_qpn, self.pd.id(), params.access, reads) {
+            let mut access = params.access;
+            access.remote_read &= params.max_dest_rd_atomic > 0;
+            let sends = inner.proto.state() != QpState::Rtr;
+            if directory.publish_qp((self.qpn, params.dest_qpn), self.pd.id(), access, sends) {
                 inner.listing = Listing::Listed;
             }
         }

@@ -44,7 +44,7 @@ use ferroce_proto::{Counters, Instant, QpState, SendWr};
 use ferroce_queues::{CompCntr, Cq, QpCntrs, RecvQueue, Srq, Unacked};
 use ferroce_types::{Result, invalid};
 use ferroce_wire::Service;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use unacked_pace::UnackedPace;
 
@@ -103,6 +103,8 @@ pub struct Qp {
     last_record: AtomicU64,
     /// The last one-sided request was left to the peer, though it could have been executed here.
     left_to_peer: AtomicBool,
+    /// The key of a region of the peer's that can't be mapped, if one was asked for.
+    unmappable: AtomicU32,
     /// Something has come from the peer by way of shared memory since there is a path.
     peer_uses_shm: AtomicBool,
     /// What it sends to a group doesn't come back to it.

@@ -60,6 +60,8 @@ pub(crate) struct Requester {
     pub(crate) draining: bool,
     /// Bytes of the oldest work request that were carried out without packets.
     direct: u64,
+    /// The PSN after the last request that isn't an RDMA WRITE or READ.
+    two_sided: u64,
     /// The peer has answered a packet: it expects the PSNs that are sent.
     answered: bool,
 }
@@ -101,6 +103,7 @@ impl Requester {
             sample: None,
             draining: false,
             direct: 0,
+            two_sided: first,
             answered: false,
         }
     }
@@ -143,6 +146,7 @@ impl Requester {
     pub(crate) fn sent_plain(&mut self, now: Instant, bytes: u64, params: &QpParams) {
         self.next += 1;
         self.max = self.next;
+        self.two_sided = self.next;
         self.cursor += 1;
         self.started = self.cursor;
         self.in_flight += bytes.max(SMALLEST_CHARGE);

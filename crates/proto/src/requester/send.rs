@@ -1,7 +1,6 @@
 //! Which request leaves next, and when: budget, window, limits, fences, READs in flight.
 
 use super::charge;
-use crate::sendq::Wqe;
 use crate::{Env, Instant, Qp, QpState, SendOp, TransmitError, WcStatus};
 
 /// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
@@ -124,11 +123,11 @@ impl<A: Clone> Qp<A> {
     /// The work request at the cursor could be carried out without packets as soon as nothing else is under way, and that is better.
     fn waits_to_be_executed<E: Env<Address = A>>(&self, env: &E) -> bool {
         let cursor = self.req.cursor;
-        self.req.una < self.req.next
-            && cursor == self.req.started
-            && self.req.answered
-            && env.prefers_to_execute()
-            && self.sq.get(cursor).is_some_and(Wqe::may_be_executed)
+        let behind_one_sided = self.req.two_sided <= self.req.una && self.req.una < self.req.next;
+        if !behind_one_sided || cursor != self.req.started || !self.req.answered {
+            return false;
+        }
+        self.sq.get(cursor).is_some_and(|wqe| wqe.may_be_executed() && env.prefers_to_execute(&wqe.wr))
     }
 
     /// Carries out (more of) the work request at the cursor without packets, if nothing else is under way.
@@ -200,7 +199,7 @@ impl<A: Clone> Qp<A> {
     /// Moves the cursor over a packet that has left.
     fn advance(&mut self, now: Instant, psns: u32, cost: u64, acked: bool) {
         let Some(wqe) = self.sq.get(self.req.cursor) else { return };
-        let (reads, packets) = (wqe.wants_data(), wqe.packets);
+        let (reads, packets, one_sided) = (wqe.wants_data(), wqe.packets, wqe.may_be_executed());
         let req = &mut self.req;
         self.counters.requests_sent += 1;
         if req.next < req.max {
@@ -214,6 +213,9 @@ impl<A: Clone> Qp<A> {
         }
         req.next += u64::from(psns);
         req.max = req.max.max(req.next);
+        if !one_sided {
+            req.two_sided = req.two_sided.max(req.next);
+        }
         if reads && req.reads.back().is_none_or(|end| *end < req.next) {
             req.reads.push_back(req.next);
         }

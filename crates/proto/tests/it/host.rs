@@ -85,6 +85,8 @@ pub struct Host {
     pub payloads_lost: u32,
     /// Bytes that may still be carried out without the peer; all is claimed to succeed.
     pub direct: u64,
+    /// It had rather execute a request than send a packet.
+    pub prefers_direct: bool,
     /// What was carried out so: offset and bytes.
     pub direct_log: Vec<(u64, u32)>,
     /// The peer is alive and looks at nothing.
@@ -129,6 +131,7 @@ impl Host {
             later: None,
             payloads_lost: 0,
             direct: 0,
+            prefers_direct: false,
             direct_log: Vec::new(),
             peer_stopped: false,
             flushed: Vec::new(),
@@ -284,6 +287,10 @@ impl Env for Host {
             self.direct_log.push((offset, bytes));
             bytes
         })
+    }
+
+    fn prefers_to_execute(&self, _wr: &SendWr<u32>) -> bool {
+        self.prefers_direct
     }
 
     fn is_undelivered(&self) -> bool {

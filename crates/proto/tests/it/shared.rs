@@ -53,6 +53,23 @@ fn payload_that_cannot_be_had_is_asked_for_again_and_used_once() {
     }
 }
 
+/// A one-sided request waits for those before it if it had better be executed; what has to be received keeps it waiting for nothing.
+#[test]
+fn request_that_had_better_be_executed_waits_for_one_sided_ones_only() {
+    for (first, log) in [(WRITE, vec![(0, 4096)]), (SendOp::Send, vec![])] {
+        let mut p = answered(65_536);
+        p.b.host.post_recv(9, THERE, 100);
+        p.a.host.prefers_direct = true;
+        p.a.post(wr(1, first, BASE, 100));
+        p.transmit();
+        p.a.host.direct = u64::MAX;
+        p.a.post(wr(2, WRITE, BASE, 100));
+        p.run();
+        assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+        assert_eq!(p.a.host.direct_log, log, "behind {first:?}");
+    }
+}
+
 #[test]
 fn request_that_needs_no_packet_sends_none_and_completes_in_order() {
     let mut p = answered(65_536);

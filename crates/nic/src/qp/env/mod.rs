@@ -16,11 +16,12 @@ use crate::fabric::LocalPacket;
 use crate::owner::OfContext as _;
 use ferroce_access::{Fault, atomic};
 use ferroce_engine::Inbox;
+use ferroce_hostlink::Link;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_proto::{
     AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, Payload, PayloadSource,
-    PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace,
-    TagFlags, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
+    PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge,
+    SrqPlace, TagFlags, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
 };
 use ferroce_queues::{CountedOp, IpVersion, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Grh, PacketMeta};
@@ -65,6 +66,18 @@ impl<'a> QpEnv<'a> {
             (Buffer::Receive, Some(srq)) => srq.pd().id(),
             _ => self.pd(),
         }
+    }
+
+    /// Whether the peer's region can be mapped. Of the last one that can't, only that is remembered.
+    fn is_mappable(&self, link: &Link, rkey: u32) -> bool {
+        if self.qp.unmappable.load(Ordering::Relaxed) == rkey {
+            return false;
+        }
+        let is_mappable = link.is_mappable(rkey);
+        if !is_mappable {
+            self.qp.unmappable.store(rkey, Ordering::Relaxed);
+        }
+        is_mappable
     }
 
     fn key_user(&self) -> KeyUser {
@@ -149,9 +162,11 @@ impl Env for QpEnv<'_> {
         self.reach_peer(peer, wr, self.pd_of(buffer), (offset, max))
     }
 
-    fn prefers_to_execute(&self) -> bool {
+    fn prefers_to_execute(&self, wr: &SendWr<Arc<Ah>>) -> bool {
         let Some(Path::Shm { link, .. }) = self.path else { return false };
-        self.qp.left_to_peer.load(Ordering::Relaxed) && link.may_access() && !link.peer_watches(u64::MAX)
+        let (SendOp::Write { rkey, .. } | SendOp::Read { rkey, .. }) = wr.op else { return false };
+        let is_left = self.qp.left_to_peer.load(Ordering::Relaxed);
+        link.may_access() && (is_left && !link.peer_watches(u64::MAX) || self.is_mappable(link, rkey))
     }
 
     fn is_undelivered(&self) -> bool {

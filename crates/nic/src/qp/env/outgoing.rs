@@ -185,7 +185,7 @@ impl QpEnv<'_> {
         let ends = (self.qp.qpn, peer);
         let range = |va: u64, rkey, len: usize| (rkey, va.wrapping_add(offset), len as u64);
         let (&SendOp::Write { rkey, .. } | &SendOp::Read { rkey, .. }) = &wr.op else { return None };
-        let by_peer = || !link.is_mappable(rkey) && link.is_better_left_to_peer(wr.data.len());
+        let by_peer = || !self.is_mappable(link, rkey) && link.is_better_left_to_peer(wr.data.len());
         if offset == 0 {
             let by_peer = !copy::by_kernel() && by_peer();
             self.qp.left_to_peer.store(by_peer, Ordering::Relaxed);
