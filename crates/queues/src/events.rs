@@ -149,12 +149,16 @@ impl<T> EventQueue<T> {
 /// counts as acknowledged.
 #[derive(Debug, Default)]
 pub struct Unacked {
+    /// How many, and whether somebody has waited for them.
     count: AtomicU32,
     /// The process that has got them.
     generation: AtomicU32,
 }
 
 impl Unacked {
+    /// In the count: somebody waits, or has waited, for it to be 0.
+    const WAITED_FOR: u32 = 1 << 31;
+
     /// The program got one. The lock of the queue of events is held.
     pub fn got(&self) {
         if !self.are_own() {
@@ -175,9 +179,12 @@ impl Unacked {
         }
         // The object may be gone as soon as nothing is left.
         let count = &raw const self.count;
-        let fewer = |count: u32| Some(count.saturating_sub(n));
+        let fewer =
+            |count: u32| Some((count & !Self::WAITED_FOR).saturating_sub(n) | (count & Self::WAITED_FOR));
         let before = self.count.fetch_update(Ordering::Release, Ordering::Relaxed, fewer);
-        if before.is_ok_and(|before| before <= n) {
+        // Most acknowledge what nobody waits for.
+        let ends_a_wait = |before| before & Self::WAITED_FOR != 0 && before & !Self::WAITED_FOR <= n;
+        if before.is_ok_and(ends_a_wait) {
             wake(count, i32::MAX);
         }
     }
@@ -188,11 +195,12 @@ impl Unacked {
         const SPEAKS_AFTER: Duration = Duration::from_secs(10);
         let mut since = Instant::now();
         loop {
-            let count = self.count.load(Ordering::Acquire);
+            let count = self.count.fetch_or(Self::WAITED_FOR, Ordering::Acquire) & !Self::WAITED_FOR;
             if count == 0 || !self.are_own() {
                 return;
             }
-            ferroce_os::fork::outside_library(|| sleep(&self.count, count, Some(SPEAKS_AFTER)));
+            let asleep_at = count | Self::WAITED_FOR;
+            ferroce_os::fork::outside_library(|| sleep(&self.count, asleep_at, Some(SPEAKS_AFTER)));
             if since.elapsed() >= SPEAKS_AFTER {
                 tracing::warn!("destroying an object waits for {count} unacknowledged events");
                 since = Instant::now();

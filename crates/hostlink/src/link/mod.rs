@@ -281,13 +281,7 @@ impl Link {
 
     /// Takes bells that the peer has rung; more of them stay readable. False when it has ended instead.
     pub(super) fn take_bells(&self) -> bool {
-        for _ in 0..4 {
-            match sys::receive_bytes(self.connection.checked(), &mut [0; 8]) {
-                Ok(0) => return false,
-                Ok(_) => {}
-                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
-            }
-        }
-        true
+        sys::discard_messages(self.connection.checked())
+            .unwrap_or_else(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 }

@@ -186,14 +186,25 @@ pub fn send_byte(fd: RawFd) {
     unsafe { libc::syscall(libc::SYS_sendto, fd, &raw const byte, 1usize, flags, nobody, 0usize) };
 }
 
-/// `recvfrom(2)` with MSG_DONTWAIT over a connection; 0 when it has ended. Unlike `read`, it fails on what is no socket.
+/// Takes up to four messages that have come over a connection (SOCK_SEQPACKET), and looks at none; `false` when it has ended.
 ///
 /// # Errors
-/// That of the call.
-pub fn receive_bytes(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
-    let (bytes, length, nobody) = (buffer.as_mut_ptr(), buffer.len(), std::ptr::null_mut::<libc::sockaddr>());
-    // SAFETY: `buffer` is writable for its length; the address and its length may be null.
-    check(unsafe { libc::syscall(libc::SYS_recvfrom, fd, bytes, length, libc::MSG_DONTWAIT, nobody, nobody) })
+/// That of `recvmmsg(2)`.
+pub fn discard_messages(fd: RawFd) -> io::Result<bool> {
+    let mut byte = 0_u8;
+    let mut place = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: numbers and null pointers.
+    let mut messages: [libc::mmsghdr; 4] = unsafe { std::mem::zeroed() };
+    for message in &mut messages {
+        message.msg_hdr.msg_iov = &raw mut place;
+        message.msg_hdr.msg_iovlen = 1;
+    }
+    let (first, limit) = (messages.as_mut_ptr(), std::ptr::null_mut::<libc::timespec>());
+    // SAFETY: four messages, whose bytes all go to the same writable byte.
+    let taken = check(unsafe {
+        libc::syscall(libc::SYS_recvmmsg, fd, first, messages.len(), libc::MSG_DONTWAIT, limit)
+    })?;
+    Ok(messages[..taken].iter().all(|message| message.msg_len > 0))
 }
 
 /// `recvfrom(2)` with these flags: with MSG_DONTWAIT it doesn't wait, otherwise as long as the socket's SO_RCVTIMEO says.
@@ -221,4 +232,26 @@ pub fn receive_from(
             &raw mut from_length,
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_discarded_up_to_the_end_of_their_connection() {
+        let [own, peer] = socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let nothing = || discard_messages(own.raw()).unwrap_err().kind();
+        assert_eq!(nothing(), io::ErrorKind::WouldBlock);
+        for _ in 0..5 {
+            send_byte(peer.raw());
+        }
+        assert!(discard_messages(own.raw()).unwrap(), "four of them");
+        assert!(discard_messages(own.raw()).unwrap(), "the last");
+        assert_eq!(nothing(), io::ErrorKind::WouldBlock);
+        send_byte(peer.raw());
+        drop(peer);
+        assert!(!discard_messages(own.raw()).unwrap());
+        assert!(!discard_messages(own.raw()).unwrap());
+    }
 }
