@@ -9,8 +9,10 @@ use std::time::Duration;
 
 /// How often one descriptor is looked at while there is traffic: a program closes them all at once, if any.
 const INTERVAL: Duration = Duration::from_millis(1);
-/// How many the background thread looks at whenever it comes to it.
-const ROUND: usize = 64;
+/// How many the background thread looks at for each [`INTERVAL`] that has passed.
+const SHARE: u64 = 8;
+/// … and at most at once.
+const ROUND: u64 = 64;
 
 /// When descriptors were last looked at, and whether some were lost.
 #[derive(Debug, Default)]
@@ -28,7 +30,11 @@ impl Descriptors {
     /// It is time to look.
     #[inline]
     fn are_due(&self, now: Instant) -> bool {
-        now.since(Instant(self.looked.load(Ordering::Relaxed))) >= INTERVAL
+        self.since_looked(now) >= INTERVAL
+    }
+
+    fn since_looked(&self, now: Instant) -> Duration {
+        now.since(Instant(self.looked.load(Ordering::Relaxed)))
     }
 }
 
@@ -44,7 +50,8 @@ impl<H: Handler> Loop<H> {
     /// Looks at many of them, if it is time to.
     pub(super) fn look_at_all_descriptors(&self, handler: &'static H, now: Instant) {
         if self.descriptors.are_due(now) {
-            self.look_at_descriptors(handler, now, ROUND);
+            let intervals = self.descriptors.since_looked(now).as_millis() as u64;
+            self.look_at_descriptors(handler, now, (SHARE * intervals).min(ROUND) as usize);
         }
     }
 
