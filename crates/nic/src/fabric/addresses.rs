@@ -41,12 +41,20 @@ pub(crate) struct Addresses {
     locals: RwLock<class::Locals, Arc<Vec<Local>>>,
     /// Where each QP has been counted as a user.
     listeners: Mutex<class::Listeners, HashMap<u32, Vec<Arc<AtomicUsize>>>>,
+    /// How often QPs have been counted, at all addresses together.
+    users: AtomicUsize,
     peer_sockets: Mutex<class::PeerSockets, HashMap<(HostAddr, u8), Weak<PeerSocket>>>,
 }
 
 impl Addresses {
     pub(super) fn snapshot(&self) -> Arc<Vec<Local>> {
         self.locals.read().clone()
+    }
+
+    /// A QP expects packets at some address.
+    #[inline]
+    pub(super) fn have_users(&self) -> bool {
+        self.users.load(Ordering::Relaxed) > 0
     }
 
     fn endpoint(&self, address: HostAddr) -> Option<Arc<Endpoint>> {
@@ -174,6 +182,7 @@ impl Adapter {
         let mut listeners = self.addresses.listeners.lock();
         for users in listeners.remove(&qpn).unwrap_or_default() {
             users.fetch_sub(1, Ordering::Relaxed);
+            self.addresses.users.fetch_sub(1, Ordering::Relaxed);
         }
         if !using || matches!(path, Some(Path::Local { .. })) {
             return;
@@ -186,6 +195,7 @@ impl Adapter {
         let users: Vec<_> = self.addresses.snapshot().iter().filter(at).map(|l| l.users.clone()).collect();
         for users in &users {
             users.fetch_add(1, Ordering::Relaxed);
+            self.addresses.users.fetch_add(1, Ordering::Relaxed);
         }
         listeners.insert(qpn, users);
     }

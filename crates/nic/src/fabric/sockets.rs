@@ -18,7 +18,7 @@ pub(crate) struct SocketSource(pub(crate) &'static Adapter);
 impl Source for SocketSource {
     #[inline]
     fn poll(&self, now: Instant) -> bool {
-        self.0.read_sockets(false, now)
+        self.0.addresses.have_users() && self.0.read_sockets(false, now)
     }
 
     fn poll_all(&self, now: Instant) {
@@ -32,7 +32,7 @@ impl Source for SocketSource {
     }
 
     fn has_impatient(&self) -> bool {
-        self.0.addresses.snapshot().iter().any(|address| address.users.load(Ordering::Relaxed) > 0)
+        self.0.addresses.have_users()
     }
 }
 
