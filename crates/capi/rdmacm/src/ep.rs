@@ -12,7 +12,7 @@ use crate::abi::*;
 use crate::address;
 use crate::bind;
 use crate::devices;
-use crate::id::IdBlock;
+use crate::id::{IdBlock, Step};
 use crate::qp;
 use crate::resolve;
 use crate::sync;
@@ -143,8 +143,14 @@ entry! {
     fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> minus_one {
         // SAFETY: by the man page an id and the caller's variable.
         unsafe {
-            if !IdBlock::of(listen)?.is_sync() {
+            let shared = IdBlock::of(listen)?;
+            if !shared.is_sync() {
                 return Err(Refusal::invalid("the listener has a channel of the program's: its requests are events there"));
+            }
+            // Otherwise the thread would wait for ever.
+            let step = shared.step();
+            if !matches!(step, Step::Listening | Step::Removed) {
+                return Err(Refusal::invalid(format!("the id is {step:?}: requests come to one that listens")));
             }
             if id.is_null() {
                 return Err(Refusal::invalid("id is NULL"));

@@ -197,14 +197,19 @@ entry! {
     fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> minus_one {
         // SAFETY: by the man page an id and an address.
         let (shared, address) = unsafe { (IdBlock::of(id)?, address::read(addr, "addr")?) };
-        let group = {
+        let (group, queue) = {
             let mut state = shared.state.lock();
             let place = state.groups.iter().position(|group| is_same(group.address, address));
-            place.map(|place| state.groups.remove(place))
+            (place.map(|place| state.groups.remove(place)), state.queue.clone())
         };
         let Some(group) = group else {
             return Err(Refusal::new(libc::EADDRNOTAVAIL, format!("the id isn't in the group {}", address.ip())));
         };
+        // A program that waits for a channel to be readable isn't woken by a join that it has cancelled.
+        queue.withdraw(|queued| {
+            let joined = matches!(&*queued.news, News::Joined(joined) if joined.number == group.number);
+            joined && Arc::ptr_eq(&queued.id, &shared)
+        });
         group.leave();
         Ok(0)
     }

@@ -61,13 +61,24 @@ fn unreadable(why: ferroce_netdev::NetError) -> Refusal {
     Refusal::new(libc::EIO, why.to_string())
 }
 
+/// The interface of an address of this host: a group is reached from there, whatever routes there are. 0 when no device has it.
+fn interface_of(source: SocketAddr) -> Outcome<u32> {
+    let scope = address::scope_of(source);
+    let device = devices::with_address(source.ip(), scope)?;
+    let entry = device.and_then(|device| device.gid_of(source.ip(), scope));
+    Ok(entry.map_or(0, |(_, entry)| entry.ifindex))
+}
+
 /// Finds the way from `source`, whose address may be unspecified, to `destination`. The inner error is an event's status.
 fn find(source: SocketAddr, destination: SocketAddr, tos: u8) -> Outcome<Result<Reached, c_int>> {
     let to = destination.ip().to_canonical();
     if address::is_any(to) {
         return around(source, to, tos);
     }
-    let scope = address::scope_of(destination);
+    let scope = match address::scope_of(destination) {
+        0 if to.is_multicast() && !address::is_any(source.ip()) => interface_of(source)?,
+        scope => scope,
+    };
     let route = route_to(to, scope).map_err(unreadable)?.ok_or_else(|| no_way(to))?;
     let bound = (!address::is_any(source.ip())).then_some(source.ip().to_canonical());
     let (from, neighbour) = match route.kind {
@@ -80,7 +91,7 @@ fn find(source: SocketAddr, destination: SocketAddr, tos: u8) -> Outcome<Result<
         RouteKind::Other(_) => return Err(no_way(to)),
     };
     let from_scope = match address::scope_of(source) {
-        0 => scope,
+        0 => address::scope_of(destination),
         scope => scope,
     };
     let Some(device) = devices::with_address(from, from_scope)? else {
