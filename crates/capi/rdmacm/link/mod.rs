@@ -1,7 +1,7 @@
 //! Makes librdmacm.so.1: one trampoline for each symbol, most of which jump to private symbols of libibverbs.so.1, where the one
 //! connection manager of a process is. Sockets over RDMA are in the library itself.
 //!
-//! The one table of symbols is `symbols.tsv`. Used by xtask and by this crate's tests through `#[path]`, so it uses nothing but std.
+//! The one table of symbols is `symbols.tsv`, which `table.rs` reads. Used by xtask through `#[path]`, so it uses nothing but std.
 
 use std::fmt::Write as _;
 use std::io;
@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use super::ibverbs::{More, Symbol, Version};
 use super::shared_library;
 
-/// The text of the table of symbols.
-pub const TABLE: &str = include_str!("../symbols.tsv");
+mod table;
+
+pub use table::{Export, Place, TABLE, parse};
 
 /// The library's file name.
 const LIBRARY: &str = "librdmacm.so.1";
@@ -19,50 +20,6 @@ const LIBRARY: &str = "librdmacm.so.1";
 const PRIVATE: &str = "FERROCE_PRIVATE_1";
 /// Prefix of the Rust functions behind the exports.
 const IMPLEMENTATION_PREFIX: &str = "ferroce_c_";
-
-/// Where an exported function is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// In libibverbs.so.1.
-    Engine,
-    /// In librdmacm.so.1 itself.
-    Rsocket,
-}
-
-/// One exported name.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Export {
-    /// The name that programs import.
-    pub name: String,
-    /// Its version node.
-    pub node: String,
-    /// Where the function is.
-    pub place: Place,
-}
-
-/// Reads the table of symbols.
-///
-/// # Panics
-/// On a malformed line: the table is part of the source.
-#[must_use]
-pub fn parse(table: &str) -> Vec<Export> {
-    table
-        .lines()
-        .filter(|line| !line.starts_with('#') && !line.is_empty())
-        .map(|line| {
-            let fields: Vec<&str> = line.split('\t').collect();
-            let [name, node, place] = fields[..] else {
-                panic!("symbols.tsv: three fields expected in {line:?}")
-            };
-            let place = match place {
-                "engine" => Place::Engine,
-                "rsocket" => Place::Rsocket,
-                other => panic!("symbols.tsv: {other:?} is no place"),
-            };
-            Export { name: name.into(), node: format!("RDMACM_{node}"), place }
-        })
-        .collect()
-}
 
 /// The name in libibverbs.so.1 of a function that librdmacm.so.1 exports.
 fn private(name: &str) -> String {

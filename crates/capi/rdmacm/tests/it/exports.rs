@@ -4,15 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
-#[path = "../../../ibverbs/link/mod.rs"]
-#[allow(dead_code)] // for linking
-mod ibverbs;
-#[path = "../../link/mod.rs"]
-#[allow(dead_code)] // for linking
-mod link;
-#[path = "../../../link/shared_library.rs"]
-#[allow(dead_code)] // for linking
-mod shared_library;
+#[path = "../../link/table.rs"]
+mod table;
 
 /// Since v44: name and version node.
 const NEWER: [(&str, &str); 6] = [
@@ -25,7 +18,7 @@ const NEWER: [(&str, &str); 6] = [
 ];
 
 fn table() -> BTreeMap<String, String> {
-    link::parse(link::TABLE).into_iter().map(|export| (export.name, export.node)).collect()
+    table::parse(table::TABLE).into_iter().map(|export| (export.name, export.node)).collect()
 }
 
 #[test]
