@@ -1,4 +1,4 @@
-//! What the man pages of rdma-core's libibverbs document, and what checks it: `tests/conformance/pages.tsv`.
+//! What the man pages of rdma-core's libibverbs and librdmacm document, and what checks it: `tests/conformance/pages.tsv`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! The conformance suite, `tests/conformance`: what the man pages promise, checked on Ferroce and on the kernel's `rdma_rxe`.
+//! The conformance suite, `tests/conformance`: what the man pages of libibverbs and librdmacm promise, checked on Ferroce and on
+//! the kernel's `rdma_rxe` and `rdma_cm`.
 //!
 //! A check that fails on Ferroce is a defect. Where `rdma_rxe` and the specification differ, `rxe-differs.tsv` says so.
 //! `FERROCE_WRITE_PAGES` (`cargo xtask conformance`) has the last test write `docs/CONFORMANCE.md`.
@@ -11,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(55);
-/// The differences of `rdma_rxe`: check, kernels that have it, what they do, why the specification says otherwise.
+/// The differences of `rdma_rxe` and `rdma_cm`: check, kernels that have it, what they do, why the specification says otherwise.
 const DIFFERENCES: &str = include_str!("../conformance/rxe-differs.tsv");
 
 /// The kernels that the table is about.
@@ -150,6 +151,28 @@ fn what_the_man_pages_promise_holds_for_the_privileged() {
     assert!(unchecked.is_empty(), "pages.tsv names checks that haven't been run: {unchecked:#?}");
 }
 
+/// The program whose sides can be on two hosts.
+const SIDES: &str = "cm_sides";
+
+#[test]
+fn what_the_man_pages_promise_of_connections_holds_between_hosts() {
+    let program = require!(Artifacts::get().conformance_program(SIDES));
+    let world = require!(World::two_hosts(1500));
+    let (near, far) = (world.first(), world.last());
+    let mut passive = far.start_ferroce(&[], &[&program, "-l", "-d", "ferroce0", "-g", "1"], &[]);
+    passive.wait_for_output("# listening\n", LIMIT);
+    let mut active =
+        near.start_ferroce(&[], &[&program, "-s", &far.ipv4(), "-d", "ferroce0", "-g", "1"], &[]);
+    let outcomes = [active.wait(LIMIT), passive.wait(LIMIT)];
+    let reports = outcomes.each_ref().map(|outcome| Report::read(SIDES, outcome));
+    let good =
+        reports.iter().all(|report| report.as_ref().is_ok_and(|report| report.failed().next().is_none()));
+    assert!(good, "active: {}passive: {}", outcomes[0], outcomes[1]);
+    for host in [near, far] {
+        host.expect_no_traces();
+    }
+}
+
 /// Whether the check that a fact names has been run. A program that skips something may have left out more.
 fn was_checked(fact: &Fact, reports: &BTreeMap<String, Report>) -> bool {
     let Check::Program { program, name } = fact.check else { return true };
@@ -186,22 +209,23 @@ fn every_fact_of_the_man_pages_names_a_check_that_exists() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The functions that programs can call, of the two tables that the library is made from.
+/// The functions that programs can call, of the tables that the libraries are made from.
 fn public_functions(repository: &Path) -> Vec<String> {
     let rows = |table: &str| {
-        let path = repository.join("crates/capi/ibverbs").join(table);
+        let path = repository.join("crates/capi").join(table);
         let text = std::fs::read_to_string(path).expect("the table");
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         lines.map(|line| line.split('\t').map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
     };
-    let exported = rows("symbols.tsv");
+    let exported = rows("ibverbs/symbols.tsv");
     // A private version is `@@P65`. What the inline functions of the header call has their name behind an underscore.
     let exported = exported.into_iter().filter(|row| row[1].split(',').any(|version| !version.contains('P')));
-    let inline: Vec<String> = rows("inline.tsv").into_iter().map(|row| row[0].clone()).collect();
+    let inline: Vec<String> = rows("ibverbs/inline.tsv").into_iter().map(|row| row[0].clone()).collect();
     let exported = exported.map(|row| row[0].clone());
     let exported: Vec<String> =
         exported.filter(|name| !inline.iter().any(|inline| name.strip_prefix('_') == Some(inline))).collect();
-    exported.into_iter().chain(inline).collect()
+    let connections = rows("rdmacm/symbols.tsv").into_iter().map(|row| row[0].clone());
+    exported.into_iter().chain(inline).chain(connections).collect()
 }
 
 /// The string literals of C source, neighbours put together.
@@ -338,10 +362,10 @@ fn differences() -> impl Iterator<Item = Difference> {
 fn page(ours: &BTreeMap<String, Report>, kernels: &[Rxe]) -> String {
     let mut page = String::from(
         "# Conformance\n\n\
-         `tests/conformance` holds plain C programs that check what the man pages of the verbs promise, with data that really moves. They run on\n\
-         any device (`PROGRAM -d DEVICE -g GIDINDEX`, output like TAP). `cargo xtask test conformance` runs them on Ferroce, by default and with\n\
-         `FERROCE_FABRIC=udp`, where no check may fail, and on the kernel's `rdma_rxe` in a guest, where those fail that are listed below for its\n\
-         version. This page is written by `cargo xtask conformance`. [MATRIX.md](MATRIX.md) says which program checks which function.\n\n\
+         `tests/conformance` holds plain C programs that check what the man pages of libibverbs and librdmacm promise, with data that really\n\
+         moves. They run on any device (`PROGRAM -d DEVICE -g GIDINDEX`, output like TAP). `cargo xtask test conformance` runs them on Ferroce,\n\
+         by default and with `FERROCE_FABRIC=udp`, where no check may fail, and on the kernel's `rdma_rxe` and `rdma_cm` in a guest, where those\n\
+         fail that are listed below for its version. The two sides of `cm_sides` run on two hosts, too. This page is written by `cargo xtask conformance`. [MATRIX.md](MATRIX.md) says which program checks which function.\n\n\
          | program | checks | Ferroce: passed | skipped |",
     );
     for Rxe { kernel, .. } in kernels {
@@ -366,8 +390,8 @@ fn page(ours: &BTreeMap<String, Report>, kernels: &[Rxe]) -> String {
         }
     }
     page.push_str(
-        "\n## Where rdma_rxe differs\n\nSeen on Debian's kernels of the versions named. The specification wins.\n\n\
-         | check | Linux | what rdma_rxe does | why the check says otherwise |\n|---|---|---|---|\n",
+        "\n## Where the kernel differs\n\nSeen on Debian's kernels of the versions named. The specification wins.\n\n\
+         | check | Linux | what the kernel does | why the check says otherwise |\n|---|---|---|---|\n",
     );
     for Difference { check, kernels, does, why } in differences() {
         writeln!(page, "| {check} | {} | {does} | {why} |", kernels.replace(' ', ", "))

@@ -8,7 +8,7 @@ use std::{env, fs, io};
 pub mod ibverbs;
 
 #[path = "../../crates/capi/rdmacm/link/mod.rs"]
-mod rdmacm;
+pub mod rdmacm;
 
 #[path = "../../crates/capi/link/shared_library.rs"]
 mod shared_library;
