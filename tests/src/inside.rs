@@ -12,6 +12,11 @@ const INSIDE: &str = "FERROCE_TEST_INSIDE";
 const OPTIONS: [&str; 2] = ["--kill-child", "--mount-proc"];
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
+/// The test whose namespaces this process is in.
+pub(crate) fn running() -> Option<String> {
+    std::env::var(INSIDE).ok()
+}
+
 /// Runs `body` in new user, network and PID namespaces, with the loopback interface up. `test` is the test's full name.
 pub fn in_namespace(test: &str, body: fn()) {
     run("-Urnpf", test, body);
@@ -19,7 +24,7 @@ pub fn in_namespace(test: &str, body: fn()) {
 
 /// The same with namespaces of the caller's choice, as options of unshare(1); PID and network must be among them.
 pub fn run(namespaces: &str, test: &str, body: fn()) {
-    if std::env::var(INSIDE).as_deref() == Ok(test) {
+    if running().as_deref() == Some(test) {
         // The first process of a PID namespace ignores most signals; this ends it, and with it all the others.
         std::thread::spawn(|| {
             std::thread::sleep(TIME_LIMIT);

@@ -6,6 +6,7 @@
 
 mod artifacts;
 mod clients;
+pub mod helper;
 mod holders;
 pub mod inside;
 mod mpi;
@@ -16,6 +17,7 @@ mod process;
 mod sides;
 mod tshark;
 mod vm;
+pub mod wait;
 mod world;
 
 pub use artifacts::{Artifacts, Headers, c_source, compile_ping_pong, tool};

@@ -20,25 +20,6 @@ pub(super) fn jump(arch: &str) -> io::Result<&'static str> {
     }
 }
 
-/// The assembly of trampolines to functions that have the same name behind `prefix`, for `arch`.
-///
-/// # Errors
-/// As [`jump`].
-#[allow(dead_code, reason = "for the libraries that are preloaded")]
-pub(super) fn plain_trampolines(names: &[&str], prefix: &str, arch: &str) -> io::Result<String> {
-    let jump = jump(arch)?;
-    let mut text = String::new();
-    for name in names {
-        text.push_str(&format!(
-            "\t.section .text.{name},\"ax\",%progbits\n\t.globl {name}\n\t.type {name}, %function\n\t.p2align 4\n\
-             {name}:\n\t.cfi_startproc\n\t{jump} {prefix}{name}\n\t.cfi_endproc\n\
-             \t.size {name}, .-{name}\n"
-        ));
-    }
-    text.push_str(END_OF_ASSEMBLY);
-    Ok(text)
-}
-
 /// Links `assembly` with `inputs`, archives and the libraries that it needs, to the shared library `directory/name`, which exports
 /// what the version script `script` names; intermediate files go to `scratch`.
 ///

@@ -95,6 +95,24 @@ pub const NAMES: &[&str] = &[
 /// The C compiler is missing or refuses, or a file can't be written.
 pub fn link(archive: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
     let script = format!("{{\n\tglobal: {};\n\tlocal: *;\n}};\n", NAMES.join("; "));
-    let assembly = shared_library::plain_trampolines(NAMES, IMPLEMENTATION_PREFIX, std::env::consts::ARCH)?;
+    let assembly = plain_trampolines(NAMES, IMPLEMENTATION_PREFIX, std::env::consts::ARCH)?;
     shared_library::link(LIBRARY, &[archive], &assembly, &script, scratch, directory)
+}
+
+/// The assembly of trampolines to functions that have the same name behind `prefix`, for `arch`.
+///
+/// # Errors
+/// As [`jump`](shared_library::jump).
+pub(super) fn plain_trampolines(names: &[&str], prefix: &str, arch: &str) -> io::Result<String> {
+    let jump = shared_library::jump(arch)?;
+    let mut text = String::new();
+    for name in names {
+        text.push_str(&format!(
+            "\t.section .text.{name},\"ax\",%progbits\n\t.globl {name}\n\t.type {name}, %function\n\t.p2align 4\n\
+             {name}:\n\t.cfi_startproc\n\t{jump} {prefix}{name}\n\t.cfi_endproc\n\
+             \t.size {name}, .-{name}\n"
+        ));
+    }
+    text.push_str(shared_library::END_OF_ASSEMBLY);
+    Ok(text)
 }

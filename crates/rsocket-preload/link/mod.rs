@@ -5,6 +5,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::preload::plain_trampolines;
 use super::shared_library;
 
 /// The library's file name.
@@ -67,8 +68,7 @@ pub const NAMES: &[&str] = &[
 /// The C compiler is missing or refuses, or a file can't be written.
 pub fn link(archive: &Path, rdmacm: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
     let script = format!("{{\n\tglobal: {};\n\tlocal: *;\n}};\n", NAMES.join("; "));
-    let mut assembly =
-        shared_library::plain_trampolines(NAMES, IMPLEMENTATION_PREFIX, std::env::consts::ARCH)?;
+    let mut assembly = plain_trampolines(NAMES, IMPLEMENTATION_PREFIX, std::env::consts::ARCH)?;
     for (list, function) in [("init_array", "loaded"), ("fini_array", "ended")] {
         assembly.push_str(&format!(
             "\t.section .{list},\"aw\",%{list}\n\t.p2align 3\n\t.quad {IMPLEMENTATION_PREFIX}{function}\n"

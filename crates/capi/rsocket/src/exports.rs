@@ -377,9 +377,9 @@ entry! { fn rgetsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void
 entry! { fn rfcntl(fd: c_int, command: c_int, argument: c_int) -> c_int {
     let socket = table::get(fd)?;
     match command {
-        libc::F_GETFL => Ok(libc::O_RDWR | if socket.is_nonblocking() { libc::O_NONBLOCK } else { 0 }),
+        libc::F_GETFL => Ok(libc::O_RDWR | if socket.core().is_nonblocking() { libc::O_NONBLOCK } else { 0 }),
         libc::F_SETFL => {
-            socket.set_nonblocking(argument & libc::O_NONBLOCK != 0);
+            socket.core().set_nonblocking(argument & libc::O_NONBLOCK != 0);
             Ok(0)
         }
         libc::F_GETFD | libc::F_SETFD => {

@@ -8,6 +8,7 @@ pub mod abi;
 mod address;
 mod call;
 mod connection;
+mod core;
 mod datagram;
 pub mod ends;
 mod exports;

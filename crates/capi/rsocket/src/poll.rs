@@ -27,10 +27,7 @@ impl Polled<'_> {
             fd.revents = 0;
             match socket {
                 Some(socket) => {
-                    let (events, _) = match waker {
-                        Some(waker) => socket.readiness_or_wake(fd.events, waker),
-                        None => socket.readiness(fd.events),
-                    };
+                    let (events, _) = socket.core().readiness(fd.events, waker);
                     fd.revents = events;
                     ready += usize::from(events != 0);
                 }
@@ -53,7 +50,7 @@ impl Polled<'_> {
         let mut slept_for = vec![readable(waker.fd())];
         slept_for.extend(self.fds.iter().zip(&self.sockets).filter(|(fd, _)| fd.fd >= 0).map(
             |(fd, socket)| match socket {
-                Some(socket) => readable(socket.fd()),
+                Some(socket) => readable(socket.core().fd()),
                 None => *fd,
             },
         ));
@@ -62,7 +59,7 @@ impl Polled<'_> {
 
     fn dont_wake(&self, waker: &Arc<Waker>) {
         for socket in self.sockets.iter().flatten() {
-            socket.dont_wake(waker);
+            socket.core().dont_wake(waker);
         }
     }
 }

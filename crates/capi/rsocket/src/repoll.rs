@@ -139,10 +139,7 @@ impl Instance {
         let mut ready = self.ordinary.wait(room, 0)?.len();
         for (fd, interest) in interests.iter().filter(|(_, interest)| !interest.spent) {
             let events = (interest.events & 0xffff) as libc::c_short;
-            let (now, changes) = match waker {
-                Some(waker) => interest.socket.readiness_or_wake(events, waker),
-                None => interest.socket.readiness(events),
-            };
+            let (now, changes) = interest.socket.core().readiness(events, waker);
             let now = u32::from(now.cast_unsigned());
             let edge = interest.events & libc::EPOLLET as u32 != 0;
             if now == 0 || now & (libc::POLLNVAL as u32) != 0 || edge && interest.told == (now, changes) {
@@ -188,7 +185,7 @@ pub(crate) fn wait(fd: c_int, room: &mut [epoll_event], until: Option<Instant>) 
             _ => Ok(()),
         };
         for (_, interest) in &interests {
-            interest.socket.dont_wake(&waker);
+            interest.socket.core().dont_wake(&waker);
         }
         let ready = ready?;
         if ready > 0 {

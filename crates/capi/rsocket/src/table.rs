@@ -6,9 +6,9 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::call::{Outcome, Refusal};
+use crate::core::{Core, State};
 use crate::datagram::Datagram;
-use crate::stream::{Readiness, Stream};
-use crate::waiting::Waker;
+use crate::stream::Stream;
 
 /// A socket.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ static SOCKETS: RwLock<Option<HashMap<RawFd, Socket>>> = RwLock::new(None);
 
 /// Makes a socket known; its number.
 pub(crate) fn add(socket: Socket) -> c_int {
-    let fd = socket.fd();
+    let fd = socket.core().fd();
     SOCKETS.write().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(fd, socket);
     fd
 }
@@ -61,47 +61,11 @@ impl Socket {
         }
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
+    /// What does not depend on the kind.
+    pub(crate) fn core(&self) -> &Core<dyn State> {
         match self {
-            Self::Stream(stream) => stream.fd(),
-            Self::Datagram(datagram) => datagram.fd(),
-        }
-    }
-
-    pub(crate) fn is_nonblocking(&self) -> bool {
-        match self {
-            Self::Stream(stream) => stream.is_nonblocking(),
-            Self::Datagram(datagram) => datagram.is_nonblocking(),
-        }
-    }
-
-    pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
-        match self {
-            Self::Stream(stream) => stream.set_nonblocking(nonblocking),
-            Self::Datagram(datagram) => datagram.set_nonblocking(nonblocking),
-        }
-    }
-
-    /// What it is ready for, of `events`.
-    pub(crate) fn readiness(&self, events: libc::c_short) -> Readiness {
-        match self {
-            Self::Stream(stream) => stream.readiness(events),
-            Self::Datagram(datagram) => datagram.readiness(events),
-        }
-    }
-
-    /// The same; `waker` is woken when that changes, until [`Socket::dont_wake`].
-    pub(crate) fn readiness_or_wake(&self, events: libc::c_short, waker: &Arc<Waker>) -> Readiness {
-        match self {
-            Self::Stream(stream) => stream.readiness_or_wake(events, waker),
-            Self::Datagram(datagram) => datagram.readiness_or_wake(events, waker),
-        }
-    }
-
-    pub(crate) fn dont_wake(&self, waker: &Arc<Waker>) {
-        match self {
-            Self::Stream(stream) => stream.dont_wake(waker),
-            Self::Datagram(datagram) => datagram.dont_wake(waker),
+            Self::Stream(stream) => &stream.core,
+            Self::Datagram(datagram) => &datagram.core,
         }
     }
 }

@@ -61,25 +61,35 @@ pub(crate) fn own_waker() -> Outcome<Arc<Waker>> {
     .unwrap_or_else(|_| Err(Refusal::new(libc::EIO, "the thread has ended")))
 }
 
-/// Who waits for a socket.
+/// Who waits for a socket to change.
 #[derive(Default, Debug)]
-pub(crate) struct Waiters(Vec<Arc<Waker>>);
+pub(crate) struct Waiters {
+    wakers: Vec<Arc<Waker>>,
+    changes: u64,
+}
 
 impl Waiters {
     pub(crate) fn add(&mut self, waker: &Arc<Waker>) {
-        self.0.push(waker.clone());
+        self.wakers.push(waker.clone());
     }
 
     pub(crate) fn remove(&mut self, waker: &Arc<Waker>) {
-        if let Some(at) = self.0.iter().position(|w| Arc::ptr_eq(w, waker)) {
-            self.0.swap_remove(at);
+        if let Some(at) = self.wakers.iter().position(|w| Arc::ptr_eq(w, waker)) {
+            self.wakers.swap_remove(at);
         }
     }
 
-    pub(crate) fn wake(&self) {
-        for waker in &self.0 {
+    /// The socket has changed, so that it may be ready.
+    pub(crate) fn wake(&mut self) {
+        self.changes += 1;
+        for waker in &self.wakers {
             waker.wake();
         }
+    }
+
+    /// How often it has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 }
 

@@ -6,4 +6,14 @@ mod flood;
 mod peer;
 mod ports;
 
-use ferroce_tests::inside as namespace;
+/// Namespaces, and the helpers in them.
+mod namespace {
+    use ferroce_tests::{helper, inside};
+
+    /// Runs `body` in namespaces of its own, or as a peer.
+    pub fn in_namespace(test: &str, body: fn()) {
+        if !helper::play(&[("peer", super::peer::serve)]) {
+            inside::in_namespace(test, body);
+        }
+    }
+}

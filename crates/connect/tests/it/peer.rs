@@ -6,26 +6,18 @@ use ferroce_connect::{
 };
 use ferroce_nic::Context;
 use ferroce_nic::udp::HostAddr;
+use ferroce_tests::helper::{Helper, answer_commands};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write as _};
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-const ROLE: &str = "FERROCE_TEST_PEER";
-/// Begins every answer; the test harness prints lines of its own.
-const ANSWER: &str = "peer: ";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The parent's side. Killed when dropped.
-pub struct Peer {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+/// The test's side.
+pub struct Peer(Helper);
 
 impl Peer {
     pub fn start() -> Self {
@@ -34,41 +26,7 @@ impl Peer {
 
     /// One with these in its environment, in the network namespace of this process, or with CLONE_NEWNET in one of its own.
     pub fn start_with(environment: &[(&str, &str)], namespaces: i32) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command
-            .args(["--exact", "peer::peer", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(ROLE, "1")
-            .envs(environment.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        // SAFETY: prctl and unshare are plain system calls.
-        unsafe {
-            command.pre_exec(move || {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                if libc::unshare(namespaces) != 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                Ok(())
-            });
-        }
-        let mut child = command.spawn().expect("a process");
-        let input = child.stdin.take().expect("its input");
-        let output = BufReader::new(child.stdout.take().expect("its output"));
-        Self { child, input, output }
-    }
-
-    /// What it answers to a command.
-    pub fn ask(&mut self, command: &str) -> String {
-        writeln!(self.input, "{command}").expect("a process that listens");
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert_ne!(self.output.read_line(&mut line).expect("a line"), 0, "it has died of {command}");
-            // The harness may have begun the line.
-            if let Some((_, answer)) = line.split_once(ANSWER) {
-                return answer.trim_end().to_owned();
-            }
-        }
+        Self(Helper::start_with("peer", environment, namespaces))
     }
 
     /// The next thing that happens.
@@ -76,25 +34,22 @@ impl Peer {
         self.ask("event")
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call, about a child that hasn't been waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
-    }
-
-    pub fn kill(mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub fn kill(self) {
+        self.0.kill();
     }
 }
 
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Deref for Peer {
+    type Target = Helper;
+
+    fn deref(&self) -> &Helper {
+        &self.0
+    }
+}
+
+impl DerefMut for Peer {
+    fn deref_mut(&mut self) -> &mut Helper {
+        &mut self.0
     }
 }
 
@@ -410,17 +365,9 @@ fn route(from: SocketAddr, to: SocketAddr) -> Route {
 }
 
 /// A peer's process.
-#[test]
-#[ignore = "run by the others"]
-fn peer() {
-    if std::env::var_os(ROLE).is_none() {
-        return;
-    }
+pub fn serve() {
     let mut process = Process::default();
-    for line in std::io::stdin().lines() {
-        let answer = process.obey(line.expect("a line").trim_end());
-        println!("{ANSWER}{answer}");
-    }
+    answer_commands(|line| process.obey(line));
     // As a program that is killed: nothing is ended in order.
     std::process::exit(0);
 }

@@ -1,11 +1,11 @@
 //! Many processes, one UDP port, one QPN space.
 
 use super::member::{Member, address, endpoint};
-use super::namespace::{self, in_namespace};
+use super::namespace::{in_namespace, in_root_namespace};
 use super::packets::push;
-use super::wait::eventually;
 use ferroce_nic::host::{Error, Host, slot_of};
 use ferroce_nic::udp::{HostAddr, TxBatch};
+use ferroce_tests::wait::eventually;
 use ferroce_wire::Operation;
 use std::fs::{File, read_to_string};
 use std::io::{BufRead, BufReader};
@@ -345,11 +345,6 @@ fn joining_works_without_proc() {
             joiner.is_leader()
         });
     });
-}
-
-/// Without a user namespace: only root can, and has other users there.
-fn in_root_namespace(test: &str, body: fn()) {
-    namespace::run("-npf", test, body);
 }
 
 /// A process of another user, in the same network namespace, that runs `python` code and says "ready".

@@ -3,8 +3,8 @@
 use super::namespace::in_namespace;
 use super::peer::{MEMORY, Remote};
 use super::side::{Side, open};
-use super::wait::eventually;
 use ferroce_nic::{SendOp, Service, WcStatus};
+use ferroce_tests::wait::eventually;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;

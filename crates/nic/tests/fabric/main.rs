@@ -13,7 +13,32 @@ mod scribble;
 mod side;
 mod targets;
 mod udp;
-mod wait;
 mod xrc;
 
-use ferroce_tests::inside as namespace;
+/// Namespaces, and the helpers in them.
+mod namespace {
+    use super::{member, peer, targets, xrc};
+    use ferroce_tests::helper::{self, Role};
+    use ferroce_tests::inside;
+
+    const ROLES: &[Role] = &[
+        ("creator", targets::creator),
+        ("member", member::serve),
+        ("peer", peer::peer),
+        ("receiver", xrc::receiver),
+    ];
+
+    /// Runs `body` in namespaces of its own, or the role of a helper.
+    pub fn in_namespace(test: &str, body: fn()) {
+        if !helper::play(ROLES) {
+            inside::in_namespace(test, body);
+        }
+    }
+
+    /// The same without a user namespace: only root can, and has other users there.
+    pub fn in_root_namespace(test: &str, body: fn()) {
+        if !helper::play(ROLES) {
+            inside::run("-npf", test, body);
+        }
+    }
+}

@@ -1,70 +1,31 @@
 //! A process that takes part in its host, told what to do line by line.
 
 use super::packets;
-use super::wait::eventually;
 use ferroce_nic::host::{Error, Host};
 use ferroce_nic::sys;
 use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, TxBatch, receiving_socket};
+use ferroce_tests::helper::{self, Helper};
+use ferroce_tests::wait::eventually;
 use ferroce_wire::Operation;
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const ROLE: &str = "FERROCE_TEST_MEMBER";
-/// Begins every answer; the test harness prints lines of its own.
-const ANSWER: &str = "member: ";
-
-/// The parent's side. Killed when dropped.
-pub struct Member {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+/// The test's side.
+pub struct Member(Helper);
 
 impl Member {
     pub fn start() -> Self {
-        Self::start_with(0)
-    }
-
-    /// A process that runs `test`, which answers as a member does.
-    pub fn running(test: &str) -> Self {
-        Self::spawn(test, 0)
+        Self(Helper::start("member"))
     }
 
     /// One in a network namespace of its own.
     pub fn start_apart() -> Self {
-        Self::start_with(libc::CLONE_NEWNET)
-    }
-
-    fn start_with(namespaces: i32) -> Self {
-        Self::spawn("member::member", namespaces)
-    }
-
-    fn spawn(test: &str, namespaces: i32) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
-            .env(ROLE, "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        // SAFETY: prctl and unshare are plain system calls.
-        unsafe {
-            command.pre_exec(move || {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                if libc::unshare(namespaces) != 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                Ok(())
-            });
-        }
-        let mut child = command.spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, input, output }
+        Self(Helper::start_with("member", &[], libc::CLONE_NEWNET))
     }
 
     /// One that has joined `address`.
@@ -74,69 +35,27 @@ impl Member {
         member
     }
 
-    pub fn tell(&mut self, command: &str) {
-        writeln!(self.input, "{command}").unwrap();
-    }
-
-    pub fn answer(&mut self) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the member ended");
-            // libtest may have left "test … " at the beginning of the line.
-            if let Some((_, answer)) = line.split_once(ANSWER) {
-                return answer.trim_end().to_owned();
-            }
-        }
-    }
-
-    pub fn ask(&mut self, command: &str) -> String {
-        self.tell(command);
-        self.answer()
-    }
-
     /// A number of the member's: "slot", "leader", "own", "bad", "foreign", "forwarded", "taken", "unknown".
     pub fn number(&mut self, name: &str) -> u64 {
         self.ask(&format!("number {name}")).parse().unwrap()
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn signal(&self, signal: i32) {
-        // SAFETY: a child of ours that hasn't been waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
-    }
-
-    /// SIGSTOP, and waits until all its threads are stopped.
-    pub fn stop(&self) {
-        self.signal(libc::SIGSTOP);
-        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
-        };
-        eventually("all threads are stopped", || {
-            std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().all(stopped)
-        });
-    }
-
-    pub fn go_on(&self) {
-        self.signal(libc::SIGCONT);
-    }
-
-    /// `kill -9`, and waits until it is gone.
-    pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    pub fn kill(self) {
+        self.0.kill();
     }
 }
 
-impl Drop for Member {
-    fn drop(&mut self) {
-        // Fails when it is gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Deref for Member {
+    type Target = Helper;
+
+    fn deref(&self) -> &Helper {
+        &self.0
+    }
+}
+
+impl DerefMut for Member {
+    fn deref_mut(&mut self) -> &mut Helper {
+        &mut self.0
     }
 }
 
@@ -279,23 +198,13 @@ impl Serving {
     }
 }
 
-/// In a process that [`Member`] has started: answers commands until there are no more. In others it does nothing.
+/// In a helper: answers commands, in words, until there are no more.
 pub fn answer_commands(mut command: impl FnMut(&[&str]) -> String) {
-    if std::env::var_os(ROLE).is_none() {
-        return;
-    }
-    for line in std::io::stdin().lines().map_while(Result::ok) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        println!("{ANSWER}{}", command(&words));
-    }
+    helper::answer_commands(|line| command(&line.split_whitespace().collect::<Vec<_>>()));
 }
 
-#[test]
-#[ignore = "a process that other tests start"]
-fn member() {
-    if std::env::var_os(ROLE).is_none() {
-        return;
-    }
+/// A member's process.
+pub fn serve() {
     let host = Host::join().unwrap();
     let steering = host.slots()[0] % 64;
     let serving = Arc::new(Serving {

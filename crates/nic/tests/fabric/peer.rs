@@ -1,10 +1,11 @@
 //! A process with a QP that others connect to, told what to do line by line: one that behaves well sends back whatever it
 //! is sent; a hostile one does worse.
 
-use super::member::{Member, answer_commands};
+use super::member::answer_commands;
 use super::scribble;
 use super::side::{Side, open};
 use ferroce_nic::{Poll as _, SendOp, Service, Wc, WcOpcode, WcStatus};
+use ferroce_tests::helper::Helper;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ pub const MEMORY: usize = 256 * 1024;
 
 /// The other's side of a connection.
 pub struct Remote {
-    pub member: Member,
+    pub member: Helper,
     pub qpn: u32,
     pub addr: u64,
     pub rkey: u32,
@@ -21,7 +22,7 @@ pub struct Remote {
 
 impl Remote {
     pub fn start() -> Self {
-        let mut member = Member::running("peer::peer");
+        let mut member = Helper::start("peer");
         let made = member.ask("make");
         let numbers: Vec<u64> = made.split(' ').map(|number| number.parse().unwrap()).collect();
         Self { member, qpn: numbers[0] as u32, addr: numbers[1], rkey: numbers[2] as u32 }
@@ -64,9 +65,8 @@ fn echo(side: &Side) {
     }
 }
 
-#[test]
-#[ignore = "a process that other tests start"]
-fn peer() {
+/// The process of a helper.
+pub fn peer() {
     let mut side: Option<&'static Side> = None;
     let mut held: Vec<OwnedFd> = Vec::new();
     answer_commands(|words| match *words {

@@ -1,14 +1,15 @@
 //! Target queue pairs that one process creates and another opens.
 
-use super::member::{Member, answer_commands};
+use super::member::answer_commands;
 use super::namespace::in_namespace;
 use super::receiver::{Receiver, connect, send};
 use super::scribble;
 use super::side::{Side, open};
-use super::wait::eventually;
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::sys;
 use ferroce_nic::{AsyncEvent, QpState, SendOp, Service, WcStatus, XrcTarget, Xrcd};
+use ferroce_tests::helper::Helper;
+use ferroce_tests::wait::eventually;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -31,9 +32,8 @@ fn ours() -> Arc<Xrcd> {
     domain("/proc/self/exe")
 }
 
-#[test]
-#[ignore = "a process that other tests start"]
-fn creator() {
+/// The process of a helper.
+pub fn creator() {
     let mut made: Option<(Option<XrcTarget>, Receiver, Side)> = None;
     answer_commands(|words| {
         if let ["make"] = *words {
@@ -73,7 +73,7 @@ fn creator() {
 
 /// Another process with a target.
 struct There {
-    member: Member,
+    member: Helper,
     qpn: u32,
     srqn: u32,
     initiator: u32,
@@ -81,7 +81,7 @@ struct There {
 
 impl There {
     fn start() -> Self {
-        let mut member = Member::running("targets::creator");
+        let mut member = Helper::start("creator");
         let made = member.ask("make");
         let numbers: Vec<u32> = made.split(' ').map(|number| number.parse().unwrap()).collect();
         Self { member, qpn: numbers[0], srqn: numbers[1], initiator: numbers[2] }

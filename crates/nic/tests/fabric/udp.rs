@@ -3,10 +3,10 @@
 use super::member::{Member, endpoint};
 use super::namespace::in_namespace;
 use super::packets::{identification, push};
-use super::wait::eventually;
 use ferroce_nic::host::Host;
 use ferroce_nic::sys;
 use ferroce_nic::udp::{Datagram, Endpoint, HostAddr, RecvOutcome, TxBatch, steering_of};
+use ferroce_tests::wait::eventually;
 use ferroce_wire::Operation::{SendFirst, SendLast, SendMiddle, WriteFirst, WriteMiddle};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Operation, Packet};

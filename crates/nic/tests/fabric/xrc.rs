@@ -1,10 +1,11 @@
 //! A target of one process, and SRQs of another that has the same XRC domain.
 
-use super::member::{Member, answer_commands};
+use super::member::answer_commands;
 use super::namespace::in_namespace;
 use super::receiver::{Receiver, connect, send};
 use super::side::{Side, open};
 use ferroce_nic::{QpState, SendOp, Service, WcStatus, XrcTarget, Xrcd};
+use ferroce_tests::helper::Helper;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -15,9 +16,8 @@ fn domain() -> Arc<Xrcd> {
     Xrcd::open(&open(), Some(file.as_raw_fd()), true, false).unwrap()
 }
 
-#[test]
-#[ignore = "a process that other tests start"]
-fn receiver() {
+/// The process of a helper.
+pub fn receiver() {
     let mut receiver: Option<&'static mut Receiver> = None;
     answer_commands(|words| match *words {
         ["make"] => {
@@ -49,7 +49,7 @@ fn receiver() {
 
 /// Another process's SRQ.
 struct There {
-    member: Member,
+    member: Helper,
     srqn: u32,
     va: u64,
     rkey: u32,
@@ -57,7 +57,7 @@ struct There {
 
 impl There {
     fn start() -> Self {
-        let mut member = Member::running("xrc::receiver");
+        let mut member = Helper::start("receiver");
         let made = member.ask("make");
         let numbers: Vec<u64> = made.split(' ').map(|number| number.parse().unwrap()).collect();
         Self { member, srqn: numbers[0] as u32, va: numbers[1], rkey: numbers[2] as u32 }

@@ -1,0 +1,166 @@
+//! Connecting: rconnect(3), and its way from the address to the confirmed connection.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::call::{Outcome, Refusal, zero};
+use crate::connection::{Connection, Prepared};
+use crate::options::Options;
+use crate::verbs::{Event, Id};
+use crate::waiting::Set;
+use crate::wire::ConnectionData;
+
+use super::Stream;
+use super::state::Phase;
+
+/// How often addresses and routes are asked for again, each time with twice the time.
+const RETRIES: u32 = 6;
+/// How long the first attempt may take, in milliseconds.
+const FIRST_ATTEMPT: c_int = 1000;
+#[derive(Debug)]
+pub(super) struct Connecting {
+    destination: libc::sockaddr_storage,
+    attempt: u32,
+    prepared: Option<Prepared>,
+}
+
+impl Connecting {
+    fn timeout(&self) -> c_int {
+        FIRST_ATTEMPT << self.attempt
+    }
+
+    fn resolve(&mut self, id: &Id) -> Outcome<()> {
+        // SAFETY: a live id, an address.
+        zero(
+            unsafe {
+                rdma_resolve_addr(
+                    id.raw(),
+                    std::ptr::null_mut(),
+                    (&raw mut self.destination).cast(),
+                    self.timeout(),
+                )
+            },
+            "rdma_resolve_addr",
+        )
+    }
+
+    fn resolve_route(&self, id: &Id) -> Outcome<()> {
+        // SAFETY: a live id.
+        zero(unsafe { rdma_resolve_route(id.raw(), self.timeout()) }, "rdma_resolve_route")
+    }
+
+    /// The next step, and the connection after the last.
+    pub(super) fn happened(
+        &mut self,
+        id: &Id,
+        event: &Event,
+        options: &Options,
+        set: &Set,
+    ) -> Outcome<Option<Box<Connection>>> {
+        match event.kind {
+            RDMA_CM_EVENT_ADDR_RESOLVED => {
+                self.attempt = 0;
+                if options.set_route(id)? {
+                    self.request(id, options, set)?;
+                } else {
+                    self.resolve_route(id)?;
+                }
+            }
+            RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR
+                if event.errno() == libc::ETIMEDOUT && self.attempt < RETRIES =>
+            {
+                self.attempt += 1;
+                if event.kind == RDMA_CM_EVENT_ADDR_ERROR {
+                    self.resolve(id)?;
+                } else {
+                    self.resolve_route(id)?;
+                }
+            }
+            RDMA_CM_EVENT_ROUTE_RESOLVED => self.request(id, options, set)?,
+            RDMA_CM_EVENT_ESTABLISHED => {
+                let peer = ConnectionData::parse(event.data())
+                    .ok_or_else(|| Refusal::new(libc::ENOTSUP, "the peer is no rsocket of version 1"))?;
+                let prepared = self.prepared.take().ok_or_else(|| Refusal::plain(libc::EIO))?;
+                return Ok(Some(Box::new(Connection::new(prepared, peer))));
+            }
+            _ => return Err(Refusal::plain(event.errno())),
+        }
+        Ok(None)
+    }
+
+    fn request(&mut self, id: &Id, options: &Options, set: &Set) -> Outcome<()> {
+        let prepared = Prepared::new(id, &options.choices)?;
+        set.add(prepared.fd(), 0)?;
+        let data = prepared.data();
+        self.prepared = Some(prepared);
+        // SAFETY: a live id with a queue pair; data that is copied.
+        zero(unsafe { rdma_connect(id.raw(), &mut parameters(&data)) }, "rdma_connect")
+    }
+}
+
+impl Stream {
+    pub(crate) fn connect(self: &Arc<Self>, destination: libc::sockaddr_storage) -> Outcome<()> {
+        {
+            let mut state = self.lock()?;
+            match state.phase {
+                Phase::Fresh => {}
+                Phase::Connecting(_) => return Err(Refusal::plain(libc::EALREADY)),
+                Phase::Open(_) | Phase::Accepting(..) => return Err(Refusal::plain(libc::EISCONN)),
+                Phase::Failed(_) => {
+                    // An id that has failed is spent.
+                    if let Some(old) = &state.id {
+                        self.core.set.remove(old.fd());
+                    }
+                    let id = Id::new(RDMA_PS_TCP)?;
+                    self.core.set.add(id.fd(), 0)?;
+                    state.phase = Phase::Fresh;
+                    state.id = Some(id);
+                }
+                Phase::Listening(_) | Phase::Closed => return Err(Refusal::plain(libc::EINVAL)),
+            }
+            state.apply_options()?;
+            let mut connecting = Box::new(Connecting { destination, attempt: 0, prepared: None });
+            connecting.resolve(state.id()?)?;
+            state.phase = Phase::Connecting(connecting);
+        }
+        if self.core.is_nonblocking() {
+            self.watch();
+            return Err(Refusal::plain(libc::EINPROGRESS));
+        }
+        let until = self.lock()?.options.send_deadline();
+        let connected = self.core.wait(false, until, |state| match state.phase {
+            Phase::Connecting(_) => None,
+            Phase::Open(_) => Some(Ok(())),
+            Phase::Failed(errno) => {
+                state.error = 0;
+                Some(Err(Refusal::plain(errno)))
+            }
+            _ => Some(Err(Refusal::plain(libc::EBADF))),
+        });
+        self.options_have_changed();
+        if matches!(&connected, Err(refusal) if matches!(refusal.errno, libc::EAGAIN | libc::EINTR)) {
+            // It goes on without the caller.
+            self.watch();
+        }
+        connected.map_err(|refusal| match refusal.errno {
+            libc::EAGAIN => Refusal::plain(libc::EINPROGRESS),
+            _ => refusal,
+        })
+    }
+}
+
+/// What both sides say of their queue pairs.
+pub(super) fn parameters(data: &[u8]) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: data.as_ptr().cast(),
+        private_data_len: data.len() as u8,
+        responder_resources: 0,
+        initiator_depth: 0,
+        flow_control: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: 0,
+        qp_num: 0,
+    }
+}

@@ -1,0 +1,136 @@
+//! Listeners: rlisten(3), raccept(3), and the requests between them.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::{Arc, Weak};
+
+use crate::abi::*;
+use crate::call::{Outcome, Refusal, zero};
+use crate::connection::{Connection, Prepared};
+use crate::options::Options;
+use crate::verbs::{Event, Id};
+use crate::wire::ConnectionData;
+
+use super::Stream;
+use super::connecting::parameters;
+use super::state::Phase;
+
+/// Requests that may wait for raccept, as listen(2) has it.
+const LONGEST_BACKLOG: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct Listening {
+    listener: Weak<Stream>,
+    backlog: usize,
+    /// Connections that the peer hasn't confirmed.
+    unconfirmed: Vec<Arc<Stream>>,
+    ready: VecDeque<Arc<Stream>>,
+    /// The channel isn't looked at because there are enough connections.
+    pub(super) full: bool,
+}
+
+impl Listening {
+    /// Whether raccept has a connection to give.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.unconfirmed.len() + self.ready.len() >= self.backlog
+    }
+
+    /// Accepts a request.
+    pub(super) fn requested(&mut self, event: &Event, domain: c_int, options: &Options) -> Outcome<()> {
+        // SAFETY: the id of a request that has been acknowledged, which nobody else knows.
+        let id = unsafe { Id::of_request(event.id) }?;
+        let stream = self.accept_request(id, event, domain, options)?;
+        self.unconfirmed.push(stream);
+        self.full = self.is_full();
+        Ok(())
+    }
+
+    fn accept_request(
+        &self,
+        id: Id,
+        event: &Event,
+        domain: c_int,
+        options: &Options,
+    ) -> Outcome<Arc<Stream>> {
+        let Some(peer) = ConnectionData::parse(event.data()) else {
+            // SAFETY: a live id.
+            unsafe { rdma_reject(id.raw(), std::ptr::null(), 0) };
+            return Err(Refusal::new(libc::EPROTO, "a peer that is no rsocket wants to connect"));
+        };
+        let prepared = Prepared::new(&id, &options.choices)?;
+        let data = prepared.data();
+        let mut parameters = parameters(&data);
+        parameters.flow_control = event.flow_control;
+        parameters.retry_count = event.retry_count;
+        parameters.rnr_retry_count = event.rnr_retry_count;
+        let connection = Box::new(Connection::new(prepared, peer));
+        // SAFETY: a live id with a queue pair; data that is copied.
+        zero(unsafe { rdma_accept(id.raw(), &mut parameters) }, "a request can't be accepted")?;
+        let phase = Phase::Accepting(connection, self.listener.clone());
+        let stream = Stream::with(domain, false, id, options.clone(), phase)?;
+        stream.watch();
+        Ok(stream)
+    }
+}
+
+impl Stream {
+    pub(crate) fn listen(self: &Arc<Self>, backlog: c_int) -> Outcome<()> {
+        let mut state = self.lock()?;
+        let backlog = usize::try_from(backlog).unwrap_or(0).clamp(1, LONGEST_BACKLOG);
+        match &mut state.phase {
+            Phase::Listening(listening) => {
+                listening.backlog = backlog;
+                return Ok(());
+            }
+            Phase::Fresh => {}
+            _ => return Err(Refusal::new(libc::EINVAL, "the socket is in use")),
+        }
+        state.apply_options()?;
+        let id = state.id()?.raw();
+        // SAFETY: a live id.
+        zero(unsafe { rdma_listen(id, c_int::try_from(backlog).unwrap_or(c_int::MAX)) }, "rdma_listen")?;
+        state.phase = Phase::Listening(Listening {
+            listener: Arc::downgrade(self),
+            backlog,
+            unconfirmed: Vec::new(),
+            ready: VecDeque::new(),
+            full: false,
+        });
+        drop(state);
+        self.watch();
+        Ok(())
+    }
+
+    pub(crate) fn accept(&self) -> Outcome<Arc<Self>> {
+        let until = self.lock()?.options.receive_deadline();
+        self.core.wait(self.core.is_nonblocking(), until, |state| {
+            let Phase::Listening(listening) = &mut state.phase else {
+                return Some(Err(Refusal::new(libc::EINVAL, "the socket doesn't listen")));
+            };
+            let stream = listening.ready.pop_front()?;
+            if std::mem::take(&mut listening.full)
+                && let Some(id) = &state.id
+                && let Err(error) = self.core.set.add(id.fd(), 0)
+            {
+                return Some(Err(error.into()));
+            }
+            Some(Ok(stream))
+        })
+    }
+
+    /// A connection of this listener is confirmed, or has failed.
+    pub(super) fn confirmed(&self, stream: &Arc<Stream>, works: bool) {
+        let Ok(mut state) = self.lock() else { return };
+        let Phase::Listening(listening) = &mut state.phase else { return };
+        let Some(at) = listening.unconfirmed.iter().position(|s| Arc::ptr_eq(s, stream)) else { return };
+        let stream = listening.unconfirmed.swap_remove(at);
+        if works {
+            listening.ready.push_back(stream);
+        }
+        state.changed();
+    }
+}

@@ -1,0 +1,184 @@
+//! Stream sockets: their life from rsocket(3) to rclose(3).
+//!
+//! A socket's number is a set ([`Set`]) of the descriptors that tell of its events, so one descriptor wakes who waits for it,
+//! whatever it does. Whoever calls makes progress; connections that nobody waits for are attended by the service thread
+//! ([`crate::service`]): requests at listeners, and what connects without blocking.
+
+mod connecting;
+mod listening;
+mod mapping;
+mod state;
+mod transfer;
+
+use std::ffi::c_int;
+use std::os::fd::RawFd;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::abi::*;
+use crate::address;
+use crate::call::{Outcome, Refusal, zero};
+use crate::core::{Core, State};
+use crate::options::Options;
+use crate::service;
+use crate::verbs::Id;
+use crate::waiting::Set;
+
+use state::{Phase, StreamState};
+
+/// How long rclose waits until the peer has everything, unless SO_LINGER says so.
+const FAREWELL: Duration = Duration::from_secs(60);
+
+/// A stream socket.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) core: Core<StreamState>,
+}
+
+impl Stream {
+    pub(crate) fn new(domain: c_int, nonblocking: bool) -> Outcome<Arc<Self>> {
+        let id = Id::new(RDMA_PS_TCP)?;
+        Self::with(domain, nonblocking, id, Options::new(), Phase::Fresh)
+    }
+
+    fn with(domain: c_int, nonblocking: bool, id: Id, options: Options, phase: Phase) -> Outcome<Arc<Self>> {
+        let set = Set::new()?;
+        set.add(id.fd(), 0)?;
+        if let Phase::Accepting(connection, _) = &phase {
+            set.add(connection.fd(), 0)?;
+        }
+        let state = StreamState::new(domain, options, phase, id);
+        Ok(Arc::new(Self { core: Core::new(set, nonblocking, state) }))
+    }
+
+    fn fd(&self) -> RawFd {
+        self.core.fd()
+    }
+
+    pub(crate) fn lock(&self) -> Outcome<MutexGuard<'_, StreamState>> {
+        self.core.lock()
+    }
+
+    pub(crate) fn bind(&self, mut name: libc::sockaddr_storage) -> Outcome<()> {
+        let mut state = self.lock()?;
+        if !matches!(state.phase, Phase::Fresh) {
+            return Err(Refusal::new(libc::EINVAL, "the socket is in use"));
+        }
+        state.apply_options()?;
+        // SAFETY: a live id, an address.
+        zero(unsafe { rdma_bind_addr(state.id()?.raw(), (&raw mut name).cast()) }, "rdma_bind_addr")
+    }
+
+    /// An option may want the service thread.
+    pub(crate) fn options_have_changed(self: &Arc<Self>) {
+        if self
+            .lock()
+            .is_ok_and(|state| state.options.keep_alive_interval().is_some() && state.about().connected)
+        {
+            self.watch();
+        }
+    }
+
+    /// Has the service thread attend the socket from now on.
+    fn watch(self: &Arc<Self>) {
+        service::watch(self, self.fd());
+    }
+
+    /// What SO_ERROR tells.
+    pub(crate) fn take_error(&self) -> Outcome<c_int> {
+        Ok(self.core.progress()?.take_error())
+    }
+
+    pub(crate) fn shutdown(&self, how: c_int) -> Outcome<()> {
+        let (reading, writing) = match how {
+            libc::SHUT_RD => (true, false),
+            libc::SHUT_WR => (false, true),
+            libc::SHUT_RDWR => (true, true),
+            _ => return Err(Refusal::new(libc::EINVAL, "no such end")),
+        };
+        let mut state = self.core.progress()?;
+        match &mut state.phase {
+            Phase::Open(connection) => connection.shut(reading, writing),
+            // Who waits in raccept or rpoll is told.
+            Phase::Listening(_) => state.phase = Phase::Failed(libc::EINVAL),
+            _ => return Err(Refusal::plain(libc::ENOTCONN)),
+        }
+        state.changed();
+        Ok(())
+    }
+
+    /// Tells the peer that all is over, waits until it has everything, and ends the connection.
+    pub(crate) fn close(&self) {
+        let linger = self.lock().ok().and_then(|state| state.options.linger);
+        let patience = linger.unwrap_or(FAREWELL);
+        let until = Instant::now() + patience;
+        if !patience.is_zero()
+            && let Ok(mut state) = self.lock()
+        {
+            if let Phase::Open(connection) = &mut state.phase {
+                connection.shut(true, true);
+            }
+            drop(state);
+            loop {
+                let over = self.core.wait(false, Some(until), |state| match &state.phase {
+                    Phase::Open(connection) if !connection.ends.is_over() => None,
+                    _ => Some(Ok(())),
+                });
+                // A signal doesn't end the farewell.
+                if !matches!(over, Err(refusal) if refusal.errno == libc::EINTR) {
+                    break;
+                }
+            }
+        }
+        service::forget(self.fd());
+        let ended = self.core.lock_to_end().end(&self.core.set);
+        // Objects end without the lock.
+        drop(ended);
+    }
+
+    pub(crate) fn local_name(&self) -> Outcome<libc::sockaddr_storage> {
+        let state = self.lock()?;
+        let mut name = state.id()?.source();
+        if name.ss_family == 0 {
+            name = address::nothing(state.domain);
+        }
+        Ok(name)
+    }
+
+    pub(crate) fn peer_name(&self) -> Outcome<libc::sockaddr_storage> {
+        let state = self.core.progress()?;
+        match state.phase {
+            Phase::Open(_) => Ok(state.id()?.destination()),
+            _ => Err(Refusal::plain(libc::ENOTCONN)),
+        }
+    }
+}
+
+impl service::Attended for Stream {
+    fn attend(self: Arc<Self>) -> service::Next {
+        let (listener, works, next) = {
+            let Ok(mut state) = self.lock() else { return service::Next::NEVER };
+            let listener = match &state.phase {
+                Phase::Accepting(_, listener) => Some(listener.clone()),
+                _ => None,
+            };
+            state.progress(&self.core.set);
+            let next = state.next_attention();
+            match state.phase {
+                Phase::Open(_) => (listener, true, next),
+                Phase::Failed(_) | Phase::Closed => (listener, false, next),
+                _ => return next,
+            }
+        };
+        if let Some(listener) = listener.and_then(|listener| listener.upgrade()) {
+            listener.confirmed(&self, works);
+        }
+        next
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        service::forget(self.fd());
+    }
+}

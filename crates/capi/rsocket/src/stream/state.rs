@@ -1,0 +1,264 @@
+//! The state of a stream socket: what it is doing, what happens to it, and what it is ready for.
+
+use std::ffi::c_int;
+use std::sync::Weak;
+use std::time::Instant;
+
+use crate::abi::*;
+use crate::call::{Outcome, Refusal};
+use crate::connection::Connection;
+use crate::core::State;
+use crate::options::{About, Options};
+use crate::service;
+use crate::verbs::{Event, Id};
+use crate::waiting::{Set, Waiters};
+
+use super::Stream;
+use super::connecting::Connecting;
+use super::listening::Listening;
+
+#[derive(Debug)]
+pub(crate) struct StreamState {
+    pub(crate) domain: c_int,
+    pub(crate) options: Options,
+    pub(super) phase: Phase,
+    /// Goes after the queue pair, which `phase` has.
+    pub(super) id: Option<Id>,
+    waiters: Waiters,
+    /// What SO_ERROR tells next.
+    pub(super) error: c_int,
+}
+
+#[derive(Debug)]
+pub(super) enum Phase {
+    Fresh,
+    Listening(Listening),
+    Connecting(Box<Connecting>),
+    /// The peer hasn't confirmed; the listener gets the socket then.
+    Accepting(Box<Connection>, Weak<Stream>),
+    Open(Box<Connection>),
+    Failed(c_int),
+    Closed,
+}
+
+impl State for StreamState {
+    fn progress(&mut self, set: &Set) {
+        let mut changed = false;
+        // What has arrived before the end of the connection counts.
+        if let Phase::Open(connection) | Phase::Accepting(connection, _) = &mut self.phase {
+            changed |= connection.progress();
+        }
+        while !self.is_full() {
+            let Some(id) = &mut self.id else { break };
+            match id.next_event() {
+                Ok(Some(event)) => self.happened(&event, set),
+                Ok(None) => break,
+                Err(refusal) => self.fail(refusal.errno),
+            }
+            changed = true;
+            if matches!(self.phase, Phase::Failed(_)) {
+                break;
+            }
+        }
+        if changed {
+            self.changed();
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        if let Phase::Open(connection) | Phase::Accepting(connection, _) = &mut self.phase {
+            connection.arm();
+        }
+        true
+    }
+
+    fn is_armed(&self) -> bool {
+        match &self.phase {
+            Phase::Open(connection) | Phase::Accepting(connection, _) => connection.is_armed(),
+            _ => true,
+        }
+    }
+
+    fn waiters(&mut self) -> &mut Waiters {
+        &mut self.waiters
+    }
+
+    fn ready_for(&self, events: libc::c_short) -> libc::c_short {
+        let (read, write) =
+            (events & (libc::POLLIN | libc::POLLRDNORM), events & (libc::POLLOUT | libc::POLLWRNORM));
+        match &self.phase {
+            Phase::Listening(listening) if listening.has_ready() => read,
+            Phase::Listening(_) | Phase::Connecting(_) | Phase::Accepting(..) => 0,
+            Phase::Open(connection) => {
+                let ends = &connection.ends;
+                let mut ready = 0;
+                if connection.readable() > 0 || !ends.is_readable() {
+                    ready |= read;
+                }
+                if connection.can_send() || !ends.is_writable() {
+                    ready |= write;
+                }
+                if !ends.is_readable() {
+                    ready |= events & libc::POLLRDHUP;
+                }
+                // Programs that look for these first would miss what has arrived before the end.
+                if connection.readable() == 0 {
+                    if ends.broken().is_some() {
+                        ready |= libc::POLLERR;
+                    }
+                    if !ends.is_readable() && !ends.is_writable() {
+                        ready |= libc::POLLHUP;
+                    }
+                }
+                ready
+            }
+            Phase::Fresh => write | libc::POLLHUP,
+            Phase::Failed(_) => read | write | libc::POLLERR,
+            Phase::Closed => libc::POLLNVAL,
+        }
+    }
+}
+
+impl StreamState {
+    pub(super) fn new(domain: c_int, options: Options, phase: Phase, id: Id) -> Self {
+        Self { domain, options, phase, id: Some(id), waiters: Waiters::default(), error: 0 }
+    }
+
+    fn happened(&mut self, event: &Event, set: &Set) {
+        let (domain, options) = (self.domain, self.options.clone());
+        match &mut self.phase {
+            Phase::Listening(listening) if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST => {
+                match listening.requested(event, domain, &options) {
+                    // Else who waits would be woken again and again.
+                    Ok(()) if listening.full => set.remove(self.id.as_ref().map_or(-1, Id::fd)),
+                    Ok(()) => {}
+                    Err(refusal) => crate::log::refused("raccept", &refusal),
+                }
+            }
+            Phase::Connecting(connecting) => {
+                let Some(id) = &self.id else { return };
+                match connecting.happened(id, event, &options, set) {
+                    Ok(None) => {}
+                    Ok(Some(mut connection)) => {
+                        connection.give_credits();
+                        self.phase = Phase::Open(connection);
+                    }
+                    Err(refusal) => {
+                        crate::log::refused("rconnect", &refusal);
+                        self.fail(refusal.errno);
+                    }
+                }
+            }
+            Phase::Accepting(..) => match event.kind {
+                RDMA_CM_EVENT_ESTABLISHED => self.open(),
+                _ => self.fail(event.errno()),
+            },
+            Phase::Open(connection)
+                if matches!(event.kind, RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_DEVICE_REMOVAL) =>
+            {
+                connection.progress();
+                connection.ends.fail(libc::ECONNRESET);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn id(&self) -> Outcome<&Id> {
+        self.id.as_ref().ok_or_else(|| Refusal::plain(libc::EBADF))
+    }
+
+    pub(super) fn changed(&mut self) {
+        self.waiters.wake();
+    }
+
+    fn fail(&mut self, errno: c_int) {
+        self.error = errno;
+        self.phase = Phase::Failed(errno);
+    }
+
+    fn open(&mut self) {
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Closed) {
+            Phase::Accepting(mut connection, _) => {
+                connection.give_credits();
+                Phase::Open(connection)
+            }
+            other => other,
+        };
+    }
+
+    /// Closes the socket; the objects that it had.
+    pub(super) fn end(&mut self, set: &Set) -> (Phase, Option<Id>) {
+        if let Phase::Open(connection) | Phase::Accepting(connection, _) = &self.phase {
+            set.remove(connection.fd());
+        }
+        if let Some(id) = &self.id {
+            set.remove(id.fd());
+        }
+        let ended = (std::mem::replace(&mut self.phase, Phase::Closed), self.id.take());
+        self.changed();
+        ended
+    }
+
+    /// What options depend on.
+    pub(crate) fn about(&self) -> About {
+        let id = self.id.as_ref().filter(|_| matches!(self.phase, Phase::Open(_)));
+        About {
+            kind: libc::SOCK_STREAM,
+            domain: self.domain,
+            connected: matches!(self.phase, Phase::Connecting(_) | Phase::Accepting(..) | Phase::Open(_)),
+            listening: matches!(self.phase, Phase::Listening(_)),
+            segment: id.and_then(Id::path_mtu),
+        }
+    }
+
+    /// Options that librdmacm must know before the socket has an address.
+    pub(super) fn apply_options(&mut self) -> Outcome<()> {
+        let id = self.id.as_ref().ok_or_else(|| Refusal::plain(libc::EBADF))?;
+        self.options.apply(id, self.domain)
+    }
+
+    /// The connection; none while it isn't there yet.
+    pub(super) fn connection(&mut self) -> Outcome<Option<&mut Connection>> {
+        match &mut self.phase {
+            Phase::Open(connection) => Ok(Some(connection)),
+            Phase::Connecting(_) | Phase::Accepting(..) => Ok(None),
+            Phase::Failed(errno) => Err(Refusal::plain(*errno)),
+            Phase::Closed => Err(Refusal::plain(libc::EBADF)),
+            Phase::Fresh | Phase::Listening(_) => Err(Refusal::plain(libc::ENOTCONN)),
+        }
+    }
+
+    /// Whether no request is to be taken now.
+    fn is_full(&self) -> bool {
+        matches!(&self.phase, Phase::Listening(listening) if listening.full)
+    }
+
+    /// Whether the service thread must look after the socket, and when.
+    pub(super) fn next_attention(&mut self) -> service::Next {
+        match &mut self.phase {
+            Phase::Listening(_) | Phase::Connecting(_) | Phase::Accepting(..) => service::Next::EVENT,
+            Phase::Open(connection) => match self.options.keep_alive_interval() {
+                Some(interval) if !connection.ends.is_over() => {
+                    let now = Instant::now();
+                    let due = *self.options.keep_alive_due.get_or_insert(now + interval);
+                    if now < due {
+                        return service::Next::at(due);
+                    }
+                    connection.keep_alive();
+                    self.options.keep_alive_due = Some(now + interval);
+                    service::Next::at(now + interval)
+                }
+                _ => service::Next::NEVER,
+            },
+            Phase::Fresh | Phase::Failed(_) | Phase::Closed => service::Next::NEVER,
+        }
+    }
+
+    /// What broke the socket, once.
+    pub(super) fn take_error(&mut self) -> c_int {
+        match &self.phase {
+            Phase::Open(connection) => connection.ends.broken().unwrap_or(0),
+            _ => std::mem::take(&mut self.error),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Transfers: sending, receiving, and writing memory that the peer has mapped.
+
+use std::ffi::c_int;
+use std::time::Instant;
+
+use crate::call::{Outcome, Refusal};
+use crate::connection::{Connection, Piece};
+use crate::options::Options;
+
+use super::Stream;
+
+impl Stream {
+    /// Sends from `pieces` of memory.
+    ///
+    /// # Safety
+    /// They are readable.
+    pub(crate) unsafe fn send(&self, pieces: &[libc::iovec], flags: c_int) -> Outcome<usize> {
+        let total: usize = pieces.iter().map(|piece| piece.iov_len).sum();
+        let mut piece = Piece::new();
+        self.transfer(flags, Options::send_deadline, |connection, done| {
+            if !connection.ends.is_writable() {
+                let errno = match connection.ends.broken() {
+                    Some(errno) => errno,
+                    None if connection.ends.is_over() => libc::ECONNRESET,
+                    None => libc::EPIPE,
+                };
+                return Some(Err(Refusal::plain(errno)));
+            }
+            // SAFETY: the caller's promise.
+            *done += walk(pieces, *done, |from, left, _| unsafe { connection.send(from, left, &mut piece) });
+            (*done == total).then_some(Ok(()))
+        })
+    }
+
+    /// Receives into `pieces` of memory.
+    ///
+    /// # Safety
+    /// They are writable.
+    pub(crate) unsafe fn receive(&self, pieces: &[libc::iovec], flags: c_int) -> Outcome<usize> {
+        let total: usize = pieces.iter().map(|piece| piece.iov_len).sum();
+        let peek = flags & libc::MSG_PEEK != 0;
+        let all = flags & libc::MSG_WAITALL != 0 && !peek;
+        self.transfer(flags, Options::receive_deadline, |connection, done| {
+            if connection.readable() == 0 {
+                return match connection.ends.broken() {
+                    Some(errno) => Some(Err(Refusal::plain(errno))),
+                    None if !connection.ends.is_readable() || total == 0 => Some(Ok(())),
+                    None => None,
+                };
+            }
+            // SAFETY: the caller's promise.
+            let taken = walk(pieces, *done, |to, left, taken| unsafe { connection.copy(to, left, taken) });
+            *done += taken;
+            if !peek {
+                connection.consume(taken);
+            }
+            (!all || *done == total).then_some(Ok(()))
+        })
+    }
+
+    /// Writes memory that the peer has mapped.
+    ///
+    /// # Safety
+    /// `from` is readable for `length` bytes.
+    pub(crate) unsafe fn write_mapped(
+        &self,
+        from: *const u8,
+        length: usize,
+        offset: u64,
+        flags: c_int,
+    ) -> Outcome<usize> {
+        let mut piece = Piece::new();
+        self.transfer(flags, Options::send_deadline, |connection, done| {
+            if !connection.ends.is_writable() {
+                return Some(Err(Refusal::plain(connection.ends.broken().unwrap_or(libc::ECONNRESET))));
+            }
+            let at = offset.wrapping_add(*done as u64);
+            // SAFETY: the caller's promise.
+            match unsafe { connection.write_mapped(from.add(*done), length - *done, at, &mut piece) } {
+                Ok(now) => *done += now,
+                Err(refusal) => return Some(Err(refusal)),
+            }
+            (*done == length).then_some(Ok(()))
+        })
+    }
+
+    /// Takes `step` after `step`, which adds to the bytes that are done, until one has an answer; how many are done. What comes
+    /// in the way after the first bytes is no error.
+    fn transfer(
+        &self,
+        flags: c_int,
+        deadline: impl Fn(&Options) -> Option<Instant>,
+        mut step: impl FnMut(&mut Connection, &mut usize) -> Option<Outcome<()>>,
+    ) -> Outcome<usize> {
+        let nonblocking = self.core.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
+        let until = if nonblocking { None } else { deadline(&self.lock()?.options) };
+        let mut done = 0;
+        let transferred = self.core.wait(nonblocking, until, |state| match state.connection() {
+            Ok(connection) => step(connection?, &mut done),
+            Err(refusal) => Some(Err(refusal)),
+        });
+        match transferred {
+            Err(refusal) if done == 0 => Err(refusal),
+            _ => Ok(done),
+        }
+    }
+}
+
+/// Calls `each` with each run of memory of `pieces` behind the first `skipped` bytes and with the bytes that were taken
+/// before, until it takes less than a run; how many bytes it has taken.
+fn walk(
+    pieces: &[libc::iovec],
+    mut skipped: usize,
+    mut each: impl FnMut(*mut u8, usize, usize) -> usize,
+) -> usize {
+    let mut taken = 0;
+    for memory in pieces {
+        if skipped >= memory.iov_len {
+            skipped -= memory.iov_len;
+            continue;
+        }
+        let left = memory.iov_len - skipped;
+        let now = each(memory.iov_base.cast::<u8>().wrapping_add(skipped), left, taken);
+        taken += now;
+        if now < left {
+            break;
+        }
+        skipped = 0;
+    }
+    taken
+}
