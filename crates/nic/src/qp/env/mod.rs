@@ -1,5 +1,6 @@
 //! One QP's surroundings as the transport sees them: keys and memory, receive queue, completion queues, fabric.
 
+mod failed;
 mod incoming;
 mod outgoing;
 
@@ -18,9 +19,9 @@ use ferroce_access::{Fault, atomic};
 use ferroce_engine::Inbox;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_proto::{
-    AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, Payload, PayloadSource,
-    PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace,
-    TagFlags, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
+    AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Failure, Instant, NoReceive, Payload,
+    PayloadSource, PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge,
+    SrqPlace, TagFlags, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
 };
 use ferroce_queues::{CountedOp, IpVersion, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Grh, PacketMeta};
@@ -213,7 +214,7 @@ impl Env for QpEnv<'_> {
         // From here on post_recv flushes at once.
         self.qp.state.store(QpState::Err as u8, Ordering::Release);
         while let Some(wqe) = rq.pop() {
-            let wc = self.wc(flushed_recv(wqe.wr_id));
+            let wc = self.wc(flushed_recv(wqe.wr_id, self.qp.reason.load(Ordering::Relaxed)));
             self.work.received.push(wc);
         }
     }
@@ -353,6 +354,14 @@ impl Env for QpEnv<'_> {
         self.qp.pd.context().count_violation(violation);
     }
 
+    fn failed(&mut self, failure: &Failure<'_, Arc<Ah>>) -> u16 {
+        self.explain(failure)
+    }
+
+    fn tells_reasons(&self) -> bool {
+        matches!(self.path, Some(Path::Local { .. } | Path::Shm { .. })) && !self.qp.adapter.has_capture()
+    }
+
     fn event(&mut self, event: QpEvent) {
         if event == QpEvent::SqDrained && !self.qp.notify_drained.load(Ordering::Relaxed) {
             return;
@@ -373,8 +382,8 @@ impl Env for QpEnv<'_> {
     }
 }
 
-/// The completion of a receive work request that was never used.
-pub(super) fn flushed_recv(wr_id: u64) -> Completion {
+/// The completion of a receive work request that was never used, because the QP has failed for a reason, or for none.
+pub(super) fn flushed_recv(wr_id: u64, reason: u16) -> Completion {
     Completion {
         wr_id,
         status: WcStatus::WrFlushErr,
@@ -386,5 +395,6 @@ pub(super) fn flushed_recv(wr_id: u64) -> Completion {
         grh: false,
         solicited: false,
         tags: TagFlags::default(),
+        reason,
     }
 }
