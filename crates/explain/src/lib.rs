@@ -28,7 +28,10 @@ pub fn id(number: u16) -> String {
 pub const fn vendor_err(number: u16) -> u32 {
     match number {
         0 => 0,
-        1..=999 => 0xfc000 | (number as u32 / 100) << 8 | (number as u32 / 10 % 10) << 4 | number as u32 % 10,
+        1..=999 => {
+            let number = number as u32;
+            0xfc000 + (number / 100) * 0x100 + (number / 10 % 10) * 0x10 + number % 10
+        }
         _ => 0,
     }
 }

@@ -55,6 +55,17 @@ static void write_again(struct side *side, bool wrong)
 	}
 }
 
+static void write_to_one_that_ends(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct ibv_wc wc;
+
+	request_write(side, offer, wrong);
+	MUST_COMPLETE(side->cq, &wc);
+	if (wrong)
+		end_responder();
+	request_write(side, offer, wrong);
+}
+
 static void post_receive(struct side *side, struct offer *offer, bool wrong)
 {
 	(void)wrong, (void)offer;
@@ -68,6 +79,7 @@ int main(int argc, char **argv)
 		MISUSE(peer_in_init, IBV_WC_RETRY_EXC_ERR, .configure = stay_in_init, .request = request_write),
 		MISUSE(psn_behind, IBV_WC_RETRY_EXC_ERR, .configure = begin_too_early, .request = request_write),
 		MISUSE(psn_ahead, IBV_WC_RETRY_EXC_ERR, .configure = begin_too_late, .request = request_write),
+		MISUSE(peer_ends, IBV_WC_RETRY_EXC_ERR, .configure = be_impatient, .request = write_to_one_that_ends),
 		MISUSE(path_mtu, IBV_WC_REM_INV_REQ_ERR, .configure = have_smaller_mtu, .request = write_a_long_one),
 		MISUSE(posted_after, IBV_WC_REM_ACCESS_ERR, .prepare = post_receive, .request = write_to_unknown,
 		       .after = write_again),

@@ -6,6 +6,7 @@
 #define MISUSE_H
 
 #include "../cases.h"
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -31,6 +32,9 @@ struct side {
 	struct ibv_qp *qp;
 	struct ibv_mr *mr;
 };
+
+/* The process of the responder, where it has its own and lives. */
+static pid_t other;
 
 /* What the responder lets the requester use. */
 struct offer {
@@ -149,18 +153,17 @@ static void run_in_two(const struct misuse *misuse, const struct config *config,
 	struct offer offer;
 	int ends[2], status;
 	char word = 0;
-	pid_t child;
 
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-	child = fork();
-	if (child < 0)
+	other = fork();
+	if (other < 0)
 		fail("fork: %s", strerror(errno));
 	struct device device = open_device(1);
 	struct side side = make_side(&device, config);
-	int fd = ends[child ? 0 : 1];
+	int fd = ends[other ? 0 : 1];
 
-	close(ends[child ? 1 : 0]);
-	if (!child) {
+	close(ends[other ? 1 : 0]);
+	if (!other) {
 		alarm(ALARM_SECONDS);
 		offer = start_responder(misuse, &side, config, wrong);
 		if (send(fd, &offer, sizeof offer, MSG_NOSIGNAL) != sizeof offer ||
@@ -180,7 +183,7 @@ static void run_in_two(const struct misuse *misuse, const struct config *config,
 	if (!exchange(fd, &word, &word, 1))
 		fail("the responder has gone");
 	run_requester(misuse, &side, &offer, wrong);
-	if (send(fd, &word, 1, MSG_NOSIGNAL) != 1 || waitpid(child, &status, 0) != child || status)
+	if (other && (send(fd, &word, 1, MSG_NOSIGNAL) != 1 || waitpid(other, &status, 0) != other || status))
 		fail("the responder has failed");
 }
 
@@ -204,6 +207,16 @@ UNUSED static void request_write(struct side *side, const struct offer *offer, b
 {
 	(void)wrong;
 	post(side->qp, IBV_WR_RDMA_WRITE, element(side->mr, 64), offer->address, offer->rkey);
+}
+
+UNUSED static void end_responder(void)
+{
+	if (!other)
+		return;
+	MUST(kill(other, SIGKILL));
+	if (waitpid(other, NULL, 0) != other)
+		fail("waitpid: %s", strerror(errno));
+	other = 0;
 }
 
 UNUSED static void request_send(struct side *side, const struct offer *offer, bool wrong)

@@ -4,7 +4,6 @@ use super::QpEnv;
 use crate::ah::Ah;
 use crate::qp::{Path, Qp};
 use ferroce_explain::{KeyFault, PeerName, Process, Reason, Report, Subject};
-use ferroce_host::slot_of;
 use ferroce_mem::KeyTable;
 use ferroce_proto::{
     Asked, Buffer, Cause, Data, Failure, QpParams, QpState, Refusing, SendOp, SendWr, Sge, ack_timeout,
@@ -123,10 +122,10 @@ impl QpEnv<'_> {
             Some(Path::Udp { dest, .. }) => dest.peer().ip() == dest.endpoint().address().ip(),
         };
         let host = &self.qp.adapter.host;
-        if !here || (!host.owns(peer) && host.dial(slot_of(peer)).is_some()) {
+        if !here || !host.owns(peer) {
             return Reason::NoAnswer { tries, each, answered };
         }
-        let Some(peer) = self.qp.adapter.qp(peer).filter(|_| host.owns(peer)) else { return Reason::NoQp };
+        let Some(peer) = self.qp.adapter.qp(peer) else { return Reason::NoQp };
         let state = state_of(peer.state.load(Ordering::Acquire));
         match state {
             Some(QpState::Reset | QpState::Init | QpState::Err) => Reason::NotReceiving { state },
