@@ -56,12 +56,27 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
+    const INTRODUCTION: &str = "\
+# Why requests fail
+
+A page for each reason, written from the catalogue (`crates/explain/src/catalogue.rs`). `ferroce explain FC034` prints
+the same, `ferroce explain` the list, and `ferroce explain IBV_WC_RETRY_EXC_ERR` the reasons of a status.
+`tests/tests/misuse.rs` has a program that makes the mistake for most of them.
+[How reasons are found](../design/explain.md).
+
+";
+
+    fn index() -> String {
+        let line = |entry: &Entry| format!("- [{0}]({0}.md): {1}\n", id(entry.number), entry.title);
+        std::iter::once(INTRODUCTION.to_owned()).chain(CATALOGUE.iter().map(line)).collect()
+    }
+
     /// The pages of `docs/errors` are these; with FERROCE_WRITE_PAGES=1 they are written.
     #[test]
     fn the_pages_of_docs_are_those_of_the_catalogue() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
-        let pages: BTreeMap<_, _> =
-            CATALOGUE.iter().map(|entry| (format!("{}.md", id(entry.number)), page(entry))).collect();
+        let of_entries = CATALOGUE.iter().map(|entry| (format!("{}.md", id(entry.number)), page(entry)));
+        let pages: BTreeMap<_, _> = of_entries.chain([("README.md".to_owned(), index())]).collect();
         if std::env::var_os("FERROCE_WRITE_PAGES").is_some() {
             std::fs::create_dir_all(&folder).expect("docs");
             for (name, text) in &pages {
@@ -71,7 +86,6 @@ mod tests {
         let there =
             std::fs::read_dir(&folder).expect("docs/errors").map(|entry| entry.expect("an entry").path());
         let there: BTreeMap<_, _> = there
-            .filter(|path| path.file_name().is_some_and(|name| name != "README.md"))
             .map(|path| {
                 let name = path.file_name().expect("a name").to_string_lossy().into_owned();
                 (name, std::fs::read_to_string(&path).expect("a page"))
