@@ -30,41 +30,41 @@ const fn everywhere(program: &'static str, case: &'static str, said: Said) -> Mi
 }
 
 const fn silence(case: &'static str, local: Said, shm: Said, udp: Said) -> Mistake {
-    Mistake { program: "connection", case, local: Some(local), shm: Some(shm), udp: Some(udp) }
+    Mistake { program: "misuse/connection", case, local: Some(local), shm: Some(shm), udp: Some(udp) }
 }
 
 const MISTAKES: &[Mistake] = &[
-    refused("keys", "unknown_rkey", 30, 61),
-    refused("keys", "deregistered", 31, 61),
-    refused("keys", "other_domain", 32, 61),
-    refused("keys", "region_without_right", 34, 61),
-    refused("keys", "unbound_window", 33, 61),
-    refused("keys", "unmapped", 38, 62),
-    refused("keys", "outside", 35, 61),
-    refused("keys", "swapped_address", 36, 61),
-    refused("keys", "queue_pair_without_right", 37, 60),
-    refused("keys", "invalidation", 39, 61),
-    everywhere("keys", "unknown_lkey", (30, 0)),
-    everywhere("keys", "local_range", (35, 0)),
-    everywhere("keys", "no_local_write", (34, 0)),
-    Mistake { udp: Some((22, 0)), ..everywhere("receives", "never_posted", (20, 0)) },
-    Mistake { udp: Some((22, 0)), ..everywhere("receives", "used_up", (21, 0)) },
-    refused("receives", "too_small", 40, 60),
-    refused("receives", "receive_with_unknown_lkey", 30, 62),
-    refused("receives", "receive_without_local_write", 34, 62),
+    refused("misuse/keys", "unknown_rkey", 30, 61),
+    refused("misuse/keys", "deregistered", 31, 61),
+    refused("misuse/keys", "other_domain", 32, 61),
+    refused("misuse/keys", "region_without_right", 34, 61),
+    refused("misuse/keys", "unbound_window", 33, 61),
+    refused("misuse/keys", "unmapped", 38, 62),
+    refused("misuse/keys", "outside", 35, 61),
+    refused("misuse/keys", "swapped_address", 36, 61),
+    refused("misuse/keys", "queue_pair_without_right", 37, 60),
+    refused("misuse/keys", "invalidation", 39, 61),
+    everywhere("misuse/keys", "unknown_lkey", (30, 0)),
+    everywhere("misuse/keys", "local_range", (35, 0)),
+    everywhere("misuse/keys", "no_local_write", (34, 0)),
+    Mistake { udp: Some((22, 0)), ..everywhere("misuse/receives", "never_posted", (20, 0)) },
+    Mistake { udp: Some((22, 0)), ..everywhere("misuse/receives", "used_up", (21, 0)) },
+    refused("misuse/receives", "too_small", 40, 60),
+    refused("misuse/receives", "receive_with_unknown_lkey", 30, 62),
+    refused("misuse/receives", "receive_without_local_write", 34, 62),
     silence("unknown_qpn", (11, 0), (17, 0), (10, 0)),
     silence("peer_in_init", (12, 0), (17, 0), (10, 0)),
     silence("psn_behind", (13, 13), (17, 13), (10, 13)),
     silence("psn_ahead", (13, 0), (13, 0), (13, 0)),
     Mistake { local: None, ..silence("peer_ends", (0, 0), (15, 0), (10, 0)) },
-    Mistake { local: None, shm: None, ..refused("connection", "path_mtu", 41, 60) },
-    refused("connection", "posted_after", 30, 61),
-    everywhere("operations", "max_rd_atomic", (50, 0)),
-    refused("operations", "max_dest_rd_atomic", 51, 60),
-    refused("operations", "misaligned", 52, 60),
-    everywhere("operations", "short_result", (53, 0)),
-    everywhere("operations", "no_room_for_grh", (0, 43)),
-    everywhere("operations", "other_qkey", (0, 44)),
+    Mistake { local: None, shm: None, ..refused("misuse/connection", "path_mtu", 41, 60) },
+    refused("misuse/connection", "posted_after", 30, 61),
+    everywhere("misuse/operations", "max_rd_atomic", (50, 0)),
+    refused("misuse/operations", "max_dest_rd_atomic", 51, 60),
+    refused("misuse/operations", "misaligned", 52, 60),
+    everywhere("misuse/operations", "short_result", (53, 0)),
+    everywhere("misuse/operations", "no_room_for_grh", (0, 43)),
+    everywhere("misuse/operations", "other_qkey", (0, 44)),
 ];
 
 /// The numbers of the lines of requesters and of responders, but for those of requests that were posted later.
@@ -92,7 +92,7 @@ fn some(number: u16) -> Vec<u16> {
 fn check(mistakes: &[Mistake], fabric: Fabric, processes: &str, of: impl Fn(&Mistake) -> Option<Said>) {
     for mistake in mistakes {
         let Some((requester, responder)) = of(mistake) else { continue };
-        let path = require!(Artifacts::get().c_program(&format!("misuse/{}", mistake.program)));
+        let path = require!(Artifacts::get().c_program(mistake.program));
         let world = require!(World::one_host(1500));
         let run = |how| {
             let words = [&*path, mistake.case, how, processes];
@@ -116,7 +116,7 @@ macro_rules! on_each_fabric {
             use super::*;
 
             fn mistakes() -> Vec<Mistake> {
-                let here = |mistake: &&Mistake| mistake.program == stringify!($program);
+                let here = |mistake: &&Mistake| mistake.program == concat!("misuse/", stringify!($program));
                 MISTAKES.iter().filter(here).map(|m| Mistake { ..*m }).collect()
             }
 
