@@ -124,6 +124,14 @@ impl PairOutcome {
         assert!(self.client.stderr.is_empty() && self.server.stderr.is_empty(), "{self}");
         self
     }
+
+    /// As [`Outcome::expect_only_reasons`], of both sides.
+    #[track_caller]
+    pub fn expect_only_reasons(&self) -> &Self {
+        self.client.expect_only_reasons();
+        self.server.expect_only_reasons();
+        self
+    }
 }
 
 impl fmt::Display for PairOutcome {

@@ -208,6 +208,14 @@ impl Outcome {
         assert!(self.stderr.is_empty(), "expected nothing on standard error:\n{self}");
         self
     }
+
+    /// Panics if there is anything on standard error but the reasons of requests that have failed.
+    #[track_caller]
+    pub fn expect_only_reasons(&self) -> &Self {
+        let all = self.stderr.lines().all(|line| line.starts_with("ferroce: FC"));
+        assert!(all, "expected reasons only on standard error:\n{self}");
+        self
+    }
 }
 
 impl fmt::Display for Outcome {

@@ -60,7 +60,7 @@ fn vanish(option: &str, place: &[&str]) -> Result<(), Skip> {
     let world = World::one_host(1500)?;
     for operation in ["fadd", "cas", "write", "send", "own_write", "own_read"] {
         let outcome = run(world.first(), &program, &[&[option], place, &[operation]].concat(), &[]);
-        outcome.expect_success().expect_quiet();
+        outcome.expect_success().expect_only_reasons();
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ fn vanish(place: Place, options: &[&str], operation: &str) {
         Place::OneProcess => {
             words.extend(["-l", operation]);
             let outcome = world.first().start_ferroce(&[], &words, &[]).wait(LIMIT);
-            outcome.expect_success().expect_quiet();
+            outcome.expect_success().expect_only_reasons();
             world.first().expect_no_traces();
             return;
         }
@@ -41,7 +41,7 @@ fn vanish(place: Place, options: &[&str], operation: &str) {
     if place == Place::OneHostByKernel {
         pair = pair.setting("FERROCE_COPIES", "kernel");
     }
-    pair.run(&words).expect_success().expect_quiet();
+    pair.run(&words).expect_success().expect_only_reasons();
     world.first().expect_no_traces();
     world.last().expect_no_traces();
 }

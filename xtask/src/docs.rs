@@ -213,6 +213,7 @@ fn the_first_page_has_a_short_glossary_and_every_other_page() {
     assert!((1..=LONGEST_GLOSSARY).contains(&words.count()));
 
     let decisions = Page::read(workspace().join("docs/decisions/README.md"));
+    let errors = Page::read(workspace().join("docs/errors/README.md"));
     let mut complaints = Vec::new();
     for page in pages() {
         let file = page.path.file_name().expect("a name").to_string_lossy().into_owned();
@@ -220,6 +221,9 @@ fn the_first_page_has_a_short_glossary_and_every_other_page() {
             Some(parent) if parent.ends_with("design") => first.text.contains(&format!("(design/{file})")),
             Some(parent) if parent.ends_with("decisions") && file != "README.md" => {
                 decisions.text.contains(&format!("({file})"))
+            }
+            Some(parent) if parent.ends_with("errors") && file != "README.md" => {
+                errors.text.contains(&format!("({file})"))
             }
             _ => file == "README.md" || first.text.contains(&format!("({file})")),
         };

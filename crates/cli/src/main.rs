@@ -1,5 +1,5 @@
 //! The `ferroce` command: `run` a program with the Ferroce adapter, show `devices`, write their `sysfs` entries, and let
-//! `doctor` say what would stop a program here.
+//! `doctor` say what would stop a program here, and `explain` why requests fail.
 //!
 //! In here: what a person types and reads. Out of here: everything that a program needs at run time (`ferroce-nic`
 //! and the libraries); a program that is started by `ferroce run` needs nothing of this command afterwards.
@@ -7,6 +7,7 @@
 mod devices;
 mod doctor;
 mod elf;
+mod explain;
 mod install;
 mod rdma;
 mod run;
@@ -23,7 +24,7 @@ use clap::{Parser, Subcommand};
 /// No adapter, no kernel module, no root: the adapter is a library in the program's own process and speaks RoCEv2
 /// over UDP port 4791 of the network interfaces that are there.
 #[derive(Parser)]
-#[command(name = "ferroce", version, disable_help_subcommand = true, after_help = ENVIRONMENT)]
+#[command(name = "ferroce", version, after_help = ENVIRONMENT)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -95,6 +96,15 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
     },
+    /// Say what a reason, a status of a completion or an errno means, what leads to it, and the mend
+    ///
+    /// A request that fails says its reason in one line on standard error, which begins with the reason's ID, and in
+    /// vendor_err of its completion.
+    Explain {
+        /// An ID (FC034), a vendor_err (0xfc034), a status (IBV_WC_RETRY_EXC_ERR) or an errno (ENOMEM); without it: all
+        #[arg(value_name = "ID|STATUS|ERRNO")]
+        word: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -111,6 +121,7 @@ fn main() -> ExitCode {
         }),
         Command::Devices { json } => devices::devices(json),
         Command::Sysfs { directory } => sysfs::sysfs(&directory),
+        Command::Explain { word } => explain::explain(word.as_deref()),
         Command::Doctor { peer, program } => doctor::doctor(peer.as_deref(), program.as_deref()),
     }
 }

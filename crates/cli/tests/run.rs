@@ -169,7 +169,7 @@ fn programs_that_would_not_load_our_library_are_told_of() {
 fn help_names_every_command_and_missing_arguments_are_usage_errors() {
     let ferroce = Installation::new();
     let outcome = run(&mut ferroce.ferroce(&["--help"]));
-    for word in ["run", "devices", "sysfs", "doctor", "FERROCE_DEVICES", "FERROCE_LOG"] {
+    for word in ["run", "devices", "sysfs", "doctor", "explain", "help", "FERROCE_DEVICES", "FERROCE_LOG"] {
         assert!(outcome.stdout.contains(word), "{outcome:?}");
     }
     assert_eq!(run(&mut ferroce.ferroce(&["run"])).status, Some(2));

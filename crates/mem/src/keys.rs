@@ -8,16 +8,23 @@ use super::mr::Mr;
 use super::mw::Mw;
 use super::owner::{Owner, is_same};
 use super::pd::Pd;
+use crate::mr::Use;
 use ferroce_access::Fault;
+use ferroce_explain::KeyFault;
+use ferroce_os::clock;
 use ferroce_os::sync::{RwLock, class};
-use ferroce_proto::{RemoteAccess, RemoteError, Sge};
+use ferroce_proto::{Instant, RemoteAccess, RemoteError, Sge};
 use ferroce_types::{Error, Result};
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 /// Regions there may be at once.
 pub const MAX_MR: usize = 1 << 20;
 /// Windows there may be at once.
 pub const MAX_MW: usize = 1 << 20;
+
+/// Keys that were given back and are remembered, to tell who uses one that it was a key once.
+const REMEMBERED: usize = 256;
 
 /// Who uses a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +61,8 @@ struct KeySlots {
     free: Vec<u32>,
     regions: usize,
     windows: usize,
+    /// Keys that were given back, the last one at the end, and when.
+    returned: VecDeque<(u32, Instant)>,
 }
 
 #[derive(Debug)]
@@ -70,7 +79,13 @@ pub(super) enum Keyed {
 }
 
 static TABLE: KeyTable = KeyTable {
-    slots: RwLock::new(KeySlots { all: Vec::new(), free: Vec::new(), regions: 0, windows: 0 }),
+    slots: RwLock::new(KeySlots {
+        all: Vec::new(),
+        free: Vec::new(),
+        regions: 0,
+        windows: 0,
+        returned: VecDeque::new(),
+    }),
     listing: ListedIn(OnceLock::new()),
 };
 
@@ -174,6 +189,10 @@ impl KeyTable {
             None => {}
         }
         slots.free.push(index);
+        if slots.returned.len() == REMEMBERED {
+            slots.returned.pop_front();
+        }
+        slots.returned.push_back((key, clock::now()));
         drop(slots);
         drop(held);
     }
@@ -271,6 +290,47 @@ impl KeyTable {
             Some(Keyed::Region(mr)) if mr.key() == rkey => mr.remote((by.pd, false), range, access, f),
             Some(Keyed::Window(mw)) => mw.remote(by, rkey, range, access, f),
             _ => Err(RemoteError::Access),
+        }
+    }
+}
+
+impl KeyTable {
+    /// Why a peer's request was refused; asked afterwards, so the answer is of now.
+    #[cold]
+    pub fn remote_fault(&self, by: KeyUser, rkey: u32, range: (u64, u64), access: RemoteAccess) -> KeyFault {
+        let fault = match self.at(rkey) {
+            Some(Keyed::Region(mr)) if mr.key() == rkey => mr.fault(by.pd, range, Use::Remote(access)),
+            Some(Keyed::Window(mw)) => mw.fault(by, rkey, range, access),
+            _ => Some(self.unknown(rkey)),
+        };
+        fault.unwrap_or(KeyFault::Gone)
+    }
+
+    /// Which element of a request or a receive of `pd` is wrong, by its key, and why; `None` if none has a byte.
+    #[cold]
+    pub fn local_fault(&self, pd: u32, sges: &[Sge], write: bool) -> Option<(u32, KeyFault)> {
+        let fault = |sge: &Sge| {
+            let range = (sge.addr, u64::from(sge.length));
+            let fault = match self.at(sge.lkey) {
+                Some(Keyed::Region(mr)) if mr.key() == sge.lkey => {
+                    mr.fault(pd, range, Use::Local { write })?
+                }
+                Some(Keyed::Window(_)) => KeyFault::Unbound,
+                _ => self.unknown(sge.lkey),
+            };
+            Some((sge.lkey, fault))
+        };
+        let mut with_bytes = sges.iter().filter(|sge| sge.length > 0);
+        let gone = with_bytes.clone().next().map(|sge| (sge.lkey, KeyFault::Gone));
+        with_bytes.find_map(fault).or(gone)
+    }
+
+    /// Nothing has this key; perhaps something had.
+    fn unknown(&self, key: u32) -> KeyFault {
+        let slots = self.slots.read();
+        match slots.returned.iter().rev().find(|(returned, _)| *returned == key) {
+            Some((_, at)) => KeyFault::Deregistered { ago: clock::now().since(*at) },
+            None => KeyFault::Unknown,
         }
     }
 }

@@ -7,7 +7,9 @@
 
 use super::keys::{Denied, KeyTable, KeyUser, Keyed};
 use super::{Mr, Pd};
+use crate::mr::Use;
 use ferroce_access::Fault;
+use ferroce_explain::{KeyFault, Rights};
 use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::{Access, BindMw, RemoteAccess, RemoteError};
 use ferroce_types::{Error, Result, invalid};
@@ -210,6 +212,45 @@ impl Mw {
             return Err(RemoteError::Access);
         }
         bound.region.remote((by.pd, true), (bound.va + offset, len), access, f)
+    }
+}
+
+impl Mw {
+    /// What keeps `by` from `len` bytes at `va` under `rkey`; `None` if nothing does but the memory itself.
+    pub(super) fn fault(
+        &self,
+        by: KeyUser,
+        rkey: u32,
+        (va, len): (u64, u64),
+        access: RemoteAccess,
+    ) -> Option<KeyFault> {
+        let gate = self.gate.read();
+        if by.pd != self.pd.id() {
+            return Some(KeyFault::OtherDomain);
+        }
+        let Some(bound) = gate.bound.as_ref().filter(|_| gate.rkey == rkey) else {
+            return Some(KeyFault::Unbound);
+        };
+        if bound.qp.is_some_and(|qp| qp != by.qp) {
+            return Some(KeyFault::Unbound);
+        }
+        let Access { remote_read, remote_write, remote_atomic, .. } = bound.access;
+        let has = Rights { local_write: false, remote_read, remote_write, remote_atomic };
+        let (needs, allowed) = match access {
+            RemoteAccess::Read => ("REMOTE_READ", remote_read),
+            RemoteAccess::Write | RemoteAccess::Store => ("REMOTE_WRITE", remote_write),
+            RemoteAccess::Atomic => ("REMOTE_ATOMIC", remote_atomic),
+            RemoteAccess::Flush(_) => ("a region's key", false),
+        };
+        if !allowed {
+            return Some(KeyFault::Rights { needs, has });
+        }
+        let offset = va.checked_sub(bound.base);
+        let inside = |offset: &u64| offset.checked_add(len).is_some_and(|end| end <= bound.length);
+        match offset.filter(inside) {
+            Some(offset) => bound.region.fault(by.pd, (bound.va + offset, len), Use::Window),
+            None => Some(KeyFault::Outside { region: (bound.base, bound.length) }),
+        }
     }
 }
 

@@ -32,6 +32,7 @@ pub mod settings;
 #[allow(dead_code)] // The tests of verbs use all of it.
 #[path = "../tests/verbs/side.rs"]
 mod side;
+pub mod voice;
 mod xrc;
 
 #[cfg(test)]

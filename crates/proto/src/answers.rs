@@ -4,7 +4,9 @@
 //! acknowledgement waits until all answers before it have left, so that none overtakes.
 
 use crate::responder::Refusal;
-use crate::{Env, Instant, PayloadSource, Qp, QpState, RemoteError, SrqPlace, TransmitError, psn};
+use crate::{
+    Asked, Cause, Env, Instant, PayloadSource, Qp, QpState, RemoteError, SrqPlace, TransmitError, psn,
+};
 use ferroce_wire::{Aeth, Headers, Operation, Reth, Syndrome};
 use std::collections::VecDeque;
 
@@ -95,6 +97,8 @@ enum Owed {
     Nak {
         syndrome: Syndrome,
         psn: u64,
+        /// The number of the reason, as the payload; 0: none.
+        reason: u16,
     },
 }
 
@@ -123,8 +127,8 @@ impl Answers {
         }
     }
 
-    pub(crate) fn owe_nak(&mut self, syndrome: Syndrome, psn: u64) {
-        self.owed = Some(Owed::Nak { syndrome, psn });
+    pub(crate) fn owe_nak(&mut self, syndrome: Syndrome, psn: u64, reason: u16) {
+        self.owed = Some(Owed::Nak { syndrome, psn, reason });
     }
 
     /// The expected packet has come: what was said about its absence is over.
@@ -304,7 +308,10 @@ impl<A: Clone> Qp<A> {
                     TransmitError::Remote(error) => Refusal::from(error),
                     _ => Refusal::Operational,
                 };
-                self.refuse(refusal, read.next, env);
+                let Reth { va, rkey, dma_len } = read.range.rest;
+                let operation = Operation::ReadRequest;
+                let asked = Asked { operation, va, rkey, len: u64::from(dma_len), packet: 0 };
+                self.refuse(refusal, read.next, refusal.cause(asked), env);
                 return Some(0);
             }
         }
@@ -328,26 +335,41 @@ impl<A: Clone> Qp<A> {
 
     fn send_owed<E: Env<Address = A>>(&mut self, env: &mut E) {
         let Some(owed) = self.answers.owed else { return };
-        let (syndrome, number) = match owed {
-            Owed::Ack => (Syndrome::ACK_UNLIMITED, self.resp.expected.wrapping_sub(1)),
-            Owed::Again(psn) => (Syndrome::ACK_UNLIMITED, psn),
-            Owed::Nak { syndrome, psn } => (syndrome, psn),
+        let (syndrome, number, reason) = match owed {
+            Owed::Ack => (Syndrome::ACK_UNLIMITED, self.resp.expected.wrapping_sub(1), 0),
+            Owed::Again(psn) => (Syndrome::ACK_UNLIMITED, psn, 0),
+            Owed::Nak { syndrome, psn, reason } => (syndrome, psn, reason),
         };
         let mut headers = Headers::new(self.bth(Operation::Acknowledge, psn::wire(number)));
         headers.aeth = Some(Aeth { syndrome: syndrome.to_u8(), msn: self.resp.msn });
-        if env.transmit(&headers, PayloadSource::None, None).is_ok() {
+        let bytes = reason.to_le_bytes();
+        let source = match reason {
+            0 => PayloadSource::None,
+            _ if env.tells_reasons() => PayloadSource::Bytes(&bytes),
+            _ => PayloadSource::None,
+        };
+        if env.transmit(&headers, source, None).is_ok() {
             self.answers.owed = None;
             self.counters.responses_sent += 1;
         }
     }
 
     /// Refuses a request for good: the NAK follows the answers before it, and the QP goes to ERR.
-    pub(crate) fn refuse<E: Env<Address = A>>(&mut self, refusal: Refusal, number: u64, env: &mut E) {
-        if self.state == QpState::Err {
-            self.answers.owe_nak(Syndrome::Nak(refusal.nak()), number);
+    pub(crate) fn refuse<E: Env<Address = A>>(
+        &mut self,
+        refusal: Refusal,
+        number: u64,
+        cause: Cause,
+        env: &mut E,
+    ) {
+        let failed = self.state == QpState::Err;
+        if !failed {
+            self.note_failure(cause, false, env);
+        }
+        self.answers.owe_nak(Syndrome::Nak(refusal.nak()), number, self.reason);
+        if failed {
             return;
         }
-        self.answers.owe_nak(Syndrome::Nak(refusal.nak()), number);
         self.report_refusal(refusal, env);
         self.enter_error(env);
     }

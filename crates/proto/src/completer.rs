@@ -1,8 +1,9 @@
 //! The completer of RC and XRC: what responses mean for the requests that wait for them (IBTA 9.7.5, 9.7.6).
 
+use crate::failure::told;
 use crate::requester::charge;
 use crate::rnr::rnr_delay;
-use crate::{Data, Env, Instant, Payload, PlaceError, Qp, SendOp, WcStatus, psn};
+use crate::{Cause, Data, Env, Instant, Payload, PlaceError, Qp, SendOp, WcStatus, psn};
 use core::time::Duration;
 use ferroce_wire::{Headers, NakCode, Operation, Syndrome};
 
@@ -38,12 +39,15 @@ impl<A: Clone> Qp<A> {
             && self.sq.front().is_some_and(|wqe| wqe.wants_data() && wqe.first <= number)
         {
             // A READ that was refused where its answer had been begun again, before what has come of it already.
-            self.fail_front(status, env);
+            self.fail_front(Cause::Refused { status, told: told(payload) }, env);
             self.settle(env);
             return;
         }
         if number < self.req.una || number >= self.req.max {
             self.counters.stale_responses += 1;
+            if number < self.req.una && syndrome == Some(Syndrome::Nak(NakCode::PsnSequenceError)) {
+                self.req.asked_for = Some(headers.bth.psn);
+            }
             return;
         }
         match (headers.bth.opcode.operation, syndrome) {
@@ -55,10 +59,12 @@ impl<A: Clone> Qp<A> {
             }
             (Operation::Acknowledge, Some(Syndrome::RnrNak { timer })) => {
                 if self.acknowledge_before(now, number, env) {
-                    self.not_ready(now, timer, env);
+                    self.not_ready(now, timer, told(payload), env);
                 }
             }
-            (Operation::Acknowledge, Some(Syndrome::Nak(code))) => self.handle_nak(now, number, code, env),
+            (Operation::Acknowledge, Some(Syndrome::Nak(code))) => {
+                self.handle_nak(now, number, (code, told(payload)), env);
+            }
             (Operation::AtomicAcknowledge, Some(Syndrome::Ack { .. })) => {
                 if self.acknowledge_before(now, number, env) {
                     self.take_atomic(now, headers.atomic_ack.unwrap_or(0), env);
@@ -145,7 +151,13 @@ impl<A: Clone> Qp<A> {
         })
     }
 
-    fn handle_nak<E: Env<Address = A>>(&mut self, now: Instant, number: u64, code: NakCode, env: &mut E) {
+    fn handle_nak<E: Env<Address = A>>(
+        &mut self,
+        now: Instant,
+        number: u64,
+        (code, told): (NakCode, u16),
+        env: &mut E,
+    ) {
         if code == NakCode::PsnSequenceError {
             if self.acknowledge_before(now, number, env) {
                 self.sequence_error(now, env);
@@ -156,25 +168,26 @@ impl<A: Clone> Qp<A> {
             self.counters.malformed += 1;
             return;
         };
+        let cause = Cause::Refused { status, told };
         self.acknowledge(now, number, env);
         // A READ may be refused in the middle of its answer, of which a part may have been lost.
         if self.sq.front().is_some_and(|wqe| wqe.first <= number && number < wqe.end()) {
-            self.fail_front(status, env);
+            self.fail_front(cause, env);
         } else {
-            self.remember_refusal(number, status);
+            self.remember_refusal(number, cause);
             self.implied_nak(now);
         }
     }
 
     /// A refusal has come, and the answer to a READ or atomic before it hasn't: it was lost, or it was overtaken. A
     /// responder that has refused something says no more, so the refusal counts when what comes has brought its turn.
-    fn remember_refusal(&mut self, psn: u64, status: WcStatus) {
+    fn remember_refusal(&mut self, psn: u64, cause: Cause) {
         let refused = (self.sq.head()..self.req.started)
             .find(|&number| self.sq.get(number).is_some_and(|wqe| (wqe.first..wqe.end()).contains(&psn)));
         if let Some(number) = refused
             && self.req.error.is_none_or(|(earlier, _)| number < earlier)
         {
-            self.req.error = Some((number, status));
+            self.req.error = Some((number, cause));
         }
     }
 
@@ -190,7 +203,7 @@ impl<A: Clone> Qp<A> {
         let uncounted = self.req.nak_counted.is_none_or(|at| now.since(at) >= NAKS_COUNTED);
         if self.params.timeout & 31 == 0 && uncounted {
             if self.req.retries == 0 {
-                self.fail_front(WcStatus::RetryExcErr, env);
+                self.fail_front(Cause::SequenceErrors, env);
                 return;
             }
             self.req.retries -= 1;
@@ -201,14 +214,15 @@ impl<A: Clone> Qp<A> {
     }
 
     /// The responder has no receive for the oldest unacknowledged packet.
-    fn not_ready<E: Env<Address = A>>(&mut self, now: Instant, timer: u8, env: &mut E) {
+    fn not_ready<E: Env<Address = A>>(&mut self, now: Instant, timer: u8, told: u16, env: &mut E) {
         self.counters.rnr_naks += 1;
         if self.req.rnr_until.is_some() {
             return;
         }
         if self.params.rnr_retry != 7 {
             if self.req.rnr_retries == 0 {
-                self.fail_front(WcStatus::RnrRetryExcErr, env);
+                let tries = self.params.rnr_retry + 1;
+                self.fail_front(Cause::NotReady { tries, timer, told }, env);
                 return;
             }
             self.req.rnr_retries -= 1;
@@ -227,7 +241,7 @@ impl<A: Clone> Qp<A> {
         if let Data::Sges(sges) = &wqe.wr.data
             && env.place_bytes(sges, 0, &original.to_ne_bytes()).is_err()
         {
-            self.fail_front(WcStatus::LocProtErr, env);
+            self.fail_front(Cause::LocalMemory, env);
             return;
         }
         self.finish_data(now, true, env);
@@ -255,7 +269,7 @@ impl<A: Clone> Qp<A> {
         let ends = headers.bth.opcode.is_last() || headers.bth.opcode.is_only();
         // A long READ was asked for in pieces, each of which has its own "last": only the end must be one.
         if payload.len() as u64 != u64::from(bytes) || (last && !ends) {
-            self.fail_front(WcStatus::BadRespErr, env);
+            self.fail_front(Cause::BadResponse, env);
             return;
         }
         if let Data::Sges(sges) = &wqe.wr.data
@@ -264,7 +278,7 @@ impl<A: Clone> Qp<A> {
             match env.place(wqe.buffer(), sges, offset, payload, 0) {
                 Ok(()) => {}
                 Err(PlaceError::Memory) => {
-                    self.fail_front(WcStatus::LocProtErr, env);
+                    self.fail_front(Cause::LocalMemory, env);
                     return;
                 }
                 Err(PlaceError::Lost) => return,

@@ -6,7 +6,7 @@
 
 use crate::execute::{Message, ends};
 use crate::responder::Refusal;
-use crate::{Env, Payload, Qp, QpState};
+use crate::{Cause, Env, Payload, Qp, QpState};
 use ferroce_wire::{Headers, NakCode};
 use std::collections::VecDeque;
 
@@ -197,11 +197,11 @@ impl<A: Clone> Qp<A> {
             }
             Executed::NotReady => {
                 self.resp.delegated.end_run();
-                self.not_ready_for(number);
+                self.not_ready_for(number, env);
             }
             Executed::Refused(code) => {
                 self.resp.delegated.end_run();
-                self.refuse(Refusal::of(code), number, env);
+                self.refuse(Refusal::of(code), number, Cause::RefusedElsewhere, env);
             }
         }
     }

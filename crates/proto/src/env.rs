@@ -1,8 +1,8 @@
 //! What the transport needs of the world around one queue pair.
 
 use crate::{
-    AtomicOp, BindMw, Completion, DelegateError, Instant, Placement, QpEvent, RecvWqe, SendWr, Sge, SrqPlace,
-    TagInfo, Taken, WcStatus,
+    AtomicOp, BindMw, Completion, DelegateError, Failure, Instant, Placement, QpEvent, RecvWqe, SendWr, Sge,
+    SrqPlace, TagInfo, Taken, WcStatus,
 };
 use ferroce_wire::{Headers, Tmh};
 
@@ -320,6 +320,15 @@ pub trait Env {
     /// What [`Env::next_tagged`] gave has ended, or the data of a rendezvous have come.
     fn complete_tagged(&mut self, completion: Completion, _info: TagInfo) {
         self.complete_recv(completion);
+    }
+    /// The QP is about to fail, or has dropped something: the program may be told why. The number of the reason, which is
+    /// returned, stands in all completions of the error, and reaches the peer where [`Env::tells_reasons`]; 0 for none.
+    fn failed(&mut self, _failure: &Failure<'_, Self::Address>) -> u16 {
+        0
+    }
+    /// Whether NAKs may carry the number of a reason as their payload: never on a wire.
+    fn tells_reasons(&self) -> bool {
+        false
     }
     /// Something for the asynchronous event queue.
     fn event(&mut self, event: QpEvent);

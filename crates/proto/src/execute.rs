@@ -76,7 +76,7 @@ impl<A: Clone> Qp<A> {
     ) -> Result<(), Refusal> {
         let opcode = headers.bth.opcode;
         if !self.params.access.remote_write {
-            return Err(Refusal::Invalid);
+            return Err(Refusal::QpRights);
         }
         let len = self.packet_len(opcode, payload)? as u32;
         let (va, rkey, whole, done) = match (self.resp.message, begins(opcode), headers.reth) {
@@ -129,7 +129,7 @@ impl<A: Clone> Qp<A> {
             (true, true) => len <= mtu && len <= MAX_MESSAGE,
             (false, true) => (1..=mtu).contains(&len),
         };
-        if right { Ok(len) } else { Err(Refusal::Invalid) }
+        if right { Ok(len) } else { Err(Refusal::PacketLength) }
     }
 
     /// The message is complete and used the held receive.

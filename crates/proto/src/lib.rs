@@ -12,6 +12,7 @@ mod counters;
 mod delegated;
 mod env;
 mod execute;
+mod failure;
 mod pace;
 mod plain;
 mod psn;
@@ -36,11 +37,12 @@ pub use env::{
     Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, RemoteAccess, RemoteError, TransmitError,
     Violation,
 };
+pub use failure::{Asked, Cause, Failure, Refusing};
 pub use pace::{Pace, Portion};
 pub use plain::PlainSend;
 pub use qp::{MAX_MESSAGE, Qp};
 pub use rate::{RateLimit, Throttle};
-pub use retransmit::LEAST_ACK_TIMEOUT;
+pub use retransmit::{LEAST_ACK_TIMEOUT, ack_timeout};
 pub use rnr::rnr_delay;
 pub use sendq::{Slots, Wqe};
 pub use tags::{MAX_RENDEZVOUS_REQUEST, TagFlags, TagInfo, Taken};

@@ -7,8 +7,8 @@ use crate::delegated::Delegated;
 use crate::execute::Message;
 use crate::tags::Tagged;
 use crate::{
-    AtomicOp, Env, Payload, PlaceError, Placement, Qp, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError,
-    WcStatus, psn,
+    Asked, AtomicOp, Cause, Env, Payload, PlaceError, Placement, Qp, QpEvent, QpState, RecvWqe, Refusing,
+    RemoteAccess, RemoteError, WcStatus, psn,
 };
 use ferroce_wire::{Feth, Headers, NakCode, Operation, Reth, Syndrome};
 
@@ -19,6 +19,14 @@ pub(crate) enum Refusal {
     NotReady,
     /// Wrong sequence of opcodes, wrong length, unsupported: NAK invalid request.
     Invalid,
+    /// The QP doesn't permit the operation: NAK invalid request, as what follows.
+    QpRights,
+    /// More READs and atomics than `max_dest_rd_atomic`.
+    Depth,
+    /// An atomic on an address that isn't a multiple of 8.
+    Misaligned,
+    /// A packet that isn't as long as its place in the message says.
+    PacketLength,
     /// The receive is smaller than the message: NAK invalid request, LOC_LEN_ERR here.
     TooLong,
     /// Key, range or rights: NAK remote access error.
@@ -59,13 +67,37 @@ impl From<RemoteError> for Refusal {
 impl Refusal {
     pub(crate) const fn nak(self) -> NakCode {
         match self {
-            Refusal::NotReady | Refusal::Invalid | Refusal::TooLong | Refusal::NoSrq | Refusal::Delegated => {
-                NakCode::InvalidRequest
-            }
+            Refusal::NotReady
+            | Refusal::Invalid
+            | Refusal::QpRights
+            | Refusal::Depth
+            | Refusal::Misaligned
+            | Refusal::PacketLength
+            | Refusal::TooLong
+            | Refusal::NoSrq
+            | Refusal::Delegated => NakCode::InvalidRequest,
             Refusal::Lost => NakCode::PsnSequenceError,
             Refusal::Access | Refusal::Invalidation => NakCode::RemoteAccessError,
             Refusal::Operational | Refusal::BadReceive => NakCode::RemoteOperationalError,
         }
+    }
+
+    /// What is told of it.
+    pub(crate) const fn cause(self, asked: Asked) -> Cause {
+        let why = match self {
+            Refusal::QpRights => Refusing::QpRights,
+            Refusal::Depth => Refusing::Depth,
+            Refusal::Misaligned => Refusing::Misaligned,
+            Refusal::PacketLength => Refusing::PacketLength,
+            Refusal::TooLong => Refusing::TooLong,
+            Refusal::Access => Refusing::Access(asked.access()),
+            Refusal::Operational => Refusing::Gone(asked.access()),
+            Refusal::Invalidation => Refusing::Invalidation,
+            Refusal::BadReceive => Refusing::Receive,
+            Refusal::NoSrq => Refusing::NoSrq,
+            Refusal::Invalid | Refusal::NotReady | Refusal::Delegated | Refusal::Lost => Refusing::Malformed,
+        };
+        Cause::Refuses { why, asked }
     }
 }
 
@@ -92,6 +124,11 @@ pub(crate) struct Responder {
     pub(crate) gap: Option<u64>,
     /// [`QpEvent::CommunicationEstablished`] was raised.
     pub(crate) established: bool,
+    /// Packets from before the first PSN, while none has been executed.
+    pub(crate) strangers: u8,
+    /// It has been told that datagrams are dropped: because of their Q_Key, because of their length.
+    pub(crate) told_qkey: bool,
+    pub(crate) told_length: bool,
 }
 
 impl Responder {
@@ -142,7 +179,7 @@ impl<A: Clone> Qp<A> {
         }
         if number < next {
             if !self.is_under_way(number, headers.bth.ack_request) {
-                self.handle_duplicate(number, headers);
+                self.handle_duplicate(number, headers, env);
             }
             return;
         }
@@ -153,14 +190,17 @@ impl<A: Clone> Qp<A> {
         match self.execute_request(headers, payload, env) {
             Ok(psns) => self.accept(psns, headers.bth.ack_request && !wants_data(headers)),
             Err(Refusal::Delegated) => {}
-            Err(Refusal::NotReady) => self.not_ready_for(number),
+            Err(Refusal::NotReady) => self.not_ready_for(number, env),
             Err(Refusal::Lost) => {
                 self.resp.gap = Some(number);
                 self.owe_sequence_nak();
             }
             // The end of those before it is told first.
             Err(_) if self.is_delegating() => {}
-            Err(refusal) => self.refuse(refusal, number, env),
+            Err(refusal) => {
+                let cause = refusal.cause(self.asked(headers, payload.len()));
+                self.refuse(refusal, number, cause, env);
+            }
         }
     }
 
@@ -175,10 +215,11 @@ impl<A: Clone> Qp<A> {
     }
 
     /// The expected request has found no receive.
-    pub(crate) fn not_ready_for(&mut self, number: u64) {
+    pub(crate) fn not_ready_for<E: Env<Address = A>>(&mut self, number: u64, env: &mut E) {
         self.counters.rnr_naks_sent += 1;
         self.resp.gap = Some(number);
-        self.answers.owe_nak(Syndrome::RnrNak { timer: self.params.min_rnr_timer }, number);
+        let reason = self.remark(Cause::NoReceive { first: self.resp.msn == 0 }, env);
+        self.answers.owe_nak(Syndrome::RnrNak { timer: self.params.min_rnr_timer }, number, reason);
     }
 
     /// A packet beyond the expected one: one sequence NAK until the gap is filled (IBTA 9.7.5). When packets that
@@ -200,15 +241,18 @@ impl<A: Clone> Qp<A> {
     /// Everything before the expected packet is done, and it hasn't come.
     pub(crate) fn send_sequence_nak(&mut self) {
         self.counters.seq_naks_sent += 1;
-        self.answers.owe_nak(Syndrome::Nak(NakCode::PsnSequenceError), self.resp.expected);
+        self.answers.owe_nak(Syndrome::Nak(NakCode::PsnSequenceError), self.resp.expected, 0);
     }
 
     /// A packet that was executed before (IBTA 9.7.5). One from before the first PSN never was: an answer would have the
     /// peer take it for done, whose `sq_psn` is behind this side's `rq_psn`.
-    fn handle_duplicate(&mut self, number: u64, headers: &Headers) {
+    fn handle_duplicate<E: Env<Address = A>>(&mut self, number: u64, headers: &Headers, env: &mut E) {
         self.counters.duplicates += 1;
         if number < self.resp.first {
             self.counters.never_executed += 1;
+            if self.resp.expected == self.resp.first {
+                self.remark_stranger(headers.bth.psn, env);
+            }
             return;
         }
         let limit = 2 * usize::from(self.params.max_dest_rd_atomic);
@@ -254,11 +298,11 @@ impl<A: Clone> Qp<A> {
             self.execute_write(headers, payload, env)?;
             return Ok(1);
         }
-        if self.resp.message != Message::None
-            || !(payload.is_empty() || opcode.has_payload())
-            || self.answers.outstanding() >= usize::from(self.params.max_dest_rd_atomic)
-        {
+        if self.resp.message != Message::None || !(payload.is_empty() || opcode.has_payload()) {
             return Err(Refusal::Invalid);
+        }
+        if self.answers.outstanding() >= usize::from(self.params.max_dest_rd_atomic) {
+            return Err(Refusal::Depth);
         }
         match (opcode.operation, headers.reth, headers.atomic) {
             (Operation::ReadRequest, Some(reth), _) => {
@@ -305,7 +349,10 @@ impl<A: Clone> Qp<A> {
         ends: bool,
         env: &mut E,
     ) -> Result<u32, Refusal> {
-        if !self.params.access.remote_read || u64::from(reth.dma_len) > crate::MAX_MESSAGE {
+        if !self.params.access.remote_read {
+            return Err(Refusal::QpRights);
+        }
+        if u64::from(reth.dma_len) > crate::MAX_MESSAGE {
             return Err(Refusal::Invalid);
         }
         if reth.dma_len > 0 {
@@ -325,8 +372,11 @@ impl<A: Clone> Qp<A> {
         op: AtomicOp,
         env: &mut E,
     ) -> Result<u32, Refusal> {
-        if !self.params.access.remote_atomic || !va.is_multiple_of(8) {
-            return Err(Refusal::Invalid);
+        if !self.params.access.remote_atomic {
+            return Err(Refusal::QpRights);
+        }
+        if !va.is_multiple_of(8) {
+            return Err(Refusal::Misaligned);
         }
         let original = env.atomic_remote(rkey, va, op)?;
         self.resp.count_message();
@@ -342,9 +392,14 @@ impl<A: Clone> Qp<A> {
         payload: &E::Payload<'_>,
         env: &mut E,
     ) -> Result<u32, Refusal> {
-        let fits = reth.dma_len == 8 && payload.len() == 8 && reth.va.is_multiple_of(8);
-        if !self.params.access.remote_write || !fits {
+        if !self.params.access.remote_write {
+            return Err(Refusal::QpRights);
+        }
+        if reth.dma_len != 8 || payload.len() != 8 {
             return Err(Refusal::Invalid);
+        }
+        if !reth.va.is_multiple_of(8) {
+            return Err(Refusal::Misaligned);
         }
         let mut bytes = [0; 8];
         match payload.copy(&mut bytes) {
@@ -364,9 +419,10 @@ impl<A: Clone> Qp<A> {
         env: &mut E,
     ) -> Result<u32, Refusal> {
         let feth = feth.ok_or(Refusal::Invalid)?;
-        let placement = Placement::from_bits(feth.placement)
-            .filter(|placement| placement.is_within(self.params.access.flush))
-            .ok_or(Refusal::Invalid)?;
+        let placement = Placement::from_bits(feth.placement).ok_or(Refusal::Invalid)?;
+        if !placement.is_within(self.params.access.flush) {
+            return Err(Refusal::QpRights);
+        }
         let range = match feth.selectivity {
             0 => Some((reth.va, u64::from(reth.dma_len))),
             1 => None,
@@ -383,6 +439,17 @@ impl<A: Clone> Qp<A> {
         1
     }
 
+    /// What a request asks for that is being refused: of a WRITE in several packets, what its first one has said.
+    #[cold]
+    fn asked(&self, headers: &Headers, payload: usize) -> Asked {
+        let asked = Asked::of(headers, payload);
+        match self.resp.message {
+            Message::Write { va, rkey, len, .. } => Asked { va, rkey, len: u64::from(len), ..asked },
+            Message::Send { done } => Asked { len: done + asked.len, ..asked },
+            _ => asked,
+        }
+    }
+
     /// Tells the program why its QP goes to ERR: in the completion of the receive that the request used, else by an
     /// event (IBTA 9.9.3, classes A and C).
     pub(crate) fn report_refusal<E: Env<Address = A>>(&mut self, refusal: Refusal, env: &mut E) {
@@ -392,9 +459,7 @@ impl<A: Clone> Qp<A> {
             // Of an RDMA WRITE with immediate: the memory that isn't to be written is on this side (IBTA 11.6.2).
             Refusal::Access | Refusal::Operational => WcStatus::LocAccessErr,
             Refusal::Invalidation => WcStatus::RemAccessErr,
-            Refusal::Invalid | Refusal::NotReady | Refusal::NoSrq | Refusal::Delegated | Refusal::Lost => {
-                WcStatus::RemInvReqErr
-            }
+            _ => WcStatus::RemInvReqErr,
         };
         let remote_memory = matches!(refusal, Refusal::Access | Refusal::Operational);
         // A SEND in progress has nothing to do with the memory that a READ before it isn't to have: it is flushed.

@@ -1,7 +1,7 @@
 //! Sending again: the local ACK timer, the RNR timer, going back to a lost packet and probing for a lost tail.
 
 use crate::requester::Requester;
-use crate::{Env, Instant, Qp, QpParams, WcStatus};
+use crate::{Cause, Env, Instant, Qp, QpParams};
 use core::time::Duration;
 
 /// A probe for a lost tail waits at least this long: less than a scheduler's slip would only double the traffic.
@@ -33,8 +33,10 @@ impl Requester {
 pub const LEAST_ACK_TIMEOUT: u8 = 10;
 
 /// The local ACK timeout (IBTA 9.7.6.1.3): it must lie between 4.096 µs × 2^timeout and four times that. Three
-/// times leaves a peer that the scheduler keeps waiting its chance; lost packets are found sooner by probes.
-const fn ack_timeout(exponent: u8) -> Option<Duration> {
+/// times leaves a peer that the scheduler keeps waiting its chance; lost packets are found sooner by probes. `None`: there is
+/// none.
+#[must_use]
+pub const fn ack_timeout(exponent: u8) -> Option<Duration> {
     match exponent & 31 {
         0 => None,
         e if e < LEAST_ACK_TIMEOUT => Some(Duration::from_nanos((4096 * 3) << LEAST_ACK_TIMEOUT)),
@@ -72,7 +74,7 @@ impl<A: Clone> Qp<A> {
             }
             self.counters.timeouts += 1;
             if self.req.retries == 0 {
-                self.fail_front(WcStatus::RetryExcErr, env);
+                self.fail_front(self.no_answer(), env);
                 return;
             }
             self.req.retries -= 1;
@@ -85,6 +87,12 @@ impl<A: Clone> Qp<A> {
             self.req.probe_backoff = self.req.probe_backoff.saturating_add(1);
             self.req.probe_at = Some(now.after(self.req.probe_delay()));
         }
+    }
+
+    /// What is known when nothing has come back for too long.
+    fn no_answer(&self) -> Cause {
+        let tries = self.params.retry_cnt + 1;
+        Cause::NoAnswer { tries, asked_for: self.req.asked_for, answered: self.req.has_been_answered() }
     }
 
     /// Sends the last packet once more, with AckReq: the peer repeats its ACK, or tells of the gap. It doesn't count as

@@ -284,6 +284,8 @@ pub struct Completion {
     pub solicited: bool,
     /// Of a tag-matching SRQ.
     pub tags: TagFlags,
+    /// The number of the reason for an error ([`crate::Env::failed`]); 0 for none.
+    pub reason: u16,
 }
 
 /// State of a queue pair; discriminants are those of `enum ibv_qp_state`.

@@ -2,7 +2,7 @@
 
 use crate::execute::{Message, begins};
 use crate::responder::Refusal;
-use crate::{Env, Qp, psn};
+use crate::{Asked, Env, Payload as _, Qp, psn};
 use ferroce_wire::Headers;
 
 impl<A: Clone> Qp<A> {
@@ -41,6 +41,8 @@ impl<A: Clone> Qp<A> {
         match result {
             Ok(()) => {}
             Err(Refusal::BadReceive) => {
+                let asked = Asked::of(headers, payload.len());
+                self.note_failure(Refusal::BadReceive.cause(asked), false, env);
                 self.report_refusal(Refusal::BadReceive, env);
                 self.enter_error(env);
             }

@@ -1,6 +1,7 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet is one message, to and from anybody who knows the Q_Key.
 
-use crate::{Buffer, Env, Payload, Qp, UdTarget, Violation, WcStatus, psn};
+use crate::responder::Refusal;
+use crate::{Asked, Buffer, Cause, Env, Failure, NoReceive, Payload, Qp, UdTarget, Violation, WcStatus, psn};
 use ferroce_wire::{Deth, Headers};
 
 /// Bytes of the GRH before the payload in every UD receive.
@@ -27,14 +28,25 @@ impl<A: Clone> Qp<A> {
         let Some(deth) = headers.deth else { return };
         if deth.qkey != self.params.qkey {
             self.counters.qkey_violations += 1;
+            if !self.resp.told_qkey {
+                self.resp.told_qkey = true;
+                self.remark(Cause::QKey { theirs: deth.qkey, from: deth.src_qp }, env);
+            }
             env.violation(Violation::QKey);
             return;
         }
         self.resp.expected = psn::extend(self.resp.expected, headers.bth.psn).wrapping_add(1);
         let total = GRH + payload.len() as u64;
-        let Ok(receive) = env.next_recv_for(total) else {
-            self.counters.dropped_messages += 1;
-            return;
+        let receive = match env.next_recv_for(total) {
+            Ok(receive) => receive,
+            Err(why) => {
+                self.counters.dropped_messages += 1;
+                if why == NoReceive::TooSmall && !self.resp.told_length {
+                    self.resp.told_length = true;
+                    self.remark(Cause::NoRoomForGrh { needs: total }, env);
+                }
+                return;
+            }
         };
         let mut completion = self.recv_completion(receive.wr_id, WcStatus::Success);
         completion.src_qp = deth.src_qp;
@@ -48,6 +60,15 @@ impl<A: Clone> Qp<A> {
             completion.grh = true;
             completion.solicited = headers.bth.solicited;
             self.resp.count_message();
+        }
+        if completion.status != WcStatus::Success {
+            let asked = Asked::of(headers, payload.len());
+            let cause = Refusal::BadReceive.cause(asked);
+            let flushed = self.sq.len();
+            let params = &self.params;
+            let failure = Failure { cause, params, request: None, len: 0, receive: Some(&receive), flushed };
+            self.reason = env.failed(&failure);
+            completion.reason = self.reason;
         }
         env.complete_recv(completion);
         if completion.status != WcStatus::Success {

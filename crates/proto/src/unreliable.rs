@@ -1,6 +1,6 @@
 //! The requester of UC and UD: each request ends when its last packet has left.
 
-use crate::{Env, Instant, Qp, QpState, TransmitError, WcStatus};
+use crate::{Cause, Env, Instant, Qp, QpState, TransmitError, WcStatus};
 
 impl<A: Clone> Qp<A> {
     /// Sends requests until the budget, the pace, the fabric or the queue ends it; `true` for the budget.
@@ -45,7 +45,7 @@ impl<A: Clone> Qp<A> {
                     return false;
                 }
                 Err(TransmitError::Local | TransmitError::Remote(_)) => {
-                    self.fail_front(WcStatus::LocProtErr, env);
+                    self.fail_front(Cause::LocalMemory, env);
                     continue;
                 }
             }

@@ -57,14 +57,17 @@ pub const HOUSE: &[Storey] = &[
             "The communication manager as a state machine without I/O: connections, lookups, their timers.",
         ),
     ],
-    &[Crate {
-        name: "os",
-        what: "The operating system and most of the `unsafe`: calls, descriptors, fork, locks, the clock.",
-        together: &[Together {
-            rooms: &["fork", "sync", "sys"],
-            why: "A fork closes descriptors, and what a lock or a descriptor may do depends on forks.",
-        }],
-    }],
+    &[
+        one("explain", "Why requests fail, in words: the catalogue of reasons, and the lines made of them."),
+        Crate {
+            name: "os",
+            what: "The operating system and most of the `unsafe`: calls, descriptors, fork, locks, the clock.",
+            together: &[Together {
+                rooms: &["fork", "sync", "sys"],
+                why: "A fork closes descriptors, and what a lock or a descriptor may do depends on forks.",
+            }],
+        },
+    ],
     &[room(
         "access",
         "Memory that may be gone when it is touched: the program's, a peer's, what processes share; a fault is an error.",

@@ -36,6 +36,7 @@ impl Write for StandardError {
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
+        ferroce_nic::voice::listen(explained);
         for mistake in settings::mistakes() {
             // Standard error may be closed; there is nobody left to tell.
             let _ = StandardError.write_all(format!("ferroce: {mistake}\n").as_bytes());
@@ -65,6 +66,16 @@ pub(crate) fn refused(call: &'static str, errno: i32, why: &str) {
     if runs_under_ferroce() && may_print(call) {
         // Standard error may be closed; there is nobody left to tell.
         let _ = StandardError.write_all(format!("ferroce: {call}: {why}\n").as_bytes());
+    }
+}
+
+/// Tells why requests fail. With `FERROCE_LOG` the log tells it, else, under `ferroce run`, a plain line.
+pub(crate) fn explained(line: &str) {
+    if settings::value(settings::LOG).is_some() {
+        tracing::warn!("{line}");
+    } else if runs_under_ferroce() {
+        // Standard error may be closed; there is nobody left to tell.
+        let _ = StandardError.write_all(format!("ferroce: {line}\n").as_bytes());
     }
 }
 

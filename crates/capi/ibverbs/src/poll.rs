@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
+use ferroce_explain::vendor_err;
 use ferroce_nic as nic;
 use nic::Poll as _;
 
@@ -33,7 +34,7 @@ pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
         wr_id: completion.wr_id,
         status: completion.status as c_int,
         opcode: completion.opcode as c_int,
-        vendor_err: 0,
+        vendor_err: vendor_err(completion.reason),
         byte_len: completion.byte_len,
         imm_data,
         qp_num: *qp_num,

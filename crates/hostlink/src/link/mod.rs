@@ -193,6 +193,11 @@ impl Link {
         Peer { pid: self.pid, process: self.remote.get().map(|remote| remote.process) }
     }
 
+    /// The number of the peer's process, for people; `None`: it is of another PID namespace.
+    pub fn peer_pid(&self) -> Option<i32> {
+        (self.pid != 0).then_some(self.pid)
+    }
+
     /// Whether QPs of `slot` are at its other end.
     pub(super) fn leads_to(&self, slot: u16) -> bool {
         let leads = self.slot == slot || self.confirmed.lock().contains(&slot);

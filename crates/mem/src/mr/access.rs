@@ -168,7 +168,7 @@ impl Mr {
 
 /// The program address of `len` bytes at `va` of the region, if they lie inside it.
 #[inline]
-fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
+pub(super) fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
     let offset = va.checked_sub(init.iova)?;
     (offset.checked_add(len)? <= init.length).then(|| init.addr + offset)
 }

@@ -5,12 +5,14 @@
 
 mod access;
 mod check;
+mod fault;
 mod registered;
 
 use super::dmabuf::DmaBuf;
 use super::keys::KeyTable;
 use super::{Backing, Dm, Owner, Pd, null};
 use check::check;
+pub(crate) use fault::Use;
 use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::Placement;
 use ferroce_types::{Error, Result, invalid};

@@ -216,6 +216,9 @@ impl Adapter {
         let result = f(unwinding.work);
         self.deliver_local(unwinding.work);
         self.find_ways(unwinding.work);
+        if !unwinding.work.said.is_empty() {
+            crate::voice::say(&mut unwinding.work.said);
+        }
         std::mem::forget(unwinding);
         self.works.put(work);
         self.wake_for_taps();

@@ -17,7 +17,7 @@ use ferroce_proto::QpState;
 use ferroce_queues::{Cq, GivenRing, MAX_SGE, MAX_WR, RecvQueue, Srq, Unacked};
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of payload that may be posted inline.
@@ -129,6 +129,8 @@ impl Qp {
                 broken: AtomicBool::new(false),
                 counting: OnceLock::new(),
                 unacked_async: Unacked::default(),
+                reason: AtomicU16::new(0),
+                drops_strangers: AtomicBool::new(false),
             })
         };
         let qp = match number {

@@ -44,7 +44,7 @@ use ferroce_proto::{Counters, Instant, QpState, SendWr};
 use ferroce_queues::{CompCntr, Cq, QpCntrs, RecvQueue, Srq, Unacked};
 use ferroce_types::{Result, invalid};
 use ferroce_wire::Service;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use unacked_pace::UnackedPace;
 
@@ -115,6 +115,10 @@ pub struct Qp {
     /// Completion counters; most QPs have none.
     counting: OnceLock<QpCntrs>,
     unacked_async: Unacked,
+    /// The number of the reason for which it has failed.
+    reason: AtomicU16,
+    /// All packets of the peer are from before the first PSN: it has been told so.
+    drops_strangers: AtomicBool,
 }
 
 impl std::fmt::Debug for Qp {

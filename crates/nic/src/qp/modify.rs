@@ -71,6 +71,9 @@ impl Qp {
             self.notify_drained.store(inner.attr.en_sqd_async_notify, Ordering::Relaxed);
             self.set_params(&mut inner);
             if has(mask::STATE) && (to != from || to == QpState::Reset) {
+                if matches!(to, QpState::Reset | QpState::Rts) {
+                    self.forget_failure();
+                }
                 if to == QpState::Reset {
                     self.rq.lock().clear();
                     self.send_cq.forget_qp(self.qpn);

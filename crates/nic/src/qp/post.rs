@@ -150,7 +150,7 @@ impl Qp {
                 // In ERR already, the QP has nothing to add to what an overrun queue says.
                 let _ = self.recv_cq.push(Wc {
                     qp_num: self.qpn,
-                    completion: env::flushed_recv(wr_id),
+                    completion: env::flushed_recv(wr_id, self.reason.load(Ordering::Relaxed)),
                     network: None,
                     checksums_ok: false,
                 });

@@ -85,6 +85,7 @@ impl Qp {
         if std::mem::take(&mut env.work.overrun) {
             // A completion queue has no room for what this QP has to tell. What it flushes is told as far as there is
             // room elsewhere.
+            proto.note_overrun(&mut env);
             end(proto, &mut env, now);
             env.publish();
             env.work.overrun = false;

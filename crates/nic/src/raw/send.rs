@@ -345,6 +345,7 @@ impl RawQp {
             grh: false,
             solicited: false,
             tags: TagFlags::default(),
+            reason: 0,
         };
         cq.push(Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false })
     }

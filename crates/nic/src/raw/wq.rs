@@ -290,6 +290,7 @@ impl Wq {
             grh: false,
             solicited: false,
             tags: TagFlags::default(),
+            reason: 0,
         };
         self.cq.push_tagged(Wc { qp_num: self.number, completion, network: None, checksums_ok }, tags)
     }

@@ -2,7 +2,7 @@
 
 use crate::answers::Answers;
 use crate::sendq::{Issuer, Wqe};
-use crate::{Completion, Env, Qp, QpEvent, QpState, SendOp, TagFlags, WcOpcode, WcStatus};
+use crate::{Cause, Completion, Env, Qp, QpEvent, QpState, SendOp, TagFlags, WcOpcode, WcStatus};
 
 impl<A: Clone> Qp<A> {
     /// Ends the oldest send request.
@@ -43,6 +43,7 @@ impl<A: Clone> Qp<A> {
             grh: false,
             solicited: false,
             tags: TagFlags::default(),
+            reason: self.reason_of(status),
         }
     }
 
@@ -57,13 +58,14 @@ impl<A: Clone> Qp<A> {
         if done {
             self.complete_front(WcStatus::Success, env);
         } else {
-            self.fail_front(WcStatus::MwBindErr, env);
+            self.fail_front(Cause::Window, env);
         }
     }
 
     /// Ends the oldest send request with an error that stops the QP: RC and XRC go to ERR, UC and UD to SQE.
-    pub(crate) fn fail_front<E: Env<Address = A>>(&mut self, status: WcStatus, env: &mut E) {
-        self.complete_front(status, env);
+    pub(crate) fn fail_front<E: Env<Address = A>>(&mut self, cause: Cause, env: &mut E) {
+        self.note_failure(cause, true, env);
+        self.complete_front(cause.status(), env);
         if self.is_reliable() {
             self.answers = Answers::default();
             self.enter_error(env);
@@ -108,6 +110,7 @@ impl<A: Clone> Qp<A> {
             grh: false,
             solicited: false,
             tags: TagFlags::default(),
+            reason: self.reason_of(status),
         }
     }
 

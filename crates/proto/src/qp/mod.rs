@@ -29,6 +29,9 @@ pub struct Qp<A> {
     pub(crate) req: Requester,
     pub(crate) resp: Responder,
     pub(crate) answers: Answers,
+    /// Why it has failed ([`Qp::reason`]).
+    pub(crate) reason: u16,
+    pub(crate) told_posted_after: bool,
 }
 
 impl<A: Clone> Qp<A> {
@@ -45,6 +48,8 @@ impl<A: Clone> Qp<A> {
             req: Requester::default(),
             resp: Responder::default(),
             answers: Answers::default(),
+            reason: 0,
+            told_posted_after: false,
         }
     }
 
@@ -129,6 +134,8 @@ impl<A: Clone> Qp<A> {
         match state {
             QpState::Reset => {
                 self.sq.reset();
+                self.reason = 0;
+                self.told_posted_after = false;
                 self.req = Requester::at(0, self.sq.head(), &self.params);
                 self.resp = Responder::default();
                 self.answers = Answers::default();
@@ -140,7 +147,10 @@ impl<A: Clone> Qp<A> {
             QpState::Rts if matches!(before, QpState::Rtr | QpState::Init | QpState::Reset) => {
                 self.req = Requester::at(self.params.sq_psn, self.sq.head(), &self.params);
             }
-            QpState::Rts => self.req.draining = false,
+            QpState::Rts => {
+                self.reason = 0;
+                self.req.draining = false;
+            }
             QpState::Err => {
                 if before != QpState::Err {
                     self.answers = Answers::default();
@@ -184,6 +194,9 @@ impl<A: Clone> Qp<A> {
         match self.state {
             QpState::Reset | QpState::Init => return false,
             QpState::Err => {
+                if self.sq.len() > 0 {
+                    self.remark_posted_after(env);
+                }
                 self.flush_send_queue(env);
                 return self.is_reliable() && self.send_answers(now, env, &mut left);
             }

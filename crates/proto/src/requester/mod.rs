@@ -6,7 +6,7 @@ mod send;
 use crate::rate::Throttle;
 use crate::sendq::Wqe;
 use crate::window::Window;
-use crate::{Instant, QpParams, WcStatus, psn};
+use crate::{Cause, Instant, QpParams, psn};
 use std::collections::VecDeque;
 
 /// What a small packet costs of a receiver's socket buffer.
@@ -53,7 +53,7 @@ pub(crate) struct Requester {
     /// Where and when it last went back.
     pub(crate) went_back: Option<(u64, Instant)>,
     /// A work request that failed here or was refused; it is reported when all before it have ended.
-    pub(crate) error: Option<(u64, WcStatus)>,
+    pub(crate) error: Option<(u64, Cause)>,
     /// A packet with AckReq whose round trip is being measured.
     pub(crate) sample: Option<(u64, Instant)>,
     /// In SQD, with the event not yet raised.
@@ -62,6 +62,8 @@ pub(crate) struct Requester {
     direct: u64,
     /// The PSN after the last request that isn't an RDMA WRITE or READ.
     two_sided: u64,
+    /// The peer, which has answered nothing, expects this PSN, which was never sent.
+    pub(crate) asked_for: Option<u32>,
     /// The peer has answered a packet: it expects the PSNs that are sent.
     answered: bool,
 }
@@ -104,6 +106,7 @@ impl Requester {
             draining: false,
             direct: 0,
             two_sided: first,
+            asked_for: None,
             answered: false,
         }
     }
@@ -222,9 +225,14 @@ impl Requester {
         self.packet >= packets
     }
 
+    /// The peer has answered a packet.
+    pub(crate) const fn has_been_answered(&self) -> bool {
+        self.answered
+    }
+
     /// The work request at `cursor` failed here.
-    fn fail_at_cursor(&mut self, status: WcStatus) {
-        self.error = Some((self.cursor, status));
+    fn fail_at_cursor(&mut self, cause: Cause) {
+        self.error = Some((self.cursor, cause));
     }
 
     /// The acknowledged part of the queue has grown: `una` has been moved by the caller.

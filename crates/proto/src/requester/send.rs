@@ -1,7 +1,7 @@
 //! Which request leaves next, and when: budget, window, limits, fences, READs in flight.
 
 use super::charge;
-use crate::{Env, Instant, Qp, QpState, SendOp, TransmitError, WcStatus};
+use crate::{Cause, Env, Instant, Qp, QpState, SendOp, TransmitError, WcStatus};
 
 /// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
 pub(super) const MAX_OUTSTANDING: u64 = 1 << 22;
@@ -65,7 +65,7 @@ impl<A: Clone> Qp<A> {
                 Ok(()) => {}
                 Err(TransmitError::Blocked | TransmitError::Later(_)) => return false,
                 Err(TransmitError::Local | TransmitError::Remote(_)) => {
-                    self.req.fail_at_cursor(WcStatus::LocProtErr);
+                    self.req.fail_at_cursor(Cause::LocalMemory);
                     continue;
                 }
             }
@@ -104,11 +104,11 @@ impl<A: Clone> Qp<A> {
                     continue;
                 }
                 if reads && limit == 0 {
-                    self.req.fail_at_cursor(WcStatus::LocQpOpErr);
+                    self.req.fail_at_cursor(Cause::NoReadDepth);
                     continue;
                 }
                 if wqe.is_atomic() && wqe.len < 8 {
-                    self.req.fail_at_cursor(WcStatus::LocLenErr);
+                    self.req.fail_at_cursor(Cause::ShortResult);
                     continue;
                 }
                 let first = self.req.next;
@@ -159,11 +159,11 @@ impl<A: Clone> Qp<A> {
 
     /// Reports the error if its turn has come, and SQD's end.
     pub(crate) fn settle<E: Env<Address = A>>(&mut self, env: &mut E) {
-        if let Some((number, status)) = self.req.error
+        if let Some((number, cause)) = self.req.error
             && number == self.sq.head()
         {
             self.req.error = None;
-            self.fail_front(status, env);
+            self.fail_front(cause, env);
         }
         self.report_drained(env);
     }

@@ -1,9 +1,9 @@
 //! The surroundings of one QP: memory with keys, a receive queue, completions, and packets on their way out.
 
 use ferroce_proto::{
-    Access, AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, PayloadSource,
-    PlaceError, Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace, TagInfo,
-    Taken, TransmitError, WcStatus,
+    Access, AtomicOp, BindMw, Buffer, Cause, Completion, DelegateError, Env, Failure, Instant, NoReceive,
+    PayloadSource, PlaceError, Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace,
+    TagInfo, Taken, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation, TagOperation, Tmh};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub const BASE: u64 = 0x10_0000;
 /// Where tests write and read the peer's memory.
 pub const THERE: u64 = BASE + (1 << 20);
+/// The number of every reason.
+pub const REASON: u16 = 77;
 /// The key of all its memory, with all rights.
 pub const ALL: u32 = 0x100;
 
@@ -104,6 +106,10 @@ pub struct Host {
     /// PSNs that are acknowledged by the fabric if the peer takes them the short way.
     pub awaited: BTreeSet<u32>,
     pub plain: u32,
+    /// What was told of errors, each with the `wr_id` of the request and of the receive, and how many were flushed.
+    pub failures: Vec<(Cause, Option<u64>, Option<u64>, u32)>,
+    /// NAKs carry the numbers of reasons.
+    pub tells_reasons: bool,
 }
 
 impl Host {
@@ -141,6 +147,8 @@ impl Host {
             takes_plain: false,
             awaited: BTreeSet::new(),
             plain: 0,
+            failures: Vec::new(),
+            tells_reasons: false,
         }
     }
 
@@ -358,6 +366,7 @@ impl Env for Host {
                 grh: false,
                 solicited: false,
                 tags: ferroce_proto::TagFlags::default(),
+                reason: 0,
             });
         }
     }
@@ -494,6 +503,16 @@ impl Env for Host {
     fn complete_tagged(&mut self, completion: Completion, info: TagInfo) {
         self.infos.push(info);
         self.unpublished.push(completion);
+    }
+
+    fn failed(&mut self, failure: &Failure<'_, u32>) -> u16 {
+        let (request, receive) = (failure.request.map(|wr| wr.wr_id), failure.receive.map(|wqe| wqe.wr_id));
+        self.failures.push((failure.cause, request, receive, failure.flushed));
+        REASON
+    }
+
+    fn tells_reasons(&self) -> bool {
+        self.tells_reasons
     }
 
     fn event(&mut self, event: QpEvent) {

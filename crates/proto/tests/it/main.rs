@@ -6,6 +6,7 @@
 mod congestion;
 mod crafted;
 mod errors;
+mod failures;
 mod faults;
 mod flow;
 mod host;

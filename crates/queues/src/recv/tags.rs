@@ -245,6 +245,7 @@ fn completion_of(wr_id: u64, status: WcStatus, opcode: WcOpcode, tags: TagFlags)
         grh: false,
         solicited: false,
         tags,
+        reason: 0,
     };
     Wc { qp_num: 0, completion, network: None, checksums_ok: false }
 }

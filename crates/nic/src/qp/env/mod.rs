@@ -1,5 +1,6 @@
 //! One QP's surroundings as the transport sees them: keys and memory, receive queue, completion queues, fabric.
 
+mod failed;
 mod incoming;
 mod outgoing;
 
@@ -19,9 +20,9 @@ use ferroce_engine::Inbox;
 use ferroce_hostlink::Link;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_proto::{
-    AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Instant, NoReceive, Payload, PayloadSource,
-    PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp, SendWr, Sge,
-    SrqPlace, TagFlags, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
+    AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Failure, Instant, NoReceive, Payload,
+    PayloadSource, PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp,
+    SendWr, Sge, SrqPlace, TagFlags, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
 };
 use ferroce_queues::{CountedOp, IpVersion, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Grh, PacketMeta};
@@ -228,7 +229,7 @@ impl Env for QpEnv<'_> {
         // From here on post_recv flushes at once.
         self.qp.state.store(QpState::Err as u8, Ordering::Release);
         while let Some(wqe) = rq.pop() {
-            let wc = self.wc(flushed_recv(wqe.wr_id));
+            let wc = self.wc(flushed_recv(wqe.wr_id, self.qp.reason.load(Ordering::Relaxed)));
             self.work.received.push(wc);
         }
     }
@@ -368,6 +369,14 @@ impl Env for QpEnv<'_> {
         self.qp.pd.context().count_violation(violation);
     }
 
+    fn failed(&mut self, failure: &Failure<'_, Arc<Ah>>) -> u16 {
+        self.explain(failure)
+    }
+
+    fn tells_reasons(&self) -> bool {
+        matches!(self.path, Some(Path::Local { .. } | Path::Shm { .. })) && !self.qp.adapter.has_capture()
+    }
+
     fn event(&mut self, event: QpEvent) {
         if event == QpEvent::SqDrained && !self.qp.notify_drained.load(Ordering::Relaxed) {
             return;
@@ -388,8 +397,8 @@ impl Env for QpEnv<'_> {
     }
 }
 
-/// The completion of a receive work request that was never used.
-pub(super) fn flushed_recv(wr_id: u64) -> Completion {
+/// The completion of a receive work request that was never used, because the QP has failed for a reason, or for none.
+pub(super) fn flushed_recv(wr_id: u64, reason: u16) -> Completion {
     Completion {
         wr_id,
         status: WcStatus::WrFlushErr,
@@ -401,5 +410,6 @@ pub(super) fn flushed_recv(wr_id: u64) -> Completion {
         grh: false,
         solicited: false,
         tags: TagFlags::default(),
+        reason,
     }
 }

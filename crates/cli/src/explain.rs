@@ -1,0 +1,100 @@
+//! `ferroce explain`: what a reason, a status of a completion or an errno value means.
+
+use ferroce_explain::{CATALOGUE, ERRNOS, STATUSES, Word, entry, id, number_of, page};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+/// Prints what `word` means; without one, the list of what can be asked for.
+pub fn explain(word: Option<&str>) -> ExitCode {
+    let text = match word {
+        None => list(),
+        Some(word) => match text_of(word) {
+            Some(text) => text,
+            None => {
+                eprintln!(
+                    "ferroce: nothing is known of \"{word}\": an ID (FC034), a vendor_err (0xfc034), a status \
+                     (IBV_WC_RETRY_EXC_ERR) or an errno (ENOMEM) can be explained; `ferroce explain` lists them"
+                );
+                return ExitCode::FAILURE;
+            }
+        },
+    };
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ferroce: standard output: {error}");
+            ExitCode::FAILURE
+        }
+        Ok(()) => ExitCode::SUCCESS,
+    }
+}
+
+fn text_of(word: &str) -> Option<String> {
+    let name = word.to_ascii_uppercase();
+    let same = |known: &&Word| known.name == name || known.name.strip_prefix("IBV_WC_") == Some(&name);
+    if let Some(status) = STATUSES.iter().find(same) {
+        return Some(status_text(status));
+    }
+    if let Some(errno) = ERRNOS.iter().find(same) {
+        return Some(format!("# {} ({})\n\n{}\n", errno.name, errno.value, errno.means));
+    }
+    number_of(word).and_then(entry).map(page)
+}
+
+/// A status, and the reasons that end requests with it.
+fn status_text(status: &Word) -> String {
+    let mut text = format!("# {} ({})\n\n{}\n", status.name, status.value, status.means);
+    let reasons: Vec<_> = CATALOGUE.iter().filter(|entry| entry.statuses.contains(&status.name)).collect();
+    if !reasons.is_empty() {
+        text.push_str("\n## Reasons\n\n");
+    }
+    for reason in reasons {
+        // Writing to a string doesn't fail.
+        let _ = writeln!(text, "- {}: {}", id(reason.number), reason.title);
+    }
+    text
+}
+
+fn list() -> String {
+    let mut text = String::from("# Reasons (also as vendor_err, in hexadecimal)\n\n");
+    for reason in CATALOGUE {
+        let _ = writeln!(text, "- {}: {}", id(reason.number), reason.title);
+    }
+    for (title, words) in [("Statuses of completions", STATUSES), ("Values of errno", ERRNOS)] {
+        let _ = write!(text, "\n# {title}\n\n");
+        for word in words {
+            let _ = writeln!(text, "- {} ({})", word.name, word.value);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_listed_can_be_explained() {
+        let listed = list();
+        let words: Vec<_> = listed
+            .lines()
+            .filter_map(|line| line.strip_prefix("- "))
+            .map(|line| line.split([':', ' ']).next().expect("a word"))
+            .collect();
+        assert!(words.len() > 40, "{words:?}");
+        for word in words {
+            let text = text_of(word).expect(word);
+            assert!(text.starts_with(&format!("# {word}")), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_status_names_its_reasons() {
+        let text = text_of("rnr_retry_exc_err").expect("a status");
+        assert!(text.starts_with("# IBV_WC_RNR_RETRY_EXC_ERR (13)") && text.contains("- FC020: "), "{text}");
+        assert_eq!(text_of("0xfc034"), text_of("FC034"));
+        assert_eq!(text_of("FC999"), None);
+    }
+}

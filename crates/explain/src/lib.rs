@@ -1,0 +1,69 @@
+//! Why requests fail, in words. All texts about failed requests are in this crate, and nothing else is.
+//!
+//! In here: the catalogue of reasons with their stable numbers, a reason as data ([`Reason`]), and the line that a failure
+//! makes ([`Report`]). Out of here: who finds the reason (`proto`, `mem`, `nic`), and who prints the line.
+#![forbid(unsafe_code)]
+
+mod catalogue;
+mod line;
+mod page;
+mod reason;
+mod statuses;
+
+pub use catalogue::{CATALOGUE, Entry, entry};
+pub use line::{PeerName, Process, Report, Subject};
+pub use page::page;
+pub use reason::{KeyFault, Reason, Rights};
+pub use statuses::{ERRNOS, STATUSES, Word};
+
+/// How a reason's number is written: `FC034`.
+#[must_use]
+pub fn id(number: u16) -> String {
+    format!("FC{number:03}")
+}
+
+/// A reason's number as `vendor_err` has it: 0xfc034 for FC034, so that a program that prints it in hexadecimal prints the
+/// ID. 0 for no reason.
+#[must_use]
+pub const fn vendor_err(number: u16) -> u32 {
+    match number {
+        0 => 0,
+        1..=999 => {
+            let number = number as u32;
+            0xfc000 + (number / 100) * 0x100 + (number / 10 % 10) * 0x10 + number % 10
+        }
+        _ => 0,
+    }
+}
+
+/// The number of a reason that somebody has typed: `FC034`, `fc034`, `34`, `0xfc034` or that in decimal.
+#[must_use]
+pub fn number_of(word: &str) -> Option<u16> {
+    let lower = word.to_ascii_lowercase();
+    let digits = lower.strip_prefix("0xfc").or_else(|| lower.strip_prefix("fc")).unwrap_or(&lower);
+    let number: u32 = digits.parse().ok()?;
+    let known = |number: u16| entry(number).map(|entry| entry.number);
+    u16::try_from(number)
+        .ok()
+        .and_then(known)
+        .or_else(|| CATALOGUE.iter().map(|entry| entry.number).find(|&n| vendor_err(n) == number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_in_vendor_err_reads_as_the_id_in_hexadecimal() {
+        assert_eq!(vendor_err(0), 0);
+        for entry in CATALOGUE {
+            let code = vendor_err(entry.number);
+            assert_eq!(format!("{code:X}"), id(entry.number));
+            for word in [id(entry.number), format!("{code:#x}"), code.to_string(), entry.number.to_string()] {
+                assert_eq!(number_of(&word), Some(entry.number), "{word}");
+            }
+        }
+        assert_eq!(number_of("FC999"), None);
+        assert_eq!(number_of("IBV_WC_SUCCESS"), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! The line that a failure makes.
+
+use crate::{Reason, entry, id};
+use core::fmt::{self, Write as _};
+use core::net::IpAddr;
+use ferroce_proto::WcStatus;
+
+/// Where the peer's queue pair is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Process {
+    /// In this process.
+    This,
+    /// In the process of this host with this number.
+    Other(i32),
+    /// Nobody knows.
+    Unknown,
+}
+
+/// The queue pair at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerName {
+    /// Its number.
+    pub qpn: u32,
+    /// Its address.
+    pub address: Option<IpAddr>,
+    /// Its process.
+    pub process: Process,
+}
+
+/// What has failed.
+#[derive(Clone, Copy, Debug)]
+pub enum Subject {
+    /// A send request of this side.
+    Request {
+        /// Its number.
+        wr_id: u64,
+        /// What it does.
+        operation: &'static str,
+        /// Bytes.
+        len: u64,
+        /// Address and key of the peer's memory.
+        remote: Option<(u64, u32)>,
+        /// How it ends.
+        status: WcStatus,
+    },
+    /// A request of the peer, which this side refuses.
+    Refusal {
+        /// What it does.
+        operation: &'static str,
+        /// Bytes.
+        len: u64,
+        /// Address and key of this side's memory.
+        remote: Option<(u64, u32)>,
+        /// The receive that it was to use.
+        receive: Option<u64>,
+    },
+    /// Packets that are dropped; the queue pair goes on.
+    Dropped,
+    /// The queue pair as a whole.
+    QueuePair,
+}
+
+/// A failure, as the program is told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// The queue pair of this side.
+    pub qpn: u32,
+    /// The other end, if it has one.
+    pub peer: Option<PeerName>,
+    /// What has failed.
+    pub subject: Subject,
+    /// Why.
+    pub reason: Reason,
+    /// Send requests that are flushed because of it.
+    pub flushed: u32,
+}
+
+/// The name of a status in the C interface.
+pub(crate) fn status_name(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::LocLenErr => "IBV_WC_LOC_LEN_ERR",
+        WcStatus::LocQpOpErr => "IBV_WC_LOC_QP_OP_ERR",
+        WcStatus::LocProtErr => "IBV_WC_LOC_PROT_ERR",
+        WcStatus::WrFlushErr => "IBV_WC_WR_FLUSH_ERR",
+        WcStatus::MwBindErr => "IBV_WC_MW_BIND_ERR",
+        WcStatus::BadRespErr => "IBV_WC_BAD_RESP_ERR",
+        WcStatus::RemInvReqErr => "IBV_WC_REM_INV_REQ_ERR",
+        WcStatus::RemAccessErr => "IBV_WC_REM_ACCESS_ERR",
+        WcStatus::RemOpErr => "IBV_WC_REM_OP_ERR",
+        WcStatus::RetryExcErr => "IBV_WC_RETRY_EXC_ERR",
+        WcStatus::RnrRetryExcErr => "IBV_WC_RNR_RETRY_EXC_ERR",
+        _ => "an error",
+    }
+}
+
+impl fmt::Display for PeerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QP {:#08x}", self.qpn)?;
+        if let Some(address) = self.address {
+            write!(f, " at {address}")?;
+        }
+        match self.process {
+            Process::This => f.write_str(", this process"),
+            Process::Other(pid) => write!(f, ", process {pid}"),
+            Process::Unknown => Ok(()),
+        }
+    }
+}
+
+/// Operation, length and memory of a request.
+fn request(f: &mut fmt::Formatter<'_>, operation: &str, len: u64, remote: Option<(u64, u32)>) -> fmt::Result {
+    write!(f, "{operation} of {len} bytes")?;
+    remote.map_or(Ok(()), |(va, rkey)| write!(f, " at {va:#x} with rkey {rkey:#x}"))
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.reason.number();
+        let Some(entry) = entry(number) else { return Err(fmt::Error) };
+        write!(f, "{} QP {:#08x}", id(number), self.qpn)?;
+        let peer = |f: &mut fmt::Formatter<'_>, word: &str| {
+            self.peer.map_or(Ok(()), |peer| write!(f, " {word} {peer}"))
+        };
+        match self.subject {
+            Subject::Request { wr_id, operation, len, remote, status } => {
+                write!(f, ": request {wr_id} (")?;
+                request(f, operation, len, remote)?;
+                peer(f, "to")?;
+                write!(f, ") ended with {}", status_name(status))?;
+                if matches!(self.reason, Reason::Peer { told, .. } | Reason::NotReady { told, .. } if told == number)
+                {
+                    f.write_str(", says the peer")?;
+                }
+            }
+            Subject::Refusal { operation, len, remote, receive } => {
+                f.write_str(" refuses ")?;
+                request(f, operation, len, remote)?;
+                peer(f, "from")?;
+                if let Some(wr_id) = receive {
+                    write!(f, ", to receive {wr_id}")?;
+                }
+            }
+            Subject::Dropped => {
+                f.write_str(" drops packets")?;
+                peer(f, "from")?;
+            }
+            Subject::QueuePair => {
+                f.write_str(" fails")?;
+                peer(f, "connected to")?;
+            }
+        }
+        write!(f, ": {}", entry.title)?;
+        let mut known = String::new();
+        write!(known, "{}", self.reason)?;
+        if !known.is_empty() {
+            write!(f, " ({known})")?;
+        }
+        match (self.flushed, number) {
+            (0, _) | (_, 1) => {}
+            (1, _) => f.write_str("; 1 more request is flushed because of it")?,
+            (n, _) => write!(f, "; {n} more requests are flushed because of it")?,
+        }
+        write!(f, ". {}", entry.mend)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KeyFault;
+    use crate::Rights;
+
+    const PEER: PeerName = PeerName { qpn: 0x456, address: None, process: Process::Other(4711) };
+
+    #[test]
+    fn a_line_names_request_peer_reason_and_mend() {
+        let report = Report {
+            qpn: 0x123,
+            peer: Some(PEER),
+            subject: Subject::Request {
+                wr_id: 42,
+                operation: "RDMA WRITE",
+                len: 64,
+                remote: Some((0x1000, 0x101)),
+                status: WcStatus::RemAccessErr,
+            },
+            reason: Reason::Peer { told: 34, status: WcStatus::RemAccessErr },
+            flushed: 17,
+        };
+        assert_eq!(
+            report.to_string(),
+            "FC034 QP 0x000123: request 42 (RDMA WRITE of 64 bytes at 0x1000 with rkey 0x101 to QP 0x000456, \
+             process 4711) ended with IBV_WC_REM_ACCESS_ERR, says the peer: the region or window doesn't permit this \
+             access; 17 more requests are flushed because of it. Register the region with the right that is missing."
+        );
+        let has = Rights { local_write: true, ..Rights::default() };
+        let fault = KeyFault::Rights { needs: "REMOTE_WRITE", has };
+        let subject = Subject::Refusal { operation: "RDMA WRITE", len: 64, remote: None, receive: None };
+        let refusal =
+            Report { reason: Reason::Key { key: 0x101, fault }, subject, flushed: 0, ..report }.to_string();
+        assert!(refusal.starts_with("FC034 QP 0x000123 refuses RDMA WRITE of 64 bytes from QP 0x000456"));
+        assert!(refusal.contains("(key 0x101 needs REMOTE_WRITE, it has LOCAL_WRITE)"), "{refusal}");
+    }
+
+    #[test]
+    fn a_number_that_the_catalogue_lacks_counts_as_none() {
+        let reason = Reason::Peer { told: 0xffff, status: WcStatus::RemOpErr };
+        assert_eq!(reason.number(), 62);
+        assert_eq!(Reason::NotReady { told: 999, tries: 1, wait: Default::default() }.number(), 22);
+    }
+}

@@ -1,0 +1,96 @@
+//! The page of a reason: what `ferroce explain` prints, and what `docs/errors` has.
+
+use crate::{Entry, id, vendor_err};
+use std::fmt::Write as _;
+
+/// Columns of a line.
+const WIDTH: usize = 120;
+
+/// Text in lines.
+fn filled(text: &str) -> String {
+    let mut lines = String::new();
+    let mut column = 0;
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        if column > 0 && column + 1 + len > WIDTH {
+            lines.push('\n');
+            column = 0;
+        } else if column > 0 {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(word);
+        column += len;
+    }
+    lines
+}
+
+/// The page of a reason, in Markdown.
+#[must_use]
+pub fn page(entry: &Entry) -> String {
+    let mut title = entry.title.to_owned();
+    if let Some(first) = title.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    let mut page = format!("# {}: {title}\n\n{}\n", id(entry.number), filled(entry.means));
+    // Writing to a string doesn't fail.
+    let _ = write!(
+        page,
+        "\n## How to see which\n\n{}\n\n## The mend\n\n{}\n",
+        filled(entry.see),
+        filled(entry.mend)
+    );
+    let code = vendor_err(entry.number);
+    let statuses = match entry.statuses {
+        [] => "It ends no request: messages are dropped.".to_owned(),
+        statuses => format!("Completions: {}, with `vendor_err` {code:#x} ({code}).", statuses.join(", ")),
+    };
+    let _ = write!(page, "\n## Where it stands\n\n{}\n", filled(&statuses));
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CATALOGUE;
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    const INTRODUCTION: &str = "\
+# Why requests fail
+
+A page for each reason, written from the catalogue (`crates/explain/src/catalogue.rs`). `ferroce explain FC034` prints
+the same, `ferroce explain` the list, and `ferroce explain IBV_WC_RETRY_EXC_ERR` the reasons of a status.
+`tests/tests/misuse.rs` has a program that makes the mistake for most of them.
+[How reasons are found](../design/explain.md).
+
+";
+
+    fn index() -> String {
+        let line = |entry: &Entry| format!("- [{0}]({0}.md): {1}\n", id(entry.number), entry.title);
+        std::iter::once(INTRODUCTION.to_owned()).chain(CATALOGUE.iter().map(line)).collect()
+    }
+
+    /// The pages of `docs/errors` are these; with FERROCE_WRITE_PAGES=1 they are written.
+    #[test]
+    fn the_pages_of_docs_are_those_of_the_catalogue() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
+        let of_entries = CATALOGUE.iter().map(|entry| (format!("{}.md", id(entry.number)), page(entry)));
+        let pages: BTreeMap<_, _> = of_entries.chain([("README.md".to_owned(), index())]).collect();
+        if std::env::var_os("FERROCE_WRITE_PAGES").is_some() {
+            std::fs::create_dir_all(&folder).expect("docs");
+            for (name, text) in &pages {
+                std::fs::write(folder.join(name), text).expect("a page");
+            }
+        }
+        let there =
+            std::fs::read_dir(&folder).expect("docs/errors").map(|entry| entry.expect("an entry").path());
+        let there: BTreeMap<_, _> = there
+            .map(|path| {
+                let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+                (name, std::fs::read_to_string(&path).expect("a page"))
+            })
+            .collect();
+        assert!(pages == there, "run this test with FERROCE_WRITE_PAGES=1, and look at the difference");
+    }
+}

@@ -1,0 +1,249 @@
+//! A reason with what is known of it, and the words for that.
+
+use core::fmt;
+use core::time::Duration;
+use ferroce_proto::{QpState, WcStatus};
+
+/// Why a key doesn't let a request touch memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyFault {
+    /// It was never given out.
+    Unknown,
+    /// Its region or window is gone for so long.
+    Deregistered {
+        /// Since then.
+        ago: Duration,
+    },
+    /// It is of another protection domain.
+    OtherDomain,
+    /// It is of a window that isn't bound, or not so, or not for this.
+    Unbound,
+    /// The right is missing.
+    Rights {
+        /// What is needed.
+        needs: &'static str,
+        /// What there is, separated by `|`.
+        has: Rights,
+    },
+    /// The range isn't inside.
+    Outside {
+        /// First address of the region, and its bytes.
+        region: (u64, u64),
+    },
+    /// The range would be inside, had the address kept its bytes.
+    OddAddress {
+        /// What the address should have been.
+        meant: u64,
+    },
+    /// The memory is gone.
+    Gone,
+}
+
+/// Rights of a region (IBV_ACCESS_*).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // ibv_reg_mr(3)
+pub struct Rights {
+    pub local_write: bool,
+    pub remote_read: bool,
+    pub remote_write: bool,
+    pub remote_atomic: bool,
+}
+
+/// A reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // The catalogue says what each is.
+pub enum Reason {
+    PostedAfter {
+        first: u16,
+    },
+    /// For so many local ACK timeouts of this length.
+    NoAnswer {
+        tries: u8,
+        each: Duration,
+        answered: bool,
+    },
+    NoQp,
+    NotReceiving {
+        state: Option<QpState>,
+    },
+    /// The PSN that was sent, and the one expected, as far as known.
+    Psn {
+        sent: Option<u32>,
+        expected: Option<u32>,
+    },
+    NoRoute,
+    ProcessGone,
+    Ignored {
+        tries: u8,
+        each: Duration,
+    },
+    SequenceErrors,
+    /// No receive, so often, the sender having waited so long in between.
+    NotReady {
+        told: u16,
+        tries: u8,
+        wait: Duration,
+    },
+    NeverPosted,
+    NoneLeft,
+    Key {
+        key: u32,
+        fault: KeyFault,
+    },
+    QpRights,
+    NotInvalidated {
+        key: u32,
+    },
+    TooLong {
+        len: u64,
+        room: u64,
+    },
+    PacketLength {
+        len: u64,
+        mtu: u32,
+    },
+    Malformed,
+    GrhRoom {
+        needs: u64,
+    },
+    QKey {
+        theirs: u32,
+        ours: u32,
+    },
+    NoReadDepth,
+    Depth {
+        limit: u8,
+    },
+    Misaligned {
+        va: u64,
+    },
+    ShortResult,
+    BadResponse,
+    NotBound,
+    /// The peer has refused, and told the number of its reason, or 0.
+    Peer {
+        told: u16,
+        status: WcStatus,
+    },
+    Overrun,
+    NoSrq,
+    Elsewhere,
+}
+
+impl KeyFault {
+    const fn number(&self) -> u16 {
+        match self {
+            Self::Unknown => 30,
+            Self::Deregistered { .. } => 31,
+            Self::OtherDomain => 32,
+            Self::Unbound => 33,
+            Self::Rights { .. } => 34,
+            Self::Outside { .. } => 35,
+            Self::OddAddress { .. } => 36,
+            Self::Gone => 38,
+        }
+    }
+}
+
+impl Reason {
+    /// Its number in the catalogue.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        match self {
+            Self::PostedAfter { .. } => 1,
+            Self::NoAnswer { .. } => 10,
+            Self::NoQp => 11,
+            Self::NotReceiving { .. } => 12,
+            Self::Psn { .. } => 13,
+            Self::NoRoute => 14,
+            Self::ProcessGone => 15,
+            Self::SequenceErrors => 16,
+            Self::Ignored { .. } => 17,
+            Self::NeverPosted => 20,
+            Self::NoneLeft => 21,
+            Self::NotReady { told, .. } => known(*told).unwrap_or(22),
+            Self::Key { fault, .. } => fault.number(),
+            Self::QpRights => 37,
+            Self::NotInvalidated { .. } => 39,
+            Self::TooLong { .. } => 40,
+            Self::PacketLength { .. } => 41,
+            Self::Malformed => 42,
+            Self::GrhRoom { .. } => 43,
+            Self::QKey { .. } => 44,
+            Self::NoReadDepth => 50,
+            Self::Depth { .. } => 51,
+            Self::Misaligned { .. } => 52,
+            Self::ShortResult => 53,
+            Self::BadResponse => 54,
+            Self::NotBound => 55,
+            Self::Peer { told, status } => known(*told).unwrap_or(match status {
+                WcStatus::RemAccessErr => 61,
+                WcStatus::RemOpErr => 62,
+                _ => 60,
+            }),
+            Self::Overrun => 70,
+            Self::NoSrq => 71,
+            Self::Elsewhere => 72,
+        }
+    }
+}
+
+/// A number that a peer has told, if the catalogue has it: what it says isn't trusted.
+fn known(told: u16) -> Option<u16> {
+    crate::entry(told).map(|entry| entry.number)
+}
+
+impl fmt::Display for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            (self.local_write, "LOCAL_WRITE"),
+            (self.remote_read, "REMOTE_READ"),
+            (self.remote_write, "REMOTE_WRITE"),
+            (self.remote_atomic, "REMOTE_ATOMIC"),
+        ];
+        let names: Vec<_> = all.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join("|"))
+    }
+}
+
+/// What is known beyond the title: nothing, or words that follow it in parentheses.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PostedAfter { first } => write!(f, "first failure: {}", crate::id(*first)),
+            Self::NoAnswer { tries, each, answered } => {
+                write!(f, "{tries} times {each:.1?}")?;
+                f.write_str(if *answered { ", though it has answered before" } else { "" })
+            }
+            Self::Ignored { tries, each } => write!(f, "{tries} times {each:.1?}"),
+            Self::NotReceiving { state: Some(state) } => write!(f, "it is in {state:?}"),
+            Self::Psn { sent, expected } => {
+                let number = |psn: &Option<u32>| psn.map_or("unknown".into(), |psn| format!("{psn:#08x}"));
+                write!(f, "PSN sent: {}, expected: {}", number(sent), number(expected))
+            }
+            Self::NotReady { tries, wait, .. } => write!(f, "{tries} times, after waits of {wait:?}"),
+            Self::Key { key, fault } => write!(f, "key {key:#x}{fault}"),
+            Self::NotInvalidated { key } => write!(f, "key {key:#x}"),
+            Self::TooLong { len, room } => write!(f, "{len} bytes into {room}"),
+            Self::PacketLength { len, mtu } => write!(f, "{len} bytes, path MTU {mtu}"),
+            Self::GrhRoom { needs } => write!(f, "{needs} bytes are needed"),
+            Self::QKey { theirs, ours } => write!(f, "{theirs:#x}, the queue pair has {ours:#x}"),
+            Self::Depth { limit } => write!(f, "which is {limit}"),
+            Self::Misaligned { va } => write!(f, "{va:#x}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for KeyFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deregistered { ago } => write!(f, ", {ago:.1?} ago"),
+            Self::Rights { needs, has } => write!(f, " needs {needs}, it has {has}"),
+            Self::Outside { region: (start, len) } => write!(f, " is {len} bytes at {start:#x}"),
+            Self::OddAddress { meant } => write!(f, ", {meant:#x} was meant"),
+            Self::Unknown | Self::OtherDomain | Self::Unbound | Self::Gone => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What statuses of completions and errno values mean, in a sentence or two.
+
+/// A word of the C interface.
+#[derive(Clone, Copy, Debug)]
+pub struct Word {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: i32,
+    /// What it means.
+    pub means: &'static str,
+}
+
+const fn word(name: &'static str, value: i32, means: &'static str) -> Word {
+    Word { name, value, means }
+}
+
+/// `enum ibv_wc_status`, as far as the adapter reports it.
+pub const STATUSES: &[Word] = &[
+    word("IBV_WC_SUCCESS", 0, "The request has been carried out."),
+    word(
+        "IBV_WC_LOC_LEN_ERR",
+        1,
+        "A length is wrong on this side: of a receive, the message didn't fit into it; of a send request, the result has no room.",
+    ),
+    word("IBV_WC_LOC_QP_OP_ERR", 2, "The queue pair isn't set up for the request."),
+    word(
+        "IBV_WC_LOC_PROT_ERR",
+        4,
+        "An element of this side's request (addr, length, lkey) isn't valid memory of the queue pair's protection domain.",
+    ),
+    word(
+        "IBV_WC_WR_FLUSH_ERR",
+        5,
+        "The request wasn't carried out, because the queue pair is in ERR: an earlier request failed, the peer's request was \
+         refused, or the program has taken it there. The first completion with another status is the one to look at.",
+    ),
+    word("IBV_WC_MW_BIND_ERR", 6, "A memory window wasn't bound, or a key not invalidated."),
+    word("IBV_WC_BAD_RESP_ERR", 7, "The peer's answer makes no sense."),
+    word(
+        "IBV_WC_LOC_ACCESS_ERR",
+        8,
+        "Of a receive: the RDMA WRITE with immediate that was to use it isn't permitted to write where it wants.",
+    ),
+    word("IBV_WC_REM_INV_REQ_ERR", 9, "The peer refuses the request as invalid."),
+    word(
+        "IBV_WC_REM_ACCESS_ERR",
+        10,
+        "The peer refuses access to its memory: key, domain, rights or range are wrong.",
+    ),
+    word("IBV_WC_REM_OP_ERR", 11, "The peer couldn't carry the request out: its own memory is at fault."),
+    word(
+        "IBV_WC_RETRY_EXC_ERR",
+        12,
+        "No answer came, for timeout × (retry_cnt + 1): the peer is unreachable, or drops what comes.",
+    ),
+    word(
+        "IBV_WC_RNR_RETRY_EXC_ERR",
+        13,
+        "The peer had no receive posted, rnr_retry + 1 times, min_rnr_timer of the peer apart.",
+    ),
+    word("IBV_WC_FATAL_ERR", 19, "The device has failed."),
+    word("IBV_WC_GENERAL_ERR", 21, "Another error."),
+    word("IBV_WC_TM_ERR", 22, "A tag operation has failed."),
+    word("IBV_WC_TM_RNDV_INCOMPLETE", 23, "The data of a rendezvous couldn't be fetched."),
+];
+
+/// Values of errno that verbs return.
+pub const ERRNOS: &[Word] = &[
+    word(
+        "EPERM",
+        1,
+        "The operation isn't permitted: rights of the process, or objects that don't belong together.",
+    ),
+    word("ENOENT", 2, "Nothing is there: of ibv_start_poll and ibv_next_poll, no completion."),
+    word("EIO", 5, "The device has failed, or the process was forked after it was opened: open it anew."),
+    word("EAGAIN", 11, "Not now: of event queues in non-blocking mode, there is no event."),
+    word(
+        "ENOMEM",
+        12,
+        "A queue is full, or a limit of the device is reached: poll completions before posting more.",
+    ),
+    word(
+        "EFAULT",
+        14,
+        "The memory isn't mapped, or not writable: check address, length and access flags of ibv_reg_mr.",
+    ),
+    word("EBUSY", 16, "The object is in use: destroy what belongs to it first, and acknowledge its events."),
+    word("ENODEV", 19, "There is no such device: `ferroce devices` shows those that there are."),
+    word(
+        "EINVAL",
+        22,
+        "An argument is wrong. Under `ferroce run` a line on standard error says which, and the mend.",
+    ),
+    word("ENODATA", 61, "The entry is empty: of GID tables, an index without an address."),
+    word("EOPNOTSUPP", 95, "The device doesn't have this: ask ibv_query_device_ex before."),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_of_the_catalogue_is_here() {
+        for name in crate::CATALOGUE.iter().flat_map(|entry| entry.statuses) {
+            assert!(STATUSES.iter().any(|word| word.name == *name), "{name}");
+        }
+    }
+}

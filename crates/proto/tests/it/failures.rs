@@ -1,0 +1,185 @@
+//! What is told of errors: once for each QP, by the side that knows, with the request and what is flushed because of it.
+
+use crate::host::{ALL, BASE, REASON, Region, THERE};
+use crate::net::{Pair, READ, WRITE, datagram, params, wr};
+use ferroce_proto::{Access, Asked, Cause, QpParams, QpState, Refusing, RemoteAccess, SendOp, WcStatus};
+use ferroce_wire::{Operation, Service};
+
+/// The peer's refusal, which says its reason.
+fn refused(status: WcStatus) -> Cause {
+    Cause::Refused { status, told: REASON }
+}
+
+fn pair(a: QpParams, b: QpParams) -> Pair {
+    let mut pair = Pair::with(Service::Rc, a, b, 5);
+    pair.b.host.tells_reasons = true;
+    pair
+}
+
+/// The causes that both sides have told.
+fn causes(pair: &Pair) -> [Vec<Cause>; 2] {
+    [&pair.a, &pair.b].map(|side| side.host.failures.iter().map(|failure| failure.0).collect())
+}
+
+#[test]
+fn both_sides_tell_a_refusal_once_and_name_what_they_know() {
+    for mtu in [1024, u32::MAX] {
+        let mut p = pair(params(mtu), params(mtu));
+        p.b.host.post_recv(9, THERE, 64);
+        p.a.post(wr(1, WRITE, BASE, 3000));
+        p.a.post(wr(2, SendOp::Write { va: THERE, rkey: 0x400 }, BASE, 3000));
+        p.a.post(wr(3, WRITE, BASE, 8));
+        p.a.post(wr(4, SendOp::Send, BASE, 8));
+        p.run();
+        let status = WcStatus::RemAccessErr;
+        assert_eq!(p.a.host.failures, [(refused(status), Some(2), None, 2)]);
+        let operation = if mtu == 1024 { Operation::WriteFirst } else { Operation::WriteOnly };
+        let asked = Asked {
+            operation,
+            va: THERE,
+            rkey: 0x400,
+            len: 3000,
+            packet: if mtu == 1024 { 1024 } else { 3000 },
+        };
+        let cause = Cause::Refuses { why: Refusing::Access(RemoteAccess::Write), asked };
+        assert_eq!(p.b.host.failures, [(cause, None, None, 0)]);
+        // Every completion that isn't a success says the reason, those of flushed receives too, which are the host's.
+        let reasons: Vec<_> = p.a.host.sends.iter().map(|c| (c.wr_id, c.reason)).collect();
+        assert_eq!(reasons, [(1, 0), (2, REASON), (3, REASON), (4, REASON)]);
+        assert_eq!(p.b.qp.reason(), REASON);
+    }
+}
+
+#[test]
+fn a_reason_that_may_not_be_told_is_not() {
+    let mut p = pair(params(1024), params(1024));
+    p.b.host.tells_reasons = false;
+    p.a.post(wr(1, SendOp::Write { va: THERE, rkey: 0x400 }, BASE, 8));
+    p.drop_to_a = Some(Box::new(|frame| {
+        assert!(frame.payload.is_empty());
+        false
+    }));
+    p.run();
+    assert_eq!(causes(&p)[0], [Cause::Refused { status: WcStatus::RemAccessErr, told: 0 }]);
+}
+
+#[test]
+fn each_refusal_has_its_own_cause() {
+    let nothing = QpParams { access: Access::default(), ..params(1024) };
+    let shallow = QpParams { max_dest_rd_atomic: 0, ..params(1024) };
+    let add = |va| SendOp::FetchAdd { va, rkey: ALL, add: 1 };
+    let gone = SendOp::Write { va: THERE, rkey: 0x300 };
+    let cases = [
+        (nothing, WRITE, Refusing::QpRights),
+        (nothing, READ, Refusing::QpRights),
+        (nothing, add(THERE), Refusing::QpRights),
+        (shallow, READ, Refusing::Depth),
+        (params(1024), add(THERE + 1), Refusing::Misaligned),
+        (QpParams { path_mtu: 256, ..params(1024) }, SendOp::Send, Refusing::PacketLength),
+        (params(1024), SendOp::Send, Refusing::TooLong),
+        (params(1024), gone, Refusing::Gone(RemoteAccess::Write)),
+        (params(1024), SendOp::SendWithInvalidate { rkey: 0x700 }, Refusing::Invalidation),
+    ];
+    for (b, op, expected) in cases {
+        let mut p = pair(params(1024), b);
+        p.b.host.regions.insert(0x300, Region { gone: true, ..Region::new(BASE, 4 << 20) });
+        let room = if expected == Refusing::TooLong { 16 } else { 2048 };
+        p.b.host.post_recv(9, THERE, room);
+        p.a.post(wr(1, op, BASE, if expected == Refusing::PacketLength { 1024 } else { 64 }));
+        p.run();
+        let told: Vec<_> = p.b.host.failures.iter().map(|failure| (failure.0, failure.2)).collect();
+        let [(Cause::Refuses { why, .. }, receive)] = told[..] else { panic!("{op:?}: {told:?}") };
+        assert_eq!(why, expected);
+        let uses = matches!(expected, Refusing::TooLong | Refusing::Invalidation);
+        assert_eq!(receive, uses.then_some(9), "{op:?}");
+        assert!(matches!(causes(&p)[0][..], [Cause::Refused { told: REASON, .. }]), "{op:?}");
+    }
+}
+
+#[test]
+fn silence_is_told_with_what_is_known_of_it() {
+    let a = QpParams { retry_cnt: 2, timeout: 10, ..params(1024) };
+    let mut p = pair(a, params(1024));
+    p.drop_to_b = Some(Box::new(|_| true));
+    p.a.post(wr(1, WRITE, BASE, 8));
+    p.a.post(wr(2, WRITE, BASE, 8));
+    p.run();
+    let cause = Cause::NoAnswer { tries: 3, asked_for: None, answered: false };
+    assert_eq!(p.a.host.failures, [(cause, Some(1), None, 1)]);
+    // The peer expects an earlier PSN, and says so; or a later one, and can only say it on its own side.
+    for (sq_psn, rq_psn) in [(100, 99), (100, 200)] {
+        let mut p = Pair::down(Service::Rc, a, params(1024), sq_psn);
+        p.b.qp.params_mut().rq_psn = rq_psn;
+        p.up();
+        p.a.post(wr(1, WRITE, BASE, 8));
+        p.run();
+        let [ours, theirs] = causes(&p);
+        let asked_for = (rq_psn < sq_psn).then_some(rq_psn);
+        assert_eq!(ours, [Cause::NoAnswer { tries: 3, asked_for, answered: false }]);
+        let ahead = (rq_psn > sq_psn).then_some(Cause::BeforeFirst { psn: sq_psn, expected: rq_psn });
+        assert_eq!(theirs, Vec::from_iter(ahead));
+    }
+}
+
+#[test]
+fn a_peer_without_receives_says_whether_it_ever_had_one() {
+    for first in [true, false] {
+        let mut p = pair(QpParams { rnr_retry: 1, ..params(1024) }, params(1024));
+        if !first {
+            p.b.host.post_recv(9, THERE, 64);
+            p.a.post(wr(1, SendOp::Send, BASE, 8));
+        }
+        p.a.post(wr(2, SendOp::Send, BASE, 8));
+        p.run();
+        assert_eq!(causes(&p)[0], [Cause::NotReady { tries: 2, timer: 12, told: REASON }]);
+        assert_eq!(causes(&p)[1], [Cause::NoReceive { first }; 2]);
+        assert_eq!(p.b.qp.reason(), 0);
+    }
+}
+
+#[test]
+fn what_is_wrong_on_this_side_is_told_before_anything_leaves() {
+    let mut p = pair(QpParams { max_rd_atomic: 0, ..params(1024) }, params(1024));
+    p.a.post(wr(1, READ, BASE, 8));
+    p.run();
+    assert_eq!(causes(&p), [vec![Cause::NoReadDepth], vec![]]);
+    let mut p = pair(params(1024), params(1024));
+    p.a.host.regions.clear();
+    p.a.post(wr(1, SendOp::Send, BASE, 8));
+    p.run();
+    assert_eq!(causes(&p), [vec![Cause::LocalMemory], vec![]]);
+}
+
+#[test]
+fn requests_posted_after_an_error_are_told_once_and_after_none_never() {
+    let mut p = pair(params(1024), params(1024));
+    p.a.post(wr(1, SendOp::Write { va: THERE, rkey: 0x400 }, BASE, 8));
+    p.run();
+    for wr_id in 2..5 {
+        p.a.post(wr(wr_id, WRITE, BASE, 8));
+        p.run();
+    }
+    let after = (Cause::PostedAfter { reason: REASON }, Some(2), None, 1);
+    assert_eq!(p.a.host.failures[1..], [after]);
+    // The program takes the QP to ERR itself.
+    let mut p = pair(params(1024), params(1024));
+    p.a.qp.set_state(QpState::Err, p.now, &mut p.a.host);
+    p.a.post(wr(1, WRITE, BASE, 8));
+    p.run();
+    assert_eq!(causes(&p), [vec![], vec![]]);
+    assert_eq!(p.a.host.sends[0].reason, 0);
+}
+
+#[test]
+fn datagrams_that_are_dropped_are_told_once() {
+    let mut p = Pair::with(Service::Ud, params(1024), params(1024), 5);
+    p.b.host.post_recv(9, THERE, 41);
+    for wr_id in 0..3 {
+        p.a.post(datagram(wr_id, SendOp::Send, BASE, 8, 0x22, 0x111));
+        p.a.post(datagram(wr_id, SendOp::Send, BASE, 8, 0x22, 0));
+    }
+    p.run();
+    let qkey = Cause::QKey { theirs: 0x111, from: 0x11 };
+    assert_eq!(causes(&p), [vec![], vec![qkey, Cause::NoRoomForGrh { needs: 48 }]]);
+    assert_eq!(p.b.qp.reason(), 0);
+}

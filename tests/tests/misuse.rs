@@ -1,0 +1,150 @@
+//! Mistakes of programs, each with its correct twin, on each fabric: the line that says what is wrong appears exactly once at
+//! each side that knows, `vendor_err` has its number, and the twin gives none.
+
+use ferroce_tests::{Artifacts, Fabric, Outcome, World, require};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(50);
+
+/// What both sides say: the requester, in its completion and its line, and the responder; 0 is nothing.
+type Said = (u16, u16);
+
+/// A mistake, and what is said of it in one process, in two that share memory, and in two over UDP. `None`: it is none there.
+struct Mistake {
+    program: &'static str,
+    case: &'static str,
+    local: Option<Said>,
+    shm: Option<Said>,
+    udp: Option<Said>,
+}
+
+/// Said by both sides; over UDP the requester isn't told more than the status.
+const fn refused(program: &'static str, case: &'static str, number: u16, untold: u16) -> Mistake {
+    let told = Some((number, number));
+    Mistake { program, case, local: told, shm: told, udp: Some((untold, number)) }
+}
+
+/// Said the same way on each fabric.
+const fn everywhere(program: &'static str, case: &'static str, said: Said) -> Mistake {
+    Mistake { program, case, local: Some(said), shm: Some(said), udp: Some(said) }
+}
+
+const fn silence(case: &'static str, local: Said, shm: Said, udp: Said) -> Mistake {
+    Mistake { program: "misuse/connection", case, local: Some(local), shm: Some(shm), udp: Some(udp) }
+}
+
+const MISTAKES: &[Mistake] = &[
+    refused("misuse/keys", "unknown_rkey", 30, 61),
+    refused("misuse/keys", "deregistered", 31, 61),
+    refused("misuse/keys", "other_domain", 32, 61),
+    refused("misuse/keys", "region_without_right", 34, 61),
+    refused("misuse/keys", "unbound_window", 33, 61),
+    refused("misuse/keys", "unmapped", 38, 62),
+    refused("misuse/keys", "outside", 35, 61),
+    refused("misuse/keys", "swapped_address", 36, 61),
+    refused("misuse/keys", "queue_pair_without_right", 37, 60),
+    refused("misuse/keys", "invalidation", 39, 61),
+    everywhere("misuse/keys", "unknown_lkey", (30, 0)),
+    everywhere("misuse/keys", "local_range", (35, 0)),
+    everywhere("misuse/keys", "no_local_write", (34, 0)),
+    Mistake { udp: Some((22, 0)), ..everywhere("misuse/receives", "never_posted", (20, 0)) },
+    Mistake { udp: Some((22, 0)), ..everywhere("misuse/receives", "used_up", (21, 0)) },
+    refused("misuse/receives", "too_small", 40, 60),
+    refused("misuse/receives", "receive_with_unknown_lkey", 30, 62),
+    refused("misuse/receives", "receive_without_local_write", 34, 62),
+    silence("unknown_qpn", (11, 0), (17, 0), (10, 0)),
+    silence("peer_in_init", (12, 0), (17, 0), (10, 0)),
+    silence("psn_behind", (13, 13), (17, 13), (10, 13)),
+    silence("psn_ahead", (13, 0), (13, 0), (13, 0)),
+    Mistake { local: None, ..silence("peer_ends", (0, 0), (15, 0), (10, 0)) },
+    Mistake { local: None, shm: None, ..refused("misuse/connection", "path_mtu", 41, 60) },
+    refused("misuse/connection", "posted_after", 30, 61),
+    everywhere("misuse/operations", "max_rd_atomic", (50, 0)),
+    refused("misuse/operations", "max_dest_rd_atomic", 51, 60),
+    refused("misuse/operations", "misaligned", 52, 60),
+    everywhere("misuse/operations", "short_result", (53, 0)),
+    everywhere("misuse/operations", "no_room_for_grh", (0, 43)),
+    everywhere("misuse/operations", "other_qkey", (0, 44)),
+];
+
+/// The numbers of the lines of requesters and of responders, but for those of requests that were posted later.
+fn said(outcome: &Outcome) -> (Vec<u16>, Vec<u16>) {
+    let (mut requesters, mut responders) = (Vec::new(), Vec::new());
+    for line in outcome.stderr.lines() {
+        let Some((number, text)) = line.strip_prefix("ferroce: FC").and_then(|line| line.split_once(' '))
+        else {
+            panic!("another line: {outcome}");
+        };
+        let number: u16 = number.parse().expect("a number");
+        match (number, text.contains(": request 4")) {
+            (1, true) => assert!(text.contains(": request 43 ("), "{outcome}"),
+            (_, true) => requesters.push(number),
+            (_, false) => responders.push(number),
+        }
+    }
+    (requesters, responders)
+}
+
+fn some(number: u16) -> Vec<u16> {
+    if number == 0 { Vec::new() } else { vec![number] }
+}
+
+fn check(mistakes: &[Mistake], fabric: Fabric, processes: &str, of: impl Fn(&Mistake) -> Option<Said>) {
+    for mistake in mistakes {
+        let Some((requester, responder)) = of(mistake) else { continue };
+        let path = require!(Artifacts::get().c_program(mistake.program));
+        let world = require!(World::one_host(1500));
+        let run = |how| {
+            let words = [&*path, mistake.case, how, processes];
+            let outcome = world.first().start_ferroce(&[], &words, fabric.settings()).wait(LIMIT);
+            outcome.expect_success();
+            outcome
+        };
+        let wrong = run("wrong");
+        assert_eq!(said(&wrong), (some(requester), some(responder)), "{}: {wrong}", mistake.case);
+        let code = format!("vendor_err FC{requester:03}\n");
+        assert!(requester == 0 || wrong.stdout.contains(&code), "{}: {wrong}", mistake.case);
+        let after = wrong.stderr.lines().filter(|line| line.contains("FC001 ")).count();
+        assert_eq!(after, usize::from(mistake.case == "posted_after"), "{wrong}");
+        run("right").expect_ok().expect_quiet();
+    }
+}
+
+macro_rules! on_each_fabric {
+    ($($program:ident)*) => {$(
+        mod $program {
+            use super::*;
+
+            fn mistakes() -> Vec<Mistake> {
+                let here = |mistake: &&Mistake| mistake.program == concat!("misuse/", stringify!($program));
+                MISTAKES.iter().filter(here).map(|m| Mistake { ..*m }).collect()
+            }
+
+            #[test]
+            fn every_case_is_in_the_table() {
+                let path = require!(Artifacts::get().c_program(concat!("misuse/", stringify!($program))));
+                let listed = std::process::Command::new(path).output().expect("the program runs").stdout;
+                let listed = String::from_utf8(listed).expect("case names are ASCII");
+                let named: Vec<_> = mistakes().iter().map(|mistake| mistake.case).collect();
+                assert_eq!(listed.lines().collect::<Vec<_>>(), named);
+            }
+
+            #[test]
+            fn in_one_process() {
+                check(&mistakes(), Fabric::Any, "one", |mistake| mistake.local);
+            }
+
+            #[test]
+            fn through_shared_memory() {
+                check(&mistakes(), Fabric::Any, "two", |mistake| mistake.shm);
+            }
+
+            #[test]
+            fn over_udp() {
+                check(&mistakes(), Fabric::Udp, "two", |mistake| mistake.udp);
+            }
+        }
+    )*};
+}
+
+on_each_fabric! { keys receives connection operations }
