@@ -144,6 +144,11 @@ impl Id {
         self.push(News::DeviceRemoval);
     }
 
+    /// How many of its events the program hasn't fetched.
+    pub(crate) fn unfetched(&self) -> usize {
+        self.state.lock().queue.count(|queued| std::ptr::eq(&raw const *queued.id, self))
+    }
+
     /// The connection, if there is one.
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
         self.state.lock().connection.clone()
