@@ -4,7 +4,7 @@
  * usage: many server IP PORT
  *        many client IP PORT CONNECTIONS RATE     RATE a second; 0: all at once
  *
- * The server ends when SIGUSR1 tells it that no client comes any more.
+ * The server ends when SIGUSR1 tells it that no client comes any more; at SIGUSR2 it gives up what connections there still are.
  */
 #include "connections/cm.h"
 #include <signal.h>
@@ -34,12 +34,12 @@ static struct {
 } words[MOST];
 static struct connection connections[MOST];
 static int live, begun, made, answered, ended, refused, failed;
-static volatile sig_atomic_t no_more;
+static volatile sig_atomic_t no_more, gives_up;
 
 static void stop(int signal)
 {
-	(void)signal;
 	no_more = 1;
+	gives_up = signal == SIGUSR2;
 }
 
 static int entries(const char *directory)
@@ -307,6 +307,9 @@ static void run_server(const char *ip, uint16_t port)
 		look_around(50, true, false);
 		if (no_more && !since)
 			since = now_ms();
+		for (int i = 0; gives_up && i < MOST; i++)
+			if (connections[i].id)
+				forget(&connections[i]);
 		if (since && now_ms() - since > LONGEST_MS)
 			fail("%d connections haven't ended", live);
 	}
@@ -323,6 +326,7 @@ int main(int argc, char **argv)
 		fail("usage: many server IP PORT | many client IP PORT CONNECTIONS RATE");
 	alarm(235);
 	signal(SIGUSR1, stop);
+	signal(SIGUSR2, stop);
 	channel = MAKE(rdma_create_event_channel());
 	MUST(fcntl(channel->fd, F_SETFL, O_NONBLOCK));
 	descriptors = entries("/proc/self/fd");
