@@ -119,8 +119,12 @@ static void one_sided(void)
 	}
 	window_words[0] = window_words[1] = 0;
 	MPI_Win_fence(0, window);
-	for (uint64_t i = 1; i <= 200; i++)
-		MPI_Accumulate(&i, 1, MPI_UINT64_T, 0, 0, 1, MPI_UINT64_T, MPI_SUM, window);
+	// The library may read them until the fence.
+	uint64_t terms[200];
+	for (uint64_t i = 1; i <= 200; i++) {
+		terms[i - 1] = i;
+		MPI_Accumulate(&terms[i - 1], 1, MPI_UINT64_T, 0, 0, 1, MPI_UINT64_T, MPI_SUM, window);
+	}
 	MPI_Win_fence(0, window);
 	uint64_t sum = (uint64_t)ranks * 200 * 201 / 2, one = 1, before;
 	if (rank == 0 && window_words[0] != sum)

@@ -4,7 +4,7 @@ use crate::artifacts::repository;
 use crate::{Artifacts, Fabric, Outcome, Skip, World, tool};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,10 +19,23 @@ const AGENT: &str =
 /// There is no `mpicc`.
 pub fn mpi_program(name: &str) -> Result<PathBuf, Skip> {
     tool("mpirun", "openmpi-bin")?;
-    let compiler = tool("mpicc", "libopenmpi-dev")?;
-    Artifacts::get().compiled(name, |program| {
+    compiled(name, name, &tool("mpicc", "libopenmpi-dev")?)
+}
+
+/// The same with MPICH.
+///
+/// # Errors
+/// There is no `mpicc.mpich`.
+pub fn mpich_program(name: &str) -> Result<PathBuf, Skip> {
+    compiled(name, &format!("{name}-mpich"), &tool("mpicc.mpich", "libmpich-dev")?)
+}
+
+fn compiled(name: &str, staged: &str, compiler: &Path) -> Result<PathBuf, Skip> {
+    Artifacts::get().compiled(staged, |program| {
         let mut command = Command::new(compiler);
-        command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(program);
+        command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+        // MPICH's own MPI_STATUSES_IGNORE.
+        command.args(["-Wno-stringop-overflow", "-o"]).arg(program);
         command.arg(repository().join("tests/mpi").join(name).with_extension("c"));
         command
     })

@@ -63,6 +63,7 @@ programs! {
         ports_are_exclusive
         both_sides_hear_what_the_other_says
         a_rejection_says_why
+        a_synchronous_id_that_was_rejected_does_not_wait_for_its_end
         a_group_that_was_left_is_not_joined
         a_datagram_service_is_looked_up
         a_channel_is_readable_while_an_event_is_unread

@@ -159,3 +159,75 @@ fn hostile_packets_with_future_psns_change_nothing() {
     let world = require!(World::two_hosts(1500));
     attack(&world, &[], &IPV4, 300_000, &["future=yes"]);
 }
+
+/// Where the server of the attacks on the connection manager listens.
+const MAD_PORT: &str = "7950";
+
+/// Attacks a listener whose program takes all requests, from a third address, while a real client makes connections with it: they end as
+/// documented. The next client finds nothing of the attack.
+fn attack_listener(world: &World, kind: &str, count: u32, rate: u32) {
+    let program = &*require!(Artifacts::get().c_program("connections/many"));
+    let sender = Artifacts::get()
+        .stage_program(env!("CARGO_BIN_EXE_hostile-sender").as_ref())
+        .expect("the stage is writable");
+    let sender = sender.to_str().expect("a UTF-8 path");
+    let address = world.last().ipv4();
+    let mut server = world.last().start_ferroce(&[], &[program, "server", &address, MAD_PORT], &[]);
+    server.wait_for_output("listening", LIMIT);
+    // Of an interface that is no adapter, as the address is the attacker's alone.
+    world.first().admin(&format!("ip addr add {}/32 dev lo", IPV4.alias));
+    let settings = [
+        format!("to={address}"),
+        format!("from={}", IPV4.alias),
+        format!("port={MAD_PORT}"),
+        format!("kind={kind}"),
+        format!("count={count}"),
+        format!("rate={rate}"),
+        "seed=5".to_owned(),
+    ];
+    let words: Vec<&str> = [sender, "mads"].into_iter().chain(settings.iter().map(String::as_str)).collect();
+    let mut attacker = world.first().start(&words, &[]);
+    attacker.wait_for_output("begins", LIMIT);
+    let connect = || {
+        let words = [program, "client", &address, MAD_PORT, "200", "100"];
+        world.first().start_ferroce(&[], &words, &[])
+    };
+    // Meanwhile, packets may find a full socket as often as they are sent again.
+    let during = connect().wait(Duration::from_secs(210));
+    let attacker = attacker.wait(LIMIT);
+    let after = connect().wait(LIMIT);
+    server.signal(libc::SIGUSR2);
+    let server = server.wait(LIMIT);
+    println!("attacker: {attacker}during: {during}after: {after}server: {server}");
+    for outcome in [&attacker, &during, &after, &server] {
+        outcome.expect_success();
+    }
+    assert!(!during.stdout.contains(": 0 answered"), "{during}");
+    assert!(after.stdout.contains("200 answered, 0 refused, 0 failed"), "{after}");
+    world.last().expect_no_traces();
+}
+
+#[test]
+fn a_flood_of_requests_leaves_a_listener_serving() {
+    let world = require!(World::two_hosts(1500));
+    attack_listener(&world, "flood", 100_000, 10_000);
+}
+
+#[test]
+fn repeated_requests_and_replies_leave_a_listener_serving() {
+    let world = require!(World::two_hosts(1500));
+    attack_listener(&world, "replayed", 50_000, 10_000);
+}
+
+#[test]
+fn mutated_messages_leave_a_listener_serving() {
+    let world = require!(World::two_hosts(1500));
+    attack_listener(&world, "mutated", 100_000, 20_000);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn a_million_mutated_messages_leave_a_listener_serving() {
+    let world = require!(World::two_hosts(1500));
+    attack_listener(&world, "mutated", 1_000_000, 20_000);
+}

@@ -52,7 +52,13 @@ pub fn install_for_bench() {
 /// The same for the clients that only `cargo xtask compat` runs.
 pub fn install_for_compat() {
     install_missing(PACKAGES);
-    install_missing(&[("qperf", "qperf"), ("fio", "fio"), ("libfabric-bin", "fi_info, fi_pingpong")]);
+    install_missing(&[
+        ("qperf", "qperf"),
+        ("fio", "fio"),
+        ("libfabric-bin", "fi_info, fi_pingpong"),
+        ("mpich", "mpirun.mpich"),
+        ("libmpich-dev", "compiling the MPI programs for MPICH"),
+    ]);
 }
 
 fn install_missing(packages: &[(&str, &str)]) {

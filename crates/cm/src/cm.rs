@@ -2,6 +2,7 @@
 
 use crate::connection::{Connection, Peer, Repeated, State};
 use crate::stray;
+use crate::time;
 use crate::types::{Error, Event, Handle, Happening, Listen, ListenerId, Route, Transmit};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{MAD_LEN, Mad, Message};
@@ -95,6 +96,12 @@ impl Cm {
         self.connections.len()
     }
 
+    /// Nothing will be told of a connection any more.
+    #[must_use]
+    pub fn is_over(&self, handle: Handle) -> bool {
+        self.events.is_empty() && self.connections.get(&handle.0).is_none_or(|c| c.state == State::Closed)
+    }
+
     /// Between which addresses a connection is.
     #[must_use]
     pub fn route(&self, handle: Handle) -> Option<Route> {
@@ -176,12 +183,18 @@ impl Cm {
         gone.into_iter().for_each(|id| self.is_gone(now, id));
     }
 
-    /// A process that was asked may be gone: requests that wait for an answer by these routes are sent again now, and find out.
+    /// A process that was asked may be gone, or just going: requests that wait for an answer by these routes are sent again soon, and
+    /// find out. That counts as no repetition.
     pub fn ask_again(&mut self, now: Duration, mut is_it: impl FnMut(&Route) -> bool) {
         let asks = |c: &&Connection| matches!(c.state, State::RequestSent | State::LookupSent);
         let asking = self.connections.values().filter(asks).filter(|c| is_it(&c.route));
         let ids: Vec<u32> = asking.map(|c| c.local).collect();
-        ids.into_iter().for_each(|id| self.set_timer(id, now));
+        for id in ids {
+            if let Some(repeated) = self.connections.get_mut(&id).and_then(|c| c.repeated.as_mut()) {
+                repeated.left = repeated.left.saturating_add(1);
+                self.set_timer(id, now + time::LAST_BREATH);
+            }
+        }
     }
 
     /// Makes room for a connection and gives it a number.

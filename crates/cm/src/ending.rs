@@ -193,6 +193,13 @@ impl Cm {
         }
     }
 
+    /// All users have gone, as by [`Cm::destroy`], and nobody listens any more.
+    pub fn destroy_all(&mut self, now: Duration) {
+        self.listeners.clear();
+        let all: Vec<u32> = self.connections.keys().copied().collect();
+        all.into_iter().for_each(|id| self.destroy(now, Handle(id)));
+    }
+
     /// The user of a connection or lookup has gone: the peer is told, and no event comes any more.
     pub fn destroy(&mut self, now: Duration, handle: Handle) {
         let id = handle.0;

@@ -18,6 +18,9 @@ pub(crate) const MAX_SERVICE_TIMEOUT: u8 = 24;
 /// Packet lifetime of paths that nothing is known about: 1 s.
 pub(crate) const PACKET_LIFE: u8 = 18;
 
+/// How long a process that dies may still have its sockets when others know, and its last words be under way.
+pub(crate) const LAST_BREATH: Duration = Duration::from_millis(100);
+
 /// How long to wait for the answer to a message: there, the peer's time for it, and back.
 pub(crate) fn round_trip(packet_life: u8, response_timeout: u8) -> Duration {
     2 * of_code(packet_life) + of_code(response_timeout)

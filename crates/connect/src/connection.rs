@@ -125,6 +125,12 @@ impl Connection {
     pub fn disconnect(&self) -> Result<()> {
         self.with_cm(|cm, handle| cm.disconnect(now(), handle))
     }
+
+    /// No event comes any more, but for one that another thread is just telling.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.manager.with(|state| state.cm.is_over(self.handle)).unwrap_or(true)
+    }
 }
 
 impl Drop for Connection {

@@ -90,6 +90,23 @@ fn current() -> Option<&'static Manager> {
     (*CURRENT.lock()).filter(|manager| manager.is_current())
 }
 
+/// Whether this process has connections or lookups, those included that no program knows of yet. Takes no lock for long, and none
+/// that may be held here.
+#[must_use]
+pub fn have_any() -> bool {
+    let manager = CURRENT.try_lock().map(|current| current.filter(|manager| manager.is_current()));
+    let count = |manager: &Manager| manager.state.try_lock().is_none_or(|state| state.cm.count() > 0);
+    manager.is_none_or(|manager| manager.is_some_and(count))
+}
+
+/// Ends all connections and lookups of this process, and all listening: peers are told, and requests that no program has fetched are
+/// rejected.
+pub fn end_all() {
+    if let Some(manager) = current() {
+        let _ = manager.with(|state| state.cm.destroy_all(now()));
+    }
+}
+
 /// The present, as the communication manager has it.
 pub(crate) fn now() -> Duration {
     Duration::from_nanos(clock::now().0)
@@ -218,6 +235,7 @@ impl State {
     fn peer(&self, event: &ferroce_cm::Event) -> Option<(HostAddr, u32)> {
         match event {
             ferroce_cm::Event::Request { request, route, .. } => Some((route.to, request.local_comm_id)),
+            ferroce_cm::Event::Lookup { request, route, .. } => Some((route.to, request.request_id)),
             ferroce_cm::Event::Of(handle, Happening::Reply(reply)) => {
                 Some((self.cm.route(*handle)?.to, reply.local_comm_id))
             }

@@ -246,6 +246,21 @@ static void a_rejection_says_why(void)
 	rdma_destroy_event_channel(of_client);
 }
 
+/* Nothing follows the end of what was rejected: a synchronous id doesn't wait for it. */
+static void a_synchronous_id_that_was_rejected_does_not_wait_for_its_end(void)
+{
+	struct rdma_conn_param param = {.qp_num = 17};
+	struct rdma_cm_id *id;
+
+	MUST(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+	MUST(resolve(id, HERE, 7999));
+	MUST(rdma_resolve_route(id, 2000));
+	REFUSED(ECONNREFUSED, rdma_connect(id, &param));
+	MUST(rdma_disconnect(id));
+	MUST(rdma_disconnect(id));
+	MUST(rdma_destroy_id(id));
+}
+
 static void a_group_that_was_left_is_not_joined(void)
 {
 	struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
@@ -450,6 +465,7 @@ static const struct test_case cases[] = {
 	CASE(ports_are_exclusive),
 	CASE(both_sides_hear_what_the_other_says),
 	CASE(a_rejection_says_why),
+	CASE(a_synchronous_id_that_was_rejected_does_not_wait_for_its_end),
 	CASE(a_group_that_was_left_is_not_joined),
 	CASE(a_datagram_service_is_looked_up),
 	CASE(a_channel_is_readable_while_an_event_is_unread),

@@ -10,6 +10,8 @@ pub struct Client {
     pub package: &'static str,
     /// Environment variables.
     pub settings: &'static [(&'static str, &'static str)],
+    /// Options of `ferroce run`.
+    pub options: &'static [&'static str],
     /// The processes.
     pub how: How,
     /// Why it fails, where that is known; it is run all the same.
@@ -25,6 +27,13 @@ pub enum How {
     Sides { server: &'static [&'static str], client: &'static [&'static str], port: u16 },
     /// A server, which listens on a port of librdmacm, and a client.
     Connects { server: &'static [&'static str], client: &'static [&'static str], space: u16, port: u16 },
+    /// Ranks of `tests/mpi/PROGRAM.c`, compiled for MPICH or not, on one host.
+    Ranks {
+        launcher: &'static [&'static str],
+        mpich: bool,
+        program: &'static str,
+        arguments: &'static [&'static str],
+    },
     /// Two ranks of `tests/mpi/PROGRAM.c`.
     Mpi { options: &'static [&'static str], program: &'static str, arguments: &'static [&'static str] },
 }
@@ -42,7 +51,7 @@ const fn alone(
     words: &'static [&'static str],
     says: &'static str,
 ) -> Client {
-    Client { name, package, settings: &[], how: How::Alone { words, says }, not_yet: None }
+    Client { name, package, settings: &[], options: &[], how: How::Alone { words, says }, not_yet: None }
 }
 
 macro_rules! pair {
@@ -51,6 +60,7 @@ macro_rules! pair {
             name: $name,
             package: $package,
             settings: &[],
+            options: &[],
             how: How::Sides { server: &[$($word),+], client: &[$($word,)+ SERVER], port: $port },
             not_yet: None,
         }
@@ -63,6 +73,7 @@ macro_rules! connects {
             name: $name,
             package: $package,
             settings: &[],
+            options: &[],
             how: How::Connects {
                 server: &[$($server),+],
                 client: &[$($client),+],
@@ -80,6 +91,7 @@ macro_rules! ucx {
             name: "UCX",
             package: "ucx-utils",
             settings: &[$transports],
+            options: &[],
             how: How::Sides {
                 server: &["ucx_perftest", $($word),+],
                 client: &["ucx_perftest", SERVER, $($word),+],
@@ -92,8 +104,35 @@ macro_rules! ucx {
 
 const fn mpi(settings: &'static [(&'static str, &'static str)], options: &'static [&'static str]) -> Client {
     let how = How::Mpi { options, program: "exchange", arguments: &["-1"] };
-    Client { name: "Open MPI", package: "openmpi-bin", settings, how, not_yet: None }
+    Client { name: "Open MPI", package: "openmpi-bin", settings, options: &[], how, not_yet: None }
 }
+
+const fn ranks(
+    name: &'static str,
+    package: &'static str,
+    settings: &'static [(&'static str, &'static str)],
+    launcher: &'static [&'static str],
+) -> Client {
+    let mpich = matches!(package.as_bytes(), b"mpich");
+    let how = How::Ranks { launcher, mpich, program: "exchange", arguments: &["-1"] };
+    Client { name, package, settings, options: &[], how, not_yet: None }
+}
+
+/// Programs of ordinary sockets.
+const fn sockets(
+    name: &'static str,
+    server: &'static [&'static str],
+    client: &'static [&'static str],
+    port: u16,
+) -> Client {
+    let how = How::Connects { server, client, space: TCP, port };
+    Client { name, package: name, settings: &[], options: &["--sockets"], how, not_yet: None }
+}
+
+/// A web server for one request, whose answer is a megabyte.
+const ONE_PAGE: &str = "import sys,http.server as h; \
+    page=lambda s: (s.send_response(200), s.send_header('Content-Length','1000000'), s.end_headers(), s.wfile.write(b'0123456789'*100000)); \
+    h.HTTPServer((sys.argv[1],8080), type('P',(h.BaseHTTPRequestHandler,),{'do_GET':page})).handle_request()";
 
 /// All of them, in the order of the page.
 pub const CLIENTS: &[Client] = &[
@@ -125,10 +164,62 @@ pub const CLIENTS: &[Client] = &[
     ucx!(UD, "-t" "ucp_fadd" "-s" "8" "-n" "500"),
     mpi(&[RC], PML_UCX),
     mpi(&[UD], PML_UCX),
+    ranks(
+        "Open MPI",
+        "openmpi-bin",
+        &[],
+        &[
+            "mpirun",
+            "--oversubscribe",
+            "-n",
+            "4",
+            "--mca",
+            "pml",
+            "cm",
+            "--mca",
+            "mtl",
+            "ofi",
+            "--mca",
+            "mtl_ofi_provider_include",
+            "verbs;ofi_rxm",
+        ],
+    ),
+    ranks(
+        "Open MPI",
+        "openmpi-bin",
+        &[],
+        &[
+            "mpirun",
+            "--oversubscribe",
+            "-n",
+            "4",
+            "--mca",
+            "pml",
+            "ob1",
+            "--mca",
+            "btl",
+            "self,tcp,ofi",
+            "--mca",
+            "osc",
+            "rdma",
+            "--mca",
+            "btl_ofi_provider_include",
+            "verbs",
+        ],
+    ),
+    ranks(
+        "Open MPI",
+        "openmpi-bin",
+        &[RC],
+        &["mpirun", "--oversubscribe", "-n", "4", "--mca", "pml", "ucx", "--mca", "osc", "ucx"],
+    ),
+    ranks("MPICH", "mpich", &[RC], &["mpirun.mpich", "-n", "4"]),
+    ranks("MPICH", "mpich", &[UD], &["mpirun.mpich", "-n", "4"]),
     Client {
         name: "qperf",
         package: "qperf",
         settings: &[],
+        options: &[],
         how: How::Sides {
             server: &["qperf"],
             client: &[
@@ -142,6 +233,9 @@ pub const CLIENTS: &[Client] = &[
                 "rc_lat",
                 "rc_rdma_write_bw",
                 "rc_rdma_read_bw",
+                "rc_bi_bw",
+                "ver_rc_compare_swap",
+                "ver_rc_fetch_add",
                 "quit",
             ],
             port: 19765,
@@ -154,6 +248,18 @@ pub const CLIENTS: &[Client] = &[
     connects!("rdmacm-utils", "rdmacm-utils", TCP 7471, "rdma_server" "-s" SERVER; "rdma_client" "-s" SERVER),
     connects!("rsockets", "rdmacm-utils", TCP 7471, "rstream" "-b" SERVER; "rstream" "-s" SERVER),
     connects!("rsockets", "rdmacm-utils", TCP 7471, "riostream" "-b" SERVER "-C" "20" "-S" "65536"; "riostream" "-s" SERVER "-C" "20" "-S" "65536"),
+    sockets(
+        "curl",
+        &["python3", "-c", ONE_PAGE, SERVER],
+        &["curl", "-sSf", "-o", "/dev/null", "http://SERVER:8080/page"],
+        8080,
+    ),
+    sockets(
+        "iperf3",
+        &["iperf3", "-s", "-1", "-B", SERVER],
+        &["iperf3", "-c", SERVER, "-n", "100M", "-P", "2"],
+        5201,
+    ),
     connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=64k" "--size=64m";
         "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=write" "--rw=write" "--bs=64k" "--size=64m"),
     alone("libfabric", "libfabric-bin", &["fi_info", "-p", "verbs"], "domain: ferroce0"),

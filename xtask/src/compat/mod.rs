@@ -7,7 +7,9 @@ mod clients;
 
 use crate::{dist, packages};
 use clients::{CLIENTS, Client, How};
-use ferroce_tests::{Fabric, PairOutcome, SERVER, Sides, Skip, World, mpi_program, mpi_run, tool};
+use ferroce_tests::{
+    Fabric, PairOutcome, SERVER, Sides, Skip, World, mpi_program, mpi_run, mpich_program, tool,
+};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -110,26 +112,45 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
     match client.how {
         How::Alone { .. } if mode != Mode::Shm => Ok(Outcome::NotMeant),
         How::Alone { words, says } => {
-            let outcome = mode.world()?.first().start_ferroce(&[], words, client.settings).wait(limit);
+            let world = mode.world()?;
+            let outcome = world.first().start_ferroce(client.options, words, client.settings).wait(limit);
             Ok(said(outcome.success() && outcome.stdout.contains(says), outcome.to_string()))
         }
         How::Sides { server, client: words, port } => {
-            let sides = Sides { server, client: words, port, options: &[], settings: client.settings, limit };
+            let sides = Sides {
+                server,
+                client: words,
+                port,
+                options: client.options,
+                settings: client.settings,
+                limit,
+            };
             let outcome = sides.run(&mode.world()?, mode.fabric());
             Ok(said(passes(&outcome), outcome.to_string()))
         }
         How::Connects { server, client: words, space, port } => {
+            let options = client.options;
             let (world, fabric) = (mode.world()?, mode.fabric());
             let settings: Vec<_> = fabric.settings().iter().chain(client.settings).copied().collect();
             let address = world.last().ipv4();
             let named = |words: &[&'static str]| -> Vec<String> {
-                words.iter().map(|&word| if word == SERVER { address.clone() } else { word.into() }).collect()
+                words.iter().map(|word| word.replace(SERVER, &address)).collect()
             };
-            let mut server = world.last().start_ferroce(&[], &named(server), &settings);
+            let mut server = world.last().start_ferroce(options, &named(server), &settings);
             world.last().wait_for_rdma_port(space, port, &mut server, limit);
-            let client = world.first().start_ferroce(&[], &named(words), &settings).wait(limit);
+            let client = world.first().start_ferroce(options, &named(words), &settings).wait(limit);
             let outcome = PairOutcome { client, server: server.wait(limit) };
             Ok(said(passes(&outcome), outcome.to_string()))
+        }
+        How::Ranks { .. } if mode == Mode::TwoHosts => Ok(Outcome::NotMeant),
+        How::Ranks { launcher, mpich, program, arguments } => {
+            let path = if mpich { mpich_program(program) } else { mpi_program(program) }?;
+            let path = path.display().to_string();
+            let line = [launcher, &[path.as_str()], arguments].concat();
+            let settings: Vec<_> = mode.fabric().settings().iter().chain(client.settings).copied().collect();
+            let outcome = mode.world()?.first().start_ferroce(client.options, &line, &settings).wait(limit);
+            let passes = outcome.success() && outcome.stdout.contains("exchange ok");
+            Ok(said(passes, outcome.to_string()))
         }
         How::Mpi { options, program, arguments } => {
             let path = mpi_program(program)?.display().to_string();
@@ -177,8 +198,25 @@ fn page(rows: &[(&Client, Vec<String>)]) -> String {
         )
         .expect("writing to a string");
     }
+    page.push_str(NOT_THERE);
     page
 }
+
+/// What the page says of other clients.
+const NOT_THERE: &str = "
+## What isn't in the table
+
+Looked for in Debian 12 and on PyPI:
+
+- **qperf's `uc_*` and `ud_*`** make addresses without a GRH, which RoCE needs; they fail with any RoCE adapter.
+- **valkey** isn't in Debian 12, and its PyPI packages are clients without RDMA. Debian's redis 7.0 is built without RDMA.
+- **SPDK** isn't in Debian; `spdk` on PyPI has Python bindings only.
+- **GlusterFS** 10.3 has the socket transport only.
+- **Samba** is built without RDMA: smbdirect is in the kernel.
+- **Ceph** 16.2 has the `async+rdma` messenger, which needs a cluster. It isn't run here.
+- **tgt** and **libiscsi** (iSER), **librpma** and **QEMU**'s migration use librdmacm. They haven't been tried.
+- **MPICH** is built for UCX only, not for libfabric.
+";
 
 fn version(package: &str) -> String {
     let output = Command::new("dpkg-query").args(["-W", "-f=${Version}", package]).output();
@@ -193,17 +231,25 @@ impl Client {
             How::Alone { words, .. }
             | How::Sides { server: words, .. }
             | How::Connects { server: words, .. } => words[0],
+            How::Ranks { launcher, .. } => launcher[0],
             How::Mpi { .. } => "mpirun",
         }
     }
 
     /// As a person would type it, without `ferroce run`.
     fn command(&self) -> String {
+        let options = self.options.iter().map(|option| format!("ferroce run {option} ")).collect::<String>();
         let mut line: String = self.settings.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+        line.push_str(&options);
         match self.how {
             How::Alone { words, .. } => line.push_str(&words.join(" ")),
             How::Sides { server, client, .. } | How::Connects { server, client, .. } => {
                 line = format!("{line}{}` and `{line}{}", server.join(" "), client.join(" "));
+            }
+            How::Ranks { launcher, program, arguments, .. } => {
+                let program = Path::new("tests/mpi").join(program);
+                write!(line, "{} {} {}", launcher.join(" "), program.display(), arguments.join(" "))
+                    .expect("writing to a string");
             }
             How::Mpi { options, program, arguments } => {
                 let program = Path::new("tests/mpi").join(program);

@@ -1,6 +1,7 @@
 //! Event channels: rdma_create_event_channel(3), rdma_destroy_event_channel(3).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ferroce_ibverbs::call::{Outcome, Refusal};
@@ -61,17 +62,27 @@ impl ChannelBlock {
     }
 }
 
+/// Adds an event.
+pub(crate) fn put(queue: &Queue, queued: Queued) {
+    queued.id.unread.fetch_add(1, Ordering::AcqRel);
+    queue.push(queued);
+}
+
 /// The oldest event of `queue`, counted against its id.
 pub(crate) fn take(queue: &Queue) -> Option<Queued> {
     queue.take_with(Duration::ZERO, |queued| {
         queued.id.unacked.got();
+        queued.id.unread.fetch_sub(1, Ordering::AcqRel);
         queued.clone()
     })
 }
 
-/// Takes the unread events of `id` out of `queue`.
+/// Takes the unread events of `id` out of `queue`. Without any, it doesn't look through those of others.
 pub(crate) fn withdraw(queue: &Queue, id: &Arc<Id>) -> Vec<Queued> {
     let mut found = Vec::new();
+    if id.unread.load(Ordering::Acquire) == 0 {
+        return found;
+    }
     queue.withdraw(|queued| {
         let is_its = Arc::ptr_eq(&queued.id, id);
         if is_its {
@@ -79,6 +90,7 @@ pub(crate) fn withdraw(queue: &Queue, id: &Arc<Id>) -> Vec<Queued> {
         }
         is_its
     });
+    id.unread.fetch_sub(found.len(), Ordering::AcqRel);
     found
 }
 

@@ -35,20 +35,6 @@ static OPENED: Mutex<class::CmDevices, Vec<Opened>> = Mutex::new(Vec::new());
 /// The ids that are bound to a device, by their addresses.
 static ATTACHED: Mutex<class::CmAttached, BTreeMap<usize, (Device, Weak<Id>)>> = Mutex::new(BTreeMap::new());
 
-/// Whether ids are bound to devices, as all are that have connections. Takes no lock for long, and none that may be held here.
-pub(crate) fn are_connected() -> bool {
-    ATTACHED.try_lock().is_none_or(|attached| !attached.is_empty())
-}
-
-/// Ends all connections, as the destruction of their ids would.
-pub(crate) fn end_connections() {
-    let ids: Vec<Arc<Id>> = ATTACHED.lock().values().filter_map(|(_, id)| id.upgrade()).collect();
-    for id in ids {
-        let connection = id.state.lock().connection.take();
-        drop(connection);
-    }
-}
-
 /// An open device, for as long as the process lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Device {
@@ -159,11 +145,19 @@ fn open(device: Arc<nic::Device>) -> Outcome<Device> {
         return Ok(Device { verbs: found.verbs });
     }
     // SAFETY: a device of the list.
-    let verbs = made(unsafe { calls::ibv_open_device(pointer) }, "a device context")?;
+    let verbs = made(unsafe { calls::ibv_open_device(pointer) }, "a device context").map_err(usable)?;
     let device = Device { verbs };
     device.nic().on_failure(move || device.removed());
     opened.push(Opened { device: pointer, verbs, pd: null_mut(), pd_users: 0, xrcd: null_mut() });
     Ok(device)
+}
+
+/// A device whose UDP port somebody else has is of no use here: to programs of librdmacm, EADDRINUSE is a port of theirs.
+fn usable(refusal: Refusal) -> Refusal {
+    match refusal.errno {
+        libc::EADDRINUSE => Refusal::new(libc::ENODEV, refusal.why),
+        _ => refusal,
+    }
 }
 
 fn listed() -> Outcome<Vec<Arc<nic::Device>>> {

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use ferroce_connect::{Connection, Ece, Port, PortSpace, Sink};
@@ -82,6 +82,8 @@ pub(crate) struct Id {
     is_sync: AtomicBool,
     /// Events that the program has got and not acknowledged.
     pub(crate) unacked: nic::Unacked,
+    /// Events in its channel that the program hasn't got.
+    pub(crate) unread: AtomicUsize,
     pub(crate) state: Mutex<class::CmId, State>,
 }
 
@@ -108,7 +110,7 @@ impl Id {
         } else if let Some(kept_back) = &mut state.kept_back {
             kept_back.push(queued);
         } else {
-            state.queue.push(queued);
+            channel::put(&state.queue, queued);
         }
         // A request that nobody gets is rejected as it is dropped, without a lock.
         drop(state);
@@ -123,7 +125,7 @@ impl Id {
         let kept_back = state.kept_back.take().unwrap_or_default();
         let connection = made?;
         state.connection = Some(Arc::new(connection));
-        kept_back.into_iter().for_each(|queued| state.queue.push(queued));
+        kept_back.into_iter().for_each(|queued| channel::put(&state.queue, queued));
         Ok(())
     }
 
@@ -221,6 +223,7 @@ impl IdBlock {
             space: known,
             is_sync: AtomicBool::new(is_sync),
             unacked: nic::Unacked::default(),
+            unread: AtomicUsize::new(0),
             state: Mutex::new(State {
                 step: Step::Idle,
                 queue,

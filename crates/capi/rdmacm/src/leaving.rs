@@ -8,8 +8,6 @@ use ferroce_nic as nic;
 use ferroce_os::sync::sleep;
 use ferroce_os::sys;
 
-use crate::devices;
-
 /// Longer, nobody's end waits for a word to others.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Of the thread's stack.
@@ -21,14 +19,14 @@ const STACK: usize = 256 << 10;
 /// this one waits for a while only.
 #[unsafe(export_name = "ferroce_c_leaving")]
 extern "C" fn leaving() {
-    if !devices::are_connected() {
+    if !ferroce_connect::have_any() {
         return;
     }
     let done = Arc::new(AtomicU32::new(0));
     let told = done.clone();
     let started = sys::start_thread("ferroce-bye", STACK, move || {
         if let Ok(_inside) = nic::enter_library() {
-            devices::end_connections();
+            ferroce_connect::end_all();
         }
         told.store(1, Ordering::Release);
         ferroce_os::sync::wake(&raw const *told, i32::MAX);

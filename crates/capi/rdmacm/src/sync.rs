@@ -96,7 +96,7 @@ entry! {
             let from = std::mem::replace(&mut state.queue, queue.clone());
             // What the program hasn't fetched moves along, in order, before anything newer.
             for queued in channel::withdraw(&from, &shared) {
-                queue.push(queued);
+                channel::put(&queue, queued);
             }
             drop(state);
             // Events that it has fetched are the old channel's.

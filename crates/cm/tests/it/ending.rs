@@ -196,3 +196,47 @@ fn every_state_can_be_destroyed() {
         }
     }
 }
+
+#[test]
+fn a_request_to_a_process_that_may_be_gone_is_sent_again_soon_and_not_counted() {
+    let mut pair = Pair::new();
+    pair.judge = lose_all(&["REQ"]);
+    let mine = pair.connect(0x11);
+    pair.run(ms(500));
+    let now = pair.now;
+    for expected in [true, false] {
+        pair.cms[0].ask_again(now, |_| expected);
+        pair.run(ms(200));
+    }
+    assert_eq!(pair.times(0, "REQ"), [0, 600]);
+    // All repetitions follow.
+    pair.run(Duration::from_secs(99));
+    assert_eq!(pair.times(0, "REQ").len(), 2 + 15);
+    pair.expect(0, mine, |h| *h == Happening::Unreachable);
+}
+
+#[test]
+fn a_process_that_ends_says_so_on_all_its_connections() {
+    let mut pair = Pair::listening();
+    let [mine, _] = pair.connected();
+    // Asked, and not fetched.
+    let another = pair.connect(0x12);
+    pair.run(ms(10));
+    let now = pair.now;
+    pair.cms[1].destroy_all(now);
+    pair.run(ms(10));
+    let mut told = std::mem::take(&mut pair.events[0]);
+    told.sort_by_key(|event| matches!(event, ferroce_cm::Event::Of(of, _) if *of == another));
+    let ferroce_cm::Event::Of(of, happening) = &told[0] else { panic!("{told:?}") };
+    assert_eq!((of, happening), (&mine, &ENDED));
+    let ferroce_cm::Event::Of(of, Happening::Rejected(reject)) = &told[1] else { panic!("{told:?}") };
+    assert_eq!((of, reject.reason), (&another, ferroce_wire::cm::RejectReason::CONSUMER));
+    assert!(pair.cms[0].is_over(another) && !pair.cms[0].is_over(mine));
+    // Nobody listens any more.
+    let late = pair.connect(0x13);
+    pair.run(ms(10));
+    pair.expect(0, late, |h| matches!(h, Happening::Rejected(r) if r.reason.0 == 8));
+    pair.disconnect(0, mine);
+    pair.run(ms(10));
+    assert_eq!(pair.cms[1].count(), 0);
+}

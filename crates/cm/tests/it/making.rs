@@ -75,9 +75,9 @@ fn a_request_can_be_sent_again_before_its_time() {
     pair.expect_silence();
     let now = pair.now;
     pair.cms[0].ask_again(now, |route| *route == super::pair::route(0));
-    pair.run(ms(10));
+    pair.run(ms(110));
     pair.request();
-    assert_eq!(pair.times(0, "REQ"), [0, 100]);
+    assert_eq!(pair.times(0, "REQ"), [0, 200]);
 }
 
 #[test]

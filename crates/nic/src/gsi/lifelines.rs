@@ -10,7 +10,7 @@ use ferroce_os::sys::{self, EngineFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Kind of the requests that ask for nothing but the connection.
+/// Kind of the requests that ask for nothing but the connection. The sender's slot follows, two bytes.
 const KIND: u8 = 6;
 /// Processes of the host that this one has lifelines with, or that have some with it.
 const MOST: usize = 8192;
@@ -18,8 +18,8 @@ const MOST: usize = 8192;
 /// A connection that ends with the process at its other end.
 struct Lifeline {
     connection: EngineFd,
-    /// The slot by which this process has found the other; `None`: the other has found this one.
-    slot: Option<u16>,
+    /// Of the process at the other end.
+    slot: u16,
 }
 
 /// The lifelines of this process.
@@ -29,9 +29,10 @@ pub(crate) struct Lifelines(Mutex<class::Lifelines, Vec<Lifeline>>);
 struct Followed;
 
 impl Service for Followed {
-    fn serve(&self, connection: EngineFd, _: &[u8], _: Vec<EngineFd>) {
-        if let Some(adapter) = adapter::current() {
-            adapter.add_lifeline(Lifeline { connection, slot: None });
+    fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
+        let slot = message.get(frame::HEADER..).and_then(|body| body.try_into().ok());
+        if let (Some(adapter), Some(slot)) = (adapter::current(), slot) {
+            adapter.add_lifeline(Lifeline { connection, slot: u16::from_ne_bytes(slot) });
         }
     }
 }
@@ -52,13 +53,15 @@ impl Adapter {
     /// Has [`ConnectionManager::gone`](super::ConnectionManager::gone) called when the process dies that has a slot. Whether there
     /// is one.
     pub(super) fn follow(&self, slot: u16) -> bool {
-        let is_known = |lifeline: &Lifeline| lifeline.slot == Some(slot);
+        let is_known = |lifeline: &Lifeline| lifeline.slot == slot;
         if self.host.owns(u32::from(slot) << 12) || self.gsi.lifelines.0.lock().iter().any(is_known) {
             return true;
         }
         let Some(connection) = self.host.dial(slot) else { return !self.host.is_free(slot) };
-        if frame::send(connection.raw(), &mut frame::header(KIND), &[]).is_ok() {
-            self.add_lifeline(Lifeline { connection, slot: Some(slot) });
+        let own = self.host.slots().first().copied().unwrap_or_default();
+        let mut message = [&frame::header(KIND)[..], &own.to_ne_bytes()].concat();
+        if frame::send(connection.raw(), &mut message, &[]).is_ok() {
+            self.add_lifeline(Lifeline { connection, slot });
         }
         true
     }
@@ -85,7 +88,7 @@ impl GsiSource {
         // Nobody says anything: what can be read is the end.
         lifelines.retain(|lifeline| {
             let has_ended = states.next().unwrap_or(false);
-            gone.extend(lifeline.slot.filter(|_| has_ended));
+            gone.extend(has_ended.then_some(lifeline.slot));
             !has_ended
         });
         gone

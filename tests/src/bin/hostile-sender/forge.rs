@@ -61,7 +61,7 @@ pub(crate) struct Forge {
     captured: Vec<Vec<u8>>,
     flows: [Flow; 2],
     future: bool,
-    random: u64,
+    random: Random,
     made: [u64; KINDS],
 }
 
@@ -74,7 +74,7 @@ impl Forge {
         future: bool,
         seed: u64,
     ) -> Self {
-        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let random = Random::new(seed);
         Self { victim, captured, flows, future, random, made: [0; KINDS] }
     }
 
@@ -324,21 +324,38 @@ impl Forge {
         bytes
     }
 
-    /// xorshift64*, Vigna 2016.
     fn next(&mut self) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.random.next()
     }
 
     fn below(&mut self, limit: u32) -> u32 {
+        self.random.below(limit)
+    }
+}
+
+/// The same numbers for the same seed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// xorshift64*, Vigna 2016.
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
         (((self.next() >> 32) * u64::from(limit)) >> 32) as u32
     }
 }
 
 /// Appends the ICRC that is right from that address.
-fn seal(mut packet: Vec<u8>, flow: &Flow) -> Vec<u8> {
+pub(crate) fn seal(mut packet: Vec<u8>, flow: &Flow) -> Vec<u8> {
     let mut crc = flow.start(packet.len() + ICRC_LEN, 0);
     crc.bth(&packet);
     packet.extend(crc.finish());

@@ -6,8 +6,10 @@
 
 mod capture;
 mod forge;
+mod mads;
 
 use forge::{Forge, Victim};
+use mads::{Kind, Mads};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -18,7 +20,8 @@ use std::time::{Duration, Instant};
 const BATCH: usize = 64;
 const PORT: u16 = 4791;
 const USAGE: &str = "usage: hostile-sender capture INTERFACE PACKETS FILE\n       hostile-sender send to=ADDRESS from=ADDRESS alias=ADDRESS count=N \
-                     rate=N seed=N rc=QPN ud=QPN peer-rc=QPN psn=PSN qkey=KEY rkey=KEY va=ADDRESS captured=FILE [future=yes]";
+                     rate=N seed=N rc=QPN ud=QPN peer-rc=QPN psn=PSN qkey=KEY rkey=KEY va=ADDRESS captured=FILE [future=yes]\n       \
+                     hostile-sender mads to=ADDRESS from=ADDRESS port=PORT kind=flood|replayed|mutated count=N rate=N seed=N";
 
 fn main() -> io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +33,7 @@ fn main() -> io::Result<()> {
             capture::write(file, &packets)
         }
         ["send", settings @ ..] => send(settings),
+        ["mads", settings @ ..] => send_mads(settings),
         _ => Err(usage("what to do")),
     }
 }
@@ -74,6 +78,51 @@ fn send(settings: &[&str]) -> io::Result<()> {
         std::thread::sleep(due.saturating_sub(start.elapsed()));
     }
     println!("{sent} packets in {:?}: {}", start.elapsed(), forge.summary());
+    Ok(())
+}
+
+/// Sends messages to a listener, and hears what it answers: nothing larger than the question, and not more often than its requests
+/// allow.
+fn send_mads(settings: &[&str]) -> io::Result<()> {
+    let settings: HashMap<&str, &str> = settings.iter().filter_map(|word| word.split_once('=')).collect();
+    let text = |name: &str| settings.get(name).copied().ok_or_else(|| usage(name));
+    let value = |name: &str| text(name).and_then(number);
+    let address = |name: &str| text(name)?.parse::<IpAddr>().map_err(|_| usage(name));
+    let (from, to) = (address("from")?, address("to")?);
+    let source = Source::new(from, SocketAddr::new(to, PORT))?;
+    // Answers come here, wherever the question came from.
+    let answers = UdpSocket::bind((from, PORT))?;
+    answers.set_nonblocking(true)?;
+    let (count, rate) = (value("count")?, value("rate")?);
+    let kind = Kind::named(text("kind")?).ok_or_else(|| usage("kind"))?;
+    let mut mads = Mads::new(from, to, value("port")? as u16, kind, source.flow, value("seed")?);
+    let (mut sent, mut longest, mut heard, mut longest_heard) = (0, 0, 0_u64, 0);
+    let start = Instant::now();
+    let mut packet = [0; 2048];
+    let mut listen = |mads: &mut Mads| {
+        while let Ok(length) = answers.recv(&mut packet) {
+            heard += 1;
+            longest_heard = length.max(longest_heard);
+            mads.heard(&packet[..length]);
+        }
+    };
+    println!("begins");
+    while sent < count {
+        let packets: Vec<Vec<u8>> = (0..BATCH).map(|_| mads.packet()).collect();
+        longest = packets.iter().map(Vec::len).max().unwrap_or(0).max(longest);
+        sent += source.send(&packets)?;
+        listen(&mut mads);
+        let due = Duration::from_secs_f64(sent as f64 / rate as f64);
+        std::thread::sleep(due.saturating_sub(start.elapsed()));
+    }
+    let took = start.elapsed();
+    // Until the last repetitions have come.
+    std::thread::sleep(Duration::from_secs(1));
+    listen(&mut mads);
+    println!("{sent} messages in {took:?}, {heard} answers");
+    if longest_heard > longest {
+        return Err(io::Error::other(format!("an answer of {longest_heard} bytes to at most {longest}")));
+    }
     Ok(())
 }
 
