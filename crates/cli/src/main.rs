@@ -1,4 +1,4 @@
-//! The `ferroce` command: `run` a program with the Ferroce adapter, show `devices`, write their `sysfs` entries, and let
+//! The `ferroce` command: `run` a program with the Ferroce adapter, or print the `env` for it, show `devices`, write their `sysfs` entries, and let
 //! `doctor` say what would stop a program here.
 //!
 //! In here: what a person types and reads. Out of here: everything that a program needs at run time (`ferroce-nic`
@@ -7,6 +7,7 @@
 mod devices;
 mod doctor;
 mod elf;
+mod env;
 mod install;
 mod rdma;
 mod run;
@@ -70,6 +71,21 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
+    /// Print the variables by which programs use Ferroce without `ferroce run`
+    ///
+    /// For a shell, `eval "$(ferroce env)"`; for a file of variables, `ferroce env --format lines >> "$GITHUB_ENV"`. Every
+    /// program that is started with them uses Ferroce, as under `ferroce run`.
+    Env {
+        /// How they are written
+        #[arg(long, value_enum, default_value_t = env::Format::Sh)]
+        format: env::Format,
+        /// As of `ferroce run`
+        #[arg(long)]
+        no_preload: bool,
+        /// As of `ferroce run`
+        #[arg(long, conflicts_with = "no_preload")]
+        sockets: bool,
+    },
     /// Show the devices that programs see here, with their state, path MTU, addresses and GIDs
     Devices {
         /// Print JSON, one object a device, for scripts
@@ -109,6 +125,7 @@ fn main() -> ExitCode {
             sockets,
             command: &command,
         }),
+        Command::Env { format, no_preload, sockets } => env::env(format, !no_preload, sockets),
         Command::Devices { json } => devices::devices(json),
         Command::Sysfs { directory } => sysfs::sysfs(&directory),
         Command::Doctor { peer, program } => doctor::doctor(peer.as_deref(), program.as_deref()),
