@@ -24,21 +24,8 @@ const SOURCES: [(&str, &str); 3] = [
 /// The files in which older systems have a symbol; in glibc 2.34 most of them came together in the first.
 const FILES: [&str; 5] = ["libc.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libm.so.6"];
 
-/// The beginning of an executable: `_start` calls `main` through `__libc_start_main`. Older systems have the program run its own
-/// constructors, newer ones run them unless the program does; the file of this machine leaves it to them.
-const START_X86_64: &str = "\
-\t.globl _start\n\t.type _start, %function\n_start:\n\t.cfi_startproc\n\t.cfi_undefined rip\n\
-\txor %ebp, %ebp\n\tmov %rdx, %r9\n\tpop %rsi\n\tmov %rsp, %rdx\n\tand $-16, %rsp\n\tpush %rax\n\tpush %rsp\n\
-\txor %r8d, %r8d\n\tlea constructors(%rip), %rcx\n\tmov main@GOTPCREL(%rip), %rdi\n\
-\tcall *__libc_start_main@GOTPCREL(%rip)\n\thlt\n\t.cfi_endproc\n\
-constructors:\n\t.cfi_startproc\n\tpush %rbx\n\t.cfi_adjust_cfa_offset 8\n\tpush %r12\n\t.cfi_adjust_cfa_offset 8\n\
-\tpush %r13\n\t.cfi_adjust_cfa_offset 8\n\tpush %r14\n\t.cfi_adjust_cfa_offset 8\n\tsub $8, %rsp\n\
-\t.cfi_adjust_cfa_offset 8\n\tmov %edi, %r12d\n\tmov %rsi, %r13\n\tmov %rdx, %r14\n\
-\tlea __init_array_start(%rip), %rbx\n\
-1:\tlea __init_array_end(%rip), %rax\n\tcmp %rax, %rbx\n\tjae 2f\n\
-\tmov %r12d, %edi\n\tmov %r13, %rsi\n\tmov %r14, %rdx\n\tcall *(%rbx)\n\tadd $8, %rbx\n\tjmp 1b\n\
-2:\tadd $8, %rsp\n\tpop %r14\n\tpop %r13\n\tpop %r12\n\tpop %rbx\n\tret\n\t.cfi_endproc\n\
-\t.hidden __init_array_start\n\t.hidden __init_array_end\n\t.section .note.GNU-stack,\"\",%progbits\n";
+/// What calls `main` of an executable.
+const START_X86_64: &str = include_str!("baseline/start_x86_64.s");
 
 /// One symbol of a stand-in.
 struct Symbol {
