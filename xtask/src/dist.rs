@@ -41,7 +41,8 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
     build_into(profile, &target(), None)
 }
 
-/// The same for another target directory than cargo's; `flags` are for each call of rustc (`RUSTFLAGS`).
+/// The same for another target directory than cargo's; `flags` are for each call of rustc
+/// (`CARGO_ENCODED_RUSTFLAGS`).
 ///
 /// # Errors
 /// As [`dist`].
@@ -109,7 +110,7 @@ impl Cargo<'_> {
         cargo.current_dir(workspace()).arg(what).args(["--quiet", "--profile", self.profile]);
         cargo.arg("--target-dir").arg(self.target).args(others);
         if let Some(flags) = self.flags {
-            cargo.env("RUSTFLAGS", flags);
+            cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
         }
         let status = cargo.status()?;
         if status.success() {

@@ -55,6 +55,16 @@ pub fn install_for_compat() {
     install_missing(&[("qperf", "qperf"), ("fio", "fio"), ("libfabric-bin", "fi_info, fi_pingpong")]);
 }
 
+/// The same for what `cargo xtask package --test` makes clean roots with.
+pub fn install_for_packages() {
+    install_missing(&[
+        ("debootstrap", "clean roots of Debian"),
+        ("rpm", "installing the rpm"),
+        ("python3-pip", "the libraries that the wheel's tests use"),
+        ("iproute2", "a network of one's own"),
+    ]);
+}
+
 fn install_missing(packages: &[(&str, &str)]) {
     let missing: Vec<_> = packages.iter().filter(|(name, _)| !is_installed(name)).collect();
     if missing.is_empty() {

@@ -111,11 +111,17 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
     },
+    /// What `rdma` does under `ferroce run`, where that isn't a link to this command
+    #[command(hide = true, disable_help_flag = true)]
+    Rdma {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 fn main() -> ExitCode {
     if rdma::is_called(std::env::args_os().next().as_deref().map(Path::new)) {
-        return rdma::rdma();
+        return rdma::rdma(&std::env::args_os().skip(1).collect::<Vec<_>>());
     }
     match Arguments::parse().command {
         Command::Run { capture, fault, no_preload, sockets, command } => run::run(&run::Options {
@@ -128,6 +134,7 @@ fn main() -> ExitCode {
         Command::Env { format, no_preload, sockets } => env::env(format, !no_preload, sockets),
         Command::Devices { json } => devices::devices(json),
         Command::Sysfs { directory } => sysfs::sysfs(&directory),
+        Command::Rdma { arguments } => rdma::rdma(&arguments),
         Command::Doctor { peer, program } => doctor::doctor(peer.as_deref(), program.as_deref()),
     }
 }

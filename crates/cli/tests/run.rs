@@ -68,7 +68,8 @@ fn env_prints_what_run_sets() {
     let mut lines: Vec<String> =
         run(&mut ferroce.ferroce(&["env", "--format", "lines"])).stdout.lines().map(str::to_owned).collect();
     let mut wanted: Vec<&str> = expected.lines().collect();
-    (lines.sort(), wanted.sort());
+    lines.sort();
+    wanted.sort();
     assert_eq!(lines, wanted);
     let json = run(&mut ferroce.ferroce(&["env", "--format", "json"])).stdout;
     assert!(json.contains("\"FERROCE_RUN\": \"1\""), "{json}");
