@@ -1,5 +1,6 @@
 //! `cargo xtask dist`: everything a user needs, under `dist/` of the target directory.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
@@ -37,28 +38,39 @@ pub fn target() -> PathBuf {
 /// # Errors
 /// cargo or the linker fails, or a file can't be written.
 pub fn dist(profile: &str) -> io::Result<PathBuf> {
-    let status = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .current_dir(workspace())
-        .args(["build", "--quiet", "--profile", profile])
-        .args([
-            "--package",
-            "ferroce-cli",
-            "--package",
-            "ferroce-capi-rdmacm",
-            "--package",
-            "ferroce-capi-rsocket",
-            "--package",
-            "ferroce-preload",
-            "--package",
-            "ferroce-rsocket-preload",
-        ])
-        .status()?;
-    if !status.success() {
-        return Err(io::Error::other(format!("cargo build --profile {profile}: {status}")));
-    }
+    build_into(profile, &target(), None)
+}
+
+/// The same for another target directory than cargo's; `flags` are for each call of rustc
+/// (`CARGO_ENCODED_RUSTFLAGS`).
+///
+/// # Errors
+/// As [`dist`].
+pub fn build_into(profile: &str, target: &Path, flags: Option<&str>) -> io::Result<PathBuf> {
     // The profiles `dev` and `test` share a directory, as cargo documents.
-    let built = target().join(if matches!(profile, "dev" | "test") { "debug" } else { profile });
-    let dist = target().join("dist");
+    let built = target.join(if matches!(profile, "dev" | "test") { "debug" } else { profile });
+    let cargo = Cargo { profile, target, flags };
+    cargo.run(&[
+        "build",
+        "--package",
+        "ferroce-capi-rdmacm",
+        "--package",
+        "ferroce-capi-rsocket",
+        "--package",
+        "ferroce-preload",
+        "--package",
+        "ferroce-rsocket-preload",
+    ])?;
+    // What follows `--` is for this program alone: what cargo has built of the others stays as it is.
+    let mut command: Vec<OsString> =
+        ["rustc", "--package", "ferroce-cli", "--bin", "ferroce", "--"].map(OsString::from).into();
+    for argument in shared_library::baseline::prepare(&built.join("baseline"))? {
+        let mut option = OsString::from("link-arg=");
+        option.push(argument);
+        command.extend(["-C".into(), option]);
+    }
+    cargo.run(&command)?;
+    let dist = target.join("dist");
     let bin = dist.join("bin");
     fs::create_dir_all(&bin)?;
     // A running `ferroce` can't be overwritten, but it can be replaced.
@@ -82,4 +94,32 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
         std::os::unix::fs::symlink("../../../bin/ferroce", &rdma)?;
     }
     Ok(dist)
+}
+
+/// How cargo is called.
+struct Cargo<'a> {
+    profile: &'a str,
+    target: &'a Path,
+    flags: Option<&'a str>,
+}
+
+impl Cargo<'_> {
+    fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> io::Result<()> {
+        let Some((what, others)) = arguments.split_first() else { return Ok(()) };
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(workspace()).arg(what).args(["--quiet", "--profile", self.profile]);
+        cargo.arg("--target-dir").arg(self.target).args(others);
+        if let Some(flags) = self.flags {
+            cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
+        }
+        let status = cargo.status()?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!(
+            "cargo {} --profile {}: {status}",
+            what.as_ref().display(),
+            self.profile
+        )))
+    }
 }

@@ -9,6 +9,7 @@ mod dist;
 #[cfg(test)]
 mod docs;
 mod matrix;
+mod package;
 mod packages;
 mod perftest;
 mod rooms;
@@ -34,6 +35,15 @@ enum Task {
         /// The cargo profile to build with
         #[arg(long, default_value = "release")]
         profile: String,
+    },
+    /// Build what people install: tarball, wheel, deb, rpm, bill of materials, checksums, into target/packages
+    Package {
+        /// Build a second time, and fail if a bit differs
+        #[arg(long)]
+        check_reproducible: bool,
+        /// Then install, use and remove them in clean roots of Debian (root only; minutes)
+        #[arg(long)]
+        test: bool,
     },
     /// Build, then show an unmodified verbs program exchanging data between two processes (no root needed)
     Demo,
@@ -110,6 +120,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Dist { profile } => dist::dist(&profile).map(|dist| println!("{}", dist.display())),
+        Task::Package { check_reproducible, test } => package::package(check_reproducible, test),
         Task::Demo => demo::demo(),
         Task::Test { filter, quick } => test::test(filter.as_deref(), quick),
         Task::Matrix { check } => matrix::matrix(check),

@@ -61,6 +61,16 @@ pub fn install_for_compat() {
     ]);
 }
 
+/// The same for what `cargo xtask package --test` makes clean roots with.
+pub fn install_for_packages() {
+    install_missing(&[
+        ("debootstrap", "clean roots of Debian"),
+        ("rpm", "installing the rpm"),
+        ("python3-pip", "the libraries that the wheel's tests use"),
+        ("iproute2", "a network of one's own"),
+    ]);
+}
+
 fn install_missing(packages: &[(&str, &str)]) {
     let missing: Vec<_> = packages.iter().filter(|(name, _)| !is_installed(name)).collect();
     if missing.is_empty() {

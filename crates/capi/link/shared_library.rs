@@ -2,8 +2,9 @@
 //! the `link` modules of the libraries through `#[path]`, so it uses nothing but std.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{fs, io};
+
+pub mod baseline;
 
 /// The end of the assembly: no executable stack is asked for.
 pub(super) const END_OF_ASSEMBLY: &str = "\t.section .note.GNU-stack,\"\",%progbits\n";
@@ -21,7 +22,7 @@ pub(super) fn jump(arch: &str) -> io::Result<&'static str> {
 }
 
 /// Links `assembly` with `inputs`, archives and the libraries that it needs, to the shared library `directory/name`, which exports
-/// what the version script `script` names; intermediate files go to `scratch`.
+/// what the version script `script` names and needs no newer C library than the [`baseline`]; intermediate files go to `scratch`.
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
@@ -40,8 +41,9 @@ pub(super) fn link(
     fs::write(&assembly_file, assembly)?;
     // A program that has the library loaded keeps the old file.
     let unfinished = scratch.join(name);
-    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-shared", "-static-libgcc", "-o"])
+    let output = baseline::compiler()
+        .args(baseline::prepare(&scratch.join("baseline"))?)
+        .args(["-shared", "-o"])
         .arg(&unfinished)
         .arg(&assembly_file)
         .args(inputs)

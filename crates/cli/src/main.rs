@@ -1,5 +1,5 @@
-//! The `ferroce` command: `run` a program with the Ferroce adapter, show `devices`, write their `sysfs` entries, and let
-//! `doctor` say what would stop a program here, and `explain` why requests fail.
+//! The `ferroce` command: `run` a program with the Ferroce adapter, or print the `env` for it, show `devices`, write their
+//! `sysfs` entries, let `doctor` say what would stop a program here, and `explain` why requests fail.
 //!
 //! In here: what a person types and reads. Out of here: everything that a program needs at run time (`ferroce-nic`
 //! and the libraries); a program that is started by `ferroce run` needs nothing of this command afterwards.
@@ -7,6 +7,7 @@
 mod devices;
 mod doctor;
 mod elf;
+mod env;
 mod explain;
 mod install;
 mod rdma;
@@ -71,6 +72,21 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
+    /// Print the variables by which programs use Ferroce without `ferroce run`
+    ///
+    /// For a shell, `eval "$(ferroce env)"`; for a file of variables, `ferroce env --format lines >> "$GITHUB_ENV"`. Every
+    /// program that is started with them uses Ferroce, as under `ferroce run`.
+    Env {
+        /// How they are written
+        #[arg(long, value_enum, default_value_t = env::Format::Sh)]
+        format: env::Format,
+        /// As of `ferroce run`
+        #[arg(long)]
+        no_preload: bool,
+        /// As of `ferroce run`
+        #[arg(long, conflicts_with = "no_preload")]
+        sockets: bool,
+    },
     /// Show the devices that programs see here, with their state, path MTU, addresses and GIDs
     Devices {
         /// Print JSON, one object a device, for scripts
@@ -105,11 +121,17 @@ enum Command {
         #[arg(value_name = "ID|STATUS|ERRNO")]
         word: Option<String>,
     },
+    /// What `rdma` does under `ferroce run`, where that isn't a link to this command
+    #[command(hide = true, disable_help_flag = true)]
+    Rdma {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
 }
 
 fn main() -> ExitCode {
     if rdma::is_called(std::env::args_os().next().as_deref().map(Path::new)) {
-        return rdma::rdma();
+        return rdma::rdma(&std::env::args_os().skip(1).collect::<Vec<_>>());
     }
     match Arguments::parse().command {
         Command::Run { capture, fault, no_preload, sockets, command } => run::run(&run::Options {
@@ -119,9 +141,11 @@ fn main() -> ExitCode {
             sockets,
             command: &command,
         }),
+        Command::Env { format, no_preload, sockets } => env::env(format, !no_preload, sockets),
         Command::Devices { json } => devices::devices(json),
         Command::Sysfs { directory } => sysfs::sysfs(&directory),
         Command::Explain { word } => explain::explain(word.as_deref()),
+        Command::Rdma { arguments } => rdma::rdma(&arguments),
         Command::Doctor { peer, program } => doctor::doctor(peer.as_deref(), program.as_deref()),
     }
 }

@@ -11,6 +11,7 @@ use ferroce_nic::net::{DeviceInfo, PortState, discover};
 use serde_json::{Value, json};
 
 use crate::devices::guid_text;
+use crate::install;
 
 /// The name under which this command is this one.
 pub const NAME: &str = "rdma";
@@ -31,12 +32,11 @@ enum Object {
     Link,
 }
 
-/// Answers, or becomes the real command.
-pub fn rdma() -> ExitCode {
-    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
-    match parse(&arguments) {
+/// Answers, or becomes the real command. `arguments`: those behind the name.
+pub fn rdma(arguments: &[OsString]) -> ExitCode {
+    match parse(arguments) {
         Some(question) => answer(&question),
-        None => pass_on(&arguments),
+        None => pass_on(arguments),
     }
 }
 
@@ -164,7 +164,16 @@ fn line(object: Object, index: usize, device: &DeviceInfo) -> String {
 fn pass_on(arguments: &[OsString]) -> ExitCode {
     let path = env::var_os("PATH").unwrap_or_default();
     let own = env::current_exe().and_then(fs::canonicalize).ok();
-    let is_other = |file: &PathBuf| fs::canonicalize(file).is_ok_and(|file| Some(file) != own);
+    // Where there are no links, a script beside our libraries calls this command.
+    let script = install::library_directory()
+        .ok()
+        .and_then(|directory| fs::canonicalize(directory.join(install::COMMANDS).join(NAME)).ok());
+    let is_other = |file: &PathBuf| {
+        fs::canonicalize(file).is_ok_and(|file| {
+            let file = Some(file);
+            file != own && file != script
+        })
+    };
     let administrators = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     let mut places = env::split_paths(&path).chain(administrators).map(|directory| directory.join(NAME));
     let Some(real) = places.find(is_other) else {

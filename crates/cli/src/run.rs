@@ -43,13 +43,34 @@ pub fn run(options: &Options<'_>) -> ExitCode {
             ExitCode::from(status)
         }
         Err(says) => {
-            eprintln!("ferroce run: {says}");
+            says.lines().for_each(|line| eprintln!("ferroce run: {line}"));
             ExitCode::from(OWN_FAILURE)
         }
     }
 }
 
 fn prepare(options: &Options<'_>) -> Result<Command, String> {
+    let (program, arguments) = options.command.split_first().ok_or("there is no command to run")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let path = find_program(program, env::var_os("PATH").as_deref());
+    let elf = path.as_deref().and_then(elf::inspect);
+    // For another processor the loader would say that it ignores our libraries.
+    let preload = options.preload && !elf.as_ref().is_some_and(|elf| elf.foreign);
+    let libraries = set_environment(&mut command, &Options { preload, ..*options })?;
+    if let Some(path) = path {
+        for warning in warnings(&path, elf.as_ref(), &libraries, preload) {
+            eprintln!("ferroce run: {warning}");
+        }
+    }
+    Ok(command)
+}
+
+/// Sets the variables by which `command` and what it starts use Ferroce, and returns the directory of our libraries.
+///
+/// # Errors
+/// A variable that the user has set means nothing, the libraries aren't there, or the loader can't be told of them.
+pub fn set_environment(command: &mut Command, options: &Options<'_>) -> Result<PathBuf, String> {
     let mut mistakes = settings::mistakes();
     // An option stands in for its variable.
     mistakes.retain(|mistake| {
@@ -58,19 +79,12 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
         !replaced.iter().any(|(given, name)| *given && mistake.starts_with(name))
     });
     if !mistakes.is_empty() {
-        return Err(mistakes.join("\nferroce run: "));
+        return Err(mistakes.join("\n"));
     }
     let libraries = install::library_directory().map_err(|missing| missing.to_string())?;
-    let (program, arguments) = options.command.split_first().ok_or("there is no command to run")?;
-    let mut command = Command::new(program);
-    command.args(arguments);
     command.env("LD_LIBRARY_PATH", library_path(&libraries, env::var_os("LD_LIBRARY_PATH").as_deref())?);
-    let path = find_program(program, env::var_os("PATH").as_deref());
-    let elf = path.as_deref().and_then(elf::inspect);
-    // For another processor the loader would say that it ignores our libraries.
-    let preload = options.preload && !elf.as_ref().is_some_and(|elf| elf.foreign);
-    if preload {
-        show_entries(&mut command, &libraries, options.sockets)?;
+    if options.preload {
+        show_entries(command, &libraries, options.sockets)?;
     }
     // The library then says on standard error why it refused a call.
     command.env(settings::RUN, "1");
@@ -81,12 +95,7 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
         spec.parse::<fault::Fault>().map_err(|error| format!("--fault {spec:?}: {error}"))?;
         command.env(fault::VARIABLE, spec);
     }
-    if let Some(path) = path {
-        for warning in warnings(&path, elf.as_ref(), &libraries, preload) {
-            eprintln!("ferroce run: {warning}");
-        }
-    }
-    Ok(command)
+    Ok(libraries)
 }
 
 /// Lets the command and what it starts find our devices in `/sys` and `/dev`, with `rdma`, and by a libibverbs or

@@ -55,6 +55,27 @@ fn entries_are_shown_unless_they_are_not_wanted() {
 }
 
 #[test]
+fn env_prints_what_run_sets() {
+    let ferroce = Installation::new();
+    let names = ["LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "ASAN_OPTIONS", "FERROCE_RUN"];
+    let show = names.map(|name| format!("echo {name}=$(printenv {name})")).join("; ");
+    let expected = run(&mut ferroce.ferroce(&["run", "sh", "-c", &show])).stdout;
+    let command = ferroce.path("bin/ferroce");
+    let eval = format!("eval \"$({} env)\"; {show}", command.display());
+    let mut shell =
+        ferroce.ferroce(&["run", "--no-preload", "env", "-u", "LD_LIBRARY_PATH", "sh", "-c", &eval]);
+    assert_eq!(run(&mut shell).stdout, expected);
+    let mut lines: Vec<String> =
+        run(&mut ferroce.ferroce(&["env", "--format", "lines"])).stdout.lines().map(str::to_owned).collect();
+    let mut wanted: Vec<&str> = expected.lines().collect();
+    lines.sort();
+    wanted.sort();
+    assert_eq!(lines, wanted);
+    let json = run(&mut ferroce.ferroce(&["env", "--format", "json"])).stdout;
+    assert!(json.contains("\"FERROCE_RUN\": \"1\""), "{json}");
+}
+
+#[test]
 fn command_keeps_its_process_id_and_exit_status() {
     let ferroce = Installation::new();
     let child =

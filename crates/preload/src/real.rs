@@ -18,6 +18,11 @@ pub struct Real<F> {
 // SAFETY: `F` is a function pointer's type, of which no value is kept.
 unsafe impl<F> Sync for Real<F> {}
 
+/// Functions of which the C library has an older version too, which behaves differently. Before glibc 2.36 dlsym(3) finds that one
+/// behind us.
+const NEWEST: [(&CStr, &CStr); 3] =
+    [(c"realpath", c"GLIBC_2.3"), (c"glob", c"GLIBC_2.27"), (c"glob64", c"GLIBC_2.27")];
+
 impl<F: Copy> Real<F> {
     /// # Safety
     /// `F` is an `extern "C-unwind"` function pointer of the named function's type.
@@ -39,8 +44,16 @@ impl<F: Copy> Real<F> {
 
     #[cold]
     fn look_up(&self) -> Option<*mut c_void> {
-        // SAFETY: the name is NUL-terminated.
-        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        // SAFETY: the names are NUL-terminated.
+        let address = unsafe {
+            let newest = NEWEST
+                .iter()
+                .find(|(name, _)| *name == self.name)
+                .map_or(ptr::null_mut(), |(name, version)| {
+                    libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr())
+                });
+            if newest.is_null() { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } else { newest }
+        };
         self.address.store(address, Ordering::Relaxed);
         (!address.is_null()).then_some(address)
     }

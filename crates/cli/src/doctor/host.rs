@@ -6,6 +6,8 @@ use std::path::Path;
 
 use ferroce_nic::host::{self, ForeignHolders};
 
+use crate::install;
+
 use super::{Finding, own_uid, user_name};
 
 /// A slot of a Ferroce process, as /proc/net/unix shows it. A process has one as a rule.
@@ -22,7 +24,13 @@ pub struct Member {
 /// Looks at kernel devices, packet filters and other Ferroce processes.
 pub fn check(findings: &mut Vec<Finding>) {
     let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
-    kernel_devices(&rdma_devices(Path::new("/sys/class/infiniband")), &modules, findings);
+    if shows_own_devices() {
+        findings.push(Finding::fine(
+            "The kernel's RDMA devices are hidden here: this is an environment of `ferroce run`.",
+        ));
+    } else {
+        kernel_devices(&rdma_devices(Path::new("/sys/class/infiniband")), &modules, findings);
+    }
     findings.extend(packet_filter(&modules));
     let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     others(&members(&names), own_uid(), findings);
@@ -54,6 +62,12 @@ fn squatted(foreign_holders: &ForeignHolders) -> Option<Finding> {
             "end that process (as root, `ferroce doctor` sees every process), or use a network namespace of your own",
         )),
     }
+}
+
+/// Whether this process was itself started as `ferroce run` starts programs: it sees Ferroce's devices in `/sys`.
+fn shows_own_devices() -> bool {
+    let preloaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    preloaded.to_string_lossy().split([':', ' ']).any(|library| library.ends_with(install::PRELOAD))
 }
 
 /// Kernel RDMA devices with the driver of each.

@@ -51,6 +51,7 @@ pub fn library() -> &'static Path {
             link::TABLE,
             include_str!("../../link/mod.rs"),
             include_str!("../../../link/shared_library.rs"),
+            include_str!("../../../link/baseline.rs"),
             include_str!("calls.c"),
             include_str!("calls.h"),
         )

@@ -1,0 +1,1 @@
+"""Examples: `pytest --pyargs ferroce.examples`."""

@@ -1,0 +1,13 @@
+#!/bin/sh
+# The lines at the top of the README, in a fresh environment of Python and beside the packages.
+set -eu
+python3 -m venv /tmp/reader
+. /tmp/reader/bin/activate
+cd /packages
+sed -n '/^```console$/,/^```$/p' README.md | sed '/^```$/q' | sed -n 's/^\$ //p' > /tmp/lines.sh
+test "$(wc -l < /tmp/lines.sh)" = 3
+timeout 60 sh -eu /tmp/lines.sh > /tmp/lines.txt 2>&1 || { cat /tmp/lines.txt; exit 1; }
+grep -q "Nothing found that would stop a verbs program" /tmp/lines.txt
+grep -q "1000 iters" /tmp/lines.txt
+rm -r /tmp/reader
+echo "readme: its three lines"

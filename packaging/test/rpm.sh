@@ -1,0 +1,15 @@
+#!/bin/sh
+# The rpm, installed to an empty directory, used and removed: rpm.sh PACKAGES. There is no system of rpm's here to install it to.
+set -eu
+root=$(mktemp -d)
+trap 'rm -r "$root"' EXIT
+rpm="rpm --root $root --dbpath /var/lib/rpm"
+$rpm --initdb
+$rpm --install --nodeps --force-debian "$1"/ferroce-*.rpm
+$rpm --verify --nodeps ferroce
+"$root/usr/bin/ferroce" --version
+"$root/usr/bin/ferroce" run true
+test -z "$($rpm --query --list ferroce | grep -v '^/usr/\(bin/ferroce$\|lib/ferroce\|share/doc/ferroce\)')"
+$rpm --erase --force-debian ferroce
+test -z "$(find "$root" -name '*ferroce*' -o -name '*libibverbs*')"
+echo "rpm: installed, used, removed; nothing is left"

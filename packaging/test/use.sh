@@ -1,0 +1,26 @@
+#!/bin/sh
+# Uses an installation as its user does: use.sh COMMAND, the `ferroce` to use.
+set -eu
+ferroce=$1
+
+"$ferroce" --version
+"$ferroce" doctor > /tmp/doctor.txt || { cat /tmp/doctor.txt; exit 1; }
+"$ferroce" run ls /sys/class/infiniband | grep -q ferroce0
+"$ferroce" run rdma link show | grep -q "link ferroce0/1 state ACTIVE"
+# It asks realpath(3), of which older systems have two, where it is itself.
+"$ferroce" run "$ferroce" doctor > /tmp/doctor.txt || { cat /tmp/doctor.txt; exit 1; }
+for fabric in A_FABRIC=best FERROCE_FABRIC=udp; do
+    timeout 30 env "$fabric" "$ferroce" run ibv_rc_pingpong -g 1 > /tmp/server.txt 2>&1 &
+    server=$!
+    # 4853 is the port, 18515, in the kernel's table of those who listen (0A).
+    waited=0
+    until grep -q ":4853 [0:]* 0A" /proc/net/tcp /proc/net/tcp6; do
+        waited=$((waited + 1))
+        test $waited -lt 200 || { cat /tmp/server.txt; exit 1; }
+        sleep 0.05
+    done
+    timeout 30 env "$fabric" "$ferroce" run ibv_rc_pingpong -g 1 127.0.0.1 > /tmp/client.txt 2>&1 ||
+        { cat /tmp/client.txt /tmp/server.txt; exit 1; }
+    wait $server
+    grep -q "1000 iters" /tmp/client.txt
+done

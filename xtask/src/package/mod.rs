@@ -1,0 +1,217 @@
+//! `cargo xtask package`: what somebody installs who has no compiler, under `packages/` of the target directory.
+//!
+//! Here: one tree of files, and each format of it. Not here: how libraries and command are built (`dist`).
+
+mod distributions;
+mod notices;
+mod roots;
+mod tarball;
+mod tree;
+mod wheel;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, io};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::dist;
+use tree::Entry;
+
+/// What all packages are told about.
+struct Release {
+    version: &'static str,
+    /// Seconds since 1970: the time of every file.
+    time: u64,
+    arch: Arch,
+    /// Bill of materials, in SPDX's JSON.
+    materials: String,
+}
+
+/// How the formats call this processor.
+struct Arch {
+    rust: &'static str,
+    debian: &'static str,
+}
+
+/// The newest glibc that is needed, as the tag of a wheel says it.
+const WHEEL_PLATFORM: &str = "manylinux_2_28";
+/// What a tarball or a wheel may take at most, in bytes.
+const LARGEST: u64 = 4 << 20;
+const SUMMARY: &str = "RDMA verbs in user space: a software RoCEv2 adapter behind libibverbs and librdmacm";
+const LICENCE: &str = "MIT OR Apache-2.0";
+const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
+
+/// Makes all packages and says where.
+///
+/// # Errors
+/// A build fails, a tool is missing, or with `check` a second build made other bits.
+pub fn package(check: bool, test: bool) -> io::Result<()> {
+    let all = dist::target().join("packages");
+    let files = make(&all.join("build"), &all)?;
+    for file in &files {
+        println!("{:>9} {}", fs::metadata(file)?.len(), file.display());
+    }
+    if check {
+        let again = all.join("again");
+        let second = make(&again.join("build"), &again)?;
+        for (first, second) in files.iter().zip(&second) {
+            if fs::read(first)? != fs::read(second)? {
+                let says = format!("{} and {} differ", first.display(), second.display());
+                return Err(io::Error::other(says));
+            }
+        }
+        println!("built twice: the same bits");
+        fs::remove_dir_all(again)?;
+    }
+    if test {
+        roots::test(&all)?;
+    }
+    Ok(())
+}
+
+/// Builds in `build`, and puts the packages into `directory`.
+fn make(build: &Path, directory: &Path) -> io::Result<Vec<PathBuf>> {
+    fs::create_dir_all(directory)?;
+    // A build in another directory has other paths in its messages and in its debug information.
+    let home = env::var_os("CARGO_HOME")
+        .map_or_else(|| env::home_dir().unwrap_or_default().join(".cargo"), PathBuf::from);
+    let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
+    let flags = [remap(dist::workspace(), "/ferroce"), remap(&home.join("registry/src"), "/crates")];
+    let dist = dist::build_into("release", build, Some(&flags.join("\u{1f}")))?;
+
+    let inventory = notices::Inventory::read()?;
+    let time = source_time()?;
+    let release =
+        Release { version: env!("CARGO_PKG_VERSION"), time, arch: arch()?, materials: inventory.spdx(time)? };
+    let (mut tree, debug) = tree::collect(&dist, &build.join("stripped"))?;
+    for (name, file) in [
+        ("README.md", "README.md"),
+        ("CHANGELOG.md", "CHANGELOG.md"),
+        ("LICENSE-MIT", "LICENSE-MIT"),
+        ("LICENSE-APACHE", "LICENSE-APACHE"),
+    ] {
+        let content = fs::read(dist::workspace().join(file))?;
+        tree.push(Entry::file(&format!("share/doc/ferroce/{name}"), 0o644, content));
+    }
+    let notices = inventory.notices()?;
+    tree.push(Entry::file("share/doc/ferroce/THIRD-PARTY-NOTICES", 0o644, notices.into_bytes()));
+    tree.sort_by(|a, b| a.path.cmp(&b.path));
+
+    let name = format!("ferroce-{}", release.version);
+    let place = format!("{}-linux-gnu", release.arch.rust);
+    let materials = directory.join(format!("{name}.spdx.json"));
+    fs::write(&materials, &release.materials)?;
+    let files = vec![
+        tarball::write(directory, &format!("{name}-{place}"), &tree, &release)?,
+        tarball::write(directory, &format!("ferroce-debug-{}-{place}", release.version), &debug, &release)?,
+        wheel::write(directory, &tree, &release)?,
+        distributions::deb(directory, &build.join("deb"), &tree, &release)?,
+        distributions::rpm(directory, &tree, &release)?,
+        materials,
+    ];
+    for file in [&files[0], &files[2]] {
+        let size = fs::metadata(file)?.len();
+        if size > LARGEST {
+            return Err(io::Error::other(format!(
+                "{} has {size} bytes, more than {LARGEST}",
+                file.display()
+            )));
+        }
+    }
+    let sums = directory.join("SHA256SUMS");
+    let mut text = String::new();
+    for file in &files {
+        let name = file.file_name().unwrap_or_default().display();
+        text.push_str(&format!("{}  {name}\n", hexadecimal(&Sha256::digest(fs::read(file)?))));
+    }
+    fs::write(&sums, text)?;
+    Ok([files, vec![sums]].concat())
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn arch() -> io::Result<Arch> {
+    match env::consts::ARCH {
+        "x86_64" => Ok(Arch { rust: "x86_64", debian: "amd64" }),
+        "aarch64" => Ok(Arch { rust: "aarch64", debian: "arm64" }),
+        other => Err(io::Error::other(format!("no packages for {other}: the libraries aren't built for it"))),
+    }
+}
+
+/// `SOURCE_DATE_EPOCH`, else the time of the last commit.
+fn source_time() -> io::Result<u64> {
+    let text = match env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => text,
+        Err(_) => {
+            output(Command::new("git").current_dir(dist::workspace()).args(["log", "-1", "--format=%ct"]))
+                .map_err(|error| {
+                    io::Error::other(format!(
+                        "the time of the sources isn't known ({error}): set SOURCE_DATE_EPOCH"
+                    ))
+                })?
+        }
+    };
+    let says = || io::Error::other(format!("SOURCE_DATE_EPOCH={text:?} is no number of seconds"));
+    text.trim().parse().map_err(|_| says())
+}
+
+/// What a command that must succeed writes to its standard output.
+fn output(command: &mut Command) -> io::Result<String> {
+    let name = command.get_program().display().to_string();
+    let output =
+        command.output().map_err(|error| io::Error::other(format!("{name} can't be run: {error}")))?;
+    if !output.status.success() {
+        return Err(io::Error::other(format!("{name}: {}", String::from_utf8_lossy(&output.stderr))));
+    }
+    String::from_utf8(output.stdout).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tree::Kind;
+
+    #[test]
+    fn the_same_files_make_the_same_packages() {
+        let tree = vec![
+            Entry::file("bin/ferroce", 0o755, b"program".to_vec()),
+            Entry {
+                path: "lib/ferroce/bin/rdma".into(),
+                kind: Kind::Link { target: "../../../bin/ferroce".into() },
+            },
+            Entry::file("share/doc/ferroce/LICENSE-MIT", 0o644, b"text".to_vec()),
+        ];
+        let release = Release {
+            version: "1.2.3",
+            time: 1_700_000_000,
+            arch: Arch { rust: "x86_64", debian: "amd64" },
+            materials: "{}".into(),
+        };
+        let all = env::temp_dir().join(format!("ferroce-packages-{}", std::process::id()));
+        let made = ["first", "second"].map(|name| {
+            let directory = all.join(name);
+            fs::create_dir_all(&directory).unwrap();
+            let mut files = vec![
+                tarball::write(&directory, "ferroce-1.2.3", &tree, &release).unwrap(),
+                wheel::write(&directory, &tree, &release).unwrap(),
+                distributions::rpm(&directory, &tree, &release).unwrap(),
+            ];
+            if crate::packages::on_path("dpkg-deb") {
+                files.push(distributions::deb(&directory, &directory.join("deb"), &tree, &release).unwrap());
+            }
+            files.iter().map(|file| fs::read(file).unwrap()).collect::<Vec<_>>()
+        });
+        let listing = output(Command::new("tar").arg("-tzf").arg(all.join("first/ferroce-1.2.3.tar.gz")));
+        let wheel = all.join("first/ferroce-1.2.3-py3-none-manylinux_2_28_x86_64.whl").exists();
+        fs::remove_dir_all(&all).unwrap();
+        assert!(made[0] == made[1]);
+        let listing = listing.unwrap();
+        assert!(
+            listing.lines().any(|line| line == "ferroce-1.2.3/lib/ferroce/bin/rdma") && wheel,
+            "{listing}"
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! The files of an installation, below a prefix such as `/usr`.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::{fs, io};
+
+/// A file or a link.
+pub struct Entry {
+    /// Relative to the prefix.
+    pub path: String,
+    pub kind: Kind,
+}
+
+pub enum Kind {
+    File { mode: u32, content: Vec<u8> },
+    Link { target: String },
+}
+
+pub type Tree = Vec<Entry>;
+
+impl Entry {
+    pub fn file(path: &str, mode: u32, content: Vec<u8>) -> Self {
+        Self { path: path.into(), kind: Kind::File { mode, content } }
+    }
+}
+
+/// The directories above the entries, each once and before what is in it.
+pub fn directories(tree: &Tree) -> Vec<String> {
+    let mut all: Vec<String> = tree
+        .iter()
+        .flat_map(|entry| Path::new(&entry.path).ancestors().skip(1))
+        .map(|path| path.display().to_string())
+        .filter(|path| !path.is_empty())
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// The tree of `dist` without debug information, and the files of that, where a debugger looks for them. Intermediate files go
+/// to `scratch`.
+///
+/// # Errors
+/// binutils are missing, or a file can't be read or written.
+pub fn collect(dist: &Path, scratch: &Path) -> io::Result<(Tree, Tree)> {
+    let (mut tree, mut debug) = (Tree::new(), Tree::new());
+    fs::create_dir_all(scratch)?;
+    add(dist, dist, scratch, &mut tree, &mut debug)?;
+    Ok((tree, debug))
+}
+
+fn add(root: &Path, directory: &Path, scratch: &Path, tree: &mut Tree, debug: &mut Tree) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let relative = path.strip_prefix(root).map_err(io::Error::other)?.display().to_string();
+        let kind = path.symlink_metadata()?;
+        if kind.is_dir() {
+            add(root, &path, scratch, tree, debug)?;
+        } else if kind.is_symlink() {
+            let target = fs::read_link(&path)?.display().to_string();
+            tree.push(Entry { path: relative, kind: Kind::Link { target } });
+        } else {
+            let name = path.file_name().unwrap_or_default().display().to_string();
+            let (lean, information) = strip(&path, &name, scratch)?;
+            let beside = Path::new(&relative).with_file_name(".debug").join(format!("{name}.debug"));
+            debug.push(Entry::file(&beside.display().to_string(), 0o644, information));
+            let mode = if kind.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
+            tree.push(Entry::file(&relative, mode, lean));
+        }
+    }
+    Ok(())
+}
+
+/// A program or library without what only a debugger reads, and that.
+fn strip(path: &Path, name: &str, scratch: &Path) -> io::Result<(Vec<u8>, Vec<u8>)> {
+    let (lean, information) = (scratch.join(name), scratch.join(format!("{name}.debug")));
+    super::output(Command::new("objcopy").arg("--only-keep-debug").arg(path).arg(&information))?;
+    let link = format!("--add-gnu-debuglink={}", information.display());
+    super::output(Command::new("objcopy").args(["--strip-all", &link]).arg(path).arg(&lean))?;
+    Ok((fs::read(lean)?, fs::read(information)?))
+}
