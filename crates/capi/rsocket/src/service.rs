@@ -46,6 +46,8 @@ impl Next {
 struct Entry {
     attended: Weak<dyn Attended>,
     next: Next,
+    /// Which call of [`watch`] has made it.
+    watch: u64,
 }
 
 struct Service {
@@ -54,6 +56,8 @@ struct Service {
     set: Arc<Set>,
     waker: Arc<Waker>,
     entries: HashMap<RawFd, Entry>,
+    /// Calls of [`watch`].
+    watches: u64,
 }
 
 static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
@@ -79,7 +83,9 @@ fn try_watch(attended: Weak<dyn Attended>, fd: RawFd) -> io::Result<()> {
     }
     let Some(service) = service.as_mut() else { return Ok(()) };
     // Whether it is to be attended at a time is found out at the first attendance, which is now.
-    service.entries.insert(fd, Entry { attended, next: Next::event_or(Instant::now()) });
+    service.watches += 1;
+    let next = Next::event_or(Instant::now());
+    service.entries.insert(fd, Entry { attended, next, watch: service.watches });
     service.waker.wake();
     match service.set.add(fd, fd as u64) {
         Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
@@ -105,7 +111,7 @@ impl Service {
         let started = thread::Builder::new().name("rsocket".into()).spawn(move || run(&its_set, &its_waker));
         restore_signals(&old);
         started?;
-        Ok(Self { process: std::process::id(), set, waker, entries: HashMap::new() })
+        Ok(Self { process: std::process::id(), set, waker, entries: HashMap::new(), watches: 0 })
     }
 }
 
@@ -162,23 +168,56 @@ fn due(now: Instant) -> Vec<RawFd> {
 }
 
 fn attend(fd: RawFd) {
-    let attended = {
+    let (attended, watch) = {
         let mut service = lock();
         let Some(entry) = service.as_mut().and_then(|service| service.entries.get_mut(&fd)) else { return };
-        entry.attended.clone()
+        (entry.attended.clone(), entry.watch)
     };
     // The last handle may be ours to drop: not under the lock.
     let next = attended.upgrade().map_or(Next::NEVER, Attended::attend);
     let mut service = lock();
     let Some(service) = service.as_mut() else { return };
-    let Some(entry) = service.entries.get_mut(&fd).filter(|entry| entry.attended.ptr_eq(&attended)) else {
-        return;
-    };
+    // Who has asked for attendance meanwhile didn't know of what was said here.
+    let Some(entry) = service.entries.get_mut(&fd).filter(|entry| entry.watch == watch) else { return };
     entry.next = next;
     if !next.on_event {
         service.set.remove(fd);
     }
     if !next.on_event && next.at.is_none() {
         service.entries.remove(&fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// Asks to be attended again while it is attended, twice.
+    struct Again {
+        descriptor: Waker,
+        told: Mutex<(u32, Sender<u32>)>,
+    }
+
+    impl Attended for Again {
+        fn attend(self: Arc<Self>) -> Next {
+            let mut told = self.told.lock().unwrap();
+            told.0 += 1;
+            if told.0 < 3 {
+                watch(&self, self.descriptor.fd());
+            }
+            told.1.send(told.0).unwrap();
+            Next::NEVER
+        }
+    }
+
+    #[test]
+    fn who_asks_while_being_attended_is_attended_again() {
+        let (sender, receiver) = channel();
+        let socket = Arc::new(Again { descriptor: Waker::new().unwrap(), told: Mutex::new((0, sender)) });
+        watch(&socket, socket.descriptor.fd());
+        for count in 1..=3 {
+            assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(count));
+        }
     }
 }
