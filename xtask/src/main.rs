@@ -108,6 +108,9 @@ enum Task {
         /// Instead: many processes that are killed and stopped, in full length
         #[arg(long, conflicts_with = "guest")]
         chaos: bool,
+        /// Instead: connections whose peer is silent for as long as all repetitions take, and a million hostile messages
+        #[arg(long, conflicts_with_all = ["guest", "chaos", "api"])]
+        connections: bool,
         /// Instead: random calls of verbs by many threads of two processes, held against a model
         #[arg(long, conflicts_with_all = ["guest", "chaos"])]
         api: bool,
@@ -135,6 +138,9 @@ fn main() -> ExitCode {
         Task::Sanitize => sanitize::sanitize(),
         Task::Soak { guest: true, .. } => soak::long("rxe").and_then(|()| soak::long("conformance")),
         Task::Soak { chaos: true, .. } => soak::long("chaos"),
+        Task::Soak { connections: true, .. } => {
+            soak::long("cm_faults").and_then(|()| soak::long("hostile_packets"))
+        }
         Task::Soak { api: true, minutes, seed, threads, .. } => soak::api(minutes, seed, threads),
         Task::Soak { minutes, seed, .. } => soak::soak(minutes, seed),
     };

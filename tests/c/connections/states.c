@@ -91,10 +91,11 @@ static struct rdma_cm_id *serve_until(int state)
 	}
 	if (state >= ACCEPTED && !accept_request(id))
 		fail("rdma_accept: %s", strerror(errno));
-	if (state >= ESTABLISHED)
-		pass(channel, RDMA_CM_EVENT_ESTABLISHED);
+	/* The client's wish may overtake its word that it is ready: all that comes lies unfetched. */
 	if (state == DISCONNECTING)
 		wait_for_event();
+	else if (state >= ESTABLISHED)
+		pass(channel, RDMA_CM_EVENT_ESTABLISHED);
 	if (state == ENDING)
 		MUST(rdma_disconnect(id));
 	return id;

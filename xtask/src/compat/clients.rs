@@ -118,6 +118,13 @@ const fn ranks(
     Client { name, package, settings, options: &[], how, not_yet: None }
 }
 
+/// Four ranks of Open MPI, with these options.
+macro_rules! open_mpi {
+    ($settings:expr, $($option:literal)*) => {
+        ranks("Open MPI", "openmpi-bin", $settings, &["mpirun", "--oversubscribe", "-n", "4", $($option),*])
+    };
+}
+
 /// Programs of ordinary sockets.
 const fn sockets(
     name: &'static str,
@@ -164,55 +171,12 @@ pub const CLIENTS: &[Client] = &[
     ucx!(UD, "-t" "ucp_fadd" "-s" "8" "-n" "500"),
     mpi(&[RC], PML_UCX),
     mpi(&[UD], PML_UCX),
-    ranks(
-        "Open MPI",
-        "openmpi-bin",
+    open_mpi!(&[], "--mca" "pml" "cm" "--mca" "mtl" "ofi" "--mca" "mtl_ofi_provider_include" "verbs;ofi_rxm"),
+    open_mpi!(
         &[],
-        &[
-            "mpirun",
-            "--oversubscribe",
-            "-n",
-            "4",
-            "--mca",
-            "pml",
-            "cm",
-            "--mca",
-            "mtl",
-            "ofi",
-            "--mca",
-            "mtl_ofi_provider_include",
-            "verbs;ofi_rxm",
-        ],
+        "--mca" "pml" "ob1" "--mca" "btl" "self,tcp,ofi" "--mca" "osc" "rdma" "--mca" "btl_ofi_provider_include" "verbs"
     ),
-    ranks(
-        "Open MPI",
-        "openmpi-bin",
-        &[],
-        &[
-            "mpirun",
-            "--oversubscribe",
-            "-n",
-            "4",
-            "--mca",
-            "pml",
-            "ob1",
-            "--mca",
-            "btl",
-            "self,tcp,ofi",
-            "--mca",
-            "osc",
-            "rdma",
-            "--mca",
-            "btl_ofi_provider_include",
-            "verbs",
-        ],
-    ),
-    ranks(
-        "Open MPI",
-        "openmpi-bin",
-        &[RC],
-        &["mpirun", "--oversubscribe", "-n", "4", "--mca", "pml", "ucx", "--mca", "osc", "ucx"],
-    ),
+    open_mpi!(&[RC], "--mca" "pml" "ucx" "--mca" "osc" "ucx"),
     ranks("MPICH", "mpich", &[RC], &["mpirun.mpich", "-n", "4"]),
     ranks("MPICH", "mpich", &[UD], &["mpirun.mpich", "-n", "4"]),
     Client {

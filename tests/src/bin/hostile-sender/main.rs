@@ -81,6 +81,9 @@ fn send(settings: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
+/// How long no answer comes before there is none left.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// Sends messages to a listener, and hears what it answers: nothing larger than the question, and not more often than its requests
 /// allow.
 fn send_mads(settings: &[&str]) -> io::Result<()> {
@@ -116,8 +119,9 @@ fn send_mads(settings: &[&str]) -> io::Result<()> {
         std::thread::sleep(due.saturating_sub(start.elapsed()));
     }
     let took = start.elapsed();
-    // Until the last repetitions have come.
-    std::thread::sleep(Duration::from_secs(1));
+    // The last answers are over when none has come for a second.
+    answers.set_nonblocking(false)?;
+    answers.set_read_timeout(Some(QUIET))?;
     listen(&mut mads);
     println!("{sent} messages in {took:?}, {heard} answers");
     if longest_heard > longest {
