@@ -178,7 +178,7 @@ fn a_process_that_was_stopped_in_any_state_goes_on() {
 
 /// Nobody answers, neither for who is killed as the only one of its host nor for who is stopped: all repetitions go unanswered.
 #[test]
-#[ignore = "takes all repetitions: two minutes"]
+#[ignore = "takes all repetitions, twice: three and a half minutes"]
 fn silence_ends_connections_in_any_state() {
     for signal in [libc::SIGKILL, libc::SIGSTOP] {
         let world = require!(World::two_hosts(1500));
