@@ -132,6 +132,14 @@ impl PairOutcome {
         self.server.expect_only_reasons();
         self
     }
+
+    /// As [`Outcome::expect_only_reason`], of both sides.
+    #[track_caller]
+    pub fn expect_only_reason(&self, id: &str) -> &Self {
+        self.client.expect_only_reason(id);
+        self.server.expect_only_reason(id);
+        self
+    }
 }
 
 impl fmt::Display for PairOutcome {

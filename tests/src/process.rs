@@ -220,6 +220,14 @@ impl Outcome {
         assert!(all, "expected reasons only on standard error:\n{self}");
         self
     }
+
+    /// Panics if there is anything on standard error but this reason, of any number of requests.
+    #[track_caller]
+    pub fn expect_only_reason(&self, id: &str) -> &Self {
+        let all = self.stderr.lines().all(|line| line.starts_with(&format!("ferroce: {id} ")));
+        assert!(all, "expected {id} only on standard error:\n{self}");
+        self
+    }
 }
 
 impl fmt::Display for Outcome {

@@ -29,8 +29,8 @@ macro_rules! cells {
     };
 }
 
-// The latency tools measure the processor's clock for most of a second before every size, so each runs through all sizes
-// in one place only.
+// The tools measure the processor's clock for a third of a second before every size, so an operation runs through all sizes where these
+// take another way.
 cells! {
     one_host, Place::OneHost, {
         send_bw_rc: "ib_send_bw -c RC -a";
@@ -41,10 +41,10 @@ cells! {
         send_bw_ud: "ib_send_bw -c UD -a";
         send_bw_ud_both_ways_with_events: "ib_send_bw -c UD -b -e";
         send_lat_rc: "ib_send_lat -c RC -a";
-        send_bw_xrc: "ib_send_bw -c XRC -a";
+        send_bw_xrc: "ib_send_bw -c XRC";
         send_bw_xrc_16_qps_both_ways_with_events: "ib_send_bw -c XRC -q 16 -b -e";
         send_lat_xrc: "ib_send_lat -c XRC";
-        write_bw_xrc: "ib_write_bw -c XRC -a";
+        write_bw_xrc: "ib_write_bw -c XRC";
         write_lat_xrc: "ib_write_lat -c XRC";
         read_bw_xrc_with_events: "ib_read_bw -c XRC -e";
         atomic_lat_xrc: "ib_atomic_lat -c XRC";
@@ -52,7 +52,7 @@ cells! {
         send_lat_ud_with_events: "ib_send_lat -c UD -e";
         write_bw_rc: "ib_write_bw -c RC -a";
         write_bw_rc_16_qps_both_ways: "ib_write_bw -c RC -q 16 -b";
-        write_bw_uc: "ib_write_bw -c UC -a";
+        write_bw_uc: "ib_write_bw -c UC";
         write_lat_rc: "ib_write_lat -c RC";
         write_lat_uc: "ib_write_lat -c UC";
         read_bw_rc: "ib_read_bw -c RC -a";
@@ -66,7 +66,7 @@ cells! {
         send_bw_rc: "ib_send_bw -c RC -a";
         send_bw_rc_srq_16_qps: "ib_send_bw -c RC -q 16 --use-srq";
         send_bw_uc_with_events: "ib_send_bw -c UC -e";
-        send_bw_xrc: "ib_send_bw -c XRC -a";
+        send_bw_xrc: "ib_send_bw -c XRC";
         write_lat_xrc: "ib_write_lat -c XRC";
         read_lat_xrc: "ib_read_lat -c XRC";
         atomic_bw_xrc_16_qps: "ib_atomic_bw -c XRC -q 16";
@@ -76,7 +76,7 @@ cells! {
         write_bw_uc: "ib_write_bw -c UC";
         write_lat_rc_inline: "ib_write_lat -c RC -I 64 -s 64";
         read_bw_rc_both_ways: "ib_read_bw -c RC -b";
-        read_lat_rc: "ib_read_lat -c RC -a";
+        read_lat_rc: "ib_read_lat -c RC";
         atomic_bw_rc_cas_16_qps_both_ways: "ib_atomic_bw -c RC -A CMP_AND_SWAP -q 16 -b";
         atomic_lat_rc_with_events: "ib_atomic_lat -c RC -e";
     }
@@ -89,7 +89,7 @@ cells! {
         read_bw_xrc: "ib_read_bw -c XRC";
         send_lat_ud: "ib_send_lat -c UD -a";
         write_bw_rc_16_qps_both_ways: "ib_write_bw -c RC -q 16 -b";
-        write_lat_rc: "ib_write_lat -c RC -a";
+        write_lat_rc: "ib_write_lat -c RC";
         read_bw_rc: "ib_read_bw -c RC -a";
         read_lat_rc_with_events: "ib_read_lat -c RC -e";
         atomic_bw_rc: "ib_atomic_bw -c RC";

@@ -221,7 +221,9 @@ fn a_python_server_serves_curl() {
         let content = bytes(5_000_000);
         std::fs::write(world.last().path("/tmp/page"), &content).expect("the host's /tmp");
         let line = words("python3 -u -m http.server --directory /tmp --bind SERVER 8080", &world);
-        let mut server = world.last().start_ferroce(SOCKETS, &line, &[]);
+        // The server asks for its own name, which nobody here knows.
+        let resolver = [("RES_OPTIONS", "timeout:1 attempts:1")];
+        let mut server = world.last().start_ferroce(SOCKETS, &line, &resolver);
         server.wait_for_output("Serving", LIMIT);
         for _ in 0..3 {
             let line = words("curl -sS -o /tmp/got http://SERVER:8080/page", &world);
@@ -283,33 +285,41 @@ connection.detach()
     assert!(outcome.stdout.contains("3000000 bytes and the end"), "{outcome}");
 }
 
-/// A program that is killed hasn't said that its stream ends. Its host says so for it, or keep-alives find out.
+/// A program that is killed hasn't said that its stream ends. Its host says so for it.
 #[test]
 fn a_killed_peer_is_no_end_of_the_stream() {
-    for place in [Place::OneHost, Place::TwoHosts] {
-        let world = require!(place.world());
-        let server = write(world.last(), "server", READ_ALL);
-        let client = write(
-            world.first(),
-            "client",
-            "
+    lose_a_peer(Place::OneHost);
+}
+
+/// Between hosts keep-alives find out.
+#[test]
+fn a_killed_peer_between_hosts_is_no_end_of_the_stream() {
+    lose_a_peer(Place::TwoHosts);
+}
+
+fn lose_a_peer(place: Place) {
+    let world = require!(place.world());
+    let server = write(world.last(), "server", READ_ALL);
+    let client = write(
+        world.first(),
+        "client",
+        "
 import socket, sys, time
 connection = socket.create_connection((sys.argv[1], 7000))
 connection.sendall(bytes(1000))
 time.sleep(100)
 ",
-        );
-        let address = world.last().ipv4();
-        let mut server = world.last().start_ferroce(SOCKETS, &["python3", &server, &address], &[]);
-        world.last().wait_for_rdma_port(TCP, 7000, &mut server, LIMIT);
-        let client = world.first().start_ferroce(SOCKETS, &["python3", &client, &address], &[]);
-        server.wait_for_output("accepted", LIMIT);
-        client.signal(libc::SIGKILL);
-        // Eight times the local ACK timeout that connections get, threefold as adapters wait: 52 s.
-        let outcome = server.wait(2 * LIMIT);
-        outcome.expect_success();
-        assert!(outcome.stdout.contains("lost:"), "{outcome}");
-    }
+    );
+    let address = world.last().ipv4();
+    let mut server = world.last().start_ferroce(SOCKETS, &["python3", &server, &address], &[]);
+    world.last().wait_for_rdma_port(TCP, 7000, &mut server, LIMIT);
+    let client = world.first().start_ferroce(SOCKETS, &["python3", &client, &address], &[]);
+    server.wait_for_output("accepted", LIMIT);
+    client.signal(libc::SIGKILL);
+    // Eight times the local ACK timeout that connections get, threefold as adapters wait: 52 s.
+    let outcome = server.wait(2 * LIMIT);
+    outcome.expect_success();
+    assert!(outcome.stdout.contains("lost:"), "{outcome}");
 }
 
 /// Children of a fork leave their parent's rsockets alone.

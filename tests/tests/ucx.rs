@@ -10,6 +10,9 @@ const PORT: u16 = 13337;
 /// UCX connects RC endpoints with the help of another transport.
 const RC: &str = "rc_verbs,ud_verbs:aux,self";
 const UD: &str = "ud_verbs,self";
+/// UCX unmaps the receive buffers of UD before it deregisters them and destroys the queue pair. An adapter's pages are pinned; here a
+/// datagram that comes in between fails, and its line is true.
+const UNMAPPED_BEFORE_DEREGISTERED: &str = "FC038";
 
 #[derive(Clone, Copy)]
 enum Place {
@@ -75,7 +78,7 @@ fn perftest(world: &World, fabric: Fabric, transports: &str, options: &[&str]) -
         limit: LIMIT,
     };
     let outcome = sides.run(world, fabric);
-    outcome.expect_success().expect_quiet();
+    outcome.expect_success().expect_only_reason(UNMAPPED_BEFORE_DEREGISTERED);
     expect_no_warning(&outcome.client.stdout);
     expect_no_warning(&outcome.server.stdout);
     world.first().expect_no_traces();
@@ -188,7 +191,7 @@ fn open_mpi(place: Place, transports: &str) {
     let program = program.to_str().expect("a UTF-8 path");
     let options = ["--mca", "pml", "ucx", "--mca", "osc", "ucx"];
     let outcome = mpi_run(&world, fabric, &options, &[program, "-1"], &[("UCX_TLS", transports)], LIMIT);
-    outcome.expect_success().expect_quiet();
+    outcome.expect_success().expect_only_reason(UNMAPPED_BEFORE_DEREGISTERED);
     expect_no_warning(&outcome.stdout);
     assert!(outcome.stdout.contains("exchange ok"), "{outcome}");
 }

@@ -27,8 +27,10 @@ pub fn test(filter: Option<&str>, quick: bool) -> io::Result<()> {
             passed &= run(&mut cargo(&words, filter, &stage), &mut closing)?;
         }
         let profile = if quick { "quick" } else { "default" };
+        let places = (2 * std::thread::available_parallelism()?.get()).to_string();
         let words = ["nextest", "run", "--workspace", "--no-tests=warn", "--profile", profile];
-        passed &= run(&mut cargo(&words, filter, &stage), &mut closing)?;
+        let mut command = cargo(&words, filter, &stage);
+        passed &= run(command.args(["--test-threads", &places]), &mut closing)?;
     } else if quick {
         let why = "--quick needs cargo-nextest (cargo install --locked cargo-nextest), which chooses tests by their names";
         return Err(io::Error::other(why));
@@ -56,8 +58,10 @@ pub fn write_page(tests: &str) -> io::Result<()> {
     dist::dist("release")?;
     let stage = Stage::new()?;
     let mut command = cargo(&["test", "--package", "ferroce-tests", "--test", tests], None, &stage);
-    let passed =
-        run(command.args(["--", "--test-threads=1"]).env("FERROCE_WRITE_PAGES", "1"), &mut Vec::new())?;
+    let passed = run(
+        command.args(["--", "--include-ignored", "--test-threads=1"]).env("FERROCE_WRITE_PAGES", "1"),
+        &mut Vec::new(),
+    )?;
     stage.print_logs();
     if passed { Ok(()) } else { Err(io::Error::other("tests failed")) }
 }
