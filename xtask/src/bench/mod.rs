@@ -3,6 +3,7 @@
 //! Here: starting the programs, reading their output, tables and JSON. Not here: tests of outcome, which never look
 //! at a clock.
 
+mod connections;
 mod instructions;
 mod local;
 mod programs;
@@ -54,6 +55,15 @@ pub enum Bench {
     Verbs {
         /// How many, an even number
         #[arg(long, default_value_t = 20_000)]
+        count: u32,
+        /// Rounds; the table shows medians
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
+    /// Connections a second through librdmacm, beside the kernel's rdma_rxe in the same guest
+    Connections {
+        /// How many at once
+        #[arg(long, default_value_t = 1000)]
         count: u32,
         /// Rounds; the table shows medians
         #[arg(long, default_value_t = 3)]
@@ -150,6 +160,7 @@ pub fn bench(what: &Bench) -> io::Result<()> {
         Bench::Local { seconds, rounds } => local::local(*seconds, *rounds),
         Bench::Raw { seconds, rounds } => raw_packet::raw(*seconds, *rounds),
         Bench::Verbs { count, rounds } => verbs::verbs(*count, *rounds),
+        Bench::Connections { count, rounds } => connections::connections(*count, *rounds),
         Bench::Instructions { write } => instructions::instructions(*write),
         Bench::RawMemory { what } => match *what {
             RawMemory::Copy { size, seconds } => raw_memory::copy(size, seconds),
