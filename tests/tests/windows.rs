@@ -1,4 +1,5 @@
-//! Memory that one process opens to another and takes back, while it is used: `tests/c/memory/windows.c`.
+//! Memory that one process opens to another and takes back, while it is used: `tests/c/memory/windows.c`,
+//! `tests/c/memory/former_connection.c`.
 
 use ferroce_tests::{Artifacts, Fabric, Pair, World, require};
 use std::time::Duration;
@@ -30,4 +31,15 @@ fn what_is_taken_back_is_the_owners_alone_over_udp() {
 fn what_is_taken_back_is_the_owners_alone_between_hosts_that_lose_packets() {
     let faults = ["--fault", "drop=0.5%,dup=1%,reorder=1%"];
     open_and_take_back(&require!(World::two_hosts(9000)), Fabric::Any, &faults, &["-l"]);
+}
+
+#[test]
+fn a_former_connection_reaches_nothing() {
+    let program = &*require!(Artifacts::get().c_program("memory/former_connection"));
+    let world = require!(World::one_host(1500));
+    for fabric in [Fabric::Any, Fabric::Udp] {
+        let outcome = Pair::new(&world, fabric).limit(LIMIT).run(&[program]);
+        outcome.expect_success().expect_only_reasons();
+    }
+    world.first().expect_no_traces();
 }

@@ -63,6 +63,21 @@ pub struct ListedRegion {
     pub shared: bool,
 }
 
+/// What other processes are told of a QP.
+#[derive(Clone, Copy, Debug)]
+pub struct ListedQp {
+    /// Its number and that of its peer.
+    pub ends: QpnPair,
+    /// The number of its connection, unlike that of any other of the process's life. 0: it isn't told.
+    pub connection: u64,
+    /// The protection domain's number.
+    pub pd: u32,
+    /// What its peer may do to the regions of its domain.
+    pub access: Access,
+    /// Its program may send.
+    pub sends: bool,
+}
+
 /// Why another process's memory is accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
@@ -93,6 +108,8 @@ pub(super) struct Found {
     /// In the process that the directory is of.
     pub(super) address: u64,
     pub(super) region: FoundRegion,
+    /// The number of the QP's connection; 0 in the directories of older builds.
+    pub(super) connection: u64,
     /// The QP's program sends nothing.
     pub(super) receives: bool,
 }
@@ -256,13 +273,14 @@ impl Directory {
         qp_at(&self.memory, qpn).map(|at| self.entry(at))
     }
 
-    /// Lists a QP, if there is room: its peer may do what `access` allows to the regions of its domain. `sends`: its program may
-    /// send.
-    pub fn publish_qp(&self, (qpn, peer): QpnPair, pd: u32, access: Access, sends: bool) -> bool {
+    /// Lists a QP, if there is room.
+    pub fn publish_qp(&self, qp: &ListedQp) -> bool {
+        let &ListedQp { ends: (qpn, peer), connection, pd, access, sends } = qp;
         let rights = rights(access.remote_read, access.remote_write) | if sends { 0 } else { RECEIVES };
         let entry = self.qp(qpn);
         if let Some(entry) = entry {
-            entry.publish(NAMED | u64::from(qpn), [u64::from(peer), (u64::from(pd) << 32) | rights, 0, 0]);
+            let words = [u64::from(peer), (u64::from(pd) << 32) | rights, connection, 0];
+            entry.publish(NAMED | u64::from(qpn), words);
         }
         entry.is_some()
     }
@@ -309,6 +327,13 @@ impl PeerDirectory {
         self.region(found.rkey) == Some(*found)
     }
 
+    /// The number of QP `qpn`'s connection with `from`, for a guess; `None`: the QP isn't listed, or has another peer.
+    pub(super) fn connection(&self, (from, qpn): QpnPair) -> Option<u64> {
+        let qp: &DirectoryEntry = self.0.words(qp_at(&self.0, qpn)?);
+        let [peer, _, connection, _] = qp.read(NAMED | u64::from(qpn))?;
+        (peer == u64::from(from)).then_some(connection)
+    }
+
     /// The `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None` when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
     pub(super) fn find(
         &self,
@@ -322,7 +347,7 @@ impl PeerDirectory {
             Purpose::Fetch => 0,
         };
         let qp: &DirectoryEntry = self.0.words(qp_at(&self.0, qpn)?);
-        let [peer, qp_rights, ..] = qp.read(NAMED | u64::from(qpn))?;
+        let [peer, qp_rights, connection, _] = qp.read(NAMED | u64::from(qpn))?;
         let region = self.region(rkey)?;
         let [addr, iova, length, region_rights] = region.words;
         let allowed = peer == u64::from(from)
@@ -332,6 +357,7 @@ impl PeerDirectory {
         (allowed && offset.checked_add(len)? <= length).then(|| Found {
             address: addr.wrapping_add(offset),
             region,
+            connection,
             receives: qp_rights & RECEIVES != 0,
         })
     }
@@ -358,7 +384,7 @@ mod tests {
     fn publish(own: &Directory, qp: (bool, bool), region: (bool, bool)) {
         let access =
             Access { remote_read: qp.0, remote_write: qp.1, remote_atomic: false, ..Access::default() };
-        own.publish_qp((QPN, PEER), PD, access, true);
+        own.publish_qp(&ListedQp { ends: (QPN, PEER), connection: 1, pd: PD, access, sends: true });
         let (remote_read, remote_write) = region;
         let region = ListedRegion {
             pd: PD,
@@ -422,7 +448,7 @@ mod tests {
         let access =
             Access { remote_read: true, remote_write: true, remote_atomic: false, ..Access::default() };
         own.qp(QPN).unwrap().revoke();
-        own.publish_qp((QPN, PEER), PD + 1, access, true);
+        own.publish_qp(&ListedQp { ends: (QPN, PEER), connection: 1, pd: PD + 1, access, sends: true });
         for purpose in [Purpose::Read, Purpose::Write, Purpose::Fetch] {
             assert_eq!(opened(&own).find(ENDS, (KEY, IOVA, 8), purpose), None, "{purpose:?}");
         }

@@ -33,12 +33,15 @@ impl Link {
         }
         busy.enter();
         let find = || remote.directory.find(ends, range, purpose);
-        let result = find().and_then(|Found { address, region, receives }| {
+        let result = find().and_then(|Found { address, region, connection, receives }| {
             let mapped = views.mapped();
             let view = if purpose == Purpose::Fetch { None } else { views.of(&region, memory) };
             // Records keep the peer awake, which is faster than copies by the kernel if its program only receives.
-            let result =
-                if receives && view.is_none() { None } else { f(&PeerAccess { memory, view }, address) };
+            let result = if receives && view.is_none() {
+                None
+            } else {
+                f(&PeerAccess { memory, view, connection }, address)
+            };
             if views.has_refused() {
                 self.has_refused_views.store(true, Ordering::Relaxed);
             }
@@ -52,6 +55,11 @@ impl Link {
         let result = result.filter(|_| purpose != Purpose::Fetch || find().is_some());
         busy.leave();
         result
+    }
+
+    /// The number of a QP's connection at the peer, as far as the peer tells it; 0: it doesn't.
+    pub fn connection_of(&self, ends: QpnPair) -> u64 {
+        self.remote.get().and_then(|remote| remote.directory.connection(ends)).unwrap_or(0)
     }
 
     /// The peer hasn't given the link up. (That its memory is still its own is found out with each copy.)

@@ -40,11 +40,17 @@ impl Views {
         }
         let at = match self.all.iter().position(|(other, _)| other.key() == region.key()) {
             Some(at) => at,
-            None if self.all.len() < MOST => {
+            None => {
+                if self.all.len() >= MOST {
+                    // Most of these have been revoked by now, which is told only if something is mapped.
+                    self.all.retain(|(_, state)| matches!(state, State::Mapped(_)));
+                }
+                if self.all.len() >= MOST {
+                    return None;
+                }
                 self.all.push((*region, State::Used(0)));
                 self.all.len() - 1
             }
-            None => return None,
         };
         let (known, state) = &mut self.all[at];
         if known != region {
@@ -94,9 +100,17 @@ impl Views {
 pub struct PeerAccess<'a> {
     pub(super) memory: &'a PeerMemory,
     pub(super) view: Option<&'a PeerView>,
+    pub(super) connection: u64,
 }
 
 impl PeerAccess<'_> {
+    /// The number of the connection that the peer's QP has; 0: a peer of an older build doesn't tell it.
+    #[must_use]
+    #[inline]
+    pub fn connection(&self) -> u64 {
+        self.connection
+    }
+
     /// As [`PeerMemory::write`].
     #[must_use]
     #[inline]
@@ -141,5 +155,53 @@ impl Link {
         if !self.is_dead() && self.terms(false).views.load(Ordering::Acquire) != 0 {
             ferroce_os::sys::send_byte(self.connection.checked());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::{Directory, ListedQp, ListedRegion, PeerDirectory, Purpose};
+    use ferroce_access::Cookie;
+    use ferroce_os::sys;
+    use ferroce_proto::Access;
+
+    #[test]
+    fn regions_that_were_used_once_leave_room_for_others() {
+        let fd = sys::memfd(c"views", 4096).unwrap();
+        let addr = sys::map_shared(fd.raw(), 4096, true).unwrap().as_ptr() as u64;
+        let own = Directory::new().unwrap();
+        let peer = PeerDirectory::open(sys::duplicate_engine(own.fd()).unwrap()).unwrap();
+        own.add_slot(3);
+        let (ends, pd) = ((0x3005, 0x4001), 6);
+        let access = Access { remote_write: true, ..Access::default() };
+        own.publish_qp(&ListedQp { ends, connection: 1, pd, access, sends: true });
+        let found = |key: u32| {
+            let region = ListedRegion {
+                pd,
+                addr,
+                iova: addr,
+                length: 4096,
+                remote_read: true,
+                remote_write: true,
+                shared: true,
+            };
+            own.publish_region(key, &region);
+            peer.find((ends.1, ends.0), (key, addr, 8), Purpose::Write).unwrap().region
+        };
+        let cookie = Cookie::new().unwrap();
+        let memory = PeerMemory::probe(std::process::id() as i32, cookie.at(), cookie.value()).unwrap();
+        let mut views = Views::default();
+        for key in 1..=600 {
+            assert!(views.of(&found(key << 8), &memory).is_none());
+            assert!(views.all.len() <= MOST);
+        }
+        let region = found(0x10_0000);
+        assert!(
+            (0..=USES)
+                .map(|_| views.of(&region, &memory).is_some())
+                .eq((0..=USES).map(|count| count == USES))
+        );
+        assert_eq!(views.mapped(), 1);
     }
 }

@@ -183,7 +183,7 @@ impl Adapter {
             for received in packets {
                 let packet = &received.packet;
                 if env.accepts(&packet.meta, Origin::Process(received.peer())) {
-                    env.mark_peer_uses_shm();
+                    env.mark_peer_uses_shm(ends.1);
                     env.handle(proto, now, &packet.headers, received.payload(ends).into(), &packet.meta);
                 } else {
                     if env.is_peer_on_shm(&packet.meta) {
@@ -212,7 +212,7 @@ impl Adapter {
             if !env.is_connected_to(&link.peer()) {
                 return;
             }
-            env.mark_peer_uses_shm();
+            env.mark_peer_uses_shm(proto.params().dest_qpn);
             while let Some(packet) = run.next() {
                 let executed = env.handle_compact(proto, link, packet, run.is_by_position(packet));
                 run.settle(executed);

@@ -124,6 +124,7 @@ impl Qp {
                 left_to_peer: AtomicBool::new(false),
                 unmappable: AtomicU32::new(0),
                 peer_uses_shm: AtomicBool::new(false),
+                peer_connection: AtomicU64::new(0),
                 own_multicast_blocked: AtomicBool::new(false),
                 wr_session: WrSession::new(),
                 broken: AtomicBool::new(false),

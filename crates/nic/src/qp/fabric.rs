@@ -3,7 +3,7 @@
 use super::{Inner, Path, Qp, QpAttr, attr, mask};
 use crate::adapter::Work;
 use crate::owner::OfContext as _;
-use ferroce_hostlink::{self, Link};
+use ferroce_hostlink::{self, Link, ListedQp, PeerAccess};
 use ferroce_proto::{Instant, QpState};
 use ferroce_queues::QpCntrs;
 use ferroce_types::{Result, invalid};
@@ -73,12 +73,31 @@ impl Qp {
         self.peer_uses_shm.load(Ordering::Relaxed)
     }
 
-    /// The peer shares memory with this process: it won't use a socket.
-    pub(super) fn mark_peer_uses_shm(&self) {
+    /// The peer, QP `peer`, shares memory with this process: it won't use a socket.
+    pub(super) fn mark_peer_uses_shm(&self, link: &Link, peer: u32) {
         if !self.peer_uses_shm() {
             self.peer_uses_shm.store(true, Ordering::Relaxed);
+            self.note_peer_connection(link.connection_of((self.qpn, peer)));
             self.adapter.listen(self.qpn, false, None);
         }
+    }
+
+    /// The first connection of the peer's that is heard of since there is a path.
+    fn note_peer_connection(&self, connection: u64) -> u64 {
+        match self.peer_connection.load(Ordering::Relaxed) {
+            0 => {
+                self.peer_connection.store(connection, Ordering::Relaxed);
+                connection
+            }
+            known => known,
+        }
+    }
+
+    /// The peer's QP is still of this connection. Once it was reset, it may have another with the same QP, which other PSNs tell
+    /// apart where there are packets.
+    #[inline]
+    pub(super) fn is_connected(&self, peer: &PeerAccess<'_>) -> bool {
+        self.note_peer_connection(peer.connection()) == peer.connection()
     }
 
     /// The link that the QP would leave for UDP; `None` once something has come from the peer through shared memory.
@@ -141,7 +160,8 @@ impl Qp {
             let mut access = params.access;
             access.remote_read &= params.max_dest_rd_atomic > 0;
             let sends = inner.proto.state() != QpState::Rtr;
-            if directory.publish_qp((self.qpn, params.dest_qpn), self.pd.id(), access, sends) {
+            let (ends, connection, pd) = ((self.qpn, params.dest_qpn), inner.connection, self.pd.id());
+            if directory.publish_qp(&ListedQp { ends, connection, pd, access, sends }) {
                 inner.listing = Listing::Listed;
             }
         }

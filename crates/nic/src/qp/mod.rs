@@ -107,6 +107,8 @@ pub struct Qp {
     unmappable: AtomicU32,
     /// Something has come from the peer by way of shared memory since there is a path.
     peer_uses_shm: AtomicBool,
+    /// The number of the connection at the peer, by which it is told from a later one of the same QPs; 0: not known yet.
+    peer_connection: AtomicU64,
     /// What it sends to a group doesn't come back to it.
     own_multicast_blocked: AtomicBool,
     wr_session: WrSession<SendWr<Arc<Ah>>>,

@@ -69,10 +69,10 @@ impl QpEnv<'_> {
             && dest.endpoint().address().ip() == meta.dst
     }
 
-    /// The peer shares memory with this process.
-    pub(crate) fn mark_peer_uses_shm(&self) {
-        if matches!(self.path, Some(Path::Shm { .. })) {
-            self.qp.mark_peer_uses_shm();
+    /// The peer, which is QP `peer`, shares memory with this process.
+    pub(crate) fn mark_peer_uses_shm(&self, peer: u32) {
+        if let Some(Path::Shm { link, .. }) = self.path {
+            self.qp.mark_peer_uses_shm(link, peer);
         }
     }
 

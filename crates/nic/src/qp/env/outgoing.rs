@@ -175,6 +175,7 @@ impl QpEnv<'_> {
         (offset, max): (u64, u32),
     ) -> Option<u32> {
         let Some(Path::Shm { link, .. }) = self.path else { return None };
+        let qp = self.qp;
         if self.qp.service == Service::Xrc {
             // Which protection domain the key must be of depends on the SRQ, which the peer's process knows.
             return None;
@@ -200,7 +201,8 @@ impl QpEnv<'_> {
                 let part = bytes.get(offset as usize..)?;
                 let part = &part[..part.len().min(max as usize)];
                 link.access(ends, range(va, rkey, part.len()), Purpose::Write, |peer, to| {
-                    peer.write(to, part.as_ptr() as u64, part.len()).then_some(part.len() as u32)
+                    let done = qp.is_connected(peer) && peer.write(to, part.as_ptr() as u64, part.len());
+                    done.then_some(part.len() as u32)
                 })
             }
             // The whole range is looked up for each piece: no byte is written of a range that isn't allowed.
@@ -209,7 +211,9 @@ impl QpEnv<'_> {
                 let range = range(va, rkey, len);
                 each_piece(pd, sges, offset, len, false, |at, addr, len| {
                     reached = true;
-                    let copy = |peer: &PeerAccess<'_>, to| peer.write(to + at, addr, len).then_some(());
+                    let copy = |peer: &PeerAccess<'_>, to| {
+                        (qp.is_connected(peer) && peer.write(to + at, addr, len)).then_some(())
+                    };
                     link.access(ends, range, Purpose::Write, copy)
                 })
                 .filter(|_| reached)
@@ -219,7 +223,9 @@ impl QpEnv<'_> {
                 let range = range(va, rkey, len);
                 each_piece(pd, sges, offset, len, true, |at, addr, len| {
                     reached = true;
-                    let copy = |peer: &PeerAccess<'_>, from| peer.read(from + at, addr, len).then_some(());
+                    let copy = |peer: &PeerAccess<'_>, from| {
+                        (qp.is_connected(peer) && peer.read(from + at, addr, len)).then_some(())
+                    };
                     link.access(ends, range, Purpose::Read, copy)
                 })
                 .filter(|_| reached)
@@ -227,7 +233,7 @@ impl QpEnv<'_> {
             _ => None,
         };
         if done.is_some() {
-            self.mark_peer_uses_shm();
+            self.mark_peer_uses_shm(peer);
         }
         done
     }
