@@ -54,6 +54,11 @@ impl Cm {
                 if request.remote_qpn != connection.own_qpn {
                     return;
                 }
+                if connection.state == State::ReplySent {
+                    // Its RTU is lost, or was overtaken: only who has sent one asks for the end.
+                    self.is_established(id);
+                }
+                let Some(connection) = self.connections.get_mut(&id) else { return };
                 connection.transaction = mad.transaction;
                 connection.state = State::DisconnectReceived;
                 self.answered(id);

@@ -216,7 +216,7 @@ impl Cm {
         }
     }
 
-    fn is_established(&mut self, id: u32) {
+    pub(crate) fn is_established(&mut self, id: u32) {
         self.answered(id);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.state = State::Established;

@@ -38,6 +38,36 @@ fn the_peer_agrees_when_its_program_does() {
 }
 
 #[test]
+fn who_asks_for_the_end_was_ready_before() {
+    for overtaken in [false, true] {
+        let mut pair = Pair::listening();
+        let mine = pair.connect(0x11);
+        pair.run(ms(10));
+        let theirs = pair.request();
+        let fate = move |what| match (what, overtaken) {
+            ("RTU", true) => Fate::Late(50),
+            ("RTU", false) => Fate::Lost,
+            _ => Fate::Arrives,
+        };
+        pair.judge = Box::new(move |mad| fate(mad.message.name()));
+        pair.accept(theirs);
+        pair.run(ms(10));
+        pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+        pair.establish(mine);
+        // Its RTU is lost, or overtaken by the DREQ.
+        pair.disconnect(0, mine);
+        pair.run(ms(100));
+        pair.expect(1, theirs, |h| *h == Happening::Established);
+        pair.expect(1, theirs, |h| *h == ENDED);
+        pair.expect_silence();
+        pair.disconnect(1, theirs);
+        pair.run(ms(10));
+        pair.expect(0, mine, |h| *h == ENDED);
+        wait_and_forget(&mut pair, [mine, theirs]);
+    }
+}
+
+#[test]
 fn both_may_ask_at_the_same_time() {
     let mut pair = Pair::listening();
     let handles = pair.connected();
@@ -138,29 +168,6 @@ fn what_a_dead_peer_would_have_said_is_told() {
     gone(&mut pair, 1, mine);
     pair.expect_silence();
     assert!(pair.cms[1].accept(pair.now, theirs, &super::pair::answer()).is_err());
-}
-
-#[test]
-fn the_end_may_come_before_the_beginning_is_known() {
-    // The RTU is overtaken by the DREQ.
-    let mut pair = Pair::listening();
-    pair.judge = Box::new(|mad| match mad.message.name() {
-        "RTU" => Fate::Late(50),
-        _ => Fate::Arrives,
-    });
-    let mine = pair.connect(0x11);
-    pair.run(ms(10));
-    let theirs = pair.request();
-    pair.accept(theirs);
-    pair.run(ms(10));
-    pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
-    pair.establish(mine);
-    pair.disconnect(0, mine);
-    pair.run(ms(100));
-    pair.expect(1, theirs, |h| *h == ENDED);
-    pair.disconnect(1, theirs);
-    pair.run(ms(10));
-    pair.expect(0, mine, |h| *h == ENDED);
 }
 
 #[test]
