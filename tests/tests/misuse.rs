@@ -56,7 +56,7 @@ const MISTAKES: &[Mistake] = &[
     silence("peer_in_init", (12, 0), (17, 0), (10, 0)),
     silence("psn_behind", (13, 13), (17, 13), (10, 13)),
     silence("psn_ahead", (13, 0), (13, 0), (13, 0)),
-    Mistake { local: None, ..silence("peer_ends", (0, 0), (15, 0), (10, 0)) },
+    Mistake { local: None, ..silence("peer_ends", (0, 0), (15, 0), (11, 0)) },
     Mistake { local: None, shm: None, ..refused("misuse/connection", "path_mtu", 41, 60) },
     refused("misuse/connection", "posted_after", 30, 61),
     everywhere("misuse/operations", "max_rd_atomic", (50, 0)),

@@ -58,7 +58,7 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         number: 11,
         title: "nobody has the peer's QP number",
-        means: "The destination QPN belongs to no queue pair: it was never made, it has been destroyed, or the number was \
+        means: "The destination QPN belongs to no queue pair: it was never made, it or its process has ended, or the number was \
                 mangled on its way (byte order, a wrong field, the number of another connection).",
         see: "Print dest_qp_num beside qp_num of the peer's queue pair.",
         mend: "Give ibv_modify_qp the peer's qp_num as dest_qp_num, in host byte order, and destroy a queue pair only when its \
@@ -365,7 +365,7 @@ pub const CATALOGUE: &[Entry] = &[
         means: "More completions came than the queue holds. It is unusable from then on, and so are the queue pairs whose \
                 completions found no room.",
         see: "Add up the depths of all queues that complete into it.",
-        mend: "Create it with cqe of at least that sum, or poll before more is posted.",
+        mend: "Create it with cqe of at least the depths of all queues that complete into it, or poll before more is posted.",
         statuses: &[FLUSH],
     },
     Entry {

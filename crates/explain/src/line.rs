@@ -129,7 +129,12 @@ impl fmt::Display for Report {
                 write!(f, ") ended with {}", status_name(status))?;
                 if matches!(self.reason, Reason::Peer { told, .. } | Reason::NotReady { told, .. } if told == number)
                 {
-                    f.write_str(", says the peer")?;
+                    let of_receive = status == WcStatus::RemOpErr && remote.is_none();
+                    f.write_str(if of_receive {
+                        ", says the peer of its receive"
+                    } else {
+                        ", says the peer"
+                    })?;
                 }
             }
             Subject::Refusal { operation, len, remote, receive } => {
@@ -146,7 +151,7 @@ impl fmt::Display for Report {
             }
             Subject::QueuePair => {
                 f.write_str(" fails")?;
-                peer(f, "connected to")?;
+                self.peer.map_or(Ok(()), |peer| write!(f, ", connected to {peer}"))?;
             }
         }
         write!(f, ": {}", entry.title)?;
@@ -207,5 +212,26 @@ mod tests {
         let reason = Reason::Peer { told: 0xffff, status: WcStatus::RemOpErr };
         assert_eq!(reason.number(), 62);
         assert_eq!(Reason::NotReady { told: 999, tries: 1, wait: Default::default() }.number(), 22);
+        // Nor do numbers of other statuses: the process that says so hasn't ended.
+        let told = |told, status| Reason::Peer { told, status }.number();
+        assert_eq!((told(15, WcStatus::RemAccessErr), told(30, WcStatus::RemAccessErr)), (61, 30));
+        assert_eq!((told(20, WcStatus::RemInvReqErr), told(1, WcStatus::RemOpErr)), (60, 62));
+    }
+
+    #[test]
+    fn a_line_says_whose_receive_and_whose_queue_pair_it_is() {
+        let status = WcStatus::RemOpErr;
+        let subject = Subject::Request { wr_id: 1, operation: "SEND", len: 8, remote: None, status };
+        let report = Report {
+            qpn: 1,
+            peer: Some(PEER),
+            subject,
+            reason: Reason::Peer { told: 30, status },
+            flushed: 0,
+        };
+        let line = report.to_string();
+        assert!(line.contains("IBV_WC_REM_OP_ERR, says the peer of its receive: no region"), "{line}");
+        let overrun = Report { subject: Subject::QueuePair, reason: Reason::Overrun, ..report }.to_string();
+        assert!(overrun.contains("fails, connected to QP 0x000456, process 4711: a completion"), "{overrun}");
     }
 }

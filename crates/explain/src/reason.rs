@@ -161,7 +161,7 @@ impl Reason {
             Self::Ignored { .. } => 17,
             Self::NeverPosted => 20,
             Self::NoneLeft => 21,
-            Self::NotReady { told, .. } => known(*told).unwrap_or(22),
+            Self::NotReady { told, .. } => known(*told, WcStatus::RnrRetryExcErr).unwrap_or(22),
             Self::Key { fault, .. } => fault.number(),
             Self::QpRights => 37,
             Self::NotInvalidated { .. } => 39,
@@ -176,7 +176,7 @@ impl Reason {
             Self::ShortResult => 53,
             Self::BadResponse => 54,
             Self::NotBound => 55,
-            Self::Peer { told, status } => known(*told).unwrap_or(match status {
+            Self::Peer { told, status } => known(*told, *status).unwrap_or(match status {
                 WcStatus::RemAccessErr => 61,
                 WcStatus::RemOpErr => 62,
                 _ => 60,
@@ -188,9 +188,10 @@ impl Reason {
     }
 }
 
-/// A number that a peer has told, if the catalogue has it: what it says isn't trusted.
-fn known(told: u16) -> Option<u16> {
-    crate::entry(told).map(|entry| entry.number)
+/// A number that a peer has told, if the catalogue has it for the status: what it says isn't trusted.
+fn known(told: u16, status: WcStatus) -> Option<u16> {
+    let fits = |entry: &&crate::Entry| entry.statuses.contains(&crate::line::status_name(status));
+    crate::entry(told).filter(fits).map(|entry| entry.number)
 }
 
 impl fmt::Display for Rights {

@@ -22,20 +22,32 @@ struct Limit {
 }
 
 impl Limit {
-    /// Takes the place of a line at `now`: how many were kept back before it; `None` if this one is.
-    fn admit(&self, now: u64) -> Option<u32> {
+    /// Takes the place of a line at `now`; `None` if it is kept back.
+    fn admit(&self, now: u64) -> Option<Admitted> {
         let next = |paid: u64| {
             let paid = paid.max(now);
             (paid - now < BURST * INTERVAL).then_some(paid + INTERVAL)
         };
         match self.paid_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
-            Ok(_) => Some(self.kept_back.swap(0, Ordering::Relaxed)),
+            Ok(paid) => {
+                let is_last = paid.max(now) - now >= (BURST - 1) * INTERVAL;
+                Some(Admitted { kept_back: self.kept_back.swap(0, Ordering::Relaxed), is_last })
+            }
             Err(_) => {
                 self.kept_back.fetch_add(1, Ordering::Relaxed);
                 None
             }
         }
     }
+}
+
+/// A line that may be told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Admitted {
+    /// So many before it were kept back.
+    kept_back: u32,
+    /// The next one is kept back, unless it takes its time.
+    is_last: bool,
 }
 
 /// Has `listener` get the lines, which end without a line feed. The first one stays.
@@ -47,15 +59,23 @@ pub fn listen(listener: fn(&str)) {
 #[cold]
 pub(crate) fn say(reports: &mut Vec<Report>) {
     for report in reports.drain(..) {
-        let Some(kept_back) = LIMIT.admit(clock::now().0) else { continue };
+        let Some(Admitted { kept_back, is_last }) = LIMIT.admit(clock::now().0) else { continue };
         let mut line = report.to_string();
         if kept_back > 0 {
             line.push_str(&format!(" ({kept_back} such lines before this one were kept back.)"));
+        } else if is_last {
+            line.push_str(" (More such lines are kept back, but for one a second.)");
         }
-        match LISTENER.get() {
-            Some(listener) => listener(&line),
-            None => tracing::warn!("{line}"),
-        }
+        tell(&line);
+    }
+}
+
+/// Tells something that isn't of one queue pair.
+#[cold]
+pub(crate) fn tell(line: &str) {
+    match LISTENER.get() {
+        Some(listener) => listener(line),
+        None => tracing::warn!("{line}"),
     }
 }
 
@@ -67,10 +87,12 @@ mod tests {
     fn a_flood_is_kept_back_and_counted() {
         let limit = Limit { paid_until: AtomicU64::new(0), kept_back: AtomicU32::new(0) };
         let now = 100 * INTERVAL;
-        assert!((0..BURST).all(|_| limit.admit(now) == Some(0)));
+        let is_told = |kept_back, is_last| Some(Admitted { kept_back, is_last });
+        assert!((1..BURST).all(|_| limit.admit(now) == is_told(0, false)));
+        assert_eq!(limit.admit(now), is_told(0, true));
         assert_eq!((limit.admit(now), limit.admit(now)), (None, None));
-        assert_eq!(limit.admit(now + INTERVAL), Some(2));
+        assert_eq!(limit.admit(now + INTERVAL), is_told(2, true));
         assert_eq!(limit.admit(now + INTERVAL), None);
-        assert_eq!(limit.admit(now + 1000 * INTERVAL), Some(1));
+        assert_eq!(limit.admit(now + 1000 * INTERVAL), is_told(1, false));
     }
 }

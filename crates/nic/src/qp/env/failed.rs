@@ -9,6 +9,7 @@ use ferroce_proto::{
     Asked, Buffer, Cause, Data, Failure, QpParams, QpState, Refusing, SendOp, SendWr, Sge, ack_timeout,
     rnr_delay,
 };
+use ferroce_types::slot_of;
 use ferroce_wire::{Operation, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -122,6 +123,10 @@ impl QpEnv<'_> {
             Some(Path::Udp { dest, .. }) => dest.peer().ip() == dest.endpoint().address().ip(),
         };
         let host = &self.qp.adapter.host;
+        if here && !host.owns(peer) && host.is_free(slot_of(peer)) {
+            // Whoever has the address here shares the numbers with this process.
+            return Reason::NoQp;
+        }
         if !here || !host.owns(peer) {
             return Reason::NoAnswer { tries, each, answered };
         }
