@@ -1,5 +1,5 @@
 //! Odd surroundings: real-time threads, forged ICMP packets, a limit of threads, an interface that isn't up yet, names that
-//! somebody else has taken, and variables that mean nothing.
+//! somebody else has taken, a port that somebody else has, and variables that mean nothing.
 
 use ferroce_tests::{Artifacts, Fabric, Pair, Skip, World, require, tool};
 use std::time::Duration;
@@ -257,4 +257,34 @@ fn who_takes_all_names_of_a_user_is_found() {
         assert!(doctor.stdout.contains(says), "{doctor}");
         assert!(doctor.stdout.contains("There is none left"), "{doctor}");
     }
+}
+
+/// Binds UDP port 4791 of an address.
+const HOLD: &str = "
+import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('10.77.0.9', 4791))
+print('ready', flush=True)
+time.sleep(100)
+";
+
+/// The others work, and who names it is refused.
+#[test]
+fn an_address_whose_port_somebody_else_has_is_left_out() {
+    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    host.admin("ip addr add 10.77.0.9/24 dev eth0");
+    let mut holder = host.start(&["python3", "-c", HOLD], &[]);
+    holder.wait_for_output("ready", LIMIT);
+    let outcome = Pair::new(&world, Fabric::Udp).limit(LIMIT).run(&["ibv_rc_pingpong", "-g", "1"]);
+    outcome.expect_success();
+    for side in [&outcome.client, &outcome.server] {
+        let lines: Vec<&str> = side.stderr.lines().collect();
+        assert!(lines.len() == 1 && lines[0].contains("UDP port 4791 of 10.77.0.9 "), "{outcome}");
+        assert!(lines[0].ends_with("; the address is left out, the device's others work"), "{outcome}");
+    }
+    let outcome = Pair::new(&world, Fabric::Udp).limit(LIMIT).run(&["ibv_rc_pingpong", "-g", "2"]);
+    assert!(!outcome.client.success() && !outcome.server.success(), "{outcome}");
+    assert!(outcome.server.stderr.contains("ferroce: ibv_modify_qp: "), "{outcome}");
 }

@@ -46,7 +46,9 @@ pub enum Error {
         holder: Holder,
     },
     /// Processes of this user hold the address's sockets and none of them answered in time (all stopped?).
-    #[error("no process that holds the sockets of {address} answers; are they all stopped?")]
+    #[error(
+        "no process that holds UDP port 4791 of {address} answers: all are stopped, or a program that isn't ours has it"
+    )]
     Unresponsive {
         /// The local address.
         address: HostAddr,
@@ -113,7 +115,7 @@ mod tests {
         let address = HostAddr::new("10.0.0.1".parse().unwrap(), 0);
         let error = ferroce_types::Error::from(Error::Unresponsive { address });
         assert_eq!(error.errno(), libc::EBUSY);
-        let why = "joining the host's other processes: no process that holds the sockets of 10.0.0.1 answers; are they all stopped?";
+        let why = "joining the host's other processes: no process that holds UDP port 4791 of 10.0.0.1 answers: all are stopped, or a program that isn't ours has it";
         assert_eq!(error.to_string(), why);
     }
 }

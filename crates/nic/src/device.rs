@@ -279,15 +279,7 @@ impl Context {
         // Making an address usable takes a while, and other processes ask for the table meanwhile.
         let addresses: Vec<HostAddr> =
             self.port.read().gids.iter().map(|(_, entry)| HostAddr::new(entry.ip, entry.scope_id)).collect();
-        for address in addresses {
-            match adapter.add_address(address) {
-                // Still tentative, or gone since the table was read: there is news of either.
-                Err(error) if error.errno() == libc::EADDRNOTAVAIL => {
-                    tracing::debug!(?address, "an address of the GID table can't be used now");
-                }
-                added => added?,
-            }
-        }
+        adapter.use_addresses(&addresses)?;
         Ok(adapter)
     }
 
@@ -333,13 +325,12 @@ impl Context {
     /// Has the adapter listen to those of the table's addresses that can be used by now.
     fn add_addresses(&self, netdev: &ferroce_netdev::Netdev) {
         let Some(adapter) = adapter::current() else { return };
+        let is_usable = |entry: &GidEntry| netdev.usable_addresses().any(|address| address.ip == entry.ip);
         let gids = self.gid_table();
-        for (_, entry) in gids.iter() {
-            if netdev.usable_addresses().any(|address| address.ip == entry.ip)
-                && let Err(error) = adapter.add_address(HostAddr::new(entry.ip, entry.scope_id))
-            {
-                tracing::warn!(%error, ip = %entry.ip, "an address can't be used");
-            }
+        let entries = gids.iter().map(|(_, entry)| entry).filter(|entry| is_usable(entry));
+        let addresses: Vec<HostAddr> = entries.map(|e| HostAddr::new(e.ip, e.scope_id)).collect();
+        if let Err(error) = adapter.use_addresses(&addresses) {
+            tracing::warn!(%error, "addresses of a device can't be used");
         }
     }
 

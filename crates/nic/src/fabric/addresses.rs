@@ -18,7 +18,7 @@ use ferroce_udp::{self, Endpoint, HostAddr, steering_of};
 use ferroce_wire::cm::GSI_QPN;
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -39,6 +39,8 @@ pub(super) struct Local {
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
     locals: RwLock<class::Locals, Arc<Vec<Local>>>,
+    /// Addresses of devices whose port somebody else has.
+    left_out: Mutex<class::LeftOut, Vec<HostAddr>>,
     /// Where each QP has been counted as a user.
     listeners: Mutex<class::Listeners, HashMap<u32, Vec<Arc<AtomicUsize>>>>,
     /// How often QPs have been counted, at all addresses together.
@@ -144,6 +146,44 @@ impl Adapter {
         *locals = Arc::new(locals.iter().map(Local::share).chain([new]).collect());
         drop(locals);
         self.watch_slots()
+    }
+
+    /// Makes a device's addresses usable. One whose port somebody else has is left out, which is told once; who names it later
+    /// is refused, unless it is free by then.
+    ///
+    /// # Errors
+    /// As [`Adapter::add_address`], but EADDRINUSE and EBUSY only when no address is left, or the port is taken at all addresses.
+    pub(crate) fn use_addresses(&self, addresses: &[HostAddr]) -> Result<()> {
+        let (mut usable, mut refused) = (false, Vec::new());
+        for &address in addresses {
+            if self.addresses.left_out.lock().contains(&address) {
+                // Asking for it takes up to a second.
+                continue;
+            }
+            match self.add_address(address).map_err(|error| (error.errno(), error)) {
+                Ok(()) => usable = true,
+                // Still tentative, or gone since the table was read: there is news of either.
+                Err((libc::EADDRNOTAVAIL, _)) => {
+                    tracing::debug!(?address, "an address of the GID table can't be used now");
+                }
+                Err((libc::EADDRINUSE | libc::EBUSY, error)) => refused.push((address, error)),
+                Err((_, error)) => return Err(error),
+            }
+        }
+        for (address, error) in refused {
+            if !usable || is_held_everywhere() {
+                return Err(error);
+            }
+            let mut left_out = self.addresses.left_out.lock();
+            if left_out.contains(&address) {
+                // Another thread has found out meanwhile.
+                continue;
+            }
+            left_out.push(address);
+            drop(left_out);
+            crate::voice::tell(&format!("{error}; the address is left out, the device's others work"));
+        }
+        Ok(())
     }
 
     /// Sees to it that the sockets of all this process's slots, at all its addresses, are read, and that of QP 1 if there are
@@ -351,6 +391,12 @@ impl Local {
             users: self.users.clone(),
         }
     }
+}
+
+/// Somebody has the port at all addresses of this host, whichever are its own.
+fn is_held_everywhere() -> bool {
+    let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    any.into_iter().any(|ip| ferroce_host::is_held(HostAddr::new(ip, 0)))
 }
 
 /// FERROCE_FABRIC=udp: everything goes over sockets, as between hosts.

@@ -107,6 +107,7 @@ classes! {
     LinksRefused: "hostlink/src/links.rs", "processes that share no memory just now";
     LinkConfirmed: "hostlink/src/link/mod.rs", "slots that are known to be the peer's";
     Locals: "nic/src/fabric/addresses.rs", "the addresses in use";
+    LeftOut: "nic/src/fabric/addresses.rs", "addresses of devices whose port somebody else has";
     Services: "host/src/services.rs", "who answers which requests of other processes";
     HostSlots: "host/src/lib.rs", "the slots of this process";
     HostPorts: "host/src/lib.rs", "the ports of this process";
