@@ -1,7 +1,7 @@
 //! Tests of crates in namespaces of their own: a test runs itself again there. UDP port 4791 and the abstract names are then
 //! the test's alone, and all its processes end with it.
 //!
-//! Not here: hosts for programs that are processes of their own; these are a [`World`](crate::World).
+//! Out of here: hosts for programs that are processes of their own; these are a [`World`](crate::World).
 
 use std::io::Read;
 use std::process::{Command, Stdio};

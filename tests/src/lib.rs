@@ -1,7 +1,7 @@
 //! End-to-end tests: unmodified verbs programs and our own C programs, as separate processes, in private network
 //! namespaces, as an ordinary user.
 //!
-//! Here: hosts made of namespaces, processes with time limits, the programs to run. Not here: anything that links
+//! In here: hosts made of namespaces, processes with time limits, the programs to run. Out of here: anything that links
 //! the product; what is tested is `target/dist`, as a user gets it.
 
 mod artifacts;

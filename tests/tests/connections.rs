@@ -206,7 +206,7 @@ fn messages_to_a_group_reach_who_has_joined() {
     }
 }
 
-/// What is lost is sent again, by the connection manager as by the transport. (A server whose client has ended before its last word
+/// What is lost is sent again, by the communication manager as by the transport. (A server whose client has ended before its last word
 /// arrived hears of the end late: nobody is there to say it again.)
 #[test]
 fn connections_are_made_with_loss() {
@@ -280,7 +280,7 @@ fn an_id_hears_that_its_device_has_gone() {
     process.wait(LIMIT).expect_success();
 }
 
-/// Neither a thread that polls nor one that waits keeps messages of the connection manager waiting.
+/// Neither a thread that polls nor one that waits keeps messages of the communication manager waiting.
 #[test]
 fn threads_that_look_for_completions_leave_connections_alone() {
     let program = require!(Artifacts::get().c_program("connections/occupied"));

@@ -161,7 +161,7 @@ fn hostile_packets_with_future_psns_change_nothing() {
     attack(&world, &[], &IPV4, 300_000, &["future=yes"]);
 }
 
-/// Where the server of the attacks on the connection manager listens.
+/// Where the server of the attacks on the communication manager listens.
 const MAD_PORT: &str = "7950";
 
 /// Attacks a listener whose program takes all requests, from a third address, while a real client makes connections with it: they end as

@@ -78,7 +78,7 @@ pub fn build_into(profile: &str, target: &Path, flags: Option<&str>) -> io::Resu
     fs::copy(built.join("ferroce"), &unfinished)?;
     fs::rename(&unfinished, bin.join("ferroce"))?;
     let libraries = dist.join("lib").join("ferroce");
-    // One engine: the archive of the connection manager has all of the adapter.
+    // One engine: the archive of the communication manager has all of the adapter.
     let archive = built.join("libferroce_rdmacm.a");
     let ibverbs = ibverbs::link(&archive, &rdmacm::engine(), &built.join("link-ibverbs"), &libraries)?;
     let rsocket = built.join("libferroce_rsocket.a");

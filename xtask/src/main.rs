@@ -1,6 +1,6 @@
 //! `cargo xtask`: build, demo, test, benchmark.
 //!
-//! Here: what a person or CI starts from the command line. Not here: tests (`tests/`), the product (`crates/`).
+//! In here: what a person or CI starts from the command line. Out of here: tests (`tests/`), the product (`crates/`).
 
 mod bench;
 mod compat;

@@ -1,5 +1,6 @@
-//! Whether a range of the program's address space is mapped, with which rights, and what file another process has mapped. This thread is asked for it: once the main
-//! thread has ended, `/proc/self` has no memory any more.
+//! Whether a range of the program's address space is mapped and with which rights, and what file another process has mapped.
+//!
+//! The kernel is asked through `/proc/thread-self`: once the main thread has ended, `/proc/self` has no memory any more.
 
 use std::fs::File;
 use std::io::{self, BufRead};

@@ -22,10 +22,11 @@ const OF_MEMORY: [i64; 2] = [0x0102_1994, 0x9584_58f6];
 /// A range of another process's memory, mapped in this one.
 #[derive(Debug)]
 pub struct PeerView {
-    /// Where the range is there, and its bytes.
+    /// The range's address in the other process.
     addr: u64,
+    /// Its bytes.
     len: u64,
-    /// … and here.
+    /// Its address in this process.
     at: u64,
     writable: bool,
     mapping: Mapping,

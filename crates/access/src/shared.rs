@@ -3,6 +3,7 @@
 //! The other process may write to it at any time, so all of it is atomics, of which bytes are copied in and out, each
 //! once: what is parsed is a copy that nobody else can change. Sealed against shrinking, it can't be taken away either.
 
+use crate::{Fault, copy};
 use ferroce_os::fork;
 use ferroce_os::sys::{self, EngineFd};
 use std::io;
@@ -84,21 +85,38 @@ impl SharedMemory {
     /// `at` is beyond the end.
     #[must_use]
     #[inline]
-    pub fn pointer(&self, at: usize) -> *mut u8 {
+    fn pointer(&self, at: usize) -> *mut u8 {
         assert!(at <= self.len);
         // SAFETY: inside the mapping or at its end, says the line above.
         unsafe { self.base.as_ptr().add(at) }
     }
 
-    /// Where the `len` bytes from byte `at` on are mapped.
+    /// Copies `len` bytes of the program's memory at `addr` to byte `at`.
+    ///
+    /// # Errors
+    /// [`Fault`] when a byte can't be read; a part may have been copied.
+    ///
+    /// # Panics
+    /// A byte is beyond the end, or the mapping is for reading only.
+    #[inline]
+    pub fn copy_from_program(&self, at: usize, addr: u64, len: usize) -> Result<(), Fault> {
+        assert!(self.writable && at <= self.len && len <= self.len - at);
+        // SAFETY: bytes of the mapping, which is writable; no reference to them exists.
+        unsafe { copy::read_to_shared(addr, self.pointer(at), len) }
+    }
+
+    /// Copies `len` bytes from byte `at` to the program's memory at `addr`.
+    ///
+    /// # Errors
+    /// [`Fault`] when a byte can't be written; a part may have been.
     ///
     /// # Panics
     /// A byte is beyond the end.
-    #[must_use]
     #[inline]
-    pub fn range(&self, at: usize, len: usize) -> *mut u8 {
+    pub fn copy_to_program(&self, at: usize, addr: u64, len: usize) -> Result<(), Fault> {
         assert!(at <= self.len && len <= self.len - at);
-        self.pointer(at)
+        // SAFETY: bytes of the mapping.
+        unsafe { copy::write_from_shared(addr, self.pointer(at), len) }
     }
 
     /// Has the processor fetch the line of byte `at` for writing, while the caller goes on.

@@ -1,9 +1,9 @@
-//! The connection manager of this process: its state, whose MADs it sends and whose events it hands out.
+//! The communication manager of this process: its state, whose MADs it sends and whose events it hands out.
 
 use crate::Connection;
 use crate::event::{Event, Incoming, IncomingLookup, Sink};
 use ferroce_cm::{Cm, Config, Handle, Happening, ListenerId, Route, Transmit};
-use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, ConnectionManager, Gsi, SentMad, slot_of_id};
+use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, CommunicationManager, Gsi, SentMad, slot_of_id};
 use ferroce_nic::{clock, sys};
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// So many are tried at a time.
 const BURST: usize = 1024;
 
-/// The connection manager of a process. It is never freed.
+/// The communication manager of a process. It is never freed.
 pub(crate) struct Manager {
     state: Mutex<class::Connections, State>,
     gsi: OnceLock<Gsi>,
@@ -82,7 +82,9 @@ pub(crate) fn manager() -> Result<&'static Manager> {
         Arc::new(Worker(manager))
     })?;
     // A thread that has come first has made it.
-    current().filter(|_| gsi.is_current()).ok_or_else(|| Error::Dead("the connection manager is gone".into()))
+    current()
+        .filter(|_| gsi.is_current())
+        .ok_or_else(|| Error::Dead("the communication manager is gone".into()))
 }
 
 /// The one of this process, if it has one that isn't of a process that this one was forked from.
@@ -290,7 +292,7 @@ impl State {
 /// What [`Gsi`] tells of MADs.
 struct Worker(&'static Manager);
 
-impl ConnectionManager for Worker {
+impl CommunicationManager for Worker {
     fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
         let Self(manager) = *self;
         let Ok(gsi) = manager.gsi() else { return };

@@ -327,7 +327,7 @@ pub const CATALOGUE: &[Entry] = &[
         title: "the memory window wasn't bound, or the key not invalidated",
         means: "The region must be of the window's protection domain, registered with IBV_ACCESS_MW_BIND and the rights that the \
                 window is to have, and contain its range. A type 2 window is bound once, until it is invalidated.",
-        see: "FERROCE_LOG=debug has the very cause.",
+        see: "FERROCE_LOG=debug tells which of these is missing.",
         mend: "Register the region with IBV_ACCESS_MW_BIND and invalidate a type 2 window before it is bound again.",
         statuses: &["IBV_WC_MW_BIND_ERR"],
     },

@@ -2,7 +2,7 @@
 //!
 //! In here: slots of the QPN space, the socket group of each local address and its handover between processes,
 //! requests of other processes and the services that answer them, forwarding of packets that came to the wrong process, ports of
-//! the connection manager.
+//! the communication manager.
 //! All of it lives in abstract UNIX names and open descriptors: a
 //! process that ends, however it ends, leaves nothing.
 //! Out of here: what packets mean, QPs, sending (`udp`), shared memory between processes (`hostlink`).
@@ -114,7 +114,7 @@ pub struct Host {
     forwarder: Forwarder,
     inbox: Mutex<class::ForwardInbox, ForwardReceiver>,
     services: Services,
-    /// Ports of the connection manager.
+    /// Ports of the communication manager.
     ports: RwLock<class::HostPorts, Vec<Arc<OwnPort>>>,
 }
 

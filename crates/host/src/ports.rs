@@ -1,4 +1,4 @@
-//! Ports of the connection manager: which process has which, and the way of MADs to it.
+//! Ports of the communication manager: which process has which, and the way of MADs to it.
 //!
 //! A process has a port while it holds the port's abstract name, and takes the MADs for it from the name's socket. Two names may stand
 //! for addresses that overlap; who binds the second one sees the first in the table of names, and gives its own up.

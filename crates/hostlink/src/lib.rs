@@ -8,10 +8,11 @@
 //! A packet is a record with the transport headers as on the wire and up to 64 KiB of payload, or a description of
 //! where in the sender's memory the payload is (the payload is registered and must stay until the answer). Packets of a connection
 //! that both ends know have compact headers instead. Nothing is lost, so there is no ICRC, and a record is given back when
-//! it has been executed. RDMA WRITE and READ don't take that way when
-//! nothing of their QP is under way: the initiator looks up region and QP in the target's *directory* and lets the kernel
-//! copy from process to process. Whoever takes a region or QP back waits until each *busy
-//! word* that was odd at that moment has changed.
+//! it has been executed.
+//!
+//! An RDMA WRITE or READ needs no packet when nothing else of its QP is under way: the initiator looks up region and QP in the
+//! target's *directory* and copies, in memory that both have mapped or by the kernel. A target that watches its ring gets a record
+//! all the same. Whoever takes a region or QP back waits until each *busy word* that was odd at that moment has changed.
 //!
 //! A plain SEND is acknowledged by a word that says how far the ring has been executed, without a record.
 //!
@@ -19,6 +20,7 @@
 //!
 //! Nobody is trusted: what a peer writes into shared memory can make its own link break, and nothing else. A process
 //! that dies, however it dies, closes its connection: what it has left is executed, then its link ends.
+#![forbid(unsafe_code)]
 
 mod compact;
 mod directory;

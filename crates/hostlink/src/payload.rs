@@ -37,9 +37,7 @@ impl<'a> RingBytes<'a> {
     /// The memory isn't there.
     pub fn copy_from(&self, offset: usize, addr: u64, len: usize) -> Result<(), Fault> {
         assert!(offset <= self.len && len <= self.len - offset);
-        let to = self.memory.range(self.at + offset, len);
-        // SAFETY: bytes of the mapping, to which no reference exists.
-        unsafe { copy::read_to_shared(addr, to, len) }
+        self.memory.copy_from_program(self.at + offset, addr, len)
     }
 }
 
@@ -115,9 +113,7 @@ impl ShmPayload<'_> {
         match *self {
             Self::Ring { memory, at, len: whole } => {
                 assert!(offset <= whole && len <= whole - offset);
-                let from = memory.range(at + offset, len);
-                // SAFETY: bytes of the mapping.
-                unsafe { copy::write_from_shared(addr, from, len) }.map_err(|Fault| PlaceError::Memory)
+                memory.copy_to_program(at + offset, addr, len).map_err(|Fault| PlaceError::Memory)
             }
             Self::Peer { link, ends, pieces } => link.fetch(ends, pieces, offset, addr, len),
         }

@@ -6,12 +6,12 @@
 use super::Owner;
 use ferroce_access::{Fault, copy};
 use ferroce_os::sys::{self, KeptFd};
-use ferroce_types::{Error, Result, invalid};
+use ferroce_types::{Error, Result, Users, invalid};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of device memory that a process may have at once.
 pub const MAX_DM: u64 = 64 << 20;
@@ -38,7 +38,7 @@ pub struct Dm {
     len: u64,
     /// What this process's total counts; 0 for memory of another process.
     counted: u64,
-    users: AtomicUsize,
+    users: Users,
     handle: u32,
 }
 
@@ -118,7 +118,7 @@ impl Dm {
             .map(|(fd, base)| {
                 Arc::new_cyclic(|this| {
                     let handle = owner.add_dm(this.clone(), fd.as_raw_fd(), len);
-                    let (owner, users) = (owner.clone(), AtomicUsize::new(0));
+                    let (owner, users) = (owner.clone(), Users::default());
                     Self { owner, fd, base, len, counted, users, handle }
                 })
             })
@@ -133,7 +133,7 @@ impl Dm {
     /// It can't be opened or mapped, or it is no device memory of `len` bytes.
     pub fn of_another<O: Owner>(owner: &Arc<O>, path: &str, len: u64, handle: u32) -> Result<Arc<Self>> {
         let (fd, base) = open(path, len)?;
-        let (owner, users) = (owner.clone(), AtomicUsize::new(0));
+        let (owner, users) = (owner.clone(), Users::default());
         Ok(Arc::new(Self { owner, fd, base, len, counted: 0, users, handle }))
     }
 
@@ -219,11 +219,11 @@ impl Dm {
     }
 
     pub(super) fn hold(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.hold();
     }
 
     pub(super) fn release(&self) {
-        self.users.fetch_sub(1, Ordering::Release);
+        self.users.release();
     }
 
     /// Ends it (ibv_free_dm(3)).
@@ -231,15 +231,11 @@ impl Dm {
     /// # Errors
     /// [`Error::Busy`] while a memory region is registered on it.
     pub fn free(&self) -> Result<()> {
-        match self.users.load(Ordering::Acquire) {
-            0 => {
-                if self.counted > 0 {
-                    self.owner.remove(self.handle);
-                }
-                Ok(())
-            }
-            n => Err(Error::Busy(format!("{n} memory regions are still registered on this device memory"))),
+        self.users.check_none("memory regions are still registered on this device memory")?;
+        if self.counted > 0 {
+            self.owner.remove(self.handle);
         }
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! Protection domains.
 
 use super::{Owner, QueueMemory};
-use ferroce_types::{Error, Quota, QuotaPlace, Result};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use ferroce_types::{Quota, QuotaPlace, Result, Users};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Protection domains that a process may have, parent domains among them.
@@ -15,7 +15,7 @@ pub struct Pd {
     id: u32,
     owner: Arc<dyn Owner>,
     /// Those of a domain that is imported within the process count as the original's.
-    users: Arc<AtomicUsize>,
+    users: Arc<Users>,
     /// By which others import it, and the owner that knows it by that.
     handle: u32,
     home: Option<Weak<dyn Owner>>,
@@ -30,7 +30,7 @@ impl Pd {
     /// A new domain of `owner`.
     ///
     /// # Errors
-    /// [`Error::NoMemory`] when there are [`MAX_PD`].
+    /// [`ferroce_types::Error::NoMemory`] when there are [`MAX_PD`].
     pub fn alloc<O: Owner>(owner: &Arc<O>) -> Result<Arc<Self>> {
         Self::new(owner.clone(), None)
     }
@@ -115,12 +115,12 @@ impl Pd {
 
     /// Counts an object that belongs to the domain: it can't be freed meanwhile.
     pub fn hold(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.hold();
     }
 
     /// Undoes [`Pd::hold`].
     pub fn release(&self) {
-        self.users.fetch_sub(1, Ordering::Release);
+        self.users.release();
     }
 
     /// Ends the domain (ibv_dealloc_pd(3)).
@@ -141,12 +141,9 @@ impl Pd {
     /// May the domain be freed?
     ///
     /// # Errors
-    /// [`Error::Busy`] while a region, QP, SRQ, address handle or parent domain belongs to it.
+    /// [`ferroce_types::Error::Busy`] while a region, QP, SRQ, address handle or parent domain belongs to it.
     pub fn check_unused(&self) -> Result<()> {
-        match self.users.load(Ordering::Acquire) {
-            0 => Ok(()),
-            n => Err(Error::Busy(format!("{n} objects still belong to this protection domain"))),
-        }
+        self.users.check_none("objects still belong to this protection domain")
     }
 }
 

@@ -28,10 +28,10 @@ mod poll;
 pub mod qp;
 pub mod raw;
 pub mod settings;
+/// Public, as only a part of it is needed here.
 #[cfg(test)]
-#[allow(dead_code)] // The tests of verbs use all of it.
 #[path = "../tests/verbs/side.rs"]
-mod side;
+pub mod side;
 pub mod voice;
 mod xrc;
 

@@ -288,6 +288,26 @@ pub struct Completion {
     pub reason: u16,
 }
 
+impl Completion {
+    /// One that says no more than this: without bytes, peer and reason.
+    #[must_use]
+    pub fn new(wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Self {
+        Self {
+            wr_id,
+            status,
+            opcode,
+            byte_len: 0,
+            immediate: None,
+            invalidated_rkey: None,
+            src_qp: 0,
+            grh: false,
+            solicited: false,
+            tags: TagFlags::default(),
+            reason: 0,
+        }
+    }
+}
+
 /// State of a queue pair; discriminants are those of `enum ibv_qp_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]

@@ -1,8 +1,8 @@
 //! Completion counters (ibv_create_comp_cntr(3)): how many requests of QPs, or bytes, have completed, with success or not.
 
 use ferroce_proto::{SendOp, WcStatus};
-use ferroce_types::{Error, Quota, QuotaPlace, Result, invalid};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use ferroce_types::{Error, Quota, QuotaPlace, Result, Users, invalid};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Counters a process may have.
@@ -63,7 +63,7 @@ pub struct CompCntr {
     counts: CompCntrType,
     completed: AtomicU64,
     failed: AtomicU64,
-    users: AtomicUsize,
+    users: Users,
     _held: QuotaPlace,
 }
 
@@ -123,10 +123,7 @@ impl CompCntr {
     /// # Errors
     /// [`Error::Busy`] while it is attached to a QP.
     pub fn check_unused(&self) -> Result<()> {
-        match self.users.load(Ordering::Acquire) {
-            0 => Ok(()),
-            n => Err(Error::Busy(format!("the counter is still attached to queue pairs, {n} times"))),
-        }
+        self.users.check_none("operations of queue pairs still count with this counter")
     }
 }
 
@@ -153,7 +150,7 @@ impl QpCntrs {
             return Err(Error::Busy(format!("{op:?} requests of the queue pair have a counter already")));
         }
         for op in ops() {
-            counter.users.fetch_add(1, Ordering::Relaxed);
+            counter.users.hold();
             let _ = self.0[op as usize].set(counter.clone());
         }
         Ok(())
@@ -192,7 +189,7 @@ impl QpCntrs {
     /// The QP is gone.
     pub fn detach(&self) {
         for counter in self.0.iter().filter_map(OnceLock::get) {
-            counter.users.fetch_sub(1, Ordering::Release);
+            counter.users.release();
         }
     }
 }

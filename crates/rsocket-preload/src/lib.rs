@@ -10,9 +10,9 @@
 mod config;
 mod numbers;
 mod polling;
-#[allow(dead_code, reason = "the other library that is preloaded uses more of it")]
+/// Public, as only a part of it is needed here.
 #[path = "../../preload/src/real.rs"]
-mod real;
+pub mod real;
 mod rsocket;
 mod sockets;
 mod threads;

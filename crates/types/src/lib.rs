@@ -13,6 +13,7 @@ mod host_addr;
 mod packet;
 mod qpn;
 mod quota;
+mod users;
 
 pub use async_event::AsyncEvent;
 pub use datagram::Datagram;
@@ -21,3 +22,4 @@ pub use host_addr::HostAddr;
 pub use packet::{Grh, MAX_FLOW_LABEL, PacketMeta};
 pub use qpn::{GROUP_SIZE, SLOTS, slot_of, steering_of};
 pub use quota::{Quota, QuotaPlace};
+pub use users::Users;

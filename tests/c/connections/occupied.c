@@ -1,5 +1,5 @@
 /* Connects to a peer on another host while a thread of the same process polls an empty completion queue, or waits for an event of
- * one: neither keeps messages of the connection manager waiting, nor what comes to an address that no queue pair uses.
+ * one: neither keeps messages of the communication manager waiting, nor what comes to an address that no queue pair uses.
  *
  * usage: occupied polls|waits IP server|client */
 #include "connections/cm.h"

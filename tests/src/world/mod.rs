@@ -235,7 +235,7 @@ impl Host {
         is_listening(&self.keeper.id().to_string(), port)
     }
 
-    /// Waits until a process here has a port of the connection manager, of `space` (`0x0106` is that of connections), or until
+    /// Waits until a process here has a port of the communication manager, of `space` (`0x0106` is that of connections), or until
     /// `server` ends or `limit` passes (then it panics).
     pub fn wait_for_rdma_port(&self, space: u16, port: u16, server: &mut Process, limit: Duration) {
         let start = Instant::now();

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: figures that the README quotes, measured beside something everybody knows.
 //!
-//! Here: starting the programs, reading their output, tables and JSON. Not here: tests of outcome, which never look
+//! In here: starting the programs, reading their output, tables and JSON. Out of here: tests of outcome, which never look
 //! at a clock.
 
 mod connections;

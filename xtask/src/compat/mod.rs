@@ -1,6 +1,6 @@
 //! `cargo xtask compat`: real clients on one host and on two, and `docs/COMPATIBILITY.md` from what came out.
 //!
-//! In here: running the clients of the table and writing the page. Not here: the table (`clients.rs`); perftest's many
+//! In here: running the clients of the table and writing the page. Out of here: the table (`clients.rs`); perftest's many
 //! options (`cargo xtask perftest`).
 
 mod clients;

@@ -1,6 +1,6 @@
 //! `cargo xtask package`: what somebody installs who has no compiler, under `packages/` of the target directory.
 //!
-//! Here: one tree of files, and each format of it. Not here: how libraries and command are built (`dist`).
+//! In here: one tree of files, and each format of it. Out of here: how libraries and command are built (`dist`).
 
 mod distributions;
 mod notices;

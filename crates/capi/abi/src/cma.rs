@@ -1,7 +1,7 @@
 //! The structures of `<rdma/rdma_cma.h>` as C code sees them, in the newest layout (rdma-core v65). Names are the header's, so
 //! that the two can be read side by side, and the fields' meaning is the man pages'.
 //!
-//! In here: layout and numbers. What stays out: any behaviour. `tests/it/cma.rs` compares all of it with the header.
+//! In here: layout and numbers. Out of here: any behaviour. `tests/it/cma.rs` compares all of it with the header.
 #![allow(missing_docs, non_camel_case_types)] // both as in the header
 
 use std::ffi::{c_char, c_int, c_void};

@@ -1,6 +1,6 @@
 //! What C code sees of libibverbs and librdmacm: the structures and numbers of rdma-core's headers.
 //!
-//! What stays out: any behaviour, and the functions.
+//! Out of here: any behaviour, and the functions.
 
 pub mod cma;
 pub mod verbs;

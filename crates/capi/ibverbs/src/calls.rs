@@ -1,4 +1,4 @@
-//! What the connection manager (`capi/rdmacm`) calls, which is linked into the same library: verbs as a program calls them, and
+//! What the communication manager (`capi/rdmacm`) calls, which is linked into the same library: verbs as a program calls them, and
 //! the adapter's objects behind what they return.
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! `libibverbs.so.1` on Ferroce's adapter: one thin function per export, which converts, calls
 //! [`ferroce_nic`] and converts back.
 //!
-//! What stays out: how anything works (`nic`), symbol versions and linking (`link/`, run by xtask). `symbols.tsv` is
+//! Out of here: how anything works (`nic`), symbol versions and linking (`link/`, run by xtask). `symbols.tsv` is
 //! the one table of exports. What inline code of the header calls through is set in `context`.
 
 mod advise;

@@ -1,5 +1,5 @@
 //! Makes librdmacm.so.1: one trampoline for each symbol, most of which jump to private symbols of libibverbs.so.1, where the one
-//! connection manager of a process is. Sockets over RDMA are in the library itself.
+//! communication manager of a process is. Sockets over RDMA are in the library itself.
 //!
 //! The one table of symbols is `symbols.tsv`, which `table.rs` reads. Used by xtask through `#[path]`, so it uses nothing but std.
 

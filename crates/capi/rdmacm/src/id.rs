@@ -25,7 +25,7 @@ use crate::event::{self, News};
 use crate::multicast::Group;
 use crate::option::Options;
 
-/// How far an id is on its way. The names are those of the states of the kernel's connection manager.
+/// How far an id is on its way. The names are those of the states of the kernel's communication manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Nothing is known of it.

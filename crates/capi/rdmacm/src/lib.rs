@@ -1,8 +1,8 @@
-//! `librdmacm.so.1` on Ferroce's connection manager: ids, event channels and the queue pairs that the library leads through a
+//! `librdmacm.so.1` on Ferroce's communication manager: ids, event channels and the queue pairs that the library leads through a
 //! connection.
 //!
-//! The code is linked into `libibverbs.so.1`, which has the one adapter and the one connection manager of a process;
-//! `librdmacm.so.1` jumps to it (`link/`, run by xtask). What stays out: messages, ports and timers (`ferroce_connect`), verbs
+//! The code is linked into `libibverbs.so.1`, which has the one adapter and the one communication manager of a process;
+//! `librdmacm.so.1` jumps to it (`link/`, run by xtask). Out of here: messages, ports and timers (`ferroce_connect`), verbs
 //! (`ferroce_ibverbs`), sockets over RDMA (`capi/rsocket`). `symbols.tsv` is the one table of exports.
 
 mod address;

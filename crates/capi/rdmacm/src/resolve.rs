@@ -1,6 +1,6 @@
 //! The way to a peer: rdma_resolve_addr(3), rdma_resolve_route(3).
 //!
-//! The kernel's routing table says it. A host of the link that the kernel doesn't know yet is looked for, as the kernel's connection
+//! The kernel's routing table says it. A host of the link that the kernel doesn't know yet is looked for, as the kernel's communication
 //! manager does, and what it doesn't find within the program's time is an event: for a moment by the calling thread, since most
 //! hosts answer at once, then by a thread that ends when nobody is looked for any more.
 

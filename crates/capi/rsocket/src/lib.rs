@@ -1,7 +1,7 @@
 //! rsockets: the calls of sockets over RDMA, as librdmacm has them. Wire-compatible with those of rdma-core.
 //!
 //! In here: formats ([`wire`]), the accounts of a connection ([`flow`]) and its ends ([`ends`]), all three without I/O; sockets
-//! on them, by the C interfaces of librdmacm and libibverbs only, so that they run over anybody's. What stays out: those
+//! on them, by the C interfaces of librdmacm and libibverbs only, so that they run over anybody's. Out of here: those
 //! interfaces, symbol versions and linking. `librdmacm.so.1` has the exports.
 
 pub mod abi;

@@ -8,9 +8,8 @@ use std::time::Instant;
 use libc::{c_short, pollfd};
 
 use crate::call::{Outcome, Refusal};
-use crate::settings::settings;
 use crate::table::{Socket, find};
-use crate::waiting::{Waker, own_waker, readable, sleep};
+use crate::waiting::{Awaited, Waker, look_or_sleep, readable, sleep};
 
 /// The descriptors of one call.
 struct Polled<'a> {
@@ -18,8 +17,7 @@ struct Polled<'a> {
     sockets: Vec<Option<Socket>>,
 }
 
-impl Polled<'_> {
-    /// Fills in what is ready now; how many are.
+impl Awaited for Polled<'_> {
     fn look(&mut self, waker: Option<&Arc<Waker>>) -> Outcome<usize> {
         let mut ready = 0;
         let mut others = Vec::new();
@@ -45,8 +43,7 @@ impl Polled<'_> {
         Ok(ready)
     }
 
-    /// Sleeps until something may be ready; whether the time is over.
-    fn sleep(&self, waker: &Waker, until: Option<Instant>) -> Outcome<bool> {
+    fn sleep(&self, waker: &Waker, until: Option<Instant>) -> Outcome<()> {
         let mut slept_for = vec![readable(waker.fd())];
         slept_for.extend(self.fds.iter().zip(&self.sockets).filter(|(fd, _)| fd.fd >= 0).map(
             |(fd, socket)| match socket {
@@ -54,7 +51,8 @@ impl Polled<'_> {
                 None => *fd,
             },
         ));
-        Ok(sleep(&mut slept_for, until)? == 0)
+        sleep(&mut slept_for, until)?;
+        Ok(())
     }
 
     fn dont_wake(&self, waker: &Arc<Waker>) {
@@ -68,33 +66,10 @@ impl Polled<'_> {
 pub(crate) fn poll(fds: &mut [pollfd], until: Option<Instant>) -> Outcome<c_int> {
     let sockets = fds.iter().map(|fd| find(fd.fd)).collect();
     let mut polled = Polled { fds, sockets };
-    let count = |ready: usize| c_int::try_from(ready).unwrap_or(c_int::MAX);
     loop {
-        let polling = Instant::now() + settings().polling;
-        loop {
-            let ready = polled.look(None)?;
-            let now = Instant::now();
-            if ready > 0 || until.is_some_and(|until| now >= until) {
-                return Ok(count(ready));
-            }
-            if now >= polling {
-                break;
-            }
-            std::hint::spin_loop();
+        if let Some(ready) = look_or_sleep(&mut polled, until)? {
+            return Ok(ready);
         }
-        let waker = own_waker()?;
-        waker.clear();
-        let ready = polled.look(Some(&waker));
-        let slept = match &ready {
-            Ok(0) => polled.sleep(&waker, until).map(|_| ()),
-            _ => Ok(()),
-        };
-        polled.dont_wake(&waker);
-        let ready = ready?;
-        if ready > 0 {
-            return Ok(count(ready));
-        }
-        slept?;
     }
 }
 

@@ -12,9 +12,8 @@ use std::time::Instant;
 use libc::epoll_event;
 
 use crate::call::{Outcome, Refusal};
-use crate::settings::settings;
 use crate::table::{Socket, find};
-use crate::waiting::{Set, Waker, own_waker, readable, sleep};
+use crate::waiting::{Awaited, Set, Waker, look_or_sleep, readable, sleep};
 
 #[derive(Debug)]
 struct Instance {
@@ -128,16 +127,19 @@ impl Instance {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.iter().map(|(fd, interest)| (*fd, interest.clone())).collect()
     }
+}
 
-    /// Fills in what is ready now; how many are.
-    fn look(
-        &self,
-        interests: &[(RawFd, Interest)],
-        room: &mut [epoll_event],
-        waker: Option<&Arc<Waker>>,
-    ) -> Outcome<usize> {
-        let mut ready = self.ordinary.wait(room, 0)?.len();
-        for (fd, interest) in interests.iter().filter(|(_, interest)| !interest.spent) {
+/// What one call waits for.
+struct Interests<'a> {
+    instance: &'a Instance,
+    interests: Vec<(RawFd, Interest)>,
+    room: &'a mut [epoll_event],
+}
+
+impl Awaited for Interests<'_> {
+    fn look(&mut self, waker: Option<&Arc<Waker>>) -> Outcome<usize> {
+        let mut ready = self.instance.ordinary.wait(self.room, 0)?.len();
+        for (fd, interest) in self.interests.iter().filter(|(_, interest)| !interest.spent) {
             let events = (interest.events & 0xffff) as libc::c_short;
             let (now, changes) = interest.socket.core().readiness(events, waker);
             let now = u32::from(now.cast_unsigned());
@@ -145,10 +147,10 @@ impl Instance {
             if now == 0 || now & (libc::POLLNVAL as u32) != 0 || edge && interest.told == (now, changes) {
                 continue;
             }
-            let Some(place) = room.get_mut(ready) else { continue };
+            let Some(place) = self.room.get_mut(ready) else { continue };
             *place = epoll_event { events: now, u64: interest.data };
             ready += 1;
-            let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut sockets = self.instance.sockets.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(interest) = sockets.get_mut(fd) {
                 interest.told = (now, changes);
                 interest.spent = interest.events & libc::EPOLLONESHOT as u32 != 0;
@@ -156,41 +158,28 @@ impl Instance {
         }
         Ok(ready)
     }
+
+    fn sleep(&self, waker: &Waker, until: Option<Instant>) -> Outcome<()> {
+        sleep(&mut [readable(waker.fd()), readable(self.instance.all.fd())], until)?;
+        Ok(())
+    }
+
+    fn dont_wake(&self, waker: &Arc<Waker>) {
+        for (_, interest) in &self.interests {
+            interest.socket.core().dont_wake(waker);
+        }
+    }
 }
 
 /// As epoll_wait(2).
 pub(crate) fn wait(fd: c_int, room: &mut [epoll_event], until: Option<Instant>) -> Outcome<c_int> {
     let instance = get(fd)?;
-    let count = |ready: usize| c_int::try_from(ready).unwrap_or(c_int::MAX);
     loop {
         instance.changed.clear();
         let interests = instance.interests();
-        let polling = Instant::now() + settings().polling;
-        loop {
-            let ready = instance.look(&interests, room, None)?;
-            let now = Instant::now();
-            if ready > 0 || until.is_some_and(|until| now >= until) {
-                return Ok(count(ready));
-            }
-            if now >= polling {
-                break;
-            }
-            std::hint::spin_loop();
+        let mut interests = Interests { instance: &instance, interests, room: &mut *room };
+        if let Some(ready) = look_or_sleep(&mut interests, until)? {
+            return Ok(ready);
         }
-        let waker = own_waker()?;
-        waker.clear();
-        let ready = instance.look(&interests, room, Some(&waker));
-        let slept = match &ready {
-            Ok(0) => sleep(&mut [readable(waker.fd()), readable(instance.all.fd())], until).map(|_| ()),
-            _ => Ok(()),
-        };
-        for (_, interest) in &interests {
-            interest.socket.core().dont_wake(&waker);
-        }
-        let ready = ready?;
-        if ready > 0 {
-            return Ok(count(ready));
-        }
-        slept?;
     }
 }

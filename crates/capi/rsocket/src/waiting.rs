@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::call::{Outcome, Refusal};
+use crate::settings::settings;
 
 /// What wakes one thread.
 #[derive(Debug)]
@@ -115,6 +116,46 @@ pub(crate) fn sleep(fds: &mut [libc::pollfd], until: Option<Instant>) -> io::Res
     let ready =
         unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, std::ptr::null()) };
     usize::try_from(ready).map_err(|_| io::Error::last_os_error())
+}
+
+/// What a call waits for.
+pub(crate) trait Awaited {
+    /// Tells the caller of the library what is ready now, and returns how much is. `waker` is left with the sockets.
+    fn look(&mut self, waker: Option<&Arc<Waker>>) -> Outcome<usize>;
+    /// Sleeps until something may be ready, or the deadline.
+    fn sleep(&self, waker: &Waker, until: Option<Instant>) -> Outcome<()>;
+    /// Takes the waker back from the sockets.
+    fn dont_wake(&self, waker: &Arc<Waker>);
+}
+
+/// Looks for as long as the settings say, then sleeps once. Returns how much is ready, 0 at the deadline; `None`: look again.
+pub(crate) fn look_or_sleep(awaited: &mut impl Awaited, until: Option<Instant>) -> Outcome<Option<c_int>> {
+    let count = |ready: usize| Some(c_int::try_from(ready).unwrap_or(c_int::MAX));
+    let polling = Instant::now() + settings().polling;
+    loop {
+        let ready = awaited.look(None)?;
+        let now = Instant::now();
+        if ready > 0 || until.is_some_and(|until| now >= until) {
+            return Ok(count(ready));
+        }
+        if now >= polling {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    let waker = own_waker()?;
+    waker.clear();
+    let ready = awaited.look(Some(&waker));
+    let slept = match &ready {
+        Ok(0) => awaited.sleep(&waker, until),
+        _ => Ok(()),
+    };
+    awaited.dont_wake(&waker);
+    let ready = ready?;
+    if ready > 0 {
+        return Ok(count(ready));
+    }
+    slept.map(|()| None)
 }
 
 /// A set of descriptors that is a descriptor itself, readable while one of them is.

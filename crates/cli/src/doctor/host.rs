@@ -5,10 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use ferroce_nic::host::{self, ForeignHolders};
+use ferroce_nic::sys;
 
 use crate::install;
 
-use super::{Finding, own_uid, user_name};
+use super::{Finding, user_name};
 
 /// A slot of a Ferroce process, as /proc/net/unix shows it. A process has one as a rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -33,7 +34,7 @@ pub fn check(findings: &mut Vec<Finding>) {
     }
     findings.extend(packet_filter(&modules));
     let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    others(&members(&names), own_uid(), findings);
+    others(&members(&names), sys::user_id(), findings);
     findings.extend(squatted(&host::foreign_holders()));
 }
 

@@ -110,12 +110,6 @@ fn user_in(passwd: &str, uid: u32) -> Option<&str> {
     })
 }
 
-/// The user who runs this.
-fn own_uid() -> u32 {
-    // SAFETY: geteuid has no preconditions.
-    unsafe { libc::geteuid() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

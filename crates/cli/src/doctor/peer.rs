@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use ferroce_nic::net::{DeviceInfo, Route, RouteKind, active_mtu, interfaces, route_to};
+use ferroce_nic::sys;
 
 use super::Finding;
 use super::port::{ROCE_PORT, address};
@@ -237,29 +238,15 @@ fn set_dont_fragment(socket: &UdpSocket, is_ipv4: bool) -> io::Result<()> {
     } else {
         (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
     };
-    // SAFETY: `value` is an int that lives across the call, with its length.
-    let set = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            (&raw const value).cast(),
-            size_of_val(&value) as libc::socklen_t,
-        )
-    };
-    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    sys::set_option(socket.as_raw_fd(), level, name, &value)
 }
 
 /// The MTU that the kernel has noted for a connected socket's path.
 fn path_mtu(socket: &UdpSocket, is_ipv4: bool) -> Option<u32> {
     let (level, name) =
         if is_ipv4 { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
-    let mut mtu: libc::c_int = 0;
-    let mut length = size_of_val(&mtu) as libc::socklen_t;
-    // SAFETY: `mtu` and its length live across the call.
-    let got =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut mtu).cast(), &raw mut length) };
-    if got < 0 { None } else { u32::try_from(mtu).ok().filter(|&mtu| mtu > 0) }
+    let mtu = sys::int_option(socket.as_raw_fd(), level, name).ok()?;
+    u32::try_from(mtu).ok().filter(|&mtu| mtu > 0)
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::time::Duration;
 
 use ferroce_nic::net::{DeviceInfo, interfaces};
+use ferroce_nic::sys;
 
-use super::{Finding, own_uid, user_name};
+use super::{Finding, user_name};
 
 /// The port of RoCE v2.
 pub const ROCE_PORT: u16 = 4791;
@@ -26,7 +27,7 @@ struct Socket {
 pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
     let sockets = open_sockets(ROCE_PORT);
     let ferroce_here = std::fs::read_to_string("/proc/net/unix")
-        .is_ok_and(|names| super::host::members(&names).iter().any(|member| member.uid == own_uid()));
+        .is_ok_and(|names| super::host::members(&names).iter().any(|member| member.uid == sys::user_id()));
     let mut seen = BTreeSet::new();
     for device in devices {
         for (_, entry) in device.gid_table().iter() {
@@ -40,7 +41,7 @@ pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
 fn check_address(ip: IpAddr, scope_id: u32, sockets: &[Socket], ferroce_here: bool) -> Finding {
     let holders: Vec<&Socket> = sockets.iter().filter(|socket| conflicts(socket.ip, ip)).collect();
     // Binding would disturb a group of sockets that is at work, and proves nothing more.
-    if ferroce_here && !holders.is_empty() && holders.iter().all(|socket| socket.uid == own_uid()) {
+    if ferroce_here && !holders.is_empty() && holders.iter().all(|socket| socket.uid == sys::user_id()) {
         return Finding::fine(format!(
             "UDP port {ROCE_PORT} on {ip} is in use by your Ferroce processes; more can join them."
         ));
@@ -138,10 +139,10 @@ fn holder_text(holder: Option<&Socket>) -> String {
         return " by something that is not visible here (another user or PID namespace, or the kernel)"
             .into();
     };
-    let user = if socket.uid == own_uid() { "you".to_owned() } else { user_name(socket.uid) };
+    let user = if socket.uid == sys::user_id() { "you".to_owned() } else { user_name(socket.uid) };
     match process_with(socket.inode) {
         Some((pid, name)) => format!(" by process {pid} ({name}) of {user}"),
-        None if socket.uid == 0 && own_uid() == 0 => {
+        None if socket.uid == 0 && sys::user_id() == 0 => {
             " by the kernel (a soft-RoCE device of rdma_rxe?) or a process of root that is not visible here"
                 .into()
         }

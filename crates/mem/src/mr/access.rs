@@ -6,7 +6,6 @@ use ferroce_access::Fault;
 use ferroce_proto::{BindMw, RemoteAccess, RemoteError, Sge};
 use ferroce_types::{Error, Result};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Mr {
     /// Does it belong to this domain?
@@ -40,13 +39,13 @@ impl Mr {
         if translate(init, bind.va, bind.length).is_none() {
             return Err("the window isn't inside the memory region");
         }
-        self.windows.fetch_add(1, Ordering::Relaxed);
+        self.windows.hold();
         Ok(())
     }
 
     /// Undoes [`Mr::hold_window`].
     pub(crate) fn release_window(&self) {
-        self.windows.fetch_sub(1, Ordering::Release);
+        self.windows.release();
     }
 
     /// As [`KeyTable::local`].

@@ -15,10 +15,9 @@ use check::check;
 pub(crate) use fault::Use;
 use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::Placement;
-use ferroce_types::{Error, Result, invalid};
+use ferroce_types::{Error, Result, Users, invalid};
 use registered::{Bytes, Registered};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Bytes of the longest region, but for the whole address space.
@@ -74,7 +73,7 @@ pub struct Mr {
     home: Option<Weak<dyn Owner>>,
     gate: RwLock<class::RegionGate, Option<Registered>>,
     /// Windows bound to it. It grows under the gate held shared.
-    windows: AtomicUsize,
+    windows: Users,
 }
 
 impl Mr {
@@ -209,7 +208,7 @@ impl Mr {
                 let handle = handle.unwrap_or_else(|| pd.owner().add_mr(this.clone()));
                 registered.publish(key, handle, home.as_ref());
                 let gate = RwLock::new(Some(registered));
-                Self { key, handle, home, gate, windows: AtomicUsize::new(0) }
+                Self { key, handle, home, gate, windows: Users::default() }
             })
         })?;
         if !mr.is_null() {
@@ -315,9 +314,6 @@ impl Mr {
     }
 
     fn check_unbound(&self) -> Result<()> {
-        match self.windows.load(Ordering::Acquire) {
-            0 => Ok(()),
-            n => Err(Error::Busy(format!("memory windows are bound to the region: {n}"))),
-        }
+        self.windows.check_none("memory windows are bound to the region")
     }
 }

@@ -50,7 +50,7 @@ impl Adapter {
         }
     }
 
-    /// Has [`ConnectionManager::gone`](super::ConnectionManager::gone) called when the process dies that has a slot. Whether there
+    /// Has [`CommunicationManager::gone`](super::CommunicationManager::gone) called when the process dies that has a slot. Whether there
     /// is one.
     pub(super) fn follow(&self, slot: u16) -> bool {
         let is_known = |lifeline: &Lifeline| lifeline.slot == slot;

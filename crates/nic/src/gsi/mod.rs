@@ -1,7 +1,7 @@
-//! QP 1, the general services interface: MADs between this process's connection manager, the host's other processes and other
+//! QP 1, the general services interface: MADs between this process's communication manager, the host's other processes and other
 //! hosts.
 //!
-//! In here: which process a MAD is for, the packets of MADs, which processes are gone, and when the connection manager has
+//! In here: which process a MAD is for, the packets of MADs, which processes are gone, and when the communication manager has
 //! something to do.
 //! Out of here: what the messages mean (`ferroce_cm`), connections and their events (`ferroce_connect`).
 //!
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// MADs that wait for the connection manager; further ones are lost, as on a wire.
+/// MADs that wait for the communication manager; further ones are lost, as on a wire.
 const MOST_WAITING: usize = 8192;
 /// MADs in one message between processes.
 const TOGETHER: usize = 128;
@@ -66,7 +66,7 @@ impl AddressedMad {
 }
 
 /// Who manages the connections of a process.
-pub trait ConnectionManager: Send + Sync {
+pub trait CommunicationManager: Send + Sync {
     /// MADs have come, or the time has that [`Gsi::set_alarm`] was told of. One call at a time, by a thread that makes progress and
     /// holds no lock.
     fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>);
@@ -160,7 +160,7 @@ enum Waiting {
 /// The adapter's part of QP 1.
 #[derive(Default)]
 pub(crate) struct GsiState {
-    manager: OnceLock<Arc<dyn ConnectionManager>>,
+    manager: OnceLock<Arc<dyn CommunicationManager>>,
     inbox: Mutex<class::GsiInbox, VecDeque<Waiting>>,
     has_mads: AtomicBool,
     /// A thread does what is to be done.
@@ -180,7 +180,7 @@ impl GsiState {
     }
 }
 
-/// QP 1 as the connection manager has it.
+/// QP 1 as the communication manager has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Gsi(&'static Adapter);
 
@@ -189,7 +189,7 @@ impl Gsi {
     ///
     /// # Errors
     /// What kept the adapter from being made.
-    pub fn start(make: impl FnOnce(Self) -> Arc<dyn ConnectionManager>) -> Result<Self> {
+    pub fn start(make: impl FnOnce(Self) -> Arc<dyn CommunicationManager>) -> Result<Self> {
         let adapter = adapter::start()?;
         let gsi = Self(adapter);
         adapter.gsi.manager.get_or_init(|| {
@@ -212,7 +212,7 @@ impl Gsi {
         &self.0.host
     }
 
-    /// Has [`ConnectionManager::gone`] called when the process of this host dies that gave a communication ID; at once, if it is gone
+    /// Has [`CommunicationManager::gone`] called when the process of this host dies that gave a communication ID; at once, if it is gone
     /// already. Whether `address` is this host's.
     pub fn follow(&self, address: HostAddr, comm_id: u32) -> bool {
         if !is_of_this_host(address) {
@@ -233,7 +233,7 @@ impl Gsi {
         is_of_this_host(address)
     }
 
-    /// Calls [`ConnectionManager::work`] when `at` has come, or before.
+    /// Calls [`CommunicationManager::work`] when `at` has come, or before.
     pub fn set_alarm(&self, at: Instant) {
         if at.0 < self.0.gsi.due.fetch_min(at.0, Ordering::AcqRel) {
             self.0.engine.wake_for(at);
@@ -355,7 +355,7 @@ impl Adapter {
             Err(error) => {
                 static BRAKE: OncePerSecond = OncePerSecond::new();
                 if BRAKE.allows_now() {
-                    tracing::warn!(%error, %from, %to, "a message of the connection manager can't be sent");
+                    tracing::warn!(%error, %from, %to, "a message of the communication manager can't be sent");
                 }
             }
         }
@@ -410,7 +410,7 @@ impl Adapter {
     }
 }
 
-/// The MAD in a packet for QP 1; `None` when it isn't a message of the connection manager that has come intact.
+/// The MAD in a packet for QP 1; `None` when it isn't a message of the communication manager that has come intact.
 fn read(datagram: &Datagram<'_>) -> Option<(AddressedMad, Mad)> {
     Adapter::identification(datagram)?;
     let packet = Packet::parse(datagram.bytes).ok()?;

@@ -1,8 +1,8 @@
 //! Counters of flows: ibv_create_counters(3), ibv_attach_counters_point_flow(3), ibv_read_counters(3).
 
 use ferroce_os::sync::{RwLock, class};
-use ferroce_types::{Error, Result, invalid};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use ferroce_types::{Result, Users, invalid};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Places a counters object has for what it counts.
 pub const MAX_COUNTERS: u32 = 64;
@@ -22,14 +22,14 @@ pub struct Counters {
     packets: AtomicU64,
     bytes: AtomicU64,
     points: RwLock<class::CounterPoints, Vec<(u32, CounterPoint)>>,
-    flows: AtomicUsize,
+    flows: Users,
 }
 
 impl Counters {
     /// Lets the value at `index` show `point`; several points at one index are added up.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an index of [`MAX_COUNTERS`] or more; [`Error::Busy`] while a flow counts here.
+    /// [`ferroce_types::Error::Invalid`] for an index of [`MAX_COUNTERS`] or more; [`ferroce_types::Error::Busy`] while a flow counts here.
     pub fn attach(&self, index: u32, point: CounterPoint) -> Result<()> {
         if index >= MAX_COUNTERS {
             return invalid!("counter index {index}: up to {} are possible", MAX_COUNTERS - 1);
@@ -55,20 +55,17 @@ impl Counters {
     /// May it be destroyed?
     ///
     /// # Errors
-    /// [`Error::Busy`] while a flow counts here.
+    /// [`ferroce_types::Error::Busy`] while a flow counts here.
     pub fn check_unused(&self) -> Result<()> {
-        match self.flows.load(Ordering::Acquire) {
-            0 => Ok(()),
-            n => Err(Error::Busy(format!("{n} flows count with these counters"))),
-        }
+        self.flows.check_none("flows count with these counters")
     }
 
     pub(super) fn hold(&self) {
-        self.flows.fetch_add(1, Ordering::Relaxed);
+        self.flows.hold();
     }
 
     pub(super) fn release(&self) {
-        self.flows.fetch_sub(1, Ordering::Release);
+        self.flows.release();
     }
 
     pub(super) fn count(&self, bytes: usize) {

@@ -11,10 +11,9 @@ use ferroce_mem::{Pd, is_same};
 use ferroce_os::sync::Mutex;
 use ferroce_proto::QpState;
 use ferroce_queues::{Cq, MAX_SGE, MAX_WR, Unacked};
-use ferroce_types::{Result, invalid};
+use ferroce_types::{Result, Users, invalid};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 /// What a new raw QP is made of.
 #[derive(Clone, Debug)]
@@ -116,7 +115,7 @@ impl RawQp {
             send: Mutex::new(state),
             wr_session: WrSession::new(),
             deadline: Deadline::default(),
-            flows: AtomicUsize::new(0),
+            flows: Users::default(),
             unacked_async: Unacked::default(),
         });
         adapter::register_raw_qp(&qp);

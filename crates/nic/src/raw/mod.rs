@@ -43,12 +43,11 @@ use ferroce_mem::Pd;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{QpState, RecvWqe};
 use ferroce_queues::{Cq, Unacked};
-use ferroce_types::{AsyncEvent, Error, Result, invalid};
+use ferroce_types::{AsyncEvent, Error, Result, Users, invalid};
 use frame::Incoming;
 use pace::Pace;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use wq::Phase;
 
 /// Where received frames go.
@@ -83,7 +82,7 @@ pub struct RawQp {
     wr_session: WrSession<RawSend>,
     /// When it may send again.
     pub(crate) deadline: Deadline,
-    flows: AtomicUsize,
+    flows: Users,
     unacked_async: Unacked,
 }
 
@@ -267,11 +266,11 @@ impl RawQp {
     }
 
     fn hold(&self) {
-        self.flows.fetch_add(1, Ordering::Relaxed);
+        self.flows.hold();
     }
 
     fn release(&self) {
-        self.flows.fetch_sub(1, Ordering::Release);
+        self.flows.release();
     }
 
     pub(crate) fn context(&self) -> Arc<Context> {
@@ -290,10 +289,7 @@ impl RawQp {
     /// # Errors
     /// [`Error::Busy`] while a flow steers to it.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
-        let flows = self.flows.load(Ordering::Acquire);
-        if flows != 0 {
-            return Err(Error::Busy(format!("{flows} flows steer to this queue pair")));
-        }
+        self.flows.check_none("flows steer to this queue pair")?;
         self.reset(&mut self.send.lock());
         match &self.receive {
             Receive::Queue(wq) => wq.end(),

@@ -2,12 +2,11 @@
 
 use super::frame::Incoming;
 use super::wq::Wq;
-use ferroce_types::{Error, Quota, QuotaPlace, Result, invalid};
+use ferroce_types::{Quota, QuotaPlace, Result, Users, invalid};
 use ferroce_wire::frame::{Layer, Network, Transport};
 use ferroce_wire::toeplitz;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Entries an indirection table may have.
 pub const MAX_TABLE: u32 = 512;
@@ -40,7 +39,7 @@ pub mod fields {
 #[derive(Debug)]
 pub struct IndTable {
     wqs: Box<[Arc<Wq>]>,
-    users: AtomicUsize,
+    users: Users,
     _held: QuotaPlace,
 }
 
@@ -48,7 +47,7 @@ impl IndTable {
     /// A table of these queues, in this order; one may stand there more than once.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a number of entries that is no power of two or above [`MAX_TABLE`]; [`Error::NoMemory`] when
+    /// [`ferroce_types::Error::Invalid`] for a number of entries that is no power of two or above [`MAX_TABLE`]; [`ferroce_types::Error::NoMemory`] when
     /// there are [`MAX_TABLES`].
     pub fn create(wqs: Vec<Arc<Wq>>) -> Result<Arc<Self>> {
         if !wqs.len().is_power_of_two() || wqs.len() > MAX_TABLE as usize {
@@ -59,7 +58,7 @@ impl IndTable {
         }
         let held = TABLES.take()?;
         wqs.iter().for_each(|wq| wq.hold());
-        Ok(Arc::new(Self { wqs: wqs.into_boxed_slice(), users: AtomicUsize::new(0), _held: held }))
+        Ok(Arc::new(Self { wqs: wqs.into_boxed_slice(), users: Users::default(), _held: held }))
     }
 
     pub(super) fn wqs(&self) -> &[Arc<Wq>] {
@@ -67,22 +66,19 @@ impl IndTable {
     }
 
     pub(super) fn hold(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.hold();
     }
 
     pub(super) fn release(&self) {
-        self.users.fetch_sub(1, Ordering::Release);
+        self.users.release();
     }
 
     /// Ends the table (ibv_destroy_rwq_ind_table(3)).
     ///
     /// # Errors
-    /// [`Error::Busy`] while a QP uses it.
+    /// [`ferroce_types::Error::Busy`] while a QP uses it.
     pub fn destroy(&self) -> Result<()> {
-        let users = self.users.load(Ordering::Acquire);
-        if users != 0 {
-            return Err(Error::Busy(format!("{users} queue pairs use this indirection table")));
-        }
+        self.users.check_none("queue pairs use this indirection table")?;
         self.wqs.iter().for_each(|wq| wq.release());
         Ok(())
     }

@@ -8,7 +8,7 @@ use ferroce_os::{
     clock,
     sys::{Outgoing, SendBatch},
 };
-use ferroce_proto::{Completion, Data, Instant, QpState, TagFlags, WcOpcode, WcStatus};
+use ferroce_proto::{Completion, Data, Instant, QpState, WcOpcode, WcStatus};
 use ferroce_queues::Wc;
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::checksum;
@@ -334,19 +334,8 @@ impl RawQp {
         let (true, Some(cq)) = (request.signaled || status != WcStatus::Success, &self.send_cq) else {
             return true;
         };
-        let completion = Completion {
-            wr_id: request.wr_id,
-            status,
-            opcode: if request.tso.is_some() { WcOpcode::Tso } else { WcOpcode::Send },
-            byte_len: 0,
-            immediate: None,
-            invalidated_rkey: None,
-            src_qp: 0,
-            grh: false,
-            solicited: false,
-            tags: TagFlags::default(),
-            reason: 0,
-        };
+        let opcode = if request.tso.is_some() { WcOpcode::Tso } else { WcOpcode::Send };
+        let completion = Completion::new(request.wr_id, status, opcode);
         cq.push(Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false })
     }
 

@@ -9,11 +9,10 @@ use ferroce_os::{
     fork,
     sync::{Mutex, class},
 };
-use ferroce_proto::{Completion, RecvWqe, TagFlags, WcOpcode, WcStatus};
+use ferroce_proto::{Completion, RecvWqe, WcOpcode, WcStatus};
 use ferroce_queues::{Cq, MAX_SGE, MAX_WR, RecvQueue, Unacked, Wc, WcTags};
-use ferroce_types::{AsyncEvent, Error, Result, invalid};
+use ferroce_types::{AsyncEvent, Result, Users, invalid};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// State of a work queue; discriminants are those of `enum ibv_wq_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,7 +74,7 @@ pub struct Wq {
     user_handle: usize,
     adapter: &'static Adapter,
     inner: Mutex<class::Wq, Inner>,
-    users: AtomicUsize,
+    users: Users,
     unacked_async: Unacked,
 }
 
@@ -89,7 +88,7 @@ impl Wq {
     /// A new work queue in RESET.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for sizes out of bounds or a completion queue of another device context.
+    /// [`ferroce_types::Error::Invalid`] for sizes out of bounds or a completion queue of another device context.
     pub fn create(pd: &Arc<Pd>, init: WqInit) -> Result<Arc<Self>> {
         if init.max_wr == 0 {
             return invalid!("a work queue without room for work requests");
@@ -123,7 +122,7 @@ impl Wq {
             user_handle,
             adapter,
             inner: Mutex::new(Inner { phase: Phase::Reset, queue, cvlan_stripping }),
-            users: AtomicUsize::new(0),
+            users: Users::default(),
             unacked_async: Unacked::default(),
         });
         adapter::register_wq(&wq);
@@ -167,7 +166,7 @@ impl Wq {
     /// Changes state and, or, VLAN stripping (ibv_modify_wq(3)). `current`: the state that the caller takes it to be in.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it is in another state, or for a way that states don't go.
+    /// [`ferroce_types::Error::Invalid`] when it is in another state, or for a way that states don't go.
     pub fn modify(
         &self,
         state: Option<WqState>,
@@ -224,7 +223,7 @@ impl Wq {
     /// Posts a receive request (ibv_post_wq_recv(3)).
     ///
     /// # Errors
-    /// [`Error::Invalid`] in RESET or for too many elements; [`Error::NoMemory`] when the queue is full.
+    /// [`ferroce_types::Error::Invalid`] in RESET or for too many elements; [`ferroce_types::Error::NoMemory`] when the queue is full.
     pub fn post(&self, wqe: RecvWqe) -> Result<()> {
         let mut inner = self.inner.lock();
         if inner.phase == Phase::Reset {
@@ -279,39 +278,24 @@ impl Wq {
 
     /// False when the completion queue has overrun.
     fn complete(&self, wr_id: u64, status: WcStatus, len: u32, checksums_ok: bool, tags: WcTags) -> bool {
-        let completion = Completion {
-            wr_id,
-            status,
-            opcode: WcOpcode::Recv,
-            byte_len: len,
-            immediate: None,
-            invalidated_rkey: None,
-            src_qp: 0,
-            grh: false,
-            solicited: false,
-            tags: TagFlags::default(),
-            reason: 0,
-        };
+        let completion = Completion { byte_len: len, ..Completion::new(wr_id, status, WcOpcode::Recv) };
         self.cq.push_tagged(Wc { qp_num: self.number, completion, network: None, checksums_ok }, tags)
     }
 
     pub(super) fn hold(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.hold();
     }
 
     pub(super) fn release(&self) {
-        self.users.fetch_sub(1, Ordering::Release);
+        self.users.release();
     }
 
     /// Ends the queue (ibv_destroy_wq(3)).
     ///
     /// # Errors
-    /// [`Error::Busy`] while an indirection table names it.
+    /// [`ferroce_types::Error::Busy`] while an indirection table names it.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
-        let users = self.users.load(Ordering::Acquire);
-        if users != 0 {
-            return Err(Error::Busy(format!("{users} entries of indirection tables name this work queue")));
-        }
+        self.users.check_none("entries of indirection tables name this work queue")?;
         self.end();
         Ok(())
     }

@@ -19,13 +19,12 @@ use crate::qp::{Qp, QpAttr, QpCap, QpInit};
 use ferroce_mem::Pd;
 use ferroce_os::sys;
 use ferroce_queues::{Cq, Unacked};
-use ferroce_types::{Error, Result, invalid};
+use ferroce_types::{Error, Result, Users, invalid};
 use ferroce_wire::Service;
 use remote::Remote;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What makes two domains the same: the device, and the inode behind the descriptor.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -47,7 +46,7 @@ pub(crate) struct Domain {
 pub struct Xrcd {
     context: Arc<Context>,
     domain: Arc<Domain>,
-    users: AtomicUsize,
+    users: Users,
 }
 
 impl Xrcd {
@@ -73,7 +72,7 @@ impl Xrcd {
             }
             None => Ok(Arc::new(Domain { file: file.clone() })),
         })?;
-        Ok(Arc::new(Self { context: context.clone(), domain, users: AtomicUsize::new(0) }))
+        Ok(Arc::new(Self { context: context.clone(), domain, users: Users::default() }))
     }
 
     /// May this handle be closed (ibv_close_xrcd(3))?
@@ -81,10 +80,7 @@ impl Xrcd {
     /// # Errors
     /// [`Error::Busy`] while an SRQ or a QP belongs to the domain by this handle.
     pub fn check_unused(&self) -> Result<()> {
-        match self.users.load(Ordering::Acquire) {
-            0 => Ok(()),
-            n => Err(Error::Busy(format!("{n} objects still belong to this XRC domain"))),
-        }
+        self.users.check_none("objects still belong to this XRC domain")
     }
 
     /// The device context it belongs to.
@@ -98,11 +94,11 @@ impl Xrcd {
     }
 
     pub(crate) fn hold(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.hold();
     }
 
     pub(crate) fn release(&self) {
-        self.users.fetch_sub(1, Ordering::Release);
+        self.users.release();
     }
 }
 

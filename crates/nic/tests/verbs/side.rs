@@ -8,28 +8,38 @@ use ferroce_nic::{
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// The Q_Key of each side of UD.
 pub const QKEY: u32 = 0x1111_1111;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// One side: a QP with memory of its own.
 pub struct Side {
+    /// Its queue pair.
     pub qp: Arc<Qp>,
+    /// Where sends and receives complete.
     pub cq: Arc<Cq>,
+    /// The domain of queue pair and region.
     pub pd: Arc<Pd>,
+    /// The region of all of `memory`.
     pub mr: Arc<Mr>,
+    /// What messages are sent from and received into.
     pub memory: Box<[u8]>,
+    /// The device.
     pub context: Arc<Context>,
 }
 
+/// The first device.
 pub fn open() -> Arc<Context> {
     devices().unwrap()[0].open().unwrap()
 }
 
+/// The sizes of a side's queues.
 pub fn cap() -> QpCap {
     QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 256 }
 }
 
 impl Side {
+    /// A side with `bytes` of memory and a completion queue of its own.
     pub fn new(context: &Arc<Context>, service: Service, bytes: usize) -> Self {
         Self::with_cq(context, service, bytes, Cq::create(context, 256, None, 0).unwrap())
     }
@@ -59,14 +69,17 @@ impl Side {
         Self { qp, cq, pd: pd.clone(), mr, memory, context }
     }
 
+    /// The first byte of the memory.
     pub fn addr(&self) -> u64 {
         self.memory.as_ptr() as u64
     }
 
+    /// `length` bytes of the memory from `offset` on.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
         Sge { addr: self.addr() + offset as u64, length: length as u32, lkey: self.mr.key() }
     }
 
+    /// The way to a queue pair of this device.
     pub fn av(&self) -> AddressVector {
         let dgid = self.context.gid(1).unwrap().gid;
         AddressVector {
@@ -79,6 +92,7 @@ impl Side {
         }
     }
 
+    /// Takes the queue pair to RTS, connected to the one with number `peer`.
     pub fn connect(&self, peer: u32) {
         self.connect_with(peer, |_| ());
     }
@@ -149,10 +163,15 @@ impl Side {
         self.qp.modify(&attr, bits | mask::STATE | mask::SQ_PSN).unwrap();
     }
 
+    /// Posts a receive.
     pub fn recv(&self, wr_id: u64, sge: Sge) {
         self.qp.post_recv(RecvWqe { wr_id, sges: [sge].into_iter().collect() }).unwrap();
     }
 
+    /// Posts a send request.
+    ///
+    /// # Errors
+    /// As `ibv_post_send`.
     pub fn post(
         &self,
         wr_id: u64,
@@ -167,6 +186,7 @@ impl Side {
         self.qp.post_send(|| wr.take().map(Ok))
     }
 
+    /// As `post`, of a request that is taken.
     pub fn send(&self, wr_id: u64, op: SendOp, sge: Sge, ud: Option<UdTarget<Arc<Ah>>>) {
         self.post(wr_id, op, sge, ud).unwrap();
     }

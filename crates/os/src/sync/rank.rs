@@ -114,8 +114,8 @@ classes! {
     LinkList: "hostlink/src/links.rs", "the links";
     CopyPair: "access/src/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
     Lifelines: "nic/src/gsi/lifelines.rs", "connections that end with another process";
-    GsiInbox: "nic/src/gsi/mod.rs", "MADs that wait for the connection manager";
-    ConnectManager: "connect/src/manager.rs", "who the connection manager of this process is";
+    GsiInbox: "nic/src/gsi/mod.rs", "MADs that wait for the communication manager";
+    ConnectManager: "connect/src/manager.rs", "who the communication manager of this process is";
     Connections: "connect/src/manager.rs", "connections, ports and their events";
     KnownDevices: "capi/ibverbs/src/device.rs", "the devices that programs have been told of";
     DeviceView: "capi/ibverbs/src/device.rs", "a device as it was when it was last listed";

@@ -3,16 +3,15 @@
 use super::Cq;
 use crate::events::EventQueue;
 use ferroce_mem::Owner;
-use ferroce_types::{Error, Result};
+use ferroce_types::{Result, Users};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A completion channel (ibv_create_comp_channel(3)): events that carry the user handle of their completion queue.
 #[derive(Debug)]
 pub struct CompChannel {
     owner: Arc<dyn Owner>,
     events: EventQueue<Arc<Cq>>,
-    pub(super) users: AtomicUsize,
+    pub(super) users: Users,
 }
 
 impl CompChannel {
@@ -21,7 +20,7 @@ impl CompChannel {
     /// # Errors
     /// No descriptor is left.
     pub fn new<O: Owner>(owner: &Arc<O>) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { owner: owner.clone(), events: EventQueue::new()?, users: AtomicUsize::new(0) }))
+        Ok(Arc::new(Self { owner: owner.clone(), events: EventQueue::new()?, users: Users::default() }))
     }
 
     /// Whose it is.
@@ -39,11 +38,8 @@ impl CompChannel {
     /// May the channel be destroyed?
     ///
     /// # Errors
-    /// [`Error::Busy`] while a completion queue uses it.
+    /// [`ferroce_types::Error::Busy`] while a completion queue uses it.
     pub fn check_unused(&self) -> Result<()> {
-        match self.users.load(Ordering::Acquire) {
-            0 => Ok(()),
-            n => Err(Error::Busy(format!("{n} completion queues still use this channel"))),
-        }
+        self.users.check_none("completion queues still use this channel")
     }
 }

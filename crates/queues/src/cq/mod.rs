@@ -13,9 +13,9 @@ use ferroce_mem::{CountedQueue, Owner, Pd, QueueKind, is_same};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
-use ferroce_types::{AsyncEvent, Error, Quota, QuotaPlace, Result, invalid};
+use ferroce_types::{AsyncEvent, Quota, QuotaPlace, Result, Users, invalid};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Entries a completion queue may have.
@@ -68,7 +68,7 @@ pub struct Cq {
     sleeper: AtomicBool,
     stamped: bool,
     ignore_overrun: bool,
-    users: AtomicUsize,
+    users: Users,
     unacked: Unacked,
     unacked_async: Unacked,
     counted: CountedQueue,
@@ -79,7 +79,7 @@ impl Cq {
     /// A queue of at least `cqe` entries. `user_handle` comes back with its events.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no entry or more than [`MAX_CQE`]; [`Error::NoMemory`] when there are `MAX_CQ` queues.
+    /// [`ferroce_types::Error::Invalid`] for no entry or more than [`MAX_CQE`]; [`ferroce_types::Error::NoMemory`] when there are `MAX_CQ` queues.
     pub fn create<O: EventTimer>(
         owner: &Arc<O>,
         cqe: u32,
@@ -93,7 +93,7 @@ impl Cq {
     /// A queue as `init` says.
     ///
     /// # Errors
-    /// As [`Cq::create`]; [`Error::NoMemory`] when the domain's allocator gives nothing.
+    /// As [`Cq::create`]; [`ferroce_types::Error::NoMemory`] when the domain's allocator gives nothing.
     pub fn create_as<O: EventTimer>(owner: &Arc<O>, init: CqInit<'_>) -> Result<Arc<Self>> {
         Self::new(owner.clone(), init)
     }
@@ -107,7 +107,7 @@ impl Cq {
             pd.hold();
         }
         if let Some(channel) = channel {
-            channel.users.fetch_add(1, Ordering::Relaxed);
+            channel.users.hold();
         }
         Ok(Arc::new(Self {
             counted: CountedQueue::new(owner.clone(), QueueKind::Completion),
@@ -121,7 +121,7 @@ impl Cq {
             sleeper: AtomicBool::new(false),
             stamped,
             ignore_overrun,
-            users: AtomicUsize::new(0),
+            users: Users::default(),
             unacked: Unacked::default(),
             unacked_async: Unacked::default(),
             _held: held,
@@ -290,7 +290,7 @@ impl Cq {
     /// Changes the size (ibv_resize_cq(3)).
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a size out of bounds or smaller than what waits in the queue.
+    /// [`ferroce_types::Error::Invalid`] for a size out of bounds or smaller than what waits in the queue.
     pub fn resize(&self, cqe: u32) -> Result<()> {
         check_size(cqe)?;
         let memory = self.pd.as_ref().and_then(|pd| pd.queues());
@@ -354,31 +354,26 @@ impl Cq {
 
     /// Counts a user of the queue: it can't be destroyed meanwhile.
     pub fn hold(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.hold();
     }
 
     /// Undoes [`Cq::hold`].
     pub fn release(&self) {
-        self.users.fetch_sub(1, Ordering::Release);
+        self.users.release();
     }
 
     /// Ends the queue (ibv_destroy_cq(3)): withdraws its unread events and waits for the unacknowledged ones.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a QP or SRQ uses it.
+    /// [`ferroce_types::Error::Busy`] while a QP or SRQ uses it.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
-        let users = self.users.load(Ordering::Acquire);
-        if users != 0 {
-            return Err(Error::Busy(format!(
-                "{users} send and receive queues still use this completion queue"
-            )));
-        }
+        self.users.check_none("send and receive queues still use this completion queue")?;
         // No event that was put off comes from here on.
         self.queue.lock().armed = Armed::No;
         self.set_sleeper(false);
         if let Some(channel) = &self.channel {
             channel.events().withdraw(|cq| Arc::ptr_eq(cq, self));
-            channel.users.fetch_sub(1, Ordering::Release);
+            channel.users.release();
         }
         self.owner.withdraw(self.user_handle);
         self.counted.end();

@@ -11,10 +11,9 @@ use crate::ring::Ring;
 use ferroce_mem::{CountedQueue, Pd, QueueKind};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{NoReceive, RecvWqe};
-use ferroce_types::{AsyncEvent, Error, Quota, QuotaPlace, Result, invalid};
+use ferroce_types::{AsyncEvent, Error, Quota, QuotaPlace, Result, Users, invalid};
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Work requests a queue may hold.
 pub const MAX_WR: u32 = 32_768;
@@ -124,7 +123,7 @@ pub struct Srq {
     pd: Arc<Pd>,
     user_handle: usize,
     shared: Mutex<class::Srq, SrqState>,
-    users: AtomicUsize,
+    users: Users,
     unacked_async: Unacked,
     /// Where its completions go, if not to the QPs' (XRC, tag matching).
     completes_into: Option<Arc<Cq>>,
@@ -191,7 +190,7 @@ impl NewSrq {
             user_handle,
             matches_tags: tags.is_some(),
             shared: Mutex::new(SrqState { queue, limit: 0, tags }),
-            users: AtomicUsize::new(0),
+            users: Users::default(),
             unacked_async: Unacked::default(),
             completes_into: completes_into.cloned(),
             registration,
@@ -323,12 +322,12 @@ impl Srq {
 
     /// Counts a user of the queue: it can't be destroyed meanwhile.
     pub fn hold(&self) {
-        self.users.fetch_add(1, Ordering::Relaxed);
+        self.users.hold();
     }
 
     /// Undoes [`Srq::hold`].
     pub fn release(&self) {
-        self.users.fetch_sub(1, Ordering::Release);
+        self.users.release();
     }
 
     /// Ends the queue (ibv_destroy_srq(3)).
@@ -336,10 +335,7 @@ impl Srq {
     /// # Errors
     /// [`Error::Busy`] while a QP uses it.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
-        let users = self.users.load(Ordering::Acquire);
-        if users != 0 {
-            return Err(Error::Busy(format!("{users} queue pairs still use this shared receive queue")));
-        }
+        self.users.check_none("queue pairs still use this shared receive queue")?;
         if let Some((_, registration)) = &self.registration {
             registration.end();
         }

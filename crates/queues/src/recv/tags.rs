@@ -234,19 +234,7 @@ impl From<TagInfo> for WcTags {
 
 /// The completion of an operation, which is of no queue pair.
 fn completion_of(wr_id: u64, status: WcStatus, opcode: WcOpcode, tags: TagFlags) -> Wc {
-    let completion = Completion {
-        wr_id,
-        status,
-        opcode,
-        byte_len: 0,
-        immediate: None,
-        invalidated_rkey: None,
-        src_qp: 0,
-        grh: false,
-        solicited: false,
-        tags,
-        reason: 0,
-    };
+    let completion = Completion { tags, ..Completion::new(wr_id, status, opcode) };
     Wc { qp_num: 0, completion, network: None, checksums_ok: false }
 }
 

@@ -1,4 +1,4 @@
-//! Messages of the connection manager that no sane peer sends: requests without end, messages again and again, messages with changed
+//! Messages of the communication manager that no sane peer sends: requests without end, messages again and again, messages with changed
 //! bytes, and answers to what the victim says that make no sense.
 
 use crate::forge::{Random, seal};

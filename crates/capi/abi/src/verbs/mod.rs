@@ -2,7 +2,7 @@
 //! prefixes of these. Names are the header's, so that the two can be read side by side, and the fields' meaning is the
 //! man pages'.
 //!
-//! In here: layout and numbers. What stays out: any behaviour. `tests/it/verbs.rs` compares all of it with the headers.
+//! In here: layout and numbers. Out of here: any behaviour. `tests/it/verbs.rs` compares all of it with the headers.
 #![allow(missing_docs, non_camel_case_types, non_snake_case)] // both as in the header
 
 mod attr;

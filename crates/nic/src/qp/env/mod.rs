@@ -22,7 +22,7 @@ use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_proto::{
     AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Failure, Instant, NoReceive, Payload,
     PayloadSource, PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp,
-    SendWr, Sge, SrqPlace, TagFlags, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
+    SendWr, Sge, SrqPlace, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
 };
 use ferroce_queues::{CountedOp, IpVersion, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Grh, PacketMeta};
@@ -399,17 +399,5 @@ impl Env for QpEnv<'_> {
 
 /// The completion of a receive work request that was never used, because the QP has failed for a reason, or for none.
 pub(super) fn flushed_recv(wr_id: u64, reason: u16) -> Completion {
-    Completion {
-        wr_id,
-        status: WcStatus::WrFlushErr,
-        opcode: WcOpcode::Recv,
-        byte_len: 0,
-        immediate: None,
-        invalidated_rkey: None,
-        src_qp: 0,
-        grh: false,
-        solicited: false,
-        tags: TagFlags::default(),
-        reason,
-    }
+    Completion { reason, ..Completion::new(wr_id, WcStatus::WrFlushErr, WcOpcode::Recv) }
 }

@@ -1,0 +1,48 @@
+//! How many others use an object, which must not end before them.
+
+use crate::error::{Error, Result};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The count of an object's users.
+#[derive(Debug, Default)]
+pub struct Users(AtomicUsize);
+
+impl Users {
+    /// Counts one more.
+    pub fn hold(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Undoes [`Users::hold`]. Whoever finds no users afterwards sees what they have done.
+    pub fn release(&self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+
+    /// May the object end? `what` is what its users do, in the plural: "flows steer to this queue pair".
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while there are users.
+    pub fn check_none(&self, what: &str) -> Result<()> {
+        match self.0.load(Ordering::Acquire) {
+            0 => Ok(()),
+            n => Err(Error::Busy(format!("{n} {what}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_ends_after_its_users() {
+        let users = Users::default();
+        users.hold();
+        users.hold();
+        users.release();
+        let why = users.check_none("flows steer to this queue pair").unwrap_err();
+        assert_eq!((why.errno(), why.to_string().contains("1 flows steer")), (libc::EBUSY, true));
+        users.release();
+        assert!(users.check_none("flows steer to this queue pair").is_ok());
+    }
+}
