@@ -163,6 +163,12 @@ impl Link {
         Ok((records, len))
     }
 
+    /// A poller may have something to do here: it takes no lock to find out.
+    #[inline]
+    pub(crate) fn may_have_work(&self) -> bool {
+        self.rx_lines().has_records() || self.has_executed() || self.waits_for_room()
+    }
+
     /// Whether [`Link::receive`] has something to do.
     pub fn has_records(&self) -> bool {
         !self.is_dead()
