@@ -108,6 +108,9 @@ impl Links {
     /// it if more follow. A link that comes or goes meanwhile may be seen twice, or only the next time.
     #[inline]
     pub fn next_with_work(&self, from: usize) -> Option<(Arc<Link>, Option<usize>)> {
+        if self.listed.is_empty() {
+            return None;
+        }
         let reader = Reader::enter();
         let locked;
         let links: &[Arc<Link>] = match &reader {

@@ -49,6 +49,13 @@ impl<T> Published<T> {
         })
     }
 
+    /// There is no value.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed).is_null()
+    }
+
     /// Whether this is the value.
     #[must_use]
     pub fn is(&self, value: &Arc<T>) -> bool {
