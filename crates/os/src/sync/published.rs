@@ -39,14 +39,17 @@ impl<T> Published<T> {
     #[inline]
     #[must_use]
     pub fn keep(&self, wanted: impl FnOnce(&T) -> bool) -> Option<Arc<T>> {
-        let reader = Reader::enter()?;
-        self.get(&reader).filter(|value| wanted(value)).map(|value| {
-            // SAFETY: of an `Arc`, as above; one more that stands for it.
-            unsafe {
-                Arc::increment_strong_count(value);
-                Arc::from_raw(value)
-            }
-        })
+        let _reader = Reader::enter()?;
+        let value = self.0.load(Ordering::Acquire).cast_const();
+        // SAFETY: null, or of an `Arc`, as above.
+        if !unsafe { value.as_ref() }.is_some_and(wanted) {
+            return None;
+        }
+        // SAFETY: of an `Arc`; one more that stands for it.
+        unsafe {
+            Arc::increment_strong_count(value);
+            Some(Arc::from_raw(value))
+        }
     }
 
     /// There is no value.
@@ -86,5 +89,57 @@ impl<T> Published<T> {
 impl<T> Drop for Published<T> {
     fn drop(&mut self) {
         self.replace(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::time::{Duration, Instant};
+
+    /// Says when it is dropped, and whether somebody uses it then.
+    struct Value(Arc<AtomicUsize>, AtomicBool);
+
+    impl Drop for Value {
+        fn drop(&mut self) {
+            self.1.store(true, Ordering::Relaxed);
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_replaced_is_dropped_when_nobody_reads_it() {
+        let (published, dropped) = (Arc::new(Published::default()), Arc::new(AtomicUsize::new(0)));
+        let value = || Arc::new(Value(dropped.clone(), AtomicBool::new(false)));
+        let first = value();
+        published.fill(&first);
+        published.fill(&value());
+        assert_eq!((published.is(&first), dropped.load(Ordering::Relaxed)), (true, 1));
+        drop(first);
+        let until = Instant::now() + Duration::from_millis(50);
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let published = published.clone();
+                std::thread::spawn(move || {
+                    let _inside = crate::fork::enter_library();
+                    while Instant::now() < until {
+                        let reader = Reader::enter().expect("it is in the library");
+                        let is_gone = |value: &Value| value.1.load(Ordering::Relaxed);
+                        assert!(!published.get(&reader).is_some_and(is_gone));
+                        drop(reader);
+                        assert!(!published.keep(|_| true).is_some_and(|value| is_gone(&value)));
+                    }
+                })
+            })
+            .collect();
+        let mut replaced = 2;
+        while Instant::now() < until {
+            published.replace(Some(value()));
+            replaced += 1;
+        }
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        published.replace(None);
+        assert!(published.is_empty() && dropped.load(Ordering::Relaxed) == replaced);
     }
 }
