@@ -6,16 +6,16 @@
 //! aren't trusted, and the background thread sleeps on the sockets beside the poller. Whoever keeps its promises is given
 //! longer leases, so that the background thread disturbs it less; who breaks them, shorter ones and less trust.
 
+use super::wait::WaitWatch;
 use super::{Handler, Loop, Source};
 use ferroce_os::sync::fence;
 use ferroce_os::{clock, sys};
 use ferroce_proto::Instant;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How long a poll promises the next one, at first.
-const LEASE: Duration = Duration::from_millis(1);
+pub(super) const LEASE: Duration = Duration::from_millis(1);
 /// … when all promises have been kept for a while, and nothing comes that its sender would send again soon.
 const LONGEST_LEASE: Duration = Duration::from_millis(25);
 /// … when something may: well below the shortest local ACK timeout.
@@ -26,11 +26,6 @@ const DISTRUST: Duration = Duration::from_millis(3);
 const LONGEST_DISTRUST: Duration = Duration::from_millis(100);
 /// What was broken longer ago than this is forgotten.
 const FORGIVEN: Duration = Duration::from_secs(1);
-/// How long a thread that waits for an event promises to look after the sockets. It may be cancelled while it waits:
-/// then this is how long nobody does.
-const WAIT: Duration = Duration::from_millis(20);
-/// Rounds of progress before a thread that waits for an event looks at its channel.
-const WAITER_ROUNDS: u32 = 16;
 /// A poller that finds completions looks at the sockets this often all the same.
 const BUSY_INTERVAL: Duration = Duration::from_micros(20);
 /// A poller that has found nothing for this long offers its processor to others at every poll: where there are more
@@ -72,6 +67,8 @@ pub(super) struct Lease {
     round_at: AtomicU64,
     /// One of these has found something.
     found_since_round: AtomicBool,
+    /// Of threads that wait for an event.
+    pub(super) watch: WaitWatch,
 }
 
 impl Default for Lease {
@@ -92,6 +89,7 @@ impl Default for Lease {
             polls_since_round: AtomicU32::new(0),
             round_at: AtomicU64::new(0),
             found_since_round: AtomicBool::new(false),
+            watch: WaitWatch::default(),
         }
     }
 }
@@ -177,6 +175,7 @@ impl Lease {
     #[inline]
     pub(super) fn found_in_memory(&self) {
         self.quick_polls.store(QUICK_POLLS, Ordering::Relaxed);
+        self.watch.found();
     }
 
     /// Counts a poll. Returns whether it needn't look at everything, and at memory only if its queue was `empty`. Threads that
@@ -201,7 +200,7 @@ impl Lease {
             >= clock::ticks_of_half_millisecond()
     }
 
-    fn stamp_wait(&self, until: Instant) {
+    pub(super) fn stamp_wait(&self, until: Instant) {
         self.waited_until.store(until.0, Ordering::Release);
     }
 
@@ -209,16 +208,6 @@ impl Lease {
     fn stamp(&self, until: Instant) {
         self.until.store(until.0, Ordering::Release);
     }
-}
-
-/// What a thread that waits for an event sleeps on.
-#[derive(Debug)]
-pub struct WaitPlan {
-    /// The descriptor of the event's channel, and that of the loop's sources: poll(2) both for POLLIN. The second is −1 when
-    /// there is nothing to look after.
-    pub fds: [RawFd; 2],
-    /// Wake up after this time at the latest.
-    pub timeout: Duration,
 }
 
 impl<H: Handler> Loop<H> {
@@ -269,36 +258,5 @@ impl<H: Handler> Loop<H> {
         let less = |sleepers: usize| sleepers.checked_sub(1);
         // There is none in the child of a fork, whose queues may be older.
         let _ = self.lease.sleepers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    }
-
-    /// Makes progress and says what a thread that waits for an event is to sleep on. The caller polls, without a lock and
-    /// without anything that needs a destructor (it may be cancelled there), then calls [`Loop::progress_of_waiter`].
-    pub fn prepare_wait(handler: &'static H, channel: RawFd) -> WaitPlan {
-        for _ in 0..WAITER_ROUNDS {
-            if !Self::progress(handler, clock::now()) {
-                break;
-            }
-        }
-        let now = clock::now();
-        let (engine, sources) = (handler.engine(), handler.sources());
-        engine.lease.stamp_wait(now.after(WAIT));
-        let timer = Instant(engine.next(&sources)).since(now);
-        let work = sources.about_to_wait() || !engine.run_queue.is_empty();
-        let timeout = if work { Duration::ZERO } else { timer.min(WAIT / 2) };
-        WaitPlan { fds: [channel, engine.readable.raw()], timeout }
-    }
-
-    /// Makes progress on behalf of a thread that has waited as [`Loop::prepare_wait`] said. `readable`: it was woken by the sources'
-    /// descriptor.
-    pub fn progress_of_waiter(handler: &'static H, readable: bool) {
-        let sources = handler.sources();
-        sources.waited();
-        sources.attend();
-        let now = clock::now();
-        if !Self::progress(handler, now) && readable {
-            // Perhaps it is what nobody expects. The background thread leaves it there too while this thread looks.
-            sources.poll_all(now);
-        }
-        handler.engine().lease.stamp_wait(now.after(LEASE));
     }
 }

@@ -13,13 +13,14 @@ mod pool;
 mod progress;
 mod source;
 mod thread;
+mod wait;
 mod watch;
 
 pub use handoff::{Deadline, Inbox, PayloadBytes, Queued, Runnable};
-pub use lease::WaitPlan;
 pub use pool::Pool;
 pub use source::{Handler, Job, Source};
 pub use thread::{Thread, start_thread};
+pub use wait::WaitPlan;
 
 use alarms::Alarms;
 use descriptors::Descriptors;

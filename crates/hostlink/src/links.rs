@@ -8,7 +8,7 @@ use super::protocol::DirectoryEntry;
 use ferroce_access::SharedMemory;
 use ferroce_host::{Service, Services};
 use ferroce_os::fork;
-use ferroce_os::sync::{Mutex, MutexGuard, RwLock, class};
+use ferroce_os::sync::{Mutex, MutexGuard, Published, Reader, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Error, Result};
 use std::collections::HashMap;
@@ -41,6 +41,8 @@ pub struct Links {
     /// Connections and process descriptors. Readable when a peer has rung, answered or ended.
     epoll: EngineFd,
     links: RwLock<class::LinkList, Arc<Vec<Arc<Link>>>>,
+    /// The same, for those who look without a lock. Written with the list locked.
+    listed: Published<Vec<Arc<Link>>>,
     next_id: AtomicU64,
     refused: Mutex<class::LinksRefused, HashMap<u16, Instant>>,
     making: Mutex<class::LinksMaking, ()>,
@@ -68,6 +70,7 @@ impl Links {
             captured,
             epoll: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
             links: RwLock::default(),
+            listed: Published::default(),
             next_id: AtomicU64::new(1),
             refused: Mutex::default(),
             making: Mutex::default(),
@@ -99,6 +102,26 @@ impl Links {
     #[inline]
     pub fn snapshot(&self) -> Arc<Vec<Arc<Link>>> {
         self.links.read().clone()
+    }
+
+    /// The first link, from number `from` of the list on, in which there may be something to do for a poller, and the number after
+    /// it if more follow. A link that comes or goes meanwhile may be seen twice, or only the next time.
+    #[inline]
+    pub fn next_with_work(&self, from: usize) -> Option<(Arc<Link>, Option<usize>)> {
+        if self.listed.is_empty() {
+            return None;
+        }
+        let reader = Reader::enter();
+        let locked;
+        let links: &[Arc<Link>] = match &reader {
+            Some(reader) => self.listed.get(reader)?,
+            None => {
+                locked = self.links.read();
+                &locked
+            }
+        };
+        let next = from + links.get(from..)?.iter().position(|link| link.may_have_work())?;
+        Some((links[next].clone(), Some(next + 1).filter(|&next| next < links.len())))
     }
 
     /// The link to the process that holds `slot`. `dial` makes a connection to that process: what a peer says of its slots
@@ -203,6 +226,7 @@ impl Links {
             return Err(io::Error::from_raw_os_error(libc::EDQUOT));
         }
         *links = Arc::new(links.iter().cloned().chain([link.clone()]).collect());
+        self.listed.replace(Some(links.clone()));
         drop(links);
         sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, link.connection.raw(), events, id)
             .inspect_err(|_| drop(self.drop_link(&link)))?;
@@ -213,6 +237,7 @@ impl Links {
     fn drop_link(&self, link: &Arc<Link>) -> Vec<u32> {
         let mut links = self.links.write();
         *links = Arc::new(links.iter().filter(|other| other.id != link.id).cloned().collect());
+        self.listed.replace(Some(links.clone()));
         drop(links);
         for fd in [Some(&link.connection), link.remote.get().and_then(|remote| remote.pidfd.as_ref())]
             .into_iter()

@@ -8,11 +8,12 @@ use super::mr::Mr;
 use super::mw::Mw;
 use super::owner::{Owner, is_same};
 use super::pd::Pd;
+use super::shortcut::Shortcuts;
 use crate::mr::Use;
 use ferroce_access::Fault;
 use ferroce_explain::KeyFault;
 use ferroce_os::clock;
-use ferroce_os::sync::{RwLock, class};
+use ferroce_os::sync::{Reader, RwLock, class};
 use ferroce_proto::{Instant, RemoteAccess, RemoteError, Sge};
 use ferroce_types::{Error, Result};
 use std::collections::VecDeque;
@@ -22,6 +23,9 @@ use std::sync::{Arc, OnceLock};
 pub const MAX_MR: usize = 1 << 20;
 /// Windows there may be at once.
 pub const MAX_MW: usize = 1 << 20;
+
+/// Bytes that are touched at most while others wait for no more than threads that read.
+const SHORT: u32 = 64 * 1024;
 
 /// Keys that were given back and are remembered, to tell who uses one that it was a key once.
 const REMEMBERED: usize = 256;
@@ -40,14 +44,20 @@ pub struct KeyUser {
 pub struct Denied;
 
 /// All regions and windows of the process, by key.
-#[derive(Debug)]
 pub struct KeyTable {
     slots: RwLock<class::Keys, KeySlots>,
+    shortcuts: Shortcuts,
     listing: ListedIn,
 }
 
 /// Where other processes find the regions; empty until there is a list.
 struct ListedIn(OnceLock<&'static dyn RegionListing>);
+
+impl std::fmt::Debug for KeyTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyTable").field("slots", &self.slots).field("listing", &self.listing).finish()
+    }
+}
 
 impl std::fmt::Debug for ListedIn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -86,6 +96,7 @@ static TABLE: KeyTable = KeyTable {
         windows: 0,
         returned: VecDeque::new(),
     }),
+    shortcuts: Shortcuts::new(),
     listing: ListedIn(OnceLock::new()),
 };
 
@@ -127,6 +138,12 @@ impl KeyTable {
         let mw = make(key);
         slot.held = Some(Keyed::Window(mw.clone()));
         Ok(mw)
+    }
+
+    /// Regions as data paths find them.
+    #[inline]
+    pub(super) fn shortcuts(&self) -> &Shortcuts {
+        &self.shortcuts
     }
 
     /// Where other processes find the regions, if there is a list.
@@ -218,7 +235,25 @@ impl KeyTable {
     ///
     /// # Errors
     /// [`Denied`] when the local key, its domain, range or rights don't allow it, or when `f` says so.
+    #[inline]
     pub fn local(
+        &self,
+        pd: u32,
+        sge: &Sge,
+        write: bool,
+        f: impl FnOnce(u64) -> std::result::Result<(), Fault>,
+    ) -> std::result::Result<(), Denied> {
+        if sge.length <= SHORT
+            && let Some(reader) = Reader::enter()
+            && let Some(addr) = self.shortcuts.find(&reader, pd, sge, write)
+        {
+            return f(addr).map_err(|Fault| Denied);
+        }
+        self.local_by_gate(pd, sge, write, f)
+    }
+
+    /// As [`KeyTable::local`], for any region, and with the general answer.
+    fn local_by_gate(
         &self,
         pd: u32,
         sge: &Sge,

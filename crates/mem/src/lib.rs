@@ -19,6 +19,7 @@ mod owner;
 mod pd;
 mod persist;
 mod queue_memory;
+mod shortcut;
 
 pub use backing::Backing;
 pub use dm::{Dm, MAX_DM};

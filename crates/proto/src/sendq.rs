@@ -182,6 +182,7 @@ impl<A> SendQueue<A> {
         u64::from(self.len() - self.own) + u64::from(before) < u64::from(self.max)
     }
 
+    #[inline]
     pub(crate) fn push(&mut self, wqe: Wqe<A>) {
         self.own += u32::from(wqe.issuer != Issuer::Program);
         match &mut self.queue {

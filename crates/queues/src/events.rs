@@ -26,8 +26,14 @@ struct Inner<T> {
     events: VecDeque<T>,
     /// The event that has lapsed since the last one was taken, and when.
     lapsed: Option<(T, Instant)>,
-    /// Raised exactly while there are events; `None` once it is closed.
+    /// Raised exactly while there are events, but for those that a reader is about to take; `None` once it is closed.
     readiness: Option<Readiness>,
+    /// It is raised, for all that this process knows.
+    raised: bool,
+    /// Readers who are about to take what comes.
+    attending: u32,
+    /// Something has come meanwhile that the descriptor doesn't tell of.
+    deferred: bool,
 }
 
 impl<T> Inner<T> {
@@ -44,9 +50,38 @@ impl<T> Inner<T> {
         Some(event)
     }
 
+    fn raise(&mut self) {
+        if let Some(readiness) = &mut self.readiness {
+            readiness.raise();
+            self.raised = true;
+        }
+    }
+
     fn lower_if_empty(&mut self) {
+        if self.raised {
+            self.lower_surely_if_empty();
+        }
+    }
+
+    fn lower_surely_if_empty(&mut self) {
         if let Some(readiness) = self.readiness.as_mut().filter(|_| self.events.is_empty()) {
             readiness.lower();
+            self.raised = false;
+        }
+    }
+}
+
+/// While this lives its thread is about to take the events that come, and nobody else has to be told of them. Dropped, it has the
+/// descriptor tell of those that are left.
+#[derive(Debug)]
+pub struct Attending<'a, T>(&'a EventQueue<T>);
+
+impl<T> Drop for Attending<'_, T> {
+    fn drop(&mut self) {
+        let mut inner = self.0.inner.lock();
+        inner.attending -= 1;
+        if inner.attending == 0 && std::mem::take(&mut inner.deferred) && !inner.events.is_empty() {
+            inner.raise();
         }
     }
 }
@@ -66,7 +101,14 @@ impl<T> EventQueue<T> {
         let readiness = Readiness::new().map_err(Error::os("making a descriptor for events"))?;
         Ok(Self {
             fd: AtomicI32::new(readiness.fd()),
-            inner: Mutex::new(Inner { events: VecDeque::new(), lapsed: None, readiness: Some(readiness) }),
+            inner: Mutex::new(Inner {
+                events: VecDeque::new(),
+                lapsed: None,
+                readiness: Some(readiness),
+                raised: false,
+                attending: 0,
+                deferred: false,
+            }),
         })
     }
 
@@ -91,9 +133,23 @@ impl<T> EventQueue<T> {
         if inner.readiness.is_some() {
             inner.events.push_back(event);
         }
-        if let Some(readiness) = &mut inner.readiness {
-            readiness.raise();
+        if inner.attending > 0 {
+            inner.deferred = true;
+        } else {
+            inner.raise();
         }
+    }
+
+    /// This thread takes the events that come from here on, which costs less than to have the descriptor tell of them. For a moment: who
+    /// sleeps on the descriptor isn't woken meanwhile.
+    pub fn attend(&self) -> Attending<'_, T> {
+        self.inner.lock().attending += 1;
+        Attending(self)
+    }
+
+    /// There are unread events.
+    pub fn has_events(&self) -> bool {
+        !self.inner.lock().events.is_empty()
     }
 
     /// Takes the oldest event.
@@ -112,7 +168,7 @@ impl<T> EventQueue<T> {
     /// descriptor in common and each a queue of its own until the child has an event, so what the one has raised the other finds
     /// empty.
     pub fn lower_if_empty(&self) {
-        self.inner.lock().lower_if_empty();
+        self.inner.lock().lower_surely_if_empty();
     }
 
     /// Unread events that `f` picks.
@@ -236,6 +292,38 @@ mod tests {
         q.close();
         q.push(5);
         assert_eq!((q.fd(), q.take()), (-1, None));
+    }
+
+    #[test]
+    fn the_descriptor_tells_of_what_an_attending_reader_leaves_only() {
+        let q = EventQueue::new().unwrap();
+        let readable = || ferroce_os::sys::wait_for(q.fd(), libc::POLLIN, Duration::ZERO);
+        let attending = q.attend();
+        q.push(1);
+        assert_eq!((q.has_events(), readable(), q.take()), (true, false, Some(1)));
+        drop(attending);
+        assert!(!readable());
+        for of_two in [false, true] {
+            let attending = (q.attend(), of_two.then(|| q.attend()));
+            q.push(1);
+            q.push(2);
+            assert_eq!(q.take(), Some(1));
+            drop(attending.1);
+            assert!(!readable());
+            drop(attending.0);
+            assert!(readable());
+            assert_eq!((q.take(), readable()), (Some(2), false));
+        }
+        // What was told of before stays so.
+        q.push(3);
+        drop(q.attend());
+        assert!(readable());
+        let attending = q.attend();
+        assert_eq!((q.take(), readable()), (Some(3), false));
+        q.push(4);
+        q.withdraw(|_| true);
+        drop(attending);
+        assert!(!readable());
     }
 
     #[test]

@@ -43,10 +43,14 @@ impl Receiver {
 
 impl Link {
     /// Takes packets, `limit` at most, and hands them to `to`. The peer gets the room back when `to` has dealt with them.
-    /// Returns whether there was any.
+    /// Returns whether there was any: whether it is worth the lock, [`Links::next_with_work`](crate::Links::next_with_work) says.
     pub fn receive(&self, limit: usize, to: &mut dyn Receive) -> bool {
-        // Looked at without a lock first.
-        (self.rx_lines().has_records() || self.has_executed() || self.has_room_for_disowned())
+        // What is disowned and waits for room isn't tried again before there is some.
+        let has_work = !self.waits_for_room()
+            || self.rx_lines().has_records()
+            || self.has_executed()
+            || self.has_room_for_disowned();
+        has_work
             && self.answered.load(Ordering::Acquire)
             && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, to))
     }
@@ -161,6 +165,12 @@ impl Link {
             *run = room::reuse(packets);
         }
         Ok((records, len))
+    }
+
+    /// A poller may have something to do here: it takes no lock to find out.
+    #[inline]
+    pub(crate) fn may_have_work(&self) -> bool {
+        self.rx_lines().has_records() || self.has_executed() || self.waits_for_room()
     }
 
     /// Whether [`Link::receive`] has something to do.

@@ -176,6 +176,12 @@ impl Link {
         true
     }
 
+    /// Somebody, or something that is disowned, waits for room.
+    #[inline]
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.has_blocked.load(Ordering::Relaxed) || self.has_disowned.load(Ordering::Relaxed)
+    }
+
     /// Somebody waits for room, and there is some.
     pub fn has_room_for_blocked(&self) -> bool {
         self.has_blocked.load(Ordering::SeqCst)

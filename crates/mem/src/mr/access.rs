@@ -165,11 +165,18 @@ impl Mr {
     }
 }
 
+/// The program address of `len` bytes at `va` of a region, by its address, the address in requests and its length, if they lie
+/// inside it.
+#[inline]
+pub(crate) fn translate_in((addr, iova, length): (u64, u64, u64), va: u64, len: u64) -> Option<u64> {
+    let offset = va.checked_sub(iova)?;
+    (offset.checked_add(len)? <= length).then(|| addr + offset)
+}
+
 /// The program address of `len` bytes at `va` of the region, if they lie inside it.
 #[inline]
 pub(super) fn translate(init: &MrInit, va: u64, len: u64) -> Option<u64> {
-    let offset = va.checked_sub(init.iova)?;
-    (offset.checked_add(len)? <= init.length).then(|| init.addr + offset)
+    translate_in((init.addr, init.iova, init.length), va, len)
 }
 
 #[cfg(test)]

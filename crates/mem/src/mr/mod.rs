@@ -11,6 +11,7 @@ mod registered;
 use super::dmabuf::DmaBuf;
 use super::keys::KeyTable;
 use super::{Backing, Dm, Owner, Pd, null};
+pub(crate) use access::translate_in;
 use check::check;
 pub(crate) use fault::Use;
 use ferroce_os::sync::{RwLock, class};
@@ -255,6 +256,7 @@ impl Mr {
         self.check_unbound()?;
         self.revoke()?;
         let mut gate = self.gate.write();
+        KeyTable::global().shortcuts().withdraw(self.key);
         let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
         let placed = |init: &MrInit| (init.addr, init.length, init.iova);
         let changed = match registered.bytes {
@@ -287,7 +289,9 @@ impl Mr {
         self.check_unbound()?;
         self.revoke()?;
         let mut gate = self.gate.write();
+        KeyTable::global().shortcuts().withdraw(self.key);
         if let (Err(busy), Some(registered)) = (self.check_unbound(), gate.as_ref()) {
+            registered.publish_to_data_paths(self.key);
             registered.publish_to_peers(self.key);
             return Err(busy);
         }

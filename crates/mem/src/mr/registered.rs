@@ -48,7 +48,15 @@ impl Registered {
         if let Some(home) = home.and_then(Weak::upgrade).filter(|_| self.is_listed()) {
             home.list_mr(handle, ListedMr { pd: self.pd.handle(), dm, init: MrInit { addr, ..self.init } });
         }
+        self.publish_to_data_paths(key);
         self.publish_to_peers(key);
+    }
+
+    /// Has requests find the region without a lock, if there is nothing to be done before and after its memory is touched.
+    pub(super) fn publish_to_data_paths(&self, key: u32) {
+        if matches!(self.bytes, Bytes::Program | Bytes::Dm { .. }) {
+            KeyTable::global().shortcuts().publish(key, self.pd.id(), &self.init);
+        }
     }
 
     pub(super) fn publish_to_peers(&self, key: u32) {

@@ -163,13 +163,14 @@ pub(crate) fn expect_sleeper(is_one_more: bool) {
     }
 }
 
-/// Makes progress and says what a thread that waits for a completion event is to sleep on. The caller polls, without a lock
-/// and without anything that needs a destructor (it may be cancelled there), then calls [`progress_of_waiter`].
+/// Makes progress and says what a thread that waits for a completion event is to sleep on; `None` if it `has_event` meanwhile.
+/// `may_wait`: it won't be content without. The caller polls, without a lock and without anything that needs a destructor (it may be
+/// cancelled there), then calls [`progress_of_waiter`].
 #[must_use]
-pub fn prepare_wait(channel: RawFd) -> WaitPlan {
+pub fn prepare_wait(channel: RawFd, may_wait: bool, has_event: impl Fn() -> bool) -> Option<WaitPlan> {
     match current() {
-        Some(adapter) => Loop::prepare_wait(adapter, channel),
-        None => WaitPlan { fds: [channel, -1], timeout: Duration::from_secs(3600) },
+        Some(adapter) => Loop::prepare_wait(adapter, channel, may_wait, has_event),
+        None => Some(WaitPlan { fds: [channel, -1], timeout: Duration::from_secs(3600) }),
     }
 }
 

@@ -159,8 +159,9 @@ impl Adapter {
 
     /// Takes what other processes have left in their rings.
     fn read_rings(&'static self) -> bool {
-        let mut done = false;
-        for link in self.links.snapshot().iter() {
+        let (mut done, mut from) = (false, Some(0));
+        while let Some((link, next)) = from.and_then(|from| self.links.next_with_work(from)) {
+            from = next;
             done |= link.receive(TURN, &mut Dispatch(self));
             if link.has_room_for_blocked() {
                 self.enqueue_all(&link.take_blocked());

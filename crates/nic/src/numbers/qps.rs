@@ -3,16 +3,35 @@
 use crate::adapter::Adapter;
 use crate::device::MAX_QP;
 use crate::qp::Qp;
-use ferroce_os::sync::{RwLock, class};
+use ferroce_os::sync::{Published, RwLock, class};
 use ferroce_types::{Error, Result};
 use std::sync::Arc;
 
 /// Indices in a slot.
 const PER_SLOT: usize = 1 << 12;
 
+/// QPs that are found without a lock.
+const LATELY: usize = 1024;
+
 /// The QPs of the process, by number.
-#[derive(Debug, Default)]
-pub(crate) struct QpTable(RwLock<class::QpNumbers, Vec<Slot>>);
+#[derive(Debug)]
+pub(crate) struct QpTable {
+    slots: RwLock<class::QpNumbers, Vec<Slot>>,
+    /// Some of those that packets have come for, by the end of their numbers. Written with the slots locked.
+    lately: [Published<Qp>; LATELY],
+}
+
+impl Default for QpTable {
+    fn default() -> Self {
+        Self { slots: RwLock::default(), lately: std::array::from_fn(|_| Published::default()) }
+    }
+}
+
+impl QpTable {
+    fn lately(&self, qpn: u32) -> &Published<Qp> {
+        &self.lately[qpn as usize % LATELY]
+    }
+}
 
 #[derive(Debug)]
 struct Slot {
@@ -73,7 +92,7 @@ impl Adapter {
     }
 
     fn add_entry(&'static self, make: impl FnOnce(u32) -> Entry) -> Result<()> {
-        let mut slots = self.qps.0.write();
+        let mut slots = self.qps.slots.write();
         let count: usize = slots.iter().map(|s| s.count).sum();
         if count >= MAX_QP as usize {
             return Err(Error::NoMemory(format!("{MAX_QP} queue pairs exist")));
@@ -95,19 +114,33 @@ impl Adapter {
     }
 
     pub(crate) fn remove_qp(&self, qpn: u32) {
-        let mut slots = self.qps.0.write();
+        let mut slots = self.qps.slots.write();
         if let Some(slot) = slots.iter_mut().find(|s| u32::from(s.number) == qpn >> 12)
-            && !matches!(std::mem::replace(&mut slot.qps[qpn as usize % PER_SLOT], Entry::Free), Entry::Free)
+            && let entry = std::mem::replace(&mut slot.qps[qpn as usize % PER_SLOT], Entry::Free)
+            && !matches!(entry, Entry::Free)
         {
             slot.count -= 1;
+            if let Entry::Qp(qp) = &entry
+                && self.qps.lately(qpn).is(qp)
+            {
+                self.qps.lately(qpn).replace(None);
+            }
         }
     }
 
     /// The QP with this number, if it is of this process.
+    #[inline]
     pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
-        let slots = self.qps.0.read();
+        self.qps.lately(qpn).keep(|qp| qp.qpn() == qpn).or_else(|| self.find_qp(qpn))
+    }
+
+    fn find_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+        let slots = self.qps.slots.read();
         match &slots.iter().find(|s| u32::from(s.number) == qpn >> 12)?.qps[qpn as usize % PER_SLOT] {
-            Entry::Qp(qp) => Some(qp.clone()),
+            Entry::Qp(qp) => {
+                self.qps.lately(qpn).fill(qp);
+                Some(qp.clone())
+            }
             Entry::Free | Entry::Reserved => None,
         }
     }

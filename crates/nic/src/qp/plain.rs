@@ -6,7 +6,7 @@ use super::env::REFERENCE;
 use super::payload::scatter;
 use super::{Inner, Path, Qp, QpEnv};
 use crate::ah::Ah;
-use ferroce_access::copy;
+use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket};
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
@@ -141,7 +141,17 @@ impl Qp {
         };
         let Some(receive) = receive else { return false };
         let fits = len as u64 <= receive.capacity();
-        if !fits || (len > 0 && scatter(pd, &receive.sges, 0, &payload.into()).is_err()) {
+        let placed = match &receive.sges[..] {
+            _ if !fits => false,
+            // It has room for all.
+            [sge] => {
+                let part = Sge { length: len as u32, ..*sge };
+                let copy = |addr| payload.copy_to(0, addr, len).map_err(|_| Fault);
+                KeyTable::global().local(pd, &part, true, copy).is_ok()
+            }
+            sges => scatter(pd, sges, 0, &payload.into()).is_ok(),
+        };
+        if !placed {
             proto.hold_receive(receive);
             return false;
         }

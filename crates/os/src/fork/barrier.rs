@@ -1,14 +1,20 @@
-//! The order between a thread's word and the gate: the fork pays for it (membarrier(2)), not the threads.
+//! The order between what a thread writes often and what it then reads: who reads and writes seldom the other way round pays for it
+//! (membarrier(2)): a fork, who takes something away from readers, who goes to sleep on a lock.
 
 use crate::sync::{AtomicBool, Ordering, fence};
+use crate::sys;
 use std::sync::atomic::compiler_fence;
+use std::time::Duration;
 
-/// membarrier(2) orders the threads' words for a fork; otherwise each of them does, with a fence.
+/// In this time at the latest a processor's writes are seen by the others, without an instruction that asks for it.
+const TO_BE_SEEN: Duration = Duration::from_millis(1);
+
+/// membarrier(2) orders the threads' words for others; otherwise each of them does, with a fence.
 static BARRIER: AtomicBool = AtomicBool::new(false);
 
 /// For a thread, between what it writes and what it then reads.
 #[inline]
-pub(super) fn order() {
+pub(crate) fn order() {
     if BARRIER.load(Ordering::Relaxed) {
         compiler_fence(Ordering::SeqCst);
     } else {
@@ -16,9 +22,13 @@ pub(super) fn order() {
     }
 }
 
-/// For a fork, between what it writes and what it then reads of all threads.
-pub(super) fn order_all() {
-    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+/// For who comes seldom, between what it writes and what it then reads of all threads.
+pub(crate) fn order_all() {
+    if BARRIER.load(Ordering::Relaxed) && !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+        // A seccomp profile that came later: from here on the threads do it, and what they have written before comes to be seen.
+        BARRIER.store(false, Ordering::SeqCst);
+        sys::pause(TO_BE_SEEN);
+    }
     fence(Ordering::SeqCst);
 }
 

@@ -5,7 +5,7 @@
 //! [outside](outside_library), without a lock.
 
 use super::barrier::{self, order};
-use super::words::{CLOSED, OPEN, Presence, UNUSABLE, WIPED, close};
+use super::words::{CLOSED, OPEN, Presence, Reading, UNUSABLE, WIPED, close};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, sleep, wake};
 use crate::sys;
 use std::cell::Cell;
@@ -24,8 +24,9 @@ const YIELDS: u32 = 100;
 const ROUND: Duration = Duration::from_micros(50);
 
 /// One thread's presence, in a list that only grows; a thread that ends leaves its place to another.
-struct Place {
+pub(super) struct Place {
     presence: Presence,
+    pub(super) reading: Reading,
     taken: AtomicBool,
     next: *const Place,
 }
@@ -192,8 +193,7 @@ pub fn outside_library<R>(f: impl FnOnce() -> R) -> R {
     }
 
     crate::sync::check_none_held();
-    // SAFETY: null, or a place, which is never freed.
-    let place = unsafe { HERE.with(|here| here.place.get()).as_ref() };
+    let place = own_place();
     let _back = place.map(|place| Back(place, place.presence.step_out()));
     f()
 }
@@ -229,8 +229,12 @@ fn take_place() -> &'static Place {
 }
 
 fn new_place() -> &'static Place {
-    let place =
-        Box::leak(Box::new(Place { presence: Presence::new(), taken: AtomicBool::new(true), next: null() }));
+    let place = Box::leak(Box::new(Place {
+        presence: Presence::new(),
+        reading: Reading::new(),
+        taken: AtomicBool::new(true),
+        next: null(),
+    }));
     let mut first = PLACES.load(Ordering::Acquire);
     loop {
         place.next = first;
@@ -373,7 +377,15 @@ fn wait_for_others(own: *const Place) -> bool {
     true
 }
 
-fn places() -> impl Iterator<Item = &'static Place> {
+/// This thread's place, if it has been in the library.
+#[inline]
+pub(super) fn own_place() -> Option<&'static Place> {
+    // SAFETY: null, or a place, which is never freed.
+    unsafe { HERE.with(|here| here.place.get()).as_ref() }
+}
+
+/// Those of all threads, and those that threads have left.
+pub(super) fn places() -> impl Iterator<Item = &'static Place> {
     let mut next = PLACES.load(Ordering::Acquire).cast_const();
     std::iter::from_fn(move || {
         // SAFETY: null, or a place, which is never freed.
@@ -412,6 +424,7 @@ pub(super) fn begin_child(found: Found) {
     let own = HERE.with(|here| here.place.get());
     for place in places().filter(|&place| !std::ptr::eq(place, own)) {
         place.presence.clear();
+        place.reading.clear();
         place.taken.store(false, Ordering::Release);
     }
     sys::forget_threads(!own.is_null());

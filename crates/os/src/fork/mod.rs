@@ -8,11 +8,14 @@
 mod barrier;
 mod child;
 mod gate;
+mod reading;
 mod words;
 
+pub(crate) use barrier::{order, order_all};
 pub use child::{ChildStep, InChild, register};
 pub(crate) use gate::is_unusable;
 pub use gate::{InLibrary, Unusable, enter_library, outside_library};
+pub use reading::{Reader, wait_for_readers};
 
 use crate::sync::{AtomicU32, Ordering};
 use gate::Found;

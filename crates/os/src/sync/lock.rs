@@ -4,7 +4,9 @@
 //! a lock is handed to one of them, or the list itself is found locked, and the child waits for ever. Here a child finds
 //! nothing but words, and these free (`fork`).
 
+use super::lock_words::LockWords;
 use super::rank::{self, Class};
+use crate::fork;
 use parking_lot::lock_api;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -55,7 +57,7 @@ impl Changed {
     /// Waits until something has changed since `seen`, until `deadline`, or for no reason. The caller holds no lock.
     pub fn wait(&self, seen: u32, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
-        crate::fork::outside_library(|| sleep(&self.0, seen, Some(left)));
+        fork::outside_library(|| sleep(&self.0, seen, Some(left)));
     }
 }
 
@@ -64,7 +66,7 @@ impl Changed {
 fn sleep_on_lock(word: &AtomicU32, value: u32) {
     const LOOKS: Duration = Duration::from_secs(1);
     sleep(word, value, Some(LOOKS));
-    assert!(!crate::fork::is_unusable(), "a lock is held by a thread that this process doesn't have");
+    assert!(!fork::is_unusable(), "a lock is held by a thread that this process doesn't have");
 }
 
 /// Most locks are held for less than a sleep takes.
@@ -92,48 +94,34 @@ impl Patience {
     }
 }
 
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-/// Held, and somebody sleeps on it.
-const WANTED: u32 = 2;
-
 /// A lock that one thread holds.
 #[derive(Debug)]
-pub struct RawLock<C>(AtomicU32, PhantomData<fn() -> C>);
+pub struct RawLock<C>(LockWords, PhantomData<fn() -> C>);
 
 impl<C> RawLock<C> {
     #[cold]
     fn lock_slowly(&self) {
-        let mut taken_as = HELD;
         loop {
             let mut patience = Patience::new();
-            loop {
-                let word = self.0.load(Ordering::Relaxed);
-                if word == FREE
-                    && self.0.compare_exchange(FREE, taken_as, Ordering::Acquire, Ordering::Relaxed).is_ok()
-                {
+            while patience.goes_on() {
+                if self.0.is_free() && self.0.try_lock() {
                     return;
                 }
-                if word == WANTED && taken_as == HELD || !patience.goes_on() {
-                    break;
-                }
             }
-            // Whoever has slept doesn't know whether others still do.
-            taken_as = WANTED;
-            if self.0.swap(WANTED, Ordering::Acquire) == FREE {
-                return;
+            if self.0.about_to_sleep(fork::order_all) {
+                sleep_on_lock(&self.0.asleep, LockWords::ASLEEP);
             }
-            sleep_on_lock(&self.0, WANTED);
         }
     }
 }
 
-// SAFETY: one thread at a time has changed the word from FREE.
+// SAFETY: one thread at a time has found it free and taken it.
 unsafe impl<C: Class> lock_api::RawMutex for RawLock<C> {
     #[allow(clippy::declare_interior_mutable_const)] // the trait's way to make one
-    const INIT: Self = Self(AtomicU32::new(FREE), PhantomData);
+    const INIT: Self = Self(LockWords::new(AtomicU32::new(0), AtomicU32::new(0)), PhantomData);
     type GuardMarker = lock_api::GuardNoSend;
 
+    #[inline]
     fn lock(&self) {
         rank::check::<C>();
         if !self.try_lock() {
@@ -142,23 +130,26 @@ unsafe impl<C: Class> lock_api::RawMutex for RawLock<C> {
         }
     }
 
+    #[inline]
     fn try_lock(&self) -> bool {
-        let locked = self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let locked = self.0.try_lock();
         if locked {
             rank::held::<C>();
         }
         locked
     }
 
+    #[inline]
     unsafe fn unlock(&self) {
         rank::freed::<C>();
-        let word = &raw const self.0;
-        if self.0.swap(FREE, Ordering::Release) == WANTED {
-            wake(word, 1);
+        if self.0.unlock(fork::order) {
+            wake(&self.0.asleep, i32::MAX);
         }
     }
 }
 
+/// Of a [`RawGate`]: nobody holds it or waits for it.
+const FREE: u32 = 0;
 /// Somebody writes.
 const WRITER: u32 = 1 << 31;
 /// Somebody sleeps: a writer because of readers, or anybody because of a writer.

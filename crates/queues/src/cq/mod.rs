@@ -180,7 +180,8 @@ impl Cq {
         let mut queue = self.queue.lock();
         let Queue { entries, stamps, .. } = &mut *queue;
         let n = max.min(entries.len());
-        for wc in std::iter::from_fn(|| entries.pop_front()).take(n) {
+        for _ in 0..n {
+            let Some(wc) = entries.pop_front() else { break };
             f(wc, if self.stamped { stamps.pop_front().unwrap_or_default() } else { Stamp::default() });
         }
         if n > 0 {

@@ -148,32 +148,47 @@ unsafe extern "C-unwind" fn get_cq_event(
         }
         let prepared = step("ibv_get_cq_event", || {
             // SAFETY: by the man page a channel.
-            sleep = Sleep::with_progress(unsafe { ChannelBlock::of(channel) }?.c.fd);
-            Ok(Step::Done)
+            let block = unsafe { ChannelBlock::of(channel) }?;
+            let queue = block.nic.events();
+            let _attending = queue.attend();
+            sleep = Sleep::with_progress(block.c.fd, || queue.has_events());
+            // SAFETY: by the man page a channel and the caller's variables.
+            unsafe { take_cq_event(channel, cq, cq_context, false, since) }
         });
-        if prepared.is_none() {
-            return -1;
+        match prepared {
+            Some(Step::Done) => return 0,
+            Some(Step::Again) => {}
+            None => return -1,
         }
         if sleep.nonblocking {
-            // Getting ready to sleep may have raised an event.
+            // Another thread may have announced one.
             announced = true;
+            continue;
+        }
+        if sleep.event_came {
+            // Another thread has taken it.
             continue;
         }
         since = since.or_else(|| Some(Instant::now()));
         // SAFETY: nothing on this frame needs a destructor.
-        match unsafe { sleep.wait() } {
-            Woken::ByEvent => announced = true,
-            Woken::ByAnother if step("ibv_get_cq_event", || Ok(progress(&sleep))).is_some() => {
-                announced = false;
-            }
-            _ => return -1,
+        announced = match unsafe { sleep.wait() } {
+            Woken::ByEvent => true,
+            Woken::ByAnother => false,
+            Woken::InVain => return -1,
+        };
+        let woken = step("ibv_get_cq_event", || {
+            // SAFETY: by the man page a channel.
+            let _attending = unsafe { ChannelBlock::of(channel) }?.nic.events().attend();
+            nic::progress_of_waiter(sleep.has_sources_readable());
+            // SAFETY: by the man page a channel and the caller's variables.
+            unsafe { take_cq_event(channel, cq, cq_context, announced, since) }
+        });
+        match woken {
+            Some(Step::Done) => return 0,
+            Some(Step::Again) => announced = false,
+            None => return -1,
         }
     }
-}
-
-fn progress(slept: &Sleep) -> Step {
-    nic::progress_of_waiter(slept.has_sources_readable());
-    Step::Again
 }
 
 entry! {

@@ -20,6 +20,8 @@ pub struct Sleep {
     timeout: Option<timespec>,
     /// The descriptor's O_NONBLOCK, which is looked up at each call.
     pub nonblocking: bool,
+    /// An event has come while the thread made progress: there is nothing to sleep for.
+    pub(super) event_came: bool,
 }
 
 /// How long a waiter sleeps at once where RLIMIT_NOFILE is below 2, which poll(2) takes for the number of descriptors that it
@@ -38,14 +40,21 @@ pub enum Woken {
 }
 
 impl Sleep {
-    /// Makes progress, then says what a thread is to sleep on that waits for events of the descriptor `fd`.
-    pub fn with_progress(fd: c_int) -> Self {
-        let plan = nic::prepare_wait(fd);
-        let timeout = timespec {
-            tv_sec: plan.timeout.as_secs() as libc::time_t,
-            tv_nsec: plan.timeout.subsec_nanos().into(),
-        };
-        Self::on(plan.fds, Some(timeout))
+    /// Makes progress, then says what a thread is to sleep on that waits for events of the descriptor `fd`, unless it `has_event`
+    /// meanwhile.
+    pub(super) fn with_progress(fd: c_int, has_event: impl Fn() -> bool) -> Self {
+        let mut sleep = Self::on([fd, -1], None);
+        let plan = nic::prepare_wait(fd, !sleep.nonblocking, has_event);
+        if let Some(nic::WaitPlan { fds: [_, sources], timeout }) = plan {
+            sleep.fds[1].fd = sources;
+            sleep.timeout = Some(timespec {
+                tv_sec: timeout.as_secs() as libc::time_t,
+                tv_nsec: timeout.subsec_nanos().into(),
+            });
+        } else {
+            sleep.event_came = true;
+        }
+        sleep
     }
 
     /// Of two descriptors (−1: none), without progress.
@@ -56,6 +65,7 @@ impl Sleep {
             fds: fds.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }),
             timeout,
             nonblocking: flags >= 0 && flags & libc::O_NONBLOCK != 0,
+            event_came: false,
         }
     }
 

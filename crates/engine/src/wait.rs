@@ -1,0 +1,185 @@
+//! A thread that waits for an event: it makes progress, watches memory for a moment, and sleeps on the sources and on its channel at
+//! once.
+//!
+//! A peer that answers does so within microseconds; to sleep and to be woken takes ten times as long, and a system call of the peer's.
+//! So a wait in which memory is in use begins with a watch. Watches in vain make the next ones rarer, and a watch ends when others want
+//! the processor: a program that is spoken to now and then sleeps at once.
+
+use super::lease::LEASE;
+use super::{Handler, Loop, Source};
+use ferroce_os::{clock, sys};
+use ferroce_proto::Instant;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How long a thread that waits for an event promises to look after the sockets. It may be cancelled while it waits:
+/// then this is how long nobody does.
+const WAIT: Duration = Duration::from_millis(20);
+/// Rounds of progress before a thread that waits for an event looks at its channel.
+const ROUNDS: u32 = 16;
+/// How long nothing comes before the watch ends: about what it costs to sleep and to be woken.
+const WATCH: Duration = Duration::from_micros(50);
+/// … and if other things come than the event.
+const LONGEST_WATCH: Duration = Duration::from_millis(1);
+/// Looks in vain before others are offered the processor.
+const LOOKS: u32 = 32;
+/// An offer that takes so long was taken.
+const TAKEN: Duration = Duration::from_micros(20);
+/// Waits without a watch, at most, after watches that were in vain: a power of two.
+const MOST_SKIPPED: u32 = 6;
+
+/// What a thread that waits for an event sleeps on.
+#[derive(Debug)]
+pub struct WaitPlan {
+    /// The descriptor of the event's channel, and that of the loop's sources: poll(2) both for POLLIN. The second is −1 when
+    /// there is nothing to look after.
+    pub fds: [RawFd; 2],
+    /// Wake up after this time at the latest.
+    pub timeout: Duration,
+}
+
+/// When waits begin with a watch. Threads that wait at the same time may count wrong, to no harm.
+#[derive(Debug, Default)]
+pub(super) struct WaitWatch {
+    /// Something has come through memory since the last wait began.
+    in_use: AtomicBool,
+    /// Watches in a row that were in vain.
+    vain: AtomicU32,
+    /// Waits that are left without one.
+    skipped: AtomicU32,
+}
+
+impl WaitWatch {
+    /// Something has come through memory.
+    #[inline]
+    pub(super) fn found(&self) {
+        if !self.in_use.load(Ordering::Relaxed) {
+            self.in_use.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A wait begins. Whether it begins with a watch.
+    fn begins(&self) -> bool {
+        let skipped = self.skipped.load(Ordering::Relaxed);
+        let in_use = self.in_use.load(Ordering::Relaxed);
+        self.in_use.store(false, Ordering::Relaxed);
+        if in_use && skipped > 0 {
+            self.skipped.store(skipped - 1, Ordering::Relaxed);
+        }
+        in_use && skipped == 0
+    }
+
+    fn ends(&self, paid: bool) {
+        let vain = if paid { 0 } else { (self.vain.load(Ordering::Relaxed) + 1).min(MOST_SKIPPED) };
+        self.vain.store(vain, Ordering::Relaxed);
+        self.skipped.store((1 << vain) - 1, Ordering::Relaxed);
+    }
+}
+
+impl<H: Handler> Loop<H> {
+    /// Makes progress and says what a thread that waits for an event of a channel is to sleep on; `None` if it `has_event` meanwhile.
+    /// `may_wait`: it won't be content without. The caller polls, without a lock and without anything that needs a destructor (it may
+    /// be cancelled there), then calls [`Loop::progress_of_waiter`].
+    pub fn prepare_wait(
+        handler: &'static H,
+        channel: RawFd,
+        may_wait: bool,
+        has_event: impl Fn() -> bool,
+    ) -> Option<WaitPlan> {
+        for _ in 0..ROUNDS {
+            if !Self::progress(handler, clock::now()) {
+                break;
+            }
+        }
+        let now = clock::now();
+        let (engine, sources) = (handler.engine(), handler.sources());
+        let watch = &engine.lease.watch;
+        engine.lease.stamp_wait(now.after(WAIT));
+        if has_event() || (may_wait && watch.begins() && Self::watch_for_event(handler, now, &has_event)) {
+            engine.lease.stamp_wait(clock::now().after(LEASE));
+            return None;
+        }
+        let timer = Instant(engine.next(&sources)).since(now);
+        let work = sources.about_to_wait() || !engine.run_queue.is_empty();
+        let timeout = if work { Duration::ZERO } else { timer.min(WAIT / 2) };
+        Some(WaitPlan { fds: [channel, engine.readable.raw()], timeout })
+    }
+
+    /// Watches memory. Whether the event has come.
+    fn watch_for_event(handler: &'static H, begun: Instant, has_event: &impl Fn() -> bool) -> bool {
+        let (engine, sources) = (handler.engine(), handler.sources());
+        let mut last_find = begun;
+        let came = loop {
+            let found = (0..LOOKS).any(|_| {
+                std::hint::spin_loop();
+                sources.poll_memory()
+            });
+            if has_event() {
+                break true;
+            }
+            let now = clock::now();
+            if found {
+                last_find = now;
+            }
+            if now.since(last_find) > WATCH
+                || now.since(begun) > LONGEST_WATCH
+                || !engine.run_queue.is_empty()
+            {
+                break false;
+            }
+            if !found {
+                sys::yield_processor();
+                if clock::now().since(now) > TAKEN {
+                    break sources.poll_memory() && has_event();
+                }
+            }
+        };
+        engine.lease.watch.ends(came);
+        if came {
+            engine.lease.found_in_memory();
+        }
+        came
+    }
+
+    /// Makes progress on behalf of a thread that has waited as [`Loop::prepare_wait`] said. `readable`: it was woken by the sources'
+    /// descriptor.
+    pub fn progress_of_waiter(handler: &'static H, readable: bool) {
+        let sources = handler.sources();
+        sources.waited();
+        sources.attend();
+        let now = clock::now();
+        if !Self::progress(handler, now) && readable {
+            // Perhaps it is what nobody expects. The background thread leaves it there too while this thread looks.
+            sources.poll_all(now);
+        }
+        handler.engine().lease.stamp_wait(now.after(LEASE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watches_in_vain_become_rare_until_one_pays() {
+        let watch = WaitWatch::default();
+        assert!(!watch.begins());
+        let mut watched = 0;
+        for _ in 0..1000 {
+            watch.found();
+            if watch.begins() {
+                watched += 1;
+                watch.ends(false);
+            }
+        }
+        assert!((7..=7 + 1000 / 64).contains(&watched), "{watched}");
+        watch.ends(true);
+        for _ in 0..10 {
+            watch.found();
+            assert!(watch.begins());
+            watch.ends(true);
+            assert!(!watch.begins());
+        }
+    }
+}

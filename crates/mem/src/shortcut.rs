@@ -1,0 +1,88 @@
+//! Regions of plain memory as data paths find them: by local key, without a lock.
+//!
+//! An entry says what the region's gate keeps. It is written and emptied by who has the gate exclusively, or before anybody knows of
+//! the region. Who empties it waits for the threads that are reading, so a region that is revoked isn't touched by this way either.
+
+use super::mr::{MrInit, translate_in};
+use ferroce_os::sync::{Reader, wait_for_readers};
+use ferroce_proto::Sge;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Entries that are allocated at once.
+const IN_CHUNK: usize = 1024;
+/// As many chunks as there may be indices of keys.
+const CHUNKS: usize = (super::keys::MAX_MR + super::keys::MAX_MW) / IN_CHUNK;
+
+/// A region.
+#[derive(Default)]
+#[repr(align(64))]
+struct Entry {
+    /// [`name_of`] its protection domain and key; 0: nothing.
+    name: AtomicU64,
+    addr: AtomicU64,
+    iova: AtomicU64,
+    length: AtomicU64,
+    /// 1: requests may write to it.
+    writable: AtomicU64,
+}
+
+type Chunk = OnceLock<Box<[Entry]>>;
+
+/// All of them, by the index of the key.
+pub(crate) struct Shortcuts([Chunk; CHUNKS]);
+
+const fn name_of(pd: u32, key: u32) -> u64 {
+    (pd as u64) << 32 | key as u64
+}
+
+impl Shortcuts {
+    pub(crate) const fn new() -> Self {
+        Self([const { OnceLock::new() }; CHUNKS])
+    }
+
+    #[inline]
+    fn entry(&self, key: u32) -> Option<&Entry> {
+        let index = (key >> 8).checked_sub(1)? as usize;
+        self.0.get(index / IN_CHUNK)?.get()?.get(index % IN_CHUNK)
+    }
+
+    /// The region with this key is as `init` says, and belongs to the domain `pd`. It has no entry.
+    pub(crate) fn publish(&self, key: u32, pd: u32, init: &MrInit) {
+        let Some(index) = (key >> 8).checked_sub(1) else { return };
+        if let Some(chunk) = self.0.get(index as usize / IN_CHUNK) {
+            chunk.get_or_init(|| (0..IN_CHUNK).map(|_| Entry::default()).collect());
+        }
+        if let Some(entry) = self.entry(key) {
+            entry.addr.store(init.addr, Ordering::Relaxed);
+            entry.iova.store(init.iova, Ordering::Relaxed);
+            entry.length.store(init.length, Ordering::Relaxed);
+            entry.writable.store(init.access.local_write.into(), Ordering::Relaxed);
+            entry.name.store(name_of(pd, key), Ordering::Release);
+        }
+    }
+
+    /// Nobody touches the region by its entry when this returns.
+    pub(crate) fn withdraw(&self, key: u32) {
+        if let Some(entry) = self.entry(key)
+            && entry.name.swap(0, Ordering::AcqRel) != 0
+        {
+            wait_for_readers();
+        }
+    }
+
+    /// The program address of `sge` if it lies in a region of `pd` that has an entry and allows this. It is good while the
+    /// reader lives.
+    #[inline]
+    pub(crate) fn find(&self, _reader: &Reader, pd: u32, sge: &Sge, write: bool) -> Option<u64> {
+        let entry = self.entry(sge.lkey)?;
+        if entry.name.load(Ordering::Acquire) != name_of(pd, sge.lkey)
+            || (write && entry.writable.load(Ordering::Relaxed) == 0)
+        {
+            return None;
+        }
+        let [addr, iova, length] =
+            [&entry.addr, &entry.iova, &entry.length].map(|word| word.load(Ordering::Relaxed));
+        translate_in((addr, iova, length), sge.addr, u64::from(sge.length))
+    }
+}

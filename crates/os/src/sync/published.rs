@@ -1,0 +1,145 @@
+//! A value that is read without a lock, and replaced now and then.
+
+use super::{Reader, wait_for_readers};
+use std::fmt;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A value, or none. One thread at a time replaces it.
+pub struct Published<T>(AtomicPtr<T>);
+
+impl<T> fmt::Debug for Published<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Published")
+    }
+}
+
+impl<T> Default for Published<T> {
+    fn default() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+}
+
+// SAFETY: it is an `Arc`, which threads share and drop.
+unsafe impl<T: Send + Sync> Send for Published<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Published<T> {}
+
+impl<T> Published<T> {
+    /// The value, while `reader` lives.
+    #[inline]
+    #[must_use]
+    pub fn get<'a>(&'a self, _reader: &'a Reader) -> Option<&'a T> {
+        // SAFETY: null, or of an `Arc` that stays until who takes it away has waited for this reader.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// As [`Published::get`], to be kept, if it is one that is `wanted`.
+    #[inline]
+    #[must_use]
+    pub fn keep(&self, wanted: impl FnOnce(&T) -> bool) -> Option<Arc<T>> {
+        let _reader = Reader::enter()?;
+        let value = self.0.load(Ordering::Acquire).cast_const();
+        // SAFETY: null, or of an `Arc`, as above.
+        if !unsafe { value.as_ref() }.is_some_and(wanted) {
+            return None;
+        }
+        // SAFETY: of an `Arc`; one more that stands for it.
+        unsafe {
+            Arc::increment_strong_count(value);
+            Some(Arc::from_raw(value))
+        }
+    }
+
+    /// There is no value.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Whether this is the value.
+    #[must_use]
+    pub fn is(&self, value: &Arc<T>) -> bool {
+        std::ptr::eq(self.0.load(Ordering::Relaxed), Arc::as_ptr(value))
+    }
+
+    /// Has it this value where it has none. Several threads may do it at a time.
+    pub fn fill(&self, value: &Arc<T>) {
+        let new = Arc::into_raw(value.clone()).cast_mut();
+        if self.0.compare_exchange(null_mut(), new, Ordering::Release, Ordering::Relaxed).is_err() {
+            // SAFETY: just made of an `Arc`, and nobody has it.
+            drop(unsafe { Arc::from_raw(new) });
+        }
+    }
+
+    /// Puts another value, or none, in its place. When it returns nobody uses the old one by way of this.
+    pub fn replace(&self, value: Option<Arc<T>>) {
+        let new = value.map_or(null_mut(), |value| Arc::into_raw(value).cast_mut());
+        let old = self.0.swap(new, Ordering::AcqRel);
+        if !old.is_null() {
+            wait_for_readers();
+            // SAFETY: made of an `Arc` here before, and nobody finds it any more.
+            drop(unsafe { Arc::from_raw(old) });
+        }
+    }
+}
+
+impl<T> Drop for Published<T> {
+    fn drop(&mut self) {
+        self.replace(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::time::{Duration, Instant};
+
+    /// Says when it is dropped, and whether somebody uses it then.
+    struct Value(Arc<AtomicUsize>, AtomicBool);
+
+    impl Drop for Value {
+        fn drop(&mut self) {
+            self.1.store(true, Ordering::Relaxed);
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_replaced_is_dropped_when_nobody_reads_it() {
+        let (published, dropped) = (Arc::new(Published::default()), Arc::new(AtomicUsize::new(0)));
+        let value = || Arc::new(Value(dropped.clone(), AtomicBool::new(false)));
+        let first = value();
+        published.fill(&first);
+        published.fill(&value());
+        assert_eq!((published.is(&first), dropped.load(Ordering::Relaxed)), (true, 1));
+        drop(first);
+        let until = Instant::now() + Duration::from_millis(50);
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let published = published.clone();
+                std::thread::spawn(move || {
+                    let _inside = crate::fork::enter_library();
+                    while Instant::now() < until {
+                        let reader = Reader::enter().expect("it is in the library");
+                        let is_gone = |value: &Value| value.1.load(Ordering::Relaxed);
+                        assert!(!published.get(&reader).is_some_and(is_gone));
+                        drop(reader);
+                        assert!(!published.keep(|_| true).is_some_and(|value| is_gone(&value)));
+                    }
+                })
+            })
+            .collect();
+        let mut replaced = 2;
+        while Instant::now() < until {
+            published.replace(Some(value()));
+            replaced += 1;
+        }
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        published.replace(None);
+        assert!(published.is_empty() && dropped.load(Ordering::Relaxed) == replaced);
+    }
+}
