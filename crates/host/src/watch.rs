@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn an_answer_of_no_form_is_nonsense_and_none_is_an_end() {
         let [watcher, watched] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
-        frame::send(watched.raw(), &mut *b"FRCX".to_vec(), &[]).unwrap();
+        frame::send(watched.raw(), &mut b"FRCX".to_vec(), &[]).unwrap();
         assert_eq!(receive(watcher.raw(), 4096), Told::Nonsense);
         drop(watched);
         assert_eq!(receive(watcher.raw(), 4096), Told::Gone);
