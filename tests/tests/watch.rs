@@ -36,7 +36,7 @@ fn shown(world: &World, words: &[&str], says: impl Fn(&str) -> bool) -> String {
     let begin = Instant::now();
     loop {
         let shown = ferroce(world, words);
-        shown.expect_ok().expect_quiet();
+        shown.expect_success().expect_quiet();
         if says(&shown.stdout) {
             return shown.stdout;
         }
@@ -108,7 +108,7 @@ fn what_is_shown_is_there_as_json_too() {
     let world = require!(World::one_host(1500));
     let sides = waiting_pair(&world, program, "mutual", Fabric::Any);
     let shown = ferroce(&world, &["ps", "--json", &sides[0].id().to_string()]);
-    shown.expect_ok().expect_quiet();
+    shown.expect_success().expect_quiet();
     for part in [
         &format!("\"pid\": {},", sides[0].id()),
         "\"condition\": \"running\"",
@@ -159,7 +159,7 @@ fn counters_go_by_the_names_of_the_kernel() {
     let world = require!(World::one_host(1500));
     let sides = waiting_pair(&world, program, "unposted", Fabric::Any);
     let devices = ferroce(&world, &["stats"]);
-    devices.expect_ok().expect_quiet();
+    devices.expect_success().expect_quiet();
     assert!(devices.stdout.starts_with("link ferroce0/1 sent_pkts "), "{devices}");
     assert!(devices.stdout.contains(" sent_bytes 64 rcvd_bytes 0\n"), "{devices}");
     let refused = |text: &str| {
@@ -180,7 +180,7 @@ fn counters_in_sys_are_those_of_the_processes_that_are_there() {
     let counter = |name: &str| {
         let path = format!("/sys/class/infiniband/ferroce0/ports/1/{name}");
         let mut cat = world.first().start_ferroce(&[], &["cat", &path], &[]);
-        cat.wait(LIMIT).expect_ok().expect_quiet().stdout.trim().parse::<u64>().expect("a number")
+        cat.wait(LIMIT).expect_success().expect_quiet().stdout.trim().parse::<u64>().expect("a number")
     };
     assert_eq!(counter("hw_counters/sent_pkts"), 0, "nobody is there");
     let sides = waiting_pair(&world, program, "unposted", Fabric::Any);

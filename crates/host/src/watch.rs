@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 pub const KIND_WATCH: u8 = 7;
 /// Frame, wish.
 const REQUEST: usize = frame::HEADER + 1;
+/// How often a process is asked that hangs up before it has heard the question.
+const ATTEMPTS: u32 = 100;
 /// Bytes of the longest answer, to whatever question.
 const LONGEST_ANSWER: usize = 128;
 /// Processes asked at a time.
@@ -105,9 +107,20 @@ struct Question {
 }
 
 impl Question {
-    /// Asks the holder of a slot: a connection to it, and its process. The request follows the connection at once, since who
-    /// doesn't ask soon is cut off.
+    /// Asks the holder of a slot: a connection to it, and its process. Who doesn't ask soon is cut off, and on a busy machine
+    /// that happens to a watcher that hurries; it tries again.
     fn put(&self, uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.try_to_put(uid, slot) {
+                Err(error) if attempts < ATTEMPTS && was_cut_off(&error) => {}
+                put => return put,
+            }
+        }
+    }
+
+    fn try_to_put(&self, uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
         let name = Name::slot(uid, slot);
         let connection = if uid == self.user.uid() {
             handover::dial(&name, self.user)?
@@ -188,6 +201,10 @@ impl Asked {
         self.connection = None;
         self.told = told;
     }
+}
+
+fn was_cut_off(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// Takes an answer. Nothing is believed of it: what is behind the descriptor is memory that nobody can make shorter, and is
