@@ -1,11 +1,12 @@
 //! `ferroce devices`: the devices that programs see here.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
 use ferroce_nic::net::{DeviceInfo, GidEntry, PortState, discover};
 use serde_json::{Value, json};
+
+use crate::table::aligned;
 
 /// Prints the devices. A wrong FERROCE_DEVICES is exit status 1.
 pub fn devices(as_json: bool) -> ExitCode {
@@ -74,18 +75,7 @@ fn table(devices: &[DeviceInfo]) -> String {
             rows.push([name, interface, state, mtu, "-".into(), "no address".into(), String::new()]);
         }
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<_> = (0..rows[0].len()).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            let _ = write!(line, "{cell:width$}  ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    aligned(&rows)
 }
 
 fn to_json(device: &DeviceInfo) -> Value {

@@ -2,8 +2,9 @@
 
 use ferroce_explain::{CATALOGUE, ERRNOS, STATUSES, Word, entry, id, number_of, page};
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
+
+use crate::output;
 
 /// Prints what `word` means; without one, the list of what can be asked for.
 pub fn explain(word: Option<&str>) -> ExitCode {
@@ -20,15 +21,7 @@ pub fn explain(word: Option<&str>) -> ExitCode {
             }
         },
     };
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ferroce: standard output: {error}");
-            ExitCode::FAILURE
-        }
-        Ok(()) => ExitCode::SUCCESS,
-    }
+    output::print(&text)
 }
 
 fn text_of(word: &str) -> Option<String> {

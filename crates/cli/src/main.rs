@@ -1,5 +1,6 @@
 //! The `ferroce` command: `run` a program with the Ferroce adapter, or print the `env` for it, show `devices`, write their
-//! `sysfs` entries, let `doctor` say what would stop a program here, and `explain` why requests fail.
+//! `sysfs` entries, let `doctor` say what would stop a program here, and `explain` why requests fail; `ps` and `stats`
+//! show what processes do, `trace` what a capture has in it.
 //!
 //! In here: what a person types and reads. Out of here: everything that a program needs at run time (`ferroce-nic`
 //! and the libraries); a program that is started by `ferroce run` needs nothing of this command afterwards.
@@ -10,9 +11,15 @@ mod elf;
 mod env;
 mod explain;
 mod install;
+mod output;
+mod pages;
 mod rdma;
 mod run;
 mod sysfs;
+mod table;
+mod trace;
+mod version;
+mod watch;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -111,6 +118,9 @@ enum Command {
         /// Look at this program or library as well: are all libraries that it needs here?
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
+        /// Print JSON, for scripts
+        #[arg(long)]
+        json: bool,
     },
     /// Say what a reason, a status of a completion or an errno means, what leads to it, and the mend
     ///
@@ -121,12 +131,92 @@ enum Command {
         #[arg(value_name = "ID|STATUS|ERRNO")]
         word: Option<String>,
     },
+    /// Show the processes that use Ferroce here, their queue pairs, and what each of these waits for
+    ///
+    /// Those of this user, or of everybody for root, in this network namespace. A process answers by itself and loses nothing by
+    /// it; one that is stopped is shown as stopped.
+    Ps {
+        /// Print JSON, one object a process, for scripts
+        #[arg(long)]
+        json: bool,
+        /// Show each memory region, however many there are
+        #[arg(long)]
+        regions: bool,
+        /// Only these processes
+        #[arg(value_name = "PID")]
+        pids: Vec<u32>,
+    },
+    /// Show what devices, or queue pairs, have counted
+    ///
+    /// One line each, in the form and by the names of `rdma statistic`. Counted are the processes that are there: what a
+    /// process has counted ends with it.
+    Stats {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Each queue pair for itself
+        #[arg(long)]
+        qp: bool,
+        /// Only this device
+        device: Option<String>,
+    },
+    /// Print the messages of a capture, one line each
+    ///
+    /// The capture is a file of `ferroce run --capture`, tcpdump or Wireshark. Acknowledgements that say nothing else are left
+    /// out.
+    Trace {
+        /// Go on when the end is reached: the capture is being written
+        #[arg(long, short)]
+        follow: bool,
+        /// Print JSON, one object a line
+        #[arg(long)]
+        json: bool,
+        /// Only what is for this queue pair (0x12abcd or decimal); may be repeated
+        #[arg(long, value_name = "QPN", value_parser = number)]
+        qp: Vec<u32>,
+        /// Only operations with this in their name, such as read
+        #[arg(long, value_name = "NAME")]
+        op: Option<String>,
+        /// Only refusals
+        #[arg(long)]
+        errors: bool,
+        /// Acknowledgements too
+        #[arg(long)]
+        acks: bool,
+        /// The capture
+        file: PathBuf,
+    },
+    /// Print the completions of a shell, for it to read
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages to a directory
+    #[command(hide = true)]
+    Man {
+        /// Made if it isn't there
+        directory: PathBuf,
+    },
+    /// Print the version
+    Version {
+        /// With what it runs on, for reports of bugs
+        #[arg(long, short)]
+        verbose: bool,
+    },
     /// What `rdma` does under `ferroce run`, where that isn't a link to this command
     #[command(hide = true, disable_help_flag = true)]
     Rdma {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+}
+
+/// A number, also in hexadecimal.
+fn number(text: &str) -> Result<u32, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
 }
 
 fn main() -> ExitCode {
@@ -145,7 +235,25 @@ fn main() -> ExitCode {
         Command::Devices { json } => devices::devices(json),
         Command::Sysfs { directory } => sysfs::sysfs(&directory),
         Command::Explain { word } => explain::explain(word.as_deref()),
+        Command::Ps { json, regions, pids } => {
+            watch::ps::ps(&watch::ps::Options { json, regions, pids: &pids })
+        }
+        Command::Stats { json, qp, device } => {
+            watch::stats::stats(&watch::stats::Options { json, pairs: qp, device: device.as_deref() })
+        }
+        Command::Trace { follow, json, qp, op, errors, acks, file } => trace::trace(&trace::Options {
+            file: &file,
+            follow,
+            json,
+            pairs: &qp,
+            operation: op.as_deref(),
+            errors,
+            acks,
+        }),
+        Command::Completions { shell } => pages::completions(shell),
+        Command::Man { directory } => pages::man(&directory),
+        Command::Version { verbose } => version::version(verbose),
         Command::Rdma { arguments } => rdma::rdma(&arguments),
-        Command::Doctor { peer, program } => doctor::doctor(peer.as_deref(), program.as_deref()),
+        Command::Doctor { peer, program, json } => doctor::doctor(peer.as_deref(), program.as_deref(), json),
     }
 }

@@ -12,7 +12,7 @@ use std::{env, fs};
 use ferroce_nic::settings;
 use ferroce_nic::tap::{capture, fault};
 
-use crate::{elf, install};
+use crate::{doctor, elf, install};
 
 /// Exit status when `ferroce run` itself fails; those above are the shell's (`env(1)`, `nohup(1)`).
 const OWN_FAILURE: u8 = 125;
@@ -58,6 +58,9 @@ fn prepare(options: &Options<'_>) -> Result<Command, String> {
     // For another processor the loader would say that it ignores our libraries.
     let preload = options.preload && !elf.as_ref().is_some_and(|elf| elf.foreign);
     let libraries = set_environment(&mut command, &Options { preload, ..*options })?;
+    for line in doctor::no_device().iter().flat_map(|lines| lines.lines()) {
+        eprintln!("ferroce run: {line}");
+    }
     if let Some(path) = path {
         for warning in warnings(&path, elf.as_ref(), &libraries, preload) {
             eprintln!("ferroce run: {warning}");
@@ -168,9 +171,15 @@ fn library_path(libraries: &Path, before: Option<&OsStr>) -> Result<OsString, St
 
 /// Creates the capture file with its header; the processes append to it.
 fn start_capture(file: &Path) -> Result<PathBuf, String> {
-    let explain = |error: io::Error| format!("--capture {}: {error}", file.display());
-    let absolute = std::path::absolute(file).map_err(explain)?;
-    capture::create(&absolute).map_err(explain)?;
+    let explain = |says: String| format!("--capture {}: {says}", file.display());
+    let absolute = std::path::absolute(file).map_err(|error| explain(error.to_string()))?;
+    capture::create(&absolute).map_err(|error| {
+        let directory = absolute.parent().filter(|directory| !directory.exists());
+        explain(match directory {
+            Some(directory) => format!("there is no directory {}", directory.display()),
+            None => error.to_string(),
+        })
+    })?;
     Ok(absolute)
 }
 

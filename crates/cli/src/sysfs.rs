@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::{fs, io};
 
 use ferroce_nic::net::discover;
+use ferroce_preload::counted;
 use ferroce_preload::tree::{Host, Last, Node, Place, Tree};
 
 /// What is written: the path in the tree, which is also the one below the directory.
@@ -90,10 +91,11 @@ impl Export<'_> {
                 self.written.insert(path.to_vec(), to.to_owned());
                 self.contents(path, node, to)
             }
-            Node::File(text) => {
-                let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(to)?;
-                io::Write::write_all(&mut file, text.as_bytes())
-            }
+            Node::File(text) => attribute(text, to),
+            Node::Counter { device, set, name } => match counted::text(device, *set, name) {
+                Some(text) => attribute(&text, to),
+                None => Ok(()),
+            },
             // Reading it is an error in either case.
             Node::NoValue => Ok(()),
             Node::Link(_) => match self.tree.walk(path, Last::Follow) {
@@ -143,6 +145,11 @@ impl Export<'_> {
         text.push_str("These are the values of now; they don't follow a change of addresses.\n");
         text
     }
+}
+
+fn attribute(text: &str, to: &Path) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(to)?;
+    io::Write::write_all(&mut file, text.as_bytes())
 }
 
 /// The way from the link `from` to `to`; both lie below one directory.

@@ -45,6 +45,7 @@ mod ports;
 mod services;
 mod slots;
 mod user;
+mod watch;
 
 pub use error::{Error, Holder};
 pub use ferroce_types::{SLOTS, slot_of};
@@ -55,6 +56,7 @@ pub use gids::{GidTables, KIND_GIDS};
 pub use group::OpenSocket;
 pub use ports::{Delivery, HeldPort, PortAddress, PortError};
 pub use services::{Service, Services};
+pub use watch::{KIND_WATCH, Told, Watched, ask_all};
 
 use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};

@@ -92,6 +92,25 @@ pub(super) fn slots_with_inodes(uid: u32) -> Option<BTreeMap<u16, u64>> {
     Some(entries(&table()?, uid).collect())
 }
 
+/// Users and slots that are taken, of all users. `None` where the names can't be read.
+pub(super) fn all_taken_slots() -> Option<Vec<(u32, u16)>> {
+    Some(slots_of_all(&table()?))
+}
+
+fn slots_of_all(table: &[u8]) -> Vec<(u32, u16)> {
+    let prefix = format!("@ferroce-{VERSION}-u");
+    let slot_of = |line: &[u8]| {
+        let name = line.rsplit(|&b| b == b' ').next()?.strip_prefix(prefix.as_bytes())?;
+        let (uid, slot) = std::str::from_utf8(name).ok()?.split_once("-slot-")?;
+        let slot = slot.parse().ok().filter(|slot| USABLE.contains(slot))?;
+        Some((uid.parse().ok()?, slot))
+    };
+    let mut slots: Vec<_> = table.split(|&b| b == b'\n').filter_map(slot_of).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    slots
+}
+
 fn table() -> Option<Vec<u8>> {
     sys::read_file(c"/proc/thread-self/net/unix", PROC_LIMIT).ok()
 }
@@ -132,6 +151,7 @@ mod tests {
             0000000000000000: 00000003 00000000 00000000 0001 03 9\n";
         assert_eq!(slots_in(table, 7), [17, 4094]);
         assert_eq!(entries(table, 7).collect::<Vec<_>>(), [(17, 1), (17, 2), (4094, 8)]);
+        assert_eq!(slots_of_all(table), [(7, 17), (7, 4094), (77, 18)]);
         assert_eq!(slots_in(b"", 7), [0_u16; 0]);
         assert_eq!(slots_in(b"\xff\xfe @\n\n ", 7), [0_u16; 0]);
     }

@@ -2,10 +2,10 @@
 //!
 //! One SEQPACKET connection per request. A request names its kind; a [`Service`] that is registered for the kind gets the
 //! connection with it, and a request that no service knows is refused. What strangers can do is bounded here: who isn't of
-//! this user isn't heard, and who connects and says nothing is cut off.
+//! this user isn't heard, but for root where a service answers root, and who connects and says nothing is cut off.
 
 use super::frame;
-use super::user::User;
+use super::user::{self, User};
 use ferroce_os::sync::{RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
 use std::io;
@@ -21,8 +21,13 @@ const REQUEST_PATIENCE: Duration = Duration::from_millis(2);
 /// Answers the requests of one kind.
 pub trait Service: Send + Sync {
     /// Answers `message` with what came along, at once, and keeps the connection if it likes. The other end is a process
-    /// of this user, and nothing else is known of it.
+    /// of this user, or root's where [`Service::answers_root`] says so, and nothing else is known of it.
     fn serve(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>);
+
+    /// A process of root's is answered too.
+    fn answers_root(&self) -> bool {
+        false
+    }
 }
 
 /// The services of a process, by kind of request.
@@ -81,14 +86,21 @@ impl Services {
         rest: &mut dyn FnMut(&EngineFd, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let fd = connection.raw();
-        user.check_peer(fd)?;
+        let of_this_user = user.check_peer(fd);
+        if of_this_user.is_err() && !user::is_root(fd) {
+            return of_this_user;
+        }
         if !sys::wait_for(fd, libc::POLLIN, patience) {
             return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
         }
         let mut bytes = [0; LONGEST];
         let (length, received) = frame::receive(fd, &mut bytes)?;
         let message = &bytes[..length];
-        match frame::kind_of(message).and_then(|kind| self.of_kind(kind)) {
+        let service = frame::kind_of(message).and_then(|kind| self.of_kind(kind));
+        if !service.as_ref().is_some_and(|service| service.answers_root()) {
+            of_this_user?;
+        }
+        match service {
             Some(service) => {
                 service.serve(connection, message, received);
                 Ok(())

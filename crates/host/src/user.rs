@@ -63,6 +63,12 @@ impl User {
     }
 }
 
+/// Whether the process at the other end of a connection is root's, as this process's user namespace has root: it may do to this
+/// process what it likes.
+pub(super) fn is_root(connection: RawFd) -> bool {
+    sys::peer_credentials(connection).is_ok_and(|peer| peer.uid == 0)
+}
+
 /// The kernel lets this process read the link of another's user namespace if all user ids of both are the same, not as
 /// numbers of a namespace but as the kernel knows them, and both are of one user namespace (PTRACE_MODE_READ, ptrace(2)).
 /// The process descriptor (Linux 6.5) names the process before and after, so that no other one has got its number

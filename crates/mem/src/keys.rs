@@ -162,6 +162,17 @@ impl KeyTable {
         }
     }
 
+    /// The regions that there are, at most `most` of them, and how many there are.
+    #[must_use]
+    pub fn regions(&self, most: usize) -> (Vec<Arc<Mr>>, usize) {
+        let slots = self.slots.read();
+        let region = |slot: &KeySlot| match &slot.held {
+            Some(Keyed::Region(mr)) => Some(mr.clone()),
+            _ => None,
+        };
+        (slots.all.iter().filter_map(region).take(most).collect(), slots.regions)
+    }
+
     /// Ends the windows and regions of `owner`, which is closed while they exist; says how many they were.
     pub fn end_with_owner(&self, owner: &dyn Owner) -> (usize, usize) {
         let all: Vec<Keyed> = self.slots.read().all.iter().filter_map(|slot| slot.held.clone()).collect();

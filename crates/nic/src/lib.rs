@@ -33,6 +33,7 @@ pub mod settings;
 #[path = "../tests/verbs/side.rs"]
 pub mod side;
 pub mod voice;
+mod watched;
 mod xrc;
 
 #[cfg(test)]
@@ -68,6 +69,7 @@ pub use ferroce_os::{clock, sys};
 pub use ferroce_types::{AsyncEvent, Error, Result};
 pub use ferroce_udp as udp;
 pub use ferroce_udp::tap;
+pub use ferroce_watch as watch;
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{

@@ -11,7 +11,7 @@ use crate::tree::{Last, Node};
 fn permits(found: &Found<'_>, wanted: c_int) -> Result<c_int, c_int> {
     let granted = match found.node {
         Node::Directory(_) | Node::Passage(_) => libc::R_OK | libc::X_OK,
-        Node::File(_) | Node::NoValue => libc::R_OK,
+        Node::File(_) | Node::Counter { .. } | Node::NoValue => libc::R_OK,
         Node::Device { .. } => libc::R_OK | libc::W_OK,
         Node::Link(_) => libc::R_OK | libc::W_OK | libc::X_OK,
     };

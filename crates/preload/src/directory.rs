@@ -57,7 +57,7 @@ fn entry(path: &[u8], name: &str, node: Option<&Node>, offset: usize) -> dirent 
     entry.d_off = offset as i64;
     entry.d_type = match node {
         None | Some(Node::Directory(_) | Node::Passage(_)) => DT_DIR,
-        Some(Node::File(_) | Node::NoValue) => DT_REG,
+        Some(Node::File(_) | Node::Counter { .. } | Node::NoValue) => DT_REG,
         Some(Node::Link(_)) => DT_LNK,
         Some(Node::Device { .. }) => DT_CHR,
     };

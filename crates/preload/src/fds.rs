@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_int};
 
+use crate::counted;
 use crate::path::Found;
 use crate::tree::Node;
 
@@ -26,8 +27,12 @@ pub fn open(found: &Found<'_>, flags: c_int) -> Result<c_int, c_int> {
     match found.node {
         Node::Directory(_) | Node::Passage(_) if writes => Err(libc::EISDIR),
         Node::Directory(_) | Node::Passage(_) => memfd(found.path, b"", DIRECTORY_MODE, flags),
-        Node::File(_) | Node::NoValue if writes => Err(libc::EACCES),
+        Node::File(_) | Node::Counter { .. } | Node::NoValue if writes => Err(libc::EACCES),
         Node::File(text) => memfd(found.path, text.as_bytes(), ATTRIBUTE_MODE, flags),
+        Node::Counter { device, set, name } => match counted::text(device, *set, name) {
+            Some(text) => memfd(found.path, text.as_bytes(), ATTRIBUTE_MODE, flags),
+            None => unreadable(flags),
+        },
         Node::NoValue => unreadable(flags),
         Node::Device { opens: true, .. } => open_null(flags),
         Node::Device { opens: false, .. } => Err(libc::ENODEV),

@@ -15,9 +15,12 @@
 //! EFAULT; NULL is). A relative path is looked at when the system has refused it. The devices are read from the kernel
 //! (routing netlink) when one of our paths is asked for, and again once the answer is 20 ms old. Not covered: system calls
 //! made without the C library (Go, static programs).
+//!
+//! A counter is what the processes that use the device have counted, which are asked when it is opened (`counted`).
 
 mod access;
 mod close;
+pub mod counted;
 mod cwd;
 mod directory;
 mod fds;

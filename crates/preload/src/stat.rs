@@ -35,6 +35,8 @@ impl Attributes {
         let (mode, size, device) = match found.node {
             Node::Directory(_) | Node::Passage(_) => (S_IFDIR | 0o755, 0, (0, 0)),
             Node::File(text) => (S_IFREG | 0o444, text.len() as i64, (0, 0)),
+            // As the kernel says of all attributes: nobody knows how long the text will be.
+            Node::Counter { .. } => (S_IFREG | 0o444, 4096, (0, 0)),
             Node::NoValue => (S_IFREG | 0o444, 0, (0, 0)),
             Node::Link(target) => (S_IFLNK | 0o777, target.len() as i64, (0, 0)),
             Node::Device { major, minor, .. } => (S_IFCHR | 0o666, 0, (*major, *minor)),

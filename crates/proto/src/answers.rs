@@ -341,7 +341,7 @@ impl<A: Clone> Qp<A> {
             Owed::Nak { syndrome, psn, reason } => (syndrome, psn, reason),
         };
         let mut headers = Headers::new(self.bth(Operation::Acknowledge, psn::wire(number)));
-        headers.aeth = Some(Aeth { syndrome: syndrome.to_u8(), msn: self.resp.msn });
+        headers.aeth = Some(Aeth { syndrome: syndrome.to_u8(), msn: self.resp.msn() });
         let bytes = reason.to_le_bytes();
         let source = match reason {
             0 => PayloadSource::None,

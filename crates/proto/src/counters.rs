@@ -44,4 +44,18 @@ pub struct Counters {
     pub dropped_messages: u64,
     /// Congestion notifications received.
     pub cnps: u64,
+    /// Packets received, of whatever kind.
+    pub packets_received: u64,
+    /// Messages received, of all operations.
+    pub messages_received: u64,
+    /// Their bytes.
+    pub bytes_received: u64,
+    /// Send requests that have ended, however they have.
+    pub requests_ended: u64,
+    /// Bytes of the messages of send requests that were posted.
+    pub bytes_posted: u64,
+    /// Requests that nobody has answered however often they were sent.
+    pub retries_exceeded: u64,
+    /// Requests for which the peer never had a receive.
+    pub rnr_retries_exceeded: u64,
 }

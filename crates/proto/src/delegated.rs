@@ -180,11 +180,11 @@ impl<A: Clone> Qp<A> {
             Executed::Done { original } => {
                 self.resp.message = if request.ends { Message::None } else { Message::Delegated };
                 if request.ends {
-                    self.resp.count_message();
+                    self.resp.count_message(0);
                 }
                 if request.atomic {
                     let keep = usize::from(self.params.max_dest_rd_atomic);
-                    self.answers.atomic(number, original, self.resp.msn, keep);
+                    self.answers.atomic(number, original, self.resp.msn(), keep);
                 }
                 self.resp.expected += 1;
                 if request.ack_request && !request.atomic {

@@ -115,7 +115,7 @@ impl<A: Clone> Qp<A> {
             self.finish_receive(headers, WcOpcode::RecvRdmaWithImm, whole, env);
         } else {
             self.resp.message = Message::None;
-            self.resp.count_message();
+            self.resp.count_message(u64::from(whole));
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ impl<A: Clone> Qp<A> {
         byte_len: u32,
         env: &mut E,
     ) {
-        self.resp.count_message();
+        self.resp.count_message(u64::from(byte_len));
         if let Some(held) = self.resp.take_held() {
             let mut completion = self.recv_completion(held.wr_id, WcStatus::Success);
             completion.opcode = opcode;

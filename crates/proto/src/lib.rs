@@ -40,7 +40,7 @@ pub use env::{
 pub use failure::{Asked, Cause, Failure, Refusing};
 pub use pace::{Pace, Portion};
 pub use plain::PlainSend;
-pub use qp::{MAX_MESSAGE, Qp};
+pub use qp::{MAX_MESSAGE, Oldest, Qp};
 pub use rate::{RateLimit, Throttle};
 pub use retransmit::{LEAST_ACK_TIMEOUT, ack_timeout};
 pub use rnr::rnr_delay;

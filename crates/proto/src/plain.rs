@@ -130,7 +130,7 @@ impl<A: Clone> Qp<A> {
     #[must_use]
     #[inline]
     pub fn plain_taken(&mut self, send: &PlainSend, len: usize, wr_id: u64) -> Completion {
-        self.resp.count_message();
+        self.resp.count_plain(len as u64);
         self.accept(1, send.ack_request);
         Completion {
             opcode: WcOpcode::Recv,

@@ -7,8 +7,8 @@ use crate::delegated::Delegated;
 use crate::execute::Message;
 use crate::tags::Tagged;
 use crate::{
-    Asked, AtomicOp, Cause, Env, Payload, PlaceError, Placement, Qp, QpEvent, QpState, RecvWqe, Refusing,
-    RemoteAccess, RemoteError, WcStatus, psn,
+    Asked, AtomicOp, Cause, Counters, Env, Payload, PlaceError, Placement, Qp, QpEvent, QpState, RecvWqe,
+    Refusing, RemoteAccess, RemoteError, WcStatus, psn,
 };
 use ferroce_wire::{Feth, Headers, NakCode, Operation, Reth, Syndrome};
 
@@ -108,8 +108,11 @@ pub(crate) struct Responder {
     first: u64,
     /// The extended PSN of the next request.
     pub(crate) expected: u64,
-    /// Messages completed, 24 bits.
-    pub(crate) msn: u32,
+    /// Messages completed: those that have come the short way, and the others.
+    plain: u64,
+    messages: u64,
+    /// Bytes of all of them.
+    bytes: u64,
     pub(crate) message: Message,
     /// The receive taken for the message in progress (UC keeps it when the message is lost).
     pub(crate) held: Option<RecvWqe>,
@@ -156,9 +159,29 @@ impl Responder {
         self.held.take()
     }
 
-    /// A message has been executed.
-    pub(crate) fn count_message(&mut self) {
-        self.msn = (self.msn + 1) & 0x00ff_ffff;
+    /// A message of this many bytes has been executed.
+    pub(crate) fn count_message(&mut self, bytes: u64) {
+        self.messages += 1;
+        self.bytes += bytes;
+    }
+
+    /// A message has come the short way.
+    #[inline]
+    pub(crate) fn count_plain(&mut self, bytes: u64) {
+        self.plain += 1;
+        self.bytes += bytes;
+    }
+
+    /// Messages completed, 24 bits.
+    pub(crate) const fn msn(&self) -> u32 {
+        (self.plain + self.messages) as u32 & 0x00ff_ffff
+    }
+
+    /// Adds what it has counted.
+    pub(crate) fn add_to(&self, counters: &mut Counters) {
+        counters.packets_received += self.plain;
+        counters.messages_received += self.plain + self.messages;
+        counters.bytes_received += self.bytes;
     }
 }
 
@@ -218,7 +241,7 @@ impl<A: Clone> Qp<A> {
     pub(crate) fn not_ready_for<E: Env<Address = A>>(&mut self, number: u64, env: &mut E) {
         self.counters.rnr_naks_sent += 1;
         self.resp.gap = Some(number);
-        let reason = self.remark(Cause::NoReceive { first: self.resp.msn == 0 }, env);
+        let reason = self.remark(Cause::NoReceive { first: self.resp.msn() == 0 }, env);
         self.answers.owe_nak(Syndrome::RnrNak { timer: self.params.min_rnr_timer }, number, reason);
     }
 
@@ -261,14 +284,14 @@ impl<A: Clone> Qp<A> {
                 let psns = reth.dma_len.div_ceil(self.mtu()).max(1);
                 if self.params.access.remote_read && number + u64::from(psns) <= self.resp.expected {
                     let range = Range { rest: reth, srqn: headers.xrc_srqn, ends: None };
-                    self.answers.read_again(number, psns, range, self.resp.msn, limit);
+                    self.answers.read_again(number, psns, range, self.resp.msn(), limit);
                 }
             }
             (Operation::CompareSwap | Operation::FetchAdd, _) => {
-                self.answers.atomic_again(number, self.resp.msn, limit);
+                self.answers.atomic_again(number, self.resp.msn(), limit);
             }
             (Operation::AtomicWrite | Operation::Flush, _) => {
-                self.answers.read_again(number, 1, Range::NOTHING, self.resp.msn, limit);
+                self.answers.read_again(number, 1, Range::NOTHING, self.resp.msn(), limit);
             }
             _ => self.answers.owe_ack_again(number),
         }
@@ -359,9 +382,9 @@ impl<A: Clone> Qp<A> {
             env.check_remote(reth.rkey, reth.va, u64::from(reth.dma_len), RemoteAccess::Read)?;
         }
         let psns = reth.dma_len.div_ceil(self.mtu()).max(1);
-        self.resp.count_message();
+        self.resp.count_message(u64::from(reth.dma_len));
         let range = Range { rest: reth, srqn, ends: Some(ends) };
-        self.answers.read(self.resp.expected, psns, range, self.resp.msn);
+        self.answers.read(self.resp.expected, psns, range, self.resp.msn());
         Ok(psns)
     }
 
@@ -379,9 +402,9 @@ impl<A: Clone> Qp<A> {
             return Err(Refusal::Misaligned);
         }
         let original = env.atomic_remote(rkey, va, op)?;
-        self.resp.count_message();
+        self.resp.count_message(8);
         let keep = usize::from(self.params.max_dest_rd_atomic);
-        self.answers.atomic(self.resp.expected, original, self.resp.msn, keep);
+        self.answers.atomic(self.resp.expected, original, self.resp.msn(), keep);
         Ok(1)
     }
 
@@ -408,7 +431,7 @@ impl<A: Clone> Qp<A> {
             Err(PlaceError::Memory) => return Err(Refusal::Invalid),
         }
         env.atomic_remote(reth.rkey, reth.va, AtomicOp::Store { value: u64::from_ne_bytes(bytes) })?;
-        Ok(self.answer_with_nothing())
+        Ok(self.answer_with_nothing(8))
     }
 
     /// Annex A19.4.1. What was written before has been placed before this packet is looked at.
@@ -429,13 +452,13 @@ impl<A: Clone> Qp<A> {
             _ => return Err(Refusal::Invalid),
         };
         env.flush_remote(reth.rkey, range, placement)?;
-        Ok(self.answer_with_nothing())
+        Ok(self.answer_with_nothing(0))
     }
 
     /// The expected request is answered with a READ response without bytes; it takes one PSN.
-    fn answer_with_nothing(&mut self) -> u32 {
-        self.resp.count_message();
-        self.answers.read(self.resp.expected, 1, Range::NOTHING, self.resp.msn);
+    fn answer_with_nothing(&mut self, bytes: u64) -> u32 {
+        self.resp.count_message(bytes);
+        self.answers.read(self.resp.expected, 1, Range::NOTHING, self.resp.msn());
         1
     }
 

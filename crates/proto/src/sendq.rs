@@ -138,11 +138,13 @@ pub(crate) struct SendQueue<A> {
     max: u32,
     /// Those of the adapter, which take no room from the program.
     own: u32,
+    /// Bytes of all that were ever posted.
+    bytes: u64,
 }
 
 impl<A> SendQueue<A> {
     pub(crate) const fn new(max: u32) -> Self {
-        Self { queue: Queue::Own(VecDeque::new()), head: 0, max, own: 0 }
+        Self { queue: Queue::Own(VecDeque::new()), head: 0, max, own: 0, bytes: 0 }
     }
 
     /// Puts the entries of an empty queue there from here on.
@@ -182,8 +184,14 @@ impl<A> SendQueue<A> {
         u64::from(self.len() - self.own) + u64::from(before) < u64::from(self.max)
     }
 
+    /// Bytes of the messages of all requests that were ever posted.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, wqe: Wqe<A>) {
+        self.bytes += u64::from(wqe.len);
         self.own += u32::from(wqe.issuer != Issuer::Program);
         match &mut self.queue {
             Queue::Own(queue) => queue.push_back(wqe),

@@ -96,7 +96,7 @@ impl<A: Clone> Qp<A> {
 
     /// The request of a rendezvous has matched: tells so, and fetches the data. The peer is told when they are there.
     pub(crate) fn start_rendezvous<E: Env<Address = A>>(&mut self, rvh: Rvh, headers: &Headers, env: &mut E) {
-        self.resp.count_message();
+        self.resp.count_message(0);
         let (Some(receive), Some(tagged)) = (self.resp.take_held(), self.resp.tagged.take()) else { return };
         let mut completion = self.recv_completion(receive.wr_id, WcStatus::Success);
         completion.opcode = WcOpcode::TmRecv;

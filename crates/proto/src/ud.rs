@@ -59,7 +59,7 @@ impl<A: Clone> Qp<A> {
             completion.immediate = headers.immediate;
             completion.grh = true;
             completion.solicited = headers.bth.solicited;
-            self.resp.count_message();
+            self.resp.count_message(payload.len() as u64);
         }
         if completion.status != WcStatus::Success {
             let asked = Asked::of(headers, payload.len());

@@ -11,7 +11,7 @@ mod recv;
 mod ring;
 
 pub use comp_cntr::{CntrValue, CompCntr, CompCntrType, CountedOp, MAX_COMP_CNTR, QpCntrs};
-pub use cq::{CompChannel, Cq, CqInit, EventTimer, IpVersion, MAX_CQ, MAX_CQE, Stamp, Wc, WcTags};
+pub use cq::{CompChannel, Cq, CqFill, CqInit, EventTimer, IpVersion, MAX_CQ, MAX_CQE, Stamp, Wc, WcTags};
 pub use events::{EventQueue, Unacked};
 pub use recv::{
     MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, NewSrq, RecvQueue, Srq, SrqAttr,

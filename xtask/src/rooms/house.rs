@@ -59,6 +59,10 @@ pub const HOUSE: &[Storey] = &[
     ],
     &[
         one("explain", "Why requests fail, in words: the catalogue of reasons, and the lines made of them."),
+        one(
+            "watch",
+            "What a process tells of itself to those who watch it, and what of it a watcher believes.",
+        ),
         Crate {
             name: "os",
             what: "The operating system and most of the `unsafe`: calls, descriptors, fork, locks, the clock.",
@@ -110,7 +114,7 @@ pub const HOUSE: &[Storey] = &[
         together: &[Together {
             rooms: &[
                 "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner", "qp",
-                "raw", "xrc",
+                "raw", "watched", "xrc",
             ],
             why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
         }],

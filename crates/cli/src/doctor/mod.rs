@@ -11,6 +11,8 @@ mod port;
 mod program;
 mod usable;
 
+use anstyle::AnsiColor;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -52,7 +54,7 @@ impl Finding {
 }
 
 /// Looks at everything, prints it, and fails if something would stop a program.
-pub fn doctor(peer: Option<&str>, program: Option<&Path>) -> ExitCode {
+pub fn doctor(peer: Option<&str>, program: Option<&Path>, json: bool) -> ExitCode {
     let mut findings = Vec::new();
     let devices = usable::check(&mut findings);
     port::check(&devices, &mut findings);
@@ -65,20 +67,49 @@ pub fn doctor(peer: Option<&str>, program: Option<&Path>) -> ExitCode {
     if let Some(program) = program {
         program::check(program, &mut findings);
     }
-    print!("{}", report(&findings));
+    let text = if json { format!("{:#}\n", to_json(&findings)) } else { report(&findings) };
+    // Without colours where it isn't a terminal, or NO_COLOR is set.
+    anstream::print!("{text}");
     let stops = findings.iter().any(|finding| finding.weight == Weight::Stop);
     if stops { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What keeps a program from finding any device here, with its mend.
+pub fn no_device() -> Option<String> {
+    let mut findings = Vec::new();
+    if !usable::check(&mut findings).is_empty() {
+        return None;
+    }
+    let stops = findings.into_iter().filter(|finding| finding.weight == Weight::Stop);
+    let line = |Finding { says, mend, .. }: Finding| match mend {
+        Some(mend) => format!("{says} Mend: {mend}"),
+        None => says,
+    };
+    Some(stops.map(line).collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty())
+}
+
+fn to_json(findings: &[Finding]) -> Value {
+    let finding = |Finding { weight, says, mend }: &Finding| {
+        let weight = match weight {
+            Weight::Fine => "ok",
+            Weight::Note => "note",
+            Weight::Stop => "stop",
+        };
+        json!({ "weight": weight, "says": says, "mend": mend })
+    };
+    findings.iter().map(finding).collect()
 }
 
 fn report(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
-        let mark = match finding.weight {
-            Weight::Fine => "  ok ",
-            Weight::Note => "note ",
-            Weight::Stop => "STOP ",
+        let (mark, colour) = match finding.weight {
+            Weight::Fine => ("  ok ", AnsiColor::Green),
+            Weight::Note => ("note ", AnsiColor::Yellow),
+            Weight::Stop => ("STOP ", AnsiColor::Red),
         };
-        text.push_str(&format!("{mark} {}\n", finding.says));
+        let style = colour.on_default();
+        text.push_str(&format!("{style}{mark}{style:#} {}\n", finding.says));
         if let Some(mend) = &finding.mend {
             text.push_str(&format!("      Mend: {mend}\n"));
         }
@@ -116,15 +147,23 @@ mod tests {
 
     #[test]
     fn report_counts_what_would_stop_a_program() {
-        let fine = report(&[Finding::fine("All is well."), Finding::note("It rains.")]);
+        let plain = |findings: &[Finding]| anstream::adapter::strip_str(&report(findings)).to_string();
+        let fine = plain(&[Finding::fine("All is well."), Finding::note("It rains.")]);
         assert_eq!(
             fine,
             "  ok  All is well.\nnote  It rains.\n\nNothing found that would stop a verbs program here.\n"
         );
         let bad =
-            report(&[Finding::stop("No network.", "plug it in"), Finding::stop("No power.", "switch it on")]);
+            plain(&[Finding::stop("No network.", "plug it in"), Finding::stop("No power.", "switch it on")]);
         assert!(bad.starts_with("STOP  No network.\n      Mend: plug it in\n"), "{bad}");
         assert!(bad.ends_with("\n2 things would stop a verbs program here.\n"), "{bad}");
+    }
+
+    #[test]
+    fn findings_are_there_as_json_too() {
+        let json = to_json(&[Finding::fine("All is well."), Finding::stop("No power.", "switch it on")]);
+        assert_eq!(json[0], json!({ "weight": "ok", "says": "All is well.", "mend": null }));
+        assert_eq!((&json[1]["weight"], &json[1]["mend"]), (&"stop".into(), &"switch it on".into()));
     }
 
     #[test]

@@ -18,6 +18,13 @@ impl Mr {
         self.gate.read().as_ref().map(|registered| registered.pd.clone())
     }
 
+    /// What it is registered as and whose it is, for people; `None` when it is being changed, or isn't registered any more.
+    #[must_use]
+    pub fn try_look(&self) -> Option<(MrInit, Arc<Pd>)> {
+        let gate = self.gate.try_read()?;
+        gate.as_ref().map(|registered| (registered.init, registered.pd.clone()))
+    }
+
     /// Counts a window of `pd` that is bound to it.
     ///
     /// # Errors

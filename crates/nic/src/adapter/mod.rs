@@ -23,6 +23,7 @@ use crate::numbers::{QpTable, SrqTable};
 use crate::qp::Qp;
 use crate::raw::RawPorts;
 use crate::settings;
+use crate::watched;
 use crate::xrc::{self, Connections};
 use ferroce_access::copy;
 use ferroce_engine::{Loop, Pool, Thread, WaitPlan};
@@ -126,6 +127,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     xrc::register(services);
     gids::register(services);
     gsi::register(services);
+    watched::register(services);
     adapter.watch_network()?;
     adapter.engine.watch_control(adapter.host.poll_fd())?;
     adapter.engine.watch_control(adapter.xrc.poll_fd())?;

@@ -64,6 +64,17 @@ impl Addresses {
     }
 }
 
+impl Context {
+    /// Packets from addresses of the device that the kernel didn't take.
+    pub(crate) fn dropped_packets(&self) -> u64 {
+        let Some(adapter) = crate::adapter::current() else { return 0 };
+        let gids = self.gids();
+        let is_its = |local: &&Local| gids.iter().any(|(_, entry)| entry.ip == local.endpoint.address().ip());
+        let dropped = |local: &Local| local.endpoint.stats().dropped.load(Ordering::Relaxed);
+        adapter.addresses.snapshot().iter().filter(is_its).map(dropped).sum()
+    }
+}
+
 /// The socket of a peer that several QPs send to: each may fill its part of it.
 #[derive(Debug)]
 pub(crate) struct PeerSocket {

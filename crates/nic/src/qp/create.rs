@@ -9,6 +9,7 @@ use super::{Inner, Qp, next_connection};
 use crate::Context;
 use crate::adapter;
 use crate::owner::OfContext as _;
+use crate::watched;
 use crate::xrc::Domain;
 use ferroce_engine::{Deadline, Inbox, Queued};
 use ferroce_mem::{Pd, QueueKind};
@@ -190,6 +191,7 @@ impl Qp {
         self.check_detached()?;
         self.unlist()?;
         self.stop_traffic();
+        watched::keep(&self.context(), &self.counters());
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);
         adapter::unregister_qp(self);

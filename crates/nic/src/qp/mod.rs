@@ -9,6 +9,7 @@ mod create;
 pub mod ece;
 mod env;
 mod fabric;
+mod look;
 mod modify;
 mod multicast;
 mod payload;
@@ -26,6 +27,7 @@ pub use attr::{AddressVector, MAX_RATE, MAX_RD_ATOMIC, QpAttr, check_av, mask, n
 pub(crate) use attr::{Rules, check, check_rate};
 pub use create::{MAX_INLINE, QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};
+use env::{operation_of_request, state_of};
 pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
 pub use plain::PlainRequest;
 pub use static_rate::STATIC_RATES;
@@ -187,7 +189,7 @@ impl Qp {
     /// What the transport has counted since the QP left RESET.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        *self.inner.lock().proto.counters()
+        self.inner.lock().proto.counters()
     }
 
     /// Requests are acknowledged: nothing is lost for good.

@@ -78,6 +78,26 @@ pub fn file_size(fd: RawFd) -> io::Result<u64> {
     Ok(stat.st_size as u64)
 }
 
+/// Reads the bytes of a file from byte `at` on, as many as there are or `bytes` takes, and says how many.
+///
+/// # Errors
+/// That of `pread(2)`.
+pub fn read_at(fd: RawFd, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < bytes.len() {
+        let rest = &mut bytes[read..];
+        let offset = (at + read as u64) as libc::off_t;
+        // SAFETY: `rest` is writable for its length.
+        let n =
+            check(unsafe { libc::syscall(libc::SYS_pread64, fd, rest.as_mut_ptr(), rest.len(), offset) })?;
+        if n == 0 {
+            break;
+        }
+        read += n as usize;
+    }
+    Ok(read)
+}
+
 /// Bytes of a file of a kind that `fstat(2)` says nothing of, a dma-buf: where its end is (`lseek(2)`).
 ///
 /// # Errors

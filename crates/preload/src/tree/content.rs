@@ -1,12 +1,14 @@
 //! What the entries say: the files of a kernel RoCE device, filled from ours.
 //!
 //! A device `D` lies in `/sys/devices/virtual/ferroce/D`, its parent device, which in turn is what `device` and `../..`
-//! lead to; `/sys/class/infiniband/D` is a link. The counters stand at zero: the traffic is counted in each process.
+//! lead to; `/sys/class/infiniband/D` is a link.
 
 use ferroce_netdev::{DeviceInfo, GID_TABLE_LEN, LinkSpeed, PortState};
 use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
 
-use super::{Node, Tree};
+use ferroce_watch::{Counters, PORT_COUNTERS};
+
+use super::{CounterSet, Node, Tree};
 
 /// `IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS`, as the library says.
 const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
@@ -17,49 +19,6 @@ const MAJOR: u32 = 231;
 const FIRST_UVERBS_MINOR: u32 = 192;
 /// The minor number of `rdma_cm` among the miscellaneous devices is given out as they come.
 const RDMA_CM: (u32, u32) = (10, 122);
-
-const COUNTERS: [&str; 21] = [
-    "VL15_dropped",
-    "excessive_buffer_overrun_errors",
-    "link_downed",
-    "link_error_recovery",
-    "local_link_integrity_errors",
-    "multicast_rcv_packets",
-    "multicast_xmit_packets",
-    "port_rcv_constraint_errors",
-    "port_rcv_data",
-    "port_rcv_errors",
-    "port_rcv_packets",
-    "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors",
-    "port_xmit_constraint_errors",
-    "port_xmit_data",
-    "port_xmit_discards",
-    "port_xmit_packets",
-    "port_xmit_wait",
-    "symbol_error",
-    "unicast_rcv_packets",
-    "unicast_xmit_packets",
-];
-
-/// Those of soft RoCE.
-const HARDWARE_COUNTERS: [&str; 15] = [
-    "ack_deferred",
-    "completer_retry_err",
-    "duplicate_request",
-    "link_downed",
-    "out_of_seq_request",
-    "rcvd_pkts",
-    "rcvd_rnr_err",
-    "rcvd_seq_err",
-    "rdma_recvs",
-    "rdma_sends",
-    "retry_exceeded_err",
-    "retry_rnr_exceeded_err",
-    "send_err",
-    "send_rnr_err",
-    "sent_pkts",
-];
 
 /// What the tree is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -203,13 +162,16 @@ fn port(device: &DeviceInfo) -> Node {
         directory((0..GID_TABLE_LEN).map(|index| (index.to_string(), entry(index))))
     };
     let value = |text: &str| each_gid(&|index| gids.get(index).map_or(Node::NoValue, |_| file(text)));
-    let zeros = |names: &[&'static str]| directory(names.iter().map(|name| (*name, file(0))));
+    let counters = |names: &[&'static str], set: CounterSet| {
+        let counter = |name: &'static str| Node::Counter { device: device.name.clone(), set, name };
+        directory(names.iter().map(|name| (*name, counter(name))))
+    };
     directory([
         ("cap_mask", file(format_args!("{PORT_CAPABILITIES:#010x}"))),
-        ("counters", zeros(&COUNTERS)),
+        ("counters", counters(&PORT_COUNTERS, CounterSet::Port)),
         ("gid_attrs", directory([("ndevs", value(&device.netdev.name)), ("types", value("RoCE v2"))])),
         ("gids", each_gid(&|index| file(groups(&gids.gid(index).unwrap_or_default())))),
-        ("hw_counters", zeros(&HARDWARE_COUNTERS)),
+        ("hw_counters", counters(Counters::NAMES, CounterSet::Hardware)),
         ("lid", file(format_args!("{:#x}", port.lid))),
         ("lid_mask_count", file(0)),
         ("link_layer", file("Ethernet")),

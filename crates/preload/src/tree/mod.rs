@@ -15,6 +15,15 @@ pub enum Node {
     Passage(Vec<(String, Node)>),
     /// An attribute and its text.
     File(String),
+    /// An attribute whose text is what has been counted when it is opened.
+    Counter {
+        /// The device's name.
+        device: String,
+        /// Which of its directories it is in.
+        set: CounterSet,
+        /// Its name there.
+        name: &'static str,
+    },
     /// An attribute without a value: it exists, and reading it is EINVAL, as for an empty entry of a GID table.
     NoValue,
     /// A symbolic link.
@@ -28,6 +37,15 @@ pub enum Node {
         /// Whether a program may open it: what it then has takes everything and says nothing.
         opens: bool,
     },
+}
+
+/// A directory of counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CounterSet {
+    /// `counters`: those that InfiniBand defines for ports.
+    Port,
+    /// `hw_counters`: those of the transport.
+    Hardware,
 }
 
 /// Where a path leads.

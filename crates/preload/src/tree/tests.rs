@@ -36,6 +36,7 @@ fn leads(tree: &Tree, path: &str, last: Last) -> String {
             let kind = match node {
                 Node::File(text) => format!("={text}"),
                 Node::NoValue => "=?".into(),
+                Node::Counter { name, .. } => format!("={name}"),
                 Node::Link(_) => "@".into(),
                 Node::Device { .. } => "%".into(),
                 Node::Directory(_) | Node::Passage(_) => "/".into(),
@@ -74,8 +75,6 @@ fn attributes_read_as_those_of_a_kernel_device() {
         ("ports/1/gids/63", "0000:0000:0000:0000:0000:0000:0000:0000\n"),
         ("ports/1/gid_attrs/types/1", "RoCE v2\n"),
         ("ports/1/gid_attrs/ndevs/0", "eth0\n"),
-        ("ports/1/counters/port_xmit_data", "0\n"),
-        ("ports/1/hw_counters/rdma_sends", "0\n"),
         ("ports/1/net/eth0/ifindex", "7\n"),
         ("device/numa_node", "-1\n"),
         ("device/local_cpus", "3\n"),
@@ -88,6 +87,16 @@ fn attributes_read_as_those_of_a_kernel_device() {
     assert_eq!(text(&tree, "/sys/class/infiniband_verbs/uverbs1/ibdev"), "uverbs0\n");
     assert_eq!(text(&tree, "/sys/class/infiniband_verbs/uverbs1/dev"), "231:193\n");
     assert_eq!(text(&tree, "/sys/class/infiniband_verbs/uverbs0/device/vendor"), "0xf0ce\n");
+}
+
+#[test]
+fn counters_have_the_names_of_the_kernel() {
+    let tree = tree();
+    let port = format!("{PARENT}/infiniband/mlx5_0/ports/1");
+    for name in ["counters/port_xmit_data", "hw_counters/rdma_sends", "hw_counters/out_of_seq_request"] {
+        let said = name.split_once('/').expect("a directory").1;
+        assert_eq!(leads(&tree, &format!("{port}/{name}"), Last::Follow), format!("{port}/{name}={said}"));
+    }
 }
 
 #[test]

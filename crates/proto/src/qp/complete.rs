@@ -65,6 +65,11 @@ impl<A: Clone> Qp<A> {
     /// Ends the oldest send request with an error that stops the QP: RC and XRC go to ERR, UC and UD to SQE.
     pub(crate) fn fail_front<E: Env<Address = A>>(&mut self, cause: Cause, env: &mut E) {
         self.note_failure(cause, true, env);
+        match cause.status() {
+            WcStatus::RetryExcErr => self.counters.retries_exceeded += 1,
+            WcStatus::RnrRetryExcErr => self.counters.rnr_retries_exceeded += 1,
+            _ => {}
+        }
         self.complete_front(cause.status(), env);
         if self.is_reliable() {
             self.answers = Answers::default();

@@ -7,7 +7,7 @@ use crate::answers::Answers;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::sendq::{SendQueue, Slots, Wqe};
-use crate::{Counters, Env, Instant, QpParams, QpState, RateLimit, Violation};
+use crate::{Counters, Env, Instant, QpParams, QpState, RateLimit, SendWr, Violation};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use post::packets;
 
@@ -32,6 +32,19 @@ pub struct Qp<A> {
     /// Why it has failed ([`Qp::reason`]).
     pub(crate) reason: u16,
     pub(crate) told_posted_after: bool,
+}
+
+/// The oldest send request that hasn't ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Oldest<'a, A> {
+    /// As it was posted.
+    pub wr: &'a SendWr<A>,
+    /// Bytes of its message.
+    pub len: u32,
+    /// It has begun to leave.
+    pub started: bool,
+    /// It waits because the peer had no receive for it.
+    pub waits_for_receive: bool,
 }
 
 impl<A: Clone> Qp<A> {
@@ -101,14 +114,30 @@ impl<A: Clone> Qp<A> {
 
     /// What happened so far.
     #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        self.resp.add_to(&mut counters);
+        counters.requests_ended = self.sq.head();
+        counters.bytes_posted = self.sq.bytes();
+        counters
     }
 
     /// Send work requests that haven't ended.
     #[must_use]
     pub fn sq_len(&self) -> u32 {
         self.sq.len()
+    }
+
+    /// The oldest send request that hasn't ended.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Oldest<'_, A>> {
+        let wqe = self.sq.front()?;
+        Some(Oldest {
+            wr: &wqe.wr,
+            len: wqe.len,
+            started: self.sq.head() < self.req.started,
+            waits_for_receive: self.req.rnr_until.is_some(),
+        })
     }
 
     /// The PSN that the next new request will have.
@@ -137,12 +166,10 @@ impl<A: Clone> Qp<A> {
                 self.reason = 0;
                 self.told_posted_after = false;
                 self.req = Requester::at(0, self.sq.head(), &self.params);
-                self.resp = Responder::default();
-                self.answers = Answers::default();
+                self.begin_responder(Responder::default());
             }
             QpState::Rtr if before != QpState::Rtr => {
-                self.resp = Responder::at(self.params.rq_psn);
-                self.answers = Answers::default();
+                self.begin_responder(Responder::at(self.params.rq_psn));
             }
             QpState::Rts if matches!(before, QpState::Rtr | QpState::Init | QpState::Reset) => {
                 self.req = Requester::at(self.params.sq_psn, self.sq.head(), &self.params);
@@ -164,6 +191,13 @@ impl<A: Clone> Qp<A> {
             self.req.draining = true;
             self.report_drained(env);
         }
+    }
+
+    /// Receives from the beginning. What was counted stays.
+    fn begin_responder(&mut self, responder: Responder) {
+        self.resp.add_to(&mut self.counters);
+        self.resp = responder;
+        self.answers = Answers::default();
     }
 
     /// Goes over to another fabric, where packets carry `path_mtu` bytes, because nothing has got through on the one so
@@ -250,6 +284,7 @@ impl<A: Clone> Qp<A> {
         payload: E::Payload<'_>,
         env: &mut E,
     ) {
+        self.counters.packets_received += 1;
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Err) {
             self.counters.wrong_state += 1;
             return;

@@ -15,7 +15,7 @@ use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
 use ferroce_types::{AsyncEvent, Quota, QuotaPlace, Result, Users, invalid};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Entries a completion queue may have.
@@ -51,9 +51,22 @@ pub struct CqInit<'a> {
     pub pd: Option<&'a Arc<Pd>>,
 }
 
+/// What a completion queue has at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqFill {
+    /// Entries there is room for.
+    pub capacity: u32,
+    /// Completions that wait to be polled.
+    pub filled: u32,
+    /// The program has asked for an event that hasn't come yet.
+    pub armed: bool,
+}
+
 /// A completion queue (ibv_create_cq(3)).
 #[derive(Debug)]
 pub struct Cq {
+    /// Unlike that of any other of the process's life.
+    serial: u64,
     owner: Arc<dyn EventTimer>,
     /// The parent domain that it was made on.
     pd: Option<Arc<Pd>>,
@@ -109,7 +122,9 @@ impl Cq {
         if let Some(channel) = channel {
             channel.users.hold();
         }
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Ok(Arc::new(Self {
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
             counted: CountedQueue::new(owner.clone(), QueueKind::Completion),
             owner,
             pd: pd.cloned(),
@@ -156,6 +171,23 @@ impl Cq {
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.queue.lock().capacity as u32
+    }
+
+    /// A number unlike that of any other completion queue of the process's life.
+    #[must_use]
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// What it has now, for people; `None` when somebody is at it.
+    #[must_use]
+    pub fn try_fill(&self) -> Option<CqFill> {
+        let queue = self.queue.try_lock()?;
+        Some(CqFill {
+            capacity: queue.capacity as u32,
+            filled: queue.entries.len() as u32,
+            armed: queue.armed != Armed::No,
+        })
     }
 
     /// Completion events that the program has to acknowledge.

@@ -14,6 +14,7 @@ use ferroce_proto::{NoReceive, RecvWqe};
 use ferroce_types::{AsyncEvent, Error, Quota, QuotaPlace, Result, Users, invalid};
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Work requests a queue may hold.
 pub const MAX_WR: u32 = 32_768;
@@ -42,6 +43,12 @@ impl RecvQueue {
     pub fn take(&mut self) -> impl Sized + use<> {
         self.max_wr = 0;
         std::mem::take(&mut self.wqes)
+    }
+
+    /// Work requests it can hold, and how many are in it.
+    #[must_use]
+    pub fn fill(&self) -> (u32, u32) {
+        (self.max_wr, self.wqes.len() as u32)
     }
 
     /// Appends a work request.
@@ -120,6 +127,8 @@ static QUEUES: Quota = Quota::new("shared receive queues", MAX_SRQ);
 /// A shared receive queue (ibv_create_srq(3)).
 #[derive(Debug)]
 pub struct Srq {
+    /// Unlike that of any other of the process's life.
+    serial: u64,
     pd: Arc<Pd>,
     user_handle: usize,
     shared: Mutex<class::Srq, SrqState>,
@@ -184,7 +193,9 @@ impl NewSrq {
         if let Some(cq) = completes_into {
             cq.hold();
         }
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Srq {
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
             counted: CountedQueue::new(pd.owner().clone(), QueueKind::SharedReceive),
             pd,
             user_handle,
@@ -253,6 +264,20 @@ impl Srq {
     pub fn query(&self) -> SrqAttr {
         let shared = self.shared.lock();
         SrqAttr { max_wr: shared.queue.max_wr, max_sge: shared.queue.max_sge, limit: shared.limit }
+    }
+
+    /// A number unlike that of any other shared receive queue of the process's life.
+    #[must_use]
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Work requests it can hold, how many are in it, and its limit, for people; `None` when somebody is at it.
+    #[must_use]
+    pub fn try_fill(&self) -> Option<(u32, u32, u32)> {
+        let shared = self.shared.try_lock()?;
+        let (depth, posted) = shared.queue.fill();
+        Some((depth, posted, shared.limit))
     }
 
     /// Sets the limit and, or, the size (ibv_modify_srq(3)). With a new size, a greater `max_sge` than the present one is

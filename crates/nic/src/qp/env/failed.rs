@@ -172,7 +172,7 @@ fn key_fault(pd: u32, sges: &[Sge], write: bool) -> Reason {
     }
 }
 
-fn state_of(state: u8) -> Option<QpState> {
+pub(in crate::qp) fn state_of(state: u8) -> Option<QpState> {
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err]
         .into_iter()
         .find(|&s| s as u8 == state)
@@ -197,7 +197,7 @@ fn subject(failure: &Failure<'_, Arc<Ah>>) -> Subject {
 }
 
 /// The name of a send request's operation, and the memory of the peer that it names.
-fn operation_of_request(op: &SendOp) -> (&'static str, Option<(u64, u32)>) {
+pub(in crate::qp) fn operation_of_request(op: &SendOp) -> (&'static str, Option<(u64, u32)>) {
     match *op {
         SendOp::Send => ("SEND", None),
         SendOp::SendWithImmediate { .. } => ("SEND with immediate", None),

@@ -4,6 +4,7 @@ mod failed;
 mod incoming;
 mod outgoing;
 
+pub(in crate::qp) use failed::{operation_of_request, state_of};
 pub(crate) use incoming::Origin;
 pub(crate) use outgoing::REFERENCE;
 

@@ -1,0 +1,178 @@
+//! `ferroce trace`: the messages of a capture, a line each, also while it is being written.
+
+mod messages;
+
+use crate::output;
+use messages::{Message, Messages, Way};
+use pcap_parser::pcapng::{Block, EnhancedPacketBlock, InterfaceDescriptionBlock, OptionCode};
+use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Longer than any packet, with what surrounds it.
+const BUFFER: usize = 1 << 20;
+/// How often a file that is being written is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+const ETHERTYPES_OF_IP: [u16; 2] = [0x0800, 0x86dd];
+
+/// What is shown of which capture.
+pub struct Options<'a> {
+    pub file: &'a Path,
+    /// Goes on when the file's end is reached.
+    pub follow: bool,
+    pub json: bool,
+    /// Only messages for these queue pairs; none: for all.
+    pub pairs: &'a [u32],
+    /// Only operations whose names have this in them.
+    pub operation: Option<&'a str>,
+    /// Only refusals.
+    pub errors: bool,
+    /// Also what does nothing but acknowledge.
+    pub acks: bool,
+}
+
+/// Prints the messages of a capture.
+pub fn trace(options: &Options<'_>) -> ExitCode {
+    match read(options) {
+        Ok(code) => code,
+        Err(says) => {
+            eprintln!("ferroce trace: {}: {says}", options.file.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read(options: &Options<'_>) -> Result<ExitCode, String> {
+    let file = File::open(options.file).map_err(|error| error.to_string())?;
+    let growing = Growing { file, follow: options.follow };
+    let mut reader = create_reader(BUFFER, growing).map_err(|error| match error {
+        PcapError::Eof => "it is empty".to_owned(),
+        _ => "it is no capture (pcapng or pcap)".to_owned(),
+    })?;
+    let mut decoder = Decoder::default();
+    loop {
+        match reader.next() {
+            Ok((length, block)) => {
+                let message = decoder.block(&block);
+                reader.consume(length);
+                let Some(message) = message.filter(|message| options.wants(message)) else { continue };
+                let line = if options.json { message.to_json().to_string() } else { message.to_string() };
+                match output::line(&line) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(ExitCode::SUCCESS),
+                    Err(error) => return Err(format!("standard output: {error}")),
+                }
+            }
+            Err(PcapError::Eof) => return Ok(ExitCode::SUCCESS),
+            Err(PcapError::Incomplete(_)) => reader.refill().map_err(|error| error.to_string())?,
+            // A process that was killed may have left half a block.
+            Err(PcapError::UnexpectedEof) => return Err("its last block isn't whole".to_owned()),
+            Err(_) => return Err("a block of it makes no sense".to_owned()),
+        }
+    }
+}
+
+impl Options<'_> {
+    fn wants(&self, message: &Message) -> bool {
+        let named = |part: &str| message.operation.to_lowercase().contains(&part.to_lowercase());
+        (self.acks || !message.acknowledges || message.refusal.is_some())
+            && (!self.errors || message.refusal.is_some())
+            && (self.pairs.is_empty() || self.pairs.contains(&message.number))
+            && self.operation.is_none_or(named)
+    }
+}
+
+/// A file whose end is waited at.
+struct Growing {
+    file: File,
+    follow: bool,
+}
+
+impl Read for Growing {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.file.read(bytes)?;
+            if read > 0 || !self.follow || bytes.is_empty() {
+                return Ok(read);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// Blocks in, messages out.
+#[derive(Default)]
+struct Decoder {
+    interfaces: Vec<Interface>,
+    /// When the first packet came, in nanoseconds.
+    first: Option<u64>,
+    messages: Messages,
+}
+
+#[derive(Clone, Copy)]
+struct Interface {
+    link: Linktype,
+    /// Units of its clock in a second.
+    resolution: u64,
+}
+
+impl Decoder {
+    fn block(&mut self, block: &PcapBlockOwned<'_>) -> Option<Message> {
+        match block {
+            PcapBlockOwned::NG(Block::SectionHeader(_)) => self.interfaces.clear(),
+            PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
+                self.interfaces.push(Interface::of(interface));
+            }
+            PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
+                let interface = *self.interfaces.get(packet.if_id as usize)?;
+                let ticks = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+                let at = (u128::from(ticks) * 1_000_000_000 / u128::from(interface.resolution.max(1))) as u64;
+                return self.packet(interface.link, at, way_of(packet), packet.data);
+            }
+            PcapBlockOwned::LegacyHeader(header) => {
+                self.interfaces = vec![Interface { link: header.network, resolution: 1 }];
+            }
+            PcapBlockOwned::Legacy(packet) => {
+                let link = self.interfaces.first()?.link;
+                let at = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_usec) * 1000;
+                return self.packet(link, at, Way::Unknown, packet.data);
+            }
+            PcapBlockOwned::NG(_) => {}
+        }
+        None
+    }
+
+    fn packet(&mut self, link: Linktype, at: u64, way: Way, bytes: &[u8]) -> Option<Message> {
+        let packet = match link {
+            Linktype::ETHERNET => {
+                let kind = u16::from_be_bytes(*bytes.get(12..14)?.first_chunk()?);
+                ETHERTYPES_OF_IP.contains(&kind).then_some(())?;
+                bytes.get(14..)?
+            }
+            Linktype::RAW | Linktype::IPV4 | Linktype::IPV6 => bytes,
+            _ => return None,
+        };
+        let since = at.saturating_sub(*self.first.get_or_insert(at));
+        self.messages.packet(since as f64 / 1e9, way, packet)
+    }
+}
+
+impl Interface {
+    fn of(block: &InterfaceDescriptionBlock<'_>) -> Self {
+        Self { link: block.linktype, resolution: block.ts_resolution().unwrap_or(1_000_000) }
+    }
+}
+
+/// What epb_flags says (pcapng, section 4.3.1).
+fn way_of(packet: &EnhancedPacketBlock<'_>) -> Way {
+    let flags = packet.options.iter().find(|option| option.code == OptionCode(2));
+    match flags.and_then(|option| option.value.first().copied()).map(|byte| byte & 3) {
+        Some(1) => Way::In,
+        Some(2) => Way::Out,
+        _ => Way::Unknown,
+    }
+}

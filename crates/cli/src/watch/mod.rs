@@ -1,0 +1,111 @@
+//! The processes of this host that use Ferroce, as they tell of themselves: `ferroce ps` and `stats`.
+//!
+//! In here: whom to ask, what an account says in words. Out of here: how processes are asked (`ferroce_host`), and what of their
+//! answers is believed (`ferroce_watch`).
+
+pub mod ps;
+pub mod stats;
+mod waits;
+
+use ferroce_nic::host::{Told, ask_all};
+use ferroce_nic::watch::{LONGEST, Process, Wish, harmless};
+use std::fs;
+use std::time::Duration;
+
+/// How long processes that don't answer are waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A process, and what it has told.
+#[derive(Debug)]
+pub struct Seen {
+    pub uid: u32,
+    /// `None`: of another PID namespace.
+    pub pid: Option<u32>,
+    /// Its command line, as far as it can be known.
+    pub command: String,
+    pub answer: Answer,
+}
+
+/// What has come of asking.
+#[derive(Debug)]
+pub enum Answer {
+    /// An account.
+    Account(Box<Process>),
+    Stopped,
+    Silent,
+    /// Of another version, or making no sense.
+    Strange,
+}
+
+impl Seen {
+    /// The account, if there is one.
+    pub fn account(&self) -> Option<&Process> {
+        match &self.answer {
+            Answer::Account(account) => Some(account),
+            _ => None,
+        }
+    }
+
+    /// "process 12".
+    pub fn name(&self) -> String {
+        match self.pid {
+            Some(pid) => format!("process {pid}"),
+            None => "a process of another PID namespace".to_owned(),
+        }
+    }
+
+    /// Why there is no account, in a word.
+    pub fn condition(&self) -> &'static str {
+        match self.answer {
+            Answer::Account(_) => "running",
+            Answer::Stopped => "stopped",
+            Answer::Silent => "silent",
+            Answer::Strange => "unknown",
+        }
+    }
+}
+
+/// The processes that this user may watch, in the order of their numbers.
+///
+/// # Errors
+/// They can't be found here.
+pub fn processes(wish: Wish) -> Result<Vec<Seen>, String> {
+    let all = ask_all(wish.to_byte(), LONGEST, PATIENCE)
+        .ok_or("/proc/net/unix can't be read, which says what processes there are")?;
+    let mut seen: Vec<Seen> = Vec::new();
+    for watched in all {
+        let answer = match watched.told {
+            Told::Account(bytes) => match Process::from_bytes(&bytes) {
+                Some(account) => Answer::Account(Box::new(account)),
+                None => Answer::Strange,
+            },
+            Told::Stopped => Answer::Stopped,
+            Told::Silence => Answer::Silent,
+            Told::Nonsense => Answer::Strange,
+            Told::Gone => continue,
+        };
+        // Who can't be known by a number has answered once for each slot.
+        let again = |other: &Seen| match (&answer, other.account()) {
+            (Answer::Account(account), Some(known)) => {
+                watched.pid.is_none() && other.pid.is_none() && known.slots == account.slots
+            }
+            _ => false,
+        };
+        if !seen.iter().any(again) {
+            let command = watched.pid.map(command_of).unwrap_or_default();
+            seen.push(Seen { uid: watched.uid, pid: watched.pid, command, answer });
+        }
+    }
+    seen.sort_by_key(|seen| (seen.pid, seen.uid));
+    Ok(seen)
+}
+
+/// The command line of a process, or its name where that can't be read.
+fn command_of(pid: u32) -> String {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&words).trim_end_matches('\0').replace('\0', " ");
+    match text.is_empty() {
+        true => harmless(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end()),
+        false => harmless(&text),
+    }
+}

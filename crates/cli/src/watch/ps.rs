@@ -1,0 +1,224 @@
+//! `ferroce ps`: the processes of this host that use Ferroce, and what their queue pairs wait for.
+
+use super::waits::Pairs;
+use super::{Answer, Seen, processes};
+use crate::output;
+use crate::table::aligned;
+use ferroce_nic::watch::{CompletionQueue, Process, QueuePair, Wish, WorkQueue};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// Regions that are shown one by one without `--regions`.
+const FEW: usize = 4;
+
+/// What is shown.
+pub struct Options<'a> {
+    /// As JSON.
+    pub json: bool,
+    /// Each region, however many there are.
+    pub regions: bool,
+    /// Only these processes.
+    pub pids: &'a [u32],
+}
+
+/// Prints what the processes tell.
+pub fn ps(options: &Options<'_>) -> ExitCode {
+    let all = match processes(Wish::Everything) {
+        Ok(all) => all,
+        Err(says) => {
+            eprintln!("ferroce ps: {says}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Some(missing) = options.pids.iter().find(|&&pid| all.iter().all(|seen| seen.pid != Some(pid))) {
+        eprintln!(
+            "ferroce ps: process {missing} doesn't use Ferroce, or isn't yours, or is in another network namespace"
+        );
+        return ExitCode::FAILURE;
+    }
+    let chosen: Vec<&Seen> = all
+        .iter()
+        .filter(|seen| options.pids.is_empty() || seen.pid.is_some_and(|pid| options.pids.contains(&pid)))
+        .collect();
+    let pairs = Pairs::of(&all);
+    if options.json {
+        let list: Vec<Value> = chosen.iter().map(|seen| to_json(seen, &pairs, &all)).collect();
+        return output::print(&format!("{:#}\n", Value::from(list)));
+    }
+    if chosen.is_empty() {
+        eprintln!("ferroce ps: no process of this user uses Ferroce in this network namespace");
+        return ExitCode::SUCCESS;
+    }
+    let mut text = String::new();
+    for seen in &chosen {
+        process(&mut text, seen, &pairs, &all, options.regions);
+        text.push('\n');
+    }
+    mutual(&mut text, &chosen, &pairs);
+    output::print(&text)
+}
+
+fn process(text: &mut String, seen: &Seen, pairs: &Pairs<'_>, all: &[Seen], regions: bool) {
+    let line = |text: &mut String, says: &str| {
+        let _ = writeln!(text, "{says}");
+    };
+    let mut name = seen.name();
+    name[..1].make_ascii_uppercase();
+    line(text, &format!("{name} of user {}: {}", seen.uid, seen.command));
+    let account = match &seen.answer {
+        Answer::Account(account) => account,
+        Answer::Stopped => return line(text, "  It is stopped, and tells nothing."),
+        Answer::Silent => return line(text, "  It has not answered within a second."),
+        Answer::Strange => return line(text, "  Its answer isn't understood: is it of another version?"),
+    };
+    for device in &account.devices {
+        let state = if device.active { "active" } else { "down" };
+        line(text, &format!("  {} ({}, {state})", device.name, device.interface));
+    }
+    if account.queue_pairs.is_empty() {
+        line(text, "  no queue pair");
+    } else {
+        let heads = ["QP", "TYPE", "STATE", "FABRIC", "PEER", "SENDS", "RECEIVES", "CQ", "WAITS"];
+        let mut rows = vec![heads.map(str::to_owned)];
+        rows.extend(account.queue_pairs.iter().map(|pair| row(pair, pairs.waits_for(pair, all))));
+        indent(text, &aligned(&rows));
+    }
+    if account.more_queue_pairs > 0 {
+        line(text, &format!("  and {} more queue pairs", account.more_queue_pairs));
+    }
+    queues(text, account);
+    if regions || account.regions.len() <= FEW {
+        let heads = ["REGION", "ADDRESS", "BYTES", "ACCESS"].map(str::to_owned);
+        let each = account.regions.iter().map(|region| {
+            let access = if region.access.is_empty() { "local-read" } else { region.access.as_str() };
+            [
+                format!("{:#x}", region.key),
+                format!("{:#x}", region.address),
+                region.length.to_string(),
+                access.to_owned(),
+            ]
+        });
+        let rows: Vec<_> = std::iter::once(heads).chain(each).collect();
+        if rows.len() > 1 {
+            indent(text, &aligned(&rows));
+        }
+    } else {
+        let count = account.regions.len() as u64 + account.more_regions;
+        line(text, &format!("  {count} regions of {} bytes", account.registered));
+    }
+}
+
+fn queues(text: &mut String, account: &Process) {
+    let heads = ["CQ", "FILLED", "STATE"].map(str::to_owned);
+    let each = account
+        .completion_queues
+        .iter()
+        .map(|cq| [cq.number.to_string(), format!("{}/{}", cq.filled, cq.depth), cq_state(cq).to_owned()]);
+    let rows: Vec<_> = std::iter::once(heads).chain(each).collect();
+    if rows.len() > 1 {
+        indent(text, &aligned(&rows));
+    }
+    let heads = ["SRQ", "RECEIVES", "LIMIT"].map(str::to_owned);
+    let each = account
+        .shared_receive_queues
+        .iter()
+        .map(|srq| [srq.number.to_string(), fill(srq.receive), srq.limit.to_string()]);
+    let rows: Vec<_> = std::iter::once(heads).chain(each).collect();
+    if rows.len() > 1 {
+        indent(text, &aligned(&rows));
+    }
+}
+
+fn cq_state(cq: &CompletionQueue) -> &'static str {
+    match (cq.overrun, cq.armed, cq.filled) {
+        (true, ..) => "has overrun",
+        (_, true, _) => "an event is asked for",
+        (_, false, 0) => "polled until it was empty",
+        (_, false, _) => "completions wait to be polled",
+    }
+}
+
+fn row(pair: &QueuePair, waits: String) -> [String; 9] {
+    let peer = match &pair.peer {
+        None => "-".to_owned(),
+        Some(peer) => match peer.process {
+            Some(pid) => format!("{:#08x} in {pid}", peer.number),
+            None => format!("{:#08x} at {}", peer.number, peer.address),
+        },
+    };
+    let receives = match (pair.receive, pair.shared_receive_queue) {
+        (Some(receive), _) => fill(receive),
+        (None, Some(srq)) => format!("SRQ {srq}"),
+        (None, None) => "-".to_owned(),
+    };
+    let cqs = match pair.completion_queues {
+        [send, receive] if send == receive => send.to_string(),
+        [send, receive] => format!("{send},{receive}"),
+    };
+    let fabric = if pair.fabric.is_empty() { "-" } else { pair.fabric.as_str() };
+    [
+        format!("{:#08x}", pair.number),
+        pair.service.to_string(),
+        pair.state.to_string(),
+        fabric.to_owned(),
+        peer,
+        fill(pair.send),
+        receives,
+        cqs,
+        waits,
+    ]
+}
+
+fn fill(queue: WorkQueue) -> String {
+    format!("{}/{}", queue.outstanding, queue.depth)
+}
+
+fn indent(text: &mut String, block: &str) {
+    for line in block.lines() {
+        let _ = writeln!(text, "  {line}");
+    }
+}
+
+/// Says which queue pairs wait for each other, each pair once.
+fn mutual(text: &mut String, chosen: &[&Seen], pairs: &Pairs<'_>) {
+    for seen in chosen {
+        for pair in seen.account().into_iter().flat_map(|account| &account.queue_pairs) {
+            if let Some((other, peer)) =
+                pairs.wait_for_each_other(pair).filter(|(_, peer)| peer.number > pair.number)
+            {
+                let _ = writeln!(
+                    text,
+                    "{:#08x} ({}) and {:#08x} ({}) wait for each other's message: both have receives posted, and neither \
+                     has anything to send.",
+                    pair.number,
+                    seen.name(),
+                    peer.number,
+                    other.name(),
+                );
+            }
+        }
+    }
+}
+
+fn to_json(seen: &Seen, pairs: &Pairs<'_>, all: &[Seen]) -> Value {
+    let mut value = json!({
+        "pid": seen.pid,
+        "uid": seen.uid,
+        "command": seen.command,
+        "condition": seen.condition(),
+    });
+    let Some(account) = seen.account() else { return value };
+    let mut account_value = serde_json::to_value(account).unwrap_or_default();
+    if let Some(list) = account_value["queue_pairs"].as_array_mut() {
+        for (entry, pair) in list.iter_mut().zip(&account.queue_pairs) {
+            entry["waits"] = pairs.waits_for(pair, all).into();
+            let other = pairs.wait_for_each_other(pair).map(|(_, peer)| peer.number);
+            entry["waits_mutually_with"] = other.into();
+        }
+    }
+    if let (Value::Object(all), Value::Object(more)) = (&mut value, account_value) {
+        all.extend(more);
+    }
+    value
+}

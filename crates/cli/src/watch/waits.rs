@@ -1,0 +1,178 @@
+//! What a queue pair waits for, in words: from its own account, and from that of its peer where the peer is of this host.
+
+use super::{Answer, Seen};
+use ferroce_explain::{entry, id};
+use ferroce_nic::watch::{QueuePair, Request};
+use std::collections::HashMap;
+
+/// All queue pairs of the host by number, each with its process.
+pub struct Pairs<'a>(HashMap<u32, (&'a Seen, &'a QueuePair)>);
+
+impl<'a> Pairs<'a> {
+    /// Those of these processes.
+    pub fn of(seen: &'a [Seen]) -> Self {
+        let of_one = |seen: &'a Seen| {
+            let pairs = seen.account().into_iter().flat_map(|account| &account.queue_pairs);
+            pairs.map(move |pair| (pair.number, (seen, pair)))
+        };
+        Self(seen.iter().flat_map(of_one).collect())
+    }
+
+    /// The other end of a connection, if it is one of these and is connected to this end.
+    pub fn peer_of(&self, pair: &QueuePair) -> Option<(&'a Seen, &'a QueuePair)> {
+        let peer = pair.peer.as_ref()?;
+        let (seen, other) = self.0.get(&peer.number)?;
+        let back = other.peer.as_ref()?;
+        // Another host may have a queue pair of the same number.
+        let each_other =
+            back.number == pair.number && peer.address == other.address && back.address == pair.address;
+        each_other.then_some((*seen, *other))
+    }
+
+    /// What a queue pair waits for, or why nothing goes on there.
+    pub fn waits_for(&self, pair: &QueuePair, all: &[Seen]) -> String {
+        if pair.busy {
+            return "is at work".to_owned();
+        }
+        match pair.state.as_str() {
+            "RESET" | "INIT" => return "isn't connected yet".to_owned(),
+            "ERR" | "SQE" => return failed(pair),
+            _ => {}
+        }
+        let stopped = pair.peer.as_ref().and_then(|peer| peer.process).is_some_and(|pid| {
+            all.iter().any(|seen| seen.pid == Some(pid) && matches!(seen.answer, Answer::Stopped))
+        });
+        let peer = self.peer_of(pair).map(|(_, peer)| peer).filter(|peer| !peer.busy);
+        match &pair.oldest {
+            Some(_) if stopped => "waits for its peer, whose process is stopped".to_owned(),
+            Some(oldest) => format!("waits with {}: {}", named(oldest), unanswered(pair, oldest, peer)),
+            None => receiving(pair, peer, stopped),
+        }
+    }
+
+    /// Two connected queue pairs of which each waits for a message of the other.
+    pub fn wait_for_each_other(&self, pair: &QueuePair) -> Option<(&'a Seen, &'a QueuePair)> {
+        let (seen, peer) = self.peer_of(pair)?;
+        let waits = |pair: &QueuePair| {
+            !pair.busy && pair.send.outstanding == 0 && receives(pair) && pair.state.as_str() == "RTS"
+        };
+        (waits(pair) && waits(peer) && !std::ptr::eq(pair, peer)).then_some((seen, peer))
+    }
+}
+
+/// A message has somewhere to go, as far as the account says: of a shared receive queue it says it elsewhere.
+fn receives(pair: &QueuePair) -> bool {
+    pair.receive.is_none_or(|receive| receive.outstanding > 0)
+}
+
+fn failed(pair: &QueuePair) -> String {
+    match entry(pair.reason) {
+        Some(reason) => format!("has failed: {} {} (`ferroce explain {0}`)", id(pair.reason), reason.title),
+        None => "was ended by its program, or by a failure without a reason".to_owned(),
+    }
+}
+
+fn named(request: &Request) -> String {
+    format!("request {} ({}, {} bytes)", request.wr_id, request.operation, request.length)
+}
+
+/// Why the oldest request hasn't ended.
+fn unanswered(pair: &QueuePair, oldest: &Request, peer: Option<&QueuePair>) -> String {
+    let takes_receive = oldest.operation.as_str().starts_with("SEND")
+        || oldest.operation.as_str().ends_with("with immediate");
+    match peer {
+        _ if oldest.waits_for_receive => "its peer has no receive posted".to_owned(),
+        Some(peer) if takes_receive && peer.receive.is_some_and(|receive| receive.outstanding == 0) => {
+            "its peer has no receive posted".to_owned()
+        }
+        Some(peer) if matches!(peer.state.as_str(), "RESET" | "INIT" | "ERR") => {
+            format!("its peer is in {}", peer.state)
+        }
+        _ if pair.state.as_str() == "SQD" => "its send queue is being drained (SQD)".to_owned(),
+        _ if pair.state.as_str() == "RTR" => "it isn't in RTS".to_owned(),
+        _ if !oldest.started => "it hasn't left yet".to_owned(),
+        _ => "nothing has acknowledged it yet".to_owned(),
+    }
+}
+
+fn receiving(pair: &QueuePair, peer: Option<&QueuePair>, stopped: bool) -> String {
+    let Some(receive) = pair.receive else {
+        return "has nothing to send; its receives are in a shared receive queue".to_owned();
+    };
+    if receive.outstanding == 0 {
+        return "has nothing to do: no request is posted".to_owned();
+    }
+    match peer {
+        _ if stopped => "waits for a message from its peer, whose process is stopped".to_owned(),
+        Some(peer) if peer.send.outstanding == 0 => {
+            "waits for a message; its peer has none to send".to_owned()
+        }
+        Some(_) => "waits for a message, which its peer is sending".to_owned(),
+        None => "waits for a message".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce_nic::watch::{Peer, Process, WorkQueue};
+
+    fn pair(number: u32, peer: u32, sends: u32, receives: u32) -> QueuePair {
+        let oldest =
+            Request { wr_id: 7, operation: "SEND".into(), length: 64, started: true, ..Request::default() };
+        QueuePair {
+            number,
+            state: "RTS".into(),
+            peer: Some(Peer { number: peer, ..Peer::default() }),
+            send: WorkQueue { depth: 8, outstanding: sends },
+            oldest: (sends > 0).then_some(oldest),
+            receive: Some(WorkQueue { depth: 8, outstanding: receives }),
+            ..QueuePair::default()
+        }
+    }
+
+    fn process(pid: u32, pairs: Vec<QueuePair>) -> Seen {
+        let account = Process { queue_pairs: pairs, ..Process::default() };
+        Seen { uid: 0, pid: Some(pid), command: String::new(), answer: Answer::Account(Box::new(account)) }
+    }
+
+    /// What the first of two connected queue pairs waits for.
+    fn says(a: QueuePair, b: QueuePair) -> (String, bool) {
+        let seen = [process(1, vec![a.clone()]), process(2, vec![b])];
+        let pairs = Pairs::of(&seen);
+        (pairs.waits_for(&a, &seen), pairs.wait_for_each_other(&a).is_some())
+    }
+
+    #[test]
+    fn what_is_waited_for_is_seen_from_both_ends() {
+        let waits = |a, b| says(pair(1, 2, a, 1), pair(2, 1, b, 1));
+        assert_eq!(waits(0, 0), ("waits for a message; its peer has none to send".into(), true));
+        assert_eq!(waits(0, 1), ("waits for a message, which its peer is sending".into(), false));
+        let (text, mutual) = says(pair(1, 2, 3, 1), pair(2, 1, 0, 0));
+        assert_eq!(text, "waits with request 7 (SEND, 64 bytes): its peer has no receive posted");
+        assert!(!mutual);
+        let (text, _) = says(pair(1, 2, 0, 0), pair(2, 1, 0, 0));
+        assert_eq!(text, "has nothing to do: no request is posted");
+    }
+
+    #[test]
+    fn who_is_connected_to_another_is_no_peer() {
+        assert_eq!(says(pair(1, 2, 0, 1), pair(2, 3, 0, 1)), ("waits for a message".into(), false));
+        let elsewhere = QueuePair { address: "10.0.0.9".into(), ..pair(1, 2, 0, 1) };
+        assert_eq!(says(elsewhere, pair(2, 1, 0, 1)), ("waits for a message".into(), false));
+    }
+
+    #[test]
+    fn a_failure_names_its_reason_and_a_stopped_process_is_named() {
+        let failed = QueuePair { state: "ERR".into(), reason: 34, ..pair(1, 2, 0, 0) };
+        assert!(says(failed, pair(2, 1, 0, 0)).0.starts_with("has failed: FC034 "));
+        let a = QueuePair {
+            peer: Some(Peer { number: 2, process: Some(2), ..Peer::default() }),
+            ..pair(1, 2, 0, 1)
+        };
+        let stopped = Seen { uid: 0, pid: Some(2), command: String::new(), answer: Answer::Stopped };
+        let seen = [process(1, vec![a.clone()]), stopped];
+        let text = Pairs::of(&seen).waits_for(&a, &seen);
+        assert_eq!(text, "waits for a message from its peer, whose process is stopped");
+    }
+}

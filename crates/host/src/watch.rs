@@ -1,0 +1,291 @@
+//! Asking the host's processes what they are doing.
+//!
+//! Whom a user asks are the processes of that user; root asks everybody's. A process answers by handing over a sealed memfd,
+//! so neither side ever waits for the other, and what was handed over is read, never mapped. Who doesn't answer is told apart:
+//! a stopped process never will.
+
+use super::names::{Name, all_taken_slots, taken_slots};
+use super::user::User;
+use super::{frame, handover};
+use ferroce_os::sys::{self, EngineFd};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The kind of a request for an account of a process.
+pub const KIND_WATCH: u8 = 7;
+/// Frame, wish.
+const REQUEST: usize = frame::HEADER + 1;
+/// How often a process is asked that hangs up before it has heard the question.
+const ATTEMPTS: u32 = 100;
+/// Bytes of the longest answer, to whatever question.
+const LONGEST_ANSWER: usize = 128;
+/// Processes asked at a time.
+const CROWD: usize = 128;
+/// How long answers are waited for before a process's state is looked at.
+const STATE_AFTER: Duration = Duration::from_millis(30);
+
+/// A process of the host.
+#[derive(Debug)]
+pub struct Watched {
+    /// Its user.
+    pub uid: u32,
+    /// Its number; `None`: it is of another PID namespace.
+    pub pid: Option<u32>,
+    /// Slots of the QPN space whose names it holds; of a process of another PID namespace one of them.
+    pub slots: Vec<u16>,
+    /// What it has told.
+    pub told: Told,
+}
+
+/// What has come of asking a process.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Told {
+    /// This.
+    Account(Vec<u8>),
+    /// Nothing: it is stopped (by a signal, or by a debugger).
+    Stopped,
+    /// Nothing in time.
+    Silence,
+    /// It has ended meanwhile.
+    Gone,
+    /// It doesn't know the question, or its answer makes no sense.
+    Nonsense,
+}
+
+/// Asks each process that this process's user may watch, in no order. `wish` goes with the request; no account is longer than
+/// `longest`. Takes `patience` at most for each 128 processes. `None` where the names of processes can't be read.
+#[must_use]
+pub fn ask_all(wish: u8, longest: usize, patience: Duration) -> Option<Vec<Watched>> {
+    let user = User::current();
+    let slots = match user.uid() {
+        0 => all_taken_slots()?,
+        own => taken_slots(own)?.into_iter().map(|slot| (own, slot)).collect(),
+    };
+    let question = Question { user, wish, longest, patience };
+    let mut found = BTreeMap::new();
+    let mut all = Vec::new();
+    for (uid, slot) in slots {
+        let (connection, pid) = match question.put(uid, slot) {
+            Ok((connection, pid)) => (Some(connection), pid),
+            // Its queue of connections is full: stopped for long, or very busy.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (None, 0),
+            Err(_) => continue,
+        };
+        // A process of another PID namespace can't be known by its number.
+        let which = (uid, pid, if pid == 0 { slot } else { 0 });
+        found
+            .entry(which)
+            .or_insert_with(|| Asked { uid, pid, slots: Vec::new(), connection, told: Told::Silence })
+            .slots
+            .push(slot);
+        if found.len() == CROWD {
+            all.extend(question.answers(std::mem::take(&mut found).into_values().collect()));
+        }
+    }
+    all.extend(question.answers(found.into_values().collect()));
+    Some(all)
+}
+
+/// A process that is being asked.
+struct Asked {
+    uid: u32,
+    pid: i32,
+    slots: Vec<u16>,
+    /// Until it has answered; it may be too busy for one.
+    connection: Option<EngineFd>,
+    told: Told,
+}
+
+/// What all are asked.
+struct Question {
+    user: User,
+    wish: u8,
+    longest: usize,
+    patience: Duration,
+}
+
+impl Question {
+    /// Asks the holder of a slot: a connection to it, and its process. Who doesn't ask soon is cut off, and on a busy machine
+    /// that happens to a watcher that hurries; it tries again.
+    fn put(&self, uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.try_to_put(uid, slot) {
+                Err(error) if attempts < ATTEMPTS && was_cut_off(&error) => {}
+                put => return put,
+            }
+        }
+    }
+
+    fn try_to_put(&self, uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
+        let name = Name::slot(uid, slot);
+        let connection = if uid == self.user.uid() {
+            handover::dial(&name, self.user)?
+        } else {
+            let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
+            sys::connect(connection.raw(), name.address())?;
+            connection
+        };
+        let mut request = [0; REQUEST];
+        request[..frame::HEADER].copy_from_slice(&frame::header(KIND_WATCH));
+        request[frame::HEADER] = self.wish;
+        let peer = sys::peer_credentials(connection.raw())?;
+        // Anybody can take a name.
+        if peer.uid != uid {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        frame::send(connection.raw(), &mut request, &[])?;
+        Ok((connection, peer.pid))
+    }
+
+    /// Waits for the answers.
+    fn answers(&self, mut asked: Vec<Asked>) -> Vec<Watched> {
+        let begin = Instant::now();
+        let mut states_known = false;
+        while asked.iter().any(|process| process.connection.is_some()) {
+            let passed = begin.elapsed();
+            if passed >= self.patience {
+                break;
+            }
+            if passed >= STATE_AFTER && !states_known {
+                states_known = true;
+                for process in asked.iter_mut().filter(|process| process.connection.is_some()) {
+                    if is_stopped(process.pid) {
+                        process.end(Told::Stopped);
+                    }
+                }
+                continue;
+            }
+            let until = if states_known { self.patience } else { STATE_AFTER.min(self.patience) };
+            self.wait(&mut asked, until - passed);
+        }
+        let watched = |Asked { uid, pid, slots, told, .. }| Watched {
+            uid,
+            pid: u32::try_from(pid).ok().filter(|&pid| pid != 0),
+            slots,
+            told,
+        };
+        asked.into_iter().map(watched).collect()
+    }
+
+    /// Waits for answers, and takes those that have come.
+    fn wait(&self, asked: &mut [Asked], patience: Duration) {
+        let mut waiting: Vec<_> = asked.iter_mut().filter(|process| process.connection.is_some()).collect();
+        let poll_of = |process: &&mut Asked| libc::pollfd {
+            fd: process.connection.as_ref().map_or(-1, EngineFd::raw),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut polls: Vec<_> = waiting.iter().map(poll_of).collect();
+        if sys::poll(&mut polls, patience).is_err() {
+            return sys::pause(Duration::from_millis(1));
+        }
+        for (process, poll) in waiting.iter_mut().zip(&polls).filter(|(_, poll)| poll.revents != 0) {
+            match receive(poll.fd, self.longest) {
+                // It hung up before the request had come, or it has ended: then nobody holds the name.
+                Told::Gone => match self.put(process.uid, process.slots[0]) {
+                    Ok((connection, pid)) if pid == process.pid => process.connection = Some(connection),
+                    _ => process.end(Told::Gone),
+                },
+                told => process.end(told),
+            }
+        }
+    }
+}
+
+impl Asked {
+    fn end(&mut self, told: Told) {
+        self.connection = None;
+        self.told = told;
+    }
+}
+
+fn was_cut_off(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+/// Takes an answer. Nothing is believed of it: what is behind the descriptor is memory that nobody can make shorter, and is
+/// read by a call that neither blocks nor faults, whoever has made it.
+fn receive(connection: i32, longest: usize) -> Told {
+    let mut answer = [0; LONGEST_ANSWER];
+    let Ok((length, fds)) = frame::receive(connection, &mut answer) else { return Told::Gone };
+    if length == 0 {
+        return Told::Gone;
+    }
+    let granted = frame::kind_of(&answer[..length]) == Some(frame::GRANTED);
+    let account = match (granted, &fds[..]) {
+        (true, [memory]) => read(memory, longest),
+        _ => None,
+    };
+    account.map_or(Told::Nonsense, Told::Account)
+}
+
+fn read(memory: &EngineFd, longest: usize) -> Option<Vec<u8>> {
+    let wanted = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    let fd = memory.raw();
+    if sys::seals(fd).ok()? & wanted != wanted {
+        return None;
+    }
+    let length = usize::try_from(sys::file_size(fd).ok()?).ok().filter(|&length| length <= longest)?;
+    let mut bytes = vec![0; length];
+    (sys::read_at(fd, &mut bytes, 0).ok()? == length).then_some(bytes)
+}
+
+/// The process is stopped, or being traced and at a halt.
+fn is_stopped(pid: i32) -> bool {
+    if pid == 0 {
+        return false;
+    }
+    let path = CString::new(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = sys::read_file(&path, 4096).unwrap_or_default();
+    // The name before it may have any letters.
+    let state = stat.iter().rposition(|&b| b == b')').and_then(|end| stat.get(end + 2));
+    matches!(state, Some(b'T' | b't'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is made of an answer with this status, these bytes behind it, and these descriptors.
+    fn told(status: u8, more: &[u8], fds: &[i32]) -> Told {
+        let [watcher, watched] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let mut answer = [&frame::header(status)[..], more].concat();
+        frame::send(watched.raw(), &mut answer, fds).unwrap();
+        receive(watcher.raw(), 4096)
+    }
+
+    fn memory(length: usize, seals: i32) -> EngineFd {
+        let memory = sys::memfd(c"test", length).unwrap();
+        sys::add_seals(memory.raw(), seals).unwrap();
+        memory
+    }
+
+    #[test]
+    fn nothing_but_sealed_memory_is_read() {
+        let sealed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        let good = memory(5, sealed);
+        assert_eq!(told(frame::GRANTED, b"", &[good.raw()]), Told::Account(vec![0; 5]));
+        assert_eq!(told(frame::GRANTED, b"and more", &[good.raw()]), Told::Account(vec![0; 5]));
+        assert_eq!(told(frame::REFUSED, b"", &[good.raw()]), Told::Nonsense);
+        assert_eq!(told(frame::GRANTED, b"", &[]), Told::Nonsense);
+        assert_eq!(told(frame::GRANTED, b"", &[good.raw(), good.raw()]), Told::Nonsense);
+        // One that could be made shorter, or another while it is read; one that is too long; what isn't memory, and would block.
+        assert_eq!(told(frame::GRANTED, b"", &[memory(5, libc::F_SEAL_GROW).raw()]), Told::Nonsense);
+        assert_eq!(told(frame::GRANTED, b"", &[memory(4097, sealed).raw()]), Told::Nonsense);
+        let [end, _other] = sys::socket_pair(libc::SOCK_STREAM).unwrap();
+        assert_eq!(told(frame::GRANTED, b"", &[end.raw()]), Told::Nonsense);
+    }
+
+    #[test]
+    fn an_answer_of_no_form_is_nonsense_and_none_is_an_end() {
+        let [watcher, watched] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        frame::send(watched.raw(), &mut b"FRCX".to_vec(), &[]).unwrap();
+        assert_eq!(receive(watcher.raw(), 4096), Told::Nonsense);
+        drop(watched);
+        assert_eq!(receive(watcher.raw(), 4096), Told::Gone);
+    }
+}

@@ -1,0 +1,128 @@
+//! What a queue pair shows to those who watch the process.
+
+use super::{Inner, Path, Qp, operation_of_request, state_of};
+use crate::watched::named;
+use ferroce_proto::QpState;
+use ferroce_queues::Cq;
+use ferroce_watch::{Peer, QueuePair, Request, Text, WorkQueue};
+use ferroce_wire::Service;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Qp {
+    /// Where its send requests are told of.
+    pub(crate) fn send_cq(&self) -> &Arc<Cq> {
+        &self.send_cq
+    }
+
+    /// Where its receives are told of.
+    pub(crate) fn recv_cq(&self) -> &Arc<Cq> {
+        &self.recv_cq
+    }
+
+    /// What can be told of it without a look inside: somebody is at work there.
+    pub(crate) fn glance(&self) -> QueuePair {
+        QueuePair {
+            number: self.qpn,
+            service: service_name(self.service).into(),
+            state: state_of(self.state.load(Ordering::Acquire)).map_or("?", state_name).into(),
+            busy: true,
+            send: WorkQueue { depth: self.cap.max_send_wr, outstanding: 0 },
+            shared_receive_queue: self.srq.as_ref().map(|srq| srq.serial()),
+            completion_queues: [self.send_cq.serial(), self.recv_cq.serial()],
+            reason: self.reason.load(Ordering::Relaxed),
+            ..QueuePair::default()
+        }
+    }
+
+    /// All that is told of it; `None` when somebody is at work there.
+    pub(crate) fn try_look(&self) -> Option<QueuePair> {
+        let inner = self.inner.try_lock()?;
+        let receive = match self.srq {
+            Some(_) => None,
+            None => Some(self.rq.try_lock()?.fill()),
+        };
+        let proto = &inner.proto;
+        let oldest = proto.oldest().map(|oldest| Request {
+            wr_id: oldest.wr.wr_id,
+            operation: operation_of_request(&oldest.wr.op).0.into(),
+            length: u64::from(oldest.len),
+            started: oldest.started,
+            waits_for_receive: oldest.waits_for_receive,
+        });
+        Some(QueuePair {
+            state: state_name(proto.state()).into(),
+            busy: false,
+            fabric: inner.path.as_ref().map_or("", fabric_name).into(),
+            address: inner.path.as_ref().map(|path| text(own_address(path))).unwrap_or_default(),
+            peer: self.peer(&inner),
+            send: WorkQueue { depth: self.cap.max_send_wr, outstanding: proto.sq_len() },
+            oldest,
+            receive: receive.map(|(depth, outstanding)| WorkQueue { depth, outstanding }),
+            path_mtu: proto.params().path_mtu,
+            send_psn: proto.sq_psn(),
+            expected_psn: proto.rq_psn(),
+            counters: named(&proto.counters()),
+            ..self.glance()
+        })
+    }
+
+    /// The other end of its connection, while it has one.
+    fn peer(&self, inner: &Inner) -> Option<Peer> {
+        let connected = !matches!(inner.proto.state(), QpState::Reset | QpState::Init);
+        if !connected || self.service == Service::Ud {
+            return None;
+        }
+        let (address, process) = match &inner.path {
+            None => (Text::default(), None),
+            Some(Path::Local { meta }) => (text(meta.dst), Some(std::process::id())),
+            Some(Path::Shm { meta, link }) => {
+                (text(meta.dst), link.peer_pid().and_then(|pid| u32::try_from(pid).ok()))
+            }
+            Some(Path::Udp { dest, .. }) => (text(dest.peer().ip()), None),
+        };
+        Some(Peer { number: inner.proto.params().dest_qpn, address, process })
+    }
+}
+
+fn text(address: IpAddr) -> Text {
+    address.to_string().as_str().into()
+}
+
+fn own_address(path: &Path) -> IpAddr {
+    match path {
+        Path::Local { meta } | Path::Shm { meta, .. } => meta.src,
+        Path::Udp { dest, .. } => dest.endpoint().address().ip(),
+    }
+}
+
+fn fabric_name(path: &Path) -> &'static str {
+    match path {
+        Path::Local { .. } => "local",
+        Path::Shm { .. } => "shm",
+        Path::Udp { .. } => "udp",
+    }
+}
+
+const fn service_name(service: Service) -> &'static str {
+    match service {
+        Service::Rc => "RC",
+        Service::Uc => "UC",
+        Service::Ud => "UD",
+        Service::Xrc => "XRC",
+        _ => "?",
+    }
+}
+
+const fn state_name(state: QpState) -> &'static str {
+    match state {
+        QpState::Reset => "RESET",
+        QpState::Init => "INIT",
+        QpState::Rtr => "RTR",
+        QpState::Rts => "RTS",
+        QpState::Sqd => "SQD",
+        QpState::Sqe => "SQE",
+        QpState::Err => "ERR",
+    }
+}

@@ -1,0 +1,235 @@
+//! What the process tells of itself to those who watch it (`ferroce ps`, the counters in `/sys`).
+//!
+//! Nothing is written down before somebody asks. Then whichever thread answers other processes, the background thread as a
+//! rule, looks at one object after the other. It waits for no lock: what is busy for longer than [`PATIENCE`], all objects
+//! together, is told as such.
+
+use crate::adapter::{self, Adapter};
+use crate::owner::OfContext;
+use crate::{Context, Cq, MrInit, Srq};
+use ferroce_access::SharedMemory;
+use ferroce_host::{KIND_WATCH, Service, Services, frame};
+use ferroce_mem::KeyTable;
+use ferroce_netdev::PortState;
+use ferroce_os::sync::{Mutex, class};
+use ferroce_os::sys::{self, EngineFd};
+use ferroce_watch::{
+    CompletionQueue, Counters, Device, Process, QueuePair, Region, SharedReceiveQueue, TOLD, Wish, WorkQueue,
+};
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long busy objects are waited for, all together.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// What queue pairs have counted that are gone, by device.
+static PAST: Mutex<class::PastCounters, BTreeMap<String, Counters>> = Mutex::new(BTreeMap::new());
+
+/// Keeps what a queue pair has counted that is being destroyed.
+#[cold]
+pub(crate) fn keep(context: &Context, counted: &ferroce_proto::Counters) {
+    let name = &context.device().info().name;
+    PAST.lock().entry(name.clone()).or_default().add(&named(counted));
+}
+
+/// Answers those who watch this process.
+pub(crate) fn register(services: &Services) {
+    services.register(KIND_WATCH, Arc::new(Watched));
+}
+
+struct Watched;
+
+impl Service for Watched {
+    fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
+        let wish = message.get(frame::HEADER).copied().and_then(Wish::from_byte);
+        // Who is gone needs no answer; who asks for something else gets none.
+        if let (Some(adapter), Some(wish)) = (adapter::current(), wish) {
+            let _ = tell(&connection, &account(adapter, wish));
+        }
+    }
+
+    fn answers_root(&self) -> bool {
+        true
+    }
+}
+
+/// Hands over a memfd with the account: one message that never blocks, however slow the watcher is.
+fn tell(connection: &EngineFd, process: &Process) -> io::Result<()> {
+    let bytes = process.to_bytes();
+    let memory = SharedMemory::create(bytes.len(), true)?;
+    memory.write(0, &bytes);
+    frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[memory.fd()])
+}
+
+fn account(adapter: &Adapter, wish: Wish) -> Process {
+    let process = Process {
+        version: env!("CARGO_PKG_VERSION").into(),
+        slots: adapter.host.slots(),
+        ..Process::default()
+    };
+    let mut account =
+        Account { process, cqs: HashSet::new(), srqs: HashSet::new(), until: Instant::now() + PATIENCE };
+    for context in adapter::contexts() {
+        account.context(&context, wish);
+    }
+    if wish == Wish::Everything {
+        account.regions();
+    }
+    account.process
+}
+
+/// An account in the making.
+struct Account {
+    process: Process,
+    /// Completion queues that are in it.
+    cqs: HashSet<u64>,
+    /// Shared receive queues that are in it.
+    srqs: HashSet<u64>,
+    /// Until then busy objects are waited for.
+    until: Instant,
+}
+
+impl Account {
+    fn context(&mut self, context: &Context, wish: Wish) {
+        let name = context.device().info().name.as_str();
+        let mut counters = Counters::default();
+        for qp in adapter::existing(context).qps {
+            let pair = self.look(|| qp.try_look()).unwrap_or_else(|| qp.glance());
+            counters.add(&pair.counters);
+            if wish != Wish::Everything {
+                continue;
+            }
+            if self.process.queue_pairs.len() == TOLD {
+                self.process.more_queue_pairs += 1;
+                continue;
+            }
+            self.completion_queue(qp.send_cq());
+            self.completion_queue(qp.recv_cq());
+            if let Some(srq) = qp.srq() {
+                self.shared_receive_queue(srq);
+            }
+            self.process.queue_pairs.push(QueuePair { device: name.into(), ..pair });
+        }
+        self.device(context, name, &counters);
+    }
+
+    /// A device, which may be open more than once.
+    fn device(&mut self, context: &Context, name: &str, counters: &Counters) {
+        if let Some(known) = self.process.devices.iter_mut().find(|device| device.name == name) {
+            return known.counters.add(counters);
+        }
+        let mut counters = *counters;
+        counters.send_err += context.dropped_packets();
+        if let Some(past) = PAST.lock().get(name) {
+            counters.add(past);
+        }
+        self.process.devices.push(Device {
+            name: name.into(),
+            interface: context.device().info().netdev.name.as_str().into(),
+            active: context.port().state == PortState::Active,
+            counters,
+        });
+    }
+
+    fn completion_queue(&mut self, cq: &Arc<Cq>) {
+        let number = cq.serial();
+        if !self.cqs.insert(number) {
+            return;
+        }
+        let fill = self.look(|| cq.try_fill());
+        self.process.completion_queues.push(CompletionQueue {
+            number,
+            device: cq.context().device().info().name.as_str().into(),
+            depth: fill.map_or(0, |fill| fill.capacity),
+            filled: fill.map_or(0, |fill| fill.filled),
+            armed: fill.is_some_and(|fill| fill.armed),
+            overrun: cq.has_overrun(),
+        });
+    }
+
+    fn shared_receive_queue(&mut self, srq: &Arc<Srq>) {
+        let number = srq.serial();
+        if !self.srqs.insert(number) {
+            return;
+        }
+        let (depth, outstanding, limit) = self.look(|| srq.try_fill()).unwrap_or_default();
+        self.process.shared_receive_queues.push(SharedReceiveQueue {
+            number,
+            device: srq.context().device().info().name.as_str().into(),
+            receive: WorkQueue { depth, outstanding },
+            limit,
+        });
+    }
+
+    fn regions(&mut self) {
+        let (regions, count) = KeyTable::global().regions(TOLD);
+        self.process.more_regions = (count - regions.len()) as u64;
+        for mr in regions {
+            let Some((init, pd)) = mr.try_look() else { continue };
+            self.process.registered += init.length;
+            self.process.regions.push(Region {
+                key: mr.key(),
+                device: pd.owner().device_name().into(),
+                address: init.iova,
+                length: init.length,
+                access: rights(&init).as_str().into(),
+            });
+        }
+    }
+
+    /// What `look` sees. It is called again while the object is busy and there is time.
+    fn look<T>(&self, look: impl Fn() -> Option<T>) -> Option<T> {
+        loop {
+            let seen = look();
+            if seen.is_some() || Instant::now() >= self.until {
+                return seen;
+            }
+            sys::pause(Duration::from_micros(20));
+        }
+    }
+}
+
+/// The rights of a region, as "local-write,remote-read".
+fn rights(init: &MrInit) -> String {
+    let access = &init.access;
+    let all = [
+        (access.local_write, "local-write"),
+        (access.remote_write, "remote-write"),
+        (access.remote_read, "remote-read"),
+        (access.remote_atomic, "remote-atomic"),
+        (access.flush.bits() != 0, "flush"),
+        (access.bind_windows, "mw-bind"),
+        (access.on_demand, "on-demand"),
+    ];
+    all.iter().filter(|(granted, _)| *granted).map(|(_, name)| *name).collect::<Vec<_>>().join(",")
+}
+
+/// A queue pair's counters by the names that Linux gives them.
+pub(crate) fn named(counted: &ferroce_proto::Counters) -> Counters {
+    Counters {
+        sent_pkts: counted.requests_sent + counted.responses_sent,
+        rcvd_pkts: counted.packets_received,
+        duplicate_request: counted.duplicates,
+        out_of_seq_request: counted.out_of_order,
+        rcvd_rnr_err: counted.rnr_naks,
+        send_rnr_err: counted.rnr_naks_sent,
+        rcvd_seq_err: counted.seq_naks,
+        retry_exceeded_err: counted.retries_exceeded,
+        retry_rnr_exceeded_err: counted.rnr_retries_exceeded,
+        completer_retry_err: counted.timeouts,
+        rdma_sends: counted.requests_ended,
+        rdma_recvs: counted.messages_received,
+        implied_nak_seq_err: counted.implied_naks,
+        rp_cnp_handled: counted.cnps,
+        rcvd_err: counted.malformed
+            + counted.wrong_state
+            + counted.pkey_violations
+            + counted.qkey_violations
+            + counted.dropped_messages,
+        sent_bytes: counted.bytes_posted,
+        rcvd_bytes: counted.bytes_received,
+        ..Counters::default()
+    }
+}

@@ -1,0 +1,250 @@
+//! What a process tells of itself to those who watch it: its devices, queue pairs, queues, regions and counters, as they are
+//! at one moment.
+//!
+//! In here: these things as data, their form (JSON), and what a watcher does not believe. Out of here: who collects them
+//! (`nic`), how they get to the watcher (`host`), what people see (`cli`, `preload`).
+//!
+//! A watcher may be root, and the watched process anybody's. So what comes is bounded, in bytes ([`LONGEST`]), in entries
+//! ([`MOST`]) and in letters of a text, and a [`Text`] has no letter that a terminal acts upon.
+#![forbid(unsafe_code)]
+
+mod bounded;
+mod counters;
+mod text;
+
+pub use bounded::MOST;
+pub use counters::{Counters, PORT_COUNTERS, port_counter};
+pub use text::{LONGEST_TEXT, Text, harmless};
+
+use bounded::list;
+use serde::{Deserialize, Serialize};
+
+/// Bytes of the longest account of a process.
+pub const LONGEST: usize = 16 << 20;
+/// How many of each kind of object are told of; of others only the number.
+pub const TOLD: usize = 4096;
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// All there is.
+    Everything,
+    /// The devices with their counters.
+    Devices,
+}
+
+impl Wish {
+    /// As it is in a request.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::Everything => 0,
+            Self::Devices => 1,
+        }
+    }
+
+    /// The wish of a request.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::Everything),
+            1 => Some(Self::Devices),
+            _ => None,
+        }
+    }
+}
+
+/// A process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Process {
+    /// Its version of Ferroce.
+    pub version: Text,
+    /// Slots of the QPN space that it owns.
+    #[serde(deserialize_with = "list")]
+    pub slots: Vec<u16>,
+    /// The devices that it has open.
+    #[serde(deserialize_with = "list")]
+    pub devices: Vec<Device>,
+    /// Its queue pairs.
+    #[serde(deserialize_with = "list")]
+    pub queue_pairs: Vec<QueuePair>,
+    /// Queue pairs that aren't told of one by one.
+    pub more_queue_pairs: u64,
+    /// The completion queues of its queue pairs.
+    #[serde(deserialize_with = "list")]
+    pub completion_queues: Vec<CompletionQueue>,
+    /// The shared receive queues of its queue pairs.
+    #[serde(deserialize_with = "list")]
+    pub shared_receive_queues: Vec<SharedReceiveQueue>,
+    /// Its regions.
+    #[serde(deserialize_with = "list")]
+    pub regions: Vec<Region>,
+    /// Regions that aren't told of one by one.
+    pub more_regions: u64,
+    /// Bytes of all regions.
+    pub registered: u64,
+}
+
+/// An open device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Device {
+    /// Its name.
+    pub name: Text,
+    /// The interface that it stands for.
+    pub interface: Text,
+    /// The port is active.
+    pub active: bool,
+    /// What the process's queue pairs of this device have counted, those that are gone too.
+    pub counters: Counters,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueuePair {
+    /// Its number.
+    pub number: u32,
+    /// Its device's name.
+    pub device: Text,
+    /// RC, XRC, UC or UD.
+    pub service: Text,
+    /// RESET, INIT, RTR, RTS, SQD, SQE or ERR.
+    pub state: Text,
+    /// It was at work all the while, so all below is unknown.
+    pub busy: bool,
+    /// How packets go: local, shm or udp; empty before there is a way.
+    pub fabric: Text,
+    /// Its own address, while it has a way.
+    pub address: Text,
+    /// The other end of a connection.
+    pub peer: Option<Peer>,
+    /// The send queue.
+    pub send: WorkQueue,
+    /// The oldest request of the send queue.
+    pub oldest: Option<Request>,
+    /// The receive queue; `None`: it takes from a shared one.
+    pub receive: Option<WorkQueue>,
+    /// The number of its shared receive queue in this account.
+    pub shared_receive_queue: Option<u64>,
+    /// Numbers of its completion queues in this account: of sends, of receives.
+    pub completion_queues: [u64; 2],
+    /// Bytes of payload in a packet.
+    pub path_mtu: u32,
+    /// PSN of the next new request.
+    pub send_psn: u32,
+    /// PSN of the next request that is expected.
+    pub expected_psn: u32,
+    /// The reason for which it has failed (FC000: none).
+    pub reason: u16,
+    /// What it has counted.
+    pub counters: Counters,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Peer {
+    /// Its number.
+    pub number: u32,
+    /// Its address.
+    pub address: Text,
+    /// Its process, where it is of this host and known.
+    pub process: Option<u32>,
+}
+
+/// A queue of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkQueue {
+    /// Requests it can hold.
+    pub depth: u32,
+    /// Requests in it: posted, and not ended yet.
+    pub outstanding: u32,
+}
+
+/// A request of a send queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    /// The program's number of it.
+    pub wr_id: u64,
+    /// What it does.
+    pub operation: Text,
+    /// Bytes.
+    pub length: u64,
+    /// Packets of it have left.
+    pub started: bool,
+    /// It waits because the peer had no receive.
+    pub waits_for_receive: bool,
+}
+
+/// A completion queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CompletionQueue {
+    /// Its number in this account: the same as long as it exists.
+    pub number: u64,
+    /// Its device's name.
+    pub device: Text,
+    /// Completions it can hold.
+    pub depth: u32,
+    /// Completions that wait to be polled.
+    pub filled: u32,
+    /// The program has asked for an event that hasn't come: it may be asleep until then.
+    pub armed: bool,
+    /// A completion has found no room.
+    pub overrun: bool,
+}
+
+/// A shared receive queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SharedReceiveQueue {
+    /// Its number in this account: the same as long as it exists.
+    pub number: u64,
+    /// Its device's name.
+    pub device: Text,
+    /// Its receives.
+    pub receive: WorkQueue,
+    /// Below this an event is raised; 0: never.
+    pub limit: u32,
+}
+
+/// A memory region.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Region {
+    /// Its key.
+    pub key: u32,
+    /// Its device's name.
+    pub device: Text,
+    /// The first byte, as requests name it.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Its rights, in short: "lw,rw,rr,ra".
+    pub access: Text,
+}
+
+impl Process {
+    /// As it is told.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // Nothing in it has a form that JSON hasn't.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// What a process has told; `None` if it makes no sense.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > LONGEST {
+            return None;
+        }
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! What `ferroce ps` and `ferroce stats` show of real processes: a pair that hangs can be understood, a stopped process keeps
+//! nobody waiting, and nobody sees another user's processes.
+
+use ferroce_tests::{Artifacts, Fabric, Outcome, Process, World, on_both_fabrics, require, tool};
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A command of ours, as an ordinary user.
+fn ferroce(world: &World, words: &[&str]) -> Outcome {
+    let ferroce = Artifacts::get().ferroce().into_os_string().into_string().expect("a UTF-8 path");
+    let words = [&[&*ferroce], words].concat();
+    world.first().start(&words, &[]).wait(LIMIT)
+}
+
+/// Starts both sides of `waiting_pair CASE`, and waits until both wait.
+fn waiting_pair(world: &World, program: &str, case: &str, fabric: Fabric) -> [Process; 2] {
+    let host = world.first();
+    let mut server = host.start_ferroce(&[], &[program, case], fabric.settings());
+    host.wait_for_listener(18515, &mut server, LIMIT);
+    let mut client = host.start_ferroce(&[], &[program, case, &host.ipv4()], fabric.settings());
+    for side in [&mut server, &mut client] {
+        side.wait_for_output("waits", LIMIT);
+    }
+    [server, client]
+}
+
+/// The number of a side's queue pair, as it is written.
+fn number_of(side: &Process) -> String {
+    let line = side.stdout();
+    line.split_whitespace().nth(2).expect("a number").to_owned()
+}
+
+/// Runs a command of ours until `says` is so of its output: a queue pair may be at work just when it is looked at.
+fn shown(world: &World, words: &[&str], says: impl Fn(&str) -> bool) -> String {
+    let begin = Instant::now();
+    loop {
+        let shown = ferroce(world, words);
+        shown.expect_success().expect_quiet();
+        if says(&shown.stdout) {
+            return shown.stdout;
+        }
+        assert!(begin.elapsed() < LIMIT, "{shown}");
+    }
+}
+
+/// The row of a queue pair, with one space between words.
+fn row(shown: &str, number: &str) -> Option<String> {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    shown.lines().map(words).find(|row| row.starts_with(number) && !row.contains("wait for each other"))
+}
+
+fn a_hung_pair(fabric: Fabric, words: &[&str]) {
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let sides = waiting_pair(&world, program, words[0], fabric);
+    let [server, client] = sides.each_ref().map(number_of);
+    let mutual = words[0] == "mutual";
+    let [of_server, of_client] = match mutual {
+        true => ["0/16 1/16 1 waits for a message; its peer has none to send"; 2],
+        false => [
+            "0/16 0/16 1 has nothing to do: no request is posted",
+            "1/16 0/16 1 waits with request 42 (SEND, 64 bytes): its peer has no receive posted",
+        ],
+    };
+    let text = shown(&world, &["ps"], |shown| {
+        let ends = |number: &str, says: &str| row(shown, number).is_some_and(|row| row.ends_with(says));
+        ends(&server, of_server) && ends(&client, of_client)
+    });
+    println!("{text}");
+    for side in &sides {
+        assert!(text.contains(&format!("Process {} of user ", side.id())), "{text}");
+    }
+    let last = text.lines().last().unwrap_or_default();
+    let both = last.contains(&server) && last.contains(&client);
+    assert_eq!(both && last.contains("wait for each other's message"), mutual, "{text}");
+}
+
+on_both_fabrics! {
+    a_hung_pair:
+    each_waits_for_the_others_message: "mutual";
+    a_message_waits_for_a_receive: "unposted";
+}
+
+#[test]
+fn a_stopped_process_is_shown_as_stopped_and_keeps_nobody_waiting() {
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let [server, client] = waiting_pair(&world, program, "mutual", Fabric::Any);
+    server.signal(libc::SIGSTOP);
+    let begin = Instant::now();
+    let [_, _, shown] = [(); 3].map(|()| ferroce(&world, &["ps"]));
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    server.signal(libc::SIGCONT);
+    let of_server = format!("Process {} of user", server.id());
+    let mut lines = shown.stdout.lines().skip_while(|line| !line.starts_with(&of_server));
+    assert!(lines.next().is_some() && lines.next() == Some("  It is stopped, and tells nothing."), "{shown}");
+    let waits = "waits for a message from its peer, whose process is stopped";
+    let of_client = number_of(&client);
+    assert!(row(&shown.stdout, &of_client).is_some_and(|row| row.ends_with(waits)), "{shown}");
+    // It goes on, and answers again.
+    self::shown(&world, &["ps"], |shown| shown.ends_with("has anything to send.\n"));
+}
+
+#[test]
+fn what_is_shown_is_there_as_json_too() {
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let sides = waiting_pair(&world, program, "mutual", Fabric::Any);
+    let shown = ferroce(&world, &["ps", "--json", &sides[0].id().to_string()]);
+    shown.expect_success().expect_quiet();
+    for part in [
+        &format!("\"pid\": {},", sides[0].id()),
+        "\"condition\": \"running\"",
+        "\"waits\": \"waits for a message; its peer has none to send\"",
+        "\"operation\"",
+    ] {
+        assert_eq!(shown.stdout.contains(part), part != "\"operation\"", "{part}: {shown}");
+    }
+    assert!(
+        !shown.stdout.contains(&format!("\"pid\": {},", sides[1].id())),
+        "only what was asked for: {shown}"
+    );
+    let nobody = ferroce(&world, &["ps", "1"]);
+    assert!(!nobody.success() && nobody.stderr.contains("process 1 doesn't use Ferroce"), "{nobody}");
+}
+
+/// Runs a command of ours, as root, or as a user without capabilities.
+fn ferroce_as(world: &World, user: Option<&str>, words: &str) -> String {
+    let ferroce = Artifacts::get().ferroce();
+    let switch = user.map(|user| format!("setpriv --reuid {user} --regid {user} --clear-groups "));
+    world.first().admin(&format!("{}{} {words} 2>&1", switch.unwrap_or_default(), ferroce.display()))
+}
+
+#[test]
+fn a_user_sees_their_own_processes_and_root_sees_all() {
+    require!(World::needs_other_users());
+    require!(tool("setpriv", "util-linux"));
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    let words = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", program, "mutual"];
+    let mut server = host.start_ferroce_privileged(&[], &words, &[]);
+    host.wait_for_listener(18515, &mut server, LIMIT);
+    let shown = ferroce_as(&world, None, "ps");
+    assert!(shown.contains(&format!("Process {} of user 12345: ", server.id())), "{shown}");
+    assert!(shown.contains("INIT") && shown.contains("isn't connected yet"), "{shown}");
+    let own = ferroce_as(&world, Some("12345"), "ps");
+    assert_eq!(own, shown, "what root sees is what the user sees");
+    for command in ["ps", "stats"] {
+        let others = ferroce_as(&world, Some("12346"), command);
+        assert!(others.starts_with(&format!("ferroce {command}: no process of this user")), "{others}");
+    }
+}
+
+#[test]
+fn counters_go_by_the_names_of_the_kernel() {
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let sides = waiting_pair(&world, program, "unposted", Fabric::Any);
+    let devices = ferroce(&world, &["stats"]);
+    devices.expect_success().expect_quiet();
+    assert!(devices.stdout.starts_with("link ferroce0/1 sent_pkts "), "{devices}");
+    assert!(devices.stdout.contains(" sent_bytes 64 rcvd_bytes 0\n"), "{devices}");
+    let refused = |text: &str| {
+        let values =
+            text.split("\"send_rnr_err\": ").skip(1).map(|rest| rest.split(',').next().unwrap_or(""));
+        values.filter_map(|value| value.parse::<u64>().ok()).sum::<u64>()
+    };
+    let pairs = shown(&world, &["stats", "--qp", "--json"], |shown| refused(shown) > 0);
+    for side in &sides {
+        assert!(pairs.contains(&format!("\"pid\": {},", side.id())), "{pairs}");
+    }
+}
+
+#[test]
+fn counters_in_sys_are_those_of_the_processes_that_are_there() {
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let counter = |name: &str| {
+        let path = format!("/sys/class/infiniband/ferroce0/ports/1/{name}");
+        let mut cat = world.first().start_ferroce(&[], &["cat", &path], &[]);
+        cat.wait(LIMIT).expect_success().expect_quiet().stdout.trim().parse::<u64>().expect("a number")
+    };
+    assert_eq!(counter("hw_counters/sent_pkts"), 0, "nobody is there");
+    let sides = waiting_pair(&world, program, "unposted", Fabric::Any);
+    assert_eq!(counter("counters/port_xmit_data"), 64 / 4);
+    let begin = Instant::now();
+    while counter("hw_counters/send_rnr_err") == 0 {
+        assert!(begin.elapsed() < LIMIT, "the peer has no receive");
+    }
+    drop(sides);
+}
+
+#[test]
+fn a_capture_is_told_a_line_a_message() {
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    let file = "/tmp/trace.pcapng";
+    let capture = ["--capture", file];
+    let mut server = host.start_ferroce(&[], &[program, "unposted"], Fabric::Any.settings());
+    host.wait_for_listener(18515, &mut server, LIMIT);
+    let mut client =
+        host.start_ferroce(&capture, &[program, "unposted", &host.ipv4()], Fabric::Any.settings());
+    client.wait_for_output("waits", LIMIT);
+    let ferroce = Artifacts::get().ferroce().into_os_string().into_string().expect("a UTF-8 path");
+    let mut follower = host.start(&[&*ferroce, "trace", "--follow", file], &[]);
+    follower.wait_for_output("NAK: receiver not ready", LIMIT);
+    let text = follower.stdout();
+    assert!(
+        text.contains(" out 10.77.0.1 > 10.77.0.1 QP ") && text.contains("SEND, 64 bytes in 1 packets"),
+        "{text}"
+    );
+    client.signal(libc::SIGKILL);
+    let refusals = shown(&world, &["trace", "--json", "--errors", file], |shown| !shown.is_empty());
+    assert!(refusals.lines().all(|line| line.contains("\"refusal\":\"receiver not ready\"")), "{refusals}");
+    let missing = self::ferroce(&world, &["trace", "/tmp/nothing"]);
+    assert!(!missing.success() && missing.stderr.contains("/tmp/nothing"), "{missing}");
+}
