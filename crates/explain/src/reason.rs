@@ -190,7 +190,7 @@ impl Reason {
 
 /// A number that a peer has told, if the catalogue has it: what it says isn't trusted.
 fn known(told: u16) -> Option<u16> {
-    crate::entry(told).map(|entry| entry.number)
+    crate::entry(told).filter(|entry| !entry.is_finding()).map(|entry| entry.number)
 }
 
 impl fmt::Display for Rights {
