@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 
+use crate::check::Checking;
 use crate::run;
 
 /// How variables are written.
@@ -21,7 +22,9 @@ pub enum Format {
 
 /// Prints the variables that `ferroce run` would set.
 pub fn env(format: Format, preload: bool, sockets: bool) -> ExitCode {
-    let options = run::Options { capture: None, fault: None, preload, sockets, command: &[] };
+    let checking = Checking::default();
+    let options =
+        run::Options { capture: None, fault: None, preload, sockets, checking: &checking, command: &[] };
     // Only its environment counts.
     let mut holder = Command::new("true");
     let text = run::set_environment(&mut holder, &options).and_then(|_| write(format, &holder));

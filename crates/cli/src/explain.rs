@@ -1,6 +1,6 @@
 //! `ferroce explain`: what a reason, a status of a completion or an errno value means.
 
-use ferroce_explain::{CATALOGUE, ERRNOS, STATUSES, Word, entry, id, number_of, page};
+use ferroce_explain::{CATALOGUE, ERRNOS, FINDINGS, STATUSES, Word, entry, id, number_of, page};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -54,6 +54,10 @@ fn list() -> String {
     let mut text = String::from("# Reasons (also as vendor_err, in hexadecimal)\n\n");
     for reason in CATALOGUE {
         let _ = writeln!(text, "- {}: {}", id(reason.number), reason.title);
+    }
+    text.push_str("\n# Findings of `ferroce run --check`\n\n");
+    for finding in FINDINGS {
+        let _ = writeln!(text, "- {}: {}", id(finding.number), finding.title);
     }
     for (title, words) in [("Statuses of completions", STATUSES), ("Values of errno", ERRNOS)] {
         let _ = write!(text, "\n# {title}\n\n");

@@ -5,6 +5,7 @@
 //! In here: what a person types and reads. Out of here: everything that a program needs at run time (`ferroce-nic`
 //! and the libraries); a program that is started by `ferroce run` needs nothing of this command afterwards.
 
+mod check;
 mod devices;
 mod doctor;
 mod elf;
@@ -75,6 +76,8 @@ enum Command {
         /// rsocket is an ordinary one.
         #[arg(long, conflicts_with = "no_preload")]
         sockets: bool,
+        #[command(flatten)]
+        checking: check::Checking,
         /// The command and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
@@ -224,11 +227,12 @@ fn main() -> ExitCode {
         return rdma::rdma(&std::env::args_os().skip(1).collect::<Vec<_>>());
     }
     match Arguments::parse().command {
-        Command::Run { capture, fault, no_preload, sockets, command } => run::run(&run::Options {
+        Command::Run { capture, fault, no_preload, sockets, checking, command } => run::run(&run::Options {
             capture: capture.as_deref(),
             fault: fault.as_deref(),
             preload: !no_preload,
             sockets,
+            checking: &checking,
             command: &command,
         }),
         Command::Env { format, no_preload, sockets } => env::env(format, !no_preload, sockets),

@@ -12,6 +12,7 @@ use std::{env, fs};
 use ferroce_nic::settings;
 use ferroce_nic::tap::{capture, fault};
 
+use crate::check::Checking;
 use crate::{doctor, elf, install};
 
 /// Exit status when `ferroce run` itself fails; those above are the shell's (`env(1)`, `nohup(1)`).
@@ -29,6 +30,8 @@ pub struct Options<'a> {
     pub preload: bool,
     /// `--sockets`
     pub sockets: bool,
+    /// `--check`, `--check-report`
+    pub checking: &'a Checking,
     /// The command, at least its name.
     pub command: &'a [OsString],
 }
@@ -80,6 +83,7 @@ pub fn set_environment(command: &mut Command, options: &Options<'_>) -> Result<P
         let replaced =
             [(options.capture.is_some(), capture::VARIABLE), (options.fault.is_some(), fault::VARIABLE)];
         !replaced.iter().any(|(given, name)| *given && mistake.starts_with(name))
+            && !options.checking.replaces(mistake)
     });
     if !mistakes.is_empty() {
         return Err(mistakes.join("\n"));
@@ -98,6 +102,7 @@ pub fn set_environment(command: &mut Command, options: &Options<'_>) -> Result<P
         spec.parse::<fault::Fault>().map_err(|error| format!("--fault {spec:?}: {error}"))?;
         command.env(fault::VARIABLE, spec);
     }
+    options.checking.set(command)?;
     Ok(libraries)
 }
 

@@ -1,6 +1,6 @@
-//! The catalogue: each reason with its number, which never changes its meaning, and its texts.
+//! The catalogue: each reason with its number, which never changes its meaning, and its texts. Findings are in `findings`.
 
-/// A reason.
+/// A reason, or a finding.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// Its number: 34 is FC034.
@@ -13,14 +13,27 @@ pub struct Entry {
     pub see: &'static str,
     /// The mend, in a sentence: it stands in the line too.
     pub mend: &'static str,
-    /// The statuses of completions with this reason, at the side whose request fails and at the other.
+    /// The statuses of completions with this reason, at the side whose request fails and at the other. None of findings.
     pub statuses: &'static [&'static str],
+}
+
+impl Entry {
+    /// `ferroce run --check` finds it; no completion has it.
+    #[must_use]
+    pub const fn is_finding(&self) -> bool {
+        self.number >= crate::findings::FIRST
+    }
+}
+
+/// All reasons and findings, by number.
+pub fn all() -> impl Iterator<Item = &'static Entry> {
+    CATALOGUE.iter().chain(crate::FINDINGS)
 }
 
 /// The entry with this number.
 #[must_use]
 pub fn entry(number: u16) -> Option<&'static Entry> {
-    CATALOGUE.iter().find(|entry| entry.number == number)
+    all().find(|entry| entry.number == number)
 }
 
 const FLUSH: &str = "IBV_WC_WR_FLUSH_ERR";

@@ -1,16 +1,23 @@
-//! Why requests fail, in words. All texts about failed requests are in this crate, and nothing else is.
+//! Why requests fail, and what would fail on an adapter, in words. All texts about both are in this crate.
 //!
-//! In here: the catalogue of reasons with their stable numbers, a reason as data ([`Reason`]), and the line that a failure
-//! makes ([`Report`]). Out of here: who finds the reason (`proto`, `mem`, `nic`), and who prints the line.
+//! In here: the catalogue of reasons and of findings with their stable numbers, a reason as data ([`Reason`]), the line that
+//! a failure makes ([`Report`]), and a finding with its forms in a report ([`Finding`]). Out of here: who finds the reason
+//! (`proto`, `mem`, `nic`) or the finding (`capi`), and who prints the line.
 #![forbid(unsafe_code)]
 
 mod catalogue;
+mod check;
+mod finding;
+mod findings;
 mod line;
 mod page;
 mod reason;
 mod statuses;
 
-pub use catalogue::{CATALOGUE, Entry, entry};
+pub use catalogue::{CATALOGUE, Entry, all, entry};
+pub use check::Check;
+pub use finding::{Finding, Place, ReportFormat};
+pub use findings::FINDINGS;
 pub use line::{PeerName, Process, Report, Subject};
 pub use page::page;
 pub use reason::{KeyFault, Reason, Rights};
@@ -46,7 +53,7 @@ pub fn number_of(word: &str) -> Option<u16> {
     u16::try_from(number)
         .ok()
         .and_then(known)
-        .or_else(|| CATALOGUE.iter().map(|entry| entry.number).find(|&n| vendor_err(n) == number))
+        .or_else(|| all().map(|entry| entry.number).find(|&n| vendor_err(n) == number))
 }
 
 #[cfg(test)]
@@ -56,7 +63,7 @@ mod tests {
     #[test]
     fn a_number_in_vendor_err_reads_as_the_id_in_hexadecimal() {
         assert_eq!(vendor_err(0), 0);
-        for entry in CATALOGUE {
+        for entry in all() {
             let code = vendor_err(entry.number);
             assert_eq!(format!("{code:X}"), id(entry.number));
             for word in [id(entry.number), format!("{code:#x}"), code.to_string(), entry.number.to_string()] {

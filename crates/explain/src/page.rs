@@ -1,4 +1,4 @@
-//! The page of a reason: what `ferroce explain` prints, and what `docs/errors` has.
+//! The page of a reason or a finding: what `ferroce explain` prints, and what `docs/errors` has.
 
 use crate::{Entry, id, vendor_err};
 use std::fmt::Write as _;
@@ -42,6 +42,7 @@ pub fn page(entry: &Entry) -> String {
     );
     let code = vendor_err(entry.number);
     let statuses = match entry.statuses {
+        [] if entry.is_finding() => "`ferroce run --check` tells it. It ends no request.".to_owned(),
         [] => "It ends no request: messages are dropped.".to_owned(),
         statuses => format!("Completions: {}, with `vendor_err` {code:#x} ({code}).", statuses.join(", ")),
     };
@@ -52,30 +53,30 @@ pub fn page(entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CATALOGUE;
+    use crate::all;
     use std::collections::BTreeMap;
     use std::path::Path;
 
     const INTRODUCTION: &str = "\
-# Why requests fail
+# Why requests fail, and what `--check` finds
 
-A page for each reason, written from the catalogue (`crates/explain/src/catalogue.rs`). `ferroce explain FC034` prints
+A page for each reason and each finding (from FC100 on), written from the catalogue (`crates/explain/src`). `ferroce explain FC034` prints
 the same, `ferroce explain` the list, and `ferroce explain IBV_WC_RETRY_EXC_ERR` the reasons of a status.
-`tests/tests/misuse.rs` has a program that makes the mistake for most of them.
+`tests/tests/misuse.rs` and `tests/tests/check.rs` have a program that makes the mistake for most of them.
 [How reasons are found](../design/explain.md).
 
 ";
 
     fn index() -> String {
         let line = |entry: &Entry| format!("- [{0}]({0}.md): {1}\n", id(entry.number), entry.title);
-        std::iter::once(INTRODUCTION.to_owned()).chain(CATALOGUE.iter().map(line)).collect()
+        std::iter::once(INTRODUCTION.to_owned()).chain(all().map(line)).collect()
     }
 
     /// The pages of `docs/errors` are these; with FERROCE_WRITE_PAGES=1 they are written.
     #[test]
     fn the_pages_of_docs_are_those_of_the_catalogue() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
-        let of_entries = CATALOGUE.iter().map(|entry| (format!("{}.md", id(entry.number)), page(entry)));
+        let of_entries = all().map(|entry| (format!("{}.md", id(entry.number)), page(entry)));
         let pages: BTreeMap<_, _> = of_entries.chain([("README.md".to_owned(), index())]).collect();
         if std::env::var_os("FERROCE_WRITE_PAGES").is_some() {
             std::fs::create_dir_all(&folder).expect("docs");

@@ -190,7 +190,9 @@ impl Reason {
 
 /// A number that a peer has told, if the catalogue has it for the status: what it says isn't trusted.
 fn known(told: u16, status: WcStatus) -> Option<u16> {
-    let fits = |entry: &&crate::Entry| entry.statuses.contains(&crate::line::status_name(status));
+    let fits = |entry: &&crate::Entry| {
+        !entry.is_finding() && entry.statuses.contains(&crate::line::status_name(status))
+    };
     crate::entry(told).filter(fits).map(|entry| entry.number)
 }
 

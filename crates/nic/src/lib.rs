@@ -15,6 +15,7 @@ extern crate self as ferroce_nic;
 
 mod adapter;
 mod ah;
+mod checker;
 mod closing;
 mod device;
 mod fabric;
@@ -24,6 +25,7 @@ mod import;
 mod listed_regions;
 mod numbers;
 mod owner;
+pub mod path_mtu;
 mod poll;
 pub mod qp;
 pub mod raw;

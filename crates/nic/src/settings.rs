@@ -3,6 +3,7 @@
 //! A spelling mistake in one would otherwise be silence: a run without the faults or the fabric that it is about.
 
 use ferroce_access::copy::{self, Way};
+use ferroce_explain::Check;
 use ferroce_netdev::DEVICES_VARIABLE;
 use ferroce_udp::{
     tap::capture::{self, Capture},
@@ -18,9 +19,23 @@ pub const RUN: &str = "FERROCE_RUN";
 /// The fabric between processes of one host.
 pub const FABRIC: &str = "FERROCE_FABRIC";
 
+/// What the checker looks for, and what becomes of a finding ([`Check`]).
+pub const CHECK: &str = "FERROCE_CHECK";
+/// The file that findings are added to.
+pub const CHECK_REPORT: &str = "FERROCE_CHECK_REPORT";
+
 /// All that Ferroce reads.
-const KNOWN: [&str; 7] =
-    [LOG, RUN, FABRIC, copy::VARIABLE, fault::VARIABLE, capture::VARIABLE, DEVICES_VARIABLE];
+const KNOWN: [&str; 9] = [
+    LOG,
+    RUN,
+    FABRIC,
+    CHECK,
+    CHECK_REPORT,
+    copy::VARIABLE,
+    fault::VARIABLE,
+    capture::VARIABLE,
+    DEVICES_VARIABLE,
+];
 /// Those of Ferroce's own tests, which are none of its business.
 const OF_TESTS: [&str; 5] = [
     "FERROCE_TEST_",
@@ -52,6 +67,7 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
     let why = match &*name {
         LOG => log_mistake(&value.to_string_lossy()),
         FABRIC => (value != "udp").then(|| "the only value is udp; unset it for the best fabric".to_owned()),
+        CHECK => value.to_string_lossy().parse::<Check>().err(),
         copy::VARIABLE => value.to_string_lossy().parse::<Way>().err().map(|error| error.to_string()),
         fault::VARIABLE => value.to_string_lossy().parse::<Fault>().err().map(|error| error.to_string()),
         capture::VARIABLE => Capture::open(Path::new(value)).err().map(|error| error.to_string()),
@@ -104,6 +120,7 @@ mod tests {
             ("FERROCE_FABRIC", "upd"),
             ("FERROCE_FABRIC", "UDP"),
             ("FERROCE_COPIES", "kernels"),
+            ("FERROCE_CHECK", "fatel"),
             ("FERROCE_FAULT", "duplicate=1%"),
             ("FERROCE_CAPTURE", "/nonexistent/x"),
             ("FERROCE_LOG", "debgu"),

@@ -228,6 +228,12 @@ impl Unacked {
         self.generation.load(Ordering::Relaxed) == ferroce_os::fork::generation()
     }
 
+    /// How many the program has got and not acknowledged.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        if self.are_own() { self.count.load(Ordering::Relaxed) & !Self::WAITED_FOR } else { 0 }
+    }
+
     /// The program acknowledges `n`.
     pub fn ack(&self, n: u32) {
         if !self.are_own() {

@@ -113,8 +113,8 @@ pub const HOUSE: &[Storey] = &[
         what: "The adapter: the objects of verbs, and which fabric carries what.",
         together: &[Together {
             rooms: &[
-                "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner", "qp",
-                "raw", "watched", "xrc",
+                "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner", "path_mtu",
+                "qp", "raw", "watched", "xrc",
             ],
             why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
         }],
@@ -129,9 +129,9 @@ pub const HOUSE: &[Storey] = &[
             what: "The C interface: libibverbs.so.1.",
             together: &[Together {
                 rooms: &[
-                    "advise", "ah", "buf", "context", "counters", "cq", "cq_ex", "dm", "dmah", "domain",
-                    "events", "flow", "memory", "mw", "poll", "post", "qp", "query", "reg_ex", "srq", "tags",
-                    "wq", "wr", "xrc",
+                    "advise", "ah", "buf", "checked", "context", "counters", "cq", "cq_ex", "dm", "dmah",
+                    "domain", "events", "flow", "memory", "mw", "poll", "post", "qp", "query", "reg_ex",
+                    "srq", "tags", "wq", "wr", "xrc",
                 ],
                 why: "A context is the table of all functions, and the functions of each object begin with its context.",
             }],

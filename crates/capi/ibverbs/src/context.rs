@@ -11,8 +11,8 @@ use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::call::{Outcome, Refusal, entry};
 use crate::device::DeviceBlock;
 use crate::{
-    advise, buf, counters, cq, cq_ex, dm, dmah, domain, flow, memory, mw, poll, post, qp, query, reg_ex, srq,
-    tags, wq, xrc,
+    advise, buf, check, checked, counters, cq, cq_ex, dm, dmah, domain, flow, memory, mw, poll, post, qp,
+    query, reg_ex, srq, tags, wq, xrc,
 };
 
 /// What `abi_compat` says when a `verbs_context` stands before the `ibv_context`.
@@ -114,6 +114,9 @@ pub(crate) fn present(device: *mut ibv_device, nic: Arc<nic::Context>) -> *mut i
     // SAFETY: numbers, nullable pointers and a pthread mutex, for all of which zeros are valid.
     let mut c: verbs_context = unsafe { zeroed() };
     fill(&mut c);
+    if check::is_on() {
+        checked::fill(&mut c.context.ops);
+    }
     c.context.device = device;
     c.context.cmd_fd = nic.cmd_fd();
     c.context.async_fd = nic.async_events().fd();
@@ -128,6 +131,7 @@ entry! {
     fn ibv_close_device(context: *mut ibv_context) -> errno {
         // SAFETY: by the man page an open context, which the caller gives up.
         let block = ptr::from_ref(unsafe { ContextBlock::of(context) }?).cast_mut();
+        check::close(context);
         // SAFETY: made by `present` as a box.
         let block = unsafe { Box::from_raw(block) };
         let left = block.nic.close();

@@ -12,6 +12,7 @@ use nic::OfContext as _;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, entry};
+use crate::check::{self, CqWatch};
 use crate::context::ContextBlock;
 use crate::events::ChannelBlock;
 use crate::memory::PdBlock;
@@ -29,6 +30,8 @@ pub(crate) struct CqBlock {
     pub(crate) stamp: UnsafeCell<nic::Stamp>,
     /// The program promises to use an extended queue from one thread at a time.
     pub(crate) single_threaded: bool,
+    /// For the checker.
+    watch: Option<Arc<CqWatch>>,
 }
 
 /// What ibv_create_cq_ex(3) adds to ibv_create_cq(3).
@@ -55,6 +58,11 @@ unsafe impl Headed for CqBlock {
 impl CqBlock {
     pub(crate) fn nic(&self) -> &Arc<nic::Cq> {
         &self.nic
+    }
+
+    /// What the checker knows of it, if there is one.
+    pub(crate) fn watch(&self) -> Option<&Arc<CqWatch>> {
+        self.watch.as_ref()
     }
 }
 
@@ -97,12 +105,14 @@ pub(crate) unsafe fn create(
         c.cq_context = cq_context;
         c.handle = next_handle();
         c.cqe = nic.capacity() as c_int;
+        let watch = check::is_on().then(|| CqWatch::new(nic.capacity(), ignore_overrun));
         Ok(CqBlock {
             c,
             nic,
             current: UnsafeCell::new(current),
             stamp: UnsafeCell::default(),
             single_threaded,
+            watch,
         })
     })
 }
@@ -129,6 +139,9 @@ entry! {
                 .map_err(|_| Refusal::invalid(format!("a completion queue of {cqe} entries")))?;
             block.nic.resize(size)?;
             (*cq).cqe = block.nic.capacity() as c_int;
+            if let Some(watch) = block.watch() {
+                watch.resized(block.nic.capacity());
+            }
         }
         Ok(())
     }
@@ -139,7 +152,13 @@ entry! {
         // SAFETY: by the man page a completion queue that the caller gives up. When its destruction returns, no event
         // of it is left anywhere.
         unsafe {
-            CqBlock::ending(cq)?.nic.destroy()?;
+            let block = CqBlock::ending(cq)?;
+            if let Some(watch) = block.watch() {
+                let about = || "ibv_destroy_cq".to_owned();
+                check::await_acks(about, "completion events", block.nic.unacked(), watch.taken_at());
+                check::await_acks(about, "asynchronous events", block.nic.unacked_async(), None);
+            }
+            block.nic.destroy()?;
             CqBlock::free(cq);
         }
         Ok(())

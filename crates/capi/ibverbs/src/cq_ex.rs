@@ -7,6 +7,7 @@ use nic::Poll as _;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at};
+use crate::checked;
 use crate::cq::{self, CqBlock, Extension};
 use crate::object::Headed;
 use crate::poll::wc_of;
@@ -33,6 +34,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             )?
             .cast();
             fill(&mut *cq);
+            if CqBlock::of(cq.cast())?.watch().is_some() {
+                checked::fill_cq(&mut *cq);
+            }
             Ok(cq)
         }
     })
@@ -134,7 +138,7 @@ unsafe fn unlock(cq: *mut ibv_cq_ex) {
 }
 
 /// Begins a batch. On success the queue stays locked until `end_poll`, so that threads may share it.
-unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+pub(crate) unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     call::to_errno(call::contain("ibv_start_poll", || {
         // SAFETY: by the man page an extended queue, and attributes or NULL.
         unsafe {
@@ -147,7 +151,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     }))
 }
 
-unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+pub(crate) unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by the man page between start_poll and end_poll, so this thread has the lock.
     call::to_errno(call::contain("ibv_next_poll", || unsafe { advance(cq, false) }))
 }

@@ -9,6 +9,8 @@ mod ah;
 mod buf;
 pub mod call;
 pub mod calls;
+pub mod check;
+mod checked;
 mod comp_cntr;
 mod context;
 mod counters;

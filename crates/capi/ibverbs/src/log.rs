@@ -79,6 +79,16 @@ pub(crate) fn explained(line: &str) {
     }
 }
 
+/// Tells what the checker has found. With `FERROCE_LOG` the log tells it, else a plain line.
+pub(crate) fn found(line: &str) {
+    if settings::value(settings::LOG).is_some() {
+        tracing::warn!("{line}");
+    } else {
+        // Standard error may be closed; there is nobody left to tell.
+        let _ = StandardError.write_all(format!("ferroce: {line}\n").as_bytes());
+    }
+}
+
 /// Whether correct programs make such calls as well, to find something out.
 fn answers_a_probe(call: &str, errno: i32) -> bool {
     match errno {

@@ -8,6 +8,7 @@ use libc::size_t;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, entry};
+use crate::check;
 use crate::context::ContextBlock;
 use crate::dmah::DmahHold;
 use crate::domain::TdHold;
@@ -150,7 +151,11 @@ pub(crate) unsafe fn register(
         iova: if zero_based { 0 } else { iova },
         access,
     };
-    describe(pd, domain, addr, nic::Mr::register(domain.nic(), init)?)
+    let mr = describe(pd, domain, addr, nic::Mr::register(domain.nic(), init)?)?;
+    if !access.on_demand {
+        check::pinned(mr as usize, init.addr, init.length);
+    }
+    Ok(mr)
 }
 
 /// The C structure of a region.
@@ -226,10 +231,29 @@ entry! {
     fn ibv_dereg_mr(mr: *mut ibv_mr) -> errno {
         // SAFETY: by the man page a region that the caller gives up.
         unsafe {
-            MrBlock::ending(mr)?.nic.deregister()?;
+            let block = MrBlock::ending(mr)?;
+            check_unused(mr, block);
+            block.nic.deregister()?;
             MrBlock::free(mr);
         }
         Ok(())
+    }
+}
+
+/// Tells if requests under way name a region that is to be deregistered.
+///
+/// # Safety
+/// `mr` is a region's.
+unsafe fn check_unused(mr: *mut ibv_mr, block: &MrBlock) {
+    if !check::is_on() {
+        return;
+    }
+    // SAFETY: the caller's promise: the region's context is open.
+    let context = unsafe { ContextBlock::of((*mr).context) };
+    if let Ok(context) = context
+        && let Some((qpn, count)) = context.nic().sends_naming(&block.nic)
+    {
+        check::region_in_use(block.nic.key(), qpn, count);
     }
 }
 

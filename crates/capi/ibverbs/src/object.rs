@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::ibv_context;
 use crate::call::{Outcome, Refusal};
+use crate::check;
 
 /// What an object is known by: the open device it was made on, and its number there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,6 +93,7 @@ pub(crate) unsafe trait Headed: Sized {
         let block = make(place.as_mut_ptr() as usize)?;
         // SAFETY: the head of a block is its C structure, says the trait.
         let identity = Self::identity(unsafe { &*(&raw const block).cast::<Self::C>() });
+        check::made(Self::WHAT, identity.context, place.as_ptr() as usize);
         place.write(Known { block, identity });
         Ok(Box::into_raw(place).cast())
     }
@@ -101,6 +103,7 @@ pub(crate) unsafe trait Headed: Sized {
     /// # Safety
     /// As [`Headed::of`], with a pointer that isn't null and that nobody uses any more.
     unsafe fn free(pointer: *mut Self::C) {
+        check::gone(pointer as usize);
         let known = pointer.cast::<Known<Self>>();
         // SAFETY: `allocate` made it as a `Box<Known<Self>>`; the caller gives it up. The write is for who gives it up
         // again: no object is known by this.

@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, at_mut, entry, put};
 use crate::memory::PdBlock;
 use crate::object::{Headed, Identity, next_handle};
-use crate::{tags, xrc};
+use crate::{check, tags, xrc};
 
 #[repr(C)]
 pub(crate) struct SrqBlock {
@@ -145,7 +145,10 @@ entry! {
         // SAFETY: by the man page a queue that the caller gives up. When its destruction returns, no event of it is
         // left anywhere.
         unsafe {
-            SrqBlock::ending(srq)?.nic.destroy()?;
+            let block = SrqBlock::ending(srq)?;
+            let unacked = block.nic.unacked_async();
+            check::await_acks(|| "ibv_destroy_srq".to_owned(), "asynchronous events", unacked, None);
+            block.nic.destroy()?;
             SrqBlock::free(srq);
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use ferroce_ibverbs::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS};
 use ferroce_ibverbs::abi::{ibv_context, ibv_device, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr};
 use ferroce_ibverbs::call::{Outcome, Refusal, last_errno};
-use ferroce_ibverbs::{calls, entry};
+use ferroce_ibverbs::{calls, check, entry};
 use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
 use nic::net::GidEntry;
@@ -70,6 +70,7 @@ impl Device {
         if found.pd.is_null() {
             // SAFETY: an open context.
             found.pd = made(unsafe { calls::ibv_alloc_pd(self.verbs) }, "the default protection domain")?;
+            check::own(found.pd);
         }
         found.pd_users += 1;
         Ok(found.pd)
@@ -119,6 +120,7 @@ impl Device {
             };
             // SAFETY: an open context and attributes.
             found.xrcd = made(unsafe { calls::open_xrcd(self.verbs, &raw mut attr) }, "an XRC domain")?;
+            check::own(found.xrcd);
         }
         Ok(found.xrcd)
     }

@@ -20,6 +20,7 @@ use crate::gids;
 use crate::gsi::{self, GsiState};
 use crate::listed_regions::ListedRegions;
 use crate::numbers::{QpTable, SrqTable};
+use crate::path_mtu;
 use crate::qp::Qp;
 use crate::raw::RawPorts;
 use crate::settings;
@@ -126,6 +127,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     adapter.links.register(services);
     xrc::register(services);
     gids::register(services);
+    path_mtu::register(services);
     gsi::register(services);
     watched::register(services);
     adapter.watch_network()?;

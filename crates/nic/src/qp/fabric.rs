@@ -69,6 +69,15 @@ impl Qp {
         matches!(path, Path::Local { .. } | Path::Shm { .. })
     }
 
+    /// It is connected to a queue pair of this host.
+    pub(crate) fn has_peer_here(&self) -> bool {
+        match &self.inner.lock().path {
+            Some(Path::Local { .. } | Path::Shm { .. }) => true,
+            Some(Path::Udp { socket, .. }) => socket.is_on_this_host(),
+            None => false,
+        }
+    }
+
     pub(super) fn peer_uses_shm(&self) -> bool {
         self.peer_uses_shm.load(Ordering::Relaxed)
     }

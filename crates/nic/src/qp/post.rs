@@ -67,6 +67,11 @@ impl Qp {
         })
     }
 
+    /// Send requests that are under way and name this local key.
+    pub(crate) fn sends_naming(&self, lkey: u32) -> usize {
+        self.inner.lock().proto.sends_naming(lkey)
+    }
+
     /// In the child of a fork the QP is in ERR (its peer belongs to the parent).
     fn fail_inherited(self: &Arc<Self>, inner: &mut Inner, work: &mut Work) {
         if inner.proto.state() != QpState::Err {

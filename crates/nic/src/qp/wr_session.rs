@@ -57,6 +57,13 @@ impl<R> GatheredWrs<R> {
 /// The critical region of a QP's posting threads. It is held while the program's own code runs.
 pub struct WrSession<R>(CriticalRegion<class::CriticalRegion, GatheredWrs<R>>);
 
+impl<R> GatheredWrs<R> {
+    /// The requests so far.
+    pub fn requests(&self) -> impl Iterator<Item = &R> {
+        self.requests.iter()
+    }
+}
+
 impl<R> WrSession<R> {
     pub(crate) fn new() -> Self {
         Self(CriticalRegion::new())

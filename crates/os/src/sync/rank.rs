@@ -41,6 +41,7 @@ macro_rules! classes {
 classes! {
     CriticalRegion: "nic/src/qp/wr_session.rs", "a critical region (`ibv_wr_start` … `ibv_wr_complete`): the program's code runs within, and only posting threads take it";
     CmDevices: "capi/rdmacm/src/devices.rs", "the devices that ids have opened, and their default domains";
+    Checked: "capi/ibverbs/src/check/watch.rs", "what is outstanding on a queue pair, for the checker; held while requests are posted";
     Starting: "nic/src/adapter/mod.rs", "the making of the adapter";
     NetworkMonitor: "nic/src/adapter/network.rs", "news of the network";
     MulticastChanging: "nic/src/fabric/multicast.rs", "joining and leaving groups";
@@ -120,6 +121,8 @@ classes! {
     PastCounters: "nic/src/watched.rs", "what queue pairs have counted that are gone";
     KnownDevices: "capi/ibverbs/src/device.rs", "the devices that programs have been told of";
     DeviceView: "capi/ibverbs/src/device.rs", "a device as it was when it was last listed";
+    CheckedQps: "capi/ibverbs/src/check/watch.rs", "queue pairs that the checker watches, by number";
+    CheckedObjects: "capi/ibverbs/src/check/objects.rs", "what exists and where it was made, for the checker";
     SpokenCalls: "capi/ibverbs/src/log.rs", "when a call's refusal was last printed";
 }
 

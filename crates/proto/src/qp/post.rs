@@ -43,6 +43,17 @@ impl<A: Clone> Qp<A> {
         Ok(())
     }
 
+    /// Send requests of the program that haven't ended and have an element with this local key.
+    #[must_use]
+    pub fn sends_naming(&self, lkey: u32) -> usize {
+        let names = |wqe: &&Wqe<A>| match &wqe.wr.data {
+            Data::Sges(sges) => sges.iter().any(|sge| sge.lkey == lkey && sge.length > 0),
+            Data::Inline(_) => false,
+        };
+        let all = (self.sq.head()..self.sq.tail()).filter_map(|number| self.sq.get(number));
+        all.filter(|wqe| wqe.issuer == Issuer::Program).filter(names).count()
+    }
+
     /// Does the service have this operation?
     fn offers(&self, wr: &SendWr<A>) -> bool {
         let inline = matches!(wr.data, Data::Inline(_));

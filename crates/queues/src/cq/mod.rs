@@ -266,7 +266,10 @@ impl Cq {
     /// the request has no effect, as on adapters. A completion that came after the last event, or was left by the last
     /// poll, raises the event at once, as on adapters: a program may poll, ask, and sleep without another poll. If it polls
     /// all the same, and that empties the queue before the event is read, the event lapses.
-    pub fn request_notify(self: &Arc<Self>, solicited_only: bool) {
+    ///
+    /// Returns how many completions an adapter that raises no event for them would have left in the queue unannounced, with
+    /// those before them.
+    pub fn request_notify(self: &Arc<Self>, solicited_only: bool) -> usize {
         let mut queue = self.queue.lock();
         queue.armed = match (queue.armed, solicited_only) {
             (Armed::Any, _) | (_, false) => Armed::Any,
@@ -281,6 +284,7 @@ impl Cq {
             self.announce_with(&mut queue, unannounced);
             queue.lapsable = (queue.armed == Armed::No).then_some(asked);
         }
+        if unannounced > 0 && self.channel.is_some() { queue.entries.len() } else { 0 }
     }
 
     /// Raises the event for `n` completions that were asked for, now or when moderation says so.

@@ -107,6 +107,9 @@ unsafe fn take_cq_event(
             return Ok(nothing_there(queue, announced));
         };
         let found = user_handle as *mut ibv_cq;
+        if let Some(watch) = CqBlock::of(found)?.watch() {
+            watch.event_taken((*channel).fd);
+        }
         put(cq, "cq", found)?;
         put(cq_context, "cq_context", (*found).cq_context)?;
     }

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
@@ -12,6 +13,8 @@ use super::attr::{c_cap, cap_of};
 use super::{Kind, QpBlock, raw};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at_mut, entry};
+use crate::check::QpWatch;
+use crate::checked;
 use crate::cq::CqBlock;
 use crate::memory::PdBlock;
 use crate::object::{Headed, next_handle};
@@ -112,8 +115,34 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
         if init.send_ops.is_some() {
             wr::fill(&mut c);
         }
-        Ok(QpBlock { c, kind: Kind::Transport(nic), send_ops: init.send_ops, access: AtomicU32::new(0) })
+        // SAFETY: the caller's promise.
+        let watch = unsafe { watch(&init, &nic) };
+        if init.send_ops.is_some() && watch.is_some() {
+            c.wr_complete = Some(checked::wr_complete);
+        }
+        Ok(QpBlock {
+            c,
+            kind: Kind::Transport(nic),
+            send_ops: init.send_ops,
+            access: AtomicU32::new(0),
+            watch,
+        })
     })
+}
+
+/// What the checker is to know of a new queue pair.
+///
+/// # Safety
+/// The queues that `init` names are null or valid.
+unsafe fn watch(init: &Init<'_>, nic: &nic::Qp) -> Option<Arc<QpWatch>> {
+    let of = |cq: *mut ibv_cq| {
+        // SAFETY: the caller's promise.
+        unsafe { CqBlock::of(cq) }.ok()?.watch().cloned()
+    };
+    let own_receives = nic.srq().is_none() && nic.service() != nic::Service::Xrc;
+    let recv_cq = own_receives.then(|| of(init.recv_cq)).flatten();
+    let size = (nic.qpn(), nic.cap().max_send_wr);
+    Some(QpWatch::new(size, nic.sq_sig_all(), of(init.send_cq)?, recv_cq))
 }
 
 impl QpBlock {
@@ -144,7 +173,7 @@ impl QpBlock {
             // An error here is the handle's end.
             let attr = target.query().or_else(|error| target.close().and(Err(error)))?;
             c.qp_base.state = attr.state as c_int;
-            Ok(Self { c, kind: Kind::Target(target), send_ops: None, access: AtomicU32::new(0) })
+            Ok(Self { c, kind: Kind::Target(target), send_ops: None, access: AtomicU32::new(0), watch: None })
         })
     }
 }

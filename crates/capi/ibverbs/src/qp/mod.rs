@@ -15,11 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use ferroce_nic as nic;
-use nic::qp::QpAttr;
+use nic::qp::{QpAttr, mask};
 use nic::raw::RawQp;
 
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, entry};
+use crate::check::{self, QpWatch};
 use crate::object::{Headed, Identity};
 
 /// The adapter's object behind a queue pair.
@@ -50,6 +51,8 @@ pub(crate) struct QpBlock {
     send_ops: Option<u64>,
     /// The access flags as they were set: those for local access mean nothing to the adapter, but are given back.
     access: AtomicU32,
+    /// For the checker, of a transport service.
+    watch: Option<Arc<QpWatch>>,
 }
 
 // SAFETY: `repr(C)` with an `ibv_qp_ex` first, whose first field is an `ibv_qp`.
@@ -93,6 +96,11 @@ impl QpBlock {
         }
     }
 
+    /// What the checker knows of it, if there is one.
+    pub(crate) fn watch(&self) -> Option<&Arc<QpWatch>> {
+        self.watch.as_ref()
+    }
+
     /// Changes attributes and state.
     pub(crate) fn modify(&self, attr: &QpAttr, bits: u32) -> Outcome<()> {
         match &self.kind {
@@ -100,7 +108,24 @@ impl QpBlock {
             Kind::Target(target) => target.modify(attr, bits)?,
             Kind::Raw(nic) => nic.modify(attr, bits)?,
         }
+        if let Some(watch) = self.watch() {
+            self.note_change(watch, attr, bits);
+        }
         Ok(())
+    }
+
+    /// Tells the checker of changed attributes.
+    #[cold]
+    fn note_change(&self, watch: &QpWatch, attr: &QpAttr, bits: u32) {
+        if bits & mask::STATE != 0 && attr.state == nic::QpState::Reset {
+            watch.reset();
+        }
+        if let Kind::Transport(nic) = &self.kind
+            && bits & mask::PATH_MTU != 0
+        {
+            let now = nic.query();
+            watch.connected(now.dest_qpn, now.path_mtu, || nic.peer_mtu());
+        }
     }
 
     /// Present attributes.
@@ -132,10 +157,15 @@ entry! {
         // SAFETY: by the man page a queue pair that the caller gives up. When its destruction returns, no event of it
         // is left anywhere.
         unsafe {
-            match &QpBlock::ending(qp)?.kind {
+            let block = QpBlock::ending(qp)?;
+            check::await_acks(|| "ibv_destroy_qp".to_owned(), "asynchronous events", block.unacked_async(), None);
+            match &block.kind {
                 Kind::Transport(nic) => nic.destroy()?,
                 Kind::Target(target) => target.close()?,
                 Kind::Raw(nic) => nic.destroy()?,
+            }
+            if let Some(watch) = block.watch() {
+                watch.end();
             }
             QpBlock::free(qp);
         }

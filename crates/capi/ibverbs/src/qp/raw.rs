@@ -63,7 +63,13 @@ pub(super) unsafe fn create(init: Init<'_>, rss: Option<Rss>) -> Outcome<*mut ib
         if init.send_ops.is_some() {
             fill(&mut c);
         }
-        Ok(QpBlock { c, kind: Kind::Raw(nic), send_ops: init.send_ops, access: AtomicU32::new(0) })
+        Ok(QpBlock {
+            c,
+            kind: Kind::Raw(nic),
+            send_ops: init.send_ops,
+            access: AtomicU32::new(0),
+            watch: None,
+        })
     })
 }
 

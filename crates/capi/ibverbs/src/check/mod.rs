@@ -1,0 +1,124 @@
+//! The checker (`ferroce run --check`): finds uses of verbs that work here and fail, hang or lose data on an adapter.
+//!
+//! In here: what is asked for, what becomes of a finding, what exists and where it was made, what is outstanding. Out of
+//! here: the calls that it looks at (`checked`, and the calls that create and destroy), and the texts (`ferroce_explain`).
+//! Whether there is anything to do is decided when a device is opened or an object is made: without the checker the
+//! functions that post and poll aren't those that it looks at.
+
+mod objects;
+mod place;
+mod report;
+mod watch;
+
+pub use objects::own;
+pub(crate) use objects::{close, gone, made, pinned};
+pub(crate) use place::Trace;
+pub(crate) use watch::{CqWatch, QpWatch};
+
+use crate::{call, log};
+use ferroce_explain::{Check, Finding};
+use ferroce_nic::{self as nic, settings};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// Exit status of a process that a finding has ended.
+const EXIT_STATUS: i32 = 99;
+/// Findings with the same number that a process tells.
+const LIMIT: u8 = 10;
+
+/// What is to be checked; `None` for nothing.
+fn asked() -> Option<&'static Check> {
+    static ASKED: OnceLock<Option<Check>> = OnceLock::new();
+    let read = || {
+        let check = settings::value(settings::CHECK)?.to_str()?.parse().ok()?;
+        objects::look_at_exit();
+        Some(check)
+    };
+    ASKED.get_or_init(read).as_ref()
+}
+
+/// Is anything to be checked?
+pub(crate) fn is_on() -> bool {
+    asked().is_some()
+}
+
+/// When a process with a fatal finding ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Now, in the middle of a call.
+    AtOnce,
+    /// It is ending already.
+    Exiting,
+}
+
+/// Tells a finding.
+pub(crate) fn found(finding: &Finding) {
+    tell(finding, End::AtOnce);
+}
+
+#[cold]
+fn tell(finding: &Finding, end: End) {
+    static TOLD: [AtomicU8; 100] = [const { AtomicU8::new(0) }; 100];
+    let Some(check) = asked().filter(|check| check.tells(finding.number)) else { return };
+    let count = |told: u8| (told < LIMIT).then_some(told + 1);
+    let told = &TOLD[usize::from(finding.number) % TOLD.len()];
+    if told.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_err() {
+        return;
+    }
+    // Files are written: a thread isn't cancelled meanwhile.
+    call::value("a finding", (), || {
+        log::found(&finding.to_string());
+        report::append(finding);
+    });
+    if check.fatal {
+        end_process(end);
+    }
+}
+
+/// Ends the process for a finding.
+fn end_process(end: End) {
+    unsafe extern "C" {
+        static mut stdout: *mut libc::FILE;
+    }
+    // SAFETY: `stdout` is the C library's, which this thread only reads. With glibc, exit handlers may call exit(3) to
+    // change the status: those that are left run all the same.
+    unsafe {
+        match end {
+            End::AtOnce => {
+                libc::fflush(stdout);
+                libc::_exit(EXIT_STATUS)
+            }
+            End::Exiting => libc::exit(EXIT_STATUS),
+        }
+    }
+}
+
+/// A region is deregistered while so many requests of a queue pair name it.
+pub(crate) fn region_in_use(key: u32, qpn: u32, count: usize) {
+    let known = format!("send requests of QP {qpn:#08x} with key {key:#x}: {count}");
+    found(&Finding { number: 101, about: "ibv_dereg_mr".into(), known, place: Trace::here().place() });
+}
+
+/// Before an object is destroyed whose destruction waits until the program has acknowledged its events: tells if that
+/// takes longer than a second.
+pub(crate) fn await_acks(
+    about: impl FnOnce() -> String,
+    events: &str,
+    unacked: &nic::Unacked,
+    taken: Option<&Trace>,
+) {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    if !is_on() || unacked.count() == 0 {
+        return;
+    }
+    let since = Instant::now();
+    while unacked.count() > 0 {
+        if since.elapsed() >= PATIENCE {
+            let known = format!("{} {events}", unacked.count());
+            let place = taken.and_then(Trace::place);
+            return found(&Finding { number: 103, about: about(), known, place });
+        }
+        nic::outside_library(|| std::thread::sleep(Duration::from_millis(2)));
+    }
+}

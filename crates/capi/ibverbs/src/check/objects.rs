@@ -1,0 +1,136 @@
+//! What exists of the program's objects, where it was made, and what an adapter would have pinned for it.
+
+use super::{End, Trace, found, is_on, tell};
+use crate::abi::ibv_context;
+use ferroce_explain::Finding;
+use ferroce_nic as nic;
+use ferroce_os::sync::{Mutex, class};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[derive(Debug)]
+struct Object {
+    kind: &'static str,
+    context: usize,
+    /// The process that has made it.
+    generation: u32,
+    made: Trace,
+    /// Bytes of the pages that an adapter pins for it.
+    pinned: u64,
+}
+
+/// By their addresses.
+static OBJECTS: Mutex<class::CheckedObjects, BTreeMap<usize, Object>> = Mutex::new(BTreeMap::new());
+
+/// An object has been made; `kind` is what its C structure is called.
+pub(crate) fn made(kind: &'static str, context: *mut ibv_context, address: usize) {
+    if is_on() {
+        let generation = ferroce_os::fork::generation();
+        let object = Object { kind, context: context as usize, generation, made: Trace::here(), pinned: 0 };
+        OBJECTS.lock().insert(address, object);
+    }
+}
+
+/// It has been destroyed.
+pub(crate) fn gone(address: usize) {
+    if is_on() {
+        let gone = OBJECTS.lock().remove(&address);
+        drop(gone);
+    }
+}
+
+/// It is the library's own, which keeps it until the process ends.
+pub fn own<T>(object: *mut T) {
+    gone(object as usize);
+}
+
+/// An adapter would pin these bytes of the program for a region. Tells, once, if they are too many.
+pub(crate) fn pinned(region: usize, addr: u64, length: u64) {
+    const PAGE: u64 = 4096;
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !is_on() {
+        return;
+    }
+    let bytes = addr.saturating_add(length).next_multiple_of(PAGE) - addr / PAGE * PAGE;
+    let total: u64 = {
+        let mut objects = OBJECTS.lock();
+        if let Some(object) = objects.get_mut(&region) {
+            object.pinned = bytes;
+        }
+        objects.values().map(|object| object.pinned).sum()
+    };
+    let Some(limit) = memlock().filter(|limit| total > *limit) else { return };
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        let known = format!("{total} bytes in pages, the limit is {limit}");
+        let place = Trace::here().place();
+        found(&Finding { number: 107, about: "ibv_reg_mr".into(), known, place });
+    }
+}
+
+/// RLIMIT_MEMLOCK, where the kernel would go by it.
+fn memlock() -> Option<u64> {
+    const CAP_IPC_LOCK: u64 = 1 << 14;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a structure to be filled in.
+    if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } != 0
+        || limit.rlim_cur == libc::RLIM_INFINITY
+    {
+        return None;
+    }
+    let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+    // Only a capability over the whole machine counts.
+    let is_first = text("/proc/self/uid_map").split_whitespace().eq(["0", "0", "4294967295"]);
+    let status = text("/proc/thread-self/status");
+    let effective =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    let may_pin = is_first && effective.is_some_and(|capabilities| capabilities & CAP_IPC_LOCK != 0);
+    (!may_pin).then_some(limit.rlim_cur)
+}
+
+fn take(of: impl Fn(&Object) -> bool) -> Vec<Object> {
+    let mut objects = OBJECTS.lock();
+    let addresses: Vec<usize> = objects.iter().filter(|(_, object)| of(object)).map(|(at, _)| *at).collect();
+    addresses.iter().filter_map(|address| objects.remove(address)).collect()
+}
+
+/// A context is closed: tells what is left of it.
+pub(crate) fn close(context: *mut ibv_context) {
+    if is_on() {
+        tell_left(&take(|object| object.context == context as usize), "ibv_close_device", End::AtOnce);
+    }
+}
+
+fn tell_left(left: &[Object], about: &str, end: End) {
+    let mut kinds: BTreeMap<&'static str, (usize, &Trace)> = BTreeMap::new();
+    let own = left.iter().filter(|object| object.generation == ferroce_os::fork::generation());
+    for object in own {
+        kinds.entry(object.kind).or_insert((0, &object.made)).0 += 1;
+    }
+    if kinds.is_empty() {
+        return;
+    }
+    let of_kind = |(kind, (count, made)): (&&str, &(usize, &Trace))| {
+        let place = made.place().map_or(String::new(), |place| format!(" made at {place}"));
+        format!("{count} {kind}{place}")
+    };
+    let known = kinds.iter().map(of_kind).collect::<Vec<_>>().join(", ");
+    let place = kinds.values().next().and_then(|(_, made)| made.place());
+    tell(&Finding { number: 106, about: about.into(), known, place }, end);
+}
+
+unsafe extern "C" {
+    fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, module: *mut c_void) -> c_int;
+}
+
+/// Has what is left told when the process exits.
+pub(super) fn look_at_exit() {
+    // SAFETY: the function stays, since the library is never unloaded.
+    unsafe { __cxa_atexit(exiting, std::ptr::null_mut(), std::ptr::null_mut()) };
+}
+
+extern "C" fn exiting(_: *mut c_void) {
+    // Where verbs can't be used any more, nothing is told either.
+    let Ok(_inside) = nic::enter_library() else { return };
+    tell_left(&take(|_| true), "exit", End::Exiting);
+}

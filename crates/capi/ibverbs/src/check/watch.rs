@@ -1,0 +1,257 @@
+//! What is outstanding on a queue pair, and what may come into a completion queue.
+
+use super::{Trace, found};
+use crate::abi::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
+use ferroce_explain::Finding;
+use ferroce_nic as nic;
+use ferroce_os::sync::{Mutex, class};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CqWatch {
+    entries: AtomicI64,
+    /// The oldest gives way to the newest.
+    may_overrun: bool,
+    /// Completions that aren't polled yet, and those that may come of what is posted.
+    due: AtomicI64,
+    /// Of the completions that were there when an event was asked for: those that aren't polled yet.
+    armed_over: AtomicI64,
+    /// Where an event of it was taken.
+    taken: OnceLock<Trace>,
+    told_size: AtomicBool,
+    told_armed: AtomicBool,
+}
+
+/// A queue pair of a transport service.
+#[derive(Debug)]
+pub(crate) struct QpWatch {
+    qpn: u32,
+    max_send_wr: u32,
+    all_signaled: bool,
+    send_cq: Arc<CqWatch>,
+    /// `None` with a shared receive queue.
+    recv_cq: Option<Arc<CqWatch>>,
+    outstanding: Mutex<class::Checked, Outstanding>,
+    /// The peer's number, and the path MTU (IBV_MTU_*) in the lowest byte; 0 as long as there is none.
+    connection: AtomicU64,
+    told_full: AtomicBool,
+}
+
+/// Requests whose end the program hasn't been told of.
+#[derive(Debug, Default)]
+struct Outstanding {
+    /// wr_id, and whether it is signaled.
+    sends: VecDeque<(u64, bool)>,
+    signaled: i64,
+    receives: i64,
+}
+
+fn blocks(descriptor: c_int) -> bool {
+    // SAFETY: any number may be asked for.
+    unsafe { libc::fcntl(descriptor, libc::F_GETFL) & libc::O_NONBLOCK == 0 }
+}
+
+/// The path MTU of a queue pair that is connected to `peer`.
+fn mtu_of(qpn: u32, peer: u32) -> Option<u8> {
+    let connection = QPS.lock().get(&qpn)?.connection.load(Ordering::Relaxed);
+    (connection >> 8 == u64::from(peer) && connection != 0).then_some(connection as u8)
+}
+
+/// Those of the process, by number.
+static QPS: Mutex<class::CheckedQps, BTreeMap<u32, Arc<QpWatch>>> = Mutex::new(BTreeMap::new());
+
+impl CqWatch {
+    pub(crate) fn new(entries: u32, may_overrun: bool) -> Arc<Self> {
+        Arc::new(Self {
+            entries: AtomicI64::new(entries.into()),
+            may_overrun,
+            due: AtomicI64::new(0),
+            armed_over: AtomicI64::new(0),
+            taken: OnceLock::new(),
+            told_size: AtomicBool::new(false),
+            told_armed: AtomicBool::new(false),
+        })
+    }
+
+    /// It has another size now.
+    pub(crate) fn resized(&self, entries: u32) {
+        self.entries.store(entries.into(), Ordering::Relaxed);
+    }
+
+    /// So many more may come into it than before, or fewer.
+    fn expect(&self, more: i64) {
+        let due = self.due.fetch_add(more, Ordering::Relaxed) + more;
+        let entries = self.entries.load(Ordering::Relaxed);
+        if more > 0 && due > entries && !self.may_overrun && !self.told_size.swap(true, Ordering::Relaxed) {
+            let known = format!("{due} completions may come");
+            let about = format!("CQ of {entries} entries");
+            found(&Finding { number: 102, about, known, place: Trace::here().place() });
+        }
+    }
+
+    /// The program has been given these completions, the oldest ones.
+    pub(crate) fn polled(&self, completions: &[ibv_wc]) {
+        if self.armed_over.load(Ordering::Relaxed) > 0 {
+            self.armed_over.fetch_sub(completions.len() as i64, Ordering::Relaxed);
+        }
+        let mut last: Option<Arc<QpWatch>> = None;
+        for wc in completions {
+            if last.as_ref().is_none_or(|qp| qp.qpn != wc.qp_num) {
+                last = QPS.lock().get(&wc.qp_num).cloned();
+            }
+            if let Some(qp) = &last {
+                qp.ended(wc);
+            }
+        }
+    }
+
+    /// The program has asked for an event, with so many completions in the queue that an adapter raises none for.
+    pub(crate) fn armed(&self, over: usize) {
+        self.armed_over.store(over as i64, Ordering::Relaxed);
+    }
+
+    /// The program has taken an event of it from a channel with this descriptor. One that doesn't block may be emptied at any
+    /// time, also before the queue is polled.
+    pub(crate) fn event_taken(&self, channel: c_int) {
+        self.taken.get_or_init(Trace::here);
+        let over = self.armed_over.swap(0, Ordering::Relaxed);
+        if over > 0 && blocks(channel) && !self.told_armed.swap(true, Ordering::Relaxed) {
+            let known = format!("completions from before: {over}");
+            found(&Finding {
+                number: 104,
+                about: "ibv_get_cq_event".into(),
+                known,
+                place: Trace::here().place(),
+            });
+        }
+    }
+
+    /// Where an event of it was taken first.
+    pub(crate) fn taken_at(&self) -> Option<&Trace> {
+        self.taken.get()
+    }
+}
+
+impl QpWatch {
+    pub(crate) fn new(
+        (qpn, max_send_wr): (u32, u32),
+        all_signaled: bool,
+        send_cq: Arc<CqWatch>,
+        recv_cq: Option<Arc<CqWatch>>,
+    ) -> Arc<Self> {
+        let watch = Arc::new(Self {
+            qpn,
+            max_send_wr,
+            all_signaled,
+            send_cq,
+            recv_cq,
+            outstanding: Mutex::new(Outstanding::default()),
+            connection: AtomicU64::new(0),
+            told_full: AtomicBool::new(false),
+        });
+        QPS.lock().insert(qpn, watch.clone());
+        watch
+    }
+
+    /// The program posts send requests, of which wr_id and the flag are given: `post` takes as many of the first of them as
+    /// it says, with what the call comes to.
+    pub(crate) fn posts<R>(
+        &self,
+        requests: impl Iterator<Item = (u64, bool)>,
+        post: impl FnOnce() -> (R, usize),
+    ) -> R {
+        let mut outstanding = self.outstanding.lock();
+        let (result, taken) = post();
+        let mut signaled = 0;
+        for (wr_id, flag) in requests.take(taken) {
+            let flag = flag || self.all_signaled;
+            signaled += i64::from(flag);
+            outstanding.sends.push_back((wr_id, flag));
+        }
+        outstanding.signaled += signaled;
+        let count = outstanding.sends.len();
+        drop(outstanding);
+        if signaled > 0 {
+            self.send_cq.expect(signaled);
+        }
+        if count > self.max_send_wr as usize && !self.told_full.swap(true, Ordering::Relaxed) {
+            let known = format!("{count}, max_send_wr is {}", self.max_send_wr);
+            found(&Finding { number: 100, about: self.name(), known, place: Trace::here().place() });
+        }
+        result
+    }
+
+    /// As [`QpWatch::posts`], of receives.
+    pub(crate) fn posts_receives<R>(&self, post: impl FnOnce() -> (R, usize)) -> R {
+        let mut outstanding = self.outstanding.lock();
+        let (result, taken) = post();
+        outstanding.receives += taken as i64;
+        drop(outstanding);
+        if let Some(cq) = self.recv_cq.as_ref().filter(|_| taken > 0) {
+            cq.expect(taken as i64);
+        }
+        result
+    }
+
+    /// Its name in lines.
+    pub(crate) fn name(&self) -> String {
+        format!("QP {:#08x}", self.qpn)
+    }
+
+    fn ended(&self, wc: &ibv_wc) {
+        let mut outstanding = self.outstanding.lock();
+        if wc.opcode & IBV_WC_RECV != 0 {
+            let receives = outstanding.receives.min(1);
+            outstanding.receives -= receives;
+            drop(outstanding);
+            if let Some(cq) = &self.recv_cq {
+                cq.expect(-receives);
+            }
+            return;
+        }
+        let sends = &mut outstanding.sends;
+        let last = if wc.status == IBV_WC_SUCCESS {
+            sends.iter().position(|(_, signaled)| *signaled)
+        } else {
+            sends.iter().position(|(wr_id, _)| *wr_id == wc.wr_id)
+        };
+        let ended = last.map_or(0, |last| last + 1).min(sends.len());
+        let signaled = sends.drain(..ended).filter(|(_, signaled)| *signaled).count() as i64;
+        outstanding.signaled -= signaled;
+        drop(outstanding);
+        self.send_cq.expect(-signaled);
+    }
+
+    /// It goes to RESET: nothing is outstanding any more, and no completion comes.
+    pub(crate) fn reset(&self) {
+        let Outstanding { signaled, receives, .. } = std::mem::take(&mut *self.outstanding.lock());
+        self.send_cq.expect(-signaled);
+        if let Some(cq) = &self.recv_cq {
+            cq.expect(-receives);
+        }
+    }
+
+    /// It has a peer and a path MTU (IBV_MTU_*). `of_peer` asks for the peer's, if the peer knows this end.
+    pub(crate) fn connected(&self, peer: u32, mtu: u8, of_peer: impl FnOnce() -> Option<u8>) {
+        nic::path_mtu::know_by(mtu_of);
+        self.connection.store(u64::from(peer) << 8 | u64::from(mtu), Ordering::Relaxed);
+        if let Some(other) = of_peer().filter(|other| *other != mtu) {
+            let known = format!("{} bytes here, {} at the peer", 128 << mtu, 128 << other);
+            found(&Finding { number: 105, about: self.name(), known, place: Trace::here().place() });
+        }
+    }
+
+    /// It has been destroyed.
+    pub(crate) fn end(self: &Arc<Self>) {
+        self.reset();
+        let mut all = QPS.lock();
+        // The number may be another's by now.
+        if all.get(&self.qpn).is_some_and(|watch| Arc::ptr_eq(watch, self)) {
+            all.remove(&self.qpn);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The functions of posting and polling as the checker has them: each does what the plain one does, and keeps count.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use ferroce_nic as nic;
+
+use crate::abi::*;
+use crate::call::{self, Refusal};
+use crate::check::{CqWatch, QpWatch};
+use crate::cq::CqBlock;
+use crate::object::Headed;
+use crate::qp::QpBlock;
+use crate::{cq_ex, poll, post};
+
+/// Sets the functions of an open device that the checker looks at.
+pub(crate) fn fill(ops: &mut ibv_context_ops) {
+    ops.poll_cq = Some(poll_cq);
+    ops.req_notify_cq = Some(req_notify_cq);
+    ops.post_send = Some(post_send);
+    ops.post_recv = Some(post_recv);
+}
+
+/// # Safety
+/// `qp` is null or a queue pair.
+unsafe fn watch_of_qp<'a>(qp: *mut ibv_qp) -> Option<&'a QpWatch> {
+    // SAFETY: the caller's promise.
+    unsafe { QpBlock::of(qp) }.ok()?.watch().map(|watch| &**watch)
+}
+
+/// # Safety
+/// `cq` is null or a completion queue.
+unsafe fn watch_of_cq<'a>(cq: *mut ibv_cq) -> Option<&'a CqWatch> {
+    // SAFETY: the caller's promise.
+    unsafe { CqBlock::of(cq) }.ok()?.watch().map(|watch| &**watch)
+}
+
+/// The elements of a list, in order.
+///
+/// # Safety
+/// `first` is a list that stays valid, linked by what `next` reads.
+unsafe fn list<'a, T: 'a>(first: *mut T, next: impl Fn(&'a T) -> *mut T) -> impl Iterator<Item = &'a T> {
+    // SAFETY: the caller's promise.
+    std::iter::successors(unsafe { first.as_ref() }, move |element| unsafe { next(element).as_ref() })
+}
+
+/// Calls a function that posts a list, and says how many elements it has taken. `bad_wr` gets what it says is bad.
+///
+/// # Safety
+/// `first` is a list, linked by what `next` reads, `bad_wr` null or the caller's variable.
+unsafe fn post_list<T>(
+    first: *mut T,
+    next: impl Fn(&T) -> *mut T,
+    bad_wr: *mut *mut T,
+    post: impl FnOnce(*mut *mut T) -> c_int,
+) -> (c_int, usize) {
+    let mut bad = ptr::null_mut();
+    let result = post(&mut bad);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if result != 0 {
+            post::report_bad(bad_wr, bad);
+        }
+        let all = list(first, next);
+        (result, if result == 0 { all.count() } else { all.take_while(|wr| !ptr::eq(*wr, bad)).count() })
+    }
+}
+
+unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    let _inside = nic::enter_library();
+    // SAFETY: by the man page a queue pair, a list that stays valid during the call, and the caller's variable.
+    unsafe {
+        let Some(watch) = watch_of_qp(qp) else { return post::post_send(qp, wr, bad_wr) };
+        let requests = list(wr, |wr| wr.next).map(|wr| (wr.wr_id, wr.send_flags & IBV_SEND_SIGNALED != 0));
+        watch.posts(requests, || post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_send(qp, wr, bad)))
+    }
+}
+
+unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let _inside = nic::enter_library();
+    // SAFETY: as above.
+    unsafe {
+        let Some(watch) = watch_of_qp(qp) else { return post::post_recv(qp, wr, bad_wr) };
+        watch.posts_receives(|| post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_recv(qp, wr, bad)))
+    }
+}
+
+/// The slot behind ibv_wr_complete(3) of a queue pair.
+pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    call::to_errno(call::contain("ibv_wr_complete", || {
+        // SAFETY: by the man page a queue pair, in whose critical region this thread is.
+        unsafe {
+            let block = QpBlock::of(qp.cast())?;
+            let nic = block.nic()?;
+            let watch = block.watch().ok_or_else(|| Refusal::invalid("the queue pair isn't watched"))?;
+            nic.wr_session().complete(|gathered| {
+                let requests: Vec<_> = gathered.requests().map(|wr| (wr.wr_id, wr.signaled)).collect();
+                let count = requests.len();
+                watch.posts(requests.into_iter(), || {
+                    let posted = nic.post_gathered(gathered);
+                    let taken = if posted.is_ok() { count } else { 0 };
+                    (posted, taken)
+                })
+            })?;
+        }
+        Ok(())
+    }))
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
+    let _inside = nic::enter_library();
+    // SAFETY: by the man page a completion queue, and an array of which so many have been filled in.
+    unsafe {
+        let polled = poll::poll_cq(cq, num_entries, wc);
+        if polled > 0
+            && let Some(watch) = watch_of_cq(cq)
+        {
+            watch.polled(std::slice::from_raw_parts(wc, polled as usize));
+        }
+        polled
+    }
+}
+
+unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    call::to_errno(call::contain("ibv_req_notify_cq", || {
+        // SAFETY: by the man page a completion queue.
+        let block = unsafe { CqBlock::of(cq) }?;
+        let over = block.nic().request_notify(solicited_only != 0);
+        if let Some(watch) = block.watch() {
+            watch.armed(over);
+        }
+        Ok(())
+    }))
+}
+
+/// Sets the functions of an extended completion queue that the checker looks at.
+pub(crate) fn fill_cq(c: &mut ibv_cq_ex) {
+    c.start_poll = Some(start_poll);
+    c.next_poll = Some(next_poll);
+}
+
+/// Counts the completion that the iterator stands on.
+///
+/// # Safety
+/// `cq` is an extended queue that this thread has locked.
+unsafe fn stands_on(cq: *mut ibv_cq_ex) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Ok(block) = CqBlock::of(cq.cast())
+            && let Some(watch) = block.watch()
+        {
+            watch.polled(std::slice::from_ref(&*block.current.get()));
+        }
+    }
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    let _inside = nic::enter_library();
+    // SAFETY: by the man page an extended queue, and attributes or NULL. After success this thread has locked it.
+    unsafe {
+        let result = cq_ex::start_poll(cq, attr);
+        if result == 0 {
+            stands_on(cq);
+        }
+        result
+    }
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    let _inside = nic::enter_library();
+    // SAFETY: by the man page between start_poll and end_poll, so this thread has the lock.
+    unsafe {
+        let result = cq_ex::next_poll(cq);
+        if result == 0 {
+            stands_on(cq);
+        }
+        result
+    }
+}

@@ -1,0 +1,53 @@
+//! `ferroce run --check`: what is to be checked, and the report that processes add to.
+
+use std::path::Path;
+use std::process::Command;
+
+use clap::Args;
+use ferroce_explain::{Check, ReportFormat};
+use ferroce_nic::settings;
+
+/// Options of `ferroce run` for the checker.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Checking {
+    /// Tell what works here and would fail on an adapter: one line for each finding, with an ID for `ferroce explain`
+    ///
+    /// LIST has, separated by commas, "fatal" to end a process with status 99 at its first finding, and findings to leave
+    /// out, as -FC102.
+    #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    check: Option<String>,
+    /// Write the findings to FILE too: as JSON if it ends in .json, as SARIF if in .sarif, else as text
+    #[arg(long, value_name = "FILE", requires = "check")]
+    check_report: Option<std::path::PathBuf>,
+}
+
+impl Checking {
+    /// Sets the variables for `command`, and begins the report.
+    ///
+    /// # Errors
+    /// The list means nothing, or the file can't be written.
+    pub fn set(&self, command: &mut Command) -> Result<(), String> {
+        if let Some(list) = &self.check {
+            list.parse::<Check>().map_err(|error| format!("--check={list}: {error}"))?;
+            command.env(settings::CHECK, list);
+        }
+        if let Some(file) = &self.check_report {
+            let absolute =
+                begin_report(file).map_err(|error| format!("--check-report {}: {error}", file.display()))?;
+            command.env(settings::CHECK_REPORT, absolute);
+        }
+        Ok(())
+    }
+
+    /// Whether an option stands in for the variable that a sentence is about.
+    pub fn replaces(&self, mistake: &str) -> bool {
+        self.check.is_some() && mistake.starts_with(settings::CHECK)
+    }
+}
+
+fn begin_report(file: &Path) -> std::io::Result<std::path::PathBuf> {
+    let absolute = std::path::absolute(file)?;
+    let format = ReportFormat::of(&absolute);
+    std::fs::write(&absolute, format.head() + format.tail())?;
+    Ok(absolute)
+}

@@ -1,0 +1,58 @@
+//! What `--check` and `FERROCE_CHECK` ask for.
+
+use crate::{FINDINGS, number_of};
+use std::str::FromStr;
+
+/// What is to be checked, and what becomes of a finding.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Check {
+    /// The first finding ends the process.
+    pub fatal: bool,
+    /// Numbers of findings that aren't told.
+    suppressed: Vec<u16>,
+}
+
+impl Check {
+    /// Whether findings of this number are told.
+    #[must_use]
+    pub fn tells(&self, number: u16) -> bool {
+        !self.suppressed.contains(&number)
+    }
+}
+
+impl FromStr for Check {
+    type Err = String;
+
+    /// A list, separated by commas, of `on`, `fatal` and suppressed findings such as `-FC102`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut check = Self::default();
+        for word in text.split(',') {
+            match (word, word.strip_prefix('-')) {
+                ("on", _) => {}
+                ("fatal", _) => check.fatal = true,
+                (_, Some(id)) => {
+                    let finding = number_of(id).filter(|n| FINDINGS.iter().any(|entry| entry.number == *n));
+                    let unknown = || format!("{id:?} is no finding; `ferroce explain` lists them");
+                    check.suppressed.push(finding.ok_or_else(unknown)?);
+                }
+                _ => return Err(format!("{word:?} is none of on, fatal, and -FC102 to leave out a finding")),
+            }
+        }
+        Ok(check)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_says_what_is_fatal_and_what_is_left_out() {
+        assert_eq!("on".parse(), Ok(Check::default()));
+        let check: Check = "fatal,-FC102,-fc106".parse().expect("a list");
+        assert!(check.fatal && check.tells(100) && !check.tells(102) && !check.tells(106));
+        for wrong in ["", "fatel", "FC102", "-FC034", "-FC999", "on,,fatal"] {
+            assert!(wrong.parse::<Check>().is_err(), "{wrong:?}");
+        }
+    }
+}

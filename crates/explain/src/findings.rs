@@ -1,0 +1,97 @@
+//! What `ferroce run --check` finds: uses of verbs that work here, and fail, hang or lose data on an adapter.
+
+use crate::Entry;
+
+/// The first number of a finding; smaller ones are reasons of requests that fail.
+pub(crate) const FIRST: u16 = 100;
+
+/// All findings, by number.
+pub const FINDINGS: &[Entry] = &[
+    Entry {
+        number: 100,
+        title: "more send requests are outstanding than the send queue holds",
+        means: "A send request keeps its place until a completion tells that it has ended: its own, or that of a signaled request \
+                posted after it. Requests that are never signaled, or completions that are never polled, fill the queue for \
+                ever. Ferroce frees the place when the request has ended, as rdma_rxe does; an adapter returns ENOMEM.",
+        see: "Count requests posted since the last signaled one, and completions polled. max_send_wr is in the line.",
+        mend: "Signal one request in max_send_wr / 2 at least, and poll its completion before posting more.",
+        statuses: &[],
+    },
+    Entry {
+        number: 101,
+        title: "a region is deregistered while requests name it",
+        means: "ibv_dereg_mr was called while send requests of this process that name the region are under way. They end with an \
+                error, or, on an adapter that has fetched the data already, by chance with success.",
+        see: "The line says how many requests there are, and of which queue pair.",
+        mend: "Poll the completions of all requests that name the region, or destroy the queue pair, before ibv_dereg_mr.",
+        statuses: &[],
+    },
+    Entry {
+        number: 102,
+        title: "a completion queue is smaller than what feeds it",
+        means: "Signaled send requests and posted receives may complete into the queue at once, and are more than it has entries. \
+                If they do before the program polls, the queue overruns, and all its queue pairs fail.",
+        see: "The line has the entries and what may come.",
+        mend: "Create the queue with an entry for each signaled send request and each receive that may be outstanding at once.",
+        statuses: &[],
+    },
+    Entry {
+        number: 103,
+        title: "destroying an object waits for events that aren't acknowledged",
+        means: "Each event that ibv_get_cq_event or ibv_get_async_event returns has to be acknowledged. The destruction of the \
+                object that it names waits until it is, for ever if need be.",
+        see: "The line says where such an event was taken.",
+        mend: "Call ibv_ack_cq_events or ibv_ack_async_event for each event, at the latest before the object is destroyed.",
+        statuses: &[],
+    },
+    Entry {
+        number: 104,
+        title: "a completion queue is armed with completions in it, and not polled before the wait",
+        means: "An event comes for a completion that is added after ibv_req_notify_cq. For what was there already an adapter need \
+                not raise one: the program waits for ever. Ferroce raises it.",
+        see: "Look for a wait that follows ibv_req_notify_cq without ibv_poll_cq in between.",
+        mend: "After ibv_req_notify_cq poll until the queue is empty, and only then wait.",
+        statuses: &[],
+    },
+    Entry {
+        number: 105,
+        title: "the two ends of a connection have different path MTUs",
+        means: "path_mtu of a queue pair isn't that of its peer. Within a host nothing is cut into packets, so nothing fails; on \
+                a wire the end with the smaller one refuses longer packets (IBV_WC_REM_INV_REQ_ERR).",
+        see: "The line has both.",
+        mend: "Exchange the path MTU with QPN and GID, and use the smaller one at both ends, at most the port's active_mtu.",
+        statuses: &[],
+    },
+    Entry {
+        number: 106,
+        title: "objects are left when their device is closed or the process exits",
+        means: "What a program creates it has to destroy. What is left keeps memory pinned on an adapter, and a program that opens \
+                devices again and again runs into a limit.",
+        see: "The line says where the first object of each kind was made.",
+        mend: "Destroy queue pairs, then queues and regions, then protection domains, and close the device last.",
+        statuses: &[],
+    },
+    Entry {
+        number: 107,
+        title: "more memory is registered than RLIMIT_MEMLOCK lets an adapter pin",
+        means: "An adapter pins the pages of each region, and the kernel counts them against RLIMIT_MEMLOCK of the process, each \
+                region for itself: a page in two regions counts twice. Beyond the limit ibv_reg_mr fails with ENOMEM, unless \
+                the process has CAP_IPC_LOCK. Ferroce pins nothing.",
+        see: "`ulimit -l` (KiB); the line has the bytes that are registered.",
+        mend: "Raise the limit (`ulimit -l unlimited`, memlock in /etc/security/limits.conf), or register less.",
+        statuses: &[],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CATALOGUE;
+
+    #[test]
+    fn findings_and_reasons_have_numbers_of_their_own() {
+        assert!(CATALOGUE.iter().all(|reason| reason.number < FIRST));
+        assert!(FINDINGS.windows(2).all(|two| two[0].number < two[1].number));
+        assert!(FINDINGS.iter().all(|finding| finding.number >= FIRST && finding.statuses.is_empty()));
+    }
+}

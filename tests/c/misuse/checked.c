@@ -1,0 +1,197 @@
+/* What works here, and would fail, hang or lose data on an adapter: `ferroce run --check` finds it. */
+#include "misuse.h"
+#include <linux/capability.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#define ROOM 16
+
+/* Takes a completion, of whatever status. */
+static void take(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	if (!wait_wc(cq, &wc, 10000))
+		fail("no completion in 10 s");
+}
+
+/* Posts a WRITE, as soon as there is room for it. */
+static void write_some(struct side *side, const struct offer *offer, bool signaled)
+{
+	struct ibv_sge sge = element(side->mr, 64);
+	struct ibv_send_wr wr = {.wr_id = signaled, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				 .send_flags = signaled ? IBV_SEND_SIGNALED : 0}, *bad;
+	int result;
+
+	set_remote(&wr, offer->address, offer->rkey);
+	while ((result = ibv_post_send(side->qp, &wr, &bad)) == ENOMEM)
+		usleep(1000);
+	MUST(result);
+}
+
+static void fill_queue(struct side *side, const struct offer *offer, bool wrong)
+{
+	for (int i = 1; i <= 2 * ROOM; i++) {
+		bool signaled = !wrong && i % (ROOM / 2) == 0;
+
+		write_some(side, offer, signaled);
+		if (signaled)
+			take(side->cq);
+	}
+	write_some(side, offer, true);
+}
+
+static struct ibv_mr *second;
+
+/* No receive is there for it yet: it stays under way. */
+static void send_from_second(struct side *side, const struct offer *offer, bool wrong)
+{
+	void *memory = malloc(BYTES);
+
+	(void)offer;
+	second = MAKE(ibv_reg_mr(side->device->pd, memory, BYTES, ALL_ACCESS));
+	MUST(post_send(side->qp, second, 0, 64, 42));
+	if (wrong)
+		MUST(ibv_dereg_mr(second));
+}
+
+static void deregister_second(struct side *side, bool wrong)
+{
+	(void)side;
+	if (!wrong)
+		MUST(ibv_dereg_mr(second));
+}
+
+static void receive_unless_wrong(struct side *side, struct offer *offer, bool wrong)
+{
+	(void)offer;
+	if (!wrong)
+		MUST(post_recv(side->qp, side->mr, 0, 64, 7));
+}
+
+/* A queue pair that flushes what is posted to it, and its queue. */
+struct flushing {
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+};
+
+static struct flushing make_flushing(const struct side *side, int entries)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	struct flushing made = {.channel = MAKE(ibv_create_comp_channel(side->device->context))};
+
+	made.cq = make_cq(side->device, entries, made.channel);
+	made.qp = make_qp(side->device, IBV_QPT_RC, made.cq, NULL, ROOM);
+	MUST(to_init(made.qp, 0));
+	MUST(ibv_modify_qp(made.qp, &attr, IBV_QP_STATE));
+	return made;
+}
+
+static struct ibv_cq *take_event(struct ibv_comp_channel *channel)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	MUST(ibv_get_cq_event(channel, &cq, &context));
+	return cq;
+}
+
+static void feed_small_queue(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct ibv_cq *cq = make_cq(side->device, wrong ? 4 : 8, NULL);
+	struct ibv_qp *qp = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
+
+	MUST(to_init(qp, 0));
+	for (int i = 0; i < 8; i++)
+		MUST(post_recv(qp, side->mr, 0, 64, 7));
+	MUST(ibv_destroy_qp(qp));
+	MUST(ibv_destroy_cq(cq));
+	request_write(side, offer, wrong);
+}
+
+static void *acknowledge_late(void *cq)
+{
+	usleep(1300000);
+	ibv_ack_cq_events(cq, 1);
+	return NULL;
+}
+
+static void leave_event(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct flushing flushing = make_flushing(side, ROOM);
+	pthread_t thread;
+
+	MUST(ibv_req_notify_cq(flushing.cq, 0));
+	MUST(post_recv(flushing.qp, side->mr, 0, 64, 7));
+	take_event(flushing.channel);
+	take(flushing.cq);
+	if (wrong)
+		MUST(pthread_create(&thread, NULL, acknowledge_late, flushing.cq));
+	else
+		ibv_ack_cq_events(flushing.cq, 1);
+	MUST(ibv_destroy_qp(flushing.qp));
+	MUST(ibv_destroy_cq(flushing.cq));
+	if (wrong)
+		MUST(pthread_join(thread, NULL));
+	request_write(side, offer, wrong);
+}
+
+static void arm_late(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct flushing flushing = make_flushing(side, ROOM);
+
+	MUST(post_recv(flushing.qp, side->mr, 0, 64, 7));
+	MUST(ibv_req_notify_cq(flushing.cq, 0));
+	if (!wrong) {
+		take(flushing.cq);
+		MUST(post_recv(flushing.qp, side->mr, 0, 64, 7));
+	}
+	take_event(flushing.channel);
+	ibv_ack_cq_events(flushing.cq, 1);
+	take(flushing.cq);
+	request_write(side, offer, wrong);
+}
+
+/* From here on the limit counts. */
+static void drop_capabilities(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct none[2] = {{0}};
+
+	MUST(syscall(SYS_capset, &header, none));
+}
+
+static void register_much(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct rlimit limit = {.rlim_cur = 1 << 16, .rlim_max = 1 << 16};
+	size_t length = wrong ? 1 << 20 : 1 << 15;
+	void *memory = calloc(1, length);
+
+	MUST(setrlimit(RLIMIT_MEMLOCK, &limit));
+	drop_capabilities();
+	MUST(ibv_dereg_mr(MAKE(ibv_reg_mr(side->device->pd, memory, length, ALL_ACCESS))));
+	request_write(side, offer, wrong);
+}
+
+static void limit_responder(struct config *config, bool wrong)
+{
+	config->responder_mtu = wrong ? IBV_MTU_256 : IBV_MTU_1024;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct misuse all[] = {
+		WORKS(queue_never_signaled, .request = fill_queue),
+		MISUSE(region_in_use, IBV_WC_LOC_PROT_ERR, .prepare = receive_unless_wrong, .request = send_from_second,
+		       .after = deregister_second),
+		WORKS(small_queue, .request = feed_small_queue),
+		WORKS(unacknowledged, .request = leave_event),
+		WORKS(armed_late, .request = arm_late),
+		WORKS(path_mtu, .configure = limit_responder, .request = request_write),
+		WORKS(memlock, .request = register_much),
+	};
+
+	return run_misuse(all, sizeof all / sizeof *all, argc, argv);
+}

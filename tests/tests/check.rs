@@ -1,0 +1,126 @@
+//! `ferroce run --check`: a program for each finding and its correct twin, on each fabric. The finding is told exactly once, the
+//! twin says nothing.
+
+use ferroce_tests::{Artifacts, Fabric, Outcome, World, require};
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(50);
+
+/// Cases of `c/misuse/checked.c`, the finding, and the reason of the request that fails because of it.
+const CASES: &[(&str, &str, Option<&str>)] = &[
+    ("queue_never_signaled", "FC100", None),
+    ("region_in_use", "FC101", Some("FC031")),
+    ("small_queue", "FC102", None),
+    ("unacknowledged", "FC103", None),
+    ("armed_late", "FC104", None),
+    ("path_mtu", "FC105", None),
+    ("memlock", "FC107", None),
+];
+
+/// What the programs of these cases leave is no concern here.
+const CHECK: &str = "--check=-FC106";
+
+fn run(world: &World, options: &[&str], words: &[&str], fabric: Fabric) -> Outcome {
+    world.first().start_ferroce(options, words, fabric.settings()).wait(LIMIT)
+}
+
+/// The IDs that lines of standard error begin with, in order. That a queue is full in truth, for a moment, is no finding.
+fn ids(outcome: &Outcome) -> Vec<&str> {
+    let id = |line| -> Option<&str> { str::strip_prefix(line, "ferroce: ")?.split(' ').next() };
+    let is_full = |line: &&str| line.starts_with("ferroce: ibv_post_send: the send queue of");
+    let lines = outcome.stderr.lines().filter(|line| !is_full(line));
+    let mut ids: Vec<_> = lines.map(|line| id(line).unwrap_or_else(|| panic!("{outcome}"))).collect();
+    ids.sort_unstable();
+    ids
+}
+
+fn check(fabric: Fabric, processes: &str) {
+    let path = require!(Artifacts::get().c_program("misuse/checked"));
+    let world = require!(World::one_host(1500));
+    for (case, finding, reason) in CASES {
+        let wrong = run(&world, &[CHECK], &[&path, case, "wrong", processes], fabric);
+        wrong.expect_success();
+        let expected: Vec<_> = reason.iter().chain([finding]).copied().collect();
+        let mut said = ids(&wrong);
+        if *case == "path_mtu" {
+            // Both ends tell it if they ask each other at the same time.
+            said.dedup();
+        }
+        assert_eq!(said, expected, "{case}: {wrong}");
+        run(&world, &[CHECK], &[&path, case, "right", processes], fabric).expect_ok().expect_quiet();
+    }
+}
+
+#[test]
+fn every_case_is_in_the_table() {
+    let path = require!(Artifacts::get().c_program("misuse/checked"));
+    let listed = Command::new(path).output().expect("the program runs").stdout;
+    let listed = String::from_utf8(listed).expect("case names are ASCII");
+    assert_eq!(listed.lines().collect::<Vec<_>>(), CASES.iter().map(|case| case.0).collect::<Vec<_>>());
+}
+
+#[test]
+fn findings_in_one_process() {
+    check(Fabric::Any, "one");
+}
+
+#[test]
+fn findings_through_shared_memory() {
+    check(Fabric::Any, "two");
+}
+
+#[test]
+fn findings_over_udp() {
+    check(Fabric::Udp, "two");
+}
+
+#[test]
+fn objects_that_are_left_are_told_with_where_they_were_made() {
+    let path = require!(Artifacts::get().c_program("misuse/leftovers"));
+    let world = require!(World::one_host(1500));
+    for how in ["close", "exit"] {
+        let outcome = run(&world, &["--check"], &[&path, how], Fabric::Any);
+        outcome.expect_ok();
+        assert_eq!(ids(&outcome), ["FC106"], "{outcome}");
+        for left in ["1 cq made at ", "1 mr made at ", "1 pd made at "] {
+            assert!(outcome.stderr.contains(left), "{outcome}");
+        }
+    }
+    run(&world, &["--check"], &[&path, "none"], Fabric::Any).expect_ok().expect_quiet();
+}
+
+#[test]
+fn a_fatal_finding_ends_the_process_with_a_status_of_its_own() {
+    let path = require!(Artifacts::get().c_program("misuse/leftovers"));
+    let world = require!(World::one_host(1500));
+    for (how, output) in [("close", ""), ("exit", "ok\n")] {
+        let outcome = run(&world, &["--check=fatal"], &[&path, how], Fabric::Any);
+        assert_eq!((outcome.status.code(), &*outcome.stdout), (Some(99), output), "{outcome}");
+        assert_eq!(ids(&outcome), ["FC106"], "{outcome}");
+    }
+    run(&world, &["--check=fatal"], &[&path, "none"], Fabric::Any).expect_ok().expect_quiet();
+    run(&world, &["--check=fatal,-FC106"], &[&path, "exit"], Fabric::Any).expect_ok().expect_quiet();
+}
+
+#[test]
+fn a_report_has_each_finding_and_is_whole() {
+    let path = require!(Artifacts::get().c_program("misuse/leftovers"));
+    let world = require!(World::one_host(1500));
+    for (name, how, marks) in [
+        ("none.json", "none", &["[\n]\n"][..]),
+        ("one.json", "exit", &["\"id\": \"FC106\"", "\"function\": \"", "leftovers", "\n]\n"]),
+        ("one.sarif", "exit", &["\"version\": \"2.1.0\"", "\"ruleId\": \"FC106\"", "\n]}]}\n"]),
+        ("one.txt", "exit", &["]: FC106 exit: "]),
+    ] {
+        let file = format!("/tmp/{name}");
+        run(&world, &["--check", "--check-report", &file], &[&path, how], Fabric::Any).expect_ok();
+        let file = world.first().path(&file);
+        let report = std::fs::read_to_string(&file).expect("a report");
+        assert!(marks.iter().all(|mark| report.contains(mark)), "{report}");
+        if !name.ends_with(".txt") {
+            let parsed = Command::new("python3").args(["-m", "json.tool"]).arg(&file).output();
+            assert!(parsed.is_ok_and(|output| output.status.success()), "{report}");
+        }
+    }
+}
