@@ -42,6 +42,22 @@ const SUMMARY: &str = "RDMA verbs in user space: a software RoCEv2 adapter behin
 const LICENCE: &str = "MIT OR Apache-2.0";
 const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
 
+/// The crates that are useful by themselves.
+const PUBLISHED: [&str; 2] = ["ferroce-wire", "ferroce-proto"];
+
+/// Tries to publish the crates that are meant for it, without doing so.
+///
+/// # Errors
+/// cargo refuses, or what it would upload can't be built by itself.
+pub fn try_crates() -> io::Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(dist::workspace()).args(["publish", "--dry-run", "--allow-dirty", "--quiet"]);
+    cargo.args(PUBLISHED.iter().flat_map(|name| ["--package", name]));
+    output(&mut cargo)?;
+    println!("could be published: {}", PUBLISHED.join(", "));
+    Ok(())
+}
+
 /// Makes all packages and says where.
 ///
 /// # Errors
