@@ -191,6 +191,20 @@ mod tests {
     use tree::Kind;
 
     #[test]
+    fn files_for_continuous_integration_name_this_version() {
+        let version = env!("CARGO_PKG_VERSION");
+        for (file, name) in [
+            ("action.yml", format!("default: \"{version}\"")),
+            ("packaging/github.yml", format!("ferroce/ferroce@v{version}\n")),
+            ("packaging/gitlab.yml", format!("/v{version}/ferroce-{version}-x86_64-linux-gnu.tar.gz\n")),
+            ("packaging/gitlab.yml", format!("/v{version}/packaging/setup.sh\n")),
+        ] {
+            let text = fs::read_to_string(dist::workspace().join(file)).unwrap();
+            assert!(text.contains(&name), "{file} doesn't have {name}");
+        }
+    }
+
+    #[test]
     fn the_same_files_make_the_same_packages() {
         let tree = vec![
             Entry::file("bin/ferroce", 0o755, b"program".to_vec()),
