@@ -10,7 +10,7 @@ use page::Page;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 /// Where a reader is, on the host of the test.
 const DIRECTORY: &str = "/tmp/book";
 
