@@ -70,7 +70,6 @@ static void dispose(struct rdma_cm_id *id)
 /* ANCHOR_END: prepare */
 
 /* ANCHOR: connect */
-/* Connects to a server that may still be starting. */
 static struct rdma_cm_id *connect_to(const char *server)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(TCP_PORT)};
@@ -78,23 +77,15 @@ static struct rdma_cm_id *connect_to(const char *server)
 	struct rdma_cm_id *id;
 
 	inet_pton(AF_INET, server, &address.sin_addr);
-	for (;;) {
-		enum rdma_cm_event_type type;
-
-		MUST(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
-		MUST(rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 2000));
-		expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-		MUST(rdma_resolve_route(id, 2000));
-		expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
-		prepare(id);
-		MUST(rdma_connect(id, &parameters));
-		type = next_event(&id);
-		if (type == RDMA_CM_EVENT_ESTABLISHED)
-			return id;
-		if (type != RDMA_CM_EVENT_REJECTED || !pause_a_little())
-			failed(rdma_event_str(type), ECONNREFUSED);
-		dispose(id);
-	}
+	MUST(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	MUST(rdma_resolve_addr(id, NULL, (struct sockaddr *)&address, 2000));
+	expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+	MUST(rdma_resolve_route(id, 2000));
+	expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+	prepare(id);
+	MUST(rdma_connect(id, &parameters));
+	expect(RDMA_CM_EVENT_ESTABLISHED);
+	return id;
 }
 /* ANCHOR_END: connect */
 
@@ -108,6 +99,8 @@ static struct rdma_cm_id *wait_for_a_client(void)
 	MUST(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP));
 	MUST(rdma_bind_addr(listener, (struct sockaddr *)&address));
 	MUST(rdma_listen(listener, 1));
+	printf("server: listening\n");
+	fflush(stdout);
 	for (;;) {
 		enum rdma_cm_event_type type = next_event(&id);
 
