@@ -64,13 +64,14 @@ pub fn try_crates() -> io::Result<()> {
 /// A build fails, a tool is missing, or with `check` a second build made other bits.
 pub fn package(check: bool, test: bool) -> io::Result<()> {
     let all = dist::target().join("packages");
-    let files = make(&all.join("build"), &all)?;
+    let time = source_time()?;
+    let files = make(&all.join("build"), &all, time)?;
     for file in &files {
         println!("{:>9} {}", fs::metadata(file)?.len(), file.display());
     }
     if check {
         let again = all.join("again");
-        let second = make(&again.join("build"), &again)?;
+        let second = make(&again.join("build"), &again, time)?;
         for (first, second) in files.iter().zip(&second) {
             if fs::read(first)? != fs::read(second)? {
                 let says = format!("{} and {} differ", first.display(), second.display());
@@ -86,8 +87,8 @@ pub fn package(check: bool, test: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Builds in `build`, and puts the packages into `directory`.
-fn make(build: &Path, directory: &Path) -> io::Result<Vec<PathBuf>> {
+/// Builds in `build`, and puts the packages into `directory`; files have this time.
+fn make(build: &Path, directory: &Path, time: u64) -> io::Result<Vec<PathBuf>> {
     fs::create_dir_all(directory)?;
     // A build in another directory has other paths in its messages and in its debug information.
     let home = env::var_os("CARGO_HOME")
@@ -97,7 +98,6 @@ fn make(build: &Path, directory: &Path) -> io::Result<Vec<PathBuf>> {
     let dist = dist::build_into("release", build, Some(&flags.join("\u{1f}")))?;
 
     let inventory = notices::Inventory::read()?;
-    let time = source_time()?;
     let release =
         Release { version: env!("CARGO_PKG_VERSION"), time, arch: arch()?, materials: inventory.spdx(time)? };
     let (mut tree, debug) = tree::collect(&dist, &build.join("stripped"))?;
