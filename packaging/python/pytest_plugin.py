@@ -1,10 +1,11 @@
-"""Fixtures for tests of programs that use RDMA: an environment, a device, two processes.
+"""Fixtures for tests of programs that use RDMA: an environment, a device, two processes on one host or on two.
 
 `@pytest.mark.ferroce(fault="drop=1%,seed=7")` harms packets for one test; `devices` and `fabric` are the variables
 FERROCE_DEVICES and FERROCE_FABRIC.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -92,17 +93,44 @@ class _Process:
         self.process.wait()
 
 
-def _listens(port):
-    """Whether somebody listens at a TCP port of this network namespace."""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+def _listens(port, process):
+    """Whether somebody listens at a TCP port of a process's network namespace."""
+    for table in ("tcp", "tcp6"):
         try:
-            with open(table) as lines:
+            with open("/proc/{}/net/{}".format(process, table)) as lines:
                 entries = [line.split() for line in lines][1:]
         except OSError:
             continue
         if any(entry[3] == "0A" and int(entry[1].rsplit(":", 1)[1], 16) == port for entry in entries):
             return True
     return False
+
+
+class _Runner:
+    """Runs a server and a client, each in its network namespace: a list of words to enter it, and a process that is there."""
+
+    def __init__(self, environment, server=((), "self"), client=((), "self")):
+        self.environment, self.sides = environment, (server, client)
+        self.started = []
+
+    def start(self, side, words):
+        process = _Process(list(self.sides[side][0]) + list(words), self.environment)
+        self.started.append(process)
+        return process
+
+    def pair(self, server, client, port, timeout):
+        deadline = time.monotonic() + timeout
+        first = self.start(0, server)
+        while port is not None and not _listens(port, self.sides[0][1]) and first.process.poll() is None:
+            if time.monotonic() > deadline:
+                first.outcome(deadline)
+            time.sleep(0.02)
+        ended = self.start(1, client).outcome(deadline)
+        return first.outcome(deadline), ended
+
+    def end(self):
+        for process in reversed(self.started):
+            process.end()
 
 
 @pytest.fixture
@@ -112,21 +140,82 @@ def ferroce_pair(ferroce_env, ferroce_device):
     Each is a list of words. The client starts when somebody listens at the TCP port, or at once with `port=None`. Returns both
     outcomes. A process that takes longer than `timeout` seconds fails the test; nothing that was started is left.
     """
-    started = []
+    runner = _Runner(ferroce_env)
 
     def pair(server, client, port=18515, timeout=30):
-        deadline = time.monotonic() + timeout
-        first = _Process(server, ferroce_env)
-        started.append(first)
-        while port is not None and not _listens(port) and first.process.poll() is None:
-            if time.monotonic() > deadline:
-                first.outcome(deadline)
-            time.sleep(0.02)
-        second = _Process(client, ferroce_env)
-        started.append(second)
-        ended = second.outcome(deadline)
-        return first.outcome(deadline), ended
+        return runner.pair(server, client, port, timeout)
 
     yield pair
-    for process in started:
-        process.end()
+    runner.end()
+
+
+class Hosts:
+    """Two hosts with a cable between them. `hosts(server, client, port=18515, timeout=30)` is as `ferroce_pair`."""
+
+    server_address, client_address = "10.78.0.1", "10.78.0.2"
+
+    def __init__(self, runner):
+        self._runner = runner
+
+    def __call__(self, server, client, port=18515, timeout=30):
+        return self._runner.pair(server, client, port, timeout)
+
+
+# Typed at the first host, by the root of both hosts' user namespace.
+_CABLE = """
+ip link add eth0 type veth peer name eth0 netns {other}
+up() {{
+    echo "ip link set lo up; ip link set eth0 addrgenmode none 2> /dev/null || true; ip addr add $1/24 dev eth0; ip link set eth0 up"
+}}
+eval "$(up {address})"
+there="nsenter --target {other} --net"
+$there sh -e -c "$(up {other_address})"
+until ip -o link show eth0 | grep -q 'state UP' && $there ip -o link show eth0 | grep -q 'state UP'; do sleep 0.02; done
+"""
+
+
+@pytest.fixture
+def ferroce_hosts(ferroce_env):
+    """Two hosts, for a server and a client: `hosts(server, [..., hosts.server_address])`.
+
+    Each has a network namespace of its own, and they are joined by a veth pair. This needs unshare, nsenter and ip, and a kernel
+    that lets users make namespaces; where it doesn't, as in most containers, the test is skipped with what was said.
+    """
+    missing = [name for name in ("unshare", "nsenter", "ip") if not shutil.which(name)]
+    if missing:
+        pytest.skip("two hosts need " + ", ".join(missing) + " (util-linux, iproute2)")
+    runner = _Runner(ferroce_env)
+    deadline = time.monotonic() + 20
+    try:
+        first = runner.start(0, ["unshare", "--user", "--map-root-user", "--net", "sleep", "infinity"])
+        enter = ["nsenter", "--preserve-credentials", "--user", "--target", str(_there(first, deadline))]
+        second = runner.start(0, enter + ["unshare", "--net", "sleep", "infinity"])
+        keepers = [_there(process, deadline) for process in (first, second)]
+        script = _CABLE.format(
+            other=keepers[1], address=Hosts.server_address, other_address=Hosts.client_address
+        )
+        cable = runner.start(0, enter + ["--net", "sh", "-e", "-c", script]).outcome(deadline)
+        if cable.status != 0:
+            pytest.skip("two hosts can't be joined here: " + cable.stderr.strip())
+        runner.sides = tuple(
+            (["nsenter", "--preserve-credentials", "--user", "--net", "--target", str(keeper)], keeper)
+            for keeper in keepers
+        )
+        yield Hosts(runner)
+    finally:
+        runner.end()
+
+
+def _there(keeper, deadline):
+    """The id of a process that makes namespaces, when it has made them."""
+    pid = keeper.process.pid
+    while True:
+        if keeper.process.poll() is not None:
+            says = keeper.outcome(deadline).stderr.strip()
+            pytest.skip("two hosts need namespaces that users may make: " + says)
+        with open("/proc/{}/comm".format(pid)) as name:
+            if name.read().strip() == "sleep":
+                return pid
+        if time.monotonic() > deadline:
+            pytest.fail("namespaces took too long", pytrace=False)
+        time.sleep(0.01)

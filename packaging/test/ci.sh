@@ -1,5 +1,5 @@
 #!/bin/sh
-# The steps of action.yml and of gitlab.yml, as a runner carries them out, then a command of the user's without `ferroce run`.
+# The steps of action.yml, github.yml and gitlab.yml, as a runner carries them out, then a command of the user's without `ferroce run`.
 set -eu
 package=$(echo /packages/ferroce-[0-9]*-linux-gnu.tar.gz)
 
@@ -17,6 +17,11 @@ grep -q "^command=/tmp/runner/ferroce/" /tmp/runner/output
     ls /sys/class/infiniband | grep -q ferroce0
     rdma link show | grep -q ferroce0
     ferroce doctor > /dev/null
+    # Steps after ours; there is no cargo here, but something of that name that looks for devices.
+    printf '#!/bin/sh\nibv_devices\n' > /tmp/job/cargo
+    chmod +x /tmp/job/cargo
+    sed -n '/- uses: ferroce/,$s/^      - run: //p' /packages/packaging/github.yml > /tmp/job/steps.sh
+    PATH=/tmp/job:$PATH sh -e /tmp/job/steps.sh | grep -q ferroce0
 )
 # Without the variables only `ferroce run` shows the devices.
 rm /tmp/runner/env /tmp/runner/path
@@ -38,4 +43,4 @@ sed -n '/before_script:/,$p' /packages/packaging/gitlab.yml | sed '1d; s/^    - 
 echo "ibv_devices | grep -q ferroce0" >> /tmp/job/script.sh
 (cd /tmp/job && CI_PROJECT_DIR=/tmp/job SETUP_FERROCE_SCRIPT=/packages/packaging/setup.sh SETUP_FERROCE_PACKAGE=$package sh -e script.sh 2> /tmp/said.txt) || { cat /tmp/said.txt; exit 1; }
 rm -r /tmp/runner /tmp/job /tmp/forged
-echo "ci: the steps of action.yml and gitlab.yml, and a command after each"
+echo "ci: the steps of action.yml, github.yml and gitlab.yml, and a command after each"

@@ -9,7 +9,8 @@ environment/bin/pip --quiet --disable-pip-version-check install --no-index /pack
 sh -eu /packages/packaging/test/use.sh /tmp/environment/bin/ferroce
 # What pytest writes beside a test is not of the wheel, and pip leaves it.
 PYTHONDONTWRITEBYTECODE=1 environment/bin/pytest -q -p no:cacheprovider --pyargs ferroce.examples > examples.txt || { cat examples.txt; exit 1; }
-grep -q "3 passed" examples.txt
+# Two hosts take namespaces that a user may make, which not every kernel lets.
+grep -q "4 passed\|3 passed, 1 skipped" examples.txt
 environment/bin/pip --quiet --disable-pip-version-check uninstall -y ferroce
 find environment -name __pycache__ -prune -o -print | sort > after
 diff before after

@@ -70,13 +70,7 @@ impl Artifacts {
     }
 
     fn verbs_program(&self, source: &Path, program: &str, options: &[&str]) -> Result<String, Skip> {
-        for (header, package) in
-            [("infiniband/verbs.h", "libibverbs-dev"), ("rdma/rdma_cma.h", "librdmacm-dev")]
-        {
-            if !Path::new("/usr/include").join(header).exists() {
-                return Err(Skip(format!("{header} isn't installed (Debian: {package})")));
-            }
-        }
+        verbs_headers()?;
         let program = self.compiled(program, |program| {
             let mut command = Command::new("cc");
             command
@@ -201,6 +195,20 @@ pub fn compile_ping_pong(headers: Headers, library_dir: &Path, program: &Path) -
     } else {
         Err(std::io::Error::other(format!("cc tests/c/traffic/pingpong.c: {status}")))
     }
+}
+
+/// Fails with a `Skip` that names the Debian package when a header of verbs or of librdmacm isn't installed.
+///
+/// # Errors
+/// One isn't.
+pub fn verbs_headers() -> Result<(), Skip> {
+    for (header, package) in [("infiniband/verbs.h", "libibverbs-dev"), ("rdma/rdma_cma.h", "librdmacm-dev")]
+    {
+        if !Path::new("/usr/include").join(header).exists() {
+            return Err(Skip(format!("{header} isn't installed (Debian: {package})")));
+        }
+    }
+    Ok(())
 }
 
 /// Fails with a `Skip` that names the Debian package when `program` isn't installed.

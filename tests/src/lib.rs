@@ -20,7 +20,7 @@ mod vm;
 pub mod wait;
 mod world;
 
-pub use artifacts::{Artifacts, Headers, c_source, compile_ping_pong, tool};
+pub use artifacts::{Artifacts, Headers, c_source, compile_ping_pong, tool, verbs_headers};
 pub use clients::{Fabric, Pair, PairOutcome};
 pub use holders::Holdings;
 pub use mpi::{mpi_program, mpi_run, mpich_program};

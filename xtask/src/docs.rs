@@ -1,6 +1,7 @@
-//! Tests that hold `docs/` to the code: what the pages name exists, and the first page stays a page.
+//! Tests that hold `docs/` and the book to the code: what the pages name exists, and the first page stays a page.
 //!
-//! Here: paths, links, names of tests, lengths. Not here: the table of locks (`os`, beside the order), generated pages.
+//! Here: paths, links, names of tests, lengths. Not here: the table of locks (`os`, beside the order), generated pages, what
+//! is typed in the book (`tests/tests/book`).
 
 use crate::dist::workspace;
 use std::collections::BTreeSet;
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 const GENERATED: [&str; 5] = ["COMPATIBILITY.md", "CONFORMANCE.md", "MATRIX.md", "PERFTEST.md", "pyverbs.md"];
 /// Where paths begin, as pages write them.
 const ROOTS: [&str; 6] = ["crates/", "tests/", "xtask/", "docs/", "fuzz/", ".ci/"];
+/// How the book, which is read elsewhere, links to our files.
+const SOURCES: &str = "https://github.com/ferroce/ferroce/blob/main/";
 /// Columns of a line in a page that people write.
 const LONGEST_LINE: usize = 160;
 const LONGEST_GLOSSARY: usize = 40;
@@ -86,6 +89,10 @@ fn pages() -> Vec<Page> {
     files(&workspace().join("docs"), "md").into_iter().map(Page::read).collect()
 }
 
+fn pages_of_the_book() -> Vec<Page> {
+    files(&workspace().join("book/src"), "md").into_iter().map(Page::read).collect()
+}
+
 /// What stands in backticks in a text.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
@@ -150,13 +157,15 @@ fn names_that_pages_place_in_a_file_are_there() {
 fn links_of_pages_lead_somewhere() {
     let mut complaints = Vec::new();
     let at_the_root = ["README.md", "CONTRIBUTING.md"].map(|name| Page::read(workspace().join(name)));
-    for page in pages().iter().chain(&at_the_root) {
+    for page in pages().iter().chain(&at_the_root).chain(&pages_of_the_book()) {
         for (number, line) in page.prose() {
-            for target in links(line).filter(|target| !target.contains("://")) {
+            for target in links(line) {
                 let (file, heading) = target.split_once('#').unwrap_or((target, ""));
-                let to = match file {
-                    "" => page.path.clone(),
-                    file => page.path.parent().expect("a directory").join(file),
+                let to = match (file, file.strip_prefix(SOURCES)) {
+                    ("", _) => page.path.clone(),
+                    (_, Some(ours)) => workspace().join(ours),
+                    (file, None) if file.contains("://") => continue,
+                    (file, None) => page.path.parent().expect("a directory").join(file),
                 };
                 let leads = to.exists() && (heading.is_empty() || Page::read(to).anchors().contains(heading));
                 if !leads {
@@ -250,7 +259,7 @@ fn the_first_page_names_every_crate() {
 #[test]
 fn lines_of_pages_fit_a_screen() {
     let mut complaints = Vec::new();
-    for page in pages().iter().filter(|page| !page.is_generated()) {
+    for page in pages().iter().filter(|page| !page.is_generated()).chain(&pages_of_the_book()) {
         // Rows of that table are as wide as they need to be.
         let rows = page.path.ends_with("locks.md");
         for (number, line) in (1..).zip(page.text.lines()) {
@@ -261,6 +270,61 @@ fn lines_of_pages_fit_a_screen() {
         }
     }
     expect_none(&complaints);
+}
+
+#[test]
+fn the_book_lists_its_pages() {
+    let summary = Page::read(workspace().join("book/src/SUMMARY.md"));
+    let listed: BTreeSet<&str> = summary.text.lines().flat_map(links).collect();
+    let mut complaints = Vec::new();
+    for page in pages_of_the_book().iter().filter(|page| !page.path.ends_with("SUMMARY.md")) {
+        let name = page.path.strip_prefix(workspace().join("book/src")).expect("a page of the book");
+        if !listed.contains(&*name.to_string_lossy()) {
+            complaints.push(format!("SUMMARY.md doesn't list {}", name.display()));
+        }
+    }
+    expect_none(&complaints);
+}
+
+/// mdBook shows nothing for an anchor that isn't there.
+#[test]
+fn parts_of_files_that_the_book_shows_are_there() {
+    let mut complaints = Vec::new();
+    let mut shown = 0;
+    for page in pages_of_the_book() {
+        for include in page.text.split("{{#include ").skip(1).filter_map(|rest| rest.split_once("}}")) {
+            shown += 1;
+            let (file, part) = include.0.split_once(':').unwrap_or((include.0, ""));
+            let path = page.path.parent().expect("a directory").join(file);
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let marked = |mark: &str| text.lines().any(|line| line.contains(&format!("{mark}: {part} ")));
+            if text.is_empty() || !(part.is_empty() || marked("ANCHOR") && marked("ANCHOR_END")) {
+                complaints.push(format!("{}: {} isn't there", page.name(), include.0));
+            }
+        }
+    }
+    expect_none(&complaints);
+    assert!(shown > 20, "{shown}");
+}
+
+#[test]
+fn the_book_names_each_variable() {
+    let page = Page::read(workspace().join("book/src/reference.md"));
+    let mut named = 0;
+    for file in ["crates/nic/src", "crates/udp/src", "crates/access/src", "crates/netdev/src"]
+        .iter()
+        .flat_map(|folder| files(&workspace().join(folder), "rs"))
+    {
+        let text = fs::read_to_string(file).expect("a source");
+        for line in
+            text.lines().filter(|line| line.starts_with("pub const ") && line.contains("= \"FERROCE_"))
+        {
+            let name = line.split('"').nth(1).expect("a string");
+            named += 1;
+            assert!(page.text.contains(&format!("| `{name}` |")), "reference.md doesn't have {name}");
+        }
+    }
+    assert!(named >= 7, "{named}");
 }
 
 #[test]

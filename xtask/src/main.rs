@@ -3,6 +3,7 @@
 //! In here: what a person or CI starts from the command line. Out of here: tests (`tests/`), the product (`crates/`).
 
 mod bench;
+mod book;
 mod compat;
 mod demo;
 mod dist;
@@ -44,7 +45,12 @@ enum Task {
         /// Then install, use and remove them in clean roots of Debian (root only; minutes)
         #[arg(long)]
         test: bool,
+        /// Instead: try to publish the crates that are meant for the registry, without doing it
+        #[arg(long, conflicts_with_all = ["check_reproducible", "test"])]
+        crates: bool,
     },
+    /// Build the book into target/book, with mdBook, which is installed into target/tools where there is none (minutes, once)
+    Book,
     /// Build, then show an unmodified verbs program exchanging data between two processes (no root needed)
     Demo,
     /// Install what the tests need where that is allowed, build, and run all tests
@@ -123,7 +129,9 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Dist { profile } => dist::dist(&profile).map(|dist| println!("{}", dist.display())),
-        Task::Package { check_reproducible, test } => package::package(check_reproducible, test),
+        Task::Package { crates: true, .. } => package::try_crates(),
+        Task::Package { check_reproducible, test, .. } => package::package(check_reproducible, test),
+        Task::Book => book::book(),
         Task::Demo => demo::demo(),
         Task::Test { filter, quick } => test::test(filter.as_deref(), quick),
         Task::Matrix { check } => matrix::matrix(check),

@@ -3,7 +3,8 @@
  *   refused_syscalls vm PROGRAM ...         EPERM for process_vm_readv, process_vm_writev
  *   refused_syscalls container PROGRAM ...  also for what runtimes refuse by default without further rights:
  *                                           userfaultfd, io_uring, ptrace, kcmp, bpf, perf_event_open, keys,
- *                                           pidfd_getfd, name spaces, mounts and such
+ *                                           pidfd_getfd, name spaces, mounts and such; ENOSYS for clone3, whose
+ *                                           flags a profile can't see
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -37,21 +38,26 @@ static const int refused[] = {
 
 int main(int argc, char **argv)
 {
-	struct sock_filter filter[REFUSED + 6];
-	size_t count = 0, denied;
+	struct sock_filter filter[REFUSED + 8];
+	size_t count = 0, denied, container;
 
 	if (argc < 3 || (strcmp(argv[1], "vm") && strcmp(argv[1], "container"))) {
 		fprintf(stderr, "usage: refused_syscalls vm|container PROGRAM [ARGUMENTS]\n");
 		return 2;
 	}
-	denied = strcmp(argv[1], "vm") ? REFUSED : 2;
+	container = !strcmp(argv[1], "container");
+	denied = container ? REFUSED : 2;
 	filter[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
 	filter[count++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
 	filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
 	filter[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
 	for (size_t i = 0; i < denied; i++)
 		filter[count++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned int)refused[i],
-							       (unsigned char)(denied - i), 0);
+							       (unsigned char)(denied - i + 2 * container), 0);
+	if (container) {
+		filter[count++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1);
+		filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS);
+	}
 	filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
 	filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
 

@@ -42,19 +42,36 @@ const SUMMARY: &str = "RDMA verbs in user space: a software RoCEv2 adapter behin
 const LICENCE: &str = "MIT OR Apache-2.0";
 const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
 
+/// The crates that are useful by themselves.
+const PUBLISHED: [&str; 2] = ["ferroce-wire", "ferroce-proto"];
+
+/// Tries to publish the crates that are meant for it, without doing so.
+///
+/// # Errors
+/// cargo refuses, or what it would upload can't be built by itself.
+pub fn try_crates() -> io::Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(dist::workspace()).args(["publish", "--dry-run", "--allow-dirty", "--quiet"]);
+    cargo.args(PUBLISHED.iter().flat_map(|name| ["--package", name]));
+    output(&mut cargo)?;
+    println!("could be published: {}", PUBLISHED.join(", "));
+    Ok(())
+}
+
 /// Makes all packages and says where.
 ///
 /// # Errors
 /// A build fails, a tool is missing, or with `check` a second build made other bits.
 pub fn package(check: bool, test: bool) -> io::Result<()> {
     let all = dist::target().join("packages");
-    let files = make(&all.join("build"), &all)?;
+    let time = source_time()?;
+    let files = make(&all.join("build"), &all, time)?;
     for file in &files {
         println!("{:>9} {}", fs::metadata(file)?.len(), file.display());
     }
     if check {
         let again = all.join("again");
-        let second = make(&again.join("build"), &again)?;
+        let second = make(&again.join("build"), &again, time)?;
         for (first, second) in files.iter().zip(&second) {
             if fs::read(first)? != fs::read(second)? {
                 let says = format!("{} and {} differ", first.display(), second.display());
@@ -70,8 +87,8 @@ pub fn package(check: bool, test: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Builds in `build`, and puts the packages into `directory`.
-fn make(build: &Path, directory: &Path) -> io::Result<Vec<PathBuf>> {
+/// Builds in `build`, and puts the packages into `directory`; files have this time.
+fn make(build: &Path, directory: &Path, time: u64) -> io::Result<Vec<PathBuf>> {
     fs::create_dir_all(directory)?;
     // A build in another directory has other paths in its messages and in its debug information.
     let home = env::var_os("CARGO_HOME")
@@ -81,7 +98,6 @@ fn make(build: &Path, directory: &Path) -> io::Result<Vec<PathBuf>> {
     let dist = dist::build_into("release", build, Some(&flags.join("\u{1f}")))?;
 
     let inventory = notices::Inventory::read()?;
-    let time = source_time()?;
     let release =
         Release { version: env!("CARGO_PKG_VERSION"), time, arch: arch()?, materials: inventory.spdx(time)? };
     let (mut tree, debug) = tree::collect(&dist, &build.join("stripped"))?;
@@ -173,6 +189,20 @@ fn output(command: &mut Command) -> io::Result<String> {
 mod tests {
     use super::*;
     use tree::Kind;
+
+    #[test]
+    fn files_for_continuous_integration_name_this_version() {
+        let version = env!("CARGO_PKG_VERSION");
+        for (file, name) in [
+            ("action.yml", format!("default: \"{version}\"")),
+            ("packaging/github.yml", format!("ferroce/ferroce@v{version}\n")),
+            ("packaging/gitlab.yml", format!("/v{version}/ferroce-{version}-x86_64-linux-gnu.tar.gz\n")),
+            ("packaging/gitlab.yml", format!("/v{version}/packaging/setup.sh\n")),
+        ] {
+            let text = fs::read_to_string(dist::workspace().join(file)).unwrap();
+            assert!(text.contains(&name), "{file} doesn't have {name}");
+        }
+    }
 
     #[test]
     fn the_same_files_make_the_same_packages() {

@@ -1,6 +1,6 @@
 //! Tests of the packages in clean roots of distributions, as their users install them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{fs, io};
 
@@ -25,6 +25,7 @@ pub fn test(directory: &Path) -> io::Result<()> {
         return Err(io::Error::other("--test makes clean roots of Debian, which only root can"));
     }
     packages::install_for_packages();
+    let confine = confine(directory)?;
     let mut failed = Vec::new();
     for (suite, python) in SUITES {
         println!("== {suite}");
@@ -45,7 +46,7 @@ pub fn test(directory: &Path) -> io::Result<()> {
             ])
             .args(["--propagation", "private", "sh"])
             .arg(workspace().join("packaging/test/root.sh"))
-            .args([&root, directory, &wheels])
+            .args([&root, directory, &wheels, &confine])
             .stdin(Stdio::null())
             .status()?;
         if !status.success() {
@@ -78,6 +79,14 @@ fn prepare(root: &Path, suite: &str) -> io::Result<()> {
     let include = format!("--include={INCLUDED}");
     super::output(Command::new("debootstrap").args(["--variant=minbase", &include, suite]).arg(root))
         .map(drop)
+}
+
+/// Compiles what runs a program under a container's profile, for roots with any C library.
+fn confine(directory: &Path) -> io::Result<PathBuf> {
+    let program = directory.join("confine");
+    let source = workspace().join("tests/c/surroundings/refused_syscalls.c");
+    super::output(Command::new("cc").args(["-std=gnu11", "-O1", "-static", "-o"]).arg(&program).arg(source))?;
+    Ok(program)
 }
 
 /// Fetches pytest for the root's Python, as the root has no network.

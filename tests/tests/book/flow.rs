@@ -1,0 +1,134 @@
+//! A picture of messages: what a capture has between the side that has captured and the other.
+
+use ferroce_wire::{Headers, NakCode, Operation, Packet, Service, Syndrome};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// A packet of the picture.
+#[derive(PartialEq, Eq, Debug)]
+struct Arrow {
+    /// From the side that has captured.
+    leaves: bool,
+    what: String,
+    detail: String,
+}
+
+/// Fails when the picture isn't that of the capture. With FERROCE_WRITE_PAGES it becomes that.
+pub fn compare(capture: &Path, picture: &Path) {
+    let bytes = std::fs::read(capture).unwrap_or_else(|error| panic!("{}: {error}", capture.display()));
+    let drawn = draw(&arrows(&bytes));
+    if std::env::var_os("FERROCE_WRITE_PAGES").is_some() {
+        std::fs::write(picture, &drawn).expect("the picture can be written");
+    }
+    let there = std::fs::read_to_string(picture).unwrap_or_default();
+    let why = "isn't what was captured: run this test with FERROCE_WRITE_PAGES=1, and look at the difference";
+    assert!(drawn == there, "{} {why}:\n{drawn}", picture.display());
+}
+
+/// The packets of a capture in their order; one that was sent again counts once.
+fn arrows(file: &[u8]) -> Vec<Arrow> {
+    let mut arrows: Vec<Arrow> = Vec::new();
+    let mut rest = file;
+    while let Some((kind, body, after)) = block(rest) {
+        rest = after;
+        // An enhanced packet block: interface, time, lengths, the packet, options.
+        if kind != 6 {
+            continue;
+        }
+        let captured = number(body, 12) as usize;
+        let (packet, options) = body[20..].split_at(captured.next_multiple_of(4));
+        // The first option is epb_flags.
+        let leaves = number(options, 4) & 3 == 2;
+        let Some(arrow) = arrow(&packet[..captured], leaves) else { continue };
+        if !arrows.contains(&arrow) {
+            arrows.push(arrow);
+        }
+    }
+    arrows
+}
+
+/// Type and body of the first block of a pcapng file, and what comes behind it.
+fn block(file: &[u8]) -> Option<(u32, &[u8], &[u8])> {
+    let length = number(file.get(..8)?, 4) as usize;
+    Some((number(file, 0), file.get(8..length.checked_sub(4)?)?, file.get(length..)?))
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// A RoCEv2 packet, from its IPv4 header on.
+fn arrow(bytes: &[u8], leaves: bool) -> Option<Arrow> {
+    const UDP_LEN: usize = 8;
+    let header = usize::from(bytes.first()? & 0x0f) * 4;
+    let Packet { headers, payload } = Packet::parse(bytes.get(header + UDP_LEN..)?).ok()?;
+    let datagram = headers.bth.opcode.service == Service::Ud;
+    let psn = if datagram { String::new() } else { format!("PSN {}", headers.bth.psn) };
+    Some(Arrow { leaves, what: what(&headers, payload.len()), detail: psn })
+}
+
+fn what(headers: &Headers, len: usize) -> String {
+    use Operation as O;
+    match headers.bth.opcode.operation {
+        O::SendOnly => format!("SEND, {len} bytes"),
+        O::WriteOnly => format!("RDMA WRITE, {len} bytes"),
+        O::WriteOnlyWithImmediate => format!("RDMA WRITE with immediate, {len} bytes"),
+        O::ReadRequest => format!("RDMA READ, {} bytes", headers.reth.map_or(0, |reth| reth.dma_len)),
+        O::ReadResponseOnly => format!("READ response, {len} bytes"),
+        O::FetchAdd => "fetch and add".into(),
+        O::CompareSwap => "compare and swap".into(),
+        O::AtomicAcknowledge => "atomic ACK".into(),
+        O::Acknowledge => match headers.aeth.map(|aeth| Syndrome::from_u8(aeth.syndrome)) {
+            Some(Syndrome::Nak(NakCode::RemoteAccessError)) => "NAK: remote access error".into(),
+            Some(Syndrome::Ack { .. }) => "ACK".into(),
+            other => format!("{other:?}"),
+        },
+        other => format!("{other:?}"),
+    }
+}
+
+const WIDTH: usize = 560;
+/// Where the two sides' lines are.
+const SIDES: [usize; 2] = [90, 470];
+const TOP: usize = 70;
+const STEP: usize = 56;
+/// How far an arrow falls on its way.
+const FALL: usize = 16;
+
+fn draw(arrows: &[Arrow]) -> String {
+    let bottom = TOP + arrows.len() * STEP;
+    let [left, right] = SIDES;
+    let (height, middle) = (bottom + 20, WIDTH / 2);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         font-family=\"sans-serif\" font-size=\"15\" text-anchor=\"middle\">\n\
+         <defs><marker id=\"tip\" markerWidth=\"9\" markerHeight=\"8\" refX=\"9\" refY=\"4\" orient=\"auto\">\
+         <path d=\"M0 0L9 4L0 8z\" fill=\"#36506b\"/></marker></defs>\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" rx=\"8\" fill=\"#fff\"/>\n"
+    );
+    for (x, name) in [(left, "client"), (right, "server")] {
+        // Writing to a string doesn't fail.
+        let _ = writeln!(
+            svg,
+            "<text x=\"{x}\" y=\"30\" font-weight=\"bold\">{name}</text>\n\
+             <path d=\"M{x} 42V{bottom}\" stroke=\"#999\" stroke-width=\"2\"/>"
+        );
+    }
+    for (index, arrow) in arrows.iter().enumerate() {
+        let (from, to) = if arrow.leaves { (left, right) } else { (right, left) };
+        let y = TOP + index * STEP;
+        let _ = writeln!(
+            svg,
+            "<path d=\"M{from} {y}L{to} {}\" stroke=\"#36506b\" stroke-width=\"2\" marker-end=\"url(#tip)\"/>\n\
+             <text x=\"{middle}\" y=\"{}\">{}</text>\n\
+             <text x=\"{middle}\" y=\"{}\" font-size=\"12\" fill=\"#666\">{}</text>",
+            y + FALL,
+            y - 4,
+            arrow.what,
+            y + FALL + 12,
+            arrow.detail
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}

@@ -1,0 +1,128 @@
+//! The book: what its pages tell a reader to type is typed here, in order, and says what the page says it does.
+//!
+//! With FERROCE_WRITE_PAGES=1 the pictures of messages are drawn anew from the captures that the pages have made.
+
+mod flow;
+mod page;
+
+use ferroce_tests::{Artifacts, World, require, tool, verbs_headers};
+use page::Page;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// Where a reader is, on the host of the test.
+const DIRECTORY: &str = "/tmp/book";
+
+fn book() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../book")
+}
+
+/// Types all commands of a page; `tools` are what it needs, with their Debian packages.
+fn follow(name: &str, tools: &[(&str, &str)]) {
+    require!(verbs_headers());
+    for (program, package) in tools.iter().chain(&[("cc", "gcc")]) {
+        require!(tool(program, package));
+    }
+    let page = Page::read(&book(), name);
+    assert!(!page.transcripts.is_empty(), "nothing is typed on {name}");
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    page::lay_out(&book().join("programs"), &host.path(DIRECTORY));
+    let bin = Artifacts::get().ferroce().with_file_name("");
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", bin.display());
+    for transcript in &page.transcripts {
+        let script = format!("cd {DIRECTORY}\n{}", transcript.script());
+        let outcome = host.start(&["bash", "-e", "-c", &script], &[("PATH", path.as_str())]).wait(LIMIT);
+        outcome.expect_success();
+        transcript.compare(&outcome).unwrap_or_else(|says| panic!("{name}: {says}\n{outcome}"));
+    }
+    for picture in &page.pictures {
+        let capture = host.path(DIRECTORY).join(picture).with_extension("pcapng");
+        flow::compare(&capture, &book().join("src/pictures").join(picture).with_extension("svg"));
+    }
+    std::fs::remove_dir_all(host.path(DIRECTORY)).expect("the reader's directory");
+    host.expect_no_traces();
+}
+
+macro_rules! pages {
+    ($($test:ident: $name:literal $(with $($tool:literal of $package:literal)+)?;)*) => {
+        /// The pages on which something is typed.
+        const FOLLOWED: &[&str] = &[$($name),*];
+        $(
+            #[test]
+            fn $test() {
+                follow($name, &[$($(($tool, $package)),+)?]);
+            }
+        )*
+    };
+}
+
+pages! {
+    a_device: "hour/device.md";
+    a_pair: "hour/pair.md";
+    one_sided_operations: "hour/one_sided.md";
+    atomics: "hour/atomics.md";
+    events: "hour/events.md";
+    datagrams: "hour/datagrams.md";
+    polling_in_batches: "hour/polling.md";
+    the_connection_manager: "hour/manager.md";
+    debugging: "debugging.md" with "tshark" of "tshark";
+    performance: "performance.md" with "ib_send_lat" of "perftest";
+    reference: "reference.md";
+}
+
+#[test]
+fn each_page_on_which_something_is_typed_is_followed() {
+    let typed: Vec<String> = page::names(&book())
+        .into_iter()
+        .filter(|name| !Page::read(&book(), name).transcripts.is_empty())
+        .collect();
+    let mut followed: Vec<&str> = FOLLOWED.to_vec();
+    followed.sort_unstable();
+    assert_eq!(typed, followed);
+}
+
+/// Other blocks are parts of files, which somebody runs: C of programs that a page compiles, the rest what
+/// `cargo xtask package --test` carries out.
+#[test]
+fn each_block_is_typed_or_is_part_of_a_file_that_runs() {
+    let mut complaints = Vec::new();
+    let mut compiled = String::new();
+    let mut shown = Vec::new();
+    for name in page::names(&book()) {
+        let page = Page::read(&book(), &name);
+        compiled.extend(
+            page.transcripts.iter().flat_map(|transcript| transcript.commands()).map(|c| format!("{c}\n")),
+        );
+        for block in &page.others {
+            let runs = block.includes.iter().all(|file| match &*block.language {
+                "c" => file.starts_with("programs/"),
+                "python" => file.starts_with("../packaging/python/examples/"),
+                "yaml" => file.starts_with("../packaging/"),
+                _ => file == "../README.md",
+            });
+            if block.includes.is_empty() || !block.only_includes || !runs {
+                complaints
+                    .push(format!("{name}: a block of {:?} isn't part of a file that runs", block.language));
+            }
+            shown.extend(block.includes.clone());
+        }
+    }
+    for file in &shown {
+        if !book().join(file).exists() {
+            complaints.push(format!("{file} isn't there"));
+        }
+        if file.ends_with(".c") && !compiled.contains(&format!(" {}", file.trim_start_matches("programs/"))) {
+            complaints.push(format!("no page compiles {file}"));
+        }
+    }
+    for entry in std::fs::read_dir(book().join("programs")).expect("the programs") {
+        let path = entry.expect("an entry").path();
+        let file = format!("programs/{}", path.file_name().unwrap_or_default().display());
+        if !shown.contains(&file) {
+            complaints.push(format!("no page shows {file}"));
+        }
+    }
+    assert!(complaints.is_empty(), "{complaints:#?}");
+}
