@@ -6,6 +6,7 @@
 use super::mr::{MrInit, translate_in};
 use ferroce_os::sync::{Reader, wait_for_readers};
 use ferroce_proto::Sge;
+use ferroce_types::{Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,11 +64,17 @@ impl Shortcuts {
     }
 
     /// Nobody touches the region by its entry when this returns.
-    pub(crate) fn withdraw(&self, key: u32) {
-        if let Some(entry) = self.entry(key)
-            && entry.name.swap(0, Ordering::AcqRel) != 0
-        {
-            wait_for_readers();
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when a thread is in the middle of an access and doesn't end it within a second.
+    pub(crate) fn withdraw(&self, key: u32) -> Result<()> {
+        match self.entry(key) {
+            Some(entry) if entry.name.swap(0, Ordering::AcqRel) != 0 && !wait_for_readers() => {
+                Err(Error::Busy(
+                    "a thread of this process is held up in the middle of an access to memory".into(),
+                ))
+            }
+            _ => Ok(()),
         }
     }
 

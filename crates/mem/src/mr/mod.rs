@@ -256,7 +256,7 @@ impl Mr {
         self.check_unbound()?;
         self.revoke()?;
         let mut gate = self.gate.write();
-        KeyTable::global().shortcuts().withdraw(self.key);
+        let withdrawn = KeyTable::global().shortcuts().withdraw(self.key);
         let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
         let placed = |init: &MrInit| (init.addr, init.length, init.iova);
         let changed = match registered.bytes {
@@ -266,7 +266,7 @@ impl Mr {
                 invalid!("the region isn't one of plain memory: it keeps its translation")
             }
             _ if registered.init != old => Err(Error::Busy("another thread changes the region".into())),
-            _ => self.check_unbound(),
+            _ => withdrawn.and_then(|()| self.check_unbound()),
         };
         if changed.is_ok() {
             registered.init = init;
@@ -283,14 +283,15 @@ impl Mr {
     /// Ends the registration (ibv_dereg_mr(3)). When this returns, nothing touches the memory through the region.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a window is bound to it, and when another process is in the middle of an access and doesn't
-    /// end it within a second: the region stays.
+    /// [`Error::Busy`] while a window is bound to it, and when another process, or a thread, is in the middle of an access and
+    /// doesn't end it within a second: the region stays.
     pub fn deregister(&self) -> Result<()> {
         self.check_unbound()?;
         self.revoke()?;
         let mut gate = self.gate.write();
-        KeyTable::global().shortcuts().withdraw(self.key);
-        if let (Err(busy), Some(registered)) = (self.check_unbound(), gate.as_ref()) {
+        let withdrawn = KeyTable::global().shortcuts().withdraw(self.key);
+        if let (Err(busy), Some(registered)) = (withdrawn.and_then(|()| self.check_unbound()), gate.as_ref())
+        {
             registered.publish_to_data_paths(self.key);
             registered.publish_to_peers(self.key);
             return Err(busy);

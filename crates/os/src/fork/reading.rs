@@ -7,11 +7,13 @@ use super::gate::{own_place, places};
 use super::words::Reading;
 use crate::sys;
 use std::marker::PhantomData;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Looks at a thread that is reading before the wait sleeps in between.
 const YIELDS: u32 = 100;
 const ROUND: Duration = Duration::from_micros(50);
+/// The longest wait. A thread that reads for so long is held up by what the program has made of its memory: userfaultfd(2), FUSE.
+const LIMIT: Duration = Duration::from_secs(1);
 
 /// While this lives, what this thread finds stays. Its owner takes no lock that is held over [`wait_for_readers`], and does nothing
 /// that takes long.
@@ -40,16 +42,25 @@ impl Drop for Reader {
 }
 
 /// Waits until no other thread uses what nobody has been able to find since before this call. A thread that reads and is interrupted
-/// by a signal's handler doesn't wait for itself there.
-pub fn wait_for_readers() {
+/// by a signal's handler doesn't wait for itself there. False: after a second a thread still does.
+#[must_use]
+pub fn wait_for_readers() -> bool {
     order_all();
+    let deadline = Instant::now() + LIMIT;
     let own = own_place().map(std::ptr::from_ref);
     for place in places().filter(|&place| own != Some(std::ptr::from_ref(place))) {
         let seen = place.reading.seen();
         let mut rounds = 0;
         while !place.reading.has_left(seen) {
             rounds += 1;
-            if rounds <= YIELDS { sys::yield_processor() } else { sys::pause(ROUND) }
+            if rounds <= YIELDS {
+                sys::yield_processor();
+            } else if Instant::now() < deadline {
+                sys::pause(ROUND);
+            } else {
+                return false;
+            }
         }
     }
+    true
 }

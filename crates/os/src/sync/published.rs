@@ -79,7 +79,10 @@ impl<T> Published<T> {
         let new = value.map_or(null_mut(), |value| Arc::into_raw(value).cast_mut());
         let old = self.0.swap(new, Ordering::AcqRel);
         if !old.is_null() {
-            wait_for_readers();
+            if !wait_for_readers() {
+                // A thread may use it for ever: so it stays for ever.
+                return;
+            }
             // SAFETY: made of an `Arc` here before, and nobody finds it any more.
             drop(unsafe { Arc::from_raw(old) });
         }
