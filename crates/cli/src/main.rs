@@ -26,7 +26,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// RDMA verbs in user space: run programs that were built for an RDMA adapter without having one.
 ///
@@ -254,10 +254,36 @@ fn main() -> ExitCode {
             errors,
             acks,
         }),
-        Command::Completions { shell } => pages::completions(shell),
-        Command::Man { directory } => pages::man(&directory),
+        Command::Completions { shell } => pages::completions(Arguments::command(), shell),
+        Command::Man { directory } => pages::man(Arguments::command(), &directory),
         Command::Version { verbose } => version::version(verbose),
         Command::Rdma { arguments } => rdma::rdma(&arguments),
         Command::Doctor { peer, program, json } => doctor::doctor(peer.as_deref(), program.as_deref(), json),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_command_line_is_free_of_contradictions() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn each_command_has_a_page() {
+        let directory = std::env::temp_dir().join(format!("ferroce-man-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let written = pages::write_pages(Arguments::command(), &directory);
+        let text = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
+        let (whole, ps) = (text("ferroce.1"), text("ferroce-ps.1"));
+        let hidden = directory.join("ferroce-rdma.1").exists();
+        fs::remove_dir_all(&directory).unwrap();
+        written.unwrap();
+        assert!(whole.contains(".TH FERROCE 1") && whole.contains("FERROCE_LOG"), "{whole}");
+        assert!(ps.contains("ferroce ps") && ps.contains("json"), "{ps}");
+        assert!(!hidden);
     }
 }
