@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Kind of the requests that ask for a queue pair's path MTU: its number and that of its peer follow, four bytes each.
-const KIND: u8 = 7;
+const KIND: u8 = 8;
 /// How long another process may take to answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 
