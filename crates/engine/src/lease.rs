@@ -6,7 +6,7 @@
 //! aren't trusted, and the background thread sleeps on the sockets beside the poller. Whoever keeps its promises is given
 //! longer leases, so that the background thread disturbs it less; who breaks them, shorter ones and less trust.
 
-use super::wait::WaitWatch;
+use super::wait_watch::WaitWatch;
 use super::{Handler, Loop, Source};
 use ferroce_os::sync::fence;
 use ferroce_os::{clock, sys};

@@ -14,6 +14,7 @@ mod progress;
 mod source;
 mod thread;
 mod wait;
+mod wait_watch;
 mod watch;
 
 pub use handoff::{Deadline, Inbox, PayloadBytes, Queued, Runnable};

@@ -10,7 +10,6 @@ use super::{Handler, Loop, Source};
 use ferroce_os::{clock, sys};
 use ferroce_proto::Instant;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// How long a thread that waits for an event promises to look after the sockets. It may be cancelled while it waits:
@@ -26,8 +25,6 @@ const LONGEST_WATCH: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 32;
 /// An offer that takes so long was taken.
 const TAKEN: Duration = Duration::from_micros(20);
-/// Waits without a watch, at most, after watches that were in vain: a power of two.
-const MOST_SKIPPED: u32 = 6;
 
 /// What a thread that waits for an event sleeps on.
 #[derive(Debug)]
@@ -37,44 +34,6 @@ pub struct WaitPlan {
     pub fds: [RawFd; 2],
     /// Wake up after this time at the latest.
     pub timeout: Duration,
-}
-
-/// When waits begin with a watch. Threads that wait at the same time may count wrong, to no harm.
-#[derive(Debug, Default)]
-pub(super) struct WaitWatch {
-    /// Something has come through memory since the last wait began.
-    in_use: AtomicBool,
-    /// Watches in a row that were in vain.
-    vain: AtomicU32,
-    /// Waits that are left without one.
-    skipped: AtomicU32,
-}
-
-impl WaitWatch {
-    /// Something has come through memory.
-    #[inline]
-    pub(super) fn found(&self) {
-        if !self.in_use.load(Ordering::Relaxed) {
-            self.in_use.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// A wait begins. Whether it begins with a watch.
-    fn begins(&self) -> bool {
-        let skipped = self.skipped.load(Ordering::Relaxed);
-        let in_use = self.in_use.load(Ordering::Relaxed);
-        self.in_use.store(false, Ordering::Relaxed);
-        if in_use && skipped > 0 {
-            self.skipped.store(skipped - 1, Ordering::Relaxed);
-        }
-        in_use && skipped == 0
-    }
-
-    fn ends(&self, paid: bool) {
-        let vain = if paid { 0 } else { (self.vain.load(Ordering::Relaxed) + 1).min(MOST_SKIPPED) };
-        self.vain.store(vain, Ordering::Relaxed);
-        self.skipped.store((1 << vain) - 1, Ordering::Relaxed);
-    }
 }
 
 impl<H: Handler> Loop<H> {
@@ -154,32 +113,5 @@ impl<H: Handler> Loop<H> {
             sources.poll_all(now);
         }
         handler.engine().lease.stamp_wait(now.after(LEASE));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn watches_in_vain_become_rare_until_one_pays() {
-        let watch = WaitWatch::default();
-        assert!(!watch.begins());
-        let mut watched = 0;
-        for _ in 0..1000 {
-            watch.found();
-            if watch.begins() {
-                watched += 1;
-                watch.ends(false);
-            }
-        }
-        assert!((7..=7 + 1000 / 64).contains(&watched), "{watched}");
-        watch.ends(true);
-        for _ in 0..10 {
-            watch.found();
-            assert!(watch.begins());
-            watch.ends(true);
-            assert!(!watch.begins());
-        }
     }
 }
