@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the next library that has it. It is looked up when ours is loaded ([`next_definition`]): the loader's lock,
+/// A function of the next library that has it. It is looked up when ours is loaded (`next_definition`): the loader's lock,
 /// which that takes, may be held by the very thread whose signal handler calls close(2), or by nobody in a fork's child.
 /// A constructor of another library may call before that, and looks it up then.
 pub struct Real<F> {

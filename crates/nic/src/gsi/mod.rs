@@ -454,7 +454,13 @@ pub(crate) struct GsiSource(pub(crate) &'static Adapter);
 
 impl Source for GsiSource {
     fn serve(&self) {
-        for slot in self.ended() {
+        let lifelines::Ended { mut gone, unheard } = self.ended();
+        for (slot, asked) in unheard {
+            if !self.0.ask_to_follow(slot, asked + 1) {
+                gone.push(slot);
+            }
+        }
+        for slot in gone {
             if let Some(manager) = self.0.gsi.manager.get() {
                 manager.gone(slot);
             }
