@@ -1,16 +1,23 @@
 //! Where lines about failures go: the C interface decides, and without one they go to the log.
 
 use ferroce_explain::Report;
-use ferroce_os::clock;
+use ferroce_os::{clock, sys};
+use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Lines at once.
 const BURST: u64 = 20;
 /// Nanoseconds after which there may be one more.
 const INTERVAL: u64 = 1_000_000_000;
+/// How often, and with what pause in between, a process that exits looks whether all is told.
+const LOOKS: u32 = 1000;
+const PAUSE: Duration = Duration::from_micros(200);
 
 static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
+/// Failures that nobody has been told of yet.
+static UNTOLD: AtomicU32 = AtomicU32::new(0);
 static LIMIT: Limit = Limit { paid_until: AtomicU64::new(0), kept_back: AtomicU32::new(0) };
 
 /// How often somebody may speak.
@@ -52,15 +59,44 @@ struct Admitted {
 
 /// Has `listener` get the lines, which end without a line feed. The first one stays.
 pub fn listen(listener: fn(&str)) {
-    let _ = LISTENER.set(listener);
+    if LISTENER.set(listener).is_ok() {
+        sys::at_exit(exiting);
+    }
+}
+
+/// A failure that somebody is about to tell of. The peer, and through it the rest of this process, may know of the failure already.
+#[derive(Debug)]
+pub(crate) struct Untold(Report);
+
+impl Untold {
+    pub(crate) fn new(report: Report) -> Self {
+        UNTOLD.fetch_add(1, Ordering::Relaxed);
+        Self(report)
+    }
+}
+
+impl Drop for Untold {
+    fn drop(&mut self) {
+        UNTOLD.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The process ends: whoever was about to tell of a failure does, for a fifth of a second at most.
+extern "C" fn exiting(_: *mut c_void) {
+    for _ in 0..LOOKS {
+        if UNTOLD.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        sys::pause(PAUSE);
+    }
 }
 
 /// Tells of failures. No QP is locked.
 #[cold]
-pub(crate) fn say(reports: &mut Vec<Report>) {
-    for report in reports.drain(..) {
+pub(crate) fn say(reports: &mut Vec<Untold>) {
+    for untold in reports.drain(..) {
         let Some(Admitted { kept_back, is_last }) = LIMIT.admit(clock::now().0) else { continue };
-        let mut line = report.to_string();
+        let mut line = untold.0.to_string();
         if kept_back > 0 {
             line.push_str(&format!(" ({kept_back} such lines before this one were kept back.)"));
         } else if is_last {
@@ -82,6 +118,27 @@ pub(crate) fn tell(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_exits_waits_for_who_is_about_to_tell() {
+        let report = Report {
+            qpn: 1,
+            peer: None,
+            subject: ferroce_explain::Subject::QueuePair,
+            reason: ferroce_explain::Reason::Overrun,
+            flushed: 0,
+        };
+        let untold = Untold::new(report);
+        let (tell, told) = std::sync::mpsc::channel();
+        let telling = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            tell.send(()).expect("the test waits");
+            drop(untold);
+        });
+        exiting(std::ptr::null_mut());
+        told.try_recv().expect("it was told before the wait was over");
+        telling.join().expect("it ends");
+    }
 
     #[test]
     fn a_flood_is_kept_back_and_counted() {

@@ -2,7 +2,6 @@
 //! allow (loom). The words are the file of the library itself, compiled with loom's atomics.
 
 #[path = "../src/fork/words.rs"]
-#[allow(dead_code, reason = "what only a child of a fork needs")]
 mod words;
 
 /// Stands for the crate's `sync`.
@@ -10,7 +9,7 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 }
 
-use crate::words::{CLOSED, OPEN, Presence, close};
+use crate::words::{CLOSED, OPEN, Presence, UNUSABLE, WIPED, close};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::sync::{Condvar, Mutex};
@@ -185,5 +184,31 @@ fn forks_take_turns() {
         let (own, others) = (library.fork(), forker.join().unwrap());
         assert!(own.is_some() || others.is_some());
         assert_eq!(library.gate.load(Ordering::Acquire), OPEN);
+    });
+}
+
+/// A gate that nobody may pass any more, or that the kernel has wiped for a child it made itself, is left as it is.
+#[test]
+fn only_an_open_gate_is_closed() {
+    loom::model(|| {
+        for word in [WIPED, CLOSED, UNUSABLE] {
+            let gate = AtomicU32::new(word);
+            assert_eq!(close(&gate), Err(word));
+            assert_eq!(gate.load(Ordering::Relaxed), word);
+        }
+        assert_eq!(close(&AtomicU32::new(OPEN)), Ok(()));
+    });
+}
+
+/// In the child of a fork the threads of its parent are in no call.
+#[test]
+fn a_cleared_word_is_of_a_thread_outside() {
+    loom::model(|| {
+        let present = Presence::new();
+        present.enter(order);
+        present.enter(order);
+        assert_eq!(present.depth(), 2);
+        present.clear();
+        assert_eq!(present.depth(), 0);
     });
 }

@@ -1,16 +1,15 @@
 //! Who reads something without a lock and who takes it away, as `fork::reading` uses their words, in every order that threads and
-//! memory allow (loom). The words are the file of the library itself, compiled with loom's atomics.
+//! memory allow (loom). The word is the file of the library itself, compiled with loom's atomics.
 
-#[path = "../src/fork/words.rs"]
-#[allow(dead_code, reason = "what only a fork needs")]
-mod words;
+#[path = "../src/fork/reading_word.rs"]
+mod reading_word;
 
 /// Stands for the crate's `sync`.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
 }
 
-use crate::words::Reading;
+use crate::reading_word::Reading;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
@@ -97,4 +96,16 @@ fn reading_within_reading_ends_with_the_outer_one() {
         },
         1,
     );
+}
+
+/// In the child of a fork nobody waits for a thread of the parent that was reading.
+#[test]
+fn a_cleared_word_holds_nobody_up() {
+    loom::model(|| {
+        let reading = Reading::new();
+        reading.enter(order);
+        assert!(!reading.has_left(reading.seen()));
+        reading.clear();
+        assert!(reading.has_left(reading.seen()));
+    });
 }

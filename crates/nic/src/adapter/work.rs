@@ -4,7 +4,7 @@ use super::Adapter;
 use crate::ah::Ah;
 use crate::fabric::Taps;
 use crate::qp::{Qp, ReadAhead};
-use ferroce_explain::Report;
+use crate::voice::Untold;
 use ferroce_hostlink::Link;
 use ferroce_queues::{Cq, Wc, WcTags};
 use ferroce_udp::{OutgoingTap, TxBatch};
@@ -29,7 +29,7 @@ pub(crate) struct Work {
     /// QPs of this process that have got something.
     pub(crate) delivered_to: Vec<Arc<Qp>>,
     /// What is told of failures when no QP is locked.
-    pub(crate) said: Vec<Report>,
+    pub(crate) said: Vec<Untold>,
     /// A completion found no room in its queue.
     pub(crate) overrun: bool,
     /// A packet wasn't taken for now.

@@ -5,7 +5,8 @@
 //! [outside](outside_library), without a lock.
 
 use super::barrier::{self, order};
-use super::words::{CLOSED, OPEN, Presence, Reading, UNUSABLE, WIPED, close};
+use super::reading_word::Reading;
+use super::words::{CLOSED, OPEN, Presence, UNUSABLE, WIPED, close};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, sleep, wake};
 use crate::sys;
 use std::cell::Cell;

@@ -9,6 +9,7 @@ mod barrier;
 mod child;
 mod gate;
 mod reading;
+mod reading_word;
 mod words;
 
 pub(crate) use barrier::{order, order_all};

@@ -4,7 +4,7 @@
 
 use super::barrier::{order, order_all};
 use super::gate::{own_place, places};
-use super::words::Reading;
+use super::reading_word::Reading;
 use crate::sys;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};

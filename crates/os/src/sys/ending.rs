@@ -2,9 +2,10 @@
 //!
 //! A process ends with its last thread as by `exit(0)` (pthread_exit(3)), and threads of ours would keep it from that. A
 //! thread that has been in the library tells when it ends; only from then on does anybody look at the list of threads.
+//! In here also: what is done when a process ends by exit(3).
 
 use super::{check, fd_of, read_file};
-use std::ffi::CString;
+use std::ffi::{CString, c_int, c_void};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
@@ -35,6 +36,16 @@ static BLOCKED: AtomicU64 = AtomicU64::new(0);
 static TOLD: AtomicPtr<()> = AtomicPtr::new(null_mut());
 /// The numbers of our threads; 0: nobody. No lock: the child of a fork could find it held.
 static OURS: [AtomicI32; MAX_OURS] = [const { AtomicI32::new(0) }; MAX_OURS];
+
+unsafe extern "C" {
+    fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, module: *mut c_void) -> c_int;
+}
+
+/// Has `f` called when the process ends by exit(3), before what was registered earlier.
+pub fn at_exit(f: extern "C" fn(*mut c_void)) {
+    // SAFETY: the function stays, since the library is never unloaded. Without memory for it, it isn't called.
+    unsafe { __cxa_atexit(f, null_mut(), null_mut()) };
+}
 
 /// The number of this thread.
 #[must_use]

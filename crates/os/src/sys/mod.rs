@@ -25,7 +25,9 @@ mod wait;
 pub use address::{AbstractName, InetAddress, LinkAddress, NetlinkAddress};
 pub use buffer::large_buffer;
 pub(crate) use ending::{after_fork as forget_threads, thread_comes, thread_ends};
-pub use ending::{end_process, how_often_to_look, only_our_threads_are_left, own_number, tell_of_ends};
+pub use ending::{
+    at_exit, end_process, how_often_to_look, only_our_threads_are_left, own_number, tell_of_ends,
+};
 pub use engine_fd::{
     EngineFd, abandon_all, close_all_after_fork, close_if, device_and_inode, find_lost, for_each_engine_fd,
     identity, protect_engine_fds, with_forks_held,

@@ -32,7 +32,7 @@ fn asked() -> Option<&'static Check> {
     static ASKED: OnceLock<Option<Check>> = OnceLock::new();
     let read = || {
         let check = settings::value(settings::CHECK)?.to_str()?.parse().ok()?;
-        objects::look_at_exit();
+        ferroce_os::sys::at_exit(objects::exiting);
         Some(check)
     };
     ASKED.get_or_init(read).as_ref()

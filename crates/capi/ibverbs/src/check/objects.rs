@@ -6,7 +6,7 @@ use ferroce_explain::Finding;
 use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug)]
@@ -119,17 +119,8 @@ fn tell_left(left: &[Object], about: &str, end: End) {
     tell(&Finding { number: 106, about: about.into(), known, place }, end);
 }
 
-unsafe extern "C" {
-    fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, module: *mut c_void) -> c_int;
-}
-
-/// Has what is left told when the process exits.
-pub(super) fn look_at_exit() {
-    // SAFETY: the function stays, since the library is never unloaded.
-    unsafe { __cxa_atexit(exiting, std::ptr::null_mut(), std::ptr::null_mut()) };
-}
-
-extern "C" fn exiting(_: *mut c_void) {
+/// What is left when the process exits.
+pub(super) extern "C" fn exiting(_: *mut c_void) {
     // Where verbs can't be used any more, nothing is told either.
     let Ok(_inside) = nic::enter_library() else { return };
     tell_left(&take(|_| true), "exit", End::Exiting);

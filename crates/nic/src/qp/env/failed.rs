@@ -3,6 +3,7 @@
 use super::QpEnv;
 use crate::ah::Ah;
 use crate::qp::{Path, Qp};
+use crate::voice::Untold;
 use ferroce_explain::{KeyFault, PeerName, Process, Reason, Report, Subject};
 use ferroce_mem::KeyTable;
 use ferroce_proto::{
@@ -37,7 +38,8 @@ impl QpEnv<'_> {
         }
         let subject = subject(failure);
         let (qpn, flushed) = (self.qp.qpn, failure.flushed);
-        self.work.said.push(Report { qpn, peer: self.peer(failure), subject, reason, flushed });
+        let report = Report { qpn, peer: self.peer(failure), subject, reason, flushed };
+        self.work.said.push(Untold::new(report));
         number
     }
 
