@@ -3,6 +3,7 @@
 
 mod host;
 mod hostile;
+mod lifelines;
 mod member;
 mod packets;
 mod peer;

@@ -1,0 +1,116 @@
+//! A process of the host is gone when its lifeline ends, unless it may not have had the time to be asked for one.
+
+use super::member::address;
+use super::namespace::in_namespace;
+use ferroce_nic::gsi::{AddressedMad, COMM_ID_BITS, CommunicationManager, Gsi};
+use ferroce_nic::host::frame;
+use ferroce_nic::sys::{self, AbstractName, EngineFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// A slot that no process has.
+const SLOT: u16 = 3000;
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Tells who is gone.
+struct Manager(Sender<u16>);
+
+impl CommunicationManager for Manager {
+    fn work(&self, mads: &mut dyn Iterator<Item = AddressedMad>) {
+        mads.for_each(drop);
+    }
+
+    fn gone(&self, slot: u16) {
+        self.0.send(slot).unwrap();
+    }
+}
+
+/// The process that has [`SLOT`], as far as others see it.
+struct Holder(EngineFd);
+
+impl Holder {
+    fn new() -> Self {
+        let listener = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
+        let name = AbstractName::new(&format!("ferroce-1-u{}-slot-{SLOT}", sys::user_id()));
+        sys::bind(listener.raw(), &name).unwrap();
+        sys::listen(listener.raw(), 8).unwrap();
+        Self(listener)
+    }
+
+    /// A connection, and the request that has come through it.
+    fn accept(&self) -> (EngineFd, Vec<u8>) {
+        wait_for(&self.0);
+        let connection = sys::accept(self.0.raw()).unwrap();
+        wait_for(&connection);
+        let mut request = [0; 64];
+        let (length, _) = frame::receive(connection.raw(), &mut request).unwrap();
+        (connection, request[..length].to_vec())
+    }
+
+    /// Ends a connection without having read what has come through it, as a process does that a fork or a death interrupts.
+    fn drop_unread(&self) {
+        wait_for(&self.0);
+        drop(sys::accept(self.0.raw()).unwrap());
+    }
+}
+
+fn wait_for(fd: &EngineFd) {
+    let mut fds = [libc::pollfd { fd: fd.raw(), events: libc::POLLIN, revents: 0 }];
+    assert_eq!(sys::poll(&mut fds, LIMIT).unwrap(), 1, "nothing has come");
+}
+
+/// Has this process follow the holder of [`SLOT`]; what is received are the slots of processes that are gone.
+fn follow() -> Receiver<u16> {
+    let (tell, told) = channel();
+    let gsi = Gsi::start(|_| Arc::new(Manager(tell))).unwrap();
+    assert!(gsi.follow(address("127.0.0.1"), u32::from(SLOT) << COMM_ID_BITS));
+    told
+}
+
+fn assert_nobody_is_gone(told: &Receiver<u16>) {
+    assert_eq!(told.recv_timeout(Duration::from_millis(50)), Err(RecvTimeoutError::Timeout));
+}
+
+#[test]
+fn a_process_that_ends_a_lifeline_unheard_is_asked_again() {
+    in_namespace("lifelines::a_process_that_ends_a_lifeline_unheard_is_asked_again", || {
+        let holder = Holder::new();
+        let told = follow();
+        for _ in 0..3 {
+            holder.drop_unread();
+        }
+        let (connection, request) = holder.accept();
+        assert_eq!(frame::kind_of(&request), Some(6));
+        frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[]).unwrap();
+        assert_nobody_is_gone(&told);
+        // It has said that it has the connection: the end of that is its own, though its name is there.
+        drop(connection);
+        assert_eq!(told.recv_timeout(LIMIT), Ok(SLOT));
+    });
+}
+
+#[test]
+fn a_process_whose_name_goes_with_its_lifeline_is_gone() {
+    in_namespace("lifelines::a_process_whose_name_goes_with_its_lifeline_is_gone", || {
+        let holder = Holder::new();
+        let told = follow();
+        let (connection, _) = holder.accept();
+        assert_nobody_is_gone(&told);
+        drop(holder);
+        drop(connection);
+        assert_eq!(told.recv_timeout(LIMIT), Ok(SLOT));
+    });
+}
+
+#[test]
+fn a_process_that_never_hears_is_gone_in_the_end() {
+    in_namespace("lifelines::a_process_that_never_hears_is_gone_in_the_end", || {
+        let holder = Holder::new();
+        let told = follow();
+        for _ in 0..100 {
+            holder.drop_unread();
+        }
+        assert_eq!(told.recv_timeout(LIMIT), Ok(SLOT));
+    });
+}
