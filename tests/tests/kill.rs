@@ -49,12 +49,12 @@ fn kill_one(world: &World, settings: &[(&str, &str)], more: &[&str], kill_server
     world.last().expect_no_traces();
 }
 
-/// Twelve moments, spread over 0 to 120 ms of traffic, alternating sides and kinds of traffic.
+/// Eight moments, spread over 0 to 120 ms of traffic: each side with each kind of traffic.
 fn matrix(world: &World, settings: &[(&str, &str)]) {
     let kinds: [&[&str]; 4] =
         [&["-s", "64"], &["-s", "65536", "-d", "8"], &["-o", "write", "-s", "100000", "-d", "4"], &["-e"]];
-    for round in 0..12u64 {
-        let delay = Duration::from_micros(round * round * 833 + round * 97);
+    for round in 0..8u64 {
+        let delay = Duration::from_micros(round * round * 2400 + round * 97);
         kill_one(world, settings, kinds[round as usize % kinds.len()], round / 4 % 2 == 0, delay);
     }
     let program = require!(Artifacts::get().c_program("traffic/stream"));

@@ -37,10 +37,10 @@ cells! {
         send_bw_rc_srq_16_qps_both_ways_with_events: "ib_send_bw -c RC -q 16 -b -e --use-srq";
         send_bw_rc_16_qps_both_ways_with_events: "ib_send_bw -c RC -q 16 -b -e";
         send_bw_rc_few_receives: "ib_send_bw -c RC -r 64";
-        send_bw_uc: "ib_send_bw -c UC -a";
+        send_bw_uc: "ib_send_bw -c UC";
         send_bw_ud: "ib_send_bw -c UD -a";
         send_bw_ud_both_ways_with_events: "ib_send_bw -c UD -b -e";
-        send_lat_rc: "ib_send_lat -c RC -a";
+        send_lat_rc: "ib_send_lat -c RC";
         send_bw_xrc: "ib_send_bw -c XRC";
         send_bw_xrc_16_qps_both_ways_with_events: "ib_send_bw -c XRC -q 16 -b -e";
         send_lat_xrc: "ib_send_lat -c XRC";
@@ -63,7 +63,7 @@ cells! {
         atomic_lat_rc_cas_with_events: "ib_atomic_lat -c RC -A CMP_AND_SWAP -e";
     }
     one_host_udp, Place::OneHostUdp, {
-        send_bw_rc: "ib_send_bw -c RC -a";
+        send_bw_rc: "ib_send_bw -c RC";
         send_bw_rc_srq_16_qps: "ib_send_bw -c RC -q 16 --use-srq";
         send_bw_uc_with_events: "ib_send_bw -c UC -e";
         send_bw_xrc: "ib_send_bw -c XRC";
@@ -83,7 +83,7 @@ cells! {
     two_hosts_mtu_1500, Place::TwoHosts { mtu: 1500 }, {
         send_bw_rc: "ib_send_bw -c RC -a";
         send_bw_rc_srq_16_qps_both_ways_with_events: "ib_send_bw -c RC -q 16 -b -e --use-srq";
-        send_bw_uc: "ib_send_bw -c UC -a";
+        send_bw_uc: "ib_send_bw -c UC";
         send_bw_ud_with_events: "ib_send_bw -c UD -e";
         send_lat_xrc: "ib_send_lat -c XRC";
         read_bw_xrc: "ib_read_bw -c XRC";

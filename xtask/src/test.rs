@@ -79,7 +79,7 @@ fn cargo(words: &[&str], filter: Option<&str>, stage: &Stage) -> Command {
     command
 }
 
-/// Runs a test runner, showing its output, and keeps the lines with which it sums up.
+/// Runs a test runner, showing its output, and keeps the lines with which it sums up: results, and tests that passed at a second try.
 fn run(command: &mut Command, closing: &mut Vec<String>) -> io::Result<bool> {
     let (reader, writer) = io::pipe()?;
     let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
@@ -90,7 +90,7 @@ fn run(command: &mut Command, closing: &mut Vec<String>) -> io::Result<bool> {
         println!("{line}");
         // Unindented: a failed test's output, shown indented, has such a line too.
         let result = line.starts_with("test result:") && !line.starts_with("test result: ok. 0 passed");
-        if result || line.trim_start().starts_with("Summary [") {
+        if result || ["Summary [", "FLAKY "].iter().any(|word| line.trim_start().starts_with(word)) {
             closing.push(line);
         }
     }

@@ -188,7 +188,7 @@ fn stopped_writer(world: &World, fabric: Fabric, lossless: bool, leader: bool, p
     world.last().expect_no_traces();
 }
 
-const SHORT: Duration = Duration::from_secs(5);
+const SHORT: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(30);
 
 #[test]
