@@ -8,6 +8,8 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netdb.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 /* No program outlives this, whatever happens. */
@@ -26,6 +28,21 @@ static void fail(const char *format, ...)
 	va_end(arguments);
 	fputc('\n', stderr);
 	exit(1);
+}
+
+/* Zeroed memory of at most 1 GiB where the kernel puts nothing by itself: what comes into memory that a program has given back, by free()
+ * as by munmap(), is used by whoever still may, and nobody can tell.
+ */
+UNUSED static char *map_apart(size_t length)
+{
+	static atomic_ulong next = 3ul << 44;
+	void *place = (void *)atomic_fetch_add(&next, 1ul << 30);
+	char *memory = mmap(place, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+			    -1, 0);
+
+	if (memory == MAP_FAILED)
+		fail("mmap: %s", strerror(errno));
+	return memory;
 }
 
 struct device {

@@ -1,6 +1,5 @@
 /* setup: calls that make, change and destroy objects, with arguments that must be refused. */
 #include "cases.h"
-#include <sys/mman.h>
 
 static const int INIT_MASK = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 static const int RTR_MASK = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
@@ -257,9 +256,8 @@ static void capacities_beyond_the_device_are_refused(void)
 static void registering_what_is_not_there_or_not_permitted_is_refused(void)
 {
 	struct device device = open_device(1);
-	char *hole = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *hole = map_apart(3 * 4096);
 
-	EXPECT(hole != MAP_FAILED);
 	MUST(munmap(hole + 4096, 4096));
 	EXPECT_NULL(EFAULT, ibv_reg_mr(device.pd, hole + 4096, 4096, IBV_ACCESS_LOCAL_WRITE));
 	EXPECT_NULL(EFAULT, ibv_reg_mr(device.pd, hole, 3 * 4096, IBV_ACCESS_LOCAL_WRITE));

@@ -4,8 +4,6 @@
 
 #include "common.h"
 #include <poll.h>
-#include <stdatomic.h>
-#include <sys/mman.h>
 
 #define GUARD 65536u
 #define AREA 262144u
@@ -42,24 +40,11 @@ struct side {
 	char doing[128];
 };
 
-/* Where the kernel puts nothing by itself: what comes into memory that a program has given back, by free() as by munmap(),
- * is written to by whoever still may, and nobody can tell.
- */
-static char *remote_place(void)
-{
-	static atomic_ulong next = 3ul << 44;
-
-	return (char *)atomic_fetch_add(&next, 1ul << 30);
-}
-
 static struct memory make_memory(const struct side *side, enum how how, unsigned char byte)
 {
 	struct memory memory = {.how = how, .file = -1};
 
-	memory.mapping = mmap(remote_place(), AREA + 2 * GUARD, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-	if (memory.mapping == MAP_FAILED)
-		fail("mmap: %s", strerror(errno));
+	memory.mapping = map_apart(AREA + 2 * GUARD);
 	memset(memory.mapping, GUARD_BYTE, AREA + 2 * GUARD);
 	memory.area = memory.mapping + GUARD;
 	if (how == TRUNCATE) {

@@ -10,7 +10,6 @@
  * What is asked of a provider: windows of types 1 and 2B, and on-demand paging with implicit regions.
  */
 #include "common.h"
-#include <sys/mman.h>
 
 #define TCP_PORT 18515
 #define SIZE (1 << 20)
@@ -307,7 +306,7 @@ static void reach_revoked(enum revocation how)
 static void own_paged(void)
 {
 	struct ibv_mr *all = MAKE(ibv_reg_mr(device.pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND));
-	char *pages = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *pages = map_apart(SIZE);
 	struct ibv_sge sge = {(uintptr_t)pages, SIZE, all->lkey};
 	unsigned char present[SIZE / 4096];
 

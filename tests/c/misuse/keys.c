@@ -39,10 +39,8 @@ static void offer_unbound_window(struct side *side, struct offer *offer, bool wr
 
 static void offer_unmapped(struct side *side, struct offer *offer, bool wrong)
 {
-	void *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *memory = map_apart(BYTES);
 
-	if (memory == MAP_FAILED)
-		fail("mmap: %s", strerror(errno));
 	offer->address = (uintptr_t)memory;
 	offer->rkey = MAKE(ibv_reg_mr(side->device->pd, memory, BYTES, ALL_ACCESS))->rkey;
 	if (wrong)

@@ -7,7 +7,6 @@
 
 #include "../cases.h"
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 
 #define BYTES 4096

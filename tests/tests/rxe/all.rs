@@ -1,10 +1,11 @@
 //! Everything combined; `cargo xtask soak --guest` runs these.
 
+use crate::connections::programs_of_librdmacm_connect_with_the_kernel;
 use crate::lab::{
     IPV4, IPV6, LATE, LINK_LOCAL, Lab, NEVER, PERFTEST, PING_PONGS, Server, all_cells, perftest_tools,
     ping_pong_tools,
 };
-use ferroce_tests::{Artifacts, World, require};
+use ferroce_tests::{Artifacts, World, require, tool};
 
 #[test]
 #[ignore = "takes minutes: every combination"]
@@ -52,6 +53,14 @@ fn all_of_perftest(path_mtu: &'static str) {
         PERFTEST.iter().for_each(|program| lab.perftest(program, cell));
     }
     lab.expect_nothing_refused(before, NEVER);
+}
+
+#[test]
+#[ignore = "takes a minute: every program both ways"]
+fn all_programs_of_librdmacm_connect_with_the_kernel_both_ways() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(World::one_host_with_tap(1500));
+    programs_of_librdmacm_connect_with_the_kernel(&require!(Lab::new(&world)), true);
 }
 
 /// What `rdma_rxe` has learnt since Linux 6.1. (Flushes don't get through: its ICRC of them differs.)

@@ -1,7 +1,6 @@
 //! Debian's programs of librdmacm between Ferroce and the kernel's `rdma_cm`.
 
 use crate::lab::{LIMIT, Lab, Server, Sides};
-use ferroce_tests::{World, require, tool};
 use std::time::Duration;
 
 /// What a side has after the other's end.
@@ -60,13 +59,12 @@ impl Lab<'_> {
     }
 }
 
-#[test]
-fn programs_of_librdmacm_connect_with_the_kernel_both_ways() {
-    require!(tool("rping", "rdmacm-utils"));
-    let world = require!(World::one_host_with_tap(1500));
-    let lab = require!(Lab::new(&world));
-    for programs in PROGRAMS {
-        for place in [Server::Ferroce, Server::Rxe] {
+/// Every program with the server on one side, which the next program has on the other; or with each side as its server.
+pub(crate) fn programs_of_librdmacm_connect_with_the_kernel(lab: &Lab<'_>, both_ways: bool) {
+    for (n, programs) in PROGRAMS.into_iter().enumerate() {
+        let places = [Server::Ferroce, Server::Rxe];
+        let chosen = if both_ways { &places[..] } else { &places[n % 2..=n % 2] };
+        for &place in chosen {
             eprintln!("{} {place:?}", programs.0);
             let sides = lab.connect(place, programs);
             sides.expect_success();

@@ -16,12 +16,19 @@ use lab::{
     perftest_tools, ping_pong_tools, two_cells,
 };
 
+/// Debian's programs, with one boot.
 #[test]
-fn ping_pongs_and_perftest_with_rxe_end_well() {
+fn programs_with_rxe_end_well() {
     require!(ping_pong_tools());
     require!(perftest_tools());
+    require!(tool("rping", "rdmacm-utils"));
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
+    connections::programs_of_librdmacm_connect_with_the_kernel(&lab, false);
+    ping_pongs_and_perftest_end_well(&lab);
+}
+
+fn ping_pongs_and_perftest_end_well(lab: &Lab<'_>) {
     let mut before = lab.guest.traffic();
     for path_mtu in ["1024", "4096"] {
         lab.set_path_mtu(path_mtu);
@@ -56,10 +63,10 @@ fn every_operation_is_right_under_loss(lab: &Lab<'_>, stream: &str) {
     let before = lab.guest.traffic();
     lab.guest.run("tc qdisc add dev eth0 root netem loss 1%");
     let runs: [(Server, &str, &[&str]); 4] = [
-        (Server::Ferroce, "1024", &["-n", "1200", "-g", IPV6]),
-        (Server::Rxe, "1024", &["-n", "600", "-g", IPV4, "-o", "send"]),
-        (Server::Rxe, "4096", &["-n", "1200", "-g", IPV4]),
-        (Server::Ferroce, "4096", &["-n", "600", "-g", IPV6, "-o", "write_imm"]),
+        (Server::Ferroce, "1024", &["-n", "600", "-g", IPV6]),
+        (Server::Rxe, "1024", &["-n", "300", "-g", IPV4, "-o", "send"]),
+        (Server::Rxe, "4096", &["-n", "600", "-g", IPV4]),
+        (Server::Ferroce, "4096", &["-n", "300", "-g", IPV6, "-o", "write_imm"]),
     ];
     for (server, path_mtu, words) in runs {
         eprintln!("{server:?} {path_mtu} {words:?}");

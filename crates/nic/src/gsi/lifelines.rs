@@ -2,14 +2,16 @@
 //!
 //! A process keeps a connection to each process that it has connections with, and the kernel closes it when either dies. A process that
 //! is asked for one says that it has it. Until then the end of the connection may also mean that the process had no time to be asked: it
-//! is asked once more.
+//! is asked once more. Who has too many waiting to be asked is asked later.
 
 use super::GsiSource;
 use crate::adapter::{self, Adapter};
 use ferroce_host::{Service, Services, frame};
+use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Kind of the requests that ask for nothing but the connection. The sender's slot follows, two bytes.
@@ -18,10 +20,13 @@ const KIND: u8 = 6;
 const MOST: usize = 8192;
 /// How often a process that ends the connection without having said anything is asked. One that goes on so is as good as gone.
 const QUESTIONS: u8 = 100;
+/// After so long a process is asked that had too many waiting.
+const LATER: Duration = Duration::from_millis(100);
 
 /// A connection that ends with the process at its other end.
 struct Lifeline {
-    connection: EngineFd,
+    /// `None`: the process takes none for now.
+    connection: Option<EngineFd>,
     /// Of the process at the other end.
     slot: u16,
     /// How often the process has been asked; 0: it has the connection, so the end of that is its own.
@@ -37,8 +42,24 @@ pub(super) struct Ended {
 }
 
 /// The lifelines of this process.
-#[derive(Default)]
-pub(crate) struct Lifelines(Mutex<class::Lifelines, Vec<Lifeline>>);
+pub(super) struct Lifelines {
+    all: Mutex<class::Lifelines, Vec<Lifeline>>,
+    /// When those are asked for that couldn't be had; `u64::MAX`: there are none.
+    later: AtomicU64,
+}
+
+impl Default for Lifelines {
+    fn default() -> Self {
+        Self { all: Mutex::default(), later: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl Lifelines {
+    /// When there is something to do, in ns.
+    pub(super) fn next(&self) -> u64 {
+        self.later.load(Ordering::Acquire)
+    }
+}
 
 struct Followed;
 
@@ -48,6 +69,7 @@ impl Service for Followed {
         if let (Some(adapter), Some(slot)) = (adapter::current(), slot)
             && frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[]).is_ok()
         {
+            let connection = Some(connection);
             adapter.add_lifeline(Lifeline { connection, slot: u16::from_ne_bytes(slot), asked: 0 });
         }
     }
@@ -60,10 +82,24 @@ pub(crate) fn register(services: &Services) {
 
 impl Adapter {
     fn add_lifeline(&self, lifeline: Lifeline) {
-        let mut lifelines = self.gsi.lifelines.0.lock();
-        if lifelines.len() < MOST && self.engine.watch_control(lifeline.connection.raw()).is_ok() {
-            lifelines.push(lifeline);
+        let mut all = self.gsi.lifelines.all.lock();
+        let is_watched = match &lifeline.connection {
+            Some(connection) => self.engine.watch_control(connection.raw()).is_ok(),
+            None => true,
+        };
+        if all.len() < MOST && is_watched {
+            all.push(lifeline);
         }
+    }
+
+    /// Asks those for lifelines that took none before. The slots of processes that are gone since.
+    pub(super) fn ask_again(&self) -> Vec<u16> {
+        let lifelines = &self.gsi.lifelines;
+        lifelines.later.store(u64::MAX, Ordering::Release);
+        let missing = |lifeline: &mut Lifeline| lifeline.connection.is_none();
+        let missing: Vec<Lifeline> = lifelines.all.lock().extract_if(.., missing).collect();
+        let is_gone = |lifeline: &Lifeline| !self.ask_to_follow(lifeline.slot, lifeline.asked);
+        missing.iter().filter(|lifeline| is_gone(lifeline)).map(|lifeline| lifeline.slot).collect()
     }
 
     /// Has [`CommunicationManager::gone`](super::CommunicationManager::gone) called when the process dies that has a slot. Whether there
@@ -75,15 +111,24 @@ impl Adapter {
     /// As [`Adapter::follow`], for the time number `asked`.
     pub(super) fn ask_to_follow(&self, slot: u16, asked: u8) -> bool {
         let is_known = |lifeline: &Lifeline| lifeline.slot == slot;
-        if self.host.owns(u32::from(slot) << 12) || self.gsi.lifelines.0.lock().iter().any(is_known) {
+        if self.host.owns(u32::from(slot) << 12) || self.gsi.lifelines.all.lock().iter().any(is_known) {
             return true;
         }
-        let Some(connection) = self.host.dial(slot) else { return !self.host.is_free(slot) };
+        let Some(connection) = self.host.dial(slot) else {
+            if self.host.is_free(slot) {
+                return false;
+            }
+            self.add_lifeline(Lifeline { connection: None, slot, asked });
+            let later = clock::now().after(LATER);
+            self.gsi.lifelines.later.fetch_min(later.0, Ordering::AcqRel);
+            self.engine.wake_for(later);
+            return true;
+        };
         let own = self.host.slots().first().copied().unwrap_or_default();
         let mut message = [&frame::header(KIND)[..], &own.to_ne_bytes()].concat();
         // Where this fails the connection has ended, which is seen in its turn.
         let _ = frame::send(connection.raw(), &mut message, &[]);
-        self.add_lifeline(Lifeline { connection, slot, asked });
+        self.add_lifeline(Lifeline { connection: Some(connection), slot, asked });
         true
     }
 }
@@ -92,29 +137,25 @@ impl GsiSource {
     /// Takes the lifelines that have ended.
     pub(super) fn ended(&self) -> Ended {
         let mut ended = Ended::default();
-        let mut lifelines = self.0.gsi.lifelines.0.lock();
-        if lifelines.is_empty() {
+        let mut all = self.0.gsi.lifelines.all.lock();
+        if all.is_empty() {
             return ended;
         }
-        let poll = |lifeline: &Lifeline| libc::pollfd {
-            fd: lifeline.connection.raw(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let mut fds: Vec<libc::pollfd> = lifelines.iter().map(poll).collect();
+        // A negative descriptor is none.
+        let fd = |lifeline: &Lifeline| lifeline.connection.as_ref().map_or(-1, EngineFd::raw);
+        let poll = |lifeline: &Lifeline| libc::pollfd { fd: fd(lifeline), events: libc::POLLIN, revents: 0 };
+        let mut fds: Vec<libc::pollfd> = all.iter().map(poll).collect();
         if !matches!(sys::poll(&mut fds, Duration::ZERO), Ok(1..)) {
             return ended;
         }
         let mut states = fds.iter().map(|fd| fd.revents != 0);
-        lifelines.retain_mut(|lifeline| {
+        all.retain_mut(|lifeline| {
             if !states.next().unwrap_or(false) {
                 return true;
             }
             let mut answer = [0; frame::HEADER];
             // All that is ever said.
-            if lifeline.asked > 0
-                && matches!(frame::receive(lifeline.connection.raw(), &mut answer), Ok((1.., _)))
-            {
+            if lifeline.asked > 0 && matches!(frame::receive(fd(lifeline), &mut answer), Ok((1.., _))) {
                 lifeline.asked = 0;
                 return true;
             }

@@ -452,6 +452,15 @@ impl Drop for AtWork<'_> {
 /// QP 1 as a source. Nothing of it is done by threads that poll.
 pub(crate) struct GsiSource(pub(crate) &'static Adapter);
 
+impl GsiSource {
+    /// The processes that had these slots are gone.
+    fn tell(&self, gone: Vec<u16>) {
+        if let Some(manager) = self.0.gsi.manager.get() {
+            gone.into_iter().for_each(|slot| manager.gone(slot));
+        }
+    }
+}
+
 impl Source for GsiSource {
     fn serve(&self) {
         let lifelines::Ended { mut gone, unheard } = self.ended();
@@ -460,11 +469,7 @@ impl Source for GsiSource {
                 gone.push(slot);
             }
         }
-        for slot in gone {
-            if let Some(manager) = self.0.gsi.manager.get() {
-                manager.gone(slot);
-            }
-        }
+        self.tell(gone);
     }
 
     fn attend(&self) {
@@ -476,6 +481,9 @@ impl Source for GsiSource {
         let _at_work = AtWork(&gsi.at_work);
         if gsi.is_read() {
             gsi.due.store(u64::MAX, Ordering::Relaxed);
+            if gsi.lifelines.next() <= clock::now().0 {
+                self.tell(adapter.ask_again());
+            }
         }
         gsi.has_mads.store(false, Ordering::Release);
         let waiting = std::mem::take(&mut *gsi.inbox.lock());
@@ -497,7 +505,7 @@ impl Source for GsiSource {
         if gsi.has_mads.load(Ordering::Acquire) {
             return 0;
         }
-        // Without a manager nothing has set it.
-        if gsi.is_read() { gsi.due.load(Ordering::Acquire) } else { u64::MAX }
+        // Without a manager nothing has set them.
+        if gsi.is_read() { gsi.due.load(Ordering::Acquire).min(gsi.lifelines.next()) } else { u64::MAX }
     }
 }

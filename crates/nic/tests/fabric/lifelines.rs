@@ -26,14 +26,17 @@ impl CommunicationManager for Manager {
     }
 }
 
+fn name() -> AbstractName {
+    AbstractName::new(&format!("ferroce-1-u{}-slot-{SLOT}", sys::user_id()))
+}
+
 /// The process that has [`SLOT`], as far as others see it.
 struct Holder(EngineFd);
 
 impl Holder {
     fn new() -> Self {
         let listener = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
-        let name = AbstractName::new(&format!("ferroce-1-u{}-slot-{SLOT}", sys::user_id()));
-        sys::bind(listener.raw(), &name).unwrap();
+        sys::bind(listener.raw(), &name()).unwrap();
         sys::listen(listener.raw(), 8).unwrap();
         Self(listener)
     }
@@ -111,6 +114,24 @@ fn a_process_that_never_hears_is_gone_in_the_end() {
         for _ in 0..100 {
             holder.drop_unread();
         }
+        assert_eq!(told.recv_timeout(LIMIT), Ok(SLOT));
+    });
+}
+
+#[test]
+fn a_process_that_has_many_waiting_is_asked_later() {
+    in_namespace("lifelines::a_process_that_has_many_waiting_is_asked_later", || {
+        let holder = Holder::new();
+        // One may wait.
+        sys::listen(holder.0.raw(), 0).unwrap();
+        let other = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
+        sys::connect(other.raw(), &name()).unwrap();
+        let told = follow();
+        assert_nobody_is_gone(&told);
+        holder.drop_unread();
+        let (connection, _) = holder.accept();
+        frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[]).unwrap();
+        drop(connection);
         assert_eq!(told.recv_timeout(LIMIT), Ok(SLOT));
     });
 }

@@ -6,6 +6,7 @@ use crate::side::Side;
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{AsyncEvent, Mr, MrAccess, MrInit, Poll as _, QpState, SendOp, Service, Sge, WcStatus};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Anonymous memory that can be taken away.
 struct Pages(u64);
@@ -13,11 +14,16 @@ struct Pages(u64);
 impl Pages {
     const LEN: u64 = 64 * 1024;
 
+    /// Where the kernel puts nothing by itself, also when they are gone.
     fn new() -> Self {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new private mapping at an address of the kernel's choice.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::LEN as usize, protection, flags, -1, 0) };
+        static NEXT: AtomicU64 = AtomicU64::new(3 << 44);
+        let place = NEXT.fetch_add(1 << 30, Ordering::Relaxed) as *mut _;
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+        );
+        // SAFETY: a new private mapping where there was none.
+        let at = unsafe { libc::mmap(place, Self::LEN as usize, protection, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         Self(at as u64)
     }
