@@ -22,16 +22,16 @@ on_both_fabrics! {
     ping_pong:
     rc_1_byte: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "1" "-n" "10000";
     rc_4096_bytes: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "10000";
-    rc_65536_bytes: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "10000";
-    rc_1_mebibyte: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "1048576" "-n" "1000";
-    rc_link_local_gid: "ibv_rc_pingpong" "-c" "-g" "0" "-n" "10000";
+    rc_65536_bytes: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "2000";
+    rc_1_mebibyte: "ibv_rc_pingpong" "-c" "-g" "1" "-s" "1048576" "-n" "200";
+    rc_link_local_gid: "ibv_rc_pingpong" "-c" "-g" "0" "-n" "2000";
     rc_with_events: "ibv_rc_pingpong" "-c" "-g" "1" "-e" "-n" "10000";
-    rc_mtu_256: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "256" "-n" "10000";
-    rc_mtu_512: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "512" "-n" "10000";
-    rc_mtu_2048: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "2048" "-n" "10000";
-    rc_mtu_4096: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "4096" "-s" "65536" "-n" "10000";
-    rc_timestamps: "ibv_rc_pingpong" "-c" "-g" "1" "-t" "-n" "10000";
-    rc_new_send: "ibv_rc_pingpong" "-c" "-g" "1" "-N" "-n" "10000";
+    rc_mtu_256: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "256" "-n" "2000";
+    rc_mtu_512: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "512" "-n" "2000";
+    rc_mtu_2048: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "2048" "-n" "2000";
+    rc_mtu_4096: "ibv_rc_pingpong" "-c" "-g" "1" "-m" "4096" "-s" "65536" "-n" "2000";
+    rc_timestamps: "ibv_rc_pingpong" "-c" "-g" "1" "-t" "-n" "2000";
+    rc_new_send: "ibv_rc_pingpong" "-c" "-g" "1" "-N" "-n" "2000";
     rc_new_send_timestamps: "ibv_rc_pingpong" "-c" "-g" "1" "-N" "-t" "-n" "1000";
     rc_odp: "ibv_rc_pingpong" "-c" "-g" "1" "-o" "-n" "1000";
     rc_odp_1_mebibyte: "ibv_rc_pingpong" "-c" "-g" "1" "-o" "-s" "1048576" "-n" "100";
@@ -40,19 +40,19 @@ on_both_fabrics! {
     rc_odp_implicit_prefetched: "ibv_rc_pingpong" "-c" "-g" "1" "-O" "-P" "-n" "1000";
     rc_device_memory: "ibv_rc_pingpong" "-c" "-g" "1" "-j" "-n" "1000";
     rc_device_memory_new_send: "ibv_rc_pingpong" "-c" "-g" "1" "-j" "-N" "-s" "65536" "-n" "1000";
-    uc_1_byte: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "1" "-n" "10000";
+    uc_1_byte: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "1" "-n" "2000";
     uc_4096_bytes: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "10000";
-    uc_65536_bytes: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "10000";
-    uc_1_mebibyte: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "1048576" "-n" "1000";
-    uc_link_local_gid: "ibv_uc_pingpong" "-c" "-g" "0" "-n" "10000";
-    uc_with_events: "ibv_uc_pingpong" "-c" "-g" "1" "-e" "-n" "10000";
-    uc_mtu_256: "ibv_uc_pingpong" "-c" "-g" "1" "-m" "256" "-n" "10000";
-    uc_mtu_4096: "ibv_uc_pingpong" "-c" "-g" "1" "-m" "4096" "-n" "10000";
-    ud_1_byte: "ibv_ud_pingpong" "-c" "-g" "1" "-s" "1" "-n" "10000";
+    uc_65536_bytes: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "2000";
+    uc_1_mebibyte: "ibv_uc_pingpong" "-c" "-g" "1" "-s" "1048576" "-n" "200";
+    uc_link_local_gid: "ibv_uc_pingpong" "-c" "-g" "0" "-n" "2000";
+    uc_with_events: "ibv_uc_pingpong" "-c" "-g" "1" "-e" "-n" "2000";
+    uc_mtu_256: "ibv_uc_pingpong" "-c" "-g" "1" "-m" "256" "-n" "2000";
+    uc_mtu_4096: "ibv_uc_pingpong" "-c" "-g" "1" "-m" "4096" "-n" "2000";
+    ud_1_byte: "ibv_ud_pingpong" "-c" "-g" "1" "-s" "1" "-n" "2000";
     ud_2048_bytes: "ibv_ud_pingpong" "-c" "-g" "1" "-s" "2048" "-n" "10000";
-    ud_4096_bytes: "ibv_ud_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "10000";
-    ud_link_local_gid: "ibv_ud_pingpong" "-c" "-g" "0" "-n" "10000";
-    ud_with_events: "ibv_ud_pingpong" "-c" "-g" "1" "-e" "-n" "10000";
+    ud_4096_bytes: "ibv_ud_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "2000";
+    ud_link_local_gid: "ibv_ud_pingpong" "-c" "-g" "0" "-n" "2000";
+    ud_with_events: "ibv_ud_pingpong" "-c" "-g" "1" "-e" "-n" "2000";
     srq_1_byte: "ibv_srq_pingpong" "-c" "-g" "1" "-s" "1" "-n" "1000";
     srq_4096_bytes: "ibv_srq_pingpong" "-c" "-g" "1" "-s" "4096" "-n" "10000";
     srq_65536_bytes: "ibv_srq_pingpong" "-c" "-g" "1" "-s" "65536" "-n" "1000";
@@ -115,7 +115,7 @@ fn xsrq_by_way_of_other_processes() {
 /// An interface of MTU 1500 carries path MTUs up to 1024.
 #[test]
 fn rc_over_an_interface_of_mtu_1500() {
-    ping_pong_at_mtu(1500, Fabric::Udp, &["ibv_rc_pingpong", "-c", "-g", "1", "-m", "1024", "-n", "10000"]);
+    ping_pong_at_mtu(1500, Fabric::Udp, &["ibv_rc_pingpong", "-c", "-g", "1", "-m", "1024", "-n", "2000"]);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn rc_between_two_hosts_over_ipv4_and_link_local() {
     require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
     let world = require!(World::two_hosts(1500));
     for gid_index in ["0", "1"] {
-        let words = ["ibv_rc_pingpong", "-c", "-g", gid_index, "-n", "10000"];
+        let words = ["ibv_rc_pingpong", "-c", "-g", gid_index, "-n", "2000"];
         Pair::new(&world, Fabric::Any).run(&words).expect_success().expect_quiet();
     }
     world.first().expect_no_traces();
