@@ -6,7 +6,7 @@
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Reth, Service};
 
 /// Bytes before the payload where the packet names no memory of the receiver.
-pub(super) const SHORT: usize = 24;
+const SHORT: usize = 24;
 /// Bytes before the payload where it does.
 const LONG: usize = 40;
 

@@ -141,11 +141,7 @@ pub(super) const fn compact_total(headers: &CompactHeaders, payload: usize) -> u
 pub(super) fn write_compact(memory: &SharedMemory, at: usize, headers: &CompactHeaders, payload: usize) {
     let (front, len) = headers.front(Kind::Compact as u8, compact_total(headers, payload), payload);
     let words: &FrontWords = memory.words(at);
-    let (short, rest) = words.split_at(compact::SHORT / 8);
-    short.iter().zip(front).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
-    if len > short.len() {
-        rest.iter().zip(&front[short.len()..]).for_each(|(to, &word)| to.store(word, Ordering::Relaxed));
-    }
+    words.iter().zip(&front[..len]).for_each(|(to, &word)| to.store(word, Ordering::Relaxed));
 }
 
 /// Bytes of a record that disowns others.

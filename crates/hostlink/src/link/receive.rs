@@ -45,13 +45,7 @@ impl Link {
     /// Takes packets, `limit` at most, and hands them to `to`. The peer gets the room back when `to` has dealt with them.
     /// Returns whether there was any: whether it is worth the lock, [`Links::next_with_work`](crate::Links::next_with_work) says.
     pub fn receive(&self, limit: usize, to: &mut dyn Receive) -> bool {
-        // What is disowned and waits for room isn't tried again before there is some.
-        let has_work = !self.waits_for_room()
-            || self.rx_lines().has_records()
-            || self.has_executed()
-            || self.has_room_for_disowned();
-        has_work
-            && self.answered.load(Ordering::Acquire)
+        self.answered.load(Ordering::Acquire)
             && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, to))
     }
 
@@ -78,7 +72,8 @@ impl Link {
         let lines = self.rx_lines();
         // What was sent first is acknowledged before its answer comes.
         *any |= self.receive_positions(to)?.unwrap_or(false);
-        if rx.disowned.is_waiting() {
+        // What is disowned and waits for room isn't tried again before there is some.
+        if rx.disowned.is_waiting() && self.has_room_for_disowned() {
             self.acknowledge(&mut rx.disowned, rx.consumer.head());
             self.ring_bell();
         }

@@ -175,12 +175,14 @@ pub(crate) struct Consumer {
     tail: u64,
     /// The producer's wait that was last answered.
     answered: u64,
+    /// The head when it was last asked whether the producer waits.
+    asked: u64,
 }
 
 impl Consumer {
     /// At the beginning of a ring of `size` bytes, a power of two.
     pub(crate) const fn new(size: usize) -> Self {
-        Self { size: size as u64, head: 0, tail: 0, answered: 0 }
+        Self { size: size as u64, head: 0, tail: 0, answered: 0, asked: 0 }
     }
 
     /// Offset of the oldest record and how many published bytes lie there in a row; `None` when there is nothing.
@@ -212,9 +214,12 @@ impl Consumer {
     pub(crate) fn release(&mut self, lines: &Lines, len: usize) -> bool {
         self.head += (len as u64).min(self.tail - self.head);
         lines.consumer.head.store(self.head, Ordering::Release);
-        if self.tail - self.head > self.size / 2 {
+        // The question costs a fence, so it is asked once for each quarter of the ring. Whoever waits, and hasn't been seen by the
+        // last question, has found more than half of the ring in use after it: there is another question before all of that is read.
+        if self.tail - self.head > self.size / 2 || self.head - self.asked < self.size / 4 {
             return false;
         }
+        self.asked = self.head;
         fence(Ordering::SeqCst);
         let waits = lines.producer.waits.load(Ordering::Acquire);
         // More may have been published before the wait than `peek` knows of.
