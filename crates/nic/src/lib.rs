@@ -58,7 +58,7 @@ pub use ferroce_queues::{
 pub use gids::gid_table;
 pub use owner::OfContext;
 pub use poll::{Poll, read_comp_cntr};
-pub use qp::{PlainRequest, Qp};
+pub use qp::Qp;
 pub use xrc::{XrcTarget, Xrcd};
 
 pub use ferroce_host as host;
@@ -75,7 +75,7 @@ pub use ferroce_watch as watch;
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{
-    Access, BindMw, Completion, Counters, Data, MAX_RENDEZVOUS_REQUEST, Placement, QpState, RecvWqe, SendOp,
-    SendWr, Sge, SgeList, TagFlags, TagInfo, UdTarget, WcOpcode, WcStatus,
+    Access, BindMw, Completion, Counters, Data, MAX_RENDEZVOUS_REQUEST, Placement, PlainRequest, QpState,
+    RecvWqe, SendOp, SendWr, Sge, SgeList, TagFlags, TagInfo, UdTarget, WcOpcode, WcStatus, one_sge,
 };
 pub use ferroce_wire::Service;

@@ -39,7 +39,7 @@ pub use env::{
 };
 pub use failure::{Asked, Cause, Failure, Refusing};
 pub use pace::{Pace, Portion};
-pub use plain::PlainSend;
+pub use plain::{PlainRequest, PlainSend};
 pub use qp::{MAX_MESSAGE, Oldest, Qp};
 pub use rate::{RateLimit, Throttle};
 pub use retransmit::{LEAST_ACK_TIMEOUT, ack_timeout};
@@ -49,5 +49,5 @@ pub use tags::{MAX_RENDEZVOUS_REQUEST, TagFlags, TagInfo, Taken};
 pub use time::Instant;
 pub use types::{
     Access, AtomicOp, BindMw, Completion, Data, Placement, PostError, QpEvent, QpParams, QpState, RecvWqe,
-    SendOp, SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus,
+    SendOp, SendWr, Sge, SgeList, UdTarget, WcOpcode, WcStatus, one_sge,
 };

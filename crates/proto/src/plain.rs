@@ -4,11 +4,26 @@
 //! way, which ends as if nothing had been tried. So the rules are in one place, and this one holds for messages for which they come down to little.
 
 use crate::requester::SMALLEST_CHARGE;
-use crate::sendq::{Issuer, Wqe};
+use crate::sendq::Issuer;
 use crate::{
-    Buffer, Completion, Env, Instant, Payload, Qp, QpState, RecvWqe, SendWr, WcOpcode, WcStatus, psn,
+    Buffer, Completion, Env, Instant, Payload, Qp, QpState, RecvWqe, SendWr, Sge, WcOpcode, WcStatus, psn,
 };
 use ferroce_wire::Service;
+
+/// A send request that may take the short way: SEND, of one element of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainRequest {
+    /// Comes back with its completion.
+    pub wr_id: u64,
+    /// Its memory.
+    pub sge: Sge,
+    /// Immediate data, as they are on the wire.
+    pub immediate: Option<[u8; 4]>,
+    /// It asks for a completion.
+    pub signaled: bool,
+    /// The peer's completion is solicited.
+    pub solicited: bool,
+}
 
 /// A SEND that has come in one packet.
 #[derive(Clone, Copy, Debug)]
@@ -43,14 +58,17 @@ impl<A: Clone> Qp<A> {
     }
 
     /// The SEND for which [`Qp::plain_psn`] gave the PSN has left. Returns when [`Qp::handle_timeout`] wants to be called for
-    /// it, unless that was to be called earlier anyway.
+    /// it, unless that was to be called earlier anyway. `now` is asked only if no other request is waited for.
     #[inline]
-    pub fn plain_sent(&mut self, now: Instant, wr: SendWr<A>, len: u32) -> Option<Instant> {
-        self.sq.push(Wqe { wr, len, packets: 1, first: self.req.next, issuer: Issuer::Program });
+    pub fn plain_sent(&mut self, now: impl FnOnce() -> Instant, request: &PlainRequest) -> Option<Instant> {
+        self.sq.push_plain(request, self.req.next);
         self.counters.requests_sent += 1;
-        let armed = self.req.ack_deadline.is_some();
-        self.req.sent_plain(now, u64::from(len), &self.params);
-        if armed { None } else { self.req.ack_deadline }
+        self.req.sent_plain(u64::from(request.sge.length));
+        if self.req.ack_deadline.is_some() {
+            return None;
+        }
+        self.req.arm(now(), &self.params);
+        self.req.ack_deadline
     }
 
     /// The peer is asked for data, so what it says of other requests may come before the answer.
@@ -126,12 +144,17 @@ impl<A: Clone> Qp<A> {
             && len <= self.mtu() as usize
     }
 
-    /// A SEND of `len` bytes that was expected has been placed where the receive `wr_id` says: the receive's completion.
-    #[must_use]
+    /// A SEND of `len` bytes that was expected has been placed where its receive says. [`Qp::plain_completion`] is to be told.
     #[inline]
-    pub fn plain_taken(&mut self, send: &PlainSend, len: usize, wr_id: u64) -> Completion {
+    pub fn plain_taken(&mut self, send: &PlainSend, len: usize) {
         self.resp.count_plain(len as u64);
         self.accept(1, send.ack_request);
+    }
+
+    /// The completion of the receive `wr_id` of a SEND of `len` bytes that was taken.
+    #[must_use]
+    #[inline]
+    pub fn plain_completion(&self, send: &PlainSend, len: usize, wr_id: u64) -> Completion {
         Completion {
             opcode: WcOpcode::Recv,
             byte_len: len as u32,
@@ -165,8 +188,8 @@ impl<A: Clone> Qp<A> {
             self.hold_receive(receive);
             return false;
         }
-        let completion = self.plain_taken(send, len, receive.wr_id);
-        env.complete_recv(completion);
+        self.plain_taken(send, len);
+        env.complete_recv(self.plain_completion(send, len, receive.wr_id));
         true
     }
 }

@@ -1,6 +1,6 @@
 //! The send queue: work requests between posting and completion.
 
-use crate::{Buffer, SendOp, SendWr};
+use crate::{Buffer, Data, PlainRequest, SendOp, SendWr, SgeList, one_sge};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
@@ -81,10 +81,111 @@ impl<A> Wqe<A> {
     }
 }
 
+impl<A> Wqe<A> {
+    /// What stands where no request is.
+    fn blank() -> Self {
+        let data = Data::Sges(SgeList::new());
+        let (signaled, solicited, fence) = (false, false, false);
+        let wr =
+            SendWr { wr_id: 0, op: SendOp::Send, data, signaled, solicited, fence, ud: None, remote_srqn: 0 };
+        Self { wr, len: 0, packets: 0, first: 0, issuer: Issuer::Program }
+    }
+
+    /// Becomes a SEND of one packet. What it was before doesn't matter.
+    #[inline]
+    fn set_plain(&mut self, request: &PlainRequest, first: u64) {
+        let PlainRequest { wr_id, sge, immediate, signaled, solicited } = *request;
+        self.wr.wr_id = wr_id;
+        self.wr.op = immediate.map_or(SendOp::Send, |immediate| SendOp::SendWithImmediate { immediate });
+        self.wr.data = Data::Sges(one_sge(sge));
+        self.wr.signaled = signaled;
+        self.wr.solicited = solicited;
+        self.wr.fence = false;
+        self.wr.ud = None;
+        self.wr.remote_srqn = 0;
+        self.len = sge.length;
+        self.packets = 1;
+        self.first = first;
+        self.issuer = Issuer::Program;
+    }
+}
+
 #[derive(Debug)]
 enum Queue<A> {
-    Own(VecDeque<Wqe<A>>),
+    Own(OwnPlaces<A>),
     Placed(Placed<Wqe<A>>),
+}
+
+/// Memory of its own. A request is written and read where it lies: it has two hundred bytes, of which most need few.
+#[derive(Debug)]
+struct OwnPlaces<A> {
+    /// As many as there were at once, rounded up to a power of two; blank but for `len` from `first` on.
+    all: Vec<Wqe<A>>,
+    first: usize,
+    len: usize,
+}
+
+impl<A> OwnPlaces<A> {
+    const LEAST: usize = 4;
+
+    const fn new() -> Self {
+        Self { all: Vec::new(), first: 0, len: 0 }
+    }
+
+    #[inline]
+    fn at(&self, index: usize) -> usize {
+        // The number of places is a power of two.
+        (self.first + index) & (self.all.len() - 1)
+    }
+
+    /// The place of one more entry.
+    #[inline]
+    fn add(&mut self) -> &mut Wqe<A> {
+        if self.len == self.all.len() {
+            self.grow();
+        }
+        let at = self.at(self.len);
+        self.len += 1;
+        &mut self.all[at]
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.all.rotate_left(self.first);
+        self.first = 0;
+        self.all.resize_with((2 * self.len).max(Self::LEAST), Wqe::blank);
+    }
+
+    fn pop_front(&mut self) -> Option<Wqe<A>> {
+        let wqe = std::mem::replace(self.get_mut(0)?, Wqe::blank());
+        self.drop_front();
+        Some(wqe)
+    }
+
+    /// Drops the oldest, if there is one.
+    #[inline]
+    fn drop_front(&mut self) -> bool {
+        let Some(wqe) = self.get_mut(0) else { return false };
+        wqe.wr.data = Data::Sges(SgeList::new());
+        wqe.wr.ud = None;
+        self.first = self.at(1);
+        self.len -= 1;
+        true
+    }
+
+    #[inline]
+    fn get(&self, index: usize) -> Option<&Wqe<A>> {
+        (index < self.len).then(|| &self.all[self.at(index)])
+    }
+
+    #[inline]
+    fn get_mut(&mut self, index: usize) -> Option<&mut Wqe<A>> {
+        if index >= self.len {
+            return None;
+        }
+        let at = self.at(index);
+        Some(&mut self.all[at])
+    }
 }
 
 /// What the places don't hold, since requests of the adapter come on top, waits behind.
@@ -144,7 +245,7 @@ pub(crate) struct SendQueue<A> {
 
 impl<A> SendQueue<A> {
     pub(crate) const fn new(max: u32) -> Self {
-        Self { queue: Queue::Own(VecDeque::new()), head: 0, max, own: 0, bytes: 0 }
+        Self { queue: Queue::Own(OwnPlaces::new()), head: 0, max, own: 0, bytes: 0 }
     }
 
     /// Puts the entries of an empty queue there from here on.
@@ -156,7 +257,7 @@ impl<A> SendQueue<A> {
     pub(crate) fn end(&mut self) -> Option<Box<dyn Slots<Wqe<A>>>> {
         self.reset();
         self.max = 0;
-        match std::mem::replace(&mut self.queue, Queue::Own(VecDeque::new())) {
+        match std::mem::replace(&mut self.queue, Queue::Own(OwnPlaces::new())) {
             Queue::Own(_) => None,
             Queue::Placed(placed) => Some(placed.slots),
         }
@@ -174,7 +275,7 @@ impl<A> SendQueue<A> {
 
     pub(crate) fn len(&self) -> u32 {
         match &self.queue {
-            Queue::Own(queue) => queue.len() as u32,
+            Queue::Own(queue) => queue.len as u32,
             Queue::Placed(queue) => queue.len() as u32,
         }
     }
@@ -194,13 +295,31 @@ impl<A> SendQueue<A> {
         self.bytes += u64::from(wqe.len);
         self.own += u32::from(wqe.issuer != Issuer::Program);
         match &mut self.queue {
-            Queue::Own(queue) => queue.push_back(wqe),
+            Queue::Own(queue) => *queue.add() = wqe,
             Queue::Placed(queue) => queue.push_back(wqe),
         }
     }
 
+    /// Adds a SEND of one packet, with its first extended PSN.
+    #[inline]
+    pub(crate) fn push_plain(&mut self, request: &PlainRequest, first: u64) {
+        self.bytes += u64::from(request.sge.length);
+        match &mut self.queue {
+            Queue::Own(queue) => queue.add().set_plain(request, first),
+            Queue::Placed(queue) => {
+                let mut wqe = Wqe::blank();
+                wqe.set_plain(request, first);
+                queue.push_back(wqe);
+            }
+        }
+    }
+
+    #[inline]
     pub(crate) fn front(&self) -> Option<&Wqe<A>> {
-        self.get(self.head)
+        match &self.queue {
+            Queue::Own(queue) => queue.get(0),
+            Queue::Placed(queue) => queue.get(0),
+        }
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<&Wqe<A>> {
@@ -234,7 +353,7 @@ impl<A> SendQueue<A> {
     pub(crate) fn drop_front(&mut self) {
         let own = self.front().is_some_and(|wqe| wqe.issuer != Issuer::Program);
         let dropped = match &mut self.queue {
-            Queue::Own(queue) => queue.pop_front().is_some(),
+            Queue::Own(queue) => queue.drop_front(),
             Queue::Placed(queue) => queue.pop_front().is_some(),
         };
         self.head += u64::from(dropped);
@@ -245,7 +364,7 @@ impl<A> SendQueue<A> {
     pub(crate) fn reset(&mut self) {
         while self.pop().is_some() {}
         if let Queue::Own(queue) = &mut self.queue {
-            *queue = VecDeque::new();
+            *queue = OwnPlaces::new();
         }
     }
 }
@@ -253,6 +372,7 @@ impl<A> SendQueue<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Sge, UdTarget};
 
     #[derive(Debug)]
     struct Three(VecDeque<u32>);
@@ -281,6 +401,48 @@ mod tests {
 
         fn get_mut(&mut self, index: usize) -> Option<&mut u32> {
             self.0.get_mut(index)
+        }
+    }
+
+    fn request(wr_id: u64) -> PlainRequest {
+        let sge = Sge { addr: 16 * wr_id, length: 8, lkey: 1 };
+        PlainRequest { wr_id, sge, immediate: None, signaled: true, solicited: false }
+    }
+
+    #[test]
+    fn requests_are_where_they_were_posted_however_many_there_are() {
+        let mut places = OwnPlaces::<()>::new();
+        let mut posted = VecDeque::new();
+        // Fuller and emptier again, so that the places wrap and grow.
+        for n in 0..200u64 {
+            for wr_id in [2 * n, 2 * n + 1].into_iter().take(if n % 40 < 20 { 2 } else { 0 }) {
+                places.add().set_plain(&request(wr_id), wr_id);
+                posted.push_back(wr_id);
+            }
+            if n % 3 == 0 {
+                assert_eq!(places.drop_front(), posted.pop_front().is_some());
+            } else {
+                assert_eq!(places.pop_front().map(|wqe| wqe.wr.wr_id), posted.pop_front());
+            }
+            let wr_id = |index| places.get(index).map(|wqe| (wqe.wr.wr_id, wqe.first));
+            assert!((0..=posted.len()).all(|i| wr_id(i) == posted.get(i).map(|&id| (id, id))));
+        }
+        assert!(places.all.len() <= 32);
+    }
+
+    #[test]
+    fn what_a_request_held_goes_with_it() {
+        let mut places = OwnPlaces::new();
+        for drop_first in [false, true] {
+            let wqe = places.add();
+            wqe.wr.ud = Some(UdTarget { address: (), qpn: 1, qkey: 1 });
+            wqe.wr.data = Data::Sges(one_sge(request(1).sge));
+            if drop_first {
+                places.drop_front();
+            } else {
+                places.pop_front();
+            }
+            assert!(places.all.iter().all(|wqe| wqe.wr.ud.is_none() && wqe.wr.data.is_empty()));
         }
     }
 

@@ -17,6 +17,13 @@ pub struct Sge {
 /// The elements of one work request.
 pub type SgeList = SmallVec<[Sge; 2]>;
 
+/// A list of one element, as most are.
+#[must_use]
+#[inline]
+pub fn one_sge(sge: Sge) -> SgeList {
+    SgeList::from_buf_and_len([sge; 2], 1)
+}
+
 /// What a send work request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the fields are those of ibv_post_send(3)
@@ -201,6 +208,7 @@ pub struct RecvWqe {
 impl RecvWqe {
     /// Bytes that fit.
     #[must_use]
+    #[inline]
     pub fn capacity(&self) -> u64 {
         self.sges.iter().map(|s| u64::from(s.length)).sum()
     }

@@ -39,7 +39,11 @@ pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, count: c_int, max: u32) 
 }
 
 pub(crate) fn sges(elements: &[ibv_sge]) -> nic::SgeList {
-    elements.iter().map(|e| nic::Sge { addr: e.addr, length: e.length, lkey: e.lkey }).collect()
+    let sge = |e: &ibv_sge| nic::Sge { addr: e.addr, length: e.length, lkey: e.lkey };
+    match elements {
+        [element] => nic::one_sge(sge(element)),
+        _ => elements.iter().map(sge).collect(),
+    }
 }
 
 /// Copies what is to be sent inline.

@@ -156,6 +156,13 @@ impl<'a> CompactRun<'a> {
         self.packets.get(self.settled)
     }
 
+    /// The packets that are settled.
+    #[must_use]
+    #[inline]
+    pub fn settled(&self) -> &'a [CompactRecord] {
+        &self.packets[..self.settled]
+    }
+
     /// `packet` waits to be acknowledged by position, and may be.
     #[must_use]
     #[inline]
@@ -181,7 +188,7 @@ impl<'a> CompactRun<'a> {
     #[inline]
     pub fn acknowledge(&mut self) {
         if std::mem::take(&mut self.is_awaited)
-            && let Some(last) = self.packets[..self.settled].last()
+            && let Some(last) = self.settled().last()
         {
             self.link.acknowledge(self.disowned, last.end);
         }

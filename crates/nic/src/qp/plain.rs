@@ -10,25 +10,36 @@ use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket};
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
-use ferroce_proto::{Data, PlainSend, SendOp, SendWr, Sge, WcStatus};
-use ferroce_queues::{CountedOp, Wc};
+use ferroce_os::sync::{MutexGuard, class};
+use ferroce_proto::{PlainRequest, PlainSend, RecvWqe, Sge, WcStatus};
+use ferroce_queues::{CountedOp, RecvQueue, Srq, Wc};
 use ferroce_wire::{Opcode, Operation, Service};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A send request that may take the short way: SEND, of one element of memory.
-#[derive(Clone, Copy, Debug)]
-pub struct PlainRequest {
-    /// Comes back with its completion.
-    pub wr_id: u64,
-    /// Its memory.
-    pub sge: Sge,
-    /// Immediate data, as they are on the wire.
-    pub immediate: Option<[u8; 4]>,
-    /// It asks for a completion.
-    pub signaled: bool,
-    /// The peer's completion is solicited.
-    pub solicited: bool,
+/// How many messages at most are executed under one lock: whoever posts a receive meanwhile waits.
+const TOGETHER: usize = 16;
+/// … and how many bytes there may be before the last of them.
+const BYTES_TOGETHER: usize = 64 * 1024;
+
+/// The numbers of the receives of messages that were executed under one lock.
+type Receives = SmallVec<[u64; TOGETHER]>;
+
+/// Where receives come from.
+enum Queue<'a> {
+    Own(MutexGuard<'a, class::ReceiveQueue, RecvQueue>),
+    Shared(&'a Srq),
+}
+
+impl Queue<'_> {
+    #[inline]
+    fn pop(&mut self) -> Option<RecvWqe> {
+        match self {
+            Self::Own(queue) => queue.pop(),
+            Self::Shared(queue) => queue.pop(),
+        }
+    }
 }
 
 impl Qp {
@@ -49,7 +60,7 @@ impl Qp {
     #[inline]
     fn send_plain(self: &Arc<Self>, inner: &mut Inner, request: &PlainRequest) -> bool {
         let Inner { proto, connection, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
-        let PlainRequest { wr_id, sge, immediate, signaled, solicited } = *request;
+        let PlainRequest { sge, immediate, signaled, solicited, .. } = *request;
         let usable = self.peer_uses_shm()
             && link.peer_takes_compact()
             && !self.is_broken()
@@ -79,92 +90,93 @@ impl Qp {
         // Whatever keeps it, the general way finds it again.
         let Sent::Published(end) = sent else { return false };
         self.last_record.store(end, Ordering::Relaxed);
-        let op = immediate.map_or(SendOp::Send, |immediate| SendOp::SendWithImmediate { immediate });
-        let request = SendWr {
-            wr_id,
-            op,
-            data: Data::Sges(std::iter::once(sge).collect()),
-            signaled: signaled || self.sq_sig_all,
-            solicited,
-            fence: false,
-            ud: None,
-            remote_srqn: 0,
-        };
-        if let Some(at) = proto.plain_sent(clock::now(), request, sge.length) {
+        let request = PlainRequest { signaled: signaled || self.sq_sig_all, ..*request };
+        if let Some(at) = proto.plain_sent(clock::now, &request) {
             self.adapter.schedule(self, at);
         }
         link.ring_bell();
         true
     }
 
-    /// Takes the next packet of a run, if that is possible the short way. False: [`QpEnv::handle_compact`] has to.
+    /// Takes the next packets of a run for which that is possible the short way, under one lock and with one acknowledgement. False:
+    /// there was none, and [`QpEnv::handle_compact`] has to take the next.
     #[inline]
     pub(crate) fn take_plain(self: &Arc<Self>, run: &mut CompactRun<'_>) -> bool {
-        let Some(packet) = run.next().filter(|packet| run.is_by_position(packet)) else { return false };
-        let Some(send) = plain_send(&packet.headers, true) else { return false };
-        if self.service != Service::Rc || !self.peer_uses_shm() {
+        if run.next().is_none() || self.service != Service::Rc || !self.peer_uses_shm() {
             return false;
         }
-        let mut overrun = false;
+        let before = run.settled().len();
+        let mut receives = Receives::new();
         let mut inner = self.inner.lock();
         let unwinding = EndsOnPanic(self);
-        let taken = self.take_send(&mut inner, run, packet, &send, &mut overrun);
+        self.take_sends(&mut inner, run, &mut receives);
+        let executed = run.settled().len() > before;
+        let overrun = executed && {
+            // The receives are told of when this has been done.
+            run.acknowledge();
+            let (proto, link, counting) = (&inner.proto, run.link(), self.counting.get());
+            let told = run.settled()[before..].iter().zip(&receives).filter_map(|(packet, &wr_id)| {
+                let (send, len) = (plain_send(&packet.headers, true)?, link.payload(packet).len());
+                if let Some(counting) = counting {
+                    counting.count(CountedOp::Recv, len as u64, WcStatus::Success);
+                }
+                let completion = proto.plain_completion(&send, len, wr_id);
+                Some(Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false })
+            });
+            !self.recv_cq.push_all(told)
+        };
         std::mem::forget(unwinding);
         drop(inner);
         if overrun {
             self.end_overrun();
         }
-        taken
+        executed
     }
 
+    /// Executes packets from the next of a run on, as long as they are plain SENDs, and adds the numbers of their receives to
+    /// `receives`.
     #[inline]
-    fn take_send(
-        self: &Arc<Self>,
-        inner: &mut Inner,
-        run: &mut CompactRun<'_>,
-        packet: &CompactRecord,
-        send: &PlainSend,
-        overrun: &mut bool,
-    ) -> bool {
-        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
+    fn take_sends(&self, inner: &mut Inner, run: &mut CompactRun<'_>, receives: &mut Receives) {
+        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return };
         let from = run.link();
         let is_connected = std::ptr::eq(&raw const **link, from) || link.peer().is(&from.peer());
-        let payload = from.payload(packet);
-        let len = payload.len();
-        if !is_connected || self.is_broken() || !proto.expects_plain(send, len) {
-            return false;
+        if !is_connected || self.is_broken() {
+            return;
         }
-        let (receive, pd) = match &self.srq {
-            None => (self.rq.lock().pop(), self.pd.id()),
-            Some(srq) if srq.completes_into().is_none() => (srq.pop(), srq.pd().id()),
-            Some(_) => return false,
+        let (mut queue, pd) = match &self.srq {
+            None => (Queue::Own(self.rq.lock()), self.pd.id()),
+            Some(srq) if srq.completes_into().is_none() => (Queue::Shared(srq), srq.pd().id()),
+            Some(_) => return,
         };
-        let Some(receive) = receive else { return false };
-        let fits = len as u64 <= receive.capacity();
-        let placed = match &receive.sges[..] {
-            _ if !fits => false,
-            // It has room for all.
-            [sge] => {
-                let part = Sge { length: len as u32, ..*sge };
-                let copy = |addr| payload.copy_to(0, addr, len).map_err(|_| Fault);
-                KeyTable::global().local(pd, &part, true, copy).is_ok()
+        let mut bytes = 0;
+        while receives.len() < TOGETHER
+            && bytes < BYTES_TOGETHER
+            && let Some(packet) = run.next().filter(|packet| run.is_by_position(packet))
+            && let Some(send) = plain_send(&packet.headers, true)
+            && let payload = from.payload(packet)
+            && proto.expects_plain(&send, payload.len())
+            && let Some(receive) = queue.pop()
+        {
+            let len = payload.len();
+            let fits = len as u64 <= receive.capacity();
+            let placed = match &receive.sges[..] {
+                _ if !fits => false,
+                // It has room for all.
+                [sge] => {
+                    let part = Sge { length: len as u32, ..*sge };
+                    let copy = |addr| payload.copy_to(0, addr, len).map_err(|_| Fault);
+                    KeyTable::global().local(pd, &part, true, copy).is_ok()
+                }
+                sges => scatter(pd, sges, 0, &payload.into()).is_ok(),
+            };
+            if !placed {
+                return proto.hold_receive(receive);
             }
-            sges => scatter(pd, sges, 0, &payload.into()).is_ok(),
-        };
-        if !placed {
-            proto.hold_receive(receive);
-            return false;
+            proto.plain_taken(&send, len);
+            receives.push(receive.wr_id);
+            run.settle(true);
+            bytes += len;
         }
-        let completion = proto.plain_taken(send, len, receive.wr_id);
-        run.settle(true);
-        // The receive is told of when this has been done.
-        run.acknowledge();
-        if let Some(counting) = self.counting.get() {
-            counting.count(CountedOp::Recv, u64::from(completion.byte_len), completion.status);
-        }
-        let wc = Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false };
-        *overrun = !self.recv_cq.push(wc);
-        true
     }
 
     /// The peer has executed everything up to a SEND that has taken the short way.

@@ -144,9 +144,9 @@ impl Requester {
             && !self.draining
     }
 
-    /// A request of one packet has left, after all others, and asks for an acknowledgement.
+    /// A request of one packet has left, after all others, and asks for an acknowledgement: the timers have to be armed.
     #[inline]
-    pub(crate) fn sent_plain(&mut self, now: Instant, bytes: u64, params: &QpParams) {
+    pub(crate) fn sent_plain(&mut self, bytes: u64) {
         self.next += 1;
         self.max = self.next;
         self.two_sided = self.next;
@@ -154,7 +154,6 @@ impl Requester {
         self.started = self.cursor;
         self.in_flight += bytes.max(SMALLEST_CHARGE);
         self.since_ack_request = 0;
-        self.arm(now, params);
     }
 
     /// READ requests and atomics that are with the peer: sent since the last return to `una`, and unanswered.

@@ -4,7 +4,9 @@
 use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
-use ferroce_proto::{Completion, Instant, QpEvent, QpParams, RecvWqe, SendOp, SendWr, Sge, WcStatus};
+use ferroce_proto::{
+    Completion, Instant, PlainRequest, QpEvent, QpParams, RecvWqe, SendOp, SendWr, Sge, WcStatus,
+};
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use proptest::prelude::*;
 
@@ -87,7 +89,8 @@ fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, sge: Sge, by_posi
     if by_position && !side.qp.awaits_data() {
         side.host.awaited.insert(psn);
     }
-    side.qp.plain_sent(now, wr.clone(), sge.length);
+    let SendWr { wr_id, signaled, solicited, .. } = *wr;
+    side.qp.plain_sent(|| now, &PlainRequest { wr_id, sge, immediate, signaled, solicited });
     side.host.plain += 1;
     true
 }

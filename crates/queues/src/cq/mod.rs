@@ -354,17 +354,29 @@ impl Cq {
     /// As [`Cq::push`], of a received Ethernet packet.
     #[must_use]
     pub fn push_tagged(self: &Arc<Self>, wc: Wc, tags: WcTags) -> bool {
+        self.append(&mut self.queue.lock(), wc, tags)
+    }
+
+    /// As [`Cq::push`], of several. False when there wasn't room for all. `wcs` takes no lock.
+    #[must_use]
+    #[inline]
+    pub fn push_all(self: &Arc<Self>, mut wcs: impl Iterator<Item = Wc>) -> bool {
         let mut queue = self.queue.lock();
-        if queue.entries.len() >= queue.capacity && !self.make_room(&mut queue) {
+        wcs.all(|wc| self.append(&mut queue, wc, WcTags::default()))
+    }
+
+    #[inline]
+    fn append(self: &Arc<Self>, queue: &mut MutexGuard<'_, class::Cq, Queue>, wc: Wc, tags: WcTags) -> bool {
+        if queue.entries.len() >= queue.capacity && !self.make_room(queue) {
             return false;
         }
         queue.entries.push_back(wc);
         if self.stamped {
-            stamp(&mut queue, tags);
+            stamp(queue, tags);
         }
         self.filled.store(true, Ordering::Release);
         if queue.is_awaited(&wc.completion) {
-            self.announce_with(&mut queue, 1);
+            self.announce_with(queue, 1);
         }
         true
     }
