@@ -1,13 +1,14 @@
-//! The functions of posting and polling as the checker has them: each does what the plain one does, and keeps count.
+//! The functions of posting and polling as the checker and a strict adapter have them: each does what the plain one does, and
+//! keeps count. What a strict adapter refuses, it refuses.
 
 use std::ffi::c_int;
-use std::ptr;
+use std::{mem, ptr};
 
-use ferroce_nic as nic;
+use ferroce_nic::{self as nic, settings};
 
 use crate::abi::*;
-use crate::call::{self, Refusal};
-use crate::check::{CqWatch, QpWatch};
+use crate::call::{self, Outcome, Refusal};
+use crate::check::{self, CqWatch, QpWatch};
 use crate::cq::CqBlock;
 use crate::object::Headed;
 use crate::qp::QpBlock;
@@ -66,6 +67,51 @@ unsafe fn post_list<T>(
     }
 }
 
+/// Why a request isn't taken.
+const FULL: &str = "the queue is full until completions are polled that tell of the end of its requests";
+
+/// Posts the first `room` elements of a longer list, one by one, and refuses the next: no room. Says how many it has taken.
+///
+/// # Safety
+/// `first` is a list, linked by what `next` gives, and valid during the call; `bad_wr` is null or the caller's variable. `post` is
+/// given a list of one element.
+unsafe fn post_some<T: Copy>(
+    call: &'static str,
+    first: *mut T,
+    next: impl Fn(&mut T) -> &mut *mut T,
+    bad_wr: *mut *mut T,
+    room: usize,
+    post: impl Fn(*mut T) -> c_int,
+) -> (c_int, usize) {
+    let (mut element, mut taken, mut result) = (first, 0, 0);
+    // SAFETY: the caller's promise.
+    while let Some(mut alone) = unsafe { element.as_ref() }.copied() {
+        let following = mem::replace(next(&mut alone), ptr::null_mut());
+        result = if taken < room { post(&mut alone) } else { call::to_errno(call::contain(call, refuse)) };
+        if result != 0 {
+            // SAFETY: the caller's promise.
+            unsafe { post::report_bad(bad_wr, element) };
+            break;
+        }
+        taken += 1;
+        element = following;
+    }
+    (result, taken)
+}
+
+fn refuse() -> Outcome<()> {
+    Err(Refusal::new(libc::ENOMEM, FULL))
+}
+
+/// Has a list no more than so many elements?
+///
+/// # Safety
+/// As [`list`].
+unsafe fn fits<T>(first: *mut T, next: impl Fn(&T) -> *mut T, room: usize) -> bool {
+    // SAFETY: the caller's promise.
+    room == usize::MAX || unsafe { list(first, next) }.nth(room).is_none()
+}
+
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -76,7 +122,13 @@ unsafe extern "C" fn post_send(
     unsafe {
         let Some(watch) = watch_of_qp(qp) else { return post::post_send(qp, wr, bad_wr) };
         let requests = list(wr, |wr| wr.next).map(|wr| (wr.wr_id, wr.send_flags & IBV_SEND_SIGNALED != 0));
-        watch.posts(requests, || post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_send(qp, wr, bad)))
+        watch.posts(requests, |room| {
+            if fits(wr, |wr| wr.next, room) {
+                return post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_send(qp, wr, bad));
+            }
+            let post = |wr| post::post_send(qp, wr, &mut ptr::null_mut());
+            post_some("ibv_post_send", wr, |wr| &mut wr.next, bad_wr, room, post)
+        })
     }
 }
 
@@ -89,7 +141,13 @@ unsafe extern "C" fn post_recv(
     // SAFETY: as above.
     unsafe {
         let Some(watch) = watch_of_qp(qp) else { return post::post_recv(qp, wr, bad_wr) };
-        watch.posts_receives(|| post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_recv(qp, wr, bad)))
+        watch.posts_receives(|room| {
+            if fits(wr, |wr| wr.next, room) {
+                return post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_recv(qp, wr, bad));
+            }
+            let post = |wr| post::post_recv(qp, wr, &mut ptr::null_mut());
+            post_some("ibv_post_recv", wr, |wr| &mut wr.next, bad_wr, room, post)
+        })
     }
 }
 
@@ -104,7 +162,10 @@ pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             nic.wr_session().complete(|gathered| {
                 let requests: Vec<_> = gathered.requests().map(|wr| (wr.wr_id, wr.signaled)).collect();
                 let count = requests.len();
-                watch.posts(requests.into_iter(), || {
+                watch.posts(requests.into_iter(), |room| {
+                    if count > room {
+                        return (Err(nic::Error::NoMemory(FULL.into())), 0);
+                    }
                     let posted = nic.post_gathered(gathered);
                     let taken = if posted.is_ok() { count } else { 0 };
                     (posted, taken)
@@ -123,7 +184,11 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_w
         if polled > 0
             && let Some(watch) = watch_of_cq(cq)
         {
-            watch.polled(std::slice::from_raw_parts(wc, polled as usize));
+            let completions = std::slice::from_raw_parts_mut(wc, polled as usize);
+            watch.polled(completions);
+            if settings::is_strict() {
+                completions.iter_mut().for_each(check::hide_invalid);
+            }
         }
         polled
     }
@@ -133,6 +198,10 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_
     call::to_errno(call::contain("ibv_req_notify_cq", || {
         // SAFETY: by the man page a completion queue.
         let block = unsafe { CqBlock::of(cq) }?;
+        if settings::is_strict() {
+            block.nic().request_notify_of_new(solicited_only != 0);
+            return Ok(());
+        }
         let over = block.nic().request_notify(solicited_only != 0);
         if let Some(watch) = block.watch() {
             watch.armed(over);
@@ -157,7 +226,11 @@ unsafe fn stands_on(cq: *mut ibv_cq_ex) {
         if let Ok(block) = CqBlock::of(cq.cast())
             && let Some(watch) = block.watch()
         {
-            watch.polled(std::slice::from_ref(&*block.current.get()));
+            let completion = &mut *block.current.get();
+            watch.polled(std::slice::from_ref(completion));
+            if settings::is_strict() {
+                check::hide_invalid(completion);
+            }
         }
     }
 }

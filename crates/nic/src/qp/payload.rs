@@ -60,6 +60,18 @@ impl RxPayload<'_> {
             Self::Shared(payload) => payload.copy_to(offset, addr, len),
         }
     }
+
+    /// Copies it to the program's memory at `addr`, its last byte long before the others: who waits for that byte and takes the
+    /// others for there finds out.
+    #[cold]
+    pub(super) fn copy_last_byte_first(&self, addr: u64) -> Result<(), PlaceError> {
+        if let Some(last) = self.len().checked_sub(1) {
+            self.copy_to(last, addr + last as u64, 1)?;
+            std::thread::yield_now();
+            self.copy_to(0, addr, last)?;
+        }
+        Ok(())
+    }
 }
 
 /// The bytes of a message around the packet that was sent last: one copy by the kernel serves many packets.

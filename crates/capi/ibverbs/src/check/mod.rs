@@ -8,11 +8,13 @@
 mod objects;
 mod place;
 mod report;
+mod strict;
 mod watch;
 
 pub use objects::own;
 pub(crate) use objects::{close, gone, made, pinned};
 pub(crate) use place::Trace;
+pub(crate) use strict::hide_invalid;
 pub(crate) use watch::{CqWatch, QpWatch};
 
 use crate::{call, log};
@@ -41,6 +43,11 @@ fn asked() -> Option<&'static Check> {
 /// Is anything to be checked?
 pub(crate) fn is_on() -> bool {
     asked().is_some()
+}
+
+/// Is what the program posts and polls to be counted: for the checker, or because the adapter is strict?
+pub(crate) fn counts() -> bool {
+    is_on() || settings::is_strict()
 }
 
 /// When a process with a fatal finding ends.

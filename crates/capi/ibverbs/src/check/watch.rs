@@ -3,7 +3,7 @@
 use super::{Trace, found};
 use crate::abi::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 use ferroce_explain::Finding;
-use ferroce_nic as nic;
+use ferroce_nic::{self as nic, settings};
 use ferroce_os::sync::{Mutex, class};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
@@ -31,6 +31,7 @@ pub(crate) struct CqWatch {
 pub(crate) struct QpWatch {
     qpn: u32,
     max_send_wr: u32,
+    max_recv_wr: u32,
     all_signaled: bool,
     send_cq: Arc<CqWatch>,
     /// `None` with a shared receive queue.
@@ -48,6 +49,11 @@ struct Outstanding {
     sends: VecDeque<(u64, bool)>,
     signaled: i64,
     receives: i64,
+}
+
+/// How many requests a queue of so many has room for, with so many outstanding.
+fn room(size: u32, outstanding: usize) -> usize {
+    if settings::is_strict() { (size as usize).saturating_sub(outstanding) } else { usize::MAX }
 }
 
 fn blocks(descriptor: c_int) -> bool {
@@ -138,7 +144,8 @@ impl CqWatch {
 
 impl QpWatch {
     pub(crate) fn new(
-        (qpn, max_send_wr): (u32, u32),
+        qpn: u32,
+        (max_send_wr, max_recv_wr): (u32, u32),
         all_signaled: bool,
         send_cq: Arc<CqWatch>,
         recv_cq: Option<Arc<CqWatch>>,
@@ -146,6 +153,7 @@ impl QpWatch {
         let watch = Arc::new(Self {
             qpn,
             max_send_wr,
+            max_recv_wr,
             all_signaled,
             send_cq,
             recv_cq,
@@ -158,14 +166,15 @@ impl QpWatch {
     }
 
     /// The program posts send requests, of which wr_id and the flag are given: `post` takes as many of the first of them as
-    /// it says, with what the call comes to.
+    /// it says, with what the call comes to. It is given how many there is room for, by a strict adapter's rule: a request
+    /// keeps its place until a completion is polled that tells of its end.
     pub(crate) fn posts<R>(
         &self,
         requests: impl Iterator<Item = (u64, bool)>,
-        post: impl FnOnce() -> (R, usize),
+        post: impl FnOnce(usize) -> (R, usize),
     ) -> R {
         let mut outstanding = self.outstanding.lock();
-        let (result, taken) = post();
+        let (result, taken) = post(room(self.max_send_wr, outstanding.sends.len()));
         let mut signaled = 0;
         for (wr_id, flag) in requests.take(taken) {
             let flag = flag || self.all_signaled;
@@ -186,9 +195,9 @@ impl QpWatch {
     }
 
     /// As [`QpWatch::posts`], of receives.
-    pub(crate) fn posts_receives<R>(&self, post: impl FnOnce() -> (R, usize)) -> R {
+    pub(crate) fn posts_receives<R>(&self, post: impl FnOnce(usize) -> (R, usize)) -> R {
         let mut outstanding = self.outstanding.lock();
-        let (result, taken) = post();
+        let (result, taken) = post(room(self.max_recv_wr, outstanding.receives.max(0) as usize));
         outstanding.receives += taken as i64;
         drop(outstanding);
         if let Some(cq) = self.recv_cq.as_ref().filter(|_| taken > 0) {

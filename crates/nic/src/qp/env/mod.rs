@@ -16,6 +16,7 @@ use crate::adapter::Work;
 use crate::ah::Ah;
 use crate::fabric::LocalPacket;
 use crate::owner::OfContext as _;
+use crate::settings;
 use ferroce_access::{Fault, atomic};
 use ferroce_engine::Inbox;
 use ferroce_hostlink::Link;
@@ -277,7 +278,10 @@ impl Env for QpEnv<'_> {
         let len = payload.len();
         let mut copied = Ok(());
         let copy = |addr| {
-            copied = payload.copy_to(0, addr, len);
+            copied = match payload {
+                RxPayload::Bytes(_) if settings::is_strict() => payload.copy_last_byte_first(addr),
+                _ => payload.copy_to(0, addr, len),
+            };
             copied.map_err(|_| Fault)
         };
         let written =
