@@ -12,8 +12,8 @@ use ferroce_nic::settings;
 pub struct Checking {
     /// Tell what works here and would fail on an adapter: one line for each finding, with an ID for `ferroce explain`
     ///
-    /// LIST has, separated by commas, "fatal" to end a process with status 99 at its first finding, and findings to leave
-    /// out, as -FC102.
+    /// LIST has, separated by commas, "fatal" to end a process with status 99 at its first finding, "memory" to compare the
+    /// memory that requests name too, and findings to leave out, as -FC102.
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     check: Option<String>,
     /// Write the findings to FILE too: as JSON if it ends in .json, as SARIF if in .sarif, else as text

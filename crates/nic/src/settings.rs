@@ -113,6 +113,21 @@ pub fn is_strict() -> bool {
     *STRICT_IS_SET.get_or_init(|| value(STRICT).is_some_and(|value| value == "1"))
 }
 
+/// The checker compares memory.
+#[must_use]
+pub fn checks_memory() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    let check = || value(CHECK)?.to_str()?.parse::<Check>().ok();
+    *ASKED.get_or_init(|| check().is_some_and(|check| check.memory))
+}
+
+/// More is asked of how packets are placed than that their bytes are there, so that there have to be packets.
+#[must_use]
+pub fn is_careful() -> bool {
+    static CAREFUL: OnceLock<bool> = OnceLock::new();
+    *CAREFUL.get_or_init(|| is_strict() || checks_memory())
+}
+
 /// The value of a variable, if it has one.
 #[must_use]
 pub fn value(name: &str) -> Option<OsString> {

@@ -8,7 +8,7 @@ use ferroce_nic::{self as nic, settings};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal};
-use crate::check::{self, CqWatch, QpWatch};
+use crate::check::{self, Buffers, CqWatch, QpWatch, Sent};
 use crate::cq::CqBlock;
 use crate::object::Headed;
 use crate::qp::QpBlock;
@@ -103,6 +103,46 @@ fn refuse() -> Outcome<()> {
     Err(Refusal::new(libc::ENOMEM, FULL))
 }
 
+/// What the checker is to know of a send request.
+///
+/// # Safety
+/// `qp` is a queue pair, and `wr` as ibv_post_send(3) asks.
+unsafe fn sent(qp: *mut ibv_qp, wr: &ibv_send_wr) -> Sent {
+    let signaled = wr.send_flags & IBV_SEND_SIGNALED != 0;
+    let filled =
+        matches!(wr.opcode, IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD);
+    // The adapter has what is inline when the call returns.
+    let count = if wr.send_flags & IBV_SEND_INLINE != 0 { 0 } else { wr.num_sge };
+    // SAFETY: the caller's promise.
+    Sent { wr_id: wr.wr_id, signaled, buffers: unsafe { buffers(qp, filled, wr.sg_list, count) } }
+}
+
+/// The memory of a request.
+///
+/// # Safety
+/// `qp` is a queue pair, and the list is valid for so many elements if that is from 1 to what any queue takes.
+unsafe fn buffers(qp: *mut ibv_qp, filled: bool, elements: *const ibv_sge, count: c_int) -> Buffers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let list = || post::elements(elements, count, nic::MAX_SGE).map(post::sges).unwrap_or_default();
+        let qp = QpBlock::of(qp).and_then(QpBlock::nic);
+        qp.map_or_else(|_| Buffers::default(), |qp| Buffers::begin(qp, filled, list))
+    }
+}
+
+/// As [`sent`], of a request that the program has put together by the extended interface.
+fn gathered_sent(qp: &nic::Qp, wr: &post::SendWr) -> Sent {
+    let filled = matches!(
+        wr.op,
+        nic::SendOp::Read { .. } | nic::SendOp::CompareSwap { .. } | nic::SendOp::FetchAdd { .. }
+    );
+    let list = || match &wr.data {
+        nic::Data::Sges(sges) => sges.clone(),
+        nic::Data::Inline(_) => nic::SgeList::default(),
+    };
+    Sent { wr_id: wr.wr_id, signaled: wr.signaled, buffers: Buffers::begin(qp, filled, list) }
+}
+
 /// Has a list no more than so many elements?
 ///
 /// # Safety
@@ -121,7 +161,7 @@ unsafe extern "C" fn post_send(
     // SAFETY: by the man page a queue pair, a list that stays valid during the call, and the caller's variable.
     unsafe {
         let Some(watch) = watch_of_qp(qp) else { return post::post_send(qp, wr, bad_wr) };
-        let requests = list(wr, |wr| wr.next).map(|wr| (wr.wr_id, wr.send_flags & IBV_SEND_SIGNALED != 0));
+        let requests = list(wr, |wr| wr.next).map(|wr| sent(qp, wr));
         watch.posts(requests, |room| {
             if fits(wr, |wr| wr.next, room) {
                 return post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_send(qp, wr, bad));
@@ -141,7 +181,9 @@ unsafe extern "C" fn post_recv(
     // SAFETY: as above.
     unsafe {
         let Some(watch) = watch_of_qp(qp) else { return post::post_recv(qp, wr, bad_wr) };
-        watch.posts_receives(|room| {
+        let buffers = |wr: &ibv_recv_wr| buffers(qp, true, wr.sg_list, wr.num_sge);
+        let requests = list(wr, |wr| wr.next).map(|wr| (wr.wr_id, buffers(wr)));
+        watch.posts_receives(requests, |room| {
             if fits(wr, |wr| wr.next, room) {
                 return post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_recv(qp, wr, bad));
             }
@@ -160,7 +202,7 @@ pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             let nic = block.nic()?;
             let watch = block.watch().ok_or_else(|| Refusal::invalid("the queue pair isn't watched"))?;
             nic.wr_session().complete(|gathered| {
-                let requests: Vec<_> = gathered.requests().map(|wr| (wr.wr_id, wr.signaled)).collect();
+                let requests: Vec<_> = gathered.requests().map(|wr| gathered_sent(nic, wr)).collect();
                 let count = requests.len();
                 watch.posts(requests.into_iter(), |room| {
                     if count > room {
