@@ -11,15 +11,24 @@ const LIMIT: Duration = Duration::from_secs(50);
 const CASES: &[(&str, &str, Option<&str>)] = &[
     ("queue_never_signaled", "FC100", None),
     ("region_in_use", "FC101", Some("FC031")),
+    ("path_mtu", "FC105", None),
+];
+
+/// The same, of mistakes that one process makes by itself, whoever its peer is.
+const LONE_CASES: &[(&str, &str, Option<&str>)] = &[
     ("small_queue", "FC102", None),
     ("unacknowledged", "FC103", None),
     ("armed_late", "FC104", None),
-    ("path_mtu", "FC105", None),
     ("memlock", "FC107", None),
 ];
 
+/// The same, of memory: these processes exchange packets, whatever the fabric.
+const MEMORY_CASES: &[(&str, &str, Option<&str>)] =
+    &[("sent_buffer", "FC108", None), ("read_buffer", "FC109", None), ("receive_buffer", "FC109", None)];
+
 /// What the programs of these cases leave is no concern here.
 const CHECK: &str = "--check=-FC106";
+const CHECK_MEMORY: &str = "--check=memory,-FC106";
 
 fn run(world: &World, options: &[&str], words: &[&str], fabric: Fabric) -> Outcome {
     world.first().start_ferroce(options, words, fabric.settings()).wait(LIMIT)
@@ -35,11 +44,11 @@ fn ids(outcome: &Outcome) -> Vec<&str> {
     ids
 }
 
-fn check(fabric: Fabric, processes: &str) {
+fn check(cases: &[(&str, &str, Option<&str>)], options: &str, fabric: Fabric, processes: &str) {
     let path = require!(Artifacts::get().c_program("misuse/checked"));
     let world = require!(World::one_host(1500));
-    for (case, finding, reason) in CASES {
-        let wrong = run(&world, &[CHECK], &[&path, case, "wrong", processes], fabric);
+    for (case, finding, reason) in cases {
+        let wrong = run(&world, &[options], &[&path, case, "wrong", processes], fabric);
         wrong.expect_success();
         let expected: Vec<_> = reason.iter().chain([finding]).copied().collect();
         let mut said = ids(&wrong);
@@ -48,7 +57,7 @@ fn check(fabric: Fabric, processes: &str) {
             said.dedup();
         }
         assert_eq!(said, expected, "{case}: {wrong}");
-        run(&world, &[CHECK], &[&path, case, "right", processes], fabric).expect_ok().expect_quiet();
+        run(&world, &[options], &[&path, case, "right", processes], fabric).expect_ok().expect_quiet();
     }
 }
 
@@ -57,22 +66,30 @@ fn every_case_is_in_the_table() {
     let path = require!(Artifacts::get().c_program("misuse/checked"));
     let listed = Command::new(path).output().expect("the program runs").stdout;
     let listed = String::from_utf8(listed).expect("case names are ASCII");
-    assert_eq!(listed.lines().collect::<Vec<_>>(), CASES.iter().map(|case| case.0).collect::<Vec<_>>());
+    let cases = CASES.iter().chain(LONE_CASES).chain(MEMORY_CASES).map(|case| case.0);
+    assert_eq!(listed.lines().collect::<Vec<_>>(), cases.collect::<Vec<_>>());
 }
 
 #[test]
 fn findings_in_one_process() {
-    check(Fabric::Any, "one");
+    check(CASES, CHECK, Fabric::Any, "one");
+    check(LONE_CASES, CHECK, Fabric::Any, "one");
 }
 
 #[test]
 fn findings_through_shared_memory() {
-    check(Fabric::Any, "two");
+    check(CASES, CHECK, Fabric::Any, "two");
 }
 
 #[test]
 fn findings_over_udp() {
-    check(Fabric::Udp, "two");
+    check(CASES, CHECK, Fabric::Udp, "two");
+}
+
+#[test]
+fn memory_that_is_written_while_requests_name_it() {
+    check(MEMORY_CASES, CHECK_MEMORY, Fabric::Any, "one");
+    check(MEMORY_CASES, CHECK_MEMORY, Fabric::Any, "two");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `ferroce run --check`: what is to be checked, and the report that processes add to.
+//! `ferroce run --check` and `--strict`: what is to be checked, the report that processes add to, and how strict the adapter is.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,18 +7,23 @@ use clap::Args;
 use ferroce_explain::{Check, ReportFormat};
 use ferroce_nic::settings;
 
-/// Options of `ferroce run` for the checker.
+/// Options of `ferroce run` that bring mistakes to light.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Checking {
     /// Tell what works here and would fail on an adapter: one line for each finding, with an ID for `ferroce explain`
     ///
-    /// LIST has, separated by commas, "fatal" to end a process with status 99 at its first finding, and findings to leave
-    /// out, as -FC102.
+    /// LIST has, separated by commas, "fatal" to end a process with status 99 at its first finding, "memory" to compare the
+    /// memory that requests name too, and findings to leave out, as -FC102.
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     check: Option<String>,
     /// Write the findings to FILE too: as JSON if it ends in .json, as SARIF if in .sarif, else as text
     #[arg(long, value_name = "FILE", requires = "check")]
     check_report: Option<std::path::PathBuf>,
+    /// Be as strict as an adapter may be: what only some of them forgive fails here
+    ///
+    /// Processes of one host exchange packets too, as over a wire. docs/STRICT.md lists the differences.
+    #[arg(long)]
+    strict: bool,
 }
 
 impl Checking {
@@ -36,12 +41,16 @@ impl Checking {
                 begin_report(file).map_err(|error| format!("--check-report {}: {error}", file.display()))?;
             command.env(settings::CHECK_REPORT, absolute);
         }
+        if self.strict {
+            command.env(settings::STRICT, "1");
+        }
         Ok(())
     }
 
     /// Whether an option stands in for the variable that a sentence is about.
     pub fn replaces(&self, mistake: &str) -> bool {
-        self.check.is_some() && mistake.starts_with(settings::CHECK)
+        (self.check.is_some() && mistake.starts_with(settings::CHECK))
+            || (self.strict && mistake.starts_with(settings::STRICT))
     }
 }
 

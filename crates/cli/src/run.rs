@@ -30,7 +30,7 @@ pub struct Options<'a> {
     pub preload: bool,
     /// `--sockets`
     pub sockets: bool,
-    /// `--check`, `--check-report`
+    /// `--check`, `--check-report`, `--strict`
     pub checking: &'a Checking,
     /// The command, at least its name.
     pub command: &'a [OsString],

@@ -8,6 +8,8 @@ use std::str::FromStr;
 pub struct Check {
     /// The first finding ends the process.
     pub fatal: bool,
+    /// The memory that requests name is compared, too.
+    pub memory: bool,
     /// Numbers of findings that aren't told.
     suppressed: Vec<u16>,
 }
@@ -23,19 +25,24 @@ impl Check {
 impl FromStr for Check {
     type Err = String;
 
-    /// A list, separated by commas, of `on`, `fatal` and suppressed findings such as `-FC102`.
+    /// A list, separated by commas, of `on`, `fatal`, `memory` and suppressed findings such as `-FC102`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut check = Self::default();
         for word in text.split(',') {
             match (word, word.strip_prefix('-')) {
                 ("on", _) => {}
                 ("fatal", _) => check.fatal = true,
+                ("memory", _) => check.memory = true,
                 (_, Some(id)) => {
                     let finding = number_of(id).filter(|n| FINDINGS.iter().any(|entry| entry.number == *n));
                     let unknown = || format!("{id:?} is no finding; `ferroce explain` lists them");
                     check.suppressed.push(finding.ok_or_else(unknown)?);
                 }
-                _ => return Err(format!("{word:?} is none of on, fatal, and -FC102 to leave out a finding")),
+                _ => {
+                    return Err(format!(
+                        "{word:?} is none of on, fatal, memory, and -FC102 to leave out a finding"
+                    ));
+                }
             }
         }
         Ok(check)
@@ -51,6 +58,7 @@ mod tests {
         assert_eq!("on".parse(), Ok(Check::default()));
         let check: Check = "fatal,-FC102,-fc106".parse().expect("a list");
         assert!(check.fatal && check.tells(100) && !check.tells(102) && !check.tells(106));
+        assert_eq!("memory".parse(), Ok(Check { memory: true, ..Check::default() }));
         for wrong in ["", "fatel", "FC102", "-FC034", "-FC999", "on,,fatal"] {
             assert!(wrong.parse::<Check>().is_err(), "{wrong:?}");
         }

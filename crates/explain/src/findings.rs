@@ -81,6 +81,29 @@ pub const FINDINGS: &[Entry] = &[
         mend: "Raise the limit (`ulimit -l unlimited`, memlock in /etc/security/limits.conf), or register less.",
         statuses: &[],
     },
+    Entry {
+        number: 108,
+        title: "a send buffer was written before the request's completion was polled",
+        means: "Between ibv_post_send and the completion that tells of the request's end the memory belongs to the adapter, which may \
+                read it at any time, also once more to send it again. What the peer gets is the old bytes, the new ones, or some \
+                of each. Found by `--check=memory`, which compares the first 64 KiB of each element.",
+        see: "The line has the request and the first and last bytes that differ. A watchpoint there (`watch` of gdb) stops at the \
+              write.",
+        mend: "Write to a send buffer only when its completion, or that of a later request of the queue pair, was polled.",
+        statuses: &[],
+    },
+    Entry {
+        number: 109,
+        title: "the program writes to a buffer that the adapter fills",
+        means: "From ibv_post_recv, or from posting an RDMA READ or an atomic, until the completion was polled the adapter may write the \
+                buffer at any time. What the program writes there meanwhile is lost, or destroys what has come. Found by \
+                `--check=memory`, which compares the first 64 KiB of each element; receives of shared receive queues aren't \
+                looked at.",
+        see: "The line has the request and the first and last bytes that differ. Often one buffer is posted several times, or is for \
+              sending too.",
+        mend: "Leave the buffer alone until its completion was polled, and give each receive one of its own.",
+        statuses: &[],
+    },
 ];
 
 #[cfg(test)]

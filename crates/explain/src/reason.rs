@@ -9,6 +9,8 @@ use ferroce_proto::{QpState, WcStatus};
 pub enum KeyFault {
     /// It was never given out.
     Unknown,
+    /// An lkey stands where an rkey belongs, or the other way round.
+    OtherKind,
     /// Its region or window is gone for so long.
     Deregistered {
         /// Since then.
@@ -133,7 +135,7 @@ pub enum Reason {
 impl KeyFault {
     const fn number(&self) -> u16 {
         match self {
-            Self::Unknown => 30,
+            Self::Unknown | Self::OtherKind => 30,
             Self::Deregistered { .. } => 31,
             Self::OtherDomain => 32,
             Self::Unbound => 33,
@@ -242,6 +244,7 @@ impl fmt::Display for Reason {
 impl fmt::Display for KeyFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::OtherKind => f.write_str(": lkey and rkey are mixed up"),
             Self::Deregistered { ago } => write!(f, ", {ago:.1?} ago"),
             Self::Rights { needs, has } => write!(f, " needs {needs}, it has {has}"),
             Self::Outside { region: (start, len) } => write!(f, " is {len} bytes at {start:#x}"),

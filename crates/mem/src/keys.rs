@@ -17,6 +17,7 @@ use ferroce_os::sync::{Reader, RwLock, class};
 use ferroce_proto::{Instant, RemoteAccess, RemoteError, Sge};
 use ferroce_types::{Error, Result};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Regions there may be at once.
@@ -48,6 +49,8 @@ pub struct KeyTable {
     slots: RwLock<class::Keys, KeySlots>,
     shortcuts: Shortcuts,
     listing: ListedIn,
+    /// Regions that come get an rkey that isn't their lkey.
+    two_keys: AtomicBool,
 }
 
 /// Where other processes find the regions; empty until there is a list.
@@ -98,6 +101,7 @@ static TABLE: KeyTable = KeyTable {
     }),
     shortcuts: Shortcuts::new(),
     listing: ListedIn(OnceLock::new()),
+    two_keys: AtomicBool::new(false),
 };
 
 impl KeyTable {
@@ -108,19 +112,28 @@ impl KeyTable {
         &TABLE
     }
 
-    /// Gives the region that `make` makes a key.
+    /// Gives regions that are registered from here on an rkey that isn't their lkey, and that no region has as its lkey. Without it
+    /// both are one, as programs that mix them up like it.
+    pub fn tell_keys_apart(&self) {
+        self.two_keys.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives the region that `make` makes of them its lkey and its rkey.
     ///
     /// # Errors
     /// [`Error::NoMemory`] when there are as many as can be.
-    pub(super) fn insert_region(&self, make: impl FnOnce(u32) -> Arc<Mr>) -> Result<Arc<Mr>> {
+    pub(super) fn insert_region(&self, make: impl FnOnce(u32, u32) -> Arc<Mr>) -> Result<Arc<Mr>> {
         let mut slots = self.slots.write();
         if slots.regions == MAX_MR {
             return Err(Error::NoMemory(format!("{MAX_MR} memory regions are registered")));
         }
         slots.regions += 1;
-        let (slot, key) = slots.take();
-        let mr = make(key);
-        slot.held = Some(Keyed::Region(mr.clone()));
+        let (index, lkey) = slots.take();
+        let other = self.two_keys.load(Ordering::Relaxed).then(|| slots.take());
+        let mr = make(lkey, other.map_or(lkey, |(_, rkey)| rkey));
+        for index in [Some(index), other.map(|(index, _)| index)].into_iter().flatten() {
+            slots.all[index].held = Some(Keyed::Region(mr.clone()));
+        }
         Ok(mr)
     }
 
@@ -134,9 +147,9 @@ impl KeyTable {
             return Err(Error::NoMemory(format!("{MAX_MW} memory windows are allocated")));
         }
         slots.windows += 1;
-        let (slot, key) = slots.take();
+        let (index, key) = slots.take();
         let mw = make(key);
-        slot.held = Some(Keyed::Window(mw.clone()));
+        slots.all[index].held = Some(Keyed::Window(mw.clone()));
         Ok(mw)
     }
 
@@ -166,11 +179,12 @@ impl KeyTable {
     #[must_use]
     pub fn regions(&self, most: usize) -> (Vec<Arc<Mr>>, usize) {
         let slots = self.slots.read();
-        let region = |slot: &KeySlot| match &slot.held {
-            Some(Keyed::Region(mr)) => Some(mr.clone()),
+        // Once each, by the lkey.
+        let region = |(index, slot): (usize, &KeySlot)| match &slot.held {
+            Some(Keyed::Region(mr)) if mr.key() >> 8 == index as u32 + 1 => Some(mr.clone()),
             _ => None,
         };
-        (slots.all.iter().filter_map(region).take(most).collect(), slots.regions)
+        (slots.all.iter().enumerate().filter_map(region).take(most).collect(), slots.regions)
     }
 
     /// Ends the windows and regions of `owner`, which is closed while they exist; says how many they were.
@@ -200,8 +214,21 @@ impl KeyTable {
         (windows, regions)
     }
 
-    /// Frees the index of `key`; the next key there is another.
-    pub(super) fn remove(&self, key: u32) {
+    /// Frees the indices of a region.
+    pub(super) fn remove_region(&self, mr: &Mr) {
+        if mr.rkey() != mr.key() {
+            self.remove_as(mr.rkey(), |_| {});
+        }
+        self.remove_as(mr.key(), |slots| slots.regions -= 1);
+    }
+
+    /// Frees the index of a window.
+    pub(super) fn remove_window(&self, rkey: u32) {
+        self.remove_as(rkey, |slots| slots.windows -= 1);
+    }
+
+    /// Frees the index of `key`; the next key there is another. `count` counts what has ended.
+    fn remove_as(&self, key: u32, count: impl FnOnce(&mut KeySlots)) {
         let index = (key >> 8) - 1;
         let mut slots = self.slots.write();
         // A list that was just made may have it meanwhile; nobody knows of that list yet.
@@ -211,10 +238,8 @@ impl KeyTable {
         let slot = &mut slots.all[index as usize];
         slot.tag = key as u8;
         let held = slot.held.take();
-        match &held {
-            Some(Keyed::Region(_)) => slots.regions -= 1,
-            Some(Keyed::Window(_)) => slots.windows -= 1,
-            None => {}
+        if held.is_some() {
+            count(&mut slots);
         }
         slots.free.push(index);
         if slots.returned.len() == REMEMBERED {
@@ -232,7 +257,7 @@ impl KeyTable {
         self.slots.read().all.get(index)?.held.clone()
     }
 
-    /// The region with this key.
+    /// The region with this lkey.
     #[inline]
     pub(super) fn region(&self, key: u32) -> Option<Arc<Mr>> {
         match self.at(key)? {
@@ -288,7 +313,10 @@ impl KeyTable {
     /// Address and length of the region with this remote key.
     #[must_use]
     pub fn range(&self, rkey: u32) -> Option<(u64, u64)> {
-        self.region(rkey)?.range()
+        match self.at(rkey)? {
+            Keyed::Region(mr) if mr.rkey() == rkey => mr.range(),
+            _ => None,
+        }
     }
 
     /// Runs `f` with the program address of a remote peer's range, while neither region nor window can be revoked.
@@ -333,7 +361,7 @@ impl KeyTable {
         f: Option<impl FnOnce(u64) -> std::result::Result<R, Fault>>,
     ) -> std::result::Result<Option<R>, RemoteError> {
         match self.at(rkey) {
-            Some(Keyed::Region(mr)) if mr.key() == rkey => mr.remote((by.pd, false), range, access, f),
+            Some(Keyed::Region(mr)) if mr.rkey() == rkey => mr.remote((by.pd, false), range, access, f),
             Some(Keyed::Window(mw)) => mw.remote(by, rkey, range, access, f),
             _ => Err(RemoteError::Access),
         }
@@ -345,7 +373,8 @@ impl KeyTable {
     #[cold]
     pub fn remote_fault(&self, by: KeyUser, rkey: u32, range: (u64, u64), access: RemoteAccess) -> KeyFault {
         let fault = match self.at(rkey) {
-            Some(Keyed::Region(mr)) if mr.key() == rkey => mr.fault(by.pd, range, Use::Remote(access)),
+            Some(Keyed::Region(mr)) if mr.rkey() == rkey => mr.fault(by.pd, range, Use::Remote(access)),
+            Some(Keyed::Region(mr)) if mr.key() == rkey => Some(KeyFault::OtherKind),
             Some(Keyed::Window(mw)) => mw.fault(by, rkey, range, access),
             _ => Some(self.unknown(rkey)),
         };
@@ -361,6 +390,7 @@ impl KeyTable {
                 Some(Keyed::Region(mr)) if mr.key() == sge.lkey => {
                     mr.fault(pd, range, Use::Local { write })?
                 }
+                Some(Keyed::Region(mr)) if mr.rkey() == sge.lkey => KeyFault::OtherKind,
                 Some(Keyed::Window(_)) => KeyFault::Unbound,
                 _ => self.unknown(sge.lkey),
             };
@@ -383,7 +413,7 @@ impl KeyTable {
 
 impl KeySlots {
     /// A free place with its next key. The caller fills it.
-    fn take(&mut self) -> (&mut KeySlot, u32) {
+    fn take(&mut self) -> (usize, u32) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.all.push(KeySlot { tag: 0, held: None });
             self.all.len() as u32 - 1
@@ -392,6 +422,6 @@ impl KeySlots {
         slot.tag = slot.tag.wrapping_add(1);
         // Index 0 would give keys that look like small integers; keys start at 0x101.
         let key = (index + 1) << 8 | u32::from(slot.tag);
-        (slot, key)
+        (index as usize, key)
     }
 }

@@ -128,7 +128,7 @@ impl Mw {
         drop(gate);
         drop(bound);
         if !freed {
-            KeyTable::global().remove(rkey);
+            KeyTable::global().remove_window(rkey);
             self.pd.release();
         }
     }

@@ -47,8 +47,8 @@ pub use closing::Leftovers;
 pub use device::{Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, devices, fail_devices};
 pub use ferroce_engine::WaitPlan;
 pub use ferroce_mem::{
-    AllocatorAnswer, Dm, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold, Prefetch,
-    QueueKind, QueueMemory,
+    AllocatorAnswer, Dm, InFlight, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold,
+    Prefetch, QueueKind, QueueMemory,
 };
 pub use ferroce_queues::{
     CntrValue, CompChannel, CompCntr, CompCntrType, CountedOp, Cq, CqInit, EventQueue, EventTimer, IpVersion,

@@ -11,6 +11,7 @@ use ferroce_udp::{
 };
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Tracing to standard error.
 pub const LOG: &str = "FERROCE_LOG";
@@ -24,13 +25,17 @@ pub const CHECK: &str = "FERROCE_CHECK";
 /// The file that findings are added to.
 pub const CHECK_REPORT: &str = "FERROCE_CHECK_REPORT";
 
+/// `1`: as strict as an adapter may be.
+pub const STRICT: &str = "FERROCE_STRICT";
+
 /// All that Ferroce reads.
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 10] = [
     LOG,
     RUN,
     FABRIC,
     CHECK,
     CHECK_REPORT,
+    STRICT,
     copy::VARIABLE,
     fault::VARIABLE,
     capture::VARIABLE,
@@ -67,6 +72,7 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
     let why = match &*name {
         LOG => log_mistake(&value.to_string_lossy()),
         FABRIC => (value != "udp").then(|| "the only value is udp; unset it for the best fabric".to_owned()),
+        STRICT => (value != "1").then(|| "the only value is 1; unset it for the usual adapter".to_owned()),
         CHECK => value.to_string_lossy().parse::<Check>().err(),
         copy::VARIABLE => value.to_string_lossy().parse::<Way>().err().map(|error| error.to_string()),
         fault::VARIABLE => value.to_string_lossy().parse::<Fault>().err().map(|error| error.to_string()),
@@ -100,6 +106,28 @@ pub(crate) fn way_of_copies() -> Way {
     value(copy::VARIABLE).and_then(|way| way.to_str()?.parse().ok()).unwrap_or(Way::Guarded)
 }
 
+/// The adapter is as strict as one may be that conforms.
+#[must_use]
+pub fn is_strict() -> bool {
+    static STRICT_IS_SET: OnceLock<bool> = OnceLock::new();
+    *STRICT_IS_SET.get_or_init(|| value(STRICT).is_some_and(|value| value == "1"))
+}
+
+/// The checker compares memory.
+#[must_use]
+pub fn checks_memory() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    let check = || value(CHECK)?.to_str()?.parse::<Check>().ok();
+    *ASKED.get_or_init(|| check().is_some_and(|check| check.memory))
+}
+
+/// More is asked of how packets are placed than that their bytes are there, so that there have to be packets.
+#[must_use]
+pub fn is_careful() -> bool {
+    static CAREFUL: OnceLock<bool> = OnceLock::new();
+    *CAREFUL.get_or_init(|| is_strict() || checks_memory())
+}
+
 /// The value of a variable, if it has one.
 #[must_use]
 pub fn value(name: &str) -> Option<OsString> {
@@ -121,6 +149,7 @@ mod tests {
             ("FERROCE_FABRIC", "UDP"),
             ("FERROCE_COPIES", "kernels"),
             ("FERROCE_CHECK", "fatel"),
+            ("FERROCE_STRICT", "on"),
             ("FERROCE_FAULT", "duplicate=1%"),
             ("FERROCE_CAPTURE", "/nonexistent/x"),
             ("FERROCE_LOG", "debgu"),
@@ -148,6 +177,7 @@ mod tests {
             ("FERROCE_LOG", "off,ferroce[span{field=1,other}]=debug"),
             ("FERROCE_DEVICES", "nonsense"),
             ("FERROCE_RUN", "1"),
+            ("FERROCE_STRICT", "1"),
             ("FERROCE_TEST_DIR", "x"),
             ("FERROCE_SKIP_LOG", "x"),
             ("PATH", "FERROCE_X"),

@@ -175,6 +175,57 @@ static void register_much(struct side *side, const struct offer *offer, bool wro
 	request_write(side, offer, wrong);
 }
 
+/* The data stay in use until the completion has been polled, although the peer has them by then. */
+static void change_sent(struct side *side, const struct offer *offer, bool wrong)
+{
+	char *bytes = side->mr->addr;
+
+	post(side->qp, IBV_WR_RDMA_WRITE, (struct ibv_sge){(uintptr_t)bytes, 64, side->mr->lkey}, offer->address + 1024,
+	     offer->rkey);
+	if (wrong)
+		bytes[40] ^= 1;
+	take(side->cq);
+	if (!wrong)
+		bytes[40] ^= 1;
+	post(side->qp, IBV_WR_RDMA_WRITE, (struct ibv_sge){(uintptr_t)bytes + 2048, 64, side->mr->lkey},
+	     offer->address + 1024, offer->rkey);
+}
+
+/* The adapter fills the buffer of an RDMA READ, and the program's bytes are among those that have come. */
+static void change_read(struct side *side, const struct offer *offer, bool wrong)
+{
+	char *bytes = side->mr->addr;
+
+	post(side->qp, IBV_WR_RDMA_READ, (struct ibv_sge){(uintptr_t)bytes + 1024, 64, side->mr->lkey}, offer->address,
+	     offer->rkey);
+	if (wrong) {
+		/* It has been filled by then. */
+		usleep(300000);
+		bytes[1024 + 40] ^= 1;
+	}
+	take(side->cq);
+	bytes[1024 + 40] ^= 1;
+	post(side->qp, IBV_WR_RDMA_READ, (struct ibv_sge){(uintptr_t)bytes + 2048, 64, side->mr->lkey}, offer->address,
+	     offer->rkey);
+}
+
+static void change_receive(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct ibv_cq *cq = make_cq(side->device, 8, NULL);
+	struct ibv_qp *qp = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+
+	MUST(to_init(qp, 0));
+	MUST(post_recv(qp, side->mr, 1024, 512, 7));
+	if (wrong)
+		((char *)side->mr->addr)[1024 + 100] ^= 1;
+	MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	take(cq);
+	MUST(ibv_destroy_qp(qp));
+	MUST(ibv_destroy_cq(cq));
+	request_write(side, offer, wrong);
+}
+
 static void limit_responder(struct config *config, bool wrong)
 {
 	config->responder_mtu = wrong ? IBV_MTU_256 : IBV_MTU_1024;
@@ -186,11 +237,14 @@ int main(int argc, char **argv)
 		WORKS(queue_never_signaled, .request = fill_queue),
 		MISUSE(region_in_use, IBV_WC_LOC_PROT_ERR, .prepare = receive_unless_wrong, .request = send_from_second,
 		       .after = deregister_second),
+		WORKS(path_mtu, .configure = limit_responder, .request = request_write),
 		WORKS(small_queue, .request = feed_small_queue),
 		WORKS(unacknowledged, .request = leave_event),
 		WORKS(armed_late, .request = arm_late),
-		WORKS(path_mtu, .configure = limit_responder, .request = request_write),
 		WORKS(memlock, .request = register_much),
+		WORKS(sent_buffer, .request = change_sent),
+		WORKS(read_buffer, .request = change_read),
+		WORKS(receive_buffer, .request = change_receive),
 	};
 
 	return run_misuse(all, sizeof all / sizeof *all, argc, argv);

@@ -1,13 +1,14 @@
-//! The functions of posting and polling as the checker has them: each does what the plain one does, and keeps count.
+//! The functions of posting and polling as the checker and a strict adapter have them: each does what the plain one does, and
+//! keeps count. What a strict adapter refuses, it refuses.
 
 use std::ffi::c_int;
-use std::ptr;
+use std::{mem, ptr};
 
-use ferroce_nic as nic;
+use ferroce_nic::{self as nic, settings};
 
 use crate::abi::*;
-use crate::call::{self, Refusal};
-use crate::check::{CqWatch, QpWatch};
+use crate::call::{self, Outcome, Refusal};
+use crate::check::{self, Buffers, CqWatch, QpWatch, Sent};
 use crate::cq::CqBlock;
 use crate::object::Headed;
 use crate::qp::QpBlock;
@@ -66,6 +67,91 @@ unsafe fn post_list<T>(
     }
 }
 
+/// Why a request isn't taken.
+const FULL: &str = "the queue is full until completions are polled that tell of the end of its requests";
+
+/// Posts the first `room` elements of a longer list, one by one, and refuses the next: no room. Says how many it has taken.
+///
+/// # Safety
+/// `first` is a list, linked by what `next` gives, and valid during the call; `bad_wr` is null or the caller's variable. `post` is
+/// given a list of one element.
+unsafe fn post_some<T: Copy>(
+    call: &'static str,
+    first: *mut T,
+    next: impl Fn(&mut T) -> &mut *mut T,
+    bad_wr: *mut *mut T,
+    room: usize,
+    post: impl Fn(*mut T) -> c_int,
+) -> (c_int, usize) {
+    let (mut element, mut taken, mut result) = (first, 0, 0);
+    // SAFETY: the caller's promise.
+    while let Some(mut alone) = unsafe { element.as_ref() }.copied() {
+        let following = mem::replace(next(&mut alone), ptr::null_mut());
+        result = if taken < room { post(&mut alone) } else { call::to_errno(call::contain(call, refuse)) };
+        if result != 0 {
+            // SAFETY: the caller's promise.
+            unsafe { post::report_bad(bad_wr, element) };
+            break;
+        }
+        taken += 1;
+        element = following;
+    }
+    (result, taken)
+}
+
+fn refuse() -> Outcome<()> {
+    Err(Refusal::new(libc::ENOMEM, FULL))
+}
+
+/// What the checker is to know of a send request.
+///
+/// # Safety
+/// `qp` is a queue pair, and `wr` as ibv_post_send(3) asks.
+unsafe fn sent(qp: *mut ibv_qp, wr: &ibv_send_wr) -> Sent {
+    let signaled = wr.send_flags & IBV_SEND_SIGNALED != 0;
+    let filled =
+        matches!(wr.opcode, IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD);
+    // The adapter has what is inline when the call returns.
+    let count = if wr.send_flags & IBV_SEND_INLINE != 0 { 0 } else { wr.num_sge };
+    // SAFETY: the caller's promise.
+    Sent { wr_id: wr.wr_id, signaled, buffers: unsafe { buffers(qp, filled, wr.sg_list, count) } }
+}
+
+/// The memory of a request.
+///
+/// # Safety
+/// `qp` is a queue pair, and the list is valid for so many elements if that is from 1 to what any queue takes.
+unsafe fn buffers(qp: *mut ibv_qp, filled: bool, elements: *const ibv_sge, count: c_int) -> Buffers {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let list = || post::elements(elements, count, nic::MAX_SGE).map(post::sges).unwrap_or_default();
+        let qp = QpBlock::of(qp).and_then(QpBlock::nic);
+        qp.map_or_else(|_| Buffers::default(), |qp| Buffers::begin(qp, filled, list))
+    }
+}
+
+/// As [`sent`], of a request that the program has put together by the extended interface.
+fn gathered_sent(qp: &nic::Qp, wr: &post::SendWr) -> Sent {
+    let filled = matches!(
+        wr.op,
+        nic::SendOp::Read { .. } | nic::SendOp::CompareSwap { .. } | nic::SendOp::FetchAdd { .. }
+    );
+    let list = || match &wr.data {
+        nic::Data::Sges(sges) => sges.clone(),
+        nic::Data::Inline(_) => nic::SgeList::default(),
+    };
+    Sent { wr_id: wr.wr_id, signaled: wr.signaled, buffers: Buffers::begin(qp, filled, list) }
+}
+
+/// Has a list no more than so many elements?
+///
+/// # Safety
+/// As [`list`].
+unsafe fn fits<T>(first: *mut T, next: impl Fn(&T) -> *mut T, room: usize) -> bool {
+    // SAFETY: the caller's promise.
+    room == usize::MAX || unsafe { list(first, next) }.nth(room).is_none()
+}
+
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -75,8 +161,14 @@ unsafe extern "C" fn post_send(
     // SAFETY: by the man page a queue pair, a list that stays valid during the call, and the caller's variable.
     unsafe {
         let Some(watch) = watch_of_qp(qp) else { return post::post_send(qp, wr, bad_wr) };
-        let requests = list(wr, |wr| wr.next).map(|wr| (wr.wr_id, wr.send_flags & IBV_SEND_SIGNALED != 0));
-        watch.posts(requests, || post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_send(qp, wr, bad)))
+        let requests = list(wr, |wr| wr.next).map(|wr| sent(qp, wr));
+        watch.posts(requests, |room| {
+            if fits(wr, |wr| wr.next, room) {
+                return post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_send(qp, wr, bad));
+            }
+            let post = |wr| post::post_send(qp, wr, &mut ptr::null_mut());
+            post_some("ibv_post_send", wr, |wr| &mut wr.next, bad_wr, room, post)
+        })
     }
 }
 
@@ -89,7 +181,15 @@ unsafe extern "C" fn post_recv(
     // SAFETY: as above.
     unsafe {
         let Some(watch) = watch_of_qp(qp) else { return post::post_recv(qp, wr, bad_wr) };
-        watch.posts_receives(|| post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_recv(qp, wr, bad)))
+        let buffers = |wr: &ibv_recv_wr| buffers(qp, true, wr.sg_list, wr.num_sge);
+        let requests = list(wr, |wr| wr.next).map(|wr| (wr.wr_id, buffers(wr)));
+        watch.posts_receives(requests, |room| {
+            if fits(wr, |wr| wr.next, room) {
+                return post_list(wr, |wr| wr.next, bad_wr, |bad| post::post_recv(qp, wr, bad));
+            }
+            let post = |wr| post::post_recv(qp, wr, &mut ptr::null_mut());
+            post_some("ibv_post_recv", wr, |wr| &mut wr.next, bad_wr, room, post)
+        })
     }
 }
 
@@ -102,9 +202,12 @@ pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             let nic = block.nic()?;
             let watch = block.watch().ok_or_else(|| Refusal::invalid("the queue pair isn't watched"))?;
             nic.wr_session().complete(|gathered| {
-                let requests: Vec<_> = gathered.requests().map(|wr| (wr.wr_id, wr.signaled)).collect();
+                let requests: Vec<_> = gathered.requests().map(|wr| gathered_sent(nic, wr)).collect();
                 let count = requests.len();
-                watch.posts(requests.into_iter(), || {
+                watch.posts(requests.into_iter(), |room| {
+                    if count > room {
+                        return (Err(nic::Error::NoMemory(FULL.into())), 0);
+                    }
                     let posted = nic.post_gathered(gathered);
                     let taken = if posted.is_ok() { count } else { 0 };
                     (posted, taken)
@@ -123,7 +226,11 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_w
         if polled > 0
             && let Some(watch) = watch_of_cq(cq)
         {
-            watch.polled(std::slice::from_raw_parts(wc, polled as usize));
+            let completions = std::slice::from_raw_parts_mut(wc, polled as usize);
+            watch.polled(completions);
+            if settings::is_strict() {
+                completions.iter_mut().for_each(check::hide_invalid);
+            }
         }
         polled
     }
@@ -133,6 +240,10 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_
     call::to_errno(call::contain("ibv_req_notify_cq", || {
         // SAFETY: by the man page a completion queue.
         let block = unsafe { CqBlock::of(cq) }?;
+        if settings::is_strict() {
+            block.nic().request_notify_of_new(solicited_only != 0);
+            return Ok(());
+        }
         let over = block.nic().request_notify(solicited_only != 0);
         if let Some(watch) = block.watch() {
             watch.armed(over);
@@ -157,7 +268,11 @@ unsafe fn stands_on(cq: *mut ibv_cq_ex) {
         if let Ok(block) = CqBlock::of(cq.cast())
             && let Some(watch) = block.watch()
         {
-            watch.polled(std::slice::from_ref(&*block.current.get()));
+            let completion = &mut *block.current.get();
+            watch.polled(std::slice::from_ref(completion));
+            if settings::is_strict() {
+                check::hide_invalid(completion);
+            }
         }
     }
 }

@@ -114,7 +114,7 @@ pub(crate) fn present(device: *mut ibv_device, nic: Arc<nic::Context>) -> *mut i
     // SAFETY: numbers, nullable pointers and a pthread mutex, for all of which zeros are valid.
     let mut c: verbs_context = unsafe { zeroed() };
     fill(&mut c);
-    if check::is_on() {
+    if check::counts() {
         checked::fill(&mut c.context.ops);
     }
     c.context.device = device;

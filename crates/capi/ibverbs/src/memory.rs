@@ -165,7 +165,6 @@ pub(crate) fn describe(
     addr: *mut c_void,
     nic: Arc<nic::Mr>,
 ) -> Outcome<*mut ibv_mr> {
-    let key = nic.key();
     let init = nic.init()?;
     MrBlock::allocate(|_| {
         let c = ibv_mr {
@@ -174,8 +173,8 @@ pub(crate) fn describe(
             addr,
             length: init.length as size_t,
             handle: nic.handle(),
-            lkey: key,
-            rkey: key,
+            lkey: nic.key(),
+            rkey: nic.rkey(),
         };
         Ok(MrBlock { c, nic, dmah: OnceLock::new() })
     })

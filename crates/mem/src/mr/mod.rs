@@ -69,6 +69,7 @@ pub struct MrInit {
 #[derive(Debug)]
 pub struct Mr {
     key: u32,
+    rkey: u32,
     /// By which others import it, and the owner that knows it by that.
     handle: u32,
     home: Option<Weak<dyn Owner>>,
@@ -202,14 +203,14 @@ impl Mr {
         shared: bool,
         handle: Option<u32>,
     ) -> Result<Arc<Self>> {
-        let mr = KeyTable::global().insert_region(|key| {
+        let mr = KeyTable::global().insert_region(|key, rkey| {
             let registered = Registered { init, pd: pd.clone(), bytes, imported: handle.is_some(), shared };
             Arc::new_cyclic(|this| {
                 let home = handle.is_none().then(|| Arc::downgrade(pd.owner()));
                 let handle = handle.unwrap_or_else(|| pd.owner().add_mr(this.clone()));
                 registered.publish(key, handle, home.as_ref());
                 let gate = RwLock::new(Some(registered));
-                Self { key, handle, home, gate, windows: Users::default() }
+                Self { key, rkey, handle, home, gate, windows: Users::default() }
             })
         })?;
         if !mr.is_null() {
@@ -235,10 +236,16 @@ impl Mr {
         self.handle
     }
 
-    /// The key, local and remote alike.
+    /// The local key.
     #[must_use]
     pub fn key(&self) -> u32 {
         self.key
+    }
+
+    /// The remote key: the same, unless keys are told apart ([`KeyTable::tell_keys_apart`]).
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.rkey
     }
 
     /// Gives the key another range, other rights or another domain (ibv_rereg_mr(3)); `old` is what `init` was made of. When
@@ -300,7 +307,7 @@ impl Mr {
         let registered = gate.take();
         drop(gate);
         if let Some(registered) = registered {
-            KeyTable::global().remove(self.key);
+            KeyTable::global().remove_region(self);
             if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
                 home.remove(self.handle);
             }

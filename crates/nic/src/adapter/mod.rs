@@ -107,6 +107,9 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     let lossless = !udp_only() && !taps.is_some_and(Taps::has_faults);
     let links = Links::new(lossless, taps.is_some_and(Taps::has_capture))?;
     KeyTable::global().list_in(&ListedRegions);
+    if settings::is_strict() {
+        KeyTable::global().tell_keys_apart();
+    }
     let adapter = Box::new(Adapter {
         engine: Loop::new()?,
         host: Host::join()?,

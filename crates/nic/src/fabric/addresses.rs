@@ -410,8 +410,9 @@ fn is_held_everywhere() -> bool {
     any.into_iter().any(|ip| ferroce_host::is_held(HostAddr::new(ip, 0)))
 }
 
-/// FERROCE_FABRIC=udp: everything goes over sockets, as between hosts.
+/// FERROCE_FABRIC=udp, or more is asked of how packets are placed: everything goes over sockets, as between hosts.
 pub(crate) fn udp_only() -> bool {
     static ONLY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *ONLY.get_or_init(|| settings::value(settings::FABRIC).is_some_and(|v| v == "udp"))
+    let is_udp = || settings::value(settings::FABRIC).is_some_and(|v| v == "udp");
+    *ONLY.get_or_init(|| is_udp() || settings::is_careful())
 }

@@ -1,7 +1,7 @@
 //! Packets from the network, to the QPs that they are for.
 
 use crate::adapter::{Adapter, Work};
-use crate::qp::Origin;
+use crate::qp::{Origin, RxPayload};
 use ferroce_proto::Instant;
 use ferroce_udp::{Datagram, HostAddr};
 use ferroce_wire::cm::GSI_QPN;
@@ -57,7 +57,13 @@ impl Adapter {
                                     proto.note_congestion(now);
                                 }
                             }
-                            env.handle(proto, now, &packet.headers, packet.payload.into(), &meta);
+                            env.handle(
+                                proto,
+                                now,
+                                &packet.headers,
+                                RxPayload::of_packet(packet.payload),
+                                &meta,
+                            );
                         }
                         Err(error) => tracing::trace!(qpn, %error, "packet refused"),
                     }

@@ -3,7 +3,7 @@
 //! A group is an address and an interface. Packets to groups always go over sockets, whatever the fabric is otherwise.
 
 use crate::adapter::{Adapter, Work};
-use crate::qp::Qp;
+use crate::qp::{Qp, RxPayload};
 use ferroce_engine::Source;
 use ferroce_os::{
     clock,
@@ -197,7 +197,7 @@ impl Adapter {
                     if own && self.is_local_address(*source) {
                         continue;
                     }
-                    env.handle(proto, now, &packet.headers, packet.payload.into(), meta);
+                    env.handle(proto, now, &packet.headers, RxPayload::of_packet(packet.payload), meta);
                 }
             });
         }

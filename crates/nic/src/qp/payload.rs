@@ -1,5 +1,6 @@
 //! Payloads between packets and the program's memory: which bytes of which elements, and how they are copied.
 
+use crate::settings;
 use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{MAX_PIECES, Piece, Pieces, RingBytes, ShmPayload};
 use ferroce_mem::{Denied, KeyTable, KeyUser};
@@ -12,6 +13,8 @@ const READ_AHEAD: usize = 64 * 1024;
 #[derive(Clone, Copy)]
 pub(crate) enum RxPayload<'a> {
     Bytes(&'a [u8]),
+    /// As [`RxPayload::Bytes`], where more is asked of how they are placed ([`settings::is_careful`]).
+    Careful(&'a [u8]),
     Shared(ShmPayload<'a>),
 }
 
@@ -30,7 +33,7 @@ impl<'a> From<ShmPayload<'a>> for RxPayload<'a> {
 impl Payload for RxPayload<'_> {
     fn len(&self) -> usize {
         match self {
-            Self::Bytes(bytes) => bytes.len(),
+            Self::Bytes(bytes) | Self::Careful(bytes) => bytes.len(),
             Self::Shared(payload) => payload.len(),
         }
     }
@@ -50,15 +53,35 @@ impl Payload for RxPayload<'_> {
     }
 }
 
-impl RxPayload<'_> {
+impl<'a> RxPayload<'a> {
+    /// A payload that has come in a packet from the network, or that is placed in the place of one.
+    pub(crate) fn of_packet(bytes: &'a [u8]) -> Self {
+        if settings::is_careful() { Self::Careful(bytes) } else { Self::Bytes(bytes) }
+    }
+
     /// Copies `len` bytes from `offset` on to the program's memory at `addr`.
     pub(super) fn copy_to(&self, offset: usize, addr: u64, len: usize) -> Result<(), PlaceError> {
         match self {
             Self::Bytes(bytes) => {
                 copy::write(addr, &bytes[offset..offset + len]).map_err(|Fault| PlaceError::Memory)
             }
+            Self::Careful(bytes) => {
+                ferroce_mem::place(addr, &bytes[offset..offset + len]).map_err(|Fault| PlaceError::Memory)
+            }
             Self::Shared(payload) => payload.copy_to(offset, addr, len),
         }
+    }
+
+    /// Copies it to the program's memory at `addr`, its last byte long before the others: who waits for that byte and takes the
+    /// others for there finds out.
+    #[cold]
+    pub(super) fn copy_last_byte_first(&self, addr: u64) -> Result<(), PlaceError> {
+        if let Some(last) = self.len().checked_sub(1) {
+            self.copy_to(last, addr + last as u64, 1)?;
+            std::thread::yield_now();
+            self.copy_to(0, addr, last)?;
+        }
+        Ok(())
     }
 }
 

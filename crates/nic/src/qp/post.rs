@@ -3,7 +3,8 @@
 use super::{Inner, Qp, env};
 use crate::adapter::Work;
 use crate::ah::Ah;
-use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr, WcStatus};
+use ferroce_mem::InFlight;
+use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr, Sge, WcStatus};
 use ferroce_queues::{CountedOp, Wc};
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
@@ -65,6 +66,12 @@ impl Qp {
             self.work_locked(&mut inner, work, ferroce_os::clock::now(), |_, _| ());
             Ok(())
         })
+    }
+
+    /// Begins to look at the memory of a request that is about to be posted, for the checker.
+    #[must_use]
+    pub fn begin_in_flight(&self, sges: &[Sge]) -> Vec<InFlight> {
+        InFlight::begin(self.pd.id(), sges)
     }
 
     /// Send requests that are under way and name this local key.

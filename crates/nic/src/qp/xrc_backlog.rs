@@ -89,7 +89,7 @@ impl QpEnv<'_> {
             }
             self.xrc_target.backlog_bytes -= kept.payload.len();
             self.meta = Some(kept.meta);
-            proto.handle_packet(now, &kept.headers, kept.payload.as_slice().into(), self);
+            proto.handle_packet(now, &kept.headers, RxPayload::of_packet(&kept.payload), self);
             self.meta = None;
         }
     }

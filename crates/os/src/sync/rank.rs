@@ -113,6 +113,7 @@ classes! {
     HostSlots: "host/src/lib.rs", "the slots of this process";
     HostPorts: "host/src/lib.rs", "the ports of this process";
     LinkList: "hostlink/src/links.rs", "the links";
+    InFlight: "mem/src/in_flight.rs", "what is in the memory that requests under way name, for the checker; held while a packet is copied there";
     CopyPair: "access/src/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
     Lifelines: "nic/src/gsi/lifelines.rs", "connections that end with another process";
     GsiInbox: "nic/src/gsi/mod.rs", "MADs that wait for the communication manager";

@@ -287,6 +287,14 @@ impl Cq {
         if unannounced > 0 && self.channel.is_some() { queue.entries.len() } else { 0 }
     }
 
+    /// As [`Cq::request_notify`], but only a completion that is added from here on raises the event, as strict adapters have it.
+    pub fn request_notify_of_new(&self, solicited_only: bool) {
+        let mut queue = self.queue.lock();
+        queue.armed = queue.armed.max(if solicited_only { Armed::Solicited } else { Armed::Any });
+        queue.lapsable = None;
+        self.set_sleeper(self.channel.is_some());
+    }
+
     /// Raises the event for `n` completions that were asked for, now or when moderation says so.
     fn announce_with(self: &Arc<Self>, queue: &mut Queue, n: usize) {
         match queue.rise(n, || clock::now().0) {

@@ -5,15 +5,19 @@
 //! Whether there is anything to do is decided when a device is opened or an object is made: without the checker the
 //! functions that post and poll aren't those that it looks at.
 
+mod memory;
 mod objects;
 mod place;
 mod report;
+mod strict;
 mod watch;
 
+pub(crate) use memory::Buffers;
 pub use objects::own;
 pub(crate) use objects::{close, gone, made, pinned};
 pub(crate) use place::Trace;
-pub(crate) use watch::{CqWatch, QpWatch};
+pub(crate) use strict::hide_invalid;
+pub(crate) use watch::{CqWatch, QpWatch, Sent};
 
 use crate::{call, log};
 use ferroce_explain::{Check, Finding};
@@ -41,6 +45,11 @@ fn asked() -> Option<&'static Check> {
 /// Is anything to be checked?
 pub(crate) fn is_on() -> bool {
     asked().is_some()
+}
+
+/// Is what the program posts and polls to be counted: for the checker, or because the adapter is strict?
+pub(crate) fn counts() -> bool {
+    is_on() || settings::is_strict()
 }
 
 /// When a process with a fatal finding ends.

@@ -1,9 +1,10 @@
 //! What is outstanding on a queue pair, and what may come into a completion queue.
 
+use super::memory::{Buffers, ToldMemory};
 use super::{Trace, found};
 use crate::abi::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 use ferroce_explain::Finding;
-use ferroce_nic as nic;
+use ferroce_nic::{self as nic, settings};
 use ferroce_os::sync::{Mutex, class};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
@@ -31,6 +32,7 @@ pub(crate) struct CqWatch {
 pub(crate) struct QpWatch {
     qpn: u32,
     max_send_wr: u32,
+    max_recv_wr: u32,
     all_signaled: bool,
     send_cq: Arc<CqWatch>,
     /// `None` with a shared receive queue.
@@ -39,15 +41,30 @@ pub(crate) struct QpWatch {
     /// The peer's number, and the path MTU (IBV_MTU_*) in the lowest byte; 0 as long as there is none.
     connection: AtomicU64,
     told_full: AtomicBool,
+    told_memory: ToldMemory,
+}
+
+/// A send request as the checker sees it.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) wr_id: u64,
+    pub(crate) signaled: bool,
+    pub(crate) buffers: Buffers,
 }
 
 /// Requests whose end the program hasn't been told of.
 #[derive(Debug, Default)]
 struct Outstanding {
-    /// wr_id, and whether it is signaled.
-    sends: VecDeque<(u64, bool)>,
+    sends: VecDeque<Sent>,
     signaled: i64,
     receives: i64,
+    /// Those of the receives, with their wr_id, if they are looked at.
+    received: VecDeque<(u64, Buffers)>,
+}
+
+/// How many requests a queue of so many has room for, with so many outstanding.
+fn room(size: u32, outstanding: usize) -> usize {
+    if settings::is_strict() { (size as usize).saturating_sub(outstanding) } else { usize::MAX }
 }
 
 fn blocks(descriptor: c_int) -> bool {
@@ -138,7 +155,8 @@ impl CqWatch {
 
 impl QpWatch {
     pub(crate) fn new(
-        (qpn, max_send_wr): (u32, u32),
+        qpn: u32,
+        (max_send_wr, max_recv_wr): (u32, u32),
         all_signaled: bool,
         send_cq: Arc<CqWatch>,
         recv_cq: Option<Arc<CqWatch>>,
@@ -146,31 +164,41 @@ impl QpWatch {
         let watch = Arc::new(Self {
             qpn,
             max_send_wr,
+            max_recv_wr,
             all_signaled,
             send_cq,
             recv_cq,
             outstanding: Mutex::new(Outstanding::default()),
             connection: AtomicU64::new(0),
             told_full: AtomicBool::new(false),
+            told_memory: ToldMemory::default(),
         });
         QPS.lock().insert(qpn, watch.clone());
         watch
     }
 
-    /// The program posts send requests, of which wr_id and the flag are given: `post` takes as many of the first of them as
-    /// it says, with what the call comes to.
+    /// The program posts send requests: `post` takes as many of the first of them as
+    /// it says, with what the call comes to. It is given how many there is room for, by a strict adapter's rule: a request
+    /// keeps its place until a completion is polled that tells of its end.
     pub(crate) fn posts<R>(
         &self,
-        requests: impl Iterator<Item = (u64, bool)>,
-        post: impl FnOnce() -> (R, usize),
+        requests: impl Iterator<Item = Sent>,
+        post: impl FnOnce(usize) -> (R, usize),
     ) -> R {
         let mut outstanding = self.outstanding.lock();
-        let (result, taken) = post();
+        // Memory is looked at before the adapter is.
+        let (mut before, mut after) = (Vec::new(), None);
+        if settings::checks_memory() {
+            before.extend(requests);
+        } else {
+            after = Some(requests);
+        }
+        let (result, taken) = post(room(self.max_send_wr, outstanding.sends.len()));
         let mut signaled = 0;
-        for (wr_id, flag) in requests.take(taken) {
-            let flag = flag || self.all_signaled;
+        for sent in before.into_iter().chain(after.into_iter().flatten()).take(taken) {
+            let flag = sent.signaled || self.all_signaled;
             signaled += i64::from(flag);
-            outstanding.sends.push_back((wr_id, flag));
+            outstanding.sends.push_back(Sent { signaled: flag, ..sent });
         }
         outstanding.signaled += signaled;
         let count = outstanding.sends.len();
@@ -186,10 +214,16 @@ impl QpWatch {
     }
 
     /// As [`QpWatch::posts`], of receives.
-    pub(crate) fn posts_receives<R>(&self, post: impl FnOnce() -> (R, usize)) -> R {
+    pub(crate) fn posts_receives<R>(
+        &self,
+        requests: impl Iterator<Item = (u64, Buffers)>,
+        post: impl FnOnce(usize) -> (R, usize),
+    ) -> R {
         let mut outstanding = self.outstanding.lock();
-        let (result, taken) = post();
+        let looked_at: Vec<_> = requests.take_while(|_| settings::checks_memory()).collect();
+        let (result, taken) = post(room(self.max_recv_wr, outstanding.receives.max(0) as usize));
         outstanding.receives += taken as i64;
+        outstanding.received.extend(looked_at.into_iter().take(taken));
         drop(outstanding);
         if let Some(cq) = self.recv_cq.as_ref().filter(|_| taken > 0) {
             cq.expect(taken as i64);
@@ -207,23 +241,37 @@ impl QpWatch {
         if wc.opcode & IBV_WC_RECV != 0 {
             let receives = outstanding.receives.min(1);
             outstanding.receives -= receives;
+            let at = outstanding.received.iter().position(|(wr_id, _)| *wr_id == wc.wr_id);
+            let ended = at.and_then(|at| outstanding.received.remove(at));
             drop(outstanding);
             if let Some(cq) = &self.recv_cq {
                 cq.expect(-receives);
+            }
+            if let Some((wr_id, buffers)) = ended {
+                self.told_memory.compare(|| self.name(), wr_id, &buffers);
             }
             return;
         }
         let sends = &mut outstanding.sends;
         let last = if wc.status == IBV_WC_SUCCESS {
-            sends.iter().position(|(_, signaled)| *signaled)
+            sends.iter().position(|sent| sent.signaled)
         } else {
-            sends.iter().position(|(wr_id, _)| *wr_id == wc.wr_id)
+            sends.iter().position(|sent| sent.wr_id == wc.wr_id)
         };
         let ended = last.map_or(0, |last| last + 1).min(sends.len());
-        let signaled = sends.drain(..ended).filter(|(_, signaled)| *signaled).count() as i64;
+        let (mut signaled, mut looked_at) = (0, Vec::new());
+        for sent in sends.drain(..ended) {
+            signaled += i64::from(sent.signaled);
+            if !sent.buffers.is_empty() {
+                looked_at.push((sent.wr_id, sent.buffers));
+            }
+        }
         outstanding.signaled -= signaled;
         drop(outstanding);
         self.send_cq.expect(-signaled);
+        for (wr_id, buffers) in looked_at {
+            self.told_memory.compare(|| self.name(), wr_id, &buffers);
+        }
     }
 
     /// It goes to RESET: nothing is outstanding any more, and no completion comes.

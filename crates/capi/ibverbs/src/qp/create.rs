@@ -141,8 +141,9 @@ unsafe fn watch(init: &Init<'_>, nic: &nic::Qp) -> Option<Arc<QpWatch>> {
     };
     let own_receives = nic.srq().is_none() && nic.service() != nic::Service::Xrc;
     let recv_cq = own_receives.then(|| of(init.recv_cq)).flatten();
-    let size = (nic.qpn(), nic.cap().max_send_wr);
-    Some(QpWatch::new(size, nic.sq_sig_all(), of(init.send_cq)?, recv_cq))
+    let cap = nic.cap();
+    let size = (cap.max_send_wr, cap.max_recv_wr);
+    Some(QpWatch::new(nic.qpn(), size, nic.sq_sig_all(), of(init.send_cq)?, recv_cq))
 }
 
 impl QpBlock {

@@ -122,6 +122,7 @@ impl QpBlock {
         }
         if let Kind::Transport(nic) = &self.kind
             && bits & mask::PATH_MTU != 0
+            && check::is_on()
         {
             let now = nic.query();
             watch.connected(now.dest_qpn, now.path_mtu, || nic.peer_mtu());

@@ -16,6 +16,7 @@ use crate::adapter::Work;
 use crate::ah::Ah;
 use crate::fabric::LocalPacket;
 use crate::owner::OfContext as _;
+use crate::settings;
 use ferroce_access::{Fault, atomic};
 use ferroce_engine::Inbox;
 use ferroce_hostlink::Link;
@@ -251,12 +252,12 @@ impl Env for QpEnv<'_> {
     }
 
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()> {
-        scatter(self.pd_of(Buffer::Request), sges, offset, &bytes.into()).map_err(|_| ())
+        scatter(self.pd_of(Buffer::Request), sges, offset, &RxPayload::of_packet(bytes)).map_err(|_| ())
     }
 
     fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()> {
         let grh = self.meta.as_ref().map_or([0; Grh::LEN], Grh::of);
-        scatter(self.pd_of(Buffer::Receive), sges, 0, &grh.as_slice().into()).map_err(|_| ())
+        scatter(self.pd_of(Buffer::Receive), sges, 0, &RxPayload::of_packet(&grh)).map_err(|_| ())
     }
 
     fn check_remote(
@@ -277,7 +278,10 @@ impl Env for QpEnv<'_> {
         let len = payload.len();
         let mut copied = Ok(());
         let copy = |addr| {
-            copied = payload.copy_to(0, addr, len);
+            copied = match payload {
+                RxPayload::Careful(_) if settings::is_strict() => payload.copy_last_byte_first(addr),
+                _ => payload.copy_to(0, addr, len),
+            };
             copied.map_err(|_| Fault)
         };
         let written =

@@ -1,0 +1,48 @@
+//! The memory that requests name, from when they are posted until the program is told of their end (`--check=memory`).
+
+use super::found;
+use ferroce_explain::Finding;
+use ferroce_nic::{self as nic, settings};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Memory that a request names; empty where memory isn't looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    /// The adapter writes there: a receive, an RDMA READ, an atomic.
+    filled: bool,
+    parts: Vec<nic::InFlight>,
+}
+
+impl Buffers {
+    /// Those of a request that is about to be posted. `list` gives its elements; they are asked for only if memory is looked at.
+    pub(crate) fn begin(qp: &nic::Qp, filled: bool, list: impl FnOnce() -> nic::SgeList) -> Self {
+        if !settings::checks_memory() {
+            return Self::default();
+        }
+        Self { filled, parts: qp.begin_in_flight(&list()) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+}
+
+/// What was told of a queue pair's memory.
+#[derive(Debug, Default)]
+pub(super) struct ToldMemory {
+    sent: AtomicBool,
+    filled: AtomicBool,
+}
+
+impl ToldMemory {
+    /// The program is told of a request's end: tells, once, if it has written to the memory before.
+    pub(super) fn compare(&self, name: impl FnOnce() -> String, wr_id: u64, buffers: &Buffers) {
+        let Some((addr, length)) = buffers.parts.iter().find_map(nic::InFlight::written) else { return };
+        let (told, number) = if buffers.filled { (&self.filled, 109) } else { (&self.sent, 108) };
+        if !told.swap(true, Ordering::Relaxed) {
+            let last = addr + length as u64 - 1;
+            let known = format!("request {wr_id}: from {addr:#x} to {last:#x}");
+            found(&Finding { number, about: name(), known, place: None });
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The program's memory that requests under way name, for `ferroce run --check=memory`: what the adapter places there is noted, so
+//! that what is different when a request has ended was written by somebody else.
+//!
+//! A copy is kept of each range, which costs what the range has in bytes, at most [`LOOKED_AT`]; requests that name the same
+//! range share one.
+
+use super::keys::KeyTable;
+use ferroce_access::{Fault, copy};
+use ferroce_os::sync::{Mutex, class};
+use ferroce_proto::Sge;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Bytes of an element of a list that are looked at, from the first on.
+const LOOKED_AT: u32 = 64 * 1024;
+
+/// What a range has in it, but for what the program writes.
+#[derive(Debug)]
+struct Shadow {
+    bytes: Vec<u8>,
+    requests: usize,
+    /// How often the program was seen to have written, and where it did the last time.
+    changes: u64,
+    changed: Range<usize>,
+}
+
+/// By address and length.
+static SHADOWS: Mutex<class::InFlight, BTreeMap<(u64, usize), Shadow>> = Mutex::new(BTreeMap::new());
+
+/// A range of memory that a request under way names.
+#[derive(Debug)]
+pub struct InFlight {
+    at: (u64, usize),
+    /// Changes that were seen before the request was posted.
+    changes: u64,
+}
+
+impl Shadow {
+    /// Looks for what the program has written since.
+    fn look(&mut self, addr: u64) {
+        let mut now = vec![0; self.bytes.len()];
+        if copy::read(addr, &mut now).is_err() || now == self.bytes {
+            return;
+        }
+        let differs = |at: &usize| now[*at] != self.bytes[*at];
+        let mut all = 0..now.len();
+        if let Some(first) = all.find(differs) {
+            let last = all.rfind(differs).unwrap_or(first);
+            self.changed = first..last + 1;
+        }
+        self.changes += 1;
+        self.bytes = now;
+    }
+}
+
+impl InFlight {
+    /// Begins to look at the memory of a request of domain `pd`; what can't be read isn't looked at.
+    #[must_use]
+    pub fn begin(pd: u32, sges: &[Sge]) -> Vec<Self> {
+        let begin = |sge: &Sge| {
+            let part = Sge { length: sge.length.min(LOOKED_AT), ..*sge };
+            let mut begun = None;
+            let begin = |addr| {
+                begun = Self::at(addr, part.length as usize);
+                Ok(())
+            };
+            // A key that is wrong ends the request soon.
+            let found = KeyTable::global().local(pd, &part, false, begin);
+            begun.filter(|_| found.is_ok())
+        };
+        sges.iter().filter(|sge| sge.length > 0).filter_map(begin).collect()
+    }
+
+    fn at(addr: u64, length: usize) -> Option<Self> {
+        let at = (addr, length);
+        let mut shadows = SHADOWS.lock();
+        if let Some(shadow) = shadows.get_mut(&at) {
+            shadow.look(addr);
+            shadow.requests += 1;
+            return Some(Self { at, changes: shadow.changes });
+        }
+        let mut bytes = vec![0; length];
+        copy::read(addr, &mut bytes).ok()?;
+        shadows.insert(at, Shadow { bytes, requests: 1, changes: 0, changed: 0..0 });
+        Some(Self { at, changes: 0 })
+    }
+
+    /// The first address that the program has written to since the request was posted, and how many bytes from there on lie
+    /// between the first and the last one written; `None` if it hasn't.
+    #[must_use]
+    pub fn written(&self) -> Option<(u64, usize)> {
+        let mut shadows = SHADOWS.lock();
+        let shadow = shadows.get_mut(&self.at)?;
+        shadow.look(self.at.0);
+        let Range { start, end } = shadow.changed;
+        (shadow.changes != self.changes).then_some((self.at.0 + start as u64, end - start))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut shadows = SHADOWS.lock();
+        if let Some(shadow) = shadows.get_mut(&self.at) {
+            shadow.requests -= 1;
+            if shadow.requests == 0 {
+                shadows.remove(&self.at);
+            }
+        }
+    }
+}
+
+/// Copies `bytes` to the program's memory, and notes that this is what is to be there.
+///
+/// # Errors
+/// As [`copy::write`].
+pub fn place(addr: u64, bytes: &[u8]) -> Result<(), Fault> {
+    // Whoever compares meanwhile would see half of it.
+    let mut shadows = SHADOWS.lock();
+    copy::write(addr, bytes)?;
+    let end = addr + bytes.len() as u64;
+    let first = (addr.saturating_sub(LOOKED_AT.into()), 0);
+    for (&(start, length), shadow) in shadows.range_mut(first..(end, 0)) {
+        let (from, to) = (addr.max(start), end.min(start + length as u64));
+        if from < to {
+            let part = &bytes[(from - addr) as usize..(to - addr) as usize];
+            shadow.bytes[(from - start) as usize..(to - start) as usize].copy_from_slice(part);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_adapter_places_is_no_change_and_what_the_program_writes_is() {
+        let mut memory = vec![7u8; 256];
+        let addr = memory.as_mut_ptr() as u64;
+        let whole = InFlight::at(addr, 256).expect("memory");
+        let part = InFlight::at(addr + 100, 100).expect("memory");
+        place(addr + 96, &[1; 8]).expect("memory");
+        assert_eq!((whole.written(), part.written()), (None, None));
+        copy::write(addr + 150, &[2, 3]).expect("memory");
+        copy::write(addr + 160, &[2]).expect("memory");
+        assert_eq!((whole.written(), part.written()), (Some((addr + 150, 11)), Some((addr + 150, 11))));
+        // One that is posted now has nothing to do with it.
+        let later = InFlight::at(addr, 256).expect("memory");
+        assert_eq!(later.written(), None);
+        copy::write(addr + 1, &[9]).expect("memory");
+        assert_eq!(later.written(), Some((addr + 1, 1)));
+        assert_eq!(part.written(), Some((addr + 150, 11)));
+    }
+
+    #[test]
+    fn a_range_is_forgotten_with_its_last_request() {
+        let memory = vec![7u8; 64];
+        let addr = memory.as_ptr() as u64;
+        let two = [InFlight::at(addr, 64), InFlight::at(addr, 64)].map(|one| one.expect("memory"));
+        let [first, second] = two;
+        drop(first);
+        assert_eq!(second.written(), None);
+        drop(second);
+        assert!(!SHADOWS.lock().contains_key(&(addr, 64)));
+    }
+}
