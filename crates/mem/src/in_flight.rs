@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_range_is_forgotten_with_its_last_request() {
-        let memory = vec![7u8; 64];
+        let memory = [7u8; 64];
         let addr = memory.as_ptr() as u64;
         let two = [InFlight::at(addr, 64), InFlight::at(addr, 64)].map(|one| one.expect("memory"));
         let [first, second] = two;
