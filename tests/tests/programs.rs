@@ -139,9 +139,8 @@ fn messages_of_all_kinds_arrive_and_nothing_of_an_earlier_connection_counts() {
 fn messages_before_a_bad_receive_arrive_and_those_after_it_are_flushed() {
     let program = &*require!(Artifacts::get().c_program("traffic/bad_receives"));
     let world = require!(World::one_host(1500));
-    for fabric in [Fabric::Any, Fabric::Udp] {
-        Pair::new(&world, fabric).limit(LIMIT).run(&[program]).expect_success().expect_only_reasons();
-    }
+    // Within a host: on a wire the one packet that says what is wrong may be lost.
+    Pair::new(&world, Fabric::Any).limit(LIMIT).run(&[program]).expect_success().expect_only_reasons();
     world.first().expect_no_traces();
 }
 
