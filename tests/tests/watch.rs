@@ -154,6 +154,29 @@ fn a_user_sees_their_own_processes_and_root_sees_all() {
 }
 
 #[test]
+fn top_goes_on_when_a_process_that_it_shows_dies() {
+    require!(tool("script", "bsdutils"));
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let [server, client] = waiting_pair(&world, program, "mutual", Fabric::Any);
+    let table = ferroce(&world, &["top", "--once", "--interval", "0.05"]);
+    table.expect_success().expect_quiet();
+    for side in [&server, &client] {
+        assert!(table.stdout.lines().any(|line| line.starts_with(&side.id().to_string())), "{table}");
+    }
+    let command = format!("{} top -i 0.05 -n 20; echo status=$?", Artifacts::get().ferroce().display());
+    let mut top = world.first().start(&["script", "-qec", &*command, "/dev/null"], &[]);
+    top.wait_for_output(&number_of(&server), LIMIT);
+    server.signal(libc::SIGKILL);
+    let shown = top.wait(LIMIT);
+    assert!(shown.stdout.contains("status=0"), "{shown}");
+    let rest = ferroce(&world, &["top", "--json", "--processes", "-i", "0.05", "-n", "1"]);
+    rest.expect_success().expect_quiet();
+    assert!(rest.stdout.contains(&format!("\"pid\":{}", client.id())), "{rest}");
+    assert!(!rest.stdout.contains(&format!("\"pid\":{}", server.id())), "{rest}");
+}
+
+#[test]
 fn counters_go_by_the_names_of_the_kernel() {
     let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
     let world = require!(World::one_host(1500));
