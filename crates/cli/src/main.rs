@@ -189,10 +189,12 @@ enum Command {
         #[arg(long, short)]
         processes: bool,
     },
-    /// Print the messages of a capture, one line each
+    /// Print the messages of a running process, or of a capture, one line each
     ///
-    /// The capture is a file of `ferroce run --capture`, tcpdump or Wireshark. Acknowledgements that say nothing else are left
-    /// out.
+    /// A process is named by its number, and tells what its requests and receives have ended with. At most 512 messages are told
+    /// each tenth of a second: how long nothing was noted is said. One-sided operations are told by the process that has asked for
+    /// them. A capture is a file of `ferroce run --capture`, tcpdump or Wireshark; of a capture, acknowledgements that say nothing
+    /// else are left out.
     Trace {
         /// Go on when the end is reached: the capture is being written
         #[arg(long, short)]
@@ -206,14 +208,18 @@ enum Command {
         /// Only operations with this in their name, such as read
         #[arg(long, value_name = "NAME")]
         op: Option<String>,
-        /// Only refusals
+        /// Only refusals, or messages that end with an error
         #[arg(long)]
         errors: bool,
-        /// Acknowledgements too
+        /// Of a capture: acknowledgements too
         #[arg(long)]
         acks: bool,
-        /// The capture
-        file: PathBuf,
+        /// End after so many messages
+        #[arg(long, short = 'n', value_name = "COUNT")]
+        count: Option<u64>,
+        /// The process's number, or the capture (./123 if its name is a number)
+        #[arg(value_name = "PID|FILE")]
+        what: PathBuf,
     },
     /// Print the completions of a shell, for it to read
     Completions {
@@ -277,8 +283,9 @@ fn main() -> ExitCode {
         Command::Stats { json, qp, device } => {
             watch::stats::stats(&watch::stats::Options { json, pairs: qp, device: device.as_deref() })
         }
-        Command::Trace { follow, json, qp, op, errors, acks, file } => trace::trace(&trace::Options {
-            file: &file,
+        Command::Trace { follow, json, qp, op, errors, acks, count, what } => trace::trace(&trace::Options {
+            what: &what,
+            count: count.unwrap_or(u64::MAX),
             follow,
             json,
             pairs: &qp,

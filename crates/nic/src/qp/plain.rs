@@ -11,7 +11,7 @@ use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, RingByte
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_proto::{Data, PlainSend, SendOp, SendWr, Sge, WcStatus};
-use ferroce_queues::{CountedOp, Wc};
+use ferroce_queues::Wc;
 use ferroce_wire::{Opcode, Operation, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -159,9 +159,7 @@ impl Qp {
         run.settle(true);
         // The receive is told of when this has been done.
         run.acknowledge();
-        if let Some(counting) = self.counting.get() {
-            counting.count(CountedOp::Recv, u64::from(completion.byte_len), completion.status);
-        }
+        self.observe_receive(&completion);
         let wc = Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false };
         *overrun = !self.recv_cq.push(wc);
         true
@@ -178,11 +176,7 @@ impl Qp {
         let unwinding = EndsOnPanic(self);
         let mut overrun = false;
         let done = inner.proto.take_executed(clock::now, psn, |request, completion| {
-            if let Some(counting) = self.counting.get()
-                && let Some(op) = CountedOp::of(&request.op)
-            {
-                counting.count(op, request.data.len(), WcStatus::Success);
-            }
+            self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
                 let wc = Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false };
                 overrun |= !self.send_cq.push(wc);
