@@ -76,6 +76,32 @@ fn a_hung_pair(fabric: Fabric, words: &[&str]) {
     assert_eq!(both && last.contains("wait for each other's message"), mutual, "{text}");
 }
 
+/// The lines without what differs from run to run: numbers, and the commands.
+fn without_numbers(shown: &str) -> Vec<String> {
+    let is_number = |word: &str| {
+        let word = word.trim_matches(['(', ')']);
+        word.starts_with("0x") || word.parse::<u64>().is_ok()
+    };
+    let line = |line: &str| {
+        let line = if line.starts_with("Process ") { line.split(": ").next().unwrap_or(line) } else { line };
+        let (line, user) = line.split_once(" of user ").map_or((line, ""), |(line, _)| (line, " of user"));
+        let words = line.split_whitespace().map(|word| if is_number(word) { "#" } else { word });
+        words.collect::<Vec<_>>().join(" ") + user
+    };
+    shown.lines().map(line).collect()
+}
+
+#[test]
+fn the_book_shows_what_ps_shows_of_two_that_wait_for_each_other() {
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../book/src/debugging.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let block = page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+    let _sides = waiting_pair(&world, program, "mutual", Fabric::Any);
+    shown(&world, &["ps"], |shown| without_numbers(shown) == without_numbers(block));
+}
+
 on_both_fabrics! {
     a_hung_pair:
     each_waits_for_the_others_message: "mutual";
@@ -151,6 +177,30 @@ fn a_user_sees_their_own_processes_and_root_sees_all() {
         let others = ferroce_as(&world, Some("12346"), command);
         assert!(others.starts_with(&format!("ferroce {command}: no process of this user")), "{others}");
     }
+}
+
+#[test]
+fn top_goes_on_when_a_process_that_it_shows_dies() {
+    require!(tool("script", "bsdutils"));
+    let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
+    let world = require!(World::one_host(1500));
+    let [server, client] = waiting_pair(&world, program, "mutual", Fabric::Any);
+    let table = ferroce(&world, &["top", "--once", "--interval", "0.05"]);
+    table.expect_success().expect_quiet();
+    for side in [&server, &client] {
+        assert!(table.stdout.lines().any(|line| line.starts_with(&side.id().to_string())), "{table}");
+    }
+    let top = Artifacts::get().ferroce();
+    let command = format!("stty rows 20 cols 120; {} top -i 0.05 -n 20; echo status=$?", top.display());
+    let mut top = world.first().start(&["script", "-qec", &*command, "/dev/null"], &[]);
+    top.wait_for_output(&number_of(&server), LIMIT);
+    server.signal(libc::SIGKILL);
+    let shown = top.wait(LIMIT);
+    assert!(shown.stdout.contains("status=0"), "{shown}");
+    let rest = ferroce(&world, &["top", "--json", "--processes", "-i", "0.05", "-n", "1"]);
+    rest.expect_success().expect_quiet();
+    assert!(rest.stdout.contains(&format!("\"pid\":{}", client.id())), "{rest}");
+    assert!(!rest.stdout.contains(&format!("\"pid\":{}", server.id())), "{rest}");
 }
 
 #[test]

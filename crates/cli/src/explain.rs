@@ -1,6 +1,7 @@
 //! `ferroce explain`: what a reason, a status of a completion or an errno value means.
 
 use ferroce_explain::{CATALOGUE, ERRNOS, FINDINGS, STATUSES, Word, entry, id, number_of, page};
+use ferroce_nic::watch::harmless;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -14,8 +15,9 @@ pub fn explain(word: Option<&str>) -> ExitCode {
             Some(text) => text,
             None => {
                 eprintln!(
-                    "ferroce: nothing is known of \"{word}\": an ID (FC034), a vendor_err (0xfc034), a status \
-                     (IBV_WC_RETRY_EXC_ERR) or an errno (ENOMEM) can be explained; `ferroce explain` lists them"
+                    "ferroce: nothing is known of \"{}\": an ID (FC034), a vendor_err (0xfc034), a status \
+                     (IBV_WC_RETRY_EXC_ERR) or an errno (ENOMEM) can be explained; `ferroce explain` lists them",
+                    harmless(word)
                 );
                 return ExitCode::FAILURE;
             }

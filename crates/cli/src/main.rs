@@ -1,6 +1,6 @@
 //! The `ferroce` command: `run` a program with the Ferroce adapter, or print the `env` for it, show `devices`, write their
-//! `sysfs` entries, let `doctor` say what would stop a program here, and `explain` why requests fail; `ps` and `stats`
-//! show what processes do, `trace` what a capture has in it.
+//! `sysfs` entries, let `doctor` say what would stop a program here, and `explain` why requests fail; `ps`, `stats` and
+//! `top` show what processes do, `trace` what a capture has in it.
 //!
 //! In here: what a person types and reads. Out of here: everything that a program needs at run time (`ferroce-nic`
 //! and the libraries); a program that is started by `ferroce run` needs nothing of this command afterwards.
@@ -25,8 +25,10 @@ mod watch;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use watch::rates::Sort;
 
 /// RDMA verbs in user space: run programs that were built for an RDMA adapter without having one.
 ///
@@ -163,10 +165,36 @@ enum Command {
         /// Only this device
         device: Option<String>,
     },
-    /// Print the messages of a capture, one line each
+    /// Show what queue pairs and processes do in a second, refreshed
     ///
-    /// The capture is a file of `ferroce run --capture`, tcpdump or Wireshark. Acknowledgements that say nothing else are left
-    /// out.
+    /// In a terminal: q ends it, t turns from queue pairs to processes, s sorts by something else, arrows move. Messages, bytes and
+    /// retries are those of a second; CQ is the fill of the fullest completion queue.
+    Top {
+        /// Print a line of JSON for each look, for scripts
+        #[arg(long)]
+        json: bool,
+        /// Print one table, and end
+        #[arg(long)]
+        once: bool,
+        /// Seconds between looks
+        #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+        interval: Duration,
+        /// End after so many looks; 0: go on
+        #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 0)]
+        count: u64,
+        /// What is on top
+        #[arg(long, value_enum, default_value_t = Sort::Bytes)]
+        sort: Sort,
+        /// A row for each process instead of each queue pair
+        #[arg(long, short)]
+        processes: bool,
+    },
+    /// Print the messages of a running process, or of a capture, one line each
+    ///
+    /// A process is named by its number, and tells what its requests and receives have ended with. At most 512 messages are told
+    /// each tenth of a second: how long nothing was noted is said. One-sided operations are told by the process that has asked for
+    /// them. A capture is a file of `ferroce run --capture`, tcpdump or Wireshark; of a capture, acknowledgements that say nothing
+    /// else are left out.
     Trace {
         /// Go on when the end is reached: the capture is being written
         #[arg(long, short)]
@@ -180,14 +208,18 @@ enum Command {
         /// Only operations with this in their name, such as read
         #[arg(long, value_name = "NAME")]
         op: Option<String>,
-        /// Only refusals
+        /// Only refusals, or messages that end with an error
         #[arg(long)]
         errors: bool,
-        /// Acknowledgements too
+        /// Of a capture: acknowledgements too
         #[arg(long)]
         acks: bool,
-        /// The capture
-        file: PathBuf,
+        /// End after so many messages
+        #[arg(long, short = 'n', value_name = "COUNT")]
+        count: Option<u64>,
+        /// The process's number, or the capture (./123 if its name is a number)
+        #[arg(value_name = "PID|FILE")]
+        what: PathBuf,
     },
     /// Print the completions of a shell, for it to read
     Completions {
@@ -222,6 +254,12 @@ fn number(text: &str) -> Result<u32, std::num::ParseIntError> {
     }
 }
 
+/// A time between a hundredth of a second and a day.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=86400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "between 0.01 and 86400".to_owned())
+}
+
 fn main() -> ExitCode {
     if rdma::is_called(std::env::args_os().next().as_deref().map(Path::new)) {
         return rdma::rdma(&std::env::args_os().skip(1).collect::<Vec<_>>());
@@ -245,8 +283,9 @@ fn main() -> ExitCode {
         Command::Stats { json, qp, device } => {
             watch::stats::stats(&watch::stats::Options { json, pairs: qp, device: device.as_deref() })
         }
-        Command::Trace { follow, json, qp, op, errors, acks, file } => trace::trace(&trace::Options {
-            file: &file,
+        Command::Trace { follow, json, qp, op, errors, acks, count, what } => trace::trace(&trace::Options {
+            what: &what,
+            count: count.unwrap_or(u64::MAX),
             follow,
             json,
             pairs: &qp,
@@ -254,6 +293,9 @@ fn main() -> ExitCode {
             errors,
             acks,
         }),
+        Command::Top { json, once, interval, count, sort, processes } => {
+            watch::top::top(&watch::top::Options { json, once, interval, count, sort, processes })
+        }
         Command::Completions { shell } => pages::completions(Arguments::command(), shell),
         Command::Man { directory } => pages::man(Arguments::command(), &directory),
         Command::Version { verbose } => version::version(verbose),

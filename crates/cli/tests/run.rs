@@ -21,6 +21,18 @@ fn our_libraries_come_first_and_the_rest_of_the_environment_stays() {
 }
 
 #[test]
+fn what_cannot_be_explained_is_named_without_what_a_terminal_acts_upon() {
+    let ferroce = Installation::new();
+    let outcome = run(&mut ferroce.ferroce(&["explain", "FC\x1b]0;title\x07\u{202e}"]));
+    assert_eq!(outcome.status, Some(1));
+    assert!(
+        outcome.stderr.starts_with("ferroce: nothing is known of \"FC?]0;title??\": "),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
 fn run_inside_run_names_the_libraries_once() {
     let ferroce = Installation::new();
     let command = ferroce.path("bin/ferroce");

@@ -169,6 +169,7 @@ macro_rules! tuple {
 }
 
 tuple!(A 0, B 1, C 2, D 3);
+tuple!(A 0, B 1, C 2, D 3, E 4);
 tuple!(A 0, B 1, C 2, D 3, E 4, F 5);
 
 /// Something that has its turn when it has more to do, in the run queue of a [`Loop`].

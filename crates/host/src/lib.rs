@@ -44,6 +44,7 @@ mod names;
 mod ports;
 mod services;
 mod slots;
+mod tracer;
 mod user;
 mod watch;
 
@@ -56,6 +57,7 @@ pub use gids::{GidTables, KIND_GIDS};
 pub use group::OpenSocket;
 pub use ports::{Delivery, HeldPort, PortAddress, PortError};
 pub use services::{Service, Services};
+pub use tracer::{KIND_TRACE, Tracer};
 pub use watch::{KIND_WATCH, Told, Watched, ask_all};
 
 use ferroce_os::sync::{Mutex, RwLock, class};

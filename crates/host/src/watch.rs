@@ -54,6 +54,24 @@ pub enum Told {
     Nonsense,
 }
 
+/// A connection to the holder of a slot, who is of user `uid`, and its process.
+pub(super) fn reach(uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
+    let (name, user) = (Name::slot(uid, slot), User::current());
+    let connection = if uid == user.uid() {
+        handover::dial(&name, user)?
+    } else {
+        let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
+        sys::connect(connection.raw(), name.address())?;
+        connection
+    };
+    let peer = sys::peer_credentials(connection.raw())?;
+    // Anybody can take a name.
+    if peer.uid != uid {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    Ok((connection, peer.pid))
+}
+
 /// Asks each process that this process's user may watch, in no order. `wish` goes with the request; no account is longer than
 /// `longest`. Takes `patience` at most for each 128 processes. `None` where the names of processes can't be read.
 #[must_use]
@@ -63,7 +81,7 @@ pub fn ask_all(wish: u8, longest: usize, patience: Duration) -> Option<Vec<Watch
         0 => all_taken_slots()?,
         own => taken_slots(own)?.into_iter().map(|slot| (own, slot)).collect(),
     };
-    let question = Question { user, wish, longest, patience };
+    let question = Question { wish, longest, patience };
     let mut found = BTreeMap::new();
     let mut all = Vec::new();
     for (uid, slot) in slots {
@@ -100,7 +118,6 @@ struct Asked {
 
 /// What all are asked.
 struct Question {
-    user: User,
     wish: u8,
     longest: usize,
     patience: Duration,
@@ -121,24 +138,12 @@ impl Question {
     }
 
     fn try_to_put(&self, uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
-        let name = Name::slot(uid, slot);
-        let connection = if uid == self.user.uid() {
-            handover::dial(&name, self.user)?
-        } else {
-            let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
-            sys::connect(connection.raw(), name.address())?;
-            connection
-        };
+        let (connection, pid) = reach(uid, slot)?;
         let mut request = [0; REQUEST];
         request[..frame::HEADER].copy_from_slice(&frame::header(KIND_WATCH));
         request[frame::HEADER] = self.wish;
-        let peer = sys::peer_credentials(connection.raw())?;
-        // Anybody can take a name.
-        if peer.uid != uid {
-            return Err(io::Error::from_raw_os_error(libc::EPERM));
-        }
         frame::send(connection.raw(), &mut request, &[])?;
-        Ok((connection, peer.pid))
+        Ok((connection, pid))
     }
 
     /// Waits for the answers.
@@ -209,7 +214,7 @@ fn was_cut_off(error: &io::Error) -> bool {
 
 /// Takes an answer. Nothing is believed of it: what is behind the descriptor is memory that nobody can make shorter, and is
 /// read by a call that neither blocks nor faults, whoever has made it.
-fn receive(connection: i32, longest: usize) -> Told {
+pub(super) fn receive(connection: i32, longest: usize) -> Told {
     let mut answer = [0; LONGEST_ANSWER];
     let Ok((length, fds)) = frame::receive(connection, &mut answer) else { return Told::Gone };
     if length == 0 {
@@ -235,7 +240,7 @@ fn read(memory: &EngineFd, longest: usize) -> Option<Vec<u8>> {
 }
 
 /// The process is stopped, or being traced and at a halt.
-fn is_stopped(pid: i32) -> bool {
+pub(super) fn is_stopped(pid: i32) -> bool {
     if pid == 0 {
         return false;
     }

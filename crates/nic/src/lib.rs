@@ -34,6 +34,7 @@ pub mod settings;
 #[cfg(test)]
 #[path = "../tests/verbs/side.rs"]
 pub mod side;
+mod traced;
 pub mod voice;
 mod watched;
 mod xrc;

@@ -11,10 +11,12 @@
 mod bounded;
 mod counters;
 mod text;
+mod trace;
 
 pub use bounded::MOST;
 pub use counters::{Counters, PORT_COUNTERS, port_counter};
 pub use text::{LONGEST_TEXT, Text, harmless};
+pub use trace::{BURST, Filter, Message, NAMED, Trace};
 
 use bounded::list;
 use serde::{Deserialize, Serialize};

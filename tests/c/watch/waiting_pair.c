@@ -1,18 +1,22 @@
-/* waiting_pair: two processes whose queue pairs are connected and wait for ever.
+/* waiting_pair: two processes whose queue pairs are connected and wait for ever, or talk.
  *
  * mutual: each has posted a receive and waits for a message of the other.
  * unposted: the client sends, and the server has no receive.
+ * talking: the client sends a message each millisecond, which the server receives.
+ * hasty: the same without a pause.
  */
 #include "common.h"
 
 int main(int argc, char **argv)
 {
 	if (argc < 2 || argc > 3)
-		fail("usage: waiting_pair mutual|unposted [SERVER]");
+		fail("usage: waiting_pair mutual|unposted|talking|hasty [SERVER]");
 
-	bool mutual = !strcmp(argv[1], "mutual");
+	bool mutual = !strcmp(argv[1], "mutual"), hasty = !strcmp(argv[1], "hasty");
+	bool talking = hasty || !strcmp(argv[1], "talking");
 	const char *host = argc == 3 ? argv[2] : NULL;
 	char ready = 1, other;
+	bool told_so = false;
 
 	alarm(ALARM_SECONDS);
 	struct device device = open_device(1);
@@ -27,7 +31,7 @@ int main(int argc, char **argv)
 	void *context;
 
 	MUST(to_init(qp, ALL_ACCESS));
-	if (mutual)
+	for (int i = 0; i < (mutual ? 1 : talking ? 16 : 0); i++)
 		MUST(post_recv(qp, mr, 0, 4096, 1));
 	int fd = meet(host, 18515);
 
@@ -37,6 +41,26 @@ int main(int argc, char **argv)
 	MUST(to_rts(qp, &path, 0));
 	if (!exchange(fd, &ready, &other, 1))
 		fail("the other side is gone");
+	while (talking) {
+		struct ibv_wc wc;
+
+		if (host)
+			MUST(post_send(qp, mr, 0, 64, 42));
+		if (!wait_wc(cq, &wc, 60000))
+			fail("no message in a minute");
+		/* Whoever traces this process may want to know. */
+		while (wc.status)
+			pause();
+		if (!told_so) {
+			printf("queue pair 0x%06x talks\n", qp->qp_num);
+			fflush(stdout);
+			told_so = true;
+		}
+		if (!host)
+			MUST(post_recv(qp, mr, 0, 4096, 1));
+		else if (!hasty)
+			usleep(1000);
+	}
 	MUST(ibv_req_notify_cq(cq, 0));
 	if (!mutual && host)
 		MUST(post_send(qp, mr, 0, 64, 42));

@@ -114,7 +114,7 @@ pub const HOUSE: &[Storey] = &[
         together: &[Together {
             rooms: &[
                 "adapter", "ah", "device", "fabric", "gids", "gsi", "import", "numbers", "owner", "path_mtu",
-                "qp", "raw", "watched", "xrc",
+                "qp", "raw", "traced", "watched", "xrc",
             ],
             why: "The objects of verbs and the adapter that has them: each is made of others, and found through others.",
         }],

@@ -1,5 +1,6 @@
-//! `ferroce trace`: the messages of a capture, a line each, also while it is being written.
+//! `ferroce trace`: the messages of a running process, or of a capture, a line each, also while it is being written.
 
+mod live;
 mod messages;
 
 use crate::output;
@@ -19,9 +20,12 @@ const LOOK: Duration = Duration::from_millis(50);
 
 const ETHERTYPES_OF_IP: [u16; 2] = [0x0800, 0x86dd];
 
-/// What is shown of which capture.
+/// What is shown of which capture or process.
 pub struct Options<'a> {
-    pub file: &'a Path,
+    /// The number of a process, or a file.
+    pub what: &'a Path,
+    /// How many messages are shown.
+    pub count: u64,
     /// Goes on when the file's end is reached.
     pub follow: bool,
     pub json: bool,
@@ -35,32 +39,39 @@ pub struct Options<'a> {
     pub acks: bool,
 }
 
-/// Prints the messages of a capture.
+/// Prints the messages of a capture, or of a process.
 pub fn trace(options: &Options<'_>) -> ExitCode {
-    match read(options) {
+    let pid = options.what.to_str().and_then(|word| word.parse().ok());
+    let (name, traced) = match pid {
+        Some(pid) => (format!("process {pid}"), live::trace(options, pid)),
+        None => (options.what.display().to_string(), read(options)),
+    };
+    match traced {
         Ok(code) => code,
         Err(says) => {
-            eprintln!("ferroce trace: {}: {says}", options.file.display());
+            eprintln!("ferroce trace: {name}: {says}");
             ExitCode::FAILURE
         }
     }
 }
 
 fn read(options: &Options<'_>) -> Result<ExitCode, String> {
-    let file = File::open(options.file).map_err(|error| error.to_string())?;
+    let file = File::open(options.what).map_err(|error| error.to_string())?;
     let growing = Growing { file, follow: options.follow };
     let mut reader = create_reader(BUFFER, growing).map_err(|error| match error {
         PcapError::Eof => "it is empty".to_owned(),
         _ => "it is no capture (pcapng or pcap)".to_owned(),
     })?;
     let mut decoder = Decoder::default();
-    loop {
+    let mut left = options.count;
+    while left > 0 {
         match reader.next() {
             Ok((length, block)) => {
                 let message = decoder.block(&block);
                 reader.consume(length);
                 let Some(message) = message.filter(|message| options.wants(message)) else { continue };
                 let line = if options.json { message.to_json().to_string() } else { message.to_string() };
+                left -= 1;
                 match output::line(&line) {
                     Ok(true) => {}
                     Ok(false) => return Ok(ExitCode::SUCCESS),
@@ -74,15 +85,21 @@ fn read(options: &Options<'_>) -> Result<ExitCode, String> {
             Err(_) => return Err("a block of it makes no sense".to_owned()),
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 impl Options<'_> {
+    /// An operation is to be shown.
+    fn names(&self, operation: &str) -> bool {
+        let named = |part: &str| operation.to_lowercase().contains(&part.to_lowercase());
+        self.operation.is_none_or(named)
+    }
+
     fn wants(&self, message: &Message) -> bool {
-        let named = |part: &str| message.operation.to_lowercase().contains(&part.to_lowercase());
         (self.acks || !message.acknowledges || message.refusal.is_some())
             && (!self.errors || message.refusal.is_some())
             && (self.pairs.is_empty() || self.pairs.contains(&message.number))
-            && self.operation.is_none_or(named)
+            && self.names(message.operation)
     }
 }
 

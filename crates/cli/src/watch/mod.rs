@@ -1,10 +1,12 @@
-//! The processes of this host that use Ferroce, as they tell of themselves: `ferroce ps` and `stats`.
+//! The processes of this host that use Ferroce, as they tell of themselves: `ferroce ps`, `stats` and `top`.
 //!
 //! In here: whom to ask, what an account says in words. Out of here: how processes are asked (`ferroce_host`), and what of their
 //! answers is believed (`ferroce_watch`).
 
 pub mod ps;
+pub mod rates;
 pub mod stats;
+pub mod top;
 mod waits;
 
 use ferroce_nic::host::{Told, ask_all};

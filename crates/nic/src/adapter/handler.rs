@@ -7,6 +7,7 @@ use crate::fabric::{ForwardSource, GroupSource, LinkSource, SocketSource, TapSou
 use crate::gsi::GsiSource;
 use crate::qp::Qp;
 use crate::raw::RawSource;
+use crate::traced::TraceSource;
 use crate::xrc::XrcSource;
 use ferroce_engine::{Handler, Loop, Source};
 use ferroce_proto::Instant;
@@ -33,7 +34,7 @@ impl Handler for Adapter {
             ForwardSource(self),
             TapSource(self),
         );
-        (packets, XrcSource(self), NetworkSource(self), GsiSource(self))
+        (packets, XrcSource(self), NetworkSource(self), GsiSource(self), TraceSource(self))
     }
 
     fn due(&'static self, number: u32, now: Instant) -> bool {

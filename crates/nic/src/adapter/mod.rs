@@ -24,6 +24,7 @@ use crate::path_mtu;
 use crate::qp::Qp;
 use crate::raw::RawPorts;
 use crate::settings;
+use crate::traced::{self, Tracing};
 use crate::watched;
 use crate::xrc::{self, Connections};
 use ferroce_access::copy;
@@ -64,6 +65,7 @@ pub(crate) struct Adapter {
     pub(crate) raw: RawPorts,
     network: Network,
     pub(crate) gsi: GsiState,
+    pub(crate) tracing: Tracing,
 }
 
 impl std::fmt::Debug for Adapter {
@@ -125,6 +127,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
         raw: RawPorts::default(),
         network: Network::open(),
         gsi: GsiState::default(),
+        tracing: Tracing::default(),
     });
     let services = adapter.host.services();
     adapter.links.register(services);
@@ -133,6 +136,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     path_mtu::register(services);
     gsi::register(services);
     watched::register(services);
+    traced::register(services);
     adapter.watch_network()?;
     adapter.engine.watch_control(adapter.host.poll_fd())?;
     adapter.engine.watch_control(adapter.xrc.poll_fd())?;

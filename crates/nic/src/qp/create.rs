@@ -2,6 +2,7 @@
 
 use super::attr::QpAttr;
 use super::fabric::Listing;
+use super::observers::Observers;
 use super::unacked_pace::UnackedPace;
 use super::wr_session::WrSession;
 use super::xrc_target::XrcTargetPart;
@@ -18,8 +19,8 @@ use ferroce_proto::QpState;
 use ferroce_queues::{Cq, GivenRing, MAX_SGE, MAX_WR, RecvQueue, Srq, Unacked};
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// Bytes of payload that may be posted inline.
 pub const MAX_INLINE: u32 = 1024;
@@ -129,7 +130,7 @@ impl Qp {
                 own_multicast_blocked: AtomicBool::new(false),
                 wr_session: WrSession::new(),
                 broken: AtomicBool::new(false),
-                counting: OnceLock::new(),
+                observers: Observers::new(adapter.tracing.of_new(qpn)),
                 unacked_async: Unacked::default(),
                 reason: AtomicU16::new(0),
                 drops_strangers: AtomicBool::new(false),
@@ -197,8 +198,8 @@ impl Qp {
         adapter::unregister_qp(self);
         self.pd.owner().withdraw(self.user_handle);
         self.unacked_async.wait();
-        if let Some(counting) = self.counting.get() {
-            counting.detach();
+        if let Some(counters) = self.observers.counters() {
+            counters.detach();
         }
         self.send_cq.release();
         self.recv_cq.release();

@@ -155,7 +155,7 @@ impl Qp {
     /// Lets the peer's process reach memory through this QP without this process, where that is possible.
     pub(super) fn list(&self, inner: &mut Inner) {
         let shared = self.is_reliable() && !self.is_target() && matches!(inner.path, Some(Path::Shm { .. }));
-        let counted = self.counting.get().is_some_and(QpCntrs::counts_remote);
+        let counted = self.observers.counters().is_some_and(QpCntrs::counts_remote);
         if !shared
             || counted
             || inner.listing == Listing::Listed

@@ -12,6 +12,7 @@ mod fabric;
 mod look;
 mod modify;
 mod multicast;
+mod observers;
 mod payload;
 mod plain;
 mod post;
@@ -42,11 +43,13 @@ use ferroce_engine::{Deadline, Inbox, Job, Queued, Runnable};
 use ferroce_mem::Pd;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{Counters, Instant, QpState, SendWr};
-use ferroce_queues::{CompCntr, Cq, QpCntrs, RecvQueue, Srq, Unacked};
+use ferroce_queues::{CompCntr, Cq, RecvQueue, Srq, Unacked};
 use ferroce_types::{Result, invalid};
 use ferroce_wire::Service;
+use observers::Observers;
+pub(crate) use observers::Traced;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use unacked_pace::UnackedPace;
 
 struct Inner {
@@ -115,8 +118,8 @@ pub struct Qp {
     wr_session: WrSession<SendWr<Arc<Ah>>>,
     /// A bug has stopped the transport half-way: it isn't to be let work again.
     broken: AtomicBool,
-    /// Completion counters; most QPs have none.
-    counting: OnceLock<QpCntrs>,
+    /// Who wants to know of the ends of messages.
+    pub(crate) observers: Observers,
     unacked_async: Unacked,
     /// The number of the reason for which it has failed.
     reason: AtomicU16,
@@ -214,7 +217,7 @@ impl Qp {
     /// [`crate::Error::Invalid`] for no operation or a QP that has left INIT; [`crate::Error::NotSupported`] for operations that
     /// aren't counted; [`crate::Error::Busy`] for one that has a counter.
     pub fn attach_comp_cntr(&self, counter: &Arc<CompCntr>, mask: u32) -> Result<()> {
-        self.before_use(|| self.counting.get_or_init(QpCntrs::default).attach(counter, mask))
+        self.before_use(|| self.observers.attach(counter, mask))
     }
 
     /// Belongs to a process from before a fork: its peers talk to the parent.

@@ -12,7 +12,7 @@ use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_os::sync::{MutexGuard, class};
 use ferroce_proto::{PlainRequest, PlainSend, RecvWqe, Sge, WcStatus};
-use ferroce_queues::{CountedOp, RecvQueue, Srq, Wc};
+use ferroce_queues::{RecvQueue, Srq, Wc};
 use ferroce_wire::{Opcode, Operation, Service};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -114,13 +114,11 @@ impl Qp {
         let overrun = executed && {
             // The receives are told of when this has been done.
             run.acknowledge();
-            let (proto, link, counting) = (&inner.proto, run.link(), self.counting.get());
+            let (proto, link) = (&inner.proto, run.link());
             let told = run.settled()[before..].iter().zip(&receives).filter_map(|(packet, &wr_id)| {
                 let (send, len) = (plain_send(&packet.headers, true)?, link.payload(packet).len());
-                if let Some(counting) = counting {
-                    counting.count(CountedOp::Recv, len as u64, WcStatus::Success);
-                }
                 let completion = proto.plain_completion(&send, len, wr_id);
+                self.observe_receive(&completion);
                 Some(Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false })
             });
             !self.recv_cq.push_all(told)
@@ -190,11 +188,7 @@ impl Qp {
         let unwinding = EndsOnPanic(self);
         let mut overrun = false;
         let done = inner.proto.take_executed(clock::now, psn, |request, completion| {
-            if let Some(counting) = self.counting.get()
-                && let Some(op) = CountedOp::of(&request.op)
-            {
-                counting.count(op, request.data.len(), WcStatus::Success);
-            }
+            self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
                 let wc = Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false };
                 overrun |= !self.send_cq.push(wc);

@@ -4,8 +4,8 @@ use super::{Inner, Qp, env};
 use crate::adapter::Work;
 use crate::ah::Ah;
 use ferroce_mem::InFlight;
-use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr, Sge, WcStatus};
-use ferroce_queues::{CountedOp, Wc};
+use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr, Sge};
+use ferroce_queues::Wc;
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
@@ -156,13 +156,12 @@ impl Qp {
                 rq.clear();
                 drop(rq);
                 let _order = self.inner.lock();
-                if let Some(counting) = self.counting.get() {
-                    counting.count(CountedOp::Recv, 0, WcStatus::WrFlushErr);
-                }
+                let completion = env::flushed_recv(wr_id, self.reason.load(Ordering::Relaxed));
+                self.observe_receive(&completion);
                 // In ERR already, the QP has nothing to add to what an overrun queue says.
                 let _ = self.recv_cq.push(Wc {
                     qp_num: self.qpn,
-                    completion: env::flushed_recv(wr_id, self.reason.load(Ordering::Relaxed)),
+                    completion,
                     network: None,
                     checksums_ok: false,
                 });

@@ -93,13 +93,6 @@ impl<'a> QpEnv<'a> {
         Wc { qp_num: self.qp.qpn, completion, network, checksums_ok: false }
     }
 
-    fn count_received(&self, wc: &Wc) {
-        if let Some(counting) = self.qp.counting.get() {
-            let Completion { byte_len, status, .. } = wc.completion;
-            counting.count(CountedOp::Recv, u64::from(byte_len), status);
-        }
-    }
-
     /// A completion queue had no room.
     pub(super) fn note_overrun(&mut self) {
         self.work.overrun = true;
@@ -119,7 +112,7 @@ impl<'a> QpEnv<'a> {
         // The list keeps its room.
         let mut received = std::mem::take(&mut self.work.received);
         for wc in received.drain(..) {
-            self.count_received(&wc);
+            self.qp.observe_receive(&wc.completion);
             self.work.overrun |= !self.qp.recv_cq.push(wc);
         }
         self.work.received = received;
@@ -130,7 +123,7 @@ impl<'a> QpEnv<'a> {
         for (cq, wc, tags) in received.drain(..) {
             // The match of a rendezvous is followed by its data.
             if !wc.completion.tags.matched || wc.completion.tags.data_valid {
-                self.count_received(&wc);
+                self.qp.observe_receive(&wc.completion);
             }
             self.work.overrun |= !cq.push_tagged(wc, tags);
         }
@@ -321,21 +314,17 @@ impl Env for QpEnv<'_> {
     }
 
     fn retire(&mut self, wr: &SendWr<Arc<Ah>>, status: WcStatus) {
-        if let Some(counting) = self.qp.counting.get()
-            && let Some(op) = CountedOp::of(&wr.op)
-        {
-            counting.count(op, wr.data.len(), status);
-        }
+        self.qp.observe_end(wr, status);
     }
 
     fn written(&mut self, bytes: u32) {
-        if let Some(counting) = self.qp.counting.get() {
+        if let Some(counting) = self.qp.observers.counters() {
             counting.count(CountedOp::RemoteWrite, u64::from(bytes), WcStatus::Success);
         }
     }
 
     fn was_read(&mut self, bytes: u32, ends: bool) {
-        if let Some(counting) = self.qp.counting.get() {
+        if let Some(counting) = self.qp.observers.counters() {
             counting.count_read(u64::from(bytes), ends);
         }
     }

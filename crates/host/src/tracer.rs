@@ -1,0 +1,72 @@
+//! Asking one process again and again which messages have ended, over one connection: as long as that is there, the process
+//! notes messages.
+
+use super::frame;
+use super::watch::{Told, Watched, is_stopped, reach, receive};
+use ferroce_os::sys::{self, EngineFd};
+use std::io;
+use std::time::Duration;
+
+/// The kind of a request for the messages that have ended.
+pub const KIND_TRACE: u8 = 9;
+/// How often a process is asked that hangs up before it has heard the first question.
+const ATTEMPTS: u32 = 100;
+
+/// A connection to a process that is being traced.
+#[derive(Debug)]
+pub struct Tracer {
+    connection: EngineFd,
+    pid: i32,
+    longest: usize,
+}
+
+impl Tracer {
+    /// Asks for the first time, and takes the answer. `wish` goes with each question; no answer is longer than `longest`.
+    ///
+    /// # Errors
+    /// What has come of asking instead of an answer.
+    pub fn attach(watched: &Watched, wish: &[u8], longest: usize, patience: Duration) -> Result<Self, Told> {
+        let pid = watched.pid.and_then(|pid| i32::try_from(pid).ok()).ok_or(Told::Gone)?;
+        for _ in 0..ATTEMPTS {
+            // It hung up before the question had come, or it has ended: then nobody holds the name.
+            let Some((connection, its)) =
+                watched.slots.first().and_then(|&slot| reach(watched.uid, slot).ok())
+            else {
+                continue;
+            };
+            if its != pid {
+                break;
+            }
+            let tracer = Self { connection, pid, longest };
+            match tracer.ask(wish, patience) {
+                Told::Account(_) => return Ok(tracer),
+                Told::Gone => {}
+                told => return Err(told),
+            }
+        }
+        Err(Told::Gone)
+    }
+
+    /// Asks, and waits for the answer at most for `patience`.
+    #[must_use]
+    pub fn ask(&self, wish: &[u8], patience: Duration) -> Told {
+        let mut request = [&frame::header(KIND_TRACE)[..], wish].concat();
+        match frame::send(self.connection.raw(), &mut request, &[]) {
+            Ok(()) => self.answer(patience),
+            // It hasn't read the questions before.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.silence(),
+            Err(_) => Told::Gone,
+        }
+    }
+
+    /// Waits for an answer that hasn't come in time.
+    #[must_use]
+    pub fn answer(&self, patience: Duration) -> Told {
+        let fd = self.connection.raw();
+        if sys::wait_for(fd, libc::POLLIN, patience) { receive(fd, self.longest) } else { self.silence() }
+    }
+
+    fn silence(&self) -> Told {
+        if is_stopped(self.pid) { Told::Stopped } else { Told::Silence }
+    }
+}

@@ -1,0 +1,214 @@
+//! What the process tells of its messages to one who traces it (`ferroce trace PID`).
+//!
+//! The tracer asks again and again over one connection. From each question on, what ends is noted until there is no room for more
+//! ([`BURST`]), and handed over at the next question. While nobody traces, and once there is no room, a message finds the same
+//! byte of its queue pair at zero that says whether completion counters are attached.
+
+use crate::adapter::{self, Adapter};
+use crate::qp::{self, Qp};
+use ferroce_access::SharedMemory;
+use ferroce_engine::Source;
+use ferroce_host::{KIND_TRACE, Service, Services, frame};
+use ferroce_os::clock;
+use ferroce_os::sync::{Mutex, class};
+use ferroce_os::sys::{self, EngineFd};
+use ferroce_proto::WcStatus;
+use ferroce_watch::{BURST, Filter, Message, Trace};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Bytes of the longest question.
+const LONGEST: usize = 128;
+
+/// The one who traces this process, if somebody does.
+#[derive(Default)]
+pub(crate) struct Tracing {
+    tracer: Mutex<class::Tracer, Option<Tracer>>,
+    /// There is one: queue pairs that are made from now on are traced from the beginning.
+    attached: AtomicBool,
+}
+
+struct Tracer {
+    connection: EngineFd,
+    filter: Filter,
+    noted: Vec<Noted>,
+    /// When it was asked last, in ns.
+    asked: u64,
+    /// When there was no room any more.
+    full: Option<u64>,
+}
+
+/// A message that has ended.
+pub(crate) struct Noted {
+    pub(crate) number: u32,
+    pub(crate) received: bool,
+    pub(crate) operation: &'static str,
+    pub(crate) bytes: u64,
+    pub(crate) wr_id: u64,
+    pub(crate) status: WcStatus,
+    pub(crate) at: u64,
+}
+
+impl Noted {
+    /// It has ended now.
+    pub(crate) fn now(number: u32, operation: &'static str, wr_id: u64, status: WcStatus) -> Self {
+        let at = clock::now().0;
+        Self { number, received: false, operation, bytes: 0, wr_id, status, at }
+    }
+}
+
+/// Answers who wants to trace this process.
+pub(crate) fn register(services: &Services) {
+    services.register(KIND_TRACE, Arc::new(Traced));
+}
+
+struct Traced;
+
+impl Service for Traced {
+    fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
+        let Some(adapter) = adapter::current() else { return };
+        let Some(filter) = filter_of(message) else { return };
+        // One at a time: two would share what is noted.
+        if adapter.tracing.attached.swap(true, Ordering::AcqRel) {
+            let _ = frame::send(connection.raw(), &mut frame::header(frame::REFUSED), &[]);
+            return;
+        }
+        let watched = adapter.engine.watch_control(connection.raw()).is_ok();
+        *adapter.tracing.tracer.lock() =
+            Some(Tracer { connection, filter: Filter::default(), noted: Vec::new(), asked: 0, full: None });
+        if !watched || adapter.answer_tracer(filter).is_err() {
+            adapter.detach_tracer();
+        }
+    }
+
+    fn answers_root(&self) -> bool {
+        true
+    }
+}
+
+fn filter_of(message: &[u8]) -> Option<Filter> {
+    (frame::kind_of(message)? == KIND_TRACE).then_some(())?;
+    Filter::from_bytes(message.get(frame::HEADER..)?)
+}
+
+impl Tracing {
+    /// Which messages are noted of a queue pair that is being made.
+    pub(crate) fn of_new(&self, number: u32) -> qp::Traced {
+        if !self.attached.load(Ordering::Acquire) {
+            return qp::Traced::None;
+        }
+        self.tracer.lock().as_ref().map_or(qp::Traced::None, |tracer| wanted(&tracer.filter, number))
+    }
+
+    /// Notes a message. False: messages of its queue pair needn't be told of until the next question.
+    pub(crate) fn note(&self, noted: Noted) -> bool {
+        let mut tracer = self.tracer.lock();
+        let Some(tracer) = tracer.as_mut() else { return false };
+        if tracer.noted.len() == tracer.noted.capacity() {
+            tracer.full.get_or_insert(noted.at);
+            return false;
+        }
+        tracer.noted.push(noted);
+        true
+    }
+}
+
+/// Which messages of a queue pair are wanted.
+fn wanted(filter: &Filter, number: u32) -> qp::Traced {
+    match filter {
+        Filter { numbers, .. } if !numbers.is_empty() && !numbers.contains(&number) => qp::Traced::None,
+        Filter { errors: true, .. } => qp::Traced::Errors,
+        Filter { errors: false, .. } => qp::Traced::All,
+    }
+}
+
+impl Tracer {
+    /// Takes what was noted. From now on `filter` says what is.
+    fn take(&mut self, filter: Filter) -> (Trace, Vec<Noted>) {
+        let now = clock::now().0;
+        let passed = now.saturating_sub(self.asked.max(1).min(now));
+        let unseen = self.full.map_or(0, |full| now.saturating_sub(full));
+        (self.filter, self.asked, self.full) = (filter, now, None);
+        // Nothing is allocated by who notes.
+        let noted = std::mem::replace(&mut self.noted, Vec::with_capacity(BURST));
+        (Trace { messages: Vec::new(), passed, unseen }, noted)
+    }
+}
+
+impl Adapter {
+    /// Hands over what has been noted, and has more noted.
+    fn answer_tracer(&self, filter: Filter) -> io::Result<()> {
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let (mut trace, noted) = self.tracing.tracer.lock().as_mut().ok_or_else(gone)?.take(filter.clone());
+        trace_each(|qp| wanted(&filter, qp.qpn()));
+        trace.messages.extend(noted.iter().map(Noted::to_message));
+        let bytes = trace.to_bytes();
+        let memory = SharedMemory::create(bytes.len(), true)?;
+        memory.write(0, &bytes);
+        let tracer = self.tracing.tracer.lock();
+        let connection = &tracer.as_ref().ok_or_else(gone)?.connection;
+        frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[memory.fd()])
+    }
+
+    /// Forgets the tracer. Each queue pair finds out when its next message ends.
+    fn detach_tracer(&self) {
+        let gone = self.tracing.tracer.lock().take();
+        self.tracing.attached.store(false, Ordering::Release);
+        drop(gone);
+        trace_each(|_| qp::Traced::None);
+    }
+
+    /// Takes the tracer's next question, if there is one; `None` if the tracer is gone or makes no sense.
+    fn next_question(&self) -> Option<Option<Filter>> {
+        let tracer = self.tracing.tracer.lock();
+        let Some(tracer) = &*tracer else { return Some(None) };
+        let fd = tracer.connection.raw();
+        if !sys::wait_for(fd, libc::POLLIN, Duration::ZERO) {
+            return Some(None);
+        }
+        let mut bytes = [0; LONGEST];
+        let (length, _) = frame::receive(fd, &mut bytes).ok()?;
+        filter_of(&bytes[..length]).map(Some)
+    }
+}
+
+impl Noted {
+    fn to_message(&self) -> Message {
+        Message {
+            at: self.at,
+            number: self.number,
+            received: self.received,
+            operation: self.operation.into(),
+            bytes: self.bytes,
+            wr_id: self.wr_id,
+            status: self.status as u8,
+        }
+    }
+}
+
+/// The tracer as a source. Nothing of it is done by threads that poll.
+pub(crate) struct TraceSource(pub(crate) &'static Adapter);
+
+impl Source for TraceSource {
+    fn serve(&self) {
+        let answered = match self.0.next_question() {
+            Some(None) => return,
+            Some(Some(filter)) => self.0.answer_tracer(filter).is_ok(),
+            None => false,
+        };
+        if !answered {
+            self.0.detach_tracer();
+        }
+    }
+}
+
+/// Which messages of which queue pair are noted from now on.
+fn trace_each(traced: impl Fn(&Qp) -> qp::Traced) {
+    for context in adapter::contexts() {
+        for qp in adapter::existing(&context).qps {
+            qp.observers.trace(traced(&qp));
+        }
+    }
+}
