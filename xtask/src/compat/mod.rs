@@ -255,11 +255,13 @@ Looked for in Debian 12 and on PyPI:
 - **GlusterFS** 10.3 has the socket transport only.
 - **Samba** is built without RDMA: smbdirect is in the kernel.
 - **Ceph** 16.2 has the `async+rdma` messenger, which needs a cluster. It isn't run here.
-- **tgt** and **libiscsi** (iSER), **librpma** and **QEMU**'s migration use librdmacm. They haven't been tried.
+- **tgt** and **libiscsi** (iSER) connect, and `tgtd` answers the login with *target not found*. Why isn't known yet.
+- **librpma**'s package has no examples, and Debian's fio no `librpma` engines.
+- **QEMU**'s `rdma:` migration uses librdmacm. It hasn't been tried.
 - **MPICH** of Debian is built for UCX only, not for libfabric; its wheel has both.
 - The **Open MPI** wheel's `osc ucx` with `rc_verbs` reads with the key 0xff, which no region has; it is run with `osc rdma` there.
-- **tensorpipe** and **gloo**: torch's wheel for Linux on PyPI has CUDA and 540 MB.
-- **NCCL**'s wheel has 350 MB and its `net_ib` is reached through a communicator, which needs a GPU.
+- **tensorpipe** and **gloo**: torch's wheel for Linux on PyPI has 540 MB, Debian's `libtensorpipe0` and `libgloo0` no programs. They haven't been tried.
+- **NCCL**'s wheel has 350 MB. Its `net_ib` with host memory hasn't been tried.
 ";
 
 fn script_path(program: &str) -> PathBuf {
