@@ -255,7 +255,7 @@ Looked for in Debian 12 and on PyPI:
 - **GlusterFS** 10.3 has the socket transport only.
 - **Samba** is built without RDMA: smbdirect is in the kernel.
 - **Ceph** 16.2 has the `async+rdma` messenger, which needs a cluster. It isn't run here.
-- **tgt** and **libiscsi** (iSER) connect, and `tgtd` answers the login with *target not found*. Why isn't known yet.
+- **tgt** and **libiscsi** (iSER): `iscsi-readcapacity16` reads a `tgtd`'s capacity when tried by hand as root. They have no row yet.
 - **librpma**'s package has no examples, and Debian's fio no `librpma` engines.
 - **QEMU**'s `rdma:` migration uses librdmacm. It hasn't been tried.
 - **MPICH** of Debian is built for UCX only, not for libfabric; its wheel has both.
