@@ -24,9 +24,9 @@ fn all_operations(world: &World, options: &[&str], more: &[&str]) {
 fn all_operations_of_rc_are_right_without_loss() {
     for (mtu, path_mtu) in [(1500, "1024"), (9000, "4096")] {
         let world = require!(World::two_hosts(mtu));
-        all_operations(&world, &[], &["-n", "6000", "-s", "20000", "-m", path_mtu]);
-        all_operations(&world, &[], &["-n", "6000", "-s", "20000", "-e"]);
-        all_operations(&world, &[], &["-n", "60000", "-s", "64", "-d", "32"]);
+        all_operations(&world, &[], &["-n", "2000", "-s", "20000", "-m", path_mtu]);
+        all_operations(&world, &[], &["-n", "2000", "-s", "20000", "-e"]);
+        all_operations(&world, &[], &["-n", "20000", "-s", "64", "-d", "32"]);
         world.first().expect_no_traces();
     }
 }
@@ -35,7 +35,7 @@ fn all_operations_of_rc_are_right_without_loss() {
 fn all_operations_of_rc_are_right_on_one_host_over_any_fabric() {
     let stream = require!(stream());
     let world = require!(World::one_host(9000));
-    for more in [["-n", "6000", "-s", "20000"], ["-n", "60000", "-s", "64"]] {
+    for more in [["-n", "2000", "-s", "20000"], ["-n", "20000", "-s", "64"]] {
         let mut words = vec![stream.as_str()];
         words.extend(more);
         Pair::new(&world, Fabric::Any).limit(LIMIT).run(&words).expect_success().expect_quiet();

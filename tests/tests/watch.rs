@@ -95,11 +95,9 @@ fn without_numbers(shown: &str) -> Vec<String> {
 fn the_book_shows_what_ps_shows_of_two_that_wait_for_each_other() {
     let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
     let world = require!(World::one_host(1500));
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../book/src/debugging.md");
-    let page = std::fs::read_to_string(page).expect("the page");
-    let block = page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+    let in_book = include_str!("../../book/shown/hung_pair.txt");
     let _sides = waiting_pair(&world, program, "mutual", Fabric::Any);
-    shown(&world, &["ps"], |shown| without_numbers(shown) == without_numbers(block));
+    shown(&world, &["ps"], |shown| without_numbers(shown) == without_numbers(in_book));
 }
 
 on_both_fabrics! {

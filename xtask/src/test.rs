@@ -27,7 +27,7 @@ pub fn test(filter: Option<&str>, quick: bool) -> io::Result<()> {
             passed &= run(&mut cargo(&words, filter, &stage), &mut closing)?;
         }
         let profile = if quick { "quick" } else { "default" };
-        let places = (3 * std::thread::available_parallelism()?.get()).to_string();
+        let places = (2 * std::thread::available_parallelism()?.get() + 1).to_string();
         let words = ["nextest", "run", "--workspace", "--no-tests=warn", "--profile", profile];
         let mut command = cargo(&words, filter, &stage);
         passed &= run(command.args(["--test-threads", &places]), &mut closing)?;

@@ -100,6 +100,8 @@ fn each_block_is_typed_or_is_part_of_a_file_that_runs() {
                 "c" => file.starts_with("programs/"),
                 "python" => file.starts_with("../packaging/python/examples/"),
                 "yaml" => file.starts_with("../packaging/"),
+                // Compared with what a command prints, by the tests of the command.
+                "text" => file.starts_with("shown/"),
                 _ => file == "../README.md",
             });
             if block.includes.is_empty() || !block.only_includes || !runs {

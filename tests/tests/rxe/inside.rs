@@ -8,22 +8,15 @@ use ferroce_tests::{Artifacts, Guest, World, require};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything that has the guest to itself, with one boot. Linux 6.1 is the oldest that Debian maintains.
-#[test]
-fn ferroce_is_right_on_the_guests_kernel() {
-    require!(ping_pong_tools());
-    let stream = require!(Artifacts::get().c_program("traffic/stream"));
-    let newer = require!(Artifacts::get().c_program("calls/newer_verbs"));
-    let vlan = require!(Artifacts::get().c_program("raw/vlan"));
-    let world = require!(World::one_host_with_tap(1500));
-    let lab = require!(Lab::new(&world));
-    let link = vlan::Link::make(&lab);
+/// Everything that has the guest to itself in the end: its `rdma_rxe` is gone then. Linux 6.1 is the oldest that Debian maintains.
+pub(crate) fn ferroce_is_right(lab: &Lab<'_>, vlan: &str, newer: &str, stream: &str) {
+    let link = vlan::Link::make(lab);
     link.rxe_understands_ferroce_in_a_vlan();
     lab.guest.run(GIVE_UP_PORT);
-    link.frames_of_vlans_are_right(&vlan);
+    link.frames_of_vlans_are_right(vlan);
     link.traffic_in_a_vlan_is_right();
-    dma_bufs_are_registered(&lab, &newer);
-    udp_fabric_is_right(&lab, &stream);
+    dma_bufs_are_registered(lab, newer);
+    udp_fabric_is_right(lab, stream);
     lab.expect_nothing_said();
 }
 
@@ -42,14 +35,14 @@ fn dma_bufs_are_registered(lab: &Lab<'_>, program: &str) {
 }
 
 fn udp_fabric_is_right(lab: &Lab<'_>, stream: &str) {
-    lab.run_inside("", &["ibv_rc_pingpong", "-c", "-n", "200", "-g", IPV6, "-s", "20000"]);
-    lab.run_inside("", &["ibv_uc_pingpong", "-c", "-n", "200", "-g", IPV4, "-e"]);
-    lab.run_inside("", &["ibv_ud_pingpong", "-c", "-n", "200", "-g", LINK_LOCAL]);
+    lab.run_inside("", &["ibv_rc_pingpong", "-c", "-n", "60", "-g", IPV6, "-s", "20000"]);
+    lab.run_inside("", &["ibv_uc_pingpong", "-c", "-n", "60", "-g", IPV4, "-e"]);
+    lab.run_inside("", &["ibv_ud_pingpong", "-c", "-n", "60", "-g", LINK_LOCAL]);
     lab.run_inside("", &["ibv_srq_pingpong", "-c", "-g", IPV4, "-n", "10"]);
-    lab.run_inside("", &[stream, "-n", "1200", "-s", "20000", "-t", PATIENT]);
+    lab.run_inside("", &[stream, "-n", "300", "-s", "20000", "-t", PATIENT]);
     lab.run_inside(
         " --fault drop=1%,dup=1%,reorder=1%,corrupt=1%,seed=3",
-        &[stream, "-n", "300", "-s", "8000", "-t", PATIENT],
+        &[stream, "-n", "120", "-s", "8000", "-t", PATIENT],
     );
 }
 
