@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netdb.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -43,6 +44,14 @@ UNUSED static char *map_apart(size_t length)
 	if (memory == MAP_FAILED)
 		fail("mmap: %s", strerror(errno));
 	return memory;
+}
+
+/* There is something to read within so many milliseconds. */
+UNUSED static bool is_readable(int fd, int milliseconds)
+{
+	struct pollfd readable = {.fd = fd, .events = POLLIN};
+
+	return poll(&readable, 1, milliseconds) == 1;
 }
 
 struct device {

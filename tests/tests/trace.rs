@@ -157,16 +157,15 @@ fn nobody_traces_another_users_process_but_root() {
     let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
     let world = require!(World::one_host(1500));
     let host = world.first();
-    let as_user = |user: &'static str| ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"];
-    let words = [&as_user("12345")[..], &[program, "talking"]].concat();
+    let words = [&World::as_user("12345")[..], &[program, "talking"]].concat();
     let mut server = host.start_ferroce_privileged(&[], &words, &[]);
     host.wait_for_listener(18515, &mut server, LIMIT);
     let ipv4 = host.ipv4();
-    let words = [&as_user("12345")[..], &[program, "talking", &ipv4]].concat();
+    let words = [&World::as_user("12345")[..], &[program, "talking", &ipv4]].concat();
     let mut client = host.start_ferroce_privileged(&[], &words, &[]);
     client.wait_for_output("talks", LIMIT);
     let traced = |user: Option<&'static str>| {
-        let switch = user.map(|user| as_user(user).join(" ")).unwrap_or_default();
+        let switch = user.map(|user| World::as_user(user).join(" ")).unwrap_or_default();
         host.admin(&format!("{switch} {} trace -n 1 {} 2>&1 || true", command(), client.id()))
     };
     for user in [None, Some("12345")] {

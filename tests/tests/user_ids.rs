@@ -20,7 +20,7 @@ fn host_of_many_users() -> Result<World, Skip> {
 
 /// Words that run a program as a user without capabilities.
 fn as_user<'a>(user: &'a str, words: &[&'a str]) -> Vec<&'a str> {
-    [&["setpriv", "--reuid", user, "--regid", user, "--clear-groups"], words].concat()
+    [&World::as_user(user)[..], words].concat()
 }
 
 /// The same in a user namespace of its own in which nobody has a number.

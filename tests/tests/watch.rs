@@ -152,8 +152,8 @@ fn what_is_shown_is_there_as_json_too() {
 /// Runs a command of ours, as root, or as a user without capabilities.
 fn ferroce_as(world: &World, user: Option<&str>, words: &str) -> String {
     let ferroce = Artifacts::get().ferroce();
-    let switch = user.map(|user| format!("setpriv --reuid {user} --regid {user} --clear-groups "));
-    world.first().admin(&format!("{}{} {words} 2>&1", switch.unwrap_or_default(), ferroce.display()))
+    let switch = user.map(|user| World::as_user(user).join(" ")).unwrap_or_default();
+    world.first().admin(&format!("{switch} {} {words} 2>&1", ferroce.display()))
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_user_sees_their_own_processes_and_root_sees_all() {
     let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
     let world = require!(World::one_host(1500));
     let host = world.first();
-    let words = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", program, "mutual"];
+    let words = [&World::as_user("12345")[..], &[program, "mutual"]].concat();
     let mut server = host.start_ferroce_privileged(&[], &words, &[]);
     host.wait_for_listener(18515, &mut server, LIMIT);
     let shown = ferroce_as(&world, None, "ps");

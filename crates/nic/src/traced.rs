@@ -102,16 +102,16 @@ impl Tracing {
         self.tracer.lock().as_ref().map_or(qp::Traced::None, |tracer| wanted(&tracer.filter, number))
     }
 
-    /// Notes a message. False: messages of its queue pair needn't be told of until the next question.
-    pub(crate) fn note(&self, noted: Noted) -> bool {
-        let mut tracer = self.tracer.lock();
-        let Some(tracer) = tracer.as_mut() else { return false };
-        if tracer.noted.len() == tracer.noted.capacity() {
-            tracer.full.get_or_insert(noted.at);
-            return false;
+    /// Notes a message; `stop` if messages of its queue pair needn't be told of until the next question. That comes after `stop`.
+    pub(crate) fn note(&self, noted: Noted, stop: impl FnOnce()) {
+        match &mut *self.tracer.lock() {
+            Some(tracer) if tracer.noted.len() < tracer.noted.capacity() => tracer.noted.push(noted),
+            Some(tracer) => {
+                tracer.full.get_or_insert(noted.at);
+                stop();
+            }
+            None => stop(),
         }
-        tracer.noted.push(noted);
-        true
     }
 }
 

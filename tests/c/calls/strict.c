@@ -1,6 +1,5 @@
 /* What only some adapters forgive: each case prints what it finds, "strict" or "usual". */
 #include "../cases.h"
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -44,13 +43,6 @@ static void keys(void)
 	found(strict);
 }
 
-static bool has_event(const struct ibv_comp_channel *channel, int milliseconds)
-{
-	struct pollfd fd = {.fd = channel->fd, .events = POLLIN};
-
-	return poll(&fd, 1, milliseconds) > 0;
-}
-
 /* A completion from before the queue was armed. */
 static void event_of_old_completion(void)
 {
@@ -66,15 +58,15 @@ static void event_of_old_completion(void)
 	MUST(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
 	MUST(post_recv(qp, f.mr, 0, 64, 1));
 	MUST(ibv_req_notify_cq(cq, 0));
-	strict = !has_event(channel, 100);
+	strict = !is_readable(channel->fd, 100);
 	MUST(post_recv(qp, f.mr, 0, 64, 2));
-	EXPECT(has_event(channel, 10000));
+	EXPECT(is_readable(channel->fd, 10000));
 	MUST(ibv_get_cq_event(channel, &event, &context));
 	ibv_ack_cq_events(cq, 1);
 	EXPECT_STATUS(cq, 1, IBV_WC_WR_FLUSH_ERR);
 	EXPECT_STATUS(cq, 2, IBV_WC_WR_FLUSH_ERR);
 	/* Nothing more was asked for. */
-	EXPECT(!has_event(channel, 0));
+	EXPECT(!is_readable(channel->fd, 0));
 	found(strict);
 }
 

@@ -20,10 +20,9 @@
 UNUSED static struct rdma_cm_event *expect(struct rdma_event_channel *channel,
 					   enum rdma_cm_event_type type, int status)
 {
-	struct pollfd readable = {.fd = channel->fd, .events = POLLIN};
 	struct rdma_cm_event *event;
 
-	if (poll(&readable, 1, 20000) != 1)
+	if (!is_readable(channel->fd, 20000))
 		fail("%s didn't come", rdma_event_str(type));
 	MUST(rdma_get_cm_event(channel, &event));
 	if (event->event != type || event->status != status)

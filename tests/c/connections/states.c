@@ -26,13 +26,6 @@ enum { LONGEST_MS = 150000 };
 static struct rdma_event_channel *channel;
 static struct rdma_cm_event *request;
 
-static bool is_readable(int milliseconds)
-{
-	struct pollfd readable = {.fd = channel->fd, .events = POLLIN};
-
-	return poll(&readable, 1, milliseconds) == 1;
-}
-
 static void there(void)
 {
 	sigset_t set;
@@ -50,7 +43,7 @@ static void there(void)
 
 static void wait_for_event(void)
 {
-	if (!is_readable(20000))
+	if (!is_readable(channel->fd, 20000))
 		fail("nothing has come");
 }
 
@@ -142,7 +135,7 @@ static void finish(struct rdma_cm_id *id, bool serves, int state)
 		enum rdma_cm_event_type type;
 		int status;
 
-		if (!is_readable(established ? PATIENCE_MS : LONGEST_MS)) {
+		if (!is_readable(channel->fd, established ? PATIENCE_MS : LONGEST_MS)) {
 			if (!established)
 				fail("nothing has come in %d s", LONGEST_MS / 1000);
 			established = false;

@@ -121,19 +121,12 @@ static void lock_registered_later(void)
 	fork_with_lock(0);
 }
 
-static bool is_readable(int fd)
-{
-	struct pollfd pollfd = {.fd = fd, .events = POLLIN};
-
-	return poll(&pollfd, 1, 0) == 1;
-}
-
 static void drain(void)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1};
 
 	MUST(ibv_modify_qp(loop.a, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
-	while (!is_readable(device.context->async_fd))
+	while (!is_readable(device.context->async_fd, 0))
 		usleep(1000);
 }
 
@@ -152,20 +145,20 @@ static void unread(void)
 	make_objects();
 	drain();
 	expect_child(destroy, 0);
-	if (!is_readable(device.context->async_fd))
+	if (!is_readable(device.context->async_fd, 0))
 		fail("the parent's event isn't announced any more");
 	MUST(ibv_get_async_event(device.context, &event));
 	if (event.event_type != IBV_EVENT_SQ_DRAINED || event.element.qp != loop.a)
 		fail("event %d", event.event_type);
 	ibv_ack_async_event(&event);
-	if (is_readable(device.context->async_fd))
+	if (is_readable(device.context->async_fd, 0))
 		fail("an event is announced that isn't there");
 }
 
 static void have_event(void)
 {
 	MUST(post_send(loop.a, loop.mr, 0, 8, 3));
-	if (!is_readable(loop.channel->fd))
+	if (!is_readable(loop.channel->fd, 0))
 		fail("the child's event isn't announced");
 }
 
@@ -176,7 +169,7 @@ static void take_event(void)
 
 	have_event();
 	MUST(ibv_get_cq_event(loop.channel, &of, &context));
-	if (of != loop.cq || is_readable(loop.channel->fd))
+	if (of != loop.cq || is_readable(loop.channel->fd, 0))
 		fail("the child's event is of another queue, or announced for ever");
 	ibv_ack_cq_events(of, 1);
 }
@@ -187,11 +180,11 @@ static void announced(void)
 	make_objects();
 	MUST(ibv_req_notify_cq(loop.cq, 0));
 	expect_child(have_event, 0);
-	if (is_readable(loop.channel->fd))
+	if (is_readable(loop.channel->fd, 0))
 		fail("the child's event is announced to the parent");
 	expect_child(take_event, 0);
 	pass_message(&loop);
-	if (!is_readable(loop.channel->fd))
+	if (!is_readable(loop.channel->fd, 0))
 		fail("the parent's event isn't announced");
 }
 

@@ -76,6 +76,13 @@ impl World {
         Err(Skip("only root, outside of user namespaces, has other users".into()))
     }
 
+    /// Words before a command by which root runs it as another user and group, without capabilities. Who uses them has asked
+    /// [`World::needs_other_users`], and for util-linux.
+    #[must_use]
+    pub fn as_user(user: &str) -> [&str; 6] {
+        ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"]
+    }
+
     fn start(hosts: Vec<Host>) -> Self {
         let keepers: Vec<u32> = hosts.iter().map(|host| host.keeper.id()).collect();
         let (watchdog, alive) = mpsc::channel::<()>();

@@ -5,6 +5,7 @@ use crate::lab::{
     IPV4, IPV6, LATE, LINK_LOCAL, Lab, NEVER, PERFTEST, PING_PONGS, Server, all_cells, perftest_tools,
     ping_pong_tools,
 };
+use crate::{GROUPS, LOSSY, every_operation_is_right_under_loss, multicast_goes_both_ways};
 use ferroce_tests::{Artifacts, World, require, tool};
 
 #[test]
@@ -55,12 +56,19 @@ fn all_of_perftest(path_mtu: &'static str) {
     lab.expect_nothing_refused(before, NEVER);
 }
 
+/// The programs of librdmacm with each side as the server, all groups, and all operations under loss, with one boot.
 #[test]
-#[ignore = "takes a minute: every program both ways"]
-fn all_programs_of_librdmacm_connect_with_the_kernel_both_ways() {
+#[ignore = "takes minutes: every combination"]
+fn all_connections_groups_and_operations_under_loss_are_right() {
     require!(tool("rping", "rdmacm-utils"));
+    require!(tool("tshark", "tshark"));
+    let stream = require!(Artifacts::get().c_program("traffic/stream"));
+    let multicast = require!(Artifacts::get().c_program("traffic/multicast"));
     let world = require!(World::one_host_with_tap(1500));
-    programs_of_librdmacm_connect_with_the_kernel(&require!(Lab::new(&world)), true);
+    let lab = require!(Lab::new(&world));
+    programs_of_librdmacm_connect_with_the_kernel(&lab, true);
+    multicast_goes_both_ways(&lab, &multicast, &GROUPS);
+    every_operation_is_right_under_loss(&lab, &stream, &LOSSY, "1200");
 }
 
 /// What `rdma_rxe` has learnt since Linux 6.1. (Flushes don't get through: its ICRC of them differs.)

@@ -60,15 +60,14 @@ pub(crate) fn all_cells(path_mtu: &'static str) -> impl Iterator<Item = Cell> {
     })
 }
 
-/// For program number `n`: two cells that differ in everything, so that four programs have every pair of values.
-pub(crate) fn two_cells(n: usize) -> [Cell; 2] {
-    let cell = |server, far: bool, long: bool| Cell {
-        server,
-        gid: if far { IPV6 } else { IPV4 },
-        path_mtu: if long { "4096" } else { "1024" },
-    };
-    let (far, long) = (n & 1 == 1, n & 2 == 2);
-    [cell(Server::Ferroce, far, long), cell(Server::Rxe, !far, !long)]
+/// For program number `n`: programs differ in what they combine, and `opposite` cells in everything.
+pub(crate) fn cell_of(n: usize, opposite: bool) -> Cell {
+    let is = |yes: bool| yes != opposite;
+    Cell {
+        server: if is(true) { Server::Ferroce } else { Server::Rxe },
+        gid: if is(n & 1 == 1) { IPV6 } else { IPV4 },
+        path_mtu: if is(n & 2 == 2) { "4096" } else { "1024" },
+    }
 }
 
 /// How a run ended on both sides.

@@ -2,7 +2,7 @@
 //! guest's kernel.
 //!
 //! A guest takes a while to boot and is emulated, so the one test that isn't ignored does some of everything with one. The ignored tests
-//! are the same with more, and with everything combined; `cargo xtask soak --guest` runs them.
+//! are the same with everything combined; `cargo xtask soak --guest` runs them.
 
 mod all;
 mod connections;
@@ -12,8 +12,8 @@ mod vlan;
 
 use ferroce_tests::{Artifacts, World, require, tool};
 use lab::{
-    Cell, IPV4, IPV6, LATE, LIMIT, LINK_LOCAL, Lab, NEVER, PERFTEST, PING_PONGS, Server, Sides,
-    perftest_tools, ping_pong_tools, two_cells,
+    Cell, IPV4, IPV6, LATE, LIMIT, LINK_LOCAL, Lab, NEVER, PERFTEST, PING_PONGS, Server, Sides, cell_of,
+    perftest_tools, ping_pong_tools,
 };
 
 /// Some of everything: each program once, with addresses, path MTUs and sides that differ from program to program.
@@ -30,73 +30,48 @@ fn ferroce_and_the_kernel_understand_each_other_and_ferroce_is_right_there() {
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
     connections::programs_of_librdmacm_connect_with_the_kernel(&lab, false);
-    ping_pongs_and_perftest_end_well(&lab, |n| vec![two_cells(n)[1 - n % 2]], |n| vec![two_cells(n)[n % 2]]);
+    ping_pongs_and_perftest_end_well(&lab);
     multicast_goes_both_ways(&lab, &multicast, &GROUPS[2..]);
-    every_operation_is_right_under_loss(&lab, &stream, &["300", "0", "300", "0"]);
+    every_operation_is_right_under_loss(&lab, &stream, &LOSSY[..2], "300");
     inside::ferroce_is_right(&lab, &vlan, &newer, &stream);
 }
 
-#[test]
-#[ignore = "takes a minute: two cells of each program"]
-fn programs_with_rxe_end_well() {
-    require!(ping_pong_tools());
-    require!(perftest_tools());
-    require!(tool("rping", "rdmacm-utils"));
-    let world = require!(World::one_host_with_tap(1500));
-    let lab = require!(Lab::new(&world));
-    ping_pongs_and_perftest_end_well(&lab, |n| two_cells(n).to_vec(), |n| two_cells(n).to_vec());
-    lab.set_path_mtu("1024");
-    lab.ping_pong(PING_PONGS[0], Cell { server: Server::Rxe, gid: LINK_LOCAL, path_mtu: "1024" });
-}
-
-/// Runs each ping-pong and each tool of perftest in the cells that are given for its number.
-fn ping_pongs_and_perftest_end_well(
-    lab: &Lab<'_>,
-    of_ping_pong: impl Fn(usize) -> Vec<Cell>,
-    of_perftest: impl Fn(usize) -> Vec<Cell>,
-) {
+/// Runs each ping-pong and each tool of perftest once.
+fn ping_pongs_and_perftest_end_well(lab: &Lab<'_>) {
     let mut before = lab.guest.traffic();
     for path_mtu in ["1024", "4096"] {
         lab.set_path_mtu(path_mtu);
         let has_it = |cell: &Cell| cell.path_mtu == path_mtu;
-        for (n, program) in PERFTEST.iter().enumerate() {
-            of_perftest(n).into_iter().filter(has_it).for_each(|cell| lab.perftest(program, cell));
+        let of_perftest = PERFTEST.iter().enumerate().map(|(n, program)| (program, cell_of(n, n % 2 == 1)));
+        for (program, cell) in of_perftest.filter(|(_, cell)| has_it(cell)) {
+            lab.perftest(program, cell);
         }
         before = lab.expect_nothing_refused(before, NEVER);
-        for (n, program) in PING_PONGS.iter().enumerate() {
-            of_ping_pong(n).into_iter().filter(has_it).for_each(|cell| lab.ping_pong(program, cell));
+        let ping_pongs = PING_PONGS.iter().enumerate().map(|(n, words)| (words, cell_of(n, n % 2 == 0)));
+        for (words, cell) in ping_pongs.filter(|(_, cell)| has_it(cell)) {
+            lab.ping_pong(words, cell);
         }
         before = lab.expect_nothing_refused(before, LATE);
     }
 }
 
-/// Operations are checked byte by byte by both sides; READs and atomics are asked for again in the midst of everything else.
-#[test]
-#[ignore = "takes a minute: all groups, and more messages"]
-fn multicast_and_every_operation_under_loss_with_rxe_are_right() {
-    require!(tool("tshark", "tshark"));
-    let stream = require!(Artifacts::get().c_program("traffic/stream"));
-    let multicast = require!(Artifacts::get().c_program("traffic/multicast"));
-    let world = require!(World::one_host_with_tap(1500));
-    let lab = require!(Lab::new(&world));
-    multicast_goes_both_ways(&lab, &multicast, &GROUPS);
-    every_operation_is_right_under_loss(&lab, &stream, &["1200", "600", "1200", "600"]);
-}
+/// A server, a path MTU and options of `stream`. The first two have all operations.
+type Lossy = (Server, &'static str, &'static [&'static str]);
+const LOSSY: [Lossy; 4] = [
+    (Server::Ferroce, "1024", &["-g", IPV6]),
+    (Server::Rxe, "4096", &["-g", IPV4]),
+    (Server::Rxe, "1024", &["-g", IPV4, "-o", "send"]),
+    (Server::Ferroce, "4096", &["-g", IPV6, "-o", "write_imm"]),
+];
 
-/// `numbers`: of messages of each of four runs; "0": the run is left out.
-fn every_operation_is_right_under_loss(lab: &Lab<'_>, stream: &str, numbers: &[&str; 4]) {
+/// Operations are checked byte by byte by both sides; READs and atomics are asked for again in the midst of everything else.
+fn every_operation_is_right_under_loss(lab: &Lab<'_>, stream: &str, runs: &[Lossy], messages: &str) {
     let before = lab.guest.traffic();
     lab.guest.run("tc qdisc add dev eth0 root netem loss 1%");
-    let runs: [(Server, &str, &[&str]); 4] = [
-        (Server::Ferroce, "1024", &["-g", IPV6]),
-        (Server::Rxe, "1024", &["-g", IPV4, "-o", "send"]),
-        (Server::Rxe, "4096", &["-g", IPV4]),
-        (Server::Ferroce, "4096", &["-g", IPV6, "-o", "write_imm"]),
-    ];
-    for ((server, path_mtu, words), number) in runs.into_iter().zip(numbers).filter(|(_, n)| **n != "0") {
+    for &(server, path_mtu, words) in runs {
         eprintln!("{server:?} {path_mtu} {words:?}");
         lab.set_path_mtu(path_mtu);
-        lab.stream_under_loss(stream, server, &[words, &["-m", path_mtu, "-n", number]].concat());
+        lab.stream_under_loss(stream, server, &[words, &["-m", path_mtu, "-n", messages]].concat());
     }
     lab.expect_nothing_refused(before, NEVER);
     lab.guest.run("tc qdisc del dev eth0 root");

@@ -124,8 +124,6 @@ impl Qp {
     }
 
     fn note(&self, noted: Noted) {
-        if !self.adapter.tracing.note(noted) {
-            self.observers.trace(Traced::None);
-        }
+        self.adapter.tracing.note(noted, || self.observers.trace(Traced::None));
     }
 }

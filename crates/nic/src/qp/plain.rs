@@ -112,7 +112,7 @@ impl Qp {
         self.take_sends(&mut inner, run, &mut receives);
         let executed = run.settled().len() > before;
         let overrun = executed && {
-            // The receives are told of when this has been done.
+            // The receives are told of when this has been done. The headers are read anew: to keep what was read of them costs more.
             run.acknowledge();
             let (proto, link) = (&inner.proto, run.link());
             let told = run.settled()[before..].iter().zip(&receives).filter_map(|(packet, &wr_id)| {
