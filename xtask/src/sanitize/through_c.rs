@@ -58,7 +58,8 @@ fn archive(kind: &str) -> io::Result<PathBuf> {
     command
         .current_dir(dist::workspace())
         .env("RUSTFLAGS", format!("-Zsanitizer={kind}"))
-        .args(["build", "--quiet", "--target", TARGET, "--package", "ferroce-capi-ibverbs"])
+        .args(["rustc", "--quiet", "--target", TARGET, "--package", "ferroce-capi-ibverbs"])
+        .args(["--lib", "--crate-type", "staticlib"])
         .stdin(Stdio::null());
     if kind == "thread" {
         command.arg("-Zbuild-std");

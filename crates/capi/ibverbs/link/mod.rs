@@ -1,8 +1,8 @@
 //! Makes libibverbs.so.1 of the static library: one trampoline per symbol and version, and the version script.
 //!
-//! The one table of symbols is `symbols.tsv`; this file, `docs/MATRIX.md` and the ABI test read it. `inline.tsv` lists
-//! what programs call through the device context instead. Used by xtask and by this
-//! crate's tests through `#[path]`, so it uses nothing but std. Building the Rust code stays with cargo.
+//! The one table of symbols is `symbols.tsv`; this file, `docs/MATRIX.md` and the tests of exports read it. `inline.tsv` lists
+//! what programs call through the device context instead. Used by xtask and by the
+//! tests of `capi-rdmacm` through `#[path]`, so it uses nothing but std. Building the Rust code stays with cargo.
 //!
 //! Why trampolines: a name with two versions needs two addresses, `.symver` must stand in the object that defines the
 //! symbol, and rustc has no way to say it. A tail jump keeps the caller's frame, so unwinding passes.

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 use ferroce_nic::settings;
 use ferroce_os::sync::{Mutex, class};
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
 /// How often the same call may complain on standard error.
 const QUIET: Duration = Duration::from_secs(1);
@@ -46,13 +49,16 @@ pub(crate) fn start() {
             None if runs_under_ferroce() => "ferroce_engine=error,ferroce_nic::adapter=error".into(),
             None => return,
         };
-        let Ok(filter) = tracing_subscriber::EnvFilter::try_new(filter.to_string_lossy()) else { return };
-        // An error means that the process has a subscriber already, which then gets the events.
-        let _ = tracing_subscriber::fmt()
-            .with_env_filter(filter)
+        let filter = filter.to_string_lossy();
+        let directives = filter.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+        // What means nothing is among the mistakes.
+        let Ok(filter) = directives.collect::<Vec<_>>().join(",").parse::<Targets>() else { return };
+        let lines = tracing_subscriber::fmt()
+            .with_max_level(Level::TRACE)
             .with_writer(|| StandardError)
-            .with_ansi(false)
-            .try_init();
+            .with_ansi(false);
+        // An error means that the process has a subscriber already, which then gets the events.
+        let _ = lines.finish().with(filter).try_init();
     });
 }
 

@@ -7,41 +7,18 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::ibverbs::{More, Symbol, Version};
-use super::shared_library;
+use super::{ibverbs, shared_library};
 
+mod engine;
 mod table;
 
+pub use engine::engine;
 pub use table::{Export, Place, TABLE, parse};
 
 /// The library's file name.
 const LIBRARY: &str = "librdmacm.so.1";
-/// The version node of what libibverbs.so.1 has for librdmacm.so.1, and for nobody else.
-const PRIVATE: &str = "FERROCE_PRIVATE_1";
 /// Prefix of the Rust functions behind the exports.
 const IMPLEMENTATION_PREFIX: &str = "ferroce_c_";
-
-/// The name in libibverbs.so.1 of a function that librdmacm.so.1 exports.
-fn private(name: &str) -> String {
-    format!("ferroce_{name}")
-}
-
-/// What libibverbs.so.1 has for this library.
-#[must_use]
-pub fn engine() -> More {
-    let symbols = parse(TABLE)
-        .into_iter()
-        .filter(|export| export.place == Place::Engine)
-        .map(|export| Symbol {
-            name: private(&export.name),
-            versions: vec![Version { node: PRIVATE.into(), default: true }],
-            state: "yes".into(),
-            code: export.name,
-            users: "librdmacm".into(),
-        })
-        .collect();
-    More { symbols, at_exit: Some("leaving") }
-}
 
 /// The linker's version script.
 fn version_script(exports: &[Export]) -> String {
@@ -69,8 +46,8 @@ fn trampolines(exports: &[Export], arch: &str) -> io::Result<String> {
         let label = format!("ferroce_t{index}");
         let target = match (export.place, arch) {
             // By the table of what other libraries have.
-            (Place::Engine, "x86_64") => format!("{}@PLT", private(&export.name)),
-            (Place::Engine, _) => private(&export.name),
+            (Place::Engine, "x86_64") => format!("{}@PLT", engine::private(&export.name)),
+            (Place::Engine, _) => engine::private(&export.name),
             (Place::Rsocket, _) => format!("{IMPLEMENTATION_PREFIX}{}", export.name),
         };
         writeln!(text, "\t.section .text.{label},\"ax\",%progbits\n\t.globl {label}")

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
-#[path = "../../link/table.rs"]
-mod table;
+use crate::table;
 
 /// Since v44: name and version node.
 const NEWER: [(&str, &str); 6] = [

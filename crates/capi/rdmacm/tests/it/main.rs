@@ -1,3 +1,6 @@
-//! Tests of the library as programs meet it: exports.
+//! Tests of the libraries as programs meet them: exports, and calls from C. One archive has the code of both.
 
 mod exports;
+mod libibverbs;
+#[path = "../../link/table.rs"]
+mod table;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use crate::library::{library, made_once};
+use super::library::{library, made_once};
 
 /// Compiles `calls.c` against the installed headers and the linked library.
 fn program() -> &'static Path {
@@ -16,7 +16,7 @@ fn program() -> &'static Path {
             let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
                 .args(["-Wall", "-g", "-pthread", "-o"])
                 .arg(program)
-                .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/calls.c"))
+                .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/libibverbs/calls.c"))
                 .arg("-L")
                 .arg(directory)
                 .arg("-libverbs")

@@ -6,9 +6,13 @@ use std::hash::{Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-#[path = "../../link/mod.rs"]
-pub mod link;
-#[path = "../../../link/shared_library.rs"]
+use crate::table;
+
+#[path = "../../../link/engine.rs"]
+pub mod engine;
+#[path = "../../../../ibverbs/link/mod.rs"]
+pub mod ibverbs;
+#[path = "../../../../link/shared_library.rs"]
 mod shared_library;
 
 /// Makes a file or directory at `path` unless it is there. Several processes may try (each test may be one); whoever
@@ -34,7 +38,7 @@ fn archive() -> PathBuf {
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            name.starts_with("libferroce_ibverbs-") && name.ends_with(".a")
+            name.starts_with("libferroce_rdmacm-") && name.ends_with(".a")
         })
         .max_by_key(|path| path.metadata().and_then(|m| m.modified()).expect("its time"))
         .expect("a static library, built with this test")
@@ -48,10 +52,11 @@ pub fn library() -> &'static Path {
         let mut key = DefaultHasher::new();
         (&archive, archive.metadata().and_then(|m| m.modified()).expect("its time")).hash(&mut key);
         (
-            link::TABLE,
-            include_str!("../../link/mod.rs"),
-            include_str!("../../../link/shared_library.rs"),
-            include_str!("../../../link/baseline.rs"),
+            ibverbs::TABLE,
+            include_str!("../../../../ibverbs/link/mod.rs"),
+            include_str!("../../../link/engine.rs"),
+            include_str!("../../../../link/shared_library.rs"),
+            include_str!("../../../../link/baseline.rs"),
             include_str!("calls.c"),
             include_str!("calls.h"),
         )
@@ -68,7 +73,7 @@ pub fn library() -> &'static Path {
                 }
             }
             fs::create_dir(directory).expect("a directory for the library");
-            link::link(&archive, &link::More::default(), &directory.join("scratch"), directory)
+            ibverbs::link(&archive, &engine::engine(), &directory.join("scratch"), directory)
                 .expect("linking");
         })
         .join("libibverbs.so.1")

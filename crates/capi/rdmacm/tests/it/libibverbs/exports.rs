@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::library::{library, link};
+use super::library::{engine, ibverbs, library};
 
 /// What rdma-core v65 exports in its public nodes, `name@@version` or `name@version`.
 const V65: &str = include_str!("data/exports-v65.txt");
@@ -32,7 +32,7 @@ fn exports(file: &Path) -> BTreeSet<String> {
 
 #[test]
 fn the_table_has_a_known_state_and_users_for_every_symbol() {
-    for symbol in link::parse(link::TABLE) {
+    for symbol in ibverbs::parse(ibverbs::TABLE) {
         let (name, state) = (&symbol.name, symbol.state.as_str());
         assert!(["yes", "no", "ignored", "data"].contains(&state), "{name}: {state}");
         assert!(!symbol.users.is_empty() && !symbol.code.is_empty(), "{name}");
@@ -43,7 +43,7 @@ fn the_table_has_a_known_state_and_users_for_every_symbol() {
 
 #[test]
 fn the_table_of_inline_functions_has_a_known_state_for_every_function_of_the_header() {
-    let table = link::parse_inline(link::INLINE);
+    let table = ibverbs::parse_inline(ibverbs::INLINE);
     for function in &table {
         let partial = function.state == "part";
         assert!(partial || ["yes", "no"].contains(&function.state.as_str()), "{}", function.name);
@@ -85,8 +85,9 @@ fn the_table_of_inline_functions_has_a_known_state_for_every_function_of_the_hea
 
 #[test]
 fn exports_are_those_of_the_table_and_nothing_else() {
-    let expected: BTreeSet<String> = link::parse(link::TABLE)
+    let expected: BTreeSet<String> = ibverbs::parse(ibverbs::TABLE)
         .iter()
+        .chain(&engine::engine().symbols)
         .flat_map(|s| {
             s.versions.iter().map(|v| format!("{}{}{}", s.name, if v.default { "@@" } else { "@" }, v.node))
         })
