@@ -90,7 +90,7 @@ fn log_mistake(filter: &str) -> Option<String> {
             || matches!(text, "0" | "1" | "2" | "3" | "4" | "5")
     };
     let means_nothing = |directive: &&str| match directive.rsplit_once('=') {
-        Some((target, level)) => target.is_empty() || !is_level(level),
+        Some((target, level)) => target.is_empty() || target.contains('[') || !is_level(level),
         None => !is_level(directive) && !directive.starts_with("ferroce"),
     };
     let wrong =
