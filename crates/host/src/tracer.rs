@@ -28,10 +28,10 @@ impl Tracer {
     pub fn attach(watched: &Watched, wish: &[u8], longest: usize, patience: Duration) -> Result<Self, Told> {
         let pid = watched.pid.and_then(|pid| i32::try_from(pid).ok()).ok_or(Told::Gone)?;
         for _ in 0..ATTEMPTS {
-            // It hung up before the question had come, or it has ended: then nobody holds the name.
             let Some((connection, its)) =
                 watched.slots.first().and_then(|&slot| reach(watched.uid, slot).ok())
             else {
+                // Cut off, or nobody holds the name: it has ended.
                 continue;
             };
             if its != pid {
@@ -40,6 +40,7 @@ impl Tracer {
             let tracer = Self { connection, pid, longest };
             match tracer.ask(wish, patience) {
                 Told::Account(_) => return Ok(tracer),
+                // It hung up before the question had come.
                 Told::Gone => {}
                 told => return Err(told),
             }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Kind of the requests that ask for nothing but the connection. The sender's slot follows, two bytes.
 const KIND: u8 = 6;
-/// Processes of the host that this one has lifelines with, or that have some with it.
+/// Lifelines of a process at most, those that it has asked for and those that others have. Of more it doesn't hear when they end.
 const MOST: usize = 8192;
 /// How often a process that ends the connection without having said anything is asked. One that goes on so is as good as gone.
 const QUESTIONS: u8 = 100;

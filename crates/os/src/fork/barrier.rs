@@ -1,5 +1,5 @@
-//! The order between what a thread writes often and what it then reads: who reads and writes seldom the other way round pays for it
-//! (membarrier(2)): a fork, who takes something away from readers, who goes to sleep on a lock.
+//! Orders what a thread writes before what it then reads. Threads do this often, and pay nothing. The other side comes seldom, and
+//! pays for all threads with membarrier(2): a fork, who takes something away from readers, who goes to sleep on a lock.
 
 use crate::sync::{AtomicBool, Ordering, fence};
 use crate::sys;
