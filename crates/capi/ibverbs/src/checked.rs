@@ -45,7 +45,8 @@ unsafe fn list<'a, T: 'a>(first: *mut T, next: impl Fn(&'a T) -> *mut T) -> impl
     std::iter::successors(unsafe { first.as_ref() }, move |element| unsafe { next(element).as_ref() })
 }
 
-/// Calls a function that posts a list, and says how many elements it has taken. `bad_wr` gets what it says is bad.
+/// Calls a function that posts a list, and says how many elements it has taken. `bad_wr` gets what it says is bad, the first if it
+/// doesn't say.
 ///
 /// # Safety
 /// `first` is a list, linked by what `next` reads, `bad_wr` null or the caller's variable.
@@ -55,7 +56,8 @@ unsafe fn post_list<T>(
     bad_wr: *mut *mut T,
     post: impl FnOnce(*mut *mut T) -> c_int,
 ) -> (c_int, usize) {
-    let mut bad = ptr::null_mut();
+    // A call that is refused as a whole names none.
+    let mut bad = first;
     let result = post(&mut bad);
     // SAFETY: the caller's promise.
     unsafe {
@@ -298,5 +300,34 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
             stands_on(cq);
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_refused_as_a_whole_has_taken_nothing() {
+        // SAFETY: all zeros are a valid request: no element, and none after it.
+        let mut wrs: [ibv_recv_wr; 2] = unsafe { mem::zeroed() };
+        let [first, second] = &mut wrs;
+        first.next = second;
+        let (first, second): (*mut ibv_recv_wr, *mut ibv_recv_wr) = (first, second);
+        let mut bad = ptr::null_mut();
+        let mut post = |refused: *mut ibv_recv_wr| {
+            let call = |bad_wr: *mut *mut ibv_recv_wr| {
+                if !refused.is_null() {
+                    // SAFETY: the variable that `post_list` has for it.
+                    unsafe { *bad_wr = refused };
+                }
+                libc::EIO
+            };
+            // SAFETY: a list of two, and a variable of this function.
+            let told = unsafe { post_list(first, |wr| wr.next, &mut bad, call) };
+            (told, bad)
+        };
+        assert_eq!(post(second), ((libc::EIO, 1), second));
+        assert_eq!(post(ptr::null_mut()), ((libc::EIO, 0), first));
     }
 }

@@ -1,11 +1,19 @@
-//! The report of `--check-report`: several processes add to it, and it is whole at any moment.
+//! The report of `--check-report`: several processes add to it, one after the other, and each leaves it whole.
 
 use ferroce_explain::{Finding, ReportFormat};
 use ferroce_nic::settings;
+use ferroce_os::sys;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a process waits for another one that adds a finding, and may be stopped.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks whether that one is done.
+const ROUND: Duration = Duration::from_millis(1);
 
 /// Adds a finding, if there is a report.
 pub(super) fn append(finding: &Finding) {
@@ -18,28 +26,34 @@ pub(super) fn append(finding: &Finding) {
 fn append_to(path: &Path, finding: &Finding) -> io::Result<()> {
     let format = ReportFormat::of(path);
     let (head, tail) = (format.head(), format.tail());
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-    lock(&file)?;
-    let length = match file.metadata()?.len() {
-        0 => {
-            file.write_all(head.as_bytes())?;
-            head.len() as u64
-        }
-        length => length.saturating_sub(tail.len() as u64),
-    };
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    lock(&file, PATIENCE)?;
+    // What has no room for a head and a tail is no report yet.
+    let kept = file.metadata()?.len().checked_sub(tail.len() as u64).filter(|kept| *kept > head.len() as u64);
     let program = std::env::current_exe().ok();
     let program = program.as_deref().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
-    let entry = format.entry(finding, (std::process::id(), &program), length <= head.len() as u64) + tail;
-    file.seek(SeekFrom::Start(length))?;
-    file.write_all(entry.as_bytes())
+    let entry = format.entry(finding, (std::process::id(), &program), kept.is_none());
+    let text = if kept.is_none() { head } else { String::new() } + &entry + tail;
+    // One write: a process that is killed leaves all of it or nothing.
+    file.write_all_at(text.as_bytes(), kept.unwrap_or(0))
 }
 
 /// Keeps other processes away until the file is closed.
-fn lock(file: &File) -> io::Result<()> {
-    // SAFETY: an open descriptor.
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+///
+/// # Errors
+/// EWOULDBLOCK when another one has kept this one away for so long; what else the system refused.
+fn lock(file: &File, patience: Duration) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        // SAFETY: an open descriptor.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::WouldBlock || begun.elapsed() >= patience {
+            return Err(error);
+        }
+        sys::pause(ROUND);
     }
 }
 
@@ -65,5 +79,31 @@ mod tests {
                 if format.tail().is_empty() { text.len() + 1 } else { 1 }
             );
         }
+    }
+
+    #[test]
+    fn a_report_that_was_only_begun_is_begun_anew() {
+        let finding = Finding { number: 100, about: "QP 1".into(), known: "2 of 1".into(), place: None };
+        let path = std::env::temp_dir().join(format!("ferroce-begun-{}.json", std::process::id()));
+        let format = ReportFormat::of(&path);
+        std::fs::write(&path, format.head()).expect("a file");
+        append_to(&path, &finding).expect("a finding");
+        append_to(&path, &finding).expect("another one");
+        let text = std::fs::read_to_string(&path).expect("a file");
+        std::fs::remove_file(&path).expect("removing");
+        assert!(text.starts_with("[\n{") && text.ends_with("}\n]\n"), "{text}");
+        assert_eq!(text.matches("QP 1").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn who_keeps_the_report_is_waited_for_with_a_bound() {
+        let path = std::env::temp_dir().join(format!("ferroce-kept-{}", std::process::id()));
+        let (holder, other) = (File::create(&path).expect("a file"), File::open(&path).expect("the file"));
+        std::fs::remove_file(&path).expect("removing");
+        lock(&holder, Duration::ZERO).expect("free");
+        let refused = lock(&other, Duration::from_millis(5)).expect_err("kept");
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        drop(holder);
+        lock(&other, PATIENCE).expect("free again");
     }
 }

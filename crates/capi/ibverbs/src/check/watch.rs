@@ -63,8 +63,8 @@ struct Outstanding {
 }
 
 /// How many requests a queue of so many has room for, with so many outstanding.
-fn room(size: u32, outstanding: usize) -> usize {
-    if settings::is_strict() { (size as usize).saturating_sub(outstanding) } else { usize::MAX }
+fn room(size: u32, outstanding: usize, strict: bool) -> usize {
+    if strict { (size as usize).saturating_sub(outstanding) } else { usize::MAX }
 }
 
 fn blocks(descriptor: c_int) -> bool {
@@ -193,7 +193,7 @@ impl QpWatch {
         } else {
             after = Some(requests);
         }
-        let (result, taken) = post(room(self.max_send_wr, outstanding.sends.len()));
+        let (result, taken) = post(room(self.max_send_wr, outstanding.sends.len(), settings::is_strict()));
         let mut signaled = 0;
         for sent in before.into_iter().chain(after.into_iter().flatten()).take(taken) {
             let flag = sent.signaled || self.all_signaled;
@@ -221,7 +221,7 @@ impl QpWatch {
     ) -> R {
         let mut outstanding = self.outstanding.lock();
         let looked_at: Vec<_> = requests.take_while(|_| settings::checks_memory()).collect();
-        let (result, taken) = post(room(self.max_recv_wr, outstanding.receives.max(0) as usize));
+        let (result, taken) = post(self.receive_room(outstanding.receives, settings::is_strict()));
         outstanding.receives += taken as i64;
         outstanding.received.extend(looked_at.into_iter().take(taken));
         drop(outstanding);
@@ -229,6 +229,12 @@ impl QpWatch {
             cq.expect(taken as i64);
         }
         result
+    }
+
+    /// How many receives there is room for. Without a queue of its own there is no rule: the adapter refuses each receive.
+    fn receive_room(&self, outstanding: i64, strict: bool) -> usize {
+        let outstanding = usize::try_from(outstanding).unwrap_or(0);
+        self.recv_cq.as_ref().map_or(usize::MAX, |_| room(self.max_recv_wr, outstanding, strict))
     }
 
     /// Its name in lines.
@@ -301,5 +307,20 @@ impl QpWatch {
         if all.get(&self.qpn).is_some_and(|watch| Arc::ptr_eq(watch, self)) {
             all.remove(&self.qpn);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_pair_without_a_receive_queue_leaves_receives_to_the_adapter() {
+        let cq = CqWatch::new(16, false);
+        let of = |own: bool| QpWatch::new(7, (4, 4), false, cq.clone(), own.then(|| cq.clone()));
+        let rooms = |own| [0, 3, 5].map(|outstanding| of(own).receive_room(outstanding, true));
+        assert_eq!(rooms(true), [4, 1, 0]);
+        assert_eq!(rooms(false), [usize::MAX; 3]);
+        assert_eq!(of(true).receive_room(5, false), usize::MAX);
     }
 }
