@@ -226,7 +226,7 @@ pub struct Region {
     pub address: u64,
     /// Bytes.
     pub length: u64,
-    /// Its rights, in short: "lw,rw,rr,ra".
+    /// Its rights: "local-write,remote-read"; empty: it may be read here.
     pub access: Text,
 }
 
