@@ -235,7 +235,7 @@ impl Message {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use ferroce_wire::{Aeth, Bth, Opcode};
 
@@ -254,6 +254,11 @@ mod tests {
         bytes[22..24].copy_from_slice(&ROCE_V2_PORT.to_be_bytes());
         bytes[24..26].copy_from_slice(&(transport.len() as u16 + 8).to_be_bytes());
         [bytes, transport].concat()
+    }
+
+    /// An IPv4 packet that is a whole SEND.
+    pub fn send_only() -> Vec<u8> {
+        packet(Operation::SendOnly, 1, None, 8)
     }
 
     #[test]

@@ -151,11 +151,14 @@ impl Decoder {
                 return self.packet(interface.link, at, way_of(packet), packet.data);
             }
             PcapBlockOwned::LegacyHeader(header) => {
-                self.interfaces = vec![Interface { link: header.network, resolution: 1 }];
+                let resolution = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
+                self.interfaces = vec![Interface { link: header.network, resolution }];
             }
             PcapBlockOwned::Legacy(packet) => {
-                let link = self.interfaces.first()?.link;
-                let at = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_usec) * 1000;
+                let Interface { link, resolution } = *self.interfaces.first()?;
+                // In units of its clock, whatever the parser calls it.
+                let fraction = u64::from(packet.ts_usec) * (1_000_000_000 / resolution);
+                let at = u64::from(packet.ts_sec) * 1_000_000_000 + fraction;
                 return self.packet(link, at, Way::Unknown, packet.data);
             }
             PcapBlockOwned::NG(_) => {}
@@ -191,5 +194,31 @@ fn way_of(packet: &EnhancedPacketBlock<'_>) -> Way {
         Some(1) => Way::In,
         Some(2) => Way::Out,
         _ => Way::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pcap_parser::LegacyPcapBlock;
+    use pcap_parser::pcap::parse_pcap_header;
+
+    #[test]
+    fn packets_of_a_classic_capture_have_the_times_of_its_clock() {
+        for (magic, fraction) in [(0xa1b2_c3d4_u32, 250_000), (0xa1b2_3c4d, 250_000_000)] {
+            let mut header = vec![0; 24];
+            header[..4].copy_from_slice(&magic.to_le_bytes());
+            header[20] = 101;
+            let (_, header) = parse_pcap_header(&header).unwrap();
+            let mut decoder = Decoder::default();
+            decoder.block(&PcapBlockOwned::LegacyHeader(header));
+            let packet = messages::tests::send_only();
+            let mut at = |ts_sec, ts_usec| {
+                let len = packet.len() as u32;
+                let block = LegacyPcapBlock { ts_sec, ts_usec, caplen: len, origlen: len, data: &packet };
+                decoder.block(&PcapBlockOwned::Legacy(block)).unwrap().at
+            };
+            assert_eq!((at(7, 0), at(8, fraction)), (0.0, 1.25), "{magic:#x}");
+        }
     }
 }

@@ -180,13 +180,15 @@ fn indent(text: &mut String, block: &str) {
     }
 }
 
-/// Says which queue pairs wait for each other, each pair once.
+/// Says which queue pairs wait for each other, each two of them once.
 fn mutual(text: &mut String, chosen: &[&Seen], pairs: &Pairs<'_>) {
     for seen in chosen {
         for pair in seen.account().into_iter().flat_map(|account| &account.queue_pairs) {
-            if let Some((other, peer)) =
-                pairs.wait_for_each_other(pair).filter(|(_, peer)| peer.number > pair.number)
-            {
+            // Where both are chosen, the one with the lower number says it.
+            let says_it = |(other, peer): &(&Seen, &QueuePair)| {
+                peer.number > pair.number || !chosen.iter().any(|one| std::ptr::eq(*one, *other))
+            };
+            if let Some((other, peer)) = pairs.wait_for_each_other(pair).filter(says_it) {
                 let _ = writeln!(
                     text,
                     "{:#08x} ({}) and {:#08x} ({}) wait for each other's message: both have receives posted, and neither \
@@ -221,4 +223,21 @@ fn to_json(seen: &Seen, pairs: &Pairs<'_>, all: &[Seen]) -> Value {
         all.extend(more);
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::waits::tests::{pair, process};
+    use super::*;
+
+    #[test]
+    fn two_that_wait_for_each_other_are_named_once_whoever_is_chosen() {
+        let seen = [process(1, vec![pair(1, 2, 0, 1)]), process(2, vec![pair(2, 1, 0, 1)])];
+        let pairs = Pairs::of(&seen);
+        for chosen in [&[&seen[0], &seen[1]][..], &[&seen[0]], &[&seen[1]]] {
+            let mut text = String::new();
+            mutual(&mut text, chosen, &pairs);
+            assert_eq!(text.matches("wait for each other's message").count(), 1, "{text}");
+        }
+    }
 }

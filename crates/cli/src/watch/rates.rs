@@ -50,6 +50,8 @@ impl PerSecond {
 /// A queue pair, or all queue pairs of a process, and how much they do.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rate {
+    /// The place of its process among those that were seen: one of another PID namespace has no number to be known by.
+    pub process: usize,
     /// Of its process; `None`: of another PID namespace.
     pub pid: Option<u32>,
     pub command: String,
@@ -115,13 +117,15 @@ impl Meter {
         let pairs = Pairs::of(seen);
         let mut before = std::mem::take(&mut self.0);
         let mut rates = Vec::new();
-        for (seen_one, account) in seen.iter().filter_map(|seen| Some((seen, seen.account()?))) {
+        for (process, seen_one) in seen.iter().enumerate() {
+            let Some(account) = seen_one.account() else { continue };
             for pair in &account.queue_pairs {
                 let key = (seen_one.pid, pair.number);
                 let known = known(before.remove(&key), pair, at);
                 let per_second = known.as_ref().map(|known| known.rates).unwrap_or_default();
                 self.0.extend(known.map(|known| (key, known)));
                 rates.push(Rate {
+                    process,
                     pid: seen_one.pid,
                     command: seen_one.command.clone(),
                     number: Some(pair.number),
@@ -161,17 +165,18 @@ pub fn fill((filled, depth): (u32, u32)) -> f64 {
     f64::from(filled) / f64::from(depth.max(1))
 }
 
-/// A row for each process, of those for its queue pairs. A process that tells nothing has one, too.
+/// A row for each process, of those for its queue pairs, which are of the same look. A process that tells nothing has one, too.
 pub fn of_processes(seen: &[Seen], pairs: &[Rate]) -> Vec<Rate> {
-    let of_one = |seen: &Seen| {
+    let of_one = |(process, seen): (usize, &Seen)| {
         let mut all = Rate {
+            process,
             pid: seen.pid,
             command: seen.command.clone(),
             state: seen.condition().to_owned(),
             ..Rate::default()
         };
         let mut count = 0;
-        for pair in pairs.iter().filter(|pair| pair.pid == seen.pid && pair.command == seen.command) {
+        for pair in pairs.iter().filter(|pair| pair.process == process) {
             count += 1;
             all.rates.add(&pair.rates);
             all.outstanding = all.outstanding.saturating_add(pair.outstanding);
@@ -182,7 +187,7 @@ pub fn of_processes(seen: &[Seen], pairs: &[Rate]) -> Vec<Rate> {
         all.says = format!("{count} queue pairs: {}", seen.command);
         all
     };
-    seen.iter().map(of_one).collect()
+    seen.iter().enumerate().map(of_one).collect()
 }
 
 /// Puts rows in order.
@@ -281,6 +286,17 @@ mod tests {
         let processes = of_processes(&now, &rates);
         assert_eq!((processes.len(), processes[0].rates.sends, processes[0].rates.retries), (1, 105.0, 10.5));
         assert_eq!((processes[0].cq, processes[0].state.as_str()), (cq, "running"));
+    }
+
+    #[test]
+    fn processes_without_a_number_are_told_apart() {
+        let now = [1, 2].map(|number| {
+            let [one] = seen(vec![pair(number, 0)]);
+            Seen { pid: None, command: String::new(), ..one }
+        });
+        let pairs = Meter::default().take(&now, Instant::now());
+        let says: Vec<_> = of_processes(&now, &pairs).into_iter().map(|process| process.says).collect();
+        assert_eq!(says, ["1 queue pairs: ", "1 queue pairs: "]);
     }
 
     #[test]

@@ -5,28 +5,30 @@ use ferroce_explain::{entry, id};
 use ferroce_nic::watch::{QueuePair, Request};
 use std::collections::HashMap;
 
-/// All queue pairs of the host by number, each with its process.
-pub struct Pairs<'a>(HashMap<u32, (&'a Seen, &'a QueuePair)>);
+/// All queue pairs of the host by number, each with its process. Those of two users may have the same number.
+pub struct Pairs<'a>(HashMap<u32, Vec<(&'a Seen, &'a QueuePair)>>);
 
 impl<'a> Pairs<'a> {
     /// Those of these processes.
     pub fn of(seen: &'a [Seen]) -> Self {
-        let of_one = |seen: &'a Seen| {
-            let pairs = seen.account().into_iter().flat_map(|account| &account.queue_pairs);
-            pairs.map(move |pair| (pair.number, (seen, pair)))
-        };
-        Self(seen.iter().flat_map(of_one).collect())
+        let mut all: HashMap<_, Vec<_>> = HashMap::new();
+        for seen in seen {
+            for pair in seen.account().into_iter().flat_map(|account| &account.queue_pairs) {
+                all.entry(pair.number).or_default().push((seen, pair));
+            }
+        }
+        Self(all)
     }
 
     /// The other end of a connection, if it is one of these and is connected to this end.
     pub fn peer_of(&self, pair: &QueuePair) -> Option<(&'a Seen, &'a QueuePair)> {
         let peer = pair.peer.as_ref()?;
-        let (seen, other) = self.0.get(&peer.number)?;
-        let back = other.peer.as_ref()?;
-        // Another host may have a queue pair of the same number.
-        let each_other =
-            back.number == pair.number && peer.address == other.address && back.address == pair.address;
-        each_other.then_some((*seen, *other))
+        // Another host, or another user, may have a queue pair of the same number.
+        let names_back = |other: &QueuePair| {
+            let back = other.peer.as_ref().filter(|back| back.number == pair.number);
+            back.is_some_and(|back| peer.address == other.address && back.address == pair.address)
+        };
+        self.0.get(&peer.number)?.iter().find(|(_, other)| names_back(other)).copied()
     }
 
     /// What a queue pair waits for, or why nothing goes on there.
@@ -113,11 +115,11 @@ fn receiving(pair: &QueuePair, peer: Option<&QueuePair>, stopped: bool) -> Strin
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use ferroce_nic::watch::{Peer, Process, WorkQueue};
 
-    fn pair(number: u32, peer: u32, sends: u32, receives: u32) -> QueuePair {
+    pub fn pair(number: u32, peer: u32, sends: u32, receives: u32) -> QueuePair {
         let oldest =
             Request { wr_id: 7, operation: "SEND".into(), length: 64, started: true, ..Request::default() };
         QueuePair {
@@ -131,7 +133,7 @@ mod tests {
         }
     }
 
-    fn process(pid: u32, pairs: Vec<QueuePair>) -> Seen {
+    pub fn process(pid: u32, pairs: Vec<QueuePair>) -> Seen {
         let account = Process { queue_pairs: pairs, ..Process::default() };
         Seen { uid: 0, pid: Some(pid), command: String::new(), answer: Answer::Account(Box::new(account)) }
     }
@@ -160,6 +162,24 @@ mod tests {
         assert_eq!(says(pair(1, 2, 0, 1), pair(2, 3, 0, 1)), ("waits for a message".into(), false));
         let elsewhere = QueuePair { address: "10.0.0.9".into(), ..pair(1, 2, 0, 1) };
         assert_eq!(says(elsewhere, pair(2, 1, 0, 1)), ("waits for a message".into(), false));
+    }
+
+    #[test]
+    fn queue_pairs_of_two_users_may_have_the_same_numbers() {
+        let of_user = |address: &str, number, peer| QueuePair {
+            address: address.into(),
+            peer: Some(Peer { number: peer, address: address.into(), ..Peer::default() }),
+            ..pair(number, peer, 0, 1)
+        };
+        let both = |address| vec![of_user(address, 1, 2), of_user(address, 2, 1)];
+        let seen = [process(1, both("10.0.0.1")), process(2, both("10.0.0.2"))];
+        let pairs = Pairs::of(&seen);
+        for seen in &seen {
+            for pair in &seen.account().unwrap().queue_pairs {
+                let (other, peer) = pairs.wait_for_each_other(pair).expect("a peer");
+                assert!(std::ptr::eq(other, seen) && peer.number != pair.number);
+            }
+        }
     }
 
     #[test]
