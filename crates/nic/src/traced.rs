@@ -1,8 +1,8 @@
 //! What the process tells of its messages to one who traces it (`ferroce trace PID`).
 //!
 //! The tracer asks again and again over one connection. From each question on, what ends is noted until there is no room for more
-//! ([`BURST`]), and handed over at the next question. While nobody traces, and once there is no room, a message finds the same
-//! byte of its queue pair at zero that says whether completion counters are attached.
+//! ([`BURST`]), and handed over at the next question. A message looks at one byte of its queue pair, which says who observes the
+//! queue pair: a tracer, completion counters. The tracer's part of it is zero while nobody traces, and again once there is no room.
 
 use crate::adapter::{self, Adapter};
 use crate::qp::{self, Qp};
@@ -76,8 +76,9 @@ impl Service for Traced {
             return;
         }
         let watched = adapter.engine.watch_control(connection.raw()).is_ok();
+        let (noted, asked) = (Vec::new(), clock::now().0);
         *adapter.tracing.tracer.lock() =
-            Some(Tracer { connection, filter: Filter::default(), noted: Vec::new(), asked: 0, full: None });
+            Some(Tracer { connection, filter: filter.clone(), noted, asked, full: None });
         if !watched || adapter.answer_tracer(filter).is_err() {
             adapter.detach_tracer();
         }
@@ -128,7 +129,7 @@ impl Tracer {
     /// Takes what was noted. From now on `filter` says what is.
     fn take(&mut self, filter: Filter) -> (Trace, Vec<Noted>) {
         let now = clock::now().0;
-        let passed = now.saturating_sub(self.asked.max(1).min(now));
+        let passed = now.saturating_sub(self.asked);
         let unseen = self.full.map_or(0, |full| now.saturating_sub(full));
         (self.filter, self.asked, self.full) = (filter, now, None);
         // Nothing is allocated by who notes.
@@ -155,9 +156,10 @@ impl Adapter {
     /// Forgets the tracer. Each queue pair finds out when its next message ends.
     fn detach_tracer(&self) {
         let gone = self.tracing.tracer.lock().take();
+        trace_each(|_| qp::Traced::None);
+        // From here on there may be another, whose queue pairs are to stay as it wants them.
         self.tracing.attached.store(false, Ordering::Release);
         drop(gone);
-        trace_each(|_| qp::Traced::None);
     }
 
     /// Takes the tracer's next question, if there is one; `None` if the tracer is gone or makes no sense.

@@ -24,14 +24,21 @@ use std::time::{Duration, Instant};
 /// How long busy objects are waited for, all together.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// What queue pairs have counted that are gone, by device.
-static PAST: Mutex<class::PastCounters, BTreeMap<String, Counters>> = Mutex::new(BTreeMap::new());
+/// Counters that are kept.
+struct Past {
+    /// Of queue pairs that are gone, by device.
+    gone: BTreeMap<String, Counters>,
+    /// Of the queue pairs of the last account, by serial number, as they were told there.
+    told: Option<Arc<BTreeMap<u64, Counters>>>,
+}
+
+static PAST: Mutex<class::PastCounters, Past> = Mutex::new(Past { gone: BTreeMap::new(), told: None });
 
 /// Keeps what a queue pair has counted that is being destroyed.
 #[cold]
 pub(crate) fn keep(context: &Context, counted: &ferroce_proto::Counters) {
     let name = &context.device().info().name;
-    PAST.lock().entry(name.clone()).or_default().add(&named(counted));
+    PAST.lock().gone.entry(name.clone()).or_default().add(&named(counted));
 }
 
 /// Answers those who watch this process.
@@ -69,14 +76,21 @@ fn account(adapter: &Adapter, wish: Wish) -> Process {
         slots: adapter.host.slots(),
         ..Process::default()
     };
-    let mut account =
-        Account { process, cqs: HashSet::new(), srqs: HashSet::new(), until: Instant::now() + PATIENCE };
+    let mut account = Account {
+        process,
+        cqs: HashSet::new(),
+        srqs: HashSet::new(),
+        before: PAST.lock().told.clone().unwrap_or_default(),
+        told: BTreeMap::new(),
+        until: Instant::now() + PATIENCE,
+    };
     for context in adapter::contexts() {
         account.context(&context, wish);
     }
     if wish == Wish::Everything {
         account.regions();
     }
+    PAST.lock().told = Some(Arc::new(account.told));
     account.process
 }
 
@@ -87,6 +101,9 @@ struct Account {
     cqs: HashSet<u64>,
     /// Shared receive queues that are in it.
     srqs: HashSet<u64>,
+    /// What queue pairs have told in the account before, and in this one.
+    before: Arc<BTreeMap<u64, Counters>>,
+    told: BTreeMap<u64, Counters>,
     /// Until then busy objects are waited for.
     until: Instant,
 }
@@ -96,7 +113,12 @@ impl Account {
         let name = context.device().info().name.as_str();
         let mut counters = Counters::default();
         for qp in adapter::existing(context).qps {
-            let pair = self.look(|| qp.try_look()).unwrap_or_else(|| qp.glance());
+            let mut pair = self.look(|| qp.try_look()).unwrap_or_else(|| qp.glance());
+            if pair.busy {
+                // A device's counters would fall without those of this one.
+                pair.counters = self.before.get(&qp.serial()).copied().unwrap_or_default();
+            }
+            self.told.insert(qp.serial(), pair.counters);
             counters.add(&pair.counters);
             if wish != Wish::Everything {
                 continue;
@@ -122,7 +144,7 @@ impl Account {
         }
         let mut counters = *counters;
         counters.send_err += context.dropped_packets();
-        if let Some(past) = PAST.lock().get(name) {
+        if let Some(past) = PAST.lock().gone.get(name) {
             counters.add(past);
         }
         self.process.devices.push(Device {
@@ -231,5 +253,35 @@ pub(crate) fn named(counted: &ferroce_proto::Counters) -> Counters {
         sent_bytes: counted.bytes_posted,
         rcvd_bytes: counted.bytes_received,
         ..Counters::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::in_namespace;
+    use crate::side::{Side, open};
+    use crate::{SendOp, Service};
+
+    #[test]
+    fn the_counters_of_a_device_stay_while_a_queue_pair_is_busy() {
+        const NAME: &str = "watched::tests::the_counters_of_a_device_stay_while_a_queue_pair_is_busy";
+        in_namespace(NAME, || {
+            let side = Side::new(&open(), Service::Rc, 64);
+            side.connect(side.qp.qpn());
+            side.recv(1, side.sge(0, 32));
+            side.send(2, SendOp::Send, side.sge(32, 8), None);
+            (side.wait(), side.wait());
+            let adapter = side.context.adapter().unwrap();
+            let look = || {
+                let Process { devices, queue_pairs, .. } = account(adapter, Wish::Everything);
+                (queue_pairs[0].busy, queue_pairs[0].counters, devices[0].counters)
+            };
+            let before = look();
+            let while_busy = side.qp.while_busy(look);
+            assert_eq!(before.2.sent_bytes, 8);
+            assert_eq!((before.0, while_busy), (false, (true, before.1, before.2)));
+            side.close();
+        });
     }
 }

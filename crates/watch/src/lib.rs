@@ -114,7 +114,7 @@ pub struct QueuePair {
     pub service: Text,
     /// RESET, INIT, RTR, RTS, SQD, SQE or ERR.
     pub state: Text,
-    /// It was at work all the while, so all below is unknown.
+    /// It was at work all the while, so what is below and changes is unknown. The counters are those that it told last.
     pub busy: bool,
     /// How packets go: local, shm or udp; empty before there is a way.
     pub fabric: Text,

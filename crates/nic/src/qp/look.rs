@@ -21,6 +21,22 @@ impl Qp {
         &self.recv_cq
     }
 
+    /// Unlike that of any other queue pair of the process's life.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// What `f` gives while somebody is at work there.
+    #[cfg(test)]
+    pub(crate) fn while_busy<R>(&self, f: impl FnOnce() -> R + Send) -> R
+    where
+        R: Send,
+    {
+        let _at_work = self.inner.lock();
+        // Another thread, which takes locks of its own.
+        std::thread::scope(|scope| scope.spawn(f).join().unwrap())
+    }
+
     /// What can be told of it without a look inside: somebody is at work there.
     pub(crate) fn glance(&self) -> QueuePair {
         QueuePair {

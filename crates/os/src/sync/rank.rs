@@ -119,7 +119,7 @@ classes! {
     GsiInbox: "nic/src/gsi/mod.rs", "MADs that wait for the communication manager";
     ConnectManager: "connect/src/manager.rs", "who the communication manager of this process is";
     Connections: "connect/src/manager.rs", "connections, ports and their events";
-    PastCounters: "nic/src/watched.rs", "what queue pairs have counted that are gone";
+    PastCounters: "nic/src/watched.rs", "what queue pairs have counted that are gone, and what the others told last";
     Tracer: "nic/src/traced.rs", "who traces this process, and what has been noted";
     KnownDevices: "capi/ibverbs/src/device.rs", "the devices that programs have been told of";
     DeviceView: "capi/ibverbs/src/device.rs", "a device as it was when it was last listed";
