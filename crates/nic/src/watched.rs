@@ -271,7 +271,8 @@ mod tests {
             side.connect(side.qp.qpn());
             side.recv(1, side.sge(0, 32));
             side.send(2, SendOp::Send, side.sge(32, 8), None);
-            (side.wait(), side.wait());
+            side.wait();
+            side.wait();
             let adapter = side.context.adapter().unwrap();
             let look = || {
                 let Process { devices, queue_pairs, .. } = account(adapter, Wish::Everything);
