@@ -117,6 +117,25 @@ pub fn place(addr: u64, bytes: &[u8]) -> Result<(), Fault> {
     // Whoever compares meanwhile would see half of it.
     let mut shadows = SHADOWS.lock();
     copy::write(addr, bytes)?;
+    note(&mut shadows, addr, bytes);
+    Ok(())
+}
+
+/// Has `change` execute an atomic operation on eight bytes at `addr`, and notes what is there then.
+///
+/// # Errors
+/// Those of `change`.
+pub fn place_atomically<R>(addr: u64, change: impl FnOnce() -> Result<R, Fault>) -> Result<R, Fault> {
+    let mut shadows = SHADOWS.lock();
+    let result = change()?;
+    let mut now = [0; 8];
+    copy::read(addr, &mut now)?;
+    note(&mut shadows, addr, &now);
+    Ok(result)
+}
+
+/// Notes that the adapter has placed `bytes`.
+fn note(shadows: &mut BTreeMap<(u64, usize), Shadow>, addr: u64, bytes: &[u8]) {
     let end = addr + bytes.len() as u64;
     let first = (addr.saturating_sub(LOOKED_AT.into()), 0);
     for (&(start, length), shadow) in shadows.range_mut(first..(end, 0)) {
@@ -126,7 +145,6 @@ pub fn place(addr: u64, bytes: &[u8]) -> Result<(), Fault> {
             shadow.bytes[(from - start) as usize..(to - start) as usize].copy_from_slice(part);
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -185,6 +185,10 @@ pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
     writeln!(text, "\t.section .init_array,\"aw\",%init_array\n\t.p2align 3")
         .and_then(|()| writeln!(text, "\t.quad {IMPLEMENTATION_PREFIX}loaded"))
         .expect("writing to a string");
+    // Runs when the process exits, after the program's own handlers and destructors.
+    writeln!(text, "\t.section .fini_array,\"aw\",%fini_array\n\t.p2align 3")
+        .and_then(|()| writeln!(text, "\t.quad {IMPLEMENTATION_PREFIX}ended"))
+        .expect("writing to a string");
     text.push_str(shared_library::END_OF_ASSEMBLY);
     Ok(text)
 }

@@ -224,17 +224,18 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_w
     let _inside = nic::enter_library();
     // SAFETY: by the man page a completion queue, and an array of which so many have been filled in.
     unsafe {
-        let polled = poll::poll_cq(cq, num_entries, wc);
-        if polled > 0
-            && let Some(watch) = watch_of_cq(cq)
-        {
-            let completions = std::slice::from_raw_parts_mut(wc, polled as usize);
-            watch.polled(completions);
-            if settings::is_strict() {
-                completions.iter_mut().for_each(check::hide_invalid);
+        let Some(watch) = watch_of_cq(cq) else { return poll::poll_cq(cq, num_entries, wc) };
+        watch.in_turn(|| {
+            let polled = poll::poll_cq(cq, num_entries, wc);
+            if polled > 0 {
+                let completions = std::slice::from_raw_parts_mut(wc, polled as usize);
+                watch.polled(completions);
+                if settings::is_strict() {
+                    completions.iter_mut().for_each(check::hide_invalid);
+                }
             }
-        }
-        polled
+            polled
+        })
     }
 }
 
@@ -246,9 +247,10 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_
             block.nic().request_notify_of_new(solicited_only != 0);
             return Ok(());
         }
-        let over = block.nic().request_notify(solicited_only != 0);
-        if let Some(watch) = block.watch() {
-            watch.armed(over);
+        let ask = || block.nic().request_notify(solicited_only != 0);
+        match block.watch() {
+            Some(watch) => watch.in_turn(|| watch.armed(ask())),
+            None => _ = ask(),
         }
         Ok(())
     }))

@@ -22,6 +22,7 @@ pub(crate) use watch::{CqWatch, QpWatch, Sent};
 use crate::{call, log};
 use ferroce_explain::{Check, Finding};
 use ferroce_nic::{self as nic, settings};
+use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -34,11 +35,7 @@ const LIMIT: u8 = 10;
 /// What is to be checked; `None` for nothing.
 fn asked() -> Option<&'static Check> {
     static ASKED: OnceLock<Option<Check>> = OnceLock::new();
-    let read = || {
-        let check = settings::value(settings::CHECK)?.to_str()?.parse().ok()?;
-        ferroce_os::sys::at_exit(objects::exiting);
-        Some(check)
-    };
+    let read = || settings::value(settings::CHECK)?.to_str()?.parse().ok();
     ASKED.get_or_init(read).as_ref()
 }
 
@@ -89,13 +86,17 @@ fn tell(finding: &Finding, end: End) {
 fn end_process(end: End) {
     unsafe extern "C" {
         static mut stdout: *mut libc::FILE;
+        fn ftrylockfile(file: *mut libc::FILE) -> c_int;
     }
-    // SAFETY: `stdout` is the C library's, which this thread only reads. With glibc, exit handlers may call exit(3) to
-    // change the status: those that are left run all the same.
+    // SAFETY: `stdout` is the C library's, which this thread only reads. With glibc, the destructors of a library may call
+    // exit(3) to change the status: handlers that are left run all the same, and standard output is written out.
     unsafe {
         match end {
             End::AtOnce => {
-                libc::fflush(stdout);
+                // Another thread may hold it for as long as it likes, such as one that writes to a full pipe.
+                if ftrylockfile(stdout) == 0 {
+                    libc::fflush(stdout);
+                }
                 libc::_exit(EXIT_STATUS)
             }
             End::Exiting => libc::exit(EXIT_STATUS),
@@ -117,17 +118,22 @@ pub(crate) fn await_acks(
     unacked: &nic::Unacked,
     taken: Option<&Trace>,
 ) {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    if !is_on() || unacked.count() == 0 {
-        return;
+    if is_on() && lasts(|| unacked.count() > 0) {
+        let known = format!("{} {events}", unacked.count());
+        let place = taken.and_then(Trace::place);
+        found(&Finding { number: 103, about: about(), known, place });
     }
+}
+
+/// Does something last for a second? Others go on meanwhile.
+fn lasts(goes_on: impl Fn() -> bool) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(1);
     let since = Instant::now();
-    while unacked.count() > 0 {
+    while goes_on() {
         if since.elapsed() >= PATIENCE {
-            let known = format!("{} {events}", unacked.count());
-            let place = taken.and_then(Trace::place);
-            return found(&Finding { number: 103, about: about(), known, place });
+            return true;
         }
         nic::outside_library(|| std::thread::sleep(Duration::from_millis(2)));
     }
+    false
 }

@@ -6,7 +6,6 @@ use ferroce_explain::Finding;
 use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
 use std::collections::BTreeMap;
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug)]
@@ -119,8 +118,13 @@ fn tell_left(left: &[Object], about: &str, end: End) {
     tell(&Finding { number: 106, about: about.into(), known, place }, end);
 }
 
-/// What is left when the process exits.
-pub(super) extern "C" fn exiting(_: *mut c_void) {
+/// What is left when the process exits. Called by the loader (`.fini_array`, see `link/mod.rs`), after the program's own
+/// handlers and destructors, which may destroy objects.
+#[unsafe(export_name = "ferroce_c_ended")]
+extern "C" fn ended() {
+    if OBJECTS.lock().is_empty() {
+        return;
+    }
     // Where verbs can't be used any more, nothing is told either.
     let Ok(_inside) = nic::enter_library() else { return };
     tell_left(&take(|_| true), "exit", End::Exiting);

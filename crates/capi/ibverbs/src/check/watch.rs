@@ -1,7 +1,7 @@
 //! What is outstanding on a queue pair, and what may come into a completion queue.
 
 use super::memory::{Buffers, ToldMemory};
-use super::{Trace, found};
+use super::{Trace, found, lasts};
 use crate::abi::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 use ferroce_explain::Finding;
 use ferroce_nic::{self as nic, settings};
@@ -14,6 +14,9 @@ use std::sync::{Arc, OnceLock};
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct CqWatch {
+    /// Held while completions are taken and counted, and while an event is asked for: what two threads poll is counted in the
+    /// order of the queue.
+    turn: Mutex<class::CheckedTurn, ()>,
     entries: AtomicI64,
     /// The oldest gives way to the newest.
     may_overrun: bool,
@@ -84,6 +87,7 @@ static QPS: Mutex<class::CheckedQps, BTreeMap<u32, Arc<QpWatch>>> = Mutex::new(B
 impl CqWatch {
     pub(crate) fn new(entries: u32, may_overrun: bool) -> Arc<Self> {
         Arc::new(Self {
+            turn: Mutex::new(()),
             entries: AtomicI64::new(entries.into()),
             may_overrun,
             due: AtomicI64::new(0),
@@ -92,6 +96,12 @@ impl CqWatch {
             told_size: AtomicBool::new(false),
             told_armed: AtomicBool::new(false),
         })
+    }
+
+    /// Takes completions, or asks for an event, while no other thread does.
+    pub(crate) fn in_turn<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _turn = self.turn.lock();
+        f()
     }
 
     /// It has another size now.
@@ -132,11 +142,23 @@ impl CqWatch {
     }
 
     /// The program has taken an event of it from a channel with this descriptor. One that doesn't block may be emptied at any
-    /// time, also before the queue is polled.
-    pub(crate) fn event_taken(&self, channel: c_int) {
+    /// time, also before the queue is polled. `filled` says how many completions the queue has: a new one raises an event on
+    /// an adapter too, and is waited for.
+    pub(crate) fn event_taken(&self, channel: c_int, filled: impl Fn() -> u32) {
         self.taken.get_or_init(Trace::here);
+        if self.armed_over.load(Ordering::Relaxed) <= 0 || !blocks(channel) {
+            self.armed_over.store(0, Ordering::Relaxed);
+            return;
+        }
+        let has_no_new = || {
+            self.in_turn(|| {
+                let over = self.armed_over.load(Ordering::Relaxed);
+                over > 0 && over >= i64::from(filled())
+            })
+        };
+        let is_alone = !self.told_armed.load(Ordering::Relaxed) && lasts(has_no_new);
         let over = self.armed_over.swap(0, Ordering::Relaxed);
-        if over > 0 && blocks(channel) && !self.told_armed.swap(true, Ordering::Relaxed) {
+        if over > 0 && is_alone && !self.told_armed.swap(true, Ordering::Relaxed) {
             let known = format!("completions from before: {over}");
             found(&Finding {
                 number: 104,
@@ -262,7 +284,10 @@ impl QpWatch {
         let last = if wc.status == IBV_WC_SUCCESS {
             sends.iter().position(|sent| sent.signaled)
         } else {
-            sends.iter().position(|sent| sent.wr_id == wc.wr_id)
+            // Requests may have the same wr_id: the last one that it can be. Those before have ended.
+            let signaled = sends.iter().position(|sent| sent.signaled);
+            let until = signaled.map_or(sends.len(), |at| at + 1);
+            sends.range(..until).rposition(|sent| sent.wr_id == wc.wr_id)
         };
         let ended = last.map_or(0, |last| last + 1).min(sends.len());
         let (mut signaled, mut looked_at) = (0, Vec::new());
@@ -280,9 +305,10 @@ impl QpWatch {
         }
     }
 
-    /// It goes to RESET: nothing is outstanding any more, and no completion comes.
+    /// It goes to RESET: nothing is outstanding any more, no completion comes, and it has no peer.
     pub(crate) fn reset(&self) {
         let Outstanding { signaled, receives, .. } = std::mem::take(&mut *self.outstanding.lock());
+        self.connection.store(0, Ordering::Relaxed);
         self.send_cq.expect(-signaled);
         if let Some(cq) = &self.recv_cq {
             cq.expect(-receives);

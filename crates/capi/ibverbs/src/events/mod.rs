@@ -107,8 +107,10 @@ unsafe fn take_cq_event(
             return Ok(nothing_there(queue, announced));
         };
         let found = user_handle as *mut ibv_cq;
-        if let Some(watch) = CqBlock::of(found)?.watch() {
-            watch.event_taken((*channel).fd);
+        let block = CqBlock::of(found)?;
+        if let Some(watch) = block.watch() {
+            let filled = || block.nic().try_fill().map_or(0, |fill| fill.filled);
+            watch.event_taken((*channel).fd, filled);
         }
         put(cq, "cq", found)?;
         put(cq_context, "cq_context", (*found).cq_context)?;

@@ -287,7 +287,10 @@ impl Env for QpEnv<'_> {
             AtomicOp::Store { .. } => RemoteAccess::Store,
             _ => RemoteAccess::Atomic,
         };
-        KeyTable::global().remote(self.key_user(), rkey, va, 8, access, |addr| atomic::execute(addr, op))
+        KeyTable::global().remote(self.key_user(), rkey, va, 8, access, |addr| {
+            let execute = || atomic::execute(addr, op);
+            if settings::checks_memory() { ferroce_mem::place_atomically(addr, execute) } else { execute() }
+        })
     }
 
     fn flush_remote(
