@@ -231,11 +231,28 @@ pub(crate) fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository")
 }
 
-/// Under /var/tmp, because every host has a /tmp of its own.
+/// A new directory of this process that any user can read, under /var/tmp: every host has a /tmp of its own. Those that killed processes
+/// have left are removed; one of them may have had this process's number.
+///
+/// # Errors
+/// /var/tmp isn't writable.
+pub fn new_stage(purpose: &str) -> std::io::Result<PathBuf> {
+    let prefix = format!("/var/tmp/ferroce-{purpose}-");
+    let stage = PathBuf::from(format!("{prefix}{}", std::process::id()));
+    for path in fs::read_dir("/var/tmp")?.flatten().map(|entry| entry.path()) {
+        let process = path.to_str().and_then(|path| path.strip_prefix(&prefix));
+        if path == stage || process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            // Another process may be faster, or it is another user's.
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+    fs::create_dir(&stage)?;
+    fs::set_permissions(&stage, fs::Permissions::from_mode(0o755))?;
+    Ok(stage)
+}
+
 fn own_stage() -> PathBuf {
-    let stage = PathBuf::from(format!("/var/tmp/ferroce-tests-{}", std::process::id()));
-    fs::create_dir_all(&stage).expect("/var/tmp is writable");
-    fs::set_permissions(&stage, fs::Permissions::from_mode(0o755)).expect("our own directory");
+    let stage = new_stage("tests").expect("/var/tmp is writable");
     let path = CString::new(stage.as_os_str().as_bytes()).expect("no NUL in a path");
     if REMOVE_AT_EXIT.set(path).is_ok() {
         // SAFETY: the handler uses only a static that is set before.

@@ -3,7 +3,6 @@
 use crate::{dist, packages};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
@@ -102,10 +101,7 @@ struct Stage(PathBuf);
 
 impl Stage {
     fn new() -> io::Result<Self> {
-        let path = PathBuf::from(format!("/var/tmp/ferroce-stage-{}", std::process::id()));
-        fs::create_dir_all(&path)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
-        Ok(Self(path))
+        ferroce_tests::new_stage("stage").map(Self)
     }
 
     fn path(&self) -> &Path {
