@@ -43,6 +43,8 @@ pub struct Links {
     links: RwLock<class::LinkList, Arc<Vec<Arc<Link>>>>,
     /// The same, for those who look without a lock. Written with the list locked.
     listed: Published<Vec<Arc<Link>>>,
+    /// Links that have ended while the peer was in the middle of an access, each with the value of the peer's busy word then.
+    ended: Mutex<class::LinksEnded, Vec<(Arc<Link>, u64)>>,
     next_id: AtomicU64,
     refused: Mutex<class::LinksRefused, HashMap<u16, Instant>>,
     making: Mutex<class::LinksMaking, ()>,
@@ -71,6 +73,7 @@ impl Links {
             epoll: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
             links: RwLock::default(),
             listed: Published::default(),
+            ended: Mutex::default(),
             next_id: AtomicU64::new(1),
             refused: Mutex::default(),
             making: Mutex::default(),
@@ -235,6 +238,12 @@ impl Links {
 
     /// Takes a link out of the table, and returns the numbers of the QPs that waited for room in it.
     fn drop_link(&self, link: &Arc<Link>) -> Vec<u32> {
+        let waiting = link.end();
+        // Before it leaves the table: whoever revokes something looks there first.
+        let mut ended = self.ended.lock();
+        ended.retain(|(link, value)| link.goes_on(*value));
+        ended.extend(link.access_of_peer().map(|value| (link.clone(), value)));
+        drop(ended);
         let mut links = self.links.write();
         *links = Arc::new(links.iter().filter(|other| other.id != link.id).cloned().collect());
         self.listed.replace(Some(links.clone()));
@@ -246,7 +255,7 @@ impl Links {
             // Gone already is fine.
             let _ = sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_DEL, fd.raw(), 0, 0);
         }
-        link.end()
+        waiting
     }
 
     /// Reads the answer to an introduction of ours, if it is there. Returns the numbers of the QPs that waited for room in vain.
@@ -372,16 +381,13 @@ impl Links {
     /// # Errors
     /// EBUSY, with the process, after a second.
     fn wait_for_others(&self) -> Result<()> {
-        let mut busy: Vec<(Arc<Link>, u64)> = self
-            .snapshot()
-            .iter()
-            .map(|link| (link.clone(), link.peer_busy().value()))
-            .filter(|(_, value)| value & 1 != 0)
-            .collect();
+        let in_access = |link: &Arc<Link>| Some((link.clone(), link.access_of_peer()?));
+        let mut busy: Vec<(Arc<Link>, u64)> = self.snapshot().iter().filter_map(in_access).collect();
+        busy.extend_from_slice(&self.ended.lock());
         let start = Instant::now();
         let mut rounds = 0;
         loop {
-            busy.retain(|(link, value)| !link.is_dead() && !link.peer_busy().has_left(*value));
+            busy.retain(|(link, value)| link.goes_on(*value));
             let Some((link, _)) = busy.first() else { return Ok(()) };
             if start.elapsed() > REVOCATION {
                 let pid = link.pid;

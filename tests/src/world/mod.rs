@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// No test lasts longer; a world that does is killed with all its processes.
 const WORLD_LIMIT: Duration = Duration::from_secs(240);
+/// With an emulated guest, which takes minutes on a machine that is shared.
+const GUEST_LIMIT: Duration = Duration::from_secs(580);
 
 /// The hosts of a test.
 pub struct World {
@@ -37,7 +39,7 @@ impl World {
             host.address_script()
         ));
         host.wait_for_carrier();
-        Ok(Self::start(vec![host]))
+        Ok(Self::start(vec![host], WORLD_LIMIT))
     }
 
     /// The host of `one_host`, with a tap as its `eth0`: a place for a guest.
@@ -47,7 +49,7 @@ impl World {
             Skip(format!("this machine doesn't let us make a tap: {}", outcome.stderr.trim()))
         })?;
         host.admin(&format!("ip link set eth0 mtu {mtu} && {}", host.address_script()));
-        Ok(Self::start(vec![host]))
+        Ok(Self::start(vec![host], GUEST_LIMIT))
     }
 
     /// Two hosts, `.1` and `.2`, whose `eth0` are the ends of one veth pair.
@@ -61,7 +63,7 @@ impl World {
         ));
         second.admin(&second.address_script());
         [&first, &second].into_iter().for_each(Host::wait_for_carrier);
-        Ok(Self::start(vec![first, second]))
+        Ok(Self::start(vec![first, second], WORLD_LIMIT))
     }
 
     /// Programs can be started as other users here: by root, where there are any.
@@ -83,12 +85,12 @@ impl World {
         ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"]
     }
 
-    fn start(hosts: Vec<Host>) -> Self {
+    fn start(hosts: Vec<Host>, limit: Duration) -> Self {
         let keepers: Vec<u32> = hosts.iter().map(|host| host.keeper.id()).collect();
         let (watchdog, alive) = mpsc::channel::<()>();
         thread::spawn(move || {
-            if alive.recv_timeout(WORLD_LIMIT) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("the test exceeded {WORLD_LIMIT:?}; its processes are being killed");
+            if alive.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("the test exceeded {limit:?}; its processes are being killed");
                 keepers.into_iter().for_each(kill_residents);
             }
         });

@@ -19,7 +19,7 @@ use views::Views;
 
 use super::PeerMemory;
 use super::directory::PeerDirectory;
-use super::protocol::{Busy, Lines, Producer};
+use super::protocol::{Busy, Ended, Lines, Producer};
 use ferroce_access::SharedMemory;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -85,9 +85,11 @@ struct Terms {
     positions: AtomicU64,
     /// How many regions of the consumer's it has mapped.
     views: AtomicU64,
+    /// It has given up the link.
+    ended: Ended,
 }
 
-ferroce_access::shared_words!(Terms { fetches, compact, positions, views });
+ferroce_access::shared_words!(Terms { fetches, compact, positions, views, ended });
 
 /// Both directions between this process and another.
 #[derive(Debug)]
@@ -230,21 +232,47 @@ impl Link {
         self.dead.load(Ordering::Acquire) || self.memory.is_inherited()
     }
 
-    /// Nothing gets through any more. Returns the numbers of the QPs that waited for room. The peer finds the connection closed.
-    pub(super) fn end(&self) -> Vec<u32> {
-        self.dead.store(true, Ordering::Release);
+    /// Nothing gets through any more, and the peer, which finds the connection closed, begins no access. Whether it got through.
+    fn give_up(&self) -> bool {
+        let first = !self.dead.swap(true, Ordering::AcqRel);
+        if first && !self.memory.is_inherited() {
+            self.terms(true).ended.set();
+        }
         sys::shutdown(self.connection.raw());
+        first
+    }
+
+    /// Gives it up. Returns the numbers of the QPs that waited for room.
+    pub(super) fn end(&self) -> Vec<u32> {
+        self.give_up();
         self.drop_views();
         self.take_blocked()
     }
 
     fn broken(&self) {
-        if !self.dead.swap(true, Ordering::AcqRel) {
-            sys::shutdown(self.connection.raw());
+        if self.give_up() {
             tracing::warn!(
                 pid = self.pid,
                 "a process has written nonsense into shared memory: no more of it is believed"
             );
+        }
+    }
+
+    /// The value of the peer's busy word while the peer is in the middle of an access.
+    pub(super) fn access_of_peer(&self) -> Option<u64> {
+        Some(self.peer_busy().value()).filter(|&value| self.goes_on(value))
+    }
+
+    /// The access that the peer was in the middle of, when its busy word had that value, goes on.
+    pub(super) fn goes_on(&self, value: u64) -> bool {
+        !self.peer_busy().has_left(value) && !self.peer_has_exited()
+    }
+
+    fn peer_has_exited(&self) -> bool {
+        match self.remote.get().and_then(|remote| remote.pidfd.as_ref()).map(EngineFd::checked) {
+            Some(pidfd) if pidfd >= 0 => sys::wait_for(pidfd, libc::POLLIN, Duration::ZERO),
+            // Nothing else says so: a peer without one doesn't copy, or the program has closed it.
+            _ => self.is_dead(),
         }
     }
 

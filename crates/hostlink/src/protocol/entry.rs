@@ -18,7 +18,7 @@ pub(crate) struct DirectoryEntry {
     words: [AtomicU64; DirectoryEntry::WORDS],
 }
 
-shared_words!(DirectoryEntry { name, words } Busy { 0 });
+shared_words!(DirectoryEntry { name, words } Busy { 0 } Ended { 0 });
 
 impl DirectoryEntry {
     pub(crate) const WORDS: usize = 4;
@@ -80,5 +80,25 @@ impl Busy {
     /// Whoever was using something at `value` has left it.
     pub(crate) fn has_left(&self, value: u64) -> bool {
         value & 1 == 0 || self.value() != value
+    }
+}
+
+/// Whether the owner of a directory has given up its link to a process. Written by the owner only.
+#[derive(Default, Debug)]
+#[repr(C)]
+pub(crate) struct Ended(AtomicU64);
+
+impl Ended {
+    /// Nobody begins to use an entry by this link any more, but for those that the busy word tells of from here on.
+    pub(crate) fn set(&self) {
+        self.0.store(1, Ordering::Relaxed);
+        // As in [`DirectoryEntry::revoke`].
+        fence(Ordering::SeqCst);
+    }
+
+    /// For who has entered: it has to leave without a look at any entry.
+    #[inline]
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
     }
 }

@@ -12,5 +12,5 @@ mod ring;
 
 pub use attention::Attention;
 pub use bell::Bell;
-pub(crate) use entry::{Busy, DirectoryEntry};
+pub(crate) use entry::{Busy, DirectoryEntry, Ended};
 pub(crate) use ring::{Broken, Consumer, Lines, Producer};

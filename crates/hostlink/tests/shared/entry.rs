@@ -1,7 +1,7 @@
 //! Entries of a directory: what has been taken back is used by nobody, and what is found is never a mixture.
 
 use crate::explore;
-use crate::protocol::{Busy, DirectoryEntry};
+use crate::protocol::{Busy, DirectoryEntry, Ended};
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
@@ -112,5 +112,31 @@ fn a_user_that_comes_and_goes_holds_nobody_up() {
         assert!(busy.has_left(value));
         busy.enter();
         assert!(busy.has_left(value), "that is another access");
+    });
+}
+
+#[test]
+fn who_ends_a_link_knows_of_every_access_that_goes_on() {
+    explore(3, || {
+        let shared = Shared::new();
+        let ended = Arc::new(Ended::default());
+        let (user, seen) = (shared.clone(), ended.clone());
+        let user = thread::spawn(move || {
+            user.busy.enter();
+            let finds = !seen.is_set();
+            if finds {
+                // SAFETY: loom panics if somebody writes at the same time.
+                assert_eq!(user.memory.with(|memory| unsafe { *memory }), OLD);
+            }
+            user.busy.leave();
+        });
+        ended.set();
+        let value = shared.busy.value();
+        while !shared.busy.has_left(value) {
+            thread::yield_now();
+        }
+        // SAFETY: loom panics unless this is the only access.
+        shared.memory.with_mut(|memory| unsafe { *memory = NEW });
+        user.join().unwrap();
     });
 }

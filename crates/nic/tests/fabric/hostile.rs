@@ -209,6 +209,27 @@ fn an_access_that_never_ends_keeps_objects_until_the_process_is_gone() {
 }
 
 #[test]
+fn an_access_under_way_outlives_its_link_and_is_waited_for() {
+    in_namespace("hostile::an_access_under_way_outlives_its_link_and_is_waited_for", || {
+        let traffic = Traffic::start();
+        let (mut remote, side) = hostile();
+        for what in ["busy", "odd-tail"] {
+            assert_eq!(remote.member.ask(&format!("scribble {what}")), "ok");
+        }
+        // Somebody reads what it has written.
+        traffic.goes_on();
+        side.send(7, SendOp::Send, side.sge(0, 100), None);
+        assert_ne!(side.wait().status, WcStatus::Success, "the link has ended");
+        assert_eq!(side.mr.deregister().unwrap_err().errno(), libc::EBUSY);
+        traffic.goes_on();
+        remote.member.kill();
+        eventually("the process's end is noticed", || side.mr.deregister().is_ok());
+        side.qp.destroy().unwrap();
+        traffic.end();
+    });
+}
+
+#[test]
 fn introductions_that_make_no_sense_are_refused() {
     in_namespace("hostile::introductions_that_make_no_sense_are_refused", || {
         let traffic = Traffic::start();

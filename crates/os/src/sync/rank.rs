@@ -113,6 +113,7 @@ classes! {
     Services: "host/src/services.rs", "who answers which requests of other processes";
     HostSlots: "host/src/lib.rs", "the slots of this process";
     HostPorts: "host/src/lib.rs", "the ports of this process";
+    LinksEnded: "hostlink/src/links.rs", "links that have ended while the peer was in the middle of an access";
     LinkList: "hostlink/src/links.rs", "the links";
     InFlight: "mem/src/in_flight.rs", "what is in the memory that requests under way name, for the checker; held while a packet is copied there";
     CopyPair: "access/src/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
