@@ -1,7 +1,7 @@
 //! Names of this user that others hold. Anybody can take an abstract name; who takes them all keeps a user from opening
 //! devices, and should be found.
 
-use super::names::{Name, slots_with_inodes};
+use super::names::{Name, slots_with_inodes, unowned_common_slots};
 use super::user::User;
 use ferroce_os::sys;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::fmt;
 pub struct ForeignHolders {
     /// User id and process ID (0: not visible) of those who listen there, with how many slots.
     pub listening: BTreeMap<(u32, i32), usize>,
-    /// Inodes of the sockets of slots at which nobody listens, which no process of Ferroce leaves so for long.
+    /// Inodes of the sockets of slots at which nobody listens, or of common names without a slot, which no process of Ferroce leaves so for long.
     pub silent: Vec<u64>,
 }
 
@@ -38,11 +38,12 @@ impl fmt::Display for ForeignHolders {
     }
 }
 
-/// Looks at all names of slots of this process's user. Empty where `/proc` can't be read.
+/// Looks at all names of slots of this process's user, and at common ones. Empty where `/proc` can't be read.
 #[must_use]
 pub fn foreign_holders() -> ForeignHolders {
     let user = User::current();
     let mut found = ForeignHolders::default();
+    found.silent.extend(unowned_common_slots().unwrap_or_default().values());
     for (slot, inode) in slots_with_inodes(user.uid()).unwrap_or_default() {
         let Ok(socket) = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK) else {
             return found;

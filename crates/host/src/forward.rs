@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Of one UNIX datagram: fits the default send buffer, and holds the longest train.
 const BLOB: usize = 96 << 10;
 pub(super) const MAGIC: [u8; 4] = *b"FRC2";
-/// How long a slot that nobody held is believed to be free.
+/// How long a name that nobody held is believed to be free.
 const DEAD: Duration = Duration::from_millis(100);
 
 type Credentials = control::Control<{ control::space(size_of::<libc::ucred>()) }>;
@@ -35,30 +35,28 @@ pub struct ForwardStats {
     pub dropped: AtomicU64,
     /// Packets for a slot that nobody holds.
     pub unknown: AtomicU64,
+    /// Packets that came to a common name from somebody who isn't to be believed.
+    pub refused: AtomicU64,
 }
 
 /// Sender's side.
 pub(super) struct Forwarder {
     user: User,
-    /// Per slot: until when it is taken for free. One writer's mistake costs a system call.
-    dead_until: Box<[AtomicU64]>,
+    /// Per slot, the name of this user's and the common one: until when it is taken for free. One writer's mistake
+    /// costs a system call.
+    dead_until: Box<[[AtomicU64; 2]]>,
     pub(super) stats: ForwardStats,
 }
 
 impl Forwarder {
     pub(super) fn new(user: User) -> Self {
-        let dead_until = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        let dead_until = (0..SLOTS).map(|_| Default::default()).collect();
         Self { user, dead_until, stats: ForwardStats::default() }
     }
 
-    /// Sends packets for one slot by way of `socket`, in as few datagrams as possible.
+    /// Sends packets for one slot by way of `socket`, in as few datagrams as possible: to a process of this user, or to
+    /// another user's that has the slot's common name.
     pub(super) fn forward(&self, socket: RawFd, slot: u16, datagrams: &[Datagram<'_>]) {
-        let Some(dead_until) = self.dead_until.get(usize::from(slot)) else { return };
-        if dead_until.load(Ordering::Relaxed) > clock::now().0 {
-            self.stats.unknown.fetch_add(datagrams.len() as u64, Ordering::Relaxed);
-            return;
-        }
-        let name = Name::slot(self.user.uid(), slot);
         let mut rest = datagrams;
         while !rest.is_empty() {
             let mut size = MAGIC.len();
@@ -73,10 +71,9 @@ impl Forwarder {
                 Vec::with_capacity(now.iter().map(|d| RECORD_HEADER + d.bytes.len()).sum::<usize>() + 4);
             blob.extend_from_slice(&MAGIC);
             now.iter().for_each(|d| encode(d, &mut blob));
-            let counter = match send(socket, self.user, &name, &blob) {
+            let counter = match self.send_to_slot(socket, slot, &blob) {
                 Ok(()) => &self.stats.forwarded,
                 Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {
-                    dead_until.store(clock::now().after(DEAD).0, Ordering::Relaxed);
                     self.note(slot, "nobody holds that slot");
                     &self.stats.unknown
                 }
@@ -91,6 +88,26 @@ impl Forwarder {
             };
             counter.fetch_add(now.len() as u64, Ordering::Relaxed);
         }
+    }
+
+    /// Sends a datagram to who holds a slot. ECONNREFUSED: nobody.
+    fn send_to_slot(&self, socket: RawFd, slot: u16, blob: &[u8]) -> io::Result<()> {
+        let nobody = || io::Error::from_raw_os_error(libc::ECONNREFUSED);
+        let [of_this_user, common] = self.dead_until.get(usize::from(slot)).ok_or_else(nobody)?;
+        let names = [(of_this_user, true), (common, false)];
+        for (dead_until, is_own) in names {
+            if dead_until.load(Ordering::Relaxed) > clock::now().0 {
+                continue;
+            }
+            let name = if is_own { Name::slot(self.user.uid(), slot) } else { Name::common_slot(slot) };
+            match send(socket, self.user, &name, blob) {
+                Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {
+                    dead_until.store(clock::now().after(DEAD).0, Ordering::Relaxed);
+                }
+                sent => return sent,
+            }
+        }
+        Err(nobody())
     }
 
     fn note(&self, slot: u16, why: &str) {
@@ -132,14 +149,14 @@ impl ForwardReceiver {
         Self { buffer: vec![0; BLOB], batch: Vec::new() }
     }
 
-    /// Takes one datagram from `fd`, if there is one, and hands on the packets in it that `mine` says are this process's;
-    /// whether there was one.
+    /// Takes one datagram from `fd`, if there is one, and hands on the packets in it that `is_mine` says are this process's;
+    /// whether there was one. `is_welcome` is asked first about the whole, and both of who has sent it.
     pub(super) fn receive(
         &mut self,
         fd: RawFd,
-        user: User,
         stats: &ForwardStats,
-        mine: &dyn Fn(u32) -> bool,
+        is_welcome: &mut dyn FnMut(Option<u32>, &[u8]) -> bool,
+        is_mine: &mut dyn FnMut(Option<u32>, &Datagram<'_>) -> bool,
         f: &mut dyn FnMut(&[Datagram<'_>]),
     ) -> io::Result<bool> {
         let mut credentials = Credentials::new();
@@ -150,13 +167,15 @@ impl ForwardReceiver {
             }
             Err(e) => return Err(e),
         };
-        if received.truncated || !user.has_sent(sender_of(credentials.received(received.control))) {
+        let sender = sender_of(credentials.received(received.control));
+        let bytes = &self.buffer[..received.length];
+        if received.truncated || !is_welcome(sender, bytes) {
             return Ok(true);
         }
-        let Some(mut records) = self.buffer[..received.length].strip_prefix(&MAGIC) else { return Ok(true) };
+        let Some(mut records) = bytes.strip_prefix(&MAGIC) else { return Ok(true) };
         let mut batch: Vec<Datagram<'_>> = room::reuse(std::mem::take(&mut self.batch));
         while let Some(datagram) = decode(&mut records) {
-            if mine(datagram.dest_qpn()) {
+            if is_mine(sender, &datagram) {
                 batch.push(datagram);
             }
         }

@@ -1,8 +1,8 @@
 //! How the processes of a host share one QPN space and UDP port 4791, without a daemon.
 //!
 //! In here: slots of the QPN space, the socket group of each local address and its handover between processes,
-//! requests of other processes and the services that answer them, forwarding of packets that came to the wrong process, ports of
-//! the communication manager.
+//! requests of other processes and the services that answer them, forwarding of packets that came to the wrong process, guests
+//! at an address whose port another user has, ports of the communication manager.
 //! All of it lives in abstract UNIX names and open descriptors: a
 //! process that ends, however it ends, leaves nothing.
 //! Out of here: what packets mean, QPs, sending (`udp`), shared memory between processes (`hostlink`).
@@ -25,6 +25,7 @@
 //!    a dead leader's name. It takes at most some milliseconds.
 //! 3. [`Host::sockets`] for each local address in use (at most about a second, usually under a millisecond).
 //! 4. QPNs: `slot << 12 | index` of a slot of [`Host::slots`]; [`Host::claim_slot`] when they run out.
+//!    Where it says that the process is a guest there, [`Host::new_group`] has the sockets later, perhaps.
 //! 5. On receipt: packets for which [`Host::owns`] is false go to [`Host::forward`]. Threads that poll call
 //!    [`Host::recv_forwarded`] now and then.
 //!
@@ -32,6 +33,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attendance;
 mod encoding;
 mod error;
 mod foreign_holders;
@@ -39,8 +41,10 @@ mod forward;
 pub mod frame;
 mod gids;
 mod group;
+mod guests;
 mod handover;
 mod names;
+mod notice;
 mod ports;
 mod services;
 mod slots;
@@ -60,11 +64,13 @@ pub use services::{Service, Services};
 pub use tracer::{KIND_TRACE, Tracer};
 pub use watch::{KIND_WATCH, Told, Watched, ask_all};
 
+use attendance::Attendance;
 use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Datagram, GROUP_SIZE, HostAddr};
 use ferroce_wire::cm::GSI_QPN;
 use forward::{ForwardReceiver, Forwarder};
+use guests::Guests;
 use handover::SocketSearch;
 use names::{Name, USABLE};
 use ports::OwnPort;
@@ -73,7 +79,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use user::User;
 
@@ -91,12 +97,18 @@ const LEAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Datagrams of forwarded packets taken from one slot in a row.
 const INBOX_BURST: usize = 16;
 
-/// What a readable descriptor in the inner `epoll` is, with the slot or the port's number in the low 16 bits.
+/// What a readable descriptor in the inner `epoll` is, with the slot, the port's number or the steering value in the low 16
+/// bits; of an attended socket the place of its address in the high 32.
 const LISTENER: u64 = 1 << 16;
 const INBOX: u64 = 2 << 16;
 const LEADER: u64 = 3 << 16;
 const TIMER: u64 = 4 << 16;
 const PORT: u64 = 5 << 16;
+const COMMON: u64 = 6 << 16;
+const COMMON_PORT: u64 = 7 << 16;
+const GUESTS_TIMER: u64 = 8 << 16;
+const ATTENDED: u64 = 9 << 16;
+const LEASES_TIMER: u64 = 10 << 16;
 
 /// The sockets of a local address, by steering value.
 pub type SocketGroup = [EngineFd; GROUP_SIZE];
@@ -118,6 +130,10 @@ pub struct Host {
     forwarder: Forwarder,
     inbox: Mutex<class::ForwardInbox, ForwardReceiver>,
     services: Services,
+    guests: Guests,
+    attendance: Attendance,
+    /// This process has the sockets of an address at which it was a guest.
+    changed: AtomicBool,
     /// Ports of the communication manager.
     ports: RwLock<class::HostPorts, Vec<Arc<OwnPort>>>,
 }
@@ -147,6 +163,9 @@ impl Host {
             forwarder: Forwarder::new(user),
             inbox: Mutex::new(ForwardReceiver::new()),
             services: Services::default(),
+            guests: Guests::default(),
+            attendance: Attendance::default(),
+            changed: AtomicBool::new(false),
             ports: RwLock::default(),
         });
         this.claim_slot()?;
@@ -170,9 +189,12 @@ impl Host {
         let number = slot.number;
         self.watch(slot.listener.raw(), LISTENER | u64::from(number))?;
         self.watch(slot.forwarded.raw(), INBOX | u64::from(number))?;
+        self.watch(slot.common.raw(), COMMON | u64::from(number))?;
         self.owned[usize::from(number) / 64].fetch_or(1 << (number % 64), Ordering::Release);
         slots.push(Arc::new(slot));
+        drop(slots);
         tracing::debug!(slot = number, "claimed a slot of the QPN space");
+        self.ask_for_new_slot();
         Ok(number)
     }
 
@@ -207,27 +229,49 @@ impl Host {
         &self.forwarder.stats
     }
 
-    /// The sockets of a local address: this process's already, or another's, or new ones, which `open` makes.
+    /// The sockets of a local address: this process's already, or another's, or new ones, which `open` makes. `None`: another user's
+    /// processes have them, and pass on what comes for this one, as for a guest.
     ///
     /// # Errors
     /// See [`Error`]. After at most about a second.
-    pub fn sockets(&self, address: HostAddr, open: OpenSocket) -> Result<Arc<SocketGroup>, Error> {
-        if let Some(group) = self.groups.read().get(&address) {
-            return Ok(Arc::clone(group));
+    pub fn sockets(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, Error> {
+        if let Some(group) = self.group(address) {
+            return Ok(Some(group));
         }
         let _joining = self.joining.lock();
-        if let Some(group) = self.groups.read().get(&address) {
-            return Ok(Arc::clone(group));
+        if let Some(group) = self.group(address) {
+            return Ok(Some(group));
         }
-        let group: Arc<SocketGroup> = self.obtain(address, open)?.into();
+        if self.is_guest(address) {
+            return Ok(None);
+        }
+        let Some(group) = self.obtain(address, open)? else { return Ok(None) };
+        let group: Arc<SocketGroup> = group.into();
         self.groups.write().insert(address, Arc::clone(&group));
         tracing::debug!(%address, "has the sockets of UDP port 4791");
-        Ok(group)
+        Ok(Some(group))
     }
 
-    fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Box<SocketGroup>, Error> {
+    fn group(&self, address: HostAddr) -> Option<Arc<SocketGroup>> {
+        self.groups.read().get(&address).map(Arc::clone)
+    }
+
+    /// The sockets of an address at which this process was a guest, once it has them: asked by whom [`Host::has_changed`] has
+    /// told so.
+    pub fn new_group(&self, address: HostAddr) -> Option<Arc<SocketGroup>> {
+        self.group(address)
+    }
+
+    /// Whether this process has become the holder of an address at which it was a guest, since this was asked last.
+    pub fn has_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::AcqRel)
+    }
+
+    /// `None`: as a guest.
+    fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, Error> {
         let start = Instant::now();
         let mut vanished = 0;
+        let mut asked_holder = false;
         loop {
             self.lead();
             let names = self.others();
@@ -235,15 +279,28 @@ impl Host {
             let answer =
                 handover::ask(&names, address, self.user, ANSWER_PATIENCE, &mut || self.answer_requests())?;
             if let SocketSearch::Group(group) = answer {
-                return Ok(group);
+                return Ok(Some(group));
             }
             if let Some(group) = group::create(address, open)? {
-                return Ok(group);
+                return Ok(Some(group));
             }
-            if start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE } {
-                let holder = group::holder(address);
-                let same = holder.uid == Some(self.user.uid());
-                let indistinct = self.user.is_ambiguous() && same;
+            let is_late = start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE };
+            let holder = if is_late || !asked_holder { group::holder(address) } else { Holder::default() };
+            let same = holder.uid == Some(self.user.uid());
+            // A process of the same user doesn't know of those in another user namespace, who have other numbers there.
+            if let Some(uid) = holder.uid
+                && !asked_holder
+                && (!same || is_late && lonely)
+            {
+                asked_holder = true;
+                if self.become_guest(address, open, uid) {
+                    return Ok(None);
+                }
+            }
+            if is_late {
+                let indistinct = holder
+                    .uid
+                    .is_some_and(|uid| self.user.is_ambiguous() && same || !self.user.can_tell(uid));
                 // A process of ours that has no name yet, or none any more, and that a busy machine keeps waiting; or one
                 // that has let go of it since.
                 let is_gone = holder.uid.is_none() && !holder.kernel_rxe && vanished < MOST_VANISHED;
@@ -311,29 +368,46 @@ impl Host {
     }
 
     /// Does what is to be done: answers processes that join, hands forwarded packets to `f`, and takes over the leader's
-    /// name when it is free. To be called when [`poll_fd`](Self::poll_fd) is readable.
+    /// name when it is free. Has `read` read sockets of an address for guests, by steering value. To be called when
+    /// [`poll_fd`](Self::poll_fd) is readable.
     ///
     /// # Errors
     /// The inner `epoll` is gone (EBADF: a child of `fork`).
-    pub fn service(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<()> {
+    pub fn service(
+        &self,
+        f: &mut dyn FnMut(&[Datagram<'_>]),
+        read: &mut dyn FnMut(HostAddr, u8),
+    ) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
         let ready = match sys::epoll_wait(self.epoll.raw(), &mut events, Some(Duration::ZERO)) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
             result => result?,
         };
-        let mut inboxes = false;
+        let (mut inboxes, mut common) = (false, false);
         for event in &events[..ready] {
             let (data, slot) = (event.u64, event.u64 as u16);
-            match data & !0xffff {
+            match data & 0xffff_0000 {
                 LEADER => self.serve_leader(),
                 TIMER => self.lead(),
                 LISTENER => self.serve_slot(slot),
-                PORT => self.recv_for_port(slot, f),
+                PORT => self.recv_for_port(slot, false, f),
+                COMMON_PORT => self.recv_for_port(slot, true, f),
+                COMMON => common = true,
+                GUESTS_TIMER => self.ask_attendants(),
+                LEASES_TIMER => self.end_leases(),
+                ATTENDED => {
+                    if let Some(address) = self.attended_address((data >> 32) as usize) {
+                        read(address, slot as u8);
+                    }
+                }
                 _ => inboxes = true,
             }
         }
         if inboxes {
             self.recv_forwarded(f);
+        }
+        if common {
+            self.take_common(f);
         }
         Ok(())
     }
@@ -346,16 +420,17 @@ impl Host {
         handover::dial(&Name::slot(self.user.uid(), slot), self.user).ok()
     }
 
-    /// Nobody has a slot.
+    /// Nobody has a slot, of whichever user.
     pub fn is_free(&self, slot: u16) -> bool {
         let dialled = handover::dial(&Name::slot(self.user.uid(), slot), self.user);
         dialled.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+            && !Name::common_slot(slot).is_held()
     }
 
-    /// The slots of other processes, in no order; none where the names can't be read.
+    /// The slots of other processes, of whichever user, in no order; none where the names can't be read.
     pub fn other_slots(&self) -> Vec<u16> {
         let own = self.slots();
-        let mut slots = names::taken_slots(self.user.uid()).unwrap_or_default();
+        let mut slots = names::slots_of_anybody(self.user.uid()).unwrap_or_default();
         slots.retain(|slot| !own.contains(slot));
         slots
     }
@@ -406,32 +481,68 @@ impl Host {
         }
     }
 
-    /// Takes MADs for a port of this process.
-    fn recv_for_port(&self, number: u16, f: &mut dyn FnMut(&[Datagram<'_>])) {
+    /// Takes MADs for a port of this process, from another user if they have come to its `common` name.
+    fn recv_for_port(&self, number: u16, common: bool, f: &mut dyn FnMut(&[Datagram<'_>])) {
         let (Some(port), Some(mut inbox)) = (self.port(number), self.inbox.try_lock()) else { return };
-        let fd = port.socket.checked();
+        let fd = if common { port.common.checked() } else { port.socket.checked() };
+        let is_mine = |qpn| qpn == GSI_QPN;
         for _ in 0..INBOX_BURST {
-            if !matches!(inbox.receive(fd, self.user, self.stats(), &|qpn| qpn == GSI_QPN, f), Ok(true)) {
+            if !self.receive(&mut inbox, fd, common, &is_mine, f) {
                 break;
             }
         }
     }
 
+    /// Takes one datagram of packets; whether there was one.
+    fn receive(
+        &self,
+        inbox: &mut ForwardReceiver,
+        fd: RawFd,
+        common: bool,
+        is_mine: &dyn Fn(u32) -> bool,
+        f: &mut dyn FnMut(&[Datagram<'_>]),
+    ) -> bool {
+        let received = if common {
+            let mut is_welcome = |sender, bytes: &[u8]| {
+                !self.take_notice(sender, bytes) && (self.guests.are_some() || self.user.has_sent(sender))
+            };
+            let mut is_mine = |sender, packet: &Datagram<'_>| {
+                is_mine(packet.dest_qpn())
+                    && (self.user.has_sent(sender) || self.is_of_holder(sender, packet.destination))
+            };
+            inbox.receive(fd, self.stats(), &mut is_welcome, &mut is_mine, f)
+        } else {
+            let mut is_welcome = |sender, _: &[u8]| self.user.has_sent(sender);
+            inbox.receive(fd, self.stats(), &mut is_welcome, &mut |_, packet| is_mine(packet.dest_qpn()), f)
+        };
+        matches!(received, Ok(true))
+    }
+
     /// Takes what other processes have passed on to this one's slots; `f` gets it in batches, and must not call this
     /// method. Returns how many packets; 0 also when another thread is at it.
     pub fn recv_forwarded(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
+        let from_others = if self.guests.are_some() { self.take_common(f) } else { 0 };
+        from_others + self.take(|slot| (slot.forwarded.checked(), false), f)
+    }
+
+    /// As [`Host::recv_forwarded`], what other users' processes have sent.
+    fn take_common(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
+        self.take(|slot| (slot.common.checked(), true), f)
+    }
+
+    fn take(&self, socket: impl Fn(&OwnSlot) -> (RawFd, bool), f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
         let Some(mut inbox) = self.inbox.try_lock() else { return 0 };
         let slots: smallvec::SmallVec<[Arc<OwnSlot>; 4]> = self.slots.read().iter().map(Arc::clone).collect();
         let mut packets = 0;
         for slot in slots {
-            let fd = slot.forwarded.checked();
+            let (fd, common) = socket(&slot);
             for _ in 0..INBOX_BURST {
                 let mut count = |batch: &[Datagram<'_>]| {
                     packets += batch.len();
                     f(batch);
                 };
-                let mine = |qpn| self.owns(qpn) || qpn == GSI_QPN;
-                if !matches!(inbox.receive(fd, self.user, self.stats(), &mine, &mut count), Ok(true)) {
+                let is_mine = |qpn| self.owns(qpn) || qpn == GSI_QPN;
+                if !self.receive(&mut inbox, fd, common, &is_mine, &mut count) {
                     break;
                 }
             }

@@ -1,7 +1,8 @@
 //! Ports of the communication manager: which process has which, and the way of MADs to it.
 //!
-//! A process has a port while it holds the port's abstract name, and takes the MADs for it from the name's socket. Two names may stand
-//! for addresses that overlap; who binds the second one sees the first in the table of names, and gives its own up.
+//! A process has a port while it holds the port's two abstract names, its user's and the common one, and takes the MADs for it from
+//! their sockets. Two names may stand for addresses that overlap; who binds the second one sees the first in the table of names, and
+//! gives its own up.
 
 use super::Host;
 use super::encoding::{RECORD_HEADER, encode};
@@ -108,7 +109,7 @@ struct Listed {
     share: Option<String>,
 }
 
-/// The ports that somebody of this user has.
+/// The ports that somebody has, of this user or of another one.
 fn listed(uid: u32) -> Vec<Listed> {
     let Some(names) = names::taken_ports(uid) else {
         tracing::debug!("the table of names can't be read: ports whose addresses overlap aren't noticed");
@@ -130,6 +131,25 @@ pub(super) struct OwnPort {
     pub(super) number: u16,
     address: PortAddress,
     pub(super) socket: EngineFd,
+    /// That of the common name: other users' processes send to it.
+    pub(super) common: EngineFd,
+}
+
+/// The sockets of a port's two names.
+#[derive(Debug)]
+struct Names {
+    own: EngineFd,
+    common: EngineFd,
+}
+
+impl Names {
+    /// # Errors
+    /// [`PortError::Taken`] when somebody has one of them.
+    fn take(uid: u32, port: &str) -> Result<Self, PortError> {
+        let take =
+            |name: Name| name.bind(libc::SOCK_DGRAM).map_err(PortError::System)?.ok_or(PortError::Taken);
+        Ok(Self { own: take(Name::port(uid, port))?, common: take(Name::common_port(port))? })
+    }
 }
 
 /// A port that this process has until this is dropped.
@@ -143,7 +163,7 @@ pub struct HeldPort {
 #[derive(Debug)]
 enum Held {
     /// Shared with others of whom none listens.
-    Shared(#[expect(dead_code, reason = "it holds the name")] EngineFd, String),
+    Shared(#[expect(dead_code, reason = "they hold the names")] Names, String),
     /// MADs come to it.
     Alone(u16),
 }
@@ -186,6 +206,8 @@ pub enum Delivery {
     Own,
     /// The process that it is for gets it.
     Sent,
+    /// It is for a process of another user of this host, and hasn't been sent.
+    OtherUser,
     /// That process has too much to read: later, perhaps.
     Busy,
     /// It is for nobody here.
@@ -202,31 +224,33 @@ impl Host {
         let kind = if shared {
             let slot = self.slots().first().copied().unwrap_or_default();
             let share = format!("{slot}.{}", SHARES.fetch_add(1, Ordering::Relaxed));
-            let name = Name::port(self.user.uid(), &format!("{address}{SHARED}{share}"));
-            let socket = name.bind(libc::SOCK_DGRAM).map_err(PortError::System)?.ok_or(PortError::Taken)?;
+            let names = Names::take(self.user.uid(), &format!("{address}{SHARED}{share}"))?;
             self.check_port(address, Some(&share), true)?;
-            Held::Shared(socket, share)
+            Held::Shared(names, share)
         } else {
             Held::Alone(self.hold_port(address, None)?)
         };
         Ok(HeldPort { host: self.clone(), address, kind })
     }
 
-    /// Takes a port's name and lets MADs come to it. `own_share` is this process's among those that share the port.
+    /// Takes a port's names and lets MADs come to them. `own_share` is this process's among those that share the port.
     fn hold_port(&self, address: PortAddress, own_share: Option<&str>) -> Result<u16, PortError> {
-        let name = Name::port(self.user.uid(), &address.to_string());
-        let socket = name.bind(libc::SOCK_DGRAM).map_err(PortError::System)?.ok_or(PortError::Taken)?;
+        let Names { own: socket, common } = Names::take(self.user.uid(), &address.to_string())?;
         self.check_port(address, own_share, false)?;
-        forward::expect_credentials(&socket).map_err(PortError::System)?;
+        for socket in [&socket, &common] {
+            forward::expect_credentials(socket).map_err(PortError::System)?;
+        }
         let mut ports = self.ports.write();
         let is_free = |number: &u16| ports.iter().all(|port| port.number != *number);
         let number = (0..=u16::MAX).find(is_free);
         let number = number.ok_or_else(|| PortError::System(io::ErrorKind::OutOfMemory.into()))?;
-        let fd = socket.raw();
-        ports.push(Arc::new(OwnPort { number, address, socket }));
+        let watched = [(socket.raw(), super::PORT), (common.raw(), super::COMMON_PORT)];
+        ports.push(Arc::new(OwnPort { number, address, socket, common }));
         drop(ports);
-        self.watch(fd, super::PORT | u64::from(number))
-            .map_err(|error| PortError::System(io::Error::from_raw_os_error(error.errno())))?;
+        for (fd, kind) in watched {
+            self.watch(fd, kind | u64::from(number))
+                .map_err(|error| PortError::System(io::Error::from_raw_os_error(error.errno())))?;
+        }
         Ok(number)
     }
 
@@ -255,13 +279,15 @@ impl Host {
         self.ports.read().iter().find(|port| port.number == number).map(Arc::clone)
     }
 
-    /// Takes MADs to the process that has a port, all together: few enough for one message between processes.
+    /// Takes MADs to the process that has a port, all together: few enough for one message between processes. To one of another
+    /// user only if they have `come` from the network.
     pub fn deliver_to_port(
         &self,
         space: u16,
         port: u16,
         destination: HostAddr,
         mads: &[Datagram<'_>],
+        come: bool,
     ) -> Delivery {
         let is_it = |own: &Arc<OwnPort>| {
             (own.address.space, own.address.port) == (space, port) && own.address.takes(destination)
@@ -278,8 +304,12 @@ impl Host {
             wide.iter().filter_map(|&(ip, v6_only)| Some((HostAddr::new(ip.parse().ok()?, 0), v6_only)));
         let exact = [(destination, false), (destination, true)];
         for (address, v6_only) in exact.into_iter().chain(wide) {
-            let address = PortAddress { space, port, address, v6_only };
-            match self.deliver(&Name::port(self.user.uid(), &address.to_string()), mads) {
+            let port = PortAddress { space, port, address, v6_only }.to_string();
+            match self.deliver_to_either(
+                [Name::port(self.user.uid(), &port), Name::common_port(&port)],
+                mads,
+                come,
+            ) {
                 Delivery::Nobody => {}
                 delivery => return delivery,
             }
@@ -288,13 +318,22 @@ impl Host {
     }
 
     /// As [`Host::deliver_to_port`], to the process that has a slot.
-    pub fn deliver_to_slot(&self, slot: u16, mads: &[Datagram<'_>]) -> Delivery {
+    pub fn deliver_to_slot(&self, slot: u16, mads: &[Datagram<'_>], come: bool) -> Delivery {
         if self.owns(u32::from(slot) << 12) {
             Delivery::Own
         } else if USABLE.contains(&slot) {
-            self.deliver(&Name::slot(self.user.uid(), slot), mads)
+            self.deliver_to_either([Name::slot(self.user.uid(), slot), Name::common_slot(slot)], mads, come)
         } else {
             Delivery::Nobody
+        }
+    }
+
+    /// To the holder of the first name, or of the second one, which is a common name.
+    fn deliver_to_either(&self, [own, common]: [Name; 2], mads: &[Datagram<'_>], come: bool) -> Delivery {
+        match self.deliver(&own, mads) {
+            Delivery::Nobody if come => self.deliver(&common, mads),
+            Delivery::Nobody if common.is_held() => Delivery::OtherUser,
+            delivery => delivery,
         }
     }
 

@@ -1,26 +1,28 @@
-//! A slot of the QPN space: its two sockets, and which to take.
+//! A slot of the QPN space: its sockets, and which to take.
 
 use super::error::Error;
 use super::foreign_holders::foreign_holders;
 use super::forward::expect_credentials;
-use super::names::{Name, USABLE, taken_slots};
+use super::names::{Name, USABLE, slots_of_anybody};
 use super::shuffled;
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{GROUP_SIZE, SLOTS};
 
-/// A slot this process owns: while these two sockets are open, QPNs `slot << 12 ..` are its own.
+/// A slot this process owns: while these sockets are open, QPNs `slot << 12 ..` are its own.
 pub(super) struct OwnSlot {
     pub(super) number: u16,
     /// DGRAM: packets that other processes forward.
     pub(super) forwarded: EngineFd,
     /// SEQPACKET: requests.
     pub(super) listener: EngineFd,
+    /// DGRAM, with the common name: what other users' processes send.
+    pub(super) common: EngineFd,
 }
 
 /// Takes a free slot: at random, in a steering class that fewest other processes use. A second
 /// slot in a class of our own (`own` are our slots) costs no further socket to read, so those come first.
 pub(super) fn claim(uid: u32, own: &[u16]) -> Result<OwnSlot, Error> {
-    let taken = taken_slots(uid).unwrap_or_default();
+    let taken = slots_of_anybody(uid).unwrap_or_default();
     let mut others = [0_u16; GROUP_SIZE];
     for slot in taken.iter().filter(|slot| !own.contains(slot)) {
         others[usize::from(*slot) % GROUP_SIZE] += 1;
@@ -52,7 +54,13 @@ fn take(uid: u32, number: u16) -> Result<Option<OwnSlot>, Error> {
     let Some(listener) = name.listen().map_err(Error::system("listen on a slot's name"))? else {
         return Ok(None);
     };
-    expect_credentials(&forwarded).map_err(Error::system("SO_PASSCRED"))?;
+    let common = Name::common_slot(number).bind(libc::SOCK_DGRAM);
+    let Some(common) = common.map_err(Error::system("bind of a slot's common name"))? else {
+        return Ok(None);
+    };
+    for inbox in [&forwarded, &common] {
+        expect_credentials(inbox).map_err(Error::system("SO_PASSCRED"))?;
+    }
     sys::large_buffer(forwarded.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
-    Ok(Some(OwnSlot { number, forwarded, listener }))
+    Ok(Some(OwnSlot { number, forwarded, listener, common }))
 }

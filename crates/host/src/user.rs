@@ -57,6 +57,11 @@ impl User {
         Err(io::Error::from_raw_os_error(libc::EPERM))
     }
 
+    /// Whether a number is one user's here, and not that of all who have none of their own.
+    pub(super) fn can_tell(self, uid: u32) -> bool {
+        uid != overflow_uid() || everybody_has_a_number()
+    }
+
     /// Whether a datagram's sender is this user, by the number that the kernel attached: an ambiguous one is nobody.
     pub(super) fn has_sent(self, sender: Option<u32>) -> bool {
         !self.shared && sender == Some(self.uid)

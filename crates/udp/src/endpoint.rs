@@ -1,6 +1,6 @@
-//! One local address: the 64 sockets that receive for it, and the sockets that send from it.
+//! One local address: the 64 sockets that receive for it, unless another user has them, and the sockets that send from it.
 
-use super::receive::{Reader, RecvOutcome};
+use super::receive::{Reader, RecvOutcome, receiving_socket};
 use super::{Datagram, GROUP_SIZE, HostAddr, Stats, multicast, steering_of};
 use ferroce_netdev as net;
 use ferroce_os::sync::{Mutex, class};
@@ -10,7 +10,7 @@ use ferroce_wire::icrc::Flow;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Hop limit of packets whose address vector doesn't say otherwise.
@@ -24,15 +24,17 @@ const TO_GROUPS: usize = GROUP_SIZE;
 /// A local address with its sockets.
 pub struct Endpoint {
     address: HostAddr,
-    /// Dups of the host's sockets, kept for life: closing the last dup of one would reorder the group.
-    group: Arc<[EngineFd; GROUP_SIZE]>,
+    /// Dups of the host's sockets, kept for life: closing the last dup of one would reorder the group. None yet, where
+    /// another user has them.
+    group: OnceLock<Arc<[EngineFd; GROUP_SIZE]>>,
     readers: Box<[Mutex<class::SocketReader, Option<Reader>>; GROUP_SIZE]>,
     senders: Box<[OnceLock<Sender>; GROUP_SIZE + 1]>,
     /// UDP_SEGMENT works on this address's device, as far as is known.
     segmentation: AtomicBool,
     /// Flow labels can be sent from here, as far as is known.
     labels: AtomicBool,
-    receive_buffer: u32,
+    /// 0: not known yet.
+    receive_buffer: AtomicU32,
     stats: Stats,
 }
 
@@ -144,20 +146,36 @@ impl Dest {
 
 impl Endpoint {
     /// Takes the group's sockets, in the group's order: [`receiving_socket`](super::receiving_socket)s that are bound to the
-    /// RoCE port of `address` and steer packets as [`steering_of`] says.
+    /// RoCE port of `address` and steer packets as [`steering_of`] says. `None`: nothing is received until they are
+    /// [given](Self::receive_by).
     #[must_use]
-    pub fn new(address: HostAddr, group: Arc<[EngineFd; GROUP_SIZE]>) -> Self {
-        let size = sys::int_option(group[0].raw(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
-        Self {
+    pub fn new(address: HostAddr, group: Option<Arc<[EngineFd; GROUP_SIZE]>>) -> Self {
+        let this = Self {
             address,
-            group,
+            group: OnceLock::new(),
             readers: Box::new([const { Mutex::new(None) }; GROUP_SIZE]),
             senders: Box::new([const { OnceLock::new() }; GROUP_SIZE + 1]),
             segmentation: AtomicBool::new(true),
             labels: AtomicBool::new(true),
-            receive_buffer: u32::try_from(size).unwrap_or(0),
+            receive_buffer: AtomicU32::new(0),
             stats: Stats::default(),
+        };
+        if let Some(group) = group {
+            this.receive_by(group);
         }
+        this
+    }
+
+    /// From now on the endpoint receives by these sockets, unless it has others.
+    pub fn receive_by(&self, group: Arc<[EngineFd; GROUP_SIZE]>) {
+        self.note_buffer(group[0].raw());
+        // The others are as good.
+        drop(self.group.set(group));
+    }
+
+    fn note_buffer(&self, fd: RawFd) {
+        let size = sys::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
+        self.receive_buffer.store(u32::try_from(size).unwrap_or(0), Ordering::Relaxed);
     }
 
     /// The local address.
@@ -172,17 +190,23 @@ impl Endpoint {
         &self.stats
     }
 
-    /// `SO_RCVBUF` of each of the sockets, as the kernel accounts it (payload plus its own overhead).
+    /// `SO_RCVBUF` of each of the sockets, as the kernel accounts it (payload plus its own overhead); where another user has them,
+    /// of such a socket of this process.
     #[must_use]
-    pub const fn receive_buffer(&self) -> u32 {
-        self.receive_buffer
+    pub fn receive_buffer(&self) -> u32 {
+        if self.receive_buffer.load(Ordering::Relaxed) == 0
+            && let Ok(socket) = receiving_socket(self.address.is_ipv6())
+        {
+            self.note_buffer(socket.raw());
+        }
+        self.receive_buffer.load(Ordering::Relaxed)
     }
 
-    /// The socket that receives for a steering value, for `epoll`. It is shared with other processes: never connect,
-    /// shut down or reconfigure it.
+    /// The socket that receives for a steering value, for `epoll`; `None` where another user has it. It is shared with other
+    /// processes: never connect, shut down or reconfigure it.
     #[must_use]
-    pub fn fd(&self, steering: u8) -> RawFd {
-        self.group[usize::from(steering) % GROUP_SIZE].raw()
+    pub fn fd(&self, steering: u8) -> Option<RawFd> {
+        Some(self.group.get()?[usize::from(steering) % GROUP_SIZE].raw())
     }
 
     /// Takes what has arrived at one socket, one non-blocking `recvmmsg`. `f` is called once per batch of at most 64
@@ -194,9 +218,10 @@ impl Endpoint {
     /// That of `recvmmsg(2)`; nothing there isn't one. In a child of `fork`: EBADF.
     pub fn recv(&self, steering: u8, f: &mut dyn FnMut(&[Datagram<'_>])) -> io::Result<RecvOutcome> {
         let index = usize::from(steering) % GROUP_SIZE;
+        let Some(group) = self.group.get() else { return Ok(RecvOutcome::Packets { count: 0, more: false }) };
         let Some(mut reader) = self.readers[index].try_lock() else { return Ok(RecvOutcome::Busy) };
         // Not from a socket of the program's that has the number now.
-        let fd = self.group[index].checked();
+        let fd = group[index].checked();
         let reader = reader.get_or_insert_with(Reader::new);
         reader.receive(fd, self.address, &self.stats, f)
     }
@@ -245,7 +270,11 @@ impl Endpoint {
     pub fn path_mtu(&self, peer: HostAddr) -> io::Result<u32> {
         let way = net::way(self.address.ip(), peer.ip(), peer.scope_id()).map_err(io::Error::other)?;
         let (ifindex, of_route) = way.ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?;
-        let mtu = sys::interface_mtu(self.fd(0), ifindex)?;
+        let family = if self.address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+        let mtu = match self.fd(0) {
+            Some(fd) => sys::interface_mtu(fd, ifindex)?,
+            None => sys::interface_mtu(sys::socket(family, libc::SOCK_DGRAM)?.raw(), ifindex)?,
+        };
         Ok(of_route.map_or(mtu, |of_route| of_route.min(mtu)))
     }
 

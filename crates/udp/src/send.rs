@@ -245,7 +245,7 @@ mod tests {
         let unused: Vec<EngineFd> =
             (0..GROUP_SIZE).map(|_| sys::socket(libc::AF_INET, libc::SOCK_DGRAM).unwrap()).collect();
         let group: Box<[EngineFd; GROUP_SIZE]> = unused.into_boxed_slice().try_into().unwrap();
-        let endpoint = Arc::new(Endpoint::new(lo, group.into()));
+        let endpoint = Arc::new(Endpoint::new(lo, Some(group.into())));
         let mut dest = endpoint.dest(lo, 0, 0, 0x1000).unwrap();
         dest.to = InetAddress::new(lo.with_port(port));
         dest.flow = Flow::v4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, dest.source_port(), port);

@@ -9,6 +9,7 @@ use ferroce_nic::sys;
 
 use crate::install;
 
+use super::port::ROCE_PORT;
 use super::{Finding, user_name};
 
 /// A slot of a Ferroce process, as /proc/net/unix shows it. A process has one as a rule.
@@ -156,11 +157,12 @@ fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
     for uid in users {
         findings.push(
             Finding::note(format!(
-                "{} runs programs with Ferroce in this network namespace: the first user to open an address has it, \
-                 other users' programs get EADDRINUSE there.",
+                "{} runs programs with Ferroce in this network namespace: your programs and theirs reach each other by \
+                 packets, and share no memory. UDP port {ROCE_PORT} of an address is that user's who opened it first; the other's \
+                 packets there go through its processes.",
                 user_name(uid)
             ))
-            .with_mend("run programs as one user, or each user in a network namespace (`unshare -Urn`)"),
+            .with_mend("to be independent of each other, have a network namespace each (`unshare -Urn`)"),
         );
     }
     let versions: BTreeSet<u32> = members.iter().filter(|m| m.uid == own_uid).map(|m| m.version).collect();

@@ -26,32 +26,40 @@ struct Socket {
 /// Looks at the port on each address of each device.
 pub fn check(devices: &[DeviceInfo], findings: &mut Vec<Finding>) {
     let sockets = open_sockets(ROCE_PORT);
-    let ferroce_here = std::fs::read_to_string("/proc/net/unix")
-        .is_ok_and(|names| super::host::members(&names).iter().any(|member| member.uid == sys::user_id()));
+    let names = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let users: BTreeSet<u32> = super::host::members(&names).iter().map(|member| member.uid).collect();
     let mut seen = BTreeSet::new();
     for device in devices {
         for (_, entry) in device.gid_table().iter() {
             if seen.insert((entry.ip, entry.scope_id)) {
-                findings.push(check_address(entry.ip, entry.scope_id, &sockets, ferroce_here));
+                findings.push(check_address(entry.ip, entry.scope_id, &sockets, &users));
             }
         }
     }
 }
 
-fn check_address(ip: IpAddr, scope_id: u32, sockets: &[Socket], ferroce_here: bool) -> Finding {
+/// `users`: who has processes of Ferroce here.
+fn check_address(ip: IpAddr, scope_id: u32, sockets: &[Socket], users: &BTreeSet<u32>) -> Finding {
     let holders: Vec<&Socket> = sockets.iter().filter(|socket| conflicts(socket.ip, ip)).collect();
     // Binding would disturb a group of sockets that is at work, and proves nothing more.
-    if ferroce_here && !holders.is_empty() && holders.iter().all(|socket| socket.uid == sys::user_id()) {
-        return Finding::fine(format!(
-            "UDP port {ROCE_PORT} on {ip} is in use by your Ferroce processes; more can join them."
-        ));
+    if let Some(first) = holders.first()
+        && users.contains(&first.uid)
+        && holders.iter().all(|socket| (socket.uid, socket.ip) == (first.uid, ip))
+    {
+        return Finding::fine(if first.uid == sys::user_id() {
+            format!("UDP port {ROCE_PORT} on {ip} is in use by your Ferroce processes; more can join them.")
+        } else {
+            format!(
+                "UDP port {ROCE_PORT} on {ip} is in use by Ferroce processes of {}, which pass your packets on while they run.",
+                user_name(first.uid)
+            )
+        });
     }
     match bind(ip, scope_id) {
         Ok(socket) => self_test(&socket, ip, scope_id),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Finding::stop(
             format!("UDP port {ROCE_PORT} on {ip} is taken{}.", holder_text(holders.first().copied())),
-            "end that process, run your program as the same user if it is a Ferroce process, or use another \
-             interface (FERROCE_DEVICES) or network namespace",
+            "end that process, or use another interface (FERROCE_DEVICES) or network namespace",
         ),
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Finding::note(format!(
             "The address {ip} can't be used just now: it has gone, or the kernel still looks for another host that \
@@ -270,14 +278,23 @@ mod tests {
         let Ok(_holder) = bind(here, 0) else {
             return println!("skipped: 127.47.91.1:4791 can't be bound here");
         };
-        let finding = check_address(here, 0, &open_sockets(ROCE_PORT), false);
+        let finding = check_address(here, 0, &open_sockets(ROCE_PORT), &BTreeSet::new());
         assert_eq!(finding.weight, Weight::Stop);
         assert!(finding.says.contains(&format!("by process {}", std::process::id())), "{finding:?}");
     }
 
     #[test]
+    fn port_of_another_users_ferroce_is_in_nobodys_way() {
+        let address = ip("127.47.91.3");
+        let socket = |ip| Socket { ip, uid: 4_000_000, inode: 7 };
+        let finding = check_address(address, 0, &[socket(address)], &BTreeSet::from([4_000_000]));
+        assert_eq!(finding.weight, Weight::Fine, "{finding:?}");
+        assert!(finding.says.contains("which pass your packets on"), "{finding:?}");
+    }
+
+    #[test]
     fn free_port_is_tried_with_a_datagram() {
-        let finding = check_address(ip("127.47.91.2"), 0, &[], false);
+        let finding = check_address(ip("127.47.91.2"), 0, &[], &BTreeSet::new());
         assert_eq!(
             finding,
             Finding::fine("UDP port 4791 on 127.47.91.2 is free, and datagrams to it arrive.")

@@ -59,7 +59,7 @@ impl Addresses {
         self.users.load(Ordering::Relaxed) > 0
     }
 
-    fn endpoint(&self, address: HostAddr) -> Option<Arc<Endpoint>> {
+    pub(super) fn endpoint(&self, address: HostAddr) -> Option<Arc<Endpoint>> {
         self.locals.read().iter().find(|l| l.endpoint.address() == address).map(|l| l.endpoint.clone())
     }
 }
@@ -79,7 +79,7 @@ impl Context {
 #[derive(Debug)]
 pub(crate) struct PeerSocket {
     capacity: u32,
-    /// The socket itself, when it is one of this host: every process has a duplicate.
+    /// The socket itself, when it is one of this host: every process has a duplicate, but for other users'.
     on_this_host: Option<(Arc<Endpoint>, u8)>,
     /// Bytes sent since the socket was last looked at.
     unchecked: AtomicU32,
@@ -112,7 +112,8 @@ impl PeerSocket {
             return true;
         }
         self.unchecked.store(0, Ordering::Relaxed);
-        let Ok((queued, limit)) = sys::queued_and_limit(endpoint.fd(*steering)) else { return true };
+        let room = endpoint.fd(*steering).and_then(|fd| sys::queued_and_limit(fd).ok());
+        let Some((queued, limit)) = room else { return true };
         if queued < limit / 2 {
             self.full_since.store(0, Ordering::Relaxed);
             return true;
@@ -210,22 +211,42 @@ impl Adapter {
         let is_gsi_read = self.gsi.is_read();
         steerings.sort_unstable();
         steerings.dedup();
+        let mut watched = Vec::with_capacity(locals.len());
         for local in locals.iter() {
+            let Some(gsi) = local.endpoint.fd(steering_of(GSI_QPN)) else {
+                // Another user's processes read them.
+                watched.push(local.share());
+                continue;
+            };
             for &steering in steerings.iter().filter(|s| !local.steerings.contains(s)) {
-                let fd = local.endpoint.fd(steering);
+                let Some(fd) = local.endpoint.fd(steering) else { continue };
                 self.engine.watch(fd).map_err(Error::os("epoll_ctl of a RoCE socket"))?;
             }
             if is_gsi_read && !local.is_gsi_watched {
-                self.engine.watch_control(local.endpoint.fd(steering_of(GSI_QPN)))?;
+                self.engine.watch_control(gsi)?;
+            }
+            watched.push(Local {
+                steerings: steerings.clone(),
+                is_gsi_watched: is_gsi_read,
+                ..local.share()
+            });
+        }
+        *locals = Arc::new(watched);
+        Ok(())
+    }
+
+    /// Receives at addresses whose sockets another user had until now.
+    pub(super) fn take_over(&self) {
+        for local in self.addresses.snapshot().iter() {
+            if local.endpoint.fd(0).is_none()
+                && let Some(group) = self.host.new_group(local.endpoint.address())
+            {
+                local.endpoint.receive_by(group);
             }
         }
-        let with = |local: &Local| Local {
-            steerings: steerings.clone(),
-            is_gsi_watched: is_gsi_read,
-            ..local.share()
-        };
-        *locals = Arc::new(locals.iter().map(with).collect());
-        Ok(())
+        if let Err(error) = self.watch_slots() {
+            tracing::warn!(%error, "the sockets of UDP port 4791 can't be watched");
+        }
     }
 
     /// Counts a QP in or out at the addresses where it expects packets: pollers read the sockets of these only.

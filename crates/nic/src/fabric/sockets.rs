@@ -4,7 +4,7 @@ use crate::adapter::Adapter;
 use ferroce_engine::Source;
 use ferroce_os::clock;
 use ferroce_proto::Instant;
-use ferroce_udp::{Endpoint, RecvOutcome, steering_of};
+use ferroce_udp::{Datagram, Endpoint, RecvOutcome, steering_of};
 use ferroce_wire::cm::GSI_QPN;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -69,10 +69,18 @@ impl Source for ForwardSource {
 
     fn serve(&self) {
         let Self(adapter) = self;
-        let served = adapter.host.service(&mut |datagrams| {
+        let mut forwarded = |datagrams: &[Datagram<'_>]| {
             adapter.forwarding.happened(clock::now());
             adapter.arrived(datagrams, clock::now());
+        };
+        let served = adapter.host.service(&mut forwarded, &mut |address, steering| {
+            if let Some(endpoint) = adapter.addresses.endpoint(address) {
+                adapter.read_socket(&endpoint, steering, clock::now());
+            }
         });
+        if adapter.host.has_changed() {
+            adapter.take_over();
+        }
         if let Err(error) = served {
             tracing::debug!(%error, "serving the host's other processes");
         }

@@ -133,18 +133,18 @@ impl Receiver {
         Self::Port(service_id, IpHeader::parse(private_data).map(|header| header.destination))
     }
 
-    /// Takes the packets of MADs to the process that they are for.
-    fn deliver(&self, host: &Host, packets: &[Datagram<'_>]) -> Delivery {
+    /// Takes the packets of MADs to the process that they are for, to one of another user only if they have `come` from the network.
+    fn deliver(&self, host: &Host, packets: &[Datagram<'_>], come: bool) -> Delivery {
         let Some(first) = packets.first() else { return Delivery::Sent };
         match self {
-            Self::Slot(slot) => host.deliver_to_slot(*slot, packets),
+            Self::Slot(slot) => host.deliver_to_slot(*slot, packets, come),
             // The others have it already, or get it now.
             Self::Unknown => Delivery::Own,
             Self::Port(service_id, destination) => {
                 let Some((space, port)) = service_id.port() else { return Delivery::Nobody };
                 let of_packet = first.destination;
                 let address = destination.map_or(of_packet, |ip| HostAddr::new(ip, of_packet.scope_id()));
-                host.deliver_to_port(space.number(), port, address, packets)
+                host.deliver_to_port(space.number(), port, address, packets, come)
             }
         }
     }
@@ -299,7 +299,14 @@ impl Gsi {
         if receiver == Receiver::Unknown {
             datagrams.iter().for_each(|datagram| adapter.ask_everybody(datagram));
         }
-        let delivery = receiver.deliver(&adapter.host, &datagrams);
+        let delivery = receiver.deliver(&adapter.host, &datagrams, false);
+        for (mad, _) in mads {
+            // To another user's process as to another host. Who isn't named may be one of the user that has the port.
+            let is_unnamed = receiver == Receiver::Unknown && adapter.host.is_guest(mad.to);
+            if delivery == Delivery::OtherUser || is_unnamed {
+                adapter.send_mad(mad, &mut adapter.gsi_packet(&mad.mad));
+            }
+        }
         if delivery == Delivery::Nobody
             && let Some((mad, parsed)) = mads.first()
         {
@@ -308,7 +315,7 @@ impl Gsi {
         }
         let sent = |(mad, parsed): &(&AddressedMad, &Mad)| match delivery {
             Delivery::Own => SentMad::Own,
-            Delivery::Sent => SentMad::Gone,
+            Delivery::Sent | Delivery::OtherUser => SentMad::Gone,
             Delivery::Busy => SentMad::Busy,
             Delivery::Nobody => match answer_for_nobody(parsed) {
                 Some(answer) => SentMad::Answered(Box::new(mad.answered_by(&answer))),
@@ -373,7 +380,7 @@ impl Adapter {
         }
         let copy = Datagram { ttl: PASSED_ON, ..*packet };
         for slot in self.host.other_slots() {
-            self.host.deliver_to_slot(slot, &[copy]);
+            self.host.deliver_to_slot(slot, &[copy], true);
         }
     }
 
@@ -384,8 +391,8 @@ impl Adapter {
         if matches!(receiver, Receiver::Unknown) {
             self.ask_everybody(datagram);
         }
-        match receiver.deliver(&self.host, std::slice::from_ref(datagram)) {
-            Delivery::Sent | Delivery::Busy => {}
+        match receiver.deliver(&self.host, std::slice::from_ref(datagram), true) {
+            Delivery::Sent | Delivery::OtherUser | Delivery::Busy => {}
             Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
             // What this process would have is gone.
             Delivery::Own | Delivery::Nobody => {

@@ -341,7 +341,7 @@ fn joining_works_without_proc() {
         member.kill();
         // Its sockets live on in the joiner, and the name of the leader is free.
         eventually("the joiner leads", || {
-            joiner.service(&mut |_| ()).unwrap();
+            joiner.service(&mut |_| (), &mut |_, _| ()).unwrap();
             joiner.is_leader()
         });
     });

@@ -110,10 +110,15 @@ impl Serving {
             let reads = self.reads.load(Ordering::SeqCst);
             let steering = |bits: u64| (0..64_u8).filter(move |s| bits & 1 << s != 0);
             for endpoint in &endpoints {
-                fds.extend(steering(reads).map(|s| poll(endpoint.fd(s))));
+                fds.extend(steering(reads).filter_map(|s| endpoint.fd(s)).map(poll));
             }
             sys::poll(&mut fds, Duration::from_millis(10)).unwrap();
-            self.host.service(&mut |d| self.packets(d)).unwrap();
+            let mut read = |address: HostAddr, s: u8| {
+                if let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint.address() == address) {
+                    endpoint.recv(s, &mut |d| self.packets(d)).unwrap();
+                }
+            };
+            self.host.service(&mut |d| self.packets(d), &mut read).unwrap();
             for endpoint in &endpoints {
                 for s in steering(reads) {
                     endpoint.recv(s, &mut |d| self.packets(d)).unwrap();

@@ -91,10 +91,12 @@ classes! {
     LinkFinishing: "hostlink/src/link/mod.rs", "the end of a link";
     ImportedPds: "nic/src/import/importer.rs", "protection domains of an exporter";
     Leader: "host/src/lib.rs", "the leader's socket";
+    Attendance: "host/src/attendance.rs", "sockets that are read for other users";
     SocketGroups: "host/src/lib.rs", "the groups of sockets by address";
     Registry: "nic/src/adapter/registry.rs", "all objects of the process";
     Port: "nic/src/device.rs", "a context's GID table and port";
     Election: "host/src/lib.rs", "who becomes the leader";
+    GuestsTimer: "host/src/guests.rs", "the timer of those who are guests";
     LinkBlocked: "hostlink/src/link/mod.rs", "queue pairs that wait for room in a ring";
     LinkTx: "hostlink/src/link/mod.rs", "the writer of a link's ring";
     WindowGate: "mem/src/mw.rs", "who uses a window";
@@ -113,6 +115,7 @@ classes! {
     Services: "host/src/services.rs", "who answers which requests of other processes";
     HostSlots: "host/src/lib.rs", "the slots of this process";
     HostPorts: "host/src/lib.rs", "the ports of this process";
+    Guests: "host/src/guests.rs", "addresses whose port another user has";
     LinksEnded: "hostlink/src/links.rs", "links that have ended while the peer was in the middle of an access";
     LinkList: "hostlink/src/links.rs", "the links";
     InFlight: "mem/src/in_flight.rs", "what is in the memory that requests under way name, for the checker; held while a packet is copied there";

@@ -281,6 +281,12 @@ impl EngineFd {
         if self.is_intact() { self.fd } else { -1 }
     }
 
+    /// Takes note of a [`super::periodic_timer`]'s expiration: it is readable again after the next one.
+    pub fn end_period(&self) {
+        // Nothing is read from a file of the program's that has the number now.
+        let _ = super::read(self.checked(), &mut [0; 8]);
+    }
+
     /// The adapter's file is behind the number still. A system call.
     #[must_use]
     pub fn is_intact(&self) -> bool {

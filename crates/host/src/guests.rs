@@ -1,0 +1,311 @@
+//! Addresses whose UDP port 4791 another user holds, and of which this process is a *guest*.
+//!
+//! A guest sends from sockets of its own, as everybody does. It has no socket that receives: processes of the holder pass
+//! on what comes for a guest's slot, to the slot's common name. A guest takes that from the user only who has the port
+//! now, as the kernel tells both. One process of the holder, the *attendant*, is asked to read the sockets to which packets
+//! for this process come. When nobody has the port any more the guest takes it.
+
+use super::forward;
+use super::names::{self, Name};
+use super::notice::{Kind, Notice};
+use super::{GUESTS_TIMER, Host, group, handover, shuffled};
+use crate::group::OpenSocket;
+use ferroce_os::sync::{Mutex, class};
+use ferroce_os::sys::{self, EngineFd};
+use ferroce_os::throttle::OncePerSecond;
+use ferroce_types::{HostAddr, steering_of};
+use ferroce_wire::cm::GSI_QPN;
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two requests to an attendant.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// How long a process that may become a guest waits for an attendant, and after which time it asks all again.
+const PATIENCE: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_millis(100);
+/// Who is asked at a time.
+const CROWD: usize = 8;
+/// What those of a crowd have to answer.
+const HEDGE: Duration = Duration::from_millis(5);
+/// What the processes of this user have to answer, one of which has the port.
+const OWN_PATIENCE: Duration = Duration::from_millis(20);
+/// Between two looks at who has the port, where packets come from somebody else.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// After so many intervals without an answer the program is told.
+const SILENCE: u32 = 8;
+
+/// The addresses of which this process is a guest.
+#[derive(Default)]
+pub(super) struct Guests {
+    addresses: Mutex<class::Guests, HashMap<HostAddr, Guest>>,
+    timer: Mutex<class::GuestsTimer, Option<EngineFd>>,
+    /// There are any.
+    some: AtomicBool,
+}
+
+/// What is known of an address whose port another user has.
+struct Guest {
+    open: OpenSocket,
+    /// Who has the port.
+    holder: u32,
+    /// When that was looked at.
+    looked: Instant,
+    /// A slot of the attendant.
+    attendant: Option<u16>,
+    /// It has answered since it was asked.
+    answered: bool,
+    /// Intervals without an answer.
+    silence: u32,
+}
+
+impl Guests {
+    /// Packets may come to common names.
+    pub(super) fn are_some(&self) -> bool {
+        self.some.load(Ordering::Relaxed)
+    }
+}
+
+impl Host {
+    /// Becomes a guest at an address whose port `holder` has, if one of the holder's processes attends.
+    pub(super) fn become_guest(&self, address: HostAddr, open: OpenSocket, holder: u32) -> bool {
+        if self.user.is_ambiguous() || !self.user.can_tell(holder) {
+            return false;
+        }
+        let candidates = self.possible_attendants(holder);
+        if candidates.is_empty() {
+            return false;
+        }
+        let begun = Instant::now();
+        let guest = Guest { open, holder, looked: begun, attendant: None, answered: false, silence: 0 };
+        self.guests.addresses.lock().insert(address, guest);
+        self.guests.some.store(true, Ordering::Relaxed);
+        let mut crowds = candidates.chunks(CROWD);
+        let mut next = begun;
+        while !self.is_attended(address) && begun.elapsed() < PATIENCE {
+            if Instant::now() >= next {
+                match crowds.next() {
+                    Some(crowd) => crowd.iter().for_each(|&slot| drop(self.ask(address, slot, 0))),
+                    None => crowds = candidates.chunks(CROWD),
+                }
+                next = Instant::now() + if crowds.len() == 0 { AGAIN } else { HEDGE };
+            }
+            self.answer_requests();
+            // What comes for QPs at other addresses meanwhile is lost, as on a wire.
+            self.take_common(&mut |_| ());
+            sys::pause(Duration::from_micros(200));
+        }
+        if self.is_attended(address) && self.keep_asking() {
+            tracing::debug!(%address, holder, "a guest: another user has UDP port 4791");
+            return true;
+        }
+        self.leave(address);
+        false
+    }
+
+    fn is_attended(&self, address: HostAddr) -> bool {
+        self.guests.addresses.lock().get(&address).is_some_and(|guest| guest.attendant.is_some())
+    }
+
+    /// Whether this process is a guest at an address.
+    pub fn is_guest(&self, address: HostAddr) -> bool {
+        self.guests.are_some() && self.guests.addresses.lock().contains_key(&address)
+    }
+
+    /// From now on attendants are asked again and again.
+    fn keep_asking(&self) -> bool {
+        let mut timer = self.guests.timer.lock();
+        if timer.is_none()
+            && let Ok(new) = sys::periodic_timer(INTERVAL)
+            && self.watch(new.raw(), GUESTS_TIMER).is_ok()
+        {
+            *timer = Some(new);
+        }
+        timer.is_some()
+    }
+
+    fn leave(&self, address: HostAddr) {
+        let mut guests = self.guests.addresses.lock();
+        guests.remove(&address);
+        let some = !guests.is_empty();
+        self.guests.some.store(some, Ordering::Relaxed);
+        drop(guests);
+        if !some {
+            *self.guests.timer.lock() = None;
+        }
+    }
+
+    /// Slots of other processes, those of the holder's if its names can be told.
+    fn possible_attendants(&self, holder: u32) -> Vec<u16> {
+        let (own, seed) = (self.slots(), sys::random());
+        let of_holder = names::taken_slots(holder).filter(|slots| !slots.is_empty());
+        let mut slots = of_holder.or_else(names::common_slots).unwrap_or_default();
+        slots.retain(|slot| !own.contains(slot));
+        slots.sort_unstable_by_key(|&slot| shuffled(seed, slot));
+        slots
+    }
+
+    /// Asks who has a slot to read what comes for this process.
+    fn ask(&self, address: HostAddr, slot: u16, steerings: u64) -> io::Result<()> {
+        self.send_notice(slot, |own| Notice { kind: Kind::Ask, address, slot: own, steerings })
+    }
+
+    fn send_notice(&self, to: u16, notice: impl FnOnce(u16) -> Notice) -> io::Result<()> {
+        let own = self.slots.read().first().cloned();
+        let own = own.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))?;
+        let name = Name::common_slot(to);
+        forward::send(own.common.raw(), self.user, &name, &notice(own.number).emit())
+    }
+
+    /// The sockets to which packets for this process come.
+    fn steerings(&self) -> u64 {
+        let of_slots = self.slots().into_iter().map(|slot| steering_of(u32::from(slot) << 12));
+        of_slots.chain([steering_of(GSI_QPN)]).fold(0, |all, steering| all | 1 << steering)
+    }
+
+    /// Does what a notice says, which user `sender` has sent to a common name; whether `bytes` are one.
+    pub(super) fn take_notice(&self, sender: Option<u32>, bytes: &[u8]) -> bool {
+        let Some(Notice { kind, address, slot, steerings }) = Notice::parse(bytes) else { return false };
+        match kind {
+            Kind::Ask => {
+                if self.attend(address, steerings) {
+                    // Who is gone, or has too much to read, asks again.
+                    let have = |own| Notice { kind: Kind::Have, address, slot: own, steerings };
+                    let _ = self.send_notice(slot, have);
+                }
+            }
+            Kind::Have => {
+                let mut guests = self.guests.addresses.lock();
+                let Some(guest) = guests.get_mut(&address).filter(|guest| Some(guest.holder) == sender)
+                else {
+                    return true;
+                };
+                (guest.answered, guest.silence) = (true, 0);
+                let is_new = guest.attendant.is_none();
+                guest.attendant.get_or_insert(slot);
+                drop(guests);
+                if is_new {
+                    // Should this be lost: it is asked again.
+                    let _ = self.ask(address, slot, self.steerings());
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether a packet that user `sender` has passed on to a common name is to be believed: the kernel gives what is sent to
+    /// `destination` to that user.
+    pub(super) fn is_of_holder(&self, sender: Option<u32>, destination: HostAddr) -> bool {
+        let is_known = || {
+            let guests = self.guests.addresses.lock();
+            guests.get(&destination).is_some_and(|guest| Some(guest.holder) == sender)
+        };
+        let believed = is_known() || self.look_at_holder(destination) && is_known();
+        if !believed {
+            static BRAKE: OncePerSecond = OncePerSecond::new();
+            self.stats().refused.fetch_add(1, Ordering::Relaxed);
+            if BRAKE.allows_now() {
+                tracing::debug!(?sender, %destination, "packets refused: who passed them on doesn't have the address's port");
+            }
+        }
+        believed
+    }
+
+    /// Finds out anew who has the port, unless that was done a moment ago; whether it was done.
+    fn look_at_holder(&self, address: HostAddr) -> bool {
+        let mut guests = self.guests.addresses.lock();
+        let Some(guest) = guests.get_mut(&address).filter(|guest| guest.looked.elapsed() >= LOOK_INTERVAL)
+        else {
+            return false;
+        };
+        guest.looked = Instant::now();
+        drop(guests);
+        let holder = group::holder(address).uid.filter(|&holder| self.user.can_tell(holder));
+        let mut guests = self.guests.addresses.lock();
+        if let (Some(holder), Some(guest)) = (holder, guests.get_mut(&address)) {
+            guest.holder = holder;
+        }
+        true
+    }
+
+    /// Has the attendants read what comes for a new slot.
+    pub(super) fn ask_for_new_slot(&self) {
+        if !self.guests.are_some() {
+            return;
+        }
+        let attendants: Vec<(HostAddr, u16)> = {
+            let guests = self.guests.addresses.lock();
+            guests.iter().filter_map(|(&address, guest)| Some((address, guest.attendant?))).collect()
+        };
+        for (address, attendant) in attendants {
+            // Should this be lost: it is asked again.
+            let _ = self.ask(address, attendant, self.steerings());
+        }
+    }
+
+    /// Asks the attendants anew. Where one has gone, looks for another; where nobody has the port, takes it.
+    pub(super) fn ask_attendants(&self) {
+        if let Some(timer) = &*self.guests.timer.lock() {
+            timer.end_period();
+        }
+        let addresses: Vec<HostAddr> = self.guests.addresses.lock().keys().copied().collect();
+        for address in addresses {
+            let (attendant, answered) = match self.guests.addresses.lock().get_mut(&address) {
+                Some(guest) => (guest.attendant, std::mem::take(&mut guest.answered)),
+                None => continue,
+            };
+            let asked = |slot: u16| self.ask(address, slot, self.steerings());
+            let is_there = attendant.is_some_and(|slot| match asked(slot) {
+                Err(error) => error.raw_os_error() != Some(libc::ECONNREFUSED),
+                Ok(()) => true,
+            });
+            if !(is_there && answered) {
+                self.replace_attendant(address);
+            }
+        }
+    }
+
+    /// The attendant doesn't answer: it is gone, or stopped, or very busy.
+    fn replace_attendant(&self, address: HostAddr) {
+        // Who joins just now does this itself.
+        let Some(_joining) = self.joining.try_lock() else { return };
+        let Some(open) = self.guests.addresses.lock().get(&address).map(|guest| guest.open) else { return };
+        if let Ok(Some(group)) = group::create(address, open) {
+            tracing::info!(%address, "this process has UDP port 4791 now: its holder is gone");
+            return self.stop_being_guest(address, group);
+        }
+        self.look_at_holder(address);
+        let Some((holder, silence)) = self.guests.addresses.lock().get_mut(&address).map(|guest| {
+            (guest.attendant, guest.silence) = (None, guest.silence + 1);
+            (guest.holder, guest.silence)
+        }) else {
+            return;
+        };
+        if holder == self.user.uid() {
+            // Another process of this user was faster.
+            let found = handover::ask(&self.others(), address, self.user, OWN_PATIENCE, &mut || {
+                self.answer_requests();
+            });
+            if let Ok(handover::SocketSearch::Group(group)) = found {
+                return self.stop_being_guest(address, group);
+            }
+        }
+        if silence == SILENCE {
+            tracing::warn!(
+                "UDP port 4791 of {address} is held by user {holder}, none of whose processes answers (stopped?): until one \
+                 does, or all have ended, nothing reaches this process there"
+            );
+        }
+        for slot in self.possible_attendants(holder).into_iter().take(CROWD) {
+            // Who is gone meanwhile attends to nobody.
+            let _ = self.ask(address, slot, 0);
+        }
+    }
+
+    fn stop_being_guest(&self, address: HostAddr, group: Box<super::SocketGroup>) {
+        self.groups.write().insert(address, group.into());
+        self.leave(address);
+        self.changed.store(true, Ordering::Release);
+    }
+}
