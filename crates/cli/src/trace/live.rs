@@ -45,7 +45,7 @@ pub fn trace(options: &Options<'_>, pid: u32) -> Result<ExitCode, String> {
                 }
             }
             Told::Gone => {
-                eprintln!("ferroce trace: process {pid} has ended");
+                eprintln!("ferroce trace: process {pid} has ended, or executes another program");
                 break;
             }
             Told::Nonsense => return Err(why(Told::Nonsense)),
