@@ -61,7 +61,7 @@ fn trampolines(exports: &[Export], arch: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Links `directory/librdmacm.so.1` to `ibverbs`, the libibverbs.so.1 that has [`engine`], with the link `librdmacm.so` beside
+/// Links `directory/librdmacm.so.1` to `ibverbs`, the libibverbs.so.1 that has [`engine()`], with the link `librdmacm.so` beside
 /// it. `rsocket`: the static library of sockets over RDMA.
 ///
 /// # Errors
