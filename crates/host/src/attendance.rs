@@ -1,9 +1,8 @@
 //! The holder's side of guests: sockets that this process reads because a guest has asked for it.
 //!
 //! The processes of a user read the sockets that packets for their own slots come to. A guest's slot may steer to one that nobody
-//! of them reads: the guest asks one of them to, again and again, and it does for two seconds each time. Who asks is not
-//! asked who it is: what it gets in the end is packets for a slot whose name it holds, and those that no process of
-//! this user has.
+//! of them reads: the guest asks one of them to, again and again, and it does for two seconds each time. Anybody may ask, since nobody
+//! gets anything by it: a packet goes to who holds the name of its slot.
 
 use super::{ATTENDED, Host, LEASES_TIMER};
 use ferroce_os::sync::{Mutex, class};

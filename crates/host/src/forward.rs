@@ -57,6 +57,12 @@ impl Forwarder {
     /// Sends packets for one slot by way of `socket`, in as few datagrams as possible: to a process of this user, or to
     /// another user's that has the slot's common name.
     pub(super) fn forward(&self, socket: RawFd, slot: u16, datagrams: &[Datagram<'_>]) {
+        let Some(names) = self.dead_until.get(usize::from(slot)) else { return };
+        let now = clock::now().0;
+        if names.iter().all(|dead_until| dead_until.load(Ordering::Relaxed) > now) {
+            self.stats.unknown.fetch_add(datagrams.len() as u64, Ordering::Relaxed);
+            return;
+        }
         let mut rest = datagrams;
         while !rest.is_empty() {
             let mut size = MAGIC.len();
@@ -71,7 +77,7 @@ impl Forwarder {
                 Vec::with_capacity(now.iter().map(|d| RECORD_HEADER + d.bytes.len()).sum::<usize>() + 4);
             blob.extend_from_slice(&MAGIC);
             now.iter().for_each(|d| encode(d, &mut blob));
-            let counter = match self.send_to_slot(socket, slot, &blob) {
+            let counter = match self.send_to_slot(socket, slot, names, &blob) {
                 Ok(()) => &self.stats.forwarded,
                 Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {
                     self.note(slot, "nobody holds that slot");
@@ -91,11 +97,14 @@ impl Forwarder {
     }
 
     /// Sends a datagram to who holds a slot. ECONNREFUSED: nobody.
-    fn send_to_slot(&self, socket: RawFd, slot: u16, blob: &[u8]) -> io::Result<()> {
-        let nobody = || io::Error::from_raw_os_error(libc::ECONNREFUSED);
-        let [of_this_user, common] = self.dead_until.get(usize::from(slot)).ok_or_else(nobody)?;
-        let names = [(of_this_user, true), (common, false)];
-        for (dead_until, is_own) in names {
+    fn send_to_slot(
+        &self,
+        socket: RawFd,
+        slot: u16,
+        [of_this_user, common]: &[AtomicU64; 2],
+        blob: &[u8],
+    ) -> io::Result<()> {
+        for (dead_until, is_own) in [(of_this_user, true), (common, false)] {
             if dead_until.load(Ordering::Relaxed) > clock::now().0 {
                 continue;
             }
@@ -107,7 +116,7 @@ impl Forwarder {
                 sent => return sent,
             }
         }
-        Err(nobody())
+        Err(io::Error::from_raw_os_error(libc::ECONNREFUSED))
     }
 
     fn note(&self, slot: u16, why: &str) {

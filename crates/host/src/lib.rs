@@ -14,18 +14,17 @@
 //! that has them, and everybody keeps all 64 for life (closing the last duplicate of one would reorder the group). Two
 //! owners can share a socket; what one of them reads for the other is forwarded.
 //!
-//! The *leader* (holder of one more name) is asked first by those who join. When it dies, whoever notices first takes
-//! the name: on joining, else within a second. A stopped leader delays a join by milliseconds.
+//! The *leader* (holder of one more name) is asked first by those who join. When it dies, whoever joins next takes the name. A stopped
+//! leader delays a join by milliseconds.
 //!
 //! # Order of calls
 //! 1. [`Host::join`]: once per process, and again in a child of `fork` (whose atfork handler has called
 //!    [`ferroce_os::sys::close_all_after_fork`]). The process then owns a slot.
 //! 2. The engine's thread puts [`Host::poll_fd`] into its `epoll` and calls [`Host::service`] when that is
-//!    readable: it answers processes that join, hands on forwarded packets, and takes over
-//!    a dead leader's name. It takes at most some milliseconds.
+//!    readable: it answers processes that join, and hands on forwarded packets. It takes at most some milliseconds.
 //! 3. [`Host::sockets`] for each local address in use (at most about a second, usually under a millisecond).
 //! 4. QPNs: `slot << 12 | index` of a slot of [`Host::slots`]; [`Host::claim_slot`] when they run out.
-//!    Where it says that the process is a guest there, [`Host::new_group`] has the sockets later, perhaps.
+//!    Where it says that the process is a guest there, [`Host::group`] has the sockets later, perhaps.
 //! 5. On receipt: packets for which [`Host::owns`] is false go to [`Host::forward`]. Threads that poll call
 //!    [`Host::recv_forwarded`] now and then.
 //!
@@ -92,8 +91,6 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(1);
 const LONELY_PATIENCE: Duration = Duration::from_millis(100);
 /// So often somebody who holds the port may turn out to be gone when it is asked who that is.
 const MOST_VANISHED: u32 = 3;
-/// Between attempts to become leader.
-const LEAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Datagrams of forwarded packets taken from one slot in a row.
 const INBOX_BURST: usize = 16;
 
@@ -102,13 +99,12 @@ const INBOX_BURST: usize = 16;
 const LISTENER: u64 = 1 << 16;
 const INBOX: u64 = 2 << 16;
 const LEADER: u64 = 3 << 16;
-const TIMER: u64 = 4 << 16;
-const PORT: u64 = 5 << 16;
-const COMMON: u64 = 6 << 16;
-const COMMON_PORT: u64 = 7 << 16;
-const GUESTS_TIMER: u64 = 8 << 16;
-const ATTENDED: u64 = 9 << 16;
-const LEASES_TIMER: u64 = 10 << 16;
+const PORT: u64 = 4 << 16;
+const COMMON: u64 = 5 << 16;
+const COMMON_PORT: u64 = 6 << 16;
+const GUESTS_TIMER: u64 = 7 << 16;
+const ATTENDED: u64 = 8 << 16;
+const LEASES_TIMER: u64 = 9 << 16;
 
 /// The sockets of a local address, by steering value.
 pub type SocketGroup = [EngineFd; GROUP_SIZE];
@@ -122,8 +118,6 @@ pub struct Host {
     /// A bit per slot, for the receive path.
     owned: [AtomicU64; SLOTS as usize / 64],
     leader: RwLock<class::Leader, Option<EngineFd>>,
-    /// Runs until this process leads.
-    election: Mutex<class::Election, Option<EngineFd>>,
     groups: RwLock<class::SocketGroups, HashMap<HostAddr, Arc<SocketGroup>>>,
     /// Held while an address is being joined. Never needed to answer others.
     joining: Mutex<class::Joining, ()>,
@@ -157,7 +151,6 @@ impl Host {
             slots: RwLock::default(),
             owned: [const { AtomicU64::new(0) }; SLOTS as usize / 64],
             leader: RwLock::default(),
-            election: Mutex::default(),
             groups: RwLock::default(),
             joining: Mutex::default(),
             forwarder: Forwarder::new(user),
@@ -170,11 +163,6 @@ impl Host {
         });
         this.claim_slot()?;
         this.lead();
-        if !this.is_leader() {
-            let timer = sys::periodic_timer(LEAD_INTERVAL).map_err(Error::system("timerfd"))?;
-            this.watch_each(timer.raw())?;
-            *this.election.lock() = Some(timer);
-        }
         Ok(this)
     }
 
@@ -252,14 +240,10 @@ impl Host {
         Ok(Some(group))
     }
 
-    fn group(&self, address: HostAddr) -> Option<Arc<SocketGroup>> {
+    /// The sockets of an address that this process has already. At an address at which it was a guest it has them once
+    /// [`Host::has_changed`] says so.
+    pub fn group(&self, address: HostAddr) -> Option<Arc<SocketGroup>> {
         self.groups.read().get(&address).map(Arc::clone)
-    }
-
-    /// The sockets of an address at which this process was a guest, once it has them: asked by whom [`Host::has_changed`] has
-    /// told so.
-    pub fn new_group(&self, address: HostAddr) -> Option<Arc<SocketGroup>> {
-        self.group(address)
     }
 
     /// Whether this process has become the holder of an address at which it was a guest, since this was asked last.
@@ -341,23 +325,13 @@ impl Host {
             let mut leader = self.leader.write();
             if leader.is_none() && self.watch(listener.raw(), LEADER).is_ok() {
                 *leader = Some(listener);
-                *self.election.lock() = None;
                 tracing::debug!("leader of this host");
             }
         }
     }
 
     fn watch(&self, fd: RawFd, data: u64) -> Result<(), Error> {
-        self.watch_for(libc::EPOLLIN, fd, data)
-    }
-
-    /// Each expiration of a timer is seen once, without a read: its number might be the program's by then.
-    fn watch_each(&self, timer: RawFd) -> Result<(), Error> {
-        self.watch_for(libc::EPOLLIN | libc::EPOLLET, timer, TIMER)
-    }
-
-    fn watch_for(&self, events: i32, fd: RawFd, data: u64) -> Result<(), Error> {
-        sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, fd, events as u32, data)
+        sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, data)
             .map_err(Error::system("epoll_ctl"))
     }
 
@@ -367,8 +341,7 @@ impl Host {
         self.epoll.raw()
     }
 
-    /// Does what is to be done: answers processes that join, hands forwarded packets to `f`, and takes over the leader's
-    /// name when it is free. Has `read` read sockets of an address for guests, by steering value. To be called when
+    /// Does what is to be done: answers processes that join, and hands forwarded packets to `f`. Has `read` read sockets of an address for guests, by steering value. To be called when
     /// [`poll_fd`](Self::poll_fd) is readable.
     ///
     /// # Errors
@@ -388,7 +361,6 @@ impl Host {
             let (data, slot) = (event.u64, event.u64 as u16);
             match data & 0xffff_0000 {
                 LEADER => self.serve_leader(),
-                TIMER => self.lead(),
                 LISTENER => self.serve_slot(slot),
                 PORT => self.recv_for_port(slot, false, f),
                 COMMON_PORT => self.recv_for_port(slot, true, f),

@@ -19,8 +19,10 @@
 #define MEMORY 4096
 /* Callgrind makes it fifty times as slow. */
 #define PATIENCE_SECONDS 150
-/* Rounds before the first batch: what is done once isn't an operation's. */
-#define WARM_UP 40
+/* Rounds before the first batch: what is done once isn't an operation's. After a message, 32 polls look at memory only, and those of the
+ * next 50 µs don't yield.
+ */
+#define WARM_UP 80
 /* What a round adds to the clock. What is done now and then, after 20 µs at the least and 50 µs at the most, is done equally often in
  * all batches of a multiple of 20 rounds.
  */

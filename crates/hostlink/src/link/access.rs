@@ -34,9 +34,8 @@ impl Link {
         busy.enter();
         // Whoever has ended the link waits for those only that were inside then.
         let ended = self.terms(false).ended.is_set();
-        let find = || remote.directory.find(ends, range, purpose);
-        let found = if ended { None } else { find() };
-        let result = found.and_then(|Found { address, region, connection, receives }| {
+        let find = || if ended { None } else { remote.directory.find(ends, range, purpose) };
+        let result = find().and_then(|Found { address, region, connection, receives }| {
             let mapped = views.mapped();
             let view = if purpose == Purpose::Fetch { None } else { views.of(&region, memory) };
             // Records keep the peer awake, which is faster than copies by the kernel if its program only receives.

@@ -239,7 +239,7 @@ impl Adapter {
     pub(super) fn take_over(&self) {
         for local in self.addresses.snapshot().iter() {
             if local.endpoint.fd(0).is_none()
-                && let Some(group) = self.host.new_group(local.endpoint.address())
+                && let Some(group) = self.host.group(local.endpoint.address())
             {
                 local.endpoint.receive_by(group);
             }

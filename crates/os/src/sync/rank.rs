@@ -95,7 +95,6 @@ classes! {
     SocketGroups: "host/src/lib.rs", "the groups of sockets by address";
     Registry: "nic/src/adapter/registry.rs", "all objects of the process";
     Port: "nic/src/device.rs", "a context's GID table and port";
-    Election: "host/src/lib.rs", "who becomes the leader";
     GuestsTimer: "host/src/guests.rs", "the timer of those who are guests";
     LinkBlocked: "hostlink/src/link/mod.rs", "queue pairs that wait for room in a ring";
     LinkTx: "hostlink/src/link/mod.rs", "the writer of a link's ring";

@@ -1,9 +1,8 @@
 //! The table of exports has what the distribution's library has, and what rdma-core has added since.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::process::Command;
 
+use crate::symbols::{exports, installed};
 use crate::table;
 
 /// Since v44: name and version node.
@@ -30,23 +29,10 @@ fn names_since_the_distributions_library_are_in_the_table() {
 
 #[test]
 fn the_table_has_what_the_distribution_exports_and_what_is_newer() {
-    let installed = ["x86_64", "aarch64"]
-        .map(|arch| PathBuf::from(format!("/usr/lib/{arch}-linux-gnu/librdmacm.so.1")))
-        .into_iter()
-        .find(|path| path.exists());
-    let Some(installed) = installed else {
-        println!("no librdmacm.so.1 of a distribution here; nothing to compare with");
-        return;
-    };
-    let output = Command::new("nm")
-        .args(["--dynamic", "--defined-only", "--with-symbol-versions"])
-        .arg(&installed)
-        .output()
-        .expect("nm");
-    let theirs: BTreeMap<String, String> = String::from_utf8(output.stdout)
-        .expect("text")
-        .lines()
-        .filter_map(|line| line.split_whitespace().last()?.split_once("@@"))
+    let Some(installed) = installed("librdmacm.so.1") else { return };
+    let theirs: BTreeMap<String, String> = exports(&installed)
+        .iter()
+        .filter_map(|symbol| symbol.split_once("@@"))
         .map(|(name, node)| (name.to_owned(), node.to_owned()))
         .collect();
     assert!(theirs.len() > 60, "{} exports in {}", theirs.len(), installed.display());

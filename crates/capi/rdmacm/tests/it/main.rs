@@ -2,5 +2,6 @@
 
 mod exports;
 mod libibverbs;
+mod symbols;
 #[path = "../../link/table.rs"]
 mod table;

@@ -1,34 +1,12 @@
 //! The linked library exports every name at every version that programs may ask for, and depends on the C library only.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use super::library::{engine, ibverbs, library};
+use crate::symbols::{exports, installed, output};
 
 /// What rdma-core v65 exports in its public nodes, `name@@version` or `name@version`.
 const V65: &str = include_str!("data/exports-v65.txt");
-
-fn output(program: &str, args: &[&str], file: &Path) -> String {
-    let output = Command::new(program).args(args).arg(file).output().expect(program);
-    assert!(
-        output.status.success(),
-        "{program} {}: {}",
-        file.display(),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// Defined dynamic symbols with their versions.
-fn exports(file: &Path) -> BTreeSet<String> {
-    output("nm", &["--dynamic", "--defined-only", "--with-symbol-versions"], file)
-        .lines()
-        .filter_map(|line| line.split_whitespace().last())
-        .filter(|symbol| symbol.contains('@'))
-        .map(str::to_owned)
-        .collect()
-}
 
 #[test]
 fn the_table_has_a_known_state_and_users_for_every_symbol() {
@@ -109,14 +87,7 @@ fn exports_include_those_of_v65() {
 
 #[test]
 fn exports_include_those_of_the_distribution() {
-    let installed = ["x86_64", "aarch64"]
-        .map(|arch| PathBuf::from(format!("/usr/lib/{arch}-linux-gnu/libibverbs.so.1")))
-        .into_iter()
-        .find(|path| path.exists());
-    let Some(installed) = installed else {
-        println!("no libibverbs.so.1 of a distribution here; nothing to compare with");
-        return;
-    };
+    let Some(installed) = installed("libibverbs.so.1") else { return };
     // Which version of a name a new program gets is compared for the public nodes; a private name is in several nodes
     // here, and only one can be the default.
     let key = |symbol: String| match symbol.contains("PRIVATE") {
