@@ -24,7 +24,8 @@ pub fn deb(directory: &Path, scratch: &Path, tree: &Tree, release: &Release) -> 
     fs::create_dir_all(&control)?;
     let mut size = 0;
     for entry in tree {
-        let path = root.join(&entry.path);
+        // Where zsh looks there for what packages bring.
+        let path = root.join(entry.path.replace("zsh/site-functions", "zsh/vendor-completions"));
         fs::create_dir_all(path.parent().unwrap_or(&root))?;
         match &entry.kind {
             Kind::File { mode, content } => {

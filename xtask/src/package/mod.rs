@@ -4,6 +4,7 @@
 
 mod distributions;
 mod notices;
+mod pages;
 mod roots;
 mod tarball;
 mod tree;
@@ -101,6 +102,7 @@ fn make(build: &Path, directory: &Path, time: u64) -> io::Result<Vec<PathBuf>> {
     let release =
         Release { version: env!("CARGO_PKG_VERSION"), time, arch: arch()?, materials: inventory.spdx(time)? };
     let (mut tree, debug) = tree::collect(&dist, &build.join("stripped"))?;
+    tree.extend(pages::collect(&dist.join("bin/ferroce"), &build.join("man"))?);
     for (name, file) in [
         ("README.md", "README.md"),
         ("CHANGELOG.md", "CHANGELOG.md"),
