@@ -205,7 +205,7 @@ impl Host {
         self.owned[usize::from(slot) / 64].load(Ordering::Acquire) & 1 << (slot % 64) != 0
     }
 
-    /// Whether this process is the one that looks after what nobody owns.
+    /// Whether this process has the name that those who join ask first.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.leader.read().is_some()
@@ -341,8 +341,8 @@ impl Host {
         self.epoll.raw()
     }
 
-    /// Does what is to be done: answers processes that join, and hands forwarded packets to `f`. Has `read` read sockets of an address for guests, by steering value. To be called when
-    /// [`poll_fd`](Self::poll_fd) is readable.
+    /// Does what is to be done: answers processes that join, hands forwarded packets to `f`, and has `read` read sockets of an address for
+    /// guests, by steering value. To be called when [`poll_fd`](Self::poll_fd) is readable.
     ///
     /// # Errors
     /// The inner `epoll` is gone (EBADF: a child of `fork`).
