@@ -32,6 +32,27 @@ fn each_difference_is_there_when_asked_for_and_only_then() {
     }
 }
 
+#[test]
+fn limits_are_those_of_the_adapter_that_is_named() {
+    let path = require!(Artifacts::get().c_program("calls/limits_of"));
+    let world = require!(World::one_host(1500));
+    for (adapter, limits) in [
+        ("connectx-6", "wr 32768 sge 30 cqe 4194303 srq_wr 32767 srq_sge 31 rd_atomic 16 inline 1024\n"),
+        ("e810", "wr 32768 sge 13 cqe 1048575 srq_wr 32768 srq_sge 32 rd_atomic 127 inline 101\n"),
+        ("fastlinq", "wr 32767 sge 4 cqe 4194304 srq_wr 32768 srq_sge 32 rd_atomic 32 inline 1024\n"),
+        ("rxe", "wr 32768 sge 32 cqe 32767 srq_wr 32768 srq_sge 27 rd_atomic 128 inline 512\n"),
+        ("1", "wr 32768 sge 32 cqe 4194304 srq_wr 32768 srq_sge 32 rd_atomic 128 inline 1024\n"),
+    ] {
+        let option = format!("--strict={adapter}");
+        let outcome = world.first().start_ferroce(&[&*option], &[&*path], &[]).wait(LIMIT);
+        outcome.expect_success();
+        assert_eq!(outcome.stdout, limits, "{adapter}: {outcome}");
+    }
+    let unknown = world.first().start_ferroce(&["--strict=connectx"], &["true"], &[]).wait(LIMIT);
+    assert_eq!(unknown.status.code(), Some(125), "{unknown}");
+    assert!(unknown.stderr.contains("connectx-6, e810, fastlinq, rxe"), "{unknown}");
+}
+
 /// A program that uses verbs correctly. Its packets are those of a wire, whatever the fabric.
 fn client(words: &[&str]) {
     let package = if words[0].starts_with("ibv_") { "ibverbs-utils" } else { "perftest" };

@@ -21,9 +21,10 @@ pub struct Checking {
     check_report: Option<std::path::PathBuf>,
     /// Be as strict as an adapter may be: what only some of them forgive fails here
     ///
-    /// Processes of one host exchange packets too, as over a wire. docs/STRICT.md lists the differences.
-    #[arg(long)]
-    strict: bool,
+    /// Processes of one host exchange packets too, as over a wire. With the name of an ADAPTER (connectx-6, e810, fastlinq, rxe)
+    /// queues, requests and depths are at most as large as there. docs/STRICT.md lists the differences.
+    #[arg(long, value_name = "ADAPTER", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    strict: Option<String>,
 }
 
 impl Checking {
@@ -41,8 +42,9 @@ impl Checking {
                 begin_report(file).map_err(|error| format!("--check-report {}: {error}", file.display()))?;
             command.env(settings::CHECK_REPORT, absolute);
         }
-        if self.strict {
-            command.env(settings::STRICT, "1");
+        if let Some(adapter) = &self.strict {
+            settings::strictness(adapter.as_ref()).map_err(|error| format!("--strict={adapter}: {error}"))?;
+            command.env(settings::STRICT, adapter);
         }
         Ok(())
     }
@@ -50,7 +52,7 @@ impl Checking {
     /// Whether an option stands in for the variable that a sentence is about.
     pub fn replaces(&self, mistake: &str) -> bool {
         (self.check.is_some() && mistake.starts_with(settings::CHECK))
-            || (self.strict && mistake.starts_with(settings::STRICT))
+            || (self.strict.is_some() && mistake.starts_with(settings::STRICT))
     }
 }
 

@@ -5,12 +5,11 @@ use crate::ah::MAX_AH;
 use crate::fabric;
 use crate::gids::gid_table;
 use crate::import::{Handles, Origin};
-use crate::qp::{MAX_INLINE, MAX_RD_ATOMIC};
 use ferroce_mem::{MAX_DM, MAX_MR, MAX_MR_SIZE, MAX_MW, MAX_PD};
 use ferroce_netdev::{DeviceInfo, GidEntry, GidTable, LastSpeed, PortAttributes};
 use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::Violation;
-use ferroce_queues::{EventQueue, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_WR};
+use ferroce_queues::{EventQueue, Limits, MAX_CQ, MAX_SRQ};
 use ferroce_types::{AsyncEvent, Error, Result, invalid};
 use ferroce_udp::HostAddr;
 use std::os::fd::RawFd;
@@ -54,26 +53,30 @@ pub struct DeviceLimits {
 }
 
 /// The adapter's limits, each of them enforced.
-pub const LIMITS: DeviceLimits = DeviceLimits {
-    max_mr_size: MAX_MR_SIZE,
-    max_qp: MAX_QP,
-    max_qp_wr: MAX_WR,
-    max_sge: MAX_SGE,
-    max_cq: MAX_CQ,
-    max_cqe: MAX_CQE,
-    max_mr: MAX_MR as u32,
-    max_mw: MAX_MW as u32,
-    max_pd: MAX_PD,
-    max_qp_rd_atom: MAX_RD_ATOMIC as u32,
-    max_ah: MAX_AH,
-    max_srq: MAX_SRQ,
-    max_srq_wr: MAX_WR,
-    max_srq_sge: MAX_SGE,
-    max_inline: MAX_INLINE,
-    max_mcast_grp: fabric::MAX_GROUPS,
-    max_mcast_qp_attach: fabric::MAX_ATTACHED,
-    max_dm_size: MAX_DM,
-};
+#[must_use]
+pub fn limits() -> DeviceLimits {
+    let Limits { wr, sge, cqe, srq_wr, srq_sge, rd_atomic, inline } = *Limits::get();
+    DeviceLimits {
+        max_mr_size: MAX_MR_SIZE,
+        max_qp: MAX_QP,
+        max_qp_wr: wr,
+        max_sge: sge,
+        max_cq: MAX_CQ,
+        max_cqe: cqe,
+        max_mr: MAX_MR as u32,
+        max_mw: MAX_MW as u32,
+        max_pd: MAX_PD,
+        max_qp_rd_atom: rd_atomic.into(),
+        max_ah: MAX_AH,
+        max_srq: MAX_SRQ,
+        max_srq_wr: srq_wr,
+        max_srq_sge: srq_sge,
+        max_inline: inline,
+        max_mcast_grp: fabric::MAX_GROUPS,
+        max_mcast_qp_attach: fabric::MAX_ATTACHED,
+        max_dm_size: MAX_DM,
+    }
+}
 
 /// The devices of this process's network namespace; may be empty.
 ///

@@ -45,7 +45,7 @@ use ferroce_tests::inside as namespace;
 pub use adapter::{prepare_wait, progress_of_waiter};
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
-pub use device::{Context, Device, DeviceLimits, LIMITS, MAX_MESSAGE, devices, fail_devices};
+pub use device::{Context, Device, DeviceLimits, MAX_MESSAGE, devices, fail_devices, limits};
 pub use ferroce_engine::WaitPlan;
 pub use ferroce_mem::{
     AllocatorAnswer, Dm, InFlight, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold,
@@ -53,8 +53,8 @@ pub use ferroce_mem::{
 };
 pub use ferroce_queues::{
     CntrValue, CompChannel, CompCntr, CompCntrType, CountedOp, Cq, CqInit, EventQueue, EventTimer, IpVersion,
-    MAX_COMP_CNTR, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq, SrqAttr,
-    Stamp, TagEntry, TagOp, TagRequest, Unacked, Wc, WcTags,
+    LimitsOf, MAX_COMP_CNTR, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq,
+    SrqAttr, Stamp, TagEntry, TagOp, TagRequest, Unacked, Wc, WcTags,
 };
 pub use gids::gid_table;
 pub use owner::OfContext;

@@ -5,6 +5,7 @@
 use ferroce_access::copy::{self, Way};
 use ferroce_explain::Check;
 use ferroce_netdev::DEVICES_VARIABLE;
+use ferroce_queues::LimitsOf;
 use ferroce_udp::{
     tap::capture::{self, Capture},
     tap::fault::{self, Fault},
@@ -25,7 +26,7 @@ pub const CHECK: &str = "FERROCE_CHECK";
 /// The file that findings are added to.
 pub const CHECK_REPORT: &str = "FERROCE_CHECK_REPORT";
 
-/// `1`: as strict as an adapter may be.
+/// As strict as an adapter may be: `1`, or the name of one whose limits are to be kept.
 pub const STRICT: &str = "FERROCE_STRICT";
 
 /// All that Ferroce reads.
@@ -72,7 +73,7 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
     let why = match &*name {
         LOG => log_mistake(&value.to_string_lossy()),
         FABRIC => (value != "udp").then(|| "the only value is udp; unset it for the best fabric".to_owned()),
-        STRICT => (value != "1").then(|| "the only value is 1; unset it for the usual adapter".to_owned()),
+        STRICT => strictness(value).err(),
         CHECK => value.to_string_lossy().parse::<Check>().err(),
         copy::VARIABLE => value.to_string_lossy().parse::<Way>().err().map(|error| error.to_string()),
         fault::VARIABLE => value.to_string_lossy().parse::<Fault>().err().map(|error| error.to_string()),
@@ -109,7 +110,23 @@ pub(crate) fn way_of_copies() -> Way {
 #[must_use]
 pub fn is_strict() -> bool {
     static STRICT_IS_SET: OnceLock<bool> = OnceLock::new();
-    *STRICT_IS_SET.get_or_init(|| value(STRICT).is_some_and(|value| value == "1"))
+    *STRICT_IS_SET.get_or_init(|| value(STRICT).is_some_and(|value| strictness(&value).is_ok()))
+}
+
+/// The adapter whose limits are to be kept, if one is named.
+pub(crate) fn limits_of() -> Option<LimitsOf> {
+    strictness(&value(STRICT)?).ok()?
+}
+
+/// What a value of [`STRICT`] asks for: the limits of an adapter, if any.
+///
+/// # Errors
+/// It means nothing: what would.
+pub fn strictness(value: &OsStr) -> Result<Option<LimitsOf>, String> {
+    match value.to_string_lossy().as_ref() {
+        "1" => Ok(None),
+        name => name.parse().map(Some).map_err(|error| format!("{error}; 1 keeps the usual limits")),
+    }
 }
 
 /// The checker compares memory.

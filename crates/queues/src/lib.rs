@@ -7,14 +7,16 @@
 mod comp_cntr;
 mod cq;
 mod events;
+mod limits;
 mod recv;
 mod ring;
 
 pub use comp_cntr::{CntrValue, CompCntr, CompCntrType, CountedOp, MAX_COMP_CNTR, QpCntrs};
-pub use cq::{CompChannel, Cq, CqFill, CqInit, EventTimer, IpVersion, MAX_CQ, MAX_CQE, Stamp, Wc, WcTags};
+pub use cq::{CompChannel, Cq, CqFill, CqInit, EventTimer, IpVersion, MAX_CQ, Stamp, Wc, WcTags};
 pub use events::{EventQueue, Unacked};
+pub use limits::{Limits, LimitsOf, MAX_CQE, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE, MAX_WR};
 pub use recv::{
-    MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, NewSrq, RecvQueue, Srq, SrqAttr,
-    SrqRegistration, TagEntry, TagOp, TagRequest,
+    MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, NewSize, NewSrq, RecvQueue, Srq, SrqAttr, SrqRegistration, TagEntry,
+    TagOp, TagRequest,
 };
 pub use ring::GivenRing;

@@ -39,7 +39,7 @@ const RETRIES: u8 = 7;
 
 /// RDMA READs and atomics that a queue pair can have under way.
 fn most_reads() -> u8 {
-    nic::LIMITS.max_qp_rd_atom.min(254) as u8
+    nic::limits().max_qp_rd_atom.min(254) as u8
 }
 
 /// Where the peer of a new connection shall begin, 24 bits.

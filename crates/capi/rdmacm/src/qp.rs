@@ -215,7 +215,7 @@ pub(crate) unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex)
         if !xrc_target {
             // Programs (rdma_xclient) post inline what an element of the queue has room for, and haven't asked for it.
             let elements = attr.cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
-            attr.cap.max_inline_data = attr.cap.max_inline_data.max(elements.min(nic::LIMITS.max_inline));
+            attr.cap.max_inline_data = attr.cap.max_inline_data.max(elements.min(nic::limits().max_inline));
         }
         (*id).qp = made(calls::create_qp_ex((*id).verbs, attr), "a queue pair").map_err(undo)?;
         (*id).qp_type = attr.qp_type;

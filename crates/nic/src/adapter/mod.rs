@@ -111,6 +111,9 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     KeyTable::global().list_in(&ListedRegions);
     if settings::is_strict() {
         KeyTable::global().tell_keys_apart();
+        if let Some(adapter) = settings::limits_of() {
+            adapter.choose();
+        }
     }
     let adapter = Box::new(Adapter {
         engine: Loop::new()?,

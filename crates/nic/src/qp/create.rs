@@ -16,14 +16,11 @@ use ferroce_engine::{Deadline, Inbox, Queued};
 use ferroce_mem::{Pd, QueueKind};
 use ferroce_os::sync::Mutex;
 use ferroce_proto::QpState;
-use ferroce_queues::{Cq, GivenRing, MAX_SGE, MAX_WR, RecvQueue, Srq, Unacked};
+use ferroce_queues::{Cq, GivenRing, Limits, RecvQueue, Srq, Unacked};
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-
-/// Bytes of payload that may be posted inline.
-pub const MAX_INLINE: u32 = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // ibv_create_qp(3)
@@ -214,15 +211,12 @@ impl Qp {
 fn check_cap(init: &QpInit) -> Result<()> {
     let cap = init.cap;
     let own_rq = init.srq.is_none();
-    if cap.max_send_wr > MAX_WR || (own_rq && cap.max_recv_wr > MAX_WR) {
-        return invalid!(
-            "queues of {} and {} work requests: at most {MAX_WR}",
-            cap.max_send_wr,
-            cap.max_recv_wr
-        );
+    let Limits { wr, sge, inline, .. } = *Limits::get();
+    if cap.max_send_wr > wr || (own_rq && cap.max_recv_wr > wr) {
+        return invalid!("queues of {} and {} work requests: at most {wr}", cap.max_send_wr, cap.max_recv_wr);
     }
-    if cap.max_send_sge > MAX_SGE || (own_rq && cap.max_recv_sge > MAX_SGE) {
-        return invalid!("{} and {} elements: at most {MAX_SGE}", cap.max_send_sge, cap.max_recv_sge);
+    if cap.max_send_sge > sge || (own_rq && cap.max_recv_sge > sge) {
+        return invalid!("{} and {} elements: at most {sge}", cap.max_send_sge, cap.max_recv_sge);
     }
     if !own_rq && init.service == Service::Uc {
         return invalid!("a UC queue pair with a shared receive queue: only RC and UD have them");
@@ -230,8 +224,8 @@ fn check_cap(init: &QpInit) -> Result<()> {
     if init.service != Service::Rc && init.srq.as_ref().is_some_and(|srq| srq.matches_tags()) {
         return invalid!("{:?} with a tag-matching shared receive queue: only RC has them", init.service);
     }
-    if cap.max_inline_data > MAX_INLINE {
-        return invalid!("{} bytes inline: at most {MAX_INLINE}", cap.max_inline_data);
+    if cap.max_inline_data > inline {
+        return invalid!("{} bytes inline: at most {inline}", cap.max_inline_data);
     }
     if !matches!(init.service, Service::Rc | Service::Uc | Service::Ud | Service::Xrc) {
         return Err(Error::NotSupported(format!("{:?} queue pairs", init.service)));

@@ -24,9 +24,9 @@ mod xrc_backlog;
 mod xrc_target;
 
 pub(crate) use crate::ah::Path;
-pub use attr::{AddressVector, MAX_RATE, MAX_RD_ATOMIC, QpAttr, check_av, mask, names};
+pub use attr::{AddressVector, MAX_RATE, QpAttr, check_av, mask, names};
 pub(crate) use attr::{Rules, check, check_rate};
-pub use create::{MAX_INLINE, QpCap, QpInit};
+pub use create::{QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};
 use env::{operation_of_request, state_of};
 pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};

@@ -5,12 +5,12 @@ use super::wq::Owner;
 use super::{MAX_TSO_HEADER, Port, RawQp, RawState, Receive, Rss, Wq, WqInit};
 use crate::adapter::{self, Adapter};
 use crate::owner::OfContext as _;
-use crate::qp::{MAX_INLINE, QpCap, WrSession};
+use crate::qp::{QpCap, WrSession};
 use ferroce_engine::Deadline;
 use ferroce_mem::{Pd, is_same};
 use ferroce_os::sync::Mutex;
 use ferroce_proto::QpState;
-use ferroce_queues::{Cq, MAX_SGE, MAX_WR, Unacked};
+use ferroce_queues::{Cq, Limits, Unacked};
 use ferroce_types::{Result, Users, invalid};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -131,9 +131,10 @@ fn check_sizes(init: &RawInit) -> Result<()> {
     if init.send_cq.is_none() {
         return invalid!("send_cq is NULL");
     }
-    if cap.max_send_wr > MAX_WR || cap.max_send_sge > MAX_SGE {
+    let Limits { wr, sge, inline, .. } = *Limits::get();
+    if cap.max_send_wr > wr || cap.max_send_sge > sge {
         return invalid!(
-            "a send queue of {} work requests with {} elements: at most {MAX_WR} with {MAX_SGE}",
+            "a send queue of {} work requests with {} elements: at most {wr} with {sge}",
             cap.max_send_wr,
             cap.max_send_sge
         );
@@ -141,8 +142,8 @@ fn check_sizes(init: &RawInit) -> Result<()> {
     if init.max_tso_header > MAX_TSO_HEADER {
         return invalid!("{} bytes of headers to segment: at most {MAX_TSO_HEADER}", init.max_tso_header);
     }
-    if cap.max_inline_data > MAX_INLINE {
-        return invalid!("{} bytes inline: at most {MAX_INLINE}", cap.max_inline_data);
+    if cap.max_inline_data > inline {
+        return invalid!("{} bytes inline: at most {inline}", cap.max_inline_data);
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use ferroce_os::{
     sync::{Mutex, class},
 };
 use ferroce_proto::{Completion, RecvWqe, WcOpcode, WcStatus};
-use ferroce_queues::{Cq, MAX_SGE, MAX_WR, RecvQueue, Unacked, Wc, WcTags};
+use ferroce_queues::{Cq, Limits, RecvQueue, Unacked, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Result, Users, invalid};
 use std::sync::Arc;
 
@@ -98,9 +98,10 @@ impl Wq {
 
     pub(super) fn new(pd: &Arc<Pd>, init: WqInit, owner: Owner) -> Result<Arc<Self>> {
         let WqInit { cq, max_wr, max_sge, cvlan_stripping, user_handle } = init;
-        if max_wr > MAX_WR || max_sge > MAX_SGE {
+        let Limits { wr, sge, .. } = *Limits::get();
+        if max_wr > wr || max_sge > sge {
             return invalid!(
-                "a receive queue of {max_wr} work requests with {max_sge} elements: at most {MAX_WR} with {MAX_SGE}"
+                "a receive queue of {max_wr} work requests with {max_sge} elements: at most {wr} with {sge}"
             );
         }
         if !cq.shares_context_with(pd) {

@@ -3,7 +3,7 @@
 use crate::namespace::in_namespace;
 use crate::side::{QKEY, Side, open};
 use ferroce_nic::qp::AddressVector;
-use ferroce_nic::{Ah, LIMITS, Poll as _, SendOp, Service, UdTarget, WcStatus};
+use ferroce_nic::{Ah, Poll as _, SendOp, Service, UdTarget, WcStatus};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,14 +152,15 @@ fn refusals() {
     }
     assert_eq!(errno(side.qp.detach_mcast(mgid(1))), libc::EINVAL);
     // In any state, even before INIT.
-    let groups = LIMITS.max_mcast_grp as u16;
+    let groups = ferroce_nic::limits().max_mcast_grp as u16;
     let nth = |n: u16| Ipv4Addr::new(239, 9, (n >> 8) as u8, n as u8).to_ipv6_mapped().octets();
     for n in 0..groups {
         side.qp.attach_mcast(nth(n)).unwrap();
     }
     assert_eq!(errno(side.qp.attach_mcast(nth(groups))), libc::ENOMEM);
-    let others: Vec<Side> =
-        (1..LIMITS.max_mcast_qp_attach).map(|_| Side::new(&context, Service::Ud, 4096)).collect();
+    let others: Vec<Side> = (1..ferroce_nic::limits().max_mcast_qp_attach)
+        .map(|_| Side::new(&context, Service::Ud, 4096))
+        .collect();
     for other in &others {
         other.qp.attach_mcast(nth(0)).unwrap();
     }

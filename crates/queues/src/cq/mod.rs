@@ -8,6 +8,7 @@ use queue::{Armed, Moderation, Queue, Rise};
 pub use queue::{IpVersion, Stamp, Wc, WcTags};
 
 use crate::events::Unacked;
+use crate::limits::Limits;
 use crate::ring::Ring;
 use ferroce_mem::{CountedQueue, Owner, Pd, QueueKind, is_same};
 use ferroce_os::clock;
@@ -18,8 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Entries a completion queue may have.
-pub const MAX_CQE: u32 = 4 << 20;
 /// Completion queues that a process may have.
 pub const MAX_CQ: u32 = 1 << 20;
 static QUEUES: Quota = Quota::new("completion queues", MAX_CQ);
@@ -92,7 +91,7 @@ impl Cq {
     /// A queue of at least `cqe` entries. `user_handle` comes back with its events.
     ///
     /// # Errors
-    /// [`ferroce_types::Error::Invalid`] for no entry or more than [`MAX_CQE`]; [`ferroce_types::Error::NoMemory`] when there are `MAX_CQ` queues.
+    /// [`ferroce_types::Error::Invalid`] for no entry or more than [`Limits::cqe`]; [`ferroce_types::Error::NoMemory`] when there are `MAX_CQ` queues.
     pub fn create<O: EventTimer>(
         owner: &Arc<O>,
         cqe: u32,
@@ -449,8 +448,9 @@ impl Cq {
 }
 
 fn check_size(cqe: u32) -> Result<()> {
-    if cqe == 0 || cqe > MAX_CQE {
-        return invalid!("a completion queue of {cqe} entries: 1 to {MAX_CQE} are possible");
+    let most = Limits::get().cqe;
+    if cqe == 0 || cqe > most {
+        return invalid!("a completion queue of {cqe} entries: 1 to {most} are possible");
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ pub use tags::{MAX_TAG_OPS, MAX_TAGS, TagEntry, TagOp, TagRequest};
 
 use crate::cq::Cq;
 use crate::events::Unacked;
+use crate::limits::Limits;
 use crate::ring::Ring;
 use ferroce_mem::{CountedQueue, Pd, QueueKind};
 use ferroce_os::sync::{Mutex, class};
@@ -15,11 +16,6 @@ use ferroce_types::{AsyncEvent, Error, Quota, QuotaPlace, Result, Users, invalid
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Work requests a queue may hold.
-pub const MAX_WR: u32 = 32_768;
-/// Scatter/gather elements a work request may have.
-pub const MAX_SGE: u32 = 32;
 
 /// A bounded queue of receive work requests.
 #[derive(Debug)]
@@ -286,17 +282,23 @@ impl Srq {
     /// # Errors
     /// [`Error::Invalid`] for a limit above the size, a size out of bounds or below what is posted; nothing changes then.
     pub fn modify(&self, size: Option<NewSize>, limit: Option<u32>) -> Result<()> {
+        let limits = Limits::get();
         let room = match size {
-            Some(NewSize { max_wr: n @ 1..=MAX_WR, .. }) if self.pd.queues().is_some() => {
-                Some(Ring::new(self.pd.queues(), n as usize, QueueKind::SharedReceive)?)
+            Some(NewSize { max_wr, .. })
+                if self.pd.queues().is_some() && (1..=limits.srq_wr).contains(&max_wr) =>
+            {
+                Some(Ring::new(self.pd.queues(), max_wr as usize, QueueKind::SharedReceive)?)
             }
             _ => None,
         };
         let mut shared = self.shared.lock();
         let max_wr = size.map_or(shared.queue.max_wr, |size| size.max_wr);
         let posted = shared.queue.wqes.len();
-        if max_wr == 0 || max_wr > MAX_WR || posted > max_wr as usize {
-            return invalid!("a size of {max_wr} with {posted} work requests posted; at most {MAX_WR}");
+        if max_wr == 0 || max_wr > limits.srq_wr || posted > max_wr as usize {
+            return invalid!(
+                "a size of {max_wr} with {posted} work requests posted; at most {}",
+                limits.srq_wr
+            );
         }
         let limit = limit.unwrap_or(shared.limit);
         if limit > max_wr {
@@ -305,7 +307,7 @@ impl Srq {
         shared.limit = limit;
         shared.queue.max_wr = max_wr;
         if let Some(NewSize { max_sge, .. }) = size
-            && (shared.queue.max_sge..=MAX_SGE).contains(&max_sge)
+            && (shared.queue.max_sge..=limits.srq_sge).contains(&max_sge)
         {
             shared.queue.max_sge = max_sge;
         }
@@ -378,9 +380,10 @@ impl Srq {
 }
 
 fn check_size(attr: SrqAttr) -> Result<()> {
-    if attr.max_wr == 0 || attr.max_wr > MAX_WR || attr.max_sge > MAX_SGE {
+    let Limits { srq_wr, srq_sge, .. } = *Limits::get();
+    if attr.max_wr == 0 || attr.max_wr > srq_wr || attr.max_sge > srq_sge {
         return invalid!(
-            "a shared receive queue of {} work requests with {} elements: at most {MAX_WR} with {MAX_SGE}",
+            "a shared receive queue of {} work requests with {} elements: at most {srq_wr} with {srq_sge}",
             attr.max_wr,
             attr.max_sge
         );

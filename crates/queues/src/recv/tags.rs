@@ -3,8 +3,9 @@
 //! In here: the list of tags, and what its operations and messages do to it. Operations end as they are posted.
 //! Out of here: the headers of messages and the rendezvous, which are the transport's.
 
-use super::{MAX_SGE, NewSrq, Srq, SrqAttr, SrqState};
+use super::{NewSrq, Srq, SrqAttr, SrqState};
 use crate::cq::{Cq, Wc, WcTags};
+use crate::limits::Limits;
 use ferroce_mem::Pd;
 use ferroce_proto::{Completion, RecvWqe, TagFlags, TagInfo, Taken, WcOpcode, WcStatus};
 use ferroce_types::{Error, Result, invalid};
@@ -183,8 +184,9 @@ impl Srq {
             return invalid!("the shared receive queue doesn't match tags");
         };
         let (opcode, handle, found) = match op {
-            TagOp::Add(entry) if entry.receive.sges.len() > MAX_SGE as usize => {
-                return invalid!("{} scatter elements, a tag takes {MAX_SGE}", entry.receive.sges.len());
+            TagOp::Add(entry) if entry.receive.sges.len() > Limits::get().srq_sge as usize => {
+                let (count, most) = (entry.receive.sges.len(), Limits::get().srq_sge);
+                return invalid!("{count} scatter elements, a tag takes {most}");
             }
             TagOp::Add(entry) => (WcOpcode::TmAdd, Some(tags.add(entry)?), true),
             TagOp::Remove(handle) => (WcOpcode::TmDel, None, tags.remove(handle)?),

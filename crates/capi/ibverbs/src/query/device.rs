@@ -16,7 +16,7 @@ use crate::tags;
 const ACK_DELAY: u8 = 15;
 
 fn device_attr(context: &nic::Context) -> ibv_device_attr {
-    let limits = nic::LIMITS;
+    let limits = nic::limits();
     let guid = u64::from_ne_bytes(context.device().info().node_guid);
     // SAFETY: numbers only.
     let mut attr: ibv_device_attr = unsafe { zeroed() };
@@ -122,11 +122,11 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             rx_hash_fields_mask: nic::raw::fields::ALL,
             rx_hash_function: IBV_RX_HASH_FUNC_TOEPLITZ,
         };
-        full.max_wq_type_rq = nic::LIMITS.max_qp;
+        full.max_wq_type_rq = nic::limits().max_qp;
         full.raw_packet_caps = IBV_RAW_PACKET_CAP_CVLAN_STRIPPING | IBV_RAW_PACKET_CAP_IP_CSUM;
         full.tm_caps = tags::CAPS;
         full.phys_port_cnt_ex = 1;
-        full.max_dm_size = nic::LIMITS.max_dm_size;
+        full.max_dm_size = nic::limits().max_dm_size;
         // SAFETY: the caller says how much room there is.
         unsafe { write_prefix(attr.cast(), &full, attr_size) };
         Ok(())

@@ -161,6 +161,3 @@ impl Default for QpAttr {
 
 /// The highest limit of what a QP sends, in thousands of bits a second.
 pub const MAX_RATE: u32 = 100_000_000;
-
-/// READs and atomics a QP may have in flight, each way.
-pub const MAX_RD_ATOMIC: u8 = 128;

@@ -3,9 +3,10 @@
 //! The tables are those of the InfiniBand Architecture Specification, 11.2.5.2 (ibv_modify_qp(3) lists the required
 //! ones); what the kernel's ib_modify_qp accepts is accepted here.
 
-use super::{AddressVector, MAX_RATE, MAX_RD_ATOMIC, QpAttr, mask, names};
+use super::{AddressVector, MAX_RATE, QpAttr, mask, names};
 use ferroce_os::sys;
 use ferroce_proto::QpState;
+use ferroce_queues::Limits;
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 
@@ -179,11 +180,12 @@ fn check_values(attr: &QpAttr, bits: u32) -> Result<()> {
     if has(mask::PATH_MTU) && !(1..=5).contains(&attr.path_mtu) {
         return invalid!("path_mtu {} isn't an enum ibv_mtu", attr.path_mtu);
     }
-    if has(mask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > MAX_RD_ATOMIC {
-        return invalid!("max_rd_atomic {}: at most {MAX_RD_ATOMIC}", attr.max_rd_atomic);
+    let most = Limits::get().rd_atomic;
+    if has(mask::MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > most {
+        return invalid!("max_rd_atomic {}: at most {most}", attr.max_rd_atomic);
     }
-    if has(mask::MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > MAX_RD_ATOMIC {
-        return invalid!("max_dest_rd_atomic {}: at most {MAX_RD_ATOMIC}", attr.max_dest_rd_atomic);
+    if has(mask::MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > most {
+        return invalid!("max_dest_rd_atomic {}: at most {most}", attr.max_dest_rd_atomic);
     }
     if has(mask::RATE_LIMIT) && attr.rate_limit > MAX_RATE {
         return invalid!("rate_limit {} kbps: at most {MAX_RATE}", attr.rate_limit);
