@@ -209,7 +209,7 @@ impl Cell {
     fn words(&self) -> Vec<&'static str> {
         let mut words = vec![self.tool, "-c", self.connection];
         words.extend(self.options.split_whitespace());
-        words.extend(["-n", if self.has("-a") { "50" } else { "200" }]);
+        words.extend(["-n", if self.has("-a") { "20" } else { "200" }]);
         // A processor that changes its frequency is no concern of ours.
         words.push("-F");
         if self.tool.ends_with("_lat") {

@@ -11,7 +11,7 @@
 
 #define SIZE 65536
 #define DEPTH 8
-#define SECONDS 8
+#define SECONDS 4
 /* How long the new program looks at its memory before it gives others access to it. */
 #define LOOK_MS 3
 

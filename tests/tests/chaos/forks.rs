@@ -42,12 +42,12 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 #[test]
 fn children_end_whatever_the_parents_threads_were_doing() {
-    forks(Fabric::Any, ["fork/under_load", "all", "1000"], Refusals::None, LIMIT);
+    forks(Fabric::Any, ["fork/under_load", "all", "500"], Refusals::None, LIMIT);
 }
 
 #[test]
 fn children_end_whatever_the_parents_threads_were_doing_over_udp() {
-    forks(Fabric::Udp, ["fork/under_load", "all", "1000"], Refusals::None, LIMIT);
+    forks(Fabric::Udp, ["fork/under_load", "all", "500"], Refusals::None, LIMIT);
 }
 
 #[test]

@@ -164,12 +164,12 @@ fn chaos(fabric: Fabric, count: u64, duration: Duration, seed: u64) {
 
 #[test]
 fn processes_killed_at_random_leave_nothing_and_get_nobody_elses_messages() {
-    chaos(Fabric::Any, 40, Duration::from_secs(6), 1);
+    chaos(Fabric::Any, 30, Duration::from_secs(4), 1);
 }
 
 #[test]
 fn processes_killed_at_random_over_udp_leave_nothing_and_get_nobody_elses_messages() {
-    chaos(Fabric::Udp, 40, Duration::from_secs(4), 2);
+    chaos(Fabric::Udp, 30, Duration::from_secs(3), 2);
 }
 
 #[test]

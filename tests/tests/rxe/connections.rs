@@ -14,15 +14,15 @@ const UDP: u16 = 0x0111;
 /// (A client of rdma-core's rsockets that polls, `rstream -T a`, may take the end of the connection for an error before it has read
 /// the last bytes, whoever its server is.)
 const PROGRAMS: [(&str, &str, u16, u16); 13] = [
-    ("rping -s -a SERVER -C 50 -v -V", "rping -c -a SERVER -C 50 -v -V", TCP, 7174),
-    ("rping -s -a SERVER6 -C 50 -v -V", "rping -c -a SERVER6 -C 50 -v -V", TCP, 7174),
-    ("rping -s -q -a SERVER -C 50 -v -V", "rping -c -q -a SERVER -C 50 -v -V", TCP, 7174),
-    ("ucmatose -b SERVER -c 100", "ucmatose -s SERVER -c 100", TCP, 7471),
+    ("rping -s -a SERVER -C 20 -v -V", "rping -c -a SERVER -C 20 -v -V", TCP, 7174),
+    ("rping -s -a SERVER6 -C 20 -v -V", "rping -c -a SERVER6 -C 20 -v -V", TCP, 7174),
+    ("rping -s -q -a SERVER -C 20 -v -V", "rping -c -q -a SERVER -C 20 -v -V", TCP, 7174),
+    ("ucmatose -b SERVER -c 40", "ucmatose -s SERVER -c 40", TCP, 7471),
     ("ucmatose -b SERVER -t 104 -a 16", "ucmatose -s SERVER -t 104 -a 16", TCP, 7471),
     ("udaddy -b SERVER -c 10", "udaddy -s SERVER -c 10", UDP, 7174),
     ("rdma_server", "rdma_client -s SERVER", TCP, 7471),
     ("rdma_xserver -c r", "rdma_xclient -s SERVER -c r", TCP, 7471),
-    ("rstream -I 20 -C 50 -T v", "rstream -s SERVER -I 20 -C 50 -T v", TCP, 7471),
+    ("rstream -I 20 -C 20 -T v", "rstream -s SERVER -I 20 -C 20 -T v", TCP, 7471),
     ("rstream -I 50 -C 3 -T b -T v", "rstream -s SERVER -I 50 -C 3 -T b -T v", TCP, 7471),
     ("rstream -I 2 -C 3 -S 1000000 -T v", "rstream -s SERVER -I 2 -C 3 -S 1000000 -T v", TCP, 7471),
     ("riostream -I 20 -C 5 -T v", "riostream -s SERVER -I 20 -C 5 -T v", TCP, 7471),

@@ -39,10 +39,10 @@ fn udp_fabric_is_right(lab: &Lab<'_>, stream: &str) {
     lab.run_inside("", &["ibv_uc_pingpong", "-c", "-n", "60", "-g", IPV4, "-e"]);
     lab.run_inside("", &["ibv_ud_pingpong", "-c", "-n", "60", "-g", LINK_LOCAL]);
     lab.run_inside("", &["ibv_srq_pingpong", "-c", "-g", IPV4, "-n", "10"]);
-    lab.run_inside("", &[stream, "-n", "300", "-s", "20000", "-t", PATIENT]);
+    lab.run_inside("", &[stream, "-n", "150", "-s", "20000", "-t", PATIENT]);
     lab.run_inside(
         " --fault drop=1%,dup=1%,reorder=1%,corrupt=1%,seed=3",
-        &[stream, "-n", "120", "-s", "8000", "-t", PATIENT],
+        &[stream, "-n", "80", "-s", "8000", "-t", PATIENT],
     );
 }
 

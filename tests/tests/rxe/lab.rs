@@ -8,13 +8,13 @@ use std::time::Duration;
 pub(crate) const LIMIT: Duration = Duration::from_secs(100);
 pub(crate) const PORT: u16 = 18515;
 pub(crate) const PING_PONGS: [&[&str]; 4] = [
-    &["ibv_rc_pingpong", "-c", "-s", "20000", "-n", "500"],
-    &["ibv_uc_pingpong", "-c", "-s", "20000", "-n", "500"],
-    &["ibv_ud_pingpong", "-c", "-s", "1000"],
-    &["ibv_srq_pingpong", "-c", "-n", "100"],
+    &["ibv_rc_pingpong", "-c", "-s", "20000", "-n", "200"],
+    &["ibv_uc_pingpong", "-c", "-s", "20000", "-n", "200"],
+    &["ibv_ud_pingpong", "-c", "-s", "1000", "-n", "300"],
+    &["ibv_srq_pingpong", "-c", "-n", "40"],
 ];
 /// Messages of a perftest tool: an emulated machine moves tens of megabytes a second.
-const ROUNDS: &str = "300";
+const ROUNDS: &str = "100";
 pub(crate) const PERFTEST: [&str; 4] = ["ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_atomic_bw"];
 
 /// What a side has after the other's end.

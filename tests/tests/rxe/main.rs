@@ -32,7 +32,7 @@ fn ferroce_and_the_kernel_understand_each_other_and_ferroce_is_right_there() {
     connections::programs_of_librdmacm_connect_with_the_kernel(&lab, false);
     ping_pongs_and_perftest_end_well(&lab);
     multicast_goes_both_ways(&lab, &multicast, &GROUPS[2..]);
-    every_operation_is_right_under_loss(&lab, &stream, &LOSSY[..2], "300");
+    every_operation_is_right_under_loss(&lab, &stream, &LOSSY[..2], "150");
     inside::ferroce_is_right(&lab, &vlan, &newer, &stream);
 }
 
@@ -83,8 +83,8 @@ const GROUPS: [(&str, &str); 3] = [(IPV4, "239.77.1.2"), (LINK_LOCAL, "ff02::777
 /// Each side sends to a group that the other is attached to.
 fn multicast_goes_both_ways(lab: &Lab<'_>, program: &str, groups: &[(&str, &str)]) {
     for &(gid, group) in groups {
-        let words = |role| [program, "-g", gid, "-n", "400", "-q", "2", "-i", "1000", role, group];
-        let got_all = "each of 2 got all of 400";
+        let words = |role| [program, "-g", gid, "-n", "200", "-q", "2", "-i", "1000", role, group];
+        let got_all = "each of 2 got all of 200";
 
         let mut rxe = lab.guest.start_script(&[&words("receive")[..], &["-j"]].concat().join(" "));
         rxe.wait_for_output("attached", LIMIT);
