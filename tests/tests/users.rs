@@ -135,6 +135,88 @@ fn connections_are_made_between_two_users() {
     }
 }
 
+/// A ping-pong of two users, each of whom trusts whom the list names; what both sides have logged of it.
+fn trusting(world: &World, trust: [Option<&str>; 2]) -> String {
+    let side = |user: &str, trust: Option<&str>, server: &[&str]| {
+        let line = ["ibv_rc_pingpong", "-g", "1", "-c", "-n", "200", "-p", "19001"];
+        let mut settings = vec![("FERROCE_LOG", "ferroce_hostlink=debug")];
+        settings.extend(trust.map(|list| ("FERROCE_TRUST", list)));
+        let words = [&World::as_user(user)[..], &line, server].concat();
+        world.first().start_ferroce_privileged(&[], &words, &settings)
+    };
+    let mut server = side(FIRST, trust[0], &[]);
+    world.first().wait_for_listener(19001, &mut server, LIMIT);
+    let client = side(SECOND, trust[1], &[&world.first().ipv4()]);
+    Pair::finish(client, server).map(|outcome| outcome.expect_success().stderr.clone()).concat()
+}
+
+#[test]
+fn users_share_memory_where_both_have_said_so() {
+    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    let _holder = holder(&world, FIRST);
+    // By user and by group; each list may have more. A user's group has the same number here.
+    for trust in [[SECOND, FIRST], ["root, 23456", ":12345,:99"]] {
+        let log = trusting(&world, trust.map(Some));
+        assert_eq!(log.matches("shares memory with a process").count(), 2, "{trust:?}: {log}");
+    }
+    for trust in [[None, None], [Some(SECOND), None], [None, Some(FIRST)], [Some("34567"), Some(":34567")]] {
+        let log = trusting(&world, trust);
+        assert!(!log.contains("shares memory"), "{trust:?}: {log}");
+    }
+    let wrong = world.first().start_ferroce(&[], &["true"], &[("FERROCE_TRUST", "no-such-name")]).wait(LIMIT);
+    assert_eq!(wrong.status.code(), Some(125), "{wrong}");
+    assert!(wrong.stderr.contains("neither a user nor a group"), "{wrong}");
+}
+
+/// A rootless container that shares its host's network: its root is the second user, and nobody else has a number there.
+#[test]
+fn a_container_whose_users_have_no_number_for_the_holder_is_a_guest_if_it_says_so() {
+    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    let _holder = holder(&world, FIRST);
+    let container = |trust: &str, more: &[&str]| {
+        let within = ["unshare", "--user", "--map-root-user", "ibv_rc_pingpong", "-g", "1", "-p", "19001"];
+        let words = [&World::as_user(SECOND)[..], &within, more].concat();
+        let settings = [("FERROCE_TRUST", trust), ("FERROCE_LOG", "ferroce_hostlink=debug")];
+        world.first().start_ferroce_privileged(&[], &words, &settings)
+    };
+    let refused = container("root", &[]).wait(LIMIT);
+    assert!(!refused.success() && refused.stderr.contains("FERROCE_TRUST=unmapped"), "{refused}");
+    for trust_of_first in ["root", SECOND] {
+        let words = ["ibv_rc_pingpong", "-g", "1", "-p", "19001"];
+        let words = [&World::as_user(FIRST)[..], &words].concat();
+        let mut server =
+            world.first().start_ferroce_privileged(&[], &words, &[("FERROCE_TRUST", trust_of_first)]);
+        world.first().wait_for_listener(19001, &mut server, LIMIT);
+        let [client, _] = Pair::finish(container("unmapped", &[&world.first().ipv4()]), server);
+        let shares = client.expect_success().stderr.contains("shares memory with a process");
+        assert_eq!(shares, trust_of_first == SECOND, "{client}");
+    }
+}
+
+/// Trust is of memory that both make for the purpose, and of nothing else that processes of one user do for each other.
+#[test]
+fn a_trusted_user_gets_no_sockets_and_no_tables() {
+    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    let words = [&World::as_user(FIRST)[..], &["ibv_rc_pingpong", "-g", "1", "-p", "19001"]].concat();
+    let mut server = world.first().start_ferroce_privileged(&[], &words, &[("FERROCE_TRUST", "34567")]);
+    world.first().wait_for_listener(19001, &mut server, LIMIT);
+    let ask = "slot = slots('ferroce-1-u12345-slot-').pop()
+home = bytes(10) + b'\\xff\\xff' + HOME
+for kind in [1, 3, 4, 5, 6, 7, 8, 9]:
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(10)
+    s.connect('\\0ferroce-1-u12345-slot-%d' % slot)
+    s.send(b'FRCE' + bytes([1, kind, 0, 0]) + home + bytes(4))
+    try: answer = s.recvmsg(200, 4096)
+    except ConnectionResetError: answer = (b'', [])
+    assert answer[:2] == (b'', []), (kind, answer)
+print('refused')";
+    python(&world, ask).wait(LIMIT).expect_success();
+    assert!(!server.has_ended(), "{}", server.wait(LIMIT));
+}
+
 /// A port of librdmacm is one user's, as a TCP port is.
 #[test]
 fn a_port_is_one_users() {
@@ -258,6 +340,55 @@ fn holders_asked_by_a_third_user_to_read_everything_go_on() {
 fn connections_of_a_third_user_take_no_descriptor_for_long() {
     let dial = "held = []\nfor n in range(400):\n  s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.setblocking(False); held.append(s)\n  try: s.connect('\\0ferroce-1-u12345-leader')\n  except OSError: pass\nprint('at it')\nwhile True: time.sleep(1)";
     while_attacked(dial, [FIRST, FIRST]);
+}
+
+#[test]
+fn connections_that_a_third_user_keeps_take_no_descriptor_of_the_holder() {
+    let world = require!(hosts(|| World::one_host(1500)));
+    let _holder = holder(&world, FIRST);
+    let count = || {
+        let list = "for p in $(pgrep -u 12345 -f 19999); do ls /proc/$p/fd; done | wc -l";
+        world.first().admin(list).trim().parse::<usize>().expect("a number")
+    };
+    let before = count();
+    let dial = "held = []
+for n in range(400):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); held.append(s)
+    s.connect('\\0ferroce-1-u12345-leader')
+print('at it')
+time.sleep(60)";
+    let mut attacker = python(&world, dial);
+    attacker.wait_for_output("at it", LIMIT);
+    eventually("the holder has hung up", || count() <= before);
+    assert!(!attacker.has_ended(), "{}", attacker.wait(LIMIT));
+}
+
+/// Whoever could would read what comes for the processes of others.
+#[test]
+fn a_third_user_joins_neither_the_port_nor_the_names_of_others() {
+    let world = require!(hosts(|| World::one_host(1500)));
+    let _holder = holder(&world, FIRST);
+    let mut guest = start(world.first(), SECOND, Fabric::Any, "ibv_rc_pingpong -g 1 -p 19001");
+    world.first().wait_for_listener(19001, &mut guest, LIMIT);
+    let bind = "for option in [0, socket.SO_REUSEPORT, socket.SO_REUSEADDR, socket.SO_REUSEPORT | socket.SO_REUSEADDR]:
+    for address in ['10.77.0.1', '0.0.0.0', '::ffff:10.77.0.1', '::']:
+        s = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET, socket.SOCK_DGRAM)
+        for one in [socket.SO_REUSEPORT, socket.SO_REUSEADDR]:
+            if option & one == one: s.setsockopt(socket.SOL_SOCKET, one, 1)
+        try: s.bind((address, 4791))
+        except OSError: continue
+        raise SystemExit('bound to %s with %d' % (address, option))
+tried = 0
+for line in open('/proc/net/unix'):
+    field = line.split()
+    if len(field) < 8 or not field[7].startswith('@ferroce-'): continue
+    s = socket.socket(socket.AF_UNIX, int(field[4]))
+    try: s.bind('\\0' + field[7][1:])
+    except OSError: tried += 1; continue
+    raise SystemExit('bound to ' + field[7])
+assert tried >= 7, tried
+print('neither')";
+    assert_eq!(python(&world, bind).wait(LIMIT).expect_success().stdout, "neither\n");
 }
 
 #[test]

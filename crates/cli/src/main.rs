@@ -48,6 +48,7 @@ Environment, for programs run by `ferroce run`:
   FERROCE_FABRIC   \"udp\" sends everything over the network stack, also within one host
   FERROCE_COPIES   \"kernel\" has the kernel copy all payloads (without it: the processor, under a handler of SIGSEGV and
                    SIGBUS that turns a fault into an error completion)
+  FERROCE_TRUST    users and groups (:GROUP) whose processes may share memory with this one, if they name this one's user too
   FERROCE_LOG      what the adapter tells on standard error: error, warn, info, debug or trace";
 
 #[derive(Subcommand)]

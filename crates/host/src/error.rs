@@ -25,7 +25,8 @@ impl fmt::Display for Holder {
                 f,
                 "a process that isn't known to be of the same user: in this user namespace {uid} stands for all users \
                  without a number of their own, so only a process of the same namespace and user, on Linux 6.5 or \
-                 newer, shares the port (a user that the namespace maps, as with `unshare -r`, has a number)"
+                 newer, shares the port (a user that the namespace maps, as with `unshare -r`, has a number, and with \
+                 FERROCE_TRUST=unmapped believes a holder of the port who has none)"
             ),
             (false, Some(uid)) => write!(f, "a process of user {uid}"),
             (false, None) => f.write_str("a process that can't be seen from here"),

@@ -1,6 +1,7 @@
 //! Names of this user that others hold. Anybody can take an abstract name; who takes them all keeps a user from opening
 //! devices, and should be found.
 
+use super::handover;
 use super::names::{Name, slots_with_inodes, unowned_common_slots};
 use super::user::User;
 use ferroce_os::sys;
@@ -45,12 +46,9 @@ pub fn foreign_holders() -> ForeignHolders {
     let mut found = ForeignHolders::default();
     found.silent.extend(unowned_common_slots().unwrap_or_default().values());
     for (slot, inode) in slots_with_inodes(user.uid()).unwrap_or_default() {
-        let Ok(socket) = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK) else {
-            return found;
-        };
-        match sys::connect(socket.raw(), Name::slot(user.uid(), slot).address()) {
-            Ok(()) if user.check_peer(socket.raw()).is_ok() => {}
-            Ok(()) => {
+        match handover::connect(&Name::slot(user.uid(), slot)) {
+            Ok(socket) if user.check_peer(socket.raw()).is_ok() => {}
+            Ok(socket) => {
                 if let Ok(peer) = sys::peer_credentials(socket.raw()) {
                     *found.listening.entry((peer.uid, peer.pid)).or_default() += 1;
                 }

@@ -13,7 +13,7 @@ use crate::group::OpenSocket;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_os::throttle::OncePerSecond;
-use ferroce_types::{HostAddr, steering_of};
+use ferroce_types::{HostAddr, first_qpn, steering_of};
 use ferroce_wire::cm::GSI_QPN;
 use std::collections::HashMap;
 use std::io;
@@ -70,7 +70,7 @@ impl Guests {
 impl Host {
     /// Becomes a guest at an address whose port `holder` has, if one of the holder's processes attends.
     pub(super) fn become_guest(&self, address: HostAddr, open: OpenSocket, holder: u32) -> bool {
-        if self.user.is_ambiguous() || !self.user.can_tell(holder) {
+        if self.user.is_ambiguous() || !self.trust.knows(holder) {
             return false;
         }
         let candidates = self.possible_attendants(holder);
@@ -160,7 +160,7 @@ impl Host {
 
     /// The sockets to which packets for this process come.
     fn steerings(&self) -> u64 {
-        let of_slots = self.slots().into_iter().map(|slot| steering_of(u32::from(slot) << 12));
+        let of_slots = self.slots().into_iter().map(|slot| steering_of(first_qpn(slot)));
         of_slots.chain([steering_of(GSI_QPN)]).fold(0, |all, steering| all | 1 << steering)
     }
 
@@ -221,7 +221,7 @@ impl Host {
         };
         guest.looked = Instant::now();
         drop(guests);
-        let holder = group::holder(address).uid.filter(|&holder| self.user.can_tell(holder));
+        let holder = group::holder(address).uid.filter(|&holder| self.trust.knows(holder));
         let mut guests = self.guests.addresses.lock();
         if let (Some(holder), Some(guest)) = (holder, guests.get_mut(&address)) {
             guest.holder = holder;

@@ -130,9 +130,15 @@ fn answers(asked: &mut Vec<EngineFd>, address: HostAddr) -> Result<Option<Box<So
 
 /// A connection to the holder of a name, if it is a process of this user.
 pub(super) fn dial(name: &Name, user: User) -> io::Result<EngineFd> {
+    let socket = connect(name)?;
+    user.check_peer(socket.raw())?;
+    Ok(socket)
+}
+
+/// A connection to the holder of a name, of whichever user.
+pub(super) fn connect(name: &Name) -> io::Result<EngineFd> {
     let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
     sys::connect(socket.raw(), name.address())?;
-    user.check_peer(socket.raw())?;
     Ok(socket)
 }
 

@@ -18,13 +18,13 @@
 //! leader delays a join by milliseconds.
 //!
 //! # Order of calls
-//! 1. [`Host::join`]: once per process, and again in a child of `fork` (whose atfork handler has called
+//! 1. [`Host::join_trusting`]: once per process, and again in a child of `fork` (whose atfork handler has called
 //!    [`ferroce_os::sys::close_all_after_fork`]). The process then owns a slot.
 //! 2. The engine's thread puts [`Host::poll_fd`] into its `epoll` and calls [`Host::service`] when that is
 //!    readable: it answers processes that join, and hands on forwarded packets. It takes at most some milliseconds.
 //! 3. [`Host::sockets`] for each local address in use (at most about a second, usually under a millisecond).
-//! 4. QPNs: `slot << 12 | index` of a slot of [`Host::slots`]; [`Host::claim_slot`] when they run out.
-//!    Where it says that the process is a guest there, [`Host::group`] has the sockets later, perhaps.
+//!    Where it says that the process is a guest, [`Host::group`] may have the sockets later.
+//! 4. QPNs: those of a slot of [`Host::slots`]; [`Host::claim_slot`] when they run out.
 //! 5. On receipt: packets for which [`Host::owns`] is false go to [`Host::forward`]. Threads that poll call
 //!    [`Host::recv_forwarded`] now and then.
 //!
@@ -48,6 +48,7 @@ mod ports;
 mod services;
 mod slots;
 mod tracer;
+mod trust;
 mod user;
 mod watch;
 
@@ -61,6 +62,7 @@ pub use group::OpenSocket;
 pub use ports::{Delivery, HeldPort, PortAddress, PortError};
 pub use services::{Service, Services};
 pub use tracer::{KIND_TRACE, Tracer};
+pub use trust::Trust;
 pub use watch::{KIND_WATCH, Told, Watched, ask_all};
 
 use attendance::Attendance;
@@ -112,6 +114,8 @@ pub type SocketGroup = [EngineFd; GROUP_SIZE];
 /// This process's part among those of its user in its network namespace.
 pub struct Host {
     user: User,
+    /// Users whose processes may share memory with this one.
+    trust: Trust,
     /// Contains every descriptor that [`Host::service`] looks after.
     epoll: EngineFd,
     slots: RwLock<class::HostSlots, Vec<Arc<OwnSlot>>>,
@@ -144,9 +148,18 @@ impl Host {
     /// # Errors
     /// See [`Error`].
     pub fn join() -> Result<Arc<Self>, Error> {
+        Self::join_trusting(Trust::default())
+    }
+
+    /// Joins, and claims the first slot. Processes of users whom `trust` includes may share memory with this one.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn join_trusting(trust: Trust) -> Result<Arc<Self>, Error> {
         let user = User::current();
         let this = Arc::new(Self {
             user,
+            trust,
             epoll: sys::epoll_create().map_err(Error::system("epoll_create1"))?,
             slots: RwLock::default(),
             owned: [const { AtomicU64::new(0) }; SLOTS as usize / 64],
@@ -282,9 +295,8 @@ impl Host {
                 }
             }
             if is_late {
-                let indistinct = holder
-                    .uid
-                    .is_some_and(|uid| self.user.is_ambiguous() && same || !self.user.can_tell(uid));
+                let indistinct =
+                    holder.uid.is_some_and(|uid| self.user.is_ambiguous() && same || !self.trust.knows(uid));
                 // A process of ours that has no name yet, or none any more, and that a busy machine keeps waiting; or one
                 // that has let go of it since.
                 let is_gone = holder.uid.is_none() && !holder.kernel_rxe && vanished < MOST_VANISHED;
@@ -392,6 +404,21 @@ impl Host {
         handover::dial(&Name::slot(self.user.uid(), slot), self.user).ok()
     }
 
+    /// The same, also when the holder of the slot is another user's process that this one trusts: it may refuse.
+    pub fn dial_trusted(&self, slot: u16) -> Option<EngineFd> {
+        let own = self.dial(slot);
+        if own.is_some() || self.trust.is_empty() || !USABLE.contains(&slot) {
+            return own;
+        }
+        // Without /proc those who are named by their number are tried.
+        let holders = names::all_taken_slots().map(|slots| {
+            slots.into_iter().filter(|(_, taken)| *taken == slot).map(|(uid, _)| uid).collect::<Vec<_>>()
+        });
+        let holders = holders.unwrap_or_else(|| self.trust.users().to_vec());
+        let dial = |&uid: &u32| handover::connect(&Name::slot(uid, slot)).ok();
+        holders.iter().filter_map(dial).find(|connection| self.trust.includes(connection.raw()))
+    }
+
     /// Nobody has a slot, of whichever user.
     pub fn is_free(&self, slot: u16) -> bool {
         let dialled = handover::dial(&Name::slot(self.user.uid(), slot), self.user);
@@ -429,7 +456,7 @@ impl Host {
     }
 
     fn serve(&self, listener: RawFd) {
-        self.services.serve(listener, self.user, &mut |connection, request| {
+        self.services.serve(listener, self.user, &self.trust, &mut |connection, request| {
             handover::answer(connection, request, &mut |address| {
                 let groups = self.groups.read();
                 // Groups live as long as this object: the numbers stay valid.

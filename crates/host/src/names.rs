@@ -135,7 +135,7 @@ pub(super) fn unowned_common_slots() -> Option<BTreeMap<u16, u64>> {
     Some(entries(&table, COMMON_SLOT).filter(|(slot, _)| !is_owned(slot)).collect())
 }
 
-/// The same in order, each with the inode of one of its sockets.
+/// This user's slots in order, each with the inode of one of its sockets.
 pub(super) fn slots_with_inodes(uid: u32) -> Option<BTreeMap<u16, u64>> {
     Some(entries(&table()?, &slot_prefix(uid)).collect())
 }

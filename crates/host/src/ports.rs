@@ -9,7 +9,7 @@ use super::encoding::{RECORD_HEADER, encode};
 use super::forward;
 use super::names::{self, Name, USABLE};
 use ferroce_os::sys::EngineFd;
-use ferroce_types::{Datagram, HostAddr};
+use ferroce_types::{Datagram, HostAddr, first_qpn};
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -319,7 +319,7 @@ impl Host {
 
     /// As [`Host::deliver_to_port`], to the process that has a slot.
     pub fn deliver_to_slot(&self, slot: u16, mads: &[Datagram<'_>], come: bool) -> Delivery {
-        if self.owns(u32::from(slot) << 12) {
+        if self.owns(first_qpn(slot)) {
             Delivery::Own
         } else if USABLE.contains(&slot) {
             self.deliver_to_either([Name::slot(self.user.uid(), slot), Name::common_slot(slot)], mads, come)

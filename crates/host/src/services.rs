@@ -2,9 +2,11 @@
 //!
 //! One SEQPACKET connection per request. A request names its kind; a [`Service`] that is registered for the kind gets the
 //! connection with it, and a request that no service knows is refused. What strangers can do is bounded here: who isn't of
-//! this user isn't heard, but for root where a service answers root, and who connects and says nothing is cut off.
+//! this user isn't heard, but for root and for users who are trusted where a service answers them, and who connects and says nothing is
+//! cut off.
 
 use super::frame;
+use super::trust::Trust;
 use super::user::{self, User};
 use ferroce_os::sync::{RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -21,11 +23,16 @@ const REQUEST_PATIENCE: Duration = Duration::from_millis(2);
 /// Answers the requests of one kind.
 pub trait Service: Send + Sync {
     /// Answers `message` with what came along, at once, and keeps the connection if it likes. The other end is a process
-    /// of this user, or root's where [`Service::answers_root`] says so, and nothing else is known of it.
+    /// of this user, or root's or a trusted user's where the service answers them, and nothing else is known of it.
     fn serve(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>);
 
     /// A process of root's is answered too.
     fn answers_root(&self) -> bool {
+        false
+    }
+
+    /// A process of a user who is trusted is answered too.
+    fn answers_trusted(&self) -> bool {
         false
     }
 }
@@ -55,6 +62,7 @@ impl Services {
         &self,
         listener: RawFd,
         user: User,
+        trust: &Trust,
         rest: &mut dyn FnMut(&EngineFd, &[u8]) -> io::Result<()>,
     ) {
         let deadline = Instant::now() + 2 * REQUEST_PATIENCE;
@@ -69,7 +77,7 @@ impl Services {
                 }
             };
             let left = deadline.saturating_duration_since(Instant::now()).min(REQUEST_PATIENCE);
-            if let Err(error) = self.serve_one(connection, user, left, rest) {
+            if let Err(error) = self.serve_one(connection, (user, trust), left, rest) {
                 tracing::debug!(%error, "a request of another process was not answered");
             }
             if left.is_zero() {
@@ -81,14 +89,15 @@ impl Services {
     fn serve_one(
         &self,
         connection: EngineFd,
-        user: User,
+        (user, trust): (User, &Trust),
         patience: Duration,
         rest: &mut dyn FnMut(&EngineFd, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let fd = connection.raw();
         let of_this_user = user.check_peer(fd);
-        if of_this_user.is_err() && !user::is_root(fd) {
-            return of_this_user;
+        let (is_root, is_trusted) = (user::is_root(fd), trust.includes(fd));
+        if !is_root && !is_trusted {
+            of_this_user.as_ref().map_err(io::Error::kind)?;
         }
         if !sys::wait_for(fd, libc::POLLIN, patience) {
             return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
@@ -97,7 +106,10 @@ impl Services {
         let (length, received) = frame::receive(fd, &mut bytes)?;
         let message = &bytes[..length];
         let service = frame::kind_of(message).and_then(|kind| self.of_kind(kind));
-        if !service.as_ref().is_some_and(|service| service.answers_root()) {
+        let answers = |service: &Arc<dyn Service>| {
+            (is_root && service.answers_root()) || (is_trusted && service.answers_trusted())
+        };
+        if !service.as_ref().is_some_and(answers) {
             of_this_user?;
         }
         match service {
@@ -142,7 +154,7 @@ mod tests {
             let client = handover::dial(&name, user).unwrap();
             let mut request = [&frame::header(kind)[..], b"please"].concat();
             frame::send(client.raw(), &mut request, &[]).unwrap();
-            services.serve(listener.raw(), user, &mut |connection, message| {
+            services.serve(listener.raw(), user, &Trust::default(), &mut |connection, message| {
                 handover::answer(connection, message, &mut |_| None)
             });
             let mut answer = [0; LONGEST];

@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 /// Users of a namespace in which each has a number: the initial one, or one that maps them all.
 const ALL_USERS: u64 = 0xffff_ffff;
 /// `DEFAULT_OVERFLOWUID` of the kernel, where /proc doesn't say.
-const OVERFLOW_UID: u32 = 65534;
+pub(super) const NO_NUMBER: u32 = 65534;
 
 /// The user of this process, whose processes share a host.
 #[derive(Clone, Copy, Debug)]
@@ -57,15 +57,15 @@ impl User {
         Err(io::Error::from_raw_os_error(libc::EPERM))
     }
 
-    /// Whether a number is one user's here, and not that of all who have none of their own.
-    pub(super) fn can_tell(self, uid: u32) -> bool {
-        uid != overflow_uid() || everybody_has_a_number()
-    }
-
     /// Whether a datagram's sender is this user, by the number that the kernel attached: an ambiguous one is nobody.
     pub(super) fn has_sent(self, sender: Option<u32>) -> bool {
         !self.shared && sender == Some(self.uid)
     }
+}
+
+/// Whether a number is one user's here, and not that of all who have none of their own.
+pub(super) fn is_told_by(uid: u32) -> bool {
+    uid != overflow_uid() || everybody_has_a_number()
 }
 
 /// Whether the process at the other end of a connection is root's, as this process's user namespace has root: it may do to this
@@ -87,7 +87,7 @@ fn may_inspect(connection: RawFd) -> io::Result<bool> {
 
 fn overflow_uid() -> u32 {
     let text = sys::read_file(c"/proc/sys/kernel/overflowuid", 64).unwrap_or_default();
-    std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW_UID)
+    std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(NO_NUMBER)
 }
 
 fn everybody_has_a_number() -> bool {

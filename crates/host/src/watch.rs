@@ -57,13 +57,7 @@ pub enum Told {
 /// A connection to the holder of a slot, who is of user `uid`, and its process.
 pub(super) fn reach(uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
     let (name, user) = (Name::slot(uid, slot), User::current());
-    let connection = if uid == user.uid() {
-        handover::dial(&name, user)?
-    } else {
-        let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK)?;
-        sys::connect(connection.raw(), name.address())?;
-        connection
-    };
+    let connection = if uid == user.uid() { handover::dial(&name, user)? } else { handover::connect(&name)? };
     let peer = sys::peer_credentials(connection.raw())?;
     // Anybody can take a name.
     if peer.uid != uid {

@@ -7,6 +7,7 @@ use ferroce_access::{Cookie, SharedMemory};
 use ferroce_os::fork::{self, ChildStep, InChild};
 use ferroce_os::sync::Global;
 use ferroce_proto::Access;
+use ferroce_types::{QPNS_PER_SLOT, slot_of};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +17,11 @@ use std::sync::{Arc, OnceLock, Weak};
 const REGIONS: usize = 1 << 16;
 /// Slots whose QPs are listed.
 const LISTED_SLOTS: usize = 4;
-const QPS_PER_SLOT: usize = 1 << 12;
 
 const REGIONS_AT: usize = 4096;
 const QPS_AT: usize = REGIONS_AT + REGIONS * size_of::<DirectoryEntry>();
 /// Bytes of a directory.
-pub(super) const LEN: usize = QPS_AT + LISTED_SLOTS * QPS_PER_SLOT * size_of::<DirectoryEntry>();
+pub(super) const LEN: usize = QPS_AT + LISTED_SLOTS * QPNS_PER_SLOT * size_of::<DirectoryEntry>();
 
 /// Names of entries have this bit, so that none is 0.
 const NAMED: u64 = 1 << 63;
@@ -153,10 +153,10 @@ fn region_at(key: u32) -> Option<usize> {
 }
 
 fn qp_at(memory: &SharedMemory, qpn: u32) -> Option<usize> {
-    let slot = NAMED | u64::from(qpn >> 12);
+    let slot = NAMED | u64::from(slot_of(qpn));
     let ordinal =
         memory.words::<DirectoryHeader>(0).slots.iter().position(|s| s.load(Ordering::Acquire) == slot)?;
-    let index = ordinal * QPS_PER_SLOT + qpn as usize % QPS_PER_SLOT;
+    let index = ordinal * QPNS_PER_SLOT + qpn as usize % QPNS_PER_SLOT;
     Some(QPS_AT + index * size_of::<DirectoryEntry>())
 }
 

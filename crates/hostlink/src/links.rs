@@ -450,6 +450,10 @@ pub fn withdraw_qp(qpn: u32) {
 }
 
 impl Service for Links {
+    fn answers_trusted(&self) -> bool {
+        true
+    }
+
     fn serve(&self, connection: EngineFd, message: &[u8], fds: Vec<EngineFd>) {
         let Some(own) = self.own else { return hello::refuse(connection.raw()) };
         let (Some(introduction), Ok([memory, directory])) =

@@ -4,6 +4,7 @@
 
 use ferroce_access::copy::{self, Way};
 use ferroce_explain::Check;
+use ferroce_host::Trust;
 use ferroce_netdev::DEVICES_VARIABLE;
 use ferroce_queues::LimitsOf;
 use ferroce_udp::{
@@ -29,14 +30,18 @@ pub const CHECK_REPORT: &str = "FERROCE_CHECK_REPORT";
 /// As strict as an adapter may be: `1`, or the name of one whose limits are to be kept.
 pub const STRICT: &str = "FERROCE_STRICT";
 
+/// Users and groups whose processes may share memory with this one ([`Trust`]).
+pub const TRUST: &str = "FERROCE_TRUST";
+
 /// All that Ferroce reads.
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 11] = [
     LOG,
     RUN,
     FABRIC,
     CHECK,
     CHECK_REPORT,
     STRICT,
+    TRUST,
     copy::VARIABLE,
     fault::VARIABLE,
     capture::VARIABLE,
@@ -74,6 +79,7 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
         LOG => log_mistake(&value.to_string_lossy()),
         FABRIC => (value != "udp").then(|| "the only value is udp; unset it for the best fabric".to_owned()),
         STRICT => strictness(value).err(),
+        TRUST => value.to_string_lossy().parse::<Trust>().err(),
         CHECK => value.to_string_lossy().parse::<Check>().err(),
         copy::VARIABLE => value.to_string_lossy().parse::<Way>().err().map(|error| error.to_string()),
         fault::VARIABLE => value.to_string_lossy().parse::<Fault>().err().map(|error| error.to_string()),
@@ -127,6 +133,11 @@ pub fn strictness(value: &OsStr) -> Result<Option<LimitsOf>, String> {
         "1" => Ok(None),
         name => name.parse().map(Some).map_err(|error| format!("{error}; 1 keeps the usual limits")),
     }
+}
+
+/// Who may share memory with this process: nobody else's if the list means nothing.
+pub(crate) fn trust() -> Trust {
+    value(TRUST).and_then(|list| list.to_str()?.parse().ok()).unwrap_or_default()
 }
 
 /// The checker compares memory.

@@ -3,7 +3,7 @@
 //! In here: requester, responder, completer, PSN arithmetic, RNR, retransmission, the send window.
 //! Out of here: clocks, threads, sockets, memory, ABI. Time is a parameter, memory is a trait ([`Env`]),
 //! packets come in through [`Qp::handle_packet`] and go out through [`Env::transmit`].
-//! The same core serves every fabric: on a lossless one the path MTU is unlimited and a message is one packet.
+//! The same core serves every fabric: on a lossless one packets carry as much as the fabric likes.
 #![forbid(unsafe_code)]
 
 mod answers;

@@ -364,7 +364,7 @@ pub struct QpParams {
     pub qkey: u32,
     /// Peer's QPN (RC, XRC, UC).
     pub dest_qpn: u32,
-    /// Bytes of payload a packet may carry. `u32::MAX` on a lossless fabric: a message is one packet.
+    /// Bytes of payload a packet may carry. On a lossless fabric that may be more than any path MTU.
     pub path_mtu: u32,
     /// Path MTU that the program has set. It differs from `path_mtu` on a lossless fabric only: what is longer would be
     /// several packets on a wire.

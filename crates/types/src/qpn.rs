@@ -6,6 +6,16 @@ pub const SLOTS: u16 = 4096;
 /// RoCE sockets of a local address: the processes of the host share them.
 pub const GROUP_SIZE: usize = 64;
 
+/// QPNs of a slot.
+pub const QPNS_PER_SLOT: usize = 1 << 12;
+
+/// The first QPN of a slot.
+#[must_use]
+#[inline]
+pub const fn first_qpn(slot: u16) -> u32 {
+    slot as u32 * QPNS_PER_SLOT as u32
+}
+
 /// The slot of a QPN: bits 12 to 23.
 #[must_use]
 #[inline]
@@ -30,5 +40,6 @@ mod tests {
         assert_eq!((slot_of(qpn), steering_of(qpn)), (0xabc, 0x3c));
         assert_eq!(steering_of(qpn), (usize::from(slot_of(qpn)) % GROUP_SIZE) as u8);
         assert_eq!((slot_of(0xff_ffff), slot_of(1)), (SLOTS - 1, 0));
+        assert_eq!((slot_of(first_qpn(7)), slot_of(first_qpn(7) - 1)), (7, 6));
     }
 }

@@ -34,7 +34,7 @@ pub(super) const RING: usize = 512 * 1024;
 const BYTES_AT: usize = 4096;
 /// Where the busy word is, of the ring's producer.
 const BUSY_AT: usize = 2048;
-/// Where a ring's producer says whether it can copy from the consumer.
+/// Where a ring's producer says what it can do and has done ([`Terms`]).
 const TERMS_AT: usize = 2048 + 128;
 const SPAN: usize = BYTES_AT + RING;
 /// Bytes of a link's memory.

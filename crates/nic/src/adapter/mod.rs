@@ -117,7 +117,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     }
     let adapter = Box::new(Adapter {
         engine: Loop::new()?,
-        host: Host::join()?,
+        host: Host::join_trusting(settings::trust())?,
         addresses: Addresses::default(),
         multicast: Multicast::default(),
         qps: QpTable::default(),

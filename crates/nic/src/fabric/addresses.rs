@@ -13,7 +13,7 @@ use ferroce_os::{
     sys,
 };
 use ferroce_proto::{Instant, Pace};
-use ferroce_types::{Error, MAX_FLOW_LABEL, Result, invalid};
+use ferroce_types::{Error, MAX_FLOW_LABEL, Result, first_qpn, invalid};
 use ferroce_udp::{self, Endpoint, HostAddr, steering_of};
 use ferroce_wire::cm::GSI_QPN;
 use smallvec::SmallVec;
@@ -207,7 +207,7 @@ impl Adapter {
         // Asked under the lock: an older answer must not replace a newer one.
         let mut locals = self.addresses.locals.write();
         let mut steerings: SmallVec<[u8; 4]> =
-            self.host.slots().iter().map(|&slot| steering_of(u32::from(slot) << 12)).collect();
+            self.host.slots().iter().map(|&slot| steering_of(first_qpn(slot))).collect();
         let is_gsi_read = self.gsi.is_read();
         steerings.sort_unstable();
         steerings.dedup();

@@ -11,7 +11,7 @@ use ferroce_os::{
     sys::{self, InetAddress},
 };
 use ferroce_proto::Instant;
-use ferroce_types::{Error, Result};
+use ferroce_types::{Error, Result, first_qpn};
 use ferroce_udp::{HostAddr, tap::Direction};
 use std::sync::Arc;
 
@@ -125,7 +125,7 @@ impl Adapter {
     /// when that process doesn't answer.
     pub(crate) fn shm_path(&self, route: &ResolvedAv, qpn: u32) -> Option<Path> {
         let slot = slot_of(qpn);
-        let known = || self.links.to_slot(slot, || self.host.dial(slot));
+        let known = || self.links.to_slot(slot, || self.host.dial_trusted(slot));
         let link = match known() {
             Some(link) => link,
             None => {
@@ -138,7 +138,7 @@ impl Adapter {
     }
 
     fn make_link(&self, route: &ResolvedAv, slot: u16) -> Option<Arc<Link>> {
-        if self.host.owns(u32::from(slot) << 12) || !is_of_this_host(route.to) {
+        if self.host.owns(first_qpn(slot)) || !is_of_this_host(route.to) {
             return None;
         }
         // The peer will come to this process in its turn, and both must use one fabric: whoever hasn't said no is asked
@@ -147,7 +147,7 @@ impl Adapter {
             if !self.links.may_ask(slot) {
                 return None;
             }
-            let Some(connection) = self.host.dial(slot) else { break };
+            let Some(connection) = self.host.dial_trusted(slot) else { break };
             let opened = self.links.open(connection, slot, &mut || self.host.answer_requests());
             if opened.is_some() {
                 return opened;

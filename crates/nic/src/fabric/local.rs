@@ -1,5 +1,4 @@
-//! The `local` fabric: packets between QPs of one process, through each QP's inbox. Nothing is lost; no system call
-//! but the copies of payload.
+//! The `local` fabric: packets between QPs of one process, through each QP's inbox. Nothing is lost.
 
 use crate::adapter::{Adapter, Work};
 use crate::qp::Origin;

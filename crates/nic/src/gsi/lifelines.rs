@@ -10,6 +10,7 @@ use ferroce_host::{Service, Services, frame};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
+use ferroce_types::first_qpn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -111,7 +112,7 @@ impl Adapter {
     /// As [`Adapter::follow`], for the time number `asked`.
     pub(super) fn ask_to_follow(&self, slot: u16, asked: u8) -> bool {
         let is_known = |lifeline: &Lifeline| lifeline.slot == slot;
-        if self.host.owns(u32::from(slot) << 12) || self.gsi.lifelines.all.lock().iter().any(is_known) {
+        if self.host.owns(first_qpn(slot)) || self.gsi.lifelines.all.lock().iter().any(is_known) {
             return true;
         }
         let Some(connection) = self.host.dial(slot) else {

@@ -4,11 +4,8 @@ use crate::adapter::Adapter;
 use crate::device::MAX_QP;
 use crate::qp::Qp;
 use ferroce_os::sync::{Published, RwLock, class};
-use ferroce_types::{Error, Result};
+use ferroce_types::{Error, QPNS_PER_SLOT as PER_SLOT, Result, first_qpn, slot_of};
 use std::sync::Arc;
-
-/// Indices in a slot.
-const PER_SLOT: usize = 1 << 12;
 
 /// QPs that are found without a lock.
 const LATELY: usize = 1024;
@@ -62,7 +59,7 @@ impl Slot {
         let index = (0..PER_SLOT).map(|i| (self.next + i) % PER_SLOT).find(free)?;
         self.next = (index + 1) % PER_SLOT;
         self.count += 1;
-        self.qps[index] = make(u32::from(self.number) << 12 | index as u32);
+        self.qps[index] = make(first_qpn(self.number) | index as u32);
         Some(())
     }
 }
@@ -115,7 +112,7 @@ impl Adapter {
 
     pub(crate) fn remove_qp(&self, qpn: u32) {
         let mut slots = self.qps.slots.write();
-        if let Some(slot) = slots.iter_mut().find(|s| u32::from(s.number) == qpn >> 12)
+        if let Some(slot) = slots.iter_mut().find(|s| s.number == slot_of(qpn))
             && let entry = std::mem::replace(&mut slot.qps[qpn as usize % PER_SLOT], Entry::Free)
             && !matches!(entry, Entry::Free)
         {
@@ -136,7 +133,7 @@ impl Adapter {
 
     fn find_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
         let slots = self.qps.slots.read();
-        match &slots.iter().find(|s| u32::from(s.number) == qpn >> 12)?.qps[qpn as usize % PER_SLOT] {
+        match &slots.iter().find(|s| s.number == slot_of(qpn))?.qps[qpn as usize % PER_SLOT] {
             Entry::Qp(qp) => {
                 self.qps.lately(qpn).fill(qp);
                 Some(qp.clone())

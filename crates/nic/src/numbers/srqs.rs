@@ -5,12 +5,12 @@ use crate::adapter::Adapter;
 use crate::xrc::{Domain, Xrcd};
 use ferroce_os::sync::{RwLock, class};
 use ferroce_queues::Srq;
-use ferroce_types::{Error, Result};
+use ferroce_types::{Error, QPNS_PER_SLOT, Result, first_qpn};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// Indices in a slot.
-const PER_SLOT: u32 = 1 << 12;
+const PER_SLOT: u32 = QPNS_PER_SLOT as u32;
 
 /// The XRC SRQs of the process, by number.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Adapter {
         let slots = self.host.slots();
         let mut numbers = self.srqs.0.write();
         let count = slots.len() as u32 * PER_SLOT;
-        let at = |i: u32| (u32::from(slots[(i / PER_SLOT) as usize]) << 12) + i % PER_SLOT;
+        let at = |i: u32| first_qpn(slots[(i / PER_SLOT) as usize]) + i % PER_SLOT;
         let from = numbers.next;
         let free = (0..count).map(|i| (from + i) % count).find(|&i| !numbers.srqs.contains_key(&at(i)));
         let Some(index) = free else {

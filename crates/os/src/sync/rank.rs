@@ -62,7 +62,7 @@ classes! {
     GuestTarget: "nic/src/xrc/guest.rs", "another process's handle of a target";
     RemoteTarget: "nic/src/xrc/remote.rs", "a handle of another process's target";
     ListeningPort: "connect/src/port.rs", "whether a port is listened at";
-    Joining: "host/src/lib.rs", "taking slots, and making an address usable";
+    Joining: "host/src/lib.rs", "becoming a holder or a guest of an address";
     RawPaced: "nic/src/raw/ports.rs", "raw packet queue pairs that wait for their time";
     RawBlocked: "nic/src/raw/port.rs", "raw packet queue pairs that wait for room in the socket";
     Wq: "nic/src/raw/wq.rs", "a work queue";

@@ -52,7 +52,10 @@ pub use socket::{
     socket_name, socket_pair,
 };
 pub use thread::{note_processors, start_thread};
-pub use user::{own_credentials, peer_pidfd, process_of, read_link, real_user_id, user_id};
+pub use user::{
+    group_named, own_credentials, peer_groups, peer_pidfd, process_of, read_link, real_user_id, user_id,
+    user_named,
+};
 pub use wait::{
     epoll_control, epoll_create, epoll_wait, eventfd, pause, periodic_timer, poll, wait_for, yield_processor,
 };

@@ -28,6 +28,59 @@ pub fn own_credentials(uid: u32) -> libc::ucred {
     libc::ucred { pid, uid, gid }
 }
 
+/// The groups of the process at the other end of a connected UNIX socket, beside the one that `SO_PEERCRED` tells.
+///
+/// # Errors
+/// That of `getsockopt(2)`: ENOPROTOOPT before Linux 4.13.
+pub fn peer_groups(fd: RawFd) -> io::Result<Vec<libc::gid_t>> {
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERGROUPS);
+    // As many as a process may have (NGROUPS_MAX).
+    let mut groups: Vec<libc::gid_t> = vec![0; 65536];
+    let mut length = (groups.len() * size_of::<libc::gid_t>()) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `groups`.
+    check(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, groups.as_mut_ptr(), &mut length) })?;
+    groups.truncate(length as usize / size_of::<libc::gid_t>());
+    Ok(groups)
+}
+
+/// The number of the user of this name, if the machine knows one.
+#[must_use]
+pub fn user_named(name: &CStr) -> Option<libc::uid_t> {
+    // SAFETY: numbers and null pointers only.
+    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+    // SAFETY: each pointer is to as much as the function may write there.
+    let is_found = find_named(|room, found: &mut *mut libc::passwd| unsafe {
+        libc::getpwnam_r(name.as_ptr(), &mut entry, room.as_mut_ptr().cast(), room.len(), found)
+    });
+    is_found.then_some(entry.pw_uid)
+}
+
+/// The number of the group of this name, if the machine knows one.
+#[must_use]
+pub fn group_named(name: &CStr) -> Option<libc::gid_t> {
+    // SAFETY: numbers and null pointers only.
+    let mut entry: libc::group = unsafe { std::mem::zeroed() };
+    // SAFETY: each pointer is to as much as the function may write there.
+    let is_found = find_named(|room, found: &mut *mut libc::group| unsafe {
+        libc::getgrnam_r(name.as_ptr(), &mut entry, room.as_mut_ptr().cast(), room.len(), found)
+    });
+    is_found.then_some(entry.gr_gid)
+}
+
+/// Whether a look-up finds an entry, given as much room for its strings as it asks for.
+fn find_named<T>(mut look_up: impl FnMut(&mut [u8], &mut *mut T) -> i32) -> bool {
+    let mut room = vec![0; 4 << 10];
+    loop {
+        let mut found = std::ptr::null_mut();
+        let error = look_up(&mut room, &mut found);
+        if error == libc::ERANGE && room.len() < 16 << 20 {
+            room.resize(2 * room.len(), 0);
+        } else if error != libc::EINTR {
+            return error == 0 && !found.is_null();
+        }
+    }
+}
+
 /// A descriptor of the process at the other end of a connected UNIX socket.
 ///
 /// # Errors
