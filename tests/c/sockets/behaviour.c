@@ -387,6 +387,46 @@ static void two_readers(void)
 	}
 }
 
+static _Atomic int replies;
+
+static void *count_replies(void *fd)
+{
+	char byte;
+
+	while (recv(*(int *)fd, &byte, 1, 0) == 1 && byte == 'w')
+		replies++;
+	return NULL;
+}
+
+/* A thread that waits in recv is woken, although another sends by the same socket, and looks whether it may. */
+static void sender_beside_reader(void)
+{
+	pthread_t thread;
+	char byte;
+	int fds[2];
+
+	pair(fds);
+	for (int i = 0; i < 2; i++)
+		EXPECT(setsockopt(fds[i], IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)) == 0);
+	EXPECT(pthread_create(&thread, NULL, count_replies, &fds[1]) == 0);
+	for (int round = 1; round <= 1000; round++) {
+		int ahead = round % 32;
+
+		for (int i = 0; i < ahead; i++)
+			EXPECT(send(fds[1], "x", 1, 0) == 1);
+		for (int i = 0; i < ahead; i++)
+			EXPECT(recv(fds[0], &byte, 1, 0) == 1 && byte == 'x');
+		EXPECT(ready(fds[1], POLLOUT, 0) == POLLOUT);
+		EXPECT(send(fds[0], "w", 1, 0) == 1);
+		for (int waited = 0; replies < round; waited++) {
+			EXPECT(waited < 100000);
+			usleep(waited < 100 ? 0 : 100);
+		}
+	}
+	EXPECT(shutdown(fds[0], SHUT_WR) == 0);
+	EXPECT(pthread_join(thread, NULL) == 0);
+}
+
 static void select_with_pipe(void)
 {
 	struct timeval at_once = {0}, long_time = {.tv_sec = 10};
@@ -638,6 +678,7 @@ static const struct test_case {
 	{"full", full},
 	{"duplex", duplex},
 	{"two_readers", two_readers},
+	{"sender_beside_reader", sender_beside_reader},
 	{"select_with_pipe", select_with_pipe},
 	{"epoll_sets", epoll_sets},
 	{"sleepers", sleepers},

@@ -176,10 +176,9 @@ impl Connection {
         self.receiver.readable()
     }
 
-    /// Deals with what has completed; whether something has.
+    /// Deals with what has completed; whether something has, or who waits is to look anew.
     pub(crate) fn progress(&mut self) -> bool {
-        self.prepared.qp.take_events();
-        let mut any = false;
+        let mut any = self.prepared.qp.take_events();
         let mut room = [NO_COMPLETION; 16];
         loop {
             let found = match self.prepared.qp.poll(&mut room) {

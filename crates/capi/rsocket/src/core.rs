@@ -11,7 +11,8 @@ use crate::waiting::{Set, Waiters, Waker, own_waker, readable, sleep};
 
 /// The state of a socket, under the lock of its [`Core`].
 pub(crate) trait State: Send {
-    /// Deals with what has happened. `set` has the descriptors that tell of it.
+    /// Deals with what has happened. `set` has the descriptors that tell of it. Who waits is woken also when nothing has happened but
+    /// a descriptor was told of something that has been dealt with before: it doesn't tell of the next thing then.
     fn progress(&mut self, set: &Set);
 
     /// Has what happens from now on told by the set; whether that is possible. What has happened before must be dealt with

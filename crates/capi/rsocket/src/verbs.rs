@@ -363,11 +363,11 @@ impl QueuePair {
         self.armed
     }
 
-    /// Takes the channel's events.
-    pub(crate) fn take_events(&mut self) {
+    /// Takes the channel's events; whether there was one. Who sleeps until there is one isn't told by it any more.
+    pub(crate) fn take_events(&mut self) -> bool {
         const TOGETHER: c_uint = 64;
         if !self.armed {
-            return;
+            return false;
         }
         let (mut cq, mut context): (*mut ibv_cq, *mut c_void) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: a live channel, which doesn't wait, and places for the results.
@@ -378,6 +378,7 @@ impl QueuePair {
         if self.unacknowledged >= TOGETHER {
             self.acknowledge();
         }
+        !self.armed
     }
 
     fn acknowledge(&mut self) {

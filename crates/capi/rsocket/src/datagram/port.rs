@@ -67,8 +67,7 @@ impl Port {
 
     /// What has arrived goes to `arrived`; whether something has completed.
     pub(super) fn progress(&mut self, arrived: &mut VecDeque<Arrived>) -> bool {
-        self.qp.take_events();
-        let mut any = false;
+        let mut any = self.qp.take_events();
         let mut room = [NO_COMPLETION; 16];
         loop {
             let Ok(found) = self.qp.poll(&mut room).map(<[ibv_wc]>::len) else { return any };
