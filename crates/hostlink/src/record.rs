@@ -6,7 +6,7 @@
 use super::compact::{self, CompactHeaders};
 use super::protocol::{Broken, Lines};
 use ferroce_access::SharedMemory;
-use ferroce_types::{MAX_FLOW_LABEL, PacketMeta};
+use ferroce_types::{MAX_FLOW_LABEL, PacketMeta, gid_of, ip_of};
 use ferroce_wire::Headers;
 use smallvec::SmallVec;
 use std::net::{IpAddr, Ipv6Addr};
@@ -194,8 +194,8 @@ impl Draft {
         bytes[8..12].copy_from_slice(&(payload as u32 | label >> 16 << 28).to_ne_bytes());
         bytes[12..14].copy_from_slice(&meta.len.to_ne_bytes());
         bytes[14..16].copy_from_slice(&(label as u16).to_ne_bytes());
-        bytes[16..32].copy_from_slice(&gid(meta.src));
-        bytes[32..48].copy_from_slice(&gid(meta.dst));
+        bytes[16..32].copy_from_slice(&gid_of(meta.src));
+        bytes[32..48].copy_from_slice(&gid_of(meta.dst));
         Some(Self { bytes, front: FIXED + len, headers: len, payload })
     }
 
@@ -292,8 +292,9 @@ fn parse(bytes: &[u8], available: usize) -> Result<Parsed, Broken> {
     if parsed != headers_len {
         return Err(Broken);
     }
-    let address =
-        |at: usize| fixed[at..].first_chunk::<16>().map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |gid| ip(*gid));
+    let address = |at: usize| {
+        fixed[at..].first_chunk::<16>().map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |gid| ip_of(*gid))
+    };
     let meta = PacketMeta {
         src: address(16),
         dst: address(32),
@@ -324,17 +325,6 @@ fn parse_pieces(bytes: &[u8]) -> Result<Pieces, Broken> {
         return Err(Broken);
     }
     Ok(pieces)
-}
-
-fn gid(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    }
-}
-
-fn ip(gid: [u8; 16]) -> IpAddr {
-    IpAddr::V6(Ipv6Addr::from(gid)).to_canonical()
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! Indices are promises: programs and scripts say `-g 1`, and a QP keeps the index it was given. An address that
 //! stays keeps its index; one that goes leaves a zero GID; a new one takes a free index.
 
-use std::net::{IpAddr, Ipv6Addr};
+use ferroce_types::{gid_of, ip_of};
+use std::net::IpAddr;
 
 use super::interface::{Address, Netdev};
 
@@ -48,22 +49,6 @@ pub struct GidTable {
     /// There was no link-local address when the table was filled: tools ask for index 0, scripts for index 1, so
     /// both are the same address. Decided once, lest a link that goes down and up again changes what 0 means.
     first_repeats_second: bool,
-}
-
-/// The GID of an address.
-#[must_use]
-pub fn gid_of(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    }
-}
-
-/// The address that a GID stands for.
-#[must_use]
-pub fn ip_of(gid: [u8; 16]) -> IpAddr {
-    let ip = Ipv6Addr::from(gid);
-    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
 }
 
 impl GidTable {
@@ -308,13 +293,5 @@ mod tests {
         eth0.addresses[1].flags = libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED;
         assert_eq!(table.update(&eth0).len(), 1);
         assert_eq!(shown(&table), ["1:10.0.0.1"]);
-    }
-
-    #[test]
-    fn gids_and_addresses_convert_both_ways() {
-        for text in ["10.1.2.3", "fe80::1", "::1", "2001:db8::7"] {
-            let ip: IpAddr = text.parse().unwrap();
-            assert_eq!(ip_of(gid_of(ip)), ip);
-        }
     }
 }

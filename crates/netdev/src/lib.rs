@@ -20,7 +20,8 @@ mod route;
 use std::io;
 
 pub use devices::{DEVICES_VARIABLE, DeviceInfo, VENDOR_ID, VENDOR_PART_ID, discover, discover_as};
-pub use gid::{GID_TABLE_LEN, GID_TYPE_ROCE_V2, GidChange, GidEntry, GidTable, gid_of, ip_of};
+pub use ferroce_types::{gid_of, ip_of};
+pub use gid::{GID_TABLE_LEN, GID_TYPE_ROCE_V2, GidChange, GidEntry, GidTable};
 pub use interface::{Address, Netdev, interfaces};
 pub use monitor::{Changes, Monitor};
 pub use neighbour::{is_neighbour_known, look_for_neighbour};

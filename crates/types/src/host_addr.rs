@@ -1,5 +1,6 @@
 //! Addresses of this host and of peers.
 
+use super::gid_of;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -56,14 +57,11 @@ impl HostAddr {
         self.ip.is_multicast()
     }
 
-    /// The 16 bytes of a GID: IPv4 as `::ffff:a.b.c.d`.
+    /// The GID of the address.
     #[must_use]
     #[inline]
     pub const fn gid(&self) -> [u8; 16] {
-        match self.ip {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-            IpAddr::V6(v6) => v6.octets(),
-        }
+        gid_of(self.ip)
     }
 
     /// This address with a port.

@@ -9,6 +9,7 @@
 mod async_event;
 mod datagram;
 mod error;
+mod gid;
 mod host_addr;
 mod packet;
 mod qpn;
@@ -18,6 +19,7 @@ mod users;
 pub use async_event::AsyncEvent;
 pub use datagram::Datagram;
 pub use error::{Error, Result};
+pub use gid::{gid_of, ip_of};
 pub use host_addr::HostAddr;
 pub use packet::{Grh, MAX_FLOW_LABEL, PacketMeta};
 pub use qpn::{GROUP_SIZE, QPNS_PER_SLOT, SLOTS, first_qpn, slot_of, steering_of};

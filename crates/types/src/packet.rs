@@ -1,6 +1,7 @@
 //! What the network layer says about a packet: addresses, TOS, TTL; and the GRH that a UD receiver sees of it.
 
-use ferroce_wire::{Headers, ICRC_LEN};
+use super::gid_of;
+use ferroce_wire::{Headers, ICRC_LEN, checksum};
 use std::net::IpAddr;
 
 /// A flow label has 20 bits.
@@ -62,7 +63,7 @@ impl Grh {
                 ip[9] = 17;
                 ip[12..16].copy_from_slice(&src.octets());
                 ip[16..20].copy_from_slice(&dst.octets());
-                let sum = checksum(ip);
+                let sum = !checksum::sum(ip);
                 ip[10..12].copy_from_slice(&sum.to_be_bytes());
             }
             (src, dst) => {
@@ -71,28 +72,12 @@ impl Grh {
                 grh[4..6].copy_from_slice(&udp_len.to_be_bytes());
                 grh[6] = 17;
                 grh[7] = meta.ttl;
-                grh[8..24].copy_from_slice(&v6(src));
-                grh[24..40].copy_from_slice(&v6(dst));
+                grh[8..24].copy_from_slice(&gid_of(src));
+                grh[24..40].copy_from_slice(&gid_of(dst));
             }
         }
         grh
     }
-}
-
-fn v6(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    }
-}
-
-/// The IPv4 header checksum (RFC 1071).
-fn checksum(header: &[u8]) -> u16 {
-    let mut sum: u32 = header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
 }
 
 #[cfg(test)]
@@ -112,7 +97,7 @@ mod tests {
         let grh = Grh::of(&meta);
         assert_eq!(grh[..20], [0; 20]);
         assert_eq!(grh[20], 0x45);
-        assert_eq!(checksum(&grh[20..]), 0);
+        assert_eq!(checksum::sum(&grh[20..]), 0xffff);
         assert_eq!(u16::from_be_bytes([grh[22], grh[23]]), 128);
     }
 

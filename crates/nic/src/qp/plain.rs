@@ -119,7 +119,7 @@ impl Qp {
                 let (send, len) = (plain_send(&packet.headers, true)?, link.payload(packet).len());
                 let completion = proto.plain_completion(&send, len, wr_id);
                 self.observe_receive(&completion);
-                Some(Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false })
+                Some(Wc::new(self.qpn, completion))
             });
             !self.recv_cq.push_all(told)
         };
@@ -190,7 +190,7 @@ impl Qp {
         let done = inner.proto.take_executed(clock::now, psn, |request, completion| {
             self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
-                let wc = Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false };
+                let wc = Wc::new(self.qpn, completion);
                 overrun |= !self.send_cq.push(wc);
             }
         });

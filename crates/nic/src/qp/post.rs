@@ -159,12 +159,7 @@ impl Qp {
                 let completion = env::flushed_recv(wr_id, self.reason.load(Ordering::Relaxed));
                 self.observe_receive(&completion);
                 // In ERR already, the QP has nothing to add to what an overrun queue says.
-                let _ = self.recv_cq.push(Wc {
-                    qp_num: self.qpn,
-                    completion,
-                    network: None,
-                    checksums_ok: false,
-                });
+                let _ = self.recv_cq.push(Wc::new(self.qpn, completion));
                 Ok(())
             }
             _ => rq.push(wqe),

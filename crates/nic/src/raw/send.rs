@@ -336,7 +336,7 @@ impl RawQp {
         };
         let opcode = if request.tso.is_some() { WcOpcode::Tso } else { WcOpcode::Send };
         let completion = Completion::new(request.wr_id, status, opcode);
-        cq.push(Wc { qp_num: self.qpn, completion, network: None, checksums_ok: false })
+        cq.push(Wc::new(self.qpn, completion))
     }
 
     /// Goes on when the socket has room again; whether anything was sent.

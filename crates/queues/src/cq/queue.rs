@@ -18,6 +18,15 @@ pub struct Wc {
     pub checksums_ok: bool,
 }
 
+impl Wc {
+    /// The completion of anything but a UD receive or an Ethernet frame that was received.
+    #[must_use]
+    #[inline]
+    pub const fn new(qp_num: u32, completion: Completion) -> Self {
+        Self { qp_num, completion, network: None, checksums_ok: false }
+    }
+}
+
 /// The network header of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]

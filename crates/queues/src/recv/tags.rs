@@ -237,7 +237,7 @@ impl From<TagInfo> for WcTags {
 /// The completion of an operation, which is of no queue pair.
 fn completion_of(wr_id: u64, status: WcStatus, opcode: WcOpcode, tags: TagFlags) -> Wc {
     let completion = Completion { tags, ..Completion::new(wr_id, status, opcode) };
-    Wc { qp_num: 0, completion, network: None, checksums_ok: false }
+    Wc::new(0, completion)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The IP and UDP headers of a packet, as the kernel puts them on the wire.
 
-use ferroce_types::MAX_FLOW_LABEL;
+use ferroce_types::{MAX_FLOW_LABEL, gid_of};
 use ferroce_wire::ROCE_V2_PORT;
 use std::net::{IpAddr, SocketAddr};
 
@@ -86,8 +86,8 @@ pub(super) fn headers(ip_udp: &IpUdpHeader, len: usize, pieces: &[&[u8]]) -> Hea
             ip[4..6].copy_from_slice(&be(len + UDP_LEN));
             ip[6] = UDP_PROTOCOL;
             ip[7] = ip_udp.ttl;
-            ip[8..24].copy_from_slice(&octets(src));
-            ip[24..].copy_from_slice(&octets(dst));
+            ip[8..24].copy_from_slice(&gid_of(src));
+            ip[24..].copy_from_slice(&gid_of(dst));
         }
     }
     let (ip, udp) = h.bytes[..h.len].split_at_mut(h.len - UDP_LEN);
@@ -110,13 +110,6 @@ pub(super) fn headers(ip_udp: &IpUdpHeader, len: usize, pieces: &[&[u8]]) -> Hea
 /// A length that fits 16 bits.
 fn be(len: usize) -> [u8; 2] {
     (len as u16).to_be_bytes()
-}
-
-fn octets(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    }
 }
 
 /// The internet checksum (RFC 1071) over bytes that come in pieces.
