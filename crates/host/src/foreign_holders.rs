@@ -13,7 +13,8 @@ use std::fmt;
 pub struct ForeignHolders {
     /// User id and process ID (0: not visible) of those who listen there, with how many slots.
     pub listening: BTreeMap<(u32, i32), usize>,
-    /// Inodes of the sockets of slots at which nobody listens, or of common names without a slot, which no process of Ferroce leaves so for long.
+    /// Inodes of the sockets of slots at which nobody listens, or of common names without a slot: no process of Ferroce leaves them so for
+    /// long.
     pub silent: Vec<u64>,
 }
 

@@ -280,14 +280,14 @@ impl Host {
     }
 
     /// Takes MADs to the process that has a port, all together: few enough for one message between processes. To one of another
-    /// user only if they have `come` from the network.
+    /// user only if they are `from_network`.
     pub fn deliver_to_port(
         &self,
         space: u16,
         port: u16,
         destination: HostAddr,
         mads: &[Datagram<'_>],
-        come: bool,
+        from_network: bool,
     ) -> Delivery {
         let is_it = |own: &Arc<OwnPort>| {
             (own.address.space, own.address.port) == (space, port) && own.address.takes(destination)
@@ -308,7 +308,7 @@ impl Host {
             match self.deliver_to_either(
                 [Name::port(self.user.uid(), &port), Name::common_port(&port)],
                 mads,
-                come,
+                from_network,
             ) {
                 Delivery::Nobody => {}
                 delivery => return delivery,
@@ -318,20 +318,29 @@ impl Host {
     }
 
     /// As [`Host::deliver_to_port`], to the process that has a slot.
-    pub fn deliver_to_slot(&self, slot: u16, mads: &[Datagram<'_>], come: bool) -> Delivery {
+    pub fn deliver_to_slot(&self, slot: u16, mads: &[Datagram<'_>], from_network: bool) -> Delivery {
         if self.owns(first_qpn(slot)) {
             Delivery::Own
         } else if USABLE.contains(&slot) {
-            self.deliver_to_either([Name::slot(self.user.uid(), slot), Name::common_slot(slot)], mads, come)
+            self.deliver_to_either(
+                [Name::slot(self.user.uid(), slot), Name::common_slot(slot)],
+                mads,
+                from_network,
+            )
         } else {
             Delivery::Nobody
         }
     }
 
     /// To the holder of the first name, or of the second one, which is a common name.
-    fn deliver_to_either(&self, [own, common]: [Name; 2], mads: &[Datagram<'_>], come: bool) -> Delivery {
+    fn deliver_to_either(
+        &self,
+        [own, common]: [Name; 2],
+        mads: &[Datagram<'_>],
+        from_network: bool,
+    ) -> Delivery {
         match self.deliver(&own, mads) {
-            Delivery::Nobody if come => self.deliver(&common, mads),
+            Delivery::Nobody if from_network => self.deliver(&common, mads),
             Delivery::Nobody if common.is_held() => Delivery::OtherUser,
             delivery => delivery,
         }

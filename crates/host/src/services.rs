@@ -95,9 +95,12 @@ impl Services {
     ) -> io::Result<()> {
         let fd = connection.raw();
         let of_this_user = user.check_peer(fd);
-        let (is_root, is_trusted) = (user::is_root(fd), trust.includes(fd));
-        if !is_root && !is_trusted {
-            of_this_user.as_ref().map_err(io::Error::kind)?;
+        let (is_root, is_trusted) = match &of_this_user {
+            Ok(()) => (false, false),
+            Err(_) => (user::is_root(fd), trust.includes(fd)),
+        };
+        if of_this_user.is_err() && !is_root && !is_trusted {
+            return of_this_user;
         }
         if !sys::wait_for(fd, libc::POLLIN, patience) {
             return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));

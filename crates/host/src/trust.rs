@@ -72,15 +72,17 @@ impl FromStr for Trust {
             let c_name = CString::new(name).map_err(|error| error.to_string())?;
             let number = name.parse::<u32>().ok();
             let user = if only_group { None } else { number.or_else(|| sys::user_named(&c_name)) };
-            let group = || if only_group { number } else { None }.or_else(|| sys::group_named(&c_name));
-            match user.map(Ok).or_else(|| group().map(Err)) {
-                Some(Ok(NO_NUMBER) | Err(NO_NUMBER)) => {
+            let (among, found) = match user {
+                Some(_) => (&mut trust.users, user),
+                None => (&mut trust.groups, number.or_else(|| sys::group_named(&c_name))),
+            };
+            match found {
+                Some(NO_NUMBER) => {
                     return Err(format!(
                         "{word:?} is number {NO_NUMBER}, which stands for all who have none: {UNMAPPED} trusts them"
                     ));
                 }
-                Some(Ok(user)) => trust.users.push(user),
-                Some(Err(group)) => trust.groups.push(group),
+                Some(found) => among.push(found),
                 None => return Err(format!("{word:?} is neither a user nor a group of this machine")),
             }
         }

@@ -158,7 +158,7 @@ fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
         findings.push(
             Finding::note(format!(
                 "{} runs programs with Ferroce in this network namespace: your programs and theirs reach each other by \
-                 packets, and share no memory. UDP port {ROCE_PORT} of an address is that user's who opened it first; the other's \
+                 packets, and share memory only where both say so (FERROCE_TRUST). UDP port {ROCE_PORT} of an address is that user's who opened it first; the other's \
                  packets there go through its processes.",
                 user_name(uid)
             ))

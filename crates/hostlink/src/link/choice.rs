@@ -1,4 +1,5 @@
-//! Who carries out one-sided operations: the initiator alone, by copies of the kernel's or in memory that both have mapped, or the peer, by a record in its ring.
+//! Who carries out one-sided operations: the initiator alone, by copies of the kernel's or in memory that both have mapped, or the peer,
+//! by a record in its ring.
 //!
 //! A peer that watches its ring is two to three times as fast, however many bytes there are. It does so for a while after it has found a
 //! record, or was woken ([`Attention`](crate::Attention)). To wake a peer that sleeps pays only if more operations follow: the

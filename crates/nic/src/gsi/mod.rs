@@ -133,18 +133,18 @@ impl Receiver {
         Self::Port(service_id, IpHeader::parse(private_data).map(|header| header.destination))
     }
 
-    /// Takes the packets of MADs to the process that they are for, to one of another user only if they have `come` from the network.
-    fn deliver(&self, host: &Host, packets: &[Datagram<'_>], come: bool) -> Delivery {
+    /// Takes the packets of MADs to the process that they are for, to one of another user only if they are `from_network`.
+    fn deliver(&self, host: &Host, packets: &[Datagram<'_>], from_network: bool) -> Delivery {
         let Some(first) = packets.first() else { return Delivery::Sent };
         match self {
-            Self::Slot(slot) => host.deliver_to_slot(*slot, packets, come),
+            Self::Slot(slot) => host.deliver_to_slot(*slot, packets, from_network),
             // The others have it already, or get it now.
             Self::Unknown => Delivery::Own,
             Self::Port(service_id, destination) => {
                 let Some((space, port)) = service_id.port() else { return Delivery::Nobody };
                 let of_packet = first.destination;
                 let address = destination.map_or(of_packet, |ip| HostAddr::new(ip, of_packet.scope_id()));
-                host.deliver_to_port(space.number(), port, address, packets, come)
+                host.deliver_to_port(space.number(), port, address, packets, from_network)
             }
         }
     }

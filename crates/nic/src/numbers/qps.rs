@@ -4,7 +4,7 @@ use crate::adapter::Adapter;
 use crate::device::MAX_QP;
 use crate::qp::Qp;
 use ferroce_os::sync::{Published, RwLock, class};
-use ferroce_types::{Error, QPNS_PER_SLOT as PER_SLOT, Result, first_qpn, slot_of};
+use ferroce_types::{Error, QPNS_PER_SLOT, Result, first_qpn, slot_of};
 use std::sync::Arc;
 
 /// QPs that are found without a lock.
@@ -50,14 +50,14 @@ enum Entry {
 
 impl Slot {
     fn new(number: u16) -> Self {
-        let next = ferroce_os::sys::random() as usize % PER_SLOT;
-        Self { number, next, count: 0, qps: vec![Entry::Free; PER_SLOT].into_boxed_slice() }
+        let next = ferroce_os::sys::random() as usize % QPNS_PER_SLOT;
+        Self { number, next, count: 0, qps: vec![Entry::Free; QPNS_PER_SLOT].into_boxed_slice() }
     }
 
     fn add(&mut self, make: impl FnOnce(u32) -> Entry) -> Option<()> {
         let free = |&i: &usize| matches!(self.qps[i], Entry::Free);
-        let index = (0..PER_SLOT).map(|i| (self.next + i) % PER_SLOT).find(free)?;
-        self.next = (index + 1) % PER_SLOT;
+        let index = (0..QPNS_PER_SLOT).map(|i| (self.next + i) % QPNS_PER_SLOT).find(free)?;
+        self.next = (index + 1) % QPNS_PER_SLOT;
         self.count += 1;
         self.qps[index] = make(first_qpn(self.number) | index as u32);
         Some(())
@@ -94,7 +94,7 @@ impl Adapter {
         if count >= MAX_QP as usize {
             return Err(Error::NoMemory(format!("{MAX_QP} queue pairs exist")));
         }
-        if slots.iter().all(|s| s.count == PER_SLOT) {
+        if slots.iter().all(|s| s.count == QPNS_PER_SLOT) {
             let fresh = self.host.slots().into_iter().find(|n| slots.iter().all(|s| s.number != *n));
             let number = match fresh {
                 Some(number) => number,
@@ -106,14 +106,14 @@ impl Adapter {
             }
             self.watch_slots()?;
         }
-        let slot = slots.iter_mut().find(|s| s.count < PER_SLOT);
+        let slot = slots.iter_mut().find(|s| s.count < QPNS_PER_SLOT);
         slot.and_then(|slot| slot.add(make)).ok_or_else(|| Error::NoMemory("no QPN is left".into()))
     }
 
     pub(crate) fn remove_qp(&self, qpn: u32) {
         let mut slots = self.qps.slots.write();
         if let Some(slot) = slots.iter_mut().find(|s| s.number == slot_of(qpn))
-            && let entry = std::mem::replace(&mut slot.qps[qpn as usize % PER_SLOT], Entry::Free)
+            && let entry = std::mem::replace(&mut slot.qps[qpn as usize % QPNS_PER_SLOT], Entry::Free)
             && !matches!(entry, Entry::Free)
         {
             slot.count -= 1;
@@ -133,7 +133,7 @@ impl Adapter {
 
     fn find_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
         let slots = self.qps.slots.read();
-        match &slots.iter().find(|s| s.number == slot_of(qpn))?.qps[qpn as usize % PER_SLOT] {
+        match &slots.iter().find(|s| s.number == slot_of(qpn))?.qps[qpn as usize % QPNS_PER_SLOT] {
             Entry::Qp(qp) => {
                 self.qps.lately(qpn).fill(qp);
                 Some(qp.clone())
