@@ -115,8 +115,8 @@ pub(crate) fn shared_mapping(pid: i32, at: u64) -> io::Result<Option<FileMapping
     let mut name = [0; 4096];
     if let Ok(found) = query(&maps, at, &mut name) {
         let path = name.split(|&byte| byte == 0).next().unwrap_or_default().to_vec();
-        let is_of_file = found.vma_flags & VMA_SHARED != 0 && found.inode != 0;
-        return Ok(is_of_file.then(|| FileMapping {
+        let is_shared = found.vma_flags & VMA_SHARED != 0;
+        return Ok((is_shared && is_of_file(&path)).then(|| FileMapping {
             from: found.vma_start,
             to: found.vma_end,
             writable: found.vma_flags & VMA_WRITABLE != 0,
@@ -149,8 +149,14 @@ fn parse_file(line: &[u8]) -> Option<FileMapping> {
     let inode = word()?.parse().ok()?;
     let path = words.next().unwrap_or_default().trim_ascii_start().to_vec();
     let writable = permissions.get(1) == Some(&b'w');
-    let is_of_file = permissions.get(3) == Some(&b's') && inode != 0;
-    is_of_file.then_some(FileMapping { from, to, writable, offset, device, inode, path })
+    let is_shared = permissions.get(3) == Some(&b's');
+    let found = FileMapping { from, to, writable, offset, device, inode, path };
+    (is_shared && is_of_file(&found.path)).then_some(found)
+}
+
+/// A mapping with this name is of a file. Its inode says nothing: that of the first SysV segment of a machine is 0.
+fn is_of_file(path: &[u8]) -> bool {
+    path.starts_with(b"/")
 }
 
 /// As [`mapped`], from the text of /proc/thread-self/maps, for older kernels.
@@ -208,6 +214,8 @@ mod tests {
         assert_eq!(parse_file(b"7f00-8f00 rw-p 00003000 00:1f 77 /x"), None);
         assert_eq!(parse_file(b"7f00-8f00 rw-s 00003000 00:1f 0"), None);
         assert_eq!(parse_file(b"7f00-8f00 rw-s"), None);
+        let first_segment = b"7f00-8f00 rw-s 00000000 00:01 0                      /SYSV00000000 (deleted)";
+        assert_eq!(parse_file(first_segment).unwrap().inode, 0);
     }
 
     #[test]
