@@ -77,6 +77,7 @@ impl Case {
             ("accepted", Side::Server) => &[
                 "RDMA_CM_EVENT_CONNECT_ERROR -22",
                 "RDMA_CM_EVENT_REJECTED 4",
+                "RDMA_CM_EVENT_REJECTED 28",
                 "RDMA_CM_EVENT_DISCONNECTED 0",
             ],
             // What it says, or what the kernel or its host says in its place, perhaps before the server has answered.

@@ -132,6 +132,8 @@ impl Cm {
             State::RequestSent => {}
             State::RequestReceived if is_of_peer => return self.close(id),
             State::ReplySent | State::ReplyReceived if is_of_peer => {}
+            // Its word that it is ready is under way to a peer that goes, or lost.
+            State::Established | State::DisconnectSent if is_of_peer => {}
             _ => return,
         }
         self.close(id);

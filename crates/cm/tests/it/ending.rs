@@ -68,6 +68,32 @@ fn who_asks_for_the_end_was_ready_before() {
 }
 
 #[test]
+fn who_takes_its_reply_back_ends_what_the_peer_takes_for_established() {
+    for asks_for_the_end in [false, true] {
+        let mut pair = Pair::listening();
+        let mine = pair.connect(0x11);
+        pair.run(ms(10));
+        let theirs = pair.request();
+        pair.judge = lose_all(&["RTU", "DREQ"]);
+        pair.accept(theirs);
+        pair.run(ms(10));
+        pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+        pair.establish(mine);
+        if asks_for_the_end {
+            pair.disconnect(0, mine);
+        }
+        pair.run(ms(10));
+        pair.destroy(1, theirs);
+        pair.run(ms(10));
+        pair.expect(0, mine, |h| matches!(h, Happening::Rejected(_)));
+        pair.destroy(0, mine);
+        pair.run(ms(20_000));
+        pair.expect_silence();
+        assert_eq!((pair.cms[0].count(), pair.cms[1].count()), (0, 0));
+    }
+}
+
+#[test]
 fn both_may_ask_at_the_same_time() {
     let mut pair = Pair::listening();
     let handles = pair.connected();

@@ -106,8 +106,10 @@ enum Receiver {
 
 /// "TTL" of a copy that another process of the host has passed on, which none on the network has.
 const PASSED_ON: Option<u8> = Some(0);
-/// Between two messages that all processes of the host are asked about.
+/// Between two messages that all processes of the host are asked about, on average.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
+/// As many may come at once as this takes.
+const SEARCH_BURST: Duration = Duration::from_millis(320);
 
 impl Receiver {
     fn of(message: &Message) -> Self {
@@ -169,7 +171,7 @@ pub(crate) struct GsiState {
     due: AtomicU64,
     psn: AtomicU32,
     lifelines: Lifelines,
-    /// When the processes of the host may be asked next for one that nobody knows, in ns.
+    /// When the processes of the host could be asked next for one that nobody knows, in ns, if that were done at even intervals.
     next_search: AtomicU64,
 }
 
@@ -238,6 +240,12 @@ impl Gsi {
         if at.0 < self.0.gsi.due.fetch_min(at.0, Ordering::AcqRel) {
             self.0.engine.wake_for(at);
         }
+    }
+
+    /// This process is about to end. From here on other processes read the MADs that come to this host; those that this one has read
+    /// have been passed on.
+    pub fn leave(&self) {
+        self.0.leave_gsi_sockets();
     }
 
     /// Sends a MAD. The caller holds no lock.
@@ -368,12 +376,14 @@ impl Adapter {
         }
     }
 
-    /// Passes a message on to all other processes of the host, unless another one has done that. Now and then: who isn't found so is
-    /// told in its turn.
+    /// Passes a message on to all other processes of the host, unless another one has done that, or too many have come lately: who isn't
+    /// found so is told in its turn.
     fn ask_everybody(&self, packet: &Datagram<'_>) {
         let now = clock::now();
         let next = &self.gsi.next_search;
-        let is_due = |at: u64| (at <= now.0).then_some(now.after(SEARCH_INTERVAL).0);
+        let is_due = |at: u64| {
+            (at <= now.after(SEARCH_BURST).0).then_some(Instant(at).max(now).after(SEARCH_INTERVAL).0)
+        };
         if packet.ttl == PASSED_ON || next.fetch_update(Ordering::AcqRel, Ordering::Relaxed, is_due).is_err()
         {
             return;
