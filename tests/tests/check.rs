@@ -23,8 +23,12 @@ const LONE_CASES: &[(&str, &str, Option<&str>)] = &[
 ];
 
 /// The same, of memory: these processes exchange packets, whatever the fabric.
-const MEMORY_CASES: &[(&str, &str, Option<&str>)] =
-    &[("sent_buffer", "FC108", None), ("read_buffer", "FC109", None), ("receive_buffer", "FC109", None)];
+const MEMORY_CASES: &[(&str, &str, Option<&str>)] = &[
+    ("sent_buffer", "FC108", None),
+    ("read_buffer", "FC109", None),
+    ("receive_buffer", "FC109", None),
+    ("shared_receive_buffer", "FC109", None),
+];
 
 /// What the programs of these cases leave is no concern here.
 const CHECK: &str = "--check=-FC106";
@@ -92,6 +96,24 @@ fn memory_that_is_written_while_requests_name_it() {
 }
 
 #[test]
+fn address_sanitizer_reports_who_touches_memory_that_the_adapter_fills() {
+    let path = require!(Artifacts::get().sanitized_program("misuse/checked"));
+    let world = require!(World::one_host(1500));
+    // The runtime of the sanitizer wants to be the first library; `ferroce run` preloads one before it.
+    let settings = [("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0")];
+    for (case, finding, _) in MEMORY_CASES {
+        let run = |how| {
+            let words = [&*path, case, how, "one"];
+            world.first().start_ferroce(&[CHECK_MEMORY], &words, &settings).wait(LIMIT)
+        };
+        let wrong = run("wrong");
+        let is_reported = wrong.stderr.contains("AddressSanitizer: use-after-poison");
+        assert_eq!(is_reported, *finding == "FC109", "{case}: {wrong}");
+        run("right").expect_ok().expect_quiet();
+    }
+}
+
+#[test]
 fn objects_that_are_left_are_told_with_where_they_were_made() {
     let path = require!(Artifacts::get().c_program("misuse/leftovers"));
     let world = require!(World::one_host(1500));
@@ -115,6 +137,10 @@ fn a_fatal_finding_ends_the_process_with_a_status_of_its_own() {
         assert_eq!((outcome.status.code(), &*outcome.stdout), (Some(99), output), "{outcome}");
         assert_eq!(ids(&outcome), ["FC106"], "{outcome}");
     }
+    // What isn't written yet is waited for, with a bound.
+    let outcome = run(&world, &["--check=fatal"], &[&path, "full"], Fabric::Any);
+    assert_eq!(outcome.status.code(), Some(99), "{outcome}");
+    assert_eq!(ids(&outcome), ["FC106"], "{outcome}");
     run(&world, &["--check=fatal"], &[&path, "none"], Fabric::Any).expect_ok().expect_quiet();
     run(&world, &["--check=fatal,-FC106"], &[&path, "exit"], Fabric::Any).expect_ok().expect_quiet();
 }
@@ -139,6 +165,19 @@ fn a_report_has_each_finding_and_is_whole() {
             assert!(parsed.is_ok_and(|output| output.status.success()), "{report}");
         }
     }
+}
+
+#[test]
+fn a_finding_that_the_report_lacks_is_told() {
+    let path = require!(Artifacts::get().c_program("misuse/leftovers"));
+    let world = require!(World::one_host(1500));
+    let settings = [("FERROCE_CHECK_REPORT", "/dev/full")];
+    let outcome = world.first().start_ferroce(&["--check"], &[&path, "close"], &settings).wait(LIMIT);
+    outcome.expect_ok();
+    let lines: Vec<_> = outcome.stderr.lines().collect();
+    assert!(lines[0].starts_with("ferroce: FC106 "), "{outcome}");
+    let missing = "ferroce: findings are missing in the report /dev/full: No space left on device";
+    assert!(lines[1].starts_with(missing) && lines.len() == 2, "{outcome}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod guard;
 mod mappings;
 mod peer_memory;
 mod peer_view;
+pub mod poison;
 mod shared;
 mod words;
 

@@ -1,5 +1,7 @@
 //! `ferroce run --check` and `--strict`: what is to be checked, the report that processes add to, and how strict the adapter is.
 
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -56,9 +58,24 @@ impl Checking {
     }
 }
 
-fn begin_report(file: &Path) -> std::io::Result<std::path::PathBuf> {
+fn begin_report(file: &Path) -> io::Result<std::path::PathBuf> {
     let absolute = std::path::absolute(file)?;
     let format = ReportFormat::of(&absolute);
-    std::fs::write(&absolute, format.head() + format.tail())?;
+    // A pipe that nobody reads is an error here, and isn't waited for.
+    let mut options = std::fs::OpenOptions::new();
+    let opened =
+        options.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(&absolute);
+    let is_pipe = |error: &io::Error| error.raw_os_error() == Some(libc::ENXIO);
+    let mut report = opened.map_err(|error| if is_pipe(&error) { not_a_file() } else { error })?;
+    if !report.metadata()?.is_file() {
+        return Err(not_a_file());
+    }
+    report.write_all((format.head() + format.tail()).as_bytes())?;
     Ok(absolute)
+}
+
+fn not_a_file() -> io::Error {
+    io::Error::other(
+        "not a regular file; processes add findings before its end (standard error has each finding as a line)",
+    )
 }

@@ -153,6 +153,22 @@ fn capture_file_exists_with_its_header_before_the_command_starts() {
 }
 
 #[test]
+fn a_report_is_a_regular_file_or_nothing_starts() {
+    let ferroce = Installation::new();
+    let pipe = ferroce.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for file in [pipe.to_str().unwrap(), "/dev/full", "/dev/null"] {
+        let outcome =
+            run(&mut ferroce.ferroce(&["run", "--check", "--check-report", file, "echo", "started"]));
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (Some(125), ""), "{outcome:?}");
+        assert!(
+            outcome.stderr.contains(&format!("--check-report {file}: not a regular file")),
+            "{outcome:?}"
+        );
+    }
+}
+
+#[test]
 fn faults_are_checked_before_the_command_starts() {
     let ferroce = Installation::new();
     let outcome =

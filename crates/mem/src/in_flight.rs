@@ -5,10 +5,11 @@
 //! range share one.
 
 use super::keys::KeyTable;
-use ferroce_access::{Fault, copy};
+use ferroce_access::{Fault, copy, poison};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::Sge;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 /// Bytes of an element of a list that are looked at, from the first on.
@@ -19,6 +20,8 @@ const LOOKED_AT: u32 = 64 * 1024;
 struct Shadow {
     bytes: Vec<u8>,
     requests: usize,
+    /// Those of the requests that have the adapter write there: meanwhile the range is poisoned for AddressSanitizer.
+    fillers: usize,
     /// How often the program was seen to have written, and where it did the last time.
     changes: u64,
     changed: Range<usize>,
@@ -31,6 +34,8 @@ static SHADOWS: Mutex<class::InFlight, BTreeMap<(u64, usize), Shadow>> = Mutex::
 #[derive(Debug)]
 pub struct InFlight {
     at: (u64, usize),
+    /// The request has the adapter write there.
+    filled: bool,
     /// Changes that were seen before the request was posted.
     changes: u64,
 }
@@ -54,14 +59,14 @@ impl Shadow {
 }
 
 impl InFlight {
-    /// Begins to look at the memory of a request of domain `pd`; what can't be read isn't looked at.
+    /// Begins to look at the memory of a request of domain `pd`, which is to be sent or `filled`; what can't be read isn't looked at.
     #[must_use]
-    pub fn begin(pd: u32, sges: &[Sge]) -> Vec<Self> {
+    pub fn begin(pd: u32, sges: &[Sge], filled: bool) -> Vec<Self> {
         let begin = |sge: &Sge| {
             let part = Sge { length: sge.length.min(LOOKED_AT), ..*sge };
             let mut begun = None;
             let begin = |addr| {
-                begun = Self::at(addr, part.length as usize);
+                begun = Self::at(addr, part.length as usize, filled);
                 Ok(())
             };
             // A key that is wrong ends the request soon.
@@ -71,18 +76,27 @@ impl InFlight {
         sges.iter().filter(|sge| sge.length > 0).filter_map(begin).collect()
     }
 
-    fn at(addr: u64, length: usize) -> Option<Self> {
+    fn at(addr: u64, length: usize, filled: bool) -> Option<Self> {
         let at = (addr, length);
         let mut shadows = SHADOWS.lock();
-        if let Some(shadow) = shadows.get_mut(&at) {
-            shadow.look(addr);
-            shadow.requests += 1;
-            return Some(Self { at, changes: shadow.changes });
+        let shadow = match shadows.entry(at) {
+            Entry::Occupied(entry) => {
+                let shadow = entry.into_mut();
+                shadow.look(addr);
+                shadow
+            }
+            Entry::Vacant(entry) => {
+                let mut bytes = vec![0; length];
+                copy::read(addr, &mut bytes).ok()?;
+                entry.insert(Shadow { bytes, requests: 0, fillers: 0, changes: 0, changed: 0..0 })
+            }
+        };
+        shadow.requests += 1;
+        if filled {
+            shadow.fillers += 1;
+            poison::poison(addr, length);
         }
-        let mut bytes = vec![0; length];
-        copy::read(addr, &mut bytes).ok()?;
-        shadows.insert(at, Shadow { bytes, requests: 1, changes: 0, changed: 0..0 });
-        Some(Self { at, changes: 0 })
+        Some(Self { at, filled, changes: shadow.changes })
     }
 
     /// The first address that the program has written to since the request was posted, and how many bytes from there on lie
@@ -100,13 +114,31 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut shadows = SHADOWS.lock();
-        if let Some(shadow) = shadows.get_mut(&self.at) {
-            shadow.requests -= 1;
-            if shadow.requests == 0 {
-                shadows.remove(&self.at);
-            }
+        let Some(shadow) = shadows.get_mut(&self.at) else { return };
+        shadow.requests -= 1;
+        shadow.fillers -= usize::from(self.filled);
+        let is_last_filler = self.filled && shadow.fillers == 0;
+        if shadow.requests == 0 {
+            shadows.remove(&self.at);
+        }
+        if is_last_filler {
+            let (addr, length) = self.at;
+            poison::unpoison(addr, length);
+            let others = overlapping(&mut shadows, addr, length).filter(|(_, other)| other.fillers > 0);
+            others.for_each(|((addr, length), _)| poison::poison(addr, length));
         }
     }
+}
+
+/// The ranges that have bytes in common with the `length` bytes at `addr`.
+fn overlapping(
+    shadows: &mut BTreeMap<(u64, usize), Shadow>,
+    addr: u64,
+    length: usize,
+) -> impl Iterator<Item = ((u64, usize), &mut Shadow)> {
+    let first = (addr.saturating_sub(LOOKED_AT.into()), 0);
+    let near = shadows.range_mut(first..(addr + length as u64, 0));
+    near.map(|(at, shadow)| (*at, shadow)).filter(move |((start, length), _)| start + *length as u64 > addr)
 }
 
 /// Copies `bytes` to the program's memory, and notes that this is what is to be there.
@@ -137,13 +169,10 @@ pub fn place_atomically<R>(addr: u64, change: impl FnOnce() -> Result<R, Fault>)
 /// Notes that the adapter has placed `bytes`.
 fn note(shadows: &mut BTreeMap<(u64, usize), Shadow>, addr: u64, bytes: &[u8]) {
     let end = addr + bytes.len() as u64;
-    let first = (addr.saturating_sub(LOOKED_AT.into()), 0);
-    for (&(start, length), shadow) in shadows.range_mut(first..(end, 0)) {
+    for ((start, length), shadow) in overlapping(shadows, addr, bytes.len()) {
         let (from, to) = (addr.max(start), end.min(start + length as u64));
-        if from < to {
-            let part = &bytes[(from - addr) as usize..(to - addr) as usize];
-            shadow.bytes[(from - start) as usize..(to - start) as usize].copy_from_slice(part);
-        }
+        let part = &bytes[(from - addr) as usize..(to - addr) as usize];
+        shadow.bytes[(from - start) as usize..(to - start) as usize].copy_from_slice(part);
     }
 }
 
@@ -155,15 +184,15 @@ mod tests {
     fn what_the_adapter_places_is_no_change_and_what_the_program_writes_is() {
         let mut memory = vec![7u8; 256];
         let addr = memory.as_mut_ptr() as u64;
-        let whole = InFlight::at(addr, 256).expect("memory");
-        let part = InFlight::at(addr + 100, 100).expect("memory");
+        let whole = InFlight::at(addr, 256, false).expect("memory");
+        let part = InFlight::at(addr + 100, 100, false).expect("memory");
         place(addr + 96, &[1; 8]).expect("memory");
         assert_eq!((whole.written(), part.written()), (None, None));
         copy::write(addr + 150, &[2, 3]).expect("memory");
         copy::write(addr + 160, &[2]).expect("memory");
         assert_eq!((whole.written(), part.written()), (Some((addr + 150, 11)), Some((addr + 150, 11))));
         // One that is posted now has nothing to do with it.
-        let later = InFlight::at(addr, 256).expect("memory");
+        let later = InFlight::at(addr, 256, false).expect("memory");
         assert_eq!(later.written(), None);
         copy::write(addr + 1, &[9]).expect("memory");
         assert_eq!(later.written(), Some((addr + 1, 1)));
@@ -174,7 +203,8 @@ mod tests {
     fn a_range_is_forgotten_with_its_last_request() {
         let memory = [7u8; 64];
         let addr = memory.as_ptr() as u64;
-        let two = [InFlight::at(addr, 64), InFlight::at(addr, 64)].map(|one| one.expect("memory"));
+        let two =
+            [InFlight::at(addr, 64, false), InFlight::at(addr, 64, false)].map(|one| one.expect("memory"));
         let [first, second] = two;
         drop(first);
         assert_eq!(second.written(), None);

@@ -226,6 +226,47 @@ static void change_receive(struct side *side, const struct offer *offer, bool wr
 	request_write(side, offer, wrong);
 }
 
+static void receive_shared(const struct side *side, struct ibv_srq *srq, size_t offset, uint64_t wr_id)
+{
+	struct ibv_sge sge = {(uintptr_t)side->mr->addr + offset, 64, side->mr->lkey};
+	struct ibv_recv_wr wr = {.wr_id = wr_id, .sg_list = &sge, .num_sge = 1}, *bad;
+
+	MUST(ibv_post_srq_recv(srq, &wr, &bad));
+}
+
+/* A queue pair with a shared receive queue gets two messages, a third receive stays posted when it ends. */
+static void change_shared_receive(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct ibv_srq_init_attr init = {.attr = {.max_wr = ROOM, .max_sge = 1}};
+	struct ibv_cq *cq = make_cq(side->device, ROOM, NULL);
+	struct ibv_srq *srq = MAKE(ibv_create_srq(side->device->pd, &init));
+	struct ibv_qp *to = make_qp(side->device, IBV_QPT_RC, cq, srq, ROOM);
+	struct ibv_qp *from = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
+	struct path path = default_path(side->device);
+	char *bytes = side->mr->addr;
+
+	MUST(to_init(to, 0));
+	MUST(to_init(from, 0));
+	connect_qps(side->device, &path, to, from);
+	for (int i = 0; i < 3; i++)
+		receive_shared(side, srq, 1024 + 128 * (size_t)i, (uint64_t)i);
+	if (wrong)
+		bytes[1024 + 128 + 10] ^= 1;
+	for (int i = 0; i < 4; i++) {
+		if (i % 2 == 0)
+			MUST(post_send(from, side->mr, 0, 8, 42));
+		take(cq);
+	}
+	bytes[1024 + 10] ^= 1;
+	bytes[1024 + 128 + 10] ^= 1;
+	MUST(ibv_destroy_qp(to));
+	bytes[1024 + 256 + 10] ^= 1;
+	MUST(ibv_destroy_qp(from));
+	MUST(ibv_destroy_srq(srq));
+	MUST(ibv_destroy_cq(cq));
+	request_write(side, offer, wrong);
+}
+
 static void limit_responder(struct config *config, bool wrong)
 {
 	config->responder_mtu = wrong ? IBV_MTU_256 : IBV_MTU_1024;
@@ -245,6 +286,7 @@ int main(int argc, char **argv)
 		WORKS(sent_buffer, .request = change_sent),
 		WORKS(read_buffer, .request = change_read),
 		WORKS(receive_buffer, .request = change_receive),
+		WORKS(shared_receive_buffer, .request = change_shared_receive),
 	};
 
 	return run_misuse(all, sizeof all / sizeof *all, argc, argv);

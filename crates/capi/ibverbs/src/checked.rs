@@ -12,6 +12,7 @@ use crate::check::{self, Buffers, CqWatch, QpWatch, Sent};
 use crate::cq::CqBlock;
 use crate::object::Headed;
 use crate::qp::QpBlock;
+use crate::srq::SrqBlock;
 use crate::{cq_ex, poll, post};
 
 /// Sets the functions of an open device that the checker looks at.
@@ -20,6 +21,7 @@ pub(crate) fn fill(ops: &mut ibv_context_ops) {
     ops.req_notify_cq = Some(req_notify_cq);
     ops.post_send = Some(post_send);
     ops.post_recv = Some(post_recv);
+    ops.post_srq_recv = Some(post_srq_recv);
 }
 
 /// # Safety
@@ -126,10 +128,18 @@ unsafe fn sent(qp: *mut ibv_qp, wr: &ibv_send_wr) -> Sent {
 unsafe fn buffers(qp: *mut ibv_qp, filled: bool, elements: *const ibv_sge, count: c_int) -> Buffers {
     // SAFETY: the caller's promise.
     unsafe {
-        let list = || post::elements(elements, count, nic::MAX_SGE).map(post::sges).unwrap_or_default();
         let qp = QpBlock::of(qp).and_then(QpBlock::nic);
-        qp.map_or_else(|_| Buffers::default(), |qp| Buffers::begin(qp, filled, list))
+        qp.map_or_else(|_| Buffers::default(), |qp| Buffers::begin(qp, filled, || sges(elements, count)))
     }
+}
+
+/// The elements of a request; none where the adapter is going to refuse it.
+///
+/// # Safety
+/// As [`buffers`].
+unsafe fn sges(elements: *const ibv_sge, count: c_int) -> nic::SgeList {
+    // SAFETY: the caller's promise.
+    unsafe { post::elements(elements, count, nic::MAX_SGE) }.map(post::sges).unwrap_or_default()
 }
 
 /// As [`sent`], of a request that the program has put together by the extended interface.
@@ -192,6 +202,25 @@ unsafe extern "C" fn post_recv(
             let post = |wr| post::post_recv(qp, wr, &mut ptr::null_mut());
             post_some("ibv_post_recv", wr, |wr| &mut wr.next, bad_wr, room, post)
         })
+    }
+}
+
+unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let _inside = nic::enter_library();
+    // SAFETY: by the man page a queue, a list that stays valid during the call, and the caller's variable.
+    unsafe {
+        let block = SrqBlock::of(srq).ok();
+        let Some((block, watch)) = block.and_then(|block| Some((block, block.watch()?))) else {
+            return post::post_srq_recv(srq, wr, bad_wr);
+        };
+        let buffers = |wr: &ibv_recv_wr| Buffers::begin_shared(block.nic(), || sges(wr.sg_list, wr.num_sge));
+        let requests = list(wr, |wr| wr.next).map(|wr| (wr.wr_id, buffers(wr)));
+        let post = |bad: *mut *mut ibv_recv_wr| post::post_srq_recv(srq, wr, bad);
+        watch.posts(requests, || post_list(wr, |wr| wr.next, bad_wr, post))
     }
 }
 

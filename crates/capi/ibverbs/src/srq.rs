@@ -4,10 +4,11 @@ use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::sync::Arc;
 
-use ferroce_nic as nic;
+use ferroce_nic::{self as nic, settings};
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, at_mut, entry, put};
+use crate::check::SrqWatch;
 use crate::memory::PdBlock;
 use crate::object::{Headed, Identity, next_handle};
 use crate::{check, tags, xrc};
@@ -16,6 +17,8 @@ use crate::{check, tags, xrc};
 pub(crate) struct SrqBlock {
     c: ibv_srq,
     nic: Arc<nic::Srq>,
+    /// With `--check=memory`.
+    watch: Option<Arc<SrqWatch>>,
 }
 
 // SAFETY: `repr(C)` with an `ibv_srq` first.
@@ -31,6 +34,11 @@ unsafe impl Headed for SrqBlock {
 impl SrqBlock {
     pub(crate) fn nic(&self) -> &Arc<nic::Srq> {
         &self.nic
+    }
+
+    /// What the checker knows of it.
+    pub(crate) fn watch(&self) -> Option<&Arc<SrqWatch>> {
+        self.watch.as_ref()
     }
 }
 
@@ -60,7 +68,10 @@ impl SrqBlock {
             c.srq_context = srq_context;
             c.pd = pd;
             c.handle = next_handle();
-            Ok(Self { c, nic })
+            // Of others a completion doesn't say by itself which receive it is of.
+            let is_basic = nic.completes_into().is_none();
+            let watch = (is_basic && settings::checks_memory()).then(Arc::default);
+            Ok(Self { c, nic, watch })
         })
     }
 }

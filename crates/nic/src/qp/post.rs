@@ -68,10 +68,10 @@ impl Qp {
         })
     }
 
-    /// Begins to look at the memory of a request that is about to be posted, for the checker.
+    /// Begins to look at the memory of a request that is about to be posted, and to be sent or `filled`, for the checker.
     #[must_use]
-    pub fn begin_in_flight(&self, sges: &[Sge]) -> Vec<InFlight> {
-        InFlight::begin(self.pd.id(), sges)
+    pub fn begin_in_flight(&self, sges: &[Sge], filled: bool) -> Vec<InFlight> {
+        InFlight::begin(self.pd.id(), sges, filled)
     }
 
     /// Send requests that are under way and name this local key.

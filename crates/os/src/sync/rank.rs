@@ -42,7 +42,7 @@ classes! {
     CriticalRegion: "nic/src/qp/wr_session.rs", "a critical region (`ibv_wr_start` … `ibv_wr_complete`): the program's code runs within, and only posting threads take it";
     CmDevices: "capi/rdmacm/src/devices.rs", "the devices that ids have opened, and their default domains";
     CheckedTurn: "capi/ibverbs/src/check/watch.rs", "who polls a completion queue, for the checker";
-    Checked: "capi/ibverbs/src/check/watch.rs", "what is outstanding on a queue pair, for the checker; held while requests are posted";
+    Checked: "capi/ibverbs/src/check/watch.rs", "what is outstanding on a queue pair or a shared receive queue, for the checker; held while requests are posted";
     Starting: "nic/src/adapter/mod.rs", "the making of the adapter";
     NetworkMonitor: "nic/src/adapter/network.rs", "news of the network";
     MulticastChanging: "nic/src/fabric/multicast.rs", "joining and leaving groups";

@@ -19,7 +19,15 @@ impl Buffers {
         if !settings::checks_memory() {
             return Self::default();
         }
-        Self { filled, parts: qp.begin_in_flight(&list()) }
+        Self { filled, parts: qp.begin_in_flight(&list(), filled) }
+    }
+
+    /// As [`Buffers::begin`], of a receive of a shared queue.
+    pub(crate) fn begin_shared(srq: &nic::Srq, list: impl FnOnce() -> nic::SgeList) -> Self {
+        if !settings::checks_memory() {
+            return Self::default();
+        }
+        Self { filled: true, parts: nic::InFlight::begin(srq.pd().id(), &list(), true) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

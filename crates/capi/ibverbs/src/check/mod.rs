@@ -17,7 +17,7 @@ pub use objects::own;
 pub(crate) use objects::{close, gone, made, pinned};
 pub(crate) use place::Trace;
 pub(crate) use strict::hide_invalid;
-pub(crate) use watch::{CqWatch, QpWatch, Sent};
+pub(crate) use watch::{CqWatch, QpWatch, Sent, SrqWatch};
 
 use crate::{call, log};
 use ferroce_explain::{Check, Finding};
@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 const EXIT_STATUS: i32 = 99;
 /// Findings with the same number that a process tells.
 const LIMIT: u8 = 10;
+/// How long what may end at any time is waited for: before it's told, or given up.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is to be checked; `None` for nothing.
 fn asked() -> Option<&'static Check> {
@@ -93,8 +95,12 @@ fn end_process(end: End) {
     unsafe {
         match end {
             End::AtOnce => {
-                // Another thread may hold it for as long as it likes, such as one that writes to a full pipe.
-                if ftrylockfile(stdout) == 0 {
+                // Another thread may hold it for as long as it likes, and a full pipe may have no reader.
+                let bound = std::thread::Builder::new().spawn(|| {
+                    std::thread::sleep(PATIENCE);
+                    libc::_exit(EXIT_STATUS)
+                });
+                if bound.is_ok() && ftrylockfile(stdout) == 0 {
                     libc::fflush(stdout);
                 }
                 libc::_exit(EXIT_STATUS)
@@ -125,9 +131,8 @@ pub(crate) fn await_acks(
     }
 }
 
-/// Does something last for a second? Others go on meanwhile.
+/// Does something last? Others go on meanwhile.
 fn lasts(goes_on: impl Fn() -> bool) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(1);
     let since = Instant::now();
     while goes_on() {
         if since.elapsed() >= PATIENCE {

@@ -1,5 +1,6 @@
 //! The report of `--check-report`: several processes add to it, one after the other, and each leaves it whole.
 
+use crate::log;
 use ferroce_explain::{Finding, ReportFormat};
 use ferroce_nic::settings;
 use ferroce_os::sys;
@@ -8,6 +9,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a process waits for another one that adds a finding, and may be stopped.
@@ -18,8 +20,11 @@ const ROUND: Duration = Duration::from_millis(1);
 /// Adds a finding, if there is a report.
 pub(super) fn append(finding: &Finding) {
     let Some(path) = settings::value(settings::CHECK_REPORT) else { return };
-    if let Err(error) = append_to(Path::new(&path), finding) {
-        tracing::warn!(%error, path = %path.display(), "a finding isn't in the report");
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if let Err(error) = append_to(Path::new(&path), finding)
+        && !TOLD.swap(true, Ordering::Relaxed)
+    {
+        log::found(&format!("findings are missing in the report {}: {error}", path.display()));
     }
 }
 

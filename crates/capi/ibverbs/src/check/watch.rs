@@ -40,6 +40,8 @@ pub(crate) struct QpWatch {
     send_cq: Arc<CqWatch>,
     /// `None` with a shared receive queue.
     recv_cq: Option<Arc<CqWatch>>,
+    /// The shared receive queue, if its receives are looked at.
+    srq: Option<Arc<SrqWatch>>,
     outstanding: Mutex<class::Checked, Outstanding>,
     /// The peer's number, and the path MTU (IBV_MTU_*) in the lowest byte; 0 as long as there is none.
     connection: AtomicU64,
@@ -63,6 +65,44 @@ struct Outstanding {
     receives: i64,
     /// Those of the receives, with their wr_id, if they are looked at.
     received: VecDeque<(u64, Buffers)>,
+}
+
+/// A shared receive queue, with the receives whose memory is looked at.
+#[derive(Debug, Default)]
+pub(crate) struct SrqWatch(Mutex<class::Checked, VecDeque<(u64, Buffers)>>);
+
+impl SrqWatch {
+    /// The program posts receives; `post` says how many of the first of them were taken.
+    pub(crate) fn posts<R>(
+        &self,
+        requests: impl Iterator<Item = (u64, Buffers)>,
+        post: impl FnOnce() -> (R, usize),
+    ) -> R {
+        let mut received = self.0.lock();
+        let requests: Vec<_> = requests.collect();
+        let (result, taken) = post();
+        for request in requests.into_iter().take(taken) {
+            // Which of two is meant nobody could tell; and a queue pair that ended may have taken the other one with it.
+            received.retain(|(wr_id, _)| *wr_id != request.0);
+            received.push_back(request);
+        }
+        result
+    }
+
+    fn ended(&self, wr_id: u64) -> Option<(u64, Buffers)> {
+        take(&mut self.0.lock(), wr_id)
+    }
+
+    /// A queue pair ends, and takes receives with it: nobody knows which.
+    fn forget(&self) {
+        self.0.lock().clear();
+    }
+}
+
+/// Takes out the oldest of the receives with this number.
+fn take(receives: &mut VecDeque<(u64, Buffers)>, wr_id: u64) -> Option<(u64, Buffers)> {
+    let at = receives.iter().position(|(other, _)| *other == wr_id)?;
+    receives.remove(at)
 }
 
 /// How many requests a queue of so many has room for, with so many outstanding.
@@ -182,6 +222,7 @@ impl QpWatch {
         all_signaled: bool,
         send_cq: Arc<CqWatch>,
         recv_cq: Option<Arc<CqWatch>>,
+        srq: Option<Arc<SrqWatch>>,
     ) -> Arc<Self> {
         let watch = Arc::new(Self {
             qpn,
@@ -190,6 +231,7 @@ impl QpWatch {
             all_signaled,
             send_cq,
             recv_cq,
+            srq,
             outstanding: Mutex::new(Outstanding::default()),
             connection: AtomicU64::new(0),
             told_full: AtomicBool::new(false),
@@ -269,9 +311,9 @@ impl QpWatch {
         if wc.opcode & IBV_WC_RECV != 0 {
             let receives = outstanding.receives.min(1);
             outstanding.receives -= receives;
-            let at = outstanding.received.iter().position(|(wr_id, _)| *wr_id == wc.wr_id);
-            let ended = at.and_then(|at| outstanding.received.remove(at));
+            let ended = take(&mut outstanding.received, wc.wr_id);
             drop(outstanding);
+            let ended = ended.or_else(|| self.srq.as_ref()?.ended(wc.wr_id));
             if let Some(cq) = &self.recv_cq {
                 cq.expect(-receives);
             }
@@ -309,6 +351,9 @@ impl QpWatch {
     pub(crate) fn reset(&self) {
         let Outstanding { signaled, receives, .. } = std::mem::take(&mut *self.outstanding.lock());
         self.connection.store(0, Ordering::Relaxed);
+        if let Some(srq) = &self.srq {
+            srq.forget();
+        }
         self.send_cq.expect(-signaled);
         if let Some(cq) = &self.recv_cq {
             cq.expect(-receives);
@@ -343,7 +388,7 @@ mod tests {
     #[test]
     fn a_queue_pair_without_a_receive_queue_leaves_receives_to_the_adapter() {
         let cq = CqWatch::new(16, false);
-        let of = |own: bool| QpWatch::new(7, (4, 4), false, cq.clone(), own.then(|| cq.clone()));
+        let of = |own: bool| QpWatch::new(7, (4, 4), false, cq.clone(), own.then(|| cq.clone()), None);
         let rooms = |own| [0, 3, 5].map(|outstanding| of(own).receive_room(outstanding, true));
         assert_eq!(rooms(true), [4, 1, 0]);
         assert_eq!(rooms(false), [usize::MAX; 3]);
