@@ -12,6 +12,7 @@ mod raw_packet;
 mod raw_udp;
 mod report;
 mod verbs;
+mod watching;
 mod wire;
 
 use clap::Subcommand;
@@ -65,6 +66,15 @@ pub enum Bench {
         /// How many at once
         #[arg(long, default_value_t = 1000)]
         count: u32,
+        /// Rounds; the table shows medians
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
+    /// What watching costs a pair that exchanges messages: ps, top and trace
+    Watching {
+        /// Seconds of each measurement
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
         /// Rounds; the table shows medians
         #[arg(long, default_value_t = 3)]
         rounds: usize,
@@ -161,6 +171,7 @@ pub fn bench(what: &Bench) -> io::Result<()> {
         Bench::Raw { seconds, rounds } => raw_packet::raw(*seconds, *rounds),
         Bench::Verbs { count, rounds } => verbs::verbs(*count, *rounds),
         Bench::Connections { count, rounds } => connections::connections(*count, *rounds),
+        Bench::Watching { seconds, rounds } => watching::watching(*seconds, *rounds),
         Bench::Instructions { write } => instructions::instructions(*write),
         Bench::RawMemory { what } => match *what {
             RawMemory::Copy { size, seconds } => raw_memory::copy(size, seconds),
