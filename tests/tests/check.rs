@@ -27,6 +27,7 @@ const MEMORY_CASES: &[(&str, &str, Option<&str>)] = &[
     ("sent_buffer", "FC108", None),
     ("read_buffer", "FC109", None),
     ("receive_buffer", "FC109", None),
+    ("overlapping_receives", "FC109", None),
     ("shared_receive_buffer", "FC109", None),
 ];
 

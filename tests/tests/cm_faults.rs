@@ -73,11 +73,17 @@ impl Case {
         match (self.state, self.victim) {
             ("unfetched" | "fetched", Side::Server) if exits => &["RDMA_CM_EVENT_REJECTED 28"],
             ("unfetched" | "fetched", Side::Server) => &["RDMA_CM_EVENT_REJECTED 8"],
-            // The reply is there; the queue pair can't be connected any more, or is just before its peer's end is known.
-            ("accepted", Side::Server) => &[
+            // The reply is there. Its sender's word that it has gone may find the client established.
+            ("accepted", Side::Server) if exits => &[
                 "RDMA_CM_EVENT_CONNECT_ERROR -22",
                 "RDMA_CM_EVENT_REJECTED 4",
                 "RDMA_CM_EVENT_REJECTED 28",
+                "RDMA_CM_EVENT_DISCONNECTED 0",
+            ],
+            // The queue pair can't be connected any more, or is just before its peer's end is known.
+            ("accepted", Side::Server) => &[
+                "RDMA_CM_EVENT_CONNECT_ERROR -22",
+                "RDMA_CM_EVENT_REJECTED 4",
                 "RDMA_CM_EVENT_DISCONNECTED 0",
             ],
             // What it says, or what the kernel or its host says in its place, perhaps before the server has answered.

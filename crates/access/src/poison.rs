@@ -27,10 +27,10 @@ fn sanitizer() -> Option<&'static Sanitizer> {
     })
 }
 
-/// The program isn't to touch the `len` bytes at `addr`, which are mapped.
+/// The program isn't to touch the `len` bytes at `addr`, an address of the program's memory.
 pub fn poison(addr: u64, len: usize) {
     if let Some(sanitizer) = sanitizer() {
-        // SAFETY: the range's shadow is written, which only the sanitizer uses.
+        // SAFETY: the shadow of all memory that a program can have is mapped, and only the sanitizer uses it.
         unsafe { (sanitizer.poison)(addr as *const libc::c_void, len) };
     }
 }

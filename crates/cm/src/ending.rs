@@ -132,7 +132,7 @@ impl Cm {
             State::RequestSent => {}
             State::RequestReceived if is_of_peer => return self.close(id),
             State::ReplySent | State::ReplyReceived if is_of_peer => {}
-            // Its word that it is ready is under way to a peer that goes, or lost.
+            // The RTU of this side is under way or lost, and the peer has gone.
             State::Established | State::DisconnectSent if is_of_peer => {}
             _ => return,
         }
@@ -141,7 +141,7 @@ impl Cm {
         self.remove_orphan(id);
     }
 
-    /// A connection is over, without time-wait: its QPs have exchanged nothing, or its user wants nothing any more.
+    /// A connection is over, without time-wait: its QPs have exchanged nothing, its peer has rejected it, or its user wants nothing any more.
     pub(crate) fn close(&mut self, id: u32) {
         self.answered(id);
         self.forget_peer(id);

@@ -92,21 +92,20 @@ fn current() -> Option<&'static Manager> {
     (*CURRENT.lock()).filter(|manager| manager.is_current())
 }
 
-/// Whether this process has a communication manager. Waits for no lock.
+/// Whether this process has connections or lookups, those included that no program knows of yet. Takes no lock for long, and none
+/// that may be held here.
 #[must_use]
-pub fn is_used() -> bool {
+pub fn have_any() -> bool {
     let manager = CURRENT.try_lock().map(|current| current.filter(|manager| manager.is_current()));
-    manager.is_none_or(|manager| manager.is_some())
+    let count = |manager: &Manager| manager.state.try_lock().is_none_or(|state| state.cm.count() > 0);
+    manager.is_none_or(|manager| manager.is_some_and(count))
 }
 
 /// Ends all connections and lookups of this process, and all listening: peers are told, and requests that no program has fetched are
-/// rejected. Messages for the host's other processes are theirs to read from here on.
+/// rejected.
 pub fn end_all() {
-    if let Some(manager) = current()
-        && manager.with(|state| state.cm.destroy_all(now())).is_ok()
-        && let Ok(gsi) = manager.gsi()
-    {
-        gsi.leave();
+    if let Some(manager) = current() {
+        let _ = manager.with(|state| state.cm.destroy_all(now()));
     }
 }
 

@@ -11,6 +11,7 @@ use ferroce_proto::Sge;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes of an element of a list that are looked at, from the first on.
 const LOOKED_AT: u32 = 64 * 1024;
@@ -18,6 +19,8 @@ const LOOKED_AT: u32 = 64 * 1024;
 /// What a range has in it, but for what the program writes.
 #[derive(Debug)]
 struct Shadow {
+    /// Unlike that of any other of the process's life.
+    serial: u64,
     bytes: Vec<u8>,
     requests: usize,
     /// Those of the requests that have the adapter write there: meanwhile the range is poisoned for AddressSanitizer.
@@ -27,6 +30,8 @@ struct Shadow {
     changed: Range<usize>,
 }
 
+/// A shadow has ever been made.
+static USED: AtomicBool = AtomicBool::new(false);
 /// By address and length.
 static SHADOWS: Mutex<class::InFlight, BTreeMap<(u64, usize), Shadow>> = Mutex::new(BTreeMap::new());
 
@@ -34,6 +39,8 @@ static SHADOWS: Mutex<class::InFlight, BTreeMap<(u64, usize), Shadow>> = Mutex::
 #[derive(Debug)]
 pub struct InFlight {
     at: (u64, usize),
+    /// Of the shadow; there may be another one when the region's registration has ended meanwhile.
+    serial: u64,
     /// The request has the adapter write there.
     filled: bool,
     /// Changes that were seen before the request was posted.
@@ -77,6 +84,8 @@ impl InFlight {
     }
 
     fn at(addr: u64, length: usize, filled: bool) -> Option<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        USED.store(true, Ordering::Relaxed);
         let at = (addr, length);
         let mut shadows = SHADOWS.lock();
         let shadow = match shadows.entry(at) {
@@ -88,7 +97,8 @@ impl InFlight {
             Entry::Vacant(entry) => {
                 let mut bytes = vec![0; length];
                 copy::read(addr, &mut bytes).ok()?;
-                entry.insert(Shadow { bytes, requests: 0, fillers: 0, changes: 0, changed: 0..0 })
+                let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+                entry.insert(Shadow { serial, bytes, requests: 0, fillers: 0, changes: 0, changed: 0..0 })
             }
         };
         shadow.requests += 1;
@@ -96,7 +106,7 @@ impl InFlight {
             shadow.fillers += 1;
             poison::poison(addr, length);
         }
-        Some(Self { at, filled, changes: shadow.changes })
+        Some(Self { at, serial: shadow.serial, filled, changes: shadow.changes })
     }
 
     /// The first address that the program has written to since the request was posted, and how many bytes from there on lie
@@ -104,7 +114,7 @@ impl InFlight {
     #[must_use]
     pub fn written(&self) -> Option<(u64, usize)> {
         let mut shadows = SHADOWS.lock();
-        let shadow = shadows.get_mut(&self.at)?;
+        let shadow = shadows.get_mut(&self.at).filter(|shadow| shadow.serial == self.serial)?;
         shadow.look(self.at.0);
         let Range { start, end } = shadow.changed;
         (shadow.changes != self.changes).then_some((self.at.0 + start as u64, end - start))
@@ -114,7 +124,8 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut shadows = SHADOWS.lock();
-        let Some(shadow) = shadows.get_mut(&self.at) else { return };
+        let shadow = shadows.get_mut(&self.at).filter(|shadow| shadow.serial == self.serial);
+        let Some(shadow) = shadow else { return };
         shadow.requests -= 1;
         shadow.fillers -= usize::from(self.filled);
         let is_last_filler = self.filled && shadow.fillers == 0;
@@ -126,6 +137,23 @@ impl Drop for InFlight {
             poison::unpoison(addr, length);
             let others = overlapping(&mut shadows, addr, length).filter(|(_, other)| other.fillers > 0);
             others.for_each(|((addr, length), _)| poison::poison(addr, length));
+        }
+    }
+}
+
+/// The registration of the `length` bytes at `addr` has ended: no adapter writes there by it any more, and the program may have other
+/// uses for them.
+pub(crate) fn forget(addr: u64, length: u64) {
+    if !USED.load(Ordering::Relaxed) {
+        return;
+    }
+    let end = addr.saturating_add(length);
+    let mut shadows = SHADOWS.lock();
+    let within = shadows.range((addr, 0)..(end, 0)).map(|(at, _)| *at);
+    let within: Vec<_> = within.filter(|(start, length)| start + *length as u64 <= end).collect();
+    for at in within {
+        if shadows.remove(&at).is_some_and(|shadow| shadow.fillers > 0) {
+            poison::unpoison(at.0, at.1);
         }
     }
 }
@@ -197,6 +225,23 @@ mod tests {
         copy::write(addr + 1, &[9]).expect("memory");
         assert_eq!(later.written(), Some((addr + 1, 1)));
         assert_eq!(part.written(), Some((addr + 150, 11)));
+    }
+
+    #[test]
+    fn a_range_is_forgotten_with_its_registration() {
+        let mut memory = [7u8; 256];
+        let addr = memory.as_mut_ptr() as u64;
+        let [inside, beyond] = [(addr + 8, 64), (addr + 100, 64)];
+        let [old, other] =
+            [inside, beyond].map(|(addr, length)| InFlight::at(addr, length, true).expect("memory"));
+        forget(addr, 128);
+        let new = InFlight::at(inside.0, inside.1, true).expect("memory");
+        copy::write(inside.0, &[1]).expect("memory");
+        copy::write(beyond.0, &[1]).expect("memory");
+        assert_eq!((old.written(), new.written()), (None, Some((inside.0, 1))));
+        assert_eq!(other.written(), Some((beyond.0, 1)));
+        drop(old);
+        assert_eq!(SHADOWS.lock()[&inside].fillers, 1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! A brake for log lines.
+//! Brakes: for log lines, and for what strangers may have a process do.
 
 use crate::clock;
+use ferroce_proto::Instant;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -26,9 +27,47 @@ impl OncePerSecond {
     }
 }
 
+/// Lets some events through at once, and one in each interval on average.
+#[derive(Debug)]
+pub struct Rate {
+    interval: Duration,
+    at_once: u32,
+    /// Up to when the events that were let through use up the rate, in ns.
+    used: AtomicU64,
+}
+
+impl Rate {
+    /// Lets `at_once` events through at once.
+    #[must_use]
+    pub const fn new(interval: Duration, at_once: u32) -> Self {
+        Self { interval, at_once, used: AtomicU64::new(0) }
+    }
+
+    /// Whether an event may go through now.
+    pub fn allows(&self, now: Instant) -> bool {
+        let most = now.after(self.interval * self.at_once);
+        let next = |used: u64| {
+            let used = Instant(used).max(now).after(self.interval);
+            (used <= most).then_some(used.0)
+        };
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn some_events_go_through_at_once_and_then_one_in_each_interval() {
+        let rate = Rate::new(Duration::from_millis(5), 64);
+        let begin = Instant(1_000_000_000);
+        let through = |ms| {
+            let now = begin.after(Duration::from_millis(ms));
+            (0..1000).filter(|_| rate.allows(now)).count()
+        };
+        assert_eq!([0, 4, 5, 50, 60_000].map(through), [64, 0, 1, 9, 64]);
+    }
 
     #[test]
     fn the_brake_lets_the_first_through_and_not_the_second() {

@@ -226,6 +226,34 @@ static void change_receive(struct side *side, const struct offer *offer, bool wr
 	request_write(side, offer, wrong);
 }
 
+/* The second half of the first receive's buffer is the first half of the second one's. */
+static void change_overlapping_receive(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct ibv_cq *cq = make_cq(side->device, ROOM, NULL);
+	struct ibv_qp *to = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
+	struct ibv_qp *from = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
+	struct path path = default_path(side->device);
+	char *bytes = side->mr->addr;
+
+	MUST(to_init(to, 0));
+	MUST(to_init(from, 0));
+	connect_qps(side->device, &path, to, from);
+	MUST(post_recv(to, side->mr, 1024, 512, 1));
+	MUST(post_recv(to, side->mr, 1280, 512, 2));
+	for (int i = 0; i < 2; i++) {
+		MUST(post_send(from, side->mr, 0, 8, 42));
+		take(cq);
+		take(cq);
+		if (i == 0)
+			bytes[wrong ? 1400 : 1200] ^= 1;
+	}
+	bytes[1400] ^= 1;
+	MUST(ibv_destroy_qp(to));
+	MUST(ibv_destroy_qp(from));
+	MUST(ibv_destroy_cq(cq));
+	request_write(side, offer, wrong);
+}
+
 static void receive_shared(const struct side *side, struct ibv_srq *srq, size_t offset, uint64_t wr_id)
 {
 	struct ibv_sge sge = {(uintptr_t)side->mr->addr + offset, 64, side->mr->lkey};
@@ -234,12 +262,28 @@ static void receive_shared(const struct side *side, struct ibv_srq *srq, size_t 
 	MUST(ibv_post_srq_recv(srq, &wr, &bad));
 }
 
-/* A queue pair with a shared receive queue gets two messages, a third receive stays posted when it ends. */
+/* Where the registration has ended, the memory is the program's, whatever names it. */
+static void receive_freed(const struct side *side, struct ibv_srq *srq)
+{
+	char *memory = malloc(BYTES);
+	struct ibv_mr *mr = MAKE(ibv_reg_mr(side->device->pd, memory, BYTES, ALL_ACCESS));
+	struct side other = {.device = side->device, .mr = mr};
+
+	receive_shared(&other, srq, 0, 7);
+	MUST(ibv_dereg_mr(mr));
+	memset(memory, 1, BYTES);
+	free(memory);
+}
+
+/* A queue pair with a shared receive queue gets two messages. A third receive is still posted when the queue pair ends, and one region's
+ * registration ends with its receive posted.
+ */
 static void change_shared_receive(struct side *side, const struct offer *offer, bool wrong)
 {
 	struct ibv_srq_init_attr init = {.attr = {.max_wr = ROOM, .max_sge = 1}};
 	struct ibv_cq *cq = make_cq(side->device, ROOM, NULL);
 	struct ibv_srq *srq = MAKE(ibv_create_srq(side->device->pd, &init));
+	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
 	struct ibv_qp *to = make_qp(side->device, IBV_QPT_RC, cq, srq, ROOM);
 	struct ibv_qp *from = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
 	struct path path = default_path(side->device);
@@ -250,8 +294,6 @@ static void change_shared_receive(struct side *side, const struct offer *offer, 
 	connect_qps(side->device, &path, to, from);
 	for (int i = 0; i < 3; i++)
 		receive_shared(side, srq, 1024 + 128 * (size_t)i, (uint64_t)i);
-	if (wrong)
-		bytes[1024 + 128 + 10] ^= 1;
 	for (int i = 0; i < 4; i++) {
 		if (i % 2 == 0)
 			MUST(post_send(from, side->mr, 0, 8, 42));
@@ -260,7 +302,18 @@ static void change_shared_receive(struct side *side, const struct offer *offer, 
 	bytes[1024 + 10] ^= 1;
 	bytes[1024 + 128 + 10] ^= 1;
 	MUST(ibv_destroy_qp(to));
-	bytes[1024 + 256 + 10] ^= 1;
+	to = make_qp(side->device, IBV_QPT_RC, cq, srq, ROOM);
+	MUST(to_init(to, 0));
+	MUST(ibv_modify_qp(from, &reset, IBV_QP_STATE));
+	MUST(to_init(from, 0));
+	connect_qps(side->device, &path, to, from);
+	if (wrong)
+		bytes[1024 + 256 + 10] ^= 1;
+	MUST(post_send(from, side->mr, 0, 8, 42));
+	take(cq);
+	take(cq);
+	receive_freed(side, srq);
+	MUST(ibv_destroy_qp(to));
 	MUST(ibv_destroy_qp(from));
 	MUST(ibv_destroy_srq(srq));
 	MUST(ibv_destroy_cq(cq));
@@ -286,6 +339,7 @@ int main(int argc, char **argv)
 		WORKS(sent_buffer, .request = change_sent),
 		WORKS(read_buffer, .request = change_read),
 		WORKS(receive_buffer, .request = change_receive),
+		WORKS(overlapping_receives, .request = change_overlapping_receive),
 		WORKS(shared_receive_buffer, .request = change_shared_receive),
 	};
 

@@ -68,9 +68,9 @@ impl SrqBlock {
             c.srq_context = srq_context;
             c.pd = pd;
             c.handle = next_handle();
-            // Of others a completion doesn't say by itself which receive it is of.
+            // A completion of an XRC or tag-matching queue doesn't name its receive.
             let is_basic = nic.completes_into().is_none();
-            let watch = (is_basic && settings::checks_memory()).then(Arc::default);
+            let watch = (is_basic && settings::checks_memory()).then(|| SrqWatch::new(&nic));
             Ok(Self { c, nic, watch })
         })
     }

@@ -1,5 +1,4 @@
-//! The process ends: peers on other hosts, which the kernel doesn't tell, hear it from their connections, and no message for another process of
-//! this host ends with it.
+//! The process ends: peers on other hosts, which the kernel doesn't tell, hear it from their connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +19,7 @@ const STACK: usize = 256 << 10;
 /// this one waits for a while only.
 #[unsafe(export_name = "ferroce_c_leaving")]
 extern "C" fn leaving() {
-    if !ferroce_connect::is_used() {
+    if !ferroce_connect::have_any() {
         return;
     }
     let done = Arc::new(AtomicU32::new(0));

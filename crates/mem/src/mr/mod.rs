@@ -10,7 +10,7 @@ mod registered;
 
 use super::dmabuf::DmaBuf;
 use super::keys::KeyTable;
-use super::{Backing, Dm, Owner, Pd, null};
+use super::{Backing, Dm, Owner, Pd, in_flight, null};
 pub(crate) use access::translate_in;
 use check::check;
 pub(crate) use fault::Use;
@@ -311,6 +311,7 @@ impl Mr {
             if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
                 home.remove(self.handle);
             }
+            in_flight::forget(registered.init.addr, registered.init.length);
             registered.end();
         }
         Ok(())

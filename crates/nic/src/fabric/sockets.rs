@@ -109,13 +109,6 @@ impl Adapter {
         }
     }
 
-    /// Leaves the sockets that packets to QP 1 come to to the host's other processes.
-    pub(crate) fn leave_gsi_sockets(&self) {
-        for address in self.addresses.snapshot().iter() {
-            address.endpoint.leave(steering_of(GSI_QPN));
-        }
-    }
-
     fn read_socket(&'static self, endpoint: &Endpoint, steering: u8, now: Instant) -> bool {
         match endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now)) {
             Ok(RecvOutcome::Busy) => false,

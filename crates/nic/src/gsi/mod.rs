@@ -20,11 +20,11 @@ use ferroce_engine::Source;
 use ferroce_host::{Delivery, Host};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
-use ferroce_os::throttle::OncePerSecond;
+use ferroce_os::throttle::{OncePerSecond, Rate};
 use ferroce_proto::Instant;
 use ferroce_types::{Datagram, HostAddr, Result, slot_of};
 use ferroce_udp::{OutgoingTap as _, send_alone};
-use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, ServiceId};
+use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, RejectReason, ServiceId};
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{BTH_LEN, Bth, Deth, Headers, ICRC_LEN, Opcode, Packet, ROCE_V2_PORT};
 use lifelines::Lifelines;
@@ -106,10 +106,10 @@ enum Receiver {
 
 /// "TTL" of a copy that another process of the host has passed on, which none on the network has.
 const PASSED_ON: Option<u8> = Some(0);
-/// Between two messages that all processes of the host are asked about, on average.
+/// Time between two searches for the process that a message is for, on average.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
-/// As many may come at once as this takes.
-const SEARCH_BURST: Duration = Duration::from_millis(320);
+/// Searches that may be made at once.
+const SEARCHES_AT_ONCE: u32 = 64;
 
 impl Receiver {
     fn of(message: &Message) -> Self {
@@ -121,7 +121,10 @@ impl Receiver {
                 return Self::port(m.service_id, &m.private_data);
             }
             Message::Mra(m) => m.ids.remote,
-            Message::Reject(m) if m.remote_comm_id == 0 => return Self::Unknown,
+            // Who rejects for another reason knows whom.
+            Message::Reject(m) if m.remote_comm_id == 0 && m.reason == RejectReason::TIMEOUT => {
+                return Self::Unknown;
+            }
             Message::Reject(m) => m.remote_comm_id,
             Message::Reply(m) => m.remote_comm_id,
             Message::ReadyToUse(ids) | Message::DisconnectReply(ids) => ids.remote,
@@ -160,7 +163,6 @@ enum Waiting {
 }
 
 /// The adapter's part of QP 1.
-#[derive(Default)]
 pub(crate) struct GsiState {
     manager: OnceLock<Arc<dyn CommunicationManager>>,
     inbox: Mutex<class::GsiInbox, VecDeque<Waiting>>,
@@ -171,8 +173,23 @@ pub(crate) struct GsiState {
     due: AtomicU64,
     psn: AtomicU32,
     lifelines: Lifelines,
-    /// When the processes of the host could be asked next for one that nobody knows, in ns, if that were done at even intervals.
-    next_search: AtomicU64,
+    /// Searches among the host's processes.
+    searches: Rate,
+}
+
+impl Default for GsiState {
+    fn default() -> Self {
+        Self {
+            manager: OnceLock::default(),
+            inbox: Mutex::default(),
+            has_mads: AtomicBool::default(),
+            at_work: AtomicBool::default(),
+            due: AtomicU64::default(),
+            psn: AtomicU32::default(),
+            lifelines: Lifelines::default(),
+            searches: Rate::new(SEARCH_INTERVAL, SEARCHES_AT_ONCE),
+        }
+    }
 }
 
 impl GsiState {
@@ -240,12 +257,6 @@ impl Gsi {
         if at.0 < self.0.gsi.due.fetch_min(at.0, Ordering::AcqRel) {
             self.0.engine.wake_for(at);
         }
-    }
-
-    /// This process is about to end. From here on other processes read the MADs that come to this host; those that this one has read
-    /// have been passed on.
-    pub fn leave(&self) {
-        self.0.leave_gsi_sockets();
     }
 
     /// Sends a MAD. The caller holds no lock.
@@ -376,16 +387,10 @@ impl Adapter {
         }
     }
 
-    /// Passes a message on to all other processes of the host, unless another one has done that, or too many have come lately: who isn't
-    /// found so is told in its turn.
+    /// Passes a message on to all other processes of the host, unless another one has done that. Where too many such messages come, the
+    /// peer of a connection that isn't found hears of its end by the answer to its next repetition.
     fn ask_everybody(&self, packet: &Datagram<'_>) {
-        let now = clock::now();
-        let next = &self.gsi.next_search;
-        let is_due = |at: u64| {
-            (at <= now.after(SEARCH_BURST).0).then_some(Instant(at).max(now).after(SEARCH_INTERVAL).0)
-        };
-        if packet.ttl == PASSED_ON || next.fetch_update(Ordering::AcqRel, Ordering::Relaxed, is_due).is_err()
-        {
+        if packet.ttl == PASSED_ON || !self.gsi.searches.allows(clock::now()) {
             return;
         }
         let copy = Datagram { ttl: PASSED_ON, ..*packet };

@@ -83,6 +83,11 @@ impl RecvQueue {
         self.pop().ok_or(NoReceive::Empty)
     }
 
+    /// The numbers of the work requests, oldest first.
+    fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.wqes.iter_from(0).map(|wqe| wqe.wr_id)
+    }
+
     /// Drops all work requests.
     pub fn clear(&mut self) {
         self.wqes.clear();
@@ -253,6 +258,12 @@ impl Srq {
     /// [`Error::Invalid`] for too many elements, [`Error::NoMemory`] when the queue is full.
     pub fn post(&self, wqe: RecvWqe) -> Result<()> {
         self.shared.lock().queue.push(wqe)
+    }
+
+    /// The numbers of the work requests that no message has taken, oldest first.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<u64> {
+        self.shared.lock().queue.numbers().collect()
     }
 
     /// Present attributes.

@@ -22,6 +22,7 @@ pub(crate) use watch::{CqWatch, QpWatch, Sent, SrqWatch};
 use crate::{call, log};
 use ferroce_explain::{Check, Finding};
 use ferroce_nic::{self as nic, settings};
+use ferroce_os::sys;
 use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -29,9 +30,11 @@ use std::time::{Duration, Instant};
 
 /// Exit status of a process that a finding has ended.
 const EXIT_STATUS: i32 = 99;
+/// Of a thread's stack.
+const STACK: usize = 64 << 10;
 /// Findings with the same number that a process tells.
 const LIMIT: u8 = 10;
-/// How long what may end at any time is waited for: before it's told, or given up.
+/// How long something has to last before it is told, and how long a process that a finding ends waits for its output to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is to be checked; `None` for nothing.
@@ -96,8 +99,8 @@ fn end_process(end: End) {
         match end {
             End::AtOnce => {
                 // Another thread may hold it for as long as it likes, and a full pipe may have no reader.
-                let bound = std::thread::Builder::new().spawn(|| {
-                    std::thread::sleep(PATIENCE);
+                let bound = sys::start_thread("ferroce-bound", STACK, || {
+                    sys::pause(PATIENCE);
                     libc::_exit(EXIT_STATUS)
                 });
                 if bound.is_ok() && ftrylockfile(stdout) == 0 {

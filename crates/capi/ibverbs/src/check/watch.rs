@@ -6,7 +6,7 @@ use crate::abi::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
 use ferroce_explain::Finding;
 use ferroce_nic::{self as nic, settings};
 use ferroce_os::sync::{Mutex, class};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -68,17 +68,24 @@ struct Outstanding {
 }
 
 /// A shared receive queue, with the receives whose memory is looked at.
-#[derive(Debug, Default)]
-pub(crate) struct SrqWatch(Mutex<class::Checked, VecDeque<(u64, Buffers)>>);
+#[derive(Debug)]
+pub(crate) struct SrqWatch {
+    srq: Arc<nic::Srq>,
+    received: Mutex<class::Checked, VecDeque<(u64, Buffers)>>,
+}
 
 impl SrqWatch {
+    pub(crate) fn new(srq: &Arc<nic::Srq>) -> Arc<Self> {
+        Arc::new(Self { srq: srq.clone(), received: Mutex::new(VecDeque::new()) })
+    }
+
     /// The program posts receives; `post` says how many of the first of them were taken.
     pub(crate) fn posts<R>(
         &self,
         requests: impl Iterator<Item = (u64, Buffers)>,
         post: impl FnOnce() -> (R, usize),
     ) -> R {
-        let mut received = self.0.lock();
+        let mut received = self.received.lock();
         let requests: Vec<_> = requests.collect();
         let (result, taken) = post();
         for request in requests.into_iter().take(taken) {
@@ -90,12 +97,15 @@ impl SrqWatch {
     }
 
     fn ended(&self, wr_id: u64) -> Option<(u64, Buffers)> {
-        take(&mut self.0.lock(), wr_id)
+        take(&mut self.received.lock(), wr_id)
     }
 
-    /// A queue pair ends, and takes receives with it: nobody knows which.
-    fn forget(&self) {
-        self.0.lock().clear();
+    /// A queue pair has ended, or begins anew, and the program may never be told of receives that it had taken. Those that no queue pair
+    /// has taken stay.
+    fn forget_taken(&self) {
+        let mut received = self.received.lock();
+        let left: BTreeSet<u64> = self.srq.numbers().into_iter().collect();
+        received.retain(|(wr_id, _)| left.contains(wr_id));
     }
 }
 
@@ -352,7 +362,7 @@ impl QpWatch {
         let Outstanding { signaled, receives, .. } = std::mem::take(&mut *self.outstanding.lock());
         self.connection.store(0, Ordering::Relaxed);
         if let Some(srq) = &self.srq {
-            srq.forget();
+            srq.forget_taken();
         }
         self.send_cq.expect(-signaled);
         if let Some(cq) = &self.recv_cq {
