@@ -38,7 +38,7 @@ cells! {
         send_bw_rc_16_qps_both_ways_with_events: "ib_send_bw -c RC -q 16 -b -e";
         send_bw_rc_few_receives: "ib_send_bw -c RC -r 64";
         send_bw_uc: "ib_send_bw -c UC";
-        send_bw_ud: "ib_send_bw -c UD -a";
+        send_bw_ud: "ib_send_bw -c UD";
         send_bw_ud_both_ways_with_events: "ib_send_bw -c UD -b -e";
         send_lat_rc: "ib_send_lat -c RC";
         send_bw_xrc: "ib_send_bw -c XRC";
@@ -87,7 +87,7 @@ cells! {
         send_bw_ud_with_events: "ib_send_bw -c UD -e";
         send_lat_xrc: "ib_send_lat -c XRC";
         read_bw_xrc: "ib_read_bw -c XRC";
-        send_lat_ud: "ib_send_lat -c UD -a";
+        send_lat_ud: "ib_send_lat -c UD -s 1000";
         write_bw_rc_16_qps_both_ways: "ib_write_bw -c RC -q 16 -b";
         write_lat_rc: "ib_write_lat -c RC";
         read_bw_rc: "ib_read_bw -c RC -a";
