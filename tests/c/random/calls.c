@@ -275,7 +275,7 @@ static void run_process(uint64_t milliseconds)
 		run_part(workers);
 		quiet[part] = look_around();
 	}
-	compare(&quiet[PARTS - 2], &quiet[PARTS - 1]);
+	compare(&quiet[PARTS - 2], quiet[PARTS - 1]);
 	pthread_cancel(watcher);
 	pthread_join(watcher, NULL);
 	MUST(ibv_destroy_cq(common_cq));
