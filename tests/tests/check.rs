@@ -139,9 +139,11 @@ fn a_fatal_finding_ends_the_process_with_a_status_of_its_own() {
         assert_eq!(ids(&outcome), ["FC106"], "{outcome}");
     }
     // What isn't written yet is waited for, with a bound.
-    let outcome = run(&world, &["--check=fatal"], &[&path, "full"], Fabric::Any);
-    assert_eq!(outcome.status.code(), Some(99), "{outcome}");
-    assert_eq!(ids(&outcome), ["FC106"], "{outcome}");
+    for pipe in ["full", "broken"] {
+        let outcome = run(&world, &["--check=fatal"], &[&path, pipe], Fabric::Any);
+        assert_eq!(outcome.status.code(), Some(99), "{outcome}");
+        assert_eq!(ids(&outcome), ["FC106"], "{outcome}");
+    }
     run(&world, &["--check=fatal"], &[&path, "none"], Fabric::Any).expect_ok().expect_quiet();
     run(&world, &["--check=fatal,-FC106"], &[&path, "exit"], Fabric::Any).expect_ok().expect_quiet();
 }

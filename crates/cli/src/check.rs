@@ -1,7 +1,9 @@
 //! `ferroce run --check` and `--strict`: what is to be checked, the report that processes add to, and how strict the adapter is.
 
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -64,12 +66,21 @@ fn begin_report(file: &Path) -> io::Result<std::path::PathBuf> {
     // A pipe that nobody reads is an error here, and isn't waited for.
     let mut options = std::fs::OpenOptions::new();
     let opened =
-        options.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(&absolute);
+        options.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK).open(&absolute);
     let is_pipe = |error: &io::Error| error.raw_os_error() == Some(libc::ENXIO);
     let mut report = opened.map_err(|error| if is_pipe(&error) { not_a_file() } else { error })?;
-    if !report.metadata()?.is_file() {
+    let metadata = report.metadata()?;
+    if !metadata.is_file() {
         return Err(not_a_file());
     }
+    let is_report = |output: BorrowedFd<'_>| {
+        let output = output.try_clone_to_owned().map(File::from).and_then(|output| output.metadata());
+        output.is_ok_and(|output| (output.dev(), output.ino()) == (metadata.dev(), metadata.ino()))
+    };
+    if is_report(io::stdout().as_fd()) || is_report(io::stderr().as_fd()) {
+        return Err(io::Error::other("it is the command's output: choose another file"));
+    }
+    report.set_len(0)?;
     report.write_all((format.head() + format.tail()).as_bytes())?;
     Ok(absolute)
 }

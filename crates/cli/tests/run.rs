@@ -166,6 +166,13 @@ fn a_report_is_a_regular_file_or_nothing_starts() {
             "{outcome:?}"
         );
     }
+    let log = ferroce.path("log");
+    std::fs::write(&log, "precious\n").unwrap();
+    let output = std::fs::OpenOptions::new().append(true).open(&log).unwrap();
+    let mut command =
+        ferroce.ferroce(&["run", "--check", "--check-report", "/dev/stdout", "echo", "started"]);
+    assert_eq!(command.stdout(output).stderr(Stdio::null()).status().unwrap().code(), Some(125));
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "precious\n");
 }
 
 #[test]

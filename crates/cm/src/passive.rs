@@ -164,7 +164,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Rejects a request, or the peer's reply to this side's.
+    /// Rejects a request, also one that was accepted and whose requester isn't ready yet, or the peer's reply to this side's.
     ///
     /// # Errors
     /// As [`Cm::accept`].
@@ -174,6 +174,8 @@ impl Cm {
         let rejected = match connection.state {
             State::RequestReceived => Rejected::Request,
             State::ReplyReceived => Rejected::Reply,
+            // The reply is taken back.
+            State::ReplySent => Rejected::Other,
             state => return Err(Error::State { state: state.name() }),
         };
         self.send_reject(

@@ -92,20 +92,32 @@ fn current() -> Option<&'static Manager> {
     (*CURRENT.lock()).filter(|manager| manager.is_current())
 }
 
-/// Whether this process has connections or lookups, those included that no program knows of yet. Takes no lock for long, and none
-/// that may be held here.
+/// Whether this process has a communication manager. Waits for no lock.
 #[must_use]
-pub fn have_any() -> bool {
+pub fn is_used() -> bool {
     let manager = CURRENT.try_lock().map(|current| current.filter(|manager| manager.is_current()));
-    let count = |manager: &Manager| manager.state.try_lock().is_none_or(|state| state.cm.count() > 0);
-    manager.is_none_or(|manager| manager.is_some_and(count))
+    manager.is_none_or(|manager| manager.is_some())
 }
 
 /// Ends all connections and lookups of this process, and all listening: peers are told, and requests that no program has fetched are
-/// rejected.
+/// rejected. From here on, until [`come_back`], other processes read the messages that come to this host.
 pub fn end_all() {
     if let Some(manager) = current() {
         let _ = manager.with(|state| state.cm.destroy_all(now()));
+        leave(manager, true);
+    }
+}
+
+/// The process hasn't ended: it reads messages again.
+pub fn come_back() {
+    if let Some(manager) = current() {
+        leave(manager, false);
+    }
+}
+
+fn leave(manager: &Manager, leaves: bool) {
+    if let Ok(gsi) = manager.gsi() {
+        gsi.leave(leaves);
     }
 }
 

@@ -10,7 +10,7 @@ use ferroce_wire::icrc::Flow;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Hop limit of packets whose address vector doesn't say otherwise.
@@ -28,6 +28,8 @@ pub struct Endpoint {
     /// another user has them.
     group: OnceLock<Arc<[EngineFd; GROUP_SIZE]>>,
     readers: Box<[Mutex<class::SocketReader, Option<Reader>>; GROUP_SIZE]>,
+    /// A bit for each of the group's sockets that is left to other processes.
+    left: AtomicU64,
     senders: Box<[OnceLock<Sender>; GROUP_SIZE + 1]>,
     /// UDP_SEGMENT works on this address's device, as far as is known.
     segmentation: AtomicBool,
@@ -154,6 +156,7 @@ impl Endpoint {
             address,
             group: OnceLock::new(),
             readers: Box::new([const { Mutex::new(None) }; GROUP_SIZE]),
+            left: AtomicU64::new(0),
             senders: Box::new([const { OnceLock::new() }; GROUP_SIZE + 1]),
             segmentation: AtomicBool::new(true),
             labels: AtomicBool::new(true),
@@ -220,10 +223,26 @@ impl Endpoint {
         let index = usize::from(steering) % GROUP_SIZE;
         let Some(group) = self.group.get() else { return Ok(RecvOutcome::Packets { count: 0, more: false }) };
         let Some(mut reader) = self.readers[index].try_lock() else { return Ok(RecvOutcome::Busy) };
+        if self.left.load(Ordering::Relaxed) >> index & 1 != 0 {
+            return Ok(RecvOutcome::Busy);
+        }
         // Not from a socket of the program's that has the number now.
         let fd = group[index].checked();
         let reader = reader.get_or_insert_with(Reader::new);
         reader.receive(fd, self.address, &self.stats, f)
+    }
+
+    /// Leaves the socket that receives for a steering value to other processes: [`Endpoint::recv`] takes nothing from it, and has given to
+    /// its callback all that it has taken. Whoever sleeps until something has come is woken in vain, so this isn't for long.
+    pub fn leave(&self, steering: u8) {
+        let index = usize::from(steering) % GROUP_SIZE;
+        let _reader = self.readers[index].lock();
+        self.left.fetch_or(1 << index, Ordering::Relaxed);
+    }
+
+    /// Undoes [`Endpoint::leave`].
+    pub fn come_back(&self, steering: u8) {
+        self.left.fetch_and(!(1 << (usize::from(steering) % GROUP_SIZE)), Ordering::Relaxed);
     }
 
     /// A path to `peer`, perhaps a group, for packets to its QP `qpn`, with this TOS (traffic class) and TTL (hop limit;

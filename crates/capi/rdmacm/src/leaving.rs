@@ -1,4 +1,5 @@
-//! The process ends: peers on other hosts, which the kernel doesn't tell, hear it from their connections.
+//! The process ends: peers on other hosts, which the kernel doesn't tell, hear it from their connections, and what this process has read for
+//! other processes of the host has been passed on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,6 +11,8 @@ use ferroce_os::sys;
 
 /// Longer, nobody's end waits for a word to others.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How long the process reads no messages for others. It usually ends at once.
+const AWAY: Duration = Duration::from_millis(100);
 /// Of the thread's stack.
 const STACK: usize = 256 << 10;
 
@@ -19,7 +22,7 @@ const STACK: usize = 256 << 10;
 /// this one waits for a while only.
 #[unsafe(export_name = "ferroce_c_leaving")]
 extern "C" fn leaving() {
-    if !ferroce_connect::have_any() {
+    if !ferroce_connect::is_used() {
         return;
     }
     let done = Arc::new(AtomicU32::new(0));
@@ -30,6 +33,11 @@ extern "C" fn leaving() {
         }
         told.store(1, Ordering::Release);
         ferroce_os::sync::wake(&raw const *told, i32::MAX);
+        sys::pause(AWAY);
+        // Something keeps the process from ending.
+        if let Ok(_inside) = nic::enter_library() {
+            ferroce_connect::come_back();
+        }
     });
     if started.is_ok() && done.load(Ordering::Acquire) == 0 {
         sleep(&done, 0, Some(PATIENCE));

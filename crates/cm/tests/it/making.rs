@@ -157,6 +157,26 @@ fn an_mra_defers_the_next_repetition() {
 }
 
 #[test]
+fn who_has_accepted_may_reject_until_the_peer_is_ready() {
+    let mut pair = Pair::listening();
+    let mine = pair.connect(0x11);
+    pair.run(ms(10));
+    let theirs = pair.request();
+    pair.accept(theirs);
+    pair.run(ms(10));
+    pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+    pair.cms[1].reject(theirs, RejectReason::CONSUMER, b"no").expect("rejected");
+    pair.run(ms(10));
+    pair.expect(
+        0,
+        mine,
+        |h| matches!(h, Happening::Rejected(reject) if reject.private_data.starts_with(b"no")),
+    );
+    pair.run(ms(20_000));
+    pair.expect_silence();
+}
+
+#[test]
 fn who_is_not_wanted_is_rejected() {
     let reason = |wanted: &Connect<'_>| {
         let mut pair = Pair::listening();

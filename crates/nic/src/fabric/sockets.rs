@@ -109,6 +109,14 @@ impl Adapter {
         }
     }
 
+    /// Leaves the sockets of QP 1 to the host's other processes, or takes part in reading them again.
+    pub(crate) fn leave_gsi_sockets(&self, leaves: bool) {
+        let change = if leaves { Endpoint::leave } else { Endpoint::come_back };
+        for address in self.addresses.snapshot().iter() {
+            change(&address.endpoint, steering_of(GSI_QPN));
+        }
+    }
+
     fn read_socket(&'static self, endpoint: &Endpoint, steering: u8, now: Instant) -> bool {
         match endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now)) {
             Ok(RecvOutcome::Busy) => false,

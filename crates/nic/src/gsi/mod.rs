@@ -259,6 +259,12 @@ impl Gsi {
         }
     }
 
+    /// This process is about to end, and reads no MADs that come to this host; those that it has read have been passed on. Or it isn't,
+    /// and reads them again.
+    pub fn leave(&self, leaves: bool) {
+        self.0.leave_gsi_sockets(leaves);
+    }
+
     /// Sends a MAD. The caller holds no lock.
     pub fn send(&self, mad: &AddressedMad) -> SentMad {
         let Self(adapter) = self;

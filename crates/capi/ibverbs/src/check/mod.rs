@@ -77,18 +77,33 @@ fn tell(finding: &Finding, end: End) {
     if told.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_err() {
         return;
     }
+    let ends_at_once = check.fatal && end == End::AtOnce;
+    // Standard error, the report and standard output may be pipes that nobody reads.
+    let is_bounded = ends_at_once && ends_within(PATIENCE);
     // Files are written: a thread isn't cancelled meanwhile.
     call::value("a finding", (), || {
         log::found(&finding.to_string());
         report::append(finding);
     });
     if check.fatal {
-        end_process(end);
+        end_process(end, is_bounded);
     }
 }
 
-/// Ends the process for a finding.
-fn end_process(end: End) {
+/// Has the process end when this time is over, whatever its pipes are like. False: no thread can be had for that.
+fn ends_within(time: Duration) -> bool {
+    // SAFETY: the program doesn't come to write to a pipe any more.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    let end = move || {
+        sys::pause(time);
+        // SAFETY: ends the process, wherever its threads are.
+        unsafe { libc::_exit(EXIT_STATUS) }
+    };
+    sys::start_thread("ferroce-bound", STACK, end).is_ok()
+}
+
+/// Ends the process for a finding; `is_bounded`: however long standard output takes.
+fn end_process(end: End, is_bounded: bool) {
     unsafe extern "C" {
         static mut stdout: *mut libc::FILE;
         fn ftrylockfile(file: *mut libc::FILE) -> c_int;
@@ -98,12 +113,8 @@ fn end_process(end: End) {
     unsafe {
         match end {
             End::AtOnce => {
-                // Another thread may hold it for as long as it likes, and a full pipe may have no reader.
-                let bound = sys::start_thread("ferroce-bound", STACK, || {
-                    sys::pause(PATIENCE);
-                    libc::_exit(EXIT_STATUS)
-                });
-                if bound.is_ok() && ftrylockfile(stdout) == 0 {
+                // Another thread may hold it for as long as it likes.
+                if is_bounded && ftrylockfile(stdout) == 0 {
                     libc::fflush(stdout);
                 }
                 libc::_exit(EXIT_STATUS)

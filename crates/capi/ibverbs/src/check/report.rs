@@ -40,23 +40,34 @@ fn append_to(path: &Path, finding: &Finding) -> io::Result<()> {
     let entry = format.entry(finding, (std::process::id(), &program), kept.is_none());
     let text = if kept.is_none() { head } else { String::new() } + &entry + tail;
     // One write: a process that is killed leaves all of it or nothing.
-    file.write_all_at(text.as_bytes(), kept.unwrap_or(0))
+    file.write_all_at(text.as_bytes(), kept.unwrap_or(0)).inspect_err(|_| {
+        // What was there is put back; no room is needed for it.
+        let len = kept.map_or(0, |kept| kept + tail.len() as u64);
+        let _ = file.set_len(len);
+        let _ = kept.map(|kept| file.write_all_at(tail.as_bytes(), kept));
+    })
 }
 
 /// Keeps other processes away until the file is closed.
 ///
 /// # Errors
-/// EWOULDBLOCK when another one has kept this one away for so long; what else the system refused.
+/// Another one has kept this one away for so long, or did so before; what else the system refused.
 fn lock(file: &File, patience: Duration) -> io::Result<()> {
+    static IN_VAIN: AtomicBool = AtomicBool::new(false);
     let begun = Instant::now();
+    let patience = if IN_VAIN.load(Ordering::Relaxed) { Duration::ZERO } else { patience };
     loop {
         // SAFETY: an open descriptor.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::WouldBlock || begun.elapsed() >= patience {
+        if error.kind() != io::ErrorKind::WouldBlock {
             return Err(error);
+        }
+        if begun.elapsed() >= patience {
+            IN_VAIN.store(true, Ordering::Relaxed);
+            return Err(io::Error::new(error.kind(), "another process keeps the file locked"));
         }
         sys::pause(ROUND);
     }

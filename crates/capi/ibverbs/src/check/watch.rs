@@ -71,12 +71,13 @@ struct Outstanding {
 #[derive(Debug)]
 pub(crate) struct SrqWatch {
     srq: Arc<nic::Srq>,
-    received: Mutex<class::Checked, VecDeque<(u64, Buffers)>>,
+    /// By number. Of receives with the same number it's the one that was posted last.
+    received: Mutex<class::Checked, BTreeMap<u64, Buffers>>,
 }
 
 impl SrqWatch {
     pub(crate) fn new(srq: &Arc<nic::Srq>) -> Arc<Self> {
-        Arc::new(Self { srq: srq.clone(), received: Mutex::new(VecDeque::new()) })
+        Arc::new(Self { srq: srq.clone(), received: Mutex::new(BTreeMap::new()) })
     }
 
     /// The program posts receives; `post` says how many of the first of them were taken.
@@ -88,16 +89,12 @@ impl SrqWatch {
         let mut received = self.received.lock();
         let requests: Vec<_> = requests.collect();
         let (result, taken) = post();
-        for request in requests.into_iter().take(taken) {
-            // Which of two is meant nobody could tell; and a queue pair that ended may have taken the other one with it.
-            received.retain(|(wr_id, _)| *wr_id != request.0);
-            received.push_back(request);
-        }
+        received.extend(requests.into_iter().take(taken));
         result
     }
 
     fn ended(&self, wr_id: u64) -> Option<(u64, Buffers)> {
-        take(&mut self.received.lock(), wr_id)
+        self.received.lock().remove_entry(&wr_id)
     }
 
     /// A queue pair has ended, or begins anew, and the program may never be told of receives that it had taken. Those that no queue pair
@@ -105,14 +102,8 @@ impl SrqWatch {
     fn forget_taken(&self) {
         let mut received = self.received.lock();
         let left: BTreeSet<u64> = self.srq.numbers().into_iter().collect();
-        received.retain(|(wr_id, _)| left.contains(wr_id));
+        received.retain(|wr_id, _| left.contains(wr_id));
     }
-}
-
-/// Takes out the oldest of the receives with this number.
-fn take(receives: &mut VecDeque<(u64, Buffers)>, wr_id: u64) -> Option<(u64, Buffers)> {
-    let at = receives.iter().position(|(other, _)| *other == wr_id)?;
-    receives.remove(at)
 }
 
 /// How many requests a queue of so many has room for, with so many outstanding.
@@ -321,7 +312,8 @@ impl QpWatch {
         if wc.opcode & IBV_WC_RECV != 0 {
             let receives = outstanding.receives.min(1);
             outstanding.receives -= receives;
-            let ended = take(&mut outstanding.received, wc.wr_id);
+            let at = outstanding.received.iter().position(|(wr_id, _)| *wr_id == wc.wr_id);
+            let ended = at.and_then(|at| outstanding.received.remove(at));
             drop(outstanding);
             let ended = ended.or_else(|| self.srq.as_ref()?.ended(wc.wr_id));
             if let Some(cq) = &self.recv_cq {
