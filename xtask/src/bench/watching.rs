@@ -28,21 +28,21 @@ pub fn watching(seconds: u64, rounds: usize) -> io::Result<()> {
     let rate = || Ok::<f64, io::Error>(programs.bandwidth("ib_send_bw", SIZE)? * 1e3 / f64::from(8 * SIZE));
     let mut alone = Row::default();
     let mut watched: Vec<Watched> =
-        WATCHERS.iter().map(|(by, _)| Watched { by, rate: Row::default(), ratio: 0.0 }).collect();
+        WATCHERS.iter().map(|(by, _)| Watched { by, ..Watched::default() }).collect();
     for round in 1..=rounds {
         println!("round {round} of {rounds}");
-        alone.add(rate()?);
+        let unwatched = rate()?;
+        alone.add(unwatched);
         for (row, (by, script)) in watched.iter_mut().zip(WATCHERS) {
             let command = Artifacts::get().ferroce().display().to_string();
             let watcher = programs.world.first().start(&["sh", "-c", script, &command], &[]);
-            row.rate.add(rate()?);
+            let watched = rate()?;
+            row.rate.add(watched);
+            row.ratio.add(watched / unwatched);
             if watcher.stdout().is_empty() {
                 return Err(io::Error::other(format!("{by} has shown nothing: {}", watcher.stderr())));
             }
         }
-    }
-    for row in &mut watched {
-        row.ratio = row.rate.median() / alone.median();
     }
     let report = Report { machine: Machine::this(), seconds, alone, watched };
     report.print();
@@ -59,12 +59,12 @@ struct Report {
     watched: Vec<Watched>,
 }
 
-/// The rate of a pair with a watcher, and its part of the rate without.
-#[derive(Serialize)]
+/// The rate of a pair with a watcher, and its part of the rate without in the same round.
+#[derive(Default, Serialize)]
 struct Watched {
     by: &'static str,
     rate: Row,
-    ratio: f64,
+    ratio: Row,
 }
 
 impl Report {
@@ -75,7 +75,8 @@ impl Report {
         );
         println!("| nobody | {:.2} | 1 | |", self.alone.median());
         for Watched { by, rate, ratio } in &self.watched {
-            println!("| {by} | {:.2} | {ratio:.2} | {} |", rate.median(), verdict(*ratio >= LEAST));
+            let ratio = ratio.median();
+            println!("| {by} | {:.2} | {ratio:.2} | {} |", rate.median(), verdict(ratio >= LEAST));
         }
     }
 }
