@@ -139,13 +139,15 @@ unsafe fn watch(init: &Init<'_>, nic: &nic::Qp) -> Option<Arc<QpWatch>> {
         // SAFETY: the caller's promise.
         unsafe { CqBlock::of(cq) }.ok()?.watch().cloned()
     };
+    // Nothing is watched unless the queues are.
+    let send_cq = of(init.send_cq)?;
     let own_receives = nic.srq().is_none() && nic.service() != nic::Service::Xrc;
     let recv_cq = own_receives.then(|| of(init.recv_cq)).flatten();
     // SAFETY: the caller's promise.
     let srq = unsafe { SrqBlock::of(init.srq) }.ok().and_then(SrqBlock::watch).cloned();
     let cap = nic.cap();
     let size = (cap.max_send_wr, cap.max_recv_wr);
-    Some(QpWatch::new(nic.qpn(), size, nic.sq_sig_all(), of(init.send_cq)?, recv_cq, srq))
+    Some(QpWatch::new(nic.qpn(), size, nic.sq_sig_all(), send_cq, recv_cq, srq))
 }
 
 impl QpBlock {
