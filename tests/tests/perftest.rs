@@ -87,7 +87,7 @@ cells! {
         send_bw_ud_with_events: "ib_send_bw -c UD -e";
         send_lat_xrc: "ib_send_lat -c XRC";
         read_bw_xrc: "ib_read_bw -c XRC";
-        send_lat_ud: "ib_send_lat -c UD -s 1000";
+        send_lat_ud: "ib_send_lat -c UD";
         write_bw_rc_16_qps_both_ways: "ib_write_bw -c RC -q 16 -b";
         write_lat_rc: "ib_write_lat -c RC";
         read_bw_rc: "ib_read_bw -c RC -a";
