@@ -104,20 +104,16 @@ pub fn is_used() -> bool {
 pub fn end_all() {
     if let Some(manager) = current() {
         let _ = manager.with(|state| state.cm.destroy_all(now()));
-        leave(manager, true);
+        if let Ok(gsi) = manager.gsi() {
+            gsi.leave();
+        }
     }
 }
 
 /// The process hasn't ended: it reads messages again.
 pub fn come_back() {
-    if let Some(manager) = current() {
-        leave(manager, false);
-    }
-}
-
-fn leave(manager: &Manager, leaves: bool) {
-    if let Ok(gsi) = manager.gsi() {
-        gsi.leave(leaves);
+    if let Some(Ok(gsi)) = current().map(Manager::gsi) {
+        gsi.come_back();
     }
 }
 

@@ -1,16 +1,18 @@
 //! Where lines about failures go: the C interface decides, and without one they go to the log.
 
 use ferroce_explain::Report;
+use ferroce_os::throttle::Rate;
 use ferroce_os::{clock, sys};
+use ferroce_proto::Instant;
 use std::ffi::c_void;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Lines at once.
-const BURST: u64 = 20;
-/// Nanoseconds after which there may be one more.
-const INTERVAL: u64 = 1_000_000_000;
+const BURST: u32 = 20;
+/// The time after which there may be one more.
+const INTERVAL: Duration = Duration::from_secs(1);
 /// How often, and with what pause in between, a process that exits looks whether all is told.
 const LOOKS: u32 = 1000;
 const PAUSE: Duration = Duration::from_micros(200);
@@ -18,33 +20,27 @@ const PAUSE: Duration = Duration::from_micros(200);
 static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
 /// Failures that nobody has been told of yet.
 static UNTOLD: AtomicU32 = AtomicU32::new(0);
-static LIMIT: Limit = Limit { paid_until: AtomicU64::new(0), kept_back: AtomicU32::new(0) };
+static LIMIT: Limit = Limit::new();
 
 /// How often somebody may speak.
 #[derive(Debug)]
 struct Limit {
-    /// The time up to which all intervals are used.
-    paid_until: AtomicU64,
+    rate: Rate,
     kept_back: AtomicU32,
 }
 
 impl Limit {
+    const fn new() -> Self {
+        Self { rate: Rate::new(INTERVAL, BURST), kept_back: AtomicU32::new(0) }
+    }
+
     /// Takes the place of a line at `now`; `None` if it is kept back.
-    fn admit(&self, now: u64) -> Option<Admitted> {
-        let next = |paid: u64| {
-            let paid = paid.max(now);
-            (paid - now < BURST * INTERVAL).then_some(paid + INTERVAL)
+    fn admit(&self, now: Instant) -> Option<Admitted> {
+        let Some(left) = self.rate.take(now) else {
+            self.kept_back.fetch_add(1, Ordering::Relaxed);
+            return None;
         };
-        match self.paid_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
-            Ok(paid) => {
-                let is_last = paid.max(now) - now >= (BURST - 1) * INTERVAL;
-                Some(Admitted { kept_back: self.kept_back.swap(0, Ordering::Relaxed), is_last })
-            }
-            Err(_) => {
-                self.kept_back.fetch_add(1, Ordering::Relaxed);
-                None
-            }
-        }
+        Some(Admitted { kept_back: self.kept_back.swap(0, Ordering::Relaxed), is_last: left == 0 })
     }
 }
 
@@ -95,7 +91,7 @@ extern "C" fn exiting(_: *mut c_void) {
 #[cold]
 pub(crate) fn say(reports: &mut Vec<Untold>) {
     for untold in reports.drain(..) {
-        let Some(Admitted { kept_back, is_last }) = LIMIT.admit(clock::now().0) else { continue };
+        let Some(Admitted { kept_back, is_last }) = LIMIT.admit(clock::now()) else { continue };
         let mut line = untold.0.to_string();
         if kept_back > 0 {
             line.push_str(&format!(" ({kept_back} such lines before this one were kept back.)"));
@@ -142,14 +138,14 @@ mod tests {
 
     #[test]
     fn a_flood_is_kept_back_and_counted() {
-        let limit = Limit { paid_until: AtomicU64::new(0), kept_back: AtomicU32::new(0) };
-        let now = 100 * INTERVAL;
+        let limit = Limit::new();
+        let now = Instant::default().after(100 * INTERVAL);
         let is_told = |kept_back, is_last| Some(Admitted { kept_back, is_last });
         assert!((1..BURST).all(|_| limit.admit(now) == is_told(0, false)));
         assert_eq!(limit.admit(now), is_told(0, true));
         assert_eq!((limit.admit(now), limit.admit(now)), (None, None));
-        assert_eq!(limit.admit(now + INTERVAL), is_told(2, true));
-        assert_eq!(limit.admit(now + INTERVAL), None);
-        assert_eq!(limit.admit(now + 1000 * INTERVAL), is_told(1, false));
+        assert_eq!(limit.admit(now.after(INTERVAL)), is_told(2, true));
+        assert_eq!(limit.admit(now.after(INTERVAL)), None);
+        assert_eq!(limit.admit(now.after(1000 * INTERVAL)), is_told(1, false));
     }
 }

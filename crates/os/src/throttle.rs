@@ -1,4 +1,4 @@
-//! Brakes: for log lines, and for what strangers may have a process do.
+//! Brakes: for lines, and for what strangers may have a process do.
 
 use crate::clock;
 use ferroce_proto::Instant;
@@ -43,14 +43,14 @@ impl Rate {
         Self { interval, at_once, used: AtomicU64::new(0) }
     }
 
-    /// Whether an event may go through now.
-    pub fn allows(&self, now: Instant) -> bool {
+    /// Lets an event through at `now`, and says how many more may follow at once; `None`: it is kept back.
+    pub fn take(&self, now: Instant) -> Option<u32> {
         let most = now.after(self.interval * self.at_once);
-        let next = |used: u64| {
-            let used = Instant(used).max(now).after(self.interval);
-            (used <= most).then_some(used.0)
-        };
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+        let with_one_more = |used: u64| Instant(used).max(now).after(self.interval);
+        let next = |used| Some(with_one_more(used)).filter(|used| *used <= most).map(|used| used.0);
+        let before = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        let left = most.since(with_one_more(before)).as_nanos() / self.interval.as_nanos();
+        Some(left as u32)
     }
 }
 
@@ -64,9 +64,10 @@ mod tests {
         let begin = Instant(1_000_000_000);
         let through = |ms| {
             let now = begin.after(Duration::from_millis(ms));
-            (0..1000).filter(|_| rate.allows(now)).count()
+            (0..1000).filter_map(|_| rate.take(now)).collect::<Vec<_>>()
         };
-        assert_eq!([0, 4, 5, 50, 60_000].map(through), [64, 0, 1, 9, 64]);
+        assert_eq!(through(0), (0..64).rev().collect::<Vec<_>>());
+        assert_eq!([4, 5, 50, 60_000].map(|ms| through(ms).len()), [0, 1, 9, 64]);
     }
 
     #[test]

@@ -226,27 +226,38 @@ static void change_receive(struct side *side, const struct offer *offer, bool wr
 	request_write(side, offer, wrong);
 }
 
+/* Connects two queue pairs of this process, which are in RESET. */
+static void join_qps(const struct side *side, struct ibv_qp *to, struct ibv_qp *from)
+{
+	struct path path = default_path(side->device);
+
+	MUST(to_init(to, 0));
+	MUST(to_init(from, 0));
+	connect_qps(side->device, &path, to, from);
+}
+
+/* Sends a message, and takes the completions of both queue pairs. */
+static void exchange_message(const struct side *side, struct ibv_qp *from)
+{
+	MUST(post_send(from, side->mr, 0, 8, 42));
+	take(from->send_cq);
+	take(from->send_cq);
+}
+
 /* The second half of the first receive's buffer is the first half of the second one's. */
 static void change_overlapping_receive(struct side *side, const struct offer *offer, bool wrong)
 {
 	struct ibv_cq *cq = make_cq(side->device, ROOM, NULL);
 	struct ibv_qp *to = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
 	struct ibv_qp *from = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
-	struct path path = default_path(side->device);
 	char *bytes = side->mr->addr;
 
-	MUST(to_init(to, 0));
-	MUST(to_init(from, 0));
-	connect_qps(side->device, &path, to, from);
+	join_qps(side, to, from);
 	MUST(post_recv(to, side->mr, 1024, 512, 1));
 	MUST(post_recv(to, side->mr, 1280, 512, 2));
-	for (int i = 0; i < 2; i++) {
-		MUST(post_send(from, side->mr, 0, 8, 42));
-		take(cq);
-		take(cq);
-		if (i == 0)
-			bytes[wrong ? 1400 : 1200] ^= 1;
-	}
+	exchange_message(side, from);
+	bytes[wrong ? 1400 : 1200] ^= 1;
+	exchange_message(side, from);
 	bytes[1400] ^= 1;
 	MUST(ibv_destroy_qp(to));
 	MUST(ibv_destroy_qp(from));
@@ -286,32 +297,22 @@ static void change_shared_receive(struct side *side, const struct offer *offer, 
 	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
 	struct ibv_qp *to = make_qp(side->device, IBV_QPT_RC, cq, srq, ROOM);
 	struct ibv_qp *from = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
-	struct path path = default_path(side->device);
 	char *bytes = side->mr->addr;
 
-	MUST(to_init(to, 0));
-	MUST(to_init(from, 0));
-	connect_qps(side->device, &path, to, from);
+	join_qps(side, to, from);
 	for (int i = 0; i < 3; i++)
 		receive_shared(side, srq, 1024 + 128 * (size_t)i, (uint64_t)i);
-	for (int i = 0; i < 4; i++) {
-		if (i % 2 == 0)
-			MUST(post_send(from, side->mr, 0, 8, 42));
-		take(cq);
-	}
+	exchange_message(side, from);
+	exchange_message(side, from);
 	bytes[1024 + 10] ^= 1;
 	bytes[1024 + 128 + 10] ^= 1;
 	MUST(ibv_destroy_qp(to));
 	to = make_qp(side->device, IBV_QPT_RC, cq, srq, ROOM);
-	MUST(to_init(to, 0));
 	MUST(ibv_modify_qp(from, &reset, IBV_QP_STATE));
-	MUST(to_init(from, 0));
-	connect_qps(side->device, &path, to, from);
+	join_qps(side, to, from);
 	if (wrong)
 		bytes[1024 + 256 + 10] ^= 1;
-	MUST(post_send(from, side->mr, 0, 8, 42));
-	take(cq);
-	take(cq);
+	exchange_message(side, from);
 	receive_freed(side, srq);
 	MUST(ibv_destroy_qp(to));
 	MUST(ibv_destroy_qp(from));

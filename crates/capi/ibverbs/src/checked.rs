@@ -129,7 +129,7 @@ unsafe fn buffers(qp: *mut ibv_qp, filled: bool, elements: *const ibv_sge, count
     // SAFETY: the caller's promise.
     unsafe {
         let qp = QpBlock::of(qp).and_then(QpBlock::nic);
-        qp.map_or_else(|_| Buffers::default(), |qp| Buffers::begin(qp, filled, || sges(elements, count)))
+        qp.map_or_else(|_| Buffers::default(), |qp| Buffers::begin(qp.pd(), filled, || sges(elements, count)))
     }
 }
 
@@ -152,7 +152,7 @@ fn gathered_sent(qp: &nic::Qp, wr: &post::SendWr) -> Sent {
         nic::Data::Sges(sges) => sges.clone(),
         nic::Data::Inline(_) => nic::SgeList::default(),
     };
-    Sent { wr_id: wr.wr_id, signaled: wr.signaled, buffers: Buffers::begin(qp, filled, list) }
+    Sent { wr_id: wr.wr_id, signaled: wr.signaled, buffers: Buffers::begin(qp.pd(), filled, list) }
 }
 
 /// Has a list no more than so many elements?
@@ -217,7 +217,8 @@ unsafe extern "C" fn post_srq_recv(
         let Some((block, watch)) = block.and_then(|block| Some((block, block.watch()?))) else {
             return post::post_srq_recv(srq, wr, bad_wr);
         };
-        let buffers = |wr: &ibv_recv_wr| Buffers::begin_shared(block.nic(), || sges(wr.sg_list, wr.num_sge));
+        let pd = block.nic().pd();
+        let buffers = |wr: &ibv_recv_wr| Buffers::begin(pd, true, || sges(wr.sg_list, wr.num_sge));
         let requests = list(wr, |wr| wr.next).map(|wr| (wr.wr_id, buffers(wr)));
         let post = |bad: *mut *mut ibv_recv_wr| post::post_srq_recv(srq, wr, bad);
         watch.posts(requests, || post_list(wr, |wr| wr.next, bad_wr, post))

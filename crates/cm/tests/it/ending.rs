@@ -41,18 +41,13 @@ fn the_peer_agrees_when_its_program_does() {
 fn who_asks_for_the_end_was_ready_before() {
     for overtaken in [false, true] {
         let mut pair = Pair::listening();
-        let mine = pair.connect(0x11);
-        pair.run(ms(10));
-        let theirs = pair.request();
+        let [mine, theirs] = pair.answered();
         let fate = move |what| match (what, overtaken) {
             ("RTU", true) => Fate::Late(50),
             ("RTU", false) => Fate::Lost,
             _ => Fate::Arrives,
         };
         pair.judge = Box::new(move |mad| fate(mad.message.name()));
-        pair.accept(theirs);
-        pair.run(ms(10));
-        pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
         pair.establish(mine);
         // Its RTU is lost, or overtaken by the DREQ.
         pair.disconnect(0, mine);
@@ -71,13 +66,8 @@ fn who_asks_for_the_end_was_ready_before() {
 fn who_takes_its_reply_back_ends_what_the_peer_takes_for_established() {
     for asks_for_the_end in [false, true] {
         let mut pair = Pair::listening();
-        let mine = pair.connect(0x11);
-        pair.run(ms(10));
-        let theirs = pair.request();
+        let [mine, theirs] = pair.answered();
         pair.judge = lose_all(&["RTU", "DREQ"]);
-        pair.accept(theirs);
-        pair.run(ms(10));
-        pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
         pair.establish(mine);
         if asks_for_the_end {
             pair.disconnect(0, mine);

@@ -159,12 +159,7 @@ fn an_mra_defers_the_next_repetition() {
 #[test]
 fn who_has_accepted_may_reject_until_the_peer_is_ready() {
     let mut pair = Pair::listening();
-    let mine = pair.connect(0x11);
-    pair.run(ms(10));
-    let theirs = pair.request();
-    pair.accept(theirs);
-    pair.run(ms(10));
-    pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+    let [mine, theirs] = pair.answered();
     pair.cms[1].reject(theirs, RejectReason::CONSUMER, b"no").expect("rejected");
     pair.run(ms(10));
     pair.expect(
@@ -230,12 +225,7 @@ fn the_program_rejects_with_its_data() {
 #[test]
 fn a_reply_can_be_rejected() {
     let mut pair = Pair::listening();
-    let mine = pair.connect(0x11);
-    pair.run(ms(10));
-    let theirs = pair.request();
-    pair.accept(theirs);
-    pair.run(ms(10));
-    pair.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+    let [mine, theirs] = pair.answered();
     pair.cms[0].reject(mine, RejectReason::CONSUMER, b"").expect("rejected");
     pair.run(ms(10));
     pair.expect(1, theirs, |h| matches!(h, Happening::Rejected(r) if r.rejected == Rejected::Reply));

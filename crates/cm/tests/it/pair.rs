@@ -123,14 +123,20 @@ impl Pair {
         self.pump();
     }
 
-    /// Both sides' handles of an established connection.
-    pub fn connected(&mut self) -> [Handle; 2] {
+    /// Both sides' handles of a connection whose reply has come.
+    pub fn answered(&mut self) -> [Handle; 2] {
         let mine = self.connect(0x11);
         self.run(ms(10));
         let theirs = self.request();
         self.accept(theirs);
         self.run(ms(10));
         self.expect(0, mine, |h| matches!(h, Happening::Reply(_)));
+        [mine, theirs]
+    }
+
+    /// Both sides' handles of an established connection.
+    pub fn connected(&mut self) -> [Handle; 2] {
+        let [mine, theirs] = self.answered();
         self.establish(mine);
         self.run(ms(10));
         self.expect(1, theirs, |h| *h == Happening::Established);

@@ -27,7 +27,9 @@ impl Source for SocketSource {
 
     fn serve(&self) {
         if self.0.gsi.is_read() {
-            self.0.read_gsi_sockets(clock::now());
+            let Self(adapter) = *self;
+            let now = clock::now();
+            adapter.for_gsi_sockets(|endpoint, steering| _ = adapter.read_socket(endpoint, steering, now));
         }
     }
 
@@ -102,18 +104,10 @@ impl Adapter {
         done
     }
 
-    /// Reads the sockets that packets to QP 1 come to.
-    fn read_gsi_sockets(&'static self, now: Instant) {
+    /// Gives the sockets that packets to QP 1 come to to `f`: their endpoints, and the value that steers to them.
+    pub(crate) fn for_gsi_sockets(&self, f: impl Fn(&Endpoint, u8)) {
         for address in self.addresses.snapshot().iter() {
-            self.read_socket(&address.endpoint, steering_of(GSI_QPN), now);
-        }
-    }
-
-    /// Leaves the sockets of QP 1 to the host's other processes, or takes part in reading them again.
-    pub(crate) fn leave_gsi_sockets(&self, leaves: bool) {
-        let change = if leaves { Endpoint::leave } else { Endpoint::come_back };
-        for address in self.addresses.snapshot().iter() {
-            change(&address.endpoint, steering_of(GSI_QPN));
+            f(&address.endpoint, steering_of(GSI_QPN));
         }
     }
 

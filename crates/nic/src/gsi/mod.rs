@@ -163,6 +163,7 @@ enum Waiting {
 }
 
 /// The adapter's part of QP 1.
+#[derive(Default)]
 pub(crate) struct GsiState {
     manager: OnceLock<Arc<dyn CommunicationManager>>,
     inbox: Mutex<class::GsiInbox, VecDeque<Waiting>>,
@@ -173,23 +174,6 @@ pub(crate) struct GsiState {
     due: AtomicU64,
     psn: AtomicU32,
     lifelines: Lifelines,
-    /// Searches among the host's processes.
-    searches: Rate,
-}
-
-impl Default for GsiState {
-    fn default() -> Self {
-        Self {
-            manager: OnceLock::default(),
-            inbox: Mutex::default(),
-            has_mads: AtomicBool::default(),
-            at_work: AtomicBool::default(),
-            due: AtomicU64::default(),
-            psn: AtomicU32::default(),
-            lifelines: Lifelines::default(),
-            searches: Rate::new(SEARCH_INTERVAL, SEARCHES_AT_ONCE),
-        }
-    }
 }
 
 impl GsiState {
@@ -259,10 +243,15 @@ impl Gsi {
         }
     }
 
-    /// This process is about to end, and reads no MADs that come to this host; those that it has read have been passed on. Or it isn't,
-    /// and reads them again.
-    pub fn leave(&self, leaves: bool) {
-        self.0.leave_gsi_sockets(leaves);
+    /// This process is about to end: it reads no MADs that come to this host until [`Gsi::come_back`], and those that it has read have been
+    /// passed on.
+    pub fn leave(&self) {
+        self.0.for_gsi_sockets(|endpoint, steering| endpoint.leave(steering));
+    }
+
+    /// Undoes [`Gsi::leave`].
+    pub fn come_back(&self) {
+        self.0.for_gsi_sockets(|endpoint, steering| endpoint.come_back(steering));
     }
 
     /// Sends a MAD. The caller holds no lock.
@@ -396,7 +385,8 @@ impl Adapter {
     /// Passes a message on to all other processes of the host, unless another one has done that. Where too many such messages come, the
     /// peer of a connection that isn't found hears of its end by the answer to its next repetition.
     fn ask_everybody(&self, packet: &Datagram<'_>) {
-        if packet.ttl == PASSED_ON || !self.gsi.searches.allows(clock::now()) {
+        static SEARCHES: Rate = Rate::new(SEARCH_INTERVAL, SEARCHES_AT_ONCE);
+        if packet.ttl == PASSED_ON || SEARCHES.take(clock::now()).is_none() {
             return;
         }
         let copy = Datagram { ttl: PASSED_ON, ..*packet };

@@ -176,6 +176,12 @@ impl Qp {
         self.sq_sig_all
     }
 
+    /// Its protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
     /// Its shared receive queue.
     #[must_use]
     pub fn srq(&self) -> Option<&Arc<Srq>> {

@@ -3,8 +3,7 @@
 use super::{Inner, Qp, env};
 use crate::adapter::Work;
 use crate::ah::Ah;
-use ferroce_mem::InFlight;
-use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr, Sge};
+use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr};
 use ferroce_queues::Wc;
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
@@ -66,12 +65,6 @@ impl Qp {
             self.work_locked(&mut inner, work, ferroce_os::clock::now(), |_, _| ());
             Ok(())
         })
-    }
-
-    /// Begins to look at the memory of a request that is about to be posted, and to be sent or `filled`, for the checker.
-    #[must_use]
-    pub fn begin_in_flight(&self, sges: &[Sge], filled: bool) -> Vec<InFlight> {
-        InFlight::begin(self.pd.id(), sges, filled)
     }
 
     /// Send requests that are under way and name this local key.

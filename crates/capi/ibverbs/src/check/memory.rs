@@ -14,20 +14,13 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Those of a request that is about to be posted. `list` gives its elements; they are asked for only if memory is looked at.
-    pub(crate) fn begin(qp: &nic::Qp, filled: bool, list: impl FnOnce() -> nic::SgeList) -> Self {
+    /// Those of a request that is about to be posted to a queue of `pd`. `list` gives its elements; they are asked for only if memory is
+    /// looked at.
+    pub(crate) fn begin(pd: &nic::Pd, filled: bool, list: impl FnOnce() -> nic::SgeList) -> Self {
         if !settings::checks_memory() {
             return Self::default();
         }
-        Self { filled, parts: qp.begin_in_flight(&list(), filled) }
-    }
-
-    /// As [`Buffers::begin`], of a receive of a shared queue.
-    pub(crate) fn begin_shared(srq: &nic::Srq, list: impl FnOnce() -> nic::SgeList) -> Self {
-        if !settings::checks_memory() {
-            return Self::default();
-        }
-        Self { filled: true, parts: nic::InFlight::begin(srq.pd().id(), &list(), true) }
+        Self { filled, parts: nic::InFlight::begin(pd.id(), &list(), filled) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
