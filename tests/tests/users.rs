@@ -284,9 +284,14 @@ fn while_attacked(attack: &str, users: [&str; 2]) {
     world.first().wait_for_listener(pair.port, &mut server, LIMIT);
     let mut attacker = python(&world, attack);
     attacker.wait_for_output("at it", LIMIT);
-    let client = pair.start_client(&world, Fabric::Udp);
-    for outcome in Pair::finish(client, server) {
-        expect_no_complaint(outcome.expect_success());
+    let [client, server] = Pair::finish(pair.start_client(&world, Fabric::Udp), server);
+    // It has all messages, and the client has acknowledged all of its own.
+    expect_no_complaint(server.expect_success());
+    // The acknowledgement of the client's last message may be lost, and the server gone when the message is sent again.
+    if !client.stderr.contains("(SEND of 4096 bytes")
+        || !client.stderr.contains("nobody has the peer's QP number")
+    {
+        expect_no_complaint(client.expect_success());
     }
     assert!(!attacker.has_ended(), "{}", attacker.wait(LIMIT));
 }

@@ -21,4 +21,4 @@ pub use guard::OwnFaults;
 pub use mappings::{Mapped, mapped};
 pub use peer_memory::PeerMemory;
 pub use peer_view::PeerView;
-pub use shared::{SharedMemory, SharedWords};
+pub use shared::{SharedMemory, SharedPlace, SharedWords};

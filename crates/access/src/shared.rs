@@ -7,8 +7,10 @@ use crate::{Fault, copy};
 use ferroce_os::fork;
 use ferroce_os::sys::{self, EngineFd};
 use std::io;
+use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A mapping, gone from the children of a fork.
@@ -31,6 +33,45 @@ unsafe impl Sync for SharedMemory {}
 /// # Safety
 /// The type consists of atomics of the standard library alone.
 pub unsafe trait SharedWords {}
+
+/// Shared words of a mapping that are used often: where they are is checked once.
+pub struct SharedPlace<T> {
+    words: NonNull<T>,
+    /// They are there as long as this.
+    _memory: Arc<SharedMemory>,
+}
+
+impl<T> std::fmt::Debug for SharedPlace<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "shared words at {:?}", self.words)
+    }
+}
+
+// SAFETY: the words are atomics, of a mapping that any thread may use.
+unsafe impl<T: SharedWords> Send for SharedPlace<T> {}
+// SAFETY: as above.
+unsafe impl<T: SharedWords> Sync for SharedPlace<T> {}
+
+impl<T: SharedWords> SharedPlace<T> {
+    /// The words at byte `at` of `memory`.
+    ///
+    /// # Panics
+    /// As [`SharedMemory::words`].
+    #[must_use]
+    pub fn new(memory: &Arc<SharedMemory>, at: usize) -> Self {
+        Self { words: NonNull::from(memory.words(at)), _memory: memory.clone() }
+    }
+}
+
+impl<T: SharedWords> Deref for SharedPlace<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: checked when this was made; the mapping is there as long as this.
+        unsafe { self.words.as_ref() }
+    }
+}
 
 impl SharedMemory {
     /// New memory of `len` bytes, all zero, that nobody can shrink or grow; with `only_here` nobody who gets the

@@ -31,6 +31,8 @@ const BUSY_INTERVAL: Duration = Duration::from_micros(20);
 /// A poller that has found nothing for this long offers its processor to others at every poll: where there are more
 /// pollers than processors, one of them is the peer.
 const SPIN: Duration = Duration::from_micros(50);
+/// … after so many polls in vain in a row. The one poll that shows a program that it has taken everything isn't such a poller's.
+const IN_VAIN: u32 = 16;
 
 /// Polls that look at memory only, after one that has found something there.
 const QUICK_POLLS: u32 = 32;
@@ -56,6 +58,8 @@ pub(super) struct Lease {
     last_progress: AtomicU64,
     /// When progress last did anything.
     last_success: AtomicU64,
+    /// Rounds since then for polls in vain, up to [`IN_VAIN`].
+    in_vain: AtomicU32,
     distrusted_until: AtomicU64,
     /// Queues of which an event was asked for that hasn't come: whoever waits for it doesn't poll.
     sleepers: AtomicUsize,
@@ -83,6 +87,7 @@ impl Default for Lease {
             broken: AtomicU64::new(0),
             last_progress: AtomicU64::new(0),
             last_success: AtomicU64::new(0),
+            in_vain: AtomicU32::new(0),
             distrusted_until: AtomicU64::new(0),
             sleepers: AtomicUsize::new(0),
             quick_polls: AtomicU32::new(0),
@@ -194,10 +199,37 @@ impl Lease {
         true
     }
 
+    /// Polls aren't in vain: there are completions, or progress has done something.
+    #[inline]
+    fn is_worth_it(&self) {
+        if self.in_vain.load(Ordering::Relaxed) != 0 {
+            self.in_vain.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// One more round was for a poll in vain. Whether the program does nothing but poll in vain.
+    fn is_in_vain(&self, now: Instant) -> bool {
+        let rounds = self.in_vain.load(Ordering::Relaxed);
+        if rounds < IN_VAIN {
+            self.in_vain.store(rounds + 1, Ordering::Relaxed);
+            return false;
+        }
+        now.since(Instant(self.last_success.load(Ordering::Relaxed))) > SPIN
+    }
+
     #[inline]
     fn is_round_long_ago(&self) -> bool {
         clock::ticks().wrapping_sub(self.round_at.load(Ordering::Relaxed))
             >= clock::ticks_of_half_millisecond()
+    }
+
+    /// As [`Loop::lately`].
+    #[inline]
+    fn lately(&self) -> Instant {
+        if self.is_round_long_ago() {
+            return clock::now();
+        }
+        Instant(self.last_progress.load(Ordering::Relaxed))
     }
 
     pub(super) fn stamp_wait(&self, until: Instant) {
@@ -214,6 +246,9 @@ impl<H: Handler> Loop<H> {
     /// Makes progress on behalf of a thread that polls a queue. `empty`: it found nothing. `sleeper`: it has asked for an event.
     pub fn progress_of_poller(handler: &'static H, empty: bool, sleeper: bool) {
         let lease = &handler.engine().lease;
+        if !empty {
+            lease.is_worth_it();
+        }
         if !sleeper && handler.engine().run_queue.is_empty() && lease.is_quick(empty) {
             if empty && handler.sources().poll_memory() {
                 lease.found_in_memory();
@@ -221,7 +256,8 @@ impl<H: Handler> Loop<H> {
             }
             return;
         }
-        let now = clock::now();
+        // In this order: a thread that is held up in between makes the round seem older than it is, not younger.
+        let (ticks, now) = (clock::ticks(), clock::now());
         let last = Instant(lease.last_progress.load(Ordering::Relaxed));
         if !empty && (sleeper || now.since(last) < BUSY_INTERVAL) {
             // Whoever has asked for an event waits for it when the queue is empty, or polls then.
@@ -232,16 +268,23 @@ impl<H: Handler> Loop<H> {
         }
         lease.last_progress.store(now.0, Ordering::Relaxed);
         lease.polls_since_round.store(0, Ordering::Relaxed);
-        lease.round_at.store(clock::ticks(), Ordering::Relaxed);
+        lease.round_at.store(ticks, Ordering::Relaxed);
         let found = lease.found_since_round.load(Ordering::Relaxed);
         if found {
             lease.found_since_round.store(false, Ordering::Relaxed);
         }
         if Self::progress(handler, now) | found {
             lease.last_success.store(now.0, Ordering::Relaxed);
-        } else if empty && now.since(Instant(lease.last_success.load(Ordering::Relaxed))) > SPIN {
+            lease.is_worth_it();
+        } else if empty && lease.is_in_vain(now) {
             sys::yield_processor();
         }
+    }
+
+    /// About now, for timers: half a millisecond late at most. It costs less than to look at the clock where somebody polls.
+    #[inline]
+    pub fn lately(&self) -> Instant {
+        self.lease.lately()
     }
 
     /// The program has asked for an event of one more queue, and will wait for it by its own means: nobody polls then.
@@ -258,5 +301,44 @@ impl<H: Handler> Loop<H> {
         let less = |sleepers: usize| sleepers.checked_sub(1);
         // There is none in the child of a fork, whose queues may be older.
         let _ = self.lease.sleepers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_polls_until_its_queue_is_empty_keeps_its_processor() {
+        let lease = Lease::default();
+        let later = Instant(SPIN.as_nanos() as u64 + 1);
+        for _ in 0..100 {
+            lease.is_worth_it();
+            assert!((0..IN_VAIN).all(|_| !lease.is_in_vain(later)));
+        }
+    }
+
+    #[test]
+    fn the_time_of_the_last_round_is_good_for_a_while_and_no_longer() {
+        let lease = Lease::default();
+        assert!(lease.lately() >= Instant(1), "there was no round");
+        let (ticks, now) = (clock::ticks(), clock::now());
+        lease.last_progress.store(now.0, Ordering::Relaxed);
+        lease.round_at.store(ticks, Ordering::Relaxed);
+        while lease.lately() == now {
+            assert!(clock::now().since(now) < Duration::from_secs(1));
+        }
+        assert!(clock::ticks().wrapping_sub(ticks) >= clock::ticks_of_half_millisecond());
+        assert!(lease.lately() > now);
+    }
+
+    #[test]
+    fn a_program_that_only_polls_in_vain_offers_its_processor() {
+        let lease = Lease::default();
+        let soon = Instant(SPIN.as_nanos() as u64);
+        assert!((0..10 * IN_VAIN).all(|_| !lease.is_in_vain(soon)), "the last find was only now");
+        assert!((0..10 * IN_VAIN).all(|_| lease.is_in_vain(Instant(soon.0 + 1))));
+        lease.is_worth_it();
+        assert!(!lease.is_in_vain(Instant(soon.0 + 1)));
     }
 }

@@ -6,7 +6,7 @@
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Reth, Service};
 
 /// Bytes before the payload where the packet names no memory of the receiver.
-const SHORT: usize = 24;
+pub(super) const SHORT: usize = 24;
 /// Bytes before the payload where it does.
 const LONG: usize = 40;
 
@@ -146,7 +146,7 @@ impl CompactHeaders {
         self.psn & (ACK_REQUEST | BY_POSITION) != 0
     }
 
-    /// The packet waits to be acknowledged by position: see [`Link::send_awaited`](crate::Link::send_awaited).
+    /// The packet waits to be acknowledged by position: see [`Link::send_plain`](crate::Link::send_plain).
     #[must_use]
     #[inline]
     pub const fn is_by_position(&self) -> bool {

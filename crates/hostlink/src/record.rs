@@ -40,7 +40,7 @@ enum Kind {
     Disowned = 4,
 }
 
-/// What a reader finds in a ring.
+/// What a reader finds in a ring that isn't a packet of a connection.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made")]
 pub(crate) enum Entry {
@@ -48,8 +48,6 @@ pub(crate) enum Entry {
     Padding,
     /// A packet with addresses and headers.
     Whole(Record),
-    /// A packet of a connection.
-    Compact(CompactRecord),
     /// What ends from the first to the last of these positions of the ring to the peer isn't acknowledged by position.
     Disowned((u64, u64)),
 }
@@ -141,7 +139,11 @@ pub(super) const fn compact_total(headers: &CompactHeaders, payload: usize) -> u
 pub(super) fn write_compact(memory: &SharedMemory, at: usize, headers: &CompactHeaders, payload: usize) {
     let (front, len) = headers.front(Kind::Compact as u8, compact_total(headers, payload), payload);
     let words: &FrontWords = memory.words(at);
-    words.iter().zip(&front[..len]).for_each(|(to, &word)| to.store(word, Ordering::Relaxed));
+    let (short, rest) = words.split_at(compact::SHORT / 8);
+    short.iter().zip(&front).for_each(|(to, &word)| to.store(word, Ordering::Relaxed));
+    if len > short.len() {
+        rest.iter().zip(&front[short.len()..]).for_each(|(to, &word)| to.store(word, Ordering::Relaxed));
+    }
 }
 
 /// Bytes of a record that disowns others.
@@ -223,35 +225,52 @@ pub(super) fn write_padding(memory: &SharedMemory, at: usize, len: usize) {
     memory.write(at, &bytes);
 }
 
-/// Reads the record at `at`, of which `available` bytes are published, and returns it with its length.
+/// The first words of the record at `at`, of which `available` bytes are published. They are copied once: the peer may change its bytes
+/// at any time.
 #[inline]
-pub(super) fn read(memory: &SharedMemory, at: usize, available: usize) -> Result<(Entry, usize), Broken> {
+fn front(memory: &SharedMemory, at: usize, available: usize) -> Result<compact::Front, Broken> {
     if available < Lines::GRAIN {
         return Err(Broken);
     }
-    // Copied once: the peer may change its bytes at any time.
     let words: &FrontWords = memory.words(at);
-    let front: compact::Front = std::array::from_fn(|i| words[i].load(Ordering::Relaxed));
-    let (length, kind) = compact::length_and_kind(front[0]);
-    if kind == Kind::Compact as u8 {
-        let (headers, payload) = CompactHeaders::parse(&front).ok_or(Broken)?;
-        if length > available || payload > MAX_PAYLOAD || compact_total(&headers, payload) != length {
-            return Err(Broken);
-        }
-        let payload = (at + headers.payload_offset(), payload);
-        return Ok((Entry::Compact(CompactRecord { headers, payload, end: 0 }), length));
-    }
-    if kind == Kind::Disowned as u8 {
-        return if length == DISOWNED {
-            Ok((Entry::Disowned((front[1], front[2])), length))
-        } else {
-            Err(Broken)
-        };
-    }
-    read_whole(memory, at, available)
+    Ok(std::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
 }
 
-/// As [`read`], of a record that isn't compact.
+/// Reads the record at `at`, of which `available` bytes are published and the first `before` positions lead to, if it is a packet of a
+/// connection. `None`: [`read`] has to.
+#[inline]
+pub(super) fn read_compact(
+    memory: &SharedMemory,
+    at: usize,
+    available: usize,
+    before: u64,
+) -> Result<Option<CompactRecord>, Broken> {
+    let front = front(memory, at, available)?;
+    let (length, kind) = compact::length_and_kind(front[0]);
+    if kind != Kind::Compact as u8 {
+        return Ok(None);
+    }
+    let (headers, payload) = CompactHeaders::parse(&front).ok_or(Broken)?;
+    if length > available || payload > MAX_PAYLOAD || compact_total(&headers, payload) != length {
+        return Err(Broken);
+    }
+    let payload = (at + headers.payload_offset(), payload);
+    Ok(Some(CompactRecord { headers, payload, end: before + length as u64 }))
+}
+
+/// Reads the record at `at`, of which `available` bytes are published, and returns it with its length. It is no packet of a connection.
+pub(super) fn read(memory: &SharedMemory, at: usize, available: usize) -> Result<(Entry, usize), Broken> {
+    let front = front(memory, at, available)?;
+    match compact::length_and_kind(front[0]) {
+        (DISOWNED, kind) if kind == Kind::Disowned as u8 => {
+            Ok((Entry::Disowned((front[1], front[2])), DISOWNED))
+        }
+        (_, kind) if kind == Kind::Disowned as u8 || kind == Kind::Compact as u8 => Err(Broken),
+        _ => read_whole(memory, at, available),
+    }
+}
+
+/// As [`read`], of a packet with addresses, or padding.
 fn read_whole(memory: &SharedMemory, at: usize, available: usize) -> Result<(Entry, usize), Broken> {
     let mut bytes = [0; FRONT];
     let have = bytes.len().min(available);
@@ -402,13 +421,13 @@ mod tests {
                 let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
                 let total = compact_total(&headers, len);
                 write_compact(&memory, AT, &headers, len);
-                let (record, read_total) = read(&memory, AT, total).unwrap();
-                assert_eq!(read_total, total);
-                let Entry::Compact(packet) = record else { panic!("{record:?}") };
+                let packet = read_compact(&memory, AT, total, 7).unwrap().unwrap();
+                assert_eq!(packet.end, 7 + total as u64);
                 assert_eq!(packet.headers.headers(), self::headers(opcode));
                 assert_eq!(packet.payload, (AT + headers.payload_offset(), len));
                 assert!(packet.payload.0 + len <= AT + total);
-                assert!(read(&memory, AT, total - Lines::GRAIN).is_err());
+                assert!(read_compact(&memory, AT, total - Lines::GRAIN, 7).is_err());
+                assert!(read(&memory, AT, total).is_err());
             }
         }
         // RC: all but two atomics, their answer and FLUSH; UC: all.
@@ -441,9 +460,9 @@ mod tests {
             ("a payload beyond all", 16, &u32::MAX.to_ne_bytes()),
         ] {
             write_compact(&memory, AT, &headers, 100);
-            assert!(read(&memory, AT, 512).is_ok());
+            assert!(read_compact(&memory, AT, 512, 0).is_ok());
             memory.write(AT + at, bytes);
-            assert!(read(&memory, AT, 512).is_err(), "{what}");
+            assert!(read_compact(&memory, AT, 512, 0).is_err(), "{what}");
         }
     }
 

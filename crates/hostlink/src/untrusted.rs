@@ -55,16 +55,25 @@ fn read_into(reading: &mut Reading, stream: &[u8], tails: &[u64], beyond: u8) ->
         memory.write(TAIL_AT, &tail.to_ne_bytes());
         while let Some((at, published)) = consumer.peek(lines)? {
             assert!(at + published <= RING && reading.consumed + published as u64 <= tail);
-            let (record, total) = record::read(&memory, BYTES_AT + at, published)?;
-            assert!(total > 0 && total <= published);
-            let bytes = BYTES_AT + at..BYTES_AT + at + total;
-            match &record {
-                Entry::Padding | Entry::Disowned(_) => {}
-                Entry::Whole(packet) => check(packet, bytes),
-                Entry::Compact(packet) => check_compact(packet, bytes),
-            }
-            reading.packets += usize::from(!matches!(record, Entry::Padding));
-            reading.said += &format!("{record:?}\n");
+            let begin = BYTES_AT + at;
+            let whole = |total: usize| {
+                assert!(total > 0 && total <= published);
+                begin..begin + total
+            };
+            let total = if let Some(packet) = record::read_compact(&memory, begin, published, 0)? {
+                check_compact(&packet, whole(packet.end as usize));
+                reading.packets += 1;
+                reading.said += &format!("{packet:?}\n");
+                packet.end as usize
+            } else {
+                let (record, total) = record::read(&memory, begin, published)?;
+                if let Entry::Whole(packet) = &record {
+                    check(packet, whole(total));
+                }
+                reading.packets += usize::from(!matches!(record, Entry::Padding));
+                reading.said += &format!("{record:?}\n");
+                whole(total).len()
+            };
             consumer.release(lines, total);
             reading.consumed += total as u64;
         }

@@ -13,7 +13,7 @@ use ferroce_queues::{EventQueue, Limits, MAX_CQ, MAX_SRQ};
 use ferroce_types::{AsyncEvent, Error, Result, invalid};
 use ferroce_udp::HostAddr;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Queue pairs a process may have.
@@ -128,6 +128,7 @@ impl Device {
         let context = Arc::new(Context {
             device: self.clone(),
             port,
+            listening: Listening::default(),
             async_events: EventQueue::new()?,
             failed: AtomicBool::new(false),
             on_failure: OnceLock::new(),
@@ -152,6 +153,22 @@ struct PortView {
     gids: GidTable,
 }
 
+/// Whether the adapter listens to all addresses of a device's GID table, so that nobody has to collect them.
+#[derive(Default, Debug)]
+struct Listening {
+    /// Counts changes of the table. Written with the port locked.
+    table: AtomicU32,
+    /// The adapter's generation, which counts from 1 here, above the count of the table's changes that it listens to; 0: nobody knows.
+    seen: AtomicU64,
+}
+
+impl Listening {
+    /// The state to be remembered once `adapter` listens to the table as it is now.
+    fn state(&self, adapter: &Adapter) -> u64 {
+        (u64::from(adapter.generation()) + 1) << 32 | u64::from(self.table.load(Ordering::Acquire))
+    }
+}
+
 /// What is called when a device is of no more use.
 struct OnFailure(Box<dyn Fn() + Send + Sync>);
 
@@ -166,6 +183,7 @@ impl std::fmt::Debug for OnFailure {
 pub struct Context {
     device: Arc<Device>,
     port: RwLock<class::Port, PortView>,
+    listening: Listening,
     async_events: EventQueue<AsyncEvent>,
     /// The program has been told that the device is of no more use.
     failed: AtomicBool,
@@ -260,6 +278,7 @@ impl Context {
         let mut port = self.port.write();
         if let Ok(netdev) = ferroce_netdev::Netdev::read(self.device.info.netdev.ifindex) {
             port.gids.update(&netdev);
+            self.listening.table.fetch_add(1, Ordering::Release);
             port.attributes = PortAttributes::of(&netdev);
             let attributes = port.attributes;
             port.last_speed.update(&attributes);
@@ -279,10 +298,16 @@ impl Context {
     /// The process's adapter: after a fork, a new one.
     pub(crate) fn adapter(&self) -> Result<&'static Adapter> {
         let adapter = adapter::start()?;
+        let state = self.listening.state(adapter);
+        if self.listening.seen.load(Ordering::Relaxed) == state {
+            return Ok(adapter);
+        }
         // Making an address usable takes a while, and other processes ask for the table meanwhile.
         let addresses: Vec<HostAddr> =
             self.port.read().gids.iter().map(|(_, entry)| HostAddr::new(entry.ip, entry.scope_id)).collect();
-        adapter.use_addresses(&addresses)?;
+        if adapter.use_addresses(&addresses)? {
+            self.listening.seen.store(state, Ordering::Relaxed);
+        }
         Ok(adapter)
     }
 
@@ -343,6 +368,7 @@ impl Context {
         let mut port = self.port.write();
         let before = port.attributes;
         let changes = port.gids.update(netdev);
+        self.listening.table.fetch_add(1, Ordering::Release);
         port.attributes = PortAttributes::of(netdev);
         let now = port.attributes;
         let (was, is) = (before.state, now.state);

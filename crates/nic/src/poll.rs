@@ -11,21 +11,21 @@ pub trait Poll {
     ///
     /// # Errors
     /// [`Error::Dead`] when the queue has overrun and all that was saved has been taken.
-    fn poll(&self, max: usize, f: impl FnMut(Wc)) -> Result<usize>;
+    fn poll(&self, max: usize, f: impl FnMut(&Wc)) -> Result<usize>;
 
     /// As [`Poll::poll`], with what the queue has recorded: zeros if it wasn't asked to.
     ///
     /// # Errors
     /// As [`Poll::poll`].
-    fn poll_stamped(&self, max: usize, f: impl FnMut(Wc, Stamp)) -> Result<usize>;
+    fn poll_stamped(&self, max: usize, f: impl FnMut(&Wc, Stamp)) -> Result<usize>;
 }
 
 impl Poll for Cq {
-    fn poll(&self, max: usize, mut f: impl FnMut(Wc)) -> Result<usize> {
+    fn poll(&self, max: usize, mut f: impl FnMut(&Wc)) -> Result<usize> {
         self.poll_stamped(max, |wc, _| f(wc))
     }
 
-    fn poll_stamped(&self, max: usize, mut f: impl FnMut(Wc, Stamp)) -> Result<usize> {
+    fn poll_stamped(&self, max: usize, mut f: impl FnMut(&Wc, Stamp)) -> Result<usize> {
         if max == 0 {
             return Ok(0);
         }

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod fork;
+pub mod per_thread;
 pub mod room;
 pub mod sync;
 pub mod sys;

@@ -65,6 +65,16 @@ impl<T> Ring<T> {
         }
     }
 
+    /// Drops the oldest, if there is one.
+    #[inline]
+    pub(crate) fn drop_front(&mut self) {
+        match self {
+            Self::Own(entries) => drop(entries.pop_front()),
+            Self::Given(slots) => drop(slots.pop_front()),
+        }
+    }
+
+    #[inline]
     pub(crate) fn front(&self) -> Option<&T> {
         match self {
             Self::Own(entries) => entries.front(),

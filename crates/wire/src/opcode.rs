@@ -115,7 +115,21 @@ impl Opcode {
 
     /// The opcode with this value; `None` for reserved values and services that Ferroce doesn't speak (RD).
     #[must_use]
+    #[inline]
     pub const fn from_u8(value: u8) -> Option<Self> {
+        const ALL: [Option<Opcode>; 256] = {
+            let mut all = [None; 256];
+            let mut value = 0;
+            while value < 256 {
+                all[value] = Opcode::of_value(value as u8);
+                value += 1;
+            }
+            all
+        };
+        ALL[value as usize]
+    }
+
+    const fn of_value(value: u8) -> Option<Self> {
         let service = match value >> 5 {
             0b000 => Service::Rc,
             0b001 => Service::Uc,

@@ -225,9 +225,9 @@ fn signals_that_are_blocked_are_noticed_within_a_millisecond() {
 #[test]
 fn an_answer_is_good_for_a_while_and_no_longer() {
     assert!(stands());
-    let of = ANSWER.with(|answer| answer.given.get());
+    let of = answer().given.get();
     let began = Instant::now();
-    while ANSWER.with(|answer| answer.given.get()) == of {
+    while answer().given.get() == of {
         assert!(began.elapsed() < Duration::from_secs(10));
         assert!(stands());
     }

@@ -40,7 +40,8 @@ pub use own_faults::OwnFaults;
 
 use crate::Fault;
 use action::FAULTS;
-use ferroce_os::clock;
+use ferroce_os::per_thread::Zeroed;
+use ferroce_os::{clock, per_thread};
 use ferroce_proto::AtomicOp;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -52,17 +53,7 @@ const GOOD_FOR: u64 = 500_000;
 /// After how many copies by the kernel a thread looks whether it still blocks the signals.
 const PATIENCE: u32 = 256;
 
-thread_local! {
-    static ANSWER: Answer = const {
-        Answer {
-            given: Cell::new(0),
-            looked: Cell::new(0),
-            disarmed: Cell::new(0),
-            mask: Cell::new(Mask::Unknown),
-            copies: Cell::new(0),
-        }
-    };
-}
+per_thread! { fn answer() -> Answer = "ferroce_guard_answer"; }
 
 /// What the kernel has said about handlers and this thread's mask.
 struct Answer {
@@ -77,11 +68,15 @@ struct Answer {
     copies: Cell<u32>,
 }
 
+// SAFETY: numbers, and that nobody has asked.
+unsafe impl Zeroed for Answer {}
+
 /// A thread's mask, as far as the two signals go.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 enum Mask {
     /// Nobody has asked.
-    Unknown,
+    Unknown = 0,
     Open,
     Blocks,
 }
@@ -190,13 +185,14 @@ impl Guard {
     /// the system calls, or the thread blocks the signals and one is waiting for it). A guarded instruction that faults
     /// is a crash then, so the kernel must be asked about the memory first.
     pub(crate) fn hold() -> Option<Self> {
-        if ANSWER.with(Answer::is_open) {
+        if answer().is_open() {
             return Some(Self { _opened: None, _thread: PhantomData });
         }
         let held = Opened::this_thread().filter(|opened| {
             let mask = if opened.blocks_nothing() { Mask::Open } else { Mask::Blocks };
+            let answer = answer();
             // SAFETY: just unblocked.
-            ANSWER.with(|answer| unsafe { answer.mask.get() == mask && answer.is_good() || answer.arm(mask) })
+            unsafe { answer.mask.get() == mask && answer.is_good() || answer.arm(mask) }
         });
         if held.is_none() {
             static SAID: AtomicBool = AtomicBool::new(false);
@@ -215,7 +211,8 @@ impl Guard {
 /// Whether a fault of this thread reaches the guard as the thread is, with the signals that it blocks.
 #[inline]
 fn stands() -> bool {
-    ANSWER.with(|answer| answer.is_open() || answer.renew())
+    let answer = answer();
+    answer.is_open() || answer.renew()
 }
 
 /// Copies `len` bytes, upwards: the last byte becomes visible last, and every aligned word of 8 bytes at `to` at once.

@@ -1,7 +1,7 @@
 //! A thread of the adapter's that is open to its own faults for a while.
 
 use super::action::{self, bit};
-use super::{ANSWER, Mask, handler};
+use super::{Mask, answer, handler};
 use ferroce_os::{fork, sys};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,10 +81,8 @@ impl OwnFaults {
 
     /// What is known of this thread's mask is old.
     fn ask_again() {
-        ANSWER.with(|answer| {
-            answer.mask.set(Mask::Unknown);
-            answer.copies.set(0);
-        });
+        answer().mask.set(Mask::Unknown);
+        answer().copies.set(0);
     }
 }
 

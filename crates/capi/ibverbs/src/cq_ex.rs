@@ -99,8 +99,8 @@ unsafe fn advance(cq: *mut ibv_cq_ex, begins: bool) -> Outcome<()> {
     // SAFETY: the caller's promise; the lock makes this the only user of the iterator.
     unsafe {
         let block = CqBlock::of(cq.cast())?;
-        let stand_on = |wc: nic::Wc, stamp| {
-            let wc = wc_of(&wc);
+        let stand_on = |wc: &nic::Wc, stamp| {
+            let wc = wc_of(wc);
             (*cq).status = wc.status;
             (*cq).wr_id = wc.wr_id;
             *block.current.get() = wc;

@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         // SAFETY: by the man page a completion queue, and an array of `num_entries`; the adapter gives at most so many.
         let n = unsafe {
             CqBlock::of(cq)?.nic().poll(max, |wc| {
-                place.write(wc_of(&wc));
+                place.write(wc_of(wc));
                 place = place.add(1);
             })?
         };

@@ -1,8 +1,7 @@
 //! The peer's memory without the peer: one-sided operations, which the initiator carries out itself.
 
-use super::{BUSY_AT, Link, PeerAccess, TRUST};
+use super::{Link, PeerAccess, TRUST};
 use crate::directory::{Found, Purpose, QpnPair};
-use crate::protocol::Busy;
 use ferroce_os::sys;
 use ferroce_proto::Instant;
 use std::sync::atomic::Ordering;
@@ -26,7 +25,7 @@ impl Link {
     ) -> Option<R> {
         let remote = self.remote.get()?;
         let memory = remote.memory.as_ref()?;
-        let busy: &Busy = self.memory.words(self.ring(true) + BUSY_AT);
+        let busy = &self.to_peer.head.busy;
         let mut views = self.access.lock();
         if !self.is_there() {
             return None;

@@ -59,23 +59,22 @@ impl Sender {
         Self { producer, awaited: VecDeque::new(), executed: 0, disowned: 0 }
     }
 
-    /// Takes out what the peer has executed, by its words `executed` and `disowned`; `None` when records are to be read before
-    /// these are believed.
-    fn take(&mut self, executed: u64, disowned: u64) -> Result<Option<Acknowledged>, Broken> {
+    /// Takes out what the peer has executed, by its words `executed` and `disowned`, and adds it to `last`. False when records are to be
+    /// read before these are believed.
+    fn take(&mut self, executed: u64, disowned: u64, last: &mut Acknowledged) -> Result<bool, Broken> {
         let possible = (self.executed..=self.producer.tail()).contains(&executed);
         if !possible || !executed.is_multiple_of(Lines::GRAIN as u64) {
             return Err(Broken);
         }
         if disowned > self.disowned {
-            return Ok(None);
+            return Ok(false);
         }
-        let mut last = Acknowledged::new();
         while let Some(Awaited { packet, end }) =
             self.awaited.front().copied().filter(|awaited| awaited.end <= executed)
         {
             if last.len() == MOST_AT_ONCE {
                 // The rest follows at the next look.
-                return Ok(Some(last));
+                return Ok(true);
             }
             self.awaited.pop_front();
             self.executed = end;
@@ -87,7 +86,7 @@ impl Sender {
             }
         }
         self.executed = executed;
-        Ok(Some(last))
+        Ok(true)
     }
 }
 
@@ -218,10 +217,10 @@ impl Link {
         self.terms(false).positions.load(Ordering::Relaxed) == 1 && !self.many_awaited.load(Ordering::Relaxed)
     }
 
-    /// As [`Link::send_with`], of a SEND that waits to be acknowledged by position, if not too many do:
-    /// [`Receive::executed`](super::Receive::executed) tells of it.
+    /// Sends a SEND of a connection, from the QP with the number `qpn`; `fill` copies the payload into the ring. If the headers say
+    /// that the SEND is acknowledged by position, [`Receive::executed`](super::Receive::executed) tells of it.
     #[inline]
-    pub fn send_awaited<E>(
+    pub fn send_plain<E>(
         &self,
         headers: &CompactHeaders,
         (qpn, connection): (u32, u64),
@@ -230,9 +229,11 @@ impl Link {
     ) -> Sent<E> {
         let packet = SentPacket { qpn, connection, psn: headers.psn() };
         self.publish_compact(headers, payload, fill, |sender, end| {
-            sender.awaited.push_back(Awaited { end, packet });
-            if sender.awaited.len() >= MOST_AWAITED {
-                self.many_awaited.store(true, Ordering::Relaxed);
+            if headers.is_by_position() {
+                sender.awaited.push_back(Awaited { end, packet });
+                if sender.awaited.len() >= MOST_AWAITED {
+                    self.many_awaited.store(true, Ordering::Relaxed);
+                }
             }
         })
     }
@@ -243,19 +244,20 @@ impl Link {
         self.tx_lines().executed() != self.executed.load(Ordering::Relaxed)
     }
 
-    /// What the peer has executed since this was last asked, and up to which position; `None` when records are to be read before.
-    /// For whoever has the ring from the peer locked, who calls [`Link::note_executed`] when QPs have been told.
+    /// Adds what the peer has executed since this was last asked to `last`, and says up to which position that is; `None` when records
+    /// are to be read before. For whoever has the ring from the peer locked, who calls [`Link::note_executed`] when QPs have been told.
     ///
     /// # Errors
     /// The peer has written what can't be.
-    pub(super) fn take_executed(&self) -> Result<Option<(Acknowledged, u64)>, Broken> {
+    #[inline]
+    pub(super) fn take_executed(&self, last: &mut Acknowledged) -> Result<Option<u64>, Broken> {
         let lines = self.tx_lines();
         let executed = lines.executed();
         let disowned = lines.disowned();
         let mut sender = self.tx.lock();
-        let taken = sender.take(executed, disowned)?;
+        let believed = sender.take(executed, disowned, last)?;
         self.many_awaited.store(sender.awaited.len() >= MOST_AWAITED, Ordering::Relaxed);
-        Ok(taken.map(|acknowledged| (acknowledged, sender.executed)))
+        Ok(believed.then_some(sender.executed))
     }
 
     /// QPs know of everything that the peer has executed up to `position`.
@@ -335,33 +337,41 @@ mod tests {
         sender
     }
 
+    /// What [`Sender::take`] takes out, if it believes the words.
+    fn taken(sender: &mut Sender, executed: u64, disowned: u64) -> Result<Option<Acknowledged>, Broken> {
+        let mut last = Acknowledged::new();
+        let believed = sender.take(executed, disowned, &mut last)?;
+        assert!(believed || last.is_empty());
+        Ok(believed.then_some(last))
+    }
+
     #[test]
     fn the_last_packet_of_each_qp_is_acknowledged() {
         let mut sender = sender(7, &[1, 2, 3]);
-        let taken = sender.take(5 * GRAIN, 0).unwrap().unwrap();
-        let mut last: Vec<_> = taken.iter().map(|packet| (packet.qpn, packet.psn)).collect();
+        let last = taken(&mut sender, 5 * GRAIN, 0).unwrap().unwrap();
+        let mut last: Vec<_> = last.iter().map(|packet| (packet.qpn, packet.psn)).collect();
         last.sort_unstable();
         assert_eq!(last, [(1, 3), (2, 4), (3, 2)]);
-        assert_eq!(sender.take(7 * GRAIN, 0).unwrap().unwrap().len(), 2);
-        assert_eq!(sender.take(7 * GRAIN, 0).unwrap().unwrap().len(), 0);
+        assert_eq!(taken(&mut sender, 7 * GRAIN, 0).unwrap().unwrap().len(), 2);
+        assert_eq!(taken(&mut sender, 7 * GRAIN, 0).unwrap().unwrap().len(), 0);
     }
 
     #[test]
     fn nothing_is_believed_before_what_is_disowned_is_known() {
         let mut sender = sender(3, &[1]);
-        assert!(sender.take(3 * GRAIN, 1).unwrap().is_none());
+        assert!(taken(&mut sender, 3 * GRAIN, 1).unwrap().is_none());
         sender.disowned += 1;
         // More may be known than the peer has counted for this position.
-        assert_eq!(sender.take(GRAIN, 0).unwrap().unwrap()[0].psn, 0);
-        assert_eq!(sender.take(3 * GRAIN, 1).unwrap().unwrap()[0].psn, 2);
+        assert_eq!(taken(&mut sender, GRAIN, 0).unwrap().unwrap()[0].psn, 0);
+        assert_eq!(taken(&mut sender, 3 * GRAIN, 1).unwrap().unwrap()[0].psn, 2);
     }
 
     #[test]
     fn positions_that_cannot_be_are_broken() {
         for position in [4 * GRAIN, GRAIN + 1, u64::MAX, u64::MAX - 63, GRAIN] {
             let mut sender = sender(3, &[1]);
-            sender.take(2 * GRAIN, 0).unwrap();
-            assert_eq!(sender.take(position, 0), Err(Broken), "{position}");
+            taken(&mut sender, 2 * GRAIN, 0).unwrap();
+            assert_eq!(taken(&mut sender, position, 0), Err(Broken), "{position}");
         }
     }
 

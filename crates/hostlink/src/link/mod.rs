@@ -20,22 +20,19 @@ use views::Views;
 use super::PeerMemory;
 use super::directory::PeerDirectory;
 use super::protocol::{Busy, Ended, Lines, Producer};
-use ferroce_access::SharedMemory;
+use ferroce_access::{SharedMemory, SharedPlace};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
 use smallvec::SmallVec;
-use std::sync::OnceLock;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Bytes of records in a ring.
 pub(super) const RING: usize = 512 * 1024;
 /// Where a ring's bytes begin: after its words.
 const BYTES_AT: usize = 4096;
-/// Where the busy word is, of the ring's producer.
-const BUSY_AT: usize = 2048;
-/// Where a ring's producer says what it can do and has done ([`Terms`]).
-const TERMS_AT: usize = 2048 + 128;
 const SPAN: usize = BYTES_AT + RING;
 /// Bytes of a link's memory.
 pub(super) const LEN: usize = 2 * SPAN;
@@ -89,7 +86,43 @@ struct Terms {
     ended: Ended,
 }
 
-ferroce_access::shared_words!(Terms { fetches, compact, positions, views, ended });
+/// The words before a ring's bytes. Peers of another version have them at the same places.
+#[repr(C)]
+struct RingHead {
+    lines: Lines,
+    free: [AtomicU64; 224],
+    /// Of the ring's producer.
+    busy: Busy,
+    free_too: [AtomicU64; 15],
+    /// What the ring's producer can do and has done.
+    terms: Terms,
+}
+
+const _: () = assert!(
+    offset_of!(RingHead, busy) == 2048
+        && offset_of!(RingHead, terms) == 2048 + 128
+        && size_of::<RingHead>() <= BYTES_AT
+);
+
+ferroce_access::shared_words!(
+    Terms { fetches, compact, positions, views, ended }
+    RingHead { lines, free, busy, free_too, terms }
+);
+
+/// One direction.
+#[derive(Debug)]
+struct Ring {
+    head: SharedPlace<RingHead>,
+    /// Where its records begin in the link's memory.
+    bytes_at: usize,
+}
+
+impl Ring {
+    /// That of `side`.
+    fn new(memory: &Arc<SharedMemory>, side: usize) -> Self {
+        Self { head: SharedPlace::new(memory, side * SPAN), bytes_at: side * SPAN + BYTES_AT }
+    }
+}
 
 /// Both directions between this process and another.
 #[derive(Debug)]
@@ -104,9 +137,9 @@ pub struct Link {
     /// Held by the thread that reads the peer's answer.
     pub(super) finishing: Mutex<class::LinkFinishing, ()>,
     pub(super) connection: EngineFd,
-    pub(super) memory: SharedMemory,
-    /// Which of the two rings this process writes to.
-    side: usize,
+    pub(super) memory: Arc<SharedMemory>,
+    to_peer: Ring,
+    from_peer: Ring,
     tx: Mutex<class::LinkTx, Sender>,
     /// What the peer has executed, as far as QPs know.
     executed: AtomicU64,
@@ -143,6 +176,7 @@ impl Link {
         memory: SharedMemory,
         side: usize,
     ) -> Self {
+        let memory = Arc::new(memory);
         Self {
             id,
             slot,
@@ -150,8 +184,9 @@ impl Link {
             pid,
             finishing: Mutex::new(()),
             connection,
+            to_peer: Ring::new(&memory, side),
+            from_peer: Ring::new(&memory, 1 - side),
             memory,
-            side,
             tx: Mutex::new(Sender::new(Producer::new(RING))),
             executed: AtomicU64::new(0),
             has_disowned: AtomicBool::new(false),
@@ -171,22 +206,19 @@ impl Link {
         }
     }
 
-    /// Where the ring that this process (or the peer) writes to begins in the memory.
-    fn ring(&self, own: bool) -> usize {
-        SPAN * if own { self.side } else { 1 - self.side }
-    }
-
+    #[inline]
     fn tx_lines(&self) -> &Lines {
-        self.memory.words(self.ring(true))
+        &self.to_peer.head.lines
     }
 
+    #[inline]
     fn rx_lines(&self) -> &Lines {
-        self.memory.words(self.ring(false))
+        &self.from_peer.head.lines
     }
 
     /// The peer's busy word.
     pub(super) fn peer_busy(&self) -> &Busy {
-        self.memory.words(self.ring(false) + BUSY_AT)
+        &self.from_peer.head.busy
     }
 
     /// The process at its other end: its ID, and the number it goes by, which isn't known before it has answered.
@@ -276,8 +308,11 @@ impl Link {
         }
     }
 
+    /// What this process (or the peer) says of itself.
+    #[inline]
     fn terms(&self, own: bool) -> &Terms {
-        self.memory.words(self.ring(own) + TERMS_AT)
+        let ring = if own { &self.to_peer } else { &self.from_peer };
+        &ring.head.terms
     }
 
     /// Tells the peer whether its packets may leave their payload in its memory.

@@ -1,7 +1,7 @@
 //! The ring from the peer: what is taken out of it.
 
-use super::executed::{CompactRun, Disowned, SentPacket};
-use super::{BYTES_AT, Link, RING};
+use super::executed::{Acknowledged, CompactRun, Disowned, SentPacket};
+use super::{Link, RING};
 use crate::payload::{ReceivedRecord, ShmPayload};
 use crate::protocol::{Broken, Consumer, Lines};
 use crate::record::{self, CompactRecord, Entry};
@@ -103,7 +103,8 @@ impl Link {
         if !self.has_executed() {
             return Ok(Some(false));
         }
-        let Some((acknowledged, position)) = self.take_executed()? else { return Ok(None) };
+        let mut acknowledged = Acknowledged::new();
+        let Some(position) = self.take_executed(&mut acknowledged)? else { return Ok(None) };
         acknowledged.iter().for_each(|&last| to.executed(last));
         self.note_executed(position);
         Ok(Some(!acknowledged.is_empty()))
@@ -118,24 +119,28 @@ impl Link {
         limit: usize,
         to: &mut dyn Receive,
     ) -> Result<(usize, usize), Broken> {
-        let base = self.ring(false) + BYTES_AT + at;
+        let base = self.from_peer.bytes_at + at;
         let (mut records, mut len) = (0, 0);
         let begin = rx.consumer.head();
         let Receiver { run, compact, disowned, .. } = rx;
         compact.clear();
         let mut packets = Vec::new();
         while len < published && records < limit {
-            let (record, total) = record::read(&self.memory, base + len, published - len)?;
+            let (at, left, before) = (base + len, published - len, begin + len as u64);
+            if let Some(packet) = record::read_compact(&self.memory, at, left, before)? {
+                let other = |first: &CompactRecord| first.headers.dest_qp != packet.headers.dest_qp;
+                if !packets.is_empty() || compact.first().is_some_and(other) {
+                    break;
+                }
+                records += 1;
+                len = (packet.end - begin) as usize;
+                compact.push(packet);
+                continue;
+            }
+            let (record, total) = record::read(&self.memory, at, left)?;
             match record {
                 Entry::Padding => {}
                 Entry::Disowned(position) => self.peer_disowns(position),
-                Entry::Compact(packet) => {
-                    let other = |first: &CompactRecord| first.headers.dest_qp != packet.headers.dest_qp;
-                    if !packets.is_empty() || compact.first().is_some_and(other) {
-                        break;
-                    }
-                    compact.push(CompactRecord { end: begin + (len + total) as u64, ..packet });
-                }
                 Entry::Whole(packet) => {
                     let other = |first: &ReceivedRecord<'_>| {
                         first.packet.headers.bth.dest_qp != packet.headers.bth.dest_qp

@@ -1,7 +1,7 @@
 //! The ring to the peer: what is put into it, and who waits for room there.
 
 use super::executed::Sender;
-use super::{BYTES_AT, Link, PATIENCE, RING};
+use super::{Link, PATIENCE, RING};
 use crate::compact::CompactHeaders;
 use crate::payload::RingBytes;
 use crate::protocol::Broken;
@@ -53,22 +53,12 @@ impl Link {
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> Option<Sent<E>> {
-        Some(self.send_with(&CompactHeaders::of(headers)?, payload, fill))
+        Some(self.publish_compact(&CompactHeaders::of(headers)?, payload, fill, |_, _| ()))
     }
 
-    /// As [`Link::send_compact`], with headers that have their form.
-    #[inline]
-    pub fn send_with<E>(
-        &self,
-        headers: &CompactHeaders,
-        payload: usize,
-        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
-    ) -> Sent<E> {
-        self.publish_compact(headers, payload, fill, |_, _| ())
-    }
-
-    /// As [`Link::send_with`]; `before` is called with the record's end before the peer can see it.
-    #[inline]
+    /// As [`Link::send_compact`], with headers that have their form; `before` is called with the record's end before the peer can see
+    /// it.
+    #[inline(always)]
     pub(super) fn publish_compact<E>(
         &self,
         headers: &CompactHeaders,
@@ -102,7 +92,7 @@ impl Link {
     }
 
     /// As [`Link::publish`]; `before` is called with the record's end before the peer can see it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn publish_with<E>(
         &self,
         total: usize,
@@ -112,7 +102,7 @@ impl Link {
         if self.is_dead() {
             return Sent::Lost;
         }
-        let (ring, lines) = (self.ring(true), self.tx_lines());
+        let (base, lines) = (self.to_peer.bytes_at, self.tx_lines());
         let mut tx = self.tx.lock();
         let place = match tx.producer.reserve(lines, total) {
             Ok(Some(place)) => place,
@@ -122,17 +112,16 @@ impl Link {
                 return Sent::Lost;
             }
         };
-        let at = ring + BYTES_AT + place.at;
-        if let Err(error) = write(at) {
+        if let Err(error) = write(base + place.at) {
             return Sent::Failed(error);
         }
         if let Some((start, len)) = place.padding {
-            record::write_padding(&self.memory, ring + BYTES_AT + start, len);
+            record::write_padding(&self.memory, base + start, len);
         }
         before(&mut tx, place.end());
         let end = tx.producer.publish(lines, place);
         // The next record goes there.
-        self.memory.prepare_write(ring + BYTES_AT + end as usize % RING);
+        self.memory.prepare_write(base + end as usize % RING);
         drop(tx);
         if self.full_since.load(Ordering::Relaxed) != 0 {
             self.full_since.store(0, Ordering::Relaxed);

@@ -94,6 +94,12 @@ impl Lines {
     }
 }
 
+/// Where a position is in a ring of `size` bytes, a power of two: a division costs as much as all else that is done for a record.
+#[inline]
+const fn offset(position: u64, size: u64) -> u64 {
+    position & (size - 1)
+}
+
 /// The producer's side.
 #[derive(Debug)]
 pub(crate) struct Producer {
@@ -105,6 +111,7 @@ pub(crate) struct Producer {
 impl Producer {
     /// At the beginning of a ring of `size` bytes, a power of two.
     pub(crate) const fn new(size: usize) -> Self {
+        assert!(size.is_power_of_two());
         Self { size: size as u64, tail: 0, head: 0 }
     }
 
@@ -115,8 +122,9 @@ impl Producer {
 
     /// Finds room for a record of `len` bytes, a multiple of the grain and at most a quarter of the ring; `None` when
     /// there isn't any now.
+    #[inline]
     pub(crate) fn reserve(&mut self, lines: &Lines, len: usize) -> Result<Option<Place>, Broken> {
-        let at = self.tail % self.size;
+        let at = offset(self.tail, self.size);
         let rest = self.size - at;
         let (padding, start) = if rest < len as u64 {
             (Some((at as usize, rest as usize)), self.tail + rest)
@@ -130,7 +138,7 @@ impl Producer {
                 return Ok(None);
             }
         }
-        Ok(Some(Place { padding, at: (start % self.size) as usize, tail }))
+        Ok(Some(Place { padding, at: offset(start, self.size) as usize, tail }))
     }
 
     /// Looks how far the consumer is.
@@ -182,10 +190,12 @@ pub(crate) struct Consumer {
 impl Consumer {
     /// At the beginning of a ring of `size` bytes, a power of two.
     pub(crate) const fn new(size: usize) -> Self {
+        assert!(size.is_power_of_two());
         Self { size: size as u64, head: 0, tail: 0, answered: 0, asked: 0 }
     }
 
     /// Offset of the oldest record and how many published bytes lie there in a row; `None` when there is nothing.
+    #[inline]
     pub(crate) fn peek(&mut self, lines: &Lines) -> Result<Option<(usize, usize)>, Broken> {
         if self.head == self.tail {
             let tail = lines.producer.tail.load(Ordering::Acquire);
@@ -200,7 +210,7 @@ impl Consumer {
                 return if head == self.head { Ok(None) } else { Err(Broken) };
             }
         }
-        let at = self.head % self.size;
+        let at = offset(self.head, self.size);
         Ok(Some((at as usize, (self.tail - self.head).min(self.size - at) as usize)))
     }
 

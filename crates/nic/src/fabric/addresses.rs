@@ -161,12 +161,12 @@ impl Adapter {
     }
 
     /// Makes a device's addresses usable. One whose port somebody else has is left out, which is told once; who names it later
-    /// is refused, unless it is free by then.
+    /// is refused, unless it is free by then. False: one can't be used yet.
     ///
     /// # Errors
     /// As [`Adapter::add_address`], but EADDRINUSE and EBUSY only when no address is left, or the port is taken at all addresses.
-    pub(crate) fn use_addresses(&self, addresses: &[HostAddr]) -> Result<()> {
-        let (mut usable, mut refused) = (false, Vec::new());
+    pub(crate) fn use_addresses(&self, addresses: &[HostAddr]) -> Result<bool> {
+        let (mut usable, mut complete, mut refused) = (false, true, Vec::new());
         for &address in addresses {
             if self.addresses.left_out.lock().contains(&address) {
                 // Asking for it takes up to a second.
@@ -177,6 +177,7 @@ impl Adapter {
                 // Still tentative, or gone since the table was read: there is news of either.
                 Err((libc::EADDRNOTAVAIL, _)) => {
                     tracing::debug!(?address, "an address of the GID table can't be used now");
+                    complete = false;
                 }
                 Err((libc::EADDRINUSE | libc::EBUSY, error)) => refused.push((address, error)),
                 Err((_, error)) => return Err(error),
@@ -195,7 +196,7 @@ impl Adapter {
             drop(left_out);
             crate::voice::tell(&format!("{error}; the address is left out, the device's others work"));
         }
-        Ok(())
+        Ok(complete)
     }
 
     /// Sees to it that the sockets of all this process's slots, at all its addresses, are read, and that of QP 1 if there are

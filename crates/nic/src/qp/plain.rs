@@ -11,7 +11,7 @@ use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, RingByte
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_os::sync::{MutexGuard, class};
-use ferroce_proto::{PlainRequest, PlainSend, RecvWqe, Sge, WcStatus};
+use ferroce_proto::{PlainRequest, PlainSend, RecvWqe, Sge, WcStatus, one_sge};
 use ferroce_queues::{RecvQueue, Srq, Wc};
 use ferroce_wire::{Opcode, Operation, Service};
 use smallvec::SmallVec;
@@ -39,6 +39,18 @@ impl Queue<'_> {
             Self::Own(queue) => queue.pop(),
             Self::Shared(queue) => queue.pop(),
         }
+    }
+
+    /// Takes the next receive, if it is of the QP's own queue and of one element that has room for `len` bytes: its number and element.
+    #[inline]
+    fn pop_single(&mut self, len: usize) -> Option<(u64, Sge)> {
+        let Self::Own(queue) = self else { return None };
+        let &RecvWqe { wr_id, ref sges } = queue.front()?;
+        let [sge] = sges[..] else { return None };
+        (len <= sge.length as usize).then(|| {
+            queue.drop_front();
+            (wr_id, sge)
+        })
     }
 }
 
@@ -82,16 +94,12 @@ impl Qp {
         let fill = |ring: &RingBytes<'_>| {
             KeyTable::global().local(self.pd.id(), &sge, false, |addr| ring.copy_from(0, addr, len))
         };
-        let sent: Sent<Denied> = if by_position {
-            link.send_awaited(&headers, (self.qpn, *connection), len, fill)
-        } else {
-            link.send_with(&headers, len, fill)
-        };
+        let sent: Sent<Denied> = link.send_plain(&headers, (self.qpn, *connection), len, fill);
         // Whatever keeps it, the general way finds it again.
         let Sent::Published(end) = sent else { return false };
         self.last_record.store(end, Ordering::Relaxed);
         let request = PlainRequest { signaled: signaled || self.sq_sig_all, ..*request };
-        if let Some(at) = proto.plain_sent(clock::now, &request) {
+        if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), &request) {
             self.adapter.schedule(self, at);
         }
         link.ring_bell();
@@ -153,25 +161,25 @@ impl Qp {
             && let Some(send) = plain_send(&packet.headers, true)
             && let payload = from.payload(packet)
             && proto.expects_plain(&send, payload.len())
-            && let Some(receive) = queue.pop()
         {
             let len = payload.len();
-            let fits = len as u64 <= receive.capacity();
-            let placed = match &receive.sges[..] {
-                _ if !fits => false,
-                // It has room for all.
-                [sge] => {
-                    let part = Sge { length: len as u32, ..*sge };
-                    let copy = |addr| payload.copy_to(0, addr, len).map_err(|_| Fault);
-                    KeyTable::global().local(pd, &part, true, copy).is_ok()
+            let wr_id = if let Some((wr_id, sge)) = queue.pop_single(len) {
+                let part = Sge { length: len as u32, ..sge };
+                let copy = |addr| payload.copy_to(0, addr, len).map_err(|_| Fault);
+                if KeyTable::global().local(pd, &part, true, copy).is_err() {
+                    return proto.hold_receive(RecvWqe { wr_id, sges: one_sge(sge) });
                 }
-                sges => scatter(pd, sges, 0, &payload.into()).is_ok(),
+                wr_id
+            } else {
+                let Some(receive) = queue.pop() else { return };
+                let fits = len as u64 <= receive.capacity();
+                if !fits || scatter(pd, &receive.sges, 0, &payload.into()).is_err() {
+                    return proto.hold_receive(receive);
+                }
+                receive.wr_id
             };
-            if !placed {
-                return proto.hold_receive(receive);
-            }
             proto.plain_taken(&send, len);
-            receives.push(receive.wr_id);
+            receives.push(wr_id);
             run.settle(true);
             bytes += len;
         }

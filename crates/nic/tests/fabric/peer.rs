@@ -38,7 +38,7 @@ impl Remote {
 /// A completion, if there is one.
 fn completion(side: &Side) -> Option<Wc> {
     let mut got = None;
-    side.cq.poll(1, |wc| got = Some(wc)).unwrap();
+    side.cq.poll(1, |wc| got = Some(*wc)).unwrap();
     if got.is_none() {
         std::thread::sleep(Duration::from_micros(100));
     }

@@ -57,7 +57,7 @@ fn clocks_are_recorded() {
     let after = read();
     let mut stamps: Vec<Stamp> = Vec::new();
     while stamps.len() < 16 {
-        let mut next = |wc: Wc, stamp| {
+        let mut next = |wc: &Wc, stamp| {
             assert_eq!(wc.completion.wr_id, stamps.len() as u64);
             stamps.push(stamp);
         };

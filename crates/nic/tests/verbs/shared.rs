@@ -104,7 +104,7 @@ impl Common {
         self.cq
             .poll_stamped(3, |wc, stamp| {
                 assert!(stamp.clock > 0);
-                self.completed(&wc);
+                self.completed(wc);
             })
             .unwrap();
     }

@@ -3,7 +3,7 @@
 use ferroce_nic::qp::{AddressVector, QpAttr, QpCap, QpInit, mask};
 use ferroce_nic::{
     Access, Ah, Completion, Context, Cq, Data, Mr, MrAccess, MrInit, OfContext as _, Pd, Poll as _, Qp,
-    QpState, RecvWqe, SendOp, SendWr, Service, Sge, Srq, UdTarget, Wc, devices,
+    QpState, RecvWqe, SendOp, SendWr, Service, Sge, Srq, UdTarget, devices,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -204,7 +204,7 @@ impl Side {
         let start = Instant::now();
         loop {
             let mut got = None;
-            self.cq.poll(1, |wc: Wc| got = Some(wc)).unwrap();
+            self.cq.poll(1, |wc| got = Some(*wc)).unwrap();
             if let Some(wc) = got {
                 assert_eq!(wc.qp_num, self.qp.qpn());
                 return wc.completion;

@@ -22,7 +22,7 @@ fn add_one(near: &Side, far: &Side, thread: usize, done: &[AtomicBool; THREADS])
     near.send(thread as u64, op, near.sge(8 * thread, 8), None);
     let start = Instant::now();
     while !done[thread].load(Ordering::SeqCst) {
-        let mark = |wc: Wc| {
+        let mark = |wc: &Wc| {
             assert_eq!(wc.completion.status, WcStatus::Success);
             done[wc.completion.wr_id as usize].store(true, Ordering::SeqCst);
         };

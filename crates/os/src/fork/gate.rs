@@ -7,6 +7,8 @@
 use super::barrier::{self, order};
 use super::reading_word::Reading;
 use super::words::{CLOSED, OPEN, Presence, UNUSABLE, WIPED, close};
+use crate::per_thread;
+use crate::per_thread::Zeroed;
 use crate::sync::{AtomicBool, AtomicU32, Ordering, sleep, wake};
 use crate::sys;
 use std::cell::Cell;
@@ -34,9 +36,10 @@ pub(super) struct Place {
 
 /// What this thread's fork found.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub(super) enum Found {
     /// No fork of this thread is under way.
-    NoFork,
+    NoFork = 0,
     /// Everything is complete.
     Complete,
     /// Others are still inside, or this thread is: a signal's handler has forked.
@@ -50,11 +53,10 @@ struct Here {
     nested: Cell<u32>,
 }
 
-thread_local! {
-    static HERE: Here = const {
-        Here { place: Cell::new(null()), found: Cell::new(Found::NoFork), nested: Cell::new(0) }
-    };
-}
+// SAFETY: no place, no fork, no number.
+unsafe impl Zeroed for Here {}
+
+per_thread! { fn here() -> Here = "ferroce_fork_gate_here"; }
 
 static PLACES: AtomicPtr<Place> = AtomicPtr::new(std::ptr::null_mut());
 /// For a system that can't wipe a page.
@@ -104,7 +106,7 @@ impl Drop for InLibrary {
 /// [`Unusable`] in a child that didn't come out of fork(2), or that came out of one in the middle of a call.
 #[inline]
 pub fn enter_library() -> Result<InLibrary, Unusable> {
-    let place = HERE.with(|here| here.place.get());
+    let place = here().place.get();
     // SAFETY: null, or a place, which is never freed.
     let place = unsafe { place.as_ref() }.unwrap_or_else(take_place);
     place.presence.enter(order);
@@ -121,7 +123,7 @@ pub fn enter_library() -> Result<InLibrary, Unusable> {
 fn wait_at_gate(place: &Place) -> Result<(), Unusable> {
     let mut wait = Wait::default();
     loop {
-        let found = HERE.with(|here| here.found.get());
+        let found = here().found.get();
         match gate().load(Ordering::Acquire) {
             OPEN => return Ok(()),
             // The forking thread runs another library's atfork handler, which calls verbs.
@@ -183,7 +185,7 @@ pub fn outside_library<R>(f: impl FnOnce() -> R) -> R {
             let mut wait = Wait::default();
             loop {
                 self.0.presence.come_back(self.1, order);
-                let own_fork = HERE.with(|here| here.found.get()) == Found::Complete;
+                let own_fork = here().found.get() == Found::Complete;
                 if gate().load(Ordering::Acquire) != CLOSED || own_fork || wait.is_over() {
                     return;
                 }
@@ -218,7 +220,7 @@ fn take_place() -> &'static Place {
     }
     // SAFETY: as above.
     let place = unsafe { found.as_ref() }.unwrap_or_else(new_place);
-    HERE.with(|here| here.place.set(place));
+    here().place.set(place);
     let key = KEY.load(Ordering::Acquire);
     if key > 0 {
         // SAFETY: a key of ours; the value is not null, so its destructor runs. Without memory for it the place is never
@@ -248,7 +250,7 @@ fn new_place() -> &'static Place {
 
 /// The destructor of the thread's key. Calls that come after it take a place, and set the key, once more.
 unsafe extern "C" fn give_place_back(place: *mut libc::c_void) {
-    HERE.with(|here| here.place.set(null()));
+    here().place.set(null());
     // SAFETY: what the key was set to: a place, which is never freed.
     unsafe { &*place.cast::<Place>() }.taken.store(false, Ordering::Release);
     sys::thread_ends();
@@ -307,21 +309,20 @@ fn make_page() {
 
 /// Before a fork: closes the fork gate and waits until nobody is inside.
 pub(super) fn freeze() {
-    HERE.with(|here| {
-        if here.found.get() != Found::NoFork {
-            here.nested.set(here.nested.get() + 1);
-            return;
-        }
-        // SAFETY: null, or a place, which is never freed.
-        let inside = unsafe { here.place.get().as_ref() }.is_some_and(|place| place.presence.depth() > 0);
-        // The handler of a signal forks in the middle of a call. Others may wait for locks that this thread holds.
-        let complete = !inside && close_gate(&here.found) && wait_for_others(here.place.get());
-        here.found.set(if complete { Found::Complete } else { Found::Incomplete });
-        if !complete && !inside {
-            // The parent's threads are to go on.
-            open_gate();
-        }
-    });
+    let here = here();
+    if here.found.get() != Found::NoFork {
+        here.nested.set(here.nested.get() + 1);
+        return;
+    }
+    // SAFETY: null, or a place, which is never freed.
+    let inside = unsafe { here.place.get().as_ref() }.is_some_and(|place| place.presence.depth() > 0);
+    // The handler of a signal forks in the middle of a call. Others may wait for locks that this thread holds.
+    let complete = !inside && close_gate(&here.found) && wait_for_others(here.place.get());
+    here.found.set(if complete { Found::Complete } else { Found::Incomplete });
+    if !complete && !inside {
+        // The parent's threads are to go on.
+        open_gate();
+    };
 }
 
 /// One fork after the other. False in a process that is unusable. The handler of a signal may fork at any moment from here on:
@@ -382,7 +383,7 @@ fn wait_for_others(own: *const Place) -> bool {
 #[inline]
 pub(super) fn own_place() -> Option<&'static Place> {
     // SAFETY: null, or a place, which is never freed.
-    unsafe { HERE.with(|here| here.place.get()).as_ref() }
+    unsafe { here().place.get().as_ref() }
 }
 
 /// Those of all threads, and those that threads have left.
@@ -398,31 +399,29 @@ pub(super) fn places() -> impl Iterator<Item = &'static Place> {
 
 /// In the parent, or when there is no child.
 pub(super) fn thaw() {
-    HERE.with(|here| {
-        if here.nested.get() > 0 {
-            here.nested.set(here.nested.get() - 1);
-            return;
-        }
-        // A fork by the handler of a signal counts as one within this one until the gate is open.
-        if here.found.replace(Found::Incomplete) == Found::Complete {
-            open_gate();
-        }
-        here.found.set(Found::NoFork);
-    });
+    let here = here();
+    if here.nested.get() > 0 {
+        here.nested.set(here.nested.get() - 1);
+        return;
+    }
+    // A fork by the handler of a signal counts as one within this one until the gate is open.
+    if here.found.replace(Found::Incomplete) == Found::Complete {
+        open_gate();
+    }
+    here.found.set(Found::NoFork);
 }
 
 /// What this thread's fork has found, in the child: once.
 pub(super) fn found() -> Found {
-    HERE.with(|here| {
-        here.nested.set(0);
-        here.found.replace(Found::NoFork)
-    })
+    let here = here();
+    here.nested.set(0);
+    here.found.replace(Found::NoFork)
 }
 
 /// In the child, after everything else of it: nobody but this thread is here.
 pub(super) fn begin_child(found: Found) {
     let complete = found == Found::Complete && !BREACHED.load(Ordering::Relaxed);
-    let own = HERE.with(|here| here.place.get());
+    let own = here().place.get();
     for place in places().filter(|&place| !std::ptr::eq(place, own)) {
         place.presence.clear();
         place.reading.clear();

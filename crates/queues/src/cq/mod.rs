@@ -204,7 +204,7 @@ impl Cq {
     /// Takes up to `max` completions, oldest first, and gives them to `f` with what the queue has recorded: zeros if it wasn't
     /// asked to. Takes what is there already: makes no progress, so that a batch that has begun comes to its end, and no event
     /// is raised for what the batch takes itself.
-    pub fn take(&self, max: usize, mut f: impl FnMut(Wc, Stamp)) -> usize {
+    pub fn take(&self, max: usize, mut f: impl FnMut(&Wc, Stamp)) -> usize {
         if !self.filled.load(Ordering::Acquire) {
             return 0;
         }
@@ -212,8 +212,10 @@ impl Cq {
         let Queue { entries, stamps, .. } = &mut *queue;
         let n = max.min(entries.len());
         for _ in 0..n {
-            let Some(wc) = entries.pop_front() else { break };
+            // Read where it lies: of most completions, most is empty.
+            let Some(wc) = entries.front() else { break };
             f(wc, if self.stamped { stamps.pop_front().unwrap_or_default() } else { Stamp::default() });
+            entries.drop_front();
         }
         if n > 0 {
             // What is left after a poll counts as new: a program that takes a few at a time may ask for an event and sleep.
@@ -355,13 +357,13 @@ impl Cq {
     #[must_use]
     #[inline]
     pub fn push(self: &Arc<Self>, wc: Wc) -> bool {
-        self.push_tagged(wc, WcTags::default())
+        self.append(&mut self.queue.lock(), wc, None)
     }
 
     /// As [`Cq::push`], of a received Ethernet packet.
     #[must_use]
     pub fn push_tagged(self: &Arc<Self>, wc: Wc, tags: WcTags) -> bool {
-        self.append(&mut self.queue.lock(), wc, tags)
+        self.append(&mut self.queue.lock(), wc, Some(tags))
     }
 
     /// As [`Cq::push`], of several. False when there wasn't room for all. `wcs` takes no lock.
@@ -369,17 +371,22 @@ impl Cq {
     #[inline]
     pub fn push_all(self: &Arc<Self>, mut wcs: impl Iterator<Item = Wc>) -> bool {
         let mut queue = self.queue.lock();
-        wcs.all(|wc| self.append(&mut queue, wc, WcTags::default()))
+        wcs.all(|wc| self.append(&mut queue, wc, None))
     }
 
     #[inline]
-    fn append(self: &Arc<Self>, queue: &mut MutexGuard<'_, class::Cq, Queue>, wc: Wc, tags: WcTags) -> bool {
+    fn append(
+        self: &Arc<Self>,
+        queue: &mut MutexGuard<'_, class::Cq, Queue>,
+        wc: Wc,
+        tags: Option<WcTags>,
+    ) -> bool {
         if queue.entries.len() >= queue.capacity && !self.make_room(queue) {
             return false;
         }
         queue.entries.push_back(wc);
         if self.stamped {
-            stamp(queue, tags);
+            stamp(queue, tags.unwrap_or_default());
         }
         self.filled.store(true, Ordering::Release);
         if queue.is_awaited(&wc.completion) {

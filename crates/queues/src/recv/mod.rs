@@ -71,6 +71,19 @@ impl RecvQueue {
         self.wqes.pop_front()
     }
 
+    /// The next work request.
+    #[inline]
+    #[must_use]
+    pub fn front(&self) -> Option<&RecvWqe> {
+        self.wqes.front()
+    }
+
+    /// Drops the next work request.
+    #[inline]
+    pub fn drop_front(&mut self) {
+        self.wqes.drop_front();
+    }
+
     /// Takes the next work request, if it has room for `len` bytes.
     ///
     /// # Errors
