@@ -122,6 +122,18 @@ static bool transfer(int from, int to, size_t length, unsigned int seed)
 	return good;
 }
 
+/* Waits until so many bytes can be read at once: those of one call may come in pieces. */
+static void await(int fd, ssize_t length)
+{
+	unsigned char bytes[64];
+
+	for (unsigned int waited = 0; waited < PATIENCE_MS; waited++) {
+		if (ready(fd, POLLIN) && rrecv(fd, bytes, (size_t)length, MSG_PEEK) >= length)
+			return;
+		usleep(1000);
+	}
+}
+
 /* Reads what a call has left. */
 static void drain(int fd, ssize_t length)
 {
@@ -175,12 +187,13 @@ static void streams(void)
 	fill(bytes, sizeof bytes, 3);
 	is(rwrite(streams.active, bytes, 32), 32, "rsocket(7): rwrite: the bytes that were taken");
 	is(ready(streams.passive, POLLIN) & POLLIN, POLLIN, "rsocket(7): rpoll: POLLIN when there are bytes");
+	await(streams.passive, 32);
 	is(rrecv(streams.passive, got, 32, MSG_PEEK), 32, "rsocket(7): rrecv: MSG_PEEK: the bytes");
 	is(rread(streams.passive, got, 32), 32, "rsocket(7): rread: the same bytes again");
 	check(filled(got, 32, 3), "rsocket(7): rread: they are those that were sent");
 	is(rwritev(streams.active, pieces, 2), 32, "rsocket(7): rwritev: all pieces");
 	memset(got, 0, sizeof got);
-	ready(streams.passive, POLLIN);
+	await(streams.passive, 32);
 	ssize_t length_read = rreadv(streams.passive, places, 2);
 
 	is(length_read, 32, "rsocket(7): rreadv: all pieces");
@@ -188,13 +201,13 @@ static void streams(void)
 	drain(streams.passive, 32 - length_read);
 	is(rsendmsg(streams.active, &out, 0), 32, "rsocket(7): rsendmsg: all pieces");
 	memset(got, 0, sizeof got);
-	ready(streams.passive, POLLIN);
+	await(streams.passive, 32);
 	length_read = rrecvmsg(streams.passive, &in, 0);
 	is(length_read, 32, "rsocket(7): rrecvmsg: all pieces");
 	check(filled(got, 32, 3), "rsocket(7): rrecvmsg: in their order");
 	drain(streams.passive, 32 - length_read);
 	is(rsendto(streams.active, bytes, 32, 0, NULL, 0), 32, "rsocket(7): rsendto: of a stream: the bytes that were taken");
-	ready(streams.passive, POLLIN);
+	await(streams.passive, 32);
 	is(rrecvfrom(streams.passive, got, 32, 0, NULL, NULL), 32, "rsocket(7): rrecvfrom: of a stream: the bytes");
 	is_refused((int)rrecv(streams.passive, got, 32, MSG_DONTWAIT), EAGAIN, "rsocket(7): rrecv: MSG_DONTWAIT: nothing there: EAGAIN");
 	is_done(non_blocking(streams.passive, true), "rsocket(7): rfcntl: F_SETFL: 0");

@@ -72,3 +72,17 @@ fn no_library_is_needed_but_the_c_library_and_our_own() {
         }
     }
 }
+
+/// A program that loads the library late finds as little room for what each thread has at a fixed place.
+#[test]
+fn threads_have_little_of_the_library_at_fixed_places() {
+    /// A third of what glibc 2.28 leaves for all libraries that come late, and less than newer ones leave for such a library.
+    const MOST: u64 = 512;
+    let library = Artifacts::get().library_dir().join("libibverbs.so.1");
+    let headers = objdump("-p", &library);
+    let mut lines = headers.lines().skip_while(|line| !line.trim_start().starts_with("TLS "));
+    let sizes = lines.nth(1).expect("a segment of what each thread has");
+    let size = sizes.split_whitespace().skip_while(|word| *word != "memsz").nth(1).expect("its size");
+    let size = u64::from_str_radix(size.trim_start_matches("0x"), 16).expect("a hexadecimal number");
+    assert!((1..=MOST).contains(&size), "{size} bytes: {sizes}");
+}
