@@ -127,11 +127,12 @@ static void await(int fd, ssize_t length)
 {
 	unsigned char bytes[64];
 
-	for (unsigned int waited = 0; waited < PATIENCE_MS; waited++) {
-		if (ready(fd, POLLIN) && rrecv(fd, bytes, (size_t)length, MSG_PEEK) >= length)
-			return;
+	uint64_t deadline = now_ms() + PATIENCE_MS;
+
+	if ((size_t)length > sizeof bytes)
+		fail("await: %zd bytes", length);
+	while (now_ms() < deadline && ready(fd, POLLIN) && rrecv(fd, bytes, (size_t)length, MSG_PEEK) < length)
 		usleep(1000);
-	}
 }
 
 /* Reads what a call has left. */

@@ -76,7 +76,7 @@ fn no_library_is_needed_but_the_c_library_and_our_own() {
 /// A program that loads the library late finds as little room for what each thread has at a fixed place.
 #[test]
 fn threads_have_little_of_the_library_at_fixed_places() {
-    /// A third of what glibc 2.28 leaves for all libraries that come late, and less than newer ones leave for such a library.
+    /// A third of what glibc 2.28 leaves for all libraries that come late, and no more than newer ones leave for such a library.
     const MOST: u64 = 512;
     let library = Artifacts::get().library_dir().join("libibverbs.so.1");
     let headers = objdump("-p", &library);

@@ -285,12 +285,14 @@ fn while_attacked(attack: &str, users: [&str; 2]) {
     let mut attacker = python(&world, attack);
     attacker.wait_for_output("at it", LIMIT);
     let [client, server] = Pair::finish(pair.start_client(&world, Fabric::Udp), server);
-    // It has all messages, and the client has acknowledged all of its own.
+    // The server has all messages, and the client has acknowledged all of the server's.
     expect_no_complaint(server.expect_success());
     // The acknowledgement of the client's last message may be lost, and the server gone when the message is sent again.
-    if !client.stderr.contains("(SEND of 4096 bytes")
-        || !client.stderr.contains("nobody has the peer's QP number")
-    {
+    if client.stderr.contains("nobody has the peer's QP number") {
+        assert_eq!(client.status.code(), Some(1), "{client}");
+        assert_eq!(client.stderr.matches("ferroce: ").count(), 1, "{client}");
+        assert!(client.stderr.contains("(SEND of 4096 bytes"), "{client}");
+    } else {
         expect_no_complaint(client.expect_success());
     }
     assert!(!attacker.has_ended(), "{}", attacker.wait(LIMIT));

@@ -31,7 +31,7 @@ const BUSY_INTERVAL: Duration = Duration::from_micros(20);
 /// A poller that has found nothing for this long offers its processor to others at every poll: where there are more
 /// pollers than processors, one of them is the peer.
 const SPIN: Duration = Duration::from_micros(50);
-/// … after so many polls in vain in a row. The one poll that shows a program that it has taken everything isn't such a poller's.
+/// … after so many rounds in a row for polls in vain. The one poll that shows a program that it has taken everything isn't such a poller's.
 const IN_VAIN: u32 = 16;
 
 /// Polls that look at memory only, after one that has found something there.
@@ -58,7 +58,7 @@ pub(super) struct Lease {
     last_progress: AtomicU64,
     /// When progress last did anything.
     last_success: AtomicU64,
-    /// Rounds since then for polls in vain, up to [`IN_VAIN`].
+    /// Rounds in a row for polls in vain, up to [`IN_VAIN`].
     in_vain: AtomicU32,
     distrusted_until: AtomicU64,
     /// Queues of which an event was asked for that hasn't come: whoever waits for it doesn't poll.
@@ -219,7 +219,7 @@ impl Lease {
 
     #[inline]
     fn is_round_long_ago(&self) -> bool {
-        clock::ticks().wrapping_sub(self.round_at.load(Ordering::Relaxed))
+        clock::ticks().wrapping_sub(self.round_at.load(Ordering::Acquire))
             >= clock::ticks_of_half_millisecond()
     }
 
@@ -266,9 +266,10 @@ impl<H: Handler> Loop<H> {
         if !sleeper {
             lease.stamp(Instant(now.0 + lease.length.load(Ordering::Relaxed)));
         }
-        lease.last_progress.store(now.0, Ordering::Relaxed);
+        // Of two threads in a round the later time stays, and who sees the ticks of a round sees its time.
+        lease.last_progress.fetch_max(now.0, Ordering::Relaxed);
         lease.polls_since_round.store(0, Ordering::Relaxed);
-        lease.round_at.store(ticks, Ordering::Relaxed);
+        lease.round_at.store(ticks, Ordering::Release);
         let found = lease.found_since_round.load(Ordering::Relaxed);
         if found {
             lease.found_since_round.store(false, Ordering::Relaxed);
@@ -281,7 +282,8 @@ impl<H: Handler> Loop<H> {
         }
     }
 
-    /// About now, for timers: half a millisecond late at most. It costs less than to look at the clock where somebody polls.
+    /// The time of the last round if that was at most half a millisecond ago, else the time now: a timer that is set by it comes that
+    /// much early. It costs less than to look at the clock.
     #[inline]
     pub fn lately(&self) -> Instant {
         self.lease.lately()

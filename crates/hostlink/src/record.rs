@@ -236,7 +236,7 @@ fn front(memory: &SharedMemory, at: usize, available: usize) -> Result<compact::
     Ok(std::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
 }
 
-/// Reads the record at `at`, of which `available` bytes are published and the first `before` positions lead to, if it is a packet of a
+/// Reads the record at `at`, which begins at the position `before` and of which `available` bytes are published, if it is a packet of a
 /// connection. `None`: [`read`] has to.
 #[inline]
 pub(super) fn read_compact(

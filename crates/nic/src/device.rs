@@ -153,12 +153,12 @@ struct PortView {
     gids: GidTable,
 }
 
-/// Whether the adapter listens to all addresses of a device's GID table, so that nobody has to collect them.
+/// Whether the adapter listens to all addresses of a device's GID table, but for those that are left out: nobody has to collect them then.
 #[derive(Default, Debug)]
 struct Listening {
     /// Counts changes of the table. Written with the port locked.
     table: AtomicU32,
-    /// The adapter's generation, which counts from 1 here, above the count of the table's changes that it listens to; 0: nobody knows.
+    /// High half: the adapter's generation plus one. Low half: `table` when the addresses were collected. 0: never.
     seen: AtomicU64,
 }
 
@@ -277,8 +277,9 @@ impl Context {
     fn catch_up(&self) {
         let mut port = self.port.write();
         if let Ok(netdev) = ferroce_netdev::Netdev::read(self.device.info.netdev.ifindex) {
-            port.gids.update(&netdev);
-            self.listening.table.fetch_add(1, Ordering::Release);
+            if !port.gids.update(&netdev).is_empty() {
+                self.listening.table.fetch_add(1, Ordering::Release);
+            }
             port.attributes = PortAttributes::of(&netdev);
             let attributes = port.attributes;
             port.last_speed.update(&attributes);
@@ -368,7 +369,9 @@ impl Context {
         let mut port = self.port.write();
         let before = port.attributes;
         let changes = port.gids.update(netdev);
-        self.listening.table.fetch_add(1, Ordering::Release);
+        if !changes.is_empty() {
+            self.listening.table.fetch_add(1, Ordering::Release);
+        }
         port.attributes = PortAttributes::of(netdev);
         let now = port.attributes;
         let (was, is) = (before.state, now.state);
@@ -391,5 +394,28 @@ impl Context {
         if !changes.is_empty() {
             self.raise(AsyncEvent::GidChange(1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices;
+    use crate::namespace::in_namespace;
+
+    #[test]
+    fn addresses_are_collected_again_when_the_table_has_changed() {
+        const NAME: &str = "device::tests::addresses_are_collected_again_when_the_table_has_changed";
+        in_namespace(NAME, || {
+            let context = devices().expect("the network")[0].open().expect("a device");
+            let adapter = context.adapter().unwrap();
+            let seen = || context.listening.seen.load(Ordering::Relaxed);
+            let first = seen();
+            assert_eq!(first, context.listening.state(adapter));
+            context.listening.table.fetch_add(1, Ordering::Release);
+            assert_ne!(first, context.listening.state(adapter));
+            context.adapter().unwrap();
+            assert!(seen() > first && seen() == context.listening.state(adapter));
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! What each thread has of its own, found by two instructions. A shared library's `thread_local!` asks the dynamic linker each time, by
+//! What each thread has of its own, found by a few instructions. A shared library's `thread_local!` asks the dynamic linker each time, by
 //! a call; each call of verbs would do that several times.
 //!
 //! The bytes lie in the part of a thread's memory that is laid out when a library is loaded (the TLS model *initial-exec*). There is
@@ -7,7 +7,8 @@
 /// Types of which zeros are a value, and that need no destructor.
 ///
 /// # Safety
-/// All bytes zero are a value of the type, its alignment is 16 at most, and nothing has to be done when a thread ends.
+/// All bytes zero are a value of the type, its alignment is 16 at most, and nothing has to be done when a thread ends. Each field is a
+/// [`Cell`](std::cell::Cell): no reference to a part of the value may be sent to another thread, which could outlive this one.
 pub unsafe trait Zeroed {}
 
 /// `per_thread! { fn name() -> Type = "symbol"; }` declares a function that gives the value of the thread that calls it: zeros at first.
@@ -28,6 +29,17 @@ macro_rules! per_thread {
             ".popsection",
             size = const size_of::<$type>(),
         );
+
+        // The type isn't `Sync`: if it were, both implementations would fit.
+        const _: fn() = || {
+            trait OfOneThread<Which> {
+                fn is() {}
+            }
+            impl<T> OfOneThread<()> for T {}
+            struct OfAll;
+            impl<T: Sync> OfOneThread<OfAll> for T {}
+            let _ = <$type as OfOneThread<_>>::is;
+        };
 
         $(#[$about])*
         #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
@@ -55,7 +67,7 @@ macro_rules! per_thread {
                     options(pure, nomem, nostack, preserves_flags),
                 );
             }
-            // SAFETY: zeros are a value, and only this thread has it: the type isn't `Sync`. It stays for as long as the thread.
+            // SAFETY: zeros are a value, and only this thread has it, by what `Zeroed` says. It stays for as long as the thread.
             unsafe { &*at }
         }
 

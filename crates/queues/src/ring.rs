@@ -276,7 +276,14 @@ mod tests {
                     ring.push_back(Arc::new(round * 10 + ring.len()));
                 }
                 ring.retain(|entry| **entry % 3 != 0);
-                ring.pop_front();
+                let (first, left) = (ring.front().cloned(), ring.len() - 1);
+                if round % 2 == 0 {
+                    assert_eq!(ring.pop_front(), first);
+                } else {
+                    ring.drop_front();
+                    assert!(first.is_some_and(|first| Arc::strong_count(&first) == 1));
+                }
+                assert_eq!(ring.len(), left);
             }
             assert!(given.iter_from(0).eq(own.iter_from(0)), "round {round}");
             assert!(given.iter_from(1).eq(own.iter_from(1)), "round {round}");

@@ -117,7 +117,7 @@ impl Opcode {
     #[must_use]
     #[inline]
     pub const fn from_u8(value: u8) -> Option<Self> {
-        const ALL: [Option<Opcode>; 256] = {
+        static ALL: [Option<Opcode>; 256] = {
             let mut all = [None; 256];
             let mut value = 0;
             while value < 256 {

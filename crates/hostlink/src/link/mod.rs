@@ -90,10 +90,10 @@ struct Terms {
 #[repr(C)]
 struct RingHead {
     lines: Lines,
-    free: [AtomicU64; 224],
+    unused: [AtomicU64; 224],
     /// Of the ring's producer.
     busy: Busy,
-    free_too: [AtomicU64; 15],
+    unused_too: [AtomicU64; 15],
     /// What the ring's producer can do and has done.
     terms: Terms,
 }
@@ -106,7 +106,7 @@ const _: () = assert!(
 
 ferroce_access::shared_words!(
     Terms { fetches, compact, positions, views, ended }
-    RingHead { lines, free, busy, free_too, terms }
+    RingHead { lines, unused, busy, unused_too, terms }
 );
 
 /// One direction.

@@ -163,17 +163,25 @@ impl Qp {
             && proto.expects_plain(&send, payload.len())
         {
             let len = payload.len();
+            // Where one element has room for all.
+            let place = |sge: &Sge| {
+                let part = Sge { length: len as u32, ..*sge };
+                KeyTable::global()
+                    .local(pd, &part, true, |addr| payload.copy_to(0, addr, len).map_err(|_| Fault))
+            };
             let wr_id = if let Some((wr_id, sge)) = queue.pop_single(len) {
-                let part = Sge { length: len as u32, ..sge };
-                let copy = |addr| payload.copy_to(0, addr, len).map_err(|_| Fault);
-                if KeyTable::global().local(pd, &part, true, copy).is_err() {
+                if place(&sge).is_err() {
                     return proto.hold_receive(RecvWqe { wr_id, sges: one_sge(sge) });
                 }
                 wr_id
             } else {
                 let Some(receive) = queue.pop() else { return };
-                let fits = len as u64 <= receive.capacity();
-                if !fits || scatter(pd, &receive.sges, 0, &payload.into()).is_err() {
+                let placed = match &receive.sges[..] {
+                    _ if len as u64 > receive.capacity() => false,
+                    [sge] => place(sge).is_ok(),
+                    sges => scatter(pd, sges, 0, &payload.into()).is_ok(),
+                };
+                if !placed {
                     return proto.hold_receive(receive);
                 }
                 receive.wr_id

@@ -322,7 +322,7 @@ pub(super) fn freeze() {
     if !complete && !inside {
         // The parent's threads are to go on.
         open_gate();
-    };
+    }
 }
 
 /// One fork after the other. False in a process that is unusable. The handler of a signal may fork at any moment from here on:

@@ -214,8 +214,9 @@ impl Cq {
         for _ in 0..n {
             // Read where it lies: of most completions, most is empty.
             let Some(wc) = entries.front() else { break };
-            f(wc, if self.stamped { stamps.pop_front().unwrap_or_default() } else { Stamp::default() });
+            f(wc, stamps.front().copied().unwrap_or_default());
             entries.drop_front();
+            stamps.pop_front();
         }
         if n > 0 {
             // What is left after a poll counts as new: a program that takes a few at a time may ask for an event and sleep.
