@@ -211,7 +211,7 @@ impl Link {
         self.terms(true).positions.store(1, Ordering::Release);
     }
 
-    /// The peer acknowledges by position what is sent with [`Link::send_awaited`].
+    /// The peer acknowledges by position what is sent with [`Link::send_plain`].
     #[inline]
     pub fn peer_tells_positions(&self) -> bool {
         self.terms(false).positions.load(Ordering::Relaxed) == 1 && !self.many_awaited.load(Ordering::Relaxed)
