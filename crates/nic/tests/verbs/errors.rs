@@ -16,15 +16,19 @@ impl Pages {
 
     /// Where the kernel puts nothing by itself, also when they are gone.
     fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(3 << 44);
-        let place = NEXT.fetch_add(1 << 30, Ordering::Relaxed) as *mut _;
+        /// AddressSanitizer leaves the first to programs, ThreadSanitizer the second.
+        const PLACES: [u64; 2] = [3 << 44, 64 << 30];
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let offset = NEXT.fetch_add(1 << 30, Ordering::Relaxed);
         let (protection, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
         );
-        // SAFETY: a new private mapping where there was none.
-        let at = unsafe { libc::mmap(place, Self::LEN as usize, protection, flags, -1, 0) };
-        assert_ne!(at, libc::MAP_FAILED);
+        let map = |place: u64| {
+            // SAFETY: a new private mapping where there was none.
+            unsafe { libc::mmap((place + offset) as *mut _, Self::LEN as usize, protection, flags, -1, 0) }
+        };
+        let at = PLACES.into_iter().map(map).find(|&at| at != libc::MAP_FAILED).expect("a free place");
         Self(at as u64)
     }
 
