@@ -199,16 +199,16 @@ impl Lease {
         true
     }
 
-    /// Polls aren't in vain: there are completions, or progress has done something.
+    /// A poll wasn't in vain: there were completions, or progress has done something.
     #[inline]
-    fn is_worth_it(&self) {
+    fn polls_pay(&self) {
         if self.in_vain.load(Ordering::Relaxed) != 0 {
             self.in_vain.store(0, Ordering::Relaxed);
         }
     }
 
-    /// One more round was for a poll in vain. Whether the program does nothing but poll in vain.
-    fn is_in_vain(&self, now: Instant) -> bool {
+    /// One more round was for a poll in vain. Returns whether the program does nothing else.
+    fn polls_in_vain(&self, now: Instant) -> bool {
         let rounds = self.in_vain.load(Ordering::Relaxed);
         if rounds < IN_VAIN {
             self.in_vain.store(rounds + 1, Ordering::Relaxed);
@@ -247,7 +247,7 @@ impl<H: Handler> Loop<H> {
     pub fn progress_of_poller(handler: &'static H, empty: bool, sleeper: bool) {
         let lease = &handler.engine().lease;
         if !empty {
-            lease.is_worth_it();
+            lease.polls_pay();
         }
         if !sleeper && handler.engine().run_queue.is_empty() && lease.is_quick(empty) {
             if empty && handler.sources().poll_memory() {
@@ -276,8 +276,8 @@ impl<H: Handler> Loop<H> {
         }
         if Self::progress(handler, now) | found {
             lease.last_success.store(now.0, Ordering::Relaxed);
-            lease.is_worth_it();
-        } else if empty && lease.is_in_vain(now) {
+            lease.polls_pay();
+        } else if empty && lease.polls_in_vain(now) {
             sys::yield_processor();
         }
     }
@@ -315,8 +315,8 @@ mod tests {
         let lease = Lease::default();
         let later = Instant(SPIN.as_nanos() as u64 + 1);
         for _ in 0..100 {
-            lease.is_worth_it();
-            assert!((0..IN_VAIN).all(|_| !lease.is_in_vain(later)));
+            lease.polls_pay();
+            assert!((0..IN_VAIN).all(|_| !lease.polls_in_vain(later)));
         }
     }
 
@@ -338,9 +338,9 @@ mod tests {
     fn a_program_that_only_polls_in_vain_offers_its_processor() {
         let lease = Lease::default();
         let soon = Instant(SPIN.as_nanos() as u64);
-        assert!((0..10 * IN_VAIN).all(|_| !lease.is_in_vain(soon)), "the last find was only now");
-        assert!((0..10 * IN_VAIN).all(|_| lease.is_in_vain(Instant(soon.0 + 1))));
-        lease.is_worth_it();
-        assert!(!lease.is_in_vain(Instant(soon.0 + 1)));
+        assert!((0..10 * IN_VAIN).all(|_| !lease.polls_in_vain(soon)), "the last find was only now");
+        assert!((0..10 * IN_VAIN).all(|_| lease.polls_in_vain(Instant(soon.0 + 1))));
+        lease.polls_pay();
+        assert!(!lease.polls_in_vain(Instant(soon.0 + 1)));
     }
 }

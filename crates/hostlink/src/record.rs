@@ -261,13 +261,11 @@ pub(super) fn read_compact(
 /// Reads the record at `at`, of which `available` bytes are published, and returns it with its length. It is no packet of a connection.
 pub(super) fn read(memory: &SharedMemory, at: usize, available: usize) -> Result<(Entry, usize), Broken> {
     let front = front(memory, at, available)?;
-    match compact::length_and_kind(front[0]) {
-        (DISOWNED, kind) if kind == Kind::Disowned as u8 => {
-            Ok((Entry::Disowned((front[1], front[2])), DISOWNED))
-        }
-        (_, kind) if kind == Kind::Disowned as u8 || kind == Kind::Compact as u8 => Err(Broken),
-        _ => read_whole(memory, at, available),
+    let (length, kind) = compact::length_and_kind(front[0]);
+    if kind != Kind::Disowned as u8 {
+        return read_whole(memory, at, available);
     }
+    if length == DISOWNED { Ok((Entry::Disowned((front[1], front[2])), length)) } else { Err(Broken) }
 }
 
 /// As [`read`], of a packet with addresses, or padding.

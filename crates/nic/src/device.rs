@@ -277,13 +277,24 @@ impl Context {
     fn catch_up(&self) {
         let mut port = self.port.write();
         if let Ok(netdev) = ferroce_netdev::Netdev::read(self.device.info.netdev.ifindex) {
-            if !port.gids.update(&netdev).is_empty() {
-                self.listening.table.fetch_add(1, Ordering::Release);
-            }
+            self.update_gids(&mut port, &netdev);
             port.attributes = PortAttributes::of(&netdev);
             let attributes = port.attributes;
             port.last_speed.update(&attributes);
         }
+    }
+
+    /// Takes changes of the GID table into account, and returns them.
+    fn update_gids(
+        &self,
+        port: &mut PortView,
+        netdev: &ferroce_netdev::Netdev,
+    ) -> Vec<ferroce_netdev::GidChange> {
+        let changes = port.gids.update(netdev);
+        if !changes.is_empty() {
+            self.listening.table.fetch_add(1, Ordering::Release);
+        }
+        changes
     }
 
     pub(crate) fn raise(&self, event: AsyncEvent) {
@@ -368,10 +379,7 @@ impl Context {
     pub(crate) fn refresh(&self, netdev: &ferroce_netdev::Netdev, was_down: bool) {
         let mut port = self.port.write();
         let before = port.attributes;
-        let changes = port.gids.update(netdev);
-        if !changes.is_empty() {
-            self.listening.table.fetch_add(1, Ordering::Release);
-        }
+        let changes = self.update_gids(&mut port, netdev);
         port.attributes = PortAttributes::of(netdev);
         let now = port.attributes;
         let (was, is) = (before.state, now.state);

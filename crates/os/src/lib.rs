@@ -1,6 +1,6 @@
 //! The operating system as the adapter needs it. Most of the `unsafe` of the adapter is here and in `ferroce-access`.
 //!
-//! In here: system calls and descriptors, forks, locks, the clock, threads.
+//! In here: system calls and descriptors, forks, locks, the clock, threads, what each of them has of its own.
 //! Out of here: memory that may be gone when it is touched, verbs objects, packets, addresses of peers, policy and retries.
 //! Nothing here is a cancellation point, and a child of fork(2) finds all of it usable.
 

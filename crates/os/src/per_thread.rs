@@ -16,7 +16,7 @@ pub unsafe trait Zeroed {}
 #[macro_export]
 macro_rules! per_thread {
     ($(#[$about:meta])* $vis:vis fn $name:ident() -> $type:ty = $symbol:literal;) => {
-        #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
+        #[cfg(not(miri))]
         std::arch::global_asm!(
             concat!(".pushsection .tbss.", $symbol, ",\"awT\",%nobits"),
             ".balign 16",
@@ -42,7 +42,7 @@ macro_rules! per_thread {
         };
 
         $(#[$about])*
-        #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
+        #[cfg(not(miri))]
         #[inline(always)]
         $vis fn $name() -> &'static $type {
             const { $crate::per_thread::check::<$type>() };
@@ -72,7 +72,7 @@ macro_rules! per_thread {
         }
 
         $(#[$about])*
-        #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri))))]
+        #[cfg(miri)]
         $vis fn $name() -> &'static $type {
             const { $crate::per_thread::check::<$type>() };
             thread_local! {
