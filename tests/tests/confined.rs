@@ -17,6 +17,8 @@ enum Confinement {
     Profile,
     /// The same, but only the client's.
     OneProfile,
+    /// Neither side can have a process descriptor of the other: old kernels have none.
+    NoProcessDescriptors,
     /// Two PID namespaces: each side is process 1 of its own.
     Containers,
     /// The server in a PID namespace below the client's.
@@ -28,7 +30,10 @@ fn run(confinement: Confinement, words: &[&str]) -> Result<PairOutcome, Skip> {
     let host = world.first();
     let client_words = [words, &["10.77.0.1"]].concat();
     let outcome = match confinement {
-        Confinement::NoCopies | Confinement::NoCopiesByKernel | Confinement::Profile => {
+        Confinement::NoCopies
+        | Confinement::NoCopiesByKernel
+        | Confinement::NoProcessDescriptors
+        | Confinement::Profile => {
             let deny = deny()?;
             let line = [&[&*deny, mode_of(confinement)], words].concat();
             let mut pair = Pair::new(&world, Fabric::Any).limit(LIMIT);
@@ -64,10 +69,10 @@ fn deny() -> Result<String, Skip> {
 }
 
 fn mode_of(confinement: Confinement) -> &'static str {
-    if matches!(confinement, Confinement::NoCopies | Confinement::NoCopiesByKernel) {
-        "vm"
-    } else {
-        "container"
+    match confinement {
+        Confinement::NoCopies | Confinement::NoCopiesByKernel => "vm",
+        Confinement::NoProcessDescriptors => "pidfd",
+        _ => "container",
     }
 }
 
@@ -97,6 +102,7 @@ macro_rules! cells {
         cells!(@place without_copies_by_the_kernel, Confinement::NoCopiesByKernel; $($name: $($word)+, $closing;)*);
         cells!(@place under_a_container_profile, Confinement::Profile; $($name: $($word)+, $closing;)*);
         cells!(@place with_a_peer_under_a_container_profile, Confinement::OneProfile; );
+        cells!(@place without_process_descriptors, Confinement::NoProcessDescriptors; );
         cells!(@place between_containers, Confinement::Containers; $($name: $($word)+, $closing;)*);
         cells!(@place into_a_container, Confinement::OneContainer; );
     };

@@ -30,7 +30,7 @@ macro_rules! cells {
 }
 
 // The tools measure the processor's clock for a third of a second before every size, so an operation runs through all sizes where these
-// take another way.
+// take another way. `faults` has writes of every size between two hosts.
 cells! {
     one_host, Place::OneHost, {
         send_bw_rc: "ib_send_bw -c RC -a";
@@ -55,7 +55,7 @@ cells! {
         write_bw_uc: "ib_write_bw -c UC";
         write_lat_rc: "ib_write_lat -c RC";
         write_lat_uc: "ib_write_lat -c UC";
-        read_bw_rc: "ib_read_bw -c RC -a";
+        read_bw_rc: "ib_read_bw -c RC";
         read_bw_rc_16_qps_both_ways_with_events: "ib_read_bw -c RC -q 16 -b -e";
         read_lat_rc_with_events: "ib_read_lat -c RC -e";
         atomic_bw_rc_16_qps_both_ways_with_events: "ib_atomic_bw -c RC -q 16 -b -e";
@@ -81,7 +81,7 @@ cells! {
         atomic_lat_rc_with_events: "ib_atomic_lat -c RC -e";
     }
     two_hosts_mtu_1500, Place::TwoHosts { mtu: 1500 }, {
-        send_bw_rc: "ib_send_bw -c RC -a";
+        send_bw_rc: "ib_send_bw -c RC";
         send_bw_rc_srq_16_qps_both_ways_with_events: "ib_send_bw -c RC -q 16 -b -e --use-srq";
         send_bw_uc: "ib_send_bw -c UC";
         send_bw_ud_with_events: "ib_send_bw -c UD -e";
@@ -98,7 +98,7 @@ cells! {
     two_hosts_mtu_9000, Place::TwoHosts { mtu: 9000 }, {
         send_bw_rc_with_events: "ib_send_bw -c RC -e";
         send_lat_uc: "ib_send_lat -c UC";
-        write_bw_rc: "ib_write_bw -c RC -a";
+        write_bw_rc: "ib_write_bw -c RC";
         write_lat_uc: "ib_write_lat -c UC";
         read_bw_rc_16_qps_with_events: "ib_read_bw -c RC -q 16 -e";
         atomic_bw_rc_both_ways_with_events: "ib_atomic_bw -c RC -b -e";

@@ -68,7 +68,8 @@ impl<T: SharedWords> Deref for SharedPlace<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: checked when this was made; the mapping is there as long as this.
+        // SAFETY: checked when this was made; the mapping is there as long as this, except in the children of a fork. There the link is
+        // dead (`is_inherited`), which its users ask first.
         unsafe { self.words.as_ref() }
     }
 }

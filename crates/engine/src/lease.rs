@@ -31,7 +31,7 @@ const BUSY_INTERVAL: Duration = Duration::from_micros(20);
 /// A poller that has found nothing for this long offers its processor to others at every poll: where there are more
 /// pollers than processors, one of them is the peer.
 const SPIN: Duration = Duration::from_micros(50);
-/// … after so many rounds in a row for polls in vain. The one poll that shows a program that it has taken everything isn't such a poller's.
+/// … after so many rounds in a row for polls in vain. A program that drains a queue ends with one such poll, and offers nothing.
 const IN_VAIN: u32 = 16;
 
 /// Polls that look at memory only, after one that has found something there.
@@ -220,7 +220,7 @@ impl Lease {
     #[inline]
     fn is_round_long_ago(&self) -> bool {
         clock::ticks().wrapping_sub(self.round_at.load(Ordering::Acquire))
-            >= clock::ticks_of_half_millisecond()
+            >= clock::ticks_of_half_millisecond_at_most()
     }
 
     /// As [`Loop::lately`].
@@ -330,7 +330,7 @@ mod tests {
         while lease.lately() == now {
             assert!(clock::now().since(now) < Duration::from_secs(1));
         }
-        assert!(clock::ticks().wrapping_sub(ticks) >= clock::ticks_of_half_millisecond());
+        assert!(clock::ticks().wrapping_sub(ticks) >= clock::ticks_of_half_millisecond_at_most());
         assert!(lease.lately() > now);
     }
 

@@ -248,10 +248,7 @@ impl Links {
         *links = Arc::new(links.iter().filter(|other| other.id != link.id).cloned().collect());
         self.listed.replace(Some(links.clone()));
         drop(links);
-        for fd in [Some(&link.connection), link.remote.get().and_then(|remote| remote.pidfd.as_ref())]
-            .into_iter()
-            .flatten()
-        {
+        for fd in [Some(&link.connection), link.pidfd.as_ref()].into_iter().flatten() {
             // Gone already is fine.
             let _ = sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_DEL, fd.raw(), 0, 0);
         }
@@ -298,8 +295,7 @@ impl Links {
     ) -> io::Result<()> {
         let pid = link.pid;
         let memory = PeerMemory::probe(pid, introduction.cookie_at, introduction.cookie);
-        let pidfd = memory.and_then(|_| sys::pidfd(pid).ok());
-        if let Some(pidfd) = &pidfd {
+        if let Some(pidfd) = &link.pidfd {
             sys::epoll_control(
                 self.epoll.raw(),
                 libc::EPOLL_CTL_ADD,
@@ -313,9 +309,11 @@ impl Links {
             pid,
             process = introduction.process,
             copies = memory.is_some(),
+            sees_exit = link.pidfd.is_some(),
             "shares memory with a process"
         );
-        let remote = PeerProcess { process: introduction.process, directory, memory, pidfd };
+        let remote = PeerProcess { process: introduction.process, directory, memory };
+        link.tell_sees_exit();
         link.offer_to_fetch(remote.memory.is_some() && !self.captured);
         if !self.captured {
             link.offer_compact();

@@ -1,7 +1,8 @@
 //! Records of a ring: what a packet is on the `shm` fabric.
 //!
 //! A record is a fixed part, the transport headers as they are on the wire, and a payload, or a description of where
-//! the payload is. A compact record has [`CompactHeaders`] and a payload. Whatever a peer writes: reading a record gives a record or an error, and touches no byte outside it.
+//! the payload is. A compact record has [`CompactHeaders`] and a payload. Whatever a peer writes: reading a record gives a
+//! record or an error, and touches no byte outside it.
 
 use super::compact::{self, CompactHeaders};
 use super::protocol::{Broken, Lines};
@@ -40,7 +41,7 @@ enum Kind {
     Disowned = 4,
 }
 
-/// What a reader finds in a ring that isn't a packet of a connection.
+/// What a reader finds in a ring that isn't a compact record.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is taken apart where it is made")]
 pub(crate) enum Entry {
@@ -225,8 +226,8 @@ pub(super) fn write_padding(memory: &SharedMemory, at: usize, len: usize) {
     memory.write(at, &bytes);
 }
 
-/// The first words of the record at `at`, of which `available` bytes are published. They are copied once: the peer may change its bytes
-/// at any time.
+/// The first words of the record at `at`, of which `available` bytes are published. They are copied: the peer may change its bytes at
+/// any time, and whoever copies them again checks the copy again.
 #[inline]
 fn front(memory: &SharedMemory, at: usize, available: usize) -> Result<compact::Front, Broken> {
     if available < Lines::GRAIN {
@@ -236,8 +237,8 @@ fn front(memory: &SharedMemory, at: usize, available: usize) -> Result<compact::
     Ok(std::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
 }
 
-/// Reads the record at `at`, which begins at the position `before` and of which `available` bytes are published, if it is a packet of a
-/// connection. `None`: [`read`] has to.
+/// Reads the record at `at`, which begins at the position `before` and of which `available` bytes are published, if it is a compact
+/// record. `None`: [`read`] has to.
 #[inline]
 pub(super) fn read_compact(
     memory: &SharedMemory,
@@ -258,7 +259,7 @@ pub(super) fn read_compact(
     Ok(Some(CompactRecord { headers, payload, end: before + length as u64 }))
 }
 
-/// Reads the record at `at`, of which `available` bytes are published, and returns it with its length. It is no packet of a connection.
+/// Reads the record at `at`, of which `available` bytes are published, and returns it with its length. It is no compact record.
 pub(super) fn read(memory: &SharedMemory, at: usize, available: usize) -> Result<(Entry, usize), Broken> {
     let front = front(memory, at, available)?;
     let (length, kind) = compact::length_and_kind(front[0]);

@@ -39,10 +39,10 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// Half a millisecond at most in ticks: the time-stamp counters of x86-64 have 1 to 5 GHz.
+/// Ticks of half a millisecond at most: the time-stamp counters of x86-64 have 1 to 5 GHz, which makes 0.5 to 0.1 ms.
 #[must_use]
 #[inline]
-pub fn ticks_of_half_millisecond() -> u64 {
+pub fn ticks_of_half_millisecond_at_most() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
         500_000

@@ -47,7 +47,8 @@ macro_rules! per_thread {
         $vis fn $name() -> &'static $type {
             const { $crate::per_thread::check::<$type>() };
             let at: *const $type;
-            // SAFETY: the address of this thread's bytes, which is the same whenever the thread asks.
+            // SAFETY: the address of this thread's bytes, which is the same whenever the thread asks. What is read for it, the thread's
+            // first word and the loader's table, nobody writes once the thread runs: so `nomem` holds for all that Rust can reach.
             unsafe {
                 #[cfg(target_arch = "x86_64")]
                 std::arch::asm!(

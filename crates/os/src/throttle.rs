@@ -1,4 +1,4 @@
-//! Brakes: for lines, and for what strangers may have a process do.
+//! Bounds on how often something is done: lines of the log, and what strangers have a process do.
 
 use crate::clock;
 use ferroce_proto::Instant;

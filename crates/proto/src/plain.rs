@@ -1,7 +1,7 @@
 //! The short way of a plain SEND: one packet, on a connection where nothing is unusual.
 //!
 //! Each function either does all that the general way would do, or says that it hasn't: the caller then takes the general
-//! way, which ends as if nothing had been tried. So the rules are in one place, and this one holds for messages for which they come down to little.
+//! way, which ends as if nothing had been tried. So the rules are in one place; here is what remains of them for such messages.
 
 use crate::requester::SMALLEST_CHARGE;
 use crate::sendq::Issuer;

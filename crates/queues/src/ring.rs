@@ -65,7 +65,7 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Drops the oldest, if there is one.
+    /// Drops the oldest, if there is one, where it lies: the pop would move it first.
     #[inline]
     pub(crate) fn drop_front(&mut self) {
         match self {

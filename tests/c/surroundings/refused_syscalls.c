@@ -1,6 +1,7 @@
 /* refused_syscalls: runs a program that some system calls are refused to, as by a container runtime's seccomp profile.
  *
  *   refused_syscalls vm PROGRAM ...         EPERM for process_vm_readv, process_vm_writev
+ *   refused_syscalls pidfd PROGRAM ...      EPERM for pidfd_open, and for getsockopt of option 77 (SO_PEERPIDFD)
  *   refused_syscalls container PROGRAM ...  also for what runtimes refuse by default without further rights:
  *                                           userfaultfd, io_uring, ptrace, kcmp, bpf, perf_event_open, keys,
  *                                           pidfd_getfd, name spaces, mounts and such; ENOSYS for clone3, whose
@@ -24,6 +25,10 @@
 #define ARCHITECTURE AUDIT_ARCH_AARCH64
 #endif
 
+/* The option of SOL_SOCKET, which is in no header of Debian 12. */
+#define PEERPIDFD 77
+#define NR_PIDFD_OPEN 434
+
 /* The first two are all that `vm` refuses. */
 static const int refused[] = {
 	SYS_process_vm_readv, SYS_process_vm_writev, SYS_ptrace, SYS_kcmp, SYS_userfaultfd, SYS_io_uring_setup,
@@ -36,15 +41,56 @@ static const int refused[] = {
 };
 #define REFUSED (sizeof refused / sizeof refused[0])
 
+static int install(struct sock_filter *filter, size_t count)
+{
+	struct sock_fprog program = {.len = (unsigned short)count, .filter = filter};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
+		perror("deny: the filter can't be installed");
+		return 2;
+	}
+	return 0;
+}
+
+static int start(char **argv)
+{
+	execvp(argv[0], argv);
+	perror(argv[0]);
+	return 2;
+}
+
+static int without_process_descriptors(char **argv)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, NR_PIDFD_OPEN, 3, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PEERPIDFD, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	int status = install(filter, sizeof filter / sizeof filter[0]);
+
+	if (!status && (syscall(NR_PIDFD_OPEN, getpid(), 0) >= 0 || errno != EPERM)) {
+		fprintf(stderr, "deny: pidfd_open isn't refused\n");
+		return 2;
+	}
+	return status ? status : start(argv);
+}
+
 int main(int argc, char **argv)
 {
 	struct sock_filter filter[REFUSED + 8];
 	size_t count = 0, denied, container;
+	int status;
 
-	if (argc < 3 || (strcmp(argv[1], "vm") && strcmp(argv[1], "container"))) {
-		fprintf(stderr, "usage: refused_syscalls vm|container PROGRAM [ARGUMENTS]\n");
+	if (argc < 3 || (strcmp(argv[1], "vm") && strcmp(argv[1], "pidfd") && strcmp(argv[1], "container"))) {
+		fprintf(stderr, "usage: refused_syscalls vm|pidfd|container PROGRAM [ARGUMENTS]\n");
 		return 2;
 	}
+	if (!strcmp(argv[1], "pidfd"))
+		return without_process_descriptors(argv + 2);
 	container = !strcmp(argv[1], "container");
 	denied = container ? REFUSED : 2;
 	filter[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
@@ -61,18 +107,13 @@ int main(int argc, char **argv)
 	filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
 	filter[count++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
 
-	struct sock_fprog program = {.len = (unsigned short)count, .filter = filter};
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
-		perror("deny: the filter can't be installed");
-		return 2;
-	}
+	status = install(filter, count);
+	if (status)
+		return status;
 	/* A test that refuses nothing would prove nothing. */
 	if (syscall(SYS_process_vm_readv, getpid(), NULL, 0, NULL, 0, 0) == 0 || errno != EPERM) {
 		fprintf(stderr, "deny: process_vm_readv isn't refused\n");
 		return 2;
 	}
-	execvp(argv[2], argv + 2);
-	perror(argv[2]);
-	return 2;
+	return start(argv + 2);
 }

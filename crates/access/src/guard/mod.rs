@@ -68,7 +68,7 @@ struct Answer {
     copies: Cell<u32>,
 }
 
-// SAFETY: numbers, and that nobody has asked.
+// SAFETY: cells of numbers, and that nobody has asked.
 unsafe impl Zeroed for Answer {}
 
 /// A thread's mask, as far as the two signals go.

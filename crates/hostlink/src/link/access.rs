@@ -11,7 +11,9 @@ impl Link {
     /// Whether QPs may reach the peer's memory without the peer.
     #[inline]
     pub fn may_access(&self) -> bool {
-        self.remote.get().is_some_and(|remote| remote.memory.is_some()) && !self.is_dead()
+        self.remote.get().is_some_and(|remote| remote.memory.is_some())
+            && !self.is_dead()
+            && self.terms(false).sees_exit.load(Ordering::Acquire) == 1
     }
 
     /// Lets `f` copy from or to a range (key, address, length) of the peer's memory, on behalf of a QP and its peer. `None`
@@ -27,7 +29,8 @@ impl Link {
         let memory = remote.memory.as_ref()?;
         let busy = &self.to_peer.head.busy;
         let mut views = self.access.lock();
-        if !self.is_there() {
+        // Who revokes a region waits for this process until it exits, and so has to see that.
+        if !self.is_there() || self.terms(false).sees_exit.load(Ordering::Acquire) != 1 {
             return None;
         }
         busy.enter();

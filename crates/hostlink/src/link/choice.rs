@@ -58,7 +58,7 @@ impl Link {
     #[inline]
     pub fn peer_watches(&self, bytes: u64) -> bool {
         let Some(remote) = self.remote.get() else { return false };
-        let (half, now) = (clock::ticks_of_half_millisecond(), clock::ticks());
+        let (half, now) = (clock::ticks_of_half_millisecond_at_most(), clock::ticks());
         // A look in the last microseconds; what many bytes have to wait for may take longer.
         let look = half / 125;
         remote.directory.attention().is_given(now, look, if bytes < SMALL { look } else { half })

@@ -49,8 +49,6 @@ pub(super) struct PeerProcess {
     pub(super) directory: PeerDirectory,
     /// Its memory, if this process may copy there.
     pub(super) memory: Option<PeerMemory>,
-    /// Readable when it has died.
-    pub(super) pidfd: Option<EngineFd>,
 }
 
 /// A process at the other end of a link. Two links lead to the same process if this is the same.
@@ -84,6 +82,8 @@ struct Terms {
     views: AtomicU64,
     /// It has given up the link.
     ended: Ended,
+    /// 1: it sees when the ring's consumer exits, which may therefore reach the producer's memory by itself.
+    sees_exit: AtomicU64,
 }
 
 /// The words before a ring's bytes. Peers of another version have them at the same places.
@@ -134,6 +134,8 @@ pub struct Link {
     confirmed: Mutex<class::LinkConfirmed, SmallVec<[u16; 4]>>,
     /// The peer, as the kernel names it in this process's PID namespace; 0: it can't be seen there.
     pub(super) pid: i32,
+    /// Readable when the peer has exited; `None`: that can't be seen here.
+    pub(super) pidfd: Option<EngineFd>,
     /// Held by the thread that reads the peer's answer.
     pub(super) finishing: Mutex<class::LinkFinishing, ()>,
     pub(super) connection: EngineFd,
@@ -177,11 +179,16 @@ impl Link {
         side: usize,
     ) -> Self {
         let memory = Arc::new(memory);
+        let pidfd = match sys::peer_pidfd(connection.raw()) {
+            Err(_) if pid > 0 => sys::pidfd(pid).ok(),
+            pidfd => pidfd.ok(),
+        };
         Self {
             id,
             slot,
             confirmed: Mutex::default(),
             pid,
+            pidfd,
             finishing: Mutex::new(()),
             connection,
             to_peer: Ring::new(&memory, side),
@@ -301,11 +308,18 @@ impl Link {
     }
 
     fn peer_has_exited(&self) -> bool {
-        match self.remote.get().and_then(|remote| remote.pidfd.as_ref()).map(EngineFd::checked) {
+        match self.pidfd.as_ref().map(EngineFd::checked) {
             Some(pidfd) if pidfd >= 0 => sys::wait_for(pidfd, libc::POLLIN, Duration::ZERO),
-            // Nothing else says so: a peer without one doesn't copy, or the program has closed it.
-            _ => self.is_dead(),
+            // The program has closed it. An exit that can't be seen any more is none.
+            Some(_) => self.pid > 0 && !sys::process_exists(self.pid),
+            // The peer was never told that it may access anything, so its busy word means nothing.
+            None => self.is_dead(),
         }
+    }
+
+    /// Tells the peer whether its exit is seen here: only then may it reach this process's memory by itself.
+    pub(super) fn tell_sees_exit(&self) {
+        self.terms(true).sees_exit.store(u64::from(self.pidfd.is_some()), Ordering::Release);
     }
 
     /// What this process (or the peer) says of itself.
@@ -333,10 +347,10 @@ impl Link {
         !self.is_dead() && self.terms(false).compact.load(Ordering::Relaxed) == 1
     }
 
-    /// The peer fetches payloads from this process's memory.
+    /// The peer fetches payloads from this process's memory, and may.
     #[inline]
     pub fn peer_fetches(&self) -> bool {
-        self.terms(false).fetches.load(Ordering::Acquire) == 1
+        self.pidfd.is_some() && self.terms(false).fetches.load(Ordering::Acquire) == 1
     }
 
     /// Wakes the peer if it sleeps: something was left for it.

@@ -204,7 +204,7 @@ impl Mr {
         handle: Option<u32>,
     ) -> Result<Arc<Self>> {
         let mr = KeyTable::global().insert_region(|key, rkey| {
-            let registered = Registered { init, pd: pd.clone(), bytes, imported: handle.is_some(), shared };
+            let registered = Registered { init, pd: pd.clone(), bytes, imported: handle.is_some(), shared, changes: 0 };
             Arc::new_cyclic(|this| {
                 let home = handle.is_none().then(|| Arc::downgrade(pd.owner()));
                 let handle = handle.unwrap_or_else(|| pd.owner().add_mr(this.clone()));
@@ -261,8 +261,7 @@ impl Mr {
         }
         let shared = check(&init)?;
         self.check_unbound()?;
-        self.revoke()?;
-        let mut gate = self.gate.write();
+        let mut gate = self.revoked()?;
         let withdrawn = KeyTable::global().shortcuts().withdraw(self.key);
         let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
         let placed = |init: &MrInit| (init.addr, init.length, init.iova);
@@ -283,6 +282,7 @@ impl Mr {
                 std::mem::replace(&mut registered.pd, pd.clone()).release();
             }
         }
+        registered.changes += 1;
         registered.publish(self.key, self.handle, self.home.as_ref());
         changed
     }
@@ -294,11 +294,11 @@ impl Mr {
     /// doesn't end it within a second: the region stays.
     pub fn deregister(&self) -> Result<()> {
         self.check_unbound()?;
-        self.revoke()?;
-        let mut gate = self.gate.write();
+        let mut gate = self.revoked()?;
         let withdrawn = KeyTable::global().shortcuts().withdraw(self.key);
-        if let (Err(busy), Some(registered)) = (withdrawn.and_then(|()| self.check_unbound()), gate.as_ref())
+        if let (Err(busy), Some(registered)) = (withdrawn.and_then(|()| self.check_unbound()), gate.as_mut())
         {
+            registered.changes += 1;
             registered.publish_to_data_paths(self.key);
             registered.publish_to_peers(self.key);
             return Err(busy);
@@ -317,9 +317,21 @@ impl Mr {
         Ok(())
     }
 
-    /// No other process accesses the region when this returns.
-    fn revoke(&self) -> Result<()> {
-        KeyTable::global().listing().map_or(Ok(()), |listing| listing.revoke(self.key))
+    /// The gate, held exclusively. No other process accesses the region.
+    fn revoked(&self) -> Result<RwLockWriteGuard<'_, class::RegionGate, Option<Registered>>> {
+        loop {
+            let changes = self.changes();
+            KeyTable::global().listing().map_or(Ok(()), |listing| listing.revoke(self.key))?;
+            let gate = self.gate.write();
+            // Another thread may have published the region again before this one had the gate.
+            if gate.as_ref().map(|registered| registered.changes) == changes {
+                return Ok(gate);
+            }
+        }
+    }
+
+    fn changes(&self) -> Option<u64> {
+        self.gate.read().as_ref().map(|registered| registered.changes)
     }
 
     fn is_null(&self) -> bool {

@@ -79,7 +79,7 @@ impl Qp {
         }
         f(proto, &mut env);
         let more = proto.wants_transmit() && proto.transmit(now, &mut env, BUDGET);
-        proto.flush_acks(now, &mut env);
+        proto.flush_acks(&mut env);
         env.work.send();
         env.publish();
         if std::mem::take(&mut env.work.overrun) {

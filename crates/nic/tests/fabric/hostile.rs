@@ -230,6 +230,25 @@ fn an_access_under_way_outlives_its_link_and_is_waited_for() {
 }
 
 #[test]
+fn memory_of_a_process_that_sees_no_exit_is_reached_by_packets_only() {
+    in_namespace("hostile::memory_of_a_process_that_sees_no_exit_is_reached_by_packets_only", || {
+        let (mut remote, mut side) = hostile();
+        let far = (remote.addr + MEMORY as u64 / 2, remote.rkey);
+        let packets_of_writes = |side: &mut Side| {
+            let before = side.qp.counters().sent_pkts;
+            for n in 0..20 {
+                round(side, far, 2 * n + 1);
+            }
+            side.qp.counters().sent_pkts - before
+        };
+        assert!(packets_of_writes(&mut side) < 20, "they are carried out without packets, most of them");
+        assert_eq!(remote.member.ask("scribble unseeing"), "ok");
+        assert!(packets_of_writes(&mut side) >= 80, "a packet for each operation at least");
+        side.close();
+    });
+}
+
+#[test]
 fn introductions_that_make_no_sense_are_refused() {
     in_namespace("hostile::introductions_that_make_no_sense_are_refused", || {
         let traffic = Traffic::start();

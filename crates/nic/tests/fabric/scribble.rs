@@ -19,6 +19,7 @@ const TAIL: usize = 0;
 const WAITS: usize = 8;
 const HEAD: usize = 128;
 const BUSY: usize = 2048;
+const SEES_EXIT: usize = 2048 + 128 + 40;
 /// Of the introduction.
 const VERSION: u32 = 2;
 
@@ -66,6 +67,8 @@ pub fn scribble(what: &str) {
                 put(own + 4096, &[0; RING]);
                 word(own, TAIL).store(tail + 64, Ordering::Release);
             }
+            // As who has no process descriptor of the other side.
+            "unseeing" => word(own, SEES_EXIT).store(0, Ordering::Release),
             "odd-tail" => word(own, TAIL).store(tail + 1, Ordering::Release),
             "tail-far-ahead" => word(own, TAIL).store(u64::MAX - 63, Ordering::Release),
             "tail-back" => word(own, TAIL).store(tail.wrapping_sub(64), Ordering::Release),

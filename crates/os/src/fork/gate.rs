@@ -53,7 +53,7 @@ struct Here {
     nested: Cell<u32>,
 }
 
-// SAFETY: no place, no fork, no number.
+// SAFETY: cells; zeros are no place, no fork, no number.
 unsafe impl Zeroed for Here {}
 
 per_thread! { fn here() -> Here = "ferroce_fork_gate_here"; }

@@ -100,10 +100,7 @@ impl Readiness {
     /// one the parent's program sees. A daemon, whose parent has gone, keeps its pipe, and with it what epoll descriptors know
     /// of it. False when there is none.
     fn part_from_parent(&mut self) -> bool {
-        // SAFETY: takes no pointer; nothing is sent.
-        let gone = check(unsafe { libc::syscall(libc::SYS_kill, self.maker, 0) })
-            .is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH));
-        if !gone {
+        if super::process_exists(self.maker) {
             if identity(self.program) != Some(self.pipe.identity) {
                 return false;
             }

@@ -177,6 +177,14 @@ pub fn pidfd(pid: i32) -> io::Result<EngineFd> {
     fd_of(|| unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
 }
 
+/// Whether a process of that number is there, in this process's PID namespace.
+#[must_use]
+pub fn process_exists(pid: i32) -> bool {
+    // SAFETY: takes no pointer; nothing is sent.
+    let asked = check(unsafe { libc::syscall(libc::SYS_kill, pid, 0) });
+    asked.err().and_then(|error| error.raw_os_error()) != Some(libc::ESRCH)
+}
+
 /// Lets other processes of the user copy from and to this one where the Yama module asks for it (scope 1).
 pub fn allow_copies_by_others() {
     if read_file(c"/proc/sys/kernel/yama/ptrace_scope", 16).is_ok_and(|scope| scope.first() == Some(&b'1')) {

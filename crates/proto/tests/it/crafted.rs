@@ -21,7 +21,7 @@ pub fn read_request(psn: u32, va: u64, dma_len: u32) -> Frame {
 /// The packets that `b` sends now.
 pub fn answers(p: &mut Pair) -> Vec<(Operation, u32)> {
     p.b.host.log.clear();
-    p.b.qp.flush_acks(p.now, &mut p.b.host);
+    p.b.qp.flush_acks(&mut p.b.host);
     while p.b.qp.transmit(p.now, &mut p.b.host, 1 << 16) {}
     p.b.host.out.clear();
     core::mem::take(&mut p.b.host.log)

@@ -180,7 +180,7 @@ fn exchange(op: SendOp, mtu: u32) -> (Counter, Counter) {
         for (headers, len) in ea.out.drain(..) {
             b.handle_packet(now, &headers, Length(len), eb);
         }
-        b.flush_acks(now, eb);
+        b.flush_acks(eb);
         while b.transmit(now, eb, 1 << 20) {}
         for (headers, len) in eb.out.drain(..) {
             a.handle_packet(now, &headers, Length(len), ea);

@@ -219,7 +219,7 @@ impl Pair {
 
     fn publish(&mut self) {
         for side in [&mut self.a, &mut self.b] {
-            side.qp.flush_acks(self.now, &mut side.host);
+            side.qp.flush_acks(&mut side.host);
             side.host.recvs.append(&mut side.host.unpublished);
         }
     }

@@ -239,7 +239,7 @@ fn refusal_that_overtakes_the_answer_before_it_is_not_lost() {
         p.a.post(wr(wr_id, SendOp::FetchAdd { va: THERE, rkey, add: 1 }, BASE, 8));
     }
     p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
-    p.b.qp.flush_acks(p.now, &mut p.b.host);
+    p.b.qp.flush_acks(&mut p.b.host);
     let answers = core::mem::take(&mut p.b.host.out);
     assert_eq!(answers.len(), 3);
     for at in [0, 2, 1] {
@@ -265,7 +265,7 @@ fn answer_that_overtakes_has_the_request_before_it_repeated_at_once() {
                     p.a.post(wr(wr_id, op, BASE + wr_id * 64, 8));
                 }
                 p.transmit_a_into(|frames, p| frames.iter().for_each(|f| p.inject(true, f)));
-                p.b.qp.flush_acks(p.now, &mut p.b.host);
+                p.b.qp.flush_acks(&mut p.b.host);
                 while p.b.qp.transmit(p.now, &mut p.b.host, 65_536) {}
                 let answers = core::mem::take(&mut p.b.host.out);
                 assert_eq!(answers.len(), 2);

@@ -167,8 +167,8 @@ impl Env for QpEnv<'_> {
 
     fn is_undelivered(&self) -> bool {
         let Some(Path::Shm { link, .. }) = self.path else { return false };
-        let is_consumed = link.is_consumed(self.qp.last_record.load(Ordering::Relaxed));
-        !link.is_dead() && (!is_consumed || link.has_executed())
+        let is_consumed = || link.is_consumed(self.qp.last_record.load(Ordering::Relaxed));
+        !link.is_dead() && (!is_consumed() || link.has_executed())
     }
 
     fn is_ecn_capable(&self) -> bool {
