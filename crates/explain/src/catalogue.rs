@@ -109,8 +109,9 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         number: 15,
         title: "the peer's process has ended",
-        means: "The other process of this host has ended, or has executed another program, while requests were under way.",
-        see: "Its exit status, and its last lines.",
+        means: "The other process of this host has ended, or has executed another program, while requests were under way. Or it \
+                lives, and has written nonsense into the memory that it shares with this process, which then gives it up.",
+        see: "Its exit status, and its last lines. Of nonsense there is a line in this process's log.",
         mend: "Look at why it has ended; have both sides agree on the end before one of them leaves.",
         statuses: &[RETRY],
     },

@@ -208,14 +208,25 @@ static void unacknowledged(void)
 }
 
 /* A thread is in a verbs call for long: here where the library asks for the time. Another one that forks waits for it, and the
- * handler of a signal forks in this very fork: where the fork asks for the time.
+ * handler of a signal forks, or calls verbs, in this very fork: where the fork asks for the time.
  */
-static _Thread_local bool stays, forks;
+static _Thread_local bool stays;
+static _Thread_local void (*in_fork)(void);
 static atomic_bool is_in, may_leave;
 
 static void fork_in_fork(void)
 {
 	expect_child(ask, REFUSED);
+	may_leave = true;
+}
+
+static void call_in_fork(void)
+{
+	time_t began = time(NULL);
+
+	MUST(ibv_dealloc_pd(MAKE(ibv_alloc_pd(device.context))));
+	if (time(NULL) - began > 5)
+		fail("the call waits for the fork that it is called in");
 	may_leave = true;
 }
 
@@ -227,9 +238,11 @@ int clock_gettime(clockid_t clock, struct timespec *time)
 		while (!may_leave)
 			usleep(100);
 	}
-	if (forks) {
-		forks = false;
-		fork_in_fork();
+	if (in_fork) {
+		void (*f)(void) = in_fork;
+
+		in_fork = NULL;
+		f();
 	}
 	return (int)syscall(SYS_clock_gettime, clock, time);
 }
@@ -243,7 +256,7 @@ static void *stay_in_call(void *unused)
 	return unused;
 }
 
-static void nested(void)
+static void interrupt_fork(void (*f)(void))
 {
 	pthread_t thread;
 
@@ -252,13 +265,23 @@ static void nested(void)
 		fail("pthread_create");
 	while (!is_in)
 		usleep(100);
-	forks = true;
+	in_fork = f;
 	expect_child(ask, 0);
-	if (forks)
-		fail("no fork in the fork");
+	if (in_fork)
+		fail("the fork hasn't asked for the time");
 	if (pthread_join(thread, NULL))
 		fail("pthread_join");
 	pass_message(&loop);
+}
+
+static void nested(void)
+{
+	interrupt_fork(fork_in_fork);
+}
+
+static void called(void)
+{
+	interrupt_fork(call_in_fork);
 }
 
 /* Runs before any library has been initialised. */
@@ -275,7 +298,7 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {CASE(lock_registered_before), CASE(lock_registered_first),
 						 CASE(lock_registered_later), CASE(unread), CASE(announced),
-						 CASE(unacknowledged), CASE(nested)};
+						 CASE(unacknowledged), CASE(nested), CASE(called)};
 
 	return run_cases(cases, sizeof cases / sizeof cases[0], argc, argv);
 }

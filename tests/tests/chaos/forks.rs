@@ -110,6 +110,11 @@ fn fork_in_the_middle_of_a_fork_waits_for_nobody() {
 }
 
 #[test]
+fn call_in_the_middle_of_a_fork_waits_for_nobody() {
+    one_fork("called", Refusals::None);
+}
+
+#[test]
 #[ignore = "takes a quarter of an hour"]
 fn children_of_twenty_thousand_forks_end() {
     forks(Fabric::Any, ["fork/under_load", "all", "20000"], Refusals::None, Duration::from_secs(3600));

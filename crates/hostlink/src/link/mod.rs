@@ -105,7 +105,7 @@ const _: () = assert!(
 );
 
 ferroce_access::shared_words!(
-    Terms { fetches, compact, positions, views, ended }
+    Terms { fetches, compact, positions, views, ended, sees_exit }
     RingHead { lines, unused, busy, unused_too, terms }
 );
 

@@ -49,6 +49,13 @@ impl Link {
             && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, to))
     }
 
+    /// As [`Link::receive`], with all that the peer has left so far. Waits for another thread that is receiving.
+    pub fn receive_what_has_come(&self, to: &mut dyn Receive) {
+        if self.answered.load(Ordering::Acquire) && !self.is_dead() {
+            self.receive_last(to);
+        }
+    }
+
     /// As [`Link::receive`], for what a peer has left that is gone: all of it.
     pub fn receive_last(&self, to: &mut dyn Receive) {
         self.receive_with(&mut self.rx.lock(), RING / Lines::GRAIN, to);

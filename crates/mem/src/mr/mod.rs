@@ -14,7 +14,7 @@ use super::{Backing, Dm, Owner, Pd, in_flight, null};
 pub(crate) use access::translate_in;
 use check::check;
 pub(crate) use fault::Use;
-use ferroce_os::sync::{RwLock, class};
+use ferroce_os::sync::{RwLock, RwLockWriteGuard, class};
 use ferroce_proto::Placement;
 use ferroce_types::{Error, Result, Users, invalid};
 use registered::{Bytes, Registered};
@@ -204,7 +204,8 @@ impl Mr {
         handle: Option<u32>,
     ) -> Result<Arc<Self>> {
         let mr = KeyTable::global().insert_region(|key, rkey| {
-            let registered = Registered { init, pd: pd.clone(), bytes, imported: handle.is_some(), shared, changes: 0 };
+            let registered =
+                Registered { init, pd: pd.clone(), bytes, imported: handle.is_some(), shared, changes: 0 };
             Arc::new_cyclic(|this| {
                 let home = handle.is_none().then(|| Arc::downgrade(pd.owner()));
                 let handle = handle.unwrap_or_else(|| pd.owner().add_mr(this.clone()));

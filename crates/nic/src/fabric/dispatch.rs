@@ -10,6 +10,13 @@ use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};
 use std::net::{IpAddr, SocketAddr};
 
 impl Adapter {
+    /// Takes what has come from others. An adapter has done so when a packet arrives: a connection that is made afterwards mustn't find
+    /// packets of an earlier one.
+    pub(crate) fn take_what_has_come(&'static self) {
+        self.empty_rings();
+        self.empty_sockets();
+    }
+
     /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.
     pub(crate) fn identification(datagram: &Datagram<'_>) -> Option<u16> {
         verify(&mut None, datagram)

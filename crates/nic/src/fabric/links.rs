@@ -170,6 +170,13 @@ impl Adapter {
         done
     }
 
+    /// The same, all of it.
+    pub(super) fn empty_rings(&'static self) {
+        for link in self.links.snapshot().iter() {
+            link.receive_what_has_come(&mut Dispatch(self));
+        }
+    }
+
     /// Packets for one QP.
     fn dispatch_records(&'static self, packets: &[ReceivedRecord<'_>]) {
         for received in packets {

@@ -2,7 +2,7 @@
 
 use crate::adapter::Adapter;
 use ferroce_engine::Source;
-use ferroce_os::clock;
+use ferroce_os::{clock, sys};
 use ferroce_proto::Instant;
 use ferroce_udp::{Datagram, Endpoint, RecvOutcome, steering_of};
 use ferroce_wire::cm::GSI_QPN;
@@ -11,6 +11,9 @@ use std::time::Duration;
 
 /// Forwarded packets are looked for by pollers for this long after the last one.
 const FORWARD_MEMORY: Duration = Duration::from_millis(100);
+
+/// How long a thread reads sockets that it wants to be empty.
+const EMPTYING: Duration = Duration::from_millis(10);
 
 /// The RoCE sockets of this process's slots as a source.
 pub(crate) struct SocketSource(pub(crate) &'static Adapter);
@@ -123,6 +126,29 @@ impl Adapter {
     }
 
     /// Takes the packets that other processes have passed on.
+    /// Takes all that has come, for as long as [`EMPTYING`] at most: more may come all the time.
+    pub(super) fn empty_sockets(&'static self) {
+        let began = clock::now();
+        let goes_on = || clock::now().since(began) < EMPTYING;
+        for address in self.addresses.snapshot().iter() {
+            for &steering in &address.steerings {
+                let recv = || {
+                    let now = clock::now();
+                    address.endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now))
+                };
+                while goes_on() {
+                    match recv() {
+                        // Another thread has some of it in its hands.
+                        Ok(RecvOutcome::Busy) => sys::yield_processor(),
+                        Ok(RecvOutcome::Packets { more: true, .. }) => {}
+                        _ => break,
+                    }
+                }
+            }
+        }
+        while self.read_forwarded() && goes_on() {}
+    }
+
     fn read_forwarded(&'static self) -> bool {
         let mut done = false;
         self.host.recv_forwarded(&mut |datagrams| {

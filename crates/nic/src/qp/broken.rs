@@ -63,7 +63,7 @@ fn flush(flushed: &mut bool, proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut Q
     tracing::error!(qpn = env.qp.qpn(), "an internal error has ended a queue pair: this is a bug in Ferroce");
     let done = catch_unwind(AssertUnwindSafe(|| {
         env.event(QpEvent::Fatal);
-        proto.set_state(QpState::Err, now, env);
+        proto.set_state(QpState::Err, env);
         proto.transmit(now, env, 0);
     }));
     if done.is_err() {

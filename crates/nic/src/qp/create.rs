@@ -103,6 +103,7 @@ impl Qp {
                 rq: Mutex::new(rq),
                 inner: Mutex::new(Inner {
                     connection: next_connection(),
+                    was_reset: false,
                     flushed: false,
                     proto,
                     attr: QpAttr::default(),
@@ -158,7 +159,7 @@ impl Qp {
             self.reset_xrc_target(&mut inner);
             self.adapter.listen(self.qpn, false, path.as_ref());
             let now = ferroce_os::clock::now();
-            self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, now, env));
+            self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, env));
         });
         // One after the other: a QP's lock comes before that of its receive queue.
         let rq = self.rq.lock().take();

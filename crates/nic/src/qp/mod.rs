@@ -55,6 +55,8 @@ use unacked_pace::UnackedPace;
 struct Inner {
     /// Unlike that of any other connection of the process's life; another after RESET.
     connection: u64,
+    /// It has been connected before: packets of that connection may be on their way.
+    was_reset: bool,
     /// What a broken QP still has is flushed, or was tried to be.
     flushed: bool,
     proto: ferroce_proto::Qp<Arc<Ah>>,

@@ -30,6 +30,10 @@ impl Qp {
     pub fn modify(self: &Arc<Self>, attr: &QpAttr, bits: u32) -> Result<()> {
         self.check_whole()?;
         let bits = self.rules().known(bits);
+        let begins = bits & mask::STATE != 0 && attr.state == QpState::Rtr && self.inner.lock().was_reset;
+        if begins || bits & mask::STATE != 0 && attr.state == QpState::Reset {
+            self.adapter.take_what_has_come();
+        }
         // Asking another process can take a while: not with the QP locked.
         let path = self.new_path(attr, bits)?;
         self.unlist()?;
@@ -50,6 +54,7 @@ impl Qp {
             if to == QpState::Reset {
                 inner.attr = QpAttr::default();
                 inner.connection = next_connection();
+                inner.was_reset = true;
                 inner.path = None;
                 inner.ece = None;
                 self.reset_xrc_target(&mut inner);
@@ -81,7 +86,7 @@ impl Qp {
                     self.recv_cq.forget_qp(self.qpn);
                 }
                 let now = ferroce_os::clock::now();
-                self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(to, now, env));
+                self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(to, env));
             }
             let using = matches!(to, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
             self.adapter.listen(self.qpn, using && !self.peer_uses_shm(), inner.path.as_ref());

@@ -77,7 +77,7 @@ impl Qp {
         if inner.proto.state() != QpState::Err {
             inner.path = None;
             let now = ferroce_os::clock::now();
-            self.work_locked(inner, work, now, |proto, env| proto.set_state(QpState::Err, now, env));
+            self.work_locked(inner, work, now, |proto, env| proto.set_state(QpState::Err, env));
         }
     }
 

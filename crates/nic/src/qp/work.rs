@@ -41,7 +41,7 @@ impl Qp {
         let mut inner = self.inner.lock();
         inner.path = None;
         let now = ferroce_os::clock::now();
-        self.work_locked(&mut inner, work, now, |proto, env| end(proto, env, now));
+        self.work_locked(&mut inner, work, now, end);
     }
 
     pub(super) fn work_locked(
@@ -86,7 +86,7 @@ impl Qp {
             // A completion queue has no room for what this QP has to tell. What it flushes is told as far as there is
             // room elsewhere.
             proto.note_overrun(&mut env);
-            end(proto, &mut env, now);
+            end(proto, &mut env);
             env.publish();
             env.work.overrun = false;
         }
@@ -112,9 +112,9 @@ impl Qp {
 
 /// The QP can't be used any more: the program is told, and requests are flushed.
 #[cold]
-fn end(proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut QpEnv<'_>, now: Instant) {
+fn end(proto: &mut ferroce_proto::Qp<Arc<Ah>>, env: &mut QpEnv<'_>) {
     if !matches!(proto.state(), QpState::Reset | QpState::Err) {
         env.event(QpEvent::Fatal);
-        proto.set_state(QpState::Err, now, env);
+        proto.set_state(QpState::Err, env);
     }
 }

@@ -235,7 +235,7 @@ impl Qp {
                 (params.dest_qpn, params.path_mtu, params.access) = (dest_qpn, path_mtu, access);
                 (params.lossless, params.srq, params.max_dest_rd_atomic) = (true, true, 1);
                 for state in [QpState::Init, QpState::Rtr] {
-                    proto.set_state(state, now, env);
+                    proto.set_state(state, env);
                 }
             });
         });
@@ -245,7 +245,7 @@ impl Qp {
     pub(crate) fn fail_proxy(self: &Arc<Self>) {
         let now = ferroce_os::clock::now();
         self.adapter.with_work(|work| {
-            self.work(work, now, |proto, env| proto.set_state(QpState::Err, now, env));
+            self.work(work, now, |proto, env| proto.set_state(QpState::Err, env));
         });
     }
 

@@ -9,6 +9,7 @@ mod packets;
 mod peer;
 #[path = "../verbs/receiver.rs"]
 mod receiver;
+mod reset;
 mod scribble;
 #[path = "../verbs/side.rs"]
 mod side;

@@ -4,7 +4,7 @@
 use super::member::answer_commands;
 use super::scribble;
 use super::side::{Side, open};
-use ferroce_nic::{Poll as _, SendOp, Service, Wc, WcOpcode, WcStatus};
+use ferroce_nic::{Poll as _, SendOp, Service, Sge, Wc, WcOpcode, WcStatus};
 use ferroce_tests::helper::Helper;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -79,6 +79,23 @@ pub fn peer() {
             let side = side.unwrap();
             side.connect(peer.parse().unwrap());
             std::thread::spawn(|| echo(side));
+            "ok".into()
+        }
+        // Connects, after RESET, and sends nothing back.
+        ["reconnect", peer] => {
+            side.unwrap().reset();
+            side.unwrap().connect(peer.parse().unwrap());
+            "ok".into()
+        }
+        // Posts messages of one byte.
+        ["burst", count, byte] => {
+            let side = side.unwrap();
+            let at = side.mr.key();
+            // SAFETY: the memory is the side's, and nobody else uses it now.
+            unsafe { (side.addr() as *mut u8).write(byte.parse().unwrap()) };
+            for n in 0..count.parse().unwrap() {
+                side.send(n, SendOp::Send, Sge { addr: side.addr(), length: 1, lkey: at }, None);
+            }
             "ok".into()
         }
         ["scribble", what] => {

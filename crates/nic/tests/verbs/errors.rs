@@ -113,8 +113,7 @@ fn a_receive_too_small_fails_both_sides() {
 
 fn no_receive_in_time_is_rnr_retry_exc_err() {
     let (a, b) = pair(Service::Rc, 4096);
-    let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
-    a.qp.modify(&attr, mask::STATE).unwrap();
+    a.reset();
     a.connect_with(b.qp.qpn(), |attr| attr.rnr_retry = 2);
     a.send(2, SendOp::Send, a.sge(0, 64), None);
     assert_eq!(a.wait().status, WcStatus::RnrRetryExcErr);
@@ -122,8 +121,7 @@ fn no_receive_in_time_is_rnr_retry_exc_err() {
 
 fn a_peer_that_is_not_there_is_retry_exc_err() {
     let (a, b) = pair(Service::Rc, 4096);
-    let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
-    a.qp.modify(&attr, mask::STATE).unwrap();
+    a.reset();
     a.connect_with(b.qp.qpn(), |attr| (attr.timeout, attr.retry_cnt) = (8, 2));
     b.qp.destroy().unwrap();
     a.send(2, SendOp::Send, a.sge(0, 64), None);
@@ -195,8 +193,7 @@ fn an_overrun_queue_says_so() {
 
 fn posting_respects_state_and_limits() {
     let (a, b) = pair(Service::Rc, 4096);
-    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
-    a.qp.modify(&reset, mask::STATE).unwrap();
+    a.reset();
     assert_eq!(a.post(0, SendOp::Send, a.sge(0, 8), None).unwrap_err().errno(), libc::EINVAL);
     a.connect_with(b.qp.qpn(), |attr| attr.rnr_retry = 7);
     // Nobody receives: the queue of 64 fills up.

@@ -92,6 +92,12 @@ impl Side {
         }
     }
 
+    /// Takes the queue pair to RESET.
+    pub fn reset(&self) {
+        let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+        self.qp.modify(&attr, mask::STATE).unwrap();
+    }
+
     /// Takes the queue pair to RTS, connected to the one with number `peer`.
     pub fn connect(&self, peer: u32) {
         self.connect_with(peer, |_| ());

@@ -40,6 +40,10 @@ pub(super) struct Place {
 pub(super) enum Found {
     /// No fork of this thread is under way.
     NoFork = 0,
+    /// It is about to close the gate, or has done so.
+    Closing,
+    /// It has closed the gate, and waits for those who are inside.
+    Waiting,
     /// Everything is complete.
     Complete,
     /// Others are still inside, or this thread is: a signal's handler has forked.
@@ -92,6 +96,17 @@ pub struct InLibrary {
     _not_send: PhantomData<*const ()>,
 }
 
+impl Found {
+    /// Whether the thread passes the closed gate: its own fork has closed it, and a handler of a signal, or of the fork, calls verbs.
+    fn passes(self) -> bool {
+        if self == Self::Closing {
+            // Perhaps it is another thread's fork, whose child is refused then. One's own forgets this once the gate is closed.
+            BREACHED.store(true, Ordering::SeqCst);
+        }
+        matches!(self, Self::Closing | Self::Waiting | Self::Complete)
+    }
+}
+
 impl Drop for InLibrary {
     #[inline]
     fn drop(&mut self) {
@@ -126,9 +141,8 @@ fn wait_at_gate(place: &Place) -> Result<(), Unusable> {
         let found = here().found.get();
         match gate().load(Ordering::Acquire) {
             OPEN => return Ok(()),
-            // The forking thread runs another library's atfork handler, which calls verbs.
-            CLOSED if found == Found::Complete => return Ok(()),
-            // The same in the child, where our own handler hasn't run yet.
+            CLOSED if found.passes() => return Ok(()),
+            // Another library's atfork handler calls verbs in the child, where our own handler hasn't run yet.
             WIPED if found == Found::Complete => super::in_child(),
             // A call within a call: who forks waits for this thread, not this thread for the fork.
             CLOSED if place.presence.depth() > 1 => return Ok(()),
@@ -185,8 +199,8 @@ pub fn outside_library<R>(f: impl FnOnce() -> R) -> R {
             let mut wait = Wait::default();
             loop {
                 self.0.presence.come_back(self.1, order);
-                let own_fork = here().found.get() == Found::Complete;
-                if gate().load(Ordering::Acquire) != CLOSED || own_fork || wait.is_over() {
+                let is_closed = gate().load(Ordering::Acquire) == CLOSED;
+                if !is_closed || here().found.get().passes() || wait.is_over() {
                     return;
                 }
                 self.0.presence.step_out();
@@ -325,11 +339,11 @@ pub(super) fn freeze() {
     }
 }
 
-/// One fork after the other. False in a process that is unusable. The handler of a signal may fork at any moment from here on:
-/// with the gate closed, what this fork has found so far is [`Found::Incomplete`].
+/// One fork after the other. False in a process that is unusable. The handler of a signal may fork, or call verbs, at any moment from
+/// here on: with the gate closed, this thread's fork is known to be under way.
 fn close_gate(found: &Cell<Found>) -> bool {
     loop {
-        found.set(Found::Incomplete);
+        found.set(Found::Closing);
         match close(gate()) {
             Ok(()) => break,
             Err(CLOSED) => {
@@ -339,6 +353,7 @@ fn close_gate(found: &Cell<Found>) -> bool {
             Err(_) => return false,
         }
     }
+    found.set(Found::Waiting);
     // Whoever has come in during an earlier fork is waited for.
     BREACHED.store(false, Ordering::Relaxed);
     barrier::order_all();

@@ -158,7 +158,7 @@ impl<A: Clone> Qp<A> {
     /// progress, then the environment's receive queue. RTR begins with `rq_psn`, RTS (from RTR) with `sq_psn`. SQD lets
     /// started requests end and raises [`crate::QpEvent::SqDrained`]. A transition to the same state does nothing, but ERR
     /// flushes again.
-    pub fn set_state<E: Env<Address = A>>(&mut self, state: QpState, _now: Instant, env: &mut E) {
+    pub fn set_state<E: Env<Address = A>>(&mut self, state: QpState, env: &mut E) {
         let before = self.state;
         match state {
             QpState::Reset => {
@@ -328,7 +328,7 @@ impl<A: Clone> Qp<A> {
 
     /// After a batch of packets: sends the one coalesced ACK (or the NAK) that is owed, and results of atomics before
     /// it. What the fabric doesn't take now follows from [`Qp::transmit`].
-    pub fn flush_acks<E: Env<Address = A>>(&mut self, _now: Instant, env: &mut E) {
+    pub fn flush_acks<E: Env<Address = A>>(&mut self, env: &mut E) {
         if self.is_reliable() {
             self.send_short_answers(env);
         }

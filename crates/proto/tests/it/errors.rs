@@ -323,7 +323,7 @@ fn nak_that_the_fabric_did_not_take_yet_survives_the_programs_own_change_to_erro
     p.a.post(wr(1, SendOp::Write { va: 0, rkey: UNKNOWN }, BASE, 8));
     p.step();
     assert_eq!(p.b.qp.state(), QpState::Err);
-    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
+    p.b.qp.set_state(QpState::Err, &mut p.b.host);
     p.b.host.room = None;
     p.run();
     assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::RemAccessErr)]);

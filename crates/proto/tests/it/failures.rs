@@ -163,7 +163,7 @@ fn requests_posted_after_an_error_are_told_once_and_after_none_never() {
     assert_eq!(p.a.host.failures[1..], [after]);
     // The program takes the QP to ERR itself.
     let mut p = pair(params(1024), params(1024));
-    p.a.qp.set_state(QpState::Err, p.now, &mut p.a.host);
+    p.a.qp.set_state(QpState::Err, &mut p.a.host);
     p.a.post(wr(1, WRITE, BASE, 8));
     p.run();
     assert_eq!(causes(&p), [vec![], vec![]]);

@@ -180,7 +180,7 @@ fn no_packet_panics_or_breaks_the_order_of_completions() {
                 p.step();
             }
         }
-        p.a.qp.set_state(QpState::Err, p.now, &mut p.a.host);
+        p.a.qp.set_state(QpState::Err, &mut p.a.host);
         let order: Vec<_> = p.a.host.sends.iter().map(|c| c.wr_id).collect();
         assert_eq!(order, (0..posted).collect::<Vec<_>>(), "each ends once and in order");
     }

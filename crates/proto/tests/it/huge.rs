@@ -155,7 +155,7 @@ fn exchange(op: SendOp, mtu: u32) -> (Counter, Counter) {
     for (qp, env) in &mut sides {
         *qp.params_mut() = params;
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            qp.set_state(state, now, env);
+            qp.set_state(state, env);
         }
     }
     let [(a, ea), (b, eb)] = &mut sides;

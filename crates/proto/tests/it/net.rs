@@ -153,8 +153,8 @@ impl Pair {
     /// Takes both QPs from RESET to RTS.
     pub fn up(&mut self) {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            self.a.qp.set_state(state, self.now, &mut self.a.host);
-            self.b.qp.set_state(state, self.now, &mut self.b.host);
+            self.a.qp.set_state(state, &mut self.a.host);
+            self.b.qp.set_state(state, &mut self.b.host);
         }
     }
 

@@ -16,10 +16,10 @@ fn idle_qp_is_small() {
 fn requests_are_refused_before_rts_and_beyond_the_queue() {
     let mut p = Pair::down(Service::Rc, params(1024), params(1024), 0);
     for state in [QpState::Init, QpState::Rtr] {
-        p.a.qp.set_state(state, p.now, &mut p.a.host);
+        p.a.qp.set_state(state, &mut p.a.host);
         assert_eq!(p.a.qp.post_send(wr(1, WRITE, BASE, 1)), Err(PostError::State(state)));
     }
-    p.a.qp.set_state(QpState::Rts, p.now, &mut p.a.host);
+    p.a.qp.set_state(QpState::Rts, &mut p.a.host);
     for i in 0..4096 {
         p.a.post(wr(i, WRITE, BASE, 1));
     }
@@ -52,10 +52,10 @@ fn operations_that_a_service_does_not_have_are_refused() {
 fn qp_in_rtr_receives_executes_and_answers() {
     let mut p = Pair::down(Service::Rc, params(1024), params(1024), 0);
     for state in [QpState::Init, QpState::Rtr] {
-        p.b.qp.set_state(state, p.now, &mut p.b.host);
-        p.a.qp.set_state(state, p.now, &mut p.a.host);
+        p.b.qp.set_state(state, &mut p.b.host);
+        p.a.qp.set_state(state, &mut p.a.host);
     }
-    p.a.qp.set_state(QpState::Rts, p.now, &mut p.a.host);
+    p.a.qp.set_state(QpState::Rts, &mut p.a.host);
     p.b.host.post_recv(1, THERE, 5000);
     p.a.post(wr(1, SendOp::Send, BASE, 5000));
     p.a.post(wr(2, READ, BASE, 5000));
@@ -68,7 +68,7 @@ fn qp_in_rtr_receives_executes_and_answers() {
 #[test]
 fn packets_before_rtr_change_nothing() {
     let mut p = Pair::down(Service::Rc, params(1024), params(1024), 0);
-    p.b.qp.set_state(QpState::Init, p.now, &mut p.b.host);
+    p.b.qp.set_state(QpState::Init, &mut p.b.host);
     p.b.host.post_recv(1, THERE, 64);
     p.inject(true, &frame(Operation::SendOnly, 0, &[1]));
     assert_eq!(answers(&mut p), []);
@@ -83,16 +83,16 @@ fn sqd_ends_what_was_started_and_says_when() {
     p.a.post(wr(1, WRITE, BASE, 1000));
     p.a.post(wr(2, WRITE, BASE, 1000));
     p.transmit();
-    p.a.qp.set_state(QpState::Sqd, p.now, &mut p.a.host);
+    p.a.qp.set_state(QpState::Sqd, &mut p.a.host);
     p.a.host.room = None;
     p.run_for(Duration::from_millis(500));
     assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);
     assert_eq!(p.a.host.events, [QpEvent::SqDrained]);
     assert_eq!(p.a.host.log.len(), 4);
-    p.a.qp.set_state(QpState::Rts, p.now, &mut p.a.host);
+    p.a.qp.set_state(QpState::Rts, &mut p.a.host);
     p.run();
     assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    p.a.qp.set_state(QpState::Sqd, p.now, &mut p.a.host);
+    p.a.qp.set_state(QpState::Sqd, &mut p.a.host);
     assert_eq!(p.a.host.events.len(), 2, "an idle queue is drained at once");
 }
 
@@ -101,7 +101,7 @@ fn qp_in_error_flushes_what_is_posted_later() {
     let mut p = Pair::new(Service::Rc, 1024);
     p.a.post(wr(1, SendOp::Write { va: THERE, rkey: ALL }, BASE, 8));
     p.a.host.post_recv(5, THERE, 8);
-    p.a.qp.set_state(QpState::Err, p.now, &mut p.a.host);
+    p.a.qp.set_state(QpState::Err, &mut p.a.host);
     p.a.post(wr(2, SendOp::Read { va: THERE, rkey: ALL }, BASE, 8));
     p.run();
     assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::WrFlushErr), (2, WcStatus::WrFlushErr)]);
@@ -119,7 +119,7 @@ fn receive_of_a_message_in_progress_is_flushed_before_the_others() {
     p.a.post(wr(1, SendOp::Send, BASE, 1000));
     p.a.host.room = Some(2);
     p.step();
-    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
+    p.b.qp.set_state(QpState::Err, &mut p.b.host);
     p.b.host.recvs.append(&mut p.b.host.unpublished);
     assert_eq!(p.b.host.recv_statuses(), [0, 1, 2].map(|i| (i, WcStatus::WrFlushErr)));
 }
@@ -135,7 +135,7 @@ fn qp_with_an_srq_says_when_it_has_taken_its_last_receive() {
     assert_eq!(p.b.host.recv_statuses(), [(0, WcStatus::LocLenErr)]);
     assert_eq!(p.b.host.events, [QpEvent::LastWqeReached]);
     assert_eq!(p.b.host.receives.len(), 2, "those of the SRQ are for others");
-    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
+    p.b.qp.set_state(QpState::Err, &mut p.b.host);
     assert_eq!(p.b.host.events.len(), 1);
 }
 
@@ -146,7 +146,7 @@ fn reset_drops_everything_silently_and_the_qp_can_be_used_again() {
     p.a.post(wr(2, SendOp::Read { va: THERE, rkey: ALL }, BASE, 50_000));
     p.transmit();
     for side in [&mut p.a, &mut p.b] {
-        side.qp.set_state(QpState::Reset, p.now, &mut side.host);
+        side.qp.set_state(QpState::Reset, &mut side.host);
         side.qp.params_mut().sq_psn = 0x123;
         side.qp.params_mut().rq_psn = 0x123;
     }

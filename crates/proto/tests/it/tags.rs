@@ -147,9 +147,9 @@ fn rendezvous_before_rts_waits_for_it() {
     let b = QpParams { srq: true, tags: true, ..params(1024) };
     let mut p = Pair::down(Service::Rc, params(1024), b, 5);
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        p.a.qp.set_state(state, p.now, &mut p.a.host);
+        p.a.qp.set_state(state, &mut p.a.host);
         if state != QpState::Rts {
-            p.b.qp.set_state(state, p.now, &mut p.b.host);
+            p.b.qp.set_state(state, &mut p.b.host);
         }
     }
     p.b.host.tags = vec![(1, 1, receive(9, THERE, 5000))];
@@ -158,7 +158,7 @@ fn rendezvous_before_rts_waits_for_it() {
     send(&mut p, 1, &rendezvous(1, BASE, ALL, 5000));
     p.run_for(Duration::from_secs(1));
     assert_eq!(told(&p.b.host), [(9, WcStatus::Success, WcOpcode::TmRecv, MATCHED, 0)]);
-    p.b.qp.set_state(QpState::Rts, p.now, &mut p.b.host);
+    p.b.qp.set_state(QpState::Rts, &mut p.b.host);
     p.run();
     assert_eq!(told(&p.b.host)[1], (9, WcStatus::Success, WcOpcode::TmRecv, VALID, 5000));
     assert_eq!(p.b.host.bytes(THERE, 5000), p.a.host.bytes(BASE, 5000));
@@ -238,7 +238,7 @@ fn unexpected_message_that_is_cut_off_does_not_count() {
     send(&mut p, 1, &eager(1, 3000, 1));
     p.run_for(Duration::from_micros(100));
     assert_eq!(p.b.host.unexpected, 1);
-    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
+    p.b.qp.set_state(QpState::Err, &mut p.b.host);
     assert_eq!(p.b.host.unexpected, 0);
     assert_eq!(p.b.host.unpublished[0].status, WcStatus::WrFlushErr);
 }

@@ -134,7 +134,7 @@ fn send_error_puts_uc_and_ud_into_sqe_where_receiving_goes_on() {
         p.b.post(datagram(1, SendOp::Send, BASE, 64, 0x11, QKEY));
         p.run();
         assert_eq!(p.a.host.recv_statuses(), [(7, Success)]);
-        p.a.qp.set_state(QpState::Rts, p.now, &mut p.a.host);
+        p.a.qp.set_state(QpState::Rts, &mut p.a.host);
         p.b.host.post_recv(8, THERE, 200);
         p.a.post(request(5, BASE));
         p.run();
@@ -210,12 +210,12 @@ fn ud_and_uc_drain_in_sqd() {
     for service in [Service::Uc, Service::Ud] {
         let side = QpParams { qkey: QKEY, ..params(1024) };
         let mut p = Pair::with(service, side, side, 0);
-        p.a.qp.set_state(QpState::Sqd, p.now, &mut p.a.host);
+        p.a.qp.set_state(QpState::Sqd, &mut p.a.host);
         assert_eq!(p.a.host.events, [QpEvent::SqDrained]);
         p.a.post(datagram(1, SendOp::Send, BASE, 10, 0x22, QKEY));
         p.transmit();
         assert_eq!(p.a.host.sent(Operation::SendOnly), 0);
-        p.a.qp.set_state(QpState::Rts, p.now, &mut p.a.host);
+        p.a.qp.set_state(QpState::Rts, &mut p.a.host);
         p.run();
         assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);
     }

@@ -5,7 +5,7 @@ use crate::net::{CLEAN, Faults, Pair, params, wr};
 use core::cell::RefCell;
 use core::time::Duration;
 use ferroce_proto::{
-    Executed, Instant, Qp, QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    Executed, Qp, QpEvent, QpParams, QpState, RecvWqe, SendOp, SendWr, Sge, WcOpcode, WcStatus,
 };
 use ferroce_wire::{Bth, Headers, NakCode, Opcode, Operation, Service};
 use std::collections::VecDeque;
@@ -204,7 +204,7 @@ fn receive_completions_name_the_initiator_and_the_target_ends_with_its_last_wqe(
     let done = p.b.host.recvs[0];
     assert_eq!((done.opcode, done.src_qp, done.byte_len), (WcOpcode::Recv, 0x11, 64));
     post_srq(&mut p, SRQS[1], 4, THERE, 64);
-    p.b.qp.set_state(QpState::Err, p.now, &mut p.b.host);
+    p.b.qp.set_state(QpState::Err, &mut p.b.host);
     assert_eq!(p.b.host.events.last(), Some(&QpEvent::LastWqeReached));
     assert_eq!(p.b.host.xrc_srqs[&SRQS[1]].len(), 1, "the SRQ's receives aren't the target's to flush");
 }
@@ -240,7 +240,7 @@ fn other() -> (Qp<u32>, Host) {
     other.1.srq = true;
     other.1.xrc_srqs.insert(OTHER_PROCESS, VecDeque::new());
     for state in [QpState::Init, QpState::Rtr] {
-        other.0.set_state(state, Instant(0), &mut other.1);
+        other.0.set_state(state, &mut other.1);
     }
     other
 }
