@@ -220,6 +220,8 @@ impl Links {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let pid = sys::peer_credentials(connection.raw())?.pid;
         let link = Arc::new(Link::new(id, slot, pid, connection, memory, side));
+        // Before the peer hears of anything that it may fetch.
+        link.tell_sees_exit();
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
         // In the table first: from the moment the peer knows the directory, its busy word counts.
         let mut links = self.links.write();
@@ -313,7 +315,6 @@ impl Links {
             "shares memory with a process"
         );
         let remote = PeerProcess { process: introduction.process, directory, memory };
-        link.tell_sees_exit();
         link.offer_to_fetch(remote.memory.is_some() && !self.captured);
         if !self.captured {
             link.offer_compact();

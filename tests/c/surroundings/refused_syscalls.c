@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -72,8 +73,9 @@ static int without_process_descriptors(char **argv)
 	};
 	int status = install(filter, sizeof filter / sizeof filter[0]);
 
-	if (!status && (syscall(NR_PIDFD_OPEN, getpid(), 0) >= 0 || errno != EPERM)) {
-		fprintf(stderr, "deny: pidfd_open isn't refused\n");
+	if (!status && (syscall(NR_PIDFD_OPEN, getpid(), 0) >= 0 || errno != EPERM ||
+			getsockopt(0, SOL_SOCKET, PEERPIDFD, NULL, NULL) == 0 || errno != EPERM)) {
+		fprintf(stderr, "deny: process descriptors aren't refused\n");
 		return 2;
 	}
 	return status ? status : start(argv);

@@ -232,6 +232,23 @@ mod tests {
     }
 
     #[test]
+    fn one_thread_at_a_time_changes_a_region() {
+        let pd = Pd::alloc(&Arc::new(Nobody)).unwrap();
+        let memory = vec![0u8; 64];
+        let addr = memory.as_ptr() as u64;
+        let init = MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL };
+        let mr = Mr::register(&pd, init).unwrap();
+        let change = mr.begin_change().unwrap();
+        assert_eq!(mr.deregister().unwrap_err().errno(), libc::EBUSY);
+        assert_eq!(mr.reregister(None, init, init).unwrap_err().errno(), libc::EBUSY);
+        drop(change);
+        mr.reregister(None, init, init).unwrap();
+        mr.deregister().unwrap();
+        // It has ended: its key may be another's.
+        mr.deregister().unwrap();
+    }
+
+    #[test]
     fn memory_in_constant_use_is_revoked_once_the_copies_under_way_have_ended() {
         let pd = Pd::alloc(&Arc::new(Nobody)).unwrap();
         let memory = vec![0u8; 8192];

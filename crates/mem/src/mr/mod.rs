@@ -14,11 +14,13 @@ use super::{Backing, Dm, Owner, Pd, in_flight, null};
 pub(crate) use access::translate_in;
 use check::check;
 pub(crate) use fault::Use;
-use ferroce_os::sync::{RwLock, RwLockWriteGuard, class};
+use ferroce_os::fork;
+use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::Placement;
 use ferroce_types::{Error, Result, Users, invalid};
 use registered::{Bytes, Registered};
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Bytes of the longest region, but for the whole address space.
@@ -73,9 +75,21 @@ pub struct Mr {
     /// By which others import it, and the owner that knows it by that.
     handle: u32,
     home: Option<Weak<dyn Owner>>,
+    /// A thread changes or ends the registration: one more than the generation of its process. No lock: the thread may wait for a second,
+    /// in which others may fork.
+    changed_in: AtomicU32,
     gate: RwLock<class::RegionGate, Option<Registered>>,
     /// Windows bound to it. It grows under the gate held shared.
     windows: Users,
+}
+
+/// This thread alone changes a region, until this is dropped.
+struct Change<'a>(&'a AtomicU32);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
 }
 
 impl Mr {
@@ -204,14 +218,21 @@ impl Mr {
         handle: Option<u32>,
     ) -> Result<Arc<Self>> {
         let mr = KeyTable::global().insert_region(|key, rkey| {
-            let registered =
-                Registered { init, pd: pd.clone(), bytes, imported: handle.is_some(), shared, changes: 0 };
+            let registered = Registered { init, pd: pd.clone(), bytes, imported: handle.is_some(), shared };
             Arc::new_cyclic(|this| {
                 let home = handle.is_none().then(|| Arc::downgrade(pd.owner()));
                 let handle = handle.unwrap_or_else(|| pd.owner().add_mr(this.clone()));
                 registered.publish(key, handle, home.as_ref());
                 let gate = RwLock::new(Some(registered));
-                Self { key, rkey, handle, home, gate, windows: Users::default() }
+                Self {
+                    key,
+                    rkey,
+                    handle,
+                    home,
+                    changed_in: AtomicU32::new(0),
+                    gate,
+                    windows: Users::default(),
+                }
             })
         })?;
         if !mr.is_null() {
@@ -262,7 +283,12 @@ impl Mr {
         }
         let shared = check(&init)?;
         self.check_unbound()?;
-        let mut gate = self.revoked()?;
+        let _changing = self.begin_change()?;
+        if self.gate.read().is_none() {
+            return invalid!("the memory region is deregistered");
+        }
+        self.revoke()?;
+        let mut gate = self.gate.write();
         let withdrawn = KeyTable::global().shortcuts().withdraw(self.key);
         let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
         let placed = |init: &MrInit| (init.addr, init.length, init.iova);
@@ -283,7 +309,6 @@ impl Mr {
                 std::mem::replace(&mut registered.pd, pd.clone()).release();
             }
         }
-        registered.changes += 1;
         registered.publish(self.key, self.handle, self.home.as_ref());
         changed
     }
@@ -292,14 +317,19 @@ impl Mr {
     ///
     /// # Errors
     /// [`Error::Busy`] while a window is bound to it, and when another process, or a thread, is in the middle of an access and
-    /// doesn't end it within a second: the region stays.
+    /// doesn't end it within a second, or changes the region: the region stays.
     pub fn deregister(&self) -> Result<()> {
         self.check_unbound()?;
-        let mut gate = self.revoked()?;
+        let changing = self.begin_change()?;
+        if self.gate.read().is_none() {
+            // Its key may be another region's now.
+            return Ok(());
+        }
+        self.revoke()?;
+        let mut gate = self.gate.write();
         let withdrawn = KeyTable::global().shortcuts().withdraw(self.key);
-        if let (Err(busy), Some(registered)) = (withdrawn.and_then(|()| self.check_unbound()), gate.as_mut())
+        if let (Err(busy), Some(registered)) = (withdrawn.and_then(|()| self.check_unbound()), gate.as_ref())
         {
-            registered.changes += 1;
             registered.publish_to_data_paths(self.key);
             registered.publish_to_peers(self.key);
             return Err(busy);
@@ -307,6 +337,7 @@ impl Mr {
         // The gate isn't held while the table is locked.
         let registered = gate.take();
         drop(gate);
+        drop(changing);
         if let Some(registered) = registered {
             KeyTable::global().remove_region(self);
             if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
@@ -318,21 +349,22 @@ impl Mr {
         Ok(())
     }
 
-    /// The gate, held exclusively. No other process accesses the region.
-    fn revoked(&self) -> Result<RwLockWriteGuard<'_, class::RegionGate, Option<Registered>>> {
-        loop {
-            let changes = self.changes();
-            KeyTable::global().listing().map_or(Ok(()), |listing| listing.revoke(self.key))?;
-            let gate = self.gate.write();
-            // Another thread may have published the region again before this one had the gate.
-            if gate.as_ref().map(|registered| registered.changes) == changes {
-                return Ok(gate);
+    /// # Errors
+    /// [`Error::Busy`] while another thread is at it.
+    fn begin_change(&self) -> Result<Change<'_>> {
+        let own = fork::generation() + 1;
+        match self.changed_in.swap(own, Ordering::Acquire) {
+            before if before == own => {
+                Err(Error::Busy("another thread changes the region, or ends it".into()))
             }
+            // None, or one that this process doesn't have.
+            _ => Ok(Change(&self.changed_in)),
         }
     }
 
-    fn changes(&self) -> Option<u64> {
-        self.gate.read().as_ref().map(|registered| registered.changes)
+    /// No other process accesses the region when this returns. The caller changes it alone: a revocation that fails lists the region again.
+    fn revoke(&self) -> Result<()> {
+        KeyTable::global().listing().map_or(Ok(()), |listing| listing.revoke(self.key))
     }
 
     fn is_null(&self) -> bool {

@@ -16,8 +16,6 @@ pub(super) struct Registered {
     pub(super) imported: bool,
     /// All of it is memory that processes can share.
     pub(super) shared: bool,
-    /// How often it was published again.
-    pub(super) changes: u64,
 }
 
 /// What a region's bytes are, besides memory at an address.

@@ -10,11 +10,11 @@ use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};
 use std::net::{IpAddr, SocketAddr};
 
 impl Adapter {
-    /// Takes what has come from others. An adapter has done so when a packet arrives: a connection that is made afterwards mustn't find
+    /// Takes what has come for a QP from other processes. An adapter has done so when a packet arrives: a connection that is made afterwards mustn't find
     /// packets of an earlier one.
-    pub(crate) fn take_what_has_come(&'static self) {
+    pub(crate) fn take_what_has_come(&'static self, qpn: u32) {
         self.empty_rings();
-        self.empty_sockets();
+        self.empty_sockets(qpn);
     }
 
     /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.

@@ -125,30 +125,28 @@ impl Adapter {
         }
     }
 
-    /// Takes the packets that other processes have passed on.
-    /// Takes all that has come, for as long as [`EMPTYING`] at most: more may come all the time.
-    pub(super) fn empty_sockets(&'static self) {
+    /// Takes all that has come for a QP, for as long as [`EMPTYING`] at most: more may come all the time.
+    pub(super) fn empty_sockets(&'static self, qpn: u32) {
         let began = clock::now();
         let goes_on = || clock::now().since(began) < EMPTYING;
         for address in self.addresses.snapshot().iter() {
-            for &steering in &address.steerings {
-                let recv = || {
-                    let now = clock::now();
-                    address.endpoint.recv(steering, &mut |datagrams| self.arrived(datagrams, now))
-                };
-                while goes_on() {
-                    match recv() {
-                        // Another thread has some of it in its hands.
-                        Ok(RecvOutcome::Busy) => sys::yield_processor(),
-                        Ok(RecvOutcome::Packets { more: true, .. }) => {}
-                        _ => break,
-                    }
+            let recv = || {
+                let now = clock::now();
+                address.endpoint.recv(steering_of(qpn), &mut |datagrams| self.arrived(datagrams, now))
+            };
+            while goes_on() {
+                match recv() {
+                    // Another thread has some of it in its hands.
+                    Ok(RecvOutcome::Busy) => sys::yield_processor(),
+                    Ok(RecvOutcome::Packets { more: true, .. }) => {}
+                    _ => break,
                 }
             }
         }
         while self.read_forwarded() && goes_on() {}
     }
 
+    /// Takes the packets that other processes have passed on.
     fn read_forwarded(&'static self) -> bool {
         let mut done = false;
         self.host.recv_forwarded(&mut |datagrams| {

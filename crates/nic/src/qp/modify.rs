@@ -30,16 +30,26 @@ impl Qp {
     pub fn modify(self: &Arc<Self>, attr: &QpAttr, bits: u32) -> Result<()> {
         self.check_whole()?;
         let bits = self.rules().known(bits);
-        let begins = bits & mask::STATE != 0 && attr.state == QpState::Rtr && self.inner.lock().was_reset;
-        if begins || bits & mask::STATE != 0 && attr.state == QpState::Reset {
-            self.adapter.take_what_has_come();
-        }
         // Asking another process can take a while: not with the QP locked.
         let path = self.new_path(attr, bits)?;
         self.unlist()?;
+        if self.leaves_connection(attr, bits) {
+            self.adapter.take_what_has_come(self.qpn);
+        }
         let result = self.modify_with(attr, bits, path);
         self.list(&mut self.inner.lock());
         result
+    }
+
+    /// What has come until now isn't for the connection that there will be after this change.
+    fn leaves_connection(&self, attr: &QpAttr, bits: u32) -> bool {
+        let inner = self.inner.lock();
+        bits & mask::STATE != 0
+            && match attr.state {
+                QpState::Reset => inner.proto.state() != QpState::Reset,
+                QpState::Rtr => inner.was_reset && inner.proto.state() == QpState::Init,
+                _ => false,
+            }
     }
 
     fn modify_with(self: &Arc<Self>, attr: &QpAttr, bits: u32, path: Option<(Path, u32)>) -> Result<()> {
@@ -84,6 +94,10 @@ impl Qp {
                     self.rq.lock().clear();
                     self.send_cq.forget_qp(self.qpn);
                     self.recv_cq.forget_qp(self.qpn);
+                }
+                if matches!(to, QpState::Reset | QpState::Rtr) {
+                    // As `take_what_has_come`, of QPs of this process.
+                    while self.inbox.pop().is_some() {}
                 }
                 let now = ferroce_os::clock::now();
                 self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(to, env));

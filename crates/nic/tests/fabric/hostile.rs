@@ -8,6 +8,7 @@ use ferroce_tests::wait::eventually;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 const SIZES: [usize; 4] = [1, 64, 4096, 60_000];
 
@@ -240,6 +241,8 @@ fn memory_of_a_process_that_sees_no_exit_is_reached_by_packets_only() {
         let write = || {
             side.send(1, SendOp::Write { va: remote.addr, rkey: remote.rkey }, side.sge(0, 64), None);
             assert_eq!(side.wait().status, WcStatus::Success);
+            // The other's background thread, which would carry out what it finds, looks for more for a moment only.
+            std::thread::sleep(Duration::from_millis(1));
         };
         // The link is made with the first.
         write();

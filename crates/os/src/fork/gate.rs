@@ -40,7 +40,7 @@ pub(super) struct Place {
 pub(super) enum Found {
     /// No fork of this thread is under way.
     NoFork = 0,
-    /// It is about to close the gate, or has done so.
+    /// It is about to close or to open the gate, or has just done so.
     Closing,
     /// It has closed the gate, and waits for those who are inside.
     Waiting,
@@ -332,11 +332,16 @@ pub(super) fn freeze() {
     let inside = unsafe { here.place.get().as_ref() }.is_some_and(|place| place.presence.depth() > 0);
     // The handler of a signal forks in the middle of a call. Others may wait for locks that this thread holds.
     let complete = !inside && close_gate(&here.found) && wait_for_others(here.place.get());
-    here.found.set(if complete { Found::Complete } else { Found::Incomplete });
-    if !complete && !inside {
+    if complete {
+        here.found.set(Found::Complete);
+        return;
+    }
+    if !inside {
+        here.found.set(Found::Closing);
         // The parent's threads are to go on.
         open_gate();
     }
+    here.found.set(Found::Incomplete);
 }
 
 /// One fork after the other. False in a process that is unusable. The handler of a signal may fork, or call verbs, at any moment from
@@ -420,7 +425,7 @@ pub(super) fn thaw() {
         return;
     }
     // A fork by the handler of a signal counts as one within this one until the gate is open.
-    if here.found.replace(Found::Incomplete) == Found::Complete {
+    if here.found.replace(Found::Closing) == Found::Complete {
         open_gate();
     }
     here.found.set(Found::NoFork);
@@ -429,8 +434,14 @@ pub(super) fn thaw() {
 /// What this thread's fork has found, in the child: once.
 pub(super) fn found() -> Found {
     let here = here();
-    here.nested.set(0);
-    here.found.replace(Found::NoFork)
+    let is_nested = here.nested.replace(0) > 0;
+    match here.found.replace(Found::NoFork) {
+        // A handler of a signal has forked in the middle of a call that this thread makes while it forks.
+        Found::Complete if is_nested && own_place().is_some_and(|place| place.presence.depth() > 0) => {
+            Found::Incomplete
+        }
+        found => found,
+    }
 }
 
 /// In the child, after everything else of it: nobody but this thread is here.

@@ -18,8 +18,6 @@ pub type Mutex<C, T> = lock_api::Mutex<RawLock<C>, T>;
 pub type MutexGuard<'a, C, T> = lock_api::MutexGuard<'a, RawLock<C>, T>;
 /// What many may read at once.
 pub type RwLock<C, T> = lock_api::RwLock<RawGate<C>, T>;
-/// An [`RwLock`] that this thread alone holds.
-pub type RwLockWriteGuard<'a, C, T> = lock_api::RwLockWriteGuard<'a, RawGate<C>, T>;
 
 /// Sleeps while `word` is `value`, until somebody wakes it, `limit` is over, or for no reason.
 pub fn sleep(word: &AtomicU32, value: u32, limit: Option<Duration>) {

@@ -15,7 +15,7 @@ mod rank;
 pub use crate::fork::{Reader, wait_for_readers};
 pub use critical_region::CriticalRegion;
 pub use global::Global;
-pub use lock::{Changed, Mutex, MutexGuard, RawLock, RwLock, RwLockWriteGuard, sleep, wake};
+pub use lock::{Changed, Mutex, MutexGuard, RawLock, RwLock, sleep, wake};
 pub use made_once::MadeOnce;
 pub use published::Published;
 pub(crate) use rank::check_none_held;
