@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn one_thread_at_a_time_changes_a_region() {
         let pd = Pd::alloc(&Arc::new(Nobody)).unwrap();
-        let memory = vec![0u8; 64];
+        let memory = [0u8; 64];
         let addr = memory.as_ptr() as u64;
         let init = MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL };
         let mr = Mr::register(&pd, init).unwrap();
