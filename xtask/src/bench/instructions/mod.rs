@@ -21,10 +21,11 @@ use std::{fs, io};
 
 /// Where the committed figures are, from the workspace on.
 const COMMITTED: &str = "docs/instructions.json";
-const FABRICS: [Fabric; 3] = [
+const FABRICS: [Fabric; 4] = [
     Fabric { name: "local", options: &[], settings: &[] },
     Fabric { name: "shm", options: &["-2"], settings: &[] },
     Fabric { name: "udp", options: &["-2"], settings: &[("FERROCE_FABRIC", "udp")] },
+    Fabric { name: "shm with --check", options: &["-2"], settings: &[("FERROCE_CHECK", "on")] },
 ];
 /// A figure is the median of so many batches: a packet that the kernel delivers late takes polls more in one of them.
 const BATCHES: &str = "3";
@@ -120,7 +121,7 @@ fn dumps() -> PathBuf {
     dist::target().join("bench/instructions")
 }
 
-/// A fabric, and how `counted` comes to use it: its options and its environment.
+/// A fabric, with the checker or without, and how `counted` comes to use it: its options and its environment.
 struct Fabric {
     name: &'static str,
     options: &'static [&'static str],

@@ -67,6 +67,21 @@ struct Outstanding {
     received: VecDeque<(u64, Buffers)>,
 }
 
+impl Outstanding {
+    /// Adds sends that were posted; `all_signaled`: each tells of its end. Returns how many do.
+    #[inline]
+    fn add(&mut self, sends: impl Iterator<Item = Sent>, all_signaled: bool) -> i64 {
+        let mut signaled = 0;
+        for sent in sends {
+            let flag = sent.signaled || all_signaled;
+            signaled += i64::from(flag);
+            self.sends.push_back(Sent { signaled: flag, ..sent });
+        }
+        self.signaled += signaled;
+        signaled
+    }
+}
+
 /// A shared receive queue, with the receives whose memory is looked at.
 #[derive(Debug)]
 pub(crate) struct SrqWatch {
@@ -251,21 +266,16 @@ impl QpWatch {
         post: impl FnOnce(usize) -> (R, usize),
     ) -> R {
         let mut outstanding = self.outstanding.lock();
-        // Memory is looked at before the adapter is.
-        let (mut before, mut after) = (Vec::new(), None);
-        if settings::checks_memory() {
-            before.extend(requests);
+        let room = room(self.max_send_wr, outstanding.sends.len(), settings::is_strict());
+        let (result, signaled) = if settings::checks_memory() {
+            // Memory is looked at before the adapter is.
+            let requests: Vec<_> = requests.collect();
+            let (result, taken) = post(room);
+            (result, outstanding.add(requests.into_iter().take(taken), self.all_signaled))
         } else {
-            after = Some(requests);
-        }
-        let (result, taken) = post(room(self.max_send_wr, outstanding.sends.len(), settings::is_strict()));
-        let mut signaled = 0;
-        for sent in before.into_iter().chain(after.into_iter().flatten()).take(taken) {
-            let flag = sent.signaled || self.all_signaled;
-            signaled += i64::from(flag);
-            outstanding.sends.push_back(Sent { signaled: flag, ..sent });
-        }
-        outstanding.signaled += signaled;
+            let (result, taken) = post(room);
+            (result, outstanding.add(requests.take(taken), self.all_signaled))
+        };
         let count = outstanding.sends.len();
         drop(outstanding);
         if signaled > 0 {
@@ -285,10 +295,16 @@ impl QpWatch {
         post: impl FnOnce(usize) -> (R, usize),
     ) -> R {
         let mut outstanding = self.outstanding.lock();
-        let looked_at: Vec<_> = requests.take_while(|_| settings::checks_memory()).collect();
-        let (result, taken) = post(self.receive_room(outstanding.receives, settings::is_strict()));
+        let room = self.receive_room(outstanding.receives, settings::is_strict());
+        let (result, taken) = if settings::checks_memory() {
+            let requests: Vec<_> = requests.collect();
+            let (result, taken) = post(room);
+            outstanding.received.extend(requests.into_iter().take(taken));
+            (result, taken)
+        } else {
+            post(room)
+        };
         outstanding.receives += taken as i64;
-        outstanding.received.extend(looked_at.into_iter().take(taken));
         drop(outstanding);
         if let Some(cq) = self.recv_cq.as_ref().filter(|_| taken > 0) {
             cq.expect(taken as i64);
@@ -335,7 +351,8 @@ impl QpWatch {
         };
         let ended = last.map_or(0, |last| last + 1).min(sends.len());
         let (mut signaled, mut looked_at) = (0, Vec::new());
-        for sent in sends.drain(..ended) {
+        for _ in 0..ended {
+            let Some(sent) = sends.pop_front() else { break };
             signaled += i64::from(sent.signaled);
             if !sent.buffers.is_empty() {
                 looked_at.push((sent.wr_id, sent.buffers));
