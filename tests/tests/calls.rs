@@ -67,6 +67,7 @@ programs! {
         a_group_that_was_left_is_not_joined
         a_datagram_service_is_looked_up
         a_channel_is_readable_while_an_event_is_unread
+        a_destroyed_channel_is_told_from_one_that_lives
         destruction_waits_for_events_that_were_fetched
         ids_share_their_devices
         a_backlog_is_a_bound

@@ -365,6 +365,28 @@ static void a_channel_is_readable_while_an_event_is_unread(void)
 	rdma_destroy_event_channel(other);
 }
 
+static void a_destroyed_channel_is_told_from_one_that_lives(void)
+{
+	struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+	struct timespec began, ended;
+
+	rdma_destroy_event_channel(channel);
+	/* What the allocator hands out next is as likely as anything in the place of the channel. */
+	void *other = MAKE(malloc(sizeof *channel));
+	memset(other, 1, sizeof *channel);
+
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	REFUSED(EBADF, rdma_get_cm_event(channel, &event));
+	clock_gettime(CLOCK_MONOTONIC, &ended);
+	if (ended.tv_sec - began.tv_sec > 10)
+		fail("the wait took %ld s", (long)(ended.tv_sec - began.tv_sec));
+	REFUSED(EBADF, rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	rdma_destroy_event_channel(channel);
+	free(other);
+}
+
 static void *acknowledge_later(void *event)
 {
 	usleep(200000);
@@ -469,6 +491,7 @@ static const struct test_case cases[] = {
 	CASE(a_group_that_was_left_is_not_joined),
 	CASE(a_datagram_service_is_looked_up),
 	CASE(a_channel_is_readable_while_an_event_is_unread),
+	CASE(a_destroyed_channel_is_told_from_one_that_lives),
 	CASE(destruction_waits_for_events_that_were_fetched),
 	CASE(ids_share_their_devices),
 	CASE(a_backlog_is_a_bound),

@@ -1,5 +1,6 @@
 //! Event channels: rdma_create_event_channel(3), rdma_destroy_event_channel(3).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use ferroce_ibverbs::call::{Outcome, Refusal};
 use ferroce_ibverbs::entry;
 use ferroce_nic::EventQueue;
+use ferroce_os::sync::{Mutex, class};
 
 use crate::abi::rdma_event_channel;
 use crate::devices;
@@ -24,42 +26,39 @@ pub(crate) struct Queued {
 /// What a channel keeps.
 pub(crate) type Queue = EventQueue<Queued>;
 
-#[repr(C)]
-pub(crate) struct ChannelBlock {
-    c: rdma_event_channel,
-    queue: Arc<Queue>,
+/// The channels that exist, by the program's pointer. A pointer is looked up, not followed: programs destroy a channel while a
+/// thread of theirs is about to wait at it again (rping does, when its connection ends).
+static CHANNELS: Mutex<class::CmChannels, BTreeMap<usize, Arc<Queue>>> = Mutex::new(BTreeMap::new());
+
+/// Makes a channel.
+pub(crate) fn allocate() -> Outcome<*mut rdma_event_channel> {
+    let queue = Arc::new(Queue::new()?);
+    let channel = Box::into_raw(Box::new(rdma_event_channel { fd: queue.fd() }));
+    CHANNELS.lock().insert(channel.addr(), queue);
+    Ok(channel)
 }
 
-impl ChannelBlock {
-    /// The block behind a program's pointer.
-    ///
-    /// # Safety
-    /// `channel` is null or a channel that isn't destroyed.
-    pub(crate) unsafe fn of<'a>(channel: *mut rdma_event_channel) -> Outcome<&'a Self> {
-        // SAFETY: the head of a block has the block's address; blocks are shared only.
-        unsafe { channel.cast::<Self>().as_ref() }.ok_or_else(|| Refusal::invalid("channel is NULL"))
-    }
+/// Ends a channel, and tells whether it was one.
+pub(crate) fn free(channel: *mut rdma_event_channel) -> bool {
+    let Some(queue) = CHANNELS.lock().remove(&channel.addr()) else { return false };
+    queue.close();
+    // SAFETY: `allocate` made it of a box, and only one thread finds it in the table.
+    drop(unsafe { Box::from_raw(channel) });
+    true
+}
 
-    /// Makes a channel.
-    pub(crate) fn allocate() -> Outcome<*mut rdma_event_channel> {
-        let queue = Arc::new(Queue::new()?);
-        let block = Self { c: rdma_event_channel { fd: queue.fd() }, queue };
-        Ok(Box::into_raw(Box::new(block)).cast())
+/// What the channel behind a program's pointer keeps; EBADF of a pointer to a destroyed one.
+pub(crate) fn queue_of(channel: *mut rdma_event_channel) -> Outcome<Arc<Queue>> {
+    if channel.is_null() {
+        return Err(Refusal::invalid("channel is NULL"));
     }
+    let found = CHANNELS.lock().get(&channel.addr()).cloned();
+    found.ok_or_else(|| Refusal::new(libc::EBADF, "channel is no event channel; it may be destroyed"))
+}
 
-    /// Ends a channel.
-    ///
-    /// # Safety
-    /// `channel` is a channel that nobody uses any more.
-    pub(crate) unsafe fn free(channel: *mut rdma_event_channel) {
-        // SAFETY: `allocate` made it of a box.
-        let block = unsafe { Box::from_raw(channel.cast::<Self>()) };
-        block.queue.close();
-    }
-
-    pub(crate) fn queue(&self) -> &Arc<Queue> {
-        &self.queue
-    }
+/// Whether the program's pointer leads to a channel.
+pub(crate) fn exists(channel: *mut rdma_event_channel) -> bool {
+    CHANNELS.lock().contains_key(&channel.addr())
 }
 
 /// Adds an event.
@@ -97,15 +96,14 @@ pub(crate) fn withdraw(queue: &Queue, id: &Arc<Id>) -> Vec<Queued> {
 entry! {
     fn rdma_create_event_channel() -> pointer rdma_event_channel, {
         devices::need_one()?;
-        ChannelBlock::allocate()
+        allocate()
     }
 }
 
 entry! {
     fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) -> value () = (), {
-        if !channel.is_null() {
-            // SAFETY: by the man page a channel that the caller gives up.
-            unsafe { ChannelBlock::free(channel) };
+        if !channel.is_null() && !free(channel) {
+            tracing::warn!("rdma_destroy_event_channel: channel is no event channel; it may be destroyed already");
         }
     }
 }

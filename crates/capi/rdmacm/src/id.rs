@@ -17,7 +17,7 @@ use crate::abi::*;
 use crate::addrinfo::Answers;
 use crate::agreed::Agreed;
 use crate::bind::Place;
-use crate::channel::{self, ChannelBlock, Queue, Queued};
+use crate::channel::{self, Queue, Queued};
 use crate::connect::Early;
 use crate::devices::{self, Device};
 use crate::ep::EpAttr;
@@ -215,9 +215,8 @@ impl IdBlock {
             })?),
         };
         let is_sync = channel.is_null();
-        let channel = if is_sync { ChannelBlock::allocate()? } else { channel };
-        // SAFETY: the caller's promise, or just made.
-        let queue = unsafe { ChannelBlock::of(channel) }?.queue().clone();
+        let channel = if is_sync { channel::allocate()? } else { channel };
+        let queue = channel::queue_of(channel)?;
         let id = Arc::new(Id {
             program: AtomicPtr::new(null_mut()),
             space: known,
@@ -299,8 +298,7 @@ impl IdBlock {
         shared.unacked.wait();
         shared.program.store(null_mut(), Ordering::Release);
         if shared.is_sync() {
-            // SAFETY: the id's own, which nobody uses any more.
-            unsafe { ChannelBlock::free(block.c.channel) };
+            channel::free(block.c.channel);
         }
         // SAFETY: made by `allocate` and by `event` as boxes.
         unsafe {

@@ -7,7 +7,7 @@ use ferroce_ibverbs::call::{Outcome, Refusal, set_errno};
 use ferroce_ibverbs::entry;
 
 use crate::abi::*;
-use crate::channel::{self, ChannelBlock};
+use crate::channel;
 use crate::event;
 use crate::id::IdBlock;
 use crate::wait;
@@ -87,8 +87,8 @@ entry! {
                 return Err(Refusal::invalid("the id is synchronous already"));
             }
             let is_sync = channel.is_null();
-            let to = if is_sync { ChannelBlock::allocate()? } else { channel };
-            let queue = ChannelBlock::of(to)?.queue().clone();
+            let to = if is_sync { channel::allocate()? } else { channel };
+            let queue = channel::queue_of(to)?;
             if was_sync {
                 event::acknowledge(std::mem::replace(&mut (*id).event, null_mut()));
             }
@@ -103,7 +103,7 @@ entry! {
             shared.unacked.wait();
             let old = std::mem::replace(&mut (*id).channel, to);
             if was_sync {
-                ChannelBlock::free(old);
+                channel::free(old);
             }
             shared.set_sync(is_sync);
         }

@@ -10,7 +10,7 @@ use ferroce_ibverbs::calls::{Sleep, Woken};
 use ferroce_nic as nic;
 
 use crate::abi::*;
-use crate::channel::{self, ChannelBlock, Queue};
+use crate::channel::{self, Queue};
 use crate::deliver::deliver;
 
 /// What a step between two waits came to.
@@ -42,14 +42,13 @@ const SPEAKS_AFTER: Duration = Duration::from_secs(1);
 /// Waits for the next event of a synchronous id, as its descriptor's O_NONBLOCK says; EAGAIN isn't logged as a refusal: `None`.
 ///
 /// # Safety
-/// `channel` is a channel.
+/// As [`deliver`].
 pub(crate) unsafe fn wait(
     channel: *mut rdma_event_channel,
     call: &'static str,
 ) -> Outcome<Option<*mut rdma_cm_event>> {
     let (since, mut spoken, mut announced) = (Instant::now(), false, false);
-    // SAFETY: the caller's promise.
-    let queue = unsafe { ChannelBlock::of(channel) }?.queue().clone();
+    let queue = channel::queue_of(channel)?;
     loop {
         // SAFETY: the caller's promise.
         if let Looked::Found(event) = unsafe { next(&queue, announced) } {
@@ -115,11 +114,15 @@ unsafe extern "C-unwind" fn get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    // SAFETY: by the man page a channel. A program may destroy it while a thread waits (cmtime does): the thread keeps the queue,
-    // for ever if it is cancelled.
-    let kept =
-        step(|| unsafe { ChannelBlock::of(channel) }.map(|block| Arc::into_raw(block.queue().clone())));
-    let Some(queue) = kept else { return -1 };
+    if !channel.is_null() && step(|| Ok(channel::exists(channel))) == Some(false) {
+        // A thread that comes just after the channel was destroyed waits, as it would have waited had it come before: the program is
+        // about to end, and takes an error here for a failure.
+        let Some(mut sleep) = step(|| Ok(asleep(-1))) else { return -1 };
+        // SAFETY: nothing on this frame needs a destructor.
+        unsafe { sleep.wait() };
+    }
+    // A program may destroy the channel while a thread waits (cmtime does): the thread keeps the queue, for ever if it is cancelled.
+    let Some(queue) = step(|| channel::queue_of(channel).map(Arc::into_raw)) else { return -1 };
     // SAFETY: kept, and the caller's variable; the count was taken above.
     unsafe {
         let result = get(&*queue, event);

@@ -85,6 +85,7 @@ classes! {
     CmWaiting: "capi/rdmacm/src/later.rs", "what ids wait for without a descriptor";
     CmId: "capi/rdmacm/src/id.rs", "how far a connection id is, and where its events go";
     EventQueue: "queues/src/events.rs", "events that the program hasn't read";
+    CmChannels: "capi/rdmacm/src/channel.rs", "the event channels that exist";
     FaultsOut: "nic/src/fabric/taps.rs", "packets that faults hold back as they leave";
     PeerSockets: "nic/src/fabric/addresses.rs", "sockets of peers, which queue pairs share";
     LinksMaking: "hostlink/src/links.rs", "the making of a link";
