@@ -148,6 +148,28 @@ fn loopback_addresses_reach_the_host_itself() {
     }
 }
 
+/// A thread of the kernel's lists a new IPv6 address as local; before, the route of its network leads there, to no neighbour.
+#[test]
+fn an_address_that_becomes_local_while_it_is_resolved_is_reached() {
+    require!(tool("rping", "rdmacm-utils"));
+    let world = require!(World::one_host(1500));
+    let programs = Programs {
+        server: "rping -s -a SERVER6 -C 10 -v -V",
+        client: "rping -c -a SERVER6 -C 10 -v -V",
+        space: TCP,
+        port: 7174,
+        options: &[],
+    };
+    let mut server = programs.start_server(&world, Fabric::Any);
+    let route = format!("local {} dev eth0 table local", world.first().ipv6());
+    world.first().admin(&format!("ip -6 route del {route}"));
+    let mut client = programs.start_client(&world, Fabric::Any);
+    std::thread::sleep(Duration::from_millis(500));
+    world.first().admin(&format!("ip -6 route add {route}"));
+    client.wait(LIMIT).expect_success();
+    server.wait(LIMIT).expect_success();
+}
+
 #[test]
 fn a_persistent_server_serves_one_client_after_another() {
     require!(tool("rping", "rdmacm-utils"));

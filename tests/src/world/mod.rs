@@ -38,7 +38,7 @@ impl World {
              ip link set peer0 addrgenmode none up && {}",
             host.address_script()
         ));
-        host.wait_for_carrier();
+        host.wait_for_network();
         Ok(Self::start(vec![host], WORLD_LIMIT))
     }
 
@@ -62,7 +62,7 @@ impl World {
             first.address_script()
         ));
         second.admin(&second.address_script());
-        [&first, &second].into_iter().for_each(Host::wait_for_carrier);
+        [&first, &second].into_iter().for_each(Host::wait_for_network);
         Ok(Self::start(vec![first, second], WORLD_LIMIT))
     }
 
@@ -158,10 +158,15 @@ impl Host {
         )
     }
 
-    /// Waits until `eth0` is up: the kernel learns of a carrier a while after the other end has come up, and adapters leave
-    /// an interface without one alone.
-    fn wait_for_carrier(&self) {
-        self.admin("for i in $(seq 3000); do ip link show eth0 up | grep -q 'state UP' && exit; sleep 0.01; done; exit 1");
+    /// Waits until `eth0` is up and its addresses are the host's: the kernel learns of a carrier a while after the other end has come
+    /// up, and adapters leave an interface without one alone; a thread of the kernel's lists an IPv6 address as local after that.
+    fn wait_for_network(&self) {
+        self.admin(&format!(
+            "for i in $(seq 3000); do \
+               ip link show eth0 up | grep -q 'state UP' && ip -6 route show table local | grep -q 'local {} ' && exit; \
+               sleep 0.01; done; exit 1",
+            self.ipv6()
+        ));
     }
 
     /// Runs a shell script with all rights over this host's network; panics when it fails.

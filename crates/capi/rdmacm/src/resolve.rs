@@ -31,6 +31,8 @@ use crate::sync;
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// How often the neighbour is asked for.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+/// How often the way is looked up again.
+const BETWEEN_ROUTES: Duration = Duration::from_millis(100);
 /// How a destination is reached.
 struct Reached {
     source: SocketAddr,
@@ -159,59 +161,101 @@ fn around(source: SocketAddr, to: IpAddr, tos: u8) -> Outcome<Result<Reached, c_
     Ok(Ok(Reached { source: address::with_ip(source, shown, 0), way, neighbour: None }))
 }
 
-/// The search of an id is over.
-fn found(id: &Arc<Id>, way: Result<Way, c_int>) {
+/// The search of an id is over: the id's address and the way, or an event's status.
+fn found(id: &Arc<Id>, reached: Result<(SocketAddr, Way), c_int>) {
     {
         let mut state = id.state.lock();
         if state.step != Step::Resolving {
             return;
         }
-        state.step = if way.is_ok() { Step::AddrResolved } else { Step::Bound };
-        state.place.way = way.ok();
-    }
-    id.push(way.map_or_else(News::AddrError, |_| News::AddrResolved));
-}
-
-/// Waits for a neighbour on behalf of an id.
-fn wait_for(id: &Arc<Id>, neighbour: (IpAddr, u32), way: Way, timeout: Duration) {
-    let (ip, ifindex) = neighbour;
-    let since = Instant::now();
-    let until = since + timeout;
-    // Where the kernel can't be asked about neighbours, packets will tell.
-    if is_neighbour_known(ip, ifindex).unwrap_or(true) {
-        return found(id, Ok(way));
-    }
-    look_for_neighbour(ip, ifindex);
-    while since.elapsed() < FIRST_LOOK.min(timeout) {
-        nic::outside_library(|| std::thread::sleep(BETWEEN_LOOKS));
-        if is_neighbour_known(ip, ifindex).unwrap_or(true) {
-            return found(id, Ok(way));
+        state.step = if reached.is_ok() { Step::AddrResolved } else { Step::Bound };
+        if let Ok((source, way)) = reached {
+            state.place.source = Some(source);
+            state.place.way = Some(way);
         }
     }
-    later::try_later(Box::new(Neighbour { id: id.clone(), ip, ifindex, way, until }));
+    id.push(reached.map_or_else(News::AddrError, |_| News::AddrResolved));
 }
 
 /// An id that waits for a neighbour.
-struct Neighbour {
+struct Search {
     id: Arc<Id>,
-    ip: IpAddr,
-    ifindex: u32,
-    way: Way,
+    source: SocketAddr,
+    destination: SocketAddr,
+    tos: u8,
+    /// The neighbour, and the way that leads there.
+    neighbour: (IpAddr, u32),
+    reached: (SocketAddr, Way),
+    /// When the way is looked up again: the kernel's routes may have changed, for instance by an address that has just come.
+    again: Instant,
     until: Instant,
 }
 
-impl Task for Neighbour {
+impl Search {
+    fn is_neighbour_known(&self) -> bool {
+        let (ip, ifindex) = self.neighbour;
+        // Where the kernel can't be asked about neighbours, packets will tell.
+        is_neighbour_known(ip, ifindex).unwrap_or(true)
+    }
+
+    /// Waits for the neighbour: a moment by itself, then by the thread for such things.
+    fn begin(self) {
+        let since = Instant::now();
+        let first_look = FIRST_LOOK.min(self.until.saturating_duration_since(since));
+        if self.is_neighbour_known() {
+            return found(&self.id, Ok(self.reached));
+        }
+        look_for_neighbour(self.neighbour.0, self.neighbour.1);
+        while since.elapsed() < first_look {
+            nic::outside_library(|| std::thread::sleep(BETWEEN_LOOKS));
+            if self.is_neighbour_known() {
+                return found(&self.id, Ok(self.reached));
+            }
+        }
+        later::try_later(Box::new(self));
+    }
+
+    /// Looks the way up again. True: the search is over.
+    fn look_again(&mut self) -> bool {
+        let result = match find(self.source, self.destination, self.tos) {
+            Ok(Ok(Reached { source, way, neighbour: None })) => Ok((source, way)),
+            Ok(Ok(Reached { source, way, neighbour: Some(neighbour) })) => {
+                if neighbour != self.neighbour {
+                    look_for_neighbour(neighbour.0, neighbour.1);
+                }
+                (self.neighbour, self.reached) = (neighbour, (source, way));
+                return false;
+            }
+            Ok(Err(status)) => Err(status),
+            Err(refusal) => {
+                tracing::info!("{}", refusal.why);
+                Err(-refusal.errno)
+            }
+        };
+        found(&self.id, result);
+        true
+    }
+}
+
+impl Task for Search {
     fn is_over(&mut self) -> bool {
         if self.id.step() != Step::Resolving {
             return true;
         }
-        if is_neighbour_known(self.ip, self.ifindex).unwrap_or(true) {
-            found(&self.id, Ok(self.way));
+        if self.is_neighbour_known() {
+            found(&self.id, Ok(self.reached));
             return true;
         }
-        let is_late = Instant::now() >= self.until;
+        let now = Instant::now();
+        if now >= self.again {
+            self.again = now + BETWEEN_ROUTES;
+            if self.look_again() {
+                return true;
+            }
+        }
+        let is_late = now >= self.until;
         if is_late {
-            tracing::info!("{} doesn't answer: no host of the link has the address", self.ip);
+            tracing::info!("{} doesn't answer: no host of the link has the address", self.neighbour.0);
             found(&self.id, Err(-libc::ETIMEDOUT));
         }
         is_late
@@ -263,15 +307,23 @@ unsafe fn resolve(
     let reached = find(bound, destination, tos).inspect_err(|_| shared.state.lock().step = Step::Bound)?;
     match reached {
         Err(status) => found(&shared, Err(status)),
-        Ok(Reached { source, way, neighbour }) => {
-            shared.state.lock().place.source = Some(source);
-            match neighbour {
-                None => found(&shared, Ok(way)),
-                // A negative time is a very long one, as for the kernel.
-                Some(neighbour) => {
-                    wait_for(&shared, neighbour, way, Duration::from_millis((timeout as u32).into()))
-                }
-            }
+        Ok(Reached { source, way, neighbour: None }) => found(&shared, Ok((source, way))),
+        Ok(Reached { source, way, neighbour: Some(neighbour) }) => {
+            let now = Instant::now();
+            // A negative time is a very long one, as for the kernel.
+            let until = now + Duration::from_millis((timeout as u32).into());
+            let (again, reached) = (now + BETWEEN_ROUTES, (source, way));
+            let search = Search {
+                id: shared.clone(),
+                source: bound,
+                destination,
+                tos,
+                neighbour,
+                reached,
+                again,
+                until,
+            };
+            search.begin();
         }
     }
     Ok(())
