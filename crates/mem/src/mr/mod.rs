@@ -14,13 +14,12 @@ use super::{Backing, Dm, Owner, Pd, in_flight, null};
 pub(crate) use access::translate_in;
 use check::check;
 pub(crate) use fault::Use;
-use ferroce_os::fork;
+use ferroce_os::fork::{OwnTurn, Turn};
 use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::Placement;
 use ferroce_types::{Error, Result, Users, invalid};
 use registered::{Bytes, Registered};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Bytes of the longest region, but for the whole address space.
@@ -75,21 +74,11 @@ pub struct Mr {
     /// By which others import it, and the owner that knows it by that.
     handle: u32,
     home: Option<Weak<dyn Owner>>,
-    /// A thread changes or ends the registration: one more than the generation of its process. No lock: the thread may wait for a second,
-    /// in which others may fork.
-    changed_in: AtomicU32,
+    /// Of who changes or ends the registration, which may wait for a second.
+    changing: Turn,
     gate: RwLock<class::RegionGate, Option<Registered>>,
     /// Windows bound to it. It grows under the gate held shared.
     windows: Users,
-}
-
-/// This thread alone changes a region, until this is dropped.
-struct Change<'a>(&'a AtomicU32);
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
-    }
 }
 
 impl Mr {
@@ -224,15 +213,7 @@ impl Mr {
                 let handle = handle.unwrap_or_else(|| pd.owner().add_mr(this.clone()));
                 registered.publish(key, handle, home.as_ref());
                 let gate = RwLock::new(Some(registered));
-                Self {
-                    key,
-                    rkey,
-                    handle,
-                    home,
-                    changed_in: AtomicU32::new(0),
-                    gate,
-                    windows: Users::default(),
-                }
+                Self { key, rkey, handle, home, changing: Turn::free(), gate, windows: Users::default() }
             })
         })?;
         if !mr.is_null() {
@@ -351,15 +332,10 @@ impl Mr {
 
     /// # Errors
     /// [`Error::Busy`] while another thread is at it.
-    fn begin_change(&self) -> Result<Change<'_>> {
-        let own = fork::generation() + 1;
-        match self.changed_in.swap(own, Ordering::Acquire) {
-            before if before == own => {
-                Err(Error::Busy("another thread changes the region, or ends it".into()))
-            }
-            // None, or one that this process doesn't have.
-            _ => Ok(Change(&self.changed_in)),
-        }
+    fn begin_change(&self) -> Result<OwnTurn<'_>> {
+        self.changing
+            .take()
+            .ok_or_else(|| Error::Busy("another thread changes the region, or ends it".into()))
     }
 
     /// No other process accesses the region when this returns. The caller changes it alone: a revocation that fails lists the region again.

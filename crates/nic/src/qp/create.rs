@@ -14,6 +14,7 @@ use crate::watched;
 use crate::xrc::Domain;
 use ferroce_engine::{Deadline, Inbox, Queued};
 use ferroce_mem::{Pd, QueueKind};
+use ferroce_os::fork::Turn;
 use ferroce_os::sync::Mutex;
 use ferroce_proto::QpState;
 use ferroce_queues::{Cq, GivenRing, Limits, RecvQueue, Srq, Unacked};
@@ -121,6 +122,7 @@ impl Qp {
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
                 last_record: AtomicU64::new(0),
+                changing: Turn::free(),
                 left_to_peer: AtomicBool::new(false),
                 unmappable: AtomicU32::new(0),
                 peer_uses_shm: AtomicBool::new(false),
@@ -188,6 +190,7 @@ impl Qp {
     /// doesn't end it within a second: the QP stays.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
         self.check_detached()?;
+        let _turn = self.wait_for_turn()?;
         self.unlist()?;
         self.stop_traffic();
         watched::keep(&self.context(), &self.counters());

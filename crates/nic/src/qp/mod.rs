@@ -41,6 +41,7 @@ use crate::xrc::Domain;
 use fabric::Listing;
 use ferroce_engine::{Deadline, Inbox, Job, Queued, Runnable};
 use ferroce_mem::Pd;
+use ferroce_os::fork::Turn;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{Counters, Instant, QpState, SendWr};
 use ferroce_queues::{CompCntr, Cq, RecvQueue, Srq, Unacked};
@@ -96,6 +97,8 @@ pub struct Qp {
     adapter: &'static Adapter,
     rq: Mutex<class::ReceiveQueue, RecvQueue>,
     inner: Mutex<class::Qp, Inner>,
+    /// Of who changes attributes or ends the QP, which may wait for a second.
+    changing: Turn,
     /// The transport's state, for whoever can't wait for `inner`.
     state: AtomicU8,
     pub(crate) inbox: Inbox<LocalPacket>,

@@ -2,11 +2,14 @@
 
 use super::{Inner, Path, Qp, QpAttr, attr, mask, next_connection, static_rate};
 use crate::owner::OfContext as _;
+use ferroce_os::fork::{self, OwnTurn};
+use ferroce_os::sys;
 use ferroce_proto::{LEAST_ACK_TIMEOUT, QpState, RateLimit};
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 impl Qp {
     /// Present attributes (ibv_query_qp(3)).
@@ -30,6 +33,7 @@ impl Qp {
     pub fn modify(self: &Arc<Self>, attr: &QpAttr, bits: u32) -> Result<()> {
         self.check_whole()?;
         let bits = self.rules().known(bits);
+        let _turn = self.wait_for_turn()?;
         // Asking another process can take a while: not with the QP locked.
         let path = self.new_path(attr, bits)?;
         self.unlist()?;
@@ -39,6 +43,24 @@ impl Qp {
         let result = self.modify_with(attr, bits, path);
         self.list(&mut self.inner.lock());
         result
+    }
+
+    /// One thread at a time changes or ends a QP: no process accesses memory through it in the middle.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when others change it for longer than two seconds.
+    pub(super) fn wait_for_turn(&self) -> Result<OwnTurn<'_>> {
+        const LIMIT: Duration = Duration::from_secs(2);
+        let since = Instant::now();
+        loop {
+            if let Some(turn) = self.changing.take() {
+                return Ok(turn);
+            }
+            if since.elapsed() > LIMIT {
+                return Err(Error::Busy("other threads change the queue pair, or end it".into()));
+            }
+            fork::outside_library(|| sys::pause(Duration::from_micros(100)));
+        }
     }
 
     /// What has come until now isn't for the connection that there will be after this change.

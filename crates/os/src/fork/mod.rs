@@ -10,6 +10,7 @@ mod child;
 mod gate;
 mod reading;
 mod reading_word;
+mod turn;
 mod words;
 
 pub(crate) use barrier::{order, order_all};
@@ -17,6 +18,7 @@ pub use child::{ChildStep, InChild, register};
 pub(crate) use gate::is_unusable;
 pub use gate::{InLibrary, Unusable, enter_library, outside_library};
 pub use reading::{Reader, wait_for_readers};
+pub use turn::{OwnTurn, Turn};
 
 use crate::sync::{AtomicU32, Ordering};
 use gate::Found;
