@@ -23,7 +23,7 @@ impl Turn {
     pub fn take(&self) -> Option<OwnTurn<'_>> {
         // One more than the generation of the thread's process: a thread that the process doesn't have has lost it.
         let own = fork::generation() + 1;
-        (self.0.swap(own, Ordering::Acquire) != own).then_some(OwnTurn(&self.0))
+        (self.0.swap(own, Ordering::Acquire) != own).then(|| OwnTurn(&self.0))
     }
 }
 
