@@ -56,7 +56,12 @@ fn expect_no_complaint(outcome: &Outcome) {
     assert!(!outcome.stderr.contains("ferroce"), "{outcome}");
 }
 
-impl Programs<'_> {
+impl<'a> Programs<'a> {
+    /// rping's, at its port.
+    fn rping(server: &'a str, client: &'a str) -> Self {
+        Self { server, client, space: TCP, port: 7174, options: &[] }
+    }
+
     fn start_server(&self, world: &World, fabric: Fabric) -> Process {
         let host = world.last();
         let line = words(self.server, host, world.first());
@@ -143,7 +148,7 @@ fn loopback_addresses_reach_the_host_itself() {
     for address in ["127.0.0.1", "::1"] {
         let line = |role: &str| format!("rping {role} -a {address} -C 100 -v -V");
         let (server, client) = (line("-s"), line("-c"));
-        let programs = Programs { server: &server, client: &client, space: TCP, port: 7174, options: &[] };
+        let programs = Programs::rping(&server, &client);
         programs.run(Place::OneHost);
     }
 }
@@ -153,13 +158,7 @@ fn loopback_addresses_reach_the_host_itself() {
 fn an_address_that_becomes_local_while_it_is_resolved_is_reached() {
     require!(tool("rping", "rdmacm-utils"));
     let world = require!(World::one_host(1500));
-    let programs = Programs {
-        server: "rping -s -a SERVER6 -C 10 -v -V",
-        client: "rping -c -a SERVER6 -C 10 -v -V",
-        space: TCP,
-        port: 7174,
-        options: &[],
-    };
+    let programs = Programs::rping("rping -s -a SERVER6 -C 10 -v -V", "rping -c -a SERVER6 -C 10 -v -V");
     let mut server = programs.start_server(&world, Fabric::Any);
     let route = format!("local {} dev eth0 table local", world.first().ipv6());
     world.first().admin(&format!("ip -6 route del {route}"));
@@ -174,13 +173,7 @@ fn an_address_that_becomes_local_while_it_is_resolved_is_reached() {
 fn a_persistent_server_serves_one_client_after_another() {
     require!(tool("rping", "rdmacm-utils"));
     let world = require!(World::one_host(9000));
-    let programs = Programs {
-        server: "rping -s -P -a SERVER",
-        client: "rping -c -a SERVER -C 2000 -v -V",
-        space: TCP,
-        port: 7174,
-        options: &[],
-    };
+    let programs = Programs::rping("rping -s -P -a SERVER", "rping -c -a SERVER -C 2000 -v -V");
     let mut server = programs.start_server(&world, Fabric::Any);
     for at_once in [1, 1, 4] {
         let mut clients = Vec::new();
@@ -274,13 +267,7 @@ fn a_host_that_does_not_answer_is_an_address_error() {
 fn a_killed_server_leaves_its_port_free() {
     require!(tool("rping", "rdmacm-utils"));
     let world = require!(World::one_host(9000));
-    let programs = Programs {
-        server: "rping -s -a SERVER -v",
-        client: "rping -c -a SERVER -v",
-        space: TCP,
-        port: 7174,
-        options: &[],
-    };
+    let programs = Programs::rping("rping -s -a SERVER -v", "rping -c -a SERVER -v");
     for _ in 0..3 {
         let mut server = programs.start_server(&world, Fabric::Any);
         let mut client = programs.start_client(&world, Fabric::Any);

@@ -47,18 +47,22 @@ pub(crate) fn free(channel: *mut rdma_event_channel) -> bool {
     true
 }
 
-/// What the channel behind a program's pointer keeps; EBADF of a pointer to a destroyed one.
-pub(crate) fn queue_of(channel: *mut rdma_event_channel) -> Outcome<Arc<Queue>> {
-    if channel.is_null() {
-        return Err(Refusal::invalid("channel is NULL"));
-    }
-    let found = CHANNELS.lock().get(&channel.addr()).cloned();
-    found.ok_or_else(|| Refusal::new(libc::EBADF, "channel is no event channel; it may be destroyed"))
+/// What the channel behind a program's pointer keeps. `None` of NULL, and of a channel that is destroyed.
+pub(crate) fn find(channel: *mut rdma_event_channel) -> Option<Arc<Queue>> {
+    CHANNELS.lock().get(&channel.addr()).cloned()
 }
 
-/// Whether the program's pointer leads to a channel.
-pub(crate) fn exists(channel: *mut rdma_event_channel) -> bool {
-    CHANNELS.lock().contains_key(&channel.addr())
+/// As [`find`], with the refusal.
+pub(crate) fn queue_of(channel: *mut rdma_event_channel) -> Outcome<Arc<Queue>> {
+    find(channel).ok_or_else(|| no_channel(channel))
+}
+
+/// Why a pointer is refused that leads to no channel: EBADF where one may have been.
+pub(crate) fn no_channel(channel: *mut rdma_event_channel) -> Refusal {
+    if channel.is_null() {
+        return Refusal::invalid("channel is NULL");
+    }
+    Refusal::new(libc::EBADF, "channel is no event channel; it may be destroyed")
 }
 
 /// Adds an event.

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
+use std::ptr::null;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -114,15 +115,20 @@ unsafe extern "C-unwind" fn get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    if !channel.is_null() && step(|| Ok(channel::exists(channel))) == Some(false) {
+    // A program may destroy the channel while a thread waits (cmtime does): the thread keeps the queue, for ever if it is cancelled.
+    let Some(queue) = step(|| Ok(channel::find(channel).map_or(null(), Arc::into_raw))) else { return -1 };
+    if queue.is_null() {
         // A thread that comes just after the channel was destroyed waits, as it would have waited had it come before: the program is
         // about to end, and takes an error here for a failure.
-        let Some(mut sleep) = step(|| Ok(asleep(-1))) else { return -1 };
-        // SAFETY: nothing on this frame needs a destructor.
-        unsafe { sleep.wait() };
+        if let Some(mut sleep) = step(|| Ok(asleep(-1)))
+            && !channel.is_null()
+        {
+            // SAFETY: nothing on this frame needs a destructor.
+            unsafe { sleep.wait() };
+        }
+        step::<()>(|| Err(channel::no_channel(channel)));
+        return -1;
     }
-    // A program may destroy the channel while a thread waits (cmtime does): the thread keeps the queue, for ever if it is cancelled.
-    let Some(queue) = step(|| channel::queue_of(channel).map(Arc::into_raw)) else { return -1 };
     // SAFETY: kept, and the caller's variable; the count was taken above.
     unsafe {
         let result = get(&*queue, event);

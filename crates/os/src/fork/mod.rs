@@ -2,8 +2,8 @@
 //! the first use, and inherited QPs are in ERR.
 //!
 //! A fork waits until no thread is in the library (the fork gate, `gate`), so its child finds no lock held and nothing half done.
-//! In here: the handlers around fork(3), and the order of what happens in a child. Out of here: what each part does with what
-//! a child can't use.
+//! In here: the handlers around fork(3), the order of what happens in a child, and turns, for what waits in the middle, as no lock may
+//! be held through a wait. Out of here: what each part does with what a child can't use.
 
 mod barrier;
 mod child;
