@@ -35,6 +35,9 @@ const MEMORY_CASES: &[(&str, &str, Option<&str>)] = &[
 const CHECK: &str = "--check=-FC106";
 const CHECK_MEMORY: &str = "--check=memory,-FC106";
 
+/// The runtime of AddressSanitizer wants to be the first library; `ferroce run` preloads one before it.
+const SANITIZED: &[(&str, &str)] = &[("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0")];
+
 fn run(world: &World, options: &[&str], words: &[&str], fabric: Fabric) -> Outcome {
     world.first().start_ferroce(options, words, fabric.settings()).wait(LIMIT)
 }
@@ -100,18 +103,28 @@ fn memory_that_is_written_while_requests_name_it() {
 fn address_sanitizer_reports_who_touches_memory_that_the_adapter_fills() {
     let path = require!(Artifacts::get().sanitized_program("misuse/checked"));
     let world = require!(World::one_host(1500));
-    // The runtime of the sanitizer wants to be the first library; `ferroce run` preloads one before it.
-    let settings = [("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0")];
     for (case, finding, _) in MEMORY_CASES {
         let run = |how| {
             let words = [&*path, case, how, "one"];
-            world.first().start_ferroce(&[CHECK_MEMORY], &words, &settings).wait(LIMIT)
+            world.first().start_ferroce(&[CHECK_MEMORY], &words, SANITIZED).wait(LIMIT)
         };
         let wrong = run("wrong");
         let is_reported = wrong.stderr.contains("AddressSanitizer: use-after-poison");
         assert_eq!(is_reported, *finding == "FC109", "{case}: {wrong}");
         run("right").expect_ok().expect_quiet();
     }
+}
+
+#[test]
+fn memory_of_requests_that_have_ended_with_their_device_or_process_may_be_touched() {
+    let path = require!(Artifacts::get().sanitized_program("misuse/touched_later"));
+    let world = require!(World::one_host(1500));
+    for how in ["reset", "close", "fork", "fork_and_reuse"] {
+        let words = [&*path, how];
+        world.first().start_ferroce(&[CHECK_MEMORY], &words, SANITIZED).wait(LIMIT).expect_ok();
+    }
+    let outcome = world.first().start_ferroce(&[CHECK_MEMORY], &[&path, "none"], SANITIZED).wait(LIMIT);
+    assert!(outcome.stderr.contains("AddressSanitizer: use-after-poison"), "{outcome}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use super::keys::KeyTable;
 use ferroce_access::{Fault, copy, poison};
+use ferroce_os::fork::{self, InChild};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::Sge;
 use std::collections::BTreeMap;
@@ -155,6 +156,20 @@ pub(crate) fn forget(addr: u64, length: u64) {
         if shadows.remove(&at).is_some_and(|shadow| shadow.fillers > 0) {
             poison::unpoison(at.0, at.1);
         }
+    }
+}
+
+/// In the child of a fork no adapter writes to what its parent's requests name: the child may touch it.
+pub fn forget_requests_after_fork(_: &InChild) {
+    // Who has it locked is the thread that forks, in a signal's handler: the child's memory is left as it is then.
+    let Some(mut shadows) = SHADOWS.try_lock() else { return };
+    // The parent's requests don't find a shadow by it any more; the shadow goes with the next of the child's requests there.
+    let serial = u64::MAX - u64::from(fork::generation());
+    for (at, shadow) in shadows.iter_mut() {
+        if shadow.fillers > 0 {
+            poison::unpoison(at.0, at.1);
+        }
+        (shadow.serial, shadow.requests, shadow.fillers) = (serial, 0, 0);
     }
 }
 

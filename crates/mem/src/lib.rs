@@ -24,7 +24,7 @@ mod shortcut;
 
 pub use backing::Backing;
 pub use dm::{Dm, MAX_DM};
-pub use in_flight::{InFlight, place, place_atomically};
+pub use in_flight::{InFlight, forget_requests_after_fork, place, place_atomically};
 pub use keys::{Denied, KeyTable, KeyUser, MAX_MR, MAX_MW};
 pub use listing::RegionListing;
 pub use mr::{MAX_MR_SIZE, Mr, MrAccess, MrInit};

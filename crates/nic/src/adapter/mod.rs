@@ -87,6 +87,7 @@ pub(crate) fn current() -> Option<&'static Adapter> {
 fn forget_after_fork(child: &InChild) {
     CURRENT.clear();
     registry::free_critical_regions(child);
+    ferroce_mem::forget_requests_after_fork(child);
 }
 
 /// The adapter of this process; the first call makes it.
