@@ -7,6 +7,7 @@ use super::link::{self, Link, PeerProcess};
 use super::protocol::DirectoryEntry;
 use ferroce_access::SharedMemory;
 use ferroce_host::{Service, Services};
+use ferroce_os::Patience;
 use ferroce_os::fork;
 use ferroce_os::sync::{Mutex, MutexGuard, Published, Reader, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -24,6 +25,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const REFUSED: Duration = Duration::from_millis(200);
 /// How long a revocation waits for another process to let go.
 const REVOCATION: Duration = Duration::from_secs(1);
+/// How long it sleeps between two looks.
+const ROUND: Duration = Duration::from_micros(50);
 /// Links with one process, at most: each side may make one for each of the other's slots that it finds first.
 const MAX_LINKS: usize = 8;
 /// Links with processes of other PID namespaces, which can't be told apart.
@@ -383,23 +386,19 @@ impl Links {
         let in_access = |link: &Arc<Link>| Some((link.clone(), link.access_of_peer()?));
         let mut busy: Vec<(Arc<Link>, u64)> = self.snapshot().iter().filter_map(in_access).collect();
         busy.extend_from_slice(&self.ended.lock());
-        let start = Instant::now();
+        let mut patience = Patience::new(REVOCATION, ROUND);
         let mut rounds = 0;
         loop {
             busy.retain(|(link, value)| link.goes_on(*value));
             let Some((link, _)) = busy.first() else { return Ok(()) };
-            if start.elapsed() > REVOCATION {
+            if patience.has_ended() {
                 let pid = link.pid;
                 return Err(Error::Busy(format!(
                     "process {pid} is in the middle of an access and doesn't go on (stopped?)"
                 )));
             }
             rounds += 1;
-            if rounds < 64 {
-                sys::yield_processor()
-            } else {
-                fork::outside_library(|| sys::pause(Duration::from_micros(50)))
-            }
+            if rounds < 64 { sys::yield_processor() } else { fork::outside_library(|| sys::pause(ROUND)) }
         }
     }
 }

@@ -37,13 +37,13 @@ impl Context {
             return Leftovers::default();
         }
         let existing = adapter::existing(self);
-        existing.qps.iter().for_each(|qp| qp.end_with_context());
+        let qps = existing.qps.iter().filter(|qp| qp.end_with_context(self)).count();
         existing.raw_qps.iter().for_each(|qp| qp.end_with_context());
         let (windows, regions) = KeyTable::global().end_with_owner(self);
         self.async_events().close();
         self.handles().close();
         Leftovers {
-            qps: existing.qps.len() + existing.raw_qps.len(),
+            qps: qps + existing.raw_qps.len(),
             srqs: self.queues(QueueKind::SharedReceive),
             cqs: self.queues(QueueKind::Completion),
             regions,

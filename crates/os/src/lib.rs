@@ -6,8 +6,11 @@
 
 pub mod clock;
 pub mod fork;
+mod patience;
 pub mod per_thread;
 pub mod room;
 pub mod sync;
 pub mod sys;
 pub mod throttle;
+
+pub use patience::Patience;

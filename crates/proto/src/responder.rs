@@ -307,6 +307,10 @@ impl<A: Clone> Qp<A> {
         let opcode = headers.bth.opcode;
         let place = self.select_srq(headers.xrc_srqn, env)?;
         if place == SrqPlace::OtherProcess && opcode.operation != Operation::ReadRequest {
+            // The other process doesn't know what the program has changed of them.
+            if !self.params.access.allows(opcode) {
+                return Err(Refusal::QpRights);
+            }
             return Err(self.delegate(headers, payload, env));
         }
         if self.is_delegating() {

@@ -1,6 +1,7 @@
 //! Work requests, completions, states and parameters: the vocabulary between the transport and its caller.
 
 use crate::{RateLimit, TagFlags};
+use ferroce_wire::{Opcode, Operation};
 use smallvec::SmallVec;
 
 /// A scatter/gather element: `length` bytes at `addr` of the memory region with local key `lkey`.
@@ -351,6 +352,26 @@ pub struct Access {
     pub remote_read: bool,
     pub remote_atomic: bool,
     pub flush: Placement,
+}
+
+impl Access {
+    /// All rights.
+    pub const ALL: Self = Self {
+        remote_write: true,
+        remote_read: true,
+        remote_atomic: true,
+        flush: Placement { global: true, persistent: true },
+    };
+
+    /// Whether a request is allowed that another process executes.
+    pub(crate) const fn allows(self, opcode: Opcode) -> bool {
+        match opcode.operation {
+            Operation::AtomicWrite => self.remote_write,
+            _ if opcode.is_write() => self.remote_write,
+            _ if opcode.is_atomic() => self.remote_atomic,
+            _ => true,
+        }
+    }
 }
 
 /// Everything that `ibv_modify_qp` sets and the transport uses. Plain numbers; the caller has validated them.

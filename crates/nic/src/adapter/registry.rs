@@ -69,13 +69,13 @@ pub(crate) fn contexts() -> Vec<Arc<Context>> {
     with(|r| r.contexts.iter().filter_map(Weak::upgrade).collect())
 }
 
-/// What exists of a context.
+/// What exists of a context, or by its handles.
 pub(crate) struct Existing {
     pub(crate) qps: Vec<Arc<Qp>>,
     pub(crate) raw_qps: Vec<Arc<RawQp>>,
 }
 
-/// The queue pairs of `context`.
+/// The queue pairs of `context`, and the XRC targets of others, of which it may have handles.
 pub(crate) fn existing(context: &Context) -> Existing {
     let is_it = |other: &Arc<Context>| std::ptr::eq(Arc::as_ptr(other), context);
     // What is the last reference to an object must not be dropped here, where the registry is locked.
@@ -86,7 +86,7 @@ pub(crate) fn existing(context: &Context) -> Existing {
         (alive(&r.qps), alive(&r.raw_qps))
     });
     Existing {
-        qps: qps.into_iter().filter(|qp| is_it(&qp.context())).collect(),
+        qps: qps.into_iter().filter(|qp| qp.is_target() || is_it(&qp.context())).collect(),
         raw_qps: raw_qps.into_iter().filter(|qp| is_it(&qp.context())).collect(),
     }
 }

@@ -123,6 +123,7 @@ impl Qp {
                 last_cnp: AtomicU64::new(0),
                 last_record: AtomicU64::new(0),
                 changing: Turn::free(),
+                ended: AtomicBool::new(false),
                 left_to_peer: AtomicBool::new(false),
                 unmappable: AtomicU32::new(0),
                 peer_uses_shm: AtomicBool::new(false),
@@ -174,13 +175,21 @@ impl Qp {
         self.pd.context()
     }
 
-    /// Its context is closed while it exists (ibv_close_device(3)).
-    pub(crate) fn end_with_context(self: &Arc<Self>) {
+    /// Its context, or one that may have a handle of it, is closed while it exists (ibv_close_device(3)). A target of which others have
+    /// handles goes on. Returns whether the program's QP has ended.
+    pub(crate) fn end_with_context(self: &Arc<Self>, context: &Context) -> bool {
+        if self.is_target() {
+            let is_own = std::ptr::eq(&raw const *self.context(), context);
+            if (is_own && self.adapter.stop_serving(self)) || !self.give_up_handles_of(context, is_own) {
+                return false;
+            }
+        }
         if let Err(why) = self.unlist() {
             tracing::warn!(%why, "a queue pair of a closed device is still listed");
         }
         self.stop_traffic();
         adapter::unregister_qp(self);
+        true
     }
 
     /// Ends the QP (ibv_destroy_qp(3)): no completion of it is left in its queues, nothing touches memory through it.
@@ -190,7 +199,7 @@ impl Qp {
     /// doesn't end it within a second: the QP stays.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
         self.check_detached()?;
-        let _turn = self.wait_for_turn()?;
+        let turn = self.wait_for_turn()?;
         self.unlist()?;
         self.stop_traffic();
         watched::keep(&self.context(), &self.counters());
@@ -198,6 +207,9 @@ impl Qp {
         self.recv_cq.forget_qp(self.qpn);
         adapter::unregister_qp(self);
         self.pd.owner().withdraw(self.user_handle);
+        // Who has an event that isn't acknowledged may change the QP before it acknowledges: it is told that the QP has gone.
+        self.ended.store(true, Ordering::Relaxed);
+        drop(turn);
         self.unacked_async.wait();
         if let Some(counters) = self.observers.counters() {
             counters.detach();

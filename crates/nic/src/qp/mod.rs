@@ -99,6 +99,8 @@ pub struct Qp {
     inner: Mutex<class::Qp, Inner>,
     /// Of who changes attributes or ends the QP, which may wait for a second.
     changing: Turn,
+    /// The program has destroyed it; what is left to do waits for the program.
+    ended: AtomicBool,
     /// The transport's state, for whoever can't wait for `inner`.
     state: AtomicU8,
     pub(crate) inbox: Inbox<LocalPacket>,

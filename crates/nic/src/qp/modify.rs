@@ -3,13 +3,16 @@
 use super::{Inner, Path, Qp, QpAttr, attr, mask, next_connection, static_rate};
 use crate::owner::OfContext as _;
 use ferroce_os::fork::{self, OwnTurn};
-use ferroce_os::sys;
+use ferroce_os::{Patience, sys};
 use ferroce_proto::{LEAST_ACK_TIMEOUT, QpState, RateLimit};
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// The longest that a thread waits for others which change the same QP: longer than to find an address at which a peer is reached.
+const CHANGE: Duration = Duration::from_secs(5);
 
 impl Qp {
     /// Present attributes (ibv_query_qp(3)).
@@ -48,18 +51,22 @@ impl Qp {
     /// One thread at a time changes or ends a QP: no process accesses memory through it in the middle.
     ///
     /// # Errors
-    /// [`Error::Busy`] when others change it for longer than two seconds.
+    /// [`Error::Busy`] when others change it for longer than [`CHANGE`]; [`Error::Invalid`] when it has ended.
     pub(super) fn wait_for_turn(&self) -> Result<OwnTurn<'_>> {
-        const LIMIT: Duration = Duration::from_secs(2);
-        let since = Instant::now();
+        const ROUND: Duration = Duration::from_micros(100);
+        let mut patience = Patience::new(CHANGE, ROUND);
         loop {
             if let Some(turn) = self.changing.take() {
-                return Ok(turn);
+                return if self.ended.load(Ordering::Relaxed) {
+                    invalid!("the queue pair is being destroyed")
+                } else {
+                    Ok(turn)
+                };
             }
-            if since.elapsed() > LIMIT {
+            if patience.has_ended() {
                 return Err(Error::Busy("other threads change the queue pair, or end it".into()));
             }
-            fork::outside_library(|| sys::pause(Duration::from_micros(100)));
+            fork::outside_library(|| sys::pause(ROUND));
         }
     }
 

@@ -148,27 +148,25 @@ impl QpEnv<'_> {
         }
         if target.fetching.is_none() {
             let slot = slot_of(range.srqn);
-            if !target.srq_processes.iter().any(|r| r.slot == slot && r.fetch(&range)) {
-                return Err(TransmitError::Remote(RemoteError::Operational));
-            }
-            target.fetching = Some(range);
+            let asked =
+                target.srq_processes.iter().find(|process| process.slot == slot && process.fetch(&range));
+            let asked = asked.ok_or(TransmitError::Remote(RemoteError::Operational))?;
+            target.fetching = Some((asked.number(), range));
         }
         Err(TransmitError::Blocked)
     }
 
-    /// Such bytes have come.
-    pub(crate) fn fetched(&mut self, result: Result<Vec<u8>, RemoteError>) {
-        self.xrc_target.fetched = self.xrc_target.fetching.take().map(|range| (range, result));
+    /// Such bytes have come by a connection. What it wasn't asked for, or for a QP that was reset since, is nothing.
+    pub(crate) fn fetched(&mut self, number: u64, result: Result<Vec<u8>, RemoteError>) {
+        if let Some((_, range)) = self.xrc_target.fetching.take_if(|(asked, _)| *asked == number) {
+            self.xrc_target.fetched = Some((range, result));
+        }
     }
 
     /// The connection with this number has ended. Whether a request may have been given to it.
     pub(crate) fn lose_srq_process(&mut self, number: u64) -> bool {
         self.xrc_target.srq_processes.retain(|process| process.number() != number);
-        let place = self.xrc_target.fetching.map(|range| slot_of(range.srqn));
-        if place.is_some_and(|slot| self.xrc_target.srq_processes.iter().all(|process| process.slot != slot))
-        {
-            self.fetched(Err(RemoteError::Operational));
-        }
+        self.fetched(number, Err(RemoteError::Operational));
         let given = self.xrc_target.delegated.connection == number;
         if given {
             self.xrc_target.delegated = Delegated::default();
@@ -188,6 +186,10 @@ impl Qp {
         let now = ferroce_os::clock::now();
         self.work(work, now, |proto, env| {
             match reached {
+                // Another thread was faster.
+                Ok(reached) if env.xrc_target.srq_processes.iter().any(|process| process.slot == slot) => {
+                    env.qp.adapter.xrc.close(&reached);
+                }
                 Ok(reached) => env.xrc_target.srq_processes.push(reached),
                 Err(ConnectError::NoSrq) => env.xrc_target.unreachable = Some(slot),
                 // What waits comes again, and then it is asked again.
@@ -222,7 +224,9 @@ impl Qp {
     pub(crate) fn hello(&self, srqn: u32, file: DomainFile) -> Hello {
         let inner = self.inner.lock();
         let params = inner.proto.params();
-        let (dest_qpn, path_mtu, access) = (params.dest_qpn, params.path_mtu, params.access);
+        let (dest_qpn, path_mtu) = (params.dest_qpn, params.path_mtu);
+        // The target looks at the QP's rights itself, as they change.
+        let access = Access::ALL;
         Hello { srqn, qpn: self.qpn, dest_qpn, path_mtu, access, file }
     }
 

@@ -2,6 +2,7 @@
 
 use super::attr::Rules;
 use super::{Qp, QpInit};
+use crate::Context;
 use crate::xrc::{Domain, DomainFile, Opener, Range, SrqProcess, grant_handle, send_event};
 use ferroce_mem::Pd;
 use ferroce_os::sys::EngineFd;
@@ -35,8 +36,8 @@ pub(super) struct XrcTargetPart {
     /// Requests that wait for those that are being executed elsewhere.
     pub(super) backlog: VecDeque<DeferredPacket>,
     pub(super) backlog_bytes: usize,
-    /// What was asked of another process's memory, and what has come.
-    pub(super) fetching: Option<Range>,
+    /// What was asked of another process's memory, by which connection, and what has come.
+    pub(super) fetching: Option<(u64, Range)>,
     pub(super) fetched: Option<(Range, Result<Vec<u8>, RemoteError>)>,
 }
 
@@ -136,6 +137,15 @@ impl Qp {
         let mut inner = self.inner.lock();
         inner.xrc_target.openers.retain(|other| !Arc::ptr_eq(other, opener));
         inner.xrc_target.close_if_left()
+    }
+
+    /// Gives up the handles that a context has; `is_own`: the QP was made by it. Whether there is no other; then there won't be another.
+    pub(super) fn give_up_handles_of(&self, context: &Context, is_own: bool) -> bool {
+        let mut inner = self.inner.lock();
+        let before = inner.xrc_target.openers.len();
+        inner.xrc_target.openers.retain(|opener| !std::ptr::eq(&raw const *opener.context, context));
+        let had = inner.xrc_target.openers.len() < before;
+        (had || is_own) && inner.xrc_target.close_if_left()
     }
 
     /// Adds another process, and says so to it. Whether it is there now.

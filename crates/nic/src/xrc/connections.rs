@@ -308,11 +308,22 @@ impl Adapter {
                     Answer::Dropped(count) => {
                         env.take_back(number, count);
                     }
-                    Answer::Fetched(result) => env.fetched(result.map(<[u8]>::to_vec)),
+                    Answer::Fetched(result) => env.fetched(number, result.map(<[u8]>::to_vec)),
                 }
                 env.handle_backlog(proto, now);
             });
         });
+    }
+
+    /// What executes requests of another process's target ends with its device context; the other process connects again. False: the
+    /// queue pair is none of those.
+    pub(crate) fn stop_serving(&'static self, qp: &Arc<Qp>) -> bool {
+        let is_it = |end: &End| matches!(end, End::Serving(served, _) if Arc::ptr_eq(served, qp));
+        let number = self.xrc.ends.lock().by_number.iter().find_map(|(n, end)| is_it(end).then_some(*n));
+        if let Some(number) = number {
+            self.end(number);
+        }
+        number.is_some()
     }
 
     /// The other process has gone, or let go.

@@ -203,7 +203,7 @@ impl XrcTarget {
     /// # Errors
     /// As [`Qp::modify`]; [`Error::Busy`] when another process has the QP and doesn't answer within a second: then nothing
     /// is changed, now or later. [`Error::Dead`] when that process has ended, or has begun with the change and doesn't
-    /// end it within a second: then the handle has ended, as with that process.
+    /// end it within ten seconds: then the handle has ended, as with that process.
     pub fn modify(&self, attr: &QpAttr, bits: u32) -> Result<()> {
         match &self.remote {
             Some(remote) => remote.modify(attr, bits),

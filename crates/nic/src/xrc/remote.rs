@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How long the other process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it may take for a change that it has begun with: it waits for its turn, and for who knows the way to the peer.
+const CARRYING_OUT: Duration = Duration::from_secs(10);
 /// Events of one handle that the program hasn't read, at most: what is beyond is lost.
 const MAX_UNREAD: usize = 64;
 
@@ -196,7 +198,7 @@ impl Remote {
                 None if state.gone => return Err(dead()),
                 None if proposes && may_give_up && state.proposed.is_none() => {
                     may_give_up = false;
-                    deadline = Instant::now() + PATIENCE;
+                    deadline = Instant::now() + CARRYING_OUT;
                 }
                 None if Instant::now() >= deadline => {
                     if may_give_up {

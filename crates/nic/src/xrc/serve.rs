@@ -56,7 +56,9 @@ fn begin_service(connection: EngineFd, bytes: &[u8]) {
 fn serve(hello: &Hello) -> std::result::Result<Arc<Qp>, ()> {
     let adapter = adapter::current().ok_or(())?;
     let xrcd = adapter.xrcd_of_srq(hello.srqn).ok_or(())?;
-    if xrcd.domain().file.as_ref() != Some(&hello.file) || hello.path_mtu == 0 {
+    // A number of this process is none of the other's targets.
+    let is_own = adapter.owns(hello.qpn);
+    if xrcd.domain().file.as_ref() != Some(&hello.file) || hello.path_mtu == 0 || is_own {
         return Err(());
     }
     let (pd, init) = XrcTarget::parts(xrcd.context()).map_err(drop)?;

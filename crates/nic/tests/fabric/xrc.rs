@@ -4,7 +4,8 @@ use super::member::answer_commands;
 use super::namespace::in_namespace;
 use super::receiver::{Receiver, connect, send};
 use super::side::{Side, open};
-use ferroce_nic::{QpState, SendOp, Service, WcStatus, XrcTarget, Xrcd};
+use ferroce_nic::qp::{QpAttr, mask};
+use ferroce_nic::{Access, QpState, SendOp, Service, WcStatus, XrcTarget, Xrcd};
 use ferroce_tests::helper::Helper;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,10 +19,11 @@ fn domain() -> Arc<Xrcd> {
 
 /// The process of a helper.
 pub fn receiver() {
+    let xrcd = domain();
     let mut receiver: Option<&'static mut Receiver> = None;
     answer_commands(|words| match *words {
         ["make"] => {
-            let made = Box::leak(Box::new(Receiver::new(&domain(), 0)));
+            let made = Box::leak(Box::new(Receiver::new(&xrcd, 0)));
             let answer =
                 format!("{} {} {}", made.srq.number().unwrap(), made.memory.as_ptr() as u64, made.mr.key());
             receiver = Some(made);
@@ -42,6 +44,17 @@ pub fn receiver() {
         ["wait"] => {
             let (qpn, wc) = receiver.as_ref().unwrap().wait();
             format!("{} {:?} {} {qpn} {}", wc.wr_id, wc.status, wc.byte_len, wc.src_qp)
+        }
+        // The device context that the other's requests were first executed by ends, and another one has the next queue.
+        ["make_anew"] => {
+            let first = receiver.take().unwrap();
+            first.srq.destroy().unwrap();
+            xrcd.context().close();
+            let made = Box::leak(Box::new(Receiver::new(&domain(), 0)));
+            made.recv(1);
+            let number = made.srq.number().unwrap().to_string();
+            receiver = Some(made);
+            number
         }
         _ => "what?".into(),
     });
@@ -120,6 +133,44 @@ fn every_operation() {
     target.close().unwrap();
     mine.close();
     a.close();
+}
+
+fn another_context_of_the_other_process() {
+    let mut there = There::start();
+    let (a, target, _xrcd) = here();
+    send(&a, there.srqn, 1, SendOp::Write { va: there.va, rkey: there.rkey }, 64);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    let srqn = there.member.ask("make_anew").parse().unwrap();
+    send(&a, srqn, 2, SendOp::Send, 64);
+    assert_eq!(a.wait().status, WcStatus::Success);
+    assert!(there.member.ask("wait").starts_with("1 Success 64 "));
+    target.close().unwrap();
+    a.close();
+}
+
+/// The other process was told nothing of the change.
+fn rights_that_are_taken_back() {
+    let there = There::start();
+    let (va, rkey) = (there.va, there.rkey);
+    for (op, access) in [
+        (SendOp::Write { va, rkey }, Access { remote_atomic: true, ..Access::default() }),
+        (SendOp::FetchAdd { va, rkey, add: 1 }, Access { remote_write: true, ..Access::default() }),
+    ] {
+        let (a, target, _xrcd) = here();
+        let change = |access| {
+            let attr = QpAttr { access, ..target.query().unwrap() };
+            target.modify(&attr, mask::ACCESS_FLAGS).unwrap();
+        };
+        change(Access::default());
+        change(Access { remote_write: true, remote_atomic: true, ..Access::default() });
+        send(&a, there.srqn, 1, op, 8);
+        assert_eq!(a.wait().status, WcStatus::Success);
+        change(access);
+        send(&a, there.srqn, 2, op, 8);
+        assert_eq!(a.wait().status, WcStatus::RemInvReqErr);
+        target.close().unwrap();
+        a.close();
+    }
 }
 
 fn the_end_of_the_other_process() {
@@ -227,6 +278,8 @@ macro_rules! cases {
 
 cases! {
     every_operation_reaches_another_processs_srq: every_operation;
+    a_context_that_is_closed_ends_nothing_that_others_execute: another_context_of_the_other_process;
+    rights_that_are_taken_back_are_none_in_another_process: rights_that_are_taken_back;
     the_end_of_an_srqs_process_ends_what_was_given_to_it: the_end_of_the_other_process;
     an_srq_of_another_domain_of_another_process_is_refused: another_domain;
     many_requests_reach_another_processs_srq_in_order: many_at_a_time;

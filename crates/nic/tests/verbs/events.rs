@@ -6,7 +6,8 @@ use crate::side::{Side, open};
 use ferroce_nic::net::PortState;
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
-    AsyncEvent, Context, Cq, Pd, QpState, RecvWqe, SendOp, Service, Srq, SrqAttr, WcStatus, fail_devices,
+    AsyncEvent, Context, Cq, Error, Pd, QpState, RecvWqe, SendOp, Service, Srq, SrqAttr, WcStatus,
+    fail_devices,
 };
 use std::process::Command;
 use std::sync::Arc;
@@ -143,6 +144,10 @@ fn events_of_destroyed_objects_are_withdrawn() {
     let destroyer = std::thread::spawn(move || b.close());
     std::thread::sleep(WHILE);
     assert!(!destroyer.is_finished(), "the event isn't acknowledged yet");
+    // Who has got the event may change the QP first: it isn't to wait for who waits for it.
+    let (error, begun) = (QpAttr { state: QpState::Err, ..QpAttr::default() }, Instant::now());
+    assert!(matches!(qp.modify(&error, mask::STATE), Err(Error::Invalid(_))));
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     qp.unacked_async().ack(1);
     destroyer.join().unwrap();
 }

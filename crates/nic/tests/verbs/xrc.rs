@@ -6,7 +6,7 @@ use crate::receiver::{Receiver, connect, send};
 use crate::side::{Side, open};
 use ferroce_nic::qp::{QpAttr, mask};
 use ferroce_nic::{
-    AsyncEvent, Context, Error, QpState, SendOp, Service, WcOpcode, WcStatus, XrcTarget, Xrcd,
+    AsyncEvent, Context, Error, QpState, SendOp, Service, Wc, WcOpcode, WcStatus, XrcTarget, Xrcd,
 };
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -136,6 +136,55 @@ fn a_target_is_shared_by_all_who_open_it() {
     same.check_unused().unwrap();
 }
 
+/// The program has given up the handle, the domain and the context that it has made the target by, and has another of each.
+fn a_target_outlives_the_context_of_its_creator() {
+    let (context, second) = (open(), open());
+    let file = File::open("/proc/self/exe").unwrap();
+    let of_file = |context, create| Xrcd::open(context, Some(file.as_raw_fd()), create, false).unwrap();
+    let (xrcd, same) = (of_file(&context, true), of_file(&second, false));
+    let target = XrcTarget::create(&xrcd, 1).unwrap();
+    let opened = XrcTarget::open(&same, target.qp().qpn(), 2).unwrap();
+    target.close().unwrap();
+    xrcd.check_unused().unwrap();
+    assert_eq!(context.close().qps, 0);
+    let a = Side::new(&second, Service::Xrc, 4096);
+    connect(&a, &opened);
+    let r = Receiver::new(&same, 0);
+    r.recv(5);
+    send(&a, r.srq.number().unwrap(), 6, SendOp::Send, 100);
+    assert_eq!((r.wait().1.wr_id, a.wait().status), (5, WcStatus::Success));
+    // A handle that is left when its context is closed is given up.
+    r.close();
+    a.close();
+    second.close();
+    assert_eq!(opened.qp().query().state, QpState::Reset);
+    assert!(XrcTarget::open(&of_file(&open(), true), opened.qp().qpn(), 3).is_err());
+}
+
+/// A target that has found the queue before may still look into it, and complete what it has taken from it.
+fn what_comes_for_queues_that_are_destroyed_goes_nowhere() {
+    let context = open();
+    let xrcd = anonymous(&context);
+    let r = Receiver::new(&xrcd, 7);
+    let a = Side::new(&context, Service::Xrc, 4096);
+    let target = XrcTarget::create(&xrcd, 1).unwrap();
+    connect(&a, &target);
+    r.recv(1);
+    send(&a, r.srq.number().unwrap(), 6, SendOp::Send, 100);
+    let (qpn, completion) = r.wait();
+    r.recv(2);
+    r.recv(3);
+    r.srq.modify(None, Some(2)).unwrap();
+    let (srq, cq) = (r.srq.clone(), r.cq.clone());
+    r.close();
+    assert!(srq.pop().is_none());
+    assert!(cq.push(Wc::new(qpn, completion)), "it has no room to lack");
+    assert!(!cq.has_overrun());
+    assert_eq!(events(&context), []);
+    target.close().unwrap();
+    a.close();
+}
+
 fn domains_are_those_of_files() {
     let context = open();
     let file = File::open("/proc/self/exe").unwrap();
@@ -181,6 +230,12 @@ cases! {
     one_target_serves_two_srqs,
     an_srq_of_another_domain_or_none_is_refused,
     a_target_is_shared_by_all_who_open_it,
+    a_target_outlives_the_context_of_its_creator,
+}
+
+#[test]
+fn queues_that_are_destroyed() {
+    in_namespace("xrc::queues_that_are_destroyed", what_comes_for_queues_that_are_destroyed_goes_nowhere);
 }
 
 #[test]

@@ -5,9 +5,9 @@
 use super::barrier::{order, order_all};
 use super::gate::{own_place, places};
 use super::reading_word::Reading;
-use crate::sys;
+use crate::{Patience, sys};
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Looks at a thread that is reading before the wait sleeps in between.
 const YIELDS: u32 = 100;
@@ -46,7 +46,7 @@ impl Drop for Reader {
 #[must_use]
 pub fn wait_for_readers() -> bool {
     order_all();
-    let deadline = Instant::now() + LIMIT;
+    let mut patience = Patience::new(LIMIT, ROUND);
     let own = own_place().map(std::ptr::from_ref);
     for place in places().filter(|&place| own != Some(std::ptr::from_ref(place))) {
         let seen = place.reading.seen();
@@ -55,10 +55,10 @@ pub fn wait_for_readers() -> bool {
             rounds += 1;
             if rounds <= YIELDS {
                 sys::yield_processor();
-            } else if Instant::now() < deadline {
-                sys::pause(ROUND);
-            } else {
+            } else if patience.has_ended() {
                 return false;
+            } else {
+                sys::pause(ROUND);
             }
         }
     }

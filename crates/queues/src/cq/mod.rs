@@ -382,8 +382,14 @@ impl Cq {
         wc: Wc,
         tags: Option<WcTags>,
     ) -> bool {
-        if queue.entries.len() >= queue.capacity && !self.make_room(queue) {
-            return false;
+        if queue.entries.len() >= queue.capacity {
+            // Destroyed.
+            if queue.capacity == 0 {
+                return true;
+            }
+            if !self.make_room(queue) {
+                return false;
+            }
         }
         queue.entries.push_back(wc);
         if self.stamped {
@@ -432,8 +438,13 @@ impl Cq {
     /// [`ferroce_types::Error::Busy`] while a QP or SRQ uses it.
     pub fn destroy(self: &Arc<Self>) -> Result<()> {
         self.users.check_none("send and receive queues still use this completion queue")?;
-        // No event that was put off comes from here on.
-        self.queue.lock().armed = Armed::No;
+        let mut queue = self.queue.lock();
+        // No event that was put off comes from here on. What an XRC target still completes for a queue that has gone goes nowhere.
+        queue.armed = Armed::No;
+        queue.capacity = 0;
+        let entries = std::mem::take(&mut queue.entries);
+        drop(queue);
+        drop(entries);
         self.set_sleeper(false);
         if let Some(channel) = &self.channel {
             channel.events().withdraw(|cq| Arc::ptr_eq(cq, self));
@@ -443,11 +454,6 @@ impl Cq {
         self.counted.end();
         self.unacked.wait();
         self.unacked_async.wait();
-        let mut queue = self.queue.lock();
-        queue.capacity = 0;
-        let entries = std::mem::take(&mut queue.entries);
-        drop(queue);
-        drop(entries);
         if let Some(pd) = &self.pd {
             pd.release();
         }

@@ -390,10 +390,14 @@ impl Srq {
         if let Some((_, registration)) = &self.registration {
             registration.end();
         }
+        let mut shared = self.shared.lock();
+        // An XRC target may have found the queue before, and look into it now: it has no limit to tell of.
+        shared.limit = 0;
+        let queue = shared.queue.take();
+        drop(shared);
+        drop(queue);
         self.pd.owner().withdraw(self.user_handle);
         self.counted.end();
-        let queue = self.shared.lock().queue.take();
-        drop(queue);
         self.pd.release();
         if let Some(cq) = &self.completes_into {
             cq.release();
