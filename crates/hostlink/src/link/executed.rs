@@ -244,16 +244,25 @@ impl Link {
         self.tx_lines().executed() != self.executed.load(Ordering::Relaxed)
     }
 
-    /// Adds what the peer has executed since this was last asked to `last`, and says up to which position that is; `None` when records
-    /// are to be read before. For whoever has the ring from the peer locked, who calls [`Link::note_executed`] when QPs have been told.
+    /// What the peer says that it has executed, and how many records it has disowned by then.
+    #[inline]
+    pub(super) fn executed_by_peer(&self) -> (u64, u64) {
+        let lines = self.tx_lines();
+        (lines.executed(), lines.disowned())
+    }
+
+    /// Adds what the peer says that it has `executed` since this was last asked to `last`, and says up to which position that is; `None`
+    /// when records are to be read before. For whoever has the ring from the peer locked, who calls [`Link::note_executed`] when QPs
+    /// have been told.
     ///
     /// # Errors
     /// The peer has written what can't be.
     #[inline]
-    pub(super) fn take_executed(&self, last: &mut Acknowledged) -> Result<Option<u64>, Broken> {
-        let lines = self.tx_lines();
-        let executed = lines.executed();
-        let disowned = lines.disowned();
+    pub(super) fn take_executed(
+        &self,
+        (executed, disowned): (u64, u64),
+        last: &mut Acknowledged,
+    ) -> Result<Option<u64>, Broken> {
         let mut sender = self.tx.lock();
         let believed = sender.take(executed, disowned, last)?;
         self.many_awaited.store(sender.awaited.len() >= MOST_AWAITED, Ordering::Relaxed);

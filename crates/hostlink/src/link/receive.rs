@@ -16,6 +16,8 @@ pub(super) struct Receiver {
     run: Vec<ReceivedRecord<'static>>,
     compact: Vec<CompactRecord>,
     disowned: Disowned,
+    /// Records before this position that disown others have been read.
+    looked_ahead: u64,
 }
 
 /// Who takes packets out of a ring: those in a row for one QP come together.
@@ -37,6 +39,7 @@ impl Receiver {
             run: Vec::new(),
             compact: Vec::new(),
             disowned: Disowned::default(),
+            looked_ahead: 0,
         }
     }
 }
@@ -77,17 +80,17 @@ impl Link {
         any: &mut bool,
     ) -> Result<(), Broken> {
         let lines = self.rx_lines();
-        // What was sent first is acknowledged before its answer comes.
-        *any |= self.receive_positions(to)?.unwrap_or(false);
         // What is disowned and waits for room isn't tried again before there is some.
         if rx.disowned.is_waiting() && self.has_room_for_disowned() {
             self.acknowledge(&mut rx.disowned, rx.consumer.head());
             self.ring_bell();
         }
         let mut taken = 0;
-        while taken < limit
-            && let Some(ahead) = rx.consumer.peek(lines)?
-        {
+        loop {
+            let ahead = if taken < limit { rx.consumer.peek(lines)? } else { None };
+            // The peer may have published a record in answer to what it had executed: whoever sent that learns of its end before.
+            *any |= self.receive_positions(rx, to)?;
+            let Some(ahead) = ahead else { return Ok(()) };
             // Nothing of a run is given back before it has been dealt with.
             let (records, len) = self.receive_run(rx, ahead, limit - taken, to)?;
             *any = true;
@@ -96,25 +99,63 @@ impl Link {
                 self.ring_bell();
             }
         }
-        // What was read may have been missing for it. What would be missing still was published before.
-        if self.has_executed() && self.receive_positions(to)?.is_none() && rx.consumer.peek(lines)?.is_none()
-        {
-            return Err(Broken);
+    }
+
+    /// Tells what the peer has executed, all of it. Returns whether it was anything.
+    #[inline]
+    fn receive_positions(&self, rx: &mut Receiver, to: &mut dyn Receive) -> Result<bool, Broken> {
+        if !self.has_executed() {
+            return Ok(false);
+        }
+        let executed @ (end, _) = self.executed_by_peer();
+        let mut any = false;
+        loop {
+            let mut acknowledged = Acknowledged::new();
+            let position = match self.take_executed(executed, &mut acknowledged)? {
+                Some(position) => position,
+                None => {
+                    self.look_ahead(rx)?;
+                    // Every record that is counted was published before.
+                    self.take_executed(executed, &mut acknowledged)?.ok_or(Broken)?
+                }
+            };
+            acknowledged.iter().for_each(|&last| to.executed(last));
+            self.note_executed(position);
+            any |= !acknowledged.is_empty();
+            if position == end {
+                return Ok(any);
+            }
+        }
+    }
+
+    /// Reads what the peer disowns of all that it has published, and no other record.
+    #[cold]
+    fn look_ahead(&self, rx: &mut Receiver) -> Result<(), Broken> {
+        rx.consumer.look(self.rx_lines())?;
+        let mut position = rx.consumer.head();
+        while let Some((at, left)) = rx.consumer.ahead_of(position) {
+            let at = self.from_peer.bytes_at + at;
+            let before = position;
+            position = match record::read_compact(&self.memory, at, left, before)? {
+                Some(packet) => packet.end,
+                None => {
+                    let (record, len) = record::read(&self.memory, at, left)?;
+                    if let Entry::Disowned(disowned) = record {
+                        self.receive_disowned(&mut rx.looked_ahead, before, disowned);
+                    }
+                    before + len as u64
+                }
+            };
         }
         Ok(())
     }
 
-    /// Tells what the peer has executed. Returns whether it was anything; `None` when records are to be read before.
-    #[inline]
-    fn receive_positions(&self, to: &mut dyn Receive) -> Result<Option<bool>, Broken> {
-        if !self.has_executed() {
-            return Ok(Some(false));
+    /// The record that begins at `position` disowns others. It is read twice when somebody has looked ahead.
+    fn receive_disowned(&self, looked_ahead: &mut u64, position: u64, disowned: (u64, u64)) {
+        if position >= *looked_ahead {
+            *looked_ahead = position + 1;
+            self.peer_disowns(disowned);
         }
-        let mut acknowledged = Acknowledged::new();
-        let Some(position) = self.take_executed(&mut acknowledged)? else { return Ok(None) };
-        acknowledged.iter().for_each(|&last| to.executed(last));
-        self.note_executed(position);
-        Ok(Some(!acknowledged.is_empty()))
     }
 
     /// Hands over packets in a row for one QP: at most `limit` records of the `published` bytes at `at` of the ring. Returns
@@ -129,7 +170,7 @@ impl Link {
         let base = self.from_peer.bytes_at + at;
         let (mut records, mut len) = (0, 0);
         let begin = rx.consumer.head();
-        let Receiver { run, compact, disowned, .. } = rx;
+        let Receiver { run, compact, disowned, looked_ahead, .. } = rx;
         compact.clear();
         let mut packets = Vec::new();
         while len < published && records < limit {
@@ -147,7 +188,7 @@ impl Link {
             let (record, total) = record::read(&self.memory, at, left)?;
             match record {
                 Entry::Padding => {}
-                Entry::Disowned(position) => self.peer_disowns(position),
+                Entry::Disowned(disowned) => self.receive_disowned(looked_ahead, before, disowned),
                 Entry::Whole(packet) => {
                     let other = |first: &ReceivedRecord<'_>| {
                         first.packet.headers.bth.dest_qp != packet.headers.bth.dest_qp

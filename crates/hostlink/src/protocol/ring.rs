@@ -198,20 +198,34 @@ impl Consumer {
     #[inline]
     pub(crate) fn peek(&mut self, lines: &Lines) -> Result<Option<(usize, usize)>, Broken> {
         if self.head == self.tail {
-            let tail = lines.producer.tail.load(Ordering::Acquire);
-            let ahead = tail.wrapping_sub(self.head);
-            if tail < self.head || ahead > self.size || !tail.is_multiple_of(Lines::GRAIN as u64) {
-                return Err(Broken);
-            }
-            self.tail = tail;
-            if ahead == 0 {
+            self.look(lines)?;
+            if self.head == self.tail {
                 // Who only asks whether there are records believes the word: it mustn't say so for ever.
                 let head = lines.consumer.head.load(Ordering::Relaxed);
                 return if head == self.head { Ok(None) } else { Err(Broken) };
             }
         }
-        let at = offset(self.head, self.size);
-        Ok(Some((at as usize, (self.tail - self.head).min(self.size - at) as usize)))
+        Ok(self.ahead_of(self.head))
+    }
+
+    /// Looks how far the producer is.
+    #[inline]
+    pub(crate) fn look(&mut self, lines: &Lines) -> Result<(), Broken> {
+        let tail = lines.producer.tail.load(Ordering::Acquire);
+        let ahead = tail.wrapping_sub(self.head);
+        if tail < self.tail || ahead > self.size || !tail.is_multiple_of(Lines::GRAIN as u64) {
+            return Err(Broken);
+        }
+        self.tail = tail;
+        Ok(())
+    }
+
+    /// As [`Consumer::peek`], of the record that begins at `position`, which hasn't been dealt with: of what the last look has found.
+    #[inline]
+    pub(crate) fn ahead_of(&self, position: u64) -> Option<(usize, usize)> {
+        let ahead = self.tail.checked_sub(position).filter(|&ahead| ahead > 0)?;
+        let at = offset(position, self.size);
+        Some((at as usize, ahead.min(self.size - at) as usize))
     }
 
     /// The end of what has been dealt with.
