@@ -235,3 +235,109 @@ impl Link {
         ShmPayload::Ring { memory: &self.memory, at, len }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compact::CompactHeaders;
+    use crate::link::{LEN, Sent};
+    use ferroce_access::SharedMemory;
+    use ferroce_os::sys;
+    use ferroce_wire::Opcode;
+
+    #[derive(PartialEq, Eq, Debug)]
+    enum Event {
+        /// The SEND of this QP with this PSN was executed by the peer.
+        Executed(u32, u32),
+        /// A packet with this PSN came.
+        Came(u32),
+    }
+
+    /// Notes what happens, and executes packets with even PSNs.
+    #[derive(Default)]
+    struct Told<'a> {
+        events: Vec<Event>,
+        /// Called once, while a packet is dealt with.
+        meanwhile: Option<&'a dyn Fn()>,
+    }
+
+    impl Receive for Told<'_> {
+        fn packets(&mut self, _: &[ReceivedRecord<'_>]) {}
+
+        fn compact(&mut self, mut run: CompactRun<'_>) {
+            while let Some(packet) = run.next() {
+                let psn = packet.headers.psn();
+                self.events.push(Event::Came(psn));
+                run.settle(psn.is_multiple_of(2));
+            }
+            run.acknowledge();
+            if let Some(meanwhile) = self.meanwhile.take() {
+                meanwhile();
+            }
+        }
+
+        fn executed(&mut self, last: SentPacket) {
+            self.events.push(Event::Executed(last.qpn, last.psn));
+        }
+    }
+
+    /// Both ends of a link.
+    fn link() -> [Link; 2] {
+        let memory = SharedMemory::create(LEN, false).unwrap();
+        let same = SharedMemory::open(sys::duplicate_engine(memory.fd()).unwrap(), LEN, true).unwrap();
+        let [one, other] = sys::socket_pair(libc::SOCK_SEQPACKET).unwrap();
+        let link = |connection, memory, side| {
+            let link = Link::new(1, 1, 0, connection, memory, side);
+            link.answered();
+            link.offer_compact();
+            link
+        };
+        [link(one, memory, 0), link(other, same, 1)]
+    }
+
+    fn send(link: &Link, qpn: u32, psn: u32, by_position: bool) {
+        let opcode = Opcode::from_u8(4).unwrap();
+        let headers = CompactHeaders::of_send(opcode, (0xffff, 9), psn, (false, 0), by_position);
+        let sent = link.send_plain::<()>(&headers, (qpn, 1), 0, |_| Ok(()));
+        assert!(matches!(sent, Sent::Published(_)), "{sent:?}");
+    }
+
+    /// What happens at the end that has sent `sends` (QPs and PSNs) when the peer receives them and answers, with PSN 7, while that
+    /// end deals with another packet.
+    fn told(sends: impl IntoIterator<Item = (u32, u32)>) -> Vec<Event> {
+        let [link, peer] = link();
+        sends.into_iter().for_each(|(qpn, psn)| send(&link, qpn, psn, true));
+        send(&peer, 5, 1, false);
+        // On a thread of its own, as it takes locks of the same ranks.
+        let answers = || {
+            peer.receive_last(&mut Told::default());
+            send(&peer, 5, 7, false);
+        };
+        let answers = || std::thread::scope(|scope| scope.spawn(answers).join().unwrap());
+        let mut told = Told { meanwhile: Some(&answers), ..Told::default() };
+        assert!(link.receive(64, &mut told));
+        assert!(!link.receive(64, &mut told) && !link.is_dead() && !peer.is_dead());
+        told.events
+    }
+
+    #[test]
+    fn what_the_peer_has_executed_is_told_before_its_answer_comes() {
+        assert_eq!(told([(3, 2)]), [Event::Came(1), Event::Executed(3, 2), Event::Came(7)]);
+    }
+
+    #[test]
+    fn what_the_peer_disowns_is_known_before_its_answer_comes() {
+        let events = told([(3, 1), (3, 2), (4, 3), (4, 4), (4, 5)]);
+        let executed = [Event::Executed(3, 2), Event::Executed(4, 4)];
+        assert_eq!(events.len(), 4, "{events:?}");
+        assert!(events[0] == Event::Came(1) && events[3] == Event::Came(7), "{events:?}");
+        assert!(executed.iter().all(|event| events[1..3].contains(event)), "{events:?}");
+    }
+
+    #[test]
+    fn more_qps_than_are_told_at_once_are_told_before_the_answer_comes() {
+        let events = told((10..200).map(|qpn| (qpn, 2)));
+        assert_eq!(events.len(), 192);
+        assert_eq!((events.first(), events.last()), (Some(&Event::Came(1)), Some(&Event::Came(7))));
+    }
+}
