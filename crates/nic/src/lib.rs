@@ -59,7 +59,7 @@ pub use ferroce_queues::{
 pub use gids::gid_table;
 pub use owner::OfContext;
 pub use poll::{Poll, read_comp_cntr};
-pub use qp::Qp;
+pub use qp::{PlainSender, Qp};
 pub use xrc::{XrcTarget, Xrcd};
 
 pub use ferroce_host as host;
@@ -76,7 +76,7 @@ pub use ferroce_watch as watch;
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{
-    Access, BindMw, Completion, Counters, Data, MAX_RENDEZVOUS_REQUEST, Placement, PlainRequest, QpState,
-    RecvWqe, SendOp, SendWr, Sge, SgeList, TagFlags, TagInfo, UdTarget, WcOpcode, WcStatus, one_sge,
+    Access, BindMw, Completion, Counters, Data, MAX_RENDEZVOUS_REQUEST, Placement, PlainData, PlainRequest,
+    QpState, RecvWqe, SendOp, SendWr, Sge, SgeList, TagFlags, TagInfo, UdTarget, WcOpcode, WcStatus, one_sge,
 };
 pub use ferroce_wire::Service;

@@ -39,7 +39,7 @@ pub use env::{
 };
 pub use failure::{Asked, Cause, Failure, Refusing};
 pub use pace::{Pace, Portion};
-pub use plain::{PlainRequest, PlainSend};
+pub use plain::{PlainData, PlainRequest, PlainSend};
 pub use qp::{MAX_MESSAGE, Oldest, Qp};
 pub use rate::{RateLimit, Throttle};
 pub use retransmit::{LEAST_ACK_TIMEOUT, ack_timeout};

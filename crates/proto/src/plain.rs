@@ -6,23 +6,70 @@
 use crate::requester::SMALLEST_CHARGE;
 use crate::sendq::Issuer;
 use crate::{
-    Buffer, Completion, Env, Instant, Payload, Qp, QpState, RecvWqe, SendWr, Sge, WcOpcode, WcStatus, psn,
+    Buffer, Completion, Data, Env, Instant, Payload, Qp, QpState, RecvWqe, SendOp, SendWr, Sge, WcOpcode,
+    WcStatus, psn,
 };
 use ferroce_wire::Service;
 
-/// A send request that may take the short way: SEND, of one element of memory.
+/// What a SEND that may take the short way sends.
 #[derive(Clone, Copy, Debug)]
-pub struct PlainRequest {
+pub enum PlainData<'a> {
+    /// One element of registered memory.
+    Memory(Sge),
+    /// These bytes, which the request keeps (IBV_SEND_INLINE).
+    Inline(&'a [u8]),
+}
+
+impl PlainData<'_> {
+    /// Bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Memory(sge) => sge.length as usize,
+            Self::Inline(bytes) => bytes.len(),
+        }
+    }
+
+    /// No byte at all.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A send request that may take the short way: SEND, of one element of memory or inline.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainRequest<'a> {
     /// Comes back with its completion.
     pub wr_id: u64,
-    /// Its memory.
-    pub sge: Sge,
+    /// What it sends.
+    pub data: PlainData<'a>,
     /// Immediate data, as they are on the wire.
     pub immediate: Option<[u8; 4]>,
     /// It asks for a completion.
     pub signaled: bool,
     /// The peer's completion is solicited.
     pub solicited: bool,
+}
+
+impl<'a> PlainRequest<'a> {
+    /// The same request, if it may take the short way.
+    #[must_use]
+    pub fn of<A>(wr: &'a SendWr<A>) -> Option<Self> {
+        let data = match &wr.data {
+            Data::Sges(sges) => PlainData::Memory(*<&[Sge; 1]>::try_from(&sges[..]).ok()?.first()?),
+            Data::Inline(bytes) => PlainData::Inline(bytes),
+        };
+        let immediate = match wr.op {
+            SendOp::Send => None,
+            SendOp::SendWithImmediate { immediate } => Some(immediate),
+            _ => return None,
+        };
+        let SendWr { wr_id, signaled, solicited, .. } = *wr;
+        (!wr.fence).then_some(Self { wr_id, data, immediate, signaled, solicited })
+    }
 }
 
 /// A SEND that has come in one packet.
@@ -60,10 +107,14 @@ impl<A: Clone> Qp<A> {
     /// The SEND for which [`Qp::plain_psn`] gave the PSN has left. Returns when [`Qp::handle_timeout`] wants to be called for
     /// it, unless that was to be called earlier anyway. `now` is asked only if no other request is waited for.
     #[inline]
-    pub fn plain_sent(&mut self, now: impl FnOnce() -> Instant, request: &PlainRequest) -> Option<Instant> {
+    pub fn plain_sent(
+        &mut self,
+        now: impl FnOnce() -> Instant,
+        request: &PlainRequest<'_>,
+    ) -> Option<Instant> {
         self.sq.push_plain(request, self.req.next);
         self.counters.requests_sent += 1;
-        self.req.sent_plain(u64::from(request.sge.length));
+        self.req.sent_plain(request.data.len() as u64);
         if self.req.ack_deadline.is_some() {
             return None;
         }

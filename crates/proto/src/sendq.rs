@@ -1,6 +1,6 @@
 //! The send queue: work requests between posting and completion.
 
-use crate::{Buffer, Data, PlainRequest, SendOp, SendWr, SgeList, one_sge};
+use crate::{Buffer, Data, PlainData, PlainRequest, SendOp, SendWr, SgeList, one_sge};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
@@ -92,18 +92,21 @@ impl<A> Wqe<A> {
     }
 
     /// Becomes a SEND of one packet. What it was before doesn't matter.
-    #[inline]
-    fn set_plain(&mut self, request: &PlainRequest, first: u64) {
-        let PlainRequest { wr_id, sge, immediate, signaled, solicited } = *request;
+    #[inline(always)]
+    fn set_plain(&mut self, request: &PlainRequest<'_>, first: u64) {
+        let PlainRequest { wr_id, data, immediate, signaled, solicited } = *request;
         self.wr.wr_id = wr_id;
         self.wr.op = immediate.map_or(SendOp::Send, |immediate| SendOp::SendWithImmediate { immediate });
-        self.wr.data = Data::Sges(one_sge(sge));
+        self.wr.data = match data {
+            PlainData::Memory(sge) => Data::Sges(one_sge(sge)),
+            PlainData::Inline(bytes) => Data::Inline(bytes.into()),
+        };
         self.wr.signaled = signaled;
         self.wr.solicited = solicited;
         self.wr.fence = false;
         self.wr.ud = None;
         self.wr.remote_srqn = 0;
-        self.len = sge.length;
+        self.len = data.len() as u32;
         self.packets = 1;
         self.first = first;
         self.issuer = Issuer::Program;
@@ -302,8 +305,8 @@ impl<A> SendQueue<A> {
 
     /// Adds a SEND of one packet, with its first extended PSN.
     #[inline]
-    pub(crate) fn push_plain(&mut self, request: &PlainRequest, first: u64) {
-        self.bytes += u64::from(request.sge.length);
+    pub(crate) fn push_plain(&mut self, request: &PlainRequest<'_>, first: u64) {
+        self.bytes += request.data.len() as u64;
         match &mut self.queue {
             Queue::Own(queue) => queue.add().set_plain(request, first),
             Queue::Placed(queue) => {
@@ -404,9 +407,17 @@ mod tests {
         }
     }
 
-    fn request(wr_id: u64) -> PlainRequest {
-        let sge = Sge { addr: 16 * wr_id, length: 8, lkey: 1 };
-        PlainRequest { wr_id, sge, immediate: None, signaled: true, solicited: false }
+    fn element(wr_id: u64) -> Sge {
+        Sge { addr: 16 * wr_id, length: 8, lkey: 1 }
+    }
+
+    fn request(wr_id: u64) -> PlainRequest<'static> {
+        let data = if wr_id.is_multiple_of(3) {
+            PlainData::Inline(&[7; 40])
+        } else {
+            PlainData::Memory(element(wr_id))
+        };
+        PlainRequest { wr_id, data, immediate: None, signaled: true, solicited: false }
     }
 
     #[test]
@@ -436,7 +447,7 @@ mod tests {
         for drop_first in [false, true] {
             let wqe = places.add();
             wqe.wr.ud = Some(UdTarget { address: (), qpn: 1, qkey: 1 });
-            wqe.wr.data = Data::Sges(one_sge(request(1).sge));
+            wqe.wr.data = Data::Sges(one_sge(element(1)));
             if drop_first {
                 places.drop_front();
             } else {

@@ -151,6 +151,38 @@ static void join(struct side *side, struct address remote)
 	MUST(to_rts(side->qp, &side->path, 0x000100));
 }
 
+/* SENDs of a list. */
+#define LIST 4
+
+/* Posts a list of SENDs, of which the last asks for a completion. */
+static void post_list(struct side *side)
+{
+	struct ibv_sge sge = {(uintptr_t)side->memory, SIZE, side->mr->lkey};
+	struct ibv_send_wr wr[LIST], *bad;
+
+	for (int i = 0; i < LIST; i++)
+		wr[i] = (struct ibv_send_wr){.next = i + 1 < LIST ? &wr[i + 1] : NULL,
+					     .sg_list = &sge,
+					     .num_sge = 1,
+					     .opcode = IBV_WR_SEND,
+					     .send_flags = i + 1 < LIST ? 0 : IBV_SEND_SIGNALED};
+	MUST(COUNTED(ibv_post_send(side->qp, wr, &bad)));
+}
+
+/* Posts a SEND of two elements, inline. */
+static void post_inline(struct side *side)
+{
+	struct ibv_sge halves[2] = {{(uintptr_t)side->memory, SIZE / 2, 0},
+				    {(uintptr_t)side->memory + SIZE, SIZE / 2, 0}};
+	struct ibv_send_wr wr = {.sg_list = halves,
+				 .num_sge = 2,
+				 .opcode = IBV_WR_SEND,
+				 .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE},
+			   *bad;
+
+	MUST(COUNTED(ibv_post_send(side->qp, &wr, &bad)));
+}
+
 static void post(struct side *side, enum ibv_wr_opcode opcode)
 {
 	struct ibv_sge sge = {(uintptr_t)side->memory, SIZE, side->mr->lkey};
@@ -177,7 +209,7 @@ static bool poll_once(struct side *side)
 	return count;
 }
 
-static const char *operations[] = {"send", "write", "read", "event", "empty poll"};
+static const char *operations[] = {"send", "write", "read", "event", "empty poll", "inline send", "list of 4 sends"};
 
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 
@@ -257,13 +289,13 @@ static bool ask(enum part part, int number)
 	return answer;
 }
 
-/* The sides poll in turns until the first one has its completion and the second one, if it is to have one, too. */
-static void complete(bool of_second)
+/* The sides poll in turns until the first one has its completion and the second one has so many. */
+static void complete(int of_second)
 {
 	bool of_first = true;
 	while (of_first || of_second) {
 		if (of_second)
-			of_second = !ask(POLL, 0);
+			of_second -= ask(POLL, 0);
 		if (of_first && poll_once(&first))
 			of_first = false;
 		else if (of_first && !of_second && ask(POLL, 0))
@@ -280,22 +312,33 @@ static void do_round(int operation, bool is_counted)
 	case 0:
 		ask(RECEIVE, 0);
 		post(&first, IBV_WR_SEND);
-		complete(true);
+		complete(1);
 		break;
 	case 1:
 		post(&first, IBV_WR_RDMA_WRITE);
-		complete(false);
+		complete(0);
 		break;
 	case 2:
 		post(&first, IBV_WR_RDMA_READ);
-		complete(false);
+		complete(0);
 		break;
 	case 3:
 		ask(RECEIVE, 0);
 		ask(ARM, 0);
 		post(&first, IBV_WR_SEND);
 		ask(TAKE_EVENT, 0);
-		complete(true);
+		complete(1);
+		break;
+	case 5:
+		ask(RECEIVE, 0);
+		post_inline(&first);
+		complete(1);
+		break;
+	case 6:
+		for (int i = 0; i < LIST; i++)
+			ask(RECEIVE, 0);
+		post_list(&first);
+		complete(LIST);
 		break;
 	default:
 		if (poll_once(&first))

@@ -1,6 +1,6 @@
-/* mixed_sends: one side sends messages of all kinds over one RC connection, the other has too few receives for them and
- * checks every byte. Then the connection is made anew, with the same queue pairs and packet sequence numbers: nothing of the
- * one before may count for it. Every other connection ends in the middle.
+/* mixed_sends: one side sends messages of all kinds, alone and in lists, over one RC connection. The other has too few receives
+ * for them and checks every byte. Then the connection is made anew, with the same queue pairs and packet sequence numbers:
+ * nothing of the one before may count for it. Every other connection ends in the middle.
  *
  * Both sides draw from the same seed what the messages are.
  */
@@ -10,6 +10,8 @@
 #define MESSAGES 400
 #define DEPTH 64
 #define LONGEST 20000
+/* Messages of a list. */
+#define LIST 8
 #define PSN 0xffffa0
 
 static uint64_t drawn;
@@ -93,36 +95,69 @@ static uint64_t end_of(struct side *side, uint64_t ended)
 	return wc.wr_id;
 }
 
+/* Requests of a list, with what they name. */
+struct list {
+	struct ibv_sge sges[2 * LIST][2];
+	struct ibv_send_wr requests[2 * LIST];
+	int count;
+};
+
+static struct ibv_send_wr *add(struct list *list, enum ibv_wr_opcode opcode, uint64_t wr_id)
+{
+	int n = list->count++;
+
+	if (n)
+		list->requests[n - 1].next = &list->requests[n];
+	list->requests[n] = (struct ibv_send_wr){.wr_id = wr_id, .sg_list = list->sges[n], .num_sge = 1, .opcode = opcode};
+	return &list->requests[n];
+}
+
+static void add_message(struct list *list, struct side *side, uint64_t index, uint64_t *posted)
+{
+	struct message message = next_message();
+	bool last = index + 1 == MESSAGES;
+	uint64_t addr = (uintptr_t)side->memory + place(index);
+
+	if (message.after_read) {
+		struct ibv_send_wr *read = add(list, IBV_WR_RDMA_READ, ++*posted);
+
+		read->sg_list[0] = (struct ibv_sge){(uintptr_t)side->memory + place(DEPTH - 1) + LONGEST, 8, side->mr->lkey};
+		set_remote(read, side->theirs.buffer, side->theirs.rkey);
+	}
+	struct ibv_send_wr *send = add(list, message.immediate ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND, ++*posted);
+	/* What is inline comes from two places. */
+	uint32_t first = message.inlined ? message.length / 3 : message.length;
+
+	send->sg_list[0] = (struct ibv_sge){addr, first, side->mr->lkey};
+	send->sg_list[1] = (struct ibv_sge){addr + first, message.length - first, side->mr->lkey};
+	send->num_sge = !message.length ? 0 : message.inlined ? 2 : 1;
+	send->imm_data = htonl((uint32_t)index);
+	send->send_flags = (message.signaled || last || index % 16 == 0 ? IBV_SEND_SIGNALED : 0u) |
+			   (message.solicited ? IBV_SEND_SOLICITED : 0u) | (message.inlined ? IBV_SEND_INLINE : 0u) |
+			   (message.fenced ? IBV_SEND_FENCE : 0u);
+	fill(side->memory + place(index), message.length, index);
+}
+
 static void send_all(struct side *side, bool to_the_end)
 {
-	uint64_t posted = 0, ended = 0;
+	static const int lengths[] = {1, 1, 3, LIST, 1, 2};
+	uint64_t posted = 0, ended = 0, index = 0;
 
-	for (uint64_t index = 0; index < MESSAGES; index++) {
-		struct message message = next_message();
-		struct ibv_sge sge = {(uintptr_t)side->memory + place(index), message.length, side->mr->lkey};
-		struct ibv_sge into = {(uintptr_t)side->memory + place(DEPTH - 1) + LONGEST, 8, side->mr->lkey};
-		bool last = index + 1 == MESSAGES;
-		struct ibv_send_wr send = {
-			.sg_list = &sge,
-			.num_sge = message.length ? 1 : 0,
-			.opcode = message.immediate ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND,
-			.imm_data = htonl((uint32_t)index),
-			.send_flags = (message.signaled || last || index % 16 == 0 ? IBV_SEND_SIGNALED : 0u) |
-				      (message.solicited ? IBV_SEND_SOLICITED : 0u) |
-				      (message.inlined ? IBV_SEND_INLINE : 0u) | (message.fenced ? IBV_SEND_FENCE : 0u),
-		};
-		struct ibv_send_wr read = {.sg_list = &into, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .next = &send};
-		struct ibv_send_wr *first = message.after_read ? &read : &send, *bad;
+	for (unsigned int turn = 0; index < MESSAGES; turn++) {
+		struct list list = {.count = 0};
+		struct ibv_send_wr *bad;
 
 		/* Memory of a message is used again when it has ended. */
 		while (posted - ended >= DEPTH - 20)
 			ended = end_of(side, ended);
-		fill(side->memory + place(index), message.length, index);
-		set_remote(&read, side->theirs.buffer, side->theirs.rkey);
-		if (message.after_read)
-			read.wr_id = ++posted;
-		send.wr_id = ++posted;
-		MUST(ibv_post_send(side->qp, first, &bad));
+		for (int left = lengths[turn % (sizeof lengths / sizeof *lengths)]; left && index < MESSAGES; left--)
+			add_message(&list, side, index++, &posted);
+		MUST(ibv_post_send(side->qp, list.requests, &bad));
+		/* An inline request has taken its bytes. */
+		for (int i = 0; i < list.count; i++)
+			if (list.requests[i].send_flags & IBV_SEND_INLINE && list.requests[i].num_sge)
+				memset((void *)(uintptr_t)list.sges[i][0].addr, 0xdd,
+				       list.sges[i][0].length + list.sges[i][1].length);
 	}
 	while (to_the_end && ended < posted)
 		ended = end_of(side, ended);

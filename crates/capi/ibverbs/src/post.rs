@@ -1,6 +1,7 @@
 //! Posting: ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3). Of a list, everything before the first bad element
 //! is posted, and `bad_wr` points to that element.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::slice;
@@ -183,30 +184,132 @@ unsafe fn send_wr(wr: &ibv_send_wr, qp: &nic::Qp) -> Outcome<SendWr> {
     }
 }
 
-/// A list of one request that may take the short way.
-///
-/// # Safety
-/// `wr` is as ibv_post_send(3) asks.
-#[inline]
-unsafe fn plain(wr: *const ibv_send_wr) -> Option<nic::PlainRequest> {
-    // SAFETY: the caller's promise; a list of one element is valid where it is announced.
-    let (wr, element) = unsafe {
-        let wr = wr.as_ref()?;
-        let one = wr.next.is_null() && wr.num_sge == 1;
-        (wr, wr.sg_list.as_ref().filter(|_| one)?)
-    };
+/// Where the data of an inline request are gathered. Longer ones take the general way.
+type Gathered = SmallVec<[u8; 256]>;
+
+/// A request that sends what `data` gives, as the short way takes it, if it may.
+#[inline(always)]
+fn plain<'a>(
+    wr: &ibv_send_wr,
+    data: impl FnOnce() -> Option<nic::PlainData<'a>>,
+) -> Option<nic::PlainRequest<'a>> {
     let immediate = match wr.opcode {
         IBV_WR_SEND => None,
         IBV_WR_SEND_WITH_IMM => Some(wr.imm_data.to_ne_bytes()),
         _ => return None,
     };
-    (wr.send_flags & !(IBV_SEND_SIGNALED | IBV_SEND_SOLICITED) == 0).then_some(nic::PlainRequest {
+    if wr.send_flags & !(IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE) != 0 {
+        return None;
+    }
+    Some(nic::PlainRequest {
         wr_id: wr.wr_id,
-        sge: nic::Sge { addr: element.addr, length: element.length, lkey: element.lkey },
+        data: data()?,
         immediate,
         signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
         solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
     })
+}
+
+/// The data of a request of one element that isn't inline.
+///
+/// # Safety
+/// `wr` is as ibv_post_send(3) asks.
+#[inline(always)]
+unsafe fn plain_memory(wr: &ibv_send_wr) -> Option<nic::PlainData<'static>> {
+    let one = wr.num_sge == 1 && wr.send_flags & IBV_SEND_INLINE == 0;
+    // SAFETY: the caller's promise; a list of one element is valid where it is announced.
+    let element = unsafe { wr.sg_list.as_ref().filter(|_| one)? };
+    let sge = nic::Sge { addr: element.addr, length: element.length, lkey: element.lkey };
+    Some(nic::PlainData::Memory(sge))
+}
+
+/// The data of a request that is inline, which are gathered into `gathered`.
+///
+/// # Safety
+/// `wr` is as ibv_post_send(3) asks of a request for `qp`.
+unsafe fn plain_inline<'a>(
+    wr: &ibv_send_wr,
+    qp: &nic::Qp,
+    gathered: &'a mut Gathered,
+) -> Option<nic::PlainData<'a>> {
+    if wr.send_flags & IBV_SEND_INLINE == 0 {
+        return None;
+    }
+    let cap = qp.cap();
+    // SAFETY: the caller's promise.
+    let elements = unsafe { elements(wr.sg_list, wr.num_sge, cap.max_send_sge).ok()? };
+    let length: u64 = elements.iter().map(|element| u64::from(element.length)).sum();
+    let limit = u64::from(cap.max_inline_data).min(gathered.inline_size() as u64);
+    if length > limit || elements.iter().any(|element| element.length > 0 && element.addr == 0) {
+        return None;
+    }
+    gathered.clear();
+    for element in elements.iter().filter(|element| element.length > 0) {
+        // SAFETY: the caller's promise; the element isn't NULL.
+        gathered.extend_from_slice(unsafe {
+            slice::from_raw_parts(element.addr as *const u8, element.length as usize)
+        });
+    }
+    Some(nic::PlainData::Inline(gathered))
+}
+
+/// Posts a list of send requests to a queue pair that isn't of raw packets.
+///
+/// # Safety
+/// `wr` is as ibv_post_send(3) asks for `qp`, `bad_wr` null or the caller's variable.
+#[inline(always)]
+unsafe fn post_sends(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match wr.as_ref() {
+            Some(one) if one.next.is_null() => {
+                let sent = if one.send_flags & IBV_SEND_INLINE == 0 {
+                    plain(one, || plain_memory(one)).is_some_and(|request| qp.post_plain(&request))
+                } else {
+                    post_inline(qp, one)
+                };
+                if sent {
+                    return Ok(());
+                }
+                post_each(&Cell::new(wr), bad_wr, |wr| send_wr(wr, qp), |next| qp.post_send(next))
+            }
+            _ => post_list(qp, wr, bad_wr),
+        }
+    }
+}
+
+/// Sends an inline request the short way, if that is possible.
+///
+/// # Safety
+/// As [`plain_inline`].
+unsafe fn post_inline(qp: &Arc<nic::Qp>, wr: &ibv_send_wr) -> bool {
+    let mut gathered = Gathered::new();
+    // SAFETY: the caller's promise.
+    let request = plain(wr, || unsafe { plain_inline(wr, qp, &mut gathered) });
+    request.is_some_and(|request| qp.post_plain(&request))
+}
+
+/// As [`post_sends`], of a list of several requests.
+///
+/// # Safety
+/// As [`post_sends`].
+unsafe fn post_list(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> Outcome<()> {
+    let rest = Cell::new(wr);
+    let mut gathered = Gathered::new();
+    let send_plain = |sender: &mut nic::PlainSender<'_>| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            while let Some(wr) = rest.get().as_ref()
+                && let Some(request) =
+                    plain(wr, || plain_memory(wr).or_else(|| plain_inline(wr, qp, &mut gathered)))
+                && sender.send(&request)
+            {
+                rest.set(wr.next);
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { post_each(&rest, bad_wr, |wr| send_wr(wr, qp), |next| qp.post_list(send_plain, next)) }
 }
 
 /// Tells the program which element was bad.
@@ -250,25 +353,25 @@ unsafe fn raw_send(wr: &ibv_send_wr, qp: &RawQp) -> Outcome<RawSend> {
     Ok(RawSend { wr_id: wr.wr_id, data, signaled, checksums, tso })
 }
 
-/// Posts a list of send requests: `post` takes them one by one, as `convert` makes them.
+/// Posts the list of send requests that begins at `next` when `post` takes the first one; `post` takes them one by one, as `convert`
+/// makes them.
 ///
 /// # Safety
-/// `wr` is a list that stays valid during the call, `bad_wr` null or the caller's variable.
+/// `next` is a list that stays valid during the call, `bad_wr` null or the caller's variable.
 unsafe fn post_each<T>(
-    wr: *mut ibv_send_wr,
+    next: &Cell<*mut ibv_send_wr>,
     bad_wr: *mut *mut ibv_send_wr,
     convert: impl Fn(&ibv_send_wr) -> Outcome<T>,
     post: impl FnOnce(&mut dyn FnMut() -> Option<nic::Result<T>>) -> nic::Result<()>,
 ) -> Outcome<()> {
     // The element at hand; after an error, the bad one.
-    let mut current = wr;
-    let mut next = wr;
+    let mut current = next.get();
     let mut refusal = None;
     let posted = post(&mut || {
-        current = NonNull::new(next)?.as_ptr();
+        current = NonNull::new(next.get())?.as_ptr();
         // SAFETY: the caller's promise.
         let element = unsafe { &*current };
-        next = element.next;
+        next.set(element.next);
         match convert(element) {
             Ok(wr) => Some(Ok(wr)),
             Err(why) => {
@@ -293,9 +396,10 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: by the man page a queue pair, a list that stays valid during the call, and the caller's variable.
         unsafe {
             match QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.work() {
-                Work::Transport(qp) if plain(wr).is_some_and(|request| qp.post_plain(&request)) => Ok(()),
-                Work::Transport(qp) => post_each(wr, bad_wr, |wr| send_wr(wr, qp), |next| qp.post_send(next)),
-                Work::Raw(qp) => post_each(wr, bad_wr, |wr| raw_send(wr, qp), |next| qp.post_send(next)),
+                Work::Transport(qp) => post_sends(qp, wr, bad_wr),
+                Work::Raw(qp) => {
+                    post_each(&Cell::new(wr), bad_wr, |wr| raw_send(wr, qp), |next| qp.post_send(next))
+                }
             }
         }
     }))
@@ -305,7 +409,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ///
 /// # Safety
 /// `wr` is a list as ibv_post_recv(3) asks, `bad_wr` null or the caller's variable.
-unsafe fn post_list(
+unsafe fn post_receives(
     mut wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
     max_sge: u32,
@@ -335,12 +439,12 @@ pub(crate) unsafe extern "C" fn post_recv(
             let qp = match QpBlock::of(qp).inspect_err(|_| report_bad(bad_wr, wr))?.work() {
                 Work::Transport(qp) => qp,
                 Work::Raw(qp) => {
-                    return post_list(wr, bad_wr, qp.cap().max_recv_sge, |wqe| qp.post_recv(wqe));
+                    return post_receives(wr, bad_wr, qp.cap().max_recv_sge, |wqe| qp.post_recv(wqe));
                 }
             };
             // A queue pair with an SRQ has no queue of its own to limit the elements; the adapter says so.
             let max_sge = if qp.srq().is_some() { nic::MAX_SGE } else { qp.cap().max_recv_sge };
-            post_list(wr, bad_wr, max_sge, |wqe| qp.post_recv(wqe))
+            post_receives(wr, bad_wr, max_sge, |wqe| qp.post_recv(wqe))
         }
     }))
 }
@@ -355,7 +459,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: by the man page a queue, a list, and the caller's variable.
         unsafe {
             let srq = SrqBlock::of(srq).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
-            post_list(wr, bad_wr, nic::MAX_SGE, |wqe| srq.post(wqe))
+            post_receives(wr, bad_wr, nic::MAX_SGE, |wqe| srq.post(wqe))
         }
     }))
 }
@@ -370,7 +474,7 @@ pub(crate) unsafe extern "C" fn post_wq_recv(
         // SAFETY: by the man page a work queue, a list, and the caller's variable.
         unsafe {
             let block = WqBlock::of(wq).inspect_err(|_| report_bad(bad_wr, wr))?;
-            post_list(wr, bad_wr, block.max_sge(), |wqe| block.nic().post(wqe))
+            post_receives(wr, bad_wr, block.max_sge(), |wqe| block.nic().post(wqe))
         }
     }))
 }

@@ -30,6 +30,7 @@ pub use create::{QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};
 use env::{operation_of_request, state_of};
 pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
+pub use plain::PlainSender;
 pub use static_rate::STATIC_RATES;
 pub(crate) use static_rate::limit_of;
 pub use wr_session::{GatheredWrs, WrSession};

@@ -11,7 +11,7 @@ use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, RingByte
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_os::sync::{MutexGuard, class};
-use ferroce_proto::{PlainRequest, PlainSend, RecvWqe, Sge, WcStatus, one_sge};
+use ferroce_proto::{PlainData, PlainRequest, PlainSend, RecvWqe, Sge, WcStatus, one_sge};
 use ferroce_queues::{RecvQueue, Srq, Wc};
 use ferroce_wire::{Opcode, Operation, Service};
 use smallvec::SmallVec;
@@ -54,30 +54,98 @@ impl Queue<'_> {
     }
 }
 
+/// Sends requests of a queue pair the short way, while it is locked.
+pub struct PlainSender<'a> {
+    qp: &'a Arc<Qp>,
+    inner: &'a mut Inner,
+    sent: bool,
+}
+
+impl PlainSender<'_> {
+    /// Sends a request. False, and nothing has happened: the general way has to take it, and what comes after.
+    pub fn send(&mut self, request: &PlainRequest<'_>) -> bool {
+        let qp = self.qp;
+        let sent = qp.takes_short_way(request)
+            && qp.send_plain(self.inner, request, |ring| qp.fill_plain(&request.data, ring));
+        self.sent |= sent;
+        sent
+    }
+}
+
 impl Qp {
     /// Sends a request at once, if that is possible the short way. False, and nothing has happened: [`Qp::post_send`] has to.
     #[inline]
-    pub fn post_plain(self: &Arc<Self>, request: &PlainRequest) -> bool {
-        let short = (request.sge.length as usize) < REFERENCE || !copy::by_kernel();
-        if self.service != Service::Rc || !short || self.cap.max_send_sge == 0 || self.is_inherited() {
+    pub fn post_plain(self: &Arc<Self>, request: &PlainRequest<'_>) -> bool {
+        if !self.takes_short_way(request) || self.is_inherited() {
             return false;
         }
         let mut inner = self.inner.lock();
         let unwinding = EndsOnPanic(self);
-        let sent = self.send_plain(&mut inner, request);
+        let sent = self.send_plain(&mut inner, request, |ring| self.fill_plain(&request.data, ring));
+        if sent {
+            ring_bell(&inner);
+        }
         std::mem::forget(unwinding);
         sent
     }
 
+    /// Sends what `post` gives the sender, with one bell. The queue pair isn't inherited.
     #[inline]
-    fn send_plain(self: &Arc<Self>, inner: &mut Inner, request: &PlainRequest) -> bool {
+    pub(super) fn send_all_plain(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        post: impl FnOnce(&mut PlainSender<'_>),
+    ) {
+        let unwinding = EndsOnPanic(self);
+        let mut sender = PlainSender { qp: self, inner, sent: false };
+        post(&mut sender);
+        let PlainSender { inner, sent, .. } = sender;
+        if sent {
+            ring_bell(inner);
+        }
+        std::mem::forget(unwinding);
+    }
+
+    /// Whether a request of this queue pair may ever take the short way.
+    #[inline]
+    fn takes_short_way(&self, request: &PlainRequest<'_>) -> bool {
+        let len = request.data.len();
+        self.service == Service::Rc
+            && match request.data {
+                PlainData::Memory(_) => self.cap.max_send_sge > 0 && (len < REFERENCE || !copy::by_kernel()),
+                PlainData::Inline(_) => len <= self.cap.max_inline_data as usize,
+            }
+    }
+
+    /// Copies the data of a request into the ring.
+    #[inline(always)]
+    fn fill_plain(&self, data: &PlainData<'_>, ring: &RingBytes<'_>) -> Result<(), Denied> {
+        match data {
+            PlainData::Memory(sge) => KeyTable::global()
+                .local(self.pd.id(), sge, false, |addr| ring.copy_from(0, addr, sge.length as usize)),
+            PlainData::Inline(bytes) => {
+                ring.put(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends a request that [`Qp::takes_short_way`], without a bell; `fill` copies its data into the ring.
+    #[inline(always)]
+    fn send_plain(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        request: &PlainRequest<'_>,
+        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), Denied>,
+    ) -> bool {
         let Inner { proto, connection, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
-        let PlainRequest { sge, immediate, signaled, solicited, .. } = *request;
+        let PlainRequest { data, immediate, signaled, solicited, .. } = *request;
         let usable = self.peer_uses_shm()
             && link.peer_takes_compact()
             && !self.is_broken()
             && !self.adapter.has_capture();
-        let Some(psn) = proto.plain_psn(u64::from(sge.length)).filter(|_| usable) else { return false };
+        let len = data.len();
+        let Some(psn) = proto.plain_psn(len as u64).filter(|_| usable) else { return false };
         // An answer that is awaited may come later than the position.
         let by_position = link.peer_tells_positions() && !proto.awaits_data();
         let operation =
@@ -90,11 +158,7 @@ impl Qp {
             (solicited, immediate.map_or(0, u32::from_ne_bytes)),
             by_position,
         );
-        let len = sge.length as usize;
-        let fill = |ring: &RingBytes<'_>| {
-            KeyTable::global().local(self.pd.id(), &sge, false, |addr| ring.copy_from(0, addr, len))
-        };
-        let sent: Sent<Denied> = link.send_plain(&headers, (self.qpn, *connection), len, fill);
+        let sent = link.send_plain(&headers, (self.qpn, *connection), len, fill);
         // Whatever keeps it, the general way finds it again.
         let Sent::Published(end) = sent else { return false };
         self.last_record.store(end, Ordering::Relaxed);
@@ -102,7 +166,6 @@ impl Qp {
         if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), &request) {
             self.adapter.schedule(self, at);
         }
-        link.ring_bell();
         true
     }
 
@@ -227,6 +290,14 @@ impl Qp {
     #[cold]
     fn end_overrun(self: &Arc<Self>) {
         self.adapter.with_work(|work| self.work(work, clock::now(), |_, env| env.note_overrun()));
+    }
+}
+
+/// Wakes the peer, if it sleeps.
+#[inline]
+fn ring_bell(inner: &Inner) {
+    if let Some(Path::Shm { link, .. }) = &inner.path {
+        link.ring_bell();
     }
 }
 

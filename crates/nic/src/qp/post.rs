@@ -1,9 +1,9 @@
 //! Posting: ibv_post_send(3), ibv_post_recv(3).
 
-use super::{Inner, Qp, env};
+use super::{Inner, PlainSender, Qp, env};
 use crate::adapter::Work;
 use crate::ah::Ah;
-use ferroce_proto::{Data, PostError, QpState, RecvWqe, SendOp, SendWr};
+use ferroce_proto::{Data, PlainRequest, PostError, QpState, RecvWqe, SendOp, SendWr};
 use ferroce_queues::Wc;
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
@@ -15,8 +15,17 @@ impl Qp {
     ///
     /// # Errors
     /// The first request that wasn't taken; those before it are posted.
-    pub fn post_send(
+    pub fn post_send(self: &Arc<Self>, next: impl FnMut() -> Option<Result<SendWr<Arc<Ah>>>>) -> Result<()> {
+        self.post_list(|_| (), next)
+    }
+
+    /// As [`Qp::post_send`], of a list of which `plain` sends the first requests the short way, and `next` gives the others.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    pub fn post_list(
         self: &Arc<Self>,
+        plain: impl FnOnce(&mut PlainSender<'_>),
         mut next: impl FnMut() -> Option<Result<SendWr<Arc<Ah>>>>,
     ) -> Result<()> {
         if self.is_target() {
@@ -28,8 +37,10 @@ impl Qp {
             if self.is_inherited() {
                 self.fail_inherited(&mut inner, work);
             }
-            let mut result = Ok(());
+            self.send_all_plain(&mut inner, plain);
+            let (mut result, mut any) = (Ok(()), false);
             while let Some(wr) = next() {
+                any = true;
                 let posted = wr.and_then(|mut wr| {
                     self.check_send(&mut wr)?;
                     inner.proto.post_send(wr).map_err(|e| self.post_error(e))
@@ -39,7 +50,9 @@ impl Qp {
                     break;
                 }
             }
-            self.work_locked(&mut inner, work, ferroce_os::clock::now(), |_, _| ());
+            if any {
+                self.work_locked(&mut inner, work, ferroce_os::clock::now(), |_, _| ());
+            }
             result
         })
     }
@@ -59,7 +72,16 @@ impl Qp {
                 self.check_send(request)?;
                 inner.proto.check_post(request, before as u32).map_err(|e| self.post_error(e))?;
             }
-            for request in requests.drain(..) {
+            let mut sent = 0;
+            self.send_all_plain(&mut inner, |sender| {
+                let sends =
+                    |request: &&_| PlainRequest::of(*request).is_some_and(|plain| sender.send(&plain));
+                sent = requests.iter().take_while(sends).count();
+            });
+            if sent == requests.len() {
+                return Ok(());
+            }
+            for request in requests.drain(..).skip(sent) {
                 inner.proto.post_send(request).map_err(|e| self.post_error(e))?;
             }
             self.work_locked(&mut inner, work, ferroce_os::clock::now(), |_, _| ());

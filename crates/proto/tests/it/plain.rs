@@ -5,7 +5,8 @@ use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{
-    Completion, Instant, PlainRequest, QpEvent, QpParams, RecvWqe, SendOp, SendWr, Sge, WcStatus,
+    Completion, Data, Instant, PlainData, PlainRequest, QpEvent, QpParams, RecvWqe, SendOp, SendWr, Sge,
+    WcStatus,
 };
 use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use proptest::prelude::*;
@@ -25,6 +26,7 @@ enum Step {
         fence: bool,
         signaled: bool,
         key: u32,
+        inline: bool,
     },
     Write {
         len: u32,
@@ -56,11 +58,10 @@ fn step() -> impl Strategy<Value = Step> {
     let key = || prop_oneof![30 => Just(ALL), 1 => Just(NO_KEY)];
     let len = || prop_oneof![Just(0), 1..LONGEST];
     prop_oneof![
-        6 => (len(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.1), any::<bool>(), key()).prop_map(
-            |(len, immediate, solicited, fence, signaled, key)| Step::Send {
-                len, immediate, solicited, fence, signaled, key
-            }
-        ),
+        6 => (len(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.1), any::<bool>(), key(), any::<bool>())
+            .prop_map(|(len, immediate, solicited, fence, signaled, key, inline)| Step::Send {
+                len, immediate, solicited, fence, signaled, key, inline
+            }),
         1 => (len(), any::<bool>()).prop_map(|(len, immediate)| Step::Write { len, immediate }),
         1 => len().prop_map(|len| Step::Read { len }),
         6 => (prop_oneof![9 => Just(LONGEST), 1 => len()], key()).prop_map(|(len, key)| Step::Receive { len, key }),
@@ -71,26 +72,26 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Posts a SEND the short way if that is possible.
-fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, sge: Sge, by_position: bool) -> bool {
-    let known = sge.length == 0 || side.host.regions.contains_key(&sge.lkey);
-    if wr.fence || !known || side.host.room.is_some() {
-        return false;
-    }
-    let Some(psn) = side.qp.plain_psn(u64::from(sge.length)) else { return false };
-    let (operation, immediate) = match wr.op {
-        SendOp::SendWithImmediate { immediate } => (Operation::SendOnlyWithImmediate, Some(immediate)),
-        _ => (Operation::SendOnly, None),
+fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_position: bool) -> bool {
+    let Some(request) = PlainRequest::of(wr).filter(|_| side.host.room.is_none()) else { return false };
+    let payload = match request.data {
+        PlainData::Memory(sge) if sge.length > 0 && !side.host.regions.contains_key(&sge.lkey) => {
+            return false;
+        }
+        PlainData::Memory(sge) => side.host.bytes(sge.addr, sge.length as usize).to_vec(),
+        PlainData::Inline(bytes) => bytes.to_vec(),
     };
+    let Some(psn) = side.qp.plain_psn(payload.len() as u64) else { return false };
+    let immediate = request.immediate;
+    let operation = if immediate.is_some() { Operation::SendOnlyWithImmediate } else { Operation::SendOnly };
     let bth = Bth::new(Opcode { service: Service::Rc, operation }, side.qp.params().dest_qpn, psn);
     let bth = Bth { solicited: wr.solicited, ack_request: true, ..bth };
-    let payload = side.host.bytes(sge.addr, sge.length as usize).to_vec();
     side.host.log.push((operation, psn));
     side.host.out.push(Frame { headers: Headers { immediate, ..Headers::new(bth) }, payload });
     if by_position && !side.qp.awaits_data() {
         side.host.awaited.insert(psn);
     }
-    let SendWr { wr_id, signaled, solicited, .. } = *wr;
-    side.qp.plain_sent(|| now, &PlainRequest { wr_id, sge, immediate, signaled, solicited });
+    side.qp.plain_sent(|| now, &request);
     side.host.plain += 1;
     true
 }
@@ -124,15 +125,19 @@ fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) ->
     for (i, step) in (0..).zip(steps) {
         let (source, immediate) = (SOURCES + i * 512, (i as u32).to_be_bytes());
         match *step {
-            Step::Send { len, immediate: has, solicited, fence, signaled, key } => {
+            Step::Send { len, immediate: has, solicited, fence, signaled, key, inline } => {
                 let op = if has { SendOp::SendWithImmediate { immediate } } else { SendOp::Send };
                 let sge = Sge { addr: source, length: len, lkey: key };
-                let data = ferroce_proto::Data::Sges(std::iter::once(sge).collect());
+                let data = if inline {
+                    Data::Inline(p.a.host.bytes(source, len as usize).into())
+                } else {
+                    Data::Sges(std::iter::once(sge).collect())
+                };
                 let wr = SendWr { data, solicited, fence, signaled, ..wr(i, op, source, len) };
                 if p.a.qp.check_post(&wr, 0).is_err() {
                     continue;
                 }
-                if !(plain && post_plain(&mut p.a, p.now, &wr, sge, ways == Ways::ByPosition)) {
+                if !(plain && post_plain(&mut p.a, p.now, &wr, ways == Ways::ByPosition)) {
                     p.a.post(wr);
                 }
             }
@@ -222,13 +227,20 @@ proptest! {
     }
 }
 
-/// Ten SENDs, each with a receive for it, and how many packets went the short way.
+/// Ten SENDs, half of them inline, each with a receive for it, and how many packets went the short way.
 fn ten_sends(ways: Ways) -> (Outcome, u32) {
     let side = QpParams { lossless: true, ..params(65_536) };
-    let send =
-        Step::Send { len: 8, immediate: false, solicited: false, fence: false, signaled: true, key: ALL };
+    let send = |inline| Step::Send {
+        len: 8,
+        immediate: false,
+        solicited: false,
+        fence: false,
+        signaled: true,
+        key: ALL,
+        inline,
+    };
     let steps: Vec<Step> = (0..10)
-        .flat_map(|_| [Step::Receive { len: 8, key: ALL }, send.clone(), Step::Pause { steps: 3 }])
+        .flat_map(|i| [Step::Receive { len: 8, key: ALL }, send(i % 2 == 0), Step::Pause { steps: 3 }])
         .collect();
     let (outcome, plain) = run(&steps, CLEAN, 1, side, ways);
     assert!(outcome.sends.iter().all(|send| send.status == WcStatus::Success) && outcome.sends.len() == 10);
