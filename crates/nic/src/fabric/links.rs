@@ -221,8 +221,11 @@ impl Adapter {
                 return;
             }
             env.mark_peer_uses_shm(proto.params().dest_qpn);
+            // What this QP sends next mustn't overtake the acknowledgement.
+            let one_link = env.sends_through(link);
             while let Some(packet) = run.next() {
-                let executed = env.handle_compact(proto, link, packet, run.is_by_position(packet));
+                let by_position = one_link && run.is_by_position(packet);
+                let executed = env.handle_compact(proto, link, packet, by_position);
                 run.settle(executed);
             }
             // Receives are told of when this has been done.

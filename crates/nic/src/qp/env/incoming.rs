@@ -4,7 +4,7 @@ use super::QpEnv;
 use crate::ah::Ah;
 use crate::qp::Path;
 use crate::qp::payload::RxPayload;
-use ferroce_hostlink::Peer;
+use ferroce_hostlink::{Link, Peer};
 use ferroce_proto::Instant;
 use ferroce_types::PacketMeta;
 use ferroce_wire::{Bth, Headers, Opcode, Service};
@@ -52,6 +52,12 @@ impl QpEnv<'_> {
     pub(crate) fn is_connected_to(&self, peer: &Peer) -> bool {
         self.qp.service != Service::Ud
             && matches!(self.path, Some(Path::Shm { link, .. }) if peer.is(&link.peer()))
+    }
+
+    /// Does the QP send to its peer through this link? Two processes that have made a link each at the same time have two, which are
+    /// read one after the other: what is told by a position of the one isn't known before a packet that comes by the other.
+    pub(crate) fn sends_through(&self, link: &Link) -> bool {
+        matches!(self.path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link))
     }
 
     /// Is a packet from the network one of the peer, which hasn't said anything through shared memory? Then one of the two
