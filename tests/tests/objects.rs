@@ -61,3 +61,8 @@ fn a_target_is_opened_by_another_process_and_ends_with_its_creator() {
 fn events_are_taken_while_their_objects_come_and_go() {
     run_alone("completions/events_while_destroying");
 }
+
+#[test]
+fn a_send_completes_before_its_answer_comes_also_between_processes_that_connect_at_once() {
+    run_alone("completions/send_before_answer");
+}
