@@ -44,6 +44,14 @@ pub struct Traffic {
     pub accepted: u64,
 }
 
+impl Traffic {
+    /// Datagrams that have come since `before` and weren't accepted.
+    #[must_use]
+    pub const fn refused_since(&self, before: &Self) -> u64 {
+        (self.arrived - before.arrived).saturating_sub(self.accepted - before.accepted)
+    }
+}
+
 impl<'w> Guest<'w> {
     /// Boots a guest beside a world `one_host_with_tap`, with that world's MTU.
     ///

@@ -2,8 +2,7 @@
 
 use crate::connections::programs_of_librdmacm_connect_with_the_kernel;
 use crate::lab::{
-    IPV4, IPV6, LATE, LINK_LOCAL, Lab, NEVER, PERFTEST, PING_PONGS, Server, all_cells, perftest_tools,
-    ping_pong_tools,
+    IPV4, IPV6, LINK_LOCAL, Lab, PERFTEST, PING_PONGS, Server, all_cells, perftest_tools, ping_pong_tools,
 };
 use crate::{GROUPS, LOSSY, every_operation_is_right_under_loss, multicast_goes_both_ways};
 use ferroce_tests::{Artifacts, World, require, tool};
@@ -29,7 +28,7 @@ fn all_ping_pongs(path_mtu: &'static str) {
     for cell in all_cells(path_mtu) {
         PING_PONGS.iter().for_each(|program| lab.ping_pong(program, cell));
     }
-    lab.expect_nothing_refused(before, LATE);
+    lab.expect_nothing_refused(before);
 }
 
 #[test]
@@ -53,7 +52,7 @@ fn all_of_perftest(path_mtu: &'static str) {
     for cell in all_cells(path_mtu).filter(|cell| cell.gid != LINK_LOCAL) {
         PERFTEST.iter().for_each(|program| lab.perftest(program, cell));
     }
-    lab.expect_nothing_refused(before, NEVER);
+    lab.expect_nothing_refused(before);
 }
 
 /// The programs of librdmacm with each side as the server, all groups, and all operations under loss, with one boot.
@@ -86,5 +85,5 @@ fn atomic_writes_with_newer_rxe_are_right() {
             assert!(side.stdout.contains("50 words were right"), "{sides}");
         }
     }
-    lab.expect_nothing_refused(before, NEVER);
+    lab.expect_nothing_refused(before);
 }

@@ -12,8 +12,8 @@ mod vlan;
 
 use ferroce_tests::{Artifacts, World, require, tool};
 use lab::{
-    Cell, IPV4, IPV6, LATE, LIMIT, LINK_LOCAL, Lab, NEVER, PERFTEST, PING_PONGS, Server, Sides, cell_of,
-    perftest_tools, ping_pong_tools,
+    Cell, IPV4, IPV6, LIMIT, LINK_LOCAL, Lab, PERFTEST, PING_PONGS, Server, Sides, cell_of, perftest_tools,
+    ping_pong_tools,
 };
 
 /// Some of everything: each program once, with addresses, path MTUs and sides that differ from program to program.
@@ -46,12 +46,12 @@ fn ping_pongs_and_perftest_end_well(lab: &Lab<'_>) {
         for (program, cell) in of_perftest.filter(|(_, cell)| has_it(cell)) {
             lab.perftest(program, cell);
         }
-        before = lab.expect_nothing_refused(before, NEVER);
+        before = lab.expect_nothing_refused(before);
         let ping_pongs = PING_PONGS.iter().enumerate().map(|(n, words)| (words, cell_of(n, n % 2 == 0)));
         for (words, cell) in ping_pongs.filter(|(_, cell)| has_it(cell)) {
             lab.ping_pong(words, cell);
         }
-        before = lab.expect_nothing_refused(before, LATE);
+        before = lab.expect_nothing_refused(before);
     }
 }
 
@@ -73,7 +73,7 @@ fn every_operation_is_right_under_loss(lab: &Lab<'_>, stream: &str, runs: &[Loss
         lab.set_path_mtu(path_mtu);
         lab.stream_under_loss(stream, server, &[words, &["-m", path_mtu, "-n", messages]].concat());
     }
-    lab.expect_nothing_refused(before, NEVER);
+    lab.expect_nothing_refused(before);
     lab.guest.run("tc qdisc del dev eth0 root");
 }
 
