@@ -224,17 +224,20 @@ static void the_clock_runs_at_the_frequency_the_device_names(void)
 	struct ibv_context *context = open_device(1).context;
 	struct ibv_values_ex nothing = {}, unknown = {.comp_mask = 1U << 31};
 	struct ibv_device_attr_ex attr;
-	uint64_t before, ticks, ms;
+	uint64_t before, ticks, ms, outer, inner;
 
 	MUST(ibv_query_device_ex(context, NULL, &attr));
 	EXPECT(attr.hca_core_clock > 0 && attr.completion_timestamp_mask == UINT64_MAX);
+	outer = now_ms();
 	before = raw_clock(context);
-	ms = now_ms();
+	inner = now_ms();
 	usleep(100000);
+	inner = now_ms() - inner;
 	ticks = raw_clock(context) - before;
-	ms = now_ms() - ms;
-	/* Kilohertz: ticks in a millisecond. */
-	EXPECT(ticks / attr.hca_core_clock + 2 >= ms && ticks / attr.hca_core_clock <= ms + 20);
+	outer = now_ms() - outer;
+	/* Kilohertz: ticks in a millisecond. The processor may have been another's between any two looks. */
+	ms = ticks / attr.hca_core_clock;
+	EXPECT(ms + 2 >= inner && ms <= outer + 2);
 	MUST(ibv_query_rt_values_ex(context, &nothing));
 	EXPECT(nothing.comp_mask == 0);
 	MUST(ibv_query_rt_values_ex(context, &unknown));

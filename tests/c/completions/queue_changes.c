@@ -34,6 +34,7 @@ static void an_event_stands_for_as_many_completions_as_asked(void)
 	void *cookie;
 	struct pollfd readable = {.events = POLLIN};
 	uint64_t start;
+	bool came;
 
 	MUST(ibv_query_device_ex(context, NULL, &attr));
 	EXPECT(attr.cq_mod_caps.max_cq_count >= 6 && attr.cq_mod_caps.max_cq_period >= 60000);
@@ -56,8 +57,10 @@ static void an_event_stands_for_as_many_completions_as_asked(void)
 	start = now_ms();
 	converse(&x, 2);
 	drain(&x, 4);
+	came = poll(&readable, 1, 0) > 0;
+	/* The processor may have been another's meanwhile. */
 	if (now_ms() - start < 50)
-		EXPECT(poll(&readable, 1, 0) == 0);
+		EXPECT(!came);
 	MUST(ibv_get_cq_event(channel, &cq, &cookie));
 	EXPECT(now_ms() - start >= 59);
 	EXPECT(poll(&readable, 1, 0) == 0);
