@@ -161,21 +161,30 @@ impl Links {
     /// `idle` is called every millisecond meanwhile.
     pub fn open(&self, connection: EngineFd, slot: u16, idle: &mut dyn FnMut()) -> Option<Arc<Link>> {
         let own = self.own?;
-        let opened = SharedMemory::create(link::LEN, false).and_then(|memory| {
-            let link = self.add(slot, connection, memory, 0)?;
-            hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()])
-                .inspect_err(|_| drop(self.drop_link(&link)))?;
-            Ok(link)
-        });
-        let link = opened
-            .inspect_err(|error| tracing::debug!(%error, slot, "no link to a process of this host"))
+        let refused = |error| tracing::debug!(%error, slot, "no link to a process of this host");
+        let link = SharedMemory::create(link::LEN, false)
+            .and_then(|memory| self.add(slot, connection, memory, 0))
+            .map_err(refused)
+            .ok()?;
+        // What the peer has made meanwhile will do, as long as it hasn't heard of this one.
+        if let Some(other) = self.made_by_peer(&link, |_| true) {
+            self.drop_link(&link);
+            return Some(other);
+        }
+        hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()])
+            .inspect_err(|_| drop(self.drop_link(&link)))
+            .map_err(refused)
             .ok()?;
         let deadline = Instant::now() + PATIENCE;
-        while link.remote.get().is_none() && !link.is_dead() && Instant::now() < deadline {
+        loop {
             idle();
-            if let Some(other) = self.better_than(&link, own) {
+            // Asked once more after the answer: a process that makes a link too has introduced itself before it answered.
+            if let Some(other) = self.made_by_peer(&link, |peer| peer > own.process) {
                 self.drop_link(&link);
                 return Some(other);
+            }
+            if link.remote.get().is_some() || link.is_dead() || Instant::now() >= deadline {
+                break;
             }
             if sys::wait_for(link.connection.raw(), libc::POLLIN, Duration::from_millis(1)) {
                 self.finish(&link);
@@ -191,16 +200,16 @@ impl Links {
         Some(link)
     }
 
-    /// A link that the process at the other end of `link` has made at the same time. Of two processes that make one, that
-    /// with the lower number gives up its own.
-    fn better_than(&self, link: &Arc<Link>, own: &Directory) -> Option<Arc<Link>> {
+    /// A link that the process at the other end of `link` has made at the same time, if `takes` says so of its number. Of two processes
+    /// that make one, that with the lower number gives up its own.
+    fn made_by_peer(&self, link: &Arc<Link>, takes: impl Fn(u64) -> bool) -> Option<Arc<Link>> {
         let links = self.snapshot();
         let other = links.iter().find(|other| {
-            let higher = other.remote.get().is_some_and(|remote| remote.process > own.process);
+            let taken = other.remote.get().is_some_and(|remote| takes(remote.process));
             other.id != link.id
                 && link.pid != 0
                 && other.pid == link.pid
-                && higher
+                && taken
                 && other.claims(link.slot)
                 && !other.is_dead()
         })?;
