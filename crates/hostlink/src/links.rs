@@ -365,7 +365,7 @@ impl Links {
                 .iter()
                 .filter(|other| other.id != link.id && other.peer().is(&peer))
                 .for_each(|other| last(other));
-            tracing::info!(pid = link.pid, "a process that shared memory with this one has ended");
+            tracing::info!(pid = link.pid, "a link with a process of this host has ended");
             waiting.extend(self.drop_link(&link));
         }
         waiting
