@@ -127,6 +127,7 @@ everywhere! {
     ucmatose_migrates: TCP 7471, "ucmatose -b SERVER -c 10 -m", "ucmatose -s SERVER -c 10 -m";
     ucmatose_type_of_service: TCP 7471, "ucmatose -b SERVER -t 104 -a 16", "ucmatose -s SERVER -t 104 -a 16";
     udaddy: UDP 7174, "udaddy -b SERVER", "udaddy -s SERVER";
+    udaddy_ipv6: UDP 7174, "udaddy -b SERVER6", "udaddy -s SERVER6";
     udaddy_20_services: UDP 7174, "udaddy -b SERVER -c 20", "udaddy -s SERVER -c 20";
     rdma_server: TCP 7471, "rdma_server", "rdma_client -s SERVER";
     rdma_xserver: TCP 7471, "rdma_xserver -c r", "rdma_xclient -s SERVER -c r";
@@ -200,15 +201,27 @@ fn is_member(host: &Host, table: &str, address: &str) -> bool {
 
 #[test]
 fn messages_to_a_group_reach_who_has_joined() {
+    send_to_groups(Place::TwoHosts);
+}
+
+#[test]
+fn messages_to_a_group_reach_another_process_of_the_host() {
+    for place in [Place::OneHost, Place::OneHostUdp] {
+        send_to_groups(place);
+    }
+}
+
+fn send_to_groups(place: Place) {
     require!(tool("mckey", "rdmacm-utils"));
     let groups = [
         ("SERVER", "CLIENT", "239.1.2.3", "igmp", "030201EF"),
         ("SERVER6", "fd77::1", "ff0e::1234", "igmp6", "ff0e0000"),
     ];
     for (receiver, sender, group, table, entry) in groups {
-        let world = require!(World::two_hosts(1500));
-        let start =
-            |host: &Host, line: &str| host.start_ferroce(&[], &words(line, world.last(), world.first()), &[]);
+        let world = require!(place.world());
+        let start = |host: &Host, line: &str| {
+            host.start_ferroce(&[], &words(line, world.last(), world.first()), place.fabric().settings())
+        };
         let mut joined = start(world.last(), &format!("mckey -b {receiver} -m {group}"));
         let since = Instant::now();
         while !is_member(world.last(), table, entry) {

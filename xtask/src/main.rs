@@ -114,7 +114,7 @@ enum Task {
         /// Instead: many processes that are killed and stopped, in full length
         #[arg(long, conflicts_with = "guest")]
         chaos: bool,
-        /// Instead: connections whose peer is silent for as long as all repetitions take, and a million hostile messages
+        /// Instead: connections whose peer is silent for as long as all repetitions take, a million hostile messages, and files of a gibibyte
         #[arg(long, conflicts_with_all = ["guest", "chaos", "api"])]
         connections: bool,
         /// Instead: random calls of verbs by many threads of two processes, held against a model
@@ -147,7 +147,7 @@ fn main() -> ExitCode {
         Task::Soak { guest: true, .. } => soak::long("rxe").and_then(|()| soak::long("conformance")),
         Task::Soak { chaos: true, .. } => soak::long("chaos"),
         Task::Soak { connections: true, .. } => {
-            soak::long("cm_faults").and_then(|()| soak::long("hostile_packets"))
+            ["cm_faults", "hostile_packets", "rsockets"].into_iter().try_for_each(soak::long)
         }
         Task::Soak { api: true, minutes, seed, threads, .. } => soak::api(minutes, seed, threads),
         Task::Soak { minutes, seed, .. } => soak::soak(minutes, seed),

@@ -13,13 +13,14 @@ const UDP: u16 = 0x0111;
 ///
 /// (A client of rdma-core's rsockets that polls, `rstream -T a`, may take the end of the connection for an error before it has read
 /// the last bytes, whoever its server is.)
-const PROGRAMS: [(&str, &str, u16, u16); 13] = [
+const PROGRAMS: [(&str, &str, u16, u16); 18] = [
     ("rping -s -a SERVER -C 20 -v -V", "rping -c -a SERVER -C 20 -v -V", TCP, 7174),
     ("rping -s -a SERVER6 -C 20 -v -V", "rping -c -a SERVER6 -C 20 -v -V", TCP, 7174),
     ("rping -s -q -a SERVER -C 20 -v -V", "rping -c -q -a SERVER -C 20 -v -V", TCP, 7174),
     ("ucmatose -b SERVER -c 40", "ucmatose -s SERVER -c 40", TCP, 7471),
     ("ucmatose -b SERVER -t 104 -a 16", "ucmatose -s SERVER -t 104 -a 16", TCP, 7471),
     ("udaddy -b SERVER -c 10", "udaddy -s SERVER -c 10", UDP, 7174),
+    ("udaddy -b SERVER6", "udaddy -s SERVER6", UDP, 7174),
     ("rdma_server", "rdma_client -s SERVER", TCP, 7471),
     ("rdma_xserver -c r", "rdma_xclient -s SERVER -c r", TCP, 7471),
     ("rstream -I 20 -C 20 -T v", "rstream -s SERVER -I 20 -C 20 -T v", TCP, 7471),
@@ -27,6 +28,10 @@ const PROGRAMS: [(&str, &str, u16, u16); 13] = [
     ("rstream -I 2 -C 3 -S 1000000 -T v", "rstream -s SERVER -I 2 -C 3 -S 1000000 -T v", TCP, 7471),
     ("riostream -I 20 -C 5 -T v", "riostream -s SERVER -I 20 -C 5 -T v", TCP, 7471),
     ("riostream -I 20 -C 5 -T b -T v", "riostream -s SERVER -I 20 -C 5 -T b -T v", TCP, 7471),
+    ("ib_send_bw -R -n 100", "ib_send_bw -R -n 100 SERVER", TCP, 18515),
+    ("ib_write_lat -R -n 100", "ib_write_lat -R -n 100 SERVER", TCP, 18515),
+    ("ib_read_bw -R -n 100", "ib_read_bw -R -n 100 SERVER", TCP, 18515),
+    ("ib_atomic_lat -R -n 100", "ib_atomic_lat -R -n 100 SERVER", TCP, 18515),
 ];
 
 impl Lab<'_> {
