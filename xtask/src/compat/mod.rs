@@ -257,7 +257,6 @@ Looked for in Debian 12 and on PyPI:
 - **Ceph** 16.2 has the `async+rdma` messenger, which needs a cluster. It isn't run here.
 - **tgt** and **libiscsi** (iSER): `iscsi-readcapacity16` reads a `tgtd`'s capacity when tried by hand as root. They have no row yet.
 - **librpma**'s package has no examples, and Debian's fio no `librpma` engines.
-- **QEMU**'s `rdma:` migration uses librdmacm. It hasn't been tried.
 - **MPICH** of Debian is built for UCX only, not for libfabric; its wheel has both.
 - The **Open MPI** wheel's `osc ucx` with `rc_verbs` reads with the key 0xff, which no region has; it is run with `osc rdma` there.
 - **tensorpipe** and **gloo**: torch's wheel for Linux on PyPI has 540 MB, Debian's `libtensorpipe0` and `libgloo0` no programs. They haven't been tried.

@@ -8,7 +8,7 @@ use std::{fs, io};
 /// The interpreter of the drivers, which every user can run.
 pub const PYTHON: &str = "/usr/bin/python3";
 
-/// Unpacks the wheels, each as `NAME==VERSION`, into a folder of theirs for `PYTHONPATH`; once.
+/// Unpacks the wheels, if any, each as `NAME==VERSION`, into a folder of theirs for `PYTHONPATH`; once.
 ///
 /// # Errors
 /// There is no pip, or it can't fetch one of them: what it said last.
@@ -29,7 +29,7 @@ pub fn installed(wheel: &str) -> io::Result<PathBuf> {
 /// `options` end in the one whose value is the folder.
 fn fetched(wheels: &[&str], options: &[&str]) -> io::Result<PathBuf> {
     let folder = dist::target().join("compat/wheels").join(wheels.join("+"));
-    if folder.exists() {
+    if wheels.is_empty() || folder.exists() {
         return Ok(folder);
     }
     println!("Fetching {}", wheels.join(" "));
