@@ -13,6 +13,7 @@ pub mod rdmacm;
 
 #[path = "../../crates/capi/link/shared_library.rs"]
 mod shared_library;
+pub use shared_library::machine::Machine;
 
 #[path = "../../crates/preload/link/mod.rs"]
 mod preload;
@@ -38,18 +39,24 @@ pub fn target() -> PathBuf {
 /// # Errors
 /// cargo or the linker fails, or a file can't be written.
 pub fn dist(profile: &str) -> io::Result<PathBuf> {
-    build_into(profile, &target(), None)
+    build_into(&Machine::this(), profile, &target(), None)
 }
 
-/// The same for another target directory than cargo's; `flags` are for each call of rustc
+/// The same for a machine, and for another target directory than cargo's; `flags` are for each call of rustc
 /// (`CARGO_ENCODED_RUSTFLAGS`).
 ///
 /// # Errors
 /// As [`dist`].
-pub fn build_into(profile: &str, target: &Path, flags: Option<&str>) -> io::Result<PathBuf> {
+pub fn build_into(
+    machine: &Machine,
+    profile: &str,
+    target: &Path,
+    flags: Option<&str>,
+) -> io::Result<PathBuf> {
     // The profiles `dev` and `test` share a directory, as cargo documents.
-    let built = target.join(if matches!(profile, "dev" | "test") { "debug" } else { profile });
-    let cargo = Cargo { profile, target, flags };
+    let folder = if matches!(profile, "dev" | "test") { "debug" } else { profile };
+    let built = target.join(foreign_target(machine).unwrap_or_default()).join(folder);
+    let cargo = Cargo { machine, profile, target, flags };
     // An archive alone is optimised as one with the crates that it's made of. What is a Rust library as well isn't: their manifests
     // name both, for their tests.
     for package in
@@ -63,7 +70,7 @@ pub fn build_into(profile: &str, target: &Path, flags: Option<&str>) -> io::Resu
         ["rustc", "--package", "ferroce-cli", "--bin", "ferroce", "--", "-C", "opt-level=1"]
             .map(OsString::from)
             .into();
-    for argument in shared_library::baseline::prepare(&built.join("baseline"))? {
+    for argument in shared_library::baseline::prepare(machine, &built.join("baseline"))? {
         let mut option = OsString::from("link-arg=");
         option.push(argument);
         command.extend(["-C".into(), option]);
@@ -79,12 +86,13 @@ pub fn build_into(profile: &str, target: &Path, flags: Option<&str>) -> io::Resu
     let libraries = dist.join("lib").join("ferroce");
     // One engine: the archive of the communication manager has all of the adapter.
     let archive = built.join("libferroce_rdmacm.a");
-    let ibverbs = ibverbs::link(&archive, &rdmacm::engine(), &built.join("link-ibverbs"), &libraries)?;
+    let ibverbs =
+        ibverbs::link(machine, &archive, &rdmacm::engine(), &built.join("link-ibverbs"), &libraries)?;
     let rsocket = built.join("libferroce_rsocket.a");
-    let rdmacm = rdmacm::link(&rsocket, &ibverbs, &built.join("link-rdmacm"), &libraries)?;
+    let rdmacm = rdmacm::link(machine, &rsocket, &ibverbs, &built.join("link-rdmacm"), &libraries)?;
     let sockets = built.join("libferroce_rsocket_preload.a");
-    rsocket_preload::link(&sockets, &rdmacm, &built.join("link-rsocket-preload"), &libraries)?;
-    preload::link(&built.join("libferroce_preload.a"), &built.join("link-preload"), &libraries)?;
+    rsocket_preload::link(machine, &sockets, &rdmacm, &built.join("link-rsocket-preload"), &libraries)?;
+    preload::link(machine, &built.join("libferroce_preload.a"), &built.join("link-preload"), &libraries)?;
     // `ferroce` answers to the name of the command whose place it takes under `ferroce run`.
     let commands = libraries.join("bin");
     fs::create_dir_all(&commands)?;
@@ -95,8 +103,25 @@ pub fn build_into(profile: &str, target: &Path, flags: Option<&str>) -> io::Resu
     Ok(dist)
 }
 
+/// What cargo calls a machine that isn't this one.
+fn foreign_target(machine: &Machine) -> Option<String> {
+    (machine.arch() != env::consts::ARCH).then(|| format!("{}-unknown-linux-gnu", machine.arch()))
+}
+
+/// A program that was built for the machine; qemu-user runs one of another.
+#[must_use]
+pub fn program(machine: &Machine, program: &Path) -> Command {
+    if foreign_target(machine).is_none() {
+        return Command::new(program);
+    }
+    let mut emulator = Command::new(format!("qemu-{}", machine.arch()));
+    emulator.arg("-L").arg(format!("/usr/{}-linux-gnu", machine.arch())).arg(program);
+    emulator
+}
+
 /// How cargo is called.
 struct Cargo<'a> {
+    machine: &'a Machine,
     profile: &'a str,
     target: &'a Path,
     flags: Option<&'a str>,
@@ -107,7 +132,12 @@ impl Cargo<'_> {
         let Some((what, others)) = arguments.split_first() else { return Ok(()) };
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(workspace()).arg(what).args(["--quiet", "--profile", self.profile]);
-        cargo.arg("--target-dir").arg(self.target).args(others);
+        cargo.arg("--target-dir").arg(self.target);
+        if let Some(target) = foreign_target(self.machine) {
+            let linker = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
+            cargo.args(["--target", &target]).env(linker, self.machine.compiler().get_program());
+        }
+        cargo.args(others);
         if let Some(flags) = self.flags {
             cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
         }

@@ -48,6 +48,9 @@ enum Task {
         /// Instead: try to publish the crates that are meant for the registry, without doing it
         #[arg(long, conflicts_with_all = ["check_reproducible", "test"])]
         crates: bool,
+        /// For this processor (x86_64, aarch64); several may be named [default: that of this machine]
+        #[arg(long = "arch", default_values_t = [std::env::consts::ARCH.to_owned()], hide_default_value = true)]
+        archs: Vec<String>,
     },
     /// Build the book into target/book, with mdBook, which is installed into target/tools where there is none (minutes, once)
     Book,
@@ -130,7 +133,9 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Dist { profile } => dist::dist(&profile).map(|dist| println!("{}", dist.display())),
         Task::Package { crates: true, .. } => package::try_crates(),
-        Task::Package { check_reproducible, test, .. } => package::package(check_reproducible, test),
+        Task::Package { archs, check_reproducible, test, .. } => {
+            package::package(&archs, check_reproducible, test)
+        }
         Task::Book => book::book(),
         Task::Demo => demo::demo(),
         Task::Test { filter, quick } => test::test(filter.as_deref(), quick),

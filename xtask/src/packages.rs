@@ -72,6 +72,17 @@ pub fn install_for_packages() {
     ]);
 }
 
+/// The same for what builds packages for another processor, as Debian and others call it, and runs what was built.
+pub fn install_for_foreign(debian: &str, name: &str) {
+    let compiler = format!("gcc-{}-linux-gnu", name.replace('_', "-"));
+    let library = format!("libc6-dev-{debian}-cross");
+    install_missing(&[
+        (&compiler, "compiling for another processor"),
+        (&library, "the C library of another processor"),
+        ("qemu-user", "running programs of another processor"),
+    ]);
+}
+
 fn install_missing(packages: &[(&str, &str)]) {
     let missing: Vec<_> = packages.iter().filter(|(name, _)| !is_installed(name)).collect();
     if missing.is_empty() {

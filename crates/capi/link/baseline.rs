@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
+use super::machine::Machine;
+
 /// The newest glibc whose symbols are used, as in `GLIBC_2.28`.
 pub const GLIBC: (u32, u32) = (2, 28);
 
@@ -35,17 +37,17 @@ struct Symbol {
     data: Option<u64>,
 }
 
-/// Makes the stand-ins in `directory`, and returns what the linker is told to take them: arguments of the C compiler.
+/// Makes the stand-ins for the machine in `directory`, and returns what the linker is told to take them: arguments of the C compiler.
 ///
 /// # Errors
 /// The C compiler or objdump is missing or refuses, or a file can't be written.
-pub fn prepare(directory: &Path) -> io::Result<Vec<OsString>> {
+pub fn prepare(machine: &Machine, directory: &Path) -> io::Result<Vec<OsString>> {
     fs::create_dir_all(directory)?;
     let mut symbols: BTreeMap<String, Symbol> = BTreeMap::new();
     let mut mathematics = BTreeMap::new();
     for file in FILES {
         let into = if file == FILES[4] { &mut mathematics } else { &mut symbols };
-        read(&installed(file)?, into)?;
+        read(machine, &installed(machine, file)?, into)?;
     }
     let mut parts: BTreeMap<&str, BTreeMap<String, Symbol>> =
         FILES.iter().map(|file| (*file, BTreeMap::new())).collect();
@@ -54,7 +56,7 @@ pub fn prepare(directory: &Path) -> io::Result<Vec<OsString>> {
         parts.entry(file_of(&name)).or_default().insert(name, symbol);
     }
     for (file, symbols) in &parts {
-        stand_in(file, symbols, directory)?;
+        stand_in(machine, file, symbols, directory)?;
     }
     let archive = directory.join("libbaseline.a");
     if archive.exists() {
@@ -63,23 +65,23 @@ pub fn prepare(directory: &Path) -> io::Result<Vec<OsString>> {
     for (name, text) in SOURCES {
         let (source, object) = (directory.join(format!("{name}.c")), directory.join(format!("{name}.o")));
         fs::write(&source, text)?;
-        run(compiler().args(["-O2", "-fPIC", "-fno-builtin", "-c", "-o"]).arg(&object).arg(&source))?;
-        run(Command::new(tool("AR", "ar")).arg("rcD").arg(&archive).arg(&object))?;
+        run(machine.compiler().args(["-O2", "-fPIC", "-fno-builtin", "-c", "-o"]).arg(&object).arg(&source))?;
+        run(machine.binutil("ar").arg("rcD").arg(&archive).arg(&object))?;
     }
     let script = format!(
         "GROUP ( {} {} {} AS_NEEDED ( {} ) )\n",
         directory.join("libc.so.6").display(),
         archive.display(),
-        installed("libc_nonshared.a")?.display(),
-        installed(loader()?)?.display()
+        installed(machine, "libc_nonshared.a")?.display(),
+        installed(machine, machine.loader()?)?.display()
     );
     fs::write(directory.join("libc.so"), script)?;
     // No program of ours asks for a library that only compilers bring along.
     fs::write(directory.join("libgcc_s.so"), "INPUT ( -lgcc_eh )\n")?;
-    if std::env::consts::ARCH == "x86_64" {
+    if machine.arch() == "x86_64" {
         let start = directory.join("start.s");
         fs::write(&start, START_X86_64)?;
-        run(compiler().args(["-c", "-o"]).arg(directory.join("Scrt1.o")).arg(&start))?;
+        run(machine.compiler().args(["-c", "-o"]).arg(directory.join("Scrt1.o")).arg(&start))?;
     }
     let mut search = OsString::from("-B");
     search.push(directory);
@@ -89,8 +91,8 @@ pub fn prepare(directory: &Path) -> io::Result<Vec<OsString>> {
 }
 
 /// Adds the symbols of a library that glibc of the baseline had, in their newest version there.
-fn read(library: &Path, symbols: &mut BTreeMap<String, Symbol>) -> io::Result<()> {
-    let listing = run(Command::new(tool("OBJDUMP", "objdump")).arg("-T").arg(library))?;
+fn read(machine: &Machine, library: &Path, symbols: &mut BTreeMap<String, Symbol>) -> io::Result<()> {
+    let listing = run(machine.binutil("objdump").arg("-T").arg(library))?;
     for line in listing.lines() {
         let Some((left, right)) = line.split_once('\t') else { continue };
         if ["*UND*", "*ABS*", ".tbss", ".tdata"].iter().any(|section| left.ends_with(section)) {
@@ -136,7 +138,12 @@ fn file_of(name: &str) -> &'static str {
 }
 
 /// Makes `directory/file`, and the name that `-l` looks for beside it.
-fn stand_in(file: &str, symbols: &BTreeMap<String, Symbol>, directory: &Path) -> io::Result<()> {
+fn stand_in(
+    machine: &Machine,
+    file: &str,
+    symbols: &BTreeMap<String, Symbol>,
+    directory: &Path,
+) -> io::Result<()> {
     let mut nodes: BTreeMap<(u32, u32, u32), (String, Vec<&str>)> = BTreeMap::new();
     let mut assembly = String::new();
     for (name, symbol) in symbols {
@@ -158,7 +165,7 @@ fn stand_in(file: &str, symbols: &BTreeMap<String, Symbol>, directory: &Path) ->
     let (source, map) = (directory.join(format!("{file}.s")), directory.join(format!("{file}.map")));
     fs::write(&source, assembly)?;
     fs::write(&map, script)?;
-    let mut linker = compiler();
+    let mut linker = machine.compiler();
     linker.args(["-shared", "-nostdlib", "-o"]).arg(directory.join(file)).arg(&source);
     linker.arg(format!("-Wl,-soname,{file}"));
     if !symbols.is_empty() {
@@ -176,8 +183,8 @@ fn stand_in(file: &str, symbols: &BTreeMap<String, Symbol>, directory: &Path) ->
 }
 
 /// Where the C compiler has a file of the C library.
-fn installed(file: &str) -> io::Result<PathBuf> {
-    let says = run(compiler().arg(format!("-print-file-name={file}")))?;
+fn installed(machine: &Machine, file: &str) -> io::Result<PathBuf> {
+    let says = run(machine.compiler().arg(format!("-print-file-name={file}")))?;
     let path = PathBuf::from(says.trim());
     if path.is_absolute() {
         return path.canonicalize();
@@ -185,22 +192,6 @@ fn installed(file: &str) -> io::Result<PathBuf> {
     Err(io::Error::other(format!(
         "the C compiler has no {file}; mend: install the C library's headers and files (libc6-dev)"
     )))
-}
-
-fn loader() -> io::Result<&'static str> {
-    match std::env::consts::ARCH {
-        "x86_64" => Ok("ld-linux-x86-64.so.2"),
-        "aarch64" => Ok("ld-linux-aarch64.so.1"),
-        arch => Err(io::Error::other(format!("the loader of {arch} isn't known"))),
-    }
-}
-
-fn tool(variable: &str, default: &str) -> OsString {
-    std::env::var_os(variable).unwrap_or_else(|| default.into())
-}
-
-pub(super) fn compiler() -> Command {
-    Command::new(tool("CC", "cc"))
 }
 
 /// What the command writes to its standard output.

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 pub mod baseline;
+pub mod machine;
+
+use machine::Machine;
 
 /// The end of the assembly: no executable stack is asked for.
 pub(super) const END_OF_ASSEMBLY: &str = "\t.section .note.GNU-stack,\"\",%progbits\n";
 
-/// The tail jump of an architecture (as in `std::env::consts::ARCH`).
+/// The tail jump of an architecture ([`Machine::arch`]).
 ///
 /// # Errors
 /// An architecture nobody has written the jump for.
@@ -21,12 +24,13 @@ pub(super) fn jump(arch: &str) -> io::Result<&'static str> {
     }
 }
 
-/// Links `assembly` with `inputs`, archives and the libraries that it needs, to the shared library `directory/name`, which exports
-/// what the version script `script` names and needs no newer C library than the [`baseline`]; intermediate files go to `scratch`.
+/// Links `assembly` with `inputs`, archives and the libraries that it needs, to the shared library `directory/name` of the machine, which
+/// exports what the version script `script` names and needs no newer C library than the [`baseline`]; intermediate files go to `scratch`.
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
 pub(super) fn link(
+    machine: &Machine,
     name: &str,
     inputs: &[&Path],
     assembly: &str,
@@ -41,8 +45,9 @@ pub(super) fn link(
     fs::write(&assembly_file, assembly)?;
     // A program that has the library loaded keeps the old file.
     let unfinished = scratch.join(name);
-    let output = baseline::compiler()
-        .args(baseline::prepare(&scratch.join("baseline"))?)
+    let output = machine
+        .compiler()
+        .args(baseline::prepare(machine, &scratch.join("baseline"))?)
         .args(["-shared", "-o"])
         .arg(&unfinished)
         .arg(&assembly_file)

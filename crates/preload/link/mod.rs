@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::shared_library;
+use super::shared_library::{self, machine::Machine};
 
 /// The library's file name.
 pub const LIBRARY: &str = "libferroce_preload.so";
@@ -93,10 +93,10 @@ pub const NAMES: &[&str] = &[
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
-pub fn link(archive: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
+pub fn link(machine: &Machine, archive: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
     let script = format!("{{\n\tglobal: {};\n\tlocal: *;\n}};\n", NAMES.join("; "));
-    let assembly = plain_trampolines(NAMES, IMPLEMENTATION_PREFIX, std::env::consts::ARCH)?;
-    shared_library::link(LIBRARY, &[archive], &assembly, &script, scratch, directory)
+    let assembly = plain_trampolines(NAMES, IMPLEMENTATION_PREFIX, machine.arch())?;
+    shared_library::link(machine, LIBRARY, &[archive], &assembly, &script, scratch, directory)
 }
 
 /// The assembly of trampolines to functions that have the same name behind `prefix`, for `arch`.

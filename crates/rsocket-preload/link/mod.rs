@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::preload::plain_trampolines;
-use super::shared_library;
+use super::shared_library::{self, machine::Machine};
 
 /// The library's file name.
 pub const LIBRARY: &str = "libferroce_rsocket_preload.so";
@@ -66,13 +66,19 @@ pub const NAMES: &[&str] = &[
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
-pub fn link(archive: &Path, rdmacm: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
+pub fn link(
+    machine: &Machine,
+    archive: &Path,
+    rdmacm: &Path,
+    scratch: &Path,
+    directory: &Path,
+) -> io::Result<PathBuf> {
     let script = format!("{{\n\tglobal: {};\n\tlocal: *;\n}};\n", NAMES.join("; "));
-    let mut assembly = plain_trampolines(NAMES, IMPLEMENTATION_PREFIX, std::env::consts::ARCH)?;
+    let mut assembly = plain_trampolines(NAMES, IMPLEMENTATION_PREFIX, machine.arch())?;
     for (list, function) in [("init_array", "loaded"), ("fini_array", "ended")] {
         assembly.push_str(&format!(
             "\t.section .{list},\"aw\",%{list}\n\t.p2align 3\n\t.quad {IMPLEMENTATION_PREFIX}{function}\n"
         ));
     }
-    shared_library::link(LIBRARY, &[archive, rdmacm], &assembly, &script, scratch, directory)
+    shared_library::link(machine, LIBRARY, &[archive, rdmacm], &assembly, &script, scratch, directory)
 }

@@ -3,6 +3,7 @@
 //! In here: one tree of files, and each format of it. Out of here: how libraries and command are built (`dist`).
 
 mod distributions;
+mod image;
 mod notices;
 mod pages;
 mod roots;
@@ -16,7 +17,7 @@ use std::{env, fs, io};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::dist;
+use crate::dist::{self, Machine};
 use tree::Entry;
 
 /// What all packages are told about.
@@ -24,12 +25,15 @@ struct Release {
     version: &'static str,
     /// Seconds since 1970: the time of every file.
     time: u64,
+    /// The same as RFC 3339 writes it.
+    created: String,
     arch: Arch,
     /// Bill of materials, in SPDX's JSON.
     materials: String,
 }
 
-/// How the formats call this processor.
+/// How the formats call a processor.
+#[derive(Clone, Copy)]
 struct Arch {
     rust: &'static str,
     debian: &'static str,
@@ -63,16 +67,20 @@ pub fn try_crates() -> io::Result<()> {
 ///
 /// # Errors
 /// A build fails, a tool is missing, or with `check` a second build made other bits.
-pub fn package(check: bool, test: bool) -> io::Result<()> {
+pub fn package(archs: &[String], check: bool, test: bool) -> io::Result<()> {
+    let archs = archs.iter().map(|arch| Arch::of(arch)).collect::<io::Result<Vec<_>>>()?;
+    for arch in &archs {
+        arch.expect_tools()?;
+    }
     let all = dist::target().join("packages");
     let time = source_time()?;
-    let files = make(&all.join("build"), &all, time)?;
+    let files = make(&archs, &all.join("build"), &all, time)?;
     for file in &files {
         println!("{:>9} {}", fs::metadata(file)?.len(), file.display());
     }
     if check {
         let again = all.join("again");
-        let second = make(&again.join("build"), &again, time)?;
+        let second = make(&archs, &again.join("build"), &again, time)?;
         for (first, second) in files.iter().zip(&second) {
             if fs::read(first)? != fs::read(second)? {
                 let says = format!("{} and {} differ", first.display(), second.display());
@@ -88,21 +96,40 @@ pub fn package(check: bool, test: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Builds in `build`, and puts the packages into `directory`; files have this time.
-fn make(build: &Path, directory: &Path, time: u64) -> io::Result<Vec<PathBuf>> {
+/// Builds in `build` for each of these, and puts the packages into `directory`; files have this time.
+fn make(archs: &[Arch], build: &Path, directory: &Path, time: u64) -> io::Result<Vec<PathBuf>> {
     fs::create_dir_all(directory)?;
+    let mut files = Vec::new();
+    for arch in archs {
+        files.extend(make_one(*arch, &build.join(arch.rust), directory, time)?);
+    }
+    let sums = directory.join("SHA256SUMS");
+    let mut text = String::new();
+    for file in &files {
+        let name = file.file_name().unwrap_or_default().display();
+        text.push_str(&format!("{}  {name}\n", hexadecimal(&Sha256::digest(fs::read(file)?))));
+    }
+    fs::write(&sums, text)?;
+    files.push(sums);
+    Ok(files)
+}
+
+fn make_one(arch: Arch, build: &Path, directory: &Path, time: u64) -> io::Result<Vec<PathBuf>> {
     // A build in another directory has other paths in its messages and in its debug information.
     let home = env::var_os("CARGO_HOME")
         .map_or_else(|| env::home_dir().unwrap_or_default().join(".cargo"), PathBuf::from);
     let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
     let flags = [remap(dist::workspace(), "/ferroce"), remap(&home.join("registry/src"), "/crates")];
-    let dist = dist::build_into("release", build, Some(&flags.join("\u{1f}")))?;
+    let machine = Machine::of(arch.rust);
+    let dist = dist::build_into(&machine, "release", build, Some(&flags.join("\u{1f}")))?;
 
-    let inventory = notices::Inventory::read()?;
-    let release =
-        Release { version: env!("CARGO_PKG_VERSION"), time, arch: arch()?, materials: inventory.spdx(time)? };
-    let (mut tree, debug) = tree::collect(&dist, &build.join("stripped"))?;
-    tree.extend(pages::collect(&dist.join("bin/ferroce"), &build.join("man"))?);
+    let inventory = notices::Inventory::read(arch.rust)?;
+    let created = output(Command::new("date").args(["-u", "-d", &format!("@{time}"), "+%FT%TZ"]))?;
+    let created = created.trim().to_owned();
+    let materials = inventory.spdx(&created)?;
+    let release = Release { version: env!("CARGO_PKG_VERSION"), time, created, arch, materials };
+    let (mut tree, debug) = tree::collect(&machine, &dist, &build.join("stripped"))?;
+    tree.extend(pages::collect(&machine, &dist.join("bin/ferroce"), &build.join("man"))?);
     for (name, file) in [
         ("README.md", "README.md"),
         ("CHANGELOG.md", "CHANGELOG.md"),
@@ -116,16 +143,17 @@ fn make(build: &Path, directory: &Path, time: u64) -> io::Result<Vec<PathBuf>> {
     tree.push(Entry::file("share/doc/ferroce/THIRD-PARTY-NOTICES", 0o644, notices.into_bytes()));
     tree.sort_by(|a, b| a.path.cmp(&b.path));
 
-    let name = format!("ferroce-{}", release.version);
-    let place = format!("{}-linux-gnu", release.arch.rust);
-    let materials = directory.join(format!("{name}.spdx.json"));
+    let version = release.version;
+    let place = format!("{}-linux-gnu", arch.rust);
+    let materials = directory.join(format!("ferroce-{version}-{place}.spdx.json"));
     fs::write(&materials, &release.materials)?;
     let files = vec![
-        tarball::write(directory, &format!("{name}-{place}"), &tree, &release)?,
-        tarball::write(directory, &format!("ferroce-debug-{}-{place}", release.version), &debug, &release)?,
+        tarball::write(directory, &format!("ferroce-{version}-{place}"), &tree, &release)?,
+        tarball::write(directory, &format!("ferroce-debug-{version}-{place}"), &debug, &release)?,
         wheel::write(directory, &tree, &release)?,
         distributions::deb(directory, &build.join("deb"), &tree, &release)?,
         distributions::rpm(directory, &tree, &release)?,
+        image::write(directory, &tree, &release)?,
         materials,
     ];
     for file in [&files[0], &files[2]] {
@@ -137,25 +165,38 @@ fn make(build: &Path, directory: &Path, time: u64) -> io::Result<Vec<PathBuf>> {
             )));
         }
     }
-    let sums = directory.join("SHA256SUMS");
-    let mut text = String::new();
-    for file in &files {
-        let name = file.file_name().unwrap_or_default().display();
-        text.push_str(&format!("{}  {name}\n", hexadecimal(&Sha256::digest(fs::read(file)?))));
-    }
-    fs::write(&sums, text)?;
-    Ok([files, vec![sums]].concat())
+    Ok(files)
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn arch() -> io::Result<Arch> {
-    match env::consts::ARCH {
-        "x86_64" => Ok(Arch { rust: "x86_64", debian: "amd64" }),
-        "aarch64" => Ok(Arch { rust: "aarch64", debian: "arm64" }),
-        other => Err(io::Error::other(format!("no packages for {other}: the libraries aren't built for it"))),
+impl Arch {
+    fn of(name: &str) -> io::Result<Self> {
+        match name {
+            "x86_64" => Ok(Self { rust: "x86_64", debian: "amd64" }),
+            "aarch64" => Ok(Self { rust: "aarch64", debian: "arm64" }),
+            other => {
+                Err(io::Error::other(format!("no packages for {other}: the libraries aren't built for it")))
+            }
+        }
+    }
+
+    /// What builds for another machine than this is no part of every Rust.
+    fn expect_tools(self) -> io::Result<()> {
+        if self.rust == env::consts::ARCH {
+            return Ok(());
+        }
+        crate::packages::install_for_foreign(self.debian, self.rust);
+        let target = format!("{}-unknown-linux-gnu", self.rust);
+        let library = output(Command::new("rustc").args(["--print", "target-libdir", "--target", &target]))?;
+        if Path::new(library.trim()).exists() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!(
+            "this Rust has no library for {target}; mend: rustup target add {target}"
+        )))
     }
 }
 
@@ -219,7 +260,8 @@ mod tests {
         let release = Release {
             version: "1.2.3",
             time: 1_700_000_000,
-            arch: Arch { rust: "x86_64", debian: "amd64" },
+            created: "2023-11-14T22:13:20Z".into(),
+            arch: Arch::of("x86_64").unwrap(),
             materials: "{}".into(),
         };
         let all = env::temp_dir().join(format!("ferroce-packages-{}", std::process::id()));
@@ -230,6 +272,7 @@ mod tests {
                 tarball::write(&directory, "ferroce-1.2.3", &tree, &release).unwrap(),
                 wheel::write(&directory, &tree, &release).unwrap(),
                 distributions::rpm(&directory, &tree, &release).unwrap(),
+                image::write(&directory, &tree, &release).unwrap(),
             ];
             if crate::packages::on_path("dpkg-deb") {
                 files.push(distributions::deb(&directory, &directory.join("deb"), &tree, &release).unwrap());

@@ -81,9 +81,9 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Asks cargo.
-    pub fn read() -> io::Result<Self> {
-        let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+    /// Asks cargo for what is built for an architecture.
+    pub fn read(arch: &str) -> io::Result<Self> {
+        let target = format!("{arch}-unknown-linux-gnu");
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(workspace()).args([
             "metadata",
@@ -145,8 +145,7 @@ impl Inventory {
     }
 
     /// The bill of materials, as SPDX 2.3 has it.
-    pub fn spdx(&self, time: u64) -> io::Result<String> {
-        let created = super::output(Command::new("date").args(["-u", "-d", &format!("@{time}"), "+%FT%TZ"]))?;
+    pub fn spdx(&self, created: &str) -> io::Result<String> {
         let version = env!("CARGO_PKG_VERSION");
         let mut packages = vec![json!({
             "SPDXID": "SPDXRef-ferroce", "name": "ferroce", "versionInfo": version, "downloadLocation": HOMEPAGE,
@@ -185,7 +184,7 @@ impl Inventory {
         let document = json!({
             "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT",
             "name": format!("ferroce-{version}"), "documentNamespace": format!("{HOMEPAGE}/spdx/{version}"),
-            "creationInfo": { "created": created.trim(), "creators": ["Organization: Ferroce"] },
+            "creationInfo": { "created": created, "creators": ["Organization: Ferroce"] },
             "packages": packages, "relationships": relationships,
         });
         Ok(format!("{document:#}\n"))
@@ -220,13 +219,14 @@ mod tests {
 
     #[test]
     fn every_crate_in_the_packages_says_its_licence() {
-        let inventory = Inventory::read().unwrap();
+        let inventory = Inventory::read(env::consts::ARCH).unwrap();
         let notices = inventory.notices().unwrap();
         for name in ["clap ", "libc ", "tracing ", "libgcc"] {
             assert!(notices.contains(&format!("  {name}")), "{name} is missing");
         }
         assert!(!notices.contains("proptest") && !notices.contains("clap_derive "), "{notices}");
-        let materials: serde_json::Value = serde_json::from_str(&inventory.spdx(0).unwrap()).unwrap();
+        let materials: serde_json::Value =
+            serde_json::from_str(&inventory.spdx("1970-01-01T00:00:00Z").unwrap()).unwrap();
         let packages = materials["packages"].as_array().unwrap();
         let names: BTreeSet<&str> =
             packages.iter().map(|package| package["SPDXID"].as_str().unwrap()).collect();

@@ -1,11 +1,11 @@
 //! Man pages and completions of shells, as the command writes them, where the programs of a distribution look for them.
 
 use std::path::Path;
-use std::process::Command;
 use std::{fs, io};
 
 use super::output;
 use super::tree::{Entry, Tree};
+use crate::dist::{Machine, program};
 
 /// Each shell with the file that it reads.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -18,11 +18,11 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ///
 /// # Errors
 /// The command fails, or a file can't be written.
-pub fn collect(ferroce: &Path, scratch: &Path) -> io::Result<Tree> {
+pub fn collect(machine: &Machine, ferroce: &Path, scratch: &Path) -> io::Result<Tree> {
     if scratch.exists() {
         fs::remove_dir_all(scratch)?;
     }
-    output(Command::new(ferroce).arg("man").arg(scratch))?;
+    output(program(machine, ferroce).arg("man").arg(scratch))?;
     let mut tree = Tree::new();
     for entry in fs::read_dir(scratch)? {
         let path = entry?.path();
@@ -30,7 +30,7 @@ pub fn collect(ferroce: &Path, scratch: &Path) -> io::Result<Tree> {
         tree.push(Entry::file(&format!("share/man/man1/{name}"), 0o644, fs::read(&path)?));
     }
     for (shell, file) in COMPLETIONS {
-        let text = output(Command::new(ferroce).args(["completions", shell]))?;
+        let text = output(program(machine, ferroce).args(["completions", shell]))?;
         tree.push(Entry::file(file, 0o644, text.into_bytes()));
     }
     Ok(tree)
@@ -49,7 +49,7 @@ mod tests {
         let script = "#!/bin/sh\ncase $1 in man) mkdir -p \"$2\"; echo page > \"$2/ferroce-ps.1\";; *) echo \"$2\";; esac\n";
         fs::write(&command, script).unwrap();
         fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
-        let tree = collect(&command, &directory.join("man"));
+        let tree = collect(&Machine::this(), &command, &directory.join("man"));
         fs::remove_dir_all(&directory).unwrap();
         let paths: Vec<_> = tree.unwrap().into_iter().map(|entry| entry.path).collect();
         let completions = COMPLETIONS.map(|(_, file)| file.to_owned());

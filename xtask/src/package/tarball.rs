@@ -13,7 +13,13 @@ use super::tree::{Kind, Tree, directories};
 /// Writes `directory/NAME.tar.gz`, which has everything below `NAME/`.
 pub fn write(directory: &Path, name: &str, tree: &Tree, release: &Release) -> io::Result<PathBuf> {
     let path = directory.join(format!("{name}.tar.gz"));
-    let packed = GzBuilder::new().mtime(0).write(File::create(&path)?, Compression::best());
+    pack(File::create(&path)?, name, tree, release)?;
+    Ok(path)
+}
+
+/// Writes a packed archive of the tree below `name`.
+pub fn pack(to: impl Write, name: &str, tree: &Tree, release: &Release) -> io::Result<()> {
+    let packed = GzBuilder::new().mtime(0).write(to, Compression::best());
     let mut archive = Builder::new(packed);
     let header = |kind: EntryType, mode: u32, size: usize| {
         let mut header = Header::new_gnu();
@@ -42,6 +48,5 @@ pub fn write(directory: &Path, name: &str, tree: &Tree, release: &Release) -> io
             }
         }
     }
-    archive.into_inner()?.finish()?.flush()?;
-    Ok(path)
+    archive.into_inner()?.finish()?.flush()
 }

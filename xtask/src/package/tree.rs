@@ -2,8 +2,9 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Command;
 use std::{fs, io};
+
+use crate::dist::Machine;
 
 /// A file or a link.
 pub struct Entry {
@@ -43,26 +44,33 @@ pub fn directories(tree: &Tree) -> Vec<String> {
 ///
 /// # Errors
 /// binutils are missing, or a file can't be read or written.
-pub fn collect(dist: &Path, scratch: &Path) -> io::Result<(Tree, Tree)> {
+pub fn collect(machine: &Machine, dist: &Path, scratch: &Path) -> io::Result<(Tree, Tree)> {
     let (mut tree, mut debug) = (Tree::new(), Tree::new());
     fs::create_dir_all(scratch)?;
-    add(dist, dist, scratch, &mut tree, &mut debug)?;
+    add(machine, dist, dist, scratch, &mut tree, &mut debug)?;
     Ok((tree, debug))
 }
 
-fn add(root: &Path, directory: &Path, scratch: &Path, tree: &mut Tree, debug: &mut Tree) -> io::Result<()> {
+fn add(
+    machine: &Machine,
+    root: &Path,
+    directory: &Path,
+    scratch: &Path,
+    tree: &mut Tree,
+    debug: &mut Tree,
+) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let relative = path.strip_prefix(root).map_err(io::Error::other)?.display().to_string();
         let kind = path.symlink_metadata()?;
         if kind.is_dir() {
-            add(root, &path, scratch, tree, debug)?;
+            add(machine, root, &path, scratch, tree, debug)?;
         } else if kind.is_symlink() {
             let target = fs::read_link(&path)?.display().to_string();
             tree.push(Entry { path: relative, kind: Kind::Link { target } });
         } else {
             let name = path.file_name().unwrap_or_default().display().to_string();
-            let (lean, information) = strip(&path, &name, scratch)?;
+            let (lean, information) = strip(machine, &path, &name, scratch)?;
             let beside = Path::new(&relative).with_file_name(".debug").join(format!("{name}.debug"));
             debug.push(Entry::file(&beside.display().to_string(), 0o644, information));
             let mode = if kind.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
@@ -73,10 +81,10 @@ fn add(root: &Path, directory: &Path, scratch: &Path, tree: &mut Tree, debug: &m
 }
 
 /// A program or library without what only a debugger reads, and that.
-fn strip(path: &Path, name: &str, scratch: &Path) -> io::Result<(Vec<u8>, Vec<u8>)> {
+fn strip(machine: &Machine, path: &Path, name: &str, scratch: &Path) -> io::Result<(Vec<u8>, Vec<u8>)> {
     let (lean, information) = (scratch.join(name), scratch.join(format!("{name}.debug")));
-    super::output(Command::new("objcopy").arg("--only-keep-debug").arg(path).arg(&information))?;
+    super::output(machine.binutil("objcopy").arg("--only-keep-debug").arg(path).arg(&information))?;
     let link = format!("--add-gnu-debuglink={}", information.display());
-    super::output(Command::new("objcopy").args(["--strip-all", &link]).arg(path).arg(&lean))?;
+    super::output(machine.binutil("objcopy").args(["--strip-all", &link]).arg(path).arg(&lean))?;
     Ok((fs::read(lean)?, fs::read(information)?))
 }

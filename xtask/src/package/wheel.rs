@@ -49,11 +49,9 @@ pub fn write(directory: &Path, tree: &Tree, release: &Release) -> io::Result<Pat
                     ));
                 }
             }
-            // Below the environment's prefix: man pages and completions.
-            Kind::File { mode, content } if entry.path.starts_with("share/") => {
-                let to = format!("ferroce-{version}.data/data/{}", entry.path);
-                files.push(Entry::file(&to, *mode, content.clone()));
-            }
+            // Man pages and completions would go below the environment's prefix, and pip leaves the directories there when it removes
+            // the wheel.
+            Kind::File { .. } if entry.path.starts_with("share/") => {}
             Kind::File { mode, content } => {
                 files.push(Entry::file(&format!("{WITHIN}/{}", entry.path), *mode, content.clone()));
             }

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::shared_library;
+use super::shared_library::{self, machine::Machine};
 
 /// The text of the table of symbols.
 pub const TABLE: &str = include_str!("../symbols.tsv");
@@ -155,7 +155,7 @@ pub struct More {
     pub at_exit: Option<&'static str>,
 }
 
-/// The assembly of all trampolines for `arch` (as in `std::env::consts::ARCH`).
+/// The assembly of all trampolines for `arch` ([`Machine::arch`]).
 ///
 /// # Errors
 /// An architecture nobody has written the jump for.
@@ -193,21 +193,27 @@ pub fn trampolines(symbols: &[Symbol], arch: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Links `archive`, a static library with this crate's functions, to `directory/libibverbs.so.1`, with the link `libibverbs.so`
+/// Links `archive`, a static library with this crate's functions, to `directory/libibverbs.so.1` of the machine, with the link `libibverbs.so`
 /// beside it; intermediate files go to `scratch`.
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
-pub fn link(archive: &Path, more: &More, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
+pub fn link(
+    machine: &Machine,
+    archive: &Path,
+    more: &More,
+    scratch: &Path,
+    directory: &Path,
+) -> io::Result<PathBuf> {
     let symbols = [parse(TABLE), more.symbols.clone()].concat();
-    let (script, mut assembly) = (version_script(&symbols), trampolines(&symbols, std::env::consts::ARCH)?);
+    let (script, mut assembly) = (version_script(&symbols), trampolines(&symbols, machine.arch())?);
     if let Some(code) = more.at_exit {
         writeln!(assembly, "\t.section .fini_array,\"aw\",%fini_array\n\t.p2align 3")
             .and_then(|()| writeln!(assembly, "\t.quad {IMPLEMENTATION_PREFIX}{code}"))
             .expect("writing to a string");
     }
     let library =
-        shared_library::link("libibverbs.so.1", &[archive], &assembly, &script, scratch, directory)?;
+        shared_library::link(machine, "libibverbs.so.1", &[archive], &assembly, &script, scratch, directory)?;
     shared_library::link_beside("libibverbs.so.1", "libibverbs.so", directory)?;
     Ok(library)
 }

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{ibverbs, shared_library};
+use super::ibverbs;
+use super::shared_library::{self, machine::Machine};
 
 mod engine;
 mod table;
@@ -38,7 +39,7 @@ fn version_script(exports: &[Export]) -> String {
     script
 }
 
-/// The assembly of all trampolines for `arch` (as in `std::env::consts::ARCH`).
+/// The assembly of all trampolines for `arch` ([`Machine::arch`]).
 fn trampolines(exports: &[Export], arch: &str) -> io::Result<String> {
     let jump = shared_library::jump(arch)?;
     let mut text = String::new();
@@ -66,10 +67,17 @@ fn trampolines(exports: &[Export], arch: &str) -> io::Result<String> {
 ///
 /// # Errors
 /// The C compiler is missing or refuses, or a file can't be written.
-pub fn link(rsocket: &Path, ibverbs: &Path, scratch: &Path, directory: &Path) -> io::Result<PathBuf> {
+pub fn link(
+    machine: &Machine,
+    rsocket: &Path,
+    ibverbs: &Path,
+    scratch: &Path,
+    directory: &Path,
+) -> io::Result<PathBuf> {
     let exports = parse(TABLE);
-    let (script, assembly) = (version_script(&exports), trampolines(&exports, std::env::consts::ARCH)?);
-    let library = shared_library::link(LIBRARY, &[rsocket, ibverbs], &assembly, &script, scratch, directory)?;
+    let (script, assembly) = (version_script(&exports), trampolines(&exports, machine.arch())?);
+    let library =
+        shared_library::link(machine, LIBRARY, &[rsocket, ibverbs], &assembly, &script, scratch, directory)?;
     shared_library::link_beside(LIBRARY, "librdmacm.so", directory)?;
     Ok(library)
 }

@@ -15,6 +15,8 @@ pub mod ibverbs;
 #[path = "../../../../link/shared_library.rs"]
 mod shared_library;
 
+use shared_library::machine::Machine;
+
 /// Makes a file or directory at `path` unless it is there. Several processes may try (each test may be one); whoever
 /// is first provides it.
 pub fn made_once(path: &Path, make: impl FnOnce(&Path)) -> PathBuf {
@@ -57,6 +59,7 @@ pub fn library() -> &'static Path {
             include_str!("../../../link/engine.rs"),
             include_str!("../../../../link/shared_library.rs"),
             include_str!("../../../../link/baseline.rs"),
+            include_str!("../../../../link/machine.rs"),
             include_str!("calls.c"),
             include_str!("calls.h"),
         )
@@ -73,8 +76,14 @@ pub fn library() -> &'static Path {
                 }
             }
             fs::create_dir(directory).expect("a directory for the library");
-            ibverbs::link(&archive, &engine::engine(), &directory.join("scratch"), directory)
-                .expect("linking");
+            ibverbs::link(
+                &Machine::this(),
+                &archive,
+                &engine::engine(),
+                &directory.join("scratch"),
+                directory,
+            )
+            .expect("linking");
         })
         .join("libibverbs.so.1")
     })
