@@ -13,6 +13,8 @@ mod matrix;
 mod package;
 mod packages;
 mod perftest;
+#[cfg(test)]
+mod plots;
 mod rooms;
 mod sanitize;
 mod soak;

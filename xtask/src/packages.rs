@@ -67,6 +67,9 @@ pub fn install_for_packages() {
     install_missing(&[
         ("debootstrap", "clean roots of Debian"),
         ("rpm", "installing the rpm"),
+        ("podman", "making an image and running it"),
+        ("runc", "running containers"),
+        ("buildah", "building from a Containerfile"),
         ("python3-pip", "the libraries that the wheel's tests use"),
         ("iproute2", "a network of one's own"),
     ]);

@@ -4,6 +4,8 @@ use ferroce_wire::{Headers, NakCode, Operation, Packet, Service, Syndrome};
 use std::fmt::Write as _;
 use std::path::Path;
 
+const ACK: &str = "ACK";
+
 /// A packet of the picture.
 #[derive(PartialEq, Eq, Debug)]
 struct Arrow {
@@ -44,7 +46,28 @@ fn arrows(file: &[u8]) -> Vec<Arrow> {
             arrows.push(arrow);
         }
     }
-    arrows
+    without_early_acknowledgements(arrows)
+}
+
+/// Which of several messages are acknowledged by themselves is a matter of time. The last ACK of a run is there in any case.
+fn without_early_acknowledgements(arrows: Vec<Arrow>) -> Vec<Arrow> {
+    let early = |index: usize, arrow: &Arrow| {
+        let mut others = arrows[index + 1..].iter().filter(|other| other.leaves == arrow.leaves);
+        arrow.what == ACK && others.next().is_some_and(|next| next.what == ACK)
+    };
+    let early: Vec<bool> = arrows.iter().enumerate().map(|(index, arrow)| early(index, arrow)).collect();
+    arrows.into_iter().zip(early).filter(|(_, early)| !early).map(|(arrow, _)| arrow).collect()
+}
+
+#[test]
+fn of_several_acknowledgements_the_last_is_drawn() {
+    let arrow = |leaves, what: &str, psn: u32| Arrow { leaves, what: what.into(), detail: psn.to_string() };
+    let sends = [arrow(true, "SEND", 1), arrow(true, "SEND", 2)];
+    let [first, second] = sends;
+    let all = vec![first, arrow(false, ACK, 1), second, arrow(false, ACK, 2), arrow(false, "SEND", 1)];
+    let drawn = without_early_acknowledgements(all);
+    assert_eq!(drawn.iter().map(|arrow| &*arrow.what).collect::<Vec<_>>(), ["SEND", "SEND", ACK, "SEND"]);
+    assert_eq!(drawn[2].detail, "2");
 }
 
 /// Type and body of the first block of a pcapng file, and what comes behind it.
@@ -71,6 +94,7 @@ fn what(headers: &Headers, len: usize) -> String {
     use Operation as O;
     match headers.bth.opcode.operation {
         O::SendOnly => format!("SEND, {len} bytes"),
+        O::SendOnlyWithImmediate => format!("SEND with immediate, {len} bytes"),
         O::WriteOnly => format!("RDMA WRITE, {len} bytes"),
         O::WriteOnlyWithImmediate => format!("RDMA WRITE with immediate, {len} bytes"),
         O::ReadRequest => format!("RDMA READ, {} bytes", headers.reth.map_or(0, |reth| reth.dma_len)),
@@ -80,7 +104,7 @@ fn what(headers: &Headers, len: usize) -> String {
         O::AtomicAcknowledge => "atomic ACK".into(),
         O::Acknowledge => match headers.aeth.map(|aeth| Syndrome::from_u8(aeth.syndrome)) {
             Some(Syndrome::Nak(NakCode::RemoteAccessError)) => "NAK: remote access error".into(),
-            Some(Syndrome::Ack { .. }) => "ACK".into(),
+            Some(Syndrome::Ack { .. }) => ACK.into(),
             other => format!("{other:?}"),
         },
         other => format!("{other:?}"),

@@ -9,6 +9,8 @@ use crate::packages;
 
 /// Releases of Debian, and the version of their Python: glibc 2.31, 2.36 and 2.41.
 const SUITES: [(&str, &str); 3] = [("bullseye", "3.9"), ("bookworm", "3.11"), ("trixie", "3.13")];
+/// The release over which the image's layer is put.
+const IMAGE_BASE: &str = SUITES[1].0;
 /// What a root has besides the least: a program of verbs, and what installs a wheel.
 const INCLUDED: &str = "ibverbs-utils,iproute2,python3-venv,ca-certificates";
 /// In seconds; one root takes a minute.
@@ -53,18 +55,19 @@ pub fn test(directory: &Path) -> io::Result<()> {
             failed.push(suite);
         }
     }
-    println!("== rpm");
-    let status = Command::new("timeout")
-        .args([LIMIT, "sh"])
-        .arg(workspace().join("packaging/test/rpm.sh"))
-        .arg(directory)
-        .stdin(Stdio::null())
-        .status()?;
-    if !status.success() {
-        failed.push("rpm");
+    for (name, script, arguments) in [
+        ("rpm", "rpm.sh", vec![directory.to_owned()]),
+        ("image", "image.sh", vec![directory.to_owned(), directory.join("roots").join(IMAGE_BASE)]),
+    ] {
+        println!("== {name}");
+        let mut shell = Command::new("timeout");
+        shell.args(["--kill-after=10", LIMIT, "sh"]).arg(workspace().join("packaging/test").join(script));
+        if !shell.args(arguments).stdin(Stdio::null()).status()?.success() {
+            failed.push(name);
+        }
     }
     if failed.is_empty() {
-        println!("installed, used and removed: {}, rpm", SUITES.map(|(suite, _)| suite).join(", "));
+        println!("installed, used and removed: {}, rpm, image", SUITES.map(|(suite, _)| suite).join(", "));
         return Ok(());
     }
     Err(io::Error::other(format!("the packages fail in {}", failed.join(", "))))

@@ -1,0 +1,144 @@
+//! The plots of the book: the tables of figures in the README, as bars. A test holds them to the tables.
+//!
+//! With FERROCE_WRITE_PAGES=1 the test draws them anew.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use crate::dist::workspace;
+
+/// File, title, the first words of the table's heading row, the unit whose cells are drawn.
+const PLOTS: [(&str, &str, &str, &str); 4] = [
+    ("wire_rates", "Two hosts: gigabits a second (more is better)", "| | veth MTU 9000 |", "Gbit/s"),
+    (
+        "wire_times",
+        "Two hosts: microseconds for half a round trip (less is better)",
+        "| | veth MTU 9000 |",
+        "µs",
+    ),
+    ("host_rates", "One host: gigabits a second (more is better)", "| | limit |", "Gbit/s"),
+    ("host_times", "One host: microseconds (less is better)", "| | limit |", "µs"),
+];
+const COLOURS: [&str; 3] = ["#9aa9b8", "#6d8bab", "#b3541e"];
+const WIDTH: usize = 680;
+/// Where bars begin, and how long the longest is.
+const LEFT: usize = 300;
+const LONGEST: f64 = 290.0;
+const BAR: usize = 16;
+
+/// What a row of a table is called, and its figures, one a column.
+struct Row {
+    name: String,
+    figures: Vec<Option<f64>>,
+}
+
+/// The names of the columns, and the rows that have a figure in the unit.
+fn table(text: &str, heading: &str, unit: &str) -> (Vec<String>, Vec<Row>) {
+    let cells = |line: &str| -> Vec<String> {
+        let inner = line.trim().trim_matches('|');
+        inner.split('|').map(|cell| cell.replace(['*', '`'], "").trim().to_owned()).collect()
+    };
+    let mut lines =
+        text.lines().skip_while(|line| !line.starts_with(heading)).take_while(|line| line.starts_with('|'));
+    let columns = lines.next().map(cells).unwrap_or_default().split_off(1);
+    let mut before = String::new();
+    let mut rows = Vec::new();
+    for line in lines.skip(1) {
+        let row = cells(line);
+        // "the same, …" is of the row before.
+        let name = row[0].replace("the same", &before);
+        before.clone_from(&row[0]);
+        let figures: Vec<_> = row[1..].iter().map(|cell| figure(cell, unit)).collect();
+        if figures.iter().any(Option::is_some) {
+            rows.push(Row { name, figures });
+        }
+    }
+    (columns, rows)
+}
+
+/// The number of a cell such as `72 Gbit/s (ib_send_bw)`.
+fn figure(cell: &str, unit: &str) -> Option<f64> {
+    let (number, rest) = cell.split_once(' ')?;
+    rest.starts_with(unit).then(|| number.parse().ok())?
+}
+
+fn draw(title: &str, columns: &[String], rows: &[Row]) -> String {
+    let most =
+        rows.iter().flat_map(|row| row.figures.iter().flatten()).fold(0.0, |most: f64, one| most.max(*one));
+    let mut body = String::new();
+    let mut y = 44;
+    for (column, colour) in columns.iter().zip(COLOURS) {
+        // Writing to a string doesn't fail.
+        let _ = writeln!(
+            body,
+            "<rect x=\"{LEFT}\" y=\"{y}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\n\
+             <text x=\"{}\" y=\"{}\">{}</text>",
+            LEFT + 20,
+            y + 11,
+            escaped(column)
+        );
+        y += 20;
+    }
+    y += 10;
+    for row in rows {
+        let bars = row.figures.iter().zip(COLOURS).filter_map(|(figure, colour)| Some(((*figure)?, colour)));
+        let bars: Vec<(f64, &str)> = bars.collect();
+        let _ = writeln!(
+            body,
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+            LEFT - 10,
+            y + bars.len() * BAR / 2 + 4,
+            escaped(&row.name)
+        );
+        for (figure, colour) in bars {
+            let length = (figure / most * LONGEST).max(1.0);
+            let _ = writeln!(
+                body,
+                "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{length:.1}\" height=\"{}\" fill=\"{colour}\"/>\n\
+                 <text x=\"{:.1}\" y=\"{}\" font-size=\"11\">{figure}</text>",
+                BAR - 2,
+                length + LEFT as f64 + 5.0,
+                y + BAR - 4
+            );
+            y += BAR;
+        }
+        y += 12;
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {y}\" width=\"{WIDTH}\" font-family=\"sans-serif\" \
+         font-size=\"13\">\n<rect width=\"{WIDTH}\" height=\"{y}\" rx=\"8\" fill=\"#fff\"/>\n\
+         <text x=\"20\" y=\"26\" font-weight=\"bold\">{title}</text>\n{body}</svg>\n"
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+#[test]
+fn plots_are_those_of_the_tables() {
+    let text = fs::read_to_string(workspace().join("README.md")).expect("the README");
+    let page = fs::read_to_string(workspace().join("book/src/performance.md")).expect("the page");
+    for (name, title, heading, unit) in PLOTS {
+        let (columns, rows) = table(&text, heading, unit);
+        assert!(rows.len() >= 2, "the README has no table {heading} with {unit}");
+        let drawn = draw(title, &columns, &rows);
+        let picture = workspace().join("book/src/pictures").join(name).with_extension("svg");
+        if std::env::var_os("FERROCE_WRITE_PAGES").is_some() {
+            fs::write(&picture, &drawn).expect("the picture can be written");
+        }
+        let there = fs::read_to_string(&picture).unwrap_or_default();
+        assert!(
+            drawn == there,
+            "{name}.svg isn't the README's table: run this test with FERROCE_WRITE_PAGES=1"
+        );
+        assert!(page.contains(&format!("pictures/{name}.svg")), "performance.md doesn't show {name}.svg");
+    }
+}
+
+#[test]
+fn a_cell_is_a_figure_in_its_unit_or_none() {
+    assert_eq!(figure("0.51 µs (ib_send_lat, 2.8 ×)", "µs"), Some(0.51));
+    assert_eq!(figure("72 Gbit/s", "µs"), None);
+    assert_eq!(figure("–", "µs"), None);
+}
