@@ -4,7 +4,7 @@ set -eu
 python3 -m venv /tmp/reader
 . /tmp/reader/bin/activate
 cd /packages
-sed -n '/^```console$/,/^```$/p' README.md | sed '/^```$/q' | sed -n 's/^\$ //p' > /tmp/lines.sh
+sed -n '/^```console$/,/^```$/p' README.md | sed '/^```$/q' | sed -n "s/x86_64/$(uname -m)/; s/^\$ //p" > /tmp/lines.sh
 test "$(wc -l < /tmp/lines.sh)" = 3
 timeout 60 sh -eu /tmp/lines.sh > /tmp/lines.txt 2>&1 || { cat /tmp/lines.txt; exit 1; }
 grep -q "Nothing found that would stop a verbs program" /tmp/lines.txt

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs, uses and removes the packages in a clean root: root.sh ROOT PACKAGES WHEELS CONFINE. It runs as root in namespaces of its own
+# Installs, uses and removes the packages in a clean root: root.sh ROOT PACKAGES WHEELS CONFINE ARCH. It runs as root in namespaces of its own
 # (network, mounts, processes); all changes go to memory and end with it. CONFINE runs a program under a container's profile.
 set -eu
-root=$1 packages=$2 wheels=$3 confine=$4
+root=$1 packages=$2 wheels=$3 confine=$4 arch=$5
 here=$(cd "$(dirname "$0")" && pwd)
 
 work=$(mktemp -d)
@@ -14,7 +14,11 @@ mount -t proc proc proc
 mount -t tmpfs -o mode=1777 none tmp
 mkdir -p packages/pytest dev/shm home/user opt/elsewhere old
 mount -t tmpfs -o mode=1777 none dev/shm
-cp "$packages"/ferroce* "$packages/SHA256SUMS" packages/
+case $arch in
+x86_64) debian=amd64 ;;
+aarch64) debian=arm64 ;;
+esac
+cp "$packages"/ferroce*"$arch"* "$packages"/ferroce_*"$debian".deb "$packages/SHA256SUMS" packages/
 cp "$wheels"/* packages/pytest/
 cp -r "$here/.." packages/packaging
 cp "$here/../../action.yml" "$here/../../README.md" packages/

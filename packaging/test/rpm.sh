@@ -5,7 +5,7 @@ root=$(mktemp -d)
 trap 'rm -r "$root"' EXIT
 rpm="rpm --root $root --dbpath /var/lib/rpm"
 $rpm --initdb
-$rpm --install --nodeps --force-debian "$1"/ferroce-*.rpm
+$rpm --install --nodeps --force-debian "$1"/ferroce-[0-9]*."$(uname -m)".rpm
 $rpm --verify --nodeps ferroce
 "$root/usr/bin/ferroce" --version
 "$root/usr/bin/ferroce" run true

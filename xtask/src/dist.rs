@@ -13,7 +13,7 @@ pub mod rdmacm;
 
 #[path = "../../crates/capi/link/shared_library.rs"]
 mod shared_library;
-pub use shared_library::machine::Machine;
+pub use shared_library::{baseline, machine::Machine};
 
 #[path = "../../crates/preload/link/mod.rs"]
 mod preload;

@@ -83,6 +83,7 @@ pub fn install_for_foreign(debian: &str, name: &str) {
         (&compiler, "compiling for another processor"),
         (&library, "the C library of another processor"),
         ("qemu-user", "running programs of another processor"),
+        ("qemu-user-static", "clean roots of another processor"),
     ]);
 }
 

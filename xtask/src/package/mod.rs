@@ -91,7 +91,7 @@ pub fn package(archs: &[String], check: bool, test: bool) -> io::Result<()> {
         fs::remove_dir_all(again)?;
     }
     if test {
-        roots::test(&all)?;
+        roots::test(&all, &archs.iter().map(|arch| arch.rust).collect::<Vec<_>>())?;
     }
     Ok(())
 }

@@ -7,21 +7,37 @@ use std::{fs, io};
 use crate::dist::workspace;
 use crate::packages;
 
-/// Releases of Debian, and the version of their Python: glibc 2.31, 2.36 and 2.41.
-const SUITES: [(&str, &str); 3] = [("bullseye", "3.9"), ("bookworm", "3.11"), ("trixie", "3.13")];
+/// A clean root.
+struct Root {
+    /// A release of Debian.
+    suite: &'static str,
+    /// The version of its Python.
+    python: &'static str,
+    /// Its processor, as Rust and Debian call it. Another than this machine's is emulated.
+    arch: (&'static str, &'static str),
+}
+
+const ROOTS: [Root; 5] = [
+    Root { suite: "bullseye", python: "3.9", arch: ("x86_64", "amd64") },
+    Root { suite: "bookworm", python: "3.11", arch: ("x86_64", "amd64") },
+    Root { suite: "trixie", python: "3.13", arch: ("x86_64", "amd64") },
+    Root { suite: "bullseye", python: "3.9", arch: ("aarch64", "arm64") },
+    Root { suite: "trixie", python: "3.13", arch: ("aarch64", "arm64") },
+];
 /// The release over which the image's layer is put.
-const IMAGE_BASE: &str = SUITES[1].0;
+const IMAGE_BASE: &str = "bookworm";
 /// What a root has besides the least: a program of verbs, and what installs a wheel.
 const INCLUDED: &str = "ibverbs-utils,iproute2,python3-venv,ca-certificates";
-/// In seconds; one root takes a minute.
+/// In seconds; one root takes a minute, an emulated one ten times as long.
 const LIMIT: &str = "600";
+const LIMIT_EMULATED: &str = "1800";
 
 /// Runs `packaging/test/root.sh` in each root, in namespaces of its own. `packages`: the directory that has them; the roots are
 /// kept there, and nothing is written to them.
 ///
 /// # Errors
 /// It isn't root who asks, no root can be made, or a test fails.
-pub fn test(directory: &Path) -> io::Result<()> {
+pub fn test(directory: &Path, archs: &[&str]) -> io::Result<()> {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
         return Err(io::Error::other("--test makes clean roots of Debian, which only root can"));
@@ -29,59 +45,94 @@ pub fn test(directory: &Path) -> io::Result<()> {
     packages::install_for_packages();
     let confine = confine(directory)?;
     let mut failed = Vec::new();
-    for (suite, python) in SUITES {
-        println!("== {suite}");
-        let root = directory.join("roots").join(suite);
-        prepare(&root, suite)?;
-        let wheels = directory.join("wheels").join(suite);
-        download(&wheels, python)?;
-        let status = Command::new("timeout")
-            .args([
-                "--kill-after=10",
-                LIMIT,
-                "unshare",
-                "--net",
-                "--mount",
-                "--pid",
-                "--fork",
-                "--kill-child",
-            ])
-            .args(["--propagation", "private", "sh"])
-            .arg(workspace().join("packaging/test/root.sh"))
-            .args([&root, directory, &wheels, &confine])
-            .stdin(Stdio::null())
-            .status()?;
-        if !status.success() {
-            failed.push(suite);
+    let mut tried = Vec::new();
+    for root in ROOTS.iter().filter(|root| archs.contains(&root.arch.0)) {
+        let name = root.name();
+        println!("== {name}");
+        let place = directory.join("roots").join(&name);
+        root.prepare(&place)?;
+        let wheels = directory.join("wheels").join(root.suite);
+        download(&wheels, root.python)?;
+        let limit = if root.is_emulated() { LIMIT_EMULATED } else { LIMIT };
+        let mut command = root.command(limit);
+        command.args(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child"]);
+        command.args(["--propagation", "private", "sh"]).arg(workspace().join("packaging/test/root.sh"));
+        command.args([&place, directory, &wheels, &confine]).arg(root.arch.0);
+        if !command.stdin(Stdio::null()).status()?.success() {
+            failed.push(name.clone());
         }
+        tried.push(name);
     }
+    // Both run programs by themselves, so those of this machine.
+    let native = if archs.contains(&std::env::consts::ARCH) { 2 } else { 0 };
     for (name, script, arguments) in [
         ("rpm", "rpm.sh", vec![directory.to_owned()]),
         ("image", "image.sh", vec![directory.to_owned(), directory.join("roots").join(IMAGE_BASE)]),
-    ] {
+    ]
+    .into_iter()
+    .take(native)
+    {
         println!("== {name}");
+        tried.push(name.into());
         let mut shell = Command::new("timeout");
         shell.args(["--kill-after=10", LIMIT, "sh"]).arg(workspace().join("packaging/test").join(script));
         if !shell.args(arguments).stdin(Stdio::null()).status()?.success() {
-            failed.push(name);
+            failed.push(name.into());
         }
     }
     if failed.is_empty() {
-        println!("installed, used and removed: {}, rpm, image", SUITES.map(|(suite, _)| suite).join(", "));
+        println!("installed, used and removed: {}", tried.join(", "));
         return Ok(());
     }
     Err(io::Error::other(format!("the packages fail in {}", failed.join(", "))))
 }
 
-/// Makes the root unless it is there.
-fn prepare(root: &Path, suite: &str) -> io::Result<()> {
-    if root.join("usr/bin/ibv_devinfo").exists() {
-        return Ok(());
+impl Root {
+    fn is_emulated(&self) -> bool {
+        self.arch.0 != std::env::consts::ARCH
     }
-    fs::create_dir_all(root)?;
-    let include = format!("--include={INCLUDED}");
-    super::output(Command::new("debootstrap").args(["--variant=minbase", &include, suite]).arg(root))
-        .map(drop)
+
+    fn name(&self) -> String {
+        if self.is_emulated() { format!("{}-{}", self.suite, self.arch.0) } else { self.suite.into() }
+    }
+
+    /// What runs a command with programs of this root's processor, and ends it.
+    fn command(&self, limit: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=10", limit]);
+        if self.is_emulated() {
+            command.arg("sh").arg(workspace().join("packaging/test/emulated.sh")).arg(self.arch.0);
+        }
+        command
+    }
+
+    /// Makes the root unless it is there.
+    fn prepare(&self, to: &Path) -> io::Result<()> {
+        let finished = to.with_extension("finished");
+        if finished.exists() {
+            return Ok(());
+        }
+        if to.exists() {
+            fs::remove_dir_all(to)?;
+        }
+        fs::create_dir_all(to)?;
+        let include = format!("--include={INCLUDED}");
+        let mut debootstrap = Command::new("debootstrap");
+        debootstrap.args(["--variant=minbase", &include, "--arch", self.arch.1]);
+        if self.is_emulated() {
+            debootstrap.arg("--foreign");
+        }
+        super::output(debootstrap.arg(self.suite).arg(to))?;
+        if self.is_emulated() {
+            // In a user namespace debootstrap can make no devices; it asks for none where it believes to be in a container of LXC's.
+            let second = "mount -t proc proc $1/proc && mount --rbind /dev $1/dev && exec env -i container=lxc \
+                          PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot $1 /debootstrap/debootstrap --second-stage";
+            let mut command = self.command(LIMIT_EMULATED);
+            command.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", second, "-"]);
+            super::output(command.arg(to))?;
+        }
+        fs::write(finished, "")
+    }
 }
 
 /// Compiles what runs a program under a container's profile, for roots with any C library.

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::{fs, io};
 
-use crate::dist::Machine;
+use crate::dist::{Machine, baseline};
 
 /// A file or a link.
 pub struct Entry {
@@ -70,11 +70,24 @@ fn add(
             tree.push(Entry { path: relative, kind: Kind::Link { target } });
         } else {
             let name = path.file_name().unwrap_or_default().display().to_string();
+            expect_baseline(machine, &path)?;
             let (lean, information) = strip(machine, &path, &name, scratch)?;
             let beside = Path::new(&relative).with_file_name(".debug").join(format!("{name}.debug"));
             debug.push(Entry::file(&beside.display().to_string(), 0o644, information));
             let mode = if kind.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
             tree.push(Entry::file(&relative, mode, lean));
+        }
+    }
+    Ok(())
+}
+
+/// No symbol of a newer C library is needed, whatever this machine's tests have looked at.
+fn expect_baseline(machine: &Machine, path: &Path) -> io::Result<()> {
+    let table = super::output(machine.binutil("objdump").arg("-T").arg(path))?;
+    let needed = table.lines().filter(|line| line.contains("*UND*")).flat_map(str::split_whitespace);
+    for node in needed.map(|word| word.trim_matches(['(', ')'])) {
+        if baseline::version(node).is_some_and(|version| (version.0, version.1) > baseline::GLIBC) {
+            return Err(io::Error::other(format!("{} needs {node}", path.display())));
         }
     }
     Ok(())
