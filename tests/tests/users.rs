@@ -8,6 +8,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 /// Users of whom nothing else is known.
 const FIRST: &str = "12345";
 const SECOND: &str = "23456";
+const ROOT: &str = "0";
 
 /// Hosts that several users can be had on.
 fn hosts(world: impl FnOnce() -> Result<World, Skip>) -> Result<World, Skip> {
@@ -106,6 +107,20 @@ fn perftest_runs_between_two_users() {
     }
 }
 
+/// Root is a user like another: it holds the port for others, and is a guest where another has it.
+#[test]
+fn root_and_a_user_serve_each_other() {
+    require!(tool("ib_send_bw", "perftest"));
+    for (holding, other) in [(ROOT, FIRST), (FIRST, ROOT)] {
+        let world = require!(hosts(|| World::one_host(1500)));
+        let _holder = holder(&world, holding);
+        for users in [[holding, other], [other, holding]] {
+            let line = "ib_send_bw -F -n 100 -s 20000 -p 18999";
+            Pair { users, line, port: 18999 }.run(&world, Fabric::Any);
+        }
+    }
+}
+
 #[test]
 fn a_guest_reaches_another_host_and_is_reached() {
     require!(tool("ib_send_bw", "perftest"));
@@ -135,10 +150,10 @@ fn connections_are_made_between_two_users() {
     }
 }
 
-/// A ping-pong of two users, each of whom trusts whom the list names; what both sides have logged of it.
-fn trusting(world: &World, trust: [Option<&str>; 2]) -> String {
+/// A program of two users on port 19001, each of whom trusts whom the list names; what both sides have logged of it.
+fn trusting(world: &World, line: &str, trust: [Option<&str>; 2]) -> String {
+    let line: Vec<&str> = line.split_whitespace().chain(["-p", "19001"]).collect();
     let side = |user: &str, trust: Option<&str>, server: &[&str]| {
-        let line = ["ibv_rc_pingpong", "-g", "1", "-c", "-n", "200", "-p", "19001"];
         let mut settings = vec![("FERROCE_LOG", "ferroce_hostlink=debug")];
         settings.extend(trust.map(|list| ("FERROCE_TRUST", list)));
         let words = [&World::as_user(user)[..], &line, server].concat();
@@ -150,6 +165,20 @@ fn trusting(world: &World, trust: [Option<&str>; 2]) -> String {
     Pair::finish(client, server).map(|outcome| outcome.expect_success().stderr.clone()).concat()
 }
 
+const PING_PONG: &str = "ibv_rc_pingpong -g 1 -c -n 200";
+
+#[test]
+fn perftest_runs_through_the_shared_memory_of_two_users() {
+    require!(tool("ib_send_bw", "perftest"));
+    let world = require!(hosts(|| World::one_host(1500)));
+    let _holder = holder(&world, FIRST);
+    for line in ["ib_send_bw -F -n 100 -s 20000", "ib_write_bw -F -n 100 -s 20000", "ib_read_lat -F -n 50"] {
+        let log = trusting(&world, line, [Some(SECOND), Some(FIRST)]);
+        // Two sides that begin at once may each make a link; one is kept.
+        assert!(log.matches("shares memory with a process").count() >= 2, "{line}: {log}");
+    }
+}
+
 #[test]
 fn users_share_memory_where_both_have_said_so() {
     require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
@@ -157,11 +186,11 @@ fn users_share_memory_where_both_have_said_so() {
     let _holder = holder(&world, FIRST);
     // By user and by group; each list may have more. A user's group has the same number here.
     for trust in [[SECOND, FIRST], ["root, 23456", ":12345,:99"]] {
-        let log = trusting(&world, trust.map(Some));
+        let log = trusting(&world, PING_PONG, trust.map(Some));
         assert_eq!(log.matches("shares memory with a process").count(), 2, "{trust:?}: {log}");
     }
     for trust in [[None, None], [Some(SECOND), None], [None, Some(FIRST)], [Some("34567"), Some(":34567")]] {
-        let log = trusting(&world, trust);
+        let log = trusting(&world, PING_PONG, trust);
         assert!(!log.contains("shares memory"), "{trust:?}: {log}");
     }
     let wrong = world.first().start_ferroce(&[], &["true"], &[("FERROCE_TRUST", "no-such-name")]).wait(LIMIT);
