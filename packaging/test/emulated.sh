@@ -20,7 +20,8 @@ unshare --user sh -euc '
         mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
         printf %s \"\$1\" > /proc/sys/fs/binfmt_misc/register
         shift
-        exec \"\$@\"" - "$rule" "$@"
+        # Whoever stays behind keeps the mount, which has the registration.
+        \"\$@\"" - "$rule" "$@"
 ' - "$work/mapped" ":$arch:M::$magic:$mask:/usr/bin/qemu-$arch-static:F" "$@" &
 child=$!
 # Whoever opens the other end is in its namespace.

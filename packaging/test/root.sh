@@ -14,6 +14,14 @@ mount -t proc proc proc
 mount -t tmpfs -o mode=1777 none tmp
 mkdir -p packages/pytest dev/shm home/user opt/elsewhere old
 mount -t tmpfs -o mode=1777 none dev/shm
+# In a user namespace a file that names a device is none.
+if [ "$(uname -m)" != "$arch" ]; then
+    for node in null zero full random urandom; do
+        rm -f "dev/$node"
+        touch "dev/$node"
+        mount --bind "/dev/$node" "dev/$node"
+    done
+fi
 case $arch in
 x86_64) debian=amd64 ;;
 aarch64) debian=arm64 ;;

@@ -55,7 +55,11 @@ enum Task {
         archs: Vec<String>,
     },
     /// Build the book into target/book, with mdBook, which is installed into target/tools where there is none (minutes, once)
-    Book,
+    Book {
+        /// Install it where cargo puts programs instead
+        #[arg(long)]
+        keep: bool,
+    },
     /// Build, then show an unmodified verbs program exchanging data between two processes (no root needed)
     Demo,
     /// Install what the tests need where that is allowed, build, and run all tests
@@ -138,7 +142,7 @@ fn main() -> ExitCode {
         Task::Package { archs, check_reproducible, test, .. } => {
             package::package(&archs, check_reproducible, test)
         }
-        Task::Book => book::book(),
+        Task::Book { keep } => book::book(keep),
         Task::Demo => demo::demo(),
         Task::Test { filter, quick } => test::test(filter.as_deref(), quick),
         Task::Matrix { check } => matrix::matrix(check),
