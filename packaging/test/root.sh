@@ -16,6 +16,7 @@ mkdir -p packages/pytest dev/shm home/user opt/elsewhere old
 mount -t tmpfs -o mode=1777 none dev/shm
 # In a user namespace a file that names a device is none.
 if [ "$(uname -m)" != "$arch" ]; then
+    touch packages/emulated
     for node in null zero full random urandom; do
         rm -f "dev/$node"
         touch "dev/$node"

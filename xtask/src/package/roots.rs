@@ -17,12 +17,11 @@ struct Root {
     arch: (&'static str, &'static str),
 }
 
-const ROOTS: [Root; 5] = [
+const ROOTS: [Root; 4] = [
     Root { suite: "bullseye", python: "3.9", arch: ("x86_64", "amd64") },
     Root { suite: "bookworm", python: "3.11", arch: ("x86_64", "amd64") },
     Root { suite: "trixie", python: "3.13", arch: ("x86_64", "amd64") },
     Root { suite: "bullseye", python: "3.9", arch: ("aarch64", "arm64") },
-    Root { suite: "trixie", python: "3.13", arch: ("aarch64", "arm64") },
 ];
 /// The release over which the image's layer is put.
 const IMAGE_BASE: &str = "bookworm";
