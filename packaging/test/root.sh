@@ -5,10 +5,14 @@ set -eu
 root=$1 packages=$2 wheels=$3 confine=$4 arch=$5
 here=$(cd "$(dirname "$0")" && pwd)
 
+# In a user namespace an overlay notes which directories are new with attributes of the user's, or not at all.
+options=
+[ "$(uname -m)" = "$arch" ] || options=,userxattr
+
 work=$(mktemp -d)
 mount -t tmpfs -o mode=755 none "$work"
 mkdir "$work/upper" "$work/work" "$work/root"
-mount -t overlay -o "lowerdir=$root,upperdir=$work/upper,workdir=$work/work" none "$work/root"
+mount -t overlay -o "lowerdir=$root,upperdir=$work/upper,workdir=$work/work$options" none "$work/root"
 cd "$work/root"
 mount -t proc proc proc
 mount -t tmpfs -o mode=1777 none tmp
