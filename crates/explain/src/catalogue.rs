@@ -157,8 +157,8 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         number: 22,
         title: "the peer had no receive",
-        means: "The peer has answered \"receiver not ready\" as often as rnr_retry allows. It is on another host, or no Ferroce, \
-                and says no more: receives come too late, or aren't posted again.",
+        means: "The peer has answered \"receiver not ready\" as often as rnr_retry allows. It is no Ferroce, or its reason was lost \
+                on the way: receives come too late, or aren't posted again.",
         see: "Count ibv_post_recv and completed receives at the peer.",
         mend: "Post receives before RTR and repost them; rnr_retry 7 waits for ever.",
         statuses: &[RNR],
@@ -348,7 +348,7 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         number: 60,
         title: "the peer refuses the request as invalid, and says no more",
-        means: "It is on another host, or no Ferroce. Usual: the message is longer than the receive (FC040), qp_access_flags \
+        means: "It is no Ferroce, or its reason was lost on the way. Usual: the message is longer than the receive (FC040), qp_access_flags \
                 lacks the right (FC037), path MTUs differ (FC041), max_dest_rd_atomic is too small (FC051), an atomic isn't \
                 aligned (FC052).",
         see: "If the peer runs Ferroce, its own line tells which.",
@@ -358,7 +358,7 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         number: 61,
         title: "the peer refuses the access, and says no more",
-        means: "It is on another host, or no Ferroce. Usual: a key that isn't valid there (FC030, FC031), of another protection \
+        means: "It is no Ferroce, or its reason was lost on the way. Usual: a key that isn't valid there (FC030, FC031), of another protection \
                 domain (FC032), without the right (FC034), or a range outside the region (FC035, FC036).",
         see: "If the peer runs Ferroce, its own line tells which.",
         mend: "Look at the peer's log; compare address, length and rkey with the region.",
@@ -367,7 +367,7 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         number: 62,
         title: "the peer can't carry the request out, and says no more",
-        means: "It is on another host, or no Ferroce. Usual: the memory of its receive is wrong (its lkey, range or rights), or \
+        means: "It is no Ferroce, or its reason was lost on the way. Usual: the memory of its receive is wrong (its lkey, range or rights), or \
                 memory that was registered is gone (FC038).",
         see: "If the peer runs Ferroce, its own line tells which; so does the status of its receive.",
         mend: "Look at the peer's log, and at the lkey and addresses of its receives.",

@@ -118,7 +118,15 @@ mod tests {
     fn packet(payload: usize, pieces: Option<usize>, on_wire: u16) -> Vec<u8> {
         let headers = Headers::new(Bth::new(Opcode::new(Service::Rc, Operation::SendOnly).unwrap(), 7, 9));
         let ip = Ipv6Addr::LOCALHOST.into();
-        let meta = PacketMeta { src: ip, dst: ip, tos: 0, ttl: 64, flow_label: 0, len: on_wire };
+        let meta = PacketMeta {
+            src: ip,
+            dst: ip,
+            tos: 0,
+            ttl: 64,
+            flow_label: 0,
+            len: on_wire,
+            of_no_adapter: false,
+        };
         let draft = match pieces {
             None => Draft::packet(&headers, &meta, payload),
             Some(count) => {

@@ -342,13 +342,11 @@ impl<A: Clone> Qp<A> {
         };
         let mut headers = Headers::new(self.bth(Operation::Acknowledge, psn::wire(number)));
         headers.aeth = Some(Aeth { syndrome: syndrome.to_u8(), msn: self.resp.msn() });
-        let bytes = reason.to_le_bytes();
-        let source = match reason {
-            0 => PayloadSource::None,
-            _ if env.tells_reasons() => PayloadSource::Bytes(&bytes),
-            _ => PayloadSource::None,
+        let is_sent = match reason {
+            0 => env.transmit(&headers, PayloadSource::None, None).is_ok(),
+            _ => self.send_nak(&headers, reason, env),
         };
-        if env.transmit(&headers, source, None).is_ok() {
+        if is_sent {
             self.answers.owed = None;
             self.counters.responses_sent += 1;
         }

@@ -1,6 +1,5 @@
 //! The completer of RC and XRC: what responses mean for the requests that wait for them (IBTA 9.7.5, 9.7.6).
 
-use crate::failure::told;
 use crate::requester::charge;
 use crate::rnr::rnr_delay;
 use crate::{Cause, Data, Env, Instant, Payload, PlaceError, Qp, SendOp, WcStatus, psn};
@@ -39,8 +38,10 @@ impl<A: Clone> Qp<A> {
             && self.sq.front().is_some_and(|wqe| wqe.wants_data() && wqe.first <= number)
         {
             // A READ that was refused where its answer had been begun again, before what has come of it already.
-            self.fail_front(Cause::Refused { status, told: told(payload) }, env);
-            self.settle(env);
+            if let Some(told) = self.told(number, payload) {
+                self.fail_front(Cause::Refused { status, told }, env);
+                self.settle(env);
+            }
             return;
         }
         if number < self.req.una || number >= self.req.max {
@@ -58,12 +59,14 @@ impl<A: Clone> Qp<A> {
                 }
             }
             (Operation::Acknowledge, Some(Syndrome::RnrNak { timer })) => {
+                let Some(told) = self.told(number, payload) else { return };
                 if self.acknowledge_before(now, number, env) {
-                    self.not_ready(now, timer, told(payload), env);
+                    self.not_ready(now, timer, told, env);
                 }
             }
             (Operation::Acknowledge, Some(Syndrome::Nak(code))) => {
-                self.handle_nak(now, number, (code, told(payload)), env);
+                let Some(told) = self.told(number, payload) else { return };
+                self.handle_nak(now, number, (code, told), env);
             }
             (Operation::AtomicAcknowledge, Some(Syndrome::Ack { .. })) => {
                 if self.acknowledge_before(now, number, env) {

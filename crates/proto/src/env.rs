@@ -2,7 +2,7 @@
 
 use crate::{
     AtomicOp, BindMw, Completion, DelegateError, Failure, Instant, Placement, QpEvent, RecvWqe, SendWr, Sge,
-    SrqPlace, TagInfo, Taken, WcStatus,
+    SrqPlace, TagInfo, Taken, Telling, WcStatus,
 };
 use ferroce_wire::{Headers, Tmh};
 
@@ -322,13 +322,13 @@ pub trait Env {
         self.complete_recv(completion);
     }
     /// The QP is about to fail, or has dropped something: the program may be told why. The number of the reason, which is
-    /// returned, stands in all completions of the error, and reaches the peer where [`Env::tells_reasons`]; 0 for none.
+    /// returned, stands in all completions of the error, and reaches the peer as [`Env::telling`] says; 0 for none.
     fn failed(&mut self, _failure: &Failure<'_, Self::Address>) -> u16 {
         0
     }
-    /// Whether NAKs may carry the number of a reason as their payload: never on a wire.
-    fn tells_reasons(&self) -> bool {
-        false
+    /// How the peer learns the number of the reason for a NAK.
+    fn telling(&self) -> Telling {
+        Telling::Never
     }
     /// Something for the asynchronous event queue.
     fn event(&mut self, event: QpEvent);

@@ -1,7 +1,7 @@
 //! Why requests fail and messages are refused, as data: whoever surrounds the QP tells the program, and gives the reason a
 //! number ([`crate::Env::failed`]).
 
-use crate::{Env, Payload, Qp, QpParams, QpState, RecvWqe, RemoteAccess, SendWr, WcStatus};
+use crate::{Env, Payload, PayloadSource, Qp, QpParams, QpState, RecvWqe, RemoteAccess, SendWr, WcStatus};
 use ferroce_wire::{Headers, Operation};
 
 /// Packets from before the first PSN until that is told.
@@ -189,16 +189,71 @@ impl Asked {
     }
 }
 
-/// The number of a reason that an acknowledgement carries, where the fabric lets it.
-pub(crate) fn told(payload: &impl Payload) -> u16 {
+/// How the peer learns the number of the reason for a NAK.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Telling {
+    /// Not at all.
+    Never,
+    /// The NAK carries it as its payload: never on a wire, where an acknowledgement with a payload is malformed.
+    WithNak,
+    /// A packet of its own carries it right before the NAK. Nothing else comes of that packet.
+    BeforeNak,
+}
+
+/// Bytes of the payload of a packet that comes before a NAK: the number, and zeros. A NAK itself carries two bytes, or none.
+const BEFORE_NAK: usize = 4;
+
+/// The payload of an acknowledgement with the number of a reason that its fabric lets it carry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    Now(u16),
+    Ahead(u16),
+}
+
+fn told(payload: &impl Payload) -> Told {
     let mut bytes = [0; 2];
-    match payload.len() {
+    let number = match payload.len() {
         0 | 1 => 0,
         _ => payload.copy_first(&mut bytes).map_or(0, |()| u16::from_le_bytes(bytes)),
-    }
+    };
+    if payload.len() == BEFORE_NAK { Told::Ahead(number) } else { Told::Now(number) }
 }
 
 impl<A: Clone> Qp<A> {
+    /// The number that the peer has told of the reason for the NAK with this PSN; 0: none. `None`: the packet is no NAK, but has
+    /// the number for the one that follows.
+    #[cold]
+    pub(crate) fn told(&mut self, psn: u64, payload: &impl Payload) -> Option<u16> {
+        match told(payload) {
+            Told::Ahead(number) => {
+                self.req.told_ahead = Some((psn, number));
+                None
+            }
+            Told::Now(0) => {
+                Some(self.req.told_ahead.filter(|&(of, _)| of == psn).map_or(0, |(_, number)| number))
+            }
+            Told::Now(number) => Some(number),
+        }
+    }
+
+    /// Sends a NAK, and the number of its reason if there is one; false: not now.
+    #[cold]
+    pub(crate) fn send_nak<E: Env<Address = A>>(&self, nak: &Headers, reason: u16, env: &mut E) -> bool {
+        let mut bytes = [0; BEFORE_NAK];
+        bytes[..2].copy_from_slice(&reason.to_le_bytes());
+        let source = match env.telling() {
+            Telling::WithNak if reason != 0 => PayloadSource::Bytes(&bytes[..2]),
+            Telling::BeforeNak if reason != 0 => {
+                if env.transmit(nak, PayloadSource::Bytes(&bytes), None).is_err() {
+                    return false;
+                }
+                PayloadSource::None
+            }
+            _ => PayloadSource::None,
+        };
+        env.transmit(nak, source, None).is_ok()
+    }
+
     /// The number of the reason for which the QP has failed; 0 if it hasn't, or because the program wants it.
     #[must_use]
     pub const fn reason(&self) -> u16 {

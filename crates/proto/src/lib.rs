@@ -37,7 +37,7 @@ pub use env::{
     Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, RemoteAccess, RemoteError, TransmitError,
     Violation,
 };
-pub use failure::{Asked, Cause, Failure, Refusing};
+pub use failure::{Asked, Cause, Failure, Refusing, Telling};
 pub use pace::{Pace, Portion};
 pub use plain::{PlainData, PlainRequest, PlainSend};
 pub use qp::{MAX_MESSAGE, Oldest, Qp};

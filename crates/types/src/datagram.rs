@@ -1,6 +1,6 @@
 //! What a receiver gets for each packet.
 
-use crate::{HostAddr, PacketMeta};
+use crate::{HostAddr, PacketMeta, is_adapter_port};
 use ferroce_wire::{BTH_LEN, ICRC_LEN};
 use std::net::SocketAddr;
 
@@ -45,6 +45,7 @@ impl Datagram<'_> {
             ttl: self.ttl.unwrap_or(64),
             flow_label: self.flow_label,
             len: self.bytes.len() as u16,
+            of_no_adapter: !is_adapter_port(self.source.port()),
         }
     }
 

@@ -21,7 +21,7 @@ pub use datagram::Datagram;
 pub use error::{Error, Result};
 pub use gid::{gid_of, ip_of};
 pub use host_addr::HostAddr;
-pub use packet::{Grh, MAX_FLOW_LABEL, PacketMeta};
+pub use packet::{Grh, MAX_FLOW_LABEL, PacketMeta, is_adapter_port};
 pub use qpn::{GROUP_SIZE, QPNS_PER_SLOT, SLOTS, first_qpn, slot_of, steering_of};
 pub use quota::{Quota, QuotaPlace};
 pub use users::Users;

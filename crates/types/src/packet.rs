@@ -22,6 +22,15 @@ pub struct PacketMeta {
     pub flow_label: u32,
     /// Bytes of the UDP payload.
     pub len: u16,
+    /// It has come from a UDP port that adapters and the kernel's soft RoCE don't send from: see [`is_adapter_port`].
+    pub of_no_adapter: bool,
+}
+
+/// Whether adapters or the kernel's soft RoCE send from this UDP port: annex A17 has them tell flows apart by 0xc000 to 0xffff, and `bnxt_re`
+/// in Linux sends from 0x8cd1. Ferroce sends from other ports, where the machine has some.
+#[must_use]
+pub const fn is_adapter_port(port: u16) -> bool {
+    matches!(port, 0xc000.. | 0x8cd1)
 }
 
 impl PacketMeta {
@@ -93,6 +102,7 @@ mod tests {
             ttl: 64,
             flow_label: 0x12345,
             len: 100,
+            of_no_adapter: false,
         };
         let grh = Grh::of(&meta);
         assert_eq!(grh[..20], [0; 20]);
@@ -110,6 +120,7 @@ mod tests {
             ttl: 1,
             flow_label: 0xc_def0,
             len: 32,
+            of_no_adapter: false,
         };
         let grh = Grh::of(&meta);
         assert_eq!(grh[..8], [0x6a, 0xbc, 0xde, 0xf0, 0, 40, 17, 1]);

@@ -5,6 +5,7 @@ use super::{Datagram, GROUP_SIZE, HostAddr, Stats, multicast, steering_of};
 use ferroce_netdev as net;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
+use ferroce_types::is_adapter_port;
 use ferroce_wire::ROCE_V2_PORT;
 use ferroce_wire::icrc::Flow;
 use std::io;
@@ -18,6 +19,8 @@ pub(super) const DEFAULT_TTL: u8 = 64;
 
 /// Of the kernel's in6.h.
 const IPV6_AUTOFLOWLABEL: i32 = 70;
+/// How many sockets are made until one has a port that adapters don't send from.
+const PORTS_TRIED: usize = 16;
 /// Place of the sender to multicast groups, behind those of the steering values.
 const TO_GROUPS: usize = GROUP_SIZE;
 
@@ -302,7 +305,7 @@ impl Endpoint {
     fn sender(&self, steering: u8, tos: u8, ttl: u8) -> io::Result<(u8, u16)> {
         let own = &self.senders[usize::from(steering) % GROUP_SIZE];
         if own.get().is_none() {
-            match self.new_sender(tos, ttl) {
+            match self.new_sender_apart(tos, ttl) {
                 // Lost a race: the other's is as good.
                 Ok(new) => drop(own.set(new)),
                 Err(error) => {
@@ -322,7 +325,7 @@ impl Endpoint {
         let own = &self.senders[TO_GROUPS];
         if own.get().is_none() {
             // Lost a race: the other's is as good.
-            drop(own.set(self.new_sender(tos, ttl)?));
+            drop(own.set(self.new_sender_apart(tos, ttl)?));
         }
         let Some(sender) = own.get() else { return Err(io::Error::from_raw_os_error(libc::EMFILE)) };
         multicast::send_by(sender.socket.raw(), group, sender.ttl)?;
@@ -361,6 +364,23 @@ impl Endpoint {
         if self.labels.swap(false, Ordering::Relaxed) {
             tracing::warn!(address = %self.address, "no flow labels here: the kernel refuses them");
         }
+    }
+
+    /// Peers that are Ferroce know by its port that no adapter sends: see [`PacketMeta::of_no_adapter`]. Where the machine has only
+    /// other ports (`ip_local_port_range`), or no more descriptors, any one will do.
+    ///
+    /// [`PacketMeta::of_no_adapter`]: ferroce_types::PacketMeta::of_no_adapter
+    fn new_sender_apart(&self, tos: u8, ttl: u8) -> io::Result<Sender> {
+        let mut others = Vec::new();
+        for _ in 0..PORTS_TRIED {
+            match self.new_sender(tos, ttl) {
+                Ok(sender) if !is_adapter_port(sender.port) => return Ok(sender),
+                // It keeps its port, so that the next one is another.
+                Ok(sender) => others.push(sender),
+                Err(error) => return others.pop().ok_or(error),
+            }
+        }
+        others.pop().ok_or_else(|| io::Error::from_raw_os_error(libc::EADDRINUSE))
     }
 
     /// "Don't fragment" is set, and what ICMP says of the path's MTU is ignored, as adapters do: anybody can send such a

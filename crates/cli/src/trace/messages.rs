@@ -57,6 +57,10 @@ impl Messages {
         let datagram = Datagram::of(bytes)?;
         let (headers, header_len) = Headers::parse(datagram.payload).ok()?;
         let rest = datagram.len.checked_sub(header_len + ICRC_LEN + usize::from(headers.bth.pad))?;
+        if headers.bth.opcode.operation == Operation::Acknowledge && rest > 0 {
+            // It goes ahead of a NAK, and has the number of the reason.
+            return None;
+        }
         let (operation, begins, ends) = place(&headers);
         let flow = (way, datagram.from, datagram.to, headers.bth.dest_qp, headers.bth.opcode.is_response());
         let mut message = match self.0.remove(&flow) {
@@ -289,6 +293,7 @@ pub mod tests {
             "{message}"
         );
         assert_eq!(message.to_json()["refusal"], "remote access error");
+        assert!(messages.packet(0.0, Way::In, &packet(Operation::Acknowledge, 3, nak, 4)).is_none());
         let ack = messages.packet(
             0.0,
             Way::In,

@@ -135,6 +135,7 @@ impl Qp {
                 unacked_async: Unacked::default(),
                 reason: AtomicU16::new(0),
                 drops_strangers: AtomicBool::new(false),
+                peer_is_told: AtomicBool::new(false),
             })
         };
         let qp = match number {

@@ -133,6 +133,8 @@ pub struct Qp {
     reason: AtomicU16,
     /// All packets of the peer are from before the first PSN: it has been told so.
     drops_strangers: AtomicBool,
+    /// Over UDP: what was refused came from no adapter, and the reason leaves before the NAK.
+    peer_is_told: AtomicBool,
 }
 
 impl std::fmt::Debug for Qp {

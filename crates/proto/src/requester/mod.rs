@@ -64,6 +64,8 @@ pub(crate) struct Requester {
     two_sided: u64,
     /// The peer, which has answered nothing, expects this PSN, which was never sent.
     pub(crate) asked_for: Option<u32>,
+    /// What the peer has told of the reason for a NAK that it's about to send: the NAK's PSN, and the number.
+    pub(crate) told_ahead: Option<(u64, u16)>,
     /// The peer has answered a packet: it expects the PSNs that are sent.
     answered: bool,
 }
@@ -107,6 +109,7 @@ impl Requester {
             direct: 0,
             two_sided: first,
             asked_for: None,
+            told_ahead: None,
             answered: false,
         }
     }

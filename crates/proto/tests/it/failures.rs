@@ -2,7 +2,9 @@
 
 use crate::host::{ALL, BASE, REASON, Region, THERE};
 use crate::net::{Pair, READ, WRITE, datagram, params, wr};
-use ferroce_proto::{Access, Asked, Cause, QpParams, QpState, Refusing, RemoteAccess, SendOp, WcStatus};
+use ferroce_proto::{
+    Access, Asked, Cause, QpParams, QpState, Refusing, RemoteAccess, SendOp, Telling, WcStatus,
+};
 use ferroce_wire::{Operation, Service};
 
 /// The peer's refusal, which says its reason.
@@ -12,7 +14,7 @@ fn refused(status: WcStatus) -> Cause {
 
 fn pair(a: QpParams, b: QpParams) -> Pair {
     let mut pair = Pair::with(Service::Rc, a, b, 5);
-    pair.b.host.tells_reasons = true;
+    pair.b.host.telling = Telling::WithNak;
     pair
 }
 
@@ -53,7 +55,7 @@ fn both_sides_tell_a_refusal_once_and_name_what_they_know() {
 #[test]
 fn a_reason_that_may_not_be_told_is_not() {
     let mut p = pair(params(1024), params(1024));
-    p.b.host.tells_reasons = false;
+    p.b.host.telling = Telling::Never;
     p.a.post(wr(1, SendOp::Write { va: THERE, rkey: 0x400 }, BASE, 8));
     p.drop_to_a = Some(Box::new(|frame| {
         assert!(frame.payload.is_empty());
@@ -61,6 +63,33 @@ fn a_reason_that_may_not_be_told_is_not() {
     }));
     p.run();
     assert_eq!(causes(&p)[0], [Cause::Refused { status: WcStatus::RemAccessErr, told: 0 }]);
+}
+
+#[test]
+fn a_reason_that_comes_before_its_nak_changes_nothing_else() {
+    for (timer, drops_it) in [(None, false), (None, true), (Some(12), false), (Some(12), true)] {
+        let retry = QpParams { rnr_retry: 1, min_rnr_timer: 12, ..params(1024) };
+        let mut p = pair(retry, retry);
+        p.b.host.telling = Telling::BeforeNak;
+        let refused = SendOp::Write { va: THERE, rkey: 0x400 };
+        p.a.post(wr(1, if timer.is_some() { SendOp::Send } else { refused }, BASE, 8));
+        let sizes = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let seen = std::rc::Rc::clone(&sizes);
+        p.drop_to_a = Some(Box::new(move |frame| {
+            seen.borrow_mut().push(frame.payload.len());
+            drops_it && !frame.payload.is_empty()
+        }));
+        p.run();
+        let told = if drops_it { 0 } else { REASON };
+        let cause = match timer {
+            None => Cause::Refused { status: WcStatus::RemAccessErr, told },
+            Some(timer) => Cause::NotReady { tries: 2, timer, told },
+        };
+        assert_eq!(causes(&p)[0], [cause]);
+        // A packet for each NAK, right before it: a NAK that isn't ready comes twice.
+        let naks = if timer.is_some() { 2 } else { 1 };
+        assert_eq!(*sizes.borrow(), [4, 0].repeat(naks));
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use ferroce_proto::{
     Access, AtomicOp, BindMw, Buffer, Cause, Completion, DelegateError, Env, Failure, Instant, NoReceive,
     PayloadSource, PlaceError, Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace,
-    TagInfo, Taken, TransmitError, WcStatus,
+    TagInfo, Taken, Telling, TransmitError, WcStatus,
 };
 use ferroce_wire::{Headers, Operation, TagOperation, Tmh};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -108,8 +108,8 @@ pub struct Host {
     pub plain: u32,
     /// What was told of errors, each with the `wr_id` of the request and of the receive, and how many were flushed.
     pub failures: Vec<(Cause, Option<u64>, Option<u64>, u32)>,
-    /// NAKs carry the numbers of reasons.
-    pub tells_reasons: bool,
+    /// How NAKs have the numbers of reasons.
+    pub telling: Telling,
 }
 
 impl Host {
@@ -148,7 +148,7 @@ impl Host {
             awaited: BTreeSet::new(),
             plain: 0,
             failures: Vec::new(),
-            tells_reasons: false,
+            telling: Telling::Never,
         }
     }
 
@@ -511,8 +511,8 @@ impl Env for Host {
         REASON
     }
 
-    fn tells_reasons(&self) -> bool {
-        self.tells_reasons
+    fn telling(&self) -> Telling {
+        self.telling
     }
 
     fn event(&mut self, event: QpEvent) {

@@ -20,6 +20,7 @@ impl Qp {
     pub(in crate::qp) fn forget_failure(&self) {
         self.reason.store(0, Ordering::Relaxed);
         self.drops_strangers.store(false, Ordering::Relaxed);
+        self.peer_is_told.store(false, Ordering::Relaxed);
     }
 }
 
@@ -27,6 +28,11 @@ impl QpEnv<'_> {
     /// As [`ferroce_proto::Env::failed`]. The line is told when no QP is locked.
     #[cold]
     pub(super) fn explain(&mut self, failure: &Failure<'_, Arc<Ah>>) -> u16 {
+        if let Some(meta) =
+            self.meta.filter(|_| matches!(failure.cause, Cause::Refuses { .. } | Cause::NoReceive { .. }))
+        {
+            self.qp.peer_is_told.store(meta.of_no_adapter, Ordering::Relaxed);
+        }
         let reason = self.reason(failure);
         let number = reason.number();
         match failure.cause {

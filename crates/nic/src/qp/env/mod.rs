@@ -24,7 +24,7 @@ use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_proto::{
     AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Failure, Instant, NoReceive, Payload,
     PayloadSource, PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp,
-    SendWr, Sge, SrqPlace, TagInfo, Taken, TransmitError, Violation, WcOpcode, WcStatus,
+    SendWr, Sge, SrqPlace, TagInfo, Taken, Telling, TransmitError, Violation, WcOpcode, WcStatus,
 };
 use ferroce_queues::{CountedOp, IpVersion, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Grh, PacketMeta};
@@ -370,8 +370,12 @@ impl Env for QpEnv<'_> {
         self.explain(failure)
     }
 
-    fn tells_reasons(&self) -> bool {
-        matches!(self.path, Some(Path::Local { .. } | Path::Shm { .. })) && !self.qp.adapter.has_capture()
+    fn telling(&self) -> Telling {
+        match self.path {
+            Some(Path::Local { .. } | Path::Shm { .. }) if !self.qp.adapter.has_capture() => Telling::WithNak,
+            Some(Path::Udp { .. }) if self.qp.peer_is_told.load(Ordering::Relaxed) => Telling::BeforeNak,
+            _ => Telling::Never,
+        }
     }
 
     fn event(&mut self, event: QpEvent) {
