@@ -64,6 +64,8 @@ const MISTAKES: &[Mistake] = &[
     everywhere("misuse/operations", "short_result", (53, 0)),
     everywhere("misuse/operations", "no_room_for_grh", (0, 43)),
     everywhere("misuse/operations", "other_qkey", (0, 44)),
+    everywhere("misuse/operations", "window_on_a_region_without_right", (55, 0)),
+    everywhere("misuse/operations", "overrun", (0, 70)),
 ];
 
 /// The numbers of the lines of requesters and of responders, but for those of requests that were posted later.
@@ -147,3 +149,52 @@ macro_rules! on_each_fabric {
 }
 
 on_each_fabric! { keys receives connection operations }
+
+/// Cases of `c/misuse/refused.c`: a call that is refused, and what the line says of it; `true`: over UDP only.
+const REFUSED: &[(&str, &str, bool)] = &[
+    ("attribute_missing", "ibv_modify_qp: Init to Rtr needs IBV_QP_MIN_RNR_TIMER", false),
+    ("gid_index_of_nothing", "entry 99 of the GID table of ferroce0 is empty; there are: 0, 1", false),
+    ("gid_index_of_the_other_family", "both must be IPv4 or both IPv6 (another sgid_index", false),
+    ("path_mtu_above_the_port", "path_mtu 4096 is above the 1024 bytes that this path carries", true),
+    ("states_left_out", "there is no transition from Init to Rts: the way is Reset, Init, Rtr, Rts", false),
+    (
+        "receive_in_reset",
+        "ibv_post_recv: a receive request in state Reset: they are taken from Init on",
+        false,
+    ),
+    ("send_in_init", "ibv_post_send: a send request in state Init: they are taken from Rts on", false),
+    (
+        "remote_write_alone",
+        "ibv_reg_mr: remote write or atomic access needs local write access as well",
+        false,
+    ),
+    ("domain_in_use", "ibv_dealloc_pd: 1 objects still belong to this protection domain", false),
+    ("queue_in_use", "ibv_destroy_cq: 2 send and receive queues still use this completion queue", false),
+    ("inline_too_long", "ibv_post_send: 4096 bytes inline, the queue takes 64", false),
+    ("too_many_elements", "ibv_post_send: 9 scatter/gather elements, the queue takes 2", false),
+    ("receive_queue_full", "ibv_post_recv: the receive queue of 8 work requests is full", false),
+];
+
+#[test]
+fn a_refused_call_says_why_once() {
+    let path = require!(Artifacts::get().c_program("misuse/refused"));
+    let listed = std::process::Command::new(&path).output().expect("the program runs").stdout;
+    let listed = String::from_utf8(listed).expect("case names are ASCII");
+    assert_eq!(listed.lines().collect::<Vec<_>>(), REFUSED.iter().map(|case| case.0).collect::<Vec<_>>());
+    let world = require!(World::one_host(1500));
+    for (case, says, udp_only) in REFUSED {
+        for fabric in [Fabric::Any, Fabric::Udp] {
+            let run = |how| {
+                let process = world.first().start_ferroce(&[], &[&*path, case, how], fabric.settings());
+                { process }.wait(LIMIT)
+            };
+            if !udp_only || fabric == Fabric::Udp {
+                let wrong = run("wrong");
+                wrong.expect_success();
+                let lines: Vec<_> = wrong.stderr.lines().collect();
+                assert!(lines.len() == 1 && lines[0].contains(says), "{case}: {wrong}");
+            }
+            run("right").expect_ok().expect_quiet();
+        }
+    }
+}

@@ -330,7 +330,11 @@ impl Context {
     pub(crate) fn source(&self, sgid_index: u8) -> Result<GidEntry> {
         match self.gid(usize::from(sgid_index)) {
             Some(entry) => Ok(entry),
-            None => invalid!("entry {sgid_index} of the GID table of {} is empty", self.device.info.name),
+            None => {
+                let there: Vec<_> = self.gids().iter().map(|(index, _)| index.to_string()).collect();
+                let (name, there) = (&self.device.info.name, there.join(", "));
+                invalid!("entry {sgid_index} of the GID table of {name} is empty; there are: {there}")
+            }
         }
     }
 

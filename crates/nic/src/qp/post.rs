@@ -143,7 +143,9 @@ impl Qp {
             PostError::QueueFull => {
                 Error::NoMemory(format!("the send queue of {} work requests is full", self.cap.max_send_wr))
             }
-            PostError::State(state) => Error::Invalid(format!("a send request in state {state:?}")),
+            PostError::State(state) => {
+                Error::Invalid(format!("a send request in state {state:?}: they are taken from Rts on"))
+            }
             PostError::Operation => {
                 Error::Invalid(format!("{:?} has no such operation, or not of this length", self.service))
             }
@@ -163,7 +165,9 @@ impl Qp {
         }
         let mut rq = self.rq.lock();
         match self.state.load(Ordering::Acquire) {
-            s if s == QpState::Reset as u8 => invalid!("a receive request in state Reset"),
+            s if s == QpState::Reset as u8 => {
+                invalid!("a receive request in state Reset: they are taken from Init on")
+            }
             s if s == QpState::Err as u8 || self.is_inherited() => {
                 let wr_id = wqe.wr_id;
                 // Checked as if it were queued, then flushed at once, in order with the queue's other flushes.

@@ -149,7 +149,7 @@ pub fn check(rules: impl Into<Rules>, now: QpState, attr: &QpAttr, bits: u32) ->
     let rules = rules.into();
     let bits = rules.known(bits);
     let Some((required, optional)) = rules.transition(now, to) else {
-        return invalid!("there is no transition from {now:?} to {to:?}");
+        return invalid!("there is no transition from {now:?} to {to:?}: the way is Reset, Init, Rtr, Rts");
     };
     let missing = required & !bits;
     if missing != 0 {
