@@ -1,7 +1,7 @@
 //! `ferroce run --check`: a program for each finding and its correct twin, on each fabric. The finding is told exactly once, the
 //! twin says nothing.
 
-use ferroce_tests::{Artifacts, Fabric, Outcome, World, require};
+use ferroce_tests::{Artifacts, Fabric, Outcome, Pair, World, require, tool};
 use std::process::Command;
 use std::time::Duration;
 
@@ -210,4 +210,48 @@ fn what_only_looks_like_a_mistake_is_no_finding() {
             assert_eq!(findings, [""; 0], "{case}: {outcome}");
         }
     }
+}
+
+/// A program that uses verbs correctly: the first finding would end it.
+fn client(words: &[&str]) {
+    let package = if words[0].starts_with("ibv_") { "ibverbs-utils" } else { "perftest" };
+    require!(tool(words[0], package));
+    let world = require!(World::one_host(1500));
+    for fabric in [Fabric::Any, Fabric::Udp] {
+        let outcome = Pair::new(&world, fabric).options(&["--check=fatal"]).limit(LIMIT).run(words);
+        outcome.expect_success();
+        assert!(!outcome.to_string().contains("ferroce: FC"), "{outcome}");
+    }
+    world.first().expect_no_traces();
+}
+
+macro_rules! clients {
+    ($($name:ident: $($word:literal)*;)*) => {$(
+        #[test]
+        fn $name() {
+            client(&[$($word),*]);
+        }
+    )*};
+}
+
+clients! {
+    write_bw: "ib_write_bw" "-n" "50" "-s" "4096" "-q" "2" "-F" "-x" "1";
+    read_lat: "ib_read_lat" "-n" "50" "-s" "4096" "-F" "-x" "1";
+    send_lat_with_events: "ib_send_lat" "-n" "50" "-e" "-F" "-x" "1";
+    rc_pingpong: "ibv_rc_pingpong" "-g" "1" "-e" "-n" "50";
+    srq_pingpong: "ibv_srq_pingpong" "-g" "1" "-n" "50";
+    ud_pingpong: "ibv_ud_pingpong" "-g" "1" "-n" "50";
+}
+
+/// perftest's client destroys one of the two completion queues that it makes for SENDs (seen with gdb: two calls of ibv_create_cq, one of
+/// ibv_destroy_cq).
+#[test]
+fn what_perftest_leaves_is_told() {
+    require!(tool("ib_send_bw", "perftest"));
+    let world = require!(World::one_host(1500));
+    let words = ["ib_send_bw", "-n", "50", "-s", "64", "-F", "-x", "1"];
+    let outcome = Pair::new(&world, Fabric::Any).options(&["--check"]).limit(LIMIT).run(&words);
+    outcome.expect_success();
+    assert_eq!((ids(&outcome.client), ids(&outcome.server)), (vec!["FC106"], vec![]), "{outcome}");
+    assert!(outcome.client.stderr.contains("(1 cq made at ib_send_bw"), "{outcome}");
 }

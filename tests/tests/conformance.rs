@@ -106,7 +106,13 @@ enum How {
     Udp,
     /// With all capabilities over the host's network, as frames need them.
     Privileged,
+    /// With these options of `ferroce run`.
+    Options(&'static [&'static str]),
 }
+
+/// What `--check` finds in the suite's programs: they overrun a queue of completions, and fill a queue of requests, to see what comes of
+/// it. They end without destroying what they have made.
+const FOUND: &[(&str, &str)] = &[("cq", "FC102"), ("states", "FC102"), ("wr_flags", "FC100")];
 
 /// Runs every program on Ferroce; panics when a check fails.
 fn on_ferroce(how: How) -> Result<BTreeMap<String, Report>, Skip> {
@@ -121,8 +127,14 @@ fn on_ferroce(how: How) -> Result<BTreeMap<String, Report>, Skip> {
             How::Ordinary => host.start_ferroce(&[], &words, &[]),
             How::Udp => host.start_ferroce(&[], &words, Fabric::Udp.settings()),
             How::Privileged => host.start_ferroce_privileged(&[], &words, &[]),
+            How::Options(options) => host.start_ferroce(options, &words, &[]),
         };
         let outcome = process.wait(LIMIT);
+        let found: BTreeSet<_> = outcome.stderr.lines().filter_map(finding).collect();
+        let known = FOUND.iter().filter(|of| of.0 == name).map(|of| of.1);
+        if found.iter().any(|id| known.clone().all(|known| known != *id)) {
+            writeln!(failed, "{name} has {found:?}: {outcome}").expect("writing to a string");
+        }
         match Report::read(&name, &outcome) {
             Ok(report) if report.failed().next().is_none() => drop(reports.insert(name, report)),
             Ok(_) => writeln!(failed, "{name}: {outcome}").expect("writing to a string"),
@@ -137,6 +149,17 @@ fn on_ferroce(how: How) -> Result<BTreeMap<String, Report>, Skip> {
 #[test]
 fn what_the_man_pages_promise_holds() {
     require!(on_ferroce(How::Ordinary));
+}
+
+/// The ID of a finding of `--check`, which a line begins with.
+fn finding(line: &str) -> Option<&str> {
+    let id = line.strip_prefix("ferroce: FC1")?.split(' ').next()?;
+    line.get("ferroce: ".len().."ferroce: FC1".len() + id.len())
+}
+
+#[test]
+fn what_the_man_pages_promise_holds_on_a_strict_adapter_and_the_checker_finds_nothing_else() {
+    require!(on_ferroce(How::Options(&["--strict", "--check=-FC106"])));
 }
 
 #[test]

@@ -65,7 +65,7 @@ cswap -t cswap -s 8 -n 100 -w 10
 ";
 
 /// Runs both sides of `ucx_perftest`, which want the same options.
-fn perftest(world: &World, fabric: Fabric, transports: &str, options: &[&str]) -> PairOutcome {
+fn perftest(world: &World, fabric: Fabric, transports: &str, options: &[&str], run: &[&str]) -> PairOutcome {
     let server = [&["ucx_perftest"], options].concat();
     let client = [&["ucx_perftest", SERVER, "-f"], options].concat();
     let settings = [("UCX_TLS", transports)];
@@ -73,7 +73,7 @@ fn perftest(world: &World, fabric: Fabric, transports: &str, options: &[&str]) -
         server: &server,
         client: &client,
         port: PORT,
-        options: &[],
+        options: run,
         settings: &settings,
         limit: LIMIT,
     };
@@ -94,12 +94,17 @@ fn expect_no_warning(text: &str) {
 
 /// Runs the lines of a batch, each of which has to give a row with its name.
 fn batch(place: Place, transports: &str, name: &str, lines: &str, options: &[&str]) {
+    batch_with(place, transports, name, lines, options, &[]);
+}
+
+/// The same with options of `ferroce run`.
+fn batch_with(place: Place, transports: &str, name: &str, lines: &str, options: &[&str], run: &[&str]) {
     require!(tool("ucx_perftest", "ucx-utils"));
     let (world, fabric) = require!(place.world());
     let file = Artifacts::get().program_path(&format!("{name}.batch")).expect("the stage is writable");
     std::fs::write(&file, lines).expect("the stage is writable");
     let file = file.to_str().expect("a UTF-8 path");
-    let outcome = perftest(&world, fabric, transports, &[options, &["-b", file]].concat());
+    let outcome = perftest(&world, fabric, transports, &[options, &["-b", file]].concat(), run);
     let rows = || outcome.client.stdout.lines().filter_map(|line| line.split_whitespace().next());
     for test in lines.lines().filter_map(|line| line.split_whitespace().next()) {
         assert!(rows().any(|row| row == test), "no row for {test}:\n{outcome}");
@@ -151,7 +156,7 @@ macro_rules! places {
                 let (world, fabric) = require!($value.world());
                 for transports in [RC, UD] {
                     let options = ["-t", "tag_lat", "-n", "100", "-w", "10", "-T", "2", "-M", "multi", "-e"];
-                    perftest(&world, fabric, transports, &options);
+                    perftest(&world, fabric, transports, &options, &[]);
                 }
             }
 
@@ -161,7 +166,7 @@ macro_rules! places {
                 let (world, fabric) = require!($value.world());
                 for transports in [RC, UD] {
                     let options = ["-t", "tag_lat", "-n", "300", "-w", "10", "-E", "sleep"];
-                    perftest(&world, fabric, transports, &options);
+                    perftest(&world, fabric, transports, &options, &[]);
                 }
             }
 
@@ -182,6 +187,22 @@ places! {
     one_host_shm: Place::OneHost(Fabric::Any);
     one_host_udp: Place::OneHost(Fabric::Udp);
     two_hosts: Place::TwoHosts;
+}
+
+/// UCX registers 13 MiB and more: the checker says so where the machine's RLIMIT_MEMLOCK is less (FC107).
+#[test]
+fn the_checker_finds_nothing_in_ucx() {
+    for (transports, name) in [(RC, "checked_rc"), (UD, "checked_ud")] {
+        let place = Place::OneHost(Fabric::Any);
+        batch_with(place, transports, name, PROTOCOLS, &[], &["--check=fatal,-FC107"]);
+    }
+}
+
+#[test]
+fn ucx_runs_on_a_strict_adapter() {
+    for (transports, name) in [(RC, "strict_rc"), (UD, "strict_ud")] {
+        batch_with(Place::OneHost(Fabric::Any), transports, name, PROTOCOLS, &[], &["--strict"]);
+    }
 }
 
 /// A program that checks every byte, two- and one-sided.

@@ -220,6 +220,24 @@ fn the_suite_passes_over_udp() {
 }
 
 #[test]
+fn the_checker_finds_nothing_in_the_suite() {
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    let suite = require!(Suite::unpack(host));
+    let report = suite.check(host, User::Ordinary, &["--check=fatal"], &[], |_| true);
+    assert!(report.passed().count() >= 100, "{report:?}");
+}
+
+#[test]
+fn the_suite_passes_on_a_strict_adapter() {
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    let suite = require!(Suite::unpack(host));
+    let report = suite.check(host, User::Ordinary, &["--strict"], &[], |_| true);
+    assert!(report.passed().count() >= 100, "{report:?}");
+}
+
+#[test]
 fn tests_of_rc_pass_with_one_percent_loss() {
     let world = require!(World::one_host(1500));
     let host = world.first();
