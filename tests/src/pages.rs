@@ -1,6 +1,9 @@
-//! What the man pages of rdma-core's libibverbs and librdmacm document, and what checks it: `tests/conformance/pages.tsv`.
+//! What the man pages of rdma-core's libibverbs and librdmacm document, and what checks it: `tests/conformance/pages.tsv`. And which
+//! programs the pages of `docs/errors` name.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 /// One fact: a return value, an errno, a completion status or event, a flag, a limit or another rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,4 +87,45 @@ fn fact(line: &'static str) -> Fact {
         program => Check::Program { program, name },
     };
     Fact { page, function, kind, what, check }
+}
+
+/// The program that a page of `docs/errors` names.
+#[derive(Debug)]
+pub struct ErrorProgram {
+    /// The page's number: 34 of FC034.
+    pub number: u16,
+    /// As [`crate::Artifacts::c_program`] takes it.
+    pub program: String,
+    /// The case of the program.
+    pub case: String,
+    /// The option of `ferroce run` that it needs.
+    pub option: Option<String>,
+}
+
+/// The programs that pages of `docs/errors` name, by number. A page may say that there is none.
+///
+/// # Panics
+/// A page says neither.
+#[must_use]
+pub fn error_programs() -> Vec<ErrorProgram> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors");
+    let files = fs::read_dir(folder).expect("docs/errors").map(|entry| entry.expect("an entry").path());
+    let mut programs: Vec<_> = files
+        .filter_map(|path| {
+            let number = path.file_stem()?.to_str()?.strip_prefix("FC")?.parse().ok()?;
+            let text = fs::read_to_string(&path).expect("a page");
+            let (_, says) =
+                text.split_once("## A program that does it\n\n").expect("a page names its program");
+            let mut words = says.split('`').skip(1).step_by(2);
+            let Some(source) = words.next() else {
+                assert!(says.starts_with("None of the tests"), "{says}");
+                return None;
+            };
+            let program = source.strip_prefix("tests/c/")?.strip_suffix(".c")?.to_owned();
+            let case = words.next()?.to_owned();
+            Some(ErrorProgram { number, program, case, option: words.next().map(str::to_owned) })
+        })
+        .collect();
+    programs.sort_by_key(|program| program.number);
+    programs
 }

@@ -1,6 +1,7 @@
 //! `ferroce run --check`: a program for each finding and its correct twin, on each fabric. The finding is told exactly once, the
 //! twin says nothing.
 
+use ferroce_tests::pages::error_programs;
 use ferroce_tests::{Artifacts, Fabric, Outcome, Pair, World, require, tool};
 use std::process::Command;
 use std::time::Duration;
@@ -76,6 +77,19 @@ fn every_case_is_in_the_table() {
     let listed = String::from_utf8(listed).expect("case names are ASCII");
     let cases = CASES.iter().chain(LONE_CASES).chain(MEMORY_CASES).map(|case| case.0);
     assert_eq!(listed.lines().collect::<Vec<_>>(), cases.collect::<Vec<_>>());
+}
+
+#[test]
+fn pages_of_findings_name_programs_that_have_them() {
+    let cases: Vec<_> =
+        CASES.iter().chain(LONE_CASES).chain(MEMORY_CASES).map(|case| (case.0, case.1)).collect();
+    let named: Vec<_> = error_programs().into_iter().filter(|named| named.number >= 100).collect();
+    assert_eq!(named.len(), 10, "{named:?}");
+    for named in named {
+        let finding = format!("FC{:03}", named.number);
+        let is_case = named.program == "misuse/checked" && cases.contains(&(&*named.case, &*finding));
+        assert!(is_case || (&*named.program, &*finding) == ("misuse/leftovers", "FC106"), "{named:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Mistakes of programs, each with its correct twin, on each fabric: the line that says what is wrong appears exactly once at
 //! each side that knows, `vendor_err` has its number, and the twin gives none.
 
+use ferroce_tests::pages::error_programs;
 use ferroce_tests::{Artifacts, Fabric, Outcome, World, require};
 use std::time::Duration;
 
@@ -197,4 +198,41 @@ fn a_refused_call_says_why_once() {
             run("right").expect_ok().expect_quiet();
         }
     }
+}
+
+#[test]
+fn pages_of_reasons_name_programs_that_lead_to_them() {
+    let named = error_programs();
+    assert!(named.len() > 40, "{named:?}");
+    for named in named.iter().filter(|named| named.option.is_none()) {
+        let of_page = |mistake: &&Mistake| mistake.program == named.program && mistake.case == named.case;
+        let said =
+            MISTAKES.iter().find(of_page).map(|m| [m.local, m.shm, m.udp].map(Option::unwrap_or_default));
+        let leads = |said: [Said; 3]| said.iter().any(|&(one, other)| [one, other].contains(&named.number));
+        // What comes after a failure is told of by the same case.
+        assert!(said.is_some_and(leads) || named.number == 1, "{named:?}");
+    }
+}
+
+/// With a capture nothing goes beside the packets of a wire: the requester hears no more than from a peer that is no Ferroce.
+#[test]
+fn a_peer_that_says_no_more_is_told_of_by_its_status() {
+    let world = require!(World::one_host(1500));
+    let named = error_programs();
+    let untold = named.iter().filter(|named| named.option.as_deref() == Some("--capture"));
+    let mut numbers = Vec::new();
+    for named in untold {
+        numbers.push(named.number);
+        let path = require!(Artifacts::get().c_program(&named.program));
+        let run = |how| {
+            let words = [&*path, &named.case, how, "two"];
+            world.first().start_ferroce(&["--capture", "/tmp/capture.pcapng"], &words, &[]).wait(LIMIT)
+        };
+        let wrong = run("wrong");
+        wrong.expect_success();
+        assert_eq!(said(&wrong).0, [named.number], "{wrong}");
+        assert!(wrong.stdout.contains(&format!("vendor_err FC{:03}\n", named.number)), "{wrong}");
+        run("right").expect_ok().expect_quiet();
+    }
+    assert_eq!(numbers, [22, 60, 61, 62]);
 }

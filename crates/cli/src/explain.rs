@@ -1,6 +1,8 @@
-//! `ferroce explain`: what a reason, a status of a completion or an errno value means.
+//! `ferroce explain`: what a reason, a status of a completion, an errno value or an attribute of a queue pair means.
 
-use ferroce_explain::{CATALOGUE, ERRNOS, FINDINGS, STATUSES, Word, entry, id, number_of, page};
+use ferroce_explain::{
+    ATTRIBUTES, Attribute, CATALOGUE, ERRNOS, FINDINGS, STATUSES, Word, entry, id, number_of, page,
+};
 use ferroce_nic::watch::harmless;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -16,7 +18,8 @@ pub fn explain(word: Option<&str>) -> ExitCode {
             None => {
                 eprintln!(
                     "ferroce: nothing is known of \"{}\": an ID (FC034), a vendor_err (0xfc034), a status \
-                     (IBV_WC_RETRY_EXC_ERR) or an errno (ENOMEM) can be explained; `ferroce explain` lists them",
+                     (IBV_WC_RETRY_EXC_ERR), an errno (ENOMEM) or an attribute of a queue pair (min_rnr_timer) can be explained; \
+                     `ferroce explain` lists them",
                     harmless(word)
                 );
                 return ExitCode::FAILURE;
@@ -35,6 +38,9 @@ fn text_of(word: &str) -> Option<String> {
     if let Some(errno) = ERRNOS.iter().find(same) {
         return Some(format!("# {} ({})\n\n{}\n", errno.name, errno.value, errno.means));
     }
+    if let Some(attribute) = Attribute::named(word) {
+        return Some(attribute_text(attribute));
+    }
     number_of(word).and_then(entry).map(page)
 }
 
@@ -48,6 +54,20 @@ fn status_text(status: &Word) -> String {
     for reason in reasons {
         // Writing to a string doesn't fail.
         let _ = writeln!(text, "- {}: {}", id(reason.number), reason.title);
+    }
+    text
+}
+
+/// An attribute, and what comes of a wrong one.
+fn attribute_text(attribute: &Attribute) -> String {
+    let Attribute { name, mask, when, means, reasons } = attribute;
+    let mut text = format!("# {name} ({mask})\n\nSet at {when}. {means}\n");
+    if !reasons.is_empty() {
+        text.push_str("\n## What a wrong value leads to\n\n");
+    }
+    for entry in reasons.iter().filter_map(|&number| entry(number)) {
+        // Writing to a string doesn't fail.
+        let _ = writeln!(text, "- {}: {}", id(entry.number), entry.title);
     }
     text
 }
@@ -66,6 +86,10 @@ fn list() -> String {
         for word in words {
             let _ = writeln!(text, "- {} ({})", word.name, word.value);
         }
+    }
+    text.push_str("\n# Attributes of queue pairs\n\n");
+    for attribute in ATTRIBUTES {
+        let _ = writeln!(text, "- {} ({})", attribute.name, attribute.mask);
     }
     text
 }
@@ -95,5 +119,7 @@ mod tests {
         assert!(text.starts_with("# IBV_WC_RNR_RETRY_EXC_ERR (13)") && text.contains("- FC020: "), "{text}");
         assert_eq!(text_of("0xfc034"), text_of("FC034"));
         assert_eq!(text_of("FC999"), None);
+        let text = text_of("IBV_QP_MAX_QP_RD_ATOMIC").expect("an attribute");
+        assert!(text.starts_with("# max_rd_atomic (") && text.contains("- FC050: "), "{text}");
     }
 }

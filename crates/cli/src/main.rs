@@ -128,13 +128,14 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Say what a reason, a status of a completion or an errno means, what leads to it, and the mend
+    /// Say what a reason, a status of a completion, an errno or an attribute of a queue pair means, what leads to it, and the mend
     ///
     /// A request that fails says its reason in one line on standard error, which begins with the reason's ID, and in
     /// vendor_err of its completion.
     Explain {
-        /// An ID (FC034), a vendor_err (0xfc034), a status (IBV_WC_RETRY_EXC_ERR) or an errno (ENOMEM); without it: all
-        #[arg(value_name = "ID|STATUS|ERRNO")]
+        /// An ID (FC034), a vendor_err (0xfc034), a status (IBV_WC_RETRY_EXC_ERR), an errno (ENOMEM) or an attribute
+        /// (min_rnr_timer, IBV_QP_TIMEOUT); without it: all
+        #[arg(value_name = "ID|STATUS|ERRNO|ATTRIBUTE")]
         word: Option<String>,
     },
     /// Show the processes that use Ferroce here, their queue pairs, and what each of these waits for

@@ -5,15 +5,18 @@
 //! (`proto`, `mem`, `nic`) or the finding (`capi`), and who prints the line.
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod catalogue;
 mod check;
 mod finding;
 mod findings;
 mod line;
 mod page;
+mod programs;
 mod reason;
 mod statuses;
 
+pub use attributes::{ATTRIBUTES, Attribute};
 pub use catalogue::{CATALOGUE, Entry, all, entry};
 pub use check::Check;
 pub use finding::{Finding, Place, ReportFormat};

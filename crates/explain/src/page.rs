@@ -1,6 +1,6 @@
 //! The page of a reason or a finding: what `ferroce explain` prints, and what `docs/errors` has.
 
-use crate::{Entry, id, vendor_err};
+use crate::{Entry, id, programs, vendor_err};
 use std::fmt::Write as _;
 
 /// Columns of a line.
@@ -47,6 +47,7 @@ pub fn page(entry: &Entry) -> String {
         statuses => format!("Completions: {}, with `vendor_err` {code:#x} ({code}).", statuses.join(", ")),
     };
     let _ = write!(page, "\n## Where it stands\n\n{}\n", filled(&statuses));
+    let _ = write!(page, "\n## A program that does it\n\n{}\n", filled(&programs::sentence(entry.number)));
     page
 }
 
@@ -62,7 +63,7 @@ mod tests {
 
 A page for each reason and each finding (from FC100 on), written from the catalogue (`crates/explain/src`). `ferroce explain FC034` prints
 the same, `ferroce explain` the list, and `ferroce explain IBV_WC_RETRY_EXC_ERR` the reasons of a status.
-`tests/tests/misuse.rs` and `tests/tests/check.rs` have a program that makes the mistake for most of them.
+Each page names a small program of the tests that makes the mistake.
 [How reasons are found](../design/explain.md).
 
 ";
