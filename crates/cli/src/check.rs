@@ -11,6 +11,8 @@ use clap::Args;
 use ferroce_explain::{Check, ReportFormat};
 use ferroce_nic::settings;
 
+use crate::output;
+
 /// Options of `ferroce run` that bring mistakes to light.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Checking {
@@ -42,8 +44,9 @@ impl Checking {
             command.env(settings::CHECK, list);
         }
         if let Some(file) = &self.check_report {
-            let absolute =
-                begin_report(file).map_err(|error| format!("--check-report {}: {error}", file.display()))?;
+            let absolute = begin_report(file).map_err(|error| {
+                format!("--check-report {}: {}", file.display(), output::path_error(file, &error))
+            })?;
             command.env(settings::CHECK_REPORT, absolute);
         }
         if let Some(adapter) = &self.strict {

@@ -21,7 +21,7 @@ pub fn man(command: Command, directory: &Path) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ferroce man: {}: {error}", directory.display());
+            eprintln!("ferroce man: {}: {}", directory.display(), output::path_error(directory, &error));
             ExitCode::FAILURE
         }
     }

@@ -13,7 +13,7 @@ use ferroce_nic::settings;
 use ferroce_nic::tap::{capture, fault};
 
 use crate::check::Checking;
-use crate::{doctor, elf, install};
+use crate::{doctor, elf, install, output};
 
 /// Exit status when `ferroce run` itself fails; those above are the shell's (`env(1)`, `nohup(1)`).
 const OWN_FAILURE: u8 = 125;
@@ -178,13 +178,7 @@ fn library_path(libraries: &Path, before: Option<&OsStr>) -> Result<OsString, St
 fn start_capture(file: &Path) -> Result<PathBuf, String> {
     let explain = |says: String| format!("--capture {}: {says}", file.display());
     let absolute = std::path::absolute(file).map_err(|error| explain(error.to_string()))?;
-    capture::create(&absolute).map_err(|error| {
-        let directory = absolute.parent().filter(|directory| !directory.exists());
-        explain(match directory {
-            Some(directory) => format!("there is no directory {}", directory.display()),
-            None => error.to_string(),
-        })
-    })?;
+    capture::create(&absolute).map_err(|error| explain(output::path_error(&absolute, &error)))?;
     Ok(absolute)
 }
 

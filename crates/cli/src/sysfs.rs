@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
 
+use crate::output;
 use ferroce_nic::net::discover;
 use ferroce_preload::counted;
 use ferroce_preload::tree::{Host, Last, Node, Place, Tree};
@@ -33,7 +34,8 @@ fn write(directory: &Path) -> Result<String, String> {
     let devices = discover().map_err(|error| error.to_string())?;
     let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
     let tree = Tree::from(&Host::with(devices));
-    let explain = |error: io::Error| format!("{}: {error}", directory.display());
+    let explain =
+        |error: io::Error| format!("{}: {}", directory.display(), output::path_error(directory, &error));
     if fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(format!("{} is not empty; name a new directory", directory.display()));
     }

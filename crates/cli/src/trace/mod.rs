@@ -56,7 +56,7 @@ pub fn trace(options: &Options<'_>) -> ExitCode {
 }
 
 fn read(options: &Options<'_>) -> Result<ExitCode, String> {
-    let file = File::open(options.what).map_err(|error| error.to_string())?;
+    let file = File::open(options.what).map_err(|error| output::path_error(options.what, &error))?;
     let growing = Growing { file, follow: options.follow };
     let mut reader = create_reader(BUFFER, growing).map_err(|error| match error {
         PcapError::Eof => "it is empty".to_owned(),
