@@ -38,6 +38,9 @@ const IN_VAIN: u32 = 16;
 const QUICK_POLLS: u32 = 32;
 /// Among so many polls, at least one looks at everything.
 const ROUND_EVERY: u32 = 64;
+/// … and at least one looks how long ago that was. Who polls less often than a quarter of the shortest lease leaves packets to the
+/// background thread now and then.
+const TICKS_EVERY: u32 = 4;
 
 /// Who has promised what.
 #[derive(Debug)]
@@ -189,7 +192,8 @@ impl Lease {
     fn is_quick(&self, empty: bool) -> bool {
         let polls = self.polls_since_round.load(Ordering::Relaxed);
         let quick = self.quick_polls.load(Ordering::Relaxed);
-        if polls >= ROUND_EVERY || self.is_round_long_ago() || (empty && quick == 0) {
+        let looks_at_ticks = polls % TICKS_EVERY == TICKS_EVERY - 1;
+        if polls >= ROUND_EVERY || (empty && quick == 0) || (looks_at_ticks && self.is_round_long_ago()) {
             return false;
         }
         self.polls_since_round.store(polls + 1, Ordering::Relaxed);
@@ -332,6 +336,17 @@ mod tests {
         }
         assert!(clock::ticks().wrapping_sub(ticks) >= clock::ticks_of_half_millisecond_at_most());
         assert!(lease.lately() > now);
+    }
+
+    #[test]
+    fn a_round_that_was_long_ago_is_followed_by_another_within_four_polls() {
+        let lease = Lease::default();
+        assert!(lease.is_round_long_ago());
+        for empty in [true, false] {
+            lease.found_in_memory();
+            lease.polls_since_round.store(0, Ordering::Relaxed);
+            assert_eq!((0..TICKS_EVERY).take_while(|_| lease.is_quick(empty)).count(), 3);
+        }
     }
 
     #[test]
