@@ -8,6 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Messages that are under way at a time; of more, the beginning isn't remembered.
 const MOST: usize = 1 << 16;
+/// Bytes of the payload of a packet that goes ahead of a NAK, with the number of its reason. A NAK within a host carries the number itself, in
+/// fewer bytes.
+const AHEAD_OF_NAK: usize = 4;
 
 /// Which way a packet went, as whoever captured it saw it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -57,8 +60,7 @@ impl Messages {
         let datagram = Datagram::of(bytes)?;
         let (headers, header_len) = Headers::parse(datagram.payload).ok()?;
         let rest = datagram.len.checked_sub(header_len + ICRC_LEN + usize::from(headers.bth.pad))?;
-        if headers.bth.opcode.operation == Operation::Acknowledge && rest > 0 {
-            // It goes ahead of a NAK, and has the number of the reason.
+        if headers.bth.opcode.operation == Operation::Acknowledge && rest == AHEAD_OF_NAK {
             return None;
         }
         let (operation, begins, ends) = place(&headers);
@@ -293,7 +295,10 @@ pub mod tests {
             "{message}"
         );
         assert_eq!(message.to_json()["refusal"], "remote access error");
-        assert!(messages.packet(0.0, Way::In, &packet(Operation::Acknowledge, 3, nak, 4)).is_none());
+        assert!(
+            messages.packet(0.0, Way::In, &packet(Operation::Acknowledge, 3, nak, AHEAD_OF_NAK)).is_none()
+        );
+        assert!(messages.packet(0.0, Way::In, &packet(Operation::Acknowledge, 3, nak, 2)).is_some());
         let ack = messages.packet(
             0.0,
             Way::In,
