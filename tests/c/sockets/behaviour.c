@@ -493,6 +493,9 @@ static void epoll_sets(void)
 	EXPECT(send(fds[0], "c", 1, 0) == 1);
 	EXPECT(wait_epoll(set, &event, 10000) == 1 && event.data.u64 == 2);
 	EXPECT(wait_epoll(set, &event, 50) == 0);
+	/* What the socket sends itself is no arrival. */
+	EXPECT(send(fds[1], "e", 1, 0) == 1);
+	EXPECT(wait_epoll(set, &event, 50) == 0);
 	EXPECT(send(fds[0], "d", 1, 0) == 1);
 	EXPECT(wait_epoll(set, &event, 10000) == 1);
 	EXPECT(recv(fds[1], bytes, sizeof bytes, 0) == 2);

@@ -83,9 +83,12 @@ impl Waiters {
     /// The socket has changed, so that it may be ready.
     pub(crate) fn wake(&mut self) {
         self.changes += 1;
-        for waker in &self.wakers {
-            waker.wake();
-        }
+        self.wake_all();
+    }
+
+    /// Wakes who waits, who is to look again.
+    pub(crate) fn wake_all(&self) {
+        self.wakers.iter().for_each(|waker| waker.wake());
     }
 
     /// How often it has changed.

@@ -41,12 +41,40 @@ pub(super) enum Phase {
     Closed,
 }
 
+/// What says whether a program may read or write.
+struct Levels {
+    readable: usize,
+    can_send: bool,
+    ends: (bool, bool, bool),
+}
+
+impl Levels {
+    fn of(connection: &Connection) -> Self {
+        let ends = &connection.ends;
+        Self {
+            readable: connection.readable(),
+            can_send: connection.can_send(),
+            ends: (ends.is_readable(), ends.is_writable(), ends.broken().is_some()),
+        }
+    }
+
+    /// More has come, there is room again, or an end has: what an edge-triggered epoll tells of.
+    fn is_edge_after(&self, before: &Self) -> bool {
+        self.readable > before.readable || (self.can_send && !before.can_send) || self.ends != before.ends
+    }
+}
+
 impl State for StreamState {
     fn progress(&mut self, set: &Set) {
         let mut changed = false;
         // What has arrived before the end of the connection counts.
         if let Phase::Open(connection) | Phase::Accepting(connection, _) = &mut self.phase {
-            changed |= connection.progress();
+            let before = Levels::of(connection);
+            if connection.progress() {
+                changed |= Levels::of(connection).is_edge_after(&before);
+                // Who waits asks for a notification anew: the one that was asked for has been taken.
+                self.waiters.wake_all();
+            }
         }
         while !self.is_full() {
             let Some(id) = &mut self.id else { break };
