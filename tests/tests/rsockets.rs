@@ -198,7 +198,7 @@ macro_rules! behaviour {
 }
 
 behaviour! {
-    names bad_calls refused nonblocking_connect half_close closed_peer peek_and_wait full duplex two_readers sender_beside_reader
+    names bad_calls refused nonblocking_connect half_close end_behind_bytes closed_peer peek_and_wait full duplex two_readers sender_beside_reader
     select_with_pipe epoll_sets sleepers copies options many reset datagrams
 }
 

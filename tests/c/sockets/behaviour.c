@@ -254,6 +254,32 @@ static void half_close(void)
 	EXPECT(ready(fds[0], POLLIN, 0) & POLLHUP);
 }
 
+static void *send_and_shut(void *fd)
+{
+	for (volatile int spins = 0; spins < rand() % 20000; spins++)
+		;
+	EXPECT(send(*(int *)fd, "ask", 3, 0) == 3);
+	EXPECT(shutdown(*(int *)fd, SHUT_WR) == 0);
+	return NULL;
+}
+
+/* Who waits for more than comes is told of the end, whenever it comes. */
+static void end_behind_bytes(void)
+{
+	char bytes[8];
+
+	for (int round = 0; round < 300; round++) {
+		pthread_t thread;
+		int fds[2];
+
+		pair(fds);
+		EXPECT(pthread_create(&thread, NULL, send_and_shut, &fds[0]) == 0);
+		EXPECT(recv(fds[1], bytes, sizeof bytes, MSG_WAITALL) == 3 && !memcmp(bytes, "ask", 3));
+		EXPECT(pthread_join(thread, NULL) == 0);
+		EXPECT(close(fds[0]) == 0 && close(fds[1]) == 0);
+	}
+}
+
 static void closed_peer(void)
 {
 	int fds[2];
@@ -676,6 +702,7 @@ static const struct test_case {
 	{"refused", refused},
 	{"nonblocking_connect", nonblocking_connect},
 	{"half_close", half_close},
+	{"end_behind_bytes", end_behind_bytes},
 	{"closed_peer", closed_peer},
 	{"peek_and_wait", peek_and_wait},
 	{"full", full},

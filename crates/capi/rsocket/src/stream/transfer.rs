@@ -41,20 +41,24 @@ impl Stream {
         let peek = flags & libc::MSG_PEEK != 0;
         let all = flags & libc::MSG_WAITALL != 0 && !peek;
         self.transfer(flags, Options::receive_deadline, |connection, done| {
-            if connection.readable() == 0 {
-                return match connection.ends.broken() {
-                    Some(errno) => Some(Err(Refusal::plain(errno))),
-                    None if !connection.ends.is_readable() || total == 0 => Some(Ok(())),
-                    None => None,
-                };
+            // The end may have come with the last bytes, and nothing comes after it.
+            while connection.readable() > 0 {
+                // SAFETY: the caller's promise.
+                let taken =
+                    walk(pieces, *done, |to, left, taken| unsafe { connection.copy(to, left, taken) });
+                *done += taken;
+                if !peek {
+                    connection.consume(taken);
+                }
+                if !all || *done == total {
+                    return Some(Ok(()));
+                }
             }
-            // SAFETY: the caller's promise.
-            let taken = walk(pieces, *done, |to, left, taken| unsafe { connection.copy(to, left, taken) });
-            *done += taken;
-            if !peek {
-                connection.consume(taken);
+            match connection.ends.broken() {
+                Some(errno) => Some(Err(Refusal::plain(errno))),
+                None if !connection.ends.is_readable() || total == 0 => Some(Ok(())),
+                None => None,
             }
-            (!all || *done == total).then_some(Ok(()))
         })
     }
 
