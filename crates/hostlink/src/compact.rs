@@ -3,12 +3,16 @@
 //! Addresses, traffic class and hop limit of such a packet are those of the connection, so the record leaves them out. What
 //! is left lies in native order at fixed places, and a message of up to 40 bytes takes one line of memory.
 
-use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Reth, Service};
+use ferroce_wire::{Aeth, AtomicEth, Bth, Headers, Opcode, Operation, Reth, Service};
 
 /// Bytes before the payload where the packet names no memory of the receiver.
 pub(super) const SHORT: usize = 24;
+/// Bytes before the payload of an atomic's answer, with what the memory held.
+const ANSWER: usize = 32;
 /// Bytes before the payload where it does.
 const LONG: usize = 40;
+/// Bytes before the payload of an atomic.
+const ATOMIC: usize = 56;
 
 const SOLICITED: u32 = 1 << 24;
 const ACK_REQUEST: u32 = 1 << 25;
@@ -18,8 +22,9 @@ const PSN: u32 = (1 << 24) - 1;
 
 /// The first words of a record as they lie in memory, each of two halves in native order: length of the record and a byte each
 /// for its kind and the opcode before the partition key; destination QPN and PSN; length of the payload and
-/// [`CompactHeaders::word`]; length and key of the memory that is named; its address.
-pub(super) type Front = [u64; LONG / 8];
+/// [`CompactHeaders::word`]; length and key of the memory that is named; its address; an atomic's two operands. The answer to an
+/// atomic has what the memory held after the third word.
+pub(super) type Front = [u64; ATOMIC / 8];
 
 /// The first and the second four bytes of a word.
 #[inline]
@@ -61,9 +66,14 @@ pub struct CompactHeaders {
     psn: u32,
     /// Immediate data, the key to invalidate, or syndrome and MSN of an acknowledgement.
     word: u32,
-    /// The memory of the receiver that is named.
+    /// The memory of the receiver that is named; an atomic has no length.
     reth: Reth,
+    /// What an atomic swaps in or adds, and what it compares with; of its answer what the memory held, and nothing.
+    operands: [u64; 2],
 }
+
+/// The memory that is named by a packet that names none.
+const NOWHERE: Reth = Reth { va: 0, rkey: 0, dma_len: 0 };
 
 impl CompactHeaders {
     /// The same headers; `None` for those that don't have this form.
@@ -75,9 +85,9 @@ impl CompactHeaders {
             deth: None,
             flush: None,
             reth,
-            atomic: None,
+            atomic,
             aeth,
-            atomic_ack: None,
+            atomic_ack,
             immediate,
             invalidate_rkey,
         } = headers
@@ -85,7 +95,11 @@ impl CompactHeaders {
             return None;
         };
         let plain = bth.migrated && bth.pad == 0 && !bth.fecn && !bth.becn;
-        if !plain || !has_compact_form(bth.opcode) || bth.opcode.carries_reth() != reth.is_some() {
+        let opcode = bth.opcode;
+        let fits = opcode.carries_reth() == reth.is_some()
+            && opcode.is_atomic() == atomic.is_some()
+            && opcode.carries_atomic_ack() == atomic_ack.is_some();
+        if !plain || !has_compact_form(opcode) || !fits {
             return None;
         }
         let word = match (aeth, immediate, invalidate_rkey) {
@@ -104,7 +118,14 @@ impl CompactHeaders {
             dest_qp: bth.dest_qp,
             psn: bth.psn & PSN | flag(bth.solicited, SOLICITED) | flag(bth.ack_request, ACK_REQUEST),
             word,
-            reth: reth.unwrap_or(Reth { va: 0, rkey: 0, dma_len: 0 }),
+            reth: match atomic {
+                Some(atomic) => Reth { va: atomic.va, rkey: atomic.rkey, dma_len: 0 },
+                None => reth.unwrap_or(NOWHERE),
+            },
+            operands: match atomic {
+                Some(atomic) => [atomic.swap_or_add, atomic.compare],
+                None => [atomic_ack.unwrap_or(0), 0],
+            },
         })
     }
 
@@ -122,7 +143,13 @@ impl CompactHeaders {
         let psn = psn & PSN
             | if by_position { BY_POSITION } else { ACK_REQUEST }
             | if solicited { SOLICITED } else { 0 };
-        Self { opcode, pkey, dest_qp, psn, word, reth: Reth { va: 0, rkey: 0, dma_len: 0 } }
+        Self { opcode, pkey, dest_qp, psn, word, reth: NOWHERE, operands: [0; 2] }
+    }
+
+    /// Of an atomic or its answer, which older builds know with all headers only.
+    #[inline]
+    pub(super) const fn is_of_atomic(&self) -> bool {
+        self.opcode.is_atomic() || self.opcode.carries_atomic_ack()
     }
 
     /// Packet sequence number.
@@ -168,7 +195,7 @@ impl CompactHeaders {
     #[must_use]
     #[inline]
     pub fn headers(&self) -> Headers {
-        let Self { opcode, pkey, dest_qp, psn, word, reth } = *self;
+        let Self { opcode, pkey, dest_qp, psn, word, reth, operands } = *self;
         let bth = Bth {
             pkey,
             solicited: psn & SOLICITED != 0,
@@ -178,6 +205,11 @@ impl CompactHeaders {
         let mut headers = Headers::new(bth);
         if opcode.carries_reth() {
             headers.reth = Some(reth);
+        } else if opcode.is_atomic() {
+            let (Reth { va, rkey, .. }, [swap_or_add, compare]) = (reth, operands);
+            headers.atomic = Some(AtomicEth { va, rkey, swap_or_add, compare });
+        } else if opcode.carries_atomic_ack() {
+            headers.atomic_ack = Some(operands[0]);
         }
         if opcode.carries_immediate() {
             headers.immediate = Some(word.to_ne_bytes());
@@ -192,21 +224,28 @@ impl CompactHeaders {
     /// Where the payload begins in the record.
     #[inline]
     pub(super) const fn payload_offset(&self) -> usize {
-        if self.opcode.carries_reth() { LONG } else { SHORT }
+        match self.opcode {
+            opcode if opcode.carries_reth() => LONG,
+            opcode if opcode.is_atomic() => ATOMIC,
+            opcode if opcode.carries_atomic_ack() => ANSWER,
+            _ => SHORT,
+        }
     }
 
     /// The first words of a record of `length` bytes with a payload of `payload`, and how many of them count.
     #[inline]
     pub(super) fn front(&self, kind: u8, length: usize, payload: usize) -> (Front, usize) {
-        let Self { opcode, pkey, dest_qp, psn, word, reth } = *self;
+        let Self { opcode, pkey, dest_qp, psn, word, reth, operands } = *self;
         let [low, high] = pkey.to_ne_bytes();
         let about = u32::from_ne_bytes([kind, opcode.to_u8(), low, high]);
         let front = [
             word_of(length as u32, about),
             word_of(dest_qp, psn),
             word_of(payload as u32, word),
-            word_of(reth.dma_len, reth.rkey),
+            if opcode.carries_atomic_ack() { operands[0] } else { word_of(reth.dma_len, reth.rkey) },
             reth.va,
+            operands[0],
+            operands[1],
         ];
         (front, self.payload_offset() / 8)
     }
@@ -226,23 +265,24 @@ impl CompactHeaders {
         if psn & BY_POSITION != 0 && !is_plain_send(opcode) {
             return None;
         }
-        let reth = if opcode.carries_reth() {
+        let (mut reth, mut operands) = (NOWHERE, [0; 2]);
+        if opcode.carries_reth() || opcode.is_atomic() {
             let [dma_len, rkey] = halves(front[3]);
-            Reth { va: front[4], rkey, dma_len }
-        } else {
-            Reth { va: 0, rkey: 0, dma_len: 0 }
-        };
+            reth = Reth { va: front[4], rkey, dma_len };
+        }
+        if opcode.is_atomic() {
+            operands = [front[5], front[6]];
+        } else if opcode.carries_atomic_ack() {
+            operands[0] = front[3];
+        }
         let pkey = u16::from_ne_bytes([low, high]);
-        Some((Self { opcode, pkey, dest_qp, psn, word, reth }, payload as usize))
+        Some((Self { opcode, pkey, dest_qp, psn, word, reth, operands }, payload as usize))
     }
 }
 
 /// Whether the packets of this opcode have no header that a compact record has no place for.
 const fn has_compact_form(opcode: Opcode) -> bool {
-    matches!(opcode.service, Service::Rc | Service::Uc)
-        && !opcode.is_atomic()
-        && !opcode.carries_atomic_ack()
-        && !opcode.carries_feth()
+    matches!(opcode.service, Service::Rc | Service::Uc) && !opcode.carries_feth()
 }
 
 /// Whether packets of this opcode may be acknowledged by position.

@@ -430,8 +430,8 @@ mod tests {
                 assert!(read(&memory, AT, total).is_err());
             }
         }
-        // RC: all but two atomics, their answer and FLUSH; UC: all.
-        assert_eq!(compact, 21 + 12);
+        // RC: all but FLUSH; UC: all.
+        assert_eq!(compact, 24 + 12);
         let usual = headers(Opcode::from_u8(4).unwrap());
         for bth in [
             Bth { fecn: true, ..usual.bth },
@@ -453,7 +453,8 @@ mod tests {
             ("the longest record", 0, &u32::MAX.to_ne_bytes()),
             ("an opcode that isn't", 5, &[0xff]),
             ("an opcode of a datagram", 5, &[0x64]),
-            ("an atomic", 5, &[0x13]),
+            ("an atomic, whose payload begins later", 5, &[0x13]),
+            ("FLUSH", 5, &[0x1c]),
             ("a QPN of more than 24 bits", 8, &0x0100_0000u32.to_ne_bytes()),
             ("flags that aren't", 12, &0x0800_0000u32.to_ne_bytes()),
             ("a longer payload", 16, &200u32.to_ne_bytes()),

@@ -84,6 +84,8 @@ struct Terms {
     ended: Ended,
     /// 1: it sees when the ring's consumer exits, which may therefore reach the producer's memory by itself.
     sees_exit: AtomicU64,
+    /// 1: it understands compact headers of atomics and their answers, too.
+    compact_atomics: AtomicU64,
 }
 
 /// The words before a ring's bytes. Peers of another version have them at the same places.
@@ -105,7 +107,7 @@ const _: () = assert!(
 );
 
 ferroce_access::shared_words!(
-    Terms { fetches, compact, positions, views, ended, sees_exit }
+    Terms { fetches, compact, positions, views, ended, sees_exit, compact_atomics }
     RingHead { lines, unused, busy, unused_too, terms }
 );
 
@@ -337,7 +339,14 @@ impl Link {
     /// Tells the peer that packets of connections may come with compact headers, and be acknowledged by position.
     pub(super) fn offer_compact(&self) {
         self.terms(true).compact.store(1, Ordering::Release);
+        self.terms(true).compact_atomics.store(1, Ordering::Release);
         self.offer_positions();
+    }
+
+    /// The peer, which takes compact headers, takes those of atomics and their answers.
+    #[inline]
+    pub(super) fn peer_takes_compact_atomics(&self) -> bool {
+        self.terms(false).compact_atomics.load(Ordering::Relaxed) == 1
     }
 
     /// The peer takes packets of connections with compact headers, and there is a peer.

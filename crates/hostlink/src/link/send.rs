@@ -44,7 +44,7 @@ impl Link {
         }
     }
 
-    /// Sends a packet of a connection: `None` when its headers have no compact form. The peer takes these
+    /// Sends a packet of a connection: `None` when its headers have no compact form, or none that the peer knows. The peer takes these
     /// ([`Link::peer_takes_compact`]).
     #[inline]
     pub fn send_compact<E>(
@@ -53,7 +53,9 @@ impl Link {
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> Option<Sent<E>> {
-        Some(self.publish_compact(&CompactHeaders::of(headers)?, payload, fill, |_, _| ()))
+        let headers = CompactHeaders::of(headers)?;
+        let is_taken = !headers.is_of_atomic() || self.peer_takes_compact_atomics();
+        is_taken.then(|| self.publish_compact(&headers, payload, fill, |_, _| ()))
     }
 
     /// As [`Link::send_compact`], with headers that have their form; `before` is called with the record's end before the peer can see
