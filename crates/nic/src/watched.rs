@@ -37,8 +37,12 @@ static PAST: Mutex<class::PastCounters, Past> = Mutex::new(Past { gone: BTreeMap
 /// Keeps what a queue pair has counted that is being destroyed.
 #[cold]
 pub(crate) fn keep(context: &Context, counted: &ferroce_proto::Counters) {
-    let name = &context.device().info().name;
-    PAST.lock().gone.entry(name.clone()).or_default().add(&named(counted));
+    let (name, counted) = (&context.device().info().name, named(counted));
+    let mut past = PAST.lock();
+    match past.gone.get_mut(name) {
+        Some(kept) => kept.add(&counted),
+        None => drop(past.gone.insert(name.clone(), counted)),
+    }
 }
 
 /// Answers those who watch this process.
