@@ -16,6 +16,11 @@ pub(super) const KIND: u8 = 2;
 /// Of the memory's layout and of what is in it. 2: whoever writes to the memory of a peer writes to its cookie, too.
 const VERSION: u32 = 2;
 const LEN: usize = 48;
+/// Status of an answer: the process that answers has made a link as well, and that link is to be used.
+const YIELD: u8 = 3;
+/// In [`AT_FEATURES`]: the process understands [`YIELD`]. Builds before it left zero there, and looked at nothing there.
+const YIELDS: u8 = 1;
+const AT_FEATURES: usize = 40;
 
 /// What a process says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,12 +29,16 @@ pub(super) struct Introduction {
     /// Where in its memory its cookie is, and the cookie.
     pub(super) cookie_at: u64,
     pub(super) cookie: u64,
+    /// It gives up its link if it is told that there is another.
+    pub(super) yields: bool,
 }
 
 /// An answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HelloAnswer {
     Accepted(Introduction),
+    /// The link that the peer has made at the same time is to be used.
+    Yield,
     Refused,
 }
 
@@ -42,6 +51,7 @@ fn message(status: u8, own: &Directory) -> [u8; LEN] {
     bytes[16..24].copy_from_slice(&own.process.to_ne_bytes());
     bytes[24..32].copy_from_slice(&own.cookie.at().to_ne_bytes());
     bytes[32..40].copy_from_slice(&own.cookie.value().to_ne_bytes());
+    bytes[AT_FEATURES] = YIELDS;
     bytes
 }
 
@@ -61,10 +71,11 @@ impl Introduction {
     }
 
     pub(super) fn parse_answer(bytes: &[u8]) -> Option<HelloAnswer> {
-        if frame::kind_of(bytes)? != frame::GRANTED {
-            return Some(HelloAnswer::Refused);
+        match frame::kind_of(bytes)? {
+            frame::GRANTED => Self::parse(bytes, frame::GRANTED).map(HelloAnswer::Accepted),
+            YIELD => Some(HelloAnswer::Yield),
+            _ => Some(HelloAnswer::Refused),
         }
-        Self::parse(bytes, frame::GRANTED).map(HelloAnswer::Accepted)
     }
 
     fn parse(bytes: &[u8], kind: u8) -> Option<Self> {
@@ -72,7 +83,8 @@ impl Introduction {
         let short = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_ne_bytes(*b));
         let long = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_ne_bytes(*b));
         let same = frame::kind_of(bytes)? == kind && short(8)? == VERSION && short(12)? == RING as u32;
-        same.then_some(Self { process: long(16)?, cookie_at: long(24)?, cookie: long(32)? })
+        let yields = bytes[AT_FEATURES] & YIELDS != 0;
+        same.then_some(Self { process: long(16)?, cookie_at: long(24)?, cookie: long(32)?, yields })
     }
 }
 
@@ -97,8 +109,17 @@ pub(super) fn receive(fd: RawFd) -> io::Result<(Vec<u8>, Vec<EngineFd>)> {
 
 /// Says no.
 pub(super) fn refuse(fd: RawFd) {
+    say(fd, frame::REFUSED);
+}
+
+/// Says that the link that this process has made is to be used.
+pub(super) fn ask_to_yield(fd: RawFd) {
+    say(fd, YIELD);
+}
+
+fn say(fd: RawFd, status: u8) {
     // Who is gone needs no answer.
-    let _ = frame::send(fd, &mut frame::header(frame::REFUSED), &[]);
+    let _ = frame::send(fd, &mut frame::header(status), &[]);
 }
 
 #[cfg(test)]
@@ -108,12 +129,20 @@ mod tests {
     #[test]
     fn an_introduction_survives_the_round_trip() {
         let own = Directory::new().unwrap();
-        let expected =
-            Introduction { process: own.process, cookie_at: own.cookie.at(), cookie: own.cookie.value() };
+        let (cookie_at, cookie) = (own.cookie.at(), own.cookie.value());
+        let expected = Introduction { process: own.process, cookie_at, cookie, yields: true };
         assert_eq!(Introduction::parse_hello(&hello(&own)), Some(expected));
         assert_eq!(Introduction::parse_answer(&answer(&own)), Some(HelloAnswer::Accepted(expected)));
         let refusal = frame::header(frame::REFUSED);
         assert_eq!(Introduction::parse_answer(&refusal), Some(HelloAnswer::Refused));
+        assert_eq!(Introduction::parse_answer(&frame::header(YIELD)), Some(HelloAnswer::Yield));
+    }
+
+    #[test]
+    fn a_build_that_knows_of_no_yielding_is_told_apart() {
+        let mut older = hello(&Directory::new().unwrap());
+        older[AT_FEATURES..].fill(0);
+        assert!(!Introduction::parse_hello(&older).unwrap().yields);
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub struct Links {
     next_id: AtomicU64,
     refused: Mutex<class::LinksRefused, HashMap<u16, Instant>>,
     making: Mutex<class::LinksMaking, ()>,
+    /// Held from the look for a link of the peer's until this process has introduced itself, and from a peer's introduction until its
+    /// link can be seen.
+    introducing: Mutex<class::LinksIntroducing, ()>,
     /// A peer has rung since somebody asked.
     rung: AtomicBool,
 }
@@ -70,7 +73,15 @@ impl Links {
         if own.is_some() {
             sys::allow_copies_by_others();
         }
-        let links = Arc::new(Self {
+        let links = Self::of(own, captured)?;
+        if let Some(own) = own {
+            own.known_by(&links);
+        }
+        Ok(links)
+    }
+
+    fn of(own: Option<&'static Directory>, captured: bool) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
             own,
             captured,
             epoll: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
@@ -80,12 +91,9 @@ impl Links {
             next_id: AtomicU64::new(1),
             refused: Mutex::default(),
             making: Mutex::default(),
+            introducing: Mutex::default(),
             rung: AtomicBool::new(false),
-        });
-        if let Some(own) = own {
-            own.known_by(&links);
-        }
-        Ok(links)
+        }))
     }
 
     /// Answers other processes that want to share memory from now on.
@@ -166,27 +174,35 @@ impl Links {
             .and_then(|memory| self.add(slot, connection, memory, 0))
             .map_err(refused)
             .ok()?;
+        let introducing = self.introducing.lock();
         // What the peer has made meanwhile will do, as long as it hasn't heard of this one.
-        if let Some(other) = self.made_by_peer(&link, |_| true) {
+        if let Some(other) = self.made_by_peer(&link) {
             self.drop_link(&link);
             return Some(other);
         }
+        link.introduced();
         hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()])
             .inspect_err(|_| drop(self.drop_link(&link)))
             .map_err(refused)
             .ok()?;
+        drop(introducing);
         let deadline = Instant::now() + PATIENCE;
         loop {
             idle();
-            // Asked once more after the answer: a process that makes a link too has introduced itself before it answered.
-            if let Some(other) = self.made_by_peer(&link, |peer| peer > own.process) {
-                self.drop_link(&link);
+            if link.has_yielded()
+                && let Some(other) = self.made_by_peer(&link)
+            {
                 return Some(other);
             }
-            if link.remote.get().is_some() || link.is_dead() || Instant::now() >= deadline {
+            // In this order: a link that yields says so before it ends.
+            let is_dead = link.is_dead();
+            if link.remote.get().is_some() || (is_dead && !link.has_yielded()) || Instant::now() >= deadline {
                 break;
             }
-            if sys::wait_for(link.connection.raw(), libc::POLLIN, Duration::from_millis(1)) {
+            if is_dead {
+                // The peer's introduction is on its way.
+                sys::pause(ROUND);
+            } else if sys::wait_for(link.connection.raw(), libc::POLLIN, Duration::from_millis(1)) {
                 self.finish(&link);
             }
         }
@@ -200,16 +216,13 @@ impl Links {
         Some(link)
     }
 
-    /// A link that the process at the other end of `link` has made at the same time, if `takes` says so of its number. Of two processes
-    /// that make one, that with the lower number gives up its own.
-    fn made_by_peer(&self, link: &Arc<Link>, takes: impl Fn(u64) -> bool) -> Option<Arc<Link>> {
+    /// A link that the process at the other end of `link` has made at the same time.
+    fn made_by_peer(&self, link: &Arc<Link>) -> Option<Arc<Link>> {
         let links = self.snapshot();
         let other = links.iter().find(|other| {
-            let taken = other.remote.get().is_some_and(|remote| takes(remote.process));
             other.id != link.id
                 && link.pid != 0
                 && other.pid == link.pid
-                && taken
                 && other.claims(link.slot)
                 && !other.is_dead()
         })?;
@@ -288,6 +301,10 @@ impl Links {
             Ok((bytes, fds)) => match (Introduction::parse_answer(&bytes), <[EngineFd; 1]>::try_from(fds)) {
                 (Some(HelloAnswer::Accepted(introduction)), Ok([directory])) => {
                     self.introduce(link, &introduction, directory)
+                }
+                (Some(HelloAnswer::Yield), _) => {
+                    link.yields();
+                    return self.drop_link(link);
                 }
                 (Some(HelloAnswer::Refused), _) => {
                     self.refused(link.slot);
@@ -468,6 +485,18 @@ impl Service for Links {
         else {
             return hello::refuse(connection.raw());
         };
+        let introducing = self.introducing.lock();
+        // Both have introduced themselves: the link of the process with the higher number is used.
+        let has_offered = |pid| {
+            let process = introduction.process;
+            self.snapshot().iter().any(|link| link.was_offered_to(pid, process))
+        };
+        if introduction.yields
+            && introduction.process < own.process
+            && sys::peer_credentials(connection.raw()).is_ok_and(|peer| has_offered(peer.pid))
+        {
+            return hello::ask_to_yield(connection.raw());
+        }
         let opened =
             SharedMemory::open(memory, link::LEN, true).and_then(|memory| self.add(0, connection, memory, 1));
         let link = match opened {
@@ -481,8 +510,86 @@ impl Service for Links {
             return;
         }
         link.settle();
+        drop(introducing);
         // A peer that has gone meanwhile has left what is in its ring, which is seen to when its end is.
         let _ = hello::send(link.connection.raw(), &hello::answer(own), &[own.fd()]);
         link.answered();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::thread;
+
+    /// One of two processes.
+    struct Side {
+        links: Arc<Links>,
+        slot: u16,
+        /// Over which it introduces itself.
+        connection: EngineFd,
+        /// Over which its peer does.
+        listens: EngineFd,
+    }
+
+    impl Side {
+        fn new(slot: u16, connection: EngineFd, listens: EngineFd) -> Self {
+            let own: &'static Directory = Box::leak(Box::new(Directory::new().unwrap()));
+            own.add_slot(slot);
+            Self { links: Links::of(Some(own), false).unwrap(), slot, connection, listens }
+        }
+
+        fn process(&self) -> u64 {
+            self.links.own.unwrap().process
+        }
+
+        /// Makes a link to `peer`. Both sides have introduced themselves before either answers, and this side answers in round `answers`,
+        /// or, when it has a link before, afterwards. Returns its links, and the one that it uses.
+        fn opens(self, peer: u16, introduced: &Barrier, answers: u32) -> (Arc<Links>, Arc<Link>) {
+            let Self { links, connection, listens, .. } = self;
+            let mut listens = Some(listens);
+            let mut answer = || {
+                let Some(connection) = listens.take() else { return };
+                let (message, fds) = hello::receive(connection.raw()).unwrap();
+                links.serve(connection, &message, fds);
+            };
+            let mut round = 0;
+            let link = links.open(connection, peer, &mut || {
+                if round == 0 {
+                    introduced.wait();
+                }
+                if round == answers {
+                    answer();
+                }
+                round += 1;
+            });
+            answer();
+            (links.clone(), link.expect("a link"))
+        }
+    }
+
+    #[test]
+    fn two_processes_that_make_a_link_at_the_same_time_use_the_same() {
+        for (lower_answers, higher_answers) in [(0, 0), (0, 5), (5, 0), (5, 5)] {
+            let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
+            let ([to_second, at_second], [to_first, at_first]) = (pair(), pair());
+            let mut sides = [Side::new(11, to_second, at_first), Side::new(12, to_first, at_second)];
+            sides.sort_by_key(Side::process);
+            let [lower, higher] = sides;
+            let (of_lower, of_higher) = (lower.slot, higher.slot);
+            let introduced = Barrier::new(2);
+            let [(lower, used), (higher, other)] = thread::scope(|scope| {
+                let lower = scope.spawn(|| lower.opens(of_higher, &introduced, lower_answers));
+                let higher = scope.spawn(|| higher.opens(of_lower, &introduced, higher_answers));
+                [lower, higher].map(|side| side.join().unwrap())
+            });
+            let numbers =
+                |links: &Arc<Links>| links.snapshot().iter().map(|link| link.id).collect::<Vec<_>>();
+            assert_eq!(numbers(&lower), [used.id], "answered in rounds {lower_answers} and {higher_answers}");
+            assert_eq!(numbers(&higher), [other.id]);
+            // The kernel's connection is the one that the process with the higher number has made.
+            assert!(higher.snapshot()[0].was_offered_to(used.pid, lower.own.unwrap().process));
+        }
     }
 }

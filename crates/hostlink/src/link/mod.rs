@@ -154,6 +154,10 @@ pub struct Link {
     rx: Mutex<class::LinkRx, Receiver>,
     pub(super) remote: OnceLock<PeerProcess>,
     settled: AtomicBool,
+    /// This process has made it, and has introduced itself to the peer.
+    introduced: AtomicBool,
+    /// The peer has made one at the same time, which is used instead.
+    yields: AtomicBool,
     /// The maker has been answered, or is this process. What it has sent isn't taken before: the program may exit at its
     /// first completion, and a maker without an answer gives the ring up with all that is in it.
     answered: AtomicBool,
@@ -203,6 +207,8 @@ impl Link {
             rx: Mutex::new(Receiver::new()),
             remote: OnceLock::new(),
             settled: AtomicBool::new(false),
+            introduced: AtomicBool::new(false),
+            yields: AtomicBool::new(false),
             answered: AtomicBool::new(side == 0),
             dead: AtomicBool::new(false),
             blocked: Mutex::default(),
@@ -250,6 +256,31 @@ impl Link {
     /// It will be used: it isn't given up for another any more.
     pub(super) fn settle(&self) {
         self.settled.store(true, Ordering::Release);
+    }
+
+    /// The peer is about to hear of it from this process.
+    pub(super) fn introduced(&self) {
+        self.introduced.store(true, Ordering::Release);
+    }
+
+    /// Whether this process has made it and the process `pid`, of number `process`, will use it or does.
+    pub(super) fn was_offered_to(&self, pid: i32, process: u64) -> bool {
+        let remote = self.remote.get();
+        self.introduced.load(Ordering::Acquire)
+            && pid != 0
+            && self.pid == pid
+            && remote.is_none_or(|remote| remote.process == process)
+            && !self.is_dead()
+            && !self.terms(false).ended.is_set()
+    }
+
+    /// The peer has said that the link that it has made is to be used.
+    pub(super) fn yields(&self) {
+        self.yields.store(true, Ordering::Release);
+    }
+
+    pub(super) fn has_yielded(&self) -> bool {
+        self.yields.load(Ordering::Acquire)
     }
 
     /// The peer's introduction has been answered.

@@ -89,6 +89,7 @@ classes! {
     FaultsOut: "nic/src/fabric/taps.rs", "packets that faults hold back as they leave";
     PeerSockets: "nic/src/fabric/addresses.rs", "sockets of peers, which queue pairs share";
     LinksMaking: "hostlink/src/links.rs", "the making of a link";
+    LinksIntroducing: "hostlink/src/links.rs", "who of two processes that make a link at the same time goes first";
     LinkFinishing: "hostlink/src/link/mod.rs", "the end of a link";
     ImportedPds: "nic/src/import/importer.rs", "protection domains of an exporter";
     Leader: "host/src/lib.rs", "the leader's socket";
