@@ -6,14 +6,14 @@ use crate::raw::{RawQp, Wq};
 use crate::xrc::{Domain, DomainFile};
 use ferroce_os::fork::InChild;
 use ferroce_os::sync::{Mutex, class};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
 #[derive(Default)]
 struct Registry {
-    qps: HashMap<usize, Weak<Qp>>,
-    raw_qps: HashMap<usize, Weak<RawQp>>,
-    wqs: HashMap<usize, Weak<Wq>>,
+    qps: BTreeMap<usize, Weak<Qp>>,
+    raw_qps: BTreeMap<usize, Weak<RawQp>>,
+    wqs: BTreeMap<usize, Weak<Wq>>,
     contexts: Vec<Weak<Context>>,
     /// The XRC domains of files.
     domains: HashMap<DomainFile, Weak<Domain>>,
@@ -80,7 +80,7 @@ pub(crate) fn existing(context: &Context) -> Existing {
     let is_it = |other: &Arc<Context>| std::ptr::eq(Arc::as_ptr(other), context);
     // What is the last reference to an object must not be dropped here, where the registry is locked.
     let (qps, raw_qps) = with(|r| {
-        fn alive<T>(all: &HashMap<usize, Weak<T>>) -> Vec<Arc<T>> {
+        fn alive<T>(all: &BTreeMap<usize, Weak<T>>) -> Vec<Arc<T>> {
             all.values().filter_map(Weak::upgrade).collect()
         }
         (alive(&r.qps), alive(&r.raw_qps))

@@ -5,7 +5,7 @@ use super::fabric::Listing;
 use super::observers::Observers;
 use super::unacked_pace::UnackedPace;
 use super::wr_session::WrSession;
-use super::xrc_target::XrcTargetPart;
+use super::xrc_target::XrcTarget;
 use super::{Inner, Qp, next_connection};
 use crate::Context;
 use crate::adapter;
@@ -111,7 +111,7 @@ impl Qp {
                     path: None,
                     udp_failed: false,
                     listing: Listing::No,
-                    xrc_target: XrcTargetPart::default(),
+                    xrc_target: XrcTarget::default(),
                     unacked_pace: UnackedPace::default(),
                     ece: None,
                 }),

@@ -67,7 +67,7 @@ struct Inner {
     /// The last try to go by UDP instead has failed.
     udp_failed: bool,
     listing: Listing,
-    xrc_target: xrc_target::XrcTargetPart,
+    xrc_target: xrc_target::XrcTarget,
     unacked_pace: UnackedPace,
     /// Options agreed with the peer.
     ece: Option<u32>,

@@ -37,7 +37,7 @@ impl Traced {
 /// The observers of a queue pair; most have none.
 pub(crate) struct Observers {
     who: AtomicU8,
-    counters: OnceLock<QpCntrs>,
+    counters: OnceLock<Box<QpCntrs>>,
 }
 
 impl Observers {
@@ -48,7 +48,7 @@ impl Observers {
 
     /// Attaches a counter ([`Qp::attach_comp_cntr`]).
     pub(super) fn attach(&self, counter: &Arc<CompCntr>, mask: u32) -> Result<()> {
-        self.counters.get_or_init(QpCntrs::default).attach(counter, mask)?;
+        self.counters.get_or_init(Box::default).attach(counter, mask)?;
         self.who.fetch_or(COUNTED, Ordering::Relaxed);
         Ok(())
     }
@@ -63,7 +63,7 @@ impl Observers {
     /// The counters, if there are any.
     #[inline]
     pub(super) fn counters(&self) -> Option<&QpCntrs> {
-        self.counters.get()
+        self.counters.get().map(|counters| &**counters)
     }
 
     #[inline]

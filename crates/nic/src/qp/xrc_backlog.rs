@@ -114,7 +114,7 @@ impl QpEnv<'_> {
         payload: &RxPayload<'_>,
         run: u32,
     ) -> Result<(), DelegateError> {
-        let XrcTargetPart { srq_processes, remote_srqn, delegated, .. } = &mut *self.xrc_target;
+        let XrcTargetPart { srq_processes, remote_srqn, delegated, .. } = &mut **self.xrc_target;
         let slot = remote_srqn.map(slot_of);
         let process =
             srq_processes.iter().find(|process| Some(process.slot) == slot).ok_or(DelegateError::Gone)?;
@@ -138,7 +138,7 @@ impl QpEnv<'_> {
 
     /// The bytes of a READ response that are in another process's memory; blocked until they have come.
     pub(super) fn remote_bytes(&mut self, range: Range) -> Result<Vec<u8>, TransmitError> {
-        let target = &mut *self.xrc_target;
+        let target = &mut **self.xrc_target;
         if let Some((fetched, result)) = target.fetched.take()
             && fetched == range
         {
@@ -169,7 +169,7 @@ impl QpEnv<'_> {
         self.fetched(number, Err(RemoteError::Operational));
         let given = self.xrc_target.delegated.connection == number;
         if given {
-            self.xrc_target.delegated = Delegated::default();
+            self.xrc_target.delegated = Delegated::NONE;
         }
         given
     }
@@ -255,8 +255,11 @@ impl Qp {
 
     /// Forgets what waits and lets other processes go: the QP goes back to RESET, or ends.
     pub(super) fn reset_xrc_target(&self, inner: &mut super::Inner) {
+        if !self.is_target() {
+            return;
+        }
         inner.xrc_target.drop_backlog();
-        inner.xrc_target.delegated = Delegated::default();
+        inner.xrc_target.delegated = Delegated::NONE;
         (inner.xrc_target.fetching, inner.xrc_target.fetched) = (None, None);
         for process in inner.xrc_target.srq_processes.drain(..) {
             self.adapter.xrc.close(&process);

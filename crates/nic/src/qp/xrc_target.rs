@@ -11,10 +11,30 @@ use ferroce_queues::Srq;
 use ferroce_types::{AsyncEvent, PacketMeta, invalid};
 use ferroce_wire::{Headers, Service};
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// The part that is behind the QP's lock. Empty in all other QPs.
+/// The part that is behind the QP's lock. All other QPs have none: reading finds it empty.
 #[derive(Default)]
+pub(super) struct XrcTarget(Option<Box<XrcTargetPart>>);
+
+impl Deref for XrcTarget {
+    type Target = XrcTargetPart;
+
+    #[inline]
+    fn deref(&self) -> &XrcTargetPart {
+        const NONE: &XrcTargetPart = &XrcTargetPart::EMPTY;
+        self.0.as_deref().unwrap_or(NONE)
+    }
+}
+
+impl DerefMut for XrcTarget {
+    fn deref_mut(&mut self) -> &mut XrcTargetPart {
+        self.0.get_or_insert_with(|| Box::new(XrcTargetPart::EMPTY))
+    }
+}
+
+/// See [`XrcTarget`].
 pub(super) struct XrcTargetPart {
     openers: Vec<Arc<Opener>>,
     /// Connections to other processes that have a handle.
@@ -42,7 +62,6 @@ pub(super) struct XrcTargetPart {
 }
 
 /// Requests that are on their way to another process and back.
-#[derive(Default)]
 pub(super) struct Delegated {
     /// The connection that they were given to.
     pub(super) connection: u64,
@@ -58,7 +77,27 @@ pub(super) struct DeferredPacket {
     pub(super) meta: PacketMeta,
 }
 
+impl Delegated {
+    pub(super) const NONE: Self = Self { connection: 0, lens: VecDeque::new(), bytes: 0 };
+}
+
 impl XrcTargetPart {
+    const EMPTY: Self = Self {
+        openers: Vec::new(),
+        guests: Vec::new(),
+        closed: false,
+        srq: None,
+        receiving_srq: None,
+        remote_srqn: None,
+        srq_processes: Vec::new(),
+        delegated: Delegated::NONE,
+        unreachable: None,
+        backlog: VecDeque::new(),
+        backlog_bytes: 0,
+        fetching: None,
+        fetched: None,
+    };
+
     /// Tells everybody who has the QP.
     pub(super) fn raise(&self, event: impl Fn(usize) -> AsyncEvent) {
         for opener in &self.openers {

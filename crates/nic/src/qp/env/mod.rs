@@ -10,7 +10,7 @@ pub(crate) use outgoing::REFERENCE;
 
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::unacked_pace::UnackedPace;
-use super::xrc_target::XrcTargetPart;
+use super::xrc_target::XrcTarget;
 use super::{Path, Qp};
 use crate::adapter::Work;
 use crate::ah::Ah;
@@ -44,7 +44,7 @@ pub(crate) struct QpEnv<'a> {
     /// It is about to go by UDP: nothing is sent before.
     pub(super) falls_back: bool,
     /// What an XRC target has besides.
-    pub(super) xrc_target: &'a mut XrcTargetPart,
+    pub(super) xrc_target: &'a mut XrcTarget,
     pub(super) now: Instant,
     pub(super) unacked_pace: &'a mut UnackedPace,
     /// Packets with data say that they are ECN-capable.
@@ -342,7 +342,11 @@ impl Env for QpEnv<'_> {
 
     fn complete_recv(&mut self, completion: Completion) {
         let wc = self.wc(completion);
-        let held = self.xrc_target.receiving_srq.take();
+        // Only what a target has is written to.
+        let held = match self.xrc_target.receiving_srq {
+            Some(_) => self.xrc_target.receiving_srq.take(),
+            None => None,
+        };
         match held.as_ref().or(self.qp.srq.as_ref()).and_then(|srq| srq.completes_into()) {
             Some(cq) => self.work.received_into_own_cq.push((cq.clone(), wc, WcTags::default())),
             None => self.work.received.push(wc),
