@@ -64,6 +64,16 @@ impl Slot {
     }
 }
 
+/// Frees a number if `is_it` says so of what it stands for, and returns that.
+fn free(slots: &mut [Slot], qpn: u32, is_it: impl Fn(&Entry) -> bool) -> Option<Entry> {
+    let slot = slots.iter_mut().find(|slot| slot.number == slot_of(qpn))?;
+    let entry = &mut slot.qps[qpn as usize % QPNS_PER_SLOT];
+    is_it(entry).then(|| {
+        slot.count -= 1;
+        std::mem::replace(entry, Entry::Free)
+    })
+}
+
 impl Adapter {
     /// Gives a new QP a number.
     ///
@@ -110,19 +120,18 @@ impl Adapter {
         slot.and_then(|slot| slot.add(make)).ok_or_else(|| Error::NoMemory("no QPN is left".into()))
     }
 
-    pub(crate) fn remove_qp(&self, qpn: u32) {
+    /// Frees the number of a QP, if the number is this QP's.
+    pub(crate) fn remove_qp(&self, qp: &Arc<Qp>) {
+        let is_it = |entry: &Entry| matches!(entry, Entry::Qp(found) if Arc::ptr_eq(found, qp));
         let mut slots = self.qps.slots.write();
-        if let Some(slot) = slots.iter_mut().find(|s| s.number == slot_of(qpn))
-            && let entry = std::mem::replace(&mut slot.qps[qpn as usize % QPNS_PER_SLOT], Entry::Free)
-            && !matches!(entry, Entry::Free)
-        {
-            slot.count -= 1;
-            if let Entry::Qp(qp) = &entry
-                && self.qps.lately(qpn).is(qp)
-            {
-                self.qps.lately(qpn).replace(None);
-            }
+        if free(&mut slots, qp.qpn(), is_it).is_some() && self.qps.lately(qp.qpn()).is(qp) {
+            self.qps.lately(qp.qpn()).replace(None);
         }
+    }
+
+    /// Frees a number that [`Adapter::reserve_qpn`] has given.
+    pub(crate) fn free_qpn(&self, qpn: u32) {
+        free(&mut self.qps.slots.write(), qpn, |entry| matches!(entry, Entry::Reserved));
     }
 
     /// The QP with this number, if it is of this process.

@@ -154,9 +154,7 @@ impl Qp {
 
     /// From here on it sends and receives nothing, and touches no memory. Others of the host may still list it.
     fn stop_traffic(self: &Arc<Self>) {
-        if self.adapter.qp(self.qpn).is_some_and(|qp| Arc::ptr_eq(&qp, self)) {
-            self.adapter.remove_qp(self.qpn);
-        }
+        self.adapter.remove_qp(self);
         self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
             let path = inner.path.take();

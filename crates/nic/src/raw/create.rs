@@ -53,7 +53,7 @@ impl RawQp {
             return invalid!("a completion queue of another device context");
         }
         let qpn = adapter.reserve_qpn()?;
-        Self::with_number(pd, init, adapter, port, qpn).inspect_err(|_| adapter.remove_qp(qpn))
+        Self::with_number(pd, init, adapter, port, qpn).inspect_err(|_| adapter.free_qpn(qpn))
     }
 
     fn with_number(

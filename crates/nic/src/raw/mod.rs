@@ -280,7 +280,7 @@ impl RawQp {
     /// Its context is closed while it exists (ibv_close_device(3)): it sends and receives nothing any more.
     pub(crate) fn end_with_context(self: &Arc<Self>) {
         self.reset(&mut self.send.lock());
-        self.adapter.remove_qp(self.qpn);
+        self.adapter.free_qpn(self.qpn);
         adapter::unregister_raw_qp(self);
     }
 
@@ -295,7 +295,7 @@ impl RawQp {
             Receive::Queue(wq) => wq.end(),
             Receive::Spread(rss) => rss.table.release(),
         }
-        self.adapter.remove_qp(self.qpn);
+        self.adapter.free_qpn(self.qpn);
         adapter::unregister_raw_qp(self);
         self.pd.owner().withdraw(self.user_handle);
         self.unacked_async.wait();

@@ -307,7 +307,7 @@ impl Wq {
         drop(queue);
         adapter::unregister_wq(self);
         if let Owner::Program = self.owner {
-            self.adapter.remove_qp(self.number);
+            self.adapter.free_qpn(self.number);
             self.pd.owner().withdraw(self.user_handle);
             self.unacked_async.wait();
         }
