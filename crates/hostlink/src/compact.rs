@@ -7,12 +7,8 @@ use ferroce_wire::{Aeth, AtomicEth, Bth, Headers, Opcode, Operation, Reth, Servi
 
 /// Bytes before the payload where the packet names no memory of the receiver.
 pub(super) const SHORT: usize = 24;
-/// Bytes before the payload of an atomic's answer, with what the memory held.
-const ANSWER: usize = 32;
 /// Bytes before the payload where it does.
 const LONG: usize = 40;
-/// Bytes before the payload of an atomic.
-const ATOMIC: usize = 56;
 
 const SOLICITED: u32 = 1 << 24;
 const ACK_REQUEST: u32 = 1 << 25;
@@ -20,11 +16,26 @@ const ACK_REQUEST: u32 = 1 << 25;
 const BY_POSITION: u32 = 1 << 26;
 const PSN: u32 = (1 << 24) - 1;
 
+/// What lies where a payload would, as headers have no place for it: what an atomic swaps in or adds, and what it compares with; or what
+/// the memory held, of the answer to one.
+pub(super) type Operands = [u64; 2];
+
+/// How many bytes of [`Operands`] a packet of this opcode has.
+#[inline]
+const fn operands_len(opcode: Opcode) -> usize {
+    if opcode.is_atomic() {
+        16
+    } else if opcode.carries_atomic_ack() {
+        8
+    } else {
+        0
+    }
+}
+
 /// The first words of a record as they lie in memory, each of two halves in native order: length of the record and a byte each
 /// for its kind and the opcode before the partition key; destination QPN and PSN; length of the payload and
-/// [`CompactHeaders::word`]; length and key of the memory that is named; its address; an atomic's two operands. The answer to an
-/// atomic has what the memory held after the third word.
-pub(super) type Front = [u64; ATOMIC / 8];
+/// [`CompactHeaders::word`]; length and key of the memory that is named; its address.
+pub(super) type Front = [u64; LONG / 8];
 
 /// The first and the second four bytes of a word.
 #[inline]
@@ -68,15 +79,13 @@ pub struct CompactHeaders {
     word: u32,
     /// The memory of the receiver that is named; an atomic has no length.
     reth: Reth,
-    /// What an atomic swaps in or adds, and what it compares with; of its answer what the memory held, and nothing.
-    operands: [u64; 2],
 }
 
 /// The memory that is named by a packet that names none.
 const NOWHERE: Reth = Reth { va: 0, rkey: 0, dma_len: 0 };
 
 impl CompactHeaders {
-    /// The same headers; `None` for those that don't have this form.
+    /// The same headers, without [`CompactHeaders::operands_of`]; `None` for those that don't have this form.
     #[inline]
     pub(super) fn of(headers: &Headers) -> Option<Self> {
         let Headers {
@@ -122,11 +131,20 @@ impl CompactHeaders {
                 Some(atomic) => Reth { va: atomic.va, rkey: atomic.rkey, dma_len: 0 },
                 None => reth.unwrap_or(NOWHERE),
             },
-            operands: match atomic {
-                Some(atomic) => [atomic.swap_or_add, atomic.compare],
-                None => [atomic_ack.unwrap_or(0), 0],
-            },
         })
+    }
+
+    /// What goes in place of a payload, and how many bytes of it: of an atomic or its answer.
+    #[inline]
+    pub(super) fn operands_of(headers: &Headers) -> Option<([u8; size_of::<Operands>()], usize)> {
+        let operands = match (&headers.atomic, headers.atomic_ack) {
+            (Some(atomic), _) => [atomic.swap_or_add, atomic.compare],
+            (None, Some(original)) => [original, 0],
+            (None, None) => return None,
+        };
+        let mut bytes = [0; size_of::<Operands>()];
+        bytes.as_chunks_mut::<8>().0.iter_mut().zip(operands).for_each(|(to, word)| *to = word.to_ne_bytes());
+        Some((bytes, operands_len(headers.bth.opcode)))
     }
 
     /// Those of a SEND of one packet that asks for an acknowledgement, `by_position` or as a packet: its opcode, the
@@ -143,13 +161,7 @@ impl CompactHeaders {
         let psn = psn & PSN
             | if by_position { BY_POSITION } else { ACK_REQUEST }
             | if solicited { SOLICITED } else { 0 };
-        Self { opcode, pkey, dest_qp, psn, word, reth: NOWHERE, operands: [0; 2] }
-    }
-
-    /// Of an atomic or its answer, which older builds know with all headers only.
-    #[inline]
-    pub(super) const fn is_of_atomic(&self) -> bool {
-        self.opcode.is_atomic() || self.opcode.carries_atomic_ack()
+        Self { opcode, pkey, dest_qp, psn, word, reth: NOWHERE }
     }
 
     /// Packet sequence number.
@@ -191,11 +203,16 @@ impl CompactHeaders {
         }
     }
 
-    /// The same headers as the transport takes them.
-    #[must_use]
+    /// How many bytes of [`Operands`] come before the payload.
     #[inline]
-    pub fn headers(&self) -> Headers {
-        let Self { opcode, pkey, dest_qp, psn, word, reth, operands } = *self;
+    pub(super) const fn operands_len(&self) -> usize {
+        operands_len(self.opcode)
+    }
+
+    /// The same headers as the transport takes them. The operands are asked for where there are any.
+    #[inline]
+    pub(super) fn headers(&self, operands: impl FnOnce() -> Operands) -> Headers {
+        let Self { opcode, pkey, dest_qp, psn, word, reth } = *self;
         let bth = Bth {
             pkey,
             solicited: psn & SOLICITED != 0,
@@ -206,10 +223,10 @@ impl CompactHeaders {
         if opcode.carries_reth() {
             headers.reth = Some(reth);
         } else if opcode.is_atomic() {
-            let (Reth { va, rkey, .. }, [swap_or_add, compare]) = (reth, operands);
+            let (Reth { va, rkey, .. }, [swap_or_add, compare]) = (reth, operands());
             headers.atomic = Some(AtomicEth { va, rkey, swap_or_add, compare });
         } else if opcode.carries_atomic_ack() {
-            headers.atomic_ack = Some(operands[0]);
+            headers.atomic_ack = Some(operands()[0]);
         }
         if opcode.carries_immediate() {
             headers.immediate = Some(word.to_ne_bytes());
@@ -224,28 +241,21 @@ impl CompactHeaders {
     /// Where the payload begins in the record.
     #[inline]
     pub(super) const fn payload_offset(&self) -> usize {
-        match self.opcode {
-            opcode if opcode.carries_reth() => LONG,
-            opcode if opcode.is_atomic() => ATOMIC,
-            opcode if opcode.carries_atomic_ack() => ANSWER,
-            _ => SHORT,
-        }
+        if self.opcode.carries_reth() || self.opcode.is_atomic() { LONG } else { SHORT }
     }
 
     /// The first words of a record of `length` bytes with a payload of `payload`, and how many of them count.
     #[inline]
     pub(super) fn front(&self, kind: u8, length: usize, payload: usize) -> (Front, usize) {
-        let Self { opcode, pkey, dest_qp, psn, word, reth, operands } = *self;
+        let Self { opcode, pkey, dest_qp, psn, word, reth } = *self;
         let [low, high] = pkey.to_ne_bytes();
         let about = u32::from_ne_bytes([kind, opcode.to_u8(), low, high]);
         let front = [
             word_of(length as u32, about),
             word_of(dest_qp, psn),
             word_of(payload as u32, word),
-            if opcode.carries_atomic_ack() { operands[0] } else { word_of(reth.dma_len, reth.rkey) },
+            word_of(reth.dma_len, reth.rkey),
             reth.va,
-            operands[0],
-            operands[1],
         ];
         (front, self.payload_offset() / 8)
     }
@@ -265,18 +275,17 @@ impl CompactHeaders {
         if psn & BY_POSITION != 0 && !is_plain_send(opcode) {
             return None;
         }
-        let (mut reth, mut operands) = (NOWHERE, [0; 2]);
-        if opcode.carries_reth() || opcode.is_atomic() {
+        if (payload as usize) < operands_len(opcode) {
+            return None;
+        }
+        let reth = if opcode.carries_reth() || opcode.is_atomic() {
             let [dma_len, rkey] = halves(front[3]);
-            reth = Reth { va: front[4], rkey, dma_len };
-        }
-        if opcode.is_atomic() {
-            operands = [front[5], front[6]];
-        } else if opcode.carries_atomic_ack() {
-            operands[0] = front[3];
-        }
+            Reth { va: front[4], rkey, dma_len }
+        } else {
+            NOWHERE
+        };
         let pkey = u16::from_ne_bytes([low, high]);
-        Some((Self { opcode, pkey, dest_qp, psn, word, reth, operands }, payload as usize))
+        Some((Self { opcode, pkey, dest_qp, psn, word, reth }, payload as usize))
     }
 }
 

@@ -4,7 +4,7 @@
 //! the payload is. A compact record has [`CompactHeaders`] and a payload. Whatever a peer writes: reading a record gives a
 //! record or an error, and touches no byte outside it.
 
-use super::compact::{self, CompactHeaders};
+use super::compact::{self, CompactHeaders, Operands};
 use super::protocol::{Broken, Lines};
 use ferroce_access::SharedMemory;
 use ferroce_types::{MAX_FLOW_LABEL, PacketMeta, gid_of, ip_of};
@@ -24,6 +24,9 @@ pub const MAX_PAYLOAD: usize = 64 * 1024;
 
 /// The first words of a record in memory.
 type FrontWords = [AtomicU64; size_of::<compact::Front>() / 8];
+
+/// The words of operands in memory. Each lies within the line that a record takes at least.
+type OperandWords = [AtomicU64; size_of::<Operands>() / 8];
 
 /// What a record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +65,17 @@ pub struct CompactRecord {
     pub(crate) payload: (usize, usize),
     /// Where the record ends in its ring, as positions go.
     pub(crate) end: u64,
+}
+
+impl CompactRecord {
+    /// All its headers. The memory is that of its link.
+    #[inline]
+    pub(crate) fn headers(&self, memory: &SharedMemory) -> Headers {
+        self.headers.headers(|| {
+            let words: &OperandWords = memory.words(self.payload.0);
+            std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
+        })
+    }
 }
 
 /// A packet in a ring.
@@ -417,17 +431,25 @@ mod tests {
         for opcode in (0..=u8::MAX).filter_map(Opcode::from_u8) {
             let Some(headers) = CompactHeaders::of(&headers(opcode)) else { continue };
             compact += 1;
-            for len in (0..300).chain([MAX_PAYLOAD - 1, MAX_PAYLOAD]) {
+            let (operands, shortest) =
+                CompactHeaders::operands_of(&self::headers(opcode)).unwrap_or_default();
+            for len in (shortest..300).chain([MAX_PAYLOAD - 1, MAX_PAYLOAD]) {
                 let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
                 let total = compact_total(&headers, len);
                 write_compact(&memory, AT, &headers, len);
+                memory.write(AT + headers.payload_offset(), &operands[..shortest]);
                 let packet = read_compact(&memory, AT, total, 7).unwrap().unwrap();
                 assert_eq!(packet.end, 7 + total as u64);
-                assert_eq!(packet.headers.headers(), self::headers(opcode));
+                assert_eq!(packet.headers(&memory), self::headers(opcode));
                 assert_eq!(packet.payload, (AT + headers.payload_offset(), len));
                 assert!(packet.payload.0 + len <= AT + total);
                 assert!(read_compact(&memory, AT, total - Lines::GRAIN, 7).is_err());
                 assert!(read(&memory, AT, total).is_err());
+            }
+            let memory = SharedMemory::create(4096, false).unwrap();
+            for len in 0..shortest {
+                write_compact(&memory, AT, &headers, len);
+                assert!(read_compact(&memory, AT, 4096 - AT, 7).is_err(), "{opcode:?} with {len} bytes");
             }
         }
         // RC: all but FLUSH; UC: all.

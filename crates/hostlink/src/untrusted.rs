@@ -61,7 +61,7 @@ fn read_into(reading: &mut Reading, stream: &[u8], tails: &[u64], beyond: u8) ->
                 begin..begin + total
             };
             let total = if let Some(packet) = record::read_compact(&memory, begin, published, 0)? {
-                check_compact(&packet, whole(packet.end as usize));
+                check_compact(&packet, &memory, whole(packet.end as usize));
                 reading.packets += 1;
                 reading.said += &format!("{packet:?}\n");
                 packet.end as usize
@@ -99,10 +99,11 @@ fn check(packet: &Record, record: std::ops::Range<usize>) {
 }
 
 /// As [`check`].
-fn check_compact(packet: &CompactRecord, record: std::ops::Range<usize>) {
-    assert!(packet.headers.headers().emit(&mut [0; 128]).is_ok());
+fn check_compact(packet: &CompactRecord, memory: &SharedMemory, record: std::ops::Range<usize>) {
+    assert!(packet.headers(memory).emit(&mut [0; 128]).is_ok());
     let (at, len) = packet.payload;
     assert!(at >= record.start && at + len <= record.end && len <= record::MAX_PAYLOAD);
+    assert!(packet.headers.operands_len() <= len);
 }
 
 #[cfg(test)]

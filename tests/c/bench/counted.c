@@ -193,7 +193,21 @@ static void post(struct side *side, enum ibv_wr_opcode opcode)
 				 .wr.rdma = {side->remote.buffer + SIZE, side->remote.rkey}},
 			   *bad;
 
+	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+		wr.wr.atomic = (__typeof__(wr.wr.atomic)){side->remote.buffer + SIZE, 1, 0, side->remote.rkey};
 	MUST(COUNTED(ibv_post_send(side->qp, &wr, &bad)));
+}
+
+/* Makes a queue pair that nobody uses. */
+static void make_and_destroy(struct side *side)
+{
+	struct ibv_qp_init_attr init = {.send_cq = side->cq, .recv_cq = side->cq, .qp_type = IBV_QPT_RC,
+					.cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1,
+						.max_recv_sge = 1}};
+
+	struct ibv_qp *qp = MAKE(COUNTED(ibv_create_qp(side->device.pd, &init)));
+
+	MUST(COUNTED(ibv_destroy_qp(qp)));
 }
 
 /* Whether there was a completion. */
@@ -209,7 +223,8 @@ static bool poll_once(struct side *side)
 	return count;
 }
 
-static const char *operations[] = {"send", "write", "read", "event", "empty poll", "inline send", "list of 4 sends"};
+static const char *operations[] = {"send", "write", "read", "event", "empty poll", "inline send", "list of 4 sends",
+				   "atomic", "queue pair"};
 
 enum { OPERATIONS = sizeof operations / sizeof *operations };
 
@@ -340,6 +355,13 @@ static void do_round(int operation, bool is_counted)
 		post_list(&first);
 		complete(LIST);
 		break;
+	case 7:
+		post(&first, IBV_WR_ATOMIC_FETCH_AND_ADD);
+		complete(0);
+		break;
+	case 8:
+		make_and_destroy(&first);
+		break;
 	default:
 		if (poll_once(&first))
 			fail("a completion of nothing");
@@ -372,7 +394,7 @@ static bool separate(void)
 
 	mine = make(side);
 	meet_again(&mine, &theirs);
-	/* One after the other: two that connect at once may end with a link each. */
+	/* One after the other, so that each run makes the link from the same side. */
 	if (child)
 		join(side, theirs);
 	meet_again(&mine, &theirs);

@@ -6,6 +6,7 @@ use crate::payload::{ReceivedRecord, ShmPayload};
 use crate::protocol::{Broken, Consumer, Lines};
 use crate::record::{self, CompactRecord, Entry};
 use ferroce_os::room;
+use ferroce_wire::Headers;
 use std::sync::atomic::Ordering;
 
 /// Who reads the ring.
@@ -231,8 +232,14 @@ impl Link {
     /// The payload of a packet that has come by this link.
     #[inline]
     pub fn payload(&self, packet: &CompactRecord) -> ShmPayload<'_> {
-        let (at, len) = packet.payload;
-        ShmPayload::Ring { memory: &self.memory, at, len }
+        let ((at, len), operands) = (packet.payload, packet.headers.operands_len());
+        ShmPayload::Ring { memory: &self.memory, at: at + operands, len: len - operands }
+    }
+
+    /// The headers of such a packet, as the transport takes them.
+    #[inline]
+    pub fn headers(&self, packet: &CompactRecord) -> Headers {
+        packet.headers(&self.memory)
     }
 }
 

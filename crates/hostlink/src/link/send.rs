@@ -53,9 +53,15 @@ impl Link {
         payload: usize,
         fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
     ) -> Option<Sent<E>> {
-        let headers = CompactHeaders::of(headers)?;
-        let is_taken = !headers.is_of_atomic() || self.peer_takes_compact_atomics();
-        is_taken.then(|| self.publish_compact(&headers, payload, fill, |_, _| ()))
+        let compact = CompactHeaders::of(headers)?;
+        let Some((operands, len)) = CompactHeaders::operands_of(headers) else {
+            return Some(self.publish_compact(&compact, payload, fill, |_, _| ()));
+        };
+        let write = |ring: &RingBytes<'_>| {
+            ring.put(&operands[..len]);
+            Ok(())
+        };
+        self.peer_takes_compact_atomics().then(|| self.publish_compact(&compact, len, write, |_, _| ()))
     }
 
     /// As [`Link::send_compact`], with headers that have their form; `before` is called with the record's end before the peer can see

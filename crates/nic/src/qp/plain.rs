@@ -331,7 +331,7 @@ impl QpEnv<'_> {
         {
             return by_position;
         }
-        proto.handle_packet(self.now, &headers.headers(), payload, self);
+        proto.handle_packet(self.now, &link.headers(packet), payload, self);
         false
     }
 }
