@@ -436,13 +436,18 @@ mod tests {
             for len in (shortest..300).chain([MAX_PAYLOAD - 1, MAX_PAYLOAD]) {
                 let memory = SharedMemory::create(2 * MAX_PAYLOAD, false).unwrap();
                 let total = compact_total(&headers, len);
+                // As a sender does: the payload is there before the headers.
+                let payload = [&operands[..shortest], &vec![0xee; len - shortest]].concat();
+                memory.write(AT + headers.payload_offset(), &payload);
                 write_compact(&memory, AT, &headers, len);
-                memory.write(AT + headers.payload_offset(), &operands[..shortest]);
                 let packet = read_compact(&memory, AT, total, 7).unwrap().unwrap();
                 assert_eq!(packet.end, 7 + total as u64);
                 assert_eq!(packet.headers(&memory), self::headers(opcode));
                 assert_eq!(packet.payload, (AT + headers.payload_offset(), len));
                 assert!(packet.payload.0 + len <= AT + total);
+                let mut arrived = vec![0; len];
+                memory.read(packet.payload.0, &mut arrived);
+                assert_eq!(arrived, payload, "{opcode:?}");
                 assert!(read_compact(&memory, AT, total - Lines::GRAIN, 7).is_err());
                 assert!(read(&memory, AT, total).is_err());
             }
