@@ -296,10 +296,49 @@ fn a_killed_server_leaves_its_port_free() {
 #[test]
 fn an_id_hears_that_its_device_has_gone() {
     let program = require!(Artifacts::get().c_program("connections/removal"));
+    for how in ["events", "calls"] {
+        let world = require!(World::one_host(1500));
+        let mut process = world.first().start_ferroce(&[], &[&*program, how], &[]);
+        process.wait_for_output("ready", LIMIT);
+        world.first().admin("ip link del eth0");
+        process.wait(LIMIT).expect_success();
+    }
+}
+
+/// An address that goes is told to its ids alone, another hardware address to all ids of the interface. What becomes of neighbours is no
+/// event.
+#[test]
+fn ids_hear_that_an_address_of_their_interface_has_changed() {
+    let program = require!(Artifacts::get().c_program("connections/changes"));
     let world = require!(World::one_host(1500));
-    let mut process = world.first().start_ferroce(&[], &[&*program], &[]);
-    process.wait_for_output("bound", LIMIT);
-    world.first().admin("ip link del eth0");
+    let host = world.first();
+    host.admin("ip addr add 10.77.0.7/24 dev eth0");
+    let mut process = host.start_ferroce(&[], &[&*program], &[]);
+    process.wait_for_output("ready", LIMIT);
+    let mut expected = Vec::new();
+    let mut change = |script: &str, event: &str, ids: &[&str]| {
+        host.admin(script);
+        expected.extend(ids.iter().map(|id| format!("{event} of {id}")));
+        expected.sort_unstable();
+        let start = Instant::now();
+        loop {
+            let said = process.stdout();
+            let mut said: Vec<_> = said.lines().filter(|line| line.starts_with("RDMA_CM_EVENT_")).collect();
+            said.sort_unstable();
+            if said == expected {
+                return;
+            }
+            assert!(start.elapsed() < LIMIT, "after {script}: {said:?}, not {expected:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let neighbour = |last| format!("ip neigh replace 10.77.0.99 lladdr 02:00:00:00:00:{last} dev eth0");
+    change(&format!("{}; {}", neighbour("01"), neighbour("02")), "", &[]);
+    change("ip addr add 10.77.0.8/24 dev eth0; ip addr del 10.77.0.8/24 dev eth0", "", &[]);
+    change("ip addr del 10.77.0.7/24 dev eth0", "RDMA_CM_EVENT_ADDR_CHANGE", &["second"]);
+    let of_device = ["client", "listening", "second", "server"];
+    change("ip link set eth0 address 02:00:00:00:00:77", "RDMA_CM_EVENT_ADDR_CHANGE", &of_device);
+    change("ip link del eth0", "RDMA_CM_EVENT_DEVICE_REMOVAL", &of_device);
     process.wait(LIMIT).expect_success();
 }
 

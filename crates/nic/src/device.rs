@@ -121,6 +121,7 @@ impl Device {
         adapter::start()?;
         let port = PortView {
             attributes: self.info.port(),
+            hardware_address: self.info.netdev.mac,
             last_speed: LastSpeed::default(),
             gids: gid_table(&self.info),
         };
@@ -131,7 +132,7 @@ impl Device {
             listening: Listening::default(),
             async_events: EventQueue::new()?,
             failed: AtomicBool::new(false),
-            on_failure: OnceLock::new(),
+            listener: OnceLock::new(),
             bad_pkeys: AtomicU32::new(0),
             bad_qkeys: AtomicU32::new(0),
             origin,
@@ -149,6 +150,7 @@ impl Device {
 #[derive(Debug)]
 struct PortView {
     attributes: PortAttributes,
+    hardware_address: Option<[u8; 6]>,
     last_speed: LastSpeed,
     gids: GidTable,
 }
@@ -169,12 +171,23 @@ impl Listening {
     }
 }
 
-/// What is called when a device is of no more use.
-struct OnFailure(Box<dyn Fn() + Send + Sync>);
+/// What becomes of an open device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DeviceNews {
+    /// It is of no more use.
+    Failed,
+    /// Its interface has another hardware address.
+    HardwareAddress,
+    /// Its interface has lost these addresses.
+    AddressesLost(Vec<HostAddr>),
+}
 
-impl std::fmt::Debug for OnFailure {
+/// Who wants to know what becomes of a device.
+struct Listener(Box<dyn Fn(&DeviceNews) + Send + Sync>);
+
+impl std::fmt::Debug for Listener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OnFailure")
+        f.write_str("Listener")
     }
 }
 
@@ -187,8 +200,7 @@ pub struct Context {
     async_events: EventQueue<AsyncEvent>,
     /// The program has been told that the device is of no more use.
     failed: AtomicBool,
-    /// Who else wants to know it.
-    on_failure: OnceLock<OnFailure>,
+    listener: OnceLock<Listener>,
     /// Packets with a P_Key or Q_Key that their QP doesn't have.
     bad_pkeys: AtomicU32,
     bad_qkeys: AtomicU32,
@@ -279,6 +291,7 @@ impl Context {
         if let Ok(netdev) = ferroce_netdev::Netdev::read(self.device.info.netdev.ifindex) {
             self.update_gids(&mut port, &netdev);
             port.attributes = PortAttributes::of(&netdev);
+            port.hardware_address = netdev.mac;
             let attributes = port.attributes;
             port.last_speed.update(&attributes);
         }
@@ -348,21 +361,22 @@ impl Context {
     /// Raises IBV_EVENT_DEVICE_FATAL, once.
     fn fail(&self) {
         if !self.failed.swap(true, Ordering::Relaxed) {
-            self.raise(AsyncEvent::DeviceFatal);
-            if let Some(OnFailure(tell)) = self.on_failure.get() {
-                tell();
-            }
+            self.tell(&DeviceNews::Failed);
         }
     }
 
-    /// Has `tell` called when the device is of no more use, by whichever thread finds that out; it must not block. The first one that is
+    /// Has `listener` called when there is news of the device, by whichever thread finds that out; it must not block. The first one that is
     /// set counts.
-    pub fn on_failure(&self, tell: impl Fn() + Send + Sync + 'static) {
-        let _ = self.on_failure.set(OnFailure(Box::new(tell)));
-        if self.failed.load(Ordering::Relaxed)
-            && let Some(OnFailure(tell)) = self.on_failure.get()
-        {
-            tell();
+    pub fn listen(&self, listener: impl Fn(&DeviceNews) + Send + Sync + 'static) {
+        let _ = self.listener.set(Listener(Box::new(listener)));
+        if self.failed.load(Ordering::Relaxed) {
+            self.tell(&DeviceNews::Failed);
+        }
+    }
+
+    fn tell(&self, news: &DeviceNews) {
+        if let Some(Listener(listener)) = self.listener.get() {
+            listener(news);
         }
     }
 
@@ -384,10 +398,14 @@ impl Context {
         let mut port = self.port.write();
         let before = port.attributes;
         let changes = self.update_gids(&mut port, netdev);
+        let is_there = |entry: &GidEntry| port.gids.iter().any(|(_, there)| there == entry);
+        let lost = changes.iter().filter_map(|change| change.old).filter(|old| !is_there(old));
+        let lost: Vec<HostAddr> = lost.map(|entry| HostAddr::new(entry.ip, entry.scope_id)).collect();
         port.attributes = PortAttributes::of(netdev);
         let now = port.attributes;
         let (was, is) = (before.state, now.state);
         let other_speed = port.last_speed.update(&now);
+        let hardware_address = std::mem::replace(&mut port.hardware_address, netdev.mac);
         drop(port);
         for change in &changes {
             tracing::info!(?change, device = %self.device.info.name, "GID table changed");
@@ -405,6 +423,11 @@ impl Context {
         }
         if !changes.is_empty() {
             self.raise(AsyncEvent::GidChange(1));
+        }
+        if hardware_address != netdev.mac {
+            self.tell(&DeviceNews::HardwareAddress);
+        } else if !lost.is_empty() {
+            self.tell(&DeviceNews::AddressesLost(lost));
         }
     }
 }

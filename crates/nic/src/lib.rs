@@ -45,7 +45,7 @@ use ferroce_tests::inside as namespace;
 pub use adapter::{prepare_wait, progress_of_waiter};
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
-pub use device::{Context, Device, DeviceLimits, MAX_MESSAGE, devices, fail_devices, limits};
+pub use device::{Context, Device, DeviceLimits, DeviceNews, MAX_MESSAGE, devices, fail_devices, limits};
 pub use ferroce_engine::WaitPlan;
 pub use ferroce_mem::{
     AllocatorAnswer, Dm, InFlight, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold,

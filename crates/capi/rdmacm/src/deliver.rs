@@ -103,6 +103,7 @@ unsafe fn fill(block: &mut EventBlock, shared: &Arc<Id>, id: *mut rdma_cm_id, ne
         News::TimewaitExit => block.set(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
         News::Answer(reply) => answered(block, shared, &reply),
         News::DeviceRemoval => block.set(RDMA_CM_EVENT_DEVICE_REMOVAL, 0),
+        News::AddrChange => block.set(RDMA_CM_EVENT_ADDR_CHANGE, 0),
         News::Joined(joined) => {
             // SAFETY: the caller's promise.
             let Some((ud, status)) = (unsafe { multicast::attach(shared, id, &joined) }) else {

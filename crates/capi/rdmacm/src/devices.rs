@@ -10,7 +10,7 @@ use ferroce_ibverbs::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS};
 use ferroce_ibverbs::abi::{ibv_context, ibv_device, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr};
 use ferroce_ibverbs::call::{Outcome, Refusal, last_errno};
 use ferroce_ibverbs::{calls, check, entry};
-use ferroce_nic as nic;
+use ferroce_nic::{self as nic, DeviceNews};
 use ferroce_os::sync::{Mutex, class};
 use nic::net::GidEntry;
 
@@ -76,7 +76,7 @@ impl Device {
         Ok(found.pd)
     }
 
-    /// From now on `id` is told when the device is of no more use.
+    /// From now on `id` is told what becomes of the device.
     pub(crate) fn attach(self, id: &Arc<Id>) {
         ATTACHED.lock().insert(Arc::as_ptr(id).addr(), (self, Arc::downgrade(id)));
     }
@@ -86,12 +86,19 @@ impl Device {
         ATTACHED.lock().remove(&Arc::as_ptr(id).addr());
     }
 
-    /// It is of no more use.
-    fn removed(self) {
+    /// Tells its ids what has become of it.
+    fn tell(self, news: &DeviceNews) {
         let of_it = |(device, id): &(Self, Weak<Id>)| (*device == self).then(|| id.upgrade()).flatten();
         let ids: Vec<Arc<Id>> = ATTACHED.lock().values().filter_map(of_it).collect();
         for id in ids {
-            id.removed();
+            match news {
+                DeviceNews::Failed => id.removed(),
+                DeviceNews::HardwareAddress => id.address_changed(),
+                DeviceNews::AddressesLost(lost) if id.address().is_some_and(|own| lost.contains(&own)) => {
+                    id.address_changed();
+                }
+                DeviceNews::AddressesLost(_) => {}
+            }
         }
     }
 
@@ -149,7 +156,7 @@ fn open(device: Arc<nic::Device>) -> Outcome<Device> {
     // SAFETY: a device of the list.
     let verbs = made(unsafe { calls::ibv_open_device(pointer) }, "a device context").map_err(usable)?;
     let device = Device { verbs };
-    device.nic().on_failure(move || device.removed());
+    device.nic().listen(move |news| device.tell(news));
     opened.push(Opened { device: pointer, verbs, pd: null_mut(), pd_users: 0, xrcd: null_mut() });
     Ok(device)
 }

@@ -33,6 +33,7 @@ pub(crate) enum News {
     TimewaitExit,
     Answer(Box<SidrReply>),
     DeviceRemoval,
+    AddrChange,
     Joined(multicast::Joined),
     AddrInfo(c_int),
     User {

@@ -12,6 +12,7 @@ use ferroce_ibverbs::call::{Outcome, Refusal, put};
 use ferroce_ibverbs::entry;
 use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
+use ferroce_types::HostAddr;
 
 use crate::abi::*;
 use crate::addrinfo::Answers;
@@ -144,6 +145,20 @@ impl Id {
             state.agreed = Agreed::Over;
         }
         self.push(News::DeviceRemoval);
+    }
+
+    /// The interface of the device that it is bound to has another hardware address, or has lost the id's address. Who waits in a call
+    /// of a synchronous id waits for something else.
+    pub(crate) fn address_changed(self: &Arc<Self>) {
+        if !self.is_sync() && self.step() != Step::Removed {
+            self.push(News::AddrChange);
+        }
+    }
+
+    /// Its address on the network.
+    pub(crate) fn address(&self) -> Option<HostAddr> {
+        let place = self.state.lock().place;
+        place.way.map(|way| way.route.from).or(place.source.map(HostAddr::from))
     }
 
     /// The connection, if there is one.

@@ -69,10 +69,12 @@ pub(crate) unsafe fn next_event(id: *mut rdma_cm_id, call: &'static str) -> Outc
 pub(crate) unsafe fn check_status(id: *mut rdma_cm_id) -> Outcome<c_int> {
     // SAFETY: the caller's promise.
     let (event, status) = unsafe { ((*(*id).event).event, (*(*id).event).status) };
-    if status == 0 {
-        return Ok(0);
-    }
-    let errno = if event == RDMA_CM_EVENT_REJECTED { libc::ECONNREFUSED } else { status.abs() };
+    let errno = match event {
+        RDMA_CM_EVENT_DEVICE_REMOVAL => libc::ENODEV,
+        _ if status == 0 => return Ok(0),
+        RDMA_CM_EVENT_REJECTED => libc::ECONNREFUSED,
+        _ => status.abs(),
+    };
     let name = crate::names::name(event).to_string_lossy();
     Err(Refusal::new(errno, format!("{name} with status {status}")))
 }

@@ -153,6 +153,10 @@ impl StreamState {
     }
 
     fn happened(&mut self, event: &Event, set: &Set) {
+        if event.kind == RDMA_CM_EVENT_ADDR_CHANGE {
+            // As with a socket: what can't go on without the address says so itself.
+            return;
+        }
         let (domain, options) = (self.domain, self.options.clone());
         match &mut self.phase {
             Phase::Listening(listening) if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST => {
