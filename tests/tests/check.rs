@@ -92,6 +92,24 @@ fn pages_of_findings_name_programs_that_have_them() {
     }
 }
 
+/// A call that hangs is told without the checker, too.
+#[test]
+fn a_destruction_that_waits_is_told_without_the_checker() {
+    let path = require!(Artifacts::get().c_program("misuse/checked"));
+    let world = require!(World::one_host(1500));
+    let run = |how| run(&world, &[], &[&path, "unacknowledged", how, "one"], Fabric::Any);
+    let wrong = run("wrong");
+    wrong.expect_success();
+    assert_eq!(ids(&wrong), ["FC103"], "{wrong}");
+    assert!(
+        wrong.stderr.contains(
+            "FC103 ibv_destroy_cq: the call waits until events are acknowledged (completion events: 1)"
+        ),
+        "{wrong}"
+    );
+    run("right").expect_ok().expect_quiet();
+}
+
 #[test]
 fn findings_in_one_process() {
     check(CASES, CHECK, Fabric::Any, "one");

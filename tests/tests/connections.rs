@@ -342,6 +342,31 @@ fn ids_hear_that_an_address_of_their_interface_has_changed() {
     process.wait(LIMIT).expect_success();
 }
 
+/// What waits until events are acknowledged says after a second which id that is, and which events.
+#[test]
+fn who_waits_for_acknowledgements_says_of_which_events() {
+    let program = require!(Artifacts::get().c_program("connections/acknowledged"));
+    let world = require!(World::one_host(1500));
+    for (how, call, event) in [
+        ("destroy", "rdma_destroy_id", "ADDR_RESOLVED"),
+        ("migrate", "rdma_migrate_id", "ADDR_RESOLVED"),
+        ("request", "rdma_destroy_id", "CONNECT_REQUEST"),
+    ] {
+        let run = |when| world.first().start_ferroce(&[], &[&*program, how, when], &[]).wait(LIMIT);
+        let late = run("late");
+        late.expect_success();
+        let id = late.stdout.lines().next().expect("the program prints the id");
+        let begins = format!("ferroce: FC103 {call} of id {id} at 10.77.0.1:");
+        let says = format!(
+            ": the call waits until events are acknowledged (1 RDMA_CM_EVENT_{event}). Call rdma_ack_cm_event"
+        );
+        let lines: Vec<_> = late.stderr.lines().collect();
+        let is_it = |line: &str| line.starts_with(&begins) && line.contains(&says);
+        assert!(lines.len() == 1 && is_it(lines[0]), "{begins}…{says}: {late}");
+        run("soon").expect_success().expect_quiet();
+    }
+}
+
 /// Neither a thread that polls nor one that waits keeps messages of the communication manager waiting.
 #[test]
 fn threads_that_look_for_completions_leave_connections_alone() {

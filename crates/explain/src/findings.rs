@@ -5,6 +5,9 @@ use crate::Entry;
 /// The first number of a finding; smaller ones are reasons of requests that fail.
 pub(crate) const FIRST: u16 = 100;
 
+/// This one is told without `--check`, too.
+pub(crate) const ALWAYS_TOLD: u16 = 103;
+
 /// All findings, by number.
 pub const FINDINGS: &[Entry] = &[
     Entry {
@@ -37,11 +40,14 @@ pub const FINDINGS: &[Entry] = &[
     },
     Entry {
         number: 103,
-        title: "destroying an object waits for events that aren't acknowledged",
-        means: "Each event that ibv_get_cq_event or ibv_get_async_event returns has to be acknowledged. The destruction of the \
-                object that it names waits until it is, for ever if need be.",
-        see: "The line says where such an event was taken.",
-        mend: "Call ibv_ack_cq_events or ibv_ack_async_event for each event, at the latest before the object is destroyed.",
+        title: "the call waits until events are acknowledged",
+        means: "Each event that rdma_get_cm_event, ibv_get_cq_event or ibv_get_async_event returns has to be acknowledged. The \
+                destruction of the object that it names waits until it is, for ever if need be, and so does rdma_migrate_id. A \
+                thread that destroys an id while it has an event of the id in its hands waits for itself. A request for a \
+                connection counts against the id that listens.",
+        see: "The line has the call, which id of librdmacm it is about, and how many events of which kind. `ferroce run --check` \
+              says too where the program took one.",
+        mend: "Call rdma_ack_cm_event, ibv_ack_cq_events or ibv_ack_async_event for each event, before the object is destroyed.",
         statuses: &[],
     },
     Entry {

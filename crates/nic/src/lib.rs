@@ -51,6 +51,7 @@ pub use ferroce_mem::{
     AllocatorAnswer, Dm, InFlight, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold,
     Prefetch, QueueKind, QueueMemory,
 };
+pub use ferroce_queues::late;
 pub use ferroce_queues::{
     CntrValue, CompChannel, CompCntr, CompCntrType, CountedOp, Cq, CqInit, EventQueue, EventTimer, IpVersion,
     LimitsOf, MAX_COMP_CNTR, MAX_CQ, MAX_CQE, MAX_SGE, MAX_SRQ, MAX_TAG_OPS, MAX_TAGS, MAX_WR, NewSize, Srq,

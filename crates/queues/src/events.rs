@@ -251,22 +251,26 @@ impl Unacked {
         }
     }
 
-    /// Waits until all are acknowledged. A program that never acknowledges waits here for ever, as the man pages say;
-    /// every ten seconds the log says why.
-    pub fn wait(&self) {
-        const SPEAKS_AFTER: Duration = Duration::from_secs(10);
-        let mut since = Instant::now();
+    /// Waits until all are acknowledged. A program that never acknowledges waits here for ever, as the man pages say. `late` is called
+    /// once, after a second, with their number.
+    pub fn wait(&self, late: impl FnOnce(u32)) {
+        const LATE_AFTER: Duration = Duration::from_secs(1);
+        let mut since = None;
+        let mut late = Some(late);
         loop {
             let count = self.count.fetch_or(Self::WAITED_FOR, Ordering::Acquire) & !Self::WAITED_FOR;
             if count == 0 || !self.are_own() {
                 return;
             }
-            let asleep_at = count | Self::WAITED_FOR;
-            ferroce_os::fork::outside_library(|| sleep(&self.count, asleep_at, Some(SPEAKS_AFTER)));
-            if since.elapsed() >= SPEAKS_AFTER {
-                tracing::warn!("destroying an object waits for {count} unacknowledged events");
-                since = Instant::now();
+            let waited = since.get_or_insert_with(Instant::now).elapsed();
+            if waited >= LATE_AFTER
+                && let Some(late) = late.take()
+            {
+                late(count);
             }
+            let longest = late.is_some().then(|| LATE_AFTER.saturating_sub(waited));
+            let asleep_at = count | Self::WAITED_FOR;
+            ferroce_os::fork::outside_library(|| sleep(&self.count, asleep_at, longest));
         }
     }
 }
@@ -274,6 +278,25 @@ impl Unacked {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_for_long_is_told_once_and_who_waits_for_a_moment_is_not() {
+        for (pause, expected) in [(Duration::from_millis(1200), Some(2)), (Duration::from_millis(20), None)] {
+            let unacked = Unacked::default();
+            unacked.got();
+            unacked.got();
+            let mut told = None;
+            std::thread::scope(|threads| {
+                threads.spawn(|| {
+                    std::thread::sleep(pause);
+                    unacked.ack(1);
+                    unacked.ack(1);
+                });
+                unacked.wait(|count| told = Some(count));
+            });
+            assert_eq!(told, expected);
+        }
+    }
 
     #[test]
     fn the_descriptor_is_readable_exactly_while_an_event_is_unread() {

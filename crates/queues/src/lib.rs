@@ -7,6 +7,7 @@
 mod comp_cntr;
 mod cq;
 mod events;
+pub mod late;
 mod limits;
 mod recv;
 mod ring;

@@ -11,8 +11,8 @@ use crate::abi::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::call::{Outcome, Refusal, entry};
 use crate::device::DeviceBlock;
 use crate::{
-    advise, buf, check, checked, counters, cq, cq_ex, dm, dmah, domain, flow, memory, mw, poll, post, qp,
-    query, reg_ex, srq, tags, wq, xrc,
+    advise, buf, check, checked, counters, cq, cq_ex, dm, dmah, domain, events, flow, memory, mw, poll, post,
+    qp, query, reg_ex, srq, tags, wq, xrc,
 };
 
 /// What `abi_compat` says when a `verbs_context` stands before the `ibv_context`.
@@ -111,6 +111,7 @@ entry! {
 
 /// The C structure of an open device.
 pub(crate) fn present(device: *mut ibv_device, nic: Arc<nic::Context>) -> *mut ibv_context {
+    nic::late::listen(events::late);
     // SAFETY: numbers, nullable pointers and a pthread mutex, for all of which zeros are valid.
     let mut c: verbs_context = unsafe { zeroed() };
     fill(&mut c);

@@ -153,11 +153,6 @@ entry! {
         // of it is left anywhere.
         unsafe {
             let block = CqBlock::ending(cq)?;
-            if let Some(watch) = block.watch() {
-                let about = || "ibv_destroy_cq".to_owned();
-                check::await_acks(about, "completion events", block.nic.unacked(), watch.taken_at());
-                check::await_acks(about, "asynchronous events", block.nic.unacked_async(), None);
-            }
             block.nic.destroy()?;
             CqBlock::free(cq);
         }

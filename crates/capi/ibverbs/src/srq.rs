@@ -11,7 +11,7 @@ use crate::call::{self, Outcome, Refusal, at, at_mut, entry, put};
 use crate::check::SrqWatch;
 use crate::memory::PdBlock;
 use crate::object::{Headed, Identity, next_handle};
-use crate::{check, tags, xrc};
+use crate::{tags, xrc};
 
 #[repr(C)]
 pub(crate) struct SrqBlock {
@@ -157,8 +157,6 @@ entry! {
         // left anywhere.
         unsafe {
             let block = SrqBlock::ending(srq)?;
-            let unacked = block.nic.unacked_async();
-            check::await_acks(|| "ibv_destroy_srq".to_owned(), "asynchronous events", unacked, None);
             block.nic.destroy()?;
             SrqBlock::free(srq);
         }

@@ -36,14 +36,14 @@ pub(crate) unsafe fn deliver(queued: Queued) -> Option<*mut rdma_cm_event> {
     // SAFETY: the id isn't destroyed before this event is acknowledged.
     let wanted = unsafe { fill(&mut block, &shared, id, news) };
     match wanted {
-        Ok(true) => Some(Box::into_raw(block).cast()),
+        Ok(true) => Some(block.give()),
         Ok(false) => {
-            shared.unacked.ack(1);
+            shared.unacked.untold();
             None
         }
         Err(refusal) => {
             tracing::warn!("an event is dropped: {}", refusal.why);
-            shared.unacked.ack(1);
+            shared.unacked.untold();
             None
         }
     }
@@ -206,7 +206,7 @@ unsafe fn child_of(listener: *mut rdma_cm_id, place: &bind::Place) -> Outcome<*m
         let channel = if is_sync { null_mut() } else { (*listener).channel };
         let child = IdBlock::allocate(channel, (*listener).context, (*listener).ps, (*listener).qp_type)?;
         if let Err(refusal) = show_place(child, place) {
-            IdBlock::destroy(child)?;
+            IdBlock::destroy(child, "rdma_get_cm_event")?;
             return Err(refusal);
         }
         Ok(child)

@@ -100,7 +100,7 @@ entry! {
             }
             let new = IdBlock::allocate(null_mut(), null_mut(), info.ai_port_space, info.ai_qp_type)?;
             if let Err(refusal) = set_up(new, info, pd, qp_init_attr) {
-                IdBlock::destroy(new)?;
+                IdBlock::destroy(new, "rdma_create_ep")?;
                 return Err(refusal);
             }
             put(id, "id", new)?;
@@ -118,7 +118,7 @@ entry! {
         unsafe {
             qp::rdma_destroy_qp(id);
             qp::rdma_destroy_srq(id);
-            if let Err(refusal) = IdBlock::destroy(id) {
+            if let Err(refusal) = IdBlock::destroy(id, "rdma_destroy_ep") {
                 tracing::warn!("rdma_destroy_ep: {}", refusal.why);
             }
         }
@@ -166,7 +166,7 @@ entry! {
             }
             let child = (*event).id;
             if let Err(refusal) = equip(listen, child) {
-                IdBlock::destroy(child)?;
+                IdBlock::destroy(child, "rdma_get_request")?;
                 return Err(refusal);
             }
             // The event is the new id's from now on.

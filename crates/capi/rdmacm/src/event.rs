@@ -91,6 +91,8 @@ pub(crate) struct EventBlock {
     pub(crate) c: rdma_cm_event,
     /// Whom it counts against.
     counted: Arc<Id>,
+    /// What it is, whatever the program does to its structure.
+    event: c_int,
     private_data: [u8; PRIVATE_DATA],
 }
 
@@ -99,7 +101,14 @@ impl EventBlock {
         // SAFETY: numbers and pointers.
         let mut c: rdma_cm_event = unsafe { zeroed() };
         c.id = id;
-        Box::new(Self { c, counted, private_data: [0; PRIVATE_DATA] })
+        Box::new(Self { c, counted, event: -1, private_data: [0; PRIVATE_DATA] })
+    }
+
+    /// Gives it to the program.
+    pub(crate) fn give(mut self: Box<Self>) -> *mut rdma_cm_event {
+        self.event = self.c.event;
+        self.counted.unacked.told(self.event);
+        Box::into_raw(self).cast()
     }
 
     /// Keeps private data with the event; where it is, and how long.
@@ -141,7 +150,7 @@ pub(crate) unsafe fn acknowledge(event: *mut rdma_cm_event) {
     if !event.is_null() {
         // SAFETY: made by `deliver` of a box.
         let block = unsafe { Box::from_raw(event.cast::<EventBlock>()) };
-        block.counted.unacked.ack(1);
+        block.counted.unacked.ack(block.event);
     }
 }
 

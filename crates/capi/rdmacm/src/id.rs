@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
+use std::net::SocketAddr;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,7 +11,6 @@ use ferroce_connect::{Connection, Ece, Port, PortSpace, Sink};
 use ferroce_ibverbs::abi::{IBV_QPT_RC, IBV_QPT_UD};
 use ferroce_ibverbs::call::{Outcome, Refusal, put};
 use ferroce_ibverbs::entry;
-use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_types::HostAddr;
 
@@ -25,6 +25,7 @@ use crate::ep::EpAttr;
 use crate::event::{self, News};
 use crate::multicast::Group;
 use crate::option::Options;
+use crate::unacked::Unacked;
 
 /// How far an id is on its way. The names are those of the states of the kernel's communication manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +83,7 @@ pub(crate) struct Id {
     /// Calls wait for their events.
     is_sync: AtomicBool,
     /// Events that the program has got and not acknowledged.
-    pub(crate) unacked: nic::Unacked,
+    pub(crate) unacked: Unacked,
     /// Events in its channel that the program hasn't got.
     pub(crate) unread: AtomicUsize,
     pub(crate) state: Mutex<class::CmId, State>,
@@ -161,6 +162,15 @@ impl Id {
         place.way.map(|way| way.route.from).or(place.source.map(HostAddr::from))
     }
 
+    /// A call, and for which id of the program it was made.
+    pub(crate) fn named(&self, call: &str, id: *mut rdma_cm_id) -> String {
+        let place = self.state.lock().place;
+        let at = |word: &str, address: Option<SocketAddr>| {
+            address.map_or(String::new(), |address| format!(" {word} {address}"))
+        };
+        format!("{call} of id {id:p}{}{}", at("at", place.source), at("to", place.destination))
+    }
+
     /// The connection, if there is one.
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
         self.state.lock().connection.clone()
@@ -236,7 +246,7 @@ impl IdBlock {
             program: AtomicPtr::new(null_mut()),
             space: known,
             is_sync: AtomicBool::new(is_sync),
-            unacked: nic::Unacked::default(),
+            unacked: Unacked::default(),
             unread: AtomicUsize::new(0),
             state: Mutex::new(State {
                 step: Step::Idle,
@@ -289,11 +299,11 @@ impl IdBlock {
         })
     }
 
-    /// Ends the id.
+    /// Ends the id, for a call of the program.
     ///
     /// # Safety
     /// `id` is an id that the caller gives up.
-    pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) -> Outcome<()> {
+    pub(crate) unsafe fn destroy(id: *mut rdma_cm_id, call: &'static str) -> Outcome<()> {
         // SAFETY: the caller's promise.
         let (block, shared) = unsafe { (Self::block(id)?, Self::of(id)?) };
         let mut state = shared.state.lock();
@@ -310,7 +320,7 @@ impl IdBlock {
         }
         // SAFETY: the event of a synchronous id is the library's.
         unsafe { event::acknowledge(std::mem::replace(&mut block.c.event, null_mut())) };
-        shared.unacked.wait();
+        shared.unacked.wait(|| shared.named(call, id));
         shared.program.store(null_mut(), Ordering::Release);
         if shared.is_sync() {
             channel::free(block.c.channel);
@@ -355,6 +365,6 @@ entry! {
 entry! {
     fn rdma_destroy_id(id: *mut rdma_cm_id) -> minus_one {
         // SAFETY: by the man page an id that the caller gives up.
-        unsafe { IdBlock::destroy(id) }.map(|()| 0)
+        unsafe { IdBlock::destroy(id, "rdma_destroy_id") }.map(|()| 0)
     }
 }

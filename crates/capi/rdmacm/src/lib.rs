@@ -24,6 +24,7 @@ mod option;
 mod qp;
 mod resolve;
 mod sync;
+mod unacked;
 mod wait;
 
 pub use ferroce_abi::cma as abi;

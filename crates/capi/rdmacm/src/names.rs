@@ -1,8 +1,14 @@
 //! rdma_event_str(3).
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int};
 
 use ferroce_ibverbs::entry;
+
+use crate::abi::RDMA_CM_EVENT_USER;
+
+/// How many events there are.
+pub(crate) const EVENTS: usize = NAMES.len() + 1;
 
 /// By number. The event that programs write themselves has no name.
 const NAMES: [&CStr; 18] = [
@@ -31,6 +37,11 @@ pub(crate) fn name(event: c_int) -> &'static CStr {
     usize::try_from(event).ok().and_then(|event| NAMES.get(event).copied()).unwrap_or(c"UNKNOWN EVENT")
 }
 
+/// The name of an event in the header.
+pub(crate) fn written(event: c_int) -> Cow<'static, str> {
+    if event == RDMA_CM_EVENT_USER { "RDMA_CM_EVENT_USER".into() } else { name(event).to_string_lossy() }
+}
+
 entry! {
     fn rdma_event_str(event: c_int) -> pointer c_char, {
         Ok(name(event).as_ptr().cast_mut())
@@ -39,12 +50,16 @@ entry! {
 
 #[cfg(test)]
 mod tests {
-    use super::name;
+    use super::{EVENTS, name, written};
 
     #[test]
     fn events_have_the_names_of_the_header() {
         assert_eq!(name(0), c"RDMA_CM_EVENT_ADDR_RESOLVED");
         assert_eq!(name(15), c"RDMA_CM_EVENT_TIMEWAIT_EXIT");
         assert_eq!([name(-1), name(18), name(19)], [c"UNKNOWN EVENT"; 3]);
+        assert_eq!(
+            (EVENTS, written(18).as_ref(), written(14).as_ref()),
+            (19, "RDMA_CM_EVENT_USER", "RDMA_CM_EVENT_ADDR_CHANGE")
+        );
     }
 }

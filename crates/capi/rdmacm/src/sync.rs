@@ -102,7 +102,7 @@ entry! {
             }
             drop(state);
             // Events that it has fetched are the old channel's.
-            shared.unacked.wait();
+            shared.unacked.wait(|| shared.named("rdma_migrate_id", id));
             let old = std::mem::replace(&mut (*id).channel, to);
             if was_sync {
                 channel::free(old);

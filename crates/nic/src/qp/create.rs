@@ -17,6 +17,7 @@ use ferroce_mem::{Pd, QueueKind};
 use ferroce_os::fork::Turn;
 use ferroce_os::sync::Mutex;
 use ferroce_proto::QpState;
+use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, GivenRing, Limits, RecvQueue, Srq, Unacked};
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
@@ -209,7 +210,7 @@ impl Qp {
         // Who has an event that isn't acknowledged may change the QP before it acknowledges: it is told that the QP has gone.
         self.ended.store(true, Ordering::Relaxed);
         drop(turn);
-        self.unacked_async.wait();
+        self.unacked_async.wait(|count| late::tell(Late::OfQp, count));
         if let Some(counters) = self.observers.counters() {
             counters.detach();
         }

@@ -42,6 +42,7 @@ use ferroce_engine::Deadline;
 use ferroce_mem::Pd;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::{QpState, RecvWqe};
+use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, Unacked};
 use ferroce_types::{AsyncEvent, Error, Result, Users, invalid};
 use frame::Incoming;
@@ -298,7 +299,7 @@ impl RawQp {
         self.adapter.free_qpn(self.qpn);
         adapter::unregister_raw_qp(self);
         self.pd.owner().withdraw(self.user_handle);
-        self.unacked_async.wait();
+        self.unacked_async.wait(|count| late::tell(Late::OfQp, count));
         if let Some(cq) = &self.send_cq {
             cq.release();
         }

@@ -10,6 +10,7 @@ use ferroce_os::{
     sync::{Mutex, class},
 };
 use ferroce_proto::{Completion, RecvWqe, WcOpcode, WcStatus};
+use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, Limits, RecvQueue, Unacked, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Result, Users, invalid};
 use std::sync::Arc;
@@ -309,7 +310,7 @@ impl Wq {
         if let Owner::Program = self.owner {
             self.adapter.free_qpn(self.number);
             self.pd.owner().withdraw(self.user_handle);
-            self.unacked_async.wait();
+            self.unacked_async.wait(|count| late::tell(Late::OfWq, count));
         }
         self.cq.release();
         self.pd.release();

@@ -18,6 +18,7 @@ use crate::adapter;
 use crate::qp::{Qp, QpAttr, QpCap, QpInit};
 use ferroce_mem::Pd;
 use ferroce_os::sys;
+use ferroce_queues::late::{self, Late};
 use ferroce_queues::{Cq, Unacked};
 use ferroce_types::{Error, Result, Users, invalid};
 use ferroce_wire::Service;
@@ -242,7 +243,7 @@ impl XrcTarget {
             None => self.qp.remove_opener(&self.opener),
         };
         self.opener.context.withdraw(self.opener.user_handle);
-        self.opener.unacked_async.wait();
+        self.opener.unacked_async.wait(|count| late::tell(Late::OfQp, count));
         if last {
             self.qp.destroy_target()?;
         }

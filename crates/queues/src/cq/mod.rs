@@ -8,6 +8,7 @@ use queue::{Armed, Moderation, Queue, Rise};
 pub use queue::{IpVersion, Stamp, Wc, WcTags};
 
 use crate::events::Unacked;
+use crate::late::{self, Late};
 use crate::limits::Limits;
 use crate::ring::Ring;
 use ferroce_mem::{CountedQueue, Owner, Pd, QueueKind, is_same};
@@ -452,8 +453,8 @@ impl Cq {
         }
         self.owner.withdraw(self.user_handle);
         self.counted.end();
-        self.unacked.wait();
-        self.unacked_async.wait();
+        self.unacked.wait(|count| late::tell(Late::CompletionEvents(self.user_handle), count));
+        self.unacked_async.wait(|count| late::tell(Late::OfCq, count));
         if let Some(pd) = &self.pd {
             pd.release();
         }

@@ -7,6 +7,7 @@ pub use tags::{MAX_TAG_OPS, MAX_TAGS, TagEntry, TagOp, TagRequest};
 
 use crate::cq::Cq;
 use crate::events::Unacked;
+use crate::late::{self, Late};
 use crate::limits::Limits;
 use crate::ring::Ring;
 use ferroce_mem::{CountedQueue, Pd, QueueKind};
@@ -402,7 +403,7 @@ impl Srq {
         if let Some(cq) = &self.completes_into {
             cq.release();
         }
-        self.unacked_async.wait();
+        self.unacked_async.wait(|count| late::tell(Late::OfSrq, count));
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ mod watch;
 pub(crate) use memory::Buffers;
 pub use objects::own;
 pub(crate) use objects::{close, gone, made, pinned};
-pub(crate) use place::Trace;
+pub use place::Trace;
 pub(crate) use strict::hide_invalid;
 pub(crate) use watch::{CqWatch, QpWatch, Sent, SrqWatch};
 
@@ -130,19 +130,17 @@ pub(crate) fn region_in_use(key: u32, qpn: u32, count: usize) {
     found(&Finding { number: 101, about: "ibv_dereg_mr".into(), known, place: Trace::here().place() });
 }
 
-/// Before an object is destroyed whose destruction waits until the program has acknowledged its events: tells if that
-/// takes longer than a second.
-pub(crate) fn await_acks(
-    about: impl FnOnce() -> String,
-    events: &str,
-    unacked: &nic::Unacked,
-    taken: Option<&Trace>,
-) {
-    if is_on() && lasts(|| unacked.count() > 0) {
-        let known = format!("{} {events}", unacked.count());
-        let place = taken.and_then(Trace::place);
-        found(&Finding { number: 103, about: about(), known, place });
-    }
+/// A call has waited for a second until events are acknowledged: that is told without the checker, too. `known` says which events,
+/// `taken` where the program has got such a one.
+#[cold]
+pub fn waits(about: String, known: String, taken: Option<&Trace>) {
+    let finding = Finding { number: 103, about, known, place: taken.and_then(Trace::place) };
+    if is_on() { found(&finding) } else { log::explained(&finding.to_string()) }
+}
+
+/// Where the program is, if the checker asks for it.
+pub fn place_now() -> Option<Trace> {
+    is_on().then(Trace::here)
 }
 
 /// Does something last? Others go on meanwhile.

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 
 /// The calls that led here, without their names: these are looked up for a finding only.
 #[derive(Debug)]
-pub(crate) struct Trace(Backtrace);
+pub struct Trace(Backtrace);
 
 /// A function on the stack.
 #[derive(Debug, Default, PartialEq, Eq)]

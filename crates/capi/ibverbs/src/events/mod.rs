@@ -12,9 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferroce_nic as nic;
+use nic::late::Late;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, entry, put};
+use crate::check;
 use crate::context::ContextBlock;
 use crate::cq::CqBlock;
 use crate::object::{Headed, Identity};
@@ -43,6 +45,24 @@ impl ChannelBlock {
     pub(crate) fn nic(&self) -> &Arc<nic::CompChannel> {
         &self.nic
     }
+}
+
+/// Tells of the destruction of an object that waits until events are acknowledged.
+pub(crate) fn late(late: Late, count: u32) {
+    let (call, events) = match late {
+        Late::CompletionEvents(_) => ("ibv_destroy_cq", "completion events"),
+        Late::OfCq => ("ibv_destroy_cq", "asynchronous events"),
+        Late::OfQp => ("ibv_destroy_qp", "asynchronous events"),
+        Late::OfSrq => ("ibv_destroy_srq", "asynchronous events"),
+        Late::OfWq => ("ibv_destroy_wq", "asynchronous events"),
+    };
+    let block = match late {
+        // SAFETY: the user handle of a queue is the address of its block, which is freed after the destruction only.
+        Late::CompletionEvents(cq) => unsafe { CqBlock::of(cq as *mut ibv_cq) }.ok(),
+        _ => None,
+    };
+    let taken = block.and_then(CqBlock::watch).and_then(|watch| watch.taken_at());
+    check::waits(call.to_owned(), format!("{events}: {count}"), taken);
 }
 
 entry! {

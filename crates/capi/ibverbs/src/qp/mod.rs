@@ -159,7 +159,6 @@ entry! {
         // is left anywhere.
         unsafe {
             let block = QpBlock::ending(qp)?;
-            check::await_acks(|| "ibv_destroy_qp".to_owned(), "asynchronous events", block.unacked_async(), None);
             match &block.kind {
                 Kind::Transport(nic) => nic.destroy()?,
                 Kind::Target(target) => target.close()?,
