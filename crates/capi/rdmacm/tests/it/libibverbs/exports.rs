@@ -8,6 +8,9 @@ use crate::symbols::{exports, installed, output};
 /// What rdma-core v65 exports in its public nodes, `name@@version` or `name@version`.
 const V65: &str = include_str!("data/exports-v65.txt");
 
+/// What rdma-core v19, v22, v25 to v32, and v33 export in their private nodes, `name@version`, by their version scripts.
+const OLDER_PRIVATE: &str = include_str!("data/private-nodes.txt");
+
 #[test]
 fn the_table_has_a_known_state_and_users_for_every_symbol() {
     for symbol in ibverbs::parse(ibverbs::TABLE) {
@@ -85,15 +88,23 @@ fn exports_include_those_of_v65() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+/// An export. Which version of a name a new program gets is compared for the public nodes; a private name is in several nodes here,
+/// and only one can be the default.
+fn key(symbol: String) -> String {
+    if symbol.contains("PRIVATE") { symbol.replace("@@", "@") } else { symbol }
+}
+
+/// Programs of these releases are linked to vendors' libraries, whose private names have to be there when they are loaded.
+#[test]
+fn exports_include_the_private_nodes_of_older_releases() {
+    let found: BTreeSet<String> = exports(library()).into_iter().map(key).collect();
+    let missing: Vec<_> = OLDER_PRIVATE.lines().filter(|symbol| !found.contains(*symbol)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 #[test]
 fn exports_include_those_of_the_distribution() {
     let Some(installed) = installed("libibverbs.so.1") else { return };
-    // Which version of a name a new program gets is compared for the public nodes; a private name is in several nodes
-    // here, and only one can be the default.
-    let key = |symbol: String| match symbol.contains("PRIVATE") {
-        true => symbol.replace("@@", "@"),
-        false => symbol,
-    };
     let found: BTreeSet<String> = exports(library()).into_iter().map(key).collect();
     let theirs: BTreeSet<String> = exports(&installed).into_iter().map(key).collect();
     assert!(theirs.len() > 100, "{} exports in {}", theirs.len(), installed.display());
