@@ -219,16 +219,15 @@ fn iperf3_runs_over_rsockets() {
         assert!(outcome.stdout.contains("iperf Done"), "{outcome}");
         server.wait(LIMIT).expect_success();
         // Nothing went over TCP.
-        let sent = world.last().admin("cat /proc/net/snmp");
-        let tcp: Vec<&str> = sent
-            .lines()
-            .filter(|line| line.starts_with("Tcp:"))
-            .nth(1)
-            .expect("TCP's numbers")
-            .split(' ')
-            .collect();
-        assert!(tcp[10].parse::<u64>().expect("segments") < 10, "{sent}");
+        assert!(segments(&world) < 10, "{} segments of TCP", segments(&world));
     }
+}
+
+/// So many segments the server's host has got by TCP.
+fn segments(world: &World) -> u64 {
+    let counted = world.last().admin("cat /proc/net/snmp");
+    let numbers = counted.lines().filter(|line| line.starts_with("Tcp:")).nth(1).expect("TCP's numbers");
+    numbers.split(' ').nth(10).and_then(|number| number.parse().ok()).expect("segments")
 }
 
 #[test]
@@ -338,6 +337,27 @@ time.sleep(100)
     let outcome = server.wait(2 * LIMIT);
     outcome.expect_success();
     assert!(outcome.stdout.contains("lost:"), "{outcome}");
+}
+
+/// A server forks for its connection: with RDMAV_FORK_SAFE both sides change from TCP to rsockets when they first send or receive.
+#[test]
+fn a_server_that_forks_serves_by_rsockets() {
+    require!(tool("rstream", "rdmacm-utils"));
+    for place in [Place::OneHost, Place::OneHostUdp, Place::TwoHosts] {
+        let world = require!(place.world());
+        let settings: Vec<_> = [("RDMAV_FORK_SAFE", "1")].iter().chain(place.settings()).copied().collect();
+        let before = segments(&world);
+        let line = words("rstream -b SERVER -I 100 -C 20 -S 65536 -T f -T v", &world);
+        let mut server = world.last().start_ferroce(SOCKETS, &line, &settings);
+        world.last().wait_for_listener(7471, &mut server, LIMIT);
+        let line = words("rstream -s SERVER -I 100 -C 20 -S 65536 -T f -T v", &world);
+        let client = world.first().start_ferroce(SOCKETS, &line, &settings).wait(LIMIT);
+        let server = server.wait(LIMIT);
+        assert!(client.success() && server.success(), "server: {server}client: {client}");
+        client.expect_quiet();
+        // Connections are made by TCP, and no data go there.
+        assert!(segments(&world) - before < 100, "{before} segments of TCP, then {}", segments(&world));
+    }
 }
 
 /// Children of a fork leave their parent's rsockets alone.

@@ -1,13 +1,14 @@
 //! `libferroce_rsocket_preload.so`: lets programs of sockets use rsockets, unmodified. It stands before the C library's functions
 //! for sockets and passes on what isn't an rsocket.
 //!
-//! In here: which sockets become rsockets (`config`), the program's numbers of them (`numbers`), and the functions. Out of here:
+//! In here: which sockets become rsockets (`config`) and when (`forking`), the program's numbers of them (`numbers`), and the functions. Out of here:
 //! rsockets, which are librdmacm's.
 //!
 //! A socket that can't be an rsocket is an ordinary one. The number that a program gets is that of the rsocket, which is a
 //! descriptor, so numbers are given out by the kernel as always.
 
 mod config;
+mod forking;
 mod numbers;
 mod polling;
 /// Public, as only a part of it is needed here.

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use libc::{sockaddr, socklen_t};
 
+use crate::forking::{self, settled};
 use crate::numbers::{self, inside, is_inside, rsocket};
 use crate::real::{errno, real, set_errno};
 use crate::rsocket as r;
@@ -40,20 +41,28 @@ fn sizes() -> &'static [(c_int, c_int)] {
     })
 }
 
+/// Gives an rsocket the sizes that the environment sets. Called inside.
+pub(crate) fn set_sizes(rs: c_int) {
+    for (option, value) in sizes() {
+        // SAFETY: an rsocket, and a value of this length.
+        unsafe { r::rsetsockopt(rs, r::SOL_RDMA, *option, (&raw const *value).cast(), 4) };
+    }
+}
+
 #[unsafe(export_name = "ferroce_s_socket")]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     let before = errno();
     if !is_inside() && inside(|| config::is_wanted(domain, kind & !flags, protocol)) {
+        if inside(|| forking::is_wanted(domain, kind & !flags)) {
+            let new = real!(c"socket", fn(c_int, c_int, c_int) -> c_int, (domain, kind, protocol));
+            forking::begin(new);
+            return new;
+        }
         // SAFETY: no memory is passed.
         let new = inside(|| unsafe { r::rsocket(domain, kind & !flags, protocol) });
         if new >= 0 && (new as usize) < numbers::MOST {
-            for (option, value) in sizes() {
-                // SAFETY: an rsocket, and a value of this length.
-                inside(|| unsafe {
-                    r::rsetsockopt(new, r::SOL_RDMA, *option, (&raw const *value).cast(), 4)
-                });
-            }
+            inside(|| set_sizes(new));
             set_errno(before);
             return known(new, flags);
         }
@@ -71,7 +80,11 @@ unsafe extern "C-unwind" fn accept(fd: c_int, name: *mut sockaddr, length: *mut 
     match rsocket(fd) {
         // SAFETY: the program's own arguments.
         Some(rs) => known(inside(|| unsafe { r::raccept(rs, name, length) }), 0),
-        None => real!(c"accept", fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int, (fd, name, length)),
+        None => {
+            let is_to_be_replaced = forking::is_listening(fd);
+            let new = real!(c"accept", fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int, (fd, name, length));
+            if is_to_be_replaced { forking::accepted(new) } else { new }
+        }
     }
 }
 
@@ -86,21 +99,23 @@ unsafe extern "C-unwind" fn accept4(
         // SAFETY: as above.
         Some(rs) => known(inside(|| unsafe { r::raccept(rs, name, length) }), flags),
         None => {
-            real!(
+            let is_to_be_replaced = forking::is_listening(fd);
+            let new = real!(
                 c"accept4",
                 fn(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int,
                 (fd, name, length, flags)
-            )
+            );
+            if is_to_be_replaced { forking::accepted(new) } else { new }
         }
     }
 }
 
-/// Functions that have a counterpart in librdmacm with the same arguments.
+/// Functions that have a counterpart in librdmacm with the same arguments; `find` finds the rsocket of a number.
 macro_rules! counterparts {
-    ($($name:literal $function:ident $counterpart:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
+    ($find:path; $($name:literal $function:ident $counterpart:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
         #[unsafe(export_name = concat!("ferroce_s_", stringify!($function)))]
         pub(crate) unsafe extern "C-unwind" fn $function(fd: c_int, $($arg: $ty),*) -> $ret {
-            match $crate::numbers::rsocket(fd) {
+            match $find(fd) {
                 // SAFETY: the program's own arguments.
                 Some(rs) => $crate::numbers::inside(|| unsafe { $crate::rsocket::$counterpart(rs, $($arg),*) }),
                 None => $crate::real::real!($name, fn(c_int, $($ty),*) -> $ret, (fd, $($arg),*)),
@@ -111,9 +126,8 @@ macro_rules! counterparts {
 pub(crate) use counterparts;
 
 counterparts! {
+    rsocket;
     c"bind" bind rbind(name: *const sockaddr, length: socklen_t) -> c_int;
-    c"listen" listen rlisten(backlog: c_int) -> c_int;
-    c"connect" connect rconnect(name: *const sockaddr, length: socklen_t) -> c_int;
     c"shutdown" shutdown rshutdown(how: c_int) -> c_int;
     c"getpeername" getpeername rgetpeername(name: *mut sockaddr, length: *mut socklen_t) -> c_int;
     c"getsockname" getsockname rgetsockname(name: *mut sockaddr, length: *mut socklen_t) -> c_int;
@@ -123,6 +137,29 @@ counterparts! {
         rgetsockopt(level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int;
 }
 
+#[unsafe(export_name = "ferroce_s_listen")]
+unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if let Some(rs) = rsocket(fd) {
+        // SAFETY: an rsocket.
+        return inside(|| unsafe { r::rlisten(rs, backlog) });
+    }
+    let result = real!(c"listen", fn(c_int, c_int) -> c_int, (fd, backlog));
+    if result == 0 {
+        forking::step(fd, forking::FRESH, forking::LISTENING);
+    }
+    result
+}
+
+#[unsafe(export_name = "ferroce_s_connect")]
+unsafe extern "C-unwind" fn connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
+    if let Some(rs) = rsocket(fd) {
+        // SAFETY: the program's own arguments.
+        return inside(|| unsafe { r::rconnect(rs, name, length) });
+    }
+    forking::step(fd, forking::FRESH, forking::CONNECTED);
+    real!(c"connect", fn(c_int, *const sockaddr, socklen_t) -> c_int, (fd, name, length))
+}
+
 fn close_really(fd: c_int) -> c_int {
     real!(c"close", fn(c_int) -> c_int, (fd))
 }
@@ -130,6 +167,7 @@ fn close_really(fd: c_int) -> c_int {
 #[unsafe(export_name = "ferroce_s_close")]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_inside() || rsocket(fd).is_none() {
+        forking::end(fd);
         crate::polling::closed(fd);
         return close_really(fd);
     }
@@ -166,8 +204,9 @@ fn also(new: c_int, rs: c_int) -> c_int {
 
 #[unsafe(export_name = "ferroce_s_dup")]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    let rs = settled(fd);
     let new = real!(c"dup", fn(c_int) -> c_int, (fd));
-    rsocket(fd).map_or(new, |rs| also(new, rs))
+    rs.map_or(new, |rs| also(new, rs))
 }
 
 /// Makes room for a copy at `new`; whether there is.
@@ -185,7 +224,7 @@ fn make_room(new: c_int) -> bool {
 
 #[unsafe(export_name = "ferroce_s_dup2")]
 unsafe extern "C-unwind" fn dup2(fd: c_int, new: c_int) -> c_int {
-    let rs = rsocket(fd);
+    let rs = settled(fd);
     if fd != new && !make_room(new) {
         return -1;
     }
@@ -198,7 +237,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, new: c_int) -> c_int {
 
 #[unsafe(export_name = "ferroce_s_dup3")]
 unsafe extern "C-unwind" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
-    let rs = rsocket(fd);
+    let rs = settled(fd);
     if fd != new && !make_room(new) {
         return -1;
     }

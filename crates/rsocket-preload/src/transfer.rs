@@ -4,12 +4,14 @@ use std::ffi::{c_int, c_void};
 
 use libc::{iovec, msghdr, off_t, sockaddr, socklen_t};
 
-use crate::numbers::{inside, rsocket};
+use crate::forking::settled;
+use crate::numbers::inside;
 use crate::real::real;
 use crate::rsocket as r;
 use crate::sockets::counterparts;
 
 counterparts! {
+    settled;
     c"recv" recv rrecv(buffer: *mut c_void, length: usize, flags: c_int) -> isize;
     c"recvfrom" recvfrom rrecvfrom(
         buffer: *mut c_void, length: usize, flags: c_int, name: *mut sockaddr, name_length: *mut socklen_t
@@ -119,7 +121,7 @@ unsafe fn send_file(rs: c_int, file: c_int, offset: *mut off_t, count: usize) ->
 
 #[unsafe(export_name = "ferroce_s_sendfile")]
 unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize) -> isize {
-    match rsocket(to) {
+    match settled(to) {
         // SAFETY: the program's own arguments.
         Some(rs) => unsafe { send_file(rs, from, offset, count) },
         None => {
@@ -130,7 +132,7 @@ unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t,
 
 #[unsafe(export_name = "ferroce_s_sendfile64")]
 unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: usize) -> isize {
-    match rsocket(to) {
+    match settled(to) {
         // SAFETY: as above.
         Some(rs) => unsafe { send_file(rs, from, offset, count) },
         None => {
