@@ -1,6 +1,6 @@
 //! Everything combined; `cargo xtask soak --guest` runs these.
 
-use crate::connections::programs_of_librdmacm_connect_with_the_kernel;
+use crate::connections::{programs_of_librdmacm_connect_with_the_kernel, servers_without_end_and_groups};
 use crate::lab::{
     IPV4, IPV6, LINK_LOCAL, Lab, PERFTEST, PING_PONGS, Server, all_cells, perftest_tools, ping_pong_tools,
 };
@@ -66,6 +66,7 @@ fn all_connections_groups_and_operations_under_loss_are_right() {
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
     programs_of_librdmacm_connect_with_the_kernel(&lab, true);
+    servers_without_end_and_groups(&lab, true);
     multicast_goes_both_ways(&lab, &multicast, &GROUPS);
     every_operation_is_right_under_loss(&lab, &stream, &LOSSY, "1200");
 }

@@ -30,6 +30,7 @@ fn ferroce_and_the_kernel_understand_each_other_and_ferroce_is_right_there() {
     let world = require!(World::one_host_with_tap(1500));
     let lab = require!(Lab::new(&world));
     connections::programs_of_librdmacm_connect_with_the_kernel(&lab, false);
+    connections::servers_without_end_and_groups(&lab, false);
     ping_pongs_and_perftest_end_well(&lab);
     multicast_goes_both_ways(&lab, &multicast, &GROUPS[2..]);
     every_operation_is_right_under_loss(&lab, &stream, &LOSSY[..2], "150");
