@@ -174,6 +174,11 @@ const REFUSED: &[(&str, &str, bool)] = &[
     ("inline_too_long", "ibv_post_send: 4096 bytes inline, the queue takes 64", false),
     ("too_many_elements", "ibv_post_send: 9 scatter/gather elements, the queue takes 2", false),
     ("receive_queue_full", "ibv_post_recv: the receive queue of 8 work requests is full", false),
+    (
+        "address_of_infiniband",
+        "rdma_resolve_addr: dst_addr is an AF_IB address: devices of RoCE are found by IP addresses",
+        false,
+    ),
 ];
 
 #[test]

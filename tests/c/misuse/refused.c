@@ -1,5 +1,7 @@
 /* Calls that are refused: `refused CASE wrong|right`. The wrong call returns the documented errno, and the library says why in a line. */
 #include "../cases.h"
+#include "connections/cm.h"
+#include <infiniband/ib.h>
 
 static int modify(struct ibv_qp *qp, struct ibv_qp_attr attr, int mask)
 {
@@ -138,6 +140,23 @@ static void receive_queue_full(bool wrong)
 		EXPECT_ERRNO(ENOMEM, post_recv(f.a, f.mr, 0, 64, 1));
 }
 
+/* The way to an address of InfiniBand (the device's own GID) isn't looked for by IP addresses. */
+static void address_of_infiniband(bool wrong)
+{
+	struct fixture f = unconnected(IBV_QPT_RC);
+	struct sockaddr_ib ib = {.sib_family = AF_IB};
+	struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
+	struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP);
+
+	memcpy(&ib.sib_addr, &f.device.gid, sizeof ib.sib_addr);
+	if (wrong)
+		REFUSED(ENODEV, rdma_resolve_addr(id, NULL, (struct sockaddr *)&ib, 2000));
+	else
+		MUST(resolve(id, HERE, 7801));
+	MUST(rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -157,6 +176,7 @@ int main(int argc, char **argv)
 		CASE(inline_too_long),
 		CASE(too_many_elements),
 		CASE(receive_queue_full),
+		CASE(address_of_infiniband),
 	};
 
 	alarm(ALARM_SECONDS);
