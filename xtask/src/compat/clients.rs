@@ -279,6 +279,11 @@ pub const CLIENTS: &[Client] = &[
     // fio's requests allow no retry where the receiver isn't ready: there is a receive for each message from the beginning.
     connects!("fio", "fio", TCP 7177, "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=64k" "--size=4m" "--iodepth=64";
         "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=send" "--rw=write" "--bs=64k" "--size=4m"),
+    // Of the three only the receiver of messages can look at what has come.
+    connects!("fio", "fio", TCP 7177,
+        "fio" "--name=s" "--ioengine=rdma" "--port=7177" "--rw=read" "--bs=64k" "--size=4m" "--iodepth=64" "--verify=crc32c";
+        "fio" "--name=c" "--ioengine=rdma" "--hostname" SERVER "--port=7177" "--verb=send" "--rw=write" "--bs=64k" "--size=4m"
+        "--verify=crc32c" "--do_verify=0"),
     alone("libfabric", "libfabric-bin", &["fi_info", "-p", "verbs"], "domain: ferroce0"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "msg"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs;ofi_rxm" "-e" "rdm"),
