@@ -88,6 +88,9 @@ enum Task {
     Compat {
         /// Only commands that contain this, and write nothing
         only: Option<String>,
+        /// Only the distribution's clients, each in one of the places in turn, and write nothing
+        #[arg(long)]
+        quick: bool,
     },
     /// Run rdma-core's own tests and write docs/pyverbs.md
     Pyverbs,
@@ -147,7 +150,7 @@ fn main() -> ExitCode {
         Task::Test { filter, quick } => test::test(filter.as_deref(), quick),
         Task::Matrix { check } => matrix::matrix(check),
         Task::Perftest { only, run } => perftest::perftest(only.as_deref(), run),
-        Task::Compat { only } => compat::compat(only.as_deref()),
+        Task::Compat { only, quick } => compat::compat(only.as_deref(), quick),
         Task::Pyverbs => test::write_page("pyverbs"),
         Task::Conformance => test::write_page("conformance").and_then(|()| matrix::matrix(false)),
         Task::Bench { what } => bench::bench(&what),
