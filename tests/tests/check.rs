@@ -13,6 +13,7 @@ const CASES: &[(&str, &str, Option<&str>)] = &[
     ("queue_never_signaled", "FC100", None),
     ("region_in_use", "FC101", Some("FC031")),
     ("path_mtu", "FC105", None),
+    ("never_asked_for", "FC110", None),
 ];
 
 /// The same, of mistakes that one process makes by itself, whoever its peer is.
@@ -21,6 +22,7 @@ const LONE_CASES: &[(&str, &str, Option<&str>)] = &[
     ("unacknowledged", "FC103", None),
     ("armed_late", "FC104", None),
     ("memlock", "FC107", None),
+    ("event_never_asked_for", "FC110", None),
 ];
 
 /// The same, of memory: these processes exchange packets, whatever the fabric.

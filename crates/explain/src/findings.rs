@@ -111,6 +111,17 @@ pub const FINDINGS: &[Entry] = &[
         mend: "Leave the buffer alone until its completion was polled, and give each receive one of its own.",
         statuses: &[],
     },
+    Entry {
+        number: 110,
+        title: "the program waits for a completion that no request asks for",
+        means: "A request makes a completion if it has IBV_SEND_SIGNALED, or if its queue pair was created with sq_sig_all. Here no \
+                request of the queue pair had the one, and the queue pair hasn't the other. The thread that has posted the last \
+                request polls the completion queue, or sleeps in ibv_get_cq_event, and nothing else is posted that completes there: \
+                the wait has no end. Only a request that fails makes a completion all the same.",
+        see: "The line says how many requests have ended without a word, and where the program waits.",
+        mend: "Set IBV_SEND_SIGNALED in the request that is waited for, or create the queue pair with sq_sig_all.",
+        statuses: &[],
+    },
 ];
 
 #[cfg(test)]

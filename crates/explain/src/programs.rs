@@ -47,6 +47,7 @@ const PROGRAMS: &[Program] = &[
     (107, "misuse/checked", "memlock", "--check"),
     (108, "misuse/checked", "sent_buffer", "--check=memory"),
     (109, "misuse/checked", "read_buffer", "--check=memory"),
+    (110, "misuse/checked", "never_asked_for", "--check"),
 ];
 
 /// What the page of this number says of it.

@@ -18,6 +18,12 @@ impl Users {
         self.0.fetch_sub(1, Ordering::Release);
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// May the object end? `what` is what its users do, in the plural: "flows steer to this queue pair".
     ///
     /// # Errors

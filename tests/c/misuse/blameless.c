@@ -188,11 +188,30 @@ static void two_pollers(void)
 	end();
 }
 
+/* After unsignaled requests a program looks at all its queues, or waits for a message. */
+static void unsignaled_and_others(void)
+{
+	struct ibv_wc wc;
+
+	begin();
+	operate(IBV_WR_RDMA_WRITE, 0, 1, mr->rkey, 0);
+	for (uint64_t end = now_ms() + 1300; now_ms() < end;)
+		if (ibv_poll_cq(cq, 1, &wc) || ibv_poll_cq(other_cq, 1, &wc))
+			fail("a completion has come");
+	MUST(post_recv(qp, mr, 1024, 64, 2));
+	if (wait_wc(cq, &wc, 1300))
+		fail("a completion has come");
+	MUST(post_send(other, mr, 0, 8, 3));
+	MUST_COMPLETE(cq, &wc);
+	end();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case all[] = {
 		CASE(late_cleanup),	  CASE(other_path_mtu),	       CASE(old_and_new_completion),
 		CASE(one_number_for_all), CASE(atomic_into_a_receive), CASE(two_pollers),
+		CASE(unsignaled_and_others),
 	};
 
 	return run_cases(all, sizeof all / sizeof *all, argc, argv);

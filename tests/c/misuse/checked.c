@@ -154,6 +154,62 @@ static void arm_late(struct side *side, const struct offer *offer, bool wrong)
 	request_write(side, offer, wrong);
 }
 
+/* A program that polls for it polls for ever. */
+static void poll_unasked(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct ibv_wc wc;
+
+	write_some(side, offer, !wrong);
+	if (wait_wc(side->cq, &wc, 1500) == wrong)
+		fail("a completion has %s", wrong ? "come" : "not come");
+	write_some(side, offer, true);
+}
+
+/* Connects two queue pairs of this process, which are in RESET. */
+static void join_qps(const struct side *side, struct ibv_qp *to, struct ibv_qp *from)
+{
+	struct path path = default_path(side->device);
+
+	MUST(to_init(to, ALL_ACCESS));
+	MUST(to_init(from, 0));
+	connect_qps(side->device, &path, to, from);
+}
+
+/* Ends a wait that would have no end. */
+static void *write_later(void *qp)
+{
+	struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+	usleep(1500000);
+	MUST(ibv_post_send(qp, &wr, &bad));
+	return NULL;
+}
+
+static void sleep_unasked(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct ibv_comp_channel *channel = MAKE(ibv_create_comp_channel(side->device->context));
+	struct ibv_cq *cq = make_cq(side->device, ROOM, channel);
+	struct ibv_qp *to = make_qp(side->device, IBV_QPT_RC, side->cq, NULL, ROOM);
+	struct ibv_qp *from = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
+	struct side own = {.device = side->device, .cq = cq, .qp = from, .mr = side->mr};
+	const struct offer of_own = {.address = (uintptr_t)side->mr->addr + 1024, .rkey = side->mr->rkey};
+	pthread_t thread;
+
+	join_qps(side, to, from);
+	MUST(ibv_req_notify_cq(cq, 0));
+	write_some(&own, &of_own, !wrong);
+	if (wrong)
+		MUST(pthread_create(&thread, NULL, write_later, from));
+	ibv_ack_cq_events(take_event(channel), 1);
+	if (wrong)
+		MUST(pthread_join(thread, NULL));
+	take(cq);
+	MUST(ibv_destroy_qp(to));
+	MUST(ibv_destroy_qp(from));
+	MUST(ibv_destroy_cq(cq));
+	request_write(side, offer, wrong);
+}
+
 /* From here on the limit counts. */
 static void drop_capabilities(void)
 {
@@ -224,16 +280,6 @@ static void change_receive(struct side *side, const struct offer *offer, bool wr
 	MUST(ibv_destroy_qp(qp));
 	MUST(ibv_destroy_cq(cq));
 	request_write(side, offer, wrong);
-}
-
-/* Connects two queue pairs of this process, which are in RESET. */
-static void join_qps(const struct side *side, struct ibv_qp *to, struct ibv_qp *from)
-{
-	struct path path = default_path(side->device);
-
-	MUST(to_init(to, 0));
-	MUST(to_init(from, 0));
-	connect_qps(side->device, &path, to, from);
 }
 
 /* Sends a message, and takes the completions of both queue pairs. */
@@ -333,10 +379,12 @@ int main(int argc, char **argv)
 		MISUSE(region_in_use, IBV_WC_LOC_PROT_ERR, .prepare = receive_unless_wrong, .request = send_from_second,
 		       .after = deregister_second),
 		WORKS(path_mtu, .configure = limit_responder, .request = request_write),
+		WORKS(never_asked_for, .request = poll_unasked),
 		WORKS(small_queue, .request = feed_small_queue),
 		WORKS(unacknowledged, .request = leave_event),
 		WORKS(armed_late, .request = arm_late),
 		WORKS(memlock, .request = register_much),
+		WORKS(event_never_asked_for, .request = sleep_unasked),
 		WORKS(sent_buffer, .request = change_sent),
 		WORKS(read_buffer, .request = change_read),
 		WORKS(receive_buffer, .request = change_receive),

@@ -257,6 +257,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_w
         let Some(watch) = watch_of_cq(cq) else { return poll::poll_cq(cq, num_entries, wc) };
         watch.in_turn(|| {
             let polled = poll::poll_cq(cq, num_entries, wc);
+            watch.note_poll(usize::try_from(polled).unwrap_or(0));
             if polled > 0 {
                 let completions = std::slice::from_raw_parts_mut(wc, polled as usize);
                 watch.polled(completions);
@@ -292,6 +293,17 @@ pub(crate) fn fill_cq(c: &mut ibv_cq_ex) {
     c.next_poll = Some(next_poll);
 }
 
+/// The iterator of an extended queue has found no completion.
+///
+/// # Safety
+/// `cq` is an extended queue.
+unsafe fn found_none(cq: *mut ibv_cq_ex) {
+    // SAFETY: the caller's promise.
+    if let Some(watch) = unsafe { watch_of_cq(cq.cast()) } {
+        watch.note_poll(0);
+    }
+}
+
 /// Counts the completion that the iterator stands on.
 ///
 /// # Safety
@@ -303,6 +315,7 @@ unsafe fn stands_on(cq: *mut ibv_cq_ex) {
             && let Some(watch) = block.watch()
         {
             let completion = &mut *block.current.get();
+            watch.note_poll(1);
             watch.polled(std::slice::from_ref(completion));
             if settings::is_strict() {
                 check::hide_invalid(completion);
@@ -316,8 +329,10 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     // SAFETY: by the man page an extended queue, and attributes or NULL. After success this thread has locked it.
     unsafe {
         let result = cq_ex::start_poll(cq, attr);
-        if result == 0 {
-            stands_on(cq);
+        match result {
+            0 => stands_on(cq),
+            libc::ENOENT => found_none(cq),
+            _ => {}
         }
         result
     }

@@ -105,7 +105,7 @@ pub(crate) unsafe fn create(
         c.cq_context = cq_context;
         c.handle = next_handle();
         c.cqe = nic.capacity() as c_int;
-        let watch = check::counts().then(|| CqWatch::new(nic.capacity(), ignore_overrun));
+        let watch = check::counts().then(|| CqWatch::new(&nic, channel, ignore_overrun));
         Ok(CqBlock {
             c,
             nic,

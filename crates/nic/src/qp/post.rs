@@ -94,6 +94,12 @@ impl Qp {
         self.inner.lock().proto.sends_naming(lkey)
     }
 
+    /// All of its send requests have ended; false also while somebody is at work there.
+    #[must_use]
+    pub fn has_nothing_under_way(&self) -> bool {
+        self.inner.try_lock().is_some_and(|inner| inner.proto.sq_len() == 0)
+    }
+
     /// In the child of a fork the QP is in ERR (its peer belongs to the parent).
     fn fail_inherited(self: &Arc<Self>, inner: &mut Inner, work: &mut Work) {
         if inner.proto.state() != QpState::Err {

@@ -35,6 +35,12 @@ impl CompChannel {
         &self.events
     }
 
+    /// Completion queues whose events come here.
+    #[must_use]
+    pub fn queues(&self) -> usize {
+        self.users.count()
+    }
+
     /// May the channel be destroyed?
     ///
     /// # Errors

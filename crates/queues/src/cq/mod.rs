@@ -433,6 +433,12 @@ impl Cq {
         self.users.release();
     }
 
+    /// Queues that complete into it.
+    #[must_use]
+    pub fn users(&self) -> usize {
+        self.users.count()
+    }
+
     /// Ends the queue (ibv_destroy_cq(3)): withdraws its unread events and waits for the unacknowledged ones.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ mod objects;
 mod place;
 mod report;
 mod strict;
+mod unasked;
 mod watch;
 
 pub(crate) use memory::Buffers;
@@ -17,6 +18,7 @@ pub use objects::own;
 pub(crate) use objects::{close, gone, made, pinned};
 pub use place::Trace;
 pub(crate) use strict::hide_invalid;
+pub(crate) use unasked::before_sleep;
 pub(crate) use watch::{CqWatch, QpWatch, Sent, SrqWatch};
 
 use crate::{call, log};

@@ -1,15 +1,16 @@
 //! What is outstanding on a queue pair, and what may come into a completion queue.
 
 use super::memory::{Buffers, ToldMemory};
+use super::unasked::Unasked;
 use super::{Trace, found, lasts};
-use crate::abi::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_wc};
+use crate::abi::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_comp_channel, ibv_wc};
 use ferroce_explain::Finding;
 use ferroce_nic::{self as nic, settings};
 use ferroce_os::sync::{Mutex, class};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -17,6 +18,11 @@ pub(crate) struct CqWatch {
     /// Held while completions are taken and counted, and while an event is asked for: what two threads poll is counted in the
     /// order of the queue.
     turn: Mutex<class::CheckedTurn, ()>,
+    nic: Weak<nic::Cq>,
+    /// The address of its channel; 0: it has none.
+    channel: usize,
+    /// Queues of watched queue pairs that complete into it.
+    feeders: AtomicUsize,
     entries: AtomicI64,
     /// The oldest gives way to the newest.
     may_overrun: bool,
@@ -42,10 +48,12 @@ pub(crate) struct QpWatch {
     recv_cq: Option<Arc<CqWatch>>,
     /// The shared receive queue, if its receives are looked at.
     srq: Option<Arc<SrqWatch>>,
+    nic: Weak<nic::Qp>,
     outstanding: Mutex<class::Checked, Outstanding>,
     /// The peer's number, and the path MTU (IBV_MTU_*) in the lowest byte; 0 as long as there is none.
     connection: AtomicU64,
     told_full: AtomicBool,
+    told_unasked: AtomicBool,
     told_memory: ToldMemory,
 }
 
@@ -62,6 +70,10 @@ pub(crate) struct Sent {
 struct Outstanding {
     sends: VecDeque<Sent>,
     signaled: i64,
+    /// A request was signaled since RESET.
+    has_asked: bool,
+    /// Else: of the request that was posted last.
+    unasked: Option<Unasked>,
     receives: i64,
     /// Those of the receives, with their wr_id, if they are looked at.
     received: VecDeque<(u64, Buffers)>,
@@ -78,6 +90,10 @@ impl Outstanding {
             self.sends.push_back(Sent { signaled: flag, ..sent });
         }
         self.signaled += signaled;
+        self.has_asked |= signaled > 0;
+        if !self.has_asked {
+            self.unasked = Some(Unasked::now());
+        }
         signaled
     }
 }
@@ -131,6 +147,11 @@ fn blocks(descriptor: c_int) -> bool {
     unsafe { libc::fcntl(descriptor, libc::F_GETFL) & libc::O_NONBLOCK == 0 }
 }
 
+/// Those of the process, in no order.
+pub(super) fn queue_pairs() -> Vec<Arc<QpWatch>> {
+    QPS.lock().values().cloned().collect()
+}
+
 /// The path MTU of a queue pair that is connected to `peer`.
 fn mtu_of(qpn: u32, peer: u32) -> Option<u8> {
     let connection = QPS.lock().get(&qpn)?.connection.load(Ordering::Relaxed);
@@ -141,9 +162,21 @@ fn mtu_of(qpn: u32, peer: u32) -> Option<u8> {
 static QPS: Mutex<class::CheckedQps, BTreeMap<u32, Arc<QpWatch>>> = Mutex::new(BTreeMap::new());
 
 impl CqWatch {
-    pub(crate) fn new(entries: u32, may_overrun: bool) -> Arc<Self> {
+    pub(crate) fn new(nic: &Arc<nic::Cq>, channel: *const ibv_comp_channel, may_overrun: bool) -> Arc<Self> {
+        Self::of(nic.capacity(), Arc::downgrade(nic), channel, may_overrun)
+    }
+
+    fn of(
+        entries: u32,
+        nic: Weak<nic::Cq>,
+        channel: *const ibv_comp_channel,
+        may_overrun: bool,
+    ) -> Arc<Self> {
         Arc::new(Self {
             turn: Mutex::new(()),
+            nic,
+            channel: channel as usize,
+            feeders: AtomicUsize::new(0),
             entries: AtomicI64::new(entries.into()),
             may_overrun,
             due: AtomicI64::new(0),
@@ -163,6 +196,23 @@ impl CqWatch {
     /// It has another size now.
     pub(crate) fn resized(&self, entries: u32) {
         self.entries.store(entries.into(), Ordering::Relaxed);
+    }
+
+    /// Its events go to this channel.
+    pub(super) fn has_channel(&self, channel: *const ibv_comp_channel) -> bool {
+        self.channel == channel as usize
+    }
+
+    /// Completions are in it, or will come of what is posted.
+    #[inline]
+    pub(super) fn has_due(&self) -> bool {
+        self.due.load(Ordering::Relaxed) > 0
+    }
+
+    /// As [`CqWatch::has_due`]; or others than watched queue pairs complete into it, such as shared receive queues.
+    pub(super) fn may_get_more(&self) -> bool {
+        let feeders = self.feeders.load(Ordering::Relaxed);
+        self.has_due() || self.nic.upgrade().is_none_or(|nic| nic.users() != feeders)
     }
 
     /// So many more may come into it than before, or fewer.
@@ -234,6 +284,7 @@ impl CqWatch {
 impl QpWatch {
     pub(crate) fn new(
         qpn: u32,
+        nic: Weak<nic::Qp>,
         (max_send_wr, max_recv_wr): (u32, u32),
         all_signaled: bool,
         send_cq: Arc<CqWatch>,
@@ -248,13 +299,44 @@ impl QpWatch {
             send_cq,
             recv_cq,
             srq,
+            nic,
             outstanding: Mutex::new(Outstanding::default()),
             connection: AtomicU64::new(0),
             told_full: AtomicBool::new(false),
+            told_unasked: AtomicBool::new(false),
             told_memory: ToldMemory::default(),
         });
+        for cq in watch.queues() {
+            cq.feeders.fetch_add(1, Ordering::Relaxed);
+        }
         QPS.lock().insert(qpn, watch.clone());
         watch
+    }
+
+    /// Where its own queues complete into.
+    fn queues(&self) -> impl Iterator<Item = &Arc<CqWatch>> {
+        [Some(&self.send_cq), self.recv_cq.as_ref()].into_iter().flatten()
+    }
+
+    pub(super) fn send_cq(&self) -> &Arc<CqWatch> {
+        &self.send_cq
+    }
+
+    /// Who has posted an unsignaled request last, where there were no other ones since RESET.
+    pub(super) fn unasked(&self) -> Option<Unasked> {
+        let outstanding = self.outstanding.lock();
+        outstanding.unasked.filter(|_| !outstanding.has_asked)
+    }
+
+    /// Its send requests have ended, as far as is known.
+    pub(super) fn has_nothing_under_way(&self) -> bool {
+        self.nic.upgrade().is_some_and(|nic| nic.has_nothing_under_way())
+    }
+
+    /// How many of its requests have ended of which no completion tells; `None`: that was told already.
+    pub(super) fn tells_unasked(&self) -> Option<usize> {
+        let count = self.outstanding.lock().sends.len();
+        (count > 0 && !self.told_unasked.swap(true, Ordering::Relaxed)).then_some(count)
     }
 
     /// The program posts send requests: `post` takes as many of the first of them as
@@ -392,6 +474,9 @@ impl QpWatch {
     /// It has been destroyed.
     pub(crate) fn end(self: &Arc<Self>) {
         self.reset();
+        for cq in self.queues() {
+            cq.feeders.fetch_sub(1, Ordering::Relaxed);
+        }
         let mut all = QPS.lock();
         // The number may be another's by now.
         if all.get(&self.qpn).is_some_and(|watch| Arc::ptr_eq(watch, self)) {
@@ -406,8 +491,10 @@ mod tests {
 
     #[test]
     fn a_queue_pair_without_a_receive_queue_leaves_receives_to_the_adapter() {
-        let cq = CqWatch::new(16, false);
-        let of = |own: bool| QpWatch::new(7, (4, 4), false, cq.clone(), own.then(|| cq.clone()), None);
+        let cq = CqWatch::of(16, Weak::new(), std::ptr::null(), false);
+        let of = |own: bool| {
+            QpWatch::new(7, Weak::new(), (4, 4), false, cq.clone(), own.then(|| cq.clone()), None)
+        };
         let rooms = |own| [0, 3, 5].map(|outstanding| of(own).receive_room(outstanding, true));
         assert_eq!(rooms(true), [4, 1, 0]);
         assert_eq!(rooms(false), [usize::MAX; 3]);

@@ -177,6 +177,10 @@ unsafe extern "C-unwind" fn get_cq_event(
             let queue = block.nic.events();
             let _attending = queue.attend();
             sleep = Sleep::with_progress(block.c.fd, || queue.has_events());
+            if !sleep.nonblocking && check::is_on() {
+                let slept = since.map_or(Duration::ZERO, |since| since.elapsed());
+                sleep.bound(check::before_sleep(channel, block.nic.queues(), slept));
+            }
             // SAFETY: by the man page a channel and the caller's variables.
             unsafe { take_cq_event(channel, cq, cq_context, false, since) }
         });

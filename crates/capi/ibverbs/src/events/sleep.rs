@@ -1,6 +1,7 @@
 //! How a thread sleeps until there is an event: in a poll, which a signal ends or doesn't as it would a kernel's read.
 
 use std::ffi::c_int;
+use std::time::Duration;
 
 use ferroce_nic as nic;
 use libc::{nfds_t, pollfd, sigset_t, timespec};
@@ -28,6 +29,10 @@ pub struct Sleep {
 /// may be handed (a sandbox lowers the limit so). Events are found in the queue, without the descriptor.
 const NAP: timespec = timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
+fn timespec_of(duration: Duration) -> timespec {
+    timespec { tv_sec: duration.as_secs() as libc::time_t, tv_nsec: duration.subsec_nanos().into() }
+}
+
 /// Why a wait is over.
 #[repr(C)]
 pub enum Woken {
@@ -47,10 +52,7 @@ impl Sleep {
         let plan = nic::prepare_wait(fd, !sleep.nonblocking, has_event);
         if let Some(nic::WaitPlan { fds: [_, sources], timeout }) = plan {
             sleep.fds[1].fd = sources;
-            sleep.timeout = Some(timespec {
-                tv_sec: timeout.as_secs() as libc::time_t,
-                tv_nsec: timeout.subsec_nanos().into(),
-            });
+            sleep.timeout = Some(timespec_of(timeout));
         } else {
             sleep.event_came = true;
         }
@@ -66,6 +68,15 @@ impl Sleep {
             timeout,
             nonblocking: flags >= 0 && flags & libc::O_NONBLOCK != 0,
             event_came: false,
+        }
+    }
+
+    /// Sleeps no longer than this at once.
+    pub(super) fn bound(&mut self, longest: Option<Duration>) {
+        let Some(longest) = longest.map(timespec_of) else { return };
+        let is_longer = |own: timespec| (own.tv_sec, own.tv_nsec) > (longest.tv_sec, longest.tv_nsec);
+        if self.timeout.is_none_or(is_longer) {
+            self.timeout = Some(longest);
         }
     }
 

@@ -134,7 +134,7 @@ unsafe fn create(init: Init<'_>) -> Outcome<*mut ibv_qp> {
 ///
 /// # Safety
 /// The queues that `init` names are null or valid.
-unsafe fn watch(init: &Init<'_>, nic: &nic::Qp) -> Option<Arc<QpWatch>> {
+unsafe fn watch(init: &Init<'_>, nic: &Arc<nic::Qp>) -> Option<Arc<QpWatch>> {
     let of = |cq: *mut ibv_cq| {
         // SAFETY: the caller's promise.
         unsafe { CqBlock::of(cq) }.ok()?.watch().cloned()
@@ -147,7 +147,7 @@ unsafe fn watch(init: &Init<'_>, nic: &nic::Qp) -> Option<Arc<QpWatch>> {
     let srq = unsafe { SrqBlock::of(init.srq) }.ok().and_then(SrqBlock::watch).cloned();
     let cap = nic.cap();
     let size = (cap.max_send_wr, cap.max_recv_wr);
-    Some(QpWatch::new(nic.qpn(), size, nic.sq_sig_all(), send_cq, recv_cq, srq))
+    Some(QpWatch::new(nic.qpn(), Arc::downgrade(nic), size, nic.sq_sig_all(), send_cq, recv_cq, srq))
 }
 
 impl QpBlock {
