@@ -58,6 +58,10 @@ const MISTAKES: &[Mistake] = &[
     silence("psn_ahead", (13, 0), (13, 0), (13, 0)),
     Mistake { local: None, ..silence("peer_ends", (0, 0), (15, 0), (11, 0)) },
     Mistake { local: None, shm: None, ..refused("misuse/connection", "path_mtu", 41) },
+    Mistake { local: None, shm: None, ..everywhere("misuse/connection", "path_mtu_of_a_read", (54, 0)) },
+    everywhere("misuse/connection", "no_route", (14, 0)),
+    // It needs faults, and has a test of its own.
+    Mistake { local: None, shm: None, udp: None, ..silence("packets_missing", (0, 0), (0, 0), (0, 0)) },
     refused("misuse/connection", "posted_after", 30),
     everywhere("misuse/operations", "max_rd_atomic", (50, 0)),
     refused("misuse/operations", "max_dest_rd_atomic", 51),
@@ -67,6 +71,8 @@ const MISTAKES: &[Mistake] = &[
     everywhere("misuse/operations", "other_qkey", (0, 44)),
     everywhere("misuse/operations", "window_on_a_region_without_right", (55, 0)),
     everywhere("misuse/operations", "overrun", (0, 70)),
+    refused("misuse/xrc", "unknown_srq", 71),
+    refused("misuse/xrc", "owner_refuses", 72),
 ];
 
 /// The numbers of the lines of requesters and of responders, but for those of requests that were posted later.
@@ -96,6 +102,7 @@ fn check(mistakes: &[Mistake], fabric: Fabric, processes: &str, of: impl Fn(&Mis
         let Some((requester, responder)) = of(mistake) else { continue };
         let path = require!(Artifacts::get().c_program(mistake.program));
         let world = require!(World::one_host(1500));
+        world.first().admin("ip route add unreachable 203.0.113.0/24");
         let run = |how| {
             let words = [&*path, mistake.case, how, processes];
             let outcome = world.first().start_ferroce(&[], &words, fabric.settings()).wait(LIMIT);
@@ -149,7 +156,7 @@ macro_rules! on_each_fabric {
     )*};
 }
 
-on_each_fabric! { keys receives connection operations }
+on_each_fabric! { keys receives connection operations xrc }
 
 /// Cases of `c/misuse/refused.c`: a call that is refused, and what the line says of it; `true`: over UDP only.
 const REFUSED: &[(&str, &str, bool)] = &[
@@ -216,6 +223,27 @@ fn pages_of_reasons_name_programs_that_lead_to_them() {
         let leads = |said: [Said; 3]| said.iter().any(|&(one, other)| [one, other].contains(&named.number));
         // What comes after a failure is told of by the same case.
         assert!(said.is_some_and(leads) || named.number == 1, "{named:?}");
+    }
+}
+
+/// A packet that comes behind later ones is missed, and the peer asks for it again.
+#[test]
+fn a_packet_that_the_peer_misses_ends_a_request_without_retries() {
+    let world = require!(World::one_host(1500));
+    let named = error_programs();
+    let named = named.iter().find(|named| named.number == 16).expect("FC016 has a program");
+    let options: Vec<_> = named.option.as_deref().expect("its option").split(' ').collect();
+    let path = require!(Artifacts::get().c_program(&named.program));
+    for processes in ["one", "two"] {
+        let run = |how| {
+            let words = [&*path, &named.case, how, processes];
+            world.first().start_ferroce(&options, &words, &[]).wait(LIMIT)
+        };
+        let wrong = run("wrong");
+        wrong.expect_success();
+        assert_eq!(said(&wrong), (vec![16], vec![]), "{wrong}");
+        assert!(wrong.stdout.contains("vendor_err FC016\n"), "{wrong}");
+        run("right").expect_ok().expect_quiet();
     }
 }
 

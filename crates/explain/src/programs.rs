@@ -9,7 +9,9 @@ const PROGRAMS: &[Program] = &[
     (11, "misuse/connection", "unknown_qpn", ""),
     (12, "misuse/connection", "peer_in_init", ""),
     (13, "misuse/connection", "psn_ahead", ""),
+    (14, "misuse/connection", "no_route", ""),
     (15, "misuse/connection", "peer_ends", ""),
+    (16, "misuse/connection", "packets_missing", "--fault reorder=50%,seed=1"),
     (17, "misuse/connection", "unknown_qpn", ""),
     (20, "misuse/receives", "never_posted", ""),
     (21, "misuse/receives", "used_up", ""),
@@ -32,11 +34,14 @@ const PROGRAMS: &[Program] = &[
     (51, "misuse/operations", "max_dest_rd_atomic", ""),
     (52, "misuse/operations", "misaligned", ""),
     (53, "misuse/operations", "short_result", ""),
+    (54, "misuse/connection", "path_mtu_of_a_read", ""),
     (55, "misuse/operations", "window_on_a_region_without_right", ""),
     (60, "misuse/keys", "queue_pair_without_right", "--capture"),
     (61, "misuse/keys", "unknown_rkey", "--capture"),
     (62, "misuse/keys", "unmapped", "--capture"),
     (70, "misuse/operations", "overrun", ""),
+    (71, "misuse/xrc", "unknown_srq", ""),
+    (72, "misuse/xrc", "owner_refuses", ""),
     (100, "misuse/checked", "queue_never_signaled", "--check"),
     (101, "misuse/checked", "region_in_use", "--check"),
     (102, "misuse/checked", "small_queue", "--check"),
@@ -57,6 +62,6 @@ pub(crate) fn sentence(number: u16) -> String {
             let option = if option.is_empty() { String::new() } else { format!(" with `{option}`") };
             format!("`tests/c/{source}.c`, case `{case}`{option}; the tests run it, and its correct twin.")
         }
-        None => "None of the tests makes it by itself.".to_owned(),
+        None => "None of the tests' programs does it: no call of verbs makes such a packet.".to_owned(),
     }
 }

@@ -300,6 +300,12 @@ impl Endpoint {
         Ok(of_route.map_or(mtu, |of_route| of_route.min(mtu)))
     }
 
+    /// False: the kernel has no route to `peer`.
+    #[must_use]
+    pub fn has_route(&self, peer: HostAddr) -> bool {
+        !matches!(net::way(self.address.ip(), peer.ip(), peer.scope_id()), Ok(None))
+    }
+
     /// The socket to send from to QPs with this steering value. GRO on the way merges by addresses and ports, so the
     /// packets of one source port must all steer to one socket of the receiver.
     fn sender(&self, steering: u8, tos: u8, ttl: u8) -> io::Result<(u8, u16)> {

@@ -25,6 +25,20 @@ static void begin_too_late(struct config *config, bool wrong)
 	config->psn_change = wrong ? 100 : 0;
 }
 
+static void address_without_route(struct config *config, bool wrong)
+{
+	be_impatient(config, wrong);
+	config->address_without_route = wrong;
+}
+
+/* One packet that comes late ends the wrong one. */
+static void have_no_patience_with_losses(struct config *config, bool wrong)
+{
+	config->path.mtu = config->responder_mtu = IBV_MTU_256;
+	if (wrong)
+		config->path.timeout = config->path.retry_count = 0;
+}
+
 static void have_smaller_mtu(struct config *config, bool wrong)
 {
 	if (wrong)
@@ -35,6 +49,12 @@ static void write_a_long_one(struct side *side, const struct offer *offer, bool 
 {
 	(void)wrong;
 	post(side->qp, IBV_WR_RDMA_WRITE, element(side->mr, 2048), offer->address, offer->rkey);
+}
+
+static void read_a_long_one(struct side *side, const struct offer *offer, bool wrong)
+{
+	(void)wrong;
+	post(side->qp, IBV_WR_RDMA_READ, element(side->mr, 2048), offer->address, offer->rkey);
 }
 
 static void write_to_unknown(struct side *side, const struct offer *offer, bool wrong)
@@ -81,6 +101,10 @@ int main(int argc, char **argv)
 		MISUSE(psn_ahead, IBV_WC_RETRY_EXC_ERR, .configure = begin_too_late, .request = request_write),
 		MISUSE(peer_ends, IBV_WC_RETRY_EXC_ERR, .configure = be_impatient, .request = write_to_one_that_ends),
 		MISUSE(path_mtu, IBV_WC_REM_INV_REQ_ERR, .configure = have_smaller_mtu, .request = write_a_long_one),
+		MISUSE(path_mtu_of_a_read, IBV_WC_BAD_RESP_ERR, .configure = have_smaller_mtu, .request = read_a_long_one),
+		MISUSE(no_route, IBV_WC_RETRY_EXC_ERR, .configure = address_without_route, .request = request_write),
+		MISUSE(packets_missing, IBV_WC_RETRY_EXC_ERR, .configure = have_no_patience_with_losses,
+		       .request = write_a_long_one),
 		MISUSE(posted_after, IBV_WC_REM_ACCESS_ERR, .prepare = post_receive, .request = write_to_unknown,
 		       .after = write_again),
 	};

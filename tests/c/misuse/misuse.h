@@ -6,6 +6,7 @@
 #define MISUSE_H
 
 #include "../cases.h"
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -19,9 +20,10 @@ struct config {
 	enum ibv_mtu responder_mtu;
 	unsigned int responder_access;
 	uint8_t max_rd_atomic, max_dest_rd_atomic;
-	/* What the requester gets wrong of QPN and PSN. */
+	/* What the requester gets wrong of QPN, PSN and address. */
 	uint32_t qpn_change;
 	int32_t psn_change;
+	bool address_without_route;
 	bool responder_stays_in_init;
 };
 
@@ -30,6 +32,8 @@ struct side {
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
 	struct ibv_mr *mr;
+	/* Of an XRC target. */
+	struct ibv_xrcd *domain;
 };
 
 /* The process of the responder, where it has its own and lives. */
@@ -39,7 +43,8 @@ static pid_t other;
 struct offer {
 	uint64_t address;
 	uint32_t rkey;
-	uint32_t reserved;
+	/* Where an XRC initiator sends to. */
+	uint32_t srqn;
 	struct address qp;
 };
 
@@ -57,6 +62,29 @@ struct misuse {
 	/* The requester, after that. */
 	void (*after)(struct side *side, bool wrong);
 };
+
+/* XRC domains are those of this file. */
+UNUSED static struct ibv_xrcd *open_domain(const struct device *device)
+{
+	struct ibv_xrcd_init_attr attr = {
+		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+		.fd = open("/proc/self/exe", O_RDONLY),
+		.oflags = O_CREAT,
+	};
+
+	return MAKE(ibv_open_xrcd(device->context, &attr));
+}
+
+/* Turns a side into an XRC target. */
+static void become_target(struct side *side)
+{
+	struct ibv_qp_init_attr_ex init = {.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD};
+
+	side->domain = open_domain(side->device);
+	init.xrcd = side->domain;
+	MUST(ibv_destroy_qp(side->qp));
+	side->qp = MAKE(ibv_create_qp_ex(side->device->context, &init));
+}
 
 static struct side make_side(const struct device *device, const struct config *config)
 {
@@ -88,6 +116,8 @@ static struct offer start_responder(const struct misuse *misuse, struct side *si
 {
 	struct offer offer = {.address = (uintptr_t)side->mr->addr, .rkey = side->mr->rkey};
 
+	if (config->type == IBV_QPT_XRC_SEND)
+		become_target(side);
 	MUST(to_init(side->qp, config->responder_access));
 	if (misuse->prepare)
 		misuse->prepare(side, &offer, wrong);
@@ -104,8 +134,13 @@ static void finish_responder(const struct side *side, const struct config *confi
 
 static void start_requester(struct side *side, const struct config *config, struct offer offer)
 {
+	/* Of a network for examples (RFC 5737): a host without a route to it is needed. */
+	static const uint8_t nobody[] = {203, 0, 113, 9};
+
 	MUST(to_init(side->qp, ALL_ACCESS));
 	offer.qp.qpn ^= config->qpn_change;
+	if (config->address_without_route)
+		memcpy(offer.qp.gid.raw + 12, nobody, sizeof nobody);
 	connect_side(side, config, offer.qp, (uint32_t)(FIRST_PSN + config->psn_change), false);
 }
 

@@ -28,10 +28,8 @@ impl QpEnv<'_> {
     /// As [`ferroce_proto::Env::failed`]. The line is told when no QP is locked.
     #[cold]
     pub(super) fn explain(&mut self, failure: &Failure<'_, Arc<Ah>>) -> u16 {
-        if let Some(meta) =
-            self.meta.filter(|_| matches!(failure.cause, Cause::Refuses { .. } | Cause::NoReceive { .. }))
-        {
-            self.qp.peer_is_told.store(meta.of_no_adapter, Ordering::Relaxed);
+        if matches!(failure.cause, Cause::Refuses { .. } | Cause::NoReceive { .. }) {
+            self.note_whom_to_tell();
         }
         let reason = self.reason(failure);
         let number = reason.number();
@@ -47,6 +45,13 @@ impl QpEnv<'_> {
         let report = Report { qpn, peer: self.peer(failure), subject, reason, flushed };
         self.work.said.push(Untold::new(report));
         number
+    }
+
+    /// Whoever has sent the packet at hand may be told why it is refused, or mayn't.
+    pub(super) fn note_whom_to_tell(&self) {
+        if let Some(meta) = &self.meta {
+            self.qp.peer_is_told.store(meta.of_no_adapter, Ordering::Relaxed);
+        }
     }
 
     fn reason(&mut self, failure: &Failure<'_, Arc<Ah>>) -> Reason {
@@ -128,6 +133,9 @@ impl QpEnv<'_> {
             Some(Path::Shm { link, .. }) if link.is_dead() => return Reason::ProcessGone,
             Some(Path::Shm { .. }) => return Reason::Ignored { tries, each },
             Some(Path::Local { .. }) => true,
+            Some(Path::Udp { dest, .. }) if !dest.endpoint().has_route(dest.peer()) => {
+                return Reason::NoRoute;
+            }
             Some(Path::Udp { dest, .. }) => dest.peer().ip() == dest.endpoint().address().ip(),
         };
         let host = &self.qp.adapter.host;

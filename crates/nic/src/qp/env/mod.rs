@@ -192,6 +192,8 @@ impl Env for QpEnv<'_> {
         payload: &RxPayload<'_>,
         run: u32,
     ) -> Result<(), DelegateError> {
+        // The answer comes later, without the packet.
+        self.note_whom_to_tell();
         self.delegate_request(headers, payload, run)
     }
 
