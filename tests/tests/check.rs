@@ -2,7 +2,7 @@
 //! twin says nothing.
 
 use ferroce_tests::pages::error_programs;
-use ferroce_tests::{Artifacts, Fabric, Outcome, Pair, World, require, tool};
+use ferroce_tests::{Artifacts, Fabric, Outcome, Pair, Skip, World, require, tool};
 use std::process::Command;
 use std::time::Duration;
 
@@ -215,6 +215,33 @@ fn a_report_has_each_finding_and_is_whole() {
             assert!(parsed.is_ok_and(|output| output.status.success()), "{report}");
         }
     }
+}
+
+/// The published schema is nobody's to copy: `FERROCE_SARIF_SCHEMA` names it (`sarif-schema-2.1.0.json` of OASIS).
+fn sarif_schema() -> Result<String, Skip> {
+    let schema = std::env::var("FERROCE_SARIF_SCHEMA");
+    let schema =
+        schema.map_err(|_| Skip("FERROCE_SARIF_SCHEMA doesn't name the schema of SARIF 2.1.0".into()))?;
+    match Command::new("python3").args(["-c", "import jsonschema"]).output() {
+        Ok(output) if output.status.success() => Ok(schema),
+        _ => Err(Skip("Python has no module jsonschema".into())),
+    }
+}
+
+#[test]
+fn a_sarif_report_is_valid_by_the_published_schema() {
+    let schema = require!(sarif_schema());
+    let path = require!(Artifacts::get().c_program("misuse/checked"));
+    let world = require!(World::one_host(1500));
+    let words = [&*path, "queue_never_signaled", "wrong", "one"];
+    run(&world, &["--check", "--check-report", "/tmp/report.sarif"], &words, Fabric::Any).expect_success();
+    let validate = "import json, jsonschema, sys; read = lambda f: json.load(open(f)); \
+                    report = read(sys.argv[1]); assert len(report['runs'][0]['results']) > 0; \
+                    jsonschema.validate(report, read(sys.argv[2]))";
+    let report = world.first().path("/tmp/report.sarif");
+    let output = Command::new("python3").args(["-c", validate]).arg(report).arg(schema).output();
+    let output = output.expect("Python runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
