@@ -106,11 +106,10 @@ on_both_fabrics! {
     a_message_waits_for_a_receive: "unposted";
 }
 
-#[test]
-fn a_stopped_process_is_shown_as_stopped_and_keeps_nobody_waiting() {
+fn a_stopped_process(fabric: Fabric) {
     let program = &*require!(Artifacts::get().c_program("watch/waiting_pair"));
     let world = require!(World::one_host(1500));
-    let [server, client] = waiting_pair(&world, program, "mutual", Fabric::Any);
+    let [server, client] = waiting_pair(&world, program, "mutual", fabric);
     server.signal(libc::SIGSTOP);
     let begin = Instant::now();
     let [_, _, shown] = [(); 3].map(|()| ferroce(&world, &["ps"]));
@@ -124,6 +123,16 @@ fn a_stopped_process_is_shown_as_stopped_and_keeps_nobody_waiting() {
     assert!(row(&shown.stdout, &of_client).is_some_and(|row| row.ends_with(waits)), "{shown}");
     // It goes on, and answers again.
     self::shown(&world, &["ps"], |shown| shown.ends_with("has anything to send.\n"));
+}
+
+#[test]
+fn a_stopped_process_is_shown_as_stopped_and_keeps_nobody_waiting() {
+    a_stopped_process(Fabric::Any);
+}
+
+#[test]
+fn a_stopped_process_is_shown_as_stopped_also_over_udp() {
+    a_stopped_process(Fabric::Udp);
 }
 
 #[test]

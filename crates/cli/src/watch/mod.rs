@@ -25,6 +25,8 @@ pub struct Seen {
     pub pid: Option<u32>,
     /// Its command line, as far as it can be known.
     pub command: String,
+    /// Slots of queue pairs' numbers that it has.
+    pub slots: Vec<u16>,
     pub answer: Answer,
 }
 
@@ -95,7 +97,8 @@ pub fn processes(wish: Wish) -> Result<Vec<Seen>, String> {
         };
         if !seen.iter().any(again) {
             let command = watched.pid.map(command_of).unwrap_or_default();
-            seen.push(Seen { uid: watched.uid, pid: watched.pid, command, answer });
+            let slots = watched.slots;
+            seen.push(Seen { uid: watched.uid, pid: watched.pid, command, slots, answer });
         }
     }
     seen.sort_by_key(|seen| (seen.pid, seen.uid));

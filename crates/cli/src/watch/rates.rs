@@ -269,7 +269,13 @@ mod tests {
         let cq = |number, filled| CompletionQueue { number, filled, depth: 8, ..CompletionQueue::default() };
         let completion_queues = vec![cq(1, 2), cq(2, 6), cq(3, 8)];
         let account = Process { queue_pairs, completion_queues, ..Process::default() };
-        [Seen { uid: 0, pid: Some(9), command: "x".into(), answer: Answer::Account(Box::new(account)) }]
+        [Seen {
+            uid: 0,
+            pid: Some(9),
+            command: "x".into(),
+            slots: Vec::new(),
+            answer: Answer::Account(Box::new(account)),
+        }]
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::{Answer, Seen};
 use ferroce_explain::{entry, id};
-use ferroce_nic::watch::{QueuePair, Request};
+use ferroce_nic::host::slot_of;
+use ferroce_nic::watch::{Peer, QueuePair, Request};
 use std::collections::HashMap;
 
 /// All queue pairs of the host by number, each with its process. Those of two users may have the same number.
@@ -41,8 +42,13 @@ impl<'a> Pairs<'a> {
             "ERR" | "SQE" => return failed(pair),
             _ => {}
         }
-        let stopped = pair.peer.as_ref().and_then(|peer| peer.process).is_some_and(|pid| {
-            all.iter().any(|seen| seen.pid == Some(pid) && matches!(seen.answer, Answer::Stopped))
+        // Over UDP the process is known by the number of its queue pair, if that is at this host's address.
+        let is_of = |seen: &Seen, peer: &Peer| match peer.process {
+            Some(pid) => seen.pid == Some(pid),
+            None => peer.address == pair.address && seen.slots.contains(&slot_of(peer.number)),
+        };
+        let stopped = pair.peer.as_ref().is_some_and(|peer| {
+            all.iter().any(|seen| matches!(seen.answer, Answer::Stopped) && is_of(seen, peer))
         });
         let peer = self.peer_of(pair).map(|(_, peer)| peer).filter(|peer| !peer.busy);
         match &pair.oldest {
@@ -117,7 +123,7 @@ fn receiving(pair: &QueuePair, peer: Option<&QueuePair>, stopped: bool) -> Strin
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use ferroce_nic::watch::{Peer, Process, WorkQueue};
+    use ferroce_nic::watch::{Process, WorkQueue};
 
     pub fn pair(number: u32, peer: u32, sends: u32, receives: u32) -> QueuePair {
         let oldest =
@@ -135,7 +141,13 @@ pub mod tests {
 
     pub fn process(pid: u32, pairs: Vec<QueuePair>) -> Seen {
         let account = Process { queue_pairs: pairs, ..Process::default() };
-        Seen { uid: 0, pid: Some(pid), command: String::new(), answer: Answer::Account(Box::new(account)) }
+        Seen {
+            uid: 0,
+            pid: Some(pid),
+            command: String::new(),
+            slots: Vec::new(),
+            answer: Answer::Account(Box::new(account)),
+        }
     }
 
     /// What the first of two connected queue pairs waits for.
@@ -190,9 +202,21 @@ pub mod tests {
             peer: Some(Peer { number: 2, process: Some(2), ..Peer::default() }),
             ..pair(1, 2, 0, 1)
         };
-        let stopped = Seen { uid: 0, pid: Some(2), command: String::new(), answer: Answer::Stopped };
+        let stopped =
+            Seen { uid: 0, pid: Some(2), command: String::new(), slots: vec![0], answer: Answer::Stopped };
         let seen = [process(1, vec![a.clone()]), stopped];
-        let text = Pairs::of(&seen).waits_for(&a, &seen);
-        assert_eq!(text, "waits for a message from its peer, whose process is stopped");
+        let text = |pair| Pairs::of(&seen).waits_for(&pair, &seen);
+        assert_eq!(text(a), "waits for a message from its peer, whose process is stopped");
+        let over_udp = |number, address: &str| QueuePair {
+            peer: Some(Peer { number, address: address.into(), process: None }),
+            address: "10.0.0.1".into(),
+            ..pair(1, number, 0, 1)
+        };
+        assert_eq!(
+            text(over_udp(2, "10.0.0.1")),
+            "waits for a message from its peer, whose process is stopped"
+        );
+        assert_eq!(text(over_udp(0x1002, "10.0.0.1")), "waits for a message");
+        assert_eq!(text(over_udp(2, "10.0.0.2")), "waits for a message");
     }
 }

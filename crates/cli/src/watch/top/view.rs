@@ -186,7 +186,13 @@ mod tests {
         let completion_queues =
             vec![CompletionQueue { number: 1, filled: 3, depth: 64, ..Default::default() }];
         let account = Process { queue_pairs, completion_queues, ..Process::default() };
-        Seen { uid: 0, pid: Some(pid), command: command.into(), answer: Answer::Account(Box::new(account)) }
+        Seen {
+            uid: 0,
+            pid: Some(pid),
+            command: command.into(),
+            slots: Vec::new(),
+            answer: Answer::Account(Box::new(account)),
+        }
     }
 
     fn view(counts: [u64; 2]) -> View {
