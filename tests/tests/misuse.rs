@@ -10,13 +10,15 @@ const LIMIT: Duration = Duration::from_secs(50);
 /// What both sides say: the requester, in its completion and its line, and the responder; 0 is nothing.
 type Said = (u16, u16);
 
-/// A mistake, and what is said of it in one process, in two that share memory, and in two over UDP. `None`: it is none there.
+/// A mistake, and what is said of it in one process, in two that share memory, in two over UDP, and on two hosts. `None`: it is
+/// none there.
 struct Mistake {
     program: &'static str,
     case: &'static str,
     local: Option<Said>,
     shm: Option<Said>,
     udp: Option<Said>,
+    hosts: Option<Said>,
 }
 
 /// Said by both sides.
@@ -26,11 +28,13 @@ const fn refused(program: &'static str, case: &'static str, number: u16) -> Mist
 
 /// Said the same way on each fabric.
 const fn everywhere(program: &'static str, case: &'static str, said: Said) -> Mistake {
-    Mistake { program, case, local: Some(said), shm: Some(said), udp: Some(said) }
+    Mistake { program, case, local: Some(said), shm: Some(said), udp: Some(said), hosts: Some(said) }
 }
 
+/// On two hosts no more is known than in two processes over UDP.
 const fn silence(case: &'static str, local: Said, shm: Said, udp: Said) -> Mistake {
-    Mistake { program: "misuse/connection", case, local: Some(local), shm: Some(shm), udp: Some(udp) }
+    let [local, shm, udp] = [Some(local), Some(shm), Some(udp)];
+    Mistake { program: "misuse/connection", case, local, shm, udp, hosts: udp }
 }
 
 const MISTAKES: &[Mistake] = &[
@@ -56,12 +60,20 @@ const MISTAKES: &[Mistake] = &[
     silence("peer_in_init", (12, 0), (17, 0), (10, 0)),
     silence("psn_behind", (13, 13), (17, 13), (10, 13)),
     silence("psn_ahead", (13, 0), (13, 0), (13, 0)),
-    Mistake { local: None, ..silence("peer_ends", (0, 0), (15, 0), (11, 0)) },
+    Mistake { local: None, hosts: Some((18, 0)), ..silence("peer_ends", (0, 0), (15, 0), (11, 0)) },
+    // Through shared memory no time passes for a peer that is stopped.
+    Mistake { local: None, shm: None, hosts: None, ..silence("peer_stopped", (0, 0), (0, 0), (19, 0)) },
     Mistake { local: None, shm: None, ..refused("misuse/connection", "path_mtu", 41) },
     Mistake { local: None, shm: None, ..everywhere("misuse/connection", "path_mtu_of_a_read", (54, 0)) },
     everywhere("misuse/connection", "no_route", (14, 0)),
     // It needs faults, and has a test of its own.
-    Mistake { local: None, shm: None, udp: None, ..silence("packets_missing", (0, 0), (0, 0), (0, 0)) },
+    Mistake {
+        local: None,
+        shm: None,
+        udp: None,
+        hosts: None,
+        ..silence("packets_missing", (0, 0), (0, 0), (0, 0))
+    },
     refused("misuse/connection", "posted_after", 30),
     everywhere("misuse/operations", "max_rd_atomic", (50, 0)),
     refused("misuse/operations", "max_dest_rd_atomic", 51),
@@ -77,8 +89,14 @@ const MISTAKES: &[Mistake] = &[
 
 /// The numbers of the lines of requesters and of responders, but for those of requests that were posted later.
 fn said(outcome: &Outcome) -> (Vec<u16>, Vec<u16>) {
+    said_by(&[outcome])
+}
+
+fn said_by(outcomes: &[&Outcome]) -> (Vec<u16>, Vec<u16>) {
     let (mut requesters, mut responders) = (Vec::new(), Vec::new());
-    for line in outcome.stderr.lines() {
+    for (outcome, line) in
+        outcomes.iter().flat_map(|outcome| outcome.stderr.lines().map(move |line| (outcome, line)))
+    {
         let Some((number, text)) = line.strip_prefix("ferroce: FC").and_then(|line| line.split_once(' '))
         else {
             panic!("another line: {outcome}");
@@ -97,12 +115,15 @@ fn some(number: u16) -> Vec<u16> {
     if number == 0 { Vec::new() } else { vec![number] }
 }
 
+/// The world has no way to the addresses for examples (RFC 5737), of which one is some mistake's.
+const NO_ROUTE: &str = "ip route add unreachable 203.0.113.0/24";
+
 fn check(mistakes: &[Mistake], fabric: Fabric, processes: &str, of: impl Fn(&Mistake) -> Option<Said>) {
     for mistake in mistakes {
         let Some((requester, responder)) = of(mistake) else { continue };
         let path = require!(Artifacts::get().c_program(mistake.program));
         let world = require!(World::one_host(1500));
-        world.first().admin("ip route add unreachable 203.0.113.0/24");
+        world.first().admin(NO_ROUTE);
         let run = |how| {
             let words = [&*path, mistake.case, how, processes];
             let outcome = world.first().start_ferroce(&[], &words, fabric.settings()).wait(LIMIT);
@@ -116,6 +137,37 @@ fn check(mistakes: &[Mistake], fabric: Fabric, processes: &str, of: impl Fn(&Mis
         let after = wrong.stderr.lines().filter(|line| line.contains("FC001 ")).count();
         assert_eq!(after, usize::from(mistake.case == "posted_after"), "{wrong}");
         run("right").expect_ok().expect_quiet();
+    }
+}
+
+/// As [`check`], of a requester on one host and a responder on another.
+fn check_between_hosts(mistakes: &[Mistake]) {
+    let world = require!(World::two_hosts(9000));
+    world.first().admin(NO_ROUTE);
+    for mistake in mistakes {
+        let Some((requester, responder)) = mistake.hosts else { continue };
+        let path = require!(Artifacts::get().c_program(mistake.program));
+        let run = |how| {
+            let mut server = world.last().start_ferroce(&[], &[&path, mistake.case, how, "server"], &[]);
+            world.last().wait_for_listener(18515, &mut server, LIMIT);
+            let words = [&*path, mistake.case, how, &world.last().ipv4()];
+            let client = world.first().start_ferroce(&[], &words, &[]).wait(LIMIT);
+            client.expect_success();
+            [client, server.wait(LIMIT)]
+        };
+        let [client, server] = run("wrong");
+        server.expect_success();
+        assert_eq!(
+            said_by(&[&client, &server]),
+            (some(requester), some(responder)),
+            "{}: {client}{server}",
+            mistake.case
+        );
+        let code = format!("vendor_err FC{requester:03}\n");
+        assert!(requester == 0 || client.stdout.contains(&code), "{}: {client}", mistake.case);
+        run("right").iter().for_each(|side| {
+            side.expect_ok().expect_quiet();
+        });
     }
 }
 
@@ -151,6 +203,11 @@ macro_rules! on_each_fabric {
             #[test]
             fn over_udp() {
                 check(&mistakes(), Fabric::Udp, "two", |mistake| mistake.udp);
+            }
+
+            #[test]
+            fn between_hosts() {
+                check_between_hosts(&mistakes());
             }
         }
     )*};
@@ -218,9 +275,11 @@ fn pages_of_reasons_name_programs_that_lead_to_them() {
     assert!(named.len() > 40, "{named:?}");
     for named in named.iter().filter(|named| named.option.is_none()) {
         let of_page = |mistake: &&Mistake| mistake.program == named.program && mistake.case == named.case;
-        let said =
-            MISTAKES.iter().find(of_page).map(|m| [m.local, m.shm, m.udp].map(Option::unwrap_or_default));
-        let leads = |said: [Said; 3]| said.iter().any(|&(one, other)| [one, other].contains(&named.number));
+        let said = MISTAKES
+            .iter()
+            .find(of_page)
+            .map(|m| [m.local, m.shm, m.udp, m.hosts].map(Option::unwrap_or_default));
+        let leads = |said: [Said; 4]| said.iter().any(|&(one, other)| [one, other].contains(&named.number));
         // What comes after a failure is told of by the same case.
         assert!(said.is_some_and(leads) || named.number == 1, "{named:?}");
     }

@@ -117,6 +117,51 @@ fn a_forged_packet_too_big_ends_no_connection() {
     forged_packets_end_nothing(["fd77::1", "fd77::2", "fd77::99/64"], "2", "1280");
 }
 
+/// Sends `victim` ICMP packets as a host of the address `source`, that say of its packets from these ports to `peer` that there is nobody,
+/// no way, and too little room.
+const FORGE_UNREACHABLE: &str = "
+import socket, struct, sys, time
+source, victim, peer, *ports = sys.argv[1:]
+def packed(a): return socket.inet_pton(socket.AF_INET, a)
+def checksum(b):
+    s = sum(struct.unpack(f'!{len(b) // 2}H', b))
+    while s >> 16: s = (s & 0xffff) + (s >> 16)
+    return ~s & 0xffff
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+s.bind((source, 0))
+for round in range(100):
+    for code in (3, 1, 4):
+        for port in ports:
+            inner = struct.pack('!BBHHHBBH', 0x45, 0, 1120, 0, 0x4000, 64, 17, 0) + packed(victim) + packed(peer)
+            icmp = struct.pack('!BBHHH', 3, code, 0, 0, 552) + inner + struct.pack('!HHHH', int(port), 4791, 1100, 0)
+            s.sendto(icmp[:2] + struct.pack('!H', checksum(icmp)) + icmp[4:], (victim, 0))
+    time.sleep(0.002)
+";
+
+/// What sockets hear of their packets decides nothing.
+#[test]
+fn a_forged_port_unreachable_ends_no_connection() {
+    let stream = &*require!(Artifacts::get().c_program("traffic/stream"));
+    let world = require!(World::two_hosts(9000));
+    let (first, last) = (world.first(), world.last());
+    last.admin("ip addr add 10.77.0.99/24 dev eth0");
+    let words = [stream, "-m", "4096", "-n", "30000", "-s", "20000"];
+    let mut server = last.start_ferroce(&[], &words, &[]);
+    last.wait_for_listener(18515, &mut server, LIMIT);
+    let mut client = first.start_ferroce(&[], &[&words[..], &[&last.ipv4()]].concat(), &[]);
+    // The sockets of the client's address, 10.77.0.1, that aren't bound to the RoCE port.
+    let sending = "awk '$2 ~ /^01004D0A:/ && $2 !~ /:12B7$/ { print $2 }' /proc/net/udp";
+    let ports = first.admin(&format!("until {sending} | grep -q .; do sleep 0.01; done; {sending}"));
+    let port = |line: &str| u16::from_str_radix(line.rsplit(':').next()?, 16).ok();
+    let ports: Vec<_> = ports.lines().filter_map(port).map(|port| port.to_string()).collect();
+    assert!(!ports.is_empty());
+    let forge = format!("python3 -c \"{FORGE_UNREACHABLE}\" 10.77.0.99 {} {}", first.ipv4(), last.ipv4());
+    last.admin(&format!("{forge} {}", ports.join(" ")));
+    assert!(!client.has_ended(), "the packets came too late");
+    client.wait(LIMIT).expect_success();
+    server.wait(LIMIT).expect_success();
+}
+
 /// A route with an MTU of its own is another matter: that is what the host was told.
 #[test]
 fn a_path_mtu_above_that_of_the_route_is_refused() {

@@ -101,8 +101,10 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         number: 14,
         title: "there is no way to the peer's address",
-        means: "The kernel has no route to the address of the GID, or no socket can be made for it.",
-        see: "`ip route get ADDRESS`, `ferroce doctor PEER`.",
+        means: "The kernel has no route to the address of the GID, no socket can be made for it, or a host on the way has said by ICMP \
+                that there is no such network or host, or that it lets nothing through. Where nobody has an address of the own \
+                network, the kernel says so itself, after three seconds.",
+        see: "`ip route get ADDRESS`, `ferroce doctor PEER`. The line says if it was ICMP.",
         mend: "Check dgid and sgid_index: both must be of one family, and of a network that the interface reaches.",
         statuses: &[RETRY],
     },
@@ -133,6 +135,25 @@ pub const CATALOGUE: &[Entry] = &[
         see: "ibv_query_qp at the peer; a queue pair that has failed, or meets strange PSNs, has a line in the peer's log.",
         mend: "Check that dest_qp_num is the peer's qp_num, that the peer is in RTR or RTS before the first request, and that \
                its rq_psn is this side's sq_psn.",
+        statuses: &[RETRY],
+    },
+    Entry {
+        number: 18,
+        title: "nobody listens at the peer's UDP port 4791",
+        means: "The peer's host has said by ICMP that the port is closed: the way is open, and no process there takes RoCE packets. The \
+                peer's process has ended, or hasn't opened its device yet, or the address is that of a host that has neither. Who \
+                has an adapter doesn't say this.",
+        see: "`ferroce ps` on the peer's host; `ss -uln sport = 4791` there.",
+        mend: "Start the peer's program before this side sends, check that it still runs, and that dgid is its address.",
+        statuses: &[RETRY],
+    },
+    Entry {
+        number: 19,
+        title: "the peer's process is stopped",
+        means: "The other process of this host lives, and a signal (SIGSTOP, SIGTSTP) or a debugger has stopped it: it answers nothing \
+                until it goes on. An adapter answers for a process that is stopped, as long as nothing needs its program.",
+        see: "`ferroce ps`; the state T in `ps -o pid,stat,comm`.",
+        mend: "Let the process go on (`kill -CONT`, `continue` of a debugger), and set timeout and retry_cnt so that they outlast a stop.",
         statuses: &[RETRY],
     },
     Entry {

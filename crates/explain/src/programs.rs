@@ -13,6 +13,8 @@ const PROGRAMS: &[Program] = &[
     (15, "misuse/connection", "peer_ends", ""),
     (16, "misuse/connection", "packets_missing", "--fault reorder=50%,seed=1"),
     (17, "misuse/connection", "unknown_qpn", ""),
+    (18, "misuse/connection", "peer_ends", ""),
+    (19, "misuse/connection", "peer_stopped", ""),
     (20, "misuse/receives", "never_posted", ""),
     (21, "misuse/receives", "used_up", ""),
     (22, "misuse/receives", "never_posted", "--capture"),

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 use ferroce_proto::{QpState, WcStatus};
+use ferroce_types::Unreachable;
 
 /// Why a key doesn't let a request touch memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,8 +74,15 @@ pub enum Reason {
         sent: Option<u32>,
         expected: Option<u32>,
     },
-    NoRoute,
+    /// There is no way to the peer's address, as the kernel says, or the network.
+    NoRoute {
+        said: Option<Unreachable>,
+    },
+    NobodyListens,
     ProcessGone,
+    ProcessStopped {
+        pid: i32,
+    },
     Ignored {
         tries: u8,
         each: Duration,
@@ -157,8 +165,10 @@ impl Reason {
             Self::NoQp => 11,
             Self::NotReceiving { .. } => 12,
             Self::Psn { .. } => 13,
-            Self::NoRoute => 14,
+            Self::NoRoute { .. } => 14,
             Self::ProcessGone => 15,
+            Self::NobodyListens => 18,
+            Self::ProcessStopped { .. } => 19,
             Self::SequenceErrors => 16,
             Self::Ignored { .. } => 17,
             Self::NeverPosted => 20,
@@ -222,6 +232,11 @@ impl fmt::Display for Reason {
                 f.write_str(if *answered { ", though it has answered before" } else { "" })
             }
             Self::Ignored { tries, each } => write!(f, "{tries} times {each:.1?}"),
+            Self::NoRoute { said: Some(Unreachable::Network) } => f.write_str("ICMP: network unreachable"),
+            Self::NoRoute { said: Some(Unreachable::Host) } => f.write_str("ICMP: host unreachable"),
+            Self::NoRoute { said: Some(_) } => f.write_str("ICMP: prohibited"),
+            Self::NobodyListens => f.write_str("ICMP: port unreachable"),
+            Self::ProcessStopped { pid } => write!(f, "process {pid}"),
             Self::NotReceiving { state: Some(state) } => write!(f, "it is in {state:?}"),
             Self::Psn { sent, expected } => {
                 let number = |psn: &Option<u32>| psn.map_or("unknown".into(), |psn| format!("{psn:#08x}"));

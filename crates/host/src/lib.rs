@@ -63,7 +63,7 @@ pub use ports::{Delivery, HeldPort, PortAddress, PortError};
 pub use services::{Service, Services};
 pub use tracer::{KIND_TRACE, Tracer};
 pub use trust::Trust;
-pub use watch::{KIND_WATCH, Told, Watched, ask_all};
+pub use watch::{KIND_WATCH, Told, Watched, ask_all, is_stopped};
 
 use attendance::Attendance;
 use ferroce_os::sync::{Mutex, RwLock, class};
@@ -424,6 +424,12 @@ impl Host {
         let dialled = handover::dial(&Name::slot(self.user.uid(), slot), self.user);
         dialled.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
             && !Name::common_slot(slot).is_held()
+    }
+
+    /// The number of the process that has a slot, if it is one of this user.
+    #[must_use]
+    pub fn holder(&self, slot: u16) -> Option<i32> {
+        watch::reach(self.user.uid(), slot).ok().map(|(_, pid)| pid)
     }
 
     /// The slots of other processes, of whichever user, in no order; none where the names can't be read.

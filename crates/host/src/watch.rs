@@ -233,8 +233,9 @@ fn read(memory: &EngineFd, longest: usize) -> Option<Vec<u8>> {
     (sys::read_at(fd, &mut bytes, 0).ok()? == length).then_some(bytes)
 }
 
-/// The process is stopped, or being traced and at a halt.
-pub(super) fn is_stopped(pid: i32) -> bool {
+/// The process is stopped, or being traced and at a halt. False of 0, a process of another PID namespace.
+#[must_use]
+pub fn is_stopped(pid: i32) -> bool {
     if pid == 0 {
         return false;
     }

@@ -14,6 +14,7 @@ mod host_addr;
 mod packet;
 mod qpn;
 mod quota;
+mod unreachable;
 mod users;
 
 pub use async_event::AsyncEvent;
@@ -24,4 +25,5 @@ pub use host_addr::HostAddr;
 pub use packet::{Grh, MAX_FLOW_LABEL, PacketMeta, is_adapter_port};
 pub use qpn::{GROUP_SIZE, QPNS_PER_SLOT, SLOTS, first_qpn, slot_of, steering_of};
 pub use quota::{Quota, QuotaPlace};
+pub use unreachable::Unreachable;
 pub use users::Users;

@@ -1,11 +1,12 @@
 //! One local address: the 64 sockets that receive for it, unless another user has them, and the sockets that send from it.
 
 use super::receive::{Reader, RecvOutcome, receiving_socket};
+use super::returned::Heard;
 use super::{Datagram, GROUP_SIZE, HostAddr, Stats, multicast, steering_of};
 use ferroce_netdev as net;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd, InetAddress};
-use ferroce_types::is_adapter_port;
+use ferroce_types::{Unreachable, is_adapter_port};
 use ferroce_wire::ROCE_V2_PORT;
 use ferroce_wire::icrc::Flow;
 use std::io;
@@ -13,6 +14,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Hop limit of packets whose address vector doesn't say otherwise.
 pub(super) const DEFAULT_TTL: u8 = 64;
@@ -21,6 +23,8 @@ pub(super) const DEFAULT_TTL: u8 = 64;
 const IPV6_AUTOFLOWLABEL: i32 = 70;
 /// How many sockets are made until one has a port that adapters don't send from.
 const PORTS_TRIED: usize = 16;
+/// Bytes that a sending socket keeps of what the network says of its packets; the kernel doubles it.
+const RETURNED: i32 = 4096;
 /// Place of the sender to multicast groups, behind those of the steering values.
 const TO_GROUPS: usize = GROUP_SIZE;
 
@@ -34,6 +38,8 @@ pub struct Endpoint {
     /// A bit for each of the group's sockets that is left to other processes.
     left: AtomicU64,
     senders: Box<[OnceLock<Sender>; GROUP_SIZE + 1]>,
+    /// What the network has said of what was sent from here.
+    heard: Mutex<class::HeardOfPackets, Heard>,
     /// UDP_SEGMENT works on this address's device, as far as is known.
     segmentation: AtomicBool,
     /// Flow labels can be sent from here, as far as is known.
@@ -141,6 +147,13 @@ impl Dest {
         super::batch::write_icrc(packet, self, id);
     }
 
+    /// What the network has said, in the last time, of packets to the peer's address. Nothing may be decided by it.
+    #[must_use]
+    pub fn unreachable(&self, within: Duration) -> Option<Unreachable> {
+        self.endpoint.take_returned(self.sender);
+        self.endpoint.heard.lock().of(self.peer.ip(), within)
+    }
+
     /// Whether packets to both may share a train.
     pub(super) fn same_train(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.endpoint, &other.endpoint)
@@ -161,6 +174,7 @@ impl Endpoint {
             readers: Box::new([const { Mutex::new(None) }; GROUP_SIZE]),
             left: AtomicU64::new(0),
             senders: Box::new([const { OnceLock::new() }; GROUP_SIZE + 1]),
+            heard: Mutex::new(Heard::default()),
             segmentation: AtomicBool::new(true),
             labels: AtomicBool::new(true),
             receive_buffer: AtomicU32::new(0),
@@ -351,6 +365,15 @@ impl Endpoint {
         self.senders.get(usize::from(sender)).and_then(OnceLock::get).map_or(-1, |s| s.socket.checked())
     }
 
+    /// Takes what the network has said of a sender's packets: until that is done, the sender's next packet isn't sent.
+    #[cold]
+    pub(super) fn take_returned(&self, sender: u8) {
+        let fd = self.sender_fd(sender);
+        if fd >= 0 {
+            self.heard.lock().take(fd);
+        }
+    }
+
     pub(super) fn segmentation(&self) -> bool {
         self.segmentation.load(Ordering::Relaxed)
     }
@@ -411,8 +434,12 @@ impl Endpoint {
         }
         sys::large_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         sys::bind(fd, &InetAddress::new(self.address.with_port(0)))?;
-        // Nothing is ever read here: what peers send to this port by mistake should take no memory.
-        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &0_i32);
+        // Nothing but what the network says of the packets is ever read here: what peers send to this port by mistake should take no
+        // memory.
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &RETURNED);
+        let (level, name) =
+            if v6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) } else { (libc::IPPROTO_IP, libc::IP_RECVERR) };
+        let _ = sys::set_option(fd, level, name, &1_i32);
         let mut name = InetAddress::zeroed();
         sys::socket_name(fd, &mut name)?;
         let port = name.socket_addr().map_or(0, |a| a.port());

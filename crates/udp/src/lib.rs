@@ -26,6 +26,7 @@ mod batch;
 mod endpoint;
 mod multicast;
 mod receive;
+mod returned;
 mod send;
 mod stats;
 pub mod tap;

@@ -82,12 +82,14 @@ impl Sending<'_> {
 
     fn messages(&mut self, endpoint: &Endpoint, fd: RawFd, units: &[Unit<'_>]) {
         let mut rest = units;
+        let mut is_second_try = false;
         while let Some(first) = rest.first() {
             match self.once(fd, &rest[..rest.len().min(MESSAGES)]) {
                 Ok(sent) => {
                     let (gone, left) = rest.split_at(sent.min(rest.len()));
                     self.sent(endpoint, gone);
                     rest = left;
+                    is_second_try = false;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -96,10 +98,16 @@ impl Sending<'_> {
                         return;
                     }
                 }
+                // The error may be what the network has said of an earlier packet.
+                Err(_) if !is_second_try => {
+                    endpoint.take_returned(first.train.dest.sender);
+                    is_second_try = true;
+                }
                 // What the kernel refuses may be the label: then it goes without.
                 Err(e) if refuses_label(&e, first) => endpoint.labels_refused(),
                 Err(e) => {
                     rest = &rest[1..];
+                    is_second_try = false;
                     if first.count > 1 && refuses_segmentation(&e) {
                         self.try_singles(endpoint, fd, first.train);
                     } else {

@@ -86,6 +86,17 @@ static void write_to_one_that_ends(struct side *side, const struct offer *offer,
 	request_write(side, offer, wrong);
 }
 
+static void write_to_one_that_is_stopped(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct ibv_wc wc;
+
+	request_write(side, offer, wrong);
+	MUST_COMPLETE(side->cq, &wc);
+	if (wrong)
+		stop_responder();
+	request_write(side, offer, wrong);
+}
+
 static void post_receive(struct side *side, struct offer *offer, bool wrong)
 {
 	(void)wrong, (void)offer;
@@ -100,6 +111,8 @@ int main(int argc, char **argv)
 		MISUSE(psn_behind, IBV_WC_RETRY_EXC_ERR, .configure = begin_too_early, .request = request_write),
 		MISUSE(psn_ahead, IBV_WC_RETRY_EXC_ERR, .configure = begin_too_late, .request = request_write),
 		MISUSE(peer_ends, IBV_WC_RETRY_EXC_ERR, .configure = be_impatient, .request = write_to_one_that_ends),
+		MISUSE(peer_stopped, IBV_WC_RETRY_EXC_ERR, .configure = be_impatient, .request = write_to_one_that_is_stopped,
+		       .after = continue_responder),
 		MISUSE(path_mtu, IBV_WC_REM_INV_REQ_ERR, .configure = have_smaller_mtu, .request = write_a_long_one),
 		MISUSE(path_mtu_of_a_read, IBV_WC_BAD_RESP_ERR, .configure = have_smaller_mtu, .request = read_a_long_one),
 		MISUSE(no_route, IBV_WC_RETRY_EXC_ERR, .configure = address_without_route, .request = request_write),

@@ -1,6 +1,6 @@
 /* Mistakes, each with its correct twin: a requester and a responder, in one process or in two, of which one does something
- * wrong. Called as PROGRAM CASE wrong|right one|two; without arguments the program lists its cases. A wrong run prints the
- * vendor_err of the request that fails.
+ * wrong. Called as PROGRAM CASE wrong|right one|two, or on two hosts as PROGRAM CASE wrong|right server and PROGRAM CASE wrong|right
+ * ADDRESS of the server; without arguments the program lists its cases. A wrong run prints the vendor_err of the request that fails.
  */
 #ifndef MISUSE_H
 #define MISUSE_H
@@ -36,8 +36,15 @@ struct side {
 	struct ibv_xrcd *domain;
 };
 
-/* The process of the responder, where it has its own and lives. */
+/* The process of the responder, where it has its own on this host and lives. */
 static pid_t other;
+/* The connection to the responder, where that has a process of its own and lives. */
+static int to_other = -1;
+
+#define PORT 18515
+/* What the requester tells the responder in the end. */
+#define ENOUGH 'e'
+#define VANISH 'v'
 
 /* What the responder lets the requester use. */
 struct offer {
@@ -183,44 +190,77 @@ static void run_in_one(const struct misuse *misuse, const struct config *config,
 	await_message(misuse, &responder, wrong);
 }
 
+/* The responder, in a process of its own. */
+static void respond(const struct misuse *misuse, const struct config *config, bool wrong, int fd)
+{
+	struct device device = open_device(1);
+	struct side side = make_side(&device, config);
+	struct offer offer = start_responder(misuse, &side, config, wrong);
+	struct address address;
+	char word = 0;
+
+	if (send(fd, &offer, sizeof offer, MSG_NOSIGNAL) != sizeof offer ||
+	    recv(fd, &address, sizeof address, MSG_WAITALL) != sizeof address)
+		fail("the requester has gone");
+	finish_responder(&side, config, address);
+	if (!exchange(fd, &word, &word, 1) || recv(fd, &word, 1, MSG_WAITALL) != 1)
+		fail("the requester has gone");
+	if (word == VANISH)
+		_exit(0);
+	await_message(misuse, &side, wrong);
+}
+
+/* The requester, likewise. */
+static void ask(const struct misuse *misuse, const struct config *config, bool wrong)
+{
+	struct device device = open_device(1);
+	struct side side = make_side(&device, config);
+	struct address address = {.qpn = side.qp->qp_num, .gid = device.gid};
+	struct offer offer;
+	char word = ENOUGH;
+
+	if (recv(to_other, &offer, sizeof offer, MSG_WAITALL) != sizeof offer ||
+	    send(to_other, &address, sizeof address, MSG_NOSIGNAL) != sizeof address)
+		fail("the responder has gone");
+	start_requester(&side, config, offer);
+	if (!exchange(to_other, &word, &word, 1))
+		fail("the responder has gone");
+	run_requester(misuse, &side, &offer, wrong);
+	word = ENOUGH;
+	if (to_other >= 0 && send(to_other, &word, 1, MSG_NOSIGNAL) != 1)
+		fail("the responder has gone");
+}
+
 static void run_in_two(const struct misuse *misuse, const struct config *config, bool wrong)
 {
-	struct address address;
-	struct offer offer;
 	int ends[2], status;
-	char word = 0;
 
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	other = fork();
 	if (other < 0)
 		fail("fork: %s", strerror(errno));
-	struct device device = open_device(1);
-	struct side side = make_side(&device, config);
-	int fd = ends[other ? 0 : 1];
-
 	close(ends[other ? 1 : 0]);
 	if (!other) {
 		alarm(ALARM_SECONDS);
-		offer = start_responder(misuse, &side, config, wrong);
-		if (send(fd, &offer, sizeof offer, MSG_NOSIGNAL) != sizeof offer ||
-		    recv(fd, &address, sizeof address, MSG_WAITALL) != sizeof address)
-			fail("the requester has gone");
-		finish_responder(&side, config, address);
-		if (!exchange(fd, &word, &word, 1) || recv(fd, &word, 1, MSG_WAITALL) != 1)
-			fail("the requester has gone");
-		await_message(misuse, &side, wrong);
+		respond(misuse, config, wrong, ends[1]);
 		exit(0);
 	}
-	address = (struct address){.qpn = side.qp->qp_num, .gid = device.gid};
-	if (recv(fd, &offer, sizeof offer, MSG_WAITALL) != sizeof offer ||
-	    send(fd, &address, sizeof address, MSG_NOSIGNAL) != sizeof address)
-		fail("the responder has gone");
-	start_requester(&side, config, offer);
-	if (!exchange(fd, &word, &word, 1))
-		fail("the responder has gone");
-	run_requester(misuse, &side, &offer, wrong);
-	if (other && (send(fd, &word, 1, MSG_NOSIGNAL) != 1 || waitpid(other, &status, 0) != other || status))
+	to_other = ends[0];
+	ask(misuse, config, wrong);
+	if (other && (waitpid(other, &status, 0) != other || status))
 		fail("the responder has failed");
+}
+
+static void run_on_hosts(const struct misuse *misuse, const struct config *config, bool wrong, const char *host)
+{
+	int fd = meet(host, PORT);
+
+	if (host) {
+		to_other = fd;
+		ask(misuse, config, wrong);
+	} else {
+		respond(misuse, config, wrong, fd);
+	}
 }
 
 UNUSED static void post(struct ibv_qp *qp, enum ibv_wr_opcode opcode, struct ibv_sge sge, uint64_t address, uint32_t rkey)
@@ -247,12 +287,33 @@ UNUSED static void request_write(struct side *side, const struct offer *offer, b
 
 UNUSED static void end_responder(void)
 {
-	if (!other)
+	char word = VANISH;
+
+	if (to_other < 0)
 		return;
-	MUST(kill(other, SIGKILL));
-	if (waitpid(other, NULL, 0) != other)
-		fail("waitpid: %s", strerror(errno));
+	if (!other && (send(to_other, &word, 1, MSG_NOSIGNAL) != 1 || recv(to_other, &word, 1, 0) > 0))
+		fail("the responder doesn't go");
+	if (other) {
+		MUST(kill(other, SIGKILL));
+		if (waitpid(other, NULL, 0) != other)
+			fail("waitpid: %s", strerror(errno));
+	}
 	other = 0;
+	to_other = -1;
+}
+
+UNUSED static void stop_responder(void)
+{
+	MUST(kill(other, SIGSTOP));
+	if (waitpid(other, NULL, WUNTRACED) != other)
+		fail("waitpid: %s", strerror(errno));
+}
+
+UNUSED static void continue_responder(struct side *side, bool wrong)
+{
+	(void)side;
+	if (wrong)
+		MUST(kill(other, SIGCONT));
 }
 
 UNUSED static void request_send(struct side *side, const struct offer *offer, bool wrong)
@@ -280,7 +341,7 @@ static int run_misuse(const struct misuse *all, size_t count, int argc, char **a
 		return 0;
 	}
 	if (argc != 4)
-		fail("usage: %s CASE wrong|right one|two", argv[0]);
+		fail("usage: %s CASE wrong|right one|two|server|ADDRESS", argv[0]);
 	for (size_t i = 0; i < count; i++) {
 		bool wrong = !strcmp(argv[2], "wrong");
 		struct config config = {
@@ -297,7 +358,12 @@ static int run_misuse(const struct misuse *all, size_t count, int argc, char **a
 			continue;
 		if (all[i].configure)
 			all[i].configure(&config, wrong);
-		(strcmp(argv[3], "two") ? run_in_one : run_in_two)(&all[i], &config, wrong);
+		if (!strcmp(argv[3], "one"))
+			run_in_one(&all[i], &config, wrong);
+		else if (!strcmp(argv[3], "two"))
+			run_in_two(&all[i], &config, wrong);
+		else
+			run_on_hosts(&all[i], &config, wrong, strcmp(argv[3], "server") ? argv[3] : NULL);
 		puts("ok");
 		return 0;
 	}

@@ -129,6 +129,7 @@ classes! {
     Tracer: "nic/src/traced.rs", "who traces this process, and what has been noted";
     KnownDevices: "capi/ibverbs/src/device.rs", "the devices that programs have been told of";
     DeviceView: "capi/ibverbs/src/device.rs", "a device as it was when it was last listed";
+    HeardOfPackets: "udp/src/endpoint.rs", "what the network has said of packets that were sent";
     CheckedQps: "capi/ibverbs/src/check/watch.rs", "queue pairs that the checker watches, by number";
     CheckedObjects: "capi/ibverbs/src/check/objects.rs", "what exists and where it was made, for the checker";
     SpokenCalls: "capi/ibverbs/src/log.rs", "when a call's refusal was last printed";

@@ -6,6 +6,7 @@ use super::{InetAddress, KernelAddress, check};
 use crate::room;
 use std::io::{self, IoSlice};
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::{from_ref, null_mut};
 
@@ -158,6 +159,47 @@ pub fn receive_message<const CONTROL: usize>(
         control_truncated: header.msg_flags & libc::MSG_CTRUNC != 0,
         control: header.msg_controllen,
     })
+}
+
+/// What the network has said of a packet that was sent (`IP_RECVERR`, `IPV6_RECVERR`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Returned {
+    /// Where the packet was to go.
+    pub to: SocketAddr,
+    /// SO_EE_ORIGIN_ICMP, SO_EE_ORIGIN_ICMP6 or another.
+    pub origin: u8,
+    /// The type of the ICMP message.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+}
+
+/// Takes the oldest of what the network has said of a socket's packets (`recvmsg(2)` with MSG_ERRQUEUE); `None`: something else.
+/// When nothing is left, the next send reports no error of earlier ones.
+///
+/// # Errors
+/// That of the call: EAGAIN when there is nothing.
+pub fn receive_returned(fd: RawFd) -> io::Result<Option<Returned>> {
+    /// `sock_extended_err`, with the address of who has said it.
+    const CONTROL: usize = super::control::space(16 + size_of::<libc::sockaddr_in6>());
+    let mut control = Control::<CONTROL>::new();
+    let mut to = InetAddress::zeroed();
+    // SAFETY: all-zero bytes are a valid msghdr: null pointers, lengths of 0. Nothing of the packet is read.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = (&raw mut to).cast();
+    header.msg_namelen = InetAddress::SIZE;
+    (header.msg_control, header.msg_controllen) = control.for_receiving();
+    // SAFETY: the header points to locals, which are writable for the lengths in it.
+    check(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, RECEIVING | libc::MSG_ERRQUEUE) })?;
+    let is_error = |level, kind| {
+        (level, kind) == (libc::IPPROTO_IP, libc::IP_RECVERR)
+            || (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+    };
+    let message =
+        control.received(header.msg_controllen).find(|message| is_error(message.level, message.kind));
+    // The errno, origin, type and code.
+    let fields = message.and_then(|message| message.payload.first_chunk::<7>().copied());
+    Ok(fields.zip(to.socket_addr()).map(|([.., origin, kind, code], to)| Returned { to, origin, kind, code }))
 }
 
 /// Buffers for `recvmmsg(2)`: at most `MESSAGES` messages, each of at most `BYTES` bytes and `CONTROL` bytes of control

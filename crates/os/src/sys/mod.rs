@@ -37,7 +37,8 @@ pub(crate) use engine_fd::{hold_openings, resume_openings};
 pub use interface::{interface_mtu, interface_speed};
 pub use kept_fd::KeptFd;
 pub use messages::{
-    BatchMessage, MessageInfo, Outgoing, ReceiveBatch, SendBatch, receive_message, send_message,
+    BatchMessage, MessageInfo, Outgoing, ReceiveBatch, Returned, SendBatch, receive_message,
+    receive_returned, send_message,
 };
 pub use readiness::Readiness;
 pub use rights::{CAP_NET_RAW, has_capability};

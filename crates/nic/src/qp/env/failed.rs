@@ -5,15 +5,17 @@ use crate::ah::Ah;
 use crate::qp::{Path, Qp};
 use crate::voice::Untold;
 use ferroce_explain::{KeyFault, PeerName, Process, Reason, Report, Subject};
+use ferroce_host::is_stopped;
 use ferroce_mem::KeyTable;
 use ferroce_proto::{
     Asked, Buffer, Cause, Data, Failure, QpParams, QpState, Refusing, SendOp, SendWr, Sge, ack_timeout,
     rnr_delay,
 };
-use ferroce_types::slot_of;
+use ferroce_types::{Unreachable, slot_of};
 use ferroce_wire::{Operation, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 impl Qp {
     /// It begins anew.
@@ -129,22 +131,34 @@ impl QpEnv<'_> {
         let each = ack_timeout(params.timeout).unwrap_or_default();
         let peer = params.dest_qpn;
         let here = match self.path {
-            None => return Reason::NoRoute,
+            None => return Reason::NoRoute { said: None },
             Some(Path::Shm { link, .. }) if link.is_dead() => return Reason::ProcessGone,
-            Some(Path::Shm { .. }) => return Reason::Ignored { tries, each },
+            Some(Path::Shm { link, .. }) => {
+                let stopped = link.peer_pid().filter(|&pid| is_stopped(pid));
+                return stopped.map_or(Reason::Ignored { tries, each }, |pid| Reason::ProcessStopped { pid });
+            }
             Some(Path::Local { .. }) => true,
             Some(Path::Udp { dest, .. }) if !dest.endpoint().has_route(dest.peer()) => {
-                return Reason::NoRoute;
+                return Reason::NoRoute { said: None };
             }
             Some(Path::Udp { dest, .. }) => dest.peer().ip() == dest.endpoint().address().ip(),
         };
         let host = &self.qp.adapter.host;
-        if here && !host.owns(peer) && host.is_free(slot_of(peer)) {
-            // Whoever has the address here shares the numbers with this process.
-            return Reason::NoQp;
+        let silent = Reason::NoAnswer { tries, each, answered };
+        if !here {
+            return match self.said_by_network(tries, each) {
+                Some(Unreachable::Port) => Reason::NobodyListens,
+                Some(said) => Reason::NoRoute { said: Some(said) },
+                None => silent,
+            };
         }
-        if !here || !host.owns(peer) {
-            return Reason::NoAnswer { tries, each, answered };
+        if !host.owns(peer) {
+            // Whoever has the address here shares the numbers with this process.
+            if host.is_free(slot_of(peer)) {
+                return Reason::NoQp;
+            }
+            let stopped = host.holder(slot_of(peer)).filter(|&pid| is_stopped(pid));
+            return stopped.map_or(silent, |pid| Reason::ProcessStopped { pid });
         }
         let Some(peer) = self.qp.adapter.qp(peer) else { return Reason::NoQp };
         let state = state_of(peer.state.load(Ordering::Acquire));
@@ -153,8 +167,16 @@ impl QpEnv<'_> {
             _ if peer.drops_strangers.load(Ordering::Relaxed) => {
                 Reason::Psn { sent: Some(params.sq_psn), expected: None }
             }
-            _ => Reason::NoAnswer { tries, each, answered },
+            _ => silent,
         }
+    }
+
+    /// What ICMP has said of the peer's address, as far back as the first of the tries can be.
+    fn said_by_network(&self, tries: u8, each: Duration) -> Option<Unreachable> {
+        /// A local ACK timeout lasts up to four times what it says (IBTA 9.7.6.1.3).
+        const LONGEST: u32 = 4;
+        let Some(Path::Udp { dest, .. }) = self.path else { return None };
+        dest.unreachable((each * LONGEST * u32::from(tries)).max(Duration::from_secs(1)))
     }
 
     /// Who is at the other end.
