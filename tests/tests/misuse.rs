@@ -328,3 +328,43 @@ fn a_peer_that_says_no_more_is_told_of_by_its_status() {
     }
     assert_eq!(numbers, [22, 60, 61, 62]);
 }
+
+/// What a peer of this UDP port gets when its request is refused: the packets, from the BTH on.
+fn refusal(world: &World, port: &str) -> Vec<String> {
+    let program = &*Artifacts::get().c_program("traffic/one_responder").expect("asked for before");
+    let wire_peer = Artifacts::get().stage_program(env!("CARGO_BIN_EXE_wire-peer").as_ref());
+    let wire_peer = wire_peer.expect("the stage is writable").display().to_string();
+    let (first, last) = (world.first(), world.last());
+    let mut responder = first.start_ferroce(&[], &[program, &last.ipv4()], &[]);
+    responder.wait_for_output("responds", LIMIT);
+    let said = responder.stdout();
+    let words: Vec<&str> = said.split_whitespace().skip(1).collect();
+    let peer = [&*wire_peer, &last.ipv4(), port, words[0], words[1], &first.ipv4()];
+    let outcome = last.start(&peer, &[]).wait(LIMIT);
+    outcome.expect_success().expect_quiet();
+    responder.signal(libc::SIGKILL);
+    let responder = responder.wait(LIMIT);
+    assert!(responder.stderr.starts_with("ferroce: FC030 "), "{responder}");
+    outcome.stdout.lines().map(str::to_owned).collect()
+}
+
+/// Adapters and rdma_rxe send from 0xc000 on, and bnxt_re from 0x8cd1. They get the NAK of a refusal, and nothing beside it; a peer that
+/// is neither gets the same NAK, and before it a packet with the reason, which is as the NAK but for four bytes of payload.
+#[test]
+fn no_adapter_gets_more_than_a_nak() {
+    require!(Artifacts::get().c_program("traffic/one_responder"));
+    let world = require!(World::two_hosts(1500));
+    let of_adapters: Vec<_> = ["49152", "65535", "36049"].map(|port| refusal(&world, port)).into();
+    // BTH and AETH: an acknowledgement of RC with the syndrome "remote access error", to QP 0x123.
+    for packets in &of_adapters {
+        assert!(packets.len() == 1 && packets[0].len() == 2 * 16, "{of_adapters:?}");
+        assert!(packets[0].starts_with("11") && &packets[0][10..16] == "000123", "{packets:?}");
+        assert_eq!(&packets[0][24..26], "62", "{packets:?}");
+    }
+    for port in ["1024", "49151"] {
+        let packets = refusal(&world, port);
+        let [before, nak] = &packets[..] else { panic!("{packets:?}") };
+        assert_eq!(nak, &of_adapters[0][0]);
+        assert_eq!(*before, format!("{nak}{:02x}000000", 30));
+    }
+}
