@@ -32,6 +32,8 @@ const MEMORY_CASES: &[(&str, &str, Option<&str>)] = &[
     ("receive_buffer", "FC109", None),
     ("overlapping_receives", "FC109", None),
     ("shared_receive_buffer", "FC109", None),
+    ("xrc_receive_buffer", "FC109", None),
+    ("tagged_receive_buffer", "FC109", None),
 ];
 
 /// What the programs of these cases leave is no concern here.

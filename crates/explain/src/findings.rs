@@ -103,8 +103,7 @@ pub const FINDINGS: &[Entry] = &[
         title: "the program writes to a buffer that the adapter fills",
         means: "From ibv_post_recv, or from posting an RDMA READ or an atomic, until the completion was polled the adapter may write the \
                 buffer at any time. What the program writes there meanwhile is lost, or destroys what has come. Found by \
-                `--check=memory`, which compares the first 64 KiB of each element. Receives of XRC and \
-                tag-matching queues aren't looked at. A program that was built with AddressSanitizer is ended by the sanitizer at its \
+                `--check=memory`, which compares the first 64 KiB of each element. A program that was built with AddressSanitizer is ended by the sanitizer at its \
                 first instrumented access to these bytes (use-after-poison).",
         see: "The line has the request and the first and last bytes that differ. Often one buffer is posted several times, or is for \
               sending too.",

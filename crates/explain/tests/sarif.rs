@@ -19,8 +19,11 @@ enum Kind {
     List(&'static str),
 }
 
-/// Of each kind of object: a property, what it may be, and whether it must be there. The schema has more properties.
-const SHAPES: &[(&str, &[(&str, Kind, bool)])] = &[
+/// A property of an object, what it may be, and whether it must be there.
+type Property = (&'static str, Kind, bool);
+
+/// The properties of each kind of object. The schema has more.
+const SHAPES: &[(&str, &[Property])] = &[
     (
         "log",
         &[("version", OneOf(&["2.1.0"]), true), ("$schema", Reference, false), ("runs", List("run"), true)],

@@ -1,5 +1,7 @@
 /* What works here, and would fail, hang or lose data on an adapter: `ferroce run --check` finds it. */
 #include "misuse.h"
+#include <endian.h>
+#include <infiniband/tm_types.h>
 #include <linux/capability.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -367,6 +369,107 @@ static void change_shared_receive(struct side *side, const struct offer *offer, 
 	request_write(side, offer, wrong);
 }
 
+static struct ibv_srq *make_srq_ex(const struct side *side, struct ibv_cq *cq, enum ibv_srq_type type, struct ibv_xrcd *domain)
+{
+	struct ibv_srq_init_attr_ex init = {
+		.attr = {.max_wr = ROOM, .max_sge = 1},
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ |
+			     (domain ? IBV_SRQ_INIT_ATTR_XRCD : IBV_SRQ_INIT_ATTR_TM),
+		.srq_type = type,
+		.pd = side->device->pd,
+		.cq = cq,
+		.xrcd = domain,
+		.tm_cap = {.max_num_tags = ROOM, .max_ops = ROOM},
+	};
+
+	return MAKE(ibv_create_srq_ex(side->device->context, &init));
+}
+
+/* Two messages come to an XRC queue, and the program writes to the buffer of the one that has come, or of the other. */
+static void change_xrc_receive(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct ibv_cq *cq = make_cq(side->device, ROOM, NULL);
+	struct ibv_qp *from = make_qp(side->device, IBV_QPT_XRC_SEND, cq, NULL, ROOM);
+	struct side target = {.device = side->device, .qp = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM)};
+	char *bytes = side->mr->addr;
+	struct ibv_srq *srq;
+	uint32_t number;
+
+	become_target(&target);
+	srq = make_srq_ex(side, cq, IBV_SRQT_XRC, target.domain);
+	MUST(ibv_get_srq_num(srq, &number));
+	join_qps(side, target.qp, from);
+	for (int i = 0; i < 2; i++)
+		receive_shared(side, srq, 1024 + 128 * (size_t)i, (uint64_t)i);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_sge sge = {(uintptr_t)bytes, 8, side->mr->lkey};
+		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+					 .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+		wr.qp_type.xrc.remote_srqn = number;
+		MUST(ibv_post_send(from, &wr, &bad));
+		take(cq);
+		take(cq);
+		bytes[1024 + (wrong ? 128 : 0) + 10] ^= 1;
+	}
+	MUST(ibv_destroy_qp(from));
+	MUST(ibv_destroy_qp(target.qp));
+	MUST(ibv_destroy_srq(srq));
+	MUST(ibv_close_xrcd(target.domain));
+	MUST(ibv_destroy_cq(cq));
+	request_write(side, offer, wrong);
+}
+
+/* A message comes to the buffer of a tag; another tag is taken away. */
+static void change_tagged_receive(struct side *side, const struct offer *offer, bool wrong)
+{
+	struct ibv_cq *cq = make_cq(side->device, ROOM, NULL);
+	struct ibv_srq *srq = make_srq_ex(side, cq, IBV_SRQT_TM, NULL);
+	struct ibv_qp *to = make_qp(side->device, IBV_QPT_RC, cq, srq, ROOM);
+	struct ibv_qp *from = make_qp(side->device, IBV_QPT_RC, cq, NULL, ROOM);
+	char *bytes = side->mr->addr;
+	struct ibv_tmh header = {.opcode = IBV_TMH_EAGER, .tag = htobe64(1)};
+	struct ibv_ops_wr *bad, remove = {.wr_id = 9, .opcode = IBV_WR_TAG_DEL, .flags = IBV_OPS_SIGNALED};
+
+	join_qps(side, to, from);
+	receive_shared(side, srq, 2048, 7);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_sge sge = {(uintptr_t)bytes + 1024 + 128 * i, 64, side->mr->lkey};
+		struct ibv_ops_wr add = {.wr_id = 8, .opcode = IBV_WR_TAG_ADD, .flags = IBV_OPS_SIGNALED};
+
+		add.tm.add.recv_wr_id = (uint64_t)i;
+		add.tm.add.sg_list = &sge;
+		add.tm.add.num_sge = 1;
+		add.tm.add.tag = (uint64_t)i + 1;
+		add.tm.add.mask = ~0ull;
+		MUST(ibv_post_srq_ops(srq, &add, &bad));
+		take(cq);
+		remove.tm.handle = add.tm.handle;
+	}
+	if (wrong)
+		bytes[1024 + 50] ^= 1;
+	memcpy(bytes, &header, sizeof header);
+	MUST(post_send(from, side->mr, 0, sizeof header + 8, 42));
+	take(cq);
+	take(cq);
+	bytes[1024 + 50] ^= 1;
+	MUST(ibv_post_srq_ops(srq, &remove, &bad));
+	take(cq);
+	bytes[1024 + 128 + 50] ^= 1;
+	/* A message that no tag expects, for the receive. */
+	header.tag = htobe64(3);
+	memcpy(bytes, &header, sizeof header);
+	MUST(post_send(from, side->mr, 0, sizeof header + 8, 42));
+	take(cq);
+	take(cq);
+	bytes[2048 + 50] ^= 1;
+	MUST(ibv_destroy_qp(to));
+	MUST(ibv_destroy_qp(from));
+	MUST(ibv_destroy_srq(srq));
+	MUST(ibv_destroy_cq(cq));
+	request_write(side, offer, wrong);
+}
+
 static void limit_responder(struct config *config, bool wrong)
 {
 	config->responder_mtu = wrong ? IBV_MTU_256 : IBV_MTU_1024;
@@ -390,6 +493,8 @@ int main(int argc, char **argv)
 		WORKS(receive_buffer, .request = change_receive),
 		WORKS(overlapping_receives, .request = change_overlapping_receive),
 		WORKS(shared_receive_buffer, .request = change_shared_receive),
+		WORKS(xrc_receive_buffer, .request = change_xrc_receive),
+		WORKS(tagged_receive_buffer, .request = change_tagged_receive),
 	};
 
 	return run_misuse(all, sizeof all / sizeof *all, argc, argv);

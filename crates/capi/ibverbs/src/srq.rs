@@ -9,6 +9,7 @@ use ferroce_nic::{self as nic, settings};
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal, at, at_mut, entry, put};
 use crate::check::SrqWatch;
+use crate::cq::CqBlock;
 use crate::memory::PdBlock;
 use crate::object::{Headed, Identity, next_handle};
 use crate::{tags, xrc};
@@ -43,12 +44,13 @@ impl SrqBlock {
 }
 
 impl SrqBlock {
-    /// A block around what `make` makes of a domain, sizes and a user handle.
+    /// A block around what `make` makes of a domain, sizes and a user handle. `cq`: where the queue completes into by itself.
     ///
     /// # Safety
     /// `pd` is null or a domain.
     pub(crate) unsafe fn make(
         pd: *mut ibv_pd,
+        cq: Option<&CqBlock>,
         srq_context: *mut c_void,
         attr: &mut ibv_srq_attr,
         make: impl FnOnce(&Arc<nic::Pd>, nic::SrqAttr, usize) -> nic::Result<Arc<nic::Srq>>,
@@ -68,9 +70,8 @@ impl SrqBlock {
             c.srq_context = srq_context;
             c.pd = pd;
             c.handle = next_handle();
-            // A completion of an XRC or tag-matching queue doesn't name its receive.
-            let is_basic = nic.completes_into().is_none();
-            let watch = (is_basic && settings::checks_memory()).then(|| SrqWatch::new(&nic));
+            let cq = cq.and_then(CqBlock::watch).map(|watch| &**watch);
+            let watch = settings::checks_memory().then(|| SrqWatch::new(&nic, cq));
             Ok(Self { c, nic, watch })
         })
     }
@@ -81,7 +82,7 @@ entry! {
         // SAFETY: by the man page a domain and the caller's attributes.
         unsafe {
             let init = at_mut(init, "srq_init_attr")?;
-            SrqBlock::make(pd, init.srq_context, &mut init.attr, nic::Srq::create)
+            SrqBlock::make(pd, None, init.srq_context, &mut init.attr, nic::Srq::create)
         }
     }
 }
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn create_srq_ex(
             return Err(Refusal::invalid("no protection domain (IBV_SRQ_INIT_ATTR_PD)"));
         }
         // SAFETY: by the man page a domain.
-        unsafe { SrqBlock::make(init.pd, init.srq_context, &mut init.attr, nic::Srq::create) }
+        unsafe { SrqBlock::make(init.pd, None, init.srq_context, &mut init.attr, nic::Srq::create) }
     })
 }
 

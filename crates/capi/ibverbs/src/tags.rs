@@ -6,6 +6,7 @@ use ferroce_nic as nic;
 
 use crate::abi::*;
 use crate::call::{self, Outcome, Refusal};
+use crate::check::Buffers;
 use crate::cq::CqBlock;
 use crate::object::Headed;
 use crate::post::{elements, report_bad, sges};
@@ -35,7 +36,7 @@ pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut
     // SAFETY: the caller's promise.
     unsafe {
         let cq = CqBlock::checked(init.cq)?;
-        SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, user_handle| {
+        SrqBlock::make(init.pd, Some(cq), init.srq_context, &mut init.attr, |pd, attr, user_handle| {
             nic::Srq::create_tagged(pd, cq.nic(), limits, attr, user_handle)
         })
     }
@@ -66,6 +67,21 @@ unsafe fn request(wr: &ibv_ops_wr) -> Outcome<nic::TagRequest> {
     Ok(nic::TagRequest { wr_id: wr.wr_id, op, signaled: has(IBV_OPS_SIGNALED), handled })
 }
 
+/// Posts an operation, of which the checker may want to know.
+fn post(block: &SrqBlock, request: nic::TagRequest) -> nic::Result<Option<u32>> {
+    let srq = block.nic();
+    let Some(watch) = block.watch() else { return srq.post_tag(request) };
+    let (receive, removed) = match &request.op {
+        nic::TagOp::Add(nic::TagEntry { receive, .. }) => {
+            let buffers = Buffers::begin(srq.pd(), true, || receive.sges.clone());
+            (Some((receive.wr_id, buffers)), None)
+        }
+        nic::TagOp::Remove(handle) => (None, Some(*handle)),
+        nic::TagOp::Sync => (None, None),
+    };
+    watch.changes_tag(receive, removed, || srq.post_tag(request))
+}
+
 /// The slot behind ibv_post_srq_ops(3).
 pub(crate) unsafe extern "C" fn post_srq_ops(
     srq: *mut ibv_srq,
@@ -75,14 +91,15 @@ pub(crate) unsafe extern "C" fn post_srq_ops(
     call::to_errno(call::contain("ibv_post_srq_ops", || {
         // SAFETY: by the man page a queue, a list whose elements get handles, and the caller's variable.
         unsafe {
-            let srq = SrqBlock::of(srq).inspect_err(|_| report_bad(bad_wr, wr))?.nic();
+            let block = SrqBlock::of(srq).inspect_err(|_| report_bad(bad_wr, wr))?;
+            let srq = block.nic();
             if !srq.matches_tags() {
                 report_bad(bad_wr, wr);
                 return Err(Refusal::invalid("the shared receive queue doesn't match tags"));
             }
             while let Some(element) = wr.as_mut() {
                 let handle = request(element)
-                    .and_then(|request| Ok(srq.post_tag(request)?))
+                    .and_then(|request| Ok(post(block, request)?))
                     .inspect_err(|_| report_bad(bad_wr, wr))?;
                 if let Some(handle) = handle {
                     element.tm.handle = handle;

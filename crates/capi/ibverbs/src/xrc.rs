@@ -99,7 +99,7 @@ pub(crate) unsafe fn create_srq(init: &mut ibv_srq_init_attr_ex) -> Outcome<*mut
     let (xrcd, cq) = unsafe { (XrcdBlock::checked(init.xrcd)?, CqBlock::checked(init.cq)?) };
     // SAFETY: the caller's promise.
     unsafe {
-        SrqBlock::make(init.pd, init.srq_context, &mut init.attr, |pd, attr, user_handle| {
+        SrqBlock::make(init.pd, Some(cq), init.srq_context, &mut init.attr, |pd, attr, user_handle| {
             xrcd.nic.create_srq(pd, cq.nic(), attr, user_handle)
         })
     }

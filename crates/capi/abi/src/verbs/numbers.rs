@@ -72,6 +72,9 @@ numbers! {
 
         IBV_WC_SUCCESS = 0;
         IBV_WC_RECV = 128;
+        IBV_WC_RECV_RDMA_WITH_IMM = 129;
+        IBV_WC_TM_RECV = 133;
+        IBV_WC_TM_NO_TAG = 134;
 
         IBV_QPT_RC = 2;
         IBV_QPT_UC = 3;

@@ -3,7 +3,10 @@
 use super::memory::{Buffers, ToldMemory};
 use super::unasked::Unasked;
 use super::{Trace, found, lasts};
-use crate::abi::{IBV_WC_RECV, IBV_WC_SUCCESS, ibv_comp_channel, ibv_wc};
+use crate::abi::{
+    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SUCCESS, IBV_WC_TM_DATA_VALID, IBV_WC_TM_MATCH,
+    IBV_WC_TM_NO_TAG, IBV_WC_TM_RECV, ibv_comp_channel, ibv_wc,
+};
 use ferroce_explain::Finding;
 use ferroce_nic::{self as nic, settings};
 use ferroce_os::sync::{Mutex, class};
@@ -30,6 +33,8 @@ pub(crate) struct CqWatch {
     due: AtomicI64,
     /// Of the completions that were there when an event was asked for: those that aren't polled yet.
     armed_over: AtomicI64,
+    /// XRC and tag-matching queues that complete into it, if their receives are looked at.
+    srqs: Mutex<class::CheckedQps, Vec<Weak<SrqWatch>>>,
     /// Where an event of it was taken.
     taken: OnceLock<Trace>,
     told_size: AtomicBool,
@@ -102,13 +107,52 @@ impl Outstanding {
 #[derive(Debug)]
 pub(crate) struct SrqWatch {
     srq: Arc<nic::Srq>,
+    received: Mutex<class::Checked, Received>,
+    told_memory: ToldMemory,
+}
+
+/// Receives of a shared queue.
+#[derive(Debug, Default)]
+struct Received {
     /// By number. Of receives with the same number it's the one that was posted last.
-    received: Mutex<class::Checked, BTreeMap<u64, Buffers>>,
+    posted: BTreeMap<u64, Buffers>,
+    /// Those of tags, by their handles.
+    tagged: BTreeMap<u32, (u64, Buffers)>,
+}
+
+/// What a completion tells of a shared receive queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// The end of a receive that was posted.
+    Posted,
+    /// The end of a tag's receive.
+    Tagged,
+    /// Something else.
+    Nothing,
+}
+
+impl Ends {
+    fn of(wc: &ibv_wc) -> Self {
+        let of_tag = wc.wc_flags & (IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID);
+        match wc.opcode {
+            IBV_WC_RECV | IBV_WC_RECV_RDMA_WITH_IMM | IBV_WC_TM_NO_TAG => Self::Posted,
+            IBV_WC_TM_RECV if wc.wc_flags & IBV_WC_TM_DATA_VALID != 0 => Self::Tagged,
+            // Of a failure it isn't known which.
+            IBV_WC_TM_RECV if of_tag == 0 && wc.status == IBV_WC_SUCCESS => Self::Posted,
+            _ => Self::Nothing,
+        }
+    }
 }
 
 impl SrqWatch {
-    pub(crate) fn new(srq: &Arc<nic::Srq>) -> Arc<Self> {
-        Arc::new(Self { srq: srq.clone(), received: Mutex::new(BTreeMap::new()) })
+    /// `cq`: where it completes into by itself, as XRC and tag-matching queues do.
+    pub(crate) fn new(srq: &Arc<nic::Srq>, cq: Option<&CqWatch>) -> Arc<Self> {
+        let (received, told_memory) = Default::default();
+        let watch = Arc::new(Self { srq: srq.clone(), received, told_memory });
+        if let Some(cq) = cq {
+            cq.srqs.lock().push(Arc::downgrade(&watch));
+        }
+        watch
     }
 
     /// The program posts receives; `post` says how many of the first of them were taken.
@@ -120,12 +164,41 @@ impl SrqWatch {
         let mut received = self.received.lock();
         let requests: Vec<_> = requests.collect();
         let (result, taken) = post();
-        received.extend(requests.into_iter().take(taken));
+        received.posted.extend(requests.into_iter().take(taken));
         result
     }
 
-    fn ended(&self, wr_id: u64) -> Option<(u64, Buffers)> {
-        self.received.lock().remove_entry(&wr_id)
+    /// The program adds a tag with a receive, if there is one, or takes one away; `post` says the handle of the new one.
+    pub(crate) fn changes_tag<E>(
+        &self,
+        receive: Option<(u64, Buffers)>,
+        removed: Option<u32>,
+        post: impl FnOnce() -> Result<Option<u32>, E>,
+    ) -> Result<Option<u32>, E> {
+        let mut received = self.received.lock();
+        let handle = post()?;
+        received.tagged.extend(handle.zip(receive));
+        if let Some(removed) = removed {
+            received.tagged.remove(&removed);
+        }
+        Ok(handle)
+    }
+
+    fn ended(&self, wc: &ibv_wc) -> Option<(u64, Buffers)> {
+        let mut received = self.received.lock();
+        match Ends::of(wc) {
+            Ends::Posted => received.posted.remove_entry(&wc.wr_id),
+            Ends::Tagged => {
+                let has_number =
+                    |(handle, (wr_id, _)): (&u32, &(u64, Buffers))| (*wr_id == wc.wr_id).then_some(*handle);
+                let handles: Vec<u32> = received.tagged.iter().filter_map(has_number).collect();
+                let ended: Vec<_> =
+                    handles.iter().filter_map(|handle| received.tagged.remove(handle)).collect();
+                // Of several with one number nobody knows which it is.
+                <[_; 1]>::try_from(ended).ok().map(|[ended]| ended)
+            }
+            Ends::Nothing => None,
+        }
     }
 
     /// A queue pair has ended, or begins anew, and the program may never be told of receives that it had taken. Those that no queue pair
@@ -133,7 +206,7 @@ impl SrqWatch {
     fn forget_taken(&self) {
         let mut received = self.received.lock();
         let left: BTreeSet<u64> = self.srq.numbers().into_iter().collect();
-        received.retain(|wr_id, _| left.contains(wr_id));
+        received.posted.retain(|wr_id, _| left.contains(wr_id));
     }
 }
 
@@ -181,6 +254,7 @@ impl CqWatch {
             may_overrun,
             due: AtomicI64::new(0),
             armed_over: AtomicI64::new(0),
+            srqs: Mutex::default(),
             taken: OnceLock::new(),
             told_size: AtomicBool::new(false),
             told_armed: AtomicBool::new(false),
@@ -236,9 +310,25 @@ impl CqWatch {
             if last.as_ref().is_none_or(|qp| qp.qpn != wc.qp_num) {
                 last = QPS.lock().get(&wc.qp_num).cloned();
             }
-            if let Some(qp) = &last {
-                qp.ended(wc);
+            match &last {
+                Some(qp) => qp.ended(wc),
+                None if settings::checks_memory() => self.shared_ended(wc),
+                None => {}
             }
+        }
+    }
+
+    /// As [`QpWatch::ended`], of a receive of an XRC or tag-matching queue.
+    fn shared_ended(&self, wc: &ibv_wc) {
+        let srqs: Vec<Arc<SrqWatch>> = {
+            let mut srqs = self.srqs.lock();
+            srqs.retain(|srq| srq.strong_count() > 0);
+            srqs.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut ended = srqs.iter().filter_map(|srq| Some((srq, srq.ended(wc)?)));
+        // Of several with one number nobody knows which it is.
+        if let (Some((srq, (wr_id, buffers))), None) = (ended.next(), ended.next()) {
+            srq.told_memory.compare(|| format!("QP {:#08x}", wc.qp_num), wr_id, &buffers);
         }
     }
 
@@ -413,7 +503,7 @@ impl QpWatch {
             let at = outstanding.received.iter().position(|(wr_id, _)| *wr_id == wc.wr_id);
             let ended = at.and_then(|at| outstanding.received.remove(at));
             drop(outstanding);
-            let ended = ended.or_else(|| self.srq.as_ref()?.ended(wc.wr_id));
+            let ended = ended.or_else(|| self.srq.as_ref()?.ended(wc));
             if let Some(cq) = &self.recv_cq {
                 cq.expect(-receives);
             }
