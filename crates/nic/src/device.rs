@@ -361,6 +361,7 @@ impl Context {
     /// Raises IBV_EVENT_DEVICE_FATAL, once.
     fn fail(&self) {
         if !self.failed.swap(true, Ordering::Relaxed) {
+            self.raise(AsyncEvent::DeviceFatal);
             self.tell(&DeviceNews::Failed);
         }
     }
