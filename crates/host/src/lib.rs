@@ -121,7 +121,7 @@ pub struct Host {
     slots: RwLock<class::HostSlots, Vec<Arc<OwnSlot>>>,
     /// A bit per slot, for the receive path.
     owned: [AtomicU64; SLOTS as usize / 64],
-    leader: RwLock<class::Leader, Option<EngineFd>>,
+    leader: RwLock<class::Leader, Option<Arc<EngineFd>>>,
     groups: RwLock<class::SocketGroups, HashMap<HostAddr, Arc<SocketGroup>>>,
     /// Held while an address is being joined. Never needed to answer others.
     joining: Mutex<class::Joining, ()>,
@@ -336,7 +336,7 @@ impl Host {
         if let Ok(Some(listener)) = Name::leader(self.user.uid()).listen() {
             let mut leader = self.leader.write();
             if leader.is_none() && self.watch(listener.raw(), LEADER).is_ok() {
-                *leader = Some(listener);
+                *leader = Some(Arc::new(listener));
                 tracing::debug!("leader of this host");
             }
         }
@@ -449,7 +449,9 @@ impl Host {
     }
 
     fn serve_leader(&self) {
-        if let Some(listener) = &*self.leader.read() {
+        // Whoever asks may ask for anything, whose answer may need any lock.
+        let listener = self.leader.read().clone();
+        if let Some(listener) = listener {
             self.serve(listener.raw());
         }
     }

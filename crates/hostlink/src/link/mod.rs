@@ -272,6 +272,8 @@ impl Link {
             && remote.is_none_or(|remote| remote.process == process)
             && !self.is_dead()
             && !self.terms(false).ended.is_set()
+            // The peer hasn't hung up, as one does that was asked too late, or that is another program by now.
+            && !sys::wait_for(self.connection.raw(), 0, Duration::ZERO)
     }
 
     /// The peer has said that the link that it has made is to be used.
