@@ -10,10 +10,13 @@ use crate::abi::ibv_comp_channel;
 use ferroce_explain::Finding;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Polls in vain between two looks at the clock.
 const POLLS: u32 = 128;
+/// A request of this kind was ever posted: in most programs none is.
+static EVER: AtomicBool = AtomicBool::new(false);
 
 /// The polls in vain of a thread, of one queue, for which nothing is due.
 struct Run {
@@ -41,6 +44,7 @@ pub(super) struct Unasked {
 
 impl Unasked {
     pub(super) fn now() -> Self {
+        EVER.store(true, Ordering::Relaxed);
         Self { thread: this_thread(), at: Instant::now() }
     }
 
@@ -54,6 +58,12 @@ impl CqWatch {
     /// This thread has polled the queue, and got so many completions.
     #[inline]
     pub(crate) fn note_poll(&self, got: usize) {
+        if EVER.load(Ordering::Relaxed) {
+            self.note_suspicious_poll(got);
+        }
+    }
+
+    fn note_suspicious_poll(&self, got: usize) {
         let this = std::ptr::from_ref(self) as usize;
         RUN.with(|run| {
             if got > 0 || run.cq.get() != this || self.has_due() {
@@ -105,7 +115,7 @@ pub(crate) fn before_sleep(
     let is_of = |qp: &QpWatch| queues == 1 && qp.send_cq().has_channel(channel);
     let waits_for =
         |qp: &Arc<QpWatch>| is_of(qp) && qp.unasked().is_some_and(|unasked| unasked.thread == this_thread());
-    if !queue_pairs().iter().any(waits_for) {
+    if !EVER.load(Ordering::Relaxed) || !queue_pairs().iter().any(waits_for) {
         return None;
     }
     if slept >= PATIENCE {
