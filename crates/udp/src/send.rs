@@ -234,9 +234,10 @@ mod tests {
     use super::*;
     use crate::{GROUP_SIZE, HostAddr, TxBatch};
     use ferroce_os::sys::{EngineFd, InetAddress};
+    use ferroce_types::Unreachable;
     use ferroce_wire::icrc::Flow;
     use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
-    use std::net::{Ipv4Addr, UdpSocket};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
     fn headers(psn: u32) -> Headers {
         let opcode = Opcode { service: Service::Rc, operation: Operation::SendMiddle };
@@ -283,5 +284,26 @@ mod tests {
             assert!(!endpoint.segmentation(), "remembered in round {round}");
         }
         assert_eq!(endpoint.stats().trains.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_the_network_says_of_a_packet_is_heard_and_keeps_no_other_back() {
+        for lo in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let lo = HostAddr::new(lo, 0);
+            let closed = UdpSocket::bind(lo.with_port(0)).unwrap().local_addr().unwrap().port();
+            let endpoint = Arc::new(Endpoint::new(lo, None));
+            let mut dest = endpoint.dest(lo, 0, 0, 0x1000).unwrap();
+            dest.to = InetAddress::new(lo.with_port(closed));
+            assert_eq!(dest.unreachable(Duration::from_secs(60)), None);
+            // On this interface the answer is there before the call returns: the next call meets it.
+            for psn in 0..3 {
+                let mut batch = TxBatch::new();
+                let nothing = |_: &mut [u8]| -> Result<(), ()> { Ok(()) };
+                batch.packet(&dest, &headers(psn), 0, nothing).unwrap();
+                assert_eq!(batch.flush(), Flushed { sent: 1, dropped: 0 }, "{lo}");
+            }
+            assert_eq!(dest.unreachable(Duration::from_secs(60)), Some(Unreachable::Port), "{lo}");
+            assert_eq!(dest.unreachable(Duration::ZERO), None);
+        }
     }
 }
