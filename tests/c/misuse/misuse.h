@@ -222,9 +222,14 @@ static void ask(const struct misuse *misuse, const struct config *config, bool w
 	if (recv(to_other, &offer, sizeof offer, MSG_WAITALL) != sizeof offer ||
 	    send(to_other, &address, sizeof address, MSG_NOSIGNAL) != sizeof address)
 		fail("the responder has gone");
-	start_requester(&side, config, offer);
+	/* The responder may have reached this process by then, at its right address. */
+	bool is_late = config->address_without_route;
+	if (!is_late)
+		start_requester(&side, config, offer);
 	if (!exchange(to_other, &word, &word, 1))
 		fail("the responder has gone");
+	if (is_late)
+		start_requester(&side, config, offer);
 	run_requester(misuse, &side, &offer, wrong);
 	word = ENOUGH;
 	if (to_other >= 0 && send(to_other, &word, 1, MSG_NOSIGNAL) != 1)

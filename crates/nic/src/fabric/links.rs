@@ -124,6 +124,10 @@ impl Adapter {
     /// The path to a QP of another process of this host, if there is shared memory with it. May take a tenth of a second
     /// when that process doesn't answer.
     pub(crate) fn shm_path(&self, route: &ResolvedAv, qpn: u32) -> Option<Path> {
+        // Another host may have a queue pair of the same number.
+        if !self.is_local_address(route.to) && !is_of_this_host(route.to) {
+            return None;
+        }
         let slot = slot_of(qpn);
         let known = || self.links.to_slot(slot, || self.host.dial_trusted(slot));
         let link = match known() {
@@ -131,14 +135,14 @@ impl Adapter {
             None => {
                 let _making = self.links.making();
                 // Another thread may have made it meanwhile.
-                known().or_else(|| self.make_link(route, slot))?
+                known().or_else(|| self.make_link(slot))?
             }
         };
         Some(Path::Shm { meta: route.meta(0), link })
     }
 
-    fn make_link(&self, route: &ResolvedAv, slot: u16) -> Option<Arc<Link>> {
-        if self.host.owns(first_qpn(slot)) || !is_of_this_host(route.to) {
+    fn make_link(&self, slot: u16) -> Option<Arc<Link>> {
+        if self.host.owns(first_qpn(slot)) {
             return None;
         }
         // The peer will come to this process in its turn, and both must use one fabric: whoever hasn't said no is asked
