@@ -13,10 +13,16 @@ static void ready(void)
 static void hear_by_event(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP);
+	struct ibv_async_event event;
 
 	MUST(bind_to(id, HERE, 0));
 	ready();
 	pass(channel, RDMA_CM_EVENT_DEVICE_REMOVAL);
+	/* Verbs say it as well, perhaps after what else happens to the port. */
+	do {
+		MUST(ibv_get_async_event(id->verbs, &event));
+		ibv_ack_async_event(&event);
+	} while (event.event_type != IBV_EVENT_DEVICE_FATAL);
 	REFUSED(EINVAL, rdma_listen(id, 1));
 	MUST(rdma_destroy_id(id));
 }
