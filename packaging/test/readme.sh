@@ -1,7 +1,7 @@
 #!/bin/sh
 # The lines at the top of the README, in a fresh environment of Python and beside the packages.
 set -eu
-python3 -m venv /tmp/reader
+sh -eu /packages/packaging/test/environment.sh /tmp/reader
 . /tmp/reader/bin/activate
 cd /packages
 sed -n '/^```console$/,/^```$/p' README.md | sed '/^```$/q' | sed -n "s/x86_64/$(uname -m)/; s/^\$ //p" > /tmp/lines.sh

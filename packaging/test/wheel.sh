@@ -2,7 +2,7 @@
 # The wheel in a fresh environment of Python, its plugin, and its removal.
 set -eu
 cd /tmp
-python3 -m venv environment
+sh -eu /packages/packaging/test/environment.sh environment
 environment/bin/pip --quiet --disable-pip-version-check install --no-index --find-links /packages/pytest pytest
 find environment -name __pycache__ -prune -o -print | sort > before
 environment/bin/pip --quiet --disable-pip-version-check install --no-index /packages/ferroce-*.whl

@@ -44,7 +44,7 @@ enum Task {
         /// Build a second time, and fail if a bit differs
         #[arg(long)]
         check_reproducible: bool,
-        /// Then install, use and remove them in clean roots of Debian (root only; minutes)
+        /// Then install, use and remove them in clean roots of Debian and Ubuntu (root only; minutes)
         #[arg(long)]
         test: bool,
         /// Instead: try to publish the crates that are meant for the registry, without doing it

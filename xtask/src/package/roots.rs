@@ -7,9 +7,18 @@ use std::{fs, io};
 use crate::dist::workspace;
 use crate::packages;
 
+/// Whose packages a root is made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Family {
+    Debian,
+    Ubuntu,
+}
+use Family::{Debian, Ubuntu};
+
 /// A clean root.
 struct Root {
-    /// A release of Debian.
+    family: Family,
+    /// The release's name.
     suite: &'static str,
     /// The version of its Python.
     python: &'static str,
@@ -17,12 +26,23 @@ struct Root {
     arch: (&'static str, &'static str),
 }
 
-const ROOTS: [Root; 4] = [
-    Root { suite: "bullseye", python: "3.9", arch: ("x86_64", "amd64") },
-    Root { suite: "bookworm", python: "3.11", arch: ("x86_64", "amd64") },
-    Root { suite: "trixie", python: "3.13", arch: ("x86_64", "amd64") },
-    Root { suite: "bullseye", python: "3.9", arch: ("aarch64", "arm64") },
+const AMD64: (&str, &str) = ("x86_64", "amd64");
+const ROOTS: [Root; 7] = [
+    Root { family: Debian, suite: "bullseye", python: "3.9", arch: AMD64 },
+    Root { family: Debian, suite: "bookworm", python: "3.11", arch: AMD64 },
+    Root { family: Debian, suite: KEYRING_SUITE, python: "3.13", arch: AMD64 },
+    Root { family: Ubuntu, suite: "focal", python: "3.8", arch: AMD64 },
+    Root { family: Ubuntu, suite: "jammy", python: "3.10", arch: AMD64 },
+    Root { family: Ubuntu, suite: "noble", python: "3.12", arch: AMD64 },
+    Root { family: Debian, suite: "bullseye", python: "3.9", arch: ("aarch64", "arm64") },
 ];
+/// The release of Debian that has the keys of Ubuntu's archive: so Debian's own keys vouch for Ubuntu's packages.
+const KEYRING_SUITE: &str = "trixie";
+const KEYRING_PACKAGE: &str = "ubuntu-keyring";
+const KEYRING: &str = "usr/share/keyrings/ubuntu-archive-keyring.gpg";
+const UBUNTU: &str = "http://archive.ubuntu.com/ubuntu";
+/// What debootstrap does for each release of Ubuntu. Its names of releases are those that were out when it was released.
+const UBUNTU_SCRIPT: &str = "/usr/share/debootstrap/scripts/gutsy";
 /// The release over which the image's layer is put.
 const IMAGE_BASE: &str = "bookworm";
 /// What a root has besides the least: programs of verbs, also such that are linked to vendors' libraries, and what installs a wheel.
@@ -39,7 +59,7 @@ const LIMIT_EMULATED: &str = "1800";
 pub fn test(directory: &Path, archs: &[&str]) -> io::Result<()> {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
-        return Err(io::Error::other("--test makes clean roots of Debian, which only root can"));
+        return Err(io::Error::other("--test makes clean roots of distributions, which only root can"));
     }
     packages::install_for_packages();
     let confine = confine(directory)?;
@@ -49,7 +69,7 @@ pub fn test(directory: &Path, archs: &[&str]) -> io::Result<()> {
         let name = root.name();
         println!("== {name}");
         let place = directory.join("roots").join(&name);
-        root.prepare(&place)?;
+        root.prepare(&directory.join("roots"))?;
         let wheels = directory.join("wheels").join(root.suite);
         download(&wheels, root.python)?;
         let limit = if root.is_emulated() { LIMIT_EMULATED } else { LIMIT };
@@ -105,23 +125,41 @@ impl Root {
         command
     }
 
-    /// Makes the root unless it is there, with all that is included.
-    fn prepare(&self, to: &Path) -> io::Result<()> {
+    fn included(&self) -> String {
+        let keyring = if self.suite == KEYRING_SUITE { format!(",{KEYRING_PACKAGE}") } else { String::new() };
+        format!("{INCLUDED}{keyring}")
+    }
+
+    /// Makes the root below `roots` unless it is there, with all that is included.
+    fn prepare(&self, roots: &Path) -> io::Result<()> {
+        let to = &roots.join(self.name());
         let finished = to.with_extension("finished");
-        if fs::read_to_string(&finished).is_ok_and(|included| included == INCLUDED) {
+        let included = self.included();
+        if fs::read_to_string(&finished).is_ok_and(|there| there == included) {
             return Ok(());
         }
         if to.exists() {
             fs::remove_dir_all(to)?;
         }
         fs::create_dir_all(to)?;
-        let include = format!("--include={INCLUDED}");
         let mut debootstrap = Command::new("debootstrap");
-        debootstrap.args(["--variant=minbase", &include, "--arch", self.arch.1]);
+        debootstrap.arg("--variant=minbase").arg(format!("--include={included}"));
+        debootstrap.args(["--arch", self.arch.1]);
         if self.is_emulated() {
             debootstrap.arg("--foreign");
         }
-        super::output(debootstrap.arg(self.suite).arg(to))?;
+        if self.family == Ubuntu {
+            let mut debian = ROOTS.iter().filter(|root| root.suite == KEYRING_SUITE);
+            let debian = debian.next().ok_or_else(|| io::Error::other("no root has the keys of Ubuntu"))?;
+            debian.prepare(roots)?;
+            debootstrap.arg("--keyring").arg(roots.join(debian.name()).join(KEYRING));
+            debootstrap.arg("--components=main,universe");
+        }
+        debootstrap.arg(self.suite).arg(to);
+        if self.family == Ubuntu {
+            debootstrap.args([UBUNTU, UBUNTU_SCRIPT]);
+        }
+        super::output(&mut debootstrap)?;
         if self.is_emulated() {
             // In a user namespace debootstrap can make no devices; it asks for none where it believes to be in a container of LXC's.
             let second = "mount -t proc proc $1/proc && mount --rbind /dev $1/dev && exec env -i container=lxc \
@@ -130,7 +168,7 @@ impl Root {
             command.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", second, "-"]);
             super::output(command.arg(to))?;
         }
-        fs::write(finished, INCLUDED)
+        fs::write(finished, included)
     }
 }
 
@@ -142,7 +180,7 @@ fn confine(directory: &Path) -> io::Result<PathBuf> {
     Ok(program)
 }
 
-/// Fetches pytest for the root's Python, as the root has no network.
+/// Fetches pytest, and a newer pip, for the root's Python, as the root has no network.
 fn download(to: &Path, python: &str) -> io::Result<()> {
     if to.exists() {
         return Ok(());
@@ -152,7 +190,7 @@ fn download(to: &Path, python: &str) -> io::Result<()> {
     pip.args(["-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--only-binary=:all:"]);
     pip.args(["--python-version", python, "--dest"]).arg(&unfinished);
     // pip here doesn't see what pytest needs with an older Python.
-    pip.args(["pytest", "exceptiongroup", "tomli", "typing_extensions"]);
+    pip.args(["pytest", "pip", "exceptiongroup", "tomli", "typing_extensions"]);
     super::output(&mut pip)?;
     fs::rename(&unfinished, to)
 }
