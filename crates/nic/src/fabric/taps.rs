@@ -78,6 +78,18 @@ impl Taps {
         }
     }
 
+    fn show_datagrams(&self, direction: Direction, datagrams: &[Datagram<'_>]) {
+        if let Some(capture) = self.capture {
+            for d in datagrams {
+                let dst = d.destination.with_port(ROCE_V2_PORT);
+                let id = Adapter::identification(d).unwrap_or(d.segment);
+                let (tos, ttl, flow_label) = (d.tos, d.ttl.unwrap_or(64), d.flow_label);
+                let ip_udp = IpUdpHeader { src: d.source, dst, tos, ttl, flow_label, id };
+                capture.packet(direction, &ip_udp, &[d.bytes]);
+            }
+        }
+    }
+
     /// Sends what is due.
     fn run_outgoing(&self, faults: &Faults) {
         let now = clock::now();
@@ -133,15 +145,7 @@ impl Adapter {
         let Some(taps) = self.taps else {
             return self.with_work(|work| self.dispatch(datagrams, work, now));
         };
-        if let Some(capture) = taps.capture {
-            for d in datagrams {
-                let dst = d.destination.with_port(ROCE_V2_PORT);
-                let id = Self::identification(d).unwrap_or(d.segment);
-                let (tos, ttl, flow_label) = (d.tos, d.ttl.unwrap_or(64), d.flow_label);
-                let ip_udp = IpUdpHeader { src: d.source, dst, tos, ttl, flow_label, id };
-                capture.packet(Direction::In, &ip_udp, &[d.bytes]);
-            }
-        }
+        taps.show_datagrams(Direction::In, datagrams);
         let Some(faults) = &taps.faults else {
             return self.with_work(|work| self.dispatch(datagrams, work, now));
         };
@@ -203,6 +207,13 @@ impl Adapter {
             let PacketMeta { tos, ttl, flow_label, .. } = *meta;
             let ip_udp = IpUdpHeader { tos, ttl, flow_label, ..IpUdpHeader::plain(src, meta.dst) };
             capture.message(direction, &ip_udp, headers, payload, payload.len());
+        }
+    }
+
+    /// Shows datagrams that go to another process of this host, or to this one, to the capture.
+    pub(crate) fn show_sent(&self, datagrams: &[Datagram<'_>]) {
+        if let Some(taps) = self.taps {
+            taps.show_datagrams(Direction::Out, datagrams);
         }
     }
 

@@ -258,7 +258,7 @@ impl Gsi {
     pub fn send(&self, mad: &AddressedMad) -> SentMad {
         let Self(adapter) = self;
         if !is_of_this_host(mad.to) {
-            adapter.send_mad(mad, &mut adapter.gsi_packet(&mad.mad));
+            adapter.send_mad(mad, &mut adapter.gsi_packet(&mad.mad), false);
             return SentMad::Gone;
         }
         let Ok(parsed) = Mad::parse(&mad.mad) else { return SentMad::Gone };
@@ -310,6 +310,8 @@ impl Gsi {
         };
         let packets = packets.iter().map(<[u8; PACKET_LEN]>::as_slice);
         let datagrams: Vec<Datagram<'_>> = mads.iter().zip(packets).map(datagram).collect();
+        // Before they are delivered: the answer comes behind them.
+        adapter.show_sent(&datagrams);
         if receiver == Receiver::Unknown {
             datagrams.iter().for_each(|datagram| adapter.ask_everybody(datagram));
         }
@@ -318,7 +320,7 @@ impl Gsi {
             // To another user's process as to another host. Who isn't named may be one of the user that has the port.
             let is_unnamed = receiver == Receiver::Unknown && adapter.host.is_guest(mad.to);
             if delivery == Delivery::OtherUser || is_unnamed {
-                adapter.send_mad(mad, &mut adapter.gsi_packet(&mad.mad));
+                adapter.send_mad(mad, &mut adapter.gsi_packet(&mad.mad), true);
             }
         }
         if delivery == Delivery::Nobody
@@ -355,15 +357,15 @@ impl Adapter {
         packet
     }
 
-    /// Sends the packet of a MAD to another host.
-    fn send_mad(&self, mad: &AddressedMad, packet: &mut [u8]) {
+    /// Sends the packet of a MAD to another host, or to another user's process. `shown`: the capture has it already.
+    fn send_mad(&self, mad: &AddressedMad, packet: &mut [u8], shown: bool) {
         let AddressedMad { from, to, traffic_class, .. } = *mad;
         let route = ResolvedAv { from, to, tos: traffic_class, ttl: 64, flow_label: 0 };
         let path = self.add_address(from).and_then(|()| self.udp_path(&route, GSI_QPN));
         match path {
             Ok(Path::Udp { dest, .. }) => {
                 dest.write_icrc(packet, 0);
-                match self.taps {
+                match self.taps.filter(|taps| taps.has_faults() || !shown) {
                     Some(taps) if !taps.outgoing(&dest, 0, packet) => {
                         // It goes when the faults let it.
                         taps.flushed();
