@@ -1,10 +1,15 @@
 //! A picture of messages: what a capture has between the side that has captured and the other.
 
+use ferroce_wire::cm::Mad;
 use ferroce_wire::{Headers, NakCode, Operation, Packet, Service, Syndrome};
 use std::fmt::Write as _;
 use std::path::Path;
 
 const ACK: &str = "ACK";
+const PSN: &str = "PSN ";
+const REQUEST: &str = "REQ";
+/// To which the connection manager's messages go.
+const MANAGERS_QPN: u32 = 1;
 /// Pictures of programs that post several requests at once.
 const BATCHES: [&str; 1] = ["polling.svg"];
 
@@ -17,12 +22,24 @@ struct Arrow {
     detail: String,
 }
 
+impl Arrow {
+    /// Drops the PSN: the connection manager draws the first at random.
+    fn forget_number(&mut self) {
+        if self.detail.starts_with(PSN) {
+            self.detail.clear();
+        }
+    }
+}
+
 /// Fails when the picture isn't that of the capture. With FERROCE_WRITE_PAGES it becomes that.
 pub fn compare(capture: &Path, picture: &Path) {
     let bytes = std::fs::read(capture).unwrap_or_else(|error| panic!("{}: {error}", capture.display()));
     let mut arrows = arrows(&bytes);
     if BATCHES.iter().any(|name| picture.ends_with(name)) {
         arrows = without_early_acknowledgements(arrows);
+    }
+    if arrows.iter().any(|arrow| arrow.detail == meaning(REQUEST)) {
+        arrows.iter_mut().for_each(Arrow::forget_number);
     }
     let drawn = draw(&arrows);
     if std::env::var_os("FERROCE_WRITE_PAGES").is_some() {
@@ -91,9 +108,25 @@ fn arrow(bytes: &[u8], leaves: bool) -> Option<Arrow> {
     const UDP_LEN: usize = 8;
     let header = usize::from(bytes.first()? & 0x0f) * 4;
     let Packet { headers, payload } = Packet::parse(bytes.get(header + UDP_LEN..)?).ok()?;
+    if headers.bth.dest_qp == MANAGERS_QPN {
+        let message = Mad::parse(payload).ok()?.message.name();
+        return Some(Arrow { leaves, what: message.into(), detail: meaning(message).into() });
+    }
     let datagram = headers.bth.opcode.service == Service::Ud;
-    let psn = if datagram { String::new() } else { format!("PSN {}", headers.bth.psn) };
+    let psn = if datagram { String::new() } else { format!("{PSN}{}", headers.bth.psn) };
     Some(Arrow { leaves, what: what(&headers, payload.len()), detail: psn })
+}
+
+/// What a message of the connection manager is for.
+fn meaning(message: &str) -> &'static str {
+    match message {
+        REQUEST => "request to connect",
+        "REP" => "reply: accepted",
+        "RTU" => "ready to use",
+        "DREQ" => "request to disconnect",
+        "DREP" => "reply: disconnected",
+        _ => "",
+    }
 }
 
 fn what(headers: &Headers, len: usize) -> String {
