@@ -19,6 +19,8 @@ enum Confinement {
     OneProfile,
     /// Neither side can have a process descriptor of the other: old kernels have none.
     NoProcessDescriptors,
+    /// The kernel can't steer packets to their processes: both read from one socket, and packets go by UDP.
+    NoSteering,
     /// Two PID namespaces: each side is process 1 of its own.
     Containers,
     /// The server in a PID namespace below the client's.
@@ -33,10 +35,13 @@ fn run(confinement: Confinement, words: &[&str]) -> Result<PairOutcome, Skip> {
         Confinement::NoCopies
         | Confinement::NoCopiesByKernel
         | Confinement::NoProcessDescriptors
+        | Confinement::NoSteering
         | Confinement::Profile => {
             let deny = deny()?;
             let line = [&[&*deny, mode_of(confinement)], words].concat();
-            let mut pair = Pair::new(&world, Fabric::Any).limit(LIMIT);
+            let fabric =
+                if matches!(confinement, Confinement::NoSteering) { Fabric::Udp } else { Fabric::Any };
+            let mut pair = Pair::new(&world, fabric).limit(LIMIT);
             if matches!(confinement, Confinement::NoCopiesByKernel) {
                 pair = pair.setting("FERROCE_COPIES", "kernel");
             }
@@ -72,6 +77,7 @@ fn mode_of(confinement: Confinement) -> &'static str {
     match confinement {
         Confinement::NoCopies | Confinement::NoCopiesByKernel => "vm",
         Confinement::NoProcessDescriptors => "pidfd",
+        Confinement::NoSteering => "steering",
         _ => "container",
     }
 }
@@ -103,6 +109,7 @@ macro_rules! cells {
         cells!(@place under_a_container_profile, Confinement::Profile; $($name: $($word)+, $closing;)*);
         cells!(@place with_a_peer_under_a_container_profile, Confinement::OneProfile; );
         cells!(@place without_process_descriptors, Confinement::NoProcessDescriptors; );
+        cells!(@place without_steering, Confinement::NoSteering; $($name: $($word)+, $closing;)*);
         cells!(@place between_containers, Confinement::Containers; $($name: $($word)+, $closing;)*);
         cells!(@place into_a_container, Confinement::OneContainer; );
     };

@@ -8,6 +8,8 @@ use ferroce_wire::ROCE_V2_PORT;
 use std::io;
 use std::net::IpAddr;
 
+const PREPARING: &str = "preparing a socket for UDP port 4791";
+
 /// Makes a socket for RoCEv2 packets, of IPv6 or IPv4, that isn't bound yet.
 pub type OpenSocket = fn(v6: bool) -> io::Result<EngineFd>;
 
@@ -18,21 +20,49 @@ pub type OpenSocket = fn(v6: bool) -> io::Result<EngineFd>;
 pub(super) fn create(address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, Error> {
     let mut sockets = Vec::with_capacity(GROUP_SIZE);
     for index in 0..GROUP_SIZE {
-        let socket = member(address, open).map_err(Error::system("preparing a socket for UDP port 4791"))?;
+        let socket = member(address, open).map_err(Error::system(PREPARING))?;
         if index == 0 {
-            attach_steering(socket.raw()).map_err(Error::system("SO_ATTACH_REUSEPORT_CBPF"))?;
-        }
-        match sys::bind(socket.raw(), &InetAddress::new(address.with_port(ROCE_V2_PORT))) {
-            Ok(()) => sockets.push(socket),
-            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => return Ok(None),
-            // EINVAL: a link-local address whose interface is gone.
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::ENODEV | libc::EINVAL)) => {
-                return Err(Error::NoSuchAddress { address });
+            match attach_steering(socket.raw()) {
+                Ok(()) => {}
+                Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+                    return create_unsteered(address, open);
+                }
+                Err(e) => return Err(Error::system("SO_ATTACH_REUSEPORT_CBPF")(e)),
             }
-            Err(e) => return Err(Error::system("bind to UDP port 4791")(e)),
         }
+        if !bind(&socket, address)? {
+            return Ok(None);
+        }
+        sockets.push(socket);
     }
     Ok(boxed(sockets))
+}
+
+/// The group where the kernel refuses to steer (qemu-user): one socket, 64 times. Which of the host's processes reads a packet is chance
+/// then, and who reads another's passes it on. A socket that doesn't share the port makes creation exclusive, too.
+fn create_unsteered(address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, Error> {
+    let socket = open(address.is_ipv6()).map_err(Error::system(PREPARING))?;
+    if !bind(&socket, address)? {
+        return Ok(None);
+    }
+    let others = (1..GROUP_SIZE).map(|_| sys::duplicate_engine(socket.raw()));
+    let mut sockets = others.collect::<io::Result<Vec<_>>>().map_err(Error::system(PREPARING))?;
+    sockets.push(socket);
+    tracing::debug!(%address, "the kernel can't steer packets to their processes: who reads another's passes it on");
+    Ok(boxed(sockets))
+}
+
+/// `Ok(false)`: somebody holds the port.
+fn bind(socket: &EngineFd, address: HostAddr) -> Result<bool, Error> {
+    match sys::bind(socket.raw(), &InetAddress::new(address.with_port(ROCE_V2_PORT))) {
+        Ok(()) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(false),
+        // EINVAL: a link-local address whose interface is gone.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::ENODEV | libc::EINVAL)) => {
+            Err(Error::NoSuchAddress { address })
+        }
+        Err(e) => Err(Error::system("bind to UDP port 4791")(e)),
+    }
 }
 
 /// `None` unless there are exactly [`GROUP_SIZE`].

@@ -2,6 +2,7 @@
  *
  *   refused_syscalls vm PROGRAM ...         EPERM for process_vm_readv, process_vm_writev
  *   refused_syscalls pidfd PROGRAM ...      EPERM for pidfd_open, and for getsockopt of option 77 (SO_PEERPIDFD)
+ *   refused_syscalls steering PROGRAM ...   ENOPROTOOPT for setsockopt of SO_ATTACH_REUSEPORT_CBPF, as under qemu-user
  *   refused_syscalls container PROGRAM ...  also for what runtimes refuse by default without further rights:
  *                                           userfaultfd, io_uring, ptrace, kcmp, bpf, perf_event_open, keys,
  *                                           pidfd_getfd, name spaces, mounts and such; ENOSYS for clone3, whose
@@ -81,18 +82,42 @@ static int without_process_descriptors(char **argv)
 	return status ? status : start(argv);
 }
 
+static int without_steering(char **argv)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 5),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SOL_SOCKET, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_ATTACH_REUSEPORT_CBPF, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	int status = install(filter, sizeof filter / sizeof filter[0]);
+
+	if (!status && (setsockopt(0, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, NULL, 0) == 0 || errno != ENOPROTOOPT)) {
+		fprintf(stderr, "deny: steering isn't refused\n");
+		return 2;
+	}
+	return status ? status : start(argv);
+}
+
 int main(int argc, char **argv)
 {
 	struct sock_filter filter[REFUSED + 8];
 	size_t count = 0, denied, container;
 	int status;
 
-	if (argc < 3 || (strcmp(argv[1], "vm") && strcmp(argv[1], "pidfd") && strcmp(argv[1], "container"))) {
-		fprintf(stderr, "usage: refused_syscalls vm|pidfd|container PROGRAM [ARGUMENTS]\n");
+	if (argc < 3 || (strcmp(argv[1], "vm") && strcmp(argv[1], "pidfd") && strcmp(argv[1], "steering") &&
+			 strcmp(argv[1], "container"))) {
+		fprintf(stderr, "usage: refused_syscalls vm|pidfd|steering|container PROGRAM [ARGUMENTS]\n");
 		return 2;
 	}
 	if (!strcmp(argv[1], "pidfd"))
 		return without_process_descriptors(argv + 2);
+	if (!strcmp(argv[1], "steering"))
+		return without_steering(argv + 2);
 	container = !strcmp(argv[1], "container");
 	denied = container ? REFUSED : 2;
 	filter[count++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
