@@ -8,7 +8,8 @@ use crate::symbols::{exports, installed, output};
 /// What rdma-core v65 exports in its public nodes, `name@@version` or `name@version`.
 const V65: &str = include_str!("data/exports-v65.txt");
 
-/// What rdma-core v19, v22, v25 to v32, and v33 export in their private nodes, `name@version`, by their version scripts.
+/// What rdma-core v19, v22, v25 to v32, and v33 export in their private nodes, `name@version`, by their version scripts, and v56 (Debian 13)
+/// in its own.
 const OLDER_PRIVATE: &str = include_str!("data/private-nodes.txt");
 
 #[test]
