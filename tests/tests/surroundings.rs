@@ -1,7 +1,7 @@
 //! Odd surroundings: real-time threads, forged ICMP packets, a limit of threads, an interface that isn't up yet, names that
 //! somebody else has taken, a port that somebody else has, and variables that mean nothing.
 
-use ferroce_tests::{Artifacts, Fabric, Pair, Skip, World, require, tool};
+use ferroce_tests::{Artifacts, Fabric, Pair, Skip, World, require, tool, wait::eventually};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -117,10 +117,10 @@ fn a_forged_packet_too_big_ends_no_connection() {
     forged_packets_end_nothing(["fd77::1", "fd77::2", "fd77::99/64"], "2", "1280");
 }
 
-/// Sends `victim` ICMP packets as a host of the address `source`, that say of its packets from these ports to `peer` that there is nobody,
-/// no way, and too little room.
+/// Sends `victim`, until it is killed, ICMP packets as a host of the address `source`, that say of its packets from these ports to `peer` that there is nobody,
+/// no way, too little room, and no UDP.
 const FORGE_UNREACHABLE: &str = "
-import socket, struct, sys, time
+import socket, struct, sys
 source, victim, peer, *ports = sys.argv[1:]
 def packed(a): return socket.inet_pton(socket.AF_INET, a)
 def checksum(b):
@@ -129,16 +129,20 @@ def checksum(b):
     return ~s & 0xffff
 s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
 s.bind((source, 0))
-for round in range(100):
-    for code in (3, 1, 4):
-        for port in ports:
-            inner = struct.pack('!BBHHHBBH', 0x45, 0, 1120, 0, 0x4000, 64, 17, 0) + packed(victim) + packed(peer)
-            icmp = struct.pack('!BBHHH', 3, code, 0, 0, 552) + inner + struct.pack('!HHHH', int(port), 4791, 1100, 0)
-            s.sendto(icmp[:2] + struct.pack('!H', checksum(icmp)) + icmp[4:], (victim, 0))
-    time.sleep(0.002)
+packets = []
+for code in (3, 1, 4, 2):
+    for port in ports:
+        inner = struct.pack('!BBHHHBBH', 0x45, 0, 1120, 0, 0x4000, 64, 17, 0) + packed(victim) + packed(peer)
+        icmp = struct.pack('!BBHHH', 3, code, 0, 0, 552) + inner + struct.pack('!HHHH', int(port), 4791, 1100, 0)
+        packets.append(icmp[:2] + struct.pack('!H', checksum(icmp)) + icmp[4:])
+rounds = 0
+while True:
+    for packet in packets: s.sendto(packet, (victim, 0))
+    rounds += 1
+    if rounds == 1000: print('many', flush=True)
 ";
 
-/// What sockets hear of their packets decides nothing.
+/// What sockets hear of their packets decides nothing, and keeps no train back.
 #[test]
 fn a_forged_port_unreachable_ends_no_connection() {
     let stream = &*require!(Artifacts::get().c_program("traffic/stream"));
@@ -148,17 +152,26 @@ fn a_forged_port_unreachable_ends_no_connection() {
     let words = [stream, "-m", "4096", "-n", "30000", "-s", "20000"];
     let mut server = last.start_ferroce(&[], &words, &[]);
     last.wait_for_listener(18515, &mut server, LIMIT);
-    let mut client = first.start_ferroce(&[], &[&words[..], &[&last.ipv4()]].concat(), &[]);
+    let (victim, peer) = (first.ipv4(), last.ipv4());
+    let words = [&words[..], &[&peer]].concat();
+    let mut client = first.start_ferroce(&[], &words, &[("FERROCE_LOG", "info")]);
     // The sockets of the client's address, 10.77.0.1, that aren't bound to the RoCE port.
     let sending = "awk '$2 ~ /^01004D0A:/ && $2 !~ /:12B7$/ { print $2 }' /proc/net/udp";
-    let ports = first.admin(&format!("until {sending} | grep -q .; do sleep 0.01; done; {sending}"));
-    let port = |line: &str| u16::from_str_radix(line.rsplit(':').next()?, 16).ok();
-    let ports: Vec<_> = ports.lines().filter_map(port).map(|port| port.to_string()).collect();
-    assert!(!ports.is_empty());
-    let forge = format!("python3 -c \"{FORGE_UNREACHABLE}\" 10.77.0.99 {} {}", first.ipv4(), last.ipv4());
-    last.admin(&format!("{forge} {}", ports.join(" ")));
+    let port = |line: &str| Some(u16::from_str_radix(line.rsplit(':').next()?, 16).ok()?.to_string());
+    let mut ports: Vec<String> = Vec::new();
+    eventually("a socket to send from", || {
+        assert!(!client.has_ended(), "{}", client.wait(LIMIT));
+        ports = first.admin(sending).lines().filter_map(port).collect();
+        !ports.is_empty()
+    });
+    let mut forge = vec!["python3", "-c", FORGE_UNREACHABLE, "10.77.0.99", &victim, &peer];
+    forge.extend(ports.iter().map(String::as_str));
+    let mut attacker = last.start_ferroce_privileged(&[], &forge, &[]);
+    attacker.wait_for_output("many", LIMIT);
     assert!(!client.has_ended(), "the packets came too late");
-    client.wait(LIMIT).expect_success();
+    let client = client.wait(LIMIT);
+    client.expect_success();
+    assert!(!client.stderr.contains("no UDP segmentation"), "{client}");
     server.wait(LIMIT).expect_success();
 }
 

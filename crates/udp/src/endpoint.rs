@@ -25,6 +25,9 @@ const IPV6_AUTOFLOWLABEL: i32 = 70;
 const PORTS_TRIED: usize = 16;
 /// Bytes that a sending socket keeps of what the network says of its packets; the kernel doubles it.
 const RETURNED: i32 = 4096;
+/// Takes nothing of a datagram. What the network says isn't asked of it.
+const NOTHING: [libc::sock_filter; 1] =
+    [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
 /// Place of the sender to multicast groups, behind those of the steering values.
 const TO_GROUPS: usize = GROUP_SIZE;
 
@@ -365,13 +368,12 @@ impl Endpoint {
         self.senders.get(usize::from(sender)).and_then(OnceLock::get).map_or(-1, |s| s.socket.checked())
     }
 
-    /// Takes what the network has said of a sender's packets: until that is done, the sender's next packet isn't sent.
+    /// Takes what the network has said of a sender's packets: until that is done, the sender's next packet isn't sent. False: it has
+    /// said nothing.
     #[cold]
-    pub(super) fn take_returned(&self, sender: u8) {
+    pub(super) fn take_returned(&self, sender: u8) -> bool {
         let fd = self.sender_fd(sender);
-        if fd >= 0 {
-            self.heard.lock().take(fd);
-        }
+        fd >= 0 && self.heard.lock().take(fd)
     }
 
     pub(super) fn segmentation(&self) -> bool {
@@ -434,8 +436,9 @@ impl Endpoint {
         }
         sys::large_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         sys::bind(fd, &InetAddress::new(self.address.with_port(0)))?;
-        // Nothing but what the network says of the packets is ever read here: what peers send to this port by mistake should take no
-        // memory.
+        // Nothing but what the network says of the packets is ever read here: what others send to this port takes no memory, and leaves
+        // that its room.
+        let _ = sys::attach_program(fd, libc::SO_ATTACH_FILTER, &NOTHING);
         let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &RETURNED);
         let (level, name) =
             if v6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) } else { (libc::IPPROTO_IP, libc::IP_RECVERR) };

@@ -16,10 +16,10 @@ const KEPT: usize = 64;
 pub(super) struct Heard(Vec<(IpAddr, Unreachable, Instant)>);
 
 impl Heard {
-    /// Takes what there is of a sending socket's packets.
-    pub(super) fn take(&mut self, fd: RawFd) {
-        for _ in 0..KEPT {
-            let Ok(returned) = sys::receive_returned(fd) else { return };
+    /// Takes what there is of a sending socket's packets. False: nothing.
+    pub(super) fn take(&mut self, fd: RawFd) -> bool {
+        for taken in 0..KEPT {
+            let Ok(returned) = sys::receive_returned(fd) else { return taken > 0 };
             let said = returned.and_then(|returned| {
                 let said = match returned.origin {
                     libc::SO_EE_ORIGIN_ICMP => Unreachable::of_icmp(returned.kind, returned.code),
@@ -32,6 +32,7 @@ impl Heard {
                 self.note(said);
             }
         }
+        true
     }
 
     fn note(&mut self, said: (IpAddr, Unreachable, Instant)) {

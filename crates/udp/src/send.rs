@@ -47,9 +47,53 @@ pub(super) fn send(staging: &mut [u8], trains: &[Train], many: &mut Option<Many>
                 sending.add(train, &mut units);
             }
         }
-        sending.messages(&dest.endpoint, dest.endpoint.sender_fd(dest.sender), &units);
+        // What was dropped is counted.
+        let _ = sending.messages(&dest.endpoint, dest.endpoint.sender_fd(dest.sender), &units);
     }
     sending.flushed
+}
+
+/// The errors that sending one message has returned. Each may be what the network has said of an earlier packet: that is over when it is
+/// returned, and the message can be tried again. What the kernel has against the message itself it says each time.
+#[derive(Default)]
+struct Tries {
+    /// Errors that may be the network's.
+    heard: u8,
+    /// Errors since the last of these.
+    alone: u8,
+}
+
+/// What becomes of a message whose sending has returned an error.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    TryAgain,
+    /// The kernel doesn't take it.
+    Refused,
+    /// The network says too much to know.
+    Lost,
+}
+
+impl Tries {
+    /// Errors that the network may cause, of one message.
+    const HEARD: u8 = 16;
+    /// Errors in a row that nothing explains. Not the first: its explanation may have been taken by another thread, or with that of the
+    /// error before.
+    const ALONE: u8 = 2;
+
+    /// The error was returned, and the network has said something, or hasn't.
+    #[cold]
+    fn next(&mut self, has_heard: bool) -> Next {
+        if has_heard {
+            (self.heard, self.alone) = (self.heard + 1, 0);
+        } else {
+            self.alone += 1;
+        }
+        match self {
+            Self { alone: Self::ALONE.., .. } => Next::Refused,
+            Self { heard: Self::HEARD.., .. } => Next::Lost,
+            _ => Next::TryAgain,
+        }
+    }
 }
 
 struct Sending<'s> {
@@ -80,58 +124,63 @@ impl Sending<'_> {
         })
     }
 
-    fn messages(&mut self, endpoint: &Endpoint, fd: RawFd, units: &[Unit<'_>]) {
+    /// Sends these, or drops them. The error is that of those that were dropped last.
+    fn messages(&mut self, endpoint: &Endpoint, fd: RawFd, units: &[Unit<'_>]) -> io::Result<()> {
+        let mut result = Ok(());
         let mut rest = units;
-        let mut is_second_try = false;
+        let mut tries = Tries::default();
         while let Some(first) = rest.first() {
-            match self.once(fd, &rest[..rest.len().min(MESSAGES)]) {
+            let error = match self.once(fd, &rest[..rest.len().min(MESSAGES)]) {
                 Ok(sent) => {
                     let (gone, left) = rest.split_at(sent.min(rest.len()));
                     self.sent(endpoint, gone);
                     rest = left;
-                    is_second_try = false;
+                    tries = Tries::default();
+                    continue;
                 }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.wait(fd) {
-                        self.drop_all(endpoint, rest, &e);
-                        return;
+                    if self.wait(fd) {
+                        continue;
                     }
+                    self.drop_all(endpoint, rest, &e);
+                    return Err(e);
                 }
-                // The error may be what the network has said of an earlier packet.
-                Err(_) if !is_second_try => {
-                    endpoint.take_returned(first.train.dest.sender);
-                    is_second_try = true;
-                }
+                Err(e) => e,
+            };
+            match tries.next(endpoint.take_returned(first.train.dest.sender)) {
+                Next::TryAgain => {}
                 // What the kernel refuses may be the label: then it goes without.
-                Err(e) if refuses_label(&e, first) => endpoint.labels_refused(),
-                Err(e) => {
+                Next::Refused if refuses_label(&error, first) => endpoint.labels_refused(),
+                Next::Refused if first.count > 1 && refuses_segmentation(&error) => {
                     rest = &rest[1..];
-                    is_second_try = false;
-                    if first.count > 1 && refuses_segmentation(&e) {
-                        self.try_singles(endpoint, fd, first.train);
-                    } else {
-                        self.drop_all(endpoint, std::slice::from_ref(first), &e);
-                    }
+                    tries = Tries::default();
+                    result = self.try_singles(endpoint, fd, first.train);
+                }
+                Next::Refused | Next::Lost => {
+                    rest = &rest[1..];
+                    tries = Tries::default();
+                    self.drop_all(endpoint, std::slice::from_ref(first), &error);
+                    result = Err(error);
                 }
             }
         }
+        result
     }
 
     /// A train was refused in a way that may be about segmentation or about the packets themselves. If the packets go
     /// out alone it was segmentation, and this address won't try it again.
     #[cold]
     #[inline(never)]
-    fn try_singles(&mut self, endpoint: &Endpoint, fd: RawFd, train: &Train) {
+    fn try_singles(&mut self, endpoint: &Endpoint, fd: RawFd, train: &Train) -> io::Result<()> {
         let units: SmallVec<[Unit<'_>; 64]> = self.singles(train).collect();
-        match self.once(fd, &units[..1]) {
-            Ok(_) => {
-                endpoint.segmentation_failed();
-                self.sent(endpoint, &units[..1]);
-                self.messages(endpoint, fd, &units[1..]);
-            }
-            Err(e) => self.drop_all(endpoint, &units, &e),
+        let (first, others) = units.split_at(1);
+        if let Err(error) = self.messages(endpoint, fd, first) {
+            self.drop_all(endpoint, others, &error);
+            return Err(error);
         }
+        endpoint.segmentation_failed();
+        self.messages(endpoint, fd, others)
     }
 
     /// One `sendmmsg`: how many of `units` (at most [`MESSAGES`]) went. A lone message, as in a ping-pong, doesn't pay
@@ -287,23 +336,74 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_refused_when_an_error_comes_again_that_the_network_does_not_explain() {
+        let nexts = |heard: &[bool]| {
+            let mut tries = Tries::default();
+            heard.iter().map(|&heard| tries.next(heard)).last()
+        };
+        assert_eq!(nexts(&[false]), Some(Next::TryAgain));
+        assert_eq!(nexts(&[false, false]), Some(Next::Refused));
+        assert_eq!(nexts(&[true, true, false]), Some(Next::TryAgain));
+        assert_eq!(nexts(&[false, true, false]), Some(Next::TryAgain));
+        assert_eq!(nexts(&[true, false, false]), Some(Next::Refused));
+        assert_eq!(nexts(&[true; 15]), Some(Next::TryAgain));
+        assert_eq!(nexts(&[true; 16]), Some(Next::Lost));
+    }
+
+    #[test]
     fn what_the_network_says_of_a_packet_is_heard_and_keeps_no_other_back() {
         for lo in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
             let lo = HostAddr::new(lo, 0);
-            let closed = UdpSocket::bind(lo.with_port(0)).unwrap().local_addr().unwrap().port();
+            // It receives from itself only, and nobody else gets its port: to all others the port is closed.
+            let closed = match UdpSocket::bind(lo.with_port(0)) {
+                Err(_) if lo.is_ipv6() => continue,
+                bound => bound.unwrap(),
+            };
+            closed.connect(closed.local_addr().unwrap()).unwrap();
             let endpoint = Arc::new(Endpoint::new(lo, None));
             let mut dest = endpoint.dest(lo, 0, 0, 0x1000).unwrap();
-            dest.to = InetAddress::new(lo.with_port(closed));
-            assert_eq!(dest.unreachable(Duration::from_secs(60)), None);
-            // On this interface the answer is there before the call returns: the next call meets it.
-            for psn in 0..3 {
+            dest.to = InetAddress::new(closed.local_addr().unwrap());
+            let heard = || dest.unreachable(Duration::from_secs(600));
+            let send = || {
                 let mut batch = TxBatch::new();
                 let nothing = |_: &mut [u8]| -> Result<(), ()> { Ok(()) };
-                batch.packet(&dest, &headers(psn), 0, nothing).unwrap();
+                batch.packet(&dest, &headers(0), 0, nothing).unwrap();
                 assert_eq!(batch.flush(), Flushed { sent: 1, dropped: 0 }, "{lo}");
+            };
+            assert_eq!(heard(), None);
+            // The next one meets the answer, which is there before the call returns as a rule.
+            (0..3).for_each(|_| send());
+            let since = Instant::now();
+            while heard().is_none() && since.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(10));
+                send();
             }
-            assert_eq!(dest.unreachable(Duration::from_secs(60)), Some(Unreachable::Port), "{lo}");
+            assert_eq!(heard(), Some(Unreachable::Port), "{lo}");
             assert_eq!(dest.unreachable(Duration::ZERO), None);
+        }
+    }
+
+    /// Datagrams that come to a sending socket leave what the network says its room.
+    #[test]
+    fn what_the_network_says_is_heard_whatever_else_comes() {
+        let lo = HostAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+        let endpoint = Arc::new(Endpoint::new(lo, None));
+        let closed = UdpSocket::bind("127.0.0.1:0").unwrap();
+        closed.connect(closed.local_addr().unwrap()).unwrap();
+        let mut dest = endpoint.dest(lo, 0, 0, 0x1000).unwrap();
+        dest.to = InetAddress::new(closed.local_addr().unwrap());
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..100 {
+            stranger.send_to(&[0; 1000], ("127.0.0.1", dest.source_port())).unwrap();
+        }
+        let since = Instant::now();
+        while dest.unreachable(Duration::from_secs(600)).is_none() {
+            assert!(since.elapsed() < Duration::from_secs(20));
+            let mut batch = TxBatch::new();
+            let nothing = |_: &mut [u8]| -> Result<(), ()> { Ok(()) };
+            batch.packet(&dest, &headers(0), 0, nothing).unwrap();
+            batch.flush();
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
