@@ -367,6 +367,17 @@ fn who_waits_for_acknowledgements_says_of_which_events() {
     }
 }
 
+/// The checker says where the program has got the event that is waited for, not one that was acknowledged.
+#[test]
+fn the_place_of_an_event_is_that_of_the_one_waited_for() {
+    let program = require!(Artifacts::get().c_program("connections/acknowledged"));
+    let world = require!(World::one_host(1500));
+    let words = [&*program, "second", "late"];
+    let late = world.first().start_ferroce(&["--check=-FC106"], &words, &[]).wait(LIMIT);
+    late.expect_success();
+    assert!(late.stderr.contains("(1 RDMA_CM_EVENT_ROUTE_RESOLVED; at take_second"), "{late}");
+}
+
 /// Neither a thread that polls nor one that waits keeps messages of the communication manager waiting.
 #[test]
 fn threads_that_look_for_completions_leave_connections_alone() {

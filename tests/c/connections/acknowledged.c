@@ -1,5 +1,5 @@
-/* An id is given up while another thread has an event of it: `acknowledged destroy|migrate|request late|soon`. Prints the id that is
- * waited for.
+/* An id is given up while another thread has an event of it: `acknowledged destroy|migrate|request|second
+ * late|soon`. Prints the id that is waited for.
  */
 #include "connections/cm.h"
 #include <pthread.h>
@@ -14,6 +14,19 @@ static void *acknowledge(void *nothing)
 	return nothing;
 }
 
+__attribute__((noinline)) static void take_first(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_event *first;
+
+	MUST(rdma_get_cm_event(channel, &first));
+	MUST(rdma_ack_cm_event(first));
+}
+
+__attribute__((noinline)) static void take_second(struct rdma_event_channel *channel)
+{
+	MUST(rdma_get_cm_event(channel, &event));
+}
+
 int main(int argc, char **argv)
 {
 	struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
@@ -23,7 +36,7 @@ int main(int argc, char **argv)
 
 	alarm(ALARM_SECONDS);
 	if (argc != 3)
-		fail("usage: acknowledged destroy|migrate|request late|soon");
+		fail("usage: acknowledged destroy|migrate|request|second late|soon");
 	migrates = !strcmp(argv[1], "migrate");
 	pause_ms = strcmp(argv[2], "late") ? 100 : 1500;
 	if (!strcmp(argv[1], "request")) {
@@ -36,6 +49,11 @@ int main(int argc, char **argv)
 		MUST(rdma_connect(client, &param));
 		event = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
 		child = event->id;
+	} else if (!strcmp(argv[1], "second")) {
+		MUST(resolve(id, HERE, 7801));
+		take_first(channel);
+		MUST(rdma_resolve_route(id, 1000));
+		take_second(channel);
 	} else {
 		MUST(resolve(id, HERE, 7801));
 		event = expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED, 0);

@@ -1,11 +1,11 @@
 //! Events of an id that the program has got and not acknowledged: what ends or moves the id waits for them.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use ferroce_ibverbs::check::{self, Trace};
 use ferroce_nic as nic;
+use ferroce_os::sync::{Mutex, class};
 
 use crate::names;
 
@@ -14,9 +14,14 @@ use crate::names;
 pub(crate) struct Unacked {
     all: nic::Unacked,
     /// Those that the program has, by their numbers.
-    by_event: [AtomicU32; names::EVENTS],
-    /// Where the program got the first one, for the checker.
-    taken: OnceLock<Option<Box<Trace>>>,
+    told: Mutex<class::CmUnacked, BTreeMap<c_int, Told>>,
+}
+
+/// Events with one number.
+struct Told {
+    count: u32,
+    /// Where the program got the first of them, for the checker.
+    place: Option<Trace>,
 }
 
 impl Unacked {
@@ -32,36 +37,35 @@ impl Unacked {
 
     /// The program is told of one that was taken.
     pub(crate) fn told(&self, event: c_int) {
-        if let Some(count) = self.count(event) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-        self.taken.get_or_init(|| check::place_now().map(Box::new));
+        let mut told = self.told.lock();
+        told.entry(event).or_insert_with(|| Told { count: 0, place: check::place_now() }).count += 1;
     }
 
     /// The program acknowledges one that it was told of.
     pub(crate) fn ack(&self, event: c_int) {
-        if let Some(count) = self.count(event) {
-            count.fetch_sub(1, Ordering::Relaxed);
+        let mut told = self.told.lock();
+        if let Some(of_number) = told.get_mut(&event) {
+            of_number.count -= 1;
+            if of_number.count == 0 {
+                told.remove(&event);
+            }
         }
+        drop(told);
         // The id may be gone as soon as nothing is left.
         self.all.ack(1);
-    }
-
-    fn count(&self, event: c_int) -> Option<&AtomicU32> {
-        self.by_event.get(usize::try_from(event).ok()?)
     }
 
     /// Waits until all are acknowledged, for ever if need be. After a second a line says that `caller` waits, and for which.
     pub(crate) fn wait(&self, caller: impl FnOnce() -> String) {
         self.all.wait(|_| {
-            let known: Vec<String> = (0..names::EVENTS)
-                .filter_map(|event| match self.by_event[event].load(Ordering::Relaxed) {
-                    0 => None,
-                    count => Some(format!("{count} {}", names::written(event as c_int))),
-                })
+            let mut told = self.told.lock();
+            let known: Vec<String> = told
+                .iter()
+                .map(|(&event, told)| format!("{} {}", told.count, names::written(event)))
                 .collect();
-            let taken = self.taken.get().and_then(Option::as_deref);
-            check::waits(caller(), known.join(", "), taken);
+            let place = told.values_mut().find_map(|told| told.place.take());
+            drop(told);
+            check::waits(caller(), known.join(", "), place.as_ref());
         });
     }
 }
