@@ -18,7 +18,7 @@ use crate::output;
 pub struct Checking {
     /// Tell what works here and would fail on an adapter: one line for each finding, with an ID for `ferroce explain`
     ///
-    /// LIST has, separated by commas, "fatal" to end a process with status 99 at its first finding, "memory" to compare the
+    /// LIST has, separated by commas, "fatal" to end a process with status 99 at its first finding (FC110, which a correct program may have, ends none), "memory" to compare the
     /// memory that requests name too, and findings to leave out, as -FC102.
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     check: Option<String>,

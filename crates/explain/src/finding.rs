@@ -1,5 +1,6 @@
 //! A finding of the checker: its line, and its form in a report.
 
+use crate::findings::IN_DOUBT;
 use crate::{FINDINGS, entry, id};
 use core::fmt;
 use std::fmt::Write as _;
@@ -35,6 +36,12 @@ impl fmt::Display for Place {
 }
 
 impl Finding {
+    /// False: a correct program may have it too.
+    #[must_use]
+    pub const fn is_certain(&self) -> bool {
+        self.number != IN_DOUBT
+    }
+
     /// What it says, without ID and mend.
     fn says(&self) -> String {
         let title = entry(self.number).map_or("", |entry| entry.title);
@@ -132,8 +139,9 @@ impl ReportFormat {
                         quoted(&uri(file))
                     )
                 });
+                let level = if finding.is_certain() { "error" } else { "warning" };
                 format!(
-                    "{comma}{{\"ruleId\": \"{number}\", \"level\": \"error\", \"message\": {{\"text\": {}}}{location}}}",
+                    "{comma}{{\"ruleId\": \"{number}\", \"level\": \"{level}\", \"message\": {{\"text\": {}}}{location}}}",
                     quoted(&format!("{program}[{pid}]: {}", finding.says()))
                 )
             }
@@ -213,6 +221,15 @@ mod tests {
             "FC100 QP 0x000123: more send requests are outstanding than the send queue holds (17 of 16; at main \
              (a \"b\".c:12)). Signal one request in max_send_wr / 2 at least, and poll its completion before posting more."
         );
+    }
+
+    #[test]
+    fn a_finding_in_doubt_is_a_warning() {
+        let level = |number| {
+            let text = ReportFormat::Sarif.entry(&Finding { number, ..finding() }, (7, "a.out"), true);
+            ["error", "warning"].map(|level| text.contains(&format!("\"level\": \"{level}\"")))
+        };
+        assert_eq!((level(109), level(110)), ([true, false], [false, true]));
     }
 
     #[test]

@@ -8,6 +8,9 @@ pub(crate) const FIRST: u16 = 100;
 /// This one is told without `--check`, too.
 pub(crate) const ALWAYS_TOLD: u16 = 103;
 
+/// A correct program may have this one: it ends no process.
+pub(crate) const IN_DOUBT: u16 = 110;
+
 /// All findings, by number.
 pub const FINDINGS: &[Entry] = &[
     Entry {
@@ -112,13 +115,16 @@ pub const FINDINGS: &[Entry] = &[
     },
     Entry {
         number: 110,
-        title: "the program waits for a completion that no request asks for",
+        title: "the program looks for a completion that no request asks for",
         means: "A request makes a completion if it has IBV_SEND_SIGNALED, or if its queue pair was created with sq_sig_all. Here no \
                 request of the queue pair had the one, and the queue pair hasn't the other. The thread that has posted the last \
-                request polls the completion queue, or sleeps in ibv_get_cq_event, and nothing else is posted that completes there: \
-                the wait has no end. Only a request that fails makes a completion all the same.",
+                request has polled the completion queue and no other for a second, or slept in ibv_get_cq_event, all of its requests \
+                have ended, and nothing else is posted that completes there. If the program waits for a completion, the wait has no \
+                end. If it waits for something else, such as the peer's answer in its memory, and looks at the queue for errors \
+                only, it is right: a request that fails makes a completion all the same. The checker can't tell the two apart.",
         see: "The line says how many requests have ended without a word, and where the program waits.",
-        mend: "Set IBV_SEND_SIGNALED in the request that is waited for, or create the queue pair with sq_sig_all.",
+        mend: "Set IBV_SEND_SIGNALED in the request that is waited for, or create the queue pair with sq_sig_all. If none is \
+               waited for, leave the finding out: --check=-FC110.",
         statuses: &[],
     },
 ];

@@ -1,6 +1,6 @@
 //! The page of a reason or a finding: what `ferroce explain` prints, and what `docs/errors` has.
 
-use crate::findings::ALWAYS_TOLD;
+use crate::findings::{ALWAYS_TOLD, IN_DOUBT};
 use crate::{Entry, id, programs, vendor_err};
 use std::fmt::Write as _;
 
@@ -45,6 +45,10 @@ pub fn page(entry: &Entry) -> String {
     let statuses = match entry.statuses {
         [] if entry.number == ALWAYS_TOLD => {
             "`ferroce run` tells it, with `--check` as a finding. It ends no request.".to_owned()
+        }
+        [] if entry.number == IN_DOUBT => {
+            "`ferroce run --check` tells it, and `--check=fatal` ends no process for it. It ends no request."
+                .to_owned()
         }
         [] if entry.is_finding() => "`ferroce run --check` tells it. It ends no request.".to_owned(),
         [] => "It ends no request: messages are dropped.".to_owned(),

@@ -206,12 +206,40 @@ static void unsignaled_and_others(void)
 	end();
 }
 
+static void *answer(void *unused)
+{
+	struct ibv_sge sge = {(uintptr_t)memory + 1024, 8, mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE}, *bad;
+
+	usleep(1500000);
+	memory[1024 + 7] = 1;
+	set_remote(&wr, (uintptr_t)memory + 3072, mr->rkey);
+	MUST(ibv_post_send(other, &wr, &bad));
+	return unused;
+}
+
+/* The peer answers an unsignaled WRITE by one of its own, for which the program waits in memory. It looks for errors meanwhile. */
+static void answer_in_memory(void)
+{
+	struct ibv_wc wc;
+	pthread_t peer;
+
+	begin();
+	MUST(pthread_create(&peer, NULL, answer, NULL));
+	operate(IBV_WR_RDMA_WRITE, 0, 1, mr->rkey, 0);
+	while (!*(volatile char *)(memory + 3072 + 7))
+		if (ibv_poll_cq(cq, 1, &wc))
+			fail("%s", ibv_wc_status_str(wc.status));
+	pthread_join(peer, NULL);
+	end();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case all[] = {
 		CASE(late_cleanup),	  CASE(other_path_mtu),	       CASE(old_and_new_completion),
 		CASE(one_number_for_all), CASE(atomic_into_a_receive), CASE(two_pollers),
-		CASE(unsignaled_and_others),
+		CASE(unsignaled_and_others), CASE(answer_in_memory),
 	};
 
 	return run_cases(all, sizeof all / sizeof *all, argc, argv);

@@ -56,7 +56,7 @@ pub(crate) fn counts() -> bool {
     is_on() || settings::is_strict()
 }
 
-/// When a process with a fatal finding ends.
+/// When a process with a finding that ends it does so.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// Now, in the middle of a call.
@@ -79,7 +79,8 @@ fn tell(finding: &Finding, end: End) {
     if told.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_err() {
         return;
     }
-    let ends_at_once = check.fatal && end == End::AtOnce;
+    let is_fatal = check.fatal && finding.is_certain();
+    let ends_at_once = is_fatal && end == End::AtOnce;
     // Standard error, the report and standard output may be pipes that nobody reads.
     let is_bounded = ends_at_once && ends_within(PATIENCE);
     // Files are written: a thread isn't cancelled meanwhile.
@@ -87,7 +88,7 @@ fn tell(finding: &Finding, end: End) {
         log::found(&finding.to_string());
         report::append(finding);
     });
-    if check.fatal {
+    if is_fatal {
         end_process(end, is_bounded);
     }
 }

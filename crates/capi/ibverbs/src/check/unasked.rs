@@ -1,6 +1,7 @@
-//! Waits for a completion that no request asks for: the program has posted unsignaled requests only, and polls, or sleeps.
+//! Looking for a completion that no request asks for: the program has posted unsignaled requests only, and polls, or sleeps. What it waits
+//! for isn't known: a finding ends no process.
 //!
-//! A thread waits in vain where all of this holds for [`PATIENCE`]: it has posted an unsignaled request last, and since then has polled one
+//! It is told where all of this holds for [`PATIENCE`]: it has posted an unsignaled request last, and since then has polled one
 //! completion queue and no other, or sleeps in `ibv_get_cq_event` for it alone; the queue is the request's; nothing that is posted completes
 //! into it; none of the queue pair's requests has been signaled since RESET; and all have ended.
 
