@@ -1,17 +1,20 @@
 //! Servers that fork for each connection, with RDMAV_FORK_SAFE as with rdma-core's library: a connection of RDMA can't be handed to a
 //! child, so stream sockets begin as ordinary ones. When the program first sends or receives by one, it is replaced: the side that has
-//! accepted it listens at the same port by an rsocket, and says so with four zero bytes; the other side connects an rsocket there.
+//! accepted it listens at the same port by an rsocket, and gives the word; the other side connects an rsocket there.
 //!
-//! A socket that can't be replaced goes on as an ordinary one. A server that waits by poll(2) for the first bytes isn't covered, as
-//! with rdma-core's.
+//! The word is an urgent byte of TCP, which is no part of the stream: whoever doesn't know it, or comes too late for it, reads what
+//! the program has sent and nothing else. rdma-core's word is four zero bytes of the stream. They are understood here, and never sent.
+//!
+//! A socket that can't be replaced goes on as an ordinary one.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use libc::{sockaddr_storage, socklen_t};
+use libc::{pollfd, sockaddr_storage, socklen_t};
 
 use crate::numbers::{self, MOST, inside, is_inside, rsocket};
 use crate::real::errno;
@@ -22,31 +25,97 @@ use crate::sockets::set_sizes;
 const LIMIT: Duration = Duration::from_secs(10);
 /// How long a port that another child listens at is waited for in between.
 const PAUSE: Duration = Duration::from_millis(2);
-/// What says that the side that has accepted listens.
-const GO_AHEAD: [u8; 4] = [0; 4];
+/// What rdma-core's library says when it listens.
+const RDMA_CORES_WORD: [u8; 4] = [0; 4];
+/// What a socket's options are, which its rsocket has too. Sizes of buffers aren't: TCP's own say nothing of what the program asked for.
+const OPTIONS: [(c_int, c_int); 8] = [
+    (libc::SOL_SOCKET, libc::SO_LINGER),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+];
 
 /// Nothing is to be replaced.
 const ORDINARY: u8 = 0;
 /// A new socket.
-pub(crate) const FRESH: u8 = 1;
-/// It listens.
-pub(crate) const LISTENING: u8 = 2;
+const FRESH: u8 = 1;
+/// It listens, or is fit for nothing else.
+const LISTENING: u8 = 2;
 /// It has connected.
-pub(crate) const CONNECTED: u8 = 3;
+const CONNECTED: u8 = 3;
 /// It was accepted.
-pub(crate) const ACCEPTED: u8 = 4;
+const ACCEPTED: u8 = 4;
 /// A thread is replacing it.
 const BUSY: u8 = 5;
 
-static STEPS: [AtomicU8; MOST] = [const { AtomicU8::new(ORDINARY) }; MOST];
+/// What is known of a number.
+struct Place {
+    step: AtomicU8,
+    /// The socket that this was known of. A number may lead to another one since: not all ways to close it come by here.
+    socket: AtomicU64,
+}
+
+static PLACES: [Place; MOST] =
+    [const { Place { step: AtomicU8::new(ORDINARY), socket: AtomicU64::new(0) } }; MOST];
+/// One more than the highest number that has ever had a step.
+static UPTO: AtomicUsize = AtomicUsize::new(0);
 /// There has been a socket that is to be replaced.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-fn place(number: c_int) -> Option<&'static AtomicU8> {
+impl Place {
+    fn step(&self) -> u8 {
+        self.step.load(Ordering::Acquire)
+    }
+
+    /// Goes from one step to another; whether it was at that one.
+    fn go(&self, from: u8, to: u8) -> bool {
+        self.step.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+fn place(number: c_int) -> Option<&'static Place> {
     if !ANY.load(Ordering::Relaxed) || is_inside() {
         return None;
     }
-    STEPS.get(usize::try_from(number).ok()?)
+    PLACES.get(usize::try_from(number).ok()?)
+}
+
+/// Places of numbers that have had a step.
+fn used() -> &'static [Place] {
+    &PLACES[..UPTO.load(Ordering::Relaxed)]
+}
+
+/// The kernel's number of a socket, whatever descriptors lead to it; 0 for what is no socket.
+fn identity(number: c_int) -> u64 {
+    // SAFETY: zeros are valid, and room for the answer.
+    unsafe {
+        let mut about: libc::stat = zeroed();
+        let is_socket =
+            libc::fstat(number, &raw mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFSOCK;
+        if is_socket { about.st_ino } else { 0 }
+    }
+}
+
+/// A number's place, if one of `steps` is known of the socket that it leads to.
+fn at(number: c_int, steps: &[u8]) -> Option<&'static Place> {
+    let place = place(number).filter(|place| steps.contains(&place.step()))?;
+    let before = errno();
+    let is_same = identity(number) == place.socket.load(Ordering::Relaxed);
+    crate::real::set_errno(before);
+    is_same.then_some(place)
+}
+
+/// Knows a step of the socket that a number leads to.
+fn know(number: c_int, step: u8) {
+    let Some(index) = usize::try_from(number).ok().filter(|index| *index < MOST) else { return };
+    PLACES[index].socket.store(identity(number), Ordering::Relaxed);
+    PLACES[index].step.store(step, Ordering::Release);
+    UPTO.fetch_max(index + 1, Ordering::Relaxed);
+    ANY.store(true, Ordering::Relaxed);
 }
 
 /// Whether a socket of the program begins as an ordinary one; `kind` is without flags.
@@ -59,44 +128,90 @@ pub(crate) fn is_wanted(domain: c_int, kind: c_int) -> bool {
     matches!(domain, libc::AF_INET | libc::AF_INET6) && kind == libc::SOCK_STREAM && *ASKED.get_or_init(asked)
 }
 
-/// A new socket, which is to be replaced.
+/// A new socket, which is to be replaced; −1 is none.
 pub(crate) fn begin(number: c_int) {
-    if let Some(place) = usize::try_from(number).ok().and_then(|number| STEPS.get(number)) {
-        ANY.store(true, Ordering::Relaxed);
-        place.store(FRESH, Ordering::Release);
+    if number >= 0 {
+        know(number, FRESH);
     }
 }
 
-/// Takes a socket from one step to the next.
-pub(crate) fn step(number: c_int, from: u8, to: u8) {
-    if let Some(place) = place(number) {
-        let _ = place.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+/// A socket listens.
+pub(crate) fn listens(number: c_int) {
+    if let Some(place) = at(number, &[FRESH]) {
+        place.go(FRESH, LISTENING);
     }
 }
 
+/// A socket connects. One that has several numbers stays an ordinary one.
+pub(crate) fn connects(number: c_int) {
+    let Some(place) = at(number, &[FRESH]) else { return };
+    let socket = place.socket.load(Ordering::Relaxed);
+    let others =
+        used().iter().filter(|other| other.step() == FRESH && other.socket.load(Ordering::Relaxed) == socket);
+    let others: Vec<&Place> = others.collect();
+    // A number that leads elsewhere since may be among them: the socket is an ordinary one then too.
+    let step = if others.len() > 1 { ORDINARY } else { CONNECTED };
+    for place in others {
+        place.go(FRESH, step);
+    }
+}
+
+/// Whether sockets that are accepted from this one are to be replaced. One that doesn't listen has none.
 pub(crate) fn is_listening(number: c_int) -> bool {
-    place(number).is_some_and(|place| place.load(Ordering::Acquire) == LISTENING)
+    at(number, &[FRESH, LISTENING]).is_some()
 }
 
 /// A socket that was accepted from one that is to be replaced; −1 stays −1.
 pub(crate) fn accepted(number: c_int) -> c_int {
-    if let Some(place) = place(number) {
-        place.store(ACCEPTED, Ordering::Release);
+    if number >= 0 && !is_inside() {
+        know(number, ACCEPTED);
     }
     number
+}
+
+/// `new` leads to the same socket; −1 is none.
+pub(crate) fn copied(number: c_int, new: c_int) {
+    if number != new
+        && new >= 0
+        && let Some(place) = at(number, &[FRESH, LISTENING])
+    {
+        know(new, place.step());
+    }
+}
+
+/// A socket comes into an epoll set, which an rsocket in its place wouldn't be in: it stays an ordinary one. If it is yet to listen,
+/// that is nothing to those that it accepts.
+pub(crate) fn stays(number: c_int) {
+    if let Some(place) = at(number, &[FRESH, CONNECTED, ACCEPTED]) {
+        let _ = place.go(FRESH, LISTENING) || place.go(CONNECTED, ORDINARY) || place.go(ACCEPTED, ORDINARY);
+    }
+}
+
+/// Whether the word of the other side is yet to come to a socket, and lets the program receive.
+pub(crate) fn awaits_word(number: c_int) -> bool {
+    at(number, &[CONNECTED]).is_some()
 }
 
 /// It is closed.
 pub(crate) fn end(number: c_int) {
     if let Some(place) = place(number) {
-        place.store(ORDINARY, Ordering::Release);
+        place.step.store(ORDINARY, Ordering::Release);
+    }
+}
+
+/// In a child of a fork: what threads of the parent are replacing is the parent's.
+pub(crate) fn forget_others() {
+    for place in used() {
+        place.go(BUSY, ORDINARY);
     }
 }
 
 /// The rsocket behind a number by which the program is about to send or receive.
 #[inline]
 pub(crate) fn settled(number: c_int) -> Option<c_int> {
-    if let Some(place) = place(number) {
+    if let Some(place) = place(number)
+        && matches!(place.step(), CONNECTED | ACCEPTED | BUSY)
+    {
         settle(number, place);
     }
     rsocket(number)
@@ -104,45 +219,76 @@ pub(crate) fn settled(number: c_int) -> Option<c_int> {
 
 /// Replaces a socket whose turn has come. Another thread that is at it is waited for.
 #[cold]
-fn settle(number: c_int, place: &AtomicU8) {
+fn settle(number: c_int, place: &Place) {
+    let before = errno();
     loop {
-        let step = place.load(Ordering::Acquire);
-        match step {
-            CONNECTED | ACCEPTED => {}
-            BUSY => {
-                std::thread::sleep(PAUSE);
-                continue;
-            }
-            _ => return,
+        let step = place.step();
+        if step == BUSY {
+            std::thread::sleep(PAUSE);
+            continue;
         }
-        if place.compare_exchange(step, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            let before = errno();
-            inside(|| replace(number, step));
-            crate::real::set_errno(before);
-            place.store(ORDINARY, Ordering::Release);
+        if !matches!(step, CONNECTED | ACCEPTED) {
+            break;
+        }
+        if place.go(step, BUSY) {
+            if identity(number) == place.socket.load(Ordering::Relaxed) {
+                inside(|| replace(number, step, place));
+            }
+            place.go(BUSY, ORDINARY);
+            break;
+        }
+    }
+    crate::real::set_errno(before);
+}
+
+fn replace(number: c_int, step: u8, place: &Place) {
+    let Some(new) = (if step == ACCEPTED { accept(number) } else { connect(number) }) else { return };
+    // SAFETY: numbers of sockets, and flags.
+    unsafe {
+        // Another thread may have closed it.
+        if place.step() != BUSY {
+            r::rclose(new);
             return;
+        }
+        let flags = libc::fcntl(number, libc::F_GETFL) & libc::O_NONBLOCK;
+        r::rfcntl(new, libc::F_SETFL, flags);
+        let closes_on_exec = libc::fcntl(number, libc::F_GETFD) & libc::FD_CLOEXEC != 0;
+        libc::shutdown(number, libc::SHUT_RDWR);
+        if libc::dup3(new, number, if closes_on_exec { libc::O_CLOEXEC } else { 0 }) < 0
+            || !numbers::set(number, new)
+        {
+            r::rclose(new);
         }
     }
 }
 
-fn replace(number: c_int, step: u8) {
-    let Some(new) = (if step == ACCEPTED { accept(number) } else { connect(number) }) else { return };
-    set_sizes(new);
-    // SAFETY: numbers of sockets, flags, and values of these lengths.
+/// A new rsocket with the options of a socket, of which no call waits.
+fn make(family: c_int, number: c_int) -> Option<c_int> {
+    // SAFETY: an rsocket, a socket, and values of these lengths.
     unsafe {
-        let flags = libc::fcntl(number, libc::F_GETFL) & libc::O_NONBLOCK;
-        r::rfcntl(new, libc::F_SETFL, flags);
-        let mut linger: libc::linger = zeroed();
-        let mut length = size_of::<libc::linger>() as socklen_t;
-        let value = (&raw mut linger).cast();
-        if libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_LINGER, value, &raw mut length) == 0 {
-            r::rsetsockopt(new, libc::SOL_SOCKET, libc::SO_LINGER, value, length);
+        let new = r::rsocket(family, libc::SOCK_STREAM, 0);
+        if new < 0 {
+            return None;
         }
-        libc::shutdown(number, libc::SHUT_RDWR);
-        if libc::dup2(new, number) < 0 || !numbers::set(number, new) {
-            r::rclose(new);
+        set_sizes(new);
+        for (level, name) in OPTIONS {
+            let mut value = [0u64; 2];
+            let mut length = size_of_val(&value) as socklen_t;
+            if libc::getsockopt(number, level, name, value.as_mut_ptr().cast(), &raw mut length) == 0 {
+                r::rsetsockopt(new, level, name, value.as_ptr().cast(), length);
+            }
         }
+        r::rfcntl(new, libc::F_SETFL, libc::O_NONBLOCK);
+        Some(new)
     }
+}
+
+/// Ends an rsocket, and leaves `errno`.
+fn close(rs: c_int) {
+    let why = errno();
+    // SAFETY: an rsocket that the program doesn't know.
+    unsafe { r::rclose(rs) };
+    crate::real::set_errno(why);
 }
 
 /// What is left until `deadline`, in milliseconds.
@@ -150,23 +296,77 @@ fn left(deadline: Instant) -> c_int {
     deadline.saturating_duration_since(Instant::now()).as_millis() as c_int
 }
 
-/// The address of one end of a socket, by `getsockname` or `getpeername`.
+/// Waits by `poll` or `rpoll`, whatever signals come; whether something happened.
+fn wait(
+    fds: &mut [pollfd],
+    deadline: Instant,
+    poll: impl Fn(*mut pollfd, libc::nfds_t, c_int) -> c_int,
+) -> bool {
+    loop {
+        let ready = poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, left(deadline));
+        if ready >= 0 || errno() != libc::EINTR {
+            return ready > 0;
+        }
+    }
+}
+
+fn rpoll(fds: *mut pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: called by `wait`, with what it has.
+    unsafe { r::rpoll(fds, count, timeout) }
+}
+
+/// The address of one end, by `getsockname`, `getpeername` or `rgetpeername`.
 fn address(
     number: c_int,
-    of: unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut socklen_t) -> c_int,
+    of: impl FnOnce(c_int, *mut libc::sockaddr, *mut socklen_t) -> c_int,
 ) -> Option<(sockaddr_storage, socklen_t)> {
-    // SAFETY: numbers only; room for any address.
+    // SAFETY: zeros are valid.
+    let mut storage: sockaddr_storage = unsafe { zeroed() };
+    let mut length = size_of::<sockaddr_storage>() as socklen_t;
+    (of(number, (&raw mut storage).cast(), &raw mut length) == 0).then_some((storage, length))
+}
+
+fn local_name(number: c_int) -> Option<(sockaddr_storage, socklen_t)> {
+    // SAFETY: `address` has room for any.
+    address(number, |number, name, length| unsafe { libc::getsockname(number, name, length) })
+}
+
+fn peer_name(number: c_int) -> Option<(sockaddr_storage, socklen_t)> {
+    // SAFETY: as above.
+    address(number, |number, name, length| unsafe { libc::getpeername(number, name, length) })
+}
+
+/// The IP address in a name of a socket.
+fn ip(name: &sockaddr_storage) -> Option<IpAddr> {
+    // SAFETY: a name of its family.
     unsafe {
-        let mut storage: sockaddr_storage = zeroed();
-        let mut length = size_of::<sockaddr_storage>() as socklen_t;
-        (of(number, (&raw mut storage).cast(), &raw mut length) == 0).then_some((storage, length))
+        match c_int::from(name.ss_family) {
+            libc::AF_INET => {
+                let name = &*(&raw const *name).cast::<libc::sockaddr_in>();
+                Some(Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)).into())
+            }
+            libc::AF_INET6 => {
+                let name = &*(&raw const *name).cast::<libc::sockaddr_in6>();
+                Some(Ipv6Addr::from(name.sin6_addr.s6_addr).to_canonical())
+            }
+            _ => None,
+        }
     }
+}
+
+/// Looks at what has come to a socket without taking it: so many bytes, 0 at the end, or None if nothing has, or it has failed.
+fn look(number: c_int, bytes: &mut [u8]) -> Option<usize> {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: a socket, and memory of this length.
+    let there = unsafe { libc::recv(number, bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    usize::try_from(there).ok()
 }
 
 /// Listens for the peer of a socket that was accepted.
 fn accept(number: c_int) -> Option<c_int> {
     let deadline = Instant::now() + LIMIT;
-    let (mut here, length) = address(number, libc::getsockname)?;
+    let peer = ip(&peer_name(number)?.0)?;
+    let (mut here, length) = local_name(number)?;
     // At any address: the program's own listener has the port of sockets only.
     // SAFETY: an address of its family.
     unsafe {
@@ -183,66 +383,122 @@ fn accept(number: c_int) -> Option<c_int> {
             _ => return None,
         }
     }
-    let listener = loop {
+    // Who has sent by TCP goes on so, and isn't kept waiting.
+    while look(number, &mut [0]).is_none() {
+        let listener = make(c_int::from(here.ss_family), number)?;
         // SAFETY: an rsocket, and an address.
-        unsafe {
-            let listener = r::rsocket(c_int::from(here.ss_family), libc::SOCK_STREAM, 0);
-            if listener < 0 {
-                return None;
-            }
-            if r::rbind(listener, (&raw const here).cast(), length) == 0 && r::rlisten(listener, 1) == 0 {
-                break listener;
-            }
-            let why = errno();
-            r::rclose(listener);
-            if !matches!(why, libc::EADDRINUSE | libc::EADDRNOTAVAIL) || left(deadline) == 0 {
-                return None;
-            }
+        let listens = unsafe {
+            r::rbind(listener, (&raw const here).cast(), length) == 0 && r::rlisten(listener, 1) == 0
+        };
+        if listens {
+            let new = accept_from(peer, number, listener, deadline);
+            close(listener);
+            return new;
+        }
+        close(listener);
+        if !matches!(errno(), libc::EADDRINUSE | libc::EADDRNOTAVAIL) || left(deadline) == 0 {
+            return None;
         }
         // Another child has the port for its own peer.
         std::thread::sleep(PAUSE);
-    };
-    // SAFETY: a socket, an rsocket, and memory of these lengths.
-    unsafe {
-        let mut wanted = libc::pollfd { fd: listener, events: libc::POLLIN, revents: 0 };
-        let flags = libc::MSG_NOSIGNAL;
-        let told = libc::send(number, GO_AHEAD.as_ptr().cast(), GO_AHEAD.len(), flags);
-        let comes = told == GO_AHEAD.len() as isize && r::rpoll(&raw mut wanted, 1, left(deadline)) == 1;
-        let new = if comes { r::raccept(listener, std::ptr::null_mut(), std::ptr::null_mut()) } else { -1 };
-        r::rclose(listener);
-        (new >= 0).then_some(new)
+    }
+    None
+}
+
+/// Gives the word, and waits for the rsocket of the peer.
+fn accept_from(peer: IpAddr, number: c_int, listener: c_int, deadline: Instant) -> Option<c_int> {
+    // SAFETY: a socket, and a byte.
+    let told = unsafe { libc::send(number, [0u8].as_ptr().cast(), 1, libc::MSG_OOB | libc::MSG_NOSIGNAL) };
+    if told != 1 {
+        return None;
+    }
+    let wanted = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut fds = [wanted(listener), wanted(number)];
+    let mut count = fds.len();
+    while wait(&mut fds[..count], deadline, rpoll) {
+        if count == fds.len() && fds[1].revents != 0 {
+            // It goes on by TCP.
+            if look(number, &mut [0]).is_some_and(|bytes| bytes > 0) {
+                return None;
+            }
+            // It has closed its socket, since it has an rsocket, or for good.
+            count = 1;
+        }
+        if fds[0].revents == 0 {
+            continue;
+        }
+        // SAFETY: an rsocket.
+        let new = unsafe { r::raccept(listener, std::ptr::null_mut(), std::ptr::null_mut()) };
+        if new < 0 {
+            if !matches!(errno(), libc::EAGAIN | libc::EINTR) {
+                return None;
+            }
+            continue;
+        }
+        // SAFETY: `address` has room for any.
+        let name = address(new, |new, name, length| unsafe { r::rgetpeername(new, name, length) });
+        if name.and_then(|(name, _)| ip(&name)) == Some(peer) {
+            return Some(new);
+        }
+        // A stranger.
+        close(new);
+    }
+    None
+}
+
+/// Waits for the word of the side that has accepted.
+fn is_told(number: c_int) -> bool {
+    let deadline = Instant::now() + LIMIT;
+    let mut fds = [pollfd { fd: number, events: libc::POLLIN | libc::POLLPRI, revents: 0 }];
+    // SAFETY: called by `wait`, with what it has.
+    if !wait(&mut fds, deadline, |fds, count, timeout| unsafe { libc::poll(fds, count, timeout) }) {
+        return false;
+    }
+    let mut said = [0xff; RDMA_CORES_WORD.len()];
+    match look(number, &mut said) {
+        // It stays in the stream: a server of TCP may mean it.
+        Some(_) => said == RDMA_CORES_WORD,
+        None if fds[0].revents & libc::POLLPRI != 0 => {
+            let flags = libc::MSG_OOB | libc::MSG_DONTWAIT;
+            // SAFETY: a socket, and room for a byte.
+            unsafe { libc::recv(number, said.as_mut_ptr().cast(), 1, flags) == 1 }
+        }
+        None => false,
     }
 }
 
 /// Connects to the peer of a socket that has connected, once it says that it listens.
 fn connect(number: c_int) -> Option<c_int> {
+    if !is_told(number) {
+        return None;
+    }
     let deadline = Instant::now() + LIMIT;
-    let mut said = [0xff; GO_AHEAD.len()];
-    loop {
-        let mut answer = libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 };
-        // SAFETY: a socket, and memory of these lengths.
-        let there = unsafe {
-            if libc::poll(&raw mut answer, 1, left(deadline)) != 1 {
-                return None;
-            }
-            let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-            libc::recv(number, said.as_mut_ptr().cast(), said.len(), flags)
-        };
-        match usize::try_from(there) {
-            Ok(length) if length == GO_AHEAD.len() => break,
-            // Part of it, which is there still.
-            Ok(1..) if left(deadline) > 0 => std::thread::sleep(PAUSE),
+    let (there, length) = peer_name(number)?;
+    // From the same address, by which it is known there; the port is another.
+    let (mut here, here_length) = local_name(number)?;
+    // SAFETY: a name of its family.
+    unsafe {
+        match c_int::from(here.ss_family) {
+            libc::AF_INET => (*(&raw mut here).cast::<libc::sockaddr_in>()).sin_port = 0,
+            libc::AF_INET6 => (*(&raw mut here).cast::<libc::sockaddr_in6>()).sin6_port = 0,
             _ => return None,
         }
     }
-    let (there, length) = address(number, libc::getpeername).filter(|_| said == GO_AHEAD)?;
-    // SAFETY: an rsocket, and an address.
-    unsafe {
-        let new = r::rsocket(c_int::from(there.ss_family), libc::SOCK_STREAM, 0);
-        if new >= 0 && r::rconnect(new, (&raw const there).cast(), length) != 0 {
-            r::rclose(new);
-            return None;
-        }
-        (new >= 0).then_some(new)
+    let new = make(c_int::from(there.ss_family), number)?;
+    // SAFETY: an rsocket, addresses, and a value of this length.
+    let connected = unsafe {
+        let mut failure: c_int = 0;
+        let mut size = size_of::<c_int>() as socklen_t;
+        r::rbind(new, (&raw const here).cast(), here_length) == 0
+            && (r::rconnect(new, (&raw const there).cast(), length) == 0 || errno() == libc::EINPROGRESS)
+            && wait(&mut [pollfd { fd: new, events: libc::POLLOUT, revents: 0 }], deadline, rpoll)
+            && r::rgetsockopt(new, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut failure).cast(), &raw mut size)
+                == 0
+            && failure == 0
+    };
+    if !connected {
+        close(new);
+        return None;
     }
+    Some(new)
 }

@@ -9,19 +9,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{mem, ptr, slice};
 
-use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use libc::{c_short, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
+use crate::forking;
 use crate::numbers::{inside, rsocket};
 use crate::real::{real, set_errno};
 use crate::rsocket::{self as r, Repoll};
 use crate::transfer::check;
+
+/// What says that a socket can be received from.
+const READABLE: c_short = libc::POLLIN | libc::POLLRDNORM;
+
+/// Whether the program waits to receive by a socket that is to be replaced: the word for that, which is urgent, lets it receive.
+fn awaits_word(fd: &pollfd) -> bool {
+    fd.events & READABLE != 0 && forking::awaits_word(fd.fd)
+}
 
 /// # Safety
 /// `fds` points to `count` descriptors, or `count` is 0.
 unsafe fn has_rsocket(fds: *const pollfd, count: nfds_t) -> bool {
     // SAFETY: the caller's promise.
     count > 0
-        && unsafe { slice::from_raw_parts(fds, count as usize) }.iter().any(|fd| rsocket(fd.fd).is_some())
+        && unsafe { slice::from_raw_parts(fds, count as usize) }
+            .iter()
+            .any(|fd| rsocket(fd.fd).is_some() || awaits_word(fd))
 }
 
 /// # Safety
@@ -31,9 +42,19 @@ unsafe fn poll_rsockets(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_in
     let fds = unsafe { slice::from_raw_parts_mut(fds, count as usize) };
     let mut asked: Vec<pollfd> =
         fds.iter().map(|fd| pollfd { fd: rsocket(fd.fd).unwrap_or(fd.fd), ..*fd }).collect();
+    let awaiting: Vec<usize> = (0..fds.len()).filter(|at| awaits_word(&fds[*at])).collect();
+    for at in &awaiting {
+        asked[*at].events |= libc::POLLPRI;
+    }
     // SAFETY: descriptors, as many as said.
     let ready = inside(|| unsafe { r::rpoll(asked.as_mut_ptr(), count, timeout) });
     if ready >= 0 {
+        for at in awaiting {
+            if asked[at].revents & libc::POLLPRI != 0 {
+                asked[at].revents &= !libc::POLLPRI;
+                asked[at].revents |= fds[at].events & READABLE;
+            }
+        }
         for (fd, asked) in fds.iter_mut().zip(asked) {
             fd.revents = asked.revents;
         }
@@ -122,7 +143,10 @@ unsafe extern "C-unwind" fn ppoll_chk(
 struct Select {
     /// The program's number, and the rsocket's or the same.
     numbers: Vec<(c_int, c_int)>,
-    sets: [Option<(*mut fd_set, fd_set)>; 3],
+    /// The program's set or NULL, and ours of it.
+    sets: [(*mut fd_set, fd_set); 3],
+    /// Numbers that the word for their replacement lets the program receive by: it is exceptional.
+    awaiting: Vec<c_int>,
 }
 
 impl Select {
@@ -140,39 +164,56 @@ impl Select {
             .map(|number| (number, rsocket(number).unwrap_or(number)))
             .collect();
         let fit = |(_, own): &(c_int, c_int)| *own < libc::FD_SETSIZE as c_int;
-        if !numbers.iter().all(fit) || !numbers.iter().any(|(number, _)| rsocket(*number).is_some()) {
+        // SAFETY: as above.
+        let is_read = |number| !sets[0].is_null() && unsafe { libc::FD_ISSET(number, sets[0]) };
+        let awaiting: Vec<c_int> = numbers
+            .iter()
+            .map(|(number, _)| *number)
+            .filter(|number| is_read(*number) && forking::awaits_word(*number))
+            .collect();
+        let has_rsocket = numbers.iter().any(|(number, _)| rsocket(*number).is_some());
+        if !numbers.iter().all(fit) || !has_rsocket && awaiting.is_empty() {
             return None;
         }
-        let sets = sets.map(|set| {
-            (!set.is_null()).then(|| {
-                // SAFETY: zeros are a set; as above.
-                let mut own: fd_set = unsafe { mem::zeroed() };
-                for (number, rs) in &numbers {
-                    // SAFETY: as above.
-                    unsafe {
-                        if libc::FD_ISSET(*number, set) {
-                            libc::FD_SET(*rs, &mut own);
-                        }
+        let mut sets = sets.map(|set| {
+            // SAFETY: zeros are a set; as above.
+            let mut own: fd_set = unsafe { mem::zeroed() };
+            for (number, rs) in &numbers {
+                // SAFETY: as above.
+                unsafe {
+                    if !set.is_null() && libc::FD_ISSET(*number, set) {
+                        libc::FD_SET(*rs, &mut own);
                     }
                 }
-                (set, own)
-            })
+            }
+            (set, own)
         });
-        Some(Self { numbers, sets })
+        for number in &awaiting {
+            // SAFETY: as above.
+            unsafe { libc::FD_SET(*number, &mut sets[2].1) };
+        }
+        Some(Self { numbers, sets, awaiting })
     }
 
     fn run(&mut self, timeout: *mut timeval) -> c_int {
         let most = self.numbers.iter().map(|(_, rs)| rs + 1).max().unwrap_or(0);
-        let pointers =
-            self.sets.each_mut().map(|set| set.as_mut().map_or(ptr::null_mut(), |set| &raw mut set.1));
-        let [read, write, except] = pointers;
+        let [read, write, except] = self.sets.each_mut().map(|set| &raw mut set.1);
         // SAFETY: sets of ours; the program's own timeout.
         let result = inside(|| unsafe { r::rselect(most, read, write, except, timeout) });
         if result < 0 {
             return result;
         }
+        for number in &self.awaiting {
+            // SAFETY: numbers below FD_SETSIZE.
+            unsafe {
+                if libc::FD_ISSET(*number, &self.sets[2].1) {
+                    libc::FD_CLR(*number, &mut self.sets[2].1);
+                    libc::FD_SET(*number, &mut self.sets[0].1);
+                }
+            }
+        }
         let mut ready = 0;
-        for (set, own) in self.sets.iter().flatten() {
+        for (set, own) in self.sets.iter().filter(|(set, _)| !set.is_null()) {
             for (number, rs) in &self.numbers {
                 // SAFETY: the program's own set; numbers below FD_SETSIZE.
                 unsafe {
@@ -300,6 +341,9 @@ unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     let Some(rs) = rsocket(fd) else {
+        if operation == libc::EPOLL_CTL_ADD {
+            forking::stays(fd);
+        }
         return real!(
             c"epoll_ctl",
             fn(c_int, c_int, c_int, *mut epoll_event) -> c_int,

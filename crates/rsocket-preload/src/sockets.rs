@@ -145,7 +145,7 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     }
     let result = real!(c"listen", fn(c_int, c_int) -> c_int, (fd, backlog));
     if result == 0 {
-        forking::step(fd, forking::FRESH, forking::LISTENING);
+        forking::listens(fd);
     }
     result
 }
@@ -156,7 +156,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, name: *const sockaddr, length: so
         // SAFETY: the program's own arguments.
         return inside(|| unsafe { r::rconnect(rs, name, length) });
     }
-    forking::step(fd, forking::FRESH, forking::CONNECTED);
+    forking::connects(fd);
     real!(c"connect", fn(c_int, *const sockaddr, socklen_t) -> c_int, (fd, name, length))
 }
 
@@ -192,8 +192,12 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     }
 }
 
-/// Has `new` lead to the rsocket too, once it is a copy of its number; −1 stays −1.
-fn also(new: c_int, rs: c_int) -> c_int {
+/// Has `new` lead where `fd` does, once it is a copy of it, and `rs` its rsocket, if it has one; −1 stays −1.
+fn also(fd: c_int, new: c_int, rs: Option<c_int>) -> c_int {
+    let Some(rs) = rs else {
+        forking::copied(fd, new);
+        return new;
+    };
     if new >= 0 && !numbers::set(new, rs) {
         close_really(new);
         set_errno(libc::EMFILE);
@@ -206,7 +210,7 @@ fn also(new: c_int, rs: c_int) -> c_int {
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let rs = settled(fd);
     let new = real!(c"dup", fn(c_int) -> c_int, (fd));
-    rs.map_or(new, |rs| also(new, rs))
+    also(fd, new, rs)
 }
 
 /// Makes room for a copy at `new`; whether there is.
@@ -229,10 +233,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, new: c_int) -> c_int {
         return -1;
     }
     let result = real!(c"dup2", fn(c_int, c_int) -> c_int, (fd, new));
-    match rs {
-        Some(rs) if fd != new => also(result, rs),
-        _ => result,
-    }
+    if fd == new { result } else { also(fd, result, rs) }
 }
 
 #[unsafe(export_name = "ferroce_s_dup3")]
@@ -242,7 +243,7 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
         return -1;
     }
     let result = real!(c"dup3", fn(c_int, c_int, c_int) -> c_int, (fd, new, flags));
-    rs.map_or(result, |rs| also(result, rs))
+    also(fd, result, rs)
 }
 
 // Variadic in C, as is ioctl: a third argument comes the same way on the architectures that there are trampolines for.
@@ -252,11 +253,14 @@ fn control(
     argument: usize,
     really: impl FnOnce(c_int, c_int, usize) -> c_int,
 ) -> c_int {
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        let rs = settled(fd);
+        return also(fd, really(fd, command, argument), rs);
+    }
     let Some(rs) = rsocket(fd) else { return really(fd, command, argument) };
     match command {
         // SAFETY: an rsocket; flags.
         libc::F_GETFL | libc::F_SETFL => inside(|| unsafe { r::rfcntl(rs, command, argument as c_int) }),
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => also(really(fd, command, argument), rs),
         _ => really(fd, command, argument),
     }
 }

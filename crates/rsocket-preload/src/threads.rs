@@ -64,6 +64,7 @@ fn own() {
 extern "C" fn in_child() {
     own();
     numbers::forget_all();
+    crate::forking::forget_others();
 }
 
 /// Runs when the library has been loaded.
