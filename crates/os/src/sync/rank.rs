@@ -131,7 +131,6 @@ classes! {
     DeviceView: "capi/ibverbs/src/device.rs", "a device as it was when it was last listed";
     HeardOfPackets: "udp/src/endpoint.rs", "what the network has said of packets that were sent";
     CmUnacked: "capi/rdmacm/src/unacked.rs", "which events of an id the program has";
-    CheckedTaken: "capi/ibverbs/src/check/watch.rs", "where the program has got an event of a completion queue, for the checker";
     CheckedQps: "capi/ibverbs/src/check/watch.rs", "queue pairs that the checker watches, by number, and the shared receive queues of a completion queue";
     CheckedObjects: "capi/ibverbs/src/check/objects.rs", "what exists and where it was made, for the checker";
     SpokenCalls: "capi/ibverbs/src/log.rs", "when a call's refusal was last printed";

@@ -13,7 +13,7 @@ use ferroce_os::sync::{Mutex, class};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ pub(crate) struct CqWatch {
     armed_over: AtomicI64,
     /// XRC and tag-matching queues that complete into it, if their receives are looked at.
     srqs: Mutex<class::CheckedQps, Vec<Weak<SrqWatch>>>,
-    /// Where an event of it was taken: the first of those that aren't acknowledged, as far as is known.
-    taken: Mutex<class::CheckedTaken, Option<Arc<Trace>>>,
+    /// Where an event of it was taken.
+    taken: OnceLock<Trace>,
     told_size: AtomicBool,
     told_armed: AtomicBool,
 }
@@ -255,7 +255,7 @@ impl CqWatch {
             due: AtomicI64::new(0),
             armed_over: AtomicI64::new(0),
             srqs: Mutex::default(),
-            taken: Mutex::default(),
+            taken: OnceLock::new(),
             told_size: AtomicBool::new(false),
             told_armed: AtomicBool::new(false),
         })
@@ -337,18 +337,11 @@ impl CqWatch {
         self.armed_over.store(over as i64, Ordering::Relaxed);
     }
 
-    /// The program has taken an event of it, and has acknowledged all others, or hasn't.
-    pub(crate) fn note_taken(&self, is_only: bool) {
-        let mut taken = self.taken.lock();
-        if is_only || taken.is_none() {
-            *taken = Some(Arc::new(Trace::here()));
-        }
-    }
-
     /// The program has taken an event of it from a channel with this descriptor. One that doesn't block may be emptied at any
     /// time, also before the queue is polled. `filled` says how many completions the queue has: a new one raises an event on
     /// an adapter too, and is waited for.
     pub(crate) fn event_taken(&self, channel: c_int, filled: impl Fn() -> u32) {
+        self.taken.get_or_init(Trace::here);
         if self.armed_over.load(Ordering::Relaxed) <= 0 || !blocks(channel) {
             self.armed_over.store(0, Ordering::Relaxed);
             return;
@@ -372,9 +365,9 @@ impl CqWatch {
         }
     }
 
-    /// Where an event of it was taken that isn't acknowledged.
-    pub(crate) fn taken_at(&self) -> Option<Arc<Trace>> {
-        self.taken.lock().clone()
+    /// Where an event of it was taken first.
+    pub(crate) fn taken_at(&self) -> Option<&Trace> {
+        self.taken.get()
     }
 }
 
@@ -585,18 +578,6 @@ impl QpWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_place_of_an_event_is_kept_until_all_are_acknowledged() {
-        let cq = CqWatch::of(16, Weak::new(), std::ptr::null(), false);
-        let place_after = |is_only| {
-            cq.note_taken(is_only);
-            Arc::as_ptr(&cq.taken_at().unwrap())
-        };
-        let first = (place_after(true), cq.taken_at());
-        assert_eq!(place_after(false), first.0);
-        assert_ne!(place_after(true), first.0);
-    }
 
     #[test]
     fn a_queue_pair_without_a_receive_queue_leaves_receives_to_the_adapter() {

@@ -62,7 +62,7 @@ pub(crate) fn late(late: Late, count: u32) {
         _ => None,
     };
     let taken = block.and_then(CqBlock::watch).and_then(|watch| watch.taken_at());
-    check::waits(call.to_owned(), format!("{events}: {count}"), taken.as_deref());
+    check::waits(call.to_owned(), format!("{events}: {count}"), taken);
 }
 
 entry! {
@@ -120,9 +120,9 @@ unsafe fn take_cq_event(
     // destruction waits for the event that is counted here.
     unsafe {
         let queue = ChannelBlock::of(channel)?.nic.events();
-        let Some((user_handle, is_only)) = queue.take_with(waited, |cq| {
+        let Some(user_handle) = queue.take_with(waited, |cq| {
             cq.unacked().got();
-            (cq.user_handle(), cq.unacked().count() == 1)
+            cq.user_handle()
         }) else {
             return Ok(nothing_there(queue, announced));
         };
@@ -130,7 +130,6 @@ unsafe fn take_cq_event(
         let block = CqBlock::of(found)?;
         if let Some(watch) = block.watch() {
             let filled = || block.nic().try_fill().map_or(0, |fill| fill.filled);
-            watch.note_taken(is_only);
             watch.event_taken((*channel).fd, filled);
         }
         put(cq, "cq", found)?;
