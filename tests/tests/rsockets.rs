@@ -432,18 +432,8 @@ fn fork_safely(
 #[test]
 fn a_server_that_forks_greets_first() {
     let world = require!(World::two_hosts(1500));
-    let waiting = "
-import select
-connection = socket.create_connection(address)
-WAIT
-got = connection.recv(1000)
-assert got == b'greeting', got
-print('by', kind(connection), flush=True)
-connection.sendall(b'question')
-got = all_of(connection)
-assert got == b'question', got
-assert passed() < 9, passed()
-";
+    let waiting = GREETED.replace("got = connection.recv(1000)", "WAIT\ngot = connection.recv(1000)");
+    let waiting = format!("import select\n{waiting}assert passed() < 9, passed()\n");
     for wait in [
         "",
         "

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 const KIND: u8 = 8;
 /// How long another process may take to answer.
 const PATIENCE: Duration = Duration::from_millis(200);
-
 /// How long it takes until one that has cut off who was late is asked again.
 const AGAIN: Duration = Duration::from_millis(1);
 

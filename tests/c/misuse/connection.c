@@ -75,26 +75,26 @@ static void write_again(struct side *side, bool wrong)
 	}
 }
 
-static void write_to_one_that_ends(struct side *side, const struct offer *offer, bool wrong)
+/* Writes, and once more after what `between` does. */
+static void write_around(struct side *side, const struct offer *offer, bool wrong, void (*between)(void))
 {
 	struct ibv_wc wc;
 
 	request_write(side, offer, wrong);
 	MUST_COMPLETE(side->cq, &wc);
 	if (wrong)
-		end_responder();
+		between();
 	request_write(side, offer, wrong);
+}
+
+static void write_to_one_that_ends(struct side *side, const struct offer *offer, bool wrong)
+{
+	write_around(side, offer, wrong, end_responder);
 }
 
 static void write_to_one_that_is_stopped(struct side *side, const struct offer *offer, bool wrong)
 {
-	struct ibv_wc wc;
-
-	request_write(side, offer, wrong);
-	MUST_COMPLETE(side->cq, &wc);
-	if (wrong)
-		stop_responder();
-	request_write(side, offer, wrong);
+	write_around(side, offer, wrong, stop_responder);
 }
 
 static void post_receive(struct side *side, struct offer *offer, bool wrong)
