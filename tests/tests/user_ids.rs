@@ -32,21 +32,18 @@ fn start(host: &Host, words: &[&str]) -> Process {
     host.start_ferroce_privileged(&[], words, &[])
 }
 
-/// Asks the holder of the leader's name for the sockets of UDP port 4791, and says how many come. A holder hangs up on who
-/// doesn't ask within two milliseconds of being noticed, so it is asked more than once.
+/// Asks the holder of the leader's name for the sockets of UDP port 4791, and says how many come.
 const STEAL: &str = "
 import socket, ipaddress
-most = 0
-for attempt in range(50):
-    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(20)
-    s.connect('\\0ferroce-1-u65534-leader')
-    try:
-        address = b'\\xff\\xff' + ipaddress.ip_address('10.77.0.1').packed
-        s.send(b'FRCE' + bytes([1, 1, 0, 0]) + b'\\0' * 10 + address + b'\\0' * 4)
-        most = max(most, len(socket.recv_fds(s, 4096, 64)[1]))
-    except (ConnectionResetError, BrokenPipeError):
-        pass
-print(most, 'sockets')
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(20)
+s.connect('\\0ferroce-1-u65534-leader')
+address = b'\\xff\\xff' + ipaddress.ip_address('10.77.0.1').packed
+try:
+    s.send(b'FRCE' + bytes([1, 1, 0, 0]) + b'\\0' * 10 + address + b'\\0' * 4)
+    sockets = len(socket.recv_fds(s, 4096, 64)[1])
+except (ConnectionResetError, BrokenPipeError):
+    sockets = 0
+print(sockets, 'sockets')
 ";
 
 /// A victim that waits for its peer, and what a thief got from it.

@@ -75,6 +75,7 @@ use guests::Guests;
 use handover::SocketSearch;
 use names::{Name, USABLE};
 use ports::OwnPort;
+use services::Reception;
 use slots::OwnSlot;
 use std::collections::HashMap;
 use std::io;
@@ -107,6 +108,7 @@ const COMMON_PORT: u64 = 6 << 16;
 const GUESTS_TIMER: u64 = 7 << 16;
 const ATTENDED: u64 = 8 << 16;
 const LEASES_TIMER: u64 = 9 << 16;
+const SILENT_CLIENT: u64 = 10 << 16;
 
 /// The sockets of a local address, by steering value.
 pub type SocketGroup = [EngineFd; GROUP_SIZE];
@@ -368,12 +370,13 @@ impl Host {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
             result => result?,
         };
-        let (mut inboxes, mut common) = (false, false);
+        let (mut inboxes, mut common, mut spoken) = (false, false, false);
         for event in &events[..ready] {
             let (data, slot) = (event.u64, event.u64 as u16);
             match data & 0xffff_0000 {
                 LEADER => self.serve_leader(),
                 LISTENER => self.serve_slot(slot),
+                SILENT_CLIENT => spoken = true,
                 PORT => self.recv_for_port(slot, false, f),
                 COMMON_PORT => self.recv_for_port(slot, true, f),
                 COMMON => common = true,
@@ -386,6 +389,9 @@ impl Host {
                 }
                 _ => inboxes = true,
             }
+        }
+        if spoken {
+            self.with_reception(|reception| self.services.serve_silent(reception));
         }
         if inboxes {
             self.recv_forwarded(f);
@@ -440,8 +446,9 @@ impl Host {
         slots
     }
 
-    /// All listeners, ready or not; for a thread that waits for others itself.
+    /// All who ask, whether it shows or not; for a thread that waits for others itself.
     pub fn answer_requests(&self) {
+        self.with_reception(|reception| self.services.serve_silent(reception));
         self.serve_leader();
         for slot in self.slots() {
             self.serve_slot(slot);
@@ -464,12 +471,22 @@ impl Host {
     }
 
     fn serve(&self, listener: RawFd) {
-        self.services.serve(listener, self.user, &self.trust, &mut |connection, request| {
-            handover::answer(connection, request, &mut |address| {
-                let groups = self.groups.read();
-                // Groups live as long as this object: the numbers stay valid.
-                Some(groups.get(&address)?.iter().map(EngineFd::checked).collect())
-            })
+        self.with_reception(|reception| self.services.serve(listener, reception));
+    }
+
+    fn with_reception(&self, f: impl FnOnce(&Reception<'_>)) {
+        f(&Reception {
+            user: self.user,
+            trust: &self.trust,
+            epoll: self.epoll.raw(),
+            spoken: SILENT_CLIENT,
+            rest: &|connection, request| {
+                handover::answer(connection, request, &mut |address| {
+                    let groups = self.groups.read();
+                    // Groups live as long as this object: the numbers stay valid.
+                    Some(groups.get(&address)?.iter().map(EngineFd::checked).collect())
+                })
+            },
         });
     }
 

@@ -2,23 +2,27 @@
 //!
 //! One SEQPACKET connection per request. A request names its kind; a [`Service`] that is registered for the kind gets the
 //! connection with it, and a request that no service knows is refused. What strangers can do is bounded here: who isn't of
-//! this user isn't heard, but for root and for users who are trusted where a service answers them, and who connects and says nothing is
-//! cut off.
+//! this user isn't heard, but for root and for users who are trusted where a service answers them. Nobody is waited for: who has
+//! connected and not asked yet, perhaps because the scheduler took the processor away in between, is heard when the request comes. Who says
+//! nothing is cut off when too many connect after it.
 
 use super::frame;
 use super::trust::Trust;
 use super::user::{self, User};
-use ferroce_os::sync::{RwLock, class};
+use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_os::sys::{self, EngineFd};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// No request is longer.
 const LONGEST: usize = 128;
-/// How long a client that has connected may take to ask.
-const REQUEST_PATIENCE: Duration = Duration::from_millis(2);
+/// Connections over which nothing has been asked yet, at most: the oldest is cut off for one more.
+const MOST_SILENT: usize = 32;
+/// Connections taken from a listener before other work has its turn.
+const TURN: usize = 16;
 
 /// Answers the requests of one kind.
 pub trait Service: Send + Sync {
@@ -39,90 +43,135 @@ pub trait Service: Send + Sync {
 
 /// The services of a process, by kind of request.
 #[derive(Default)]
-pub struct Services(RwLock<class::Services, Vec<Registered>>);
+pub struct Services {
+    registered: RwLock<class::Services, Vec<Registered>>,
+    /// Over which nothing has been asked yet, oldest first. All are in the `epoll` of the [`Reception`].
+    silent: Mutex<class::SilentClients, VecDeque<EngineFd>>,
+}
 
 /// A service, and the kind of request that it answers.
 type Registered = (u8, Arc<dyn Service>);
 
+/// Who may ask, where it shows that a silent client has spoken, and what answers requests that no service is registered for.
+pub(super) struct Reception<'a> {
+    pub(super) user: User,
+    pub(super) trust: &'a Trust,
+    /// Silent clients are in there, each with [`Reception::spoken`].
+    pub(super) epoll: RawFd,
+    pub(super) spoken: u64,
+    pub(super) rest: &'a dyn Fn(&EngineFd, &[u8]) -> io::Result<()>,
+}
+
 impl Services {
     /// From now on `service` answers the requests of this kind, which nobody has answered before.
     pub fn register(&self, kind: u8, service: Arc<dyn Service>) {
-        let mut services = self.0.write();
+        let mut services = self.registered.write();
         debug_assert!(services.iter().all(|(known, _)| *known != kind), "two services of kind {kind}");
         services.push((kind, service));
     }
 
     fn of_kind(&self, kind: u8) -> Option<Arc<dyn Service>> {
-        self.0.read().iter().find(|(known, _)| *known == kind).map(|(_, service)| service.clone())
+        self.registered.read().iter().find(|(known, _)| *known == kind).map(|(_, service)| service.clone())
     }
 
-    /// Serves the connections waiting at a listener: at most 16, each given two milliseconds to say what it wants, and not
-    /// more than four in all. `rest` answers what no service is registered for.
-    pub(super) fn serve(
-        &self,
-        listener: RawFd,
-        user: User,
-        trust: &Trust,
-        rest: &mut dyn FnMut(&EngineFd, &[u8]) -> io::Result<()>,
-    ) {
-        let deadline = Instant::now() + 2 * REQUEST_PATIENCE;
-        for _ in 0..16 {
+    /// Takes the connections that wait at a listener, at most 16. Who has asked already is answered.
+    pub(super) fn serve(&self, listener: RawFd, reception: &Reception<'_>) {
+        for _ in 0..TURN {
             let connection = match sys::accept(listener) {
                 Ok(connection) => connection,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
                     // No descriptor left: the listener stays readable, and the caller would spin on it.
+                    let silent = std::mem::take(&mut *self.silent.lock());
+                    drop(silent);
                     sys::pause(Duration::from_millis(1));
                     return;
                 }
             };
-            let left = deadline.saturating_duration_since(Instant::now()).min(REQUEST_PATIENCE);
-            if let Err(error) = self.serve_one(connection, (user, trust), left, rest) {
-                tracing::debug!(%error, "a request of another process was not answered");
+            if !reception.lets_in(&connection) {
+                continue;
             }
-            if left.is_zero() {
-                return;
+            if has_spoken(&connection) {
+                self.answer(connection, reception);
+            } else {
+                self.keep(connection, reception);
             }
         }
     }
 
-    fn serve_one(
-        &self,
-        connection: EngineFd,
-        (user, trust): (User, &Trust),
-        patience: Duration,
-        rest: &mut dyn FnMut(&EngineFd, &[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let fd = connection.raw();
-        let of_this_user = user.check_peer(fd);
-        let (is_root, is_trusted) = match &of_this_user {
-            Ok(()) => (false, false),
-            Err(_) => (user::is_root(fd), trust.includes(fd)),
+    /// Answers those who had connected and have asked since.
+    pub(super) fn serve_silent(&self, reception: &Reception<'_>) {
+        let spoken: VecDeque<_> = {
+            let mut silent = self.silent.lock();
+            let (spoken, still) = silent.drain(..).partition(has_spoken);
+            *silent = still;
+            spoken
         };
-        if of_this_user.is_err() && !is_root && !is_trusted {
-            return of_this_user;
+        for connection in spoken {
+            // Whoever serves it may keep it. A connection that has ended meanwhile is in there no more.
+            let _ = sys::epoll_control(reception.epoll, libc::EPOLL_CTL_DEL, connection.raw(), 0, 0);
+            self.answer(connection, reception);
         }
-        if !sys::wait_for(fd, libc::POLLIN, patience) {
-            return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+    }
+
+    fn keep(&self, connection: EngineFd, reception: &Reception<'_>) {
+        let (epoll, fd) = (reception.epoll, connection.raw());
+        let mut silent = self.silent.lock();
+        let oldest = if silent.len() < MOST_SILENT { None } else { silent.pop_front() };
+        // In the list first: who speaks at once is found there.
+        silent.push_back(connection);
+        let watched =
+            sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, reception.spoken);
+        let unwatched = if watched.is_err() { silent.pop_back() } else { None };
+        drop(silent);
+        drop((oldest, unwatched));
+    }
+
+    fn answer(&self, connection: EngineFd, reception: &Reception<'_>) {
+        if let Err(error) = self.try_answer(connection, reception) {
+            tracing::debug!(%error, "a request of another process was not answered");
         }
+    }
+
+    fn try_answer(&self, connection: EngineFd, reception: &Reception<'_>) -> io::Result<()> {
         let mut bytes = [0; LONGEST];
-        let (length, received) = frame::receive(fd, &mut bytes)?;
+        let (length, received) = frame::receive(connection.raw(), &mut bytes)?;
         let message = &bytes[..length];
         let service = frame::kind_of(message).and_then(|kind| self.of_kind(kind));
-        let answers = |service: &Arc<dyn Service>| {
-            (is_root && service.answers_root()) || (is_trusted && service.answers_trusted())
-        };
-        if !service.as_ref().is_some_and(answers) {
-            of_this_user?;
-        }
+        reception.permits(&connection, service.as_deref())?;
         match service {
             Some(service) => {
                 service.serve(connection, message, received);
                 Ok(())
             }
-            None => rest(&connection, message),
+            None => (reception.rest)(&connection, message),
         }
     }
+}
+
+impl Reception<'_> {
+    /// Whether there is anything that the process at the other end may ask for.
+    fn lets_in(&self, connection: &EngineFd) -> bool {
+        let fd = connection.raw();
+        self.user.check_peer(fd).is_ok() || user::is_root(fd) || self.trust.includes(fd)
+    }
+
+    /// Whether a service, or what answers the rest, answers the process at the other end.
+    fn permits(&self, connection: &EngineFd, service: Option<&dyn Service>) -> io::Result<()> {
+        let fd = connection.raw();
+        self.user.check_peer(fd).or_else(|refused| {
+            let answers = service.is_some_and(|service| {
+                (service.answers_root() && user::is_root(fd))
+                    || (service.answers_trusted() && self.trust.includes(fd))
+            });
+            if answers { Ok(()) } else { Err(refused) }
+        })
+    }
+}
+
+/// Something can be read, or the other end has closed.
+fn has_spoken(connection: &EngineFd) -> bool {
+    sys::wait_for(connection.raw(), libc::POLLIN, Duration::ZERO)
 }
 
 #[cfg(test)]
@@ -142,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_go_to_the_service_of_their_kind_and_the_rest_is_refused() {
+    fn requests_go_to_the_service_of_their_kind_whenever_they_come() {
         use super::super::handover;
         use super::super::names::Name;
 
@@ -153,19 +202,56 @@ mod tests {
         let listener = name.listen().unwrap().expect("a free name");
         let (services, counting) = (Services::default(), Arc::new(Counting::default()));
         services.register(KIND, counting.clone());
-        let answer_to = |kind| {
-            let client = handover::dial(&name, user).unwrap();
+        let epoll = sys::epoll_create().unwrap();
+        let reception = Reception {
+            user,
+            trust: &Trust::default(),
+            epoll: epoll.raw(),
+            spoken: 0,
+            rest: &|connection, message| handover::answer(connection, message, &mut |_| None),
+        };
+        let speak = |client: &EngineFd, kind| {
             let mut request = [&frame::header(kind)[..], b"please"].concat();
             frame::send(client.raw(), &mut request, &[]).unwrap();
-            services.serve(listener.raw(), user, &Trust::default(), &mut |connection, message| {
-                handover::answer(connection, message, &mut |_| None)
-            });
+        };
+        let answer_to = |client: &EngineFd| {
             let mut answer = [0; LONGEST];
             let (length, _) = frame::receive(client.raw(), &mut answer).unwrap();
             frame::kind_of(&answer[..length])
         };
-        assert_eq!(answer_to(KIND), Some(frame::GRANTED));
-        assert_eq!(answer_to(KIND + 1), Some(frame::REFUSED));
+        for (kind, answer) in [(KIND, frame::GRANTED), (KIND + 1, frame::REFUSED)] {
+            let client = handover::dial(&name, user).unwrap();
+            speak(&client, kind);
+            services.serve(listener.raw(), &reception);
+            assert_eq!(answer_to(&client), Some(answer));
+        }
         assert_eq!(counting.0.load(Ordering::Relaxed), 1);
+
+        // Who asks later is heard later, and waited for by nobody.
+        let clients = [(); 2].map(|()| handover::dial(&name, user).unwrap());
+        let before = std::time::Instant::now();
+        services.serve(listener.raw(), &reception);
+        services.serve_silent(&reception);
+        assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+        assert!(!sys::wait_for(epoll.raw(), libc::POLLIN, Duration::ZERO));
+        speak(&clients[1], KIND);
+        assert!(sys::wait_for(epoll.raw(), libc::POLLIN, Duration::from_secs(10)));
+        services.serve_silent(&reception);
+        assert_eq!(answer_to(&clients[1]), Some(frame::GRANTED));
+        assert!(!sys::wait_for(epoll.raw(), libc::POLLIN, Duration::ZERO));
+
+        // Whoever has said nothing for longest is cut off for one more.
+        let others: Vec<_> = (0..MOST_SILENT).map(|_| handover::dial(&name, user).unwrap()).collect();
+        for _ in 0..=MOST_SILENT / TURN {
+            services.serve(listener.raw(), &reception);
+        }
+        let cut_off = frame::send(clients[0].raw(), &mut frame::header(KIND), &[]).unwrap_err();
+        assert_eq!(cut_off.raw_os_error(), Some(libc::EPIPE));
+        for client in &others {
+            speak(client, KIND);
+        }
+        services.serve_silent(&reception);
+        assert!(others.iter().all(|client| answer_to(client) == Some(frame::GRANTED)));
+        assert!(services.silent.lock().is_empty());
     }
 }

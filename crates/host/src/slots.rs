@@ -19,21 +19,29 @@ pub(super) struct OwnSlot {
     pub(super) common: EngineFd,
 }
 
+/// So often a slot is given up because another process has taken one of its steering class at the same time.
+const MOST_MOVES: u32 = 8;
+
 /// Takes a free slot: at random, in a steering class that fewest other processes use. A second
 /// slot in a class of our own (`own` are our slots) costs no further socket to read, so those come first.
 pub(super) fn claim(uid: u32, own: &[u16]) -> Result<OwnSlot, Error> {
-    let taken = slots_of_anybody(uid).unwrap_or_default();
-    let mut others = [0_u16; GROUP_SIZE];
-    for slot in taken.iter().filter(|slot| !own.contains(slot)) {
-        others[usize::from(*slot) % GROUP_SIZE] += 1;
+    let mut moves = 0;
+    loop {
+        let slot = claim_at_once(uid, &Crowd::of(uid, own))?;
+        // Packets that the other process reads are forwarded, later than what this one reads itself.
+        if moves == MOST_MOVES || !Crowd::of(uid, &[own, &[slot.number]].concat()).is_avoidable(slot.number) {
+            return Ok(slot);
+        }
+        moves += 1;
     }
-    let is_own =
-        |slot: u16| own.iter().any(|&o| usize::from(o) % GROUP_SIZE == usize::from(slot) % GROUP_SIZE);
+}
+
+fn claim_at_once(uid: u32, crowd: &Crowd) -> Result<OwnSlot, Error> {
     // All slots, best class first, at random within a class: a restarted process isn't taken for its predecessor.
     let seed = sys::random();
     let mut candidates: Vec<(u16, bool, u64, u16)> = USABLE
-        .filter(|slot| taken.binary_search(slot).is_err())
-        .map(|slot| (others[usize::from(slot) % GROUP_SIZE], !is_own(slot), shuffled(seed, slot), slot))
+        .filter(|slot| crowd.taken.binary_search(slot).is_err())
+        .map(|slot| (crowd.others(slot), !crowd.is_own_class(slot), shuffled(seed, slot), slot))
         .collect();
     candidates.sort_unstable();
     for (.., number) in candidates {
@@ -42,6 +50,48 @@ pub(super) fn claim(uid: u32, own: &[u16]) -> Result<OwnSlot, Error> {
         }
     }
     Err(Error::NoFreeSlot(foreign_holders()))
+}
+
+/// Who uses which steering class.
+struct Crowd {
+    /// The slots that somebody has, in order.
+    taken: Vec<u16>,
+    /// How many slots of each class other processes have.
+    others: [u16; GROUP_SIZE],
+    own_classes: [bool; GROUP_SIZE],
+}
+
+impl Crowd {
+    fn of(uid: u32, own: &[u16]) -> Self {
+        Self::among(slots_of_anybody(uid).unwrap_or_default(), own)
+    }
+
+    fn among(taken: Vec<u16>, own: &[u16]) -> Self {
+        let mut others = [0; GROUP_SIZE];
+        for slot in taken.iter().filter(|slot| !own.contains(slot)) {
+            others[class(*slot)] += 1;
+        }
+        let mut own_classes = [false; GROUP_SIZE];
+        own.iter().for_each(|&slot| own_classes[class(slot)] = true);
+        Self { taken, others, own_classes }
+    }
+
+    fn others(&self, slot: u16) -> u16 {
+        self.others[class(slot)]
+    }
+
+    fn is_own_class(&self, slot: u16) -> bool {
+        self.own_classes[class(slot)]
+    }
+
+    /// Fewer other processes use another class.
+    fn is_avoidable(&self, slot: u16) -> bool {
+        self.others.iter().any(|&others| others < self.others(slot))
+    }
+}
+
+fn class(slot: u16) -> usize {
+    usize::from(slot) % GROUP_SIZE
 }
 
 /// `Ok(None)`: somebody was faster.
@@ -63,4 +113,37 @@ fn take(uid: u32, number: u16) -> Result<Option<OwnSlot>, Error> {
     }
     sys::large_buffer(forwarded.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
     Ok(Some(OwnSlot { number, forwarded, listener, common }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_given_up_if_another_class_has_fewer_processes() {
+        let class_of_all: Vec<u16> = (64..128).collect();
+        assert!(!Crowd::among(vec![70], &[70]).is_avoidable(70));
+        assert!(Crowd::among(vec![70, 134], &[70]).is_avoidable(70));
+        // Each class has one already, and then another.
+        let with_own = |others: &[u16]| {
+            let mut taken = [&class_of_all[..], others].concat();
+            taken.sort_unstable();
+            Crowd::among(taken, &[134])
+        };
+        assert!(!with_own(&[134]).is_avoidable(134));
+        assert!(with_own(&[134, 198]).is_avoidable(134));
+    }
+
+    /// Two that choose at the same time choose of the same.
+    #[test]
+    fn processes_that_claim_at_once_have_a_class_each() {
+        let uid = 3_100_000_000 + std::process::id() % 1000;
+        for _ in 0..20 {
+            let threads = [(); 16].map(|()| std::thread::spawn(move || claim(uid, &[]).unwrap()));
+            let slots = threads.map(|thread| thread.join().unwrap());
+            let mut classes = slots.map(|slot| class(slot.number));
+            classes.sort_unstable();
+            assert!(classes.windows(2).all(|two| two[0] != two[1]), "{classes:?}");
+        }
+    }
 }

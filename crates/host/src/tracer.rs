@@ -9,8 +9,6 @@ use std::time::Duration;
 
 /// The kind of a request for the messages that have ended.
 pub const KIND_TRACE: u8 = 9;
-/// How often a process is asked that hangs up before it has heard the first question.
-const ATTEMPTS: u32 = 100;
 
 /// A connection to a process that is being traced.
 #[derive(Debug)]
@@ -27,25 +25,13 @@ impl Tracer {
     /// What has come of asking instead of an answer.
     pub fn attach(watched: &Watched, wish: &[u8], longest: usize, patience: Duration) -> Result<Self, Told> {
         let pid = watched.pid.and_then(|pid| i32::try_from(pid).ok()).ok_or(Told::Gone)?;
-        for _ in 0..ATTEMPTS {
-            let Some((connection, its)) =
-                watched.slots.first().and_then(|&slot| reach(watched.uid, slot).ok())
-            else {
-                // Cut off, or nobody holds the name: it has ended.
-                continue;
-            };
-            if its != pid {
-                break;
-            }
-            let tracer = Self { connection, pid, longest };
-            match tracer.ask(wish, patience) {
-                Told::Account(_) => return Ok(tracer),
-                // It hung up before the question had come.
-                Told::Gone => {}
-                told => return Err(told),
-            }
+        let reached = watched.slots.first().and_then(|&slot| reach(watched.uid, slot).ok());
+        let (connection, _) = reached.filter(|(_, its)| *its == pid).ok_or(Told::Gone)?;
+        let tracer = Self { connection, pid, longest };
+        match tracer.ask(wish, patience) {
+            Told::Account(_) => Ok(tracer),
+            told => Err(told),
         }
-        Err(Told::Gone)
     }
 
     /// Asks, and waits for the answer at most for `patience`.

@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 pub const KIND_WATCH: u8 = 7;
 /// Frame, wish.
 const REQUEST: usize = frame::HEADER + 1;
-/// How often a process is asked that hangs up before it has heard the question.
-const ATTEMPTS: u32 = 100;
 /// Bytes of the longest answer, to whatever question.
 const LONGEST_ANSWER: usize = 128;
 /// Processes asked at a time.
@@ -118,20 +116,8 @@ struct Question {
 }
 
 impl Question {
-    /// Asks the holder of a slot: a connection to it, and its process. Who doesn't ask soon is cut off, and on a busy machine
-    /// that happens to a watcher that hurries; it tries again.
+    /// Asks the holder of a slot: a connection to it, and its process.
     fn put(&self, uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            match self.try_to_put(uid, slot) {
-                Err(error) if attempts < ATTEMPTS && was_cut_off(&error) => {}
-                put => return put,
-            }
-        }
-    }
-
-    fn try_to_put(&self, uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
         let (connection, pid) = reach(uid, slot)?;
         let mut request = [0; REQUEST];
         request[..frame::HEADER].copy_from_slice(&frame::header(KIND_WATCH));
@@ -183,14 +169,7 @@ impl Question {
             return sys::pause(Duration::from_millis(1));
         }
         for (process, poll) in waiting.iter_mut().zip(&polls).filter(|(_, poll)| poll.revents != 0) {
-            match receive(poll.fd, self.longest) {
-                // It hung up before the request had come, or it has ended: then nobody holds the name.
-                Told::Gone => match self.put(process.uid, process.slots[0]) {
-                    Ok((connection, pid)) if pid == process.pid => process.connection = Some(connection),
-                    _ => process.end(Told::Gone),
-                },
-                told => process.end(told),
-            }
+            process.end(receive(poll.fd, self.longest));
         }
     }
 }
@@ -200,10 +179,6 @@ impl Asked {
         self.connection = None;
         self.told = told;
     }
-}
-
-fn was_cut_off(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// Takes an answer. Nothing is believed of it: what is behind the descriptor is memory that nobody can make shorter, and is

@@ -6,14 +6,12 @@ use ferroce_host::{Service, Services, frame, slot_of};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_wire::Service as Transport;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Kind of the requests that ask for a queue pair's path MTU: its number and that of its peer follow, four bytes each.
 const KIND: u8 = 8;
 /// How long another process may take to answer.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long it takes until one that has cut off who was late is asked again.
-const AGAIN: Duration = Duration::from_millis(1);
 
 /// Who knows the path MTU (IBV_MTU_*) of a queue pair of this process, if it is connected to a peer: both numbers are given.
 static KNOWN: OnceLock<fn(u32, u32) -> Option<u8>> = OnceLock::new();
@@ -45,37 +43,20 @@ pub(crate) fn register(services: &Services) {
     services.register(KIND, Arc::new(Asked));
 }
 
-/// The other process has closed the connection: it cuts off who is late with the question.
-struct CutOff;
-
 impl Adapter {
     /// What another process of this host knows.
     fn ask_for_mtu(&self, qpn: u32, peer: u32) -> Option<u8> {
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            let connection = self.host.dial(slot_of(qpn))?;
-            if let Ok(answer) = ask_over(&connection, qpn, peer, until) {
-                return answer;
-            }
-            sys::pause(AGAIN);
+        let connection = self.host.dial(slot_of(qpn))?;
+        let mut request = [&frame::header(KIND)[..], &qpn.to_le_bytes(), &peer.to_le_bytes()].concat();
+        frame::send(connection.raw(), &mut request, &[]).ok()?;
+        if !sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE) {
+            return None;
         }
-        None
+        let mut answer = [0; frame::HEADER + 1];
+        let (length, _) = frame::receive(connection.raw(), &mut answer).ok()?;
+        let granted = frame::kind_of(&answer[..length]) == Some(frame::GRANTED) && length == answer.len();
+        granted.then_some(answer[frame::HEADER]).filter(|mtu| (1..=5).contains(mtu))
     }
-}
-
-fn ask_over(connection: &EngineFd, qpn: u32, peer: u32, until: Instant) -> Result<Option<u8>, CutOff> {
-    let mut request = [&frame::header(KIND)[..], &qpn.to_le_bytes(), &peer.to_le_bytes()].concat();
-    frame::send(connection.raw(), &mut request, &[]).map_err(|_| CutOff)?;
-    if !sys::wait_for(connection.raw(), libc::POLLIN, until.saturating_duration_since(Instant::now())) {
-        return Ok(None);
-    }
-    let mut answer = [0; frame::HEADER + 1];
-    let (length, _) = frame::receive(connection.raw(), &mut answer).map_err(|_| CutOff)?;
-    if length == 0 {
-        return Err(CutOff);
-    }
-    let granted = frame::kind_of(&answer[..length]) == Some(frame::GRANTED) && length == answer.len();
-    Ok(granted.then_some(answer[frame::HEADER]).filter(|mtu| (1..=5).contains(mtu)))
 }
 
 impl Qp {

@@ -17,8 +17,6 @@ use std::sync::Arc;
 
 /// Packets taken from a ring before the next ring has its turn.
 const TURN: usize = 64;
-/// How often a process is asked that ends the connection without an answer.
-const ATTEMPTS: u32 = 5;
 
 /// The links as a source.
 pub(crate) struct LinkSource(pub(crate) &'static Adapter);
@@ -145,20 +143,17 @@ impl Adapter {
         if self.host.owns(first_qpn(slot)) {
             return None;
         }
-        // The peer will come to this process in its turn, and both must use one fabric: whoever hasn't said no is asked
-        // again.
-        for _ in 0..ATTEMPTS {
-            if !self.links.may_ask(slot) {
-                return None;
-            }
-            let Some(connection) = self.host.dial_trusted(slot) else { break };
-            let opened = self.links.open(connection, slot, &mut || self.host.answer_requests());
-            if opened.is_some() {
-                return opened;
-            }
+        if !self.links.may_ask(slot) {
+            return None;
         }
-        self.links.refused(slot);
-        None
+        let opened = self
+            .host
+            .dial_trusted(slot)
+            .and_then(|connection| self.links.open(connection, slot, &mut || self.host.answer_requests()));
+        if opened.is_none() {
+            self.links.refused(slot);
+        }
+        opened
     }
 
     /// Takes what other processes have left in their rings.

@@ -225,20 +225,15 @@ impl Adapter {
         let file = domain.file.clone().ok_or(ConnectError::NoSrq)?;
         let slot = slot_of(srqn);
         let mut hello = qp.hello(srqn, file).to_bytes();
-        let deadline = Instant::now() + PATIENCE;
-        let connection = loop {
-            let connection = self.dial(slot).ok_or(ConnectError::NoSrq)?;
-            match self.say_hello(&connection, &mut hello, deadline) {
-                Some(frame::GRANTED) => break connection,
-                Some(_) => return Err(ConnectError::NoSrq),
-                // Who is slow to say what it wants is cut off: then once more.
-                None if Instant::now() < deadline => sys::pause(Duration::from_millis(1)),
-                None => {
-                    tracing::debug!(slot, "the process with a shared receive queue doesn't answer");
-                    return Err(ConnectError::NoAnswer);
-                }
+        let connection = self.dial(slot).ok_or(ConnectError::NoSrq)?;
+        match self.say_hello(&connection, &mut hello) {
+            Some(frame::GRANTED) => {}
+            Some(_) => return Err(ConnectError::NoSrq),
+            None => {
+                tracing::debug!(slot, "the process with a shared receive queue doesn't answer");
+                return Err(ConnectError::NoAnswer);
             }
-        };
+        }
         sys::large_buffer(connection.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
         let connection = Arc::new(connection);
         let asking = End::Asking(Arc::downgrade(qp), connection.clone());
@@ -247,7 +242,8 @@ impl Adapter {
     }
 
     /// The answer to a first message.
-    fn say_hello(&self, connection: &EngineFd, hello: &mut [u8], deadline: Instant) -> Option<u8> {
+    fn say_hello(&self, connection: &EngineFd, hello: &mut [u8]) -> Option<u8> {
+        let deadline = Instant::now() + PATIENCE;
         send(connection, hello).then_some(())?;
         while !sys::wait_for(connection.raw(), libc::POLLIN, Duration::from_millis(2)) {
             if Instant::now() > deadline {

@@ -265,29 +265,16 @@ impl Drop for Remote {
     }
 }
 
-/// Who is slow to say what it wants is cut off: then once more, until the other process has had its time.
+/// A connection to the process that has the queue pair, which has granted the request.
 fn connect(adapter: &Adapter, open: &Open) -> Option<EngineFd> {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        let connection = adapter.dial(slot_of(open.qpn))?;
-        if !send(&connection, &mut open.to_bytes()) {
-            fork::outside_library(|| sys::pause(Duration::from_millis(1)));
-            continue;
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if !fork::outside_library(|| sys::wait_for(connection.raw(), libc::POLLIN, left)) {
-            return None;
-        }
-        let mut answer = [0; 8];
-        match frame::receive(connection.checked(), &mut answer) {
-            Ok((8, _)) => {
-                return (frame::kind_of(&answer) == Some(frame::GRANTED)).then_some(connection);
-            }
-            Ok((0, _)) | Err(_) => fork::outside_library(|| sys::pause(Duration::from_millis(1))),
-            Ok(_) => return None,
-        }
+    let connection = adapter.dial(slot_of(open.qpn))?;
+    let answers = || sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE);
+    if !send(&connection, &mut open.to_bytes()) || !fork::outside_library(answers) {
+        return None;
     }
-    None
+    let mut answer = [0; 8];
+    let (length, _) = frame::receive(connection.checked(), &mut answer).ok()?;
+    (frame::kind_of(&answer[..length]) == Some(frame::GRANTED)).then_some(connection)
 }
 
 fn dead() -> Error {

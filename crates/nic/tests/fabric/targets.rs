@@ -208,18 +208,12 @@ fn ends_with_its_last_handle(xrcd: &Arc<Xrcd>, qpn: u32) {
 
 /// A connection to the creator, and what it answers to a request for a handle.
 fn opened_by_hand(qpn: u32, message: &[u8]) -> (File, Option<u8>) {
-    // Who is slow to send it, on a busy machine, is cut off.
-    for _ in 0..20 {
-        let mut connection = File::from(scribble::connect(qpn >> 12).unwrap());
-        let fd = connection.as_raw_fd();
-        if connection.write(message).is_ok() && sys::wait_for(fd, libc::POLLIN, 5 * SECOND) {
-            let mut answer = [0; 32];
-            if let Ok(len @ 1..) = connection.read(&mut answer) {
-                return (connection, answer[..len].get(5).copied());
-            }
-        }
-    }
-    panic!("the creator doesn't answer");
+    let mut connection = File::from(scribble::connect(qpn >> 12).unwrap());
+    connection.write_all(message).unwrap();
+    assert!(sys::wait_for(connection.as_raw_fd(), libc::POLLIN, 5 * SECOND), "the creator doesn't answer");
+    let mut answer = [0; 32];
+    let length = connection.read(&mut answer).unwrap();
+    (connection, answer[..length].get(5).copied())
 }
 
 fn hostile_openers() {
