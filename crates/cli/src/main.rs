@@ -14,6 +14,7 @@ mod explain;
 mod install;
 mod output;
 mod pages;
+mod progress;
 mod rdma;
 mod run;
 mod sysfs;

@@ -4,6 +4,7 @@ mod live;
 mod messages;
 
 use crate::output;
+use crate::progress::Reading;
 use messages::{Message, Messages, Way};
 use pcap_parser::pcapng::{Block, EnhancedPacketBlock, InterfaceDescriptionBlock, OptionCode};
 use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
@@ -57,7 +58,10 @@ pub fn trace(options: &Options<'_>) -> ExitCode {
 
 fn read(options: &Options<'_>) -> Result<ExitCode, String> {
     let file = File::open(options.what).map_err(|error| output::path_error(options.what, &error))?;
+    // Of a pipe, or of a file that is waited at, the end isn't known.
+    let length = file.metadata().ok().filter(|of| of.is_file() && !options.follow).map_or(0, |of| of.len());
     let growing = Growing { file, follow: options.follow };
+    let mut reading = Reading::of(length);
     let mut reader = create_reader(BUFFER, growing).map_err(|error| match error {
         PcapError::Eof => "it is empty".to_owned(),
         _ => "it is no capture (pcapng or pcap)".to_owned(),
@@ -69,9 +73,11 @@ fn read(options: &Options<'_>) -> Result<ExitCode, String> {
             Ok((length, block)) => {
                 let message = decoder.block(&block);
                 reader.consume(length);
+                reading.advance(length as u64);
                 let Some(message) = message.filter(|message| options.wants(message)) else { continue };
                 let line = if options.json { message.to_json().to_string() } else { message.to_string() };
                 left -= 1;
+                reading.make_way();
                 match output::line(&line) {
                     Ok(true) => {}
                     Ok(false) => return Ok(ExitCode::SUCCESS),
