@@ -71,6 +71,7 @@ programs! {
         destruction_waits_for_events_that_were_fetched
         ids_share_their_devices
         a_backlog_is_a_bound
+        an_id_may_go_while_its_request_is_made_again
         ; udp only:
     }
     calls/setup {

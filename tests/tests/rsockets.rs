@@ -199,7 +199,8 @@ macro_rules! behaviour {
 
 behaviour! {
     names bad_calls refused nonblocking_connect half_close end_behind_bytes closed_peer peek_and_wait full duplex two_readers sender_beside_reader
-    select_with_pipe epoll_sets sleepers copies options many reset datagrams
+    select_with_pipe epoll_sets sleepers copies options many reset datagrams pieces
+    datagrams_to_a_new_server
 }
 
 /// Sockets of programs are rsockets under this.

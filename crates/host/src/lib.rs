@@ -178,6 +178,7 @@ impl Host {
         });
         this.claim_slot()?;
         this.lead();
+        this.services.keep_spare();
         Ok(this)
     }
 

@@ -14,7 +14,7 @@ use ferroce_os::sys::{self, EngineFd};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 /// No request is longer.
@@ -23,6 +23,8 @@ const LONGEST: usize = 128;
 const MOST_SILENT: usize = 32;
 /// Connections taken from a listener before other work has its turn.
 const TURN: usize = 16;
+/// How long a client that has connected may take to ask where no descriptor is left to keep the connection.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 /// Answers the requests of one kind.
 pub trait Service: Send + Sync {
@@ -47,6 +49,8 @@ pub struct Services {
     registered: RwLock<class::Services, Vec<Registered>>,
     /// Over which nothing has been asked yet, oldest first. All are in the `epoll` of the [`Reception`].
     silent: Mutex<class::SilentClients, VecDeque<EngineFd>>,
+    /// What is given up for a connection when the process has no other descriptor left.
+    spare: Mutex<class::SpareDescriptor, Option<EngineFd>>,
 }
 
 /// A service, and the kind of request that it answers.
@@ -80,13 +84,7 @@ impl Services {
             let connection = match sys::accept(listener) {
                 Ok(connection) => connection,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => {
-                    // No descriptor left: the listener stays readable, and the caller would spin on it.
-                    let silent = std::mem::take(&mut *self.silent.lock());
-                    drop(silent);
-                    sys::pause(Duration::from_millis(1));
-                    return;
-                }
+                Err(_) => return self.serve_with_spare(listener, reception),
             };
             if !reception.lets_in(&connection) {
                 continue;
@@ -97,6 +95,43 @@ impl Services {
                 self.keep(connection, reception);
             }
         }
+    }
+
+    /// No descriptor is left. One client is answered all the same: without its answer no process of the host may be able to start.
+    #[cold]
+    fn serve_with_spare(&self, listener: RawFd, reception: &Reception<'_>) {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            tracing::warn!(
+                "the process has no descriptor left (RLIMIT_NOFILE): other processes of the host, which ask it for sockets, wait for their turn"
+            );
+        });
+        let silent = std::mem::take(&mut *self.silent.lock());
+        drop(silent);
+        self.give_up_spare();
+        match sys::accept(listener) {
+            Ok(connection) if reception.lets_in(&connection) => {
+                if sys::wait_for(connection.raw(), libc::POLLIN, PATIENCE) {
+                    self.answer(connection, reception);
+                }
+            }
+            Ok(_) => {}
+            // The listener stays readable, and the caller would spin on it.
+            Err(_) => sys::pause(Duration::from_millis(1)),
+        }
+        self.keep_spare();
+    }
+
+    fn give_up_spare(&self) {
+        let spare = self.spare.lock().take();
+        drop(spare);
+    }
+
+    /// Has a descriptor to give up from now on, if there is one.
+    pub(super) fn keep_spare(&self) {
+        let spare = sys::epoll_create().ok();
+        let old = std::mem::replace(&mut *self.spare.lock(), spare);
+        drop(old);
     }
 
     /// Answers those who had connected and have asked since.

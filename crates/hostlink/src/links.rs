@@ -171,7 +171,7 @@ impl Links {
         let own = self.own?;
         let refused = |error| tracing::debug!(%error, slot, "no link to a process of this host");
         let link = SharedMemory::create(link::LEN, false)
-            .and_then(|memory| self.add(slot, connection, memory, 0))
+            .and_then(|memory| self.add(slot, connection, Arc::new(memory), 0))
             .map_err(refused)
             .ok()?;
         let introducing = self.introducing.lock();
@@ -186,7 +186,8 @@ impl Links {
             .map_err(refused)
             .ok()?;
         drop(introducing);
-        let deadline = Instant::now() + PATIENCE;
+        let mut deadline = Instant::now() + PATIENCE;
+        let mut waits_for_other = false;
         loop {
             idle();
             let is_late = Instant::now() >= deadline;
@@ -206,9 +207,20 @@ impl Links {
             }
             // In this order: a link that yields says so before it ends.
             let is_dead = link.is_dead();
-            if link.remote.get().is_some() || (is_dead && !link.has_yielded()) || is_late {
+            if link.remote.get().is_some() || (is_dead && !link.has_yielded()) {
                 break;
             }
+            if is_late && (waits_for_other || !is_dead && link.use_unanswered()) {
+                break;
+            }
+            if is_late {
+                // The peer has said that this link yields, and has introduced itself before.
+                waits_for_other = true;
+                deadline += PATIENCE;
+            }
+        }
+        if waits_for_other && !link.is_dead() && link.remote.get().is_none() {
+            self.drop_link(&link);
         }
         if link.is_dead() {
             return None;
@@ -247,7 +259,7 @@ impl Links {
         &self,
         slot: u16,
         connection: EngineFd,
-        memory: SharedMemory,
+        memory: Arc<SharedMemory>,
         side: usize,
     ) -> io::Result<Arc<Link>> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -493,8 +505,14 @@ impl Service for Links {
         else {
             return hello::refuse(connection.raw());
         };
+        let memory = match SharedMemory::open(memory, link::LEN, true) {
+            Ok(memory) => Arc::new(memory),
+            // The connection ends, and the other side goes by UDP.
+            Err(error) => return tracing::debug!(%error, "a process offers memory that can't be shared"),
+        };
         let introducing = self.introducing.lock();
-        // Both have introduced themselves: the link of the process with the higher number is used.
+        // Both have introduced themselves: the link of the process with the higher number is used. One that has waited for too long
+        // uses its own all the same.
         let has_offered = |pid| {
             let process = introduction.process;
             self.snapshot().iter().any(|link| link.was_offered_to(pid, process))
@@ -502,15 +520,14 @@ impl Service for Links {
         if introduction.yields
             && introduction.process < own.process
             && sys::peer_credentials(connection.raw()).is_ok_and(|peer| has_offered(peer.pid))
+            && link::ask_to_yield(&memory)
         {
             return hello::ask_to_yield(connection.raw());
         }
-        let opened =
-            SharedMemory::open(memory, link::LEN, true).and_then(|memory| self.add(0, connection, memory, 1));
+        let opened = self.add(0, connection, memory, 1);
         let link = match opened {
             Ok(link) => link,
-            // The connection ends, and the other side goes by UDP.
-            Err(error) => return tracing::debug!(%error, "a process offers memory that can't be shared"),
+            Err(error) => return tracing::debug!(%error, "there is no room for a link"),
         };
         if let Err(error) = self.introduce(&link, &introduction, directory) {
             tracing::debug!(%error, "no link with a process of this host");
@@ -576,6 +593,55 @@ mod tests {
             });
             answer();
             (links.clone(), link.expect("a link"))
+        }
+    }
+
+    impl Side {
+        /// Makes a link and introduces itself, and doesn't wait for the answer.
+        fn introduces_itself(&mut self, peer: u16, connection: EngineFd) -> Arc<Link> {
+            let memory = Arc::new(SharedMemory::create(link::LEN, false).unwrap());
+            let link = self.links.add(peer, connection, memory, 0).unwrap();
+            let own = self.links.own.unwrap();
+            link.introduced();
+            hello::send(link.connection.raw(), &hello::hello(own), &[link.memory.fd(), own.fd()]).unwrap();
+            link
+        }
+    }
+
+    /// The process with the lower number has waited for too long, or not yet, when the other one hears of its link.
+    #[test]
+    fn link_that_is_used_without_an_answer_does_not_yield() {
+        for is_used in [true, false] {
+            let pair = || sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK).unwrap();
+            let ([to_second, at_second], [to_first, at_first]) = (pair(), pair());
+            let mut sides =
+                [Side::new(11, true, to_second, at_first), Side::new(12, true, to_first, at_second)];
+            sides.sort_by_key(Side::process);
+            let [mut lower, mut higher] = sides;
+            let (of_lower, of_higher) = (lower.slot, higher.slot);
+            let nobody = || sys::epoll_create().unwrap();
+            let connection = std::mem::replace(&mut lower.connection, nobody());
+            let used = lower.introduces_itself(of_higher, connection);
+            let connection = std::mem::replace(&mut higher.connection, nobody());
+            let offered = higher.introduces_itself(of_lower, connection);
+            assert!(!is_used || used.use_unanswered());
+
+            let hears = |side: Side| {
+                let (message, fds) = hello::receive(side.listens.raw()).unwrap();
+                side.links.serve(side.listens, &message, fds);
+                side.links
+            };
+            let (of_higher, of_lower) = (hears(higher), hears(lower));
+            of_lower.finish(&used);
+            of_higher.finish(&offered);
+            assert_eq!(used.remote.get().is_some(), is_used);
+            assert_eq!(used.is_dead(), !is_used);
+            assert!(is_used || !used.use_unanswered(), "it has yielded");
+            assert_eq!(
+                (of_lower.snapshot().len(), of_higher.snapshot().len()),
+                if is_used { (2, 2) } else { (1, 1) }
+            );
+            assert!(offered.remote.get().is_some());
         }
     }
 

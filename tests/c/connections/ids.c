@@ -481,6 +481,31 @@ static void a_backlog_is_a_bound(void)
 	rdma_destroy_event_channel(of_client);
 }
 
+/* Nobody has the port yet, so the request is made again for a while; an id that is destroyed meanwhile is told nothing more. */
+static void an_id_may_go_while_its_request_is_made_again(void)
+{
+	enum { IDS = 32, ROUNDS = 12 };
+	struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
+	struct rdma_conn_param param = {.qp_num = 0x1234};
+	struct rdma_cm_id *ids[IDS];
+	struct rdma_cm_event *event;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		for (int i = 0; i < IDS; i++)
+			ids[i] = resolved(channel, RDMA_PS_TCP, 9999);
+		for (int i = 0; i < IDS; i++)
+			MUST(rdma_connect(ids[i], &param));
+		for (int i = 0; i < IDS; i++) {
+			usleep(2500);
+			MUST(rdma_destroy_id(ids[i]));
+		}
+	}
+	usleep(200000);
+	MUST(fcntl(channel->fd, F_SETFL, O_NONBLOCK));
+	REFUSED(EAGAIN, rdma_get_cm_event(channel, &event));
+	rdma_destroy_event_channel(channel);
+}
+
 static const struct test_case cases[] = {
 	CASE(bad_input_is_refused),
 	CASE(calls_in_the_wrong_state_are_refused),
@@ -495,6 +520,7 @@ static const struct test_case cases[] = {
 	CASE(destruction_waits_for_events_that_were_fetched),
 	CASE(ids_share_their_devices),
 	CASE(a_backlog_is_a_bound),
+	CASE(an_id_may_go_while_its_request_is_made_again),
 };
 
 int main(int argc, char **argv)

@@ -693,6 +693,53 @@ static void datagrams(void)
 	EXPECT_ERRNO(EAGAIN, recv(fds[1], got, sizeof got, MSG_DONTWAIT));
 }
 
+/* A message and its answer, of which nobody reads the first before all of it is sent. */
+static void pieces(void)
+{
+	enum { PIECES = 1024 };
+	struct iovec out[PIECES];
+	char sent[3 * PIECES], got[3 * PIECES];
+	size_t length = 0;
+	int fds[2];
+
+	pair(fds);
+	for (int i = 0; i < PIECES; i++) {
+		size_t size = i % 4;
+
+		out[i] = (struct iovec){sent + length, size};
+		memset(sent + length, i, size);
+		length += size;
+	}
+	for (int round = 0; round < 3; round++) {
+		EXPECT(writev(fds[0], out, PIECES) == (ssize_t)length);
+		EXPECT(recv(fds[1], got, length, MSG_WAITALL) == (ssize_t)length && !memcmp(got, sent, length));
+	}
+}
+
+/* The second socket has the first one's port, and another queue pair. */
+static void datagrams_to_a_new_server(void)
+{
+	struct timeval timeout = {.tv_sec = 10};
+	struct sockaddr_in name = here(0);
+	socklen_t length = sizeof name;
+	int client = make_socket(SOCK_DGRAM), server;
+	char byte;
+
+	for (int i = 0; i < 2; i++) {
+		server = make_socket(SOCK_DGRAM);
+		EXPECT(bind(server, (struct sockaddr *)&name, sizeof name) == 0);
+		EXPECT(getsockname(server, (struct sockaddr *)&name, &length) == 0);
+		EXPECT(setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0);
+		for (int sent = 0; sent < 4; sent++) {
+			EXPECT(sendto(client, "d", 1, 0, (struct sockaddr *)&name, sizeof name) == 1);
+			EXPECT(recv(server, &byte, 1, 0) == 1 && byte == 'd');
+		}
+		EXPECT(close(server) == 0);
+		/* Meanwhile datagrams may be lost. */
+		usleep(1100000);
+	}
+}
+
 static const struct test_case {
 	const char *name;
 	void (*run)(void);
@@ -717,6 +764,8 @@ static const struct test_case {
 	{"many", many},
 	{"reset", reset},
 	{"datagrams", datagrams},
+	{"pieces", pieces},
+	{"datagrams_to_a_new_server", datagrams_to_a_new_server},
 };
 
 int main(int argc, char **argv)

@@ -237,6 +237,10 @@ struct Again {
 
 impl Task for Again {
     fn is_over(&mut self) -> bool {
+        // The call whose request was rejected has yet to note its connection: it mustn't take the place of the next.
+        if self.id.is_making_connection() {
+            return false;
+        }
         let Some(early) = self.early.take() else { return true };
         if self.id.step() != Step::Connecting {
             return true;

@@ -119,16 +119,27 @@ impl Id {
         drop(unwanted);
     }
 
-    /// Makes the connection. News of it reaches the channel when it is known here.
+    /// Makes the connection. News of it reaches the channel when it is known here. Of an id that is being destroyed nothing is left of either.
     pub(crate) fn make_connection(&self, make: impl FnOnce() -> Outcome<Connection>) -> Outcome<()> {
         self.state.lock().kept_back = Some(Vec::new());
         let made = make();
         let mut state = self.state.lock();
         let kept_back = state.kept_back.take().unwrap_or_default();
+        if state.step == Step::Ending {
+            // The peer is told of the end without a lock.
+            drop(state);
+            drop((kept_back, made?));
+            return Ok(());
+        }
         let connection = made?;
         state.connection = Some(Arc::new(connection));
         kept_back.into_iter().for_each(|queued| channel::put(&state.queue, queued));
         Ok(())
+    }
+
+    /// A thread is in [`Id::make_connection`].
+    pub(crate) fn is_making_connection(&self) -> bool {
+        self.state.lock().kept_back.is_some()
     }
 
     pub(crate) fn step(&self) -> Step {

@@ -8,6 +8,7 @@ use crate::abi::*;
 use crate::call::{Outcome, Refusal};
 use crate::ends::Ends;
 use crate::flow::{Arrived, Place, Receiver, Sender, SenderSizes, Sent, Violation, Write};
+use crate::gather::{Gathered, piece_at};
 use crate::verbs::{Id, NO_COMPLETION, QueuePair, Region, Sizes, request};
 use crate::wire::{
     CONNECTION_DATA, ConnectionData, Control, ENTRY, Entry, IO_MAP_ENTRY, IoMapEntry, Message, TABLE,
@@ -346,11 +347,16 @@ impl Connection {
         }
     }
 
-    /// Posts a write whose bytes are at `from`.
+    /// Posts a write of the next bytes of `from`, as many as it has.
     ///
     /// # Safety
-    /// `from` is readable for the write's length.
-    unsafe fn post_write(&mut self, write: Write, message: Option<Message>, from: *const u8) -> Outcome<()> {
+    /// `from` is readable.
+    unsafe fn post_write(
+        &mut self,
+        write: Write,
+        message: Option<Message>,
+        from: &mut Gathered<'_>,
+    ) -> Outcome<()> {
         let length = write.length;
         let buffer = &self.prepared.send_buffer;
         let kept = if write.place == Place::Inline { 0 } else { length as u32 };
@@ -358,15 +364,27 @@ impl Connection {
         let mut posted = request(Sent::Data(kept).id(), opcode);
         posted.imm_data = message.map_or(0, |message| message.emit().to_be());
         posted.wr = ibv_send_wr_wr { rdma: ibv_send_wr_rdma { remote_addr: write.remote, rkey: write.key } };
+        let mut gathered = Vec::new();
         let (mut list, entries) = match write.place {
             Place::Inline => {
                 posted.send_flags = IBV_SEND_INLINE;
-                let entry = ibv_sge { addr: from as u64, length: length as u32, lkey: 0 };
+                let addr = match from.run() {
+                    Some((at, run)) if run >= length => at,
+                    _ => {
+                        // SAFETY: the caller's promise.
+                        let bytes = |at, run| unsafe { std::slice::from_raw_parts(at, run) };
+                        from.take(length, |_, at, run| gathered.extend_from_slice(bytes(at, run)));
+                        gathered.as_ptr()
+                    }
+                };
+                let entry = ibv_sge { addr: addr as u64, length: length as u32, lkey: 0 };
                 ([entry, entry], 1)
             }
             Place::Buffer(offset) => {
-                // SAFETY: the caller's promise; the accounts keep to the buffer's length.
-                unsafe { buffer.put(offset, from, length) };
+                from.take(length, |before, at, run| {
+                    // SAFETY: the caller's promise; the accounts keep to the buffer's length.
+                    unsafe { buffer.put((offset + before) % buffer.length(), at, run) };
+                });
                 let before_end = length.min(buffer.length() - offset);
                 let list = [buffer.entry(offset, before_end), buffer.entry(0, length - before_end)];
                 (list, if before_end < length { 2 } else { 1 })
@@ -376,19 +394,19 @@ impl Connection {
         self.prepared.qp.post_send(&mut posted)
     }
 
-    /// Sends what can be sent at once of `length` bytes at `from`; how many. `piece` is how long the next piece may be.
+    /// Sends what can be sent at once of `from`; how many bytes. `piece` is how long the next message may be.
     ///
     /// # Safety
-    /// `from` is readable for `length` bytes.
-    pub(crate) unsafe fn send(&mut self, from: *const u8, length: usize, piece: &mut Piece) -> usize {
-        let mut done = 0;
+    /// `from` is readable.
+    pub(crate) unsafe fn send(&mut self, mut from: Gathered<'_>, piece: &mut Piece) -> usize {
+        let (mut done, length) = (0, from.left());
         while done < length && self.ends.is_writable() {
             let Some(write) = self.sender.data((length - done).min(piece.next())) else { break };
-            let message = Message::Data(write.length as u32);
-            // SAFETY: within what the caller promises.
-            let posted = unsafe { self.post_write(write, Some(message), from.add(done)) };
+            let (message, sent) = (Message::Data(write.length as u32), write.length);
+            // SAFETY: the caller's promise.
+            let posted = unsafe { self.post_write(write, Some(message), &mut from) };
             self.check(posted);
-            done += write.length;
+            done += sent;
         }
         done
     }
@@ -488,8 +506,10 @@ impl Connection {
             };
             self.untold.remove(0);
             let bytes = entry.for_peer(self.peer.big_endian);
+            let piece = [piece_at(bytes.as_ptr(), bytes.len())];
+            let message = Some(Message::IoMap(index));
             // SAFETY: an array of this length.
-            let posted = unsafe { self.post_write(write, Some(Message::IoMap(index)), bytes.as_ptr()) };
+            let posted = unsafe { self.post_write(write, message, &mut Gathered::behind(&piece, 0)) };
             self.check(posted);
         }
     }
@@ -512,6 +532,8 @@ impl Connection {
         piece: &mut Piece,
     ) -> Outcome<usize> {
         let mut done = 0;
+        let memory = [piece_at(from, length)];
+        let mut from = Gathered::behind(&memory, 0);
         while done < length && self.ends.is_writable() {
             let at = offset.wrapping_add(done as u64);
             let Some(target) = self.targets.values().find(|target| target.holds(at)) else {
@@ -522,10 +544,11 @@ impl Connection {
             let (remote, key) = (target.memory.addr + inside, target.memory.key);
             let wanted = (length - done).min(left).min(piece.next());
             let Some(write) = self.sender.mapped(wanted, remote, key) else { break };
-            // SAFETY: within what the caller promises.
-            let posted = unsafe { self.post_write(write, None, from.add(done)) };
+            let written = write.length;
+            // SAFETY: the caller's promise.
+            let posted = unsafe { self.post_write(write, None, &mut from) };
             self.check(posted);
-            done += write.length;
+            done += written;
         }
         Ok(done)
     }

@@ -86,7 +86,14 @@ struct Terms {
     sees_exit: AtomicU64,
     /// 1: it understands compact headers of atomics and their answers, too.
     compact_atomics: AtomicU64,
+    /// What becomes of the link while its maker, this one, hasn't been answered: [`USED`] or [`YIELDED`], whichever is said first.
+    fate: AtomicU64,
 }
+
+/// The maker uses the link, though the peer hasn't answered.
+const USED: u64 = 1;
+/// The peer has made a link as well, which is used instead.
+const YIELDED: u64 = 2;
 
 /// The words before a ring's bytes. Peers of another version have them at the same places.
 #[repr(C)]
@@ -107,9 +114,19 @@ const _: () = assert!(
 );
 
 ferroce_access::shared_words!(
-    Terms { fetches, compact, positions, views, ended, sees_exit, compact_atomics }
+    Terms { fetches, compact, positions, views, ended, sees_exit, compact_atomics, fate }
     RingHead { lines, unused, busy, unused_too, terms }
 );
+
+/// Says what becomes of a link, in the ring of its maker; whether it is said in time.
+fn fate(makers: &RingHead, says: u64) -> bool {
+    makers.terms.fate.compare_exchange(0, says, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+/// Has the maker of a link whose memory this is give it up. False: it has been using it already.
+pub(super) fn ask_to_yield(memory: &Arc<SharedMemory>) -> bool {
+    fate(&SharedPlace::new(memory, 0), YIELDED)
+}
 
 /// One direction.
 #[derive(Debug)]
@@ -181,10 +198,9 @@ impl Link {
         slot: u16,
         pid: i32,
         connection: EngineFd,
-        memory: SharedMemory,
+        memory: Arc<SharedMemory>,
         side: usize,
     ) -> Self {
-        let memory = Arc::new(memory);
         let pidfd = match sys::peer_pidfd(connection.raw()) {
             Err(_) if pid > 0 => sys::pidfd(pid).ok(),
             pidfd => pidfd.ok(),
@@ -256,6 +272,11 @@ impl Link {
     /// It will be used: it isn't given up for another any more.
     pub(super) fn settle(&self) {
         self.settled.store(true, Ordering::Release);
+    }
+
+    /// This process, which has made it, uses it without an answer from now on. False: the peer has said before that it yields.
+    pub(super) fn use_unanswered(&self) -> bool {
+        fate(&self.to_peer.head, USED)
     }
 
     /// The peer is about to hear of it from this process.

@@ -114,6 +114,7 @@ classes! {
     Locals: "nic/src/fabric/addresses.rs", "the addresses in use";
     LeftOut: "nic/src/fabric/addresses.rs", "addresses of devices whose port somebody else has";
     Services: "host/src/services.rs", "who answers which requests of other processes";
+    SpareDescriptor: "host/src/services.rs", "a descriptor that is given up when there is no other left";
     SilentClients: "host/src/services.rs", "connections of other processes that have asked for nothing yet";
     HostSlots: "host/src/lib.rs", "the slots of this process";
     HostPorts: "host/src/lib.rs", "the ports of this process";

@@ -1,6 +1,6 @@
 //! Threads of the adapter's own, whatever the thread is like that starts them.
 //!
-//! A new thread inherits the scheduling policy, the processors and the signal mask of its parent. The parent is whoever
+//! A new thread inherits the scheduling policy, the processors, the timer slack and the signal mask of its parent. The parent is whoever
 //! calls: a real-time thread, perhaps, that is bound to a processor and never lets go of it.
 
 use super::ending::Ours;
@@ -11,6 +11,9 @@ use std::sync::OnceLock;
 
 /// Enough for 8,192 processors.
 const CPU_WORDS: usize = 128;
+
+/// By how much the kernel may prolong a sleep of a thread, in nanoseconds: what threads have unless somebody changes it.
+const TIMER_SLACK: libc::c_ulong = 50_000;
 
 /// A set of processors.
 type Cpus = [u64; CPU_WORDS];
@@ -52,6 +55,7 @@ impl Attributes {
         // SAFETY: the first call initialises what the others change.
         unsafe {
             check(libc::pthread_attr_init(new.pointer()))?;
+            let stack = stack + stack_of_c_library(new.pointer());
             check(libc::pthread_attr_setstacksize(new.pointer(), stack))?;
             check(libc::pthread_attr_setdetachstate(new.pointer(), libc::PTHREAD_CREATE_DETACHED))?;
         }
@@ -88,6 +92,21 @@ impl Attributes {
     }
 }
 
+/// What a thread's stack has in it that isn't the thread's to use: the thread-local variables of the program and of its libraries, however
+/// large they are, and what the C library needs itself.
+///
+/// # Safety
+/// The attributes are initialised.
+unsafe fn stack_of_c_library(attributes: *const libc::pthread_attr_t) -> usize {
+    type MinStack = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
+    // SAFETY: looks up a name, which has this type wherever the C library has it.
+    unsafe {
+        let found = libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr());
+        let min_stack = std::mem::transmute::<*mut libc::c_void, Option<MinStack>>(found);
+        min_stack.map_or(0, |min_stack| min_stack(attributes))
+    }
+}
+
 impl Drop for Attributes {
     fn drop(&mut self) {
         // SAFETY: initialised by `new`, also where that has failed later.
@@ -114,7 +133,7 @@ fn create(attributes: &mut Attributes, body: Body) -> Result<libc::pthread_t, (i
 }
 
 /// Starts a detached thread, with all signals blocked (they are the program's; a guarded instruction, see `guard` of `ferroce-access`,
-/// unblocks those of its faults), outside of real-time scheduling, on all processors of the process.
+/// unblocks those of its faults), outside of real-time scheduling, on all processors of the process. `stack` is what `run` may use.
 ///
 /// # Errors
 /// No thread can be made.
@@ -139,6 +158,8 @@ fn start(name: &str, stack: usize, run: Body) -> io::Result<()> {
     let body = Box::new(move || {
         // SAFETY: this thread, and a string of at most 15 bytes.
         unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+        // SAFETY: this thread, and a number.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
         let _ours = Ours::begin();
         run();
     });

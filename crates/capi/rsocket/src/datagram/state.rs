@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use crate::address;
 use crate::call::{Outcome, Refusal, zero};
@@ -19,13 +20,15 @@ use super::port::{Arrived, MOST_WAITING, Port, SLOT};
 pub(super) const LONGEST: usize = 65507;
 /// Peers whose queue pairs are remembered.
 const MOST_PEERS: usize = 4096;
+/// How long a peer's queue pair is used of which nothing is heard: another socket may have the peer's port by now.
+const FRESH: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct DatagramState {
     pub(crate) domain: c_int,
     pub(crate) options: Options,
     ports: HashMap<IpAddr, Option<Port>>,
-    peers: HashMap<Peer, u32>,
+    peers: HashMap<Peer, Known>,
     pub(super) connected: Option<SocketAddr>,
     pub(super) arrived: VecDeque<Arrived>,
     udp: OwnedFd,
@@ -36,6 +39,13 @@ pub(crate) struct DatagramState {
 
 /// What tells a peer from others.
 type Peer = (IpAddr, u16);
+
+/// What is known of a peer.
+#[derive(Debug)]
+struct Known {
+    qpn: u32,
+    heard: Instant,
+}
 
 fn peer_of(address: SocketAddr) -> Peer {
     (address.ip().to_canonical(), address.port())
@@ -52,6 +62,14 @@ impl State for DatagramState {
         let before = self.arrived.len();
         for port in self.ports.values_mut().flatten() {
             changed |= port.progress(&mut self.arrived);
+        }
+        if self.arrived.len() > before {
+            let now = Instant::now();
+            for (from, _) in self.arrived.range(before..) {
+                if let Some(known) = self.peers.get_mut(&peer_of(*from)) {
+                    known.heard = now;
+                }
+            }
         }
         if let Some(peer) = self.connected {
             let mut at = 0;
@@ -190,7 +208,8 @@ impl DatagramState {
     /// Sends a datagram; whether there was room.
     pub(super) fn send(&mut self, to: SocketAddr, data: &[u8], set: &Set) -> Outcome<bool> {
         let source = self.source_for(to)?;
-        let qpn = self.peers.get(&peer_of(to)).copied();
+        let known = self.peers.get(&peer_of(to)).filter(|known| known.heard.elapsed() < FRESH);
+        let qpn = known.map(|known| known.qpn);
         let fits = |port: &Port| data.len() + DATAGRAM_HEADER <= port.mtu.min(SLOT);
         let Some(port) = self.port(source.ip(), set) else {
             return self.send_udp(UdpOperation::Data, 0, source.ip(), to, data);
@@ -264,7 +283,7 @@ impl DatagramState {
             let Some(from) = address::to_rust(&name) else { continue };
             let Some((header, start)) = UdpHeader::parse(&bytes[..got]) else { continue };
             if header.qpn != 0 && (self.peers.len() < MOST_PEERS || self.peers.contains_key(&peer_of(from))) {
-                self.peers.insert(peer_of(from), header.qpn);
+                self.peers.insert(peer_of(from), Known { qpn: header.qpn, heard: Instant::now() });
             }
             if header.operation == UdpOperation::Data {
                 if let Ok(source) = self.source_for(from) {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::call::{Outcome, Refusal};
 use crate::connection::{Connection, Piece};
+use crate::gather::Gathered;
 use crate::options::Options;
 
 use super::Stream;
@@ -27,7 +28,7 @@ impl Stream {
                 return Some(Err(Refusal::plain(errno)));
             }
             // SAFETY: the caller's promise.
-            *done += walk(pieces, *done, |from, left, _| unsafe { connection.send(from, left, &mut piece) });
+            *done += unsafe { connection.send(Gathered::behind(pieces, *done), &mut piece) };
             (*done == total).then_some(Ok(()))
         })
     }
