@@ -9,6 +9,7 @@
 //! message has a port, or a communication ID, whose high bits are a slot of the process that gave it.
 
 mod lifelines;
+mod pass_on;
 
 pub(crate) use lifelines::register;
 
@@ -28,6 +29,7 @@ use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, Rejec
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{BTH_LEN, Bth, Deth, Headers, ICRC_LEN, Opcode, Packet, ROCE_V2_PORT};
 use lifelines::Lifelines;
+use pass_on::PassOn;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -174,6 +176,7 @@ pub(crate) struct GsiState {
     due: AtomicU64,
     psn: AtomicU32,
     lifelines: Lifelines,
+    pass_on: PassOn,
 }
 
 impl GsiState {
@@ -405,7 +408,12 @@ impl Adapter {
             self.ask_everybody(datagram);
         }
         match receiver.deliver(&self.host, std::slice::from_ref(datagram), true) {
-            Delivery::Sent | Delivery::OtherUser | Delivery::Busy => {}
+            Delivery::Sent | Delivery::OtherUser => {}
+            Delivery::Busy => {
+                if let Some(at) = self.gsi.pass_on.keep(receiver, datagram, clock::now()) {
+                    self.engine.wake_for(at);
+                }
+            }
             Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
             // What this process would have is gone.
             Delivery::Own | Delivery::Nobody => {
@@ -518,6 +526,9 @@ impl Source for GsiSource {
             Some(manager) => manager.work(&mut mads),
             None => mads.for_each(drop),
         }
+        if let Some(at) = gsi.pass_on.try_again(&adapter.host, clock::now()) {
+            adapter.engine.wake_for(at);
+        }
     }
 
     fn next(&self) -> u64 {
@@ -526,6 +537,8 @@ impl Source for GsiSource {
             return 0;
         }
         // Without a manager nothing has set them.
-        if gsi.is_read() { gsi.due.load(Ordering::Acquire).min(gsi.lifelines.next()) } else { u64::MAX }
+        let of_manager =
+            if gsi.is_read() { gsi.due.load(Ordering::Acquire).min(gsi.lifelines.next()) } else { u64::MAX };
+        of_manager.min(gsi.pass_on.next())
     }
 }

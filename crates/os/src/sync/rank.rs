@@ -124,6 +124,7 @@ classes! {
     InFlight: "mem/src/in_flight.rs", "what is in the memory that requests under way name, for the checker; held while a packet is copied there";
     CopyPair: "access/src/copy.rs", "the pair of sockets of copies that the kernel refuses otherwise";
     Lifelines: "nic/src/gsi/lifelines.rs", "connections that end with another process";
+    GsiPassOn: "nic/src/gsi/pass_on.rs", "MADs for other processes that have too much to read";
     GsiInbox: "nic/src/gsi/mod.rs", "MADs that wait for the communication manager";
     ConnectManager: "connect/src/manager.rs", "who the communication manager of this process is";
     Connections: "connect/src/manager.rs", "connections, ports and their events";
