@@ -82,7 +82,13 @@ impl Services {
     pub(super) fn serve(&self, listener: RawFd, reception: &Reception<'_>) {
         for _ in 0..TURN {
             let connection = match sys::accept(listener) {
-                Ok(connection) => connection,
+                Ok(connection) => {
+                    // Another thread may have taken the number, the last time that it was given up.
+                    if self.spare.lock().is_none() {
+                        self.keep_spare();
+                    }
+                    connection
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => return self.serve_with_spare(listener, reception),
             };

@@ -90,7 +90,10 @@ impl Qp {
         if !connected || self.service == Service::Ud {
             return None;
         }
+        let number = inner.proto.params().dest_qpn;
         let (address, process) = match &inner.path {
+            // It has failed before it had a peer.
+            None if number == 0 => return None,
             None => (Text::default(), None),
             Some(Path::Local { meta }) => (text(meta.dst), Some(std::process::id())),
             Some(Path::Shm { meta, link }) => {
@@ -98,7 +101,7 @@ impl Qp {
             }
             Some(Path::Udp { dest, .. }) => (text(dest.peer().ip()), None),
         };
-        Some(Peer { number: inner.proto.params().dest_qpn, address, process })
+        Some(Peer { number, address, process })
     }
 }
 
