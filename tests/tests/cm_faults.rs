@@ -250,6 +250,30 @@ fn ten_thousand_connections_exist_at_once() {
     assert!(said.contains("10000 answered, 0 refused, 0 failed"), "{said}");
 }
 
+/// The process that reads the requests is another one, and the queue of a UNIX socket has room for ten messages. What is lost is sent again
+/// after six seconds.
+#[test]
+fn requests_that_come_at_once_from_another_host_are_all_passed_on() {
+    let world = require!(World::two_hosts(1500));
+    let program = Artifacts::get().c_program("connections/many").unwrap_or_else(|skip| panic!("{}", skip.0));
+    let words = [&*program, "server", &world.last().ipv4(), "7901"];
+    let mut reader = world.last().start_ferroce(&[], &words, &[]);
+    reader.wait_for_output("listening", LIMIT);
+    let mut server =
+        world.last().start_ferroce(&[], &[&*program, "server", &world.last().ipv4(), "7900"], &[]);
+    server.wait_for_output("listening", LIMIT);
+    let words = [&*program, "client", &world.last().ipv4(), "7900", "200", "0"];
+    let begin = std::time::Instant::now();
+    let client = world.first().start_ferroce(&[], &words, &[]).wait(LIMIT);
+    let taken = begin.elapsed();
+    assert!(client.stdout.contains("200 answered, 0 refused, 0 failed"), "{client}");
+    assert!(taken < Duration::from_secs(6), "{taken:?}: some were lost");
+    for mut process in [server, reader] {
+        process.signal(libc::SIGUSR1);
+        process.wait(LIMIT).expect_success();
+    }
+}
+
 /// To programs of librdmacm EADDRINUSE is a port of theirs.
 #[test]
 fn a_device_whose_udp_port_is_taken_is_none() {
