@@ -234,10 +234,11 @@ mod tests {
     use tree::Kind;
 
     #[test]
-    fn files_for_continuous_integration_name_this_version() {
+    fn files_name_this_version() {
         let version = env!("CARGO_PKG_VERSION");
         for (file, name) in [
             ("action.yml", format!("default: \"{version}\"")),
+            ("packaging/Containerfile", format!("ARG FERROCE=localhost/ferroce:{version}\n")),
             ("packaging/github.yml", format!("ferroce/ferroce@v{version}\n")),
             ("packaging/gitlab.yml", format!("/v{version}/ferroce-{version}-x86_64-linux-gnu.tar.gz\n")),
             ("packaging/gitlab.yml", format!("/v{version}/packaging/setup.sh\n")),
