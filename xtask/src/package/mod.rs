@@ -43,7 +43,8 @@ struct Arch {
 const WHEEL_PLATFORM: &str = "manylinux_2_28";
 /// What a tarball or a wheel may take at most, in bytes.
 const LARGEST: u64 = 4 << 20;
-const SUMMARY: &str = "RDMA verbs in user space: a software RoCEv2 adapter behind libibverbs and librdmacm";
+/// Distributions have room for 79 characters.
+const SUMMARY: &str = "RDMA verbs in user space: a software RoCEv2 adapter in each process";
 const LICENCE: &str = "MIT OR Apache-2.0";
 const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
 
