@@ -19,13 +19,7 @@ for fabric in A_FABRIC=best FERROCE_FABRIC=udp; do
         # In a variable are words.
         timeout 30 env "$fabric" "$ferroce" run $program > /tmp/server.txt 2>&1 &
         server=$!
-        # 4853 is the port, 18515, in the kernel's table of those who listen (0A).
-        waited=0
-        until grep -q ":4853 [0:]* 0A" /proc/net/tcp /proc/net/tcp6; do
-            waited=$((waited + 1))
-            test $waited -lt 200 || { cat /tmp/server.txt; exit 1; }
-            sleep 0.05
-        done
+        sh "$(dirname "$0")/listening.sh" || { cat /tmp/server.txt; exit 1; }
         timeout 30 env "$fabric" "$ferroce" run $program 127.0.0.1 > /tmp/client.txt 2>&1 ||
             { cat /tmp/client.txt /tmp/server.txt; exit 1; }
         wait $server
