@@ -16,9 +16,10 @@ EOF
 chmod +x "$store/podman"
 podman=$store/podman
 
-image=$("$podman" load --quiet --input "$packages"/ferroce-[0-9]*-"$(uname -m)"-linux-gnu.oci.tar | sed -n 's/^Loaded image[^:]*: *//p')
+# Its name is what the Containerfile expects.
+"$podman" load --quiet --input "$packages"/ferroce-[0-9]*-"$(uname -m)"-linux-gnu.oci.tar > /dev/null
 tar -C "$root" --exclude=./proc --exclude=./sys --exclude=./dev -c . | "$podman" import --quiet - localhost/base > /dev/null
-"$podman" build --quiet --isolation chroot --network host --build-arg BASE=localhost/base --build-arg "FERROCE=$image" \
+"$podman" build --quiet --isolation chroot --network host --build-arg BASE=localhost/base \
     --tag localhost/with-ferroce --file "$here/../Containerfile" "$here" > /dev/null
 container() {
     "$podman" run --rm --network host --ulimit nofile=1024:4096 --ulimit nproc=1000:1000 --user 1000 --read-only --tmpfs /tmp \

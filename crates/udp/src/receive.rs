@@ -27,14 +27,14 @@ pub fn receiving_socket(v6: bool) -> io::Result<EngineFd> {
     let on = 1_i32;
     if v6 {
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, &0_i32)?;
+        if_known(sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, &0_i32))?;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
         sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &on)?;
-        sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, &on)?;
+        if_known(sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, &on))?;
         // RoCE adapters send UDP checksums of 0; without this IPv6 drops them.
         sys::set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, &on)?;
     } else {
-        sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0_i32)?;
+        if_known(sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, &0_i32))?;
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &on)?;
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, &on)?;
     }
@@ -42,6 +42,15 @@ pub fn receiving_socket(v6: bool) -> io::Result<EngineFd> {
     let _ = sys::set_option(fd, libc::SOL_UDP, libc::UDP_GRO, &on);
     sys::large_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF);
     Ok(socket)
+}
+
+/// What an option gave that qemu-user doesn't know: without it packets have flow label 0. That only groups come that a socket has joined is
+/// also seen to by the address and the interface that it is bound to.
+fn if_known(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        outcome => outcome,
+    }
 }
 
 /// What [`super::Endpoint::recv`] did.

@@ -9,8 +9,10 @@ use std::{fs, io};
 use super::tree::{Kind, Tree, directories};
 use super::{HOMEPAGE, LICENCE, Release, SUMMARY};
 
-const DESCRIPTION: &str = "Programs that were built for an RDMA adapter run unmodified on any Linux machine: no adapter, no kernel \
-                           module, no daemon. Start them with `ferroce run`.";
+/// In lines of at most 79 characters.
+const DESCRIPTION: &str = "Programs that were built for an RDMA adapter run unmodified on any Linux\n\
+                           machine: no adapter, no kernel module, no daemon. Start them with\n\
+                           `ferroce run`.";
 const MAINTAINER: &str = "The Ferroce developers <ferroce@users.noreply.github.com>";
 /// Of the packages, for one version of the program.
 const REVISION: &str = "1";
@@ -45,8 +47,9 @@ pub fn deb(directory: &Path, scratch: &Path, tree: &Tree, release: &Release) -> 
     let text = format!(
         "Package: ferroce\nVersion: {version}-{REVISION}\nArchitecture: {arch}\nMaintainer: {MAINTAINER}\n\
          Installed-Size: {}\nDepends: libc6 (>= 2.28)\nSuggests: ibverbs-utils, rdmacm-utils, perftest\nSection: net\n\
-         Priority: optional\nHomepage: {HOMEPAGE}\nDescription: {SUMMARY}\n {DESCRIPTION}\n",
-        size.div_ceil(1024)
+         Priority: optional\nHomepage: {HOMEPAGE}\nDescription: {SUMMARY}\n {}\n",
+        size.div_ceil(1024),
+        DESCRIPTION.replace('\n', "\n ")
     );
     fs::write(control.join("control"), text)?;
     for folder in folders_of(scratch)? {
@@ -97,7 +100,7 @@ pub fn rpm(directory: &Path, tree: &Tree, release: &Release) -> io::Result<PathB
             Kind::File { mode, content } => {
                 let permissions = u16::try_from(*mode).map_err(io::Error::other)?;
                 let mut options = rpm::FileOptions::new(to).permissions(permissions);
-                if entry.path.starts_with("share/doc/") {
+                if entry.path.starts_with("share/doc/") || entry.path.starts_with("share/man/") {
                     options = options.doc();
                 }
                 builder.with_file_contents(content.as_slice(), options).map_err(io::Error::other)?;

@@ -40,7 +40,7 @@ pub fn write(directory: &Path, tree: &Tree, release: &Release) -> io::Result<Pat
     }));
     let mut listed = descriptor("application/vnd.oci.image.manifest.v1+json", &manifest);
     listed["platform"] = json!({ "architecture": arch.debian, "os": "linux" });
-    listed["annotations"] = json!({ "org.opencontainers.image.ref.name": version });
+    listed["annotations"] = json!({ "org.opencontainers.image.ref.name": format!("ferroce:{version}") });
     let index = text(&json!({
         "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [listed],
     }));

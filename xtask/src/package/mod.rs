@@ -43,7 +43,8 @@ struct Arch {
 const WHEEL_PLATFORM: &str = "manylinux_2_28";
 /// What a tarball or a wheel may take at most, in bytes.
 const LARGEST: u64 = 4 << 20;
-const SUMMARY: &str = "RDMA verbs in user space: a software RoCEv2 adapter behind libibverbs and librdmacm";
+/// Distributions have room for 79 characters.
+const SUMMARY: &str = "RDMA verbs in user space: a software RoCEv2 adapter in each process";
 const LICENCE: &str = "MIT OR Apache-2.0";
 const HOMEPAGE: &str = env!("CARGO_PKG_REPOSITORY");
 
@@ -234,10 +235,11 @@ mod tests {
     use tree::Kind;
 
     #[test]
-    fn files_for_continuous_integration_name_this_version() {
+    fn files_name_this_version() {
         let version = env!("CARGO_PKG_VERSION");
         for (file, name) in [
             ("action.yml", format!("default: \"{version}\"")),
+            ("packaging/Containerfile", format!("ARG FERROCE=localhost/ferroce:{version}\n")),
             ("packaging/github.yml", format!("ferroce/ferroce@v{version}\n")),
             ("packaging/gitlab.yml", format!("/v{version}/ferroce-{version}-x86_64-linux-gnu.tar.gz\n")),
             ("packaging/gitlab.yml", format!("/v{version}/packaging/setup.sh\n")),
