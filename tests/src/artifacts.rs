@@ -168,6 +168,21 @@ fn staged_name(name: &str) -> String {
     name.replace('/', "-")
 }
 
+/// Compiles the driver of a client, `tests/clients/NAME.cc`, with the installed libraries of these names; compiles once a stage.
+///
+/// # Errors
+/// There is no C++ compiler.
+pub fn client_program(name: &str, libraries: &[&str]) -> Result<PathBuf, Skip> {
+    let compiler = tool("c++", "g++")?;
+    Artifacts::get().compiled(name, |program| {
+        let mut command = Command::new(compiler);
+        command.args(["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
+        command.arg(program).arg(repository().join("tests/clients").join(name).with_extension("cc"));
+        command.args(libraries.iter().map(|library| format!("-l{library}")));
+        command
+    })
+}
+
 /// Which declarations of the verbs `tests/c/traffic/pingpong.c` is compiled against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Headers {

@@ -20,7 +20,9 @@ mod vm;
 pub mod wait;
 mod world;
 
-pub use artifacts::{Artifacts, Headers, c_source, compile_ping_pong, new_stage, tool, verbs_headers};
+pub use artifacts::{
+    Artifacts, Headers, c_source, client_program, compile_ping_pong, new_stage, tool, verbs_headers,
+};
 pub use clients::{Fabric, Pair, PairOutcome};
 pub use holders::Holdings;
 pub use mpi::{mpi_program, mpi_program_of, mpi_run, mpich_program};

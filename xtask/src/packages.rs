@@ -49,8 +49,8 @@ pub fn install_for_bench() {
     install_missing(PACKAGES);
 }
 
-/// The same for the clients that only `cargo xtask compat` runs.
-pub fn install_for_compat() {
+/// The same for the clients that only `cargo xtask compat` runs; `quick`: without those that are large.
+pub fn install_for_compat(quick: bool) {
     install_missing(PACKAGES);
     install_missing(&[
         ("qperf", "qperf"),
@@ -60,6 +60,15 @@ pub fn install_for_compat() {
         ("libmpich-dev", "compiling the MPI programs for MPICH"),
         ("python3-pip", "fetching clients that are wheels"),
     ]);
+    if !quick {
+        install_missing(&[
+            ("g++", "compiling the program for gloo"),
+            ("libgloo-dev", "gloo"),
+            ("python3-torch", "tensorpipe"),
+            ("ceph-mon", "a cluster of Ceph"),
+            ("ceph-osd", "a cluster of Ceph"),
+        ]);
+    }
 }
 
 /// The same for what `cargo xtask package --test` makes clean roots with.
@@ -126,7 +135,8 @@ fn apt(words: &[&str]) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn is_installed(package: &str) -> bool {
+/// Whether a package of Debian is installed.
+pub fn is_installed(package: &str) -> bool {
     Command::new("dpkg-query")
         .args(["-W", "-f=${db:Status-Status}", package])
         .stderr(Stdio::null())

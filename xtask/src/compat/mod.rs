@@ -9,8 +9,8 @@ mod wheels;
 use crate::{dist, packages};
 use clients::{CLIENTS, Client, How};
 use ferroce_tests::{
-    Fabric, PairOutcome, SERVER, Sides, Skip, World, mpi_program, mpi_program_of, mpi_run, mpich_program,
-    tool,
+    Fabric, PairOutcome, SERVER, Sides, Skip, World, client_program, mpi_program, mpi_program_of, mpi_run,
+    mpich_program, tool,
 };
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -56,8 +56,8 @@ enum Outcome {
     Fails(String),
     /// A client without a peer has nothing to do there.
     NotMeant,
-    /// Its wheels can't be had here, for this reason.
-    NoWheels(String),
+    /// Its wheels or its package can't be had here, for this reason.
+    NotHere(String),
 }
 
 /// Runs the clients whose command contains `only` in all modes; writes the page when that was all of them. `quick`: only clients of the
@@ -68,7 +68,7 @@ enum Outcome {
 /// # Errors
 /// The build fails, this machine lacks a client or namespaces, or a client fails that should pass.
 pub fn compat(only: Option<&str>, quick: bool) -> io::Result<()> {
-    packages::install_for_compat();
+    packages::install_for_compat(quick);
     dist::dist("release")?;
     let logs = dist::target().join("compat");
     fs::create_dir_all(&logs)?;
@@ -91,7 +91,7 @@ pub fn compat(only: Option<&str>, quick: bool) -> io::Result<()> {
             let result = match &outcome {
                 Outcome::Passes => "pass".to_owned(),
                 Outcome::NotMeant => String::new(),
-                Outcome::NoWheels(why) => format!("not run: {why}"),
+                Outcome::NotHere(why) => format!("not run: {why}"),
                 Outcome::Fails(said) => {
                     fs::write(logs.join(log_name(client, mode)), said)?;
                     failing += usize::from(client.not_yet.is_none());
@@ -161,9 +161,12 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
             Ok(said(passes(&outcome), outcome.to_string()))
         }
         How::Script { wheels, program, port } => {
+            if wheels.is_empty() && !packages::is_installed(client.package) {
+                return Ok(Outcome::NotHere(format!("{} isn't installed", client.package)));
+            }
             let folder = match wheels::unpacked(wheels) {
                 Ok(folder) => folder.display().to_string(),
-                Err(why) => return Ok(Outcome::NoWheels(why.to_string())),
+                Err(why) => return Ok(Outcome::NotHere(why.to_string())),
             };
             let script = dist::workspace().join(script_path(program)).display().to_string();
             let server = [wheels::PYTHON, &script];
@@ -175,6 +178,22 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
                 port,
                 options: client.options,
                 settings: &settings,
+                limit,
+            };
+            let outcome = sides.run(&mode.world()?, mode.fabric());
+            Ok(said(passes(&outcome), outcome.to_string()))
+        }
+        How::Compiled { libraries, program, port } => {
+            if !packages::is_installed(client.package) {
+                return Ok(Outcome::NotHere(format!("{} isn't installed", client.package)));
+            }
+            let path = client_program(program, libraries)?.display().to_string();
+            let sides = Sides {
+                server: &[&path],
+                client: &[&path, SERVER],
+                port,
+                options: client.options,
+                settings: client.settings,
                 limit,
             };
             let outcome = sides.run(&mode.world()?, mode.fabric());
@@ -192,7 +211,7 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
         How::WheelRanks { wheel, launcher, program } => {
             let bin = match wheels::installed(wheel) {
                 Ok(folder) => folder.join("bin"),
-                Err(why) => return Ok(Outcome::NoWheels(why.to_string())),
+                Err(why) => return Ok(Outcome::NotHere(why.to_string())),
             };
             let (command, options) = launcher.split_first().expect("a launcher has a name");
             let command = bin.join(command).display().to_string();
@@ -232,7 +251,7 @@ fn page(rows: &[(&Client, Vec<String>)]) -> String {
          Unmodified programs of the distribution and wheels from PyPI, and what became of them between two processes of one host over shared \
          memory, the same over UDP (`FERROCE_FABRIC=udp`), and between two hosts joined by a veth pair. *pass*: all \
          sides ended with exit code 0 and complained of nothing; the MPI program, the ping-pongs and `tests/clients/` check the data that \
-         they receive. *not run*: its wheel could not be fetched. Each is run as `ferroce run COMMAND` by an ordinary user, a server before its client; {SERVER} is \
+         they receive. *not run*: its wheel or its package could not be fetched. Each is run as `ferroce run COMMAND` by an ordinary user, a server before its client; {SERVER} is \
          the server's address. Between two hosts `mpirun` starts `ferroce run tests/mpi/exchange` on each. What all options of perftest do is in [PERFTEST.md](PERFTEST.md), what the library exports \
          in [MATRIX.md](MATRIX.md).\n\n\
          | client | version | {} | command |\n|---|---|---|---|---|---|\n",
@@ -265,13 +284,15 @@ Looked for in Debian 12 and on PyPI:
 - **SPDK** isn't in Debian; `spdk` on PyPI has Python bindings only.
 - **GlusterFS** 10.3 has the socket transport only.
 - **Samba** is built without RDMA: smbdirect is in the kernel.
-- **Ceph** 16.2 has the `async+rdma` messenger, which needs a cluster. It isn't run here.
+- **DPDK**'s `mlx5` takes devices of the PCI and auxiliary buses, and writes to their queues itself (direct verbs). Debian's `dpdk-testpmd` finds no device here:
+  \"No probed ethernet devices\".
 - **tgt** and **libiscsi** (iSER): `iscsi-readcapacity16` reads a `tgtd`'s capacity when tried by hand as root. They have no row yet.
 - **librpma**'s package has no examples, and Debian's fio no `librpma` engines.
 - **MPICH** of Debian is built for UCX only, not for libfabric; its wheel has both.
 - The **Open MPI** wheel's `osc ucx` with `rc_verbs` reads with the key 0xff, which no region has; it is run with `osc rdma` there.
-- **tensorpipe** and **gloo**: torch's wheel for Linux on PyPI has 540 MB, Debian's `libtensorpipe0` and `libgloo0` no programs. They haven't been tried.
-- **NCCL**'s wheel has 350 MB. Its `net_ib` with host memory hasn't been tried.
+- **torch**'s wheel on PyPI (2.9.1, 900 MB) has TensorPipe's `ibv` as Debian's torch has it, and gloo without `ibverbs`; Debian's gloo has it.
+- **NCCL**'s collectives need a GPU. Its `net_ib` is called as they call it, with host memory. With `NCCL_IB_USE_INLINE=1` it asks for 64 bytes inline
+  and posts 512 for a grouped receive, which an adapter refuses. Its one-sided transport (`GIN`) asks CUDA before it connects.
 ";
 
 fn script_path(program: &str) -> PathBuf {
@@ -292,14 +313,18 @@ fn version(package: &str) -> String {
 impl Client {
     /// It is a package of the distribution, and none that takes long.
     fn is_of_distribution(&self) -> bool {
-        !matches!(self.how, How::Script { .. } | How::WheelRanks { .. })
+        !matches!(self.how, How::Script { .. } | How::Compiled { .. } | How::WheelRanks { .. })
     }
 
     fn is_meant_for(&self, mode: Mode) -> bool {
         match self.how {
             How::Alone { .. } => mode == Mode::Shm,
             How::Ranks { .. } | How::WheelRanks { .. } => mode != Mode::TwoHosts,
-            How::Sides { .. } | How::Connects { .. } | How::Script { .. } | How::Mpi { .. } => true,
+            How::Sides { .. }
+            | How::Connects { .. }
+            | How::Script { .. }
+            | How::Compiled { .. }
+            | How::Mpi { .. } => true,
         }
     }
 
@@ -311,6 +336,7 @@ impl Client {
             How::Ranks { launcher, .. } => launcher[0],
             How::Mpi { .. } => "mpirun",
             How::Script { .. } | How::WheelRanks { .. } => "python3",
+            How::Compiled { .. } => "c++",
         }
     }
 
@@ -330,6 +356,10 @@ impl Client {
             }
             How::Script { program, .. } => {
                 line = format!("{line}python3 {}", script_path(program).display());
+                line = format!("{line}` and `{line} {SERVER}");
+            }
+            How::Compiled { program, .. } => {
+                line = format!("{line}tests/clients/{program}");
                 line = format!("{line}` and `{line} {SERVER}");
             }
             How::Ranks { launcher, program, arguments, .. } => {
