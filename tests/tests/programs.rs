@@ -60,7 +60,6 @@ on_both_fabrics! {
     child_ends_with_its_last_thread: "lifecycle/last_thread" "child_of_a_fork" "ok";
     posting_and_polling_need_a_small_stack_only: "surroundings/small_stack" "traffic" "ok";
     program_with_large_thread_local_variables_opens_the_device: "surroundings/odd_opener" "thread_locals" "ok";
-    adapters_threads_have_no_timer_slack_of_the_programs: "surroundings/odd_opener" "timer_slack" "ok";
     process_without_a_descriptor_lets_others_start: "surroundings/odd_opener" "no_descriptor" "ok";
     blocked_threads_can_be_cancelled: "completions/blocked_waits" "cancelled" "ok";
     signal_without_restart_interrupts: "completions/blocked_waits" "interrupted" "ok";

@@ -178,3 +178,22 @@ fn start(name: &str, stack: usize, run: Body) -> io::Result<()> {
     };
     create(&mut Attributes::new(stack)?, body).map(drop).map_err(|(error, _)| error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_thread_has_the_usual_timer_slack_whatever_its_starter_has() {
+        // SAFETY: this thread, and a number.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_000_000_u64) }, 0);
+        let (says, hears) = mpsc::channel();
+        start_thread("test", 64 << 10, move || {
+            // SAFETY: takes no pointer.
+            says.send(unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) }).unwrap();
+        })
+        .unwrap();
+        assert_eq!(hears.recv().unwrap(), 50_000);
+    }
+}
