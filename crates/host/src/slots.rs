@@ -6,7 +6,8 @@ use super::forward::expect_credentials;
 use super::names::{Name, USABLE, slots_of_anybody};
 use super::shuffled;
 use ferroce_os::sys::{self, EngineFd};
-use ferroce_types::{GROUP_SIZE, SLOTS};
+use ferroce_types::{GROUP_SIZE, SLOTS, slot_of};
+use ferroce_wire::cm::GSI_QPN;
 
 /// A slot this process owns: while these sockets are open, QPNs `slot << 12 ..` are its own.
 pub(super) struct OwnSlot {
@@ -18,6 +19,12 @@ pub(super) struct OwnSlot {
     /// DGRAM, with the common name: what other users' processes send.
     pub(super) common: EngineFd,
 }
+
+/// The steering class of QP 1, whose socket all processes read that make connections: what they read of this process's packets they have to
+/// pass on. It is taken when there is no slot of another class.
+const CLASS_OF_GSI: usize = class(slot_of(GSI_QPN));
+/// More than there are slots of a class.
+const CROWDED: u16 = SLOTS;
 
 /// So often a slot is given up because another process has taken one of its steering class at the same time.
 const MOST_MOVES: u32 = 8;
@@ -68,6 +75,7 @@ impl Crowd {
 
     fn among(taken: Vec<u16>, own: &[u16]) -> Self {
         let mut others = [0; GROUP_SIZE];
+        others[CLASS_OF_GSI] = CROWDED;
         for slot in taken.iter().filter(|slot| !own.contains(slot)) {
             others[class(*slot)] += 1;
         }
@@ -90,8 +98,8 @@ impl Crowd {
     }
 }
 
-fn class(slot: u16) -> usize {
-    usize::from(slot) % GROUP_SIZE
+const fn class(slot: u16) -> usize {
+    slot as usize % GROUP_SIZE
 }
 
 /// `Ok(None)`: somebody was faster.
@@ -121,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_given_up_if_another_class_has_fewer_processes() {
-        let class_of_all: Vec<u16> = (64..128).collect();
+        let class_of_all: Vec<u16> = (65..128).collect();
         assert!(!Crowd::among(vec![70], &[70]).is_avoidable(70));
         assert!(Crowd::among(vec![70, 134], &[70]).is_avoidable(70));
         // Each class has one already, and then another.
@@ -144,6 +152,7 @@ mod tests {
             let mut classes = slots.map(|slot| class(slot.number));
             classes.sort_unstable();
             assert!(classes.windows(2).all(|two| two[0] != two[1]), "{classes:?}");
+            assert!(!classes.contains(&CLASS_OF_GSI), "{classes:?}");
         }
     }
 }
