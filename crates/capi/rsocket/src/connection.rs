@@ -369,7 +369,10 @@ impl Connection {
             Place::Inline => {
                 posted.send_flags = IBV_SEND_INLINE;
                 let addr = match from.run() {
-                    Some((at, run)) if run >= length => at,
+                    Some((at, run)) if run >= length => {
+                        from.skip(length);
+                        at
+                    }
                     _ => {
                         // SAFETY: the caller's promise.
                         let bytes = |at, run| unsafe { std::slice::from_raw_parts(at, run) };

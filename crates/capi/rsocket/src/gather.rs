@@ -20,8 +20,8 @@ impl<'a> Gathered<'a> {
         this
     }
 
-    /// Leaves out pieces that are done, and at most `bytes` bytes.
-    fn skip(&mut self, mut bytes: usize) {
+    /// Leaves out the next `bytes` bytes, and pieces that have none.
+    pub(crate) fn skip(&mut self, mut bytes: usize) {
         while let Some((first, rest)) = self.pieces.split_first() {
             let left = first.iov_len - self.done;
             if bytes < left {
