@@ -325,7 +325,11 @@ impl Adapter {
     /// The other process has gone, or let go.
     fn end(&'static self, number: u64) {
         match self.xrc.remove(number) {
-            Some(End::Serving(qp, _)) => end_service(&qp),
+            Some(End::Serving(qp, connection)) => {
+                // A thread that reads it at this moment holds it for longer, and what the peer gives to it would be lost.
+                sys::shutdown(connection.raw());
+                end_service(&qp);
+            }
             Some(End::Guest(guest)) => guest.leave(),
             Some(End::Remote(remote, _)) => {
                 if let Some(remote) = remote.upgrade() {
