@@ -116,9 +116,18 @@ impl QpEnv<'_> {
     ) -> Result<(), DelegateError> {
         let XrcTargetPart { srq_processes, remote_srqn, delegated, .. } = &mut **self.xrc_target;
         let slot = remote_srqn.map(slot_of);
-        let process =
-            srq_processes.iter().find(|process| Some(process.slot) == slot).ok_or(DelegateError::Gone)?;
-        process.execute(headers, payload, run)?;
+        let at =
+            srq_processes.iter().position(|process| Some(process.slot) == slot).ok_or(DelegateError::Gone)?;
+        let process = &srq_processes[at];
+        match process.execute(headers, payload, run) {
+            // What executed there has ended, perhaps with its device context, and had nothing to do. The request is lost, as on a wire, and
+            // when it comes again the process is asked anew.
+            Err(DelegateError::Gone) if delegated.lens.is_empty() => {
+                self.qp.adapter.xrc.close(&srq_processes.swap_remove(at));
+                return Err(DelegateError::Full);
+            }
+            given => given?,
+        }
         delegated.connection = process.number();
         delegated.lens.push_back(payload.len());
         delegated.bytes += payload.len();
