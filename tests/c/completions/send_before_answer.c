@@ -9,8 +9,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define ROUNDS 60
-#define MESSAGES 300
+#define ROUNDS 40
+#define MESSAGES 60
 #define DEPTH 4
 #define LENGTH 8
 
