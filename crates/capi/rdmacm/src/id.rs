@@ -128,7 +128,7 @@ impl Id {
         if state.step == Step::Ending {
             // The peer is told of the end without a lock.
             drop(state);
-            drop((kept_back, made?));
+            drop((kept_back, made));
             return Ok(());
         }
         let connection = made?;
