@@ -128,24 +128,18 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
     tool(client.program(), client.package)?;
     let limit = if client.not_yet.is_some() { SHORT_LIMIT } else { LIMIT };
     let said = |passes: bool, said: String| if passes { Outcome::Passes } else { Outcome::Fails(said) };
+    let pair = |server: &[&str], words: &[&str], port, settings: &[(&str, &str)]| {
+        let sides = Sides { server, client: words, port, options: client.options, settings, limit };
+        let outcome = sides.run(&mode.world()?, mode.fabric());
+        Ok(said(passes(&outcome), outcome.to_string()))
+    };
     match client.how {
         How::Alone { words, says } => {
             let world = mode.world()?;
             let outcome = world.first().start_ferroce(client.options, words, client.settings).wait(limit);
             Ok(said(outcome.success() && outcome.stdout.contains(says), outcome.to_string()))
         }
-        How::Sides { server, client: words, port } => {
-            let sides = Sides {
-                server,
-                client: words,
-                port,
-                options: client.options,
-                settings: client.settings,
-                limit,
-            };
-            let outcome = sides.run(&mode.world()?, mode.fabric());
-            Ok(said(passes(&outcome), outcome.to_string()))
-        }
+        How::Sides { server, client: words, port } => pair(server, words, port, client.settings),
         How::Connects { server, client: words, space, port } => {
             let options = client.options;
             let (world, fabric) = (mode.world()?, mode.fabric());
@@ -172,32 +166,14 @@ fn run(client: &Client, mode: Mode) -> Result<Outcome, Skip> {
             let server = [wheels::PYTHON, &script];
             let settings =
                 [client.settings, &[("PYTHONPATH", &folder), ("PYTHONDONTWRITEBYTECODE", "1")]].concat();
-            let sides = Sides {
-                server: &server,
-                client: &[&server[..], &[SERVER]].concat(),
-                port,
-                options: client.options,
-                settings: &settings,
-                limit,
-            };
-            let outcome = sides.run(&mode.world()?, mode.fabric());
-            Ok(said(passes(&outcome), outcome.to_string()))
+            pair(&server, &[&server[..], &[SERVER]].concat(), port, &settings)
         }
         How::Compiled { libraries, program, port } => {
             if !packages::is_installed(client.package) {
                 return Ok(Outcome::NotHere(format!("{} isn't installed", client.package)));
             }
             let path = client_program(program, libraries)?.display().to_string();
-            let sides = Sides {
-                server: &[&path],
-                client: &[&path, SERVER],
-                port,
-                options: client.options,
-                settings: client.settings,
-                limit,
-            };
-            let outcome = sides.run(&mode.world()?, mode.fabric());
-            Ok(said(passes(&outcome), outcome.to_string()))
+            pair(&[&path], &[&path, SERVER], port, client.settings)
         }
         How::Ranks { launcher, mpich, program, arguments } => {
             let path = if mpich { mpich_program(program) } else { mpi_program(program) }?;
