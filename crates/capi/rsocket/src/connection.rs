@@ -8,7 +8,7 @@ use crate::abi::*;
 use crate::call::{Outcome, Refusal};
 use crate::ends::Ends;
 use crate::flow::{Arrived, Place, Receiver, Sender, SenderSizes, Sent, Violation, Write};
-use crate::gather::{Gathered, piece_at};
+use crate::runs::{Runs, piece_at};
 use crate::verbs::{Id, NO_COMPLETION, QueuePair, Region, Sizes, request};
 use crate::wire::{
     CONNECTION_DATA, ConnectionData, Control, ENTRY, Entry, IO_MAP_ENTRY, IoMapEntry, Message, TABLE,
@@ -347,7 +347,7 @@ impl Connection {
         }
     }
 
-    /// Posts a write of the next bytes of `from`, as many as it has.
+    /// Posts a write of the next bytes of `from`, as many as the write has.
     ///
     /// # Safety
     /// `from` is readable.
@@ -355,7 +355,7 @@ impl Connection {
         &mut self,
         write: Write,
         message: Option<Message>,
-        from: &mut Gathered<'_>,
+        from: &mut Runs<'_>,
     ) -> Outcome<()> {
         let length = write.length;
         let buffer = &self.prepared.send_buffer;
@@ -401,7 +401,7 @@ impl Connection {
     ///
     /// # Safety
     /// `from` is readable.
-    pub(crate) unsafe fn send(&mut self, mut from: Gathered<'_>, piece: &mut Piece) -> usize {
+    pub(crate) unsafe fn send(&mut self, mut from: Runs<'_>, piece: &mut Piece) -> usize {
         let (mut done, length) = (0, from.left());
         while done < length && self.ends.is_writable() {
             let Some(write) = self.sender.data((length - done).min(piece.next())) else { break };
@@ -414,11 +414,11 @@ impl Connection {
         done
     }
 
-    /// Copies what has arrived to `to`, at most `length` bytes and after the first `skipped`; how many. They stay readable.
+    /// Copies what has arrived to `to`, at most `length` bytes and after the first `skipped`. They stay readable.
     ///
     /// # Safety
     /// `to` is writable for `length` bytes.
-    pub(crate) unsafe fn copy(&self, to: *mut u8, length: usize, skipped: usize) -> usize {
+    pub(crate) unsafe fn copy(&self, to: *mut u8, length: usize, skipped: usize) {
         let length = length.min(self.receiver.readable().saturating_sub(skipped));
         let mut done = 0;
         while done < length {
@@ -428,7 +428,6 @@ impl Connection {
             unsafe { self.prepared.receive_buffer.get(offset, to.add(done), run) };
             done += run;
         }
-        done
     }
 
     /// So many bytes have been read.
@@ -512,7 +511,7 @@ impl Connection {
             let piece = [piece_at(bytes.as_ptr(), bytes.len())];
             let message = Some(Message::IoMap(index));
             // SAFETY: an array of this length.
-            let posted = unsafe { self.post_write(write, message, &mut Gathered::behind(&piece, 0)) };
+            let posted = unsafe { self.post_write(write, message, &mut Runs::behind(&piece, 0)) };
             self.check(posted);
         }
     }
@@ -536,7 +535,7 @@ impl Connection {
     ) -> Outcome<usize> {
         let mut done = 0;
         let memory = [piece_at(from, length)];
-        let mut from = Gathered::behind(&memory, 0);
+        let mut from = Runs::behind(&memory, 0);
         while done < length && self.ends.is_writable() {
             let at = offset.wrapping_add(done as u64);
             let Some(target) = self.targets.values().find(|target| target.holds(at)) else {

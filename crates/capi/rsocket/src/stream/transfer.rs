@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use crate::call::{Outcome, Refusal};
 use crate::connection::{Connection, Piece};
-use crate::gather::Gathered;
 use crate::options::Options;
+use crate::runs::Runs;
 
 use super::Stream;
 
@@ -28,7 +28,7 @@ impl Stream {
                 return Some(Err(Refusal::plain(errno)));
             }
             // SAFETY: the caller's promise.
-            *done += unsafe { connection.send(Gathered::behind(pieces, *done), &mut piece) };
+            *done += unsafe { connection.send(Runs::behind(pieces, *done), &mut piece) };
             (*done == total).then_some(Ok(()))
         })
     }
@@ -44,9 +44,10 @@ impl Stream {
         self.transfer(flags, Options::receive_deadline, |connection, done| {
             // The end may have come with the last bytes, and nothing comes after it.
             while connection.readable() > 0 {
+                let mut runs = Runs::behind(pieces, *done);
+                let taken = connection.readable().min(runs.left());
                 // SAFETY: the caller's promise.
-                let taken =
-                    walk(pieces, *done, |to, left, taken| unsafe { connection.copy(to, left, taken) });
+                runs.take(taken, |before, to, run| unsafe { connection.copy(to.cast_mut(), run, before) });
                 *done += taken;
                 if !peek {
                     connection.consume(taken);
@@ -109,28 +110,4 @@ impl Stream {
             _ => Ok(done),
         }
     }
-}
-
-/// Calls `each` with each run of memory of `pieces` behind the first `skipped` bytes and with the bytes that were taken
-/// before, until it takes less than a run; how many bytes it has taken.
-fn walk(
-    pieces: &[libc::iovec],
-    mut skipped: usize,
-    mut each: impl FnMut(*mut u8, usize, usize) -> usize,
-) -> usize {
-    let mut taken = 0;
-    for memory in pieces {
-        if skipped >= memory.iov_len {
-            skipped -= memory.iov_len;
-            continue;
-        }
-        let left = memory.iov_len - skipped;
-        let now = each(memory.iov_base.cast::<u8>().wrapping_add(skipped), left, taken);
-        taken += now;
-        if now < left {
-            break;
-        }
-        skipped = 0;
-    }
-    taken
 }

@@ -1,18 +1,18 @@
-//! Memory in pieces (`struct iovec`) that is sent as if it were one.
+//! Memory in pieces (`struct iovec`) that is sent, or received into, as if it were one.
 
 /// `length` bytes at `at`, which nobody writes to.
 pub(crate) fn piece_at(at: *const u8, length: usize) -> libc::iovec {
     libc::iovec { iov_base: at.cast_mut().cast(), iov_len: length }
 }
 
-/// What is left of some pieces.
-pub(crate) struct Gathered<'a> {
+/// What is left of some pieces, run by run.
+pub(crate) struct Runs<'a> {
     pieces: &'a [libc::iovec],
     /// Bytes of the first piece that are done.
     done: usize,
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> Runs<'a> {
     /// All but the first `done` bytes of `pieces`.
     pub(crate) fn behind(pieces: &'a [libc::iovec], done: usize) -> Self {
         let mut this = Self { pieces, done: 0 };
@@ -65,9 +65,9 @@ mod tests {
         of.iter().map(|text| piece_at(text.as_ptr(), text.len())).collect()
     }
 
-    fn text(gathered: &mut Gathered<'_>, length: usize) -> String {
+    fn text(runs: &mut Runs<'_>, length: usize) -> String {
         let mut bytes = Vec::new();
-        gathered.take(length, |before, from, run| {
+        runs.take(length, |before, from, run| {
             assert_eq!(before, bytes.len());
             // SAFETY: of a string of this test.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, run) });
@@ -80,12 +80,12 @@ mod tests {
         let pieces = pieces(&["", "ab", "", "c", "defg", ""]);
         for done in 0..=7 {
             for first in 0..=7 - done {
-                let mut gathered = Gathered::behind(&pieces, done);
-                assert_eq!(gathered.left(), 7 - done);
-                assert_eq!(text(&mut gathered, first), "abcdefg"[done..done + first]);
-                assert_eq!(gathered.left(), 7 - done - first);
-                assert_eq!(text(&mut gathered, 7), "abcdefg"[done + first..]);
-                assert!(gathered.run().is_none());
+                let mut runs = Runs::behind(&pieces, done);
+                assert_eq!(runs.left(), 7 - done);
+                assert_eq!(text(&mut runs, first), "abcdefg"[done..done + first]);
+                assert_eq!(runs.left(), 7 - done - first);
+                assert_eq!(text(&mut runs, 7), "abcdefg"[done + first..]);
+                assert!(runs.run().is_none());
             }
         }
     }
