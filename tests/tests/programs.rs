@@ -142,6 +142,18 @@ fn messages_of_all_kinds_arrive_and_nothing_of_an_earlier_connection_counts() {
 }
 
 #[test]
+fn one_sided_requests_of_all_lengths_reach_the_peers_memory_in_order() {
+    let program = &*require!(Artifacts::get().c_program("traffic/one_sided"));
+    let world = require!(World::one_host(1500));
+    for fabric in [Fabric::Any, Fabric::Udp] {
+        for words in [&[program][..], &[program, "memfd"]] {
+            Pair::new(&world, fabric).limit(LIMIT).run(words).expect_success().expect_only_reasons();
+        }
+    }
+    world.first().expect_no_traces();
+}
+
+#[test]
 fn messages_before_a_bad_receive_arrive_and_those_after_it_are_flushed() {
     let program = &*require!(Artifacts::get().c_program("traffic/bad_receives"));
     let world = require!(World::one_host(1500));

@@ -13,6 +13,7 @@ mod delegated;
 mod env;
 mod execute;
 mod failure;
+mod one_sided;
 mod pace;
 mod plain;
 mod psn;
@@ -38,6 +39,7 @@ pub use env::{
     Violation,
 };
 pub use failure::{Asked, Cause, Failure, Refusing, Telling};
+pub use one_sided::OneSided;
 pub use pace::{Pace, Portion};
 pub use plain::{PlainData, PlainRequest, PlainSend};
 pub use qp::{MAX_MESSAGE, Oldest, Qp};

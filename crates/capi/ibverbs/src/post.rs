@@ -210,6 +210,39 @@ fn plain<'a>(
     })
 }
 
+/// An RDMA WRITE or READ, as the short way takes it, if it may.
+///
+/// # Safety
+/// `wr` is as ibv_post_send(3) asks of a request for `qp`.
+#[inline]
+unsafe fn one_sided<'a>(
+    wr: &ibv_send_wr,
+    qp: &nic::Qp,
+    gathered: &'a mut Gathered,
+) -> Option<nic::OneSided<'a>> {
+    let reads = match wr.opcode {
+        IBV_WR_RDMA_WRITE => false,
+        IBV_WR_RDMA_READ => true,
+        _ => return None,
+    };
+    if wr.send_flags & !(IBV_SEND_SIGNALED | IBV_SEND_FENCE | IBV_SEND_INLINE) != 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise; the opcode selects this member.
+    let (data, rdma) = unsafe {
+        let data = plain_memory(wr).or_else(|| if reads { None } else { plain_inline(wr, qp, gathered) });
+        (data?, wr.wr.rdma)
+    };
+    Some(nic::OneSided {
+        wr_id: wr.wr_id,
+        data,
+        reads,
+        va: rdma.remote_addr,
+        rkey: rdma.rkey,
+        signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
+    })
+}
+
 /// The data of a request of one element that isn't inline.
 ///
 /// # Safety
@@ -263,7 +296,9 @@ unsafe fn post_sends(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut 
     unsafe {
         match wr.as_ref() {
             Some(one) if one.next.is_null() => {
-                let sent = if one.send_flags & IBV_SEND_INLINE == 0 {
+                let sent = if matches!(one.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) {
+                    post_one_sided(qp, one)
+                } else if one.send_flags & IBV_SEND_INLINE == 0 {
                     plain(one, || plain_memory(one)).is_some_and(|request| qp.post_plain(&request))
                 } else {
                     post_inline(qp, one)
@@ -276,6 +311,17 @@ unsafe fn post_sends(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut 
             _ => post_list(qp, wr, bad_wr),
         }
     }
+}
+
+/// Carries out a WRITE or READ the short way, if that is possible.
+///
+/// # Safety
+/// As [`one_sided`].
+unsafe fn post_one_sided(qp: &Arc<nic::Qp>, wr: &ibv_send_wr) -> bool {
+    let mut gathered = Gathered::new();
+    // SAFETY: the caller's promise.
+    let request = unsafe { one_sided(wr, qp, &mut gathered) };
+    request.is_some_and(|request| qp.post_one_sided(&request))
 }
 
 /// Sends an inline request the short way, if that is possible.
@@ -299,11 +345,16 @@ unsafe fn post_list(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut i
     let send_plain = |sender: &mut nic::PlainSender<'_>| {
         // SAFETY: the caller's promise.
         unsafe {
-            while let Some(wr) = rest.get().as_ref()
-                && let Some(request) =
+            while let Some(wr) = rest.get().as_ref() {
+                let taken = if matches!(wr.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) {
+                    one_sided(wr, qp, &mut gathered).is_some_and(|request| sender.reach(&request))
+                } else {
                     plain(wr, || plain_memory(wr).or_else(|| plain_inline(wr, qp, &mut gathered)))
-                && sender.send(&request)
-            {
+                        .is_some_and(|request| sender.send(&request))
+                };
+                if !taken {
+                    break;
+                }
                 rest.set(wr.next);
             }
         }

@@ -1,11 +1,14 @@
 //! Who carries out one-sided operations: the initiator alone, by copies of the kernel's or in memory that both have mapped, or the peer,
 //! by a record in its ring.
 //!
-//! A peer that watches its ring is two to three times as fast, however many bytes there are. It does so for a while after it has found a
-//! record, or was woken ([`Attention`](crate::Attention)). To wake a peer that sleeps pays only if more operations follow: the
-//! initiator does so when its own copies have cost more than that. No operation waits for a peer that may be stopped.
+//! A peer that watches its ring is two to three times as fast with small operations; which way is faster with large ones is
+//! measured (`speeds`). A peer watches for a while after it has found a record, or was woken ([`Attention`](crate::Attention)). To wake
+//! a peer that sleeps pays only if more operations follow: the initiator does so when its own copies have cost more than that.
+//! No operation waits for a peer that may be stopped.
 
 use super::Link;
+use super::speeds::{LARGE, Speeds, Way};
+use crate::directory::Purpose;
 use ferroce_os::{clock, sys};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -67,7 +70,11 @@ impl Link {
     /// Whether the peer had better carry out a one-sided operation of so many bytes, by a record. Wakes a peer that sleeps when it
     /// is time to.
     #[inline]
-    pub fn is_better_left_to_peer(&self, bytes: u64) -> bool {
+    pub fn is_better_left_to_peer(&self, purpose: Purpose, bytes: u64) -> bool {
+        let half = clock::ticks_of_half_millisecond_at_most();
+        if bytes >= LARGE && self.speeds_of(purpose).choose(clock::ticks(), half) == Way::Initiator {
+            return false;
+        }
         if self.peer_watches(bytes) {
             self.costs.forget();
             return true;
@@ -77,6 +84,36 @@ impl Link {
             sys::send_byte(self.connection.checked());
         }
         false
+    }
+
+    fn speeds_of(&self, purpose: Purpose) -> &Speeds {
+        if purpose == Purpose::Read { &self.read_speeds } else { &self.write_speeds }
+    }
+
+    /// Runs `copy`, by which the initiator carries out a part of an operation, and which returns how many bytes it has copied.
+    #[inline]
+    pub fn time_copy(&self, purpose: Purpose, copy: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        let begin = clock::ticks();
+        let bytes = copy().map(u64::from);
+        if let Some(bytes) = bytes.filter(|&bytes| bytes >= LARGE) {
+            let now = clock::ticks();
+            let half = clock::ticks_of_half_millisecond_at_most();
+            self.speeds_of(purpose).initiator_took(bytes, now.wrapping_sub(begin), now, half);
+        }
+        bytes.map(|bytes| bytes as u32)
+    }
+
+    /// Whether it is time to see how long the peer takes for large operations ([`Link::peer_took`]).
+    #[inline]
+    pub fn asks_how_long_peer_takes(&self, purpose: Purpose) -> bool {
+        self.speeds_of(purpose).asks_for_peer(clock::ticks())
+    }
+
+    /// The peer has carried out operations of so many bytes without a pause, beginning at `since`, in ticks.
+    pub fn peer_took(&self, purpose: Purpose, bytes: u64, since: u64) {
+        let now = clock::ticks();
+        let half = clock::ticks_of_half_millisecond_at_most();
+        self.speeds_of(purpose).peer_took(bytes, now.wrapping_sub(since), now, half);
     }
 }
 

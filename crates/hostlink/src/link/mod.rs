@@ -5,16 +5,19 @@ mod choice;
 mod executed;
 mod receive;
 mod send;
+mod speeds;
 mod views;
 
 pub use executed::{CompactRun, SentPacket};
 pub use receive::Receive;
 pub use send::Sent;
+pub use speeds::LARGE;
 pub use views::PeerAccess;
 
 use choice::Costs;
 use executed::Sender;
 use receive::Receiver;
+use speeds::Speeds;
 use views::Views;
 
 use super::PeerMemory;
@@ -190,6 +193,8 @@ pub struct Link {
     seen_alive: AtomicU64,
     /// Of one-sided operations that this process has carried out itself.
     costs: Costs,
+    read_speeds: Speeds,
+    write_speeds: Speeds,
 }
 
 impl Link {
@@ -234,6 +239,8 @@ impl Link {
             has_refused_views: AtomicBool::new(false),
             seen_alive: AtomicU64::new(0),
             costs: Costs::default(),
+            read_speeds: Speeds::default(),
+            write_speeds: Speeds::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! A queue pair's beginning and end: ibv_create_qp(3), ibv_destroy_qp(3).
 
 use super::attr::QpAttr;
+use super::burst::Burst;
 use super::fabric::Listing;
 use super::observers::Observers;
 use super::unacked_pace::UnackedPace;
@@ -125,7 +126,7 @@ impl Qp {
                 last_record: AtomicU64::new(0),
                 changing: Turn::free(),
                 ended: AtomicBool::new(false),
-                left_to_peer: AtomicBool::new(false),
+                burst: Burst::default(),
                 unmappable: AtomicU32::new(0),
                 peer_uses_shm: AtomicBool::new(false),
                 peer_connection: AtomicU64::new(0),

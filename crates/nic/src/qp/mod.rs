@@ -5,6 +5,7 @@
 
 mod attr;
 mod broken;
+mod burst;
 mod create;
 pub mod ece;
 mod env;
@@ -13,6 +14,7 @@ mod look;
 mod modify;
 mod multicast;
 mod observers;
+mod one_sided;
 mod payload;
 mod plain;
 mod post;
@@ -39,6 +41,7 @@ use crate::adapter::Adapter;
 use crate::ah::Ah;
 use crate::fabric::LocalPacket;
 use crate::xrc::Domain;
+use burst::Burst;
 use fabric::Listing;
 use ferroce_engine::{Deadline, Inbox, Job, Queued, Runnable};
 use ferroce_mem::Pd;
@@ -113,8 +116,7 @@ pub struct Qp {
     last_cnp: AtomicU64,
     /// Where in its link's ring the last packet ends.
     last_record: AtomicU64,
-    /// The last one-sided request was left to the peer, though it could have been executed here.
-    left_to_peer: AtomicBool,
+    burst: Burst,
     /// The key of a region of the peer's that can't be mapped, if one was asked for.
     unmappable: AtomicU32,
     /// Something has come from the peer by way of shared memory since there is a path.

@@ -66,8 +66,9 @@ impl Observers {
         self.counters.get().map(|counters| &**counters)
     }
 
+    /// Somebody does.
     #[inline]
-    fn any(&self) -> bool {
+    pub(super) fn any(&self) -> bool {
         self.who.load(Ordering::Relaxed) != 0
     }
 

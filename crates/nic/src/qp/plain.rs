@@ -56,16 +56,19 @@ impl Queue<'_> {
 
 /// Sends requests of a queue pair the short way, while it is locked.
 pub struct PlainSender<'a> {
-    qp: &'a Arc<Qp>,
-    inner: &'a mut Inner,
+    pub(super) qp: &'a Arc<Qp>,
+    pub(super) inner: &'a mut Inner,
     sent: bool,
+    /// A completion had no room.
+    pub(super) overrun: bool,
 }
 
 impl PlainSender<'_> {
     /// Sends a request. False, and nothing has happened: the general way has to take it, and what comes after.
     pub fn send(&mut self, request: &PlainRequest<'_>) -> bool {
         let qp = self.qp;
-        let sent = qp.takes_short_way(request)
+        let sent = !self.overrun
+            && qp.takes_short_way(request)
             && qp.send_plain(self.inner, request, |ring| qp.fill_plain(&request.data, ring));
         self.sent |= sent;
         sent
@@ -89,21 +92,23 @@ impl Qp {
         sent
     }
 
-    /// Sends what `post` gives the sender, with one bell. The queue pair isn't inherited.
+    /// Sends what `post` gives the sender, with one bell. The queue pair isn't inherited. True: a completion had no room.
     #[inline]
+    #[must_use]
     pub(super) fn send_all_plain(
         self: &Arc<Self>,
         inner: &mut Inner,
         post: impl FnOnce(&mut PlainSender<'_>),
-    ) {
+    ) -> bool {
         let unwinding = EndsOnPanic(self);
-        let mut sender = PlainSender { qp: self, inner, sent: false };
+        let mut sender = PlainSender { qp: self, inner, sent: false, overrun: false };
         post(&mut sender);
-        let PlainSender { inner, sent, .. } = sender;
+        let PlainSender { inner, sent, overrun, .. } = sender;
         if sent {
             ring_bell(inner);
         }
         std::mem::forget(unwinding);
+        overrun
     }
 
     /// Whether a request of this queue pair may ever take the short way.
@@ -287,7 +292,7 @@ impl Qp {
 
     /// A completion queue had no room.
     #[cold]
-    fn end_overrun(self: &Arc<Self>) {
+    pub(super) fn end_overrun(self: &Arc<Self>) {
         self.adapter.with_work(|work| self.work(work, clock::now(), |_, env| env.note_overrun()));
     }
 }

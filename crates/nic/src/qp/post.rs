@@ -3,7 +3,8 @@
 use super::{Inner, PlainSender, Qp, env};
 use crate::adapter::Work;
 use crate::ah::Ah;
-use ferroce_proto::{Data, PlainRequest, PostError, QpState, RecvWqe, SendOp, SendWr};
+use ferroce_os::clock;
+use ferroce_proto::{Data, OneSided, PlainRequest, PostError, QpState, RecvWqe, SendOp, SendWr};
 use ferroce_queues::Wc;
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
@@ -37,7 +38,9 @@ impl Qp {
             if self.is_inherited() {
                 self.fail_inherited(&mut inner, work);
             }
-            self.send_all_plain(&mut inner, plain);
+            if self.send_all_plain(&mut inner, plain) {
+                self.work_locked(&mut inner, work, clock::now(), |_, env| env.note_overrun());
+            }
             let (mut result, mut any) = (Ok(()), false);
             while let Some(wr) = next() {
                 any = true;
@@ -51,7 +54,7 @@ impl Qp {
                 }
             }
             if any {
-                self.work_locked(&mut inner, work, ferroce_os::clock::now(), |_, _| ());
+                self.work_locked(&mut inner, work, clock::now(), |_, _| ());
             }
             result
         })
@@ -73,18 +76,25 @@ impl Qp {
                 inner.proto.check_post(request, before as u32).map_err(|e| self.post_error(e))?;
             }
             let mut sent = 0;
-            self.send_all_plain(&mut inner, |sender| {
-                let sends =
-                    |request: &&_| PlainRequest::of(*request).is_some_and(|plain| sender.send(&plain));
-                sent = requests.iter().take_while(sends).count();
+            let overrun = self.send_all_plain(&mut inner, |sender| {
+                let takes = |request: &&SendWr<_>| match request.op {
+                    SendOp::Write { .. } | SendOp::Read { .. } => {
+                        OneSided::of(*request).is_some_and(|request| sender.reach(&request))
+                    }
+                    _ => PlainRequest::of(*request).is_some_and(|request| sender.send(&request)),
+                };
+                sent = requests.iter().take_while(takes).count();
             });
+            if overrun {
+                self.work_locked(&mut inner, work, clock::now(), |_, env| env.note_overrun());
+            }
             if sent == requests.len() {
                 return Ok(());
             }
             for request in requests.drain(..).skip(sent) {
                 inner.proto.post_send(request).map_err(|e| self.post_error(e))?;
             }
-            self.work_locked(&mut inner, work, ferroce_os::clock::now(), |_, _| ());
+            self.work_locked(&mut inner, work, clock::now(), |_, _| ());
             Ok(())
         })
     }
@@ -104,7 +114,7 @@ impl Qp {
     fn fail_inherited(self: &Arc<Self>, inner: &mut Inner, work: &mut Work) {
         if inner.proto.state() != QpState::Err {
             inner.path = None;
-            let now = ferroce_os::clock::now();
+            let now = clock::now();
             self.work_locked(inner, work, now, |proto, env| proto.set_state(QpState::Err, env));
         }
     }

@@ -15,6 +15,7 @@ mod huge;
 mod malformed;
 mod model;
 mod net;
+mod one_sided;
 mod placement;
 mod plain;
 mod psns;

@@ -19,7 +19,6 @@ use crate::owner::OfContext as _;
 use crate::settings;
 use ferroce_access::{Fault, atomic};
 use ferroce_engine::Inbox;
-use ferroce_hostlink::Link;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_proto::{
     AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Failure, Instant, NoReceive, Payload,
@@ -69,18 +68,6 @@ impl<'a> QpEnv<'a> {
             (Buffer::Receive, Some(srq)) => srq.pd().id(),
             _ => self.pd(),
         }
-    }
-
-    /// Whether the peer's region can be mapped. Of the last one that can't, only that is remembered.
-    fn is_mappable(&self, link: &Link, rkey: u32) -> bool {
-        if self.qp.unmappable.load(Ordering::Relaxed) == rkey {
-            return false;
-        }
-        let is_mappable = link.is_mappable(rkey);
-        if !is_mappable {
-            self.qp.unmappable.store(rkey, Ordering::Relaxed);
-        }
-        is_mappable
     }
 
     fn key_user(&self) -> KeyUser {
@@ -161,8 +148,9 @@ impl Env for QpEnv<'_> {
     fn prefers_to_execute(&self, wr: &SendWr<Arc<Ah>>) -> bool {
         let Some(Path::Shm { link, .. }) = self.path else { return false };
         let (SendOp::Write { rkey, .. } | SendOp::Read { rkey, .. }) = wr.op else { return false };
-        let is_left = self.qp.left_to_peer.load(Ordering::Relaxed);
-        link.may_access() && (is_left && !link.peer_watches(u64::MAX) || self.is_mappable(link, rkey))
+        let burst = &self.qp.burst;
+        let is_to_end = || !link.peer_watches(u64::MAX) || burst.is_to_end(link);
+        link.may_access() && (burst.is_left_to_peer() && is_to_end() || self.qp.is_mappable(link, rkey))
     }
 
     fn is_undelivered(&self) -> bool {

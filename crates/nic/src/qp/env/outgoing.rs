@@ -5,10 +5,11 @@ use crate::adapter::Work;
 use crate::ah::{Ah, Way};
 use crate::fabric::LocalPacket;
 use crate::qp::Path;
+use crate::qp::one_sided::Reach;
 use crate::qp::payload::{each_piece, fill, fill_ring, references, source_len};
 use crate::xrc::Range;
 use ferroce_access::copy;
-use ferroce_hostlink::{Link, PeerAccess, Purpose, Sent};
+use ferroce_hostlink::{LARGE, Link, Purpose, Sent};
 use ferroce_proto::{Data, PayloadSource, SendOp, SendWr, TransmitError};
 use ferroce_types::PacketMeta;
 use ferroce_udp::{PushError, tap::Direction};
@@ -19,6 +20,9 @@ use std::sync::atomic::Ordering;
 /// From this many bytes on, a payload stays in its sender's memory until the receiver fetches it, where the kernel copies: two
 /// copies through the ring are faster than one of the kernel's where the processor copies them.
 pub(crate) const REFERENCE: usize = 16 * 1024;
+
+/// Bytes that the initiator copies at once: each copy by the kernel begins with the same work.
+const AT_ONCE: u32 = 256 * 1024;
 
 impl QpEnv<'_> {
     /// As [`ferroce_proto::Env::transmit`].
@@ -152,6 +156,7 @@ impl QpEnv<'_> {
         match sent {
             Sent::Published(end) => {
                 self.qp.last_record.store(end, Ordering::Relaxed);
+                self.qp.burst.sent(headers);
                 self.work.rings(link);
                 Ok(())
             }
@@ -183,58 +188,52 @@ impl QpEnv<'_> {
         if !link.may_access() || self.qp.adapter.has_capture() {
             return None;
         }
-        let ends = (self.qp.qpn, peer);
-        let range = |va: u64, rkey, len: usize| (rkey, va.wrapping_add(offset), len as u64);
         let (&SendOp::Write { rkey, .. } | &SendOp::Read { rkey, .. }) = &wr.op else { return None };
-        let by_peer = || !self.is_mappable(link, rkey) && link.is_better_left_to_peer(wr.data.len());
+        let reads = matches!(wr.op, SendOp::Read { .. });
+        let purpose = if reads { Purpose::Read } else { Purpose::Write };
+        let (is_mappable, is_large) = (qp.is_mappable(link, rkey), wr.data.len() >= LARGE);
         if offset == 0 {
-            let by_peer = !copy::by_kernel() && by_peer();
-            self.qp.left_to_peer.store(by_peer, Ordering::Relaxed);
+            let by_peer =
+                !copy::by_kernel() && !is_mappable && link.is_better_left_to_peer(purpose, wr.data.len());
+            if is_large {
+                qp.burst.begin(link, purpose, by_peer);
+            } else {
+                qp.burst.begin_small(by_peer);
+            }
             if by_peer {
                 return None;
             }
         }
-        // A piece of a null region takes nothing from the peer, whose rights are looked at all the same: by a packet.
-        let mut reached = false;
-        let done = match (&wr.op, &wr.data) {
-            (&SendOp::Write { va, rkey }, Data::Inline(bytes)) => {
-                let part = bytes.get(offset as usize..)?;
-                let part = &part[..part.len().min(max as usize)];
-                link.access(ends, range(va, rkey, part.len()), Purpose::Write, |peer, to| {
-                    let done = qp.is_connected(peer) && peer.write(to, part.as_ptr() as u64, part.len());
-                    done.then_some(part.len() as u32)
-                })
-            }
-            // The whole range is looked up for each piece: no byte is written of a range that isn't allowed.
-            (&SendOp::Write { va, rkey }, Data::Sges(sges)) => {
-                let len = (wr.data.len() - offset).min(u64::from(max)) as usize;
-                let range = range(va, rkey, len);
-                each_piece(pd, sges, offset, len, false, |at, addr, len| {
-                    reached = true;
-                    let copy = |peer: &PeerAccess<'_>, to| {
-                        (qp.is_connected(peer) && peer.write(to + at, addr, len)).then_some(())
-                    };
-                    link.access(ends, range, Purpose::Write, copy)
-                })
-                .filter(|_| reached)
-            }
-            (&SendOp::Read { va, rkey }, Data::Sges(sges)) => {
-                let len = (wr.data.len() - offset).min(u64::from(max)) as usize;
-                let range = range(va, rkey, len);
-                each_piece(pd, sges, offset, len, true, |at, addr, len| {
-                    reached = true;
-                    let copy = |peer: &PeerAccess<'_>, from| {
-                        (qp.is_connected(peer) && peer.read(from + at, addr, len)).then_some(())
-                    };
-                    link.access(ends, range, Purpose::Read, copy)
-                })
-                .filter(|_| reached)
-            }
-            _ => None,
-        };
+        let max = max.max(AT_ONCE);
+        let reach = Reach { qp, link, peer, reads };
+        let copy = || copy_through(&reach, wr, pd, (offset, max));
+        let done = if is_mappable || !is_large { copy() } else { link.time_copy(purpose, copy) };
         if done.is_some() {
             self.mark_peer_uses_shm(peer);
         }
         done
+    }
+}
+
+/// Copies at most `max` bytes from `offset` of a request on, whose elements are of the protection domain `pd`, and returns how many.
+fn copy_through(reach: &Reach<'_>, wr: &SendWr<Arc<Ah>>, pd: u32, (offset, max): (u64, u32)) -> Option<u32> {
+    let (&SendOp::Write { va, rkey } | &SendOp::Read { va, rkey }) = &wr.op else { return None };
+    let len = wr.data.len().checked_sub(offset)?.min(u64::from(max)) as usize;
+    let range = (rkey, va.wrapping_add(offset), len as u64);
+    match &wr.data {
+        Data::Inline(bytes) => {
+            let part = bytes.get(offset as usize..)?.get(..len)?;
+            reach.copy(range, 0, part.as_ptr() as u64, len)?;
+            Some(len as u32)
+        }
+        Data::Sges(sges) => {
+            // A piece of a null region takes nothing from the peer, whose rights are looked at all the same: by a packet.
+            let mut reached = false;
+            let copied = each_piece(pd, sges, offset, len, reach.reads, |at, addr, len| {
+                reached = true;
+                reach.copy(range, at, addr, len)
+            });
+            copied.filter(|_| reached)
+        }
     }
 }

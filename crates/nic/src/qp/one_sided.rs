@@ -1,0 +1,145 @@
+//! Small WRITEs and READs between two processes of a host: the short way, from the program's request to the peer's memory and to the
+//! completion, without the peer and without a place in the send queue. [`ferroce_proto::OneSided`] says which requests may take it.
+
+use super::broken::EndsOnPanic;
+use super::plain::PlainSender;
+use super::{Inner, Path, Qp};
+use ferroce_access::{Fault, copy};
+use ferroce_hostlink::{Link, Purpose};
+use ferroce_mem::KeyTable;
+use ferroce_proto::{OneSided, PlainData};
+use ferroce_queues::Wc;
+use ferroce_wire::Service;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Requests of more bytes take the general way: the copy is what they cost.
+const MOST: usize = 4096;
+
+/// The memory of the peer of a queue pair, as one request reaches it.
+#[derive(Clone, Copy)]
+pub(super) struct Reach<'a> {
+    pub(super) qp: &'a Qp,
+    pub(super) link: &'a Link,
+    /// The peer's QPN.
+    pub(super) peer: u32,
+    /// The request reads.
+    pub(super) reads: bool,
+}
+
+impl Reach<'_> {
+    #[inline]
+    pub(super) fn purpose(&self) -> Purpose {
+        if self.reads { Purpose::Read } else { Purpose::Write }
+    }
+
+    /// Copies `len` bytes between `addr` in this process and byte `at` of a range (key, address, length) of the peer's memory. The
+    /// whole range is looked up: no byte is copied of one that isn't allowed. `None` when it isn't, or can't be reached this way.
+    #[inline]
+    pub(super) fn copy(&self, range: (u32, u64, u64), at: u64, addr: u64, len: usize) -> Option<()> {
+        let Self { qp, link, peer, reads } = *self;
+        link.access((qp.qpn, peer), range, self.purpose(), |peer, place| {
+            let copied = qp.is_connected(peer)
+                && if reads { peer.read(place + at, addr, len) } else { peer.write(place + at, addr, len) };
+            copied.then_some(())
+        })
+    }
+}
+
+impl PlainSender<'_> {
+    /// Carries out a request. False, and nothing has happened: the general way has to take it, and what comes after.
+    pub fn reach(&mut self, request: &OneSided<'_>) -> bool {
+        !self.overrun
+            && self.qp.may_take_short_way(request)
+            && self.qp.reach(self.inner, request, &mut self.overrun)
+    }
+}
+
+impl Qp {
+    /// Carries out a request at once, if that is possible. False, and nothing has happened: [`Qp::post_send`] has to.
+    #[inline]
+    pub fn post_one_sided(self: &Arc<Self>, request: &OneSided<'_>) -> bool {
+        if !self.may_take_short_way(request) || self.is_inherited() {
+            return false;
+        }
+        let mut overrun = false;
+        let mut inner = self.inner.lock();
+        let unwinding = EndsOnPanic(self);
+        let done = self.reach(&mut inner, request, &mut overrun);
+        std::mem::forget(unwinding);
+        drop(inner);
+        if overrun {
+            self.end_overrun();
+        }
+        done
+    }
+
+    /// Whether the peer's region can be mapped. Of the last one that can't, only that is remembered.
+    #[inline]
+    pub(super) fn is_mappable(&self, link: &Link, rkey: u32) -> bool {
+        if self.unmappable.load(Ordering::Relaxed) == rkey {
+            return false;
+        }
+        let is_mappable = link.is_mappable(rkey);
+        if !is_mappable {
+            self.unmappable.store(rkey, Ordering::Relaxed);
+        }
+        is_mappable
+    }
+
+    /// Whether a request of this queue pair may ever take the short way.
+    #[inline]
+    fn may_take_short_way(&self, request: &OneSided<'_>) -> bool {
+        let len = request.data.len();
+        let fits = match request.data {
+            PlainData::Memory(_) => self.cap.max_send_sge > 0,
+            PlainData::Inline(_) => len <= self.cap.max_inline_data as usize,
+        };
+        self.service == Service::Rc && fits && len > 0 && len <= MOST
+    }
+
+    /// Carries out a request that [`Qp::may_take_short_way`]. `overrun`: its completion had no room.
+    #[inline]
+    fn reach(&self, inner: &mut Inner, request: &OneSided<'_>, overrun: &mut bool) -> bool {
+        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
+        let OneSided { data, reads, va, rkey, .. } = *request;
+        let usable = self.peer_uses_shm()
+            && link.may_access()
+            && !self.is_broken()
+            && !self.adapter.has_capture()
+            && !self.observers.any()
+            && !copy::by_kernel();
+        if !usable || !proto.may_reach_peer(reads) {
+            return false;
+        }
+        let len = data.len();
+        let reach = Reach { qp: self, link, peer: proto.params().dest_qpn, reads };
+        if !self.is_mappable(link, rkey) && link.is_better_left_to_peer(reach.purpose(), len as u64) {
+            return false;
+        }
+        self.burst.begin_small(false);
+        let mut reached = false;
+        let done = match data {
+            PlainData::Inline(bytes) => {
+                reached = true;
+                reach.copy((rkey, va, len as u64), 0, bytes.as_ptr() as u64, len).is_some()
+            }
+            // A null region takes nothing from the peer, whose rights are looked at all the same: by a packet.
+            PlainData::Memory(sge) => {
+                let copy = |addr| {
+                    reached = true;
+                    reach.copy((rkey, va, len as u64), 0, addr, len).ok_or(Fault)
+                };
+                KeyTable::global().local(self.pd.id(), &sge, reads, copy).is_ok()
+            }
+        };
+        if !done || !reached {
+            return false;
+        }
+        let request = OneSided { signaled: request.signaled || self.sq_sig_all, ..*request };
+        if let Some(completion) = proto.reached_peer(&request) {
+            *overrun |= !self.send_cq.push(Wc::new(self.qpn, completion));
+        }
+        true
+    }
+}

@@ -1,0 +1,92 @@
+//! The short way of a small RDMA WRITE or READ: carried out at once, without a packet, on a connection where nothing is under way.
+//!
+//! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
+
+use crate::{Completion, Data, PlainData, Qp, QpState, SendOp, SendWr, Sge, TagFlags, WcOpcode, WcStatus};
+use ferroce_wire::Service;
+
+/// An RDMA WRITE or READ that may take the short way: of one element of memory, or a WRITE of inline data.
+#[derive(Clone, Copy, Debug)]
+pub struct OneSided<'a> {
+    /// Comes back with its completion.
+    pub wr_id: u64,
+    /// What it writes, or where it reads to.
+    pub data: PlainData<'a>,
+    /// It is a READ.
+    pub reads: bool,
+    /// The peer's address.
+    pub va: u64,
+    /// The peer's key.
+    pub rkey: u32,
+    /// It asks for a completion.
+    pub signaled: bool,
+}
+
+impl<'a> OneSided<'a> {
+    /// The same request, if it may take the short way.
+    #[must_use]
+    pub fn of<A>(wr: &'a SendWr<A>) -> Option<Self> {
+        let (reads, va, rkey) = match wr.op {
+            SendOp::Write { va, rkey } => (false, va, rkey),
+            SendOp::Read { va, rkey } => (true, va, rkey),
+            _ => return None,
+        };
+        let data = match &wr.data {
+            Data::Sges(sges) => PlainData::Memory(*<&[Sge; 1]>::try_from(&sges[..]).ok()?.first()?),
+            Data::Inline(bytes) => PlainData::Inline(bytes),
+        };
+        let of_memory = matches!(data, PlainData::Memory(_));
+        (of_memory || !reads).then_some(Self {
+            wr_id: wr.wr_id,
+            data,
+            reads,
+            va,
+            rkey,
+            signaled: wr.signaled,
+        })
+    }
+}
+
+impl<A: Clone> Qp<A> {
+    /// Whether an RDMA WRITE or READ of one byte or more that is posted now may be carried out at once: all before it have ended, and
+    /// the peer is known to expect the PSNs that are sent.
+    #[must_use]
+    #[inline]
+    pub fn may_reach_peer(&self, reads: bool) -> bool {
+        let req = &self.req;
+        self.state == QpState::Rts
+            && self.service == Service::Rc
+            && self.params.lossless
+            && req.has_been_answered()
+            && self.sq.len() == 0
+            && req.una == req.max
+            && req.has_sent_all(self.sq.tail())
+            && self.answers.is_empty()
+            && self.params.rate.is_none()
+            && self.sq.has_room(0)
+            && (!reads || self.params.max_rd_atomic > 0)
+    }
+
+    /// The request for which [`Qp::may_reach_peer`] has been asked was carried out: its completion, if it asks for one.
+    #[must_use]
+    #[inline]
+    pub fn reached_peer(&mut self, request: &OneSided<'_>) -> Option<Completion> {
+        let len = request.data.len() as u32;
+        self.sq.count_passed(len);
+        let (opcode, byte_len) =
+            if request.reads { (WcOpcode::RdmaRead, len) } else { (WcOpcode::RdmaWrite, 0) };
+        request.signaled.then(|| Completion {
+            wr_id: request.wr_id,
+            status: WcStatus::Success,
+            opcode,
+            byte_len,
+            immediate: None,
+            invalidated_rkey: None,
+            src_qp: self.params.dest_qpn,
+            grh: false,
+            solicited: false,
+            tags: TagFlags::default(),
+            reason: 0,
+        })
+    }
+}
