@@ -261,8 +261,13 @@ impl Host {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        // It has the port, and listens as soon as its next call has returned.
-        thread::sleep(Duration::from_millis(50));
+        // It has the port, and listens as soon as its next call has returned. Then it sleeps until somebody comes; few go on polling.
+        let polls_from = Instant::now() + Duration::from_secs(1);
+        let mut asleep = 0;
+        while asleep < 5 && Instant::now() < polls_from {
+            thread::sleep(Duration::from_millis(10));
+            asleep = if is_asleep(server.id()) { asleep + 1 } else { 0 };
+        }
     }
 
     /// The global IPv6 address of `eth0`.
@@ -278,6 +283,13 @@ impl Host {
     pub fn residents(&self) -> Vec<u32> {
         residents(self.keeper.id())
     }
+}
+
+/// Whether the main thread of a process sleeps, and doesn't wait for a processor.
+fn is_asleep(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The state stands behind the name, which may have any characters.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
 impl Drop for Host {

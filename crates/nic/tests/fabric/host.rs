@@ -311,8 +311,11 @@ fn too_few_descriptors_are_reported_and_none_is_leaked() {
                 let error = endpoint(&joiner, address(to)).unwrap_err();
                 assert_eq!(error.errno(), libc::EMFILE, "{to} with room for {room}: {error}");
                 limit(1000);
-                assert_eq!(open(), before, "{to} with room for {room}");
+                // Connections of those who have said nothing may be given up meanwhile.
+                assert!(open() <= before, "{to} with room for {room}");
             }
+            joiner.answer_requests();
+            let before = open();
             endpoint(&joiner, address(to)).unwrap();
             assert_eq!(open(), before + 64);
         }
