@@ -3,6 +3,7 @@
  * compared with it, and at the end the other side sends all of its memory back. Each connection ends with a request that isn't
  * allowed, which changes nothing and whose successors are flushed. With memfd the memory can be shared.
  */
+#define _GNU_SOURCE
 #include "common.h"
 #include <sys/mman.h>
 
