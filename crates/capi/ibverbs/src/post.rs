@@ -317,7 +317,11 @@ unsafe fn post_sends(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut 
 ///
 /// # Safety
 /// As [`one_sided`].
+#[inline]
 unsafe fn post_one_sided(qp: &Arc<nic::Qp>, wr: &ibv_send_wr) -> bool {
+    if !qp.shares_memory_with_peer() {
+        return false;
+    }
     let mut gathered = Gathered::new();
     // SAFETY: the caller's promise.
     let request = unsafe { one_sided(wr, qp, &mut gathered) };

@@ -56,6 +56,13 @@ impl PlainSender<'_> {
 }
 
 impl Qp {
+    /// Its peer is another process that shares memory with this one: requests may take the short way.
+    #[must_use]
+    #[inline]
+    pub fn shares_memory_with_peer(&self) -> bool {
+        self.service == Service::Rc && self.peer_uses_shm()
+    }
+
     /// Carries out a request at once, if that is possible. False, and nothing has happened: [`Qp::post_send`] has to.
     #[inline]
     pub fn post_one_sided(self: &Arc<Self>, request: &OneSided<'_>) -> bool {
