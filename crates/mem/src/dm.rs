@@ -19,7 +19,6 @@ pub const MAX_DM: u64 = 64 << 20;
 const MAX_ALIGN: u32 = 30;
 /// What offsets and lengths of copies are multiples of.
 const COPY_ALIGN: u64 = 4;
-const PAGE: usize = 4096;
 /// The name of the memfds, which tells that they are device memory.
 pub(super) const NAME: &std::ffi::CStr = c"ferroce-dm";
 /// The seals of the memfds.
@@ -61,7 +60,8 @@ impl Mapping {
     /// # Errors
     /// That of `mmap(2)`.
     pub(super) fn new(fd: RawFd, len: usize, align: usize, writable: bool) -> io::Result<Self> {
-        let reserved_len = len.max(1).next_multiple_of(PAGE) + if align > PAGE { align } else { 0 };
+        let page = sys::page_size() as usize;
+        let reserved_len = len.max(1).next_multiple_of(page) + if align > page { align } else { 0 };
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let (none, flags) =
             (std::ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
@@ -210,7 +210,7 @@ impl Dm {
     /// # Errors
     /// No descriptor is left.
     pub fn export(&self) -> Result<OwnedFd> {
-        let made = super::dmabuf::of_memfd(&self.fd, self.len.next_multiple_of(PAGE as u64));
+        let made = super::dmabuf::of_memfd(&self.fd, self.len.next_multiple_of(sys::page_size()));
         made.or_else(|why| {
             tracing::debug!(%why, "no dma-buf can be made: the device memory is exported as a memfd");
             self.fd.try_clone()
@@ -252,7 +252,7 @@ fn unreachable_host(_: Fault) -> Error {
 /// A sealed memfd of `len` bytes, mapped.
 fn make(len: u64, log_align: u32) -> Result<(KeptFd, Mapping)> {
     let no_memory = |error: io::Error| Error::NoMemory(format!("{len} bytes of device memory: {error}"));
-    let whole = (len as usize).next_multiple_of(PAGE);
+    let whole = (len as usize).next_multiple_of(sys::page_size() as usize);
     let fd = sys::memfd(NAME, whole).map_err(no_memory)?;
     sys::add_seals(fd.raw(), SEALS | libc::F_SEAL_SEAL).map_err(no_memory)?;
     let own = sys::duplicate(fd.raw()).map_err(no_memory)?;
@@ -265,7 +265,7 @@ fn open(path: &str, len: u64) -> Result<(KeptFd, Mapping)> {
     let os = |error| Error::os("opening the device memory of another process")(error);
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(os)?;
     let fd = KeptFd::from(OwnedFd::from(file));
-    let whole = len.checked_next_multiple_of(PAGE as u64);
+    let whole = len.checked_next_multiple_of(sys::page_size());
     let (seals, size) = (sys::seals(fd.as_raw_fd()), sys::file_size(fd.as_raw_fd()).map_err(os)?);
     if !seals.is_ok_and(|seals| seals & SEALS == SEALS) || Some(size) != whole {
         return invalid!("{path} is no device memory of {len} bytes");

@@ -4,6 +4,7 @@
 use super::Pd;
 use super::keys::{KeyTable, Keyed};
 use ferroce_access::mapped;
+use ferroce_os::sys;
 use ferroce_proto::Sge;
 use ferroce_types::{Error, Result, invalid};
 use std::io;
@@ -11,7 +12,6 @@ use std::io;
 /// MADV_POPULATE_READ and MADV_POPULATE_WRITE (Linux 5.14).
 const POPULATE_READ: i32 = 22;
 const POPULATE_WRITE: i32 = 23;
-const PAGE: u64 = 4096;
 
 /// How pages are brought in (enum ibv_advise_mr_advice).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,8 +57,9 @@ impl Prefetch {
             Self::Write => POPULATE_WRITE,
             Self::NoFault => return check(addr, len, false),
         };
-        let first = addr - addr % PAGE;
-        let end = addr.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX - PAGE + 1);
+        let page = sys::page_size();
+        let first = addr - addr % page;
+        let end = addr.saturating_add(len).checked_next_multiple_of(page).unwrap_or(u64::MAX - page + 1);
         // SAFETY: pages are brought in; no byte is read or changed.
         let done = unsafe { libc::syscall(libc::SYS_madvise, first, end - first, advice) };
         if done == 0 {

@@ -1,6 +1,7 @@
 //! Memory that outlives a loss of power: shared mappings of files on a disk.
 
 use ferroce_access::Fault;
+use ferroce_os::sys;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
@@ -78,9 +79,7 @@ fn is_on_disk(path: &Path, inode: u64) -> bool {
 /// # Errors
 /// [`Fault`] when the memory is gone or can't be written.
 pub fn write_back(addr: u64, len: u64) -> Result<(), Fault> {
-    // SAFETY: asks for a number.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
-    let start = addr & !(page - 1);
+    let start = addr & !(sys::page_size() - 1);
     // SAFETY: changes no memory. A raw call, since msync of the C library is a cancellation point.
     match unsafe { libc::syscall(libc::SYS_msync, start, addr + len - start, libc::MS_SYNC) } {
         0 => Ok(()),

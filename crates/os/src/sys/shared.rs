@@ -129,6 +129,13 @@ pub fn map_shared(fd: RawFd, len: usize, writable: bool) -> io::Result<NonNull<u
 /// Bytes that [`map_page_anywhere`] maps: a page, where pages are small.
 pub const PAGE: usize = 4096;
 
+/// Bytes of a page of this machine's: kernels of aarch64 have such of 4, 16 or 64 KiB.
+#[must_use]
+pub fn page_size() -> u64 {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+}
+
 /// Maps a page of this process's own at a random address of its address space, so that another program has hardly one
 /// at the same place. Children of a fork don't have it.
 ///
@@ -196,6 +203,15 @@ pub fn allow_copies_by_others() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_mapped_in_pages() {
+        let page = page_size();
+        assert!(page.is_power_of_two() && (4096..=1 << 16).contains(&page), "{page}");
+        let mapped = map_page_anywhere().unwrap();
+        assert_eq!(mapped.as_ptr() as u64 % page, 0);
+        unmap(mapped, PAGE);
+    }
 
     #[test]
     fn addresses_end_where_the_kernel_has_it() {
