@@ -96,6 +96,15 @@ pub(super) fn set_instruction(context: &mut libc::ucontext_t, to: usize) {
     context.uc_mcontext.pc = to as u64;
 }
 
+/// The stack pointer.
+#[inline(always)]
+pub(super) fn stack() -> usize {
+    let stack;
+    // SAFETY: reads a register.
+    unsafe { std::arch::asm!("mov {}, sp", out(reg) stack, options(nomem, nostack, preserves_flags)) };
+    stack
+}
+
 /// Completes an action: the kernel brings its own code to end a handler.
 pub(super) fn with_restorer(action: Action) -> Action {
     action

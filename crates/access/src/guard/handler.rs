@@ -12,11 +12,16 @@
 //! here: one delivery takes the handler, and what is left is the default action. The default action itself is left to the
 //! kernel: it gets the signal back as it was, at the very instruction.
 //!
-//! **Chains.** A handler of the program that calls the action before it may come back to the guard. The guard notes in the
-//! unused end of the signal's description which levels have passed it on, and goes on with a lower one.
+//! **Chains.** A handler of the program that calls the action before it may come back to the guard. The guard notes for the
+//! thread which levels have passed the signal on, and goes on with a lower one. A handler may leave by `siglongjmp`, and
+//! the note is then one of a signal that is over, while the next one may have its description at the same place. The
+//! stack tells them apart: a handler calls from further down than the kernel ([`Passing`]).
 
 use super::action::{self, Action, SIGNALS, bit};
 use super::{arch, own_faults};
+use ferroce_os::per_thread;
+use ferroce_os::per_thread::Zeroed;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Actions of the program, for each signal, that the guard can stand in front of at a time.
@@ -50,6 +55,21 @@ const ENTRIES: [Handler; LEVELS] = [
     on_fault::<6>,
     on_fault::<7>,
 ];
+
+per_thread! { fn passing() -> Passing = "ferroce_guard_passing"; }
+
+/// The signal that this thread passes on.
+struct Passing {
+    /// Where its description is.
+    info: Cell<usize>,
+    /// The stack pointer of the guard that the kernel has called.
+    stack: Cell<usize>,
+    /// A bit for each level that has passed it on.
+    levels: Cell<usize>,
+}
+
+// SAFETY: cells of numbers, and no signal.
+unsafe impl Zeroed for Passing {}
 
 /// How often the guard has stepped aside.
 static DISARMED: AtomicU64 = AtomicU64::new(0);
@@ -165,11 +185,22 @@ const fn is_late(signal: i32, code: i32) -> bool {
 /// # Safety
 /// The arguments are those of the handler.
 unsafe fn pass_on(level: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: null, or the kernel's description of the signal.
-    let next = match unsafe { info.as_mut() } {
-        Some(info) => (0..=level).rev().find(|&level| passes_first(info, level)),
-        None => Some(0),
+    let (passing, stack) = (passing(), arch::stack());
+    let before = [passing.info.get(), passing.stack.get(), passing.levels.get()];
+    let note = |[info, stack, levels]: [usize; 3]| {
+        passing.info.set(info);
+        passing.stack.set(stack);
+        passing.levels.set(levels);
     };
+    let chained = before[0] == info as usize && stack < before[1];
+    if !chained {
+        note([info as usize, stack, 0]);
+    }
+    let passed = passing.levels.get();
+    // Without a description the handler is one that calls the action before it with the number alone.
+    let next =
+        if info.is_null() { Some(0) } else { (0..=level).rev().find(|level| passed & 1 << level == 0) };
+    passing.levels.set(passed | next.map_or(0, |level| 1 << level));
     match next.map_or(libc::SIG_DFL, |level| take(signal, level)) {
         // SAFETY: as the caller's.
         next @ (libc::SIG_DFL | libc::SIG_IGN) => unsafe { leave_to_kernel(signal, info, context, next) },
@@ -178,6 +209,9 @@ unsafe fn pass_on(level: usize, signal: i32, info: *mut libc::siginfo_t, context
             // ignores the rest.
             let handler: Handler = unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);
+            if !chained {
+                note(before);
+            }
         }
     }
 }
@@ -195,26 +229,6 @@ fn take(signal: i32, level: usize) -> usize {
         };
     }
     (key & !ONE_SHOT) as usize
-}
-
-/// Notes that a level passes this signal on. False if it has done so already.
-fn passes_first(info: &mut libc::siginfo_t, level: usize) -> bool {
-    // The kernel describes these signals in the first 48 bytes and clears the rest. Another copy of this library in the
-    // process makes notes of its own.
-    const NOTES: std::ops::Range<usize> = 8..16;
-    let owner = &raw const PROGRAM as u64;
-    // SAFETY: a description has 128 bytes, aligned to 8.
-    let words: &mut [u64; 16] = unsafe { &mut *std::ptr::from_mut(info).cast() };
-    for note in words[NOTES].chunks_exact_mut(2) {
-        if note[0] == owner || note[0] == 0 {
-            let bit = 1 << level;
-            let first = note[1] & bit == 0;
-            note[0] = owner;
-            note[1] |= bit;
-            return first;
-        }
-    }
-    false
 }
 
 /// Leaves a signal without a handler to the kernel, which ignores it or ends the process with it.

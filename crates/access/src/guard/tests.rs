@@ -194,6 +194,54 @@ fn a_handler_that_chains_is_called_once() {
     }
 }
 
+static LEFT_FOR: AtomicUsize = AtomicUsize::new(0);
+
+/// Leaves for a context, twice.
+extern "C" fn leaves(_: i32) {
+    if CALLS.fetch_add(1, Ordering::Relaxed) == 2 {
+        end(7);
+    }
+    // SAFETY: a context of a function that runs still.
+    unsafe { libc::setcontext(LEFT_FOR.load(Ordering::Relaxed) as *const libc::ucontext_t) };
+}
+
+#[test]
+fn a_handler_that_leaves_gets_the_next_fault_too() {
+    let ended = ends(|| {
+        set(leaves as *const () as usize, 0);
+        use_guard();
+        // SAFETY: plain data, which the call fills in.
+        let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+        LEFT_FOR.store(&raw mut context as usize, Ordering::Relaxed);
+        // SAFETY: goes on here three times; nothing but the count of calls differs.
+        unsafe { libc::getcontext(&raw mut context) };
+        crash();
+    });
+    assert_eq!(ended, Some(7));
+}
+
+#[test]
+fn a_description_may_have_anything_behind_what_is_described() {
+    let ended = ends(|| {
+        set(ends_42 as *const () as usize, libc::SA_SIGINFO);
+        use_guard();
+        let mut words = [u64::MAX; 16];
+        // SEGV_MAPERR.
+        let head = [libc::SIGSEGV as u64, 1, NOWHERE];
+        words[..3].copy_from_slice(&head);
+        let guard = action::query(libc::SIGSEGV).unwrap().handler;
+        // SAFETY: the guard's handler, called as the kernel calls it; its length is that of a description.
+        unsafe {
+            std::mem::transmute::<usize, Three>(guard)(
+                libc::SIGSEGV,
+                words.as_mut_ptr().cast(),
+                std::ptr::null_mut(),
+            )
+        };
+    });
+    assert_eq!(ended, Some(42));
+}
+
 #[test]
 fn a_handler_that_is_taken_back_is_not_called() {
     is_killed_by(libc::SIGSEGV, || {

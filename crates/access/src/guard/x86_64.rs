@@ -89,6 +89,15 @@ pub(super) fn set_instruction(context: &mut libc::ucontext_t, to: usize) {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] = to as i64;
 }
 
+/// The stack pointer.
+#[inline(always)]
+pub(super) fn stack() -> usize {
+    let stack;
+    // SAFETY: reads a register.
+    unsafe { std::arch::asm!("mov {}, rsp", out(reg) stack, options(nomem, nostack, preserves_flags)) };
+    stack
+}
+
 /// Completes an action: the kernel wants to know the code that ends a handler.
 pub(super) fn with_restorer(action: Action) -> Action {
     action.restored_by(ferroce_guarded_restore as *const () as usize)
