@@ -114,9 +114,24 @@ pub fn program(machine: &Machine, program: &Path) -> Command {
     if foreign_target(machine).is_none() {
         return Command::new(program);
     }
-    let mut emulator = Command::new(format!("qemu-{}", machine.arch()));
-    emulator.arg("-L").arg(format!("/usr/{}-linux-gnu", machine.arch())).arg(program);
-    emulator
+    let [emulator, arguments @ ..] = emulator(machine);
+    let mut command = Command::new(emulator);
+    command.args(arguments).arg(program);
+    command
+}
+
+/// The words before a program of a machine that isn't this one.
+fn emulator(machine: &Machine) -> [String; 3] {
+    [format!("qemu-{}", machine.arch()), "-L".into(), format!("/usr/{}-linux-gnu", machine.arch())]
+}
+
+/// Runs tests that are built for the machine in `target`; `arguments` are those of `cargo test`.
+///
+/// # Errors
+/// The build or a test fails.
+pub fn test(machine: &Machine, target: &Path, arguments: &[&str]) -> io::Result<()> {
+    let cargo = Cargo { machine, profile: "dev", target, flags: None };
+    cargo.run(&[&["test"], arguments].concat())
 }
 
 /// How cargo is called.
@@ -134,8 +149,9 @@ impl Cargo<'_> {
         cargo.current_dir(workspace()).arg(what).args(["--quiet", "--profile", self.profile]);
         cargo.arg("--target-dir").arg(self.target);
         if let Some(target) = foreign_target(self.machine) {
-            let linker = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
-            cargo.args(["--target", &target]).env(linker, self.machine.compiler().get_program());
+            let setting = |what| format!("CARGO_TARGET_{}_{what}", target.to_uppercase().replace('-', "_"));
+            cargo.args(["--target", &target]).env(setting("RUNNER"), emulator(self.machine).join(" "));
+            cargo.env(setting("LINKER"), self.machine.compiler().get_program());
         }
         cargo.args(others);
         if let Some(flags) = self.flags {

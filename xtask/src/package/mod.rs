@@ -3,6 +3,7 @@
 //! In here: one tree of files, and each format of it. Out of here: how libraries and command are built (`dist`).
 
 mod distributions;
+mod emulated;
 mod image;
 mod notices;
 mod pages;
@@ -92,6 +93,9 @@ pub fn package(archs: &[String], check: bool, test: bool) -> io::Result<()> {
         fs::remove_dir_all(again)?;
     }
     if test {
+        for arch in archs.iter().filter(|arch| arch.rust != env::consts::ARCH) {
+            emulated::test(&Machine::of(arch.rust), &all.join("build").join(arch.rust))?;
+        }
         roots::test(&all, &archs.iter().map(|arch| arch.rust).collect::<Vec<_>>())?;
     }
     Ok(())
