@@ -184,8 +184,13 @@ pub fn receive_returned(fd: RawFd) -> io::Result<Option<Returned>> {
     const CONTROL: usize = super::control::space(16 + size_of::<libc::sockaddr_in6>());
     let mut control = Control::<CONTROL>::new();
     let mut to = InetAddress::zeroed();
-    // SAFETY: all-zero bytes are a valid msghdr: null pointers, lengths of 0. Nothing of the packet is read.
+    // Nothing of the packet is wanted, but qemu-user doesn't call the kernel for a message without room.
+    let mut first = 0_u8;
+    let mut part = libc::iovec { iov_base: (&raw mut first).cast(), iov_len: 1 };
+    // SAFETY: all-zero bytes are a valid msghdr: null pointers, lengths of 0.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
     header.msg_name = (&raw mut to).cast();
     header.msg_namelen = InetAddress::SIZE;
     (header.msg_control, header.msg_controllen) = control.for_receiving();
