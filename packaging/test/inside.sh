@@ -18,8 +18,11 @@ files() { find / -xdev \( -path /packages -o -path /var/lib/dpkg -o -path /var/l
 
 user tarball.sh
 if [ ! -e /packages/emulated ]; then
-    user wheel.sh
-    user readme.sh
+    # Where Python is older than the wheel takes, there is nothing to try it with.
+    if [ -n "$(ls /packages/pytest)" ]; then
+        user wheel.sh
+        user readme.sh
+    fi
     user ci.sh
 
     # As a container's runtime does it: its profile of system calls, no capability, nor a way to one, a root that is read-only.
