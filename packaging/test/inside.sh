@@ -35,7 +35,10 @@ fi
 
 files > "$work/before"
 library=$(admin sh -c 'ldconfig -p | grep libibverbs.so.1')
-admin dpkg -i /packages/ferroce_*.deb > /dev/null
+# The C library that is put over a root isn't the one that dpkg knows.
+ignored=
+[ ! -e /packages/layered ] || ignored=--ignore-depends=libc6
+admin dpkg $ignored -i /packages/ferroce_*.deb > /dev/null
 test "$library" = "$(admin sh -c 'ldconfig; ldconfig -p | grep libibverbs.so.1')"
 $unprivileged $ordinary /packages/packaging/test/use.sh ferroce
 admin dpkg --purge ferroce > /dev/null

@@ -28,6 +28,9 @@ if [ "$(uname -m)" != "$arch" ]; then
         mount --bind "/dev/$node" "dev/$node"
     done
 fi
+case $root in
+*:*) touch packages/layered ;;
+esac
 case $arch in
 x86_64) debian=amd64 ;;
 aarch64) debian=arm64 ;;

@@ -140,8 +140,13 @@ impl Root {
     }
 
     fn included(&self) -> String {
-        let keyring = if self.suite == KEYRING_SUITE { format!(",{KEYRING_PACKAGE}") } else { String::new() };
-        format!("{INCLUDED}{keyring}")
+        let more = match self.suite {
+            KEYRING_SUITE => KEYRING_PACKAGE,
+            // The test's own need; newer releases have it in util-linux.
+            suite if suite == GLIBC_BASE.suite => "setpriv",
+            _ => return INCLUDED.into(),
+        };
+        format!("{INCLUDED},{more}")
     }
 
     /// Makes the root below `roots` unless it is there, with all that is included.
