@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs, uses and removes the packages in a clean root: root.sh ROOT PACKAGES WHEELS CONFINE ARCH. It runs as root in namespaces of its own
-# (network, mounts, processes); all changes go to memory and end with it. CONFINE runs a program under a container's profile.
+# Installs, uses and removes the packages in a clean root: root.sh ROOT PACKAGES WHEELS CONFINE ARCH. ROOT may be several directories,
+# joined by colons, the first one on top. It runs as root in namespaces of its own (network, mounts, processes); all changes go to
+# memory and end with it. CONFINE runs a program under a container's profile.
 set -eu
 root=$1 packages=$2 wheels=$3 confine=$4 arch=$5
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,12 +28,15 @@ if [ "$(uname -m)" != "$arch" ]; then
         mount --bind "/dev/$node" "dev/$node"
     done
 fi
+case $root in
+*:*) touch packages/layered ;;
+esac
 case $arch in
 x86_64) debian=amd64 ;;
 aarch64) debian=arm64 ;;
 esac
 cp "$packages"/ferroce*"$arch"* "$packages"/ferroce_*"$debian".deb "$packages/SHA256SUMS" packages/
-cp "$wheels"/* packages/pytest/
+cp -r "$wheels/." packages/pytest/
 cp -r "$here/.." packages/packaging
 cp "$here/../../action.yml" "$here/../../README.md" packages/
 cp "$confine" packages/confine

@@ -47,6 +47,9 @@ enum Task {
         /// Then install, use and remove them in clean roots of Debian and Ubuntu (root only; minutes)
         #[arg(long)]
         test: bool,
+        /// With --test: also in a root with the C library that is installed below this directory
+        #[arg(long, requires = "test", value_name = "DIRECTORY")]
+        glibc: Option<std::path::PathBuf>,
         /// Instead: try to publish the crates that are meant for the registry, without doing it
         #[arg(long, conflicts_with_all = ["check_reproducible", "test"])]
         crates: bool,
@@ -142,8 +145,8 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Dist { profile } => dist::dist(&profile).map(|dist| println!("{}", dist.display())),
         Task::Package { crates: true, .. } => package::try_crates(),
-        Task::Package { archs, check_reproducible, test, .. } => {
-            package::package(&archs, check_reproducible, test)
+        Task::Package { archs, check_reproducible, test, glibc, .. } => {
+            package::package(&archs, check_reproducible, test, glibc.as_deref())
         }
         Task::Book { keep } => book::book(keep),
         Task::Demo => demo::demo(),

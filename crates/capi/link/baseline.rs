@@ -121,10 +121,24 @@ pub fn version(node: &str) -> Option<(u32, u32, u32)> {
     Some((numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0)))
 }
 
-/// The file that has a symbol on older systems. The loader looks in all of them; the file named only has to have the version.
+/// The file that has a symbol on older systems. Before glibc 2.30 the loader refuses a library that names another file, if it comes to
+/// that one before it has found the symbol.
 fn file_of(name: &str) -> &'static str {
-    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    if begins(&["pthread_", "sem_"]) {
+    const THREADS: [&str; 10] = [
+        "pthread_",
+        "sem_",
+        "cnd_",
+        "mtx_",
+        "tss_",
+        "call_once",
+        "thrd_create",
+        "thrd_detach",
+        "thrd_exit",
+        "thrd_join",
+    ];
+    let plain = name.trim_start_matches('_');
+    let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| plain.starts_with(prefix));
+    if begins(&THREADS) {
         FILES[1]
     } else if ["dlopen", "dlclose", "dlsym", "dlvsym", "dlerror", "dladdr", "dladdr1", "dlinfo", "dlmopen"]
         .contains(&name)

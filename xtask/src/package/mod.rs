@@ -65,11 +65,11 @@ pub fn try_crates() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes all packages and says where.
+/// Makes all packages and says where. `glibc`: a C library for the test, installed below a directory.
 ///
 /// # Errors
 /// A build fails, a tool is missing, or with `check` a second build made other bits.
-pub fn package(archs: &[String], check: bool, test: bool) -> io::Result<()> {
+pub fn package(archs: &[String], check: bool, test: bool, glibc: Option<&Path>) -> io::Result<()> {
     let archs = archs.iter().map(|arch| Arch::of(arch)).collect::<io::Result<Vec<_>>>()?;
     for arch in &archs {
         arch.expect_tools()?;
@@ -96,7 +96,7 @@ pub fn package(archs: &[String], check: bool, test: bool) -> io::Result<()> {
         for arch in archs.iter().filter(|arch| arch.rust != env::consts::ARCH) {
             emulated::test(&Machine::of(arch.rust), &all.join("build").join(arch.rust))?;
         }
-        roots::test(&all, &archs.iter().map(|arch| arch.rust).collect::<Vec<_>>())?;
+        roots::test(&all, &archs.iter().map(|arch| arch.rust).collect::<Vec<_>>(), glibc)?;
     }
     Ok(())
 }

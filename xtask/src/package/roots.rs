@@ -20,22 +20,24 @@ struct Root {
     family: Family,
     /// The release's name.
     suite: &'static str,
-    /// The version of its Python.
-    python: &'static str,
+    /// The version of its Python, if the wheel can have it.
+    python: Option<&'static str>,
     /// Its processor, as Rust and Debian call it. Another than this machine's is emulated.
     arch: (&'static str, &'static str),
 }
 
 const AMD64: (&str, &str) = ("x86_64", "amd64");
 const ROOTS: [Root; 7] = [
-    Root { family: Debian, suite: "bullseye", python: "3.9", arch: AMD64 },
-    Root { family: Debian, suite: "bookworm", python: "3.11", arch: AMD64 },
-    Root { family: Debian, suite: KEYRING_SUITE, python: "3.13", arch: AMD64 },
-    Root { family: Ubuntu, suite: "focal", python: "3.8", arch: AMD64 },
-    Root { family: Ubuntu, suite: "jammy", python: "3.10", arch: AMD64 },
-    Root { family: Ubuntu, suite: "noble", python: "3.12", arch: AMD64 },
-    Root { family: Debian, suite: "bullseye", python: "3.9", arch: ("aarch64", "arm64") },
+    Root { family: Debian, suite: "bullseye", python: Some("3.9"), arch: AMD64 },
+    Root { family: Debian, suite: "bookworm", python: Some("3.11"), arch: AMD64 },
+    Root { family: Debian, suite: KEYRING_SUITE, python: Some("3.13"), arch: AMD64 },
+    Root { family: Ubuntu, suite: "focal", python: Some("3.8"), arch: AMD64 },
+    Root { family: Ubuntu, suite: "jammy", python: Some("3.10"), arch: AMD64 },
+    Root { family: Ubuntu, suite: "noble", python: Some("3.12"), arch: AMD64 },
+    Root { family: Debian, suite: "bullseye", python: Some("3.9"), arch: ("aarch64", "arm64") },
 ];
+/// The root over which a C library is put that none of the releases above has. It came with an older one, so its programs can have it.
+const GLIBC_BASE: Root = Root { family: Ubuntu, suite: "bionic", python: None, arch: AMD64 };
 /// The release of Debian that has the keys of Ubuntu's archive: so Debian's own keys vouch for Ubuntu's packages.
 const KEYRING_SUITE: &str = "trixie";
 const KEYRING_PACKAGE: &str = "ubuntu-keyring";
@@ -52,11 +54,11 @@ const LIMIT: &str = "600";
 const LIMIT_EMULATED: &str = "1800";
 
 /// Runs `packaging/test/root.sh` in each root, in namespaces of its own. `packages`: the directory that has them; the roots are
-/// kept there, and nothing is written to them.
+/// kept there, and nothing is written to them. `glibc`: a C library, installed below a directory, for a root of its own.
 ///
 /// # Errors
 /// It isn't root who asks, no root can be made, or a test fails.
-pub fn test(directory: &Path, archs: &[&str]) -> io::Result<()> {
+pub fn test(directory: &Path, archs: &[&str], glibc: Option<&Path>) -> io::Result<()> {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
         return Err(io::Error::other("--test makes clean roots of distributions, which only root can"));
@@ -65,18 +67,30 @@ pub fn test(directory: &Path, archs: &[&str]) -> io::Result<()> {
     let confine = confine(directory)?;
     let mut failed = Vec::new();
     let mut tried = Vec::new();
-    for root in ROOTS.iter().filter(|root| archs.contains(&root.arch.0)) {
-        let name = root.name();
-        println!("== {name}");
-        let place = directory.join("roots").join(&name);
+    let with_glibc = glibc.map(|glibc| (&GLIBC_BASE, Some(glibc)));
+    let roots = ROOTS.iter().map(|root| (root, None)).chain(with_glibc);
+    for (root, glibc) in roots.filter(|(root, _)| archs.contains(&root.arch.0)) {
+        let mut name = root.name();
         root.prepare(&directory.join("roots"))?;
+        let mut layers = directory.join("roots").join(&name).into_os_string();
+        if let Some(glibc) = glibc {
+            let mut above = glibc.canonicalize()?.into_os_string();
+            above.push(":");
+            above.push(layers);
+            layers = above;
+            name = format!("{name} with {}", glibc.display());
+        }
+        println!("== {name}");
         let wheels = directory.join("wheels").join(root.suite);
-        download(&wheels, root.python)?;
+        match root.python {
+            Some(python) => download(&wheels, python)?,
+            None => fs::create_dir_all(&wheels)?,
+        }
         let limit = if root.is_emulated() { LIMIT_EMULATED } else { LIMIT };
         let mut command = root.command(limit);
         command.args(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child"]);
         command.args(["--propagation", "private", "sh"]).arg(workspace().join("packaging/test/root.sh"));
-        command.args([&place, directory, &wheels, &confine]).arg(root.arch.0);
+        command.arg(layers).args([directory, &wheels, &confine]).arg(root.arch.0);
         if !command.stdin(Stdio::null()).status()?.success() {
             failed.push(name.clone());
         }
@@ -126,8 +140,13 @@ impl Root {
     }
 
     fn included(&self) -> String {
-        let keyring = if self.suite == KEYRING_SUITE { format!(",{KEYRING_PACKAGE}") } else { String::new() };
-        format!("{INCLUDED}{keyring}")
+        let more = match self.suite {
+            KEYRING_SUITE => KEYRING_PACKAGE,
+            // The test's own need; newer releases have it in util-linux.
+            suite if suite == GLIBC_BASE.suite => "setpriv",
+            _ => return INCLUDED.into(),
+        };
+        format!("{INCLUDED},{more}")
     }
 
     /// Makes the root below `roots` unless it is there, with all that is included.

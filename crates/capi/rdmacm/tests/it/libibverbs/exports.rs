@@ -1,6 +1,6 @@
 //! The linked library exports every name at every version that programs may ask for, and depends on the C library only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::library::{engine, ibverbs, library};
 use crate::symbols::{exports, installed, output};
@@ -133,4 +133,30 @@ fn the_library_needs_the_c_library_only() {
     assert_eq!(entries("SONAME"), ["libibverbs.so.1"]);
     let flags = dynamic.lines().find(|line| line.contains("(FLAGS_1)")).expect("flags");
     assert!(flags.contains("NODELETE") && flags.contains("NOW"), "{flags}");
+}
+
+/// The loader of glibc 2.28 and 2.29 wants each symbol in the file that is named.
+#[test]
+fn what_older_systems_have_in_the_file_of_threads_is_named_there() {
+    let listing = output("readelf", &["--version-info", "--dyn-syms", "--wide"], library());
+    let after = |line: &str, label: &str| {
+        let (_, rest) = line.split_once(label)?;
+        Some(rest.split_whitespace().next()?.to_owned())
+    };
+    // The number of each version, with the file that is named for it.
+    let (mut files, mut file) = (BTreeMap::new(), String::new());
+    for line in listing.lines() {
+        if let Some(name) = after(line, "  File: ") {
+            file = name;
+        } else if let (Some(number), false) = (after(line, "  Version: "), file.is_empty()) {
+            files.insert(number, file.clone());
+        }
+    }
+    let mut found = 0;
+    for line in listing.lines().filter(|line| line.contains(" UND ") && line.contains("pthread_")) {
+        let number = line.rsplit_once('(').expect("a version").1.trim_end().trim_end_matches(')');
+        assert_eq!(files.get(number).map(String::as_str), Some("libpthread.so.0"), "{line}");
+        found += 1;
+    }
+    assert!(found > 2, "{listing}");
 }
