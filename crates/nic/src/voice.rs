@@ -1,5 +1,6 @@
 //! Where lines about failures go: the C interface decides, and without one they go to the log.
 
+use crate::ending;
 use ferroce_explain::Report;
 use ferroce_os::throttle::Rate;
 use ferroce_os::{clock, sys};
@@ -13,9 +14,6 @@ use std::time::Duration;
 const BURST: u32 = 20;
 /// The time after which there may be one more.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How often, and with what pause in between, a process that exits looks whether all is told.
-const LOOKS: u32 = 1000;
-const PAUSE: Duration = Duration::from_micros(200);
 
 static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
 /// Failures that nobody has been told of yet.
@@ -77,14 +75,9 @@ impl Drop for Untold {
     }
 }
 
-/// The process ends: whoever was about to tell of a failure does, for a fifth of a second at most.
+/// The process ends: whoever was about to tell of a failure does.
 extern "C" fn exiting(_: *mut c_void) {
-    for _ in 0..LOOKS {
-        if UNTOLD.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        sys::pause(PAUSE);
-    }
+    ending::wait(|| UNTOLD.load(Ordering::Acquire) == 0);
 }
 
 /// Tells of failures. No QP is locked.

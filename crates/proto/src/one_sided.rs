@@ -2,7 +2,7 @@
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
 
-use crate::{Completion, Data, PlainData, Qp, QpState, SendOp, SendWr, Sge, TagFlags, WcOpcode, WcStatus};
+use crate::{Completion, PlainData, Qp, QpState, SendOp, SendWr, WcOpcode, WcStatus};
 use ferroce_wire::Service;
 
 /// An RDMA WRITE or READ that may take the short way: of one element of memory, or a WRITE of inline data.
@@ -31,10 +31,7 @@ impl<'a> OneSided<'a> {
             SendOp::Read { va, rkey } => (true, va, rkey),
             _ => return None,
         };
-        let data = match &wr.data {
-            Data::Sges(sges) => PlainData::Memory(*<&[Sge; 1]>::try_from(&sges[..]).ok()?.first()?),
-            Data::Inline(bytes) => PlainData::Inline(bytes),
-        };
+        let data = PlainData::of(&wr.data)?;
         let of_memory = matches!(data, PlainData::Memory(_));
         (of_memory || !reads).then_some(Self {
             wr_id: wr.wr_id,
@@ -75,18 +72,8 @@ impl<A: Clone> Qp<A> {
         self.sq.count_passed(len);
         let (opcode, byte_len) =
             if request.reads { (WcOpcode::RdmaRead, len) } else { (WcOpcode::RdmaWrite, 0) };
-        request.signaled.then(|| Completion {
-            wr_id: request.wr_id,
-            status: WcStatus::Success,
-            opcode,
-            byte_len,
-            immediate: None,
-            invalidated_rkey: None,
-            src_qp: self.params.dest_qpn,
-            grh: false,
-            solicited: false,
-            tags: TagFlags::default(),
-            reason: 0,
-        })
+        let src_qp = self.params.dest_qpn;
+        let completion = Completion::new(request.wr_id, WcStatus::Success, opcode);
+        request.signaled.then_some(Completion { byte_len, src_qp, ..completion })
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 use ferroce_wire::Service;
 
-/// What a SEND that may take the short way sends.
+/// The data of a request that may take the short way, in this process.
 #[derive(Clone, Copy, Debug)]
 pub enum PlainData<'a> {
     /// One element of registered memory.
@@ -20,7 +20,16 @@ pub enum PlainData<'a> {
     Inline(&'a [u8]),
 }
 
-impl PlainData<'_> {
+impl<'a> PlainData<'a> {
+    /// The same data, if they are of this form.
+    #[must_use]
+    pub fn of(data: &'a Data) -> Option<Self> {
+        Some(match data {
+            Data::Sges(sges) => Self::Memory(*<&[Sge; 1]>::try_from(&sges[..]).ok()?.first()?),
+            Data::Inline(bytes) => Self::Inline(bytes),
+        })
+    }
+
     /// Bytes.
     #[must_use]
     #[inline]
@@ -58,10 +67,7 @@ impl<'a> PlainRequest<'a> {
     /// The same request, if it may take the short way.
     #[must_use]
     pub fn of<A>(wr: &'a SendWr<A>) -> Option<Self> {
-        let data = match &wr.data {
-            Data::Sges(sges) => PlainData::Memory(*<&[Sge; 1]>::try_from(&sges[..]).ok()?.first()?),
-            Data::Inline(bytes) => PlainData::Inline(bytes),
-        };
+        let data = PlainData::of(&wr.data)?;
         let immediate = match wr.op {
             SendOp::Send => None,
             SendOp::SendWithImmediate { immediate } => Some(immediate),

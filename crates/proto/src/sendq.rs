@@ -244,11 +244,13 @@ pub(crate) struct SendQueue<A> {
     own: u32,
     /// Bytes of all that were ever posted.
     bytes: u64,
+    /// Requests that have ended without a place in the queue.
+    passed: u64,
 }
 
 impl<A> SendQueue<A> {
     pub(crate) const fn new(max: u32) -> Self {
-        Self { queue: Queue::Own(OwnPlaces::new()), head: 0, max, own: 0, bytes: 0 }
+        Self { queue: Queue::Own(OwnPlaces::new()), head: 0, max, own: 0, bytes: 0, passed: 0 }
     }
 
     /// Puts the entries of an empty queue there from here on.
@@ -297,6 +299,12 @@ impl<A> SendQueue<A> {
     #[inline]
     pub(crate) fn count_passed(&mut self, len: u32) {
         self.bytes += u64::from(len);
+        self.passed += 1;
+    }
+
+    /// Requests that have ended, however they have.
+    pub(crate) const fn ended(&self) -> u64 {
+        self.head + self.passed
     }
 
     #[inline]

@@ -260,6 +260,12 @@ impl Endpoint {
         self.left.fetch_or(1 << index, Ordering::Relaxed);
     }
 
+    /// As [`Endpoint::leave`] of all sockets, but without waiting: false while a thread has something in its hands.
+    pub fn leave_all(&self) -> bool {
+        self.left.store(u64::MAX, Ordering::Relaxed);
+        self.readers.iter().all(|reader| reader.try_lock().is_some())
+    }
+
     /// Undoes [`Endpoint::leave`].
     pub fn come_back(&self, steering: u8) {
         self.left.fetch_and(!(1 << (usize::from(steering) % GROUP_SIZE)), Ordering::Relaxed);

@@ -13,16 +13,18 @@
 //! kernel: it gets the signal back as it was, at the very instruction.
 //!
 //! **Chains.** A handler of the program that calls the action before it may come back to the guard. The guard notes for the
-//! thread which levels have passed the signal on, and goes on with a lower one. A handler may leave by `siglongjmp`, and
-//! the note is then one of a signal that is over, while the next one may have its description at the same place. The
-//! stack tells them apart: a handler calls from further down than the kernel ([`Passing`]).
+//! thread which levels have passed the signal on, and goes on with a lower one. A handler may pass on a copy of the signal's
+//! description, or leave by `siglongjmp`: the note is then one of a signal that is over. So each signal gets a number, which the
+//! guard notes in the unused end of the description, too. The kernel clears that end for the next signal. Where it doesn't (before
+//! Linux 4.20, qemu-user), the next description at the same place still has the number, and the stack tells the signals apart: a handler
+//! calls from further down than the kernel ([`Passing`]).
 
 use super::action::{self, Action, SIGNALS, bit};
 use super::{arch, own_faults};
 use ferroce_os::per_thread;
 use ferroce_os::per_thread::Zeroed;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Actions of the program, for each signal, that the guard can stand in front of at a time.
 const LEVELS: usize = 8;
@@ -60,6 +62,8 @@ per_thread! { fn passing() -> Passing = "ferroce_guard_passing"; }
 
 /// The signal that this thread passes on.
 struct Passing {
+    /// Its number, unlike that of any other; 0: there is none.
+    number: Cell<usize>,
     /// Where its description is.
     info: Cell<usize>,
     /// The stack pointer of the guard that the kernel has called.
@@ -70,6 +74,9 @@ struct Passing {
 
 // SAFETY: cells of numbers, and no signal.
 unsafe impl Zeroed for Passing {}
+
+/// The number of the last signal that was passed on.
+static NUMBER: AtomicUsize = AtomicUsize::new(0);
 
 /// How often the guard has stepped aside.
 static DISARMED: AtomicU64 = AtomicU64::new(0);
@@ -186,15 +193,23 @@ const fn is_late(signal: i32, code: i32) -> bool {
 /// The arguments are those of the handler.
 unsafe fn pass_on(level: usize, signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     let (passing, stack) = (passing(), arch::stack());
-    let before = [passing.info.get(), passing.stack.get(), passing.levels.get()];
-    let note = |[info, stack, levels]: [usize; 3]| {
+    let before = [passing.number.get(), passing.info.get(), passing.stack.get(), passing.levels.get()];
+    let note = |[number, info, stack, levels]: [usize; 4]| {
+        passing.number.set(number);
         passing.info.set(info);
         passing.stack.set(stack);
         passing.levels.set(levels);
     };
-    let chained = before[0] == info as usize && stack < before[1];
+    // SAFETY: as the caller's.
+    let numbered = unsafe { info.as_mut() }.map(number_of);
+    let is_same = numbered.as_ref().is_some_and(|number| **number != 0 && **number == before[0]);
+    let chained = is_same && (before[1] != info as usize || stack < before[2]);
     if !chained {
-        note([info as usize, stack, 0]);
+        let new = NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
+        note([new, info as usize, stack, 0]);
+        if let Some(number) = numbered {
+            *number = new;
+        }
     }
     let passed = passing.levels.get();
     // Without a description the handler is one that calls the action before it with the number alone.
@@ -214,6 +229,23 @@ unsafe fn pass_on(level: usize, signal: i32, info: *mut libc::siginfo_t, context
             }
         }
     }
+}
+
+/// Where the guard notes a signal's number in the description; 0 there if it hasn't.
+fn number_of(info: &mut libc::siginfo_t) -> &mut usize {
+    // The kernel describes these signals in the first 48 bytes. Another copy of this library in the process makes notes of its own.
+    const NOTES: std::ops::Range<usize> = 8..16;
+    let owner = &raw const PROGRAM as usize;
+    // SAFETY: a description has 128 bytes, aligned to 8.
+    let words: &mut [usize; 16] = unsafe { &mut *std::ptr::from_mut(info).cast() };
+    let (notes, _) = words[NOTES].as_chunks_mut::<2>();
+    let at = |of: usize| notes.iter().position(|note| note[0] == of);
+    let index = at(owner).or_else(|| at(0)).unwrap_or(notes.len() - 1);
+    let [noted, number] = &mut notes[index];
+    if std::mem::replace(noted, owner) != owner {
+        *number = 0;
+    }
+    number
 }
 
 /// What stands behind a level, for one signal.

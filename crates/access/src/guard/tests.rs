@@ -194,6 +194,69 @@ fn a_handler_that_chains_is_called_once() {
     }
 }
 
+/// As [`chains`], with a copy of the description.
+extern "C" fn chains_a_copy(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    if CALLS.fetch_add(1, Ordering::Relaxed) > 2 {
+        end(7);
+    }
+    // SAFETY: the kernel's description, and a handler that was installed for this signal.
+    unsafe {
+        let mut copy = *info;
+        let next: Three = std::mem::transmute(CHAINED.load(Ordering::Relaxed));
+        next(signal, &raw mut copy, context);
+    }
+}
+
+#[test]
+fn a_handler_may_pass_on_a_copy_of_the_description() {
+    is_killed_by(libc::SIGSEGV, || {
+        let handler = chains_a_copy as *const () as usize;
+        use_guard();
+        for _ in 0..2 {
+            // The second time it chains to a guard that stands in front of itself.
+            CHAINED.store(set(handler, libc::SA_SIGINFO).sa_sigaction, Ordering::Relaxed);
+            use_guard();
+        }
+        crash();
+    });
+}
+
+/// Leaves for a context once, and ends the process when it is called again.
+extern "C" fn leaves_once(_: i32) {
+    if CALLS.fetch_add(1, Ordering::Relaxed) == 1 {
+        end(7);
+    }
+    // SAFETY: a context of a function that runs still.
+    unsafe { libc::setcontext(LEFT_FOR.load(Ordering::Relaxed) as *const libc::ucontext_t) };
+}
+
+/// The kernel calls the second handler without the guard, and its description lies where that of a signal lay which is over.
+#[test]
+fn a_handler_that_has_left_is_called_for_what_another_passes_on() {
+    let ended = ends(|| {
+        set(leaves_once as *const () as usize, 0);
+        use_guard();
+        // SAFETY: plain data, which the call fills in.
+        let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+        LEFT_FOR.store(&raw mut context as usize, Ordering::Relaxed);
+        // SAFETY: goes on here twice; nothing but the count of calls differs.
+        unsafe { libc::getcontext(&raw mut context) };
+        if CALLS.load(Ordering::Relaxed) == 1 {
+            let before = set(passes_on as *const () as usize, libc::SA_SIGINFO);
+            CHAINED.store(before.sa_sigaction, Ordering::Relaxed);
+        }
+        crash();
+    });
+    assert_eq!(ended, Some(7));
+}
+
+/// Calls the action before it.
+extern "C" fn passes_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: a handler that was installed for this signal.
+    let next: Three = unsafe { std::mem::transmute(CHAINED.load(Ordering::Relaxed)) };
+    next(signal, info, context);
+}
+
 static LEFT_FOR: AtomicUsize = AtomicUsize::new(0);
 
 /// Leaves for a context, twice.

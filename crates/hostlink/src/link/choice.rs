@@ -7,7 +7,7 @@
 //! No operation waits for a peer that may be stopped.
 
 use super::Link;
-use super::speeds::{LARGE, Speeds, Way};
+use super::speeds::{LARGE, Speeds, Wanted, Way};
 use crate::directory::Purpose;
 use ferroce_os::{clock, sys};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,7 +68,7 @@ impl Link {
     }
 
     /// Whether the peer had better carry out a one-sided operation of so many bytes, by a record. Wakes a peer that sleeps when it
-    /// is time to.
+    /// is time to: not for large operations that the initiator is the faster way for.
     #[inline]
     pub fn is_better_left_to_peer(&self, purpose: Purpose, bytes: u64) -> bool {
         let half = clock::ticks_of_half_millisecond_at_most();
@@ -103,10 +103,10 @@ impl Link {
         bytes.map(|bytes| bytes as u32)
     }
 
-    /// Whether it is time to see how long the peer takes for large operations ([`Link::peer_took`]).
+    /// Whether large operations that follow others to the peer had better do so.
     #[inline]
-    pub fn asks_how_long_peer_takes(&self, purpose: Purpose) -> bool {
-        self.speeds_of(purpose).asks_for_peer(clock::ticks())
+    pub fn is_peer_wanted(&self, purpose: Purpose) -> Wanted {
+        self.speeds_of(purpose).is_peer_wanted(clock::ticks())
     }
 
     /// The peer has carried out operations of so many bytes without a pause, beginning at `since`, in ticks.

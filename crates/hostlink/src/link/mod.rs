@@ -11,7 +11,7 @@ mod views;
 pub use executed::{CompactRun, SentPacket};
 pub use receive::Receive;
 pub use send::Sent;
-pub use speeds::LARGE;
+pub use speeds::{LARGE, Wanted};
 pub use views::PeerAccess;
 
 use choice::Costs;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Operations of less aren't measured: what they cost isn't their bytes.
 pub const LARGE: u64 = 16 * 1024;
-/// Copies of the initiator's that are one measurement.
-const COPIES: u32 = 8;
+/// Copies of the initiator's that are one measurement. The first, which may find pages that nobody has touched, doesn't count.
+const COPIES: u32 = 9;
 /// Requests for which the peer's way is tried before it is given up to measure it: none of them had others behind it.
 const TRIES: u32 = 64;
 /// When a measurement is repeated, in units of half a millisecond at most: at first, and when the slower way stays the same.
@@ -22,6 +22,17 @@ const MIB: u64 = 1 << 20;
 pub(super) enum Way {
     Initiator,
     Peer,
+}
+
+/// Whether the peer is to carry out large operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// It is the faster way.
+    Yes,
+    /// The initiator is, or has to be measured.
+    No,
+    /// How long it takes has to be measured.
+    ToMeasure,
 }
 
 /// Speeds of one kind of operation. Threads that measure at once may measure wrong, to no harm.
@@ -55,10 +66,11 @@ impl Default for Speeds {
     }
 }
 
-/// The average of what was known and what was measured, with this weight. A thread that lost its processor meanwhile counts for little.
+/// The average of what was known and what was measured, with this weight. A thread that lost its processor meanwhile counts for little;
+/// what takes less than half as long shows that what was known is no measure any more.
 fn averaged(known: u64, measured: u64, weight: u64) -> u64 {
     match known {
-        0 => measured.max(1),
+        _ if measured < known / 2 || known == 0 => measured.max(1),
         _ => (known * (weight - 1) + measured.min(2 * known)) / weight,
     }
 }
@@ -68,7 +80,9 @@ fn for_each_mib(bytes: u64, ticks: u64) -> u64 {
 }
 
 impl Speeds {
-    /// Who carries out the next operation, at `now`. `half`: ticks of half a millisecond at most.
+    /// Who carries out the next operation, at `now`: the initiator until its copies are timed; the peer while a measurement of it is due,
+    /// for as many tries as there are; else whoever was faster, and the peer if it was never measured. `half`: ticks of half a
+    /// millisecond at most.
     pub(super) fn choose(&self, now: u64, half: u64) -> Way {
         let (initiator, peer) = (self.initiator.load(Ordering::Relaxed), self.peer.load(Ordering::Relaxed));
         if self.copies.load(Ordering::Relaxed) > 0 {
@@ -88,16 +102,24 @@ impl Speeds {
         now.wrapping_sub(self.due.load(Ordering::Relaxed)).cast_signed() >= 0
     }
 
-    /// Whether it is time to see how fast the peer is.
-    pub(super) fn asks_for_peer(&self, now: u64) -> bool {
-        self.peer.load(Ordering::Relaxed) == 0 || self.is_due(now)
+    /// Whether the peer is to carry out what follows operations that it carries out.
+    pub(super) fn is_peer_wanted(&self, now: u64) -> Wanted {
+        let (initiator, peer) = (self.initiator.load(Ordering::Relaxed), self.peer.load(Ordering::Relaxed));
+        if peer == 0 || self.is_due(now) {
+            Wanted::ToMeasure
+        } else if self.copies.load(Ordering::Relaxed) > 0 || initiator <= peer {
+            Wanted::No
+        } else {
+            Wanted::Yes
+        }
     }
 
     /// The initiator has copied so many bytes.
     pub(super) fn initiator_took(&self, bytes: u64, ticks: u64, now: u64, half: u64) {
-        let known = self.initiator.load(Ordering::Relaxed);
-        self.initiator.store(averaged(known, for_each_mib(bytes, ticks), 8), Ordering::Relaxed);
-        let left = self.copies.load(Ordering::Relaxed);
+        let (known, left) = (self.initiator.load(Ordering::Relaxed), self.copies.load(Ordering::Relaxed));
+        if left != COPIES {
+            self.initiator.store(averaged(known, for_each_mib(bytes, ticks), 8), Ordering::Relaxed);
+        }
         if left > 0 {
             self.copies.store(left - 1, Ordering::Relaxed);
             if left == 1 && self.peer.load(Ordering::Relaxed) != 0 {
@@ -160,7 +182,7 @@ mod tests {
                         let count = HALF.div_ceil(self.peer);
                         self.now += count * self.peer;
                         others += count;
-                        if speeds.asks_for_peer(self.now) {
+                        if speeds.is_peer_wanted(self.now) == Wanted::ToMeasure {
                             speeds.peer_took(count * BYTES, count * self.peer, self.now, HALF);
                         }
                     }
@@ -209,6 +231,7 @@ mod tests {
     fn a_copy_that_was_held_up_counts_for_little() {
         let speeds = Speeds::default();
         (0..20).for_each(|_| speeds.initiator_took(1 << 16, 20_000, 1, HALF));
+        assert_eq!(speeds.initiator.load(Ordering::Relaxed), 20_000 * 16);
         let before = speeds.initiator.load(Ordering::Relaxed);
         speeds.initiator_took(1 << 16, 20_000_000, 1, HALF);
         assert!(speeds.initiator.load(Ordering::Relaxed) <= before + before / 8 + 1);

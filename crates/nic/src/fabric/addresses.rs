@@ -49,6 +49,11 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
+    /// Reads nothing more from any socket. False while a thread has something in its hands.
+    pub(crate) fn leave_all(&self) -> bool {
+        self.snapshot().iter().all(|address| address.endpoint.leave_all())
+    }
+
     pub(super) fn snapshot(&self) -> Arc<Vec<Local>> {
         self.locals.read().clone()
     }

@@ -1,7 +1,7 @@
 //! A burst: large one-sided requests of a queue pair that the peer carries out one after the other, without a pause. How long one
 //! takes says how fast the peer is.
 
-use ferroce_hostlink::{LARGE, Link, Purpose};
+use ferroce_hostlink::{LARGE, Link, Purpose, Wanted};
 use ferroce_os::clock;
 use ferroce_wire::{Headers, Operation};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// A burst of fewer bytes says little.
 const LEAST: u64 = 1 << 20;
 
-/// The burst of a queue pair. Used with the queue pair locked.
+/// The burst of a queue pair. Used with the queue pair locked: these are atomics since whoever sends has a shared reference only.
 #[derive(Debug, Default)]
 pub(super) struct Burst {
     /// The last one-sided request was left to the peer, though it could have been executed here.
@@ -27,20 +27,30 @@ impl Burst {
     #[inline]
     pub(super) fn begin_small(&self, left_to_peer: bool) {
         self.left_to_peer.store(left_to_peer, Ordering::Relaxed);
+        self.forget();
+    }
+
+    /// If there is a burst, the time that it takes says nothing: something else takes its part, or it can't be waited for.
+    #[inline]
+    pub(super) fn forget(&self) {
         if self.since.load(Ordering::Relaxed) != 0 {
             self.since.store(0, Ordering::Relaxed);
             self.ends.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Nothing is under way, and the next request, a large one, is left to the peer or isn't. A burst that was to end is over.
-    pub(super) fn begin(&self, link: &Link, purpose: Purpose, left_to_peer: bool) {
-        let since = self.since.swap(if left_to_peer { clock::ticks() } else { 0 }, Ordering::Relaxed);
+    /// Nothing is under way: a burst that was to end is over. Whoever carries out the next request is chosen by what it has taken.
+    pub(super) fn end(&self, link: &Link) {
+        let since = self.since.swap(0, Ordering::Relaxed);
         let bytes = self.bytes.swap(0, Ordering::Relaxed);
-        let before = self.purpose();
-        if self.ends.swap(false, Ordering::Relaxed) && since != 0 {
-            link.peer_took(before, bytes, since);
+        if self.ends.swap(false, Ordering::Relaxed) && since != 0 && bytes >= LEAST {
+            link.peer_took(self.purpose(), bytes, since);
         }
+    }
+
+    /// Nothing is under way, and the next request, a large one, is left to the peer or isn't.
+    pub(super) fn begin(&self, purpose: Purpose, left_to_peer: bool) {
+        self.since.store(if left_to_peer { clock::ticks() } else { 0 }, Ordering::Relaxed);
         self.left_to_peer.store(left_to_peer, Ordering::Relaxed);
         self.reads.store(purpose == Purpose::Read, Ordering::Relaxed);
     }
@@ -58,27 +68,42 @@ impl Burst {
     /// A packet has left: the first of a request says how many bytes the request has.
     #[inline]
     pub(super) fn sent(&self, headers: &Headers) {
-        let Some(reth) = headers.reth.filter(|_| self.since.load(Ordering::Relaxed) != 0) else { return };
-        let reads = headers.bth.opcode.operation == Operation::ReadRequest;
+        let opcode = headers.bth.opcode;
+        if self.since.load(Ordering::Relaxed) == 0 || opcode.is_response() {
+            return;
+        }
+        let Some(reth) = headers.reth else {
+            if !opcode.is_write() {
+                self.forget();
+            }
+            return;
+        };
+        let reads = opcode.operation == Operation::ReadRequest;
         if reads != self.reads.load(Ordering::Relaxed) || u64::from(reth.dma_len) < LARGE {
             // Different requests together are no measure of either.
-            self.since.store(0, Ordering::Relaxed);
+            self.forget();
         }
         let bytes = self.bytes.load(Ordering::Relaxed);
         self.bytes.store(bytes + u64::from(reth.dma_len), Ordering::Relaxed);
     }
 
-    /// Whether the burst had better end before the next request, so that it can be measured.
+    /// Whether the burst had better end before the next request: it can be measured, or the initiator has become the faster way.
     #[inline]
     pub(super) fn is_to_end(&self, link: &Link) -> bool {
-        let is_long = || {
+        let is_over = || {
             let since = self.since.load(Ordering::Relaxed);
+            let is_long = || {
+                self.bytes.load(Ordering::Relaxed) >= LEAST
+                    && clock::ticks().wrapping_sub(since) >= clock::ticks_of_half_millisecond_at_most()
+            };
             since != 0
-                && self.bytes.load(Ordering::Relaxed) >= LEAST
-                && clock::ticks().wrapping_sub(since) >= clock::ticks_of_half_millisecond_at_most()
-                && link.asks_how_long_peer_takes(self.purpose())
+                && match link.is_peer_wanted(self.purpose()) {
+                    Wanted::ToMeasure => is_long(),
+                    Wanted::No => true,
+                    Wanted::Yes => false,
+                }
         };
-        let ends = self.ends.load(Ordering::Relaxed) || is_long();
+        let ends = self.ends.load(Ordering::Relaxed) || is_over();
         self.ends.store(ends, Ordering::Relaxed);
         ends
     }

@@ -39,8 +39,10 @@ impl Reach<'_> {
     pub(super) fn copy(&self, range: (u32, u64, u64), at: u64, addr: u64, len: usize) -> Option<()> {
         let Self { qp, link, peer, reads } = *self;
         link.access((qp.qpn, peer), range, self.purpose(), |peer, place| {
+            // The peer says where the range is: nothing is added to that without a thought.
+            let at_peer = place.wrapping_add(at);
             let copied = qp.is_connected(peer)
-                && if reads { peer.read(place + at, addr, len) } else { peer.write(place + at, addr, len) };
+                && if reads { peer.read(at_peer, addr, len) } else { peer.write(at_peer, addr, len) };
             copied.then_some(())
         })
     }
@@ -49,9 +51,13 @@ impl Reach<'_> {
 impl PlainSender<'_> {
     /// Carries out a request. False, and nothing has happened: the general way has to take it, and what comes after.
     pub fn reach(&mut self, request: &OneSided<'_>) -> bool {
-        !self.overrun
+        // Others wait for the queue pair as long as for a full send queue at most.
+        let done = !self.overrun
+            && self.passed < self.qp.cap.max_send_wr
             && self.qp.may_take_short_way(request)
-            && self.qp.reach(self.inner, request, &mut self.overrun)
+            && self.qp.reach(self.inner, request, &mut self.overrun);
+        self.passed += u32::from(done);
+        done
     }
 }
 
@@ -110,6 +116,7 @@ impl Qp {
     fn reach(&self, inner: &mut Inner, request: &OneSided<'_>, overrun: &mut bool) -> bool {
         let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
         let OneSided { data, reads, va, rkey, .. } = *request;
+        // Where the kernel copies, all that the general way does costs little beside.
         let usable = self.peer_uses_shm()
             && link.may_access()
             && !self.is_broken()

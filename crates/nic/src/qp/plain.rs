@@ -59,6 +59,8 @@ pub struct PlainSender<'a> {
     pub(super) qp: &'a Arc<Qp>,
     pub(super) inner: &'a mut Inner,
     sent: bool,
+    /// Requests that were carried out without a place in the send queue.
+    pub(super) passed: u32,
     /// A completion had no room.
     pub(super) overrun: bool,
 }
@@ -101,7 +103,7 @@ impl Qp {
         post: impl FnOnce(&mut PlainSender<'_>),
     ) -> bool {
         let unwinding = EndsOnPanic(self);
-        let mut sender = PlainSender { qp: self, inner, sent: false, overrun: false };
+        let mut sender = PlainSender { qp: self, inner, sent: false, passed: 0, overrun: false };
         post(&mut sender);
         let PlainSender { inner, sent, overrun, .. } = sender;
         if sent {
@@ -167,6 +169,7 @@ impl Qp {
         // Whatever keeps it, the general way finds it again.
         let Sent::Published(end) = sent else { return false };
         self.last_record.store(end, Ordering::Relaxed);
+        self.burst.forget();
         let request = PlainRequest { signaled: signaled || self.sq_sig_all, ..*request };
         if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), &request) {
             self.adapter.schedule(self, at);

@@ -4,7 +4,7 @@ use super::member::{Member, address, endpoint};
 use super::namespace::{in_namespace, in_root_namespace};
 use super::packets::push;
 use ferroce_nic::host::{Error, Host, slot_of};
-use ferroce_nic::udp::{HostAddr, TxBatch};
+use ferroce_nic::udp::{Datagram, HostAddr, RecvOutcome, TxBatch};
 use ferroce_tests::wait::eventually;
 use ferroce_wire::Operation;
 use std::fs::{File, read_to_string};
@@ -268,6 +268,43 @@ fn packets_read_by_the_wrong_process_are_forwarded() {
             assert_eq!(sender.ask(&format!("send {to} {owned} 9 64")), "9");
             eventually("they are counted", || thief.number("unknown") == 9);
         }
+    });
+}
+
+#[test]
+fn who_leaves_has_dealt_with_what_it_has_read() {
+    in_namespace("host::who_leaves_has_dealt_with_what_it_has_read", || {
+        let host = Host::join().unwrap();
+        let slot = host.slots()[0];
+        let steering = (slot % 64) as u8;
+        let endpoint = endpoint(&host, address(LO4)).unwrap();
+        let mut sender = Member::joined(LO4);
+        let mut send = || assert_eq!(sender.ask(&format!("send {LO4} {slot} 1 64")), "1");
+        let (reads, has_read) = std::sync::mpsc::channel();
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let endpoint = &endpoint;
+            scope.spawn(move || {
+                let mut taken = 0;
+                let mut take = |datagrams: &[Datagram<'_>]| {
+                    taken += datagrams.len();
+                    reads.send(()).unwrap();
+                    goes_on.recv().unwrap();
+                };
+                eventually("a packet is read", || {
+                    endpoint.recv(steering, &mut take).unwrap();
+                    taken == 1
+                });
+            });
+            send();
+            has_read.recv().unwrap();
+            assert!(!endpoint.leave_all(), "a thread has a packet in its hands");
+            go_on.send(()).unwrap();
+            eventually("it has dealt with the packet", || endpoint.leave_all());
+        });
+        send();
+        let read = endpoint.recv(steering, &mut |_| panic!("who has left takes nothing"));
+        assert!(matches!(read, Ok(RecvOutcome::Busy)));
     });
 }
 

@@ -117,7 +117,7 @@ impl<A: Clone> Qp<A> {
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
         self.resp.add_to(&mut counters);
-        counters.requests_ended = self.sq.head();
+        counters.requests_ended = self.sq.ended();
         counters.bytes_posted = self.sq.bytes();
         counters
     }

@@ -6,6 +6,10 @@ use crate::{Cause, Env, Instant, Qp, QpState, SendOp, TransmitError, WcStatus};
 /// PSNs that may be outstanding at once: far below the half circle, so that "behind" stays unmistakable.
 pub(super) const MAX_OUTSTANDING: u64 = 1 << 22;
 
+/// Bytes that may be carried out without packets at once, however little of the budget is left: where the kernel copies, each copy
+/// begins with the same work.
+const DIRECTLY: u32 = 256 * 1024;
+
 /// Packets of one READ request's answer, at least: the loss of one shows by the others.
 const SHORTEST_READ: u32 = 4;
 /// Bytes of one READ request's answer, at most.
@@ -142,8 +146,9 @@ impl<A: Clone> Qp<A> {
             return false;
         }
         let done = self.req.direct;
-        let Some(bytes) = env.execute_directly(self.params.dest_qpn, &wqe.wr, wqe.buffer(), done, *budget)
-        else {
+        // A limit of the program's isn't to be exceeded.
+        let max = if self.params.rate.is_some() { *budget } else { DIRECTLY.max(*budget) };
+        let Some(bytes) = env.execute_directly(self.params.dest_qpn, &wqe.wr, wqe.buffer(), done, max) else {
             self.req.direct = 0;
             return false;
         };

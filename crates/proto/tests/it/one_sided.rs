@@ -58,6 +58,9 @@ fn what_follows_is_as_if_nothing_had_been_there() {
         p.run();
     }
     assert!(p.a.send_ok() && p.a.host.sends.len() == 200 && p.b.host.recvs.len() == 100);
+    // Those of the first packet, too.
+    let counters = p.a.qp.counters();
+    assert_eq!((counters.requests_ended, counters.bytes_posted), (201, 201 * 8));
     let ends = p.a.host.sends.chunks(2).zip(1..);
     assert!(ends.clone().all(|(ends, i)| ends[0].wr_id == i && ends[1].wr_id == 1000 + i));
     for (ends, i) in ends {

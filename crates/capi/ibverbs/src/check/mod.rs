@@ -15,7 +15,7 @@ mod watch;
 
 pub(crate) use memory::Buffers;
 pub use objects::own;
-pub(crate) use objects::{close, gone, made, pinned};
+pub(crate) use objects::{close, gone, made, pinned, tell_left_at_exit};
 pub use place::Trace;
 pub(crate) use strict::hide_invalid;
 pub(crate) use unasked::before_sleep;

@@ -3,7 +3,6 @@
 use super::{End, Trace, found, is_on, tell};
 use crate::abi::ibv_context;
 use ferroce_explain::Finding;
-use ferroce_nic as nic;
 use ferroce_os::sync::{Mutex, class};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -118,14 +117,9 @@ fn tell_left(left: &[Object], about: &str, end: End) {
     tell(&Finding { number: 106, about: about.into(), known, place }, end);
 }
 
-/// What is left when the process exits. Called by the loader (`.fini_array`, see `link/mod.rs`), after the program's own
-/// handlers and destructors, which may destroy objects.
-#[unsafe(export_name = "ferroce_c_ended")]
-extern "C" fn ended() {
-    if OBJECTS.lock().is_empty() {
-        return;
+/// Tells what is left when the process exits, after the program's own handlers and destructors, which may destroy objects.
+pub(crate) fn tell_left_at_exit() {
+    if !OBJECTS.lock().is_empty() {
+        tell_left(&take(|_| true), "exit", End::Exiting);
     }
-    // Where verbs can't be used any more, nothing is told either.
-    let Ok(_inside) = nic::enter_library() else { return };
-    tell_left(&take(|_| true), "exit", End::Exiting);
 }

@@ -21,9 +21,6 @@ use std::sync::atomic::Ordering;
 /// copies through the ring are faster than one of the kernel's where the processor copies them.
 pub(crate) const REFERENCE: usize = 16 * 1024;
 
-/// Bytes that the initiator copies at once: each copy by the kernel begins with the same work.
-const AT_ONCE: u32 = 256 * 1024;
-
 impl QpEnv<'_> {
     /// As [`ferroce_proto::Env::transmit`].
     pub(super) fn send(
@@ -193,10 +190,13 @@ impl QpEnv<'_> {
         let purpose = if reads { Purpose::Read } else { Purpose::Write };
         let (is_mappable, is_large) = (qp.is_mappable(link, rkey), wr.data.len() >= LARGE);
         if offset == 0 {
+            if is_large {
+                qp.burst.end(link);
+            }
             let by_peer =
                 !copy::by_kernel() && !is_mappable && link.is_better_left_to_peer(purpose, wr.data.len());
             if is_large {
-                qp.burst.begin(link, purpose, by_peer);
+                qp.burst.begin(purpose, by_peer);
             } else {
                 qp.burst.begin_small(by_peer);
             }
@@ -204,7 +204,6 @@ impl QpEnv<'_> {
                 return None;
             }
         }
-        let max = max.max(AT_ONCE);
         let reach = Reach { qp, link, peer, reads };
         let copy = || copy_through(&reach, wr, pd, (offset, max));
         let done = if is_mappable || !is_large { copy() } else { link.time_copy(purpose, copy) };
@@ -219,11 +218,12 @@ impl QpEnv<'_> {
 fn copy_through(reach: &Reach<'_>, wr: &SendWr<Arc<Ah>>, pd: u32, (offset, max): (u64, u32)) -> Option<u32> {
     let (&SendOp::Write { va, rkey } | &SendOp::Read { va, rkey }) = &wr.op else { return None };
     let len = wr.data.len().checked_sub(offset)?.min(u64::from(max)) as usize;
-    let range = (rkey, va.wrapping_add(offset), len as u64);
+    // Nothing of a request is copied that asks for more than there is.
+    let range = (rkey, va, wr.data.len());
     match &wr.data {
         Data::Inline(bytes) => {
             let part = bytes.get(offset as usize..)?.get(..len)?;
-            reach.copy(range, 0, part.as_ptr() as u64, len)?;
+            reach.copy(range, offset, part.as_ptr() as u64, len)?;
             Some(len as u32)
         }
         Data::Sges(sges) => {
@@ -231,7 +231,7 @@ fn copy_through(reach: &Reach<'_>, wr: &SendWr<Arc<Ah>>, pd: u32, (offset, max):
             let mut reached = false;
             let copied = each_piece(pd, sges, offset, len, reach.reads, |at, addr, len| {
                 reached = true;
-                reach.copy(range, at, addr, len)
+                reach.copy(range, offset + at, addr, len)
             });
             copied.filter(|_| reached)
         }
