@@ -1,6 +1,6 @@
 //! The send queue: work requests between posting and completion.
 
-use crate::{Buffer, Data, PlainData, PlainRequest, SendOp, SendWr, SgeList, one_sge};
+use crate::{Buffer, Data, Fetch, PlainData, PlainRequest, SendOp, SendWr, SgeList, one_sge};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
@@ -107,6 +107,26 @@ impl<A> Wqe<A> {
         self.wr.ud = None;
         self.wr.remote_srqn = 0;
         self.len = data.len() as u32;
+        self.packets = 1;
+        self.first = first;
+        self.issuer = Issuer::Program;
+    }
+}
+
+impl<A> Wqe<A> {
+    /// Becomes a READ of one packet or an atomic. What it was before doesn't matter.
+    #[inline(always)]
+    fn set_fetch(&mut self, fetch: &Fetch, first: u64) {
+        let Fetch { wr_id, sge, op, signaled, fence } = *fetch;
+        self.wr.wr_id = wr_id;
+        self.wr.op = op;
+        self.wr.data = Data::Sges(one_sge(sge));
+        self.wr.signaled = signaled;
+        self.wr.solicited = false;
+        self.wr.fence = fence;
+        self.wr.ud = None;
+        self.wr.remote_srqn = 0;
+        self.len = sge.length;
         self.packets = 1;
         self.first = first;
         self.issuer = Issuer::Program;
@@ -313,11 +333,24 @@ impl<A> SendQueue<A> {
     #[inline]
     pub(crate) fn push_plain(&mut self, request: &PlainRequest<'_>, first: u64) {
         self.bytes += request.data.len() as u64;
+        self.add(|wqe| wqe.set_plain(request, first));
+    }
+
+    /// Adds a READ of one packet or an atomic, with its first extended PSN.
+    #[inline]
+    pub(crate) fn push_fetch(&mut self, fetch: &Fetch, first: u64) {
+        self.bytes += u64::from(fetch.sge.length);
+        self.add(|wqe| wqe.set_fetch(fetch, first));
+    }
+
+    /// Adds the request that `set` makes, where it is to lie if possible.
+    #[inline(always)]
+    fn add(&mut self, set: impl FnOnce(&mut Wqe<A>)) {
         match &mut self.queue {
-            Queue::Own(queue) => queue.add().set_plain(request, first),
+            Queue::Own(queue) => set(queue.add()),
             Queue::Placed(queue) => {
                 let mut wqe = Wqe::blank();
-                wqe.set_plain(request, first);
+                set(&mut wqe);
                 queue.push_back(wqe);
             }
         }

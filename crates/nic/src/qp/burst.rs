@@ -27,6 +27,12 @@ impl Burst {
     #[inline]
     pub(super) fn begin_small(&self, left_to_peer: bool) {
         self.left_to_peer.store(left_to_peer, Ordering::Relaxed);
+        self.small_sent();
+    }
+
+    /// A request that isn't large has left.
+    #[inline]
+    pub(super) fn small_sent(&self) {
         if self.since.load(Ordering::Relaxed) != 0 {
             self.since.store(0, Ordering::Relaxed);
             self.ends.store(false, Ordering::Relaxed);

@@ -58,7 +58,7 @@ impl Queue<'_> {
 pub struct PlainSender<'a> {
     pub(super) qp: &'a Arc<Qp>,
     pub(super) inner: &'a mut Inner,
-    sent: bool,
+    pub(super) sent: bool,
     /// A completion had no room.
     pub(super) overrun: bool,
 }
@@ -299,7 +299,7 @@ impl Qp {
 
 /// Wakes the peer, if it sleeps.
 #[inline]
-fn ring_bell(inner: &Inner) {
+pub(super) fn ring_bell(inner: &Inner) {
     if let Some(Path::Shm { link, .. }) = &inner.path {
         link.ring_bell();
     }
