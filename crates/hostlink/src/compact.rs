@@ -64,6 +64,12 @@ pub(super) fn first_word(length: usize, kind: u8) -> u64 {
     word_of(length as u32, u32::from_ne_bytes([kind, 0, 0, 0]))
 }
 
+/// How syndrome and MSN lie in [`CompactHeaders::word`].
+#[inline]
+const fn word_of_aeth(aeth: Aeth) -> u32 {
+    (aeth.syndrome as u32) << 24 | aeth.msn & PSN
+}
+
 /// The headers of a packet of an RC or UC connection, without what its path says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompactHeaders {
@@ -112,9 +118,7 @@ impl CompactHeaders {
             return None;
         }
         let word = match (aeth, immediate, invalidate_rkey) {
-            (Some(aeth), None, None) if bth.opcode.carries_aeth() => {
-                u32::from(aeth.syndrome) << 24 | aeth.msn & PSN
-            }
+            (Some(aeth), None, None) if bth.opcode.carries_aeth() => word_of_aeth(*aeth),
             (None, Some(immediate), None) if bth.opcode.carries_immediate() => u32::from_ne_bytes(*immediate),
             (None, None, Some(rkey)) if bth.opcode.carries_invalidate() => *rkey,
             (None, None, None) if !carries_word(bth.opcode) => 0,
@@ -162,6 +166,35 @@ impl CompactHeaders {
             | if by_position { BY_POSITION } else { ACK_REQUEST }
             | if solicited { SOLICITED } else { 0 };
         Self { opcode, pkey, dest_qp, psn, word, reth: NOWHERE }
+    }
+
+    /// Those of a READ or an atomic: its opcode, the connection's partition key and destination QPN, its PSN, and the memory that is
+    /// asked for.
+    #[must_use]
+    #[inline]
+    pub fn of_fetch(opcode: Opcode, (pkey, dest_qp): (u16, u32), psn: u32, reth: Reth) -> Self {
+        Self { opcode, pkey, dest_qp, psn: psn & PSN | ACK_REQUEST, word: 0, reth }
+    }
+
+    /// Those of the answer to one, with what acknowledges it.
+    #[must_use]
+    #[inline]
+    pub fn of_answer(opcode: Opcode, (pkey, dest_qp): (u16, u32), psn: u32, aeth: Aeth) -> Self {
+        Self { opcode, pkey, dest_qp, psn: psn & PSN, word: word_of_aeth(aeth), reth: NOWHERE }
+    }
+
+    /// The memory of the receiver that is named. An atomic has no length.
+    #[must_use]
+    #[inline]
+    pub const fn reth(&self) -> Reth {
+        self.reth
+    }
+
+    /// What acknowledges, of an opcode that carries it.
+    #[must_use]
+    #[inline]
+    pub const fn aeth(&self) -> Aeth {
+        Aeth { syndrome: (self.word >> 24) as u8, msn: self.word & PSN }
     }
 
     /// Packet sequence number.
@@ -231,7 +264,7 @@ impl CompactHeaders {
         if opcode.carries_immediate() {
             headers.immediate = Some(word.to_ne_bytes());
         } else if opcode.carries_aeth() {
-            headers.aeth = Some(Aeth { syndrome: (word >> 24) as u8, msn: word & PSN });
+            headers.aeth = Some(self.aeth());
         } else if opcode.carries_invalidate() {
             headers.invalidate_rkey = Some(word);
         }

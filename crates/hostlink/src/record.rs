@@ -71,10 +71,14 @@ impl CompactRecord {
     /// All its headers. The memory is that of its link.
     #[inline]
     pub(crate) fn headers(&self, memory: &SharedMemory) -> Headers {
-        self.headers.headers(|| {
-            let words: &OperandWords = memory.words(self.payload.0);
-            std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
-        })
+        self.headers.headers(|| self.operands(memory))
+    }
+
+    /// What an atomic swaps in or adds, and what it compares with; or what the memory held.
+    #[inline]
+    pub(crate) fn operands(&self, memory: &SharedMemory) -> Operands {
+        let words: &OperandWords = memory.words(self.payload.0);
+        std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
     }
 }
 
@@ -150,7 +154,7 @@ pub(super) const fn compact_total(headers: &CompactHeaders, payload: usize) -> u
 }
 
 /// Writes everything of a record with compact headers but its payload of `payload` bytes.
-#[inline]
+#[inline(always)]
 pub(super) fn write_compact(memory: &SharedMemory, at: usize, headers: &CompactHeaders, payload: usize) {
     let (front, len) = headers.front(Kind::Compact as u8, compact_total(headers, payload), payload);
     let words: &FrontWords = memory.words(at);

@@ -79,8 +79,8 @@ pub use ferroce_watch as watch;
 
 /// The transport's vocabulary, as far as callers need it.
 pub use ferroce_proto::{
-    Access, BindMw, Completion, Counters, Data, MAX_RENDEZVOUS_REQUEST, OneSided, Placement, PlainData,
-    PlainRequest, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList, TagFlags, TagInfo, UdTarget, WcOpcode,
-    WcStatus, one_sge,
+    Access, BindMw, Completion, Counters, Data, Fetch, MAX_RENDEZVOUS_REQUEST, OneSided, Placement,
+    PlainData, PlainRequest, QpState, RecvWqe, SendOp, SendWr, Sge, SgeList, TagFlags, TagInfo, UdTarget,
+    WcOpcode, WcStatus, one_sge,
 };
 pub use ferroce_wire::Service;

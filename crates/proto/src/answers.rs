@@ -155,13 +155,18 @@ impl Answers {
         }));
     }
 
-    /// A new atomic was executed; the last `keep` results are remembered.
-    pub(crate) fn atomic(&mut self, psn: u64, original: u64, msn: u32, keep: usize) {
-        self.owed = None;
+    /// Remembers the result of an atomic that was executed, and the last `keep` of them at most.
+    pub(crate) fn remember(&mut self, psn: u64, original: u64, keep: usize) {
         if self.results.len() >= keep {
             self.results.pop_front();
         }
         self.results.push_back((psn, original));
+    }
+
+    /// A new atomic was executed; the last `keep` results are remembered.
+    pub(crate) fn atomic(&mut self, psn: u64, original: u64, msn: u32, keep: usize) {
+        self.owed = None;
+        self.remember(psn, original, keep);
         self.queue.push_back(Answer::Atomic(Atomic { psn, original, msn, duplicate: false }));
     }
 

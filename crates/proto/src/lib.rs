@@ -13,6 +13,7 @@ mod delegated;
 mod env;
 mod execute;
 mod failure;
+mod fetch;
 mod one_sided;
 mod pace;
 mod plain;
@@ -39,6 +40,7 @@ pub use env::{
     Violation,
 };
 pub use failure::{Asked, Cause, Failure, Refusing, Telling};
+pub use fetch::{Fetch, FetchAnswer, FetchOp};
 pub use one_sided::OneSided;
 pub use pace::{Pace, Portion};
 pub use plain::{PlainData, PlainRequest, PlainSend};

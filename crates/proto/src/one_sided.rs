@@ -2,7 +2,7 @@
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
 
-use crate::{Completion, PlainData, Qp, QpState, SendOp, SendWr, WcOpcode, WcStatus};
+use crate::{Completion, Fetch, PlainData, Qp, QpState, SendOp, SendWr, WcOpcode, WcStatus};
 use ferroce_wire::Service;
 
 /// An RDMA WRITE or READ that may take the short way: of one element of memory, or a WRITE of inline data.
@@ -20,9 +20,22 @@ pub struct OneSided<'a> {
     pub rkey: u32,
     /// It asks for a completion.
     pub signaled: bool,
+    /// It waits for the READs and atomics before it.
+    pub fence: bool,
 }
 
 impl<'a> OneSided<'a> {
+    /// The same request as a fetch, if it is a READ.
+    #[must_use]
+    #[inline]
+    pub fn fetch(&self) -> Option<Fetch> {
+        let Self { wr_id, data: PlainData::Memory(sge), reads: true, va, rkey, signaled, fence } = *self
+        else {
+            return None;
+        };
+        Some(Fetch { wr_id, sge, op: SendOp::Read { va, rkey }, signaled, fence })
+    }
+
     /// The same request, if it may take the short way.
     #[must_use]
     pub fn of<A>(wr: &'a SendWr<A>) -> Option<Self> {
@@ -40,6 +53,7 @@ impl<'a> OneSided<'a> {
             va,
             rkey,
             signaled: wr.signaled,
+            fence: wr.fence,
         })
     }
 }

@@ -186,6 +186,12 @@ impl<A: Clone> Qp<A> {
     #[must_use]
     #[inline]
     pub fn expects_plain(&self, send: &PlainSend, len: usize) -> bool {
+        self.expects(send.psn, send.pkey) && !self.params.tags && len <= self.mtu() as usize
+    }
+
+    /// Whether a request that has come in one packet with this PSN and partition key is the next.
+    #[inline]
+    pub(crate) fn expects(&self, psn: u32, pkey: u16) -> bool {
         let receives = match self.state {
             QpState::Rts | QpState::Sqd => true,
             // The first packet raises an event.
@@ -194,11 +200,9 @@ impl<A: Clone> Qp<A> {
         };
         receives
             && self.service == Service::Rc
-            && send.pkey == self.params.pkey
-            && send.psn == psn::wire(self.resp.expected)
+            && pkey == self.params.pkey
+            && psn == psn::wire(self.resp.expected)
             && self.resp.is_between_messages()
-            && !self.params.tags
-            && len <= self.mtu() as usize
     }
 
     /// A SEND of `len` bytes that was expected has been placed where its receive says. [`Qp::plain_completion`] is to be told.

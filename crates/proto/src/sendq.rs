@@ -1,6 +1,6 @@
 //! The send queue: work requests between posting and completion.
 
-use crate::{Buffer, Data, PlainData, PlainRequest, SendOp, SendWr, SgeList, one_sge};
+use crate::{Buffer, Data, Fetch, PlainData, PlainRequest, SendOp, SendWr, SgeList, one_sge};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
@@ -113,6 +113,26 @@ impl<A> Wqe<A> {
     }
 }
 
+impl<A> Wqe<A> {
+    /// Becomes a READ of one packet or an atomic. What it was before doesn't matter.
+    #[inline(always)]
+    fn set_fetch(&mut self, fetch: &Fetch, first: u64) {
+        let Fetch { wr_id, sge, op, signaled, fence } = *fetch;
+        self.wr.wr_id = wr_id;
+        self.wr.op = op;
+        self.wr.data = Data::Sges(one_sge(sge));
+        self.wr.signaled = signaled;
+        self.wr.solicited = false;
+        self.wr.fence = fence;
+        self.wr.ud = None;
+        self.wr.remote_srqn = 0;
+        self.len = sge.length;
+        self.packets = 1;
+        self.first = first;
+        self.issuer = Issuer::Program;
+    }
+}
+
 #[derive(Debug)]
 enum Queue<A> {
     Own(OwnPlaces<A>),
@@ -203,12 +223,15 @@ impl<T> Placed<T> {
         self.slots.len() + self.rest.len()
     }
 
-    fn push_back(&mut self, entry: T) {
-        if self.rest.is_empty() && self.slots.has_room() {
-            self.slots.push_back(entry);
-        } else {
+    /// One more entry, where it lies.
+    fn add(&mut self, entry: T) -> &mut T {
+        if !self.rest.is_empty() || !self.slots.has_room() {
             self.rest.push_back(entry);
+        } else {
+            self.slots.push_back(entry);
         }
+        let last = self.len() - 1;
+        self.get_mut(last).expect("it was added")
     }
 
     fn pop_front(&mut self) -> Option<T> {
@@ -313,7 +336,7 @@ impl<A> SendQueue<A> {
         self.own += u32::from(wqe.issuer != Issuer::Program);
         match &mut self.queue {
             Queue::Own(queue) => *queue.add() = wqe,
-            Queue::Placed(queue) => queue.push_back(wqe),
+            Queue::Placed(queue) => _ = queue.add(wqe),
         }
     }
 
@@ -321,13 +344,22 @@ impl<A> SendQueue<A> {
     #[inline]
     pub(crate) fn push_plain(&mut self, request: &PlainRequest<'_>, first: u64) {
         self.bytes += request.data.len() as u64;
+        self.add().set_plain(request, first);
+    }
+
+    /// Adds a READ of one packet or an atomic, with its first extended PSN.
+    #[inline]
+    pub(crate) fn push_fetch(&mut self, fetch: &Fetch, first: u64) {
+        self.bytes += u64::from(fetch.sge.length);
+        self.add().set_fetch(fetch, first);
+    }
+
+    /// The place of one more request.
+    #[inline(always)]
+    fn add(&mut self) -> &mut Wqe<A> {
         match &mut self.queue {
-            Queue::Own(queue) => queue.add().set_plain(request, first),
-            Queue::Placed(queue) => {
-                let mut wqe = Wqe::blank();
-                wqe.set_plain(request, first);
-                queue.push_back(wqe);
-            }
+            Queue::Own(queue) => queue.add(),
+            Queue::Placed(queue) => queue.add(Wqe::blank()),
         }
     }
 
@@ -366,7 +398,7 @@ impl<A> SendQueue<A> {
     }
 
     /// Drops the oldest request.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn drop_front(&mut self) {
         let own = self.front().is_some_and(|wqe| wqe.issuer != Issuer::Program);
         let dropped = match &mut self.queue {
@@ -477,7 +509,7 @@ mod tests {
         let mut plain = VecDeque::new();
         for n in 0..40 {
             for entry in [2 * n, 2 * n + 1].into_iter().take(if n % 8 < 4 { 2 } else { 0 }) {
-                placed.push_back(entry);
+                placed.add(entry);
                 plain.push_back(entry);
             }
             assert_eq!(placed.pop_front(), plain.pop_front());

@@ -1,6 +1,6 @@
-/* one_sided [memfd]: one side writes and reads the other's memory by requests of all lengths, alone and in lists, inline, fenced,
- * with completions and without, with SENDs between them. It keeps a copy of what the other's memory must hold: each READ is
- * compared with it, and at the end the other side sends all of its memory back. Each connection ends with a request that isn't
+/* one_sided [memfd]: one side writes and reads the other's memory by requests of all lengths, and by atomics, alone and in lists, inline,
+ * fenced, with completions and without, with SENDs between them. It keeps a copy of what the other's memory must hold: what each READ
+ * and each atomic finds is compared with it, and at the end the other side sends all of its memory back. Each connection ends with a request that isn't
  * allowed, which changes nothing and whose successors are flushed. With memfd the memory can be shared.
  */
 #define _GNU_SOURCE
@@ -74,6 +74,40 @@ static uint32_t some_length(void)
 	}
 }
 
+/* Makes an atomic of a request on the word at `offset`, does the same to the copy, and returns what the atomic must find. */
+static uint64_t make_atomic(struct ibv_send_wr *wr, const struct side *side, uint32_t offset)
+{
+	uint64_t found, operand = (uint64_t)draw(1000) << 32;
+
+	memcpy(&found, copy + offset, sizeof found);
+	bool adds = draw(2), hits = adds || draw(2);
+	uint64_t word = adds ? found + operand : hits ? operand : found;
+
+	memcpy(copy + offset, &word, sizeof word);
+	wr->opcode = adds ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
+	wr->wr.atomic.remote_addr = side->theirs.buffer + offset;
+	wr->wr.atomic.rkey = side->theirs.rkey;
+	wr->wr.atomic.compare_add = adds ? operand : hits ? found : ~found;
+	wr->wr.atomic.swap = operand;
+	return found;
+}
+
+static enum ibv_wc_opcode ends_as(enum ibv_wr_opcode opcode)
+{
+	switch (opcode) {
+	case IBV_WR_SEND:
+		return IBV_WC_SEND;
+	case IBV_WR_RDMA_READ:
+		return IBV_WC_RDMA_READ;
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return IBV_WC_FETCH_ADD;
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+		return IBV_WC_COMP_SWAP;
+	default:
+		return IBV_WC_RDMA_WRITE;
+	}
+}
+
 /* Requests of a turn use parts of this side's memory that don't overlap. */
 static void one_turn(struct side *side, uint64_t turn)
 {
@@ -87,12 +121,17 @@ static void one_turn(struct side *side, uint64_t turn)
 
 	for (int i = 0; i < count; i++) {
 		struct request *request = &requests[i];
-		bool last = i + 1 == count, sends = draw(12) == 0;
+		bool last = i + 1 == count, sends = draw(12) == 0, atomic = draw(5) == 0;
 
 		*request = (struct request){.length = some_length(), .reads = draw(3) == 0, .signaled = last || draw(2)};
-		if (sends || place + request->length > AREA)
+		if (sends || place + request->length + 8 > AREA)
 			request->length = 0;
+		else if (atomic)
+			request->length = 8;
+		atomic &= request->length == 8;
 		request->offset = request->length ? draw(AREA - request->length) : 0;
+		if (atomic)
+			request->offset &= ~7u;
 		uint32_t first = draw(8) ? request->length : request->length / 2;
 
 		sges[i][0] = (struct ibv_sge){(uintptr_t)side->memory + place, first, side->mr->lkey};
@@ -104,14 +143,18 @@ static void one_turn(struct side *side, uint64_t turn)
 			.num_sge = first == request->length ? 1 : 2,
 			.opcode = sends ? IBV_WR_SEND : request->reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
 			.send_flags = (request->signaled ? IBV_SEND_SIGNALED : 0u) | (read || !draw(6) ? IBV_SEND_FENCE : 0u)};
-		/* What is written after a READ may be there before the READ, unless it waits. */
-		read |= wrs[i].opcode == IBV_WR_RDMA_READ;
+		request->expected = NULL;
 		if (sends)
 			wrs[i].num_sge = 0;
-		else
+		else if (!atomic)
 			set_remote(&wrs[i], side->theirs.buffer + request->offset, side->theirs.rkey);
-		request->expected = NULL;
-		if (wrs[i].opcode == IBV_WR_RDMA_READ) {
+		if (atomic) {
+			uint64_t found = make_atomic(&wrs[i], side, request->offset);
+
+			request->expected = MAKE(malloc(sizeof found));
+			memcpy(request->expected, &found, sizeof found);
+			memset(side->memory + place, 0xee, sizeof found);
+		} else if (wrs[i].opcode == IBV_WR_RDMA_READ) {
 			request->expected = MAKE(malloc(request->length + 1));
 			memcpy(request->expected, copy + request->offset, request->length);
 			memset(side->memory + place, 0xee, request->length);
@@ -121,6 +164,8 @@ static void one_turn(struct side *side, uint64_t turn)
 			if (!sends && request->length <= 64 && draw(2))
 				wrs[i].send_flags |= IBV_SEND_INLINE;
 		}
+		/* What is written after a READ may be there before the READ, unless it waits. */
+		read |= wrs[i].opcode == IBV_WR_RDMA_READ || atomic;
 		place += request->length;
 	}
 	MUST(ibv_post_send(side->qp, wrs, &bad));
@@ -135,17 +180,14 @@ static void one_turn(struct side *side, uint64_t turn)
 		MUST_COMPLETE(side->cq, &wc);
 		if (wc.wr_id != wrs[i].wr_id)
 			fail("request %llu ends instead of %llu", (unsigned long long)wc.wr_id, (unsigned long long)wrs[i].wr_id);
-		enum ibv_wc_opcode opcode = wrs[i].opcode == IBV_WR_SEND	   ? IBV_WC_SEND
-					    : wrs[i].opcode == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ
-										: IBV_WC_RDMA_WRITE;
-		if (wc.opcode != opcode || wc.qp_num != side->qp->qp_num)
+		if (wc.opcode != ends_as(wrs[i].opcode) || wc.qp_num != side->qp->qp_num)
 			fail("request %llu ends as another one", (unsigned long long)wc.wr_id);
 	}
 	for (int i = 0; i < count; i++) {
 		if (!requests[i].expected)
 			continue;
 		if (memcmp((void *)(uintptr_t)sges[i][0].addr, requests[i].expected, requests[i].length))
-			fail("turn %llu: a READ gives other bytes", (unsigned long long)turn);
+			fail("turn %llu: a READ or an atomic gives other bytes", (unsigned long long)turn);
 		free(requests[i].expected);
 	}
 }

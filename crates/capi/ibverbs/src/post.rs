@@ -240,6 +240,35 @@ unsafe fn one_sided<'a>(
         va: rdma.remote_addr,
         rkey: rdma.rkey,
         signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
+        fence: wr.send_flags & IBV_SEND_FENCE != 0,
+    })
+}
+
+/// It is an atomic on eight bytes that the peer answers with what it has found.
+#[inline]
+const fn is_atomic(wr: &ibv_send_wr) -> bool {
+    matches!(wr.opcode, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD)
+}
+
+/// An atomic, as the short way takes it, if it may.
+///
+/// # Safety
+/// `wr` is as ibv_post_send(3) asks.
+#[inline]
+unsafe fn atomic(wr: &ibv_send_wr) -> Option<nic::Fetch> {
+    if wr.send_flags & !(IBV_SEND_SIGNALED | IBV_SEND_FENCE) != 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let (nic::PlainData::Memory(sge), op) = (unsafe { (plain_memory(wr)?, operation(wr).ok()?) }) else {
+        return None;
+    };
+    Some(nic::Fetch {
+        wr_id: wr.wr_id,
+        sge,
+        op,
+        signaled: wr.send_flags & IBV_SEND_SIGNALED != 0,
+        fence: wr.send_flags & IBV_SEND_FENCE != 0,
     })
 }
 
@@ -298,6 +327,8 @@ unsafe fn post_sends(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut 
             Some(one) if one.next.is_null() => {
                 let sent = if matches!(one.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) {
                     post_one_sided(qp, one)
+                } else if is_atomic(one) {
+                    qp.shares_memory_with_peer() && atomic(one).is_some_and(|fetch| qp.post_fetch(&fetch))
                 } else if one.send_flags & IBV_SEND_INLINE == 0 {
                     plain(one, || plain_memory(one)).is_some_and(|request| qp.post_plain(&request))
                 } else {
@@ -352,6 +383,8 @@ unsafe fn post_list(qp: &Arc<nic::Qp>, wr: *mut ibv_send_wr, bad_wr: *mut *mut i
             while let Some(wr) = rest.get().as_ref() {
                 let taken = if matches!(wr.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) {
                     one_sided(wr, qp, &mut gathered).is_some_and(|request| sender.reach(&request))
+                } else if is_atomic(wr) {
+                    atomic(wr).is_some_and(|fetch| sender.fetch(&fetch))
                 } else {
                     plain(wr, || plain_memory(wr).or_else(|| plain_inline(wr, qp, &mut gathered)))
                         .is_some_and(|request| sender.send(&request))

@@ -406,7 +406,7 @@ impl Link {
 
     /// The peer, which takes compact headers, takes those of atomics and their answers.
     #[inline]
-    pub(super) fn peer_takes_compact_atomics(&self) -> bool {
+    pub fn peer_takes_compact_atomics(&self) -> bool {
         self.terms(false).compact_atomics.load(Ordering::Relaxed) == 1
     }
 

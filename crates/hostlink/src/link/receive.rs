@@ -236,6 +236,12 @@ impl Link {
         ShmPayload::Ring { memory: &self.memory, at: at + operands, len: len - operands }
     }
 
+    /// What an atomic swaps in or adds, and what it compares with; what the memory held, if the packet is the answer to one.
+    #[inline]
+    pub fn operands(&self, packet: &CompactRecord) -> [u64; 2] {
+        packet.operands(&self.memory)
+    }
+
     /// The headers of such a packet, as the transport takes them.
     #[inline]
     pub fn headers(&self, packet: &CompactRecord) -> Headers {

@@ -55,13 +55,26 @@ impl Link {
     ) -> Option<Sent<E>> {
         let compact = CompactHeaders::of(headers)?;
         let Some((operands, len)) = CompactHeaders::operands_of(headers) else {
-            return Some(self.publish_compact(&compact, payload, fill, |_, _| ()));
+            return Some(self.send_with(&compact, payload, fill));
         };
         let write = |ring: &RingBytes<'_>| {
             ring.put(&operands[..len]);
             Ok(())
         };
-        self.peer_takes_compact_atomics().then(|| self.publish_compact(&compact, len, write, |_, _| ()))
+        self.peer_takes_compact_atomics().then(|| self.send_with(&compact, len, write))
+    }
+
+    /// Sends a packet of a connection, which isn't acknowledged by position. `fill` copies `payload` bytes into the ring: the operands of
+    /// an atomic, or what the memory held, are a payload here. The peer takes these ([`Link::peer_takes_compact`],
+    /// [`Link::peer_takes_compact_atomics`]).
+    #[inline]
+    pub fn send_with<E>(
+        &self,
+        headers: &CompactHeaders,
+        payload: usize,
+        fill: impl FnOnce(&RingBytes<'_>) -> Result<(), E>,
+    ) -> Sent<E> {
+        self.publish_compact(headers, payload, fill, |_, _| ())
     }
 
     /// As [`Link::send_compact`], with headers that have their form; `before` is called with the record's end before the peer can see

@@ -207,7 +207,7 @@ impl Adapter {
     /// Packets of one QP's connection.
     fn dispatch_compact(&'static self, mut run: CompactRun<'_>) {
         let Some(qp) = self.qp(run.dest_qp()) else { return };
-        while qp.take_plain(&mut run) {}
+        while qp.take_plain(&mut run) || qp.take_fetch(&mut run) {}
         if run.next().is_none() {
             return;
         }

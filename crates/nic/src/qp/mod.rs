@@ -10,6 +10,7 @@ mod create;
 pub mod ece;
 mod env;
 mod fabric;
+mod fetch;
 mod look;
 mod modify;
 mod multicast;

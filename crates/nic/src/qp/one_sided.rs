@@ -2,7 +2,7 @@
 //! completion, without the peer and without a place in the send queue. [`ferroce_proto::OneSided`] says which requests may take it.
 
 use super::broken::EndsOnPanic;
-use super::plain::PlainSender;
+use super::plain::{PlainSender, ring_bell};
 use super::{Inner, Path, Qp};
 use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{Link, Purpose};
@@ -49,15 +49,17 @@ impl Reach<'_> {
 }
 
 impl PlainSender<'_> {
-    /// Carries out a request. False, and nothing has happened: the general way has to take it, and what comes after.
+    /// Carries out a request, or has the peer do so that is read from. False, and nothing has happened: the general way has to take
+    /// it, and what comes after.
     pub fn reach(&mut self, request: &OneSided<'_>) -> bool {
         // Others wait for the queue pair as long as for a full send queue at most.
-        let done = !self.overrun
-            && self.passed < self.qp.cap.max_send_wr
-            && self.qp.may_take_short_way(request)
-            && self.qp.reach(self.inner, request, &mut self.overrun);
-        self.passed += u32::from(done);
-        done
+        let may =
+            !self.overrun && self.passed < self.qp.cap.max_send_wr && self.qp.may_take_short_way(request);
+        if may && self.qp.reach(self.inner, request, &mut self.overrun) {
+            self.passed += 1;
+            return true;
+        }
+        may && request.fetch().is_some_and(|fetch| self.fetch(&fetch))
     }
 }
 
@@ -69,7 +71,7 @@ impl Qp {
         self.service == Service::Rc && self.peer_uses_shm()
     }
 
-    /// Carries out a request at once, if that is possible. False, and nothing has happened: [`Qp::post_send`] has to.
+    /// Carries out a request at once, or has the peer do so that is read from, if that is possible the short way. False, and nothing has happened: [`Qp::post_send`] has to.
     #[inline]
     pub fn post_one_sided(self: &Arc<Self>, request: &OneSided<'_>) -> bool {
         if !self.may_take_short_way(request) || self.is_inherited() {
@@ -78,13 +80,25 @@ impl Qp {
         let mut overrun = false;
         let mut inner = self.inner.lock();
         let unwinding = EndsOnPanic(self);
-        let done = self.reach(&mut inner, request, &mut overrun);
+        let mut done = self.reach(&mut inner, request, &mut overrun);
+        if !done && request.fetch().is_some_and(|fetch| self.send_fetch(&mut inner, &fetch)) {
+            ring_bell(&inner);
+            done = true;
+        }
         std::mem::forget(unwinding);
         drop(inner);
         if overrun {
             self.end_overrun();
         }
         done
+    }
+
+    /// Whether a one-sided request of a region of the peer's that follows others had better be carried out without packets, when they
+    /// have ended.
+    #[inline]
+    pub(super) fn prefers_to_execute(&self, link: &Link, rkey: u32) -> bool {
+        let is_to_end = || !link.peer_watches(u64::MAX) || self.burst.is_to_end(link);
+        link.may_access() && (self.burst.is_left_to_peer() && is_to_end() || self.is_mappable(link, rkey))
     }
 
     /// Whether the peer's region can be mapped. Of the last one that can't, only that is remembered.
@@ -129,6 +143,7 @@ impl Qp {
         let len = data.len();
         let reach = Reach { qp: self, link, peer: proto.params().dest_qpn, reads };
         if !self.is_mappable(link, rkey) && link.is_better_left_to_peer(reach.purpose(), len as u64) {
+            self.burst.begin_small(true);
             return false;
         }
         self.burst.begin_small(false);

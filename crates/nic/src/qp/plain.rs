@@ -58,7 +58,7 @@ impl Queue<'_> {
 pub struct PlainSender<'a> {
     pub(super) qp: &'a Arc<Qp>,
     pub(super) inner: &'a mut Inner,
-    sent: bool,
+    pub(super) sent: bool,
     /// Requests that were carried out without a place in the send queue.
     pub(super) passed: u32,
     /// A completion had no room.
@@ -302,7 +302,7 @@ impl Qp {
 
 /// Wakes the peer, if it sleeps.
 #[inline]
-fn ring_bell(inner: &Inner) {
+pub(super) fn ring_bell(inner: &Inner) {
     if let Some(Path::Shm { link, .. }) = &inner.path {
         link.ring_bell();
     }

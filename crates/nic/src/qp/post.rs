@@ -4,7 +4,7 @@ use super::{Inner, PlainSender, Qp, env};
 use crate::adapter::Work;
 use crate::ah::Ah;
 use ferroce_os::clock;
-use ferroce_proto::{Data, OneSided, PlainRequest, PostError, QpState, RecvWqe, SendOp, SendWr};
+use ferroce_proto::{Data, Fetch, OneSided, PlainRequest, PostError, QpState, RecvWqe, SendOp, SendWr};
 use ferroce_queues::Wc;
 use ferroce_types::{Error, Result, invalid};
 use ferroce_wire::Service;
@@ -80,6 +80,9 @@ impl Qp {
                 let takes = |request: &&SendWr<_>| match request.op {
                     SendOp::Write { .. } | SendOp::Read { .. } => {
                         OneSided::of(*request).is_some_and(|request| sender.reach(&request))
+                    }
+                    SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
+                        Fetch::of(*request).is_some_and(|fetch| sender.fetch(&fetch))
                     }
                     _ => PlainRequest::of(*request).is_some_and(|request| sender.send(&request)),
                 };

@@ -159,8 +159,31 @@ impl Requester {
         self.since_ack_request = 0;
     }
 
+    /// A READ of one packet (`reads`) or an atomic, which costs so much of the window, has left after all others: the timers have to be
+    /// armed.
+    #[inline]
+    pub(crate) fn sent_fetch(&mut self, cost: u64, reads: bool) {
+        self.next += 1;
+        self.max = self.next;
+        if !reads {
+            self.two_sided = self.next;
+        }
+        self.reads.push_back(self.next);
+        self.unfinished_reads += 1;
+        self.cursor += 1;
+        self.started = self.cursor;
+        self.in_flight += cost;
+        self.since_ack_request = 0;
+    }
+
+    /// RDMA WRITEs and READs are under way, and nothing else.
+    #[inline]
+    pub(crate) const fn is_behind_one_sided(&self) -> bool {
+        self.two_sided <= self.una && self.una < self.next
+    }
+
     /// READ requests and atomics that are with the peer: sent since the last return to `una`, and unanswered.
-    fn reads_out(&self) -> usize {
+    pub(crate) fn reads_out(&self) -> usize {
         self.reads.partition_point(|end| *end <= self.next)
     }
 

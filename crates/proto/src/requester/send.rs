@@ -127,8 +127,7 @@ impl<A: Clone> Qp<A> {
     /// The work request at the cursor could be carried out without packets as soon as nothing else is under way, and that is better.
     fn waits_to_be_executed<E: Env<Address = A>>(&self, env: &E) -> bool {
         let cursor = self.req.cursor;
-        let behind_one_sided = self.req.two_sided <= self.req.una && self.req.una < self.req.next;
-        if !behind_one_sided || cursor != self.req.started || !self.req.answered {
+        if !self.req.is_behind_one_sided() || cursor != self.req.started || !self.req.answered {
             return false;
         }
         self.sq.get(cursor).is_some_and(|wqe| wqe.may_be_executed() && env.prefers_to_execute(&wqe.wr))

@@ -103,6 +103,8 @@ pub struct Host {
     pub infos: Vec<TagInfo>,
     /// Packets go the short way where they can, and how many have.
     pub takes_plain: bool,
+    /// What it owes for a packet leaves before it looks at the next.
+    pub answers_at_once: bool,
     /// PSNs that are acknowledged by the fabric if the peer takes them the short way.
     pub awaited: BTreeSet<u32>,
     pub plain: u32,
@@ -145,6 +147,7 @@ impl Host {
             unexpected: 0,
             infos: Vec::new(),
             takes_plain: false,
+            answers_at_once: false,
             awaited: BTreeSet::new(),
             plain: 0,
             failures: Vec::new(),

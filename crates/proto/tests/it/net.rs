@@ -3,8 +3,8 @@
 use crate::host::{ALL, Frame, Host, THERE};
 use core::time::Duration;
 use ferroce_proto::{
-    Access, Data, Instant, Placement, PlainSend, Qp, QpParams, QpState, SendOp, SendWr, Sge, UdTarget,
-    WcStatus,
+    Access, AtomicOp, Data, Env as _, FetchAnswer, FetchOp, Instant, Placement, PlainSend, Qp, QpParams,
+    QpState, RemoteAccess, SendOp, SendWr, Sge, UdTarget, WcStatus,
 };
 use ferroce_wire::{Aeth, Bth, Headers, Opcode, Operation, Service};
 use std::collections::BTreeMap;
@@ -241,6 +241,9 @@ impl Pair {
             let (side, peer) = if to_b { (&mut self.b, &mut self.a) } else { (&mut self.a, &mut self.b) };
             let awaited = peer.host.awaited.remove(&frame.headers.bth.psn);
             side.take(self.now, &frame, awaited);
+            if side.host.answers_at_once {
+                while side.qp.transmit(self.now, &mut side.host, 65_536) {}
+            }
         }
         for side in [&mut self.a, &mut self.b] {
             side.qp.handle_timeout(self.now, &mut side.host);
@@ -322,7 +325,73 @@ impl Side {
                 return;
             }
         }
-        self.qp.handle_packet(now, &frame.headers, payload, &mut self.host);
+        let taken = self.host.takes_plain
+            && self.host.payloads_lost == 0
+            && (self.answer(&frame.headers) || self.take_answer(now, frame));
+        if taken {
+            self.host.plain += 1;
+        } else {
+            self.qp.handle_packet(now, &frame.headers, payload, &mut self.host);
+        }
+    }
+
+    /// Executes and answers a fetch, if that is possible the short way.
+    fn answer(&mut self, headers: &Headers) -> bool {
+        let Headers { bth, reth, atomic, .. } = *headers;
+        let op = match (bth.opcode.operation, reth, atomic) {
+            (Operation::ReadRequest, Some(reth), _) => {
+                FetchOp::Read { va: reth.va, rkey: reth.rkey, len: reth.dma_len }
+            }
+            (Operation::CompareSwap, _, Some(it)) => {
+                let op = AtomicOp::CompareSwap { compare: it.compare, swap: it.swap_or_add };
+                FetchOp::Atomic { va: it.va, rkey: it.rkey, op }
+            }
+            (Operation::FetchAdd, _, Some(it)) => {
+                FetchOp::Atomic { va: it.va, rkey: it.rkey, op: AtomicOp::FetchAdd { add: it.swap_or_add } }
+            }
+            _ => return false,
+        };
+        if self.host.room.is_some() || !self.qp.expects_fetch(bth.psn, bth.pkey, &op) {
+            return false;
+        }
+        let opcode = Opcode { service: Service::Rc, operation: op.answer() };
+        let mut headers = Headers::new(Bth::new(opcode, self.qp.params().dest_qpn, bth.psn));
+        headers.aeth = Some(self.qp.fetch_aeth());
+        let (mut payload, mut original) = (Vec::new(), 0);
+        match op {
+            FetchOp::Read { va, rkey, len } => {
+                if self.host.check_remote(rkey, va, u64::from(len), RemoteAccess::Read).is_err() {
+                    return false;
+                }
+                payload = self.host.bytes(va, len as usize).to_vec();
+            }
+            FetchOp::Atomic { va, rkey, op } => {
+                let Ok(found) = self.host.atomic_remote(rkey, va, op) else { return false };
+                original = found;
+                headers.atomic_ack = Some(found);
+            }
+        }
+        self.host.log.push((opcode.operation, bth.psn));
+        self.host.out.push(Frame { headers, payload });
+        self.qp.fetch_answered(&op, original);
+        true
+    }
+
+    /// Takes the answer to a fetch, if that is possible the short way.
+    fn take_answer(&mut self, now: Instant, frame: &Frame) -> bool {
+        let Headers { bth, aeth, atomic_ack, .. } = frame.headers;
+        let Some(aeth) = aeth else { return false };
+        let (len, operation) = (frame.payload.len(), bth.opcode.operation);
+        let answer = FetchAnswer { psn: bth.psn, pkey: bth.pkey, operation, aeth, len };
+        let Some(place) = self.qp.place_of(&answer) else { return false };
+        let result = atomic_ack.map(u64::to_ne_bytes);
+        let bytes = result.as_ref().map_or(&frame.payload[..], |result| result);
+        if self.host.place_bytes(&[place], 0, bytes).is_err() {
+            return false;
+        }
+        let host = &mut self.host;
+        self.qp.fetch_ended(|| now, |_, completion| host.sends.extend(completion));
+        true
     }
 
     pub fn post(&mut self, wr: SendWr<u32>) {

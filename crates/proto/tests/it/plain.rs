@@ -1,23 +1,25 @@
-//! SENDs that take the short way: whatever the requests, the receives, the keys and the network are, all ends as it does the
+//! SENDs, READs and atomics that take the short way: whatever the requests, the receives, the keys and the network are, all ends as it does the
 //! general way.
 
 use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{
-    Completion, Data, Instant, PlainData, PlainRequest, QpEvent, QpParams, RecvWqe, SendOp, SendWr, Sge,
-    WcStatus,
+    Completion, Data, Fetch, Instant, PlainData, PlainRequest, QpEvent, QpParams, RecvWqe, SendOp, SendWr,
+    Sge, WcStatus,
 };
-use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
+use ferroce_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Reth, Service};
 use proptest::prelude::*;
 
 const SOURCES: u64 = BASE + (1 << 20);
 const RECEIVES: u64 = BASE + (2 << 20);
+/// What atomics are done to.
+const WORDS: u64 = BASE + (3 << 20);
 const LONGEST: u32 = 300;
 /// A key of no region.
 const NO_KEY: u32 = 0x9900;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
     Send {
         len: u32,
@@ -34,6 +36,17 @@ enum Step {
     },
     Read {
         len: u32,
+        fence: bool,
+        signaled: bool,
+        /// The peer's key, and the key of where the answer goes.
+        keys: [u32; 2],
+    },
+    Atomic {
+        adds: bool,
+        /// Where, from [`WORDS`] on.
+        at: u64,
+        fence: bool,
+        keys: [u32; 2],
     },
     /// A receive for the peer's messages.
     Receive {
@@ -63,7 +76,10 @@ fn step() -> impl Strategy<Value = Step> {
                 len, immediate, solicited, fence, signaled, key, inline
             }),
         1 => (len(), any::<bool>()).prop_map(|(len, immediate)| Step::Write { len, immediate }),
-        1 => len().prop_map(|len| Step::Read { len }),
+        3 => (len(), prop::bool::weighted(0.1), any::<bool>(), [key(), key()])
+            .prop_map(|(len, fence, signaled, keys)| Step::Read { len, fence, signaled, keys }),
+        3 => (any::<bool>(), prop_oneof![20 => Just(0), 20 => Just(8), 1 => Just(4)], prop::bool::weighted(0.1), [key(), key()])
+            .prop_map(|(adds, at, fence, keys)| Step::Atomic { adds, at, fence, keys }),
         6 => (prop_oneof![9 => Just(LONGEST), 1 => len()], key()).prop_map(|(len, key)| Step::Receive { len, key }),
         4 => (1..6u8).prop_map(|steps| Step::Pause { steps }),
         1 => (1..3u32).prop_map(|count| Step::LosePayloads { count }),
@@ -96,6 +112,31 @@ fn post_plain(side: &mut Side, now: Instant, wr: &SendWr<u32>, by_position: bool
     true
 }
 
+/// Posts a READ or an atomic, the short way if that is possible and wanted.
+fn post_fetch(side: &mut Side, now: Instant, wr: SendWr<u32>, short: bool) {
+    let fetch = Fetch::of(&wr).filter(|_| short && side.host.room.is_none());
+    let Some((fetch, psn)) = fetch.and_then(|fetch| Some((fetch, side.qp.fetch_psn(&fetch)?))) else {
+        return side.post(wr);
+    };
+    let atomic = |va, rkey, swap_or_add, compare| AtomicEth { va, rkey, swap_or_add, compare };
+    let (operation, reth, atomic) = match fetch.op {
+        SendOp::Read { va, rkey } => {
+            (Operation::ReadRequest, Some(Reth { va, rkey, dma_len: fetch.sge.length }), None)
+        }
+        SendOp::CompareSwap { va, rkey, compare, swap } => {
+            (Operation::CompareSwap, None, Some(atomic(va, rkey, swap, compare)))
+        }
+        SendOp::FetchAdd { va, rkey, add } => (Operation::FetchAdd, None, Some(atomic(va, rkey, add, 0))),
+        _ => unreachable!("it is no fetch"),
+    };
+    let bth = Bth::new(Opcode { service: Service::Rc, operation }, side.qp.params().dest_qpn, psn);
+    let headers = Headers::new(Bth { ack_request: true, ..bth });
+    side.host.log.push((operation, psn));
+    side.host.out.push(Frame { headers: Headers { reth, atomic, ..headers }, payload: Vec::new() });
+    side.qp.fetch_sent(|| now, &fetch);
+    side.host.plain += 1;
+}
+
 /// All that can be seen of a run from outside.
 #[derive(PartialEq, Debug)]
 struct Outcome {
@@ -103,8 +144,15 @@ struct Outcome {
     receives: Vec<Completion>,
     events: [Vec<QpEvent>; 2],
     packets: [Vec<(Operation, u32)>; 2],
-    memory: Vec<u8>,
+    memory: [Vec<u8>; 2],
     end: Instant,
+}
+
+/// Gives the element of a request another key.
+fn name(wr: &mut SendWr<u32>, lkey: u32) {
+    if let Data::Sges(sges) = &mut wr.data {
+        sges.iter_mut().for_each(|sge| sge.lkey = lkey);
+    }
 }
 
 /// Which ways SENDs may take.
@@ -120,7 +168,11 @@ enum Ways {
 fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) -> (Outcome, u32) {
     let plain = ways != Ways::General;
     let mut p = Pair::with(Service::Rc, side, side, 0xff_fff0).seeded(seed, faults);
-    p.b.host.takes_plain = plain;
+    for host in [&mut p.a.host, &mut p.b.host] {
+        host.takes_plain = plain;
+        // A fetch that takes the short way is answered at once.
+        host.answers_at_once = true;
+    }
     p.a.host.fill(SOURCES, 100_000, 7);
     for (i, step) in (0..).zip(steps) {
         let (source, immediate) = (SOURCES + i * 512, (i as u32).to_be_bytes());
@@ -150,7 +202,23 @@ fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) ->
                 };
                 p.a.post(wr(i, op, source, len));
             }
-            Step::Read { len } => p.a.post(wr(i, SendOp::Read { va: BASE, rkey: ALL }, BASE + i * 512, len)),
+            Step::Read { len, fence, signaled, keys: [rkey, lkey] } => {
+                let mut wr =
+                    SendWr { fence, signaled, ..wr(i, SendOp::Read { va: BASE, rkey }, BASE + i * 512, len) };
+                name(&mut wr, lkey);
+                post_fetch(&mut p.a, p.now, wr, plain);
+            }
+            Step::Atomic { adds, at, fence, keys: [rkey, lkey] } => {
+                let va = WORDS + at;
+                let op = if adds {
+                    SendOp::FetchAdd { va, rkey, add: i + 1 }
+                } else {
+                    SendOp::CompareSwap { va, rkey, compare: 0, swap: i << 32 }
+                };
+                let mut wr = SendWr { fence, ..wr(i, op, BASE + i * 512, 8) };
+                name(&mut wr, lkey);
+                post_fetch(&mut p.a, p.now, wr, plain);
+            }
             Step::Receive { len, key } => {
                 let sge = Sge { addr: RECEIVES + i * 512, length: len, lkey: key };
                 p.b.host.receives.push_back(RecvWqe { wr_id: i, sges: std::iter::once(sge).collect() });
@@ -173,7 +241,7 @@ fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) ->
         receives: p.b.host.recvs,
         events: [p.a.host.events, p.b.host.events],
         packets: [p.a.host.log, p.b.host.log],
-        memory: p.b.host.memory,
+        memory: [p.a.host.memory, p.b.host.memory],
         end: p.now,
     };
     (outcome, p.a.host.plain + p.b.host.plain)
@@ -197,8 +265,17 @@ proptest! {
         faults in faults(),
         seed: u64,
         rnr_retry in prop::sample::select(vec![0u8, 2, 7]),
+        max_rd_atomic in prop::sample::select(vec![1u8, 3, 16]),
     ) {
-        let side = QpParams { lossless: true, rnr_retry, retry_cnt: 2, min_rnr_timer: 12, timeout: 10, ..params(65_536) };
+        let side = QpParams {
+            lossless: true,
+            rnr_retry,
+            retry_cnt: 2,
+            min_rnr_timer: 12,
+            timeout: 10,
+            max_rd_atomic,
+            ..params(65_536)
+        };
         let (general, none) = run(&steps, faults, seed, side, Ways::General);
         let (short, _) = run(&steps, faults, seed, side, Ways::Short);
         prop_assert_eq!(none, 0);
@@ -255,4 +332,21 @@ fn plain_sends_take_the_short_way() {
 #[test]
 fn plain_sends_need_no_packet_as_acknowledgement() {
     assert_eq!(ten_sends(Ways::ByPosition).0.packets[1], [], "the receiver answers");
+}
+
+#[test]
+fn fetches_take_the_short_way() {
+    let side = QpParams { lossless: true, ..params(65_536) };
+    let read = Step::Read { len: 8, fence: true, signaled: true, keys: [ALL; 2] };
+    let atomic = Step::Atomic { adds: true, at: 0, fence: false, keys: [ALL; 2] };
+    let steps = [
+        Step::Receive { len: 8, key: ALL },
+        read,
+        Step::Pause { steps: 3 },
+        atomic,
+        Step::Pause { steps: 3 },
+    ];
+    let (outcome, plain) = run(&steps.repeat(5), CLEAN, 1, side, Ways::Short);
+    assert!(outcome.sends.iter().all(|send| send.status == WcStatus::Success) && outcome.sends.len() == 10);
+    assert_eq!(plain, 30, "ten requests, ten answers, and these at the requester");
 }

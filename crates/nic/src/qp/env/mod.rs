@@ -148,9 +148,7 @@ impl Env for QpEnv<'_> {
     fn prefers_to_execute(&self, wr: &SendWr<Arc<Ah>>) -> bool {
         let Some(Path::Shm { link, .. }) = self.path else { return false };
         let (SendOp::Write { rkey, .. } | SendOp::Read { rkey, .. }) = wr.op else { return false };
-        let burst = &self.qp.burst;
-        let is_to_end = || !link.peer_watches(u64::MAX) || burst.is_to_end(link);
-        link.may_access() && (burst.is_left_to_peer() && is_to_end() || self.qp.is_mappable(link, rkey))
+        self.qp.prefers_to_execute(link, rkey)
     }
 
     fn is_undelivered(&self) -> bool {

@@ -1,0 +1,239 @@
+//! Fetches between two processes of a host, that is READs of one packet and atomics: the short way, from the program's request to the
+//! ring, from the ring to the answer, and from the answer to the completion. [`ferroce_proto::Fetch`] says which may take it.
+
+use super::broken::EndsOnPanic;
+use super::payload::fill_ring;
+use super::plain::{PlainSender, ring_bell};
+use super::{Inner, Path, Qp};
+use crate::settings;
+use ferroce_access::{Fault, atomic, copy};
+use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, Sent};
+use ferroce_mem::{KeyTable, KeyUser};
+use ferroce_os::clock;
+use ferroce_proto::{
+    AtomicOp, Fetch, FetchAnswer, FetchOp, PayloadSource, RemoteAccess, SendOp, Sge, TransmitError, WcStatus,
+};
+use ferroce_queues::Wc;
+use ferroce_wire::{Opcode, Operation, Reth, Service};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes of what an atomic swaps in or adds, and of what it compares with.
+const OPERANDS: usize = 16;
+
+/// What is left to do when the answer to a fetch has been taken.
+#[derive(Clone, Copy)]
+enum Rest {
+    Nothing,
+    /// Requests have waited for it.
+    GoesOn,
+    /// The completion had no room.
+    Overrun,
+}
+
+impl PlainSender<'_> {
+    /// Sends a fetch. False, and nothing has happened: the general way has to take it, and what comes after.
+    pub fn fetch(&mut self, fetch: &Fetch) -> bool {
+        let sent = !self.overrun && self.qp.may_fetch() && self.qp.send_fetch(self.inner, fetch);
+        self.sent |= sent;
+        sent
+    }
+}
+
+impl Qp {
+    /// Sends a fetch at once, if that is possible the short way. False, and nothing has happened: [`Qp::post_send`] has to.
+    #[inline]
+    pub fn post_fetch(self: &Arc<Self>, fetch: &Fetch) -> bool {
+        if !self.may_fetch() || self.is_inherited() {
+            return false;
+        }
+        let mut inner = self.inner.lock();
+        let unwinding = EndsOnPanic(self);
+        let sent = self.send_fetch(&mut inner, fetch);
+        if sent {
+            ring_bell(&inner);
+        }
+        std::mem::forget(unwinding);
+        sent
+    }
+
+    /// Whether a fetch of this queue pair may ever take the short way.
+    #[inline]
+    fn may_fetch(&self) -> bool {
+        self.service == Service::Rc && self.cap.max_send_sge > 0
+    }
+
+    /// Sends a fetch, without a bell.
+    #[inline]
+    pub(super) fn send_fetch(self: &Arc<Self>, inner: &mut Inner, fetch: &Fetch) -> bool {
+        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return false };
+        let usable = self.peer_uses_shm()
+            && link.peer_takes_compact()
+            && link.peer_takes_compact_atomics()
+            && !self.is_broken()
+            && !self.observers.any()
+            && !self.adapter.has_capture()
+            && !copy::by_kernel();
+        let Some(psn) = proto.fetch_psn(fetch).filter(|_| usable) else { return false };
+        let (operation, reth, operands) = match fetch.op {
+            // It could be carried out without the peer when those before it have ended.
+            SendOp::Read { rkey, .. }
+                if proto.is_behind_one_sided() && self.prefers_to_execute(link, rkey) =>
+            {
+                return false;
+            }
+            SendOp::Read { va, rkey } => {
+                (Operation::ReadRequest, Reth { va, rkey, dma_len: fetch.sge.length }, None)
+            }
+            SendOp::CompareSwap { va, rkey, compare, swap } => {
+                (Operation::CompareSwap, Reth { va, rkey, dma_len: 0 }, Some([swap, compare]))
+            }
+            SendOp::FetchAdd { va, rkey, add } => {
+                (Operation::FetchAdd, Reth { va, rkey, dma_len: 0 }, Some([add, 0]))
+            }
+            _ => return false,
+        };
+        let params = proto.params();
+        let ends = (params.pkey, params.dest_qpn);
+        let headers = CompactHeaders::of_fetch(Opcode { service: Service::Rc, operation }, ends, psn, reth);
+        let sent = link.send_with::<()>(&headers, operands.map_or(0, |_| OPERANDS), |ring| {
+            if let Some([first, second]) = operands {
+                ring.put([first.to_ne_bytes(), second.to_ne_bytes()].as_flattened());
+            }
+            Ok(())
+        });
+        // Whatever keeps it, the general way finds it again.
+        let Sent::Published(end) = sent else { return false };
+        self.last_record.store(end, Ordering::Relaxed);
+        self.burst.forget();
+        let fetch = Fetch { signaled: fetch.signaled || self.sq_sig_all, ..*fetch };
+        if let Some(at) = proto.fetch_sent(|| self.adapter.engine.lately(), &fetch) {
+            self.adapter.schedule(self, at);
+        }
+        true
+    }
+
+    /// Takes the next packet of a run if it is a fetch or the answer to one, and that is possible the short way. False: it isn't, and
+    /// [`super::QpEnv::handle_compact`] has to take the packet.
+    #[inline]
+    pub(crate) fn take_fetch(self: &Arc<Self>, run: &mut CompactRun<'_>) -> bool {
+        let Some(packet) = run.next() else { return false };
+        let Opcode { service, operation } = packet.headers.opcode;
+        let answers = matches!(operation, Operation::ReadResponseOnly | Operation::AtomicAcknowledge);
+        let asks = matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd);
+        let usable = self.service == Service::Rc
+            && service == Service::Rc
+            && self.peer_uses_shm()
+            && !self.observers.any()
+            && !self.adapter.has_capture()
+            && !settings::is_careful();
+        if !(answers || asks) || !usable {
+            return false;
+        }
+        let mut inner = self.inner.lock();
+        let unwinding = EndsOnPanic(self);
+        let link = run.link();
+        let is_way = |inner: &Inner| matches!(&inner.path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link));
+        let rest = if !is_way(&inner) || self.is_broken() {
+            None
+        } else if answers {
+            self.take_answer(&mut inner, link, packet)
+        } else {
+            self.answer(&mut inner, link, packet)
+        };
+        if rest.is_some() {
+            run.settle(false);
+        }
+        std::mem::forget(unwinding);
+        drop(inner);
+        match rest {
+            Some(Rest::GoesOn) => self.adapter.with_work(|work| self.work(work, clock::now(), |_, _| ())),
+            Some(Rest::Overrun) => self.end_overrun(),
+            _ => {}
+        }
+        rest.is_some()
+    }
+
+    /// Executes a fetch, and sends its answer.
+    #[inline]
+    fn answer(&self, inner: &mut Inner, link: &Link, packet: &CompactRecord) -> Option<Rest> {
+        let (proto, headers) = (&mut inner.proto, &packet.headers);
+        let op = fetch_of(link, packet)?;
+        if !proto.expects_fetch(headers.psn(), headers.pkey, &op) {
+            return None;
+        }
+        let params = proto.params();
+        let opcode = Opcode { service: Service::Rc, operation: op.answer() };
+        let ends = (params.pkey, params.dest_qpn);
+        let answer = CompactHeaders::of_answer(opcode, ends, headers.psn(), proto.fetch_aeth());
+        let by = KeyUser { pd: self.pd.id(), qp: self.serial };
+        let mut original = 0;
+        // An atomic is executed when there is room for its answer.
+        let sent = link.send_with(&answer, op.len() as usize, |ring| match op {
+            FetchOp::Read { va, rkey, len } => fill_ring(by, PayloadSource::Remote { rkey, va, len }, ring),
+            FetchOp::Atomic { va, rkey, op } => {
+                original = KeyTable::global()
+                    .remote(by, rkey, va, 8, RemoteAccess::Atomic, |addr| atomic::execute(addr, op))
+                    .map_err(TransmitError::Remote)?;
+                ring.put(&original.to_ne_bytes());
+                Ok(())
+            }
+        });
+        let Sent::Published(end) = sent else { return None };
+        self.last_record.store(end, Ordering::Relaxed);
+        proto.fetch_answered(&op, original);
+        Some(Rest::Nothing)
+    }
+
+    /// Places the answer to a fetch, and ends the request.
+    #[inline]
+    fn take_answer(&self, inner: &mut Inner, link: &Link, packet: &CompactRecord) -> Option<Rest> {
+        let (proto, headers) = (&mut inner.proto, &packet.headers);
+        let payload = link.payload(packet);
+        let len = payload.len();
+        let operation = headers.opcode.operation;
+        let answer =
+            FetchAnswer { psn: headers.psn(), pkey: headers.pkey, operation, aeth: headers.aeth(), len };
+        let sge = proto.place_of(&answer)?;
+        let place = |len: usize, copy: &dyn Fn(u64) -> Result<(), Fault>| {
+            let part = Sge { length: len as u32, ..sge };
+            KeyTable::global().local(self.pd.id(), &part, true, copy).ok()
+        };
+        if operation == Operation::AtomicAcknowledge {
+            let [original, _] = link.operands(packet).map(u64::to_ne_bytes);
+            place(original.len(), &|addr| copy::write(addr, &original))?;
+        } else {
+            place(len, &|addr| payload.copy_to(0, addr, len).map_err(|_| Fault))?;
+        }
+        let mut overrun = false;
+        proto.fetch_ended(clock::now, |request, completion| {
+            self.observe_end(request, WcStatus::Success);
+            if let Some(completion) = completion {
+                overrun = !self.send_cq.push(Wc::new(self.qpn, completion));
+            }
+        });
+        Some(if overrun {
+            Rest::Overrun
+        } else if proto.wants_transmit() {
+            Rest::GoesOn
+        } else {
+            Rest::Nothing
+        })
+    }
+}
+
+/// What a packet that is a fetch asks for.
+#[inline]
+fn fetch_of(link: &Link, packet: &CompactRecord) -> Option<FetchOp> {
+    let Reth { va, rkey, dma_len: len } = packet.headers.reth();
+    let op = match packet.headers.opcode.operation {
+        Operation::ReadRequest => return Some(FetchOp::Read { va, rkey, len }),
+        Operation::CompareSwap => {
+            let [swap, compare] = link.operands(packet);
+            AtomicOp::CompareSwap { compare, swap }
+        }
+        Operation::FetchAdd => AtomicOp::FetchAdd { add: link.operands(packet)[0] },
+        _ => return None,
+    };
+    Some(FetchOp::Atomic { va, rkey, op })
+}

@@ -1,0 +1,248 @@
+//! The short way of a fetch: a READ of one packet or an atomic, which is one packet and is answered by one with data.
+//!
+//! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
+
+use crate::requester::SMALLEST_CHARGE;
+use crate::sendq::Issuer;
+use crate::{
+    AtomicOp, Completion, Data, Instant, PlainData, Qp, QpState, SendOp, SendWr, Sge, WcStatus, psn,
+};
+use ferroce_wire::{Aeth, Operation, Service, Syndrome};
+
+/// A READ or an atomic that may take the short way: its answer goes into one element of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetch {
+    /// Comes back with its completion.
+    pub wr_id: u64,
+    /// Where the answer goes.
+    pub sge: Sge,
+    /// READ, compare and swap, or fetch and add.
+    pub op: SendOp,
+    /// It asks for a completion.
+    pub signaled: bool,
+    /// It waits for the READs and atomics before it.
+    pub fence: bool,
+}
+
+impl Fetch {
+    /// The same request, if it may take the short way.
+    #[must_use]
+    pub fn of<A>(wr: &SendWr<A>) -> Option<Self> {
+        let fetches =
+            matches!(wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        let PlainData::Memory(sge) = PlainData::of(&wr.data)? else { return None };
+        let &SendWr { wr_id, op, signaled, fence, .. } = wr;
+        (fetches && !wr.solicited).then_some(Self { wr_id, sge, op, signaled, fence })
+    }
+
+    /// It is a READ.
+    #[must_use]
+    #[inline]
+    pub const fn reads(&self) -> bool {
+        matches!(self.op, SendOp::Read { .. })
+    }
+}
+
+/// A fetch that has come in one packet.
+#[derive(Clone, Copy, Debug)]
+pub enum FetchOp {
+    /// READ.
+    Read {
+        /// Address.
+        va: u64,
+        /// Key.
+        rkey: u32,
+        /// Bytes.
+        len: u32,
+    },
+    /// An atomic on eight bytes.
+    Atomic {
+        /// Address.
+        va: u64,
+        /// Key.
+        rkey: u32,
+        /// What is done.
+        op: AtomicOp,
+    },
+}
+
+impl FetchOp {
+    /// Bytes of the answer.
+    #[must_use]
+    #[inline]
+    pub const fn len(&self) -> u32 {
+        match self {
+            Self::Read { len, .. } => *len,
+            Self::Atomic { .. } => 8,
+        }
+    }
+
+    /// No byte at all.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The operation of the answer.
+    #[must_use]
+    #[inline]
+    pub const fn answer(&self) -> Operation {
+        match self {
+            Self::Read { .. } => Operation::ReadResponseOnly,
+            Self::Atomic { .. } => Operation::AtomicAcknowledge,
+        }
+    }
+}
+
+/// The answer to a fetch, in one packet.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchAnswer {
+    /// Packet sequence number.
+    pub psn: u32,
+    /// Partition key.
+    pub pkey: u16,
+    /// What the packet is.
+    pub operation: Operation,
+    /// Whether it acknowledges.
+    pub aeth: Aeth,
+    /// Bytes of its payload; none of the result of an atomic.
+    pub len: usize,
+}
+
+/// What a fetch of `len` bytes costs of the window.
+fn charge(len: u32, mtu: u32) -> u64 {
+    u64::from(len.min(mtu)).max(SMALLEST_CHARGE)
+}
+
+impl<A: Clone> Qp<A> {
+    /// The PSN of a fetch if it may leave at once, after all that was posted before.
+    #[must_use]
+    #[inline]
+    pub fn fetch_psn(&self, fetch: &Fetch) -> Option<u32> {
+        let req = &self.req;
+        let len = fetch.sge.length;
+        let fits = if fetch.reads() { (1..=self.mtu()).contains(&len) } else { len >= 8 };
+        let ready = self.state == QpState::Rts
+            && self.service == Service::Rc
+            && self.params.lossless
+            && fits
+            && self.answers.is_empty()
+            && req.has_sent_all(self.sq.tail())
+            && self.params.rate.is_none()
+            && self.sq.has_room(0)
+            && req.reads_out() < usize::from(self.params.max_rd_atomic)
+            && !(fetch.fence && req.unfinished_reads > 0);
+        ready.then(|| psn::wire(req.next))
+    }
+
+    /// RDMA WRITEs and READs are under way, and nothing else: the next of them may be carried out without packets when they have
+    /// ended.
+    #[must_use]
+    #[inline]
+    pub fn is_behind_one_sided(&self) -> bool {
+        self.req.is_behind_one_sided()
+    }
+
+    /// The fetch for which [`Qp::fetch_psn`] gave the PSN has left. Returns when [`Qp::handle_timeout`] wants to be called for
+    /// it, unless that was to be called earlier anyway. `now` is asked only if no other request is waited for.
+    #[inline]
+    pub fn fetch_sent(&mut self, now: impl FnOnce() -> Instant, fetch: &Fetch) -> Option<Instant> {
+        self.sq.push_fetch(fetch, self.req.next);
+        self.counters.requests_sent += 1;
+        self.req.sent_fetch(charge(fetch.sge.length, self.mtu()), fetch.reads());
+        if self.req.ack_deadline.is_some() {
+            return None;
+        }
+        self.req.arm(now(), &self.params);
+        self.req.ack_deadline
+    }
+
+    /// Whether a fetch that has come with this PSN and partition key is as usual: it is the next, its QP permits it, and it may be
+    /// executed and answered at once.
+    #[must_use]
+    #[inline]
+    pub fn expects_fetch(&self, psn: u32, pkey: u16, op: &FetchOp) -> bool {
+        let permitted = match *op {
+            FetchOp::Read { len, .. } => self.params.access.remote_read && (1..=self.mtu()).contains(&len),
+            FetchOp::Atomic { va, .. } => self.params.access.remote_atomic && va.is_multiple_of(8),
+        };
+        self.expects(psn, pkey)
+            && permitted
+            && self.answers.is_empty()
+            && self.params.rate.is_none()
+            && self.params.max_dest_rd_atomic > 0
+    }
+
+    /// What acknowledges a fetch that is expected.
+    #[must_use]
+    #[inline]
+    pub fn fetch_aeth(&self) -> Aeth {
+        Aeth { syndrome: Syndrome::ACK_UNLIMITED.to_u8(), msn: self.resp.next_msn() }
+    }
+
+    /// A fetch that was expected has been executed, and its answer has left. `original`: what an atomic has found.
+    #[inline]
+    pub fn fetch_answered(&mut self, op: &FetchOp, original: u64) {
+        self.counters.packets_received += 1;
+        self.counters.responses_sent += 1;
+        self.resp.count_message(u64::from(op.len()));
+        if matches!(op, FetchOp::Atomic { .. }) {
+            let keep = usize::from(self.params.max_dest_rd_atomic);
+            self.answers.remember(self.resp.expected, original, keep);
+        }
+        self.accept(1, false);
+    }
+
+    /// Where the answer to a fetch goes, if it is as usual: the oldest request has waited for it, and for nothing else.
+    /// [`Qp::fetch_ended`] is to be told when it has been placed.
+    #[must_use]
+    #[inline]
+    pub fn place_of(&self, answer: &FetchAnswer) -> Option<Sge> {
+        let (req, wqe) = (&self.req, self.sq.front()?);
+        let fits = match (answer.operation, &wqe.wr.op) {
+            (Operation::ReadResponseOnly, SendOp::Read { .. }) => {
+                wqe.packets == 1 && answer.len == wqe.len as usize
+            }
+            (Operation::AtomicAcknowledge, _) => wqe.is_atomic(),
+            _ => false,
+        };
+        let awaited = self.state == QpState::Rts
+            && self.service == Service::Rc
+            && self.params.lossless
+            && answer.pkey == self.params.pkey
+            && fits
+            && req.error.is_none()
+            && wqe.first == req.una
+            && req.una < req.max
+            && psn::wire(req.una) == answer.psn
+            && self.sq.head() < req.started
+            && wqe.issuer == Issuer::Program
+            && matches!(Syndrome::from_u8(answer.aeth.syndrome), Syndrome::Ack { .. });
+        let Data::Sges(sges) = &wqe.wr.data else { return None };
+        match sges[..] {
+            [sge] => awaited.then_some(sge),
+            _ => None,
+        }
+    }
+
+    /// The answer for which [`Qp::place_of`] gave the place lies there: gives the request to `ended`, with its completion if it
+    /// asks for one. `now` is asked only if something else is under way.
+    #[inline]
+    pub fn fetch_ended(
+        &mut self,
+        now: impl FnOnce() -> Instant,
+        ended: impl FnOnce(&SendWr<A>, Option<Completion>),
+    ) {
+        self.counters.packets_received += 1;
+        let Some(wqe) = self.sq.front() else { return };
+        let bytes = charge(wqe.len, self.mtu());
+        self.req.una += 1;
+        self.req.unfinished_reads = self.req.unfinished_reads.saturating_sub(1);
+        ended(&wqe.wr, wqe.wr.signaled.then(|| self.send_completion(wqe, WcStatus::Success)));
+        self.sq.drop_front();
+        self.req.forget_before(self.sq.head());
+        // Where nothing is left to wait for, nobody looks at the time.
+        let quiet = self.req.una == self.req.max && self.req.sample.is_none();
+        self.moved(if quiet { Instant::default() } else { now() }, bytes);
+    }
+}
