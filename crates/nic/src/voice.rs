@@ -1,6 +1,5 @@
 //! Where lines about failures go: the C interface decides, and without one they go to the log.
 
-use crate::ending;
 use ferroce_explain::Report;
 use ferroce_os::throttle::Rate;
 use ferroce_os::{clock, sys};
@@ -77,7 +76,7 @@ impl Drop for Untold {
 
 /// The process ends: whoever was about to tell of a failure does.
 extern "C" fn exiting(_: *mut c_void) {
-    ending::wait(|| UNTOLD.load(Ordering::Acquire) == 0);
+    sys::wait_at_exit(|| UNTOLD.load(Ordering::Acquire) == 0);
 }
 
 /// Tells of failures. No QP is locked.

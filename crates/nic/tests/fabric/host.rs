@@ -290,8 +290,8 @@ fn who_leaves_has_dealt_with_what_it_has_read() {
                     reads.send(()).unwrap();
                     goes_on.recv().unwrap();
                 };
-                let mut read = || endpoint.recv(steering, &mut take).unwrap().count() > 0;
-                eventually("a packet is read", || read());
+                let read = || endpoint.recv(steering, &mut take).unwrap().count() > 0;
+                eventually("a packet is read", read);
             });
             send();
             has_read.recv().unwrap();
