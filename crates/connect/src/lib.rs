@@ -19,5 +19,5 @@ pub use ferroce_wire::cm::{
     ConnectPath, Ece, IpHeader, PortSpace, Reject, RejectReason, Reply, Request, ServiceId, SidrReply,
     SidrRequest, SidrStatus, Transport,
 };
-pub use manager::{come_back, end_all, is_used};
+pub use manager::end_all;
 pub use port::{Bind, Port, bind};

@@ -92,28 +92,11 @@ fn current() -> Option<&'static Manager> {
     (*CURRENT.lock()).filter(|manager| manager.is_current())
 }
 
-/// Whether this process has a communication manager. Waits for no lock.
-#[must_use]
-pub fn is_used() -> bool {
-    let manager = CURRENT.try_lock().map(|current| current.filter(|manager| manager.is_current()));
-    manager.is_none_or(|manager| manager.is_some())
-}
-
 /// Ends all connections and lookups of this process, and all listening: peers are told, and requests that no program has fetched are
-/// rejected. From here on, until [`come_back`], other processes read the messages that come to this host.
+/// rejected.
 pub fn end_all() {
     if let Some(manager) = current() {
         let _ = manager.with(|state| state.cm.destroy_all(now()));
-        if let Ok(gsi) = manager.gsi() {
-            gsi.leave();
-        }
-    }
-}
-
-/// The process hasn't ended: it reads messages again.
-pub fn come_back() {
-    if let Some(Ok(gsi)) = current().map(Manager::gsi) {
-        gsi.come_back();
     }
 }
 

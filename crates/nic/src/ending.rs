@@ -1,12 +1,24 @@
-//! What a process does when it exits, for others.
+//! What a process does for others when it exits.
 
 use crate::adapter::current;
-use ferroce_os::sys;
 
-/// Reads nothing more from the network, and waits until what was read has been handed to the processes that it is for. To be called
-/// when the program has ended: sockets are shared, and a packet that this process has in its hands would be lost with it.
+/// Whether there is anything to do. Waits for no lock.
+#[must_use]
+pub fn has_network() -> bool {
+    current().is_some()
+}
+
+/// The program has ended: reads nothing more from the network, until [`come_back`], and waits until what was read has been handed to
+/// the processes that it is for. Sockets are shared, and a packet that this process has in its hands would be lost with it.
 pub fn leave_network() {
     if let Some(adapter) = current() {
-        sys::wait_at_exit(|| adapter.addresses.leave_all());
+        adapter.addresses.for_each_endpoint(ferroce_udp::Endpoint::leave);
+    }
+}
+
+/// The process hasn't ended: it reads from the network again.
+pub fn come_back_to_network() {
+    if let Some(adapter) = current() {
+        adapter.addresses.for_each_endpoint(ferroce_udp::Endpoint::come_back);
     }
 }

@@ -47,7 +47,7 @@ pub use adapter::{prepare_wait, progress_of_waiter};
 pub use ah::{Ah, MAX_AH};
 pub use closing::Leftovers;
 pub use device::{Context, Device, DeviceLimits, DeviceNews, MAX_MESSAGE, devices, fail_devices, limits};
-pub use ending::leave_network;
+pub use ending::{come_back_to_network, has_network, leave_network};
 pub use ferroce_engine::WaitPlan;
 pub use ferroce_mem::{
     AllocatorAnswer, Dm, InFlight, ListedMr, MAX_DM, Mr, MrAccess, MrInit, Mw, MwKind, Owner, Pd, PdHold,

@@ -13,6 +13,9 @@ use std::time::Duration;
 const BURST: u32 = 20;
 /// The time after which there may be one more.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How often, and with what pause in between, a process that exits looks whether all is told.
+const LOOKS: u32 = 1000;
+const PAUSE: Duration = Duration::from_micros(200);
 
 static LISTENER: OnceLock<fn(&str)> = OnceLock::new();
 /// Failures that nobody has been told of yet.
@@ -74,9 +77,14 @@ impl Drop for Untold {
     }
 }
 
-/// The process ends: whoever was about to tell of a failure does.
+/// The process ends: whoever was about to tell of a failure does, for a fifth of a second at most.
 extern "C" fn exiting(_: *mut c_void) {
-    sys::wait_at_exit(|| UNTOLD.load(Ordering::Acquire) == 0);
+    for _ in 0..LOOKS {
+        if UNTOLD.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        sys::pause(PAUSE);
+    }
 }
 
 /// Tells of failures. No QP is locked.

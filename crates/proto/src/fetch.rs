@@ -1,11 +1,14 @@
 //! The short way of a fetch: a READ of one packet or an atomic, which is one packet and is answered by one with data.
 //!
+//! (Payloads that a receiver fetches out of its peer's memory, in `hostlink`, are something else.)
+//!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
 
-use crate::requester::SMALLEST_CHARGE;
+use crate::requester::charge;
 use crate::sendq::Issuer;
 use crate::{
-    AtomicOp, Completion, Data, Instant, PlainData, Qp, QpState, SendOp, SendWr, Sge, WcStatus, psn,
+    AtomicOp, Completion, Data, Instant, MAX_MESSAGE, PlainData, Qp, QpState, SendOp, SendWr, Sge, WcStatus,
+    psn,
 };
 use ferroce_wire::{Aeth, Operation, Service, Syndrome};
 
@@ -105,13 +108,8 @@ pub struct FetchAnswer {
     pub operation: Operation,
     /// Whether it acknowledges.
     pub aeth: Aeth,
-    /// Bytes of its payload; none of the result of an atomic.
+    /// Bytes of its payload. The result of an atomic is no part of it.
     pub len: usize,
-}
-
-/// What a fetch of `len` bytes costs of the window.
-fn charge(len: u32, mtu: u32) -> u64 {
-    u64::from(len.min(mtu)).max(SMALLEST_CHARGE)
 }
 
 impl<A: Clone> Qp<A> {
@@ -121,7 +119,11 @@ impl<A: Clone> Qp<A> {
     pub fn fetch_psn(&self, fetch: &Fetch) -> Option<u32> {
         let req = &self.req;
         let len = fetch.sge.length;
-        let fits = if fetch.reads() { (1..=self.mtu()).contains(&len) } else { len >= 8 };
+        let fits = if fetch.reads() {
+            (1..=self.mtu()).contains(&len)
+        } else {
+            (8..=MAX_MESSAGE).contains(&u64::from(len))
+        };
         let ready = self.state == QpState::Rts
             && self.service == Service::Rc
             && self.params.lossless
@@ -147,9 +149,10 @@ impl<A: Clone> Qp<A> {
     /// it, unless that was to be called earlier anyway. `now` is asked only if no other request is waited for.
     #[inline]
     pub fn fetch_sent(&mut self, now: impl FnOnce() -> Instant, fetch: &Fetch) -> Option<Instant> {
-        self.sq.push_fetch(fetch, self.req.next);
+        let mtu = self.mtu();
+        let cost = charge(self.sq.push_fetch(fetch, self.req.next), 0, 1, mtu);
         self.counters.requests_sent += 1;
-        self.req.sent_fetch(charge(fetch.sge.length, self.mtu()), fetch.reads());
+        self.req.sent_fetch(cost, fetch.reads());
         if self.req.ack_deadline.is_some() {
             return None;
         }
@@ -235,7 +238,7 @@ impl<A: Clone> Qp<A> {
     ) {
         self.counters.packets_received += 1;
         let Some(wqe) = self.sq.front() else { return };
-        let bytes = charge(wqe.len, self.mtu());
+        let bytes = charge(wqe, 0, 1, self.mtu());
         self.req.una += 1;
         self.req.unfinished_reads = self.req.unfinished_reads.saturating_sub(1);
         ended(&wqe.wr, wqe.wr.signaled.then(|| self.send_completion(wqe, WcStatus::Success)));

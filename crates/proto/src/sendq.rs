@@ -349,9 +349,11 @@ impl<A> SendQueue<A> {
 
     /// Adds a READ of one packet or an atomic, with its first extended PSN.
     #[inline]
-    pub(crate) fn push_fetch(&mut self, fetch: &Fetch, first: u64) {
+    pub(crate) fn push_fetch(&mut self, fetch: &Fetch, first: u64) -> &Wqe<A> {
         self.bytes += u64::from(fetch.sge.length);
-        self.add().set_fetch(fetch, first);
+        let wqe = self.add();
+        wqe.set_fetch(fetch, first);
+        wqe
     }
 
     /// The place of one more request.

@@ -12,7 +12,7 @@ use ferroce_wire::icrc::Flow;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ pub struct Endpoint {
     /// another user has them.
     group: OnceLock<Arc<[EngineFd; GROUP_SIZE]>>,
     readers: Box<[Mutex<class::SocketReader, Option<Reader>>; GROUP_SIZE]>,
-    /// A bit for each of the group's sockets that is left to other processes.
-    left: AtomicU64,
+    /// The sockets are left to other processes.
+    is_away: AtomicBool,
     senders: Box<[OnceLock<Sender>; GROUP_SIZE + 1]>,
     /// What the network has said of what was sent from here.
     heard: Mutex<class::HeardOfPackets, Heard>,
@@ -175,7 +175,7 @@ impl Endpoint {
             address,
             group: OnceLock::new(),
             readers: Box::new([const { Mutex::new(None) }; GROUP_SIZE]),
-            left: AtomicU64::new(0),
+            is_away: AtomicBool::new(false),
             senders: Box::new([const { OnceLock::new() }; GROUP_SIZE + 1]),
             heard: Mutex::new(Heard::default()),
             segmentation: AtomicBool::new(true),
@@ -243,7 +243,7 @@ impl Endpoint {
         let index = usize::from(steering) % GROUP_SIZE;
         let Some(group) = self.group.get() else { return Ok(RecvOutcome::Packets { count: 0, more: false }) };
         let Some(mut reader) = self.readers[index].try_lock() else { return Ok(RecvOutcome::Busy) };
-        if self.left.load(Ordering::Relaxed) >> index & 1 != 0 {
+        if self.is_away.load(Ordering::Relaxed) {
             return Ok(RecvOutcome::Busy);
         }
         // Not from a socket of the program's that has the number now.
@@ -252,23 +252,17 @@ impl Endpoint {
         reader.receive(fd, self.address, &self.stats, f)
     }
 
-    /// Leaves the socket that receives for a steering value to other processes: [`Endpoint::recv`] takes nothing from it, and has given to
-    /// its callback all that it has taken. Whoever sleeps until something has come is woken in vain, so this isn't for long.
-    pub fn leave(&self, steering: u8) {
-        let index = usize::from(steering) % GROUP_SIZE;
-        let _reader = self.readers[index].lock();
-        self.left.fetch_or(1 << index, Ordering::Relaxed);
-    }
-
-    /// As [`Endpoint::leave`] of all sockets, but without waiting: false while a thread has something in its hands.
-    pub fn leave_all(&self) -> bool {
-        self.left.store(u64::MAX, Ordering::Relaxed);
-        self.readers.iter().all(|reader| reader.try_lock().is_some())
+    /// Leaves the sockets to other processes: [`Endpoint::recv`] takes nothing from them, and has given to its callback all that it has
+    /// taken. Whoever sleeps until something has come is woken in vain, so this isn't for long.
+    pub fn leave(&self) {
+        self.is_away.store(true, Ordering::Relaxed);
+        // Who reads a socket now hasn't seen this; who does so later has.
+        self.readers.iter().for_each(|reader| drop(reader.lock()));
     }
 
     /// Undoes [`Endpoint::leave`].
-    pub fn come_back(&self, steering: u8) {
-        self.left.fetch_and(!(1 << (usize::from(steering) % GROUP_SIZE)), Ordering::Relaxed);
+    pub fn come_back(&self) {
+        self.is_away.store(false, Ordering::Relaxed);
     }
 
     /// A path to `peer`, perhaps a group, for packets to its QP `qpn`, with this TOS (traffic class) and TTL (hop limit;

@@ -1,7 +1,8 @@
-/* one_sided [memfd]: one side writes and reads the other's memory by requests of all lengths, and by atomics, alone and in lists, inline,
- * fenced, with completions and without, with SENDs between them. It keeps a copy of what the other's memory must hold: what each READ
- * and each atomic finds is compared with it, and at the end the other side sends all of its memory back. Each connection ends with a request that isn't
- * allowed, which changes nothing and whose successors are flushed. With memfd the memory can be shared.
+/* one_sided [memfd]: one side writes and reads the other's memory by requests of all lengths, and by atomics, alone and in lists,
+ * inline, fenced, with completions and without, with SENDs between them. It keeps a copy of what the other's memory must hold: what
+ * each READ and each atomic finds is compared with it, and at the end the other side sends all of its memory back. Where requests
+ * can end at once, they are also posted until there is no room. Each connection ends with a request that isn't allowed, which
+ * changes nothing and whose successors are flushed. With memfd the memory can be shared.
  */
 #define _GNU_SOURCE
 #include "common.h"
@@ -192,6 +193,30 @@ static void one_turn(struct side *side, uint64_t turn)
 	}
 }
 
+/* Posts until the send queue is said to be full, and polls only then: nothing is lost. */
+static void post_until_full(struct side *side, bool reads)
+{
+	struct ibv_sge sge = {(uintptr_t)side->memory, 8, side->mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED,
+				 .opcode = reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE}, *bad;
+	struct ibv_wc wc;
+	int result;
+	uint64_t posted = 0;
+
+	fill(side->memory, 8, 77);
+	memcpy(copy, side->memory, 8);
+	set_remote(&wr, side->theirs.buffer, side->theirs.rkey);
+	while (!(result = ibv_post_send(side->qp, &wr, &bad)) && wr.wr_id < 100000)
+		wr.wr_id++;
+	if (result != ENOMEM)
+		fail("request %llu: %s", (unsigned long long)wr.wr_id, strerror(result));
+	for (; posted < wr.wr_id; posted++) {
+		MUST_COMPLETE(side->cq, &wc);
+		if (wc.wr_id != posted)
+			fail("request %llu ends instead of %llu", (unsigned long long)wc.wr_id, (unsigned long long)posted);
+	}
+}
+
 /* Ends the connection by a request that isn't allowed, behind one that is. */
 static void end_badly(struct side *side, unsigned int connection)
 {
@@ -231,6 +256,8 @@ int main(int argc, char **argv)
 	/* The harness gives the server's address to the second side, after the other words. */
 	bool shared = argc > 1 && !strcmp(argv[1], "memfd");
 	const char *server = argc > 1 + shared ? argv[1 + shared] : NULL;
+	const char *fabric = getenv("FERROCE_FABRIC");
+	bool ends_at_once = !fabric || strcmp(fabric, "udp");
 	struct side side = {.device = open_device(1)};
 	char done = 1, other;
 
@@ -255,6 +282,10 @@ int main(int argc, char **argv)
 		if (server) {
 			for (uint64_t turn = 0; turn < TURNS; turn++)
 				one_turn(&side, turn);
+			if (ends_at_once) {
+				post_until_full(&side, false);
+				post_until_full(&side, true);
+			}
 			end_badly(&side, connection);
 		} else {
 			/* SENDs of no bytes. */

@@ -120,6 +120,15 @@ pub(super) unsafe fn send_to_process(signal: i32, info: *const libc::siginfo_t) 
 /// # Safety
 /// `info` is what the kernel has handed a handler.
 pub(super) unsafe fn send_again(signal: i32, info: *const libc::siginfo_t) {
+    // SAFETY: as the caller's.
+    let mut description = unsafe { info.as_ref() }.copied();
+    if let Some(description) = &mut description {
+        // The kernel takes no description with anything behind what it knows, as the guard's notes.
+        // SAFETY: a description has 128 bytes, aligned to 8.
+        let words: &mut [u64; 16] = unsafe { &mut *std::ptr::from_mut(description).cast() };
+        words[8..].fill(0);
+    }
+    let info = description.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: numbers, and a description that the kernel reads.
     unsafe {
         let (pid, tid) = (libc::syscall(libc::SYS_getpid), libc::syscall(libc::SYS_gettid));

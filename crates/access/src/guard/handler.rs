@@ -200,8 +200,11 @@ unsafe fn pass_on(level: usize, signal: i32, info: *mut libc::siginfo_t, context
         passing.stack.set(stack);
         passing.levels.set(levels);
     };
+    // A handler that calls with the number alone leaves anything in the other two.
     // SAFETY: as the caller's.
-    let numbered = unsafe { info.as_mut() }.map(number_of);
+    let numbered = unsafe { if info.is_aligned() { info.as_mut() } else { None } }
+        .filter(|description| description.si_signo == signal)
+        .map(number_of);
     let is_same = numbered.as_ref().is_some_and(|number| **number != 0 && **number == before[0]);
     let chained = is_same && (before[1] != info as usize || stack < before[2]);
     if !chained {
@@ -233,7 +236,8 @@ unsafe fn pass_on(level: usize, signal: i32, info: *mut libc::siginfo_t, context
 
 /// Where the guard notes a signal's number in the description; 0 there if it hasn't.
 fn number_of(info: &mut libc::siginfo_t) -> &mut usize {
-    // The kernel describes these signals in the first 48 bytes. Another copy of this library in the process makes notes of its own.
+    // The kernel describes these signals in the first 48 bytes. Behind them are four pairs, each of a copy of this library, named by an
+    // address in it, and the number that it has given.
     const NOTES: std::ops::Range<usize> = 8..16;
     let owner = &raw const PROGRAM as usize;
     // SAFETY: a description has 128 bytes, aligned to 8.

@@ -208,6 +208,7 @@ pub fn link(
     let symbols = [parse(TABLE), more.symbols.clone()].concat();
     let (script, mut assembly) = (version_script(&symbols), trampolines(&symbols, machine.arch())?);
     if let Some(code) = more.at_exit {
+        // The last entry runs first.
         writeln!(assembly, "\t.section .fini_array,\"aw\",%fini_array\n\t.p2align 3")
             .and_then(|()| writeln!(assembly, "\t.quad {IMPLEMENTATION_PREFIX}{code}"))
             .expect("writing to a string");

@@ -23,5 +23,4 @@ extern "C" fn ended() {
     // Where verbs can't be used any more, nothing is told either.
     let Ok(_inside) = nic::enter_library() else { return };
     check::tell_left_at_exit();
-    nic::leave_network();
 }

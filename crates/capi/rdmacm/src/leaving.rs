@@ -11,7 +11,7 @@ use ferroce_os::sys;
 
 /// Longer, nobody's end waits for a word to others.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long the process reads no messages for others. It usually ends at once.
+/// How long the process reads nothing from the network. It usually ends at once.
 const AWAY: Duration = Duration::from_millis(100);
 /// Of the thread's stack.
 const STACK: usize = 256 << 10;
@@ -22,7 +22,7 @@ const STACK: usize = 256 << 10;
 /// this one waits for a while only.
 #[unsafe(export_name = "ferroce_c_leaving")]
 extern "C" fn leaving() {
-    if !ferroce_connect::is_used() {
+    if !nic::has_network() {
         return;
     }
     let done = Arc::new(AtomicU32::new(0));
@@ -30,13 +30,14 @@ extern "C" fn leaving() {
     let started = sys::start_thread("ferroce-bye", STACK, move || {
         if let Ok(_inside) = nic::enter_library() {
             ferroce_connect::end_all();
+            nic::leave_network();
         }
         told.store(1, Ordering::Release);
         ferroce_os::sync::wake(&raw const *told, i32::MAX);
         sys::pause(AWAY);
         // Something keeps the process from ending.
         if let Ok(_inside) = nic::enter_library() {
-            ferroce_connect::come_back();
+            nic::come_back_to_network();
         }
     });
     if started.is_ok() && done.load(Ordering::Acquire) == 0 {

@@ -55,20 +55,20 @@ impl Link {
     ) -> Option<Sent<E>> {
         let compact = CompactHeaders::of(headers)?;
         let Some((operands, len)) = CompactHeaders::operands_of(headers) else {
-            return Some(self.send_with(&compact, payload, fill));
+            return Some(self.send_on_connection(&compact, payload, fill));
         };
         let write = |ring: &RingBytes<'_>| {
             ring.put(&operands[..len]);
             Ok(())
         };
-        self.peer_takes_compact_atomics().then(|| self.send_with(&compact, len, write))
+        self.peer_takes_compact_atomics().then(|| self.send_on_connection(&compact, len, write))
     }
 
     /// Sends a packet of a connection, which isn't acknowledged by position. `fill` copies `payload` bytes into the ring: the operands of
     /// an atomic, or what the memory held, are a payload here. The peer takes these ([`Link::peer_takes_compact`],
     /// [`Link::peer_takes_compact_atomics`]).
     #[inline]
-    pub fn send_with<E>(
+    pub fn send_on_connection<E>(
         &self,
         headers: &CompactHeaders,
         payload: usize,

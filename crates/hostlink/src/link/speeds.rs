@@ -69,9 +69,10 @@ impl Default for Speeds {
 /// The average of what was known and what was measured, with this weight. A thread that lost its processor meanwhile counts for little;
 /// what takes less than half as long shows that what was known is no measure any more.
 fn averaged(known: u64, measured: u64, weight: u64) -> u64 {
-    match known {
-        _ if measured < known / 2 || known == 0 => measured.max(1),
-        _ => (known * (weight - 1) + measured.min(2 * known)) / weight,
+    if known == 0 || measured < known / 2 {
+        measured.max(1)
+    } else {
+        (known * (weight - 1) + measured.min(2 * known)) / weight
     }
 }
 

@@ -49,9 +49,9 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Reads nothing more from any socket. False while a thread has something in its hands.
-    pub(crate) fn leave_all(&self) -> bool {
-        self.snapshot().iter().all(|address| address.endpoint.leave_all())
+    /// Gives the sockets of all addresses to `f`.
+    pub(crate) fn for_each_endpoint(&self, f: impl Fn(&Endpoint)) {
+        self.snapshot().iter().for_each(|address| f(&address.endpoint));
     }
 
     pub(super) fn snapshot(&self) -> Arc<Vec<Local>> {

@@ -2,7 +2,7 @@
 
 use crate::adapter::Adapter;
 use crate::ah::{Path, ResolvedAv};
-use crate::qp::{Origin, QpEnv};
+use crate::qp::{Budget, Origin, QpEnv, Rest};
 use ferroce_engine::Source;
 use ferroce_host::slot_of;
 use ferroce_hostlink::{CompactRun, Link, Receive, ReceivedRecord, SentPacket};
@@ -207,8 +207,17 @@ impl Adapter {
     /// Packets of one QP's connection.
     fn dispatch_compact(&'static self, mut run: CompactRun<'_>) {
         let Some(qp) = self.qp(run.dest_qp()) else { return };
-        while qp.take_plain(&mut run) || qp.take_fetch(&mut run) {}
-        if run.next().is_none() {
+        let (mut budget, mut goes_on) = (Budget::new(), false);
+        loop {
+            if qp.take_plain(&mut run) {
+                continue;
+            }
+            match qp.take_fetch(&mut run, &mut budget) {
+                Some(rest) => goes_on |= rest == Rest::GoesOn,
+                None => break,
+            }
+        }
+        if run.next().is_none() && !goes_on {
             return;
         }
         let now = clock::now();

@@ -246,17 +246,6 @@ impl Gsi {
         }
     }
 
-    /// This process is about to end: it reads no MADs that come to this host until [`Gsi::come_back`], and those that it has read have been
-    /// passed on.
-    pub fn leave(&self) {
-        self.0.for_gsi_sockets(|endpoint, steering| endpoint.leave(steering));
-    }
-
-    /// Undoes [`Gsi::leave`].
-    pub fn come_back(&self) {
-        self.0.for_gsi_sockets(|endpoint, steering| endpoint.come_back(steering));
-    }
-
     /// Sends a MAD. The caller holds no lock.
     pub fn send(&self, mad: &AddressedMad) -> SentMad {
         let Self(adapter) = self;

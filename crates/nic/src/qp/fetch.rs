@@ -5,7 +5,6 @@ use super::broken::EndsOnPanic;
 use super::payload::fill_ring;
 use super::plain::{PlainSender, ring_bell};
 use super::{Inner, Path, Qp};
-use crate::settings;
 use ferroce_access::{Fault, atomic, copy};
 use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, Sent};
 use ferroce_mem::{KeyTable, KeyUser};
@@ -21,14 +20,23 @@ use std::sync::atomic::Ordering;
 /// Bytes of what an atomic swaps in or adds, and of what it compares with.
 const OPERANDS: usize = 16;
 
-/// What is left to do when the answer to a fetch has been taken.
-#[derive(Clone, Copy)]
-enum Rest {
+/// What is left to do when a packet has been taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
     Nothing,
     /// Requests have waited for it.
     GoesOn,
     /// The completion had no room.
     Overrun,
+}
+
+/// Bytes that fetches may still be answered with the short way, before the peer is woken and others have their turn.
+pub(crate) struct Budget(u32);
+
+impl Budget {
+    pub(crate) const fn new() -> Self {
+        Self(64 * 1024)
+    }
 }
 
 impl PlainSender<'_> {
@@ -71,10 +79,13 @@ impl Qp {
             && link.peer_takes_compact()
             && link.peer_takes_compact_atomics()
             && !self.is_broken()
-            && !self.observers.any()
             && !self.adapter.has_capture()
             && !copy::by_kernel();
+        let signaled = fetch.signaled || self.sq_sig_all;
         let Some(psn) = proto.fetch_psn(fetch).filter(|_| usable) else { return false };
+        if self.may_overrun(proto.sq_len(), signaled) {
+            return false;
+        }
         let (operation, reth, operands) = match fetch.op {
             // It could be carried out without the peer when those before it have ended.
             SendOp::Read { rkey, .. }
@@ -96,7 +107,7 @@ impl Qp {
         let params = proto.params();
         let ends = (params.pkey, params.dest_qpn);
         let headers = CompactHeaders::of_fetch(Opcode { service: Service::Rc, operation }, ends, psn, reth);
-        let sent = link.send_with::<()>(&headers, operands.map_or(0, |_| OPERANDS), |ring| {
+        let sent = link.send_on_connection::<()>(&headers, operands.map_or(0, |_| OPERANDS), |ring| {
             if let Some([first, second]) = operands {
                 ring.put([first.to_ne_bytes(), second.to_ne_bytes()].as_flattened());
             }
@@ -106,29 +117,33 @@ impl Qp {
         let Sent::Published(end) = sent else { return false };
         self.last_record.store(end, Ordering::Relaxed);
         self.burst.forget();
-        let fetch = Fetch { signaled: fetch.signaled || self.sq_sig_all, ..*fetch };
+        let fetch = Fetch { signaled, ..*fetch };
         if let Some(at) = proto.fetch_sent(|| self.adapter.engine.lately(), &fetch) {
             self.adapter.schedule(self, at);
         }
         true
     }
 
-    /// Takes the next packet of a run if it is a fetch or the answer to one, and that is possible the short way. False: it isn't, and
+    /// Takes the next packet of a run if it is a fetch or the answer to one, and that is possible the short way. `None`: it isn't, and
     /// [`super::QpEnv::handle_compact`] has to take the packet.
     #[inline]
-    pub(crate) fn take_fetch(self: &Arc<Self>, run: &mut CompactRun<'_>) -> bool {
-        let Some(packet) = run.next() else { return false };
+    pub(crate) fn take_fetch(
+        self: &Arc<Self>,
+        run: &mut CompactRun<'_>,
+        budget: &mut Budget,
+    ) -> Option<Rest> {
+        let packet = run.next()?;
         let Opcode { service, operation } = packet.headers.opcode;
         let answers = matches!(operation, Operation::ReadResponseOnly | Operation::AtomicAcknowledge);
         let asks = matches!(operation, Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd);
         let usable = self.service == Service::Rc
             && service == Service::Rc
             && self.peer_uses_shm()
-            && !self.observers.any()
             && !self.adapter.has_capture()
-            && !settings::is_careful();
+            // Counters count READs of the peer's.
+            && (answers || !self.observers.any());
         if !(answers || asks) || !usable {
-            return false;
+            return None;
         }
         let mut inner = self.inner.lock();
         let unwinding = EndsOnPanic(self);
@@ -139,27 +154,32 @@ impl Qp {
         } else if answers {
             self.take_answer(&mut inner, link, packet)
         } else {
-            self.answer(&mut inner, link, packet)
+            self.answer(&mut inner, link, packet, budget)
         };
         if rest.is_some() {
             run.settle(false);
         }
         std::mem::forget(unwinding);
         drop(inner);
-        match rest {
-            Some(Rest::GoesOn) => self.adapter.with_work(|work| self.work(work, clock::now(), |_, _| ())),
-            Some(Rest::Overrun) => self.end_overrun(),
-            _ => {}
+        if rest == Some(Rest::Overrun) {
+            self.end_overrun();
         }
-        rest.is_some()
+        rest
     }
 
     /// Executes a fetch, and sends its answer.
     #[inline]
-    fn answer(&self, inner: &mut Inner, link: &Link, packet: &CompactRecord) -> Option<Rest> {
+    fn answer(
+        &self,
+        inner: &mut Inner,
+        link: &Link,
+        packet: &CompactRecord,
+        budget: &mut Budget,
+    ) -> Option<Rest> {
         let (proto, headers) = (&mut inner.proto, &packet.headers);
         let op = fetch_of(link, packet)?;
-        if !proto.expects_fetch(headers.psn(), headers.pkey, &op) {
+        let left = budget.0.checked_sub(op.len())?;
+        if !link.payload(packet).len() > 0 || !proto.expects_fetch(headers.psn(), headers.pkey, &op) {
             return None;
         }
         let params = proto.params();
@@ -169,7 +189,7 @@ impl Qp {
         let by = KeyUser { pd: self.pd.id(), qp: self.serial };
         let mut original = 0;
         // An atomic is executed when there is room for its answer.
-        let sent = link.send_with(&answer, op.len() as usize, |ring| match op {
+        let sent = link.send_on_connection(&answer, op.len() as usize, |ring| match op {
             FetchOp::Read { va, rkey, len } => fill_ring(by, PayloadSource::Remote { rkey, va, len }, ring),
             FetchOp::Atomic { va, rkey, op } => {
                 original = KeyTable::global()
@@ -182,6 +202,7 @@ impl Qp {
         let Sent::Published(end) = sent else { return None };
         self.last_record.store(end, Ordering::Relaxed);
         proto.fetch_answered(&op, original);
+        budget.0 = left;
         Some(Rest::Nothing)
     }
 

@@ -32,6 +32,7 @@ pub(crate) use attr::{Rules, check, check_rate};
 pub use create::{QpCap, QpInit};
 pub(crate) use env::{Origin, QpEnv};
 use env::{operation_of_request, state_of};
+pub(crate) use fetch::{Budget, Rest};
 pub(crate) use payload::{ReadAhead, RxPayload, gather, scatter};
 pub use plain::PlainSender;
 pub use static_rate::STATIC_RATES;

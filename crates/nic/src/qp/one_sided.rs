@@ -49,8 +49,8 @@ impl Reach<'_> {
 }
 
 impl PlainSender<'_> {
-    /// Carries out a request, or has the peer do so that is read from. False, and nothing has happened: the general way has to take
-    /// it, and what comes after.
+    /// Carries out a request, or sends it as a fetch if it is a READ that the peer had better carry out. False, and nothing has happened:
+    /// the general way has to take it, and what comes after.
     pub fn reach(&mut self, request: &OneSided<'_>) -> bool {
         // Others wait for the queue pair as long as for a full send queue at most.
         let may =
@@ -71,7 +71,7 @@ impl Qp {
         self.service == Service::Rc && self.peer_uses_shm()
     }
 
-    /// Carries out a request at once, or has the peer do so that is read from, if that is possible the short way. False, and nothing has happened: [`Qp::post_send`] has to.
+    /// Carries out a request at once, or sends it as a fetch if it is a READ that the peer had better carry out. False, and nothing has happened: [`Qp::post_send`] has to.
     #[inline]
     pub fn post_one_sided(self: &Arc<Self>, request: &OneSided<'_>) -> bool {
         if !self.may_take_short_way(request) || self.is_inherited() {
@@ -137,7 +137,8 @@ impl Qp {
             && !self.adapter.has_capture()
             && !self.observers.any()
             && !copy::by_kernel();
-        if !usable || !proto.may_reach_peer(reads) {
+        let signaled = request.signaled || self.sq_sig_all;
+        if !usable || !proto.may_reach_peer(reads) || self.may_overrun(0, signaled) {
             return false;
         }
         let len = data.len();
@@ -165,7 +166,7 @@ impl Qp {
         if !done || !reached {
             return false;
         }
-        let request = OneSided { signaled: request.signaled || self.sq_sig_all, ..*request };
+        let request = OneSided { signaled, ..*request };
         if let Some(completion) = proto.reached_peer(&request) {
             *overrun |= !self.send_cq.push(Wc::new(self.qpn, completion));
         }

@@ -181,7 +181,8 @@ impl Qp {
     /// there was none, and [`QpEnv::handle_compact`] has to take the next.
     #[inline]
     pub(crate) fn take_plain(self: &Arc<Self>, run: &mut CompactRun<'_>) -> bool {
-        if run.next().is_none() || self.service != Service::Rc || !self.peer_uses_shm() {
+        let may = run.next().is_some_and(|packet| run.is_by_position(packet));
+        if !may || self.service != Service::Rc || !self.peer_uses_shm() {
             return false;
         }
         let before = run.settled().len();

@@ -46,6 +46,7 @@ impl Qp {
                 any = true;
                 let posted = wr.and_then(|mut wr| {
                     self.check_send(&mut wr)?;
+                    self.check_room(&wr, inner.proto.sq_len())?;
                     inner.proto.post_send(wr).map_err(|e| self.post_error(e))
                 });
                 if posted.is_err() {
@@ -73,6 +74,7 @@ impl Qp {
             }
             for (before, request) in requests.iter_mut().enumerate() {
                 self.check_send(request)?;
+                self.check_room(request, inner.proto.sq_len() + before as u32)?;
                 inner.proto.check_post(request, before as u32).map_err(|e| self.post_error(e))?;
             }
             let mut sent = 0;
@@ -154,6 +156,27 @@ impl Qp {
             _ => {}
         }
         wr.signaled |= self.sq_sig_all;
+        Ok(())
+    }
+
+    /// Whether a request may end before the program polls, and then has no room for its completion, after those
+    /// under way. An adapter's send queue would have been full by then, as it counts what hasn't been polled.
+    #[inline]
+    pub(super) fn may_overrun(&self, under_way: u32, signaled: bool) -> bool {
+        signaled && self.shares_memory_with_peer() && !self.send_cq.has_room(under_way + 1)
+    }
+
+    /// See [`Qp::may_overrun`].
+    fn check_room(&self, wr: &SendWr<Arc<Ah>>, under_way: u32) -> Result<()> {
+        let one_sided = matches!(
+            wr.op,
+            SendOp::Write { .. } | SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+        );
+        if one_sided && self.may_overrun(under_way, wr.signaled) {
+            return Err(Error::NoMemory(
+                "the completion queue may be full when the request ends: poll first".into(),
+            ));
+        }
         Ok(())
     }
 

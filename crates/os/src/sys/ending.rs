@@ -4,7 +4,7 @@
 //! thread that has been in the library tells when it ends; only from then on does anybody look at the list of threads.
 //! In here also: what is done when a process ends by exit(3).
 
-use super::{check, fd_of, pause, read_file};
+use super::{check, fd_of, read_file};
 use std::ffi::{CString, c_int, c_void};
 use std::io;
 use std::ptr::null_mut;
@@ -17,9 +17,6 @@ const MAX_OURS: usize = 16;
 const OFTEN: Duration = Duration::from_millis(100);
 /// How often to look where it isn't known when the main thread ends.
 const SELDOM: Duration = Duration::from_secs(1);
-/// How often, and with what pause in between, a process that exits looks whether something is done.
-const LOOKS: u32 = 1000;
-const PAUSE: Duration = Duration::from_micros(200);
 /// Of a set of signals, as the kernel has it.
 const SET: usize = size_of::<u64>();
 
@@ -48,16 +45,6 @@ unsafe extern "C" {
 pub fn at_exit(f: extern "C" fn(*mut c_void)) {
     // SAFETY: the function stays, since the library is never unloaded. Without memory for it, it isn't called.
     unsafe { __cxa_atexit(f, null_mut(), null_mut()) };
-}
-
-/// Waits until what others need of a process that exits is `done`, for a fifth of a second at most.
-pub fn wait_at_exit(done: impl Fn() -> bool) {
-    for _ in 0..LOOKS {
-        if done() {
-            return;
-        }
-        pause(PAUSE);
-    }
 }
 
 /// The number of this thread.

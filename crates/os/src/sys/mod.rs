@@ -27,7 +27,6 @@ pub use buffer::large_buffer;
 pub(crate) use ending::{after_fork as forget_threads, thread_comes, thread_ends};
 pub use ending::{
     at_exit, end_process, how_often_to_look, only_our_threads_are_left, own_number, tell_of_ends,
-    wait_at_exit,
 };
 pub use engine_fd::{
     EngineFd, abandon_all, close_all_after_fork, close_if, device_and_inode, find_lost, for_each_engine_fd,

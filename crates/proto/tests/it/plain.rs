@@ -5,8 +5,8 @@ use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{
-    Completion, Data, Fetch, Instant, PlainData, PlainRequest, QpEvent, QpParams, RecvWqe, SendOp, SendWr,
-    Sge, WcStatus,
+    Completion, Counters, Data, Fetch, Instant, PlainData, PlainRequest, QpEvent, QpParams, RecvWqe, SendOp,
+    SendWr, Sge, WcStatus,
 };
 use ferroce_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Reth, Service};
 use proptest::prelude::*;
@@ -145,6 +145,7 @@ struct Outcome {
     events: [Vec<QpEvent>; 2],
     packets: [Vec<(Operation, u32)>; 2],
     memory: [Vec<u8>; 2],
+    counters: [Counters; 2],
     end: Instant,
 }
 
@@ -242,6 +243,7 @@ fn run(steps: &[Step], faults: Faults, seed: u64, side: QpParams, ways: Ways) ->
         events: [p.a.host.events, p.b.host.events],
         packets: [p.a.host.log, p.b.host.log],
         memory: [p.a.host.memory, p.b.host.memory],
+        counters: [p.a.qp.counters(), p.b.qp.counters()],
         end: p.now,
     };
     (outcome, p.a.host.plain + p.b.host.plain)
@@ -283,6 +285,7 @@ proptest! {
         prop_assert_eq!(&short.receives, &general.receives);
         prop_assert_eq!(&short.events, &general.events);
         prop_assert_eq!(&short.packets, &general.packets);
+        prop_assert_eq!(&short.counters, &general.counters);
         prop_assert!(short == general, "memory or time");
     }
 

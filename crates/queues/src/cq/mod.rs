@@ -414,6 +414,17 @@ impl Cq {
         self.ignore_overrun
     }
 
+    /// There is room for so many completions more, or nobody minds if there isn't.
+    #[must_use]
+    #[inline]
+    pub fn has_room(&self, more: u32) -> bool {
+        let is_empty = !self.filled.load(Ordering::Relaxed);
+        is_empty && more <= 1 || self.ignore_overrun || {
+            let queue = self.queue.lock();
+            queue.entries.len() + more as usize <= queue.capacity
+        }
+    }
+
     /// Drops the completions of a QP that goes back to RESET or away.
     pub fn forget_qp(&self, qp_num: u32) {
         let mut queue = self.queue.lock();
