@@ -179,7 +179,7 @@ impl Qp {
         let (proto, headers) = (&mut inner.proto, &packet.headers);
         let op = fetch_of(link, packet)?;
         let left = budget.0.checked_sub(op.len())?;
-        if !link.payload(packet).len() > 0 || !proto.expects_fetch(headers.psn(), headers.pkey, &op) {
+        if link.payload(packet).len() > 0 || !proto.expects_fetch(headers.psn(), headers.pkey, &op) {
             return None;
         }
         let params = proto.params();
