@@ -71,7 +71,8 @@ impl Qp {
         self.service == Service::Rc && self.peer_uses_shm()
     }
 
-    /// Carries out a request at once, or sends it as a fetch if it is a READ that the peer had better carry out. False, and nothing has happened: [`Qp::post_send`] has to.
+    /// Carries out a request at once, or sends it as a fetch if it is a READ that the peer had better carry out. False, and nothing has
+    /// happened: [`Qp::post_send`] has to.
     #[inline]
     pub fn post_one_sided(self: &Arc<Self>, request: &OneSided<'_>) -> bool {
         if !self.may_take_short_way(request) || self.is_inherited() {
