@@ -87,10 +87,11 @@ fn a_signal_or_the_last_look_ends_it_and_the_terminal_is_as_it_was() {
     let mut terminal = Terminal::run(&top(&ferroce, "--count 2"));
     terminal.wait_for("quit");
     terminal.expect_as_before();
-    let ended_by_a_signal =
-        format!("timeout --foreground --preserve-status -s TERM 0.5 {}", top(&ferroce, ""));
-    let mut terminal = Terminal::run(&ended_by_a_signal);
+    let mut terminal = Terminal::run(&format!("sh -c 'echo pid=$$.; exec {}'", top(&ferroce, "")));
     terminal.wait_for("quit");
+    let shown = String::from_utf8_lossy(&terminal.shown).into_owned();
+    let (pid, _) = shown.split_once("pid=").unwrap().1.split_once('.').unwrap();
+    assert!(Command::new("kill").args(["-TERM", pid]).status().unwrap().success());
     terminal.expect_as_before();
 }
 

@@ -269,11 +269,13 @@ pub(crate) struct SendQueue<A> {
     bytes: u64,
     /// Requests that have ended without a place in the queue.
     passed: u64,
+    /// Those in the queue that ask for a completion.
+    signaled: u32,
 }
 
 impl<A> SendQueue<A> {
     pub(crate) const fn new(max: u32) -> Self {
-        Self { queue: Queue::Own(OwnPlaces::new()), head: 0, max, own: 0, bytes: 0, passed: 0 }
+        Self { queue: Queue::Own(OwnPlaces::new()), head: 0, max, own: 0, bytes: 0, passed: 0, signaled: 0 }
     }
 
     /// Puts the entries of an empty queue there from here on.
@@ -325,6 +327,11 @@ impl<A> SendQueue<A> {
         self.passed += 1;
     }
 
+    /// Requests in the queue that ask for a completion.
+    pub(crate) const fn signaled(&self) -> u32 {
+        self.signaled
+    }
+
     /// Requests that have ended, however they have.
     pub(crate) const fn ended(&self) -> u64 {
         self.head + self.passed
@@ -334,6 +341,7 @@ impl<A> SendQueue<A> {
     pub(crate) fn push(&mut self, wqe: Wqe<A>) {
         self.bytes += u64::from(wqe.len);
         self.own += u32::from(wqe.issuer != Issuer::Program);
+        self.signaled += u32::from(wqe.wr.signaled);
         match &mut self.queue {
             Queue::Own(queue) => *queue.add() = wqe,
             Queue::Placed(queue) => _ = queue.add(wqe),
@@ -344,6 +352,7 @@ impl<A> SendQueue<A> {
     #[inline]
     pub(crate) fn push_plain(&mut self, request: &PlainRequest<'_>, first: u64) {
         self.bytes += request.data.len() as u64;
+        self.signaled += u32::from(request.signaled);
         self.add().set_plain(request, first);
     }
 
@@ -351,6 +360,7 @@ impl<A> SendQueue<A> {
     #[inline]
     pub(crate) fn push_fetch(&mut self, fetch: &Fetch, first: u64) -> &Wqe<A> {
         self.bytes += u64::from(fetch.sge.length);
+        self.signaled += u32::from(fetch.signaled);
         let wqe = self.add();
         wqe.set_fetch(fetch, first);
         wqe
@@ -396,19 +406,22 @@ impl<A> SendQueue<A> {
         }?;
         self.head += 1;
         self.own -= u32::from(wqe.issuer != Issuer::Program);
+        self.signaled -= u32::from(wqe.wr.signaled);
         Some(wqe)
     }
 
     /// Drops the oldest request.
     #[inline(always)]
     pub(crate) fn drop_front(&mut self) {
-        let own = self.front().is_some_and(|wqe| wqe.issuer != Issuer::Program);
+        let (own, signaled) =
+            self.front().map_or((false, false), |wqe| (wqe.issuer != Issuer::Program, wqe.wr.signaled));
         let dropped = match &mut self.queue {
             Queue::Own(queue) => queue.drop_front(),
             Queue::Placed(queue) => queue.pop_front().is_some(),
         };
         self.head += u64::from(dropped);
         self.own -= u32::from(own);
+        self.signaled -= u32::from(signaled);
     }
 
     /// Drops everything and gives its own memory back.

@@ -83,7 +83,7 @@ impl Qp {
             && !copy::by_kernel();
         let signaled = fetch.signaled || self.sq_sig_all;
         let Some(psn) = proto.fetch_psn(fetch).filter(|_| usable) else { return false };
-        if self.may_overrun(proto.sq_len(), signaled) {
+        if self.may_overrun(proto.signaled_len(), signaled) {
             return false;
         }
         let (operation, reth, operands) = match fetch.op {

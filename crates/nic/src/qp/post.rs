@@ -46,7 +46,7 @@ impl Qp {
                 any = true;
                 let posted = wr.and_then(|mut wr| {
                     self.check_send(&mut wr)?;
-                    self.check_room(&wr, inner.proto.sq_len())?;
+                    self.check_room(&wr, inner.proto.signaled_len())?;
                     inner.proto.post_send(wr).map_err(|e| self.post_error(e))
                 });
                 if posted.is_err() {
@@ -72,9 +72,11 @@ impl Qp {
             if self.is_inherited() {
                 self.fail_inherited(&mut inner, work);
             }
+            let mut signaled = inner.proto.signaled_len();
             for (before, request) in requests.iter_mut().enumerate() {
                 self.check_send(request)?;
-                self.check_room(request, inner.proto.sq_len() + before as u32)?;
+                self.check_room(request, signaled)?;
+                signaled += u32::from(request.signaled);
                 inner.proto.check_post(request, before as u32).map_err(|e| self.post_error(e))?;
             }
             let mut sent = 0;
@@ -159,8 +161,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether a request may end before the program polls, and then has no room for its completion, after those
-    /// under way. An adapter's send queue would have been full by then, as it counts what hasn't been polled.
+    /// Whether a request may end before the program polls, and then has no room for its completion, after those of
+    /// signaled requests under way. An adapter's send queue would have been full by then, as it counts what hasn't been polled.
     #[inline]
     pub(super) fn may_overrun(&self, under_way: u32, signaled: bool) -> bool {
         signaled && self.shares_memory_with_peer() && !self.send_cq.has_room(under_way + 1)

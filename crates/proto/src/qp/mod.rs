@@ -128,6 +128,13 @@ impl<A: Clone> Qp<A> {
         self.sq.len()
     }
 
+    /// Those of them that ask for a completion.
+    #[must_use]
+    #[inline]
+    pub const fn signaled_len(&self) -> u32 {
+        self.sq.signaled()
+    }
+
     /// The oldest send request that hasn't ended.
     #[must_use]
     pub fn oldest(&self) -> Option<Oldest<'_, A>> {

@@ -86,3 +86,18 @@ fn requests_of_another_form_are_none() {
     let unsignaled = SendWr { signaled: false, ..wr(1, WRITE, BASE, 8) };
     assert!(answered(params(65_536)).a.qp.reached_peer(&OneSided::of(&unsignaled).unwrap()).is_none());
 }
+
+#[test]
+fn requests_under_way_that_ask_for_a_completion_are_counted() {
+    let mut p = answered(params(65_536));
+    p.b.host.post_recv(9, THERE, 8);
+    for (i, signaled) in [(1, true), (2, false), (3, true)] {
+        p.a.post(SendWr { signaled, ..wr(i, SendOp::Send, BASE, 8) });
+    }
+    assert_eq!(p.a.qp.signaled_len(), 2);
+    p.run_for(core::time::Duration::from_millis(5));
+    assert_eq!((p.a.qp.sq_len(), p.a.qp.signaled_len()), (2, 1), "the others have no receive");
+    p.a.qp.set_state(QpState::Err, &mut p.a.host);
+    p.transmit();
+    assert_eq!((p.a.qp.sq_len(), p.a.qp.signaled_len()), (0, 0));
+}
