@@ -91,7 +91,7 @@ fn a_signal_or_the_last_look_ends_it_and_the_terminal_is_as_it_was() {
     terminal.wait_for("quit");
     let shown = String::from_utf8_lossy(&terminal.shown).into_owned();
     let (pid, _) = shown.split_once("pid=").unwrap().1.split_once('.').unwrap();
-    assert!(Command::new("kill").args(["-TERM", pid]).status().unwrap().success());
+    assert!(Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).status().unwrap().success());
     terminal.expect_as_before();
 }
 

@@ -124,14 +124,8 @@ impl<A: Clone> Qp<A> {
         } else {
             (8..=MAX_MESSAGE).contains(&u64::from(len))
         };
-        let ready = self.state == QpState::Rts
-            && self.service == Service::Rc
-            && self.params.lossless
-            && fits
-            && self.answers.is_empty()
-            && req.has_sent_all(self.sq.tail())
-            && self.params.rate.is_none()
-            && self.sq.has_room(0)
+        let ready = fits
+            && self.may_send_at_once()
             && req.reads_out() < usize::from(self.params.max_rd_atomic)
             && !(fetch.fence && req.unfinished_reads > 0);
         ready.then(|| psn::wire(req.next))
@@ -153,11 +147,7 @@ impl<A: Clone> Qp<A> {
         let cost = charge(self.sq.push_fetch(fetch, self.req.next), 0, 1, mtu);
         self.counters.requests_sent += 1;
         self.req.sent_fetch(cost, fetch.reads());
-        if self.req.ack_deadline.is_some() {
-            return None;
-        }
-        self.req.arm(now(), &self.params);
-        self.req.ack_deadline
+        self.start_ack_timer(now)
     }
 
     /// Whether a fetch that has come with this PSN and partition key is as usual: it is the next, its QP permits it, and it may be

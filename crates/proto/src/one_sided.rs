@@ -2,8 +2,7 @@
 //!
 //! As with SENDs ([`crate::PlainSend`]), a function either does all that the general way would do, or says that it hasn't.
 
-use crate::{Completion, Fetch, PlainData, Qp, QpState, SendOp, SendWr, WcOpcode, WcStatus};
-use ferroce_wire::Service;
+use crate::{Completion, Fetch, PlainData, Qp, SendOp, SendWr, WcOpcode, WcStatus};
 
 /// An RDMA WRITE or READ that may take the short way: of one element of memory, or a WRITE of inline data.
 #[derive(Clone, Copy, Debug)]
@@ -65,16 +64,10 @@ impl<A: Clone> Qp<A> {
     #[inline]
     pub fn may_reach_peer(&self, reads: bool) -> bool {
         let req = &self.req;
-        self.state == QpState::Rts
-            && self.service == Service::Rc
-            && self.params.lossless
+        self.may_send_at_once()
             && req.has_been_answered()
             && self.sq.len() == 0
             && req.una == req.max
-            && req.has_sent_all(self.sq.tail())
-            && self.answers.is_empty()
-            && self.params.rate.is_none()
-            && self.sq.has_room(0)
             && (!reads || self.params.max_rd_atomic > 0)
     }
 

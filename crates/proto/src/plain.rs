@@ -94,20 +94,34 @@ pub struct PlainSend {
 }
 
 impl<A: Clone> Qp<A> {
+    /// Nothing is unusual: what is posted now may leave at once, after all that was posted before.
+    #[inline(always)]
+    pub(crate) fn may_send_at_once(&self) -> bool {
+        self.state == QpState::Rts
+            && self.service == Service::Rc
+            && self.params.lossless
+            && self.answers.is_empty()
+            && self.req.has_sent_all(self.sq.tail())
+            && self.params.rate.is_none()
+            && self.sq.has_room(0)
+    }
+
+    /// A request has left at once: starts the local ACK timer, if none runs, and returns when that runs out.
+    #[inline(always)]
+    pub(crate) fn start_ack_timer(&mut self, now: impl FnOnce() -> Instant) -> Option<Instant> {
+        if self.req.ack_deadline.is_some() {
+            return None;
+        }
+        self.req.arm(now(), &self.params);
+        self.req.ack_deadline
+    }
+
     /// The PSN of a SEND of `len` bytes if it may leave at once, in one packet and after all that was posted before.
     #[must_use]
     #[inline]
     pub fn plain_psn(&self, len: u64) -> Option<u32> {
-        let req = &self.req;
-        let ready = self.state == QpState::Rts
-            && self.service == Service::Rc
-            && self.params.lossless
-            && len <= u64::from(self.mtu())
-            && self.answers.is_empty()
-            && req.has_sent_all(self.sq.tail())
-            && self.params.rate.is_none()
-            && self.sq.has_room(0);
-        ready.then(|| psn::wire(req.next))
+        let ready = len <= u64::from(self.mtu()) && self.may_send_at_once();
+        ready.then(|| psn::wire(self.req.next))
     }
 
     /// The SEND for which [`Qp::plain_psn`] gave the PSN has left. Returns when [`Qp::handle_timeout`] wants to be called for
@@ -121,11 +135,7 @@ impl<A: Clone> Qp<A> {
         self.sq.push_plain(request, self.req.next);
         self.counters.requests_sent += 1;
         self.req.sent_plain(request.data.len() as u64);
-        if self.req.ack_deadline.is_some() {
-            return None;
-        }
-        self.req.arm(now(), &self.params);
-        self.req.ack_deadline
+        self.start_ack_timer(now)
     }
 
     /// The peer is asked for data, so what it says of other requests may come before the answer.

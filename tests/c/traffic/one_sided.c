@@ -93,22 +93,6 @@ static uint64_t make_atomic(struct ibv_send_wr *wr, const struct side *side, uin
 	return found;
 }
 
-static enum ibv_wc_opcode ends_as(enum ibv_wr_opcode opcode)
-{
-	switch (opcode) {
-	case IBV_WR_SEND:
-		return IBV_WC_SEND;
-	case IBV_WR_RDMA_READ:
-		return IBV_WC_RDMA_READ;
-	case IBV_WR_ATOMIC_FETCH_AND_ADD:
-		return IBV_WC_FETCH_ADD;
-	case IBV_WR_ATOMIC_CMP_AND_SWP:
-		return IBV_WC_COMP_SWAP;
-	default:
-		return IBV_WC_RDMA_WRITE;
-	}
-}
-
 /* Requests of a turn use parts of this side's memory that don't overlap. */
 static void one_turn(struct side *side, uint64_t turn)
 {
@@ -181,7 +165,7 @@ static void one_turn(struct side *side, uint64_t turn)
 		MUST_COMPLETE(side->cq, &wc);
 		if (wc.wr_id != wrs[i].wr_id)
 			fail("request %llu ends instead of %llu", (unsigned long long)wc.wr_id, (unsigned long long)wrs[i].wr_id);
-		if (wc.opcode != ends_as(wrs[i].opcode) || wc.qp_num != side->qp->qp_num)
+		if (wc.opcode != reported_as(wrs[i].opcode) || wc.qp_num != side->qp->qp_num)
 			fail("request %llu ends as another one", (unsigned long long)wc.wr_id);
 	}
 	for (int i = 0; i < count; i++) {

@@ -230,22 +230,29 @@ extern "C" fn leaves_once(_: i32) {
     unsafe { libc::setcontext(LEFT_FOR.load(Ordering::Relaxed) as *const libc::ucontext_t) };
 }
 
-/// The kernel calls the second handler without the guard, and its description lies where that of a signal lay which is over.
-#[test]
-fn a_handler_that_has_left_is_called_for_what_another_passes_on() {
-    let ended = ends(|| {
-        set(leaves_once as *const () as usize, 0);
+/// Faults with this handler, and again where the handler leaves for, each time after `before` with the count of calls so far.
+fn faults_again(handler: extern "C" fn(i32), before: impl Fn(u32)) -> Option<i32> {
+    ends(|| {
+        set(handler as *const () as usize, 0);
         use_guard();
         // SAFETY: plain data, which the call fills in.
         let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
         LEFT_FOR.store(&raw mut context as usize, Ordering::Relaxed);
-        // SAFETY: goes on here twice; nothing but the count of calls differs.
+        // SAFETY: goes on here once more for each call of the handler; nothing but the count of calls differs.
         unsafe { libc::getcontext(&raw mut context) };
-        if CALLS.load(Ordering::Relaxed) == 1 {
+        before(CALLS.load(Ordering::Relaxed));
+        crash();
+    })
+}
+
+/// The kernel calls the second handler without the guard, and its description lies where that of a signal lay which is over.
+#[test]
+fn a_handler_that_has_left_is_called_for_what_another_passes_on() {
+    let ended = faults_again(leaves_once, |calls| {
+        if calls == 1 {
             let before = set(passes_on as *const () as usize, libc::SA_SIGINFO);
             CHAINED.store(before.sa_sigaction, Ordering::Relaxed);
         }
-        crash();
     });
     assert_eq!(ended, Some(7));
 }
@@ -270,17 +277,7 @@ extern "C" fn leaves(_: i32) {
 
 #[test]
 fn a_handler_that_leaves_gets_the_next_fault_too() {
-    let ended = ends(|| {
-        set(leaves as *const () as usize, 0);
-        use_guard();
-        // SAFETY: plain data, which the call fills in.
-        let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
-        LEFT_FOR.store(&raw mut context as usize, Ordering::Relaxed);
-        // SAFETY: goes on here three times; nothing but the count of calls differs.
-        unsafe { libc::getcontext(&raw mut context) };
-        crash();
-    });
-    assert_eq!(ended, Some(7));
+    assert_eq!(faults_again(leaves, |_| ()), Some(7));
 }
 
 #[test]

@@ -217,6 +217,7 @@ impl Adapter {
                 None => break,
             }
         }
+        // What has waited for the answers leaves behind the rest of the run.
         if run.next().is_none() && !goes_on {
             return;
         }

@@ -148,8 +148,7 @@ impl Qp {
         let mut inner = self.inner.lock();
         let unwinding = EndsOnPanic(self);
         let link = run.link();
-        let is_way = |inner: &Inner| matches!(&inner.path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link));
-        let rest = if !is_way(&inner) || self.is_broken() {
+        let rest = if !inner.goes_by(link) || self.is_broken() {
             None
         } else if answers {
             self.take_answer(&mut inner, link, packet)

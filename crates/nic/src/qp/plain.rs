@@ -215,11 +215,11 @@ impl Qp {
     /// `receives`.
     #[inline]
     fn take_sends(&self, inner: &mut Inner, run: &mut CompactRun<'_>, receives: &mut Receives) {
-        let Inner { proto, path: Some(Path::Shm { link, .. }), .. } = inner else { return };
         let from = run.link();
-        if !std::ptr::eq(&raw const **link, from) || self.is_broken() {
+        if !inner.goes_by(from) || self.is_broken() {
             return;
         }
+        let proto = &mut inner.proto;
         let (mut queue, pd) = match &self.srq {
             None => (Queue::Own(self.rq.lock()), self.pd.id()),
             Some(srq) if srq.completes_into().is_none() => (Queue::Shared(srq), srq.pd().id()),
@@ -298,6 +298,14 @@ impl Qp {
     #[cold]
     pub(super) fn end_overrun(self: &Arc<Self>) {
         self.adapter.with_work(|work| self.work(work, clock::now(), |_, env| env.note_overrun()));
+    }
+}
+
+impl Inner {
+    /// This is the link that the queue pair sends by.
+    #[inline]
+    pub(super) fn goes_by(&self, link: &Link) -> bool {
+        matches!(&self.path, Some(Path::Shm { link: own, .. }) if std::ptr::eq(&raw const **own, link))
     }
 }
 
