@@ -66,3 +66,13 @@ fn events_are_taken_while_their_objects_come_and_go() {
 fn a_send_completes_before_its_answer_comes_also_between_processes_that_connect_at_once() {
     run_alone("completions/send_before_answer");
 }
+
+#[test]
+fn queue_pairs_of_different_services_take_nothing_from_each_other() {
+    run_alone("completions/other_service");
+}
+
+#[test]
+fn a_request_in_reset_is_refused_for_its_state_whatever_room_there_is() {
+    run_alone("calls/post_after_reset");
+}

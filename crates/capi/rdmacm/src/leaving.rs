@@ -9,10 +9,11 @@ use ferroce_nic as nic;
 use ferroce_os::sync::sleep;
 use ferroce_os::sys;
 
-/// Longer, nobody's end waits for a word to others.
-const PATIENCE: Duration = Duration::from_millis(200);
-/// How long the process reads nothing from the network. It usually ends at once.
-const AWAY: Duration = Duration::from_millis(100);
+/// Longer, nobody's end waits for a word to others. On a busy machine it takes a while until a thread that has packets in its hands has
+/// its turn, and what is lost then nobody sends again.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the process reads nothing from the network. It usually ends at once; on a busy machine, when it has its turn.
+const AWAY: Duration = Duration::from_secs(2);
 /// Of the thread's stack.
 const STACK: usize = 256 << 10;
 

@@ -284,13 +284,14 @@ impl Qp {
         let goes_on = !done || inner.proto.wants_transmit();
         std::mem::forget(unwinding);
         drop(inner);
-        if overrun {
-            self.end_overrun();
-        } else if goes_on {
+        if goes_on {
             let now = clock::now();
             self.adapter.with_work(|work| {
                 self.work(work, now, |proto, env| proto.plain_executed(now, psn, env));
             });
+        }
+        if overrun {
+            self.end_overrun();
         }
     }
 
@@ -343,7 +344,8 @@ impl QpEnv<'_> {
     ) -> bool {
         let headers = &packet.headers;
         let payload = link.payload(packet).into();
-        if let Some(send) = plain_send(headers, by_position)
+        if headers.opcode.service == Service::Rc
+            && let Some(send) = plain_send(headers, by_position)
             && proto.take_plain(&send, &payload, self)
         {
             return by_position;

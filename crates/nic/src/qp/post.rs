@@ -46,7 +46,7 @@ impl Qp {
                 any = true;
                 let posted = wr.and_then(|mut wr| {
                     self.check_send(&mut wr)?;
-                    self.check_room(&wr, inner.proto.signaled_len())?;
+                    self.check_room(&inner.proto, &wr, 0)?;
                     inner.proto.post_send(wr).map_err(|e| self.post_error(e))
                 });
                 if posted.is_err() {
@@ -72,10 +72,10 @@ impl Qp {
             if self.is_inherited() {
                 self.fail_inherited(&mut inner, work);
             }
-            let mut signaled = inner.proto.signaled_len();
+            let mut signaled = 0;
             for (before, request) in requests.iter_mut().enumerate() {
                 self.check_send(request)?;
-                self.check_room(request, signaled)?;
+                self.check_room(&inner.proto, request, signaled)?;
                 signaled += u32::from(request.signaled);
                 inner.proto.check_post(request, before as u32).map_err(|e| self.post_error(e))?;
             }
@@ -168,13 +168,20 @@ impl Qp {
         signaled && self.shares_memory_with_peer() && !self.send_cq.has_room(under_way + 1)
     }
 
-    /// See [`Qp::may_overrun`].
-    fn check_room(&self, wr: &SendWr<Arc<Ah>>, under_way: u32) -> Result<()> {
+    /// See [`Qp::may_overrun`], after `before` other signaled requests. In a state in which it isn't executed, a request has no need of
+    /// room.
+    fn check_room(
+        &self,
+        proto: &ferroce_proto::Qp<Arc<Ah>>,
+        wr: &SendWr<Arc<Ah>>,
+        before: u32,
+    ) -> Result<()> {
         let one_sided = matches!(
             wr.op,
             SendOp::Write { .. } | SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
         );
-        if one_sided && self.may_overrun(under_way, wr.signaled) {
+        let executes = || matches!(proto.state(), QpState::Rts | QpState::Sqd);
+        if one_sided && self.may_overrun(proto.signaled_len() + before, wr.signaled) && executes() {
             return Err(Error::NoMemory(
                 "the completion queue may be full when the request ends: poll first".into(),
             ));

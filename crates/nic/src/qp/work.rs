@@ -81,12 +81,17 @@ impl Qp {
         let more = proto.wants_transmit() && proto.transmit(now, &mut env, BUDGET);
         proto.flush_acks(&mut env);
         env.work.send();
+        if proto.state() == QpState::Err {
+            // Nobody reaches for memory any more that the program is now told of.
+            listing.withdraw(self.qpn);
+        }
         env.publish();
         if std::mem::take(&mut env.work.overrun) {
             // A completion queue has no room for what this QP has to tell. What it flushes is told as far as there is
             // room elsewhere.
             proto.note_overrun(&mut env);
             end(proto, &mut env);
+            listing.withdraw(self.qpn);
             env.publish();
             env.work.overrun = false;
         }
@@ -94,9 +99,6 @@ impl Qp {
         self.state.store(state as u8, Ordering::Release);
         let waits = env.work.blocked_on.take().is_some_and(|link| self.wait_for_room(&link, now));
         let blocked = std::mem::take(&mut env.work.blocked) && !waits;
-        if state == QpState::Err {
-            listing.withdraw(self.qpn);
-        }
         if let Some(at) = proto.next_timeout() {
             self.adapter.schedule(self, at);
         }

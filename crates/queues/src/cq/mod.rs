@@ -368,12 +368,12 @@ impl Cq {
         self.append(&mut self.queue.lock(), wc, Some(tags))
     }
 
-    /// As [`Cq::push`], of several. False when there wasn't room for all. `wcs` takes no lock.
+    /// As [`Cq::push`], of several, each of which is asked for under the queue's lock. False when there wasn't room for all.
     #[must_use]
     #[inline]
-    pub fn push_all(self: &Arc<Self>, mut wcs: impl Iterator<Item = Wc>) -> bool {
+    pub fn push_all(self: &Arc<Self>, wcs: impl Iterator<Item = Wc>) -> bool {
         let mut queue = self.queue.lock();
-        wcs.all(|wc| self.append(&mut queue, wc, None))
+        wcs.fold(true, |all, wc| self.append(&mut queue, wc, None) && all)
     }
 
     #[inline]

@@ -95,6 +95,13 @@ impl<'a> QpEnv<'a> {
         }
     }
 
+    /// The QP has failed, and the program is about to learn of it: it may use its memory again.
+    fn withdraw(&self) {
+        if self.listed {
+            ferroce_hostlink::withdraw_qp(self.qp.qpn);
+        }
+    }
+
     fn publish_received(&mut self) {
         // The list keeps its room.
         let mut received = std::mem::take(&mut self.work.received);
@@ -321,9 +328,9 @@ impl Env for QpEnv<'_> {
     }
 
     fn complete_send(&mut self, completion: Completion) {
-        if self.listed && completion.status != WcStatus::Success {
-            // The program may use the memory again: what the QP has sent by reference isn't to be fetched any more.
-            ferroce_hostlink::withdraw_qp(self.qp.qpn);
+        if completion.status != WcStatus::Success {
+            // What the QP has sent by reference isn't to be fetched any more.
+            self.withdraw();
         }
         self.work.overrun |= !self.qp.send_cq.push(self.wc(completion));
     }
@@ -382,6 +389,9 @@ impl Env for QpEnv<'_> {
             QpEvent::SqDrained => AsyncEvent::SqDrained(user_handle),
             QpEvent::LastWqeReached => AsyncEvent::QpLastWqeReached(user_handle),
         };
+        if matches!(event, QpEvent::Fatal | QpEvent::RequestError | QpEvent::AccessError) {
+            self.withdraw();
+        }
         if self.qp.is_target() {
             self.xrc_target.raise(about);
         } else {
