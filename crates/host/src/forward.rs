@@ -1,7 +1,10 @@
 //! Packets that came to the wrong process, passed on to the owner of their slot.
 //!
 //! Steering is a matter of speed: two owners can share a socket, GRO can merge what steers apart, and a packet then
-//! crosses here, over the DGRAM socket of the owner's slot. Best effort: what doesn't fit is lost as on a wire.
+//! crosses here, over the DGRAM socket of the owner's slot.
+//!
+//! The queue of such a socket has room for ten datagrams (net.unix.max_dgram_qlen), so an owner that hasn't its turn for a moment is
+//! waited for: what is lost at the end of a connection, nobody may be there to send again. What doesn't fit then is lost as on a wire.
 
 use super::encoding::{RECORD_HEADER, decode, encode};
 use super::names::Name;
@@ -21,6 +24,12 @@ const BLOB: usize = 96 << 10;
 pub(super) const MAGIC: [u8; 4] = *b"FRC2";
 /// How long a name that nobody held is believed to be free.
 const DEAD: Duration = Duration::from_millis(100);
+/// How long an owner whose queue is full is waited for.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How long it isn't waited for after it was in vain: it may have stopped.
+const IMPATIENCE: Duration = Duration::from_secs(1);
+/// Between two attempts.
+const TRY_AGAIN: Duration = Duration::from_micros(200);
 
 type Credentials = control::Control<{ control::space(size_of::<libc::ucred>()) }>;
 
@@ -45,13 +54,15 @@ pub(super) struct Forwarder {
     /// Per slot, the name of this user's and the common one: until when it is taken for free. One writer's mistake
     /// costs a system call.
     dead_until: Box<[[AtomicU64; 2]]>,
+    /// Until when no owner is waited for.
+    impatient_until: AtomicU64,
     pub(super) stats: ForwardStats,
 }
 
 impl Forwarder {
     pub(super) fn new(user: User) -> Self {
         let dead_until = (0..SLOTS).map(|_| Default::default()).collect();
-        Self { user, dead_until, stats: ForwardStats::default() }
+        Self { user, dead_until, impatient_until: AtomicU64::new(0), stats: ForwardStats::default() }
     }
 
     /// Sends packets for one slot by way of `socket`, in as few datagrams as possible: to a process of this user, or to
@@ -77,7 +88,7 @@ impl Forwarder {
                 Vec::with_capacity(now.iter().map(|d| RECORD_HEADER + d.bytes.len()).sum::<usize>() + 4);
             blob.extend_from_slice(&MAGIC);
             now.iter().for_each(|d| encode(d, &mut blob));
-            let counter = match self.send_to_slot(socket, slot, names, &blob) {
+            let counter = match self.send_patiently(socket, slot, names, &blob) {
                 Ok(()) => &self.stats.forwarded,
                 Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {
                     self.note(slot, "nobody holds that slot");
@@ -93,6 +104,34 @@ impl Forwarder {
                 }
             };
             counter.fetch_add(now.len() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`Forwarder::send_to_slot`]; waits for room in the owner's queue, for a while.
+    fn send_patiently(
+        &self,
+        socket: RawFd,
+        slot: u16,
+        names: &[AtomicU64; 2],
+        blob: &[u8],
+    ) -> io::Result<()> {
+        let mut began = None;
+        loop {
+            match self.send_to_slot(socket, slot, names, blob) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let now = clock::now();
+                    let began = *began.get_or_insert(now);
+                    if now.0 < self.impatient_until.load(Ordering::Relaxed) {
+                        return Err(error);
+                    }
+                    if now.since(began) >= PATIENCE {
+                        self.impatient_until.store(now.after(IMPATIENCE).0, Ordering::Relaxed);
+                        return Err(error);
+                    }
+                    sys::pause(TRY_AGAIN);
+                }
+                sent => return sent,
+            }
         }
     }
 
