@@ -13,7 +13,8 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 const LO4: &str = "127.0.0.1";
 const LO6: &str = "::1";
@@ -268,6 +269,48 @@ fn packets_read_by_the_wrong_process_are_forwarded() {
             assert_eq!(sender.ask(&format!("send {to} {owned} 9 64")), "9");
             eventually("they are counted", || thief.number("unknown") == 9);
         }
+    });
+}
+
+#[test]
+fn a_process_without_room_for_what_is_passed_on_is_waited_for() {
+    /// More than the queue of a UNIX socket has room for.
+    const PACKETS: u64 = 40;
+    in_namespace("host::a_process_without_room_for_what_is_passed_on_is_waited_for", || {
+        let (from, to) = (Host::join().unwrap(), Host::join().unwrap());
+        let mut bytes = [0; Datagram::MIN_LEN];
+        bytes[5..8].copy_from_slice(&(u32::from(to.slots()[0]) << 12 | 7).to_be_bytes()[1..]);
+        let datagram = Datagram {
+            source: "127.0.0.1:49152".parse().unwrap(),
+            destination: address(LO4),
+            tos: 0,
+            ttl: None,
+            flow_label: 0,
+            segment: 0,
+            bytes: &bytes,
+        };
+        let pass_on = || (0..PACKETS).for_each(|_| from.forward(&[datagram]));
+        let dropped = || from.stats().dropped.load(Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let busy = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                let mut taken = 0;
+                eventually("all have come", || {
+                    to.recv_forwarded(&mut |packets| taken += packets.len() as u64);
+                    taken == PACKETS
+                });
+            });
+            pass_on();
+            busy.join().unwrap();
+        });
+        assert_eq!(dropped(), 0);
+        // Not for ever: it may have stopped.
+        pass_on();
+        assert!(dropped() > 0);
+        let (before, began) = (dropped(), Instant::now());
+        pass_on();
+        assert_eq!(dropped() - before, PACKETS);
+        assert!(began.elapsed() < Duration::from_secs(1));
     });
 }
 
