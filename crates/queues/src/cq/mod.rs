@@ -373,7 +373,11 @@ impl Cq {
     #[inline]
     pub fn push_all(self: &Arc<Self>, wcs: impl Iterator<Item = Wc>) -> bool {
         let mut queue = self.queue.lock();
-        wcs.fold(true, |all, wc| self.append(&mut queue, wc, None) && all)
+        let mut all = true;
+        for wc in wcs {
+            all &= self.append(&mut queue, wc, None);
+        }
+        all
     }
 
     #[inline]
