@@ -9,9 +9,12 @@
 #include <dirent.h>
 #include <netdb.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 /* No program outlives this, whatever happens. */
 #define ALARM_SECONDS 60
@@ -296,6 +299,35 @@ UNUSED static bool exchange(int fd, const void *mine, void *theirs, size_t size)
 {
 	return send(fd, mine, size, MSG_NOSIGNAL) == (ssize_t)size &&
 	       recv(fd, theirs, size, MSG_WAITALL) == (ssize_t)size;
+}
+
+/* Has two processes play at the two ends of a connection (`exchange`), each with its number, and waits until both have ended well.
+ * Neither outlives this one. What `round` is, is said when a side fails.
+ */
+UNUSED static void run_two_sides(void (*play)(int fd, int side), int round)
+{
+	int ends[2], status;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends))
+		fail("socketpair: %s", strerror(errno));
+	for (int side = 0; side < 2; side++) {
+		pid_t child = fork();
+
+		if (child < 0)
+			fail("fork: %s", strerror(errno));
+		if (!child) {
+			/* The other side has nothing to wait for once one has failed. */
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			close(ends[1 - side]);
+			play(ends[side], side);
+			exit(0);
+		}
+	}
+	close(ends[0]);
+	close(ends[1]);
+	for (int side = 0; side < 2; side++)
+		if (wait(&status) < 0 || status)
+			fail("round %d: a side ended with status %x", round, status);
 }
 
 /* A program of cases runs each by name, in a process of its own; without a name it lists them. */

@@ -26,7 +26,7 @@ pub(super) const MAGIC: [u8; 4] = *b"FRC2";
 const DEAD: Duration = Duration::from_millis(100);
 /// How long an owner whose queue is full is waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// How long it isn't waited for after it was in vain: it may have stopped.
+/// How long no owner is waited for after it was in vain, since one may have stopped: a thread waits for a twentieth of its time at most.
 const IMPATIENCE: Duration = Duration::from_secs(1);
 /// Between two attempts.
 const TRY_AGAIN: Duration = Duration::from_micros(200);

@@ -2,9 +2,6 @@
  * somebody else's completions: what is posted is refused because of the state, not for want of room.
  */
 #include "common.h"
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 
 #define LENGTH 8
 
@@ -24,7 +21,7 @@ static void fill_cq(const struct device *device, struct ibv_cq *cq, const struct
 		MUST(post_recv(qp, mr, 0, LENGTH, 0));
 }
 
-static void play(int fd)
+static void play(int fd, UNUSED int side)
 {
 	static char memory[LENGTH];
 	char ready = 1, other;
@@ -62,32 +59,12 @@ static void play(int fd)
 	error = ibv_post_send(qp, &write, &bad);
 	if (error != EINVAL)
 		fail("a request in RESET: %s", strerror(error));
-	exit(0);
 }
 
 int main(void)
 {
-	int ends[2], status;
-
 	alarm(ALARM_SECONDS);
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends))
-		fail("socketpair: %s", strerror(errno));
-	for (int side = 0; side < 2; side++) {
-		pid_t child = fork();
-
-		if (child < 0)
-			fail("fork: %s", strerror(errno));
-		if (!child) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			close(ends[1 - side]);
-			play(ends[side]);
-		}
-	}
-	close(ends[0]);
-	close(ends[1]);
-	for (int side = 0; side < 2; side++)
-		if (wait(&status) < 0 || status)
-			fail("a side ended with status %x", status);
+	run_two_sides(play, 0);
 	puts("ok");
 	return 0;
 }

@@ -2,9 +2,6 @@
  * other sends, whoever was heard first.
  */
 #include "common.h"
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 
 #define LENGTH 8
 
@@ -16,8 +13,9 @@ static void expect_nothing(struct ibv_cq *cq, int milliseconds)
 		fail("a completion: %s, opcode %d", ibv_wc_status_str(wc.status), wc.opcode);
 }
 
-static void play(int fd, enum ibv_qp_type type)
+static void play(int fd, int side)
 {
+	enum ibv_qp_type type = side == 0 ? IBV_QPT_RC : IBV_QPT_UC;
 	static char memory[LENGTH];
 	char ready = 1, other;
 	struct address mine, theirs;
@@ -54,33 +52,12 @@ static void play(int fd, enum ibv_qp_type type)
 	}
 	if (!exchange(fd, &ready, &other, 1))
 		fail("the other side has gone");
-	exit(0);
 }
 
 int main(void)
 {
-	static const enum ibv_qp_type types[2] = {IBV_QPT_RC, IBV_QPT_UC};
-	int ends[2], status;
-
 	alarm(ALARM_SECONDS);
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends))
-		fail("socketpair: %s", strerror(errno));
-	for (int side = 0; side < 2; side++) {
-		pid_t child = fork();
-
-		if (child < 0)
-			fail("fork: %s", strerror(errno));
-		if (!child) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			close(ends[1 - side]);
-			play(ends[side], types[side]);
-		}
-	}
-	close(ends[0]);
-	close(ends[1]);
-	for (int side = 0; side < 2; side++)
-		if (wait(&status) < 0 || status)
-			fail("a side ended with status %x", status);
+	run_two_sides(play, 0);
 	puts("ok");
 	return 0;
 }

@@ -4,10 +4,6 @@
  * Either process may make the shared memory between them, so sometimes both do.
  */
 #include "common.h"
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 
 #define ROUNDS 40
 #define MESSAGES 60
@@ -37,8 +33,9 @@ static void expect(struct ibv_cq *cq, enum ibv_wc_opcode opcode, int message)
 		     opcode == IBV_WC_SEND ? "its answer came before its send completed" : "a completion of nothing");
 }
 
-static void play(int fd, bool begins)
+static void play(int fd, int side)
 {
+	bool begins = side == 0;
 	static char memory[LENGTH];
 	char ready = 1, other;
 	struct address mine, theirs;
@@ -74,38 +71,16 @@ static void play(int fd, bool begins)
 	/* Both end when both are done. */
 	if (!exchange(fd, &ready, &other, 1))
 		fail("the other side has gone");
-	exit(0);
 }
 
 int main(void)
 {
-	int ends[2], status;
-
 	alarm(ALARM_SECONDS);
 	arrived = mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (arrived == MAP_FAILED)
 		fail("mmap: %s", strerror(errno));
-	for (int round = 0; round < ROUNDS; round++) {
-		if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends))
-			fail("socketpair: %s", strerror(errno));
-		for (int side = 0; side < 2; side++) {
-			pid_t child = fork();
-
-			if (child < 0)
-				fail("fork: %s", strerror(errno));
-			if (!child) {
-				/* The other side has nothing to wait for once one has failed. */
-				prctl(PR_SET_PDEATHSIG, SIGKILL);
-				close(ends[1 - side]);
-				play(ends[side], side == 0);
-			}
-		}
-		close(ends[0]);
-		close(ends[1]);
-		for (int side = 0; side < 2; side++)
-			if (wait(&status) < 0 || status)
-				fail("round %d: a side ended with status %x", round, status);
-	}
+	for (int round = 0; round < ROUNDS; round++)
+		run_two_sides(play, round);
 	puts("ok");
 	return 0;
 }
