@@ -33,6 +33,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ibverbs-providers", "verbs on rdma_rxe"),
 ];
 
+const LIBFABRIC: (&str, &str) = ("libfabric-bin", "fi_info, fi_pingpong");
+
 /// Installs what the tests need and is missing, where root and apt-get allow it, and says plainly what stays missing.
 pub fn install_for_tests() {
     install_missing(PACKAGES);
@@ -47,6 +49,7 @@ pub fn install_for_demo() {
 /// The same for what the benchmark compares with.
 pub fn install_for_bench() {
     install_missing(PACKAGES);
+    install_missing(&[LIBFABRIC]);
 }
 
 /// The same for the clients that only `cargo xtask compat` runs; `quick`: without those that are large.
@@ -55,7 +58,7 @@ pub fn install_for_compat(quick: bool) {
     install_missing(&[
         ("qperf", "qperf"),
         ("fio", "fio"),
-        ("libfabric-bin", "fi_info, fi_pingpong"),
+        LIBFABRIC,
         ("mpich", "mpirun.mpich"),
         ("libmpich-dev", "compiling the MPI programs for MPICH"),
         ("python3-pip", "fetching clients that are wheels"),

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
+use crate::bench::curves::escaped;
 use crate::dist::workspace;
 
 /// File, title, the first words of the table's heading row, the unit whose cells are drawn.
@@ -109,10 +110,6 @@ fn draw(title: &str, columns: &[String], rows: &[Row]) -> String {
          font-size=\"13\">\n<rect width=\"{WIDTH}\" height=\"{y}\" rx=\"8\" fill=\"#fff\"/>\n\
          <text x=\"20\" y=\"26\" font-weight=\"bold\">{title}</text>\n{body}</svg>\n"
     )
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
 #[test]

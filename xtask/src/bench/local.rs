@@ -1,7 +1,8 @@
 //! Two processes of one host over shared memory, beside UCX's shared memory, TCP, and what the machine itself can do, in
 //! the same run.
 
-use super::programs::{LIMIT, Programs, ended, not_understood, number_in_line};
+use super::peers::{POSIX, bare_copy, bare_copy_time, bare_latency, ucx_bandwidth, ucx_latency};
+use super::programs::Programs;
 use super::report::{Machine, Row, save};
 use crate::packages;
 use ferroce_tests::World;
@@ -13,11 +14,6 @@ const MIB_1: u32 = 1 << 20;
 const MIB_8: u32 = 8 << 20;
 const SMALL: u32 = 8;
 const ROUND_TRIPS: usize = 20_000;
-/// How much UCX sends a second of measurement: it counts messages, not seconds.
-const UCX_BYTES_A_SECOND: u64 = 4 << 30;
-/// … at most.
-const UCX_MESSAGES_A_SECOND: u64 = 10_000_000;
-const UCX_PORT: u16 = 13_337;
 
 /// Measures, prints the table and writes `bench/local.json` in the target directory.
 ///
@@ -68,12 +64,17 @@ struct Comparand {
 /// What is compared.
 fn rows() -> Vec<Comparand> {
     let copy = |size| Some(Figure::new("`process_vm_writev`", move |programs| bare_copy(programs, size)));
-    let line = || Some(Figure::new("a polled cache line", |programs| bare_latency(programs, "ping-pong")));
-    let put = |size| {
-        Figure::new("UCX posix, `ucp_put_bw`", move |programs| ucx_bandwidth(programs, "ucp_put_bw", size))
+    let line = || {
+        Some(Figure::new("a polled cache line", |programs| bare_latency(programs, "ping-pong", ROUND_TRIPS)))
     };
-    let tag =
-        |size| Figure::new("UCX posix, `tag_bw`", move |programs| ucx_bandwidth(programs, "tag_bw", size));
+    let put = |size| {
+        Figure::new("UCX posix, `ucp_put_bw`", move |programs| {
+            ucx_bandwidth(programs, POSIX, "ucp_put_bw", size)
+        })
+    };
+    let tag = |size| {
+        Figure::new("UCX posix, `tag_bw`", move |programs| ucx_bandwidth(programs, POSIX, "tag_bw", size))
+    };
     let write = |size| Figure::new("`ib_write_bw`", move |programs| programs.bandwidth("ib_write_bw", size));
     let send = |size| Figure::new("`ib_send_bw`", move |programs| programs.bandwidth("ib_send_bw", size));
     let messages = |figure: Figure| {
@@ -95,20 +96,26 @@ fn rows() -> Vec<Comparand> {
         row("8-byte messages, million a second", None, messages(tag(SMALL)), messages(send(SMALL))),
         row(
             "8-byte writes, half a round trip, µs",
-            line(),
-            Figure::new("UCX posix, `ucp_put_lat`", |programs| ucx_latency(programs, "ucp_put_lat")),
+            Some(Figure::new("`process_vm_writev` and a polled cache line", |programs| {
+                Ok(bare_copy_time(programs, SMALL)? + bare_latency(programs, "ping-pong", ROUND_TRIPS)?)
+            })),
+            Figure::new("UCX posix, `ucp_put_lat`", |programs| {
+                ucx_latency(programs, POSIX, "ucp_put_lat", SMALL, ROUND_TRIPS)
+            }),
             latency("`ib_write_lat`", "ib_write_lat"),
         ),
         row(
             "8-byte messages, half a round trip, µs",
             line(),
-            Figure::new("UCX posix, `tag_lat`", |programs| ucx_latency(programs, "tag_lat")),
+            Figure::new("UCX posix, `tag_lat`", |programs| {
+                ucx_latency(programs, POSIX, "tag_lat", SMALL, ROUND_TRIPS)
+            }),
             latency("`ib_send_lat`", "ib_send_lat"),
         ),
         row(
             "8-byte messages with events, half a round trip, µs",
             None,
-            Figure::new("eventfds and epoll", |programs| bare_latency(programs, "events")),
+            Figure::new("eventfds and epoll", |programs| bare_latency(programs, "events", ROUND_TRIPS)),
             Figure::new("`ib_send_lat -e`", |programs| {
                 programs.latency_of("ib_send_lat", &["-e"], SMALL, ROUND_TRIPS)
             }),
@@ -124,7 +131,9 @@ fn rows() -> Vec<Comparand> {
         row(
             "8-byte writes to memory that can be shared, half a round trip, µs",
             line(),
-            Figure::new("UCX posix, `ucp_put_lat`", |programs| ucx_latency(programs, "ucp_put_lat")),
+            Figure::new("UCX posix, `ucp_put_lat`", |programs| {
+                ucx_latency(programs, POSIX, "ucp_put_lat", SMALL, ROUND_TRIPS)
+            }),
             Figure::new("`ib_write_lat --mmap`", |programs| {
                 programs.latency_of_files("ib_write_lat", SMALL, ROUND_TRIPS)
             }),
@@ -208,53 +217,4 @@ impl Report {
         }
         println!("\niperf3, TCP within the host, 64 KiB writes: {:.2} Gbit/s", self.tcp.median());
     }
-}
-
-/// Gbit/s of process_vm_writev.
-fn bare_copy(programs: &Programs, size: u32) -> io::Result<f64> {
-    let words = ["raw-memory", "copy", &size.to_string(), &programs.seconds.to_string()];
-    let outcome = ended(programs.own(programs.world.first(), &words).wait(LIMIT))?;
-    let (bytes, seconds) = (number_in_line(&outcome, "copied", 1)?, number_in_line(&outcome, "copied", 4)?);
-    Ok(bytes * 8.0 / seconds / 1e9)
-}
-
-/// Half a round trip between two processes without a library, in µs (a median).
-fn bare_latency(programs: &Programs, how: &str) -> io::Result<f64> {
-    let words = ["raw-memory", how, &ROUND_TRIPS.to_string()];
-    let outcome = ended(programs.own(programs.world.first(), &words).wait(LIMIT))?;
-    number_in_line(&outcome, "median", 1)
-}
-
-/// Gbit/s of one of UCX's bandwidth tests.
-fn ucx_bandwidth(programs: &Programs, test: &str, size: u32) -> io::Result<f64> {
-    /// `overall_bw`, in MiB/s.
-    const COLUMN: usize = 5;
-    let a_second = (UCX_BYTES_A_SECOND / u64::from(size)).min(UCX_MESSAGES_A_SECOND);
-    let iterations = a_second * programs.seconds;
-    let mib = ucx(programs, test, size, iterations, COLUMN)?;
-    Ok(mib * f64::from(1 << 20) * 8.0 / 1e9)
-}
-
-/// Half a round trip of one of UCX's latency tests, in µs (a median).
-fn ucx_latency(programs: &Programs, test: &str) -> io::Result<f64> {
-    /// `50.0_percentile_lat`.
-    const COLUMN: usize = 1;
-    ucx(programs, test, SMALL, ROUND_TRIPS as u64, COLUMN)
-}
-
-/// A column of what ucx_perftest prints with `-f -v`: a line of names, a line of figures.
-fn ucx(programs: &Programs, test: &str, size: u32, iterations: u64, column: usize) -> io::Result<f64> {
-    let settings = [("UCX_TLS", "posix,self"), ("UCX_LOG_LEVEL", "error")];
-    let (size, iterations, warm_up) =
-        (size.to_string(), iterations.to_string(), (iterations / 20).to_string());
-    let host = programs.world.first();
-    let words = ["ucx_perftest", "-t", test, "-s", &size, "-n", &iterations, "-w", &warm_up, "-f", "-v"];
-    let mut server = host.start(&words, &settings);
-    host.wait_for_listener(UCX_PORT, &mut server, LIMIT);
-    let address = host.ipv4();
-    let words: Vec<&str> = words.into_iter().chain([address.as_str()]).collect();
-    let client = ended(host.start(&words, &settings).wait(LIMIT))?;
-    server.wait(LIMIT);
-    let figures = client.stdout.lines().last().and_then(|line| line.split(',').nth(column));
-    figures.and_then(|figure| figure.trim().parse().ok()).ok_or_else(|| not_understood(&client))
 }

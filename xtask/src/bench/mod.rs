@@ -4,13 +4,16 @@
 //! at a clock.
 
 mod connections;
+pub(crate) mod curves;
 mod instructions;
 mod local;
+mod peers;
 mod programs;
 mod raw_memory;
 mod raw_packet;
 mod raw_udp;
 mod report;
+mod sizes;
 mod verbs;
 mod watching;
 mod wire;
@@ -42,6 +45,18 @@ pub enum Bench {
         /// Rounds; the table shows medians
         #[arg(long, default_value_t = 3)]
         rounds: usize,
+    },
+    /// The same over sizes of 8 bytes to 8 MiB, as curves, beside UCX, libfabric and what the machine can do
+    Sizes {
+        /// Seconds of each bandwidth measurement
+        #[arg(long, default_value_t = 1)]
+        seconds: u64,
+        /// Rounds; the curves show medians
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Replace the figures and the curves of docs/benchmarks
+        #[arg(long)]
+        write: bool,
     },
     /// Ethernet frames of raw packet QPs between two hosts joined by veth, beside a plain packet socket, in the same run
     Raw {
@@ -111,6 +126,13 @@ pub enum RawMemory {
         /// For how long
         seconds: u64,
     },
+    /// Copy within a process
+    Memcpy {
+        /// Bytes at a time
+        size: usize,
+        /// For how long
+        seconds: u64,
+    },
     /// Pass a cache line to and fro
     PingPong {
         /// How often
@@ -168,6 +190,7 @@ pub fn bench(what: &Bench) -> io::Result<()> {
     match what {
         Bench::Wire { seconds, rounds, mtu } => wire::wire(*seconds, *rounds, *mtu),
         Bench::Local { seconds, rounds } => local::local(*seconds, *rounds),
+        Bench::Sizes { seconds, rounds, write } => sizes::sizes(*seconds, *rounds, *write),
         Bench::Raw { seconds, rounds } => raw_packet::raw(*seconds, *rounds),
         Bench::Verbs { count, rounds } => verbs::verbs(*count, *rounds),
         Bench::Connections { count, rounds } => connections::connections(*count, *rounds),
@@ -175,6 +198,10 @@ pub fn bench(what: &Bench) -> io::Result<()> {
         Bench::Instructions { write } => instructions::instructions(*write),
         Bench::RawMemory { what } => match *what {
             RawMemory::Copy { size, seconds } => raw_memory::copy(size, seconds),
+            RawMemory::Memcpy { size, seconds } => {
+                raw_memory::memcpy(size, seconds);
+                Ok(())
+            }
             RawMemory::PingPong { iterations } => raw_memory::ping_pong(iterations),
             RawMemory::Events { iterations } => raw_memory::events(iterations),
         },

@@ -62,8 +62,13 @@ impl Programs {
 
     /// Gbit/s of one of perftest's bandwidth tools.
     pub fn bandwidth(&self, tool: &str, size: u32) -> io::Result<f64> {
+        self.bandwidth_of(tool, &[], size)
+    }
+
+    /// As [`Programs::bandwidth`], with options.
+    pub fn bandwidth_of(&self, tool: &str, options: &[&str], size: u32) -> io::Result<f64> {
         let (size_word, seconds) = (size.to_string(), self.seconds.to_string());
-        let words = [tool, "-F", "-s", &size_word, "-D", &seconds, "--report_gbits"];
+        let words = [&[tool, "-F", "-s", &size_word, "-D", &seconds, "--report_gbits"], options].concat();
         column(&self.perftest(&words)?, size, 3)
     }
 

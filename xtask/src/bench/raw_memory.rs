@@ -1,5 +1,5 @@
-//! What two processes of one host can do without any library: the kernel's copy from one into the other, a cache line that
-//! both poll, and eventfds by which they wake each other.
+//! What one or two processes of one host can do without any library: a copy, the kernel's copy from one into the other, a cache
+//! line that both poll, and eventfds by which they wake each other.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -98,6 +98,20 @@ pub fn copy(size: usize, seconds: u64) -> io::Result<()> {
     }
     println!("copied {bytes} bytes in {} seconds", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Copies `size` bytes at a time with memcpy within this process; prints as [`copy`] does.
+pub fn memcpy(size: usize, seconds: u64) {
+    let (from, mut to) = (vec![0x5a_u8; size], vec![0xa5_u8; size]);
+    let times = (1 << 20) / size.max(1) + 1;
+    let (start, mut bytes) = (Instant::now(), 0);
+    while start.elapsed() < Duration::from_secs(seconds) {
+        for _ in 0..times {
+            hint::black_box(&mut to).copy_from_slice(hint::black_box(&from));
+        }
+        bytes += times * size;
+    }
+    println!("copied {bytes} bytes in {} seconds", start.elapsed().as_secs_f64());
 }
 
 /// Passes a word to and fro between two polling processes; prints `median MICROSECONDS usec` of half a round trip.

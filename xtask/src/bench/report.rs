@@ -1,11 +1,12 @@
 //! What reports share: the machine, medians, JSON.
 
 use crate::dist;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
 use std::{fmt, fs, io};
 
 /// One figure, measured once a round.
-#[derive(Clone, Default, Serialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Row {
     rounds: Vec<f64>,
     median: f64,
@@ -67,8 +68,15 @@ impl fmt::Display for Machine {
 pub fn save(name: &str, report: &impl Serialize) -> io::Result<()> {
     let directory = dist::target().join("bench");
     fs::create_dir_all(&directory)?;
-    let path = directory.join(name).with_extension("json");
-    fs::write(&path, serde_json::to_string_pretty(report)? + "\n")?;
+    write(&directory.join(name).with_extension("json"), report)
+}
+
+/// Writes a report to a file, and says so.
+///
+/// # Errors
+/// The file can't be written.
+pub fn write(path: &Path, report: &impl Serialize) -> io::Result<()> {
+    fs::write(path, serde_json::to_string_pretty(report)? + "\n")?;
     println!("\nwritten to {}", path.display());
     Ok(())
 }

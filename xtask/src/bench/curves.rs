@@ -1,0 +1,206 @@
+//! Curves over message sizes, drawn as SVG: both axes are logarithmic.
+
+use super::report::Row;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// A picture: some curves in one unit.
+#[derive(Serialize, Deserialize)]
+pub struct Picture {
+    /// Its file, without the ending.
+    pub name: String,
+    /// What it says above.
+    pub title: String,
+    /// Of the values.
+    pub unit: String,
+    /// In the order of the legend.
+    pub curves: Vec<Curve>,
+}
+
+/// One figure over sizes.
+#[derive(Serialize, Deserialize)]
+pub struct Curve {
+    /// As the legend has it.
+    pub what: String,
+    /// By rising size.
+    pub points: Vec<Point>,
+}
+
+/// The figure for one size.
+#[derive(Serialize, Deserialize)]
+pub struct Point {
+    /// Of a message.
+    pub bytes: u32,
+    /// What was measured.
+    #[serde(flatten)]
+    pub figure: Row,
+}
+
+const COLOURS: [&str; 9] =
+    ["#b3541e", "#d98b4f", "#7c2d12", "#e0b040", "#2f5d8a", "#6d9dc5", "#3c8067", "#9aa9b8", "#555f6b"];
+/// Where the axes meet, and how long they are.
+const LEFT: f64 = 70.0;
+const TOP: f64 = 50.0;
+const WIDE: f64 = 470.0;
+const HIGH: f64 = 320.0;
+/// Where the legend begins.
+const LEGEND: f64 = LEFT + WIDE + 20.0;
+const WIDTH: f64 = 880.0;
+const HEIGHT: f64 = TOP + HIGH + 60.0;
+
+/// A logarithmic axis: its ends, and where they lie.
+struct Axis {
+    values: (f64, f64),
+    places: (f64, f64),
+}
+
+impl Axis {
+    fn place(&self, value: f64) -> f64 {
+        let [least, most, value] = [self.values.0, self.values.1, value].map(f64::ln);
+        let part = if most > least { (value - least) / (most - least) } else { 0.0 };
+        self.places.0 + part * (self.places.1 - self.places.0)
+    }
+}
+
+impl Picture {
+    /// Draws it.
+    pub fn draw(&self) -> String {
+        let points = || self.curves.iter().flat_map(|curve| &curve.points);
+        let sizes = || points().map(|point| f64::from(point.bytes));
+        let values = || points().map(|point| point.figure.median()).filter(|value| *value > 0.0);
+        let least = |of: &mut dyn Iterator<Item = f64>| of.fold(f64::INFINITY, f64::min);
+        let most = |of: &mut dyn Iterator<Item = f64>| of.fold(0.0, f64::max);
+        let decade = |value: f64, round: fn(f64) -> f64| 10_f64.powf(round(value.log10()));
+        let x = Axis { values: (least(&mut sizes()), most(&mut sizes())), places: (LEFT, LEFT + WIDE) };
+        let y = Axis {
+            values: (decade(least(&mut values()), f64::floor), decade(most(&mut values()), f64::ceil)),
+            places: (TOP + HIGH, TOP),
+        };
+        let mut body = String::new();
+        self.draw_grid(&mut body, &x, &y);
+        for (number, (curve, colour)) in self.curves.iter().zip(COLOURS).enumerate() {
+            draw_curve(&mut body, (&x, &y), curve, colour);
+            let at = TOP + 10.0 + 22.0 * number as f64;
+            line(
+                &mut body,
+                &format!("<rect x=\"{LEGEND}\" y=\"{at:.0}\" width=\"14\" height=\"4\" fill=\"{colour}\"/>"),
+            );
+            text(&mut body, LEGEND + 22.0, at + 6.0, "start", &curve.what);
+        }
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
+             font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" rx=\"8\" fill=\"#fff\"/>\n\
+             <text x=\"20\" y=\"26\" font-size=\"14\" font-weight=\"bold\">{}</text>\n{body}</svg>\n",
+            escaped(&self.title)
+        )
+    }
+
+    /// The axes, with a line for each size and for each power of ten.
+    fn draw_grid(&self, body: &mut String, x: &Axis, y: &Axis) {
+        let grid = |body: &mut String, from: (f64, f64), to: (f64, f64)| {
+            line(
+                body,
+                &format!(
+                    "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"#e3e7eb\"/>",
+                    from.0, from.1, to.0, to.1
+                ),
+            );
+        };
+        let mut sizes: Vec<u32> =
+            self.curves.iter().flat_map(|curve| &curve.points).map(|point| point.bytes).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        for size in sizes {
+            let at = x.place(f64::from(size));
+            grid(body, (at, TOP), (at, TOP + HIGH));
+            text(body, at, TOP + HIGH + 18.0, "middle", &bytes(size));
+        }
+        let mut value = y.values.0;
+        while value <= y.values.1 * 1.001 {
+            let at = y.place(value);
+            grid(body, (LEFT, at), (LEFT + WIDE, at));
+            text(body, LEFT - 8.0, at + 4.0, "end", &number(value));
+            value *= 10.0;
+        }
+        text(body, LEFT, TOP + HIGH + 42.0, "start", &format!("message size; values in {}", self.unit));
+    }
+
+    /// Prints it as a table, in Markdown.
+    pub fn print(&self) {
+        println!("\n{}\n", self.title);
+        let sizes: Vec<u32> = self
+            .curves
+            .first()
+            .map(|curve| curve.points.iter().map(|point| point.bytes).collect())
+            .unwrap_or_default();
+        let heading: Vec<String> = sizes.iter().map(|size| bytes(*size)).collect();
+        println!("| {} | {} |", self.unit, heading.join(" | "));
+        println!("|---|{}", "---:|".repeat(sizes.len()));
+        for curve in &self.curves {
+            let figures: Vec<String> =
+                curve.points.iter().map(|point| format!("{:.2}", point.figure.median())).collect();
+            println!("| {} | {} |", curve.what, figures.join(" | "));
+        }
+    }
+}
+
+fn draw_curve(body: &mut String, (x, y): (&Axis, &Axis), curve: &Curve, colour: &str) {
+    let places: Vec<(f64, f64)> = curve
+        .points
+        .iter()
+        .filter(|point| point.figure.median() > 0.0)
+        .map(|point| (x.place(f64::from(point.bytes)), y.place(point.figure.median())))
+        .collect();
+    let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let path = path.join(" ");
+    line(
+        body,
+        &format!("<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"),
+    );
+    for (x, y) in places {
+        line(body, &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.5\" fill=\"{colour}\"/>"));
+    }
+}
+
+fn text(body: &mut String, x: f64, y: f64, anchor: &str, what: &str) {
+    line(body, &format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>", escaped(what)));
+}
+
+fn line(body: &mut String, what: &str) {
+    // Writing to a string doesn't fail.
+    let _ = writeln!(body, "{what}");
+}
+
+/// A size as people write it.
+fn bytes(size: u32) -> String {
+    match size {
+        0..1024 => format!("{size} B"),
+        1024..1_048_576 => format!("{} KiB", size / 1024),
+        _ => format!("{} MiB", size / 1_048_576),
+    }
+}
+
+/// A power of ten as people write it.
+fn number(value: f64) -> String {
+    if value >= 0.999 { format!("{value:.0}") } else { format!("{value}") }
+}
+
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+#[test]
+fn a_curve_reaches_the_ends_of_both_axes() {
+    let point = |bytes, value| {
+        let mut figure = Row::default();
+        figure.add(value);
+        Point { bytes, figure }
+    };
+    let curve = Curve { what: "a < b".into(), points: vec![point(8, 0.1), point(8 << 20, 100.0)] };
+    let (name, title, unit) = ("one".into(), "One".into(), "µs".into());
+    let drawn = Picture { name, title, unit, curves: vec![curve] }.draw();
+    let (right, bottom) = (LEFT + WIDE, TOP + HIGH);
+    assert!(drawn.contains(&format!("points=\"{LEFT:.1},{bottom:.1} {right:.1},{TOP:.1}\"")), "{drawn}");
+    assert!(drawn.contains("a &lt; b") && drawn.contains("8 MiB") && drawn.contains(">0.1<"), "{drawn}");
+}
