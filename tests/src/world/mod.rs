@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No test lasts longer; a world that does is killed with all its processes.
+/// No test lasts longer; a world that does is killed with all its processes. [`World::may_last`] gives others more.
 const WORLD_LIMIT: Duration = Duration::from_secs(240);
 /// With an emulated guest, which takes minutes on a machine that is shared.
 const GUEST_LIMIT: Duration = Duration::from_secs(580);
@@ -26,7 +26,7 @@ const GUEST_LIMIT: Duration = Duration::from_secs(580);
 /// The hosts of a test.
 pub struct World {
     hosts: Vec<Host>,
-    _watchdog: Sender<()>,
+    watchdog: Sender<Duration>,
 }
 
 impl World {
@@ -87,14 +87,26 @@ impl World {
 
     fn start(hosts: Vec<Host>, limit: Duration) -> Self {
         let keepers: Vec<u32> = hosts.iter().map(|host| host.keeper.id()).collect();
-        let (watchdog, alive) = mpsc::channel::<()>();
+        let (watchdog, limits) = mpsc::channel();
         thread::spawn(move || {
-            if alive.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("the test exceeded {limit:?}; its processes are being killed");
-                keepers.into_iter().for_each(kill_residents);
+            let mut limit = limit;
+            loop {
+                match limits.recv_timeout(limit) {
+                    Ok(longer) => limit = longer,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => break,
+                }
             }
+            eprintln!("the test exceeded {limit:?}; its processes are being killed");
+            keepers.into_iter().for_each(kill_residents);
         });
-        Self { hosts, _watchdog: watchdog }
+        Self { hosts, watchdog }
+    }
+
+    /// From now on the world may last so long, whatever it might before.
+    pub fn may_last(&self, limit: Duration) {
+        // When the limit is over already, the world is gone, and what runs there says so.
+        let _ = self.watchdog.send(limit);
     }
 
     /// The first host.
@@ -377,6 +389,17 @@ mod tests {
         let status = &status.expect_success().stdout;
         assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
         assert!(!status.contains("Uid:\t0\t"), "{status}");
+    }
+
+    #[test]
+    fn world_lasts_as_long_as_it_may_and_no_longer() {
+        let world = require!(World::one_host(1500));
+        let mut sleeper = world.first().start(&["sleep", "600"], &[]);
+        world.may_last(Duration::from_millis(500));
+        world.may_last(Duration::from_secs(2));
+        thread::sleep(Duration::from_secs(1));
+        assert!(!sleeper.has_ended(), "the later word counts");
+        assert!(!sleeper.wait(SOON).success());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Connections a second through librdmacm, by rdma-core's `cmtime`, beside `rdma_rxe` in the same guest.
 
-use super::programs::{LIMIT, Programs, ended, number_in_line};
+use super::programs::{LIMIT, Programs, ROUND_LIMIT, ended, number_in_line};
 use super::report::{Machine, Row, save};
 use ferroce_tests::{Artifacts, Fabric, Guest, Outcome, Skip, World};
 use serde::Serialize;
@@ -26,7 +26,8 @@ pub fn connections(count: u32, rounds: usize) -> io::Result<()> {
     let mut report =
         Report { machine: Machine::this(), count, guest_count: COUNT_IN_GUEST, ..Report::default() };
     for round in 1..=rounds {
-        println!("round {round} of {rounds}");
+        one.begin_round(round, rounds);
+        two.world.may_last(ROUND_LIMIT);
         report.one_host_shm.add(&between(&one.world, Fabric::Any, count)?)?;
         report.one_host_udp.add(&between(&one.world, Fabric::Udp, count)?)?;
         report.two_hosts.add(&between(&two.world, Fabric::Any, count)?)?;

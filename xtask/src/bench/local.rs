@@ -26,7 +26,7 @@ pub fn local(seconds: u64, rounds: usize) -> io::Result<()> {
     let mut comparisons: Vec<Comparison> = rows().iter().map(Comparison::new).collect();
     let mut tcp = Row::default();
     for round in 1..=rounds {
-        println!("round {round} of {rounds}");
+        programs.begin_round(round, rounds);
         tcp.add(programs.tcp(KIB_64)?);
         for (row, comparison) in rows().iter().zip(&mut comparisons) {
             let limit = row.limit.as_ref().map(|limit| (limit.measure)(&programs)).transpose()?;

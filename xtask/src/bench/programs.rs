@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// The longest that one program may take.
 pub const LIMIT: Duration = Duration::from_secs(60);
+/// The longest that one round of everything may take.
+pub const ROUND_LIMIT: Duration = Duration::from_secs(1200);
 /// The TCP or UDP port of what isn't perftest.
 pub const PORT: u16 = 5201;
 /// That of perftest.
@@ -41,6 +43,12 @@ impl Programs {
         }
         let own = Artifacts::get().stage_program(&std::env::current_exe()?)?;
         Ok(Self { world: world().map_err(missing)?, seconds, own })
+    }
+
+    /// A round of everything begins.
+    pub fn begin_round(&self, round: usize, rounds: usize) {
+        println!("round {round} of {rounds}");
+        self.world.may_last(ROUND_LIMIT);
     }
 
     /// Gbit/s of iperf3 with one connection and writes of `block` bytes, as received.

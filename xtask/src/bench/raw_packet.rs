@@ -23,7 +23,7 @@ pub fn raw(seconds: u64, rounds: usize) -> io::Result<()> {
     let mut report = Report { machine: Machine::this(), seconds, ..Report::default() };
     report.sizes = SIZES.map(|size| Size { size, ..Size::default() });
     for round in 1..=rounds {
-        println!("round {round} of {rounds}");
+        programs.begin_round(round, rounds);
         for row in &mut report.sizes {
             row.limit.add(frames.unheard(row.size)?);
             row.socket.add(frames.rate("socket", row.size)?);

@@ -34,7 +34,7 @@ pub fn sizes(seconds: u64, rounds: usize, replace: bool) -> io::Result<()> {
     let plans = plans();
     let mut pictures: Vec<Picture> = plans.iter().map(Plan::picture).collect();
     for round in 1..=rounds {
-        println!("round {round} of {rounds}");
+        programs.begin_round(round, rounds);
         for (plan, picture) in plans.iter().zip(&mut pictures) {
             // All that is compared of one size follows each other: the machine is the same.
             for (at, &size) in plan.sizes.iter().enumerate() {

@@ -22,7 +22,7 @@ pub fn verbs(count: u32, rounds: usize) -> io::Result<()> {
     let program = Artifacts::get().c_program("bench/idle_qps").map_err(|skip| io::Error::other(skip.0))?;
     let mut report = Report { machine: Machine::this(), count, ..Report::default() };
     for round in 1..=rounds {
-        println!("round {round} of {rounds}");
+        programs.begin_round(round, rounds);
         let count = count.to_string();
         let words = [&*program, &count];
         let outcome = ended(programs.world.first().start_ferroce(&[], &words, &[]).wait(LIMIT))?;

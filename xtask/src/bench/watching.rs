@@ -30,7 +30,7 @@ pub fn watching(seconds: u64, rounds: usize) -> io::Result<()> {
     let mut watched: Vec<Watched> =
         WATCHERS.iter().map(|(by, _)| Watched { by, ..Watched::default() }).collect();
     for round in 1..=rounds {
-        println!("round {round} of {rounds}");
+        programs.begin_round(round, rounds);
         let unwatched = rate()?;
         alone.add(unwatched);
         for (row, (by, script)) in watched.iter_mut().zip(WATCHERS) {

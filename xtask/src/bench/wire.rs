@@ -29,7 +29,7 @@ pub fn wire(seconds: u64, rounds: usize, mtu: u32) -> io::Result<()> {
     let programs = Programs::new(|| World::two_hosts(mtu), seconds, &tools)?;
     let mut report = Report { machine: Machine::this(), mtu, seconds, ..Report::default() };
     for round in 1..=rounds {
-        println!("round {round} of {rounds}");
+        programs.begin_round(round, rounds);
         report.tcp.add(programs.tcp(BLOCK)?);
         report.raw_udp.add(raw_udp(&programs, mtu)?);
         report.write_bw.add(programs.bandwidth("ib_write_bw", BLOCK)?);
