@@ -15,10 +15,9 @@ struct loop {
 	struct ibv_mr *mr;
 };
 
-UNUSED static struct loop make_loop_on(const struct device *device, struct ibv_comp_channel *channel, int completions,
-				       void *memory, size_t length)
+UNUSED static struct loop make_loop_by(const struct device *device, const struct path *path, struct ibv_comp_channel *channel,
+				       int completions, void *memory, size_t length)
 {
-	struct path path = default_path(device);
 	struct loop loop = {.channel = channel, .cq = make_cq(device, completions, channel)};
 
 	loop.mr = MAKE(ibv_reg_mr(device->pd, memory, length, ALL_ACCESS));
@@ -26,8 +25,16 @@ UNUSED static struct loop make_loop_on(const struct device *device, struct ibv_c
 	loop.b = make_qp(device, IBV_QPT_RC, loop.cq, NULL, 8);
 	MUST(to_init(loop.a, ALL_ACCESS));
 	MUST(to_init(loop.b, ALL_ACCESS));
-	connect_qps(device, &path, loop.a, loop.b);
+	connect_qps(device, path, loop.a, loop.b);
 	return loop;
+}
+
+UNUSED static struct loop make_loop_on(const struct device *device, struct ibv_comp_channel *channel, int completions,
+				       void *memory, size_t length)
+{
+	struct path path = default_path(device);
+
+	return make_loop_by(device, &path, channel, completions, memory, length);
 }
 
 UNUSED static struct loop make_loop(const struct device *device, int completions, void *memory, size_t length)

@@ -102,6 +102,9 @@ const SHARED: u64 = 4;
 /// … and where the count of listings begins, by which a region is told from one before it that had the same key.
 const LISTING: u32 = 8;
 
+/// The word of a QP's entry that isn't 0 while the QP owes its peer answers. Older builds leave it 0.
+const OWES: usize = 3;
+
 /// Memory that was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
@@ -284,6 +287,13 @@ impl Directory {
         }
         entry.is_some()
     }
+
+    /// Tells the peer of a listed QP whether the QP owes it answers.
+    pub fn note_owing(&self, qpn: u32, owes: bool) {
+        if let Some(entry) = self.qp(qpn) {
+            entry.set(OWES, owes.into());
+        }
+    }
 }
 
 /// Another process's.
@@ -332,6 +342,12 @@ impl PeerDirectory {
         let qp: &DirectoryEntry = self.0.words(qp_at(&self.0, qpn)?);
         let [peer, _, connection, _] = qp.read(NAMED | u64::from(qpn))?;
         (peer == u64::from(from)).then_some(connection)
+    }
+
+    /// QP `qpn` owes answers to its peer `from`, for a guess.
+    pub(super) fn owes(&self, ends @ (_, qpn): QpnPair) -> bool {
+        let word = |at| self.0.words::<DirectoryEntry>(at).get(NAMED | u64::from(qpn), OWES);
+        self.connection(ends).is_some() && qp_at(&self.0, qpn).and_then(word).is_some_and(|owes| owes != 0)
     }
 
     /// The `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None` when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
@@ -423,6 +439,23 @@ mod tests {
         ] {
             assert_eq!(find(ends, range), None, "{what}");
         }
+    }
+
+    #[test]
+    fn a_qp_owes_answers_to_its_peer_alone() {
+        let own = Directory::new().unwrap();
+        let peer = opened(&own);
+        own.note_owing(QPN, true);
+        own.add_slot(3);
+        publish(&own, (true, true), (true, true));
+        assert!(!peer.owes(ENDS), "nothing is owed when it is listed");
+        own.note_owing(QPN, true);
+        assert!(peer.owes(ENDS) && !peer.owes((PEER + 1, QPN)) && !peer.owes((PEER, QPN + 1)));
+        own.note_owing(QPN, false);
+        assert!(!peer.owes(ENDS));
+        own.note_owing(QPN, true);
+        own.qp(QPN).unwrap().revoke();
+        assert!(!peer.owes(ENDS), "it isn't listed any more");
     }
 
     #[test]

@@ -118,6 +118,11 @@ impl Links {
         self.links.read().clone()
     }
 
+    /// The links to the process that `link` leads to, in which an answer to what has left by it may come.
+    pub fn to_same_process(&self, link: &Link) -> Vec<Arc<Link>> {
+        self.links.read().iter().filter(|other| other.peer().is(&link.peer())).cloned().collect()
+    }
+
     /// The first link, from number `from` of the list on, in which there may be something to do for a poller, and the number after
     /// it if more follow. A link that comes or goes meanwhile may be seen twice, or only the next time.
     #[inline]

@@ -147,6 +147,13 @@ pub enum PlaceError {
     Lost,
 }
 
+/// The oldest packet that isn't acknowledged, as it left last: another one once the peer has answered in any way.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Unanswered {
+    pub(crate) una: u64,
+    pub(crate) went_back: Option<(u64, Instant)>,
+}
+
 /// The surroundings of one QP: its memory, receive queue, completion queues and fabric.
 ///
 /// Every method is called with the QP borrowed; none of them may call back into it.
@@ -190,9 +197,9 @@ pub trait Env {
         false
     }
 
-    /// Whether packets of this QP are known to wait for a peer that is alive and hasn't looked at them: no time passes
-    /// for them.
-    fn is_undelivered(&self) -> bool {
+    /// Whether no time passes for what this QP waits for, because its peer `peer` is known to be alive, and requests wait to be
+    /// looked at there, or answers to be sent, or to be read here.
+    fn is_undelivered(&mut self, _peer: u32, _oldest: Unanswered) -> bool {
         false
     }
 

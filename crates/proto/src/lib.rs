@@ -37,7 +37,7 @@ pub use counters::Counters;
 pub use delegated::{DelegateError, Executed, SrqPlace};
 pub use env::{
     Buffer, Env, NoReceive, Payload, PayloadSource, PlaceError, RemoteAccess, RemoteError, TransmitError,
-    Violation,
+    Unanswered, Violation,
 };
 pub use failure::{Asked, Cause, Failure, Refusing, Telling};
 pub use fetch::{Fetch, FetchAnswer, FetchOp};

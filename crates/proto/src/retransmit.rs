@@ -1,5 +1,6 @@
 //! Sending again: the local ACK timer, the RNR timer, going back to a lost packet and probing for a lost tail.
 
+use crate::env::Unanswered;
 use crate::requester::Requester;
 use crate::{Cause, Env, Instant, Qp, QpParams};
 use core::time::Duration;
@@ -68,7 +69,8 @@ impl<A: Clone> Qp<A> {
         }
         if due(self.req.ack_deadline) {
             self.req.ack_deadline = None;
-            if env.is_undelivered() {
+            let oldest = Unanswered { una: self.req.una, went_back: self.req.went_back };
+            if self.is_front_leaving() || env.is_undelivered(self.params.dest_qpn, oldest) {
                 self.req.arm(now, &self.params);
                 return;
             }
@@ -87,6 +89,12 @@ impl<A: Clone> Qp<A> {
             self.req.probe_backoff = self.req.probe_backoff.saturating_add(1);
             self.req.probe_at = Some(now.after(self.req.probe_delay()));
         }
+    }
+
+    /// Packets of the oldest request are still to leave when there is room for them, and the last of them is the first that the peer has
+    /// to answer.
+    fn is_front_leaving(&self) -> bool {
+        self.params.lossless && self.sq.front().is_some_and(|front| self.req.next < front.end())
     }
 
     /// What is known when nothing has come back for too long.

@@ -11,7 +11,7 @@ static const char *const kind_names[KINDS] = {"send", "send_imm", "write", "writ
 
 struct options {
 	const char *host;
-	int port, gid_index, depth, mtu, timeout;
+	int port, gid_index, depth, mtu, timeout, retries;
 	uint32_t size;
 	uint64_t count;
 	int only;
@@ -35,7 +35,7 @@ struct side {
 
 static void usage(void)
 {
-	fail("usage: stream [-p PORT] [-g GID_INDEX] [-d DEPTH] [-s MAX_SIZE] [-n COUNT] [-m MTU] [-t TIMEOUT]\n"
+	fail("usage: stream [-p PORT] [-g GID_INDEX] [-d DEPTH] [-s MAX_SIZE] [-n COUNT] [-m MTU] [-t TIMEOUT] [-r RETRIES]\n"
 	     "              [-o send|send_imm|write|write_imm|fadd|cas] [-e] [-x] [SERVER]\n"
 	     "  -e  sleep on completion events   -x  go on until the other side is gone");
 }
@@ -244,7 +244,7 @@ static void connect_sides(struct side *side, int fd)
 			path.mtu = mtus[i];
 	/* 4.096 µs × 2^14 = 67 ms a try, unless said otherwise. */
 	path.timeout = (uint8_t)side->options.timeout;
-	path.retry_count = side->options.until_error ? 3 : 7;
+	path.retry_count = (uint8_t)(side->options.until_error ? 3 : side->options.retries);
 	if (!exchange(fd, &mine, &side->remote, sizeof mine))
 		fail("the other side is gone");
 	MUST(to_rtr(side->qp, &side->device, &path, &side->remote));
@@ -293,10 +293,10 @@ static void run_until_error(struct side *side)
 
 static struct options parse(int argc, char **argv)
 {
-	struct options options = {.port = 18515, .gid_index = 1, .depth = 16, .size = 4096, .count = 1000, .timeout = 14, .only = -1};
+	struct options options = {.port = 18515, .gid_index = 1, .depth = 16, .size = 4096, .count = 1000, .timeout = 14, .retries = 7, .only = -1};
 	int option;
 
-	while ((option = getopt(argc, argv, "p:g:d:s:n:m:t:o:ex")) != -1) {
+	while ((option = getopt(argc, argv, "p:g:d:s:n:m:t:r:o:ex")) != -1) {
 		switch (option) {
 		case 'p': options.port = atoi(optarg); break;
 		case 'g': options.gid_index = atoi(optarg); break;
@@ -305,6 +305,7 @@ static struct options parse(int argc, char **argv)
 		case 'n': options.count = strtoull(optarg, NULL, 0); break;
 		case 'm': options.mtu = atoi(optarg); break;
 		case 't': options.timeout = atoi(optarg); break;
+		case 'r': options.retries = atoi(optarg); break;
 		case 'e': options.events = true; break;
 		case 'x': options.until_error = true; break;
 		case 'o':

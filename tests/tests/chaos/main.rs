@@ -6,6 +6,7 @@
 mod forks;
 mod large_writes;
 mod many_peers;
+mod stopped;
 
 use ferroce_tests::{Artifacts, Fabric, Process, Skip, World, require};
 use std::time::{Duration, Instant};

@@ -5,10 +5,10 @@ use ferroce_tests::{Fabric, Process, World, require};
 use std::time::{Duration, Instant};
 
 /// xorshift64*: a failure names its seed.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

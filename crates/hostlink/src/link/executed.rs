@@ -244,6 +244,12 @@ impl Link {
         self.tx_lines().executed() != self.executed.load(Ordering::Relaxed)
     }
 
+    /// The peer has dealt with a SEND that waits to be acknowledged by position, and can't tell for want of room.
+    pub(super) fn is_kept_from_telling(&self) -> bool {
+        let first = self.tx.lock().awaited.front().copied();
+        first.is_some_and(|first| self.tx_lines().is_consumed(first.end))
+    }
+
     /// What the peer says that it has executed, and how many records it has disowned by then.
     #[inline]
     pub(super) fn executed_by_peer(&self) -> (u64, u64) {

@@ -308,18 +308,28 @@ mod tests {
         [link(one, memory, 0), link(other, same, 1)]
     }
 
-    fn send(link: &Link, qpn: u32, psn: u32, by_position: bool) {
+    fn try_send(link: &Link, qpn: u32, psn: u32, by_position: bool) -> Option<u64> {
         let opcode = Opcode::from_u8(4).unwrap();
         let headers = CompactHeaders::of_send(opcode, (0xffff, 9), psn, (false, 0), by_position);
-        let sent = link.send_plain::<()>(&headers, (qpn, 1), 0, |_| Ok(()));
-        assert!(matches!(sent, Sent::Published(_)), "{sent:?}");
+        match link.send_plain::<()>(&headers, (qpn, 1), 0, |_| Ok(())) {
+            Sent::Published(end) => Some(end),
+            Sent::Full => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Returns the position of the record's end.
+    fn send(link: &Link, qpn: u32, psn: u32, by_position: bool) -> u64 {
+        try_send(link, qpn, psn, by_position).expect("room")
     }
 
     /// What happens at the end that has sent `sends` (QPs and PSNs) when the peer receives them and answers, with PSN 7, while that
     /// end deals with another packet.
     fn told(sends: impl IntoIterator<Item = (u32, u32)>) -> Vec<Event> {
         let [link, peer] = link();
-        sends.into_iter().for_each(|(qpn, psn)| send(&link, qpn, psn, true));
+        for (qpn, psn) in sends {
+            send(&link, qpn, psn, true);
+        }
         send(&peer, 5, 1, false);
         // On a thread of its own, as it takes locks of the same ranks.
         let answers = || {
@@ -345,6 +355,34 @@ mod tests {
         assert_eq!(events.len(), 4, "{events:?}");
         assert!(events[0] == Event::Came(1) && events[3] == Event::Came(7), "{events:?}");
         assert!(executed.iter().all(|event| events[1..3].contains(event)), "{events:?}");
+    }
+
+    #[test]
+    fn an_answer_by_position_is_to_come_until_the_sender_knows_of_it() {
+        let [link, peer] = link();
+        let end = send(&link, 3, 2, true);
+        assert!(link.is_untold(end), "nobody has looked at it");
+        peer.receive_last(&mut Told::default());
+        assert!(link.is_untold(end), "nobody has looked at the position");
+        link.receive_last(&mut Told::default());
+        assert!(!link.is_untold(end) && link.unread().is_none());
+    }
+
+    #[test]
+    fn what_is_disowned_without_room_to_tell_is_still_to_be_answered() {
+        let [link, peer] = link();
+        while try_send(&peer, 5, 1, false).is_some() {}
+        let end = send(&link, 3, 1, true);
+        peer.receive_last(&mut Told::default());
+        let full = link.unread().unwrap();
+        assert!(link.is_untold(end) && !link.is_read(full));
+        link.receive_last(&mut Told::default());
+        assert!(link.is_untold(end) && link.is_read(full) && link.unread().is_none());
+        // The peer finds room.
+        peer.receive_last(&mut Told::default());
+        assert!(link.unread().is_some());
+        link.receive_last(&mut Told::default());
+        assert!(!link.is_untold(end) && link.unread().is_none());
     }
 
     #[test]

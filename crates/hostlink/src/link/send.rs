@@ -3,6 +3,7 @@
 use super::executed::Sender;
 use super::{Link, PATIENCE, RING};
 use crate::compact::CompactHeaders;
+use crate::directory::QpnPair;
 use crate::payload::RingBytes;
 use crate::protocol::Broken;
 use crate::record::{self, Draft, Piece};
@@ -166,8 +167,29 @@ impl Link {
 
     /// The peer has dealt with everything up to `position`.
     #[inline]
-    pub fn is_consumed(&self, position: u64) -> bool {
+    fn is_consumed(&self, position: u64) -> bool {
         self.tx_lines().is_consumed(position)
+    }
+
+    /// Whether the peer, if it lives, hasn't dealt with the record that ends at `position` of the ring to it, or QPs don't know yet of
+    /// what it has executed.
+    pub fn is_untold(&self, position: u64) -> bool {
+        !self.is_consumed(position) || self.has_executed() || self.is_kept_from_telling()
+    }
+
+    /// The peer's QP of `ends` owes answers.
+    pub fn peer_owes(&self, ends: QpnPair) -> bool {
+        self.remote.get().is_some_and(|remote| remote.directory.owes(ends))
+    }
+
+    /// The end of what the peer has published, unless all of it has been dealt with.
+    pub fn unread(&self) -> Option<u64> {
+        self.rx_lines().unread()
+    }
+
+    /// Everything that the peer has published up to `position` has been dealt with.
+    pub fn is_read(&self, position: u64) -> bool {
+        self.rx_lines().is_consumed(position)
     }
 
     /// The QP with this number goes on when there is room. False when there is some already.

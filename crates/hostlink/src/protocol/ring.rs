@@ -68,6 +68,12 @@ impl Lines {
         self.producer.tail.load(Ordering::Acquire) != self.consumer.head.load(Ordering::Relaxed)
     }
 
+    /// The end of what has been published, unless the consumer has dealt with all of it.
+    pub(crate) fn unread(&self) -> Option<u64> {
+        let tail = self.producer.tail.load(Ordering::Acquire);
+        (!self.is_consumed(tail)).then_some(tail)
+    }
+
     /// By the consumer, after it has published what says of records that they are disowned, `disowned` so far: everything
     /// else up to `position` that was to be acknowledged by position has been executed.
     pub(crate) fn acknowledge(&self, position: u64, disowned: u64) {

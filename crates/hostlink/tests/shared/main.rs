@@ -5,6 +5,7 @@
 
 #[path = "../../../engine/tests/handoff/alarm.rs"]
 mod alarm;
+mod answers;
 mod attention;
 mod bell;
 mod entry;

@@ -5,6 +5,7 @@ use super::burst::Burst;
 use super::fabric::Listing;
 use super::observers::Observers;
 use super::unacked_pace::UnackedPace;
+use super::unread::Unread;
 use super::wr_session::WrSession;
 use super::xrc_target::XrcTarget;
 use super::{Inner, Qp, next_connection};
@@ -113,8 +114,10 @@ impl Qp {
                     path: None,
                     udp_failed: false,
                     listing: Listing::No,
+                    owes: false,
                     xrc_target: XrcTarget::default(),
                     unacked_pace: UnackedPace::default(),
+                    unread: Unread::default(),
                     ece: None,
                 }),
                 state: AtomicU8::new(QpState::Reset as u8),

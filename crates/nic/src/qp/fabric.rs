@@ -172,8 +172,23 @@ impl Qp {
             let (ends, connection, pd) = ((self.qpn, params.dest_qpn), inner.connection, self.pd.id());
             if directory.publish_qp(&ListedQp { ends, connection, pd, access, sends }) {
                 inner.listing = Listing::Listed;
+                inner.owes = false;
             }
         }
+    }
+
+    /// Tells the peer, whose ACK timer doesn't count then, whether answers are owed to it.
+    pub(super) fn tell_of_owing(&self, told: &mut bool, owes: bool) {
+        if let Some(directory) = ferroce_hostlink::own_directory().filter(|_| *told != owes) {
+            directory.note_owing(self.qpn, owes);
+            *told = owes;
+        }
+    }
+
+    /// The peer, of the same process, is being worked for, or has requests to look at or answers to send.
+    pub(super) fn is_local_peer_busy(&self, peer: u32) -> bool {
+        let Some(peer) = self.adapter.qp(peer).filter(|peer| peer.qpn != self.qpn) else { return false };
+        peer.inbox.has_records() || peer.inner.try_lock().is_none_or(|inner| inner.proto.owes_answers())
     }
 
     /// Undoes [`Qp::list`]; when this returns, no other process accesses memory through the QP.

@@ -21,6 +21,7 @@ mod plain;
 mod post;
 mod static_rate;
 mod unacked_pace;
+mod unread;
 mod work;
 mod wr_session;
 mod xrc_backlog;
@@ -58,6 +59,7 @@ pub(crate) use observers::Traced;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use unacked_pace::UnackedPace;
+use unread::Unread;
 
 struct Inner {
     /// Unlike that of any other connection of the process's life; another after RESET.
@@ -72,8 +74,11 @@ struct Inner {
     /// The last try to go by UDP instead has failed.
     udp_failed: bool,
     listing: Listing,
+    /// The directory says that it owes answers.
+    owes: bool,
     xrc_target: xrc_target::XrcTarget,
     unacked_pace: UnackedPace,
+    unread: Unread,
     /// Options agreed with the peer.
     ece: Option<u32>,
 }

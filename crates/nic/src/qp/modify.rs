@@ -1,5 +1,6 @@
 //! Attributes and state: ibv_modify_qp(3), ibv_query_qp(3).
 
+use super::unread::Unread;
 use super::{Inner, Path, Qp, QpAttr, attr, mask, next_connection, static_rate};
 use crate::owner::OfContext as _;
 use ferroce_os::fork::{self, OwnTurn};
@@ -95,6 +96,7 @@ impl Qp {
                 inner.connection = next_connection();
                 inner.was_reset = true;
                 inner.path = None;
+                inner.unread = Unread::default();
                 inner.ece = None;
                 self.reset_xrc_target(&mut inner);
             } else {

@@ -60,7 +60,7 @@ impl Qp {
             work.falling_back.push(self.clone());
         }
         let ecn = inner.is_ecn_capable();
-        let Inner { flushed, proto, path, listing, xrc_target, unacked_pace, .. } = inner;
+        let Inner { flushed, proto, path, listing, owes, xrc_target, unacked_pace, unread, .. } = inner;
         let mut env = QpEnv {
             qp: self,
             path: path.as_ref(),
@@ -71,6 +71,7 @@ impl Qp {
             xrc_target,
             now,
             unacked_pace,
+            unread,
             ecn,
         };
         if self.is_broken() {
@@ -94,6 +95,9 @@ impl Qp {
             listing.withdraw(self.qpn);
             env.publish();
             env.work.overrun = false;
+        }
+        if *listing == Listing::Listed {
+            self.tell_of_owing(owes, proto.owes_answers());
         }
         let state = proto.state();
         self.state.store(state as u8, Ordering::Release);

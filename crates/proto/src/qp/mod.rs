@@ -278,6 +278,13 @@ impl<A: Clone> Qp<A> {
         }
     }
 
+    /// Something that the peer has asked for is still to be answered.
+    #[must_use]
+    #[inline]
+    pub fn owes_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
     fn has_unsent(&self) -> bool {
         self.req.cursor < self.sq.tail()
     }

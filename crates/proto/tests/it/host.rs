@@ -3,7 +3,7 @@
 use ferroce_proto::{
     Access, AtomicOp, BindMw, Buffer, Cause, Completion, DelegateError, Env, Failure, Instant, NoReceive,
     PayloadSource, PlaceError, Placement, QpEvent, RecvWqe, RemoteAccess, RemoteError, SendWr, Sge, SrqPlace,
-    TagInfo, Taken, Telling, TransmitError, WcStatus,
+    TagInfo, Taken, Telling, TransmitError, Unanswered, WcStatus,
 };
 use ferroce_wire::{Headers, Operation, TagOperation, Tmh};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -93,6 +93,8 @@ pub struct Host {
     pub direct_log: Vec<(u64, u32)>,
     /// The peer is alive and looks at nothing.
     pub peer_stopped: bool,
+    /// What was waited for each time that the ACK timer ran out.
+    pub waited_for: Vec<Unanswered>,
     /// What was flushed: addresses and lengths.
     pub flushed: Vec<(u64, u64)>,
     /// Tags with masks and buffers.
@@ -142,6 +144,7 @@ impl Host {
             prefers_direct: false,
             direct_log: Vec::new(),
             peer_stopped: false,
+            waited_for: Vec::new(),
             flushed: Vec::new(),
             tags: Vec::new(),
             unexpected: 0,
@@ -304,7 +307,8 @@ impl Env for Host {
         self.prefers_direct
     }
 
-    fn is_undelivered(&self) -> bool {
+    fn is_undelivered(&mut self, _peer: u32, oldest: Unanswered) -> bool {
+        self.waited_for.push(oldest);
         self.peer_stopped
     }
 

@@ -124,6 +124,52 @@ fn stopped_peer_uses_up_no_retries_and_a_dead_one_does() {
 }
 
 #[test]
+fn message_that_finds_no_room_uses_up_no_retries() {
+    let mut p = pair(1024);
+    p.a.host.fill(BASE, 10_000, 5);
+    // Three packets leave, and the peer deals with them: none asks for an answer.
+    p.a.host.room = Some(3);
+    p.a.post(wr(1, WRITE, BASE, 10_000));
+    p.run_for(Duration::from_secs(300));
+    assert!(p.a.host.sends.is_empty() && p.a.host.waited_for.is_empty());
+    assert_eq!((p.a.qp.counters().timeouts, p.a.host.log.len()), (0, 3));
+    p.a.host.room = None;
+    p.run();
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);
+    assert_eq!(p.b.host.bytes(THERE, 10_000), p.a.host.bytes(BASE, 10_000));
+    assert_eq!(p.a.qp.counters().retransmissions, 0);
+}
+
+#[test]
+fn what_is_waited_for_is_another_thing_after_each_answer() {
+    let mut p = pair(65_536);
+    let waited_for = |p: &mut Pair| {
+        p.drop_to_b = Some(Box::new(|_| true));
+        p.a.host.peer_stopped = true;
+        p.a.host.waited_for.clear();
+        p.run_for(Duration::from_secs(10));
+        p.drop_to_b = None;
+        let all = &p.a.host.waited_for;
+        assert!(all.len() > 2 && all.iter().all(|one| *one == all[0]), "{all:?}");
+        all[0]
+    };
+    p.a.post(wr(1, SendOp::Send, BASE, 8));
+    p.a.post(wr(2, SendOp::Send, BASE, 8));
+    // No receive is posted.
+    p.run_for(Duration::from_micros(5));
+    let refused = waited_for(&mut p);
+    p.a.host.peer_stopped = false;
+    p.run_for(Duration::from_secs(1));
+    let refused_again = waited_for(&mut p);
+    p.b.host.post_recv(9, THERE, 100);
+    p.a.host.peer_stopped = false;
+    p.run_for(Duration::from_secs(1));
+    assert_eq!(p.a.host.send_statuses(), [(1, WcStatus::Success)]);
+    let second = waited_for(&mut p);
+    assert!(refused != refused_again && refused_again != second && refused != second);
+}
+
+#[test]
 fn fabric_can_be_changed_while_nothing_has_got_through() {
     let mut p = Pair::with(Service::Rc, lossless(65_536), params(1024), 0xff_fff0);
     p.drop_to_b = Some(Box::new(|_| true));

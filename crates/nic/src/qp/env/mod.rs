@@ -10,6 +10,7 @@ pub(crate) use outgoing::REFERENCE;
 
 use super::payload::{RxPayload, scatter, scatter_rest, source_len};
 use super::unacked_pace::UnackedPace;
+use super::unread::Unread;
 use super::xrc_target::XrcTarget;
 use super::{Path, Qp};
 use crate::adapter::Work;
@@ -23,7 +24,7 @@ use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
 use ferroce_proto::{
     AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Failure, Instant, NoReceive, Payload,
     PayloadSource, PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp,
-    SendWr, Sge, SrqPlace, TagInfo, Taken, Telling, TransmitError, Violation, WcOpcode, WcStatus,
+    SendWr, Sge, SrqPlace, TagInfo, Taken, Telling, TransmitError, Unanswered, Violation, WcOpcode, WcStatus,
 };
 use ferroce_queues::{CountedOp, IpVersion, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Grh, PacketMeta};
@@ -46,6 +47,7 @@ pub(crate) struct QpEnv<'a> {
     pub(super) xrc_target: &'a mut XrcTarget,
     pub(super) now: Instant,
     pub(super) unacked_pace: &'a mut UnackedPace,
+    pub(super) unread: &'a mut Unread,
     /// Packets with data say that they are ECN-capable.
     pub(super) ecn: bool,
 }
@@ -158,10 +160,19 @@ impl Env for QpEnv<'_> {
         self.qp.prefers_to_execute(link, rkey)
     }
 
-    fn is_undelivered(&self) -> bool {
-        let Some(Path::Shm { link, .. }) = self.path else { return false };
-        let is_consumed = || link.is_consumed(self.qp.last_record.load(Ordering::Relaxed));
-        !link.is_dead() && (!is_consumed() || link.has_executed())
+    fn is_undelivered(&mut self, peer: u32, oldest: Unanswered) -> bool {
+        match self.path {
+            Some(Path::Shm { link, .. }) if !link.is_dead() => {
+                let links = self.qp.adapter.links.to_same_process(link);
+                // An answer is in a ring before the peer has dealt with its request, or says that it owes nothing.
+                link.is_untold(self.qp.last_record.load(Ordering::Relaxed))
+                    || links.iter().any(|link| link.peer_owes((self.qp.qpn, peer)))
+                    || self.unread.may_hold_answer(&links, oldest)
+            }
+            // Who isn't busy any more has left its answers.
+            Some(Path::Local { .. }) => self.qp.is_local_peer_busy(peer) || self.inbox().has_records(),
+            _ => false,
+        }
     }
 
     fn is_ecn_capable(&self) -> bool {
