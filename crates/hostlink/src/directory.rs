@@ -76,6 +76,8 @@ pub struct ListedQp {
     pub access: Access,
     /// Its program may send.
     pub sends: bool,
+    /// It owes its peer answers.
+    pub owes: bool,
 }
 
 /// Why another process's memory is accessed.
@@ -102,7 +104,10 @@ const SHARED: u64 = 4;
 /// … and where the count of listings begins, by which a region is told from one before it that had the same key.
 const LISTING: u32 = 8;
 
-/// The word of a QP's entry that isn't 0 while the QP owes its peer answers. Older builds leave it 0.
+/// The word of a QP's entry with the number of its peer.
+const PEER: usize = 0;
+/// The word of a QP's entry that isn't 0 while the QP owes its peer answers, also while the entry is taken back for a change. Older builds
+/// leave it 0.
 const OWES: usize = 3;
 
 /// Memory that was found.
@@ -278,17 +283,17 @@ impl Directory {
 
     /// Lists a QP, if there is room.
     pub fn publish_qp(&self, qp: &ListedQp) -> bool {
-        let &ListedQp { ends: (qpn, peer), connection, pd, access, sends } = qp;
+        let &ListedQp { ends: (qpn, peer), connection, pd, access, sends, owes } = qp;
         let rights = rights(access.remote_read, access.remote_write) | if sends { 0 } else { RECEIVES };
         let entry = self.qp(qpn);
         if let Some(entry) = entry {
-            let words = [u64::from(peer), (u64::from(pd) << 32) | rights, connection, 0];
+            let words = [u64::from(peer), (u64::from(pd) << 32) | rights, connection, owes.into()];
             entry.publish(NAMED | u64::from(qpn), words);
         }
         entry.is_some()
     }
 
-    /// Tells the peer of a listed QP whether the QP owes it answers.
+    /// Tells the peer of a QP that is or was listed whether the QP owes it answers.
     pub fn note_owing(&self, qpn: u32, owes: bool) {
         if let Some(entry) = self.qp(qpn) {
             entry.set(OWES, owes.into());
@@ -345,9 +350,12 @@ impl PeerDirectory {
     }
 
     /// QP `qpn` owes answers to its peer `from`, for a guess.
-    pub(super) fn owes(&self, ends @ (_, qpn): QpnPair) -> bool {
-        let word = |at| self.0.words::<DirectoryEntry>(at).get(NAMED | u64::from(qpn), OWES);
-        self.connection(ends).is_some() && qp_at(&self.0, qpn).and_then(word).is_some_and(|owes| owes != 0)
+    pub(super) fn owes(&self, (from, qpn): QpnPair) -> bool {
+        // Each QP of a slot has an entry of its own.
+        qp_at(&self.0, qpn).is_some_and(|at| {
+            let entry: &DirectoryEntry = self.0.words(at);
+            entry.get(PEER) == u64::from(from) && entry.get(OWES) != 0
+        })
     }
 
     /// The `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None` when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
@@ -400,7 +408,14 @@ mod tests {
     fn publish(own: &Directory, qp: (bool, bool), region: (bool, bool)) {
         let access =
             Access { remote_read: qp.0, remote_write: qp.1, remote_atomic: false, ..Access::default() };
-        own.publish_qp(&ListedQp { ends: (QPN, PEER), connection: 1, pd: PD, access, sends: true });
+        own.publish_qp(&ListedQp {
+            ends: (QPN, PEER),
+            connection: 1,
+            pd: PD,
+            access,
+            sends: true,
+            owes: false,
+        });
         let (remote_read, remote_write) = region;
         let region = ListedRegion {
             pd: PD,
@@ -445,8 +460,9 @@ mod tests {
     fn a_qp_owes_answers_to_its_peer_alone() {
         let own = Directory::new().unwrap();
         let peer = opened(&own);
-        own.note_owing(QPN, true);
         own.add_slot(3);
+        own.note_owing(QPN, true);
+        assert!(!peer.owes(ENDS), "it has no peer");
         publish(&own, (true, true), (true, true));
         assert!(!peer.owes(ENDS), "nothing is owed when it is listed");
         own.note_owing(QPN, true);
@@ -455,7 +471,9 @@ mod tests {
         assert!(!peer.owes(ENDS));
         own.note_owing(QPN, true);
         own.qp(QPN).unwrap().revoke();
-        assert!(!peer.owes(ENDS), "it isn't listed any more");
+        assert!(peer.owes(ENDS), "it is being changed, or has failed");
+        own.note_owing(QPN, false);
+        assert!(!peer.owes(ENDS));
     }
 
     #[test]
@@ -481,7 +499,14 @@ mod tests {
         let access =
             Access { remote_read: true, remote_write: true, remote_atomic: false, ..Access::default() };
         own.qp(QPN).unwrap().revoke();
-        own.publish_qp(&ListedQp { ends: (QPN, PEER), connection: 1, pd: PD + 1, access, sends: true });
+        own.publish_qp(&ListedQp {
+            ends: (QPN, PEER),
+            connection: 1,
+            pd: PD + 1,
+            access,
+            sends: true,
+            owes: false,
+        });
         for purpose in [Purpose::Read, Purpose::Write, Purpose::Fetch] {
             assert_eq!(opened(&own).find(ENDS, (KEY, IOVA, 8), purpose), None, "{purpose:?}");
         }

@@ -118,7 +118,7 @@ impl Links {
         self.links.read().clone()
     }
 
-    /// The links to the process that `link` leads to, in which an answer to what has left by it may come.
+    /// The links to the process that `link` leads to: answers to what has left by one may come by another.
     pub fn to_same_process(&self, link: &Link) -> Vec<Arc<Link>> {
         self.links.read().iter().filter(|other| other.peer().is(&link.peer())).cloned().collect()
     }
@@ -401,12 +401,8 @@ impl Links {
                 continue;
             }
             last(&link);
-            let peer = link.peer();
-            let others = self.snapshot();
-            others
-                .iter()
-                .filter(|other| other.id != link.id && other.peer().is(&peer))
-                .for_each(|other| last(other));
+            let others = self.to_same_process(&link);
+            others.iter().filter(|other| other.id != link.id).for_each(|other| last(other));
             tracing::info!(pid = link.pid, "a link with a process of this host has ended");
             waiting.extend(self.drop_link(&link));
         }

@@ -147,7 +147,8 @@ pub enum PlaceError {
     Lost,
 }
 
-/// The oldest packet that isn't acknowledged, as it left last: another one once the peer has answered in any way.
+/// The oldest unacknowledged packet, and when requests were last sent again from the oldest one on. It changes when an answer
+/// acknowledges packets, or has them sent again, and after a timeout.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Unanswered {
     pub(crate) una: u64,
@@ -197,9 +198,10 @@ pub trait Env {
         false
     }
 
-    /// Whether no time passes for what this QP waits for, because its peer `peer` is known to be alive, and requests wait to be
-    /// looked at there, or answers to be sent, or to be read here.
-    fn is_undelivered(&mut self, _peer: u32, _oldest: Unanswered) -> bool {
+    /// Whether an answer to the oldest unacknowledged packet, or to one after it, may still come from QP `peer`, which is known to live: the
+    /// peer hasn't processed the request, or hasn't sent the answer, or this process hasn't read the answer. The ACK timer is then started
+    /// again, and no retry is used.
+    fn answer_may_come(&mut self, _peer: u32, _oldest: Unanswered) -> bool {
         false
     }
 

@@ -70,7 +70,7 @@ impl<A: Clone> Qp<A> {
         if due(self.req.ack_deadline) {
             self.req.ack_deadline = None;
             let oldest = Unanswered { una: self.req.una, went_back: self.req.went_back };
-            if self.is_front_leaving() || env.is_undelivered(self.params.dest_qpn, oldest) {
+            if self.is_front_leaving() || env.answer_may_come(self.params.dest_qpn, oldest) {
                 self.req.arm(now, &self.params);
                 return;
             }
@@ -91,8 +91,8 @@ impl<A: Clone> Qp<A> {
         }
     }
 
-    /// Packets of the oldest request are still to leave when there is room for them, and the last of them is the first that the peer has
-    /// to answer.
+    /// Some packets of the oldest request haven't been sent yet. Where nothing is lost, and so no window ends, the peer acknowledges a
+    /// request after its last packet: no answer is due.
     fn is_front_leaving(&self) -> bool {
         self.params.lossless && self.sq.front().is_some_and(|front| self.req.next < front.end())
     }

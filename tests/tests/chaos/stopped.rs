@@ -1,5 +1,5 @@
-//! Processes that stop and go on, while their peers have no retry to spare: within a host no time passes for what a process that lives
-//! has yet to do.
+//! Requests without a retry to spare, whose peers stop and go on: over shared memory, and within a process, no time passes for an answer
+//! that may still come. Of one that can't come, the request fails.
 
 use super::many_peers::Random;
 use super::{LIMIT, Two, c_program};
@@ -30,6 +30,9 @@ fn exchange_with_stops(words: &[&str], seed: u64) {
     for _ in 0..STOPS {
         let side = random.below(2) as usize;
         stop_for_a_while(two.both()[side], &mut random);
+    }
+    for process in two.both() {
+        assert!(!process.has_ended(), "too soon: {}", process.wait(Duration::ZERO));
     }
     for process in two.both() {
         let outcome = process.wait(LIMIT);
@@ -64,6 +67,18 @@ fn no_request_within_a_process_fails_because_the_process_stops() {
     for _ in 0..STOPS {
         stop_for_a_while(&process, &mut random);
     }
+    assert!(!process.has_ended(), "too soon: {}", process.wait(Duration::ZERO));
     process.wait(LIMIT).expect_success().expect_quiet();
+    world.first().expect_no_traces();
+}
+
+#[test]
+fn request_that_nobody_answers_fails_beside_any_traffic() {
+    let program = require!(c_program("traffic/dead_request"));
+    let world = require!(World::one_host(1500));
+    for (processes, reason) in [("one", "FC012"), ("two", "FC017")] {
+        let mut process = world.first().start_ferroce(&[], &[&program, processes], Fabric::Any.settings());
+        process.wait(LIMIT).expect_success().expect_only_reason(reason);
+    }
     world.first().expect_no_traces();
 }

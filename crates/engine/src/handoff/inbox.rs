@@ -15,11 +15,18 @@ pub struct Inbox<R> {
     records: Mutex<class::Inbox, VecDeque<R>>,
     bytes: AtomicUsize,
     len: AtomicUsize,
+    /// Records that have been taken out so far.
+    taken: AtomicUsize,
 }
 
 impl<R> Default for Inbox<R> {
     fn default() -> Self {
-        Self { records: Mutex::new(VecDeque::new()), bytes: AtomicUsize::new(0), len: AtomicUsize::new(0) }
+        Self {
+            records: Mutex::new(VecDeque::new()),
+            bytes: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -55,6 +62,18 @@ impl<R: PayloadBytes> Inbox<R> {
         let record = records.pop_front()?;
         self.bytes.fetch_sub(record.bytes(), Ordering::Relaxed);
         self.len.store(records.len(), Ordering::Release);
+        self.taken.store(self.taken().wrapping_add(1), Ordering::Relaxed);
         Some(record)
+    }
+
+    /// How many packets have been taken so far.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// How many packets have been sent so far.
+    pub fn sent(&self) -> usize {
+        let records = self.records.lock();
+        self.taken().wrapping_add(records.len())
     }
 }

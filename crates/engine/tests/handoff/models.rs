@@ -145,6 +145,7 @@ fn a_packet_for_a_busy_qp_is_worked_on() {
             sender.join().unwrap();
         }
         assert!(!engine.qp.inbox.is_full());
+        assert_eq!((engine.qp.inbox.taken(), engine.qp.inbox.sent()), (PACKETS, PACKETS));
     });
 }
 

@@ -244,10 +244,16 @@ impl Link {
         self.tx_lines().executed() != self.executed.load(Ordering::Relaxed)
     }
 
-    /// The peer has dealt with a SEND that waits to be acknowledged by position, and can't tell for want of room.
-    pub(super) fn is_kept_from_telling(&self) -> bool {
+    /// The peer has processed a SEND, of whichever QP, that waits to be acknowledged by position and ends at `position` or before, and can't
+    /// tell for want of room.
+    pub(super) fn is_kept_from_telling(&self, position: u64) -> bool {
         let first = self.tx.lock().awaited.front().copied();
-        first.is_some_and(|first| self.tx_lines().is_consumed(first.end))
+        first.is_some_and(|first| first.end <= position && self.tx_lines().is_consumed(first.end))
+    }
+
+    /// The peer has executed something of which QPs don't know yet, at `position` or before.
+    pub(super) fn has_executed_before(&self, position: u64) -> bool {
+        self.executed.load(Ordering::Relaxed) < position && self.has_executed()
     }
 
     /// What the peer says that it has executed, and how many records it has disowned by then.

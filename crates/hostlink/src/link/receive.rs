@@ -361,11 +361,55 @@ mod tests {
     fn an_answer_by_position_is_to_come_until_the_sender_knows_of_it() {
         let [link, peer] = link();
         let end = send(&link, 3, 2, true);
-        assert!(link.is_untold(end), "nobody has looked at it");
+        assert!(link.is_unacknowledged(end), "nobody has looked at it");
         peer.receive_last(&mut Told::default());
-        assert!(link.is_untold(end), "nobody has looked at the position");
+        assert!(link.is_unacknowledged(end), "nobody has looked at the position");
         link.receive_last(&mut Told::default());
-        assert!(!link.is_untold(end) && link.unread().is_none());
+        assert!(!link.is_unacknowledged(end) && link.unread().is_none());
+    }
+
+    /// Asks, while it is told of what the peer has executed, whether it is acknowledged.
+    struct Asks<'a> {
+        link: &'a Link,
+        end: u64,
+        answers: Vec<bool>,
+    }
+
+    impl Receive for Asks<'_> {
+        fn packets(&mut self, _: &[ReceivedRecord<'_>]) {}
+
+        fn compact(&mut self, _: CompactRun<'_>) {}
+
+        fn executed(&mut self, _: SentPacket) {
+            self.answers.push(self.link.is_unacknowledged(self.end));
+        }
+    }
+
+    #[test]
+    fn an_answer_by_position_is_to_come_while_the_sender_is_told() {
+        let [link, peer] = link();
+        let end = send(&link, 3, 2, true);
+        peer.receive_last(&mut Told::default());
+        let mut asks = Asks { link: &link, end, answers: Vec::new() };
+        link.receive_last(&mut asks);
+        assert_eq!(asks.answers, [true]);
+        assert!(!link.is_unacknowledged(end));
+    }
+
+    #[test]
+    fn what_others_have_sent_later_is_not_waited_for() {
+        let [link, peer] = link();
+        let end = send(&link, 3, 2, false);
+        peer.receive_last(&mut Told::default());
+        assert!(!link.is_unacknowledged(end));
+        send(&link, 4, 4, true);
+        peer.receive_last(&mut Told::default());
+        let known = link.executed.load(Ordering::Relaxed);
+        assert!(link.has_executed() && (known < end) == link.is_unacknowledged(end));
+        link.receive_last(&mut Told::default());
+        send(&link, 4, 6, true);
+        peer.receive_last(&mut Told::default());
+        assert!(link.has_executed() && !link.is_unacknowledged(end));
     }
 
     #[test]
@@ -375,14 +419,14 @@ mod tests {
         let end = send(&link, 3, 1, true);
         peer.receive_last(&mut Told::default());
         let full = link.unread().unwrap();
-        assert!(link.is_untold(end) && !link.is_read(full));
+        assert!(link.is_unacknowledged(end) && !link.is_read(full));
         link.receive_last(&mut Told::default());
-        assert!(link.is_untold(end) && link.is_read(full) && link.unread().is_none());
+        assert!(link.is_unacknowledged(end) && link.is_read(full) && link.unread().is_none());
         // The peer finds room.
         peer.receive_last(&mut Told::default());
         assert!(link.unread().is_some());
         link.receive_last(&mut Told::default());
-        assert!(!link.is_untold(end) && link.unread().is_none());
+        assert!(!link.is_unacknowledged(end) && link.unread().is_none());
     }
 
     #[test]

@@ -171,13 +171,16 @@ impl Link {
         self.tx_lines().is_consumed(position)
     }
 
-    /// Whether the peer, if it lives, hasn't dealt with the record that ends at `position` of the ring to it, or QPs don't know yet of
-    /// what it has executed.
-    pub fn is_untold(&self, position: u64) -> bool {
-        !self.is_consumed(position) || self.has_executed() || self.is_kept_from_telling()
+    /// The peer hasn't processed the record that ends at `position` of the ring to it, or an acknowledgement by position of this record, or
+    /// of one before, hasn't reached the QPs of this process.
+    pub fn is_unacknowledged(&self, position: u64) -> bool {
+        // What is taken out of those that wait was executed: whoever takes it out tells the QPs before it notes that.
+        !self.is_consumed(position)
+            || self.is_kept_from_telling(position)
+            || self.has_executed_before(position)
     }
 
-    /// The peer's QP of `ends` owes answers.
+    /// The peer's QP of `ends` owes this process's QP of `ends` an answer.
     pub fn peer_owes(&self, ends: QpnPair) -> bool {
         self.remote.get().is_some_and(|remote| remote.directory.owes(ends))
     }

@@ -31,14 +31,14 @@ impl DirectoryEntry {
         self.name.store(name, Ordering::Release);
     }
 
-    /// Changes a word. To be called by the owner alone, who sees to it that the entry isn't published or emptied meanwhile.
+    /// Changes a word. To be called by the owner alone, by one thread at a time.
     pub(crate) fn set(&self, word: usize, value: u64) {
         self.words[word].store(value, Ordering::Release);
     }
 
-    /// A word, if the entry stands for `name`: a guess, for any time.
-    pub(crate) fn get(&self, name: u64, word: usize) -> Option<u64> {
-        (self.name.load(Ordering::Acquire) == name).then(|| self.words[word].load(Ordering::Acquire))
+    /// A word, whatever the entry stands for: a guess, for any time.
+    pub(crate) fn get(&self, word: usize) -> u64 {
+        self.words[word].load(Ordering::Acquire)
     }
 
     /// Empties the entry and returns its name. Who was using it may still be.

@@ -126,7 +126,7 @@ impl Qp {
                 deadline: Deadline::default(),
                 notify_drained: AtomicBool::new(false),
                 last_cnp: AtomicU64::new(0),
-                last_record: AtomicU64::new(0),
+                last_request: AtomicU64::new(0),
                 changing: Turn::free(),
                 ended: AtomicBool::new(false),
                 burst: Burst::default(),

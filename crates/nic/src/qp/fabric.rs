@@ -1,5 +1,6 @@
 //! Which fabric a QP uses: how it is chosen, how it is given up for UDP, and what other processes may find of the QP.
 
+use super::unread::Unread;
 use super::{Inner, Path, Qp, QpAttr, attr, mask};
 use crate::adapter::Work;
 use crate::owner::OfContext as _;
@@ -146,6 +147,7 @@ impl Qp {
     fn use_udp(&self, inner: &mut Inner, path: Path, mtu: u32) {
         tracing::debug!(qpn = self.qpn, "the peer doesn't share memory with this process: going by UDP");
         inner.listing.withdraw(self.qpn);
+        inner.unread = Unread::default();
         let mtu = (128 << inner.attr.path_mtu).min(mtu);
         inner.proto.change_fabric(mtu, Self::is_lossless(&path));
         self.adapter.listen(self.qpn, true, Some(&path));
@@ -170,25 +172,37 @@ impl Qp {
             access.remote_read &= params.max_dest_rd_atomic > 0;
             let sends = inner.proto.state() != QpState::Rtr;
             let (ends, connection, pd) = ((self.qpn, params.dest_qpn), inner.connection, self.pd.id());
-            if directory.publish_qp(&ListedQp { ends, connection, pd, access, sends }) {
+            let owes = inner.proto.owes_answers();
+            if directory.publish_qp(&ListedQp { ends, connection, pd, access, sends, owes }) {
                 inner.listing = Listing::Listed;
-                inner.owes = false;
+                inner.owes = owes;
             }
         }
     }
 
-    /// Tells the peer, whose ACK timer doesn't count then, whether answers are owed to it.
-    pub(super) fn tell_of_owing(&self, told: &mut bool, owes: bool) {
-        if let Some(directory) = ferroce_hostlink::own_directory().filter(|_| *told != owes) {
+    /// Writes to the directory whether this QP `owes` its peer an answer, if what was `noted` last is something else. The peer's ACK timer
+    /// stands still meanwhile.
+    #[inline]
+    pub(super) fn note_owing(&self, noted: &mut bool, owes: bool) {
+        if *noted != owes
+            && let Some(directory) = ferroce_hostlink::own_directory()
+        {
             directory.note_owing(self.qpn, owes);
-            *told = owes;
+            *noted = owes;
         }
     }
 
-    /// The peer, of the same process, is being worked for, or has requests to look at or answers to send.
+    /// Whether the QP `peer` of this process may have requests of this QP to look at, or owes this QP answers. Somebody is working for
+    /// the peer if its lock isn't free.
     pub(super) fn is_local_peer_busy(&self, peer: u32) -> bool {
-        let Some(peer) = self.adapter.qp(peer).filter(|peer| peer.qpn != self.qpn) else { return false };
-        peer.inbox.has_records() || peer.inner.try_lock().is_none_or(|inner| inner.proto.owes_answers())
+        let Some(peer) = self.adapter.qp(peer).filter(|peer| peer.qpn != self.qpn && !peer.is_broken())
+        else {
+            return false;
+        };
+        peer.inner.try_lock().is_none_or(|inner| {
+            let is_for_this = inner.proto.params().dest_qpn == self.qpn;
+            is_for_this && (peer.inbox.has_records() || inner.proto.owes_answers())
+        })
     }
 
     /// Undoes [`Qp::list`]; when this returns, no other process accesses memory through the QP.

@@ -115,7 +115,7 @@ impl Qp {
         });
         // Whatever keeps it, the general way finds it again.
         let Sent::Published(end) = sent else { return false };
-        self.last_record.store(end, Ordering::Relaxed);
+        self.last_request.store(end, Ordering::Relaxed);
         self.burst.forget();
         let fetch = Fetch { signaled, ..*fetch };
         if let Some(at) = proto.fetch_sent(|| self.adapter.engine.lately(), &fetch) {
@@ -198,8 +198,7 @@ impl Qp {
                 Ok(())
             }
         });
-        let Sent::Published(end) = sent else { return None };
-        self.last_record.store(end, Ordering::Relaxed);
+        let Sent::Published(_) = sent else { return None };
         proto.fetch_answered(&op, original);
         budget.0 = left;
         Some(Rest::Nothing)

@@ -74,7 +74,7 @@ struct Inner {
     /// The last try to go by UDP instead has failed.
     udp_failed: bool,
     listing: Listing,
-    /// The directory says that it owes answers.
+    /// The directory says that this QP owes its peer answers.
     owes: bool,
     xrc_target: xrc_target::XrcTarget,
     unacked_pace: UnackedPace,
@@ -121,8 +121,8 @@ pub struct Qp {
     notify_drained: AtomicBool,
     /// When the last congestion notification was sent.
     last_cnp: AtomicU64,
-    /// Where in its link's ring the last packet ends.
-    last_record: AtomicU64,
+    /// Where in its link's ring the last packet of a request ends.
+    last_request: AtomicU64,
     burst: Burst,
     /// The key of a region of the peer's that can't be mapped, if one was asked for.
     unmappable: AtomicU32,

@@ -168,7 +168,7 @@ impl Qp {
         let sent = link.send_plain(&headers, (self.qpn, *connection), len, fill);
         // Whatever keeps it, the general way finds it again.
         let Sent::Published(end) = sent else { return false };
-        self.last_record.store(end, Ordering::Relaxed);
+        self.last_request.store(end, Ordering::Relaxed);
         self.burst.forget();
         let request = PlainRequest { signaled: signaled || self.sq_sig_all, ..*request };
         if let Some(at) = proto.plain_sent(|| self.adapter.engine.lately(), &request) {

@@ -1,27 +1,41 @@
-//! Answers that have come through shared memory and that nobody has had the time to read: the ACK timer doesn't count for them.
+//! Answers that have come and that nobody has had the time to read: the ACK timer doesn't count meanwhile.
 
+use crate::fabric::LocalPacket;
+use ferroce_engine::Inbox;
 use ferroce_hostlink::Link;
 use ferroce_proto::Unanswered;
 use std::sync::Arc;
 
-/// What was found unread when the ACK timer ran out.
+/// What was found unread when the ACK timer ran out. Records that come later aren't waited for, so traffic of other QPs can't keep a
+/// request alive.
 #[derive(Default)]
 pub(super) struct Unread {
     oldest: Unanswered,
     /// Where what was unread ended, in the rings that aren't known to have been read up to there.
     ends: Vec<(Arc<Link>, u64)>,
+    /// How many packets have to be taken out of the inbox.
+    packets: Option<usize>,
 }
 
 impl Unread {
-    /// An answer to `oldest`, or to a packet after it, may lie in the rings of `links`, which lead to the peer. Whatever comes there
-    /// for other QPs, that is over when what was there at the first call with this `oldest` has been dealt with.
-    pub(super) fn may_hold_answer(&mut self, links: &[Arc<Link>], oldest: Unanswered) -> bool {
+    /// An answer to `oldest`, or to a packet after it, may lie in the rings of `links`, which lead to the peer.
+    pub(super) fn may_be_in_rings(&mut self, links: &[Arc<Link>], oldest: Unanswered) -> bool {
         if self.ends.is_empty() || self.oldest != oldest {
             let unread = |link: &Arc<Link>| Some((link.clone(), link.unread()?));
-            *self = Self { oldest, ends: links.iter().filter_map(unread).collect() };
+            *self = Self { oldest, ends: links.iter().filter_map(unread).collect(), packets: None };
         }
         // What a peer has left that is gone has been read, or can't be.
         self.ends.retain(|(link, end)| !link.is_dead() && !link.is_read(*end));
         !self.ends.is_empty()
+    }
+
+    /// The same of the inbox of the QP.
+    pub(super) fn may_be_in_inbox(&mut self, inbox: &Inbox<LocalPacket>, oldest: Unanswered) -> bool {
+        if self.packets.is_none() || self.oldest != oldest {
+            *self = Self { oldest, ends: Vec::new(), packets: Some(inbox.sent()) };
+        }
+        let is_left = |&packets: &usize| packets.wrapping_sub(inbox.taken()).cast_signed() > 0;
+        self.packets = self.packets.filter(is_left);
+        self.packets.is_some()
     }
 }

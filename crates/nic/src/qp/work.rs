@@ -2,7 +2,7 @@
 
 use super::broken::{self, EndsOnPanic};
 use super::fabric::Listing;
-use super::{Inner, Qp, QpEnv};
+use super::{Inner, Path, Qp, QpEnv};
 use crate::adapter::Work;
 use crate::ah::Ah;
 use ferroce_proto::{Env, Instant, QpEvent, QpState};
@@ -76,6 +76,7 @@ impl Qp {
         };
         if self.is_broken() {
             broken::work(flushed, proto, listing, &mut env, now);
+            self.note_owing(owes, false);
             return std::mem::forget(unwinding);
         }
         f(proto, &mut env);
@@ -96,9 +97,7 @@ impl Qp {
             env.publish();
             env.work.overrun = false;
         }
-        if *listing == Listing::Listed {
-            self.tell_of_owing(owes, proto.owes_answers());
-        }
+        self.note_owing(owes, matches!(path, Some(Path::Shm { .. })) && proto.owes_answers());
         let state = proto.state();
         self.state.store(state as u8, Ordering::Release);
         let waits = env.work.blocked_on.take().is_some_and(|link| self.wait_for_room(&link, now));

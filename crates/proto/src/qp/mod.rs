@@ -282,7 +282,7 @@ impl<A: Clone> Qp<A> {
     #[must_use]
     #[inline]
     pub fn owes_answers(&self) -> bool {
-        !self.answers.is_empty()
+        !self.answers.is_empty() || self.is_delegating()
     }
 
     fn has_unsent(&self) -> bool {

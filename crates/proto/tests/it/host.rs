@@ -93,7 +93,7 @@ pub struct Host {
     pub direct_log: Vec<(u64, u32)>,
     /// The peer is alive and looks at nothing.
     pub peer_stopped: bool,
-    /// What was waited for each time that the ACK timer ran out.
+    /// What was waited for each time that the transport has asked whether an answer may come.
     pub waited_for: Vec<Unanswered>,
     /// What was flushed: addresses and lengths.
     pub flushed: Vec<(u64, u64)>,
@@ -307,7 +307,7 @@ impl Env for Host {
         self.prefers_direct
     }
 
-    fn is_undelivered(&mut self, _peer: u32, oldest: Unanswered) -> bool {
+    fn answer_may_come(&mut self, _peer: u32, oldest: Unanswered) -> bool {
         self.waited_for.push(oldest);
         self.peer_stopped
     }

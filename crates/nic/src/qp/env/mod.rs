@@ -160,17 +160,22 @@ impl Env for QpEnv<'_> {
         self.qp.prefers_to_execute(link, rkey)
     }
 
-    fn is_undelivered(&mut self, peer: u32, oldest: Unanswered) -> bool {
+    fn answer_may_come(&mut self, peer: u32, oldest: Unanswered) -> bool {
         match self.path {
             Some(Path::Shm { link, .. }) if !link.is_dead() => {
+                // The peer publishes an answer before it gives the request's record back, or takes back that it owes one: what
+                // the peer says is looked at before what has come from it.
+                if link.is_unacknowledged(self.qp.last_request.load(Ordering::Relaxed)) {
+                    return true;
+                }
                 let links = self.qp.adapter.links.to_same_process(link);
-                // An answer is in a ring before the peer has dealt with its request, or says that it owes nothing.
-                link.is_untold(self.qp.last_record.load(Ordering::Relaxed))
-                    || links.iter().any(|link| link.peer_owes((self.qp.qpn, peer)))
-                    || self.unread.may_hold_answer(&links, oldest)
+                links.iter().any(|link| link.peer_owes((self.qp.qpn, peer)))
+                    || self.unread.may_be_in_rings(&links, oldest)
             }
-            // Who isn't busy any more has left its answers.
-            Some(Path::Local { .. }) => self.qp.is_local_peer_busy(peer) || self.inbox().has_records(),
+            // A peer that isn't busy any more has put its answers into the inbox.
+            Some(Path::Local { .. }) => {
+                self.qp.is_local_peer_busy(peer) || self.unread.may_be_in_inbox(&self.qp.inbox, oldest)
+            }
             _ => false,
         }
     }

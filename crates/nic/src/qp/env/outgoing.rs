@@ -152,7 +152,9 @@ impl QpEnv<'_> {
         };
         match sent {
             Sent::Published(end) => {
-                self.qp.last_record.store(end, Ordering::Relaxed);
+                if headers.bth.opcode.is_request() {
+                    self.qp.last_request.store(end, Ordering::Relaxed);
+                }
                 self.qp.burst.sent(headers);
                 self.work.rings(link);
                 Ok(())
