@@ -109,6 +109,11 @@ impl Lease {
     }
 
     /// Until when anybody has promised.
+    /// No lease has been good for so long.
+    pub(super) fn ended_before(&self, now: Instant, ago: Duration) -> bool {
+        now.since(self.until()) > ago
+    }
+
     fn until(&self) -> Instant {
         Instant(self.until.load(Ordering::Acquire).max(self.waited_until.load(Ordering::Acquire)))
     }

@@ -16,6 +16,8 @@ const WATCH: Duration = Duration::from_micros(50);
 const LOOKS: u32 = 32;
 /// An offer that takes so long was taken.
 const TAKEN: Duration = Duration::from_micros(20);
+/// A program that hasn't polled for so long leaves its work to the background thread.
+const ALONE: Duration = Duration::from_millis(10);
 /// A look at everything comes after so long, or so many looks, whichever is first.
 const ROUND: Duration = Duration::from_micros(20);
 const ROUND_EVERY: u32 = 64;
@@ -69,12 +71,16 @@ impl Watch {
                 && !looks.is_multiple_of(ROUND_EVERY)
                 && now.since(self.last_round) < ROUND
                 && engine.run_queue.is_empty();
+            // What has more to do, an answer of several turns say, was begun by something that had come. A program that polls goes on itself.
+            let goes_on = !engine.run_queue.is_empty() && engine.lease.ended_before(now, ALONE);
             let done = found | (!quick && Loop::progress(handler, now));
             if !quick {
                 self.last_round = now;
             }
-            if found {
+            if found || goes_on && done {
                 self.last_find = now;
+            }
+            if found {
                 self.finds = self.finds.saturating_add(1);
             }
             if engine.lease.is_fresh(now) {
