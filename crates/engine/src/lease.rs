@@ -108,12 +108,12 @@ impl Lease {
         self.until().0 > now.0 && self.distrusted_until.load(Ordering::Relaxed) <= now.0
     }
 
-    /// Until when anybody has promised.
     /// No lease has been good for so long.
     pub(super) fn ended_before(&self, now: Instant, ago: Duration) -> bool {
         now.since(self.until()) > ago
     }
 
+    /// Until when anybody has promised.
     fn until(&self) -> Instant {
         Instant(self.until.load(Ordering::Acquire).max(self.waited_until.load(Ordering::Acquire)))
     }

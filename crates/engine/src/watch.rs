@@ -71,7 +71,8 @@ impl Watch {
                 && !looks.is_multiple_of(ROUND_EVERY)
                 && now.since(self.last_round) < ROUND
                 && engine.run_queue.is_empty();
-            // What has more to do, an answer of several turns say, was begun by something that had come. A program that polls goes on itself.
+            // A job with more to do, such as an answer of several turns, was begun by something that had come. A program that polls works on
+            // the job itself.
             let goes_on = !engine.run_queue.is_empty() && engine.lease.ended_before(now, ALONE);
             let done = found | (!quick && Loop::progress(handler, now));
             if !quick {
