@@ -4,7 +4,7 @@ use crate::fabric::LocalPacket;
 use ferroce_engine::Inbox;
 use ferroce_hostlink::Link;
 use ferroce_proto::Unanswered;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What was found unread when the ACK timer ran out. Records that come later aren't waited for, so traffic of other QPs can't keep a
 /// request alive.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) struct Unread {
     oldest: Unanswered,
     /// Where what was unread ended, in the rings that aren't known to have been read up to there.
-    ends: Vec<(Arc<Link>, u64)>,
+    ends: Vec<(Weak<Link>, u64)>,
     /// How many packets have to be taken out of the inbox.
     packets: Option<usize>,
 }
@@ -21,11 +21,13 @@ impl Unread {
     /// An answer to `oldest`, or to a packet after it, may lie in the rings of `links`, which lead to the peer.
     pub(super) fn may_be_in_rings(&mut self, links: &[Arc<Link>], oldest: Unanswered) -> bool {
         if self.ends.is_empty() || self.oldest != oldest {
-            let unread = |link: &Arc<Link>| Some((link.clone(), link.unread()?));
+            let unread = |link: &Arc<Link>| Some((Arc::downgrade(link), link.unread()?));
             *self = Self { oldest, ends: links.iter().filter_map(unread).collect(), packets: None };
         }
         // What a peer has left that is gone has been read, or can't be.
-        self.ends.retain(|(link, end)| !link.is_dead() && !link.is_read(*end));
+        let is_left =
+            |link: &Weak<Link>, end| link.upgrade().is_some_and(|link| !link.is_dead() && !link.is_read(end));
+        self.ends.retain(|(link, end)| is_left(link, *end));
         !self.ends.is_empty()
     }
 
