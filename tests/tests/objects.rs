@@ -68,6 +68,11 @@ fn a_send_completes_before_its_answer_comes_also_between_processes_that_connect_
 }
 
 #[test]
+fn completions_of_a_connection_are_polled_in_its_order_however_they_are_polled() {
+    run_alone("completions/order_of_polls");
+}
+
+#[test]
 fn queue_pairs_of_different_services_take_nothing_from_each_other() {
     run_alone("completions/other_service");
 }

@@ -7,7 +7,7 @@
 //! longer leases, so that the background thread disturbs it less; who breaks them, shorter ones and less trust.
 
 use super::wait_watch::WaitWatch;
-use super::{Handler, Loop, Source};
+use super::{Handler, Loop};
 use ferroce_os::sync::fence;
 use ferroce_os::{clock, sys};
 use ferroce_proto::Instant;
@@ -253,13 +253,19 @@ impl Lease {
 
 impl<H: Handler> Loop<H> {
     /// Makes progress on behalf of a thread that polls a queue. `empty`: it found nothing. `sleeper`: it has asked for an event.
-    pub fn progress_of_poller(handler: &'static H, empty: bool, sleeper: bool) {
+    /// `poll_memory` is [`Source::poll_memory`](crate::Source::poll_memory) of all sources, on this thread's behalf.
+    pub fn progress_of_poller(
+        handler: &'static H,
+        empty: bool,
+        sleeper: bool,
+        poll_memory: impl FnOnce() -> bool,
+    ) {
         let lease = &handler.engine().lease;
         if !empty {
             lease.polls_pay();
         }
         if !sleeper && handler.engine().run_queue.is_empty() && lease.is_quick(empty) {
-            if empty && handler.sources().poll_memory() {
+            if empty && poll_memory() {
                 lease.found_in_memory();
                 lease.found_since_round.store(true, Ordering::Relaxed);
             }

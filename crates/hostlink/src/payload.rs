@@ -2,7 +2,7 @@
 
 use super::directory::{Purpose, QpnPair};
 use super::link::{Link, Peer};
-use super::record::{Body, Piece, Record};
+use super::record::{Body, CopiedPayload, MAX_COPIED, Piece, Record};
 use ferroce_access::{Fault, SharedMemory, copy};
 use ferroce_proto::PlaceError;
 
@@ -70,7 +70,7 @@ impl<'a> ReceivedRecord<'a> {
     }
 }
 
-/// The payload of a packet. The peer may still change its bytes.
+/// The payload of a packet. The peer may still change its bytes where they aren't copied.
 #[derive(Clone, Copy)]
 pub enum ShmPayload<'a> {
     /// In a ring.
@@ -79,6 +79,13 @@ pub enum ShmPayload<'a> {
         memory: &'a SharedMemory,
         /// The first byte there.
         at: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// Here: a copy that nobody else can change.
+    Copied {
+        /// The words that hold it.
+        words: &'a CopiedPayload,
         /// Bytes.
         len: usize,
     },
@@ -100,7 +107,7 @@ impl ShmPayload<'_> {
     #[inline]
     pub fn len(&self) -> usize {
         match self {
-            Self::Ring { len, .. } => *len,
+            Self::Ring { len, .. } | Self::Copied { len, .. } => *len,
             Self::Peer { pieces, .. } => pieces.iter().map(|piece| piece.len as usize).sum(),
         }
     }
@@ -115,6 +122,11 @@ impl ShmPayload<'_> {
                 assert!(offset <= whole && len <= whole - offset);
                 memory.copy_to_program(at + offset, addr, len).map_err(|Fault| PlaceError::Memory)
             }
+            Self::Copied { words, len: whole } => {
+                assert!(offset <= whole && len <= whole - offset);
+                let bytes = bytes_of(words);
+                copy::write(addr, &bytes[offset..offset + len]).map_err(|Fault| PlaceError::Memory)
+            }
             Self::Peer { link, ends, pieces } => link.fetch(ends, pieces, offset, addr, len),
         }
     }
@@ -127,9 +139,18 @@ impl ShmPayload<'_> {
                 memory.read(at, &mut bytes);
                 bytes
             }
+            Self::Copied { words, len } => bytes_of(words)[..len].to_vec(),
             Self::Peer { .. } => Vec::new(),
         }
     }
+}
+
+/// The words as they lie in memory.
+#[inline]
+fn bytes_of(words: &CopiedPayload) -> [u8; MAX_COPIED] {
+    let mut bytes = [0; MAX_COPIED];
+    bytes.as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_ne_bytes());
+    bytes
 }
 
 impl Link {

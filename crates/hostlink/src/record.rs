@@ -5,7 +5,7 @@
 //! record or an error, and touches no byte outside it.
 
 use super::compact::{self, CompactHeaders, Operands};
-use super::protocol::{Broken, Lines};
+use super::protocol::{Broken, COPIED_WORDS, Lines};
 use ferroce_access::SharedMemory;
 use ferroce_types::{MAX_FLOW_LABEL, PacketMeta, gid_of, ip_of};
 use ferroce_wire::Headers;
@@ -27,6 +27,9 @@ type FrontWords = [AtomicU64; size_of::<compact::Front>() / 8];
 
 /// The words of operands in memory. Each lies within the line that a record takes at least.
 type OperandWords = [AtomicU64; size_of::<Operands>() / 8];
+
+/// The words of a record that is copied whole.
+type CopiedWords = [AtomicU64; COPIED_WORDS];
 
 /// What a record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,11 +64,27 @@ pub(crate) enum Entry {
 pub struct CompactRecord {
     /// Its headers.
     pub headers: CompactHeaders,
-    /// Where its payload is in the link's memory, and how many bytes it has.
-    pub(crate) payload: (usize, usize),
+    /// Its payload, operands included.
+    pub(crate) payload: CompactPayload,
+    /// Bytes of the payload.
+    pub(crate) len: usize,
     /// Where the record ends in its ring, as positions go.
     pub(crate) end: u64,
 }
+
+/// Where the payload of a compact record is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CompactPayload {
+    /// In the link's memory, from this byte on.
+    Ring(usize),
+    /// Here.
+    Copied(CopiedPayload),
+}
+
+/// The payload of a record of which all words were copied.
+pub(crate) type CopiedPayload = [u64; COPIED_WORDS - compact::SHORT / 8];
+/// Payload bytes of a record without a name of memory of which all words can be copied.
+pub(super) const MAX_COPIED: usize = size_of::<CopiedPayload>();
 
 impl CompactRecord {
     /// All its headers. The memory is that of its link.
@@ -77,8 +96,13 @@ impl CompactRecord {
     /// What an atomic swaps in or adds, and what it compares with; or what the memory held.
     #[inline]
     pub(crate) fn operands(&self, memory: &SharedMemory) -> Operands {
-        let words: &OperandWords = memory.words(self.payload.0);
-        std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
+        match self.payload {
+            CompactPayload::Ring(at) => {
+                let words: &OperandWords = memory.words(at);
+                std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
+            }
+            CompactPayload::Copied(words) => words,
+        }
     }
 }
 
@@ -257,7 +281,7 @@ fn front(memory: &SharedMemory, at: usize, available: usize) -> Result<compact::
 
 /// Reads the record at `at`, which begins at the position `before` and of which `available` bytes are published, if it is a compact
 /// record. `None`: [`read`] has to.
-#[inline]
+#[inline(always)]
 pub(super) fn read_compact(
     memory: &SharedMemory,
     at: usize,
@@ -273,8 +297,29 @@ pub(super) fn read_compact(
     if length > available || payload > MAX_PAYLOAD || compact_total(&headers, payload) != length {
         return Err(Broken);
     }
-    let payload = (at + headers.payload_offset(), payload);
-    Ok(Some(CompactRecord { headers, payload, end: before + length as u64 }))
+    let from = CompactPayload::Ring(at + headers.payload_offset());
+    Ok(Some(CompactRecord { headers, payload: from, len: payload, end: before + length as u64 }))
+}
+
+/// All words of the record of one grain at `at`, which this process has written: one with [`MAX_COPIED`] bytes of payload at most, and
+/// without a name of memory.
+#[inline]
+pub(super) fn copy(memory: &SharedMemory, at: usize) -> [u64; COPIED_WORDS] {
+    let words: &CopiedWords = memory.words(at);
+    std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
+}
+
+/// Understands a [`copy`] of the record that ends at `end`. `None`: it isn't one.
+#[inline(always)]
+pub(super) fn read_copy(words: [u64; COPIED_WORDS], end: u64) -> Option<CompactRecord> {
+    let (length, kind) = compact::length_and_kind(words[0]);
+    let (headers, len) = CompactHeaders::parse(&words)?;
+    let [_, _, _, payload @ ..] = words;
+    let fits = kind == Kind::Compact as u8
+        && length == Lines::GRAIN
+        && headers.payload_offset() == compact::SHORT
+        && len <= MAX_COPIED;
+    fits.then_some(CompactRecord { headers, payload: CompactPayload::Copied(payload), len, end })
 }
 
 /// Reads the record at `at`, of which `available` bytes are published, and returns it with its length. It is no compact record.
@@ -368,6 +413,7 @@ fn parse_pieces(bytes: &[u8]) -> Result<Pieces, Broken> {
 mod tests {
     use super::*;
     use ferroce_wire::{Aeth, AtomicEth, Bth, Deth, Feth, Opcode, Reth};
+    use proptest::prelude::*;
 
     const AT: usize = 128;
 
@@ -429,6 +475,49 @@ mod tests {
         }
     }
 
+    /// The headers of a SEND that is acknowledged by position.
+    fn send_by_position() -> CompactHeaders {
+        let opcode = Opcode::from_u8(4).unwrap();
+        CompactHeaders::of_send(opcode, (0xffff, 9), 5, (true, 0), true)
+    }
+
+    #[test]
+    fn a_copy_of_a_short_record_is_the_record() {
+        let headers = send_by_position();
+        for len in 0..=MAX_COPIED {
+            let memory = SharedMemory::create(4096, false).unwrap();
+            let payload: Vec<u8> = (1..=len as u8).collect();
+            memory.write(AT + headers.payload_offset(), &payload);
+            write_compact(&memory, AT, &headers, len);
+            let packet = read_copy(copy(&memory, AT), 7).unwrap();
+            assert_eq!((packet.headers, packet.len, packet.end), (headers, len, 7));
+            let CompactPayload::Copied(words) = packet.payload else { panic!("{packet:?}") };
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            assert_eq!(bytes[..len], payload);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_copy_that_a_peer_makes_up_is_no_record_or_one_that_is_here(
+            words: [u64; COPIED_WORDS],
+            len in 0..100usize,
+            is_front_whole: bool,
+        ) {
+            let mut words = words;
+            if is_front_whole {
+                let (front, _) = send_by_position().front(Kind::Compact as u8, Lines::GRAIN, len);
+                words[..3].copy_from_slice(&front[..3]);
+            }
+            let packet = read_copy(words, 64);
+            prop_assert!(!is_front_whole || packet.is_some() == (len <= MAX_COPIED));
+            if let Some(packet) = packet {
+                prop_assert!(packet.len <= MAX_COPIED && packet.headers.operands_len() <= packet.len);
+                prop_assert!(matches!(packet.payload, CompactPayload::Copied(_)));
+            }
+        }
+    }
+
     #[test]
     fn compact_headers_survive_the_round_trip_or_are_refused() {
         let mut compact = 0;
@@ -447,10 +536,11 @@ mod tests {
                 let packet = read_compact(&memory, AT, total, 7).unwrap().unwrap();
                 assert_eq!(packet.end, 7 + total as u64);
                 assert_eq!(packet.headers(&memory), self::headers(opcode));
-                assert_eq!(packet.payload, (AT + headers.payload_offset(), len));
-                assert!(packet.payload.0 + len <= AT + total);
+                let at = AT + headers.payload_offset();
+                assert!(matches!(packet.payload, CompactPayload::Ring(from) if from == at));
+                assert!(packet.len == len && at + len <= AT + total);
                 let mut arrived = vec![0; len];
-                memory.read(packet.payload.0, &mut arrived);
+                memory.read(at, &mut arrived);
                 assert_eq!(arrived, payload, "{opcode:?}");
                 assert!(read_compact(&memory, AT, total - Lines::GRAIN, 7).is_err());
                 assert!(read(&memory, AT, total).is_err());

@@ -1,7 +1,7 @@
 //! A ring that a hostile peer writes, read as a link reads it: for tests and for fuzzing.
 
 use super::protocol::{Broken, Consumer, Lines};
-use super::record::{self, Body, CompactRecord, Entry, Record};
+use super::record::{self, Body, CompactPayload, CompactRecord, Entry, Record};
 use ferroce_access::SharedMemory;
 use ferroce_types::Grh;
 
@@ -101,8 +101,13 @@ fn check(packet: &Record, record: std::ops::Range<usize>) {
 /// As [`check`].
 fn check_compact(packet: &CompactRecord, memory: &SharedMemory, record: std::ops::Range<usize>) {
     assert!(packet.headers(memory).emit(&mut [0; 128]).is_ok());
-    let (at, len) = packet.payload;
-    assert!(at >= record.start && at + len <= record.end && len <= record::MAX_PAYLOAD);
+    let len = packet.len;
+    match packet.payload {
+        CompactPayload::Ring(at) => {
+            assert!(at >= record.start && at + len <= record.end && len <= record::MAX_PAYLOAD);
+        }
+        CompactPayload::Copied(_) => assert!(len <= record::MAX_COPIED),
+    }
     assert!(packet.headers.operands_len() <= len);
 }
 

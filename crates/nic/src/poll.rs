@@ -7,7 +7,7 @@ use ferroce_types::{Error, Result};
 /// ibv_poll_cq(3) and its extended form.
 pub trait Poll {
     /// Takes up to `max` completions, oldest first, and gives them to `f`. Makes progress when there is none, and every now
-    /// and then when there are.
+    /// and then when there are. A queue pair may be locked when `f` is called: it only notes what it gets.
     ///
     /// # Errors
     /// [`Error::Dead`] when the queue has overrun and all that was saved has been taken.
@@ -20,6 +20,45 @@ pub trait Poll {
     fn poll_stamped(&self, max: usize, f: impl FnMut(&Wc, Stamp)) -> Result<usize>;
 }
 
+/// A thread that polls an empty queue and looks into memory for what has come: completions for the queue go straight to the thread.
+pub(crate) struct Poller<'a> {
+    cq: &'a Cq,
+    /// For how many more completions it has room.
+    room: usize,
+    give: &'a mut dyn FnMut(&Wc, Stamp),
+}
+
+impl Poller<'_> {
+    /// Whether it takes a completion for `cq`. For whoever has the queue pair locked, so that completions stay in order.
+    #[inline]
+    pub(crate) fn may_take(&self, cq: &Cq) -> bool {
+        self.room > 0 && std::ptr::eq(self.cq, cq) && cq.may_be_passed_by()
+    }
+
+    /// It takes more completions.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.room > 0
+    }
+
+    /// Takes a completion, which it [may take](Poller::may_take).
+    #[inline]
+    pub(crate) fn take(&mut self, wc: &Wc) {
+        self.room -= 1;
+        (self.give)(wc, Stamp::default());
+    }
+
+    /// Takes a completion for `cq` if it may. False: the completion has to be pushed.
+    #[inline]
+    pub(crate) fn take_of(&mut self, cq: &Cq, wc: &Wc) -> bool {
+        let may = self.may_take(cq);
+        if may {
+            self.take(wc);
+        }
+        may
+    }
+}
+
 impl Poll for Cq {
     fn poll(&self, max: usize, mut f: impl FnMut(&Wc)) -> Result<usize> {
         self.poll_stamped(max, |wc, _| f(wc))
@@ -30,9 +69,11 @@ impl Poll for Cq {
             return Ok(0);
         }
         let mut n = self.take(max, &mut f);
-        adapter::progress_of_poller(n == 0, self.has_sleeper());
+        let mut poller = Poller { cq: self, room: max, give: &mut f };
+        adapter::progress_of_poller(n == 0, self.has_sleeper(), Some(&mut poller));
         if n == 0 {
-            n = self.take(max, &mut f);
+            n = max - poller.room;
+            n += self.take(max - n, &mut f);
             if n == 0 && self.has_overrun() {
                 return Err(Error::Dead("the completion queue has overrun".into()));
             }
@@ -45,6 +86,6 @@ impl Poll for Cq {
 /// progress, as polling does.
 #[must_use]
 pub fn read_comp_cntr(counter: &CompCntr, which: CntrValue) -> u64 {
-    adapter::progress_of_poller(true, false);
+    adapter::progress_of_poller(true, false, None);
     counter.value(which)
 }

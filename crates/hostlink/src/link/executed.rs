@@ -5,7 +5,7 @@
 //! SEND. The sender believes the word when it has read as many of these records as the peer has published. What is
 //! disowned is acknowledged, refused or repeated by packets, like everything else.
 
-use super::{Link, Sent};
+use super::{Link, RING, Sent};
 use crate::compact::CompactHeaders;
 use crate::payload::RingBytes;
 use crate::protocol::{Broken, Lines, Producer};
@@ -57,6 +57,18 @@ pub(super) type Acknowledged = SmallVec<[SentPacket; 4]>;
 impl Sender {
     pub(super) fn new(producer: Producer) -> Self {
         Self { producer, awaited: VecDeque::new(), executed: 0, disowned: 0 }
+    }
+
+    /// Takes out the only SEND that waits, if the peer's words say that it has executed this SEND.
+    #[inline]
+    fn take_only(&mut self, executed: u64, disowned: u64) -> Option<SentPacket> {
+        let &Awaited { end, packet } = self.awaited.front()?;
+        let only = self.awaited.len() == 1 && end == executed && disowned <= self.disowned;
+        only.then(|| {
+            self.awaited.clear();
+            self.executed = end;
+            packet
+        })
     }
 
     /// Takes out what the peer has executed, by its words `executed` and `disowned`, and adds it to `last`. False when records are to be
@@ -196,12 +208,10 @@ impl<'a> CompactRun<'a> {
 
 impl Drop for CompactRun<'_> {
     fn drop(&mut self) {
-        if self.settled < self.packets.len() {
-            while self.settled < self.packets.len() {
-                self.settle(false);
-            }
-            self.acknowledge();
+        while self.settled < self.packets.len() {
+            self.settle(false);
         }
+        self.acknowledge();
     }
 }
 
@@ -230,6 +240,11 @@ impl Link {
         let packet = SentPacket { qpn, connection, psn: headers.psn() };
         self.publish_compact(headers, payload, fill, |sender, end| {
             if headers.is_by_position() {
+                // The peer has read what was before this: it looks at the position, and at nothing else.
+                if sender.awaited.is_empty() && payload <= record::MAX_COPIED {
+                    let at = (end - Lines::GRAIN as u64) as usize % RING;
+                    self.tx_lines().copy_last(end, record::copy(&self.memory, self.to_peer.bytes_at + at));
+                }
                 sender.awaited.push_back(Awaited { end, packet });
                 if sender.awaited.len() >= MOST_AWAITED {
                     self.many_awaited.store(true, Ordering::Relaxed);
@@ -279,6 +294,12 @@ impl Link {
         let believed = sender.take(executed, disowned, last)?;
         self.many_awaited.store(sender.awaited.len() >= MOST_AWAITED, Ordering::Relaxed);
         Ok(believed.then_some(sender.executed))
+    }
+
+    /// As [`Link::take_executed`] where one SEND waits, which the peer has executed. `None`, and nothing has happened, where that is not so.
+    #[inline]
+    pub(super) fn take_only_executed(&self, (executed, disowned): (u64, u64)) -> Option<SentPacket> {
+        self.tx.lock().take_only(executed, disowned)
     }
 
     /// QPs know of everything that the peer has executed up to `position`.

@@ -4,7 +4,7 @@ use super::executed::{Acknowledged, CompactRun, Disowned, SentPacket};
 use super::{Link, RING};
 use crate::payload::{ReceivedRecord, ShmPayload};
 use crate::protocol::{Broken, Consumer, Lines};
-use crate::record::{self, CompactRecord, Entry};
+use crate::record::{self, CompactPayload, CompactRecord, Entry};
 use ferroce_os::room;
 use ferroce_wire::Headers;
 use std::sync::atomic::Ordering;
@@ -21,6 +21,17 @@ pub(super) struct Receiver {
     looked_ahead: u64,
 }
 
+/// What becomes of a packet that comes alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Single {
+    /// It wasn't executed: it comes again, by [`Receive::compact`].
+    Left,
+    /// It was executed.
+    Executed,
+    /// It was executed, and whoever looks into the ring has all that it wants for now.
+    Enough,
+}
+
 /// Who takes packets out of a ring: those in a row for one QP come together.
 pub trait Receive {
     /// Packets with addresses and headers.
@@ -28,6 +39,12 @@ pub trait Receive {
 
     /// Packets of a connection.
     fn compact(&mut self, run: CompactRun<'_>);
+
+    /// A packet of a connection that is the only one in the ring and waits to be acknowledged by position.
+    fn single(&mut self, link: &Link, packet: &CompactRecord) -> Single {
+        let _ = (link, packet);
+        Single::Left
+    }
 
     /// The peer has executed everything up to a packet that a QP of this process has sent to it.
     fn executed(&mut self, last: SentPacket);
@@ -93,11 +110,18 @@ impl Link {
             *any |= self.receive_positions(rx, to)?;
             let Some(ahead) = ahead else { return Ok(()) };
             // Nothing of a run is given back before it has been dealt with.
-            let (records, len) = self.receive_run(rx, ahead, limit - taken, to)?;
+            let single = self.receive_single(rx, ahead, to)?;
+            let (records, len, awaited) = match single {
+                Single::Left => self.receive_run(rx, ahead, limit - taken, to)?,
+                Single::Executed | Single::Enough => (1, Lines::GRAIN, true),
+            };
             *any = true;
             taken += records;
-            if rx.consumer.release(lines, len) {
+            if rx.consumer.release(lines, len) || awaited {
                 self.ring_bell();
+            }
+            if single == Single::Enough {
+                return Ok(());
             }
         }
     }
@@ -109,6 +133,21 @@ impl Link {
             return Ok(false);
         }
         let executed @ (end, _) = self.executed_by_peer();
+        if let Some(only) = self.take_only_executed(executed) {
+            to.executed(only);
+            self.note_executed(end);
+            return Ok(true);
+        }
+        self.receive_many_positions(rx, to, executed)
+    }
+
+    /// As [`Link::receive_positions`], with what the peer says.
+    fn receive_many_positions(
+        &self,
+        rx: &mut Receiver,
+        to: &mut dyn Receive,
+        executed @ (end, _): (u64, u64),
+    ) -> Result<bool, Broken> {
         let mut any = false;
         loop {
             let mut acknowledged = Acknowledged::new();
@@ -159,6 +198,35 @@ impl Link {
         }
     }
 
+    /// Hands over the record of `published` bytes at `at` of the ring if it is the only one, and a packet that may be acknowledged by
+    /// position.
+    #[inline]
+    fn receive_single(
+        &self,
+        rx: &mut Receiver,
+        (at, published): (usize, usize),
+        to: &mut dyn Receive,
+    ) -> Result<Single, Broken> {
+        // What is disowned before it has to be told before.
+        if published != Lines::GRAIN || rx.disowned.is_waiting() {
+            return Ok(Single::Left);
+        }
+        let copy = rx.consumer.copy_of_only(self.rx_lines());
+        let begin = rx.consumer.head();
+        let packet = match copy.and_then(|words| record::read_copy(words, begin + published as u64)) {
+            Some(packet) => Some(packet),
+            None => record::read_compact(&self.memory, self.from_peer.bytes_at + at, published, begin)?,
+        };
+        let Some(packet) = packet.filter(|packet| packet.headers.is_by_position()) else {
+            return Ok(Single::Left);
+        };
+        let single = to.single(self, &packet);
+        if single != Single::Left {
+            self.acknowledge(&mut rx.disowned, packet.end);
+        }
+        Ok(single)
+    }
+
     /// Hands over packets in a row for one QP: at most `limit` records of the `published` bytes at `at` of the ring. Returns
     /// how many records they were, and their bytes.
     fn receive_run(
@@ -167,7 +235,7 @@ impl Link {
         (at, published): (usize, usize),
         limit: usize,
         to: &mut dyn Receive,
-    ) -> Result<(usize, usize), Broken> {
+    ) -> Result<(usize, usize, bool), Broken> {
         let base = self.from_peer.bytes_at + at;
         let (mut records, mut len) = (0, 0);
         let begin = rx.consumer.head();
@@ -206,14 +274,14 @@ impl Link {
             records += 1;
             len += total;
         }
-        if !compact.is_empty() {
+        let awaited = !compact.is_empty();
+        if awaited {
             to.compact(CompactRun { link: self, packets: compact, disowned, settled: 0, is_awaited: false });
-            self.ring_bell();
         } else if !packets.is_empty() {
             to.packets(&packets);
             *run = room::reuse(packets);
         }
-        Ok((records, len))
+        Ok((records, len, awaited))
     }
 
     /// A poller may have something to do here: it takes no lock to find out.
@@ -231,9 +299,15 @@ impl Link {
 
     /// The payload of a packet that has come by this link.
     #[inline]
-    pub fn payload(&self, packet: &CompactRecord) -> ShmPayload<'_> {
-        let ((at, len), operands) = (packet.payload, packet.headers.operands_len());
-        ShmPayload::Ring { memory: &self.memory, at: at + operands, len: len - operands }
+    pub fn payload<'a>(&'a self, packet: &'a CompactRecord) -> ShmPayload<'a> {
+        let CompactRecord { ref headers, ref payload, len, .. } = *packet;
+        let operands = headers.operands_len();
+        match payload {
+            CompactPayload::Ring(at) => {
+                ShmPayload::Ring { memory: &self.memory, at: at + operands, len: len - operands }
+            }
+            CompactPayload::Copied(words) => ShmPayload::Copied { words, len },
+        }
     }
 
     /// What an atomic swaps in or adds, and what it compares with; what the memory held, if the packet is the answer to one.
@@ -254,6 +328,8 @@ mod tests {
     use super::*;
     use crate::compact::CompactHeaders;
     use crate::link::{LEN, Sent};
+    use crate::payload::RingBytes;
+    use crate::protocol::COPIED_WORDS;
     use ferroce_access::SharedMemory;
     use ferroce_os::sys;
     use ferroce_wire::Opcode;
@@ -266,16 +342,32 @@ mod tests {
         Came(u32),
     }
 
-    /// Notes what happens, and executes packets with even PSNs.
+    /// Notes what happens, and executes packets with even PSNs: those that come alone only if it is `eager`.
     #[derive(Default)]
     struct Told<'a> {
         events: Vec<Event>,
+        eager: bool,
+        /// The payloads of packets that came alone.
+        alone: Vec<Vec<u8>>,
         /// Called once, while a packet is dealt with.
         meanwhile: Option<&'a dyn Fn()>,
     }
 
     impl Receive for Told<'_> {
         fn packets(&mut self, _: &[ReceivedRecord<'_>]) {}
+
+        fn single(&mut self, link: &Link, packet: &CompactRecord) -> Single {
+            let psn = packet.headers.psn();
+            if !self.eager {
+                return Single::Left;
+            }
+            self.alone.push(link.payload(packet).to_vec());
+            if !psn.is_multiple_of(2) {
+                return Single::Left;
+            }
+            self.events.push(Event::Came(psn));
+            Single::Enough
+        }
 
         fn compact(&mut self, mut run: CompactRun<'_>) {
             while let Some(packet) = run.next() {
@@ -309,9 +401,17 @@ mod tests {
     }
 
     fn try_send(link: &Link, qpn: u32, psn: u32, by_position: bool) -> Option<u64> {
+        try_send_bytes(link, qpn, psn, by_position, &[])
+    }
+
+    fn try_send_bytes(link: &Link, qpn: u32, psn: u32, by_position: bool, bytes: &[u8]) -> Option<u64> {
         let opcode = Opcode::from_u8(4).unwrap();
         let headers = CompactHeaders::of_send(opcode, (0xffff, 9), psn, (false, 0), by_position);
-        match link.send_plain::<()>(&headers, (qpn, 1), 0, |_| Ok(())) {
+        let fill = |ring: &RingBytes<'_>| {
+            ring.put(bytes);
+            Ok(())
+        };
+        match link.send_plain::<()>(&headers, (qpn, 1), bytes.len(), fill) {
             Sent::Published(end) => Some(end),
             Sent::Full => None,
             other => panic!("{other:?}"),
@@ -341,6 +441,56 @@ mod tests {
         assert!(link.receive(64, &mut told));
         assert!(!link.receive(64, &mut told) && !link.is_dead() && !peer.is_dead());
         told.events
+    }
+
+    #[test]
+    fn a_packet_that_comes_alone_is_executed_and_acknowledged_alone() {
+        for len in [0, 1, 8, 15, 16, 17, 40, 41, 500] {
+            let bytes: Vec<u8> = (0..len).map(|n| n as u8 | 1).collect();
+            let [link, peer] = link();
+            let mut told = Told { eager: true, ..Told::default() };
+            for psn in [2, 4, 6] {
+                try_send_bytes(&link, 3, psn, true, &bytes).unwrap();
+                assert!(peer.receive(64, &mut told));
+                let mut sender = Told::default();
+                assert!(link.receive(64, &mut sender));
+                assert_eq!(sender.events, [Event::Executed(3, psn)]);
+            }
+            assert_eq!(told.events, [2, 4, 6].map(Event::Came));
+            // A record of several lines isn't looked at alone.
+            let expected = if len <= 40 { vec![bytes.clone(); 3] } else { vec![] };
+            assert_eq!(told.alone, expected, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn packets_that_do_not_come_alone_or_are_not_executed_come_together() {
+        let [link, peer] = link();
+        let mut told = Told { eager: true, ..Told::default() };
+        send(&link, 3, 1, true);
+        assert!(peer.receive(64, &mut told));
+        assert_eq!((told.alone.len(), &told.events[..]), (1, &[Event::Came(1)][..]));
+        // The one before is disowned, which the sender hasn't heard of.
+        send(&link, 3, 2, true);
+        send(&link, 3, 4, true);
+        assert!(peer.receive(64, &mut told));
+        assert_eq!((told.alone.len(), &told.events[1..]), (1, &[2, 4].map(Event::Came)[..]));
+        send(&link, 3, 6, false);
+        assert!(peer.receive(64, &mut told));
+        assert_eq!((told.alone.len(), &told.events[3..]), (1, &[Event::Came(6)][..]));
+        let mut sender = Told::default();
+        assert!(link.receive(64, &mut sender));
+        assert_eq!(sender.events, [Event::Executed(3, 4)]);
+    }
+
+    #[test]
+    fn a_copy_that_the_peer_makes_up_is_passed_over() {
+        let [link, peer] = link();
+        let end = send(&link, 3, 2, true);
+        link.tx_lines().copy_last(end, [u64::MAX; COPIED_WORDS]);
+        let mut told = Told { eager: true, ..Told::default() };
+        assert!(peer.receive(64, &mut told) && !peer.is_dead());
+        assert_eq!(told.events, [Event::Came(2)]);
     }
 
     #[test]

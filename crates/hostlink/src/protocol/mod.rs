@@ -13,4 +13,4 @@ mod ring;
 pub use attention::Attention;
 pub use bell::Bell;
 pub(crate) use entry::{Busy, DirectoryEntry, Ended};
-pub(crate) use ring::{Broken, Consumer, Lines, Producer};
+pub(crate) use ring::{Broken, COPIED_WORDS, Consumer, Lines, Producer};

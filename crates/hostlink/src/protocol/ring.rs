@@ -21,6 +21,20 @@ struct ProducerLine {
     tail: AtomicU64,
     /// Counts how often the producer has begun to wait for room.
     waits: AtomicU64,
+    /// So that a reader which has read all before it needs no other line of memory.
+    last: LastRecord,
+}
+
+/// Words of a record that are copied beside the position of its end.
+pub(crate) const COPIED_WORDS: usize = 5;
+
+/// A copy of the last record that was published, if that is short.
+#[derive(Default, Debug)]
+#[repr(C)]
+struct LastRecord {
+    /// Where that record ends; another position where there is no copy, or it is being made.
+    end: AtomicU64,
+    words: [AtomicU64; COPIED_WORDS],
 }
 
 /// Written by the consumer's process only.
@@ -35,7 +49,7 @@ struct ConsumerLine {
     disowned: AtomicU64,
 }
 
-shared_words!(Lines { producer, consumer } ProducerLine { tail, waits } ConsumerLine { head, executed, disowned });
+shared_words!(Lines { producer, consumer } ProducerLine { tail, waits, last } LastRecord { end, words } ConsumerLine { head, executed, disowned });
 
 /// The other side has written something that can't be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +80,29 @@ impl Lines {
     /// Something has been published that the consumer hasn't dealt with.
     pub(crate) fn has_records(&self) -> bool {
         self.producer.tail.load(Ordering::Acquire) != self.consumer.head.load(Ordering::Relaxed)
+    }
+
+    /// By the producer, before it publishes the record that ends at `end`: these are its words.
+    #[inline]
+    pub(crate) fn copy_last(&self, end: u64, words: [u64; COPIED_WORDS]) {
+        let last = &self.producer.last;
+        last.end.store(0, Ordering::Relaxed);
+        // Who sees one of the new words sees that the old ones have gone.
+        fence(Ordering::Release);
+        last.words.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
+        last.end.store(end, Ordering::Release);
+    }
+
+    /// The words of the record that ends at `end`, if there is a copy of them.
+    #[inline]
+    fn last(&self, end: u64) -> Option<[u64; COPIED_WORDS]> {
+        let last = &self.producer.last;
+        if last.end.load(Ordering::Acquire) != end {
+            return None;
+        }
+        let words = std::array::from_fn(|i| last.words[i].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        (last.end.load(Ordering::Relaxed) == end).then_some(words)
     }
 
     /// The end of what has been published, unless the consumer has dealt with all of it.
@@ -232,6 +269,12 @@ impl Consumer {
         let ahead = self.tail.checked_sub(position).filter(|&ahead| ahead > 0)?;
         let at = offset(position, self.size);
         Some((at as usize, ahead.min(self.size - at) as usize))
+    }
+
+    /// The words of the record at the front, if it is the only one by the last look, of one grain, and there is a copy of them.
+    #[inline]
+    pub(crate) fn copy_of_only(&self, lines: &Lines) -> Option<[u64; COPIED_WORDS]> {
+        if self.tail - self.head == Lines::GRAIN as u64 { lines.last(self.tail) } else { None }
     }
 
     /// The end of what has been dealt with.

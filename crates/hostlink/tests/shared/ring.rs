@@ -2,7 +2,7 @@
 
 use crate::alarm::Alarm;
 use crate::explore;
-use crate::protocol::{Broken, Consumer, Lines, Producer};
+use crate::protocol::{Broken, COPIED_WORDS, Consumer, Lines, Producer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
@@ -181,5 +181,63 @@ fn positions_that_cannot_be_are_broken() {
         ring.try_send(&mut producer, 0, 1).unwrap();
         assert_eq!(ring.receive(&mut consumer, 1), Some((vec![0], false)));
         assert_eq!(stranger.has_room(&ring.lines), Err(Broken));
+    });
+}
+
+#[test]
+fn a_copy_of_the_last_record_is_of_that_record_or_is_not_there() {
+    explore(3, || {
+        let lines = Arc::new(Lines::default());
+        let mut producer = Producer::new(SIZE * Lines::GRAIN);
+        let other = lines.clone();
+        let sender = thread::spawn(move || {
+            for _ in 0..2 {
+                let place = producer.reserve(&other, Lines::GRAIN).unwrap().unwrap();
+                other.copy_last(place.end(), [place.end(); COPIED_WORDS]);
+                producer.publish(&other, place);
+            }
+        });
+        let mut consumer = Consumer::new(SIZE * Lines::GRAIN);
+        for _ in 0..2 {
+            if consumer.peek(&lines).unwrap().is_none() {
+                break;
+            }
+            if let Some(words) = consumer.copy_of_only(&lines) {
+                assert_eq!(words, [consumer.head() + Lines::GRAIN as u64; COPIED_WORDS]);
+                consumer.release(&lines, Lines::GRAIN);
+            }
+        }
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn the_only_short_record_is_read_beside_its_position() {
+    explore(3, || {
+        let lines = Lines::default();
+        let (mut producer, mut consumer) =
+            (Producer::new(SIZE * Lines::GRAIN), Consumer::new(SIZE * Lines::GRAIN));
+        let mut send = |grains: usize, copied: bool| {
+            let place = producer.reserve(&lines, grains * Lines::GRAIN).unwrap().unwrap();
+            if copied {
+                lines.copy_last(place.end(), [place.end(); COPIED_WORDS]);
+            }
+            producer.publish(&lines, place)
+        };
+        let mut copy = || {
+            consumer.look(&lines).unwrap();
+            let copy = consumer.copy_of_only(&lines);
+            while let Some((_, published)) = consumer.ahead_of(consumer.head()) {
+                consumer.release(&lines, published);
+            }
+            copy
+        };
+        let end = send(1, true);
+        assert_eq!(copy(), Some([end; COPIED_WORDS]));
+        send(1, false);
+        assert_eq!(copy(), None, "the copy is of the record before");
+        send(1, true);
+        send(1, true);
+        assert_eq!(copy(), None, "two records wait");
     });
 }

@@ -21,6 +21,7 @@ use crate::gsi::{self, GsiState};
 use crate::listed_regions::ListedRegions;
 use crate::numbers::{QpTable, SrqTable};
 use crate::path_mtu;
+use crate::poll::Poller;
 use crate::qp::Qp;
 use crate::raw::RawPorts;
 use crate::settings;
@@ -163,9 +164,9 @@ fn wake_background_thread() {
 
 /// Progress on behalf of a thread in ibv_poll_cq(3). `empty`: it found nothing. `sleeper`: it has asked for an event.
 #[inline]
-pub(crate) fn progress_of_poller(empty: bool, sleeper: bool) {
+pub(crate) fn progress_of_poller(empty: bool, sleeper: bool, poller: Option<&mut Poller<'_>>) {
     if let Some(adapter) = current() {
-        Loop::progress_of_poller(adapter, empty, sleeper);
+        Loop::progress_of_poller(adapter, empty, sleeper, || adapter.read_rings(poller));
     }
 }
 

@@ -2,10 +2,11 @@
 
 use crate::adapter::Adapter;
 use crate::ah::{Path, ResolvedAv};
+use crate::poll::Poller;
 use crate::qp::{Budget, Origin, QpEnv, Rest};
 use ferroce_engine::Source;
 use ferroce_host::slot_of;
-use ferroce_hostlink::{CompactRun, Link, Receive, ReceivedRecord, SentPacket};
+use ferroce_hostlink::{CompactRecord, CompactRun, Link, Receive, ReceivedRecord, SentPacket, Single};
 use ferroce_os::{
     clock,
     sys::{self, InetAddress},
@@ -24,7 +25,7 @@ pub(crate) struct LinkSource(pub(crate) &'static Adapter);
 impl Source for LinkSource {
     #[inline]
     fn poll(&self, _now: Instant) -> bool {
-        let found = self.0.read_rings();
+        let found = self.0.read_rings(None);
         if found {
             self.0.engine.found_in_memory();
         }
@@ -33,7 +34,7 @@ impl Source for LinkSource {
 
     #[inline]
     fn poll_memory(&self) -> bool {
-        self.0.read_rings()
+        self.0.read_rings(None)
     }
 
     fn has_memory(&self) -> bool {
@@ -49,7 +50,7 @@ impl Source for LinkSource {
         own.attention().looks(clock::ticks());
         self.0.links.has_work() && {
             own.attention().works(clock::ticks());
-            self.0.read_rings()
+            self.0.read_rings(None)
         }
     }
 
@@ -92,20 +93,39 @@ impl Source for LinkSource {
 }
 
 /// Hands packets out of rings to their QPs.
-struct Dispatch(&'static Adapter);
+struct Dispatch<'a, 'b> {
+    adapter: &'static Adapter,
+    /// Whoever looks into the rings.
+    poller: Option<&'a mut Poller<'b>>,
+}
 
-impl Receive for Dispatch {
+impl Receive for Dispatch<'_, '_> {
     fn packets(&mut self, packets: &[ReceivedRecord<'_>]) {
-        self.0.dispatch_records(packets);
+        self.adapter.dispatch_records(packets);
     }
 
     fn compact(&mut self, run: CompactRun<'_>) {
-        self.0.dispatch_compact(run);
+        self.adapter.dispatch_compact(run, self.poller.as_deref_mut());
+    }
+
+    #[inline]
+    fn single(&mut self, link: &Link, packet: &CompactRecord) -> Single {
+        let Some(poller) = &mut self.poller else { return Single::Left };
+        match self.adapter.qp(packet.headers.dest_qp) {
+            Some(qp) if qp.take_single(link, packet, poller) => {
+                if poller.has_room() {
+                    Single::Executed
+                } else {
+                    Single::Enough
+                }
+            }
+            _ => Single::Left,
+        }
     }
 
     fn executed(&mut self, last: SentPacket) {
-        if let Some(qp) = self.0.qp(last.qpn) {
-            qp.executed(&last);
+        if let Some(qp) = self.adapter.qp(last.qpn) {
+            qp.executed(&last, self.poller.as_deref_mut());
         }
     }
 }
@@ -157,11 +177,11 @@ impl Adapter {
     }
 
     /// Takes what other processes have left in their rings.
-    fn read_rings(&'static self) -> bool {
+    pub(crate) fn read_rings(&'static self, mut poller: Option<&mut Poller<'_>>) -> bool {
         let (mut done, mut from) = (false, Some(0));
         while let Some((link, next)) = from.and_then(|from| self.links.next_with_work(from)) {
             from = next;
-            done |= link.receive(TURN, &mut Dispatch(self));
+            done |= link.receive(TURN, &mut Dispatch { adapter: self, poller: poller.as_deref_mut() });
             if link.has_room_for_blocked() {
                 self.enqueue_all(&link.take_blocked());
             }
@@ -172,7 +192,7 @@ impl Adapter {
     /// The same, all of it.
     pub(super) fn empty_rings(&'static self) {
         for link in self.links.snapshot().iter() {
-            link.receive_what_has_come(&mut Dispatch(self));
+            link.receive_what_has_come(&mut Dispatch { adapter: self, poller: None });
         }
     }
 
@@ -205,14 +225,14 @@ impl Adapter {
     }
 
     /// Packets of one QP's connection.
-    fn dispatch_compact(&'static self, mut run: CompactRun<'_>) {
+    fn dispatch_compact(&'static self, mut run: CompactRun<'_>, mut poller: Option<&mut Poller<'_>>) {
         let Some(qp) = self.qp(run.dest_qp()) else { return };
         let (mut budget, mut goes_on) = (Budget::new(), false);
         loop {
-            if qp.take_plain(&mut run) {
+            if qp.take_plain(&mut run, poller.as_deref_mut()) {
                 continue;
             }
-            match qp.take_fetch(&mut run, &mut budget) {
+            match qp.take_fetch(&mut run, &mut budget, poller.as_deref_mut()) {
                 Some(rest) => goes_on |= rest == Rest::GoesOn,
                 None => break,
             }
@@ -262,7 +282,7 @@ impl Adapter {
         }
         let waiting = self.links.attend(&mut |link| {
             // What it has left is carried out before anybody learns of its end.
-            link.receive_last(&mut Dispatch(self));
+            link.receive_last(&mut Dispatch { adapter: self, poller: None });
         });
         self.enqueue_all(&waiting);
     }

@@ -5,6 +5,7 @@ use super::broken::EndsOnPanic;
 use super::payload::fill_ring;
 use super::plain::{PlainSender, ring_bell};
 use super::{Inner, Path, Qp};
+use crate::poll::Poller;
 use ferroce_access::{Fault, atomic, copy};
 use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, Sent};
 use ferroce_mem::{KeyTable, KeyUser};
@@ -131,6 +132,7 @@ impl Qp {
         self: &Arc<Self>,
         run: &mut CompactRun<'_>,
         budget: &mut Budget,
+        poller: Option<&mut Poller<'_>>,
     ) -> Option<Rest> {
         let packet = run.next()?;
         let Opcode { service, operation } = packet.headers.opcode;
@@ -151,7 +153,7 @@ impl Qp {
         let rest = if !inner.goes_by(link) || self.is_broken() {
             None
         } else if answers {
-            self.take_answer(&mut inner, link, packet)
+            self.take_answer(&mut inner, link, packet, poller)
         } else {
             self.answer(&mut inner, link, packet, budget)
         };
@@ -206,7 +208,13 @@ impl Qp {
 
     /// Places the answer to a fetch, and ends the request.
     #[inline]
-    fn take_answer(&self, inner: &mut Inner, link: &Link, packet: &CompactRecord) -> Option<Rest> {
+    fn take_answer(
+        &self,
+        inner: &mut Inner,
+        link: &Link,
+        packet: &CompactRecord,
+        mut poller: Option<&mut Poller<'_>>,
+    ) -> Option<Rest> {
         let (proto, headers) = (&mut inner.proto, &packet.headers);
         let payload = link.payload(packet);
         let len = payload.len();
@@ -228,7 +236,7 @@ impl Qp {
         proto.fetch_ended(clock::now, |request, completion| {
             self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
-                overrun = !self.send_cq.push(Wc::new(self.qpn, completion));
+                overrun = !self.complete_send(Wc::new(self.qpn, completion), poller.take());
             }
         });
         Some(if overrun {

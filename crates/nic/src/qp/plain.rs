@@ -6,8 +6,11 @@ use super::env::REFERENCE;
 use super::payload::scatter;
 use super::{Inner, Path, Qp, QpEnv};
 use crate::ah::Ah;
+use crate::poll::Poller;
 use ferroce_access::{Fault, copy};
-use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket};
+use ferroce_hostlink::{
+    CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket, ShmPayload,
+};
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_os::sync::{MutexGuard, class};
@@ -180,7 +183,11 @@ impl Qp {
     /// Takes the next packets of a run for which that is possible the short way, under one lock and with one acknowledgement. False:
     /// there was none, and [`QpEnv::handle_compact`] has to take the next.
     #[inline]
-    pub(crate) fn take_plain(self: &Arc<Self>, run: &mut CompactRun<'_>) -> bool {
+    pub(crate) fn take_plain(
+        self: &Arc<Self>,
+        run: &mut CompactRun<'_>,
+        mut poller: Option<&mut Poller<'_>>,
+    ) -> bool {
         let may = run.next().is_some_and(|packet| run.is_by_position(packet));
         if !may || self.service != Service::Rc || !self.peer_uses_shm() {
             return false;
@@ -193,15 +200,19 @@ impl Qp {
         let executed = run.settled().len() > before;
         let overrun = executed && {
             // The receives are told of when this has been done. The headers are read anew: to keep what was read of them costs more.
-            run.acknowledge();
             let (proto, link) = (&inner.proto, run.link());
-            let told = run.settled()[before..].iter().zip(&receives).filter_map(|(packet, &wr_id)| {
+            let mut told = run.settled()[before..].iter().zip(&receives).filter_map(|(packet, &wr_id)| {
                 let (send, len) = (plain_send(&packet.headers, true)?, link.payload(packet).len());
                 let completion = proto.plain_completion(&send, len, wr_id);
                 self.observe_receive(&completion);
                 Some(Wc::new(self.qpn, completion))
             });
-            !self.recv_cq.push_all(told)
+            let mut pass = |wc: &Wc| poller.as_mut().is_some_and(|poller| poller.take_of(&self.recv_cq, wc));
+            let rest = told.by_ref().find(|wc| !pass(wc));
+            if rest.is_some() || run.next().is_some() {
+                run.acknowledge();
+            }
+            rest.is_some_and(|first| !self.recv_cq.push_all(std::iter::once(first).chain(told)))
         };
         std::mem::forget(unwinding);
         drop(inner);
@@ -209,6 +220,54 @@ impl Qp {
             self.end_overrun();
         }
         executed
+    }
+
+    /// Takes a packet for a thread that polls for its completion, if that is possible the short way. False, and nothing has happened:
+    /// [`Qp::take_plain`] has to.
+    pub(crate) fn take_single(
+        self: &Arc<Self>,
+        link: &Link,
+        packet: &CompactRecord,
+        poller: &mut Poller<'_>,
+    ) -> bool {
+        let Some(send) = plain_send(&packet.headers, true) else { return false };
+        if self.service != Service::Rc || self.srq.is_some() || !self.peer_uses_shm() {
+            return false;
+        }
+        let mut inner = self.inner.lock();
+        let unwinding = EndsOnPanic(self);
+        let payload = link.payload(packet);
+        let taken = inner.goes_by(link)
+            && !self.is_broken()
+            && inner.proto.expects_plain(&send, payload.len())
+            && poller.may_take(&self.recv_cq)
+            && self.place_single(&payload).is_some_and(|wr_id| {
+                inner.proto.plain_taken(&send, payload.len());
+                let completion = inner.proto.plain_completion(&send, payload.len(), wr_id);
+                self.observe_receive(&completion);
+                poller.take(&Wc::new(self.qpn, completion));
+                true
+            });
+        std::mem::forget(unwinding);
+        taken
+    }
+
+    /// Copies a payload to where the next receive says, if that is of one element with room for all of it, and takes the receive. Returns
+    /// its number. `None`, and the receive is still there.
+    #[inline]
+    fn place_single(&self, payload: &ShmPayload<'_>) -> Option<u64> {
+        let len = payload.len();
+        let mut queue = self.rq.lock();
+        let &RecvWqe { wr_id, ref sges } = queue.front()?;
+        let [sge] = sges[..] else { return None };
+        if len > sge.length as usize {
+            return None;
+        }
+        let part = Sge { length: len as u32, ..sge };
+        let copy = |addr| payload.copy_to(0, addr, len).map_err(|_| Fault);
+        KeyTable::global().local(self.pd.id(), &part, true, copy).ok()?;
+        queue.drop_front();
+        Some(wr_id)
     }
 
     /// Executes packets from the next of a run on, as long as they are plain SENDs, and adds the numbers of their receives to
@@ -266,7 +325,7 @@ impl Qp {
 
     /// The peer has executed everything up to a SEND that has taken the short way.
     #[inline]
-    pub(crate) fn executed(self: &Arc<Self>, last: &SentPacket) {
+    pub(crate) fn executed(self: &Arc<Self>, last: &SentPacket, mut poller: Option<&mut Poller<'_>>) {
         let psn = last.psn;
         let mut inner = self.inner.lock();
         if self.is_broken() || inner.connection != last.connection {
@@ -277,8 +336,7 @@ impl Qp {
         let done = inner.proto.take_executed(clock::now, psn, |request, completion| {
             self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
-                let wc = Wc::new(self.qpn, completion);
-                overrun |= !self.send_cq.push(wc);
+                overrun |= !self.complete_send(Wc::new(self.qpn, completion), poller.as_deref_mut());
             }
         });
         let goes_on = !done || inner.proto.wants_transmit();
@@ -293,6 +351,12 @@ impl Qp {
         if overrun {
             self.end_overrun();
         }
+    }
+
+    /// Gives the completion of a send request to `poller`, or to its queue. False: the queue has no room. The queue pair is locked.
+    #[inline]
+    pub(super) fn complete_send(&self, wc: Wc, poller: Option<&mut Poller<'_>>) -> bool {
+        poller.is_some_and(|poller| poller.take_of(&self.send_cq, &wc)) || self.send_cq.push(wc)
     }
 
     /// A completion queue had no room.

@@ -265,6 +265,7 @@ impl<A: Clone> Qp<A> {
     /// Whether [`Qp::transmit`] may have something to send, as far as the QP can tell (the window and the fabric may
     /// still forbid it).
     #[must_use]
+    #[inline]
     pub fn wants_transmit(&self) -> bool {
         match self.state {
             QpState::Reset | QpState::Init => false,

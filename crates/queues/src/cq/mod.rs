@@ -205,10 +205,13 @@ impl Cq {
     /// Takes up to `max` completions, oldest first, and gives them to `f` with what the queue has recorded: zeros if it wasn't
     /// asked to. Takes what is there already: makes no progress, so that a batch that has begun comes to its end, and no event
     /// is raised for what the batch takes itself.
-    pub fn take(&self, max: usize, mut f: impl FnMut(&Wc, Stamp)) -> usize {
-        if !self.filled.load(Ordering::Acquire) {
-            return 0;
-        }
+    #[inline(always)]
+    pub fn take(&self, max: usize, f: impl FnMut(&Wc, Stamp)) -> usize {
+        if self.filled.load(Ordering::Acquire) { self.take_filled(max, f) } else { 0 }
+    }
+
+    /// As [`Cq::take`], of a queue in which something may be.
+    fn take_filled(&self, max: usize, mut f: impl FnMut(&Wc, Stamp)) -> usize {
         let mut queue = self.queue.lock();
         let Queue { entries, stamps, .. } = &mut *queue;
         let n = max.min(entries.len());
@@ -416,6 +419,14 @@ impl Cq {
             self.owner.raise(AsyncEvent::CqError(self.user_handle));
         }
         self.ignore_overrun
+    }
+
+    /// A completion may go past the queue, to a thread that polls it: none waits in it, no event was asked for, and no clock is recorded.
+    /// For whoever has the queue pair of the completion locked.
+    #[must_use]
+    #[inline]
+    pub fn may_be_passed_by(&self) -> bool {
+        !self.filled.load(Ordering::Acquire) && !self.has_sleeper() && !self.stamped
     }
 
     /// There is room for so many completions more, or nobody minds if there isn't.
