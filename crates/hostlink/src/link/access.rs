@@ -2,8 +2,7 @@
 
 use super::{Link, PeerAccess, TRUST};
 use crate::directory::{Found, Purpose, QpnPair};
-use ferroce_os::sys;
-use ferroce_proto::Instant;
+use ferroce_os::{clock, sys};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -68,14 +67,16 @@ impl Link {
 
     /// The peer hasn't given the link up. (That its memory is still its own is found out with each copy.)
     fn is_there(&self) -> bool {
-        let now = ferroce_os::clock::now();
-        if now.since(Instant(self.seen_alive.load(Ordering::Relaxed))) < TRUST {
+        let now = clock::ticks();
+        if now.wrapping_sub(self.seen_alive.load(Ordering::Relaxed))
+            < clock::ticks_of_half_millisecond_at_most() / TRUST
+        {
             return true;
         }
         if self.is_dead() || sys::wait_for(self.connection.raw(), libc::POLLRDHUP, Duration::ZERO) {
             return false;
         }
-        self.seen_alive.store(now.0, Ordering::Relaxed);
+        self.seen_alive.store(now, Ordering::Relaxed);
         true
     }
 }

@@ -42,8 +42,8 @@ pub(super) const LEN: usize = 2 * SPAN;
 
 /// How long a peer that doesn't read holds up packets that nobody would repeat.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long a connection that was open is taken to be open still.
-const TRUST: Duration = Duration::from_micros(50);
+/// For which part of half a millisecond a connection that was open is taken to be open still.
+const TRUST: u64 = 10;
 
 /// The other process, as it has introduced itself.
 #[derive(Debug)]
@@ -190,6 +190,7 @@ pub struct Link {
     access: Mutex<class::LinkAccess, Views>,
     /// A region of the peer's couldn't be mapped.
     has_refused_views: AtomicBool,
+    /// When the connection was last seen open, in ticks.
     seen_alive: AtomicU64,
     /// Of one-sided operations that this process has carried out itself.
     costs: Costs,
