@@ -36,7 +36,9 @@ pub mod untrusted;
 
 pub use compact::CompactHeaders;
 pub use directory::{Directory, ListedQp, ListedRegion, Purpose, QpnPair, own as own_directory};
-pub use link::{CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, Wanted};
+pub use link::{
+    CompactRun, LARGE, Link, Peer, PeerAccess, Receive, Sent, SentPacket, Single, SinglePacket, Wanted,
+};
 pub use links::{Links, revoke_qp, revoke_region, withdraw_qp, withdraw_region};
 pub use payload::{ReceivedRecord, RingBytes, ShmPayload};
 pub use protocol::{Attention, Bell};

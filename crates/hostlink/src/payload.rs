@@ -82,7 +82,7 @@ pub enum ShmPayload<'a> {
         /// Bytes.
         len: usize,
     },
-    /// Here: a copy that nobody else can change.
+    /// A copy in this process, which nobody else can change.
     Copied {
         /// The words that hold it.
         words: &'a CopiedPayload,

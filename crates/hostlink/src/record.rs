@@ -77,14 +77,17 @@ pub struct CompactRecord {
 pub(crate) enum CompactPayload {
     /// In the link's memory, from this byte on.
     Ring(usize),
-    /// Here.
+    /// In these words: that of a SEND which is acknowledged by position.
     Copied(CopiedPayload),
 }
 
-/// The payload of a record of which all words were copied.
+/// The payload of a record of which a copy was made.
 pub(crate) type CopiedPayload = [u64; COPIED_WORDS - compact::SHORT / 8];
-/// Payload bytes of a record without a name of memory of which all words can be copied.
+/// Payload bytes of a SEND that can be copied beside the position.
 pub(super) const MAX_COPIED: usize = size_of::<CopiedPayload>();
+
+// The position, two words more, and the copy: all in one line.
+const _: () = assert!((3 + COPIED_WORDS) * size_of::<u64>() == Lines::GRAIN);
 
 impl CompactRecord {
     /// All its headers. The memory is that of its link.
@@ -101,7 +104,8 @@ impl CompactRecord {
                 let words: &OperandWords = memory.words(at);
                 std::array::from_fn(|i| words[i].load(Ordering::Relaxed))
             }
-            CompactPayload::Copied(words) => words,
+            // Of SENDs, which have none.
+            CompactPayload::Copied(_) => Operands::default(),
         }
     }
 }
@@ -301,8 +305,7 @@ pub(super) fn read_compact(
     Ok(Some(CompactRecord { headers, payload: from, len: payload, end: before + length as u64 }))
 }
 
-/// All words of the record of one grain at `at`, which this process has written: one with [`MAX_COPIED`] bytes of payload at most, and
-/// without a name of memory.
+/// The words with headers and payload of the SEND at `at`, which this process has written: of [`MAX_COPIED`] bytes at most.
 #[inline]
 pub(super) fn copy(memory: &SharedMemory, at: usize) -> [u64; COPIED_WORDS] {
     let words: &CopiedWords = memory.words(at);
@@ -317,7 +320,7 @@ pub(super) fn read_copy(words: [u64; COPIED_WORDS], end: u64) -> Option<CompactR
     let [_, _, _, payload @ ..] = words;
     let fits = kind == Kind::Compact as u8
         && length == Lines::GRAIN
-        && headers.payload_offset() == compact::SHORT
+        && headers.is_by_position()
         && len <= MAX_COPIED;
     fits.then_some(CompactRecord { headers, payload: CompactPayload::Copied(payload), len, end })
 }

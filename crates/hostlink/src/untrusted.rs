@@ -1,6 +1,6 @@
 //! A ring that a hostile peer writes, read as a link reads it: for tests and for fuzzing.
 
-use super::protocol::{Broken, Consumer, Lines};
+use super::protocol::{Broken, COPIED_WORDS, Consumer, Lines};
 use super::record::{self, Body, CompactPayload, CompactRecord, Entry, Record};
 use ferroce_access::SharedMemory;
 use ferroce_types::Grh;
@@ -10,6 +10,8 @@ const RING: usize = 4096;
 const BYTES_AT: usize = 4096;
 /// Where the producer's tail is among a ring's words.
 const TAIL_AT: usize = 0;
+/// … and the copy of the last record.
+const LAST_AT: usize = 16;
 
 /// What a reader has made of a ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,9 +55,20 @@ fn read_into(reading: &mut Reading, stream: &[u8], tails: &[u64], beyond: u8) ->
         }
         memory.write(BYTES_AT, &bytes);
         memory.write(TAIL_AT, &tail.to_ne_bytes());
+        // A copy that needn't be one: what would lie at the head.
+        let copy: [u8; 8 * COPIED_WORDS] =
+            std::array::from_fn(|at| stream.get(head as usize + at).copied().unwrap_or(0));
+        memory.write(LAST_AT, &tail.to_ne_bytes());
+        memory.write(LAST_AT + 8, &copy);
         while let Some((at, published)) = consumer.peek(lines)? {
             assert!(at + published <= RING && reading.consumed + published as u64 <= tail);
             let begin = BYTES_AT + at;
+            if let Some(packet) =
+                consumer.copy_of_only(lines).and_then(|words| record::read_copy(words, tail))
+            {
+                check_compact(&packet, &memory, 0..0);
+                reading.said += &format!("{packet:?} beside the position\n");
+            }
             let whole = |total: usize| {
                 assert!(total > 0 && total <= published);
                 begin..begin + total
@@ -148,9 +161,9 @@ mod tests {
         bytes
     }
 
-    fn compact(payload: usize) -> Vec<u8> {
-        let headers = Headers::new(Bth::new(Opcode::new(Service::Rc, Operation::SendOnly).unwrap(), 7, 9));
-        let headers = CompactHeaders::of(&headers).unwrap();
+    fn compact(payload: usize, by_position: bool) -> Vec<u8> {
+        let opcode = Opcode::new(Service::Rc, Operation::SendOnly).unwrap();
+        let headers = CompactHeaders::of_send(opcode, (7, 9), 5, (false, 0), by_position);
         let total = record::compact_total(&headers, payload);
         let memory = SharedMemory::create(total, false).unwrap();
         record::write_compact(&memory, 0, &headers, payload);
@@ -164,7 +177,8 @@ mod tests {
         prop_oneof![
             (0..1500usize, prop_oneof![any::<u16>(), Just(u16::MAX)])
                 .prop_map(|(payload, on_wire)| packet(payload, None, on_wire)),
-            (0..1500usize).prop_map(compact),
+            (0..1500usize, any::<bool>()).prop_map(|(len, by_position)| compact(len, by_position)),
+            (0..20usize).prop_map(|len| compact(len, true)),
             (0..70_000usize, 0..=record::MAX_PIECES).prop_map(|(len, count)| packet(len, Some(count), 100)),
             (1..8u32).prop_map(|grains| {
                 let mut padding = vec![0; Lines::GRAIN * grains as usize];

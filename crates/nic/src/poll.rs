@@ -7,7 +7,8 @@ use ferroce_types::{Error, Result};
 /// ibv_poll_cq(3) and its extended form.
 pub trait Poll {
     /// Takes up to `max` completions, oldest first, and gives them to `f`. Makes progress when there is none, and every now
-    /// and then when there are. A queue pair may be locked when `f` is called: it only notes what it gets.
+    /// and then when there are. A queue pair may be locked when `f` is called, so `f` must not block or
+    /// call this library.
     ///
     /// # Errors
     /// [`Error::Dead`] when the queue has overrun and all that was saved has been taken.
@@ -20,38 +21,39 @@ pub trait Poll {
     fn poll_stamped(&self, max: usize, f: impl FnMut(&Wc, Stamp)) -> Result<usize>;
 }
 
-/// A thread that polls an empty queue and looks into memory for what has come: completions for the queue go straight to the thread.
+/// A thread that polls a queue, while it makes progress: what completes into the queue meanwhile may go past it, straight to the thread.
 pub(crate) struct Poller<'a> {
     cq: &'a Cq,
-    /// For how many more completions it has room.
+    /// For how many more completions the thread has room.
     room: usize,
     give: &'a mut dyn FnMut(&Wc, Stamp),
 }
 
 impl Poller<'_> {
-    /// Whether it takes a completion for `cq`. For whoever has the queue pair locked, so that completions stay in order.
-    #[inline]
-    pub(crate) fn may_take(&self, cq: &Cq) -> bool {
-        self.room > 0 && std::ptr::eq(self.cq, cq) && cq.may_be_passed_by()
-    }
-
     /// It takes more completions.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.room > 0
     }
 
-    /// Takes a completion, which it [may take](Poller::may_take).
+    /// It takes completions for `cq` that the queue [lets pass](Cq::lets_pass).
+    #[inline]
+    pub(crate) fn polls(&self, cq: &Cq) -> bool {
+        self.has_room() && std::ptr::eq(self.cq, cq)
+    }
+
+    /// Takes a completion for a queue that it polls, and that lets the completion pass.
     #[inline]
     pub(crate) fn take(&mut self, wc: &Wc) {
         self.room -= 1;
         (self.give)(wc, Stamp::default());
     }
 
-    /// Takes a completion for `cq` if it may. False: the completion has to be pushed.
+    /// Takes a completion for `cq` if it may. False: the completion has to be pushed. For whoever has the queue pair locked, so that its
+    /// completions stay in order.
     #[inline]
     pub(crate) fn take_of(&mut self, cq: &Cq, wc: &Wc) -> bool {
-        let may = self.may_take(cq);
+        let may = self.polls(cq) && cq.lets_pass();
         if may {
             self.take(wc);
         }
@@ -68,11 +70,11 @@ impl Poll for Cq {
         if max == 0 {
             return Ok(0);
         }
-        let mut n = self.take(max, &mut f);
-        let mut poller = Poller { cq: self, room: max, give: &mut f };
-        adapter::progress_of_poller(n == 0, self.has_sleeper(), Some(&mut poller));
-        if n == 0 {
-            n = max - poller.room;
+        let found = self.take(max, &mut f);
+        let mut poller = Poller { cq: self, room: max - found, give: &mut f };
+        adapter::progress_of_poller(found == 0, self.has_sleeper(), Some(&mut poller));
+        let mut n = max - poller.room;
+        if found == 0 && n < max {
             n += self.take(max - n, &mut f);
             if n == 0 && self.has_overrun() {
                 return Err(Error::Dead("the completion queue has overrun".into()));

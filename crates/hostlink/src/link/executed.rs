@@ -208,10 +208,12 @@ impl<'a> CompactRun<'a> {
 
 impl Drop for CompactRun<'_> {
     fn drop(&mut self) {
-        while self.settled < self.packets.len() {
-            self.settle(false);
+        if self.settled < self.packets.len() {
+            while self.settled < self.packets.len() {
+                self.settle(false);
+            }
+            self.acknowledge();
         }
-        self.acknowledge();
     }
 }
 
@@ -240,7 +242,7 @@ impl Link {
         let packet = SentPacket { qpn, connection, psn: headers.psn() };
         self.publish_compact(headers, payload, fill, |sender, end| {
             if headers.is_by_position() {
-                // The peer has read what was before this: it looks at the position, and at nothing else.
+                // Most likely the peer has read all before this, and looks at the position.
                 if sender.awaited.is_empty() && payload <= record::MAX_COPIED {
                     let at = (end - Lines::GRAIN as u64) as usize % RING;
                     self.tx_lines().copy_last(end, record::copy(&self.memory, self.to_peer.bytes_at + at));
@@ -299,7 +301,11 @@ impl Link {
     /// As [`Link::take_executed`] where one SEND waits, which the peer has executed. `None`, and nothing has happened, where that is not so.
     #[inline]
     pub(super) fn take_only_executed(&self, (executed, disowned): (u64, u64)) -> Option<SentPacket> {
-        self.tx.lock().take_only(executed, disowned)
+        let only = self.tx.lock().take_only(executed, disowned);
+        if only.is_some() {
+            self.many_awaited.store(false, Ordering::Relaxed);
+        }
+        only
     }
 
     /// QPs know of everything that the peer has executed up to `position`.
@@ -396,6 +402,19 @@ mod tests {
         assert_eq!(last, [(1, 3), (2, 4), (3, 2)]);
         assert_eq!(taken(&mut sender, 7 * GRAIN, 0).unwrap().unwrap().len(), 2);
         assert_eq!(taken(&mut sender, 7 * GRAIN, 0).unwrap().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn the_only_one_that_waits_is_taken_out_alone() {
+        let mut one = sender(1, &[1]);
+        for (executed, disowned) in [(0, 0), (2 * GRAIN, 0), (GRAIN, 1)] {
+            assert_eq!(one.take_only(executed, disowned), None, "{executed} {disowned}");
+        }
+        assert_eq!(one.take_only(GRAIN, 0), Some(SentPacket { qpn: 1, connection: 1, psn: 0 }));
+        assert_eq!((one.awaited.len(), one.executed, one.take_only(GRAIN, 0)), (0, GRAIN, None));
+        let mut two = sender(2, &[1]);
+        assert_eq!((two.take_only(GRAIN, 0), two.take_only(2 * GRAIN, 0)), (None, None));
+        assert_eq!(taken(&mut two, 2 * GRAIN, 0).unwrap().unwrap().len(), 1);
     }
 
     #[test]

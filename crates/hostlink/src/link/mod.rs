@@ -9,7 +9,7 @@ mod speeds;
 mod views;
 
 pub use executed::{CompactRun, SentPacket};
-pub use receive::{Receive, Single};
+pub use receive::{Receive, Single, SinglePacket};
 pub use send::Sent;
 pub use speeds::{LARGE, Wanted};
 pub use views::PeerAccess;

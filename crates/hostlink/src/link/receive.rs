@@ -21,15 +21,58 @@ pub(super) struct Receiver {
     looked_ahead: u64,
 }
 
+/// Records that have been dealt with together.
+struct Run {
+    records: usize,
+    /// Their bytes.
+    len: usize,
+    /// Their sender may sleep until it learns what has become of them.
+    rings: bool,
+}
+
 /// What becomes of a packet that comes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Single {
     /// It wasn't executed: it comes again, by [`Receive::compact`].
     Left,
-    /// It was executed.
+    /// It was executed and acknowledged.
     Executed,
-    /// It was executed, and whoever looks into the ring has all that it wants for now.
+    /// It was executed and acknowledged, and whoever looks into the ring has all that it wants for now.
     Enough,
+}
+
+/// The only packet in a ring, which waits to be acknowledged by position.
+#[derive(Debug)]
+pub struct SinglePacket<'a> {
+    link: &'a Link,
+    packet: &'a CompactRecord,
+    rx: &'a mut Receiver,
+}
+
+impl<'a> SinglePacket<'a> {
+    /// The link that it has come by.
+    #[must_use]
+    #[inline]
+    pub fn link(&self) -> &'a Link {
+        self.link
+    }
+
+    /// The packet.
+    #[must_use]
+    #[inline]
+    pub fn packet(&self) -> &'a CompactRecord {
+        self.packet
+    }
+
+    /// It was executed as a plain SEND: acknowledges it, and gives its record back to the sender. To be called before anybody learns of it,
+    /// and before its queue pair sends anything.
+    #[inline]
+    pub fn acknowledge(self) {
+        let Self { link, packet, rx } = self;
+        link.acknowledge(&mut rx.disowned, packet.end);
+        // Both words are of one line, which moves once. The bell is rung in any case.
+        rx.consumer.release(link.rx_lines(), Lines::GRAIN);
+    }
 }
 
 /// Who takes packets out of a ring: those in a row for one QP come together.
@@ -40,9 +83,14 @@ pub trait Receive {
     /// Packets of a connection.
     fn compact(&mut self, run: CompactRun<'_>);
 
+    /// Whether packets are to come by [`Receive::single`].
+    fn wants_single(&self) -> bool {
+        false
+    }
+
     /// A packet of a connection that is the only one in the ring and waits to be acknowledged by position.
-    fn single(&mut self, link: &Link, packet: &CompactRecord) -> Single {
-        let _ = (link, packet);
+    fn single(&mut self, single: SinglePacket<'_>) -> Single {
+        let _ = single;
         Single::Left
     }
 
@@ -109,19 +157,22 @@ impl Link {
             // The peer may have published a record in answer to what it had executed: whoever sent that learns of its end before.
             *any |= self.receive_positions(rx, to)?;
             let Some(ahead) = ahead else { return Ok(()) };
-            // Nothing of a run is given back before it has been dealt with.
-            let single = self.receive_single(rx, ahead, to)?;
-            let (records, len, awaited) = match single {
-                Single::Left => self.receive_run(rx, ahead, limit - taken, to)?,
-                Single::Executed | Single::Enough => (1, Lines::GRAIN, true),
-            };
-            *any = true;
-            taken += records;
-            if rx.consumer.release(lines, len) || awaited {
+            let single = if to.wants_single() { self.receive_single(rx, ahead.0, to)? } else { Single::Left };
+            if single == Single::Left {
+                // Nothing of a run is given back before it has been dealt with.
+                let run = self.receive_run(rx, ahead, limit - taken, to)?;
+                *any = true;
+                taken += run.records;
+                if rx.consumer.release(lines, run.len) || run.rings {
+                    self.ring_bell();
+                }
+            } else {
+                *any = true;
+                taken += 1;
                 self.ring_bell();
-            }
-            if single == Single::Enough {
-                return Ok(());
+                if single == Single::Enough {
+                    return Ok(());
+                }
             }
         }
     }
@@ -198,44 +249,36 @@ impl Link {
         }
     }
 
-    /// Hands over the record of `published` bytes at `at` of the ring if it is the only one, and a packet that may be acknowledged by
-    /// position.
+    /// Hands over the record at `at` of the ring if it is the only one, and a packet that may be acknowledged by position.
     #[inline]
-    fn receive_single(
-        &self,
-        rx: &mut Receiver,
-        (at, published): (usize, usize),
-        to: &mut dyn Receive,
-    ) -> Result<Single, Broken> {
+    fn receive_single(&self, rx: &mut Receiver, at: usize, to: &mut dyn Receive) -> Result<Single, Broken> {
+        let (lines, consumer) = (self.rx_lines(), &rx.consumer);
         // What is disowned before it has to be told before.
-        if published != Lines::GRAIN || rx.disowned.is_waiting() {
+        if !consumer.has_one_grain() || rx.disowned.is_waiting() {
             return Ok(Single::Left);
         }
-        let copy = rx.consumer.copy_of_only(self.rx_lines());
-        let begin = rx.consumer.head();
-        let packet = match copy.and_then(|words| record::read_copy(words, begin + published as u64)) {
+        let begin = consumer.head();
+        let copied = |words| record::read_copy(words, begin + Lines::GRAIN as u64);
+        let packet = match consumer.copy_of_only(lines).and_then(copied) {
             Some(packet) => Some(packet),
-            None => record::read_compact(&self.memory, self.from_peer.bytes_at + at, published, begin)?,
+            None => record::read_compact(&self.memory, self.from_peer.bytes_at + at, Lines::GRAIN, begin)?,
         };
-        let Some(packet) = packet.filter(|packet| packet.headers.is_by_position()) else {
-            return Ok(Single::Left);
-        };
-        let single = to.single(self, &packet);
-        if single != Single::Left {
-            self.acknowledge(&mut rx.disowned, packet.end);
-        }
-        Ok(single)
+        Ok(match packet {
+            Some(packet) if packet.headers.is_by_position() => {
+                to.single(SinglePacket { link: self, packet: &packet, rx })
+            }
+            _ => Single::Left,
+        })
     }
 
-    /// Hands over packets in a row for one QP: at most `limit` records of the `published` bytes at `at` of the ring. Returns
-    /// how many records they were, and their bytes.
+    /// Hands over packets in a row for one QP: at most `limit` records of the `published` bytes at `at` of the ring.
     fn receive_run(
         &self,
         rx: &mut Receiver,
         (at, published): (usize, usize),
         limit: usize,
         to: &mut dyn Receive,
-    ) -> Result<(usize, usize, bool), Broken> {
+    ) -> Result<Run, Broken> {
         let base = self.from_peer.bytes_at + at;
         let (mut records, mut len) = (0, 0);
         let begin = rx.consumer.head();
@@ -274,14 +317,14 @@ impl Link {
             records += 1;
             len += total;
         }
-        let awaited = !compact.is_empty();
-        if awaited {
+        let rings = !compact.is_empty();
+        if rings {
             to.compact(CompactRun { link: self, packets: compact, disowned, settled: 0, is_awaited: false });
         } else if !packets.is_empty() {
             to.packets(&packets);
             *run = room::reuse(packets);
         }
-        Ok((records, len, awaited))
+        Ok(Run { records, len, rings })
     }
 
     /// A poller may have something to do here: it takes no lock to find out.
@@ -356,16 +399,21 @@ mod tests {
     impl Receive for Told<'_> {
         fn packets(&mut self, _: &[ReceivedRecord<'_>]) {}
 
-        fn single(&mut self, link: &Link, packet: &CompactRecord) -> Single {
-            let psn = packet.headers.psn();
-            if !self.eager {
-                return Single::Left;
-            }
-            self.alone.push(link.payload(packet).to_vec());
+        fn wants_single(&self) -> bool {
+            self.eager
+        }
+
+        fn single(&mut self, single: SinglePacket<'_>) -> Single {
+            let psn = single.packet().headers.psn();
+            self.alone.push(single.link().payload(single.packet()).to_vec());
             if !psn.is_multiple_of(2) {
                 return Single::Left;
             }
+            single.acknowledge();
             self.events.push(Event::Came(psn));
+            if let Some(meanwhile) = self.meanwhile.take() {
+                meanwhile();
+            }
             Single::Enough
         }
 
@@ -461,6 +509,45 @@ mod tests {
             let expected = if len <= 40 { vec![bytes.clone(); 3] } else { vec![] };
             assert_eq!(told.alone, expected, "{len} bytes");
         }
+    }
+
+    #[test]
+    fn a_packet_that_comes_alone_is_acknowledged_before_its_queue_pair_goes_on() {
+        let [link, peer] = link();
+        send(&link, 3, 2, true);
+        // On a thread of its own, as it takes locks of the same ranks.
+        let look = || {
+            let mut sender = Told::default();
+            assert!(link.receive(64, &mut sender));
+            assert_eq!(sender.events, [Event::Executed(3, 2)]);
+            assert!(link.is_consumed(64), "its room is free");
+        };
+        let look = || std::thread::scope(|scope| scope.spawn(look).join().unwrap());
+        let mut told = Told { eager: true, meanwhile: Some(&look), ..Told::default() };
+        assert!(peer.receive(64, &mut told));
+        assert!(told.meanwhile.is_none());
+    }
+
+    #[test]
+    fn packets_that_come_alone_go_round_the_ring() {
+        let [link, peer] = link();
+        // The ring is filled several times; its end is met by records of one line and of several.
+        let lengths = [0, 8, 16, 17, 40, 41, 900];
+        let mut told = Told { eager: true, ..Told::default() };
+        let mut alone = 0;
+        for n in 0..30_000u32 {
+            let len = lengths[n as usize * 7919 % lengths.len()];
+            let bytes: Vec<u8> = (0..len).map(|at| (n + at) as u8).collect();
+            try_send_bytes(&link, 3, 2 * n, true, &bytes).unwrap();
+            assert!(peer.receive(64, &mut told));
+            assert!(link.receive(64, &mut Told::default()));
+            assert_eq!(told.events.pop(), Some(Event::Came((2 * n) & 0xff_ffff)));
+            if let Some(came) = told.alone.pop() {
+                assert_eq!(came, bytes);
+                alone += 1;
+            }
+        }
+        assert!(told.events.is_empty() && told.alone.is_empty() && alone > 20_000, "{alone}");
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl Link {
 
     /// The peer has dealt with everything up to `position`.
     #[inline]
-    fn is_consumed(&self, position: u64) -> bool {
+    pub(super) fn is_consumed(&self, position: u64) -> bool {
         self.tx_lines().is_consumed(position)
     }
 

@@ -271,10 +271,16 @@ impl Consumer {
         Some((at as usize, ahead.min(self.size - at) as usize))
     }
 
+    /// By the last look, one grain has been published that hasn't been dealt with.
+    #[inline]
+    pub(crate) const fn has_one_grain(&self) -> bool {
+        self.tail - self.head == Lines::GRAIN as u64
+    }
+
     /// The words of the record at the front, if it is the only one by the last look, of one grain, and there is a copy of them.
     #[inline]
     pub(crate) fn copy_of_only(&self, lines: &Lines) -> Option<[u64; COPIED_WORDS]> {
-        if self.tail - self.head == Lines::GRAIN as u64 { lines.last(self.tail) } else { None }
+        if self.has_one_grain() { lines.last(self.tail) } else { None }
     }
 
     /// The end of what has been dealt with.

@@ -166,6 +166,7 @@ fn wake_background_thread() {
 #[inline]
 pub(crate) fn progress_of_poller(empty: bool, sleeper: bool, poller: Option<&mut Poller<'_>>) {
     if let Some(adapter) = current() {
+        // Of all sources, the links alone lie in memory.
         Loop::progress_of_poller(adapter, empty, sleeper, || adapter.read_rings(poller));
     }
 }

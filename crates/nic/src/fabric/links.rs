@@ -6,7 +6,7 @@ use crate::poll::Poller;
 use crate::qp::{Budget, Origin, QpEnv, Rest};
 use ferroce_engine::Source;
 use ferroce_host::slot_of;
-use ferroce_hostlink::{CompactRecord, CompactRun, Link, Receive, ReceivedRecord, SentPacket, Single};
+use ferroce_hostlink::{CompactRun, Link, Receive, ReceivedRecord, SentPacket, Single, SinglePacket};
 use ferroce_os::{
     clock,
     sys::{self, InetAddress},
@@ -108,11 +108,15 @@ impl Receive for Dispatch<'_, '_> {
         self.adapter.dispatch_compact(run, self.poller.as_deref_mut());
     }
 
+    fn wants_single(&self) -> bool {
+        self.poller.as_ref().is_some_and(|poller| poller.has_room())
+    }
+
     #[inline]
-    fn single(&mut self, link: &Link, packet: &CompactRecord) -> Single {
+    fn single(&mut self, single: SinglePacket<'_>) -> Single {
         let Some(poller) = &mut self.poller else { return Single::Left };
-        match self.adapter.qp(packet.headers.dest_qp) {
-            Some(qp) if qp.take_single(link, packet, poller) => {
+        match self.adapter.qp(single.packet().headers.dest_qp) {
+            Some(qp) if qp.take_single(single, poller) => {
                 if poller.has_room() {
                     Single::Executed
                 } else {

@@ -213,7 +213,7 @@ impl Qp {
         inner: &mut Inner,
         link: &Link,
         packet: &CompactRecord,
-        mut poller: Option<&mut Poller<'_>>,
+        poller: Option<&mut Poller<'_>>,
     ) -> Option<Rest> {
         let (proto, headers) = (&mut inner.proto, &packet.headers);
         let payload = link.payload(packet);
@@ -236,7 +236,7 @@ impl Qp {
         proto.fetch_ended(clock::now, |request, completion| {
             self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
-                overrun = !self.complete_send(Wc::new(self.qpn, completion), poller.take());
+                overrun = !self.give_send_completion(Wc::new(self.qpn, completion), poller);
             }
         });
         Some(if overrun {

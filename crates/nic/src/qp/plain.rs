@@ -9,12 +9,12 @@ use crate::ah::Ah;
 use crate::poll::Poller;
 use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{
-    CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket, ShmPayload,
+    CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket, ShmPayload, SinglePacket,
 };
 use ferroce_mem::{Denied, KeyTable};
 use ferroce_os::clock;
 use ferroce_os::sync::{MutexGuard, class};
-use ferroce_proto::{PlainData, PlainRequest, PlainSend, RecvWqe, Sge, WcStatus, one_sge};
+use ferroce_proto::{PlainData, PlainRequest, PlainSend, RecvWqe, Sge, WcStatus};
 use ferroce_queues::{RecvQueue, Srq, Wc};
 use ferroce_wire::{Opcode, Operation, Service};
 use smallvec::SmallVec;
@@ -44,17 +44,36 @@ impl Queue<'_> {
         }
     }
 
-    /// Takes the next receive, if it is of the QP's own queue and of one element that has room for `len` bytes: its number and element.
+    /// As the function of this name, if the receives are the QP's own.
     #[inline]
-    fn pop_single(&mut self, len: usize) -> Option<(u64, Sge)> {
-        let Self::Own(queue) = self else { return None };
-        let &RecvWqe { wr_id, ref sges } = queue.front()?;
-        let [sge] = sges[..] else { return None };
-        (len <= sge.length as usize).then(|| {
-            queue.drop_front();
-            (wr_id, sge)
-        })
+    fn place_front(&mut self, pd: u32, payload: &ShmPayload<'_>) -> Option<u64> {
+        match self {
+            Self::Own(queue) => place_front(queue, pd, payload),
+            Self::Shared(_) => None,
+        }
     }
+}
+
+/// Copies a payload to where the next receive says, if that is of one element with room for all of it, and takes the receive. Returns
+/// its number. `None`, and the receive is still there.
+#[inline]
+fn place_front(queue: &mut RecvQueue, pd: u32, payload: &ShmPayload<'_>) -> Option<u64> {
+    let &RecvWqe { wr_id, ref sges } = queue.front()?;
+    let [sge] = &sges[..] else { return None };
+    let placed = payload.len() <= sge.length as usize && place(pd, sge, payload);
+    placed.then(|| {
+        queue.drop_front();
+        wr_id
+    })
+}
+
+/// Copies a payload to an element of a receive that has room for all of it. False: the element isn't good for that.
+#[inline(always)]
+fn place(pd: u32, sge: &Sge, payload: &ShmPayload<'_>) -> bool {
+    let len = payload.len();
+    let part = Sge { length: len as u32, ..*sge };
+    let copy = |addr| payload.copy_to(0, addr, len).map_err(|_| Fault);
+    KeyTable::global().local(pd, &part, true, copy).is_ok()
 }
 
 /// Sends requests of a queue pair the short way, while it is locked.
@@ -200,6 +219,7 @@ impl Qp {
         let executed = run.settled().len() > before;
         let overrun = executed && {
             // The receives are told of when this has been done. The headers are read anew: to keep what was read of them costs more.
+            run.acknowledge();
             let (proto, link) = (&inner.proto, run.link());
             let mut told = run.settled()[before..].iter().zip(&receives).filter_map(|(packet, &wr_id)| {
                 let (send, len) = (plain_send(&packet.headers, true)?, link.payload(packet).len());
@@ -207,11 +227,9 @@ impl Qp {
                 self.observe_receive(&completion);
                 Some(Wc::new(self.qpn, completion))
             });
-            let mut pass = |wc: &Wc| poller.as_mut().is_some_and(|poller| poller.take_of(&self.recv_cq, wc));
-            let rest = told.by_ref().find(|wc| !pass(wc));
-            if rest.is_some() || run.next().is_some() {
-                run.acknowledge();
-            }
+            let mut passes =
+                |wc: &Wc| poller.as_mut().is_some_and(|poller| poller.take_of(&self.recv_cq, wc));
+            let rest = told.by_ref().find(|wc| !passes(wc));
             rest.is_some_and(|first| !self.recv_cq.push_all(std::iter::once(first).chain(told)))
         };
         std::mem::forget(unwinding);
@@ -224,50 +242,34 @@ impl Qp {
 
     /// Takes a packet for a thread that polls for its completion, if that is possible the short way. False, and nothing has happened:
     /// [`Qp::take_plain`] has to.
-    pub(crate) fn take_single(
-        self: &Arc<Self>,
-        link: &Link,
-        packet: &CompactRecord,
-        poller: &mut Poller<'_>,
-    ) -> bool {
+    pub(crate) fn take_single(self: &Arc<Self>, single: SinglePacket<'_>, poller: &mut Poller<'_>) -> bool {
+        let (link, packet) = (single.link(), single.packet());
         let Some(send) = plain_send(&packet.headers, true) else { return false };
-        if self.service != Service::Rc || self.srq.is_some() || !self.peer_uses_shm() {
+        let may = self.service == Service::Rc && self.srq.is_none() && poller.polls(&self.recv_cq);
+        if !may || !self.peer_uses_shm() {
             return false;
         }
         let mut inner = self.inner.lock();
         let unwinding = EndsOnPanic(self);
         let payload = link.payload(packet);
-        let taken = inner.goes_by(link)
+        let wr_id = if inner.goes_by(link)
             && !self.is_broken()
             && inner.proto.expects_plain(&send, payload.len())
-            && poller.may_take(&self.recv_cq)
-            && self.place_single(&payload).is_some_and(|wr_id| {
-                inner.proto.plain_taken(&send, payload.len());
-                let completion = inner.proto.plain_completion(&send, payload.len(), wr_id);
-                self.observe_receive(&completion);
-                poller.take(&Wc::new(self.qpn, completion));
-                true
-            });
-        std::mem::forget(unwinding);
-        taken
-    }
-
-    /// Copies a payload to where the next receive says, if that is of one element with room for all of it, and takes the receive. Returns
-    /// its number. `None`, and the receive is still there.
-    #[inline]
-    fn place_single(&self, payload: &ShmPayload<'_>) -> Option<u64> {
-        let len = payload.len();
-        let mut queue = self.rq.lock();
-        let &RecvWqe { wr_id, ref sges } = queue.front()?;
-        let [sge] = sges[..] else { return None };
-        if len > sge.length as usize {
-            return None;
+            && self.recv_cq.lets_pass()
+        {
+            place_front(&mut self.rq.lock(), self.pd.id(), &payload)
+        } else {
+            None
+        };
+        if let Some(wr_id) = wr_id {
+            inner.proto.plain_taken(&send, payload.len());
+            single.acknowledge();
+            let completion = inner.proto.plain_completion(&send, payload.len(), wr_id);
+            self.observe_receive(&completion);
+            poller.take(&Wc::new(self.qpn, completion));
         }
-        let part = Sge { length: len as u32, ..sge };
-        let copy = |addr| payload.copy_to(0, addr, len).map_err(|_| Fault);
-        KeyTable::global().local(self.pd.id(), &part, true, copy).ok()?;
-        queue.drop_front();
-        Some(wr_id)
+        std::mem::forget(unwinding);
+        wr_id.is_some()
     }
 
     /// Executes packets from the next of a run on, as long as they are plain SENDs, and adds the numbers of their receives to
@@ -293,28 +295,20 @@ impl Qp {
             && proto.expects_plain(&send, payload.len())
         {
             let len = payload.len();
-            // Where one element has room for all.
-            let place = |sge: &Sge| {
-                let part = Sge { length: len as u32, ..*sge };
-                KeyTable::global()
-                    .local(pd, &part, true, |addr| payload.copy_to(0, addr, len).map_err(|_| Fault))
-            };
-            let wr_id = if let Some((wr_id, sge)) = queue.pop_single(len) {
-                if place(&sge).is_err() {
-                    return proto.hold_receive(RecvWqe { wr_id, sges: one_sge(sge) });
+            let wr_id = match queue.place_front(pd, &payload) {
+                Some(wr_id) => wr_id,
+                None => {
+                    let Some(receive) = queue.pop() else { return };
+                    let placed = match &receive.sges[..] {
+                        _ if len as u64 > receive.capacity() => false,
+                        [sge] => place(pd, sge, &payload),
+                        sges => scatter(pd, sges, 0, &payload.into()).is_ok(),
+                    };
+                    if !placed {
+                        return proto.hold_receive(receive);
+                    }
+                    receive.wr_id
                 }
-                wr_id
-            } else {
-                let Some(receive) = queue.pop() else { return };
-                let placed = match &receive.sges[..] {
-                    _ if len as u64 > receive.capacity() => false,
-                    [sge] => place(sge).is_ok(),
-                    sges => scatter(pd, sges, 0, &payload.into()).is_ok(),
-                };
-                if !placed {
-                    return proto.hold_receive(receive);
-                }
-                receive.wr_id
             };
             proto.plain_taken(&send, len);
             receives.push(wr_id);
@@ -336,7 +330,7 @@ impl Qp {
         let done = inner.proto.take_executed(clock::now, psn, |request, completion| {
             self.observe_end(request, WcStatus::Success);
             if let Some(completion) = completion {
-                overrun |= !self.complete_send(Wc::new(self.qpn, completion), poller.as_deref_mut());
+                overrun |= !self.give_send_completion(Wc::new(self.qpn, completion), poller.as_deref_mut());
             }
         });
         let goes_on = !done || inner.proto.wants_transmit();
@@ -355,7 +349,7 @@ impl Qp {
 
     /// Gives the completion of a send request to `poller`, or to its queue. False: the queue has no room. The queue pair is locked.
     #[inline]
-    pub(super) fn complete_send(&self, wc: Wc, poller: Option<&mut Poller<'_>>) -> bool {
+    pub(super) fn give_send_completion(&self, wc: Wc, poller: Option<&mut Poller<'_>>) -> bool {
         poller.is_some_and(|poller| poller.take_of(&self.send_cq, &wc)) || self.send_cq.push(wc)
     }
 

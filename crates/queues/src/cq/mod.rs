@@ -421,11 +421,11 @@ impl Cq {
         self.ignore_overrun
     }
 
-    /// A completion may go past the queue, to a thread that polls it: none waits in it, no event was asked for, and no clock is recorded.
-    /// For whoever has the queue pair of the completion locked.
+    /// A completion may go past the queue, to a thread that polls it: none waits in it, no event was asked for, and nothing is recorded
+    /// beside the completions. For whoever has the queue pair of the completion locked.
     #[must_use]
     #[inline]
-    pub fn may_be_passed_by(&self) -> bool {
+    pub fn lets_pass(&self) -> bool {
         !self.filled.load(Ordering::Acquire) && !self.has_sleeper() && !self.stamped
     }
 
