@@ -73,6 +73,11 @@ fn completions_of_a_connection_are_polled_in_its_order_however_they_are_polled()
 }
 
 #[test]
+fn a_message_is_acknowledged_before_any_thread_learns_of_it() {
+    run_alone("completions/counted_before_told");
+}
+
+#[test]
 fn queue_pairs_of_different_services_take_nothing_from_each_other() {
     run_alone("completions/other_service");
 }
