@@ -28,6 +28,7 @@ mod numbers;
 mod owner;
 pub mod path_mtu;
 mod poll;
+mod poller;
 pub mod qp;
 pub mod raw;
 pub mod settings;

@@ -1,6 +1,7 @@
 //! Polling as programs do it: who looks for completions makes progress.
 
 use crate::adapter;
+use crate::poller::Poller;
 use ferroce_queues::{CntrValue, CompCntr, Cq, Stamp, Wc};
 use ferroce_types::{Error, Result};
 
@@ -21,46 +22,6 @@ pub trait Poll {
     fn poll_stamped(&self, max: usize, f: impl FnMut(&Wc, Stamp)) -> Result<usize>;
 }
 
-/// A thread that polls a queue, while it makes progress: what completes into the queue meanwhile may go past it, straight to the thread.
-pub(crate) struct Poller<'a> {
-    cq: &'a Cq,
-    /// For how many more completions the thread has room.
-    room: usize,
-    give: &'a mut dyn FnMut(&Wc, Stamp),
-}
-
-impl Poller<'_> {
-    /// It takes more completions.
-    #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        self.room > 0
-    }
-
-    /// It takes completions for `cq` that the queue [lets pass](Cq::lets_pass).
-    #[inline]
-    pub(crate) fn polls(&self, cq: &Cq) -> bool {
-        self.has_room() && std::ptr::eq(self.cq, cq)
-    }
-
-    /// Takes a completion for a queue that it polls, and that lets the completion pass.
-    #[inline]
-    pub(crate) fn take(&mut self, wc: &Wc) {
-        self.room -= 1;
-        (self.give)(wc, Stamp::default());
-    }
-
-    /// Takes a completion for `cq` if it may. False: the completion has to be pushed. For whoever has the queue pair locked, so that its
-    /// completions stay in order.
-    #[inline]
-    pub(crate) fn take_of(&mut self, cq: &Cq, wc: &Wc) -> bool {
-        let may = self.polls(cq) && cq.lets_pass();
-        if may {
-            self.take(wc);
-        }
-        may
-    }
-}
-
 impl Poll for Cq {
     fn poll(&self, max: usize, mut f: impl FnMut(&Wc)) -> Result<usize> {
         self.poll_stamped(max, |wc, _| f(wc))
@@ -71,9 +32,9 @@ impl Poll for Cq {
             return Ok(0);
         }
         let found = self.take(max, &mut f);
-        let mut poller = Poller { cq: self, room: max - found, give: &mut f };
+        let mut poller = Poller::new(self, max - found, &mut f);
         adapter::progress_of_poller(found == 0, self.has_sleeper(), Some(&mut poller));
-        let mut n = max - poller.room;
+        let mut n = max - poller.room();
         if found == 0 && n < max {
             n += self.take(max - n, &mut f);
             if n == 0 && self.has_overrun() {

@@ -21,7 +21,7 @@ use crate::gsi::{self, GsiState};
 use crate::listed_regions::ListedRegions;
 use crate::numbers::{QpTable, SrqTable};
 use crate::path_mtu;
-use crate::poll::Poller;
+use crate::poller::Poller;
 use crate::qp::Qp;
 use crate::raw::RawPorts;
 use crate::settings;

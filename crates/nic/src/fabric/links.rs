@@ -2,7 +2,7 @@
 
 use crate::adapter::Adapter;
 use crate::ah::{Path, ResolvedAv};
-use crate::poll::Poller;
+use crate::poller::Poller;
 use crate::qp::{Budget, Origin, QpEnv, Rest};
 use ferroce_engine::Source;
 use ferroce_host::slot_of;

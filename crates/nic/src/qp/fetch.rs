@@ -5,7 +5,7 @@ use super::broken::EndsOnPanic;
 use super::payload::fill_ring;
 use super::plain::{PlainSender, ring_bell};
 use super::{Inner, Path, Qp};
-use crate::poll::Poller;
+use crate::poller::Poller;
 use ferroce_access::{Fault, atomic, copy};
 use ferroce_hostlink::{CompactHeaders, CompactRecord, CompactRun, Link, Sent};
 use ferroce_mem::{KeyTable, KeyUser};

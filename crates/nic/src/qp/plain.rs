@@ -6,7 +6,7 @@ use super::env::REFERENCE;
 use super::payload::scatter;
 use super::{Inner, Path, Qp, QpEnv};
 use crate::ah::Ah;
-use crate::poll::Poller;
+use crate::poller::Poller;
 use ferroce_access::{Fault, copy};
 use ferroce_hostlink::{
     CompactHeaders, CompactRecord, CompactRun, Link, RingBytes, Sent, SentPacket, ShmPayload, SinglePacket,

@@ -1,0 +1,54 @@
+//! A thread that polls, as those see it who bring completions about.
+
+use ferroce_queues::{Cq, Stamp, Wc};
+
+/// A thread that polls a queue, while it makes progress: what completes into the queue meanwhile may go past it, straight to the thread.
+pub(crate) struct Poller<'a> {
+    cq: &'a Cq,
+    /// For how many more completions the thread has room.
+    room: usize,
+    give: &'a mut dyn FnMut(&Wc, Stamp),
+}
+
+impl<'a> Poller<'a> {
+    /// A thread that polls `cq`, has room for so many completions, and takes each by `give`.
+    pub(crate) fn new(cq: &'a Cq, room: usize, give: &'a mut dyn FnMut(&Wc, Stamp)) -> Self {
+        Self { cq, room, give }
+    }
+
+    /// For how many more completions there is room.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// It takes more completions.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.room > 0
+    }
+
+    /// It takes completions for `cq` that the queue [lets pass](Cq::lets_pass).
+    #[inline]
+    pub(crate) fn polls(&self, cq: &Cq) -> bool {
+        self.has_room() && std::ptr::eq(self.cq, cq)
+    }
+
+    /// Takes a completion for a queue that it polls, and that lets the completion pass.
+    #[inline]
+    pub(crate) fn take(&mut self, wc: &Wc) {
+        self.room -= 1;
+        (self.give)(wc, Stamp::default());
+    }
+
+    /// Takes a completion for `cq` if it may. False: the completion has to be pushed. For whoever has the queue pair locked, so that its
+    /// completions stay in order.
+    #[inline]
+    pub(crate) fn take_of(&mut self, cq: &Cq, wc: &Wc) -> bool {
+        let may = self.polls(cq) && cq.lets_pass();
+        if may {
+            self.take(wc);
+        }
+        may
+    }
+}
