@@ -1,5 +1,5 @@
 #!/bin/sh
-# What root.sh does in the clean root: tarball, wheel, README and CI's steps as an ordinary user, the same under a container's
+# What root.sh does in the clean root: tarball, wheel, the page of packages and CI's steps as an ordinary user, the same under a container's
 # confinement, and the deb as root.
 set -eu
 umount -l /old
@@ -21,7 +21,7 @@ if [ ! -e /packages/emulated ]; then
     # Where Python is older than the wheel takes, there is nothing to try it with.
     if [ -n "$(ls /packages/pytest)" ]; then
         user wheel.sh
-        user readme.sh
+        user lines.sh
     fi
     user ci.sh
 

@@ -38,7 +38,7 @@ esac
 cp "$packages"/ferroce*"$arch"* "$packages"/ferroce_*"$debian".deb "$packages/SHA256SUMS" packages/
 cp -r "$wheels/." packages/pytest/
 cp -r "$here/.." packages/packaging
-cp "$here/../../action.yml" "$here/../../README.md" packages/
+cp "$here/../../action.yml" "$here/../../docs/PACKAGES.md" packages/
 cp "$confine" packages/confine
 echo "127.0.0.1 localhost" > etc/hosts
 chmod -R a+rX packages

@@ -1,7 +1,7 @@
 //! Device memory, domains, imports, targets of other processes, the calls of newer headers, events under way and devices
 //! that are closed too early or can't be opened: programs of `tests/c/{calls,completions,lifecycle,memory}`.
 
-use ferroce_tests::{Artifacts, Fabric, Outcome, World, on_both_fabrics, require};
+use ferroce_tests::{Artifacts, Fabric, Outcome, World, on_both_fabrics, require, record_skip};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);
@@ -23,7 +23,7 @@ fn run_cases(fabric: Fabric, &[program]: &[&str; 1]) {
     for case in listed.lines() {
         let outcome = run(&world, &[&*path, case], fabric.settings());
         if let Some(why) = outcome.stdout.lines().find(|line| line.starts_with("skipped")) {
-            eprintln!("{case}: {why}");
+            record_skip(&format!("{case}: {why}"));
         }
     }
     world.first().expect_no_traces();

@@ -17,6 +17,10 @@ const SOURCES: &str = "https://github.com/ferroce/ferroce/blob/main/";
 /// Columns of a line in a page that people write.
 const LONGEST_LINE: usize = 160;
 const LONGEST_GLOSSARY: usize = 40;
+/// Words of the README.
+const LONGEST_README: usize = 700;
+/// Lines of the changelog, all versions together, until there are several.
+const LONGEST_CHANGELOG: usize = 60;
 
 /// A page, and its text.
 struct Page {
@@ -156,7 +160,8 @@ fn names_that_pages_place_in_a_file_are_there() {
 #[test]
 fn links_of_pages_lead_somewhere() {
     let mut complaints = Vec::new();
-    let at_the_root = ["README.md", "CONTRIBUTING.md"].map(|name| Page::read(workspace().join(name)));
+    let names = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"];
+    let at_the_root = names.map(|name| Page::read(workspace().join(name)));
     for page in pages().iter().chain(&at_the_root).chain(&pages_of_the_book()) {
         for (number, line) in page.prose() {
             for target in links(line) {
@@ -241,6 +246,14 @@ fn the_first_page_has_a_short_glossary_and_every_other_page() {
         }
     }
     expect_none(&complaints);
+}
+
+#[test]
+fn the_readme_and_the_changelog_are_short() {
+    let words = Page::read(workspace().join("README.md")).text.split_whitespace().count();
+    assert!(words <= LONGEST_README, "{words} words");
+    let lines = Page::read(workspace().join("CHANGELOG.md")).text.lines().count();
+    assert!(lines <= LONGEST_CHANGELOG, "{lines} lines");
 }
 
 #[test]

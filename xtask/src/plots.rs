@@ -1,4 +1,4 @@
-//! The plots of the book: the tables of figures in the README, as bars. A test holds them to the tables.
+//! The plots of the book: the tables of figures in docs/benchmarks, as bars. A test compares them with the tables.
 //!
 //! With FERROCE_WRITE_PAGES=1 the test draws them anew.
 
@@ -114,11 +114,11 @@ fn draw(title: &str, columns: &[String], rows: &[Row]) -> String {
 
 #[test]
 fn plots_are_those_of_the_tables() {
-    let text = fs::read_to_string(workspace().join("README.md")).expect("the README");
+    let text = fs::read_to_string(workspace().join("docs/benchmarks/README.md")).expect("the page of figures");
     let page = fs::read_to_string(workspace().join("book/src/performance.md")).expect("the page");
     for (name, title, heading, unit) in PLOTS {
         let (columns, rows) = table(&text, heading, unit);
-        assert!(rows.len() >= 2, "the README has no table {heading} with {unit}");
+        assert!(rows.len() >= 2, "docs/benchmarks has no table {heading} with {unit}");
         let drawn = draw(title, &columns, &rows);
         let picture = workspace().join("book/src/pictures").join(name).with_extension("svg");
         if std::env::var_os("FERROCE_WRITE_PAGES").is_some() {
@@ -127,7 +127,7 @@ fn plots_are_those_of_the_tables() {
         let there = fs::read_to_string(&picture).unwrap_or_default();
         assert!(
             drawn == there,
-            "{name}.svg isn't the README's table: run this test with FERROCE_WRITE_PAGES=1"
+            "{name}.svg isn't the table of docs/benchmarks: run this test with FERROCE_WRITE_PAGES=1"
         );
         assert!(page.contains(&format!("pictures/{name}.svg")), "performance.md doesn't show {name}.svg");
     }

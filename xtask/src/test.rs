@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
+/// `forbid`: a test that is skipped fails the run, unless [`ALLOWED_SKIPS`] lists it.
+const SKIPS: &str = "FERROCE_SKIPS";
+/// A test and the reason for which it may be skipped in CI, a line each, with a tab between them.
+const ALLOWED_SKIPS: &str = "tests/skips.tsv";
+
 /// Installs, builds the dist tree in release, runs every test of the workspace and lists what was skipped or repeated.
 /// `quick` runs those alone that answer within two minutes: `.config/nextest.toml` chooses them.
 ///
@@ -45,7 +50,17 @@ pub fn test(filter: Option<&str>, quick: bool) -> io::Result<()> {
     for line in closing {
         println!("{line}");
     }
-    if passed { Ok(()) } else { Err(io::Error::other("tests failed")) }
+    if !passed {
+        return Err(io::Error::other("tests failed"));
+    }
+    match stage.unlisted_skips(&fs::read_to_string(dist::workspace().join(ALLOWED_SKIPS))?) {
+        skips if skips.is_empty() || env::var_os(SKIPS).is_none_or(|value| value != "forbid") => Ok(()),
+        skips => {
+            let not_tested = skips.join("; ");
+            let why = format!("{SKIPS}=forbid, and these were not tested: {not_tested} ({ALLOWED_SKIPS} lists what may be)");
+            Err(io::Error::other(why))
+        }
+    }
 }
 
 /// Runs the tests of one file, which write their page: `pyverbs` writes `docs/pyverbs.md`, `conformance` `docs/CONFORMANCE.md`.
@@ -116,6 +131,11 @@ impl Stage {
         self.0.join("repeated")
     }
 
+    /// The skips that `allowed` doesn't list, once each.
+    fn unlisted_skips(&self, allowed: &str) -> Vec<String> {
+        unlisted(&fs::read_to_string(self.skip_log()).unwrap_or_default(), allowed)
+    }
+
     /// Lists what was skipped, and what passed only when it was run again.
     fn print_logs(&self) {
         let skips = fs::read_to_string(self.skip_log()).unwrap_or_default();
@@ -131,4 +151,29 @@ impl Drop for Stage {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// The lines of a log of skips (`skipped TEST: REASON`) whose test and reason aren't a line of `allowed`, without repetitions.
+fn unlisted(log: &str, allowed: &str) -> Vec<String> {
+    let allowed: Vec<_> = allowed.lines().filter_map(|line| line.split_once('\t')).collect();
+    let mut found: Vec<String> = log
+        .lines()
+        .filter_map(|line| line.strip_prefix("skipped "))
+        .filter(|line| {
+            let listed = |&(test, reason): &(&str, &str)| *line == format!("{test}: {reason}");
+            !allowed.iter().any(listed)
+        })
+        .map(str::to_owned)
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+#[test]
+fn a_skip_is_let_pass_for_the_listed_reason_alone() {
+    let allowed = "# comment\nudp::steers\tno tbf\n";
+    assert_eq!(unlisted("skipped udp::steers: no tbf\n", allowed), Vec::<String>::new());
+    let log = "skipped udp::steers: no python3\nskipped other: no tbf\nskipped other: no tbf\n";
+    assert_eq!(unlisted(log, allowed), ["other: no tbf", "udp::steers: no python3"]);
 }

@@ -19,7 +19,7 @@ fn in_namespace(test: &str, body: fn(&Installation)) {
     }
     let can = Command::new("unshare").args(["-Urn", "ip", "link"]).output();
     if !can.is_ok_and(|output| output.status.success()) {
-        println!("skipped: no network namespace can be made here (unshare -Urn ip link)");
+        ferroce_tests::record_skip("no network namespace can be made here (unshare -Urn ip link)");
         return;
     }
     let outcome = run(Command::new("unshare")
@@ -178,7 +178,7 @@ fn doctor_finds_a_packet_filter_on_its_own_address() {
         let rules = "nft add table inet t && nft add chain inet t in '{ type filter hook input priority 0; }' && \
                      nft add rule inet t in udp dport 4791 drop";
         if !Command::new("sh").args(["-c", rules]).output().unwrap().status.success() {
-            return println!("skipped: nft can't filter here");
+            return ferroce_tests::record_skip("nft can't filter here");
         }
         let outcome = doctor(ferroce, &[]);
         assert_eq!(outcome.status, Some(1));

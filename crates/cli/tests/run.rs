@@ -191,7 +191,7 @@ fn faults_are_checked_before_the_command_starts() {
 #[test]
 fn programs_that_would_not_load_our_library_are_told_of() {
     if Command::new("cc").arg("--version").output().is_err() {
-        return println!("skipped: there is no C compiler here (cc)");
+        return ferroce_tests::record_skip("there is no C compiler here (cc)");
     }
     let ferroce = Installation::new();
     let source = ferroce.path("main.c");

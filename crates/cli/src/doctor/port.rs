@@ -276,7 +276,7 @@ mod tests {
         // An address of the loopback network that nothing else uses, held by this very process.
         let here = ip("127.47.91.1");
         let Ok(_holder) = bind(here, 0) else {
-            return println!("skipped: 127.47.91.1:4791 can't be bound here");
+            return ferroce_tests::record_skip("127.47.91.1:4791 can't be bound here");
         };
         let finding = check_address(here, 0, &open_sockets(ROCE_PORT), &BTreeSet::new());
         assert_eq!(finding.weight, Weight::Stop);

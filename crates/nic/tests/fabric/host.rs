@@ -457,7 +457,7 @@ fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
              \x20 if kind==socket.SOCK_SEQPACKET: s.listen(5)",
         );
         let Some(mut squatter) = squatter else {
-            println!("skipped: no second user can be had here (or no python3)");
+            ferroce_tests::record_skip("no second user can be had here (or no python3)");
             return;
         };
         let joiner = Host::join().unwrap();
@@ -496,12 +496,12 @@ fn forwarded_packets_of_another_user_are_not_taken() {
         );
         let own = Command::new("python3").args(["-c", &format!("import socket\n{code}")]).status();
         if !own.is_ok_and(|s| s.success()) {
-            println!("skipped: no python3");
+            ferroce_tests::record_skip("no python3");
             return;
         }
         eventually("a packet of our own user arrives", || joiner.recv_forwarded(&mut |_| ()) == 1);
         let Some(mut other) = other_user(&code) else {
-            println!("skipped: no second user can be had here");
+            ferroce_tests::record_skip("no second user can be had here");
             return;
         };
         // It said "ready" after sending: what there is is in the queue.

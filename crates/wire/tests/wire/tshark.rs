@@ -187,7 +187,7 @@ fn normal(column: &str, value: &str) -> String {
 fn tshark_decodes_every_opcode_to_what_was_put_in() {
     let installed = Command::new("tshark").arg("--version").output().is_ok_and(|o| o.status.success());
     if !installed {
-        println!("skipped: tshark is not installed");
+        ferroce_tests::record_skip("tshark is not installed");
         return;
     }
     let packets: Vec<Golden> = [false, true]

@@ -222,7 +222,7 @@ fn a_full_disk_ends_the_capture_and_not_the_program() {
 fn tshark_reads_addresses_times_directions_and_checksums() {
     let installed = Command::new("tshark").arg("--version").output().is_ok_and(|o| o.status.success());
     if !installed {
-        println!("skipped: tshark is not installed");
+        ferroce_tests::record_skip("tshark is not installed");
         return;
     }
     let path = Scratch::new("tshark");
