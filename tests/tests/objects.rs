@@ -1,7 +1,7 @@
 //! Device memory, domains, imports, targets of other processes, the calls of newer headers, events under way and devices
 //! that are closed too early or can't be opened: programs of `tests/c/{calls,completions,lifecycle,memory}`.
 
-use ferroce_tests::{Artifacts, Fabric, Outcome, World, on_both_fabrics, require, record_skip};
+use ferroce_tests::{Artifacts, Fabric, Outcome, World, on_both_fabrics, record_skip, require};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(50);

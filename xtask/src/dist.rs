@@ -42,8 +42,15 @@ pub fn dist(profile: &str) -> io::Result<PathBuf> {
     build_into(&Machine::this(), profile, &target(), None)
 }
 
-/// The same for a machine, and for another target directory than cargo's; `flags` are for each call of rustc
-/// (`CARGO_ENCODED_RUSTFLAGS`).
+/// What a build for packages has besides.
+pub struct Packaged<'a> {
+    /// For each call of rustc (`CARGO_ENCODED_RUSTFLAGS`).
+    pub flags: &'a str,
+    /// The commit that `ferroce version --verbose` names.
+    pub commit: Option<&'a str>,
+}
+
+/// The same for a machine, and for another target directory than cargo's.
 ///
 /// # Errors
 /// As [`dist`].
@@ -51,12 +58,12 @@ pub fn build_into(
     machine: &Machine,
     profile: &str,
     target: &Path,
-    flags: Option<&str>,
+    packaged: Option<&Packaged<'_>>,
 ) -> io::Result<PathBuf> {
     // The profiles `dev` and `test` share a directory, as cargo documents.
     let folder = if matches!(profile, "dev" | "test") { "debug" } else { profile };
     let built = target.join(foreign_target(machine).unwrap_or_default()).join(folder);
-    let cargo = Cargo { machine, profile, target, flags };
+    let cargo = Cargo { machine, profile, target, packaged };
     // An archive alone is optimised as one with the crates that it's made of. What is a Rust library as well isn't: their manifests
     // name both, for their tests.
     for package in
@@ -130,7 +137,7 @@ fn emulator(machine: &Machine) -> [String; 3] {
 /// # Errors
 /// The build or a test fails.
 pub fn test(machine: &Machine, target: &Path, arguments: &[&str]) -> io::Result<()> {
-    let cargo = Cargo { machine, profile: "dev", target, flags: None };
+    let cargo = Cargo { machine, profile: "dev", target, packaged: None };
     cargo.run(&[&["test"], arguments].concat())
 }
 
@@ -139,7 +146,7 @@ struct Cargo<'a> {
     machine: &'a Machine,
     profile: &'a str,
     target: &'a Path,
-    flags: Option<&'a str>,
+    packaged: Option<&'a Packaged<'a>>,
 }
 
 impl Cargo<'_> {
@@ -154,8 +161,11 @@ impl Cargo<'_> {
             cargo.env(setting("LINKER"), self.machine.compiler().get_program());
         }
         cargo.args(others);
-        if let Some(flags) = self.flags {
-            cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
+        if let Some(packaged) = self.packaged {
+            cargo.env("CARGO_ENCODED_RUSTFLAGS", packaged.flags);
+            if let Some(commit) = packaged.commit {
+                cargo.env("FERROCE_COMMIT", commit);
+            }
         }
         let status = cargo.status()?;
         if status.success() {

@@ -114,7 +114,8 @@ fn draw(title: &str, columns: &[String], rows: &[Row]) -> String {
 
 #[test]
 fn plots_are_those_of_the_tables() {
-    let text = fs::read_to_string(workspace().join("docs/benchmarks/README.md")).expect("the page of figures");
+    let text =
+        fs::read_to_string(workspace().join("docs/benchmarks/README.md")).expect("the page of figures");
     let page = fs::read_to_string(workspace().join("book/src/performance.md")).expect("the page");
     for (name, title, heading, unit) in PLOTS {
         let (columns, rows) = table(&text, heading, unit);

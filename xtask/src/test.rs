@@ -57,7 +57,9 @@ pub fn test(filter: Option<&str>, quick: bool) -> io::Result<()> {
         skips if skips.is_empty() || env::var_os(SKIPS).is_none_or(|value| value != "forbid") => Ok(()),
         skips => {
             let not_tested = skips.join("; ");
-            let why = format!("{SKIPS}=forbid, and these were not tested: {not_tested} ({ALLOWED_SKIPS} lists what may be)");
+            let why = format!(
+                "{SKIPS}=forbid, and these were not tested: {not_tested} ({ALLOWED_SKIPS} lists what may be)"
+            );
             Err(io::Error::other(why))
         }
     }

@@ -318,7 +318,9 @@ mod tests {
         let su = Path::new("/bin/su");
         // SAFETY: getuid has no preconditions.
         let user = unsafe { libc::getuid() };
-        let Ok(file) = fs::metadata(su) else { return ferroce_tests::record_skip("there is no /bin/su here") };
+        let Ok(file) = fs::metadata(su) else {
+            return ferroce_tests::record_skip("there is no /bin/su here");
+        };
         let expected = (user != 0 && file.mode() & libc::S_ISUID != 0).then_some("a setuid program");
         assert_eq!(gained_privilege(su), expected);
         assert_eq!(gained_privilege(&env::current_exe().unwrap()), None);

@@ -126,7 +126,10 @@ fn make_one(arch: Arch, build: &Path, directory: &Path, time: u64) -> io::Result
     let remap = |from: &Path, to: &str| format!("--remap-path-prefix={}={to}", from.display());
     let flags = [remap(dist::workspace(), "/ferroce"), remap(&home.join("registry/src"), "/crates")];
     let machine = Machine::of(arch.rust);
-    let dist = dist::build_into(&machine, "release", build, Some(&flags.join("\u{1f}")))?;
+    // `ferroce version --verbose` names the commit of a package. Sources without git have none.
+    let commit = output(Command::new("git").current_dir(dist::workspace()).args(["rev-parse", "HEAD"])).ok();
+    let packaged = dist::Packaged { flags: &flags.join("\u{1f}"), commit: commit.as_deref().map(str::trim) };
+    let dist = dist::build_into(&machine, "release", build, Some(&packaged))?;
 
     let inventory = notices::Inventory::read(arch.rust)?;
     let created = output(Command::new("date").args(["-u", "-d", &format!("@{time}"), "+%FT%TZ"]))?;
@@ -242,7 +245,6 @@ mod tests {
     fn files_name_this_version() {
         let version = env!("CARGO_PKG_VERSION");
         for (file, name) in [
-            ("action.yml", format!("default: \"{version}\"")),
             ("packaging/Containerfile", format!("ARG FERROCE=localhost/ferroce:{version}\n")),
             ("packaging/github.yml", format!("ferroce/ferroce@v{version}\n")),
             ("packaging/gitlab.yml", format!("/v{version}/ferroce-{version}-x86_64-linux-gnu.tar.gz\n")),
