@@ -204,7 +204,7 @@ fn installed(machine: &Machine, file: &str) -> io::Result<PathBuf> {
         return path.canonicalize();
     }
     Err(io::Error::other(format!(
-        "the C compiler has no {file}; mend: install the C library's headers and files (libc6-dev)"
+        "the C compiler has no {file}; fix: install the C library's headers and files (libc6-dev)"
     )))
 }
 
@@ -212,7 +212,7 @@ fn installed(machine: &Machine, file: &str) -> io::Result<PathBuf> {
 fn run(command: &mut Command) -> io::Result<String> {
     let name = command.get_program().display().to_string();
     let output = command.output().map_err(|error| {
-        io::Error::other(format!("{name} can't be run: {error}; mend: install gcc and binutils"))
+        io::Error::other(format!("{name} can't be run: {error}; fix: install gcc and binutils"))
     })?;
     if !output.status.success() {
         return Err(io::Error::other(format!("{name}: {}", String::from_utf8_lossy(&output.stderr))));

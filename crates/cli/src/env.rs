@@ -46,7 +46,7 @@ fn write(format: Format, holder: &Command) -> Result<String, String> {
         let text = |text: &OsStr| text.to_str().map(str::to_owned);
         match (text(name), value.and_then(text)) {
             (Some(name), Some(value)) => variables.push((name, value)),
-            _ => return Err(format!("{} isn't text in UTF-8; mend: unset it", name.display())),
+            _ => return Err(format!("{} isn't text in UTF-8; fix: unset it", name.display())),
         }
     }
     Ok(match format {
@@ -56,7 +56,7 @@ fn write(format: Format, holder: &Command) -> Result<String, String> {
             .collect(),
         Format::Lines => {
             if let Some((name, _)) = variables.iter().find(|(_, value)| value.contains('\n')) {
-                return Err(format!("{name} has several lines; mend: leave out --format lines"));
+                return Err(format!("{name} has several lines; fix: leave out --format lines"));
             }
             variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
         }

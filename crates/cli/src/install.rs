@@ -14,16 +14,16 @@ pub const SOCKETS: &str = "libferroce_rsocket_preload.so";
 /// The directory beside them with commands that answer for our devices.
 pub const COMMANDS: &str = "bin";
 
-/// Why the libraries can't be used: what is so, and the mend. Sentences without their full stop.
+/// Why the libraries can't be used: what is so, and the fix. Sentences without their full stop.
 #[derive(Debug)]
 pub struct Missing {
     pub says: String,
-    pub mend: &'static str,
+    pub fix: &'static str,
 }
 
 impl std::fmt::Display for Missing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}; {}", self.says, self.mend)
+        write!(f, "{}; {}", self.says, self.fix)
     }
 }
 
@@ -36,7 +36,7 @@ pub fn library_directory() -> Result<PathBuf, Missing> {
         Ok(own) => library_directory_beside(&own),
         Err(error) => Err(Missing {
             says: format!("cannot find out where this command is: {error}"),
-            mend: "mount /proc, and keep the command where it was started from",
+            fix: "mount /proc, and keep the command where it was started from",
         }),
     }
 }
@@ -56,12 +56,12 @@ fn look_for(library: &str, directory: &Path) -> Result<(), Missing> {
                 "{library} is not in {}, where it belongs beside this command",
                 directory.display()
             ),
-            mend: "keep bin/ and lib/ of one build together (in a source tree: `cargo xtask dist`, then \
+            fix: "keep bin/ and lib/ of one build together (in a source tree: `cargo xtask dist`, then \
                    target/dist/bin/ferroce)",
         }),
         Err(error) => Err(Missing {
             says: format!("{} can't be used: {error}", directory.join(library).display()),
-            mend: "make it readable for this user",
+            fix: "make it readable for this user",
         }),
     }
 }

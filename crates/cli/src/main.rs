@@ -57,7 +57,7 @@ enum Command {
     /// Run a command, and everything it starts, with Ferroce as its RDMA adapter
     ///
     /// The command replaces `ferroce run`: same process ID, its own exit status. A verbs call that fails for a reason
-    /// that can be mended says so in one line on standard error. 127 means that the command wasn't found, 126 that it
+    /// that can be fixed says so in one line on standard error. 127 means that the command wasn't found, 126 that it
     /// can't be run, 125 that `ferroce run` itself couldn't do what was asked.
     Run {
         /// Write every packet to FILE, as it is (or would be) on the wire, for Wireshark and tshark
@@ -116,7 +116,7 @@ enum Command {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-    /// Say in plain words what would stop a verbs program here, and the mend
+    /// Say in plain words what would stop a verbs program here, and the fix
     ///
     /// Needs no root and changes nothing. The exit status is 1 if something would stop a program.
     Doctor {
@@ -129,7 +129,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Say what a reason, a status of a completion, an errno or an attribute of a queue pair means, what leads to it, and the mend
+    /// Say what a reason, a status of a completion, an errno or an attribute of a queue pair means, what leads to it, and the fix
     ///
     /// A request that fails says its reason in one line on standard error, which begins with the reason's ID, and in
     /// vendor_err of its completion.

@@ -218,7 +218,7 @@ fn warnings(path: &Path, program: Option<&elf::Program>, libraries: &Path, prelo
     let other = |directory: &&PathBuf| *directory != libraries && directory.join(install::LIBRARY).exists();
     if let Some(directory) = program.rpath.iter().filter(|_| !preload).find(other) {
         warnings.push(format!(
-            "{name} has an RPATH that comes before LD_LIBRARY_PATH and leads to {}, so it won't use Ferroce; mend: \
+            "{name} has an RPATH that comes before LD_LIBRARY_PATH and leads to {}, so it won't use Ferroce; fix: \
              leave out --no-preload, or `patchelf --remove-rpath` on a copy of it",
             directory.join(install::LIBRARY).display()
         ));

@@ -152,7 +152,7 @@ fn doctor_says_that_there_is_no_interface() {
         let outcome = doctor(ferroce, &[]);
         assert_eq!(outcome.status, Some(1));
         assert!(says(&outcome, "STOP", "There is no device"), "{outcome:?}");
-        assert!(says(&outcome, "Mend:", "ip link set lo up"), "{outcome:?}");
+        assert!(says(&outcome, "Fix:", "ip link set lo up"), "{outcome:?}");
         let outcome = run(ferroce.ferroce(&["doctor"]).env("FERROCE_DEVICES", "nonsense"));
         assert!(outcome.status == Some(1) && says(&outcome, "STOP", "has no \"=\""), "{outcome:?}");
     });
@@ -183,7 +183,7 @@ fn doctor_finds_a_packet_filter_on_its_own_address() {
         let outcome = doctor(ferroce, &[]);
         assert_eq!(outcome.status, Some(1));
         assert!(says(&outcome, "STOP", "does not arrive"), "{outcome:?}");
-        assert!(says(&outcome, "Mend:", "udp dport 4791 accept"), "{outcome:?}");
+        assert!(says(&outcome, "Fix:", "udp dport 4791 accept"), "{outcome:?}");
     });
 }
 
@@ -204,7 +204,7 @@ fn doctor_looks_at_the_way_to_a_peer() {
         let other = OtherHost::joined_by_veth();
         let outcome = doctor(ferroce, &[]);
         assert_eq!(outcome.status, Some(1), "own addresses need lo");
-        assert!(says(&outcome, "Mend:", "ip link set lo up"), "{outcome:?}");
+        assert!(says(&outcome, "Fix:", "ip link set lo up"), "{outcome:?}");
         sh("ip link set lo up");
         let outcome = doctor(ferroce, &["10.9.0.2"]);
         assert_eq!(outcome.status, Some(0), "{}", outcome.stdout);
@@ -225,7 +225,7 @@ fn doctor_looks_at_the_way_to_a_peer() {
             outcome.status == Some(1) && says(&outcome, "STOP", "packets of 600 bytes only"),
             "{outcome:?}"
         );
-        assert!(says(&outcome, "Mend:", "-m 512"), "{outcome:?}");
+        assert!(says(&outcome, "Fix:", "-m 512"), "{outcome:?}");
         sh("ip route replace 10.9.0.0/24 dev v0 src 10.9.0.1");
 
         other.sh("ip address del 10.9.0.2/24 dev v1");

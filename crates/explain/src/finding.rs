@@ -42,7 +42,7 @@ impl Finding {
         self.number != IN_DOUBT
     }
 
-    /// What it says, without ID and mend.
+    /// What it says, without ID and fix.
     fn says(&self) -> String {
         let title = entry(self.number).map_or("", |entry| entry.title);
         let mut text = format!("{}: {title} ({}", self.about, self.known);
@@ -57,8 +57,8 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mend = entry(self.number).map_or("", |entry| entry.mend);
-        write!(f, "{} {}. {mend}", id(self.number), self.says())
+        let fix = entry(self.number).map_or("", |entry| entry.fix);
+        write!(f, "{} {}. {fix}", id(self.number), self.says())
     }
 }
 
@@ -123,11 +123,11 @@ impl ReportFormat {
                 });
                 format!(
                     "{comma}{{\"id\": \"{number}\", \"title\": {}, \"about\": {}, \"known\": {}, \"place\": {place}, \
-                     \"mend\": {}, \"pid\": {pid}, \"program\": {}}}",
+                     \"fix\": {}, \"pid\": {pid}, \"program\": {}}}",
                     quoted(entry.map_or("", |entry| entry.title)),
                     quoted(&finding.about),
                     quoted(&finding.known),
-                    quoted(entry.map_or("", |entry| entry.mend)),
+                    quoted(entry.map_or("", |entry| entry.fix)),
                     quoted(program),
                 )
             }
@@ -160,7 +160,7 @@ fn sarif_head() -> String {
                 id(entry.number),
                 quoted(entry.title),
                 quoted(entry.means),
-                quoted(entry.mend)
+                quoted(entry.fix)
             )
         })
         .collect();

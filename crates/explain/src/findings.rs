@@ -20,7 +20,7 @@ pub const FINDINGS: &[Entry] = &[
                 posted after it. Requests that are never signaled, or completions that are never polled, fill the queue for \
                 ever. Ferroce frees the place when the request has ended, as rdma_rxe does; an adapter returns ENOMEM.",
         see: "Count requests posted since the last signaled one, and completions polled. max_send_wr is in the line.",
-        mend: "Signal one request in max_send_wr / 2 at least, and poll its completion before posting more.",
+        fix: "Signal one request in max_send_wr / 2 at least, and poll its completion before posting more.",
         statuses: &[],
     },
     Entry {
@@ -29,7 +29,7 @@ pub const FINDINGS: &[Entry] = &[
         means: "ibv_dereg_mr was called while send requests of this process that name the region are under way. They end with an \
                 error, or, on an adapter that has fetched the data already, by chance with success.",
         see: "The line says how many requests there are, and of which queue pair.",
-        mend: "Poll the completions of all requests that name the region, or destroy the queue pair, before ibv_dereg_mr.",
+        fix: "Poll the completions of all requests that name the region, or destroy the queue pair, before ibv_dereg_mr.",
         statuses: &[],
     },
     Entry {
@@ -38,7 +38,7 @@ pub const FINDINGS: &[Entry] = &[
         means: "Signaled send requests and posted receives may complete into the queue at once, and are more than it has entries. \
                 If they do before the program polls, the queue overruns, and all its queue pairs fail.",
         see: "The line has the entries and what may come.",
-        mend: "Create the queue with an entry for each signaled send request and each receive that may be outstanding at once.",
+        fix: "Create the queue with an entry for each signaled send request and each receive that may be outstanding at once.",
         statuses: &[],
     },
     Entry {
@@ -50,7 +50,7 @@ pub const FINDINGS: &[Entry] = &[
                 connection counts against the id that listens.",
         see: "The line has the call, which id of librdmacm it is about, and how many events of which kind. `ferroce run --check` \
               says too where the program took one.",
-        mend: "Call rdma_ack_cm_event, ibv_ack_cq_events or ibv_ack_async_event for each event, before the object is destroyed.",
+        fix: "Call rdma_ack_cm_event, ibv_ack_cq_events or ibv_ack_async_event for each event, before the object is destroyed.",
         statuses: &[],
     },
     Entry {
@@ -59,7 +59,7 @@ pub const FINDINGS: &[Entry] = &[
         means: "An event comes for a completion that is added after ibv_req_notify_cq. For what was there already an adapter need \
                 not raise one: the program waits for ever. Ferroce raises it.",
         see: "Look for a wait that follows ibv_req_notify_cq without ibv_poll_cq in between.",
-        mend: "After ibv_req_notify_cq poll until the queue is empty, and only then wait.",
+        fix: "After ibv_req_notify_cq poll until the queue is empty, and only then wait.",
         statuses: &[],
     },
     Entry {
@@ -68,7 +68,7 @@ pub const FINDINGS: &[Entry] = &[
         means: "path_mtu of a queue pair isn't that of its peer. Within a host nothing is cut into packets, so nothing fails; on \
                 a wire the end with the smaller one refuses longer packets (IBV_WC_REM_INV_REQ_ERR).",
         see: "The line has both.",
-        mend: "Exchange the path MTU with QPN and GID, and use the smaller one at both ends, at most the port's active_mtu.",
+        fix: "Exchange the path MTU with QPN and GID, and use the smaller one at both ends, at most the port's active_mtu.",
         statuses: &[],
     },
     Entry {
@@ -77,7 +77,7 @@ pub const FINDINGS: &[Entry] = &[
         means: "What a program creates it has to destroy. What is left keeps memory pinned on an adapter, and a program that opens \
                 devices again and again runs into a limit.",
         see: "The line says where the first object of each kind was made.",
-        mend: "Destroy queue pairs, then queues and regions, then protection domains, and close the device last.",
+        fix: "Destroy queue pairs, then queues and regions, then protection domains, and close the device last.",
         statuses: &[],
     },
     Entry {
@@ -87,7 +87,7 @@ pub const FINDINGS: &[Entry] = &[
                 region for itself: a page in two regions counts twice. Beyond the limit ibv_reg_mr fails with ENOMEM, unless \
                 the process has CAP_IPC_LOCK. Ferroce pins nothing.",
         see: "`ulimit -l` (KiB); the line has the bytes that are registered.",
-        mend: "Raise the limit (`ulimit -l unlimited`, memlock in /etc/security/limits.conf), or register less.",
+        fix: "Raise the limit (`ulimit -l unlimited`, memlock in /etc/security/limits.conf), or register less.",
         statuses: &[],
     },
     Entry {
@@ -98,7 +98,7 @@ pub const FINDINGS: &[Entry] = &[
                 of each. Found by `--check=memory`, which compares the first 64 KiB of each element.",
         see: "The line has the request and the first and last bytes that differ. A watchpoint there (`watch` of gdb) stops at the \
               write.",
-        mend: "Write to a send buffer only when its completion, or that of a later request of the queue pair, was polled.",
+        fix: "Write to a send buffer only when its completion, or that of a later request of the queue pair, was polled.",
         statuses: &[],
     },
     Entry {
@@ -110,7 +110,7 @@ pub const FINDINGS: &[Entry] = &[
                 first instrumented access to these bytes (use-after-poison).",
         see: "The line has the request and the first and last bytes that differ. Often one buffer is posted several times, or is for \
               sending too.",
-        mend: "Leave the buffer alone until its completion was polled, and give each receive one of its own.",
+        fix: "Leave the buffer alone until its completion was polled, and give each receive one of its own.",
         statuses: &[],
     },
     Entry {
@@ -123,7 +123,7 @@ pub const FINDINGS: &[Entry] = &[
                 end. If it waits for something else, such as the peer's answer in its memory, and looks at the queue for errors \
                 only, it is right: a request that fails makes a completion all the same. The checker can't tell the two apart.",
         see: "The line says how many requests have ended without a word, and where the program waits.",
-        mend: "Set IBV_SEND_SIGNALED in the request that is waited for, or create the queue pair with sq_sig_all. If none is \
+        fix: "Set IBV_SEND_SIGNALED in the request that is waited for, or create the queue pair with sq_sig_all. If none is \
                waited for, leave the finding out: --check=-FC110.",
         statuses: &[],
     },

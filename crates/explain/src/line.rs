@@ -165,7 +165,7 @@ impl fmt::Display for Report {
             (1, _) => f.write_str("; 1 more request is flushed because of it")?,
             (n, _) => write!(f, "; {n} more requests are flushed because of it")?,
         }
-        write!(f, ". {}", entry.mend)
+        write!(f, ". {}", entry.fix)
     }
 }
 

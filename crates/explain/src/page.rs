@@ -37,9 +37,9 @@ pub fn page(entry: &Entry) -> String {
     // Writing to a string doesn't fail.
     let _ = write!(
         page,
-        "\n## How to see which\n\n{}\n\n## The mend\n\n{}\n",
+        "\n## How to see which\n\n{}\n\n## The fix\n\n{}\n",
         filled(entry.see),
-        filled(entry.mend)
+        filled(entry.fix)
     );
     let code = vendor_err(entry.number);
     let statuses = match entry.statuses {

@@ -90,7 +90,7 @@ pub const ERRNOS: &[Word] = &[
     word(
         "EINVAL",
         22,
-        "An argument is wrong. Under `ferroce run` a line on standard error says which, and the mend.",
+        "An argument is wrong. Under `ferroce run` a line on standard error says which, and the fix.",
     ),
     word("ENODATA", 61, "The entry is empty: of GID tables, an index without an address."),
     word("EOPNOTSUPP", 95, "The device doesn't have this: ask ibv_query_device_ex before."),

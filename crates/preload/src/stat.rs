@@ -106,7 +106,7 @@ fn described(fd: c_int) -> Option<Attributes> {
     found?.ok()?
 }
 
-/// Mends what the kernel has said of a descriptor.
+/// Fixes what the kernel has said of a descriptor.
 #[inline]
 fn after(result: c_int, fd: c_int, to: *mut stat) -> c_int {
     // SAFETY: asked only after success, when the call has filled the structure.

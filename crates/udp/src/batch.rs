@@ -170,7 +170,7 @@ impl TxBatch {
     }
 
     /// Sends everything, in the order of appending for each destination. Non-blocking, but that a full socket buffer is
-    /// given a millisecond in all. What the kernel doesn't take is counted and lost: retransmission mends it.
+    /// given a millisecond in all. What the kernel doesn't take is counted and lost: retransmission fixes it.
     pub fn flush(&mut self) -> Flushed {
         self.send();
         std::mem::take(&mut self.early)

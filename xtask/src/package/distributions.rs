@@ -60,7 +60,7 @@ pub fn deb(directory: &Path, scratch: &Path, tree: &Tree, release: &Release) -> 
     packer.env("SOURCE_DATE_EPOCH", release.time.to_string());
     packer.args(["--root-owner-group", "-Zxz", "--threads-max=1", "--build"]).arg(scratch).arg(&path);
     super::output(&mut packer).map_err(|error| {
-        io::Error::other(format!("{error}; mend: install dpkg and xz, or build on Debian"))
+        io::Error::other(format!("{error}; fix: install dpkg and xz, or build on Debian"))
     })?;
     Ok(path)
 }

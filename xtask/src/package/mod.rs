@@ -203,7 +203,7 @@ impl Arch {
             return Ok(());
         }
         Err(io::Error::other(format!(
-            "this Rust has no library for {target}; mend: rustup target add {target}"
+            "this Rust has no library for {target}; fix: rustup target add {target}"
         )))
     }
 }

@@ -16,7 +16,7 @@ use crate::log;
 pub struct Refusal {
     /// The documented errno.
     pub errno: c_int,
-    /// One readable sentence, with the mend where there is one.
+    /// One readable sentence, with the fix where there is one.
     pub why: Cow<'static, str>,
 }
 

@@ -12,7 +12,7 @@ use crate::log;
 pub(crate) struct Refusal {
     /// The errno that its man page documents.
     pub(crate) errno: c_int,
-    /// One readable sentence, with the mend where there is one; empty where errno says all.
+    /// One readable sentence, with the fix where there is one; empty where errno says all.
     pub(crate) why: Cow<'static, str>,
 }
 

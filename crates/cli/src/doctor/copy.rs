@@ -31,7 +31,7 @@ fn own_process(outcome: Outcome) -> Finding {
              is slower.",
             std::io::Error::from_raw_os_error(errno)
         ))
-        .with_mend("allow process_vm_readv and process_vm_writev in the container's seccomp profile"),
+        .with_fix("allow process_vm_readv and process_vm_writev in the container's seccomp profile"),
     }
 }
 
@@ -52,8 +52,8 @@ fn between_processes(plain: Outcome, allowed: Outcome, yama: Option<u32>) -> Fin
                 std::io::Error::from_raw_os_error(errno)
             ));
             match yama {
-                Some(2..) => finding.with_mend("`sysctl -w kernel.yama.ptrace_scope=1` (as root)"),
-                _ => finding.with_mend("allow process_vm_readv in the container's seccomp profile"),
+                Some(2..) => finding.with_fix("`sysctl -w kernel.yama.ptrace_scope=1` (as root)"),
+                _ => finding.with_fix("allow process_vm_readv in the container's seccomp profile"),
             }
         }
     }
@@ -145,8 +145,8 @@ mod tests {
         let lifted = between_processes(Err(libc::EPERM), Ok(()), Some(1));
         assert!(lifted.weight == Weight::Fine && lifted.says.contains("ptrace_scope is 1"));
         let strict = between_processes(Err(libc::EPERM), Err(libc::EPERM), Some(2));
-        assert!(strict.weight == Weight::Note && strict.mend.unwrap().contains("ptrace_scope=1"));
+        assert!(strict.weight == Weight::Note && strict.fix.unwrap().contains("ptrace_scope=1"));
         let seccomp = between_processes(Err(libc::EPERM), Err(libc::EPERM), None);
-        assert!(seccomp.mend.unwrap().contains("seccomp"));
+        assert!(seccomp.fix.unwrap().contains("seccomp"));
     }
 }

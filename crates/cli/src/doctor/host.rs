@@ -94,7 +94,7 @@ fn kernel_devices(devices: &[(String, String)], modules: &str, findings: &mut Ve
                 "The kernel's soft-RoCE (rdma_rxe) is loaded: while it has a device, it takes UDP port 4791 of the \
                  host's network namespace for itself.",
             )
-            .with_mend("`rdma link delete NAME` for its devices, or `rmmod rdma_rxe` (as root)"),
+            .with_fix("`rdma link delete NAME` for its devices, or `rmmod rdma_rxe` (as root)"),
         );
     }
     if devices.is_empty() {
@@ -108,7 +108,7 @@ fn kernel_devices(devices: &[(String, String)], modules: &str, findings: &mut Ve
              packets for UDP port 4791 from reaching Ferroce on its own interface.",
             list.join(", ")
         ))
-        .with_mend("let Ferroce use an interface of another adapter (FERROCE_DEVICES), or switch RoCE off on that one"),
+        .with_fix("let Ferroce use an interface of another adapter (FERROCE_DEVICES), or switch RoCE off on that one"),
     );
 }
 
@@ -126,7 +126,7 @@ fn packet_filter(modules: &str) -> Option<Finding> {
              root.",
             filters.join(", ")
         ))
-        .with_mend("if other hosts get no answer: `nft add rule inet filter input udp dport 4791 accept` (as root)"),
+        .with_fix("if other hosts get no answer: `nft add rule inet filter input udp dport 4791 accept` (as root)"),
     )
 }
 
@@ -162,7 +162,7 @@ fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
                  packets there go through its processes.",
                 user_name(uid)
             ))
-            .with_mend("to be independent of each other, have a network namespace each (`unshare -Urn`)"),
+            .with_fix("to be independent of each other, have a network namespace each (`unshare -Urn`)"),
         );
     }
     let versions: BTreeSet<u32> = members.iter().filter(|m| m.uid == own_uid).map(|m| m.version).collect();
@@ -174,7 +174,7 @@ fn others(members: &[Member], own_uid: u32, findings: &mut Vec<Finding>) {
                  port nor memory.",
                 list.join(" and ")
             ))
-            .with_mend("start all programs of a host with the same Ferroce"),
+            .with_fix("start all programs of a host with the same Ferroce"),
         );
     }
 }

@@ -57,7 +57,7 @@ fn receive_buffer(rmem_max: &str) -> Option<Finding> {
             "Socket receive buffers are limited to {bytes} bytes: fast senders on other hosts will lose packets and \
              send again."
         ))
-        .with_mend(format!("`sysctl -w net.core.rmem_max={}` (as root)", 8 << 20)),
+        .with_fix(format!("`sysctl -w net.core.rmem_max={}` (as root)", 8 << 20)),
     )
 }
 
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(open_files(3, 1024).weight, Weight::Fine);
         let finding = open_files(20, 1024);
         assert_eq!(finding.weight, Weight::Stop);
-        assert!(finding.says.contains("needs 1472") && finding.mend.unwrap().contains("ulimit -n 2048"));
+        assert!(finding.says.contains("needs 1472") && finding.fix.unwrap().contains("ulimit -n 2048"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `ferroce doctor`: what would stop a verbs program here, in plain words, with the mend.
+//! `ferroce doctor`: what would stop a verbs program here, in plain words, with the fix.
 //!
 //! Each file looks at one thing and returns findings; what it reads from the system comes in as a string, so that it
 //! can be tested. Nothing here needs privileges or leaves a trace. Out of here: repairing anything.
@@ -27,29 +27,29 @@ pub enum Weight {
     Stop,
 }
 
-/// One sentence about this host, and the mend if there is one.
+/// One sentence about this host, and the fix if there is one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     weight: Weight,
     says: String,
-    mend: Option<String>,
+    fix: Option<String>,
 }
 
 impl Finding {
     fn fine(says: impl Into<String>) -> Self {
-        Self { weight: Weight::Fine, says: says.into(), mend: None }
+        Self { weight: Weight::Fine, says: says.into(), fix: None }
     }
 
     fn note(says: impl Into<String>) -> Self {
-        Self { weight: Weight::Note, says: says.into(), mend: None }
+        Self { weight: Weight::Note, says: says.into(), fix: None }
     }
 
-    fn stop(says: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { weight: Weight::Stop, says: says.into(), mend: Some(mend.into()) }
+    fn stop(says: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { weight: Weight::Stop, says: says.into(), fix: Some(fix.into()) }
     }
 
-    fn with_mend(self, mend: impl Into<String>) -> Self {
-        Self { mend: Some(mend.into()), ..self }
+    fn with_fix(self, fix: impl Into<String>) -> Self {
+        Self { fix: Some(fix.into()), ..self }
     }
 }
 
@@ -74,28 +74,28 @@ pub fn doctor(peer: Option<&str>, program: Option<&Path>, json: bool) -> ExitCod
     if stops { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// What keeps a program from finding any device here, with its mend.
+/// What keeps a program from finding any device here, with its fix.
 pub fn no_device() -> Option<String> {
     let mut findings = Vec::new();
     if !usable::check(&mut findings).is_empty() {
         return None;
     }
     let stops = findings.into_iter().filter(|finding| finding.weight == Weight::Stop);
-    let line = |Finding { says, mend, .. }: Finding| match mend {
-        Some(mend) => format!("{says} Mend: {mend}"),
+    let line = |Finding { says, fix, .. }: Finding| match fix {
+        Some(fix) => format!("{says} Fix: {fix}"),
         None => says,
     };
     Some(stops.map(line).collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty())
 }
 
 fn to_json(findings: &[Finding]) -> Value {
-    let finding = |Finding { weight, says, mend }: &Finding| {
+    let finding = |Finding { weight, says, fix }: &Finding| {
         let weight = match weight {
             Weight::Fine => "ok",
             Weight::Note => "note",
             Weight::Stop => "stop",
         };
-        json!({ "weight": weight, "says": says, "mend": mend })
+        json!({ "weight": weight, "says": says, "fix": fix })
     };
     findings.iter().map(finding).collect()
 }
@@ -110,8 +110,8 @@ fn report(findings: &[Finding]) -> String {
         };
         let style = colour.on_default();
         text.push_str(&format!("{style}{mark}{style:#} {}\n", finding.says));
-        if let Some(mend) = &finding.mend {
-            text.push_str(&format!("      Mend: {mend}\n"));
+        if let Some(fix) = &finding.fix {
+            text.push_str(&format!("      Fix: {fix}\n"));
         }
     }
     let stops = findings.iter().filter(|finding| finding.weight == Weight::Stop).count();
@@ -155,15 +155,15 @@ mod tests {
         );
         let bad =
             plain(&[Finding::stop("No network.", "plug it in"), Finding::stop("No power.", "switch it on")]);
-        assert!(bad.starts_with("STOP  No network.\n      Mend: plug it in\n"), "{bad}");
+        assert!(bad.starts_with("STOP  No network.\n      Fix: plug it in\n"), "{bad}");
         assert!(bad.ends_with("\n2 things would stop a verbs program here.\n"), "{bad}");
     }
 
     #[test]
     fn findings_are_there_as_json_too() {
         let json = to_json(&[Finding::fine("All is well."), Finding::stop("No power.", "switch it on")]);
-        assert_eq!(json[0], json!({ "weight": "ok", "says": "All is well.", "mend": null }));
-        assert_eq!((&json[1]["weight"], &json[1]["mend"]), (&"stop".into(), &"switch it on".into()));
+        assert_eq!(json[0], json!({ "weight": "ok", "says": "All is well.", "fix": null }));
+        assert_eq!((&json[1]["weight"], &json[1]["fix"]), (&"stop".into(), &"switch it on".into()));
     }
 
     #[test]

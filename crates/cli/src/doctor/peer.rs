@@ -224,7 +224,7 @@ fn judge_probe(peer: &str, answer: &Answer, path_mtu: u32, interface_mtu: u32) -
             "{peer} does not turn packets for UDP port {ROCE_PORT} back: either a verbs program or an adapter \
              listens there, or a packet filter swallows them, or the host is off. That can't be told from here."
         ))
-        .with_mend("if programs get no answer, run `ferroce doctor` there, and let UDP port 4791 in"),
+        .with_fix("if programs get no answer, run `ferroce doctor` there, and let UDP port 4791 in"),
         Answer::Unreachable(error) => Finding::stop(
             format!("{peer} can't be reached: {error}."),
             "check that the host is up, its address, and packet filters on the way",
@@ -271,7 +271,7 @@ mod tests {
     fn way_through_no_device_would_stop_a_program() {
         let ip = "10.0.0.9".parse().unwrap();
         let finding = judge_route("there", ip, &route(RouteKind::Unicast), &[]).unwrap();
-        assert!(finding.weight == Weight::Stop && finding.mend.unwrap().contains("FERROCE_DEVICES"));
+        assert!(finding.weight == Weight::Stop && finding.fix.unwrap().contains("FERROCE_DEVICES"));
         let finding = judge_route("all", ip, &route(RouteKind::Other(libc::RTN_BROADCAST)), &[]).unwrap();
         assert_eq!(finding.weight, Weight::Stop);
     }
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn narrow_path_would_stop_a_program() {
         let finding = judge_probe("there", &Answer::Silence, 1400, 9000);
-        assert!(finding.weight == Weight::Stop && finding.mend.unwrap().contains("-m 1024"));
+        assert!(finding.weight == Weight::Stop && finding.fix.unwrap().contains("-m 1024"));
         // 1400 and 1500 both carry packets of path MTU 1024.
         assert_eq!(judge_probe("there", &Answer::NobodyListens, 1400, 1500).weight, Weight::Fine);
     }

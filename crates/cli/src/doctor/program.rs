@@ -35,7 +35,7 @@ fn judge(name: &str, output: &Output, findings: &mut Vec<Finding>) {
     }
     findings.extend(missing.into_iter().map(|library| {
         let says = format!("{name} needs {library}, which isn't here: the loader won't start it.");
-        Finding::stop(says, mend(library))
+        Finding::stop(says, fix(library))
     }));
 }
 
@@ -44,7 +44,7 @@ fn missing(ldd: &str) -> impl Iterator<Item = &str> {
     ldd.lines().filter_map(|line| line.trim().strip_suffix(" => not found"))
 }
 
-fn mend(library: &str) -> String {
+fn fix(library: &str) -> String {
     match library {
         "libmlx5.so.1" | "libmlx4.so.1" | "libefa.so.1" | "libmana.so.1" | "libhns.so.1" => format!(
             "install the vendor libraries of rdma-core (Debian: ibverbs-providers); Ferroce's devices aren't of that \
@@ -82,7 +82,7 @@ mod tests {
         for (finding, library) in findings.iter().zip(["libmlx5.so.1", "libefa.so.1", "libx.so"]) {
             assert_eq!(finding.weight, Weight::Stop);
             assert!(finding.says.contains(library), "{finding:?}");
-            let providers = finding.mend.as_ref().unwrap().contains("ibverbs-providers");
+            let providers = finding.fix.as_ref().unwrap().contains("ibverbs-providers");
             assert_eq!(providers, library != "libx.so", "{finding:?}");
         }
     }

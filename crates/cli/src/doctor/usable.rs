@@ -13,7 +13,7 @@ pub fn check(findings: &mut Vec<Finding>) -> Vec<DeviceInfo> {
     findings.push(match install::library_directory() {
         Ok(directory) => Finding::fine(format!("Ferroce's libraries are in {}.", directory.display())),
         Err(missing) => {
-            Finding::stop(format!("`ferroce run` cannot start anything: {}.", missing.says), missing.mend)
+            Finding::stop(format!("`ferroce run` cannot start anything: {}.", missing.says), missing.fix)
         }
     });
     let found = discover();
@@ -91,7 +91,7 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
                 "{name} has an MTU of only {}: programs that ask for a path MTU above {} fail towards other hosts.",
                 netdev.mtu, port.active_mtu
             ))
-            .with_mend(format!(
+            .with_fix(format!(
                 "`ip link set {} mtu 1500` if the network carries it, or tell the program (`-m {}`)",
                 netdev.name, port.active_mtu
             )),
@@ -102,7 +102,7 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
             Finding::note(format!(
                 "{name} has no IPv4 address: GID index 1, which most scripts ask for, is empty."
             ))
-            .with_mend("give the interface an IPv4 address, or use index 0"),
+            .with_fix("give the interface an IPv4 address, or use index 0"),
         );
     }
 }
