@@ -91,6 +91,8 @@ fn cargo(words: &[&str], filter: Option<&str>, stage: &Stage) -> Command {
         .env("FERROCE_TEST_DIR", stage.path())
         .env("FERROCE_SKIP_LOG", stage.skip_log())
         .env("FERROCE_REPETITION_LOG", stage.repetition_log())
+        // It is ours: `ferroce run` refuses variables that it doesn't know.
+        .env_remove(SKIPS)
         .stdin(Stdio::null());
     command
 }
