@@ -32,7 +32,8 @@ pub struct PortAddress {
 
 impl PortAddress {
     /// The address stands for all that it could be.
-    fn is_wide(&self) -> bool {
+    #[must_use]
+    pub fn is_wide(&self) -> bool {
         self.address.ip().is_unspecified() || self.address.ip().is_loopback()
     }
 
@@ -50,17 +51,22 @@ impl PortAddress {
         }
     }
 
-    /// How two that nobody may have at the same time collide.
+    /// It is of its own address family alone, as IPv4 always is.
+    fn is_of_one_family(&self) -> bool {
+        !self.address.is_ipv6() || self.v6_only
+    }
+
+    /// How two that nobody may have at the same time collide. The order is the kernel's: a wide address on either side comes first.
     fn collision(&self, other: &Self) -> Option<PortError> {
-        let same_family = self.address.is_ipv6() == other.address.is_ipv6();
-        let overlap = same_family && (self.is_wide() || other.is_wide())
-            || !same_family && (self.is_dual() || other.is_dual());
-        if (self.space, self.port) != (other.space, other.port) {
+        let apart = self.is_of_one_family()
+            && other.is_of_one_family()
+            && self.address.is_ipv6() != other.address.is_ipv6();
+        if (self.space, self.port) != (other.space, other.port) || apart {
             None
-        } else if self.address == other.address {
-            Some(PortError::Taken)
+        } else if self.is_wide() || other.is_wide() {
+            Some(PortError::Overlaps)
         } else {
-            overlap.then_some(PortError::Overlaps)
+            (self.address == other.address).then_some(PortError::Taken)
         }
     }
 }
@@ -387,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_addresses_are_taken_and_wide_ones_overlap() {
+    fn wide_addresses_overlap_and_equal_ones_are_taken() {
         let collide = |a: (&str, bool), b: (&str, bool)| match at(a.0, 1, a.1).collision(&at(b.0, 1, b.1)) {
             None => "no",
             Some(PortError::Taken) => "taken",
@@ -399,9 +405,15 @@ mod tests {
         assert_eq!(collide(("127.0.0.1", false), ("10.0.0.1", false)), "overlaps");
         assert_eq!(collide(("::", false), ("0.0.0.0", false)), "overlaps");
         assert_eq!(collide(("::", true), ("0.0.0.0", false)), "no");
-        assert_eq!(collide(("::", true), ("::", false)), "taken");
+        assert_eq!(collide(("::", true), ("::", false)), "overlaps");
         assert_eq!(collide(("::", true), ("fd00::1", false)), "overlaps");
+        assert_eq!(collide(("0.0.0.0", false), ("0.0.0.0", false)), "overlaps");
+        assert_eq!(collide(("127.0.0.1", false), ("127.0.0.1", false)), "overlaps");
         assert_eq!(collide(("fd00::1", false), ("10.0.0.1", false)), "no");
+        assert_eq!(collide(("fd00::1", false), ("0.0.0.0", false)), "overlaps");
+        assert_eq!(collide(("::1", false), ("10.0.0.1", false)), "overlaps");
+        assert_eq!(collide(("fd00::1", true), ("0.0.0.0", false)), "no");
+        assert_eq!(collide(("fd00::1", true), ("fd00::1", false)), "taken");
         assert!(at("::", 1, false).collision(&at("::", 2, false)).is_none());
     }
 }
