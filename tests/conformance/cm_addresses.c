@@ -48,6 +48,17 @@ static void binding(void)
 	is_done(bind_to(udp, here, 7801), "rdma_bind_addr(3): each port space has its own ports: 0");
 	is_done(bind_to(other, "0.0.0.0", 7802), "rdma_bind_addr(3): the wildcard: 0");
 	check(!other->verbs, "rdma_bind_addr(3): the wildcard binds the id to no device");
+	struct rdma_cm_id *third = new_id(channel, RDMA_PS_TCP);
+
+	is_refused(bind_to(third, "0.0.0.0", 7802), EADDRNOTAVAIL,
+		   "rdma_bind_addr(3): the wildcard and a port that another id has at the wildcard: EADDRNOTAVAIL");
+	is_refused(bind_to(third, here, 7802), EADDRNOTAVAIL,
+		   "rdma_bind_addr(3): a port that another id has at the wildcard: EADDRNOTAVAIL");
+	is_refused(bind_to(third, "::", 7802), EADDRNOTAVAIL,
+		   "rdma_bind_addr(3): :: and a port that another id has at 0.0.0.0: EADDRNOTAVAIL");
+	is_refused(bind_to(third, "127.0.0.1", 7802), EADDRNOTAVAIL,
+		   "rdma_bind_addr(3): a loopback address is a wildcard: EADDRNOTAVAIL");
+	MUST(rdma_destroy_id(third));
 	is(ntohs(rdma_get_src_port(other)), 7802, "rdma_get_src_port(3): the port beside the wildcard");
 	MUST(rdma_destroy_id(other));
 	other = new_id(channel, RDMA_PS_TCP);

@@ -209,6 +209,16 @@ static void options(struct rdma_event_channel *channel)
 
 	id = new_id(channel, RDMA_PS_TCP);
 	other = new_id(channel, RDMA_PS_TCP);
+	MUST(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on));
+	MUST(rdma_set_option(other, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on));
+	MUST(bind_to(id, "0.0.0.0", 7813));
+	is_done(bind_to(other, here, 7813), "rdma_set_option(3): with ID_REUSEADDR a second id has the wildcard's port: 0");
+	is_refused(rdma_listen(id, 1), EADDRNOTAVAIL, "rdma_listen(3): at the wildcard, on a port that another id has, too: EADDRNOTAVAIL");
+	MUST(rdma_destroy_id(other));
+	MUST(rdma_destroy_id(id));
+
+	id = new_id(channel, RDMA_PS_TCP);
+	other = new_id(channel, RDMA_PS_TCP);
 	is_done(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof on), "rdma_set_option(3): ID_AFONLY: 0");
 	is_refused(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, 1), EINVAL,
 		   "rdma_set_option(3): ID_AFONLY of another length: EINVAL");

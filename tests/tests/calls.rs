@@ -64,6 +64,8 @@ programs! {
         both_sides_hear_what_the_other_says
         a_rejection_says_why
         a_synchronous_id_that_was_rejected_does_not_wait_for_its_end
+        an_id_that_was_ended_asks_for_no_connection_again
+        a_process_that_has_ended_asks_for_no_connection_again
         a_group_that_was_left_is_not_joined
         a_datagram_service_is_looked_up
         a_channel_is_readable_while_an_event_is_unread

@@ -145,7 +145,7 @@ impl Cm {
         self.send(id, mad);
     }
 
-    /// An MRA has come: the answer takes longer.
+    /// An MRA has come: the answer takes longer. The next repetition is deferred once.
     pub(crate) fn mra(&mut self, now: Duration, way: Way, mra: &Mra) {
         let id = mra.ids.remote;
         let Some(connection) = self.connections.get_mut(&id).filter(|c| c.route.to == way.from) else {
@@ -156,9 +156,11 @@ impl Cm {
             (State::ReplySent, Rejected::Reply) => connection.remote == mra.ids.local,
             _ => false,
         };
-        if is_of_state {
-            let longer = mra.service_timeout.min(time::MAX_SERVICE_TIMEOUT);
-            self.set_timer(id, now + time::of_code(longer) + 2 * time::of_code(time::PACKET_LIFE));
+        let (Some(repeated), Some(due)) = (&mut connection.repeated, connection.timer) else { return };
+        if is_of_state && !repeated.deferred {
+            repeated.deferred = true;
+            let at = due.max(now + time::deferred(mra.service_timeout)).min(repeated.until);
+            self.set_timer(id, at);
         }
     }
 

@@ -161,10 +161,11 @@ impl Cm {
 
     fn timer_is_due(&mut self, now: Duration, id: u32) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        match connection.repeated.as_mut().filter(|repeated| repeated.left > 0) {
+        match connection.repeated.as_mut().filter(|repeated| repeated.left > 0 && now < repeated.until) {
             Some(repeated) => {
                 repeated.left -= 1;
-                let (mad, at) = (repeated.mad, now + repeated.interval);
+                (repeated.deferred, repeated.hastened) = (false, false);
+                let (mad, at) = (repeated.mad, (now + repeated.interval).min(repeated.until));
                 self.set_timer(id, at);
                 self.send(id, mad);
             }
@@ -184,15 +185,18 @@ impl Cm {
     }
 
     /// A process that was asked may be gone, or just going: requests that wait for an answer by these routes are sent again soon, and
-    /// find out. That counts as no repetition.
+    /// find out. That counts as no repetition, and doesn't prolong the whole wait.
     pub fn ask_again(&mut self, now: Duration, mut is_it: impl FnMut(&Route) -> bool) {
         let asks = |c: &&Connection| matches!(c.state, State::RequestSent | State::LookupSent);
         let asking = self.connections.values().filter(asks).filter(|c| is_it(&c.route));
         let ids: Vec<u32> = asking.map(|c| c.local).collect();
         for id in ids {
-            if let Some(repeated) = self.connections.get_mut(&id).and_then(|c| c.repeated.as_mut()) {
+            let repeated = self.connections.get_mut(&id).and_then(|c| c.repeated.as_mut());
+            if let Some(repeated) = repeated.filter(|repeated| !repeated.hastened) {
+                repeated.hastened = true;
                 repeated.left = repeated.left.saturating_add(1);
-                self.set_timer(id, now + time::LAST_BREATH);
+                let at = (now + time::LAST_BREATH).min(repeated.until);
+                self.set_timer(id, at);
             }
         }
     }
@@ -223,9 +227,12 @@ impl Cm {
         Err(Error::TooMany { most })
     }
 
-    /// A connection without timer, peer and number.
+    /// Keeps a connection, and counts it in the backlog of its listener until [`Cm::take`].
     pub(crate) fn add(&mut self, connection: Connection) -> Handle {
         let id = connection.local;
+        if let Some(listener) = connection.backlog_of.and_then(|id| self.listeners.get_mut(&id)) {
+            listener.waiting += 1;
+        }
         self.connections.insert(id, connection);
         Handle(id)
     }
@@ -270,11 +277,12 @@ impl Cm {
         }
     }
 
-    /// Sends a message, and again until it is answered.
+    /// Sends a message, and again until it is answered, within [`time::longest_wait`].
     pub(crate) fn send_repeatedly(&mut self, now: Duration, id: u32, mad: [u8; MAD_LEN]) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (interval, left) = (connection.interval, connection.retries);
-        connection.repeated = Some(Repeated { mad, interval, left });
+        let until = now + time::longest_wait(interval, left);
+        connection.repeated = Some(Repeated { mad, interval, left, deferred: false, hastened: false, until });
         self.set_timer(id, now + interval);
         self.send(id, mad);
     }

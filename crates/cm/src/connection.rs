@@ -63,6 +63,12 @@ pub(crate) struct Repeated {
     pub(crate) interval: Duration,
     /// So often again.
     pub(crate) left: u8,
+    /// An MRA for it has come since it was sent last.
+    pub(crate) deferred: bool,
+    /// It is sent again soon, out of turn.
+    pub(crate) hastened: bool,
+    /// The end of the wait for an answer, whatever prolongs it.
+    pub(crate) until: Duration,
 }
 
 /// A connection or lookup.

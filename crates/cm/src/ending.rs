@@ -142,10 +142,10 @@ impl Cm {
     }
 
     /// A connection is over, without time-wait: its QPs have exchanged nothing, its peer has rejected it, or its user wants nothing any more.
+    /// A request that its user hasn't fetched stays in the backlog: its event is kept.
     pub(crate) fn close(&mut self, id: u32) {
         self.answered(id);
         self.forget_peer(id);
-        self.take(Handle(id));
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.state = State::Closed;
         }

@@ -84,6 +84,7 @@ impl Cm {
         };
         let mad = connection.mad(Message::SidrReply(reply));
         self.send(handle.0, mad);
+        self.take(handle);
         self.close(handle.0);
         Ok(())
     }

@@ -83,9 +83,9 @@ impl Cm {
             peer: Some(peer),
             peer_qpn: request.qpn,
             backlog_of: Some(listener),
-            interval: time::of_code(request.local_response_timeout),
+            interval: time::granted(request.local_response_timeout),
             retries: request.max_cm_retries,
-            time_wait: time::of_code(path.ack_timeout),
+            time_wait: time::granted(path.ack_timeout),
             ..Connection::new(State::RequestReceived, id, route, transaction, request.service_id)
         });
         self.by_peer_id.insert(name, id);
@@ -120,12 +120,9 @@ impl Cm {
             .ok_or(NoListener::Unfit)
     }
 
-    /// One more request fits a listener's backlog, and is counted.
-    pub(crate) fn has_room(&mut self, listener: ListenerId) -> bool {
-        let Some(listener) = self.listeners.get_mut(&listener) else { return false };
-        let fits = listener.waiting < listener.listen.backlog;
-        listener.waiting += u32::from(fits);
-        fits
+    /// One more request fits a listener's backlog.
+    pub(crate) fn has_room(&self, listener: ListenerId) -> bool {
+        self.listeners.get(&listener).is_some_and(|listener| listener.waiting < listener.listen.backlog)
     }
 
     /// Accepts a request (REP).
@@ -182,6 +179,7 @@ impl Cm {
             handle.0,
             Reject { rejected, private_data, ..Reject::of_request(CommIds::NONE, reason) },
         );
+        self.take(handle);
         self.close(handle.0);
         Ok(())
     }

@@ -8,21 +8,12 @@ use ferroce_nic::{clock, sys};
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
 use ferroce_types::{Error, HostAddr, Result};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Connections and lookups that a process may have, those included that are over and not forgotten.
 const MOST_CONNECTIONS: usize = 1 << 17;
-/// MADs that wait for processes of this host that have too much to read; further ones are lost, as on a wire.
-const MOST_BLOCKED: usize = 1 << 14;
-/// When such a process is tried again.
-const TRY_AGAIN: Duration = Duration::from_millis(1);
-/// How long: one that is stopped gets them when they are repeated.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// So many are tried at a time.
-const BURST: usize = 1024;
-
 /// The communication manager of a process. It is never freed.
 pub(crate) struct Manager {
     state: Mutex<class::Connections, State>,
@@ -35,20 +26,11 @@ impl std::fmt::Debug for Manager {
     }
 }
 
-/// A MAD for a process of this host that has too much to read.
-struct Blocked {
-    mad: AddressedMad,
-    /// When it was sent first.
-    since: Duration,
-}
-
 /// What its lock keeps.
 pub(crate) struct State {
     pub(crate) cm: Cm,
     pub(crate) sinks: HashMap<Handle, Arc<dyn Sink>>,
     pub(crate) listeners: HashMap<ListenerId, Arc<dyn Sink>>,
-    /// MADs for processes of this host that have too much to read.
-    blocked: VecDeque<Blocked>,
 }
 
 static CURRENT: Mutex<class::ConnectManager, Option<&'static Manager>> = Mutex::new(None);
@@ -69,12 +51,7 @@ pub(crate) fn manager() -> Result<&'static Manager> {
             first_id: sys::random() as u32,
             max_connections: MOST_CONNECTIONS,
         };
-        let state = State {
-            cm: Cm::new(config),
-            sinks: HashMap::new(),
-            listeners: HashMap::new(),
-            blocked: VecDeque::new(),
-        };
+        let state = State { cm: Cm::new(config), sinks: HashMap::new(), listeners: HashMap::new() };
         let manager: &'static Manager =
             Box::leak(Box::new(Manager { state: Mutex::new(state), gsi: OnceLock::new() }));
         let _ = manager.gsi.set(gsi);
@@ -152,35 +129,16 @@ impl Manager {
             let Some(transmit) = state.cm.poll_transmit() else { return self.set_alarm(gsi, state) };
             drop(state);
             let mad = of(transmit);
-            self.is_sent(Blocked { mad, since: now() }, gsi.send(&mad));
-        }
-    }
-
-    /// Tries again what processes of this host had no room for, some of it: one that is stopped must not keep others waiting.
-    fn send_blocked(&self, gsi: Gsi) {
-        let blocked: Vec<Blocked> = {
-            let waiting = &mut self.state.lock().blocked;
-            let count = waiting.len().min(BURST);
-            waiting.drain(..count).collect()
-        };
-        let mads: Vec<AddressedMad> = blocked.iter().map(|blocked| blocked.mad).collect();
-        for (blocked, sent) in blocked.into_iter().zip(gsi.send_together(&mads)) {
-            self.is_sent(blocked, sent);
-        }
-    }
-
-    fn is_sent(&self, blocked: Blocked, sent: SentMad) {
-        match sent {
-            SentMad::Gone => {}
-            SentMad::Own => self.state.lock().arrived(&blocked.mad),
-            SentMad::Answered(answer) => self.state.lock().arrived(&answer),
-            SentMad::Busy => self.state.lock().block(blocked),
+            match gsi.send(&mad) {
+                SentMad::Gone => {}
+                SentMad::Own => self.state.lock().arrived(&mad),
+                SentMad::Answered(answer) => self.state.lock().arrived(&answer),
+            }
         }
     }
 
     fn set_alarm(&self, gsi: Gsi, state: MutexGuard<'_, class::Connections, State>) -> bool {
-        let again = if state.blocked.is_empty() { None } else { Some(now() + TRY_AGAIN) };
-        let next = [again, state.cm.poll_timeout()].into_iter().flatten().min();
+        let next = state.cm.poll_timeout();
         let has_events = state.cm.has_events();
         drop(state);
         if let Some(at) = next {
@@ -216,12 +174,6 @@ fn of(transmit: Transmit) -> AddressedMad {
 impl State {
     fn arrived(&mut self, mad: &AddressedMad) {
         self.cm.handle(now(), mad.from, mad.to, &mad.mad);
-    }
-
-    fn block(&mut self, blocked: Blocked) {
-        if self.blocked.len() < MOST_BLOCKED && now() < blocked.since + PATIENCE {
-            self.blocked.push_back(blocked);
-        }
     }
 
     /// The peer that an event tells of for the first time, and its communication ID.
@@ -291,7 +243,6 @@ impl CommunicationManager for Worker {
             manager.state.lock().arrived(&mad);
         }
         manager.state.lock().cm.handle_timeout(now());
-        manager.send_blocked(gsi);
         manager.send_all(gsi);
         manager.tell(gsi);
     }

@@ -52,8 +52,8 @@ struct Listening {
 /// Takes a port.
 ///
 /// # Errors
-/// EADDRINUSE when somebody on this host has it with this address, EADDRNOTAVAIL when somebody has it and one of the two addresses
-/// stands for all; EADDRNOTAVAIL also when no port is left to choose, EACCES for a port below 1024 without CAP_NET_BIND_SERVICE.
+/// EADDRNOTAVAIL when somebody on this host has it and one of the two addresses stands for all, EADDRINUSE when both have the same
+/// address of one interface, as the kernel decides; EADDRNOTAVAIL also when no port is left to choose, EACCES for a port below 1024 without CAP_NET_BIND_SERVICE.
 pub fn bind(wanted: &Bind) -> Result<Port> {
     let manager = manager()?;
     let mut wanted = *wanted;
@@ -66,7 +66,7 @@ pub fn bind(wanted: &Bind) -> Result<Port> {
         (_, true) => None,
         (port, false) => {
             check_right(port)?;
-            Some(hold(manager, &wanted, port)?.map_err(|error| taken(error, wanted.address))?)
+            Some(hold(manager, &wanted, port)?.map_err(|error| taken(error, &at(&wanted, port)))?)
         }
     };
     let listening = Mutex::new(Listening { held, listener: None });
@@ -85,7 +85,7 @@ impl Port {
     /// [taken](crate::Connection::take), further ones are dropped silently: the peer asks again.
     ///
     /// # Errors
-    /// EINVAL when it listens already, or is a label; EADDRINUSE when the port is shared.
+    /// EINVAL when it listens already, or is a label; as [`bind`] when the port is shared.
     pub fn listen(&self, transport: Option<Transport>, backlog: u32, sink: Arc<dyn Sink>) -> Result<()> {
         let mut listening = self.listening.lock();
         let address = self.wanted.address;
@@ -98,7 +98,7 @@ impl Port {
                 address.port()
             );
         };
-        held.stop_sharing().map_err(|error| taken(error, address))?;
+        held.stop_sharing().map_err(|error| taken(error, &held.address()))?;
         let listen = Listen {
             space: self.wanted.space,
             port: address.port(),
@@ -134,13 +134,17 @@ fn hold(
     wanted: &Bind,
     port: u16,
 ) -> Result<std::result::Result<HeldPort, PortError>> {
-    let address = PortAddress {
+    Ok(manager.gsi()?.host().take_port(at(wanted, port), wanted.reuse))
+}
+
+/// The port and its address as the host's processes know them.
+fn at(wanted: &Bind, port: u16) -> PortAddress {
+    PortAddress {
         space: wanted.space.number(),
         port,
         address: HostAddr::from(wanted.address),
         v6_only: wanted.v6_only && wanted.address.is_ipv6(),
-    };
-    Ok(manager.gsi()?.host().take_port(address, wanted.reuse))
+    }
 }
 
 /// Takes one of the ports that programs don't choose, from a random one upwards.
@@ -156,7 +160,7 @@ fn any_port(manager: &'static Manager, wanted: &Bind, label: bool) -> Result<(u1
         match hold(manager, wanted, port)? {
             Ok(held) => return Ok((port, Some(held))),
             Err(PortError::Taken | PortError::Overlaps) => {}
-            Err(error) => return Err(taken(error, wanted.address)),
+            Err(error) => return Err(taken(error, &at(wanted, port))),
         }
     }
     Err(refusal(libc::EADDRNOTAVAIL, "all ports of net.ipv4.ip_local_port_range are taken".into()))
@@ -166,17 +170,18 @@ fn refusal(errno: i32, why: String) -> Error {
     Error::Refused { errno, why }
 }
 
-/// What a port that can't be had is told as.
-fn taken(error: PortError, address: SocketAddr) -> Error {
+/// The errno of a port that can't be had: of the name of a wide address, too, the kernel says EADDRNOTAVAIL.
+fn taken(error: PortError, wanted: &PortAddress) -> Error {
+    let PortAddress { port, address, .. } = wanted;
     match error {
-        PortError::Taken => {
-            refusal(libc::EADDRINUSE, format!("{address} is taken (another id, or another process)"))
-        }
-        PortError::Overlaps => refusal(
+        PortError::Taken if !wanted.is_wide() => refusal(
+            libc::EADDRINUSE,
+            format!("port {port} of {} is taken (another id, or another process)", address.ip()),
+        ),
+        PortError::Taken | PortError::Overlaps => refusal(
             libc::EADDRNOTAVAIL,
             format!(
-                "port {} is taken by somebody whose address covers {}, or is covered by it",
-                address.port(),
+                "port {port} is taken by another id or process, and {} or its address stands for all addresses",
                 address.ip()
             ),
         ),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A port at an address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PortAddress {
     /// The number of the port space.
     pub space: u16,
@@ -32,7 +32,8 @@ pub struct PortAddress {
 
 impl PortAddress {
     /// The address stands for all that it could be.
-    fn is_wide(&self) -> bool {
+    #[must_use]
+    pub fn is_wide(&self) -> bool {
         self.address.ip().is_unspecified() || self.address.ip().is_loopback()
     }
 
@@ -50,17 +51,22 @@ impl PortAddress {
         }
     }
 
-    /// How two that nobody may have at the same time collide.
+    /// It is of its own address family alone, as IPv4 always is.
+    fn is_of_one_family(&self) -> bool {
+        !self.address.is_ipv6() || self.v6_only
+    }
+
+    /// How two that nobody may have at the same time collide. The order is the kernel's: a wide address on either side comes first.
     fn collision(&self, other: &Self) -> Option<PortError> {
-        let same_family = self.address.is_ipv6() == other.address.is_ipv6();
-        let overlap = same_family && (self.is_wide() || other.is_wide())
-            || !same_family && (self.is_dual() || other.is_dual());
-        if (self.space, self.port) != (other.space, other.port) {
+        let apart = self.is_of_one_family()
+            && other.is_of_one_family()
+            && self.address.is_ipv6() != other.address.is_ipv6();
+        if (self.space, self.port) != (other.space, other.port) || apart {
             None
-        } else if self.address == other.address {
-            Some(PortError::Taken)
+        } else if self.is_wide() || other.is_wide() {
+            Some(PortError::Overlaps)
         } else {
-            overlap.then_some(PortError::Overlaps)
+            (self.address == other.address).then_some(PortError::Taken)
         }
     }
 }
@@ -199,6 +205,31 @@ impl Drop for HeldPort {
     }
 }
 
+/// A process as MADs are sent to it: by one of the names that it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Destination {
+    of: Place,
+    /// The name that carries no user.
+    is_common: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Place {
+    Port(PortAddress),
+    Slot(u16),
+}
+
+impl Destination {
+    fn name(&self, uid: u32) -> Name {
+        match (self.of, self.is_common) {
+            (Place::Port(port), false) => Name::port(uid, &port.to_string()),
+            (Place::Port(port), true) => Name::common_port(&port.to_string()),
+            (Place::Slot(slot), false) => Name::slot(uid, slot),
+            (Place::Slot(slot), true) => Name::common_slot(slot),
+        }
+    }
+}
+
 /// What has become of a MAD for a process of this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
@@ -209,7 +240,7 @@ pub enum Delivery {
     /// It is for a process of another user of this host, and hasn't been sent.
     OtherUser,
     /// That process has too much to read: later, perhaps.
-    Busy,
+    Busy(Destination),
     /// It is for nobody here.
     Nobody,
 }
@@ -304,12 +335,8 @@ impl Host {
             wide.iter().filter_map(|&(ip, v6_only)| Some((HostAddr::new(ip.parse().ok()?, 0), v6_only)));
         let exact = [(destination, false), (destination, true)];
         for (address, v6_only) in exact.into_iter().chain(wide) {
-            let port = PortAddress { space, port, address, v6_only }.to_string();
-            match self.deliver_to_either(
-                [Name::port(self.user.uid(), &port), Name::common_port(&port)],
-                mads,
-                from_network,
-            ) {
+            let port = PortAddress { space, port, address, v6_only };
+            match self.deliver_to_either(Place::Port(port), mads, from_network) {
                 Delivery::Nobody => {}
                 delivery => return delivery,
             }
@@ -322,39 +349,33 @@ impl Host {
         if self.owns(first_qpn(slot)) {
             Delivery::Own
         } else if USABLE.contains(&slot) {
-            self.deliver_to_either(
-                [Name::slot(self.user.uid(), slot), Name::common_slot(slot)],
-                mads,
-                from_network,
-            )
+            self.deliver_to_either(Place::Slot(slot), mads, from_network)
         } else {
             Delivery::Nobody
         }
     }
 
-    /// To the holder of the first name, or of the second one, which is a common name.
-    fn deliver_to_either(
-        &self,
-        [own, common]: [Name; 2],
-        mads: &[Datagram<'_>],
-        from_network: bool,
-    ) -> Delivery {
-        match self.deliver(&own, mads) {
-            Delivery::Nobody if from_network => self.deliver(&common, mads),
-            Delivery::Nobody if common.is_held() => Delivery::OtherUser,
+    /// To the process of this user that holds a name, or to that which holds the common one.
+    fn deliver_to_either(&self, of: Place, mads: &[Datagram<'_>], from_network: bool) -> Delivery {
+        let [own, common] = [false, true].map(|is_common| Destination { of, is_common });
+        match self.deliver_to(&own, mads) {
+            Delivery::Nobody if from_network => self.deliver_to(&common, mads),
+            Delivery::Nobody if common.name(self.user.uid()).is_held() => Delivery::OtherUser,
             delivery => delivery,
         }
     }
 
-    fn deliver(&self, name: &Name, mads: &[Datagram<'_>]) -> Delivery {
+    /// Takes MADs to the process that was [busy](Delivery::Busy), all together, if it still holds the name: few enough for one message
+    /// between processes.
+    pub fn deliver_to(&self, to: &Destination, mads: &[Datagram<'_>]) -> Delivery {
         let Some(own) = self.slots.read().first().map(Arc::clone) else { return Delivery::Nobody };
         let length: usize = mads.iter().map(|mad| RECORD_HEADER + mad.bytes.len()).sum();
         let mut blob = Vec::with_capacity(forward::MAGIC.len() + length);
         blob.extend_from_slice(&forward::MAGIC);
         mads.iter().for_each(|mad| encode(mad, &mut blob));
-        match forward::send(own.forwarded.raw(), self.user, name, &blob) {
+        match forward::send(own.forwarded.raw(), self.user, &to.name(self.user.uid()), &blob) {
             Ok(()) => Delivery::Sent,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Delivery::Busy,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Delivery::Busy(*to),
             Err(error) => {
                 if error.raw_os_error() != Some(libc::ECONNREFUSED) {
                     tracing::debug!(%error, "a MAD for another process is lost");
@@ -387,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_addresses_are_taken_and_wide_ones_overlap() {
+    fn wide_addresses_overlap_and_equal_ones_are_taken() {
         let collide = |a: (&str, bool), b: (&str, bool)| match at(a.0, 1, a.1).collision(&at(b.0, 1, b.1)) {
             None => "no",
             Some(PortError::Taken) => "taken",
@@ -399,9 +420,15 @@ mod tests {
         assert_eq!(collide(("127.0.0.1", false), ("10.0.0.1", false)), "overlaps");
         assert_eq!(collide(("::", false), ("0.0.0.0", false)), "overlaps");
         assert_eq!(collide(("::", true), ("0.0.0.0", false)), "no");
-        assert_eq!(collide(("::", true), ("::", false)), "taken");
+        assert_eq!(collide(("::", true), ("::", false)), "overlaps");
         assert_eq!(collide(("::", true), ("fd00::1", false)), "overlaps");
+        assert_eq!(collide(("0.0.0.0", false), ("0.0.0.0", false)), "overlaps");
+        assert_eq!(collide(("127.0.0.1", false), ("127.0.0.1", false)), "overlaps");
         assert_eq!(collide(("fd00::1", false), ("10.0.0.1", false)), "no");
+        assert_eq!(collide(("fd00::1", false), ("0.0.0.0", false)), "overlaps");
+        assert_eq!(collide(("::1", false), ("10.0.0.1", false)), "overlaps");
+        assert_eq!(collide(("fd00::1", true), ("0.0.0.0", false)), "no");
+        assert_eq!(collide(("fd00::1", true), ("fd00::1", false)), "taken");
         assert!(at("::", 1, false).collision(&at("::", 2, false)).is_none());
     }
 }

@@ -246,6 +246,82 @@ static void a_rejection_says_why(void)
 	rdma_destroy_event_channel(of_client);
 }
 
+/* No request comes to a listener that begins to listen now. */
+static void expect_no_request(const char *after)
+{
+	struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
+	struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP), *udp = new_id(channel, RDMA_PS_UDP);
+
+	MUST(bind_to(id, HERE, 7999));
+	MUST(bind_to(udp, HERE, 7999));
+	MUST(rdma_listen(id, 4));
+	MUST(rdma_listen(udp, 4));
+	if (is_readable(channel->fd, 500))
+		fail("a request comes after %s", after);
+	MUST(rdma_destroy_id(udp));
+	MUST(rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
+
+/* A request to a port that no process has is made again for 100 ms, but not after the program has ended the id. */
+static void an_id_that_was_ended_asks_for_no_connection_again(void)
+{
+	struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
+	struct rdma_conn_param param = {.qp_num = 17};
+	struct rdma_cm_id *id;
+	struct rdma_cm_event *event;
+	int pause;
+
+	for (pause = 0; pause < 60000; pause += 20000) {
+		id = resolved(channel, RDMA_PS_TCP, 7999);
+		MUST(rdma_connect(id, &param));
+		usleep(pause);
+		MUST(rdma_disconnect(id));
+		expect_no_request("rdma_disconnect");
+		/* The refusal stands, once. */
+		MUST(rdma_ack_cm_event(expect(channel, RDMA_CM_EVENT_REJECTED, 8)));
+		MUST(rdma_disconnect(id));
+		if (is_readable(channel->fd, 0))
+			fail("a second event of one refusal");
+		MUST(rdma_destroy_id(id));
+
+		id = resolved(channel, RDMA_PS_UDP, 7999);
+		add_qp(id);
+		MUST(rdma_connect(id, &param));
+		usleep(pause);
+		MUST(rdma_disconnect(id));
+		expect_no_request("rdma_disconnect of a datagram id");
+		event = expect(channel, RDMA_CM_EVENT_UNREACHABLE, 1);
+		MUST(rdma_ack_cm_event(event));
+		rdma_destroy_qp(id);
+		MUST(rdma_destroy_id(id));
+
+		id = resolved(channel, RDMA_PS_TCP, 7999);
+		MUST(rdma_connect(id, &param));
+		usleep(pause);
+		MUST(rdma_destroy_id(id));
+		expect_no_request("rdma_destroy_id");
+	}
+	rdma_destroy_event_channel(channel);
+}
+
+static void a_process_that_has_ended_asks_for_no_connection_again(void)
+{
+	struct rdma_conn_param param = {.qp_num = 17};
+	int status;
+	pid_t child = fork();
+
+	if (child == 0) {
+		struct rdma_event_channel *channel = MAKE(rdma_create_event_channel());
+
+		MUST(rdma_connect(resolved(channel, RDMA_PS_TCP, 7999), &param));
+		exit(0);
+	}
+	if (child < 0 || waitpid(child, &status, 0) != child || status)
+		fail("the child's status: %d", status);
+	expect_no_request("exit");
+}
+
 /* Nothing follows the end of what was rejected: a synchronous id doesn't wait for it. */
 static void a_synchronous_id_that_was_rejected_does_not_wait_for_its_end(void)
 {
@@ -513,6 +589,8 @@ static const struct test_case cases[] = {
 	CASE(both_sides_hear_what_the_other_says),
 	CASE(a_rejection_says_why),
 	CASE(a_synchronous_id_that_was_rejected_does_not_wait_for_its_end),
+	CASE(an_id_that_was_ended_asks_for_no_connection_again),
+	CASE(a_process_that_has_ended_asks_for_no_connection_again),
 	CASE(a_group_that_was_left_is_not_joined),
 	CASE(a_datagram_service_is_looked_up),
 	CASE(a_channel_is_readable_while_an_event_is_unread),

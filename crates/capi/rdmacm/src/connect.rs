@@ -197,6 +197,8 @@ const NOBODY_YET: Duration = Duration::from_millis(100);
 pub(crate) struct Early {
     wanted: Wanted,
     until: Instant,
+    /// The refusal of the last attempt: the program's, unless there is another attempt.
+    refused: Option<News>,
 }
 
 /// The id goes from its route to a connection.
@@ -211,7 +213,8 @@ fn begin(shared: &Arc<Id>, agreed: Agreed, wanted: Wanted) -> Outcome<()> {
         }
         state.step = Step::Connecting;
         state.agreed = agreed;
-        state.early = Some(Early { wanted: wanted.clone(), until: Instant::now() + NOBODY_YET });
+        let until = Instant::now() + NOBODY_YET;
+        state.early = Some(Early { wanted: wanted.clone(), until, refused: None });
     }
     shared.make_connection(|| wanted.ask(shared)).inspect_err(|_| {
         let mut state = shared.state.lock();
@@ -221,45 +224,65 @@ fn begin(shared: &Arc<Id>, agreed: Agreed, wanted: Wanted) -> Outcome<()> {
     })
 }
 
-/// Nobody has the port. False: the program is told.
-pub(crate) fn ask_again(id: &Arc<Id>) -> bool {
-    let early = id.state.lock().early.take();
-    let Some(early) = early.filter(|early| Instant::now() < early.until) else { return false };
-    later::try_later(Box::new(Again { id: id.clone(), early: Some(early) }));
-    true
+/// No process has the port, as `refusal` says. `None`: the request may have come too early and is made again. The refusal is kept for
+/// the case that the program ends the id before.
+pub(crate) fn ask_again(id: &Arc<Id>, refusal: News) -> Option<News> {
+    {
+        let mut state = id.state.lock();
+        match &mut state.early {
+            Some(early) if Instant::now() < early.until => early.refused = Some(refusal),
+            early => {
+                *early = None;
+                return Some(refusal);
+            }
+        }
+    }
+    later::try_later(Box::new(Again(id.clone())));
+    None
 }
 
-/// A request that is made once more.
-struct Again {
-    id: Arc<Id>,
-    early: Option<Early>,
+/// A request that was refused isn't made again: its refusal is the program's event. Whether there is one.
+fn give_up(id: &Arc<Id>) -> bool {
+    let early = id.state.lock().early.take();
+    let refusal = early.and_then(|early| early.refused);
+    let was_refused = refusal.is_some();
+    refusal.into_iter().for_each(|refusal| id.push(refusal));
+    was_refused
 }
+
+/// The request of an id that was refused, to be made once more.
+struct Again(Arc<Id>);
 
 impl Task for Again {
     fn is_over(&mut self) -> bool {
         // The call whose request was rejected has yet to note its connection: it mustn't take the place of the next.
-        if self.id.is_making_connection() {
+        let Self(id) = self;
+        if id.is_making_connection() {
             return false;
         }
-        let Some(early) = self.early.take() else { return true };
-        if self.id.step() != Step::Connecting {
-            return true;
-        }
-        let wanted = early.wanted.clone();
-        self.id.state.lock().early = Some(early);
+        let wanted = {
+            let mut state = id.state.lock();
+            if state.step != Step::Connecting {
+                return true;
+            }
+            let Some(early) = &mut state.early else { return true };
+            // From here on the request is made: a call that ends the id comes after it.
+            let Some(_) = early.refused.take() else { return true };
+            early.wanted.clone()
+        };
         // What was rejected goes where nothing is locked.
-        let before = self.id.connection();
-        let asked = self.id.make_connection(|| wanted.ask(&self.id));
+        let before = id.connection();
+        let asked = id.make_connection(|| wanted.ask(id));
         drop(before);
         if let Err(refusal) = asked {
             tracing::warn!("a request can't be made again: {}", refusal.why);
-            self.give_up();
+            id.push(News::Unreachable);
         }
         true
     }
 
     fn give_up(&mut self) {
-        self.id.push(News::Unreachable);
+        _ = give_up(&self.0);
     }
 }
 
@@ -473,13 +496,14 @@ entry! {
                 .connection()
                 .ok_or_else(|| Refusal::invalid("the id was never connected"))?;
             qp::fail(id)?;
+            let was_refused = give_up(&shared);
             if (*id).qp_type == IBV_QPT_UD {
                 return Ok(0);
             }
             shared.state.lock().agreed = Agreed::Over;
             connection.disconnect()?;
             // A synchronous id would wait for ever for the end of what the peer has rejected.
-            if connection.is_over() && shared.unread.load(Ordering::Acquire) == 0 {
+            if was_refused || connection.is_over() && shared.unread.load(Ordering::Acquire) == 0 {
                 return Ok(0);
             }
             sync::complete(id, "rdma_disconnect")

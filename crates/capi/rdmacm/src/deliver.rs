@@ -31,8 +31,11 @@ pub(crate) unsafe fn deliver(queued: Queued) -> Option<*mut rdma_cm_event> {
     let Queued { id: shared, news } = queued;
     let id = shared.program();
     let mut block = EventBlock::new(shared.clone(), id);
-    // Whoever queued it has let go of it.
-    let news = Arc::into_inner(news)?;
+    // The queue has dropped its reference.
+    let Some(news) = Arc::into_inner(news) else {
+        shared.unacked.untold();
+        return None;
+    };
     // SAFETY: the id isn't destroyed before this event is acknowledged.
     let wanted = unsafe { fill(&mut block, &shared, id, news) };
     match wanted {

@@ -57,10 +57,11 @@ pub(crate) fn told(id: &Arc<Id>, event: Event) {
             News::Response(reply)
         }
         Event::Established => News::Established,
-        Event::Rejected(reject) if is_for_nobody(&reject) && connect::ask_again(id) => return,
         Event::Rejected(reject) => {
+            let is_for_nobody = reject.reason == RejectReason::INVALID_SERVICE_ID;
+            let Some(news) = unless_asked_again(id, is_for_nobody, News::Rejected(reject)) else { return };
             id.state.lock().agreed = Agreed::Over;
-            News::Rejected(reject)
+            news
         }
         Event::Unreachable => {
             id.state.lock().agreed = Agreed::Over;
@@ -71,15 +72,18 @@ pub(crate) fn told(id: &Arc<Id>, event: Event) {
             News::Disconnected { timed_out }
         }
         Event::TimewaitExit => News::TimewaitExit,
-        Event::Answer(reply) if reply.status == SidrStatus::UNSUPPORTED && connect::ask_again(id) => return,
-        Event::Answer(reply) => News::Answer(reply),
+        Event::Answer(reply) => {
+            let is_for_nobody = reply.status == SidrStatus::UNSUPPORTED;
+            let Some(news) = unless_asked_again(id, is_for_nobody, News::Answer(reply)) else { return };
+            news
+        }
     };
     id.push(news);
 }
 
-/// Nobody has the port that was asked for.
-fn is_for_nobody(reject: &Reject) -> bool {
-    reject.reason == RejectReason::INVALID_SERVICE_ID
+/// An answer, unless it says that no process has the port and the request is made again.
+fn unless_asked_again(id: &Arc<Id>, is_for_nobody: bool, answer: News) -> Option<News> {
+    if is_for_nobody { connect::ask_again(id, answer) } else { Some(answer) }
 }
 
 /// Room for private data behind an event.

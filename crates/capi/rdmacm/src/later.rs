@@ -18,9 +18,12 @@ pub(crate) trait Task: Send {
 struct Waiting {
     tasks: Vec<Box<dyn Task>>,
     thread_of: Option<u32>,
+    /// The process is ending: nothing is tried.
+    is_leaving: bool,
 }
 
-static WAITING: Mutex<class::CmWaiting, Waiting> = Mutex::new(Waiting { tasks: Vec::new(), thread_of: None });
+static WAITING: Mutex<class::CmWaiting, Waiting> =
+    Mutex::new(Waiting { tasks: Vec::new(), thread_of: None, is_leaving: false });
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -46,19 +49,24 @@ pub(crate) fn try_later(task: Box<dyn Task>) {
     }
 }
 
+/// Whether the process is ending: its tasks wait, and its peers get no new request.
+pub(crate) fn set_leaving(is_leaving: bool) {
+    WAITING.lock().is_leaving = is_leaving;
+}
+
 fn run() {
     let Ok(_inside) = nic::enter_library() else { return };
     loop {
         nic::outside_library(|| std::thread::sleep(PAUSE));
-        let mut tasks = {
+        let (mut tasks, is_leaving) = {
             let mut waiting = WAITING.lock();
             if waiting.tasks.is_empty() {
                 waiting.thread_of = None;
                 return;
             }
-            std::mem::take(&mut waiting.tasks)
+            (std::mem::take(&mut waiting.tasks), waiting.is_leaving)
         };
-        tasks.retain_mut(|task| !task.is_over());
+        tasks.retain_mut(|task| is_leaving || !task.is_over());
         WAITING.lock().tasks.append(&mut tasks);
     }
 }

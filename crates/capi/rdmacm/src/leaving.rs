@@ -9,6 +9,8 @@ use ferroce_nic as nic;
 use ferroce_os::sync::sleep;
 use ferroce_os::sys;
 
+use crate::later;
+
 /// Longer, nobody's end waits for a word to others. On a busy machine it takes a while until a thread that has packets in its hands has
 /// its turn, and what is lost then nobody sends again.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -30,6 +32,7 @@ extern "C" fn leaving() {
     let told = done.clone();
     let started = sys::start_thread("ferroce-bye", STACK, move || {
         if let Ok(_inside) = nic::enter_library() {
+            later::set_leaving(true);
             ferroce_connect::end_all();
             nic::leave_network();
         }
@@ -39,6 +42,7 @@ extern "C" fn leaving() {
         // Something keeps the process from ending.
         if let Ok(_inside) = nic::enter_library() {
             nic::come_back_to_network();
+            later::set_leaving(false);
         }
     });
     if started.is_ok() && done.load(Ordering::Acquire) == 0 {

@@ -1,5 +1,6 @@
 //! The communication manager on a virtual clock: two of them joined by a wire that loses, repeats and reorders.
 
+mod bounds;
 mod ending;
 mod faults;
 mod hostile;

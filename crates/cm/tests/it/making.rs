@@ -3,7 +3,7 @@
 use super::pair::{Fate, Pair, answer, config, guid, ip, listen, lose_all, lose_first, ms, wanted};
 use ferroce_cm::{Cm, Connect, Error, Event, Handle, Happening};
 use ferroce_wire::cm::{
-    ConnectPath, IpHeader, Mad, Message, Mra, PortSpace, Reject, RejectReason, Rejected, ServiceId, Transport,
+    ConnectPath, IpHeader, Message, PortSpace, Reject, RejectReason, Rejected, ServiceId, Transport,
 };
 use std::time::Duration;
 
@@ -131,29 +131,6 @@ fn repetitions_change_nothing() {
     pair.run(ms(10));
     pair.expect(1, theirs, |h| *h == Happening::Established);
     pair.expect_silence();
-}
-
-#[test]
-fn an_mra_defers_the_next_repetition() {
-    let mut pair = Pair::listening();
-    pair.judge = lose_all(&["REQ"]);
-    let mine = pair.connect(0x11);
-    let request = pair.sent[0].2;
-    let mra = |pair: &mut Pair, service_timeout| {
-        let ids = ferroce_wire::cm::CommIds { local: 9, remote: mine.0 };
-        let message = Message::Mra(Mra { ids, received: Rejected::Request, service_timeout });
-        let mad = Mad { transaction: request.transaction, message }.emit();
-        let (now, from, to) = (pair.now, super::pair::address(1), super::pair::address(0));
-        pair.cms[0].handle(now, from, to, &mad);
-    };
-    mra(&mut pair, 22);
-    pair.run(Duration::from_secs(20));
-    assert_eq!(pair.times(0, "REQ"), [0, 16384 + 2048]);
-    // Nobody is waited for for hours.
-    mra(&mut pair, 31);
-    pair.sent.clear();
-    pair.run(Duration::from_secs(68));
-    assert_eq!(pair.times(0, "REQ").len(), 1);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::ah::{Path, ResolvedAv};
 use crate::fabric::is_of_this_host;
 use ferroce_cm::answer_for_nobody;
 use ferroce_engine::Source;
-use ferroce_host::{Delivery, Host};
+use ferroce_host::{Delivery, Destination, Host};
 use ferroce_os::clock;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::throttle::{OncePerSecond, Rate};
@@ -29,7 +29,7 @@ use ferroce_wire::cm::{GSI_QKEY, GSI_QPN, IpHeader, MAD_LEN, Mad, Message, Rejec
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{BTH_LEN, Bth, Deth, Headers, ICRC_LEN, Opcode, Packet, ROCE_V2_PORT};
 use lifelines::Lifelines;
-use pass_on::PassOn;
+use pass_on::{Attempt, Kept, PassOn};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -38,8 +38,6 @@ use std::time::Duration;
 
 /// MADs that wait for the communication manager; further ones are lost, as on a wire.
 const MOST_WAITING: usize = 8192;
-/// MADs in one message between processes.
-const TOGETHER: usize = 128;
 /// Bytes of a MAD's packet.
 const PACKET_LEN: usize = BTH_LEN + 8 + MAD_LEN + ICRC_LEN;
 /// The low bits of a communication ID: the high ones are a slot.
@@ -80,12 +78,10 @@ pub trait CommunicationManager: Send + Sync {
 /// What has become of a MAD that was sent.
 #[derive(Clone, Debug)]
 pub enum SentMad {
-    /// It is on its way, or lost.
+    /// It is on its way, waits until its receiver has less to read, or is lost.
     Gone,
     /// It is for this process.
     Own,
-    /// It is for a process of this host that has too much to read. It may be sent again.
-    Busy,
     /// It is for nobody of this host, who says so by this.
     Answered(Box<AddressedMad>),
 }
@@ -157,6 +153,20 @@ impl Receiver {
     }
 }
 
+/// The packet of a MAD that its receiver hasn't had room for.
+struct Unread {
+    /// Without its bytes.
+    datagram: Datagram<'static>,
+    bytes: [u8; PACKET_LEN],
+    from_network: bool,
+}
+
+impl Unread {
+    fn datagram(&self) -> Datagram<'_> {
+        Datagram { bytes: &self.bytes, ..self.datagram }
+    }
+}
+
 /// A MAD that has come.
 enum Waiting {
     ForManager(AddressedMad),
@@ -176,7 +186,7 @@ pub(crate) struct GsiState {
     due: AtomicU64,
     psn: AtomicU32,
     lifelines: Lifelines,
-    pass_on: PassOn,
+    pass_on: PassOn<Destination, Unread>,
 }
 
 impl GsiState {
@@ -249,88 +259,24 @@ impl Gsi {
     /// Sends a MAD. The caller holds no lock.
     pub fn send(&self, mad: &AddressedMad) -> SentMad {
         let Self(adapter) = self;
+        let mut bytes = adapter.gsi_packet(&mad.mad);
         if !is_of_this_host(mad.to) {
-            adapter.send_mad(mad, &mut adapter.gsi_packet(&mad.mad), false);
+            adapter.send_mad(mad, &mut bytes, false);
             return SentMad::Gone;
         }
-        let Ok(parsed) = Mad::parse(&mad.mad) else { return SentMad::Gone };
-        let receiver = Receiver::of(&parsed.message);
-        self.send_within_host(receiver, &[(mad, &parsed)]).pop().unwrap_or(SentMad::Gone)
-    }
-
-    /// Sends MADs to processes of this host, those for one process together. What has become of each, in order.
-    pub fn send_together(&self, mads: &[AddressedMad]) -> Vec<SentMad> {
-        let mut sent: Vec<Option<SentMad>> = mads.iter().map(|_| None).collect();
-        let parsed: Vec<Option<(Receiver, Mad)>> = mads
-            .iter()
-            .map(|mad| Mad::parse(&mad.mad).ok().map(|parsed| (Receiver::of(&parsed.message), parsed)))
-            .collect();
-        for first in 0..mads.len() {
-            let Some((receiver, _)) = &parsed[first] else { continue };
-            let is_it = |&at: &usize| {
-                sent[at].is_none()
-                    && mads[at].to == mads[first].to
-                    && parsed[at].as_ref().is_some_and(|(other, _)| other == receiver)
-            };
-            let same: Vec<usize> = (first..mads.len()).filter(is_it).take(TOGETHER).collect();
-            let group: Vec<(&AddressedMad, &Mad)> =
-                same.iter().filter_map(|&at| Some((&mads[at], &parsed[at].as_ref()?.1))).collect();
-            for (at, what) in same.into_iter().zip(self.send_within_host(*receiver, &group)) {
-                sent[at] = Some(what);
-            }
-        }
-        sent.into_iter().map(|what| what.unwrap_or(SentMad::Gone)).collect()
-    }
-
-    /// Sends MADs to one process of this host.
-    fn send_within_host(&self, receiver: Receiver, mads: &[(&AddressedMad, &Mad)]) -> Vec<SentMad> {
-        let Self(adapter) = self;
-        let packet = |(mad, _): &(&AddressedMad, &Mad)| {
-            let mut packet = adapter.gsi_packet(&mad.mad);
-            write_icrc(&mut packet, mad.from, mad.to);
-            packet
-        };
-        let packets: Vec<[u8; PACKET_LEN]> = mads.iter().map(packet).collect();
-        let datagram = |(&(mad, _), packet): (&(&AddressedMad, &Mad), _)| Datagram {
+        write_icrc(&mut bytes, mad.from, mad.to);
+        let datagram = Datagram {
             source: mad.from.with_port(ROCE_V2_PORT),
             destination: mad.to,
             tos: mad.traffic_class,
             ttl: None,
             flow_label: 0,
             segment: 0,
-            bytes: packet,
+            bytes: &bytes,
         };
-        let packets = packets.iter().map(<[u8; PACKET_LEN]>::as_slice);
-        let datagrams: Vec<Datagram<'_>> = mads.iter().zip(packets).map(datagram).collect();
-        // Before they are delivered: the answer comes behind them.
-        adapter.show_sent(&datagrams);
-        if receiver == Receiver::Unknown {
-            datagrams.iter().for_each(|datagram| adapter.ask_everybody(datagram));
-        }
-        let delivery = receiver.deliver(&adapter.host, &datagrams, false);
-        for (mad, _) in mads {
-            // To another user's process as to another host. Who isn't named may be one of the user that has the port.
-            let is_unnamed = receiver == Receiver::Unknown && adapter.host.is_guest(mad.to);
-            if delivery == Delivery::OtherUser || is_unnamed {
-                adapter.send_mad(mad, &mut adapter.gsi_packet(&mad.mad), true);
-            }
-        }
-        if delivery == Delivery::Nobody
-            && let Some((mad, parsed)) = mads.first()
-        {
-            let (message, to) = (parsed.message.name(), mad.to);
-            tracing::debug!(message, %to, "no process of this host has the port or connection of a message");
-        }
-        let sent = |(mad, parsed): &(&AddressedMad, &Mad)| match delivery {
-            Delivery::Own => SentMad::Own,
-            Delivery::Sent | Delivery::OtherUser => SentMad::Gone,
-            Delivery::Busy => SentMad::Busy,
-            Delivery::Nobody => match answer_for_nobody(parsed) {
-                Some(answer) => SentMad::Answered(Box::new(mad.answered_by(&answer))),
-                None => SentMad::Gone,
-            },
-        };
-        mads.iter().map(sent).collect()
+        // Before it is delivered: the answer comes behind it.
+        adapter.show_sent(&[datagram]);
+        adapter.send_within_host(mad, &datagram, None)
     }
 }
 
@@ -376,6 +322,86 @@ impl Adapter {
         }
     }
 
+    /// Sends a MAD to a process of this host. If it has too much to read, that is tried until `until`, which is known when it was
+    /// tried before.
+    fn send_within_host(
+        &self,
+        mad: &AddressedMad,
+        datagram: &Datagram<'_>,
+        until: Option<Instant>,
+    ) -> SentMad {
+        let Ok(parsed) = Mad::parse(&mad.mad) else { return SentMad::Gone };
+        let receiver = Receiver::of(&parsed.message);
+        if receiver == Receiver::Unknown {
+            self.ask_everybody(datagram);
+        }
+        let delivery = receiver.deliver(&self.host, std::slice::from_ref(datagram), false);
+        // To another user's process as to another host. Who isn't named may be one of the user that has the port.
+        let is_unnamed = receiver == Receiver::Unknown && self.host.is_guest(mad.to);
+        if delivery == Delivery::OtherUser || is_unnamed {
+            self.send_mad(mad, &mut self.gsi_packet(&mad.mad), true);
+        }
+        match delivery {
+            Delivery::Own => SentMad::Own,
+            Delivery::Sent | Delivery::OtherUser => SentMad::Gone,
+            Delivery::Busy(to) => {
+                self.keep_unread(to, datagram, false, until);
+                SentMad::Gone
+            }
+            Delivery::Nobody => {
+                let (message, to) = (parsed.message.name(), mad.to);
+                tracing::debug!(message, %to, "no process of this host has the port or connection of a message");
+                match answer_for_nobody(&parsed) {
+                    Some(answer) => SentMad::Answered(Box::new(mad.answered_by(&answer))),
+                    None => SentMad::Gone,
+                }
+            }
+        }
+    }
+
+    /// Keeps a MAD for a process that has too much to read.
+    fn keep_unread(
+        &self,
+        to: Destination,
+        datagram: &Datagram<'_>,
+        from_network: bool,
+        until: Option<Instant>,
+    ) {
+        let Ok(bytes) = datagram.bytes.try_into() else { return };
+        let unread = Unread { datagram: Datagram { bytes: &[], ..*datagram }, bytes, from_network };
+        if let Some(at) = self.gsi.pass_on.keep(to, unread, until, clock::now()) {
+            self.engine.wake_for(at);
+        }
+    }
+
+    /// Tries again the processes that had too much to read.
+    fn pass_on(&self) {
+        let send = |to: &Destination, unread: &[&Unread]| {
+            let packets: Vec<Datagram<'_>> = unread.iter().map(|unread| unread.datagram()).collect();
+            match self.host.deliver_to(to, &packets) {
+                Delivery::Busy(_) => Attempt::Busy,
+                Delivery::Nobody => Attempt::Gone,
+                Delivery::Sent | Delivery::Own | Delivery::OtherUser => Attempt::Sent,
+            }
+        };
+        // Another process may have the port or slot now, or none.
+        let find_again = |kept: Kept<Unread>| {
+            let Kept { mad: unread, until } = kept;
+            if unread.from_network {
+                return self.take_mad(&unread.datagram(), Some(until));
+            }
+            let Some((mad, _)) = read(&unread.datagram()) else { return };
+            match self.send_within_host(&mad, &unread.datagram(), Some(until)) {
+                SentMad::Gone => {}
+                SentMad::Own => self.keep(Waiting::ForManager(mad)),
+                SentMad::Answered(answer) => self.keep(Waiting::ForManager(*answer)),
+            }
+        };
+        if let Some(at) = self.gsi.pass_on.try_again(clock::now(), send, find_again) {
+            self.engine.wake_for(at);
+        }
+    }
+
     /// Passes a message on to all other processes of the host, unless another one has done that. Where too many such messages come, the
     /// peer of a connection that isn't found hears of its end by the answer to its next repetition.
     fn ask_everybody(&self, packet: &Datagram<'_>) {
@@ -391,6 +417,11 @@ impl Adapter {
 
     /// A packet for QP 1 has come, from the network or from another process of the host.
     pub(crate) fn mad_arrived(&self, datagram: &Datagram<'_>) {
+        self.take_mad(datagram, None);
+    }
+
+    /// As [`Adapter::mad_arrived`], of one that is kept until then, if it was kept before.
+    fn take_mad(&self, datagram: &Datagram<'_>, until: Option<Instant>) {
         let Some((mad, parsed)) = read(datagram) else { return };
         let receiver = Receiver::of(&parsed.message);
         if matches!(receiver, Receiver::Unknown) {
@@ -398,11 +429,7 @@ impl Adapter {
         }
         match receiver.deliver(&self.host, std::slice::from_ref(datagram), true) {
             Delivery::Sent | Delivery::OtherUser => {}
-            Delivery::Busy => {
-                if let Some(at) = self.gsi.pass_on.keep(receiver, datagram, clock::now()) {
-                    self.engine.wake_for(at);
-                }
-            }
+            Delivery::Busy(to) => self.keep_unread(to, datagram, true, until),
             Delivery::Own if self.gsi.is_read() => self.keep(Waiting::ForManager(mad)),
             // What this process would have is gone.
             Delivery::Own | Delivery::Nobody => {
@@ -515,9 +542,7 @@ impl Source for GsiSource {
             Some(manager) => manager.work(&mut mads),
             None => mads.for_each(drop),
         }
-        if let Some(at) = gsi.pass_on.try_again(&adapter.host, clock::now()) {
-            adapter.engine.wake_for(at);
-        }
+        adapter.pass_on();
     }
 
     fn next(&self) -> u64 {
