@@ -134,13 +134,16 @@ fn hold(
     wanted: &Bind,
     port: u16,
 ) -> Result<std::result::Result<HeldPort, PortError>> {
-    let address = PortAddress {
+    Ok(manager.gsi()?.host().take_port(port_address(wanted, port), wanted.reuse))
+}
+
+fn port_address(wanted: &Bind, port: u16) -> PortAddress {
+    PortAddress {
         space: wanted.space.number(),
         port,
         address: HostAddr::from(wanted.address),
         v6_only: wanted.v6_only && wanted.address.is_ipv6(),
-    };
-    Ok(manager.gsi()?.host().take_port(address, wanted.reuse))
+    }
 }
 
 /// Takes one of the ports that programs don't choose, from a random one upwards.
@@ -153,10 +156,10 @@ fn any_port(manager: &'static Manager, wanted: &Bind, label: bool) -> Result<(u1
         if label {
             return Ok((port, None));
         }
-        match hold(manager, wanted, port)? {
+        match manager.gsi()?.host().take_free_port(port_address(wanted, port), wanted.reuse) {
             Ok(held) => return Ok((port, Some(held))),
-            Err(PortError::Taken | PortError::Overlaps) => {}
-            Err(error) => return Err(taken(error, wanted.address)),
+            Err(error @ PortError::System(_)) => return Err(taken(error, wanted.address)),
+            Err(_) => {}
         }
     }
     Err(refusal(libc::EADDRNOTAVAIL, "all ports of net.ipv4.ip_local_port_range are taken".into()))
@@ -178,6 +181,18 @@ fn taken(error: PortError, address: SocketAddr) -> Error {
                 "port {} is taken by somebody whose address covers {}, or is covered by it",
                 address.port(),
                 address.ip()
+            ),
+        ),
+        PortError::OtherUsers(uid) => {
+            let user = uid
+                .map_or("another user, at a socket that doesn't listen".into(), |uid| format!("user {uid}"));
+            refusal(libc::EADDRINUSE, format!("port {} is taken by a process of {user}", address.port()))
+        }
+        PortError::Unanswered => refusal(
+            libc::EADDRINUSE,
+            format!(
+                "port {} is taken at another address by a process that doesn't answer (stopped?)",
+                address.port()
             ),
         ),
         PortError::System(source) => Error::Os { what: "the name of a port", source },

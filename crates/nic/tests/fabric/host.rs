@@ -451,9 +451,9 @@ fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
         // Takes names that are ours by spelling: the leader's, and every slot's but a few.
         let squatter = other_user(
             "held=[]\n\
-             for name in ['leader']+['slot-%d'%s for s in range(1,400)]:\n\
+             for name in ['u0-leader']+['slot-%d'%s for s in range(1,400)]:\n\
              \x20for kind in (socket.SOCK_SEQPACKET,socket.SOCK_DGRAM):\n\
-             \x20 s=socket.socket(socket.AF_UNIX,kind); s.bind('\\0ferroce-1-u0-'+name); held.append(s)\n\
+             \x20 s=socket.socket(socket.AF_UNIX,kind); s.bind('\\0ferroce-2-'+name); held.append(s)\n\
              \x20 if kind==socket.SOCK_SEQPACKET: s.listen(5)",
         );
         let Some(mut squatter) = squatter else {
@@ -492,7 +492,7 @@ fn forwarded_packets_of_another_user_are_not_taken() {
         blob.extend_from_slice(&qpn.to_be_bytes());
         blob.extend_from_slice(&[0; 8]);
         let code = format!(
-            "s=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM); s.sendto(bytes({blob:?}),'\\0ferroce-1-u0-slot-{slot}')"
+            "s=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM); s.sendto(bytes({blob:?}),'\\0ferroce-2-slot-{slot}')"
         );
         let own = Command::new("python3").args(["-c", &format!("import socket\n{code}")]).status();
         if !own.is_ok_and(|s| s.success()) {

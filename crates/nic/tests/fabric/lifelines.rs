@@ -27,7 +27,7 @@ impl CommunicationManager for Manager {
 }
 
 fn name() -> AbstractName {
-    AbstractName::new(&format!("ferroce-1-u{}-slot-{SLOT}", sys::user_id()))
+    AbstractName::new(&format!("ferroce-2-slot-{SLOT}"))
 }
 
 /// The process that has [`SLOT`], as far as others see it.
