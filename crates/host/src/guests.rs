@@ -8,7 +8,7 @@
 use super::forward;
 use super::names::{self, Name};
 use super::notice::{Kind, Notice};
-use super::{GUESTS_TIMER, Host, group, handover, shuffled};
+use super::{GUESTS_TIMER, Host, group, handover, shuffled, watch};
 use crate::group::OpenSocket;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -22,8 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Between two requests to an attendant.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// How long a process that may become a guest waits for an attendant, and after which time it asks all again.
+/// How long a process that may become a guest waits for an attendant, if no process that could be one runs, and if one does; and
+/// after which time it asks all again.
 const PATIENCE: Duration = Duration::from_secs(1);
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
 /// Who is asked at a time.
 const CROWD: usize = 8;
@@ -60,6 +62,13 @@ struct Guest {
     silence: u32,
 }
 
+/// A process of user `holder` that has a slot can be seen, and isn't stopped.
+fn is_running(slot: u16, holder: u32) -> bool {
+    let connection = handover::connect(&Name::slot(slot));
+    let peer = connection.and_then(|connection| sys::peer_credentials(connection.raw()));
+    peer.is_ok_and(|peer| peer.uid == holder && peer.pid != 0 && !watch::is_stopped(peer.pid))
+}
+
 impl Guests {
     /// Packets may come from other users' processes.
     pub(super) fn are_some(&self) -> bool {
@@ -83,7 +92,16 @@ impl Host {
         self.guests.some.store(true, Ordering::Relaxed);
         let mut crowds = candidates.chunks(CROWD);
         let mut next = begun;
-        while !self.is_attended(address) && begun.elapsed() < PATIENCE {
+        let mut patience = PATIENCE;
+        while !self.is_attended(address) {
+            if begun.elapsed() >= patience {
+                if patience == BUSY_PATIENCE
+                    || !candidates.iter().take(CROWD).any(|&slot| is_running(slot, holder))
+                {
+                    break;
+                }
+                patience = BUSY_PATIENCE;
+            }
             if Instant::now() >= next {
                 match crowds.next() {
                     Some(crowd) => crowd.iter().for_each(|&slot| drop(self.ask(address, slot, 0))),

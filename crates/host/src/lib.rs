@@ -72,7 +72,7 @@ use ferroce_types::{Datagram, GROUP_SIZE, HostAddr};
 use ferroce_wire::cm::GSI_QPN;
 use forward::{ForwardReceiver, Forwarder};
 use guests::Guests;
-use handover::SocketSearch;
+use handover::{OwnSockets, SocketSearch};
 use names::{Name, USABLE};
 use ports::Ports;
 use services::Reception;
@@ -85,12 +85,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use user::User;
 
-/// What those asked for a group have, after the last of them was asked.
+/// How long the processes that are asked for a group have to answer after the last of them was asked, the first time and at most: each
+/// time it is twice as long.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
-/// How long a join goes on when other processes of ours are there …
+const MOST_ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a join goes on while a process of this user that runs doesn't answer: a processor that is busy with other programs
+/// keeps it waiting …
+const BUSY_PATIENCE: Duration = Duration::from_secs(15);
+/// … while the port's sockets are this user's, and no process that could answer has them: one that ends lets go of them, or one
+/// that starts is about to have them …
+const ENDING_PATIENCE: Duration = Duration::from_secs(3);
+/// … when all that don't answer are stopped, or the port is another user's …
 const JOIN_PATIENCE: Duration = Duration::from_secs(1);
-/// … and when there are none, and the port's sockets aren't this user's: a process that has just died may still be letting go
-/// of the port.
+/// … and when no other process of this user is there, and the port's sockets aren't this user's.
 const LONELY_PATIENCE: Duration = Duration::from_millis(100);
 /// So often somebody who holds the port may turn out to be gone when it is asked who that is.
 const MOST_VANISHED: u32 = 3;
@@ -134,6 +141,8 @@ pub struct Host {
     attendance: Attendance,
     /// This process has the sockets of an address at which it was a guest.
     changed: AtomicBool,
+    /// This process may be about to have the sockets of an address.
+    making: AtomicBool,
     ports: Ports,
 }
 
@@ -173,6 +182,7 @@ impl Host {
             guests: Guests::default(),
             attendance: Attendance::default(),
             changed: AtomicBool::new(false),
+            making: AtomicBool::new(false),
             ports: Ports::default(),
         });
         this.claim_slot()?;
@@ -247,11 +257,26 @@ impl Host {
         if self.is_guest(address) {
             return Ok(None);
         }
-        let Some(group) = self.obtain(address, open)? else { return Ok(None) };
+        let group = self.obtain(address, open)?;
+        if group.is_some() {
+            tracing::debug!(%address, "has the sockets of UDP port 4791");
+        }
+        Ok(group)
+    }
+
+    fn keep_group(&self, address: HostAddr, group: Box<SocketGroup>) -> Arc<SocketGroup> {
         let group: Arc<SocketGroup> = group.into();
         self.groups.write().insert(address, Arc::clone(&group));
-        tracing::debug!(%address, "has the sockets of UDP port 4791");
-        Ok(Some(group))
+        group
+    }
+
+    /// Makes the sockets of an address. Processes that ask for them meanwhile get the answer that they are coming.
+    fn make_group(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, Error> {
+        self.making.store(true, Ordering::Release);
+        let made = group::create(address, open);
+        let made = made.map(|made| made.map(|group| self.keep_group(address, group)));
+        self.making.store(false, Ordering::Release);
+        made
     }
 
     /// The sockets of an address that this process has already. At an address at which it was a guest it has them once
@@ -266,8 +291,9 @@ impl Host {
     }
 
     /// `None`: as a guest.
-    fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, Error> {
+    fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, Error> {
         let start = Instant::now();
+        let mut answer_patience = ANSWER_PATIENCE;
         let mut vanished = 0;
         let mut asked_holder = false;
         loop {
@@ -275,13 +301,14 @@ impl Host {
             let names = self.others();
             let lonely = names.is_empty();
             let answer =
-                handover::ask(&names, address, self.user, ANSWER_PATIENCE, &mut || self.answer_requests())?;
+                handover::ask(&names, address, self.user, answer_patience, &mut || self.answer_requests())?;
             if let SocketSearch::Group(group) = answer {
+                return Ok(Some(self.keep_group(address, group)));
+            }
+            if let Some(group) = self.make_group(address, open)? {
                 return Ok(Some(group));
             }
-            if let Some(group) = group::create(address, open)? {
-                return Ok(Some(group));
-            }
+            answer_patience = (2 * answer_patience).min(MOST_ANSWER_PATIENCE);
             let is_late = start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE };
             let holder = if is_late || !asked_holder { group::holder(address) } else { Holder::default() };
             let same = holder.uid == Some(self.user.uid());
@@ -302,11 +329,18 @@ impl Host {
                 // that has let go of it since.
                 let is_gone = holder.uid.is_none() && !holder.kernel_rxe && vanished < MOST_VANISHED;
                 vanished += u32::from(is_gone);
-                if !(same || is_gone) || indistinct || start.elapsed() >= JOIN_PATIENCE {
-                    let holder = Holder { indistinct, ..holder };
+                let patience = match answer {
+                    _ if indistinct || !(same || is_gone) => Duration::ZERO,
+                    SocketSearch::Silence => BUSY_PATIENCE,
+                    SocketSearch::Nobody if same => ENDING_PATIENCE,
+                    _ => JOIN_PATIENCE,
+                };
+                if start.elapsed() >= patience {
+                    let holder = Holder { indistinct, is_own: same, ..holder };
                     let foreign = holder.uid.is_some() && !same;
                     return Err(match answer {
-                        SocketSearch::Silence if !foreign => Error::Unresponsive { address },
+                        SocketSearch::Silence if !foreign => Error::Unresponsive { address, stopped: false },
+                        SocketSearch::Stopped if !foreign => Error::Unresponsive { address, stopped: true },
                         _ => Error::AddressInUse { address, holder },
                     });
                 }
@@ -492,9 +526,14 @@ impl Host {
                     return self.answer_for_number(connection, space, port);
                 }
                 handover::answer(connection, request, &mut |address| {
-                    let groups = self.groups.read();
+                    // Before the groups are looked at: what is made in between is found there.
+                    let is_making = self.making.load(Ordering::Acquire);
                     // Groups live as long as this object: the numbers stay valid.
-                    Some(groups.get(&address)?.iter().map(EngineFd::checked).collect())
+                    match self.groups.read().get(&address) {
+                        Some(group) => OwnSockets::Have(group.iter().map(EngineFd::checked).collect()),
+                        None if is_making => OwnSockets::Coming,
+                        None => OwnSockets::Nothing,
+                    }
                 })
             },
         });

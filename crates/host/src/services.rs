@@ -250,7 +250,7 @@ mod tests {
             epoll: epoll.raw(),
             spoken: 0,
             rest: &|connection, message| {
-                handover::answer(connection, message, &mut |_| None)
+                handover::answer(connection, message, &mut |_| handover::OwnSockets::Nothing)
             },
         };
         let speak = |client: &EngineFd, kind| {

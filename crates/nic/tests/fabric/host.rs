@@ -13,6 +13,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -508,5 +509,31 @@ fn forwarded_packets_of_another_user_are_not_taken() {
         assert_eq!(joiner.recv_forwarded(&mut |_| ()), 0);
         other.kill().unwrap();
         other.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_holder_that_runs_and_is_slow_to_answer_is_waited_for() {
+    in_namespace("host::a_holder_that_runs_and_is_slow_to_answer_is_waited_for", || {
+        let holder = Host::join().unwrap();
+        endpoint(&holder, address(LO4)).unwrap();
+        let joiner = Host::join().unwrap();
+        // As on a machine whose processors are busy with other programs.
+        let slow = {
+            let holder = holder.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_secs(3));
+                for _ in 0..2000 {
+                    holder.answer_requests();
+                    std::thread::sleep(Duration::from_millis(5));
+                    if Arc::strong_count(&holder) == 1 {
+                        return;
+                    }
+                }
+            })
+        };
+        endpoint(&joiner, address(LO4)).unwrap();
+        drop(holder);
+        slow.join().unwrap();
     });
 }
