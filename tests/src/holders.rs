@@ -30,7 +30,7 @@ impl Host {
             // SAFETY: geteuid has no preconditions.
             unsafe { libc::geteuid() }
         };
-        self.holder_of(&format!("ferroce-1-u{uid}-leader"))
+        self.holder_of(&format!("ferroce-2-u{uid}-leader"))
     }
 }
 

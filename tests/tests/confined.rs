@@ -142,3 +142,33 @@ cells! {
     send_bw: "ib_send_bw" "-F" "-n" "1000", closes with "65536";
     atomic_bw: "ib_atomic_bw" "-F" "-n" "1000", closes with "1000";
 }
+
+/// The Yama module's scope 1, as Debian's kernels had it: a process copies from another one only with its leave.
+#[test]
+fn a_process_gives_leave_to_copy_its_memory_only_when_it_shares_memory() {
+    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
+    require!(tool("strace", "strace"));
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    let kernel = "/proc/sys/kernel";
+    host.admin(&format!(
+        "mount -t tmpfs none {kernel}; mkdir {kernel}/yama; echo 1 > {kernel}/yama/ptrace_scope; chmod -R a+rX {kernel}"
+    ));
+    let start = |words: &[&str], settings: &[(&str, &str)]| {
+        let traced = ["strace", "-f", "-e", "trace=prctl"];
+        host.start_ferroce(&[], &[&traced, words].concat(), settings)
+    };
+    let gives_leave = |stderr: &str| stderr.contains("PR_SET_PTRACER");
+    let alone = start(&["ibv_devinfo"], &[]).wait(LIMIT);
+    assert!(!gives_leave(&alone.expect_success().stderr), "{alone}");
+    let off = [("FERROCE_PTRACER", "off")];
+    for (settings, expected) in [(&[][..], true), (&off[..], false), (Fabric::Udp.settings(), false)] {
+        let words = ["ibv_rc_pingpong", "-g", "1", "-n", "100"];
+        let mut server = start(&words, settings);
+        host.wait_for_listener(18515, &mut server, LIMIT);
+        let client = start(&[&words[..], &["10.77.0.1"]].concat(), settings).wait(LIMIT);
+        for side in [client, server.wait(LIMIT)] {
+            assert_eq!(gives_leave(&side.expect_success().stderr), expected, "{settings:?}: {side}");
+        }
+    }
+}

@@ -276,14 +276,14 @@ fn a_loopback_address_and_another_hosts_are_no_pair() {
     }
 }
 
-/// Takes all names of the slots of user 4321.
+/// Takes the names of all slots.
 const SQUAT: &str = "
 import socket, time, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (10000, 10000))
 held = []
 for slot in range(1, 4095):
     s = socket.socket(socket.AF_UNIX, LISTEN and socket.SOCK_SEQPACKET or socket.SOCK_DGRAM)
-    s.bind('\\0ferroce-1-u4321-slot-%d' % slot)
+    s.bind('\\0ferroce-2-slot-%d' % slot)
     if LISTEN: s.listen(4)
     held.append(s)
 print('ready', flush=True)
@@ -310,8 +310,7 @@ fn who_takes_all_names_of_a_user_is_found() {
         let ferroce = Artifacts::get().ferroce();
         let words = [&as_user("4321")[..], &[ferroce.to_str().expect("a UTF-8 path"), "doctor"]].concat();
         let doctor = host.start_ferroce_privileged(&[], &words, &[]).wait(LIMIT);
-        let says =
-            "4094 of the 4094 names by which your Ferroce processes find each other are held by others: ";
+        let says = "4094 of the 4094 names by which Ferroce processes find each other are held by others: ";
         assert!(doctor.stdout.contains(says), "{doctor}");
         assert!(doctor.stdout.contains("There is none left"), "{doctor}");
     }

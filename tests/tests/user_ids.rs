@@ -36,10 +36,10 @@ fn start(host: &Host, words: &[&str]) -> Process {
 const STEAL: &str = "
 import socket, ipaddress
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(20)
-s.connect('\\0ferroce-1-u65534-leader')
+s.connect('\\0ferroce-2-u65534-leader')
 address = b'\\xff\\xff' + ipaddress.ip_address('10.77.0.1').packed
 try:
-    s.send(b'FRCE' + bytes([1, 1, 0, 0]) + b'\\0' * 10 + address + b'\\0' * 4)
+    s.send(b'FRCE' + bytes([2, 1, 0, 0]) + b'\\0' * 10 + address + b'\\0' * 4)
     sockets = len(socket.recv_fds(s, 4096, 64)[1])
 except (ConnectionResetError, BrokenPipeError):
     sockets = 0
@@ -54,7 +54,7 @@ fn steal(user_of_victim: &str, victim: &[&str], thief: &[&str]) -> Result<(), Sk
     let mut server = start(host, &[victim, &["ibv_rc_pingpong", "-g", "1"]].concat());
     host.wait_for_listener(18515, &mut server, LIMIT);
     let names = host.admin("cat /proc/net/unix");
-    assert!(names.contains(&format!("@ferroce-1-u{user_of_victim}-leader")), "{names}");
+    assert!(names.contains(&format!("@ferroce-2-u{user_of_victim}-leader")), "{names}");
     let thief = start(host, &[thief, &["python3", "-c", STEAL]].concat()).wait(LIMIT);
     assert_eq!(thief.expect_success().stdout, "0 sockets\n");
     Ok(())

@@ -25,6 +25,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("tshark", "decoding captures"),
     ("valgrind", "memory errors"),
     ("gdb", "the stacks of a process that hangs"),
+    ("strace", "which system calls a program makes"),
     ("binutils", "listing the symbols of the library"),
     ("qemu-system-x86", "the guest with the kernel's rdma_rxe"),
     ("kmod", "the guest's modules"),

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use clap::Args;
 use ferroce_explain::{Check, ReportFormat};
-use ferroce_nic::settings;
+use ferroce_nic::{own_file, settings};
 
 use crate::output;
 
@@ -68,8 +68,10 @@ fn begin_report(file: &Path) -> io::Result<std::path::PathBuf> {
     let format = ReportFormat::of(&absolute);
     // A pipe that nobody reads is an error here, and isn't waited for.
     let mut options = std::fs::OpenOptions::new();
-    let opened =
-        options.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK).open(&absolute);
+    let opened = own_file::open(
+        &absolute,
+        options.write(true).create(true).truncate(false).custom_flags(libc::O_NONBLOCK),
+    );
     let is_pipe = |error: &io::Error| error.raw_os_error() == Some(libc::ENXIO);
     let mut report = opened.map_err(|error| if is_pipe(&error) { not_a_file() } else { error })?;
     let metadata = report.metadata()?;

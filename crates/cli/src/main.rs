@@ -50,6 +50,8 @@ Environment, for programs run by `ferroce run`:
   FERROCE_COPIES   \"kernel\" has the kernel copy all payloads (without it: the processor, under a handler of SIGSEGV and
                    SIGBUS that turns a fault into an error completion)
   FERROCE_TRUST    users and groups (:GROUP) whose processes may share memory with this one, if they name this one's user too
+  FERROCE_PTRACER  \"off\" keeps other processes of the user from copying from and to this one's memory where kernel.yama.ptrace_scope
+                   is 1: payloads then go through shared rings
   FERROCE_LOG      what the adapter tells on standard error: error, warn, info, debug or trace";
 
 #[derive(Subcommand)]

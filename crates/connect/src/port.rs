@@ -66,7 +66,7 @@ pub fn bind(wanted: &Bind) -> Result<Port> {
         (_, true) => None,
         (port, false) => {
             check_right(port)?;
-            Some(hold(manager, &wanted, port)?.map_err(|error| taken(error, &at(&wanted, port)))?)
+            Some(hold(manager, &wanted, port)?.map_err(|error| taken(error, &port_address(&wanted, port)))?)
         }
     };
     let listening = Mutex::new(Listening { held, listener: None });
@@ -134,11 +134,11 @@ fn hold(
     wanted: &Bind,
     port: u16,
 ) -> Result<std::result::Result<HeldPort, PortError>> {
-    Ok(manager.gsi()?.host().take_port(at(wanted, port), wanted.reuse))
+    Ok(manager.gsi()?.host().take_port(port_address(wanted, port), wanted.reuse))
 }
 
 /// The port and its address as the host's processes know them.
-fn at(wanted: &Bind, port: u16) -> PortAddress {
+fn port_address(wanted: &Bind, port: u16) -> PortAddress {
     PortAddress {
         space: wanted.space.number(),
         port,
@@ -157,10 +157,10 @@ fn any_port(manager: &'static Manager, wanted: &Bind, label: bool) -> Result<(u1
         if label {
             return Ok((port, None));
         }
-        match hold(manager, wanted, port)? {
+        match manager.gsi()?.host().take_free_port(port_address(wanted, port), wanted.reuse) {
             Ok(held) => return Ok((port, Some(held))),
-            Err(PortError::Taken | PortError::Overlaps) => {}
-            Err(error) => return Err(taken(error, &at(wanted, port))),
+            Err(error @ PortError::System(_)) => return Err(taken(error, &port_address(wanted, port))),
+            Err(_) => {}
         }
     }
     Err(refusal(libc::EADDRNOTAVAIL, "all ports of net.ipv4.ip_local_port_range are taken".into()))
@@ -184,6 +184,15 @@ fn taken(error: PortError, wanted: &PortAddress) -> Error {
                 "port {port} is taken by another id or process, and {} or its address stands for all addresses",
                 address.ip()
             ),
+        ),
+        PortError::OtherUsers(uid) => {
+            let user = uid
+                .map_or("another user, at a socket that doesn't listen".into(), |uid| format!("user {uid}"));
+            refusal(libc::EADDRINUSE, format!("port {} is taken by a process of {user}", port))
+        }
+        PortError::Unanswered => refusal(
+            libc::EADDRINUSE,
+            format!("port {} is taken at another address by a process that doesn't answer (stopped?)", port),
         ),
         PortError::System(source) => Error::Os { what: "the name of a port", source },
     }

@@ -15,6 +15,8 @@ pub struct Holder {
     /// The number in `uid` is that of this process's user and of others: this user namespace has none of their own for
     /// them.
     pub indistinct: bool,
+    /// It is this process's user.
+    pub is_own: bool,
 }
 
 impl fmt::Display for Holder {
@@ -27,6 +29,11 @@ impl fmt::Display for Holder {
                  without a number of their own, so only a process of the same namespace and user, on Linux 6.5 or \
                  newer, shares the port (a user that the namespace maps, as with `unshare -r`, has a number, and with \
                  FERROCE_TRUST=unmapped believes a holder of the port who has none)"
+            ),
+            (false, Some(uid)) if self.is_own => write!(
+                f,
+                "a process of this user ({uid}) that shares it with no other: a program that isn't Ferroce's, or one \
+                 that is ending"
             ),
             (false, Some(uid)) => write!(f, "a process of user {uid}"),
             (false, None) => f.write_str("a process that can't be seen from here"),
@@ -46,13 +53,16 @@ pub enum Error {
         /// What could be found out.
         holder: Holder,
     },
-    /// Processes of this user hold the address's sockets and none of them answered in time (all stopped?).
+    /// Processes of this user hold the address's sockets and none of them answered in time.
     #[error(
-        "no process that holds UDP port 4791 of {address} answers: all are stopped, or a program that isn't ours has it"
+        "no process that holds UDP port 4791 of {address} answers: {}, or a program that isn't ours has it",
+        if *.stopped { "all are stopped" } else { "all are too busy" }
     )]
     Unresponsive {
         /// The local address.
         address: HostAddr,
+        /// All that were asked are stopped.
+        stopped: bool,
     },
     /// The address isn't one of this host's (any more).
     #[error("{address} is not an address of this host")]
@@ -114,7 +124,7 @@ mod tests {
     #[test]
     fn a_verbs_call_that_cannot_join_says_why() {
         let address = HostAddr::new("10.0.0.1".parse().unwrap(), 0);
-        let error = ferroce_types::Error::from(Error::Unresponsive { address });
+        let error = ferroce_types::Error::from(Error::Unresponsive { address, stopped: true });
         assert_eq!(error.errno(), libc::EBUSY);
         let why = "joining the host's other processes: no process that holds UDP port 4791 of 10.0.0.1 answers: all are stopped, or a program that isn't ours has it";
         assert_eq!(error.to_string(), why);

@@ -1,20 +1,19 @@
-//! Names of this user that others hold. Anybody can take an abstract name; who takes them all keeps a user from opening
-//! devices, and should be found.
+//! Slots whose names processes of other users hold. Any user can bind an abstract name; one that takes them all keeps the others
+//! from opening devices, and should be found.
 
 use super::handover;
-use super::names::{Name, slots_with_inodes, unowned_common_slots};
+use super::names::{Name, slots_with_inodes};
 use super::user::User;
 use ferroce_os::sys;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Who holds slots' names without being a process of the user whom they name.
+/// Processes of other users that hold slots' names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignHolders {
-    /// User id and process ID (0: not visible) of those who listen there, with how many slots.
+    /// User id and process ID (0: not visible) of those that listen there, with how many slots.
     pub listening: BTreeMap<(u32, i32), usize>,
-    /// Inodes of the sockets of slots at which nobody listens, or of common names without a slot: no process of Ferroce leaves them so for
-    /// long.
+    /// Inodes of the sockets of slots at which no process listens: no process of Ferroce leaves them so for long.
     pub silent: Vec<u64>,
 }
 
@@ -40,14 +39,13 @@ impl fmt::Display for ForeignHolders {
     }
 }
 
-/// Looks at all names of slots of this process's user, and at common ones. Empty where `/proc` can't be read.
+/// Looks at the names of all taken slots. Empty where `/proc` can't be read.
 #[must_use]
 pub fn foreign_holders() -> ForeignHolders {
     let user = User::current();
     let mut found = ForeignHolders::default();
-    found.silent.extend(unowned_common_slots().unwrap_or_default().values());
-    for (slot, inode) in slots_with_inodes(user.uid()).unwrap_or_default() {
-        match handover::connect(&Name::slot(user.uid(), slot)) {
+    for (slot, inode) in slots_with_inodes().unwrap_or_default() {
+        match handover::connect(&Name::slot(slot)) {
             Ok(socket) if user.check_peer(socket.raw()).is_ok() => {}
             Ok(socket) => {
                 if let Ok(peer) = sys::peer_credentials(socket.raw()) {

@@ -1,7 +1,7 @@
 //! Packets that came to the wrong process, passed on to the owner of their slot.
 //!
 //! Steering is a matter of speed: two owners can share a socket, GRO can merge what steers apart, and a packet then
-//! crosses here, over the DGRAM socket of the owner's slot.
+//! crosses here, over the DGRAM socket of the owner's slot. Only the owner of a slot, of whichever user, has the slot's common name.
 //!
 //! The queue of such a socket has room for ten datagrams (net.unix.max_dgram_qlen), so an owner that hasn't its turn for a moment is
 //! waited for: what is lost at the end of a connection, nobody may be there to send again. What doesn't fit then is lost as on a wire.
@@ -42,18 +42,17 @@ pub struct ForwardStats {
     pub received: AtomicU64,
     /// Packets lost because the owner's queue was full.
     pub dropped: AtomicU64,
-    /// Packets for a slot that nobody holds.
+    /// Packets for a slot that no process has.
     pub unknown: AtomicU64,
-    /// Packets that came to a common name from somebody who isn't to be believed.
+    /// Packets that a process of another user has passed on without having the port of their address.
     pub refused: AtomicU64,
 }
 
 /// Sender's side.
 pub(super) struct Forwarder {
     user: User,
-    /// Per slot, the name of this user's and the common one: until when it is taken for free. One writer's mistake
-    /// costs a system call.
-    dead_until: Box<[[AtomicU64; 2]]>,
+    /// Per slot: until when it is taken for free. One writer's mistake costs a system call.
+    dead_until: Box<[AtomicU64]>,
     /// Until when no owner is waited for.
     impatient_until: AtomicU64,
     pub(super) stats: ForwardStats,
@@ -65,12 +64,10 @@ impl Forwarder {
         Self { user, dead_until, impatient_until: AtomicU64::new(0), stats: ForwardStats::default() }
     }
 
-    /// Sends packets for one slot by way of `socket`, in as few datagrams as possible: to a process of this user, or to
-    /// another user's that has the slot's common name.
+    /// Sends packets for one slot by way of `socket`, in as few datagrams as possible.
     pub(super) fn forward(&self, socket: RawFd, slot: u16, datagrams: &[Datagram<'_>]) {
-        let Some(names) = self.dead_until.get(usize::from(slot)) else { return };
-        let now = clock::now().0;
-        if names.iter().all(|dead_until| dead_until.load(Ordering::Relaxed) > now) {
+        let Some(dead_until) = self.dead_until.get(usize::from(slot)) else { return };
+        if dead_until.load(Ordering::Relaxed) > clock::now().0 {
             self.stats.unknown.fetch_add(datagrams.len() as u64, Ordering::Relaxed);
             return;
         }
@@ -88,10 +85,11 @@ impl Forwarder {
                 Vec::with_capacity(now.iter().map(|d| RECORD_HEADER + d.bytes.len()).sum::<usize>() + 4);
             blob.extend_from_slice(&MAGIC);
             now.iter().for_each(|d| encode(d, &mut blob));
-            let counter = match self.send_patiently(socket, slot, names, &blob) {
+            let counter = match self.send_patiently(socket, slot, &blob) {
                 Ok(()) => &self.stats.forwarded,
                 Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {
-                    self.note(slot, "nobody holds that slot");
+                    dead_until.store(clock::now().after(DEAD).0, Ordering::Relaxed);
+                    self.note(slot, "no process has that slot");
                     &self.stats.unknown
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -107,17 +105,11 @@ impl Forwarder {
         }
     }
 
-    /// As [`Forwarder::send_to_slot`]; waits for room in the owner's queue, for a while.
-    fn send_patiently(
-        &self,
-        socket: RawFd,
-        slot: u16,
-        names: &[AtomicU64; 2],
-        blob: &[u8],
-    ) -> io::Result<()> {
-        let mut began = None;
+    /// Sends a datagram to the owner of a slot; waits for room in its queue, for a while. ECONNREFUSED: the slot is free.
+    fn send_patiently(&self, socket: RawFd, slot: u16, blob: &[u8]) -> io::Result<()> {
+        let (name, mut began) = (Name::slot(slot), None);
         loop {
-            match self.send_to_slot(socket, slot, names, blob) {
+            match send(socket, self.user, &name, blob) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let now = clock::now();
                     let began = *began.get_or_insert(now);
@@ -133,29 +125,6 @@ impl Forwarder {
                 sent => return sent,
             }
         }
-    }
-
-    /// Sends a datagram to who holds a slot. ECONNREFUSED: nobody.
-    fn send_to_slot(
-        &self,
-        socket: RawFd,
-        slot: u16,
-        [of_this_user, common]: &[AtomicU64; 2],
-        blob: &[u8],
-    ) -> io::Result<()> {
-        for (dead_until, is_own) in [(of_this_user, true), (common, false)] {
-            if dead_until.load(Ordering::Relaxed) > clock::now().0 {
-                continue;
-            }
-            let name = if is_own { Name::slot(self.user.uid(), slot) } else { Name::common_slot(slot) };
-            match send(socket, self.user, &name, blob) {
-                Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {
-                    dead_until.store(clock::now().after(DEAD).0, Ordering::Relaxed);
-                }
-                sent => return sent,
-            }
-        }
-        Err(io::Error::from_raw_os_error(libc::ECONNREFUSED))
     }
 
     fn note(&self, slot: u16, why: &str) {
@@ -185,6 +154,13 @@ pub(super) fn send(fd: RawFd, user: User, name: &Name, blob: &[u8]) -> io::Resul
     sys::send_message(fd, &message, &mut credentials).map(drop)
 }
 
+/// What a datagram or a message that has been received is.
+pub(super) struct Received {
+    /// The sender's user id, as the kernel has attached it.
+    sender: Option<u32>,
+    length: usize,
+}
+
 /// Receiver's side: the buffer a datagram is read into.
 pub(super) struct ForwardReceiver {
     buffer: Vec<u8>,
@@ -197,33 +173,39 @@ impl ForwardReceiver {
         Self { buffer: vec![0; BLOB], batch: Vec::new() }
     }
 
-    /// Takes one datagram from `fd`, if there is one, and hands on the packets in it that `is_mine` says are this process's;
-    /// whether there was one. `is_welcome` is asked first about the whole, and both of who has sent it.
-    pub(super) fn receive(
-        &mut self,
-        fd: RawFd,
-        stats: &ForwardStats,
-        is_welcome: &mut dyn FnMut(Option<u32>, &[u8]) -> bool,
-        is_mine: &mut dyn FnMut(Option<u32>, &Datagram<'_>) -> bool,
-        f: &mut dyn FnMut(&[Datagram<'_>]),
-    ) -> io::Result<bool> {
+    /// Takes one datagram or message from `fd`, if there is one. One that is too long is taken for empty.
+    pub(super) fn receive(&mut self, fd: RawFd) -> io::Result<Option<Received>> {
         let mut credentials = Credentials::new();
         let received = match sys::receive_message(fd, &mut self.buffer, &mut credentials) {
             Ok(received) => received,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                return Ok(false);
+                return Ok(None);
             }
             Err(e) => return Err(e),
         };
         let sender = sender_of(credentials.received(received.control));
-        let bytes = &self.buffer[..received.length];
-        if received.truncated || !is_welcome(sender, bytes) {
-            return Ok(true);
-        }
-        let Some(mut records) = bytes.strip_prefix(&MAGIC) else { return Ok(true) };
+        let length = if received.truncated { 0 } else { received.length };
+        Ok(Some(Received { sender, length }))
+    }
+
+    /// What has been received, and its sender's user id.
+    pub(super) fn bytes(&self, received: &Received) -> (Option<u32>, &[u8]) {
+        (received.sender, self.buffer.get(..received.length).unwrap_or_default())
+    }
+
+    /// Hands on the packets that have been received and that `is_mine` says are this process's.
+    pub(super) fn hand_on(
+        &mut self,
+        received: &Received,
+        stats: &ForwardStats,
+        is_mine: &mut dyn FnMut(&Datagram<'_>) -> bool,
+        f: &mut dyn FnMut(&[Datagram<'_>]),
+    ) {
+        let bytes = self.buffer.get(..received.length).unwrap_or_default();
+        let Some(mut records) = bytes.strip_prefix(&MAGIC) else { return };
         let mut batch: Vec<Datagram<'_>> = room::reuse(std::mem::take(&mut self.batch));
         while let Some(datagram) = decode(&mut records) {
-            if is_mine(sender, &datagram) {
+            if is_mine(&datagram) {
                 batch.push(datagram);
             }
         }
@@ -232,7 +214,6 @@ impl ForwardReceiver {
             f(&batch);
         }
         self.batch = room::reuse(batch);
-        Ok(true)
     }
 }
 

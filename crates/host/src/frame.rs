@@ -18,6 +18,9 @@ pub const UNKNOWN: u8 = 1;
 /// Status of an answer: the request makes no sense to the process's version, or isn't granted.
 pub const REFUSED: u8 = 2;
 
+/// Status of an answer: the process is about to have what was asked for.
+pub const COMING: u8 = 3;
+
 /// The descriptors of a message.
 type Rights = control::Control<{ control::space(4 * GROUP_SIZE) }>;
 

@@ -63,9 +63,12 @@ fn ask_for_table(interface: u32) -> Option<Vec<u8>> {
     if let Some(table) = question.answer(LEADER_PATIENCE) {
         return Some(table);
     }
-    for slot in names::taken_slots(user.uid())?.into_iter().take(ASKED) {
-        // Who has gone meanwhile has nothing to tell.
-        let _ = question.ask(&Name::slot(user.uid(), slot));
+    for slot in names::slots_of(user.uid())? {
+        if question.asked.len() >= ASKED {
+            break;
+        }
+        // A process that has gone meanwhile, or another user's, has nothing to say.
+        let _ = question.ask(&Name::slot(slot));
     }
     question.answer(PATIENCE)
 }

@@ -107,7 +107,7 @@ pub(super) fn holder(address: HostAddr) -> Holder {
     // The kernel's own sockets show user 0.
     let kernel_rxe =
         uid.is_none_or(|u| u == 0) && sys::read_file(c"/sys/module/rdma_rxe/initstate", 16).is_ok();
-    Holder { uid, kernel_rxe, indistinct: false }
+    Holder { uid, kernel_rxe, ..Holder::default() }
 }
 
 /// The owner of the first socket on the port, at this address or at all of them.

@@ -1,14 +1,14 @@
 //! Addresses whose UDP port 4791 another user holds, and of which this process is a *guest*.
 //!
-//! A guest sends from sockets of its own, as everybody does. It has no socket that receives: processes of the holder pass
-//! on what comes for a guest's slot, to the slot's common name. A guest takes that from the user only who has the port
-//! now, as the kernel tells both. One process of the holder, the *attendant*, is asked to read the sockets to which packets
+//! A guest sends from sockets of its own, as every process does. It has no socket that receives: processes of the holder pass
+//! on what comes for a guest's slot, to the slot's name. A guest takes that only from the user who has the port now, as the
+//! kernel says of both. One process of the holder, the *attendant*, is asked to read the sockets to which packets
 //! for this process come. When nobody has the port any more the guest takes it.
 
 use super::forward;
 use super::names::{self, Name};
 use super::notice::{Kind, Notice};
-use super::{GUESTS_TIMER, Host, group, handover, shuffled};
+use super::{GUESTS_TIMER, Host, group, handover, shuffled, watch};
 use crate::group::OpenSocket;
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -22,8 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Between two requests to an attendant.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// How long a process that may become a guest waits for an attendant, and after which time it asks all again.
+/// How long a process that may become a guest waits for an attendant, if no process that could be one runs, and if one does; and
+/// after which time it asks all again.
 const PATIENCE: Duration = Duration::from_secs(1);
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(100);
 /// Who is asked at a time.
 const CROWD: usize = 8;
@@ -60,8 +62,15 @@ struct Guest {
     silence: u32,
 }
 
+/// A process of user `holder` that has a slot can be seen, and isn't stopped.
+fn is_running(slot: u16, holder: u32) -> bool {
+    let connection = handover::connect(&Name::slot(slot));
+    let peer = connection.and_then(|connection| sys::peer_credentials(connection.raw()));
+    peer.is_ok_and(|peer| peer.uid == holder && peer.pid != 0 && !watch::is_stopped(peer.pid))
+}
+
 impl Guests {
-    /// Packets may come to common names.
+    /// Packets may come from other users' processes.
     pub(super) fn are_some(&self) -> bool {
         self.some.load(Ordering::Relaxed)
     }
@@ -83,7 +92,16 @@ impl Host {
         self.guests.some.store(true, Ordering::Relaxed);
         let mut crowds = candidates.chunks(CROWD);
         let mut next = begun;
-        while !self.is_attended(address) && begun.elapsed() < PATIENCE {
+        let mut patience = PATIENCE;
+        while !self.is_attended(address) {
+            if begun.elapsed() >= patience {
+                if patience == BUSY_PATIENCE
+                    || !candidates.iter().take(CROWD).any(|&slot| is_running(slot, holder))
+                {
+                    break;
+                }
+                patience = BUSY_PATIENCE;
+            }
             if Instant::now() >= next {
                 match crowds.next() {
                     Some(crowd) => crowd.iter().for_each(|&slot| drop(self.ask(address, slot, 0))),
@@ -93,7 +111,7 @@ impl Host {
             }
             self.answer_requests();
             // What comes for QPs at other addresses meanwhile is lost, as on a wire.
-            self.take_common(&mut |_| ());
+            self.recv_forwarded(&mut |_| ());
             sys::pause(Duration::from_micros(200));
         }
         if self.is_attended(address) && self.keep_asking() {
@@ -136,13 +154,13 @@ impl Host {
         }
     }
 
-    /// Slots of other processes, those of the holder's if its names can be told.
+    /// Slots of other processes, first those that may be the holder's by their names: it may have another number there.
     fn possible_attendants(&self, holder: u32) -> Vec<u16> {
         let (own, seed) = (self.slots(), sys::random());
-        let of_holder = names::taken_slots(holder).filter(|slots| !slots.is_empty());
-        let mut slots = of_holder.or_else(names::common_slots).unwrap_or_default();
+        let listed = names::slots_of(holder).unwrap_or_default();
+        let mut slots = names::taken_slots().unwrap_or_default();
         slots.retain(|slot| !own.contains(slot));
-        slots.sort_unstable_by_key(|&slot| shuffled(seed, slot));
+        slots.sort_unstable_by_key(|slot| (!listed.contains(slot), shuffled(seed, *slot)));
         slots
     }
 
@@ -154,8 +172,7 @@ impl Host {
     fn send_notice(&self, to: u16, notice: impl FnOnce(u16) -> Notice) -> io::Result<()> {
         let own = self.slots.read().first().cloned();
         let own = own.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))?;
-        let name = Name::common_slot(to);
-        forward::send(own.common.raw(), self.user, &name, &notice(own.number).emit())
+        forward::send(own.inbox.raw(), self.user, &Name::slot(to), &notice(own.number).emit())
     }
 
     /// The sockets to which packets for this process come.
@@ -164,7 +181,7 @@ impl Host {
         of_slots.chain([steering_of(GSI_QPN)]).fold(0, |all, steering| all | 1 << steering)
     }
 
-    /// Does what a notice says, which user `sender` has sent to a common name; whether `bytes` are one.
+    /// Does what a notice of user `sender` says; whether `bytes` are one.
     pub(super) fn take_notice(&self, sender: Option<u32>, bytes: &[u8]) -> bool {
         let Some(Notice { kind, address, slot, steerings }) = Notice::parse(bytes) else { return false };
         match kind {
@@ -194,8 +211,8 @@ impl Host {
         true
     }
 
-    /// Whether a packet that user `sender` has passed on to a common name is to be believed: the kernel gives what is sent to
-    /// `destination` to that user.
+    /// Whether a packet that user `sender` has passed on is to be believed: the kernel gives what is sent to `destination` to
+    /// that user.
     pub(super) fn is_of_holder(&self, sender: Option<u32>, destination: HostAddr) -> bool {
         let is_known = || {
             let guests = self.guests.addresses.lock();

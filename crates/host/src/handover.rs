@@ -6,7 +6,7 @@
 use super::error::Error;
 use super::names::Name;
 use super::user::User;
-use super::{SocketGroup, frame, group};
+use super::{SocketGroup, frame, group, watch};
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::HostAddr;
 use std::io;
@@ -37,6 +37,14 @@ fn parse(bytes: &[u8]) -> Option<(u8, HostAddr)> {
     frame::kind_of(bytes).map(|kind| (kind, address))
 }
 
+/// What a process has of the sockets of an address.
+pub(super) enum OwnSockets {
+    Have(Vec<RawFd>),
+    /// It is making them.
+    Coming,
+    Nothing,
+}
+
 /// Answers a request for the sockets of an address, which `find` knows, and refuses any other.
 ///
 /// # Errors
@@ -44,12 +52,13 @@ fn parse(bytes: &[u8]) -> Option<(u8, HostAddr)> {
 pub(super) fn answer(
     connection: &EngineFd,
     request: &[u8],
-    find: &mut dyn FnMut(HostAddr) -> Option<Vec<RawFd>>,
+    find: &mut dyn FnMut(HostAddr) -> OwnSockets,
 ) -> io::Result<()> {
     let (status, address, fds) = match parse(request) {
         Some((KIND, address)) => match find(address) {
-            Some(fds) => (frame::GRANTED, address, fds),
-            None => (frame::UNKNOWN, address, Vec::new()),
+            OwnSockets::Have(fds) => (frame::GRANTED, address, fds),
+            OwnSockets::Coming => (frame::COMING, address, Vec::new()),
+            OwnSockets::Nothing => (frame::UNKNOWN, address, Vec::new()),
         },
         _ => (frame::REFUSED, HostAddr::from_gid([0; 16], 0), Vec::new()),
     };
@@ -60,9 +69,11 @@ pub(super) fn answer(
 pub(super) enum SocketSearch {
     /// The group's sockets, in order.
     Group(Box<SocketGroup>),
-    /// All who were asked said that they haven't got it, or are gone.
+    /// All processes that were asked answered that they don't have it, or are gone.
     Nobody,
-    /// Somebody didn't answer in time, and nobody had it.
+    /// No process had it, and those that didn't answer in time are stopped.
+    Stopped,
+    /// No process had it, and one that runs didn't answer in time, or is about to have it.
     Silence,
 }
 
@@ -82,7 +93,7 @@ pub(super) fn ask(
     patience: Duration,
     idle: &mut dyn FnMut(),
 ) -> Result<SocketSearch, Error> {
-    let mut silence = false;
+    let (mut stopped, mut silence) = (false, false);
     let mut asked: Vec<EngineFd> = Vec::new();
     let mut left = names;
     let mut wave = 1;
@@ -101,31 +112,49 @@ pub(super) fn ask(
         }
         let deadline = Instant::now() + if left.is_empty() { patience } else { HEDGE };
         while !asked.is_empty() && Instant::now() < deadline {
-            if let Some(group) = answers(&mut asked, address)? {
-                return Ok(SocketSearch::Group(group));
+            match answers(&mut asked, address)? {
+                Reply::Group(group) => return Ok(SocketSearch::Group(group)),
+                Reply::Coming => silence = true,
+                Reply::Nothing => {}
             }
             idle();
         }
         if left.is_empty() || asked.len() > 4 * CROWD {
-            silence |= !asked.is_empty();
-            asked.clear();
+            for socket in asked.drain(..) {
+                let pid = sys::peer_credentials(socket.raw()).map_or(0, |peer| peer.pid);
+                *if watch::is_stopped(pid) { &mut stopped } else { &mut silence } = true;
+            }
         }
     }
-    Ok(if silence { SocketSearch::Silence } else { SocketSearch::Nobody })
+    Ok(match (silence, stopped) {
+        (true, _) => SocketSearch::Silence,
+        (false, true) => SocketSearch::Stopped,
+        (false, false) => SocketSearch::Nobody,
+    })
 }
 
-/// Waits a moment and takes out those who have answered.
-fn answers(asked: &mut Vec<EngineFd>, address: HostAddr) -> Result<Option<Box<SocketGroup>>, Error> {
+/// What a process that was asked has answered.
+enum Reply {
+    Group(Box<SocketGroup>),
+    Coming,
+    Nothing,
+}
+
+/// Waits a moment and takes out those that have answered.
+fn answers(asked: &mut Vec<EngineFd>, address: HostAddr) -> Result<Reply, Error> {
     let poll_of = |socket: &EngineFd| libc::pollfd { fd: socket.raw(), events: libc::POLLIN, revents: 0 };
     let mut polls: Vec<_> = asked.iter().map(poll_of).collect();
     sys::poll(&mut polls, Duration::from_millis(2)).map_err(Error::system("ppoll"))?;
+    let mut so_far = Reply::Nothing;
     for index in (0..polls.len()).rev().filter(|&i| polls[i].revents != 0) {
         let socket = asked.swap_remove(index);
-        if let Some(group) = read_reply(socket.raw(), address)? {
-            return Ok(Some(group));
+        match read_reply(socket.raw(), address)? {
+            Reply::Nothing => {}
+            Reply::Coming => so_far = Reply::Coming,
+            group @ Reply::Group(_) => return Ok(group),
         }
     }
-    Ok(None)
+    Ok(so_far)
 }
 
 /// A connection to the holder of a name, if it is a process of this user.
@@ -148,19 +177,22 @@ fn request(name: &Name, address: HostAddr, user: User) -> io::Result<EngineFd> {
     Ok(socket)
 }
 
-fn read_reply(fd: RawFd, address: HostAddr) -> Result<Option<Box<SocketGroup>>, Error> {
+fn read_reply(fd: RawFd, address: HostAddr) -> Result<Reply, Error> {
     let mut bytes = [0; MESSAGE + 1];
     let (length, fds) = match frame::receive(fd, &mut bytes) {
         Ok(got) => got,
         Err(e) if e.raw_os_error() == Some(libc::EMFILE) => return Err(Error::TooManyFiles),
         // The other end died or closed in the middle.
-        Err(_) => return Ok(None),
+        Err(_) => return Ok(Reply::Nothing),
     };
-    let granted = parse(&bytes[..length]) == Some((frame::GRANTED, address));
-    Ok(if granted && fds.iter().all(|fd| group::is_member(fd.raw(), address)) {
-        group::boxed(fds)
-    } else {
-        None
+    Ok(match parse(&bytes[..length]) {
+        Some((frame::GRANTED, of)) if of == address => {
+            let are_members = fds.iter().all(|fd| group::is_member(fd.raw(), address));
+            let group = if are_members { group::boxed(fds) } else { None };
+            group.map_or(Reply::Nothing, Reply::Group)
+        }
+        Some((frame::COMING, of)) if of == address => Reply::Coming,
+        _ => Reply::Nothing,
     })
 }
 

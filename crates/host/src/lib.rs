@@ -9,7 +9,7 @@
 //!
 //! # How it works
 //! A QPN has 24 bits: a *slot* (the high 12) and an index in it. A process owns slot *s* while it holds the abstract name
-//! of that slot. Each local address has 64 SO_REUSEPORT sockets on UDP 4791; a BPF program picks the socket by the low six
+//! of that slot, which no other process of any user can have. Each local address has 64 SO_REUSEPORT sockets on UDP 4791; a BPF program picks the socket by the low six
 //! bits of the slot. The first process to use an address makes the sockets, all later ones get duplicates from any process
 //! that has them, and everybody keeps all 64 for life (closing the last duplicate of one would reorder the group). Two
 //! owners can share a socket; what one of them reads for the other is forwarded.
@@ -72,9 +72,9 @@ use ferroce_types::{Datagram, GROUP_SIZE, HostAddr};
 use ferroce_wire::cm::GSI_QPN;
 use forward::{ForwardReceiver, Forwarder};
 use guests::Guests;
-use handover::SocketSearch;
+use handover::{OwnSockets, SocketSearch};
 use names::{Name, USABLE};
-use ports::OwnPort;
+use ports::Ports;
 use services::Reception;
 use slots::OwnSlot;
 use std::collections::HashMap;
@@ -85,12 +85,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use user::User;
 
-/// What those asked for a group have, after the last of them was asked.
+/// How long the processes that are asked for a group have to answer after the last of them was asked, the first time and at most: each
+/// time it is twice as long.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
-/// How long a join goes on when other processes of ours are there …
+const MOST_ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a join goes on while a process of this user that runs doesn't answer: a processor that is busy with other programs
+/// keeps it waiting …
+const BUSY_PATIENCE: Duration = Duration::from_secs(15);
+/// … while the port's sockets are this user's, and no process that could answer has them: one that ends lets go of them, or one
+/// that starts is about to have them …
+const ENDING_PATIENCE: Duration = Duration::from_secs(3);
+/// … when all that don't answer are stopped, or the port is another user's …
 const JOIN_PATIENCE: Duration = Duration::from_secs(1);
-/// … and when there are none, and the port's sockets aren't this user's: a process that has just died may still be letting go
-/// of the port.
+/// … and when no other process of this user is there, and the port's sockets aren't this user's.
 const LONELY_PATIENCE: Duration = Duration::from_millis(100);
 /// So often somebody who holds the port may turn out to be gone when it is asked who that is.
 const MOST_VANISHED: u32 = 3;
@@ -103,8 +110,8 @@ const LISTENER: u64 = 1 << 16;
 const INBOX: u64 = 2 << 16;
 const LEADER: u64 = 3 << 16;
 const PORT: u64 = 4 << 16;
-const COMMON: u64 = 5 << 16;
-const COMMON_PORT: u64 = 6 << 16;
+const PORT_CLIENT: u64 = 5 << 16;
+const PORT_REQUESTS: u64 = 6 << 16;
 const GUESTS_TIMER: u64 = 7 << 16;
 const ATTENDED: u64 = 8 << 16;
 const LEASES_TIMER: u64 = 9 << 16;
@@ -134,8 +141,9 @@ pub struct Host {
     attendance: Attendance,
     /// This process has the sockets of an address at which it was a guest.
     changed: AtomicBool,
-    /// Ports of the communication manager.
-    ports: RwLock<class::HostPorts, Vec<Arc<OwnPort>>>,
+    /// This process may be about to have the sockets of an address.
+    making: AtomicBool,
+    ports: Ports,
 }
 
 impl std::fmt::Debug for Host {
@@ -174,7 +182,8 @@ impl Host {
             guests: Guests::default(),
             attendance: Attendance::default(),
             changed: AtomicBool::new(false),
-            ports: RwLock::default(),
+            making: AtomicBool::new(false),
+            ports: Ports::default(),
         });
         this.claim_slot()?;
         this.lead();
@@ -192,8 +201,7 @@ impl Host {
         let slot = slots::claim(self.user.uid(), &own)?;
         let number = slot.number;
         self.watch(slot.listener.raw(), LISTENER | u64::from(number))?;
-        self.watch(slot.forwarded.raw(), INBOX | u64::from(number))?;
-        self.watch(slot.common.raw(), COMMON | u64::from(number))?;
+        self.watch(slot.inbox.raw(), INBOX | u64::from(number))?;
         self.owned[usize::from(number) / 64].fetch_or(1 << (number % 64), Ordering::Release);
         slots.push(Arc::new(slot));
         drop(slots);
@@ -249,11 +257,26 @@ impl Host {
         if self.is_guest(address) {
             return Ok(None);
         }
-        let Some(group) = self.obtain(address, open)? else { return Ok(None) };
+        let group = self.obtain(address, open)?;
+        if group.is_some() {
+            tracing::debug!(%address, "has the sockets of UDP port 4791");
+        }
+        Ok(group)
+    }
+
+    fn keep_group(&self, address: HostAddr, group: Box<SocketGroup>) -> Arc<SocketGroup> {
         let group: Arc<SocketGroup> = group.into();
         self.groups.write().insert(address, Arc::clone(&group));
-        tracing::debug!(%address, "has the sockets of UDP port 4791");
-        Ok(Some(group))
+        group
+    }
+
+    /// Makes the sockets of an address. Processes that ask for them meanwhile get the answer that they are coming.
+    fn make_group(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, Error> {
+        self.making.store(true, Ordering::Release);
+        let made = group::create(address, open);
+        let made = made.map(|made| made.map(|group| self.keep_group(address, group)));
+        self.making.store(false, Ordering::Release);
+        made
     }
 
     /// The sockets of an address that this process has already. At an address at which it was a guest it has them once
@@ -268,8 +291,9 @@ impl Host {
     }
 
     /// `None`: as a guest.
-    fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Box<SocketGroup>>, Error> {
+    fn obtain(&self, address: HostAddr, open: OpenSocket) -> Result<Option<Arc<SocketGroup>>, Error> {
         let start = Instant::now();
+        let mut answer_patience = ANSWER_PATIENCE;
         let mut vanished = 0;
         let mut asked_holder = false;
         loop {
@@ -277,13 +301,14 @@ impl Host {
             let names = self.others();
             let lonely = names.is_empty();
             let answer =
-                handover::ask(&names, address, self.user, ANSWER_PATIENCE, &mut || self.answer_requests())?;
+                handover::ask(&names, address, self.user, answer_patience, &mut || self.answer_requests())?;
             if let SocketSearch::Group(group) = answer {
+                return Ok(Some(self.keep_group(address, group)));
+            }
+            if let Some(group) = self.make_group(address, open)? {
                 return Ok(Some(group));
             }
-            if let Some(group) = group::create(address, open)? {
-                return Ok(Some(group));
-            }
+            answer_patience = (2 * answer_patience).min(MOST_ANSWER_PATIENCE);
             let is_late = start.elapsed() >= if lonely { LONELY_PATIENCE } else { JOIN_PATIENCE };
             let holder = if is_late || !asked_holder { group::holder(address) } else { Holder::default() };
             let same = holder.uid == Some(self.user.uid());
@@ -304,11 +329,18 @@ impl Host {
                 // that has let go of it since.
                 let is_gone = holder.uid.is_none() && !holder.kernel_rxe && vanished < MOST_VANISHED;
                 vanished += u32::from(is_gone);
-                if !(same || is_gone) || indistinct || start.elapsed() >= JOIN_PATIENCE {
-                    let holder = Holder { indistinct, ..holder };
+                let patience = match answer {
+                    _ if indistinct || !(same || is_gone) => Duration::ZERO,
+                    SocketSearch::Silence => BUSY_PATIENCE,
+                    SocketSearch::Nobody if same => ENDING_PATIENCE,
+                    _ => JOIN_PATIENCE,
+                };
+                if start.elapsed() >= patience {
+                    let holder = Holder { indistinct, is_own: same, ..holder };
                     let foreign = holder.uid.is_some() && !same;
                     return Err(match answer {
-                        SocketSearch::Silence if !foreign => Error::Unresponsive { address },
+                        SocketSearch::Silence if !foreign => Error::Unresponsive { address, stopped: false },
+                        SocketSearch::Stopped if !foreign => Error::Unresponsive { address, stopped: true },
                         _ => Error::AddressInUse { address, holder },
                     });
                 }
@@ -323,12 +355,12 @@ impl Host {
     fn others(&self) -> Vec<Name> {
         let own = self.slots();
         // Without /proc every name there can be is tried: a few milliseconds.
-        let mut slots = names::taken_slots(self.user.uid()).unwrap_or_else(|| USABLE.collect());
+        let mut slots = names::slots_of(self.user.uid()).unwrap_or_else(|| USABLE.collect());
         slots.retain(|slot| !own.contains(slot));
         let seed = sys::random();
         slots.sort_unstable_by_key(|&slot| shuffled(seed, slot));
         let leader = (!slots.is_empty() && !self.is_leader()).then(|| Name::leader(self.user.uid()));
-        leader.into_iter().chain(slots.into_iter().map(|slot| Name::slot(self.user.uid(), slot))).collect()
+        leader.into_iter().chain(slots.into_iter().map(Name::slot)).collect()
     }
 
     /// Takes the leader's name if it is free.
@@ -371,16 +403,16 @@ impl Host {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
             result => result?,
         };
-        let (mut inboxes, mut common, mut spoken) = (false, false, false);
+        let (mut inboxes, mut spoken) = (false, false);
         for event in &events[..ready] {
             let (data, slot) = (event.u64, event.u64 as u16);
             match data & 0xffff_0000 {
                 LEADER => self.serve_leader(),
                 LISTENER => self.serve_slot(slot),
                 SILENT_CLIENT => spoken = true,
-                PORT => self.recv_for_port(slot, false, f),
-                COMMON_PORT => self.recv_for_port(slot, true, f),
-                COMMON => common = true,
+                PORT => self.recv_for_port(slot, f),
+                PORT_CLIENT => self.recv_from_port_clients(f),
+                PORT_REQUESTS => self.serve_port_requests(slot),
                 GUESTS_TIMER => self.ask_attendants(),
                 LEASES_TIMER => self.end_leases(),
                 ATTENDED => {
@@ -397,52 +429,59 @@ impl Host {
         if inboxes {
             self.recv_forwarded(f);
         }
-        if common {
-            self.take_common(f);
-        }
         Ok(())
     }
 
-    /// A connection to the process that holds a slot, for a request that a [`Service`] answers; `None` when nobody does.
+    /// A connection to the process that holds a slot, for a request that a [`Service`] answers; `None` where it is
+    /// another user's process, or too many wait to ask it.
     pub fn dial(&self, slot: u16) -> Option<EngineFd> {
+        self.reach_slot(slot).ok()
+    }
+
+    /// A connection to the process of this user that holds a slot.
+    ///
+    /// # Errors
+    /// ECONNREFUSED: no process holds it; EPERM: a process of another user does; EAGAIN: too many wait to ask it.
+    fn reach_slot(&self, slot: u16) -> io::Result<EngineFd> {
         if !USABLE.contains(&slot) {
-            return None;
+            return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        handover::dial(&Name::slot(self.user.uid(), slot), self.user).ok()
+        handover::dial(&Name::slot(slot), self.user)
     }
 
-    /// The same, also when the holder of the slot is another user's process that this one trusts: it may refuse.
+    /// The same as [`Host::dial`], also when the holder of the slot is another user's process that this one trusts: it may
+    /// refuse.
     pub fn dial_trusted(&self, slot: u16) -> Option<EngineFd> {
-        let own = self.dial(slot);
-        if own.is_some() || self.trust.is_empty() || !USABLE.contains(&slot) {
-            return own;
-        }
-        // Without /proc those who are named by their number are tried.
-        let holders = names::all_taken_slots().map(|slots| {
-            slots.into_iter().filter(|(_, taken)| *taken == slot).map(|(uid, _)| uid).collect::<Vec<_>>()
-        });
-        let holders = holders.unwrap_or_else(|| self.trust.users().to_vec());
-        let dial = |&uid: &u32| handover::connect(&Name::slot(uid, slot)).ok();
-        holders.iter().filter_map(dial).find(|connection| self.trust.includes(connection.raw()))
+        let connection = handover::connect(&Name::slot(slot)).ok().filter(|_| USABLE.contains(&slot))?;
+        let fd = connection.raw();
+        (self.user.check_peer(fd).is_ok() || self.trust.includes(fd)).then_some(connection)
     }
 
-    /// Nobody has a slot, of whichever user.
+    /// A connection to another process of this user.
+    pub fn dial_process(&self, pid: i32) -> Option<EngineFd> {
+        let slots = names::slots_of(self.user.uid()).unwrap_or_default();
+        let is_it = |connection: &EngineFd| {
+            pid != 0 && sys::peer_credentials(connection.raw()).is_ok_and(|peer| peer.pid == pid)
+        };
+        slots.into_iter().filter_map(|slot| self.dial(slot)).find(is_it)
+    }
+
+    /// No process has a slot, of whichever user.
     pub fn is_free(&self, slot: u16) -> bool {
-        let dialled = handover::dial(&Name::slot(self.user.uid(), slot), self.user);
-        dialled.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-            && !Name::common_slot(slot).is_held()
+        self.reach_slot(slot).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
     /// The number of the process that has a slot, if it is one of this user.
     #[must_use]
     pub fn holder(&self, slot: u16) -> Option<i32> {
-        watch::reach(self.user.uid(), slot).ok().map(|(_, pid)| pid)
+        let connection = self.reach_slot(slot).ok()?;
+        sys::peer_credentials(connection.raw()).ok().map(|peer| peer.pid)
     }
 
     /// The slots of other processes, of whichever user, in no order; none where the names can't be read.
     pub fn other_slots(&self) -> Vec<u16> {
         let own = self.slots();
-        let mut slots = names::slots_of_anybody(self.user.uid()).unwrap_or_default();
+        let mut slots = names::taken_slots().unwrap_or_default();
         slots.retain(|slot| !own.contains(slot));
         slots
     }
@@ -454,6 +493,7 @@ impl Host {
         for slot in self.slots() {
             self.serve_slot(slot);
         }
+        self.serve_all_port_requests();
     }
 
     fn serve_leader(&self) {
@@ -482,10 +522,18 @@ impl Host {
             epoll: self.epoll.raw(),
             spoken: SILENT_CLIENT,
             rest: &|connection, request| {
+                if let Some((space, port)) = ports::parse_request(request) {
+                    return self.answer_for_number(connection, space, port);
+                }
                 handover::answer(connection, request, &mut |address| {
-                    let groups = self.groups.read();
+                    // Before the groups are looked at: what is made in between is found there.
+                    let is_making = self.making.load(Ordering::Acquire);
                     // Groups live as long as this object: the numbers stay valid.
-                    Some(groups.get(&address)?.iter().map(EngineFd::checked).collect())
+                    match self.groups.read().get(&address) {
+                        Some(group) => OwnSockets::Have(group.iter().map(EngineFd::checked).collect()),
+                        None if is_making => OwnSockets::Coming,
+                        None => OwnSockets::Nothing,
+                    }
                 })
             },
         });
@@ -499,75 +547,49 @@ impl Host {
             let Some(first) = same.first() else { continue };
             let slot = slot_of(first.dest_qpn());
             if USABLE.contains(&slot) && !self.owns(first.dest_qpn()) {
-                self.forwarder.forward(own.forwarded.raw(), slot, same);
+                self.forwarder.forward(own.inbox.raw(), slot, same);
             } else {
                 self.forwarder.stats.unknown.fetch_add(same.len() as u64, Ordering::Relaxed);
             }
         }
     }
 
-    /// Takes MADs for a port of this process, from another user if they have come to its `common` name.
-    fn recv_for_port(&self, number: u16, common: bool, f: &mut dyn FnMut(&[Datagram<'_>])) {
-        let (Some(port), Some(mut inbox)) = (self.port(number), self.inbox.try_lock()) else { return };
-        let fd = if common { port.common.checked() } else { port.socket.checked() };
-        let is_mine = |qpn| qpn == GSI_QPN;
-        for _ in 0..INBOX_BURST {
-            if !self.receive(&mut inbox, fd, common, &is_mine, f) {
-                break;
-            }
-        }
+    /// Whether a packet that a process has passed on is to be believed: it is one of this user, or of the user to whom the
+    /// kernel gives what is sent to the packet's destination.
+    fn is_believed(&self, is_own: bool, sender: Option<u32>, packet: &Datagram<'_>) -> bool {
+        is_own || self.guests.are_some() && self.is_of_holder(sender, packet.destination)
     }
 
     /// Takes one datagram of packets; whether there was one.
-    fn receive(
-        &self,
-        inbox: &mut ForwardReceiver,
-        fd: RawFd,
-        common: bool,
-        is_mine: &dyn Fn(u32) -> bool,
-        f: &mut dyn FnMut(&[Datagram<'_>]),
-    ) -> bool {
-        let received = if common {
-            let mut is_welcome = |sender, bytes: &[u8]| {
-                !self.take_notice(sender, bytes) && (self.guests.are_some() || self.user.has_sent(sender))
-            };
-            let mut is_mine = |sender, packet: &Datagram<'_>| {
-                is_mine(packet.dest_qpn())
-                    && (self.user.has_sent(sender) || self.is_of_holder(sender, packet.destination))
-            };
-            inbox.receive(fd, self.stats(), &mut is_welcome, &mut is_mine, f)
-        } else {
-            let mut is_welcome = |sender, _: &[u8]| self.user.has_sent(sender);
-            inbox.receive(fd, self.stats(), &mut is_welcome, &mut |_, packet| is_mine(packet.dest_qpn()), f)
+    fn receive(&self, inbox: &mut ForwardReceiver, fd: RawFd, f: &mut dyn FnMut(&[Datagram<'_>])) -> bool {
+        let Ok(Some(received)) = inbox.receive(fd) else { return false };
+        let (sender, bytes) = inbox.bytes(&received);
+        if self.take_notice(sender, bytes) {
+            return true;
+        }
+        let is_own = self.user.has_sent(sender);
+        let mut is_mine = |packet: &Datagram<'_>| {
+            let qpn = packet.dest_qpn();
+            (self.owns(qpn) || qpn == GSI_QPN) && self.is_believed(is_own, sender, packet)
         };
-        matches!(received, Ok(true))
+        inbox.hand_on(&received, self.stats(), &mut is_mine, f);
+        true
     }
 
     /// Takes what other processes have passed on to this one's slots; `f` gets it in batches, and must not call this
     /// method. Returns how many packets; 0 also when another thread is at it.
     pub fn recv_forwarded(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
-        let from_others = if self.guests.are_some() { self.take_common(f) } else { 0 };
-        from_others + self.take(|slot| (slot.forwarded.checked(), false), f)
-    }
-
-    /// As [`Host::recv_forwarded`], what other users' processes have sent.
-    fn take_common(&self, f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
-        self.take(|slot| (slot.common.checked(), true), f)
-    }
-
-    fn take(&self, socket: impl Fn(&OwnSlot) -> (RawFd, bool), f: &mut dyn FnMut(&[Datagram<'_>])) -> usize {
         let Some(mut inbox) = self.inbox.try_lock() else { return 0 };
         let slots: smallvec::SmallVec<[Arc<OwnSlot>; 4]> = self.slots.read().iter().map(Arc::clone).collect();
         let mut packets = 0;
         for slot in slots {
-            let (fd, common) = socket(&slot);
+            let fd = slot.inbox.checked();
             for _ in 0..INBOX_BURST {
                 let mut count = |batch: &[Datagram<'_>]| {
                     packets += batch.len();
                     f(batch);
                 };
-                let is_mine = |qpn| self.owns(qpn) || qpn == GSI_QPN;
-                if !self.receive(&mut inbox, fd, common, &is_mine, &mut count) {
+                if !self.receive(&mut inbox, fd, &mut count) {
                     break;
                 }
             }

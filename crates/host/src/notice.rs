@@ -1,4 +1,4 @@
-//! What a guest asks the holder of an address, and what it is answered: datagrams to the common names of slots. Frozen, like
+//! What a guest asks the holder of an address, and what it is answered: datagrams to the names of slots. Frozen, like
 //! the names.
 
 use super::names::USABLE;
@@ -13,7 +13,7 @@ const LENGTH: usize = 4 + 4 + 20 + 4 + 8;
 pub(super) struct Notice {
     pub(super) kind: Kind,
     pub(super) address: HostAddr,
-    /// Of the sender, whose common name takes the answer.
+    /// Of the sender, which takes the answer.
     pub(super) slot: u16,
     /// A bit for each steering value whose socket is to be read for a while.
     pub(super) steerings: u64,

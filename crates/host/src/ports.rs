@@ -1,21 +1,50 @@
 //! Ports of the communication manager: which process has which, and the way of MADs to it.
 //!
-//! A process has a port while it holds the port's two abstract names, its user's and the common one, and takes the MADs for it from
-//! their sockets. Two names may stand for addresses that overlap; who binds the second one sees the first in the table of names, and
-//! gives its own up.
+//! The *number* of a port is one user's: the processes of this user that have the port at some address all hold the listener
+//! of the number's name, whose first holder has handed it to the others. So no other user gets the number while any of them
+//! lives. At each address the process that has the port has one more listener, whose name carries the address. A MAD goes
+//! over a connection to that listener, and only if its user is the sender's own, or the one who has the number.
+//!
+//! Two addresses may overlap; the process that binds the second one sees the first in the table of names, and gives its own
+//! up.
 
-use super::Host;
 use super::encoding::{RECORD_HEADER, encode};
-use super::forward;
+use super::forward::{self, ForwardReceiver};
 use super::names::{self, Name, USABLE};
-use ferroce_os::sys::EngineFd;
+use super::{Host, INBOX_BURST, PORT, PORT_CLIENT, PORT_REQUESTS, frame, handover, watch};
+use ferroce_os::clock;
+use ferroce_os::sync::{Mutex, RwLock, class};
+use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{Datagram, HostAddr, first_qpn};
+use ferroce_wire::cm::GSI_QPN;
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::RawFd;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// The kind of a request for the listener of a port's number.
+const KIND: u8 = 10;
+/// Frame, port space, port.
+const REQUEST: usize = frame::HEADER + 4;
+/// How long the processes that have a port's number have to hand its listener over, if none of them is stopped …
+const PATIENCE: Duration = Duration::from_secs(5);
+/// … and if the one that is asked is.
+const PATIENCE_WITH_STOPPED: Duration = Duration::from_millis(200);
+/// … and where none can be asked yet: too many wait at the name.
+const PATIENCE_WITH_CROWD: Duration = Duration::from_secs(1);
+/// How long the name of a number may be taken although no process listens there: its holder may be between two calls.
+const PATIENCE_WITH_SILENT: Duration = Duration::from_millis(20);
+/// Between two looks.
+const ROUND: Duration = Duration::from_millis(1);
+/// Connections at a port over which nothing has come yet, at most: the oldest is cut off for one more.
+const MOST_CLIENTS: usize = 64;
+/// How long a slot that was this user's is taken for one. A mistake costs a MAD, which is repeated.
+const STILL_OWN: Duration = Duration::from_secs(1);
 
 /// A port at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -97,10 +126,15 @@ impl FromStr for PortAddress {
 /// Why a port can't be had.
 #[derive(Debug)]
 pub enum PortError {
-    /// Somebody has it with this address.
+    /// A process of this user has it with this address.
     Taken,
-    /// Somebody has it, and one of the two addresses stands for all.
+    /// A process of this user has it, and one of the two addresses stands for all.
     Overlaps,
+    /// A process of another user has its number, or its name at this address. `None`: one that doesn't listen, so the kernel
+    /// doesn't name its user.
+    OtherUsers(Option<u32>),
+    /// The process that has the number, of this user as far as that can be found out, doesn't hand its listener over (stopped?).
+    Unanswered,
     /// The system refused.
     System(io::Error),
 }
@@ -115,9 +149,9 @@ struct Listed {
     share: Option<String>,
 }
 
-/// The ports that somebody has, of this user or of another one.
-fn listed(uid: u32) -> Vec<Listed> {
-    let Some(names) = names::taken_ports(uid) else {
+/// The ports that the table of names shows.
+fn listed() -> Vec<Listed> {
+    let Some(names) = names::taken_ports() else {
         tracing::debug!("the table of names can't be read: ports whose addresses overlap aren't noticed");
         return Vec::new();
     };
@@ -131,45 +165,98 @@ fn listed(uid: u32) -> Vec<Listed> {
     names.into_iter().filter_map(parse).collect()
 }
 
-/// A port of this process, and the socket that MADs for it come to.
-#[derive(Debug)]
-pub(super) struct OwnPort {
-    pub(super) number: u16,
-    address: PortAddress,
-    pub(super) socket: EngineFd,
-    /// That of the common name: other users' processes send to it.
-    pub(super) common: EngineFd,
-}
-
-/// The sockets of a port's two names.
-#[derive(Debug)]
-struct Names {
-    own: EngineFd,
-    common: EngineFd,
-}
-
-impl Names {
-    /// # Errors
-    /// [`PortError::Taken`] when somebody has one of them.
-    fn take(uid: u32, port: &str) -> Result<Self, PortError> {
-        let take =
-            |name: Name| name.bind(libc::SOCK_DGRAM).map_err(PortError::System)?.ok_or(PortError::Taken);
-        Ok(Self { own: take(Name::port(uid, port))?, common: take(Name::common_port(port))? })
+fn name_of(address: PortAddress, share: Option<&str>) -> Name {
+    match share {
+        Some(share) => Name::port(&format!("{address}{SHARED}{share}")),
+        None => Name::port(&address.to_string()),
     }
+}
+
+/// The ports of this process.
+#[derive(Default)]
+pub(super) struct Ports {
+    /// Those that MADs come to, and the listeners that only requests come to.
+    all: RwLock<class::HostPorts, Known>,
+    clients: Mutex<class::PortClients, VecDeque<Client>>,
+    /// Per slot: until when it is taken for one of this user's processes.
+    own_until: OwnUntil,
+}
+
+struct OwnUntil(Box<[AtomicU64]>);
+
+impl Default for OwnUntil {
+    fn default() -> Self {
+        Self((0..=*USABLE.end()).map(|_| AtomicU64::default()).collect())
+    }
+}
+
+#[derive(Default)]
+struct Known {
+    ports: Vec<Arc<OwnPort>>,
+    requested: Vec<Weak<Requested>>,
+}
+
+impl Known {
+    /// One that no port has, and no listener for requests.
+    fn free_id(&self) -> Result<u16, PortError> {
+        let used = |id: u16| {
+            self.ports.iter().any(|port| port.id == id)
+                || self.requested.iter().any(|one| one.upgrade().is_some_and(|one| one.id == id))
+        };
+        (0..=u16::MAX)
+            .find(|&id| !used(id))
+            .ok_or_else(|| PortError::System(io::ErrorKind::OutOfMemory.into()))
+    }
+}
+
+/// A connection to a port over which nothing has come yet.
+struct Client {
+    connection: EngineFd,
+    uid: u32,
+    /// It is a process of this user.
+    is_own: bool,
+}
+
+/// A listener that this process has and that requests come to: that of a port's number, or of a port that is shared.
+#[derive(Debug)]
+struct Requested {
+    id: u16,
+    /// The port space and the port, of a number's listener.
+    number: Option<(u16, u16)>,
+    listener: EngineFd,
+    epoll: RawFd,
+}
+
+impl Drop for Requested {
+    fn drop(&mut self) {
+        // Other processes may have the listener too, so closing it doesn't take it out. Fails where the program has closed it.
+        let _ = sys::epoll_control(self.epoll, libc::EPOLL_CTL_DEL, self.listener.raw(), 0, 0);
+    }
+}
+
+/// A port of this process, and the socket at which MADs for it come.
+#[derive(Debug)]
+struct OwnPort {
+    id: u16,
+    address: PortAddress,
+    listener: EngineFd,
 }
 
 /// A port that this process has until this is dropped.
 #[derive(Debug)]
 pub struct HeldPort {
-    host: Arc<Host>,
-    address: PortAddress,
+    // Before the number: while another user could have that, no name of the port may be this process's.
     kind: Held,
+    #[expect(dead_code, reason = "it holds the number")]
+    number: Arc<Requested>,
+    address: PortAddress,
+    host: Arc<Host>,
 }
 
 #[derive(Debug)]
 enum Held {
     /// Shared with others of whom none listens.
-    Shared(#[expect(dead_code, reason = "they hold the names")] Names, String),
+    Shared(#[expect(dead_code, reason = "it holds the name")] Arc<Requested>, String),
     /// MADs come to it.
     Alone(u16),
 }
@@ -187,47 +274,36 @@ impl HeldPort {
     /// [`PortError::Taken`] while others have it as well.
     pub fn stop_sharing(&mut self) -> Result<(), PortError> {
         let Held::Shared(_, share) = &self.kind else { return Ok(()) };
-        let number = self.host.hold_port(self.address, Some(share))?;
-        self.kind = Held::Alone(number);
+        let id = self.host.hold_port(self.address, Some(share))?;
+        self.kind = Held::Alone(id);
         Ok(())
     }
 }
 
 impl Drop for HeldPort {
     fn drop(&mut self) {
-        if let Held::Alone(number) = self.kind {
-            let mut ports = self.host.ports.write();
-            let at = ports.iter().position(|port| port.number == number);
-            let port = at.map(|at| ports.swap_remove(at));
-            drop(ports);
+        if let Held::Alone(id) = self.kind {
+            let mut known = self.host.ports.all.write();
+            let at = known.ports.iter().position(|port| port.id == id);
+            let port = at.map(|at| known.ports.swap_remove(at));
+            drop(known);
             drop(port);
         }
     }
 }
 
-/// A process as MADs are sent to it: by one of the names that it holds.
+/// A process as MADs are sent to it: by what it has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Destination {
     of: Place,
-    /// The name that carries no user.
-    is_common: bool,
+    /// The MADs came from the network: another user's process may have it.
+    from_network: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Place {
     Port(PortAddress),
     Slot(u16),
-}
-
-impl Destination {
-    fn name(&self, uid: u32) -> Name {
-        match (self.of, self.is_common) {
-            (Place::Port(port), false) => Name::port(uid, &port.to_string()),
-            (Place::Port(port), true) => Name::common_port(&port.to_string()),
-            (Place::Slot(slot), false) => Name::slot(uid, slot),
-            (Place::Slot(slot), true) => Name::common_slot(slot),
-        }
-    }
 }
 
 /// What has become of a MAD for a process of this host.
@@ -241,51 +317,243 @@ pub enum Delivery {
     OtherUser,
     /// That process has too much to read: later, perhaps.
     Busy(Destination),
-    /// It is for nobody here.
+    /// No process here has what it is for.
+    Nobody,
+}
+
+/// The port space and the port of a request for the listener of a port's number.
+pub(super) fn parse_request(message: &[u8]) -> Option<(u16, u16)> {
+    let message: &[u8; REQUEST] = message.try_into().ok()?;
+    let [space0, space1, port0, port1] = *message[frame::HEADER..].first_chunk()?;
+    let both = (u16::from_ne_bytes([space0, space1]), u16::from_ne_bytes([port0, port1]));
+    (frame::kind_of(message) == Some(KIND)).then_some(both)
+}
+
+/// What a search for the listener of a port's number has come to.
+enum NumberSearch {
+    Listener(EngineFd),
+    /// The process that was asked has just given it up, or was about to have it.
+    Nobody,
+    OtherUsers(Option<u32>),
+    Unanswered,
+}
+
+/// The user whom a sender of MADs found at a port.
+enum Reached {
+    /// A process of this user.
+    Own(EngineFd),
+    /// A process of the other user who has the port's number.
+    Others(EngineFd),
+    /// Too many wait to be heard there.
+    Busy,
+    /// No process is there whose user has the port.
     Nobody,
 }
 
 impl Host {
-    /// Takes a port. `shared`: others that say so too may have it as well.
+    /// Takes a port. `shared`: others that say so too may have it as well. Takes seconds only if the processes that have
+    /// its number don't answer.
     ///
     /// # Errors
     /// See [`PortError`].
     pub fn take_port(self: &Arc<Self>, address: PortAddress, shared: bool) -> Result<HeldPort, PortError> {
+        let number = self.number(address.space, address.port)?;
+        self.take_port_of(number, address, shared)
+    }
+
+    /// Takes a port whose number no process has, at once.
+    ///
+    /// # Errors
+    /// See [`PortError`].
+    pub fn take_free_port(
+        self: &Arc<Self>,
+        address: PortAddress,
+        shared: bool,
+    ) -> Result<HeldPort, PortError> {
+        let PortAddress { space, port, .. } = address;
+        let listener = Name::port_number(space, port).listen().map_err(PortError::System)?;
+        let number = self.take_requests(listener.ok_or(PortError::Taken)?, Some((space, port)))?;
+        self.take_port_of(number, address, shared)
+    }
+
+    fn take_port_of(
+        self: &Arc<Self>,
+        number: Arc<Requested>,
+        address: PortAddress,
+        shared: bool,
+    ) -> Result<HeldPort, PortError> {
         static SHARES: AtomicU64 = AtomicU64::new(0);
         let kind = if shared {
             let slot = self.slots().first().copied().unwrap_or_default();
             let share = format!("{slot}.{}", SHARES.fetch_add(1, Ordering::Relaxed));
-            let names = Names::take(self.user.uid(), &format!("{address}{SHARED}{share}"))?;
+            let listener = self.listen_at(address, Some(&share))?;
+            let held = self.take_requests(listener, None)?;
             self.check_port(address, Some(&share), true)?;
-            Held::Shared(names, share)
+            Held::Shared(held, share)
         } else {
             Held::Alone(self.hold_port(address, None)?)
         };
-        Ok(HeldPort { host: self.clone(), address, kind })
+        Ok(HeldPort { kind, number, address, host: self.clone() })
     }
 
-    /// Takes a port's names and lets MADs come to them. `own_share` is this process's among those that share the port.
+    /// A listener with the name of a port.
+    fn listen_at(&self, address: PortAddress, share: Option<&str>) -> Result<EngineFd, PortError> {
+        let name = name_of(address, share);
+        if let Some(listener) = name.listen().map_err(PortError::System)? {
+            return Ok(listener);
+        }
+        // Only processes of this user have the number, so any other user's process has nothing but this name.
+        Err(match handover::connect(&name) {
+            Ok(connection) if self.user.check_peer(connection.raw()).is_ok() => PortError::Taken,
+            Ok(connection) => PortError::OtherUsers(uid_of(&connection)),
+            // Full queue of connections, or a holder between two calls.
+            Err(_) => PortError::Taken,
+        })
+    }
+
+    /// Takes a port's name and lets MADs come to it. `own_share` is this process's among those that share the port.
     fn hold_port(&self, address: PortAddress, own_share: Option<&str>) -> Result<u16, PortError> {
-        let Names { own: socket, common } = Names::take(self.user.uid(), &address.to_string())?;
+        let listener = self.listen_at(address, None)?;
         self.check_port(address, own_share, false)?;
-        for socket in [&socket, &common] {
-            forward::expect_credentials(socket).map_err(PortError::System)?;
-        }
-        let mut ports = self.ports.write();
-        let is_free = |number: &u16| ports.iter().all(|port| port.number != *number);
-        let number = (0..=u16::MAX).find(is_free);
-        let number = number.ok_or_else(|| PortError::System(io::ErrorKind::OutOfMemory.into()))?;
-        let watched = [(socket.raw(), super::PORT), (common.raw(), super::COMMON_PORT)];
-        ports.push(Arc::new(OwnPort { number, address, socket, common }));
-        drop(ports);
-        for (fd, kind) in watched {
-            self.watch(fd, kind | u64::from(number))
-                .map_err(|error| PortError::System(io::Error::from_raw_os_error(error.errno())))?;
-        }
-        Ok(number)
+        let fd = listener.raw();
+        let mut known = self.ports.all.write();
+        let id = known.free_id()?;
+        known.ports.push(Arc::new(OwnPort { id, address, listener }));
+        drop(known);
+        self.watch_port(fd, PORT | u64::from(id))?;
+        Ok(id)
     }
 
-    /// Whether nobody else has a port, now that this process has its name.
+    /// Answers requests at a listener.
+    fn take_requests(
+        &self,
+        listener: EngineFd,
+        number: Option<(u16, u16)>,
+    ) -> Result<Arc<Requested>, PortError> {
+        let fd = listener.raw();
+        let mut known = self.ports.all.write();
+        let id = known.free_id()?;
+        let requested = Arc::new(Requested { id, number, listener, epoll: self.epoll.raw() });
+        known.requested.retain(|one| one.strong_count() > 0);
+        known.requested.push(Arc::downgrade(&requested));
+        drop(known);
+        self.watch_port(fd, PORT_REQUESTS | u64::from(id))?;
+        Ok(requested)
+    }
+
+    fn watch_port(&self, fd: RawFd, data: u64) -> Result<(), PortError> {
+        self.watch(fd, data).map_err(|error| PortError::System(io::Error::from_raw_os_error(error.errno())))
+    }
+
+    /// The number of a port, which is this user's from now on.
+    fn number(&self, space: u16, port: u16) -> Result<Arc<Requested>, PortError> {
+        let name = Name::port_number(space, port);
+        let begun = Instant::now();
+        loop {
+            if let Some(number) = self.own_number(space, port) {
+                return Ok(number);
+            }
+            if let Some(listener) = name.listen().map_err(PortError::System)? {
+                return self.take_requests(listener, Some((space, port)));
+            }
+            match self.ask_for_number(&name, space, port)? {
+                NumberSearch::Listener(listener) => return self.take_requests(listener, Some((space, port))),
+                NumberSearch::OtherUsers(None) if begun.elapsed() < PATIENCE_WITH_SILENT => {}
+                NumberSearch::Nobody if begun.elapsed() < PATIENCE => {}
+                NumberSearch::OtherUsers(uid) => return Err(PortError::OtherUsers(uid)),
+                NumberSearch::Nobody | NumberSearch::Unanswered => return Err(PortError::Unanswered),
+            }
+            self.answer_requests();
+            sys::pause(ROUND);
+        }
+    }
+
+    fn own_number(&self, space: u16, port: u16) -> Option<Arc<Requested>> {
+        let known = self.ports.all.read();
+        let mut all = known.requested.iter().filter_map(Weak::upgrade);
+        all.find(|one| one.number == Some((space, port)))
+    }
+
+    /// Asks the process that has a port's number for the listener, if it is one of this user.
+    fn ask_for_number(&self, name: &Name, space: u16, port: u16) -> Result<NumberSearch, PortError> {
+        let begun = Instant::now();
+        let connection = loop {
+            match handover::connect(name) {
+                Ok(connection) => break connection,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if begun.elapsed() >= PATIENCE_WITH_CROWD {
+                        return Ok(NumberSearch::Unanswered);
+                    }
+                    self.answer_requests();
+                    sys::pause(ROUND);
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    return Ok(NumberSearch::OtherUsers(None));
+                }
+                Err(error) => return Err(PortError::System(error)),
+            }
+        };
+        let fd = connection.raw();
+        if self.user.check_peer(fd).is_err() {
+            return Ok(NumberSearch::OtherUsers(uid_of(&connection)));
+        }
+        let mut request = [0; REQUEST];
+        request[..frame::HEADER].copy_from_slice(&frame::header(KIND));
+        request[frame::HEADER..frame::HEADER + 2].copy_from_slice(&space.to_ne_bytes());
+        request[frame::HEADER + 2..].copy_from_slice(&port.to_ne_bytes());
+        if frame::send(fd, &mut request, &[]).is_err() {
+            return Ok(NumberSearch::Nobody);
+        }
+        let pid = sys::peer_credentials(fd).map_or(0, |peer| peer.pid);
+        while !sys::wait_for(fd, libc::POLLIN, 2 * ROUND) {
+            let waited = begun.elapsed();
+            if waited >= PATIENCE || waited >= PATIENCE_WITH_STOPPED && watch::is_stopped(pid) {
+                return Ok(NumberSearch::Unanswered);
+            }
+            self.answer_requests();
+        }
+        let mut answer = [0; frame::HEADER];
+        match frame::receive(fd, &mut answer) {
+            Ok((length, mut fds)) if frame::kind_of(&answer[..length]) == Some(frame::GRANTED) => {
+                Ok(fds.pop().map_or(NumberSearch::Nobody, NumberSearch::Listener))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => Err(PortError::System(error)),
+            Ok(_) | Err(_) => Ok(NumberSearch::Nobody),
+        }
+    }
+
+    /// Hands the listener of a port's number to a process of this user, which asks for it.
+    pub(super) fn answer_for_number(&self, connection: &EngineFd, space: u16, port: u16) -> io::Result<()> {
+        match self.own_number(space, port) {
+            Some(number) => {
+                let fds = [number.listener.checked()];
+                frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &fds)
+            }
+            None => frame::send(connection.raw(), &mut frame::header(frame::UNKNOWN), &[]),
+        }
+    }
+
+    /// Answers the requests at a listener that only requests come to.
+    pub(super) fn serve_port_requests(&self, id: u16) {
+        let requested = {
+            let known = self.ports.all.read();
+            known.requested.iter().filter_map(Weak::upgrade).find(|one| one.id == id)
+        };
+        if let Some(requested) = requested {
+            self.serve(requested.listener.checked());
+        }
+    }
+
+    /// Answers the requests at all listeners that only requests come to.
+    pub(super) fn serve_all_port_requests(&self) {
+        let requested: Vec<_> = self.ports.all.read().requested.iter().filter_map(Weak::upgrade).collect();
+        for one in requested {
+            self.serve(one.listener.checked());
+        }
+    }
+
+    /// Whether no other process of this user has a port, now that this process has its name. Names of other users' processes
+    /// don't count: they don't have the number.
     fn check_port(
         &self,
         address: PortAddress,
@@ -296,18 +564,75 @@ impl Host {
             listed.address == address && listed.share.as_deref() == if shared { own_share } else { None }
                 || own_share.is_some() && listed.share.as_deref() == own_share
         };
-        let others = listed(self.user.uid());
-        let others = others.iter().filter(|&listed| !is_own(listed));
-        let mut rivals = others.filter(|listed| !(shared && listed.share.is_some()));
-        match rivals.find_map(|listed| listed.address.collision(&address)) {
-            Some(collision) => Err(collision),
-            None => Ok(()),
+        let is_this_users = |listed: &Listed| {
+            handover::dial(&name_of(listed.address, listed.share.as_deref()), self.user).is_ok()
+        };
+        let rivals = listed().into_iter().filter(|listed| {
+            !is_own(listed)
+                && !(shared && listed.share.is_some())
+                && listed.address.collision(&address).is_some()
+                && is_this_users(listed)
+        });
+        let mut collisions = rivals.filter_map(|listed| listed.address.collision(&address));
+        collisions.next().map_or(Ok(()), Err)
+    }
+
+    /// Takes MADs for a port of this process from those who have connected.
+    pub(super) fn recv_for_port(&self, id: u16, f: &mut dyn FnMut(&[Datagram<'_>])) {
+        let port = self.ports.all.read().ports.iter().find(|port| port.id == id).map(Arc::clone);
+        let (Some(port), Some(mut inbox)) = (port, self.inbox.try_lock()) else { return };
+        for _ in 0..INBOX_BURST {
+            let Ok(connection) = sys::accept(port.listener.checked()) else { break };
+            let is_own = self.user.check_peer(connection.raw()).is_ok();
+            let Some(uid) = uid_of(&connection).filter(|_| is_own || self.guests.are_some()) else {
+                continue;
+            };
+            let client = Client { connection, uid, is_own };
+            if !self.hear(&mut inbox, &client, f) {
+                self.keep_client(client);
+            }
         }
     }
 
-    /// The socket that the MADs for a port of this process come to.
-    pub(super) fn port(&self, number: u16) -> Option<Arc<OwnPort>> {
-        self.ports.read().iter().find(|port| port.number == number).map(Arc::clone)
+    /// Takes the MADs that a client has sent; false if nothing has come yet.
+    fn hear(&self, inbox: &mut ForwardReceiver, client: &Client, f: &mut dyn FnMut(&[Datagram<'_>])) -> bool {
+        match inbox.receive(client.connection.raw()) {
+            Ok(None) => false,
+            Ok(Some(received)) => {
+                let mut is_mine = |packet: &Datagram<'_>| {
+                    packet.dest_qpn() == GSI_QPN && self.is_believed(client.is_own, Some(client.uid), packet)
+                };
+                inbox.hand_on(&received, self.stats(), &mut is_mine, f);
+                true
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Keeps a client until it has sent something: it may have lost its processor after it has connected.
+    fn keep_client(&self, client: Client) {
+        let fd = client.connection.raw();
+        let mut clients = self.ports.clients.lock();
+        let oldest = if clients.len() < MOST_CLIENTS { None } else { clients.pop_front() };
+        clients.push_back(client);
+        let unwatched = if self.watch(fd, PORT_CLIENT).is_err() { clients.pop_back() } else { None };
+        drop(clients);
+        drop((oldest, unwatched));
+    }
+
+    /// Takes the MADs of clients that had connected and have sent since.
+    pub(super) fn recv_from_port_clients(&self, f: &mut dyn FnMut(&[Datagram<'_>])) {
+        let Some(mut inbox) = self.inbox.try_lock() else { return };
+        let clients = std::mem::take(&mut *self.ports.clients.lock());
+        let (heard, silent): (VecDeque<_>, _) =
+            clients.into_iter().partition(|client| self.hear(&mut inbox, client, f));
+        for client in heard {
+            // A child of this process may have the connection too until it execs, so closing it doesn't take it out.
+            let fd = client.connection.raw();
+            let _ = sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        let mut clients = self.ports.clients.lock();
+        silent.into_iter().rev().for_each(|client| clients.push_front(client));
     }
 
     /// Takes MADs to the process that has a port, all together: few enough for one message between processes. To one of another
@@ -323,7 +648,7 @@ impl Host {
         let is_it = |own: &Arc<OwnPort>| {
             (own.address.space, own.address.port) == (space, port) && own.address.takes(destination)
         };
-        if self.ports.read().iter().any(is_it) {
+        if self.ports.all.read().ports.iter().any(is_it) {
             return Delivery::Own;
         }
         let wide: &[(&str, bool)] = if destination.is_ipv6() {
@@ -334,56 +659,111 @@ impl Host {
         let wide =
             wide.iter().filter_map(|&(ip, v6_only)| Some((HostAddr::new(ip.parse().ok()?, 0), v6_only)));
         let exact = [(destination, false), (destination, true)];
+        let mut nothing = Delivery::Nobody;
         for (address, v6_only) in exact.into_iter().chain(wide) {
             let port = PortAddress { space, port, address, v6_only };
-            match self.deliver_to_either(Place::Port(port), mads, from_network) {
+            let to = Destination { of: Place::Port(port), from_network };
+            let reached = self.reach_port(port);
+            // Any user's process may have a name at which it doesn't answer: it delays no MAD for another one.
+            let is_uncertain = matches!(reached, Reached::Busy);
+            match self.deliver_over(reached, to, mads) {
+                busy if is_uncertain => nothing = busy,
+                // Nobody: the process has given the port up just now, or none has it.
                 Delivery::Nobody => {}
                 delivery => return delivery,
             }
         }
-        Delivery::Nobody
+        nothing
+    }
+
+    /// A connection to the process that has a port, and proof that it has.
+    fn reach_port(&self, address: PortAddress) -> Reached {
+        let connection = match handover::connect(&name_of(address, None)) {
+            Ok(connection) => connection,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Reached::Busy,
+            Err(_) => return Reached::Nobody,
+        };
+        if self.user.check_peer(connection.raw()).is_ok() {
+            return Reached::Own(connection);
+        }
+        // Where several users have one number here, it proves nothing.
+        let uid = uid_of(&connection).filter(|&uid| self.trust.knows(uid));
+        match handover::connect(&Name::port_number(address.space, address.port)) {
+            Ok(number) if uid.is_some() && uid_of(&number) == uid => Reached::Others(connection),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Reached::Busy,
+            Ok(_) | Err(_) => Reached::Nobody,
+        }
     }
 
     /// As [`Host::deliver_to_port`], to the process that has a slot.
     pub fn deliver_to_slot(&self, slot: u16, mads: &[Datagram<'_>], from_network: bool) -> Delivery {
+        let Some(own_until) = self.ports.own_until.0.get(usize::from(slot)) else { return Delivery::Nobody };
         if self.owns(first_qpn(slot)) {
-            Delivery::Own
-        } else if USABLE.contains(&slot) {
-            self.deliver_to_either(Place::Slot(slot), mads, from_network)
-        } else {
-            Delivery::Nobody
+            return Delivery::Own;
         }
-    }
-
-    /// To the process of this user that holds a name, or to that which holds the common one.
-    fn deliver_to_either(&self, of: Place, mads: &[Datagram<'_>], from_network: bool) -> Delivery {
-        let [own, common] = [false, true].map(|is_common| Destination { of, is_common });
-        match self.deliver_to(&own, mads) {
-            Delivery::Nobody if from_network => self.deliver_to(&common, mads),
-            Delivery::Nobody if common.name(self.user.uid()).is_held() => Delivery::OtherUser,
-            delivery => delivery,
+        if !USABLE.contains(&slot) {
+            return Delivery::Nobody;
         }
-    }
-
-    /// Takes MADs to the process that was [busy](Delivery::Busy), all together, if it still holds the name: few enough for one message
-    /// between processes.
-    pub fn deliver_to(&self, to: &Destination, mads: &[Datagram<'_>]) -> Delivery {
+        let to = Destination { of: Place::Slot(slot), from_network };
+        let now = clock::now();
+        if !from_network && own_until.load(Ordering::Relaxed) <= now.0 {
+            match self.reach_slot(slot) {
+                Ok(_) => own_until.store(now.after(STILL_OWN).0, Ordering::Relaxed),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Delivery::Nobody,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Delivery::Busy(to),
+                Err(_) => return Delivery::OtherUser,
+            }
+        }
         let Some(own) = self.slots.read().first().map(Arc::clone) else { return Delivery::Nobody };
+        self.send_mads(own.inbox.raw(), Some(&Name::slot(slot)), to, mads)
+    }
+
+    /// Takes MADs to the process that was [busy](Delivery::Busy), all together: few enough for one message between processes.
+    pub fn deliver_to(&self, to: &Destination, mads: &[Datagram<'_>]) -> Delivery {
+        match to.of {
+            Place::Port(port) => self.deliver_over(self.reach_port(port), *to, mads),
+            Place::Slot(slot) => self.deliver_to_slot(slot, mads, to.from_network),
+        }
+    }
+
+    fn deliver_over(&self, reached: Reached, to: Destination, mads: &[Datagram<'_>]) -> Delivery {
+        match reached {
+            Reached::Others(_) if !to.from_network => Delivery::OtherUser,
+            Reached::Own(connection) | Reached::Others(connection) => {
+                self.send_mads(connection.raw(), None, to, mads)
+            }
+            Reached::Busy => Delivery::Busy(to),
+            Reached::Nobody => Delivery::Nobody,
+        }
+    }
+
+    /// Sends MADs over a connection, or to a name.
+    fn send_mads(&self, fd: RawFd, name: Option<&Name>, to: Destination, mads: &[Datagram<'_>]) -> Delivery {
         let length: usize = mads.iter().map(|mad| RECORD_HEADER + mad.bytes.len()).sum();
         let mut blob = Vec::with_capacity(forward::MAGIC.len() + length);
         blob.extend_from_slice(&forward::MAGIC);
         mads.iter().for_each(|mad| encode(mad, &mut blob));
-        match forward::send(own.forwarded.raw(), self.user, &to.name(self.user.uid()), &blob) {
+        let sent = match name {
+            Some(name) => forward::send(fd, self.user, name, &blob),
+            None => frame::send(fd, &mut blob, &[]),
+        };
+        match sent {
             Ok(()) => Delivery::Sent,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Delivery::Busy(*to),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Delivery::Busy(to),
             Err(error) => {
-                if error.raw_os_error() != Some(libc::ECONNREFUSED) {
+                if !matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EPIPE | libc::ECONNRESET))
+                {
                     tracing::debug!(%error, "a MAD for another process is lost");
                 }
                 Delivery::Nobody
             }
         }
     }
+}
+
+/// The user of the process at the other end of a connection.
+fn uid_of(connection: &EngineFd) -> Option<u32> {
+    sys::peer_credentials(connection.raw()).ok().map(|peer| peer.uid)
 }
 
 #[cfg(test)]

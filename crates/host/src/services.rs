@@ -239,7 +239,7 @@ mod tests {
         const KIND: u8 = 77;
         let user = User::current();
         // A user nobody has, so that nothing real is disturbed.
-        let name = Name::slot(3_000_000_000 + std::process::id() % 1000, 5);
+        let name = Name::leader(3_000_000_000 + std::process::id() % 1000);
         let listener = name.listen().unwrap().expect("a free name");
         let (services, counting) = (Services::default(), Arc::new(Counting::default()));
         services.register(KIND, counting.clone());
@@ -249,7 +249,9 @@ mod tests {
             trust: &Trust::default(),
             epoll: epoll.raw(),
             spoken: 0,
-            rest: &|connection, message| handover::answer(connection, message, &mut |_| None),
+            rest: &|connection, message| {
+                handover::answer(connection, message, &mut |_| handover::OwnSockets::Nothing)
+            },
         };
         let speak = |client: &EngineFd, kind| {
             let mut request = [&frame::header(kind)[..], b"please"].concat();

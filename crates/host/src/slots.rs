@@ -3,7 +3,7 @@
 use super::error::Error;
 use super::foreign_holders::foreign_holders;
 use super::forward::expect_credentials;
-use super::names::{Name, USABLE, slots_of_anybody};
+use super::names::{Name, USABLE, taken_slots};
 use super::shuffled;
 use ferroce_os::sys::{self, EngineFd};
 use ferroce_types::{GROUP_SIZE, SLOTS, slot_of};
@@ -12,12 +12,13 @@ use ferroce_wire::cm::GSI_QPN;
 /// A slot this process owns: while these sockets are open, QPNs `slot << 12 ..` are its own.
 pub(super) struct OwnSlot {
     pub(super) number: u16,
-    /// DGRAM: packets that other processes forward.
-    pub(super) forwarded: EngineFd,
+    /// DGRAM: packets that other processes pass on.
+    pub(super) inbox: EngineFd,
     /// SEQPACKET: requests.
     pub(super) listener: EngineFd,
-    /// DGRAM, with the common name: what other users' processes send.
-    pub(super) common: EngineFd,
+    /// Names the user in the table of names. Nothing comes to it. `None`: another process has the name.
+    #[expect(dead_code, reason = "it holds the name")]
+    listed: Option<EngineFd>,
 }
 
 /// The steering class of QP 1, whose socket all processes read that make connections: what they read of this process's packets they have to
@@ -34,9 +35,9 @@ const MOST_MOVES: u32 = 8;
 pub(super) fn claim(uid: u32, own: &[u16]) -> Result<OwnSlot, Error> {
     let mut moves = 0;
     loop {
-        let slot = claim_at_once(uid, &Crowd::of(uid, own))?;
+        let slot = claim_at_once(uid, &Crowd::of(own))?;
         // Packets that the other process reads are forwarded, later than what this one reads itself.
-        if moves == MOST_MOVES || !Crowd::of(uid, &[own, &[slot.number]].concat()).is_avoidable(slot.number) {
+        if moves == MOST_MOVES || !Crowd::of(&[own, &[slot.number]].concat()).is_avoidable(slot.number) {
             return Ok(slot);
         }
         moves += 1;
@@ -69,8 +70,8 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn of(uid: u32, own: &[u16]) -> Self {
-        Self::among(slots_of_anybody(uid).unwrap_or_default(), own)
+    fn of(own: &[u16]) -> Self {
+        Self::among(taken_slots().unwrap_or_default(), own)
     }
 
     fn among(taken: Vec<u16>, own: &[u16]) -> Self {
@@ -102,25 +103,21 @@ const fn class(slot: u16) -> usize {
     slot as usize % GROUP_SIZE
 }
 
-/// `Ok(None)`: somebody was faster.
+/// `Ok(None)`: another process has one of the slot's names.
 fn take(uid: u32, number: u16) -> Result<Option<OwnSlot>, Error> {
     debug_assert!(number < SLOTS);
-    let name = Name::slot(uid, number);
-    let Some(forwarded) = name.bind(libc::SOCK_DGRAM).map_err(Error::system("bind of a slot's name"))? else {
+    let name = Name::slot(number);
+    let Some(inbox) = name.bind(libc::SOCK_DGRAM).map_err(Error::system("bind of a slot's name"))? else {
         return Ok(None);
     };
     let Some(listener) = name.listen().map_err(Error::system("listen on a slot's name"))? else {
         return Ok(None);
     };
-    let common = Name::common_slot(number).bind(libc::SOCK_DGRAM);
-    let Some(common) = common.map_err(Error::system("bind of a slot's common name"))? else {
-        return Ok(None);
-    };
-    for inbox in [&forwarded, &common] {
-        expect_credentials(inbox).map_err(Error::system("SO_PASSCRED"))?;
-    }
-    sys::large_buffer(forwarded.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
-    Ok(Some(OwnSlot { number, forwarded, listener, common }))
+    let listed = Name::listed_slot(uid, number).bind(libc::SOCK_DGRAM);
+    let listed = listed.map_err(Error::system("bind of a name that lists a slot"))?;
+    expect_credentials(&inbox).map_err(Error::system("SO_PASSCRED"))?;
+    sys::large_buffer(inbox.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
+    Ok(Some(OwnSlot { number, inbox, listener, listed }))
 }
 
 #[cfg(test)]

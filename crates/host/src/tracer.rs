@@ -25,8 +25,9 @@ impl Tracer {
     /// What has come of asking instead of an answer.
     pub fn attach(watched: &Watched, wish: &[u8], longest: usize, patience: Duration) -> Result<Self, Told> {
         let pid = watched.pid.and_then(|pid| i32::try_from(pid).ok()).ok_or(Told::Gone)?;
-        let reached = watched.slots.first().and_then(|&slot| reach(watched.uid, slot).ok());
-        let (connection, _) = reached.filter(|(_, its)| *its == pid).ok_or(Told::Gone)?;
+        let reached = watched.slots.first().and_then(|&slot| reach(slot).ok());
+        let is_it = |its: &libc::ucred| (its.uid, its.pid) == (watched.uid, pid);
+        let (connection, _) = reached.filter(|(_, its)| is_it(its)).ok_or(Told::Gone)?;
         let tracer = Self { connection, pid, longest };
         match tracer.ask(wish, patience) {
             Told::Account(_) => Ok(tracer),

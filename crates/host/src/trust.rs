@@ -29,11 +29,6 @@ impl Trust {
         self.users.is_empty() && self.groups.is_empty() && !self.unmapped
     }
 
-    /// The users that are named themselves.
-    pub(super) fn users(&self) -> &[u32] {
-        &self.users
-    }
-
     /// Whether a number tells which user it is, or it doesn't matter which.
     pub(super) fn knows(&self, uid: u32) -> bool {
         self.unmapped || user::is_told_by(uid)

@@ -4,7 +4,7 @@
 //! so neither side ever waits for the other, and what was handed over is read, never mapped. Who doesn't answer is told apart:
 //! a stopped process never will.
 
-use super::names::{Name, all_taken_slots, taken_slots};
+use super::names::{Name, slots_of, taken_slots, user_who_lists};
 use super::user::User;
 use super::{frame, handover};
 use ferroce_os::sys::{self, EngineFd};
@@ -52,35 +52,30 @@ pub enum Told {
     Nonsense,
 }
 
-/// A connection to the holder of a slot, who is of user `uid`, and its process.
-pub(super) fn reach(uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
-    let (name, user) = (Name::slot(uid, slot), User::current());
-    let connection = if uid == user.uid() { handover::dial(&name, user)? } else { handover::connect(&name)? };
+/// A connection to the holder of a slot, if this process's user may watch it, and the holder's user and process.
+pub(super) fn reach(slot: u16) -> io::Result<(EngineFd, libc::ucred)> {
+    let (name, user) = (Name::slot(slot), User::current());
+    let connection = if user.uid() == 0 { handover::connect(&name)? } else { handover::dial(&name, user)? };
     let peer = sys::peer_credentials(connection.raw())?;
-    // Anybody can take a name.
-    if peer.uid != uid {
-        return Err(io::Error::from_raw_os_error(libc::EPERM));
-    }
-    Ok((connection, peer.pid))
+    Ok((connection, peer))
 }
 
 /// Asks each process that this process's user may watch, in no order. `wish` goes with the request; no account is longer than
 /// `longest`. Takes `patience` at most for each 128 processes. `None` where the names of processes can't be read.
 #[must_use]
 pub fn ask_all(wish: u8, longest: usize, patience: Duration) -> Option<Vec<Watched>> {
-    let user = User::current();
-    let slots = match user.uid() {
-        0 => all_taken_slots()?,
-        own => taken_slots(own)?.into_iter().map(|slot| (own, slot)).collect(),
-    };
+    let own = User::current().uid();
+    let slots = if own == 0 { taken_slots()? } else { slots_of(own)? };
     let question = Question { wish, longest, patience };
     let mut found = BTreeMap::new();
     let mut all = Vec::new();
-    for (uid, slot) in slots {
-        let (connection, pid) = match question.put(uid, slot) {
-            Ok((connection, pid)) => (Some(connection), pid),
-            // Its queue of connections is full: stopped for long, or very busy.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (None, 0),
+    for slot in slots {
+        let (connection, uid, pid) = match question.put(slot) {
+            Ok((connection, peer)) => (Some(connection), peer.uid, peer.pid),
+            // Its queue of connections is full: stopped for long, or very busy. No proof of its user can be had then.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                (None, user_who_lists(slot).unwrap_or(own), 0)
+            }
             Err(_) => continue,
         };
         // A process of another PID namespace can't be known by its number.
@@ -116,14 +111,14 @@ struct Question {
 }
 
 impl Question {
-    /// Asks the holder of a slot: a connection to it, and its process.
-    fn put(&self, uid: u32, slot: u16) -> io::Result<(EngineFd, i32)> {
-        let (connection, pid) = reach(uid, slot)?;
+    /// Asks the holder of a slot: a connection to it, and its user and process.
+    fn put(&self, slot: u16) -> io::Result<(EngineFd, libc::ucred)> {
+        let (connection, peer) = reach(slot)?;
         let mut request = [0; REQUEST];
         request[..frame::HEADER].copy_from_slice(&frame::header(KIND_WATCH));
         request[frame::HEADER] = self.wish;
         frame::send(connection.raw(), &mut request, &[])?;
-        Ok((connection, pid))
+        Ok((connection, peer))
     }
 
     /// Waits for the answers.

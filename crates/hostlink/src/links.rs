@@ -41,6 +41,8 @@ pub struct Links {
     own: Option<&'static Directory>,
     /// Packets are shown to a capture: their payloads must be in them.
     captured: bool,
+    /// Peers may copy from and to this process's memory, also where the kernel asks for leave.
+    copied: bool,
     /// Connections and process descriptors. Readable when a peer has rung, answered or ended.
     epoll: EngineFd,
     links: RwLock<class::LinkList, Arc<Vec<Arc<Link>>>>,
@@ -59,31 +61,30 @@ pub struct Links {
 }
 
 impl Links {
-    /// No link yet. Without `wanted` there will never be one. `captured`: all payloads are wanted in packets.
+    /// No link yet. Without `wanted` there will never be one. `captured`: all payloads are wanted in packets. `copied`: peers may
+    /// copy from and to this process's memory, also where the Yama module asks for leave (PR_SET_PTRACER).
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn new(wanted: bool, captured: bool) -> Result<Arc<Self>> {
+    pub fn new(wanted: bool, captured: bool, copied: bool) -> Result<Arc<Self>> {
         let own = wanted.then(Directory::create).and_then(|made| {
             made.inspect_err(
                 |error| tracing::info!(%error, "no shared memory: processes of this host are reached by UDP"),
             )
             .ok()
         });
-        if own.is_some() {
-            sys::allow_copies_by_others();
-        }
-        let links = Self::of(own, captured)?;
+        let links = Self::of(own, captured, copied)?;
         if let Some(own) = own {
             own.known_by(&links);
         }
         Ok(links)
     }
 
-    fn of(own: Option<&'static Directory>, captured: bool) -> Result<Arc<Self>> {
+    fn of(own: Option<&'static Directory>, captured: bool, copied: bool) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             own,
             captured,
+            copied,
             epoll: sys::epoll_create().map_err(Error::os("epoll_create1"))?,
             links: RwLock::default(),
             listed: Published::default(),
@@ -270,6 +271,9 @@ impl Links {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let pid = sys::peer_credentials(connection.raw())?.pid;
         let link = Arc::new(Link::new(id, slot, pid, connection, memory, side));
+        if self.copied {
+            sys::allow_copies_by_others();
+        }
         // Before the peer hears of anything that it may fetch.
         link.tell_sees_exit();
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
@@ -565,7 +569,7 @@ mod tests {
             if is_listed {
                 own.add_slot(slot);
             }
-            Self { links: Links::of(Some(own), false).unwrap(), slot, connection, listens }
+            Self { links: Links::of(Some(own), false, true).unwrap(), slot, connection, listens }
         }
 
         fn process(&self) -> u64 {

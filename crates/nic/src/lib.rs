@@ -72,7 +72,7 @@ pub use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
 pub use ferroce_os::fork::{
     InLibrary, Unusable, enter_library, install as prepare_for_forks, outside_library,
 };
-pub use ferroce_os::{clock, sys};
+pub use ferroce_os::{clock, own_file, sys};
 pub use ferroce_types::{AsyncEvent, Error, Result};
 pub use ferroce_udp as udp;
 pub use ferroce_udp::tap;

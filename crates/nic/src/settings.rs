@@ -33,8 +33,11 @@ pub const STRICT: &str = "FERROCE_STRICT";
 /// Users and groups whose processes may share memory with this one ([`Trust`]).
 pub const TRUST: &str = "FERROCE_TRUST";
 
+/// `off`: this process doesn't let others of its user copy from and to its memory where the kernel asks for leave.
+pub const PTRACER: &str = "FERROCE_PTRACER";
+
 /// All that Ferroce reads.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 12] = [
     LOG,
     RUN,
     FABRIC,
@@ -42,6 +45,7 @@ const KNOWN: [&str; 11] = [
     CHECK_REPORT,
     STRICT,
     TRUST,
+    PTRACER,
     copy::VARIABLE,
     fault::VARIABLE,
     capture::VARIABLE,
@@ -78,6 +82,7 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
     let why = match &*name {
         LOG => log_mistake(&value.to_string_lossy()),
         FABRIC => (value != "udp").then(|| "the only value is udp; unset it for the best fabric".to_owned()),
+        PTRACER => (value != "off").then(|| "the only value is off; unset it for copies by peers".to_owned()),
         STRICT => strictness(value).err(),
         TRUST => value.to_string_lossy().parse::<Trust>().err(),
         CHECK => value.to_string_lossy().parse::<Check>().err(),
@@ -138,6 +143,12 @@ pub fn strictness(value: &OsStr) -> Result<Option<LimitsOf>, String> {
 /// Who may share memory with this process: nobody else's if the list means nothing.
 pub(crate) fn trust() -> Trust {
     value(TRUST).and_then(|list| list.to_str()?.parse().ok()).unwrap_or_default()
+}
+
+/// Other processes of this user may copy from and to this one's memory, also where that takes PR_SET_PTRACER.
+#[must_use]
+pub(crate) fn allows_copies() -> bool {
+    value(PTRACER).is_none_or(|value| value != "off")
 }
 
 /// The checker compares memory.

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod fork;
+pub mod own_file;
 mod patience;
 pub mod per_thread;
 pub mod room;

@@ -2,15 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-/// How much of a round more than its pause counts: a scheduler gives each of some threads its turn in this time.
-const MOST_OF_A_ROUND: u32 = 20;
+/// A round that takes this many pauses, and [`SHORTEST_GAP`], is a gap.
+const GAP: u32 = 20;
+/// No shorter round is a gap: processors that are busy with other programs cause those.
+const SHORTEST_GAP: Duration = Duration::from_millis(100);
 
-/// How long to wait for others, which is looked at in rounds with a pause. Of a round that takes very long only a part counts: the
-/// process was stopped, or had no processor, and those who are waited for may have been as well.
+/// How long to wait for others, which is looked at in rounds with a pause. The clock decides. A round may be a *gap*: the process was
+/// stopped or had no processor, and those that are waited for may have been as well. A wait doesn't end right after a gap: whoever
+/// waits looks once more.
 #[derive(Debug)]
 pub struct Patience {
-    left: Duration,
-    most: Duration,
+    end: Instant,
+    gap: Duration,
     looked: Instant,
 }
 
@@ -18,7 +21,8 @@ impl Patience {
     /// As long as `limit`, with a `pause` in each round.
     #[must_use]
     pub fn new(limit: Duration, pause: Duration) -> Self {
-        Self { left: limit, most: pause * MOST_OF_A_ROUND, looked: Instant::now() }
+        let looked = Instant::now();
+        Self { end: looked + limit, gap: (pause * GAP).max(SHORTEST_GAP), looked }
     }
 
     /// Whether it is at its end, after one more round.
@@ -28,10 +32,9 @@ impl Patience {
     }
 
     fn has_ended_at(&mut self, now: Instant) -> bool {
-        let round = now.saturating_duration_since(self.looked).min(self.most);
+        let was_gap = now.saturating_duration_since(self.looked) >= self.gap;
         self.looked = now;
-        self.left = self.left.saturating_sub(round);
-        self.left.is_zero()
+        now >= self.end && !was_gap
     }
 }
 
@@ -39,19 +42,35 @@ impl Patience {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_stop_of_the_process_counts_as_little_as_a_slow_round() {
-        let pause = Duration::from_millis(1);
-        let mut patience = Patience::new(Duration::from_millis(50), pause);
+    const PAUSE: Duration = Duration::from_millis(1);
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    /// What a wait of a second says in rounds of these lengths.
+    fn rounds(lengths: &[Duration]) -> Vec<bool> {
+        let mut patience = Patience::new(LIMIT, PAUSE);
         let mut now = patience.looked;
-        let mut after = |time| {
-            now += time;
+        let round = |length: &Duration| {
+            now += *length;
             patience.has_ended_at(now)
         };
-        assert!(!after(pause * 9));
-        assert!(!after(Duration::from_secs(3600)));
-        assert!(!after(pause * 20));
-        assert!(after(pause));
-        assert!(after(Duration::ZERO));
+        lengths.iter().map(round).collect()
+    }
+
+    #[test]
+    fn the_clock_ends_a_wait_however_long_its_rounds_are() {
+        for round in [PAUSE, PAUSE * 40, Duration::from_millis(90)] {
+            let ended = rounds(&vec![round; 2000]);
+            let count = LIMIT.as_nanos().div_ceil(round.as_nanos()) as usize;
+            assert_eq!(ended.iter().position(|&ended| ended), Some(count - 1), "{round:?}");
+        }
+    }
+
+    #[test]
+    fn a_stop_of_the_process_leaves_one_more_look() {
+        let hour = Duration::from_secs(3600);
+        assert_eq!(rounds(&[PAUSE * 9, hour, PAUSE, PAUSE]), [false, false, true, true]);
+        // Before its end a wait isn't longer for it.
+        let half = LIMIT / 2;
+        assert_eq!(rounds(&[half, half - PAUSE, PAUSE]), [false, false, true]);
     }
 }

@@ -1,8 +1,8 @@
 //! chdir(2) into our directories, and getcwd(3) there.
 //!
 //! The kernel keeps the working directory of a process and hands it on over `fork` and `exec`, so one of ours needs a
-//! directory of the kernel's that stands for it. It is made where every user may, with the entry's path in its name,
-//! entered, and removed at once: nameless and empty it lives as long as somebody works in it. Paths relative to it are
+//! directory of the kernel's that stands for it. It is made where every user may, with the entry's path in its name and a
+//! number that no other user can guess, entered, and removed at once: nameless and empty it lives as long as a process works in it. Paths relative to it are
 //! answered before the kernel sees them, for `..` would lead to where it was made.
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -66,9 +66,8 @@ fn look() -> Option<Vec<u8>> {
 }
 
 fn enter(path: &[u8]) -> Result<c_int, c_int> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
     let text: Vec<u8> = path.iter().map(|&byte| if byte == b'/' { SLASH } else { byte }).collect();
-    let number = format!("{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let number = number();
     let mut result = Err(libc::ENOENT);
     for place in PLACES {
         let head = format!("{place}/{MARK}{number}:").into_bytes();
@@ -79,6 +78,16 @@ fn enter(path: &[u8]) -> Result<c_int, c_int> {
         }
     }
     result
+}
+
+/// What tells directories of one entry apart: another user who knew it could make the directory first.
+fn number() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut random = [0_u8; 8];
+    // SAFETY: the kernel writes at most this many bytes into `random`. Where it has none yet, the rest has to do.
+    unsafe { libc::syscall(libc::SYS_getrandom, random.as_mut_ptr(), random.len(), libc::GRND_NONBLOCK) };
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{}.{next}.{:016x}", std::process::id(), u64::from_ne_bytes(random))
 }
 
 /// Makes the directory, goes there, and removes it.
@@ -160,6 +169,13 @@ unsafe extern "C-unwind" fn get_current_dir_name() -> *mut c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_stands_for_an_entry_has_a_name_that_cannot_be_guessed() {
+        let random = || number().rsplit('.').next().map(str::to_owned);
+        let [one, other] = [random(), random()];
+        assert!(one.as_ref().is_some_and(|one| one.len() == 16) && one != other, "{one:?} {other:?}");
+    }
 
     #[test]
     fn what_was_seen_before_a_change_is_not_kept() {

@@ -39,11 +39,16 @@ pub fn check(findings: &mut Vec<Finding>) {
     findings.extend(squatted(&host::foreign_holders()));
 }
 
-/// More slots than a host needs are left; fewer than this are not.
+/// More slots than a program of another user needs, and fewer than a host needs to be left.
 const MANY_SLOTS: usize = 64;
 
-/// Sockets that have this user's names and are none of its processes'.
+/// Processes of other users that hold more slots than a program needs, and sockets at which no process listens.
 fn squatted(foreign_holders: &ForeignHolders) -> Option<Finding> {
+    let many = foreign_holders.listening.iter().filter(|(_, slots)| **slots >= MANY_SLOTS);
+    let foreign_holders = &ForeignHolders {
+        listening: many.map(|(holder, slots)| (*holder, *slots)).collect(),
+        silent: foreign_holders.silent.clone(),
+    };
     let slots = foreign_holders.slots();
     let silent = foreign_holders.silent.first().map(|&inode| match super::port::process_with(inode) {
         Some((pid, name)) => format!("process {pid} ({name})"),
@@ -53,7 +58,7 @@ fn squatted(foreign_holders: &ForeignHolders) -> Option<Finding> {
         foreign_holders.listening.keys().map(|(uid, pid)| format!("process {pid} of {}", user_name(*uid)));
     let who: Vec<_> = listening.chain(silent).collect();
     let says = format!(
-        "{slots} of the 4094 names by which your Ferroce processes find each other are held by others: {}.",
+        "{slots} of the 4094 names by which Ferroce processes find each other are held by others: {}.",
         who.join(", ")
     );
     match slots {

@@ -18,6 +18,7 @@ pub(crate) use work::Work;
 use crate::fabric::{Addresses, Forwarding, Multicast, Taps, udp_only};
 use crate::gids;
 use crate::gsi::{self, GsiState};
+use crate::import;
 use crate::listed_regions::ListedRegions;
 use crate::numbers::{QpTable, SrqTable};
 use crate::path_mtu;
@@ -109,7 +110,8 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     copy::choose(settings::way_of_copies());
     let taps = Taps::from_env();
     let lossless = !udp_only() && !taps.is_some_and(Taps::has_faults);
-    let links = Links::new(lossless, taps.is_some_and(Taps::has_capture))?;
+    let captured = taps.is_some_and(Taps::has_capture);
+    let links = Links::new(lossless, captured, settings::allows_copies())?;
     KeyTable::global().list_in(&ListedRegions);
     if settings::is_strict() {
         KeyTable::global().tell_keys_apart();
@@ -139,6 +141,7 @@ pub(crate) fn start() -> Result<&'static Adapter> {
     xrc::register(services);
     gids::register(services);
     path_mtu::register(services);
+    import::register(services);
     gsi::register(services);
     watched::register(services);
     traced::register(services);

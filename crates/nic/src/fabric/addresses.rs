@@ -35,12 +35,20 @@ pub(super) struct Local {
     pub(super) users: Arc<AtomicUsize>,
 }
 
+/// An address of a device that was left out when the device was opened.
+#[derive(Debug)]
+struct LeftOut {
+    address: HostAddr,
+    /// Its port is taken by a process that doesn't share it. Otherwise its holder hasn't answered, and is asked again.
+    for_good: bool,
+}
+
 /// All of them, and what is known about peers.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
     locals: RwLock<class::Locals, Arc<Vec<Local>>>,
-    /// Addresses of devices whose port somebody else has.
-    left_out: Mutex<class::LeftOut, Vec<HostAddr>>,
+    /// Addresses of devices whose port this process doesn't share.
+    left_out: Mutex<class::LeftOut, Vec<LeftOut>>,
     /// Where each QP has been counted as a user.
     listeners: Mutex<class::Listeners, HashMap<u32, Vec<Arc<AtomicUsize>>>>,
     /// How often QPs have been counted, at all addresses together.
@@ -173,8 +181,9 @@ impl Adapter {
     pub(crate) fn use_addresses(&self, addresses: &[HostAddr]) -> Result<bool> {
         let (mut usable, mut complete, mut refused) = (false, true, Vec::new());
         for &address in addresses {
-            if self.addresses.left_out.lock().contains(&address) {
-                // Asking for it takes up to a second.
+            let is_it = |left_out: &LeftOut| left_out.address == address && left_out.for_good;
+            if self.addresses.left_out.lock().iter().any(is_it) {
+                // Asking for it takes up to some seconds.
                 continue;
             }
             match self.add_address(address).map_err(|error| (error.errno(), error)) {
@@ -192,12 +201,14 @@ impl Adapter {
             if !usable || is_held_everywhere() {
                 return Err(error);
             }
+            let for_good = error.errno() == libc::EADDRINUSE;
             let mut left_out = self.addresses.left_out.lock();
-            if left_out.contains(&address) {
-                // Another thread has found out meanwhile.
+            if let Some(known) = left_out.iter_mut().find(|known| known.address == address) {
+                // Another thread has found out meanwhile, or the holder still doesn't answer.
+                known.for_good |= for_good;
                 continue;
             }
-            left_out.push(address);
+            left_out.push(LeftOut { address, for_good });
             drop(left_out);
             crate::voice::tell(&format!("{error}; the address is left out, the device's others work"));
         }

@@ -1,8 +1,10 @@
 //! Who of the host's processes is gone: a process that dies can't tell its peers.
 //!
 //! A process keeps a connection to each process that it has connections with, and the kernel closes it when either dies. A process that
-//! is asked for one says that it has it. Until then the end of the connection may also mean that the process had no time to be asked: it
-//! is asked once more. Who has too many waiting to be asked is asked later.
+//! is asked for one keeps the connection first, and then answers that it has it: from then on the end of the connection is the end of the
+//! process. A process that can't keep the connection answers that it can't, and is asked again later, as is one that has too many waiting
+//! to be asked. Until there is an answer the end of the connection may also mean that the process had no time to be asked: it is asked
+//! once more.
 
 use super::GsiSource;
 use crate::adapter::{self, Adapter};
@@ -17,16 +19,16 @@ use std::time::Duration;
 
 /// Kind of the requests that ask for nothing but the connection. The sender's slot follows, two bytes.
 const KIND: u8 = 6;
-/// Lifelines of a process at most, those that it has asked for and those that others have. Of more it doesn't hear when they end.
+/// Lifelines of a process at most, those that it has asked for and those that others have. It isn't informed when more processes end.
 const MOST: usize = 8192;
-/// How often a process that ends the connection without having said anything is asked. One that goes on so is as good as gone.
+/// How often a process is asked that ends the connection without an answer. One that goes on so is as good as gone.
 const QUESTIONS: u8 = 100;
-/// After so long a process is asked that had too many waiting.
+/// After so long a process is asked again that had too many waiting, or kept no more.
 const LATER: Duration = Duration::from_millis(100);
 
 /// A connection that ends with the process at its other end.
 struct Lifeline {
-    /// `None`: the process takes none for now.
+    /// `None`: the process keeps none for now.
     connection: Option<EngineFd>,
     /// Of the process at the other end.
     slot: u16,
@@ -67,11 +69,13 @@ struct Followed;
 impl Service for Followed {
     fn serve(&self, connection: EngineFd, message: &[u8], _: Vec<EngineFd>) {
         let slot = message.get(frame::HEADER..).and_then(|body| body.try_into().ok());
-        if let (Some(adapter), Some(slot)) = (adapter::current(), slot)
-            && frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[]).is_ok()
+        let (Some(adapter), Some(slot)) = (adapter::current(), slot) else { return };
+        let lifeline = Lifeline { connection: Some(connection), slot: u16::from_ne_bytes(slot), asked: 0 };
+        if let Err(Lifeline { connection: Some(connection), .. }) =
+            adapter.keep_lifeline(lifeline, &mut frame::header(frame::GRANTED))
         {
-            let connection = Some(connection);
-            adapter.add_lifeline(Lifeline { connection, slot: u16::from_ne_bytes(slot), asked: 0 });
+            // Where this fails the process that has asked is gone, or asks again.
+            let _ = frame::send(connection.raw(), &mut frame::header(frame::REFUSED), &[]);
         }
     }
 }
@@ -82,15 +86,35 @@ pub(crate) fn register(services: &Services) {
 }
 
 impl Adapter {
-    fn add_lifeline(&self, lifeline: Lifeline) {
+    /// Keeps a lifeline and sends `message` over it.
+    ///
+    /// # Errors
+    /// The lifeline, which isn't kept, and nothing has been sent: there are too many, or it can't be watched, or the process that
+    /// has asked for it is gone.
+    fn keep_lifeline(&self, lifeline: Lifeline, message: &mut [u8]) -> Result<(), Lifeline> {
         let mut all = self.gsi.lifelines.all.lock();
-        let is_watched = match &lifeline.connection {
-            Some(connection) => self.engine.watch_control(connection.raw()).is_ok(),
-            None => true,
-        };
-        if all.len() < MOST && is_watched {
-            all.push(lifeline);
+        if all.len() >= MOST {
+            return Err(lifeline);
         }
+        if let Some(connection) = &lifeline.connection {
+            let is_watched = self.engine.watch_control(connection.raw()).is_ok();
+            // Its end isn't looked at before it is in the list: that takes the lock.
+            let is_sent = is_watched && frame::send(connection.raw(), message, &[]).is_ok();
+            // The end of a connection over which nothing could be asked is seen in its turn.
+            let is_question = lifeline.asked > 0;
+            if !(is_watched && (is_sent || is_question)) {
+                return Err(lifeline);
+            }
+        }
+        all.push(lifeline);
+        Ok(())
+    }
+
+    /// Has a process asked for a lifeline later.
+    fn ask_later(&self) {
+        let later = clock::now().after(LATER);
+        self.gsi.lifelines.later.fetch_min(later.0, Ordering::AcqRel);
+        self.engine.wake_for(later);
     }
 
     /// Asks those for lifelines that took none before. The slots of processes that are gone since.
@@ -119,17 +143,20 @@ impl Adapter {
             if self.host.is_free(slot) {
                 return false;
             }
-            self.add_lifeline(Lifeline { connection: None, slot, asked });
-            let later = clock::now().after(LATER);
-            self.gsi.lifelines.later.fetch_min(later.0, Ordering::AcqRel);
-            self.engine.wake_for(later);
+            if self.keep_lifeline(Lifeline { connection: None, slot, asked }, &mut []).is_ok() {
+                self.ask_later();
+            }
             return true;
         };
         let own = self.host.slots().first().copied().unwrap_or_default();
         let mut message = [&frame::header(KIND)[..], &own.to_ne_bytes()].concat();
-        // Where this fails the connection has ended, which is seen in its turn.
-        let _ = frame::send(connection.raw(), &mut message, &[]);
-        self.add_lifeline(Lifeline { connection: Some(connection), slot, asked });
+        let lifeline = Lifeline { connection: Some(connection), slot, asked };
+        if let Err(unkept) = self.keep_lifeline(lifeline, &mut message) {
+            // This process can watch no more: the other one is asked later, if there is room for that.
+            if self.keep_lifeline(Lifeline { connection: None, ..unkept }, &mut []).is_ok() {
+                self.ask_later();
+            }
+        }
         true
     }
 }
@@ -150,14 +177,22 @@ impl GsiSource {
             return ended;
         }
         let mut states = fds.iter().map(|fd| fd.revents != 0);
+        let (mut unkept, mut given_up) = (false, Vec::new());
         all.retain_mut(|lifeline| {
             if !states.next().unwrap_or(false) {
                 return true;
             }
             let mut answer = [0; frame::HEADER];
-            // All that is ever said.
-            if lifeline.asked > 0 && matches!(frame::receive(fd(lifeline), &mut answer), Ok((1.., _))) {
-                lifeline.asked = 0;
+            if lifeline.asked > 0
+                && let Ok((length @ 1.., _)) = frame::receive(fd(lifeline), &mut answer)
+            {
+                if frame::kind_of(&answer[..length]) == Some(frame::GRANTED) {
+                    lifeline.asked = 0;
+                } else {
+                    // It lives, and keeps none for now.
+                    (lifeline.asked, unkept) = (1, true);
+                    given_up.extend(lifeline.connection.take());
+                }
                 return true;
             }
             match lifeline.asked {
@@ -166,6 +201,11 @@ impl GsiSource {
             }
             false
         });
+        drop(all);
+        drop(given_up);
+        if unkept {
+            self.0.ask_later();
+        }
         ended
     }
 }

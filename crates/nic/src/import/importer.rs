@@ -1,7 +1,7 @@
 //! The importing side: contexts, domains, regions and device memory of another context, in this process or another.
 
 use super::ledger::{EntryKind, OthersLedger, Region};
-use super::{Handles, INDEX_BITS, Object, alive, no_such};
+use super::{Handles, INDEX_BITS, Object, alive, consent, no_such};
 use crate::{Context, adapter, devices};
 use ferroce_access::{Fault, PeerMemory};
 use ferroce_mem::{Backing, Dm, Mr, MrAccess, MrInit, Pd};
@@ -43,6 +43,14 @@ impl Exporter {
         PeerMemory::probe(pid, at, cookie)
     }
 
+    /// The same; asks the process for leave where the kernel wants it.
+    fn asked_memory(&self) -> Option<PeerMemory> {
+        self.memory().or_else(|| {
+            consent::ask(self.ledger.process().0);
+            self.memory()
+        })
+    }
+
     fn find(&self, handle: u32, kind: EntryKind, what: &'static str) -> Result<(u64, [u64; 4])> {
         self.ledger.find(index(handle), handle, kind).ok_or_else(|| no_such(what))
     }
@@ -66,7 +74,7 @@ impl Exporter {
         let (pid, ..) = self.ledger.process();
         let dm = Dm::of_another(context, &format!("/proc/{pid}/fd/{fd}"), len, handle)?;
         // Still listed: so the descriptor was that of the device memory.
-        if !self.ledger.is_listed(index(handle), name) || self.memory().is_none() {
+        if !self.ledger.is_listed(index(handle), name) || self.asked_memory().is_none() {
             return Err(no_such(WHAT));
         }
         Ok(dm)
@@ -217,7 +225,7 @@ impl Context {
             let dm = exporter.dm(self, dm)?;
             return Mr::import_dm(&pd, &dm, init, handle);
         }
-        if exporter.memory().is_none() {
+        if exporter.asked_memory().is_none() {
             return Err(Error::Permission(
                 "this process may not copy from and to the memory of the region's process".into(),
             ));

@@ -105,7 +105,6 @@ impl Ledger {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         };
         to.copy_from_slice(name.as_bytes());
-        sys::allow_copies_by_others();
         let memory = SharedMemory::create(LEN, true)?;
         let header: &LedgerHeader = memory.words(0);
         let cookie = Cookie::new()?;

@@ -4,9 +4,11 @@
 //! In here: handles, the ledger, and the importing side, in this process or another.
 //! Out of here: what the objects are.
 
+mod consent;
 mod importer;
 mod ledger;
 
+pub(crate) use consent::register;
 use ferroce_mem::{Dm, ListedMr, Mr, MrInit, Pd};
 use ferroce_os::{
     sync::{Mutex, RwLock, class},

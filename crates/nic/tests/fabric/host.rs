@@ -13,6 +13,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -451,9 +452,9 @@ fn another_users_names_and_sockets_are_not_mistaken_for_ours() {
         // Takes names that are ours by spelling: the leader's, and every slot's but a few.
         let squatter = other_user(
             "held=[]\n\
-             for name in ['leader']+['slot-%d'%s for s in range(1,400)]:\n\
+             for name in ['u0-leader']+['slot-%d'%s for s in range(1,400)]:\n\
              \x20for kind in (socket.SOCK_SEQPACKET,socket.SOCK_DGRAM):\n\
-             \x20 s=socket.socket(socket.AF_UNIX,kind); s.bind('\\0ferroce-1-u0-'+name); held.append(s)\n\
+             \x20 s=socket.socket(socket.AF_UNIX,kind); s.bind('\\0ferroce-2-'+name); held.append(s)\n\
              \x20 if kind==socket.SOCK_SEQPACKET: s.listen(5)",
         );
         let Some(mut squatter) = squatter else {
@@ -492,7 +493,7 @@ fn forwarded_packets_of_another_user_are_not_taken() {
         blob.extend_from_slice(&qpn.to_be_bytes());
         blob.extend_from_slice(&[0; 8]);
         let code = format!(
-            "s=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM); s.sendto(bytes({blob:?}),'\\0ferroce-1-u0-slot-{slot}')"
+            "s=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM); s.sendto(bytes({blob:?}),'\\0ferroce-2-slot-{slot}')"
         );
         let own = Command::new("python3").args(["-c", &format!("import socket\n{code}")]).status();
         if !own.is_ok_and(|s| s.success()) {
@@ -508,5 +509,31 @@ fn forwarded_packets_of_another_user_are_not_taken() {
         assert_eq!(joiner.recv_forwarded(&mut |_| ()), 0);
         other.kill().unwrap();
         other.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_holder_that_runs_and_is_slow_to_answer_is_waited_for() {
+    in_namespace("host::a_holder_that_runs_and_is_slow_to_answer_is_waited_for", || {
+        let holder = Host::join().unwrap();
+        endpoint(&holder, address(LO4)).unwrap();
+        let joiner = Host::join().unwrap();
+        // As on a machine whose processors are busy with other programs.
+        let slow = {
+            let holder = holder.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_secs(3));
+                for _ in 0..2000 {
+                    holder.answer_requests();
+                    std::thread::sleep(Duration::from_millis(5));
+                    if Arc::strong_count(&holder) == 1 {
+                        return;
+                    }
+                }
+            })
+        };
+        endpoint(&joiner, address(LO4)).unwrap();
+        drop(holder);
+        slow.join().unwrap();
     });
 }

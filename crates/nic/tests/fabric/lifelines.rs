@@ -27,7 +27,7 @@ impl CommunicationManager for Manager {
 }
 
 fn name() -> AbstractName {
-    AbstractName::new(&format!("ferroce-1-u{}-slot-{SLOT}", sys::user_id()))
+    AbstractName::new(&format!("ferroce-2-slot-{SLOT}"))
 }
 
 /// The process that has [`SLOT`], as far as others see it.
@@ -133,5 +133,65 @@ fn a_process_that_has_many_waiting_is_asked_later() {
         frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[]).unwrap();
         drop(connection);
         assert_eq!(told.recv_timeout(LIMIT), Ok(SLOT));
+    });
+}
+
+#[test]
+fn a_process_that_keeps_no_lifeline_is_asked_later_and_not_given_up() {
+    in_namespace("lifelines::a_process_that_keeps_no_lifeline_is_asked_later_and_not_given_up", || {
+        let holder = Holder::new();
+        let told = follow();
+        for _ in 0..3 {
+            let (connection, request) = holder.accept();
+            assert_eq!(frame::kind_of(&request), Some(6));
+            frame::send(connection.raw(), &mut frame::header(frame::REFUSED), &[]).unwrap();
+            drop(connection);
+            assert_nobody_is_gone(&told);
+        }
+        // It has room now.
+        let (connection, _) = holder.accept();
+        frame::send(connection.raw(), &mut frame::header(frame::GRANTED), &[]).unwrap();
+        assert_nobody_is_gone(&told);
+        drop(connection);
+        assert_eq!(told.recv_timeout(LIMIT), Ok(SLOT));
+    });
+}
+
+/// Lifelines that a process keeps at most.
+const MOST: usize = 8192;
+
+/// Asks this process to keep a connection: the connection, and the answer.
+fn ask_this_process(name: &AbstractName) -> (EngineFd, Option<u8>) {
+    let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET).unwrap();
+    sys::connect(connection.raw(), name).unwrap();
+    let mut request = [&frame::header(6)[..], &SLOT.to_ne_bytes()].concat();
+    frame::send(connection.raw(), &mut request, &[]).unwrap();
+    wait_for(&connection);
+    let mut answer = [0; 64];
+    let (length, _) = frame::receive(connection.raw(), &mut answer).unwrap();
+    (connection, frame::kind_of(&answer[..length]))
+}
+
+#[test]
+fn a_process_answers_that_it_keeps_a_lifeline_only_if_it_does() {
+    in_namespace("lifelines::a_process_answers_that_it_keeps_a_lifeline_only_if_it_does", || {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a structure that the kernel fills, and reads.
+        unsafe {
+            libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+            limit.rlim_cur = limit.rlim_max.min(1 << 16);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+        // Both ends of all connections are this process's.
+        if limit.rlim_cur < 2 * MOST as u64 + 1000 {
+            println!("skipped: RLIMIT_NOFILE is {}", limit.rlim_max);
+            return;
+        }
+        let (tell, _told) = channel();
+        let gsi = Gsi::start(|_| Arc::new(Manager(tell))).unwrap();
+        let own = AbstractName::new(&format!("ferroce-2-slot-{}", gsi.host().slots()[0]));
+        let kept: Vec<_> = (0..MOST).map(|_| ask_this_process(&own)).collect();
+        assert!(kept.iter().all(|(_, answer)| *answer == Some(frame::GRANTED)));
+        assert_eq!(ask_this_process(&own).1, Some(frame::REFUSED));
     });
 }

@@ -161,9 +161,7 @@ pub fn ring_bells(len: usize) {
 
 /// A connection to the holder of a slot.
 pub fn connect(slot: u32) -> std::io::Result<OwnedFd> {
-    // SAFETY: takes no pointer.
-    let uid = unsafe { libc::getuid() };
-    let address = SocketAddr::from_abstract_name(format!("ferroce-1-u{uid}-slot-{slot}"))?;
+    let address = SocketAddr::from_abstract_name(format!("ferroce-2-slot-{slot}"))?;
     // SAFETY: takes no pointer.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK, 0) };
     assert!(fd >= 0);
@@ -229,7 +227,7 @@ fn memory(len: usize, seals: i32) -> EngineFd {
 /// Offers shared memory in a way that `how` says. What became of it, and the connection.
 pub fn offer(slot: u32, how: &str) -> (&'static str, OwnedFd) {
     let mut hello = vec![0; 48];
-    hello[..8].copy_from_slice(b"FRCE\x01\x02\0\0");
+    hello[..8].copy_from_slice(b"FRCE\x02\x02\0\0");
     hello[8..12].copy_from_slice(&VERSION.to_ne_bytes());
     hello[12..16].copy_from_slice(&(RING as u32).to_ne_bytes());
     hello[16..24].copy_from_slice(&sys::random().to_ne_bytes());

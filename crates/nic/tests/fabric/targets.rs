@@ -220,7 +220,7 @@ fn hostile_openers() {
     let mut there = There::start();
     let xrcd = ours();
     let (qpn, file) = (there.qpn, std::fs::metadata("/proc/self/exe").unwrap());
-    let mut hello = b"FRCE\x01\x05\0\0".to_vec();
+    let mut hello = b"FRCE\x02\x05\0\0".to_vec();
     hello.extend([qpn.to_ne_bytes(), [0; 4]].concat());
     hello.extend([file.dev().to_ne_bytes(), file.ino().to_ne_bytes()].concat());
     hello.extend(xrcd.context().device().info().name.bytes());

@@ -3,7 +3,7 @@
 use crate::log;
 use ferroce_explain::{Finding, ReportFormat};
 use ferroce_nic::settings;
-use ferroce_os::sys;
+use ferroce_os::{own_file, sys};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -31,7 +31,7 @@ pub(super) fn append(finding: &Finding) {
 fn append_to(path: &Path, finding: &Finding) -> io::Result<()> {
     let format = ReportFormat::of(path);
     let (head, tail) = (format.head(), format.tail());
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let file = own_file::open(path, OpenOptions::new().read(true).write(true).create(true).truncate(false))?;
     lock(&file, PATIENCE)?;
     // What has no room for a head and a tail is no report yet.
     let kept = file.metadata()?.len().checked_sub(tail.len() as u64).filter(|kept| *kept > head.len() as u64);

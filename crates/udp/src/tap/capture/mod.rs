@@ -14,6 +14,7 @@ mod pcapng;
 use super::Direction;
 pub use super::synthesis::IpUdpHeader;
 use super::synthesis::headers;
+use ferroce_os::own_file;
 use ferroce_os::sync::MadeOnce;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Headers, ICRC_LEN, MAX_HEADERS_LEN};
@@ -47,9 +48,11 @@ pub struct Capture {
 /// Makes an empty capture file, or empties one that is there. (Processes that find none make it themselves.)
 ///
 /// # Errors
-/// Those of opening and writing the file.
+/// Those of opening and writing the file; it is another user's.
 pub fn create(path: &Path) -> io::Result<()> {
-    File::create(path)?.write_all(&file_header())
+    let mut file = own_file::open(path, OpenOptions::new().write(true).create(true).truncate(false))?;
+    file.set_len(0)?;
+    file.write_all(&file_header())
 }
 
 impl Capture {
@@ -70,11 +73,11 @@ impl Capture {
     /// Opens a capture file for appending, and makes it where there is none.
     ///
     /// # Errors
-    /// Those of opening and writing the file.
+    /// Those of opening and writing the file; it is another user's.
     pub fn open(path: &Path) -> io::Result<Self> {
         // The program may change its working directory later.
         let path = std::path::absolute(path)?;
-        let mut file = OpenOptions::new().append(true).create(true).open(&path)?;
+        let mut file = own_file::open(&path, OpenOptions::new().append(true).create(true))?;
         let metadata = file.metadata()?;
         if metadata.is_file() && metadata.len() == 0 {
             // If another process does the same now the file has two headers, which is allowed: a second begins a new
@@ -166,7 +169,7 @@ impl Capture {
         let mut file = if ours {
             &self.file
         } else {
-            reopened = OpenOptions::new().append(true).open(&self.path)?;
+            reopened = own_file::open(&self.path, OpenOptions::new().append(true))?;
             &reopened
         };
         let written = loop {

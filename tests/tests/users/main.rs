@@ -1,6 +1,8 @@
 //! Two users on a host: the processes of the one reach those of the other, and the network, while one of them has UDP port
 //! 4791 for both.
 
+mod third_user;
+
 use ferroce_tests::{Fabric, Host, Outcome, Process, Skip, World, require, tool, wait::eventually};
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ const LIMIT: Duration = Duration::from_secs(40);
 const FIRST: &str = "12345";
 const SECOND: &str = "23456";
 const ROOT: &str = "0";
+/// The attacker.
+const THIRD: &str = "34567";
 
 /// Hosts that several users can be had on.
 fn hosts(world: impl FnOnce() -> Result<World, Skip>) -> Result<World, Skip> {
@@ -224,6 +228,18 @@ fn a_container_whose_users_have_no_number_for_the_holder_is_a_guest_if_it_says_s
     }
 }
 
+/// Asks the holder of a name for something, which answers nothing.
+const ASKS: &str = "
+home = bytes(10) + b'\\xff\\xff' + HOME
+def refused(name, kind):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(10)
+    try:
+        s.connect('\\0' + name)
+        s.send(b'FRCE' + bytes([2, kind, 0, 0]) + home + bytes(4))
+        answer = s.recvmsg(200, 4096)
+    except (ConnectionResetError, BrokenPipeError): answer = (b'', [])
+    assert answer[:2] == (b'', []), (name, kind, answer)";
+
 /// Trust is of memory that both make for the purpose, and of nothing else that processes of one user do for each other.
 #[test]
 fn a_trusted_user_gets_no_sockets_and_no_tables() {
@@ -232,20 +248,13 @@ fn a_trusted_user_gets_no_sockets_and_no_tables() {
     let words = [&World::as_user(FIRST)[..], &["ibv_rc_pingpong", "-g", "1", "-p", "19001"]].concat();
     let mut server = world.first().start_ferroce_privileged(&[], &words, &[("FERROCE_TRUST", "34567")]);
     world.first().wait_for_listener(19001, &mut server, LIMIT);
-    let ask = "slot = slots('ferroce-1-u12345-slot-').pop()
-home = bytes(10) + b'\\xff\\xff' + HOME
-def asked(kind):
-    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(10)
-    s.connect('\\0ferroce-1-u12345-slot-%d' % slot)
-    s.send(b'FRCE' + bytes([1, kind, 0, 0]) + home + bytes(4))
-    return s
-for kind in [1, 3, 4, 5, 6, 7, 8, 9]:
-    s = asked(kind)
-    try: answer = s.recvmsg(200, 4096)
-    except ConnectionResetError: answer = (b'', [])
-    assert answer[:2] == (b'', []), (kind, answer)
-print('refused')";
-    python(&world, ask).wait(LIMIT).expect_success();
+    let ask = format!(
+        "{ASKS}
+slot = slots('ferroce-2-u12345-slot-').pop()
+for kind in [1, 3, 4, 5, 6, 7, 8, 9, 10]: refused('ferroce-2-slot-%d' % slot, kind)
+print('refused')"
+    );
+    python(&world, &ask).wait(LIMIT).expect_success();
     assert!(!server.has_ended(), "{}", server.wait(LIMIT));
 }
 
@@ -331,12 +340,12 @@ fn while_attacked(attack: &str, users: [&str; 2]) {
 }
 
 const TOOLS: &str = "
-import socket, os, struct, random, time, resource, ipaddress
+import socket, os, struct, random, time, resource, ipaddress, select
 HOME = ipaddress.ip_address('10.77.0.1').packed
-def slots(prefix='ferroce-1-slot-'):
+def slots(prefix='ferroce-2-slot-'):
     lines = open('/proc/net/unix').read().split()
     return {int(w.rsplit('-', 1)[1]) for w in lines if w.startswith('@' + prefix)}
-def inbox(slot): return '\\0ferroce-1-slot-%d' % slot
+def inbox(slot): return '\\0ferroce-2-slot-%d' % slot
 def packet(qpn): return bytes([0x04, 0x40, 0xff, 0xff]) + struct.pack('!II', qpn, random.getrandbits(24)) + bytes(20)
 def forged(qpn):
     p, home = packet(qpn), bytes(10) + b'\\xff\\xff' + HOME
@@ -346,13 +355,34 @@ u = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); u.setblocking(False)
 def send(to, what):
     try: u.sendto(what, to)
     except OSError: pass
+def trap(names):
+    held = {}
+    for name in names:
+        for kind in (socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
+            s = socket.socket(socket.AF_UNIX, kind)
+            try: s.bind('\\0' + name)
+            except OSError: continue
+            if kind == socket.SOCK_SEQPACKET: s.listen(64)
+            s.setblocking(False); held[s] = name
+    assert held, names
+    waiting, numbers = select.epoll(), {s.fileno(): s for s in held}
+    for n in numbers: waiting.register(n, select.EPOLLIN)
+    print('at it')
+    while True:
+        for s in [numbers[n] for n, _ in waiting.poll(1)]:
+            try:
+                c = s.accept()[0] if s.type == socket.SOCK_SEQPACKET else s
+                if c is not s: c.settimeout(0.3)
+                what, fds = c.recvmsg(1 << 17, 4096)[:2]
+            except OSError: continue
+            if what or fds: print('stolen from', held[s], len(what), what[:8], len(fds))
 ";
 
 fn python(world: &World, code: &str) -> Process {
     let code = format!("{TOOLS}\n{code}");
     world.first().start_ferroce_privileged(
         &[],
-        &[&World::as_user("34567")[..], &["python3", "-uc", &code]].concat(),
+        &[&World::as_user(THIRD)[..], &["python3", "-uc", &code]].concat(),
         &[],
     )
 }
@@ -377,7 +407,7 @@ fn holders_asked_by_a_third_user_to_read_everything_go_on() {
 
 #[test]
 fn connections_of_a_third_user_take_no_descriptor_for_long() {
-    let dial = "held = []\nfor n in range(400):\n  s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.setblocking(False); held.append(s)\n  try: s.connect('\\0ferroce-1-u12345-leader')\n  except OSError: pass\nprint('at it')\nwhile True: time.sleep(1)";
+    let dial = "held = []\nfor n in range(400):\n  s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.setblocking(False); held.append(s)\n  try: s.connect('\\0ferroce-2-u12345-leader')\n  except OSError: pass\nprint('at it')\nwhile True: time.sleep(1)";
     while_attacked(dial, [FIRST, FIRST]);
 }
 
@@ -394,7 +424,7 @@ fn connections_that_a_third_user_keeps_take_no_descriptor_of_the_holder() {
     let dial = "held = []
 for n in range(400):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); held.append(s)
-    s.connect('\\0ferroce-1-u12345-leader')
+    s.connect('\\0ferroce-2-u12345-leader')
 print('at it')
 time.sleep(60)";
     let mut attacker = python(&world, dial);
