@@ -85,6 +85,7 @@ programs! {
         attribute_values_out_of_range_are_refused
         query_qp_tells_what_was_set
         capacities_beyond_the_device_are_refused
+        receive_capacities_without_a_receive_queue_are_ignored
         registering_what_is_not_there_or_not_permitted_is_refused
         objects_in_use_are_not_destroyed
         queries_of_what_does_not_exist_are_refused
