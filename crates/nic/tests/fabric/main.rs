@@ -5,6 +5,7 @@ mod host;
 mod hostile;
 mod lifelines;
 mod member;
+mod messages;
 mod packets;
 mod peer;
 #[path = "../verbs/receiver.rs"]
