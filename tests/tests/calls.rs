@@ -74,6 +74,14 @@ programs! {
         an_id_may_go_while_its_request_is_made_again
         ; udp only:
     }
+    completions/before_the_flush {
+        acknowledged_requests_succeed_when_the_queue_pair_goes_to_err
+        acknowledged_requests_succeed_when_it_drains_before
+        acknowledged_requests_succeed_when_their_id_disconnects
+        messages_that_came_before_err_are_received
+        messages_that_came_before_a_destruction_are_acknowledged
+        ; udp only:
+    }
     calls/setup {
         rc_transitions_need_every_required_attribute
         uc_transitions_need_every_required_attribute

@@ -160,8 +160,12 @@ impl Qp {
         Ok(qp)
     }
 
-    /// From here on it sends and receives nothing, and touches no memory. Others of the host may still list it.
+    /// From here on it sends and receives nothing, and touches no memory. Others of the host may still list it. What has come before is
+    /// received, and acknowledged to the peer.
     fn stop_traffic(self: &Arc<Self>) {
+        if self.has_to_take_before(QpState::Err) {
+            self.adapter.take_what_has_come(self);
+        }
         self.adapter.remove_qp(self);
         self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
