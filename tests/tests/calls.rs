@@ -76,6 +76,14 @@ programs! {
         an_id_may_go_while_its_request_is_made_again
         ; udp only:
     }
+    completions/before_the_flush {
+        acknowledged_requests_succeed_when_the_queue_pair_goes_to_err
+        acknowledged_requests_succeed_when_it_drains_before
+        acknowledged_requests_succeed_when_their_id_disconnects
+        messages_that_came_before_err_are_received
+        messages_that_came_before_a_destruction_are_acknowledged
+        ; udp only:
+    }
     calls/setup {
         rc_transitions_need_every_required_attribute
         uc_transitions_need_every_required_attribute
@@ -87,6 +95,7 @@ programs! {
         attribute_values_out_of_range_are_refused
         query_qp_tells_what_was_set
         capacities_beyond_the_device_are_refused
+        receive_capacities_without_a_receive_queue_are_ignored
         registering_what_is_not_there_or_not_permitted_is_refused
         objects_in_use_are_not_destroyed
         queries_of_what_does_not_exist_are_refused

@@ -1,7 +1,8 @@
 //! The table of keys, of regions and windows alike.
 //!
 //! A key is an index into the table (24 bits) and a tag (8 bits) that changes at each reuse of the index, and whenever a
-//! window is bound.
+//! window is bound. Indices are reused in the order in which they were freed, and [`RESTING`] of them stay free, so that a stale key
+//! names new memory late.
 
 use super::listing::RegionListing;
 use super::mr::Mr;
@@ -27,6 +28,9 @@ pub const MAX_MW: usize = 1 << 20;
 
 /// Bytes that are touched at most while others wait for no more than threads that read.
 const SHORT: u32 = 64 * 1024;
+
+/// Free indices that aren't reused. A key comes again 256 × this number registrations after its region's deregistration, at the earliest.
+const RESTING: usize = 512;
 
 /// Keys that were given back and are remembered, to tell who uses one that it was a key once.
 const REMEMBERED: usize = 256;
@@ -71,7 +75,8 @@ impl std::fmt::Debug for ListedIn {
 #[derive(Debug)]
 struct KeySlots {
     all: Vec<KeySlot>,
-    free: Vec<u32>,
+    /// The one that has been free for the longest time first.
+    free: VecDeque<u32>,
     regions: usize,
     windows: usize,
     /// Keys that were given back, the last one at the end, and when.
@@ -92,13 +97,7 @@ pub(super) enum Keyed {
 }
 
 static TABLE: KeyTable = KeyTable {
-    slots: RwLock::new(KeySlots {
-        all: Vec::new(),
-        free: Vec::new(),
-        regions: 0,
-        windows: 0,
-        returned: VecDeque::new(),
-    }),
+    slots: RwLock::new(KeySlots::new()),
     shortcuts: Shortcuts::new(),
     listing: ListedIn(OnceLock::new()),
     two_keys: AtomicBool::new(false),
@@ -241,7 +240,7 @@ impl KeyTable {
         if held.is_some() {
             count(&mut slots);
         }
-        slots.free.push(index);
+        slots.free.push_back(index);
         if slots.returned.len() == REMEMBERED {
             slots.returned.pop_front();
         }
@@ -412,9 +411,14 @@ impl KeyTable {
 }
 
 impl KeySlots {
+    const fn new() -> Self {
+        Self { all: Vec::new(), free: VecDeque::new(), regions: 0, windows: 0, returned: VecDeque::new() }
+    }
+
     /// A free place with its next key. The caller fills it.
     fn take(&mut self) -> (usize, u32) {
-        let index = self.free.pop().unwrap_or_else(|| {
+        let rested = if self.free.len() > RESTING { self.free.pop_front() } else { None };
+        let index = rested.unwrap_or_else(|| {
             self.all.push(KeySlot { tag: 0, held: None });
             self.all.len() as u32 - 1
         });
@@ -423,5 +427,134 @@ impl KeySlots {
         // Index 0 would give keys that look like small integers; keys start at 0x101.
         let key = (index + 1) << 8 | u32::from(slot.tag);
         (index as usize, key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::double::Nobody;
+    use crate::{KeyTable, KeyUser, Mr, MrAccess, MrInit, Mw, MwKind, Pd};
+    use ferroce_explain::KeyFault;
+    use ferroce_proto::{Placement, RemoteAccess, RemoteError, Sge};
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    /// More than what is looked up without the gate.
+    const LARGE: u32 = super::SHORT + 8;
+
+    #[test]
+    fn a_key_reaches_its_regions_bytes_for_its_domain_and_rights_and_nothing_else() {
+        let [pd, other] = [(); 2].map(|()| Pd::alloc(&Arc::new(Nobody)).expect("a domain"));
+        let memory = vec![0u8; 1 << 17];
+        let (addr, length) = (memory.as_ptr() as u64, memory.len() as u64);
+        let register =
+            |access| Mr::register(&pd, MrInit { addr, length, iova: addr, access }).expect("memory is there");
+        let table = KeyTable::global();
+        let local = |pd: &Pd, lkey, offset, length, write| {
+            let mut reached = None;
+            let sge = Sge { addr: addr.wrapping_add(offset), length, lkey };
+            let done = table.local(pd.id(), &sge, write, |addr| {
+                reached = Some(addr);
+                Ok(())
+            });
+            assert_eq!(done.is_ok(), reached == Some(sge.addr));
+            done.is_ok()
+        };
+        let [all, reads] =
+            [MrAccess::ALL, MrAccess { remote_read: true, ..MrAccess::default() }].map(register);
+        for len in [8, LARGE] {
+            for write in [false, true] {
+                assert!(local(&pd, all.key(), 0, len, write));
+                assert!(local(&pd, all.key(), length - u64::from(len), len, write), "up to the end");
+                assert!(!local(&pd, all.key(), length - u64::from(len) + 1, len, write), "beyond the end");
+                assert!(!local(&pd, all.key(), u64::MAX, len, write), "before the beginning");
+                assert!(!local(&other, all.key(), 0, len, write), "another domain");
+                assert!(!local(&pd, all.key() ^ 1, 0, len, write), "another tag");
+                assert_eq!(local(&pd, reads.key(), 0, len, write), !write, "a right");
+            }
+        }
+        let remote = |pd: &Pd, rkey, access| {
+            let by = KeyUser { pd: pd.id(), qp: 1 };
+            table.remote(by, rkey, addr + 8, 8, access, |at| Ok(at == addr + 8))
+        };
+        let flush = RemoteAccess::Flush(Placement { global: true, persistent: false });
+        for access in [RemoteAccess::Read, RemoteAccess::Write, RemoteAccess::Atomic, flush] {
+            assert_eq!(remote(&pd, all.rkey(), access), Ok(true), "{access:?}");
+            assert_eq!(
+                remote(&other, all.rkey(), access),
+                Err(RemoteError::Access),
+                "{access:?}, another domain"
+            );
+            assert_eq!(
+                remote(&pd, all.rkey() ^ 1, access),
+                Err(RemoteError::Access),
+                "{access:?}, another tag"
+            );
+            let expected = if access == RemoteAccess::Read { Ok(true) } else { Err(RemoteError::Access) };
+            assert_eq!(remote(&pd, reads.rkey(), access), expected, "{access:?}, a right");
+        }
+        assert_eq!((table.range(all.rkey()), table.range(all.rkey() ^ 1)), (Some((addr, length)), None));
+        all.deregister().expect("nobody uses it");
+        assert!(!local(&pd, all.key(), 0, 8, false) && !local(&pd, all.key(), 0, LARGE, false));
+        assert_eq!(remote(&pd, all.rkey(), RemoteAccess::Read), Err(RemoteError::Access));
+        reads.deregister().expect("nobody uses it");
+    }
+
+    #[test]
+    fn what_is_deregistered_is_counted_out_and_remembered_for_a_while() {
+        let pd = Pd::alloc(&Arc::new(Nobody)).expect("a domain");
+        let memory = [0u8; 64];
+        let addr = memory.as_ptr() as u64;
+        let table = KeyTable::global();
+        let before = table.regions(0).1;
+        let register = || {
+            Mr::register(&pd, MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL }).expect("memory")
+        };
+        let regions: Vec<_> = (0..=super::REMEMBERED).map(|_| register()).collect();
+        assert_eq!(table.regions(0).1, before + regions.len());
+        regions.iter().for_each(|region| region.deregister().expect("nobody uses it"));
+        assert_eq!(table.regions(0).1, before);
+        let fault = |mr: &Mr| {
+            table.remote_fault(KeyUser { pd: pd.id(), qp: 1 }, mr.key(), (addr, 8), RemoteAccess::Read)
+        };
+        assert_eq!(fault(&regions[0]), KeyFault::Unknown, "one more was given back since");
+        assert!(matches!(fault(&regions[1]), KeyFault::Deregistered { .. }));
+    }
+
+    #[test]
+    fn an_owners_end_ends_what_is_its_own() {
+        let owners = [(); 2].map(|()| Arc::new(Nobody));
+        let pds = [0, 1].map(|i: usize| Pd::alloc(&owners[i]).expect("a domain"));
+        let memory = [0u8; 64];
+        let addr = memory.as_ptr() as u64;
+        let init = MrInit { addr, length: 64, iova: addr, access: MrAccess::ALL };
+        let regions = [0, 1].map(|i: usize| Mr::register(&pds[i], init).expect("memory"));
+        let windows = [0, 1].map(|i: usize| Mw::alloc(&pds[i], MwKind::One).expect("a window"));
+        let table = KeyTable::global();
+        assert_eq!(table.end_with_owner(&*owners[0]), (1, 1));
+        let is_there = |key| table.at(key).is_some();
+        assert!(!is_there(regions[0].key()) && !is_there(windows[0].rkey()));
+        assert!(is_there(regions[1].key()) && is_there(windows[1].rkey()));
+        assert_eq!(table.end_with_owner(&*owners[1]), (1, 1));
+    }
+
+    #[test]
+    fn a_stale_key_names_new_memory_late_and_indices_are_few() {
+        const LATE: usize = 256 * super::RESTING;
+        let mut slots = super::KeySlots::new();
+        // Others that stay, as a program has them.
+        let others: HashSet<_> = (0..8).map(|_| slots.take().0).collect();
+        let (index, stale) = slots.take();
+        slots.free.push_back(index as u32);
+        let mut indices = HashSet::new();
+        let is_stale = |_: &usize| {
+            let (index, key) = slots.take();
+            slots.free.push_back(index as u32);
+            indices.insert(index);
+            key == stale
+        };
+        let again = (1..).find(is_stale).expect("a number that comes again");
+        assert!(again >= LATE, "after {again} registrations");
+        assert!(indices.len() <= 2 * super::RESTING && indices.is_disjoint(&others));
     }
 }

@@ -253,6 +253,35 @@ static void capacities_beyond_the_device_are_refused(void)
 	EXPECT_NULL(EINVAL, ibv_create_qp(f.device.pd, &init));
 }
 
+/* ibv_create_qp(3): with an SRQ the sizes of the receive queue are ignored; an XRC initiator has no receive queue either. */
+static void receive_capacities_without_a_receive_queue_are_ignored(void)
+{
+	struct fixture f = unconnected(IBV_QPT_RC);
+	struct ibv_srq_init_attr srq_init = {.attr = {.max_wr = 1, .max_sge = 1}};
+	struct ibv_srq *srq = MAKE(ibv_create_srq(f.device.pd, &srq_init));
+	struct ibv_qp_cap absurd = {.max_send_wr = 1, .max_recv_wr = UINT32_MAX, .max_send_sge = 1, .max_recv_sge = UINT32_MAX};
+	enum ibv_qp_type types[] = {IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_SEND};
+
+	for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+		struct ibv_qp_init_attr told;
+		struct ibv_qp_attr attr;
+		struct ibv_qp_init_attr_ex init = {.send_cq = f.cq_a, .recv_cq = f.cq_a, .qp_type = types[i], .cap = absurd,
+						   .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = f.device.pd};
+		struct ibv_qp *qp;
+
+		if (types[i] == IBV_QPT_XRC_SEND)
+			init.recv_cq = NULL;
+		else
+			init.srq = srq;
+		qp = MAKE(ibv_create_qp_ex(f.device.context, &init));
+		EXPECT(init.cap.max_send_wr >= 1 && init.cap.max_recv_wr == 0 && init.cap.max_recv_sge == 0);
+		MUST(ibv_query_qp(qp, &attr, IBV_QP_CAP, &told));
+		EXPECT(attr.cap.max_recv_wr == 0 && told.cap.max_recv_wr == 0 && told.cap.max_recv_sge == 0);
+		MUST(ibv_destroy_qp(qp));
+	}
+	MUST(ibv_destroy_srq(srq));
+}
+
 static void registering_what_is_not_there_or_not_permitted_is_refused(void)
 {
 	struct device device = open_device(1);
@@ -339,6 +368,7 @@ static const struct test_case cases[] = {
 	CASE(attribute_values_out_of_range_are_refused),
 	CASE(query_qp_tells_what_was_set),
 	CASE(capacities_beyond_the_device_are_refused),
+	CASE(receive_capacities_without_a_receive_queue_are_ignored),
 	CASE(registering_what_is_not_there_or_not_permitted_is_refused),
 	CASE(objects_in_use_are_not_destroyed),
 	CASE(queries_of_what_does_not_exist_are_refused),

@@ -118,11 +118,17 @@ impl Link {
             && self.rx.try_lock().is_some_and(|mut rx| self.receive_with(&mut rx, limit, to))
     }
 
-    /// As [`Link::receive`], with all that the peer has left so far. Waits for another thread that is receiving.
-    pub fn receive_what_has_come(&self, to: &mut dyn Receive) {
-        if self.answered.load(Ordering::Acquire) && !self.is_dead() {
-            self.receive_last(to);
+    /// As [`Link::receive`], with all that the peer has left so far. False, and nothing has happened: another thread is receiving.
+    #[must_use]
+    pub fn receive_what_has_come(&self, to: &mut dyn Receive) -> bool {
+        if !self.answered.load(Ordering::Acquire) || self.is_dead() {
+            return true;
         }
+        let rx = self.rx.try_lock();
+        rx.is_some_and(|mut rx| {
+            self.receive_with(&mut rx, RING / Lines::GRAIN, to);
+            true
+        })
     }
 
     /// As [`Link::receive`], for what a peer has left that is gone: all of it.

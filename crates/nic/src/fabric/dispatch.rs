@@ -1,20 +1,34 @@
 //! Packets from the network, to the QPs that they are for.
 
 use crate::adapter::{Adapter, Work};
-use crate::qp::{Origin, RxPayload};
+use crate::qp::{Origin, Qp, RxPayload};
+use ferroce_os::{Patience, fork, sys};
 use ferroce_proto::Instant;
 use ferroce_udp::{Datagram, HostAddr};
 use ferroce_wire::cm::GSI_QPN;
 use ferroce_wire::icrc::Flow;
 use ferroce_wire::{Opcode, Packet, ROCE_V2_PORT};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a thread waits for others that read what it wants to have been read.
+const HELD_UP: Duration = Duration::from_secs(1);
 
 impl Adapter {
-    /// Takes what has come for a QP from other processes. An adapter has done so when a packet arrives: a connection that is made afterwards mustn't find
-    /// packets of an earlier one.
-    pub(crate) fn take_what_has_come(&'static self, qpn: u32) {
-        self.empty_rings();
-        self.empty_sockets(qpn);
+    /// Takes what has come for a QP. An adapter has done so when a packet arrives: what the peer has acknowledged ends with success,
+    /// what it has sent is received, and a later connection finds no packet of this one. Another thread that has some of it in its
+    /// hands is waited for, [`HELD_UP`] at most. No lock is held.
+    pub(crate) fn take_what_has_come(&'static self, qp: &Arc<Qp>) {
+        const ROUND: Duration = Duration::from_micros(50);
+        let mut patience = Patience::new(HELD_UP, ROUND);
+        let mut waits = || {
+            fork::outside_library(|| sys::pause(ROUND));
+            !patience.has_ended()
+        };
+        self.empty_rings(&qp.links_to_peer(), &mut waits);
+        self.empty_sockets(qp.qpn(), &mut waits);
+        self.empty_inbox(qp);
     }
 
     /// The IPv4 identification that a packet's ICRC was made for; `None` when the ICRC is wrong.

@@ -193,10 +193,11 @@ impl Adapter {
         done
     }
 
-    /// The same, all of it.
-    pub(super) fn empty_rings(&'static self) {
-        for link in self.links.snapshot().iter() {
-            link.receive_what_has_come(&mut Dispatch { adapter: self, poller: None });
+    /// Takes all that other processes have left in the rings of `links`. `waits` waits a moment for another thread that reads a ring,
+    /// and returns false when that is to be given up.
+    pub(super) fn empty_rings(&'static self, links: &[Arc<Link>], waits: &mut dyn FnMut() -> bool) {
+        for link in links {
+            while !link.receive_what_has_come(&mut Dispatch { adapter: self, poller: None }) && waits() {}
         }
     }
 

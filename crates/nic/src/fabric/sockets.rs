@@ -2,7 +2,7 @@
 
 use crate::adapter::Adapter;
 use ferroce_engine::Source;
-use ferroce_os::{clock, sys};
+use ferroce_os::clock;
 use ferroce_proto::Instant;
 use ferroce_udp::{Datagram, Endpoint, RecvOutcome, steering_of};
 use ferroce_wire::cm::GSI_QPN;
@@ -12,8 +12,11 @@ use std::time::Duration;
 /// Forwarded packets are looked for by pollers for this long after the last one.
 const FORWARD_MEMORY: Duration = Duration::from_millis(100);
 
-/// How long a thread reads sockets that it wants to be empty.
-const EMPTYING: Duration = Duration::from_millis(10);
+/// Bytes of a socket's buffer that the shortest packet takes, at least.
+const LEAST_OF_BUFFER: usize = 256;
+
+/// How many batches of forwarded packets a thread reads that wants none to be left.
+const FORWARDED_BATCHES: usize = 64;
 
 /// The RoCE sockets of this process's slots as a source.
 pub(crate) struct SocketSource(pub(crate) &'static Adapter);
@@ -125,25 +128,33 @@ impl Adapter {
         }
     }
 
-    /// Takes all that has come for a QP, for as long as [`EMPTYING`] at most: more may come all the time.
-    pub(super) fn empty_sockets(&'static self, qpn: u32) {
-        let began = clock::now();
-        let goes_on = || clock::now().since(began) < EMPTYING;
+    /// Takes all that lies in sockets for a QP now: of each socket as much as its buffer holds, since more may come all the time.
+    /// `waits` is that of [`Adapter::empty_rings`].
+    pub(super) fn empty_sockets(&'static self, qpn: u32, waits: &mut dyn FnMut() -> bool) {
         for address in self.addresses.snapshot().iter() {
-            let recv = || {
+            let mut left = address.endpoint.receive_buffer() as usize;
+            loop {
                 let now = clock::now();
-                address.endpoint.recv(steering_of(qpn), &mut |datagrams| self.arrived(datagrams, now))
-            };
-            while goes_on() {
-                match recv() {
-                    // Another thread has some of it in its hands.
-                    Ok(RecvOutcome::Busy) => sys::yield_processor(),
-                    Ok(RecvOutcome::Packets { more: true, .. }) => {}
-                    _ => break,
+                let outcome = address.endpoint.recv(steering_of(qpn), &mut |datagrams| {
+                    let taken: usize = datagrams.iter().map(|d| d.bytes.len().max(LEAST_OF_BUFFER)).sum();
+                    left = left.saturating_sub(taken);
+                    self.arrived(datagrams, now);
+                });
+                let goes_on = match outcome {
+                    Ok(RecvOutcome::Busy) => waits(),
+                    Ok(RecvOutcome::Packets { more, .. }) => more && left > 0,
+                    Err(_) => false,
+                };
+                if !goes_on {
+                    break;
                 }
             }
         }
-        while self.read_forwarded() && goes_on() {}
+        for _ in 0..FORWARDED_BATCHES {
+            if !self.read_forwarded() {
+                break;
+            }
+        }
     }
 
     /// Takes the packets that other processes have passed on.

@@ -47,7 +47,7 @@ pub struct QpInit {
     pub recv_cq: Arc<Cq>,
     /// Where receives come from, instead of a queue of its own.
     pub srq: Option<Arc<Srq>>,
-    /// Sizes.
+    /// Sizes. Those of the receive queue are ignored where there is none: with an SRQ, and of XRC.
     pub cap: QpCap,
     /// Every send request is signaled.
     pub sq_sig_all: bool,
@@ -70,10 +70,14 @@ impl Qp {
     /// Of an XRC target there is a domain, and perhaps the number of another process's target that it stands for.
     pub(super) fn create_as(
         pd: &Arc<Pd>,
-        init: QpInit,
+        mut init: QpInit,
         target: Option<(Arc<Domain>, Option<u32>)>,
     ) -> Result<Arc<Self>> {
         let (domain, number) = target.map_or((None, None), |(domain, number)| (Some(domain), number));
+        if init.srq.is_some() || init.service == Service::Xrc {
+            // There is no receive queue that they could size.
+            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+        }
         check_cap(&init)?;
         for cq in [&init.send_cq, &init.recv_cq] {
             if !cq.shares_context_with(pd) {
@@ -82,8 +86,7 @@ impl Qp {
         }
         let adapter = pd.context().adapter()?;
         let QpInit { service, send_cq, recv_cq, srq, cap, sq_sig_all, user_handle } = init;
-        let rq_wr = if srq.is_some() { 0 } else { cap.max_recv_wr };
-        let rq = RecvQueue::new(pd, QueueKind::Receive, rq_wr, cap.max_recv_sge)?;
+        let rq = RecvQueue::new(pd, QueueKind::Receive, cap.max_recv_wr, cap.max_recv_sge)?;
         let sq = GivenRing::given(pd.queues(), cap.max_send_wr as usize, QueueKind::Send)?;
         let make = |qpn| {
             let mut proto = ferroce_proto::Qp::new(service, qpn, cap.max_send_wr);
@@ -157,8 +160,12 @@ impl Qp {
         Ok(qp)
     }
 
-    /// From here on it sends and receives nothing, and touches no memory. Others of the host may still list it.
+    /// From here on it sends and receives nothing, and touches no memory. Others of the host may still list it. What has come before is
+    /// received, and acknowledged to the peer.
     fn stop_traffic(self: &Arc<Self>) {
+        if self.has_to_take_before(QpState::Err) {
+            self.adapter.take_what_has_come(self);
+        }
         self.adapter.remove_qp(self);
         self.adapter.with_work(|work| {
             let mut inner = self.inner.lock();
@@ -230,15 +237,14 @@ impl Qp {
 
 fn check_cap(init: &QpInit) -> Result<()> {
     let cap = init.cap;
-    let own_rq = init.srq.is_none();
     let Limits { wr, sge, inline, .. } = *Limits::get();
-    if cap.max_send_wr > wr || (own_rq && cap.max_recv_wr > wr) {
+    if cap.max_send_wr > wr || cap.max_recv_wr > wr {
         return invalid!("queues of {} and {} work requests: at most {wr}", cap.max_send_wr, cap.max_recv_wr);
     }
-    if cap.max_send_sge > sge || (own_rq && cap.max_recv_sge > sge) {
+    if cap.max_send_sge > sge || cap.max_recv_sge > sge {
         return invalid!("{} and {} elements: at most {sge}", cap.max_send_sge, cap.max_recv_sge);
     }
-    if !own_rq && init.service == Service::Uc {
+    if init.srq.is_some() && init.service == Service::Uc {
         return invalid!("a UC queue pair with a shared receive queue: only RC and UD have them");
     }
     if init.service != Service::Rc && init.srq.as_ref().is_some_and(|srq| srq.matches_tags()) {

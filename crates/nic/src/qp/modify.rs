@@ -41,8 +41,8 @@ impl Qp {
         // Asking another process can take a while: not with the QP locked.
         let path = self.new_path(attr, bits)?;
         self.unlist()?;
-        if self.leaves_connection(attr, bits) {
-            self.adapter.take_what_has_come(self.qpn);
+        if bits & mask::STATE != 0 && self.has_to_take_before(attr.state) {
+            self.adapter.take_what_has_come(self);
         }
         let result = self.modify_with(attr, bits, path);
         self.list(&mut self.inner.lock());
@@ -71,15 +71,20 @@ impl Qp {
         }
     }
 
-    /// What has come until now isn't for the connection that there will be after this change.
-    fn leaves_connection(&self, attr: &QpAttr, bits: u32) -> bool {
+    /// What has come until now is for the connection, and the state, that `to` ends.
+    pub(super) fn has_to_take_before(&self, to: QpState) -> bool {
+        if self.is_inherited() {
+            // It has come for the parent.
+            return false;
+        }
         let inner = self.inner.lock();
-        bits & mask::STATE != 0
-            && match attr.state {
-                QpState::Reset => inner.proto.state() != QpState::Reset,
-                QpState::Rtr => inner.was_reset && inner.proto.state() == QpState::Init,
-                _ => false,
-            }
+        let from = inner.proto.state();
+        match to {
+            QpState::Reset => from != QpState::Reset,
+            QpState::Rtr => inner.was_reset && from == QpState::Init,
+            QpState::Err => !matches!(from, QpState::Reset | QpState::Init | QpState::Err),
+            _ => false,
+        }
     }
 
     fn modify_with(self: &Arc<Self>, attr: &QpAttr, bits: u32, path: Option<(Path, u32)>) -> Result<()> {
@@ -128,7 +133,7 @@ impl Qp {
                     self.recv_cq.forget_qp(self.qpn);
                 }
                 if matches!(to, QpState::Reset | QpState::Rtr) {
-                    // As `take_what_has_come`, of QPs of this process.
+                    // What has come since, from QPs of this process.
                     while self.inbox.pop().is_some() {}
                 }
                 let now = ferroce_os::clock::now();

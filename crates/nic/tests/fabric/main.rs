@@ -1,10 +1,12 @@
 //! Processes of a host and the fabrics `udp` and `shm` against a real kernel and real processes: each test runs itself again in a network
 //! and PID namespace of its own, made without privileges. Where that is refused a test says so and does nothing.
 
+mod flush;
 mod host;
 mod hostile;
 mod lifelines;
 mod member;
+mod messages;
 mod packets;
 mod peer;
 #[path = "../verbs/receiver.rs"]

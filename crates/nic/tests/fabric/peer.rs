@@ -2,6 +2,7 @@
 //! is sent; a hostile one does worse.
 
 use super::member::answer_commands;
+use super::messages::{self, INCOMING};
 use super::scribble;
 use super::side::{Side, open};
 use ferroce_nic::{Poll as _, SendOp, Service, Sge, Wc, WcOpcode, WcStatus};
@@ -65,6 +66,12 @@ fn echo(side: &Side) {
     }
 }
 
+/// Waits for `count` completions. What they are, if they aren't all successes.
+fn wait_for(side: &Side, count: usize) -> String {
+    let bad = (0..count).map(|_| side.wait()).find(|wc| wc.status != WcStatus::Success);
+    bad.map_or_else(|| "ok".into(), |wc| format!("{wc:?}"))
+}
+
 /// The process of a helper.
 pub fn peer() {
     let mut side: Option<&'static Side> = None;
@@ -98,6 +105,49 @@ pub fn peer() {
             }
             "ok".into()
         }
+        // Waits until the messages of the last burst have ended with success.
+        ["sent", count] => wait_for(side.unwrap(), count.parse().unwrap()),
+        ["receive", count, len] => {
+            messages::receive_many(side.unwrap(), count.parse().unwrap(), len.parse().unwrap());
+            "ok".into()
+        }
+        // Posts messages with a pattern. How many went the way within a host.
+        ["send", seed, count, len] => {
+            let [seed, count, len] = [seed, count, len].map(|number| number.parse().unwrap());
+            messages::send_many(side.unwrap(), seed, count, len).to_string()
+        }
+        // Checks messages with a pattern.
+        ["check", seed, count, len] => {
+            let [seed, count, len] = [seed, count, len].map(|number| number.parse().unwrap());
+            let side = side.unwrap();
+            messages::check_many(side, seed, len, &messages::take_many(side, count, seed % 2 == 0));
+            "ok".into()
+        }
+        ["statuses", count] => {
+            let taken = messages::take_many(side.unwrap(), count.parse().unwrap(), true);
+            taken.iter().map(|wc| format!("{:?}", wc.status)).collect::<Vec<_>>().join(" ")
+        }
+        ["clear"] => {
+            messages::fill(side.unwrap(), 0, std::iter::repeat_n(0xee, MEMORY));
+            "ok".into()
+        }
+        ["cleared"] => {
+            let untouched = messages::bytes(side.unwrap(), 0, MEMORY).iter().all(|&byte| byte == 0xee);
+            if untouched { "ok" } else { "changed" }.into()
+        }
+        // Checks what was written by RDMA, and that nothing was beside.
+        ["written", seed, len] => {
+            let [seed, len] = [seed, len].map(|number| number.parse().unwrap());
+            let expected = (0..len).map(|at| messages::pattern(seed, 1, at));
+            let all = std::iter::repeat_n(0xee, INCOMING)
+                .chain(expected)
+                .chain(std::iter::repeat(0xee))
+                .take(MEMORY);
+            let right = messages::bytes(side.unwrap(), 0, MEMORY).into_iter().eq(all);
+            if right { "ok" } else { "wrong bytes" }.into()
+        }
+        // Waits until as many messages have come.
+        ["received", count] => wait_for(side.unwrap(), count.parse().unwrap()),
         ["scribble", what] => {
             scribble::scribble(what);
             "ok".into()

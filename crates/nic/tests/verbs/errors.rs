@@ -174,6 +174,32 @@ fn a_deregistered_key_is_refused() {
     assert_eq!(a.wait().status, WcStatus::RemAccessErr);
 }
 
+/// The responder finds out when it sends a part of the answer: the request was right when it came.
+fn a_key_taken_back_in_the_middle_of_a_read_is_named_at_both_sides() {
+    const LEN: usize = 16 << 20;
+    /// FC031: the key was deregistered.
+    const DEREGISTERED: u16 = 31;
+    for attempt in 0.. {
+        assert!(attempt < 50, "each READ ends before the deregistration");
+        let (a, b) = pair(Service::Rc, LEN);
+        let length = LEN as u64;
+        let mr =
+            Mr::register(&b.pd, MrInit { addr: b.addr(), length, iova: b.addr(), access: MrAccess::ALL })
+                .unwrap();
+        b.recv(1, b.sge(0, 8));
+        a.send(2, SendOp::Read { va: b.addr(), rkey: mr.key() }, a.sge(0, LEN), None);
+        mr.deregister().unwrap();
+        let wc = a.wait();
+        if wc.status == WcStatus::RemAccessErr {
+            assert_eq!(wc.reason, DEREGISTERED);
+            let flushed = b.wait();
+            assert_eq!((flushed.status, flushed.reason), (WcStatus::WrFlushErr, DEREGISTERED));
+            break;
+        }
+        assert_eq!(wc.status, WcStatus::Success);
+    }
+}
+
 fn an_overrun_queue_says_so() {
     let (a, b) = pair(Service::Uc, 4096);
     drop(b);
@@ -237,6 +263,7 @@ on_both_fabrics! {
     a_peer_that_is_not_there_is_retry_exc_err;
     memory_that_went_away_fails_the_request_and_nothing_else;
     a_deregistered_key_is_refused;
+    a_key_taken_back_in_the_middle_of_a_read_is_named_at_both_sides;
     an_overrun_queue_says_so;
     posting_respects_state_and_limits;
 }

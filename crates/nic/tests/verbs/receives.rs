@@ -2,9 +2,10 @@
 
 use crate::namespace::in_namespace;
 use crate::pair::over_sockets;
-use crate::side::{QKEY, Side, open};
+use crate::side::{QKEY, Side, cap, open};
+use ferroce_nic::qp::{QpCap, QpInit};
 use ferroce_nic::{
-    Ah, Context, Cq, Mr, MrAccess, MrInit, Pd, QpState, RecvWqe, SendOp, Service, Sge, Srq, SrqAttr,
+    Ah, Context, Cq, Mr, MrAccess, MrInit, Pd, Qp, QpState, RecvWqe, SendOp, Service, Sge, Srq, SrqAttr,
     UdTarget, WcStatus,
 };
 use std::sync::Arc;
@@ -148,4 +149,44 @@ on_both_fabrics! {
     a_read_of_a_qp_with_a_shared_queue_goes_to_the_qps_own_memory;
     a_datagram_that_does_not_fit_is_dropped_and_takes_no_receive;
     sides_whose_psns_do_not_match_confirm_nothing;
+}
+
+fn sizes_of_a_receive_queue_that_is_not_there_are_ignored() {
+    let context = open();
+    let (pd, cq) = (Pd::alloc(&context).unwrap(), Cq::create(&context, 1, None, 0).unwrap());
+    let srq = srq_of(&pd);
+    for (service, srq) in
+        [(Service::Rc, Some(&srq)), (Service::Ud, Some(&srq)), (Service::Xrc, None), (Service::Rc, None)]
+    {
+        let cap = QpCap { max_recv_wr: u32::MAX, max_recv_sge: u32::MAX, ..cap() };
+        let init = QpInit {
+            service,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: srq.cloned(),
+            cap,
+            sq_sig_all: false,
+            user_handle: 0,
+        };
+        match Qp::create(&pd, init) {
+            Ok(qp) => {
+                assert_eq!((qp.cap().max_recv_wr, qp.cap().max_recv_sge), (0, 0), "{service:?}");
+                qp.destroy().unwrap();
+            }
+            Err(error) => {
+                assert_eq!(error.errno(), libc::EINVAL);
+                assert!(service == Service::Rc && srq.is_none(), "{service:?}: {error}");
+            }
+        }
+    }
+    srq.destroy().unwrap();
+    cq.destroy().unwrap();
+}
+
+#[test]
+fn receive_sizes_are_ignored_where_there_is_no_receive_queue() {
+    in_namespace(
+        "receives::receive_sizes_are_ignored_where_there_is_no_receive_queue",
+        sizes_of_a_receive_queue_that_is_not_there_are_ignored,
+    );
 }

@@ -3,7 +3,8 @@
 use crate::namespace::in_namespace;
 use crate::pair::{connected, over_sockets};
 use crate::side::{Side, open};
-use ferroce_nic::{Context, Poll as _, SendOp, Service, Wc, WcStatus};
+use ferroce_nic::qp::{QpAttr, mask};
+use ferroce_nic::{Context, Poll as _, QpState, SendOp, Service, Wc, WcStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -92,4 +93,42 @@ fn objects_of_many_threads_keep_their_promises_over_sockets() {
         over_sockets();
         threads_share_and_make_and_end_objects();
     });
+}
+
+/// A thread that has a queue pair locked now and then leaves its packets to the run queue.
+fn acknowledged_requests_succeed() {
+    let (a, b) = connected(&open(), Service::Rc, 64);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                _ = a.qp.query();
+            }
+        });
+        for round in 0..1000 {
+            b.recv(1, b.sge(0, 64));
+            a.send(2, SendOp::Send, a.sge(0, 8), None);
+            assert_eq!(b.wait().status, WcStatus::Success);
+            let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+            a.qp.modify(&attr, mask::STATE).unwrap();
+            let status = a.wait().status;
+            stop.store(status != WcStatus::Success, Ordering::Relaxed);
+            assert_eq!(status, WcStatus::Success, "round {round}");
+            a.reset();
+            b.reset();
+            a.connect(b.qp.qpn());
+            b.connect(a.qp.qpn());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    a.close();
+    b.close();
+}
+
+#[test]
+fn requests_that_the_peer_has_acknowledged_are_not_flushed() {
+    in_namespace(
+        "stress::requests_that_the_peer_has_acknowledged_are_not_flushed",
+        acknowledged_requests_succeed,
+    );
 }

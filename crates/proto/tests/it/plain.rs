@@ -5,10 +5,10 @@ use crate::host::{ALL, BASE, Frame};
 use crate::net::{CLEAN, Faults, Pair, Side, params, wr};
 use core::time::Duration;
 use ferroce_proto::{
-    Completion, Counters, Data, Fetch, Instant, PlainData, PlainRequest, QpEvent, QpParams, RecvWqe, SendOp,
-    SendWr, Sge, WcStatus,
+    Access, AtomicOp, Completion, Counters, Data, Fetch, FetchAnswer, FetchOp, Instant, PlainData,
+    PlainRequest, PlainSend, QpEvent, QpParams, QpState, RateLimit, RecvWqe, SendOp, SendWr, Sge, WcStatus,
 };
-use ferroce_wire::{AtomicEth, Bth, Headers, Opcode, Operation, Reth, Service};
+use ferroce_wire::{Aeth, AtomicEth, Bth, Headers, NakCode, Opcode, Operation, Reth, Service, Syndrome};
 use proptest::prelude::*;
 
 const SOURCES: u64 = BASE + (1 << 20);
@@ -352,4 +352,213 @@ fn fetches_take_the_short_way() {
     let (outcome, plain) = run(&steps.repeat(5), CLEAN, 1, side, Ways::Short);
     assert!(outcome.sends.iter().all(|send| send.status == WcStatus::Success) && outcome.sends.len() == 10);
     assert_eq!(plain, 30, "ten requests, ten answers, and these at the requester");
+}
+
+/// The first PSN of requests of `a`.
+const FIRST: u32 = 0xff_fff0;
+
+/// A connected pair on which nothing is under way.
+fn quiet(side: QpParams) -> Pair {
+    let side = QpParams { lossless: true, ..side };
+    Pair::with(Service::Rc, side, side, FIRST)
+}
+
+/// A SEND or a fetch of `a` may leave at once.
+fn may_leave(p: &Pair) -> (bool, bool) {
+    let read = Fetch::of(&wr(1, SendOp::Read { va: BASE, rkey: ALL }, BASE, 8)).unwrap();
+    (p.a.qp.plain_psn(8).is_some(), p.a.qp.fetch_psn(&read).is_some())
+}
+
+#[test]
+fn requests_leave_at_once_only_where_nothing_is_unusual() {
+    const BOTH: (bool, bool) = (true, true);
+    const NEITHER: (bool, bool) = (false, false);
+    let p = quiet(params(1024));
+    assert_eq!(may_leave(&p), BOTH);
+    assert!(p.a.qp.plain_psn(1024).is_some() && p.a.qp.plain_psn(1025).is_none(), "one packet");
+    assert_eq!(
+        may_leave(&Pair::with(Service::Rc, params(1024), params(1024), FIRST)),
+        NEITHER,
+        "packets get lost"
+    );
+    let rate = RateLimit::new(1000, 0);
+    assert_eq!(may_leave(&quiet(QpParams { rate, ..params(1024) })), NEITHER, "its rate is limited");
+    let mut p = quiet(params(1024));
+    p.a.qp.set_state(QpState::Sqd, &mut p.a.host);
+    assert_eq!(may_leave(&p), NEITHER, "it drains");
+    // An earlier request hasn't left.
+    let mut p = quiet(params(1024));
+    p.a.post(wr(1, SendOp::Send, BASE, 8));
+    assert_eq!(may_leave(&p), NEITHER, "an earlier request waits");
+    // An answer hasn't left.
+    let mut p = quiet(params(1024));
+    p.a.host.room = Some(0);
+    p.b.post(wr(1, SendOp::Read { va: BASE, rkey: ALL }, BASE, 8));
+    for _ in 0..10 {
+        p.step();
+    }
+    assert!(p.a.qp.owes_answers());
+    assert_eq!(may_leave(&p), NEITHER, "an answer waits");
+    // The send queue is full.
+    let mut p = quiet(params(1024));
+    let now = p.now;
+    let send = wr(1, SendOp::Send, BASE, 8);
+    let sent = (0..5000).take_while(|_| post_plain(&mut p.a, now, &send, true)).count();
+    assert_eq!((sent, may_leave(&p)), (4096, NEITHER));
+    assert_eq!(p.a.qp.counters().requests_sent, 4096);
+}
+
+#[test]
+fn fetches_leave_within_their_limits() {
+    let mut p = quiet(QpParams { max_rd_atomic: 2, ..params(1024) });
+    let now = p.now;
+    let read = |len, fence| SendWr { fence, ..wr(1, SendOp::Read { va: BASE, rkey: ALL }, BASE, len) };
+    let fits =
+        |p: &Pair, wr: &SendWr<u32>| Fetch::of(wr).is_some_and(|fetch| p.a.qp.fetch_psn(&fetch).is_some());
+    for (len, expected) in [(0, false), (1, true), (1024, true), (1025, false)] {
+        assert_eq!(fits(&p, &read(len, false)), expected, "a READ of {len} bytes");
+    }
+    for (len, expected) in [(7, false), (8, true), (16, true)] {
+        let add = wr(1, SendOp::FetchAdd { va: BASE, rkey: ALL, add: 1 }, BASE, len);
+        assert_eq!(fits(&p, &add), expected, "an atomic into {len} bytes");
+    }
+    post_fetch(&mut p.a, now, read(8, false), true);
+    assert!(fits(&p, &read(8, false)) && !fits(&p, &read(8, true)), "a fence waits for those before it");
+    post_fetch(&mut p.a, now, read(8, false), true);
+    assert!(!fits(&p, &read(8, false)), "two at once");
+    assert!(p.a.qp.awaits_data());
+}
+
+#[test]
+fn messages_are_executed_at_once_only_where_they_are_expected() {
+    let p = quiet(params(1024));
+    let pkey = p.b.qp.params().pkey;
+    let send = PlainSend { psn: FIRST, pkey, solicited: false, ack_request: false, immediate: None };
+    let read = FetchOp::Read { va: BASE, rkey: ALL, len: 8 };
+    let both = |p: &Pair, psn, pkey| {
+        (p.b.qp.expects_plain(&PlainSend { psn, pkey, ..send }, 8), p.b.qp.expects_fetch(psn, pkey, &read))
+    };
+    assert_eq!(both(&p, FIRST, pkey), (true, true));
+    assert_eq!(both(&p, FIRST + 1, pkey), (false, false), "a packet is missing");
+    assert_eq!(both(&p, FIRST, pkey ^ 1), (false, false), "another partition");
+    assert!(!p.b.qp.expects_plain(&send, 1025), "more than a packet");
+    assert!(
+        !quiet(QpParams { tags: true, ..params(1024) }).b.qp.expects_plain(&send, 8),
+        "a tag chooses the receive"
+    );
+    // Until its first packet, RTR has an event to raise.
+    let side = QpParams { lossless: true, ..params(1024) };
+    let mut p = Pair::down(Service::Rc, side, side, FIRST);
+    for state in [QpState::Init, QpState::Rtr] {
+        p.b.qp.set_state(state, &mut p.b.host);
+    }
+    assert_eq!(both(&p, FIRST, pkey), (false, false), "the first packet in RTR");
+    // A message of two packets has begun.
+    let mut p = quiet(params(1024));
+    p.b.host.post_recv(1, RECEIVES, 4096);
+    p.a.post(wr(1, SendOp::Send, SOURCES, 2048));
+    let mut seen = 0;
+    p.drop_to_b = Some(Box::new(move |_| {
+        seen += 1;
+        seen > 1
+    }));
+    for _ in 0..4 {
+        p.step();
+    }
+    assert_eq!(p.b.qp.rq_psn(), FIRST + 1);
+    assert_eq!(both(&p, FIRST + 1, pkey), (false, false), "in the middle of a message");
+}
+
+#[test]
+fn fetches_are_executed_at_once_only_where_they_are_permitted() {
+    let expects = |side: QpParams, op| {
+        let p = quiet(side);
+        p.b.qp.expects_fetch(FIRST, p.b.qp.params().pkey, &op)
+    };
+    let read = |len| FetchOp::Read { va: BASE, rkey: ALL, len };
+    let atomic = |va| FetchOp::Atomic { va, rkey: ALL, op: AtomicOp::FetchAdd { add: 1 } };
+    let usual = params(1024);
+    for (len, expected) in [(0, false), (1, true), (1024, true), (1025, false)] {
+        assert_eq!(expects(usual, read(len)), expected, "a READ of {len} bytes");
+    }
+    assert!(expects(usual, atomic(BASE)) && !expects(usual, atomic(BASE + 4)), "atomics are aligned");
+    let without = |access| QpParams { access, ..usual };
+    assert!(!expects(without(Access { remote_read: false, ..usual.access }), read(8)));
+    assert!(!expects(without(Access { remote_atomic: false, ..usual.access }), atomic(BASE)));
+    for side in
+        [QpParams { max_dest_rd_atomic: 0, ..usual }, QpParams { rate: RateLimit::new(1000, 0), ..usual }]
+    {
+        assert!(!expects(side, read(8)) && !expects(side, atomic(BASE)));
+    }
+}
+
+#[test]
+fn a_position_ends_the_sends_before_it_and_nothing_else() {
+    let mut p = quiet(params(65_536));
+    let now = p.now;
+    for (i, signaled) in (0..).zip([true, false, true, true]) {
+        assert!(post_plain(&mut p.a, now, &SendWr { signaled, ..wr(i, SendOp::Send, SOURCES, 8) }, true));
+    }
+    assert!(p.a.qp.next_timeout().is_some(), "answers are waited for");
+    let take = |p: &mut Pair, psn| {
+        let mut ended = Vec::new();
+        let took = p.a.qp.take_executed(
+            || now,
+            psn,
+            |wr, completion| ended.push((wr.wr_id, completion.map(|completion| completion.status))),
+        );
+        (took, ended)
+    };
+    let success = Some(WcStatus::Success);
+    assert_eq!(take(&mut p, FIRST + 4), (false, vec![]), "it hasn't left");
+    assert_eq!(take(&mut p, FIRST + 1), (true, vec![(0, success), (1, None)]));
+    assert!(p.a.qp.next_timeout().is_some(), "two wait");
+    assert_eq!(take(&mut p, FIRST + 3), (true, vec![(2, success), (3, success)]));
+    assert_eq!(p.a.qp.next_timeout(), None, "nothing is waited for");
+    assert_eq!((p.a.qp.sq_len(), p.a.qp.counters().requests_ended), (0, 4));
+    // A READ ends with its answer only.
+    post_fetch(&mut p.a, now, wr(5, SendOp::Read { va: BASE, rkey: ALL }, BASE, 8), true);
+    p.a.qp.plain_sent(|| now, &PlainRequest::of(&wr(6, SendOp::Send, SOURCES, 8)).unwrap());
+    assert_eq!(take(&mut p, FIRST + 5), (false, vec![]));
+    // A SEND of several packets is left to the general rules.
+    let mut p = quiet(params(1024));
+    p.a.post(wr(7, SendOp::Send, SOURCES, 2048));
+    p.transmit();
+    assert_eq!(take(&mut p, FIRST + 1), (false, vec![]));
+    p.a.qp.set_state(QpState::Err, &mut p.a.host);
+    assert_eq!(take(&mut p, FIRST), (false, vec![]), "it has been flushed");
+}
+
+#[test]
+fn an_answer_is_placed_only_if_it_is_the_one_that_is_awaited() {
+    let mut p = quiet(params(1024));
+    let now = p.now;
+    post_fetch(&mut p.a, now, wr(1, SendOp::Read { va: BASE, rkey: ALL }, SOURCES, 100), true);
+    let aeth = |syndrome: Syndrome| Aeth { syndrome: syndrome.to_u8(), msn: 1 };
+    let right = FetchAnswer {
+        psn: FIRST,
+        pkey: p.a.qp.params().pkey,
+        operation: Operation::ReadResponseOnly,
+        aeth: aeth(Syndrome::ACK_UNLIMITED),
+        len: 100,
+    };
+    assert_eq!(p.a.qp.place_of(&right).map(|sge| (sge.addr, sge.length)), Some((SOURCES, 100)));
+    let wrong = [
+        FetchAnswer { psn: FIRST + 1, ..right },
+        FetchAnswer { pkey: right.pkey ^ 1, ..right },
+        FetchAnswer { operation: Operation::AtomicAcknowledge, ..right },
+        FetchAnswer { aeth: aeth(Syndrome::Nak(NakCode::RemoteAccessError)), ..right },
+        FetchAnswer { len: 99, ..right },
+    ];
+    for answer in wrong {
+        assert!(p.a.qp.place_of(&answer).is_none(), "{answer:?}");
+    }
+    p.a.qp.fetch_ended(
+        || now,
+        |wr, completion| {
+            assert_eq!((wr.wr_id, completion.map(|completion| completion.byte_len)), (1, Some(100)));
+        },
+    );
+    assert!(!p.a.qp.awaits_data() && p.a.qp.place_of(&right).is_none());
+    assert_eq!(p.a.qp.next_timeout(), None);
 }

@@ -7,7 +7,7 @@ use crate::qp::payload::RxPayload;
 use ferroce_hostlink::{Link, Peer};
 use ferroce_proto::Instant;
 use ferroce_types::PacketMeta;
-use ferroce_wire::{Bth, Headers, Opcode, Service};
+use ferroce_wire::{Bth, Headers, Opcode, Operation, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -96,6 +96,10 @@ impl QpEnv<'_> {
             return;
         }
         self.meta = Some(*meta);
+        if headers.bth.opcode.operation == Operation::ReadRequest {
+            // It may be refused later, in the middle of its answer.
+            self.note_whom_to_tell();
+        }
         proto.handle_packet(now, headers, payload, self);
         self.meta = None;
     }

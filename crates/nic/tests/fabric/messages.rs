@@ -1,0 +1,358 @@
+//! Messages between two processes of a host, posted as the C interface posts them: each operation does what it should, and takes the
+//! way that was made for it.
+
+use super::namespace::in_namespace;
+use super::peer::{MEMORY, Remote};
+use super::side::{Side, open};
+use ferroce_nic::{
+    Completion, Data, Fetch, OneSided, PlainRequest, Poll as _, SendOp, SendWr, Service, Sge, WcOpcode,
+    WcStatus,
+};
+
+/// Where in the memory of a side its peer's data come to.
+pub const INCOMING: usize = MEMORY / 2;
+/// Bytes between two receives' buffers.
+pub const STRIDE: usize = 2048;
+/// Lengths of messages: around the borders of records and of cache lines.
+const LENGTHS: [usize; 12] = [0, 1, 8, 31, 32, 33, 64, 65, 128, 200, 1024, 2048];
+
+/// Posts a request as the C interface does. Whether it was taken by the way between processes of a host.
+pub fn post(side: &Side, wr: SendWr<std::sync::Arc<ferroce_nic::Ah>>) -> bool {
+    let taken = OneSided::of(&wr).is_some_and(|request| side.qp.post_one_sided(&request))
+        || Fetch::of(&wr).is_some_and(|fetch| side.qp.post_fetch(&fetch))
+        || PlainRequest::of(&wr).is_some_and(|request| side.qp.post_plain(&request));
+    if !taken {
+        let mut wr = Some(wr);
+        side.qp.post_send(|| wr.take().map(Ok)).unwrap();
+    }
+    taken
+}
+
+pub fn request(wr_id: u64, op: SendOp, data: Data) -> SendWr<std::sync::Arc<ferroce_nic::Ah>> {
+    SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false, ud: None, remote_srqn: 0 }
+}
+
+pub fn of_memory(sge: Sge) -> Data {
+    Data::Sges([sge].into_iter().collect())
+}
+
+/// The byte at `at` of message `n` of the kind `seed`.
+pub fn pattern(seed: usize, n: usize, at: usize) -> u8 {
+    (seed * 89 + n * 31 + at * 7 + at / 256 + 1) as u8
+}
+
+/// Fills the bytes from `offset` on.
+pub fn fill(side: &Side, offset: usize, bytes: impl Iterator<Item = u8>) {
+    for (at, byte) in bytes.enumerate() {
+        // SAFETY: bytes of the side's memory, which no reference covers at the moment.
+        unsafe { ((side.addr() as *mut u8).add(offset + at)).write_volatile(byte) };
+    }
+}
+
+/// What lies there.
+pub fn bytes(side: &Side, offset: usize, len: usize) -> Vec<u8> {
+    // SAFETY: as above.
+    (offset..offset + len).map(|at| unsafe { (side.addr() as *const u8).add(at).read_volatile() }).collect()
+}
+
+/// Posts `count` SENDs of `len` bytes, the odd ones inline if they fit and with immediate data. How many went the way within a host.
+pub fn send_many(side: &Side, seed: usize, count: usize, len: usize) -> usize {
+    let post = |n: usize| {
+        let contents: Vec<u8> = (0..len).map(|at| pattern(seed, n, at)).collect();
+        let odd = n % 2 == 1;
+        let data = if odd && len <= 256 {
+            Data::Inline(contents.into_iter().collect())
+        } else {
+            fill(side, n * STRIDE, contents.into_iter());
+            of_memory(side.sge(n * STRIDE, len))
+        };
+        let immediate = [n as u8, seed as u8, len as u8, 7];
+        let op = if odd { SendOp::SendWithImmediate { immediate } } else { SendOp::Send };
+        SendWr { solicited: n.is_multiple_of(3), ..request(n as u64, op, data) }
+    };
+    (0..count).filter(|&n| self::post(side, post(n))).count()
+}
+
+pub fn receive_many(side: &Side, count: usize, len: usize) {
+    for n in 0..count {
+        fill(side, INCOMING + n * STRIDE, std::iter::repeat_n(0xee, STRIDE));
+        side.recv(n as u64, side.sge(INCOMING + n * STRIDE, len));
+    }
+}
+
+/// Checks the receives of what `send_many` has sent.
+pub fn check_many(side: &Side, seed: usize, len: usize, taken: &[Completion]) {
+    for (n, wc) in taken.iter().enumerate() {
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (n as u64, WcStatus::Success, WcOpcode::Recv));
+        assert_eq!((wc.byte_len as usize, wc.solicited), (len, n.is_multiple_of(3)));
+        let immediate = (n % 2 == 1).then_some([n as u8, seed as u8, len as u8, 7]);
+        assert_eq!(wc.immediate, immediate, "message {n}");
+        let expected = (0..len).map(|at| pattern(seed, n, at)).chain(std::iter::repeat_n(0xee, STRIDE - len));
+        assert!(
+            bytes(side, INCOMING + n * STRIDE, STRIDE).into_iter().eq(expected),
+            "message {n} of {len} bytes"
+        );
+    }
+}
+
+/// All completions of `count` requests: one by one, or as many as there are at once.
+pub fn take_many(side: &Side, count: usize, one_by_one: bool) -> Vec<Completion> {
+    let mut taken = Vec::new();
+    while taken.len() < count {
+        if one_by_one {
+            taken.push(side.wait());
+        } else {
+            let before = taken.len();
+            let left = count - before;
+            side.cq.poll(left, |wc| taken.push(wc.completion)).unwrap();
+            if taken.len() == before {
+                std::thread::yield_now();
+            }
+        }
+    }
+    taken
+}
+
+/// A connected pair over which something has gone both ways: each side knows how to reach the other.
+fn connected() -> (Remote, Side) {
+    let mut remote = Remote::start();
+    let side = Side::new(&open(), Service::Rc, MEMORY);
+    assert_eq!(remote.member.ask(&format!("reconnect {}", side.qp.qpn())), "ok");
+    side.connect(remote.qpn);
+    receive_many(&side, 1, 8);
+    assert_eq!(remote.member.ask("receive 1 8"), "ok");
+    send_many(&side, 0, 1, 8);
+    assert_eq!(remote.member.ask("check 0 1 8"), "ok");
+    assert_eq!(side.wait().status, WcStatus::Success);
+    remote.member.ask("send 0 1 8");
+    check_many(&side, 0, 8, &[side.wait()]);
+    assert_eq!(remote.member.ask("sent 1"), "ok");
+    (remote, side)
+}
+
+fn sends_arrive() {
+    const COUNT: usize = 20;
+    let (mut remote, side) = connected();
+    for (seed, len) in LENGTHS.into_iter().enumerate() {
+        assert_eq!(remote.member.ask(&format!("receive {COUNT} {len}")), "ok");
+        let taken = send_many(&side, seed, COUNT, len);
+        assert_eq!(taken, COUNT, "SENDs of {len} bytes took another way");
+        assert_eq!(remote.member.ask(&format!("check {seed} {COUNT} {len}")), "ok");
+        for (n, wc) in take_many(&side, COUNT, true).iter().enumerate() {
+            assert_eq!((wc.wr_id, wc.status, wc.opcode), (n as u64, WcStatus::Success, WcOpcode::Send));
+        }
+        for one_by_one in [true, false] {
+            receive_many(&side, COUNT, len);
+            let taken = remote.member.ask(&format!("send {seed} {COUNT} {len}"));
+            assert_eq!(taken, COUNT.to_string(), "SENDs of {len} bytes took another way");
+            check_many(&side, seed, len, &take_many(&side, COUNT, one_by_one));
+            assert_eq!(remote.member.ask(&format!("sent {COUNT}")), "ok");
+        }
+    }
+    let counters = side.qp.counters();
+    assert_eq!(counters.requests_ended, (1 + LENGTHS.len() * COUNT) as u64);
+    assert_eq!(counters.messages_received, (1 + 2 * LENGTHS.len() * COUNT) as u64);
+    assert_eq!(counters.bytes_received, (8 + 2 * COUNT * LENGTHS.iter().sum::<usize>()) as u64);
+    side.close();
+}
+
+#[test]
+fn sends_arrive_in_order_with_all_that_they_carry() {
+    in_namespace("messages::sends_arrive_in_order_with_all_that_they_carry", sends_arrive);
+}
+
+/// A message that comes alone to a thread that polls for it.
+fn ping_pong() {
+    let (mut remote, side) = connected();
+    for round in 0..200 {
+        receive_many(&side, 1, 64);
+        remote.member.tell(&format!("send {round} 1 64"));
+        check_many(&side, round, 64, &[side.wait()]);
+        assert_eq!(remote.member.answer(), "1");
+        assert_eq!(remote.member.ask("sent 1"), "ok");
+    }
+    side.close();
+}
+
+#[test]
+fn a_message_that_comes_alone_is_received_by_the_thread_that_polls() {
+    in_namespace("messages::a_message_that_comes_alone_is_received_by_the_thread_that_polls", ping_pong);
+}
+
+fn sends_without_receives() {
+    const COUNT: usize = 9;
+    let (mut remote, side) = connected();
+    // As many as there are receives leave by the way within a host, and arrive; the rest waits.
+    receive_many(&side, 3, 100);
+    remote.member.ask(&format!("send 5 {COUNT} 100"));
+    let first = take_many(&side, 3, true);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    side.cq.poll(1, |wc| panic!("{wc:?}")).unwrap();
+    for n in 3..COUNT {
+        fill(&side, INCOMING + n * STRIDE, std::iter::repeat_n(0xee, STRIDE));
+        side.recv(n as u64, side.sge(INCOMING + n * STRIDE, 100));
+    }
+    let all: Vec<_> = first.into_iter().chain(take_many(&side, COUNT - 3, false)).collect();
+    check_many(&side, 5, 100, &all);
+    assert_eq!(remote.member.ask(&format!("sent {COUNT}")), "ok");
+    side.close();
+}
+
+#[test]
+fn sends_without_a_receive_arrive_once_there_is_one() {
+    in_namespace("messages::sends_without_a_receive_arrive_once_there_is_one", sends_without_receives);
+}
+
+/// A receive that a message doesn't fit into, and one whose key is wrong: those before are received, both sides learn of it, and the
+/// rest is flushed.
+fn bad_receives() {
+    let (mut remote, side) = connected();
+    for key_is_wrong in [false, true] {
+        receive_many(&side, 2, 100);
+        let sge = side.sge(INCOMING + 2 * STRIDE, if key_is_wrong { 100 } else { 99 });
+        side.recv(2, Sge { lkey: if key_is_wrong { sge.lkey ^ 0x77 } else { sge.lkey }, ..sge });
+        side.recv(3, side.sge(INCOMING + 3 * STRIDE, 100));
+        remote.member.ask("send 6 4 100");
+        check_many(&side, 6, 100, &take_many(&side, 2, false));
+        let (here, there) =
+            if key_is_wrong { ("LocProtErr", "RemOpErr") } else { ("LocLenErr", "RemInvReqErr") };
+        let statuses = take_many(&side, 2, true)
+            .iter()
+            .map(|wc| (wc.wr_id, format!("{:?}", wc.status)))
+            .collect::<Vec<_>>();
+        assert_eq!(statuses, [(2, here.to_owned()), (3, "WrFlushErr".to_owned())]);
+        assert_eq!(remote.member.ask("statuses 4"), format!("Success Success {there} WrFlushErr"));
+        assert_eq!(remote.member.ask(&format!("reconnect {}", side.qp.qpn())), "ok");
+        side.reset();
+        side.connect(remote.qpn);
+        receive_many(&side, 1, 8);
+        remote.member.ask("send 0 1 8");
+        check_many(&side, 0, 8, &[side.wait()]);
+        assert_eq!(remote.member.ask("sent 1"), "ok");
+    }
+    side.close();
+}
+
+#[test]
+fn a_bad_receive_fails_both_sides_and_flushes_the_rest() {
+    in_namespace("messages::a_bad_receive_fails_both_sides_and_flushes_the_rest", bad_receives);
+}
+
+/// WRITEs, READs and atomics: what each does to the peer's memory and to this one's.
+fn one_sided() {
+    const LENGTHS: [usize; 8] = [1, 7, 8, 64, 100, 1000, 2048, 4096];
+    let (mut remote, side) = connected();
+    let va = remote.addr + INCOMING as u64;
+    let rkey = remote.rkey;
+    let (mut written, mut read) = (0, 0);
+    for (seed, len) in LENGTHS.into_iter().enumerate() {
+        assert_eq!(remote.member.ask("clear"), "ok");
+        fill(&side, 0, (0..len).map(|at| pattern(seed, 1, at)));
+        written +=
+            u32::from(post(&side, request(1, SendOp::Write { va, rkey }, of_memory(side.sge(0, len)))));
+        let wc = side.wait();
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (1, WcStatus::Success, WcOpcode::RdmaWrite));
+        assert_eq!(remote.member.ask(&format!("written {seed} {len}")), "ok");
+        fill(&side, INCOMING, std::iter::repeat_n(0xee, len + 1));
+        read +=
+            u32::from(post(&side, request(2, SendOp::Read { va, rkey }, of_memory(side.sge(INCOMING, len)))));
+        let wc = side.wait();
+        assert_eq!((wc.wr_id, wc.status, wc.opcode), (2, WcStatus::Success, WcOpcode::RdmaRead));
+        assert_eq!(wc.byte_len as usize, len);
+        let expected = (0..len).map(|at| pattern(seed, 1, at)).chain([0xee]);
+        assert!(bytes(&side, INCOMING, len + 1).into_iter().eq(expected), "a READ of {len} bytes");
+    }
+    assert!(written as usize >= LENGTHS.len() - 1, "{written} WRITEs went the way within a host");
+    assert!(read as usize >= LENGTHS.len() - 1, "{read} READs went the way within a host");
+    let mut fetched = 0;
+    assert_eq!(remote.member.ask("clear"), "ok");
+    let mut expected = u64::from_ne_bytes([0xee; 8]);
+    for n in 0..10_u64 {
+        let (op, becomes) = match n % 3 {
+            0 => (SendOp::FetchAdd { va, rkey, add: n << 33 | 5 }, expected.wrapping_add(n << 33 | 5)),
+            1 => (SendOp::CompareSwap { va, rkey, compare: expected, swap: !n }, !n),
+            _ => (SendOp::CompareSwap { va, rkey, compare: expected ^ 1, swap: n }, expected),
+        };
+        fetched += u32::from(post(&side, request(n, op, of_memory(side.sge(16, 8)))));
+        let wc = side.wait();
+        assert_eq!((wc.wr_id, wc.status), (n, WcStatus::Success));
+        assert_eq!(bytes(&side, 16, 8), expected.to_ne_bytes(), "{op:?}");
+        expected = becomes;
+    }
+    assert_eq!(fetched, 10, "atomics took another way");
+    side.close();
+}
+
+#[test]
+fn writes_reads_and_atomics_reach_the_peers_memory() {
+    in_namespace("messages::writes_reads_and_atomics_reach_the_peers_memory", one_sided);
+}
+
+/// What isn't allowed changes nothing, and fails as it does over a network.
+fn refused() {
+    let (mut remote, side) = connected();
+    let (va, rkey) = (remote.addr + INCOMING as u64, remote.rkey);
+    let end = remote.addr + MEMORY as u64;
+    let wrong = [
+        SendOp::Write { va, rkey: rkey ^ 0x55 },
+        SendOp::Write { va: end - 7, rkey },
+        SendOp::Write { va: remote.addr - 1, rkey },
+        SendOp::Read { va, rkey: rkey ^ 0x55 },
+        SendOp::Read { va: end - 7, rkey },
+        SendOp::FetchAdd { va, rkey: rkey ^ 0x55, add: 1 },
+        SendOp::CompareSwap { va: end, rkey, compare: 0, swap: 1 },
+    ];
+    for op in wrong {
+        assert_eq!(remote.member.ask("clear"), "ok");
+        fill(&side, 0, std::iter::repeat_n(0x11, 8));
+        post(&side, request(1, op, of_memory(side.sge(0, 8))));
+        assert_eq!(side.wait().status, WcStatus::RemAccessErr, "{op:?}");
+        assert_eq!(bytes(&side, 0, 8), [0x11; 8], "{op:?}");
+        assert_eq!(remote.member.ask("cleared"), "ok", "{op:?}");
+        assert_eq!(remote.member.ask(&format!("reconnect {}", side.qp.qpn())), "ok");
+        side.reset();
+        side.connect(remote.qpn);
+        // Each connection begins with a packet: the next request may be carried out without.
+        assert_eq!(remote.member.ask("receive 1 8"), "ok");
+        post(&side, request(2, SendOp::Send, of_memory(side.sge(0, 8))));
+        assert_eq!(side.wait().status, WcStatus::Success);
+        assert_eq!(remote.member.ask("sent 1"), "ok");
+    }
+    assert_eq!(remote.member.ask("clear"), "ok");
+    // A key of this side that doesn't cover the buffer.
+    let bad = Sge { lkey: side.mr.key() ^ 0x33, ..side.sge(0, 8) };
+    for op in [SendOp::Send, SendOp::Write { va, rkey }, SendOp::Read { va, rkey }] {
+        post(&side, request(3, op, of_memory(bad)));
+        assert_eq!(side.wait().status, WcStatus::LocProtErr, "{op:?}");
+        assert_eq!(remote.member.ask(&format!("reconnect {}", side.qp.qpn())), "ok");
+        side.reset();
+        side.connect(remote.qpn);
+    }
+    assert_eq!(remote.member.ask("cleared"), "ok");
+    side.close();
+}
+
+#[test]
+fn requests_that_are_not_allowed_change_nothing() {
+    in_namespace("messages::requests_that_are_not_allowed_change_nothing", refused);
+}
+
+/// A peer that is stopped executes nothing, and when it is killed what was sent to it fails.
+fn killed_peer() {
+    let (remote, side) = connected();
+    remote.member.stop();
+    assert_eq!(send_many(&side, 1, 4, 8), 4, "SENDs took another way");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    side.cq.poll(1, |wc| panic!("{wc:?}")).unwrap();
+    remote.member.kill();
+    let statuses: Vec<_> = take_many(&side, 4, true).iter().map(|wc| wc.status).collect();
+    let mut expected = [WcStatus::WrFlushErr; 4];
+    expected[0] = WcStatus::RetryExcErr;
+    assert_eq!(statuses, expected);
+    side.close();
+}
+
+#[test]
+fn sends_to_a_process_that_is_killed_fail() {
+    in_namespace("messages::sends_to_a_process_that_is_killed_fail", killed_peer);
+}
