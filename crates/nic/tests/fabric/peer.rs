@@ -98,6 +98,10 @@ pub fn peer() {
             }
             "ok".into()
         }
+        ["access", key, qpn] => {
+            scribble::begin_access(key.parse().unwrap(), qpn.parse().unwrap());
+            "ok".into()
+        }
         ["scribble", what] => {
             scribble::scribble(what);
             "ok".into()
