@@ -41,7 +41,7 @@ impl Qp {
             return Ok(None);
         }
         let (from, old) = {
-            let inner = self.inner.lock();
+            let inner = self.lock_in_time()?;
             (inner.proto.state(), inner.attr)
         };
         // What is wrong is said before another process is bothered.
@@ -208,13 +208,15 @@ impl Qp {
     /// Undoes [`Qp::list`]; when this returns, no other process accesses memory through the QP.
     ///
     /// # Errors
-    /// [`Error::Busy`] when one is in the middle of an access and doesn't end it within a second.
+    /// [`Error::Busy`] when one is in the middle of an access and doesn't end it within a second, or a thread of this process is held up
+    /// in its work for the queue pair.
     pub(super) fn unlist(&self) -> Result<()> {
-        let before = std::mem::replace(&mut self.inner.lock().listing, Listing::No);
-        if self.is_inherited() || before == Listing::No {
+        if self.lock_in_time()?.listing == Listing::No || self.is_inherited() {
             return Ok(());
         }
-        ferroce_hostlink::revoke_qp(self.qpn).inspect_err(|_| self.inner.lock().listing = before)
+        ferroce_hostlink::revoke_qp(self.qpn)?;
+        self.lock_in_time()?.listing = Listing::No;
+        Ok(())
     }
 
     /// Goes on when there is room in a link's ring, or, where packets may be lost, after a while. False when there is room

@@ -129,7 +129,7 @@ fn every_operation() {
     // A key that isn't there is refused there, and here.
     send(&a, there.srqn, 7, SendOp::Read { va, rkey: rkey ^ 0x55 }, 64);
     assert_eq!(a.wait().status, WcStatus::RemAccessErr);
-    assert_eq!(target.qp().query().state, QpState::Err);
+    assert_eq!(target.qp().query().unwrap().state, QpState::Err);
     target.close().unwrap();
     mine.close();
     a.close();
