@@ -158,6 +158,13 @@ impl Qp {
     pub(super) fn list(&self, inner: &mut Inner) {
         let shared = self.is_reliable() && !self.is_target() && matches!(inner.path, Some(Path::Shm { .. }));
         let counted = self.observers.counters().is_some_and(QpCntrs::counts_remote);
+        if self.is_target()
+            && matches!(inner.path, Some(Path::Shm { .. }))
+            && let Some(directory) = ferroce_hostlink::own_directory()
+        {
+            // No process reaches memory through it; its peer sees whether it owes answers.
+            directory.note_peer(self.qpn, inner.proto.params().dest_qpn);
+        }
         if !shared
             || counted
             || inner.listing == Listing::Listed
@@ -201,7 +208,8 @@ impl Qp {
         };
         peer.inner.try_lock().is_none_or(|inner| {
             let is_for_this = inner.proto.params().dest_qpn == self.qpn;
-            is_for_this && (peer.inbox.has_records() || inner.proto.owes_answers())
+            let owes_answers = || inner.proto.owes_answers() || inner.xrc_target.has_backlog();
+            is_for_this && (peer.inbox.has_records() || owes_answers())
         })
     }
 
