@@ -1,23 +1,31 @@
 //! Another process's memory, mapped here too: memory that processes can share (memfds, tmpfs, huge pages, SysV segments).
 //!
-//! The other process isn't asked. The kernel tells what file it has mapped (`/proc/PID/maps`), and whoever may copy from and to a
-//! process may open its files. The memory is touched under the guard: it may be truncated at any time.
+//! The other process isn't asked. The kernel says what file it has mapped (`/proc/PID/maps`), and a process that may copy from and to
+//! another may open its files. The memory is touched under the guard: it may be truncated at any time.
+//!
+//! Only files of the kernel's own file systems of memory are opened, and nothing on the way there is: a file system of a program's
+//! making (FUSE) or of a network can take any time to look a name up, to say what a file is, or to open it.
 
 use crate::mappings::{FileMapping, shared_mapping};
 use crate::{PeerMemory, copy, guard};
 use ferroce_os::fork;
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::ptr::{NonNull, null, null_mut};
+use std::sync::OnceLock;
 
 /// How the kernel ends the name of a file that is gone, and begins those of SysV segments.
 const DELETED: &[u8] = b" (deleted)";
 const SEGMENT: &[u8] = b"/SYSV";
-/// File systems of memory.
-const OF_MEMORY: [i64; 2] = [0x0102_1994, 0x9584_58f6];
+/// File systems of memory, as mountinfo names them.
+const OF_MEMORY: [&[u8]; 2] = [b"tmpfs", b"hugetlbfs"];
+/// Tries to find a file by its name in the kernel's cache: something else may change names meanwhile.
+const LOOKS: usize = 3;
 
 /// A range of another process's memory, mapped in this one.
 #[derive(Debug)]
@@ -138,40 +146,116 @@ fn refused(errno: i32) -> io::Error {
 
 /// Opens the file that a process has mapped, if it is one of memory. Returns the size of its pages too.
 fn open(pid: i32, file: &FileMapping, writable: bool) -> io::Result<(File, u64)> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(writable).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK);
-    let same = |opened: File| {
-        let stat = opened.metadata()?;
-        // SAFETY: plain data.
-        let mut system: libc::statfs = unsafe { std::mem::zeroed() };
-        // SAFETY: a descriptor, and a structure that the kernel fills in.
-        if unsafe { libc::fstatfs(opened.as_raw_fd(), &raw mut system) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let is_same = stat.is_file() && (stat.dev(), stat.ino()) == (file.device, file.inode);
-        if is_same && OF_MEMORY.contains(&(system.f_type as i64)) {
-            Ok((opened, stat.blksize()))
-        } else {
-            Err(refused(libc::ENXIO))
-        }
+    if !is_memory(pid, file.device) {
+        return Err(refused(libc::ENXIO));
+    }
+    let found = by_name(pid, file).or_else(|_| by_descriptor(pid, file))?;
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(writable)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK)
+        .open(format!("/proc/thread-self/fd/{}", found.as_raw_fd()))?;
+    let stat = opened.metadata()?;
+    if stat.is_file() { Ok((opened, stat.blksize())) } else { Err(refused(libc::ENXIO)) }
+}
+
+/// Whether the files of a device, which a process has mounted or the kernel has to itself, are memory.
+fn is_memory(pid: i32, device: u64) -> bool {
+    let of_mount = |line: &[u8]| {
+        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+        let number = |text: &str| text.parse().ok();
+        let (major, minor) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
+        let kind = fields.iter().position(|field| field == b"-").and_then(|dash| fields.get(dash + 1))?;
+        (libc::makedev(number(major)?, number(minor)?) == device).then(|| OF_MEMORY.contains(kind))
     };
-    if !file.path.ends_with(DELETED) {
-        let mut path = format!("/proc/{pid}/root").into_bytes();
-        path.extend(&file.path);
-        if let Ok(found) = options.open(std::ffi::OsStr::from_bytes(&path)).and_then(same) {
-            return Ok(found);
+    let mounted = || {
+        let mounts = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        mounts.split(|&byte| byte == b'\n').find_map(of_mount).unwrap_or(false)
+    };
+    kernels_own().contains(&device) || mounted()
+}
+
+/// The devices of memfds, which no process has mounted: one, and one for each size of huge pages.
+fn kernels_own() -> &'static [u64] {
+    static OWN: OnceLock<Vec<u64>> = OnceLock::new();
+    OWN.get_or_init(|| {
+        let huge = (16..=34).map(|bits| libc::MFD_HUGETLB | bits << libc::MFD_HUGE_SHIFT);
+        let device = |flags: libc::c_uint| {
+            // SAFETY: a C string.
+            let fd =
+                unsafe { libc::syscall(libc::SYS_memfd_create, c"".as_ptr(), flags | libc::MFD_CLOEXEC) };
+            // SAFETY: just made, and not owned.
+            let file = (fd >= 0).then(|| unsafe { File::from_raw_fd(fd as RawFd) })?;
+            file.metadata().ok().map(|stat| stat.dev())
+        };
+        [0].into_iter().chain(huge).filter_map(device).collect()
+    })
+}
+
+/// The file, found by its name in the kernel's cache of names, as a descriptor that stands for it without being open (O_PATH).
+fn by_name(pid: i32, file: &FileMapping) -> io::Result<File> {
+    let Some(name) = file.path.strip_prefix(b"/").filter(|name| !name.ends_with(DELETED)) else {
+        return Err(refused(libc::ENOENT));
+    };
+    let name = CString::new(name)?;
+    let root = unopened(format!("/proc/{pid}/root"))?;
+    // SAFETY: plain data.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
+    how.resolve = libc::RESOLVE_CACHED;
+    let mut looks = 0;
+    loop {
+        let size = size_of::<libc::open_how>();
+        // SAFETY: a descriptor, a C string, and a structure of this size.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_openat2, root.as_raw_fd(), name.as_ptr(), &raw const how, size)
+        };
+        if fd >= 0 {
+            // SAFETY: just made, and not owned.
+            return same(unsafe { File::from_raw_fd(fd as RawFd) }, file);
+        }
+        looks += 1;
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::WouldBlock || looks == LOOKS {
+            return Err(error);
         }
     }
+}
+
+/// The file, found among the descriptors of the process, as [`by_name`].
+fn by_descriptor(pid: i32, file: &FileMapping) -> io::Result<File> {
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
         let path = entry.path();
-        // Only what has the right name is opened: another file may be slow, or notice.
         if fs::read_link(&path).is_ok_and(|name| name.as_os_str().as_bytes() == file.path)
-            && let Ok(found) = options.open(&path).and_then(same)
+            && let Ok(found) = unopened(path).and_then(|found| same(found, file))
         {
             return Ok(found);
         }
     }
     Err(refused(libc::ENOENT))
+}
+
+/// What an entry of /proc leads to, as [`by_name`].
+fn unopened(path: impl AsRef<Path>) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)
+}
+
+/// `found` if it is `file`, as far as the kernel knows without a question to the file system.
+fn same(found: File, file: &FileMapping) -> io::Result<File> {
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: plain data.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    let mask = libc::STATX_INO;
+    // SAFETY: a descriptor, an empty C string, and a structure that the kernel fills in.
+    let done = unsafe {
+        libc::syscall(libc::SYS_statx, found.as_raw_fd(), c"".as_ptr(), flags, mask, &raw mut stat)
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let is_same =
+        (libc::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino) == (file.device, file.inode);
+    if is_same { Ok(found) } else { Err(refused(libc::ENXIO)) }
 }
 
 /// Maps `len` bytes from `offset` on. Returns where the first of them is.
@@ -268,6 +352,43 @@ mod tests {
         };
         let view = PeerView::of(&own, base + 4096, 5000, true).unwrap();
         use_view(&view, base + 4096, 5000);
+    }
+
+    /// A file system that isn't memory may be a program's, and take any time to open a file.
+    #[test]
+    fn a_file_that_is_not_memory_is_not_opened() {
+        let (_cookie, own) = own();
+        let path = std::env::current_exe().unwrap().with_extension(format!("view-{}", std::process::id()));
+        fs::write(&path, [7; 4096]).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let base = sys::map_shared(file.as_raw_fd(), 4096, true).unwrap().as_ptr() as u64;
+        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a C string; the descriptor is new.
+        let watch = unsafe {
+            let watch = libc::inotify_init1(libc::IN_CLOEXEC | libc::IN_NONBLOCK);
+            assert!(libc::inotify_add_watch(watch, name.as_ptr(), libc::IN_OPEN) >= 0);
+            File::from_raw_fd(watch)
+        };
+        assert!(PeerView::of(&own, base, 4096, true).is_none());
+        let event = io::Read::read(&mut &watch, &mut [0; 256]);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(event.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_closed_file_of_a_mounted_file_system_of_memory_is_mapped() {
+        let (_cookie, own) = own();
+        let path = format!("/dev/shm/ferroce-view-{}", std::process::id());
+        let Ok(file) = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)
+        else {
+            return;
+        };
+        file.set_len(8192).unwrap();
+        let base = sys::map_shared(file.as_raw_fd(), 8192, true).unwrap().as_ptr() as u64;
+        drop(file);
+        let view = PeerView::of(&own, base, 8192, true);
+        fs::remove_file(&path).unwrap();
+        use_view(&view.unwrap(), base, 8192);
     }
 
     #[test]

@@ -293,7 +293,14 @@ impl Directory {
         entry.is_some()
     }
 
-    /// Tells the peer of a QP that is or was listed whether the QP owes it answers.
+    /// Notes the peer of a QP that isn't listed: the peer sees whether the QP owes it answers.
+    pub fn note_peer(&self, qpn: u32, peer: u32) {
+        if let Some(entry) = self.qp(qpn) {
+            entry.set(PEER, peer.into());
+        }
+    }
+
+    /// Tells the peer of a QP that is or was listed, or whose peer is noted, whether the QP owes it answers.
     pub fn note_owing(&self, qpn: u32, owes: bool) {
         if let Some(entry) = self.qp(qpn) {
             entry.set(OWES, owes.into());
@@ -325,7 +332,7 @@ impl PeerDirectory {
         self.0.words::<DirectoryHeader>(0).slots.iter().any(|s| s.load(Ordering::Acquire) == name)
     }
 
-    /// What the directory says of the region with a key. To be called while the busy word is odd, or for a guess.
+    /// What the directory says of the region with a key. To be called while an access word names the region, or for a guess.
     fn region(&self, rkey: u32) -> Option<FoundRegion> {
         let entry: &DirectoryEntry = self.0.words(region_at(rkey)?);
         Some(FoundRegion { rkey, words: entry.read(NAMED | u64::from(rkey))? })
@@ -358,7 +365,8 @@ impl PeerDirectory {
         })
     }
 
-    /// The `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None` when it may not, or when only packets lead there. To be called, and used, while the busy word is odd.
+    /// The `len` bytes at `va` that QP `from` may access by way of its peer `qpn`; `None` when it may not, or when only packets lead there. To be called, and used,
+    /// while an access word names both.
     pub(super) fn find(
         &self,
         (from, qpn): QpnPair,

@@ -13,8 +13,8 @@ use std::os::fd::RawFd;
 
 /// The kind of a request for shared memory.
 pub(super) const KIND: u8 = 2;
-/// Of the memory's layout and of what is in it. 2: whoever writes to the memory of a peer writes to its cookie, too.
-const VERSION: u32 = 2;
+/// Of the memory's layout and of what is in it. 3: an access word names the QP and the region that are being used.
+const VERSION: u32 = 3;
 const LEN: usize = 48;
 /// Status of an answer: the process that answers has made a link as well, and that link is to be used.
 const YIELD: u8 = 3;

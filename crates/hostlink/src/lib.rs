@@ -12,7 +12,8 @@
 //!
 //! An RDMA WRITE or READ needs no packet when nothing else of its QP is under way: the initiator looks up region and QP in the
 //! target's *directory* and copies, in memory that both have mapped or by the kernel. A target that watches its ring gets a record
-//! all the same. Whoever takes a region or QP back waits until each *busy word* that was odd at that moment has changed.
+//! all the same. An *access word* names the region and the QP that an initiator uses; the owner of either waits for those words that
+//! name it when it takes the object back.
 //!
 //! A plain SEND is acknowledged by a word that says how far the ring has been executed, without a record.
 //!

@@ -3,8 +3,8 @@
 use super::PeerMemory;
 use super::directory::{self, Directory, PeerDirectory};
 use super::hello::{self, HelloAnswer, Introduction};
-use super::link::{self, Link, PeerProcess};
-use super::protocol::DirectoryEntry;
+use super::link::{self, Link, PeerProcess, PeersAccess};
+use super::protocol::{DirectoryEntry, Object};
 use ferroce_access::SharedMemory;
 use ferroce_host::{Service, Services};
 use ferroce_os::Patience;
@@ -48,8 +48,8 @@ pub struct Links {
     links: RwLock<class::LinkList, Arc<Vec<Arc<Link>>>>,
     /// The same, for those who look without a lock. Written with the list locked.
     listed: Published<Vec<Arc<Link>>>,
-    /// Links that have ended while the peer was in the middle of an access, each with the value of the peer's busy word then.
-    ended: Mutex<class::LinksEnded, Vec<(Arc<Link>, u64)>>,
+    /// Links that have ended while the peer was in the middle of an access, each with that access.
+    ended: Mutex<class::LinksEnded, Vec<(Arc<Link>, PeersAccess)>>,
     next_id: AtomicU64,
     refused: Mutex<class::LinksRefused, HashMap<u16, Instant>>,
     making: Mutex<class::LinksMaking, ()>,
@@ -277,7 +277,7 @@ impl Links {
         // Before the peer hears of anything that it may fetch.
         link.tell_sees_exit();
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32;
-        // In the table first: from the moment the peer knows the directory, its busy word counts.
+        // In the table first: from the moment the peer knows the directory, its access words count.
         let mut links = self.links.write();
         if links.iter().filter(|other| other.pid == pid).count()
             >= if pid == 0 { MAX_UNSEEN } else { MAX_LINKS }
@@ -285,8 +285,9 @@ impl Links {
             return Err(io::Error::from_raw_os_error(libc::EDQUOT));
         }
         *links = Arc::new(links.iter().cloned().chain([link.clone()]).collect());
-        self.listed.replace(Some(links.clone()));
+        let replaced = self.listed.replace(Some(links.clone()));
         drop(links);
+        drop(replaced);
         sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_ADD, link.connection.raw(), events, id)
             .inspect_err(|_| drop(self.drop_link(&link)))?;
         Ok(link)
@@ -297,13 +298,14 @@ impl Links {
         let waiting = link.end();
         // Before it leaves the table: whoever revokes something looks there first.
         let mut ended = self.ended.lock();
-        ended.retain(|(link, value)| link.goes_on(*value));
-        ended.extend(link.access_of_peer().map(|value| (link.clone(), value)));
+        ended.retain(|(link, access)| link.goes_on(*access));
+        ended.extend(link.accesses_of_peer().map(|access| (link.clone(), access)));
         drop(ended);
         let mut links = self.links.write();
         *links = Arc::new(links.iter().filter(|other| other.id != link.id).cloned().collect());
-        self.listed.replace(Some(links.clone()));
+        let replaced = self.listed.replace(Some(links.clone()));
         drop(links);
+        drop(replaced);
         for fd in [Some(&link.connection), link.pidfd.as_ref()].into_iter().flatten() {
             // Gone already is fine.
             let _ = sys::epoll_control(self.epoll.raw(), libc::EPOLL_CTL_DEL, fd.raw(), 0, 0);
@@ -429,18 +431,21 @@ impl Links {
         self.own
     }
 
-    /// Waits until no other process uses what has been revoked before this call.
+    /// Waits until no other process uses `object`, which has been revoked before this call. Accesses to other objects aren't waited for.
     ///
     /// # Errors
     /// EBUSY, with the process, after a second.
-    fn wait_for_others(&self) -> Result<()> {
-        let in_access = |link: &Arc<Link>| Some((link.clone(), link.access_of_peer()?));
-        let mut busy: Vec<(Arc<Link>, u64)> = self.snapshot().iter().filter_map(in_access).collect();
+    fn wait_for_others(&self, object: Object) -> Result<()> {
+        let mut busy: Vec<(Arc<Link>, PeersAccess)> = Vec::new();
+        for link in self.snapshot().iter() {
+            busy.extend(link.accesses_of_peer().map(|access| (link.clone(), access)));
+        }
         busy.extend_from_slice(&self.ended.lock());
+        busy.retain(|(_, access)| access.names(object));
         let mut patience = Patience::new(REVOCATION, ROUND);
         let mut rounds = 0;
         loop {
-            busy.retain(|(link, value)| link.goes_on(*value));
+            busy.retain(|(link, access)| link.goes_on(*access));
             let Some((link, _)) = busy.first() else { return Ok(()) };
             if patience.has_ended() {
                 let pid = link.pid;
@@ -454,11 +459,11 @@ impl Links {
     }
 }
 
-/// Takes an entry of this process's directory back; when this returns, no other process uses what it stood for.
-fn revoke(own: &Directory, entry: &DirectoryEntry) -> Result<()> {
+/// Takes the entry of `object` in this process's directory back; when this returns, no other process uses the object.
+fn revoke(own: &Directory, entry: &DirectoryEntry, object: Object) -> Result<()> {
     let name = entry.revoke();
     let Some(links) = own.links() else { return Ok(()) };
-    links.wait_for_others().inspect_err(|error| {
+    links.wait_for_others(object).inspect_err(|error| {
         entry.restore(name);
         tracing::warn!(%error, "nothing is revoked");
     })?;
@@ -472,7 +477,7 @@ fn revoke(own: &Directory, entry: &DirectoryEntry) -> Result<()> {
 /// EBUSY after a second; the region is listed as it was then.
 pub fn revoke_region(key: u32) -> Result<()> {
     let Some(own) = directory::own() else { return Ok(()) };
-    own.region(key).map_or(Ok(()), |entry| revoke(own, entry))
+    own.region(key).map_or(Ok(()), |entry| revoke(own, entry, Object::Region(key)))
 }
 
 /// As [`revoke_region`], where nobody can be using it.
@@ -488,7 +493,7 @@ pub fn withdraw_region(key: u32) {
 /// EBUSY after a second; the QP is as it was then.
 pub fn revoke_qp(qpn: u32) -> Result<()> {
     let Some(own) = directory::own() else { return Ok(()) };
-    own.qp(qpn).map_or(Ok(()), |entry| revoke(own, entry))
+    own.qp(qpn).map_or(Ok(()), |entry| revoke(own, entry, Object::Qp(qpn)))
 }
 
 /// As [`revoke_qp`], for a QP that fails by itself: nobody was promised anything.

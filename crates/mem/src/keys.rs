@@ -14,7 +14,7 @@ use crate::mr::Use;
 use ferroce_access::Fault;
 use ferroce_explain::KeyFault;
 use ferroce_os::clock;
-use ferroce_os::sync::{Reader, RwLock, class};
+use ferroce_os::sync::{InUse, RwLock, class};
 use ferroce_proto::{Instant, RemoteAccess, RemoteError, Sge};
 use ferroce_types::{Error, Result};
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ pub const MAX_MR: usize = 1 << 20;
 /// Windows there may be at once.
 pub const MAX_MW: usize = 1 << 20;
 
-/// Bytes that are touched at most while others wait for no more than threads that read.
+/// Bytes of the longest access that takes no lock.
 const SHORT: u32 = 64 * 1024;
 
 /// Free indices that aren't reused. A key comes again 256 × this number registrations after its region's deregistration, at the earliest.
@@ -196,8 +196,10 @@ impl KeyTable {
             if let Keyed::Window(mw) = held
                 && is_its(mw.pd())
             {
-                mw.dealloc();
                 windows += 1;
+                if let Err(why) = mw.dealloc() {
+                    tracing::warn!(%why, "a window of a closed device is still allocated");
+                }
             }
         }
         for held in &all {
@@ -279,8 +281,8 @@ impl KeyTable {
         f: impl FnOnce(u64) -> std::result::Result<(), Fault>,
     ) -> std::result::Result<(), Denied> {
         if sge.length <= SHORT
-            && let Some(reader) = Reader::enter()
-            && let Some(addr) = self.shortcuts.find(&reader, pd, sge, write)
+            && let Some(in_use) = InUse::enter(sge.lkey)
+            && let Some(addr) = self.shortcuts.find(&in_use, pd, sge, write)
         {
             return f(addr).map_err(|Fault| Denied);
         }

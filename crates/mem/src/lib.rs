@@ -1,6 +1,6 @@
 //! Who may touch which bytes: protection domains, memory regions and windows, and the keys that name them.
 //!
-//! In here: the table of keys, the gates (locks) at which revoking waits for those who copy, device memory, dma-bufs, prefetching.
+//! In here: the table of keys, revoking, which waits for the copies under way, device memory, dma-bufs, prefetching.
 //! Out of here: the touching itself (`ferroce_access`), queues and work requests, where other processes look up regions
 //! ([`RegionListing`]), and what objects belong to ([`Owner`]).
 
@@ -11,6 +11,7 @@ mod dmabuf;
 mod double;
 mod in_flight;
 mod keys;
+mod last_user;
 mod listing;
 mod mr;
 mod mw;

@@ -1,15 +1,17 @@
 //! Memory windows (ibv_alloc_mw(3), IBTA 10.6.7.2): keys for a part of a region, given and taken back by work requests.
 //!
-//! A window has its place in the table of keys, as a region has; a bind changes the low 8 bits of its key. Whoever
-//! accesses memory through a window holds its gate shared and then the region's. A bind, an invalidation and `dealloc` take
-//! the window's gate exclusively: when they have returned, nothing touches memory through the window as it was.
+//! A window has its place in the table of keys, as a region has; a bind changes the low 8 bits of its key. An access through a window
+//! keeps the bond that it has found, an `Arc`, as long as it touches the memory. A bind, an invalidation and `dealloc` take the bond
+//! away and wait until they are the last to have it: when they have succeeded, nothing touches memory through the window as it was.
 //! Other processes don't find windows in this one's directory: they send packets.
 
 use super::keys::{Denied, KeyTable, KeyUser, Keyed};
+use super::last_user::wait_for_last;
 use super::{Mr, Pd};
 use crate::mr::Use;
 use ferroce_access::Fault;
 use ferroce_explain::{KeyFault, Rights};
+use ferroce_os::fork::{OwnTurn, Turn};
 use ferroce_os::sync::{RwLock, class};
 use ferroce_proto::{Access, BindMw, RemoteAccess, RemoteError};
 use ferroce_types::{Error, Result, invalid};
@@ -32,13 +34,16 @@ pub struct Mw {
     number: u64,
     kind: MwKind,
     pd: Arc<Pd>,
+    /// Of a bind, an invalidation or the end.
+    changing: Turn,
+    /// Locked for a moment only: accesses keep what they find there.
     gate: RwLock<class::WindowGate, WindowState>,
 }
 
 #[derive(Debug)]
 struct WindowState {
     rkey: u32,
-    bound: Option<Bound>,
+    bound: Option<Arc<Bound>>,
     freed: bool,
 }
 
@@ -61,6 +66,15 @@ impl Drop for Bound {
     }
 }
 
+/// Ends a bond that isn't found any more, once it isn't in use.
+///
+/// # Errors
+/// The bond, and [`Error::Busy`], when a thread uses it for longer than a second.
+fn end(bound: Option<Arc<Bound>>) -> std::result::Result<(), (Arc<Bound>, Error)> {
+    let Some(mut bound) = bound else { return Ok(()) };
+    wait_for_last(&mut bound).map_err(|busy| (bound, busy))
+}
+
 impl Mw {
     /// A window of `pd` that isn't bound.
     ///
@@ -71,7 +85,7 @@ impl Mw {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let mw = KeyTable::global().insert_window(|rkey| {
             let state = WindowState { rkey, bound: None, freed: false };
-            Arc::new(Self { number, kind, pd: pd.clone(), gate: RwLock::new(state) })
+            Arc::new(Self { number, kind, pd: pd.clone(), changing: Turn::free(), gate: RwLock::new(state) })
         })?;
         pd.hold();
         Ok(mw)
@@ -121,16 +135,34 @@ impl Mw {
     }
 
     /// Unbinds it and gives its key back (ibv_dealloc_mw(3)). When this returns, nothing touches memory through it.
-    pub fn dealloc(&self) {
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when a thread is in the middle of an access and doesn't end it within a second: the window stays.
+    pub fn dealloc(&self) -> Result<()> {
+        let _changing = self.begin_change()?;
         let mut gate = self.gate.write();
-        let freed = std::mem::replace(&mut gate.freed, true);
-        let (bound, rkey) = (gate.bound.take(), gate.rkey);
-        drop(gate);
-        drop(bound);
-        if !freed {
-            KeyTable::global().remove_window(rkey);
-            self.pd.release();
+        if gate.freed {
+            return Ok(());
         }
+        gate.freed = true;
+        let (rkey, before) = (gate.rkey, gate.bound.take());
+        drop(gate);
+        if let Err((bound, busy)) = end(before) {
+            let mut gate = self.gate.write();
+            (gate.freed, gate.bound) = (false, Some(bound));
+            return Err(busy);
+        }
+        KeyTable::global().remove_window(rkey);
+        self.pd.release();
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`Error::Busy`] while another thread is at it.
+    fn begin_change(&self) -> Result<OwnTurn<'_>> {
+        self.changing
+            .take()
+            .ok_or_else(|| Error::Busy("another thread changes the window, or ends it".into()))
     }
 
     /// Carries out a bind.
@@ -138,6 +170,7 @@ impl Mw {
     /// # Errors
     /// What forbids it.
     fn bind(&self, by: KeyUser, bind: &BindMw, table: &KeyTable) -> std::result::Result<(), &'static str> {
+        let Ok(_changing) = self.begin_change() else { return Err("another thread changes the window") };
         let mut gate = self.gate.write();
         if gate.freed || self.number != bind.window {
             return Err("the window is deallocated");
@@ -158,33 +191,47 @@ impl Mw {
                 return Err("the memory region is deregistered");
             };
             region.hold_window(&self.pd, bind)?;
-            Some(Bound {
+            Some(Arc::new(Bound {
                 region,
                 va: bind.va,
                 length: bind.length,
                 base: if bind.zero_based { 0 } else { bind.va },
                 access: bind.access,
                 qp: (self.kind == MwKind::Two).then_some(by.qp),
-            })
+            }))
         };
+        let rkey = std::mem::replace(&mut gate.rkey, bind.rkey);
         let before = std::mem::replace(&mut gate.bound, bound);
-        gate.rkey = bind.rkey;
         drop(gate);
-        drop(before);
+        if let Err((bound, _)) = end(before) {
+            let mut gate = self.gate.write();
+            gate.rkey = rkey;
+            let bound = gate.bound.replace(bound);
+            drop(gate);
+            drop(bound);
+            return Err("a thread is held up in the middle of an access through the window");
+        }
         Ok(())
     }
 
-    /// Ends a type 2 window's bond, if `rkey` is its key and `by` the QP that bound it.
+    /// Ends a type 2 window's bond, if `rkey` is its key and `by` the QP that bound it. That QP alone uses the bond, so this waits for no
+    /// access.
     fn invalidate(&self, by: KeyUser, rkey: u32) -> bool {
+        let Ok(_changing) = self.begin_change() else { return false };
         let mut gate = self.gate.write();
         let own = gate.bound.as_ref().is_some_and(|bound| bound.qp == Some(by.qp));
         if !own || gate.rkey != rkey || by.pd != self.pd.id() {
             return false;
         }
-        let bound = gate.bound.take();
+        let before = gate.bound.take();
         drop(gate);
-        drop(bound);
-        true
+        match end(before) {
+            Ok(()) => true,
+            Err((bound, _)) => {
+                self.gate.write().bound = Some(bound);
+                false
+            }
+        }
     }
 
     /// As [`KeyTable::remote`].
@@ -197,7 +244,9 @@ impl Mw {
         f: Option<impl FnOnce(u64) -> std::result::Result<R, Fault>>,
     ) -> std::result::Result<Option<R>, RemoteError> {
         let gate = self.gate.read();
-        let bound = gate.bound.as_ref().ok_or(RemoteError::Access)?;
+        let bound = gate.bound.clone().ok_or(RemoteError::Access)?;
+        let has_key = gate.rkey == rkey;
+        drop(gate);
         let allowed = match access {
             RemoteAccess::Read => bound.access.remote_read,
             RemoteAccess::Write | RemoteAccess::Store => bound.access.remote_write,
@@ -205,7 +254,7 @@ impl Mw {
             // A window has no such right.
             RemoteAccess::Flush(_) => false,
         };
-        let usable = gate.rkey == rkey && by.pd == self.pd.id() && bound.qp.is_none_or(|qp| qp == by.qp);
+        let usable = has_key && by.pd == self.pd.id() && bound.qp.is_none_or(|qp| qp == by.qp);
         let offset = va.checked_sub(bound.base).ok_or(RemoteError::Access)?;
         let inside = offset.checked_add(len).is_some_and(|end| end <= bound.length);
         if !allowed || !usable || !inside {

@@ -1,10 +1,10 @@
 //! Regions of plain memory as data paths find them: by local key, without a lock.
 //!
-//! An entry says what the region's gate keeps. It is written and emptied by who has the gate exclusively, or before anybody knows of
-//! the region. Who empties it waits for the threads that are reading, so a region that is revoked isn't touched by this way either.
+//! An entry is a copy of the region's registration for plain accesses. It is written before the registration is known, and emptied by the
+//! thread that changes or ends it, which then waits for the threads that use this very region.
 
 use super::mr::{MrInit, translate_in};
-use ferroce_os::sync::{Reader, wait_for_readers};
+use ferroce_os::sync::{InUse, wait_for_users};
 use ferroce_proto::Sge;
 use ferroce_types::{Error, Result};
 use std::sync::OnceLock;
@@ -63,13 +63,13 @@ impl Shortcuts {
         }
     }
 
-    /// Nobody touches the region by its entry when this returns.
+    /// No thread touches the region by its entry when this returns. Called without a lock, as it may wait.
     ///
     /// # Errors
     /// [`Error::Busy`] when a thread is in the middle of an access and doesn't end it within a second.
     pub(crate) fn withdraw(&self, key: u32) -> Result<()> {
         match self.entry(key) {
-            Some(entry) if entry.name.swap(0, Ordering::AcqRel) != 0 && !wait_for_readers() => {
+            Some(entry) if entry.name.swap(0, Ordering::AcqRel) != 0 && !wait_for_users(key) => {
                 Err(Error::Busy(
                     "a thread of this process is held up in the middle of an access to memory".into(),
                 ))
@@ -78,10 +78,10 @@ impl Shortcuts {
         }
     }
 
-    /// The program address of `sge` if it lies in a region of `pd` that has an entry and allows this. It is good while the
-    /// reader lives.
+    /// The program address of `sge` if it lies in a region of `pd` that has an entry and allows this. It is good while the use, of the
+    /// key in `sge`, lives.
     #[inline]
-    pub(crate) fn find(&self, _reader: &Reader, pd: u32, sge: &Sge, write: bool) -> Option<u64> {
+    pub(crate) fn find(&self, _in_use: &InUse, pd: u32, sge: &Sge, write: bool) -> Option<u64> {
         let entry = self.entry(sge.lkey)?;
         if entry.name.load(Ordering::Acquire) != name_of(pd, sge.lkey)
             || (write && entry.writable.load(Ordering::Relaxed) == 0)

@@ -67,7 +67,7 @@ impl Qp {
         if !matches!(self.service(), Transport::Rc | Transport::Uc) || !self.has_peer_here() {
             return None;
         }
-        let peer = self.query().dest_qpn;
+        let peer = self.query().ok()?.dest_qpn;
         let adapter = self.context().adapter().ok()?;
         if adapter.host.owns(peer) { known(peer, self.qpn()) } else { adapter.ask_for_mtu(peer, self.qpn()) }
     }

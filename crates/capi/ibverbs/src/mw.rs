@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     call::errno_value("ibv_dealloc_mw", || {
         // SAFETY: by the man page a window that the caller gives up.
         unsafe {
-            MwBlock::ending(mw)?.nic.dealloc();
+            MwBlock::ending(mw)?.nic.dealloc()?;
             MwBlock::free(mw);
         }
         Ok(())

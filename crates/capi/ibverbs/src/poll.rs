@@ -53,19 +53,59 @@ pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
     }
 }
 
+/// Completions that are taken at once, at most: as many as a page has room for.
+const AT_ONCE: usize = 4096 / size_of::<ibv_wc>();
+
+/// Touches an array of up to [`AT_ONCE`] entries, if it has any. Where it isn't there, the fault comes while no lock is held: the program's
+/// handler may leave by siglongjmp(3).
+///
+/// # Safety
+/// It is an array that the caller writes.
+#[inline]
+unsafe fn touch(array: *mut ibv_wc, entries: usize) {
+    if entries == 0 || array.is_null() {
+        return;
+    }
+    let bytes = array.cast::<u8>();
+    // SAFETY: the first and the last byte of the array, which are in all of its pages.
+    unsafe {
+        for byte in [bytes, bytes.add(entries * size_of::<ibv_wc>() - 1)] {
+            byte.write_volatile(byte.read_volatile());
+        }
+    }
+}
+
 /// The slot behind ibv_poll_cq(3): the number of completions, or −1.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
+    let first = usize::try_from(num_entries).unwrap_or(0).min(AT_ONCE);
+    // Before the call comes into the library, which nothing is left of then.
+    // SAFETY: by the man page an array of `num_entries`.
+    unsafe { touch(wc, first) };
     call::to_minus_one(call::contain("ibv_poll_cq", || {
         let max = usize::try_from(num_entries)
             .map_err(|_| Refusal::invalid(format!("room for {num_entries} completions")))?;
-        let mut place = wc;
-        // SAFETY: by the man page a completion queue, and an array of `num_entries`; the adapter gives at most so many.
-        let n = unsafe {
-            CqBlock::of(cq)?.nic().poll(max, |wc| {
-                place.write(wc_of(wc));
-                place = place.add(1);
-            })?
-        };
-        Ok(n as c_int)
+        let (mut place, mut taken) = (wc, 0);
+        while taken < max {
+            let room = AT_ONCE.min(max - taken);
+            // SAFETY: by the man page a completion queue, and an array of `num_entries`; the adapter gives at most so many.
+            let polled = unsafe {
+                if taken > 0 {
+                    touch(place, room);
+                }
+                CqBlock::of(cq)?.nic().poll(room, |wc| {
+                    place.write(wc_of(wc));
+                    place = place.add(1);
+                })
+            };
+            match polled {
+                Ok(n) => taken += n,
+                Err(error) if taken == 0 => return Err(error.into()),
+                Err(_) => break,
+            }
+            if taken % AT_ONCE != 0 || taken == 0 {
+                break;
+            }
+        }
+        Ok(taken as c_int)
     }))
 }

@@ -1,7 +1,10 @@
 //! The peer's memory without the peer: one-sided operations, which the initiator carries out itself.
 
+use super::views::Views;
 use super::{Link, PeerAccess, TRUST};
 use crate::directory::{Found, Purpose, QpnPair};
+use crate::protocol::AccessWord;
+use ferroce_os::sync::{MutexGuard, class};
 use ferroce_os::{clock, sys};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +19,7 @@ impl Link {
     }
 
     /// Lets `f` copy from or to a range (key, address, length) of the peer's memory, on behalf of a QP and its peer. `None`
-    /// when that isn't allowed or isn't possible this way: a packet then says why.
+    /// when that isn't allowed or isn't possible this way, or while too many threads do so: a packet then says why, or does it.
     pub fn access<R>(
         &self,
         ends: QpnPair,
@@ -26,38 +29,37 @@ impl Link {
     ) -> Option<R> {
         let remote = self.remote.get()?;
         let memory = remote.memory.as_ref()?;
-        let busy = &self.to_peer.head.busy;
-        let mut views = self.access.lock();
-        // Who revokes a region waits for this process until it exits, and so has to see that.
+        // A page of the peer's can hold a thread up for any time: no other thread waits for it.
+        let (mut lane, word) = self.free_lane()?;
+        // The peer's revocations wait for this process until it exits, and so have to see that.
         if !self.is_there() || self.terms(false).sees_exit.load(Ordering::Acquire) != 1 {
             return None;
         }
-        busy.enter();
-        // Whoever has ended the link waits for those only that were inside then.
+        word.enter(ends.1, range.0);
+        // Accesses that begin after the link has ended aren't waited for.
         let ended = self.terms(false).ended.is_set();
         let find = || if ended { None } else { remote.directory.find(ends, range, purpose) };
         let result = find().and_then(|Found { address, region, connection, receives }| {
-            let mapped = views.mapped();
-            let view = if purpose == Purpose::Fetch { None } else { views.of(&region, memory) };
+            let view = if purpose == Purpose::Fetch { None } else { self.view(&mut lane, &region, memory) };
             // Records keep the peer awake, which is faster than copies by the kernel if its program only receives.
-            let result = if receives && view.is_none() {
+            if receives && view.is_none() {
                 None
             } else {
                 f(&PeerAccess { memory, view, connection }, address)
-            };
-            if views.has_refused() {
-                self.has_refused_views.store(true, Ordering::Relaxed);
             }
-            if views.mapped() != mapped {
-                // Before the busy word is even: who revokes a region looks after that.
-                self.terms(true).views.store(views.mapped(), Ordering::Release);
-            }
-            result
         });
         // What a failed QP has sent isn't waited for when it fails: its memory may have changed while it was read.
         let result = result.filter(|_| purpose != Purpose::Fetch || find().is_some());
-        busy.leave();
+        word.leave();
+        self.tidy_views(&mut lane);
         result
+    }
+
+    /// A lane that no thread uses, and its word in the link's memory.
+    #[inline]
+    fn free_lane(&self) -> Option<(MutexGuard<'_, class::LinkAccess, Views>, &AccessWord)> {
+        let words = &self.to_peer.head.access;
+        self.lanes.iter().zip(words).find_map(|(lane, word)| Some((lane.try_lock()?, word)))
     }
 
     /// The number of a QP's connection at the peer, as far as the peer tells it; 0: it doesn't.

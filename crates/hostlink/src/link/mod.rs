@@ -22,7 +22,7 @@ use views::Views;
 
 use super::PeerMemory;
 use super::directory::PeerDirectory;
-use super::protocol::{Busy, Ended, Lines, Producer};
+use super::protocol::{AccessWord, Ended, Lines, Object, Producer};
 use ferroce_access::{SharedMemory, SharedPlace};
 use ferroce_os::sync::{Mutex, class};
 use ferroce_os::sys::{self, EngineFd};
@@ -40,6 +40,8 @@ const SPAN: usize = BYTES_AT + RING;
 /// Bytes of a link's memory.
 pub(super) const LEN: usize = 2 * SPAN;
 
+/// Threads that use the memory of one peer at the same time, at most.
+const LANES: usize = 4;
 /// How long a peer that doesn't read holds up packets that nobody would repeat.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// For which part of half a millisecond a connection that was open is taken to be open still.
@@ -69,6 +71,21 @@ impl Peer {
         self.pid == other.pid
             && (self.process == other.process
                 || (self.pid != 0 && (self.process.is_none() || other.process.is_none())))
+    }
+}
+
+/// An access to this process's memory that a peer was seen in the middle of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeersAccess {
+    lane: usize,
+    /// The lane's word then.
+    value: u64,
+}
+
+impl PeersAccess {
+    /// It may use `object`.
+    pub(super) fn names(&self, object: Object) -> bool {
+        AccessWord::names(self.value, object)
     }
 }
 
@@ -103,22 +120,21 @@ const YIELDED: u64 = 2;
 struct RingHead {
     lines: Lines,
     unused: [AtomicU64; 224],
-    /// Of the ring's producer.
-    busy: Busy,
-    unused_too: [AtomicU64; 15],
+    /// What the ring's producer uses of its consumer's memory, a word for each lane.
+    access: [AccessWord; LANES],
     /// What the ring's producer can do and has done.
     terms: Terms,
 }
 
 const _: () = assert!(
-    offset_of!(RingHead, busy) == 2048
-        && offset_of!(RingHead, terms) == 2048 + 128
+    offset_of!(RingHead, access) == 2048
+        && offset_of!(RingHead, terms) == 2048 + 64 * LANES
         && size_of::<RingHead>() <= BYTES_AT
 );
 
 ferroce_access::shared_words!(
     Terms { fetches, compact, positions, views, ended, sees_exit, compact_atomics, fate }
-    RingHead { lines, unused, busy, unused_too, terms }
+    RingHead { lines, unused, access, terms }
 );
 
 /// Says what becomes of a link, in the ring of its maker; whether it is said in time.
@@ -186,8 +202,10 @@ pub struct Link {
     blocked: Mutex<class::LinkBlocked, Vec<u32>>,
     has_blocked: AtomicBool,
     full_since: AtomicU64,
-    /// Held by the thread that makes the busy word odd.
-    access: Mutex<class::LinkAccess, Views>,
+    /// Each is held by a thread that uses the peer's memory, and only tried: a page of the peer's can hold that thread up for any time.
+    lanes: [Mutex<class::LinkAccess, Views>; LANES],
+    /// How often the peer has revoked regions that may be mapped here.
+    revocations: AtomicU64,
     /// A region of the peer's couldn't be mapped.
     has_refused_views: AtomicBool,
     /// When the connection was last seen open, in ticks.
@@ -236,7 +254,8 @@ impl Link {
             blocked: Mutex::default(),
             has_blocked: AtomicBool::new(false),
             full_since: AtomicU64::new(0),
-            access: Mutex::default(),
+            lanes: Default::default(),
+            revocations: AtomicU64::new(0),
             has_refused_views: AtomicBool::new(false),
             seen_alive: AtomicU64::new(0),
             costs: Costs::default(),
@@ -253,11 +272,6 @@ impl Link {
     #[inline]
     fn rx_lines(&self) -> &Lines {
         &self.from_peer.head.lines
-    }
-
-    /// The peer's busy word.
-    pub(super) fn peer_busy(&self) -> &Busy {
-        &self.from_peer.head.busy
     }
 
     /// The process at its other end: its ID, and the number it goes by, which isn't known before it has answered.
@@ -348,7 +362,9 @@ impl Link {
     /// Gives it up. Returns the numbers of the QPs that waited for room.
     pub(super) fn end(&self) -> Vec<u32> {
         self.give_up();
-        self.drop_views();
+        if !self.memory.is_inherited() {
+            self.drop_revoked_views();
+        }
         self.take_blocked()
     }
 
@@ -361,14 +377,17 @@ impl Link {
         }
     }
 
-    /// The value of the peer's busy word while the peer is in the middle of an access.
-    pub(super) fn access_of_peer(&self) -> Option<u64> {
-        Some(self.peer_busy().value()).filter(|&value| self.goes_on(value))
+    /// The accesses that the peer is in the middle of.
+    pub(super) fn accesses_of_peer(&self) -> impl Iterator<Item = PeersAccess> {
+        let words = self.from_peer.head.access.iter().enumerate();
+        words
+            .map(|(lane, word)| PeersAccess { lane, value: word.value() })
+            .filter(|access| AccessWord::is_in_use(access.value) && self.goes_on(*access))
     }
 
-    /// The access that the peer was in the middle of, when its busy word had that value, goes on.
-    pub(super) fn goes_on(&self, value: u64) -> bool {
-        !self.peer_busy().has_left(value) && !self.peer_has_exited()
+    /// An access that the peer was in the middle of goes on.
+    pub(super) fn goes_on(&self, access: PeersAccess) -> bool {
+        !self.from_peer.head.access[access.lane].has_left(access.value) && !self.peer_has_exited()
     }
 
     fn peer_has_exited(&self) -> bool {
@@ -376,7 +395,7 @@ impl Link {
             Some(pidfd) if pidfd >= 0 => sys::wait_for(pidfd, libc::POLLIN, Duration::ZERO),
             // The program has closed it. An exit that can't be seen any more is none.
             Some(_) => self.pid > 0 && !sys::process_exists(self.pid),
-            // The peer was never told that it may access anything, so its busy word means nothing.
+            // The peer was never told that it may access anything, so its access words mean nothing.
             None => self.is_dead(),
         }
     }

@@ -1,12 +1,13 @@
 //! Regions of the peer that lie in memory which can be shared, mapped here: one-sided operations on them are plain copies.
 //!
-//! A region is found in the directory for each operation as always, with the busy word odd, so it is revoked as always. A view of a
-//! region that is revoked is given back when the peer says so by its bell.
+//! A region is found in the directory for each operation as always, named by the access word, so it is revoked as always. A view of a
+//! region that is revoked is given back when the peer says so by its bell. Each lane has views of its own.
 
 use super::Link;
 use crate::PeerMemory;
 use crate::directory::FoundRegion;
 use ferroce_access::PeerView;
+use ferroce_os::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 /// Regions of a peer that are looked at, at most.
@@ -22,6 +23,8 @@ pub(super) struct Views {
     mapped: u64,
     /// One of them couldn't be.
     has_refused: bool,
+    /// [`Link::revocations`] when views were last given back.
+    revocations: u64,
 }
 
 #[derive(Debug)]
@@ -33,8 +36,8 @@ enum State {
 }
 
 impl Views {
-    /// The view of a region, which is mapped when it has been used a few times.
-    pub(super) fn of(&mut self, region: &FoundRegion, memory: &PeerMemory) -> Option<&PeerView> {
+    /// Where the view of a region is, which is mapped when it has been used a few times.
+    fn use_region(&mut self, region: &FoundRegion, memory: &PeerMemory) -> Option<usize> {
         if !region.is_shared() {
             return None;
         }
@@ -68,24 +71,18 @@ impl Views {
                 *state = view.map_or(State::Refused, State::Mapped);
             }
         }
-        match state {
+        matches!(state, State::Mapped(_)).then_some(at)
+    }
+
+    fn view(&self, at: usize) -> Option<&PeerView> {
+        match &self.all[at].1 {
             State::Mapped(view) => Some(view),
             _ => None,
         }
     }
 
-    /// Whether a region couldn't be mapped.
-    pub(super) fn has_refused(&self) -> bool {
-        self.has_refused
-    }
-
     fn refuses(&self, rkey: u32) -> bool {
         self.all.iter().any(|(region, state)| region.key() == rkey && matches!(state, State::Refused))
-    }
-
-    /// How many regions are mapped.
-    pub(super) fn mapped(&self) -> u64 {
-        self.mapped
     }
 
     /// Gives the views back that aren't of a region any more.
@@ -130,24 +127,61 @@ impl Link {
     /// The peer's region with this key can be mapped, as far as one can see.
     #[inline]
     pub fn is_mappable(&self, rkey: u32) -> bool {
-        let is_refused =
-            || self.has_refused_views.load(Ordering::Relaxed) && self.access.lock().refuses(rkey);
+        let is_refused = || {
+            self.has_refused_views.load(Ordering::Relaxed)
+                && self.lanes.iter().filter_map(Mutex::try_lock).any(|lane| lane.refuses(rkey))
+        };
         self.remote.get().is_some_and(|remote| remote.directory.is_shared(rkey)) && !is_refused()
     }
 
-    /// Gives back the views of regions that the peer has revoked.
-    pub(crate) fn drop_revoked_views(&self) {
-        let Some(remote) = self.remote.get() else { return };
-        if self.terms(true).views.load(Ordering::Relaxed) != 0 {
-            let mut views = self.access.lock();
-            views.keep(|region| remote.directory.lists(region));
-            self.terms(true).views.store(views.mapped(), Ordering::Release);
+    /// The view of a region that a lane has, or makes. To be called while the access word names the region.
+    #[inline]
+    pub(super) fn view<'a>(
+        &self,
+        lane: &'a mut Views,
+        region: &FoundRegion,
+        memory: &PeerMemory,
+    ) -> Option<&'a PeerView> {
+        let mapped = lane.mapped;
+        // Before the access word is left: a revocation looks at the count of views after that.
+        let at = lane.use_region(region, memory);
+        if lane.has_refused {
+            self.has_refused_views.store(true, Ordering::Relaxed);
+        }
+        self.note_mapped(mapped, lane.mapped);
+        at.and_then(|at| lane.view(at))
+    }
+
+    /// Says in the link's memory how many regions are mapped, when a lane has changed from `before` to `now`.
+    #[inline]
+    fn note_mapped(&self, before: u64, now: u64) {
+        if before != now {
+            self.terms(true).views.fetch_add(now.wrapping_sub(before), Ordering::AcqRel);
         }
     }
 
-    /// The peer is gone, and what was mapped of it too.
-    pub(super) fn drop_views(&self) {
-        self.access.lock().keep(|_| false);
+    /// The peer has revoked regions that may be mapped here: gives their views back. A lane that is in use gives its own back when it is
+    /// free again.
+    pub(crate) fn drop_revoked_views(&self) {
+        if self.terms(true).views.load(Ordering::Acquire) != 0 {
+            self.revocations.fetch_add(1, Ordering::AcqRel);
+            for mut lane in self.lanes.iter().filter_map(Mutex::try_lock) {
+                self.tidy_views(&mut lane);
+            }
+        }
+    }
+
+    /// Gives back a lane's views of regions that the peer has revoked since the last time.
+    #[inline]
+    pub(super) fn tidy_views(&self, lane: &mut Views) {
+        let revocations = self.revocations.load(Ordering::Acquire);
+        if lane.revocations != revocations {
+            lane.revocations = revocations;
+            let mapped = lane.mapped;
+            let directory = self.remote.get().map(|remote| &remote.directory);
+            lane.keep(|region| !self.is_dead() && directory.is_some_and(|directory| directory.lists(region)));
+            self.note_mapped(mapped, lane.mapped);
+        }
     }
 
     /// After a region was revoked: has the peer give its view back, if it has any.
@@ -193,15 +227,15 @@ mod tests {
         let memory = PeerMemory::probe(std::process::id() as i32, cookie.at(), cookie.value()).unwrap();
         let mut views = Views::default();
         for key in 1..=600 {
-            assert!(views.of(&found(key << 8), &memory).is_none());
+            assert!(views.use_region(&found(key << 8), &memory).is_none());
             assert!(views.all.len() <= MOST);
         }
         let region = found(0x10_0000);
         assert!(
             (0..=USES)
-                .map(|_| views.of(&region, &memory).is_some())
+                .map(|_| views.use_region(&region, &memory).is_some())
                 .eq((0..=USES).map(|count| count == USES))
         );
-        assert_eq!(views.mapped(), 1);
+        assert_eq!(views.mapped, 1);
     }
 }

@@ -1,8 +1,9 @@
 //! Entries of a shared directory, and how one is taken back from readers in other processes.
 //!
-//! An entry is written by its owner only, and only while nobody can be using it. A reader announces itself in its *busy
-//! word* before it looks. The owner takes the entry back ([`DirectoryEntry::revoke`]) and then waits until each busy word that was
-//! odd has changed ([`Busy::has_left`]): who comes later doesn't find the entry any more.
+//! The owner writes an entry, and only while no reader can be using it. A reader names the QP and the region that it is about to use
+//! in one of its *access words*, then looks the entries up. The owner takes an entry back ([`DirectoryEntry::revoke`]) and waits until
+//! each access word that names the object has changed ([`AccessWord::has_left`]): a later reader doesn't find the entry. Accesses to
+//! other objects aren't waited for, however long they take.
 
 use crate::sync::{AtomicU64, Ordering, fence, shared_words};
 
@@ -18,7 +19,7 @@ pub(crate) struct DirectoryEntry {
     words: [AtomicU64; DirectoryEntry::WORDS],
 }
 
-shared_words!(DirectoryEntry { name, words } Busy { 0 } Ended { 0 });
+shared_words!(DirectoryEntry { name, words } AccessWord { 0 } Ended { 0 });
 
 impl DirectoryEntry {
     pub(crate) const WORDS: usize = 4;
@@ -41,10 +42,10 @@ impl DirectoryEntry {
         self.words[word].load(Ordering::Acquire)
     }
 
-    /// Empties the entry and returns its name. Who was using it may still be.
+    /// Empties the entry and returns its name. Accesses that found it before may still be under way.
     pub(crate) fn revoke(&self) -> u64 {
         let name = self.name.swap(0, Ordering::SeqCst);
-        // Of this fence and that of a reader one comes first: what is before it, the other side sees.
+        // SYNC: store-buffering pair with `AccessWord::enter`.
         fence(Ordering::SeqCst);
         name
     }
@@ -54,42 +55,77 @@ impl DirectoryEntry {
         self.name.store(name, Ordering::Release);
     }
 
-    /// What the entry says, if it stands for `name`. To be called, and used, between [`Busy::enter`] and [`Busy::leave`].
+    /// What the entry says, if it stands for `name`. To be called, and used, between [`AccessWord::enter`] and [`AccessWord::leave`].
     pub(crate) fn read(&self, name: u64) -> Option<Words> {
         (self.name.load(Ordering::Acquire) == name)
             .then(|| std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed)))
     }
 }
 
-/// Odd while a process uses entries of one other's directory. Written by the using process only, by one thread at a
-/// time.
-#[derive(Default, Debug)]
-#[repr(C)]
-pub(crate) struct Busy(AtomicU64);
+/// What a directory's owner takes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Object {
+    /// A region, by its key.
+    Region(u32),
+    /// A queue pair, by its number.
+    Qp(u32),
+}
 
-impl Busy {
-    /// From here on entries that are found stay valid …
-    pub(crate) fn enter(&self) {
-        let value = self.0.load(Ordering::Relaxed);
-        // Who sees this one instead of the last `leave` is to know as much.
-        self.0.store(value | 1, Ordering::Release);
+/// Names the QP and the region of the other process that one thread of a process is using. Written by the using process only, by one
+/// thread at a time.
+///
+/// Bit 0: in use. Bits 1 to 7 count accesses. Bits 8 to 31: the QPN. Bits 32 to 63: the region's key. The names are 0 while the word is
+/// not in use.
+#[derive(Default, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct AccessWord(AtomicU64);
+
+impl AccessWord {
+    const IN_USE: u64 = 1;
+    /// The count, with [`AccessWord::IN_USE`] as its lowest bit.
+    const COUNT: u64 = 0xff;
+
+    /// From here on the entries of this QP and this region that are found stay valid …
+    #[inline]
+    pub(crate) fn enter(&self, qpn: u32, rkey: u32) {
+        let count = self.0.load(Ordering::Relaxed) & Self::COUNT;
+        let names = u64::from(rkey) << 32 | u64::from(qpn & 0xff_ffff) << 8;
+        // Release: an owner that reads this word in place of the last `leave` sees that access complete.
+        self.0.store(names | count | Self::IN_USE, Ordering::Release);
+        // SYNC: store-buffering pair with `DirectoryEntry::revoke` and `Ended::set`. Either the owner sees this word, or this thread sees
+        // that the entry has been taken back, or that the link has ended.
         fence(Ordering::SeqCst);
     }
 
     /// … up to here.
+    #[inline]
     pub(crate) fn leave(&self) {
-        let value = self.0.load(Ordering::Relaxed);
-        self.0.store((value | 1).wrapping_add(1), Ordering::Release);
+        let count = (self.0.load(Ordering::Relaxed) | Self::IN_USE).wrapping_add(1) & Self::COUNT;
+        self.0.store(count, Ordering::Release);
     }
 
-    /// The word now, for the owner of what was revoked.
+    /// The word now. The owner of the directory reads it after it has taken an entry back.
     pub(crate) fn value(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Whoever was using something at `value` has left it.
+    /// A word of this value is in use.
+    pub(crate) fn is_in_use(value: u64) -> bool {
+        value & Self::IN_USE != 0
+    }
+
+    /// A word of this value names `object`.
+    pub(crate) fn names(value: u64, object: Object) -> bool {
+        Self::is_in_use(value)
+            && match object {
+                Object::Region(key) => value >> 32 == u64::from(key),
+                Object::Qp(qpn) => value >> 8 & 0xff_ffff == u64::from(qpn),
+            }
+    }
+
+    /// The access that was under way at `value` has ended.
     pub(crate) fn has_left(&self, value: u64) -> bool {
-        value & 1 == 0 || self.value() != value
+        !Self::is_in_use(value) || self.value() != value
     }
 }
 
@@ -99,14 +135,14 @@ impl Busy {
 pub(crate) struct Ended(AtomicU64);
 
 impl Ended {
-    /// Nobody begins to use an entry by this link any more, but for those that the busy word tells of from here on.
+    /// No access by this link begins any more, but for those that the access words show from here on.
     pub(crate) fn set(&self) {
         self.0.store(1, Ordering::Relaxed);
-        // As in [`DirectoryEntry::revoke`].
+        // SYNC: store-buffering pair with `AccessWord::enter`.
         fence(Ordering::SeqCst);
     }
 
-    /// For who has entered: it has to leave without a look at any entry.
+    /// Read after [`AccessWord::enter`]: if it is set, the reader leaves without a look at any entry.
     #[inline]
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0

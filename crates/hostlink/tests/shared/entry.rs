@@ -1,13 +1,15 @@
 //! Entries of a directory: what has been taken back is used by nobody, and what is found is never a mixture.
 
 use crate::explore;
-use crate::protocol::{Busy, DirectoryEntry, Ended};
+use crate::protocol::{AccessWord, DirectoryEntry, Ended, Object};
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
 
 const OLD: u64 = 7;
 const NEW: u64 = 8;
+/// The QP that is used with every entry.
+const QPN: u32 = 5;
 
 /// What entries of this name say.
 const fn words(name: u64) -> [u64; DirectoryEntry::WORDS] {
@@ -16,37 +18,45 @@ const fn words(name: u64) -> [u64; DirectoryEntry::WORDS] {
 
 struct Shared {
     entry: DirectoryEntry,
-    busy: Busy,
+    word: AccessWord,
     /// What the entry leads to: loom sees to it that nobody uses it while another changes it.
     memory: UnsafeCell<u64>,
 }
 
 impl Shared {
     fn new() -> Arc<Self> {
-        let shared =
-            Self { entry: DirectoryEntry::default(), busy: Busy::default(), memory: UnsafeCell::new(OLD) };
+        let shared = Self {
+            entry: DirectoryEntry::default(),
+            word: AccessWord::default(),
+            memory: UnsafeCell::new(OLD),
+        };
         shared.entry.publish(OLD, words(OLD));
         Arc::new(shared)
     }
 
     /// The using process: what the memory holds, if the entry stands for `name`.
     fn access(&self, name: u64) -> Option<u64> {
-        self.busy.enter();
+        self.word.enter(QPN, name as u32);
         let found = self.entry.read(name);
         // SAFETY: loom panics if somebody writes at the same time.
         let memory = found.map(|_| self.memory.with(|memory| unsafe { *memory }));
-        self.busy.leave();
+        self.word.leave();
         assert!(found.is_none_or(|found| found == words(name)), "{found:?} of {name}");
         memory
     }
 
-    /// The owner: takes the entry back, waits until nobody uses it, and changes the memory.
-    fn take_back(&self) {
-        assert_eq!(self.entry.revoke(), OLD);
-        let value = self.busy.value();
-        while !self.busy.has_left(value) {
+    /// The owner: waits until no access to `object` is under way that began before the object was taken back.
+    fn wait_for_users(&self, object: Object) {
+        let value = self.word.value();
+        while AccessWord::names(value, object) && !self.word.has_left(value) {
             thread::yield_now();
         }
+    }
+
+    /// The owner: takes the entry back, waits until it isn't used, and changes the memory.
+    fn take_back(&self) {
+        assert_eq!(self.entry.revoke(), OLD);
+        self.wait_for_users(Object::Region(OLD as u32));
         // SAFETY: loom panics unless this is the only access.
         self.memory.with_mut(|memory| unsafe { *memory = NEW });
     }
@@ -86,7 +96,7 @@ fn an_entry_that_was_restored_says_what_it_said() {
     explore(3, || {
         let shared = Arc::new(Shared {
             entry: DirectoryEntry::default(),
-            busy: Busy::default(),
+            word: AccessWord::default(),
             memory: UnsafeCell::new(OLD),
         });
         let user = shared.clone();
@@ -101,17 +111,52 @@ fn an_entry_that_was_restored_says_what_it_said() {
     });
 }
 
+/// The user goes from one region to another. The owner takes the first back while the user is at the first, at the second, or at neither.
 #[test]
-fn a_user_that_comes_and_goes_holds_nobody_up() {
+fn what_is_taken_back_is_not_in_use_when_the_word_names_something_else() {
     explore(3, || {
-        let busy = Busy::default();
-        busy.enter();
-        let value = busy.value();
-        assert!(!busy.has_left(value));
-        busy.leave();
-        assert!(busy.has_left(value));
-        busy.enter();
-        assert!(busy.has_left(value), "that is another access");
+        let shared = Shared::new();
+        let user = shared.clone();
+        let user = thread::spawn(move || (user.access(OLD), user.access(NEW), user.access(OLD)));
+        shared.take_back();
+        let (first, other, last) = user.join().unwrap();
+        assert!(first.is_none_or(|memory| memory == OLD) && last.is_none_or(|memory| memory == OLD));
+        assert_eq!(other, None);
+    });
+}
+
+#[test]
+fn an_access_that_never_ends_holds_up_its_own_objects_alone() {
+    explore(3, || {
+        let word = AccessWord::default();
+        word.enter(QPN, OLD as u32);
+        let value = word.value();
+        assert!(!word.has_left(value));
+        for (object, is_used) in [
+            (Object::Region(OLD as u32), true),
+            (Object::Qp(QPN), true),
+            (Object::Region(NEW as u32), false),
+            (Object::Region(QPN), false),
+            (Object::Qp(OLD as u32), false),
+            (Object::Region(0), false),
+            (Object::Qp(0), false),
+        ] {
+            assert_eq!(AccessWord::names(value, object), is_used, "{object:?}");
+        }
+    });
+}
+
+#[test]
+fn a_user_that_comes_and_goes_holds_no_owner_up() {
+    explore(3, || {
+        let word = AccessWord::default();
+        word.enter(QPN, OLD as u32);
+        let value = word.value();
+        assert!(!word.has_left(value));
+        word.leave();
+        assert!(word.has_left(value) && !AccessWord::is_in_use(word.value()));
+        word.enter(QPN, OLD as u32);
+        assert!(word.has_left(value), "that is another access");
     });
 }
 
@@ -122,17 +167,17 @@ fn who_ends_a_link_knows_of_every_access_that_goes_on() {
         let ended = Arc::new(Ended::default());
         let (user, seen) = (shared.clone(), ended.clone());
         let user = thread::spawn(move || {
-            user.busy.enter();
+            user.word.enter(QPN, OLD as u32);
             let finds = !seen.is_set();
             if finds {
                 // SAFETY: loom panics if somebody writes at the same time.
                 assert_eq!(user.memory.with(|memory| unsafe { *memory }), OLD);
             }
-            user.busy.leave();
+            user.word.leave();
         });
         ended.set();
-        let value = shared.busy.value();
-        while !shared.busy.has_left(value) {
+        let value = shared.word.value();
+        while !shared.word.has_left(value) {
             thread::yield_now();
         }
         // SAFETY: loom panics unless this is the only access.

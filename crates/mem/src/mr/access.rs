@@ -1,4 +1,4 @@
-//! Access to a region: who may, where the bytes are, and the gate that is held meanwhile.
+//! Access to a region: which rights it needs, where the bytes are, and the registration that it keeps meanwhile.
 
 use super::{Bytes, Mr, MrInit, Registered};
 use crate::{Denied, Pd};
@@ -31,9 +31,10 @@ impl Mr {
     /// Why it may not be (IBTA 10.6.7.2, C10-72 to C10-75).
     pub(crate) fn hold_window(&self, pd: &Pd, bind: &BindMw) -> std::result::Result<(), &'static str> {
         let gate = self.gate.read();
-        let Some(Registered { init, pd: own, .. }) = gate.as_ref() else {
+        let Some(registered) = gate.as_ref() else {
             return Err("the memory region is deregistered");
         };
+        let Registered { init, pd: own, .. } = &**registered;
         if own.id() != pd.id() {
             return Err("the memory region is of another protection domain than the window");
         }
@@ -64,7 +65,7 @@ impl Mr {
         f: impl FnOnce(u64) -> std::result::Result<(), Fault>,
     ) -> std::result::Result<(), Denied> {
         let length = u64::from(sge.length);
-        self.find_local(pd, sge, write, |registered, addr| match registered.bytes {
+        self.find_local(pd, sge, write, |registered, addr| match *registered.bytes {
             // What is written there is lost.
             Bytes::Null if write => Ok(()),
             _ => registered.accessed(addr, length, write, f),
@@ -89,17 +90,16 @@ impl Mr {
         write: bool,
         f: impl FnOnce(&Registered, u64) -> std::result::Result<(), Fault>,
     ) -> std::result::Result<(), Denied> {
-        let gate = self.gate.read();
-        let registered = gate.as_ref().ok_or(Denied)?;
-        let Registered { init, pd: own, bytes, .. } = registered;
+        let registered = self.registered().ok_or(Denied)?;
+        let Registered { init, pd: own, bytes, .. } = &*registered;
         if own.id() != pd || (write && !init.access.local_write) {
             return Err(Denied);
         }
-        let addr = match bytes {
+        let addr = match **bytes {
             Bytes::Null => init.addr,
             _ => translate(init, sge.addr, u64::from(sge.length)).ok_or(Denied)?,
         };
-        f(registered, addr).map_err(|Fault| Denied)
+        f(&registered, addr).map_err(|Fault| Denied)
     }
 
     /// As [`KeyTable::remote`], for who belongs to `pd`; by way of a window, which has the rights, with `by_window`.
@@ -111,9 +111,8 @@ impl Mr {
         access: RemoteAccess,
         f: Option<impl FnOnce(u64) -> std::result::Result<R, Fault>>,
     ) -> std::result::Result<Option<R>, RemoteError> {
-        let gate = self.gate.read();
-        let registered = gate.as_ref().ok_or(RemoteError::Access)?;
-        let Registered { init, pd: own, bytes, .. } = registered;
+        let registered = self.registered().ok_or(RemoteError::Access)?;
+        let Registered { init, pd: own, bytes, .. } = &*registered;
         let (rights, write) = (init.access, access != RemoteAccess::Read);
         let allowed = match access {
             _ if by_window => rights.bind_windows && (!write || rights.local_write),
@@ -127,7 +126,7 @@ impl Mr {
         }
         let addr = translate(init, va, len).ok_or(RemoteError::Access)?;
         let Some(f) = f else { return Ok(None) };
-        let done = match (bytes, access) {
+        let done = match (&**bytes, access) {
             // A copy there and back isn't atomic with the instructions of the process that has the memory.
             (Bytes::Backed(_), RemoteAccess::Atomic | RemoteAccess::Store) => Err(Fault),
             // Nothing is copied; imported regions don't have the right.
@@ -263,7 +262,7 @@ mod tests {
 
         let rkey = mw.rkey();
         let through_window = || table.remote(by, rkey, addr, 8, RemoteAccess::Read, slow_copy::<()>).is_ok();
-        in_use(through_window, || in_time("ibv_dealloc_mw", || mw.dealloc()));
+        in_use(through_window, || in_time("ibv_dealloc_mw", || mw.dealloc().unwrap()));
 
         let by_key = |from| {
             let sge = Sge { addr: from, length: 8, lkey: mr.key() };
@@ -277,6 +276,64 @@ mod tests {
         assert_eq!(mr.reregister(None, init, init).unwrap_err().errno(), libc::EBUSY);
         assert_eq!(mr.init().unwrap(), second_half);
         in_use(by_key(addr + 4096), || in_time("ibv_dereg_mr", || mr.deregister().unwrap()));
+    }
+
+    /// A copy whose page doesn't come, by the lock-free way, by a region's gate, and through a window.
+    #[test]
+    fn an_access_that_stands_holds_up_its_own_region_alone() {
+        let pd = Pd::alloc(&Arc::new(Nobody)).unwrap();
+        let memory = vec![0u8; 4096];
+        let addr = memory.as_ptr() as u64;
+        let init = MrInit { addr, length: 4096, iova: addr, access: MrAccess::ALL };
+        let (table, by) = (KeyTable::global(), KeyUser { pd: pd.id(), qp: 1 });
+        for way in ["without a lock", "by the gate", "through a window"] {
+            let [mr, other] = &[(); 2].map(|()| Mr::register(&pd, init).unwrap());
+            let sge = |mr: &Mr| Sge { addr, length: 8, lkey: mr.key() };
+            let mw = Mw::alloc(&pd, MwKind::One).unwrap();
+            let access = Access { remote_read: true, ..Access::default() };
+            let bind = |length| mw.bind_request(mw.rkey(), Some(mr), (addr, length), access, false).unwrap();
+            if way == "through a window" {
+                table.bind(by, &bind(64)).unwrap();
+            }
+            let (rkey, window) = (mr.rkey(), mw.rkey());
+            let (begun, has_begun) = std::sync::mpsc::channel();
+            let (end, ends) = std::sync::mpsc::channel::<()>();
+            std::thread::scope(|threads| {
+                threads.spawn(move || {
+                    let _inside = ferroce_os::fork::enter_library();
+                    let stand = |_| {
+                        begun.send(()).unwrap();
+                        // Until the sender is dropped.
+                        let _ = ends.recv();
+                        Ok(())
+                    };
+                    let done = match way {
+                        "without a lock" => table.local(by.pd, &sge(mr), false, stand).is_ok(),
+                        "by the gate" => table.remote(by, rkey, addr, 8, RemoteAccess::Read, stand).is_ok(),
+                        _ => table.remote(by, window, addr, 8, RemoteAccess::Read, stand).is_ok(),
+                    };
+                    assert!(done, "{way}");
+                });
+                has_begun.recv().unwrap();
+                let busy = if way == "through a window" {
+                    // Bound anew, it would be another.
+                    assert!(table.bind(by, &bind(128)).is_err());
+                    in_time("ibv_dealloc_mw", || mw.dealloc())
+                } else {
+                    in_time("ibv_dereg_mr", || mr.deregister())
+                };
+                assert_eq!(busy.unwrap_err().errno(), libc::EBUSY, "{way}");
+                let half = MrInit { length: 2048, ..init };
+                assert_eq!(mr.reregister(None, init, half).unwrap_err().errno(), libc::EBUSY, "{way}");
+                // It is what it was.
+                assert_eq!(mr.init().unwrap(), init);
+                table.local(by.pd, &sge(mr), true, |_| Ok(())).unwrap();
+                in_time("ibv_dereg_mr of another", || other.deregister().unwrap());
+                drop(end);
+            });
+            mw.dealloc().unwrap();
+            mr.deregister().unwrap();
+        }
     }
 
     #[test]

@@ -35,10 +35,10 @@ impl Use {
 impl Mr {
     /// What keeps a request of `pd` from `len` bytes at `va`; `None` if nothing does but the memory itself.
     pub(crate) fn fault(&self, pd: u32, (va, len): (u64, u64), use_: Use) -> Option<KeyFault> {
-        let gate = self.gate.read();
-        let Some(Registered { init, pd: own, bytes, .. }) = gate.as_ref() else {
+        let Some(registered) = self.registered() else {
             return Some(KeyFault::Deregistered { ago: core::time::Duration::ZERO });
         };
+        let Registered { init, pd: own, bytes, .. } = &*registered;
         if own.id() != pd {
             return Some(KeyFault::OtherDomain);
         }
@@ -46,7 +46,8 @@ impl Mr {
         if !has {
             return Some(KeyFault::Rights { needs, has: rights(&init.access) });
         }
-        if matches!((bytes, use_), (Bytes::Null, Use::Local { .. })) || translate(init, va, len).is_some() {
+        if matches!((&**bytes, use_), (Bytes::Null, Use::Local { .. })) || translate(init, va, len).is_some()
+        {
             return None;
         }
         let start = init.iova;

@@ -1,7 +1,8 @@
 //! Memory regions.
 //!
-//! Whoever touches a region's memory holds its gate shared; revoking takes it exclusively, so that nothing touches
-//! the memory once `deregister` has returned.
+//! An access keeps the registration that it has found, an `Arc`, as long as it touches the memory. Ending or changing a registration
+//! first takes it away and then waits, without a lock, until it is the last to have it: nothing touches the memory once `deregister`
+//! has returned.
 
 mod access;
 mod check;
@@ -10,6 +11,7 @@ mod registered;
 
 use super::dmabuf::DmaBuf;
 use super::keys::KeyTable;
+use super::last_user::wait_for_last;
 use super::{Backing, Dm, Owner, Pd, in_flight, null};
 pub(crate) use access::translate_in;
 use check::check;
@@ -76,7 +78,8 @@ pub struct Mr {
     home: Option<Weak<dyn Owner>>,
     /// Of who changes or ends the registration, which may wait for a second.
     changing: Turn,
-    gate: RwLock<class::RegionGate, Option<Registered>>,
+    /// Locked for a moment only: accesses keep what they find there.
+    gate: RwLock<class::RegionGate, Option<Arc<Registered>>>,
     /// Windows bound to it. It grows under the gate held shared.
     windows: Users,
 }
@@ -207,12 +210,13 @@ impl Mr {
         handle: Option<u32>,
     ) -> Result<Arc<Self>> {
         let mr = KeyTable::global().insert_region(|key, rkey| {
-            let registered = Registered { init, pd: pd.clone(), bytes, imported: handle.is_some(), shared };
+            let (imported, bytes) = (handle.is_some(), Arc::new(bytes));
+            let registered = Registered { init, pd: pd.clone(), bytes, imported, shared };
             Arc::new_cyclic(|this| {
                 let home = handle.is_none().then(|| Arc::downgrade(pd.owner()));
                 let handle = handle.unwrap_or_else(|| pd.owner().add_mr(this.clone()));
                 registered.publish(key, handle, home.as_ref());
-                let gate = RwLock::new(Some(registered));
+                let gate = RwLock::new(Some(Arc::new(registered)));
                 Self { key, rkey, handle, home, changing: Turn::free(), gate, windows: Users::default() }
             })
         })?;
@@ -269,29 +273,55 @@ impl Mr {
             return invalid!("the memory region is deregistered");
         }
         self.revoke()?;
-        let mut gate = self.gate.write();
-        let withdrawn = KeyTable::global().shortcuts().withdraw(self.key);
-        let Some(registered) = gate.as_mut() else { return invalid!("the memory region is deregistered") };
-        let placed = |init: &MrInit| (init.addr, init.length, init.iova);
-        let changed = match registered.bytes {
-            Bytes::Dm { .. } | Bytes::DmaBuf(_) | Bytes::Backed(_)
-                if placed(&init) != placed(&registered.init) =>
-            {
-                invalid!("the region isn't one of plain memory: it keeps its translation")
-            }
-            _ if registered.init != old => Err(Error::Busy("another thread changes the region".into())),
-            _ => withdrawn.and_then(|()| self.check_unbound()),
-        };
-        if changed.is_ok() {
-            registered.init = init;
-            registered.shared = shared || matches!(registered.bytes, Bytes::Dm { .. });
-            if let Some(pd) = pd {
-                pd.hold();
-                std::mem::replace(&mut registered.pd, pd.clone()).release();
-            }
+        if let Some(pd) = pd {
+            pd.hold();
         }
-        registered.publish(self.key, self.handle, self.home.as_ref());
-        changed
+        let withdrawn = KeyTable::global().shortcuts().withdraw(self.key);
+        let changed = withdrawn.and_then(|()| self.replace(pd, old, init, shared));
+        if let Some(registered) = self.registered() {
+            registered.publish(self.key, self.handle, self.home.as_ref());
+        }
+        if let Some(pd) = pd {
+            // The domain that it isn't of.
+            changed.as_ref().map_or(pd, |before| &before.pd).release();
+        }
+        changed.map(drop)
+    }
+
+    /// Registers it anew, and returns what it was when nothing uses that any more. The caller changes it alone.
+    fn replace(
+        &self,
+        pd: Option<&Arc<Pd>>,
+        old: MrInit,
+        init: MrInit,
+        shared: bool,
+    ) -> Result<Arc<Registered>> {
+        let Some(before) = self.registered() else { return invalid!("the memory region is deregistered") };
+        let placed = |init: &MrInit| (init.addr, init.length, init.iova);
+        let keeps_place = matches!(*before.bytes, Bytes::Dm { .. } | Bytes::DmaBuf(_) | Bytes::Backed(_));
+        if keeps_place && placed(&init) != placed(&before.init) {
+            return invalid!("the region isn't one of plain memory: it keeps its translation");
+        }
+        if before.init != old {
+            return Err(Error::Busy("another thread changes the region".into()));
+        }
+        let registered = Registered {
+            init,
+            pd: pd.unwrap_or(&before.pd).clone(),
+            bytes: before.bytes.clone(),
+            imported: before.imported,
+            shared: shared || matches!(*before.bytes, Bytes::Dm { .. }),
+        };
+        drop(before);
+        let Some(mut before) = self.gate.write().replace(Arc::new(registered)) else {
+            return invalid!("the memory region is deregistered");
+        };
+        let left = self.check_unbound().and_then(|()| wait_for_last(&mut before));
+        if let Err(busy) = left {
+            *self.gate.write() = Some(before);
+            return Err(busy);
+        }
+        Ok(before)
     }
 
     /// Ends the registration (ibv_dereg_mr(3)). When this returns, nothing touches the memory through the region.
@@ -307,27 +337,30 @@ impl Mr {
             return Ok(());
         }
         self.revoke()?;
-        let mut gate = self.gate.write();
         let withdrawn = KeyTable::global().shortcuts().withdraw(self.key);
-        if let (Err(busy), Some(registered)) = (withdrawn.and_then(|()| self.check_unbound()), gate.as_ref())
-        {
+        // An access that comes from here on is denied.
+        let Some(mut registered) = self.gate.write().take() else { return Ok(()) };
+        let left =
+            withdrawn.and_then(|()| self.check_unbound()).and_then(|()| wait_for_last(&mut registered));
+        if let Err(busy) = left {
             registered.publish_to_data_paths(self.key);
             registered.publish_to_peers(self.key);
+            *self.gate.write() = Some(registered);
             return Err(busy);
         }
-        // The gate isn't held while the table is locked.
-        let registered = gate.take();
-        drop(gate);
         drop(changing);
-        if let Some(registered) = registered {
-            KeyTable::global().remove_region(self);
-            if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
-                home.remove(self.handle);
-            }
-            in_flight::forget(registered.init.addr, registered.init.length);
-            registered.end();
+        KeyTable::global().remove_region(self);
+        if let Some(home) = self.home.as_ref().and_then(Weak::upgrade) {
+            home.remove(self.handle);
         }
+        in_flight::forget(registered.init.addr, registered.init.length);
+        registered.end();
         Ok(())
+    }
+
+    /// What it is registered as now. What is found stays until the last to have it lets it go.
+    fn registered(&self) -> Option<Arc<Registered>> {
+        self.gate.read().clone()
     }
 
     /// # Errors
@@ -344,7 +377,7 @@ impl Mr {
     }
 
     fn is_null(&self) -> bool {
-        self.gate.read().as_ref().is_some_and(|registered| matches!(registered.bytes, Bytes::Null))
+        self.gate.read().as_ref().is_some_and(|registered| matches!(*registered.bytes, Bytes::Null))
     }
 
     fn check_unbound(&self) -> Result<()> {

@@ -11,7 +11,8 @@ use std::sync::{Arc, Weak};
 pub(super) struct Registered {
     pub(super) init: MrInit,
     pub(super) pd: Arc<Pd>,
-    pub(super) bytes: Bytes,
+    /// Kept when the range or the rights change.
+    pub(super) bytes: Arc<Bytes>,
     /// Of another process.
     pub(super) imported: bool,
     /// All of it is memory that processes can share.
@@ -36,12 +37,12 @@ pub(super) enum Bytes {
 impl Registered {
     /// Other processes may reach the memory at its address, as far as the rights go.
     pub(super) fn is_listed(&self) -> bool {
-        matches!(self.bytes, Bytes::Program | Bytes::Dm { .. }) && !self.imported
+        matches!(*self.bytes, Bytes::Program | Bytes::Dm { .. }) && !self.imported
     }
 
     /// Tells other processes what the region is: those with a QP that reaches it, and those that may import it.
     pub(super) fn publish(&self, key: u32, handle: u32, home: Option<&Weak<dyn Owner>>) {
-        let (dm, addr) = match &self.bytes {
+        let (dm, addr) = match &*self.bytes {
             Bytes::Dm { dm, offset } => (dm.handle(), *offset),
             _ => (0, self.init.addr),
         };
@@ -54,7 +55,7 @@ impl Registered {
 
     /// Has requests find the region without a lock, if there is nothing to be done before and after its memory is touched.
     pub(super) fn publish_to_data_paths(&self, key: u32) {
-        if matches!(self.bytes, Bytes::Program | Bytes::Dm { .. }) {
+        if matches!(*self.bytes, Bytes::Program | Bytes::Dm { .. }) {
             KeyTable::global().shortcuts().publish(key, self.pd.id(), &self.init);
         }
     }
@@ -73,7 +74,7 @@ impl Registered {
         write: bool,
         f: impl FnOnce(u64) -> std::result::Result<R, Fault>,
     ) -> std::result::Result<R, Fault> {
-        match &self.bytes {
+        match &*self.bytes {
             Bytes::DmaBuf(buffer) => buffer.accessed(write, || f(addr)),
             Bytes::Backed(backing) => {
                 let (mut f, mut result) = (Some(f), Err(Fault));
@@ -88,8 +89,9 @@ impl Registered {
         }
     }
 
-    pub(super) fn end(self) {
-        match &self.bytes {
+    /// The region isn't registered any more.
+    pub(super) fn end(&self) {
+        match &*self.bytes {
             Bytes::Null => return,
             Bytes::Dm { dm, .. } => dm.release(),
             Bytes::Program | Bytes::DmaBuf(_) | Bytes::Backed(_) => {}

@@ -225,11 +225,6 @@ impl Adapter {
         self.host.owns(number)
     }
 
-    /// Answers other processes while a thread waits for one of them.
-    pub(crate) fn answer_requests(&self) {
-        self.host.answer_requests();
-    }
-
     /// Runs `f` with a set of buffers, then lets the QPs of this process work to which `f` has sent something.
     pub(crate) fn with_work<R>(&'static self, f: impl FnOnce(&mut Work) -> R) -> R {
         let mut work = self.works.take(|| Box::new(Work::sending_through(self.taps)));

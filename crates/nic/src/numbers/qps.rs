@@ -124,9 +124,11 @@ impl Adapter {
     pub(crate) fn remove_qp(&self, qp: &Arc<Qp>) {
         let is_it = |entry: &Entry| matches!(entry, Entry::Qp(found) if Arc::ptr_eq(found, qp));
         let mut slots = self.qps.slots.write();
-        if free(&mut slots, qp.qpn(), is_it).is_some() && self.qps.lately(qp.qpn()).is(qp) {
-            self.qps.lately(qp.qpn()).replace(None);
-        }
+        let is_found_lately = free(&mut slots, qp.qpn(), is_it).is_some() && self.qps.lately(qp.qpn()).is(qp);
+        let replaced = is_found_lately.then(|| self.qps.lately(qp.qpn()).replace(None));
+        drop(slots);
+        // Waits for readers, without a lock.
+        drop(replaced);
     }
 
     /// Frees a number that [`Adapter::reserve_qpn`] has given.

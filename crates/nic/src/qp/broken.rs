@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(flushed, [(1, WcStatus::WrFlushErr), (2, WcStatus::WrFlushErr)]);
             let raised: Vec<_> = std::iter::from_fn(|| context.async_events().take()).collect();
             assert!(raised.iter().any(|event| matches!(event, AsyncEvent::QpFatal(_))), "{raised:?}");
-            assert_eq!(a.qp.query().state, QpState::Err);
+            assert_eq!(a.qp.query().unwrap().state, QpState::Err);
             b.recv(3, b.sge(0, 8));
             let refused = a.post(4, SendOp::Send, a.sge(0, 8), None).unwrap_err();
             assert_eq!(refused.errno(), libc::EIO);

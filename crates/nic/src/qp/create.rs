@@ -162,24 +162,29 @@ impl Qp {
 
     /// From here on it sends and receives nothing, and touches no memory. Others of the host may still list it. What has come before is
     /// received, and acknowledged to the peer.
-    fn stop_traffic(self: &Arc<Self>) {
-        if self.has_to_take_before(QpState::Err) {
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when a thread is held up in its work for the queue pair, which then goes on.
+    fn stop_traffic(self: &Arc<Self>) -> Result<()> {
+        if self.has_to_take_before(QpState::Err)? {
             self.adapter.take_what_has_come(self);
         }
-        self.adapter.remove_qp(self);
-        self.adapter.with_work(|work| {
-            let mut inner = self.inner.lock();
+        self.adapter.with_work(|work| -> Result<()> {
+            let mut inner = self.lock_in_time()?;
+            self.adapter.remove_qp(self);
             let path = inner.path.take();
             self.reset_xrc_target(&mut inner);
             self.adapter.listen(self.qpn, false, path.as_ref());
             let now = ferroce_os::clock::now();
             self.work_locked(&mut inner, work, now, |proto, env| proto.set_state(QpState::Reset, env));
-        });
+            Ok(())
+        })?;
         // One after the other: a QP's lock comes before that of its receive queue.
         let rq = self.rq.lock().take();
         let sq = self.inner.lock().proto.end_send_queue();
         // It calls the program, with nothing locked.
         drop((rq, sq));
+        Ok(())
     }
 
     pub(crate) fn context(&self) -> Arc<Context> {
@@ -198,7 +203,9 @@ impl Qp {
         if let Err(why) = self.unlist() {
             tracing::warn!(%why, "a queue pair of a closed device is still listed");
         }
-        self.stop_traffic();
+        if let Err(why) = self.stop_traffic() {
+            tracing::warn!(qpn = self.qpn, %why, "a queue pair of a closed device goes on");
+        }
         adapter::unregister_qp(self);
         true
     }
@@ -212,7 +219,7 @@ impl Qp {
         self.check_detached()?;
         let turn = self.wait_for_turn()?;
         self.unlist()?;
-        self.stop_traffic();
+        self.stop_traffic()?;
         watched::keep(&self.context(), &self.counters());
         self.send_cq.forget_qp(self.qpn);
         self.recv_cq.forget_qp(self.qpn);

@@ -41,7 +41,7 @@ impl Qp {
             return Ok(None);
         }
         let (from, old) = {
-            let inner = self.inner.lock();
+            let inner = self.lock_in_time()?;
             (inner.proto.state(), inner.attr)
         };
         // What is wrong is said before another process is bothered.
@@ -168,6 +168,13 @@ impl Qp {
     pub(super) fn list(&self, inner: &mut Inner) {
         let shared = self.is_reliable() && !self.is_target() && matches!(inner.path, Some(Path::Shm { .. }));
         let counted = self.observers.counters().is_some_and(QpCntrs::counts_remote);
+        if self.is_target()
+            && matches!(inner.path, Some(Path::Shm { .. }))
+            && let Some(directory) = ferroce_hostlink::own_directory()
+        {
+            // No process reaches memory through it; its peer sees whether it owes answers.
+            directory.note_peer(self.qpn, inner.proto.params().dest_qpn);
+        }
         if !shared
             || counted
             || inner.listing == Listing::Listed
@@ -211,20 +218,23 @@ impl Qp {
         };
         peer.inner.try_lock().is_none_or(|inner| {
             let is_for_this = inner.proto.params().dest_qpn == self.qpn;
-            is_for_this && (peer.inbox.has_records() || inner.proto.owes_answers())
+            let owes_answers = || inner.proto.owes_answers() || inner.xrc_target.has_backlog();
+            is_for_this && (peer.inbox.has_records() || owes_answers())
         })
     }
 
     /// Undoes [`Qp::list`]; when this returns, no other process accesses memory through the QP.
     ///
     /// # Errors
-    /// [`Error::Busy`] when one is in the middle of an access and doesn't end it within a second.
+    /// [`Error::Busy`] when one is in the middle of an access and doesn't end it within a second, or a thread of this process is held up
+    /// in its work for the queue pair.
     pub(super) fn unlist(&self) -> Result<()> {
-        let before = std::mem::replace(&mut self.inner.lock().listing, Listing::No);
-        if self.is_inherited() || before == Listing::No {
+        if self.lock_in_time()?.listing == Listing::No || self.is_inherited() {
             return Ok(());
         }
-        ferroce_hostlink::revoke_qp(self.qpn).inspect_err(|_| self.inner.lock().listing = before)
+        ferroce_hostlink::revoke_qp(self.qpn)?;
+        self.lock_in_time()?.listing = Listing::No;
+        Ok(())
     }
 
     /// Goes on when there is room in a link's ring, or, where packets may be lost, after a while. False when there is room

@@ -39,6 +39,7 @@ pub use plain::PlainSender;
 pub use static_rate::STATIC_RATES;
 pub(crate) use static_rate::limit_of;
 pub use wr_session::{GatheredWrs, WrSession};
+pub(crate) use xrc_backlog::Lost;
 
 use crate::adapter::Adapter;
 use crate::ah::Ah;

@@ -4,6 +4,7 @@ use super::unread::Unread;
 use super::{Inner, Path, Qp, QpAttr, attr, mask, next_connection, static_rate};
 use crate::owner::OfContext as _;
 use ferroce_os::fork::{self, OwnTurn};
+use ferroce_os::sync::{MutexGuard, class};
 use ferroce_os::{Patience, sys};
 use ferroce_proto::{LEAST_ACK_TIMEOUT, QpState, RateLimit};
 use ferroce_types::{Error, Result, invalid};
@@ -14,20 +15,37 @@ use std::time::Duration;
 
 /// The longest that a thread waits for others which change the same QP: longer than to find an address at which a peer is reached.
 const CHANGE: Duration = Duration::from_secs(5);
+/// The longest that a call waits for a thread that works for the QP.
+const HELD_UP: Duration = Duration::from_secs(1);
 
 impl Qp {
     /// Present attributes (ibv_query_qp(3)).
-    #[must_use]
-    pub fn query(&self) -> QpAttr {
-        let inner = self.inner.lock();
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when a thread is held up in its work for the queue pair.
+    pub fn query(&self) -> Result<QpAttr> {
+        let inner = self.lock_in_time()?;
         let state = if self.is_inherited() || self.is_broken() { QpState::Err } else { inner.proto.state() };
         self.explain_timeout(&inner.attr);
-        QpAttr {
+        Ok(QpAttr {
             state,
             cur_state: state,
             sq_draining: state == QpState::Sqd && inner.proto.sq_len() > 0,
             ..inner.attr
-        }
+        })
+    }
+
+    /// Locks it for a call of the program. A thread that works for the queue pair can be held up for any time by a page of the program's
+    /// memory.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] after a second.
+    pub(super) fn lock_in_time(&self) -> Result<MutexGuard<'_, class::Qp, Inner>> {
+        self.inner.try_lock_for(HELD_UP).ok_or_else(|| {
+            Error::Busy(
+                "a thread is held up in its work for the queue pair (by memory that isn't there?)".into(),
+            )
+        })
     }
 
     /// Changes attributes and state (ibv_modify_qp(3)). `bits` are those of [`mask`].
@@ -41,11 +59,11 @@ impl Qp {
         // Asking another process can take a while: not with the QP locked.
         let path = self.new_path(attr, bits)?;
         self.unlist()?;
-        if bits & mask::STATE != 0 && self.has_to_take_before(attr.state) {
+        if bits & mask::STATE != 0 && self.has_to_take_before(attr.state)? {
             self.adapter.take_what_has_come(self);
         }
         let result = self.modify_with(attr, bits, path);
-        self.list(&mut self.inner.lock());
+        self.list(&mut *self.lock_in_time()?);
         result
     }
 
@@ -72,24 +90,27 @@ impl Qp {
     }
 
     /// What has come until now is for the connection, and the state, that `to` ends.
-    pub(super) fn has_to_take_before(&self, to: QpState) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when a thread is held up in its work for the queue pair.
+    pub(super) fn has_to_take_before(&self, to: QpState) -> Result<bool> {
         if self.is_inherited() {
             // It has come for the parent.
-            return false;
+            return Ok(false);
         }
-        let inner = self.inner.lock();
+        let inner = self.lock_in_time()?;
         let from = inner.proto.state();
-        match to {
+        Ok(match to {
             QpState::Reset => from != QpState::Reset,
             QpState::Rtr => inner.was_reset && from == QpState::Init,
             QpState::Err => !matches!(from, QpState::Reset | QpState::Init | QpState::Err),
             _ => false,
-        }
+        })
     }
 
     fn modify_with(self: &Arc<Self>, attr: &QpAttr, bits: u32, path: Option<(Path, u32)>) -> Result<()> {
         self.adapter.with_work(|work| {
-            let mut inner = self.inner.lock();
+            let mut inner = self.lock_in_time()?;
             let from = inner.proto.state();
             let to = attr::check(self.rules(), from, attr, bits)?;
             if self.is_inherited() && !matches!(to, QpState::Err | QpState::Reset) {
@@ -188,7 +209,7 @@ impl Qp {
     pub fn limit_rate(self: &Arc<Self>, rate_limit: u32, max_burst: u32) -> Result<()> {
         attr::check_rate(rate_limit, max_burst)?;
         self.adapter.with_work(|work| {
-            let mut inner = self.inner.lock();
+            let mut inner = self.lock_in_time()?;
             let state = inner.proto.state();
             if !matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd) || self.is_inherited() {
                 return invalid!("a rate limit in state {state:?}");

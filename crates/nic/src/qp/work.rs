@@ -97,7 +97,8 @@ impl Qp {
             env.publish();
             env.work.overrun = false;
         }
-        self.note_owing(owes, matches!(path, Some(Path::Shm { .. })) && proto.owes_answers());
+        let owes_answers = proto.owes_answers() || env.xrc_target.has_backlog();
+        self.note_owing(owes, matches!(path, Some(Path::Shm { .. })) && owes_answers);
         let state = proto.state();
         self.state.store(state as u8, Ordering::Release);
         let waits = env.work.blocked_on.take().is_some_and(|link| self.wait_for_room(&link, now));

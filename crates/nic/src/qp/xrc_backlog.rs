@@ -68,9 +68,12 @@ impl QpEnv<'_> {
     fn must_connect(&mut self, proto: &Proto, headers: &Headers) -> bool {
         let Some(srqn) = headers.xrc_srqn else { return false };
         let slot = slot_of(srqn);
-        let known = self.qp.adapter.owns(srqn)
-            || self.xrc_target.unreachable == Some(slot)
-            || self.xrc_target.srq_processes.iter().any(|process| process.slot == slot);
+        let asked = self.xrc_target.srq_processes.iter().find(|process| process.slot == slot);
+        if asked.is_some_and(|process| !process.is_reached) {
+            return true;
+        }
+        let known =
+            self.qp.adapter.owns(srqn) || self.xrc_target.unreachable == Some(slot) || asked.is_some();
         let runs = matches!(proto.state(), QpState::Rtr | QpState::Rts | QpState::Sqd);
         if known || !runs || !self.qp.has_shared_domain() {
             return false;
@@ -92,6 +95,13 @@ impl QpEnv<'_> {
             proto.handle_packet(now, &kept.headers, RxPayload::of_packet(&kept.payload), self);
             self.meta = None;
         }
+    }
+
+    /// Refuses what has waited for the process of a slot, which has no such SRQ, and gives the transport the rest.
+    pub(crate) fn refuse_backlog(&mut self, proto: &mut Proto, now: Instant, slot: u16) {
+        self.xrc_target.unreachable = Some(slot);
+        self.handle_backlog(proto, now);
+        self.xrc_target.unreachable = None;
     }
 
     /// Where an SRQ is, and from here on the one at hand.
@@ -172,40 +182,67 @@ impl QpEnv<'_> {
         }
     }
 
-    /// The connection with this number has ended. Whether a request may have been given to it.
-    pub(crate) fn lose_srq_process(&mut self, number: u64) -> bool {
-        self.xrc_target.srq_processes.retain(|process| process.number() != number);
+    /// The process at the other end of a connection executes requests.
+    pub(crate) fn srq_process_reached(&mut self, number: u64) {
+        let processes = &mut self.xrc_target.srq_processes;
+        if let Some(process) = processes.iter_mut().find(|process| process.number() == number) {
+            process.is_reached = true;
+        }
+    }
+
+    /// The connection with this number has ended.
+    pub(crate) fn lose_srq_process(&mut self, number: u64) -> Lost {
+        let processes = &mut self.xrc_target.srq_processes;
+        let Some(at) = processes.iter().position(|process| process.number() == number) else {
+            return Lost::Nothing;
+        };
+        let process = processes.swap_remove(at);
+        if !process.is_reached {
+            return Lost::Answer(process.slot);
+        }
         self.fetched(number, Err(RemoteError::Operational));
         let given = self.xrc_target.delegated.connection == number;
         if given {
             self.xrc_target.delegated = Delegated::NONE;
         }
-        given
+        if given { Lost::Requests } else { Lost::Nothing }
     }
 }
 
+/// What is lost with a connection to a process that has SRQs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lost {
+    Nothing,
+    /// Requests may have been given to it.
+    Requests,
+    /// The process of this slot hasn't answered, or has no such SRQ.
+    Answer(u16),
+}
+
 impl Qp {
-    /// Connects with the process that has an SRQ which a packet has named, and goes on with what has waited for that.
+    /// Asks the process that has an SRQ which a packet has named. What has waited for that goes on when the process answers.
     pub(crate) fn connect_srq_process(self: &Arc<Self>, work: &mut Work, srqn: u32) {
         let slot = slot_of(srqn);
         let known =
             |inner: &super::Inner| inner.xrc_target.srq_processes.iter().any(|process| process.slot == slot);
         let Some(domain) = self.domain.as_ref().filter(|_| !known(&self.inner.lock())) else { return };
-        let reached = self.adapter.connect_srq_process(self, domain, srqn);
+        let asked = self.adapter.ask_srq_process(self, domain, srqn);
         let now = ferroce_os::clock::now();
         self.work(work, now, |proto, env| {
-            match reached {
-                // Another thread was faster.
-                Ok(reached) if env.xrc_target.srq_processes.iter().any(|process| process.slot == slot) => {
-                    env.qp.adapter.xrc.close(&reached);
+            let processes = &mut env.xrc_target.srq_processes;
+            // Another thread may have been faster.
+            if !processes.iter().any(|process| process.slot == slot) {
+                // With the QP locked, so that the answer finds what it is for.
+                let asked =
+                    asked.and_then(|connection| self.adapter.xrc.await_answer(self, slot, connection));
+                match asked {
+                    Ok(process) => processes.push(process),
+                    Err(ConnectError::NoSrq) => return env.refuse_backlog(proto, now, slot),
+                    // What waits comes again, and then it is asked again.
+                    Err(ConnectError::Refused) => env.xrc_target.drop_backlog(),
                 }
-                Ok(reached) => env.xrc_target.srq_processes.push(reached),
-                Err(ConnectError::NoSrq) => env.xrc_target.unreachable = Some(slot),
-                // What waits comes again, and then it is asked again.
-                Err(ConnectError::NoAnswer) => env.xrc_target.drop_backlog(),
             }
             env.handle_backlog(proto, now);
-            env.xrc_target.unreachable = None;
         });
     }
 

@@ -108,6 +108,12 @@ impl XrcTargetPart {
         }
     }
 
+    /// Requests wait: the peer will be answered.
+    #[inline]
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
     pub(super) fn drop_backlog(&mut self) {
         self.backlog.clear();
         self.backlog_bytes = 0;

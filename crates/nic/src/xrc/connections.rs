@@ -11,7 +11,7 @@ use super::message::{self, Answer, Range};
 use super::remote::Remote;
 use super::serve::end_service;
 use crate::adapter::Adapter;
-use crate::qp::Qp;
+use crate::qp::{Lost, Qp};
 use ferroce_engine::Source;
 use ferroce_host::{frame, slot_of};
 use ferroce_hostlink::MAX_PAYLOAD;
@@ -27,10 +27,8 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long the other process may take to answer the first message.
-const PATIENCE: Duration = Duration::from_millis(100);
 /// No message is longer.
 const LONGEST: usize = MAX_PAYLOAD + 256;
 /// Messages of one connection in a row.
@@ -79,6 +77,8 @@ pub(crate) struct SrqProcess {
     pub(crate) slot: u16,
     number: u64,
     connection: Arc<EngineFd>,
+    /// It has answered the first message, and executes requests.
+    pub(crate) is_reached: bool,
 }
 
 impl SrqProcess {
@@ -126,13 +126,13 @@ pub(super) fn receive(connection: &EngineFd, bytes: &mut [u8]) -> Option<Option<
     }
 }
 
-/// Why a process with SRQs isn't reached.
+/// Why a process with SRQs isn't asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConnectError {
-    /// There is none, or it has no such SRQ.
+    /// There is none.
     NoSrq,
-    /// It doesn't answer, and may do so later.
-    NoAnswer,
+    /// The system refuses it just now.
+    Refused,
 }
 
 pub(super) fn send(connection: &EngineFd, bytes: &mut [u8]) -> bool {
@@ -179,6 +179,19 @@ impl Connections {
         self.ends.lock().by_number.values().filter(|end| matches!(end, End::Guest(_))).count() < MAX_GUESTS
     }
 
+    /// Waits for the answer of a process with SRQs, which the background thread reads.
+    pub(crate) fn await_answer(
+        &self,
+        qp: &Arc<Qp>,
+        slot: u16,
+        connection: EngineFd,
+    ) -> std::result::Result<SrqProcess, ConnectError> {
+        let connection = Arc::new(connection);
+        let asking = End::Asking(Arc::downgrade(qp), connection.clone());
+        let number = self.add(asking).ok_or(ConnectError::Refused)?;
+        Ok(SrqProcess { slot, number, connection, is_reached: false })
+    }
+
     pub(super) fn remove(&self, number: u64) -> Option<End> {
         let end = self.ends.lock().by_number.remove(&number);
         if let Some(end) = &end {
@@ -212,48 +225,21 @@ impl Source for XrcSource {
 }
 
 impl Adapter {
-    /// Connects a target with the process that has an SRQ. May take a tenth of a second when that process doesn't answer.
+    /// Asks the process that has an SRQ to execute a target's requests. Doesn't wait for the answer: the process may be stopped.
     ///
     /// # Errors
     /// See [`ConnectError`].
-    pub(crate) fn connect_srq_process(
+    pub(crate) fn ask_srq_process(
         &'static self,
         qp: &Arc<Qp>,
         domain: &Domain,
         srqn: u32,
-    ) -> std::result::Result<SrqProcess, ConnectError> {
+    ) -> std::result::Result<EngineFd, ConnectError> {
         let file = domain.file.clone().ok_or(ConnectError::NoSrq)?;
-        let slot = slot_of(srqn);
         let mut hello = qp.hello(srqn, file).to_bytes();
-        let connection = self.dial(slot).ok_or(ConnectError::NoSrq)?;
-        match self.say_hello(&connection, &mut hello) {
-            Some(frame::GRANTED) => {}
-            Some(_) => return Err(ConnectError::NoSrq),
-            None => {
-                tracing::debug!(slot, "the process with a shared receive queue doesn't answer");
-                return Err(ConnectError::NoAnswer);
-            }
-        }
+        let connection = self.dial(slot_of(srqn)).ok_or(ConnectError::NoSrq)?;
         sys::large_buffer(connection.raw(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF);
-        let connection = Arc::new(connection);
-        let asking = End::Asking(Arc::downgrade(qp), connection.clone());
-        let number = self.xrc.add(asking).ok_or(ConnectError::NoAnswer)?;
-        Ok(SrqProcess { slot, number, connection })
-    }
-
-    /// The answer to a first message.
-    fn say_hello(&self, connection: &EngineFd, hello: &mut [u8]) -> Option<u8> {
-        let deadline = Instant::now() + PATIENCE;
-        send(connection, hello).then_some(())?;
-        while !sys::wait_for(connection.raw(), libc::POLLIN, Duration::from_millis(2)) {
-            if Instant::now() > deadline {
-                return None;
-            }
-            self.answer_requests();
-        }
-        let mut answer = [0; 16];
-        let (len, _) = frame::receive(connection.checked(), &mut answer).ok()?;
-        frame::kind_of(&answer[..len])
+        if send(&connection, &mut hello) { Ok(connection) } else { Err(ConnectError::Refused) }
     }
 
     /// Reads what other processes say.
@@ -282,13 +268,32 @@ impl Adapter {
             let Some(len) = receive(end.connection(), bytes)? else { break };
             let bytes = &bytes[..len];
             match end {
-                End::Asking(qp, _) => self.take_answer(number, &qp.upgrade()?, message::parse_answer(bytes)?),
+                End::Asking(qp, _) => {
+                    let qp = qp.upgrade()?;
+                    match frame::kind_of(bytes) {
+                        None => self.take_answer(number, &qp, message::parse_answer(bytes)?),
+                        Some(frame::GRANTED) => self.srq_process_reached(number, &qp),
+                        // It has no such SRQ.
+                        Some(_) => return None,
+                    }
+                }
                 End::Guest(guest) => guest.take_message(self, bytes)?,
                 End::Remote(remote, _) => remote.upgrade()?.take_message(bytes)?,
                 End::Serving(..) => return None,
             }
         }
         Some(())
+    }
+
+    /// A process executes requests of a target from here on.
+    fn srq_process_reached(&'static self, number: u64, qp: &Arc<Qp>) {
+        self.with_work(|work| {
+            let now = clock::now();
+            qp.work(work, now, |proto, env| {
+                env.srq_process_reached(number);
+                env.handle_backlog(proto, now);
+            });
+        });
     }
 
     fn take_answer(&'static self, number: u64, qp: &Arc<Qp>, answer: Answer<'_>) {
@@ -340,10 +345,15 @@ impl Adapter {
                 let Some(qp) = qp.upgrade() else { return };
                 self.with_work(|work| {
                     qp.work(work, clock::now(), |proto, env| {
-                        if env.lose_srq_process(number) {
-                            let code = NakCode::RemoteOperationalError;
-                            proto.executed(Executed::Refused(code), env);
-                            env.handle_backlog(proto, clock::now());
+                        let now = clock::now();
+                        match env.lose_srq_process(number) {
+                            Lost::Nothing => {}
+                            Lost::Requests => {
+                                let code = NakCode::RemoteOperationalError;
+                                proto.executed(Executed::Refused(code), env);
+                                env.handle_backlog(proto, now);
+                            }
+                            Lost::Answer(slot) => env.refuse_backlog(proto, now, slot),
                         }
                     });
                 });
@@ -367,7 +377,7 @@ mod tests {
         let mut bytes = [0; 64];
         assert_eq!(receive(&connection, &mut bytes), None);
         assert!(!send(&connection, &mut bytes));
-        let reached = SrqProcess { slot: 1, number: 1, connection: Arc::new(connection) };
+        let reached = SrqProcess { slot: 1, number: 1, connection: Arc::new(connection), is_reached: true };
         assert!(!reached.fetch(&Range { srqn: 1, rkey: 1, va: 0, len: 1 }));
         assert_eq!(program.recv(&mut bytes).unwrap(), b"the program's".len());
         peer.set_nonblocking(true).unwrap();

@@ -76,7 +76,10 @@ impl Guest {
     pub(super) fn take_message(self: &Arc<Self>, adapter: &'static Adapter, bytes: &[u8]) -> Option<()> {
         match handle_message::parse_call(bytes)? {
             (number, Call::Query) => {
-                let mut answer = handle_message::queried(number, &self.qp.query());
+                let mut answer = match self.qp.query() {
+                    Ok(attr) => handle_message::queried(number, &attr),
+                    Err(busy) => handle_message::done(number, &Err(busy)),
+                };
                 send(&self.connection, &mut answer).then_some(())
             }
             (number, Call::Modify(attr, bits)) => {

@@ -195,7 +195,7 @@ impl XrcTarget {
     pub fn query(&self) -> Result<QpAttr> {
         match &self.remote {
             Some(remote) => remote.query(),
-            None => Ok(self.qp.query()),
+            None => self.qp.query(),
         }
     }
 

@@ -120,7 +120,8 @@ impl Remote {
     pub(super) fn query(&self) -> Result<QpAttr> {
         match self.call(&Call::Query) {
             Ok(Answer::Queried(attr)) => Ok(attr),
-            Ok(Answer::Done(_)) => Err(nonsense()),
+            Ok(Answer::Done(Err(error))) => Err(error),
+            Ok(Answer::Done(Ok(()))) => Err(nonsense()),
             Err(Error::Dead(_)) => {
                 Ok(QpAttr { state: QpState::Err, cur_state: QpState::Err, ..QpAttr::default() })
             }

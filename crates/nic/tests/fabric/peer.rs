@@ -148,6 +148,10 @@ pub fn peer() {
         }
         // Waits until as many messages have come.
         ["received", count] => wait_for(side.unwrap(), count.parse().unwrap()),
+        ["access", key, qpn] => {
+            scribble::begin_access(key.parse().unwrap(), qpn.parse().unwrap());
+            "ok".into()
+        }
         ["scribble", what] => {
             scribble::scribble(what);
             "ok".into()

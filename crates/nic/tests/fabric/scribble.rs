@@ -18,10 +18,10 @@ const DIRECTORY: usize = 4096 + (65_536 + 4 * 4096) * 64;
 const TAIL: usize = 0;
 const WAITS: usize = 8;
 const HEAD: usize = 128;
-const BUSY: usize = 2048;
-const SEES_EXIT: usize = 2048 + 128 + 40;
+const ACCESS: usize = 2048;
+const SEES_EXIT: usize = 2048 + 4 * 64 + 40;
 /// Of the introduction.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Where memory of this length is that this process shares and may write.
 fn mappings(len: usize) -> Vec<usize> {
@@ -79,12 +79,18 @@ pub fn scribble(what: &str) {
             "words-of-the-other" => {
                 word(peers, WAITS).store(u64::MAX, Ordering::Release);
                 word(peers, TAIL).store(77, Ordering::Release);
-                word(peers, BUSY).store(u64::MAX, Ordering::Release);
+                word(peers, ACCESS).store(u64::MAX, Ordering::Release);
                 word(own, HEAD).store(u64::MAX, Ordering::Release);
             }
-            "busy" => word(own, BUSY).store(u64::MAX, Ordering::Release),
             _ => panic!("{what}?"),
         }
+    }
+}
+
+/// Begins an access to the region `key` by way of the QP `qpn` of the other process, and never ends it.
+pub fn begin_access(key: u64, qpn: u64) {
+    for [own, _] in rings() {
+        word(own, ACCESS).store(key << 32 | qpn << 8 | 1, Ordering::Release);
     }
 }
 

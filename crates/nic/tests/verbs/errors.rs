@@ -57,7 +57,7 @@ impl Pages {
 type Request = fn(&Side) -> SendOp;
 
 fn state(side: &Side) -> QpState {
-    side.qp.query().state
+    side.qp.query().unwrap().state
 }
 
 fn a_wrong_lkey_is_loc_prot_err() {

@@ -69,7 +69,7 @@ fn the_first_packet_in_rtr_is_told() {
             assert_eq!(a.wait().status, WcStatus::Success);
         }
         expect(&context, &[AsyncEvent::CommunicationEstablished(0)]);
-        assert_eq!(b.qp.query().state, QpState::Rtr);
+        assert_eq!(b.qp.query().unwrap().state, QpState::Rtr);
         a.close();
         b.close();
     }

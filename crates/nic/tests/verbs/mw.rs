@@ -50,7 +50,7 @@ fn reach(open: impl FnOnce(&Side) -> (Arc<Mw>, u32), op: impl FnOnce(u32, &Side)
     let (a, b) = pair(Service::Rc, 4096);
     let (mw, rkey) = open(&b);
     let status = status(&a, op(rkey, &b));
-    mw.dealloc();
+    mw.dealloc().unwrap();
     b.mr.deregister().unwrap();
     status
 }
@@ -101,13 +101,13 @@ fn a_window_of_type_2_is_its_queue_pairs_alone() {
         other.connect(peer.qp.qpn());
         peer.connect(other.qp.qpn());
         assert_eq!(status(&peer, SendOp::Write { va: b.addr(), rkey }), expected, "{kind:?}");
-        mw.dealloc();
+        mw.dealloc().unwrap();
         // And to another.
         let (c, d) = connected(&a.context, Service::Rc, 4096);
         let (mw, rkey) = window(kind, 0, 4096, ALL)(&b);
         assert_eq!(status(&c, SendOp::Write { va: b.addr(), rkey }), WcStatus::RemAccessErr);
         drop(d);
-        mw.dealloc();
+        mw.dealloc().unwrap();
     }
 }
 
@@ -134,7 +134,7 @@ fn binds_that_may_not_be_are_mw_bind_err() {
         let range = (b.addr() + range.0, range.1);
         let done = bind_to(&b, &mw, next(&mw), &mr, range, right, false);
         assert_eq!(done.status, expected, "{what}");
-        mw.dealloc();
+        mw.dealloc().unwrap();
         mr.deregister().unwrap();
     }
     for (kind, refused) in [(MwKind::One, true), (MwKind::Two, false)] {
@@ -148,7 +148,7 @@ fn binds_that_may_not_be_are_mw_bind_err() {
             let done = bind_to(&b, &mw, next(&mw), &other, range, ALL, false);
             assert_eq!(done.status, WcStatus::MwBindErr, "a region of another domain");
         }
-        mw.dealloc();
+        mw.dealloc().unwrap();
         other.deregister().unwrap();
     }
     let (_a, b) = pair(Service::Rc, 4096);
@@ -158,7 +158,7 @@ fn binds_that_may_not_be_are_mw_bind_err() {
     assert_eq!(bind(&b, &mw, next(&mw), range, ALL, false).status, WcStatus::Success);
     assert_eq!(bind(&b, &mw, next(&mw), range, ALL, false).status, WcStatus::MwBindErr, "bound already");
     assert_eq!(b.pd.check_unused().unwrap_err().errno(), libc::EBUSY);
-    mw.dealloc();
+    mw.dealloc().unwrap();
 }
 
 fn a_key_is_chosen_in_its_low_8_bits_and_the_rest_is_the_windows() {
@@ -173,7 +173,7 @@ fn a_key_is_chosen_in_its_low_8_bits_and_the_rest_is_the_windows() {
         b.send(2, SendOp::LocalInvalidate { rkey: mw.rkey() }, NOTHING, None);
         assert_eq!(b.wait().status, WcStatus::Success);
     }
-    mw.dealloc();
+    mw.dealloc().unwrap();
 }
 
 fn only_type_2_windows_are_invalidated_and_by_their_queue_pair() {
@@ -189,7 +189,7 @@ fn only_type_2_windows_are_invalidated_and_by_their_queue_pair() {
     assert_eq!(status(&a, SendOp::Write { va: 56, rkey: mw.rkey() }), WcStatus::Success);
     b.send(2, SendOp::LocalInvalidate { rkey: mw.rkey() }, NOTHING, None);
     assert_eq!((b.wait().status, b.mr.deregister().is_ok()), (WcStatus::Success, true));
-    mw.dealloc();
+    mw.dealloc().unwrap();
     let keys: [fn(&Side) -> u32; 3] =
         [|b| b.mr.key(), |b| window(MwKind::One, 0, 64, ALL)(b).1, |b| b.mr.key() ^ 0x100];
     for key in keys {

@@ -263,7 +263,7 @@ fn an_ignored_overrun_keeps_the_newest() {
     .unwrap();
     assert_eq!(ids, (12..20).collect::<Vec<_>>());
     assert!(clocks.is_sorted());
-    assert_eq!(a.qp.query().state, QpState::Rts);
+    assert_eq!(a.qp.query().unwrap().state, QpState::Rts);
     assert_eq!(a.cq.poll(64, |_| ()).unwrap(), 0, "the queue is in order");
     assert!(a.context.async_events().take().is_none());
 }
@@ -273,7 +273,7 @@ fn an_overrun_stops_the_queue_pair_and_says_so() {
     complete(&a, 0..9);
     let events: Vec<_> = std::iter::from_fn(|| a.context.async_events().take()).collect();
     assert_eq!(events, [AsyncEvent::CqError(7), AsyncEvent::QpFatal(a.qp.user_handle())]);
-    assert_eq!((a.qp.query().state, b.qp.query().state), (QpState::Err, QpState::Rts));
+    assert_eq!((a.qp.query().unwrap().state, b.qp.query().unwrap().state), (QpState::Err, QpState::Rts));
     complete(&a, 9..12);
     assert!(a.context.async_events().take().is_none(), "both are said once");
     let mut ids = Vec::new();

@@ -54,7 +54,7 @@ fn one_target_serves_two_srqs() {
     let (va, rkey) = (receivers[0].memory.as_ptr() as u64, receivers[0].mr.key());
     send(&a, number(1), 12, SendOp::Write { va, rkey }, 8);
     assert_eq!(a.wait().status, WcStatus::RemAccessErr);
-    assert_eq!(target.qp().query().state, QpState::Err);
+    assert_eq!(target.qp().query().unwrap().state, QpState::Err);
     target.close().unwrap();
     receivers.into_iter().for_each(Receiver::close);
     xrcd.check_unused().unwrap();
@@ -115,7 +115,7 @@ fn a_target_is_shared_by_all_who_open_it() {
     }
     let a = Side::new(&context, Service::Xrc, 4096);
     connect(&a, &opened);
-    assert_eq!(target.qp().query().state, QpState::Rts);
+    assert_eq!(target.qp().query().unwrap().state, QpState::Rts);
     // The creator goes: the QP stays, and goes on to work.
     target.close().unwrap();
     xrcd.check_unused().unwrap();
@@ -157,7 +157,7 @@ fn a_target_outlives_the_context_of_its_creator() {
     r.close();
     a.close();
     second.close();
-    assert_eq!(opened.qp().query().state, QpState::Reset);
+    assert_eq!(opened.qp().query().unwrap().state, QpState::Reset);
     assert!(XrcTarget::open(&of_file(&open(), true), opened.qp().qpn(), 3).is_err());
 }
 

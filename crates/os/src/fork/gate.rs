@@ -6,6 +6,7 @@
 
 use super::barrier::{self, order};
 use super::reading_word::Reading;
+use super::using_word::Using;
 use super::words::{CLOSED, OPEN, Presence, UNUSABLE, WIPED, close};
 use crate::per_thread;
 use crate::per_thread::Zeroed;
@@ -30,6 +31,7 @@ const ROUND: Duration = Duration::from_micros(50);
 pub(super) struct Place {
     presence: Presence,
     pub(super) reading: Reading,
+    pub(super) using: Using,
     taken: AtomicBool,
     next: *const Place,
 }
@@ -249,6 +251,7 @@ fn new_place() -> &'static Place {
     let place = Box::leak(Box::new(Place {
         presence: Presence::new(),
         reading: Reading::new(),
+        using: Using::new(),
         taken: AtomicBool::new(true),
         next: null(),
     }));
@@ -451,6 +454,7 @@ pub(super) fn begin_child(found: Found) {
     for place in places().filter(|&place| !std::ptr::eq(place, own)) {
         place.presence.clear();
         place.reading.clear();
+        place.using.clear();
         place.taken.store(false, Ordering::Release);
     }
     sys::forget_threads(!own.is_null());

@@ -11,13 +11,14 @@ mod gate;
 mod reading;
 mod reading_word;
 mod turn;
+mod using_word;
 mod words;
 
 pub(crate) use barrier::{order, order_all};
 pub use child::{ChildStep, InChild, register};
 pub(crate) use gate::is_unusable;
 pub use gate::{InLibrary, Unusable, enter_library, outside_library};
-pub use reading::{Reader, wait_for_readers};
+pub use reading::{InUse, Reader, wait_for_readers, wait_for_users};
 pub use turn::{OwnTurn, Turn};
 
 use crate::sync::{AtomicU32, Ordering};

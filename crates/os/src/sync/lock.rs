@@ -63,9 +63,9 @@ impl Changed {
 
 /// Sleeps on a lock that somebody holds. In a process that was forked in the middle of this very call nobody may be left
 /// to free it: the panic ends the call.
-fn sleep_on_lock(word: &AtomicU32, value: u32) {
+fn sleep_on_lock(word: &AtomicU32, value: u32, limit: Option<Duration>) {
     const LOOKS: Duration = Duration::from_secs(1);
-    sleep(word, value, Some(LOOKS));
+    sleep(word, value, Some(limit.map_or(LOOKS, |limit| limit.min(LOOKS))));
     assert!(!fork::is_unusable(), "a lock is held by a thread that this process doesn't have");
 }
 
@@ -99,17 +99,22 @@ impl Patience {
 pub struct RawLock<C>(LockWords, PhantomData<fn() -> C>);
 
 impl<C> RawLock<C> {
+    /// False: `until` has come before.
     #[cold]
-    fn lock_slowly(&self) {
+    fn lock_slowly(&self, until: Option<Instant>) -> bool {
         loop {
             let mut patience = Patience::new();
             while patience.goes_on() {
                 if self.0.is_free() && self.0.try_lock() {
-                    return;
+                    return true;
                 }
             }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
             if self.0.about_to_sleep(fork::order_all) {
-                sleep_on_lock(&self.0.asleep, LockWords::ASLEEP);
+                sleep_on_lock(&self.0.asleep, LockWords::ASLEEP, left);
             }
         }
     }
@@ -125,7 +130,7 @@ unsafe impl<C: Class> lock_api::RawMutex for RawLock<C> {
     fn lock(&self) {
         rank::check::<C>();
         if !self.try_lock() {
-            self.lock_slowly();
+            self.lock_slowly(None);
             rank::held::<C>();
         }
     }
@@ -144,6 +149,27 @@ unsafe impl<C: Class> lock_api::RawMutex for RawLock<C> {
         rank::freed::<C>();
         if self.0.unlock(fork::order) {
             wake(&self.0.asleep, i32::MAX);
+        }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<C: Class> lock_api::RawMutexTimed for RawLock<C> {
+    type Duration = Duration;
+    type Instant = Instant;
+
+    fn try_lock_for(&self, limit: Duration) -> bool {
+        self.try_lock_until(Instant::now() + limit)
+    }
+
+    fn try_lock_until(&self, until: Instant) -> bool {
+        rank::check::<C>();
+        lock_api::RawMutex::try_lock(self) || {
+            let locked = self.lock_slowly(Some(until));
+            if locked {
+                rank::held::<C>();
+            }
+            locked
         }
     }
 }
@@ -193,7 +219,7 @@ impl<C> RawGate<C> {
                         .compare_exchange(word, word | waits, Ordering::Relaxed, Ordering::Relaxed)
                         .is_ok())
             {
-                sleep_on_lock(&self.0, word | waits);
+                sleep_on_lock(&self.0, word | waits, None);
             }
         }
     }
@@ -301,6 +327,21 @@ mod tests {
             *seen.lock() += 1;
         });
         assert_eq!(*sum.lock(), THREADS * ROUNDS);
+    }
+
+    #[test]
+    fn a_wait_for_a_mutex_ends_at_its_limit_or_with_the_lock() {
+        let mutex = Arc::new(Mutex::<class::Qp, _>::new(0));
+        let held = mutex.lock();
+        let wait = |limit| {
+            let mutex = mutex.clone();
+            std::thread::spawn(move || mutex.try_lock_for(limit).map(|mut value| *value += 1))
+        };
+        let (short, long) = (wait(Duration::from_millis(20)), wait(Duration::from_secs(60)));
+        assert!(short.join().unwrap().is_none());
+        drop(held);
+        assert!(long.join().unwrap().is_some());
+        assert_eq!(*mutex.lock(), 1);
     }
 
     #[test]

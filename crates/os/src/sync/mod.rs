@@ -12,12 +12,12 @@ mod made_once;
 mod published;
 mod rank;
 
-pub use crate::fork::{Reader, wait_for_readers};
+pub use crate::fork::{InUse, Reader, wait_for_readers, wait_for_users};
 pub use critical_region::CriticalRegion;
 pub use global::Global;
 pub use lock::{Changed, Mutex, MutexGuard, RawLock, RwLock, sleep, wake};
 pub use made_once::MadeOnce;
-pub use published::Published;
+pub use published::{Published, Replaced};
 pub(crate) use rank::check_none_held;
 pub use rank::class;
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};

@@ -31,7 +31,7 @@ impl<T> Published<T> {
     #[inline]
     #[must_use]
     pub fn get<'a>(&'a self, _reader: &'a Reader) -> Option<&'a T> {
-        // SAFETY: null, or of an `Arc` that stays until who takes it away has waited for this reader.
+        // SAFETY: null, or of an `Arc` that stays until `Replaced` has waited for this reader.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
@@ -74,24 +74,32 @@ impl<T> Published<T> {
         }
     }
 
-    /// Puts another value, or none, in its place. When it returns nobody uses the old one by way of this.
-    pub fn replace(&self, value: Option<Arc<T>>) {
+    /// Puts another value, or none, in its place. The old one is dropped, after a grace period, with what this returns: the caller first
+    /// frees the locks that look-ups need.
+    #[must_use]
+    pub fn replace(&self, value: Option<Arc<T>>) -> Replaced<T> {
         let new = value.map_or(null_mut(), |value| Arc::into_raw(value).cast_mut());
-        let old = self.0.swap(new, Ordering::AcqRel);
-        if !old.is_null() {
-            if !wait_for_readers() {
-                // A thread may use it for ever: so it stays for ever.
-                return;
-            }
-            // SAFETY: made of an `Arc` here before, and nobody finds it any more.
-            drop(unsafe { Arc::from_raw(old) });
+        Replaced(self.0.swap(new, Ordering::AcqRel))
+    }
+}
+
+/// A value that is found no more, but may still be in use.
+#[derive(Debug)]
+pub struct Replaced<T>(*mut T);
+
+impl<T> Drop for Replaced<T> {
+    fn drop(&mut self) {
+        // A thread that goes on to read after the limit keeps the value for ever.
+        if !self.0.is_null() && wait_for_readers() {
+            // SAFETY: made of an `Arc` by `Published`, and no reader finds it.
+            drop(unsafe { Arc::from_raw(self.0) });
         }
     }
 }
 
 impl<T> Drop for Published<T> {
     fn drop(&mut self) {
-        self.replace(None);
+        drop(self.replace(None));
     }
 }
 
@@ -138,11 +146,11 @@ mod tests {
             .collect();
         let mut replaced = 2;
         while Instant::now() < until {
-            published.replace(Some(value()));
+            drop(published.replace(Some(value())));
             replaced += 1;
         }
         readers.into_iter().for_each(|reader| reader.join().unwrap());
-        published.replace(None);
+        drop(published.replace(None));
         assert!(published.is_empty() && dropped.load(Ordering::Relaxed) == replaced);
     }
 }

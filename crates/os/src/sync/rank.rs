@@ -100,9 +100,9 @@ classes! {
     GuestsTimer: "host/src/guests.rs", "the timer of those who are guests";
     LinkBlocked: "hostlink/src/link/mod.rs", "queue pairs that wait for room in a ring";
     LinkTx: "hostlink/src/link/mod.rs", "the writer of a link's ring";
-    WindowGate: "mem/src/mw.rs", "who uses a window";
+    WindowGate: "mem/src/mw.rs", "what a window is bound to";
     Keys: "mem/src/keys.rs", "regions and windows by key";
-    RegionGate: "mem/src/mr/mod.rs", "who uses a region";
+    RegionGate: "mem/src/mr/mod.rs", "what a region is registered as";
     LinkAccess: "hostlink/src/link/mod.rs", "access to a peer's memory";
     Handles: "nic/src/import/mod.rs", "a context's objects by handle";
     Ledger: "nic/src/import/mod.rs", "what other processes may import";

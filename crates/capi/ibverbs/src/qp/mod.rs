@@ -123,8 +123,8 @@ impl QpBlock {
         if let Kind::Transport(nic) = &self.kind
             && bits & mask::PATH_MTU != 0
             && check::is_on()
+            && let Ok(now) = nic.query()
         {
-            let now = nic.query();
             watch.connected(now.dest_qpn, now.path_mtu, || nic.peer_mtu());
         }
     }
@@ -132,7 +132,7 @@ impl QpBlock {
     /// Present attributes.
     pub(crate) fn query(&self) -> Outcome<QpAttr> {
         Ok(match &self.kind {
-            Kind::Transport(nic) => nic.query(),
+            Kind::Transport(nic) => nic.query()?,
             Kind::Target(target) => target.query()?,
             Kind::Raw(nic) => nic.query()?,
         })

@@ -1,0 +1,638 @@
+/* held_up: a page of memory whose fault isn't answered, a page that takes 50 ms, a process that is stopped, an array of completions that
+ * isn't there. Whatever a thread waits for then, calls on other objects return, and calls on the same object return within their bound.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+
+#include "common.h"
+
+#define PAGE 4096ul
+/* Longer than the sum of the waits that a call may have, on a busy machine. */
+#define STANDS_MS 15000
+#define EXIT_SKIPPED 77
+
+static struct device device;
+static struct path path;
+
+/* A connected queue pair, its completion queue, its memory, and what the other side has said of itself. */
+struct end {
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	struct ibv_mr *mr;
+	struct address theirs;
+};
+
+static struct ibv_mr *register_new(void *memory, size_t length)
+{
+	return MAKE(ibv_reg_mr(device.pd, memory, length, ALL_ACCESS));
+}
+
+static void meet_again(int fd)
+{
+	char ready = 1, other;
+
+	if (!exchange(fd, &ready, &other, 1))
+		fail("the other side is gone");
+}
+
+/* Makes a queue pair over `mr` and connects it to that which the other side makes at the same time. */
+static struct end connect_to(int fd, struct ibv_mr *mr)
+{
+	struct end end = {.cq = make_cq(&device, 64, NULL), .mr = mr};
+
+	end.qp = make_qp(&device, IBV_QPT_RC, end.cq, NULL, 32);
+	struct address mine = {.qpn = end.qp->qp_num, .psn = 7, .rkey = mr->rkey, .buffer = (uintptr_t)mr->addr,
+			       .gid = device.gid};
+
+	if (!exchange(fd, &mine, &end.theirs, sizeof mine))
+		fail("the other side is gone");
+	MUST(to_init(end.qp, ALL_ACCESS));
+	MUST(to_rtr(end.qp, &device, &path, &end.theirs));
+	MUST(to_rts(end.qp, &path, mine.psn));
+	meet_again(fd);
+	return end;
+}
+
+static struct end connect_new(int fd)
+{
+	return connect_to(fd, register_new(map_apart(PAGE), PAGE));
+}
+
+static void begin(void)
+{
+	device = open_device(1);
+	path = default_path(&device);
+}
+
+/* Posts a WRITE of 8 bytes to page `page` of the other side's memory. */
+static int write_to(const struct end *end, size_t page)
+{
+	struct ibv_sge sge = {(uintptr_t)end->mr->addr, 8, end->mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				 .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+	set_remote(&wr, end->theirs.buffer + page * PAGE, end->theirs.rkey);
+	return ibv_post_send(end->qp, &wr, &bad);
+}
+
+static void write_and_wait(const struct end *end, size_t page)
+{
+	struct ibv_wc wc;
+
+	MUST(write_to(end, page));
+	MUST_COMPLETE(end->cq, &wc);
+}
+
+static void send_and_wait(const struct end *end)
+{
+	struct ibv_wc wc;
+
+	MUST(post_send(end->qp, end->mr, 0, 8, 1));
+	MUST_COMPLETE(end->cq, &wc);
+}
+
+/* A call in a thread of its own. */
+struct call {
+	int (*function)(void *);
+	void *argument;
+	int result;
+	atomic_bool done;
+};
+
+static void *call_main(void *argument)
+{
+	struct call *call = argument;
+
+	call->result = call->function(call->argument);
+	call->done = true;
+	return NULL;
+}
+
+static struct call *start(int (*function)(void *), void *argument)
+{
+	struct call *call = MAKE(calloc(1, sizeof *call));
+	pthread_t thread;
+
+	call->function = function;
+	call->argument = argument;
+	MUST(pthread_create(&thread, NULL, call_main, call));
+	MUST(pthread_detach(thread));
+	return call;
+}
+
+static bool returns(const struct call *call, unsigned int milliseconds)
+{
+	uint64_t end = now_ms() + milliseconds;
+
+	while (!call->done && now_ms() < end)
+		usleep(1000);
+	return call->done;
+}
+
+static int dereg(void *mr)
+{
+	return ibv_dereg_mr(mr);
+}
+
+static int destroy(void *qp)
+{
+	return ibv_destroy_qp(qp);
+}
+
+/* The call must return, with this errno value. */
+#define RETURNS(expected, function, argument)                                                              \
+	do {                                                                                               \
+		struct call *returns_call = start(function, argument);                                    \
+		if (!returns(returns_call, STANDS_MS))                                                    \
+			fail("%s:%d: %s stands", __FILE__, __LINE__, #function);                          \
+		if (returns_call->result != (expected))                                                   \
+			fail("%s:%d: %s: %s, not %s", __FILE__, __LINE__, #function,                      \
+			     strerror(returns_call->result), strerror(expected));                         \
+	} while (0)
+
+/* Memory without pages: who touches one waits until it is given. */
+static int faults = -1;
+
+static void give_pages(char *memory, size_t length)
+{
+	struct uffdio_zeropage zeros = {.range = {(uintptr_t)memory, length}};
+
+	if (ioctl(faults, UFFDIO_ZEROPAGE, &zeros))
+		fail("UFFDIO_ZEROPAGE: %s", strerror(errno));
+}
+
+static char *map_without_pages(size_t length)
+{
+	struct uffdio_api api = {.api = UFFD_API};
+	char *memory = map_apart(length);
+	struct uffdio_register range = {.range = {(uintptr_t)memory, length}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+
+	faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (faults < 0 && (errno == EPERM || errno == ENOSYS)) {
+		puts("skipped: userfaultfd(2) is refused here");
+		exit(EXIT_SKIPPED);
+	}
+	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) || ioctl(faults, UFFDIO_REGISTER, &range))
+		fail("userfaultfd: %s", strerror(errno));
+	return memory;
+}
+
+static void wait_for_fault(void)
+{
+	struct uffd_msg message;
+
+	if (!is_readable(faults, 10000) || read(faults, &message, sizeof message) != sizeof message)
+		fail("no thread touches the page");
+}
+
+/* A child that plays `play` at the other end of a connection; what is returned is this end. */
+static int start_side(void (*play)(int fd), pid_t *pid)
+{
+	int ends[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends))
+		fail("socketpair: %s", strerror(errno));
+	*pid = fork();
+	if (*pid < 0)
+		fail("fork: %s", strerror(errno));
+	if (!*pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(ends[0]);
+		play(ends[1]);
+		_exit(0);
+	}
+	close(ends[1]);
+	return ends[0];
+}
+
+static void end_side(pid_t pid)
+{
+	kill(pid, SIGKILL);
+	kill(pid, SIGCONT);
+	if (waitpid(pid, NULL, 0) != pid)
+		fail("waitpid: %s", strerror(errno));
+}
+
+/* The other side: connects `ends` queue pairs with receives, and polls until it is killed. */
+static void answer(int fd, int ends)
+{
+	struct end all[8];
+	struct ibv_wc wc;
+
+	begin();
+	for (int i = 0; i < ends; i++) {
+		all[i] = connect_new(fd);
+		for (int n = 0; n < 16; n++)
+			MUST(post_recv(all[i].qp, all[i].mr, 0, 64, 0));
+	}
+	meet_again(fd);
+	for (;;)
+		for (int i = 0; i < ends; i++)
+			if (ibv_poll_cq(all[i].cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS)
+				MUST(post_recv(all[i].qp, all[i].mr, 0, 64, 0));
+}
+
+static void answer_one(int fd)
+{
+	answer(fd, 1);
+}
+
+static void answer_six(int fd)
+{
+	answer(fd, 6);
+}
+
+/* Writes large messages without end. */
+static void write_without_end(int fd)
+{
+	const size_t length = 1 << 18;
+	struct ibv_wc wc;
+
+	begin();
+	struct ibv_mr *mr = register_new(map_apart(length), length);
+	struct end end = connect_to(fd, mr);
+
+	meet_again(fd);
+	for (;;) {
+		for (int i = 0; i < 8; i++) {
+			struct ibv_sge sge = {(uintptr_t)mr->addr, length, mr->lkey};
+			struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+						 .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+			set_remote(&wr, end.theirs.buffer, end.theirs.rkey);
+			MUST(ibv_post_send(end.qp, &wr, &bad));
+		}
+		for (int i = 0; i < 8; i++)
+			MUST_COMPLETE(end.cq, &wc);
+	}
+}
+
+/* A peer that is stopped anywhere holds up no object but those that it uses. */
+static void stopped_peer(void)
+{
+	const size_t length = 1 << 18;
+	pid_t peer;
+	int fd = start_side(write_without_end, &peer), status;
+
+	begin();
+	struct end end = connect_to(fd, register_new(map_apart(length), length));
+	struct ibv_cq *cq = make_cq(&device, 4, NULL);
+
+	meet_again(fd);
+	for (int stop = 0; stop < 25; stop++) {
+		struct ibv_mr *other = register_new(map_apart(PAGE), PAGE);
+		struct ibv_qp *qp = make_qp(&device, IBV_QPT_RC, cq, NULL, 4);
+
+		usleep(10000 + 1370 * (unsigned int)stop);
+		kill(peer, SIGSTOP);
+		if (waitpid(peer, &status, WUNTRACED) != peer || !WIFSTOPPED(status))
+			fail("the peer isn't stopped");
+		MUST(to_init(qp, ALL_ACCESS));
+		MUST(ibv_dereg_mr(other));
+		MUST(ibv_destroy_qp(qp));
+		kill(peer, SIGCONT);
+	}
+	end_side(peer);
+	(void)end;
+}
+
+/* The owner of a page that isn't there: the other side writes or sends to it. */
+static void write_to_page(int fd)
+{
+	begin();
+	struct end end = connect_new(fd);
+
+	meet_again(fd);
+	MUST(write_to(&end, 0));
+	for (;;)
+		pause();
+}
+
+static void send_to_page(int fd)
+{
+	struct ibv_wc wc;
+
+	begin();
+	struct end end = connect_new(fd);
+
+	meet_again(fd);
+	MUST(post_send(end.qp, end.mr, 0, 8, 1));
+	while (!wait_wc(end.cq, &wc, 1000))
+		;
+	for (;;)
+		pause();
+}
+
+static void owner(void (*play)(int), bool receives)
+{
+	pid_t peer;
+	int fd = start_side(play, &peer);
+
+	begin();
+	char *page = map_without_pages(PAGE);
+	struct ibv_mr *mr = register_new(page, PAGE), *other = register_new(map_apart(PAGE), PAGE);
+	struct end end = connect_to(fd, mr);
+	struct ibv_cq *cq = make_cq(&device, 4, NULL);
+	struct ibv_qp *qp = make_qp(&device, IBV_QPT_RC, cq, NULL, 4);
+
+	if (receives)
+		MUST(post_recv(end.qp, mr, 0, 64, 1));
+	meet_again(fd);
+	wait_for_fault();
+	RETURNS(EBUSY, dereg, mr);
+	RETURNS(0, dereg, other);
+	RETURNS(0, destroy, qp);
+	RETURNS(EBUSY, destroy, end.qp);
+	RETURNS(EBUSY, dereg, mr);
+	give_pages(page, PAGE);
+	/* The peer that has written may end its access a moment later. */
+	for (int i = 0; i < 20 && ibv_destroy_qp(end.qp); i++)
+		usleep(10000);
+	RETURNS(0, dereg, mr);
+	end_side(peer);
+}
+
+static void page_that_is_written(void)
+{
+	owner(write_to_page, false);
+}
+
+static void page_that_receives(void)
+{
+	owner(send_to_page, true);
+}
+
+static struct end held_up;
+static struct ibv_mr *page_of_sender;
+
+static int send_page(void *unused)
+{
+	(void)unused;
+	return post_send(held_up.qp, page_of_sender, 0, 8, 1);
+}
+
+static int write_page(void *unused)
+{
+	(void)unused;
+	return write_to(&held_up, 1);
+}
+
+/* A thread that sends from a page that isn't there holds up no call on other objects. */
+static void sender_of_a_page(void)
+{
+	pid_t first, second;
+	int to_first = start_side(answer_six, &first), to_second = start_side(answer_one, &second);
+	struct end ends[6];
+	uint64_t began;
+
+	begin();
+	/* Queue pairs that packets have come for. */
+	for (int i = 0; i < 6; i++)
+		ends[i] = connect_new(to_first);
+	meet_again(to_first);
+	for (int i = 0; i < 6; i++)
+		send_and_wait(&ends[i]);
+	held_up = connect_new(to_second);
+	meet_again(to_second);
+	char *page = map_without_pages(PAGE);
+	struct ibv_mr *other = register_new(map_apart(PAGE), PAGE);
+
+	page_of_sender = register_new(page, PAGE);
+	struct call *send = start(send_page, NULL);
+
+	wait_for_fault();
+	RETURNS(EBUSY, dereg, page_of_sender);
+	RETURNS(0, dereg, other);
+	began = now_ms();
+	for (int i = 0; i < 5; i++) {
+		RETURNS(0, destroy, ends[i].qp);
+		RETURNS(0, dereg, ends[i].mr);
+	}
+	if (now_ms() - began >= 5000)
+		fail("5 queue pairs are destroyed in %llu ms", (unsigned long long)(now_ms() - began));
+	send_and_wait(&ends[5]);
+	give_pages(page, PAGE);
+	struct ibv_wc wc;
+
+	if (!returns(send, STANDS_MS))
+		fail("the sender stands");
+	MUST_COMPLETE(held_up.cq, &wc);
+	RETURNS(0, dereg, page_of_sender);
+	end_side(first);
+	end_side(second);
+}
+
+/* The other side: a page that is there, one that isn't, and two queue pairs. Gives the second page when it is asked. */
+static void own_page_and_memory(int fd)
+{
+	begin();
+	char *pages = map_without_pages(2 * PAGE);
+	struct end end = connect_to(fd, register_new(pages, 2 * PAGE)), second = connect_new(fd);
+
+	give_pages(pages, PAGE);
+	meet_again(fd);
+	meet_again(fd);
+	wait_for_fault();
+	meet_again(fd);
+	meet_again(fd);
+	give_pages(pages + PAGE, PAGE);
+	(void)end;
+	(void)second;
+	for (;;)
+		pause();
+}
+
+/* A WRITE to a page of the peer that isn't there: `post` is whether the post itself has to return. */
+static void writer(bool post)
+{
+	pid_t peer;
+	int fd = start_side(own_page_and_memory, &peer);
+	struct ibv_wc wc;
+
+	begin();
+	held_up = connect_new(fd);
+	struct end second = connect_new(fd);
+	struct ibv_mr *other = register_new(map_apart(PAGE), PAGE);
+
+	meet_again(fd);
+	/* Until the queue pairs know that the other side shares memory, and its background thread sleeps again. */
+	for (int i = 0; i < 20; i++) {
+		write_and_wait(&held_up, 0);
+		write_and_wait(&second, 0);
+	}
+	usleep(300000);
+	meet_again(fd);
+	struct call *write = start(write_page, NULL);
+
+	meet_again(fd);
+	if (post && !returns(write, STANDS_MS))
+		fail("the WRITE's post stands");
+	RETURNS(0, dereg, other);
+	write_and_wait(&second, 0);
+	meet_again(fd);
+	if (!returns(write, STANDS_MS))
+		fail("the WRITE's post stands when the page is there");
+	MUST_COMPLETE(held_up.cq, &wc);
+	end_side(peer);
+}
+
+static void write_beside_a_page(void)
+{
+	writer(false);
+}
+
+static void post_to_a_page(void)
+{
+	writer(true);
+}
+
+static sigjmp_buf out_of_poll;
+
+static void leave_poll(int number)
+{
+	(void)number;
+	siglongjmp(out_of_poll, 1);
+}
+
+/* The other side of `nowhere`: sends by the first queue pair, then by both. */
+static void send_by_two(int fd)
+{
+	begin();
+	struct end first = connect_new(fd), second = connect_new(fd);
+
+	meet_again(fd);
+	send_and_wait(&first);
+	send_and_wait(&second);
+	meet_again(fd);
+	/* The other side polls by now. */
+	usleep(100000);
+	MUST(post_send(first.qp, first.mr, 0, 8, 1));
+	meet_again(fd);
+	MUST(post_send(first.qp, first.mr, 0, 8, 1));
+	usleep(100000);
+	for (int i = 0; i < 5; i++)
+		send_and_wait(&second);
+	meet_again(fd);
+	for (;;)
+		pause();
+}
+
+/* A thread that leaves a poll by siglongjmp, from the handler of its own fault, keeps no other queue from working. */
+static void nowhere(void)
+{
+	struct sigaction action = {.sa_handler = leave_poll, .sa_flags = SA_NODEFER};
+	pid_t peer;
+	int fd = start_side(send_by_two, &peer);
+	struct ibv_wc wc, *array = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	begin();
+	struct end first = connect_new(fd), second = connect_new(fd);
+
+	for (int i = 0; i < 8; i++) {
+		MUST(post_recv(first.qp, first.mr, 0, 64, 1));
+		MUST(post_recv(second.qp, second.mr, 0, 64, 1));
+	}
+	sigaction(SIGSEGV, &action, NULL);
+	meet_again(fd);
+	MUST_COMPLETE(first.cq, &wc);
+	MUST_COMPLETE(second.cq, &wc);
+	meet_again(fd);
+	if (!sigsetjmp(out_of_poll, 1)) {
+		uint64_t end = now_ms() + 10000;
+
+		while (now_ms() < end)
+			if (ibv_poll_cq(first.cq, 1, array) != 0)
+				fail("a completion is in memory that isn't there");
+		fail("no fault in 10 s");
+	}
+	meet_again(fd);
+	for (int i = 0; i < 5; i++)
+		MUST_COMPLETE(second.cq, &wc);
+	meet_again(fd);
+	end_side(peer);
+}
+
+/* Gives each page 50 ms after it was touched. */
+static void *give_slowly(void *unused)
+{
+	struct uffd_msg message;
+
+	(void)unused;
+	for (;;)
+		if (is_readable(faults, 1000) && read(faults, &message, sizeof message) == sizeof message) {
+			usleep(50000);
+			give_pages((char *)(message.arg.pagefault.address & ~(PAGE - 1)), PAGE);
+		}
+	return NULL;
+}
+
+#define SLOW_PAGES 512
+
+/* The other side of `slow_pages`: one queue pair receives into pages that come slowly, the other answers. */
+static void receive_slowly(int fd)
+{
+	pthread_t thread;
+	struct ibv_wc wc;
+
+	begin();
+	char *pages = map_without_pages(SLOW_PAGES * PAGE);
+
+	MUST(pthread_create(&thread, NULL, give_slowly, NULL));
+	struct end slow = connect_to(fd, register_new(pages, SLOW_PAGES * PAGE)), fast = connect_new(fd);
+
+	MUST(post_recv(fast.qp, fast.mr, 0, 64, 1));
+	meet_again(fd);
+	for (;;) {
+		ibv_poll_cq(slow.cq, 1, &wc);
+		if (ibv_poll_cq(fast.cq, 1, &wc) == 1 && wc.opcode == IBV_WC_RECV) {
+			MUST(post_recv(fast.qp, fast.mr, 0, 64, 1));
+			MUST(post_send(fast.qp, fast.mr, 0, 8, 2));
+		}
+	}
+}
+
+/* A queue pair whose buffers are slow slows down no other. */
+static void slow_pages(void)
+{
+	pid_t peer;
+	int fd = start_side(receive_slowly, &peer), rounds = 0;
+	size_t page = 0;
+	struct ibv_wc wc;
+
+	begin();
+	struct end slow = connect_new(fd), fast = connect_new(fd);
+
+	MUST(post_recv(fast.qp, fast.mr, 0, 64, 1));
+	meet_again(fd);
+	MUST(write_to(&slow, page++));
+	for (uint64_t end = now_ms() + 4000; now_ms() < end; rounds++) {
+		MUST(post_send(fast.qp, fast.mr, 0, 8, 2));
+		for (int done = 0; done < 2; done++) {
+			MUST_COMPLETE(fast.cq, &wc);
+			if (wc.opcode == IBV_WC_RECV)
+				MUST(post_recv(fast.qp, fast.mr, 0, 64, 1));
+		}
+		if (page < SLOW_PAGES && ibv_poll_cq(slow.cq, 1, &wc) == 1)
+			MUST(write_to(&slow, page++));
+	}
+	/* Of 50 ms each, there is time for 80. */
+	if (rounds < 400)
+		fail("%d rounds in 4 s", rounds);
+	end_side(peer);
+}
+
+int main(int argc, char **argv)
+{
+	const struct test_case cases[] = {
+		CASE(stopped_peer),	    CASE(page_that_is_written), CASE(page_that_receives),
+		CASE(sender_of_a_page),	    CASE(write_beside_a_page),	CASE(post_to_a_page),
+		CASE(nowhere),		    CASE(slow_pages),
+	};
+
+	return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);
+}

@@ -1,0 +1,64 @@
+//! Threads that wait for memory whose pages don't come, peers that are stopped, and what goes on beside them: `tests/c/surroundings/held_up.c`.
+
+use ferroce_tests::{Artifacts, Fabric, Skip, World, on_both_fabrics, require};
+use std::time::Duration;
+
+/// Of the C program, when the machine lacks what a case needs.
+const SKIPPED: &str = "skipped: ";
+const LIMIT: Duration = Duration::from_secs(80);
+
+fn run(fabric: Fabric, &[case]: &[&str; 1]) {
+    let path = require!(Artifacts::get().c_program("surroundings/held_up"));
+    let world = require!(World::one_host(1500));
+    let words = [&*path, case];
+    let mut process = world.first().start_ferroce_privileged(&[], &words, fabric.settings());
+    let outcome = process.wait(LIMIT);
+    if let Some(why) = outcome.stdout.lines().find_map(|line| line.strip_prefix(SKIPPED)) {
+        return require!(Err(Skip(why.to_owned())));
+    }
+    outcome.expect_success();
+    outcome.expect_ok();
+}
+
+on_both_fabrics! {
+    run:
+    a_stopped_peer_holds_up_no_object_but_those_it_uses: "stopped_peer";
+    calls_on_a_region_that_is_written_end_though_its_page_does_not_come: "page_that_is_written";
+    calls_on_a_region_that_receives_end_though_its_page_does_not_come: "page_that_receives";
+    a_sender_whose_page_does_not_come_holds_up_no_other_object: "sender_of_a_page";
+    a_thread_that_leaves_a_poll_by_siglongjmp_stops_no_other_queue: "nowhere";
+}
+
+#[test]
+fn a_write_to_a_page_that_does_not_come_holds_up_no_other_queue_pair() {
+    run(Fabric::Any, &["write_beside_a_page"]);
+}
+
+#[test]
+#[ignore = "cells: the thread that posts a WRITE copies it to the peer (D4)"]
+fn a_post_returns_though_the_peers_page_does_not_come() {
+    run(Fabric::Any, &["post_to_a_page"]);
+}
+
+/// The thread that reads for all copies into the slow pages.
+mod slow {
+    use super::*;
+
+    #[test]
+    #[ignore = "cells: the reader of a link copies with the link's reader locked (D2)"]
+    fn a_queue_pair_with_slow_pages_slows_down_no_other_with_shared_memory() {
+        run(Fabric::Any, &["slow_pages"]);
+    }
+
+    #[test]
+    #[ignore = "cells: the reader of a socket copies with the socket's reader locked (D2)"]
+    fn a_queue_pair_with_slow_pages_slows_down_no_other_over_udp() {
+        run(Fabric::Udp, &["slow_pages"]);
+    }
+
+    #[test]
+    #[ignore = "cells: the reader of a socket copies with the socket's reader locked (D4)"]
+    fn a_write_to_a_page_that_does_not_come_holds_up_no_other_queue_pair_over_udp() {
+        run(Fabric::Udp, &["write_beside_a_page"]);
+    }
+}
