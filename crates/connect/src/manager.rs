@@ -8,7 +8,7 @@ use ferroce_nic::{clock, sys};
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
 use ferroce_types::{Error, HostAddr, Result};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -45,8 +45,8 @@ struct Blocked {
 /// What its lock keeps.
 pub(crate) struct State {
     pub(crate) cm: Cm,
-    pub(crate) sinks: HashMap<Handle, Arc<dyn Sink>>,
-    pub(crate) listeners: HashMap<ListenerId, Arc<dyn Sink>>,
+    pub(crate) sinks: BTreeMap<Handle, Arc<dyn Sink>>,
+    pub(crate) listeners: BTreeMap<ListenerId, Arc<dyn Sink>>,
     /// MADs for processes of this host that have too much to read.
     blocked: VecDeque<Blocked>,
 }
@@ -71,8 +71,8 @@ pub(crate) fn manager() -> Result<&'static Manager> {
         };
         let state = State {
             cm: Cm::new(config),
-            sinks: HashMap::new(),
-            listeners: HashMap::new(),
+            sinks: BTreeMap::new(),
+            listeners: BTreeMap::new(),
             blocked: VecDeque::new(),
         };
         let manager: &'static Manager =
@@ -238,7 +238,7 @@ impl State {
 
     /// A process of this host is gone.
     fn gone(&mut self, gsi: Gsi, slot: u16) {
-        let mut known = HashMap::new();
+        let mut known = BTreeMap::new();
         let mut is_here =
             |route: &Route| *known.entry(route.to).or_insert_with(|| gsi.is_of_this_host(route.to));
         self.cm.peer_gone(now(), |id, route| slot_of_id(id) == slot && is_here(route));
