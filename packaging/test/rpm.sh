@@ -10,10 +10,10 @@ $rpm --verify --nodeps ferroce
 "$root/usr/bin/ferroce" --version
 "$root/usr/bin/ferroce" run true
 for file in man/man1/ferroce.1 man/man1/ferroce-top.1 bash-completion/completions/ferroce zsh/site-functions/_ferroce \
-	fish/vendor_completions.d/ferroce.fish; do
+	fish/vendor_completions.d/ferroce.fish ferroce/valgrind.supp; do
 	test -s "$root/usr/share/$file"
 done
-test -z "$($rpm --query --list ferroce | grep -v '^/usr/\(bin/ferroce$\|lib/ferroce\|share/doc/ferroce\|share/man/man1/ferroce\|share/.*/_\?ferroce\(\.fish\)\?$\)')"
+test -z "$($rpm --query --list ferroce | grep -v '^/usr/\(bin/ferroce$\|lib/ferroce\|share/doc/ferroce\|share/man/man1/ferroce\|share/ferroce\(/valgrind\.supp\)\?$\|share/.*/_\?ferroce\(\.fish\)\?$\)')"
 $rpm --erase --force-debian ferroce
 test -z "$(find "$root" -name '*ferroce*' -o -name '*libibverbs*')"
 echo "rpm: installed, used, removed; nothing is left"

@@ -42,6 +42,11 @@ impl Artifacts {
         self.stage.join("dist/lib/ferroce")
     }
 
+    /// The suppressions for valgrind that the packages have.
+    pub fn suppressions(&self) -> PathBuf {
+        self.stage.join("dist/share/ferroce/valgrind.supp")
+    }
+
     /// Compiles the program of a path below `tests/c` without `.c` (`memory/windows`) against the installed verbs headers
     /// and links it to the installed library, as any verbs program is; compiles once a stage.
     ///

@@ -104,30 +104,3 @@ fn taken_port_is_said_by_errno_and_by_doctor() {
     let doctor = world.first().start(&[ferroce.as_os_str(), "doctor".as_ref()], &[]).wait(LIMIT);
     assert!(!doctor.success() && doctor.stdout.contains("4791"), "{doctor}");
 }
-
-#[test]
-fn valgrind_finds_no_error_of_ours_in_a_ping_pong() {
-    require!(tool("valgrind", "valgrind"));
-    require!(tool("ibv_rc_pingpong", "ibverbs-utils"));
-    let world = require!(World::one_host(1500));
-    let words = [
-        "valgrind",
-        "--error-exitcode=99",
-        "--leak-check=no",
-        "-q",
-        "ibv_rc_pingpong",
-        "-c",
-        "-g",
-        "1",
-        "-n",
-        "200",
-    ];
-    for fabric in [ferroce_tests::Fabric::Any, ferroce_tests::Fabric::Udp] {
-        let outcome = ferroce_tests::Pair::new(&world, fabric).limit(Duration::from_secs(150)).run(&words);
-        outcome.expect_success();
-        assert!(
-            !outcome.client.stderr.contains("== ") && !outcome.server.stderr.contains("== "),
-            "{outcome}"
-        );
-    }
-}

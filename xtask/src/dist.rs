@@ -34,7 +34,7 @@ pub fn target() -> PathBuf {
 }
 
 /// Builds `bin/ferroce` and the libraries in `lib/ferroce` with a cargo profile (`dev`, `release` …) and returns the
-/// directory `dist` that holds them.
+/// directory `dist` that holds them, and `share/ferroce`.
 ///
 /// # Errors
 /// cargo or the linker fails, or a file can't be written.
@@ -107,6 +107,9 @@ pub fn build_into(
     if rdma.symlink_metadata().is_err() {
         std::os::unix::fs::symlink("../../../bin/ferroce", &rdma)?;
     }
+    let share = dist.join("share/ferroce");
+    fs::create_dir_all(&share)?;
+    fs::copy(workspace().join("packaging/valgrind.supp"), share.join("valgrind.supp"))?;
     Ok(dist)
 }
 

@@ -66,8 +66,9 @@ pub fn install_for_compat(quick: bool) {
     ]);
     if !quick {
         install_missing(&[
-            ("g++", "compiling the program for gloo"),
+            ("g++", "compiling programs for libraries"),
             ("libgloo-dev", "gloo"),
+            ("librpma-dev", "librpma"),
             ("python3-torch", "tensorpipe"),
             ("ceph-mon", "a cluster of Ceph"),
             ("ceph-osd", "a cluster of Ceph"),

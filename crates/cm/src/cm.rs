@@ -6,7 +6,7 @@ use crate::time;
 use crate::types::{Error, Event, Handle, Happening, Listen, ListenerId, Route, Transmit};
 use ferroce_types::HostAddr;
 use ferroce_wire::cm::{MAD_LEN, Mad, Message};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// What a communication manager is made with.
@@ -36,14 +36,14 @@ pub struct Cm {
     config: Config,
     next_id: u32,
     next_listener: u64,
-    pub(crate) connections: HashMap<u32, Connection>,
-    pub(crate) listeners: HashMap<ListenerId, Listener>,
+    pub(crate) connections: BTreeMap<u32, Connection>,
+    pub(crate) listeners: BTreeMap<ListenerId, Listener>,
     /// Requests of peers by what the peers call them.
-    pub(crate) by_peer_id: HashMap<(Peer, u32), u32>,
+    pub(crate) by_peer_id: BTreeMap<(Peer, u32), u32>,
     /// Connections by the peer's QPN.
-    pub(crate) by_peer_qpn: HashMap<(Peer, u32), u32>,
+    pub(crate) by_peer_qpn: BTreeMap<(Peer, u32), u32>,
     /// Lookups of peers that wait to be answered, by what the peers call them.
-    pub(crate) lookups: HashMap<(HostAddr, u32), u32>,
+    pub(crate) lookups: BTreeMap<(HostAddr, u32), u32>,
     timers: BTreeSet<(Duration, u32)>,
     transmits: VecDeque<Transmit>,
     events: VecDeque<Event>,
@@ -57,11 +57,11 @@ impl Cm {
             config,
             next_id: config.first_id,
             next_listener: 0,
-            connections: HashMap::new(),
-            listeners: HashMap::new(),
-            by_peer_id: HashMap::new(),
-            by_peer_qpn: HashMap::new(),
-            lookups: HashMap::new(),
+            connections: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            by_peer_id: BTreeMap::new(),
+            by_peer_qpn: BTreeMap::new(),
+            lookups: BTreeMap::new(),
             timers: BTreeSet::new(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),

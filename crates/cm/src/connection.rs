@@ -50,7 +50,7 @@ impl State {
 }
 
 /// By what a peer is known that calls itself so.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: HostAddr,
     pub(crate) ca_guid: u64,

@@ -8,7 +8,7 @@ use ferroce_nic::{clock, sys};
 use ferroce_os::sync::{Mutex, MutexGuard, class};
 use ferroce_proto::Instant;
 use ferroce_types::{Error, HostAddr, Result};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ impl std::fmt::Debug for Manager {
 /// What its lock keeps.
 pub(crate) struct State {
     pub(crate) cm: Cm,
-    pub(crate) sinks: HashMap<Handle, Arc<dyn Sink>>,
-    pub(crate) listeners: HashMap<ListenerId, Arc<dyn Sink>>,
+    pub(crate) sinks: BTreeMap<Handle, Arc<dyn Sink>>,
+    pub(crate) listeners: BTreeMap<ListenerId, Arc<dyn Sink>>,
 }
 
 static CURRENT: Mutex<class::ConnectManager, Option<&'static Manager>> = Mutex::new(None);
@@ -51,7 +51,7 @@ pub(crate) fn manager() -> Result<&'static Manager> {
             first_id: sys::random() as u32,
             max_connections: MOST_CONNECTIONS,
         };
-        let state = State { cm: Cm::new(config), sinks: HashMap::new(), listeners: HashMap::new() };
+        let state = State { cm: Cm::new(config), sinks: BTreeMap::new(), listeners: BTreeMap::new() };
         let manager: &'static Manager =
             Box::leak(Box::new(Manager { state: Mutex::new(state), gsi: OnceLock::new() }));
         let _ = manager.gsi.set(gsi);
@@ -190,7 +190,7 @@ impl State {
 
     /// A process of this host is gone.
     fn gone(&mut self, gsi: Gsi, slot: u16) {
-        let mut known = HashMap::new();
+        let mut known = BTreeMap::new();
         let mut is_here =
             |route: &Route| *known.entry(route.to).or_insert_with(|| gsi.is_of_this_host(route.to));
         self.cm.peer_gone(now(), |id, route| slot_of_id(id) == slot && is_here(route));

@@ -15,7 +15,7 @@ use ferroce_os::sys::{self, EngineFd};
 use ferroce_os::throttle::OncePerSecond;
 use ferroce_types::{HostAddr, first_qpn, steering_of};
 use ferroce_wire::cm::GSI_QPN;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ const SILENCE: u32 = 8;
 /// The addresses of which this process is a guest.
 #[derive(Default)]
 pub(super) struct Guests {
-    addresses: Mutex<class::Guests, HashMap<HostAddr, Guest>>,
+    addresses: Mutex<class::Guests, BTreeMap<HostAddr, Guest>>,
     timer: Mutex<class::GuestsTimer, Option<EngineFd>>,
     /// There are any.
     some: AtomicBool,

@@ -77,7 +77,7 @@ use names::{Name, USABLE};
 use ports::Ports;
 use services::Reception;
 use slots::OwnSlot;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ pub struct Host {
     /// A bit per slot, for the receive path.
     owned: [AtomicU64; SLOTS as usize / 64],
     leader: RwLock<class::Leader, Option<Arc<EngineFd>>>,
-    groups: RwLock<class::SocketGroups, HashMap<HostAddr, Arc<SocketGroup>>>,
+    groups: RwLock<class::SocketGroups, BTreeMap<HostAddr, Arc<SocketGroup>>>,
     /// Held while an address is being joined. Never needed to answer others.
     joining: Mutex<class::Joining, ()>,
     forwarder: Forwarder,

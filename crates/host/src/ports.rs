@@ -47,7 +47,7 @@ const MOST_CLIENTS: usize = 64;
 const STILL_OWN: Duration = Duration::from_secs(1);
 
 /// A port at an address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct PortAddress {
     /// The number of the port space.
     pub space: u16,
@@ -293,14 +293,14 @@ impl Drop for HeldPort {
 }
 
 /// A process as MADs are sent to it: by what it has.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Destination {
     of: Place,
     /// The MADs came from the network: another user's process may have it.
     from_network: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Place {
     Port(PortAddress),
     Slot(u16),

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// An address of a host or a multicast group, as a GID names it: IPv4 is never in its IPv6-mapped form here, and a scope
 /// is there exactly for link-local IPv6 and for groups.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostAddr {
     ip: IpAddr,
     scope_id: u32,

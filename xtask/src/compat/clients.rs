@@ -153,14 +153,17 @@ const fn wheel_ranks(
     Client { name, package: wheel, settings, options: &[], how, not_yet: None }
 }
 
-const GLOO: Client = Client {
-    name: "gloo",
-    package: "libgloo-dev",
-    settings: &[],
-    options: &[],
-    how: How::Compiled { libraries: &["gloo", "ibverbs"], program: "gloo_ibverbs", port: 17809 },
-    not_yet: None,
-};
+/// `tests/clients/PROGRAM.cc`, which is compiled with libraries of Debian, of which `package` has the first.
+const fn compiled(
+    name: &'static str,
+    package: &'static str,
+    libraries: &'static [&'static str],
+    program: &'static str,
+    port: u16,
+) -> Client {
+    let how = How::Compiled { libraries, program, port };
+    Client { name, package, settings: &[], options: &[], how, not_yet: None }
+}
 
 /// A script that uses a package of Debian.
 const fn debian_script(
@@ -305,7 +308,8 @@ pub const CLIENTS: &[Client] = &[
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs;ofi_rxm" "-e" "rdm"),
     pair!("libfabric", "libfabric-bin", 47592, "fi_pingpong" "-p" "verbs" "-e" "dgram"),
     debian_script("QEMU", "qemu-system-x86", "qemu_migration", 17804),
-    GLOO,
+    compiled("gloo", "libgloo-dev", &["gloo", "ibverbs"], "gloo_ibverbs", 17809),
+    compiled("librpma", "librpma-dev", &["rpma", "ibverbs"], "rpma_threads", 17814),
     debian_script("TensorPipe", "python3-torch", "torch_rpc", 17810),
     debian_script("Ceph", "ceph-osd", "ceph_rados", 17812),
     wheel_ranks("MPICH", "mpich==5.0.2", &[RC], &["mpirun", "-n", "4"]),
@@ -319,4 +323,8 @@ pub const CLIENTS: &[Client] = &[
     script("NIXL", NIXL, &[UD], "nixl_p2p", 17802),
     script("NCCL", NCCL, &[], "nccl_net_ib", 17808),
     script("NCCL", NCCL, NCCL_QPS, "nccl_net_ib", 17808),
+    // Of what no registry has, the calls and their order.
+    compiled("as GPI-2", "libibverbs-dev", &["ibverbs"], "like_gpi2", 17816),
+    compiled("as LCI", "libibverbs-dev", &["ibverbs"], "like_lci", 17817),
+    compiled("as DiSNI", "librdmacm-dev", &["rdmacm", "ibverbs"], "like_disni", 17818),
 ];

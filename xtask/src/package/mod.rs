@@ -264,6 +264,7 @@ mod tests {
                 kind: Kind::Link { target: "../../../bin/ferroce".into() },
             },
             Entry::file("share/doc/ferroce/LICENSE-MIT", 0o644, b"text".to_vec()),
+            Entry::file("share/ferroce/valgrind.supp", 0o644, b"suppressions".to_vec()),
         ];
         let release = Release {
             version: "1.2.3",

@@ -68,6 +68,8 @@ fn add(
         } else if kind.is_symlink() {
             let target = fs::read_link(&path)?.display().to_string();
             tree.push(Entry { path: relative, kind: Kind::Link { target } });
+        } else if relative.starts_with("share/") {
+            tree.push(Entry::file(&relative, 0o644, fs::read(&path)?));
         } else {
             let name = path.file_name().unwrap_or_default().display().to_string();
             expect_baseline(machine, &path)?;

@@ -51,7 +51,8 @@ pub fn write(directory: &Path, tree: &Tree, release: &Release) -> io::Result<Pat
             }
             // Man pages and completions would go below the environment's prefix, and pip leaves the directories there when it removes
             // the wheel.
-            Kind::File { .. } if entry.path.starts_with("share/") => {}
+            Kind::File { .. }
+                if entry.path.starts_with("share/") && !entry.path.starts_with("share/ferroce/") => {}
             Kind::File { mode, content } => {
                 files.push(Entry::file(&format!("{WITHIN}/{}", entry.path), *mode, content.clone()));
             }

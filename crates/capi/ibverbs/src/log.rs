@@ -3,7 +3,7 @@
 //! each call, and what makes the devices fail is shown. A variable of ours that means nothing is told once, in any
 //! case. Without them, nothing is ever printed.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,10 +129,9 @@ pub(crate) fn unusable(why: &str) {
 }
 
 fn may_print(call: &'static str) -> bool {
-    static LAST: Mutex<class::SpokenCalls, Option<HashMap<&'static str, Instant>>> = Mutex::new(None);
+    static LAST: Mutex<class::SpokenCalls, BTreeMap<&'static str, Instant>> = Mutex::new(BTreeMap::new());
     let now = Instant::now();
     let mut last = LAST.lock();
-    let last = last.get_or_insert_default();
     if last.get(call).is_some_and(|&at| now.duration_since(at) < QUIET) {
         return false;
     }

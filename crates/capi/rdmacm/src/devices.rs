@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::mem::offset_of;
 use std::net::IpAddr;
 use std::ptr::{self, null_mut};
 use std::sync::{Arc, Weak};
 
 use ferroce_ibverbs::abi::{IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS};
-use ferroce_ibverbs::abi::{ibv_context, ibv_device, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr};
+use ferroce_ibverbs::abi::{ibv_context, ibv_device, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr, verbs_context};
 use ferroce_ibverbs::call::{Outcome, Refusal, last_errno};
 use ferroce_ibverbs::{calls, check, entry};
 use ferroce_nic::{self as nic, DeviceNews};
@@ -19,7 +20,9 @@ use crate::id::Id;
 /// A device that was opened for ids.
 struct Opened {
     device: *mut ibv_device,
-    verbs: *mut ibv_context,
+    /// Of the open device. It is where the block begins that has been allocated: that of `ibv_context` is in the middle, and a block to
+    /// whose beginning no pointer leads is "possibly lost" to valgrind.
+    context: *mut verbs_context,
     /// The default domain, and how many ids have it.
     pd: *mut ibv_pd,
     pd_users: usize,
@@ -29,6 +32,13 @@ struct Opened {
 
 // SAFETY: pointers to objects of the library, which any thread may use.
 unsafe impl Send for Opened {}
+
+impl Opened {
+    fn verbs(&self) -> *mut ibv_context {
+        // SAFETY: only an address is computed, of a field of an open context.
+        unsafe { &raw mut (*self.context).context }
+    }
+}
 
 static OPENED: Mutex<class::CmDevices, Vec<Opened>> = Mutex::new(Vec::new());
 
@@ -66,7 +76,7 @@ impl Device {
     /// Takes the default protection domain, which is made for its first user.
     pub(crate) fn take_pd(self) -> Outcome<*mut ibv_pd> {
         let mut opened = OPENED.lock();
-        let found = opened.iter_mut().find(|opened| opened.verbs == self.verbs).expect("an opened device");
+        let found = opened.iter_mut().find(|opened| opened.verbs() == self.verbs).expect("an opened device");
         if found.pd.is_null() {
             // SAFETY: an open context.
             found.pd = made(unsafe { calls::ibv_alloc_pd(self.verbs) }, "the default protection domain")?;
@@ -105,7 +115,7 @@ impl Device {
     /// Gives it back; the last one frees it.
     pub(crate) fn give_pd(self) {
         let mut opened = OPENED.lock();
-        let found = opened.iter_mut().find(|opened| opened.verbs == self.verbs).expect("an opened device");
+        let found = opened.iter_mut().find(|opened| opened.verbs() == self.verbs).expect("an opened device");
         found.pd_users -= 1;
         if found.pd_users == 0 {
             // SAFETY: made above. A program that has objects in it keeps it: the next id gets it then.
@@ -118,7 +128,7 @@ impl Device {
     /// The XRC domain for queues and targets that name none.
     pub(crate) fn xrcd(self) -> Outcome<*mut ibv_xrcd> {
         let mut opened = OPENED.lock();
-        let found = opened.iter_mut().find(|opened| opened.verbs == self.verbs).expect("an opened device");
+        let found = opened.iter_mut().find(|opened| opened.verbs() == self.verbs).expect("an opened device");
         if found.xrcd.is_null() {
             let mut attr = ibv_xrcd_init_attr {
                 comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
@@ -151,13 +161,15 @@ fn open(device: Arc<nic::Device>) -> Outcome<Device> {
     let mut opened = OPENED.lock();
     let pointer = calls::device_pointer(device);
     if let Some(found) = opened.iter().find(|opened| opened.device == pointer) {
-        return Ok(Device { verbs: found.verbs });
+        return Ok(Device { verbs: found.verbs() });
     }
     // SAFETY: a device of the list.
     let verbs = made(unsafe { calls::ibv_open_device(pointer) }, "a device context").map_err(usable)?;
     let device = Device { verbs };
     device.nic().listen(move |news| device.tell(news));
-    opened.push(Opened { device: pointer, verbs, pd: null_mut(), pd_users: 0, xrcd: null_mut() });
+    // SAFETY: an open context is this field of a `verbs_context`.
+    let context = unsafe { verbs.byte_sub(offset_of!(verbs_context, context)) }.cast::<verbs_context>();
+    opened.push(Opened { device: pointer, context, pd: null_mut(), pd_users: 0, xrcd: null_mut() });
     Ok(device)
 }
 

@@ -3,7 +3,7 @@
 //! An instance has a set of all descriptors, which wakes, and in it a set of the ordinary ones, which tells. Whether an
 //! rsocket is ready is computed. The program gets a third, which is its own to close.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ struct Instance {
     ordinary: Set,
     /// Wakes who waits when the interests change.
     changed: Waker,
-    sockets: Mutex<HashMap<RawFd, Interest>>,
+    sockets: Mutex<BTreeMap<RawFd, Interest>>,
 }
 
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ struct Interest {
     spent: bool,
 }
 
-static INSTANCES: Mutex<Option<HashMap<RawFd, Arc<Instance>>>> = Mutex::new(None);
+static INSTANCES: Mutex<Option<BTreeMap<RawFd, Arc<Instance>>>> = Mutex::new(None);
 
 fn get(fd: c_int) -> Outcome<Arc<Instance>> {
     find_instance(fd).ok_or_else(|| Refusal::new(libc::EBADF, "no instance of repoll has this number"))

@@ -4,7 +4,7 @@
 //! datagram socket must learn its peers' queue pairs, and a keep-alive must be sent when nobody calls. There is one thread a
 //! process, started with the first such socket.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -55,7 +55,7 @@ struct Service {
     process: u32,
     set: Arc<Set>,
     waker: Arc<Waker>,
-    entries: HashMap<RawFd, Entry>,
+    entries: BTreeMap<RawFd, Entry>,
     /// Calls of [`watch`].
     watches: u64,
 }
@@ -111,7 +111,7 @@ impl Service {
         let started = thread::Builder::new().name("rsocket".into()).spawn(move || run(&its_set, &its_waker));
         restore_signals(&old);
         started?;
-        Ok(Self { process: std::process::id(), set, waker, entries: HashMap::new(), watches: 0 })
+        Ok(Self { process: std::process::id(), set, waker, entries: BTreeMap::new(), watches: 0 })
     }
 }
 

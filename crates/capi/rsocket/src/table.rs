@@ -1,6 +1,6 @@
 //! The sockets of the process, by number.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,7 +17,7 @@ pub(crate) enum Socket {
     Datagram(Arc<Datagram>),
 }
 
-static SOCKETS: RwLock<Option<HashMap<RawFd, Socket>>> = RwLock::new(None);
+static SOCKETS: RwLock<Option<BTreeMap<RawFd, Socket>>> = RwLock::new(None);
 
 /// Makes a socket known; its number.
 pub(crate) fn add(socket: Socket) -> c_int {

@@ -4,6 +4,7 @@ use super::MrInit;
 use crate::dmabuf::DmaBuf;
 use crate::{Backing, Dm, KeyTable, ListedMr, Owner, Pd};
 use ferroce_access::Fault;
+use ferroce_os::sys;
 use std::sync::{Arc, Weak};
 
 /// What a key stands for.
@@ -46,6 +47,9 @@ impl Registered {
             Bytes::Dm { dm, offset } => (dm.handle(), *offset),
             _ => (0, self.init.addr),
         };
+        if matches!(*self.bytes, Bytes::Program) {
+            sys::valgrind::leave_alone(self.init.addr, self.init.length);
+        }
         if let Some(home) = home.and_then(Weak::upgrade).filter(|_| self.is_listed()) {
             home.list_mr(handle, ListedMr { pd: self.pd.handle(), dm, init: MrInit { addr, ..self.init } });
         }

@@ -6,7 +6,7 @@ use crate::raw::{RawQp, Wq};
 use crate::xrc::{Domain, DomainFile};
 use ferroce_os::fork::InChild;
 use ferroce_os::sync::{Mutex, class};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ struct Registry {
     wqs: BTreeMap<usize, Weak<Wq>>,
     contexts: Vec<Weak<Context>>,
     /// The XRC domains of files.
-    domains: HashMap<DomainFile, Weak<Domain>>,
+    domains: BTreeMap<DomainFile, Weak<Domain>>,
 }
 
 static REGISTRY: Mutex<class::Registry, Option<Registry>> = Mutex::new(None);

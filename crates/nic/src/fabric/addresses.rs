@@ -17,7 +17,7 @@ use ferroce_types::{Error, MAX_FLOW_LABEL, Result, first_qpn, invalid};
 use ferroce_udp::{self, Endpoint, HostAddr, steering_of};
 use ferroce_wire::cm::GSI_QPN;
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -50,10 +50,10 @@ pub(crate) struct Addresses {
     /// Addresses of devices whose port this process doesn't share.
     left_out: Mutex<class::LeftOut, Vec<LeftOut>>,
     /// Where each QP has been counted as a user.
-    listeners: Mutex<class::Listeners, HashMap<u32, Vec<Arc<AtomicUsize>>>>,
+    listeners: Mutex<class::Listeners, BTreeMap<u32, Vec<Arc<AtomicUsize>>>>,
     /// How often QPs have been counted, at all addresses together.
     users: AtomicUsize,
-    peer_sockets: Mutex<class::PeerSockets, HashMap<(HostAddr, u8), Weak<PeerSocket>>>,
+    peer_sockets: Mutex<class::PeerSockets, BTreeMap<(HostAddr, u8), Weak<PeerSocket>>>,
 }
 
 impl Addresses {

@@ -7,8 +7,7 @@
 
 use ferroce_os::sync::{Mutex, class};
 use ferroce_proto::Instant;
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::Hash;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -57,7 +56,7 @@ type Turn = (Instant, u64);
 struct Queues<D, M> {
     turns: BTreeMap<Turn, Queue<D, M>>,
     /// The turn of each destination.
-    turn_of: HashMap<D, Turn>,
+    turn_of: BTreeMap<D, Turn>,
     /// MADs in all queues.
     kept: usize,
     next_number: u64,
@@ -65,11 +64,11 @@ struct Queues<D, M> {
 
 impl<D, M> Default for Queues<D, M> {
     fn default() -> Self {
-        Self { turns: BTreeMap::new(), turn_of: HashMap::new(), kept: 0, next_number: 0 }
+        Self { turns: BTreeMap::new(), turn_of: BTreeMap::new(), kept: 0, next_number: 0 }
     }
 }
 
-impl<D: Copy + Eq + Hash, M> Queues<D, M> {
+impl<D: Copy + Ord, M> Queues<D, M> {
     fn push(&mut self, to: D, kept: Kept<M>, now: Instant) {
         if let Some(queue) = self.turn_of.get(&to).and_then(|turn| self.turns.get_mut(turn)) {
             queue.mads.push_back(kept);
@@ -134,7 +133,7 @@ impl<D, M> Default for PassOn<D, M> {
     }
 }
 
-impl<D: Copy + Eq + Hash, M> PassOn<D, M> {
+impl<D: Copy + Ord, M> PassOn<D, M> {
     /// Keeps a MAD, until then if it was kept before. When [`PassOn::try_again`] has something to do, if that isn't known.
     pub(super) fn keep(&self, to: D, mad: M, until: Option<Instant>, now: Instant) -> Option<Instant> {
         let kept = Kept { mad, until: until.unwrap_or(now.after(PATIENCE)) };
@@ -212,8 +211,8 @@ mod tests {
     /// Destinations that take so many messages a millisecond; the other ones are stopped.
     struct Host {
         kept: PassOn<u32, u32>,
-        takes: HashMap<u32, usize>,
-        room: RefCell<HashMap<u32, usize>>,
+        takes: std::collections::HashMap<u32, usize>,
+        room: RefCell<std::collections::HashMap<u32, usize>>,
         attempts: Cell<usize>,
         /// MADs that were looked at.
         touched: Cell<usize>,

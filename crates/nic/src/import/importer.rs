@@ -10,7 +10,7 @@ use ferroce_os::{
     sys::{self, KeptFd},
 };
 use ferroce_types::{Error, Result, invalid};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -29,7 +29,7 @@ pub(crate) enum Origin {
 pub(crate) struct Exporter {
     ledger: OthersLedger,
     /// The domains of it that are imported here: importing one twice gives the same domain.
-    pds: Mutex<class::ImportedPds, HashMap<u32, Weak<Pd>>>,
+    pds: Mutex<class::ImportedPds, BTreeMap<u32, Weak<Pd>>>,
 }
 
 fn index(handle: u32) -> u32 {

@@ -6,7 +6,7 @@ use crate::xrc::{Domain, Xrcd};
 use ferroce_os::sync::{RwLock, class};
 use ferroce_queues::Srq;
 use ferroce_types::{Error, QPNS_PER_SLOT, Result, first_qpn};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 /// Indices in a slot.
@@ -18,7 +18,7 @@ pub(crate) struct SrqTable(RwLock<class::SrqNumbers, Numbers>);
 
 #[derive(Debug, Default)]
 struct Numbers {
-    srqs: HashMap<u32, Numbered>,
+    srqs: BTreeMap<u32, Numbered>,
     /// Where the search for a free index goes on: a number isn't used again soon.
     next: u32,
 }

@@ -7,7 +7,7 @@ use ferroce_netdev::Netdev;
 use ferroce_os::sync::{Mutex, RwLock, class};
 use ferroce_proto::Instant;
 use ferroce_types::{Error, Result};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ pub(crate) struct RawPorts {
     /// A hint that spares everybody else the lock.
     any: AtomicBool,
     /// QPs that may send again when their time has come.
-    paced: Mutex<class::RawPaced, HashMap<u32, Weak<RawQp>>>,
+    paced: Mutex<class::RawPaced, BTreeMap<u32, Weak<RawQp>>>,
 }
 
 /// The packet sockets as a source.

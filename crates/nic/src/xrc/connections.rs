@@ -23,7 +23,7 @@ use ferroce_os::{
 use ferroce_proto::{DelegateError, Executed, Payload};
 use ferroce_types::{AsyncEvent, Error, Result};
 use ferroce_wire::{Headers, NakCode};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -45,7 +45,7 @@ pub(crate) struct Connections {
 #[derive(Debug, Default)]
 struct Ends {
     next: u64,
-    by_number: HashMap<u64, End>,
+    by_number: BTreeMap<u64, End>,
 }
 
 #[derive(Clone, Debug)]

@@ -28,7 +28,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// What makes two domains the same: the device, and the inode behind the descriptor.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct DomainFile {
     device: String,
     dev: u64,

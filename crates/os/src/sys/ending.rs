@@ -8,7 +8,7 @@ use super::{check, fd_of, read_file};
 use std::ffi::{CString, c_int, c_void};
 use std::io;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Threads of ours that can be told from the program's at a time.
@@ -36,6 +36,11 @@ static BLOCKED: AtomicU64 = AtomicU64::new(0);
 static TOLD: AtomicPtr<()> = AtomicPtr::new(null_mut());
 /// The numbers of our threads; 0: nobody. No lock: the child of a fork could find it held.
 static OURS: [AtomicI32; MAX_OURS] = [const { AtomicI32::new(0) }; MAX_OURS];
+/// Where the vector of thread-local storage begins that the C library has allocated for each of them. Nothing reads it but memory
+/// checkers: the C library keeps the address of the second entry, and a block to whose beginning no pointer leads is "possibly lost" to
+/// valgrind, which would report each of our threads that is alive when the process exits.
+#[used]
+static VECTORS: [AtomicUsize; MAX_OURS] = [const { AtomicUsize::new(0) }; MAX_OURS];
 
 unsafe extern "C" {
     fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, module: *mut c_void) -> c_int;
@@ -66,10 +71,14 @@ impl Ours {
     /// This thread is ours. One too many is taken for the program's.
     pub(super) fn begin() -> Self {
         let number = own_number();
-        let free = |place: &&AtomicI32| {
+        let free = |place: &AtomicI32| {
             place.compare_exchange(0, number, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        Self(OURS.iter().find(free))
+        let place = OURS.iter().position(free);
+        if let Some(at) = place {
+            VECTORS[at].store(own_vector(), Ordering::Relaxed);
+        }
+        Self(place.map(|at| &OURS[at]))
     }
 }
 
@@ -79,6 +88,30 @@ impl Drop for Ours {
             place.store(0, Ordering::Release);
         }
     }
+}
+
+/// Where this thread's vector of thread-local storage begins.
+fn own_vector() -> usize {
+    /// An entry is a pointer, and what is to be freed with it.
+    const ENTRY: usize = 2 * size_of::<usize>();
+    let second: usize;
+    // SAFETY: reads a word of this thread's control block, whose place the ABI of thread-local storage lays down.
+    unsafe {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        std::arch::asm!("mov {}, qword ptr fs:[8]", out(reg) second, options(pure, readonly, nostack, preserves_flags));
+        #[cfg(all(target_arch = "aarch64", not(miri)))]
+        std::arch::asm!(
+            "mrs {second}, tpidr_el0",
+            "ldr {second}, [{second}]",
+            second = out(reg) second,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    #[cfg(miri)]
+    {
+        second = ENTRY;
+    }
+    second.wrapping_sub(ENTRY)
 }
 
 /// This thread comes into the library for the first time; [`thread_ends`] will be called.

@@ -20,6 +20,7 @@ mod shared;
 mod socket;
 mod thread;
 mod user;
+pub mod valgrind;
 mod wait;
 
 pub use address::{AbstractName, InetAddress, LinkAddress, NetlinkAddress};

@@ -1,6 +1,6 @@
 //! The queue pair of a local address, and the datagrams that travel by it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::abi::*;
@@ -25,7 +25,7 @@ pub(super) type Arrived = (SocketAddr, Vec<u8>);
 /// A queue pair at a local address. Its fields go in this order.
 #[derive(Debug)]
 pub(super) struct Port {
-    handles: HashMap<IpAddr, Handle>,
+    handles: BTreeMap<IpAddr, Handle>,
     pub(super) qp: QueuePair,
     received: Region,
     sent: Region,
@@ -53,7 +53,7 @@ impl Port {
         let sent = Region::new(id.pd(), slots(sizes.send, SLOT), IBV_ACCESS_LOCAL_WRITE)?;
         let mtu = crate::handle::mtu(&id)?;
         let new =
-            Self { handles: HashMap::new(), qp, received, sent, free: (0..sizes.send).collect(), mtu, id };
+            Self { handles: BTreeMap::new(), qp, received, sent, free: (0..sizes.send).collect(), mtu, id };
         for slot in 0..sizes.receive {
             new.post_receive(slot)?;
         }

@@ -1,6 +1,6 @@
 //! The state of a datagram socket: its queue pairs, what it knows of peers, and what has arrived.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,8 +27,8 @@ const FRESH: Duration = Duration::from_secs(1);
 pub(crate) struct DatagramState {
     pub(crate) domain: c_int,
     pub(crate) options: Options,
-    ports: HashMap<IpAddr, Option<Port>>,
-    peers: HashMap<Peer, Known>,
+    ports: BTreeMap<IpAddr, Option<Port>>,
+    peers: BTreeMap<Peer, Known>,
     pub(super) connected: Option<SocketAddr>,
     pub(super) arrived: VecDeque<Arrived>,
     udp: OwnedFd,
@@ -119,8 +119,8 @@ impl DatagramState {
         Self {
             domain,
             options: Options::new(),
-            ports: HashMap::new(),
-            peers: HashMap::new(),
+            ports: BTreeMap::new(),
+            peers: BTreeMap::new(),
             connected: None,
             arrived: VecDeque::new(),
             udp,
