@@ -13,11 +13,15 @@ pub struct Ends {
     disconnected: bool,
     /// What broke the connection, as an errno.
     broken: Option<c_int>,
+    /// The program has closed its sending end.
+    shut: bool,
+    /// The program knows what broke the connection.
+    told: bool,
 }
 
 impl Default for Ends {
     fn default() -> Self {
-        Self { readable: true, writable: true, disconnected: false, broken: None }
+        Self { readable: true, writable: true, disconnected: false, broken: None, shut: false, told: false }
     }
 }
 
@@ -40,10 +44,30 @@ impl Ends {
         self.disconnected || self.broken.is_some()
     }
 
+    /// Whether both sides have closed the ends that they send by, as far as the program may know, or the connection is broken. A peer
+    /// that has closed its socket has closed one.
+    #[must_use]
+    pub fn has_hung_up(&self) -> bool {
+        !self.readable && (self.shut || self.broken.is_some())
+    }
+
     /// What broke the connection.
     #[must_use]
     pub fn broken(&self) -> Option<c_int> {
         self.broken
+    }
+
+    /// What broke the connection, if the program hasn't been told of it.
+    #[must_use]
+    pub fn error(&self) -> Option<c_int> {
+        self.broken.filter(|_| !self.told)
+    }
+
+    /// The same, and the program is told now: as of a socket, an error is reported once.
+    pub fn take_error(&mut self) -> Option<c_int> {
+        let error = self.error();
+        self.told |= error.is_some();
+        error
     }
 
     /// The peer has said so.
@@ -73,6 +97,7 @@ impl Ends {
 
     /// The program closes ends, and what the peer must be told.
     pub fn shut(&mut self, reading: bool, writing: bool) -> Option<Control> {
+        self.shut |= writing;
         if self.is_over() {
             return None;
         }
@@ -111,6 +136,24 @@ mod tests {
         assert_eq!(ends.shut(true, false), None);
         assert_eq!(ends.shut(false, true), Some(Control::Disconnect));
         assert_eq!(ends.shut(true, true), None);
+    }
+
+    #[test]
+    fn a_peer_that_closes_its_socket_has_not_hung_up_alone() {
+        let mut ends = Ends::default();
+        ends.received(Control::Disconnect);
+        assert!(ends.is_over() && !ends.has_hung_up());
+        ends.shut(false, true);
+        assert!(ends.has_hung_up());
+    }
+
+    #[test]
+    fn an_error_is_reported_once() {
+        let mut ends = Ends::default();
+        assert_eq!(ends.take_error(), None);
+        ends.fail(libc::ECONNRESET);
+        assert_eq!((ends.error(), ends.take_error()), (Some(libc::ECONNRESET), Some(libc::ECONNRESET)));
+        assert_eq!((ends.error(), ends.take_error(), ends.broken()), (None, None, Some(libc::ECONNRESET)));
     }
 
     #[test]

@@ -78,6 +78,9 @@ impl State for DatagramState {
                 at <= before || same_host(*from, peer)
             });
         }
+        if self.arrived.len() > before {
+            self.waiters.arrived();
+        }
         if changed {
             self.changed();
         }
@@ -97,6 +100,10 @@ impl State for DatagramState {
 
     fn waiters(&mut self) -> &mut Waiters {
         &mut self.waiters
+    }
+
+    fn ended(&self) -> libc::c_short {
+        0
     }
 
     fn ready_for(&self, events: libc::c_short) -> libc::c_short {
@@ -295,6 +302,7 @@ impl DatagramState {
                     && self.connected.is_none_or(|peer| same_host(from, peer))
                 {
                     self.arrived.push_back((from, bytes[start..got].to_vec()));
+                    self.waiters.arrived();
                 }
             }
             any = true;
