@@ -1,13 +1,13 @@
 /* Draws programs of sockets from seeds, runs each, and prints what it observes: the same on TCP of the kernel and on rsockets under
  * `ferroce run --sockets`.
  *
- *   differential [-p PROCESSES] [-w FEATURE,...] [-o FEATURE,...] [-e EXPECTED] [-l LIMIT_MS] FIRST LAST
+ *   differential [-p PROCESSES] [-w FEATURE,...] [-o FEATURE,...] [-e EXPECTED [-c]] [-l LIMIT_MS] FIRST LAST
  *
  * A program is a row of steps. A step acts (a call that changes something), waits until its effect has arrived, and prints one line: the
  * result of the call, and which calls that wait in other threads have ended, and with what. What depends on timing alone isn't printed:
  * which thread got an event, how often a level was reported, how many bytes fit into a full socket. So a line that differs is a defect.
  * EXPECTED is the output of a run on TCP. With it a step waits, within the limit, until calls that wait have ended as there; without it,
- * until no thread is running. -w leaves features out, and -o has the named ones alone of those that can be left out.
+ * until no thread is running. A line that differs ends the run, or with -c its seed. -w leaves features out, and -o has the named ones alone of those that can be left out.
  * ADDRESS in the environment is an address of this host.
  */
 #include "calls.h"
@@ -1732,9 +1732,10 @@ static void choose(const char *list, bool only)
 
 int main(int argc, char **argv)
 {
+	bool goes_on = false;
 	int letter;
 
-	while ((letter = getopt(argc, argv, "p:w:o:e:l:")) != -1)
+	while ((letter = getopt(argc, argv, "p:w:o:e:l:c")) != -1)
 		switch (letter) {
 		case 'p':
 			processes = atoi(optarg);
@@ -1751,14 +1752,20 @@ int main(int argc, char **argv)
 		case 'l':
 			limit_ms = atoi(optarg);
 			break;
+		case 'c':
+			goes_on = true;
+			break;
 		default:
 			return 2;
 		}
 	if (argc - optind != 2 || processes < 1 || processes > PROCESSES)
-		fail("usage: differential [-p PROCESSES] [-w FEATURES] [-o FEATURES] [-e EXPECTED] [-l LIMIT_MS] FIRST LAST");
+		fail("usage: differential [-p PROCESSES] [-w FEATURES] [-o FEATURES] [-e EXPECTED [-c]] [-l LIMIT_MS] FIRST LAST");
 	start_agents();
-	for (uint64_t seed = strtoull(argv[optind], NULL, 10); seed <= strtoull(argv[optind + 1], NULL, 10); seed++)
+	for (uint64_t seed = strtoull(argv[optind], NULL, 10); seed <= strtoull(argv[optind + 1], NULL, 10); seed++) {
 		run_seed(seed);
+		if (run.differs && !goes_on)
+			return 1;
+	}
 	puts("end");
 	return 0;
 }
