@@ -1043,7 +1043,8 @@ static bool accept_act(void)
 {
 	int at = pick(LISTENER), which = -1;
 	struct listener *listener;
-	struct command command = {.run = call_accept};
+	struct command command = {.run = call_accept}, asked;
+	long start = now_ms();
 
 	if (at < 0 || slot_count + 2 > SLOTS)
 		return false;
@@ -1056,7 +1057,12 @@ static bool accept_act(void)
 	command.fd = slots[at].fd;
 	command.how = chance(50) ? 1 : chance(50) ? SOCK_NONBLOCK : 0;
 	say("%d accept%s by s%d", run.steps, command.how & SOCK_NONBLOCK ? " without blocking" : "", at);
-	call(slots[at].process, &command);
+	/* The listener may learn of a connection later than the side that connects. */
+	do {
+		asked = command;
+		call(slots[at].process, &asked);
+	} while (listener->count > 0 && asked.result < 0 && asked.error == EAGAIN && now_ms() - start < limit_ms / 4 && (nap(1000), true));
+	command = asked;
 	if (command.result >= 0) {
 		for (int i = 0; i < connection_count; i++)
 			if (connections[i].port == command.other && listener->waiting[0] == i)
@@ -1066,6 +1072,7 @@ static bool accept_act(void)
 			forget_waiting(listener, which);
 			add_connection_end(which * 2 + 1, slots[at].process, command.result, command.how & SOCK_NONBLOCK);
 			settle_connection(which);
+			settle_listener(slots[at].object);
 		}
 	} else {
 		say_result(command.result, command.error);
