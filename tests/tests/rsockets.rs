@@ -199,7 +199,8 @@ macro_rules! behaviour {
 
 behaviour! {
     names bad_calls refused nonblocking_connect half_close end_behind_bytes closed_peer peek_and_wait full duplex two_readers sender_beside_reader
-    select_with_pipe epoll_sets sleepers copies options many reset datagrams pieces
+    select_with_pipe epoll_sets more_ready_than_room added_while_another_waits added_at_once once_for_one_thread sets_of_sets
+    signals_end_waits levels numbers_that_lead_elsewhere streams_of_stdio sleepers copies options many reset datagrams pieces
     datagrams_to_a_new_server
 }
 
@@ -278,6 +279,78 @@ try:
 except (ConnectionResetError, TimeoutError) as error:
     print('lost:', error)
 ";
+
+/// Requests that no peer confirms, from one that is killed and from many that live, keep a listener from others for seconds at most,
+/// however short its backlog is.
+#[test]
+fn a_listener_recovers_from_requests_that_are_not_confirmed() {
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    let server = write(
+        host,
+        "server",
+        "
+import socket, sys
+listener = socket.create_server((sys.argv[1], 7000), backlog=1)
+print('listening', flush=True)
+while True:
+    connection, _ = listener.accept()
+    connection.sendall(b'hi')
+    connection.close()
+",
+    );
+    // As an rsocket asks, but the answer is left unread.
+    let half = write(
+        host,
+        "half",
+        "
+import ctypes as C, socket, struct, sys, time
+lib = C.CDLL('librdmacm.so.1', use_errno=True)
+lib.rdma_create_event_channel.restype = C.c_void_p
+class Parameters(C.Structure):
+    _fields_ = [('data', C.c_char_p), ('length', C.c_uint8), ('bytes', C.c_uint8 * 6), ('qpn', C.c_uint32)]
+data = bytes([1, 2, 1, 0x80]) + bytes(4) + struct.pack('>QIIQII', 0x1000, 1, 2, 0x2000, 2, 65536)
+to = struct.pack('=H', socket.AF_INET) + struct.pack('>H', 7000) + socket.inet_aton(sys.argv[1]) + bytes(8)
+kept = []
+for count in range(int(sys.argv[2])):
+    channel, ident, event = C.c_void_p(lib.rdma_create_event_channel()), C.c_void_p(), C.c_void_p()
+    assert lib.rdma_create_id(channel, C.byref(ident), None, 0x0106) == 0
+    for step in lambda: lib.rdma_resolve_addr(ident, None, to, 9000), lambda: lib.rdma_resolve_route(ident, 9000):
+        assert step() == 0
+        assert lib.rdma_get_cm_event(channel, C.byref(event)) == 0
+        lib.rdma_ack_cm_event(event)
+    wanted = Parameters(data, len(data), (C.c_uint8 * 6)(1, 1, 0, 7, 7, 0), 0x123456 + count)
+    assert lib.rdma_connect(ident, C.byref(wanted)) == 0
+    kept.append((channel, ident))
+print('asked', flush=True)
+time.sleep(100)
+",
+    );
+    let client = write(
+        host,
+        "client",
+        "
+import socket, sys
+connection = socket.create_connection((sys.argv[1], 7000), timeout=40)
+assert connection.recv(100, socket.MSG_WAITALL) == b'hi'
+",
+    );
+    let address = host.ipv4();
+    let mut server = host.start_ferroce(SOCKETS, &["python3", &server, &address], &[]);
+    server.wait_for_output("listening", LIMIT);
+    for (count, lives) in [("1", false), ("40", true)] {
+        let mut asking = host.start_ferroce(&[], &["python3", &half, &address, count], &[]);
+        asking.wait_for_output("asked", LIMIT);
+        if !lives {
+            asking.signal(libc::SIGKILL);
+        }
+        for _ in 0..3 {
+            host.start_ferroce(SOCKETS, &["python3", &client, &address], &[]).wait(LIMIT).expect_success();
+        }
+        asking.signal(libc::SIGKILL);
+    }
+    server.signal(libc::SIGKILL);
+}
 
 /// A program may end without closing its sockets: what it has sent arrives, and the end is told.
 #[test]
@@ -372,7 +445,8 @@ started = time.monotonic()
 def passed():
     return time.monotonic() - started
 def kind(s):
-    return 'TCP' if os.readlink(f'/proc/self/fd/{s.fileno()}').startswith('socket:') else 'rsocket'
+    inode = str(os.fstat(s.fileno()).st_ino)
+    return 'rsocket' if any(line.split()[6] == inode for line in open('/proc/net/unix')) else 'TCP'
 def all_of(s):
     got = b''
     while part := s.recv(1000):

@@ -187,6 +187,11 @@ pub(crate) fn stays(number: c_int) {
     }
 }
 
+/// Whether an rsocket may come in the place of a socket.
+pub(crate) fn may_be_replaced(number: c_int) -> bool {
+    at(number, &[FRESH, CONNECTED, ACCEPTED, BUSY]).is_some()
+}
+
 /// Whether the word of the other side is yet to come to a socket, and lets the program receive.
 pub(crate) fn awaits_word(number: c_int) -> bool {
     at(number, &[CONNECTED]).is_some()
@@ -254,7 +259,8 @@ fn replace(number: c_int, step: u8, place: &Place) {
         r::rfcntl(new, libc::F_SETFL, flags);
         let closes_on_exec = libc::fcntl(number, libc::F_GETFD) & libc::FD_CLOEXEC != 0;
         libc::shutdown(number, libc::SHUT_RDWR);
-        if libc::dup3(new, number, if closes_on_exec { libc::O_CLOEXEC } else { 0 }) < 0
+        if !r::can_be_shown(new)
+            || libc::dup3(new, number, if closes_on_exec { libc::O_CLOEXEC } else { 0 }) < 0
             || !numbers::set(number, new)
         {
             r::rclose(new);

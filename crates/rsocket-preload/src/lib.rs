@@ -4,8 +4,8 @@
 //! In here: which sockets become rsockets (`config`) and when (`forking`), the program's numbers of them (`numbers`), and the functions. Out of here:
 //! rsockets, which are librdmacm's.
 //!
-//! A socket that can't be an rsocket is an ordinary one. The number that a program gets is that of the rsocket, which is a
-//! descriptor, so numbers are given out by the kernel as always.
+//! A socket that can't be an rsocket is an ordinary one. The number that a program gets is a copy of the rsocket's descriptor, so numbers
+//! are given out by the kernel as always, which also polls them.
 
 mod config;
 mod forking;
@@ -16,5 +16,6 @@ mod polling;
 pub mod real;
 mod rsocket;
 mod sockets;
+mod stdio;
 mod threads;
 mod transfer;

@@ -1,22 +1,38 @@
-//! The numbers by which the program knows its rsockets.
+//! The numbers by which the program knows its rsockets: copies of the rsocket's own, which is librdmacm's.
 //!
-//! Usually the rsocket's own; after dup(2) there are others. Reading is one load of an atomic, since each read(2) of the program
-//! comes by here.
+//! What is no rsocket's takes one load of an atomic, since each read(2) of the program comes by here. A number is an rsocket's only as
+//! long as the kernel's descriptor leads there: not all ways to close or replace one come by here.
 
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::mem::zeroed;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Numbers from this on stay ordinary sockets.
 pub(crate) const MOST: usize = 1 << 16;
 
-/// The rsocket behind a number, plus one; 0 for none.
-static RSOCKETS: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
+/// The rsocket behind a number, plus one, and above it what the kernel knows its descriptor by; 0 for none.
+static RSOCKETS: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
 /// One more than the highest number that has ever been an rsocket's.
 static UPTO: AtomicU32 = AtomicU32::new(0);
 /// Held while numbers change.
 static CHANGING: Mutex<()> = Mutex::new(());
+
+/// What the kernel knows a socket by, whatever descriptors lead to it; 0 for what is no socket.
+fn identity(number: c_int) -> u32 {
+    // SAFETY: zeros are valid, and room for the answer.
+    unsafe {
+        let mut about: libc::stat = zeroed();
+        let is_socket =
+            libc::fstat(number, &raw mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFSOCK;
+        if is_socket { about.st_ino as u32 } else { 0 }
+    }
+}
+
+fn rsocket_of(place: u64) -> c_int {
+    place as u32 as c_int - 1
+}
 
 thread_local! {
     /// Whether this thread is in librdmacm, whose own sockets are ordinary ones.
@@ -40,7 +56,7 @@ pub(crate) fn belongs_to_librdmacm() {
     INSIDE.set(true);
 }
 
-fn place(number: c_int) -> Option<&'static AtomicI32> {
+fn place(number: c_int) -> Option<&'static AtomicU64> {
     RSOCKETS.get(usize::try_from(number).ok()?)
 }
 
@@ -50,14 +66,36 @@ pub(crate) fn rsocket(number: c_int) -> Option<c_int> {
     match place(number)?.load(Ordering::Acquire) {
         0 => None,
         _ if is_inside() => None,
-        rsocket => Some(rsocket - 1),
+        known if u64::from(identity(number)) == known >> 32 => Some(rsocket_of(known)),
+        known => {
+            stale(number, known);
+            None
+        }
     }
 }
 
-/// Gives an rsocket a number; whether it can have it.
+/// The number leads elsewhere. If it was the last one, its rsocket is closed as the kernel would have done it: the caller doesn't wait.
+#[cold]
+fn stale(number: c_int, known: u64) {
+    let Some(place) = place(number) else { return };
+    let _changing = CHANGING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let ours = place.compare_exchange(known, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if ours && crate::threads::is_owner() && !all().any(|(_, other)| other == rsocket_of(known)) {
+        inside(|| {
+            let close = move || {
+                // SAFETY: an rsocket that has no number any more.
+                unsafe { crate::rsocket::rclose(rsocket_of(known)) };
+            };
+            // If it fails, the peer learns of it at the end of the process.
+            let _ = std::thread::Builder::new().name("rsocket-close".into()).spawn(close);
+        });
+    }
+}
+
+/// Gives an rsocket a number, which leads to it; whether it can have it.
 pub(crate) fn set(number: c_int, rsocket: c_int) -> bool {
     let Some(place) = place(number) else { return false };
-    place.store(rsocket + 1, Ordering::Release);
+    place.store(u64::from(identity(number)) << 32 | (rsocket + 1) as u64, Ordering::Release);
     UPTO.fetch_max(number as u32 + 1, Ordering::Relaxed);
     true
 }
@@ -67,29 +105,34 @@ pub(crate) fn take(number: c_int) -> Option<(c_int, bool)> {
     let _changing = CHANGING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let rsocket = match place(number)?.swap(0, Ordering::AcqRel) {
         0 => return None,
-        rsocket => rsocket - 1,
+        known => rsocket_of(known),
     };
     Some((rsocket, all().any(|(_, other)| other == rsocket)))
-}
-
-/// Whether the rsocket's own number is needed, though the program may have closed it.
-pub(crate) fn is_kept(number: c_int) -> bool {
-    all().any(|(_, rsocket)| rsocket == number)
 }
 
 /// Numbers and their rsockets.
 pub(crate) fn all() -> impl Iterator<Item = (c_int, c_int)> {
     let upto = UPTO.load(Ordering::Relaxed) as usize;
-    RSOCKETS[..upto].iter().enumerate().filter_map(|(number, rsocket)| {
-        match rsocket.load(Ordering::Acquire) {
-            0 => None,
-            rsocket => Some((number as c_int, rsocket - 1)),
-        }
+    RSOCKETS[..upto].iter().enumerate().filter_map(|(number, place)| match place.load(Ordering::Acquire) {
+        0 => None,
+        known => Some((number as c_int, rsocket_of(known))),
     })
 }
 
-/// In a child of a fork: the parent's rsockets are the parent's.
+/// In a child of a fork: the parent's rsockets are the parent's. The child's descriptors lead nowhere, so that it can't change what the
+/// kernel shows of them, and don't keep them in the parent's sets of epoll.
 pub(crate) fn forget_all() {
+    inside(|| {
+        // SAFETY: no memory is passed; calls that a child may make.
+        unsafe {
+            let nowhere = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            for (number, rsocket) in all() {
+                libc::dup3(nowhere, number, libc::O_CLOEXEC);
+                libc::dup3(nowhere, rsocket, libc::O_CLOEXEC);
+            }
+            libc::close(nowhere);
+        }
+    });
     let upto = UPTO.load(Ordering::Relaxed) as usize;
     for place in &RSOCKETS[..upto] {
         place.store(0, Ordering::Release);
@@ -99,16 +142,20 @@ pub(crate) fn forget_all() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn the_last_number_ends_an_rsocket() {
-        assert!(set(60_000, 60_000) && set(60_001, 60_000));
-        assert_eq!((rsocket(60_000), rsocket(60_001), rsocket(60_002)), (Some(60_000), Some(60_000), None));
-        assert_eq!(inside(|| rsocket(60_000)), None);
-        assert_eq!(take(60_000), Some((60_000, true)));
-        assert!(is_kept(60_000));
-        assert_eq!(take(60_001), Some((60_000, false)));
-        assert_eq!((take(60_001), is_kept(60_000)), (None, false));
+        let (one, _peer) = UnixStream::pair().unwrap();
+        let copy = one.try_clone().unwrap();
+        let (first, second) = (one.as_raw_fd(), copy.as_raw_fd());
+        assert!(set(first, 60_000) && set(second, 60_000));
+        assert_eq!((rsocket(first), rsocket(second), rsocket(60_002)), (Some(60_000), Some(60_000), None));
+        assert_eq!(inside(|| rsocket(first)), None);
+        assert_eq!(take(first), Some((60_000, true)));
+        assert_eq!(take(second), Some((60_000, false)));
+        assert_eq!(take(second), None);
         assert!(!set(MOST as c_int, 1) && rsocket(-1).is_none());
     }
 }

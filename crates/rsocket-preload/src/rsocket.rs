@@ -1,8 +1,8 @@
 //! The functions of librdmacm.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
-use libc::{epoll_event, fd_set, iovec, msghdr, nfds_t, pollfd, sockaddr, socklen_t, timeval};
+use libc::{iovec, msghdr, nfds_t, pollfd, sockaddr, socklen_t};
 
 pub(crate) const SOL_RDMA: c_int = 0x10000;
 pub(crate) const RDMA_SQSIZE: c_int = 0;
@@ -42,13 +42,6 @@ unsafe extern "C-unwind" {
     pub(crate) fn rwrite(fd: c_int, buffer: *const c_void, length: usize) -> isize;
     pub(crate) fn rwritev(fd: c_int, pieces: *const iovec, count: c_int) -> isize;
     pub(crate) fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
-    pub(crate) fn rselect(
-        count: c_int,
-        read: *mut fd_set,
-        write: *mut fd_set,
-        except: *mut fd_set,
-        timeout: *mut timeval,
-    ) -> c_int;
     pub(crate) fn rgetpeername(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int;
     pub(crate) fn rgetsockname(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int;
     pub(crate) fn rsetsockopt(
@@ -68,33 +61,21 @@ unsafe extern "C-unwind" {
     pub(crate) fn rfcntl(fd: c_int, command: c_int, ...) -> c_int;
 }
 
-/// The functions that came with rdma-core 61.
-pub(crate) struct Repoll {
-    pub(crate) create: unsafe extern "C-unwind" fn(c_int) -> c_int,
-    pub(crate) ctl: unsafe extern "C-unwind" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int,
-    pub(crate) wait: unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int,
+/// Our librdmacm's option for what the kernel is to find at a number; its value means nothing.
+const SHOWN: c_int = 0x4652;
+
+/// Whether the kernel can poll the rsocket. With librdmacm of rdma-core it can't.
+pub(crate) fn can_be_shown(rs: c_int) -> bool {
+    let (mut value, mut length) = (0 as c_int, size_of::<c_int>() as socklen_t);
+    // SAFETY: an rsocket, and places of these lengths.
+    unsafe { rgetsockopt(rs, SOL_RDMA, SHOWN, (&raw mut value).cast(), &raw mut length) == 0 }
 }
 
-/// None where librdmacm is older.
-pub(crate) fn repoll() -> Option<Repoll> {
-    let find = |name: &CStr| {
-        // SAFETY: a C string.
-        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        (!address.is_null()).then_some(address)
-    };
-    let (create, ctl, wait) = (find(c"repoll_create")?, find(c"repoll_ctl")?, find(c"repoll_wait")?);
-    // SAFETY: the functions that librdmacm has by these names are of these types.
+/// Has the kernel find at the rsocket's numbers what it is ready for, as of now and from now on.
+pub(crate) fn show(rs: c_int) {
+    let value: c_int = 1;
+    // SAFETY: an rsocket, and a value of this length.
     unsafe {
-        Some(Repoll {
-            create: std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn(c_int) -> c_int>(create),
-            ctl: std::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C-unwind" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int,
-            >(ctl),
-            wait: std::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int,
-            >(wait),
-        })
+        rsetsockopt(rs, SOL_RDMA, SHOWN, (&raw const value).cast(), size_of::<c_int>() as socklen_t);
     }
 }

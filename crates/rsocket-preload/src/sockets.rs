@@ -11,7 +11,7 @@ use crate::real::{errno, real, set_errno};
 use crate::rsocket as r;
 use crate::{config, threads};
 
-/// Gives the program the rsocket `new`; −1 stays −1.
+/// Gives the program a number of the rsocket `new`; −1 stays −1.
 fn known(new: c_int, flags: c_int) -> c_int {
     if new < 0 {
         return new;
@@ -20,13 +20,20 @@ fn known(new: c_int, flags: c_int) -> c_int {
         // SAFETY: an rsocket.
         inside(|| unsafe { r::rfcntl(new, libc::F_SETFL, libc::O_NONBLOCK) });
     }
-    if !numbers::set(new, new) {
-        // SAFETY: as above.
-        inside(|| unsafe { r::rclose(new) });
-        set_errno(libc::EMFILE);
-        return -1;
+    // SAFETY: no memory is passed.
+    let number = unsafe { libc::fcntl(new, libc::F_DUPFD_CLOEXEC, 0) };
+    if number >= 0 && numbers::set(number, new) {
+        return number;
     }
-    new
+    if number >= 0 {
+        close_really(number);
+        set_errno(libc::EMFILE);
+    }
+    let why = errno();
+    // SAFETY: as above.
+    inside(|| unsafe { r::rclose(new) });
+    set_errno(why);
+    -1
 }
 
 /// Sizes that the environment sets.
@@ -61,7 +68,7 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
         }
         // SAFETY: no memory is passed.
         let new = inside(|| unsafe { r::rsocket(domain, kind & !flags, protocol) });
-        if new >= 0 && (new as usize) < numbers::MOST {
+        if new >= 0 && (new as usize) < numbers::MOST && inside(|| r::can_be_shown(new)) {
             inside(|| set_sizes(new));
             set_errno(before);
             return known(new, flags);
@@ -110,14 +117,21 @@ unsafe extern "C-unwind" fn accept4(
     }
 }
 
-/// Functions that have a counterpart in librdmacm with the same arguments; `find` finds the rsocket of a number.
+/// Functions that have a counterpart in librdmacm with the same arguments; `find` finds the rsocket of a number. Those that `signals` say
+/// raise SIGPIPE, unless their flags forbid it.
 macro_rules! counterparts {
-    ($find:path; $($name:literal $function:ident $counterpart:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
+    ($find:path; $(
+        $name:literal $function:ident $counterpart:ident($($arg:ident: $ty:ty),*) -> $ret:ty $(, signals($flags:expr))?;
+    )*) => {$(
         #[unsafe(export_name = concat!("ferroce_s_", stringify!($function)))]
         pub(crate) unsafe extern "C-unwind" fn $function(fd: c_int, $($arg: $ty),*) -> $ret {
             match $find(fd) {
-                // SAFETY: the program's own arguments.
-                Some(rs) => $crate::numbers::inside(|| unsafe { $crate::rsocket::$counterpart(rs, $($arg),*) }),
+                Some(rs) => {
+                    // SAFETY: the program's own arguments.
+                    let result = $crate::numbers::inside(|| unsafe { $crate::rsocket::$counterpart(rs, $($arg),*) });
+                    $(let result = $crate::transfer::signalled(result, $flags);)?
+                    result
+                }
                 None => $crate::real::real!($name, fn(c_int, $($ty),*) -> $ret, (fd, $($arg),*)),
             }
         }
@@ -164,23 +178,9 @@ fn close_really(fd: c_int) -> c_int {
     real!(c"close", fn(c_int) -> c_int, (fd))
 }
 
-#[unsafe(export_name = "ferroce_s_close")]
-unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if is_inside() || rsocket(fd).is_none() {
-        forking::end(fd);
-        crate::polling::closed(fd);
-        return close_really(fd);
-    }
-    if !threads::is_owner() {
-        return close_really(fd);
-    }
-    let Some((rs, has_others)) = numbers::take(fd) else { return close_really(fd) };
-    if fd != rs {
-        close_really(fd);
-    }
-    if has_others {
-        return 0;
-    }
+/// A number that doesn't lead to this rsocket any more is taken away, and the rsocket is closed if it was the last.
+fn leave(taken: Option<(c_int, bool)>) -> c_int {
+    let Some((rs, false)) = taken else { return 0 };
     // SAFETY: an rsocket that has no number any more.
     match inside(|| unsafe { r::rclose(rs) }) {
         // Some versions return what others leave in errno.
@@ -190,6 +190,50 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         }
         result => result,
     }
+}
+
+#[unsafe(export_name = "ferroce_s_close")]
+pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if is_inside() || rsocket(fd).is_none() {
+        forking::end(fd);
+        return close_really(fd);
+    }
+    if !threads::is_owner() {
+        return close_really(fd);
+    }
+    let taken = numbers::take(fd);
+    match close_really(fd) {
+        0 => leave(taken),
+        failed => failed,
+    }
+}
+
+/// Closes the program's numbers of rsockets from `first` to `last`.
+fn close_rsockets(first: u32, last: u32) {
+    if is_inside() || !threads::is_owner() {
+        return;
+    }
+    let within: Vec<c_int> =
+        numbers::all().map(|(number, _)| number).filter(|n| (first..=last).contains(&(*n as u32))).collect();
+    for number in within {
+        // SAFETY: a number of the program, which closes it.
+        unsafe { close(number) };
+    }
+}
+
+#[unsafe(export_name = "ferroce_s_close_range")]
+unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    // Other flags leave them open, or the threads beside this one have them still.
+    if flags == 0 {
+        close_rsockets(first, last);
+    }
+    real!(c"close_range", fn(u32, u32, c_int) -> c_int, (first, last, flags))
+}
+
+#[unsafe(export_name = "ferroce_s_closefrom")]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    close_rsockets(u32::try_from(first).unwrap_or(0), u32::MAX);
+    real!(c"closefrom", fn(c_int) -> (), (first));
 }
 
 /// Has `new` lead where `fd` does, once it is a copy of it, and `rs` its rsocket, if it has one; −1 stays −1.
@@ -213,37 +257,30 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     also(fd, new, rs)
 }
 
-/// Makes room for a copy at `new`; whether there is.
-fn make_room(new: c_int) -> bool {
-    if rsocket(new).is_some() {
-        // SAFETY: a number of the program.
-        unsafe { close(new) };
+/// Has `really` replace `new` by a copy of `fd`. What `new` was is closed.
+fn replace(fd: c_int, new: c_int, really: impl FnOnce() -> c_int) -> c_int {
+    let rs = settled(fd);
+    let before = rsocket(new);
+    let result = really();
+    if fd == new || result < 0 {
+        return result;
     }
-    if numbers::is_kept(new) && !is_inside() {
-        set_errno(libc::EBUSY);
-        return false;
-    }
-    true
+    let taken = before.filter(|_| threads::is_owner()).and_then(|_| numbers::take(new));
+    let result = also(fd, result, rs);
+    let why = errno();
+    leave(taken);
+    set_errno(why);
+    result
 }
 
 #[unsafe(export_name = "ferroce_s_dup2")]
 unsafe extern "C-unwind" fn dup2(fd: c_int, new: c_int) -> c_int {
-    let rs = settled(fd);
-    if fd != new && !make_room(new) {
-        return -1;
-    }
-    let result = real!(c"dup2", fn(c_int, c_int) -> c_int, (fd, new));
-    if fd == new { result } else { also(fd, result, rs) }
+    replace(fd, new, || real!(c"dup2", fn(c_int, c_int) -> c_int, (fd, new)))
 }
 
 #[unsafe(export_name = "ferroce_s_dup3")]
 unsafe extern "C-unwind" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
-    let rs = settled(fd);
-    if fd != new && !make_room(new) {
-        return -1;
-    }
-    let result = real!(c"dup3", fn(c_int, c_int, c_int) -> c_int, (fd, new, flags));
-    also(fd, result, rs)
+    replace(fd, new, || real!(c"dup3", fn(c_int, c_int, c_int) -> c_int, (fd, new, flags)))
 }
 
 // Variadic in C, as is ioctl: a third argument comes the same way on the architectures that there are trampolines for.

@@ -6,7 +6,7 @@ use libc::{iovec, msghdr, off_t, sockaddr, socklen_t};
 
 use crate::forking::settled;
 use crate::numbers::inside;
-use crate::real::real;
+use crate::real::{errno, real, set_errno};
 use crate::rsocket as r;
 use crate::sockets::counterparts;
 
@@ -19,13 +19,23 @@ counterparts! {
     c"recvmsg" recvmsg rrecvmsg(message: *mut msghdr, flags: c_int) -> isize;
     c"read" read rread(buffer: *mut c_void, length: usize) -> isize;
     c"readv" readv rreadv(pieces: *const iovec, count: c_int) -> isize;
-    c"send" send rsend(buffer: *const c_void, length: usize, flags: c_int) -> isize;
+    c"send" send rsend(buffer: *const c_void, length: usize, flags: c_int) -> isize, signals(flags);
     c"sendto" sendto rsendto(
         buffer: *const c_void, length: usize, flags: c_int, name: *const sockaddr, name_length: socklen_t
-    ) -> isize;
-    c"sendmsg" sendmsg rsendmsg(message: *const msghdr, flags: c_int) -> isize;
-    c"write" write rwrite(buffer: *const c_void, length: usize) -> isize;
-    c"writev" writev rwritev(pieces: *const iovec, count: c_int) -> isize;
+    ) -> isize, signals(flags);
+    c"sendmsg" sendmsg rsendmsg(message: *const msghdr, flags: c_int) -> isize, signals(flags);
+    c"write" write rwrite(buffer: *const c_void, length: usize) -> isize, signals(0);
+    c"writev" writev rwritev(pieces: *const iovec, count: c_int) -> isize, signals(0);
+}
+
+/// A call that sends where nothing can be sent any more ends in SIGPIPE too, unless the program says otherwise.
+pub(crate) fn signalled(result: isize, flags: c_int) -> isize {
+    if result < 0 && errno() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+        // SAFETY: this thread, and a signal.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+        set_errno(libc::EPIPE);
+    }
+    result
 }
 
 unsafe extern "C-unwind" {
@@ -96,7 +106,7 @@ unsafe fn send_file(rs: c_int, file: c_int, offset: *mut off_t, count: usize) ->
             break;
         }
         // SAFETY: bytes of the buffer.
-        let sent = inside(|| unsafe { r::rsend(rs, buffer.as_ptr().cast(), there, 0) });
+        let sent = signalled(inside(|| unsafe { r::rsend(rs, buffer.as_ptr().cast(), there, 0) }), 0);
         let failed = sent < 0;
         let sent = usize::try_from(sent).unwrap_or(0);
         // SAFETY: the program's own offset.

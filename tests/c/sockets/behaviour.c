@@ -8,6 +8,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,6 +19,8 @@
 #include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -537,6 +540,310 @@ static void epoll_sets(void)
 	EXPECT(epoll_create1(EPOLL_CLOEXEC) >= 0);
 }
 
+static void add(int set, int fd, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.fd = fd};
+
+	EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+}
+
+/* A wait that has room for one of two ready sockets leaves the other for the next wait. */
+static void more_ready_than_room(void)
+{
+	const uint32_t kinds[] = {EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT, EPOLLIN | EPOLLET | EPOLLONESHOT};
+	int one[2], two[2];
+	char byte;
+
+	pair(one);
+	pair(two);
+	for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+		struct epoll_event first, second;
+		int set = epoll_create1(0), ends[2];
+
+		EXPECT(pipe(ends) == 0);
+		add(set, one[1], kinds[kind]);
+		add(set, two[1], kinds[kind]);
+		add(set, ends[0], kinds[kind]);
+		EXPECT(send(one[0], "x", 1, 0) == 1 && send(two[0], "x", 1, 0) == 1);
+		EXPECT(ready(one[1], POLLIN, 10000) == POLLIN && ready(two[1], POLLIN, 10000) == POLLIN);
+		EXPECT(wait_epoll(set, &first, 10000) == 1 && wait_epoll(set, &second, 10000) == 1);
+		EXPECT(first.data.fd != second.data.fd);
+		EXPECT(wait_epoll(set, &first, 0) == 0);
+		EXPECT(write(ends[1], "x", 1) == 1);
+		EXPECT(wait_epoll(set, &first, 0) == 1 && first.data.fd == ends[0]);
+		EXPECT(recv(one[1], &byte, 1, 0) == 1 && recv(two[1], &byte, 1, 0) == 1);
+		EXPECT(close(set) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
+	}
+}
+
+static void *wait_once(void *set)
+{
+	struct epoll_event event;
+
+	EXPECT(wait_epoll(*(int *)set, &event, 20000) == 1);
+	return (void *)(intptr_t)event.data.fd;
+}
+
+/* A thread that waits already is woken by the first socket that comes into its set. */
+static void added_while_another_waits(void)
+{
+	int fds[2], ends[2], set = epoll_create1(0);
+	pthread_t thread;
+	void *found;
+
+	pair(fds);
+	EXPECT(pipe(ends) == 0);
+	add(set, ends[0], EPOLLIN);
+	EXPECT(pthread_create(&thread, NULL, wait_once, &set) == 0);
+	usleep(300000);
+	add(set, fds[1], EPOLLIN);
+	EXPECT(send(fds[0], "x", 1, 0) == 1);
+	EXPECT(pthread_join(thread, &found) == 0);
+	EXPECT((int)(intptr_t)found == fds[1]);
+}
+
+static struct {
+	pthread_barrier_t barrier;
+	int set;
+} adding;
+
+static void *add_at_once(void *fd)
+{
+	pthread_barrier_wait(&adding.barrier);
+	add(adding.set, *(int *)fd, EPOLLIN);
+	return NULL;
+}
+
+/* Two threads add the first two sockets of a set at the same time: the set has both. */
+static void added_at_once(void)
+{
+	int one[2], two[2];
+
+	pair(one);
+	pair(two);
+	EXPECT(send(one[0], "x", 1, 0) == 1 && send(two[0], "x", 1, 0) == 1);
+	EXPECT(ready(one[1], POLLIN, 10000) == POLLIN && ready(two[1], POLLIN, 10000) == POLLIN);
+	EXPECT(pthread_barrier_init(&adding.barrier, NULL, 2) == 0);
+	for (int round = 0; round < 1000; round++) {
+		struct epoll_event found[4];
+		pthread_t threads[2];
+
+		adding.set = epoll_create1(0);
+		EXPECT(pthread_create(&threads[0], NULL, add_at_once, &one[1]) == 0);
+		EXPECT(pthread_create(&threads[1], NULL, add_at_once, &two[1]) == 0);
+		EXPECT(pthread_join(threads[0], NULL) == 0 && pthread_join(threads[1], NULL) == 0);
+		EXPECT(epoll_wait(adding.set, found, 4, 10000) == 2);
+		EXPECT(close(adding.set) == 0);
+	}
+}
+
+static struct {
+	int set, fd;
+	_Atomic int told;
+	_Atomic bool over;
+} once;
+
+static void *count_events(void *nothing)
+{
+	struct epoll_event event;
+
+	while (!once.over)
+		once.told += wait_epoll(once.set, &event, 20);
+	return nothing;
+}
+
+/* Of several threads that wait, one is told of a socket that was asked for once. */
+static void once_for_one_thread(void)
+{
+	pthread_t threads[4];
+	char byte;
+	int fds[2];
+
+	pair(fds);
+	once.set = epoll_create1(0);
+	add(once.set, fds[1], EPOLLIN | EPOLLONESHOT);
+	for (int i = 0; i < 4; i++)
+		EXPECT(pthread_create(&threads[i], NULL, count_events, NULL) == 0);
+	for (int round = 1; round <= 300; round++) {
+		struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT};
+
+		EXPECT(send(fds[0], "x", 1, 0) == 1);
+		for (int waited = 0; once.told < round; waited++) {
+			EXPECT(waited < 20000);
+			usleep(1000);
+		}
+		EXPECT(recv(fds[1], &byte, 1, 0) == 1);
+		EXPECT(once.told == round);
+		EXPECT(epoll_ctl(once.set, EPOLL_CTL_MOD, fds[1], &event) == 0);
+	}
+	once.over = true;
+	for (int i = 0; i < 4; i++)
+		EXPECT(pthread_join(threads[i], NULL) == 0);
+}
+
+/* Sets in sets, copies of sets, and a set by the numbers of copies. */
+static void sets_of_sets(void)
+{
+	int fds[2], inner = epoll_create1(0), outer = epoll_create1(0), copy;
+	struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE};
+	struct timespec long_time = {.tv_sec = 10};
+	char byte;
+
+	pair(fds);
+	add(inner, fds[1], EPOLLIN);
+	add(outer, inner, EPOLLIN);
+	copy = dup(inner);
+	EXPECT(wait_epoll(outer, &event, 0) == 0 && ready(copy, POLLIN, 0) == 0);
+	EXPECT(send(fds[0], "x", 1, 0) == 1);
+	EXPECT(wait_epoll(outer, &event, 10000) == 1 && event.data.fd == inner);
+	EXPECT(ready(copy, POLLIN, 10000) == POLLIN);
+	EXPECT(close(inner) == 0);
+	EXPECT(wait_epoll(copy, &event, 10000) == 1 && event.data.fd == fds[1]);
+#ifdef SYS_epoll_pwait2
+	EXPECT(epoll_pwait2(copy, &event, 1, &long_time, NULL) == 1 && event.data.fd == fds[1]);
+#endif
+	EXPECT(recv(fds[1], &byte, 1, 0) == 1);
+	EXPECT(wait_epoll(copy, &event, 0) == 0 && ready(copy, POLLIN, 0) == 0);
+	event.events = EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT;
+	EXPECT_ERRNO(EINVAL, epoll_ctl(outer, EPOLL_CTL_ADD, fds[1], &event));
+	event.events = EPOLLIN | EPOLLEXCLUSIVE;
+	EXPECT(epoll_ctl(outer, EPOLL_CTL_ADD, fds[1], &event) == 0);
+	EXPECT_ERRNO(EINVAL, epoll_ctl(outer, EPOLL_CTL_MOD, fds[1], &event));
+	EXPECT_ERRNO(EINVAL, epoll_wait(fds[1], &event, 1, 0));
+	EXPECT_ERRNO(EINVAL, epoll_wait(copy, &event, 0, 0));
+}
+
+static _Atomic int signals;
+
+static void count_signal(int number)
+{
+	(void)number;
+	signals++;
+}
+
+/* A signal that is blocked but for the wait ends the wait, whenever it comes. */
+static void signals_end_waits(void)
+{
+	struct sigaction action = {.sa_handler = count_signal};
+	struct timespec long_time = {.tv_sec = 20};
+	struct epoll_event event;
+	int fds[2], set = epoll_create1(0);
+	sigset_t blocked, open;
+
+	pair(fds);
+	add(set, fds[1], EPOLLIN);
+	EXPECT(sigaction(SIGUSR1, &action, NULL) == 0);
+	EXPECT(sigemptyset(&blocked) == 0 && sigemptyset(&open) == 0 && sigaddset(&blocked, SIGUSR1) == 0);
+	EXPECT(pthread_sigmask(SIG_BLOCK, &blocked, NULL) == 0);
+	for (int how = 0; how < 3; how++) {
+		struct pollfd polled = {.fd = fds[1], .events = POLLIN};
+		fd_set reading;
+
+		FD_ZERO(&reading);
+		FD_SET(fds[1], &reading);
+		/* Pending before the wait begins. */
+		EXPECT(pthread_kill(pthread_self(), SIGUSR1) == 0 && signals == how);
+		if (how == 0)
+			EXPECT_ERRNO(EINTR, ppoll(&polled, 1, &long_time, &open));
+		else if (how == 1)
+			EXPECT_ERRNO(EINTR, pselect(fds[1] + 1, &reading, NULL, NULL, &long_time, &open));
+		else
+			EXPECT_ERRNO(EINTR, epoll_pwait(set, &event, 1, 20000, &open));
+		EXPECT(signals == how + 1);
+	}
+}
+
+/* A file that gets the number of a socket is the file, however the socket was closed, and the peer reads the end. */
+static void numbers_that_lead_elsewhere(void)
+{
+	for (int how = 0; how < 5; how++) {
+		struct stat about;
+		char bytes[64];
+		int fds[2], file, number;
+
+		pair(fds);
+		number = fds[0];
+		EXPECT(send(fds[0], "s", 1, 0) == 1);
+		if (how == 0)
+			EXPECT(close_range(number, number, 0) == 0);
+		else if (how == 1)
+			EXPECT(fclose(fdopen(number, "r+")) == 0);
+		else if (how == 2)
+			EXPECT(syscall(SYS_close, number) == 0);
+		file = open("/tmp", O_TMPFILE | O_RDWR, 0600);
+		EXPECT(file >= 0);
+		/* These replace the number themselves. */
+		if (how == 4)
+			EXPECT(syscall(SYS_dup3, file, number, 0) == number);
+		else if (file != number)
+			EXPECT(dup2(file, number) == number);
+		EXPECT(write(number, "a line of a log", 15) == 15);
+		EXPECT(lseek(number, 0, SEEK_SET) == 0 && read(number, bytes, sizeof bytes) == 15);
+		EXPECT(fstat(number, &about) == 0 && S_ISREG(about.st_mode));
+		EXPECT(ready(fds[1], POLLIN, 10000) & POLLIN);
+		EXPECT(recv(fds[1], bytes, sizeof bytes, MSG_WAITALL) == 1 && bytes[0] == 's');
+		EXPECT(close(number) == 0 && close(fds[1]) == 0);
+		if (file != number)
+			EXPECT(close(file) == 0);
+	}
+}
+
+/* Streams of the C library on sockets. */
+static void streams_of_stdio(void)
+{
+	char line[64];
+	FILE *out, *in, *both;
+	int fds[2], copy;
+
+	pair(fds);
+	out = fdopen(dup(fds[0]), "w");
+	in = fdopen(fds[1], "r");
+	EXPECT(out && in && fileno(in) == fds[1] && fileno(out) >= 0);
+	EXPECT(fprintf(out, "%s %d %.1f\n", "a", 2, 3.5) == 8 && fflush(out) == 0);
+	EXPECT(fgets(line, sizeof line, in) && !strcmp(line, "a 2 3.5\n"));
+	EXPECT(dprintf(fds[0], "%d %d %d %d %d %d %.2f %s\n", 1, 2, 3, 4, 5, 6, 0.25, "more") == 22);
+	EXPECT(fgets(line, sizeof line, in) && !strcmp(line, "1 2 3 4 5 6 0.25 more\n"));
+	copy = dup(fileno(in));
+	both = fdopen(copy, "r+");
+	EXPECT(both && fileno(both) == copy);
+	EXPECT(fputs("answer\n", both) >= 0 && fclose(both) == 0);
+	EXPECT_ERRNO(EBADF, send(copy, "x", 1, 0));
+	EXPECT(recv(fds[0], line, 7, MSG_WAITALL) == 7 && !memcmp(line, "answer\n", 7));
+	EXPECT(fputs("last", out) >= 0 && fclose(out) == 0 && shutdown(fds[0], SHUT_WR) == 0);
+	EXPECT(fread(line, 1, sizeof line, in) == 4 && !memcmp(line, "last", 4) && feof(in) && !ferror(in));
+	EXPECT(fclose(in) == 0);
+	EXPECT_ERRNO(EBADF, recv(fds[1], line, 1, 0));
+}
+
+/* What poll tells of sockets at each end of their lives, and that they are sockets. */
+static void levels(void)
+{
+	const short all = POLLIN | POLLOUT | POLLRDHUP;
+	struct sockaddr_in name;
+	struct stat about;
+	int listening = listener(&name, 5), fds[2];
+	char byte;
+
+	EXPECT(ready(listening, all, 0) == 0);
+	fds[0] = make_socket(SOCK_STREAM);
+	EXPECT(connect(fds[0], (struct sockaddr *)&name, sizeof name) == 0);
+	EXPECT(ready(listening, all, 10000) == POLLIN);
+	fds[1] = accept(listening, NULL, NULL);
+	EXPECT(fds[1] >= 0 && ready(listening, all, 0) == 0);
+	EXPECT(fstat(fds[1], &about) == 0 && S_ISSOCK(about.st_mode));
+	EXPECT(ready(fds[0], all, 10000) == POLLOUT && ready(fds[1], all, 10000) == POLLOUT);
+	EXPECT(send(fds[0], "x", 1, 0) == 1);
+	EXPECT(ready(fds[1], POLLIN, 10000) == POLLIN && ready(fds[1], all, 0) == (POLLIN | POLLOUT));
+	EXPECT(recv(fds[1], &byte, 1, 0) == 1 && ready(fds[1], all, 0) == POLLOUT);
+	EXPECT(shutdown(fds[0], SHUT_WR) == 0);
+	EXPECT(ready(fds[1], POLLRDHUP, 10000) == POLLRDHUP && ready(fds[1], all, 0) == all);
+	EXPECT(ready(fds[0], all, 0) == POLLOUT);
+	EXPECT(shutdown(fds[1], SHUT_WR) == 0);
+	EXPECT(ready(fds[1], all, 10000) == (all | POLLHUP));
+	EXPECT(ready(fds[0], POLLRDHUP, 10000) & POLLRDHUP);
+	EXPECT(ready(fds[0], all, 10000) == (all | POLLHUP));
+}
+
 static void *send_later(void *fd)
 {
 	usleep(100000);
@@ -758,6 +1065,15 @@ static const struct test_case {
 	{"sender_beside_reader", sender_beside_reader},
 	{"select_with_pipe", select_with_pipe},
 	{"epoll_sets", epoll_sets},
+	{"more_ready_than_room", more_ready_than_room},
+	{"added_while_another_waits", added_while_another_waits},
+	{"added_at_once", added_at_once},
+	{"once_for_one_thread", once_for_one_thread},
+	{"sets_of_sets", sets_of_sets},
+	{"signals_end_waits", signals_end_waits},
+	{"levels", levels},
+	{"numbers_that_lead_elsewhere", numbers_that_lead_elsewhere},
+	{"streams_of_stdio", streams_of_stdio},
 	{"sleepers", sleepers},
 	{"copies", copies},
 	{"options", options},

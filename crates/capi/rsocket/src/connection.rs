@@ -173,6 +173,11 @@ impl Connection {
         self.sender.can_send()
     }
 
+    /// Whether the peer's adapter has everything that was sent.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.sender.is_idle()
+    }
+
     pub(crate) fn readable(&self) -> usize {
         self.receiver.readable()
     }

@@ -1,11 +1,14 @@
 //! What stream and datagram sockets have in common: the number, the state under its lock, and waiting until the state changes.
 
-use std::os::fd::RawFd;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::call::{Outcome, Refusal};
+use crate::front::Front;
 use crate::settings::settings;
 use crate::waiting::{Set, Waiters, Waker, own_waker, readable, sleep};
 
@@ -29,28 +32,74 @@ pub(crate) trait State: Send {
     fn ready_for(&self, events: libc::c_short) -> libc::c_short;
 }
 
-/// What rpoll tells of a socket, and a number that grows with each change.
-pub(crate) type Readiness = (libc::c_short, u64);
-
 /// A socket of either kind.
 #[derive(Debug)]
 pub(crate) struct Core<S: ?Sized> {
-    /// Its descriptor is the socket's number.
+    /// The socket's number, which the kernel can poll once it is shown.
+    number: OwnedFd,
+    /// What tells of the socket's events.
     pub(crate) set: Set,
     nonblocking: AtomicBool,
-    state: Mutex<S>,
+    locked: Mutex<Locked<S>>,
 }
 
+#[derive(Debug)]
+struct Locked<S: ?Sized> {
+    front: Front,
+    /// The number shows what the socket is ready for.
+    shown: bool,
+    state: S,
+}
+
+/// The locked state of a socket. What has become of it is shown when the lock is given back.
+pub(crate) struct Guard<'a, S: State + ?Sized> {
+    core: &'a Core<S>,
+    locked: MutexGuard<'a, Locked<S>>,
+}
+
+impl<S: State + ?Sized> Deref for Guard<'_, S> {
+    type Target = S;
+
+    fn deref(&self) -> &S {
+        &self.locked.state
+    }
+}
+
+impl<S: State + ?Sized> DerefMut for Guard<'_, S> {
+    fn deref_mut(&mut self) -> &mut S {
+        &mut self.locked.state
+    }
+}
+
+impl<S: State + ?Sized> Guard<'_, S> {
+    pub(crate) fn is_shown(&self) -> bool {
+        self.locked.shown
+    }
+}
+
+impl<S: State + ?Sized> Drop for Guard<'_, S> {
+    fn drop(&mut self) {
+        if self.locked.shown && !std::thread::panicking() {
+            self.core.show_state(&mut self.locked);
+        }
+    }
+}
+
+/// All that poll(2) may ask a socket.
+const ALL: libc::c_short = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+
 impl<S: State> Core<S> {
-    pub(crate) fn new(set: Set, nonblocking: bool, state: S) -> Self {
-        Self { set, nonblocking: AtomicBool::new(nonblocking), state: Mutex::new(state) }
+    pub(crate) fn new(set: Set, nonblocking: bool, state: S) -> io::Result<Self> {
+        let (number, front) = Front::new()?;
+        let locked = Mutex::new(Locked { front, shown: false, state });
+        Ok(Self { number, set, nonblocking: AtomicBool::new(nonblocking), locked })
     }
 }
 
 impl<S: State + ?Sized> Core<S> {
     /// The socket's number.
     pub(crate) fn fd(&self) -> RawFd {
-        self.set.fd()
+        self.number.as_raw_fd()
     }
 
     pub(crate) fn is_nonblocking(&self) -> bool {
@@ -61,26 +110,85 @@ impl<S: State + ?Sized> Core<S> {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    pub(crate) fn lock(&self) -> Outcome<MutexGuard<'_, S>> {
-        self.state
+    pub(crate) fn lock(&self) -> Outcome<Guard<'_, S>> {
+        let locked = self
+            .locked
             .lock()
-            .map_err(|_| Refusal::new(libc::EIO, "an earlier call has failed within; close the socket"))
+            .map_err(|_| Refusal::new(libc::EIO, "an earlier call has failed within; close the socket"))?;
+        Ok(Guard { core: self, locked })
     }
 
     /// The same, also after a call that has failed within: for the end of the socket.
-    pub(crate) fn lock_to_end(&self) -> MutexGuard<'_, S> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    pub(crate) fn lock_to_end(&self) -> Guard<'_, S> {
+        Guard { core: self, locked: self.locked.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// The number shows from now on what the socket is ready for, as far as somebody makes progress: the service thread.
+    pub(crate) fn show(&self) -> Outcome<()> {
+        let mut state = self.lock()?;
+        state.progress(&self.set);
+        state.locked.shown = true;
+        Ok(())
+    }
+
+    /// Has the number show what the state is, and the set tell of what happens next.
+    fn show_state(&self, locked: &mut Locked<S>) {
+        if !locked.state.is_armed() {
+            self.progress_armed(&mut locked.state);
+        }
+        let ready = locked.state.ready_for(ALL);
+        locked.front.show(self.fd(), ready, locked.state.waiters().arrivals());
+    }
+
+    /// The number shows a new socket: one that has failed is to connect again. Sets of epoll don't have it any more.
+    pub(crate) fn show_anew(&self, state: &mut Guard<'_, S>) -> Outcome<()> {
+        let (number, front) = Front::new()?;
+        self.put_at_number(number.as_raw_fd())?;
+        state.locked.front = front;
+        Ok(())
+    }
+
+    /// The number shows nothing any more, and leaves all sets of epoll, as if it were closed. It stays taken.
+    pub(crate) fn hide(&self) {
+        let mut state = self.lock_to_end();
+        state.locked.shown = false;
+        state.locked.front.end();
+        // If it fails, the number is closed later.
+        let _ = self.put_at_number(self.set.fd());
+    }
+
+    fn put_at_number(&self, fd: RawFd) -> Outcome<()> {
+        // SAFETY: no memory is passed; the number stays this socket's.
+        match unsafe { libc::dup3(fd, self.fd(), libc::O_CLOEXEC) } {
+            -1 => Err(Refusal::last("dup3")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The kernel's own error of the number is that of the state, which has been told.
+    pub(crate) fn error_is_told(&self) {
+        let (mut error, mut length) = (0 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: places of these lengths. Without an error there is nothing to clear.
+        unsafe {
+            libc::getsockopt(
+                self.fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ERROR,
+                (&raw mut error).cast(),
+                &raw mut length,
+            );
+        }
     }
 
     /// Locks the state after dealing with what has happened.
-    pub(crate) fn progress(&self) -> Outcome<MutexGuard<'_, S>> {
+    pub(crate) fn progress(&self) -> Outcome<Guard<'_, S>> {
         let mut state = self.lock()?;
         state.progress(&self.set);
         Ok(state)
     }
 
     /// Deals with what has happened; what happens from now on is told by the set.
-    fn progress_armed(&self, state: &mut S) {
+    pub(crate) fn progress_armed(&self, state: &mut S) {
         loop {
             let told = state.arm();
             state.progress(&self.set);
@@ -124,7 +232,7 @@ impl<S: State + ?Sized> Core<S> {
             waker.clear();
             state.waiters().add(&waker);
             drop(state);
-            let slept = sleep(&mut [readable(waker.fd()), readable(self.fd())], until);
+            let slept = sleep(&mut [readable(waker.fd()), readable(self.set.fd())], until);
             state = self.lock()?;
             state.waiters().remove(&waker);
             match slept {
@@ -136,8 +244,8 @@ impl<S: State + ?Sized> Core<S> {
     }
 
     /// What the socket is ready for, of `events`. A `waker` is woken when that may change, until [`Core::dont_wake`].
-    pub(crate) fn readiness(&self, events: libc::c_short, waker: Option<&Arc<Waker>>) -> Readiness {
-        let Ok(mut state) = self.lock() else { return (libc::POLLERR, 0) };
+    pub(crate) fn readiness(&self, events: libc::c_short, waker: Option<&Arc<Waker>>) -> libc::c_short {
+        let Ok(mut state) = self.lock() else { return libc::POLLERR };
         match waker {
             None => state.progress(&self.set),
             Some(waker) => {
@@ -145,7 +253,7 @@ impl<S: State + ?Sized> Core<S> {
                 state.waiters().add(waker);
             }
         }
-        (state.ready_for(events), state.waiters().changes())
+        state.ready_for(events)
     }
 
     /// It isn't to be woken any more.

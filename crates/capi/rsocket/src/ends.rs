@@ -13,11 +13,13 @@ pub struct Ends {
     disconnected: bool,
     /// What broke the connection, as an errno.
     broken: Option<c_int>,
+    /// The program has closed its sending end.
+    shut: bool,
 }
 
 impl Default for Ends {
     fn default() -> Self {
-        Self { readable: true, writable: true, disconnected: false, broken: None }
+        Self { readable: true, writable: true, disconnected: false, broken: None, shut: false }
     }
 }
 
@@ -38,6 +40,13 @@ impl Ends {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.disconnected || self.broken.is_some()
+    }
+
+    /// Whether both sides have closed the ends that they send by, as far as the program may know, or the connection is broken. A peer
+    /// that has closed its socket has closed one.
+    #[must_use]
+    pub fn has_hung_up(&self) -> bool {
+        !self.readable && (self.shut || self.broken.is_some())
     }
 
     /// What broke the connection.
@@ -73,6 +82,7 @@ impl Ends {
 
     /// The program closes ends, and what the peer must be told.
     pub fn shut(&mut self, reading: bool, writing: bool) -> Option<Control> {
+        self.shut |= writing;
         if self.is_over() {
             return None;
         }
@@ -111,6 +121,15 @@ mod tests {
         assert_eq!(ends.shut(true, false), None);
         assert_eq!(ends.shut(false, true), Some(Control::Disconnect));
         assert_eq!(ends.shut(true, true), None);
+    }
+
+    #[test]
+    fn a_peer_that_closes_its_socket_has_not_hung_up_alone() {
+        let mut ends = Ends::default();
+        ends.received(Control::Disconnect);
+        assert!(ends.is_over() && !ends.has_hung_up());
+        ends.shut(false, true);
+        assert!(ends.has_hung_up());
     }
 
     #[test]

@@ -25,6 +25,10 @@ macro_rules! entry {
     };
 }
 
+/// An option of ours: the kernel's poll, select and epoll find the number ready for what the rsocket is ready for. Setting it, to whatever
+/// value, lasts. libferroce_rsocket_preload.so sets it.
+const SHOWN: (c_int, c_int) = (options::SOL_RDMA, 0x4652);
+
 /// An array that a program passes.
 ///
 /// # Safety
@@ -329,6 +333,7 @@ entry! { fn rgetsockname(fd: c_int, name: *mut sockaddr, length: *mut socklen_t)
 
 entry! { fn rsetsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
     match table::get(fd)? {
+        socket if (level, name) == SHOWN => socket.show()?,
         Socket::Stream(stream) => {
             let mut inner = stream.lock()?;
             let about = inner.about();
@@ -353,6 +358,7 @@ entry! { fn rsetsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_vo
 
 entry! { fn rgetsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int {
     let told = match table::get(fd)? {
+        socket if (level, name) == SHOWN => c_int::from(socket.core().lock()?.is_shown()).to_ne_bytes().to_vec(),
         Socket::Stream(stream) if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) => {
             stream.take_error()?.to_ne_bytes().to_vec()
         }
@@ -418,16 +424,16 @@ entry! { fn repoll_create(flags: c_int) -> c_int {
     repoll::create(flags)
 } }
 
-entry! { fn repoll_ctl(instance: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+entry! { fn repoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: the program's promise.
-    repoll::control(instance, operation, fd, unsafe { event.as_ref() }.copied())?;
+    unsafe { repoll::control(set, operation, fd, event) }?;
     Ok(0)
 } }
 
-entry! { fn repoll_wait(instance: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
-    let most = usize::try_from(most).ok().filter(|most| *most > 0 && !events.is_null());
-    let most = most.ok_or_else(|| Refusal::new(libc::EINVAL, "no room for events"))?;
-    let until = deadline(timeout);
-    // SAFETY: the program's promise. Any bits are an event.
-    repoll::wait(instance, unsafe { slice::from_raw_parts_mut(events, most) }, until)
+entry! { fn repoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
+    // SAFETY: the program's promise.
+    match unsafe { libc::epoll_wait(set, events, most, timeout) } {
+        -1 => Err(std::io::Error::last_os_error().into()),
+        ready => Ok(ready),
+    }
 } }

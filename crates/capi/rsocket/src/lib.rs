@@ -13,6 +13,7 @@ mod datagram;
 pub mod ends;
 mod exports;
 pub mod flow;
+mod front;
 mod handle;
 mod log;
 mod options;

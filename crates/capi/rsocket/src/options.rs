@@ -13,7 +13,7 @@ use crate::settings::{LARGEST_QUEUE, SMALLEST_QUEUE, settings};
 use crate::verbs::Id;
 
 /// The level of options that ordinary sockets don't have.
-const SOL_RDMA: c_int = 0x10000;
+pub(crate) const SOL_RDMA: c_int = 0x10000;
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;

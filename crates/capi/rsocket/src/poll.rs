@@ -25,7 +25,7 @@ impl Awaited for Polled<'_> {
             fd.revents = 0;
             match socket {
                 Some(socket) => {
-                    let (events, _) = socket.core().readiness(fd.events, waker);
+                    let events = socket.core().readiness(fd.events, waker);
                     fd.revents = events;
                     ready += usize::from(events != 0);
                 }
@@ -47,7 +47,7 @@ impl Awaited for Polled<'_> {
         let mut slept_for = vec![readable(waker.fd())];
         slept_for.extend(self.fds.iter().zip(&self.sockets).filter(|(fd, _)| fd.fd >= 0).map(
             |(fd, socket)| match socket {
-                Some(socket) => readable(socket.core().fd()),
+                Some(socket) => readable(socket.core().set.fd()),
                 None => *fd,
             },
         ));

@@ -22,6 +22,7 @@ static SOCKETS: RwLock<Option<HashMap<RawFd, Socket>>> = RwLock::new(None);
 /// Makes a socket known; its number.
 pub(crate) fn add(socket: Socket) -> c_int {
     let fd = socket.core().fd();
+    crate::repoll::forget(fd);
     SOCKETS.write().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(fd, socket);
     fd
 }
@@ -52,12 +53,11 @@ pub(crate) fn remove(fd: c_int) -> Outcome<Socket> {
 }
 
 impl Socket {
-    /// Whether the two are one socket.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Stream(a), Self::Stream(b)) => Arc::ptr_eq(a, b),
-            (Self::Datagram(a), Self::Datagram(b)) => Arc::ptr_eq(a, b),
-            _ => false,
+    /// The number shows from now on what the socket is ready for.
+    pub(crate) fn show(&self) -> Outcome<()> {
+        match self {
+            Self::Stream(stream) => stream.show(),
+            Self::Datagram(datagram) => datagram.show(),
         }
     }
 

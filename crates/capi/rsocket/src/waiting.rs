@@ -66,7 +66,7 @@ pub(crate) fn own_waker() -> Outcome<Arc<Waker>> {
 #[derive(Default, Debug)]
 pub(crate) struct Waiters {
     wakers: Vec<Arc<Waker>>,
-    changes: u64,
+    arrivals: u64,
 }
 
 impl Waiters {
@@ -80,20 +80,19 @@ impl Waiters {
         }
     }
 
-    /// The socket has changed, so that it may be ready.
-    pub(crate) fn wake(&mut self) {
-        self.changes += 1;
-        self.wake_all();
-    }
-
     /// Wakes who waits, who is to look again.
-    pub(crate) fn wake_all(&self) {
+    pub(crate) fn wake(&self) {
         self.wakers.iter().for_each(|waker| waker.wake());
     }
 
-    /// How often it has changed.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes
+    /// There is more to read or to accept.
+    pub(crate) fn arrived(&mut self) {
+        self.arrivals += 1;
+    }
+
+    /// How often there was.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.arrivals
     }
 }
 

@@ -11,13 +11,13 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::address;
 use crate::call::{Outcome, Refusal, zero};
-use crate::core::Core;
+use crate::core::{Core, Guard, State};
 use crate::service;
 use crate::verbs::Id;
 use crate::waiting::Set;
@@ -48,10 +48,10 @@ impl Datagram {
         let udp = unsafe { OwnedFd::from_raw_fd(udp) };
         let set = Set::new()?;
         set.add(udp.as_raw_fd(), 0)?;
-        Ok(Arc::new(Self { core: Core::new(set, nonblocking, DatagramState::new(domain, udp)) }))
+        Ok(Arc::new(Self { core: Core::new(set, nonblocking, DatagramState::new(domain, udp))? }))
     }
 
-    pub(crate) fn lock(&self) -> Outcome<MutexGuard<'_, DatagramState>> {
+    pub(crate) fn lock(&self) -> Outcome<Guard<'_, DatagramState>> {
         self.core.lock()
     }
 
@@ -69,6 +69,16 @@ impl Datagram {
         if !std::mem::replace(&mut state.watched, true) {
             service::watch(self, state.udp());
         }
+    }
+
+    /// The socket's number shows from now on what the socket is ready for.
+    pub(crate) fn show(self: &Arc<Self>) -> Outcome<()> {
+        let was_shown = self.lock()?.is_shown();
+        self.core.show()?;
+        if !was_shown {
+            service::watch(self, self.core.set.fd());
+        }
+        Ok(())
     }
 
     pub(crate) fn connect(self: &Arc<Self>, name: libc::sockaddr_storage) -> Outcome<()> {
@@ -170,6 +180,7 @@ impl Datagram {
     }
 
     pub(crate) fn close(&self) {
+        self.core.hide();
         let until = Instant::now() + FAREWELL;
         // What is under way leaves. What doesn't in time is lost, as datagrams may be.
         let _ = self.wait(false, Some(until), |state| state.is_idle().then_some(Ok(())));
@@ -179,6 +190,7 @@ impl Datagram {
         state.changed();
         drop(state);
         service::forget(fd);
+        service::forget(self.core.set.fd());
         self.core.set.remove(fd);
     }
 
@@ -197,6 +209,7 @@ impl service::Attended for Datagram {
         match self.lock() {
             Ok(mut state) if !state.closed => {
                 state.take_udp(&self.core.set);
+                state.progress(&self.core.set);
                 service::Next::EVENT
             }
             _ => service::Next::NEVER,

@@ -78,6 +78,9 @@ impl State for DatagramState {
                 at <= before || same_host(*from, peer)
             });
         }
+        if self.arrived.len() > before {
+            self.waiters.arrived();
+        }
         if changed {
             self.changed();
         }
@@ -295,6 +298,7 @@ impl DatagramState {
                     && self.connected.is_none_or(|peer| same_host(from, peer))
                 {
                     self.arrived.push_back((from, bytes[start..got].to_vec()));
+                    self.waiters.arrived();
                 }
             }
             any = true;

@@ -101,7 +101,7 @@ impl Connecting {
 
 impl Stream {
     pub(crate) fn connect(self: &Arc<Self>, destination: libc::sockaddr_storage) -> Outcome<()> {
-        {
+        let shown = {
             let mut state = self.lock()?;
             match state.phase {
                 Phase::Fresh => {}
@@ -116,6 +116,7 @@ impl Stream {
                     self.core.set.add(id.fd(), 0)?;
                     state.phase = Phase::Fresh;
                     state.id = Some(id);
+                    self.core.show_anew(&mut state)?;
                 }
                 Phase::Listening(_) | Phase::Closed => return Err(Refusal::plain(libc::EINVAL)),
             }
@@ -123,9 +124,12 @@ impl Stream {
             let mut connecting = Box::new(Connecting { destination, attempt: 0, prepared: None });
             connecting.resolve(state.id()?)?;
             state.phase = Phase::Connecting(connecting);
+            state.is_shown()
+        };
+        if shown || self.core.is_nonblocking() {
+            self.watch();
         }
         if self.core.is_nonblocking() {
-            self.watch();
             return Err(Refusal::plain(libc::EINPROGRESS));
         }
         let until = self.lock()?.options.send_deadline();
@@ -139,6 +143,9 @@ impl Stream {
             _ => Some(Err(Refusal::plain(libc::EBADF))),
         });
         self.options_have_changed();
+        if connected.is_err() {
+            self.core.error_is_told();
+        }
         if matches!(&connected, Err(refusal) if matches!(refusal.errno, libc::EAGAIN | libc::EINTR)) {
             // It goes on without the caller.
             self.watch();

@@ -3,20 +3,29 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, zero};
 use crate::connection::{Connection, Prepared};
 use crate::options::Options;
 use crate::verbs::{Event, Id};
+use crate::waiting::Set;
 use crate::wire::ConnectionData;
 
 use super::Stream;
 use super::connecting::parameters;
-use super::state::Phase;
+use super::state::{Phase, Requested};
 
 /// Requests that may wait for raccept, as listen(2) has it.
 const LONGEST_BACKLOG: usize = 4096;
+
+/// Connections that peers needn't have confirmed, however short the backlog is.
+const FEWEST_UNCONFIRMED: usize = 16;
+/// How often a connection that isn't confirmed is looked at. It makes room for others then if there are many.
+pub(super) const LOOK_AT_REQUESTS: Duration = Duration::from_secs(1);
+/// How long a peer has to confirm a connection.
+const CONFIRMATION: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Listening {
@@ -25,7 +34,7 @@ pub(super) struct Listening {
     /// Connections that the peer hasn't confirmed.
     unconfirmed: Vec<Arc<Stream>>,
     ready: VecDeque<Arc<Stream>>,
-    /// The channel isn't looked at because there are enough connections.
+    /// The channel isn't looked at because there are enough connections: whoever waits would be woken again and again.
     pub(super) full: bool,
 }
 
@@ -35,8 +44,23 @@ impl Listening {
         !self.ready.is_empty()
     }
 
-    fn is_full(&self) -> bool {
-        self.unconfirmed.len() + self.ready.len() >= self.backlog
+    fn has_many_unconfirmed(&self) -> bool {
+        self.unconfirmed.len() >= self.backlog.max(FEWEST_UNCONFIRMED)
+    }
+
+    /// Takes requests, or leaves them in the channel, as there is room now.
+    pub(super) fn take_requests(&mut self, id: &Id, set: &Set) {
+        let full = self.ready.len() >= self.backlog || self.has_many_unconfirmed();
+        if full == self.full {
+            return;
+        }
+        if full {
+            set.remove(id.fd());
+            self.full = true;
+        } else {
+            // If it fails, the next change tries again.
+            self.full = set.add(id.fd(), 0).is_err();
+        }
     }
 
     /// Accepts a request.
@@ -45,8 +69,12 @@ impl Listening {
         let id = unsafe { Id::of_request(event.id) }?;
         let stream = self.accept_request(id, event, domain, options)?;
         self.unconfirmed.push(stream);
-        self.full = self.is_full();
         Ok(())
+    }
+
+    fn take_unconfirmed(&mut self, stream: &Arc<Stream>) -> Option<Arc<Stream>> {
+        let at = self.unconfirmed.iter().position(|s| Arc::ptr_eq(s, stream))?;
+        Some(self.unconfirmed.swap_remove(at))
     }
 
     fn accept_request(
@@ -70,7 +98,8 @@ impl Listening {
         let connection = Box::new(Connection::new(prepared, peer));
         // SAFETY: a live id with a queue pair; data that is copied.
         zero(unsafe { rdma_accept(id.raw(), &mut parameters) }, "a request can't be accepted")?;
-        let phase = Phase::Accepting(connection, self.listener.clone());
+        let requested = Requested { listener: self.listener.clone(), at: Instant::now() };
+        let phase = Phase::Accepting(connection, requested);
         let stream = Stream::with(domain, false, id, options.clone(), phase)?;
         stream.watch();
         Ok(stream)
@@ -84,6 +113,7 @@ impl Stream {
         match &mut state.phase {
             Phase::Listening(listening) => {
                 listening.backlog = backlog;
+                state.take_requests(&self.core.set);
                 return Ok(());
             }
             Phase::Fresh => {}
@@ -112,12 +142,7 @@ impl Stream {
                 return Some(Err(Refusal::new(libc::EINVAL, "the socket doesn't listen")));
             };
             let stream = listening.ready.pop_front()?;
-            if std::mem::take(&mut listening.full)
-                && let Some(id) = &state.id
-                && let Err(error) = self.core.set.add(id.fd(), 0)
-            {
-                return Some(Err(error.into()));
-            }
+            state.take_requests(&self.core.set);
             Some(Ok(stream))
         })
     }
@@ -126,11 +151,25 @@ impl Stream {
     pub(super) fn confirmed(&self, stream: &Arc<Stream>, works: bool) {
         let Ok(mut state) = self.lock() else { return };
         let Phase::Listening(listening) = &mut state.phase else { return };
-        let Some(at) = listening.unconfirmed.iter().position(|s| Arc::ptr_eq(s, stream)) else { return };
-        let stream = listening.unconfirmed.swap_remove(at);
+        let Some(stream) = listening.take_unconfirmed(stream) else { return };
         if works {
             listening.ready.push_back(stream);
+            state.arrived();
         }
+        state.take_requests(&self.core.set);
         state.changed();
+    }
+
+    /// A connection of this listener hasn't been confirmed since `at`. It is given up after a long time, or if there are many.
+    pub(super) fn unconfirmed_since(&self, at: Instant, stream: &Arc<Stream>) {
+        let Ok(mut state) = self.lock() else { return };
+        let Phase::Listening(listening) = &mut state.phase else { return };
+        let age = at.elapsed();
+        if age < CONFIRMATION && (age < LOOK_AT_REQUESTS || !listening.has_many_unconfirmed()) {
+            return;
+        }
+        // The caller has another handle: it doesn't end under this lock.
+        listening.take_unconfirmed(stream);
+        state.take_requests(&self.core.set);
     }
 }

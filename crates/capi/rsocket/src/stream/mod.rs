@@ -1,8 +1,8 @@
 //! Stream sockets: their life from rsocket(3) to rclose(3).
 //!
-//! A socket's number is a set ([`Set`]) of the descriptors that tell of its events, so one descriptor wakes who waits for it,
-//! whatever it does. Whoever calls makes progress; connections that nobody waits for are attended by the service thread
-//! ([`crate::service`]): requests at listeners, and what connects without blocking.
+//! A set ([`Set`]) has the descriptors that tell of a socket's events, so one descriptor wakes who waits for it, whatever it does.
+//! Whoever calls makes progress; connections that nobody waits for are attended by the service thread ([`crate::service`]): requests
+//! at listeners, what connects without blocking, and what the kernel polls ([`crate::front`]).
 
 mod connecting;
 mod listening;
@@ -12,13 +12,13 @@ mod transfer;
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::address;
 use crate::call::{Outcome, Refusal, zero};
-use crate::core::{Core, State};
+use crate::core::{Core, Guard, State};
 use crate::options::Options;
 use crate::service;
 use crate::verbs::Id;
@@ -48,14 +48,15 @@ impl Stream {
             set.add(connection.fd(), 0)?;
         }
         let state = StreamState::new(domain, options, phase, id);
-        Ok(Arc::new(Self { core: Core::new(set, nonblocking, state) }))
+        Ok(Arc::new(Self { core: Core::new(set, nonblocking, state)? }))
     }
 
-    fn fd(&self) -> RawFd {
-        self.core.fd()
+    /// What the service thread waits for.
+    fn attended_fd(&self) -> RawFd {
+        self.core.set.fd()
     }
 
-    pub(crate) fn lock(&self) -> Outcome<MutexGuard<'_, StreamState>> {
+    pub(crate) fn lock(&self) -> Outcome<Guard<'_, StreamState>> {
         self.core.lock()
     }
 
@@ -81,12 +82,26 @@ impl Stream {
 
     /// Has the service thread attend the socket from now on.
     fn watch(self: &Arc<Self>) {
-        service::watch(self, self.fd());
+        service::watch(self, self.attended_fd());
+    }
+
+    /// The socket's number shows from now on what the socket is ready for.
+    pub(crate) fn show(self: &Arc<Self>) -> Outcome<()> {
+        let was_shown = self.lock()?.is_shown();
+        self.core.show()?;
+        if !was_shown {
+            self.watch();
+        }
+        Ok(())
     }
 
     /// What SO_ERROR tells.
     pub(crate) fn take_error(&self) -> Outcome<c_int> {
-        Ok(self.core.progress()?.take_error())
+        let mut state = self.core.progress()?;
+        let error = state.take_error();
+        drop(state);
+        self.core.error_is_told();
+        Ok(error)
     }
 
     pub(crate) fn shutdown(&self, how: c_int) -> Outcome<()> {
@@ -107,21 +122,29 @@ impl Stream {
         Ok(())
     }
 
-    /// Tells the peer that all is over, waits until it has everything, and ends the connection.
+    /// Tells the peer that all is over, waits until it has everything, and ends the connection. A peer of whose bytes some are unread isn't
+    /// told: for it the connection is lost, as with TCP.
     pub(crate) fn close(&self) {
+        self.core.hide();
         let linger = self.lock().ok().and_then(|state| state.options.linger);
         let patience = linger.unwrap_or(FAREWELL);
         let until = Instant::now() + patience;
         if !patience.is_zero()
             && let Ok(mut state) = self.lock()
         {
+            state.progress(&self.core.set);
+            let mut leaves_unread = false;
             if let Phase::Open(connection) = &mut state.phase {
-                connection.shut(true, true);
+                leaves_unread = connection.readable() > 0;
+                if !leaves_unread {
+                    connection.shut(true, true);
+                }
             }
             drop(state);
             loop {
                 let over = self.core.wait(false, Some(until), |state| match &state.phase {
-                    Phase::Open(connection) if !connection.ends.is_over() => None,
+                    Phase::Open(connection) if connection.ends.is_over() => Some(Ok(())),
+                    Phase::Open(connection) => (leaves_unread && connection.has_sent_all()).then_some(Ok(())),
                     _ => Some(Ok(())),
                 });
                 // A signal doesn't end the farewell.
@@ -130,7 +153,7 @@ impl Stream {
                 }
             }
         }
-        service::forget(self.fd());
+        service::forget(self.attended_fd());
         let ended = self.core.lock_to_end().end(&self.core.set);
         // Objects end without the lock.
         drop(ended);
@@ -156,22 +179,29 @@ impl Stream {
 
 impl service::Attended for Stream {
     fn attend(self: Arc<Self>) -> service::Next {
-        let (listener, works, next) = {
+        let (requested, works, next) = {
             let Ok(mut state) = self.lock() else { return service::Next::NEVER };
-            let listener = match &state.phase {
-                Phase::Accepting(_, listener) => Some(listener.clone()),
+            let requested = match &state.phase {
+                Phase::Accepting(_, requested) => Some(requested.clone()),
                 _ => None,
             };
             state.progress(&self.core.set);
-            let next = state.next_attention();
+            let shown = state.is_shown();
+            let next = state.next_attention(shown);
             match state.phase {
-                Phase::Open(_) => (listener, true, next),
-                Phase::Failed(_) | Phase::Closed => (listener, false, next),
+                Phase::Open(_) => (requested, Some(true), next),
+                Phase::Failed(_) | Phase::Closed => (requested, Some(false), next),
+                Phase::Accepting(..) => (requested, None, next),
                 _ => return next,
             }
         };
-        if let Some(listener) = listener.and_then(|listener| listener.upgrade()) {
-            listener.confirmed(&self, works);
+        if let Some(requested) = requested
+            && let Some(listener) = requested.listener.upgrade()
+        {
+            match works {
+                Some(works) => listener.confirmed(&self, works),
+                None => listener.unconfirmed_since(requested.at, &self),
+            }
         }
         next
     }
@@ -179,6 +209,6 @@ impl service::Attended for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        service::forget(self.fd());
+        service::forget(self.attended_fd());
     }
 }

@@ -15,7 +15,7 @@ use crate::waiting::{Set, Waiters};
 
 use super::Stream;
 use super::connecting::Connecting;
-use super::listening::Listening;
+use super::listening::{LOOK_AT_REQUESTS, Listening};
 
 #[derive(Debug)]
 pub(crate) struct StreamState {
@@ -29,51 +29,36 @@ pub(crate) struct StreamState {
     pub(super) error: c_int,
 }
 
+/// Where a connection comes from that the peer hasn't confirmed.
+#[derive(Clone, Debug)]
+pub(super) struct Requested {
+    pub(super) listener: Weak<Stream>,
+    pub(super) at: Instant,
+}
+
 #[derive(Debug)]
 pub(super) enum Phase {
     Fresh,
     Listening(Listening),
     Connecting(Box<Connecting>),
     /// The peer hasn't confirmed; the listener gets the socket then.
-    Accepting(Box<Connection>, Weak<Stream>),
+    Accepting(Box<Connection>, Requested),
     Open(Box<Connection>),
     Failed(c_int),
     Closed,
 }
 
-/// What says whether a program may read or write.
-struct Levels {
-    readable: usize,
-    can_send: bool,
-    ends: (bool, bool, bool),
-}
-
-impl Levels {
-    fn of(connection: &Connection) -> Self {
-        let ends = &connection.ends;
-        Self {
-            readable: connection.readable(),
-            can_send: connection.can_send(),
-            ends: (ends.is_readable(), ends.is_writable(), ends.broken().is_some()),
-        }
-    }
-
-    /// More has come, there is room again, or an end has: what an edge-triggered epoll tells of.
-    fn is_edge_after(&self, before: &Self) -> bool {
-        self.readable > before.readable || (self.can_send && !before.can_send) || self.ends != before.ends
-    }
-}
-
 impl State for StreamState {
     fn progress(&mut self, set: &Set) {
-        let mut changed = false;
         // What has arrived before the end of the connection counts.
         if let Phase::Open(connection) | Phase::Accepting(connection, _) = &mut self.phase {
-            let before = Levels::of(connection);
+            let before = connection.readable();
             if connection.progress() {
-                changed |= Levels::of(connection).is_edge_after(&before);
+                if connection.readable() > before {
+                    self.waiters.arrived();
+                }
                 // Who waits asks for a notification anew: the one that was asked for has been taken.
-                self.waiters.wake_all();
+                self.waiters.wake();
             }
         }
         while !self.is_full() {
@@ -83,13 +68,10 @@ impl State for StreamState {
                 Ok(None) => break,
                 Err(refusal) => self.fail(refusal.errno),
             }
-            changed = true;
+            self.changed();
             if matches!(self.phase, Phase::Failed(_)) {
                 break;
             }
-        }
-        if changed {
-            self.changed();
         }
     }
 
@@ -134,7 +116,7 @@ impl State for StreamState {
                     if ends.broken().is_some() {
                         ready |= libc::POLLERR;
                     }
-                    if !ends.is_readable() && !ends.is_writable() {
+                    if ends.has_hung_up() {
                         ready |= libc::POLLHUP;
                     }
                 }
@@ -160,11 +142,11 @@ impl StreamState {
         let (domain, options) = (self.domain, self.options.clone());
         match &mut self.phase {
             Phase::Listening(listening) if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST => {
-                match listening.requested(event, domain, &options) {
-                    // Else who waits would be woken again and again.
-                    Ok(()) if listening.full => set.remove(self.id.as_ref().map_or(-1, Id::fd)),
-                    Ok(()) => {}
-                    Err(refusal) => crate::log::refused("raccept", &refusal),
+                if let Err(refusal) = listening.requested(event, domain, &options) {
+                    crate::log::refused("raccept", &refusal);
+                }
+                if let Some(id) = &self.id {
+                    listening.take_requests(id, set);
                 }
             }
             Phase::Connecting(connecting) => {
@@ -201,6 +183,18 @@ impl StreamState {
 
     pub(super) fn changed(&mut self) {
         self.waiters.wake();
+    }
+
+    /// There is a connection to accept.
+    pub(super) fn arrived(&mut self) {
+        self.waiters.arrived();
+    }
+
+    /// A listener takes requests, or leaves them, as there is room now.
+    pub(super) fn take_requests(&mut self, set: &Set) {
+        if let (Phase::Listening(listening), Some(id)) = (&mut self.phase, &self.id) {
+            listening.take_requests(id, set);
+        }
     }
 
     fn fail(&mut self, errno: c_int) {
@@ -265,23 +259,31 @@ impl StreamState {
         matches!(&self.phase, Phase::Listening(listening) if listening.full)
     }
 
-    /// Whether the service thread must look after the socket, and when.
-    pub(super) fn next_attention(&mut self) -> service::Next {
+    /// Whether the service thread must look after the socket, and when. One that is shown has its events dealt with by the thread.
+    pub(super) fn next_attention(&mut self, shown: bool) -> service::Next {
         match &mut self.phase {
-            Phase::Listening(_) | Phase::Connecting(_) | Phase::Accepting(..) => service::Next::EVENT,
-            Phase::Open(connection) => match self.options.keep_alive_interval() {
-                Some(interval) if !connection.ends.is_over() => {
-                    let now = Instant::now();
-                    let due = *self.options.keep_alive_due.get_or_insert(now + interval);
-                    if now < due {
-                        return service::Next::at(due);
+            Phase::Listening(_) | Phase::Connecting(_) => service::Next::EVENT,
+            Phase::Accepting(..) => service::Next::event_or(Instant::now() + LOOK_AT_REQUESTS),
+            Phase::Open(connection) => {
+                let due = match self.options.keep_alive_interval() {
+                    Some(interval) if !connection.ends.is_over() => {
+                        let now = Instant::now();
+                        let due = self.options.keep_alive_due.get_or_insert(now + interval);
+                        if now >= *due {
+                            connection.keep_alive();
+                            *due = now + interval;
+                        }
+                        Some(*due)
                     }
-                    connection.keep_alive();
-                    self.options.keep_alive_due = Some(now + interval);
-                    service::Next::at(now + interval)
+                    _ => None,
+                };
+                match (due, shown) {
+                    (Some(due), true) => service::Next::event_or(due),
+                    (Some(due), false) => service::Next::at(due),
+                    (None, true) => service::Next::EVENT,
+                    (None, false) => service::Next::NEVER,
                 }
-                _ => service::Next::NEVER,
-            },
+            }
             Phase::Fresh | Phase::Failed(_) | Phase::Closed => service::Next::NEVER,
         }
     }

@@ -20,12 +20,7 @@ impl Stream {
         let mut piece = Piece::new();
         self.transfer(flags, Options::send_deadline, |connection, done| {
             if !connection.ends.is_writable() {
-                let errno = match connection.ends.broken() {
-                    Some(errno) => errno,
-                    None if connection.ends.is_over() => libc::ECONNRESET,
-                    None => libc::EPIPE,
-                };
-                return Some(Err(Refusal::plain(errno)));
+                return Some(Err(Refusal::plain(connection.ends.broken().unwrap_or(libc::EPIPE))));
             }
             // SAFETY: the caller's promise.
             *done += unsafe { connection.send(Runs::behind(pieces, *done), &mut piece) };
