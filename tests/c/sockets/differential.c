@@ -22,11 +22,11 @@ enum { ON_THE_WAY = 16384, CHUNK = 4096 };
 /* Parts of the plan that can be left out. */
 enum {
 	F_RESET, F_AFTER_CLOSE, F_STALE, F_SIGNALS, F_SHUT_RD, F_STDIO, F_CLOSE_RANGE, F_NESTED, F_EXCLUSIVE, F_COPIED_SETS, F_FORK,
-	F_FULL, F_STORMS, F_TIMEOUT, F_SENDFILE, F_OPTIONS, F_BAD, FEATURES
+	F_FULL, F_STORMS, F_TIMEOUT, F_SENDFILE, F_OPTIONS, F_BAD, F_UNREAD_END, F_NO_BYTES, F_CLOSE_WATCHED, FEATURES
 };
 static const char *const feature_names[FEATURES] = {
 	"reset", "after-close", "stale", "signals", "shut-rd", "stdio", "close-range", "nested", "exclusive", "copied-sets", "fork",
-	"full", "storms", "timeout", "sendfile", "options", "bad",
+	"full", "storms", "timeout", "sendfile", "options", "bad", "unread-end", "no-bytes", "close-watched",
 };
 static bool without[FEATURES];
 
@@ -223,6 +223,14 @@ static long available(int object)
 	struct connection *c = &connections[object / 2];
 
 	return c->sent[1 - object % 2] - c->received[object % 2];
+}
+
+/* Whether both directions end with this end's, while there are bytes that nobody has read. */
+static bool ends_unread(int object)
+{
+	const struct end *ends = connections[object / 2].ends;
+
+	return ends[1 - object % 2].finished && (available(object) > 0 || available(object ^ 1) > 0);
 }
 
 static int pick(enum kind kind)
@@ -473,6 +481,26 @@ static void collect(int set, int places)
 
 static bool is_taken[PARKED];
 
+/* How many bytes a call that waits gets of those that come meanwhile is a matter of timing: the rest is received here. */
+static void receive_rest(const struct parked *p)
+{
+	struct command *c = &p->agent->command, rest = *c;
+	long there = available(slots[p->slot].object), wanted = c->size < there ? c->size : there;
+
+	if (c->result <= 0 || c->result >= wanted)
+		return;
+	rest.run = call_drain;
+	rest.offset += c->result;
+	rest.size = wanted - c->result;
+	if (c->how != RECEIVE_PEEK) {
+		call(slots[p->slot].process, &rest);
+		if (rest.result != rest.size)
+			say(" the rest is missing");
+		c->wrong |= rest.wrong;
+	}
+	c->result = wanted;
+}
+
 /* Takes the results of calls that have ended, and says what they are. False: a call that has been interrupted hangs. */
 static void say_parked(void)
 {
@@ -486,6 +514,7 @@ static void say_parked(void)
 			continue;
 		switch (p->kind) {
 		case PARKED_RECEIVE:
+			receive_rest(p);
 			say("; receive s%d", p->slot);
 			say_result(c->result, c->error);
 			if (c->wrong)
@@ -693,6 +722,16 @@ static void absorb(int object)
 	}
 }
 
+/* Closes the only descriptor of an end that can do nothing more. */
+static void close_quietly(int at)
+{
+	struct command command = {.run = call_close, .fd = slots[at].fd};
+
+	call(slots[at].process, &command);
+	*end_of(&slots[at]) = (struct end){.exists = true, .finished = true};
+	slots[at].kind = NOTHING;
+}
+
 /* ---- Acts. Each returns whether it has done something. ---- */
 
 static bool send_act(void)
@@ -723,16 +762,17 @@ static bool send_act(void)
 		return false;
 	if (end->finished && command.how >= 5)
 		command.how = draw(5);
-	/* Without a peer. */
+	if (command.size == 0 && without[F_NO_BYTES])
+		command.size = 1;
+	/* TCP takes the first bytes before it learns that the peer has closed. The socket isn't used any more then. */
 	if (c->counted && c->ends[1 - side].slots == 0 && c->ends[1 - side].exists) {
-		if (without[F_AFTER_CLOSE] || !chance(30) || end->finished || command.size == 0 || command.how > 4)
+		if (without[F_AFTER_CLOSE] || !chance(30) || end->finished || end->slots > 1 || is_watched(slot) || is_in_use(at))
 			return false;
-		say("%d send s%d after the peer's close", run.steps, at);
+		say("%d send s%d until it fails", run.steps, at);
+		command.run = call_send_in_vain;
 		call(slot->process, &command);
-		say_result(command.result == command.size ? 1 : command.result, command.error);
-		end->reset = true;
-		/* What the peer has sent before is lost on TCP, or not. */
-		settle_connection(slot->object / 2);
+		say_result(command.result, command.error);
+		close_quietly(at);
 		finish_step();
 		return true;
 	}
@@ -817,6 +857,8 @@ static bool shutdown_act(void)
 		command.how = chance(50) ? SHUT_RD : SHUT_RDWR;
 	if (command.how != SHUT_WR && (end->reading || !connections[slot->object / 2].ends[1 - side].exists))
 		return false;
+	if (command.how != SHUT_RD && without[F_UNREAD_END] && ends_unread(slot->object))
+		return false;
 	command.fd = slot->fd;
 	say("%d shutdown s%d %d", run.steps, at, command.how);
 	call(slot->process, &command);
@@ -894,6 +936,9 @@ static bool close_slot(int at, int how)
 			c->ends[1 - side].reset = c->ends[1 - side].slots > 0;
 		}
 		if (has_edge(slot->object ^ 1) && any_parked_set() && c->ends[1 - side].finished)
+			return false;
+		if ((without[F_UNREAD_END] && ends_unread(slot->object)) ||
+		    (without[F_CLOSE_WATCHED] && is_watched(slot) && any_parked_set()))
 			return false;
 	}
 	if (slot->kind == SET && is_parked_on_set(slot->object))
@@ -993,6 +1038,11 @@ static bool connect_act(void)
 
 	if (n == CONNECTIONS || listener->count > 4 || slot_count + 4 > SLOTS)
 		return false;
+	/* When the second of two has arrived can't be seen but by its edge. */
+	for (int i = 0; i < REGISTRATIONS; i++)
+		if (registrations[i].used && registrations[i].kind == LISTENER && registrations[i].object == l &&
+		    registrations[i].events & EPOLLET && listener->count > 0)
+			return false;
 	say("%d connect%s to %d", run.steps, nonblocking ? " without blocking" : "", l);
 	call(process, &command);
 	fd = command.result;
