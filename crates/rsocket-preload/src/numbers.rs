@@ -60,14 +60,23 @@ fn place(number: c_int) -> Option<&'static AtomicU64> {
     RSOCKETS.get(usize::try_from(number).ok()?)
 }
 
-/// The rsocket behind a number of the program.
+/// What is known of a number that is, or was, an rsocket's: the rsocket while the number leads there.
 #[inline]
-pub(crate) fn rsocket(number: c_int) -> Option<c_int> {
+fn found(number: c_int) -> Option<Result<c_int, u64>> {
     match place(number)?.load(Ordering::Acquire) {
         0 => None,
         _ if is_inside() => None,
-        known if u64::from(identity(number)) == known >> 32 => Some(rsocket_of(known)),
-        known => {
+        known if u64::from(identity(number)) == known >> 32 => Some(Ok(rsocket_of(known))),
+        known => Some(Err(known)),
+    }
+}
+
+/// The rsocket behind a number of the program.
+#[inline]
+pub(crate) fn rsocket(number: c_int) -> Option<c_int> {
+    match found(number)? {
+        Ok(rsocket) => Some(rsocket),
+        Err(known) => {
             stale(number, known);
             None
         }
@@ -151,11 +160,21 @@ mod tests {
         let copy = one.try_clone().unwrap();
         let (first, second) = (one.as_raw_fd(), copy.as_raw_fd());
         assert!(set(first, 60_000) && set(second, 60_000));
-        assert_eq!((rsocket(first), rsocket(second), rsocket(60_002)), (Some(60_000), Some(60_000), None));
-        assert_eq!(inside(|| rsocket(first)), None);
+        assert_eq!((found(first), found(second)), (Some(Ok(60_000)), Some(Ok(60_000))));
+        assert_eq!(inside(|| found(first)), None);
         assert_eq!(take(first), Some((60_000, true)));
         assert_eq!(take(second), Some((60_000, false)));
-        assert_eq!(take(second), None);
-        assert!(!set(MOST as c_int, 1) && rsocket(-1).is_none());
+        assert_eq!((take(second), found(second)), (None, None));
+        assert!(!set(MOST as c_int, 1) && found(-1).is_none());
+    }
+
+    #[test]
+    fn a_number_that_leads_elsewhere_is_no_rsocket() {
+        let (one, other) = UnixStream::pair().unwrap();
+        assert!(set(one.as_raw_fd(), 60_001));
+        // SAFETY: descriptors of this test.
+        assert!(unsafe { libc::dup2(other.as_raw_fd(), one.as_raw_fd()) } >= 0);
+        assert!(matches!(found(one.as_raw_fd()), Some(Err(_))));
+        assert_eq!(take(one.as_raw_fd()), Some((60_001, false)));
     }
 }
