@@ -85,7 +85,7 @@ static struct parked parked[PARKED];
 static int slot_count, connection_count, listener_count, set_count, pipe_count, parked_count;
 static int pipe_levels[32];
 static int set_process[32], set_slots[32];
-/* Whether an event is counted: only what one piece of data causes happens exactly once. */
+/* Whether an event of an edge is counted: all has arrived before, so that there is one. Data may arrive in pieces, with an edge each. */
 static bool counting;
 static uint64_t state;
 
@@ -785,7 +785,6 @@ static bool send_act(void)
 		say(" (%d signals)", command.handled);
 	if (command.result > 0)
 		c->sent[side] += command.result;
-	counting = command.how < 5;
 	/* Calls that wait for this may find it themselves. */
 	if (!has_expected || !any_parked_set())
 		settle_connection(slot->object / 2);
