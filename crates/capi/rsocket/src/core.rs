@@ -30,6 +30,9 @@ pub(crate) trait State: Send {
 
     /// What poll(2) would say.
     fn ready_for(&self, events: libc::c_short) -> libc::c_short;
+
+    /// POLLHUP and POLLERR, also while there is something to read.
+    fn ended(&self) -> libc::c_short;
 }
 
 /// A socket of either kind.
@@ -136,7 +139,7 @@ impl<S: State + ?Sized> Core<S> {
         if !locked.state.is_armed() {
             self.progress_armed(&mut locked.state);
         }
-        let ready = locked.state.ready_for(ALL);
+        let ready = locked.state.ready_for(ALL) | locked.state.ended();
         locked.front.show(self.fd(), ready, locked.state.waiters().arrivals());
     }
 
@@ -152,9 +155,9 @@ impl<S: State + ?Sized> Core<S> {
     pub(crate) fn hide(&self) {
         let mut state = self.lock_to_end();
         state.locked.shown = false;
-        state.locked.front.end();
-        // If it fails, the number is closed later.
+        // First, so that no set of epoll tells of the end. If it fails, the number is closed later.
         let _ = self.put_at_number(self.set.fd());
+        state.locked.front.end();
     }
 
     fn put_at_number(&self, fd: RawFd) -> Outcome<()> {
@@ -162,21 +165,6 @@ impl<S: State + ?Sized> Core<S> {
         match unsafe { libc::dup3(fd, self.fd(), libc::O_CLOEXEC) } {
             -1 => Err(Refusal::last("dup3")),
             _ => Ok(()),
-        }
-    }
-
-    /// The kernel's own error of the number is that of the state, which has been told.
-    pub(crate) fn error_is_told(&self) {
-        let (mut error, mut length) = (0 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
-        // SAFETY: places of these lengths. Without an error there is nothing to clear.
-        unsafe {
-            libc::getsockopt(
-                self.fd(),
-                libc::SOL_SOCKET,
-                libc::SO_ERROR,
-                (&raw mut error).cast(),
-                &raw mut length,
-            );
         }
     }
 

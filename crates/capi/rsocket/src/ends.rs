@@ -15,11 +15,13 @@ pub struct Ends {
     broken: Option<c_int>,
     /// The program has closed its sending end.
     shut: bool,
+    /// The program knows what broke the connection.
+    told: bool,
 }
 
 impl Default for Ends {
     fn default() -> Self {
-        Self { readable: true, writable: true, disconnected: false, broken: None, shut: false }
+        Self { readable: true, writable: true, disconnected: false, broken: None, shut: false, told: false }
     }
 }
 
@@ -53,6 +55,19 @@ impl Ends {
     #[must_use]
     pub fn broken(&self) -> Option<c_int> {
         self.broken
+    }
+
+    /// What broke the connection, if the program hasn't been told of it.
+    #[must_use]
+    pub fn error(&self) -> Option<c_int> {
+        self.broken.filter(|_| !self.told)
+    }
+
+    /// The same, and the program is told now: as of a socket, an error is reported once.
+    pub fn take_error(&mut self) -> Option<c_int> {
+        let error = self.error();
+        self.told |= error.is_some();
+        error
     }
 
     /// The peer has said so.
@@ -130,6 +145,15 @@ mod tests {
         assert!(ends.is_over() && !ends.has_hung_up());
         ends.shut(false, true);
         assert!(ends.has_hung_up());
+    }
+
+    #[test]
+    fn an_error_is_reported_once() {
+        let mut ends = Ends::default();
+        assert_eq!(ends.take_error(), None);
+        ends.fail(libc::ECONNRESET);
+        assert_eq!((ends.error(), ends.take_error()), (Some(libc::ECONNRESET), Some(libc::ECONNRESET)));
+        assert_eq!((ends.error(), ends.take_error(), ends.broken()), (None, None, Some(libc::ECONNRESET)));
     }
 
     #[test]

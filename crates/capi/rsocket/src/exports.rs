@@ -60,6 +60,11 @@ unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Outcome<&'a [iovec]> 
     }
 }
 
+/// Whether pieces have no bytes: the kernel doesn't ask a socket then.
+fn have_nothing(pieces: &[iovec]) -> bool {
+    pieces.iter().all(|piece| piece.iov_len == 0)
+}
+
 fn piece(buffer: *const c_void, length: usize) -> [iovec; 1] {
     [iovec { iov_base: buffer.cast_mut(), iov_len: length.min(isize::MAX as usize) }]
 }
@@ -263,6 +268,9 @@ fn count(number: c_int) -> Outcome<usize> {
 entry! { fn rreadv(fd: c_int, first: *const iovec, number: c_int) -> isize {
     // SAFETY: the program's promise.
     let pieces = unsafe { pieces(first, count(number)?) }?;
+    if have_nothing(pieces) {
+        return Ok(0);
+    }
     // SAFETY: as above.
     Ok(done(unsafe { receive(fd, pieces, 0, std::ptr::null_mut(), std::ptr::null_mut()) }?.0))
 } }
@@ -275,6 +283,9 @@ entry! { fn rwrite(fd: c_int, buffer: *const c_void, length: usize) -> isize {
 entry! { fn rwritev(fd: c_int, first: *const iovec, number: c_int) -> isize {
     // SAFETY: the program's promise.
     let pieces = unsafe { pieces(first, count(number)?) }?;
+    if have_nothing(pieces) {
+        return Ok(0);
+    }
     // SAFETY: as above.
     Ok(done(unsafe { send(fd, pieces, 0, std::ptr::null(), 0) }?))
 } }

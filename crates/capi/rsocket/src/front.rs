@@ -27,6 +27,8 @@ const ENDED: c_short = libc::POLLRDHUP | libc::POLLHUP;
 pub(crate) struct Front {
     /// None once the number shows that the socket has failed, or is closed.
     other: Option<OwnedFd>,
+    /// The number shows an error that the program hasn't been told of.
+    error: bool,
     /// Bytes that lie at the number.
     bytes: usize,
     /// The count of arrivals that is shown.
@@ -58,15 +60,22 @@ impl Front {
                 size_of_val(&smallest) as libc::socklen_t,
             );
         }
-        Ok((number, Self { other: Some(other), bytes: 0, arrivals: 0, full: false, ended: 0 }))
+        Ok((number, Self { other: Some(other), error: false, bytes: 0, arrivals: 0, full: false, ended: 0 }))
     }
 
     /// Has `number` show that the socket is `ready`, after so many arrivals.
     pub(crate) fn show(&mut self, number: RawFd, ready: c_short, arrivals: u64) {
-        let Some(other) = self.other.as_ref().map(AsRawFd::as_raw_fd) else { return };
+        let Some(other) = self.other.as_ref().map(AsRawFd::as_raw_fd) else {
+            if self.error && ready & libc::POLLERR == 0 {
+                self.error = false;
+                clear_error(number);
+            }
+            return;
+        };
         if ready & libc::POLLERR != 0 {
             put(number);
             self.other = None;
+            self.error = true;
             // A child of a fork may have the other end open for longer.
             // SAFETY: no memory is passed.
             unsafe { libc::shutdown(number, libc::SHUT_RDWR) };
@@ -123,6 +132,16 @@ fn take(at: RawFd) -> bool {
     unsafe { libc::recv(at, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) > 0 }
 }
 
+/// Takes the kernel's error of a socket.
+fn clear_error(number: RawFd) {
+    let (mut error, mut length) = (0 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: places of these lengths.
+    unsafe {
+        let error = (&raw mut error).cast();
+        libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_ERROR, error, &raw mut length);
+    }
+}
+
 /// Sends until the kernel finds no room. Each byte takes as much of the buffer as a large piece.
 fn fill(number: RawFd) {
     for _ in 0..MOST_TO_FILL {
@@ -155,8 +174,11 @@ mod tests {
         front.show(number.as_raw_fd(), libc::POLLIN, 1);
         front.show(number.as_raw_fd(), libc::POLLIN | libc::POLLOUT | libc::POLLERR, 1);
         assert_eq!(polled(&number), ALL | libc::POLLHUP | libc::POLLERR);
-        front.show(number.as_raw_fd(), 0, 2);
+        front.show(number.as_raw_fd(), libc::POLLERR, 2);
         assert_eq!(polled(&number), ALL | libc::POLLHUP | libc::POLLERR);
+        // The program has been told.
+        front.show(number.as_raw_fd(), ALL | libc::POLLHUP, 2);
+        assert_eq!(polled(&number), ALL | libc::POLLHUP);
     }
 
     #[test]

@@ -102,6 +102,10 @@ impl State for DatagramState {
         &mut self.waiters
     }
 
+    fn ended(&self) -> libc::c_short {
+        0
+    }
+
     fn ready_for(&self, events: libc::c_short) -> libc::c_short {
         if self.closed {
             return libc::POLLNVAL;

@@ -143,9 +143,6 @@ impl Stream {
             _ => Some(Err(Refusal::plain(libc::EBADF))),
         });
         self.options_have_changed();
-        if connected.is_err() {
-            self.core.error_is_told();
-        }
         if matches!(&connected, Err(refusal) if matches!(refusal.errno, libc::EAGAIN | libc::EINTR)) {
             // It goes on without the caller.
             self.watch();

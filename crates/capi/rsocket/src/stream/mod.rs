@@ -97,11 +97,7 @@ impl Stream {
 
     /// What SO_ERROR tells.
     pub(crate) fn take_error(&self) -> Outcome<c_int> {
-        let mut state = self.core.progress()?;
-        let error = state.take_error();
-        drop(state);
-        self.core.error_is_told();
-        Ok(error)
+        Ok(self.core.progress()?.take_error())
     }
 
     pub(crate) fn shutdown(&self, how: c_int) -> Outcome<()> {

@@ -111,21 +111,32 @@ impl State for StreamState {
                 if !ends.is_readable() {
                     ready |= events & libc::POLLRDHUP;
                 }
-                // Programs that look for these first would miss what has arrived before the end.
+                // Programs of rsockets that look for these first would miss what has arrived before the end.
                 if connection.readable() == 0 {
-                    if ends.broken().is_some() {
-                        ready |= libc::POLLERR;
-                    }
-                    if ends.has_hung_up() {
-                        ready |= libc::POLLHUP;
-                    }
+                    ready |= self.ended();
                 }
                 ready
             }
             Phase::Fresh => write | libc::POLLHUP,
-            Phase::Failed(_) => read | write | libc::POLLERR,
+            Phase::Failed(_) => read | write | events & libc::POLLRDHUP | self.ended(),
             Phase::Closed => libc::POLLNVAL,
         }
+    }
+
+    fn ended(&self) -> libc::c_short {
+        let (hung_up, error) = match &self.phase {
+            Phase::Open(connection) => (connection.ends.has_hung_up(), connection.ends.error().is_some()),
+            Phase::Failed(_) => (true, self.error != 0),
+            _ => (false, false),
+        };
+        let mut ended = 0;
+        if hung_up {
+            ended |= libc::POLLHUP;
+        }
+        if error {
+            ended |= libc::POLLERR;
+        }
+        ended
     }
 }
 
@@ -290,8 +301,8 @@ impl StreamState {
 
     /// What broke the socket, once.
     pub(super) fn take_error(&mut self) -> c_int {
-        match &self.phase {
-            Phase::Open(connection) => connection.ends.broken().unwrap_or(0),
+        match &mut self.phase {
+            Phase::Open(connection) => connection.ends.take_error().unwrap_or(0),
             _ => std::mem::take(&mut self.error),
         }
     }

@@ -20,7 +20,7 @@ impl Stream {
         let mut piece = Piece::new();
         self.transfer(flags, Options::send_deadline, |connection, done| {
             if !connection.ends.is_writable() {
-                return Some(Err(Refusal::plain(connection.ends.broken().unwrap_or(libc::EPIPE))));
+                return Some(Err(Refusal::plain(connection.ends.take_error().unwrap_or(libc::EPIPE))));
             }
             // SAFETY: the caller's promise.
             *done += unsafe { connection.send(Runs::behind(pieces, *done), &mut piece) };
@@ -51,7 +51,7 @@ impl Stream {
                     return Some(Ok(()));
                 }
             }
-            match connection.ends.broken() {
+            match connection.ends.take_error() {
                 Some(errno) => Some(Err(Refusal::plain(errno))),
                 None if !connection.ends.is_readable() || total == 0 => Some(Ok(())),
                 None => None,
