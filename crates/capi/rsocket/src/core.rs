@@ -136,9 +136,15 @@ impl<S: State + ?Sized> Core<S> {
 
     /// Has the number show what the state is, and the set tell of what happens next.
     fn show_state(&self, locked: &mut Locked<S>) {
+        // As the call has left it: room that a send has missed is an edge when it comes, also if that is at once.
+        self.show_ready(locked);
         if !locked.state.is_armed() {
             self.progress_armed(&mut locked.state);
+            self.show_ready(locked);
         }
+    }
+
+    fn show_ready(&self, locked: &mut Locked<S>) {
         let ready = locked.state.ready_for(ALL) | locked.state.ended();
         locked.front.show(self.fd(), ready, locked.state.waiters().arrivals());
     }
