@@ -101,25 +101,21 @@ fn without() -> String {
 }
 
 #[test]
-#[ignore = "rsockets differ from TCP: events of epoll sets, numbers that are closed, stdio"]
 fn one_process_behaves_as_on_tcp() {
     behaves_as_tcp(0, "1", Fabric::Any, &["-w", &without()]);
 }
 
 #[test]
-#[ignore = "rsockets differ from TCP: events of epoll sets, numbers that are closed, stdio"]
 fn two_processes_behave_as_on_tcp() {
     behaves_as_tcp(1, "2", Fabric::Any, &["-w", &without()]);
 }
 
 #[test]
-#[ignore = "rsockets differ from TCP: events of epoll sets, numbers that are closed, stdio"]
 fn one_process_over_udp_behaves_as_on_tcp() {
     behaves_as_tcp(2, "1", Fabric::Udp, &["-w", &without()]);
 }
 
 #[test]
-#[ignore = "rsockets differ from TCP: events of epoll sets, numbers that are closed, stdio"]
 fn two_processes_over_udp_behave_as_on_tcp() {
     behaves_as_tcp(3, "2", Fabric::Udp, &["-w", &without()]);
 }
