@@ -40,18 +40,24 @@ unsafe fn polled(fds: *mut pollfd, count: nfds_t, really: impl FnOnce(*mut pollf
     // SAFETY: the caller's promise.
     let given = unsafe { slice::from_raw_parts_mut(fds, count as usize) };
     given.iter().for_each(|fd| shown(fd.fd));
-    if !given.iter().any(awaits_word) {
+    let awaiting: Vec<usize> = (0..given.len()).filter(|at| awaits_word(&given[*at])).collect();
+    if awaiting.is_empty() {
         return really(fds);
     }
     let mut asked: Vec<pollfd> = given.to_vec();
-    for fd in asked.iter_mut().filter(|fd| awaits_word(fd)) {
-        fd.events |= libc::POLLPRI;
+    for at in &awaiting {
+        asked[*at].events |= libc::POLLPRI;
     }
     let ready = really(asked.as_mut_ptr());
     if ready >= 0 {
+        for at in awaiting {
+            if asked[at].revents & libc::POLLPRI != 0 {
+                asked[at].revents &= !libc::POLLPRI;
+                asked[at].revents |= given[at].events & READABLE;
+            }
+        }
         for (fd, asked) in given.iter_mut().zip(asked) {
-            let for_us = asked.events & !fd.events & asked.revents;
-            fd.revents = asked.revents & !for_us | if for_us == 0 { 0 } else { fd.events & READABLE };
+            fd.revents = asked.revents;
         }
     }
     ready
@@ -122,10 +128,7 @@ unsafe fn selected(count: c_int, sets: [*mut fd_set; 3], really: impl FnOnce(*mu
     let awaiting: Vec<c_int> = numbers
         .into_iter()
         .filter(|number| {
-            count <= libc::FD_SETSIZE as c_int
-                && is_in(*number, read)
-                && !is_in(*number, except)
-                && forking::awaits_word(*number)
+            count <= libc::FD_SETSIZE as c_int && is_in(*number, read) && forking::awaits_word(*number)
         })
         .collect();
     if awaiting.is_empty() {
