@@ -14,6 +14,11 @@ const PACKAGES: &[(&str, &str)] = &[
     ("rdmacm-utils", "rping, ucmatose and their family"),
     ("iperf3", "sockets over RDMA, and TCP over the same path for comparison"),
     ("curl", "sockets over RDMA"),
+    ("nginx-light", "sockets over RDMA"),
+    ("redis-server", "sockets over RDMA, and redis-benchmark"),
+    ("memcached", "sockets over RDMA"),
+    ("g++", "compiling the C++ program for asio"),
+    ("libasio-dev", "sockets over RDMA"),
     ("perftest", "ib_send_bw and its family"),
     ("python3-pyverbs", "the Python binding"),
     ("ucx-utils", "ucx_info, ucx_perftest"),
@@ -66,7 +71,6 @@ pub fn install_for_compat(quick: bool) {
     ]);
     if !quick {
         install_missing(&[
-            ("g++", "compiling programs for libraries"),
             ("libgloo-dev", "gloo"),
             ("librpma-dev", "librpma"),
             ("python3-torch", "tensorpipe"),

@@ -327,13 +327,20 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
             inside(|| unsafe { r::rfcntl(rs, libc::F_SETFL, flags) })
         }
         (Some(rs), libc::FIONREAD) => {
-            let mut ahead = vec![0u8; 1 << 16];
             let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-            // SAFETY: a buffer of this length; as above.
-            unsafe {
-                let there = inside(|| r::rrecv(rs, ahead.as_mut_ptr().cast(), ahead.len(), flags));
-                *argument = c_int::try_from(there).unwrap_or(0).max(0);
-            }
+            let mut ahead = vec![0u8; 1 << 16];
+            // All of it: a program that has read so many waits for an edge.
+            let there = loop {
+                // SAFETY: a buffer of this length.
+                let there = inside(|| unsafe { r::rrecv(rs, ahead.as_mut_ptr().cast(), ahead.len(), flags) });
+                let there = usize::try_from(there).unwrap_or(0);
+                if there < ahead.len() {
+                    break there;
+                }
+                ahead.resize(2 * ahead.len(), 0);
+            };
+            // SAFETY: as above.
+            unsafe { *argument = c_int::try_from(there).unwrap_or(c_int::MAX) };
             0
         }
         _ => real!(c"ioctl", fn(c_int, c_ulong, *mut c_int) -> c_int, (fd, request, argument)),

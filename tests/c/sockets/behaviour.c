@@ -1048,6 +1048,23 @@ static void datagrams_to_a_new_server(void)
 	}
 }
 
+/* All that can be received is counted, however much it is. */
+static void unread(void)
+{
+	static char bytes[400000];
+	int fds[2], counted = -1, before = -2;
+
+	pair(fds);
+	set_nonblocking(fds[0]);
+	for (ssize_t sent = 0, now; sent < 300000 && (now = send(fds[0], bytes, sizeof bytes, 0)) > 0;)
+		sent += now;
+	for (; counted != before; usleep(300000)) {
+		before = counted;
+		EXPECT(ioctl(fds[1], FIONREAD, &counted) == 0);
+	}
+	EXPECT(counted > 0 && recv(fds[1], bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT) == counted);
+}
+
 static const struct test_case {
 	const char *name;
 	void (*run)(void);
@@ -1083,6 +1100,7 @@ static const struct test_case {
 	{"datagrams", datagrams},
 	{"pieces", pieces},
 	{"datagrams_to_a_new_server", datagrams_to_a_new_server},
+	{"unread", unread},
 };
 
 int main(int argc, char **argv)
