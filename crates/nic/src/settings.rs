@@ -5,7 +5,7 @@
 use ferroce_access::copy::{self, Way};
 use ferroce_explain::Check;
 use ferroce_host::Trust;
-use ferroce_netdev::DEVICES_VARIABLE;
+use ferroce_netdev::{DEVICES_VARIABLE, LINK_LAYER_VARIABLE, LinkLayer};
 use ferroce_queues::LimitsOf;
 use ferroce_udp::{
     tap::capture::{self, Capture},
@@ -34,7 +34,7 @@ pub const STRICT: &str = "FERROCE_STRICT";
 pub const TRUST: &str = "FERROCE_TRUST";
 
 /// All that Ferroce reads.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 12] = [
     LOG,
     RUN,
     FABRIC,
@@ -46,6 +46,7 @@ const KNOWN: [&str; 11] = [
     fault::VARIABLE,
     capture::VARIABLE,
     DEVICES_VARIABLE,
+    LINK_LAYER_VARIABLE,
 ];
 /// Those of Ferroce's own tests, which are none of its business.
 const OF_TESTS: [&str; 5] = [
@@ -80,6 +81,7 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
         FABRIC => (value != "udp").then(|| "the only value is udp; unset it for the best fabric".to_owned()),
         STRICT => strictness(value).err(),
         TRUST => value.to_string_lossy().parse::<Trust>().err(),
+        LINK_LAYER_VARIABLE => value.to_string_lossy().parse::<LinkLayer>().err(),
         CHECK => value.to_string_lossy().parse::<Check>().err(),
         copy::VARIABLE => value.to_string_lossy().parse::<Way>().err().map(|error| error.to_string()),
         fault::VARIABLE => value.to_string_lossy().parse::<Fault>().err().map(|error| error.to_string()),
@@ -177,6 +179,8 @@ mod tests {
             ("FERROCE_COPIES", "kernels"),
             ("FERROCE_CHECK", "fatel"),
             ("FERROCE_STRICT", "on"),
+            ("FERROCE_LINK_LAYER", "ib"),
+            ("FERROCE_LINK_LAYER", "InfiniBand"),
             ("FERROCE_FAULT", "duplicate=1%"),
             ("FERROCE_CAPTURE", "/nonexistent/x"),
             ("FERROCE_LOG", "debgu"),
@@ -206,6 +210,8 @@ mod tests {
             ("FERROCE_DEVICES", "nonsense"),
             ("FERROCE_RUN", "1"),
             ("FERROCE_STRICT", "1"),
+            ("FERROCE_LINK_LAYER", "infiniband"),
+            ("FERROCE_LINK_LAYER", "ethernet"),
             ("FERROCE_TEST_DIR", "x"),
             ("FERROCE_SKIP_LOG", "x"),
             ("PATH", "FERROCE_X"),
