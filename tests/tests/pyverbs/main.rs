@@ -228,7 +228,7 @@ fn the_suite_passes_on_infiniband() {
     for fabric in [Fabric::Any, Fabric::Udp] {
         let options = ["--link-layer", "infiniband"];
         let report = suite.check(host, User::Ordinary, &options, fabric.settings(), |_| true);
-        assert!(report.passed().count() >= 100, "{report:?}");
+        assert!(report.passed().count() >= 80, "{report:?}");
     }
 }
 
