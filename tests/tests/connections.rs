@@ -202,17 +202,35 @@ fn is_member(host: &Host, table: &str, address: &str) -> bool {
 
 #[test]
 fn messages_to_a_group_reach_who_has_joined() {
-    send_to_groups(Place::TwoHosts);
+    send_to_groups(Place::TwoHosts, &[]);
 }
 
 #[test]
 fn messages_to_a_group_reach_another_process_of_the_host() {
     for place in [Place::OneHost, Place::OneHostUdp] {
-        send_to_groups(place);
+        send_to_groups(place, &[]);
     }
 }
 
-fn send_to_groups(place: Place) {
+/// Ports of InfiniBand: programs get address vectors with LIDs, paths with LIDs and groups with MLIDs.
+#[test]
+fn programs_connect_by_lids() {
+    const INFINIBAND: [&str; 2] = ["--link-layer", "infiniband"];
+    for place in [Place::OneHost, Place::OneHostUdp, Place::TwoHosts] {
+        for (space, port, server, client) in [
+            (TCP, 7174, "rping -s -a SERVER -C 100 -v -V", "rping -c -a SERVER -C 100 -v -V"),
+            (TCP, 7174, "rping -s -a SERVER6 -C 100 -v -V", "rping -c -a SERVER6 -C 100 -v -V"),
+            (TCP, 7471, "ucmatose -b SERVER -c 10", "ucmatose -s SERVER -c 10"),
+            (UDP, 7174, "udaddy -b SERVER", "udaddy -s SERVER"),
+            (TCP, 7471, "rdma_server", "rdma_client -s SERVER"),
+        ] {
+            Programs { server, client, space, port, options: &INFINIBAND }.run(place);
+        }
+        send_to_groups(place, &INFINIBAND);
+    }
+}
+
+fn send_to_groups(place: Place, options: &[&str]) {
     require!(tool("mckey", "rdmacm-utils"));
     let groups = [
         ("SERVER", "CLIENT", "239.1.2.3", "igmp", "030201EF"),
@@ -221,7 +239,7 @@ fn send_to_groups(place: Place) {
     for (receiver, sender, group, table, entry) in groups {
         let world = require!(place.world());
         let start = |host: &Host, line: &str| {
-            host.start_ferroce(&[], &words(line, world.last(), world.first()), place.fabric().settings())
+            host.start_ferroce(options, &words(line, world.last(), world.first()), place.fabric().settings())
         };
         let mut joined = start(world.last(), &format!("mckey -b {receiver} -m {group}"));
         let since = Instant::now();

@@ -240,7 +240,7 @@ const REFUSED: &[(&str, &str, bool)] = &[
     ("receive_queue_full", "ibv_post_recv: the receive queue of 8 work requests is full", false),
     (
         "address_of_infiniband",
-        "rdma_resolve_addr: dst_addr is an AF_IB address: devices of RoCE are found by IP addresses",
+        "rdma_resolve_addr: dst_addr is an AF_IB address: devices are found by IP addresses",
         false,
     ),
 ];

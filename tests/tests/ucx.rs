@@ -129,6 +129,22 @@ fn ucx_info_lists_rc_with_atomics_and_ud_on_our_device() {
     transport("ud_verbs");
 }
 
+/// Ports of InfiniBand: UCX exchanges LIDs, and makes address handles of them.
+#[test]
+fn protocols_between_ports_of_infiniband() {
+    const LINES: &str = "\
+tag_8 -t tag_lat -s 8 -n 100 -w 10
+tag_1m -t tag_bw -s 1048576 -n 20 -w 2
+put_64k -t ucp_put_bw -s 65536 -n 50 -w 5
+fadd_8 -t ucp_fadd -s 8 -n 100 -w 10
+";
+    for place in [Place::OneHost(Fabric::Any), Place::OneHost(Fabric::Udp), Place::TwoHosts] {
+        for (name, transports) in [("infiniband-rc", RC), ("infiniband-ud", UD)] {
+            batch_with(place, transports, name, LINES, &[], &["--link-layer", "infiniband"]);
+        }
+    }
+}
+
 macro_rules! places {
     ($($place:ident: $value:expr;)*) => {$(
         mod $place {

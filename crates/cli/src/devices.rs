@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use ferroce_nic::net::{DeviceInfo, GidEntry, PortState, discover};
+use ferroce_nic::net::{DeviceInfo, GidEntry, LinkLayer, PortAttributes, PortState, discover};
 use serde_json::{Value, json};
 
 use crate::table::aligned;
@@ -54,6 +54,16 @@ pub fn guid_text(guid: [u8; 8]) -> String {
     groups.join(":")
 }
 
+/// The port's state, and its LID where there are LIDs.
+fn state(device: &DeviceInfo, port: &PortAttributes) -> String {
+    let state = state_name(device);
+    match (port.link_layer, port.lid()) {
+        (LinkLayer::Ethernet, _) => state.to_owned(),
+        (LinkLayer::InfiniBand, 0) => format!("{state}, no LID"),
+        (LinkLayer::InfiniBand, lid) => format!("{state}, LID {lid}"),
+    }
+}
+
 fn table(devices: &[DeviceInfo]) -> String {
     let mut rows = vec![["DEVICE", "INTERFACE", "STATE", "MTU", "GID", "", "ADDRESS"].map(str::to_owned)];
     for device in devices {
@@ -61,7 +71,7 @@ fn table(devices: &[DeviceInfo]) -> String {
         let mut first = [
             device.name.clone(),
             device.netdev.name.clone(),
-            state_name(device).to_owned(),
+            state(device, &port),
             format!("{} of {}", port.active_mtu, device.netdev.mtu),
         ];
         let gids = ferroce_nic::gid_table(device);
@@ -88,7 +98,7 @@ fn to_json(device: &DeviceInfo) -> Value {
                 "index": index,
                 "gid": gid_text(entry.gid),
                 "address": address_name(entry, &device.netdev.name),
-                "type": "RoCE v2",
+                "type": port.link_layer.gid_type_name(),
             })
         })
         .collect();
@@ -97,6 +107,9 @@ fn to_json(device: &DeviceInfo) -> Value {
         "interface": device.netdev.name,
         "ifindex": device.netdev.ifindex,
         "state": state_name(device),
+        "link_layer": port.link_layer.name(),
+        "lid": port.lid(),
+        "sm_lid": port.sm_lid(),
         "active_mtu": port.active_mtu,
         "interface_mtu": device.netdev.mtu,
         "node_guid": guid_text(device.node_guid),

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::process::{Command, ExitCode};
 
 use clap::ValueEnum;
+use ferroce_nic::net::LinkLayer;
 use serde_json::{Map, Value};
 
 use crate::check::Checking;
@@ -21,10 +22,17 @@ pub enum Format {
 }
 
 /// Prints the variables that `ferroce run` would set.
-pub fn env(format: Format, preload: bool, sockets: bool) -> ExitCode {
+pub fn env(format: Format, preload: bool, sockets: bool, link_layer: Option<LinkLayer>) -> ExitCode {
     let checking = Checking::default();
-    let options =
-        run::Options { capture: None, fault: None, preload, sockets, checking: &checking, command: &[] };
+    let options = run::Options {
+        capture: None,
+        fault: None,
+        preload,
+        sockets,
+        link_layer,
+        checking: &checking,
+        command: &[],
+    };
     // Only its environment counts.
     let mut holder = Command::new("true");
     let text = run::set_environment(&mut holder, &options).and_then(|_| write(format, &holder));

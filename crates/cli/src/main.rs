@@ -29,6 +29,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use ferroce_nic::net::LinkLayer;
 use watch::rates::Sort;
 
 /// RDMA verbs in user space: run programs that were built for an RDMA adapter without having one.
@@ -46,6 +47,7 @@ const ENVIRONMENT: &str = "\
 Environment, for programs run by `ferroce run`:
   FERROCE_DEVICES  which devices there are, and their names: \"mlx5_0=eth0,mlx5_1=eth1\"
                    (without it: ferroce0 is the interface of the default route, the others follow)
+  FERROCE_LINK_LAYER  \"infiniband\": ports have LIDs, for programs that address by these (without it: ethernet)
   FERROCE_FABRIC   \"udp\" sends everything over the network stack, also within one host
   FERROCE_COPIES   \"kernel\" has the kernel copy all payloads (without it: the processor, under a handler of SIGSEGV and
                    SIGBUS that turns a fault into an error completion)
@@ -82,6 +84,12 @@ enum Command {
         /// rsocket is an ordinary one.
         #[arg(long, conflicts_with = "no_preload")]
         sockets: bool,
+        /// What ports are to the command: ethernet (RoCE, the default) or infiniband, for programs that address by LIDs
+        ///
+        /// Both sides must have the same. Packets are RoCEv2 in any case, and no subnet manager is needed: a port's LID is
+        /// the number of its IPv4 address in the subnet.
+        #[arg(long, value_name = "LINK_LAYER")]
+        link_layer: Option<LinkLayer>,
         #[command(flatten)]
         checking: check::Checking,
         /// The command and its arguments
@@ -102,6 +110,9 @@ enum Command {
         /// As of `ferroce run`
         #[arg(long, conflicts_with = "no_preload")]
         sockets: bool,
+        /// As of `ferroce run`
+        #[arg(long, value_name = "LINK_LAYER")]
+        link_layer: Option<LinkLayer>,
     },
     /// Show the devices that programs see here, with their state, path MTU, addresses and GIDs
     Devices {
@@ -270,15 +281,20 @@ fn main() -> ExitCode {
         return rdma::rdma(&std::env::args_os().skip(1).collect::<Vec<_>>());
     }
     match Arguments::parse().command {
-        Command::Run { capture, fault, no_preload, sockets, checking, command } => run::run(&run::Options {
-            capture: capture.as_deref(),
-            fault: fault.as_deref(),
-            preload: !no_preload,
-            sockets,
-            checking: &checking,
-            command: &command,
-        }),
-        Command::Env { format, no_preload, sockets } => env::env(format, !no_preload, sockets),
+        Command::Run { capture, fault, no_preload, sockets, link_layer, checking, command } => {
+            run::run(&run::Options {
+                capture: capture.as_deref(),
+                fault: fault.as_deref(),
+                preload: !no_preload,
+                sockets,
+                link_layer,
+                checking: &checking,
+                command: &command,
+            })
+        }
+        Command::Env { format, no_preload, sockets, link_layer } => {
+            env::env(format, !no_preload, sockets, link_layer)
+        }
         Command::Devices { json } => devices::devices(json),
         Command::Sysfs { directory } => sysfs::sysfs(&directory),
         Command::Explain { word } => explain::explain(word.as_deref()),

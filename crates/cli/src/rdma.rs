@@ -16,6 +16,9 @@ use crate::install;
 /// The name under which this command is this one.
 pub const NAME: &str = "rdma";
 
+/// That of all ports of InfiniBand.
+const SUBNET_PREFIX: &str = "fe80:0000:0000:0000";
+
 /// What is asked of us.
 #[derive(PartialEq, Eq, Debug)]
 struct Question {
@@ -125,7 +128,19 @@ fn states(device: &DeviceInfo) -> (&'static str, &'static str) {
 fn to_json(object: Object, index: usize, device: &DeviceInfo) -> Value {
     let guid = guid_text(device.node_guid);
     let (state, physical_state) = states(device);
+    let port = device.port();
     match object {
+        Object::Link if port.link_layer.is_infiniband() => json!({
+            "ifindex": index,
+            "ifname": device.name,
+            "port": 1,
+            "subnet_prefix": SUBNET_PREFIX,
+            "lid": port.lid(),
+            "sm_lid": port.sm_lid(),
+            "lmc": 0,
+            "state": state,
+            "physical_state": physical_state,
+        }),
         Object::Link => json!({
             "ifindex": index,
             "ifname": device.name,
@@ -149,7 +164,15 @@ fn to_json(object: Object, index: usize, device: &DeviceInfo) -> Value {
 fn line(object: Object, index: usize, device: &DeviceInfo) -> String {
     let (name, guid, netdev) = (&device.name, guid_text(device.node_guid), &device.netdev.name);
     let (state, physical_state) = states(device);
+    let port = device.port();
     match object {
+        Object::Link if port.link_layer.is_infiniband() => {
+            let (lid, sm_lid) = (port.lid(), port.sm_lid());
+            format!(
+                "link {name}/1 subnet_prefix {SUBNET_PREFIX} lid {lid} sm_lid {sm_lid} lmc 0 state {state} \
+                 physical_state {physical_state} "
+            )
+        }
         Object::Link => {
             format!("link {name}/1 state {state} physical_state {physical_state} netdev {netdev} ")
         }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
+use ferroce_nic::net::{LINK_LAYER_VARIABLE, LinkLayer};
 use ferroce_nic::settings;
 use ferroce_nic::tap::{capture, fault};
 
@@ -30,6 +31,8 @@ pub struct Options<'a> {
     pub preload: bool,
     /// `--sockets`
     pub sockets: bool,
+    /// `--link-layer`
+    pub link_layer: Option<LinkLayer>,
     /// `--check`, `--check-report`, `--strict`
     pub checking: &'a Checking,
     /// The command, at least its name.
@@ -80,8 +83,11 @@ pub fn set_environment(command: &mut Command, options: &Options<'_>) -> Result<P
     let mut mistakes = settings::mistakes();
     // An option stands in for its variable.
     mistakes.retain(|mistake| {
-        let replaced =
-            [(options.capture.is_some(), capture::VARIABLE), (options.fault.is_some(), fault::VARIABLE)];
+        let replaced = [
+            (options.capture.is_some(), capture::VARIABLE),
+            (options.fault.is_some(), fault::VARIABLE),
+            (options.link_layer.is_some(), LINK_LAYER_VARIABLE),
+        ];
         !replaced.iter().any(|(given, name)| *given && mistake.starts_with(name))
             && !options.checking.replaces(mistake)
     });
@@ -101,6 +107,9 @@ pub fn set_environment(command: &mut Command, options: &Options<'_>) -> Result<P
     if let Some(spec) = options.fault {
         spec.parse::<fault::Fault>().map_err(|error| format!("--fault {spec:?}: {error}"))?;
         command.env(fault::VARIABLE, spec);
+    }
+    if let Some(link_layer) = options.link_layer {
+        command.env(LINK_LAYER_VARIABLE, link_layer.to_string());
     }
     options.checking.set(command)?;
     Ok(libraries)

@@ -59,7 +59,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
         mask: "IBV_QP_AV",
         when: "RTR (RC, UC, XRC)",
         means: "The way to the peer. RoCE needs is_global 1, grh.dgid (the peer's GID) and grh.sgid_index (the own one), both of one \
-                family: an index of an IPv4 GID for an IPv4 peer. `ferroce devices` lists GIDs with their indices.",
+                family: an index of an IPv4 GID for an IPv4 peer. `ferroce devices` lists GIDs with their indices. Ports of InfiniBand \
+                (`ferroce run --link-layer infiniband`) take dlid with is_global 0 as well.",
         reasons: &[14, 10],
     },
     Attribute {

@@ -42,8 +42,7 @@ impl<F: Fn(u32) -> Option<GidTable> + Send + Sync> Service for GidTables<F> {
 #[must_use]
 pub fn gid_table(device: &DeviceInfo) -> GidTable {
     let interface = device.netdev.ifindex;
-    let known = ask_for_table(interface).and_then(|bytes| GidTable::from_bytes(&bytes, interface));
-    match known {
+    match ask_for_table(interface) {
         Some(mut table) => {
             table.update(&device.netdev);
             table
@@ -52,7 +51,7 @@ pub fn gid_table(device: &DeviceInfo) -> GidTable {
     }
 }
 
-fn ask_for_table(interface: u32) -> Option<Vec<u8>> {
+fn ask_for_table(interface: u32) -> Option<GidTable> {
     let user = User::current();
     let mut question = Question::new(interface, user);
     match question.ask(&Name::leader(user.uid())) {
@@ -75,6 +74,7 @@ fn ask_for_table(interface: u32) -> Option<Vec<u8>> {
 
 /// Processes that have been asked for the GID table of an interface.
 struct Question {
+    interface: u32,
     request: [u8; REQUEST],
     user: User,
     asked: Vec<EngineFd>,
@@ -85,7 +85,7 @@ impl Question {
         let mut request = [0; REQUEST];
         request[..frame::HEADER].copy_from_slice(&frame::header(KIND_GIDS));
         request[frame::HEADER..].copy_from_slice(&interface.to_ne_bytes());
-        Self { request, user, asked: Vec::new() }
+        Self { interface, request, user, asked: Vec::new() }
     }
 
     /// Asks the holder of a name.
@@ -99,8 +99,8 @@ impl Question {
         Ok(())
     }
 
-    /// The first table that comes, if one does before all have answered and within `patience`.
-    fn answer(&mut self, patience: Duration) -> Option<Vec<u8>> {
+    /// The first table of this process's link layer that comes, if one does before all have answered and within `patience`.
+    fn answer(&mut self, patience: Duration) -> Option<GidTable> {
         let deadline = Instant::now() + patience;
         while !self.asked.is_empty() {
             let poll_of =
@@ -115,10 +115,10 @@ impl Question {
                 let mut reply = [0; LONGEST_TABLE];
                 let Ok((length, _)) = frame::receive(socket.raw(), &mut reply) else { continue };
                 let reply = &reply[..length];
-                if let Some(table) =
-                    reply.get(frame::HEADER..).filter(|_| frame::kind_of(reply) == Some(frame::GRANTED))
-                {
-                    return Some(table.to_vec());
+                let table =
+                    reply.get(frame::HEADER..).filter(|_| frame::kind_of(reply) == Some(frame::GRANTED));
+                if let Some(table) = table.and_then(|bytes| GidTable::from_bytes(bytes, self.interface)) {
+                    return Some(table);
                 }
             }
         }

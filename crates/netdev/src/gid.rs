@@ -1,27 +1,28 @@
-//! The GID table of a device, laid out as a kernel RoCE device does: link-local first, the first IPv4 second.
+//! The GID table of a device, laid out as a kernel RoCE device does: link-local first, the first IPv4 second. On
+//! InfiniBand the first entry is the port's GID: that of the address that has the port's LID.
 //!
 //! Indices are promises: programs and scripts say `-g 1`, and a QP keeps the index it was given. An address that
 //! stays keeps its index; one that goes leaves a zero GID; a new one takes a free index.
 
-use ferroce_types::{gid_of, ip_of};
 use std::net::IpAddr;
 
-use super::interface::{Address, Netdev};
+use super::interface::Netdev;
+use super::link_layer::{Lids, LinkLayer, ip_of};
 
 /// Entries of every GID table (`gid_tbl_len` of ibv_query_port(3)); unused ones are zero.
 pub const GID_TABLE_LEN: usize = 64;
-/// `IBV_GID_TYPE_ROCE_V2` of ibv_query_gid_ex(3): the type of all our entries.
-pub const GID_TYPE_ROCE_V2: u32 = 2;
 
 /// Where the link-local GID belongs.
 const LINK_LOCAL_INDEX: usize = 0;
 /// Where the first IPv4 GID belongs.
 const IPV4_INDEX: usize = 1;
+/// Where the port's GID belongs on InfiniBand.
+const PORT_INDEX: usize = 0;
 
 /// A GID in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GidEntry {
-    /// The GID in network order (annex A17.4.1: IPv4 addresses are mapped into IPv6).
+    /// The GID in network order ([`LinkLayer::gid_of`]).
     pub gid: [u8; 16],
     /// The address it stands for.
     pub ip: IpAddr,
@@ -42,28 +43,70 @@ pub struct GidChange {
     pub new: Option<GidEntry>,
 }
 
+/// Which address has which index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Layout {
+    /// Of a kernel RoCE device.
+    Roce {
+        /// There was no link-local address when the table was filled: tools ask for index 0, scripts for index 1, so
+        /// both are the same address. Decided once, lest a link that goes down and up again changes what 0 means.
+        first_repeats_second: bool,
+    },
+    /// The port's GID first.
+    InfiniBand,
+}
+
+impl Layout {
+    fn of(link_layer: LinkLayer) -> Self {
+        match link_layer {
+            LinkLayer::Ethernet => Self::Roce { first_repeats_second: false },
+            LinkLayer::InfiniBand => Self::InfiniBand,
+        }
+    }
+
+    fn link_layer(self) -> LinkLayer {
+        match self {
+            Self::Roce { .. } => LinkLayer::Ethernet,
+            Self::InfiniBand => LinkLayer::InfiniBand,
+        }
+    }
+
+    fn first_repeats_second(self) -> bool {
+        self == Self::Roce { first_repeats_second: true }
+    }
+
+    const ALL: [Self; 3] = [
+        Self::Roce { first_repeats_second: false },
+        Self::Roce { first_repeats_second: true },
+        Self::InfiniBand,
+    ];
+}
+
 /// A device's GID table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GidTable {
     entries: Vec<Option<GidEntry>>,
-    /// There was no link-local address when the table was filled: tools ask for index 0, scripts for index 1, so
-    /// both are the same address. Decided once, lest a link that goes down and up again changes what 0 means.
-    first_repeats_second: bool,
+    layout: Layout,
 }
 
 impl GidTable {
     /// The table of an interface that has none yet.
     #[must_use]
     pub fn new(netdev: &Netdev) -> Self {
-        let mut table = Self { entries: vec![None; GID_TABLE_LEN], first_repeats_second: false };
+        Self::on(LinkLayer::current(), netdev)
+    }
+
+    fn on(link_layer: LinkLayer, netdev: &Netdev) -> Self {
+        let mut table = Self { entries: vec![None; GID_TABLE_LEN], layout: Layout::of(link_layer) };
         table.update(netdev);
         table
     }
 
-    /// What another process needs to know of it: whether the first two are the same, and each index in use with its GID.
+    /// What another process needs to know of it: its layout, and each index in use with its GID.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![u8::from(self.first_repeats_second)];
+        let layout = Layout::ALL.iter().position(|layout| *layout == self.layout);
+        let mut bytes = vec![layout.unwrap_or_default() as u8];
         for (index, entry) in self.iter() {
             bytes.push(index as u8);
             bytes.extend(entry.gid);
@@ -71,16 +114,22 @@ impl GidTable {
         bytes
     }
 
-    /// A table that another process has told ([`GidTable::to_bytes`]); `None` for bytes that are none. What isn't an address of the interface goes with [`GidTable::update`].
+    /// A table of another process ([`GidTable::to_bytes`]); `None` for bytes that are none, or a table of the other link
+    /// layer. What isn't an address of the interface goes with [`GidTable::update`].
     #[must_use]
     pub fn from_bytes(bytes: &[u8], ifindex: u32) -> Option<Self> {
-        let (&flag, entries) = bytes.split_first()?;
-        let mut table = Self { entries: vec![None; GID_TABLE_LEN], first_repeats_second: flag == 1 };
+        Self::from_bytes_on(LinkLayer::current(), bytes, ifindex)
+    }
+
+    fn from_bytes_on(link_layer: LinkLayer, bytes: &[u8], ifindex: u32) -> Option<Self> {
+        let (&layout, entries) = bytes.split_first()?;
+        let layout = *Layout::ALL.get(usize::from(layout))?;
+        let mut table = Self { entries: vec![None; GID_TABLE_LEN], layout };
         let (entries, rest) = entries.as_chunks::<17>();
         for &[index, ref gid @ ..] in entries {
-            *table.entries.get_mut(usize::from(index))? = Some(entry_of(ip_of(*gid), ifindex));
+            *table.entries.get_mut(usize::from(index))? = Some(entry_of(link_layer, ip_of(*gid), ifindex));
         }
-        (flag <= 1 && rest.is_empty()).then_some(table)
+        (layout.link_layer() == link_layer && rest.is_empty()).then_some(table)
     }
 
     /// The entry at `index`; `None` for an unused index (a zero GID) and beyond the table.
@@ -110,16 +159,25 @@ impl GidTable {
     /// the caller's.
     pub fn update(&mut self, netdev: &Netdev) -> Vec<GidChange> {
         let old = self.entries.clone();
-        let now: Vec<GidEntry> =
-            netdev.gid_addresses().map(|address| entry(address, netdev.ifindex)).collect();
+        let link_layer = self.layout.link_layer();
+        let entry = |ip| entry_of(link_layer, ip, netdev.ifindex);
+        let now: Vec<GidEntry> = netdev.gid_addresses().map(|address| entry(address.ip)).collect();
         for slot in &mut self.entries {
             if slot.is_some_and(|entry| !now.contains(&entry)) {
                 *slot = None;
             }
         }
         let link_local = |entry: &GidEntry| entry.scope_id != 0;
-        if self.iter().next().is_none() {
-            self.first_repeats_second = !now.iter().any(link_local);
+        let is_empty = self.iter().next().is_none();
+        match &mut self.layout {
+            Layout::Roce { first_repeats_second } if is_empty => {
+                *first_repeats_second = !now.iter().any(link_local);
+            }
+            Layout::Roce { .. } => {}
+            Layout::InfiniBand => {
+                let port = Lids::of(netdev).map(|lids| entry(lids.address())).or(now.first().copied());
+                self.put_first(port);
+            }
         }
         let any_ipv4 = now.iter().any(|entry| entry.ip.is_ipv4());
         let mut without_place = 0;
@@ -138,7 +196,7 @@ impl GidTable {
                 "{without_place} addresses have no place in the GID table of {GID_TABLE_LEN} entries"
             );
         }
-        if self.first_repeats_second && self.entries[LINK_LOCAL_INDEX].is_none() {
+        if self.layout.first_repeats_second() && self.entries[LINK_LOCAL_INDEX].is_none() {
             self.entries[LINK_LOCAL_INDEX] = self.entries[IPV4_INDEX];
         }
         let changes = old.into_iter().zip(&self.entries).enumerate();
@@ -148,31 +206,39 @@ impl GidTable {
             .collect()
     }
 
+    /// Makes `port` the entry of the port's GID. The one that was there is left without a place.
+    fn put_first(&mut self, port: Option<GidEntry>) {
+        for slot in self.entries.iter_mut().filter(|slot| **slot == port) {
+            *slot = None;
+        }
+        self.entries[PORT_INDEX] = port;
+    }
+
     /// The index that belongs to an address of its kind if it is free, else the first free one after those.
     fn place_for(&self, entry: &GidEntry, any_ipv4: bool) -> Option<usize> {
+        let Layout::Roce { first_repeats_second } = self.layout else {
+            return (PORT_INDEX + 1..GID_TABLE_LEN).find(|&index| self.entries[index].is_none());
+        };
         let own = match entry.ip {
             IpAddr::V4(_) => Some(IPV4_INDEX),
             IpAddr::V6(ip) if !ip.is_unicast_link_local() => (!any_ipv4).then_some(IPV4_INDEX),
-            IpAddr::V6(_) => (!self.first_repeats_second).then_some(LINK_LOCAL_INDEX),
+            IpAddr::V6(_) => (!first_repeats_second).then_some(LINK_LOCAL_INDEX),
         };
         let free = |&index: &usize| self.entries[index].is_none();
         own.filter(free).or_else(|| (IPV4_INDEX + 1..GID_TABLE_LEN).find(free))
     }
 }
 
-fn entry(address: &Address, ifindex: u32) -> GidEntry {
-    entry_of(address.ip, ifindex)
-}
-
-fn entry_of(ip: IpAddr, ifindex: u32) -> GidEntry {
+fn entry_of(link_layer: LinkLayer, ip: IpAddr, ifindex: u32) -> GidEntry {
     let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    GidEntry { gid: gid_of(ip), ip, scope_id: if link_local { ifindex } else { 0 }, ifindex }
+    GidEntry { gid: link_layer.gid_of(ip), ip, scope_id: if link_local { ifindex } else { 0 }, ifindex }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::interface::tests::{address, netdev};
     use super::*;
+    use ferroce_types::gid_of;
 
     fn shown(table: &GidTable) -> Vec<String> {
         table.iter().map(|(index, entry)| format!("{index}:{}", entry.ip)).collect()
@@ -180,6 +246,36 @@ mod tests {
 
     fn table(addresses: &[&str]) -> GidTable {
         GidTable::new(&netdev("eth0", 2, addresses))
+    }
+
+    #[test]
+    fn on_infiniband_the_ports_gid_is_first_whatever_comes_and_goes() {
+        let mut eth0 = netdev("eth0", 2, &["fe80::1"]);
+        let mut table = GidTable::on(LinkLayer::InfiniBand, &eth0);
+        assert_eq!(shown(&table), ["0:fe80::1"]);
+        eth0.addresses.insert(0, address("10.0.0.1"));
+        eth0.addresses.push(address("fd00::1"));
+        let changed: Vec<_> = table.update(&eth0).iter().map(|change| change.index).collect();
+        assert_eq!(changed, [0, 1, 2]);
+        assert_eq!(shown(&table), ["0:10.0.0.1", "1:fe80::1", "2:fd00::1"]);
+        assert_eq!(table.gid(0).unwrap()[..], [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0xf0, 0xce, 4, 10, 0, 0, 1]);
+        assert_eq!(table.update(&eth0), []);
+        eth0.addresses.remove(0);
+        table.update(&eth0);
+        assert_eq!(shown(&table), ["0:fd00::1", "1:fe80::1"]);
+        table.update(&netdev("eth0", 2, &[]));
+        assert_eq!(table.iter().count(), 0);
+    }
+
+    #[test]
+    fn a_table_of_the_other_link_layer_is_none() {
+        let eth0 = netdev("eth0", 2, &["10.0.0.1", "fe80::1"]);
+        let layers = [LinkLayer::Ethernet, LinkLayer::InfiniBand];
+        for (ours, theirs) in layers.into_iter().flat_map(|one| layers.map(|other| (one, other))) {
+            let table = GidTable::on(theirs, &eth0);
+            let read = GidTable::from_bytes_on(ours, &table.to_bytes(), 2);
+            assert_eq!(read, (ours == theirs).then_some(table));
+        }
     }
 
     #[test]
@@ -261,7 +357,7 @@ mod tests {
     fn nonsense_is_no_table() {
         let good = table(&["10.0.0.1"]).to_bytes();
         assert!(GidTable::from_bytes(&good, 2).is_some());
-        for bad in [&[][..], &[2], &good[..good.len() - 1], &[&[0, 64][..], &[0; 16]].concat()] {
+        for bad in [&[][..], &[3], &good[..good.len() - 1], &[&[0, 64][..], &[0; 16]].concat()] {
             assert_eq!(GidTable::from_bytes(bad, 2), None);
         }
     }

@@ -1,7 +1,7 @@
 //! What the host's network looks like: interfaces, which of them are devices, GID tables, port attributes,
 //! routes, and news about all of these.
 //!
-//! In here: rtnetlink(7), ethtool, and the rules that make a RoCE device of a network interface.
+//! In here: rtnetlink(7), ethtool, the rules that make a device of a network interface, and what addresses look like to programs.
 //! Out of here: packets, UDP sockets, verbs objects. Nothing is kept between calls but what the caller holds.
 
 #![cfg_attr(not(test), forbid(unsafe_code))]
@@ -11,6 +11,7 @@ mod ethtool;
 mod gid;
 mod guid;
 mod interface;
+mod link_layer;
 mod monitor;
 mod neighbour;
 mod netlink;
@@ -20,9 +21,12 @@ mod route;
 use std::io;
 
 pub use devices::{DEVICES_VARIABLE, DeviceInfo, VENDOR_ID, VENDOR_PART_ID, discover, discover_as};
-pub use ferroce_types::{gid_of, ip_of};
-pub use gid::{GID_TABLE_LEN, GID_TYPE_ROCE_V2, GidChange, GidEntry, GidTable};
+pub use gid::{GID_TABLE_LEN, GidChange, GidEntry, GidTable};
 pub use interface::{Address, Netdev, interfaces};
+pub use link_layer::{
+    LAST_UNICAST_LID, LINK_LAYER_VARIABLE, Lids, LinkLayer, MULTICAST_LIDS, gid_of, ip_of, mlid_of,
+    why_no_lid,
+};
 pub use monitor::{Changes, Monitor};
 pub use neighbour::{is_neighbour_known, look_for_neighbour};
 pub use port::{LastSpeed, LinkSpeed, MAX_MTU, PortAttributes, PortState, active_mtu};

@@ -2,6 +2,7 @@
 
 use super::gid::GID_TABLE_LEN;
 use super::interface::Netdev;
+use super::link_layer::{Lids, LinkLayer};
 
 /// Largest path MTU in bytes that the transport knows.
 pub const MAX_MTU: u32 = 4096;
@@ -38,10 +39,10 @@ pub struct PortAttributes {
     pub speed: LinkSpeed,
     /// The same in Mbit/s, as the interface says.
     pub mbps: u32,
-    /// `IBV_LINK_LAYER_ETHERNET`.
-    pub link_layer: u8,
-    /// 0: RoCE has no LIDs.
-    pub lid: u16,
+    /// What programs see it as.
+    pub link_layer: LinkLayer,
+    /// On InfiniBand, unless its address has no LID.
+    pub lids: Option<Lids>,
     /// 1: the default partition only.
     pub pkey_tbl_len: u16,
     /// [`GID_TABLE_LEN`].
@@ -84,6 +85,11 @@ impl PortAttributes {
     /// The attributes of the port on `netdev`.
     #[must_use]
     pub fn of(netdev: &Netdev) -> Self {
+        Self::on(LinkLayer::current(), netdev)
+    }
+
+    /// As on this link layer.
+    fn on(link_layer: LinkLayer, netdev: &Netdev) -> Self {
         let (state, phys_state) = if netdev.is_up() { (PortState::Active, 5) } else { (PortState::Down, 3) };
         let default = if netdev.is_loopback() { LOOPBACK_MBPS } else { DEFAULT_MBPS };
         let mbps = netdev.speed_mbps.unwrap_or(default);
@@ -94,10 +100,31 @@ impl PortAttributes {
             max_mtu: MAX_MTU,
             speed: LinkSpeed::from_mbps(mbps),
             mbps,
-            link_layer: 2,
-            lid: 0,
+            link_layer,
+            lids: link_layer.is_infiniband().then(|| Lids::of(netdev)).flatten(),
             pkey_tbl_len: 1,
             gid_tbl_len: GID_TABLE_LEN as u32,
+        }
+    }
+
+    /// Its LID; 0: it has none.
+    #[must_use]
+    pub fn lid(&self) -> u16 {
+        self.lids.map_or(0, |lids| lids.own())
+    }
+
+    /// The LID of the subnet manager; 0: there is none.
+    #[must_use]
+    pub fn sm_lid(&self) -> u16 {
+        self.lids.map_or(0, |lids| lids.subnet_manager())
+    }
+
+    /// `IBV_PORT_CM_SUP`, and on Ethernet `IBV_PORT_IP_BASED_GIDS`.
+    #[must_use]
+    pub fn capabilities(&self) -> u32 {
+        match self.link_layer {
+            LinkLayer::Ethernet => 1 << 16 | 1 << 26,
+            LinkLayer::InfiniBand => 1 << 16,
         }
     }
 }
@@ -176,6 +203,17 @@ mod tests {
             (eth0.speed_mbps, eth0.flags) = (mbps, flags);
             assert_eq!(last.update(&PortAttributes::of(&eth0)), changed, "{mbps:?}");
         }
+    }
+
+    #[test]
+    fn only_a_port_of_infiniband_has_lids() {
+        let eth0 = netdev("eth0", 2, &["10.0.0.7"]);
+        let port = PortAttributes::on(LinkLayer::InfiniBand, &eth0);
+        assert_eq!((port.lid(), port.sm_lid(), port.capabilities()), (7, 1, 1 << 16));
+        let port = PortAttributes::on(LinkLayer::Ethernet, &eth0);
+        assert_eq!((port.lid(), port.sm_lid(), port.capabilities()), (0, 0, 0x0401_0000));
+        let without = PortAttributes::on(LinkLayer::InfiniBand, &netdev("eth0", 2, &["fe80::1"]));
+        assert_eq!((without.lid(), without.sm_lid()), (0, 0));
     }
 
     #[test]

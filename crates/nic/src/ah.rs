@@ -110,7 +110,7 @@ impl Ah {
     /// Resolves an address vector.
     ///
     /// # Errors
-    /// EINVAL without a GRH, for a source GID that doesn't exist, or for addresses of different families; ENOMEM when there are
+    /// EINVAL without a GRH unless ports are InfiniBand, for a LID of no host, for a source GID that doesn't exist, or for addresses of different families; ENOMEM when there are
     /// `MAX_AH` handles.
     pub fn create(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>> {
         check_av(&av)?;

@@ -142,6 +142,7 @@ impl Device {
         });
         adapter::register_context(&context);
         context.catch_up();
+        context.explain_missing_lid();
         context.adapter()?;
         Ok(context)
     }
@@ -297,6 +298,19 @@ impl Context {
         }
     }
 
+    /// A program that addresses by LIDs can't use a port without one: a line, one for each process, says why it has none.
+    fn explain_missing_lid(&self) {
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        let port = self.port();
+        if port.link_layer.is_infiniband()
+            && port.lids.is_none()
+            && !TOLD.swap(true, Ordering::Relaxed)
+            && let Some(why) = ferroce_netdev::why_no_lid(&self.device.info.netdev)
+        {
+            crate::voice::tell(&format!("{why}; address vectors of {} need a GRH", self.device.info.name));
+        }
+    }
+
     /// Takes changes of the GID table into account, and returns them.
     fn update_gids(
         &self,
@@ -421,6 +435,9 @@ impl Context {
         }
         if other_speed {
             self.raise(AsyncEvent::SpeedChange);
+        }
+        if before.lid() != now.lid() {
+            self.raise(AsyncEvent::LidChange(1));
         }
         if !changes.is_empty() {
             self.raise(AsyncEvent::GidChange(1));

@@ -5,7 +5,7 @@
 use ferroce_access::copy::{self, Way};
 use ferroce_explain::Check;
 use ferroce_host::Trust;
-use ferroce_netdev::DEVICES_VARIABLE;
+use ferroce_netdev::{DEVICES_VARIABLE, LINK_LAYER_VARIABLE, LinkLayer};
 use ferroce_queues::LimitsOf;
 use ferroce_udp::{
     tap::capture::{self, Capture},
@@ -50,6 +50,7 @@ const KNOWN: [&str; 12] = [
     fault::VARIABLE,
     capture::VARIABLE,
     DEVICES_VARIABLE,
+    LINK_LAYER_VARIABLE,
 ];
 /// Those of Ferroce's own tests, which are none of its business.
 const OF_TESTS: [&str; 5] = [
@@ -85,6 +86,7 @@ fn mistake(name: &OsStr, value: &OsStr) -> Option<String> {
         PTRACER => (value != "off").then(|| "the only value is off; unset it for copies by peers".to_owned()),
         STRICT => strictness(value).err(),
         TRUST => value.to_string_lossy().parse::<Trust>().err(),
+        LINK_LAYER_VARIABLE => value.to_string_lossy().parse::<LinkLayer>().err(),
         CHECK => value.to_string_lossy().parse::<Check>().err(),
         copy::VARIABLE => value.to_string_lossy().parse::<Way>().err().map(|error| error.to_string()),
         fault::VARIABLE => value.to_string_lossy().parse::<Fault>().err().map(|error| error.to_string()),
@@ -188,6 +190,8 @@ mod tests {
             ("FERROCE_COPIES", "kernels"),
             ("FERROCE_CHECK", "fatel"),
             ("FERROCE_STRICT", "on"),
+            ("FERROCE_LINK_LAYER", "ib"),
+            ("FERROCE_LINK_LAYER", "InfiniBand"),
             ("FERROCE_FAULT", "duplicate=1%"),
             ("FERROCE_CAPTURE", "/nonexistent/x"),
             ("FERROCE_LOG", "debgu"),
@@ -217,6 +221,8 @@ mod tests {
             ("FERROCE_DEVICES", "nonsense"),
             ("FERROCE_RUN", "1"),
             ("FERROCE_STRICT", "1"),
+            ("FERROCE_LINK_LAYER", "infiniband"),
+            ("FERROCE_LINK_LAYER", "ethernet"),
             ("FERROCE_TEST_DIR", "x"),
             ("FERROCE_SKIP_LOG", "x"),
             ("PATH", "FERROCE_X"),

@@ -267,12 +267,13 @@ pub trait Env {
     /// `Err(())`: as [`PlaceError::Memory`].
     #[allow(clippy::result_unit_err)]
     fn place_bytes(&mut self, sges: &[Sge], offset: u64, bytes: &[u8]) -> Result<(), ()>;
-    /// Writes the 40 bytes of GRH of the packet at hand to the start of a UD receive.
+    /// Writes the 40 bytes of GRH of the packet at hand to the start of a UD receive. False: the packet has none, and the
+    /// bytes are left as they are.
     ///
     /// # Errors
     /// As [`Env::place_bytes`].
     #[allow(clippy::result_unit_err)]
-    fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()>;
+    fn place_grh(&mut self, sges: &[Sge]) -> Result<bool, ()>;
 
     /// May the peer do this to `len` bytes at `va`? (A length of 0 asks nothing: IBTA 9.4.3.)
     ///

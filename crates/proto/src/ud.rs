@@ -50,14 +50,15 @@ impl<A: Clone> Qp<A> {
         };
         let mut completion = self.recv_completion(receive.wr_id, WcStatus::Success);
         completion.src_qp = deth.src_qp;
-        if env.place_grh(&receive.sges).is_err()
+        let grh = env.place_grh(&receive.sges);
+        if grh.is_err()
             || (!payload.is_empty() && env.place(Buffer::Receive, &receive.sges, GRH, payload, 0).is_err())
         {
             completion.status = WcStatus::LocProtErr;
         } else {
             completion.byte_len = total as u32;
             completion.immediate = headers.immediate;
-            completion.grh = true;
+            completion.grh = grh == Ok(true);
             completion.solicited = headers.bth.solicited;
             self.resp.count_message(payload.len() as u64);
         }

@@ -17,6 +17,7 @@ pub enum AsyncEvent {
     WqFatal(usize),
     PortActive(u8),
     PortError(u8),
+    LidChange(u8),
     GidChange(u8),
     DeviceFatal,
     SpeedChange,
@@ -39,6 +40,7 @@ impl AsyncEvent {
             | Self::WqFatal(o) => Some(o),
             Self::PortActive(_)
             | Self::PortError(_)
+            | Self::LidChange(_)
             | Self::GidChange(_)
             | Self::DeviceFatal
             | Self::SpeedChange => None,

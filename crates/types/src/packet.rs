@@ -48,7 +48,8 @@ impl PacketMeta {
     }
 }
 
-/// The 40 bytes before a UD receive's payload (annex A17.4.5.1: an IPv4 header fills the last 20 of them).
+/// The 40 bytes before a UD receive's payload: the packet's IP header (annex A17.4.5.1: an IPv4 header fills the last 20 of
+/// them), or an InfiniBand GRH (IBTA 8.3).
 pub struct Grh;
 
 impl Grh {
@@ -76,15 +77,36 @@ impl Grh {
                 ip[10..12].copy_from_slice(&sum.to_be_bytes());
             }
             (src, dst) => {
-                let first = 6 << 28 | u32::from(meta.tos) << 20 | meta.flow_label & MAX_FLOW_LABEL;
-                grh[..4].copy_from_slice(&first.to_be_bytes());
-                grh[4..6].copy_from_slice(&udp_len.to_be_bytes());
-                grh[6] = 17;
-                grh[7] = meta.ttl;
-                grh[8..24].copy_from_slice(&gid_of(src));
-                grh[24..40].copy_from_slice(&gid_of(dst));
+                return Self::version_6(meta, udp_len, 17, gid_of(src), gid_of(dst));
             }
         }
+        grh
+    }
+
+    /// The GRH of InfiniBand between two GIDs.
+    #[must_use]
+    pub fn between(meta: &PacketMeta, sgid: [u8; 16], dgid: [u8; 16]) -> [u8; Self::LEN] {
+        /// The transport headers of InfiniBand follow.
+        const IBA: u8 = 0x1b;
+        Self::version_6(meta, meta.len, IBA, sgid, dgid)
+    }
+
+    #[inline]
+    fn version_6(
+        meta: &PacketMeta,
+        len: u16,
+        next_header: u8,
+        source: [u8; 16],
+        destination: [u8; 16],
+    ) -> [u8; Self::LEN] {
+        let mut grh = [0; Self::LEN];
+        let first = 6 << 28 | u32::from(meta.tos) << 20 | meta.flow_label & MAX_FLOW_LABEL;
+        grh[..4].copy_from_slice(&first.to_be_bytes());
+        grh[4..6].copy_from_slice(&len.to_be_bytes());
+        grh[6] = next_header;
+        grh[7] = meta.ttl;
+        grh[8..24].copy_from_slice(&source);
+        grh[24..40].copy_from_slice(&destination);
         grh
     }
 }
@@ -126,5 +148,8 @@ mod tests {
         assert_eq!(grh[..8], [0x6a, 0xbc, 0xde, 0xf0, 0, 40, 17, 1]);
         assert_eq!(grh[23], 1);
         assert_eq!(grh[39], 2);
+        let grh = Grh::between(&meta, [7; 16], [8; 16]);
+        assert_eq!(grh[..8], [0x6a, 0xbc, 0xde, 0xf0, 0, 32, 0x1b, 1]);
+        assert_eq!((&grh[8..24], &grh[24..]), (&[7; 16][..], &[8; 16][..]));
     }
 }

@@ -219,6 +219,19 @@ fn the_suite_passes_over_udp() {
     }
 }
 
+/// With LIDs the suite addresses without a GRH, and leaves out what is for RoCE alone.
+#[test]
+fn the_suite_passes_on_infiniband() {
+    let world = require!(World::one_host(1500));
+    let host = world.first();
+    let suite = require!(Suite::unpack(host));
+    for fabric in [Fabric::Any, Fabric::Udp] {
+        let options = ["--link-layer", "infiniband"];
+        let report = suite.check(host, User::Ordinary, &options, fabric.settings(), |_| true);
+        assert!(report.passed().count() >= 80, "{report:?}");
+    }
+}
+
 #[test]
 fn the_checker_finds_nothing_in_the_suite() {
     let world = require!(World::one_host(1500));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ferroce_nic as nic;
 use nic::OfContext as _;
+use nic::net::ip_of;
 use nic::qp::AddressVector;
 use nic::udp::HostAddr;
 
@@ -96,7 +97,8 @@ entry! {
     }
 }
 
-/// The first 40 bytes of a UD receive: an IPv6 header, or 20 bytes of nothing and an IPv4 header (annex A17.4.5.2).
+/// The first 40 bytes of a UD receive: an IPv6 header, or 20 bytes of nothing and an IPv4 header (annex A17.4.5.2); on
+/// InfiniBand a GRH.
 struct NetworkHeader {
     source: [u8; 16],
     destination: HostAddr,
@@ -109,6 +111,7 @@ impl NetworkHeader {
     /// `None` for what is neither.
     fn parse(bytes: &[u8; 40]) -> Option<Self> {
         const UDP: u8 = 17;
+        const IBA: u8 = 0x1b;
         let ipv4 = &bytes[20..];
         if bytes[0] >> 4 != 6 {
             let mapped = |from: usize| {
@@ -117,16 +120,16 @@ impl NetworkHeader {
             };
             return (ipv4[0] >> 4 == 4).then(|| Self {
                 source: mapped(12),
-                destination: HostAddr::from_gid(mapped(16), 0),
+                destination: HostAddr::new(ip_of(mapped(16)), 0),
                 traffic_class: ipv4[1],
                 hop_limit: ipv4[8],
                 flow_label: 0,
             });
         }
         let first = u32::from_be_bytes(bytes[..4].try_into().expect("four bytes"));
-        (bytes[6] == UDP).then(|| Self {
+        matches!(bytes[6], UDP | IBA).then(|| Self {
             source: bytes[8..24].try_into().expect("16 bytes"),
-            destination: HostAddr::from_gid(bytes[24..].try_into().expect("16 bytes"), 0),
+            destination: HostAddr::new(ip_of(bytes[24..].try_into().expect("16 bytes")), 0),
             traffic_class: (first >> 20) as u8,
             hop_limit: bytes[7],
             flow_label: first & 0xf_ffff,
@@ -161,14 +164,17 @@ unsafe fn address_of_sender(
     // SAFETY: the caller's promise; both are 40 bytes of plain data.
     let header = NetworkHeader::parse(unsafe { at(grh.cast::<[u8; 40]>(), "grh") }?);
     let Some(header) = header else {
-        return Err(Refusal::new(libc::EPROTONOSUPPORT, "the GRH is no network header of RoCE v2"));
+        return Err(Refusal::new(
+            libc::EPROTONOSUPPORT,
+            "the GRH is neither a network header of RoCE v2 nor one of InfiniBand",
+        ));
     };
     if header.destination.is_group() {
         return Err(Refusal::invalid(
             "the message went to a multicast group, which is no address to answer from",
         ));
     }
-    let sgid_index = context.gids().into_iter().find(|(_, entry)| entry.gid == header.destination.gid());
+    let sgid_index = context.gids().into_iter().find(|(_, entry)| entry.ip == header.destination.ip());
     let Some((sgid_index, _)) = sgid_index else {
         return Err(Refusal::invalid("the message went to an address that isn't in the GID table"));
     };

@@ -22,7 +22,7 @@ fn packet_type(network: nic::IpVersion) -> u8 {
 
 /// A completion as programs see it.
 pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
-    let nic::Wc { qp_num, completion, network, checksums_ok } = wc;
+    let nic::Wc { qp_num, completion, network, slid, checksums_ok } = wc;
     let flag = |condition: bool, flag: c_uint| if condition { flag } else { 0 };
     // The number of an invalidated key is in host order, immediate data as it came.
     let imm_data = match (completion.immediate, completion.invalidated_rkey) {
@@ -47,7 +47,7 @@ pub(crate) fn wc_of(wc: &nic::Wc) -> ibv_wc {
             | flag(completion.tags.matched, IBV_WC_TM_MATCH)
             | flag(completion.tags.data_valid, IBV_WC_TM_DATA_VALID),
         pkey_index: 0,
-        slid: 0,
+        slid: *slid,
         sl: network.map_or(0, packet_type),
         dlid_path_bits: 0,
     }

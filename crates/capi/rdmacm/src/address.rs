@@ -44,7 +44,7 @@ pub(crate) unsafe fn read(address: *const sockaddr, what: &'static str) -> Outco
             }
             AF_IB => Err(Refusal::new(
                 libc::ENODEV,
-                format!("{what} is an AF_IB address: devices of RoCE are found by IP addresses"),
+                format!("{what} is an AF_IB address: devices are found by IP addresses"),
             )),
             other => Err(Refusal::invalid(format!("{what} is of family {other}: AF_INET and AF_INET6"))),
         }

@@ -58,8 +58,9 @@ pub(crate) fn packet_life(options: &Options) -> u8 {
     options.ack_timeout.map_or(PACKET_LIFE, |timeout| timeout.saturating_sub(1))
 }
 
-/// The peer as a queue pair is told of it.
+/// The peer as a queue pair is told of it: by its LID where ports have LIDs and both ends have one, else by its GID.
 pub(crate) fn address_of(way: &Way) -> ibv_ah_attr {
+    let lids = way.lids();
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: bind::gid(way.route.to.ip()),
@@ -68,11 +69,11 @@ pub(crate) fn address_of(way: &Way) -> ibv_ah_attr {
             hop_limit: way.route.hop_limit,
             traffic_class: way.route.traffic_class,
         },
-        dlid: 0,
+        dlid: lids.map_or(0, |lids| lids.to),
         sl: way.route.sl,
         src_path_bits: 0,
         static_rate: 0,
-        is_global: 1,
+        is_global: lids.is_none().into(),
         port_num: 1,
     }
 }

@@ -35,6 +35,24 @@ pub(crate) struct Way {
     pub(crate) mtu: u8,
 }
 
+/// The LIDs of both ends of a way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WayLids {
+    pub(crate) from: u16,
+    pub(crate) to: u16,
+}
+
+impl Way {
+    /// Its ends by their LIDs: the port's address, and a host of its subnet.
+    pub(crate) fn lids(&self) -> Option<WayLids> {
+        let lids = self.device.nic().port().lids?;
+        if lids.address() != self.route.from.ip() {
+            return None;
+        }
+        Some(WayLids { from: lids.own(), to: lids.lid_of(self.route.to.ip())? })
+    }
+}
+
 /// A source address that can be had: with the device that has it, unless it stands for all.
 pub(crate) fn check_source(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>> {
     if address::is_any(ip) {
@@ -59,7 +77,9 @@ pub(crate) fn check_source(ip: IpAddr, scope_id: u32) -> Outcome<Option<Device>>
 /// Takes a port at `source`, which has been checked.
 pub(crate) fn take_port(id: &Id, source: SocketAddr, label: bool) -> Outcome<Arc<Port>> {
     let Some(space) = id.space else {
-        return Err(Refusal::invalid("RDMA_PS_IPOIB: there is no IP over InfiniBand on Ethernet"));
+        return Err(Refusal::invalid(
+            "RDMA_PS_IPOIB: there is no IP over InfiniBand, the network is Ethernet",
+        ));
     };
     let options = id.state.lock().options;
     let wanted = Bind { space, address: source, reuse: options.reuse, v6_only: options.v6_only, label };

@@ -165,11 +165,12 @@ unsafe fn show_path(id: *mut rdma_cm_id, way: &Way) {
     const FLAGS: u8 = (IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL) as u8;
     /// `IB_SA_EQ`.
     const EXACTLY: u8 = 2;
+    let lids = way.lids();
     let record = ibv_sa_path_rec {
         dgid: bind::gid(way.route.to.ip()),
         sgid: bind::gid(way.route.from.ip()),
-        dlid: 0,
-        slid: 0,
+        dlid: lids.map_or(0, |lids| lids.to).to_be(),
+        slid: lids.map_or(0, |lids| lids.from).to_be(),
         raw_traffic: 0,
         flow_label: way.route.flow_label.to_be(),
         hop_limit: way.route.hop_limit,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ferroce_ibverbs::abi::{IBV_QPT_UD, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp};
 use ferroce_ibverbs::call::{Outcome, Refusal, at};
 use ferroce_ibverbs::{calls, entry};
+use ferroce_netdev::LinkLayer;
 use libc::sockaddr;
 
 use crate::abi::*;
@@ -19,6 +20,14 @@ use crate::id::{Id, IdBlock, Step};
 
 /// The QPN of groups.
 const MULTICAST_QPN: u32 = 0xff_ffff;
+
+/// The MLID that the group has, where ports have LIDs.
+fn mlid_of(mgid: ibv_gid) -> u16 {
+    match LinkLayer::current() {
+        LinkLayer::Ethernet => 0,
+        LinkLayer::InfiniBand => ferroce_netdev::mlid_of(mgid.bytes()),
+    }
+}
 
 /// A group that an id is in, or is about to be.
 pub(crate) struct Group {
@@ -37,7 +46,7 @@ impl Group {
     pub(crate) fn leave(self) {
         if let Some(qp) = self.qp {
             // SAFETY: a queue pair, unless the program has destroyed it before it left; the call finds that out.
-            unsafe { calls::ibv_detach_mcast(qp, &raw const self.mgid, 0) };
+            unsafe { calls::ibv_detach_mcast(qp, &raw const self.mgid, mlid_of(self.mgid)) };
         }
     }
 }
@@ -75,7 +84,7 @@ pub(crate) unsafe fn attach(
     let qp = unsafe { (*id).qp };
     if !qp.is_null() && !joined.is_send_only {
         // SAFETY: the caller's promise.
-        if unsafe { calls::ibv_attach_mcast(qp, &raw const joined.mgid, 0) } != 0 {
+        if unsafe { calls::ibv_attach_mcast(qp, &raw const joined.mgid, mlid_of(joined.mgid)) } != 0 {
             shared.state.lock().groups.retain(|group| group.number != joined.number);
             return Some((ud, -1));
         }
@@ -86,7 +95,7 @@ pub(crate) unsafe fn attach(
         if !is_member {
             // Another thread has left the group meanwhile.
             // SAFETY: the caller's promise.
-            unsafe { calls::ibv_detach_mcast(qp, &raw const joined.mgid, 0) };
+            unsafe { calls::ibv_detach_mcast(qp, &raw const joined.mgid, mlid_of(joined.mgid)) };
             return None;
         }
     }
@@ -100,7 +109,7 @@ pub(crate) unsafe fn attach(
             hop_limit: HOP_LIMIT,
             traffic_class: 0,
         },
-        dlid: 0,
+        dlid: mlid_of(joined.mgid),
         sl: 0,
         src_path_bits: 0,
         static_rate: 0,

@@ -97,7 +97,12 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
             )),
         );
     }
-    if gids.get(1).is_none() {
+    if port.link_layer.is_infiniband() {
+        findings.extend(ferroce_nic::net::why_no_lid(netdev).map(|why| {
+            Finding::note(format!("{why}."))
+                .with_mend("have programs use a GRH, or give the interface another address")
+        }));
+    } else if gids.get(1).is_none() {
         findings.push(
             Finding::note(format!(
                 "{name} has no IPv4 address: GID index 1, which most scripts ask for, is empty."

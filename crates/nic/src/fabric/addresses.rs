@@ -1,6 +1,7 @@
 //! Local addresses in use, and the paths that address vectors lead to.
 
 use super::Taps;
+use super::ends::Ends;
 use super::links::is_of_this_host;
 use crate::Context;
 use crate::adapter::Adapter;
@@ -292,11 +293,10 @@ impl Adapter {
     /// Resolves both ends of an address vector.
     ///
     /// # Errors
-    /// EINVAL for a source GID that doesn't exist, addresses of different families, or a destination that is none.
+    /// EINVAL for a source GID that doesn't exist, addresses of different families, or a destination that is none, such as a
+    /// LID of no host.
     pub(crate) fn route(&self, context: &Context, av: &AddressVector) -> Result<ResolvedAv> {
-        let source = context.source(av.sgid_index)?;
-        let from = HostAddr::new(source.ip, source.scope_id);
-        let to = HostAddr::from_gid(av.dgid, source.ifindex);
+        let Ends { from, to, hop_limit } = context.ends(av)?;
         if from.is_ipv6() != to.is_ipv6() {
             return invalid!(
                 "the GID of index {} is {from}, the destination is {to}: both must be IPv4 or both IPv6 (another \
@@ -314,7 +314,7 @@ impl Adapter {
         self.check_loopback(from, to)?;
         self.await_address(from)?;
         let flow_label = if to.is_ipv6() { av.flow_label & MAX_FLOW_LABEL } else { 0 };
-        Ok(ResolvedAv { from, to, tos: av.traffic_class, ttl: av.hop_limit, flow_label })
+        Ok(ResolvedAv { from, to, tos: av.traffic_class, ttl: hop_limit, flow_label })
     }
 
     /// Makes the address of a GID usable. GID 0 is in the table while the kernel still looks for duplicates of its

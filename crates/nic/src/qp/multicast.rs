@@ -13,8 +13,8 @@ impl Qp {
     /// the group on the device's interface. To be attached twice is to be attached.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a QP that isn't UD, or an MGID that is neither an IPv4 (`::ffff:224.0.0.0/100`) nor an IPv6
-    /// multicast address; [`Error::NoMemory`] beyond the device's limits; what the system says when it can't join.
+    /// [`Error::Invalid`] for a QP that isn't UD, or an MGID that is neither an IPv4 (`::ffff:224.0.0.0/100`, or that of IPoIB) nor an
+    /// IPv6 multicast address; [`Error::NoMemory`] beyond the device's limits; what the system says when it can't join.
     pub fn attach_mcast(self: &Arc<Self>, mgid: [u8; 16]) -> Result<()> {
         let group = self.group(mgid)?;
         if self.is_inherited() {
@@ -58,7 +58,8 @@ impl Qp {
         if self.service != Service::Ud {
             return invalid!("{:?} queue pairs don't receive multicast, only UD ones do", self.service);
         }
-        let group = HostAddr::from_gid(mgid, self.pd.context().device().info().netdev.ifindex);
+        let group =
+            HostAddr::new(ferroce_netdev::ip_of(mgid), self.pd.context().device().info().netdev.ifindex);
         if !group.is_group() {
             return invalid!("{group} is no multicast address");
         }

@@ -281,7 +281,7 @@ impl Wq {
     /// False when the completion queue has overrun.
     fn complete(&self, wr_id: u64, status: WcStatus, len: u32, checksums_ok: bool, tags: WcTags) -> bool {
         let completion = Completion { byte_len: len, ..Completion::new(wr_id, status, WcOpcode::Recv) };
-        self.cq.push_tagged(Wc { qp_num: self.number, completion, network: None, checksums_ok }, tags)
+        self.cq.push_tagged(Wc { checksums_ok, ..Wc::new(self.number, completion) }, tags)
     }
 
     pub(super) fn hold(&self) {

@@ -1,17 +1,15 @@
-//! What the entries say: the files of a kernel RoCE device, filled from ours.
+//! What the entries say: the files of a kernel RoCE or InfiniBand device, filled from ours.
 //!
 //! A device `D` lies in `/sys/devices/virtual/ferroce/D`, its parent device, which in turn is what `device` and `../..`
 //! lead to; `/sys/class/infiniband/D` is a link.
 
-use ferroce_netdev::{DeviceInfo, GID_TABLE_LEN, LinkSpeed, PortState};
+use ferroce_netdev::{DeviceInfo, GID_TABLE_LEN, LinkLayer, LinkSpeed, PortState};
 use ferroce_netdev::{VENDOR_ID, VENDOR_PART_ID};
 
 use ferroce_watch::{Counters, PORT_COUNTERS};
 
 use super::{CounterSet, Node, Tree};
 
-/// `IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS`, as the library says.
-const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 /// The verbs ABI of the kernel whose files these are.
 const VERBS_ABI: u32 = 6;
 /// Character devices of verbs: the major number that the kernel has for them, and the first minor number of uverbs.
@@ -162,24 +160,30 @@ fn port(device: &DeviceInfo) -> Node {
         directory((0..GID_TABLE_LEN).map(|index| (index.to_string(), entry(index))))
     };
     let value = |text: &str| each_gid(&|index| gids.get(index).map_or(Node::NoValue, |_| file(text)));
+    // A GID of InfiniBand belongs to no interface.
+    let interface = match port.link_layer {
+        LinkLayer::Ethernet => value(&device.netdev.name),
+        LinkLayer::InfiniBand => each_gid(&|_| Node::NoValue),
+    };
+    let types = value(port.link_layer.gid_type_name());
     let counters = |names: &[&'static str], set: CounterSet| {
         let counter = |name: &'static str| Node::Counter { device: device.name.clone(), set, name };
         directory(names.iter().map(|name| (*name, counter(name))))
     };
     directory([
-        ("cap_mask", file(format_args!("{PORT_CAPABILITIES:#010x}"))),
+        ("cap_mask", file(format_args!("{:#010x}", port.capabilities()))),
         ("counters", counters(&PORT_COUNTERS, CounterSet::Port)),
-        ("gid_attrs", directory([("ndevs", value(&device.netdev.name)), ("types", value("RoCE v2"))])),
+        ("gid_attrs", directory([("ndevs", interface), ("types", types)])),
         ("gids", each_gid(&|index| file(groups(&gids.gid(index).unwrap_or_default())))),
         ("hw_counters", counters(Counters::NAMES, CounterSet::Hardware)),
-        ("lid", file(format_args!("{:#x}", port.lid))),
+        ("lid", file(format_args!("{:#x}", port.lid()))),
         ("lid_mask_count", file(0)),
-        ("link_layer", file("Ethernet")),
+        ("link_layer", file(port.link_layer.name())),
         ("net", link("../../../../net")),
         ("phys_state", file(if port.state == PortState::Active { "5: LinkUp" } else { "3: Disabled" })),
         ("pkeys", directory([("0", file("0xffff"))])),
         ("rate", file(rate(port.speed))),
-        ("sm_lid", file("0x0")),
+        ("sm_lid", file(format_args!("{:#x}", port.sm_lid()))),
         ("sm_sl", file(0)),
         ("state", file(if port.state == PortState::Active { "4: ACTIVE" } else { "1: DOWN" })),
     ])

@@ -418,8 +418,8 @@ impl Env for Host {
         Ok(())
     }
 
-    fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()> {
-        self.place_bytes(sges, 0, &[0x60; 40])
+    fn place_grh(&mut self, sges: &[Sge]) -> Result<bool, ()> {
+        self.place_bytes(sges, 0, &[0x60; 40]).map(|()| true)
     }
 
     fn check_remote(

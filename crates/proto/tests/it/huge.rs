@@ -96,7 +96,7 @@ impl Env for Counter {
         Err(())
     }
 
-    fn place_grh(&mut self, _: &[Sge]) -> Result<(), ()> {
+    fn place_grh(&mut self, _: &[Sge]) -> Result<bool, ()> {
         Err(())
     }
 

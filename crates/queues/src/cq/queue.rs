@@ -12,8 +12,10 @@ pub struct Wc {
     pub qp_num: u32,
     /// What the transport reports.
     pub completion: Completion,
-    /// What a UD receive came in; `None` otherwise.
+    /// What a UD receive came in, where that is shown; `None` otherwise.
     pub network: Option<IpVersion>,
+    /// The LID that a UD receive came from; 0: none.
+    pub slid: u16,
     /// The IPv4 header of a received Ethernet frame, and TCP or UDP in it, have right checksums (IBV_WC_IP_CSUM_OK).
     pub checksums_ok: bool,
 }
@@ -23,7 +25,7 @@ impl Wc {
     #[must_use]
     #[inline]
     pub const fn new(qp_num: u32, completion: Completion) -> Self {
-        Self { qp_num, completion, network: None, checksums_ok: false }
+        Self { qp_num, completion, network: None, slid: 0, checksums_ok: false }
     }
 }
 

@@ -51,7 +51,6 @@ numbers! {
         IBV_MTU_4096 = 5;
         IBV_PORT_DOWN = 1;
         IBV_PORT_ACTIVE = 4;
-        IBV_LINK_LAYER_ETHERNET = 2;
         IBV_FORK_UNNEEDED = 2;
         IBV_GID_TYPE_ROCE_V2 = 2;
 
@@ -64,6 +63,7 @@ numbers! {
         IBV_EVENT_DEVICE_FATAL = 8;
         IBV_EVENT_PORT_ACTIVE = 9;
         IBV_EVENT_PORT_ERR = 10;
+        IBV_EVENT_LID_CHANGE = 11;
         IBV_EVENT_SRQ_ERR = 14;
         IBV_EVENT_SRQ_LIMIT_REACHED = 15;
         IBV_EVENT_WQ_FATAL = 19;
@@ -214,9 +214,6 @@ numbers! {
         IBV_ODP_SUPPORT_READ = 1 << 3;
         IBV_ODP_SUPPORT_ATOMIC = 1 << 4;
         IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5;
-
-        IBV_PORT_CM_SUP = 1 << 16;
-        IBV_PORT_IP_BASED_GIDS = 1 << 26;
 
         IBV_SRQ_INIT_ATTR_TYPE = 1 << 0;
         IBV_SRQ_INIT_ATTR_PD = 1 << 1;

@@ -275,6 +275,7 @@ fn announce(event: &nic::AsyncEvent) -> ibv_async_event {
         E::WqFatal(c) => (IBV_EVENT_WQ_FATAL, wq(c)),
         E::PortActive(p) => (IBV_EVENT_PORT_ACTIVE, port(p)),
         E::PortError(p) => (IBV_EVENT_PORT_ERR, port(p)),
+        E::LidChange(p) => (IBV_EVENT_LID_CHANGE, port(p)),
         E::GidChange(p) => (IBV_EVENT_GID_CHANGE, port(p)),
         E::SpeedChange => (IBV_EVENT_DEVICE_SPEED_CHANGE, port(0)),
         E::DeviceFatal => (IBV_EVENT_DEVICE_FATAL, port(0)),

@@ -5,14 +5,20 @@ use std::ptr;
 
 use ferroce_nic as nic;
 use libc::{size_t, ssize_t};
+use nic::net::LinkLayer;
 
 use super::{check_port, write_prefix};
 use crate::abi::*;
 use crate::call::{Outcome, Refusal, at, entry, guard, put, set_errno};
 use crate::context::ContextBlock;
 
-/// `IBV_GID_TYPE_SYSFS_ROCE_V2`: the private function counts in its own way.
-const SYSFS_ROCE_V2: c_int = 1;
+/// `enum ibv_gid_type_sysfs`, by which the private function counts: InfiniBand and RoCE v1 are one type.
+fn sysfs_type() -> c_int {
+    match LinkLayer::current() {
+        LinkLayer::InfiniBand => 0,
+        LinkLayer::Ethernet => 1,
+    }
+}
 /// Bytes of an entry of a caller's table, at most: the kernel's calls can't say more.
 const LARGEST_ENTRY: size_t = u16::MAX as size_t;
 
@@ -38,12 +44,14 @@ entry! {
 }
 
 fn gid_entry(index: usize, entry: &nic::net::GidEntry) -> ibv_gid_entry {
+    let link_layer = LinkLayer::current();
     ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid },
         gid_index: index as u32,
         port_num: 1,
-        gid_type: IBV_GID_TYPE_ROCE_V2 as u32,
-        ndev_ifindex: entry.ifindex,
+        gid_type: link_layer.gid_type(),
+        // A GID of InfiniBand belongs to a port, and to no interface of the network.
+        ndev_ifindex: if link_layer.is_infiniband() { 0 } else { entry.ifindex },
     }
 }
 
@@ -126,7 +134,7 @@ entry! {
         // SAFETY: an open context.
         let entry = gid(unsafe { ContextBlock::of(context) }?.nic(), u32::from(port_num), i64::from(index))?;
         // SAFETY: the caller's variable.
-        unsafe { put(to, "type", if entry.is_some() { SYSFS_ROCE_V2 } else { 0 }) }?;
+        unsafe { put(to, "type", if entry.is_some() { sysfs_type() } else { 0 }) }?;
         Ok(0)
     }
 }

@@ -74,11 +74,11 @@ pub fn names(bits: u32) -> String {
 /// An address vector (`struct ibv_ah_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AddressVector {
-    /// A GRH is given. RoCE can't do without.
+    /// A GRH is given: the GIDs say where packets go, else the LID does. Only ports of InfiniBand have LIDs.
     pub is_global: bool,
     /// Destination GID.
     pub dgid: [u8; 16],
-    /// Index of the source in the GID table.
+    /// Index of the source in the GID table. By a LID the source is the port's address.
     pub sgid_index: u8,
     /// Flow label, 20 bits: that of IPv6 packets.
     pub flow_label: u32,
@@ -86,11 +86,11 @@ pub struct AddressVector {
     pub hop_limit: u8,
     /// Traffic class: the IP header's TOS byte.
     pub traffic_class: u8,
-    /// Service level (kept, not used on Ethernet).
+    /// Service level (kept, not used).
     pub sl: u8,
-    /// Destination LID (kept, not used on Ethernet).
+    /// Destination LID.
     pub dlid: u16,
-    /// Path bits (kept, not used on Ethernet).
+    /// Path bits (kept, not used: a port has one LID).
     pub src_path_bits: u8,
     /// Static rate ([`super::STATIC_RATES`]): at most this is sent to the address.
     pub static_rate: u8,
@@ -98,7 +98,7 @@ pub struct AddressVector {
     pub port_num: u8,
 }
 
-/// `struct ibv_qp_attr` without what has no meaning on RoCE.
+/// `struct ibv_qp_attr` without what has no meaning here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the fields are those of ibv_modify_qp(3)
 pub struct QpAttr {

@@ -4,6 +4,7 @@
 //! ones); what the kernel's ib_modify_qp accepts is accepted here.
 
 use super::{AddressVector, MAX_RATE, QpAttr, mask, names};
+use ferroce_netdev::LinkLayer;
 use ferroce_os::sys;
 use ferroce_proto::QpState;
 use ferroce_queues::Limits;
@@ -221,14 +222,15 @@ const MAX_QPN: u32 = 0xff_ffff;
 /// A Q_Key with this bit is controlled (IBTA 10.2.5): a program without privileges can't make it a QP's.
 const CONTROLLED_QKEY: u32 = 1 << 31;
 
-/// What holds for every address vector on RoCE.
+/// What holds for every address vector.
 ///
 /// # Errors
-/// EINVAL without a GRH or with another port than 1.
+/// EINVAL with another port than 1, and without a GRH unless ports are InfiniBand.
 pub fn check_av(av: &AddressVector) -> Result<()> {
-    if !av.is_global {
+    if !av.is_global && !LinkLayer::current().is_infiniband() {
         return invalid!(
-            "no GRH in the address: RoCE needs one (with ibverbs-utils or perftest: pass -g 1 or -x 1)"
+            "no GRH in the address: RoCE needs one (with ibverbs-utils or perftest: pass -g 1 or -x 1; a program that \
+             knows LIDs only: ferroce run --link-layer infiniband, at both sides)"
         );
     }
     if av.port_num != 1 {

@@ -15,12 +15,13 @@ use super::xrc_target::XrcTarget;
 use super::{Path, Qp};
 use crate::adapter::Work;
 use crate::ah::Ah;
-use crate::fabric::LocalPacket;
+use crate::fabric::{LocalPacket, grh_of, seen_of};
 use crate::owner::OfContext as _;
 use crate::settings;
 use ferroce_access::{Fault, atomic};
 use ferroce_engine::Inbox;
 use ferroce_mem::{Denied, KeyTable, KeyUser, write_back};
+use ferroce_netdev::LinkLayer;
 use ferroce_proto::{
     AtomicOp, BindMw, Buffer, Completion, DelegateError, Env, Failure, Instant, NoReceive, Payload,
     PayloadSource, PlaceError, Placement, QpEvent, QpState, RecvWqe, RemoteAccess, RemoteError, SendOp,
@@ -28,7 +29,7 @@ use ferroce_proto::{
 };
 use ferroce_queues::{CountedOp, IpVersion, Wc, WcTags};
 use ferroce_types::{AsyncEvent, Grh, PacketMeta};
-use ferroce_wire::{Headers, Tmh};
+use ferroce_wire::{Headers, Service, Tmh};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -77,9 +78,15 @@ impl<'a> QpEnv<'a> {
     }
 
     fn wc(&self, completion: Completion) -> Wc {
-        let network = |meta: &PacketMeta| if meta.src.is_ipv4() { IpVersion::Ipv4 } else { IpVersion::Ipv6 };
-        let network = self.meta.as_ref().filter(|_| completion.grh).map(network);
-        Wc { qp_num: self.qp.qpn, completion, network, checksums_ok: false }
+        let of_packet = self.meta.as_ref().filter(|_| self.qp.service == Service::Ud);
+        let Some(meta) = of_packet.filter(|_| completion.opcode == WcOpcode::Recv) else {
+            return Wc::new(self.qp.qpn, completion);
+        };
+        let slid = seen_of(meta, &self.qp.pd).slid;
+        // Where there are LIDs, the service level means what it says.
+        let shown = completion.grh && !LinkLayer::current().is_infiniband();
+        let version = if meta.src.is_ipv4() { IpVersion::Ipv4 } else { IpVersion::Ipv6 };
+        Wc { network: shown.then_some(version), slid, ..Wc::new(self.qp.qpn, completion) }
     }
 
     /// A completion queue had no room.
@@ -259,9 +266,13 @@ impl Env for QpEnv<'_> {
         scatter(self.pd_of(Buffer::Request), sges, offset, &RxPayload::of_packet(bytes)).map_err(|_| ())
     }
 
-    fn place_grh(&mut self, sges: &[Sge]) -> Result<(), ()> {
-        let grh = self.meta.as_ref().map_or([0; Grh::LEN], Grh::of);
-        scatter(self.pd_of(Buffer::Receive), sges, 0, &RxPayload::of_packet(&grh)).map_err(|_| ())
+    fn place_grh(&mut self, sges: &[Sge]) -> Result<bool, ()> {
+        if self.meta.as_ref().is_some_and(|meta| !seen_of(meta, &self.qp.pd).grh) {
+            return Ok(false);
+        }
+        let grh = self.meta.as_ref().map_or([0; Grh::LEN], grh_of);
+        let placed = scatter(self.pd_of(Buffer::Receive), sges, 0, &RxPayload::of_packet(&grh));
+        placed.map(|_| true).map_err(|_| ())
     }
 
     fn check_remote(
