@@ -567,13 +567,10 @@ impl Host {
         let is_this_users = |listed: &Listed| {
             handover::dial(&name_of(listed.address, listed.share.as_deref()), self.user).is_ok()
         };
-        let rivals = listed().into_iter().filter(|listed| {
-            !is_own(listed)
-                && !(shared && listed.share.is_some())
-                && listed.address.collision(&address).is_some()
-                && is_this_users(listed)
-        });
-        let mut collisions = rivals.filter_map(|listed| listed.address.collision(&address));
+        let may_rival = |listed: &Listed| !(is_own(listed) || shared && listed.share.is_some());
+        let rivals = listed().into_iter().filter(may_rival);
+        let mut collisions =
+            rivals.filter_map(|listed| listed.address.collision(&address).filter(|_| is_this_users(&listed)));
         collisions.next().map_or(Ok(()), Err)
     }
 

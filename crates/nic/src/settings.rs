@@ -37,7 +37,7 @@ pub const TRUST: &str = "FERROCE_TRUST";
 pub const PTRACER: &str = "FERROCE_PTRACER";
 
 /// All that Ferroce reads.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 13] = [
     LOG,
     RUN,
     FABRIC,

@@ -100,7 +100,7 @@ fn judge_device(device: &DeviceInfo, findings: &mut Vec<Finding>) {
     if port.link_layer.is_infiniband() {
         findings.extend(ferroce_nic::net::why_no_lid(netdev).map(|why| {
             Finding::note(format!("{why}."))
-                .with_mend("have programs use a GRH, or give the interface another address")
+                .with_fix("have programs use a GRH, or give the interface another address")
         }));
     } else if gids.get(1).is_none() {
         findings.push(
