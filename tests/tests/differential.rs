@@ -90,6 +90,7 @@ fn behaves_as_tcp(share: u64, processes: &str, fabric: Fabric, options: &[&str])
             panic!("{}\n{difference}\n{outcome}", line(None)[1..].join(" "));
         }
         outcome.expect_success().expect_quiet();
+        std::fs::remove_file(host.path("/tmp/tcp")).expect("the host's /tmp");
         host.expect_no_traces();
         from = to + 1;
     }

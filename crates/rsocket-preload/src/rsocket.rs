@@ -63,6 +63,16 @@ unsafe extern "C-unwind" {
 
 /// Our librdmacm's option for what the kernel is to find at a number; its value means nothing.
 const SHOWN: c_int = 0x4652;
+/// How many bytes of a stream can be received.
+const UNREAD: c_int = 0x4653;
+
+/// How many bytes can be received; None of a datagram socket.
+pub(crate) fn unread(rs: c_int) -> Option<c_int> {
+    let (mut value, mut length) = (0 as c_int, size_of::<c_int>() as socklen_t);
+    // SAFETY: places of these lengths.
+    let result = unsafe { rgetsockopt(rs, SOL_RDMA, UNREAD, (&raw mut value).cast(), &raw mut length) };
+    (result == 0).then_some(value)
+}
 
 /// Whether the kernel can poll the rsocket. With librdmacm of rdma-core it can't.
 pub(crate) fn can_be_shown(rs: c_int) -> bool {

@@ -327,20 +327,16 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
             inside(|| unsafe { r::rfcntl(rs, libc::F_SETFL, flags) })
         }
         (Some(rs), libc::FIONREAD) => {
-            let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-            let mut ahead = vec![0u8; 1 << 16];
-            // All of it: a program that has read so many waits for an edge.
-            let there = loop {
+            // Of a stream all that has come, and its errors stay; of datagrams the first.
+            let there = inside(|| r::unread(rs)).unwrap_or_else(|| {
+                let mut ahead = vec![0u8; 1 << 16];
+                let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
                 // SAFETY: a buffer of this length.
                 let there = inside(|| unsafe { r::rrecv(rs, ahead.as_mut_ptr().cast(), ahead.len(), flags) });
-                let there = usize::try_from(there).unwrap_or(0);
-                if there < ahead.len() {
-                    break there;
-                }
-                ahead.resize(2 * ahead.len(), 0);
-            };
-            // SAFETY: as above.
-            unsafe { *argument = c_int::try_from(there).unwrap_or(c_int::MAX) };
+                c_int::try_from(there).unwrap_or(0).max(0)
+            });
+            // SAFETY: the program passes a place for an integer with this request.
+            unsafe { *argument = there };
             0
         }
         _ => real!(c"ioctl", fn(c_int, c_ulong, *mut c_int) -> c_int, (fd, request, argument)),

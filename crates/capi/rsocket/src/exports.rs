@@ -28,6 +28,8 @@ macro_rules! entry {
 /// An option of ours: the kernel's poll, select and epoll find the number ready for what the rsocket is ready for. Setting it, to whatever
 /// value, lasts. libferroce_rsocket_preload.so sets it.
 const SHOWN: (c_int, c_int) = (options::SOL_RDMA, 0x4652);
+/// How many bytes of a stream can be received: FIONREAD of the kernel's sockets. Of the preload library, too.
+const UNREAD: (c_int, c_int) = (options::SOL_RDMA, 0x4653);
 
 /// An array that a program passes.
 ///
@@ -370,6 +372,7 @@ entry! { fn rsetsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_vo
 entry! { fn rgetsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int {
     let told = match table::get(fd)? {
         socket if (level, name) == SHOWN => c_int::from(socket.core().lock()?.is_shown()).to_ne_bytes().to_vec(),
+        Socket::Stream(stream) if (level, name) == UNREAD => stream.unread()?.to_ne_bytes().to_vec(),
         Socket::Stream(stream) if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) => {
             stream.take_error()?.to_ne_bytes().to_vec()
         }

@@ -88,6 +88,15 @@ impl Front {
             while take(other) {}
         }
         self.full = is_full;
+        // Before what makes the number readable: a waiting thread sees both at once.
+        // A socket that was never connected hangs up for now, which a pair can't show.
+        let ended = if ready & libc::POLLRDHUP == 0 { 0 } else { ready & ENDED };
+        if ended & !self.ended != 0 {
+            let how = if ended & libc::POLLHUP != 0 { libc::SHUT_RDWR } else { libc::SHUT_WR };
+            // SAFETY: no memory is passed.
+            unsafe { libc::shutdown(other, how) };
+            self.ended |= ended;
+        }
         if ready & libc::POLLIN == 0 {
             self.empty(number);
         } else if self.ended == 0 && (self.bytes == 0 || self.arrivals != arrivals) {
@@ -97,14 +106,6 @@ impl Front {
             self.bytes += usize::from(put(other));
         }
         self.arrivals = arrivals;
-        // A socket that was never connected hangs up for now, which a pair can't show.
-        let ended = if ready & libc::POLLRDHUP == 0 { 0 } else { ready & ENDED };
-        if ended & !self.ended != 0 {
-            let how = if ended & libc::POLLHUP != 0 { libc::SHUT_RDWR } else { libc::SHUT_WR };
-            // SAFETY: no memory is passed.
-            unsafe { libc::shutdown(other, how) };
-            self.ended |= ended;
-        }
     }
 
     fn empty(&mut self, number: RawFd) {

@@ -85,6 +85,13 @@ impl Stream {
         service::watch(self, self.attended_fd());
     }
 
+    /// How many bytes can be received.
+    pub(crate) fn unread(&self) -> Outcome<c_int> {
+        let state = self.core.progress()?;
+        let unread = if let Phase::Open(connection) = &state.phase { connection.readable() } else { 0 };
+        Ok(c_int::try_from(unread).unwrap_or(c_int::MAX))
+    }
+
     /// The socket's number shows from now on what the socket is ready for.
     pub(crate) fn show(self: &Arc<Self>) -> Outcome<()> {
         let was_shown = self.lock()?.is_shown();
