@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         let max = usize::try_from(num_entries)
             .map_err(|_| Refusal::invalid(format!("room for {num_entries} completions")))?;
         let (mut place, mut taken) = (wc, 0);
-        while taken < max {
+        loop {
             let room = AT_ONCE.min(max - taken);
             // SAFETY: by the man page a completion queue, and an array of `num_entries`; the adapter gives at most so many.
             let polled = unsafe {
@@ -97,15 +97,16 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
                     place = place.add(1);
                 })
             };
-            match polled {
-                Ok(n) => taken += n,
+            let n = match polled {
+                Ok(n) => n,
                 Err(error) if taken == 0 => return Err(error.into()),
-                Err(_) => break,
-            }
-            if taken % AT_ONCE != 0 || taken == 0 {
-                break;
+                Err(_) => 0,
+            };
+            taken += n;
+            // Less than there is room for: the queue is empty.
+            if n < room || taken == max {
+                return Ok(taken as c_int);
             }
         }
-        Ok(taken as c_int)
     }))
 }
