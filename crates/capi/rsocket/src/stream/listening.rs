@@ -121,8 +121,10 @@ impl Stream {
         }
         state.apply_options()?;
         let id = state.id()?.raw();
+        // Requests that come together, as repetitions do, wait in the channel's backlog: one that has no room there comes again after seconds.
+        let waiting = c_int::try_from(backlog.max(FEWEST_UNCONFIRMED)).unwrap_or(c_int::MAX);
         // SAFETY: a live id.
-        zero(unsafe { rdma_listen(id, c_int::try_from(backlog).unwrap_or(c_int::MAX)) }, "rdma_listen")?;
+        zero(unsafe { rdma_listen(id, waiting) }, "rdma_listen")?;
         state.phase = Phase::Listening(Listening {
             listener: Arc::downgrade(self),
             backlog,
