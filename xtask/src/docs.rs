@@ -273,8 +273,8 @@ fn the_first_page_names_every_crate() {
 fn lines_of_pages_fit_a_screen() {
     let mut complaints = Vec::new();
     for page in pages().iter().filter(|page| !page.is_generated()).chain(&pages_of_the_book()) {
-        // Rows of that table are as wide as they need to be.
-        let rows = page.path.ends_with("locks.md");
+        // Rows of their tables are as wide as they need to be.
+        let rows = page.path.ends_with("locks.md") || page.path.ends_with("design/host.md");
         for (number, line) in (1..).zip(page.text.lines()) {
             let columns = line.chars().count();
             if columns > LONGEST_LINE && !(rows && line.starts_with('|')) {
