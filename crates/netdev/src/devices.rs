@@ -47,7 +47,7 @@ impl DeviceInfo {
 /// # Errors
 /// See [`NetError`].
 pub fn discover() -> Result<Vec<DeviceInfo>, NetError> {
-    let names = std::env::var_os(DEVICES_VARIABLE).map(|names| names.to_string_lossy().into_owned());
+    let names = ferroce_os::setting(DEVICES_VARIABLE).map(|names| names.to_string_lossy().into_owned());
     discover_as(names.as_deref())
 }
 

@@ -63,7 +63,7 @@ impl LinkLayer {
     #[inline]
     pub fn current() -> Self {
         static CURRENT: OnceLock<LinkLayer> = OnceLock::new();
-        let read = || std::env::var(LINK_LAYER_VARIABLE).ok()?.parse().ok();
+        let read = || ferroce_os::setting(LINK_LAYER_VARIABLE)?.to_str()?.parse().ok();
         *CURRENT.get_or_init(|| read().unwrap_or(Self::Ethernet))
     }
 

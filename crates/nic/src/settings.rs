@@ -171,7 +171,7 @@ pub fn is_careful() -> bool {
 /// The value of a variable, if it has one.
 #[must_use]
 pub fn value(name: &str) -> Option<OsString> {
-    std::env::var_os(name).filter(|value| !value.is_empty())
+    ferroce_os::setting(name).filter(|value| !value.is_empty())
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@ pub mod own_file;
 mod patience;
 pub mod per_thread;
 pub mod room;
+mod setting;
 pub mod sync;
 pub mod sys;
 pub mod throttle;
 
 pub use patience::Patience;
+pub use setting::setting;

@@ -63,7 +63,7 @@ impl Capture {
     pub fn global() -> Option<&'static Self> {
         static GLOBAL: MadeOnce<Capture> = MadeOnce::new();
         GLOBAL.get(|| {
-            let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty())?;
+            let path = ferroce_os::setting(VARIABLE).filter(|path| !path.is_empty())?;
             Self::open(Path::new(&path))
                 .inspect_err(|error| tracing::error!("no packets are captured: {}: {error}", path.display()))
                 .ok()

@@ -138,7 +138,7 @@ impl Fault {
     /// # Errors
     /// See [`FaultError`].
     pub fn from_env() -> Result<Option<Self>, FaultError> {
-        match std::env::var_os(VARIABLE) {
+        match ferroce_os::setting(VARIABLE) {
             Some(text) if !text.is_empty() => text.to_string_lossy().parse().map(Some),
             _ => Ok(None),
         }
