@@ -499,7 +499,7 @@ pub fn revoke_qp(qpn: u32) -> Result<()> {
 /// As [`revoke_qp`], for a QP that fails by itself: nobody was promised anything.
 pub fn withdraw_qp(qpn: u32) {
     if let Some(entry) = directory::own().and_then(|own| own.qp(qpn)) {
-        entry.revoke();
+        entry.withdraw();
     }
 }
 

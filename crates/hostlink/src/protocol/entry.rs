@@ -10,6 +10,9 @@ use crate::sync::{AtomicU64, Ordering, fence, shared_words};
 /// What an entry says; what the words mean is the directory's affair.
 pub(crate) type Words = [u64; DirectoryEntry::WORDS];
 
+/// The name of an entry that was withdrawn. No object has it.
+const WITHDRAWN: u64 = u64::MAX;
+
 /// One entry.
 #[derive(Default, Debug)]
 #[repr(C, align(64))]
@@ -50,9 +53,18 @@ impl DirectoryEntry {
         name
     }
 
-    /// Undoes [`DirectoryEntry::revoke`].
+    /// Undoes [`DirectoryEntry::revoke`], unless the entry was withdrawn meanwhile.
     pub(crate) fn restore(&self, name: u64) {
-        self.name.store(name, Ordering::Release);
+        // The words haven't changed since the name was published.
+        let _ = self.name.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Empties the entry for good: until the next [`DirectoryEntry::publish`] nothing restores it. Accesses that found it before may
+    /// still be under way.
+    pub(crate) fn withdraw(&self) {
+        self.name.swap(WITHDRAWN, Ordering::SeqCst);
+        // SYNC: store-buffering pair with `AccessWord::enter`.
+        fence(Ordering::SeqCst);
     }
 
     /// What the entry says, if it stands for `name`. To be called, and used, between [`AccessWord::enter`] and [`AccessWord::leave`].

@@ -111,6 +111,22 @@ fn an_entry_that_was_restored_says_what_it_said() {
     });
 }
 
+/// A queue pair fails while a thread waits to take its entry back, and gives up.
+#[test]
+fn an_entry_that_was_withdrawn_meanwhile_is_not_restored() {
+    explore(3, || {
+        let shared = Shared::new();
+        let failing = shared.clone();
+        let failing = thread::spawn(move || failing.entry.withdraw());
+        let name = shared.entry.revoke();
+        shared.entry.restore(name);
+        failing.join().unwrap();
+        assert_eq!(shared.access(OLD), None);
+        shared.entry.publish(OLD, words(OLD));
+        assert_eq!(shared.access(OLD), Some(OLD));
+    });
+}
+
 /// The user goes from one region to another. The owner takes the first back while the user is at the first, at the second, or at neither.
 #[test]
 fn what_is_taken_back_is_not_in_use_when_the_word_names_something_else() {
