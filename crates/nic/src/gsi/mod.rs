@@ -380,8 +380,8 @@ impl Adapter {
             let packets: Vec<Datagram<'_>> = unread.iter().map(|unread| unread.datagram()).collect();
             match self.host.deliver_to(to, &packets) {
                 Delivery::Busy(_) => Attempt::Busy,
-                Delivery::Nobody => Attempt::Gone,
-                Delivery::Sent | Delivery::Own | Delivery::OtherUser => Attempt::Sent,
+                Delivery::Sent => Attempt::Sent,
+                Delivery::Nobody | Delivery::Own | Delivery::OtherUser => Attempt::Gone,
             }
         };
         // Another process may have the port or slot now, or none.
