@@ -69,8 +69,8 @@ impl Handler for Adapter {
         fail_devices();
         for existing in contexts().iter().map(|context| existing(context)) {
             for qp in existing.qps {
-                // Sockets are lost, rings aren't.
-                self.take_what_has_come(&qp);
+                // Sockets are lost, rings aren't. A QP whose lock isn't free is failed all the same.
+                let _ = self.take_what_has_come(&qp);
                 self.with_work(|work| qp.fail(work));
             }
             existing.raw_qps.iter().for_each(|qp| qp.give_up());

@@ -51,12 +51,16 @@ impl Adapter {
         }
     }
 
-    /// Takes all that QPs of this process have sent to a QP so far.
-    pub(super) fn empty_inbox(&'static self, qp: &Arc<Qp>) {
+    /// Takes all that QPs of this process have sent to a QP so far, as long as the QP's lock is free or `waits` says to wait for it.
+    pub(super) fn empty_inbox(&'static self, qp: &Arc<Qp>, waits: &mut impl FnMut() -> bool) {
         let sent = qp.inbox.sent();
         while sent.wrapping_sub(qp.inbox.taken()).cast_signed() > 0 {
             let now = clock::now();
-            self.with_work(|work| qp.work(work, now, |proto, env| take_batch(proto, env, now)));
+            let worked =
+                self.with_work(|work| qp.try_work(work, now, |proto, env| take_batch(proto, env, now)));
+            if !worked && !waits() {
+                return;
+            }
         }
     }
 }

@@ -167,7 +167,7 @@ impl Qp {
     /// [`Error::Busy`] when a thread is held up in its work for the queue pair, which then goes on.
     fn stop_traffic(self: &Arc<Self>) -> Result<()> {
         if self.has_to_take_before(QpState::Err)? {
-            self.adapter.take_what_has_come(self);
+            self.adapter.take_what_has_come(self)?;
         }
         self.adapter.with_work(|work| -> Result<()> {
             let mut inner = self.lock_in_time()?;

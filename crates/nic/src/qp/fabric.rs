@@ -80,13 +80,16 @@ impl Qp {
     }
 
     /// The links by which packets for the QP may come: without a connection, all of the process.
-    pub(crate) fn links_to_peer(&self) -> Vec<Arc<Link>> {
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when a thread is held up in its work for the queue pair.
+    pub(crate) fn links_to_peer(&self) -> Result<Vec<Arc<Link>>> {
         let links = &self.adapter.links;
-        match &self.inner.lock().path {
+        Ok(match &self.lock_in_time()?.path {
             Some(Path::Shm { link, .. }) => links.to_same_process(link),
             Some(Path::Local { .. } | Path::Udp { .. }) => Vec::new(),
             None => links.snapshot().to_vec(),
-        }
+        })
     }
 
     pub(super) fn peer_uses_shm(&self) -> bool {

@@ -59,12 +59,19 @@ impl Qp {
         // Asking another process can take a while: not with the QP locked.
         let path = self.new_path(attr, bits)?;
         self.unlist()?;
-        if bits & mask::STATE != 0 && self.has_to_take_before(attr.state)? {
-            self.adapter.take_what_has_come(self);
+        let result = self.modify_unlisted(attr, bits, path);
+        // Whether the change was made doesn't depend on it: a queue pair that isn't listed is reached by packets.
+        if let Ok(mut inner) = self.lock_in_time() {
+            self.list(&mut inner);
         }
-        let result = self.modify_with(attr, bits, path);
-        self.list(&mut *self.lock_in_time()?);
         result
+    }
+
+    fn modify_unlisted(self: &Arc<Self>, attr: &QpAttr, bits: u32, path: Option<(Path, u32)>) -> Result<()> {
+        if bits & mask::STATE != 0 && self.has_to_take_before(attr.state)? {
+            self.adapter.take_what_has_come(self)?;
+        }
+        self.modify_with(attr, bits, path)
     }
 
     /// One thread at a time changes or ends a QP: no process accesses memory through it in the middle.
