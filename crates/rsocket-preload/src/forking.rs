@@ -259,8 +259,7 @@ fn replace(number: c_int, step: u8, place: &Place) {
         r::rfcntl(new, libc::F_SETFL, flags);
         let closes_on_exec = libc::fcntl(number, libc::F_GETFD) & libc::FD_CLOEXEC != 0;
         libc::shutdown(number, libc::SHUT_RDWR);
-        if !r::can_be_shown(new)
-            || libc::dup3(new, number, if closes_on_exec { libc::O_CLOEXEC } else { 0 }) < 0
+        if libc::dup3(new, number, if closes_on_exec { libc::O_CLOEXEC } else { 0 }) < 0
             || !numbers::set(number, new)
         {
             r::rclose(new);
@@ -274,6 +273,11 @@ fn make(family: c_int, number: c_int) -> Option<c_int> {
     unsafe {
         let new = r::rsocket(family, libc::SOCK_STREAM, 0);
         if new < 0 {
+            return None;
+        }
+        // Before the peer is given the word, and TCP is shut: with librdmacm of rdma-core sockets stay ordinary ones.
+        if !r::can_be_shown(new) {
+            close(new);
             return None;
         }
         set_sizes(new);

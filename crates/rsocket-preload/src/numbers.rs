@@ -109,6 +109,28 @@ pub(crate) fn set(number: c_int, rsocket: c_int) -> bool {
     true
 }
 
+/// Has the numbers of an rsocket lead to what it shows now: one that has failed and connects again shows a new socket. To be called
+/// [inside], where dup3(2) is the kernel's.
+pub(crate) fn follow(rsocket: c_int) {
+    let _changing = CHANGING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let shown = identity(rsocket);
+    for (number, _) in all().filter(|&(_, other)| other == rsocket) {
+        let leads_there = place(number).is_some_and(|place| {
+            u64::from(identity(number)) == place.load(Ordering::Acquire) >> 32 && identity(number) != shown
+        });
+        if !leads_there {
+            continue;
+        }
+        // SAFETY: numbers; no memory is passed.
+        unsafe {
+            let closes_on_exec = libc::fcntl(number, libc::F_GETFD) & libc::FD_CLOEXEC != 0;
+            if libc::dup3(rsocket, number, if closes_on_exec { libc::O_CLOEXEC } else { 0 }) >= 0 {
+                set(number, rsocket);
+            }
+        }
+    }
+}
+
 /// Takes a number away. Returns its rsocket, and whether that has another number.
 pub(crate) fn take(number: c_int) -> Option<(c_int, bool)> {
     let _changing = CHANGING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -168,7 +168,12 @@ unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 unsafe extern "C-unwind" fn connect(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
     if let Some(rs) = rsocket(fd) {
         // SAFETY: the program's own arguments.
-        return inside(|| unsafe { r::rconnect(rs, name, length) });
+        let result = inside(|| unsafe { r::rconnect(rs, name, length) });
+        let before = errno();
+        // One that has failed before shows a new socket.
+        inside(|| numbers::follow(rs));
+        set_errno(before);
+        return result;
     }
     forking::connects(fd);
     real!(c"connect", fn(c_int, *const sockaddr, socklen_t) -> c_int, (fd, name, length))

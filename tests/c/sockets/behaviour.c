@@ -214,6 +214,39 @@ static void refused(void)
 	}
 }
 
+/* A socket that was refused connects later, and shows its new state to poll and to sets of epoll. */
+static void connects_after_a_refusal(void)
+{
+	struct sockaddr_in name;
+	int listening = listener(&name, 5), fd = make_socket(SOCK_STREAM), copy = dup(fd), server, on = 1;
+	struct epoll_event event = {.events = EPOLLIN};
+	char byte = 'a';
+
+	EXPECT(close(listening) == 0);
+	EXPECT_ERRNO(ECONNREFUSED, connect(fd, (struct sockaddr *)&name, sizeof name));
+	listening = make_socket(SOCK_STREAM);
+	EXPECT(setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+	EXPECT(bind(listening, (struct sockaddr *)&name, sizeof name) == 0);
+	EXPECT(listen(listening, 5) == 0);
+	EXPECT(connect(fd, (struct sockaddr *)&name, sizeof name) == 0);
+	server = accept(listening, NULL, NULL);
+	EXPECT(server >= 0);
+	EXPECT(ready(fd, POLLIN | POLLOUT, 1000) == POLLOUT);
+	EXPECT(ready(copy, POLLIN | POLLOUT, 1000) == POLLOUT);
+	EXPECT(write(server, &byte, 1) == 1);
+	EXPECT(ready(fd, POLLIN, 10000) == POLLIN);
+	{
+		int set = epoll_create1(0);
+
+		EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, copy, &event) == 0);
+		EXPECT(epoll_wait(set, &event, 1, 10000) == 1 && event.events == EPOLLIN);
+		EXPECT(close(set) == 0);
+	}
+	EXPECT(read(copy, &byte, 1) == 1 && byte == 'a');
+	EXPECT(ready(fd, POLLIN, 0) == 0);
+	EXPECT(close(copy) == 0 && close(fd) == 0 && close(server) == 0 && close(listening) == 0);
+}
+
 static void nonblocking_connect(void)
 {
 	struct sockaddr_in name;
@@ -1072,6 +1105,7 @@ static const struct test_case {
 	{"names", names},
 	{"bad_calls", bad_calls},
 	{"refused", refused},
+	{"connects_after_a_refusal", connects_after_a_refusal},
 	{"nonblocking_connect", nonblocking_connect},
 	{"half_close", half_close},
 	{"end_behind_bytes", end_behind_bytes},
