@@ -299,27 +299,6 @@ fn the_book_lists_its_pages() {
     expect_none(&complaints);
 }
 
-/// mdBook shows nothing for an anchor that isn't there.
-#[test]
-fn parts_of_files_that_the_book_shows_are_there() {
-    let mut complaints = Vec::new();
-    let mut shown = 0;
-    for page in pages_of_the_book() {
-        for include in page.text.split("{{#include ").skip(1).filter_map(|rest| rest.split_once("}}")) {
-            shown += 1;
-            let (file, part) = include.0.split_once(':').unwrap_or((include.0, ""));
-            let path = page.path.parent().expect("a directory").join(file);
-            let text = fs::read_to_string(path).unwrap_or_default();
-            let marked = |mark: &str| text.lines().any(|line| line.contains(&format!("{mark}: {part} ")));
-            if text.is_empty() || !(part.is_empty() || marked("ANCHOR") && marked("ANCHOR_END")) {
-                complaints.push(format!("{}: {} isn't there", page.name(), include.0));
-            }
-        }
-    }
-    expect_none(&complaints);
-    assert!(shown > 20, "{shown}");
-}
-
 #[test]
 fn the_book_names_each_variable() {
     let page = Page::read(workspace().join("book/src/reference.md"));

@@ -62,6 +62,9 @@ enum Task {
         /// Install it where cargo puts programs instead
         #[arg(long)]
         keep: bool,
+        /// Instead: copy the code of the programs to the pages that show it
+        #[arg(long, conflicts_with = "keep")]
+        update: bool,
     },
     /// Build, then show an unmodified verbs program exchanging data between two processes (no root needed)
     Demo,
@@ -148,7 +151,8 @@ fn main() -> ExitCode {
         Task::Package { archs, check_reproducible, test, glibc, .. } => {
             package::package(&archs, check_reproducible, test, glibc.as_deref())
         }
-        Task::Book { keep } => book::book(keep),
+        Task::Book { update: true, .. } => book::update(),
+        Task::Book { keep, .. } => book::book(keep),
         Task::Demo => demo::demo(),
         Task::Test { filter, quick } => test::test(filter.as_deref(), quick),
         Task::Matrix { check } => matrix::matrix(check),

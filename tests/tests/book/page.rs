@@ -24,9 +24,8 @@ pub struct Transcript {
 /// A block of something else.
 pub struct Block {
     pub language: String,
-    /// The files of `{{#include FILE}}`, relative to the book.
-    pub includes: Vec<String>,
-    pub only_includes: bool,
+    /// The files whose code the block contains, relative to the book: those of the line `<!-- code: FILE:PART … -->` above it.
+    pub files: Vec<String>,
 }
 
 /// The pages, relative to `src`, in the order of their names.
@@ -47,20 +46,21 @@ pub fn names(book: &Path) -> Vec<String> {
 impl Page {
     pub fn read(book: &Path, name: &str) -> Self {
         let text = fs::read_to_string(book.join("src").join(name)).expect("a page");
-        let up = "../".repeat(name.matches('/').count() + 1);
         let mut page = Self { transcripts: Vec::new(), others: Vec::new(), pictures: Vec::new() };
         let mut lines = text.lines();
+        let mut files = Vec::new();
         while let Some(line) = lines.next() {
-            if let Some(language) = line.strip_prefix("```") {
+            if let Some(names) = line.strip_prefix("<!-- code: ").and_then(|rest| rest.strip_suffix(" -->")) {
+                files =
+                    names.split(' ').map(|name| name.split(':').next().unwrap_or(name).to_owned()).collect();
+            } else if let Some(language) = line.strip_prefix("```") {
                 let block: Vec<String> =
                     lines.by_ref().take_while(|line| *line != "```").map(str::to_owned).collect();
-                let includes: Vec<String> = block.iter().filter_map(|line| included(line, &up)).collect();
-                if language == "console" && includes.is_empty() {
+                let files = std::mem::take(&mut files);
+                if language == "console" && files.is_empty() {
                     page.transcripts.push(Transcript { lines: block });
                 } else {
-                    let only_includes =
-                        includes.len() == block.iter().filter(|line| !line.is_empty()).count();
-                    page.others.push(Block { language: language.into(), includes, only_includes });
+                    page.others.push(Block { language: language.into(), files });
                 }
             } else if let Some((_, rest)) = line.split_once("pictures/")
                 && let Some((name, _)) = rest.split_once(".svg)")
@@ -71,13 +71,6 @@ impl Page {
         }
         page
     }
-}
-
-/// The file of `{{#include FILE}}` or `{{#include FILE:ANCHOR}}`; `up` leads from the page to the book.
-fn included(line: &str, up: &str) -> Option<String> {
-    let inner = line.strip_prefix("{{#include ")?.strip_suffix("}}")?;
-    let file = inner.strip_prefix(up)?;
-    Some(file.split(':').next().unwrap_or(file).to_owned())
 }
 
 impl Transcript {
