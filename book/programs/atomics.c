@@ -15,7 +15,8 @@ int main(int argc, char **argv)
 	struct ibv_context *context = open_first_device();
 	struct ibv_pd *pd = MAKE(ibv_alloc_pd(context));
 	struct ibv_cq *cq = MAKE(ibv_create_cq(context, 32, NULL, NULL, 0));
-	struct ibv_mr *mr = MAKE(ibv_reg_mr(pd, &word, sizeof word, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC));
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+	struct ibv_mr *mr = MAKE(ibv_reg_mr(pd, &word, sizeof word, access));
 	struct ibv_qp *qp = make_qp(pd, cq, IBV_QPT_RC);
 	int peer = meet(server);
 	struct card theirs, ours = {

@@ -5,6 +5,7 @@
 //! the product; what is tested is `target/dist`, as a user gets it.
 
 mod artifacts;
+mod browser;
 mod clients;
 pub mod helper;
 mod holders;
@@ -23,6 +24,7 @@ mod world;
 pub use artifacts::{
     Artifacts, Headers, c_source, client_program, compile_ping_pong, new_stage, tool, verbs_headers,
 };
+pub use browser::Browser;
 pub use clients::{Fabric, Pair, PairOutcome};
 pub use holders::Holdings;
 pub use mpi::{mpi_program, mpi_program_of, mpi_run, mpich_program};

@@ -4,6 +4,7 @@
 
 mod flow;
 mod page;
+mod rendered;
 
 use ferroce_tests::{Artifacts, World, require, tool, verbs_headers};
 use page::Page;
