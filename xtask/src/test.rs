@@ -11,6 +11,8 @@ use std::{env, fs};
 const SKIPS: &str = "FERROCE_SKIPS";
 /// A test and the reason for which it may be skipped in CI, a line each, with a tab between them.
 const ALLOWED_SKIPS: &str = "tests/skips.tsv";
+/// A test that may pass at its second try only, and the cause, a line each, with a tab between them. The list only shrinks.
+const KNOWN_FLAKY: &str = "tests/flaky.tsv";
 
 /// Installs, builds the dist tree in release, runs every test of the workspace and lists what was skipped or repeated.
 /// `quick` runs those alone that answer within two minutes: `.config/nextest.toml` chooses them.
@@ -47,11 +49,17 @@ pub fn test(filter: Option<&str>, quick: bool) -> io::Result<()> {
         passed &= run(&mut real, &mut closing)?;
     }
     stage.print_logs();
-    for line in closing {
+    for line in &closing {
         println!("{line}");
     }
     if !passed {
         return Err(io::Error::other("tests failed"));
+    }
+    let flaky = unlisted_flaky(&closing, &fs::read_to_string(dist::workspace().join(KNOWN_FLAKY))?);
+    if !flaky.is_empty() {
+        let names = flaky.join(", ");
+        let why = format!("passed at the second try only, and {KNOWN_FLAKY} doesn't list the cause: {names}");
+        return Err(io::Error::other(why));
     }
     match stage.unlisted_skips(&fs::read_to_string(dist::workspace().join(ALLOWED_SKIPS))?) {
         skips if skips.is_empty() || env::var_os(SKIPS).is_none_or(|value| value != "forbid") => Ok(()),
@@ -172,6 +180,27 @@ fn unlisted(log: &str, allowed: &str) -> Vec<String> {
     found.sort();
     found.dedup();
     found
+}
+
+/// The tests that a runner's closing lines (`FLAKY 2/2 [   0.135s] BINARY TEST`) name, without those of `known`.
+fn unlisted_flaky(closing: &[String], known: &str) -> Vec<String> {
+    let known: Vec<_> =
+        known.lines().filter_map(|line| line.split_once('\t')).map(|(test, _)| test).collect();
+    let flaky = closing.iter().filter(|line| line.trim_start().starts_with("FLAKY "));
+    let tests = flaky.filter_map(|line| line.split_whitespace().next_back());
+    tests.filter(|test| !known.contains(test)).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_test_that_passes_at_its_second_try_fails_the_run_unless_its_cause_is_known() {
+    let closing = [
+        "     Summary [1s] 2 tests run",
+        "   FLAKY 2/2 [   0.135s] ferroce-tests::kill one",
+        " FLAKY 2/2 [ 1s] a::b two",
+    ];
+    let closing = closing.map(str::to_owned);
+    assert_eq!(unlisted_flaky(&closing, "# comment\n"), ["one", "two"]);
+    assert_eq!(unlisted_flaky(&closing, "two\tthe guest stands still\n"), ["one"]);
 }
 
 #[test]
